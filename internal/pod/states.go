@@ -1,0 +1,126 @@
+package pod
+
+import "sync"
+
+// State is the lifecycle of a pod's worker. It moves one way only.
+//
+//	Waiting ──► Syncing ──► Terminating ──► Terminated ──► Finished
+//	   └───────────────────────►┘ (ended before it began: Finished at once)
+type State int
+
+// The states of a pod worker.
+const (
+	Waiting State = iota
+	Syncing
+	Terminating
+	Terminated
+	Finished
+)
+
+func (s State) String() string {
+	return [...]string{"Waiting", "Syncing", "Terminating", "Terminated", "Finished"}[s]
+}
+
+// Lifecycle is what the worker of one pod has decided.
+type Lifecycle struct {
+	State State
+	// Evicted: killed to reclaim resources. Deleted: its deletion was asked for. Orphan: no source wants it any more.
+	Evicted, Deleted, Orphan bool
+	// TerminationBegun: the worker has started to stop containers, as opposed to termination being only requested.
+	TerminationBegun bool
+	// RuntimeOnly: known from the runtime, without a spec.
+	RuntimeOnly bool
+}
+
+// States answers the lifecycle questions of other components (may containers run, may files go). podWorkers is its only writer.
+type States struct {
+	mu    sync.RWMutex
+	pods  map[UID]Lifecycle // guarded by mu
+	known bool              // guarded by mu; latch: the workers know every pod that the sources want
+}
+
+// NewStates returns a table without pods.
+func NewStates() *States { return &States{pods: map[UID]Lifecycle{}} }
+
+// Set records the pod's lifecycle.
+func (s *States) Set(uid UID, l Lifecycle) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pods[uid] = l
+}
+
+// Forget drops the pod.
+func (s *States) Forget(uid UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pods, uid)
+}
+
+// SetKnown latches that every source was seen and dispatched; from then on an unknown UID is a pod that is gone.
+func (s *States) SetKnown() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = true
+}
+
+// Known reports whether SetKnown was called.
+func (s *States) Known() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.known
+}
+
+// Get returns the pod's lifecycle and whether it has one.
+func (s *States) Get(uid UID) (Lifecycle, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	l, ok := s.pods[uid]
+	return l, ok
+}
+
+func (s *States) ask(uid UID, known func(Lifecycle) bool, before, after bool) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if l, ok := s.pods[uid]; ok {
+		return known(l)
+	}
+	if s.known {
+		return after
+	}
+	return before
+}
+
+// CouldHaveRunningContainers reports whether containers of the pod may run now or later.
+func (s *States) CouldHaveRunningContainers(uid UID) bool {
+	return s.ask(uid, func(l Lifecycle) bool { return l.State < Terminated }, true, false)
+}
+
+// ShouldBeFinished reports whether the worker has nothing left to do for the pod.
+func (s *States) ShouldBeFinished(uid UID) bool {
+	return s.ask(uid, func(l Lifecycle) bool { return l.State == Finished }, false, true)
+}
+
+// IsTerminationRequested reports whether the pod was asked to end.
+func (s *States) IsTerminationRequested(uid UID) bool {
+	return s.ask(uid, func(l Lifecycle) bool { return l.State >= Terminating }, false, false)
+}
+
+// ShouldContainersBeTerminating reports whether the worker has begun to stop containers.
+func (s *States) ShouldContainersBeTerminating(uid UID) bool {
+	return s.ask(uid, func(l Lifecycle) bool { return l.TerminationBegun }, false, true)
+}
+
+// ShouldRuntimeBeRemoved reports whether volumes and cgroups of the pod may go.
+func (s *States) ShouldRuntimeBeRemoved(uid UID) bool {
+	return s.ask(uid, func(l Lifecycle) bool { return l.State >= Terminated }, false, true)
+}
+
+// ShouldContentBeRemoved reports whether folders and dead containers of the pod may go.
+func (s *States) ShouldContentBeRemoved(uid UID) bool {
+	return s.ask(uid, func(l Lifecycle) bool { return l.Evicted || (l.Deleted && l.State >= Terminated) }, false, true)
+}
+
+// IsKnownTerminated reports whether all containers of a known pod have ended for good.
+func (s *States) IsKnownTerminated(uid UID) bool {
+	return s.ask(uid, func(l Lifecycle) bool { return l.State >= Terminated }, false, false)
+}

@@ -1,0 +1,104 @@
+package pod
+
+import "time"
+
+// Status is what the runtime showed of one pod in one reading.
+type Status struct {
+	UID       UID
+	Name      string
+	Namespace string
+	// ReadAt is when the reading began. A change that the runtime made before ReadAt is in the status.
+	ReadAt time.Time
+	// IPs of the newest ready sandbox, primary first; empty for host network and before the network is up.
+	IPs []string
+	// Sandboxes, newest first (attempt, then creation time, then id).
+	Sandboxes []SandboxStatus
+	// Containers of every kind and incarnation, newest first.
+	Containers []ContainerStatus
+}
+
+// SandboxStatus is one observed pod sandbox.
+type SandboxStatus struct {
+	ID          SandboxID
+	Attempt     uint32
+	Ready       bool
+	CreatedAt   time.Time
+	HostNetwork bool
+	IPs         []string
+}
+
+// ContainerState is the runtime's word on a container.
+type ContainerState int
+
+// The states of a container as the runtime tells them (CRI ContainerState).
+const (
+	StateUnknown ContainerState = iota
+	StateCreated
+	StateRunning
+	StateExited
+)
+
+func (s ContainerState) String() string {
+	return [...]string{"unknown", "created", "running", "exited"}[s]
+}
+
+// ContainerStatus is one observed incarnation of a container.
+type ContainerStatus struct {
+	ID        ContainerID
+	SandboxID SandboxID
+	Name      string
+	State     ContainerState
+	// Attempt is the restart count of this incarnation.
+	Attempt    uint32
+	CreatedAt  time.Time
+	StartedAt  time.Time // zero unless started
+	FinishedAt time.Time // zero unless exited
+	ExitCode   int32
+	Reason     string
+	Message    string
+	// Image is the name that the container was made from, ImageRef what the runtime resolved it to.
+	Image    string
+	ImageRef string
+	LogPath  string
+	// Hash is the container's spec hash at creation (annotation io.kubernetes.container.hash).
+	Hash string
+	// UserUID, UserGID and SupplementalGroups are what the first process runs as, when HasUser.
+	HasUser            bool
+	UserUID, UserGID   int64
+	SupplementalGroups []int64
+	// Annotations as set at creation: enough to stop the container without its pod's spec.
+	Annotations map[string]string
+}
+
+// FindContainer returns the newest incarnation of the named container, or nil.
+func (s *Status) FindContainer(name string) *ContainerStatus {
+	for i := range s.Containers {
+		if s.Containers[i].Name == name {
+			return &s.Containers[i]
+		}
+	}
+	return nil
+}
+
+// ReadySandbox returns the newest sandbox if it is ready, or nil.
+func (s *Status) ReadySandbox() *SandboxStatus {
+	if len(s.Sandboxes) > 0 && s.Sandboxes[0].Ready {
+		return &s.Sandboxes[0]
+	}
+	return nil
+}
+
+// Active reports whether the runtime has a ready sandbox or a running container of the pod.
+func (s *Status) Active() bool {
+	for i := range s.Sandboxes {
+		if s.Sandboxes[i].Ready {
+			return true
+		}
+	}
+	for i := range s.Containers {
+		if s.Containers[i].State == StateRunning {
+			return true
+		}
+	}
+	return false
+}
