@@ -7,8 +7,10 @@ type Status struct {
 	UID       UID
 	Name      string
 	Namespace string
-	// ReadAt is when the reading began. A change that the runtime made before ReadAt is in the status.
-	ReadAt time.Time
+	// ReadAt is when the reading began, Reading its place in the order of beginnings: a change that the runtime made before the
+	// reading began is in the status.
+	ReadAt  time.Time
+	Reading Reading
 	// IPs of the newest ready sandbox, primary first; empty for host network and before the network is up.
 	IPs []string
 	// Sandboxes, newest first (attempt, then creation time, then id).
@@ -16,6 +18,10 @@ type Status struct {
 	// Containers of every kind and incarnation, newest first.
 	Containers []ContainerStatus
 }
+
+// Reading numbers readings in the order of their beginnings. It is a counter and not a time, so that neither a coarse clock nor a
+// clock that is set can make an old observation look new.
+type Reading uint64
 
 // SandboxStatus is one observed pod sandbox.
 type SandboxStatus struct {
@@ -60,6 +66,8 @@ type ContainerStatus struct {
 	Image    string
 	ImageRef string
 	LogPath  string
+	// TerminationLog is the host's file for the container's termination message, "" when it has none.
+	TerminationLog string
 	// Hash is the container's spec hash at creation (annotation io.kubernetes.container.hash).
 	Hash string
 	// UserUID, UserGID and SupplementalGroups are what the first process runs as, when HasUser.

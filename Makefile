@@ -1,0 +1,67 @@
+# `make` prints the targets. What takes long to build is kept outside of the checkout: in Go's caches and in BERTH_CACHE.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+include bundle/bundle.mk
+
+# Every folder with a go.mod is a module of its own, which ./... of the root does not see. That of tools/ pins programs and has no code.
+MODULES := . $(patsubst %/go.mod,%,$(wildcard */go.mod test/*/go.mod))
+CODE    := $(filter-out tools,$(MODULES))
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+TAGS    ?= $(BUNDLE_TAGS)
+LDFLAGS  = -s -w -X main.version=$(VERSION) $(if $(TAGS),$(BUNDLE_LDFLAGS))
+# The race detector needs cgo, which go turns off where there is no C compiler.
+RACE    ?= $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
+TOOL    := go tool -modfile=$(CURDIR)/tools/go.mod
+
+.PHONY: help
+help:
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST) | sort
+
+.PHONY: run
+run: ## build everything and run the pods of examples/hello (ONCE=1: end when all are ready)
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory build
+	bin/berth run $(if $(ONCE),--once) examples/hello
+
+.PHONY: build
+build: $(if $(TAGS),bundle) ## build bin/berth with the runtime inside (TAGS= for one without)
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+
+.PHONY: test
+test: ## run every test that needs neither root nor a runtime
+	@set -e; for module in $(CODE); do (set -x; cd $$module; go test -timeout 8m $(RACE) ./...); done
+
+.PHONY: e2e
+e2e: ## run the tests over real containers (as root)
+	@[ "$$(id -u)" = 0 ] || { echo 'e2e: these tests make containers, mounts, cgroups and networks: run them as root' >&2; exit 1; }
+	@$(MAKE) --no-print-directory build
+	BERTH='$(CURDIR)/bin/berth' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -timeout 20m ./test/e2e/...
+
+.PHONY: bench
+bench: ## run the benchmarks of every package that has some
+	@packages=$$(grep -rl --include='*_test.go' '^func Benchmark' agent cmd internal | xargs -r dirname | sort -u | sed 's|^|./|'); \
+	if [ -z "$$packages" ]; then echo 'bench: no package has a benchmark'; exit 0; fi; \
+	set -x; go test -run '^$$' -bench . -benchmem $$packages
+
+.PHONY: lint
+lint: ## gofumpt, vet and staticcheck, in every module
+	@unformatted=$$($(TOOL) gofumpt -l .); if [ -n "$$unformatted" ]; then \
+		printf 'lint: not as gofumpt has it (make fmt):\n%s\n' "$$unformatted" >&2; exit 1; fi
+	@set -e; for module in $(CODE); do (set -x; cd $$module; go vet -tags e2e ./...; $(TOOL) staticcheck -tags e2e ./...); done
+
+.PHONY: fmt
+fmt: ## format every Go file
+	$(TOOL) gofumpt -w .
+
+.PHONY: check
+check: lint test ## lint, test, and what is generated or tidied is as it is committed
+	@before=$$(git status --porcelain; git diff HEAD); go generate ./...; after=$$(git status --porcelain; git diff HEAD); \
+	if [ "$$before" != "$$after" ]; then git status --short; echo 'check: go generate changed files: commit the result' >&2; exit 1; fi
+	@set -e; for module in $(MODULES); do (set -x; cd $$module; go mod tidy -diff); done
+
+.PHONY: clean
+clean: ## remove what was built in this checkout
+	rm -rf bin $(BUNDLE_FILE) $(BUNDLE_HASH)

@@ -1,0 +1,121 @@
+// Package agent is the composition root: it builds every component, joins them, and runs them in order.
+//
+// Owns: the wiring (wire.go), the start order (components.go), the table of health conditions (health.go), the lock on the root directory.
+// Reads: its Config.
+// Never: does a component's work.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+
+	mount "k8s.io/mount-utils"
+
+	"berth/internal/cri"
+	"berth/internal/podconfig"
+	"berth/internal/podsync"
+	"berth/internal/server"
+)
+
+// Config is what a user decides about an agent.
+type Config struct {
+	// RootDir holds everything that the agent keeps; RunDir its socket. Both absolute.
+	RootDir, RunDir string
+	// NodeName is the node's name, lower case.
+	NodeName string
+	// Paths are the files and folders of manifests.
+	Paths []string
+	// RuntimeEndpoint is a CRI socket, or "" for the embedded runtime.
+	RuntimeEndpoint string
+	// PodCIDR is the embedded runtime's pod network, "" for a free one.
+	PodCIDR string
+	// CgroupRoot is the cgroup below which kubepods lies; "" is the root.
+	CgroupRoot string
+	// PodLogsDir is the folder of pod logs; ContainerLogsDir the folder of links for log shippers, "" for none.
+	PodLogsDir, ContainerLogsDir string
+	// AtExit says what becomes of pods and runtime when the agent ends.
+	AtExit AtExit
+	// Version is the agent's own.
+	Version string
+	Log     *slog.Logger
+}
+
+// AtExit says what becomes of pods and runtime when the agent ends.
+type AtExit int
+
+const (
+	// KeepPods leaves pods and runtime as they are; the next agent takes them over.
+	KeepPods AtExit = iota
+	// StopPods stops and removes all pods and ends the embedded runtime.
+	StopPods
+	// RemoveAll also removes what the embedded runtime and the agent keep below the root directory.
+	RemoveAll
+)
+
+// Outside is the outside world; the zero value is the real one. Tests replace its parts.
+type Outside struct {
+	// DialCRI connects to the runtime; nil dials the endpoint.
+	DialCRI cri.Dialer
+	// Cgroups replaces the cgroup tree.
+	Cgroups podsync.Cgroups
+	// Mounter replaces mount(2).
+	Mounter mount.Interface
+	// Watch replaces inotify.
+	Watch podconfig.WatchFunc
+	// Listen opens the local socket; nil listens on <RunDir>/berth.sock.
+	Listen func() (net.Listener, error)
+}
+
+// Validate checks the configuration; the error names the field and the fix.
+func (c *Config) Validate() error {
+	var errs []error
+	for _, d := range []struct{ name, value string }{{"root directory", c.RootDir}, {"run directory", c.RunDir}, {"pod logs directory", c.PodLogsDir}} {
+		if !filepath.IsAbs(d.value) || filepath.Clean(d.value) != d.value {
+			errs = append(errs, fmt.Errorf("%s %q: must be an absolute, clean path", d.name, d.value))
+		}
+	}
+	if c.NodeName == "" || strings.ToLower(c.NodeName) != c.NodeName {
+		errs = append(errs, fmt.Errorf("node name %q: must be a lower-case name", c.NodeName))
+	}
+	if c.Log == nil {
+		errs = append(errs, errors.New("no logger given"))
+	}
+	return errors.Join(errs...)
+}
+
+// Build makes an agent for the real world. It starts nothing.
+func Build(cfg Config) (*Agent, error) { return BuildIn(cfg, Outside{}) }
+
+// BuildIn makes an agent for the given world.
+func BuildIn(cfg Config, out Outside) (*Agent, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return wire(cfg, out)
+}
+
+// Handlers is what the HTTP API serves, for use within the process.
+func (a *Agent) Handlers() server.Handlers { return a.handlers() }
+
+// Run runs the agent until ctx is done or a client asks it to stop, and returns nil then; other reasons to end are errors. Pods go on running
+// unless AtExit says otherwise.
+func (a *Agent) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	a.stopping = stop
+	unlock, err := lockRoot(a.cfg.RootDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = runPhases(ctx, a.phases(), a.cfg.Log)
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}

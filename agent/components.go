@@ -1,0 +1,129 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// component is one part of the agent that runs.
+type component struct {
+	name string
+	// run blocks until its context is done. Returning earlier ends the agent.
+	run func(ctx context.Context) error
+	// ready blocks until the next phase may begin; nil: at once.
+	ready func(ctx context.Context) error
+	// drain does what must be done before run's context ends, when the agent stops in good order; nil: nothing.
+	drain func(ctx context.Context) error
+	// limit is how long run may take to return after its context is done.
+	limit time.Duration
+}
+
+// phase is a set of components that start together.
+type phase struct {
+	name       string
+	components []component
+}
+
+// runPhases starts the phases in order, runs them until ctx is done or a component ends, and stops them backwards. It returns why it ended.
+func runPhases(ctx context.Context, phases []phase, log *slog.Logger) error {
+	failed := make(chan error, 1)
+	fail := func(err error) {
+		select {
+		case failed <- err:
+		default:
+		}
+	}
+	var stops []func() error
+	stopAll := func() error {
+		var errs []error
+		for i := len(stops) - 1; i >= 0; i-- {
+			errs = append(errs, stops[i]())
+		}
+		return errors.Join(errs...)
+	}
+	for _, ph := range phases {
+		for _, c := range ph.components {
+			stops = append(stops, startComponent(ctx, c, fail, log))
+		}
+		for _, c := range ph.components {
+			if c.ready == nil {
+				continue
+			}
+			began := time.Now()
+			if err := waitReady(ctx, c, failed); err != nil {
+				return errors.Join(err, stopAll())
+			}
+			log.Debug("ready", "phase", ph.name, "component", c.name, "took", time.Since(began).Round(time.Millisecond))
+		}
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+		err = ctx.Err()
+	case err = <-failed:
+	}
+	return errors.Join(err, stopAll())
+}
+
+func waitReady(ctx context.Context, c component, failed <-chan error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- c.ready(ctx) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		return nil
+	case err := <-failed:
+		cancel()
+		<-done
+		return err
+	}
+}
+
+// startComponent runs the component in a context of its own; the returned function drains and stops it.
+func startComponent(parent context.Context, c component, fail func(error), log *slog.Logger) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(parent))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err := c.run(ctx)
+		if ctx.Err() == nil {
+			fail(fmt.Errorf("%s ended: %w", c.name, errors.Join(err, errEnded)))
+		}
+	}()
+	var once sync.Once
+	return func() (err error) {
+		once.Do(func() {
+			if c.drain != nil {
+				if e := c.drain(context.WithoutCancel(parent)); e != nil {
+					err = fmt.Errorf("%s: %w", c.name, e)
+				}
+			}
+			cancel()
+			limit := c.limit
+			if limit == 0 {
+				limit = stopLimit
+			}
+			t := time.NewTimer(limit)
+			defer t.Stop()
+			select {
+			case <-done:
+			case <-t.C:
+				log.Warn("component did not stop in time; it is left behind", "component", c.name, "limit", limit)
+			}
+		})
+		return err
+	}
+}
+
+var errEnded = errors.New("it must run as long as the agent")
+
+// stopLimit is how long a component may take to stop: calls of the runtime in flight get this long.
+const stopLimit = 2 * time.Second

@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+	"berth/internal/podsync"
+)
+
+// facts is what only the running runtime tells, and what depends on it: the cgroup driver. It stands in for containerManager until then.
+type facts struct {
+	mu            sync.RWMutex
+	name, version string          // guarded by mu
+	cgroups       podsync.Cgroups // guarded by mu; nil until the runtime answered
+}
+
+var errNotReady = errors.New("the container runtime has not answered yet")
+
+// set keeps the runtime's facts; make builds containerManager unless there is one.
+func (f *facts) set(name, version string, make func() (podsync.Cgroups, error)) error {
+	f.mu.RLock()
+	c := f.cgroups
+	f.mu.RUnlock()
+	if c == nil {
+		var err error
+		if c, err = make(); err != nil {
+			return err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.name, f.version, f.cgroups = name, version, c
+	return nil
+}
+
+func (f *facts) runtimeName() string {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.name
+}
+
+func (f *facts) runtimeVersion() string {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.version
+}
+
+func (f *facts) get() podsync.Cgroups {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.cgroups
+}
+
+// EnsurePod makes the pod's cgroup.
+func (f *facts) EnsurePod(ctx context.Context, p *v1.Pod) error {
+	if c := f.get(); c != nil {
+		return c.EnsurePod(ctx, p)
+	}
+	return errNotReady
+}
+
+// PodParent returns the pod's cgroup in the form of the driver.
+func (f *facts) PodParent(p *v1.Pod) string {
+	if c := f.get(); c != nil {
+		return c.PodParent(p)
+	}
+	return ""
+}
+
+// RemovePod removes the pod's cgroup.
+func (f *facts) RemovePod(ctx context.Context, uid pod.UID) error {
+	if c := f.get(); c != nil {
+		return c.RemovePod(ctx, uid)
+	}
+	return errNotReady
+}
+
+// List returns the pods that have a cgroup.
+func (f *facts) List() ([]pod.UID, error) {
+	if l, ok := f.get().(interface{ List() ([]pod.UID, error) }); ok {
+		return l.List()
+	}
+	return nil, nil
+}

@@ -1,0 +1,137 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/pod"
+	"berth/internal/server"
+)
+
+// errStopped is the cause of an end that a client asked for.
+var errStopped = fmt.Errorf("a client asked to stop: %w", context.Canceled)
+
+// handlers answers the local API from the components.
+func (a *Agent) handlers() server.Handlers {
+	return server.Handlers{
+		Pods:         a.listPods,
+		Pod:          a.getPod,
+		Subscribe:    a.subscribe,
+		ContainerLog: a.containerLog,
+		Problems:     a.source.Problems,
+		Journal:      a.journal,
+		Version:      a.version,
+		Stop:         a.stop,
+		Healthz:      a.healthz,
+	}
+}
+
+// getPod returns the pod with its newest status. A pod that is no longer wanted but still ends is shown as being deleted.
+func (a *Agent) getPod(uid pod.UID) (*v1.Pod, bool) {
+	p, wanted := a.pods.Get(uid)
+	st, reported := a.status.Get(uid)
+	if !wanted {
+		last, ok := a.status.Pod(uid)
+		if !ok {
+			return nil, false
+		}
+		p = last
+	}
+	out := *p
+	if reported {
+		out.Status = st
+	}
+	if !wanted && out.DeletionTimestamp == nil {
+		out.DeletionTimestamp = &metav1.Time{Time: a.started}
+		out.DeletionGracePeriodSeconds = p.Spec.TerminationGracePeriodSeconds
+	}
+	return &out, true
+}
+
+func (a *Agent) listPods() []*v1.Pod {
+	uids := map[pod.UID]bool{}
+	for _, p := range a.pods.List() {
+		uids[p.UID] = true
+	}
+	for _, uid := range a.status.UIDs() {
+		uids[uid] = true
+	}
+	out := make([]*v1.Pod, 0, len(uids))
+	for uid := range uids {
+		if p, ok := a.getPod(uid); ok {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(x, y *v1.Pod) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID))
+	})
+	return out
+}
+
+func (a *Agent) subscribe() (*pod.Inbox[pod.UID], func()) { return a.status.Subscribe() }
+
+// followProblems tells subscribers when what is wrong with manifests changed.
+func (a *Agent) followProblems(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-a.source.ProblemsChanged():
+			a.status.Notify("")
+		}
+	}
+}
+
+// containerLog returns the log file of one incarnation of a container.
+func (a *Agent) containerLog(uid pod.UID, id pod.ContainerID) (string, error) {
+	s, ok := a.pleg.Newest(uid)
+	if !ok {
+		return "", fmt.Errorf("the runtime has nothing of pod %s: %w", uid, fs.ErrNotExist)
+	}
+	for i := range s.Containers {
+		if s.Containers[i].ID == id {
+			return s.Containers[i].LogPath, nil
+		}
+	}
+	return "", fmt.Errorf("the runtime has no container %s: %w", id, fs.ErrNotExist)
+}
+
+func (a *Agent) version() server.Version {
+	endpoint := a.cfg.RuntimeEndpoint
+	if a.embedded != nil {
+		endpoint = a.embedded.Endpoint()
+	}
+	return server.Version{
+		Version: a.cfg.Version, PID: os.Getpid(), StartedAt: a.started.Round(time.Second), NodeName: a.cfg.NodeName, RootDir: a.cfg.RootDir,
+		RuntimeName: a.facts.runtimeName(), RuntimeVersion: a.facts.runtimeVersion(), RuntimeEndpoint: endpoint,
+	}
+}
+
+func (a *Agent) stop(scope server.StopScope) {
+	if scope == server.StopAll {
+		a.mu.Lock()
+		a.atExit = max(a.atExit, StopPods)
+		a.mu.Unlock()
+	}
+	a.stopping(errStopped)
+}
+
+// healthz returns what keeps the agent from working, or nil.
+func (a *Agent) healthz() error {
+	var errs []error
+	for _, c := range a.conditions() {
+		if err := c.check(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", c.title, err))
+		}
+	}
+	return errors.Join(errs...)
+}

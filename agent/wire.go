@@ -1,0 +1,334 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	mount "k8s.io/mount-utils"
+
+	"berth/internal/admission"
+	"berth/internal/cgroups"
+	"berth/internal/cri"
+	"berth/internal/embedded"
+	"berth/internal/events"
+	"berth/internal/images"
+	"berth/internal/journal"
+	"berth/internal/kuberuntime"
+	"berth/internal/pleg"
+	"berth/internal/pod"
+	"berth/internal/podconfig"
+	"berth/internal/podsync"
+	"berth/internal/podworkers"
+	"berth/internal/server"
+	"berth/internal/status"
+	"berth/internal/syncloop"
+	"berth/internal/volumes"
+)
+
+// Every joint of the agent: who is given to whom as what.
+var (
+	_ pleg.Runtime             = (*cri.Client)(nil)
+	_ images.Runtime           = (*cri.Client)(nil)
+	_ images.Recorder          = (*events.Recorder)(nil)
+	_ kuberuntime.Recorder     = (*events.Recorder)(nil)
+	_ podsync.ContainerRuntime = (*kuberuntime.Runtime)(nil)
+	_ podsync.Cgroups          = (*cgroups.Manager)(nil)
+	_ podsync.Volumes          = (*volumes.Manager)(nil)
+	_ podworkers.PodSyncer     = (*podsync.Syncer)(nil)
+	_ podworkers.Observer      = (*pleg.PLEG)(nil)
+	_ podworkers.Admitter      = (*admission.Chain)(nil)
+	_ syncloop.PodSource       = (*podconfig.PodConfig)(nil)
+	_ syncloop.PodWorkers      = (*podworkers.PodWorkers)(nil)
+)
+
+// parallelImagePulls is how many images are pulled at a time in run mode.
+const parallelImagePulls = 4
+
+// Agent is a built agent.
+type Agent struct {
+	cfg Config
+	out Outside
+
+	embedded *embedded.Runtime // nil with a foreign runtime
+	cri      *cri.Client
+	facts    facts
+	journal  *journal.Journal
+	pods     *pod.Manager
+	status   *status.Manager
+	pleg     *pleg.PLEG
+	workers  *podworkers.PodWorkers
+	syncer   *podsync.Syncer
+	source   *podconfig.PodConfig
+	loop     *syncloop.SyncLoop
+	server   *server.Server
+
+	started  time.Time
+	stopping context.CancelCauseFunc // set by Run
+
+	mu     sync.Mutex
+	atExit AtExit // guarded by mu; a client's stop may raise it
+}
+
+// wire builds every component, bottom up.
+func wire(cfg Config, out Outside) (_ *Agent, err error) {
+	a := &Agent{cfg: cfg, out: out, atExit: cfg.AtExit, started: time.Now()}
+	endpoint := cfg.RuntimeEndpoint
+	if endpoint == "" && out.DialCRI == nil {
+		if a.embedded, err = embedded.New(embedded.Config{Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, Log: cfg.Log}); err != nil {
+			return nil, err
+		}
+		endpoint = a.embedded.Endpoint()
+	}
+	memory, err := nodeMemory()
+	if err != nil {
+		return nil, err
+	}
+	hostIPs := nodeIPs(cfg.Log)
+
+	a.journal = journal.New(cfg.Log)
+	a.pods = pod.NewManager()
+	states := pod.NewStates()
+	recorder := events.New(a.journal)
+	if a.cri, err = cri.New(cri.Config{Endpoint: endpoint, Dial: out.DialCRI}); err != nil {
+		return nil, err
+	}
+	a.facts.cgroups = out.Cgroups
+	mounter := out.Mounter
+	if mounter == nil {
+		mounter = mount.New("")
+	}
+	volumeManager, err := volumes.New(volumes.Config{Root: cfg.RootDir, AllocatableMemory: memory, Mounter: mounter, Log: cfg.Log, Journal: a.journal})
+	if err != nil {
+		return nil, err
+	}
+	puller := images.New(images.Config{Runtime: a.cri, Recorder: recorder, Journal: a.journal, MaxParallel: parallelImagePulls})
+	a.status = status.NewManager(cfg.Log, a.journal)
+	a.pleg = pleg.New(a.cri, cfg.Log)
+	runtime := kuberuntime.New(kuberuntime.Config{
+		CRI: a.cri, Images: puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
+		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
+		NodeMemory: memory, HostIPs: hostIPs,
+	})
+	a.syncer = podsync.New(podsync.Config{
+		Runtime: runtime, Cgroups: &a.facts, Volumes: volumeManager, Status: a.status,
+		Observe: func(ctx context.Context, uid pod.UID) (*pod.Status, error) {
+			return a.pleg.Observe(ctx, uid, a.pleg.Mark())
+		},
+		WithTerminationMessages: runtime.WithTerminationMessages,
+		Event:                   recorder.Event, Journal: a.journal, Log: cfg.Log,
+		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: hostIPs,
+	})
+	admit := admission.New(admission.Config{
+		Handlers: admission.Handlers(),
+		ActivePods: func() []*v1.Pod {
+			var active []*v1.Pod
+			for _, p := range a.pods.List() {
+				if !states.IsKnownTerminated(p.UID) {
+					active = append(active, p)
+				}
+			}
+			return active
+		},
+		Reject: func(p *v1.Pod, r admission.Rejection) {
+			recorder.Event(p, "", v1.EventTypeWarning, r.Reason, r.Message)
+			a.status.Set(p, v1.PodStatus{Phase: v1.PodFailed, Reason: r.Reason, Message: "Pod was rejected: " + r.Message, QOSClass: cgroups.QOSClass(p)})
+		},
+	})
+	a.workers = podworkers.New(podworkers.Config{Syncer: a.syncer, Observer: a.pleg, Admitter: admit, States: states, Journal: a.journal, Log: cfg.Log})
+	if a.source, err = podconfig.New(podconfig.Config{NodeName: cfg.NodeName, Log: cfg.Log, Journal: a.journal, Paths: cfg.Paths, Names: podconfig.KeepNames, Watch: out.Watch}); err != nil {
+		return nil, err
+	}
+	a.loop = syncloop.New(syncloop.Config{
+		Source: a.source, Workers: a.workers, Pods: a.pods,
+		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(),
+		Leftovers: a.leftovers(), Log: cfg.Log,
+	})
+	listen := out.Listen
+	if listen == nil {
+		listen = func() (net.Listener, error) { return server.Listen(cfg.RunDir, cfg.Log) }
+	}
+	if a.server, err = server.New(server.Config{Handlers: a.handlers(), Listen: listen, Log: cfg.Log}); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// phases is the start order; stopping goes backwards.
+func (a *Agent) phases() []phase {
+	runtime := component{name: "container runtime", run: waitDone, ready: a.connect}
+	if a.embedded != nil {
+		runtime = component{name: "embedded runtime", run: a.embedded.Run, ready: a.startEmbedded, limit: 5 * time.Second}
+	}
+	return []phase{
+		{"ground", []component{{name: "cleanup", run: waitDone, drain: a.removeAll}}},
+		{"runtime", []component{runtime}},
+		{"upkeep", []component{{name: "pleg", run: a.pleg.Run}}},
+		{"pods", []component{{name: "pod workers", run: a.workers.Run, drain: a.drainPods}}},
+		{"loop", []component{
+			{name: "sync loop", run: a.loop.Run},
+			{name: "pod config", run: a.source.Run},
+			{name: "problems", run: a.followProblems},
+		}},
+		{"doors", []component{{name: "local API", run: a.server.Run}}},
+	}
+}
+
+func waitDone(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (a *Agent) startEmbedded(ctx context.Context) error {
+	if err := a.embedded.Ensure(ctx); err != nil {
+		return err
+	}
+	return a.connect(ctx)
+}
+
+// connect waits for the runtime's answer and learns what can only be learned from it.
+func (a *Agent) connect(ctx context.Context) error {
+	for {
+		v, err := a.cri.Version(ctx)
+		if err == nil {
+			driver := cgroups.Cgroupfs
+			if d, err := a.cri.CgroupDriver(ctx); err == nil {
+				driver = cgroups.DriverOf(d)
+			}
+			return a.facts.set(v.RuntimeName, v.RuntimeVersion, func() (podsync.Cgroups, error) {
+				m, err := cgroups.New(cgroups.Config{Root: a.cfg.CgroupRoot, Driver: driver, Log: a.cfg.Log})
+				if err != nil {
+					return nil, err
+				}
+				return m, m.EnsureQoS(ctx)
+			})
+		}
+		a.cfg.Log.Warn("the container runtime does not answer", "error", err)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("container runtime: %w", err)
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// drainPods ends every pod when the agent is not to leave any behind.
+func (a *Agent) drainPods(ctx context.Context) error {
+	if a.exit() == KeepPods {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, drainLimit)
+	defer cancel()
+	a.workers.SyncKnownPods(nil)
+	for a.workers.Len() > 0 {
+		select {
+		case <-a.workers.Finished().Wake():
+			a.workers.Finished().Take()
+		case <-ctx.Done():
+			return fmt.Errorf("%d pods did not end within %s", a.workers.Len(), drainLimit)
+		}
+	}
+	return nil
+}
+
+// drainLimit bounds the end of all pods: the longest usual grace period twice, and time to clean up.
+const drainLimit = 90 * time.Second
+
+// removeAll ends the embedded runtime and removes what it kept, as far as the agent was told to.
+func (a *Agent) removeAll(ctx context.Context) error {
+	exit := a.exit()
+	if a.embedded == nil || exit == KeepPods {
+		return nil
+	}
+	if err := a.embedded.Stop(ctx); err != nil {
+		return err
+	}
+	if exit != RemoveAll {
+		return nil
+	}
+	if err := a.embedded.Remove(ctx); err != nil {
+		return err
+	}
+	for _, d := range []string{"pods"} {
+		if err := os.Remove(filepath.Join(a.cfg.RootDir, d)); err != nil && !os.IsNotExist(err) {
+			return fmt.Errorf("remove %s: %w", d, err)
+		}
+	}
+	return nil
+}
+
+func (a *Agent) exit() AtExit {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.atExit
+}
+
+// leftovers returns what the runtime holds of pods and, once, what the disk does.
+func (a *Agent) leftovers() func() []*pod.Status {
+	scanned := false
+	return func() []*pod.Status {
+		out := a.pleg.Known()
+		if scanned {
+			return out
+		}
+		scanned = true
+		known := map[pod.UID]bool{}
+		for _, s := range out {
+			known[s.UID] = true
+		}
+		add := func(uids []pod.UID, err error) {
+			if err != nil {
+				a.cfg.Log.Warn("leftovers of earlier pods not found", "error", err)
+			}
+			for _, uid := range uids {
+				if !known[uid] {
+					known[uid] = true
+					out = append(out, &pod.Status{UID: uid})
+				}
+			}
+		}
+		add(a.syncer.OnDisk())
+		add(a.facts.List())
+		return out
+	}
+}
+
+// nodeMemory returns the node's memory in bytes.
+func nodeMemory() (int64, error) {
+	var s unix.Sysinfo_t
+	if err := unix.Sysinfo(&s); err != nil {
+		return 0, fmt.Errorf("memory of the node: %w", err)
+	}
+	return int64(s.Totalram) * int64(s.Unit), nil
+}
+
+// nodeIPs returns the first address of the node that others can reach, or nothing.
+func nodeIPs(log *slog.Logger) []string {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		log.Warn("addresses of the node not found", "error", err)
+		return nil
+	}
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, ad := range addrs {
+			if n, ok := ad.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
+				return []string{n.IP.String()}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+# The bundle: the runtime that berth brings along, built from the modules that bundle/go.mod pins. Included by the main Makefile.
+#
+# A built bundle is kept in BERTH_CACHE under a key made from everything that goes into it, so that a second build, and the first
+# build of another checkout, only copy it.
+#
+# For the rules that build berth:  bundle (prerequisite)  BUNDLE_TAGS  BUNDLE_LDFLAGS
+
+BERTH_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/berth
+
+BUNDLE_TAGS    := bundle
+BUNDLE_FILE    := internal/embedded/bundle/bundle.tar.zst
+BUNDLE_HASH    := internal/embedded/bundle/bundle.hash
+# Expanded when a recipe runs, that is, after the bundle is there.
+BUNDLE_LDFLAGS  = -X berth/internal/embedded.bundleHash=$(shell cat $(BUNDLE_HASH))
+
+BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk $(sort $(wildcard bundle/cmd/*/*.go bundle/images/*/*.go bundle/images/*/*.c))
+BUNDLE_KEY      = $(shell { go env GOVERSION GOARCH; cat $(BUNDLE_SOURCES); } | sha256sum | cut -c1-16)
+
+BUNDLE_CONTAINERD := github.com/containerd/containerd/v2
+BUNDLE_RUNC       := github.com/opencontainers/runc
+BUNDLE_CNI        := github.com/containernetworking/plugins
+bundle_version     = $(shell cd bundle && go list -m -f '{{.Version}}' $(1))
+
+# Snapshotters, exporters and documentation that Berth does not use; grpcnotrace lets the linker drop unused methods.
+BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_docs,grpcnotrace,netgo,osusergo
+
+.PHONY: bundle
+bundle: ## build the runtime that is embedded into berth (kept in BERTH_CACHE)
+	@set -e; key=$(BUNDLE_KEY); kept='$(BERTH_CACHE)'/bundle/$$key; \
+	if ! [ -f "$$kept/bundle.hash" ]; then \
+		$(MAKE) --no-print-directory -f bundle/bundle.mk bundle-build BUNDLE_KEPT="$$kept"; \
+	fi; \
+	mkdir -p $(dir $(BUNDLE_FILE)); \
+	if ! cmp -s "$$kept/bundle.hash" $(BUNDLE_HASH) || ! [ -f $(BUNDLE_FILE) ]; then \
+		rm -f $(BUNDLE_FILE) $(BUNDLE_HASH); \
+		cp "$$kept/bundle.tar.zst" $(BUNDLE_FILE); cp "$$kept/bundle.hash" $(BUNDLE_HASH); \
+	fi
+
+.PHONY: bundle-build
+bundle-build: bundle-needs
+	@set -e; cd bundle; mkdir -p '$(dir $(BUNDLE_KEPT))'; \
+	work=$$(mktemp -d '$(BUNDLE_KEPT).XXXXXX'); trap 'rm -rf "$$work"' EXIT; \
+	mkdir -p "$$work/bin" "$$work/cni" "$$work/out"; \
+	build() { go build -trimpath -buildvcs=false "$$@"; }; \
+	echo 'bundle: containerd $(call bundle_version,$(BUNDLE_CONTAINERD)) and its shim (the first build takes a minute or two)'; \
+	for program in containerd containerd-shim-runc-v2; do \
+		CGO_ENABLED=0 build -tags $(BUNDLE_CONTAINERD_TAGS) \
+			-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(call bundle_version,$(BUNDLE_CONTAINERD))' \
+			-o "$$work/bin/" $(BUNDLE_CONTAINERD)/cmd/$$program; \
+	done; \
+	echo 'bundle: runc $(call bundle_version,$(BUNDLE_RUNC))'; \
+	CGO_ENABLED=1 build -tags seccomp,urfave_cli_no_docs,netgo,osusergo -ldflags '-s -w -linkmode external -extldflags -static' \
+		-o "$$work/bin/" $(BUNDLE_RUNC); \
+	echo 'bundle: CNI plugins $(call bundle_version,$(BUNDLE_CNI))'; \
+	CGO_ENABLED=0 build -ldflags '-s -w -X $(BUNDLE_CNI)/pkg/utils/buildversion.BuildVersion=$(call bundle_version,$(BUNDLE_CNI))' \
+		-o "$$work/cni/" $(addprefix $(BUNDLE_CNI)/plugins/,main/bridge main/loopback ipam/host-local meta/portmap); \
+	echo 'bundle: images pause and hello'; \
+	CGO_ENABLED=0 build -ldflags '-s -w' -o "$$work/hello" ./images/hello; \
+	$${CC:-cc} -static -nostdlib -ffreestanding -fno-stack-protector -fno-asynchronous-unwind-tables -fno-pie -no-pie -Os \
+		-Wall -Wextra -Werror -Wl,--build-id=none -Wl,-z,noseparate-code -Wl,-z,noexecstack -s -o "$$work/pause" images/pause/pause.c; \
+	go run ./cmd/pack -bin "$$work/bin" -cni "$$work/cni" -pause "$$work/pause" -hello "$$work/hello" \
+		-component containerd=$(call bundle_version,$(BUNDLE_CONTAINERD)) -component runc=$(call bundle_version,$(BUNDLE_RUNC)) \
+		-component cni-plugins=$(call bundle_version,$(BUNDLE_CNI)) \
+		-out "$$work/out/bundle.tar.zst" -hash "$$work/out/bundle.hash"; \
+	rm -rf '$(BUNDLE_KEPT)'; mv "$$work/out" '$(BUNDLE_KEPT)'
+
+# What a build of the bundle cannot do without, said before it starts.
+.PHONY: bundle-needs
+bundle-needs:
+	@missing=; \
+	command -v $${CC:-cc} >/dev/null || missing="$$missing gcc libc6-dev"; \
+	command -v pkg-config >/dev/null || missing="$$missing pkg-config"; \
+	if command -v pkg-config >/dev/null && ! pkg-config --exists libseccomp; then missing="$$missing libseccomp-dev"; fi; \
+	if [ -n "$$missing" ]; then \
+		echo "bundle: missing Debian packages:$$missing (run 'make deps' as root, or: apt-get install$$missing)" >&2; exit 1; \
+	fi
+
+# Debian packages: to build the bundle (gcc, libc6-dev, pkg-config, libseccomp-dev), and to run pods (nftables; iptables will do).
+.PHONY: deps
+deps: ## install the Debian packages needed to build and run (as root), or say which are missing
+	@build=; run=; \
+	command -v gcc >/dev/null || build="$$build gcc"; \
+	[ -f /usr/include/stdio.h ] || build="$$build libc6-dev"; \
+	command -v pkg-config >/dev/null || build="$$build pkg-config"; \
+	if ! command -v pkg-config >/dev/null || ! pkg-config --exists libseccomp; then build="$$build libseccomp-dev"; fi; \
+	path="$$PATH:/usr/sbin:/sbin"; \
+	if ! PATH="$$path" command -v nft >/dev/null && ! PATH="$$path" command -v iptables >/dev/null; then run="$$run nftables"; fi; \
+	PATH="$$path" command -v conntrack >/dev/null || run="$$run conntrack"; \
+	if [ -z "$$build$$run" ]; then echo 'deps: everything is there'; exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "deps: installing Debian packages:$$build$$run"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$build $$run >/dev/null && exit 0; \
+		echo "deps: the installation failed; see above" >&2; \
+	fi; \
+	if [ -n "$$build" ]; then echo "deps: missing to build:$$build" >&2; fi; \
+	if [ -n "$$run" ]; then echo "deps: missing to run pods:$$run" >&2; fi; \
+	echo "deps: as root: apt-get install$$build$$run" >&2; \
+	[ -z "$$build" ]

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// manifest is the first entry of a bundle; internal/embedded reads it.
+type manifest struct {
+	Version    int               `json:"version"`
+	Components map[string]string `json:"components"`
+	Files      []file            `json:"files"`
+	Images     []imageEntry      `json:"images"`
+}
+
+type file struct {
+	Name   string `json:"name"` // slash-separated, relative to the unpacked bundle
+	Mode   int64  `json:"mode"` // permission bits
+	Size   int64  `json:"size"` // bytes
+	SHA256 string `json:"sha256"`
+}
+
+type imageEntry struct {
+	Name   string `json:"name"`   // reference, as pods use it
+	File   string `json:"file"`   // OCI archive in the bundle
+	Digest string `json:"digest"` // of the image's manifest
+	Pinned bool   `json:"pinned"` // never collected as garbage
+}
+
+type bundle struct {
+	manifest manifest
+	contents [][]byte // in the order of manifest.Files
+}
+
+func (b *bundle) add(name string, mode int64, content []byte) {
+	sum := sha256.Sum256(content)
+	b.manifest.Files = append(b.manifest.Files, file{Name: name, Mode: mode, Size: int64(len(content)), SHA256: hex.EncodeToString(sum[:])})
+	b.contents = append(b.contents, content)
+}
+
+func (b *bundle) addComponent(arg string) error {
+	name, version, ok := strings.Cut(arg, "=")
+	if !ok {
+		return fmt.Errorf("%q is not name=version", arg)
+	}
+	if b.manifest.Components == nil {
+		b.manifest.Components = map[string]string{}
+	}
+	b.manifest.Components[name] = version
+	return nil
+}
+
+// write writes the bundle to a file and returns the SHA-256 of its manifest, in hexadecimal.
+func (b *bundle) write(name string) (hash string, err error) {
+	b.manifest.Version = 1
+	head, err := json.MarshalIndent(b.manifest, "", "  ")
+	if err != nil {
+		return "", err
+	}
+	out, err := os.Create(name)
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if cerr := out.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	z, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(8<<20), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return "", err
+	}
+	t := tar.NewWriter(z)
+	if err := addEntry(t, "manifest.json", 0o644, head); err != nil {
+		return "", err
+	}
+	for i, f := range b.manifest.Files {
+		if err := addEntry(t, f.Name, f.Mode, b.contents[i]); err != nil {
+			return "", err
+		}
+	}
+	for _, c := range []io.Closer{t, z} {
+		if err := c.Close(); err != nil {
+			return "", err
+		}
+	}
+	sum := sha256.Sum256(head)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// addEntry writes one file without times or owners, so that equal content makes equal archives.
+func addEntry(t *tar.Writer, name string, mode int64, content []byte) error {
+	if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(content))}); err != nil {
+		return err
+	}
+	_, err := t.Write(content)
+	return err
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/journal"
+	"berth/internal/podconfig"
+	"berth/internal/server"
+)
+
+// client speaks to the agent of one run directory over its socket.
+type client struct {
+	runDir string
+	http   http.Client
+}
+
+// errNoAgent says that nothing listens in the run directory.
+var errNoAgent = errors.New("no agent is running")
+
+func newClient(runDir string) *client {
+	c := &client{runDir: runDir}
+	c.http.Transport = &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", server.SocketPath(runDir))
+		},
+		DisableCompression: true,
+	}
+	return c
+}
+
+// apiError is the agent's refusal.
+type apiError struct {
+	status  int
+	message string
+}
+
+func (e *apiError) Error() string { return e.message }
+
+// do sends a request and returns the answer if it is a good one. The caller closes its body.
+func (c *client) do(ctx context.Context, method, path string, query url.Values, body io.Reader) (*http.Response, error) {
+	u := url.URL{Scheme: "http", Host: "berth", Path: path, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	err = errors.Join(err, resp.Body.Close())
+	if err != nil {
+		return nil, fmt.Errorf("read the agent's answer: %w", err)
+	}
+	message := cmp.Or(strings.TrimSpace(string(text)), resp.Status)
+	return nil, &apiError{status: resp.StatusCode, message: message}
+}
+
+// explain turns the errors of a socket into what the user can do about them.
+func (c *client) explain(err error) error {
+	var op *net.OpError
+	switch {
+	case errors.As(err, &op) && op.Op == "dial" && (errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)):
+		return fmt.Errorf(`%w on %s: start one with "berth run DIR", or name its --run-dir`, errNoAgent, c.runDir)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("the agent's socket %s is for root only: try with sudo", server.SocketPath(c.runDir))
+	}
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		err = u.Err // the URL is made up and would mislead
+	}
+	return fmt.Errorf("ask the agent on %s: %w", c.runDir, err)
+}
+
+func (c *client) getJSON(ctx context.Context, path string, query url.Values, into any) error {
+	resp, err := c.do(ctx, http.MethodGet, path, query, nil)
+	if err != nil {
+		return err
+	}
+	err = json.NewDecoder(resp.Body).Decode(into)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		return fmt.Errorf("read the agent's answer to %s: %w", path, err)
+	}
+	return nil
+}
+
+func (c *client) pods(ctx context.Context) ([]v1.Pod, error) {
+	var list v1.PodList
+	if err := c.getJSON(ctx, server.PathPods, nil, &list); err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+func (c *client) problems(ctx context.Context) ([]podconfig.Problem, error) {
+	var problems []podconfig.Problem
+	err := c.getJSON(ctx, server.PathProblems, nil, &problems)
+	return problems, err
+}
+
+func (c *client) version(ctx context.Context) (server.Version, error) {
+	var v server.Version
+	err := c.getJSON(ctx, server.PathVersion, nil, &v)
+	return v, err
+}
+
+func (c *client) subjects(ctx context.Context) ([]journal.Subject, error) {
+	var subjects []journal.Subject
+	err := c.getJSON(ctx, server.PathJournal, nil, &subjects)
+	return subjects, err
+}
+
+// entries returns the journal of a pod, or of a manifest when the subject has no namespace.
+func (c *client) entries(ctx context.Context, s journal.Subject) ([]journal.Entry, error) {
+	path, query := server.PathJournal+"/"+s.Namespace+"/"+s.Name, url.Values(nil)
+	if s.Namespace == "" {
+		path, query = server.PathJournal, url.Values{"subject": {s.Name}}
+	}
+	var entries []journal.Entry
+	err := c.getJSON(ctx, path, query, &entries)
+	return entries, err
+}
+
+func (c *client) stop(ctx context.Context, req server.StopRequest) error {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return err
+	}
+	resp, err := c.do(ctx, http.MethodPost, server.PathStop, nil, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// watch calls f with every event until ctx is done (nil), the agent ends (io.EOF, wrapped) or f fails.
+func (c *client) watch(ctx context.Context, f func(server.WatchEvent) error) error {
+	resp, err := c.do(ctx, http.MethodGet, server.PathPods, url.Values{"watch": {"true"}}, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	d := json.NewDecoder(resp.Body)
+	for {
+		var e server.WatchEvent
+		if err := d.Decode(&e); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("the agent ended the watch: %w", err)
+		}
+		if err := f(e); err != nil {
+			return err
+		}
+	}
+}
+
+// log copies a container's log to w.
+func (c *client) log(ctx context.Context, p *v1.Pod, container string, query url.Values, w io.Writer) error {
+	path := strings.Join([]string{server.PathContainerLogs, p.Namespace, p.Name, container}, "/")
+	resp, err := c.do(ctx, http.MethodGet, path, query, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(w, resp.Body); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("copy the log of container %q in pod %s/%s: %w", container, p.Namespace, p.Name, err)
+	}
+	if why := resp.Trailer.Get(server.LogErrorTrailer); why != "" {
+		return fmt.Errorf("log of container %q in pod %s/%s: %s", container, p.Namespace, p.Name, why)
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// columnGap is the space between columns, as kubectl prints it.
+const columnGap = 3
+
+// table lines rows up in columns. Its columns only grow, so that rows printed later (a watch) stand below those before them.
+type table struct {
+	widths []int
+}
+
+// measure widens the columns for the row.
+func (t *table) measure(row []string) {
+	for i, cell := range row {
+		if i == len(t.widths) {
+			t.widths = append(t.widths, 0)
+		}
+		t.widths[i] = max(t.widths[i], utf8.RuneCountInString(cell))
+	}
+}
+
+// line returns the row in columns, without a newline.
+func (t *table) line(row []string) string {
+	var b strings.Builder
+	for i, cell := range row {
+		b.WriteString(cell)
+		if i < len(row)-1 {
+			b.WriteString(strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(cell)+columnGap))
+		}
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+// lines measures all rows and returns them in columns.
+func (t *table) lines(rows [][]string) []string {
+	for _, r := range rows {
+		t.measure(r)
+	}
+	out := make([]string, len(rows))
+	for i, r := range rows {
+		out[i] = t.line(r)
+	}
+	return out
+}

@@ -1,0 +1,112 @@
+package cgroups
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	lib "github.com/opencontainers/cgroups"
+)
+
+// Detect returns the cgroup version that the host's resources are managed with (1 or 2; a hybrid host is 1) and the sorted names
+// of its usable controllers. Version 0 means that no cgroup hierarchy could be found.
+func Detect() (version int, controllers []string) {
+	mounts, err := lib.GetCgroupMounts(true)
+	if err != nil {
+		return 0, nil
+	}
+	for _, m := range mounts {
+		for _, c := range m.Subsystems {
+			// Named hierarchies of version 1 (name=systemd) control nothing.
+			if c != "" && !strings.HasPrefix(c, lib.CgroupNamePrefix) {
+				controllers = append(controllers, c)
+			}
+		}
+	}
+	if len(controllers) == 0 {
+		return 0, nil
+	}
+	slices.Sort(controllers)
+	version = 1
+	if lib.IsCgroup2UnifiedMode() {
+		version = 2
+	}
+	return version, slices.Compact(controllers)
+}
+
+// limited are the controllers that pod limits are written to.
+var limited = []string{"cpu", "hugetlb", "memory", "pids"}
+
+// host is what this host offers; it does not change while the agent runs.
+type host struct {
+	version   int
+	has       map[string]bool
+	pageSizes map[int64]string // bytes to the spelling of the hugetlb controller
+}
+
+func detectHost() host {
+	h := host{has: map[string]bool{}, pageSizes: map[int64]string{}}
+	var controllers []string
+	h.version, controllers = Detect()
+	for _, c := range controllers {
+		h.has[c] = true
+	}
+	if h.has["hugetlb"] {
+		for _, s := range lib.HugePageSizes() {
+			if n, ok := hugetlbBytes(s); ok {
+				h.pageSizes[n] = s
+			}
+		}
+	}
+	return h
+}
+
+// missing returns the controllers whose limits cannot be applied here.
+func (h host) missing() []string {
+	var out []string
+	for _, c := range limited {
+		if !h.has[c] {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// hugetlbBytes reads a page size as the hugetlb controller spells it: 64KB, 2MB, 1GB, in powers of two.
+func hugetlbBytes(s string) (int64, bool) {
+	for unit, shift := range map[string]int{"KB": 10, "MB": 20, "GB": 30} {
+		if digits, ok := strings.CutSuffix(s, unit); ok {
+			n, err := strconv.ParseInt(digits, 10, 32)
+			return n << shift, err == nil
+		}
+	}
+	return 0, false
+}
+
+// resources translates values to the library's, leaving out what this host cannot limit.
+func (h host) resources(v podValues) *lib.Resources {
+	// Device rules are the runtime's business, and rewriting a slice must not freeze the pods in it.
+	r := &lib.Resources{SkipDevices: true, SkipFreezeOnSet: true}
+	if h.has["cpu"] && v.shares > 0 {
+		if h.version == 2 {
+			r.CpuWeight = WeightFromShares(v.shares)
+		} else {
+			r.CpuShares = v.shares
+		}
+	}
+	if h.has["cpu"] && v.quota > 0 {
+		r.CpuQuota, r.CpuPeriod = v.quota, QuotaPeriod
+	}
+	if h.has["memory"] {
+		r.Memory = v.memory
+	}
+	if h.has["pids"] && v.pids > 0 {
+		r.PidsLimit = &v.pids
+	}
+	if v.hugePages != nil {
+		for size, spelling := range h.pageSizes {
+			r.HugetlbLimit = append(r.HugetlbLimit, &lib.HugepageLimit{Pagesize: spelling, Limit: uint64(v.hugePages[size])})
+		}
+	}
+	return r
+}

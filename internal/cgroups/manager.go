@@ -1,0 +1,214 @@
+package cgroups
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+
+	lib "github.com/opencontainers/cgroups"
+	libmanager "github.com/opencontainers/cgroups/manager"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// Allocatable is what the pods of the node may use together; a zero field is not limited.
+type Allocatable struct {
+	MilliCPU    int64 // thousandths of a CPU
+	MemoryBytes int64
+	Pids        int64
+}
+
+// Config is what a Manager needs.
+type Config struct {
+	// Root is the cgroup that kubepods is made in ("/" when empty): a path from the root of each hierarchy, never relative to the
+	// agent's own cgroup, so that pods do not count as the agent.
+	Root string
+	// Driver must be the runtime's.
+	Driver Driver
+	// Allocatable bounds kubepods.
+	Allocatable Allocatable
+	// PodPidsLimit bounds the processes of each pod; 0 or less means no bound.
+	PodPidsLimit int64
+	Log          *slog.Logger
+}
+
+// Manager (containerManager) keeps the cgroup tree of pods. It is safe for concurrent use on different pods.
+type Manager struct {
+	driver      Driver
+	root        name
+	allocatable Allocatable
+	pidsLimit   int64
+	log         *slog.Logger
+	host        func() host // detects once
+
+	mu      sync.Mutex
+	pods    map[pod.UID]ensured // guarded by mu; pods whose cgroup was made or seen by this agent
+	shares  uint64              // guarded by mu; of burstable, as last written; 0: never
+	writing bool                // guarded by mu; somebody writes the shares of burstable
+}
+
+// ensured is a pod with a cgroup.
+type ensured struct {
+	class    v1.PodQOSClass
+	milliCPU int64 // requested
+}
+
+// New checks the configuration and returns a manager. It touches no cgroup.
+func New(c Config) (*Manager, error) {
+	switch c.Driver {
+	case Cgroupfs, Systemd:
+	default:
+		return nil, fmt.Errorf("cgroupDriver %q: must be %q or %q", c.Driver, Cgroupfs, Systemd)
+	}
+	if c.Root == "" {
+		c.Root = "/"
+	}
+	if !strings.HasPrefix(c.Root, "/") {
+		return nil, fmt.Errorf("cgroupRoot %q: must begin with a slash", c.Root)
+	}
+	root := rootName(c.Root)
+	for _, word := range root {
+		if word == "." || word == ".." {
+			return nil, fmt.Errorf("cgroupRoot %q: must not contain %q", c.Root, word)
+		}
+	}
+	return &Manager{
+		driver:      c.Driver,
+		root:        root,
+		allocatable: c.Allocatable,
+		pidsLimit:   c.PodPidsLimit,
+		log:         c.Log,
+		pods:        map[pod.UID]ensured{},
+		host: sync.OnceValue(func() host {
+			h := detectHost()
+			if missing := h.missing(); len(missing) > 0 {
+				c.Log.Warn("cgroup controllers are missing on this host; their limits are not applied to pods",
+					"missing", strings.Join(missing, ","), "cgroupVersion", h.version)
+			}
+			return h
+		}),
+	}, nil
+}
+
+// EnsureQoS makes kubepods and the parents of burstable and best-effort pods, and writes their values.
+func (m *Manager) EnsureQoS(ctx context.Context) error {
+	top := podValues{memory: m.allocatable.MemoryBytes, pids: m.allocatable.Pids}
+	if m.allocatable.MilliCPU > 0 {
+		top.shares = SharesFromMilliCPU(m.allocatable.MilliCPU)
+	}
+	for _, g := range []struct {
+		name   name
+		values podValues
+	}{
+		{m.root.child(kubepods), top},
+		{m.root.child(kubepods, bestEffort), podValues{shares: MinShares}},
+		{m.root.child(kubepods, burstable), podValues{}},
+	} {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("ensure cgroup %s: %w", g.name.path(m.driver), context.Cause(ctx))
+		}
+		if err := m.ensure(g.name, g.values); err != nil {
+			return err
+		}
+	}
+	return m.syncBurstable()
+}
+
+// EnsurePod makes the pod's cgroup and writes its values. For a pod that this agent has made or seen before it does nothing:
+// only a resize rewrites values.
+func (m *Manager) EnsurePod(ctx context.Context, p *v1.Pod) error {
+	if p.UID == "" {
+		return fmt.Errorf("ensure cgroup of pod %s/%s: the pod has no UID", p.Namespace, p.Name)
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("ensure cgroup of pod %s/%s: %w", p.Namespace, p.Name, context.Cause(ctx))
+	}
+	m.mu.Lock()
+	_, known := m.pods[p.UID]
+	m.mu.Unlock()
+	if known {
+		return nil
+	}
+	class := QOSClass(p)
+	if err := m.ensure(podName(m.root, class, p.UID), computePodValues(p, m.pidsLimit)); err != nil {
+		return fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	m.mu.Lock()
+	m.pods[p.UID] = ensured{class: class, milliCPU: podRequests(p)[v1.ResourceCPU]}
+	m.mu.Unlock()
+	if class != v1.PodQOSBurstable {
+		return nil
+	}
+	return m.syncBurstable()
+}
+
+// PodParent returns the pod's cgroup as LinuxPodSandboxConfig.cgroup_parent wants it: a path from the root of the hierarchies;
+// with the systemd driver its last element is the pod's slice unit.
+func (m *Manager) PodParent(p *v1.Pod) string {
+	return podName(m.root, QOSClass(p), p.UID).path(m.driver)
+}
+
+func (m *Manager) ensure(n name, v podValues) error {
+	g, err := m.open(n, v)
+	if err == nil {
+		err = g.Apply(-1)
+	}
+	if err != nil {
+		return fmt.Errorf("make cgroup %s: %w", n.path(m.driver), err)
+	}
+	if err := g.Set(m.host().resources(v)); err != nil {
+		return fmt.Errorf("set limits of cgroup %s: %w", n.path(m.driver), err)
+	}
+	return nil
+}
+
+// open returns the library's handle of the cgroup, existing or not.
+func (m *Manager) open(n name, v podValues) (lib.Manager, error) {
+	h := m.host()
+	if h.version == 0 {
+		return nil, fmt.Errorf("no cgroup hierarchy is mounted (expected at /sys/fs/cgroup)")
+	}
+	c := &lib.Cgroup{Resources: h.resources(v), Systemd: m.driver == Systemd}
+	if c.Systemd {
+		c.Name, c.Parent = n.unit(), n[:len(n)-1].unit()
+	} else {
+		c.Path = n.path(m.driver)
+	}
+	return libmanager.New(c)
+}
+
+// syncBurstable writes the sum of the burstable pods' CPU requests to their parent. Concurrent calls are one writer: who
+// finds a write in progress leaves the newer sum to it.
+func (m *Manager) syncBurstable() error {
+	for {
+		m.mu.Lock()
+		var milli int64
+		for _, p := range m.pods {
+			if p.class == v1.PodQOSBurstable {
+				milli += p.milliCPU
+			}
+		}
+		want := SharesFromMilliCPU(milli)
+		if m.writing || m.shares == want {
+			m.mu.Unlock()
+			return nil
+		}
+		m.writing = true
+		m.mu.Unlock()
+
+		err := m.ensure(m.root.child(kubepods, burstable), podValues{shares: want})
+
+		m.mu.Lock()
+		m.writing = false
+		if err == nil {
+			m.shares = want
+		}
+		m.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package cgroups
+
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+var qosResources = [...]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
+
+// QOSClass returns the pod's quality of service class (Kubernetes documentation, "Pod Quality of Service Classes"). Resources
+// at pod level decide if there are any, else those of the init and regular containers; ephemeral containers never count.
+func QOSClass(p *v1.Pod) v1.PodQOSClass {
+	if r := p.Spec.Resources; r != nil && statesQOS(r) {
+		if limitsEqualRequests(limitsOf(r), podRequestsWithoutOverhead(p)) {
+			return v1.PodQOSGuaranteed
+		}
+		return v1.PodQOSBurstable
+	}
+	stated, guaranteed := false, true
+	for c := range containersOf(p) {
+		stated = stated || statesQOS(&c.Resources)
+		guaranteed = guaranteed && limitsEqualRequests(limitsOf(&c.Resources), requestsOf(&c.Resources))
+	}
+	switch {
+	case !stated:
+		return v1.PodQOSBestEffort
+	case guaranteed:
+		return v1.PodQOSGuaranteed
+	default:
+		return v1.PodQOSBurstable
+	}
+}
+
+func podRequestsWithoutOverhead(p *v1.Pod) amounts {
+	bare := *p
+	bare.Spec.Overhead = nil
+	return podRequests(&bare)
+}
+
+// statesQOS reports whether the resources have a request or a limit of CPU or memory.
+func statesQOS(r *v1.ResourceRequirements) bool {
+	requests := requestsOf(r)
+	for _, name := range qosResources {
+		if requests[name] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func limitsEqualRequests(limits, requests amounts) bool {
+	for _, name := range qosResources {
+		if limits[name] == 0 || limits[name] != requests[name] {
+			return false
+		}
+	}
+	return true
+}
+
+// podValues is what is written to a pod's cgroup.
+type podValues struct {
+	shares uint64
+	quota  int64 // microseconds per QuotaPeriod; 0: no limit
+	memory int64 // bytes; 0: no limit
+	pids   int64 // 0: no limit
+	// hugePages are the limits in bytes by page size in bytes. Page sizes that are not in it are not to be used at all.
+	hugePages map[int64]int64
+}
+
+// computePodValues returns the values of the pod's cgroup; pidsLimit is podPidsLimit, 0 or less meaning none.
+func computePodValues(p *v1.Pod, pidsLimit int64) podValues {
+	requests := podRequests(p)
+	v := podValues{shares: MinShares, pids: max(pidsLimit, 0), hugePages: map[int64]int64{}}
+	if QOSClass(p) != v1.PodQOSBestEffort {
+		limits := podLimits(p)
+		v.shares = SharesFromMilliCPU(requests[v1.ResourceCPU])
+		v.quota = QuotaFromMilliCPU(limits[v1.ResourceCPU], QuotaPeriod)
+		v.memory = limits[v1.ResourceMemory]
+	}
+	for name, n := range requests {
+		if size, ok := pageSize(name); ok {
+			v.hugePages[size] = n
+		}
+	}
+	return v
+}
+
+// pageSize returns the page size in bytes of a resource named hugepages-<size>.
+func pageSize(name v1.ResourceName) (int64, bool) {
+	size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix)
+	if !ok {
+		return 0, false
+	}
+	q, err := resource.ParseQuantity(size)
+	return q.Value(), err == nil
+}

@@ -1,0 +1,182 @@
+package cgroups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	lib "github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+var classes = [...]v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort}
+
+// Removal waits for killed processes to leave: 1 ms, 2 ms … removeDelayCap between tries, 2.3 seconds in all.
+const (
+	removeTries    = 16
+	removeDelayCap = 300 * time.Millisecond
+)
+
+// RemovePod removes the pod's cgroup with everything below it, after killing what still runs there. It blocks until the
+// cgroup is gone, for 2.3 seconds at most and no longer than ctx; a pod without a cgroup is no error.
+func (m *Manager) RemovePod(ctx context.Context, uid pod.UID) error {
+	if uid == "" {
+		// Without this, a pod without a UID would remove the cgroup "pod", which is nobody's.
+		return errors.New("remove pod cgroup: the pod has no UID")
+	}
+	for _, class := range classes {
+		if err := m.remove(ctx, podName(m.root, class, uid)); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	delete(m.pods, uid)
+	m.mu.Unlock()
+	return m.syncBurstable()
+}
+
+func (m *Manager) remove(ctx context.Context, n name) error {
+	dirs, err := m.dirs(n)
+	if err != nil {
+		return fmt.Errorf("remove cgroup %s: %w", n.path(m.driver), err)
+	}
+	dirs = slices.DeleteFunc(dirs, func(d string) bool { return !lib.PathExists(d) })
+	if len(dirs) == 0 {
+		return nil
+	}
+	delay := time.Millisecond
+	for try := 1; ; try++ {
+		err := killAndRemove(dirs)
+		if err == nil {
+			break
+		}
+		if try == removeTries || !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("remove cgroup %s: %w", n.path(m.driver), err)
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return fmt.Errorf("remove cgroup %s: %w", n.path(m.driver), errors.Join(context.Cause(ctx), err))
+		}
+		delay = min(2*delay, removeDelayCap)
+	}
+	if m.driver == Systemd {
+		return m.stopUnit(n)
+	}
+	return nil
+}
+
+// stopUnit makes systemd forget the slice, which it keeps as a unit when its directory goes.
+func (m *Manager) stopUnit(n name) error {
+	g, err := m.open(n, podValues{})
+	if err == nil {
+		err = g.Destroy()
+	}
+	if err != nil {
+		return fmt.Errorf("stop systemd unit %s: %w", n.unit(), err)
+	}
+	return nil
+}
+
+// killAndRemove kills all processes below the directories, then removes the directories. EBUSY means that some have not ended.
+func killAndRemove(dirs []string) error {
+	var errs []error
+	for _, d := range dirs {
+		errs = append(errs, killAll(d))
+	}
+	for _, d := range dirs {
+		errs = append(errs, removeTree(d))
+	}
+	return errors.Join(errs...)
+}
+
+func killAll(dir string) error {
+	// Version 2 since Linux 5.14: one write, and no process can fork out of it.
+	if lib.WriteFile(dir, "cgroup.kill", "1") == nil {
+		return nil
+	}
+	pids, err := lib.GetAllPids(dir)
+	if err != nil && !gone(err) {
+		return fmt.Errorf("list processes of %s: %w", dir, err)
+	}
+	for _, pid := range pids {
+		// 0 stands for a process of a PID namespace that we cannot see, and would be our own process group.
+		if pid <= 0 || pid == os.Getpid() {
+			continue
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("kill process %d of %s: %w", pid, dir, err)
+		}
+	}
+	return nil
+}
+
+// removeTree removes the cgroup directory after those below it. The files of a cgroup go with their directory and are never
+// removed one by one.
+func removeTree(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read cgroup: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.IsDir() {
+			errs = append(errs, removeTree(filepath.Join(dir, e.Name())))
+		}
+	}
+	if err := unix.Rmdir(dir); err != nil && !gone(err) {
+		errs = append(errs, &fs.PathError{Op: "rmdir", Path: dir, Err: err})
+	}
+	return errors.Join(errs...)
+}
+
+// gone reports whether the error says that the cgroup was removed: ENODEV comes from files of a cgroup that goes meanwhile.
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
+}
+
+// dirs returns the directories of the cgroup, one per hierarchy, existing or not.
+func (m *Manager) dirs(n name) ([]string, error) {
+	g, err := m.open(n, podValues{})
+	if err != nil {
+		return nil, err
+	}
+	return slices.Compact(slices.Sorted(maps.Values(g.GetPaths()))), nil
+}
+
+// List returns the pods that have a cgroup in any hierarchy, sorted, whoever made it.
+func (m *Manager) List() ([]pod.UID, error) {
+	uids := map[pod.UID]struct{}{}
+	for _, class := range classes {
+		parent := qosName(m.root, class)
+		dirs, err := m.dirs(parent)
+		if err != nil {
+			return nil, fmt.Errorf("list pod cgroups of %s: %w", parent.path(m.driver), err)
+		}
+		for _, d := range dirs {
+			entries, err := os.ReadDir(d)
+			if err != nil && !gone(err) {
+				return nil, fmt.Errorf("list pod cgroups: %w", err)
+			}
+			for _, e := range entries {
+				if uid, ok := uidOf(parent, e.Name(), m.driver); ok && e.IsDir() {
+					uids[uid] = struct{}{}
+				}
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(uids), func(a, b pod.UID) int { return strings.Compare(string(a), string(b)) }), nil
+}

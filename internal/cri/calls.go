@@ -1,0 +1,115 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// apiVersion is what the agent sends in Version and demands of the answer.
+const apiVersion = "0.1.0"
+
+// Version returns the runtime's name and version, and refuses a runtime of another CRI version.
+func (c *Client) Version(ctx context.Context) (*runtimeapi.VersionResponse, error) {
+	r, err := c.runtime.Version(ctx, &runtimeapi.VersionRequest{Version: apiVersion})
+	if err != nil {
+		return nil, err
+	}
+	if r.Version != apiVersion {
+		return nil, fmt.Errorf("container runtime %s %s speaks kubelet API version %q; %q is needed", r.RuntimeName, r.RuntimeVersion, r.Version, apiVersion)
+	}
+	return r, nil
+}
+
+// Status returns the runtime's conditions (RuntimeReady, NetworkReady), handlers and features.
+func (c *Client) Status(ctx context.Context) (*runtimeapi.StatusResponse, error) {
+	return c.runtime.Status(ctx, &runtimeapi.StatusRequest{})
+}
+
+// CgroupDriver returns the driver that the runtime uses; ErrUnimplemented when it does not tell.
+func (c *Client) CgroupDriver(ctx context.Context) (runtimeapi.CgroupDriver, error) {
+	r, err := c.runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})
+	if err != nil {
+		return 0, err
+	}
+	return r.GetLinux().GetCgroupDriver(), nil
+}
+
+// RunPodSandbox creates and starts a sandbox; it is ready, with its network, when the call returns.
+func (c *Client) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (pod.SandboxID, error) {
+	r, err := c.runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: handler})
+	if err != nil {
+		return "", err
+	}
+	return pod.SandboxID(r.PodSandboxId), nil
+}
+
+// StopPodSandbox ends the sandbox and takes its network down. Idempotent; a sandbox that is not there is stopped.
+func (c *Client) StopPodSandbox(ctx context.Context, id pod.SandboxID) error {
+	_, err := c.runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: string(id)})
+	return ignoreNotFound(err)
+}
+
+// RemovePodSandbox removes the sandbox and its containers. Idempotent.
+func (c *Client) RemovePodSandbox(ctx context.Context, id pod.SandboxID) error {
+	_, err := c.runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: string(id)})
+	return ignoreNotFound(err)
+}
+
+// PodSandboxStatus returns the sandbox's status.
+func (c *Client) PodSandboxStatus(ctx context.Context, id pod.SandboxID) (*runtimeapi.PodSandboxStatus, error) {
+	r, err := c.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: string(id)})
+	if err != nil {
+		return nil, err
+	}
+	return r.Status, nil
+}
+
+// CreateContainer creates a container in the sandbox without starting it.
+func (c *Client) CreateContainer(ctx context.Context, sandbox pod.SandboxID, cfg *runtimeapi.ContainerConfig, sandboxCfg *runtimeapi.PodSandboxConfig) (pod.ContainerID, error) {
+	r, err := c.runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: string(sandbox), Config: cfg, SandboxConfig: sandboxCfg})
+	if err != nil {
+		return "", err
+	}
+	return pod.ContainerID(r.ContainerId), nil
+}
+
+// StartContainer starts a created container.
+func (c *Client) StartContainer(ctx context.Context, id pod.ContainerID) error {
+	_, err := c.runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: string(id)})
+	return err
+}
+
+// StopContainer sends the stop signal and, after grace, kills. Idempotent. Cancelling ctx ends the wait, not the stop signal.
+func (c *Client) StopContainer(ctx context.Context, id pod.ContainerID, grace time.Duration) error {
+	_, err := c.runtime.StopContainer(withExtraTime(ctx, grace), &runtimeapi.StopContainerRequest{ContainerId: string(id), Timeout: int64(grace / time.Second)})
+	return ignoreNotFound(err)
+}
+
+// RemoveContainer removes the container, by force when it runs. Idempotent.
+func (c *Client) RemoveContainer(ctx context.Context, id pod.ContainerID) error {
+	_, err := c.runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: string(id)})
+	return ignoreNotFound(err)
+}
+
+// ImageStatus returns the image, or nil when the runtime does not have it.
+func (c *Client) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
+	r, err := c.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+	if err != nil {
+		return nil, err
+	}
+	return r.Image, nil
+}
+
+// PullImage pulls the image and returns its reference. It has no deadline but ctx, since nobody can tell how large an image is.
+func (c *Client) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (string, error) {
+	r, err := c.images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, Auth: auth, SandboxConfig: sandbox})
+	if err != nil {
+		return "", err
+	}
+	return r.ImageRef, nil
+}

@@ -1,0 +1,143 @@
+// Package cri is the client of the container runtime: the only place that speaks CRI's gRPC.
+//
+// Owns: the connections, deadlines and error classes of CRI calls; the codec of labels and annotations; the reading of one pod.
+// Reads: the runtime.
+// Never: retries, caches or decides.
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	// maxMessage bounds one answer of the runtime, as the kubelet does.
+	maxMessage = 16 << 20
+	// DefaultTimeout is KubeletConfiguration's runtimeRequestTimeout.
+	DefaultTimeout = 2 * time.Minute
+)
+
+// Dialer opens a connection to the runtime; the address is the endpoint as configured.
+type Dialer func(ctx context.Context, address string) (net.Conn, error)
+
+// Config says where the runtime is.
+type Config struct {
+	// Endpoint is the CRI socket: "unix:///run/containerd/containerd.sock" or an absolute path.
+	Endpoint string
+	// Timeout of an ordinary call; 0 means DefaultTimeout.
+	Timeout time.Duration
+	// Dial replaces the dialling of the unix socket, for tests in memory.
+	Dial Dialer
+}
+
+// Client calls one runtime. Its methods are safe for concurrent use. Errors carry a class (see errors.go).
+//
+// Calls that change the runtime's state are not cancelled with their context: containerd keeps the name of a cancelled
+// RunPodSandbox or CreateContainer reserved for a while, so that a cancelled call costs more than a finished one. A pass is
+// ended between calls. StopContainer, ExecSync and PullImage are the exceptions.
+type Client struct {
+	timeout time.Duration
+	conn    *grpc.ClientConn
+	events  *grpc.ClientConn // of its own: a stalled call must not hold up the event stream
+	runtime runtimeapi.RuntimeServiceClient
+	images  runtimeapi.ImageServiceClient
+	stream  runtimeapi.RuntimeServiceClient
+}
+
+// New returns a client that connects at its first call.
+func New(cfg Config) (*Client, error) {
+	if cfg.Timeout == 0 {
+		cfg.Timeout = DefaultTimeout
+	}
+	dial := cfg.Dial
+	if dial == nil {
+		path, ok := strings.CutPrefix(cfg.Endpoint, "unix://")
+		if !ok && !strings.HasPrefix(cfg.Endpoint, "/") {
+			return nil, fmt.Errorf("container runtime endpoint %q: not a unix socket; use unix:///path/to.sock", cfg.Endpoint)
+		}
+		dial = func(ctx context.Context, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", path)
+		}
+	}
+	c := &Client{timeout: cfg.Timeout}
+	var err error
+	if c.conn, err = connect(cfg.Endpoint, dial, c.intercept); err != nil {
+		return nil, err
+	}
+	if c.events, err = connect(cfg.Endpoint, dial, c.intercept); err != nil {
+		return nil, errors.Join(err, c.conn.Close())
+	}
+	c.runtime = runtimeapi.NewRuntimeServiceClient(c.conn)
+	c.images = runtimeapi.NewImageServiceClient(c.conn)
+	c.stream = runtimeapi.NewRuntimeServiceClient(c.events)
+	return c, nil
+}
+
+func connect(endpoint string, dial Dialer, intercept grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("passthrough:///"+endpoint,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(dial),
+		grpc.WithAuthority("localhost"),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithUnaryInterceptor(intercept),
+		grpc.WithIdleTimeout(0),
+		// The default back-off of 1 s × 1.6 would add seconds to every restart of the runtime.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("container runtime endpoint %q: %w", endpoint, err)
+	}
+	return conn, nil
+}
+
+// Close ends the connections; calls in flight fail.
+func (c *Client) Close() error { return errors.Join(c.conn.Close(), c.events.Close()) }
+
+// deadlineKey carries a deadline of its own for a call, in addition to the client's.
+type deadlineKey struct{}
+
+func withExtraTime(ctx context.Context, d time.Duration) context.Context {
+	return context.WithValue(ctx, deadlineKey{}, d)
+}
+
+// mutating calls run to their end whatever becomes of their context.
+var mutating = map[string]bool{
+	"RunPodSandbox": true, "StopPodSandbox": true, "RemovePodSandbox": true,
+	"CreateContainer": true, "StartContainer": true, "RemoveContainer": true, "RemoveImage": true,
+	"UpdateContainerResources": true,
+}
+
+func (c *Client) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	op := method[strings.LastIndexByte(method, '/')+1:]
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	limit := c.timeout
+	if extra, ok := ctx.Value(deadlineKey{}).(time.Duration); ok {
+		limit += extra
+	}
+	if op == "RunPodSandbox" {
+		limit *= 2
+	}
+	if mutating[op] {
+		ctx = context.WithoutCancel(ctx)
+	}
+	if op != "PullImage" {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	return classify(op, invoke(ctx, method, req, reply, cc, opts...))
+}

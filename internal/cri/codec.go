@@ -1,0 +1,85 @@
+package cri
+
+import (
+	"encoding/json"
+	"maps"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// Labels and annotations that sandboxes and containers carry. They are the kubelet's, so that a node can be taken over and
+// that tools which read them (crictl, log shippers) keep working.
+const (
+	PodNameLabel       = "io.kubernetes.pod.name"
+	PodNamespaceLabel  = "io.kubernetes.pod.namespace"
+	PodUIDLabel        = "io.kubernetes.pod.uid"
+	ContainerNameLabel = "io.kubernetes.container.name"
+
+	HashAnnotation                     = "io.kubernetes.container.hash"
+	RestartCountAnnotation             = "io.kubernetes.container.restartCount"
+	TerminationMessagePathAnnotation   = "io.kubernetes.container.terminationMessagePath"
+	TerminationMessagePolicyAnnotation = "io.kubernetes.container.terminationMessagePolicy"
+	DeletionGracePeriodAnnotation      = "io.kubernetes.pod.deletionGracePeriod"
+	TerminationGracePeriodAnnotation   = "io.kubernetes.pod.terminationGracePeriod"
+	PreStopHandlerAnnotation           = "io.kubernetes.container.preStopHandler"
+	PortsAnnotation                    = "io.kubernetes.container.ports"
+)
+
+// SandboxLabels returns the labels of a pod's sandbox: the pod's own and the three that identify it.
+func SandboxLabels(p *v1.Pod) map[string]string {
+	l := make(map[string]string, len(p.Labels)+3)
+	maps.Copy(l, p.Labels)
+	l[PodNameLabel], l[PodNamespaceLabel], l[PodUIDLabel] = p.Name, p.Namespace, string(p.UID)
+	return l
+}
+
+// ContainerLabels returns the labels of a container.
+func ContainerLabels(p *v1.Pod, c *v1.Container) map[string]string {
+	return map[string]string{
+		PodNameLabel: p.Name, PodNamespaceLabel: p.Namespace, PodUIDLabel: string(p.UID), ContainerNameLabel: c.Name,
+	}
+}
+
+// ContainerAnnotations returns what the container must carry so that it can be judged and stopped without its pod's spec.
+func ContainerAnnotations(p *v1.Pod, c *v1.Container, hash string, restartCount uint32) (map[string]string, error) {
+	a := map[string]string{
+		HashAnnotation:                     hash,
+		RestartCountAnnotation:             strconv.FormatUint(uint64(restartCount), 10),
+		TerminationMessagePathAnnotation:   c.TerminationMessagePath,
+		TerminationMessagePolicyAnnotation: string(c.TerminationMessagePolicy),
+	}
+	if s := p.DeletionGracePeriodSeconds; s != nil {
+		a[DeletionGracePeriodAnnotation] = strconv.FormatInt(*s, 10)
+	}
+	if s := p.Spec.TerminationGracePeriodSeconds; s != nil {
+		a[TerminationGracePeriodAnnotation] = strconv.FormatInt(*s, 10)
+	}
+	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
+		b, err := json.Marshal(c.Lifecycle.PreStop)
+		if err != nil {
+			return nil, err
+		}
+		a[PreStopHandlerAnnotation] = string(b)
+	}
+	if len(c.Ports) > 0 {
+		b, err := json.Marshal(c.Ports)
+		if err != nil {
+			return nil, err
+		}
+		a[PortsAnnotation] = string(b)
+	}
+	return a, nil
+}
+
+// TerminationGrace returns the grace period in seconds that the container was created with, for stopping it without its pod.
+func TerminationGrace(cs *pod.ContainerStatus) (int64, bool) {
+	for _, key := range []string{DeletionGracePeriodAnnotation, TerminationGracePeriodAnnotation} {
+		if s, err := strconv.ParseInt(cs.Annotations[key], 10, 64); err == nil {
+			return s, true
+		}
+	}
+	return 0, false
+}

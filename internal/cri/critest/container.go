@@ -1,0 +1,340 @@
+package critest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	killedCode     = 137 // exit code after SIGKILL
+	startErrorCode = 128
+	unknownCode    = 255 // exit code of a container whose process could not be asked
+)
+
+type container struct {
+	id       string
+	name     string // reserved name
+	sandbox  *sandbox
+	config   *runtimeapi.ContainerConfig
+	imageID  string
+	imageRef string
+	logPath  string
+
+	state      runtimeapi.ContainerState
+	createdAt  time.Time
+	startedAt  time.Time
+	finishedAt time.Time
+	exitCode   int32
+	reason     string
+	message    string
+
+	program   Program
+	announced chan struct{} // closed when STARTED has been published
+	gone      chan struct{} // closed when the exit has been handled
+	end       *time.Timer   // the program's own end
+	stopping  *time.Timer   // the end after the stop signal
+	writing   *time.Timer   // the next output
+	log       *os.File
+}
+
+func containerName(m *runtimeapi.ContainerMetadata, pod *runtimeapi.PodSandboxMetadata) string {
+	return fmt.Sprintf("%s_%s_%s_%s_%d", m.GetName(), pod.GetName(), pod.GetNamespace(), pod.GetUid(), m.GetAttempt())
+}
+
+// references are the names that tests may use for a container, the most precise first.
+func (c *container) references() []string {
+	name, pod := c.config.Metadata.Name, c.sandbox.config.Metadata
+	return []string{pod.Namespace + "/" + pod.Name + "/" + name, pod.Name + "/" + name, name}
+}
+
+func (c *container) status() *runtimeapi.ContainerStatus {
+	return &runtimeapi.ContainerStatus{
+		Id:          c.id,
+		Metadata:    proto.CloneOf(c.config.Metadata),
+		State:       c.state,
+		CreatedAt:   c.createdAt.UnixNano(),
+		StartedAt:   unixNano(c.startedAt),
+		FinishedAt:  unixNano(c.finishedAt),
+		ExitCode:    c.exitCode,
+		Image:       c.imageSpec(),
+		ImageRef:    c.imageRef,
+		ImageId:     c.imageID,
+		Reason:      c.reason,
+		Message:     c.message,
+		Labels:      maps.Clone(c.config.Labels),
+		Annotations: maps.Clone(c.config.Annotations),
+		Mounts:      cloneAll(c.config.Mounts),
+		LogPath:     c.logPath,
+		Resources:   &runtimeapi.ContainerResources{Linux: proto.CloneOf(c.config.GetLinux().GetResources())},
+		StopSignal:  c.config.StopSignal,
+	}
+}
+
+func (c *container) imageSpec() *runtimeapi.ImageSpec {
+	spec := proto.CloneOf(c.config.Image)
+	if user := spec.UserSpecifiedImage; user != "" {
+		spec.Image = user
+	}
+	return spec
+}
+
+// unixNano is the CRI form of a time: 0 for one that has not come.
+func unixNano(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func cloneAll[M proto.Message](messages []M) []M {
+	clones := make([]M, 0, len(messages))
+	for _, m := range messages {
+		clones = append(clones, proto.CloneOf(m))
+	}
+	return clones
+}
+
+func errContainerNotFound(id string) error {
+	return status.Errorf(codes.NotFound, "an error occurred when try to find container %q: not found", id)
+}
+
+// containersOf returns the containers of a sandbox, oldest first.
+func (r *Runtime) containersOf(sb *sandbox) []*container {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.inSandbox(sb)
+}
+
+// inSandbox is containersOf for callers that hold the lock.
+func (r *Runtime) inSandbox(sb *sandbox) []*container {
+	var found []*container
+	for _, c := range r.containers {
+		if c.sandbox == sb {
+			found = append(found, c)
+		}
+	}
+	slices.SortFunc(found, func(a, b *container) int {
+		if order := a.createdAt.Compare(b.createdAt); order != 0 {
+			return order
+		}
+		return strings.Compare(a.id, b.id)
+	})
+	return found
+}
+
+// statusesOf returns the statuses of a sandbox's containers. The caller holds the lock.
+func (r *Runtime) statusesOf(sb *sandbox) []*runtimeapi.ContainerStatus {
+	var statuses []*runtimeapi.ContainerStatus
+	for _, c := range r.inSandbox(sb) {
+		statuses = append(statuses, c.status())
+	}
+	return statuses
+}
+
+func (r *Runtime) container(id string) (*container, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[id]
+	if c == nil {
+		return nil, errContainerNotFound(id)
+	}
+	return c, nil
+}
+
+func (s *runtimeService) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	if req.GetConfig().GetMetadata() == nil || req.GetConfig().GetMetadata().GetName() == "" {
+		return nil, status.Error(codes.InvalidArgument, "container config must include metadata with a name")
+	}
+	c := &container{
+		config:    proto.CloneOf(req.Config),
+		announced: make(chan struct{}),
+		gone:      make(chan struct{}),
+	}
+	if err := s.reserveContainer(c, req.PodSandboxId); err != nil {
+		return nil, err
+	}
+	if err := s.work(ctx, s.serving, "CreateContainer"); err != nil {
+		s.releaseLater(c.name, c.id)
+		return nil, err
+	}
+	if err := s.addContainer(c); err != nil {
+		return nil, err
+	}
+	s.publish(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, c.id, c.sandbox)
+	return &runtimeapi.CreateContainerResponse{ContainerId: c.id}, nil
+}
+
+// reserveContainer finds the sandbox of a new container and reserves its name.
+func (r *Runtime) reserveContainer(c *container, sandboxID string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.sandbox = r.sandboxes[sandboxID]
+	if c.sandbox == nil {
+		return status.Errorf(codes.NotFound, "failed to find sandbox id %q: not found", sandboxID)
+	}
+	c.id = r.newID()
+	c.name = containerName(c.config.Metadata, c.sandbox.config.Metadata)
+	return r.reserve("container", c.name, c.id)
+}
+
+// addContainer makes a container whose name is reserved part of the state, or gives the name free and says why not.
+func (r *Runtime) addContainer(c *container) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	img := r.findImage(c.config.GetImage().GetImage())
+	switch {
+	case r.sandboxes[c.sandbox.id] == nil:
+		delete(r.names, c.name)
+		return status.Errorf(codes.NotFound, "failed to find sandbox id %q: not found", c.sandbox.id)
+	case c.sandbox.state != runtimeapi.PodSandboxState_SANDBOX_READY:
+		delete(r.names, c.name)
+		return status.Errorf(codes.Unknown, "sandbox container %q is not running", c.sandbox.id)
+	case img == nil:
+		delete(r.names, c.name)
+		return status.Errorf(codes.NotFound, "failed to resolve image %q: not found", c.config.GetImage().GetImage())
+	}
+	c.imageID = img.id
+	c.imageRef = img.ref()
+	c.createdAt = time.Now()
+	if c.config.LogPath != "" {
+		c.logPath = r.logPath(c)
+	}
+	r.containers[c.id] = c
+	return nil
+}
+
+func (s *runtimeService) StartContainer(_ context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	c, err := s.container(req.ContainerId)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.startContainer(c); err != nil {
+		return nil, err
+	}
+	s.publish(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, c.id, c.sandbox)
+	close(c.announced)
+	s.mu.Lock()
+	s.arm(c)
+	s.mu.Unlock()
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+func (r *Runtime) startContainer(c *container) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.containers[c.id] == nil:
+		return errContainerNotFound(c.id)
+	case c.state != runtimeapi.ContainerState_CONTAINER_CREATED:
+		return status.Errorf(codes.Unknown, "failed to set starting state for container %q: container is in %s state", c.id, c.state)
+	case c.sandbox.state != runtimeapi.PodSandboxState_SANDBOX_READY:
+		return r.failStart(c, fmt.Sprintf("sandbox container %q is not running", c.sandbox.id))
+	}
+	c.program = r.program(c)
+	if c.program.StartError != "" {
+		return r.failStart(c, c.program.StartError)
+	}
+	if err := r.openLog(c); err != nil {
+		return r.failStart(c, fmt.Sprintf("failed to create container task: failed to open container log: %v", err))
+	}
+	if err := c.writeOutput(); err != nil {
+		return r.failStart(c, err.Error())
+	}
+	c.state = runtimeapi.ContainerState_CONTAINER_RUNNING
+	c.startedAt = time.Now()
+	return nil
+}
+
+// failStart ends a container that could not be started: no event tells of it. The caller holds the lock.
+func (r *Runtime) failStart(c *container, message string) error {
+	c.state = runtimeapi.ContainerState_CONTAINER_EXITED
+	c.finishedAt = time.Now()
+	c.exitCode = startErrorCode
+	c.reason = "StartError"
+	c.message = message
+	c.closeLog()
+	return status.Error(codes.Unknown, message)
+}
+
+func (s *runtimeService) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	s.mu.Lock()
+	c := s.containers[req.ContainerId]
+	alive := c != nil && c.alive()
+	s.mu.Unlock()
+	if !alive {
+		return &runtimeapi.StopContainerResponse{}, nil
+	}
+	if req.Timeout > 0 {
+		s.signalStop(c)
+		timer := time.NewTimer(time.Duration(req.Timeout) * time.Second)
+		defer timer.Stop()
+		select {
+		case <-c.gone:
+			return &runtimeapi.StopContainerResponse{}, nil
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		case <-s.serving.stopped:
+			return nil, errShutdown
+		}
+	}
+	s.kill(c)
+	select {
+	case <-c.gone:
+		return &runtimeapi.StopContainerResponse{}, nil
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	case <-s.serving.stopped:
+		return nil, errShutdown
+	}
+}
+
+// kill sends SIGKILL and does not wait.
+func (r *Runtime) kill(c *container) {
+	if !r.begin() {
+		return
+	}
+	go func() {
+		defer r.running.Done()
+		r.exit(c, killedCode, "")
+	}()
+}
+
+func (s *runtimeService) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	if c, err := s.container(req.ContainerId); err == nil {
+		s.exit(c, killedCode, "")
+		s.removeContainer(c)
+	}
+	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+// removeContainer forgets a container that does not run and tells subscribers, after they know of its exit.
+func (r *Runtime) removeContainer(c *container) {
+	r.mu.Lock()
+	ran := !c.startedAt.IsZero()
+	r.mu.Unlock()
+	if ran {
+		select {
+		case <-c.gone:
+		case <-r.done:
+		}
+	}
+	r.mu.Lock()
+	_, present := r.containers[c.id]
+	delete(r.containers, c.id)
+	delete(r.names, c.name)
+	r.mu.Unlock()
+	if present {
+		r.publish(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, c.id, c.sandbox)
+	}
+}

@@ -1,0 +1,267 @@
+package critest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Sandbox is what a test sees of a sandbox.
+type Sandbox struct {
+	ID        string
+	Metadata  *runtimeapi.PodSandboxMetadata
+	Config    *runtimeapi.PodSandboxConfig // as the client gave it
+	Handler   string
+	Ready     bool
+	IP        string // empty with the host's network and after the stop
+	CreatedAt time.Time
+}
+
+// Container is what a test sees of a container.
+type Container struct {
+	ID         string
+	SandboxID  string
+	Pod        *runtimeapi.PodSandboxMetadata
+	Name       string
+	Attempt    uint32
+	Config     *runtimeapi.ContainerConfig // as the client gave it, with resources as updated
+	State      runtimeapi.ContainerState
+	CreatedAt  time.Time
+	StartedAt  time.Time // zero before the start
+	FinishedAt time.Time // zero before the exit
+	ExitCode   int32
+	Reason     string
+	Message    string
+	LogPath    string
+}
+
+// Sandboxes returns the sandboxes, oldest first.
+func (r *Runtime) Sandboxes() []Sandbox {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []Sandbox
+	for _, sb := range r.sandboxes {
+		found = append(found, Sandbox{
+			ID:        sb.id,
+			Metadata:  proto.CloneOf(sb.config.Metadata),
+			Config:    proto.CloneOf(sb.config),
+			Handler:   sb.handler,
+			Ready:     sb.state == runtimeapi.PodSandboxState_SANDBOX_READY,
+			IP:        sb.ip,
+			CreatedAt: sb.createdAt,
+		})
+	}
+	slices.SortFunc(found, func(a, b Sandbox) int {
+		if order := a.CreatedAt.Compare(b.CreatedAt); order != 0 {
+			return order
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return found
+}
+
+// SandboxesOf returns the sandboxes of a pod, oldest first.
+func (r *Runtime) SandboxesOf(podUID string) []Sandbox {
+	return slices.DeleteFunc(r.Sandboxes(), func(sb Sandbox) bool { return sb.Metadata.Uid != podUID })
+}
+
+// Containers returns the containers, oldest first.
+func (r *Runtime) Containers() []Container {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []Container
+	for _, c := range r.containers {
+		found = append(found, Container{
+			ID:         c.id,
+			SandboxID:  c.sandbox.id,
+			Pod:        proto.CloneOf(c.sandbox.config.Metadata),
+			Name:       c.config.Metadata.Name,
+			Attempt:    c.config.Metadata.Attempt,
+			Config:     proto.CloneOf(c.config),
+			State:      c.state,
+			CreatedAt:  c.createdAt,
+			StartedAt:  c.startedAt,
+			FinishedAt: c.finishedAt,
+			ExitCode:   c.exitCode,
+			Reason:     c.reason,
+			Message:    c.message,
+			LogPath:    c.logPath,
+		})
+	}
+	slices.SortFunc(found, func(a, b Container) int {
+		if order := a.CreatedAt.Compare(b.CreatedAt); order != 0 {
+			return order
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return found
+}
+
+// ContainersOf returns the containers of a pod in all its sandboxes, oldest first.
+func (r *Runtime) ContainersOf(podUID string) []Container {
+	return slices.DeleteFunc(r.Containers(), func(c Container) bool { return c.Pod.Uid != podUID })
+}
+
+// Find returns the newest container that a reference names: an id, "container", "pod/container" or "namespace/pod/container".
+func (r *Runtime) Find(ref string) (Container, bool) {
+	r.mu.Lock()
+	c := r.find(ref)
+	r.mu.Unlock()
+	if c == nil {
+		return Container{}, false
+	}
+	for _, found := range r.Containers() {
+		if found.ID == c.id {
+			return found, true
+		}
+	}
+	return Container{}, false
+}
+
+// find returns the newest container that a reference names, or nil. The caller holds the lock.
+func (r *Runtime) find(ref string) *container {
+	var newest *container
+	for _, id := range slices.Sorted(maps.Keys(r.containers)) {
+		c := r.containers[id]
+		if c.id != ref && !slices.Contains(c.references(), ref) {
+			continue
+		}
+		if newest == nil || c.createdAt.After(newest.createdAt) {
+			newest = c
+		}
+	}
+	return newest
+}
+
+// findRunning returns the container that a reference names, which must be running. The caller holds the lock.
+func (r *Runtime) findRunning(ref string) (*container, error) {
+	c := r.find(ref)
+	switch {
+	case c == nil:
+		return nil, fmt.Errorf("no container %q", ref)
+	case c.state != runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return nil, fmt.Errorf("container %q is in %s state", ref, c.state)
+	}
+	return c, nil
+}
+
+// findSandbox returns the newest sandbox that a reference names: an id, a pod's UID, "pod" or "namespace/pod". The caller holds
+// the lock.
+func (r *Runtime) findSandbox(ref string) (*sandbox, error) {
+	var newest *sandbox
+	for _, id := range slices.Sorted(maps.Keys(r.sandboxes)) {
+		sb := r.sandboxes[id]
+		m := sb.config.Metadata
+		if !slices.Contains([]string{sb.id, m.Uid, m.Name, m.Namespace + "/" + m.Name}, ref) {
+			continue
+		}
+		if newest == nil || sb.createdAt.After(newest.createdAt) {
+			newest = sb
+		}
+	}
+	if newest == nil {
+		return nil, fmt.Errorf("no sandbox %q", ref)
+	}
+	return newest, nil
+}
+
+// Kill ends a running container's process with an exit code, as if it had exited by itself. It returns when subscribers have
+// the event, which waits while one of them is behind.
+func (r *Runtime) Kill(ref string, exitCode int32) error {
+	return r.end(ref, exitCode, "")
+}
+
+// OOM ends a running container as the kernel does when memory is short: exit code 137, reason OOMKilled.
+func (r *Runtime) OOM(ref string) error {
+	return r.end(ref, killedCode, "OOMKilled")
+}
+
+func (r *Runtime) end(ref string, exitCode int32, reason string) error {
+	r.mu.Lock()
+	c, err := r.findRunning(ref)
+	r.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("kill: %w", err)
+	}
+	r.exit(c, exitCode, reason)
+	return nil
+}
+
+// KillSandbox ends the process of a ready sandbox: it becomes NOTREADY, keeps its IP, and its containers go on running.
+func (r *Runtime) KillSandbox(ref string) error {
+	r.mu.Lock()
+	sb, err := r.findSandbox(ref)
+	if err == nil && sb.state != runtimeapi.PodSandboxState_SANDBOX_READY {
+		err = fmt.Errorf("sandbox %q is in %s state", ref, sb.state)
+	}
+	if err != nil {
+		r.mu.Unlock()
+		return fmt.Errorf("kill sandbox: %w", err)
+	}
+	sb.state = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	r.mu.Unlock()
+	r.publish(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.id, sb)
+	return nil
+}
+
+// LoseAddress takes the IP of a sandbox away while it stays ready, without an event.
+func (r *Runtime) LoseAddress(ref string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sb, err := r.findSandbox(ref)
+	if err != nil {
+		return fmt.Errorf("lose address: %w", err)
+	}
+	sb.ip = ""
+	return nil
+}
+
+// RemoveBehindBack lets a container, or a sandbox with its containers, vanish without an event.
+func (r *Runtime) RemoveBehindBack(ref string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.find(ref); c != nil {
+		r.forget(c)
+		return nil
+	}
+	sb, err := r.findSandbox(ref)
+	if err != nil {
+		return fmt.Errorf("remove: no container or sandbox %q", ref)
+	}
+	for _, c := range r.inSandbox(sb) {
+		r.forget(c)
+	}
+	delete(r.sandboxes, sb.id)
+	delete(r.names, sb.name)
+	return nil
+}
+
+// forget drops a container in any state. The caller holds the lock.
+func (r *Runtime) forget(c *container) {
+	if c.alive() {
+		c.state = runtimeapi.ContainerState_CONTAINER_EXITED
+		c.disarm()
+		c.closeLog()
+		close(c.gone) // a StopContainer in progress ends
+	}
+	delete(r.containers, c.id)
+	delete(r.names, c.name)
+}
+
+// MakeUnknown puts a running container into CONTAINER_UNKNOWN without an event, as a runtime does that cannot reach the
+// container's shim after a restart. Stopping it makes it EXITED with exit code 255 and reason Unknown.
+func (r *Runtime) MakeUnknown(ref string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, err := r.findRunning(ref)
+	if err != nil {
+		return fmt.Errorf("make unknown: %w", err)
+	}
+	c.state = runtimeapi.ContainerState_CONTAINER_UNKNOWN
+	return nil
+}

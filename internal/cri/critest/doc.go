@@ -1,0 +1,34 @@
+// Package critest is a stateful container runtime that lives in memory, and the contract suite that it shares with a real containerd.
+//
+// Owns: Runtime (the fake: a real gRPC server over an in-memory connection), Program (what a container does), Fault (what goes wrong), RunContract (what both runtimes must do).
+// Reads: the requests of its clients, the clock (which is virtual in a testing/synctest bubble).
+// Never: starts a process, opens a socket, holds a lock while it waits; writes a file only below the folder given to [WithLogs].
+//
+// The fake answers as containerd v2 does. It enforces the contract of CRI (state machine of sandboxes and containers, names,
+// idempotent stop and remove, NotFound for unknown ids) and it has containerd's peculiarities, because an agent that was only
+// tested on a polite runtime fails on the real one:
+//
+//  1. Events are published synchronously through a channel of [EventBacklog] per subscriber. A subscriber that does not read blocks
+//     CreateContainer, StartContainer, StopContainer and the handling of exits for everybody; lists still answer. Closing the
+//     stream releases them.
+//  2. A StartContainer that fails moves the container to EXITED, exit code 128, reason StartError, without an event.
+//  3. An exit while the runtime is down gives no event when it is back; only a list shows it.
+//  4. Without a subscriber events are kept for [EventRetention] and replayed to the next one.
+//  5. A stream that ended is noticed when the next event is sent into it: that event is lost if nobody else listens.
+//  6. Sandbox events use the container event types with the sandbox's id: RunPodSandbox publishes CREATED and STARTED of the sandbox.
+//  7. Events are published before the call that caused them answers.
+//  8. Every event carries the pod's full status: the sandbox and all its containers.
+//  9. A stopped sandbox is NOTREADY and has no IP; so is the sandbox in the DELETED event of its removal.
+//  10. A sandbox whose process died (rather than being stopped) is NOTREADY and keeps its IP; its containers go on running.
+//  11. A cancelled RunPodSandbox or CreateContainer keeps its name reserved for [NameReservation]: the next call with that name is
+//     refused with FailedPrecondition, `failed to reserve sandbox name "…": name "…" is reserved for "…"`.
+//  12. A call that the client gave up still waits for its event to be published, and its work is done.
+//  13. StopContainer of a container that was never started succeeds and leaves it CREATED.
+//  14. StopContainer that the client cancels leaves the container running: nobody kills it at the end of the grace period.
+//  15. RemoveContainer of a running container kills it; RemovePodSandbox of a ready sandbox stops it and removes its containers.
+//  16. ImageStatus of an unknown image is an answer without an image, not an error.
+//  17. Streamed lists (StreamContainers and the like), streaming endpoints (Exec, Attach, PortForward), pod sandbox statistics,
+//     metrics and checkpoints are Unimplemented. ContainerStats and ListContainerStats answer with plausible constants.
+//
+// A runtime without events is made with [WithoutEvents].
+package critest

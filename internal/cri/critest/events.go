@@ -1,0 +1,218 @@
+package critest
+
+import (
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// eventQueue delivers events to subscribers, in one goroutine, one event after the other, as containerd does: a subscriber
+// whose channel is full holds up the goroutine and with it everybody who publishes or subscribes.
+type eventQueue struct {
+	publish   chan *runtimeapi.ContainerEventResponse
+	subscribe chan *subscriber
+	done      chan struct{}
+	closeOnce sync.Once
+}
+
+type subscriber struct {
+	events chan *runtimeapi.ContainerEventResponse // closed by the queue when it ends
+	closed chan struct{}                           // closed by the subscriber when it ends
+}
+
+func newEventQueue() *eventQueue {
+	return &eventQueue{
+		publish:   make(chan *runtimeapi.ContainerEventResponse),
+		subscribe: make(chan *subscriber),
+		done:      make(chan struct{}),
+	}
+}
+
+// close ends the queue; events not yet delivered are lost.
+func (q *eventQueue) close() { q.closeOnce.Do(func() { close(q.done) }) }
+
+// send hands an event to the queue; it blocks while the queue delivers an earlier one.
+func (q *eventQueue) send(event *runtimeapi.ContainerEventResponse) {
+	select {
+	case q.publish <- event:
+	case <-q.done:
+	}
+}
+
+// open adds a subscriber; it returns nil when the queue has ended.
+func (q *eventQueue) open() *subscriber {
+	s := &subscriber{
+		events: make(chan *runtimeapi.ContainerEventResponse, EventBacklog),
+		closed: make(chan struct{}),
+	}
+	select {
+	case q.subscribe <- s:
+		return s
+	case <-q.done:
+		return nil
+	}
+}
+
+func (q *eventQueue) run() {
+	var subscribers []*subscriber
+	var kept []*runtimeapi.ContainerEventResponse
+	defer func() {
+		for _, s := range subscribers {
+			close(s.events)
+		}
+	}()
+	for {
+		select {
+		case <-q.done:
+			return
+		case s := <-q.subscribe:
+			for _, event := range fresh(kept, time.Now()) {
+				q.deliver(s, event)
+			}
+			kept = nil
+			subscribers = append(subscribers, s)
+		case event := <-q.publish:
+			subscribers = open(subscribers)
+			if len(subscribers) == 0 {
+				kept = append(fresh(kept, time.Now()), event)
+			}
+			for _, s := range subscribers {
+				q.deliver(s, event)
+			}
+		}
+	}
+}
+
+func (q *eventQueue) deliver(s *subscriber, event *runtimeapi.ContainerEventResponse) {
+	select {
+	case s.events <- event:
+	case <-s.closed:
+	case <-q.done:
+	}
+}
+
+// open returns the subscribers that have not ended.
+func open(subscribers []*subscriber) []*subscriber {
+	var still []*subscriber
+	for _, s := range subscribers {
+		select {
+		case <-s.closed:
+		default:
+			still = append(still, s)
+		}
+	}
+	return still
+}
+
+// fresh returns the events that are not older than EventRetention.
+func fresh(events []*runtimeapi.ContainerEventResponse, now time.Time) []*runtimeapi.ContainerEventResponse {
+	for len(events) > 0 && now.Sub(time.Unix(0, events[0].CreatedAt)) > EventRetention {
+		events = events[1:]
+	}
+	return events
+}
+
+// GetContainerEvents streams events. Like containerd it waits for the next event and not for the client: the end of a client is
+// noticed when an event is sent to it.
+func (s *runtimeService) GetContainerEvents(req *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	call := s.record("GetContainerEvents", req)
+	err := s.streamEvents(req, stream)
+	s.finish(call, err)
+	return err
+}
+
+func (s *runtimeService) streamEvents(req *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	if !s.config.withEvents {
+		return errUnimplemented("GetContainerEvents")
+	}
+	if _, err := s.before(stream.Context(), s.serving, "GetContainerEvents", req); err != nil {
+		return err
+	}
+	sub := s.serving.events.open()
+	if sub == nil {
+		return errShutdown
+	}
+	defer close(sub.closed)
+	broken := s.streamsBroken()
+	for {
+		select {
+		case <-broken.done:
+			return broken.err
+		case event, ok := <-sub.events:
+			if !ok {
+				return errShutdown
+			}
+			if err := stream.Send(event); err != nil {
+				return status.Errorf(codes.Unknown, "failed to send event: %v", err)
+			}
+		}
+	}
+}
+
+// breakage ends the event streams that are open.
+type breakage struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+func (r *Runtime) streamsBroken() *breakage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.breakage
+}
+
+// BreakStreams ends the open event streams with an error; the runtime goes on.
+func (r *Runtime) BreakStreams(err error) {
+	r.mu.Lock()
+	old := r.breakage
+	old.err = err
+	r.breakage = &breakage{done: make(chan struct{})}
+	r.mu.Unlock()
+	close(old.done)
+}
+
+// LoseEvents lets the next n events vanish.
+func (r *Runtime) LoseEvents(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lose = n
+}
+
+// PublishEvent publishes an event of the test's own making, such as one about an unknown id or one that is doubled or late.
+// It blocks as every publisher does while a subscriber is behind, and does nothing while the runtime is down.
+func (r *Runtime) PublishEvent(event *runtimeapi.ContainerEventResponse) {
+	r.mu.Lock()
+	s := r.serving
+	r.mu.Unlock()
+	if s != nil {
+		s.events.send(event)
+	}
+}
+
+// publish tells subscribers what happened to a container, or to the sandbox itself when id is its id.
+func (r *Runtime) publish(kind runtimeapi.ContainerEventType, id string, sb *sandbox) {
+	r.mu.Lock()
+	s := r.serving
+	if s == nil || !r.config.withEvents {
+		r.mu.Unlock()
+		return
+	}
+	if r.lose > 0 {
+		r.lose--
+		r.mu.Unlock()
+		return
+	}
+	event := &runtimeapi.ContainerEventResponse{
+		ContainerId:        id,
+		ContainerEventType: kind,
+		CreatedAt:          time.Now().UnixNano(),
+		PodSandboxStatus:   sb.status(),
+		ContainersStatuses: r.statusesOf(sb),
+	}
+	r.mu.Unlock()
+	s.events.send(event)
+}

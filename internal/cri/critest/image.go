@@ -1,0 +1,254 @@
+package critest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// imageService is the gRPC face of the image store.
+type imageService struct {
+	runtimeapi.UnimplementedImageServiceServer
+	*Runtime
+}
+
+// Image describes an image in the store or in a registry.
+type Image struct {
+	Name     string // as users write it; required
+	Size     uint64 // bytes; 0 means 1 MiB
+	UID      *int64 // numeric user of the image; nil when it has none or has a name
+	Username string // user name of the image
+	Pinned   bool
+}
+
+// RegistryImage is what a registry has under a name.
+type RegistryImage struct {
+	Image
+	// Latency is how long a pull takes.
+	Latency time.Duration
+	// Err makes pulls fail after Latency, for instance with [ErrRegistryUnavailable].
+	Err error
+	// Authorize checks the credentials of a pull, nil when the client gave none; a nil Authorize lets everybody pull.
+	Authorize func(*runtimeapi.AuthConfig) error
+}
+
+// ErrRegistryUnavailable is the answer of runtimes that tell an unreachable registry from other errors.
+var ErrRegistryUnavailable = status.Error(codes.Unknown, "RegistryUnavailable: pull from host failed")
+
+// ErrSignatureValidation is the answer of runtimes that refuse an image for its signature.
+var ErrSignatureValidation = status.Error(codes.Unknown, "SignatureValidationFailed: no valid signature")
+
+type image struct {
+	id      string   // sha256:…
+	tags    []string // normalized names
+	digests []string // normalized repository@sha256:…
+	Image
+}
+
+// ref is the image reference of containers: the first digest.
+func (i *image) ref() string { return i.digests[0] }
+
+func (i *image) message() *runtimeapi.Image {
+	m := &runtimeapi.Image{
+		Id:          i.id,
+		RepoTags:    slices.Clone(i.tags),
+		RepoDigests: slices.Clone(i.digests),
+		Size:        i.Size,
+		Username:    i.Username,
+		Pinned:      i.Pinned,
+	}
+	if i.UID != nil {
+		m.Uid = &runtimeapi.Int64Value{Value: *i.UID}
+	}
+	return m
+}
+
+// normalizeImage returns the full name of an image as containerd keeps it: with registry and tag.
+func normalizeImage(name string) string {
+	first, _, nested := strings.Cut(name, "/")
+	switch {
+	case !nested:
+		name = "docker.io/library/" + name
+	case !strings.ContainsAny(first, ".:") && first != "localhost":
+		name = "docker.io/" + name
+	}
+	if !strings.Contains(name, "@") && !strings.Contains(name[strings.LastIndex(name, "/"):], ":") {
+		name += ":latest"
+	}
+	return name
+}
+
+// repository returns a normalized name without tag and digest.
+func repository(normalized string) string {
+	name, _, _ := strings.Cut(normalized, "@")
+	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
+		name = name[:i]
+	}
+	return name
+}
+
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// AddImage puts an image into the store and returns its id, as a pull does. The id depends on the name only.
+func (r *Runtime) AddImage(i Image) (id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.addImage(i).id
+}
+
+func (r *Runtime) addImage(i Image) *image {
+	name := normalizeImage(i.Name)
+	if i.Size == 0 {
+		i.Size = 1 << 20
+	}
+	added := &image{
+		id:      digest("config of " + name),
+		digests: []string{repository(name) + "@" + digest("manifest of "+name)},
+		Image:   i,
+	}
+	if strings.Contains(name, "@") {
+		added.digests = []string{name}
+	} else {
+		added.tags = []string{name}
+	}
+	r.images[added.id] = added
+	return added
+}
+
+// AddToRegistry makes an image known to the registry that PullImage asks. Images that no AddToRegistry named are not found.
+func (r *Runtime) AddToRegistry(i RegistryImage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.registry[normalizeImage(i.Name)] = i
+}
+
+// findImage returns an image by id, tag or digest, or nil. The caller holds the lock.
+func (r *Runtime) findImage(name string) *image {
+	if name == "" {
+		return nil
+	}
+	if i := r.images[name]; i != nil {
+		return i
+	}
+	if i := r.images["sha256:"+name]; i != nil {
+		return i
+	}
+	full := normalizeImage(name)
+	for _, i := range r.images {
+		if slices.Contains(i.tags, full) || slices.Contains(i.digests, full) {
+			return i
+		}
+	}
+	return nil
+}
+
+// Images returns the names of the images in the store, sorted.
+func (r *Runtime) Images() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var names []string
+	for _, i := range r.images {
+		names = append(names, i.tags...)
+		if len(i.tags) == 0 {
+			names = append(names, i.digests...)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (s *imageService) ListImages(_ context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	resp := &runtimeapi.ListImagesResponse{}
+	if wanted := req.GetFilter().GetImage().GetImage(); wanted != "" {
+		if i := s.findImage(wanted); i != nil {
+			resp.Images = append(resp.Images, i.message())
+		}
+		return resp, nil
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.images)) {
+		resp.Images = append(resp.Images, s.images[id].message())
+	}
+	return resp, nil
+}
+
+func (s *imageService) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.findImage(req.GetImage().GetImage())
+	if i == nil {
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	resp := &runtimeapi.ImageStatusResponse{Image: i.message()}
+	if req.Verbose {
+		resp.Info = map[string]string{"info": "{}"}
+	}
+	return resp, nil
+}
+
+func (s *imageService) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	full := normalizeImage(req.GetImage().GetImage())
+	s.mu.Lock()
+	remote, ok := s.registry[full]
+	s.mu.Unlock()
+	if !ok {
+		return nil, status.Errorf(codes.NotFound, "failed to pull and unpack image %q: failed to resolve reference %q: %s: not found", full, full, full)
+	}
+	if remote.Latency > 0 {
+		timer := time.NewTimer(remote.Latency)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-s.done:
+			return nil, errShutdown
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	if remote.Err != nil {
+		return nil, remote.Err
+	}
+	if remote.Authorize != nil {
+		if err := remote.Authorize(proto.CloneOf(req.Auth)); err != nil {
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &runtimeapi.PullImageResponse{ImageRef: s.addImage(remote.Image).id}, nil
+}
+
+func (s *imageService) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := s.findImage(req.GetImage().GetImage()); i != nil {
+		delete(s.images, i.id)
+	}
+	return &runtimeapi.RemoveImageResponse{}, nil
+}
+
+func (s *imageService) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	usage := diskUsage(time.Now().UnixNano())
+	for _, i := range s.images {
+		usage.UsedBytes.Value += i.Size
+	}
+	return &runtimeapi.ImageFsInfoResponse{
+		ImageFilesystems:     []*runtimeapi.FilesystemUsage{usage},
+		ContainerFilesystems: []*runtimeapi.FilesystemUsage{proto.CloneOf(usage)},
+	}, nil
+}

@@ -1,0 +1,106 @@
+package critest
+
+import (
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	// EventBacklog is how many events wait for one subscriber before publishing blocks.
+	EventBacklog = 100
+	// EventRetention is how long events without a subscriber are kept.
+	EventRetention = 5 * time.Minute
+	// NameReservation is how long the name of a cancelled RunPodSandbox or CreateContainer stays reserved.
+	NameReservation = 100 * time.Millisecond
+)
+
+// Option changes a runtime before it serves.
+type Option func(*Runtime)
+
+type config struct {
+	version      *runtimeapi.VersionResponse
+	handlers     []*runtimeapi.RuntimeHandler
+	features     *runtimeapi.RuntimeFeatures
+	cgroupDriver *runtimeapi.CgroupDriver // nil: RuntimeConfig is Unimplemented
+	withEvents   bool
+	logs         bool
+	logRoot      string
+}
+
+func defaultConfig() config {
+	return config{
+		version: &runtimeapi.VersionResponse{
+			Version:           "0.1.0",
+			RuntimeName:       "containerd",
+			RuntimeVersion:    "v2.3.7",
+			RuntimeApiVersion: "v1",
+		},
+		handlers: []*runtimeapi.RuntimeHandler{
+			{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true}},
+			{Name: "runc", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true}},
+		},
+		features:     &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		cgroupDriver: runtimeapi.CgroupDriver_CGROUPFS.Enum(),
+		withEvents:   true,
+	}
+}
+
+// WithoutEvents makes GetContainerEvents Unimplemented, as in runtimes without events.
+func WithoutEvents() Option { return func(r *Runtime) { r.config.withEvents = false } }
+
+// WithoutRuntimeConfig makes RuntimeConfig Unimplemented, as in older runtimes.
+func WithoutRuntimeConfig() Option { return func(r *Runtime) { r.config.cgroupDriver = nil } }
+
+// WithCgroupDriver sets the driver that RuntimeConfig tells; the default is cgroupfs.
+func WithCgroupDriver(driver runtimeapi.CgroupDriver) Option {
+	return func(r *Runtime) { r.config.cgroupDriver = &driver }
+}
+
+// WithVersion sets the answer of Version.
+func WithVersion(version *runtimeapi.VersionResponse) Option {
+	return func(r *Runtime) { r.config.version = version }
+}
+
+// WithHandlers sets the runtime handlers that Status tells and that sandboxes may ask for; the default is "" and "runc".
+func WithHandlers(handlers ...*runtimeapi.RuntimeHandler) Option {
+	return func(r *Runtime) { r.config.handlers = handlers }
+}
+
+// WithFeatures sets the runtime features that Status tells.
+func WithFeatures(features *runtimeapi.RuntimeFeatures) Option {
+	return func(r *Runtime) { r.config.features = features }
+}
+
+// WithImages puts images into the store, each with the default properties of AddImage.
+func WithImages(names ...string) Option {
+	return func(r *Runtime) {
+		for _, name := range names {
+			r.AddImage(Image{Name: name})
+		}
+	}
+}
+
+// WithLogs makes containers write real log files at the paths that the client gives (log directory of the sandbox, log path of
+// the container), below root. With root "" or "/" the paths are taken as they are. Without this option no file is touched.
+func WithLogs(root string) Option {
+	return func(r *Runtime) {
+		r.config.logs = true
+		r.config.logRoot = root
+	}
+}
+
+// SetLatency makes each call of a method (such as "RunPodSandbox") take at least d before its work is done.
+func (r *Runtime) SetLatency(method string, d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.latency[method] = d
+}
+
+// SetCondition changes a condition of Status, such as RuntimeReady or NetworkReady. While NetworkReady is false, sandboxes with a
+// network of their own are refused.
+func (r *Runtime) SetCondition(condition string, status bool, reason, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conditions[condition] = &runtimeapi.RuntimeCondition{Type: condition, Status: status, Reason: reason, Message: message}
+}

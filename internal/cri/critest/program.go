@@ -1,0 +1,206 @@
+package critest
+
+import (
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Program is what a container does. The zero Program runs until it is told to stop and exits 0 on its stop signal.
+type Program struct {
+	// Exits says that it ends by itself, After so long, with Code.
+	Exits bool
+	After time.Duration
+	Code  int32
+	// IgnoresStop makes it survive the stop signal, so that StopContainer waits for its time-out and kills it (exit code 137).
+	// Any program survives a stop signal that ends no process by default, such as SIGCONT.
+	IgnoresStop bool
+	// StopDelay is the time from the stop signal to the exit, and StopCode the exit code then.
+	StopDelay time.Duration
+	StopCode  int32
+	// StartError makes StartContainer fail with this message; the container becomes EXITED, 128, StartError.
+	StartError string
+	// Output are lines that it writes to stdout when it starts (see WithLogs), and again every OutputEvery unless that is 0.
+	Output      []string
+	OutputEvery time.Duration
+	// Exec answers ExecSync; nil answers exit code 0 without output.
+	Exec func(command []string) ExecResult
+}
+
+// ExecResult is the result of a command in a container.
+type ExecResult struct {
+	Stdout, Stderr string
+	ExitCode       int32
+	// Takes is how long the command runs; longer than the call's time-out gives DeadlineExceeded.
+	Takes time.Duration
+	// Err makes the call fail.
+	Err error
+}
+
+// Forever is a program that runs until it is stopped.
+func Forever() Program { return Program{} }
+
+// ExitsAfter is a program that ends by itself.
+func ExitsAfter(d time.Duration, code int32) Program {
+	return Program{Exits: true, After: d, Code: code}
+}
+
+// FailsToStart is a program that cannot be started.
+func FailsToStart(message string) Program { return Program{StartError: message} }
+
+// SetProgram sets the program of the containers that a reference names: "container", "pod/container" or
+// "namespace/pod/container", the most precise one counts. It holds for later starts and comes before programs of images.
+func (r *Runtime) SetProgram(ref string, p Program) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.programs[ref] = p
+}
+
+// SetImageProgram sets the program of the containers of an image, for later starts.
+func (r *Runtime) SetImageProgram(name string, p Program) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.programs[imageProgram(normalizeImage(name))] = p
+}
+
+// SetProgramFunc sets a function that chooses the program of containers that SetProgram does not name, for later starts. When
+// it reports false the image's program is taken. The function must not call methods of the runtime.
+func (r *Runtime) SetProgramFunc(f func(*runtimeapi.ContainerConfig) (Program, bool)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.programFor = f
+}
+
+// imageProgram is the key of an image's program; no container reference contains a space.
+func imageProgram(name string) string { return "image " + name }
+
+// program returns what a container does. The caller holds the lock.
+func (r *Runtime) program(c *container) Program {
+	for _, ref := range c.references() {
+		if p, ok := r.programs[ref]; ok {
+			return p
+		}
+	}
+	if r.programFor != nil {
+		if p, ok := r.programFor(c.config); ok {
+			return p
+		}
+	}
+	if img := r.images[c.imageID]; img != nil {
+		for _, tag := range img.tags {
+			if p, ok := r.programs[imageProgram(tag)]; ok {
+				return p
+			}
+		}
+	}
+	return Forever()
+}
+
+// arm starts the program's own clock. The caller holds the lock.
+func (r *Runtime) arm(c *container) {
+	if r.closed || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		return
+	}
+	if c.program.Exits {
+		c.end = r.exitAfter(c, c.program.After, c.program.Code)
+	}
+	if c.program.OutputEvery > 0 {
+		c.writing = time.AfterFunc(c.program.OutputEvery, func() { r.writeAgain(c) })
+	}
+}
+
+// writeAgain writes the program's output and sets the clock for the next time.
+func (r *Runtime) writeAgain(c *container) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || !c.alive() {
+		return
+	}
+	if err := c.writeOutput(); err == nil { // as a process that cannot write ends its output
+		c.writing.Reset(c.program.OutputEvery)
+	}
+}
+
+// exitAfter lets a container exit in d.
+func (r *Runtime) exitAfter(c *container, d time.Duration, code int32) *time.Timer {
+	return time.AfterFunc(d, func() {
+		if !r.begin() {
+			return
+		}
+		defer r.running.Done()
+		r.exit(c, code, "")
+	})
+}
+
+// disarm stops the container's clocks. The caller holds the runtime's lock.
+func (c *container) disarm() {
+	for _, timer := range []*time.Timer{c.end, c.stopping, c.writing} {
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// signalStop sends the stop signal.
+func (r *Runtime) signalStop(c *container) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING || c.program.IgnoresStop || harmless(c.config.StopSignal) || c.stopping != nil {
+		return
+	}
+	c.stopping = r.exitAfter(c, c.program.StopDelay, c.program.StopCode)
+}
+
+// harmless reports whether a signal ends no process by default.
+func harmless(signal runtimeapi.Signal) bool {
+	switch signal {
+	case runtimeapi.Signal_SIGCONT, runtimeapi.Signal_SIGCHLD, runtimeapi.Signal_SIGCLD, runtimeapi.Signal_SIGURG, runtimeapi.Signal_SIGWINCH:
+		return true
+	default:
+		return false
+	}
+}
+
+// exit ends a container that is alive and tells subscribers; it reports whether the container was alive. An empty reason is
+// computed from the code.
+func (r *Runtime) exit(c *container, code int32, reason string) bool {
+	r.mu.Lock()
+	if !c.alive() {
+		r.mu.Unlock()
+		return false
+	}
+	switch {
+	case c.state == runtimeapi.ContainerState_CONTAINER_UNKNOWN:
+		code, reason = unknownCode, "Unknown"
+	case reason == "":
+		reason = exitReason(code)
+	}
+	c.state = runtimeapi.ContainerState_CONTAINER_EXITED
+	c.finishedAt = time.Now()
+	c.exitCode = code
+	c.reason = reason
+	c.disarm()
+	c.closeLog()
+	r.mu.Unlock()
+
+	// STARTED of a container always comes before its STOPPED.
+	select {
+	case <-c.announced:
+	case <-r.done:
+	}
+	r.publish(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.id, c.sandbox)
+	close(c.gone)
+	return true
+}
+
+// alive reports whether a container has a process as far as the runtime knows. The caller holds the runtime's lock.
+func (c *container) alive() bool {
+	return c.state == runtimeapi.ContainerState_CONTAINER_RUNNING || c.state == runtimeapi.ContainerState_CONTAINER_UNKNOWN
+}
+
+func exitReason(code int32) string {
+	if code == 0 {
+		return "Completed"
+	}
+	return "Error"
+}

@@ -1,0 +1,228 @@
+package critest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// runtimeService is the gRPC face of the runtime during one life of its process.
+type runtimeService struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	*Runtime
+	serving *serving
+}
+
+type sandbox struct {
+	id        string
+	name      string // reserved name
+	config    *runtimeapi.PodSandboxConfig
+	handler   string
+	state     runtimeapi.PodSandboxState
+	ip        string // empty with the host's network and after the stop
+	createdAt time.Time
+}
+
+func sandboxName(m *runtimeapi.PodSandboxMetadata) string {
+	return fmt.Sprintf("%s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
+}
+
+func (sb *sandbox) hostNetwork() bool {
+	return sb.config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE
+}
+
+func (sb *sandbox) status() *runtimeapi.PodSandboxStatus {
+	return &runtimeapi.PodSandboxStatus{
+		Id:        sb.id,
+		Metadata:  proto.CloneOf(sb.config.Metadata),
+		State:     sb.state,
+		CreatedAt: sb.createdAt.UnixNano(),
+		Network:   &runtimeapi.PodSandboxNetworkStatus{Ip: sb.ip},
+		Linux: &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{
+			Options: proto.CloneOf(sb.config.GetLinux().GetSecurityContext().GetNamespaceOptions()),
+		}},
+		Labels:         maps.Clone(sb.config.Labels),
+		Annotations:    maps.Clone(sb.config.Annotations),
+		RuntimeHandler: sb.handler,
+	}
+}
+
+func errSandboxNotFound(id string) error {
+	return status.Errorf(codes.NotFound, "an error occurred when try to find sandbox %q: not found", id)
+}
+
+func (s *runtimeService) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	if req.GetConfig().GetMetadata() == nil {
+		return nil, status.Error(codes.InvalidArgument, "sandbox config must include metadata")
+	}
+	config := proto.CloneOf(req.Config)
+	sb := &sandbox{name: sandboxName(config.Metadata), config: config, handler: req.RuntimeHandler}
+
+	s.mu.Lock()
+	sb.id = s.newID()
+	err := s.reserve("sandbox", sb.name, sb.id)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.work(ctx, s.serving, "RunPodSandbox"); err != nil {
+		s.releaseLater(sb.name, sb.id)
+		return nil, err
+	}
+	if err := s.startSandbox(sb); err != nil {
+		return nil, err
+	}
+	s.publish(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb.id, sb)
+	s.publish(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, sb.id, sb)
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: sb.id}, nil
+}
+
+// startSandbox makes a sandbox whose name is reserved part of the state, or gives the name free and says why not.
+func (r *Runtime) startSandbox(sb *sandbox) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := slices.ContainsFunc(r.config.handlers, func(h *runtimeapi.RuntimeHandler) bool { return h.Name == sb.handler })
+	network := r.conditions[runtimeapi.NetworkReady]
+	switch {
+	case sb.handler != "" && !known:
+		delete(r.names, sb.name)
+		return status.Errorf(codes.Unknown, "failed to get sandbox runtime: no runtime for %q is configured", sb.handler)
+	case !sb.hostNetwork() && !network.Status:
+		delete(r.names, sb.name)
+		return status.Errorf(codes.Unknown, "failed to setup network for sandbox %q: %s", sb.id, network.Message)
+	}
+	sb.state = runtimeapi.PodSandboxState_SANDBOX_READY
+	sb.createdAt = time.Now()
+	if !sb.hostNetwork() {
+		r.addresses++
+		sb.ip = fmt.Sprintf("10.88.%d.%d", r.addresses/250%250, r.addresses%250+2)
+	}
+	r.sandboxes[sb.id] = sb
+	return nil
+}
+
+func (s *runtimeService) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	s.mu.Lock()
+	sb := s.sandboxes[req.PodSandboxId]
+	s.mu.Unlock()
+	if sb != nil {
+		s.stopSandbox(sb)
+	}
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+// stopSandbox kills what runs in a sandbox, takes its address and tells subscribers. Idempotent.
+func (r *Runtime) stopSandbox(sb *sandbox) {
+	for _, c := range r.containersOf(sb) {
+		r.exit(c, killedCode, "")
+	}
+	r.mu.Lock()
+	wasReady := sb.state == runtimeapi.PodSandboxState_SANDBOX_READY
+	sb.state = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	sb.ip = ""
+	r.mu.Unlock()
+	if wasReady {
+		r.publish(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.id, sb)
+	}
+}
+
+func (s *runtimeService) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	s.mu.Lock()
+	sb := s.sandboxes[req.PodSandboxId]
+	s.mu.Unlock()
+	if sb == nil {
+		return &runtimeapi.RemovePodSandboxResponse{}, nil
+	}
+	s.stopSandbox(sb)
+	for _, c := range s.containersOf(sb) {
+		s.removeContainer(c)
+	}
+	s.mu.Lock()
+	_, present := s.sandboxes[sb.id]
+	delete(s.sandboxes, sb.id)
+	delete(s.names, sb.name)
+	s.mu.Unlock()
+	if present {
+		s.publish(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sb.id, sb)
+	}
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+func (s *runtimeService) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sb := s.sandboxes[req.PodSandboxId]
+	if sb == nil {
+		return nil, errSandboxNotFound(req.PodSandboxId)
+	}
+	resp := &runtimeapi.PodSandboxStatusResponse{Status: sb.status()}
+	if req.Verbose {
+		resp.Info = map[string]string{"info": "{}"}
+	}
+	return resp, nil
+}
+
+func (s *runtimeService) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	resp := &runtimeapi.ListPodSandboxResponse{}
+	for _, id := range slices.Sorted(maps.Keys(s.sandboxes)) {
+		sb := s.sandboxes[id]
+		if !sb.matches(req.GetFilter()) {
+			continue
+		}
+		resp.Items = append(resp.Items, &runtimeapi.PodSandbox{
+			Id:             sb.id,
+			Metadata:       proto.CloneOf(sb.config.Metadata),
+			State:          sb.state,
+			CreatedAt:      sb.createdAt.UnixNano(),
+			Labels:         maps.Clone(sb.config.Labels),
+			Annotations:    maps.Clone(sb.config.Annotations),
+			RuntimeHandler: sb.handler,
+		})
+	}
+	return resp, nil
+}
+
+func (sb *sandbox) matches(filter *runtimeapi.PodSandboxFilter) bool {
+	return strings.HasPrefix(sb.id, filter.GetId()) &&
+		(filter.GetState() == nil || filter.GetState().State == sb.state) &&
+		selects(filter.GetLabelSelector(), sb.config.Labels)
+}
+
+// selects reports whether all labels of a selector are there.
+func selects(selector, labels map[string]string) bool {
+	for key, want := range selector {
+		if got, ok := labels[key]; !ok || got != want {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *runtimeService) UpdatePodSandboxResources(_ context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sb := s.sandboxes[req.PodSandboxId]
+	if sb == nil {
+		return nil, errSandboxNotFound(req.PodSandboxId)
+	}
+	if sb.config.Linux == nil {
+		sb.config.Linux = &runtimeapi.LinuxPodSandboxConfig{}
+	}
+	if req.Overhead != nil {
+		sb.config.Linux.Overhead = proto.CloneOf(req.Overhead)
+	}
+	if req.Resources != nil {
+		sb.config.Linux.Resources = proto.CloneOf(req.Resources)
+	}
+	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
+}

@@ -1,0 +1,82 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// The classes of errors that callers tell apart, by errors.Is.
+var (
+	// ErrNotFound: the sandbox, container or image does not exist.
+	ErrNotFound = errors.New("not found")
+	// ErrNameReserved: an earlier, cancelled or concurrent call still holds the name. Trying again in a moment succeeds.
+	ErrNameReserved = errors.New("name reserved")
+	// ErrUnavailable: the runtime does not answer at its socket.
+	ErrUnavailable = errors.New("container runtime is down")
+	// ErrUnimplemented: the runtime does not offer the call.
+	ErrUnimplemented = errors.New("not implemented by the container runtime")
+	// ErrTimeout: the call's deadline passed; what it did is unknown.
+	ErrTimeout = errors.New("container runtime call timed out")
+)
+
+// callError is a failed CRI call: the call's name, the runtime's message, and its class.
+type callError struct {
+	op      string
+	message string
+	cause   error
+	class   error // nil when of no class
+}
+
+func (e *callError) Error() string { return e.op + ": " + e.message }
+
+func (e *callError) Unwrap() []error {
+	if e.class == nil {
+		return []error{e.cause}
+	}
+	return []error{e.cause, e.class}
+}
+
+// Message returns the runtime's own words of a failed call, without the name of the call; for other errors their text.
+func Message(err error) string {
+	var ce *callError
+	if errors.As(err, &ce) {
+		return ce.message
+	}
+	return err.Error()
+}
+
+func classify(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	s := status.Convert(err)
+	ce := &callError{op: op, message: s.Message(), cause: err}
+	switch {
+	case strings.Contains(s.Message(), "is reserved for"):
+		ce.class = ErrNameReserved
+	case s.Code() == codes.NotFound:
+		ce.class = ErrNotFound
+	case s.Code() == codes.Unavailable:
+		ce.class = ErrUnavailable
+		ce.message = ErrUnavailable.Error() + ": " + s.Message()
+	case s.Code() == codes.Unimplemented:
+		ce.class = ErrUnimplemented
+	case s.Code() == codes.DeadlineExceeded:
+		ce.class = ErrTimeout
+	case s.Code() == codes.Canceled:
+		ce.class = context.Canceled
+	}
+	return ce
+}
+
+// ignoreNotFound makes stopping and removing idempotent.
+func ignoreNotFound(err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,268 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// RuntimePod is what the runtime's lists tell of one pod: enough to see that something changed.
+type RuntimePod struct {
+	UID             pod.UID
+	Name, Namespace string
+	Sandboxes       map[pod.SandboxID]bool // id → ready
+	Containers      map[pod.ContainerID]pod.ContainerState
+}
+
+// Matches reports whether the observation shows the same sandboxes and containers in the same states.
+func (r *RuntimePod) Matches(s *pod.Status) bool {
+	if len(r.Sandboxes) != len(s.Sandboxes) || len(r.Containers) != len(s.Containers) {
+		return false
+	}
+	for i := range s.Sandboxes {
+		if ready, ok := r.Sandboxes[s.Sandboxes[i].ID]; !ok || ready != s.Sandboxes[i].Ready {
+			return false
+		}
+	}
+	for i := range s.Containers {
+		if state, ok := r.Containers[s.Containers[i].ID]; !ok || state != s.Containers[i].State {
+			return false
+		}
+	}
+	return true
+}
+
+// ListPods lists every pod that the runtime has something of. Sandboxes and containers without a pod UID are not ours and left out.
+func (c *Client) ListPods(ctx context.Context) (map[pod.UID]*RuntimePod, error) {
+	sandboxes, containers, err := c.list(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	out := map[pod.UID]*RuntimePod{}
+	get := func(labels map[string]string) *RuntimePod {
+		uid := pod.UID(labels[PodUIDLabel])
+		if uid == "" {
+			return nil
+		}
+		p := out[uid]
+		if p == nil {
+			p = &RuntimePod{
+				UID: uid, Name: labels[PodNameLabel], Namespace: labels[PodNamespaceLabel],
+				Sandboxes: map[pod.SandboxID]bool{}, Containers: map[pod.ContainerID]pod.ContainerState{},
+			}
+			out[uid] = p
+		}
+		return p
+	}
+	for _, s := range sandboxes {
+		if p := get(s.Labels); p != nil {
+			p.Sandboxes[pod.SandboxID(s.Id)] = s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+		}
+	}
+	for _, ct := range containers {
+		if p := get(ct.Labels); p != nil {
+			p.Containers[pod.ContainerID(ct.Id)] = stateOf(ct.State)
+		}
+	}
+	return out, nil
+}
+
+// ReadPod reads one pod. A pod that the runtime does not know is an empty status, not an error. What cannot have changed since
+// prev (which may be nil) is taken from there: a sandbox that stayed ready, and a container that stayed in its state.
+func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status) (*pod.Status, error) {
+	out := &pod.Status{UID: uid, ReadAt: time.Now()}
+	sandboxes, containers, err := c.list(ctx, uid)
+	if err != nil {
+		return nil, fmt.Errorf("read pod %s: %w", uid, err)
+	}
+	for _, s := range sandboxes {
+		out.Name, out.Namespace = s.Labels[PodNameLabel], s.Labels[PodNamespaceLabel]
+		if known := findSandbox(prev, s); known != nil {
+			out.Sandboxes = append(out.Sandboxes, *known)
+			continue
+		}
+		st, err := c.PodSandboxStatus(ctx, pod.SandboxID(s.Id))
+		if errors.Is(err, ErrNotFound) {
+			continue // removed since it was listed
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read pod %s: sandbox %s: %w", uid, s.Id, err)
+		}
+		sb, err := sandboxStatus(st)
+		if err != nil {
+			return nil, fmt.Errorf("read pod %s: %w", uid, err)
+		}
+		out.Sandboxes = append(out.Sandboxes, sb)
+	}
+	for _, ct := range containers {
+		out.Name, out.Namespace = ct.Labels[PodNameLabel], ct.Labels[PodNamespaceLabel]
+		if known := findContainer(prev, ct); known != nil {
+			out.Containers = append(out.Containers, *known)
+			continue
+		}
+		r, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ct.Id})
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read pod %s: container %s: %w", uid, ct.Id, err)
+		}
+		cs, err := containerStatus(r.Status)
+		if err != nil {
+			return nil, fmt.Errorf("read pod %s: %w", uid, err)
+		}
+		cs.SandboxID = pod.SandboxID(ct.PodSandboxId)
+		out.Containers = append(out.Containers, cs)
+	}
+	slices.SortFunc(out.Sandboxes, func(a, b pod.SandboxStatus) int {
+		if a.Attempt != b.Attempt {
+			return int(int64(b.Attempt) - int64(a.Attempt))
+		}
+		if d := b.CreatedAt.Compare(a.CreatedAt); d != 0 {
+			return d
+		}
+		return strings.Compare(string(a.ID), string(b.ID))
+	})
+	slices.SortFunc(out.Containers, func(a, b pod.ContainerStatus) int {
+		if d := b.CreatedAt.Compare(a.CreatedAt); d != 0 {
+			return d
+		}
+		return strings.Compare(string(a.ID), string(b.ID))
+	})
+	if s := out.ReadySandbox(); s != nil {
+		out.IPs = s.IPs
+	}
+	return out, nil
+}
+
+func (c *Client) list(ctx context.Context, uid pod.UID) ([]*runtimeapi.PodSandbox, []*runtimeapi.Container, error) {
+	sreq, creq := &runtimeapi.ListPodSandboxRequest{}, &runtimeapi.ListContainersRequest{}
+	if uid != "" {
+		selector := map[string]string{PodUIDLabel: string(uid)}
+		sreq.Filter = &runtimeapi.PodSandboxFilter{LabelSelector: selector}
+		creq.Filter = &runtimeapi.ContainerFilter{LabelSelector: selector}
+	}
+	s, err := c.runtime.ListPodSandbox(ctx, sreq)
+	if err != nil {
+		return nil, nil, err
+	}
+	ct, err := c.runtime.ListContainers(ctx, creq)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.Items, ct.Containers, nil
+}
+
+func findSandbox(prev *pod.Status, s *runtimeapi.PodSandbox) *pod.SandboxStatus {
+	if prev == nil {
+		return nil
+	}
+	ready := s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+	for i := range prev.Sandboxes {
+		if k := &prev.Sandboxes[i]; string(k.ID) == s.Id && k.Ready == ready {
+			return k
+		}
+	}
+	return nil
+}
+
+func findContainer(prev *pod.Status, ct *runtimeapi.Container) *pod.ContainerStatus {
+	if prev == nil || stateOf(ct.State) == pod.StateUnknown {
+		return nil
+	}
+	for i := range prev.Containers {
+		if k := &prev.Containers[i]; string(k.ID) == ct.Id && k.State == stateOf(ct.State) {
+			return k
+		}
+	}
+	return nil
+}
+
+func stateOf(s runtimeapi.ContainerState) pod.ContainerState {
+	switch s {
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+		return pod.StateCreated
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return pod.StateRunning
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		return pod.StateExited
+	}
+	return pod.StateUnknown
+}
+
+func sandboxStatus(s *runtimeapi.PodSandboxStatus) (pod.SandboxStatus, error) {
+	m := s.GetMetadata()
+	if s.GetId() == "" || m.GetName() == "" || m.GetNamespace() == "" || m.GetUid() == "" || s.GetCreatedAt() == 0 {
+		return pod.SandboxStatus{}, fmt.Errorf("the runtime's status of sandbox %q lacks id, metadata or creation time: %v", s.GetId(), s)
+	}
+	out := pod.SandboxStatus{
+		ID: pod.SandboxID(s.Id), Attempt: m.Attempt, CreatedAt: time.Unix(0, s.CreatedAt),
+		Ready:       s.State == runtimeapi.PodSandboxState_SANDBOX_READY,
+		HostNetwork: s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
+	}
+	out.IPs = SandboxIPs(s)
+	return out, nil
+}
+
+// SandboxIPs returns the valid addresses of a sandbox, primary first; none in the host's network.
+func SandboxIPs(s *runtimeapi.PodSandboxStatus) []string {
+	if s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE {
+		return nil
+	}
+	return validIPs(s.GetNetwork())
+}
+
+func validIPs(n *runtimeapi.PodSandboxNetworkStatus) []string {
+	var out []string
+	add := func(ip string) {
+		if a, err := netip.ParseAddr(ip); err == nil {
+			out = append(out, a.String())
+		}
+	}
+	add(n.GetIp())
+	for _, ip := range n.GetAdditionalIps() {
+		add(ip.GetIp())
+	}
+	return out
+}
+
+func containerStatus(s *runtimeapi.ContainerStatus) (pod.ContainerStatus, error) {
+	if s.GetId() == "" || s.GetMetadata().GetName() == "" || s.GetCreatedAt() == 0 || s.GetImage().GetImage() == "" || s.GetImageRef() == "" {
+		return pod.ContainerStatus{}, fmt.Errorf("the runtime's status of container %q lacks id, name, creation time or image: %v", s.GetId(), s)
+	}
+	out := pod.ContainerStatus{
+		ID: pod.ContainerID(s.Id), Name: s.Metadata.Name, State: stateOf(s.State), Attempt: s.Metadata.Attempt,
+		CreatedAt: timeOf(s.CreatedAt), StartedAt: timeOf(s.StartedAt), FinishedAt: timeOf(s.FinishedAt),
+		ExitCode: s.ExitCode, Reason: s.Reason, Message: s.Message,
+		Image: s.Image.Image, ImageRef: s.ImageRef, LogPath: s.LogPath,
+		Hash: s.Annotations[HashAnnotation], Annotations: s.Annotations,
+	}
+	if n, err := strconv.ParseUint(s.Annotations[RestartCountAnnotation], 10, 32); err == nil {
+		out.Attempt = uint32(n)
+	}
+	for _, m := range s.Mounts {
+		if path := s.Annotations[TerminationMessagePathAnnotation]; path != "" && m.ContainerPath == path {
+			out.TerminationLog = m.HostPath
+		}
+	}
+	if u := s.GetUser().GetLinux(); u != nil {
+		out.HasUser, out.UserUID, out.UserGID, out.SupplementalGroups = true, u.Uid, u.Gid, u.SupplementalGroups
+	}
+	return out, nil
+}
+
+func timeOf(ns int64) time.Time {
+	if ns <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns)
+}

@@ -1,0 +1,56 @@
+package images
+
+import (
+	"strings"
+	"time"
+
+	crierrors "k8s.io/cri-api/pkg/errors"
+)
+
+// Reasons why an image could not be made present. They are the waiting reasons of container statuses (Kubernetes API,
+// ContainerStateWaiting) and must not change.
+const (
+	ErrImagePull           = "ErrImagePull"
+	ErrImagePullBackOff    = "ImagePullBackOff"
+	ErrImageNeverPull      = "ErrImageNeverPull"
+	ErrInvalidImageName    = "InvalidImageName"
+	ErrImageInspect        = "ImageInspectError"
+	ErrRegistryUnavailable = "RegistryUnavailable"
+	ErrSignatureValidation = "SignatureValidationFailed"
+)
+
+// Error says why the image is not present, in the words of the API.
+type Error struct {
+	// Reason is the container's waiting reason, one of the constants of this package.
+	Reason string
+	// Message is the container's waiting message.
+	Message string
+	// BackOffUntil is the time before which another try is refused; zero when there is none.
+	BackOffUntil time.Time
+
+	cause error
+}
+
+func (e *Error) Error() string { return e.Reason + ": " + e.Message }
+
+// Unwrap returns the runtime's error, or nil when the image was refused without asking the runtime.
+func (e *Error) Unwrap() error { return e.cause }
+
+// pullError sorts the runtime's failure to pull image. Runtimes mark the two special causes by a word in the error's text
+// (k8s.io/cri-api/pkg/errors), because CRI has no status codes for them.
+func pullError(image string, err error) *Error {
+	text := err.Error()
+	for _, special := range []struct{ mark, reason, detail string }{
+		{crierrors.ErrRegistryUnavailable.Error(), ErrRegistryUnavailable, "the registry is unavailable"},
+		{crierrors.ErrSignatureValidationFailed.Error(), ErrSignatureValidation, "the signature validation failed"},
+	} {
+		if strings.Contains(text, special.mark) {
+			return &Error{
+				Reason:  special.reason,
+				Message: "image pull failed for " + image + " because " + special.detail + ": " + text,
+				cause:   err,
+			}
+		}
+	}
+	return &Error{Reason: ErrImagePull, Message: text, cause: err}
+}

@@ -1,0 +1,224 @@
+package images
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/journal"
+)
+
+// Event reasons; they are part of the observable contract (Kubernetes documentation of pod events).
+const (
+	eventFailed            = "Failed"
+	eventInspectFailed     = "InspectFailed"
+	eventPulling           = "Pulling"
+	eventPulled            = "Pulled"
+	eventBackOff           = "BackOff"
+	eventErrImageNeverPull = "ErrImageNeverPull"
+)
+
+// Runtime is the image service of the container runtime. Both methods may be called concurrently and must return soon after
+// ctx is done.
+type Runtime interface {
+	// ImageStatus returns the image, or nil when it is not present.
+	ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error)
+	// PullImage fetches the image and returns the runtime's reference to it. It may take as long as ctx allows; auth is nil
+	// for an anonymous pull.
+	PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (ref string, err error)
+}
+
+// Recorder takes events about a container of a pod. It does not block.
+type Recorder interface {
+	Event(p *v1.Pod, container, eventtype, reason, message string)
+}
+
+// Config is what a Puller needs. All fields but Now are required.
+type Config struct {
+	Runtime  Runtime
+	Recorder Recorder
+	Journal  *journal.Journal
+	// MaxParallel bounds the pulls at one time: 1 is serial, 0 is no bound.
+	MaxParallel int
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// Puller (imageManager's pull side) makes images present. It is safe for concurrent use.
+type Puller struct {
+	runtime  Runtime
+	recorder Recorder
+	journal  *journal.Journal
+	now      func() time.Time
+	flights  *flights
+	backOff  *backOff
+}
+
+// New returns a puller. It asks the runtime nothing until Ensure is called.
+func New(c Config) *Puller {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	var slots chan struct{}
+	if c.MaxParallel > 0 {
+		slots = make(chan struct{}, c.MaxParallel)
+	}
+	return &Puller{
+		runtime:  c.Runtime,
+		recorder: c.Recorder,
+		journal:  c.Journal,
+		now:      c.Now,
+		flights:  &flights{runtime: c.Runtime, slots: slots, now: c.Now, pulling: map[flightKey]*flight{}},
+		backOff:  &backOff{entries: map[backOffKey]backOffEntry{}},
+	}
+}
+
+// Result is a present image.
+type Result struct {
+	// Ref is the runtime's reference to the image; containers are created from it.
+	Ref string
+	// Pulled: the registry was asked, in contrast to the image being present before.
+	Pulled bool
+	// Took is the time from the call to the image being present, the wait for other pulls included.
+	Took time.Duration
+}
+
+// request is one call of Ensure.
+type request struct {
+	pod       *v1.Pod
+	container *v1.Container
+	policy    v1.PullPolicy
+	spec      *runtimeapi.ImageSpec
+	sandbox   *runtimeapi.PodSandboxConfig
+	began     time.Time
+}
+
+// Ensure makes the container's image present, as its pull policy demands, and blocks until it is. Calls for one image and
+// runtime handler share one pull. handler is the runtime handler of the pod's RuntimeClass, "" for the default one.
+//
+// It records every event of the image, "Error: <reason>" included: callers record none. A failure is an *Error, whose Reason
+// and Message are the container's waiting reason and message; when ctx ends first, the error wraps ctx's cause and is not an
+// *Error, and counts for no back-off.
+func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, handler string) (Result, error) {
+	r := request{pod: po, container: c, sandbox: sandbox, began: p.now()}
+	name, err := normaliseName(c.Image)
+	if err != nil {
+		message := fmt.Sprintf("Failed to apply default image tag %q: %v", c.Image, err)
+		p.event(r, v1.EventTypeWarning, eventInspectFailed, message)
+		return Result{}, p.fail(r, &Error{Reason: ErrInvalidImageName, Message: message, cause: err})
+	}
+	r.policy = effectivePolicy(c.ImagePullPolicy, name)
+	r.spec = &runtimeapi.ImageSpec{Image: name, RuntimeHandler: handler}
+
+	if r.policy != v1.PullAlways {
+		img, err := p.runtime.ImageStatus(ctx, r.spec)
+		if ctx.Err() != nil {
+			return Result{}, fmt.Errorf("inspect image %q: %w", name, context.Cause(ctx))
+		}
+		if err != nil {
+			message := fmt.Sprintf("Failed to inspect image %q: %v", c.Image, err)
+			p.event(r, v1.EventTypeWarning, eventInspectFailed, message)
+			return Result{}, p.fail(r, &Error{Reason: ErrImageInspect, Message: message, cause: err})
+		}
+		if img != nil {
+			p.event(r, v1.EventTypeNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image))
+			return p.succeed(r, Result{Ref: img.Id}), nil
+		}
+		if r.policy == v1.PullNever {
+			message := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
+			p.event(r, v1.EventTypeWarning, eventErrImageNeverPull, message)
+			return Result{}, p.fail(r, &Error{Reason: ErrImageNeverPull, Message: message})
+		}
+	}
+	return p.pull(ctx, r)
+}
+
+func (p *Puller) pull(ctx context.Context, r request) (Result, error) {
+	image := r.container.Image
+	key := backOffKey{uid: r.pod.UID, image: r.spec.Image}
+	if held, ok := p.backOff.check(key, r.began); ok {
+		message := fmt.Sprintf("Back-off pulling image %q", image)
+		p.event(r, v1.EventTypeNormal, eventBackOff, message)
+		return Result{}, p.fail(r, &Error{
+			Reason:       ErrImagePullBackOff,
+			Message:      message + ": " + held.cause.Error(),
+			BackOffUntil: held.until,
+			cause:        held.cause,
+		})
+	}
+
+	p.event(r, v1.EventTypeNormal, eventPulling, fmt.Sprintf("Pulling image %q", image))
+	fl, err := p.flights.pull(ctx, r.spec, r.sandbox)
+	if err != nil {
+		return Result{}, fmt.Errorf("pull image %q: %w", r.spec.Image, err)
+	}
+	if fl.err != nil {
+		e := pullError(image, fl.err)
+		e.BackOffUntil = p.backOff.fail(key, e, p.now())
+		p.event(r, v1.EventTypeWarning, eventFailed, fmt.Sprintf("Failed to pull image %q: %s", image, e.Message))
+		return Result{}, p.fail(r, e)
+	}
+	message := fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting).", image,
+		fl.took.Truncate(time.Millisecond), p.now().Sub(r.began).Truncate(time.Millisecond))
+	if fl.size > 0 {
+		message += fmt.Sprintf(" Image size: %d bytes.", fl.size)
+	}
+	p.event(r, v1.EventTypeNormal, eventPulled, message)
+	return p.succeed(r, Result{Ref: fl.ref, Pulled: true}), nil
+}
+
+// effectivePolicy is the policy that the API server would have filled in when the pod states none.
+func effectivePolicy(stated v1.PullPolicy, name string) v1.PullPolicy {
+	switch {
+	case stated != "":
+		return stated
+	case strings.HasSuffix(name, ":latest"):
+		return v1.PullAlways
+	default:
+		return v1.PullIfNotPresent
+	}
+}
+
+func (p *Puller) event(r request, eventtype, reason, message string) {
+	p.recorder.Event(r.pod, r.container.Name, eventtype, reason, message)
+}
+
+func (p *Puller) fail(r request, e *Error) error {
+	p.event(r, v1.EventTypeWarning, eventFailed, "Error: "+e.Reason)
+	entry := p.entry(r, fmt.Sprintf("image %q is not available: %s", r.container.Image, e.Reason))
+	entry.Error = e.Message
+	if e.Reason == ErrImagePullBackOff {
+		// What failed is in the entry of the pull; that a try is held back is no failure of its own.
+		entry.Why, entry.Error = e.Message+"; next try at "+e.BackOffUntil.Format(time.RFC3339), ""
+	}
+	p.journal.Record(entry)
+	return e
+}
+
+func (p *Puller) succeed(r request, res Result) Result {
+	res.Took = p.now().Sub(r.began)
+	decision := "use present image"
+	if res.Pulled {
+		decision = "pulled image"
+	}
+	p.journal.Record(p.entry(r, fmt.Sprintf("%s %q", decision, r.container.Image)))
+	return res
+}
+
+func (p *Puller) entry(r request, decision string) journal.Entry {
+	e := journal.Entry{
+		Subject:   journal.Subject{UID: r.pod.UID, Namespace: r.pod.Namespace, Name: r.pod.Name},
+		Component: "image",
+		Container: r.container.Name,
+		Decision:  decision,
+		Took:      p.now().Sub(r.began),
+	}
+	if r.policy != "" {
+		e.Why = "pull policy " + string(r.policy)
+	}
+	return e
+}

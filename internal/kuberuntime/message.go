@@ -1,0 +1,108 @@
+package kuberuntime
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/cri"
+	"berth/internal/logs"
+	"berth/internal/pod"
+)
+
+// Limits of termination messages (Kubernetes documentation, "Determine the Reason for Pod Failure").
+const (
+	maxTerminationMessage = 4096
+	maxFallbackLines      = 80
+	maxFallbackBytes      = 2048
+)
+
+// WithTerminationMessages returns the observation with the messages that exited containers left. A message is read once.
+func (r *Runtime) WithTerminationMessages(ctx context.Context, s *pod.Status) *pod.Status {
+	out := s
+	for i := range s.Containers {
+		cs := &s.Containers[i]
+		if cs.State != pod.StateExited {
+			continue
+		}
+		m := r.terminationMessage(ctx, cs)
+		if m == "" {
+			continue
+		}
+		if out == s {
+			clone := *s
+			clone.Containers = append([]pod.ContainerStatus(nil), s.Containers...)
+			out = &clone
+		}
+		if cs.Message != "" {
+			m = cs.Message + ": " + m
+		}
+		out.Containers[i].Message = m
+	}
+	return out
+}
+
+func (r *Runtime) terminationMessage(ctx context.Context, cs *pod.ContainerStatus) string {
+	r.mu.Lock()
+	m, ok := r.messages[cs.ID]
+	r.mu.Unlock()
+	if ok {
+		return m
+	}
+	m = string(readTail(cs.TerminationLog, maxTerminationMessage))
+	policy := cs.Annotations[cri.TerminationMessagePolicyAnnotation]
+	if m == "" && policy == string(v1.TerminationMessageFallbackToLogsOnError) && cs.ExitCode != 0 && cs.Reason != "ContainerCannotRun" {
+		m = logTail(ctx, cs.LogPath)
+	}
+	r.mu.Lock()
+	r.messages[cs.ID] = m
+	r.mu.Unlock()
+	return m
+}
+
+func (r *Runtime) forgetMessage(id pod.ContainerID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.messages, id)
+}
+
+// readTail returns the last n bytes of a file; a file that is missing or cannot be read is no message.
+func readTail(path string, n int64) []byte {
+	if path == "" {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.Size() > n {
+		if _, err := f.Seek(-n, io.SeekEnd); err != nil {
+			return nil
+		}
+	}
+	b, err := io.ReadAll(io.LimitReader(f, n))
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+func logTail(ctx context.Context, path string) string {
+	if path == "" {
+		return ""
+	}
+	var b bytes.Buffer
+	lines := int64(maxFallbackLines)
+	if err := logs.Read(ctx, path, logs.Options{TailLines: &lines}, nil, &b, &b); err != nil {
+		return ""
+	}
+	out := b.Bytes()
+	if len(out) > maxFallbackBytes {
+		out = out[len(out)-maxFallbackBytes:]
+	}
+	return string(out)
+}

@@ -1,0 +1,48 @@
+package lifecycle
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// SandboxDecision is whether a pod needs a new sandbox.
+type SandboxDecision struct {
+	Create bool
+	// Attempt numbers the sandbox to create; without Create it is the current one's number.
+	Attempt uint32
+	// OldID is the sandbox that the containers were in or are in; empty when there is none, or when it is of no use because it is
+	// in another network namespace mode.
+	OldID pod.SandboxID
+	// Why says what is wrong with the current sandbox; empty without Create.
+	Why string
+}
+
+// NeedsNewSandbox decides whether the pod can use its current sandbox. An address that is missing counts only in the pod's own
+// network.
+func NeedsNewSandbox(p *v1.Pod, s *pod.Status) SandboxDecision {
+	if len(s.Sandboxes) == 0 {
+		return SandboxDecision{Create: true, Why: "no sandbox"}
+	}
+	newest := &s.Sandboxes[0]
+	next := SandboxDecision{Create: true, Attempt: newest.Attempt + 1, OldID: newest.ID}
+	ready := 0
+	for i := range s.Sandboxes {
+		if s.Sandboxes[i].Ready {
+			ready++
+		}
+	}
+	switch {
+	case ready > 1:
+		next.Why = "more than one sandbox is ready"
+	case !newest.Ready:
+		next.Why = "sandbox is not ready"
+	case newest.HostNetwork != p.Spec.HostNetwork:
+		next.OldID, next.Why = "", "network namespace mode changed"
+	case !newest.HostNetwork && len(newest.IPs) == 0:
+		next.Why = "sandbox has no IP address"
+	default:
+		return SandboxDecision{Attempt: newest.Attempt, OldID: newest.ID}
+	}
+	return next
+}

@@ -1,0 +1,195 @@
+package logs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// followPeriod is how often the world is asked for what no event tells: the container's end without Options.Exited, and the
+// file's growth where inotify is not to be had (its instances are few per user).
+const followPeriod = time.Second
+
+// follow prints the log until the container has ended.
+func (r *reader) follow(ctx context.Context, running Running) error {
+	changes := r.watchFile()
+	defer changes.close()
+	ended, err := r.ended(ctx, running)
+	if err != nil {
+		return err
+	}
+	var tick <-chan time.Time
+	if changes == nil || (r.options.Exited == nil && running != nil) {
+		ticker := time.NewTicker(followPeriod)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	for {
+		// What was written before the container ended is in the file by now, so that one more round prints the last of it.
+		if err := r.catchUp(ctx); err != nil {
+			return err
+		}
+		if ended {
+			return nil
+		}
+		select {
+		case <-changes.events():
+		case <-r.options.Exited:
+			ended = true
+		case <-tick:
+			if ended, err = r.ended(ctx, running); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// ended reports whether the container has ended, by the best source that there is.
+func (r *reader) ended(ctx context.Context, running Running) (bool, error) {
+	if r.options.Exited != nil {
+		select {
+		case <-r.options.Exited:
+			return true, nil
+		default:
+			return false, nil
+		}
+	}
+	if running == nil {
+		return true, nil
+	}
+	runs, err := running(ctx)
+	if err != nil {
+		return false, fmt.Errorf("ask whether the container runs: %w", err)
+	}
+	return !runs, nil
+}
+
+// catchUp prints all there is: the rest of the open file, then the files that took its place.
+func (r *reader) catchUp(ctx context.Context) error {
+	for {
+		// The path is looked at before the file is drained: when it names another file, the runtime has let go of ours, and what
+		// is drained then is all that ours will ever hold.
+		next, err := r.successor()
+		if err != nil {
+			return err
+		}
+		if err := r.drain(ctx); err != nil || next == nil {
+			if next != nil {
+				next.Close()
+			}
+			return err
+		}
+		if err := r.finish(); err != nil {
+			next.Close()
+			return err
+		}
+		r.lines.file.Close()
+		r.lines.file, r.long = next, longLine{}
+		r.lines.seek(0)
+	}
+}
+
+// successor returns the opened file that a rotation has put in the place of ours, or nil. A path without a file is a rotation half
+// way. A file that became shorter was emptied in place, and is read from its beginning.
+func (r *reader) successor() (*os.File, error) {
+	ours, err := r.lines.file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if ours.Size() < r.lines.offset {
+		r.lines.seek(0)
+		r.long = longLine{}
+	}
+	there, err := os.Stat(r.path)
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && os.SameFile(ours, there)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	next, err := os.Open(r.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return next, err
+}
+
+// watchFile watches the directory that holds the log, because a file's own watch goes with the file at a rotation. It returns nil
+// where inotify has no instance left.
+func (r *reader) watchFile() *dirWatch {
+	path, err := filepath.EvalSymlinks(r.path)
+	if err != nil {
+		return nil
+	}
+	w, err := r.watch(filepath.Dir(path))
+	if err != nil {
+		return nil
+	}
+	return w
+}
+
+// dirWatch tells of changes in one directory. The nil watch never tells anything.
+type dirWatch struct {
+	watcher *fsnotify.Watcher
+	changed chan struct{} // capacity 1
+	done    chan struct{} // closed when the forwarding has ended
+}
+
+func watchDir(dir string) (*dirWatch, error) {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	if err := watcher.Add(dir); err != nil {
+		return nil, errors.Join(err, watcher.Close())
+	}
+	w := &dirWatch{watcher: watcher, changed: make(chan struct{}, 1), done: make(chan struct{})}
+	go w.forward()
+	return w, nil
+}
+
+// forward makes any number of events one wake-up, so that a slow reader of the log does not back up the kernel's queue. An
+// overflow of that queue is a wake-up too.
+func (w *dirWatch) forward() {
+	defer close(w.done)
+	for {
+		select {
+		case _, ok := <-w.watcher.Events:
+			if !ok {
+				return
+			}
+		case _, ok := <-w.watcher.Errors:
+			if !ok {
+				return
+			}
+		}
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (w *dirWatch) events() <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	return w.changed
+}
+
+func (w *dirWatch) close() {
+	if w == nil {
+		return
+	}
+	// The error is of a watcher that is closed already, which this one is not.
+	_ = w.watcher.Close()
+	<-w.done
+}

@@ -1,0 +1,190 @@
+package pleg
+
+import (
+	"context"
+	"time"
+
+	"berth/internal/pod"
+)
+
+// readTimeout bounds one reading of one pod: a pod whose runtime calls hang delays nobody else.
+const readTimeout = time.Minute
+
+// entry is the newest observation of one pod (podCache). A pod that the runtime does not know has none, unless reading it failed.
+type entry struct {
+	status *pod.Status // nil until a reading succeeded
+	err    error       // of the newest reading
+}
+
+// flight is one reading in progress. There is at most one per pod.
+type flight struct {
+	reading pod.Reading
+	done    chan struct{} // closed at the end
+	status  *pod.Status   // set before done is closed
+	err     error         // set before done is closed
+	waiters int           // guarded by PLEG.mu
+	again   bool          // guarded by PLEG.mu; something happened since the reading began
+}
+
+// Mark returns a point in the order of readings: an observation with a higher Reading began after the call.
+func (g *PLEG) Mark() pod.Reading { return pod.Reading(g.readings.Add(1)) }
+
+// Observe returns an observation of the pod whose reading began after the mark, and reads the pod now if there is none. Many callers
+// share one reading. It waits for no event and no timer; it ends early when ctx is done. A pod that the runtime does not know is an
+// empty status.
+func (g *PLEG) Observe(ctx context.Context, uid pod.UID, after pod.Reading) (*pod.Status, error) {
+	for {
+		g.mu.Lock()
+		if e, ok := g.entries[uid]; ok && e.err == nil && e.status.Reading > after {
+			g.mu.Unlock()
+			return e.status, nil
+		}
+		f := g.flights[uid]
+		if f == nil {
+			f = g.beginLocked(uid)
+		}
+		f.waiters++
+		g.mu.Unlock()
+
+		select {
+		case <-f.done:
+			if f.reading > after {
+				return f.status, f.err
+			}
+		case <-ctx.Done():
+			g.mu.Lock()
+			f.waiters--
+			g.mu.Unlock()
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Hold keeps events of the pod from being read while its worker acts, since the worker reads the pod itself when it is done; without it
+// one pod start is read five times. The returned function ends the hold and reports whether events were held back: then the
+// caller must Observe the pod anew.
+func (g *PLEG) Hold(uid pod.UID) (release func() bool) {
+	g.mu.Lock()
+	g.held[uid] = false
+	g.mu.Unlock()
+	return func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		missed := g.held[uid]
+		delete(g.held, uid)
+		return missed
+	}
+}
+
+// refresh reads the pod in the background, or once more when a reading is under way.
+func (g *PLEG) refresh(uid pod.UID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, held := g.held[uid]; held {
+		g.held[uid] = true
+		return
+	}
+	if f := g.flights[uid]; f != nil {
+		f.again = true
+		return
+	}
+	g.beginLocked(uid)
+}
+
+func (g *PLEG) beginLocked(uid pod.UID) *flight {
+	f := &flight{reading: pod.Reading(g.readings.Add(1)), done: make(chan struct{})}
+	g.flights[uid] = f
+	var prev *pod.Status
+	if e, ok := g.entries[uid]; ok {
+		prev = e.status
+	}
+	g.reads.Go(func() {
+		// Not bound to a caller's context: others may wait for this reading too.
+		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+		defer cancel()
+		g.finish(uid, f, func() (*pod.Status, error) { return g.runtime.ReadPod(ctx, uid, prev) })
+	})
+	return f
+}
+
+func (g *PLEG) finish(uid pod.UID, f *flight, read func() (*pod.Status, error)) {
+	f.status, f.err = read()
+	if f.status != nil {
+		f.status.Reading = f.reading
+	}
+
+	g.mu.Lock()
+	old := g.entries[uid]
+	changed := g.storeLocked(uid, old, f)
+	// A worker that waits for the reading acts on it by itself.
+	notify := changed && f.waiters == 0
+	delete(g.flights, uid)
+	if f.again {
+		g.beginLocked(uid)
+	}
+	g.mu.Unlock()
+	close(f.done)
+	if notify {
+		g.changed.Put(uid)
+	}
+}
+
+// storeLocked keeps the result of a reading and reports whether it shows something new.
+func (g *PLEG) storeLocked(uid pod.UID, old entry, f *flight) (changed bool) {
+	if f.err != nil {
+		g.entries[uid] = entry{status: old.status, err: f.err}
+		return old.err == nil
+	}
+	keepIPs(old.status, f.status)
+	if len(f.status.Sandboxes) == 0 && len(f.status.Containers) == 0 {
+		delete(g.entries, uid)
+		return old.err != nil || old.status != nil
+	}
+	g.entries[uid] = entry{status: f.status}
+	return old.err != nil || old.status == nil || differs(old.status, f.status)
+}
+
+// keepIPs carries the addresses of a pod over the end of its sandbox: status.podIPs of a finished pod stay.
+func keepIPs(old, now *pod.Status) {
+	if old != nil && len(now.IPs) == 0 && now.ReadySandbox() == nil && len(now.Sandboxes) > 0 {
+		now.IPs = old.IPs
+	}
+}
+
+func differs(a, b *pod.Status) bool {
+	if len(a.Sandboxes) != len(b.Sandboxes) || len(a.Containers) != len(b.Containers) {
+		return true
+	}
+	for i := range a.Sandboxes {
+		if a.Sandboxes[i].ID != b.Sandboxes[i].ID || a.Sandboxes[i].Ready != b.Sandboxes[i].Ready {
+			return true
+		}
+	}
+	for i := range a.Containers {
+		if a.Containers[i].ID != b.Containers[i].ID || a.Containers[i].State != b.Containers[i].State {
+			return true
+		}
+	}
+	return false
+}
+
+// Known returns the pods of which the runtime has something, as last observed.
+func (g *PLEG) Known() []*pod.Status {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := make([]*pod.Status, 0, len(g.entries))
+	for _, e := range g.entries {
+		if e.status != nil {
+			out = append(out, e.status)
+		}
+	}
+	return out
+}
+
+// Newest returns the newest observation of the pod, and false when the runtime has nothing of it.
+func (g *PLEG) Newest(uid pod.UID) (*pod.Status, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	e, ok := g.entries[uid]
+	return e.status, ok && e.status != nil
+}

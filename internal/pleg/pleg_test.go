@@ -1,0 +1,295 @@
+package pleg_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri"
+	"berth/internal/cri/critest"
+	"berth/internal/pleg"
+	"berth/internal/pod"
+)
+
+const image = "berth.local/hello:1"
+
+// rig is a PLEG over the fake runtime, in a bubble.
+type rig struct {
+	*pleg.PLEG
+	fake   *critest.Runtime
+	client *cri.Client
+}
+
+func start(t *testing.T, opts ...critest.Option) *rig {
+	t.Helper()
+	fake := critest.Start(t, append(opts, critest.WithImages(image))...)
+	client, err := cri.New(cri.Config{Endpoint: "fake", Dial: fake.Dialer()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{PLEG: pleg.New(client, slog.New(slog.DiscardHandler)), fake: fake, client: client}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = r.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	settle()
+	return r
+}
+
+// settle lets everything that needs no more than three seconds of time happen: relists, retries and reads among them.
+func settle() {
+	time.Sleep(3 * time.Second)
+	synctest.Wait()
+}
+
+// run starts a pod with one container.
+func (r *rig) run(t *testing.T, uid, container string) {
+	t.Helper()
+	ctx := t.Context()
+	labels := map[string]string{cri.PodUIDLabel: uid, cri.PodNameLabel: "web-" + uid, cri.PodNamespaceLabel: "default"}
+	sandboxConfig := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web-" + uid, Namespace: "default", Uid: uid}, Labels: labels,
+		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{}}},
+	}
+	sb, err := r.client.RunPodSandbox(ctx, sandboxConfig, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := r.client.CreateContainer(ctx, sb, &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: container}, Image: &runtimeapi.ImageSpec{Image: image}, Labels: labels,
+	}, sandboxConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.client.StartContainer(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rig) expectChanged(t *testing.T, want ...pod.UID) {
+	t.Helper()
+	got := r.Changed().Take()
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Fatalf("changed pods: got %v, want %v", got, want)
+	}
+}
+
+func (r *rig) expectState(t *testing.T, uid pod.UID, container string, want pod.ContainerState) {
+	t.Helper()
+	s, ok := r.Newest(uid)
+	if !ok {
+		t.Fatalf("pod %s is not in the cache", uid)
+	}
+	if c := s.FindContainer(container); c == nil || c.State != want {
+		t.Fatalf("container %s of pod %s: got %+v, want state %v", container, uid, c, want)
+	}
+}
+
+func TestEventsWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.run(t, "a", "c")
+		synctest.Wait()
+		r.expectChanged(t, "a")
+		r.expectState(t, "a", "c", pod.StateRunning)
+
+		r.fake.Kill("c", 3)
+		synctest.Wait() // no time passes: an event, not a relist
+		r.expectChanged(t, "a")
+		r.expectState(t, "a", "c", pod.StateExited)
+	})
+}
+
+func TestRelistFindsWhatEventsDoNotTell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.run(t, "a", "c")
+		settle()
+		r.Changed().Take()
+
+		r.fake.Down()
+		synctest.Wait()
+		r.fake.Kill("c", 1)
+		settle()
+		if r.Health() == nil {
+			t.Fatal("healthy while the runtime is down")
+		}
+		r.fake.Serve()
+		settle()
+		r.expectChanged(t, "a")
+		r.expectState(t, "a", "c", pod.StateExited)
+		select {
+		case <-r.Restored():
+		default:
+			t.Fatal("nobody was told that the runtime is back")
+		}
+		if err := r.Health(); err != nil {
+			t.Fatalf("unhealthy: %v", err)
+		}
+	})
+}
+
+func TestPollsWithoutEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, critest.WithoutEvents())
+		r.run(t, "a", "c")
+		time.Sleep(pollPeriod)
+		synctest.Wait()
+		r.expectChanged(t, "a")
+		r.fake.Kill("c", 3)
+		time.Sleep(pollPeriod)
+		synctest.Wait()
+		r.expectChanged(t, "a")
+		r.expectState(t, "a", "c", pod.StateExited)
+	})
+}
+
+const pollPeriod = 1100 * time.Millisecond
+
+func TestObserveReadsThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.run(t, "a", "c")
+		settle()
+		mark := r.Mark()
+		s, err := r.Observe(t.Context(), "a", mark)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Reading <= mark {
+			t.Fatalf("reading %d is not newer than mark %d", s.Reading, mark)
+		}
+		r.fake.ResetCalls()
+		again, err := r.Observe(t.Context(), "a", mark)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(r.fake.Calls()); n != 0 || again != s {
+			t.Fatalf("an observation that is new enough was read again with %d calls", n)
+		}
+		unknown, err := r.Observe(t.Context(), "nobody", r.Mark())
+		if err != nil || len(unknown.Sandboxes) != 0 {
+			t.Fatalf("unknown pod: got %+v, %v; want an empty status", unknown, err)
+		}
+	})
+}
+
+func TestObserveSharesOneReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.fake.SetLatency("ListPodSandbox", time.Second)
+		r.fake.ResetCalls()
+		mark := r.Mark()
+		results := make(chan error, 10)
+		for range cap(results) {
+			go func() {
+				_, err := r.Observe(t.Context(), "a", mark)
+				results <- err
+			}()
+		}
+		for range cap(results) {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+		if n := r.fake.CallCount("ListPodSandbox"); n != 1 {
+			t.Fatalf("%d readings for callers of the same time, want 1", n)
+		}
+	})
+}
+
+func TestObserveEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		release := r.fake.Stall()
+		defer release()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := r.Observe(ctx, "a", r.Mark()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v, want the context's error", err)
+		}
+	})
+}
+
+func TestHoldKeepsEventsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		release := r.Hold("a")
+		r.run(t, "a", "c")
+		synctest.Wait()
+		r.expectChanged(t)
+		if _, ok := r.Newest("a"); ok {
+			t.Fatal("the pod was read while it was held")
+		}
+		if !release() {
+			t.Fatal("release does not tell of the events that were held back")
+		}
+		if r.Hold("a")() {
+			t.Fatal("release tells of events that were not")
+		}
+	})
+}
+
+func TestSlowPodDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.run(t, "a", "slow")
+		r.run(t, "b", "quick")
+		settle()
+		r.Changed().Take()
+		r.fake.Inject(critest.Fault{Method: "ListPodSandbox", Times: -1, Hang: true, Match: func(req any) bool {
+			return req.(*runtimeapi.ListPodSandboxRequest).GetFilter().GetLabelSelector()[cri.PodUIDLabel] == "a"
+		}})
+		r.fake.Kill("slow", 1)
+		r.fake.Kill("quick", 1)
+		synctest.Wait()
+		r.expectChanged(t, "b")
+		r.expectState(t, "b", "quick", pod.StateExited)
+	})
+}
+
+func TestRemovedPodIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.run(t, "a", "c")
+		settle()
+		r.Changed().Take()
+		r.fake.RemoveBehindBack("web-a")
+		if _, err := r.Observe(t.Context(), "a", r.Mark()); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := r.Newest("a"); ok {
+			t.Fatal("the cache keeps a pod that the runtime does not have")
+		}
+	})
+}
+
+func TestIdleStreamDoesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.run(t, "a", "c")
+		settle()
+		r.fake.ResetCalls()
+		time.Sleep(time.Hour)
+		// A full relist is two lists; every five minutes.
+		if n := len(r.fake.Calls()); n > 2*12 {
+			t.Fatalf("%d calls of the runtime in an idle hour", n)
+		}
+	})
+}

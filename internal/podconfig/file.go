@@ -1,0 +1,344 @@
+package podconfig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+const (
+	// quiet is how long a path must have been left alone before it is read, and how often the file source looks at most. A file
+	// that is being written is thus read once, after its last byte, and a thousand new files cost a few passes.
+	quiet = 10 * time.Millisecond
+	// patience bounds how long looking everywhere can be put off by ever new events.
+	patience = 200 * time.Millisecond
+	// maxLooks bounds how often a scan is repeated because new folders had to be watched.
+	maxLooks = 8
+)
+
+// fileSource reads manifests from files and folders. An event or a timer only makes it look; what it then sees is all it knows.
+// All fields below watches belong to the goroutine of run.
+type fileSource struct {
+	log    *slog.Logger
+	decode func(path string, content []byte) ([]*v1.Pod, []Problem)
+	watch  WatchFunc
+	rescan time.Duration
+
+	roots   []*root
+	watches watches
+	wanted  interests // as of the last scan
+
+	touched    map[target]time.Time // entries with events, and when the last one came
+	lastAsked  time.Time            // when last something asked for a look at everything; zero if nothing did since the last one
+	firstAsked time.Time            // when first something did
+	dirty      bool                 // something changed since the last hand-over
+	handed     bool                 // a set was handed over
+}
+
+// root is one path that the source was given.
+type root struct {
+	path     string
+	files    map[string]*file // by path
+	problems []Problem        // of the path as a whole
+	known    bool             // it was seen completely at least once
+}
+
+// target is an entry of a root.
+type target struct {
+	root *root
+	path string
+}
+
+// run reads the files until ctx is done.
+func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
+	s.touched = map[target]time.Time{}
+	s.openWatcher()
+	defer func() { s.closeWatcher() }()
+
+	look := func(scan func(context.Context)) {
+		scan(ctx)
+		if ctx.Err() == nil && (s.dirty || !s.handed) {
+			s.dirty, s.handed = false, true
+			handOver(s.collect())
+		}
+	}
+	look(s.scanAll)
+
+	rescan := time.NewTicker(s.rescan)
+	defer rescan.Stop()
+	var due <-chan time.Time // set while something waits for its quiet time
+	for ctx.Err() == nil {
+		if due == nil && (len(s.touched) > 0 || !s.lastAsked.IsZero()) {
+			due = time.After(quiet)
+		}
+		var events <-chan WatchEvent
+		if s.watches.w != nil {
+			events = s.watches.w.Events()
+		}
+		select {
+		case <-ctx.Done():
+		case e, ok := <-events:
+			if !ok {
+				s.log.Warn("the watcher of manifests has ended; it is opened again at the next rescan")
+				s.closeWatcher()
+				continue
+			}
+			s.note(e, time.Now())
+		case <-due:
+			due = nil
+			look(s.scanTouched)
+		case <-rescan.C:
+			if s.watches.w == nil {
+				s.openWatcher()
+			}
+			look(s.scanAll)
+		}
+	}
+	return nil
+}
+
+func (s *fileSource) openWatcher() {
+	s.watches = watches{log: s.log, active: map[string]fileID{}, failed: map[string]struct{}{}}
+	w, err := s.watch()
+	if err != nil {
+		s.log.Warn("cannot watch manifests; changes are seen at the next rescan only",
+			"rescan", s.rescan, "error", explainWatchError(err))
+		return
+	}
+	s.watches.w = w
+}
+
+func (s *fileSource) closeWatcher() {
+	if s.watches.w == nil {
+		return
+	}
+	if err := s.watches.w.Close(); err != nil {
+		s.log.Debug("cannot close the watcher of manifests", "error", err)
+	}
+	s.watches.w = nil
+}
+
+// note remembers what an event asks to look at.
+func (s *fileSource) note(e WatchEvent, now time.Time) {
+	if e.Err != nil {
+		s.log.Debug("events of manifests were lost; looking at everything", "error", e.Err)
+		s.lookAgain(now)
+		return
+	}
+	if s.wanted[e.Path] != nil { // the folder itself was removed, moved or its mode changed
+		s.lookAgain(now)
+	}
+	folder, name := filepath.Split(e.Path)
+	in := s.wanted[filepath.Clean(folder)]
+	if in == nil {
+		return
+	}
+	if _, ok := in.names[name]; ok {
+		s.lookAgain(now)
+		return
+	}
+	if isIgnored(name) {
+		return
+	}
+	for _, r := range in.roots {
+		s.touched[target{r, filepath.Join(r.path, name)}] = now
+	}
+}
+
+// scanTouched looks at what had events and has been quiet since.
+func (s *fileSource) scanTouched(ctx context.Context) {
+	now := time.Now()
+	if !s.lastAsked.IsZero() && (now.Sub(s.lastAsked) >= quiet || now.Sub(s.firstAsked) >= patience) {
+		s.scanAll(ctx)
+		return
+	}
+	for t, last := range s.touched {
+		if ctx.Err() != nil {
+			return
+		}
+		if now.Sub(last) < quiet {
+			continue
+		}
+		delete(s.touched, t)
+		s.look(t.root, t.path)
+		if f := t.root.files[t.path]; f != nil && len(f.places) > 0 {
+			s.lookAgain(now) // a link: the folders on its way may have to be watched
+		}
+	}
+}
+
+// scanAll looks at everything. Files that have not changed are not read.
+func (s *fileSource) scanAll(ctx context.Context) {
+	s.lastAsked, s.firstAsked = time.Time{}, time.Time{}
+	for range maxLooks {
+		s.wanted = s.computeInterests()
+		s.watches.ensure(s.wanted)
+		for _, r := range s.roots {
+			s.scanRoot(ctx, r)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		// What happened between a look and the watch of a folder has no event: after a new watch everything is looked at again.
+		s.wanted = s.computeInterests()
+		if s.watches.ensure(s.wanted) == 0 {
+			return
+		}
+	}
+}
+
+// computeInterests returns the folders whose events matter.
+func (s *fileSource) computeInterests() interests {
+	in := interests{}
+	for _, r := range s.roots {
+		places, path, ok := resolve(r.path)
+		if ok {
+			if fi, err := os.Stat(path); err == nil && fi.IsDir() {
+				in.folder(path).roots = append(in.folder(path).roots, r)
+				places = places[:len(places)-1] // its own events tell when the folder itself goes
+			}
+		}
+		in.addPlaces(places)
+		for _, f := range r.files {
+			in.addPlaces(f.places)
+		}
+	}
+	return in
+}
+
+// scanRoot brings the root's files up to date.
+func (s *fileSource) scanRoot(ctx context.Context, r *root) {
+	fi, err := os.Stat(r.path)
+	switch {
+	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
+		s.setProblem(r, s.problem(r.path, SeverityWarning, "does not exist; it is read as soon as it does"))
+		s.forget(r, nil)
+		s.setKnown(r)
+	case err != nil:
+		s.setProblem(r, s.problem(r.path, SeverityError, "cannot be read: "+err.Error()))
+	case fi.IsDir():
+		entries, err := os.ReadDir(r.path)
+		if err != nil {
+			s.setProblem(r, s.problem(r.path, SeverityError, "cannot be listed: "+err.Error()))
+			return
+		}
+		listed := make(map[string]struct{}, len(entries))
+		complete := true
+		for _, e := range entries {
+			if ctx.Err() != nil {
+				return
+			}
+			path := filepath.Join(r.path, e.Name())
+			if e.IsDir() || isIgnored(e.Name()) {
+				continue
+			}
+			listed[path] = struct{}{}
+			complete = s.look(r, path) && complete
+		}
+		s.setProblem(r)
+		s.forget(r, listed)
+		if complete {
+			s.setKnown(r)
+		}
+	case fi.Mode().IsRegular():
+		s.setProblem(r)
+		complete := s.look(r, r.path)
+		s.forget(r, map[string]struct{}{r.path: {}})
+		if complete {
+			s.setKnown(r)
+		}
+	default:
+		s.setProblem(r, s.problem(r.path, SeverityError,
+			fmt.Sprintf("is neither a file nor a folder (mode %s)", fi.Mode())))
+	}
+}
+
+// look brings one file of the root up to date. It reports false when that has to wait, because the file is being written: it
+// stays what it was, and everything is looked at again soon.
+func (s *fileSource) look(r *root, path string) bool {
+	old := r.files[path]
+	f, isManifest, err := s.read(path, old)
+	switch {
+	case err != nil:
+		s.lookAgain(time.Now())
+		return false
+	case !isManifest:
+		if old != nil {
+			delete(r.files, path)
+			s.dirty = true
+		}
+	case f != old:
+		r.files[path] = f
+		if old == nil || !slices.Equal(old.pods, f.pods) || !slices.Equal(old.problems, f.problems) {
+			s.dirty = true
+		}
+	}
+	return true
+}
+
+// lookAgain asks for a look at everything after the quiet time.
+func (s *fileSource) lookAgain(now time.Time) {
+	if s.lastAsked.IsZero() {
+		s.firstAsked = now
+	}
+	s.lastAsked = now
+}
+
+// setKnown notes that the root was seen completely.
+func (s *fileSource) setKnown(r *root) {
+	if !r.known {
+		r.known = true
+		s.dirty = true
+	}
+}
+
+// forget drops the files that are not among the kept paths.
+func (s *fileSource) forget(r *root, keep map[string]struct{}) {
+	for path := range r.files {
+		if _, ok := keep[path]; !ok {
+			delete(r.files, path)
+			s.dirty = true
+		}
+	}
+}
+
+func (s *fileSource) setProblem(r *root, problems ...Problem) {
+	if !slices.Equal(r.problems, problems) {
+		r.problems = problems
+		s.dirty = true
+	}
+}
+
+func (s *fileSource) problem(path string, severity Severity, message string) Problem {
+	return Problem{Source: pod.FileSource, Path: path, Severity: severity, Message: message}
+}
+
+// collect returns the complete set: root by root, file by file in lexical order, a file reached through two roots once.
+func (s *fileSource) collect() snapshot {
+	var out snapshot
+	seen := map[string]struct{}{}
+	for _, r := range s.roots {
+		out.partial = out.partial || !r.known
+		out.problems = append(out.problems, r.problems...)
+		for _, path := range slices.Sorted(maps.Keys(r.files)) {
+			if _, ok := seen[path]; ok {
+				continue
+			}
+			seen[path] = struct{}{}
+			out.pods = append(out.pods, r.files[path].pods...)
+			out.problems = append(out.problems, r.files[path].problems...)
+		}
+	}
+	return out
+}

@@ -1,0 +1,77 @@
+package podconfig
+
+import (
+	"encoding/hex"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// identify makes the decoded pod this node's static pod: UID, name, namespace, node, annotations, toleration, phase. canonical is the
+// manifest that the UID stands for. It returns what was taken from the manifest that its author may miss.
+func (d decoder) identify(p *v1.Pod, canonical []byte, path string) (warnings []string) {
+	if p.UID == "" {
+		p.UID = computeUID(canonical, d.node, path)
+	}
+	if p.Name != "" {
+		p.Name = d.podName(p.Name)
+	}
+	if p.Namespace == "" {
+		p.Namespace = v1.NamespaceDefault
+	}
+	p.Spec.NodeName = d.node
+	p.ManagedFields = nil // nobody reads them, and they are large in manifests taken from a cluster
+
+	if p.Annotations == nil {
+		p.Annotations = map[string]string{}
+	}
+	if _, ok := p.Annotations[pod.ConfigMirrorAnnotation]; ok {
+		// A pod with it counts as the API server's copy of another one and would never run.
+		delete(p.Annotations, pod.ConfigMirrorAnnotation)
+		warnings = append(warnings, fmt.Sprintf("annotation %s is ignored: the manifest is a static pod, not a mirror pod",
+			pod.ConfigMirrorAnnotation))
+	}
+	p.Annotations[pod.ConfigHashAnnotation] = string(p.UID)
+	p.Annotations[pod.ConfigSourceAnnotation] = string(pod.FileSource)
+	p.Annotations[pod.ManifestAnnotation] = path
+
+	tolerateNoExecute(&p.Spec)
+	p.Status = v1.PodStatus{Phase: v1.PodPending}
+	return warnings
+}
+
+// podName returns the name of the pod whose manifest says name.
+func (d decoder) podName(name string) string {
+	if d.names == KeepNames {
+		return name
+	}
+	return name + "-" + strings.ToLower(d.node)
+}
+
+// computeUID returns the UID of a static pod: 32 lower-case hex digits that change with any field of the manifest, the node and the
+// path, and with nothing else.
+// Differs from the kubelet, which hashes the defaulted pod: there a release that adds a default restarts every static pod.
+func computeUID(canonical []byte, node, path string) pod.UID {
+	h := fnv.New128a()
+	h.Write(canonical) // a hash.Hash never returns an error
+	io.WriteString(h, "host:"+node)
+	io.WriteString(h, "file:"+path)
+	return pod.UID(hex.EncodeToString(h.Sum(nil)))
+}
+
+// tolerateNoExecute adds the toleration of all NoExecute taints that static pods from files have: no taint may evict them.
+func tolerateNoExecute(spec *v1.PodSpec) {
+	all := v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}
+	for i := range spec.Tolerations {
+		if spec.Tolerations[i].MatchToleration(&all) {
+			spec.Tolerations[i] = all // without a limit in seconds
+			return
+		}
+	}
+	spec.Tolerations = append(spec.Tolerations, all)
+}

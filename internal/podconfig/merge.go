@@ -1,0 +1,231 @@
+package podconfig
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+)
+
+// seenLayout is RFC 3339 with exactly nine fractional digits, the form of kubernetes.io/config.seen.
+const seenLayout = "2006-01-02T15:04:05.000000000Z07:00"
+
+// localAnnotations belong to the agent: a source neither sets nor changes them.
+var localAnnotations = []string{pod.ConfigSourceAnnotation, pod.ConfigMirrorAnnotation, pod.ConfigSeenAnnotation}
+
+// delivered is what the loop was given of one source.
+type delivered struct {
+	pods []deliveredPod
+	seen bool // a complete set was among it
+}
+
+// deliveredPod is one pod that the loop was given.
+type deliveredPod struct {
+	*v1.Pod // as the loop has it; shared with it, never changed
+	// from is the source's pod that it was made of: the same pointer again means that nothing has changed.
+	from *v1.Pod
+}
+
+// mergeSource computes the operations that lead from what the loop was given to the newest set, and what the loop then has. Pods are
+// compared by UID. The first complete set always yields an operation: an ADD without pods if there is no other, which tells
+// the loop that the source has been heard.
+func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) ([]pod.PodUpdate, delivered) {
+	known := make(map[pod.UID]deliveredPod, len(old.pods))
+	for _, p := range old.pods {
+		known[p.UID] = p
+	}
+	next := delivered{pods: make([]deliveredPod, 0, len(newest.pods)), seen: old.seen || !newest.partial}
+	var removes, adds, updates, deletes, reconciles []*v1.Pod
+	for _, from := range newest.pods {
+		cur, ok := known[from.UID]
+		delete(known, from.UID)
+		p := cur.Pod
+		switch {
+		case !ok:
+			p = withAnnotation(from, pod.ConfigSeenAnnotation, now.Format(seenLayout))
+			adds = append(adds, p)
+		case cur.from == from:
+		case len(computeDifference(p, from)) > 0:
+			p = mergePod(p, from)
+			if p.DeletionTimestamp != nil {
+				deletes = append(deletes, p)
+			} else {
+				updates = append(updates, p)
+			}
+		case !equality.Semantic.DeepEqual(p.Status, from.Status):
+			merged := *p
+			merged.Status = from.Status
+			p = &merged
+			reconciles = append(reconciles, p)
+		}
+		next.pods = append(next.pods, deliveredPod{Pod: p, from: from})
+	}
+	for _, p := range old.pods {
+		if _, gone := known[p.UID]; gone {
+			removes = append(removes, p.Pod)
+		}
+	}
+
+	var out []pod.PodUpdate
+	put := func(op pod.PodOperation, pods []*v1.Pod) {
+		if len(pods) > 0 {
+			out = append(out, pod.PodUpdate{Pods: pods, Op: op, Source: src})
+		}
+	}
+	put(pod.REMOVE, removes)
+	put(pod.ADD, adds)
+	put(pod.UPDATE, updates)
+	put(pod.DELETE, deletes)
+	if next.seen && !old.seen && len(adds)+len(updates)+len(deletes) == 0 {
+		out = append(out, pod.PodUpdate{Op: pod.ADD, Source: src})
+	}
+	put(pod.RECONCILE, reconciles)
+	return out, next
+}
+
+// computeDifference names the parts in which the pods differ semantically; nothing else makes an update.
+func computeDifference(cur, p *v1.Pod) []string {
+	var out []string
+	differs := func(part string, a, b any) {
+		if !equality.Semantic.DeepEqual(a, b) {
+			out = append(out, part)
+		}
+	}
+	differs("spec", cur.Spec, p.Spec)
+	differs("labels", cur.Labels, p.Labels)
+	differs("deletionTimestamp", cur.DeletionTimestamp, p.DeletionTimestamp)
+	differs("deletionGracePeriodSeconds", cur.DeletionGracePeriodSeconds, p.DeletionGracePeriodSeconds)
+	differs("annotations", foreignAnnotations(cur), foreignAnnotations(p))
+	return out
+}
+
+// foreignAnnotations returns the annotations that the source owns.
+func foreignAnnotations(p *v1.Pod) map[string]string {
+	out := make(map[string]string, len(p.Annotations))
+	for k, v := range p.Annotations {
+		if !slices.Contains(localAnnotations, k) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// mergePod returns a copy of cur that has taken over what p changed. Local annotations keep the value that cur has.
+func mergePod(cur, p *v1.Pod) *v1.Pod {
+	out := *cur
+	out.Spec = p.Spec
+	out.Labels = p.Labels
+	out.DeletionTimestamp = p.DeletionTimestamp
+	out.DeletionGracePeriodSeconds = p.DeletionGracePeriodSeconds
+	out.Generation = p.Generation
+	out.Status = p.Status
+	out.Annotations = foreignAnnotations(p)
+	for _, k := range localAnnotations {
+		if v, ok := cur.Annotations[k]; ok {
+			out.Annotations[k] = v
+		}
+	}
+	return &out
+}
+
+// withAnnotation returns a copy of the pod with the annotation set; all but the annotations is shared with p.
+func withAnnotation(p *v1.Pod, key, value string) *v1.Pod {
+	out := *p
+	out.Annotations = make(map[string]string, len(p.Annotations)+1)
+	maps.Copy(out.Annotations, p.Annotations)
+	out.Annotations[key] = value
+	return &out
+}
+
+// mergeDuplicates drops pods whose full name, or UID, an earlier pod of the set has, and names them as problems.
+func mergeDuplicates(src pod.Source, pods []*v1.Pod) ([]*v1.Pod, []Problem) {
+	names := make(map[pod.FullName]struct{}, len(pods))
+	uids := make(map[pod.UID]struct{}, len(pods))
+	kept := make([]*v1.Pod, 0, len(pods))
+	var problems []Problem
+	for _, p := range pods {
+		_, sameName := names[pod.FullNameOf(p)]
+		_, sameUID := uids[p.UID]
+		if !sameName && !sameUID {
+			names[pod.FullNameOf(p)] = struct{}{}
+			uids[p.UID] = struct{}{}
+			kept = append(kept, p)
+			continue
+		}
+		// The text is the kubelet's event FailedValidation.
+		msg := fmt.Sprintf("Error validating pod %s from %s due to duplicate pod name %q, ignoring", pod.Describe(p), src, p.Name)
+		if !sameName {
+			msg = fmt.Sprintf("Error validating pod %s from %s due to duplicate metadata.uid %q, ignoring", pod.Describe(p), src, p.UID)
+		}
+		problems = append(problems, Problem{
+			Source: src, Path: p.Annotations[pod.ManifestAnnotation], Namespace: p.Namespace, Name: p.Name,
+			Severity: SeverityError, Message: msg,
+		})
+	}
+	return kept, problems
+}
+
+// explainUpdates returns the journal's entries for the operations; before is what the loop had.
+func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.Entry {
+	added := map[pod.FullName]*v1.Pod{}
+	removed := map[pod.FullName]*v1.Pod{}
+	known := make(map[pod.UID]*v1.Pod, len(before))
+	for _, p := range before {
+		known[p.UID] = p.Pod
+	}
+	for _, u := range updates {
+		for _, p := range u.Pods {
+			switch u.Op {
+			case pod.ADD:
+				added[pod.FullNameOf(p)] = p
+			case pod.REMOVE:
+				removed[pod.FullNameOf(p)] = p
+			}
+		}
+	}
+	var out []journal.Entry
+	for _, u := range updates {
+		for _, p := range u.Pods {
+			var decision, why string
+			switch u.Op {
+			case pod.ADD:
+				decision, why = "accepted", "new in "+origin(p)
+				if old := removed[pod.FullNameOf(p)]; old != nil {
+					why = fmt.Sprintf("%s changed: replaces pod %s", origin(p), old.UID)
+				}
+			case pod.UPDATE:
+				decision = "changed"
+				why = fmt.Sprintf("%s: %s differ", origin(p), strings.Join(computeDifference(known[p.UID], p), ", "))
+			case pod.DELETE:
+				decision, why = "deletion asked for", origin(p)+": deletionTimestamp is set"
+			case pod.REMOVE:
+				decision, why = "removed", "no longer in "+origin(p)
+				if next := added[pod.FullNameOf(p)]; next != nil {
+					why = fmt.Sprintf("%s changed: replaced by pod %s", origin(next), next.UID)
+				}
+			default:
+				continue
+			}
+			out = append(out, journal.Entry{
+				Subject:   journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
+				Component: component, Decision: decision, Why: why,
+			})
+		}
+	}
+	return out
+}
+
+// origin names where the pod comes from.
+func origin(p *v1.Pod) string {
+	if path, ok := p.Annotations[pod.ManifestAnnotation]; ok {
+		return "manifest " + path
+	}
+	return "source " + string(pod.SourceOf(p))
+}

@@ -1,0 +1,241 @@
+package podconfig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+)
+
+// component is this package's name in the journal.
+const component = "config"
+
+// defaultRescan is how often files are listed without an event (KubeletConfiguration, fileCheckFrequency).
+const defaultRescan = 20 * time.Second
+
+// NameRule says how a manifest becomes a pod's name, and with it whose rules for manifests hold.
+type NameRule int
+
+const (
+	// KeepNames is the rule of `berth run`: names as given, all documents of a file, lists too.
+	KeepNames NameRule = iota
+	// MangleNames is the rule of the kubelet: "<name>-<node>", the first document of a file only, no lists.
+	MangleNames
+)
+
+func (r NameRule) String() string { return [...]string{"KeepNames", "MangleNames"}[r] }
+
+// Config is what a PodConfig needs.
+type Config struct {
+	// NodeName is the name of this node: a DNS subdomain.
+	NodeName string
+	Log      *slog.Logger
+	Journal  *journal.Journal
+	// Paths are files or folders of manifests; one that does not exist is waited for. Relative paths are taken from the working
+	// directory at New. Without any there is no file source.
+	Paths []string
+	Names NameRule
+	// Rescan is how often everything is looked at without an event; 0 means 20 s.
+	Rescan time.Duration
+	// Watch opens the watcher of the file system; nil means inotify.
+	Watch WatchFunc
+}
+
+// PodConfig merges the sources of pods into one stream of operations. Take is for the loop alone; everything else is safe for
+// concurrent use.
+type PodConfig struct {
+	journal *journal.Journal
+	sources []source
+	wake    chan struct{} // capacity 1
+
+	mu      sync.Mutex
+	feeds   []*feed       // guarded by mu (the elements too); one per source, in the order of sources
+	changed chan struct{} // guarded by mu; closed and replaced when the problems change
+}
+
+// source reads pods from one place. run blocks until ctx is done and hands over the complete set whenever it changes.
+type source struct {
+	name pod.Source
+	run  func(ctx context.Context, handOver func(snapshot)) error
+}
+
+// snapshot is what a source knows at one moment.
+type snapshot struct {
+	pods     []*v1.Pod // in the source's order; never changed after they were handed over
+	problems []Problem
+	// partial: a part of the source has not been readable yet, so that pods may be missing which the source does have. They may be
+	// started from it, but the source does not count as seen.
+	partial bool
+}
+
+// feed is one source as the merge sees it.
+type feed struct {
+	source    pod.Source
+	newest    snapshot
+	fresh     bool // newest was not taken yet
+	delivered delivered
+}
+
+// New returns a PodConfig over the sources that cfg names.
+func New(cfg Config) (*PodConfig, error) {
+	if cfg.Log == nil || cfg.Journal == nil {
+		return nil, errors.New("pod config: a logger and a journal are needed")
+	}
+	if msgs := validation.IsDNS1123Subdomain(cfg.NodeName); len(msgs) > 0 {
+		return nil, fmt.Errorf("pod config: node name %q: %s", cfg.NodeName, strings.Join(msgs, "; "))
+	}
+	if cfg.Names != KeepNames && cfg.Names != MangleNames {
+		return nil, fmt.Errorf("pod config: unknown name rule %d", int(cfg.Names))
+	}
+	if cfg.Rescan < 0 {
+		return nil, fmt.Errorf("pod config: rescan period %v is negative", cfg.Rescan)
+	}
+	if cfg.Rescan == 0 {
+		cfg.Rescan = defaultRescan
+	}
+	if cfg.Watch == nil {
+		cfg.Watch = watchInotify
+	}
+	c := &PodConfig{
+		journal: cfg.Journal,
+		wake:    make(chan struct{}, 1),
+		changed: make(chan struct{}),
+	}
+	if len(cfg.Paths) > 0 {
+		files := &fileSource{
+			log:    cfg.Log,
+			decode: decoder{node: cfg.NodeName, names: cfg.Names}.decodeFile,
+			watch:  cfg.Watch,
+			rescan: cfg.Rescan,
+		}
+		for _, p := range cfg.Paths {
+			// Identity holds the path: an agent started again from another folder must know its pods.
+			abs, err := filepath.Abs(p)
+			if err != nil {
+				return nil, fmt.Errorf("pod config: path %q: %w", p, err)
+			}
+			files.roots = append(files.roots, &root{path: abs, files: map[string]*file{}})
+		}
+		c.sources = append(c.sources, source{name: pod.FileSource, run: files.run})
+	}
+	for _, s := range c.sources {
+		c.feeds = append(c.feeds, &feed{source: s.name})
+	}
+	return c, nil
+}
+
+// Run runs the sources until ctx is done.
+func (c *PodConfig) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for i, s := range c.sources {
+		f := c.feeds[i]
+		g.Go(func() error {
+			if err := s.run(ctx, func(n snapshot) { c.handOver(f, n) }); err != nil {
+				return fmt.Errorf("pod source %s: %w", s.name, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// handOver replaces the newest set of a source and wakes the loop. It does not block.
+func (c *PodConfig) handOver(f *feed, n snapshot) {
+	for i, p := range n.pods {
+		if pod.SourceOf(p) != f.source {
+			n.pods[i] = withAnnotation(p, pod.ConfigSourceAnnotation, string(f.source))
+		}
+	}
+	var duplicates []Problem
+	n.pods, duplicates = mergeDuplicates(f.source, n.pods)
+	n.problems = append(n.problems, duplicates...)
+
+	c.mu.Lock()
+	now := time.Now()
+	before := f.newest.problems
+	n.problems = mergeProblems(before, n.problems, now)
+	f.newest, f.fresh = n, true
+	if !slices.Equal(before, n.problems) {
+		close(c.changed)
+		c.changed = make(chan struct{})
+	}
+	c.mu.Unlock()
+
+	c.recordProblems(before, n.problems)
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Wake returns the channel that has an element when Take may return something.
+func (c *PodConfig) Wake() <-chan struct{} { return c.wake }
+
+// Take returns the operations that lead from the sets last taken to the newest ones, source by source, each in the order REMOVE,
+// ADD, UPDATE, DELETE, RECONCILE. The pods are shared and must not be changed. It does not block.
+func (c *PodConfig) Take() []pod.PodUpdate {
+	var out []pod.PodUpdate
+	var notes []journal.Entry
+	c.mu.Lock()
+	for _, f := range c.feeds {
+		if !f.fresh {
+			continue
+		}
+		f.fresh = false
+		before := f.delivered
+		var updates []pod.PodUpdate
+		updates, f.delivered = mergeSource(f.source, before, f.newest, time.Now())
+		out = append(out, updates...)
+		notes = append(notes, explainUpdates(before.pods, updates)...)
+	}
+	c.mu.Unlock()
+	for _, e := range notes {
+		c.journal.Record(e)
+	}
+	return out
+}
+
+// SeenAllSources reports whether every source has handed over a complete set that the loop has taken. Until then a pod that no
+// source wants may only not have been read yet: nothing may be removed for that reason.
+func (c *PodConfig) SeenAllSources() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.feeds {
+		if !f.delivered.seen {
+			return false
+		}
+	}
+	return true
+}
+
+// Problems returns what is wrong with manifests now, sorted by source, path, document and name.
+func (c *PodConfig) Problems() []Problem {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []Problem
+	for _, f := range c.feeds {
+		out = append(out, f.newest.problems...)
+	}
+	slices.SortStableFunc(out, compareProblems)
+	return out
+}
+
+// ProblemsChanged returns a channel that is closed at the next change of Problems. Ask for it before reading Problems, or a change
+// in between is missed.
+func (c *PodConfig) ProblemsChanged() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
+}

@@ -1,0 +1,197 @@
+package podconfig
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+const (
+	// maxManifest is the size limit of a manifest in bytes.
+	maxManifest = 10 << 20
+	// clockGrain bounds the resolution of file times: a file changed twice within it may look unchanged after the second time.
+	clockGrain = 100 * time.Millisecond
+)
+
+// errChanging says that the file was written while it was read.
+var errChanging = errors.New("the file is being written")
+
+// fileID tells whether a path leads to the same file or folder as before.
+type fileID struct{ dev, ino uint64 }
+
+// fileIDOf returns the identity of what the path leads to.
+func fileIDOf(path string) (fileID, error) {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return fileID{}, err
+	}
+	return stampOf(fi).id, nil
+}
+
+// stamp tells whether a file has changed without reading it.
+type stamp struct {
+	id           fileID
+	size         int64
+	mtime, ctime int64 // nanoseconds
+}
+
+func stampOf(fi os.FileInfo) stamp {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return stamp{size: fi.Size(), mtime: fi.ModTime().UnixNano()}
+	}
+	return stamp{
+		id:   fileID{dev: st.Dev, ino: st.Ino},
+		size: st.Size, mtime: st.Mtim.Nano(), ctime: st.Ctim.Nano(),
+	}
+}
+
+// file is one manifest as last read. It is replaced, never changed.
+type file struct {
+	stamp stamp
+	// again: the stamp does not prove that the content is known (read within the clock's grain, or not at all).
+	again    bool
+	sum      [sha256.Size]byte // of the content; zero when it was never read
+	places   []place           // the links on the way to it
+	pods     []*v1.Pod         // what it stands for: its newest good content
+	problems []Problem
+}
+
+// read returns what the manifest stands for, given what it stood for before (nil if nothing), and whether it is a manifest at all:
+// folders, devices, sockets and what does not exist are none. The error is errChanging only; everything else that is wrong
+// with the file is among its problems.
+func (s *fileSource) read(path string, old *file) (f *file, isManifest bool, err error) {
+	next := &file{}
+	lfi, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, false, nil
+	}
+	if err == nil && lfi.Mode()&os.ModeSymlink != 0 {
+		next.places, _, _ = resolve(path)
+	}
+	fi, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ELOOP):
+		next.again = true
+		next.problems = []Problem{s.problem(path, SeverityWarning, "is a symbolic link that leads nowhere")}
+		return next, true, nil
+	case err != nil:
+		return s.keepUnread(path, old, next, err), true, nil
+	case !fi.Mode().IsRegular():
+		return nil, false, nil
+	}
+	next.stamp = stampOf(fi)
+	if old != nil && !old.again && old.stamp == next.stamp && slices.Equal(old.places, next.places) {
+		return old, true, nil
+	}
+	now := time.Now()
+	content, after, err := readRegular(path)
+	if err != nil {
+		return s.keepUnread(path, old, next, err), true, nil
+	}
+	if after != next.stamp {
+		return nil, true, errChanging
+	}
+	next.again = now.Sub(time.Unix(0, next.stamp.ctime)) < clockGrain
+	next.sum = sha256.Sum256(content)
+	if old != nil && old.sum == next.sum {
+		next.pods, next.problems = old.pods, old.problems
+		return next, true, nil
+	}
+	pods, problems := s.decode(path, content)
+	next.pods, next.problems = keepLastGood(old, pods, problems)
+	return next, true, nil
+}
+
+// keepUnread fills next for a file that cannot be read: its pods stay. It is tried again at the next look.
+func (s *fileSource) keepUnread(path string, old, next *file, err error) *file {
+	var pathErr *os.PathError
+	if errors.As(err, &pathErr) {
+		err = fmt.Errorf("%s: %w", pathErr.Op, pathErr.Err) // the path is in the problem already
+	}
+	next.again = true
+	next.pods, next.problems = keepLastGood(old, nil, []Problem{s.problem(path, SeverityError, "cannot be read: "+err.Error())})
+	return next
+}
+
+// readRegular reads a regular file of at most maxManifest bytes and returns its stamp after the last byte was read.
+func readRegular(path string) (content []byte, after stamp, err error) {
+	// Non-blocking: a FIFO put in the file's place since it was looked at would hold up the source for good.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, stamp{}, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, stamp{}, err
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, stamp{}, errors.New("not a regular file")
+	}
+	if content, err = io.ReadAll(io.LimitReader(f, maxManifest+1)); err != nil {
+		return nil, stamp{}, err
+	}
+	if len(content) > maxManifest {
+		return nil, stamp{}, fmt.Errorf("larger than the limit of %d bytes for a manifest", maxManifest)
+	}
+	if fi, err = f.Stat(); err != nil {
+		return nil, stamp{}, err
+	}
+	return content, stampOf(fi), nil
+}
+
+// keepLastGood returns what a file stands for after a reading that gave these pods and problems: as long as a part of it is refused,
+// the pods that it stood for and does not define now stay, since they may be what the refused part means.
+// Differs from the kubelet: there the next full listing ends the pod of a file that turned bad.
+func keepLastGood(old *file, pods []*v1.Pod, problems []Problem) ([]*v1.Pod, []Problem) {
+	bad := slices.IndexFunc(problems, func(p Problem) bool { return p.Severity == SeverityError })
+	if old == nil || bad < 0 {
+		return pods, problems
+	}
+	defined := map[pod.FullName]bool{}
+	for _, p := range pods {
+		defined[pod.FullNameOf(p)] = true
+	}
+	var kept []string
+	for _, p := range old.pods {
+		if !defined[pod.FullNameOf(p)] {
+			pods = append(pods, p)
+			kept = append(kept, p.Namespace+"/"+p.Name)
+		}
+	}
+	if len(kept) > 0 {
+		names := strings.Join(kept[:min(len(kept), 3)], ", ")
+		if len(kept) > 3 {
+			names += fmt.Sprintf(" and %d more", len(kept)-3)
+		}
+		problems[bad].Message += "; until this is mended the last good version stays: " + names
+	}
+	return pods, problems
+}
+
+// isIgnored reports whether a folder's entry of this name is never a manifest: hidden files, and what editors leave behind while
+// they write (name~, #name#, *.swp, *.swo, *.swx, and vim's probe file 4913).
+// Differs from the kubelet, which ignores names with a leading dot only.
+func isIgnored(name string) bool {
+	switch {
+	case strings.HasPrefix(name, "."),
+		strings.HasSuffix(name, "~"),
+		strings.HasPrefix(name, "#") && strings.HasSuffix(name, "#"),
+		strings.HasSuffix(name, ".swp"), strings.HasSuffix(name, ".swo"), strings.HasSuffix(name, ".swx"),
+		name == "4913":
+		return true
+	}
+	return false
+}

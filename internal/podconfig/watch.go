@@ -1,0 +1,236 @@
+package podconfig
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+)
+
+// WatchEvent says that something happened to a path; what it is, the receiver finds out by looking.
+type WatchEvent struct {
+	// Path is a watched folder or an entry of one, spelled as it was added.
+	Path string
+	// Err is set when events were lost: everything has to be looked at again.
+	Err error
+}
+
+// Watcher reports changes of folders and their entries, sub-folders not included.
+type Watcher interface {
+	// Add watches the folder. It wraps fs.ErrNotExist when there is none. Adding a folder twice is no error.
+	Add(folder string) error
+	// Remove ends the watch; one that has ended by itself, because its folder went away, is no error.
+	Remove(folder string) error
+	// Events is closed when the watcher can report no more.
+	Events() <-chan WatchEvent
+	// Close ends all watches and returns when the watcher's goroutines are gone.
+	Close() error
+}
+
+// WatchFunc opens a watcher.
+type WatchFunc func() (Watcher, error)
+
+// inotify is a Watcher over the kernel's inotify.
+type inotify struct {
+	w      *fsnotify.Watcher
+	events chan WatchEvent
+	stop   chan struct{}
+	once   sync.Once
+	done   sync.WaitGroup
+}
+
+// watchInotify opens an inotify watcher.
+func watchInotify() (Watcher, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("open inotify: %w", err)
+	}
+	i := &inotify{w: w, events: make(chan WatchEvent), stop: make(chan struct{})}
+	i.done.Go(i.forward)
+	return i, nil
+}
+
+// forward turns the two channels of fsnotify into one.
+func (i *inotify) forward() {
+	defer close(i.events)
+	for {
+		var e WatchEvent
+		select {
+		case ev, ok := <-i.w.Events:
+			if !ok {
+				return
+			}
+			e = WatchEvent{Path: ev.Name}
+		case err, ok := <-i.w.Errors:
+			if !ok {
+				return
+			}
+			e = WatchEvent{Err: err}
+		case <-i.stop:
+			return
+		}
+		select {
+		case i.events <- e:
+		case <-i.stop:
+			return
+		}
+	}
+}
+
+func (i *inotify) Add(folder string) error { return i.w.Add(folder) }
+
+func (i *inotify) Remove(folder string) error {
+	if err := i.w.Remove(folder); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
+		return err
+	}
+	return nil
+}
+
+func (i *inotify) Events() <-chan WatchEvent { return i.events }
+
+func (i *inotify) Close() error {
+	i.once.Do(func() { close(i.stop) })
+	err := i.w.Close()
+	i.done.Wait()
+	return err
+}
+
+// interest is why a folder is watched.
+type interest struct {
+	// roots list the folder: each visible entry may be a manifest.
+	roots []*root
+	// names are entries on the way to something else: a symbolic link, its target, a path that does not exist yet.
+	names map[string]struct{}
+}
+
+// interests maps watched folders, by their path without links, to the reasons.
+type interests map[string]*interest
+
+func (in interests) folder(path string) *interest {
+	if in[path] == nil {
+		in[path] = &interest{names: map[string]struct{}{}}
+	}
+	return in[path]
+}
+
+func (in interests) addPlaces(places []place) {
+	for _, p := range places {
+		in.folder(p.folder).names[p.name] = struct{}{}
+	}
+}
+
+// watches are the folders watched now, kept in step with the interests.
+type watches struct {
+	log    *slog.Logger
+	w      Watcher // nil: nothing can be watched
+	active map[string]fileID
+	failed map[string]struct{} // folders whose failure was logged
+}
+
+// ensure watches exactly the folders of the interests and returns how many watches are new. A folder that was replaced under its
+// name is watched anew. Failures are logged once per folder; the rescan stands in for the missing events.
+func (ws *watches) ensure(in interests) int {
+	if ws.w == nil {
+		return 0
+	}
+	for folder, id := range ws.active {
+		if now, err := fileIDOf(folder); in[folder] != nil && err == nil && now == id {
+			continue
+		}
+		if err := ws.w.Remove(folder); err != nil {
+			ws.log.Debug("cannot end a watch", "folder", folder, "error", err)
+		}
+		delete(ws.active, folder)
+	}
+	added := 0
+	for folder := range in {
+		if _, ok := ws.active[folder]; ok {
+			continue
+		}
+		// Identified before it is added: if it is replaced in between, the identity is the old one and the next ensure mends it.
+		id, err := fileIDOf(folder)
+		if err == nil {
+			err = ws.w.Add(folder)
+		}
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			if _, known := ws.failed[folder]; !known {
+				ws.failed[folder] = struct{}{}
+				ws.log.Warn("cannot watch a folder of manifests; its changes are seen at the next rescan only",
+					"folder", folder, "error", explainWatchError(err))
+			}
+			continue
+		}
+		delete(ws.failed, folder)
+		ws.active[folder] = id
+		added++
+	}
+	return added
+}
+
+// explainWatchError names the limit behind the kernel's misleading error numbers.
+func explainWatchError(err error) error {
+	if errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("%w (raise the sysctl fs.inotify.max_user_watches)", err)
+	}
+	if errors.Is(err, unix.EMFILE) {
+		return fmt.Errorf("%w (raise the sysctl fs.inotify.max_user_instances)", err)
+	}
+	return err
+}
+
+// place is an entry of a folder; the folder's path has no links in it.
+type place struct{ folder, name string }
+
+// maxLinks is how many symbolic links a path may go through (the kernel's limit, path_resolution(7)).
+const maxLinks = 40
+
+// resolve walks the absolute path as the kernel does. It returns every place whose change can change what the path leads to without
+// an event in its own folder, that is each link and the place where the walk ended (the target, or the first entry that is
+// missing), and the path without links. ok is false when the path leads nowhere.
+func resolve(path string) (places []place, target string, ok bool) {
+	cur, rest, links := "/", split(path), 0
+	for len(rest) > 0 {
+		name := rest[0]
+		rest = rest[1:]
+		switch name {
+		case ".":
+			continue
+		case "..":
+			cur = filepath.Dir(cur)
+			continue
+		}
+		next := filepath.Join(cur, name)
+		fi, err := os.Lstat(next)
+		if err != nil {
+			return append(places, place{cur, name}), "", false
+		}
+		if fi.Mode()&os.ModeSymlink == 0 {
+			cur = next
+			continue
+		}
+		places = append(places, place{cur, name})
+		to, err := os.Readlink(next)
+		if links++; err != nil || links > maxLinks {
+			return places, "", false
+		}
+		if filepath.IsAbs(to) {
+			cur = "/"
+		}
+		rest = append(split(to), rest...)
+	}
+	return append(places, place{filepath.Dir(cur), filepath.Base(cur)}), cur, true
+}
+
+// split returns the elements of the path. filepath.Clean would be wrong here: "link/.." is not ".".
+func split(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
+}

@@ -1,0 +1,287 @@
+// Package podsync is one pass over one pod: SyncPod, SyncTerminatingPod and SyncTerminatedPod as ordered steps.
+//
+// Owns: the order of the steps, the pod's folder, the last start error of each container.
+// Reads: the observation that it is given; statuses through the status manager.
+// Never: decides when a pass happens, or what state the pod's life is in.
+package podsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/crispec"
+	"berth/internal/journal"
+	"berth/internal/kuberuntime"
+	"berth/internal/lifecycle"
+	"berth/internal/pod"
+	"berth/internal/status"
+	"berth/internal/volumes"
+)
+
+// Request is one pass.
+type Request struct {
+	UID pod.UID
+	// Pod is nil for a pod that only the runtime or the disk knows.
+	Pod      *v1.Pod
+	Observed *pod.Status
+	// Grace is how long containers of a terminating pod may take.
+	Grace time.Duration
+	// StatusFunc, if not nil, changes the status that the pod ends with.
+	StatusFunc func(*v1.PodStatus)
+}
+
+// Result is the outcome of SyncPod.
+type Result struct {
+	// Terminal: the pod has succeeded or failed; nothing of it is to run any more.
+	Terminal bool
+	// Touched: the runtime was changed; the pod is to be looked at again at once.
+	Touched bool
+	// RetryAt is when to look again without any event: the end of the earliest back-off, or the pod's deadline. Zero: never.
+	RetryAt time.Time
+}
+
+// ContainerRuntime is what a pass needs of kuberuntime.
+type ContainerRuntime interface {
+	SyncPod(ctx context.Context, r kuberuntime.Request) (kuberuntime.Result, error)
+	KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error
+	RemovePod(ctx context.Context, observed *pod.Status) error
+	RemoveLogs(namespace, name string, uid pod.UID) error
+}
+
+// Cgroups is what a pass needs of containerManager.
+type Cgroups interface {
+	EnsurePod(ctx context.Context, p *v1.Pod) error
+	PodParent(p *v1.Pod) string
+	RemovePod(ctx context.Context, uid pod.UID) error
+}
+
+// Volumes is what a pass needs of volumeManager.
+type Volumes interface {
+	Setup(ctx context.Context, p *v1.Pod) (map[string]volumes.Mounted, error)
+	Teardown(ctx context.Context, uid pod.UID) error
+}
+
+// Config is what a Syncer needs.
+type Config struct {
+	Runtime ContainerRuntime
+	Cgroups Cgroups
+	Volumes Volumes
+	Status  *status.Manager
+	// Observe reads the pod as it is now.
+	Observe func(ctx context.Context, uid pod.UID) (*pod.Status, error)
+	// WithTerminationMessages adds the messages that exited containers left.
+	WithTerminationMessages func(ctx context.Context, s *pod.Status) *pod.Status
+	Event                   func(p *v1.Pod, container, eventtype, reason, message string)
+	Journal                 *journal.Journal
+	Log                     *slog.Logger
+	RootDir                 string
+	// RuntimeName is the prefix of container ids in statuses: "containerd".
+	RuntimeName func() string
+	HostIPs     []string
+}
+
+// Syncer does passes. Passes of different pods run side by side; those of one pod never overlap.
+type Syncer struct {
+	Config
+
+	mu     sync.Mutex
+	errors map[pod.UID]map[string]lifecycle.StartError // guarded by mu; by container name
+}
+
+// New returns a Syncer.
+func New(cfg Config) *Syncer {
+	return &Syncer{Config: cfg, errors: map[pod.UID]map[string]lifecycle.StartError{}}
+}
+
+// SyncPod brings the pod nearer to its spec.
+func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
+	var res Result
+	if s.report(ctx, r, stillRunning) {
+		return Result{Terminal: true}, nil
+	}
+	res.RetryAt = deadlineOf(r.Pod, s.Status)
+	steps := []struct {
+		name string
+		do   func(context.Context, Request, *Result) error
+	}{
+		{"data dirs", s.makeDataDirs},
+		{"cgroup", s.ensureCgroup},
+		{"runtime", s.syncRuntime}, // sandbox, mounts and images side by side, then containers in order
+	}
+	for _, st := range steps {
+		if err := ctx.Err(); err != nil {
+			return res, err
+		}
+		if err := st.do(ctx, r, &res); err != nil {
+			return res, fmt.Errorf("sync pod %s/%s: step %s: %w", r.Pod.Namespace, r.Pod.Name, st.name, err)
+		}
+	}
+	return res, nil
+}
+
+func (s *Syncer) makeDataDirs(_ context.Context, r Request, _ *Result) error {
+	dir := s.podDir(r.UID)
+	for _, d := range []string{dir, filepath.Join(dir, "volumes"), filepath.Join(dir, "plugins")} {
+		if err := os.MkdirAll(d, 0o750); err != nil {
+			s.Event(r.Pod, "", v1.EventTypeWarning, "Failed", "error making pod data directories: "+err.Error())
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Syncer) ensureCgroup(ctx context.Context, r Request, _ *Result) error {
+	if err := s.Cgroups.EnsurePod(ctx, r.Pod); err != nil {
+		s.Event(r.Pod, "", v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: "+err.Error())
+		return err
+	}
+	return nil
+}
+
+func (s *Syncer) syncRuntime(ctx context.Context, r Request, res *Result) error {
+	done, err := s.Runtime.SyncPod(ctx, kuberuntime.Request{
+		Pod: r.Pod, Observed: r.Observed, CgroupParent: s.Cgroups.PodParent(r.Pod),
+		Volumes: func(ctx context.Context) (map[string]crispec.Volume, error) { return s.setupVolumes(ctx, r.Pod) },
+	})
+	res.Touched = done.Touched
+	if !done.RetryAt.IsZero() && (res.RetryAt.IsZero() || done.RetryAt.Before(res.RetryAt)) {
+		res.RetryAt = done.RetryAt
+	}
+	if s.keepErrors(r.UID, done) && !res.Touched {
+		s.report(ctx, r, stillRunning)
+	}
+	if err == nil && !res.Touched && len(done.StartErrors) > 0 && done.RetryAt.IsZero() {
+		return errors.New(describe(done.StartErrors)) // tried again like any failure
+	}
+	return err
+}
+
+func (s *Syncer) setupVolumes(ctx context.Context, p *v1.Pod) (map[string]crispec.Volume, error) {
+	mounted, err := s.Volumes.Setup(ctx, p)
+	if err != nil {
+		if ctx.Err() == nil {
+			s.Event(p, "", v1.EventTypeWarning, "FailedMount", err.Error())
+		}
+		return nil, fmt.Errorf("volumes: %w", err)
+	}
+	out := make(map[string]crispec.Volume, len(mounted))
+	for name, m := range mounted {
+		out[name] = crispec.Volume{HostPath: m.HostPath, ReadOnly: m.ReadOnly, SELinuxRelabel: m.SELinuxRelabel}
+	}
+	return out, nil
+}
+
+// SyncTerminatingPod stops everything of the pod. The status becomes final only when the runtime shows that nothing runs.
+func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
+	if r.Pod != nil {
+		s.report(ctx, r, stillRunning)
+	}
+	if err := s.Runtime.KillPod(ctx, r.Pod, r.Observed, r.Grace); err != nil {
+		if r.Pod != nil && ctx.Err() == nil {
+			s.Event(r.Pod, "", v1.EventTypeWarning, "FailedKillPod", "error killing pod: "+err.Error())
+		}
+		return fmt.Errorf("kill pod %s: %w", r.UID, err)
+	}
+	after, err := s.Observe(ctx, r.UID)
+	if err != nil {
+		return fmt.Errorf("kill pod %s: %w", r.UID, err)
+	}
+	for i := range after.Containers {
+		if c := &after.Containers[i]; c.State == pod.StateRunning {
+			return fmt.Errorf("kill pod %s: container %q still runs after it was stopped", r.UID, c.Name)
+		}
+	}
+	if r.Pod != nil {
+		r.Observed = after
+		s.report(ctx, r, ended)
+	}
+	return nil
+}
+
+// SyncTerminatedPod frees what the running pod held.
+func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
+	if r.Pod != nil {
+		s.report(ctx, r, ended)
+	}
+	if err := s.Volumes.Teardown(ctx, r.UID); err != nil {
+		return err
+	}
+	if err := s.Cgroups.RemovePod(ctx, r.UID); err != nil {
+		return fmt.Errorf("cgroup of pod %s: %w", r.UID, err)
+	}
+	if r.Pod != nil {
+		s.Status.Terminated(r.Pod)
+	}
+	return nil
+}
+
+// RemovePod removes what is left of an ended pod that nobody wants to look at any more.
+func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
+	observed, err := s.Observe(ctx, r.UID)
+	if err != nil {
+		return fmt.Errorf("remove pod %s: %w", r.UID, err)
+	}
+	if err := s.Runtime.RemovePod(ctx, observed); err != nil {
+		return fmt.Errorf("remove pod %s: %w", r.UID, err)
+	}
+	namespace, name := observed.Namespace, observed.Name
+	if r.Pod != nil {
+		namespace, name = r.Pod.Namespace, r.Pod.Name
+	}
+	if err := s.Runtime.RemoveLogs(namespace, name, r.UID); err != nil {
+		return fmt.Errorf("remove pod %s: %w", r.UID, err)
+	}
+	if err := s.removeDir(r.UID); err != nil {
+		return fmt.Errorf("remove pod %s: %w", r.UID, err)
+	}
+	s.mu.Lock()
+	delete(s.errors, r.UID)
+	s.mu.Unlock()
+	s.Status.Remove(r.UID)
+	s.Journal.Record(journal.Entry{Subject: journal.Subject{UID: r.UID, Namespace: namespace, Name: name}, Component: "worker", Decision: "pod removed: containers, sandboxes, logs and folders are gone"})
+	return nil
+}
+
+// removeDir removes the pod's folder. Volumes are gone by then; a folder that still holds one is an error, never deleted.
+func (s *Syncer) removeDir(uid pod.UID) error {
+	dir := s.podDir(uid)
+	for _, d := range []string{"containers", "etc-hosts"} { // only the agent's own files are below
+		if err := os.RemoveAll(filepath.Join(dir, d)); err != nil {
+			return err
+		}
+	}
+	for _, d := range []string{"volumes", "plugins", ""} {
+		if err := os.Remove(filepath.Join(dir, d)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// OnDisk returns the pods that have a folder.
+func (s *Syncer) OnDisk() ([]pod.UID, error) {
+	entries, err := os.ReadDir(filepath.Join(s.RootDir, "pods"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pod folders: %w", err)
+	}
+	var out []pod.UID
+	for _, e := range entries {
+		if e.IsDir() {
+			out = append(out, pod.UID(e.Name()))
+		}
+	}
+	return out, nil
+}
+
+func (s *Syncer) podDir(uid pod.UID) string { return filepath.Join(s.RootDir, "pods", string(uid)) }

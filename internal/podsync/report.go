@@ -1,0 +1,104 @@
+package podsync
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/kuberuntime"
+	"berth/internal/lifecycle"
+	"berth/internal/pod"
+	"berth/internal/status"
+)
+
+// finality says whether the pod's containers have ended for good.
+type finality int
+
+const (
+	stillRunning finality = iota
+	ended
+)
+
+// deadlineExceeded is the reason and the message of a pod that was active for longer than it may.
+const (
+	deadlineExceeded        = "DeadlineExceeded"
+	deadlineExceededMessage = "Pod was active on the node longer than the specified deadline"
+)
+
+// report generates the pod's status from the observation and hands it to the status manager; it says whether the phase is terminal.
+func (s *Syncer) report(ctx context.Context, r Request, f finality) (terminal bool) {
+	old, known := s.Status.Get(r.UID)
+	if !known {
+		old = r.Pod.Status
+	}
+	now := time.Now()
+	st := status.Generate(status.Input{
+		Pod: r.Pod, Observed: *s.WithTerminationMessages(ctx, r.Observed), Old: old, Terminal: f == ended,
+		StartErrors: s.startErrors(r.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs, Now: now,
+	})
+	if d := deadlineOf(r.Pod, s.Status); !d.IsZero() && !now.Before(d) && !isTerminal(st.Phase) {
+		st.Phase, st.Reason, st.Message = v1.PodFailed, deadlineExceeded, deadlineExceededMessage
+		s.Event(r.Pod, "", v1.EventTypeNormal, deadlineExceeded, deadlineExceededMessage)
+	}
+	if r.StatusFunc != nil {
+		r.StatusFunc(&st)
+	}
+	s.Status.Set(r.Pod, st)
+	return isTerminal(st.Phase)
+}
+
+func isTerminal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
+
+// deadlineOf returns when the pod's activeDeadlineSeconds end, or zero.
+func deadlineOf(p *v1.Pod, m *status.Manager) time.Time {
+	if p.Spec.ActiveDeadlineSeconds == nil {
+		return time.Time{}
+	}
+	st, ok := m.Get(p.UID)
+	if !ok || st.StartTime == nil {
+		return time.Time{}
+	}
+	return st.StartTime.Add(time.Duration(*p.Spec.ActiveDeadlineSeconds) * time.Second)
+}
+
+// startErrors returns the last start error of each container of the pod.
+func (s *Syncer) startErrors(uid pod.UID) map[string]lifecycle.StartError {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.errors[uid])
+}
+
+// keepErrors remembers why containers did not start and forgets the errors of those that did; it reports whether anything changed.
+func (s *Syncer) keepErrors(uid pod.UID, r kuberuntime.Result) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := s.errors[uid]
+	for name, e := range r.StartErrors {
+		if kept == nil {
+			kept = map[string]lifecycle.StartError{}
+			s.errors[uid] = kept
+		}
+		changed = changed || kept[name] != e
+		kept[name] = e
+	}
+	for _, name := range r.Started {
+		if _, ok := kept[name]; ok {
+			delete(kept, name)
+			changed = true
+		}
+	}
+	return changed
+}
+
+func describe(m map[string]lifecycle.StartError) string {
+	parts := make([]string, 0, len(m))
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, fmt.Sprintf("container %q: %s: %s", name, m[name].Reason, m[name].Message))
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,209 @@
+package podworkers
+
+import (
+	"context"
+	"time"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+	"berth/internal/podsync"
+)
+
+// pass is what one turn of a worker works on: a copy of the worker's state.
+type pass struct {
+	life    pod.Lifecycle
+	work    work
+	started bool
+	first   bool // may start: first of its name
+}
+
+// live is a worker's goroutine: wait for a wake-up or the timer, observe, do one pass, compute state and timer.
+func (p *PodWorkers) live(ctx context.Context, w *worker) {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	defer timer.Stop()
+	var after pod.Reading
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+		for {
+			delay, leave := p.turn(ctx, w, &after)
+			if ctx.Err() != nil {
+				return
+			}
+			if leave {
+				p.leave(w)
+				return
+			}
+			if delay == 0 {
+				continue
+			}
+			if delay > 0 {
+				timer.Reset(delay)
+			}
+			break
+		}
+	}
+}
+
+// forever is the delay of a worker that waits for a wake-up only.
+const forever = -1
+
+// turn does one pass and returns how long to wait before the next: 0 for at once, forever for until something happens.
+func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (delay time.Duration, leave bool) {
+	passCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	t := p.begin(w, cancel)
+	defer p.end(w)
+
+	switch {
+	case t.life.State == Finished:
+		if !t.life.Deleted && !t.life.Orphan {
+			return forever, false
+		}
+		err := p.Syncer.RemovePod(passCtx, podsync.Request{UID: w.uid, Pod: t.work.pod, Observed: t.work.running})
+		p.record(w, t, "remove", err)
+		if err != nil {
+			return jitter(errorBackOff), false
+		}
+		return 0, true
+	case t.life.State == Waiting && !t.first:
+		p.Journal.Record(journal.Entry{Subject: subject(w, t), Component: "worker", Decision: "wait for the pod of the same name to end"})
+		return forever, false
+	}
+
+	observed, err := p.Observer.Observe(passCtx, w.uid, *after)
+	if err != nil {
+		if passCtx.Err() != nil {
+			return 0, false
+		}
+		p.record(w, t, "observe", err)
+		return jitter(errorBackOff), false
+	}
+	if t.life.State == Waiting {
+		// What runs already was admitted by an earlier run of the agent.
+		if !observed.Active() && !p.Admitter.Admit(passCtx, t.work.pod) {
+			p.set(w, func(l *pod.Lifecycle) { l.State = Finished })
+			return 0, false
+		}
+		p.set(w, func(l *pod.Lifecycle) { l.State = max(l.State, Syncing) })
+		t.life.State = Syncing
+	}
+	if t.life.State == Terminating && !t.life.TerminationBegun {
+		if t.work.pod != nil && !t.started && len(observed.Sandboxes) == 0 {
+			p.advance(w, Terminated) // it ended before it began
+			return 0, false
+		}
+		p.set(w, func(l *pod.Lifecycle) { l.TerminationBegun = true })
+	}
+
+	r := podsync.Request{
+		UID: w.uid, Pod: t.work.pod, Observed: observed, Grace: time.Duration(t.work.grace) * time.Second,
+		StatusFunc: t.work.statusFunc,
+	}
+	release := p.Observer.Hold(w.uid)
+	var result podsync.Result
+	began := time.Now()
+	switch t.life.State {
+	case Syncing:
+		result, err = p.Syncer.SyncPod(passCtx, r)
+	case Terminating:
+		err = p.Syncer.SyncTerminatingPod(passCtx, r)
+	case Terminated:
+		err = p.Syncer.SyncTerminatedPod(passCtx, r)
+	}
+	missed := release()
+	*after = p.Observer.Mark()
+	if ctx.Err() != nil {
+		return 0, false // the agent leaves
+	}
+	if passCtx.Err() != nil {
+		return 0, false // a stronger wish has arrived
+	}
+	if err != nil {
+		p.Journal.Record(journal.Entry{
+			Subject: subject(w, t), Component: "worker", Decision: "pass failed, to be tried again", Why: "state " + t.life.State.String(),
+			Took: time.Since(began).Round(time.Millisecond), Error: err.Error(),
+		})
+		return nextDelay(result.RetryAt, time.Now()), false
+	}
+	switch {
+	case t.life.State == Syncing && result.Terminal:
+		p.advance(w, Terminating)
+		return 0, false
+	case t.life.State == Terminating:
+		p.advance(w, Terminated)
+		return 0, false
+	case t.life.State == Terminated:
+		p.advance(w, Finished)
+		return 0, false
+	case result.Touched || missed:
+		return 0, false
+	case !result.RetryAt.IsZero():
+		return max(time.Until(result.RetryAt), time.Millisecond), false
+	}
+	return forever, false
+}
+
+func (p *PodWorkers) begin(w *worker, cancel context.CancelFunc) pass {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w.interrupt = cancel
+	return pass{life: w.life, work: w.work, started: w.started, first: !w.static || p.names[w.name][0] == w}
+}
+
+func (p *PodWorkers) end(w *worker) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w.interrupt = nil
+}
+
+func (p *PodWorkers) set(w *worker, change func(*pod.Lifecycle)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change(&w.life)
+	w.started = w.started || w.life.State == Syncing
+	p.States.Set(w.uid, w.life)
+}
+
+// advance moves the lifecycle on, never back, and tells who waits for the end of the containers.
+func (p *PodWorkers) advance(w *worker, to pod.State) {
+	p.mu.Lock()
+	var done []chan<- struct{}
+	if w.life.State < to {
+		w.life.State = to
+		if to == Terminating {
+			w.work.grace = computeGrace(w.work, nil)
+		}
+		if to >= Terminated {
+			done, w.work.completions = w.work.completions, nil
+		}
+		p.States.Set(w.uid, w.life)
+	}
+	p.mu.Unlock()
+	for _, c := range done {
+		close(c)
+	}
+}
+
+func (p *PodWorkers) record(w *worker, t pass, what string, err error) {
+	if err != nil {
+		p.Journal.Record(journal.Entry{Subject: subject(w, t), Component: "worker", Decision: what + " failed, to be tried again", Error: err.Error()})
+	}
+}
+
+func subject(w *worker, t pass) journal.Subject {
+	s := journal.Subject{UID: w.uid}
+	switch {
+	case t.work.pod != nil:
+		s.Namespace, s.Name = t.work.pod.Namespace, t.work.pod.Name
+	case t.work.running != nil:
+		s.Namespace, s.Name = t.work.running.Namespace, t.work.running.Name
+	}
+	return s
+}

@@ -1,0 +1,270 @@
+// Package podworkers runs the life of each pod: one goroutine per pod UID, which moves it one way through Waiting, Syncing, Terminating, Terminated and Finished.
+//
+// Owns: the lifecycle truth (it is the only writer of pod.States), each worker's pending work, grace period and timer.
+// Reads: observations of the pod, through Observer.
+// Never: calls the runtime or the API server itself, queues orders: an update joins the pending work and wakes the worker.
+//
+//	          UpdatePod                       pass                         ended
+//	Waiting ──admitted──► Syncing ──kill──► Terminating ──all stopped──► Terminated ──cleaned up──► Finished
+//	   │                     └──terminal phase──►┘                                                    │
+//	   └─ ended before it began, or refused ─────────────────────────────────────────────────────────►┘
+//
+// A finished pod that is still desired keeps its (parked) worker; when it is no longer desired, its content is removed and the worker
+// leaves.
+package podworkers
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+	"berth/internal/podsync"
+)
+
+// PodSyncer is one pass over one pod. A method may be called again after any outcome; calls for one pod never overlap. The context ends when
+// the agent stops or when a stronger wish for the pod has arrived; a pass then returns between two steps.
+type PodSyncer interface {
+	// SyncPod brings the pod nearer to its spec.
+	SyncPod(ctx context.Context, r podsync.Request) (podsync.Result, error)
+	// SyncTerminatingPod stops every container and the sandbox; nil means that nothing of the pod runs any more. Request.Pod is nil
+	// for a pod that only the runtime knows.
+	SyncTerminatingPod(ctx context.Context, r podsync.Request) error
+	// SyncTerminatedPod frees what the running pod held: volumes, cgroup. Containers and logs stay to be looked at.
+	SyncTerminatedPod(ctx context.Context, r podsync.Request) error
+	// RemovePod removes what is left: containers, sandboxes, logs, folders, the status.
+	RemovePod(ctx context.Context, r podsync.Request) error
+}
+
+// Observer is PLEG as the workers see it.
+type Observer interface {
+	Observe(ctx context.Context, uid pod.UID, after pod.Reading) (*pod.Status, error)
+	Mark() pod.Reading
+	Hold(uid pod.UID) (release func() (missed bool))
+}
+
+// Admitter decides whether a pod may start. It records the refusal; a refused pod's worker ends.
+type Admitter interface {
+	Admit(ctx context.Context, p *v1.Pod) (admitted bool)
+}
+
+// Config is what the workers need.
+type Config struct {
+	Syncer   PodSyncer
+	Observer Observer
+	Admitter Admitter
+	States   *pod.States
+	Journal  *journal.Journal
+	Log      *slog.Logger
+}
+
+// PodWorkers is the set of workers.
+type PodWorkers struct {
+	Config
+	finished *pod.Inbox[pod.UID] // pods whose worker left
+	passes   sync.WaitGroup
+
+	mu      sync.Mutex
+	ctx     context.Context            // guarded by mu; nil before Run
+	workers map[pod.UID]*worker        // guarded by mu
+	names   map[pod.FullName][]*worker // guarded by mu; static pods in order of arrival: the first may start
+}
+
+// worker is the life of one pod.
+type worker struct {
+	uid    pod.UID
+	name   pod.FullName
+	static bool
+	wake   chan struct{} // capacity 1
+
+	// guarded by PodWorkers.mu:
+	life      pod.Lifecycle
+	work      work
+	started   bool               // a pass over the running pod began
+	interrupt context.CancelFunc // ends the pass in progress
+}
+
+// New returns workers that run once Run is called.
+func New(cfg Config) *PodWorkers {
+	return &PodWorkers{Config: cfg, finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, names: map[pod.FullName][]*worker{}}
+}
+
+// Finished is where the pods appear whose worker left for good.
+func (p *PodWorkers) Finished() *pod.Inbox[pod.UID] { return p.finished }
+
+// Run lets the workers work until ctx is done; containers are left as they are.
+func (p *PodWorkers) Run(ctx context.Context) error {
+	p.mu.Lock()
+	p.ctx = ctx
+	for _, w := range p.workers {
+		p.startLocked(w)
+	}
+	p.mu.Unlock()
+	<-ctx.Done()
+	p.passes.Wait()
+	return ctx.Err()
+}
+
+func (p *PodWorkers) startLocked(w *worker) {
+	ctx := p.ctx
+	if ctx == nil || ctx.Err() != nil {
+		return
+	}
+	p.passes.Go(func() { p.live(ctx, w) })
+}
+
+// UpdatePod hands an update to the pod's worker and makes the worker if there is none. It never blocks and never fails.
+func (p *PodWorkers) UpdatePod(o UpdatePodOptions) {
+	uid := o.uid()
+	p.mu.Lock()
+	w, done := p.updateLocked(uid, &o)
+	p.mu.Unlock()
+	if done != nil {
+		close(done)
+	}
+	if w != nil {
+		w.poke()
+	}
+}
+
+func (p *PodWorkers) updateLocked(uid pod.UID, o *UpdatePodOptions) (_ *worker, done chan<- struct{}) {
+	var completed chan<- struct{}
+	if o.KillPodOptions != nil {
+		completed = o.KillPodOptions.CompletedCh
+	}
+	w, ok := p.workers[uid]
+	if !ok {
+		if o.Pod == nil && o.UpdateType != SyncPodKill {
+			return nil, completed
+		}
+		w = p.addLocked(uid, o)
+	}
+	if o.UpdateType == SyncPodCreate && w.life.State >= Terminating {
+		// The same UID is wanted anew: it starts afresh once this worker has left (Finished).
+		return nil, completed
+	}
+	before := w.life
+	w.life = nextLifecycle(w.life, o)
+	var shortened bool
+	w.work, shortened = mergeWork(w.work, o, w.life)
+	if w.life.State >= Terminated {
+		// All containers have ended: whoever waits for that is done.
+		done, w.work.completions = completed, nil
+	} else if w.life.State < Terminating {
+		done = completed
+	}
+	p.States.Set(uid, w.life)
+	if (shortened || (before.State < Terminating && w.life.State >= Terminating)) && w.interrupt != nil {
+		w.interrupt()
+	}
+	return w, done
+}
+
+func (p *PodWorkers) addLocked(uid pod.UID, o *UpdatePodOptions) *worker {
+	w := &worker{uid: uid, wake: make(chan struct{}, 1)}
+	if o.Pod != nil {
+		w.name, w.static = pod.FullNameOf(o.Pod), pod.IsStatic(o.Pod)
+	}
+	p.workers[uid] = w
+	if w.static {
+		p.names[w.name] = append(p.names[w.name], w)
+	}
+	p.startLocked(w)
+	return w
+}
+
+func (w *worker) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// leave forgets the worker, lets the next pod of its name start, and tells who cares.
+func (p *PodWorkers) leave(w *worker) {
+	p.mu.Lock()
+	delete(p.workers, w.uid)
+	p.States.Forget(w.uid)
+	done := w.work.completions
+	var next *worker
+	if w.static {
+		queue := p.names[w.name]
+		for i := range queue {
+			if queue[i] == w {
+				queue = append(queue[:i:i], queue[i+1:]...)
+				break
+			}
+		}
+		if len(queue) == 0 {
+			delete(p.names, w.name)
+		} else {
+			p.names[w.name], next = queue, queue[0]
+		}
+	}
+	p.mu.Unlock()
+	for _, c := range done {
+		close(c)
+	}
+	if next != nil {
+		next.poke()
+	}
+	p.finished.Put(w.uid)
+}
+
+// SyncKnownPods is given the desired pods: what is not among them is an orphan and must end. It latches that every desired pod is
+// known, from which on an unknown UID is one that is gone.
+func (p *PodWorkers) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
+	var wake []*worker
+	p.mu.Lock()
+	for uid, w := range p.workers {
+		if desired[uid] != nil || w.life.Orphan {
+			continue
+		}
+		w.life.Orphan, w.life.Deleted = true, true
+		if w.life.State < Terminating {
+			w.life.State = Terminating
+			if w.interrupt != nil {
+				w.interrupt()
+			}
+		}
+		w.work.grace = computeGrace(w.work, nil)
+		p.States.Set(uid, w.life)
+		wake = append(wake, w)
+	}
+	p.States.SetKnown()
+	p.mu.Unlock()
+	for _, w := range wake {
+		w.poke()
+	}
+}
+
+// Has reports whether the pod has a worker.
+func (p *PodWorkers) Has(uid pod.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.workers[uid] != nil
+}
+
+// Len returns the number of workers.
+func (p *PodWorkers) Len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.workers)
+}
+
+func jitter(d time.Duration) time.Duration {
+	return d + time.Duration(rand.Int64N(int64(d)/2+1))
+}
+
+// nextDelay is when the worker looks again after a failed pass, if nothing wakes it before.
+func nextDelay(retryAt, now time.Time) time.Duration {
+	if retryAt.IsZero() {
+		return jitter(errorBackOff)
+	}
+	return max(retryAt.Sub(now), time.Millisecond)
+}

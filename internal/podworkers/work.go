@@ -1,0 +1,151 @@
+package podworkers
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// SyncPodType is what an update asks of a worker; a later constant is the stronger wish.
+type SyncPodType int
+
+// The kinds of updates.
+const (
+	SyncPodSync   SyncPodType = iota // look again
+	SyncPodUpdate                    // the pod's spec changed
+	SyncPodCreate                    // the pod is new
+	SyncPodKill                      // the pod must end
+)
+
+func (t SyncPodType) String() string { return [...]string{"sync", "update", "create", "kill"}[t] }
+
+// PodStatusFunc changes the status that a killed pod ends with (its reason and message).
+type PodStatusFunc func(*v1.PodStatus)
+
+// KillPodOptions says how a pod is to end.
+type KillPodOptions struct {
+	// Evict marks the pod evicted: its content goes as soon as it has ended.
+	Evict Eviction
+	// PodTerminationGracePeriodSecondsOverride replaces the pod's own grace period; it can only shorten one that runs already.
+	PodTerminationGracePeriodSecondsOverride *int64
+	// PodStatusFunc is applied to the final status; the last one given wins.
+	PodStatusFunc PodStatusFunc
+	// CompletedCh is closed when all containers have ended.
+	CompletedCh chan<- struct{}
+}
+
+// Eviction says whether a kill is an eviction.
+type Eviction int
+
+// The values of Eviction.
+const (
+	NotEvicted Eviction = iota
+	Evicted
+)
+
+// UpdatePodOptions is one update of one pod.
+type UpdatePodOptions struct {
+	UpdateType SyncPodType
+	// Pod is the pod's newest spec. It is shared and must not be changed by anybody.
+	Pod *v1.Pod
+	// RunningPod is given instead of Pod for what only the runtime, or the disk, still knows; it can only be killed.
+	RunningPod *pod.Status
+	// KillPodOptions of a SyncPodKill; nil means the pod's own grace period.
+	KillPodOptions *KillPodOptions
+}
+
+func (o *UpdatePodOptions) uid() pod.UID {
+	if o.Pod != nil {
+		return o.Pod.UID
+	}
+	return o.RunningPod.UID
+}
+
+// work is what a worker has to do, joined from all updates since it last looked: newest pod, smallest grace, last status function,
+// all completion channels.
+type work struct {
+	pod         *v1.Pod     // nil for a pod that only the runtime knows
+	running     *pod.Status // set then
+	grace       int64       // seconds; 0 until termination is requested
+	statusFunc  PodStatusFunc
+	completions []chan<- struct{}
+}
+
+// mergeWork joins an update into the work and says whether the grace period became shorter than the one under way.
+func mergeWork(w work, o *UpdatePodOptions, l pod.Lifecycle) (_ work, shortened bool) {
+	if o.Pod != nil {
+		w.pod, w.running = o.Pod, nil
+	} else if w.pod == nil {
+		w.running = o.RunningPod
+	}
+	if k := o.KillPodOptions; k != nil && l.State >= Terminating {
+		if k.PodStatusFunc != nil {
+			w.statusFunc = k.PodStatusFunc
+		}
+		if k.CompletedCh != nil {
+			w.completions = append(w.completions, k.CompletedCh)
+		}
+	}
+	if l.State < Terminating {
+		return w, false
+	}
+	old := w.grace
+	w.grace = computeGrace(w, o.KillPodOptions)
+	return w, old != 0 && w.grace < old
+}
+
+// computeGrace returns the effective grace period in seconds. It can only shrink, and is at least 1.
+func computeGrace(w work, k *KillPodOptions) int64 {
+	grace := w.grace
+	replaced := false
+	shrink := func(s *int64) {
+		if s != nil && (grace == 0 || *s < grace) {
+			grace, replaced = *s, true
+		}
+	}
+	if w.pod != nil {
+		shrink(w.pod.DeletionGracePeriodSeconds)
+	}
+	if k != nil {
+		shrink(k.PodTerminationGracePeriodSecondsOverride)
+	}
+	if grace == 0 && !replaced && w.pod != nil && w.pod.Spec.TerminationGracePeriodSeconds != nil {
+		grace = *w.pod.Spec.TerminationGracePeriodSeconds
+	}
+	return max(grace, 1)
+}
+
+// nextLifecycle is the effect of an update on the lifecycle: whether it asks for the pod's end, and marks what it says about why.
+func nextLifecycle(l pod.Lifecycle, o *UpdatePodOptions) pod.Lifecycle {
+	p := o.Pod
+	l.RuntimeOnly = p == nil && (l.RuntimeOnly || l.State == Waiting)
+	l.Deleted = l.Deleted || l.RuntimeOnly
+	end := o.UpdateType == SyncPodKill
+	if p != nil && p.DeletionTimestamp != nil {
+		l.Deleted, end = true, true
+	}
+	if p != nil && (p.Status.Phase == v1.PodFailed || p.Status.Phase == v1.PodSucceeded) {
+		end = true
+	}
+	if end && o.KillPodOptions != nil && o.KillPodOptions.Evict == Evicted {
+		l.Evicted = true
+	}
+	if end && l.State < Terminating {
+		l.State = Terminating
+	}
+	return l
+}
+
+// Terminating and the others are the states of pod.State, under the names that read well here.
+const (
+	Waiting     = pod.Waiting
+	Syncing     = pod.Syncing
+	Terminating = pod.Terminating
+	Terminated  = pod.Terminated
+	Finished    = pod.Finished
+)
+
+// errorBackOff spaces the tries of a pass that failed without saying when to try again.
+const errorBackOff = 10 * time.Second

@@ -1,0 +1,63 @@
+package server
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+	"berth/internal/podconfig"
+)
+
+// Handlers is what the server asks of the agent. All functions are needed, must be safe for concurrent use and must not wait for
+// the runtime or another process. Pods that they hand out are shared and are never changed.
+type Handlers struct {
+	// Pods returns every pod of the node with its status filled in, ordered by namespace and name.
+	Pods func() []*v1.Pod
+	// Pod returns one pod with its status filled in, and false when the node does not have it (any more).
+	Pod func(uid pod.UID) (*v1.Pod, bool)
+	// Subscribe returns an inbox that gets the UID of every pod that comes, changes (status included) or goes, and the function
+	// that ends the subscription. A change after the return of Subscribe is never missed. The empty UID says that the problems of
+	// manifests changed.
+	Subscribe func() (changed *pod.Inbox[pod.UID], cancel func())
+	// ContainerLog returns the log file of one incarnation of a container, which the pod's status names. It fails with an error
+	// that wraps fs.ErrNotExist when the runtime does not have that incarnation any more.
+	ContainerLog func(uid pod.UID, id pod.ContainerID) (path string, err error)
+	// Problems returns what is wrong with manifests now.
+	Problems func() []podconfig.Problem
+	// Journal is the record of decisions.
+	Journal *journal.Journal
+	// Version says what the agent is and runs on.
+	Version func() Version
+	// Stop begins to stop the agent and returns at once.
+	Stop func(StopScope)
+	// Healthz returns what keeps the agent from working, or nil.
+	Healthz func() error
+}
+
+// Version is the answer of /berth/v1/version.
+type Version struct {
+	Version string `json:"version"`
+	// PID is the agent's process, by which a client can wait for its end.
+	PID       int       `json:"pid"`
+	StartedAt time.Time `json:"startedAt"`
+	NodeName  string    `json:"nodeName"`
+	RootDir   string    `json:"rootDir"`
+	// RuntimeName, RuntimeVersion are the runtime's own words (CRI VersionResponse); empty while it has not answered.
+	RuntimeName     string `json:"runtimeName,omitempty"`
+	RuntimeVersion  string `json:"runtimeVersion,omitempty"`
+	RuntimeEndpoint string `json:"runtimeEndpoint"`
+}
+
+// StopScope says what a stop takes along.
+type StopScope int
+
+const (
+	// StopAgent ends the agent alone; pods and runtime go on.
+	StopAgent StopScope = iota
+	// StopAll stops all pods first, then ends the embedded runtime and the agent.
+	StopAll
+)
+
+func (s StopScope) String() string { return [...]string{"StopAgent", "StopAll"}[s] }

@@ -1,0 +1,26 @@
+package server
+
+import "path/filepath"
+
+// The paths of the API.
+const (
+	PathHealthz       = "/healthz"
+	PathPods          = "/pods"          // ?watch=true
+	PathContainerLogs = "/containerLogs" // /{namespace}/{pod}/{container}, query of v1.PodLogOptions
+	PathVersion       = "/berth/v1/version"
+	PathProblems      = "/berth/v1/problems"
+	PathJournal       = "/berth/v1/journal" // subjects; /{namespace}/{pod} or ?subject= for entries
+	PathStop          = "/berth/v1/stop"    // POST StopRequest
+)
+
+// LogErrorTrailer is the HTTP trailer that tells why a log ended early; it is absent after a complete one.
+const LogErrorTrailer = "Berth-Log-Error"
+
+// StopRequest is the body of POST /berth/v1/stop.
+type StopRequest struct {
+	// All stops the pods and ends the embedded runtime too.
+	All bool `json:"all"`
+}
+
+// SocketPath returns the API's socket below the run directory.
+func SocketPath(runDir string) string { return filepath.Join(runDir, "berth.sock") }

@@ -1,0 +1,173 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// WatchEvent is one line of a watch, in the form of metav1.WatchEvent.
+type WatchEvent struct {
+	Type   EventType `json:"type"`
+	Object *v1.Pod   `json:"object"`
+}
+
+// EventType says what became of the pod; the words are those of k8s.io/apimachinery/pkg/watch.
+type EventType string
+
+// The types of watch events. A watch begins with an Added for every pod, then a Bookmark, whose pod is empty: all were named.
+// Each further Bookmark says that the problems of manifests changed.
+const (
+	Added    EventType = "ADDED"
+	Modified EventType = "MODIFIED"
+	Deleted  EventType = "DELETED"
+	Bookmark EventType = "BOOKMARK"
+)
+
+func (s *Server) getPods(w http.ResponseWriter, r *http.Request) {
+	watch := false
+	if v := r.URL.Query().Get("watch"); v != "" {
+		var err error
+		if watch, err = strconv.ParseBool(v); err != nil {
+			http.Error(w, fmt.Sprintf("watch: %q is neither true nor false", v), http.StatusBadRequest)
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if !watch {
+		s.ended(r, writePodList(w, s.h.Pods()))
+		return
+	}
+	s.ended(r, s.stream(w, func() error { return s.watchPods(r.Context(), w) }))
+}
+
+// writePodList writes a v1.PodList pod by pod, so that a node with many pods needs no buffer for all of them.
+func writePodList(w io.Writer, pods []*v1.Pod) error {
+	sep := `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[`
+	for _, p := range pods {
+		b, err := json.Marshal(p)
+		if err != nil {
+			return fmt.Errorf("encode pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		if _, err := io.WriteString(w, sep); err != nil {
+			return err
+		}
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+		sep = ","
+	}
+	if len(pods) > 0 {
+		sep = ""
+	}
+	_, err := io.WriteString(w, sep+"]}\n")
+	return err
+}
+
+// watchPods writes an event per change. However slowly the client reads, the agent only puts UIDs into the inbox; what is written
+// is the pod as it is then, so that a slow client misses intermediate states and never the last one.
+func (s *Server) watchPods(ctx context.Context, w http.ResponseWriter) error {
+	changed, cancel := s.h.Subscribe()
+	defer cancel()
+	v := watcher{out: json.NewEncoder(w), seen: map[pod.UID]*v1.Pod{}}
+	for _, p := range s.h.Pods() {
+		if err := v.update(p); err != nil {
+			return err
+		}
+	}
+	if err := v.bookmark(); err != nil {
+		return err
+	}
+	flush := http.NewResponseController(w).Flush
+	for {
+		if err := flush(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed.Wake():
+		}
+		if err := v.take(changed.Take(), s.h.Pod); err != nil {
+			return err
+		}
+	}
+}
+
+// watcher is one watch: what its client knows.
+type watcher struct {
+	out  *json.Encoder
+	seen map[pod.UID]*v1.Pod // as last written
+}
+
+// take writes what became of the pods: the deleted first, so that a pod that took another's name follows it.
+func (v *watcher) take(uids []pod.UID, get func(pod.UID) (*v1.Pod, bool)) error {
+	slices.Sort(uids)
+	var alive []*v1.Pod
+	for _, uid := range uids {
+		p, ok := get(uid)
+		switch {
+		case uid == "":
+			if err := v.bookmark(); err != nil {
+				return err
+			}
+		case ok:
+			alive = append(alive, p)
+		default:
+			if err := v.remove(uid); err != nil {
+				return err
+			}
+		}
+	}
+	slices.SortFunc(alive, func(a, b *v1.Pod) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+	for _, p := range alive {
+		if err := v.update(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (v *watcher) update(p *v1.Pod) error {
+	t := Added
+	if old, ok := v.seen[p.UID]; ok {
+		if old == p || reflect.DeepEqual(old, p) {
+			return nil // changed and changed back, or changed in what the API does not show
+		}
+		t = Modified
+	}
+	v.seen[p.UID] = p
+	return v.write(t, p)
+}
+
+func (v *watcher) remove(uid pod.UID) error {
+	p, ok := v.seen[uid]
+	if !ok {
+		return nil // came and went between two readings
+	}
+	delete(v.seen, uid)
+	return v.write(Deleted, p)
+}
+
+func (v *watcher) bookmark() error { return v.write(Bookmark, &v1.Pod{}) }
+
+func (v *watcher) write(t EventType, p *v1.Pod) error {
+	shown := *p // the pod is shared; only its own type is set here
+	shown.Kind, shown.APIVersion = "Pod", "v1"
+	if err := v.out.Encode(WatchEvent{Type: t, Object: &shown}); err != nil {
+		return fmt.Errorf("write %s of pod %s/%s: %w", t, p.Namespace, p.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,205 @@
+// Package syncloop is the agent's main loop: one goroutine that turns every event into updates of pod workers.
+//
+// Owns: the desired truth (it is the only writer of podManager) and the order in which events are handled.
+// Reads: PodConfig, PLEG, the workers' ends.
+// Never: blocks: no call of the runtime or the API server, no waiting for a worker.
+package syncloop
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+	"berth/internal/podworkers"
+)
+
+// PodSource is PodConfig as the loop sees it. Take returns the operations that lead from what was last taken to the newest sets.
+type PodSource interface {
+	Wake() <-chan struct{}
+	Take() []pod.PodUpdate
+	SeenAllSources() bool
+}
+
+// PodWorkers is what the loop needs of the workers. No method blocks.
+type PodWorkers interface {
+	UpdatePod(o podworkers.UpdatePodOptions)
+	SyncKnownPods(desired map[pod.UID]*v1.Pod)
+	Finished() *pod.Inbox[pod.UID]
+	Has(uid pod.UID) bool
+}
+
+// Config is what the loop needs.
+type Config struct {
+	Source  PodSource
+	Workers PodWorkers
+	Pods    *pod.Manager
+	// Changed names the pods whose observation changed (PLEG), Restored has an element when the runtime is back, Relisted is closed once
+	// Leftovers is complete.
+	Changed  *pod.Inbox[pod.UID]
+	Restored <-chan struct{}
+	Relisted <-chan struct{}
+	// Leftovers returns what the runtime and the disk hold of pods, whether wanted or not. It must not block.
+	Leftovers func() []*pod.Status
+	Log       *slog.Logger
+}
+
+// SyncHandler handles what the loop receives. Its methods are called from the loop's goroutine only.
+type SyncHandler struct{ Config }
+
+// SyncLoop is the loop.
+type SyncLoop struct {
+	handler  SyncHandler
+	relisted bool
+}
+
+// New returns a loop.
+func New(cfg Config) *SyncLoop { return &SyncLoop{handler: SyncHandler{cfg}} }
+
+// Run is syncLoop: it handles events until ctx is done.
+func (l *SyncLoop) Run(ctx context.Context) error {
+	for l.syncLoopIteration(ctx) {
+	}
+	return ctx.Err()
+}
+
+// syncLoopIteration handles one event; the select is the list of the loop's inputs.
+func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
+	h := &l.handler
+	relisted := h.Relisted
+	if l.relisted {
+		relisted = nil
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-h.Source.Wake(): // config
+		for _, u := range h.Source.Take() {
+			h.dispatch(u)
+		}
+	case <-h.Changed.Wake(): // PLEG
+		h.HandlePodSyncs(h.Changed.Take())
+	case <-h.Restored: // the runtime is back: passes that failed meanwhile are tried again
+		h.HandlePodSyncs(nil)
+	case <-h.Workers.Finished().Wake(): // housekeeping
+		h.Workers.Finished().Take()
+		h.HandlePodCleanups()
+	case <-relisted:
+		l.relisted = true
+		h.HandlePodCleanups()
+	}
+	return true
+}
+
+func (h *SyncHandler) dispatch(u pod.PodUpdate) {
+	switch u.Op {
+	case pod.ADD:
+		h.HandlePodAdditions(u.Pods)
+		if len(u.Pods) == 0 {
+			h.HandlePodCleanups() // a source was heard for the first time
+		}
+	case pod.UPDATE, pod.DELETE:
+		h.HandlePodUpdates(u.Pods)
+	case pod.REMOVE:
+		h.HandlePodRemoves(u.Pods)
+	case pod.RECONCILE:
+		h.HandlePodReconcile(u.Pods)
+	}
+}
+
+// HandlePodAdditions starts workers for new pods, oldest pod first.
+func (h *SyncHandler) HandlePodAdditions(pods []*v1.Pod) {
+	pods = slices.Clone(pods)
+	slices.SortStableFunc(pods, func(a, b *v1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	for _, p := range pods {
+		h.Pods.Set(p)
+		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodCreate, Pod: p})
+	}
+	if len(pods) > 0 {
+		h.HandlePodCleanups()
+	}
+}
+
+// HandlePodUpdates hands the new spec, or the wish to delete, to the workers.
+func (h *SyncHandler) HandlePodUpdates(pods []*v1.Pod) {
+	for _, p := range pods {
+		h.Pods.Set(p)
+		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodUpdate, Pod: p})
+	}
+}
+
+// HandlePodRemoves ends pods that their source no longer has.
+func (h *SyncHandler) HandlePodRemoves(pods []*v1.Pod) {
+	for _, p := range pods {
+		h.Pods.Remove(p)
+	}
+	if !h.Source.SeenAllSources() {
+		return // they are ended by HandlePodCleanups once all sources were seen
+	}
+	for _, p := range pods {
+		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, Pod: p})
+	}
+	h.HandlePodCleanups()
+}
+
+// HandlePodReconcile takes over what changed in the API's copy of the status.
+func (h *SyncHandler) HandlePodReconcile(pods []*v1.Pod) {
+	for _, p := range pods {
+		h.Pods.Set(p)
+		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync, Pod: p})
+	}
+}
+
+// HandlePodSyncs lets workers look at their pods again; nil means all of them.
+func (h *SyncHandler) HandlePodSyncs(uids []pod.UID) {
+	if uids == nil {
+		for _, p := range h.Pods.List() {
+			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync, Pod: p})
+		}
+		return
+	}
+	for _, uid := range uids {
+		if p, ok := h.Pods.Get(uid); ok {
+			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync, Pod: p})
+		}
+	}
+}
+
+// HandlePodCleanups (housekeeping) makes workers and desired pods agree: workers of pods that nobody wants end, desired pods without a
+// worker get one, and what the runtime or the disk holds of unknown pods is ended. It waits until every source has been seen,
+// since before that a pod may only seem unwanted.
+func (h *SyncHandler) HandlePodCleanups() {
+	if !h.Source.SeenAllSources() {
+		return
+	}
+	began := time.Now()
+	desired := map[pod.UID]*v1.Pod{}
+	for _, p := range h.Pods.List() {
+		desired[p.UID] = p
+	}
+	h.Workers.SyncKnownPods(desired)
+	for uid, p := range desired {
+		if !h.Workers.Has(uid) {
+			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodCreate, Pod: p})
+		}
+	}
+	select {
+	case <-h.Relisted:
+	default:
+		return
+	}
+	for _, s := range h.Leftovers() {
+		if desired[s.UID] == nil && !h.Workers.Has(s.UID) {
+			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, RunningPod: s})
+		}
+	}
+	if took := time.Since(began); took > time.Second {
+		h.Log.Warn("housekeeping took long", "took", took)
+	}
+}

@@ -1,0 +1,248 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	mount "k8s.io/mount-utils"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+)
+
+// Config is what a Manager needs.
+type Config struct {
+	// Root is the root directory, an absolute path. podsync makes and removes Root/pods/<uid>.
+	Root string
+	// AllocatableMemory bounds the size of memory-backed volumes, in bytes; 0 means no bound.
+	AllocatableMemory int64
+	Mounter           mount.Interface
+	Log               *slog.Logger
+	Journal           *journal.Journal
+}
+
+// Manager (volumeManager) sets up and tears down the volumes of pods. It is safe for concurrent use on different pods.
+type Manager struct {
+	root              string
+	allocatableMemory int64
+	mounter           mount.Interface
+	log               *slog.Logger
+	journal           *journal.Journal
+	tmpfsNoswap       func() bool // asks the kernel once
+}
+
+// New checks the configuration and returns a manager. It touches no file.
+func New(c Config) (*Manager, error) {
+	if !filepath.IsAbs(c.Root) {
+		return nil, fmt.Errorf("root directory %q: must be an absolute path", c.Root)
+	}
+	return &Manager{
+		root:              filepath.Clean(c.Root),
+		allocatableMemory: c.AllocatableMemory,
+		mounter:           c.Mounter,
+		log:               c.Log,
+		journal:           c.Journal,
+		tmpfsNoswap:       sync.OnceValue(tmpfsKnowsNoswap),
+	}, nil
+}
+
+// Mounted is a volume that containers can be given.
+type Mounted struct {
+	HostPath string
+	// ReadOnly: the volume itself is read-only, whatever the container's mount asks for.
+	ReadOnly bool
+	// SELinuxRelabel: the runtime is to relabel the volume for the container.
+	SELinuxRelabel bool
+}
+
+// SetupError is the failure of one volume. Its text is the message of the pod's FailedMount event.
+type SetupError struct {
+	Volume string
+	Err    error
+}
+
+func (e *SetupError) Error() string {
+	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *SetupError) Unwrap() error { return e.Err }
+
+// outcome is what setting up one volume led to.
+type outcome struct {
+	mounted Mounted
+	fresh   bool // something was made, in contrast to found
+	err     error
+}
+
+// Setup makes the pod's volumes present, side by side, and returns them by name; volumes that no container mounts are left
+// out. It is idempotent and blocks until all are done. The error joins one *SetupError per volume that failed; then the others
+// are set up nonetheless. The pod's directories must exist.
+func (m *Manager) Setup(ctx context.Context, p *v1.Pod) (map[string]Mounted, error) {
+	dir, err := m.podDir(p.UID)
+	if err != nil {
+		return nil, fmt.Errorf("set up volumes of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	began := time.Now()
+	needed := neededVolumes(p)
+	outcomes := make([]outcome, len(p.Spec.Volumes))
+	var wg sync.WaitGroup
+	for i := range p.Spec.Volumes {
+		if v := &p.Spec.Volumes[i]; needed[v.Name] {
+			wg.Go(func() { outcomes[i] = m.setupOne(ctx, p, dir, v) })
+		}
+	}
+	wg.Wait()
+
+	mounted := map[string]Mounted{}
+	var fresh []string
+	var errs []error
+	for i, o := range outcomes {
+		name := p.Spec.Volumes[i].Name
+		switch {
+		case !needed[name]:
+		case o.err != nil:
+			errs = append(errs, &SetupError{Volume: name, Err: o.err})
+		default:
+			mounted[name] = o.mounted
+			if o.fresh {
+				fresh = append(fresh, name)
+			}
+		}
+	}
+	err = errors.Join(errs...)
+	if len(fresh) > 0 || err != nil {
+		decision := "set up volumes"
+		if len(fresh) > 0 {
+			decision += ": " + strings.Join(fresh, ", ")
+		}
+		m.journal.Record(journal.Entry{
+			Subject:   journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
+			Component: "volume",
+			Decision:  decision,
+			Took:      time.Since(began),
+			Error:     journal.Error(err),
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return mounted, nil
+}
+
+func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.Volume) outcome {
+	if err := ctx.Err(); err != nil {
+		return outcome{err: context.Cause(ctx)}
+	}
+	if v.HostPath != nil {
+		return setupHostPath(v.HostPath)
+	}
+	src, ok := emptyDirOf(v)
+	if !ok {
+		return outcome{err: fmt.Errorf("volumes of type %s are not supported yet", sourceName(&v.VolumeSource))}
+	}
+	if !isElement(v.Name) {
+		return outcome{err: errors.New("the volume's name is not a file name")}
+	}
+	return m.setupEmptyDir(p, podDir, v.Name, src)
+}
+
+// Teardown unmounts the pod's volumes and removes what they hold; the mount table says what is there, so it works for pods that
+// an earlier run of the agent set up. It is idempotent. Where something stays mounted, nothing is removed and the error says what.
+// No container of the pod may run any more.
+func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
+	dir, err := m.podDir(uid)
+	if err == nil {
+		err = m.teardown(ctx, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("tear down volumes of pod %s: %w", uid, err)
+	}
+	return nil
+}
+
+func (m *Manager) teardown(ctx context.Context, podDir string) error {
+	// The mount table shows real paths.
+	podDir, err := filepath.EvalSymlinks(podDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	volumes := filepath.Join(podDir, "volumes")
+	if err := m.unmountBelow(ctx, volumes); err != nil {
+		return err
+	}
+	// The marker goes first: a volume of which only a part was removed must not look ready.
+	if err := removeTree(filepath.Join(podDir, "plugins"), emptyDirPlugin); err != nil {
+		return fmt.Errorf("remove markers: %w", err)
+	}
+	plugins, err := os.ReadDir(volumes)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, plugin := range plugins {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if plugin.Name() == emptyDirPlugin {
+			err = removeTree(volumes, plugin.Name())
+		} else {
+			err = removeEmpty(filepath.Join(volumes, plugin.Name()))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unmountBelow unmounts everything mounted below dir, later mounts first.
+func (m *Manager) unmountBelow(ctx context.Context, dir string) error {
+	points, err := m.mounter.List()
+	if err != nil {
+		return fmt.Errorf("read mount table: %w", err)
+	}
+	var errs []error
+	for _, mp := range slices.Backward(points) {
+		path := unescapeMount.Replace(mp.Path)
+		if !strings.HasPrefix(path, dir+"/") {
+			continue
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := m.mounter.Unmount(path); err != nil {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unescapeMount undoes the escapes of /proc/mounts (fstab(5)).
+var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+func (m *Manager) podDir(uid pod.UID) (string, error) {
+	if !isElement(string(uid)) {
+		return "", fmt.Errorf("pod UID %q is not a file name", uid)
+	}
+	return filepath.Join(m.root, "pods", string(uid)), nil
+}
+
+// isElement reports whether the name can be one element of a path, and no other than itself.
+func isElement(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/')
+}

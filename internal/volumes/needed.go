@@ -1,0 +1,104 @@
+package volumes
+
+import (
+	"fmt"
+	"iter"
+	"reflect"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// neededVolumes returns the names of the volumes that some container mounts or uses as a device. Others are neither set up nor
+// waited for.
+func neededVolumes(p *v1.Pod) map[string]bool {
+	needed := map[string]bool{}
+	for _, c := range containersOf(p) {
+		for _, m := range c.VolumeMounts {
+			needed[m.Name] = true
+		}
+		for _, d := range c.VolumeDevices {
+			needed[d.Name] = true
+		}
+	}
+	return needed
+}
+
+// Unsupported returns what the pod asks of volumes that this version does not do, one line each, led by the path of the field. An
+// empty result means that Setup knows every volume that the pod's containers use.
+func Unsupported(p *v1.Pod) []string {
+	var out []string
+	add := func(path, format string, args ...any) {
+		out = append(out, path+": "+fmt.Sprintf(format, args...))
+	}
+	needed := neededVolumes(p)
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		path := fmt.Sprintf("spec.volumes[%d]", i)
+		src, isEmptyDir := emptyDirOf(v)
+		switch {
+		case !needed[v.Name] || v.HostPath != nil:
+		case !isEmptyDir:
+			add(path+"."+sourceName(&v.VolumeSource), "volume %q: volumes of this type are not supported yet", v.Name)
+		case src.Medium != v1.StorageMediumDefault && src.Medium != v1.StorageMediumMemory:
+			add(path+".emptyDir.medium", "volume %q: medium %q is not supported yet; use \"\" or %q", v.Name, src.Medium, v1.StorageMediumMemory)
+		}
+	}
+	for field, c := range containersOf(p) {
+		for i, m := range c.VolumeMounts {
+			path := fmt.Sprintf("%s.volumeMounts[%d]", field, i)
+			if m.SubPath != "" {
+				add(path+".subPath", "subPath %q is not supported yet; mount the whole volume", m.SubPath)
+			}
+			if m.SubPathExpr != "" {
+				add(path+".subPathExpr", "subPathExpr %q is not supported yet; mount the whole volume", m.SubPathExpr)
+			}
+		}
+		for i, d := range c.VolumeDevices {
+			add(fmt.Sprintf("%s.volumeDevices[%d]", field, i), "raw block volume %q is not supported yet", d.Name)
+		}
+	}
+	return out
+}
+
+// emptyDirOf returns the volume's source if it is an emptyDir; a volume without any source is one (Kubernetes API, Volume).
+func emptyDirOf(v *v1.Volume) (*v1.EmptyDirVolumeSource, bool) {
+	if v.VolumeSource == (v1.VolumeSource{}) {
+		return &v1.EmptyDirVolumeSource{}, true
+	}
+	return v.EmptyDir, v.EmptyDir != nil
+}
+
+// sourceName returns the field of the API that the volume's source is in, "" when there is none.
+func sourceName(s *v1.VolumeSource) string {
+	v := reflect.ValueOf(s).Elem()
+	for i := range v.NumField() {
+		if !v.Field(i).IsNil() {
+			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			return name
+		}
+	}
+	return ""
+}
+
+// containersOf yields all containers of the pod, each with the path of its field.
+func containersOf(p *v1.Pod) iter.Seq2[string, *v1.Container] {
+	return func(yield func(string, *v1.Container) bool) {
+		for i := range p.Spec.InitContainers {
+			if !yield(fmt.Sprintf("spec.initContainers[%d]", i), &p.Spec.InitContainers[i]) {
+				return
+			}
+		}
+		for i := range p.Spec.Containers {
+			if !yield(fmt.Sprintf("spec.containers[%d]", i), &p.Spec.Containers[i]) {
+				return
+			}
+		}
+		for i := range p.Spec.EphemeralContainers {
+			c := v1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+			if !yield(fmt.Sprintf("spec.ephemeralContainers[%d]", i), &c) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package berth_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// example is a small repository, by file, and what a rule finds in it.
+type example struct {
+	files map[string]string
+	want  []string
+}
+
+const (
+	goodDoc = "// Package x is an example.\n//\n// Owns: a.\n// Reads: b.\n// Never: c.\npackage x\n"
+	rootMod = "module berth\n\ngo 1.26.0\n"
+)
+
+// examples holds, for each rule, repositories that break it and repositories that do not.
+var examples = map[string][]example{
+	"ranks": {
+		{files: map[string]string{
+			"internal/pod/a.go":         "package pod\n\nimport _ \"berth/internal/cri\"\n",
+			"internal/cri/a.go":         "package cri\n\nimport (\n\t_ \"berth/internal/embedded\"\n\t_ \"berth/internal/cri/critest\"\n)\n",
+			"internal/odd/a.go":         "package odd\n",
+			"internal/volumes/a.go":     "package volumes\n\nimport _ \"berth/internal/strange\"\n",
+			"internal/pod/podtest/a.go": "package podtest\n\nimport (\n\t_ \"berth/internal/cri\"\n\t_ \"berth/internal/cri/critest\"\n)\n",
+		}, want: []string{
+			"internal/cri/a.go:4: internal/cri of rank 2 imports internal/embedded of rank 2",
+			"internal/cri/a.go:5: internal/cri imports internal/cri/critest, which is for tests only",
+			"internal/odd/a.go:1: package internal/odd has no rank",
+			"internal/pod/a.go:3: internal/pod of rank 0 imports internal/cri of rank 2",
+			"internal/pod/podtest/a.go:4: internal/pod/podtest, beside internal/pod of rank 0, imports internal/cri of rank 2",
+			"internal/pod/podtest/a.go:5: internal/pod/podtest, beside internal/pod of rank 0, imports internal/cri/critest, beside internal/cri of rank 2",
+			"internal/volumes/a.go:3: internal/volumes imports internal/strange, which has no rank",
+		}},
+		{files: map[string]string{
+			"internal/cri/a.go":           "package cri\n\nimport _ \"berth/internal/pod\"\n",
+			"internal/pod/a_test.go":      "package pod_test\n\nimport (\n\t_ \"berth/agent\"\n\t_ \"berth/internal/cri/critest\"\n)\n",
+			"internal/cri/critest/a.go":   "package critest\n\nimport (\n\t_ \"berth/internal/cri\"\n\t_ \"berth/internal/pod/podtest\"\n)\n",
+			"test/e2e/a.go":               "package e2e\n\nimport _ \"berth/agent\"\n",
+			"bundle/go.mod":               "module berth/bundle\n",
+			"bundle/cmd/anything/main.go": "package main\n",
+		}},
+	},
+	"bans": {
+		{files: map[string]string{
+			"internal/podworkers/a.go": "package podworkers\n\nimport (\n\t_ \"berth/internal/cri\"\n\t_ \"log\"\n)\n",
+			"agent/a_test.go":          "package agent\n\nimport _ \"k8s.io/client-go/kubernetes/fake\"\n",
+			"cmd/berth/a.go":           "package main\n\nimport _ \"k8s.io/kubernetes/pkg/apis\"\n",
+		}, want: []string{
+			"agent/a_test.go:3: import of k8s.io/client-go/kubernetes/fake: " + bans[ban{"", "k8s.io/client-go/.../fake/..."}],
+			"cmd/berth/a.go:3: import of k8s.io/kubernetes/pkg/apis: " + bans[ban{"", "k8s.io/kubernetes/..."}],
+			"internal/podworkers/a.go:4: import of berth/internal/cri: " + bans[ban{"internal/podworkers", "berth/internal/cri"}],
+			"internal/podworkers/a.go:5: import of log: " + bans[ban{"internal", "log"}],
+		}},
+		{files: map[string]string{
+			"internal/podworkers/a.go":      "package podworkers\n\nimport (\n\t_ \"berth/internal/podsync\"\n\t_ \"log/slog\"\n)\n",
+			"internal/podworkers/a_test.go": "package podworkers_test\n\nimport _ \"berth/internal/cri\"\n",
+			"agent/a.go":                    "package agent\n\nimport _ \"k8s.io/client-go/tools/cache\"\n",
+		}},
+	},
+	"criClients": {
+		{
+			files: map[string]string{"internal/pleg/a.go": "package pleg\n\nvar c = runtimeapi.NewRuntimeServiceClient(nil)\n"},
+			want:  []string{"internal/pleg/a.go:3: NewRuntimeServiceClient: only internal/cri speaks CRI"},
+		},
+		{files: map[string]string{"internal/cri/a.go": "package cri\n\nvar c = runtimeapi.NewImageServiceClient(nil)\n"}},
+	},
+	"cgroupfs": {
+		{
+			files: map[string]string{"internal/volumes/a.go": "package volumes\n\nconst dir = \"/sys/fs/cgroup/x\"\n"},
+			want:  []string{"internal/volumes/a.go:3: names the cgroup file system"},
+		},
+		{files: map[string]string{
+			"internal/cgroups/a.go":      "package cgroups\n\nconst dir = \"/sys/fs/cgroup\"\n",
+			"internal/volumes/a_test.go": "package volumes\n\nconst dir = \"/sys/fs/cgroup\"\n",
+		}},
+	},
+	"docs": {
+		{files: map[string]string{
+			"internal/a/a.go": "package a\n",
+			"internal/b/a.go": goodDoc, "internal/b/b.go": goodDoc,
+			"internal/c/a.go": "// Package x\n//\n// Owns: a.\n// Never: c.\n// Reads: b.\n// Owns: d.\npackage x\n",
+			"internal/d/a.go": "// Something else.\n//\n// Owns: a.\n// Never: c.\n// Reads: b.\npackage x\n",
+			"cmd/berth/a.go":  "//go:build linux\n\npackage main\n",
+		}, want: []string{
+			"cmd/berth/a.go:3: package cmd/berth has no doc",
+			"internal/a/a.go:1: package internal/a has no doc",
+			"internal/b/a.go:1: package internal/b has 2 docs",
+			"internal/b/b.go:1: package internal/b has 2 docs",
+			"internal/c/a.go:1: the doc does not begin with \"Package x\" and what it is",
+			"internal/c/a.go:1: the doc has 2 lines `Owns: …`, and needs one",
+			"internal/c/a.go:1: the line `Never: …` is out of order: Owns, Reads, Never",
+			"internal/d/a.go:1: the doc does not begin with \"Package x\" and what it is",
+			"internal/d/a.go:1: the line `Never: …` is out of order: Owns, Reads, Never",
+		}},
+		{files: map[string]string{
+			"internal/a/a.go": goodDoc, "internal/a/b.go": "package x\n", "internal/a/a_test.go": "package x\n",
+			"cmd/berth/a.go": "// Berth is an example.\npackage main\n",
+		}},
+	},
+	"names": {
+		{files: map[string]string{
+			"internal/util/a.go":     "package util\n",
+			"internal/pod/base/a.go": "package podbase\n",
+			"internal/pod/x/a.go":    "package helpers_test\n",
+		}, want: []string{
+			`internal/pod/base/a.go:1: package podbase in internal/pod/base is named "base"`,
+			`internal/pod/x/a.go:1: package helpers in internal/pod/x is named "helpers"`,
+			`internal/util/a.go:1: package util in internal/util is named "util"`,
+		}},
+		{files: map[string]string{"internal/pod/types.go": "package pod\n"}},
+	},
+	"sleep": {
+		{files: map[string]string{
+			"internal/pod/a.go":      "package pod\n\nfunc f() { time.Sleep(1) }\n",
+			"internal/pod/a_test.go": "package pod\n\nfunc f() { time.Sleep(1) }\n",
+		}, want: []string{
+			"internal/pod/a.go:3: time.Sleep",
+			"internal/pod/a_test.go:3: time.Sleep in a test outside of a bubble",
+		}},
+		{files: map[string]string{
+			"internal/pod/a_test.go": "package pod\n\nimport \"testing/synctest\"\n\nfunc f() { time.Sleep(1) }\n",
+			"test/e2e/a_test.go":     "package e2e\n\nfunc f() { time.Sleep(1) }\n",
+		}},
+	},
+	"skip": {
+		{
+			files: map[string]string{"internal/pod/a_test.go": "package pod\n\nfunc f(t *testing.T) { t.Skip() }\n"},
+			want:  []string{"internal/pod/a_test.go:3: t.Skip"},
+		},
+		{files: map[string]string{"internal/pod/a_test.go": "package pod\n\nfunc f(t *testing.T) { t.Fatal(list.Skip) }\n"}},
+	},
+	"e2eTag": {
+		{
+			files: map[string]string{"test/e2e/a_test.go": "package e2e\n"},
+			want:  []string{"test/e2e/a_test.go:1: has no build constraint e2e"},
+		},
+		{files: map[string]string{"test/e2e/a_test.go": "//go:build e2e\n\npackage e2e\n", "test/e2e/doc.go": "package e2e\n"}},
+	},
+	"exit": {
+		{files: map[string]string{
+			"agent/a.go":        "package agent\n\nfunc f() { os.Exit(1) }\n",
+			"internal/pod/a.go": "package pod\n\nfunc f() { log.Fatalf(``) }\n",
+		}, want: []string{"agent/a.go:3: ends the process", "internal/pod/a.go:3: ends the process"}},
+		{files: map[string]string{"cmd/berth/a.go": "package main\n\nfunc f() { os.Exit(1) }\n"}},
+	},
+	"recover": {
+		{
+			files: map[string]string{"agent/a.go": "package agent\n\nfunc f() { _ = recover() }\n"},
+			want:  []string{"agent/a.go:3: recovers from a panic"},
+		},
+		{files: map[string]string{"agent/a_test.go": "package agent\n\nfunc f() { _ = recover() }\n", "agent/b.go": "package agent\n\nfunc f() { w.recover() }\n"}},
+	},
+	"channels": {
+		{files: map[string]string{
+			"internal/pod/a.go": "package pod\n\nvar a chan int\n\nvar (\n\tb = make(chan int)\n\tc = func() <-chan int { return nil }()\n)\n",
+			"internal/pod/b.go": "package pod\n\nfunc f() { g(wait.NeverStop) }\n",
+		}, want: []string{
+			"internal/pod/b.go:3: NeverStop is a package-level channel",
+			"internal/pod/a.go:3: package-level channel a",
+			"internal/pod/a.go:6: package-level channel b",
+			"internal/pod/a.go:7: package-level channel c",
+		}},
+		{files: map[string]string{"internal/pod/a.go": "package pod\n\nvar a = make([]int, 1)\n\ntype b struct{ c chan int }\n\nfunc f() { d := make(chan int); _ = d }\n"}},
+	},
+	"todo": {
+		{files: map[string]string{
+			"a.md": "one\nTO" + "DO: two\n", "internal/pod/a.go": "package pod // FIX" + "ME\n",
+		}, want: []string{"a.md:2: TO" + "DO: two", "internal/pod/a.go:1: package pod // FIX" + "ME"}},
+		{files: map[string]string{"a.md": "TO" + "DO: two, because one is not there\nmktemp XXXXXX\n"}},
+	},
+	"workspace": {
+		{
+			files: map[string]string{"go.work": "go 1.26\n", "go.mod": rootMod + "\nreplace a.b/c => ../c\n"},
+			want:  []string{"go.mod:5: replace of a.b/c", "go.work:1: a workspace"},
+		},
+		{files: map[string]string{"go.mod": rootMod, "bundle/go.mod": "module berth/bundle\n\nreplace a.b/c => ../c\n"}},
+	},
+	"dependencies": {
+		{files: map[string]string{
+			"go.mod":               rootMod + "\nrequire (\n\ta.b/c v1.0.0\n\ta.b/d v1.0.0 // indirect\n)\n",
+			"tools/go.mod":         "module berth/tools\n\ntool a.b/e/cmd/x\n\nrequire a.b/e v1.0.0 // indirect\n",
+			"docs/dependencies.md": "| module | why |\n|---|---|\n| `a.b/gone` | it was useful |\n",
+		}, want: []string{
+			"docs/dependencies.md:3: a.b/gone is not a direct dependency of any module here",
+			"go.mod:6: a.b/c has no row in docs/dependencies.md",
+			"tools/go.mod:5: a.b/e has no row in docs/dependencies.md",
+		}},
+		{files: map[string]string{
+			"go.mod":               rootMod + "\nrequire a.b/c v1.0.0\n",
+			"docs/dependencies.md": "| `a.b/c` | it is useful |\n",
+		}},
+	},
+	"architecture": {
+		{files: map[string]string{
+			"ARCHITECTURE.md":     "The road is internal/pod and internal/ghost.\n",
+			"internal/pod/a.go":   "package pod\n",
+			"internal/podx/a.go":  "package podx\n",
+			"internal/podx/b_.go": "package podx\n",
+		}, want: []string{"ARCHITECTURE.md: does not name internal/podx", "ARCHITECTURE.md:1: there is no package internal/ghost"}},
+		{files: map[string]string{
+			"ARCHITECTURE.md":         "internal/pod/ is the vocabulary; bundle/cmd/pack packs.\n",
+			"internal/pod/a.go":       "package pod\n",
+			"bundle/go.mod":           "module berth/bundle\n",
+			"bundle/cmd/pack/main.go": "package main\n",
+		}},
+	},
+	"prose": {
+		{files: map[string]string{
+			"a.md":              "built in /wo" + "rk/main\nas iss" + "ue 3 says\n",
+			"internal/pod/a.go": "package pod // see spec/0" + "3 and deci" + "sions.md\n",
+		}, want: []string{
+			`a.md:1: "/wo` + `rk/": a path of somebody's machine`,
+			`a.md:2: "iss` + `ue 3": an issue that a reader cannot open`,
+			`internal/pod/a.go:1: "deci` + `sions.md": a page that is not in the repository`,
+			`internal/pod/a.go:1: "spec/0` + `3": a page that is not in the repository`,
+		}},
+		{files: map[string]string{"a.md": "the root directory /var/lib/berth/root/x, the work/ of a worker, an issue with 3 pods\n"}},
+	},
+}
+
+func TestEachRuleFindsWhatItIsFor(t *testing.T) {
+	for _, r := range rules {
+		t.Run(r.name, func(t *testing.T) {
+			bad, good := 0, 0
+			for _, e := range examples[r.name] {
+				files := map[string][]byte{}
+				for p, text := range e.files {
+					files[p] = []byte(text)
+				}
+				tr, err := newTree(files)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(e.want, r.check(tr)); diff != "" {
+					t.Errorf("-want +got\n%s", diff)
+				}
+				if len(e.want) > 0 {
+					bad++
+				} else {
+					good++
+				}
+			}
+			if bad == 0 || good == 0 {
+				t.Errorf("the rule has %d examples that break it and %d that do not; it needs both", bad, good)
+			}
+		})
+	}
+}
+
+func TestBannedLinks(t *testing.T) {
+	got := bannedLinks(strings.Fields("berth/agent k8s.io/client-go/kubernetesx k8s.io/client-go/kubernetes/scheme testing testing/fstest k8s.io/api/core/v1"))
+	want := []string{
+		"k8s.io/client-go/kubernetes/scheme: " + linkBans["k8s.io/client-go/kubernetes"],
+		"testing/fstest: " + linkBans["testing"],
+		"testing: " + linkBans["testing"],
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// TestTablesNameWhatExists keeps the tables of rules_test.go from pointing at names that no package has a rank for.
+func TestTablesNameWhatExists(t *testing.T) {
+	for support, parent := range testSupport {
+		if _, ok := ranks[parent]; !ok || !within(support, parent) {
+			t.Errorf("testSupport[%q] = %q: no package with a rank stands beside it", support, parent)
+		}
+		if linkBans["berth/"+support] == "" {
+			t.Errorf("linkBans lacks berth/%s", support)
+		}
+	}
+	for b := range bans {
+		if _, ok := ranks[b.from]; !ok && b.from != "" && b.from != "internal" {
+			t.Errorf("bans: %s has no rank", b.from)
+		}
+		if to, ok := strings.CutPrefix(b.to, "berth/"); ok {
+			if _, ok := ranks[to]; !ok {
+				t.Errorf("bans: %s has no rank", to)
+			}
+		}
+	}
+	for dir := range cgroupfsReaders {
+		if _, ok := ranks[dir]; !ok {
+			t.Errorf("cgroupfsReaders: %s has no rank", dir)
+		}
+	}
+}
