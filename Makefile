@@ -35,10 +35,12 @@ test: ## run every test that needs neither root nor a runtime
 	@set -e; for module in $(CODE); do (set -x; cd $$module; go test -timeout 8m $(RACE) ./...); done
 
 .PHONY: e2e
-e2e: ## run the tests over real containers (as root)
-	@[ "$$(id -u)" = 0 ] || { echo 'e2e: these tests make containers, mounts, cgroups and networks: run them as root' >&2; exit 1; }
-	@$(MAKE) --no-print-directory build
+e2e: need-root build ## run the tests over real containers (as root)
 	BERTH='$(CURDIR)/bin/berth' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -timeout 20m ./test/e2e/...
+
+.PHONY: need-root
+need-root:
+	@[ "$$(id -u)" = 0 ] || { echo 'e2e: these tests make containers, mounts, cgroups and networks: run them as root' >&2; exit 1; }
 
 .PHONY: bench
 bench: ## run the benchmarks of every package that has some

@@ -203,7 +203,7 @@ var examples = map[string][]example{
 			"internal/podx/b_.go": "package podx\n",
 		}, want: []string{"ARCHITECTURE.md: does not name internal/podx", "ARCHITECTURE.md:1: there is no package internal/ghost"}},
 		{files: map[string]string{
-			"ARCHITECTURE.md":         "internal/pod/ is the vocabulary; bundle/cmd/pack packs.\n",
+			"ARCHITECTURE.md":         "internal/pod/ is the vocabulary, see internal/pod/a.go; bundle/cmd/pack packs.\n",
 			"internal/pod/a.go":       "package pod\n",
 			"bundle/go.mod":           "module berth/bundle\n",
 			"bundle/cmd/pack/main.go": "package main\n",

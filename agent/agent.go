@@ -103,7 +103,7 @@ func BuildIn(cfg Config, out Outside) (*Agent, error) {
 func (a *Agent) Handlers() server.Handlers { return a.handlers() }
 
 // Run runs the agent until ctx is done or a client asks it to stop, and returns nil then; other reasons to end are errors. Pods go on running
-// unless AtExit says otherwise.
+// unless AtExit says otherwise. An agent runs once.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -115,7 +115,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer unlock()
 	err = runPhases(ctx, a.phases(), a.cfg.Log)
 	if errors.Is(err, context.Canceled) {
-		return nil
+		err = nil
 	}
-	return err
+	return errors.Join(err, a.cri.Close())
 }

@@ -62,7 +62,7 @@ func (a *Agent) listPods() []*v1.Pod {
 	for _, p := range a.pods.List() {
 		uids[p.UID] = true
 	}
-	for _, uid := range a.status.UIDs() {
+	for uid := range a.status.List() {
 		uids[uid] = true
 	}
 	out := make([]*v1.Pod, 0, len(uids))

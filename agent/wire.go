@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	mount "k8s.io/mount-utils"
 
 	"berth/internal/admission"
@@ -187,7 +188,7 @@ func waitDone(ctx context.Context) error {
 }
 
 func (a *Agent) startEmbedded(ctx context.Context) error {
-	if err := a.embedded.Ensure(ctx); err != nil {
+	if _, err := a.embedded.Ensure(ctx); err != nil {
 		return err
 	}
 	return a.connect(ctx)
@@ -199,8 +200,8 @@ func (a *Agent) connect(ctx context.Context) error {
 		v, err := a.cri.Version(ctx)
 		if err == nil {
 			driver := cgroups.Cgroupfs
-			if d, err := a.cri.CgroupDriver(ctx); err == nil {
-				driver = cgroups.DriverOf(d)
+			if d, err := a.cri.CgroupDriver(ctx); err == nil && d == runtimeapi.CgroupDriver_SYSTEMD {
+				driver = cgroups.Systemd
 			}
 			return a.facts.set(v.RuntimeName, v.RuntimeVersion, func() (podsync.Cgroups, error) {
 				m, err := cgroups.New(cgroups.Config{Root: a.cfg.CgroupRoot, Driver: driver, Log: a.cfg.Log})

@@ -101,8 +101,10 @@ func (c *client) getJSON(ctx context.Context, path string, query url.Values, int
 	return nil
 }
 
-func (c *client) pods(ctx context.Context) ([]v1.Pod, error) {
-	var list v1.PodList
+func (c *client) pods(ctx context.Context) ([]*v1.Pod, error) {
+	var list struct { // v1.PodList with pods by reference
+		Items []*v1.Pod `json:"items"`
+	}
 	if err := c.getJSON(ctx, server.PathPods, nil, &list); err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ func computePodRow(p *v1.Pod, now time.Time) podRow {
 		Namespace:      p.Namespace,
 		Name:           p.Name,
 		Ready:          fmt.Sprintf("%d/%d", s.ready, s.total),
-		Status:         s.status,
+		Status:         oneLine(s.status),
 		Restarts:       formatRestarts(s.restarts, s.lastRestart, now),
 		Age:            formatAge(created(p), now),
 		IP:             orNone(podIP(p)),

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -68,7 +67,7 @@ func refusedRows(problems []podconfig.Problem, now time.Time) []podRow {
 		}
 		last = p.Path
 		rows = append(rows, podRow{
-			Namespace: "-", Name: filepath.Base(p.Path), Ready: "-", Status: statusInvalidManifest, Restarts: "-",
+			Namespace: "-", Name: oneLine(filepath.Base(p.Path)), Ready: "-", Status: statusInvalidManifest, Restarts: "-",
 			Age: formatAge(metav1.NewTime(p.Since), now), IP: "-", Node: "-", NominatedNode: "-", ReadinessGates: "-",
 		})
 	}
@@ -77,14 +76,14 @@ func refusedRows(problems []podconfig.Problem, now time.Time) []podRow {
 
 // problemLine says in one line what is wrong with a manifest.
 func problemLine(p podconfig.Problem) string {
-	where := filepath.Base(p.Path)
+	where := oneLine(filepath.Base(p.Path))
 	if p.Document > 1 {
 		where = fmt.Sprintf("%s (document %d)", where, p.Document)
 	}
 	if p.Severity == podconfig.SeverityWarning {
 		where += ": warning"
 	}
-	return where + ": " + strings.Join(strings.Fields(p.Message), " ")
+	return where + ": " + oneLine(p.Message)
 }
 
 // severalNamespaces reports whether the pods are of more than one namespace.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -45,4 +46,16 @@ func (t *table) lines(rows [][]string) []string {
 		out[i] = t.line(r)
 	}
 	return out
+}
+
+// oneLine returns the text as one line that is safe to print: what a program or a manifest says must not be able to move the cursor
+// or rename the window of whoever reads it.
+func oneLine(s string) string {
+	printable := func(r rune) rune {
+		if unicode.IsPrint(r) || r == ' ' {
+			return r
+		}
+		return utf8.RuneError
+	}
+	return strings.Map(printable, strings.Join(strings.Fields(s), " "))
 }

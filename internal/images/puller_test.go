@@ -269,7 +269,7 @@ func TestBackOffDoublesAndExpires(t *testing.T) {
 				t.Fatalf("back-off %v, want %v", got, want*time.Second)
 			}
 			rec.take()
-			time.Sleep(want*time.Second - 1)
+			time.Sleep(want*time.Second - time.Nanosecond)
 			_, err := ensure(t.Context(), p, "u1", c)
 			var e *images.Error
 			if !errors.As(err, &e) || e.Reason != images.ErrImagePullBackOff || !e.BackOffUntil.Equal(until) {
@@ -284,7 +284,7 @@ func TestBackOffDoublesAndExpires(t *testing.T) {
 			}, rec.take()); diff != "" {
 				t.Fatalf("events (-want +got):\n%s", diff)
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 		}
 		time.Sleep(601 * time.Second)
 		if got := time.Until(fail()); got != 10*time.Second {

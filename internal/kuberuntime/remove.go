@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"berth/internal/logs"
 	"berth/internal/pod"
@@ -13,6 +14,7 @@ import (
 
 // RemovePod removes every container, sandbox and log of the pod. Nothing of it may run any more. Idempotent.
 func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status) error {
+	r.crash.GC(time.Now())
 	for i := range observed.Containers {
 		if err := r.removeContainer(ctx, &observed.Containers[i]); err != nil {
 			return err

@@ -32,7 +32,7 @@ type start struct {
 	volumes       map[string]crispec.Volume
 	ips           []string
 	image         func() (images.Result, error)
-	touched       bool // the runtime was asked to change something
+	created       bool // the runtime has a new container
 }
 
 // startContainer creates and starts one container. The returned error says why it does not run; nil means that it was started.
@@ -50,14 +50,14 @@ func (r *Runtime) startContainer(ctx context.Context, s *start) *lifecycle.Start
 	if err != nil {
 		return r.startFailed(p, c, lifecycle.CreateContainerConfigError, err)
 	}
-	if cs := s.req.Observed.FindContainer(c.Name); cs != nil && cs.State == pod.StateExited {
-		r.crash.Next(lifecycle.CrashKey(p, c), cs.FinishedAt, time.Now())
-	}
-	s.touched = true
 	began := time.Now()
 	id, err := r.CRI.CreateContainer(ctx, s.sandbox, cfg, s.sandboxConfig)
 	if err != nil {
 		return r.startFailed(p, c, lifecycle.CreateContainerError, err)
+	}
+	s.created = true
+	if ended, ok := endOf(s.req.Observed.FindContainer(c.Name)); ok {
+		r.crash.Next(lifecycle.CrashKey(p, c), ended, time.Now())
 	}
 	r.Recorder.Event(p, c.Name, v1.EventTypeNormal, "Created", "Container created")
 	if err := r.CRI.StartContainer(ctx, id); err != nil {

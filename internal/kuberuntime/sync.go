@@ -121,7 +121,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 				return ctx.Err()
 			}
 			res.failed(s.Name, *e)
-			res.Touched = res.Touched || st.touched
+			res.Touched = res.Touched || st.created
 			if isInit(p, s.Name) && !lifecycle.IsSidecar(c) {
 				return nil // nothing may start before it
 			}
@@ -140,12 +140,12 @@ func (r *Runtime) dueStarts(req Request, a *podActions, res *Result) []startActi
 	for _, s := range a.Start {
 		c := findSpec(p, s.Name)
 		cs := req.Observed.FindContainer(s.Name)
-		if cs == nil || cs.State != pod.StateExited {
+		ended, ok := endOf(cs)
+		if !ok {
 			due = append(due, s)
 			continue
 		}
-		now := time.Now()
-		until, wait := r.crash.Until(lifecycle.CrashKey(p, c), cs.FinishedAt, now)
+		until, wait := r.crash.Until(lifecycle.CrashKey(p, c), ended, time.Now())
 		if !wait {
 			due = append(due, s)
 			continue
@@ -162,6 +162,18 @@ func (r *Runtime) dueStarts(req Request, a *podActions, res *Result) []startActi
 		}
 	}
 	return due
+}
+
+// endOf returns when the last incarnation of a container ended, and false when it did not. One that was created and never started has
+// failed at its creation: it must back off like one that crashed.
+func endOf(cs *pod.ContainerStatus) (time.Time, bool) {
+	switch {
+	case cs == nil || cs.State == pod.StateRunning || cs.State == pod.StateUnknown:
+		return time.Time{}, false
+	case cs.FinishedAt.IsZero():
+		return cs.CreatedAt, true
+	}
+	return cs.FinishedAt, true
 }
 
 // createSandbox runs the sandbox. While a cancelled call holds its name it tries again; at last it takes the next attempt's name.

@@ -75,8 +75,8 @@ func (r *reader) ended(ctx context.Context, running Running) (bool, error) {
 // catchUp prints all there is: the rest of the open file, then the files that took its place.
 func (r *reader) catchUp(ctx context.Context) error {
 	for {
-		// The path is looked at before the file is drained: when it names another file, the runtime has let go of ours, and what
-		// is drained then is all that ours will ever hold.
+		// The path is looked at before the file is drained: when another file grows there, the runtime has let go of ours, and
+		// what is drained then is all that ours will ever hold.
 		next, err := r.successor()
 		if err != nil {
 			return err
@@ -98,7 +98,8 @@ func (r *reader) catchUp(ctx context.Context) error {
 }
 
 // successor returns the opened file that a rotation has put in the place of ours, or nil. A path without a file is a rotation half
-// way. A file that became shorter was emptied in place, and is read from its beginning.
+// way; so is one with an empty file, because the runtime makes the new file before it stops to write to the old one. A file that
+// became shorter was emptied in place, and is read from its beginning.
 func (r *reader) successor() (*os.File, error) {
 	ours, err := r.lines.file.Stat()
 	if err != nil {
@@ -109,11 +110,14 @@ func (r *reader) successor() (*os.File, error) {
 		r.long = longLine{}
 	}
 	there, err := os.Stat(r.path)
-	if errors.Is(err, fs.ErrNotExist) || (err == nil && os.SameFile(ours, there)) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
+	}
+	if os.SameFile(ours, there) || there.Size() == 0 {
+		return nil, nil
 	}
 	next, err := os.Open(r.path)
 	if errors.Is(err, fs.ErrNotExist) {

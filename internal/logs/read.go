@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 )
 
 // Running asks whether the container that writes the log still runs.
@@ -122,13 +121,13 @@ func (r *reader) piece(piece []byte, ended bool) error {
 		return r.out.print(e)
 	}
 	e, err := parse(piece)
-	print := err == nil && r.out.wants(e)
+	selected := err == nil && r.out.wants(e)
 	if !ended {
 		// The beginning of a JSON object is no JSON.
-		r.long = longLine{inside: true, skip: !print, entry: entry{time: e.time, stream: e.stream, partial: e.partial}}
+		r.long = longLine{inside: true, skip: !selected, entry: entry{time: e.time, stream: e.stream, partial: e.partial}}
 		e.partial = true
 	}
-	if !print {
+	if !selected {
 		return nil
 	}
 	return r.out.print(e)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -76,8 +77,8 @@ type bench struct {
 	t       *testing.T
 	dir     string
 	watcher *fakeWatcher
-	decodes map[string]int // by path; read it after settle only
-	hands   int            // how often a set was handed over
+	decodes sync.Map     // how often each path was decoded: path to *atomic.Int64
+	hands   atomic.Int64 // how often a set was handed over
 	start   func()         // the first settle does it, so that files can be laid out before
 	done    chan error
 }
@@ -112,11 +113,12 @@ func inBubbleAt(t *testing.T, dir string, paths []string, change func(*Config), 
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
-		b := &bench{PodConfig: c, t: t, dir: dir, watcher: w, decodes: map[string]int{}, done: make(chan error, 1)}
+		b := &bench{PodConfig: c, t: t, dir: dir, watcher: w, done: make(chan error, 1)}
 		files := &fileSource{
 			log: cfg.Log, watch: cfg.Watch, rescan: defaultRescan,
 			decode: func(path string, content []byte) ([]*v1.Pod, []Problem) {
-				b.decodes[path]++
+				n, _ := b.decodes.LoadOrStore(path, new(atomic.Int64))
+				n.(*atomic.Int64).Add(1)
 				return decoder{node: cfg.NodeName, names: cfg.Names}.decodeFile(path, content)
 			},
 		}
@@ -124,7 +126,7 @@ func inBubbleAt(t *testing.T, dir string, paths []string, change func(*Config), 
 			files.roots = append(files.roots, &root{path: p, files: map[string]*file{}})
 		}
 		c.sources[0].run = func(ctx context.Context, handOver func(snapshot)) error {
-			return files.run(ctx, func(s snapshot) { b.hands++; handOver(s) })
+			return files.run(ctx, func(s snapshot) { b.hands.Add(1); handOver(s) })
 		}
 		b.start = sync.OnceFunc(func() { go func() { b.done <- c.Run(ctx) }() })
 		test(b)
@@ -140,6 +142,17 @@ func inBubbleAt(t *testing.T, dir string, paths []string, change func(*Config), 
 
 // path returns the path of a name below the bench's folder.
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
+
+// decoded returns how often the path was decoded, all paths together for "".
+func (b *bench) decoded(path string) (sum int) {
+	b.decodes.Range(func(p, n any) bool {
+		if path == "" || p == path {
+			sum += int(n.(*atomic.Int64).Load())
+		}
+		return true
+	})
+	return sum
+}
 
 // settle lets the quiet time pass and returns the operations that resulted.
 func (b *bench) settle() string {
@@ -230,11 +243,11 @@ func TestAFileThatIsBeingWrittenIsLeftAlone(t *testing.T) {
 			time.Sleep(quiet / 2)
 		}
 		synctest.Wait()
-		if n := b.decodes[b.path("a.yaml")]; n != 0 {
+		if n := b.decoded(b.path("a.yaml")); n != 0 {
 			t.Errorf("read %d times while it was written", n)
 		}
 		b.expect("ADD default/a")
-		if n := b.decodes[b.path("a.yaml")]; n != 1 {
+		if n := b.decoded(b.path("a.yaml")); n != 1 {
 			t.Errorf("read %d times after it was written", n)
 		}
 	})
@@ -304,9 +317,9 @@ func TestTooLargeFile(t *testing.T) {
 		b.expect("")
 		b.expectProblems("a.yaml error: cannot be read: larger than the limit of 10485760 bytes for a manifest; " +
 			"until this is mended the last good version stays: default/a")
-		hands := b.hands
+		hands := b.hands.Load()
 		time.Sleep(3 * defaultRescan)
-		if b.hands != hands {
+		if b.hands.Load() != hands {
 			t.Error("an unchanged problem is handed over again")
 		}
 	})
@@ -449,20 +462,15 @@ func TestThousandsOfFilesAreReadOnce(t *testing.T) {
 		write(t, name(i), content(i))
 	}
 	inBubbleAt(t, dir, nil, nil, func(b *bench) {
-		total := func() (sum int) {
-			for _, c := range b.decodes {
-				sum += c
-			}
-			return sum
-		}
+		total := func() int { return b.decoded("") }
 		b.settle()
-		if total() != n || b.hands != 1 || len(b.feeds[0].delivered.pods) != n {
-			t.Fatalf("first listing: %d files read, %d sets, %d pods", total(), b.hands, len(b.feeds[0].delivered.pods))
+		if total() != n || b.hands.Load() != 1 || len(b.feeds[0].delivered.pods) != n {
+			t.Fatalf("first listing: %d files read, %d sets, %d pods", total(), b.hands.Load(), len(b.feeds[0].delivered.pods))
 		}
 		time.Sleep(5 * defaultRescan)
 		synctest.Wait()
-		if total() != n || b.hands != 1 {
-			t.Errorf("after rescans: %d files read, %d sets", total(), b.hands)
+		if total() != n || b.hands.Load() != 1 {
+			t.Errorf("after rescans: %d files read, %d sets", total(), b.hands.Load())
 		}
 		for i := range n { // two events each, as create and write give, in one burst
 			write(t, name(i), content(i)+"# changed\n")
@@ -472,8 +480,8 @@ func TestThousandsOfFilesAreReadOnce(t *testing.T) {
 		if total() != 2*n {
 			t.Errorf("after a burst of changes: %d files read, want %d", total(), 2*n)
 		}
-		if b.hands > 2 {
-			t.Errorf("a burst gave %d sets", b.hands-1)
+		if b.hands.Load() > 2 {
+			t.Errorf("a burst gave %d sets", b.hands.Load()-1)
 		}
 		write(t, name(7), manifest("pod-0007", "j"))
 		b.watcher.touch(name(7))

@@ -21,7 +21,10 @@ func TestMergeSource(t *testing.T) {
 	deleting := func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }
 	grace := func(p *v1.Pod) { p.DeletionGracePeriodSeconds = ptr.To(int64(3)) }
 	running := func(p *v1.Pod) { p.Status.Phase = v1.PodRunning }
-	owner := func(p *v1.Pod) { p.OwnerReferences = []metav1.OwnerReference{{Name: "o"}}; p.Finalizers = []string{"f"} }
+	owner := func(p *v1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{Name: "o"}}
+		p.Finalizers = []string{"f"}
+	}
 	note := func(k, v string) func(*v1.Pod) { return func(p *v1.Pod) { p.Annotations[k] = v } }
 
 	tests := []struct {

@@ -82,9 +82,9 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 			h.dispatch(u)
 		}
 	case <-h.Changed.Wake(): // PLEG
-		h.HandlePodSyncs(h.Changed.Take())
+		h.HandlePodSyncs(h.desired(h.Changed.Take()))
 	case <-h.Restored: // the runtime is back: passes that failed meanwhile are tried again
-		h.HandlePodSyncs(nil)
+		h.HandlePodSyncs(h.Pods.List())
 	case <-h.Workers.Finished().Wake(): // housekeeping
 		h.Workers.Finished().Take()
 		h.HandlePodCleanups()
@@ -156,19 +156,22 @@ func (h *SyncHandler) HandlePodReconcile(pods []*v1.Pod) {
 	}
 }
 
-// HandlePodSyncs lets workers look at their pods again; nil means all of them.
-func (h *SyncHandler) HandlePodSyncs(uids []pod.UID) {
-	if uids == nil {
-		for _, p := range h.Pods.List() {
-			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync, Pod: p})
-		}
-		return
+// HandlePodSyncs lets workers look at their pods again.
+func (h *SyncHandler) HandlePodSyncs(pods []*v1.Pod) {
+	for _, p := range pods {
+		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync, Pod: p})
 	}
+}
+
+// desired returns the pods among uids that are wanted; the workers of others look for themselves.
+func (h *SyncHandler) desired(uids []pod.UID) []*v1.Pod {
+	var out []*v1.Pod
 	for _, uid := range uids {
 		if p, ok := h.Pods.Get(uid); ok {
-			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync, Pod: p})
+			out = append(out, p)
 		}
 	}
+	return out
 }
 
 // HandlePodCleanups (housekeeping) makes workers and desired pods agree: workers of pods that nobody wants end, desired pods without a

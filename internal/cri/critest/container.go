@@ -18,17 +18,16 @@ import (
 const (
 	killedCode     = 137 // exit code after SIGKILL
 	startErrorCode = 128
-	unknownCode    = 255 // exit code of a container whose process could not be asked
+	unknownCode    = 255 // exit code of a container whose exit nobody saw
 )
 
 type container struct {
-	id       string
-	name     string // reserved name
-	sandbox  *sandbox
-	config   *runtimeapi.ContainerConfig
-	imageID  string
-	imageRef string
-	logPath  string
+	id      string
+	name    string // reserved name
+	sandbox *sandbox
+	config  *runtimeapi.ContainerConfig
+	image   *image
+	logPath string
 
 	state      runtimeapi.ContainerState
 	createdAt  time.Time
@@ -40,7 +39,9 @@ type container struct {
 
 	program   Program
 	announced chan struct{} // closed when STARTED has been published
-	gone      chan struct{} // closed when the exit has been handled
+	gone      chan struct{} // closed when the container has exited
+	unseen    bool          // it exited while the runtime was down
+	exitTold  chan struct{} // closed when STOPPED has been published
 	end       *time.Timer   // the program's own end
 	stopping  *time.Timer   // the end after the stop signal
 	writing   *time.Timer   // the next output
@@ -66,9 +67,9 @@ func (c *container) status() *runtimeapi.ContainerStatus {
 		StartedAt:   unixNano(c.startedAt),
 		FinishedAt:  unixNano(c.finishedAt),
 		ExitCode:    c.exitCode,
-		Image:       c.imageSpec(),
-		ImageRef:    c.imageRef,
-		ImageId:     c.imageID,
+		Image:       c.imageStatus(),
+		ImageRef:    c.image.digests[0],
+		ImageId:     c.image.id,
 		Reason:      c.reason,
 		Message:     c.message,
 		Labels:      maps.Clone(c.config.Labels),
@@ -76,16 +77,38 @@ func (c *container) status() *runtimeapi.ContainerStatus {
 		Mounts:      cloneAll(c.config.Mounts),
 		LogPath:     c.logPath,
 		Resources:   &runtimeapi.ContainerResources{Linux: proto.CloneOf(c.config.GetLinux().GetResources())},
-		StopSignal:  c.config.StopSignal,
+		User:        c.user(),
+		StopSignal:  c.stopSignal(),
 	}
 }
 
-func (c *container) imageSpec() *runtimeapi.ImageSpec {
-	spec := proto.CloneOf(c.config.Image)
-	if user := spec.UserSpecifiedImage; user != "" {
-		spec.Image = user
+// imageStatus is the image as a container's status names it: by its tag, whatever name the container was created with.
+func (c *container) imageStatus() *runtimeapi.ImageSpec {
+	if len(c.image.tags) > 0 {
+		return &runtimeapi.ImageSpec{Image: c.image.tags[0]}
 	}
-	return spec
+	return &runtimeapi.ImageSpec{Image: c.image.id}
+}
+
+func (c *container) stopSignal() runtimeapi.Signal {
+	if c.config.StopSignal != runtimeapi.Signal_RUNTIME_DEFAULT {
+		return c.config.StopSignal
+	}
+	return runtimeapi.Signal_SIGTERM
+}
+
+// user is who the container runs as: the configured numeric user, else the image's, else root.
+func (c *container) user() *runtimeapi.ContainerUser {
+	security := c.config.GetLinux().GetSecurityContext()
+	user := &runtimeapi.LinuxContainerUser{Gid: security.GetRunAsGroup().GetValue()}
+	switch {
+	case security.GetRunAsUser() != nil:
+		user.Uid = security.RunAsUser.Value
+	case c.image.UID != nil:
+		user.Uid = *c.image.UID
+	}
+	user.SupplementalGroups = append([]int64{user.Gid}, security.GetSupplementalGroups()...)
+	return &runtimeapi.ContainerUser{Linux: user}
 }
 
 // unixNano is the CRI form of a time: 0 for one that has not come.
@@ -152,13 +175,14 @@ func (r *Runtime) container(id string) (*container, error) {
 }
 
 func (s *runtimeService) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
-	if req.GetConfig().GetMetadata() == nil || req.GetConfig().GetMetadata().GetName() == "" {
-		return nil, status.Error(codes.InvalidArgument, "container config must include metadata with a name")
+	if req.GetConfig().GetMetadata() == nil {
+		return nil, status.Error(codes.Unknown, "container config must include metadata")
 	}
 	c := &container{
 		config:    proto.CloneOf(req.Config),
 		announced: make(chan struct{}),
 		gone:      make(chan struct{}),
+		exitTold:  make(chan struct{}),
 	}
 	if err := s.reserveContainer(c, req.PodSandboxId); err != nil {
 		return nil, err
@@ -184,7 +208,7 @@ func (r *Runtime) reserveContainer(c *container, sandboxID string) error {
 	}
 	c.id = r.newID()
 	c.name = containerName(c.config.Metadata, c.sandbox.config.Metadata)
-	return r.reserve("container", c.name, c.id)
+	return r.reserve("container", c.name, c.id, "; check if another CreateContainer request is in progress")
 }
 
 // addContainer makes a container whose name is reserved part of the state, or gives the name free and says why not.
@@ -201,10 +225,9 @@ func (r *Runtime) addContainer(c *container) error {
 		return status.Errorf(codes.Unknown, "sandbox container %q is not running", c.sandbox.id)
 	case img == nil:
 		delete(r.names, c.name)
-		return status.Errorf(codes.NotFound, "failed to resolve image %q: not found", c.config.GetImage().GetImage())
+		return status.Errorf(codes.NotFound, "failed to check if this is a checkpoint image: failed to resolve image %q: not found", c.config.GetImage().GetImage())
 	}
-	c.imageID = img.id
-	c.imageRef = img.ref()
+	c.image = img
 	c.createdAt = time.Now()
 	if c.config.LogPath != "" {
 		c.logPath = r.logPath(c)
@@ -325,7 +348,7 @@ func (r *Runtime) removeContainer(c *container) {
 	r.mu.Unlock()
 	if ran {
 		select {
-		case <-c.gone:
+		case <-c.exitTold:
 		case <-r.done:
 		}
 	}

@@ -40,9 +40,9 @@ func (s *runtimeService) ListContainers(_ context.Context, req *runtimeapi.ListC
 			Id:           c.id,
 			PodSandboxId: c.sandbox.id,
 			Metadata:     proto.CloneOf(c.config.Metadata),
-			Image:        c.imageSpec(),
-			ImageRef:     c.imageRef,
-			ImageId:      c.imageID,
+			Image:        proto.CloneOf(c.config.Image),
+			ImageRef:     c.image.id,
+			ImageId:      c.image.id,
 			State:        c.state,
 			CreatedAt:    c.createdAt.UnixNano(),
 			Labels:       maps.Clone(c.config.Labels),
@@ -65,9 +65,6 @@ func (s *runtimeService) UpdateContainerResources(_ context.Context, req *runtim
 	c := s.containers[req.ContainerId]
 	if c == nil {
 		return nil, errContainerNotFound(req.ContainerId)
-	}
-	if c.state == runtimeapi.ContainerState_CONTAINER_EXITED {
-		return nil, status.Errorf(codes.Unknown, "failed to update resources: container %q is in %s state", c.id, c.state)
 	}
 	if c.config.Linux == nil {
 		c.config.Linux = &runtimeapi.LinuxContainerConfig{}
@@ -154,7 +151,7 @@ func (s *runtimeService) ReopenContainerLog(_ context.Context, req *runtimeapi.R
 	return &runtimeapi.ReopenContainerLogResponse{}, nil
 }
 
-// The statistics of every running container.
+// The statistics of every container.
 const (
 	statsCPUShare   = 100      // one part in so many of the time since the start
 	statsWorkingSet = 4 << 20  // bytes
@@ -162,27 +159,32 @@ const (
 	statsInodes     = 16
 )
 
+// stats are the statistics of a container; without a process it has neither CPU nor memory.
 func (c *container) stats(now time.Time) *runtimeapi.ContainerStats {
 	at := now.UnixNano()
-	return &runtimeapi.ContainerStats{
+	stats := &runtimeapi.ContainerStats{
 		Attributes: &runtimeapi.ContainerAttributes{
 			Id:          c.id,
 			Metadata:    proto.CloneOf(c.config.Metadata),
 			Labels:      maps.Clone(c.config.Labels),
 			Annotations: maps.Clone(c.config.Annotations),
 		},
-		Cpu: &runtimeapi.CpuUsage{
-			Timestamp:            at,
-			UsageCoreNanoSeconds: &runtimeapi.UInt64Value{Value: uint64(now.Sub(c.startedAt)) / statsCPUShare},
-		},
-		Memory: &runtimeapi.MemoryUsage{
-			Timestamp:       at,
-			WorkingSetBytes: &runtimeapi.UInt64Value{Value: statsWorkingSet},
-			UsageBytes:      &runtimeapi.UInt64Value{Value: statsWorkingSet},
-			RssBytes:        &runtimeapi.UInt64Value{Value: statsWorkingSet},
-		},
 		WritableLayer: diskUsage(at),
 	}
+	if c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		return stats
+	}
+	stats.Cpu = &runtimeapi.CpuUsage{
+		Timestamp:            at,
+		UsageCoreNanoSeconds: &runtimeapi.UInt64Value{Value: uint64(now.Sub(c.startedAt)) / statsCPUShare},
+	}
+	stats.Memory = &runtimeapi.MemoryUsage{
+		Timestamp:       at,
+		WorkingSetBytes: &runtimeapi.UInt64Value{Value: statsWorkingSet},
+		UsageBytes:      &runtimeapi.UInt64Value{Value: statsWorkingSet},
+		RssBytes:        &runtimeapi.UInt64Value{Value: statsWorkingSet},
+	}
+	return stats
 }
 
 func diskUsage(at int64) *runtimeapi.FilesystemUsage {
@@ -202,7 +204,7 @@ func (s *runtimeService) ContainerStats(_ context.Context, req *runtimeapi.Conta
 		return nil, errContainerNotFound(req.ContainerId)
 	}
 	if c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		return nil, status.Errorf(codes.Unknown, "failed to get stats of container %q: it is in %s state", c.id, c.state)
+		return nil, status.Error(codes.Unknown, "unexpected metrics response: []")
 	}
 	return &runtimeapi.ContainerStatsResponse{Stats: c.stats(time.Now())}, nil
 }
@@ -214,7 +216,6 @@ func (s *runtimeService) ListContainerStats(_ context.Context, req *runtimeapi.L
 		Id:            req.GetFilter().GetId(),
 		PodSandboxId:  req.GetFilter().GetPodSandboxId(),
 		LabelSelector: req.GetFilter().GetLabelSelector(),
-		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 	}
 	resp := &runtimeapi.ListContainerStatsResponse{}
 	for _, id := range slices.Sorted(maps.Keys(s.containers)) {

@@ -29,10 +29,10 @@ type Target struct {
 	PodNetwork bool
 	// Restart, when not nil, takes the runtime down, calls whileDown and brings the runtime back; it returns when it answers.
 	Restart func(t *testing.T, whileDown func())
-	// KillContainer and KillSandbox, when not nil, end the process of a running container or ready sandbox, past the runtime.
-	// KillContainer must work while the runtime is down.
-	KillContainer func(t *testing.T, id string)
-	KillSandbox   func(t *testing.T, id string)
+	// KillContainer and KillSandbox, when not nil, return what ends the process of a running container or ready sandbox past the
+	// runtime, with SIGKILL. It works also while the runtime is down.
+	KillContainer func(t *testing.T, id string) (kill func())
+	KillSandbox   func(t *testing.T, id string) (kill func())
 }
 
 // Commands are command lines of a target's image.
@@ -198,7 +198,9 @@ func (c *contract) containerConfig(attempt uint32, command []string) *runtimeapi
 		Labels:      map[string]string{"io.kubernetes.pod.uid": c.uid, "attempt": fmt.Sprint(attempt)},
 		Annotations: map[string]string{"note": c.uid},
 		LogPath:     fmt.Sprintf("%d.log", attempt),
-		Linux:       &runtimeapi.LinuxContainerConfig{},
+		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+			NamespaceOptions: c.sandboxConfig(0).Linux.SecurityContext.NamespaceOptions,
+		}},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,6 +40,9 @@ var containerContract = []contractTest{
 		if len(id) != 64 || st.Id != id || st.Metadata.Name != "main" || st.Metadata.Attempt != 2 {
 			c.Errorf("container %s is %s, %v, want an id of 64 digits, main, attempt 2", id, st.Id, st.Metadata)
 		}
+		if st.StopSignal != runtimeapi.Signal_SIGTERM {
+			c.Errorf("stop signal %s, want SIGTERM by default", st.StopSignal)
+		}
 		if st.Labels["attempt"] != "2" || st.Annotations["note"] != c.uid {
 			c.Errorf("labels %v and annotations %v, want those of the configuration", st.Labels, st.Annotations)
 		}
@@ -69,6 +73,38 @@ var containerContract = []contractTest{
 		c.wantCode("status of a removed container", err, codes.NotFound)
 		c.remove(id)
 		c.stop(id, 10)
+	}},
+	{name: "image of a container", run: func(c *contract) {
+		resp, err := c.Images.ImageStatus(c.within(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: c.Image}})
+		c.must("image status", err)
+		image := resp.GetImage()
+		config := c.containerConfig(0, c.Commands.Forever)
+		config.Image = &runtimeapi.ImageSpec{Image: image.GetId(), UserSpecifiedImage: "a name of the user's"}
+		id, err := c.createAnswer(c.sandbox(), config)
+		c.must("create container by image id", err)
+		st := c.status(id)
+		if !slices.Contains(image.GetRepoTags(), st.GetImage().GetImage()) || !slices.Contains(image.GetRepoDigests(), st.ImageRef) || st.ImageId != image.GetId() {
+			c.Errorf("status has image %v, ref %s, id %s, want tag, digest and id of %v", st.Image, st.ImageRef, st.ImageId, image)
+		}
+		list, err := c.Runtime.ListContainers(c.within(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: id}})
+		c.must("list the container", err)
+		for _, item := range list.Containers {
+			if item.GetImage().GetImage() != image.GetId() || item.GetImage().GetUserSpecifiedImage() != config.Image.UserSpecifiedImage || item.ImageRef != image.GetId() {
+				c.Errorf("list has image %v, ref %s, want the image as it was given and the id %s", item.Image, item.ImageRef, image.GetId())
+			}
+		}
+	}},
+	{name: "start in a stopped sandbox", run: func(c *contract) {
+		sb := c.sandbox()
+		id := c.create(sb, 0, c.Commands.Forever)
+		c.stopSandbox(sb)
+		c.wantState(id, runtimeapi.ContainerState_CONTAINER_CREATED)
+		if err := c.startAnswer(id); err == nil {
+			c.Errorf("a container starts in a stopped sandbox")
+		}
+		if st := c.status(id); st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != startErrorCode || st.Reason != "StartError" {
+			c.Errorf("after a start in a stopped sandbox: %v, want EXITED, %d, StartError", st, startErrorCode)
+		}
 	}},
 	{name: "exit codes", run: func(c *contract) {
 		sb := c.sandbox()
@@ -239,6 +275,15 @@ var containerContract = []contractTest{
 		c.must("container stats", err)
 		if resp.GetStats().GetAttributes().GetId() != id || resp.GetStats().GetMemory().GetWorkingSetBytes() == nil {
 			c.Errorf("statistics %v, want those of %s with a working set", resp.GetStats(), id)
+		}
+		c.stop(id, 10)
+		if _, err := c.Runtime.ContainerStats(c.within(), &runtimeapi.ContainerStatsRequest{ContainerId: id}); err == nil {
+			c.Errorf("an exited container has statistics of its own")
+		}
+		list, err := c.Runtime.ListContainerStats(c.within(), &runtimeapi.ListContainerStatsRequest{Filter: &runtimeapi.ContainerStatsFilter{Id: id}})
+		c.must("list statistics", err)
+		if len(list.Stats) != 1 || list.Stats[0].Cpu != nil || list.Stats[0].Memory != nil {
+			c.Errorf("statistics of an exited container %v, want an entry without CPU and memory", list.Stats)
 		}
 	}},
 	{name: "log file", run: func(c *contract) {

@@ -168,7 +168,12 @@ var sandboxContract = []contractTest{
 			sb := c.sandbox()
 			ip := c.sandboxStatus(sb).GetNetwork().GetIp()
 			id := c.started(sb, 0, c.Commands.Forever)
-			c.KillSandbox(c.T, sb)
+			config := c.containerConfig(1, c.Commands.Forever)
+			config.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+			inside, err := c.createAnswer(sb, config)
+			c.must("create a container in the sandbox's process namespace", err)
+			c.must("start it", c.startAnswer(inside))
+			c.KillSandbox(c.T, sb)()
 			c.eventually("a killed sandbox becomes NOTREADY", func() error {
 				if st := c.sandboxStatus(sb); st.State != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
 					return fmt.Errorf("it is %s", st.State)
@@ -177,6 +182,9 @@ var sandboxContract = []contractTest{
 			})
 			if got := c.sandboxStatus(sb).GetNetwork().GetIp(); got != ip {
 				c.Errorf("address %q after the sandbox's death, want %q as before", got, ip)
+			}
+			if st := c.exited(inside); st.ExitCode != killedCode {
+				c.Errorf("exit code %d of a container whose process namespace ended, want %d", st.ExitCode, killedCode)
 			}
 			c.wantState(id, runtimeapi.ContainerState_CONTAINER_RUNNING)
 		},

@@ -62,23 +62,23 @@ func TestContract(t *testing.T) {
 			Restart: func(t *testing.T, whileDown func()) {
 				r.Down()
 				whileDown()
-				if err := r.Serve(); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := c.Version(t.Context(), &runtimeapi.VersionRequest{}, grpc.WaitForReady(true)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.Serve())
+				_, err := c.Version(t.Context(), &runtimeapi.VersionRequest{}, grpc.WaitForReady(true))
+				must(t, err)
 			},
-			KillContainer: func(t *testing.T, id string) {
-				if err := r.Kill(id, 137); err != nil {
-					t.Fatal(err)
-				}
+			KillContainer: func(t *testing.T, id string) func() {
+				return func() { must(t, r.Kill(id, 137)) }
 			},
-			KillSandbox: func(t *testing.T, id string) {
-				if err := r.KillSandbox(id); err != nil {
-					t.Fatal(err)
-				}
+			KillSandbox: func(t *testing.T, id string) func() {
+				return func() { must(t, r.KillSandbox(id)) }
 			},
 		}
 	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

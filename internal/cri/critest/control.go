@@ -192,7 +192,8 @@ func (r *Runtime) end(ref string, exitCode int32, reason string) error {
 	return nil
 }
 
-// KillSandbox ends the process of a ready sandbox: it becomes NOTREADY, keeps its IP, and its containers go on running.
+// KillSandbox ends the process of a ready sandbox: it becomes NOTREADY and keeps its IP. Its containers go on running, but for
+// those that share its process namespace (the default of CRI's NamespaceOption).
 func (r *Runtime) KillSandbox(ref string) error {
 	r.mu.Lock()
 	sb, err := r.findSandbox(ref)
@@ -204,7 +205,13 @@ func (r *Runtime) KillSandbox(ref string) error {
 		return fmt.Errorf("kill sandbox: %w", err)
 	}
 	sb.state = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	containers := r.inSandbox(sb)
 	r.mu.Unlock()
+	for _, c := range containers {
+		if c.config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_POD {
+			r.exit(c, killedCode, "")
+		}
+	}
 	r.publish(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.id, sb)
 	return nil
 }
@@ -248,6 +255,7 @@ func (r *Runtime) forget(c *container) {
 		c.disarm()
 		c.closeLog()
 		close(c.gone) // a StopContainer in progress ends
+		close(c.exitTold)
 	}
 	delete(r.containers, c.id)
 	delete(r.names, c.name)

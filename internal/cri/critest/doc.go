@@ -9,26 +9,35 @@
 // tested on a polite runtime fails on the real one:
 //
 //  1. Events are published synchronously through a channel of [EventBacklog] per subscriber. A subscriber that does not read blocks
-//     CreateContainer, StartContainer, StopContainer and the handling of exits for everybody; lists still answer. Closing the
-//     stream releases them.
-//  2. A StartContainer that fails moves the container to EXITED, exit code 128, reason StartError, without an event.
-//  3. An exit while the runtime is down gives no event when it is back; only a list shows it.
+//     RunPodSandbox, CreateContainer, StartContainer, the removals and StopPodSandbox for everybody; exits are still seen,
+//     StopContainer and lists still answer. Closing the stream releases all.
+//  2. A StartContainer that fails moves the container to EXITED, exit code 128, reason StartError, without an event. So does one in
+//     a sandbox that is not ready.
+//  3. An exit while the runtime is down gives no event when it is back; only a list shows it, with exit code 255 and reason Unknown
+//     whatever the real code was, and the time of the runtime's return as finish time.
 //  4. Without a subscriber events are kept for [EventRetention] and replayed to the next one.
-//  5. A stream that ended is noticed when the next event is sent into it: that event is lost if nobody else listens.
+//  5. A stream that ended is noticed when the next event is sent into it: that event is lost if nobody else listens. (containerd
+//     loses one event or several, with even chances for each further one; the fake always one, more with [Runtime.LoseEvents].)
 //  6. Sandbox events use the container event types with the sandbox's id: RunPodSandbox publishes CREATED and STARTED of the sandbox.
 //  7. Events are published before the call that caused them answers.
 //  8. Every event carries the pod's full status: the sandbox and all its containers.
-//  9. A stopped sandbox is NOTREADY and has no IP; so is the sandbox in the DELETED event of its removal.
-//  10. A sandbox whose process died (rather than being stopped) is NOTREADY and keeps its IP; its containers go on running.
+//  9. A stopped sandbox is NOTREADY and has no IP, but the STOPPED event of the stop still tells the IP.
+//  10. A sandbox whose process died (rather than being stopped) is NOTREADY and keeps its IP; its containers go on running, but
+//     for those in its process namespace, which is the default of NamespaceOption.
 //  11. A cancelled RunPodSandbox or CreateContainer keeps its name reserved for [NameReservation]: the next call with that name is
 //     refused with FailedPrecondition, `failed to reserve sandbox name "…": name "…" is reserved for "…"`.
 //  12. A call that the client gave up still waits for its event to be published, and its work is done.
 //  13. StopContainer of a container that was never started succeeds and leaves it CREATED.
 //  14. StopContainer that the client cancels leaves the container running: nobody kills it at the end of the grace period.
 //  15. RemoveContainer of a running container kills it; RemovePodSandbox of a ready sandbox stops it and removes its containers.
-//  16. ImageStatus of an unknown image is an answer without an image, not an error.
-//  17. Streamed lists (StreamContainers and the like), streaming endpoints (Exec, Attach, PortForward), pod sandbox statistics,
-//     metrics and checkpoints are Unimplemented. ContainerStats and ListContainerStats answer with plausible constants.
+//  16. ImageStatus of an unknown image is an answer without an image, not an error. ListImages takes no notice of its filter.
+//  17. A container that ends at once may have a finish time before its start time.
+//  18. The status of a container names its image by tag and its ImageRef by digest, lists name the image as the creator did and its
+//     id as ImageRef. Statistics of containers that do not run have neither CPU nor memory in a list, and are an error alone.
+//  19. Status has conditions that are false and mean nothing to an agent (ContainerdHasNoDeprecationWarnings).
+//  20. Streamed lists (StreamContainers and the like) are Unimplemented.
 //
-// A runtime without events is made with [WithoutEvents].
+// Beyond containerd, these are Unimplemented here: the streaming endpoints Exec, Attach and PortForward, checkpoints, statistics
+// and metrics of pod sandboxes. ContainerStats and ListContainerStats answer with plausible constants, the image file system with
+// the sum of the images. Ids must be given in full. A runtime without events is made with [WithoutEvents].
 package critest

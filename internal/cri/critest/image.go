@@ -54,9 +54,6 @@ type image struct {
 	Image
 }
 
-// ref is the image reference of containers: the first digest.
-func (i *image) ref() string { return i.digests[0] }
-
 func (i *image) message() *runtimeapi.Image {
 	m := &runtimeapi.Image{
 		Id:          i.id,
@@ -169,16 +166,11 @@ func (r *Runtime) Images() []string {
 	return names
 }
 
-func (s *imageService) ListImages(_ context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+// ListImages returns all images: like containerd it takes no notice of the filter.
+func (s *imageService) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	resp := &runtimeapi.ListImagesResponse{}
-	if wanted := req.GetFilter().GetImage().GetImage(); wanted != "" {
-		if i := s.findImage(wanted); i != nil {
-			resp.Images = append(resp.Images, i.message())
-		}
-		return resp, nil
-	}
 	for _, id := range slices.Sorted(maps.Keys(s.images)) {
 		resp.Images = append(resp.Images, s.images[id].message())
 	}
@@ -205,7 +197,7 @@ func (s *imageService) PullImage(ctx context.Context, req *runtimeapi.PullImageR
 	remote, ok := s.registry[full]
 	s.mu.Unlock()
 	if !ok {
-		return nil, status.Errorf(codes.NotFound, "failed to pull and unpack image %q: failed to resolve reference %q: %s: not found", full, full, full)
+		return nil, status.Errorf(codes.NotFound, "failed to pull and unpack image %q: failed to resolve image: %s: not found", full, full)
 	}
 	if remote.Latency > 0 {
 		timer := time.NewTimer(remote.Latency)

@@ -18,12 +18,16 @@ func (r *Runtime) logPath(c *container) string {
 }
 
 // openLog opens a container's log for appending; it does nothing without [WithLogs] or without a log path. As in containerd the
-// folder must be there. The caller holds the lock: opening a file for appending does not wait.
+// folder is made when it is missing. The caller holds the lock: opening a file for appending does not wait.
 func (r *Runtime) openLog(c *container) error {
 	if !r.config.logs || c.logPath == "" {
 		return nil
 	}
-	file, err := os.OpenFile(filepath.Join("/", r.config.logRoot, c.logPath), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	path := filepath.Join("/", r.config.logRoot, c.logPath)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
 	if err != nil {
 		return err
 	}

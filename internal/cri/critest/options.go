@@ -40,7 +40,7 @@ func defaultConfig() config {
 			{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true}},
 			{Name: "runc", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true}},
 		},
-		features:     &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		features:     &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, UserNamespacesHostNetwork: true},
 		cgroupDriver: runtimeapi.CgroupDriver_CGROUPFS.Enum(),
 		withEvents:   true,
 	}

@@ -86,11 +86,9 @@ func (r *Runtime) program(c *container) Program {
 			return p
 		}
 	}
-	if img := r.images[c.imageID]; img != nil {
-		for _, tag := range img.tags {
-			if p, ok := r.programs[imageProgram(tag)]; ok {
-				return p
-			}
+	for _, tag := range c.image.tags {
+		if p, ok := r.programs[imageProgram(tag)]; ok {
+			return p
 		}
 	}
 	return Forever()
@@ -132,6 +130,9 @@ func (r *Runtime) exitAfter(c *container, d time.Duration, code int32) *time.Tim
 	})
 }
 
+// instantExit is how much earlier than its start a container ends that ends at once.
+const instantExit = time.Millisecond
+
 // disarm stops the container's clocks. The caller holds the runtime's lock.
 func (c *container) disarm() {
 	for _, timer := range []*time.Timer{c.end, c.stopping, c.writing} {
@@ -145,7 +146,7 @@ func (c *container) disarm() {
 func (r *Runtime) signalStop(c *container) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING || c.program.IgnoresStop || harmless(c.config.StopSignal) || c.stopping != nil {
+	if r.closed || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING || c.program.IgnoresStop || harmless(c.stopSignal()) || c.stopping != nil {
 		return
 	}
 	c.stopping = r.exitAfter(c, c.program.StopDelay, c.program.StopCode)
@@ -170,6 +171,9 @@ func (r *Runtime) exit(c *container, code int32, reason string) bool {
 		return false
 	}
 	switch {
+	case r.serving == nil:
+		c.unseen = true
+		code, reason = unknownCode, "Unknown"
 	case c.state == runtimeapi.ContainerState_CONTAINER_UNKNOWN:
 		code, reason = unknownCode, "Unknown"
 	case reason == "":
@@ -177,11 +181,15 @@ func (r *Runtime) exit(c *container, code int32, reason string) bool {
 	}
 	c.state = runtimeapi.ContainerState_CONTAINER_EXITED
 	c.finishedAt = time.Now()
+	if c.program.Exits && c.program.After == 0 {
+		c.finishedAt = c.startedAt.Add(-instantExit)
+	}
 	c.exitCode = code
 	c.reason = reason
 	c.disarm()
 	c.closeLog()
 	r.mu.Unlock()
+	close(c.gone)
 
 	// STARTED of a container always comes before its STOPPED.
 	select {
@@ -189,7 +197,7 @@ func (r *Runtime) exit(c *container, code int32, reason string) bool {
 	case <-r.done:
 	}
 	r.publish(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.id, c.sandbox)
-	close(c.gone)
+	close(c.exitTold)
 	return true
 }
 

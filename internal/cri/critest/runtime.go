@@ -21,6 +21,8 @@ import (
 // connBuffer is how many bytes an in-memory connection holds before its writer blocks.
 const connBuffer = 64 << 10
 
+const deprecations = "ContainerdHasNoDeprecationWarnings"
+
 // maxMessage is the largest gRPC message in bytes, as agents configure it.
 const maxMessage = 16 << 20
 
@@ -78,6 +80,8 @@ func New(opts ...Option) *Runtime {
 	for _, condition := range []string{runtimeapi.RuntimeReady, runtimeapi.NetworkReady} {
 		r.conditions[condition] = &runtimeapi.RuntimeCondition{Type: condition, Status: true}
 	}
+	// containerd has a condition that is false on hosts with anything deprecated, such as cgroup v1; it means nothing to agents.
+	r.conditions[deprecations] = &runtimeapi.RuntimeCondition{Type: deprecations, Reason: "ContainerdHasDeprecationWarnings", Message: "{}"}
 	for _, opt := range opts {
 		opt(r)
 	}
@@ -122,6 +126,12 @@ func (r *Runtime) Serve() error {
 		return fmt.Errorf("serve: the runtime is serving already")
 	}
 	r.serving = s
+	for _, c := range r.containers {
+		if c.unseen { // the runtime takes notice now
+			c.unseen = false
+			c.finishedAt = time.Now()
+		}
+	}
 	s.finished.Go(func() { s.events.run() })
 	s.finished.Go(func() { _ = s.server.Serve(s.listener) }) // the listener fails only when it is closed
 	return nil
@@ -156,7 +166,8 @@ func (r *Runtime) Connect(t testing.TB, opts ...grpc.DialOption) *grpc.ClientCon
 }
 
 // Down stops the runtime's process: connections break, calls in flight end, events not yet delivered are lost, name
-// reservations of unfinished calls vanish. Containers go on and exit as their programs say, without an event. Idempotent.
+// reservations of unfinished calls vanish. Containers go on and may exit, without an event and without anybody noting the exit
+// code. Idempotent.
 func (r *Runtime) Down() {
 	r.mu.Lock()
 	s := r.serving
@@ -221,10 +232,10 @@ func (r *Runtime) newID() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// reserve takes a name for an id, or says who has it. The caller holds the lock.
-func (r *Runtime) reserve(kind, name, id string) error {
+// reserve takes a name for an id, or says who has it, with containerd's hint for the kind. The caller holds the lock.
+func (r *Runtime) reserve(kind, name, id, hint string) error {
 	if holder, taken := r.names[name]; taken {
-		return status.Errorf(codes.FailedPrecondition, "failed to reserve %s name %q: name %q is reserved for %q", kind, name, name, holder)
+		return status.Errorf(codes.FailedPrecondition, "failed to reserve %s name %q%s: name %q is reserved for %q", kind, name, hint, name, holder)
 	}
 	r.names[name] = id
 	return nil

@@ -338,9 +338,9 @@ func TestRestart(t *testing.T) {
 		if err := r.Kill("main", 9); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Serve(); err != nil {
-			t.Fatal(err)
-		}
+		time.Sleep(time.Minute)
+		back := time.Now()
+		must(t, r.Serve())
 		time.Sleep(time.Minute)
 
 		ctx, cancel := context.WithCancel(t.Context())
@@ -348,8 +348,8 @@ func TestRestart(t *testing.T) {
 		if got := kinds(c.events(ctx)); len(got) != 0 {
 			t.Errorf("events after the restart: %v, want none of an exit while down", got)
 		}
-		if st := c.status(id); st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != 9 {
-			t.Errorf("after the restart: %v, want exited with 9", st)
+		if st := c.status(id); st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != 255 || st.Reason != "Unknown" || st.FinishedAt != back.UnixNano() {
+			t.Errorf("after the restart: %v, want EXITED, 255, Unknown, finished at %d", st, back.UnixNano())
 		}
 	})
 }

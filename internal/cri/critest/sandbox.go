@@ -55,20 +55,20 @@ func (sb *sandbox) status() *runtimeapi.PodSandboxStatus {
 	}
 }
 
-func errSandboxNotFound(id string) error {
-	return status.Errorf(codes.NotFound, "an error occurred when try to find sandbox %q: not found", id)
+func errSandboxNotFound() error {
+	return status.Error(codes.NotFound, "an error occurred when try to find sandbox: not found")
 }
 
 func (s *runtimeService) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	if req.GetConfig().GetMetadata() == nil {
-		return nil, status.Error(codes.InvalidArgument, "sandbox config must include metadata")
+		return nil, status.Error(codes.Unknown, "sandbox config must include metadata")
 	}
 	config := proto.CloneOf(req.Config)
 	sb := &sandbox{name: sandboxName(config.Metadata), config: config, handler: req.RuntimeHandler}
 
 	s.mu.Lock()
 	sb.id = s.newID()
-	err := s.reserve("sandbox", sb.name, sb.id)
+	err := s.reserve("sandbox", sb.name, sb.id, "")
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (r *Runtime) startSandbox(sb *sandbox) error {
 	switch {
 	case sb.handler != "" && !known:
 		delete(r.names, sb.name)
-		return status.Errorf(codes.Unknown, "failed to get sandbox runtime: no runtime for %q is configured", sb.handler)
+		return status.Errorf(codes.Unknown, "unable to get OCI runtime for sandbox %q: no runtime for %q is configured", sb.id, sb.handler)
 	case !sb.hostNetwork() && !network.Status:
 		delete(r.names, sb.name)
 		return status.Errorf(codes.Unknown, "failed to setup network for sandbox %q: %s", sb.id, network.Message)
@@ -127,11 +127,13 @@ func (r *Runtime) stopSandbox(sb *sandbox) {
 	r.mu.Lock()
 	wasReady := sb.state == runtimeapi.PodSandboxState_SANDBOX_READY
 	sb.state = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
-	sb.ip = ""
 	r.mu.Unlock()
 	if wasReady {
 		r.publish(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.id, sb)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sb.ip = ""
 }
 
 func (s *runtimeService) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
@@ -161,7 +163,7 @@ func (s *runtimeService) PodSandboxStatus(_ context.Context, req *runtimeapi.Pod
 	defer s.mu.Unlock()
 	sb := s.sandboxes[req.PodSandboxId]
 	if sb == nil {
-		return nil, errSandboxNotFound(req.PodSandboxId)
+		return nil, errSandboxNotFound()
 	}
 	resp := &runtimeapi.PodSandboxStatusResponse{Status: sb.status()}
 	if req.Verbose {
@@ -213,7 +215,7 @@ func (s *runtimeService) UpdatePodSandboxResources(_ context.Context, req *runti
 	defer s.mu.Unlock()
 	sb := s.sandboxes[req.PodSandboxId]
 	if sb == nil {
-		return nil, errSandboxNotFound(req.PodSandboxId)
+		return nil, errSandboxNotFound()
 	}
 	if sb.config.Linux == nil {
 		sb.config.Linux = &runtimeapi.LinuxPodSandboxConfig{}

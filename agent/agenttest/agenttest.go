@@ -1,0 +1,188 @@
+// Package agenttest runs a whole agent inside a testing/synctest bubble: production wiring over a runtime, cgroups, mounts and file events that live in memory.
+//
+// Owns: World, the agent's surroundings, and the runner of scenario stories.
+// Reads: stories (txtar files).
+// Never: is linked into the binary.
+package agenttest
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/test/bufconn"
+	v1 "k8s.io/api/core/v1"
+	mount "k8s.io/mount-utils"
+
+	"berth/agent"
+	"berth/internal/cri/critest"
+	"berth/internal/pod"
+	"berth/internal/podconfig"
+)
+
+// Image is the image that every world has.
+const Image = "berth.local/hello:1"
+
+// World is a machine in memory with one agent on it.
+type World struct {
+	T       *testing.T
+	Runtime *critest.Runtime
+	Agent   *agent.Agent
+	// Manifests is the folder that the agent reads.
+	Manifests string
+	Cgroups   *Cgroups
+
+	dir   string
+	watch *watcher
+	stop  func()
+}
+
+// New returns a world whose agent runs. It must be called in a bubble.
+func New(t *testing.T, opts ...critest.Option) *World {
+	t.Helper()
+	dir := t.TempDir()
+	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests"), Cgroups: &Cgroups{pods: map[pod.UID]bool{}}}
+	if err := os.Mkdir(w.Manifests, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w.Runtime = critest.Start(t, append([]critest.Option{critest.WithImages(Image), critest.WithLogs("/")}, opts...)...)
+	w.StartAgent()
+	t.Cleanup(func() { w.StopAgent() })
+	return w
+}
+
+// StartAgent starts an agent, as after StopAgent.
+func (w *World) StartAgent() {
+	w.T.Helper()
+	w.watch = &watcher{events: make(chan podconfig.WatchEvent, 100)}
+	a, err := agent.BuildIn(agent.Config{
+		RootDir: filepath.Join(w.dir, "root"), RunDir: filepath.Join(w.dir, "run"), PodLogsDir: filepath.Join(w.dir, "logs"),
+		NodeName: "node", Paths: []string{w.Manifests}, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
+	}, agent.Outside{
+		DialCRI: w.Runtime.Dialer(), Cgroups: w.Cgroups, Mounter: mount.NewFakeMounter(nil),
+		Watch:  func() (podconfig.Watcher, error) { return w.watch, nil },
+		Listen: func() (net.Listener, error) { return bufconn.Listen(1 << 16), nil },
+	})
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	w.Agent = a
+	ctx, cancel := context.WithCancel(w.T.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	w.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.T.Errorf("agent: %v", err)
+		}
+	}
+	w.Settle(0)
+}
+
+// StopAgent ends the agent; the runtime and its pods go on.
+func (w *World) StopAgent() {
+	if w.stop != nil {
+		w.stop()
+		w.stop = nil
+	}
+}
+
+// Settle lets d pass, and then everything happen that needs no more time than a file event takes to be believed.
+func (w *World) Settle(d time.Duration) {
+	time.Sleep(d + fileQuiet)
+	synctest.Wait()
+}
+
+// fileQuiet is longer than podconfig waits for a file to be written out.
+const fileQuiet = 200 * time.Millisecond
+
+// Write puts a manifest into the agent's folder, as an editor does that renames into place.
+func (w *World) Write(name string, content []byte) {
+	w.T.Helper()
+	path := filepath.Join(w.Manifests, name)
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		w.T.Fatal(err)
+	}
+	w.tell(path)
+	w.Settle(0)
+}
+
+// Remove takes a manifest away.
+func (w *World) Remove(name string) {
+	w.T.Helper()
+	path := filepath.Join(w.Manifests, name)
+	if err := os.Remove(path); err != nil {
+		w.T.Fatal(err)
+	}
+	w.tell(path)
+	w.Settle(0)
+}
+
+// tell tells a running agent that the path changed.
+func (w *World) tell(path string) {
+	if w.stop != nil {
+		w.watch.events <- podconfig.WatchEvent{Path: path}
+	}
+}
+
+// Cgroups is containerManager in memory.
+type Cgroups struct {
+	mu   sync.Mutex
+	pods map[pod.UID]bool // guarded by mu
+}
+
+// EnsurePod makes the pod's cgroup.
+func (c *Cgroups) EnsurePod(_ context.Context, p *v1.Pod) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pods[p.UID] = true
+	return nil
+}
+
+// PodParent returns the pod's cgroup.
+func (c *Cgroups) PodParent(p *v1.Pod) string { return "/kubepods/pod" + string(p.UID) }
+
+// RemovePod removes the pod's cgroup.
+func (c *Cgroups) RemovePod(_ context.Context, uid pod.UID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.pods, uid)
+	return nil
+}
+
+// Len returns the number of pod cgroups.
+func (c *Cgroups) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pods)
+}
+
+// watcher is inotify without a kernel: tests say what changed.
+type watcher struct {
+	events chan podconfig.WatchEvent
+	once   sync.Once
+}
+
+func (w *watcher) Add(string) error    { return nil }
+func (w *watcher) Remove(string) error { return nil }
+
+func (w *watcher) Close() error {
+	w.once.Do(func() { close(w.events) })
+	return nil
+}
+
+func (w *watcher) Events() <-chan podconfig.WatchEvent { return w.events }
+
+// testWriter shows the agent's log when a test fails.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Log(string(b[:len(b)-1]))
+	return len(b), nil
+}

@@ -1,0 +1,251 @@
+package agenttest
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/tools/txtar"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/cri/critest"
+)
+
+// RunStories runs every story that matches the pattern, each in a world of its own.
+//
+// A story is a txtar archive. Its comment is the story, a command a line; its files are manifests. Commands:
+//
+//	write FILE                 put the manifest into the agent's folder; write FILE as NAME gives it another name there
+//	remove NAME                take it away
+//	wait DURATION              let time pass
+//	program [POD/]CONTAINER exits DURATION CODE | fails-to-start MESSAGE | deaf | forever   what the container does when it is started next
+//	exit POD/CONTAINER CODE    the container's process ends
+//	oom POD/CONTAINER          the kernel kills it
+//	sandbox-dies POD           the sandbox's process ends
+//	fail METHOD TIMES MESSAGE  the runtime's next calls of METHOD fail
+//	runtime down | up          the runtime stops to answer; containers go on
+//	agent stop | start         the agent ends, as by SIGTERM, and starts again
+//	restart-agent              both
+//	expect POD PHASE READY RESTARTS [REASON]   the pod's line, such as: web Running 1/1 0; REASON is that of a waiting container
+//	                           or of the pod
+//	expect-none POD            the agent does not show the pod, and the runtime has nothing of it
+//	expect-clean               the runtime has no sandbox or container, and no pod cgroup is left
+//	problem NAME TEXT          the manifest is refused with a message that contains TEXT
+//	explain POD TEXT           a line of the pod's journal contains TEXT
+//	calls METHOD N             METHOD was called N times since the last reset-calls
+//	reset-calls
+func RunStories(t *testing.T, pattern string) {
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no stories match %s: %v", pattern, err)
+	}
+	for _, f := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) { runStory(t, f, archive) })
+		})
+	}
+}
+
+func runStory(t *testing.T, file string, a *txtar.Archive) {
+	s := &story{World: New(t), files: map[string][]byte{}}
+	for _, f := range a.Files {
+		s.files[f.Name] = f.Data
+	}
+	for n, line := range strings.Split(string(a.Comment), "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		if err := s.do(words); err != nil {
+			t.Fatalf("%s:%d: %s: %v\npods:\n  %s", file, n+1, strings.Join(words, " "), err, strings.Join(s.lines(), "\n  "))
+		}
+		s.Settle(0)
+	}
+}
+
+type story struct {
+	*World
+	files map[string][]byte
+}
+
+func (s *story) do(words []string) error {
+	verb, args := words[0], words[1:]
+	arg := func(i int) string {
+		if i < len(args) {
+			return args[i]
+		}
+		return ""
+	}
+	switch verb {
+	case "write":
+		content, ok := s.files[arg(0)]
+		if !ok {
+			return errors.New("the story has no such file")
+		}
+		name := arg(0)
+		if arg(1) == "as" {
+			name = arg(2)
+		}
+		s.Write(name, content)
+	case "remove":
+		s.Remove(arg(0))
+	case "wait":
+		d, err := time.ParseDuration(arg(0))
+		if err != nil {
+			return err
+		}
+		s.Settle(d)
+	case "program":
+		return s.program(args)
+	case "exit":
+		code, err := strconv.Atoi(arg(1))
+		if err != nil {
+			return err
+		}
+		s.Runtime.Kill(arg(0), int32(code))
+	case "oom":
+		s.Runtime.OOM(arg(0))
+	case "sandbox-dies":
+		s.Runtime.KillSandbox(arg(0))
+	case "fail":
+		times, err := strconv.Atoi(arg(1))
+		if err != nil {
+			return err
+		}
+		s.Runtime.Fail(arg(0), times, status.Error(codes.Unknown, strings.Join(args[2:], " ")))
+	case "runtime":
+		if arg(0) == "down" {
+			s.Runtime.Down()
+			return nil
+		}
+		s.Runtime.Serve()
+		s.Settle(5 * time.Second) // the client's back-off
+	case "agent":
+		if arg(0) == "stop" {
+			s.StopAgent()
+			return nil
+		}
+		s.StartAgent()
+	case "restart-agent":
+		s.StopAgent()
+		s.StartAgent()
+	case "expect":
+		want := strings.Join(args, " ")
+		for _, l := range s.lines() {
+			if l == want {
+				return nil
+			}
+		}
+		return errors.New("no pod has that line")
+	case "expect-none":
+		for _, l := range s.lines() {
+			if strings.HasPrefix(l, arg(0)+" ") {
+				return errors.New("the pod is still shown")
+			}
+		}
+		for _, sb := range s.Runtime.Sandboxes() {
+			if sb.Config.GetMetadata().GetName() == arg(0) {
+				return fmt.Errorf("the runtime still has sandbox %s", sb.ID)
+			}
+		}
+	case "expect-clean":
+		if n, m, c := len(s.Runtime.Sandboxes()), len(s.Runtime.Containers()), s.Cgroups.Len(); n+m+c > 0 {
+			return fmt.Errorf("%d sandboxes, %d containers and %d pod cgroups are left", n, m, c)
+		}
+	case "problem":
+		for _, p := range s.Agent.Handlers().Problems() {
+			if filepath.Base(p.Path) == arg(0) && strings.Contains(p.Message, strings.Join(args[1:], " ")) {
+				return nil
+			}
+		}
+		return fmt.Errorf("problems: %+v", s.Agent.Handlers().Problems())
+	case "explain":
+		var all []string
+		for _, e := range s.Agent.Handlers().Journal.Read("default", arg(0)) {
+			l := fmt.Sprintf("%s %s %s %s %s", e.Component, e.Container, e.Decision, e.Why, e.Error)
+			if strings.Contains(l, strings.Join(args[1:], " ")) {
+				return nil
+			}
+			all = append(all, l)
+		}
+		return fmt.Errorf("the journal says:\n  %s", strings.Join(all, "\n  "))
+	case "calls":
+		if n := s.Runtime.CallCount(arg(0)); strconv.Itoa(n) != arg(1) {
+			return fmt.Errorf("%d calls", n)
+		}
+	case "reset-calls":
+		s.Runtime.ResetCalls()
+	default:
+		return errors.New("unknown command")
+	}
+	return nil
+}
+
+func (s *story) program(args []string) error {
+	if len(args) < 2 {
+		return errors.New("program needs a container and what it does")
+	}
+	switch args[1] {
+	case "exits":
+		if len(args) != 4 {
+			return errors.New("exits needs a duration and a code")
+		}
+		d, err := time.ParseDuration(args[2])
+		if err != nil {
+			return err
+		}
+		code, err := strconv.Atoi(args[3])
+		if err != nil {
+			return err
+		}
+		s.Runtime.SetProgram(args[0], critest.ExitsAfter(d, int32(code)))
+	case "fails-to-start":
+		s.Runtime.SetProgram(args[0], critest.FailsToStart(strings.Join(args[2:], " ")))
+	case "deaf":
+		s.Runtime.SetProgram(args[0], critest.Program{IgnoresStop: true})
+	case "forever":
+		s.Runtime.SetProgram(args[0], critest.Forever())
+	default:
+		return errors.New("a container exits, fails-to-start, is deaf or runs forever")
+	}
+	return nil
+}
+
+// lines are the pods as the agent shows them: name, phase, ready containers, restarts, and why something waits or the pod failed.
+func (s *story) lines() []string {
+	var out []string
+	for _, p := range s.Agent.Handlers().Pods() {
+		ready, restarts, reason := 0, int32(0), p.Status.Reason
+		for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+			for _, c := range list {
+				if w := c.State.Waiting; reason == "" && w != nil {
+					reason = w.Reason
+				}
+				restarts += c.RestartCount
+			}
+		}
+		for _, c := range p.Status.ContainerStatuses {
+			if c.Ready {
+				ready++
+			}
+		}
+		l := fmt.Sprintf("%s %s %d/%d %d", p.Name, p.Status.Phase, ready, len(p.Spec.Containers), restarts)
+		if reason != "" {
+			l += " " + reason
+		}
+		out = append(out, l)
+	}
+	return out
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+)
+
+// findPod returns the one pod that the argument names.
+func findPod(ctx context.Context, c *client, arg, namespace string) (*v1.Pod, error) {
+	ref, err := parsePodRef(arg, namespace)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := c.pods(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []*v1.Pod
+	for _, p := range pods {
+		if ref.matches(p.Namespace, p.Name) {
+			found = append(found, p)
+		}
+	}
+	if len(found) == 0 {
+		return nil, notFound(ref, refsOf(pods))
+	}
+	if severalNamespaces(found) {
+		return nil, ambiguous(ref, refsOf(found))
+	}
+	// Of two incarnations the one that goes on.
+	if i := slices.IndexFunc(found, func(p *v1.Pod) bool { return p.DeletionTimestamp == nil }); i > 0 {
+		return found[i], nil
+	}
+	return found[0], nil
+}
+
+func ambiguous(ref podRef, found []podRef) error {
+	names := make([]string, len(found))
+	for i, f := range found {
+		names[i] = f.String()
+	}
+	return fmt.Errorf("pod %q is in several namespaces: say which one: %s", ref, strings.Join(slices.Compact(names), " or "))
+}
+
+// completionTimeout is how long the shell may wait for names.
+const completionTimeout = time.Second
+
+// completePods returns the names of the pods for the shell, nothing when there is no agent.
+func completePods(ctx context.Context, g *globalFlags) []string {
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	defer cancel()
+	pods, err := newClient(g.runDir).pods(ctx)
+	if err != nil {
+		cobra.CompDebugln(err.Error(), false)
+		return nil
+	}
+	several := severalNamespaces(pods)
+	names := make([]string, len(pods))
+	for i, p := range pods {
+		names[i] = p.Name
+		if several {
+			names[i] = p.Namespace + "/" + p.Name
+		}
+	}
+	return names
+}
+
+// completeFixed completes a flag with the values that it can have.
+func completeFixed(cmd *cobra.Command, flag string, values ...string) {
+	f := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return values, cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
+		panic(err) // the flag does not exist: a mistake in this program
+	}
+}

@@ -1,0 +1,78 @@
+// Command berth is the node agent and its command line.
+//
+// Owns: flags, what is printed to people, the process (signals, exit code).
+// Reads: the agent's API over the socket in the run directory; in `berth run`, the agent itself.
+// Never: does an agent's work.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/embedded"
+)
+
+func main() {
+	// The agent re-executes this binary for work whose memory it does not want to keep.
+	if handled, code := embedded.RunChild(os.Args); handled {
+		os.Exit(code)
+	}
+	os.Exit(execute(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// execute runs the command line and returns the exit code.
+func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
+	cmd := newRootCommand()
+	cmd.SetArgs(args)
+	cmd.SetOut(out)
+	cmd.SetErr(errOut)
+	err := cmd.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	if !errors.Is(err, errReported) {
+		fmt.Fprintf(errOut, "Error: %v\n", err)
+	}
+	return 1
+}
+
+// errReported ends a command that has said itself what is wrong.
+var errReported = errors.New("reported")
+
+// globalFlags are the flags of every command.
+type globalFlags struct {
+	runDir string
+}
+
+func newRootCommand() *cobra.Command {
+	g := &globalFlags{}
+	root := &cobra.Command{
+		Use:   "berth",
+		Short: "Run pods on this machine from their manifests",
+		Long: `Berth is a Kubernetes node agent: it does on a machine what the kubelet does.
+
+"berth run DIR" takes pod manifests from a folder and keeps their containers running, on a container runtime that it brings along.
+The other commands ask the running agent.`,
+		Version:           version,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		DisableAutoGenTag: true,
+	}
+	root.SetVersionTemplate("berth {{.Version}}\n")
+	root.PersistentFlags().StringVar(&g.runDir, "run-dir", defaultRunDir, "directory of the agent's socket")
+	root.AddCommand(
+		newRunCommand(g),
+		newStopCommand(g),
+		newGetCommand(g),
+		newLogsCommand(g),
+		newExplainCommand(g),
+		newVersionCommand(g),
+		newCheckCommand(g),
+	)
+	return root
+}

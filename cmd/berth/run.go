@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
+
+	"berth/agent"
+	"berth/internal/embedded"
+	"berth/internal/server"
+)
+
+// runFlags are the flags of `berth run`.
+type runFlags struct {
+	rootDir          string
+	nodeName         string
+	runtimeEndpoint  string
+	podCIDR          string
+	cgroupRoot       string
+	podLogsDir       string
+	containerLogsDir string
+	logFile          string
+	logLevel         string
+	remove           bool
+	once             bool
+	onceTimeout      time.Duration
+}
+
+func newRunCommand(g *globalFlags) *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run [PATH...]",
+		Short: "Run the pods of manifests, and keep them running",
+		Long: `Run the pods of the manifests in the given files and folders, and keep them running.
+
+Manifests are YAML or JSON, several in a file if need be. What changes in the files is done at once: a new manifest starts a pod, a
+changed one replaces it, a removed one ends it.
+
+When the agent ends, its pods go on running and the next "berth run" takes them over. "berth stop --all" ends them with the agent;
+with --rm they end, and everything that was kept is removed, whenever the agent ends.`,
+		Example: `  berth run examples/hello
+  berth run --rm web.yaml db.yaml
+  berth run --once --once-timeout 30s manifests/ && echo ready`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return run(cmd.Context(), g, f, args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.rootDir, "root-dir", "/var/lib/berth", "directory of everything that the agent keeps")
+	fl.StringVar(&f.nodeName, "node-name", "", "name of this node (default: the host's name)")
+	fl.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a running container runtime, instead of the one inside this program")
+	fl.StringVar(&f.podCIDR, "pod-cidr", "", "IPv4 range of the pods, with the runtime inside this program (default: a free one, such as 10.88.0.0/16)")
+	fl.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put (default: the root)")
+	fl.StringVar(&f.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
+	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to the containers' logs, for log shippers; empty for none")
+	fl.StringVar(&f.logFile, "log-file", "", "the agent's own log (default: standard error, or berth.log in the root directory when a live table is shown)")
+	fl.StringVar(&f.logLevel, "log-level", "info", "what the agent logs: debug, info, warn or error")
+	fl.BoolVar(&f.remove, "rm", false, "end all pods and the runtime and remove everything when the agent ends")
+	fl.BoolVar(&f.once, "once", false, "end when all pods are ready; fail if a manifest is refused or they are not ready in time")
+	fl.DurationVar(&f.onceTimeout, "once-timeout", 2*time.Minute, "how long --once waits")
+	completeFixed(cmd, "log-level", "debug", "info", "warn", "error")
+	return cmd
+}
+
+// config returns the agent's configuration but for its log.
+func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
+	cfg := agent.Config{
+		NodeName: f.nodeName, Paths: paths, RuntimeEndpoint: f.runtimeEndpoint, PodCIDR: f.podCIDR, CgroupRoot: f.cgroupRoot, Version: version,
+	}
+	if f.runtimeEndpoint == "" && !embedded.Available() {
+		return cfg, errors.New(`there is no runtime inside this build of berth: build one with "make build", or name a running one with --container-runtime-endpoint (for example unix:///run/containerd/containerd.sock)`)
+	}
+	if f.runtimeEndpoint != "" && f.podCIDR != "" {
+		return cfg, errors.New("--pod-cidr is for the runtime inside berth: the one of --container-runtime-endpoint has its own network configuration")
+	}
+	if f.remove {
+		cfg.AtExit = agent.RemoveAll
+	}
+	if cfg.NodeName == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return cfg, fmt.Errorf("name of the host: %w; name the node with --node-name", err)
+		}
+		cfg.NodeName = strings.ToLower(host)
+	}
+	for _, d := range []struct {
+		flag string
+		from string
+		to   *string
+	}{
+		{"--root-dir", f.rootDir, &cfg.RootDir},
+		{"--run-dir", runDir, &cfg.RunDir},
+		{"--pod-logs-dir", f.podLogsDir, &cfg.PodLogsDir},
+		{"--container-logs-dir", f.containerLogsDir, &cfg.ContainerLogsDir},
+	} {
+		if d.from == "" {
+			continue
+		}
+		abs, err := filepath.Abs(d.from)
+		if err != nil {
+			return cfg, fmt.Errorf("%s %q: %w", d.flag, d.from, err)
+		}
+		*d.to = abs
+	}
+	return cfg, nil
+}
+
+// run runs the agent and shows its pods until a signal or a client ends it, or --once is satisfied.
+func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, out, errOut io.Writer) error {
+	cfg, err := f.config(g.runDir, paths)
+	if err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("berth run must be root, as it mounts volumes and makes cgroups and networks: try with sudo")
+	}
+	if len(paths) == 0 {
+		fmt.Fprintln(errOut, "No manifests are given: there will be no pods.")
+	}
+	terminal := terminalOf(out)
+	log, closeLog, err := openLog(f, cfg.RootDir, terminal, errOut)
+	if err != nil {
+		return err
+	}
+	cfg.Log = log
+	a, err := agent.Build(cfg)
+	if err != nil {
+		return errors.Join(err, closeLog())
+	}
+	h := a.Handlers()
+	hints := hints{program: os.Args[0], runDir: g.runDir, remove: f.remove}
+	var show view = newLineView(h, hints, out)
+	if terminal != nil {
+		live := newLiveView(h, hints, terminal, cfg)
+		live.logPath = logPath(f, cfg.RootDir)
+		show = live
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer endOnSignals(stop, show, errOut)()
+	err = runAndShow(ctx, a.Run, h, f, show, stop)
+	if err == nil {
+		_, err = fmt.Fprintln(out, hints.farewell())
+	}
+	return errors.Join(err, closeLog())
+}
+
+// view shows pods as they change.
+type view interface {
+	// run shows them until ctx is done, and leaves the terminal as it was.
+	run(ctx context.Context) error
+	// stopping says that the agent was told to end.
+	stopping()
+	// restore leaves the terminal as it was, when the process ends without waiting for run.
+	restore()
+}
+
+// errReady is the cause of an end by --once.
+var errReady = errors.New("all pods are ready")
+
+// runAndShow runs the agent, shows its pods beside it, and judges them for --once. The agent's end ends the rest, not the other way
+// round: as long as it stops pods there is something to see.
+func runAndShow(ctx context.Context, runAgent func(context.Context) error, h server.Handlers, f runFlags, show view, stop context.CancelCauseFunc) error {
+	beside, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	var verdict error
+	var g errgroup.Group
+	g.Go(func() error { return show.run(beside) })
+	if f.once {
+		g.Go(func() error {
+			verdict = awaitReady(beside, h, f.onceTimeout)
+			stop(errReady)
+			return nil
+		})
+	}
+	err := runAgent(ctx)
+	end()
+	shown := g.Wait()
+	if err == nil { // otherwise it is the reason of the verdict too
+		err = verdict
+	}
+	return errors.Join(err, shown)
+}
+
+// terminalOf returns the terminal that out is, or nil.
+func terminalOf(out io.Writer) *os.File {
+	f, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
+		return nil
+	}
+	return f
+}
+
+// logPath is where the agent logs when it does not log to standard error.
+func logPath(f runFlags, rootDir string) string {
+	if f.logFile != "" {
+		return f.logFile
+	}
+	return filepath.Join(rootDir, "berth.log")
+}
+
+// openLog opens the agent's log: a table that is redrawn in place cannot share the terminal with it.
+func openLog(f runFlags, rootDir string, terminal *os.File, errOut io.Writer) (*slog.Logger, func() error, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return nil, nil, fmt.Errorf("--log-level: %q is not a level: choose debug, info, warn or error", f.logLevel)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if f.logFile == "" && terminal == nil {
+		return slog.New(slog.NewTextHandler(errOut, options)), func() error { return nil }, nil
+	}
+	file, err := newRotatedFile(logPath(f, rootDir))
+	if err != nil {
+		return nil, nil, err
+	}
+	return slog.New(slog.NewTextHandler(file, options)), file.Close, nil
+}

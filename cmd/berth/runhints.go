@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// hints tells how to look at the pods.
+type hints struct {
+	program string // as the user called it
+	runDir  string
+	remove  bool // --rm
+}
+
+// defaultRunDir is the run directory that needs no flag.
+const defaultRunDir = "/run/berth"
+
+// maxURLs bounds how many addresses are printed.
+const maxURLs = 6
+
+// command returns a command line for the agent of this run directory.
+func (h hints) command(args string) string {
+	if h.runDir != defaultRunDir {
+		args += " --run-dir " + h.runDir
+	}
+	return h.program + " " + args
+}
+
+// lines returns what can be done now, one per line.
+func (h hints) lines(pods []*v1.Pod) []string {
+	var lines []string
+	urls := podURLs(pods)
+	for _, u := range urls[:min(maxURLs, len(urls))] {
+		lines = append(lines, "curl "+u)
+	}
+	if n := len(urls) - maxURLs; n > 0 {
+		lines = append(lines, fmt.Sprintf("(and %d more addresses)", n))
+	}
+	name := "POD"
+	if len(pods) > 0 {
+		name = pods[0].Name
+	}
+	return append(lines, h.command("get pods -o wide"), h.command("logs -f "+name), h.command("explain "+name))
+}
+
+// farewell says what became of the pods.
+func (h hints) farewell() string {
+	if h.remove {
+		return "The agent has ended; its pods and everything that it kept are removed."
+	}
+	return "The agent has ended. Pods that were not stopped go on running, and the next \"" + h.program + " run\" takes them over."
+}
+
+// podURLs returns an address for each TCP port of the ready pods, host ports first.
+func podURLs(pods []*v1.Pod) []string {
+	var onHost, onPod []string
+	for _, p := range pods {
+		if !isTrue(p, v1.PodReady) || p.DeletionTimestamp != nil {
+			continue
+		}
+		for _, c := range p.Spec.Containers {
+			for _, port := range c.Ports {
+				if port.Protocol != "" && port.Protocol != v1.ProtocolTCP {
+					continue
+				}
+				if port.HostPort != 0 {
+					onHost = append(onHost, httpURL(hostName(port.HostIP), port.HostPort))
+				}
+				if ip := podIP(p); ip != "" {
+					onPod = append(onPod, httpURL(ip, port.ContainerPort))
+				}
+			}
+		}
+	}
+	return append(onHost, onPod...)
+}
+
+// hostName is the name under which a host port is reached from the host.
+func hostName(hostIP string) string {
+	if ip := net.ParseIP(hostIP); ip == nil || ip.IsUnspecified() {
+		return "localhost"
+	}
+	return hostIP
+}
+
+func httpURL(host string, port int32) string {
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(int(port)))
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+	"berth/internal/podconfig"
+	"berth/internal/server"
+)
+
+// lineView prints a line per change, for output that is no terminal.
+type lineView struct {
+	h     server.Handlers
+	hints hints
+
+	out     io.Writer
+	table   table
+	shown   map[pod.UID]shownLine
+	refused map[string]bool // lines of problems
+	hinted  bool
+
+	mu sync.Mutex // guards writes to out
+}
+
+type shownLine struct {
+	name string
+	text string // without the name, to see what changed
+}
+
+func newLineView(h server.Handlers, hints hints, out io.Writer) *lineView {
+	return &lineView{h: h, hints: hints, out: out, shown: map[pod.UID]shownLine{}, refused: map[string]bool{}}
+}
+
+func (v *lineView) run(ctx context.Context) error {
+	changed, cancel := v.h.Subscribe()
+	defer cancel()
+	for {
+		if err := v.refresh(v.h.Pods(), v.h.Problems(), time.Now()); err != nil {
+			return err
+		}
+		select {
+		case <-changed.Wake():
+			changed.Take()
+		case <-ctx.Done():
+			// What happened last is told too.
+			return v.refresh(v.h.Pods(), v.h.Problems(), time.Now())
+		}
+	}
+}
+
+// refresh prints what is new since the last time.
+func (v *lineView) refresh(pods []*v1.Pod, problems []podconfig.Problem, now time.Time) error {
+	var lines []string
+	there := map[pod.UID]bool{}
+	for _, p := range pods {
+		there[p.UID] = true
+		if line, changed := v.podLine(p, now); changed {
+			lines = append(lines, line)
+		}
+	}
+	for uid, s := range v.shown {
+		if !there[uid] {
+			delete(v.shown, uid)
+			lines = append(lines, v.table.lines([][]string{{s.name, "Gone"}})...)
+		}
+	}
+	lines = append(lines, v.problemLines(problems)...)
+	if ready, _ := computeVerdict(pods, nil); ready && !v.hinted {
+		v.hinted = true
+		lines = append(lines, "", "All pods are ready:")
+		for _, h := range v.hints.lines(pods) {
+			lines = append(lines, "  "+h)
+		}
+		lines = append(lines, "")
+	}
+	return v.print(lines)
+}
+
+// podLine returns the pod's line and whether it says anything new.
+func (v *lineView) podLine(p *v1.Pod, now time.Time) (string, bool) {
+	row := computePodRow(p, now)
+	name := row.Name
+	if row.Namespace != "default" {
+		name = row.Namespace + "/" + row.Name
+	}
+	cells := []string{name, row.Status, row.Ready, podIP(p)}
+	if n := summarize(p).restarts; n > 0 {
+		cells = append(cells, fmt.Sprintf("%d restarts", n))
+	}
+	text := strings.Join(cells[1:], " ")
+	if v.shown[p.UID].text == text {
+		return "", false
+	}
+	v.shown[p.UID] = shownLine{name: name, text: text}
+	return v.table.lines([][]string{cells})[0], true
+}
+
+// problemLines returns the problems that came, and those that went.
+func (v *lineView) problemLines(problems []podconfig.Problem) []string {
+	var lines []string
+	now := map[string]bool{}
+	for _, p := range problems {
+		line := problemLine(p)
+		now[line] = true
+		if v.refused[line] {
+			continue
+		}
+		if p.Severity == podconfig.SeverityError {
+			lines = append(lines, statusInvalidManifest+"  "+line)
+		} else {
+			lines = append(lines, line)
+		}
+	}
+	var gone []string
+	for line := range v.refused {
+		if !now[line] {
+			gone = append(gone, "no longer: "+line)
+		}
+	}
+	slices.Sort(gone)
+	v.refused = now
+	return append(lines, gone...)
+}
+
+func (v *lineView) print(lines []string) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, err := io.WriteString(v.out, strings.Join(lines, "\n")+"\n")
+	return err
+}
+
+func (v *lineView) stopping() {
+	// An error here is an error of the next refresh, which is reported.
+	_ = v.print([]string{"Stopping the agent; a second signal ends it at once."})
+}
+
+func (v *lineView) restore() {}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/podconfig"
+	"berth/internal/server"
+)
+
+// awaitReady returns nil when all pods are ready, and otherwise the reason why they will not be or are not in time.
+func awaitReady(ctx context.Context, h server.Handlers, timeout time.Duration) error {
+	changed, cancel := h.Subscribe()
+	defer cancel()
+	late := time.NewTimer(timeout)
+	defer late.Stop()
+	for {
+		ready, err := computeVerdict(h.Pods(), h.Problems())
+		if ready || err != nil {
+			return err
+		}
+		select {
+		case <-changed.Wake():
+			changed.Take()
+		case <-late.C:
+			return fmt.Errorf("not all pods are ready after %v:\n%s", timeout, strings.Join(describeUnready(h.Pods()), "\n"))
+		case <-ctx.Done():
+			return errors.New("ended before all pods were ready")
+		}
+	}
+}
+
+// computeVerdict reports whether all pods are ready or have succeeded; the error says why that will never be.
+func computeVerdict(pods []*v1.Pod, problems []podconfig.Problem) (ready bool, err error) {
+	var errs []error
+	for _, p := range problems {
+		if p.Severity == podconfig.SeverityError {
+			errs = append(errs, errors.New(problemLine(p)))
+		}
+	}
+	ready = len(pods) > 0
+	for _, p := range pods {
+		if p.Status.Phase == v1.PodFailed {
+			errs = append(errs, errors.New(describePod(p)))
+		}
+		ready = ready && isSettled(p)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return false, err
+	}
+	return ready, nil
+}
+
+// isSettled reports whether nothing more is to be waited for.
+func isSettled(p *v1.Pod) bool {
+	return p.Status.Phase == v1.PodSucceeded || p.DeletionTimestamp == nil && isTrue(p, v1.PodReady)
+}
+
+// describeUnready says of each pod that is not ready what it waits for.
+func describeUnready(pods []*v1.Pod) []string {
+	if len(pods) == 0 {
+		return []string{"there are no pods"}
+	}
+	var lines []string
+	for _, p := range pods {
+		if !isSettled(p) {
+			lines = append(lines, describePod(p))
+		}
+	}
+	return lines
+}
+
+// describePod says in one line in what state the pod is, with the runtime's words on its containers.
+func describePod(p *v1.Pod) string {
+	s := summarize(p)
+	line := fmt.Sprintf("pod %s/%s: %s, %d of %d containers ready", p.Namespace, p.Name, s.status, s.ready, s.total)
+	if p.Status.Message != "" {
+		line += ": " + oneLine(p.Status.Message)
+	}
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		said := ""
+		if w := c.State.Waiting; w != nil {
+			said = cmp.Or(w.Message, w.Reason)
+		} else if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
+			said = fmt.Sprintf("exit code %d %s", t.ExitCode, t.Message)
+		}
+		if said != "" {
+			line += fmt.Sprintf("; container %q: %s", c.Name, oneLine(said))
+		}
+	}
+	return line
+}

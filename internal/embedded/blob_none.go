@@ -1,0 +1,13 @@
+//go:build !bundle
+
+package embedded
+
+import (
+	"io"
+	"strings"
+)
+
+// hasBlob tells builds apart.
+const hasBlob = false
+
+func embeddedBlob() io.Reader { return strings.NewReader("") }

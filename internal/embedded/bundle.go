@@ -1,0 +1,143 @@
+package embedded
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// bundleHash is the SHA-256 of the manifest of the bundle in this binary, in hexadecimal. It is set by the linker, because hashing
+// the bundle itself would keep all of it in memory.
+var bundleHash string
+
+// errNoBundle says that this binary was built without the tag "bundle".
+var errNoBundle = errors.New("this build of berth brings no runtime along; build it with make build, or name a running one with --container-runtime-endpoint")
+
+// Available reports whether this binary has a bundle in it.
+func Available() bool { return bundleHash != "" && hasBlob }
+
+// Version returns the versions of what the bundle in use holds, by name (containerd, runc, cni-plugins), as unpacked below the root
+// directory; it fails when nothing was unpacked yet.
+func Version(root string) (map[string]string, error) {
+	m, err := readManifest(paths{root: root}.current())
+	return m.Components, err
+}
+
+const manifestName = "manifest.json"
+
+// manifest lists what is in a bundle. It is the bundle's first entry, and its hash is the bundle's hash.
+type manifest struct {
+	Version    int               `json:"version"`
+	Components map[string]string `json:"components"`
+	Files      []bundledFile     `json:"files"`
+	Images     []bundledImage    `json:"images"`
+}
+
+type bundledFile struct {
+	Name   string `json:"name"` // slash-separated, relative
+	Mode   int64  `json:"mode"` // permission bits
+	Size   int64  `json:"size"` // bytes
+	SHA256 string `json:"sha256"`
+}
+
+type bundledImage struct {
+	Name   string `json:"name"`   // reference, as pods use it
+	File   string `json:"file"`   // OCI archive in the bundle
+	Digest string `json:"digest"` // of the image's manifest
+	Pinned bool   `json:"pinned"` // the sandbox image, which the runtime itself needs
+}
+
+// folderName is the folder of a bundle below the bundles' folder: enough of the hash to tell bundles apart, short in process lists.
+func folderName(hash string) string { return hash[:16] }
+
+// openBlob opens the bundle: the given file, or the one in the binary.
+func openBlob(file string) (io.ReadCloser, error) {
+	if file != "" {
+		return os.Open(file)
+	}
+	if !Available() {
+		return nil, errNoBundle
+	}
+	return io.NopCloser(embeddedBlob()), nil
+}
+
+// hashOf returns the hash of the bundle without reading more of it than its first entry.
+func hashOf(file string) (string, error) {
+	if file == "" {
+		if !Available() {
+			return "", errNoBundle
+		}
+		return bundleHash, nil
+	}
+	blob, err := openBlob(file)
+	if err != nil {
+		return "", fmt.Errorf("bundle: %w", err)
+	}
+	defer blob.Close()
+	z, err := zstd.NewReader(blob, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return "", fmt.Errorf("bundle %s: %w", file, err)
+	}
+	defer z.Close()
+	_, hash, err := readHead(tar.NewReader(z))
+	if err != nil {
+		return "", fmt.Errorf("bundle %s: %w", file, err)
+	}
+	return hash, nil
+}
+
+// readHead reads a bundle's first entry, the manifest, and returns it as it is written, with its hash.
+func readHead(t *tar.Reader) (head []byte, hash string, err error) {
+	h, err := t.Next()
+	if err != nil {
+		return nil, "", err
+	}
+	if h.Name != manifestName || h.Size > 1<<20 {
+		return nil, "", fmt.Errorf("not a bundle: the first entry is %q, not %s", h.Name, manifestName)
+	}
+	if head, err = io.ReadAll(t); err != nil {
+		return nil, "", err
+	}
+	sum := sha256.Sum256(head)
+	return head, hex.EncodeToString(sum[:]), nil
+}
+
+// parseManifest accepts only names that stay inside the folder that the bundle is unpacked to.
+func parseManifest(head []byte) (manifest, error) {
+	var m manifest
+	if err := json.Unmarshal(head, &m); err != nil {
+		return manifest{}, fmt.Errorf("%s: %w", manifestName, err)
+	}
+	if m.Version != 1 {
+		return manifest{}, fmt.Errorf("%s: version %d is not known, only 1", manifestName, m.Version)
+	}
+	for _, f := range m.Files {
+		if !filepath.IsLocal(f.Name) || f.Name == manifestName {
+			return manifest{}, fmt.Errorf("%s: file name %q is not allowed", manifestName, f.Name)
+		}
+	}
+	for _, i := range m.Images {
+		if !slices.ContainsFunc(m.Files, func(f bundledFile) bool { return f.Name == i.File }) {
+			return manifest{}, fmt.Errorf("%s: image %s: archive %q is not in the bundle", manifestName, i.Name, i.File)
+		}
+	}
+	return m, nil
+}
+
+// readManifest reads the manifest of an unpacked bundle.
+func readManifest(dir string) (manifest, error) {
+	head, err := os.ReadFile(filepath.Join(dir, manifestName))
+	if err != nil {
+		return manifest{}, err
+	}
+	return parseManifest(head)
+}

@@ -1,0 +1,78 @@
+package embedded
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// The hidden commands that berth runs itself with. What they do needs much memory once; in a child it is gone afterwards.
+const (
+	childUnpack = "__unpack" // BUNDLES HASH [FILE]
+	childLoad   = "__load"   // SOCKET BUNDLE SNAPSHOTTER
+)
+
+// RunChild does the work of a hidden command if args (as os.Args) name one, and returns the exit code to end with. The main
+// function of a program that uses Runtime calls it before anything else.
+func RunChild(args []string) (handled bool, exitCode int) {
+	if len(args) < 2 {
+		return false, 0
+	}
+	var err error
+	switch args = args[1:]; args[0] {
+	case childUnpack:
+		err = unpackChild(args[1:])
+	case childLoad:
+		err = loadChild(args[1:])
+	default:
+		return false, 0
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return true, 1
+	}
+	return true, 0
+}
+
+// child runs this program again with a hidden command. The error is what the child said.
+func child(ctx context.Context, args ...string) error {
+	// The link is the program that runs, even if the file of its name was replaced or removed meanwhile.
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
+	cmd.Args[0] = "berth"
+	cmd.Dir = "/"
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		if said := strings.TrimSpace(stderr.String()); said != "" {
+			return errors.New(said)
+		}
+		return fmt.Errorf("berth %s: %w", args[0], err)
+	}
+	return nil
+}
+
+func unpackChild(args []string) error {
+	if len(args) < 2 || len(args) > 3 {
+		return errors.New("arguments: BUNDLES HASH [FILE]")
+	}
+	file := ""
+	if len(args) == 3 {
+		file = args[2]
+	}
+	blob, err := openBlob(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unpack(blob, args[0], args[1]), blob.Close())
+}
+
+func loadChild(args []string) error {
+	if len(args) != 3 {
+		return errors.New("arguments: SOCKET BUNDLE SNAPSHOTTER")
+	}
+	return loadImages(context.Background(), args[0], args[1], args[2])
+}

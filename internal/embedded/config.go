@@ -1,0 +1,113 @@
+package embedded
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"unicode"
+)
+
+// Config says where the runtime lives and what it may use. Root and RunDir belong to one agent at a time; the caller holds the lock.
+type Config struct {
+	// Root is the agent's root directory, an absolute path; the bundle, the images and containerd's database live below it.
+	Root string
+	// RunDir is the agent's run directory, an absolute and short path; sockets and what a reboot may forget live below it.
+	RunDir string
+	// Subnet is the IPv4 range of the pods, such as 10.88.0.0/16. Empty means the first free /16 of
+	// 10.88 to 10.127 and 172.20 to 172.31, remembered.
+	Subnet string
+	// CgroupDriver is "cgroupfs" or "systemd"; empty means systemd where systemd runs the host on cgroup v2, else cgroupfs.
+	CgroupDriver string
+	// BundleFile is a bundle to use in place of the one in the binary; empty means the latter.
+	BundleFile string
+	// Log receives what the runtime does; nil means slog.Default().
+	Log *slog.Logger
+	// Restarted, if set, is called from Run each time that containerd had ended and answers again.
+	Restarted func()
+}
+
+// maxSocketPath is what the kernel takes for the path of a unix socket, without its final zero (unix(7)).
+const maxSocketPath = 107
+
+// check returns what is wrong with the configuration, naming the field.
+func (c Config) check() error {
+	var errs []error
+	for _, dir := range []struct{ field, path string }{{"Root", c.Root}, {"RunDir", c.RunDir}} {
+		if !filepath.IsAbs(dir.path) || filepath.Clean(dir.path) != dir.path || dir.path == "/" {
+			errs = append(errs, fmt.Errorf("%s %q: must be a clean absolute path below /", dir.field, dir.path))
+		}
+		// Colons and commas separate the options of an overlay mount; quotes and backslashes those of the configuration.
+		if i := strings.IndexFunc(dir.path, func(r rune) bool { return unicode.IsControl(r) || strings.ContainsRune(`:,'"\`, r) }); i >= 0 {
+			errs = append(errs, fmt.Errorf("%s %q: the character %q cannot be used in it", dir.field, dir.path, dir.path[i]))
+		}
+	}
+	if s := c.paths().ttrpcSocket(); len(s) > maxSocketPath {
+		errs = append(errs, fmt.Errorf("RunDir %q: the socket %s would be %d bytes long, the kernel takes %d; use a shorter run directory",
+			c.RunDir, s, len(s), maxSocketPath))
+	}
+	switch c.CgroupDriver {
+	case "", driverCgroupfs, driverSystemd:
+	default:
+		errs = append(errs, fmt.Errorf("CgroupDriver %q: must be %s, %s or empty", c.CgroupDriver, driverCgroupfs, driverSystemd))
+	}
+	if c.Subnet != "" {
+		if _, err := parseSubnet(c.Subnet); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// parseSubnet reads the range of the pods: IPv4, written with its network address, and large enough for a few pods.
+func parseSubnet(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil || !p.Addr().Is4() || p != p.Masked() || p.Bits() < 8 || p.Bits() > 28 {
+		return netip.Prefix{}, fmt.Errorf("Subnet %q: must be an IPv4 network between /8 and /28, such as 10.88.0.0/16", s)
+	}
+	return p, nil
+}
+
+const (
+	driverCgroupfs = "cgroupfs"
+	driverSystemd  = "systemd"
+)
+
+func (c Config) paths() paths { return paths{root: c.Root, run: c.RunDir} }
+
+// paths are the places of the runtime.
+type paths struct{ root, run string }
+
+func (p paths) bundles() string { return filepath.Join(p.root, "bundle") }
+
+// current is the stable link to the bundle in use; shims remember paths below it for the life of their containers.
+func (p paths) current() string { return filepath.Join(p.bundles(), "current") }
+
+func (p paths) home() string        { return filepath.Join(p.root, "containerd") }
+func (p paths) state() string       { return filepath.Join(p.run, "containerd") }
+func (p paths) runc() string        { return filepath.Join(p.run, "runc") }
+func (p paths) shimSockets() string { return filepath.Join(p.run, "s") }
+func (p paths) socket() string      { return filepath.Join(p.run, "containerd.sock") }
+func (p paths) ttrpcSocket() string { return p.socket() + ".ttrpc" }
+func (p paths) record() string      { return filepath.Join(p.run, "containerd.json") }
+
+func (p paths) settings() string { return filepath.Join(p.root, "runtime") }
+func (p paths) config() string   { return filepath.Join(p.settings(), "containerd.toml") }
+func (p paths) cniConf() string  { return filepath.Join(p.settings(), "cni") }
+func (p paths) conflist() string { return filepath.Join(p.cniConf(), "10-berth.conflist") }
+func (p paths) network() string  { return filepath.Join(p.settings(), "network.json") }
+func (p paths) log() string      { return filepath.Join(p.settings(), "containerd.log") }
+
+// addresses is where host-local keeps the leases; pod addresses do not survive a reboot, so neither do they.
+func (p paths) addresses() string { return filepath.Join(p.run, "addresses") }
+
+// bridge names the pods' bridge after the root directory, so that agents with different roots have different bridges.
+// Interface names have at most 15 bytes.
+func (p paths) bridge() string {
+	sum := sha256.Sum256([]byte(p.root))
+	return "berth" + hex.EncodeToString(sum[:4])
+}

@@ -1,0 +1,127 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroups"
+)
+
+// maxShimSocketDir is what containerd allows for the folder of shim sockets: their names are 64 bytes of hash.
+const maxShimSocketDir = 42
+
+// detectFacts looks at the host; it leaves nothing behind.
+func detectFacts(p paths, cgroupDriver string) (facts, error) {
+	f := facts{Snapshotter: "overlayfs", RestrictOOM: !hasCapability(unix.CAP_SYS_RESOURCE)}
+	if err := tryOverlay(p.home()); err != nil {
+		f.Snapshotter = "native"
+	}
+	switch cgroupDriver {
+	case driverSystemd:
+		f.Systemd = true
+	case "":
+		version, _ := cgroups.Detect()
+		f.Systemd = version == 2 && systemdRuns()
+	}
+	if len(p.shimSockets()) <= maxShimSocketDir {
+		f.ShimSockets = p.shimSockets()
+	}
+	return f, nil
+}
+
+// systemdRuns reports whether systemd is the host's init (sd_booted(3)).
+func systemdRuns() bool {
+	fi, err := os.Lstat("/run/systemd/system")
+	return err == nil && fi.IsDir()
+}
+
+// hasCapability reports whether this process has the capability in its effective set.
+func hasCapability(capability int) bool {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(status)) {
+		if hex, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			set, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
+			return err == nil && set&(1<<capability) != 0
+		}
+	}
+	return false
+}
+
+// tryOverlay mounts an overlay below dir and takes it away again: some kernels, file systems and containers refuse.
+func tryOverlay(dir string) (err error) {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	try, err := os.MkdirTemp(dir, ".overlay-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(try)) }()
+	at := func(name string) string { return filepath.Join(try, name) }
+	for _, name := range []string{"lower", "upper", "work", "merged"} {
+		if err := os.Mkdir(at(name), 0o700); err != nil {
+			return err
+		}
+	}
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", at("lower"), at("upper"), at("work"))
+	if err := unix.Mount("overlay", at("merged"), "overlay", 0, options); err != nil {
+		return fmt.Errorf("mount an overlay in %s: %w", dir, err)
+	}
+	return unix.Unmount(at("merged"), unix.MNT_DETACH)
+}
+
+// detectFirewall returns the back end that the CNI plugins can translate addresses with, or "".
+//
+// nft comes first: it is one command per pod where iptables is several.
+func detectFirewall() string {
+	for _, tool := range []struct {
+		backend string
+		args    []string
+	}{
+		{nftables, []string{"nft", "list", "tables"}},
+		{iptables, []string{"iptables", "-w", "5", "-t", "nat", "-S"}},
+	} {
+		if runTool(tool.args...) == nil {
+			return tool.backend
+		}
+	}
+	return ""
+}
+
+// runTool runs a program of the host, wherever the system keeps it, and returns what it said if it failed.
+func runTool(args ...string) error {
+	name, err := lookTool(args[0])
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, name, args[1:]...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// lookTool finds a program on the path that containerd gets.
+func lookTool(name string) (string, error) {
+	for dir := range strings.SplitSeq(systemPath, ":") {
+		file := filepath.Join(dir, name)
+		if fi, err := os.Stat(file); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("%s: %w in %s", name, exec.ErrNotFound, systemPath)
+}

@@ -1,0 +1,274 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroups"
+)
+
+// Result is how a check of the host came out.
+type Result string
+
+const (
+	// OK means that nothing is lacking.
+	OK Result = "ok"
+	// Warn means that pods run, but not all that a pod may ask for works.
+	Warn Result = "warn"
+	// Missing means that the embedded runtime cannot run pods.
+	Missing Result = "missing"
+)
+
+// HostCheck is one thing that pods need of the host.
+type HostCheck struct {
+	Name   string `json:"name"`
+	Result Result `json:"result"`
+	Found  string `json:"found"`
+	// Consequence says what follows from it and how to change that; empty if nothing does.
+	Consequence string `json:"consequence,omitempty"`
+}
+
+// HostQuery is what to check besides what always is.
+type HostQuery struct {
+	// Root is the agent's root directory, in whose file system overlays are tried; it need not exist.
+	Root string
+	// Ports are the TCP ports that the agent would listen on.
+	Ports []int
+}
+
+// CheckHost looks at the host, in the order in which things are needed. It changes nothing.
+func CheckHost(q HostQuery) []HostCheck {
+	checks := []HostCheck{
+		checkRoot(), checkKernel(), checkCgroups(), checkOverlay(q.Root), checkSeccomp(), checkFirewall(), checkForwarding(),
+		checkForwardPolicy(), checkConntrack(), checkOOM(), checkAppArmor(), checkUserNamespaces(), checkPSI(), checkSwap(),
+	}
+	for _, port := range q.Ports {
+		checks = append(checks, checkPort(port))
+	}
+	return checks
+}
+
+func ok(name, found string) HostCheck { return HostCheck{Name: name, Result: OK, Found: found} }
+
+func warn(name, found, consequence string) HostCheck {
+	return HostCheck{Name: name, Result: Warn, Found: found, Consequence: consequence}
+}
+
+func missing(name, found, consequence string) HostCheck {
+	return HostCheck{Name: name, Result: Missing, Found: found, Consequence: consequence}
+}
+
+func checkRoot() HostCheck {
+	const name = "root"
+	if uid := os.Geteuid(); uid != 0 {
+		return missing(name, fmt.Sprintf("user %d", uid), "containers need mounts and namespaces; run berth as root")
+	}
+	if !hasCapability(unix.CAP_SYS_ADMIN) {
+		return missing(name, "root without CAP_SYS_ADMIN", "containers need mounts and namespaces; run berth with that capability")
+	}
+	return ok(name, "root")
+}
+
+// oldestKernel has pidfds that can be polled without blocking (pidfd_open(2), PIDFD_NONBLOCK).
+var oldestKernel = [2]int{5, 10}
+
+func checkKernel() HostCheck {
+	const name = "kernel"
+	release := readLine("/proc/sys/kernel/osrelease")
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return warn(name, "release "+strconv.Quote(release), "the version cannot be read from it; berth needs Linux 5.10 or newer")
+	}
+	if slices.Compare([]int{major, minor}, oldestKernel[:]) < 0 {
+		return missing(name, release, "berth needs Linux 5.10 or newer")
+	}
+	return ok(name, release)
+}
+
+func checkCgroups() HostCheck {
+	const name = "cgroups"
+	version, controllers := cgroups.Detect()
+	found := fmt.Sprintf("version %d: %s", version, strings.Join(controllers, " "))
+	if version == 0 {
+		return missing(name, "none", "containers cannot be made; mount /sys/fs/cgroup")
+	}
+	var lacking []string
+	for _, c := range []string{"cpu", "memory", "pids"} {
+		if !slices.Contains(controllers, c) {
+			lacking = append(lacking, c)
+		}
+	}
+	switch {
+	case len(lacking) > 0:
+		return warn(name, found, "limits of "+strings.Join(lacking, ", ")+" have no effect; enable these controllers")
+	case version == 1:
+		return warn(name, found, "limits work; what needs version 2 does not (memory.high, swap limits, pressure per pod)")
+	}
+	return ok(name, found)
+}
+
+func checkOverlay(root string) HostCheck {
+	const name = "overlayfs"
+	dir := existing(root)
+	try, err := os.MkdirTemp(dir, ".berth-check-")
+	if err != nil {
+		return warn(name, "not tried: "+err.Error(), "without it each container gets a full copy of its image")
+	}
+	err = tryOverlay(try)
+	if err := errors.Join(err, os.RemoveAll(try)); err != nil {
+		return warn(name, err.Error(), "each container gets a full copy of its image, slow and large; put the root directory on ext4 or xfs")
+	}
+	return ok(name, "mounts in "+dir)
+}
+
+// existing is the directory, or the nearest one above it that exists.
+func existing(dir string) string {
+	for dir != "/" && dir != "." && dir != "" {
+		if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	return os.TempDir()
+}
+
+func checkSeccomp() HostCheck {
+	const name = "seccomp"
+	if actions := readLine("/proc/sys/kernel/seccomp/actions_avail"); actions != "" {
+		return ok(name, actions)
+	}
+	return warn(name, "not in this kernel", "containers that ask for a seccomp profile (RuntimeDefault, Localhost) do not start")
+}
+
+func checkFirewall() HostCheck {
+	const name = "nftables or iptables"
+	if backend := detectFirewall(); backend != "" {
+		return ok(name, backend)
+	}
+	found := "neither nft nor iptables works"
+	for _, tool := range []string{"nft", "iptables"} {
+		if _, err := lookTool(tool); err == nil {
+			found = tool + " is installed, but the kernel refuses it"
+		}
+	}
+	return warn(name, found, "host ports fail, and pods reach the host and each other only; apt-get install nftables")
+}
+
+func checkForwarding() HostCheck {
+	const name = "IPv4 forwarding"
+	if readLine("/proc/sys/net/ipv4/ip_forward") == "1" {
+		return ok(name, "on")
+	}
+	return ok(name, "off; the first pod turns it on")
+}
+
+func checkForwardPolicy() HostCheck {
+	const name = "forwarding policy"
+	tool, err := lookTool("iptables")
+	if err != nil {
+		return ok(name, "no iptables that could forbid it")
+	}
+	out, err := exec.Command(tool, "-w", "5", "-S", "FORWARD").Output()
+	if err != nil {
+		return ok(name, "iptables cannot be asked, and so forbids nothing")
+	}
+	if policy, _, _ := strings.Cut(string(out), "\n"); policy == "-P FORWARD DROP" {
+		return warn(name, "iptables drops what is forwarded",
+			"pods may not reach beyond the host; allow it: iptables -I FORWARD -i berth+ -j ACCEPT; iptables -I FORWARD -o berth+ -j ACCEPT")
+	}
+	return ok(name, "forwarding is allowed")
+}
+
+func checkConntrack() HostCheck {
+	const name = "conntrack"
+	limit := readLine("/proc/sys/net/netfilter/nf_conntrack_max")
+	if limit == "" {
+		// The module is loaded with the first rule that needs it.
+		if _, err := lookTool("modprobe"); err != nil {
+			return warn(name, "not in this kernel", "addresses cannot be translated: host ports fail")
+		}
+		return ok(name, "not loaded yet")
+	}
+	if _, err := lookTool("conntrack"); err != nil {
+		return ok(name, "kernel table of "+limit+" entries; the command conntrack, to look at them, is not installed")
+	}
+	return ok(name, "kernel table of "+limit+" entries")
+}
+
+func checkOOM() HostCheck {
+	const name = "CAP_SYS_RESOURCE"
+	if hasCapability(unix.CAP_SYS_RESOURCE) {
+		return ok(name, "held")
+	}
+	return warn(name, "not held", "no process can be protected from the OOM killer: Guaranteed pods and containerd are killed like any other")
+}
+
+func checkAppArmor() HostCheck {
+	const name = "AppArmor"
+	if readLine("/sys/module/apparmor/parameters/enabled") == "Y" {
+		return ok(name, "enabled")
+	}
+	return warn(name, "not enabled", "pods that ask for an AppArmor profile are refused")
+}
+
+func checkUserNamespaces() HostCheck {
+	const name = "user namespaces"
+	limit, err := strconv.Atoi(readLine("/proc/sys/user/max_user_namespaces"))
+	if err != nil || limit == 0 {
+		return warn(name, "not available", "pods with hostUsers: false do not start; set user.max_user_namespaces")
+	}
+	return ok(name, fmt.Sprintf("up to %d", limit))
+}
+
+func checkPSI() HostCheck {
+	const name = "pressure stall information"
+	// The file is there but cannot be read when the kernel has it and it is turned off.
+	if _, err := os.ReadFile("/proc/pressure/cpu"); err != nil {
+		return warn(name, "off", "pressure of CPU, memory and I/O is not reported; boot with psi=1")
+	}
+	return ok(name, "on")
+}
+
+func checkSwap() HostCheck {
+	const name = "swap"
+	swaps, err := os.ReadFile("/proc/swaps")
+	if n := strings.Count(strings.TrimSpace(string(swaps)), "\n"); err == nil && n > 0 {
+		return warn(name, fmt.Sprintf("%d areas in use", n), "a container over its memory limit may swap before it is killed, and slow its neighbours down; swapoff -a")
+	}
+	return ok(name, "none")
+}
+
+func checkPort(port int) HostCheck {
+	name := fmt.Sprintf("port %d", port)
+	l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return warn(name, "in use", "what berth serves there is not served; stop the other program (ss -ltnp) or choose another port")
+	}
+	if err != nil {
+		return warn(name, err.Error(), "what berth serves there is not served")
+	}
+	if err := l.Close(); err != nil {
+		return warn(name, err.Error(), "the port may stay in use for a while")
+	}
+	return ok(name, "free")
+}
+
+// readLine returns the first line of a small file, and "" if it cannot be read.
+func readLine(name string) string {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	return strings.TrimSpace(line)
+}

@@ -1,0 +1,186 @@
+package embedded
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	streamingapi "github.com/containerd/containerd/api/services/streaming/v1"
+	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
+	"github.com/containerd/containerd/api/types"
+	transfertypes "github.com/containerd/containerd/api/types/transfer"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// loadImages imports those images of an unpacked bundle that containerd lacks, and returns when CRI knows them.
+func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	m, err := readManifest(bundle)
+	if err != nil {
+		return err
+	}
+	conn, err := dial(socket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for _, image := range m.Images {
+		present, err := imagePresent(ctx, conn, image)
+		if err != nil {
+			return err
+		}
+		if !present {
+			err = importArchive(ctx, conn, filepath.Join(bundle, image.File), image, snapshotter)
+		}
+		if err == nil {
+			err = awaitManaged(ctx, conn, image)
+		}
+		if err != nil {
+			return fmt.Errorf("load image %s: %w", image.Name, err)
+		}
+	}
+	return nil
+}
+
+// awaitManaged returns when CRI has entered an imported image; it learns of it by an event. No label of CRI's is set here: CRI takes
+// an image that has them all for one that it entered.
+func awaitManaged(ctx context.Context, conn *grpc.ClientConn, image bundledImage) error {
+	retry := time.NewTicker(5 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		present, err := imagePresent(ctx, conn, image)
+		if present || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("imported, but CRI did not take it up: %w", ctx.Err())
+		case <-retry.C:
+		}
+	}
+}
+
+// importArchive sends an OCI archive to containerd's transfer service, which stores and unpacks the image under its name.
+func importArchive(ctx context.Context, conn *grpc.ClientConn, archive string, image bundledImage, snapshotter string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+
+	repository, _, _ := strings.Cut(image.Name, ":")
+	platform := &types.Platform{OS: "linux", Architecture: runtime.GOARCH}
+	stream := rand.Text()
+	source, err := packed(&transfertypes.ImageImportStream{Stream: stream})
+	if err != nil {
+		return err
+	}
+	destination, err := packed(&transfertypes.ImageStore{
+		ExtraReferences: []*transfertypes.ImageReference{{Name: repository, IsPrefix: true}},
+		Unpacks:         []*transfertypes.UnpackConfiguration{{Platform: platform, Snapshotter: snapshotter}},
+	})
+	if err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithCancel(inPods(ctx))
+	defer cancel()
+	open, err := openStream(ctx, conn, stream)
+	if err != nil {
+		return err
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- sendStream(open, f) }()
+	_, err = transferapi.NewTransferClient(conn).Transfer(ctx, &transferapi.TransferRequest{Source: source, Destination: destination})
+	// containerd may have read all that it needs, the end of the archive's index, before all was sent.
+	cancel()
+	if serr := <-sent; err != nil {
+		return errors.Join(err, serr)
+	}
+	return nil
+}
+
+// openStream announces a byte stream under a name that a transfer can refer to.
+func openStream(ctx context.Context, conn *grpc.ClientConn, name string) (streamingapi.Streaming_StreamClient, error) {
+	stream, err := streamingapi.NewStreamingClient(conn).Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open stream: %w", err)
+	}
+	start, err := packed(&streamingapi.StreamInit{ID: name})
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.Send(start); err != nil {
+		return nil, fmt.Errorf("open stream: %w", err)
+	}
+	// The answer says that the name is known now.
+	if _, err := stream.Recv(); err != nil {
+		return nil, fmt.Errorf("open stream: %w", err)
+	}
+	return stream, nil
+}
+
+// chunk is the most that is sent in one message.
+const chunk = 32 << 10
+
+// sendStream sends the content as the receiver makes room for it: each window update allows that many bytes more.
+func sendStream(stream streamingapi.Streaming_StreamClient, from io.Reader) error {
+	buf := make([]byte, chunk)
+	window := 0
+	for {
+		for window <= 0 {
+			got, err := stream.Recv()
+			if err != nil {
+				return fmt.Errorf("send archive: %w", err)
+			}
+			var update transfertypes.WindowUpdate
+			if err := unpackedInto(got, &update); err != nil {
+				return err
+			}
+			window += int(update.Update)
+		}
+		n, err := from.Read(buf[:min(window, len(buf))])
+		if n > 0 {
+			window -= n
+			data, err := packed(&transfertypes.Data{Data: buf[:n]})
+			if err != nil {
+				return err
+			}
+			if err := stream.Send(data); err != nil {
+				return fmt.Errorf("send archive: %w", err)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return stream.CloseSend()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// packed wraps a message the way containerd does: with the bare name of its type, not a URL.
+func packed(m proto.Message) (*anypb.Any, error) {
+	value, err := proto.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return &anypb.Any{TypeUrl: string(m.ProtoReflect().Descriptor().FullName()), Value: value}, nil
+}
+
+func unpackedInto(a *anypb.Any, m proto.Message) error {
+	if want := string(m.ProtoReflect().Descriptor().FullName()); a.GetTypeUrl() != want {
+		return fmt.Errorf("stream: received a %s, expected a %s", a.GetTypeUrl(), want)
+	}
+	return proto.Unmarshal(a.GetValue(), m)
+}

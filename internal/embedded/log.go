@@ -1,0 +1,80 @@
+package embedded
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+// maxLog is the size in bytes above which containerd's log is rotated; one older file is kept.
+const maxLog = 16 << 20
+
+// rotateLog copies the log to NAME.1 and empties it if it has grown beyond max. It is emptied, not renamed, because containerd
+// writes on to the file that it inherited (opened for appending), also while no agent runs that could hand it another.
+func rotateLog(name string, max int64) (err error) {
+	in, err := os.OpenFile(name, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	fi, err := in.Stat()
+	if err != nil || fi.Size() <= max {
+		return err
+	}
+	next := name + ".next"
+	out, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	if err := errors.Join(err, out.Close()); err != nil {
+		return errors.Join(err, os.Remove(next))
+	}
+	if err := os.Rename(next, name+".1"); err != nil {
+		return err
+	}
+	return in.Truncate(0)
+}
+
+// logSize is how long the log is now; what comes after belongs to what is started next.
+func logSize(name string) int64 {
+	fi, err := os.Stat(name)
+	if err != nil {
+		return 0
+	}
+	return fi.Size()
+}
+
+// complaint returns the last lines of severity error or worse, else the last line, that were logged after the offset: the
+// reason why containerd did not come up.
+func complaint(name string, offset int64) string {
+	f, err := os.Open(name)
+	if err != nil {
+		return "no log: " + err.Error()
+	}
+	defer f.Close()
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return err.Error()
+	}
+	logged, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(string(bytes.TrimSpace(logged)), "\n")
+	var bad []string
+	for _, l := range lines {
+		if strings.Contains(l, "level=error") || strings.Contains(l, "level=fatal") || strings.HasPrefix(l, "containerd:") || strings.HasPrefix(l, "panic:") {
+			bad = append(bad, l)
+		}
+	}
+	if len(bad) == 0 {
+		bad = lines[len(lines)-1:]
+	}
+	return strings.Join(bad[max(0, len(bad)-3):], "; ")
+}

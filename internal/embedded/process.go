@@ -1,0 +1,280 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// record says which process containerd is and what it was started with. The number alone could be another process by now; with the
+// start time and the boot it cannot.
+type record struct {
+	Version   int    `json:"version"`
+	PID       int    `json:"pid"`
+	StartTime uint64 `json:"startTime"` // clock ticks since boot
+	BootID    string `json:"bootID"`
+	Bundle    string `json:"bundle"` // hash of the bundle that it was started from
+	Config    string `json:"config"` // hash of its configuration
+}
+
+// sameAs reports whether a containerd with this record may be adopted in place of starting one with the other.
+func (r record) sameAs(other record) bool {
+	return r.Bundle == other.Bundle && r.Config == other.Config
+}
+
+// process is a running containerd, our child or not.
+type process struct {
+	record
+	child *exec.Cmd // nil if adopted
+	reap  sync.Once
+	began time.Time // when it was started or adopted
+
+	mu sync.Mutex // guards fd
+	fd int        // pidfd, non-blocking, readable when the process has ended; -1 once closed
+}
+
+// findProcess returns the containerd that runs on the root directory, and nil if none does. One without a record of its own, because
+// the run directory was lost, is found too: its empty record equals no other, so that it is replaced.
+func findProcess(p paths) (*process, error) {
+	var r record
+	if err := readJSON(p.record(), &r); err == nil {
+		found, err := openProcess(r.PID, func() (bool, error) { return isOurs(p, "/proc", r) })
+		if found != nil {
+			found.record = r
+		}
+		if found != nil || err != nil {
+			return found, err
+		}
+	}
+	all, err := pids("/proc")
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range all {
+		found, err := openProcess(pid, func() (bool, error) { return runsContainerd(p, "/proc", pid) })
+		if found != nil || err != nil {
+			return found, err
+		}
+	}
+	return nil, nil
+}
+
+// openProcess takes hold of a process if it is the right one, and else returns nil. First comes the descriptor, then the question,
+// whose answer is thereby about the process that the descriptor holds.
+func openProcess(pid int, right func() (bool, error)) (*process, error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open process %d: %w", pid, err)
+	}
+	found := &process{record: record{PID: pid}, fd: fd, began: time.Now()}
+	if same, err := right(); err != nil || !same {
+		return nil, errors.Join(err, found.close())
+	}
+	return found, nil
+}
+
+// runsContainerd reports whether a process runs containerd from one of our bundles. One that must not be looked at is none of ours.
+func runsContainerd(p paths, proc string, pid int) (bool, error) {
+	exe, err := executable(proc, pid)
+	if gone(err) || errors.Is(err, fs.ErrPermission) {
+		return false, nil
+	}
+	return strings.HasPrefix(exe, real(p.bundles())+"/") && strings.HasSuffix(exe, "/containerd"), err
+}
+
+// isOurs reports whether the process with the record's number is the one that was recorded.
+func isOurs(p paths, proc string, r record) (bool, error) {
+	boot, err := bootID()
+	if err != nil {
+		return false, err
+	}
+	start, err := startTime(proc, r.PID)
+	if gone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if r.BootID != boot || r.StartTime != start {
+		return false, nil
+	}
+	return runsContainerd(p, proc, r.PID)
+}
+
+// startProcess starts containerd in a session of its own and records it. It is to outlive this process: no parent-death signal, no
+// terminal, no pipe that would break.
+func startProcess(p paths, env []string, r record) (*process, error) {
+	log, err := os.OpenFile(p.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(p.current()+"/bin/containerd", "--config", p.config())
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", env, log, log
+	pidfd := -1
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start containerd: %w", err)
+	}
+	started := &process{record: r, child: cmd, began: time.Now(), fd: -1}
+	if err := started.identify(pidfd); err != nil {
+		return nil, errors.Join(err, cmd.Process.Kill(), ignoreExit(cmd.Wait()), started.close())
+	}
+	if err := writeJSON(p.record(), started.record); err != nil {
+		return nil, errors.Join(err, started.end(context.Background(), 0), started.close())
+	}
+	return started, nil
+}
+
+// identify completes the record of a process just started.
+func (c *process) identify(pidfd int) (err error) {
+	c.Version, c.PID = 1, c.child.Process.Pid
+	if pidfd < 0 {
+		if pidfd, err = unix.PidfdOpen(c.PID, 0); err != nil {
+			return fmt.Errorf("open process %d: %w", c.PID, err)
+		}
+	}
+	c.fd = pidfd
+	if err := unix.SetNonblock(pidfd, true); err != nil {
+		return err
+	}
+	if c.StartTime, err = startTime("/proc", c.PID); err != nil {
+		return err
+	}
+	c.BootID, err = bootID()
+	return err
+}
+
+// wait blocks until the process has ended, and returns how, or until ctx is done, and returns its error. No thread waits: the
+// descriptor is polled with the others of this program. It may be called concurrently.
+func (c *process) wait(ctx context.Context) (how string, err error) {
+	fd, err := c.dup()
+	if err != nil {
+		return "", fmt.Errorf("process %d: %w", c.PID, err)
+	}
+	if fd == nil {
+		return "let go of", nil
+	}
+	defer fd.Close()
+	conn, err := fd.SyscallConn()
+	if err != nil {
+		return "", err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = fd.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var pollErr error
+	err = conn.Read(func(fd uintptr) bool {
+		ready, err := poll(int(fd))
+		pollErr = err
+		return ready || err != nil
+	})
+	switch {
+	case pollErr != nil:
+		return "", fmt.Errorf("process %d: poll: %w", c.PID, pollErr)
+	case err != nil && ctx.Err() != nil:
+		return "", ctx.Err()
+	case err != nil:
+		return "", fmt.Errorf("process %d: %w", c.PID, err)
+	}
+	return c.buried(), nil
+}
+
+// dup returns a descriptor for one waiter, with a deadline of its own; nil once the process was let go of.
+func (c *process) dup() (*os.File, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 {
+		return nil, nil
+	}
+	fd, err := unix.FcntlInt(uintptr(c.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "pidfd"), nil
+}
+
+// poll asks, without blocking, whether the process of a pidfd has ended.
+func poll(fd int) (bool, error) {
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		if err != unix.EINTR {
+			return n > 0, err
+		}
+	}
+}
+
+// buried takes the exit status of our child from the kernel; of a process that is not our child nobody tells us.
+func (c *process) buried() string {
+	how := "not our child, its exit status is unknown"
+	if c.child != nil {
+		c.reap.Do(func() { _ = c.child.Wait() })
+		how = c.child.ProcessState.String()
+	}
+	return how
+}
+
+// end asks the process to end, insists after the given time, and returns when it is gone. Shims and containers live on.
+func (c *process) end(ctx context.Context, patience time.Duration) error {
+	if patience > 0 {
+		if err := c.signal(unix.SIGTERM); err != nil {
+			return err
+		}
+		patient, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		if _, err := c.wait(patient); err == nil {
+			return nil
+		}
+	}
+	if err := c.signal(unix.SIGKILL); err != nil {
+		return err
+	}
+	// Death by SIGKILL is certain and near, so the caller's impatience must not leave the process half ended.
+	_, err := c.wait(context.WithoutCancel(ctx))
+	return err
+}
+
+func (c *process) signal(sig unix.Signal) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 {
+		return nil
+	}
+	err := unix.PidfdSendSignal(c.fd, sig, nil, 0)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("process %d: send %v: %w", c.PID, sig, err)
+	}
+	return nil
+}
+
+// close lets go of the process without ending it; whoever waits goes on waiting. Later calls do nothing.
+func (c *process) close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 {
+		return nil
+	}
+	fd := c.fd
+	c.fd = -1
+	return unix.Close(fd)
+}
+
+// ignoreExit drops the error that only says how a process ended.
+func ignoreExit(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,78 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// dial connects to containerd at the first call.
+func dial(socket string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///containerd",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: 100 * time.Millisecond},
+			MinConnectTimeout: time.Second,
+		}))
+}
+
+// inPods is the namespace in which containerd keeps what CRI made.
+func inPods(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
+}
+
+// awaitReady returns when containerd serves CRI: its socket is there before its state is recovered.
+func awaitReady(ctx context.Context, conn *grpc.ClientConn) error {
+	retry := time.NewTicker(10 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		// Version has no field that matters here, so its messages are read and written as empty ones.
+		err := conn.Invoke(ctx, "/runtime.v1.RuntimeService/Version", &emptypb.Empty{}, &emptypb.Empty{}, grpc.WaitForReady(true))
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case status.Code(err) != codes.Unavailable:
+			return fmt.Errorf("ask containerd for CRI: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-retry.C:
+		}
+	}
+}
+
+// managedLabel is set by containerd's CRI service on images that it knows and has entered under their id.
+const managedLabel = "io.cri-containerd.image"
+
+// imagePresent reports whether CRI has the image with exactly this content.
+func imagePresent(ctx context.Context, conn *grpc.ClientConn, want bundledImage) (bool, error) {
+	got, err := imagesapi.NewImagesClient(conn).Get(inPods(ctx), &imagesapi.GetImageRequest{Name: want.Name})
+	if status.Code(err) == codes.NotFound {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("image %s: %w", want.Name, err)
+	}
+	return got.Image.GetTarget().GetDigest() == want.Digest && got.Image.GetLabels()[managedLabel] != "", nil
+}
+
+// errEnded is the cause with which the wait for a process that ended is given up.
+var errEnded = errors.New("containerd ended")

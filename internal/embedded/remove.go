@@ -1,0 +1,204 @@
+package embedded
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/mount-utils"
+)
+
+// Remove ends the runtime and takes away all that it made: containers and shims that are still there, the pods' network, mounts,
+// folders, the bundle. It goes as far as it can and returns what it could not remove. It is idempotent, and needs no Ensure before.
+func (r *Runtime) Remove(ctx context.Context) error {
+	if err := r.acquire(ctx); err != nil {
+		return err
+	}
+	defer r.release()
+	if err := r.stop(ctx); err != nil {
+		return err
+	}
+	p := r.paths
+	errs := []error{
+		removeContainers(ctx, p),
+		killAll(ctx, p),
+		removeAttachments(ctx, p),
+		removeBridge(p.bridge()),
+		unmountBelow(p.home(), p.state()),
+	}
+	if err := errors.Join(errs...); err != nil {
+		// What is mounted or running must not be pulled away from under it.
+		return fmt.Errorf("embedded runtime: remove: %w", err)
+	}
+	for _, name := range []string{p.home(), p.state(), p.runc(), p.shimSockets(), p.addresses(), p.socket(), p.ttrpcSocket(), p.settings(), p.bundles()} {
+		errs = append(errs, os.RemoveAll(name))
+	}
+	errs = append(errs, unclaim(claimsDir, p.network()))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("embedded runtime: remove: %w", err)
+	}
+	return nil
+}
+
+// removeContainers kills and deletes what runc still knows, its cgroups included.
+func removeContainers(ctx context.Context, p paths) error {
+	roots, err := filepath.Glob(filepath.Join(p.runc(), "*", "*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range roots {
+		cmd := exec.CommandContext(ctx, p.current()+"/bin/runc", "--root", filepath.Dir(dir), "delete", "--force", filepath.Base(dir))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			errs = append(errs, fmt.Errorf("container %s: runc delete: %w: %s", filepath.Base(dir), err, strings.TrimSpace(string(out))))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// killAll kills the processes that run programs of our bundles, shims above all, and returns when they are gone.
+func killAll(ctx context.Context, p paths) error {
+	all, err := pids("/proc")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	prefix := real(p.bundles()) + "/"
+	for _, pid := range all {
+		fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+		if err != nil {
+			continue
+		}
+		one := &process{record: record{PID: pid}, fd: fd}
+		exe, err := executable("/proc", pid)
+		if err == nil && pid != os.Getpid() && strings.HasPrefix(exe, prefix) {
+			errs = append(errs, one.end(ctx, 0))
+		}
+		errs = append(errs, one.close())
+	}
+	return errors.Join(errs...)
+}
+
+// attachment is what the CNI library remembers of a pod's connection to a network.
+type attachment struct {
+	ContainerID string         `json:"containerId"`
+	IfName      string         `json:"ifName"`
+	NetNS       string         `json:"netns"`
+	Config      []byte         `json:"config"`
+	Result      map[string]any `json:"result"`
+	Args        struct {
+		PortMappings []any `json:"portMappings"`
+	} `json:"capabilityArgs"`
+}
+
+// attachmentsDir is where the CNI library keeps attachments, by network, container and interface.
+const attachmentsDir = "/var/lib/cni/results"
+
+// removeAttachments runs the CNI plugins' DEL for pods whose sandbox is gone without having been stopped: their rules in the host's
+// firewall would otherwise stay for ever.
+func removeAttachments(ctx context.Context, p paths) error {
+	files, err := filepath.Glob(filepath.Join(attachmentsDir, p.bridge()+"-*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, file := range files {
+		var a attachment
+		if err := readJSON(file, &a); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if err := detach(ctx, p, a); err != nil {
+			errs = append(errs, fmt.Errorf("network of sandbox %s: %w", a.ContainerID, err))
+			continue
+		}
+		errs = append(errs, os.Remove(file))
+	}
+	return errors.Join(errs...)
+}
+
+// detach runs DEL of each plugin in the order opposite to ADD (CNI specification 1.0, section 4).
+func detach(ctx context.Context, p paths, a attachment) error {
+	var list struct {
+		CNIVersion string           `json:"cniVersion"`
+		Name       string           `json:"name"`
+		Plugins    []map[string]any `json:"plugins"`
+	}
+	if err := json.Unmarshal(a.Config, &list); err != nil {
+		return err
+	}
+	for _, plugin := range slices.Backward(list.Plugins) {
+		plugin["cniVersion"], plugin["name"], plugin["prevResult"] = list.CNIVersion, list.Name, a.Result
+		plugin["runtimeConfig"] = map[string]any{"portMappings": a.Args.PortMappings}
+		config, err := json.Marshal(plugin)
+		if err != nil {
+			return err
+		}
+		kind, _ := plugin["type"].(string)
+		cmd := exec.CommandContext(ctx, filepath.Join(p.current(), "cni", filepath.Base(kind)))
+		cmd.Env = []string{
+			"PATH=" + systemPath, "CNI_COMMAND=DEL", "CNI_CONTAINERID=" + a.ContainerID, "CNI_IFNAME=" + a.IfName,
+			"CNI_PATH=" + filepath.Join(p.current(), "cni"),
+			// Without the namespace, which is still mounted, the bridge plugin leaves its rules.
+			"CNI_NETNS=" + a.NetNS,
+		}
+		cmd.Stdin = strings.NewReader(string(config))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("plugin %s: %w: %s", kind, err, strings.TrimSpace(string(out)))
+		}
+	}
+	return nil
+}
+
+// removeBridge removes the pods' bridge.
+func removeBridge(name string) error {
+	if _, err := os.Stat(filepath.Join("/sys/class/net", name)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("remove bridge %s: %w", name, err)
+	}
+	defer unix.Close(s)
+	request, err := unix.NewIfreq(name)
+	if err != nil {
+		return fmt.Errorf("remove bridge %s: %w", name, err)
+	}
+	// Without flags, above all IFF_UP: a bridge that is up cannot be removed.
+	request.SetUint16(0)
+	if err := unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, request); err != nil {
+		return fmt.Errorf("take bridge %s down: %w", name, err)
+	}
+	if err := deleteBridge(s, name); err != nil {
+		return fmt.Errorf("remove bridge %s: %w", name, err)
+	}
+	return nil
+}
+
+// unmountBelow takes away the mounts below the folders, the deepest first.
+func unmountBelow(dirs ...string) error {
+	mounts, err := mount.ParseMountInfo("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(mounts, func(a, b mount.MountInfo) int { return len(b.MountPoint) - len(a.MountPoint) })
+	var errs []error
+	for _, m := range mounts {
+		if !slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(m.MountPoint, real(dir)+"/") }) {
+			continue
+		}
+		// A mount that is hidden below another is not found at its place before that one is gone; it goes with its parent.
+		if err := unix.Unmount(m.MountPoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", m.MountPoint, err))
+		}
+	}
+	return errors.Join(errs...)
+}

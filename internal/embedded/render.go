@@ -1,0 +1,118 @@
+package embedded
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"strings"
+	"text/template"
+)
+
+// facts are what the host decides about the configuration.
+type facts struct {
+	Snapshotter string // overlayfs, or native where overlayfs cannot be mounted
+	Systemd     bool   // the systemd cgroup driver
+	RestrictOOM bool   // this process may not lower oom_score_adj
+	ShimSockets string // folder for the sockets of shims, "" for containerd's default
+}
+
+//go:embed containerd.toml.tmpl
+var configTemplate string
+
+// generateConfig renders containerd's configuration. Equal arguments make equal bytes: their hash decides whether a running
+// containerd is adopted.
+func generateConfig(p paths, f facts, sandboxImage string) ([]byte, error) {
+	t, err := template.New("containerd.toml").Option("missingkey=error").Parse(configTemplate)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err = t.Execute(&out, map[string]any{
+		"Home": p.home(), "State": p.state(), "Socket": p.socket(), "TTRPC": p.ttrpcSocket(), "RuncRoot": p.runc(),
+		"Bin": p.current() + "/bin", "CNI": p.current() + "/cni", "CNIConf": p.cniConf(),
+		"Sandbox": sandboxImage, "Platform": "linux/" + runtime.GOARCH, "Facts": f,
+	})
+	return out.Bytes(), err
+}
+
+// Firewall back ends of the CNI plugins.
+const (
+	nftables = "nftables"
+	iptables = "iptables"
+)
+
+// generateConflist renders the pods' network: a bridge with the range's first address, leases by host-local, host ports by portmap.
+// An empty firewall means that the host has no tool to translate addresses with: pods then reach the host and each other only, and
+// a pod that asks for a host port fails with the plugin's reason.
+func generateConflist(p paths, subnet netip.Prefix, firewall string) ([]byte, error) {
+	bridge := map[string]any{
+		"type":             "bridge",
+		"bridge":           p.bridge(),
+		"isDefaultGateway": true,
+		"ipMasq":           firewall != "",
+		"hairpinMode":      true, // a pod reaches itself through its own host port
+		"ipam": map[string]any{
+			"type":    "host-local",
+			"dataDir": p.addresses(),
+			"ranges":  []any{[]any{map[string]any{"subnet": subnet.String()}}},
+		},
+	}
+	if firewall != "" {
+		bridge["ipMasqBackend"] = firewall
+	}
+	portmap := map[string]any{
+		"type":         "portmap",
+		"capabilities": map[string]bool{"portMappings": true},
+		// Without the tool, nftables fails only where a port is asked for; iptables would fail each removal as well.
+		"backend": nftables,
+	}
+	if firewall != "" {
+		portmap["backend"] = firewall
+	}
+	out, err := json.MarshalIndent(map[string]any{
+		// From 1.1.0 on, containerd runs each plugin for each Status call.
+		"cniVersion": "1.0.0",
+		"name":       p.bridge(),
+		"plugins":    []any{bridge, portmap},
+	}, "", "  ")
+	return append(out, '\n'), err
+}
+
+// passedOn are the variables that containerd gets from the agent's environment besides PATH: how to reach registries, and where
+// temporary files go.
+var passedOn = []string{
+	"HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+}
+
+// systemPath is searched for nft, iptables and modprobe, which a login's PATH may lack.
+const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// generateEnv is containerd's environment. NOTIFY_SOCKET and its like are the agent's own and are left out.
+func generateEnv(lookup func(string) (string, bool)) []string {
+	env := []string{"PATH=" + systemPath}
+	for _, name := range passedOn {
+		if v, ok := lookup(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+// hashConfig identifies a configuration: the file, and the environment that changes what containerd does.
+func hashConfig(config []byte, env []string) string {
+	sum := sha256.New()
+	sum.Write(config)
+	for _, e := range env {
+		// HOME and TMPDIR differ between a shell and a service, and change nothing.
+		if !strings.HasPrefix(e, "HOME=") && !strings.HasPrefix(e, "TMPDIR=") {
+			fmt.Fprintln(sum, e)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}

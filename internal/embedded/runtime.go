@@ -1,0 +1,371 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+)
+
+const (
+	// readyTimeout bounds the time from the start of containerd to its first answer; with many pods it recovers for seconds.
+	readyTimeout = time.Minute
+	// adoptTimeout bounds the first answer of a containerd that was found running.
+	adoptTimeout = 10 * time.Second
+	// endTimeout is the time that containerd gets to end after SIGTERM.
+	endTimeout = 10 * time.Second
+	// upkeepPeriod is the time between two looks at the size of the log and at old bundles.
+	upkeepPeriod = time.Hour
+)
+
+// Runtime is one containerd and all that belongs to it. Its methods are safe for concurrent use.
+type Runtime struct {
+	cfg   Config
+	paths paths
+	log   *slog.Logger
+
+	mu       sync.Mutex // guards what follows; not held while waiting
+	running  *process   // nil before Ensure and after Stop
+	settings settings   // of the last Ensure
+	stopped  bool       // Stop was called: an end is not a failure
+	health   error      // why containerd does not answer, nil while it does
+
+	// one lets one of Ensure, Stop and a restart act at a time; it holds one token.
+	one chan struct{}
+}
+
+// settings are what a start of containerd needs.
+type settings struct {
+	hash        string // of the bundle
+	images      []bundledImage
+	snapshotter string
+	env         []string
+	record      record
+}
+
+// New returns a runtime that is neither unpacked nor started. It fails if the configuration cannot work.
+func New(cfg Config) (*Runtime, error) {
+	if err := cfg.check(); err != nil {
+		return nil, fmt.Errorf("embedded runtime: %w", err)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), health: errNotStarted}
+	return r, nil
+}
+
+var errNotStarted = errors.New("the embedded runtime was not started")
+
+// Endpoint is where the runtime serves CRI once Ensure has returned: unix:// and the path of its socket.
+func (r *Runtime) Endpoint() string { return "unix://" + r.paths.socket() }
+
+// Health returns nil while containerd answers, and else why it does not.
+func (r *Runtime) Health() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.health
+}
+
+// Ensure makes the runtime run with the bundle and configuration of this agent, and returns its endpoint when it serves CRI and has
+// the bundle's images. It adopts a containerd that runs with the same, replaces one that runs with others, and starts one if none
+// runs. It is idempotent. Containers live through all of it.
+func (r *Runtime) Ensure(ctx context.Context) (endpoint string, err error) {
+	if err := r.acquire(ctx); err != nil {
+		return "", err
+	}
+	defer r.release()
+	if err := r.ensure(ctx); err != nil {
+		err = fmt.Errorf("embedded runtime: %w", err)
+		r.setHealth(err)
+		return "", err
+	}
+	r.setHealth(nil)
+	return r.Endpoint(), nil
+}
+
+func (r *Runtime) acquire(ctx context.Context) error {
+	select {
+	case r.one <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *Runtime) release() { <-r.one }
+
+func (r *Runtime) setHealth(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.health = err
+}
+
+func (r *Runtime) ensure(ctx context.Context) error {
+	next, config, err := r.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	found, err := r.adopt(ctx, next)
+	if err != nil {
+		return err
+	}
+	if err := link(r.paths, next.hash); err != nil {
+		return err
+	}
+	if err := writeFile(r.paths.config(), config); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.settings, r.stopped = next, false
+	if found != nil {
+		r.running = found
+	}
+	r.mu.Unlock()
+	if found == nil {
+		if err := r.start(ctx); err != nil {
+			return err
+		}
+	}
+	if err := r.ensureImages(ctx, next); err != nil {
+		return err
+	}
+	return r.upkeep()
+}
+
+// prepare unpacks the bundle, chooses what is to be chosen, and renders the configuration.
+func (r *Runtime) prepare(ctx context.Context) (settings, []byte, error) {
+	fail := func(err error) (settings, []byte, error) { return settings{}, nil, err }
+	hash, err := hashOf(r.cfg.BundleFile)
+	if err != nil {
+		return fail(err)
+	}
+	if err := r.makeFolders(); err != nil {
+		return fail(err)
+	}
+	if !unpacked(r.paths.bundles(), hash) {
+		began := time.Now()
+		args := []string{childUnpack, r.paths.bundles(), hash}
+		if r.cfg.BundleFile != "" {
+			args = append(args, r.cfg.BundleFile)
+		}
+		if err := child(ctx, args...); err != nil {
+			return fail(fmt.Errorf("unpack the bundle to %s: %w", r.paths.bundles(), err))
+		}
+		r.log.Info("unpacked the runtime", "bundle", folderName(hash), "took", time.Since(began).Round(time.Millisecond))
+	}
+	m, err := readManifest(filepath.Join(r.paths.bundles(), folderName(hash)))
+	if err != nil {
+		return fail(err)
+	}
+	i := slices.IndexFunc(m.Images, func(i bundledImage) bool { return i.Pinned })
+	if i < 0 {
+		return fail(fmt.Errorf("bundle %s has no image for the sandbox", folderName(hash)))
+	}
+	network, err := ensureNetwork(r.paths, r.cfg.Subnet, claimsDir, detectFirewall)
+	if err != nil {
+		return fail(err)
+	}
+	if network.Firewall == "" {
+		r.log.Warn("neither nft nor iptables works on this host: pods reach the host and each other only, host ports fail; install nftables")
+	}
+	conflist, err := generateConflist(r.paths, network.Subnet, network.Firewall)
+	if err != nil {
+		return fail(err)
+	}
+	// containerd watches this folder, so that a change needs no restart.
+	if err := writeFile(r.paths.conflist(), conflist); err != nil {
+		return fail(err)
+	}
+	facts, err := detectFacts(r.paths, r.cfg.CgroupDriver)
+	if err != nil {
+		return fail(err)
+	}
+	config, err := generateConfig(r.paths, facts, m.Images[i].Name)
+	if err != nil {
+		return fail(err)
+	}
+	env := generateEnv(os.LookupEnv)
+	return settings{
+		hash: hash, images: m.Images, snapshotter: facts.Snapshotter, env: env,
+		record: record{Bundle: hash, Config: hashConfig(config, env)},
+	}, config, nil
+}
+
+func (r *Runtime) makeFolders() error {
+	for _, dir := range []string{r.paths.root, r.paths.settings()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	// containerd gives its socket to root's group as well; the folder keeps everybody but root out.
+	if err := os.MkdirAll(r.paths.run, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(r.paths.run, 0o700)
+}
+
+// adopt returns the containerd that runs with these settings. One that runs with others, or does not answer, is ended.
+func (r *Runtime) adopt(ctx context.Context, next settings) (*process, error) {
+	r.mu.Lock()
+	found := r.running
+	r.mu.Unlock()
+	if found == nil {
+		var err error
+		if found, err = findProcess(r.paths); err != nil || found == nil {
+			return nil, err
+		}
+	}
+	why := "it was started with another bundle or configuration"
+	if found.sameAs(next.record) {
+		err := r.answers(ctx, found, adoptTimeout)
+		if err == nil {
+			r.log.Info("adopted the running containerd", "pid", found.PID)
+			return found, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		why = err.Error()
+	}
+	r.log.Info("replacing the running containerd; containers live on", "pid", found.PID, "reason", why)
+	if err := found.end(ctx, endTimeout); err != nil {
+		return nil, err
+	}
+	return nil, found.close()
+}
+
+// start starts containerd and returns when it serves CRI.
+func (r *Runtime) start(ctx context.Context) error {
+	r.mu.Lock()
+	s := r.settings
+	r.mu.Unlock()
+	if err := rotateLog(r.paths.log(), maxLog); err != nil {
+		return err
+	}
+	began, logged := time.Now(), logSize(r.paths.log())
+	started, err := startProcess(r.paths, s.env, s.record)
+	if err != nil {
+		return err
+	}
+	if err := r.answers(ctx, started, readyTimeout); err != nil && ctx.Err() == nil {
+		// Left alone, a containerd that never answered would be adopted by nobody and in the way of the next.
+		err = fmt.Errorf("%w; its log %s says: %s", err, r.paths.log(), complaint(r.paths.log(), logged))
+		return errors.Join(err, started.end(context.WithoutCancel(ctx), endTimeout), started.close())
+	}
+	r.mu.Lock()
+	r.running = started
+	r.mu.Unlock()
+	if ctx.Err() != nil {
+		// The agent leaves; what it began to start goes on, for the next agent to adopt.
+		return ctx.Err()
+	}
+	r.log.Info("started containerd", "pid", started.PID, "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// answers returns nil when the process serves CRI, and an error as soon as it has ended or the time is over.
+func (r *Runtime) answers(ctx context.Context, c *process, limit time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("containerd did not answer within %s", limit))
+	defer cancel()
+	ctx, ended := context.WithCancelCause(ctx)
+	defer ended(nil)
+	var watch errgroup.Group
+	watching, stop := context.WithCancel(ctx)
+	watch.Go(func() error {
+		how, err := c.wait(watching)
+		if err == nil {
+			ended(fmt.Errorf("%w: %s", errEnded, how))
+		}
+		return nil
+	})
+	defer func() { stop(); _ = watch.Wait() }()
+	conn, err := dial(r.paths.socket())
+	if err != nil {
+		return err
+	}
+	if err := awaitReady(ctx, conn); err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	return errors.Join(os.Chmod(r.paths.socket(), 0o600), conn.Close())
+}
+
+// ensureImages loads the images of the bundle that containerd lacks.
+func (r *Runtime) ensureImages(ctx context.Context, s settings) error {
+	conn, err := dial(r.paths.socket())
+	if err != nil {
+		return err
+	}
+	missing, err := missingImages(ctx, conn, s.images)
+	if err := errors.Join(err, conn.Close()); err != nil {
+		return err
+	}
+	if !missing {
+		return nil
+	}
+	began := time.Now()
+	if err := child(ctx, childLoad, r.paths.socket(), filepath.Join(r.paths.bundles(), folderName(s.hash)), s.snapshotter); err != nil {
+		return err
+	}
+	r.log.Info("loaded the images of the bundle", "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+func missingImages(ctx context.Context, conn *grpc.ClientConn, images []bundledImage) (bool, error) {
+	for _, image := range images {
+		if present, err := imagePresent(ctx, conn, image); err != nil || !present {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// Stop ends containerd, whoever started it. Containers that still run live on, without logs, until the next Ensure. It is
+// idempotent, and needs no Ensure before it.
+func (r *Runtime) Stop(ctx context.Context) error {
+	if err := r.acquire(ctx); err != nil {
+		return err
+	}
+	defer r.release()
+	return r.stop(ctx)
+}
+
+func (r *Runtime) stop(ctx context.Context) error {
+	r.mu.Lock()
+	c := r.running
+	r.running, r.stopped, r.health = nil, true, errNotStarted
+	r.mu.Unlock()
+	if c == nil {
+		var err error
+		if c, err = findProcess(r.paths); err != nil {
+			return fmt.Errorf("embedded runtime: %w", err)
+		}
+	}
+	if c != nil {
+		if err := c.end(ctx, endTimeout); err != nil {
+			return fmt.Errorf("embedded runtime: stop containerd: %w", err)
+		}
+		r.log.Info("stopped containerd", "pid", c.PID)
+		// Run may be waiting with a descriptor of its own; closing ours does not wake it, the end of the process does.
+		if err := c.close(); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(r.paths.record()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if bridgePorts(r.paths.bridge()) > 0 {
+		return nil
+	}
+	// The next start may choose another range, which a bridge with an address of the old one would not take.
+	return removeBridge(r.paths.bridge())
+}

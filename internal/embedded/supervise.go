@@ -1,0 +1,150 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Run keeps the runtime running until ctx is done, which leaves containerd running. It calls Ensure first if nobody did, and fails
+// only if that fails or the process cannot be watched.
+func (r *Runtime) Run(ctx context.Context) error {
+	r.mu.Lock()
+	needed := r.running == nil && !r.stopped
+	r.mu.Unlock()
+	if needed {
+		if _, err := r.Ensure(ctx); err != nil {
+			return err
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.supervise(ctx) })
+	g.Go(func() error {
+		tick := time.NewTicker(upkeepPeriod)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+				if err := r.upkeep(); err != nil {
+					r.log.Warn("upkeep of the embedded runtime", "err", err)
+				}
+			}
+		}
+	})
+	return g.Wait()
+}
+
+// supervise restarts containerd whenever it ends without being asked to.
+func (r *Runtime) supervise(ctx context.Context) error {
+	var delay time.Duration
+	for {
+		r.mu.Lock()
+		c, stopped := r.running, r.stopped
+		r.mu.Unlock()
+		if stopped {
+			<-ctx.Done()
+			return nil
+		}
+		how, err := c.wait(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("embedded runtime: watch containerd: %w", err)
+		}
+		if delay, err = r.restart(ctx, c, how, delay); err != nil {
+			return nil
+		}
+	}
+}
+
+// restart starts containerd again after c ended, as often as it takes, and returns the delay that it came to. Its error is that of ctx.
+func (r *Runtime) restart(ctx context.Context, c *process, how string, delay time.Duration) (time.Duration, error) {
+	lived := time.Since(c.began)
+	if !r.inCharge(c) {
+		return delay, nil
+	}
+	r.setHealth(fmt.Errorf("embedded runtime: %w: %s", errEnded, how))
+	r.log.Warn("containerd ended; starting it again", "pid", c.PID, "status", how)
+	for {
+		delay = nextDelay(delay, lived)
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(delay):
+		}
+		if err := r.acquire(ctx); err != nil {
+			return 0, err
+		}
+		err := r.restartOnce(ctx, c)
+		r.release()
+		if err == nil {
+			return delay, nil
+		}
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		r.setHealth(fmt.Errorf("embedded runtime: %w", err))
+		r.log.Error("containerd does not come back", "err", err, "nextTry", nextDelay(delay, 0))
+		lived = 0
+	}
+}
+
+// inCharge reports whether c is the containerd to look after: neither Stop nor Ensure was faster.
+func (r *Runtime) inCharge(c *process) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.running == c && !r.stopped
+}
+
+func (r *Runtime) restartOnce(ctx context.Context, c *process) error {
+	if !r.inCharge(c) {
+		return nil
+	}
+	if err := r.start(ctx); err != nil {
+		return err
+	}
+	if err := c.close(); err != nil {
+		r.log.Warn("let go of the old containerd", "err", err)
+	}
+	r.setHealth(nil)
+	if r.cfg.Restarted != nil {
+		r.cfg.Restarted()
+	}
+	return nil
+}
+
+// Delays between tries to start containerd.
+const (
+	firstDelay = 100 * time.Millisecond
+	lastDelay  = 10 * time.Second
+	// steady is how long containerd must have lived for its end to be a mishap, after which it is started again at once: every
+	// container that logs stands still meanwhile.
+	steady = time.Minute
+)
+
+// nextDelay is the time to wait before the next start, given the delay before the last one and how long containerd then lived.
+func nextDelay(last, lived time.Duration) time.Duration {
+	switch {
+	case lived >= steady:
+		return 0
+	case last < firstDelay:
+		return firstDelay
+	default:
+		return min(2*last, lastDelay)
+	}
+}
+
+// upkeep rotates the log and removes bundles that nothing uses any more.
+func (r *Runtime) upkeep() error {
+	removed, err := removeOld(r.paths, "/proc")
+	if len(removed) > 0 {
+		r.log.Info("removed old bundles", "folders", removed)
+	}
+	return errors.Join(err, rotateLog(r.paths.log(), maxLog))
+}

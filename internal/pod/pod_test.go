@@ -1,0 +1,137 @@
+package pod
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+func TestInboxCoalesces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := NewInbox[string]()
+		for range 3 { // no Put may block although nobody receives
+			in.Put("a")
+			in.Put("b")
+		}
+		<-in.Wake()
+		got := in.Take()
+		slices.Sort(got)
+		if !slices.Equal(got, []string{"a", "b"}) {
+			t.Fatalf("took %v, want each key once", got)
+		}
+		if more := in.Take(); len(more) != 0 {
+			t.Fatalf("took %v twice", more)
+		}
+		select {
+		case <-in.Wake():
+			t.Fatal("an empty inbox wakes its receiver")
+		default:
+		}
+		in.Put("c")
+		<-in.Wake()
+		if got := in.Take(); !slices.Equal(got, []string{"c"}) {
+			t.Fatalf("took %v, want c", got)
+		}
+	})
+}
+
+func TestManagerKeepsTheNewerPodOfAName(t *testing.T) {
+	m := NewManager()
+	old, next := &v1.Pod{}, &v1.Pod{}
+	old.UID, old.Name, old.Namespace = "old", "web", "default"
+	next.UID, next.Name, next.Namespace = "new", "web", "default"
+	m.Set(old)
+	m.Set(next)
+	m.Remove(old)
+	if p, ok := m.GetByFullName("web_default"); !ok || p.UID != "new" {
+		t.Fatalf("the name leads to %v, want the newer pod", p)
+	}
+	if _, ok := m.Get("old"); ok {
+		t.Fatal("the removed pod is still there")
+	}
+	if n := len(m.List()); n != 1 {
+		t.Fatalf("%d pods, want 1", n)
+	}
+}
+
+// The table of the questions that other components ask (spec of pod workers, "questions other components ask").
+func TestStatesAnswers(t *testing.T) {
+	type answers struct {
+		CouldRun, Finished, TerminationRequested, Terminating, RemoveRuntime, RemoveContent, KnownTerminated bool
+	}
+	ask := func(s *States, uid UID) answers {
+		return answers{
+			s.CouldHaveRunningContainers(uid), s.ShouldBeFinished(uid), s.IsTerminationRequested(uid), s.ShouldContainersBeTerminating(uid),
+			s.ShouldRuntimeBeRemoved(uid), s.ShouldContentBeRemoved(uid), s.IsKnownTerminated(uid),
+		}
+	}
+	for _, tc := range []struct {
+		name string
+		l    Lifecycle
+		want answers
+	}{
+		{"waiting", Lifecycle{State: Waiting}, answers{CouldRun: true}},
+		{"syncing", Lifecycle{State: Syncing}, answers{CouldRun: true}},
+		{"termination requested", Lifecycle{State: Terminating, Deleted: true}, answers{CouldRun: true, TerminationRequested: true}},
+		{"terminating", Lifecycle{State: Terminating, TerminationBegun: true}, answers{CouldRun: true, TerminationRequested: true, Terminating: true}},
+		{"evicted", Lifecycle{State: Terminating, TerminationBegun: true, Evicted: true}, answers{CouldRun: true, TerminationRequested: true, Terminating: true, RemoveContent: true}},
+		{"terminated", Lifecycle{State: Terminated, TerminationBegun: true}, answers{TerminationRequested: true, Terminating: true, RemoveRuntime: true, KnownTerminated: true}},
+		{"deleted and terminated", Lifecycle{State: Terminated, TerminationBegun: true, Deleted: true},
+			answers{TerminationRequested: true, Terminating: true, RemoveRuntime: true, RemoveContent: true, KnownTerminated: true}},
+		{"finished", Lifecycle{State: Finished, TerminationBegun: true}, answers{Finished: true, TerminationRequested: true, Terminating: true, RemoveRuntime: true, KnownTerminated: true}},
+	} {
+		s := NewStates()
+		s.Set("a", tc.l)
+		if got := ask(s, "a"); got != tc.want {
+			t.Errorf("%s: got %+v, want %+v", tc.name, got, tc.want)
+		}
+	}
+	s := NewStates()
+	if got, want := ask(s, "nobody"), (answers{CouldRun: true}); got != want {
+		t.Errorf("unknown before the sources were seen: got %+v, want %+v", got, want)
+	}
+	s.SetKnown()
+	if got, want := ask(s, "nobody"), (answers{Finished: true, Terminating: true, RemoveRuntime: true, RemoveContent: true}); got != want {
+		t.Errorf("unknown afterwards: got %+v, want %+v", got, want)
+	}
+	s.Set("a", Lifecycle{State: Syncing})
+	s.Forget("a")
+	if _, ok := s.Get("a"); ok {
+		t.Error("a forgotten pod is still known")
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	p := &v1.Pod{}
+	p.Name, p.Namespace, p.UID = "web", "default", "u"
+	if IsStatic(p) || IsMirror(p) || IsCritical(p) {
+		t.Error("a pod without annotations is static, a mirror or critical")
+	}
+	p.Annotations = map[string]string{ConfigSourceAnnotation: "api"}
+	if IsStatic(p) {
+		t.Error("a pod of the API is static")
+	}
+	p.Annotations[ConfigSourceAnnotation] = "file"
+	if !IsStatic(p) || !IsCritical(p) {
+		t.Error("a pod of a file is not static and critical")
+	}
+	high := int32(2_000_000_000)
+	if !IsCritical(&v1.Pod{Spec: v1.PodSpec{Priority: &high}}) {
+		t.Error("a system-critical pod is not critical")
+	}
+	if got, want := Describe(p), "web_default(u)"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestReadySandboxIsTheNewest(t *testing.T) {
+	s := Status{Sandboxes: []SandboxStatus{{ID: "new"}, {ID: "old", Ready: true}}}
+	if s.ReadySandbox() != nil {
+		t.Error("an older ready sandbox counts although a newer one is dead")
+	}
+	if !s.Active() {
+		t.Error("a pod with a ready sandbox is not active")
+	}
+}

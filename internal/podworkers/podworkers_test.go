@@ -1,0 +1,408 @@
+package podworkers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+	"berth/internal/podsync"
+	"berth/internal/podworkers"
+)
+
+// world is a PodSyncer, an Observer and an Admitter that keep a diary of what the workers do.
+type world struct {
+	mu       sync.Mutex
+	diary    []string
+	reading  pod.Reading
+	active   map[pod.UID]bool // the runtime has it
+	refuse   bool
+	sync     func(ctx context.Context, r podsync.Request) (podsync.Result, error)
+	stop     func(ctx context.Context, r podsync.Request) error
+	inFlight map[pod.UID]bool
+}
+
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.diary = append(w.diary, fmt.Sprintf(format, args...))
+}
+
+func (w *world) enter(t *testing.T, uid pod.UID) func() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.inFlight[uid] {
+		t.Errorf("two passes of pod %s at a time", uid)
+	}
+	w.inFlight[uid] = true
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.inFlight[uid] = false
+	}
+}
+
+type syncer struct {
+	*world
+	t *testing.T
+}
+
+func (s syncer) SyncPod(ctx context.Context, r podsync.Request) (podsync.Result, error) {
+	defer s.enter(s.t, r.UID)()
+	s.note("sync %s", r.UID)
+	if s.sync != nil {
+		return s.sync(ctx, r)
+	}
+	return podsync.Result{}, nil
+}
+
+func (s syncer) SyncTerminatingPod(ctx context.Context, r podsync.Request) error {
+	defer s.enter(s.t, r.UID)()
+	s.note("terminating %s %s", r.UID, r.Grace)
+	if s.stop != nil {
+		return s.stop(ctx, r)
+	}
+	return nil
+}
+
+func (s syncer) SyncTerminatedPod(_ context.Context, r podsync.Request) error {
+	defer s.enter(s.t, r.UID)()
+	s.note("terminated %s", r.UID)
+	return nil
+}
+
+func (s syncer) RemovePod(_ context.Context, r podsync.Request) error {
+	defer s.enter(s.t, r.UID)()
+	s.note("remove %s", r.UID)
+	return nil
+}
+
+func (w *world) Observe(_ context.Context, uid pod.UID, after pod.Reading) (*pod.Status, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reading++
+	s := &pod.Status{UID: uid, Reading: max(w.reading, after+1)}
+	if w.active[uid] {
+		s.Sandboxes = []pod.SandboxStatus{{ID: "s", Ready: true}}
+	}
+	return s, nil
+}
+
+func (w *world) Mark() pod.Reading {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reading++
+	return w.reading
+}
+
+func (w *world) Hold(pod.UID) func() bool { return func() bool { return false } }
+
+func (w *world) Admit(_ context.Context, p *v1.Pod) bool {
+	w.note("admit %s", p.UID)
+	return !w.refuse
+}
+
+type rig struct {
+	*podworkers.PodWorkers
+	*world
+	states *pod.States
+	t      *testing.T
+}
+
+func start(t *testing.T) *rig {
+	w := &world{active: map[pod.UID]bool{}, inFlight: map[pod.UID]bool{}}
+	log := slog.New(slog.DiscardHandler)
+	r := &rig{world: w, states: pod.NewStates(), t: t}
+	r.PodWorkers = podworkers.New(podworkers.Config{
+		Syncer: syncer{w, t}, Observer: w, Admitter: w, States: r.states, Journal: journal.New(log), Log: log,
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = r.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	synctest.Wait()
+	return r
+}
+
+func (r *rig) expect(want ...string) {
+	r.t.Helper()
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Equal(r.diary, want) {
+		r.t.Fatalf("diary:\n got %q\nwant %q", r.diary, want)
+	}
+	r.diary = nil
+}
+
+func newPod(uid string) *v1.Pod {
+	grace := int64(30)
+	p := &v1.Pod{}
+	p.UID, p.Name, p.Namespace = pod.UID(uid), "web", "default"
+	p.Spec.TerminationGracePeriodSeconds = &grace
+	return p
+}
+
+func newStatic(uid string) *v1.Pod {
+	p := newPod(uid)
+	p.Annotations = map[string]string{pod.ConfigSourceAnnotation: string(pod.FileSource)}
+	return p
+}
+
+func (r *rig) update(t podworkers.SyncPodType, p *v1.Pod) {
+	r.UpdatePod(podworkers.UpdatePodOptions{UpdateType: t, Pod: p})
+}
+
+func TestLifeOfAPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		p := newPod("a")
+		r.update(podworkers.SyncPodCreate, p)
+		r.expect("admit a", "sync a")
+		r.update(podworkers.SyncPodSync, p)
+		r.expect("sync a")
+		time.Sleep(time.Hour)
+		r.expect() // nothing polls
+		r.update(podworkers.SyncPodKill, p)
+		r.expect("terminating a 30s", "terminated a")
+		if l, _ := r.states.Get("a"); l.State != pod.Finished {
+			t.Fatalf("state %v, want Finished", l.State)
+		}
+		r.update(podworkers.SyncPodUpdate, p)
+		r.expect() // a finished pod stays finished
+		r.SyncKnownPods(nil)
+		r.expect("remove a")
+		if r.Has("a") || len(r.Finished().Take()) != 1 {
+			t.Fatal("the worker of a removed pod did not leave")
+		}
+	})
+}
+
+func TestTerminalPhaseEndsThePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.sync = func(context.Context, podsync.Request) (podsync.Result, error) {
+			return podsync.Result{Terminal: true}, nil
+		}
+		r.update(podworkers.SyncPodCreate, newPod("a"))
+		r.expect("admit a", "sync a", "terminating a 30s", "terminated a")
+	})
+}
+
+func TestRefusedPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.refuse = true
+		r.update(podworkers.SyncPodCreate, newPod("a"))
+		r.expect("admit a")
+		r.SyncKnownPods(nil)
+		r.expect("remove a")
+	})
+}
+
+func TestRunningPodIsNotAdmittedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.refuse = true
+		r.active["a"] = true
+		r.update(podworkers.SyncPodCreate, newPod("a"))
+		r.expect("sync a")
+	})
+}
+
+func TestKillInterruptsThePass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.sync = func(ctx context.Context, _ podsync.Request) (podsync.Result, error) {
+			<-ctx.Done()
+			return podsync.Result{}, ctx.Err()
+		}
+		p := newPod("a")
+		r.update(podworkers.SyncPodCreate, p)
+		r.expect("admit a", "sync a")
+		r.update(podworkers.SyncPodKill, p)
+		r.expect("terminating a 30s", "terminated a")
+	})
+}
+
+func TestGraceOnlyShrinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		var calls int
+		r.stop = func(ctx context.Context, _ podsync.Request) error {
+			if calls++; calls == 2 {
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		p := newPod("a")
+		r.update(podworkers.SyncPodCreate, p)
+		r.expect("admit a", "sync a")
+		kill := func(grace int64, done chan struct{}) {
+			r.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, Pod: p, KillPodOptions: &podworkers.KillPodOptions{
+				PodTerminationGracePeriodSecondsOverride: &grace, CompletedCh: done,
+			}})
+		}
+		first, second := make(chan struct{}), make(chan struct{})
+		kill(20, first)
+		r.expect("terminating a 20s")
+		kill(60, second) // longer: ignored
+		r.expect()
+		kill(5, nil)
+		r.expect("terminating a 5s", "terminated a")
+		<-first
+		<-second
+	})
+}
+
+func TestFailedPassIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		var fail error = errors.New("no")
+		r.sync = func(context.Context, podsync.Request) (podsync.Result, error) { return podsync.Result{}, fail }
+		r.update(podworkers.SyncPodCreate, newPod("a"))
+		r.expect("admit a", "sync a")
+		fail = nil
+		time.Sleep(9 * time.Second)
+		r.expect()
+		time.Sleep(7 * time.Second) // 10 s and up to half as much again
+		r.expect("sync a")
+	})
+}
+
+func TestRetryAtIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		at := time.Now().Add(20 * time.Second)
+		r.sync = func(context.Context, podsync.Request) (podsync.Result, error) {
+			return podsync.Result{RetryAt: at}, nil
+		}
+		r.update(podworkers.SyncPodCreate, newPod("a"))
+		r.expect("admit a", "sync a")
+		r.sync = nil
+		time.Sleep(19 * time.Second)
+		r.expect()
+		time.Sleep(time.Second)
+		r.expect("sync a")
+	})
+}
+
+func TestTouchedPodIsLookedAtAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		touched := true
+		r.sync = func(context.Context, podsync.Request) (podsync.Result, error) {
+			defer func() { touched = false }()
+			return podsync.Result{Touched: touched}, nil
+		}
+		r.update(podworkers.SyncPodCreate, newPod("a"))
+		r.expect("admit a", "sync a", "sync a")
+	})
+}
+
+func TestStaticPodsOfOneNameFollowEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		release := make(chan struct{})
+		r.stop = func(ctx context.Context, q podsync.Request) error {
+			if q.UID == "old" {
+				<-release
+			}
+			return nil
+		}
+		old, next, last := newStatic("old"), newStatic("new"), newStatic("newest")
+		r.update(podworkers.SyncPodCreate, old)
+		r.expect("admit old", "sync old")
+		r.update(podworkers.SyncPodKill, old)
+		r.update(podworkers.SyncPodCreate, next)
+		r.update(podworkers.SyncPodCreate, last)
+		r.SyncKnownPods(map[pod.UID]*v1.Pod{"new": next, "newest": last})
+		r.expect("terminating old 30s")
+		r.SyncKnownPods(map[pod.UID]*v1.Pod{"newest": last}) // replaced while it waits
+		synctest.Wait()
+		r.mu.Lock()
+		r.diary = nil
+		r.mu.Unlock()
+		close(release)
+		r.expect("terminated old", "remove old", "admit newest", "sync newest")
+	})
+}
+
+func TestRuntimeOnlyPodIsEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		gone := &pod.Status{UID: "x", Name: "web", Namespace: "default"}
+		r.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync, RunningPod: gone})
+		r.expect()
+		r.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, RunningPod: gone})
+		r.expect("terminating x 1s", "terminated x", "remove x")
+	})
+}
+
+func TestSameUIDAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		p := newStatic("a")
+		r.update(podworkers.SyncPodCreate, p)
+		r.expect("admit a", "sync a")
+		r.update(podworkers.SyncPodKill, p)
+		r.SyncKnownPods(nil)
+		r.update(podworkers.SyncPodCreate, p) // while it ends: dropped, the loop creates it anew when the worker has left
+		r.expect("terminating a 30s", "terminated a", "remove a")
+		r.update(podworkers.SyncPodCreate, p)
+		r.expect("admit a", "sync a")
+	})
+}
+
+func TestStopLeavesPodsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{active: map[pod.UID]bool{}, inFlight: map[pod.UID]bool{}}
+		log := slog.New(slog.DiscardHandler)
+		workers := podworkers.New(podworkers.Config{Syncer: syncer{w, t}, Observer: w, Admitter: w, States: pod.NewStates(), Journal: journal.New(log), Log: log})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- workers.Run(ctx) }()
+		synctest.Wait()
+		workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodCreate, Pod: newPod("a")})
+		synctest.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if want := []string{"admit a", "sync a"}; !slices.Equal(w.diary, want) {
+			t.Fatalf("diary %q, want %q", w.diary, want)
+		}
+	})
+}
+
+func TestDeletedPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		p := newPod("a")
+		r.update(podworkers.SyncPodCreate, p)
+		r.expect("admit a", "sync a")
+		deleted := p.DeepCopy()
+		deleted.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		five := int64(5)
+		deleted.DeletionGracePeriodSeconds = &five
+		r.update(podworkers.SyncPodUpdate, deleted)
+		r.expect("terminating a 5s", "terminated a", "remove a")
+	})
+}

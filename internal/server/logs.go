@@ -1,0 +1,194 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/logs"
+	"berth/internal/pod"
+)
+
+// getContainerLogs answers with the log of a container: 404 for an unknown pod, container or log, 400 for one that has none yet, 422 for
+// options that contradict each other.
+func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
+	namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
+	asked, err := parseLogOptions(r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	options, err := logs.OptionsFrom(asked, time.Now())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	}
+	p, ok := s.findPod(namespace, name)
+	if !ok {
+		http.Error(w, fmt.Sprintf("pod %q not found in namespace %q", name, namespace), http.StatusNotFound)
+		return
+	}
+	if !hasContainer(p, container) {
+		http.Error(w, fmt.Sprintf("container %q not found in pod %q", container, name), http.StatusNotFound)
+		return
+	}
+	which := Current
+	if asked.Previous {
+		which = Previous
+	}
+	id, err := logInstance(p, container, which)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	path, err := s.logFile(p.UID, id)
+	if errors.Is(err, fs.ErrNotExist) {
+		http.Error(w, fmt.Sprintf("log of container %q in pod %q is gone: %v", container, name, err), http.StatusNotFound)
+		return
+	}
+	if err != nil {
+		http.Error(w, fmt.Sprintf("log of container %q in pod %q: %v", container, name, err), http.StatusInternalServerError)
+		return
+	}
+	s.ended(r, s.stream(w, func() error {
+		ctx := r.Context()
+		if options.Follow {
+			exited, end := s.exited(ctx, p.UID, container, id)
+			defer end()
+			options.Exited = exited
+		}
+		return writeLog(ctx, w, path, options)
+	}))
+}
+
+// findPod returns the pod of this name; of two incarnations the one that is not being deleted.
+func (s *Server) findPod(namespace, name string) (*v1.Pod, bool) {
+	var found *v1.Pod
+	for _, p := range s.h.Pods() {
+		if p.Namespace == namespace && p.Name == name && (found == nil || p.DeletionTimestamp == nil) {
+			found = p
+		}
+	}
+	return found, found != nil
+}
+
+// logFile returns the path of a log that exists.
+func (s *Server) logFile(uid pod.UID, id pod.ContainerID) (string, error) {
+	path, err := s.h.ContainerLog(uid, id)
+	if err != nil {
+		return "", err
+	}
+	if path == "" {
+		return "", fmt.Errorf("the runtime keeps no log of container %s: %w", id, fs.ErrNotExist)
+	}
+	_, err = os.Stat(path)
+	return path, err
+}
+
+// writeLog writes the log. An error after its beginning can only be told in the trailer, without which a log that broke off looks
+// complete.
+func writeLog(ctx context.Context, w http.ResponseWriter, path string, o logs.Options) error {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Trailer", LogErrorTrailer)
+	out := flushWriter{ResponseWriter: w}
+	if o.Follow {
+		out.flush = http.NewResponseController(w).Flush
+		w.WriteHeader(http.StatusOK)
+		if err := out.flush(); err != nil { // a quiet container's follower learns at once that the log is there
+			return err
+		}
+	}
+	err := logs.Read(ctx, path, o, nil, out, out)
+	if err != nil {
+		why := err.Error()
+		if ctx.Err() != nil {
+			why = "the agent is stopping"
+		}
+		w.Header().Set(LogErrorTrailer, why)
+	}
+	return err
+}
+
+// flushWriter sends each piece of a followed log at once.
+type flushWriter struct {
+	http.ResponseWriter
+	flush func() error // nil: when the buffer is full
+}
+
+func (f flushWriter) Write(b []byte) (int, error) {
+	n, err := f.ResponseWriter.Write(b)
+	if err == nil && f.flush != nil {
+		err = f.flush()
+	}
+	return n, err
+}
+
+// exited returns a channel that is closed when this incarnation of the container has ended; end gives up waiting for it.
+func (s *Server) exited(ctx context.Context, uid pod.UID, container string, id pod.ContainerID) (exited <-chan struct{}, end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	changed, unsubscribe := s.h.Subscribe()
+	done, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		defer unsubscribe()
+		for {
+			if p, ok := s.h.Pod(uid); !ok || !isRunning(p, container, id) {
+				close(done)
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed.Wake():
+				changed.Take()
+			}
+		}
+	}()
+	return done, func() {
+		cancel()
+		<-gone
+	}
+}
+
+// parseLogOptions reads the query; its names are those of v1.PodLogOptions.
+func parseLogOptions(q url.Values) (*v1.PodLogOptions, error) {
+	o := &v1.PodLogOptions{}
+	for name, into := range map[string]*bool{"follow": &o.Follow, "previous": &o.Previous, "timestamps": &o.Timestamps} {
+		if v := q.Get(name); v != "" {
+			b, err := strconv.ParseBool(v)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %q is neither true nor false", name, v)
+			}
+			*into = b
+		}
+	}
+	for name, into := range map[string]**int64{"tailLines": &o.TailLines, "sinceSeconds": &o.SinceSeconds, "limitBytes": &o.LimitBytes} {
+		if v := q.Get(name); v != "" {
+			n, err := strconv.ParseInt(v, 10, 64)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %q is not a whole number", name, v)
+			}
+			*into = &n
+		}
+	}
+	if v := q.Get("sinceTime"); v != "" {
+		t, err := time.Parse(time.RFC3339, v)
+		if err != nil {
+			return nil, fmt.Errorf("sinceTime: %q is not a time like 2006-01-02T15:04:05Z", v)
+		}
+		o.SinceTime = &metav1.Time{Time: t}
+	}
+	if v := q.Get("stream"); v != "" {
+		o.Stream = &v
+	}
+	return o, nil
+}

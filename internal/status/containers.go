@@ -1,0 +1,279 @@
+package status
+
+import (
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/lifecycle"
+	"berth/internal/pod"
+)
+
+// Messages of containers whose end nobody saw.
+const (
+	lostAtTermination = "The container could not be located when the pod was terminated"
+	lostWhileRunning  = "The container could not be located when the pod was deleted.  The container used to be Running"
+)
+
+type containerKind int
+
+const (
+	initContainer containerKind = iota
+	regularContainer
+	ephemeralContainer
+)
+
+// containerStatuses returns the statuses of the containers of one kind: init containers in the order of the spec, others by name.
+func containerStatuses(in Input, specs []v1.Container, old []v1.ContainerStatus, kind containerKind, initialized bool) []v1.ContainerStatus {
+	if len(specs) == 0 {
+		return nil
+	}
+	out := make([]v1.ContainerStatus, 0, len(specs))
+	for i := range specs {
+		b := containerBuilder{
+			in: in, spec: &specs[i], kind: kind, initialized: initialized,
+			old: lifecycle.FindStatus(old, specs[i].Name),
+		}
+		b.newest, b.previous = incarnations(&in.Observed, specs[i].Name)
+		out = append(out, b.build())
+	}
+	if kind != initContainer {
+		slices.SortFunc(out, func(a, b v1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })
+	}
+	return out
+}
+
+// incarnations returns the container's newest two incarnations; nil for those that the runtime does not know.
+func incarnations(s *pod.Status, name string) (newest, previous *pod.ContainerStatus) {
+	for i := range s.Containers {
+		cs := &s.Containers[i]
+		switch {
+		case cs.Name != name:
+		case newest == nil:
+			newest = cs
+		default:
+			return newest, cs
+		}
+	}
+	return newest, nil
+}
+
+// containerBuilder builds the status of one container.
+type containerBuilder struct {
+	in               Input
+	spec             *v1.Container
+	kind             containerKind
+	initialized      bool
+	old              *v1.ContainerStatus // nil without one
+	newest, previous *pod.ContainerStatus
+}
+
+func (b *containerBuilder) build() v1.ContainerStatus {
+	cs := b.initial()
+	if b.newest == nil {
+		b.fillMissing(&cs)
+	} else {
+		b.fillObserved(&cs)
+	}
+	b.applyStartError(&cs)
+	b.fillStartedReady(&cs)
+	cs.VolumeMounts = volumeMounts(b.spec)
+	fillResources(&cs, b.spec)
+	return cs
+}
+
+// initial returns the status that holds as long as the runtime shows nothing: how the container ended if it had, else waiting.
+func (b *containerBuilder) initial() v1.ContainerStatus {
+	if b.old != nil && b.old.State.Terminated != nil {
+		return *b.old.DeepCopy()
+	}
+	cs := v1.ContainerStatus{
+		Name:  b.spec.Name,
+		Image: b.spec.Image,
+		State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: lifecycle.ContainerCreating}},
+	}
+	if len(b.in.Pod.Spec.InitContainers) > 0 {
+		cs.State.Waiting.Reason = lifecycle.PodInitializing
+	}
+	if b.old != nil {
+		cs.RestartCount = b.old.RestartCount
+		cs.LastTerminationState = *b.old.LastTerminationState.DeepCopy()
+	}
+	return cs
+}
+
+// fillMissing judges a container that the runtime does not know.
+func (b *containerBuilder) fillMissing(cs *v1.ContainerStatus) {
+	if cs.State.Waiting == nil {
+		return
+	}
+	if b.isPlainInit() && b.initialized {
+		// It has done its work and was cleaned away since.
+		cs.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: lifecycle.Completed}}
+		return
+	}
+	if b.old != nil && b.old.State.Running != nil && cs.LastTerminationState.Terminated == nil {
+		// Without a last state the pod would look as if it had never run, and fall back to Pending.
+		cs.LastTerminationState.Terminated = lostState(b.old, lostWhileRunning)
+		if b.in.Pod.DeletionTimestamp == nil {
+			cs.RestartCount++
+		}
+	}
+}
+
+// fillObserved fills in what the runtime shows of the newest incarnation, and the end of the one before.
+func (b *containerBuilder) fillObserved(cs *v1.ContainerStatus) {
+	n := b.newest
+	last := b.lastEnd()
+	cs.RestartCount = max(cs.RestartCount, int32(n.Attempt))
+	cs.ContainerID = b.id(n.ID)
+	cs.Image, cs.ImageID = n.Image, n.ImageRef
+	cs.User = userOf(n)
+	switch n.State {
+	case pod.StateCreated:
+		cs.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
+	case pod.StateRunning:
+		cs.State = v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(n.StartedAt)}}
+	case pod.StateExited:
+		cs.State = v1.ContainerState{Terminated: b.terminated(n)}
+	case pod.StateUnknown:
+		if b.old != nil && b.old.State.Running != nil {
+			cs.State = v1.ContainerState{Terminated: lostState(b.old, lostAtTermination)}
+			cs.RestartCount++
+		}
+	}
+	cs.LastTerminationState = v1.ContainerState{Terminated: last}
+}
+
+// lastEnd returns how the incarnation before the newest one ended: as the runtime shows it, else, when that has been removed, as
+// the old status tells it; nil when there was none.
+func (b *containerBuilder) lastEnd() *v1.ContainerStateTerminated {
+	if b.previous != nil && b.previous.State == pod.StateExited {
+		return b.terminated(b.previous)
+	}
+	if b.old == nil {
+		return nil
+	}
+	newest := b.id(b.newest.ID)
+	for _, t := range []*v1.ContainerStateTerminated{b.old.State.Terminated, b.old.LastTerminationState.Terminated} {
+		// The end of the newest incarnation itself may be in either place: it is moved to the last state while a start error shows.
+		if t != nil && t.ContainerID != newest {
+			return t.DeepCopy()
+		}
+	}
+	return nil
+}
+
+func (b *containerBuilder) terminated(cs *pod.ContainerStatus) *v1.ContainerStateTerminated {
+	return &v1.ContainerStateTerminated{
+		ExitCode:    cs.ExitCode,
+		Reason:      cs.Reason,
+		Message:     cs.Message,
+		StartedAt:   metav1.NewTime(cs.StartedAt),
+		FinishedAt:  metav1.NewTime(cs.FinishedAt),
+		ContainerID: b.id(cs.ID),
+	}
+}
+
+// lostState is the end of a container that was not seen, after the status that it had before.
+func lostState(old *v1.ContainerStatus, message string) *v1.ContainerStateTerminated {
+	t := &v1.ContainerStateTerminated{
+		Reason: lifecycle.ContainerStatusUnknown, Message: message, ExitCode: lifecycle.UnknownExitCode, ContainerID: old.ContainerID,
+	}
+	if old.State.Running != nil {
+		t.StartedAt = old.State.Running.StartedAt
+	}
+	return t
+}
+
+// applyStartError shows why a container that should run does not.
+func (b *containerBuilder) applyStartError(cs *v1.ContainerStatus) {
+	e, ok := b.in.StartErrors[b.spec.Name]
+	if !ok || b.in.Terminal || !lifecycle.ShouldStart(b.in.Pod, b.spec, b.newest) {
+		return
+	}
+	if t := cs.State.Terminated; t != nil {
+		if b.isPlainInit() && t.ExitCode == 0 {
+			return
+		}
+		cs.LastTerminationState = cs.State
+	}
+	cs.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: e.Reason, Message: e.Message}}
+}
+
+// fillStartedReady sets started and ready. Ephemeral containers are never either.
+func (b *containerBuilder) fillStartedReady(cs *v1.ContainerStatus) {
+	cs.Started, cs.Ready = nil, false
+	if b.kind == ephemeralContainer {
+		return
+	}
+	running := cs.State.Running != nil
+	started := running && b.hasStarted(cs)
+	cs.Started = &started
+	if b.isPlainInit() {
+		cs.Ready = cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0
+		return
+	}
+	cs.Ready = started && (b.in.Probes == nil || b.spec.ReadinessProbe == nil || b.in.Probes.Ready(b.newest.ID))
+}
+
+// hasStarted reports whether a running container is past its startup probe. That an incarnation has started is never taken back,
+// so that a prober that lost its memory does not make a serving container look unready.
+func (b *containerBuilder) hasStarted(cs *v1.ContainerStatus) bool {
+	if b.in.Probes == nil || b.spec.StartupProbe == nil {
+		return true
+	}
+	if b.old != nil && b.old.ContainerID == cs.ContainerID && b.old.Started != nil && *b.old.Started {
+		return true
+	}
+	return b.in.Probes.Started(b.newest.ID)
+}
+
+func (b *containerBuilder) isPlainInit() bool {
+	return b.kind == initContainer && !lifecycle.IsSidecar(b.spec)
+}
+
+// id returns the container's id in the form of the API.
+func (b *containerBuilder) id(id pod.ContainerID) string {
+	return b.in.RuntimeName + "://" + string(id)
+}
+
+func userOf(cs *pod.ContainerStatus) *v1.ContainerUser {
+	if !cs.HasUser {
+		return nil
+	}
+	return &v1.ContainerUser{Linux: &v1.LinuxContainerUser{
+		UID: cs.UserUID, GID: cs.UserGID, SupplementalGroups: append([]int64(nil), cs.SupplementalGroups...),
+	}}
+}
+
+// volumeMounts returns the mounts as the spec asks for them; recursive read-only is told of read-only mounts alone.
+func volumeMounts(c *v1.Container) []v1.VolumeMountStatus {
+	var out []v1.VolumeMountStatus
+	for i := range c.VolumeMounts {
+		m := &c.VolumeMounts[i]
+		s := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			mode := v1.RecursiveReadOnlyDisabled
+			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == v1.RecursiveReadOnlyEnabled {
+				mode = v1.RecursiveReadOnlyEnabled
+			}
+			s.RecursiveReadOnly = &mode
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// fillResources sets what the container was allotted, which is what its spec asks for.
+func fillResources(cs *v1.ContainerStatus, c *v1.Container) {
+	cs.AllocatedResources, cs.Resources = nil, nil
+	if len(c.Resources.Requests) > 0 {
+		cs.AllocatedResources = c.Resources.Requests.DeepCopy()
+	}
+	if len(c.Resources.Requests) > 0 || len(c.Resources.Limits) > 0 {
+		cs.Resources = c.Resources.DeepCopy()
+	}
+}

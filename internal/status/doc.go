@@ -1,0 +1,11 @@
+// Package status is statusManager: it builds the status of a pod from what was observed (pure) and keeps the newest of each pod.
+//
+// Owns: the newest v1.PodStatus of each pod, its times of transition, and who is told of changes.
+// Reads: the pod, its observation, probe results, start errors and what the worker decided, all passed in.
+// Never: asks the runtime, waits for anybody, moves a pod out of a terminal phase.
+//
+//	observation ──┐
+//	probes ───────┼─► Generate ──► Manager.Set ──► Get, List, subscribers
+//	start errors ─┘      ▲              │
+//	                     └─── Old ◄─────┘
+package status

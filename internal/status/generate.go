@@ -1,0 +1,106 @@
+package status
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/cgroups"
+	"berth/internal/lifecycle"
+	"berth/internal/pod"
+)
+
+// ProbeResults answers for containers that run and have the probe that is asked about.
+type ProbeResults interface {
+	// Ready reports whether the readiness probe's last verdict on this incarnation is success. It does not block.
+	Ready(id pod.ContainerID) bool
+	// Started reports whether the startup probe of this incarnation has succeeded. It does not block.
+	Started(id pod.ContainerID) bool
+}
+
+// Input is what a pod's status follows from. Generate changes nothing that it refers to.
+type Input struct {
+	Pod      *v1.Pod
+	Observed pod.Status
+	// Old is the newest status known: the manager's, else the API server's.
+	Old v1.PodStatus
+	// Terminal: the worker has ended all containers for good.
+	Terminal bool
+	// MountsMissing: volumes of the pod are not mounted yet, so that no container can start although there is a sandbox.
+	MountsMissing bool
+	// StartErrors are the last start errors by container name; a container that was started since has none.
+	StartErrors map[string]lifecycle.StartError
+	// Probes is nil when nothing probes; then a running container is started and ready, whatever probes it has.
+	Probes ProbeResults
+	// RuntimeName is the prefix of container ids: "containerd" makes "containerd://<id>".
+	RuntimeName string
+	// HostIPs are the node's internal addresses, primary first; empty when not known.
+	HostIPs []string
+	Now     time.Time
+}
+
+// Generate returns the pod's status. Times of condition changes are left to Manager.Set, which knows them. A status that was
+// generated from its own output as Old is the same again.
+func Generate(in Input) v1.PodStatus {
+	p := in.Pod
+	s := v1.PodStatus{
+		ObservedGeneration: p.Generation,
+		StartTime:          in.Old.StartTime.DeepCopy(),
+		QOSClass:           qosClass(in),
+
+		// Others write these; they are passed through so that a reader of the agent sees them too.
+		NominatedNodeName:                    p.Status.NominatedNodeName,
+		ResourceClaimStatuses:                p.Status.ResourceClaimStatuses,
+		ExtendedResourceClaimStatus:          p.Status.ExtendedResourceClaimStatus,
+		NodeAllocatableResourceClaimStatuses: p.Status.NodeAllocatableResourceClaimStatuses,
+	}
+	s = *s.DeepCopy()
+	initialized := lifecycle.HasInitialized(p, &in.Observed)
+	s.InitContainerStatuses = containerStatuses(in, p.Spec.InitContainers, in.Old.InitContainerStatuses, initContainer, initialized)
+	s.ContainerStatuses = containerStatuses(in, p.Spec.Containers, in.Old.ContainerStatuses, regularContainer, initialized)
+	s.EphemeralContainerStatuses = containerStatuses(in, ephemeralSpecs(p), in.Old.EphemeralContainerStatuses, ephemeralContainer, initialized)
+	setPhase(&s, in, initialized)
+	setIPs(&s, in)
+	if r := p.Spec.Resources; r != nil {
+		s.Resources = r.DeepCopy()
+		s.AllocatedResources = r.Requests.DeepCopy()
+	}
+	s.Conditions = conditions(in, &s)
+	return s
+}
+
+// setPhase sets phase, reason and message. A terminal phase stays; reason and message stay as long as the phase does.
+func setPhase(s *v1.PodStatus, in Input, initialized bool) {
+	s.Phase = lifecycle.Phase(in.Pod, s, lifecycle.PhaseFacts{Terminal: in.Terminal, HasInitialized: initialized})
+	for _, known := range []*v1.PodStatus{&in.Old, &in.Pod.Status} {
+		if isTerminal(known.Phase) {
+			s.Phase, s.Reason, s.Message = known.Phase, known.Reason, known.Message
+			return
+		}
+	}
+	if s.Phase == in.Old.Phase {
+		s.Reason, s.Message = in.Old.Reason, in.Old.Message
+	}
+}
+
+func isTerminal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
+
+// qosClass returns the class that the pod was given at first: it never changes.
+func qosClass(in Input) v1.PodQOSClass {
+	switch {
+	case in.Old.QOSClass != "":
+		return in.Old.QOSClass
+	case in.Pod.Status.QOSClass != "":
+		return in.Pod.Status.QOSClass
+	default:
+		return cgroups.QOSClass(in.Pod)
+	}
+}
+
+func ephemeralSpecs(p *v1.Pod) []v1.Container {
+	specs := make([]v1.Container, 0, len(p.Spec.EphemeralContainers))
+	for i := range p.Spec.EphemeralContainers {
+		specs = append(specs, v1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+	return specs
+}

@@ -1,0 +1,176 @@
+package status
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+)
+
+// Manager (statusManager) keeps the newest status of each pod. It is safe for concurrent use.
+type Manager struct {
+	log     *slog.Logger
+	journal *journal.Journal
+
+	mu          sync.RWMutex
+	entries     map[pod.UID]entry                // guarded by mu
+	subscribers map[*pod.Inbox[pod.UID]]struct{} // guarded by mu
+}
+
+// entry is what is known of one pod. Its status is shared with readers and never changed, only replaced.
+type entry struct {
+	pod      *v1.Pod // as of the newest status
+	status   v1.PodStatus
+	finished bool
+}
+
+// NewManager returns a manager that knows no pod. Changes are written to the journal, refusals to log.
+func NewManager(log *slog.Logger, j *journal.Journal) *Manager {
+	return &Manager{
+		log: log, journal: j,
+		entries: map[pod.UID]entry{}, subscribers: map[*pod.Inbox[pod.UID]]struct{}{},
+	}
+}
+
+// Get returns the pod's newest status and whether there is one. The status is shared and must not be changed.
+func (m *Manager) Get(uid pod.UID) (v1.PodStatus, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	e, ok := m.entries[uid]
+	return e.status, ok
+}
+
+// Finished reports whether the pod was Terminated: nothing of it runs or is held any more, and its API object may go.
+func (m *Manager) Finished(uid pod.UID) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.entries[uid].finished
+}
+
+// List returns the newest status of every pod. The statuses are shared and must not be changed.
+func (m *Manager) List() map[pod.UID]v1.PodStatus {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	out := make(map[pod.UID]v1.PodStatus, len(m.entries))
+	for uid, e := range m.entries {
+		out[uid] = e.status
+	}
+	return out
+}
+
+// Pod returns the pod as it was when its status was last set, for pods that are not desired any more but still end. The pod is
+// shared and must not be changed.
+func (m *Manager) Pod(uid pod.UID) (*v1.Pod, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	e, ok := m.entries[uid]
+	return e.pod, ok
+}
+
+// Notify tells every subscriber of the key: of a pod, or, with "", of something else that they show.
+func (m *Manager) Notify(uid pod.UID) {
+	m.mu.RLock()
+	subscribers := m.subscribersLocked()
+	m.mu.RUnlock()
+	notify(subscribers, uid)
+}
+
+// Subscribe returns an inbox that gets the UID of each pod whose status changes or goes, and the function that ends this. Changes
+// after Subscribe returned are never missed, but many may be one; a slow reader holds nobody up.
+func (m *Manager) Subscribe() (changed *pod.Inbox[pod.UID], cancel func()) {
+	in := pod.NewInbox[pod.UID]()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.subscribers[in] = struct{}{}
+	return in, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.subscribers, in)
+	}
+}
+
+// Set makes s the pod's newest status; the pod's own status stands in for one that is not known yet. It sets what depends on the
+// status before: start time and times of transition. A terminal phase stays. A status that brings a container back to life which
+// must not be restarted is refused, and one that changes nothing is dropped.
+func (m *Manager) Set(p *v1.Pod, s v1.PodStatus) {
+	s = *s.DeepCopy()
+	m.update(p, func(e *entry) error {
+		if err := checkTransitions(p, &e.status, &s); err != nil {
+			return err
+		}
+		e.status = settle(p, e.status, s, metav1.Now())
+		return nil
+	})
+}
+
+// Terminated notes that the pod has ended for good and that everything it held is freed: what was not seen to end is reported as
+// ended, and the pod as Failed unless it is terminal already. A static pod keeps its phase, since it may come back.
+func (m *Manager) Terminated(p *v1.Pod) {
+	m.update(p, func(e *entry) error {
+		e.status = settle(p, e.status, terminatedStatus(p, e.status), metav1.Now())
+		e.finished = true
+		return nil
+	})
+}
+
+// Remove forgets the pod.
+func (m *Manager) Remove(uid pod.UID) {
+	m.mu.Lock()
+	_, known := m.entries[uid]
+	delete(m.entries, uid)
+	subscribers := m.subscribersLocked()
+	m.mu.Unlock()
+	if known {
+		notify(subscribers, uid)
+	}
+}
+
+// update replaces the pod's entry by what change makes of it, unless change fails, and tells of a difference.
+func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
+	m.mu.Lock()
+	before, known := m.entries[p.UID]
+	if !known {
+		before.status = p.Status
+	}
+	before.pod = p
+	after := before
+	err := change(&after)
+	differs := err == nil && (!known || !equality.Semantic.DeepEqual(before.status, after.status))
+	switch {
+	case differs:
+		m.entries[p.UID] = after
+	case err == nil:
+		before.finished = after.finished
+		m.entries[p.UID] = before // readers keep sharing one copy
+	}
+	subscribers := m.subscribersLocked()
+	m.mu.Unlock()
+
+	if err != nil {
+		m.log.Error("pod status refused", "pod", pod.Describe(p), "error", err)
+		return
+	}
+	if differs {
+		for _, e := range changes(p, &before.status, &after.status) {
+			m.journal.Record(e)
+		}
+		notify(subscribers, p.UID)
+	}
+}
+
+func (m *Manager) subscribersLocked() []*pod.Inbox[pod.UID] {
+	return slices.Collect(maps.Keys(m.subscribers))
+}
+
+func notify(subscribers []*pod.Inbox[pod.UID], uid pod.UID) {
+	for _, in := range subscribers {
+		in.Put(uid)
+	}
+}

@@ -1,0 +1,169 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/lifecycle"
+	"berth/internal/pod"
+)
+
+// maxTerminationMessages bounds the termination messages of a pod's containers together, in bytes (Kubernetes documentation,
+// "Determine the Reason for Pod Failure").
+const maxTerminationMessages = 12 * 1024
+
+// settle completes s as the successor of old: what stays of a status, and when conditions changed. It changes s.
+func settle(p *v1.Pod, old, s v1.PodStatus, now metav1.Time) v1.PodStatus {
+	s.ObservedGeneration = max(old.ObservedGeneration, p.Generation)
+	if isTerminal(old.Phase) && s.Phase != old.Phase {
+		s.Phase, s.Reason, s.Message = old.Phase, old.Reason, old.Message
+	}
+	if isTerminal(s.Phase) {
+		forceUnready(p, &s)
+	}
+	switch {
+	case old.StartTime != nil:
+		s.StartTime = old.StartTime.DeepCopy()
+	case s.StartTime == nil:
+		s.StartTime = &now
+	}
+	for i := range s.Conditions {
+		setTransitionTime(&s.Conditions[i], old.Conditions, now)
+	}
+	normalize(p, &s)
+	return s
+}
+
+// forceUnready takes the readiness of a pod that is over, which whoever made it terminal may have left as it was.
+func forceUnready(p *v1.Pod, s *v1.PodStatus) {
+	for i := range s.Conditions {
+		c := &s.Conditions[i]
+		if (c.Type == v1.PodReady || c.Type == v1.ContainersReady) && c.Status != v1.ConditionFalse {
+			t := c.Type
+			*c = containersReady(p, s)
+			c.Type = t
+		}
+	}
+}
+
+// setTransitionTime keeps the time of a condition that stays, and that of conditions which are not the agent's.
+func setTransitionTime(c *v1.PodCondition, old []v1.PodCondition, now metav1.Time) {
+	ours := slices.Contains(ownedConditions, c.Type) || slices.Contains(keptConditions, c.Type)
+	if !ours && !c.LastTransitionTime.IsZero() {
+		return
+	}
+	if before := findCondition(old, c.Type); before != nil && before.Status == c.Status && !before.LastTransitionTime.IsZero() {
+		c.LastTransitionTime = before.LastTransitionTime
+		return
+	}
+	c.LastTransitionTime = now
+}
+
+// checkTransitions refuses a status in which a container is no longer terminated although it must not be restarted: it comes from
+// a mistake, and users act on the end of a container.
+func checkTransitions(p *v1.Pod, old, s *v1.PodStatus) error {
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		code, revived := revivedFrom(c.Name, old.InitContainerStatuses, s.InitContainerStatuses)
+		// Init containers that succeeded run again in a new sandbox.
+		if revived && !lifecycle.IsRestartable(p, c, code) && lifecycle.RestartPolicy(p, c) == v1.RestartPolicyNever {
+			return fmt.Errorf("init container %q ended with exit code %d and must not be restarted, but is no longer terminated", c.Name, code)
+		}
+	}
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		code, revived := revivedFrom(c.Name, old.ContainerStatuses, s.ContainerStatuses)
+		if revived && !lifecycle.IsRestartable(p, c, code) {
+			return fmt.Errorf("container %q ended with exit code %d and must not be restarted, but is no longer terminated", c.Name, code)
+		}
+	}
+	return nil
+}
+
+// revivedFrom returns the exit code of a container that was terminated and no longer is.
+func revivedFrom(name string, old, list []v1.ContainerStatus) (exitCode int32, revived bool) {
+	before, after := lifecycle.FindStatus(old, name), lifecycle.FindStatus(list, name)
+	if before == nil || after == nil || before.State.Terminated == nil || after.State.Terminated != nil {
+		return 0, false
+	}
+	return before.State.Terminated.ExitCode, true
+}
+
+// terminatedStatus is the last status of a pod whose containers have all ended. old is not changed.
+func terminatedStatus(p *v1.Pod, old v1.PodStatus) v1.PodStatus {
+	s := *old.DeepCopy()
+	if c := findCondition(s.Conditions, v1.PodInitialized); c != nil && c.Status == v1.ConditionTrue {
+		endAll(s.ContainerStatuses, func(*v1.ContainerStatus) bool { return true })
+	}
+	endAll(s.InitContainerStatuses, func(cs *v1.ContainerStatus) bool {
+		return cs.ContainerID != "" || cs.State.Running != nil || cs.LastTerminationState.Terminated != nil
+	})
+	endAll(s.EphemeralContainerStatuses, func(cs *v1.ContainerStatus) bool { return cs.State.Running != nil })
+	if !isTerminal(s.Phase) && !pod.IsStatic(p) {
+		s.Phase = v1.PodFailed
+	}
+	containers := containersReady(p, &s)
+	for i := range s.Conditions {
+		switch c := &s.Conditions[i]; c.Type {
+		case v1.ContainersReady:
+			*c = containers
+		case v1.PodReady:
+			*c = podReady(p, foreignConditions(p), containers)
+		}
+	}
+	return s
+}
+
+// endAll ends the containers that are not terminated and that have begun.
+func endAll(list []v1.ContainerStatus, begun func(*v1.ContainerStatus) bool) {
+	for i := range list {
+		cs := &list[i]
+		if cs.State.Terminated != nil || !begun(cs) {
+			continue
+		}
+		cs.State = v1.ContainerState{Terminated: lostState(cs, lostAtTermination)}
+		cs.Ready = false
+		if cs.Started != nil {
+			cs.Started = new(bool)
+		}
+	}
+}
+
+// normalize gives the status the form that it has after a way through the API: times in whole seconds, bounded messages.
+func normalize(p *v1.Pod, s *v1.PodStatus) {
+	truncate(s.StartTime)
+	for i := range s.Conditions {
+		truncate(&s.Conditions[i].LastProbeTime)
+		truncate(&s.Conditions[i].LastTransitionTime)
+	}
+	limit := maxTerminationMessages / max(1, len(p.Spec.InitContainers)+len(p.Spec.Containers)+len(p.Spec.EphemeralContainers))
+	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
+		for i := range list {
+			normalizeState(&list[i].State, limit)
+			normalizeState(&list[i].LastTerminationState, limit)
+		}
+	}
+}
+
+func normalizeState(s *v1.ContainerState, limit int) {
+	if s.Running != nil {
+		truncate(&s.Running.StartedAt)
+	}
+	if t := s.Terminated; t != nil {
+		truncate(&t.StartedAt)
+		truncate(&t.FinishedAt)
+		if len(t.Message) > limit {
+			t.Message = strings.ToValidUTF8(t.Message[:limit], "") // a character may have been cut in two
+		}
+	}
+}
+
+// truncate rounds down to a second; metav1.Time has no finer form in JSON.
+func truncate(t *metav1.Time) {
+	t.Time = t.Truncate(time.Second)
+}

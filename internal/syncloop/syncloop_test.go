@@ -1,0 +1,206 @@
+package syncloop_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/pod"
+	"berth/internal/podworkers"
+	"berth/internal/syncloop"
+)
+
+// world is a PodSource and PodWorkers that keep a diary.
+type world struct {
+	mu       sync.Mutex
+	wake     chan struct{}
+	updates  []pod.PodUpdate
+	seen     bool
+	has      map[pod.UID]bool
+	orphans  map[pod.UID]bool
+	finished *pod.Inbox[pod.UID]
+	changed  *pod.Inbox[pod.UID]
+	restored chan struct{}
+	relisted chan struct{}
+	left     []*pod.Status
+	diary    []string
+	pods     *pod.Manager
+	t        *testing.T
+}
+
+func (w *world) Wake() <-chan struct{} { return w.wake }
+
+func (w *world) Take() []pod.PodUpdate {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	u := w.updates
+	w.updates, w.seen = nil, true
+	return u
+}
+
+func (w *world) SeenAllSources() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.seen
+}
+
+func (w *world) UpdatePod(o podworkers.UpdatePodOptions) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if o.Pod == nil {
+		w.has[o.RunningPod.UID], w.orphans[o.RunningPod.UID] = true, true
+		w.diary = append(w.diary, fmt.Sprintf("%s runtime-only %s", o.UpdateType, o.RunningPod.UID))
+		return
+	}
+	w.has[o.Pod.UID] = true
+	w.diary = append(w.diary, fmt.Sprintf("%s %s", o.UpdateType, o.Pod.UID))
+}
+
+func (w *world) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for uid := range w.has {
+		if desired[uid] == nil && !w.orphans[uid] {
+			w.diary = append(w.diary, fmt.Sprintf("orphan %s", uid))
+			w.orphans[uid] = true
+		}
+	}
+}
+
+func (w *world) Finished() *pod.Inbox[pod.UID] { return w.finished }
+
+func (w *world) Has(uid pod.UID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.has[uid]
+}
+
+func start(t *testing.T) *world {
+	w := &world{
+		t: t, wake: make(chan struct{}, 1), has: map[pod.UID]bool{}, orphans: map[pod.UID]bool{}, finished: pod.NewInbox[pod.UID](), changed: pod.NewInbox[pod.UID](),
+		restored: make(chan struct{}, 1), relisted: make(chan struct{}), pods: pod.NewManager(),
+	}
+	l := syncloop.New(syncloop.Config{
+		Source: w, Workers: w, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted,
+		Leftovers: func() []*pod.Status { return w.left }, Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = l.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return w
+}
+
+func (w *world) send(op pod.PodOperation, pods ...*v1.Pod) {
+	w.mu.Lock()
+	w.updates = append(w.updates, pod.PodUpdate{Op: op, Pods: pods, Source: pod.FileSource})
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *world) expect(want ...string) {
+	w.t.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Equal(w.diary, want) {
+		w.t.Fatalf("diary:\n got %q\nwant %q", w.diary, want)
+	}
+	w.diary = nil
+}
+
+func newPod(uid string, age time.Duration) *v1.Pod {
+	p := &v1.Pod{}
+	p.UID, p.Name, p.Namespace = pod.UID(uid), "pod-"+uid, "default"
+	p.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
+	return p
+}
+
+func TestOperationsBecomeUpdates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		young, old := newPod("young", time.Minute), newPod("old", time.Hour)
+		w.send(pod.ADD, young, old)
+		w.expect("create old", "create young")
+		w.send(pod.UPDATE, old)
+		w.expect("update old")
+		w.send(pod.DELETE, old)
+		w.expect("update old")
+		w.send(pod.RECONCILE, old)
+		w.expect("sync old")
+		w.send(pod.REMOVE, old)
+		w.expect("kill old", "orphan old")
+		if _, ok := w.pods.Get("old"); ok {
+			t.Fatal("a removed pod is still desired")
+		}
+	})
+}
+
+func TestChangedPodsAreSynced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.send(pod.ADD, newPod("a", 0))
+		w.expect("create a")
+		w.changed.Put("a")
+		w.changed.Put("unknown")
+		w.expect("sync a")
+		w.restored <- struct{}{}
+		w.expect("sync a")
+	})
+}
+
+func TestCleanups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.left = []*pod.Status{{UID: "a"}, {UID: "stray"}}
+		close(w.relisted)
+		w.expect() // no source was heard: everything may be wanted
+		w.send(pod.ADD, newPod("a", 0))
+		w.expect("create a", "kill runtime-only stray")
+		// The worker of a pod that is still wanted left, as when a pod is put back while it ends.
+		w.mu.Lock()
+		delete(w.has, "a")
+		delete(w.has, "stray")
+		w.left = nil
+		w.mu.Unlock()
+		w.finished.Put("a")
+		w.expect("create a")
+	})
+}
+
+func TestEmptySourceMakesStraysGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.left = []*pod.Status{{UID: "stray"}}
+		close(w.relisted)
+		w.send(pod.ADD)
+		w.expect("kill runtime-only stray")
+	})
+}
+
+func TestIdleLoopSleeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.send(pod.ADD, newPod("a", 0))
+		w.expect("create a")
+		time.Sleep(24 * time.Hour)
+		w.expect()
+	})
+}
