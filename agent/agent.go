@@ -113,6 +113,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
+	if err := makeDirs(&a.cfg); err != nil {
+		return err
+	}
 	err = runPhases(ctx, a.phases(), a.cfg.Log)
 	if errors.Is(err, context.Canceled) {
 		err = nil

@@ -39,3 +39,20 @@ func writePID(f *os.File) error {
 	_, err := fmt.Fprintf(f, "%d\n", os.Getpid())
 	return err
 }
+
+// makeDirs makes the folders that several components use.
+func makeDirs(cfg *Config) error {
+	dirs := []struct {
+		path string
+		mode os.FileMode
+	}{{filepath.Join(cfg.RootDir, "pods"), 0o750}, {cfg.PodLogsDir, 0o750}, {cfg.ContainerLogsDir, 0o755}}
+	for _, d := range dirs {
+		if d.path == "" {
+			continue
+		}
+		if err := os.MkdirAll(d.path, d.mode); err != nil {
+			return fmt.Errorf("folders of the agent: %w", err)
+		}
+	}
+	return nil
+}

@@ -44,6 +44,12 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 // errReported ends a command that has said itself what is wrong.
 var errReported = errors.New("reported")
 
+// The directories of an agent that was given no others.
+const (
+	defaultRootDir = "/var/lib/berth"
+	defaultRunDir  = "/run/berth"
+)
+
 // globalFlags are the flags of every command.
 type globalFlags struct {
 	runDir string

@@ -42,7 +42,7 @@ func TestNearest(t *testing.T) {
 	}{
 		{podRef{"", "helo-web"}, []string{`"hello-web"`}},
 		{podRef{"shop", "helo-web"}, []string{`"default/hello-web"`, `"shop/hello-web"`}},
-		{podRef{"", "web"}, []string{`"web"`, `"two"`, `"hello-web"`}},
+		{podRef{"", "web"}, []string{`"web"`, `"hello-web"`}},
 		{podRef{"", "database"}, nil},
 	} {
 		if got := nearest(c.ref, known); !slices.Equal(got, c.want) {

@@ -69,7 +69,7 @@ NAME        READY   STATUS    RESTARTS   AGE   IP          NODE   NOMINATED NODE
 hello-web   1/1     Running   0          75s   10.88.0.5   box    <none>           <none>
 `},
 		"no headers, namespaces": {flags: getFlags{noHeaders: true, allNamespaces: true}, pods: []*v1.Pod{web}, out: `
-default   hello-web   1/1   Running   0     75s
+default   hello-web   1/1   Running   0   75s
 `},
 		"nothing":                    {err: "No pods found.\n"},
 		"nothing but refused":        {problems: refusals[:1], out: "NAME          READY   STATUS            RESTARTS   AGE\nbroken.yaml   -       InvalidManifest   -          3s\n", err: "broken.yaml: yaml: line 3: mapping values�[2J\n"},
@@ -246,7 +246,7 @@ All pods are ready:
   bin/berth explain hello-web --run-dir /tmp/run
 
 `},
-		{[]*v1.Pod{again}, nil, "hello-web   Running             1/1   10.88.0.5   1 restarts\n"},
+		{[]*v1.Pod{again}, nil, "hello-web   Running             1/1   10.88.0.5   restarts 1\n"},
 		{nil, nil, "hello-web   Gone\n"},
 	} {
 		out.Reset()

@@ -30,7 +30,7 @@ type runFlags struct {
 	podLogsDir       string
 	containerLogsDir string
 	logFile          string
-	logLevel         string
+	logLevel         slog.Level
 	remove           bool
 	once             bool
 	onceTimeout      time.Duration
@@ -56,7 +56,7 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.rootDir, "root-dir", "/var/lib/berth", "directory of everything that the agent keeps")
+	fl.StringVar(&f.rootDir, "root-dir", defaultRootDir, "directory of everything that the agent keeps")
 	fl.StringVar(&f.nodeName, "node-name", "", "name of this node (default: the host's name)")
 	fl.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a running container runtime, instead of the one inside this program")
 	fl.StringVar(&f.podCIDR, "pod-cidr", "", "IPv4 range of the pods, with the runtime inside this program (default: a free one, such as 10.88.0.0/16)")
@@ -64,7 +64,7 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 	fl.StringVar(&f.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
 	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to the containers' logs, for log shippers; empty for none")
 	fl.StringVar(&f.logFile, "log-file", "", "the agent's own log (default: standard error, or berth.log in the root directory when a live table is shown)")
-	fl.StringVar(&f.logLevel, "log-level", "info", "what the agent logs: debug, info, warn or error")
+	fl.TextVar(&f.logLevel, "log-level", slog.LevelInfo, "what the agent logs: debug, info, warn or error")
 	fl.BoolVar(&f.remove, "rm", false, "end all pods and the runtime and remove everything when the agent ends")
 	fl.BoolVar(&f.once, "once", false, "end when all pods are ready; fail if a manifest is refused or they are not ready in time")
 	fl.DurationVar(&f.onceTimeout, "once-timeout", 2*time.Minute, "how long --once waits")
@@ -211,11 +211,7 @@ func logPath(f runFlags, rootDir string) string {
 
 // openLog opens the agent's log: a table that is redrawn in place cannot share the terminal with it.
 func openLog(f runFlags, rootDir string, terminal *os.File, errOut io.Writer) (*slog.Logger, func() error, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
-		return nil, nil, fmt.Errorf("--log-level: %q is not a level: choose debug, info, warn or error", f.logLevel)
-	}
-	options := &slog.HandlerOptions{Level: level}
+	options := &slog.HandlerOptions{Level: f.logLevel}
 	if f.logFile == "" && terminal == nil {
 		return slog.New(slog.NewTextHandler(errOut, options)), func() error { return nil }, nil
 	}

@@ -15,9 +15,6 @@ type hints struct {
 	remove  bool // --rm
 }
 
-// defaultRunDir is the run directory that needs no flag.
-const defaultRunDir = "/run/berth"
-
 // maxURLs bounds how many addresses are printed.
 const maxURLs = 6
 

@@ -93,7 +93,7 @@ func (v *lineView) podLine(p *v1.Pod, now time.Time) (string, bool) {
 	}
 	cells := []string{name, row.Status, row.Ready, podIP(p)}
 	if n := summarize(p).restarts; n > 0 {
-		cells = append(cells, fmt.Sprintf("%d restarts", n))
+		cells = append(cells, fmt.Sprintf("restarts %d", n))
 	}
 	text := strings.Join(cells[1:], " ")
 	if v.shown[p.UID].text == text {

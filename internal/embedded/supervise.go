@@ -71,7 +71,8 @@ func (r *Runtime) restart(ctx context.Context, c *process, how string, delay tim
 	}
 	r.setHealth(fmt.Errorf("embedded runtime: %w: %s", errEnded, how))
 	r.log.Warn("containerd ended; starting it again", "pid", c.PID, "status", how)
-	for {
+	// The first try is a mere start; when that did not help, everything below the root directory is looked at again.
+	for again := r.start; ; again = r.ensure {
 		delay = nextDelay(delay, lived)
 		select {
 		case <-ctx.Done():
@@ -81,7 +82,7 @@ func (r *Runtime) restart(ctx context.Context, c *process, how string, delay tim
 		if err := r.acquire(ctx); err != nil {
 			return 0, err
 		}
-		err := r.restartOnce(ctx, c)
+		err := r.restartOnce(ctx, c, again)
 		r.release()
 		if err == nil {
 			return delay, nil
@@ -102,11 +103,11 @@ func (r *Runtime) inCharge(c *process) bool {
 	return r.running == c && !r.stopped
 }
 
-func (r *Runtime) restartOnce(ctx context.Context, c *process) error {
+func (r *Runtime) restartOnce(ctx context.Context, c *process, again func(context.Context) error) error {
 	if !r.inCharge(c) {
 		return nil
 	}
-	if err := r.start(ctx); err != nil {
+	if err := again(ctx); err != nil {
 		return err
 	}
 	if err := c.close(); err != nil {

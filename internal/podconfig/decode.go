@@ -13,8 +13,12 @@ import (
 	"berth/internal/pod"
 )
 
-// maxMessages bounds how many faults of one manifest are named.
-const maxMessages = 10
+const (
+	// maxMessages bounds how many faults of one manifest are named.
+	maxMessages = 10
+	// maxObjects bounds the documents of a file and the items of a list, far above what a node can run.
+	maxObjects = 10_000
+)
 
 // workloads are the kinds that hold a pod template.
 var workloads = []string{"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob", "ReplicationController", "PodTemplate"}
@@ -36,6 +40,10 @@ func (d decoder) decodeFile(path string, content []byte) ([]*v1.Pod, []Problem) 
 	if d.names == MangleNames && len(docs) > 1 {
 		out.warn(Problem{}, fmt.Sprintf("has %d documents; only the first one is read", len(docs)))
 		docs = docs[:1]
+	}
+	if len(docs) > maxObjects {
+		out.refuse(Problem{}, fmt.Sprintf("has %d documents; at most %d are read", len(docs), maxObjects))
+		return nil, out.problems
 	}
 	for i, doc := range docs {
 		at := Problem{Document: i + 1}
@@ -104,6 +112,10 @@ func (d *decoding) list(at Problem, kind string, list map[string]any) {
 	items, ok := list["items"].([]any)
 	if !ok && list["items"] != nil {
 		d.refuse(at, "items: Invalid value: must be a list, got "+jsonKind(list["items"]))
+		return
+	}
+	if len(items) > maxObjects {
+		d.refuse(at, fmt.Sprintf("items: Too many: %d: must have at most %d items", len(items), maxObjects))
 		return
 	}
 	for i, item := range items {

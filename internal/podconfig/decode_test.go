@@ -39,6 +39,9 @@ func TestDecodeFile(t *testing.T) {
 		{name: "PodList", content: "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: a}\n  spec: {containers: [{name: c, image: i}]}\n", pods: "default/a"},
 		{name: "items is no list", content: "apiVersion: v1\nkind: List\nitems: {}\n", problems: "1 error: items: Invalid value: must be a list, got an object"},
 		{name: "list in a list", content: "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: List}]\n", problems: `1 error: items[0]: kind "List": lists inside lists are not read`},
+		{name: "too many documents", content: strings.Repeat("---\na\n", maxObjects+1), problems: "0 error: has 10001 documents; at most 10000 are read"},
+		{name: "too many items", content: "apiVersion: v1\nkind: List\nitems:\n" + strings.Repeat("- a\n", maxObjects+1),
+			problems: "1 error: items: Too many: 10001: must have at most 10000 items"},
 		{name: "empty list", content: "apiVersion: v1\nkind: List\nitems: []\n"},
 
 		{name: "empty", content: "", problems: "0 error: is empty: a manifest needs apiVersion, kind, metadata and spec"},

@@ -137,9 +137,16 @@ func (d document) explainYAML(err error) string {
 		}
 		return fmt.Sprintf("line %d:", n+d.line-1)
 	})
-	lines := strings.FieldsFunc(msg, func(r rune) bool { return r == '\n' })
-	for i := range lines {
-		lines[i] = strings.TrimSpace(lines[i])
+	var lines []string
+	for line := range strings.Lines(msg) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		if len(lines) == maxMessages {
+			lines = append(lines, "and more")
+			break
+		}
+		lines = append(lines, line)
 	}
 	return "invalid YAML: " + strings.Join(lines, "; ")
 }

@@ -28,7 +28,7 @@ const (
 )
 
 // fileSource reads manifests from files and folders. An event or a timer only makes it look; what it then sees is all it knows.
-// All fields below watches belong to the goroutine of run.
+// All fields from roots on belong to the goroutine of run.
 type fileSource struct {
 	log    *slog.Logger
 	decode func(path string, content []byte) ([]*v1.Pod, []Problem)
@@ -64,7 +64,7 @@ type target struct {
 func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
 	s.touched = map[target]time.Time{}
 	s.openWatcher()
-	defer func() { s.closeWatcher() }()
+	defer s.closeWatcher()
 
 	look := func(scan func(context.Context)) {
 		scan(ctx)

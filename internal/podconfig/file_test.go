@@ -79,7 +79,7 @@ type bench struct {
 	watcher *fakeWatcher
 	decodes sync.Map     // how often each path was decoded: path to *atomic.Int64
 	hands   atomic.Int64 // how often a set was handed over
-	start   func()         // the first settle does it, so that files can be laid out before
+	start   func()       // the first settle does it, so that files can be laid out before
 	done    chan error
 }
 

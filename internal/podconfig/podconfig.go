@@ -65,7 +65,8 @@ type PodConfig struct {
 	changed chan struct{} // guarded by mu; closed and replaced when the problems change
 }
 
-// source reads pods from one place. run blocks until ctx is done and hands over the complete set whenever it changes.
+// source reads pods from one place. run blocks until ctx is done and hands over the complete set whenever it changes, from one
+// goroutine; the snapshot's slices then belong to the merge. handOver does not block.
 type source struct {
 	name pod.Source
 	run  func(ctx context.Context, handOver func(snapshot)) error

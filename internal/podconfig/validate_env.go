@@ -48,7 +48,7 @@ func validateEnv(c *v1.Container, spec *v1.PodSpec, volumes map[string]*v1.Volum
 		if e.Prefix != "" {
 			errs = append(errs, invalid(at.Child("prefix"), e.Prefix, validation.IsRelaxedEnvVarName(e.Prefix))...)
 		}
-		if err := exactlyOne(at, "of `configMapRef` or `secretRef`", e.ConfigMapRef != nil, e.SecretRef != nil); err != nil {
+		if err := exactlyOne(at, "reference (`configMapRef` or `secretRef`)", e.ConfigMapRef != nil, e.SecretRef != nil); err != nil {
 			errs = append(errs, err)
 			continue
 		}

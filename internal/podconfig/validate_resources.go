@@ -126,7 +126,7 @@ func validatePodResources(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	for i, c := range spec.ResourceClaims {
 		at := path.Child("resourceClaims").Index(i)
 		errs = append(errs, validateUniqueLabel(c.Name, names, at.Child("name"))...)
-		if err := exactlyOne(at, "of `resourceClaimName` or `resourceClaimTemplateName`",
+		if err := exactlyOne(at, "claim (`resourceClaimName` or `resourceClaimTemplateName`)",
 			c.ResourceClaimName != nil, c.ResourceClaimTemplateName != nil); err != nil {
 			errs = append(errs, err)
 		}

@@ -13,10 +13,9 @@ import (
 )
 
 const (
-	maxFileMode        int32 = 0o777
-	minTokenSeconds    int64 = 600       // ServiceAccountTokenProjection.expirationSeconds: at least 10 minutes
-	maxTokenSeconds    int64 = 1<<32 - 1 // the same field, as the TokenRequest API takes it
-	volumeKindRequired       = "must specify a volume type"
+	maxFileMode     int32 = 0o777
+	minTokenSeconds int64 = 600       // ServiceAccountTokenProjection.expirationSeconds: at least 10 minutes
+	maxTokenSeconds int64 = 1<<32 - 1 // the same field, as the TokenRequest API takes it
 )
 
 // validateVolumes checks the pod's volumes and returns those with a usable name by it.
@@ -38,7 +37,7 @@ func validateVolumes(volumes []v1.Volume, path *field.Path) (map[string]*v1.Volu
 func validateVolume(v *v1.VolumeSource, path *field.Path) field.ErrorList {
 	switch kinds := volumeKinds(v); len(kinds) {
 	case 0:
-		return field.ErrorList{field.Required(path, volumeKindRequired)}
+		return field.ErrorList{field.Required(path, "must specify a volume type")}
 	case 1:
 	default:
 		return field.ErrorList{field.Forbidden(path.Child(kinds[1]),
@@ -95,7 +94,7 @@ func validateDriverVolume(v *v1.VolumeSource, path *field.Path) field.ErrorList 
 		return errs
 	case v.FC != nil:
 		at := path.Child("fc")
-		if err := exactlyOne(at, "of `targetWWNs` or `wwids`", len(v.FC.TargetWWNs) > 0, len(v.FC.WWIDs) > 0); err != nil {
+		if err := exactlyOne(at, "target (`targetWWNs` or `wwids`)", len(v.FC.TargetWWNs) > 0, len(v.FC.WWIDs) > 0); err != nil {
 			return field.ErrorList{err}
 		}
 		if len(v.FC.TargetWWNs) > 0 && v.FC.Lun == nil {
@@ -186,7 +185,7 @@ func validateDownwardFiles(items []v1.DownwardAPIVolumeFile, path *field.Path) f
 		at := path.Child("items").Index(i)
 		errs = append(errs, validateKeyPath(item.Path, at.Child("path"))...)
 		errs = append(errs, validateMode(item.Mode, at.Child("mode"))...)
-		if err := exactlyOne(at, "of `fieldRef` or `resourceFieldRef`", item.FieldRef != nil, item.ResourceFieldRef != nil); err != nil {
+		if err := exactlyOne(at, "reference (`fieldRef` or `resourceFieldRef`)", item.FieldRef != nil, item.ResourceFieldRef != nil); err != nil {
 			errs = append(errs, err)
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/kuberuntime"
 	"berth/internal/lifecycle"
@@ -35,6 +36,10 @@ func (s *Syncer) report(ctx context.Context, r Request, f finality) (terminal bo
 	old, known := s.Status.Get(r.UID)
 	if !known {
 		old = r.Pod.Status
+		if n := len(r.Observed.Sandboxes); old.StartTime == nil && n > 0 {
+			// It was started by an earlier run of the agent.
+			old.StartTime = &metav1.Time{Time: r.Observed.Sandboxes[n-1].CreatedAt}
+		}
 	}
 	now := time.Now()
 	st := status.Generate(status.Input{

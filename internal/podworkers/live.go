@@ -2,6 +2,7 @@ package podworkers
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"berth/internal/journal"
@@ -14,6 +15,7 @@ type pass struct {
 	life    pod.Lifecycle
 	work    work
 	started bool
+	why     string
 	first   bool // may start: first of its name
 }
 
@@ -100,6 +102,9 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 			return 0, false
 		}
 		p.set(w, func(l *pod.Lifecycle) { l.TerminationBegun = true })
+		p.Journal.Record(journal.Entry{
+			Subject: subject(w, t), Component: "worker", Decision: "end the pod", Why: fmt.Sprintf("%s; grace period %d s", t.why, t.work.grace),
+		})
 	}
 
 	r := podsync.Request{
@@ -154,7 +159,7 @@ func (p *PodWorkers) begin(w *worker, cancel context.CancelFunc) pass {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.interrupt = cancel
-	return pass{life: w.life, work: w.work, started: w.started, first: !w.static || p.names[w.name][0] == w}
+	return pass{life: w.life, work: w.work, started: w.started, why: w.why, first: !w.static || p.names[w.name][0] == w}
 }
 
 func (p *PodWorkers) end(w *worker) {
@@ -178,7 +183,7 @@ func (p *PodWorkers) advance(w *worker, to pod.State) {
 	if w.life.State < to {
 		w.life.State = to
 		if to == Terminating {
-			w.work.grace = computeGrace(w.work, nil)
+			w.work.grace, w.why = computeGrace(w.work, nil), "its containers have ended for good"
 		}
 		if to >= Terminated {
 			done, w.work.completions = w.work.completions, nil

@@ -86,6 +86,7 @@ type worker struct {
 	life      pod.Lifecycle
 	work      work
 	started   bool               // a pass over the running pod began
+	why       string             // the pod is to end
 	interrupt context.CancelFunc // ends the pass in progress
 }
 
@@ -159,6 +160,9 @@ func (p *PodWorkers) updateLocked(uid pod.UID, o *UpdatePodOptions) (_ *worker, 
 		done = completed
 	}
 	p.States.Set(uid, w.life)
+	if before.State < Terminating && w.life.State >= Terminating {
+		w.why = whyEnd(o)
+	}
 	if (shortened || (before.State < Terminating && w.life.State >= Terminating)) && w.interrupt != nil {
 		w.interrupt()
 	}
@@ -227,7 +231,7 @@ func (p *PodWorkers) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 		}
 		w.life.Orphan, w.life.Deleted = true, true
 		if w.life.State < Terminating {
-			w.life.State = Terminating
+			w.life.State, w.why = Terminating, notWanted
 			if w.interrupt != nil {
 				w.interrupt()
 			}

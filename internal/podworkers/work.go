@@ -138,6 +138,25 @@ func nextLifecycle(l pod.Lifecycle, o *UpdatePodOptions) pod.Lifecycle {
 	return l
 }
 
+// notWanted is why a pod ends that no source has any more.
+const notWanted = "no source has the pod any more"
+
+// whyEnd says for the journal why an update ends the pod.
+func whyEnd(o *UpdatePodOptions) string {
+	switch p := o.Pod; {
+	case p == nil:
+		return "the runtime or the disk has it, and " + notWanted
+	case p.DeletionTimestamp != nil:
+		return "its deletion was asked for"
+	case o.KillPodOptions != nil && o.KillPodOptions.Evict == Evicted:
+		return "it is evicted"
+	case o.UpdateType == SyncPodKill:
+		return notWanted
+	default:
+		return "its phase is " + string(p.Status.Phase)
+	}
+}
+
 // Terminating and the others are the states of pod.State, under the names that read well here.
 const (
 	Waiting     = pod.Waiting

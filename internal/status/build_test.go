@@ -12,7 +12,9 @@ import (
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func at(seconds int) metav1.Time { return metav1.NewTime(epoch.Add(time.Duration(seconds) * time.Second)) }
+func at(seconds int) metav1.Time {
+	return metav1.NewTime(epoch.Add(time.Duration(seconds) * time.Second))
+}
 
 func containers(names ...string) []v1.Container {
 	var out []v1.Container

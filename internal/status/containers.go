@@ -106,12 +106,19 @@ func (b *containerBuilder) initial() v1.ContainerStatus {
 
 // fillMissing judges a container that the runtime does not know.
 func (b *containerBuilder) fillMissing(cs *v1.ContainerStatus) {
-	if cs.State.Waiting == nil {
+	if b.isPlainInit() && b.initialized {
+		t := cs.State.Terminated
+		if t != nil && t.ExitCode == 0 {
+			return
+		}
+		if t != nil {
+			cs.LastTerminationState = cs.State
+		}
+		// Later containers would not be there if it had not done its work; it was cleaned away since.
+		cs.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: lifecycle.Completed}}
 		return
 	}
-	if b.isPlainInit() && b.initialized {
-		// It has done its work and was cleaned away since.
-		cs.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: lifecycle.Completed}}
+	if cs.State.Waiting == nil {
 		return
 	}
 	if b.old != nil && b.old.State.Running != nil && cs.LastTerminationState.Terminated == nil {
@@ -126,25 +133,53 @@ func (b *containerBuilder) fillMissing(cs *v1.ContainerStatus) {
 // fillObserved fills in what the runtime shows of the newest incarnation, and the end of the one before.
 func (b *containerBuilder) fillObserved(cs *v1.ContainerStatus) {
 	n := b.newest
-	last := b.lastEnd()
 	cs.RestartCount = max(cs.RestartCount, int32(n.Attempt))
-	cs.ContainerID = b.id(n.ID)
-	cs.Image, cs.ImageID = n.Image, n.ImageRef
-	cs.User = userOf(n)
+	var state v1.ContainerState
 	switch n.State {
 	case pod.StateCreated:
-		cs.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
+		state.Waiting = &v1.ContainerStateWaiting{}
 	case pod.StateRunning:
-		cs.State = v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(n.StartedAt)}}
+		state.Running = &v1.ContainerStateRunning{StartedAt: metav1.NewTime(n.StartedAt)}
 	case pod.StateExited:
-		cs.State = v1.ContainerState{Terminated: b.terminated(n)}
+		state.Terminated = b.terminated(n)
 	case pod.StateUnknown:
-		if b.old != nil && b.old.State.Running != nil {
-			cs.State = v1.ContainerState{Terminated: lostState(b.old, lostAtTermination)}
+		switch {
+		case b.knownEnd() != nil:
+			state.Terminated = b.knownEnd()
+		case b.old != nil && b.old.State.Running != nil:
+			state.Terminated = lostState(b.old, lostAtTermination)
+			state.Terminated.ContainerID = b.id(n.ID)
 			cs.RestartCount++
+		default:
+			return // nothing can be said of it
 		}
 	}
-	cs.LastTerminationState = v1.ContainerState{Terminated: last}
+	cs.State, cs.LastTerminationState = state, v1.ContainerState{Terminated: b.lastEnd()}
+	cs.ContainerID, cs.Image, cs.ImageID, cs.User = b.id(n.ID), n.Image, n.ImageRef, userOf(n)
+}
+
+// oldEnds returns the ends that the old status tells of, newest first.
+func (b *containerBuilder) oldEnds() []*v1.ContainerStateTerminated {
+	var out []*v1.ContainerStateTerminated
+	if b.old != nil {
+		for _, t := range []*v1.ContainerStateTerminated{b.old.State.Terminated, b.old.LastTerminationState.Terminated} {
+			if t != nil {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}
+
+// knownEnd returns how the newest incarnation ended by the old status, for when the runtime no longer knows; nil when it is not
+// known to have ended. It is the last state while a start error shows, and the state otherwise.
+func (b *containerBuilder) knownEnd() *v1.ContainerStateTerminated {
+	for _, t := range b.oldEnds() {
+		if t.ContainerID == b.id(b.newest.ID) {
+			return t.DeepCopy()
+		}
+	}
+	return nil
 }
 
 // lastEnd returns how the incarnation before the newest one ended: as the runtime shows it, else, when that has been removed, as
@@ -153,13 +188,8 @@ func (b *containerBuilder) lastEnd() *v1.ContainerStateTerminated {
 	if b.previous != nil && b.previous.State == pod.StateExited {
 		return b.terminated(b.previous)
 	}
-	if b.old == nil {
-		return nil
-	}
-	newest := b.id(b.newest.ID)
-	for _, t := range []*v1.ContainerStateTerminated{b.old.State.Terminated, b.old.LastTerminationState.Terminated} {
-		// The end of the newest incarnation itself may be in either place: it is moved to the last state while a start error shows.
-		if t != nil && t.ContainerID != newest {
+	for _, t := range b.oldEnds() {
+		if t.ContainerID != b.id(b.newest.ID) {
 			return t.DeepCopy()
 		}
 	}
@@ -199,6 +229,9 @@ func (b *containerBuilder) applyStartError(cs *v1.ContainerStatus) {
 			return
 		}
 		cs.LastTerminationState = cs.State
+	}
+	if b.newest == nil || cs.ContainerID != b.id(b.newest.ID) { // id and image are those of the container that ended, now in the last state
+		cs.ContainerID, cs.ImageID, cs.Image, cs.User = "", "", b.spec.Image, nil
 	}
 	cs.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: e.Reason, Message: e.Message}}
 }

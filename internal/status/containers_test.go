@@ -110,7 +110,7 @@ func TestContainerState(t *testing.T) {
 			change: []func(*Input){
 				oldApp(v1.ContainerStatus{State: endOf("app", 1, 3), RestartCount: 1, ContainerID: apiID("app", 1)}), crash,
 			},
-			want: containerView{State: crashState, Last: endOf("app", 1, 3), Restarts: 1, ID: apiID("app", 1)},
+			want: containerView{State: crashState, Last: endOf("app", 1, 3), Restarts: 1},
 		},
 		{
 			name: "an old start error of a running container", observed: []pod.ContainerStatus{seen("app", 1, pod.StateRunning)}, change: []func(*Input){crash},
@@ -166,7 +166,19 @@ func TestContainerState(t *testing.T) {
 		},
 		{
 			name: "unknown, never seen before", observed: []pod.ContainerStatus{seen("app", 0, pod.StateUnknown)},
-			want: containerView{State: waitingFor("ContainerCreating"), ID: apiID("app", 0)},
+			want: containerView{State: waitingFor("ContainerCreating")},
+		},
+		{
+			name: "unknown, seen to end before", observed: []pod.ContainerStatus{seen("app", 2, pod.StateUnknown)},
+			change: []func(*Input){oldApp(v1.ContainerStatus{State: endOf("app", 2, 3), LastTerminationState: endOf("app", 1, 4), RestartCount: 2, ContainerID: apiID("app", 2)})},
+			want:   containerView{State: endOf("app", 2, 3), Last: endOf("app", 1, 4), Restarts: 2, ID: apiID("app", 2)},
+		},
+		{
+			name: "unknown, seen to end before, in a crash loop", observed: []pod.ContainerStatus{seen("app", 2, pod.StateUnknown)},
+			change: []func(*Input){
+				oldApp(v1.ContainerStatus{State: crashState, LastTerminationState: endOf("app", 2, 3), RestartCount: 2, ContainerID: apiID("app", 2)}), crash,
+			},
+			want: containerView{State: crashState, Last: endOf("app", 2, 3), Restarts: 2, ID: apiID("app", 2)},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"strconv"
 	"syscall"
 	"testing"
@@ -17,57 +16,39 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri/critest"
+	"berth/internal/embedded"
 )
 
-// TestContract runs the contract suite of the fake runtime over a real one. The environment says which:
-//
-//	BERTH_E2E_CRI        path of its CRI socket, required
-//	BERTH_E2E_IMAGE      the hello image, pulled when it is not in the store (default berth.local/hello:1)
-//	BERTH_E2E_CRI_STOP   shell command that stops the runtime's process and returns when it is gone
-//	BERTH_E2E_CRI_START  shell command that starts it again; without these two its restart is not tested
+// TestContract runs the contract suite of the fake runtime over the embedded one, or over the one whose CRI socket
+// BERTH_E2E_CRI names; that one is not restarted, and must have the hello image or find it under BERTH_E2E_IMAGE.
 func TestContract(t *testing.T) {
-	socket := os.Getenv("BERTH_E2E_CRI")
-	if socket == "" {
-		t.Fatal("BERTH_E2E_CRI must name the CRI socket of the runtime to test, such as /run/containerd/containerd.sock")
-	}
-	image := os.Getenv("BERTH_E2E_IMAGE")
-	if image == "" {
-		image = "berth.local/hello:1"
-	}
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	target := critest.Target{
-		Runtime: runtimeapi.NewRuntimeServiceClient(conn),
-		Images:  runtimeapi.NewImageServiceClient(conn),
-		Image:   image,
-		Commands: critest.Commands{
-			Forever: []string{"/hello", "sleep"},
-			Write:   []string{"/hello", "write", "-rate", "6400"},
-			Exit:    func(code int) []string { return []string{"/hello", "exit", strconv.Itoa(code)} },
-			Missing: []string{"/missing"},
-		},
-		PodNetwork: true,
-	}
-	needImage(t, target)
-	target.KillContainer = func(t *testing.T, id string) func() {
-		resp, err := target.Runtime.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
-		return killer(t, resp.GetInfo(), err)
-	}
-	target.KillSandbox = func(t *testing.T, id string) func() {
-		resp, err := target.Runtime.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
-		return killer(t, resp.GetInfo(), err)
-	}
-	if stop, start := os.Getenv("BERTH_E2E_CRI_STOP"), os.Getenv("BERTH_E2E_CRI_START"); stop != "" && start != "" {
-		target.Restart = func(t *testing.T, whileDown func()) {
-			shell(t, stop)
-			whileDown()
-			shell(t, start)
-			awaitRuntime(t, target)
+	if socket := os.Getenv("BERTH_E2E_CRI"); socket != "" {
+		target := contractTarget(t, "unix://"+socket)
+		if image := os.Getenv("BERTH_E2E_IMAGE"); image != "" {
+			target.Image = image
+			pull(t, target)
 		}
+		runContract(t, target)
+		return
 	}
+	m := newMachine(t)
+	r := m.runtime(embedded.Config{})
+	m.ensure(r)
+	target := contractTarget(t, r.Endpoint())
+	target.Restart = func(t *testing.T, whileDown func()) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := r.Stop(ctx); err != nil {
+			t.Fatal(err)
+		}
+		whileDown()
+		m.ensure(r)
+		awaitRuntime(t, target)
+	}
+	runContract(t, target)
+}
+
+func runContract(t *testing.T, target critest.Target) {
 	critest.RunContract(t, func(t *testing.T) critest.Target {
 		target := target
 		target.LogDir = t.TempDir()
@@ -75,38 +56,34 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// awaitRuntime waits until the runtime answers.
-func awaitRuntime(t *testing.T, target critest.Target) {
+// contractTarget is the runtime at an endpoint with the hello image.
+func contractTarget(t *testing.T, endpoint string) critest.Target {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		_, err := target.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("the runtime does not answer after its restart: %v", err)
-		}
-	}
-}
-
-func needImage(t *testing.T, target critest.Target) {
-	t.Helper()
-	image := &runtimeapi.ImageSpec{Image: target.Image}
-	resp, err := target.Images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: image})
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp.Image != nil {
-		return
-	}
-	if _, err := target.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: image}); err != nil {
-		t.Fatalf("image %s is not in the runtime's store: %v", target.Image, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	runtime := runtimeapi.NewRuntimeServiceClient(conn)
+	return critest.Target{
+		Runtime: runtime,
+		Images:  runtimeapi.NewImageServiceClient(conn),
+		Image:   helloImage,
+		Commands: critest.Commands{
+			Forever: []string{"/hello", "sleep"},
+			Write:   []string{"/hello", "write", "-rate", "6400"},
+			Exit:    func(code int) []string { return []string{"/hello", "exit", strconv.Itoa(code)} },
+			Missing: []string{"/missing"},
+		},
+		PodNetwork: true,
+		KillContainer: func(t *testing.T, id string) func() {
+			resp, err := runtime.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
+			return killer(t, resp.GetInfo(), err)
+		},
+		KillSandbox: func(t *testing.T, id string) func() {
+			resp, err := runtime.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+			return killer(t, resp.GetInfo(), err)
+		},
 	}
 }
 
@@ -129,9 +106,30 @@ func killer(t *testing.T, info map[string]string, err error) func() {
 	}
 }
 
-func shell(t *testing.T, command string) {
+// awaitRuntime waits until the runtime answers on the connection that its restart broke.
+func awaitRuntime(t *testing.T, target critest.Target) {
 	t.Helper()
-	if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", command, err, out)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, err := target.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("the runtime does not answer after its restart: %v", err)
+		}
+	}
+}
+
+func pull(t *testing.T, target critest.Target) {
+	t.Helper()
+	image := &runtimeapi.ImageSpec{Image: target.Image}
+	if _, err := target.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: image}); err != nil {
+		t.Fatalf("image %s: %v", target.Image, err)
 	}
 }

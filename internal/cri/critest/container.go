@@ -68,7 +68,7 @@ func (c *container) status() *runtimeapi.ContainerStatus {
 		FinishedAt:  unixNano(c.finishedAt),
 		ExitCode:    c.exitCode,
 		Image:       c.imageStatus(),
-		ImageRef:    c.image.digests[0],
+		ImageRef:    c.image.ref(),
 		ImageId:     c.image.id,
 		Reason:      c.reason,
 		Message:     c.message,

@@ -82,9 +82,13 @@ var containerContract = []contractTest{
 		config.Image = &runtimeapi.ImageSpec{Image: image.GetId(), UserSpecifiedImage: "a name of the user's"}
 		id, err := c.createAnswer(c.sandbox(), config)
 		c.must("create container by image id", err)
+		refs := image.GetRepoDigests()
+		if len(refs) == 0 {
+			refs = []string{image.GetId()}
+		}
 		st := c.status(id)
-		if !slices.Contains(image.GetRepoTags(), st.GetImage().GetImage()) || !slices.Contains(image.GetRepoDigests(), st.ImageRef) || st.ImageId != image.GetId() {
-			c.Errorf("status has image %v, ref %s, id %s, want tag, digest and id of %v", st.Image, st.ImageRef, st.ImageId, image)
+		if !slices.Contains(image.GetRepoTags(), st.GetImage().GetImage()) || !slices.Contains(refs, st.ImageRef) || st.ImageId != image.GetId() {
+			c.Errorf("status has image %v, ref %s, id %s, want tag, digest (or id without digest) and id of %v", st.Image, st.ImageRef, st.ImageId, image)
 		}
 		list, err := c.Runtime.ListContainers(c.within(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: id}})
 		c.must("list the container", err)

@@ -54,6 +54,14 @@ type image struct {
 	Image
 }
 
+// ref is how containers refer to the image: by the digest in its repository, or by id if it has none.
+func (i *image) ref() string {
+	if len(i.digests) > 0 {
+		return i.digests[0]
+	}
+	return i.id
+}
+
 func (i *image) message() *runtimeapi.Image {
 	m := &runtimeapi.Image{
 		Id:          i.id,
@@ -98,29 +106,37 @@ func digest(text string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// AddImage puts an image into the store and returns its id, as a pull does. The id depends on the name only.
+// AddImage puts an image into the store and returns its id, as loading it from a file does: the image has no digest in a
+// repository. The id depends on the name only.
 func (r *Runtime) AddImage(i Image) (id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.addImage(i).id
 }
 
+// addImage adds an image without digests. The caller holds the lock.
 func (r *Runtime) addImage(i Image) *image {
 	name := normalizeImage(i.Name)
 	if i.Size == 0 {
 		i.Size = 1 << 20
 	}
-	added := &image{
-		id:      digest("config of " + name),
-		digests: []string{repository(name) + "@" + digest("manifest of "+name)},
-		Image:   i,
-	}
+	added := &image{id: digest("config of " + name), Image: i}
 	if strings.Contains(name, "@") {
 		added.digests = []string{name}
 	} else {
 		added.tags = []string{name}
 	}
 	r.images[added.id] = added
+	return added
+}
+
+// addPulled adds an image with the digest that it has in its registry. The caller holds the lock.
+func (r *Runtime) addPulled(i Image) *image {
+	added := r.addImage(i)
+	if len(added.digests) == 0 {
+		name := added.tags[0]
+		added.digests = []string{repository(name) + "@" + digest("manifest of "+name)}
+	}
 	return added
 }
 
@@ -220,7 +236,7 @@ func (s *imageService) PullImage(ctx context.Context, req *runtimeapi.PullImageR
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &runtimeapi.PullImageResponse{ImageRef: s.addImage(remote.Image).id}, nil
+	return &runtimeapi.PullImageResponse{ImageRef: s.addPulled(remote.Image).id}, nil
 }
 
 func (s *imageService) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {

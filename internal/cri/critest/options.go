@@ -72,7 +72,7 @@ func WithFeatures(features *runtimeapi.RuntimeFeatures) Option {
 	return func(r *Runtime) { r.config.features = features }
 }
 
-// WithImages puts images into the store, each with the default properties of AddImage.
+// WithImages puts images into the store, as AddImage does.
 func WithImages(names ...string) Option {
 	return func(r *Runtime) {
 		for _, name := range names {

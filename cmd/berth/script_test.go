@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/embedded"
+	"berth/internal/journal"
+	"berth/internal/pod"
+	"berth/internal/podconfig"
+	"berth/internal/server"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"berth": main})
+}
+
+// TestScripts runs the command line as users do; testdata/*.txtar are the stories. The command `agent` starts an API over a node
+// whose pods do not change, in the run directory ./run.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"agent": startAgent,
+		},
+		Condition: func(name string) (bool, error) {
+			if name == "bundle" { // a build that could really run pods
+				return embedded.Available(), nil
+			}
+			return false, fmt.Errorf("unknown condition %q", name)
+		},
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+// startAgent serves the API until the script ends. Its process is one that sleeps, and ends when it is asked to.
+func startAgent(ts *testscript.TestScript, _ bool, _ []string) {
+	log := slog.New(slog.DiscardHandler)
+	process := exec.Command("sleep", "1000")
+	ts.Check(process.Start())
+	s, err := server.New(server.Config{
+		Handlers: nodeOfStories(ts, process),
+		Listen:   func() (net.Listener, error) { return server.Listen(ts.MkAbs("run"), log) },
+		Log:      log,
+	})
+	ts.Check(err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	for { // until it listens
+		c, err := net.Dial("unix", server.SocketPath(ts.MkAbs("run")))
+		if err == nil {
+			ts.Check(c.Close())
+			break
+		}
+		select {
+		case err := <-ended:
+			ts.Fatalf("agent: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	ts.Defer(func() {
+		stop()
+		ts.Check(<-ended)
+		// It has ended already when the script stopped the agent.
+		_ = process.Process.Kill()
+		_ = process.Wait()
+	})
+}
+
+func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers {
+	pods := storyPods()
+	j := journal.New(slog.New(slog.DiscardHandler))
+	j.Record(journal.Entry{Subject: journal.Subject{UID: "u-web", Namespace: "default", Name: "hello-web"}, Component: "config", Decision: "pod added", Why: "hello.yaml"})
+	j.Record(journal.Entry{Subject: journal.Subject{Name: "broken.yaml"}, Component: "config", Decision: "manifest refused", Error: "line 3: no"})
+	path := ts.MkAbs("web.log")
+	ts.Check(os.WriteFile(path, []byte("2026-01-02T03:04:05Z stdout F one\n2026-01-02T03:04:06Z stderr F two\n"), 0o600))
+	return server.Handlers{
+		Pods: func() []*v1.Pod { return pods },
+		Pod: func(uid pod.UID) (*v1.Pod, bool) {
+			for _, p := range pods {
+				if p.UID == uid {
+					return p, true
+				}
+			}
+			return nil, false
+		},
+		Subscribe: func() (*pod.Inbox[pod.UID], func()) { return pod.NewInbox[pod.UID](), func() {} },
+		ContainerLog: func(_ pod.UID, id pod.ContainerID) (string, error) {
+			if id == "server" || id == "writer" {
+				return path, nil
+			}
+			return "", fmt.Errorf("container %s: %w", id, fs.ErrNotExist)
+		},
+		Problems: func() []podconfig.Problem {
+			return []podconfig.Problem{{Source: pod.FileSource, Path: filepath.Join("/m", "broken.yaml"), Severity: podconfig.SeverityError, Message: "line 3: no", Since: time.Now()}}
+		},
+		Journal: j,
+		Version: func() server.Version {
+			return server.Version{Version: "v1.2.3", PID: process.Process.Pid, NodeName: "box", RuntimeName: "containerd", RuntimeVersion: "v2", RuntimeEndpoint: "unix:///c.sock"}
+		},
+		Stop: func(s server.StopScope) {
+			ts.Check(os.WriteFile(ts.MkAbs("stopped"), []byte(s.String()+"\n"), 0o600))
+			ts.Check(process.Process.Kill())
+			go func() { _ = process.Wait() }() // it was killed, which is an error to Wait
+		},
+		Healthz: func() error { return nil },
+	}
+}
+
+func storyPods() []*v1.Pod {
+	ready := []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}
+	runs := func(name string) v1.ContainerStatus {
+		c := running(name)
+		c.ContainerID = "fake://" + name
+		return c
+	}
+	web := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hello-web", UID: "u-web", Labels: map[string]string{"app": "hello"}},
+		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "server"}}},
+		Status:     v1.PodStatus{Phase: v1.PodRunning, PodIP: "10.88.0.5", Conditions: ready, ContainerStatuses: []v1.ContainerStatus{runs("server")}},
+	}
+	two := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "two", UID: "u-two"},
+		Spec:       v1.PodSpec{InitContainers: []v1.Container{{Name: "setup"}}, Containers: []v1.Container{{Name: "writer"}, {Name: "reader"}}},
+		Status: v1.PodStatus{
+			Phase: v1.PodPending,
+			InitContainerStatuses: []v1.ContainerStatus{
+				terminated("setup", v1.ContainerStateTerminated{Reason: "Completed", ContainerID: "fake://setup"}),
+			},
+			ContainerStatuses: []v1.ContainerStatus{runs("writer"), waiting("reader", "ContainerCreating")},
+		},
+	}
+	return []*v1.Pod{web, two}
+}

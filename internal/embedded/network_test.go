@@ -1,0 +1,112 @@
+package embedded
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestComputeSubnet(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	taken := func(prefixes ...string) (out []neighbour) {
+		for _, p := range prefixes {
+			out = append(out, neighbour{prefix(p), "interface eth0"})
+		}
+		return out
+	}
+	var none netip.Prefix
+	for name, c := range map[string]struct {
+		wanted     string
+		remembered netip.Prefix
+		bridgeUp   bool
+		taken      []neighbour
+		want       string // the range, or a part of the error
+	}{
+		"first":                     {"", none, false, taken("192.168.1.0/24"), "10.88.0.0/16"},
+		"next":                      {"", none, false, taken("10.88.4.0/24", "10.89.0.0/16"), "10.90.0.0/16"},
+		"all of 10":                 {"", none, false, taken("10.0.0.0/8"), "172.20.0.0/16"},
+		"default route":             {"", none, false, taken("0.0.0.0/0"), "10.88.0.0/16"},
+		"nothing free":              {"", none, false, taken("10.0.0.0/8", "172.16.0.0/12"), "name a free range"},
+		"remembered":                {"", prefix("10.95.0.0/16"), false, nil, "10.95.0.0/16"},
+		"remembered, taken since":   {"", prefix("10.88.0.0/16"), false, taken("10.88.0.0/24"), "10.89.0.0/16"},
+		"remembered, taken, in use": {"", prefix("10.88.0.0/16"), true, taken("10.88.0.0/24"), "10.88.0.0/16"},
+		"wanted":                    {"10.200.0.0/24", none, false, nil, "10.200.0.0/24"},
+		"wanted before remembered":  {"10.200.0.0/24", prefix("10.88.0.0/16"), false, nil, "10.200.0.0/24"},
+		"wanted, another in use":    {"10.200.0.0/24", prefix("10.88.0.0/16"), true, nil, "pods still use 10.88.0.0/16"},
+		"wanted, taken":             {"10.200.0.0/24", none, false, taken("10.0.0.0/8"), "it overlaps 10.0.0.0/8 of interface eth0; choose another"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := computeSubnet(c.wanted, c.remembered, c.bridgeUp, c.taken)
+			got := p.String()
+			if err != nil {
+				got = err.Error()
+			}
+			if got != c.want && (err == nil || !strings.Contains(got, c.want)) {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// Agents that choose one after the other, before any has a bridge, choose different ranges and stay with them.
+func TestEnsureNetwork(t *testing.T) {
+	claims := t.TempDir()
+	a, b := paths{root: filepath.Join(t.TempDir(), "a")}, paths{root: filepath.Join(t.TempDir(), "b")}
+	asked := 0
+	choose := func(p paths, wanted string) network {
+		t.Helper()
+		n, err := ensureNetwork(p, wanted, claims, func() string { asked++; return nftables })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	first, second := choose(a, ""), choose(b, "")
+	if first.Subnet.Overlaps(second.Subnet) {
+		t.Errorf("both chose: %s and %s", first.Subnet, second.Subnet)
+	}
+	if again := choose(a, ""); again != first {
+		t.Errorf("chose %+v and then %+v", first, again)
+	}
+	if asked != 2 {
+		t.Errorf("asked %d times for the firewall, want once for each agent", asked)
+	}
+	if _, err := ensureNetwork(a, second.Subnet.String(), claims, nil); err == nil || !strings.Contains(err.Error(), "another berth") {
+		t.Errorf("error %v, want one that names the other agent", err)
+	}
+
+	// A removed agent claims nothing, whether it tidied up or not.
+	if err := os.RemoveAll(b.root); err != nil {
+		t.Fatal(err)
+	}
+	c := paths{root: filepath.Join(t.TempDir(), "c")}
+	if n := choose(c, second.Subnet.String()); n.Subnet != second.Subnet {
+		t.Errorf("chose %s, want the range %s that was given up", n.Subnet, second.Subnet)
+	}
+	if err := unclaim(claims, c.network()); err != nil {
+		t.Fatal(err)
+	}
+	left, err := claimed(claims, "")
+	if err != nil || len(left) != 1 || left[0].prefix != first.Subnet {
+		t.Errorf("claims %v, error %v; want only %s", left, err, first.Subnet)
+	}
+}
+
+func TestEnsureNetworkCorrupt(t *testing.T) {
+	p := paths{root: t.TempDir()}
+	if err := os.MkdirAll(p.settings(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p.network(), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n, err := ensureNetwork(p, "", t.TempDir(), func() string { return iptables })
+	if err != nil || !n.Subnet.IsValid() || n.Firewall != iptables {
+		t.Errorf("network %+v, error %v; want a new choice", n, err)
+	}
+	if aside, err := os.ReadFile(p.network() + ".corrupt"); err != nil || string(aside) != "{" {
+		t.Errorf("the corrupt file was not set aside: %q, %v", aside, err)
+	}
+}
