@@ -81,11 +81,13 @@ func (a *Agent) subscribe() (*pod.Inbox[pod.UID], func()) { return a.status.Subs
 
 // followProblems tells subscribers when what is wrong with manifests changed.
 func (a *Agent) followProblems(ctx context.Context) error {
+	changed := a.source.ProblemsChanged()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-a.source.ProblemsChanged():
+		case <-changed:
+			changed = a.source.ProblemsChanged() // before telling: what changes from here on is told again
 			a.status.Notify("")
 		}
 	}

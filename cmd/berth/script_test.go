@@ -51,6 +51,11 @@ func startAgent(ts *testscript.TestScript, _ bool, _ []string) {
 	log := slog.New(slog.DiscardHandler)
 	process := exec.Command("sleep", "1000")
 	ts.Check(process.Start())
+	processEnded := make(chan struct{})
+	go func() {
+		defer close(processEnded)
+		_ = process.Wait() // it is always killed, which is an error to Wait
+	}()
 	s, err := server.New(server.Config{
 		Handlers: nodeOfStories(ts, process),
 		Listen:   func() (net.Listener, error) { return server.Listen(ts.MkAbs("run"), log) },
@@ -75,9 +80,8 @@ func startAgent(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Defer(func() {
 		stop()
 		ts.Check(<-ended)
-		// It has ended already when the script stopped the agent.
-		_ = process.Process.Kill()
-		_ = process.Wait()
+		_ = process.Process.Kill() // it has ended already when the script stopped the agent
+		<-processEnded
 	})
 }
 
@@ -115,7 +119,6 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 		Stop: func(s server.StopScope) {
 			ts.Check(os.WriteFile(ts.MkAbs("stopped"), []byte(s.String()+"\n"), 0o600))
 			ts.Check(process.Process.Kill())
-			go func() { _ = process.Wait() }() // it was killed, which is an error to Wait
 		},
 		Healthz: func() error { return nil },
 	}

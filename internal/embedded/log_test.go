@@ -61,7 +61,7 @@ func TestComplaint(t *testing.T) {
 		"time=2 level=info msg=a\ntime=3 level=error msg=b\ntime=4 level=info msg=c\n": "time=3 level=error msg=b",
 		"time=2 level=info msg=a\ntime=4 level=info msg=c\n":                           "time=4 level=info msg=c",
 		"containerd: failed to load TOML\n":                                            "containerd: failed to load TOML",
-		"": "",
+		"":                                                                             "",
 	} {
 		if err := os.WriteFile(name, []byte(before+log), 0o600); err != nil {
 			t.Fatal(err)

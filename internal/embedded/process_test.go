@@ -19,7 +19,9 @@ func TestIsOurs(t *testing.T) {
 	if err := os.MkdirAll(p.bundles(), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	stat := func(start string) string { return "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 9 0 " + start + " 1 2 3" }
+	stat := func(start string) string {
+		return "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 9 0 " + start + " 1 2 3"
+	}
 	good := record{PID: 7, StartTime: 4711, BootID: boot}
 	for name, c := range map[string]struct {
 		files  map[string]string

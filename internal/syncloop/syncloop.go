@@ -81,6 +81,8 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 		for _, u := range h.Source.Take() {
 			h.dispatch(u)
 		}
+		// Only now: sources count as seen from Take on, and the pods of one must not look unwanted while another's are handled.
+		h.HandlePodCleanups()
 	case <-h.Changed.Wake(): // PLEG
 		h.HandlePodSyncs(h.desired(h.Changed.Take()))
 	case <-h.Restored: // the runtime is back: passes that failed meanwhile are tried again
@@ -98,10 +100,7 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 func (h *SyncHandler) dispatch(u pod.PodUpdate) {
 	switch u.Op {
 	case pod.ADD:
-		h.HandlePodAdditions(u.Pods)
-		if len(u.Pods) == 0 {
-			h.HandlePodCleanups() // a source was heard for the first time
-		}
+		h.HandlePodAdditions(u.Pods) // without pods: a source was heard for the first time
 	case pod.UPDATE, pod.DELETE:
 		h.HandlePodUpdates(u.Pods)
 	case pod.REMOVE:
@@ -120,9 +119,6 @@ func (h *SyncHandler) HandlePodAdditions(pods []*v1.Pod) {
 	for _, p := range pods {
 		h.Pods.Set(p)
 		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodCreate, Pod: p})
-	}
-	if len(pods) > 0 {
-		h.HandlePodCleanups()
 	}
 }
 
@@ -145,7 +141,6 @@ func (h *SyncHandler) HandlePodRemoves(pods []*v1.Pod) {
 	for _, p := range pods {
 		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, Pod: p})
 	}
-	h.HandlePodCleanups()
 }
 
 // HandlePodReconcile takes over what changed in the API's copy of the status.

@@ -195,6 +195,23 @@ func TestEmptySourceMakesStraysGo(t *testing.T) {
 	})
 }
 
+func TestPodsOfOneSourceAreNoStraysWhileAnotherIsHandled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.left = []*pod.Status{{UID: "a"}, {UID: "b"}}
+		close(w.relisted)
+		synctest.Wait()
+		w.mu.Lock()
+		w.updates = []pod.PodUpdate{
+			{Op: pod.ADD, Pods: []*v1.Pod{newPod("a", 0)}, Source: pod.FileSource},
+			{Op: pod.ADD, Pods: []*v1.Pod{newPod("b", 0)}, Source: pod.HTTPSource},
+		}
+		w.mu.Unlock()
+		w.wake <- struct{}{}
+		w.expect("create a", "create b")
+	})
+}
+
 func TestIdleLoopSleeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)

@@ -86,7 +86,7 @@ func newMachine(t *testing.T) *machine {
 }
 
 // cgroup is the parent of the test's pods.
-func (m *machine) cgroup() string { return "/berth-e2e-" + filepath.Base(m.root) }
+func (m *machine) cgroup() string { return "/berth-e2e-" + filepath.Base(filepath.Dir(m.run)) }
 
 // runtime is what one life of an agent has.
 func (m *machine) runtime(cfg embedded.Config) *embedded.Runtime {
@@ -475,6 +475,89 @@ func TestEmbeddedUpgraded(t *testing.T) {
 		_, err := os.Stat(filepath.Join(m.root, "bundle", oldBundle))
 		return errors.Is(err, fs.ErrNotExist)
 	})
+}
+
+// A containerd whose record was lost with the run directory is replaced, not fought with over its database.
+func TestEmbeddedRecordLost(t *testing.T) {
+	m := newMachine(t)
+	m.ensure(m.runtime(embedded.Config{}))
+	pid := m.pid()
+	if err := os.Remove(m.run + "/containerd.json"); err != nil {
+		t.Fatal(err)
+	}
+	m.ensure(m.runtime(embedded.Config{}))
+	if m.pid() == pid {
+		t.Error("a containerd without a record was adopted")
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d/exe", pid)); err == nil {
+		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil {
+			t.Errorf("process %d still runs %s", pid, exe)
+		}
+	}
+}
+
+// Stop ends containerd whoever started it, and may be repeated.
+func TestEmbeddedStop(t *testing.T) {
+	m := newMachine(t)
+	r := m.runtime(embedded.Config{})
+	m.ensure(r)
+	m.runs(r)
+	if err := r.Health(); err != nil {
+		t.Errorf("health while it runs: %v", err)
+	}
+	for range 2 {
+		if err := m.runtime(embedded.Config{}).Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Health(); err == nil {
+		t.Error("healthy though stopped")
+	}
+	if _, err := net.Dial("unix", m.run+"/containerd.sock"); err == nil {
+		t.Error("the socket still answers")
+	}
+}
+
+// Where overlays cannot be mounted, images are copied instead, and pods run.
+func TestEmbeddedNative(t *testing.T) {
+	m := newMachine(t)
+	// An overlay upon an overlay is what the kernel refuses.
+	for _, dir := range []string{"/o/lower", "/o/upper", "/o/work", "/root"} {
+		if err := os.MkdirAll(m.root+dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	outer := m.root
+	m.root = outer + "/root"
+	options := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", outer+"/o")
+	if err := unix.Mount("overlay", m.root, "overlay", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := m.runtime(embedded.Config{}).Remove(context.Background()); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+		if err := unix.Unmount(m.root, 0); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+		m.root = outer
+	}()
+	r := m.runtime(embedded.Config{})
+	m.ensure(r)
+	config, err := os.ReadFile(m.root + "/runtime/containerd.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(config), "snapshotter = 'native'") {
+		t.Errorf("the configuration does not fall back:\n%s", config)
+	}
+	c := m.client(r.Endpoint())
+	p := c.start("copied", nil, "sleep")
+	c.startedAt(p)
+	c.use(p)
 }
 
 // A pod that nobody stopped goes with the rest when the runtime is removed.
