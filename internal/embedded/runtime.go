@@ -330,7 +330,7 @@ func missingImages(ctx context.Context, conn *grpc.ClientConn, images []bundledI
 }
 
 // Stop ends containerd, whoever started it. Containers that still run live on, without logs, until the next Ensure. It is
-// idempotent, and needs no Ensure before it.
+// idempotent, and needs no Ensure before it. A Run of this Runtime then lets it rest; one of another process would start it again.
 func (r *Runtime) Stop(ctx context.Context) error {
 	if err := r.acquire(ctx); err != nil {
 		return err

@@ -36,7 +36,8 @@ type Input struct {
 	RuntimeName string
 	// HostIPs are the node's internal addresses, primary first; empty when not known.
 	HostIPs []string
-	Now     time.Time
+	// Now is compared with the end of activeDeadlineSeconds; nothing else depends on the time.
+	Now time.Time
 }
 
 // Generate returns the pod's status. Times of condition changes are left to Manager.Set, which knows them. A status that was
@@ -69,7 +70,10 @@ func Generate(in Input) v1.PodStatus {
 	return s
 }
 
-// setPhase sets phase, reason and message. A terminal phase stays; reason and message stay as long as the phase does.
+const deadlineExceeded = "Pod was active on the node longer than the specified deadline"
+
+// setPhase sets phase, reason and message. A terminal phase stays; reason and message stay as long as the phase does. A pod that was
+// active for longer than it may fails.
 func setPhase(s *v1.PodStatus, in Input, initialized bool) {
 	s.Phase = lifecycle.Phase(in.Pod, s, lifecycle.PhaseFacts{Terminal: in.Terminal, HasInitialized: initialized})
 	for _, known := range []*v1.PodStatus{&in.Old, &in.Pod.Status} {
@@ -78,9 +82,21 @@ func setPhase(s *v1.PodStatus, in Input, initialized bool) {
 			return
 		}
 	}
-	if s.Phase == in.Old.Phase {
+	switch d := deadline(in); {
+	case !isTerminal(s.Phase) && !d.IsZero() && !in.Now.Before(d):
+		s.Phase, s.Reason, s.Message = v1.PodFailed, lifecycle.DeadlineExceeded, deadlineExceeded
+	case s.Phase == in.Old.Phase:
 		s.Reason, s.Message = in.Old.Reason, in.Old.Message
 	}
+}
+
+// deadline returns when the pod's activeDeadlineSeconds end; zero when they do not, or have not begun.
+func deadline(in Input) time.Time {
+	seconds := in.Pod.Spec.ActiveDeadlineSeconds
+	if seconds == nil || in.Old.StartTime == nil {
+		return time.Time{}
+	}
+	return in.Old.StartTime.Add(time.Duration(*seconds) * time.Second)
 }
 
 func isTerminal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }

@@ -37,6 +37,40 @@ func TestPhaseIsCarriedOver(t *testing.T) {
 	}
 }
 
+func TestActiveDeadline(t *testing.T) {
+	seconds := int64(30)
+	limited := func(p *v1.Pod) { p.Spec.ActiveDeadlineSeconds = &seconds }
+	began := at(0)
+	ran := observed(seen("app", 0, pod.StateRunning))
+	exceeded := v1.PodStatus{Phase: v1.PodFailed, Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
+	for _, tt := range []struct {
+		name     string
+		pod      *v1.Pod
+		observed pod.Status
+		old      v1.PodStatus
+		now      int
+		want     v1.PodStatus
+	}{
+		{"before", newPod(limited), ran, v1.PodStatus{StartTime: &began}, 29, v1.PodStatus{Phase: v1.PodRunning}},
+		{"at", newPod(limited), ran, v1.PodStatus{StartTime: &began}, 30, exceeded},
+		{"not begun", newPod(limited), ran, v1.PodStatus{}, 3000, v1.PodStatus{Phase: v1.PodRunning}},
+		{"none", newPod(), ran, v1.PodStatus{StartTime: &began}, 3000, v1.PodStatus{Phase: v1.PodRunning}},
+		{"ended in time, seen late", newPod(limited, withPolicy(v1.RestartPolicyNever)), observed(seenExited("app", 0, 0)), v1.PodStatus{StartTime: &began}, 3000, v1.PodStatus{Phase: v1.PodSucceeded}},
+		{"stays", newPod(limited), ran, v1.PodStatus{StartTime: &began, Phase: v1.PodFailed, Reason: "DeadlineExceeded", Message: exceeded.Message}, 0, exceeded},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := generate(tt.pod, tt.observed, after(tt.old), func(in *Input) { in.Now = at(tt.now).Time })
+			got := v1.PodStatus{Phase: s.Phase, Reason: s.Reason, Message: s.Message}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("status (-want +got):\n%s", diff)
+			}
+			if c := condition(s, v1.PodReady); (c.Status == v1.ConditionTrue) == isTerminal(s.Phase) {
+				t.Errorf("in phase %s the pod's readiness is %s", s.Phase, c.Status)
+			}
+		})
+	}
+}
+
 func TestQOSClass(t *testing.T) {
 	guaranteed := newPod(func(p *v1.Pod) {
 		r := v1.ResourceList{v1.ResourceCPU: resource.MustParse("1"), v1.ResourceMemory: resource.MustParse("1Gi")}

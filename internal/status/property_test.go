@@ -19,7 +19,7 @@ import (
 
 // FuzzGenerate leads pods through random histories, those of a broken runtime included, and checks what must hold of every status.
 func FuzzGenerate(f *testing.F) {
-	for seed := range uint64(400) {
+	for seed := range uint64(100) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {
@@ -148,6 +148,11 @@ func newHistory(seed uint64) *history {
 	}
 	if h.flip(3) {
 		static(h.pod)
+	}
+	if h.flip(8) {
+		seconds := int64(40)
+		h.pod.Spec.ActiveDeadlineSeconds = &seconds
+		h.pod.Status.StartTime = &metav1.Time{Time: epoch}
 	}
 	if h.flip(4) {
 		h.pod.Spec.HostNetwork = true

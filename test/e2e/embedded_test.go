@@ -505,16 +505,21 @@ func TestEmbeddedStop(t *testing.T) {
 	if err := r.Health(); err != nil {
 		t.Errorf("health while it runs: %v", err)
 	}
-	for range 2 {
-		if err := m.runtime(embedded.Config{}).Stop(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
 	if err := r.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Health(); err == nil {
 		t.Error("healthy though stopped")
+	}
+	if _, err := net.Dial("unix", m.run+"/containerd.sock"); err == nil {
+		t.Error("the socket still answers")
+	}
+
+	m.ensure(m.runtime(embedded.Config{}))
+	for range 2 {
+		if err := m.runtime(embedded.Config{}).Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := net.Dial("unix", m.run+"/containerd.sock"); err == nil {
 		t.Error("the socket still answers")

@@ -261,6 +261,7 @@ func testStalledSubscriber(c *contract) {
 	sb := c.run(config)
 	c.await(ready, sb, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	waiting := c.create(sb, 10000, c.Commands.Forever)
+	other := c.run(c.sandboxConfig(1))
 	running := []string{c.deaf(sb, 10001), c.deaf(sb, 10003)}
 	c.await(ready, running[1], runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	ready.close()
@@ -322,6 +323,10 @@ func testStalledSubscriber(c *contract) {
 	}
 	c.wantCode("removal beside a stalled subscriber", mutate(func(ctx context.Context) error {
 		_, err := c.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: running[0]})
+		return err
+	}), codes.DeadlineExceeded)
+	c.wantCode("stop of a sandbox beside a stalled subscriber", mutate(func(ctx context.Context) error {
+		_, err := c.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: other})
 		return err
 	}), codes.DeadlineExceeded)
 	c.listContainers(nil)

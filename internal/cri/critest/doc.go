@@ -32,9 +32,9 @@
 //  15. RemoveContainer of a running container kills it; RemovePodSandbox of a ready sandbox stops it and removes its containers.
 //  16. ImageStatus of an unknown image is an answer without an image, not an error. ListImages takes no notice of its filter.
 //  17. A container that ends at once may have a finish time before its start time.
-//  18. The status of a container names its image by tag and its ImageRef by digest (by id if the
-//     image was loaded and not pulled), lists name the image as the creator did and its
-//     id as ImageRef. Statistics of containers that do not run have neither CPU nor memory in a list, and are an error alone.
+//  18. The status of a container names its image by tag and has as ImageRef its digest, or its id when the image was loaded and
+//     never pulled; lists name the image as the creator did and have its id as ImageRef. In a list of statistics, containers that
+//     do not run have neither CPU nor memory; asked for alone they are an error.
 //  19. Status has conditions that are false and mean nothing to an agent (ContainerdHasNoDeprecationWarnings).
 //  20. Streamed lists (StreamContainers and the like) are Unimplemented.
 //
