@@ -59,6 +59,7 @@ type Agent struct {
 	out Outside
 
 	embedded *embedded.Runtime // nil with a foreign runtime
+	ensured  chan struct{}     // closed when the embedded runtime serves
 	cri      *cri.Client
 	facts    facts
 	journal  *journal.Journal
@@ -80,7 +81,7 @@ type Agent struct {
 
 // wire builds every component, bottom up.
 func wire(cfg Config, out Outside) (_ *Agent, err error) {
-	a := &Agent{cfg: cfg, out: out, atExit: cfg.AtExit, started: time.Now()}
+	a := &Agent{cfg: cfg, out: out, atExit: cfg.AtExit, started: time.Now(), ensured: make(chan struct{})}
 	endpoint := cfg.RuntimeEndpoint
 	if endpoint == "" && out.DialCRI == nil {
 		if a.embedded, err = embedded.New(embedded.Config{Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, Log: cfg.Log}); err != nil {
@@ -166,7 +167,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 func (a *Agent) phases() []phase {
 	runtime := component{name: "container runtime", run: waitDone, ready: a.connect}
 	if a.embedded != nil {
-		runtime = component{name: "embedded runtime", run: a.embedded.Run, ready: a.startEmbedded, limit: 5 * time.Second}
+		runtime = component{name: "embedded runtime", run: a.superviseEmbedded, ready: a.startEmbedded, limit: 5 * time.Second}
 	}
 	return []phase{
 		{"ground", []component{{name: "cleanup", run: waitDone, drain: a.removeAll}}},
@@ -191,7 +192,18 @@ func (a *Agent) startEmbedded(ctx context.Context) error {
 	if _, err := a.embedded.Ensure(ctx); err != nil {
 		return err
 	}
+	close(a.ensured)
 	return a.connect(ctx)
+}
+
+// superviseEmbedded begins when the runtime was started for the first time.
+func (a *Agent) superviseEmbedded(ctx context.Context) error {
+	select {
+	case <-a.ensured:
+		return a.embedded.Run(ctx)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // connect waits for the runtime's answer and learns what can only be learned from it.
@@ -222,8 +234,11 @@ func (a *Agent) connect(ctx context.Context) error {
 
 // drainPods ends every pod when the agent is not to leave any behind.
 func (a *Agent) drainPods(ctx context.Context) error {
-	if a.exit() == KeepPods {
+	if a.Exit() == KeepPods {
 		return nil
+	}
+	for _, p := range a.pods.List() { // the loop, which owns them, has stopped
+		a.pods.Remove(p)
 	}
 	ctx, cancel := context.WithTimeout(ctx, drainLimit)
 	defer cancel()
@@ -244,7 +259,7 @@ const drainLimit = 90 * time.Second
 
 // removeAll ends the embedded runtime and removes what it kept, as far as the agent was told to.
 func (a *Agent) removeAll(ctx context.Context) error {
-	exit := a.exit()
+	exit := a.Exit()
 	if a.embedded == nil || exit == KeepPods {
 		return nil
 	}
@@ -265,7 +280,8 @@ func (a *Agent) removeAll(ctx context.Context) error {
 	return nil
 }
 
-func (a *Agent) exit() AtExit {
+// Exit says what becomes of pods and runtime when the agent ends, a client's wish included.
+func (a *Agent) Exit() AtExit {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.atExit

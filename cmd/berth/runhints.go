@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
+
+	"berth/agent"
 )
 
 // hints tells how to look at the pods.
@@ -26,7 +28,7 @@ func (h hints) command(args string) string {
 	return h.program + " " + args
 }
 
-// lines returns what can be done now, one per line.
+// lines returns what can be done with the pods, of which there is at least one, one per line.
 func (h hints) lines(pods []*v1.Pod) []string {
 	var lines []string
 	urls := podURLs(pods)
@@ -36,16 +38,16 @@ func (h hints) lines(pods []*v1.Pod) []string {
 	if n := len(urls) - maxURLs; n > 0 {
 		lines = append(lines, fmt.Sprintf("(and %d more addresses)", n))
 	}
-	name := "POD"
-	if len(pods) > 0 {
-		name = pods[0].Name
-	}
+	name := pods[0].Name
 	return append(lines, h.command("get pods -o wide"), h.command("logs -f "+name), h.command("explain "+name))
 }
 
 // farewell says what became of the pods.
-func (h hints) farewell() string {
-	if h.remove {
+func (h hints) farewell(exit agent.AtExit) string {
+	switch exit {
+	case agent.StopPods:
+		return "The agent has ended, and so have its pods."
+	case agent.RemoveAll:
 		return "The agent has ended; its pods and everything that it kept are removed."
 	}
 	return "The agent has ended. Pods that were not stopped go on running, and the next \"" + h.program + " run\" takes them over."

@@ -73,7 +73,7 @@ func (v *liveView) run(ctx context.Context) error {
 		select {
 		case <-changed.Wake():
 		case <-resized:
-			v.drawn = nil // the terminal has moved the lines about
+			v.drawn = nil // the terminal has moved the lines about: begin anew below them
 		case <-v.wake:
 		case <-redraw.C:
 		case <-ctx.Done():
@@ -141,6 +141,9 @@ func (v *liveView) head() []string {
 func liveRows(pods []*v1.Pod, problems []podconfig.Problem, now time.Time) []string {
 	c := podColumns{namespace: severalNamespaces(pods)}
 	rows := c.rows(pods, problems, now)
+	if len(rows) == 1 {
+		return []string{"no pods yet"}
+	}
 	rows[0] = append(rows[0], "IP")
 	for i, p := range pods {
 		rows[i+1] = append(rows[i+1], orNone(podIP(p)))
@@ -157,8 +160,11 @@ func (v *liveView) foot(pods []*v1.Pod, problems []podconfig.Problem) []string {
 	if len(problems) > 0 {
 		foot = append(foot, "")
 	}
-	for _, h := range v.hints.lines(pods) {
-		foot = append(foot, "  "+h)
+	if len(pods) > 0 {
+		for _, h := range v.hints.lines(pods) {
+			foot = append(foot, "  "+h)
+		}
+		foot = append(foot, "")
 	}
 	last := "Ctrl-C ends the agent; the pods go on running."
 	switch {
@@ -167,12 +173,12 @@ func (v *liveView) foot(pods []*v1.Pod, problems []podconfig.Problem) []string {
 	case v.hints.remove:
 		last = "Ctrl-C ends the agent and removes the pods."
 	}
-	return append(foot, "", "log: "+v.logPath, last)
+	return append(foot, "log: "+v.logPath, last)
 }
 
 // frame is what is on the screen.
 type frame struct {
-	head, rows, foot []string // rows[0] is the table's header
+	head, rows, foot []string // rows[0] is the table's header, if there is a table
 }
 
 // fit returns the frame's lines for a terminal of this size: rows that have no place are counted instead, and then the foot goes.

@@ -25,12 +25,6 @@ const (
 	ended
 )
 
-// deadlineExceeded is the reason and the message of a pod that was active for longer than it may.
-const (
-	deadlineExceeded        = "DeadlineExceeded"
-	deadlineExceededMessage = "Pod was active on the node longer than the specified deadline"
-)
-
 // report generates the pod's status from the observation and hands it to the status manager; it says whether the phase is terminal.
 func (s *Syncer) report(ctx context.Context, r Request, f finality) (terminal bool) {
 	old, known := s.Status.Get(r.UID)
@@ -41,14 +35,12 @@ func (s *Syncer) report(ctx context.Context, r Request, f finality) (terminal bo
 			old.StartTime = &metav1.Time{Time: r.Observed.Sandboxes[n-1].CreatedAt}
 		}
 	}
-	now := time.Now()
 	st := status.Generate(status.Input{
 		Pod: r.Pod, Observed: *s.WithTerminationMessages(ctx, r.Observed), Old: old, Terminal: f == ended,
-		StartErrors: s.startErrors(r.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs, Now: now,
+		StartErrors: s.startErrors(r.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs, Now: time.Now(),
 	})
-	if d := deadlineOf(r.Pod, s.Status); !d.IsZero() && !now.Before(d) && !isTerminal(st.Phase) {
-		st.Phase, st.Reason, st.Message = v1.PodFailed, deadlineExceeded, deadlineExceededMessage
-		s.Event(r.Pod, "", v1.EventTypeNormal, deadlineExceeded, deadlineExceededMessage)
+	if st.Reason == lifecycle.DeadlineExceeded && !isTerminal(old.Phase) {
+		s.Event(r.Pod, "", v1.EventTypeNormal, st.Reason, st.Message)
 	}
 	if r.StatusFunc != nil {
 		r.StatusFunc(&st)

@@ -347,10 +347,7 @@ func (r *Runtime) removeContainer(c *container) {
 	ran := !c.startedAt.IsZero()
 	r.mu.Unlock()
 	if ran {
-		select {
-		case <-c.exitTold:
-		case <-r.done:
-		}
+		r.wait(c.exitTold)
 	}
 	r.mu.Lock()
 	_, present := r.containers[c.id]

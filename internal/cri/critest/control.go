@@ -204,7 +204,6 @@ func (r *Runtime) KillSandbox(ref string) error {
 		r.mu.Unlock()
 		return fmt.Errorf("kill sandbox: %w", err)
 	}
-	sb.state = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	containers := r.inSandbox(sb)
 	r.mu.Unlock()
 	for _, c := range containers {
@@ -212,7 +211,9 @@ func (r *Runtime) KillSandbox(ref string) error {
 			r.exit(c, killedCode, "")
 		}
 	}
-	r.publish(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.id, sb)
+	r.mu.Lock()
+	r.endSandbox(sb)
+	r.mu.Unlock()
 	return nil
 }
 

@@ -9,8 +9,8 @@
 // tested on a polite runtime fails on the real one:
 //
 //  1. Events are published synchronously through a channel of [EventBacklog] per subscriber. A subscriber that does not read blocks
-//     RunPodSandbox, CreateContainer, StartContainer, the removals and StopPodSandbox for everybody; exits are still seen,
-//     StopContainer and lists still answer. Closing the stream releases all.
+//     RunPodSandbox, CreateContainer, StartContainer, RemoveContainer and RemovePodSandbox for everybody; exits are still seen,
+//     StopContainer, StopPodSandbox, statuses and lists still answer. Closing the stream releases all.
 //  2. A StartContainer that fails moves the container to EXITED, exit code 128, reason StartError, without an event. So does one in
 //     a sandbox that is not ready.
 //  3. An exit while the runtime is down gives no event when it is back; only a list shows it, with exit code 255 and reason Unknown

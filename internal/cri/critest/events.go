@@ -193,26 +193,50 @@ func (r *Runtime) PublishEvent(event *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// publish tells subscribers what happened to a container, or to the sandbox itself when id is its id.
-func (r *Runtime) publish(kind runtimeapi.ContainerEventType, id string, sb *sandbox) {
-	r.mu.Lock()
-	s := r.serving
-	if s == nil || !r.config.withEvents {
-		r.mu.Unlock()
-		return
+// notice is an event on its way to the subscribers.
+type notice struct {
+	queue *eventQueue
+	event *runtimeapi.ContainerEventResponse
+}
+
+// noticeOf describes what has just happened to a container, or to the sandbox itself when id is its id. It returns nil when
+// nobody is to know. The caller holds the lock.
+func (r *Runtime) noticeOf(kind runtimeapi.ContainerEventType, id string, sb *sandbox) *notice {
+	if r.serving == nil || !r.config.withEvents {
+		return nil
 	}
 	if r.lose > 0 {
 		r.lose--
-		r.mu.Unlock()
-		return
+		return nil
 	}
-	event := &runtimeapi.ContainerEventResponse{
+	return &notice{r.serving.events, &runtimeapi.ContainerEventResponse{
 		ContainerId:        id,
 		ContainerEventType: kind,
 		CreatedAt:          time.Now().UnixNano(),
 		PodSandboxStatus:   sb.status(),
 		ContainersStatuses: r.statusesOf(sb),
+	}}
+}
+
+// give hands the event to the queue; it blocks while a subscriber is behind.
+func (n *notice) give() {
+	if n != nil {
+		n.queue.send(n.event)
 	}
+}
+
+// publish tells subscribers about the present state.
+func (r *Runtime) publish(kind runtimeapi.ContainerEventType, id string, sb *sandbox) {
+	r.mu.Lock()
+	n := r.noticeOf(kind, id, sb)
 	r.mu.Unlock()
-	s.events.send(event)
+	n.give()
+}
+
+// wait waits for a channel to be closed, or for the end of the runtime.
+func (r *Runtime) wait(closed <-chan struct{}) {
+	select {
+	case <-closed:
+	case <-r.done:
+	}
 }

@@ -188,15 +188,13 @@ func (r *Runtime) exit(c *container, code int32, reason string) bool {
 	c.reason = reason
 	c.disarm()
 	c.closeLog()
+	n := r.noticeOf(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.id, c.sandbox)
 	r.mu.Unlock()
 	close(c.gone)
 
 	// STARTED of a container always comes before its STOPPED.
-	select {
-	case <-c.announced:
-	case <-r.done:
-	}
-	r.publish(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.id, c.sandbox)
+	r.wait(c.announced)
+	n.give()
 	close(c.exitTold)
 	return true
 }

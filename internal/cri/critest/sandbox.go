@@ -29,6 +29,7 @@ type sandbox struct {
 	state     runtimeapi.PodSandboxState
 	ip        string // empty with the host's network and after the stop
 	createdAt time.Time
+	endTold   chan struct{} // closed when STOPPED has been published
 }
 
 func sandboxName(m *runtimeapi.PodSandboxMetadata) string {
@@ -64,7 +65,7 @@ func (s *runtimeService) RunPodSandbox(ctx context.Context, req *runtimeapi.RunP
 		return nil, status.Error(codes.Unknown, "sandbox config must include metadata")
 	}
 	config := proto.CloneOf(req.Config)
-	sb := &sandbox{name: sandboxName(config.Metadata), config: config, handler: req.RuntimeHandler}
+	sb := &sandbox{name: sandboxName(config.Metadata), config: config, handler: req.RuntimeHandler, endTold: make(chan struct{})}
 
 	s.mu.Lock()
 	sb.id = s.newID()
@@ -119,21 +120,37 @@ func (s *runtimeService) StopPodSandbox(ctx context.Context, req *runtimeapi.Sto
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
 
-// stopSandbox kills what runs in a sandbox, takes its address and tells subscribers. Idempotent.
+// stopSandbox kills what runs in a sandbox and takes its address. Subscribers are told on the side. Idempotent.
 func (r *Runtime) stopSandbox(sb *sandbox) {
-	for _, c := range r.containersOf(sb) {
-		r.exit(c, killedCode, "")
-	}
 	r.mu.Lock()
-	wasReady := sb.state == runtimeapi.PodSandboxState_SANDBOX_READY
-	sb.state = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	containers := slices.DeleteFunc(r.inSandbox(sb), func(c *container) bool { return !c.alive() })
 	r.mu.Unlock()
-	if wasReady {
-		r.publish(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.id, sb)
+	for _, c := range containers {
+		r.kill(c)
+		r.wait(c.gone)
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.endSandbox(sb)
 	sb.ip = ""
+	r.mu.Unlock()
+}
+
+// endSandbox makes a sandbox NOTREADY and tells subscribers on the side, after the exits of its containers. The caller holds
+// the lock.
+func (r *Runtime) endSandbox(sb *sandbox) {
+	if sb.state != runtimeapi.PodSandboxState_SANDBOX_READY || r.closed {
+		return
+	}
+	sb.state = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	n := r.noticeOf(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.id, sb)
+	containers := slices.DeleteFunc(r.inSandbox(sb), func(c *container) bool { return c.startedAt.IsZero() || c.alive() })
+	r.running.Go(func() {
+		for _, c := range containers {
+			r.wait(c.exitTold)
+		}
+		n.give()
+		close(sb.endTold)
+	})
 }
 
 func (s *runtimeService) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
@@ -144,6 +161,7 @@ func (s *runtimeService) RemovePodSandbox(ctx context.Context, req *runtimeapi.R
 		return &runtimeapi.RemovePodSandboxResponse{}, nil
 	}
 	s.stopSandbox(sb)
+	s.wait(sb.endTold)
 	for _, c := range s.containersOf(sb) {
 		s.removeContainer(c)
 	}
