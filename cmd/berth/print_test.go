@@ -212,8 +212,11 @@ func TestComputeVerdict(t *testing.T) {
 			t.Errorf("%s: got %v, %v", name, got, err)
 		}
 	}
-	golden(t, "what is waited for", `pod default/new: ErrImagePull, 0 of 1 containers ready; container "main": no such host`,
-		strings.Join(describeUnready([]*v1.Pod{ready, done, pulling}), "\n"))
+	golden(t, "what is waited for", `
+odd.yaml: warning: unknown field
+pod default/new: ErrImagePull, 0 of 1 containers ready; container "main": no such host`,
+		strings.Join(describeUnready([]*v1.Pod{ready, done, pulling}, refusals[2:]), "\n"))
+	golden(t, "nothing to wait for", "there are no pods", strings.Join(describeUnready(nil, nil), "\n"))
 }
 
 func TestLineView(t *testing.T) {

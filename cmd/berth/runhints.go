@@ -48,7 +48,7 @@ func (h hints) farewell(exit agent.AtExit) string {
 	case agent.StopPods:
 		return "The agent has ended, and so have its pods."
 	case agent.RemoveAll:
-		return "The agent has ended; its pods and everything that it kept are removed."
+		return "The agent has ended; its pods, their images and the runtime are removed."
 	}
 	return "The agent has ended. Pods that were not stopped go on running, and the next \"" + h.program + " run\" takes them over."
 }

@@ -30,7 +30,7 @@ func awaitReady(ctx context.Context, h server.Handlers, timeout time.Duration) e
 		case <-changed.Wake():
 			changed.Take()
 		case <-late.C:
-			return fmt.Errorf("not all pods are ready after %v:\n%s", timeout, strings.Join(describeUnready(h.Pods()), "\n"))
+			return fmt.Errorf("not all pods are ready after %v:\n%s", timeout, strings.Join(describeUnready(h.Pods(), h.Problems()), "\n"))
 		case <-ctx.Done():
 			return errors.New("ended before all pods were ready")
 		}
@@ -63,12 +63,15 @@ func isSettled(p *v1.Pod) bool {
 	return p.Status.Phase == v1.PodSucceeded || p.DeletionTimestamp == nil && isTrue(p, v1.PodReady)
 }
 
-// describeUnready says of each pod that is not ready what it waits for.
-func describeUnready(pods []*v1.Pod) []string {
-	if len(pods) == 0 {
-		return []string{"there are no pods"}
-	}
+// describeUnready says of each pod that is not ready what it waits for, and what is odd about manifests.
+func describeUnready(pods []*v1.Pod, problems []podconfig.Problem) []string {
 	var lines []string
+	for _, p := range problems {
+		lines = append(lines, problemLine(p))
+	}
+	if len(pods) == 0 {
+		lines = append(lines, "there are no pods")
+	}
 	for _, p := range pods {
 		if !isSettled(p) {
 			lines = append(lines, describePod(p))

@@ -93,9 +93,10 @@ var passedOn = []string{
 // systemPath is searched for nft, iptables and modprobe, which a login's PATH may lack.
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// generateEnv is containerd's environment. NOTIFY_SOCKET and its like are the agent's own and are left out.
-func generateEnv(lookup func(string) (string, bool)) []string {
-	env := []string{"PATH=" + systemPath}
+// generateEnv is containerd's environment. NOTIFY_SOCKET and its like are the agent's own and are left out. PATH begins with the
+// stable link to the bundle: there containerd finds the shim, and the shim remembers where it was found.
+func generateEnv(p paths, lookup func(string) (string, bool)) []string {
+	env := []string{"PATH=" + p.current() + "/bin:" + systemPath}
 	for _, name := range passedOn {
 		if v, ok := lookup(name); ok {
 			env = append(env, name+"="+v)

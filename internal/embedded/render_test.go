@@ -63,8 +63,8 @@ func compareGolden(t *testing.T, name string, got []byte) {
 
 func TestGenerateEnv(t *testing.T) {
 	host := map[string]string{"PATH": "/mine", "HTTPS_PROXY": "http://proxy", "NOTIFY_SOCKET": "/run/notify", "HOME": "/root"}
-	got := generateEnv(func(name string) (string, bool) { v, ok := host[name]; return v, ok })
-	want := []string{"PATH=" + systemPath, "HOME=/root", "HTTPS_PROXY=http://proxy"}
+	got := generateEnv(testPaths, func(name string) (string, bool) { v, ok := host[name]; return v, ok })
+	want := []string{"PATH=/var/lib/berth/bundle/current/bin:" + systemPath, "HOME=/root", "HTTPS_PROXY=http://proxy"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}

@@ -194,7 +194,7 @@ func (r *Runtime) prepare(ctx context.Context) (settings, []byte, error) {
 	if err != nil {
 		return fail(err)
 	}
-	env := generateEnv(os.LookupEnv)
+	env := generateEnv(r.paths, os.LookupEnv)
 	return settings{
 		hash: hash, images: m.Images, snapshotter: facts.Snapshotter, env: env,
 		record: record{Bundle: hash, Config: hashConfig(config, env)},

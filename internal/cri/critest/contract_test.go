@@ -75,10 +75,3 @@ func TestContract(t *testing.T) {
 		}
 	})
 }
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -1,0 +1,221 @@
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri"
+	"berth/internal/cri/critest"
+	"berth/internal/pod"
+)
+
+const image = "berth.local/hello:1"
+
+func connect(t *testing.T, opts ...critest.Option) (*critest.Runtime, *cri.Client) {
+	t.Helper()
+	fake := critest.Start(t, append(opts, critest.WithImages(image))...)
+	c, err := cri.New(cri.Config{Endpoint: "fake", Dial: fake.Dialer()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return fake, c
+}
+
+func sandboxConfig(uid string) *runtimeapi.PodSandboxConfig {
+	return &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default", Uid: uid},
+		Labels:   map[string]string{cri.PodUIDLabel: uid, cri.PodNameLabel: "web", cri.PodNamespaceLabel: "default"},
+		Linux:    &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{}}},
+	}
+}
+
+func TestEndpointMustBeASocket(t *testing.T) {
+	for _, e := range []string{"", "http://x", "containerd.sock"} {
+		if _, err := cri.New(cri.Config{Endpoint: e}); err == nil || !strings.Contains(err.Error(), "unix://") {
+			t.Errorf("%q: got %v, want an error that says what to use", e, err)
+		}
+	}
+}
+
+func TestErrorClasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake, c := connect(t)
+		ctx := t.Context()
+		if _, err := c.PodSandboxStatus(ctx, "nobody"); !errors.Is(err, cri.ErrNotFound) {
+			t.Errorf("unknown sandbox: %v", err)
+		}
+		for _, err := range []error{c.StopPodSandbox(ctx, "nobody"), c.RemovePodSandbox(ctx, "nobody"), c.StopContainer(ctx, "nobody", time.Second), c.RemoveContainer(ctx, "nobody")} {
+			if err != nil {
+				t.Errorf("stopping and removing what is not there: %v", err)
+			}
+		}
+		if _, err := c.RunPodSandbox(ctx, sandboxConfig("a"), ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.RunPodSandbox(ctx, sandboxConfig("a"), ""); !errors.Is(err, cri.ErrNameReserved) {
+			t.Errorf("same name: %v", err)
+		}
+		fake.Fail("Status", 1, status.Error(codes.Unimplemented, "no"))
+		if _, err := c.Status(ctx); !errors.Is(err, cri.ErrUnimplemented) {
+			t.Errorf("unimplemented: %v", err)
+		}
+		fake.Hang("Status", 1)
+		if _, err := c.Status(ctx); !errors.Is(err, cri.ErrTimeout) {
+			t.Errorf("hanging: %v", err)
+		}
+		fake.Fail("Status", 1, status.Error(codes.Unknown, "the words"))
+		if _, err := c.Status(ctx); err == nil || cri.Message(err) != "the words" || err.Error() != "Status: the words" {
+			t.Errorf("unknown: %v", err)
+		}
+		fake.Down()
+		if _, err := c.Status(ctx); !errors.Is(err, cri.ErrUnavailable) {
+			t.Errorf("down: %v", err)
+		}
+	})
+}
+
+func TestMutatingCallsAreNotCancelledHalfWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake, c := connect(t)
+		fake.SetLatency("RunPodSandbox", time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		id, err := c.RunPodSandbox(ctx, sandboxConfig("a"), "")
+		if err != nil || id == "" {
+			t.Fatalf("got %q, %v: a cancelled call would keep the name reserved", id, err)
+		}
+		if _, err := c.RunPodSandbox(ctx, sandboxConfig("b"), ""); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a call whose context has ended was made: %v", err)
+		}
+		fake.SetLatency("Status", time.Second)
+		ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := c.Status(ctx); err == nil {
+			t.Error("a reading call went on after its context")
+		}
+	})
+}
+
+func TestReadPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake, c := connect(t)
+		ctx := t.Context()
+		empty, err := c.ReadPod(ctx, "a", nil)
+		if err != nil || len(empty.Sandboxes)+len(empty.Containers) != 0 {
+			t.Fatalf("unknown pod: %+v, %v", empty, err)
+		}
+		cfg := sandboxConfig("a")
+		sb, err := c.RunPodSandbox(ctx, cfg, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &v1.Pod{}
+		p.Name, p.Namespace, p.UID = "web", "default", "a"
+		spec := &v1.Container{Name: "c", TerminationMessagePath: "/dev/termination-log"}
+		annotations, err := cri.ContainerAnnotations(p, spec, "abc", 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := c.CreateContainer(ctx, sb, &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "c", Attempt: 3}, Image: &runtimeapi.ImageSpec{Image: image}, Labels: cri.ContainerLabels(p, spec), Annotations: annotations,
+			Mounts: []*runtimeapi.Mount{{ContainerPath: "/dev/termination-log", HostPath: "/pods/a/log"}},
+		}, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		created, err := c.ReadPod(ctx, "a", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cs := created.FindContainer("c")
+		if cs == nil || cs.ID != id || cs.State != pod.StateCreated || cs.Attempt != 3 || cs.Hash != "abc" || cs.TerminationLog != "/pods/a/log" || cs.SandboxID != sb {
+			t.Fatalf("got %+v", cs)
+		}
+		if created.Name != "web" || created.Namespace != "default" || len(created.IPs) != 1 || created.ReadySandbox() == nil {
+			t.Fatalf("got %+v", created)
+		}
+		if err := c.StartContainer(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+		running, err := c.ReadPod(ctx, "a", created)
+		if err != nil || running.FindContainer("c").State != pod.StateRunning || running.FindContainer("c").StartedAt.IsZero() {
+			t.Fatalf("got %+v, %v", running, err)
+		}
+		fake.ResetCalls()
+		if _, err := c.ReadPod(ctx, "a", running); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(fake.Calls()); n != 2 {
+			t.Errorf("%d calls to read a pod in which nothing changed, want the two lists", n)
+		}
+		all, err := c.ListPods(ctx)
+		if err != nil || all["a"] == nil || !all["a"].Matches(running) || all["a"].Matches(created) {
+			t.Fatalf("got %+v, %v", all, err)
+		}
+		fake.Kill("c", 7)
+		exited, err := c.ReadPod(ctx, "a", running)
+		if err != nil || exited.FindContainer("c").ExitCode != 7 || exited.FindContainer("c").FinishedAt.IsZero() {
+			t.Fatalf("got %+v, %v", exited, err)
+		}
+	})
+}
+
+func TestEventsWaitForTheRuntime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake, c := connect(t)
+		fake.Down()
+		ctx, cancel := context.WithCancel(t.Context())
+		opened, uids, done := make(chan struct{}, 1), make(chan pod.UID, 10), make(chan error, 1)
+		go func() {
+			done <- c.Events(ctx, func() { opened <- struct{}{} }, func(uid pod.UID) { uids <- uid })
+		}()
+		time.Sleep(time.Minute)
+		fake.Serve()
+		<-opened
+		synctest.Wait()
+		if _, err := c.RunPodSandbox(ctx, sandboxConfig("a"), ""); err != nil {
+			t.Fatal(err)
+		}
+		if uid := <-uids; uid != "a" {
+			t.Errorf("the event names %q", uid)
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		_, c := connect(t, critest.WithoutEvents())
+		if err := c.Events(t.Context(), func() {}, func(pod.UID) {}); !errors.Is(err, cri.ErrUnimplemented) {
+			t.Errorf("a runtime without events: %v", err)
+		}
+	})
+}
+
+func TestTerminationGrace(t *testing.T) {
+	for want, a := range map[int64]map[string]string{
+		5:  {cri.DeletionGracePeriodAnnotation: "5", cri.TerminationGracePeriodAnnotation: "30"},
+		30: {cri.TerminationGracePeriodAnnotation: "30"},
+	} {
+		if got, ok := cri.TerminationGrace(&pod.ContainerStatus{Annotations: a}); !ok || got != want {
+			t.Errorf("%v: got %d, %v", a, got, ok)
+		}
+	}
+	if _, ok := cri.TerminationGrace(&pod.ContainerStatus{Annotations: map[string]string{cri.TerminationGracePeriodAnnotation: "x"}}); ok {
+		t.Error("garbage is a grace period")
+	}
+}
