@@ -86,3 +86,11 @@ func (f *facts) List() ([]pod.UID, error) {
 	}
 	return nil, nil
 }
+
+// RemoveQoS removes the cgroups above those of pods.
+func (f *facts) RemoveQoS() error {
+	if r, ok := f.get().(interface{ RemoveQoS() error }); ok {
+		return r.RemoveQoS()
+	}
+	return nil
+}

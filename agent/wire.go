@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -257,27 +259,31 @@ func (a *Agent) drainPods(ctx context.Context) error {
 // drainLimit bounds the end of all pods: the longest usual grace period twice, and time to clean up.
 const drainLimit = 90 * time.Second
 
-// removeAll ends the embedded runtime and removes what it kept, as far as the agent was told to.
+// removeAll ends the embedded runtime and removes what was kept, as far as the agent was told to.
 func (a *Agent) removeAll(ctx context.Context) error {
 	exit := a.Exit()
-	if a.embedded == nil || exit == KeepPods {
+	if exit == KeepPods {
 		return nil
 	}
-	if err := a.embedded.Stop(ctx); err != nil {
-		return err
+	if a.embedded != nil {
+		if err := a.embedded.Stop(ctx); err != nil {
+			return err
+		}
 	}
 	if exit != RemoveAll {
 		return nil
 	}
-	if err := a.embedded.Remove(ctx); err != nil {
-		return err
+	errs := []error{a.facts.RemoveQoS()}
+	if a.embedded != nil {
+		errs = append(errs, a.embedded.Remove(ctx))
 	}
-	for _, d := range []string{"pods"} {
-		if err := os.Remove(filepath.Join(a.cfg.RootDir, d)); err != nil && !os.IsNotExist(err) {
-			return fmt.Errorf("remove %s: %w", d, err)
+	// Whatever else is there is not ours, and stays.
+	for _, d := range []string{filepath.Join(a.cfg.RootDir, "pods"), a.cfg.PodLogsDir, a.cfg.ContainerLogsDir} {
+		if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Exit says what becomes of pods and runtime when the agent ends, a client's wish included.

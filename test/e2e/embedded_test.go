@@ -364,6 +364,17 @@ func TestEmbeddedPod(t *testing.T) {
 	if err != nil || len(leases) > 0 {
 		t.Errorf("leases of removed pods: %v, error %v", leases, err)
 	}
+
+	// An image that was removed meanwhile is there again after the next start of an agent.
+	hello := &runtimeapi.ImageSpec{Image: helloImage}
+	if _, err := c.images.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: hello}); err != nil {
+		t.Fatal(err)
+	}
+	m.ensure(m.runtime(embedded.Config{}))
+	status, err := c.images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: hello})
+	if err != nil || status.Image == nil {
+		t.Errorf("hello after the next start: %v, error %v", status, err)
+	}
 }
 
 // containerd is started again when it is killed, and the agent is told; pods live on.
