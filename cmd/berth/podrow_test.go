@@ -56,14 +56,26 @@ func TestComputePodRow(t *testing.T) {
 		"first trouble wins":  {two, v1.PodStatus{Phase: v1.PodPending, ContainerStatuses: []v1.ContainerStatus{waiting("a", "ErrImagePull"), waiting("b", "ContainerCreating")}}, false, columns{"0/2", "ErrImagePull", "0"}},
 		"crash loop":          {two, v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{running("a"), restarted(waiting("b", "CrashLoopBackOff"), 3, 5*time.Second)}}, false, columns{"1/2", "CrashLoopBackOff", "3 (5s ago)"}},
 		"restarts are summed": {two, v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{restarted(running("a"), 1, time.Hour), restarted(running("b"), 2, 3*time.Minute)}}, false, columns{"2/2", "Running", "3 (3m ago)"}},
-		"restart of unknown time": {two, v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "a", RestartCount: 4, Ready: true, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}},
-			false, columns{"1/2", "Running", "4"}},
+		"restart of unknown time": {
+			two,
+			v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "a", RestartCount: 4, Ready: true, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}},
+			false,
+			columns{"1/2", "Running", "4"},
+		},
 		"running, not ready": {two, v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "a", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}, running("b")}}, false, columns{"1/2", "Running", "0"}},
 		"completed":          {two, v1.PodStatus{Phase: v1.PodSucceeded, ContainerStatuses: []v1.ContainerStatus{terminated("a", v1.ContainerStateTerminated{Reason: "Completed"}), terminated("b", v1.ContainerStateTerminated{Reason: "Completed"})}}, false, columns{"0/2", "Completed", "0"}},
-		"one of two completed, pod ready": {two, v1.PodStatus{Phase: v1.PodRunning, Conditions: ready, ContainerStatuses: []v1.ContainerStatus{terminated("a", v1.ContainerStateTerminated{Reason: "Completed"}), running("b")}},
-			false, columns{"1/2", "Running", "0"}},
-		"one of two completed": {two, v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{terminated("a", v1.ContainerStateTerminated{Reason: "Completed"}), running("b")}},
-			false, columns{"1/2", "NotReady", "0"}},
+		"one of two completed, pod ready": {
+			two,
+			v1.PodStatus{Phase: v1.PodRunning, Conditions: ready, ContainerStatuses: []v1.ContainerStatus{terminated("a", v1.ContainerStateTerminated{Reason: "Completed"}), running("b")}},
+			false,
+			columns{"1/2", "Running", "0"},
+		},
+		"one of two completed": {
+			two,
+			v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{terminated("a", v1.ContainerStateTerminated{Reason: "Completed"}), running("b")}},
+			false,
+			columns{"1/2", "NotReady", "0"},
+		},
 		"killed":           {two, v1.PodStatus{Phase: v1.PodFailed, ContainerStatuses: []v1.ContainerStatus{terminated("a", v1.ContainerStateTerminated{Signal: 9, ExitCode: 137})}}, false, columns{"0/2", "Signal:9", "0"}},
 		"failed":           {two, v1.PodStatus{Phase: v1.PodFailed, ContainerStatuses: []v1.ContainerStatus{terminated("a", v1.ContainerStateTerminated{ExitCode: 3})}}, false, columns{"0/2", "ExitCode:3", "0"}},
 		"out of memory":    {two, v1.PodStatus{Phase: v1.PodFailed, ContainerStatuses: []v1.ContainerStatus{terminated("a", v1.ContainerStateTerminated{Reason: "OOMKilled"})}}, false, columns{"0/2", "OOMKilled", "0"}},
@@ -77,12 +89,16 @@ func TestComputePodRow(t *testing.T) {
 		"init exits badly": {withInit, v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: []v1.ContainerStatus{terminated("i", v1.ContainerStateTerminated{ExitCode: 2})}}, false, columns{"0/2", "Init:ExitCode:2", "0"}},
 		"init crash loop":  {withInit, v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: []v1.ContainerStatus{restarted(waiting("i", "CrashLoopBackOff"), 2, time.Minute)}}, false, columns{"0/2", "Init:CrashLoopBackOff", "2 (60s ago)"}},
 		"sidecar starts":   {withInit, v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: []v1.ContainerStatus{terminated("i", v1.ContainerStateTerminated{Reason: "Completed"}), {Name: "side", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}}, false, columns{"0/2", "Init:1/2", "0"}},
-		"initialized": {withInit, v1.PodStatus{Phase: v1.PodRunning, Conditions: ready,
+		"initialized": {withInit, v1.PodStatus{
+			Phase: v1.PodRunning, Conditions: ready,
 			InitContainerStatuses: []v1.ContainerStatus{restarted(terminated("i", v1.ContainerStateTerminated{Reason: "Completed"}), 5, time.Hour), restarted(running("side"), 1, 2*time.Second)},
-			ContainerStatuses:     []v1.ContainerStatus{running("a")}}, false, columns{"2/2", "Running", "1 (2s ago)"}},
-		"sidecar starts again": {withInit, v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: v1.PodInitialized, Status: v1.ConditionTrue}},
+			ContainerStatuses:     []v1.ContainerStatus{running("a")},
+		}, false, columns{"2/2", "Running", "1 (2s ago)"}},
+		"sidecar starts again": {withInit, v1.PodStatus{
+			Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: v1.PodInitialized, Status: v1.ConditionTrue}},
 			InitContainerStatuses: []v1.ContainerStatus{terminated("i", v1.ContainerStateTerminated{Reason: "Completed"}), restarted(waiting("side", "CrashLoopBackOff"), 1, 2*time.Second)},
-			ContainerStatuses:     []v1.ContainerStatus{running("a")}}, false, columns{"1/2", "Init:CrashLoopBackOff", "1 (2s ago)"}},
+			ContainerStatuses:     []v1.ContainerStatus{running("a")},
+		}, false, columns{"1/2", "Init:CrashLoopBackOff", "1 (2s ago)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &v1.Pod{Spec: c.spec, Status: c.status}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -23,24 +24,31 @@ import (
 	"berth/internal/server"
 )
 
-// onePod is a node with at most one pod and one watcher at a time.
+// onePod is a node with at most one pod.
 type onePod struct {
-	changed *pod.Inbox[pod.UID]
-
 	mu       sync.Mutex
 	pod      *v1.Pod
-	problems []podconfig.Problem
+	watchers []*pod.Inbox[pod.UID]
 }
 
 func (n *onePod) set(p *v1.Pod) {
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.pod = p
-	n.mu.Unlock()
-	n.changed.Put(p.UID)
+	for _, w := range n.watchers {
+		w.Put(p.UID)
+	}
+}
+
+func (n *onePod) subscribe() (*pod.Inbox[pod.UID], func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w := pod.NewInbox[pod.UID]()
+	n.watchers = append(n.watchers, w)
+	return w, func() {}
 }
 
 func (n *onePod) handlers() server.Handlers {
-	n.changed = pod.NewInbox[pod.UID]()
 	list := func() []*v1.Pod {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -58,17 +66,13 @@ func (n *onePod) handlers() server.Handlers {
 			}
 			return pods[0], true
 		},
-		Subscribe:    func() (*pod.Inbox[pod.UID], func()) { return n.changed, func() {} },
+		Subscribe:    n.subscribe,
 		ContainerLog: func(pod.UID, pod.ContainerID) (string, error) { return "", errors.New("none") },
-		Problems: func() []podconfig.Problem {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			return n.problems
-		},
-		Journal: journal.New(slog.New(slog.DiscardHandler)),
-		Version: func() server.Version { return server.Version{} },
-		Stop:    func(server.StopScope) {},
-		Healthz: func() error { return nil },
+		Problems:     func() []podconfig.Problem { return nil },
+		Journal:      journal.New(slog.New(slog.DiscardHandler)),
+		Version:      func() server.Version { return server.Version{} },
+		Stop:         func(server.StopScope) {},
+		Healthz:      func() error { return nil },
 	}
 }
 
@@ -113,7 +117,7 @@ func TestRunAndShow(t *testing.T) {
 					return nil
 				}
 				began := time.Now()
-				err := runAndShow(ctx, runAgent, twoWatchers(h, n), runFlags{once: true, onceTimeout: time.Minute}, show, stop)
+				err := runAndShow(ctx, runAgent, h, runFlags{once: true, onceTimeout: time.Minute}, show, stop)
 				if c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != c.want) {
 					t.Errorf("got %v, want %q", err, c.want)
 				}
@@ -128,25 +132,47 @@ func TestRunAndShow(t *testing.T) {
 	}
 }
 
-// twoWatchers gives --once an inbox of its own: the view has the node's.
-func twoWatchers(h server.Handlers, n *onePod) server.Handlers {
-	h.Subscribe = func() (*pod.Inbox[pod.UID], func()) {
-		own := pod.NewInbox[pod.UID]()
-		ctx, cancel := context.WithCancel(context.Background())
-		go func() {
-			// The node has no second watcher to tell, so that the change is looked for.
-			tick := time.NewTicker(time.Second / 2)
-			defer tick.Stop()
-			for {
-				select {
-				case <-tick.C:
-					own.Put("")
-				case <-ctx.Done():
-					return
-				}
-			}
-		}()
-		return own, cancel
+// TestWatchPods goes through the client, a socket and the server.
+func TestWatchPods(t *testing.T) {
+	runDir := filepath.Join(t.TempDir(), "run")
+	log := slog.New(slog.DiscardHandler)
+	l, err := server.Listen(runDir, log)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return h
+	n := &onePod{}
+	n.set(runningPod("default", "web", ""))
+	s, err := server.New(server.Config{Handlers: n.handlers(), Listen: func() (net.Listener, error) { return l, nil }, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Errorf("server: %v", err)
+		}
+	})
+	r, w := io.Pipe()
+	ended := make(chan error, 1)
+	running.Go(func() {
+		printer, err := newPodPrinter(getFlags{output: "name", watch: true}, w, io.Discard)
+		if err == nil {
+			err = watchPods(ctx, newClient(runDir), podFilter{selector: labels.Everything()}, printer)
+		}
+		ended <- err
+		w.Close()
+	})
+	lines := bufio.NewScanner(r)
+	for _, name := range []string{"web", "db"} {
+		if !lines.Scan() || lines.Text() != "pod/"+name {
+			t.Errorf("got %q, want %s; %v", lines.Text(), name, lines.Err())
+		}
+		n.set(runningPod("default", "db", ""))
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("an interrupted watch: %v", err)
+	}
+	running.Wait()
 }

@@ -95,9 +95,14 @@ func TestEnvironment(t *testing.T) {
 			return &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: path}}
 		}
 		p.Spec.Containers[0].Env = []v1.EnvVar{
-			{Name: "A", Value: "1"}, {Name: "B", Value: "$(A)-$(LATER)"}, {Name: "IP", ValueFrom: ref("status.podIP")},
-			{Name: "IPS", ValueFrom: ref("status.podIPs")}, {Name: "L", ValueFrom: ref("metadata.labels['app']")},
-			{Name: "N", ValueFrom: ref("metadata.annotations['note']")}, {Name: "A", Value: "2"}, {Name: "LATER", Value: "x"},
+			{Name: "A", Value: "1"},
+			{Name: "B", Value: "$(A)-$(LATER)"},
+			{Name: "IP", ValueFrom: ref("status.podIP")},
+			{Name: "IPS", ValueFrom: ref("status.podIPs")},
+			{Name: "L", ValueFrom: ref("metadata.labels['app']")},
+			{Name: "N", ValueFrom: ref("metadata.annotations['note']")},
+			{Name: "A", Value: "2"},
+			{Name: "LATER", Value: "x"},
 		}
 		p.Spec.Containers[0].Args = []string{"--ip=$(IP)", "$(A)"}
 	})

@@ -92,16 +92,20 @@ func TestComputePodActions(t *testing.T) {
 		{"crashed, OnFailure", podOf(onFailure, "a", "b"), observed(sandbox(true), container("a", exited, 2), container("b", running, 0)), "start a (it exited with code 2)"},
 		{"crashed, Never, another runs", podOf(never, "a", "b"), observed(sandbox(true), container("a", exited, 2), container("b", running, 0)), "nothing to do"},
 		{"all ended, Never", podOf(never, "a"), observed(sandbox(true), container("a", exited, 0)), "stop the pod"},
-		{"definition changed, even with Never", changed, observed(sandbox(true), container("a", running, 0), container("b", running, 0)),
-			"stop a (Container a definition changed, will be restarted), start a (definition changed)"},
+		{
+			"definition changed, even with Never", changed, observed(sandbox(true), container("a", running, 0), container("b", running, 0)),
+			"stop a (Container a definition changed, will be restarted), start a (definition changed)",
+		},
 		{"created but not started", podOf(always, "a"), observed(sandbox(true), container("a", pod.StateCreated, 0)), "start a (its container is created)"},
 		{"state unknown", podOf(always, "a"), observed(sandbox(true), container("a", pod.StateUnknown, 0)), "stop a (its state is unknown), start a (its container is unknown)"},
 		{"sandbox died, containers ended", podOf(always, "a"), observed(sandbox(false), container("a", exited, 137)), "create sandbox 1, start a (new sandbox)"},
 		{"sandbox died, a container still runs", podOf(always, "a"), observed(sandbox(false), container("a", running, 0)), "stop the pod, create sandbox 1, start a (new sandbox)"},
 		{"sandbox died, Never", podOf(never, "a"), observed(sandbox(false), container("a", exited, 1)), "stop the pod"},
 		{"sandbox died, OnFailure, all succeeded", podOf(onFailure, "a"), observed(sandbox(false), container("a", exited, 0)), "stop the pod"},
-		{"sandbox died, init runs again", podOf(always, "init-1", "a"), observed(sandbox(false), container("init-1", exited, 0), container("a", exited, 1)),
-			"create sandbox 1, start init-1 (first init container)"},
+		{
+			"sandbox died, init runs again", podOf(always, "init-1", "a"), observed(sandbox(false), container("init-1", exited, 0), container("a", exited, 1)),
+			"create sandbox 1, start init-1 (first init container)",
+		},
 
 		{"init runs", podOf(always, "init-1", "a"), observed(sandbox(true), container("init-1", running, 0)), "nothing to do"},
 		{"init done", podOf(always, "init-1", "init-2", "a"), observed(sandbox(true), container("init-1", exited, 0)), "start init-2 (init container init-1 is done)"},
@@ -113,8 +117,10 @@ func TestComputePodActions(t *testing.T) {
 		{"sidecar runs, next starts", podOf(always, "sidecar-1", "init-2", "a"), observed(sandbox(true), container("sidecar-1", running, 0)), "start init-2 (init container sidecar-1 is done)"},
 		{"sidecar is last", podOf(always, "sidecar-1", "a"), observed(sandbox(true), container("sidecar-1", running, 0)), "start a (it has no container)"},
 		{"sidecar died while the pod runs", podOf(never, "sidecar-1", "a"), observed(sandbox(true), container("sidecar-1", exited, 1), container("a", running, 0)), "start sidecar-1 (it exited with code 1)"},
-		{"sidecar died while a later init runs", podOf(always, "sidecar-1", "init-2", "a"), observed(sandbox(true), container("sidecar-1", exited, 0), container("init-2", running, 0)),
-			"start sidecar-1 (it exited with code 0)"},
+		{
+			"sidecar died while a later init runs", podOf(always, "sidecar-1", "init-2", "a"), observed(sandbox(true), container("sidecar-1", exited, 0), container("init-2", running, 0)),
+			"start sidecar-1 (it exited with code 0)",
+		},
 		{"regular containers done, sidecar is not restarted", podOf(never, "sidecar-1", "a"), observed(sandbox(true), container("sidecar-1", exited, 1), container("a", exited, 0)), "stop the pod"},
 		{"regular containers done, sidecar still runs", podOf(never, "sidecar-1", "a"), observed(sandbox(true), container("sidecar-1", running, 0), container("a", exited, 0)), "stop the pod"},
 	} {

@@ -78,8 +78,11 @@ func TestStatesAnswers(t *testing.T) {
 		{"terminating", Lifecycle{State: Terminating, TerminationBegun: true}, answers{CouldRun: true, TerminationRequested: true, Terminating: true}},
 		{"evicted", Lifecycle{State: Terminating, TerminationBegun: true, Evicted: true}, answers{CouldRun: true, TerminationRequested: true, Terminating: true, RemoveContent: true}},
 		{"terminated", Lifecycle{State: Terminated, TerminationBegun: true}, answers{TerminationRequested: true, Terminating: true, RemoveRuntime: true, KnownTerminated: true}},
-		{"deleted and terminated", Lifecycle{State: Terminated, TerminationBegun: true, Deleted: true},
-			answers{TerminationRequested: true, Terminating: true, RemoveRuntime: true, RemoveContent: true, KnownTerminated: true}},
+		{
+			"deleted and terminated",
+			Lifecycle{State: Terminated, TerminationBegun: true, Deleted: true},
+			answers{TerminationRequested: true, Terminating: true, RemoveRuntime: true, RemoveContent: true, KnownTerminated: true},
+		},
 		{"finished", Lifecycle{State: Finished, TerminationBegun: true}, answers{Finished: true, TerminationRequested: true, Terminating: true, RemoveRuntime: true, KnownTerminated: true}},
 	} {
 		s := NewStates()

@@ -30,61 +30,101 @@ func TestSetDefaults(t *testing.T) {
 		name, spec, want string // want without what every pod gets
 	}{
 		{"nothing", "{}", "{}"},
-		{"given values stay", "restartPolicy: Never\ndnsPolicy: None\nschedulerName: s\nterminationGracePeriodSeconds: 0\nenableServiceLinks: false",
-			"restartPolicy: Never\ndnsPolicy: None\nschedulerName: s\nterminationGracePeriodSeconds: 0\nenableServiceLinks: false"},
+		{
+			"given values stay", "restartPolicy: Never\ndnsPolicy: None\nschedulerName: s\nterminationGracePeriodSeconds: 0\nenableServiceLinks: false",
+			"restartPolicy: Never\ndnsPolicy: None\nschedulerName: s\nterminationGracePeriodSeconds: 0\nenableServiceLinks: false",
+		},
 		{"service account alias", "serviceAccount: a", "serviceAccount: a\nserviceAccountName: a"},
 		{"service account", "serviceAccountName: a\nserviceAccount: b", "serviceAccount: a\nserviceAccountName: a"},
-		{"ports", "containers: [{image: 'i:1', ports: [{containerPort: 1}, {containerPort: 2, protocol: UDP}]}]",
-			"containers: [{image: 'i:1', ports: [{containerPort: 1, protocol: TCP}, {containerPort: 2, protocol: UDP}], " + defaultedContainer + "}]"},
-		{"ports on the host's network", "hostNetwork: true\ninitContainers: [{image: 'i:1', ports: [{containerPort: 1}]}]\ncontainers: [{image: 'i:1', ports: [{containerPort: 2, hostPort: 3}]}]",
+		{
+			"ports", "containers: [{image: 'i:1', ports: [{containerPort: 1}, {containerPort: 2, protocol: UDP}]}]",
+			"containers: [{image: 'i:1', ports: [{containerPort: 1, protocol: TCP}, {containerPort: 2, protocol: UDP}], " + defaultedContainer + "}]",
+		},
+		{
+			"ports on the host's network", "hostNetwork: true\ninitContainers: [{image: 'i:1', ports: [{containerPort: 1}]}]\ncontainers: [{image: 'i:1', ports: [{containerPort: 2, hostPort: 3}]}]",
 			"hostNetwork: true\ninitContainers: [{image: 'i:1', ports: [{containerPort: 1, hostPort: 1, protocol: TCP}], " + defaultedContainer + "}]\n" +
-				"containers: [{image: 'i:1', ports: [{containerPort: 2, hostPort: 3, protocol: TCP}], " + defaultedContainer + "}]"},
-		{"termination message", "containers: [{image: 'i:1', terminationMessagePath: /m, terminationMessagePolicy: FallbackToLogsOnError}]",
-			"containers: [{image: 'i:1', imagePullPolicy: IfNotPresent, terminationMessagePath: /m, terminationMessagePolicy: FallbackToLogsOnError}]"},
-		{"field reference", "containers: [{image: 'i:1', env: [{name: a, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}]",
-			"containers: [{image: 'i:1', env: [{name: a, valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.name}}}], " + defaultedContainer + "}]"},
-		{"file key", "containers: [{image: 'i:1', env: [{name: a, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k}}}]}]",
-			"containers: [{image: 'i:1', env: [{name: a, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k, optional: false}}}], " + defaultedContainer + "}]"},
-		{"http probe", "containers: [{image: 'i:1', livenessProbe: {httpGet: {port: 1}}}]",
-			"containers: [{image: 'i:1', livenessProbe: {httpGet: {port: 1, path: /, scheme: HTTP}, timeoutSeconds: 1, periodSeconds: 10, successThreshold: 1, failureThreshold: 3}, " + defaultedContainer + "}]"},
-		{"grpc probe", "containers: [{image: 'i:1', readinessProbe: {grpc: {port: 1}, timeoutSeconds: 5}}]",
-			"containers: [{image: 'i:1', readinessProbe: {grpc: {port: 1, service: ''}, timeoutSeconds: 5, periodSeconds: 10, successThreshold: 1, failureThreshold: 3}, " + defaultedContainer + "}]"},
-		{"startup probe", "containers: [{image: 'i:1', startupProbe: {exec: {command: [c]}, failureThreshold: 9, periodSeconds: 2}}]",
-			"containers: [{image: 'i:1', startupProbe: {exec: {command: [c]}, timeoutSeconds: 1, periodSeconds: 2, successThreshold: 1, failureThreshold: 9}, " + defaultedContainer + "}]"},
-		{"hooks", "containers: [{image: 'i:1', lifecycle: {postStart: {httpGet: {port: 1}}, preStop: {httpGet: {port: 1, path: /x, scheme: HTTPS}}}}]",
-			"containers: [{image: 'i:1', lifecycle: {postStart: {httpGet: {port: 1, path: /, scheme: HTTP}}, preStop: {httpGet: {port: 1, path: /x, scheme: HTTPS}}}, " + defaultedContainer + "}]"},
-		{"requests from limits", "containers: [{image: 'i:1', resources: {limits: {cpu: 2, example.com/x: 1}, requests: {cpu: 1}}}]",
+				"containers: [{image: 'i:1', ports: [{containerPort: 2, hostPort: 3, protocol: TCP}], " + defaultedContainer + "}]",
+		},
+		{
+			"termination message", "containers: [{image: 'i:1', terminationMessagePath: /m, terminationMessagePolicy: FallbackToLogsOnError}]",
+			"containers: [{image: 'i:1', imagePullPolicy: IfNotPresent, terminationMessagePath: /m, terminationMessagePolicy: FallbackToLogsOnError}]",
+		},
+		{
+			"field reference", "containers: [{image: 'i:1', env: [{name: a, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}]",
+			"containers: [{image: 'i:1', env: [{name: a, valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.name}}}], " + defaultedContainer + "}]",
+		},
+		{
+			"file key", "containers: [{image: 'i:1', env: [{name: a, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k}}}]}]",
+			"containers: [{image: 'i:1', env: [{name: a, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k, optional: false}}}], " + defaultedContainer + "}]",
+		},
+		{
+			"http probe", "containers: [{image: 'i:1', livenessProbe: {httpGet: {port: 1}}}]",
+			"containers: [{image: 'i:1', livenessProbe: {httpGet: {port: 1, path: /, scheme: HTTP}, timeoutSeconds: 1, periodSeconds: 10, successThreshold: 1, failureThreshold: 3}, " + defaultedContainer + "}]",
+		},
+		{
+			"grpc probe", "containers: [{image: 'i:1', readinessProbe: {grpc: {port: 1}, timeoutSeconds: 5}}]",
+			"containers: [{image: 'i:1', readinessProbe: {grpc: {port: 1, service: ''}, timeoutSeconds: 5, periodSeconds: 10, successThreshold: 1, failureThreshold: 3}, " + defaultedContainer + "}]",
+		},
+		{
+			"startup probe", "containers: [{image: 'i:1', startupProbe: {exec: {command: [c]}, failureThreshold: 9, periodSeconds: 2}}]",
+			"containers: [{image: 'i:1', startupProbe: {exec: {command: [c]}, timeoutSeconds: 1, periodSeconds: 2, successThreshold: 1, failureThreshold: 9}, " + defaultedContainer + "}]",
+		},
+		{
+			"hooks", "containers: [{image: 'i:1', lifecycle: {postStart: {httpGet: {port: 1}}, preStop: {httpGet: {port: 1, path: /x, scheme: HTTPS}}}}]",
+			"containers: [{image: 'i:1', lifecycle: {postStart: {httpGet: {port: 1, path: /, scheme: HTTP}}, preStop: {httpGet: {port: 1, path: /x, scheme: HTTPS}}}, " + defaultedContainer + "}]",
+		},
+		{
+			"requests from limits", "containers: [{image: 'i:1', resources: {limits: {cpu: 2, example.com/x: 1}, requests: {cpu: 1}}}]",
 			"containers: [{image: 'i:1', resources: {limits: {cpu: '2', example.com/x: '1'}, requests: {cpu: '1', example.com/x: '1'}}, " +
-				"resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}], " + defaultedContainer + "}]"},
-		{"no requests at all", "containers: [{image: 'i:1', resources: {limits: {memory: 1Mi}}, resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]}]",
+				"resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}], " + defaultedContainer + "}]",
+		},
+		{
+			"no requests at all", "containers: [{image: 'i:1', resources: {limits: {memory: 1Mi}}, resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]}]",
 			"containers: [{image: 'i:1', resources: {limits: {memory: 1Mi}, requests: {memory: 1Mi}}, " +
-				"resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}], " + defaultedContainer + "}]"},
-		{"finest unit", "containers: [{image: 'i:1', resources: {limits: {example.com/x: 0.0001}}}]\noverhead: {cpu: 0.0001}",
-			"containers: [{image: 'i:1', resources: {limits: {example.com/x: 1m}, requests: {example.com/x: 1m}}, " + defaultedContainer + "}]\noverhead: {cpu: 1m}"},
-		{"pod-level requests", "resources: {limits: {cpu: 4, memory: 1Gi, hugepages-2Mi: 4Mi}}\ncontainers: [{image: 'i:1', resources: {requests: {cpu: 1}}}]",
+				"resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}], " + defaultedContainer + "}]",
+		},
+		{
+			"finest unit", "containers: [{image: 'i:1', resources: {limits: {example.com/x: 0.0001}}}]\noverhead: {cpu: 0.0001}",
+			"containers: [{image: 'i:1', resources: {limits: {example.com/x: 1m}, requests: {example.com/x: 1m}}, " + defaultedContainer + "}]\noverhead: {cpu: 1m}",
+		},
+		{
+			"pod-level requests", "resources: {limits: {cpu: 4, memory: 1Gi, hugepages-2Mi: 4Mi}}\ncontainers: [{image: 'i:1', resources: {requests: {cpu: 1}}}]",
 			"resources: {limits: {cpu: '4', memory: 1Gi, hugepages-2Mi: 4Mi}, requests: {cpu: '1', memory: 1Gi, hugepages-2Mi: 4Mi}}\n" +
-				"containers: [{image: 'i:1', resources: {requests: {cpu: '1'}}, resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}], " + defaultedContainer + "}]"},
+				"containers: [{image: 'i:1', resources: {requests: {cpu: '1'}}, resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}], " + defaultedContainer + "}]",
+		},
 
 		{"no volume kind", "volumes: [{name: v}]", "volumes: [{name: v, emptyDir: {}}]"},
 		{"emptyDir", "volumes: [{name: v, emptyDir: {medium: Memory}}]", "volumes: [{name: v, emptyDir: {medium: Memory}}]"},
 		{"hostPath", "volumes: [{name: v, hostPath: {path: /p}}]", "volumes: [{name: v, hostPath: {path: /p, type: ''}}]"},
 		{"secret", "volumes: [{name: v, secret: {secretName: s}}]", "volumes: [{name: v, secret: {secretName: s, defaultMode: 420}}]"},
 		{"configMap", "volumes: [{name: v, configMap: {name: s, defaultMode: 256}}]", "volumes: [{name: v, configMap: {name: s, defaultMode: 256}}]"},
-		{"downwardAPI", "volumes: [{name: v, downwardAPI: {items: [{path: p, fieldRef: {fieldPath: metadata.name}}]}}]",
-			"volumes: [{name: v, downwardAPI: {defaultMode: 420, items: [{path: p, fieldRef: {apiVersion: v1, fieldPath: metadata.name}}]}}]"},
-		{"projected", "volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}, {podCertificate: {signerName: s}}, {downwardAPI: {items: [{path: p, fieldRef: {fieldPath: metadata.name}}]}}]}}]",
+		{
+			"downwardAPI", "volumes: [{name: v, downwardAPI: {items: [{path: p, fieldRef: {fieldPath: metadata.name}}]}}]",
+			"volumes: [{name: v, downwardAPI: {defaultMode: 420, items: [{path: p, fieldRef: {apiVersion: v1, fieldPath: metadata.name}}]}}]",
+		},
+		{
+			"projected", "volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}, {podCertificate: {signerName: s}}, {downwardAPI: {items: [{path: p, fieldRef: {fieldPath: metadata.name}}]}}]}}]",
 			"volumes: [{name: v, projected: {defaultMode: 420, sources: [{serviceAccountToken: {path: t, expirationSeconds: 3600}}, {podCertificate: {signerName: s, maxExpirationSeconds: 86400}}, " +
-				"{downwardAPI: {items: [{path: p, fieldRef: {apiVersion: v1, fieldPath: metadata.name}}]}}]}}]"},
-		{"image", "volumes: [{name: v, image: {reference: i}}, {name: w, image: {reference: 'i:1'}}]",
-			"volumes: [{name: v, image: {reference: i, pullPolicy: Always}}, {name: w, image: {reference: 'i:1', pullPolicy: IfNotPresent}}]"},
-		{"ephemeral", "volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {}}}}]",
-			"volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {volumeMode: Filesystem}}}}]"},
+				"{downwardAPI: {items: [{path: p, fieldRef: {apiVersion: v1, fieldPath: metadata.name}}]}}]}}]",
+		},
+		{
+			"image", "volumes: [{name: v, image: {reference: i}}, {name: w, image: {reference: 'i:1'}}]",
+			"volumes: [{name: v, image: {reference: i, pullPolicy: Always}}, {name: w, image: {reference: 'i:1', pullPolicy: IfNotPresent}}]",
+		},
+		{
+			"ephemeral", "volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {}}}}]",
+			"volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {volumeMode: Filesystem}}}}]",
+		},
 		{"iscsi", "volumes: [{name: v, iscsi: {targetPortal: p, iqn: q, lun: 1}}]", "volumes: [{name: v, iscsi: {targetPortal: p, iqn: q, lun: 1, iscsiInterface: default}}]"},
 		{"rbd", "volumes: [{name: v, rbd: {monitors: [m], image: i}}]", "volumes: [{name: v, rbd: {monitors: [m], image: i, pool: rbd, user: admin, keyring: /etc/ceph/keyring}}]"},
-		{"scaleIO", "volumes: [{name: v, scaleIO: {gateway: g, system: s, secretRef: null}}]",
-			"volumes: [{name: v, scaleIO: {gateway: g, system: s, secretRef: null, storageMode: ThinProvisioned, fsType: xfs}}]"},
-		{"azureDisk", "volumes: [{name: v, azureDisk: {diskName: d, diskURI: u}}]",
-			"volumes: [{name: v, azureDisk: {diskName: d, diskURI: u, cachingMode: ReadWrite, kind: Shared, fsType: ext4, readOnly: false}}]"},
+		{
+			"scaleIO", "volumes: [{name: v, scaleIO: {gateway: g, system: s, secretRef: null}}]",
+			"volumes: [{name: v, scaleIO: {gateway: g, system: s, secretRef: null, storageMode: ThinProvisioned, fsType: xfs}}]",
+		},
+		{
+			"azureDisk", "volumes: [{name: v, azureDisk: {diskName: d, diskURI: u}}]",
+			"volumes: [{name: v, azureDisk: {diskName: d, diskURI: u, cachingMode: ReadWrite, kind: Shared, fsType: ext4, readOnly: false}}]",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

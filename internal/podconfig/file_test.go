@@ -256,14 +256,22 @@ func TestAFileThatIsBeingWrittenIsLeftAlone(t *testing.T) {
 func TestAFileThatTurnsBadKeepsItsLastGoodPods(t *testing.T) {
 	two := manifest("a", "i") + "---\n" + manifest("b", "i")
 	for name, tt := range map[string]struct{ content, ops, problems string }{
-		"broken": {"apiVersion: [", "",
-			"a.yaml error: invalid YAML: line 1: did not find expected node content; until this is mended the last good version stays: default/a, default/b"},
-		"emptied": {"", "",
-			"a.yaml error: is empty: a manifest needs apiVersion, kind, metadata and spec; until this is mended the last good version stays: default/a, default/b"},
-		"one document broken, the other changed": {manifest("a", "j") + "---\n" + manifest("b", `""`), "REMOVE default/a; ADD default/a",
-			"a.yaml error: spec.containers[0].image: Required value; until this is mended the last good version stays: default/b"},
-		"one document broken, a new one": {manifest("c", "j") + "---\nkind: Pod\n", "ADD default/c",
-			"a.yaml error: apiVersion: Required value: must be \"v1\"; until this is mended the last good version stays: default/a, default/b"},
+		"broken": {
+			"apiVersion: [", "",
+			"a.yaml error: invalid YAML: line 1: did not find expected node content; until this is mended the last good version stays: default/a, default/b",
+		},
+		"emptied": {
+			"", "",
+			"a.yaml error: is empty: a manifest needs apiVersion, kind, metadata and spec; until this is mended the last good version stays: default/a, default/b",
+		},
+		"one document broken, the other changed": {
+			manifest("a", "j") + "---\n" + manifest("b", `""`), "REMOVE default/a; ADD default/a",
+			"a.yaml error: spec.containers[0].image: Required value; until this is mended the last good version stays: default/b",
+		},
+		"one document broken, a new one": {
+			manifest("c", "j") + "---\nkind: Pod\n", "ADD default/c",
+			"a.yaml error: apiVersion: Required value: must be \"v1\"; until this is mended the last good version stays: default/a, default/b",
+		},
 		"a document gone": {manifest("a", "i"), "REMOVE default/b", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

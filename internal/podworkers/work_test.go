@@ -48,13 +48,21 @@ func TestNextLifecycle(t *testing.T) {
 	}{
 		{"an update changes nothing", pod.Lifecycle{State: Syncing}, UpdatePodOptions{UpdateType: SyncPodUpdate, Pod: plain}, pod.Lifecycle{State: Syncing}},
 		{"a kill ends", pod.Lifecycle{State: Syncing}, UpdatePodOptions{UpdateType: SyncPodKill, Pod: plain}, pod.Lifecycle{State: Terminating}},
-		{"an eviction is marked", pod.Lifecycle{State: Syncing}, UpdatePodOptions{UpdateType: SyncPodKill, Pod: plain, KillPodOptions: &KillPodOptions{Evict: Evicted}},
-			pod.Lifecycle{State: Terminating, Evicted: true}},
+		{
+			"an eviction is marked",
+			pod.Lifecycle{State: Syncing},
+			UpdatePodOptions{UpdateType: SyncPodKill, Pod: plain, KillPodOptions: &KillPodOptions{Evict: Evicted}},
+			pod.Lifecycle{State: Terminating, Evicted: true},
+		},
 		{"a deletion ends", pod.Lifecycle{State: Waiting}, UpdatePodOptions{UpdateType: SyncPodUpdate, Pod: deleted}, pod.Lifecycle{State: Terminating, Deleted: true}},
 		{"a terminal phase ends", pod.Lifecycle{State: Syncing}, UpdatePodOptions{UpdateType: SyncPodUpdate, Pod: failed}, pod.Lifecycle{State: Terminating}},
 		{"nothing goes back", pod.Lifecycle{State: Terminated}, UpdatePodOptions{UpdateType: SyncPodUpdate, Pod: plain}, pod.Lifecycle{State: Terminated}},
-		{"the runtime alone knows it", pod.Lifecycle{State: Waiting}, UpdatePodOptions{UpdateType: SyncPodKill, RunningPod: &pod.Status{}},
-			pod.Lifecycle{State: Terminating, RuntimeOnly: true, Deleted: true}},
+		{
+			"the runtime alone knows it",
+			pod.Lifecycle{State: Waiting},
+			UpdatePodOptions{UpdateType: SyncPodKill, RunningPod: &pod.Status{}},
+			pod.Lifecycle{State: Terminating, RuntimeOnly: true, Deleted: true},
+		},
 		{"a spec that is known is used", pod.Lifecycle{State: Syncing}, UpdatePodOptions{UpdateType: SyncPodKill, RunningPod: &pod.Status{}}, pod.Lifecycle{State: Terminating}},
 	} {
 		if got := nextLifecycle(tc.l, &tc.o); got != tc.want {

@@ -35,6 +35,7 @@ func TestContract(t *testing.T) {
 	r := m.runtime(embedded.Config{})
 	m.ensure(r)
 	target := contractTarget(t, r.Endpoint())
+	target.CgroupParent = m.cgroup()
 	target.Restart = func(t *testing.T, whileDown func()) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

@@ -25,6 +25,8 @@ type Target struct {
 	Commands Commands
 	// LogDir is a folder that suite and runtime both see under this path.
 	LogDir string
+	// CgroupParent is the cgroup below which the pods' are made; empty means the runtime's default.
+	CgroupParent string
 	// PodNetwork says that sandboxes can have a network of their own; otherwise all run with the host's.
 	PodNetwork bool
 	// Restart, when not nil, takes the runtime down, calls whileDown and brings the runtime back; it returns when it answers.
@@ -155,9 +157,12 @@ func (c *contract) sandboxConfig(attempt uint32) *runtimeapi.PodSandboxConfig {
 		LogDirectory: filepath.Join(c.LogDir, c.uid),
 		Labels:       map[string]string{"io.kubernetes.pod.uid": c.uid, "clause": "contract"},
 		Annotations:  map[string]string{"note": c.uid},
-		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-			NamespaceOptions: &runtimeapi.NamespaceOption{Network: network, Pid: runtimeapi.NamespaceMode_CONTAINER},
-		}},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent: c.CgroupParent,
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{Network: network, Pid: runtimeapi.NamespaceMode_CONTAINER},
+			},
+		},
 	}
 }
 
