@@ -116,6 +116,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := makeDirs(&a.cfg); err != nil {
 		return err
 	}
+	// First of all: an agent that is already in the run directory must be found before anything of it is touched, and clients that
+	// come while the runtime starts wait instead of hearing that there is no agent.
+	l, err := a.listen()
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	a.listener <- l
 	err = runPhases(ctx, a.phases(), a.cfg.Log)
 	if errors.Is(err, context.Canceled) {
 		err = nil

@@ -94,8 +94,11 @@ func startComponent(parent context.Context, c component, fail func(error), log *
 	go func() {
 		defer close(done)
 		err := c.run(ctx)
+		if err == nil {
+			err = errEnded
+		}
 		if ctx.Err() == nil {
-			fail(fmt.Errorf("%s ended: %w", c.name, errors.Join(err, errEnded)))
+			fail(fmt.Errorf("%s ended: %w", c.name, err))
 		}
 	}()
 	var once sync.Once

@@ -82,6 +82,7 @@ func (a *Agent) subscribe() (*pod.Inbox[pod.UID], func()) { return a.status.Subs
 // followProblems tells subscribers when what is wrong with manifests changed.
 func (a *Agent) followProblems(ctx context.Context) error {
 	changed := a.source.ProblemsChanged()
+	a.status.Notify("") // of those that were there before
 	for {
 		select {
 		case <-ctx.Done():

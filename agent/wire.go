@@ -74,6 +74,8 @@ type Agent struct {
 	loop     *syncloop.SyncLoop
 	server   *server.Server
 
+	listen   func() (net.Listener, error)
+	listener chan net.Listener // capacity 1; opened by Run, taken by the server
 	started  time.Time
 	stopping context.CancelCauseFunc // set by Run
 
@@ -83,7 +85,7 @@ type Agent struct {
 
 // wire builds every component, bottom up.
 func wire(cfg Config, out Outside) (_ *Agent, err error) {
-	a := &Agent{cfg: cfg, out: out, atExit: cfg.AtExit, started: time.Now(), ensured: make(chan struct{})}
+	a := &Agent{cfg: cfg, out: out, atExit: cfg.AtExit, started: time.Now(), ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
 	endpoint := cfg.RuntimeEndpoint
 	if endpoint == "" && out.DialCRI == nil {
 		if a.embedded, err = embedded.New(embedded.Config{Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, Log: cfg.Log}); err != nil {
@@ -155,11 +157,12 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(),
 		Leftovers: a.leftovers(), Log: cfg.Log,
 	})
-	listen := out.Listen
-	if listen == nil {
-		listen = func() (net.Listener, error) { return server.Listen(cfg.RunDir, cfg.Log) }
+	a.listen = out.Listen
+	if a.listen == nil {
+		a.listen = func() (net.Listener, error) { return server.Listen(cfg.RunDir, cfg.Log) }
 	}
-	if a.server, err = server.New(server.Config{Handlers: a.handlers(), Listen: listen, Log: cfg.Log}); err != nil {
+	opened := func() (net.Listener, error) { return <-a.listener, nil }
+	if a.server, err = server.New(server.Config{Handlers: a.handlers(), Listen: opened, Log: cfg.Log}); err != nil {
 		return nil, err
 	}
 	return a, nil

@@ -67,7 +67,7 @@ func (c Config) check() error {
 func parseSubnet(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil || !p.Addr().Is4() || p != p.Masked() || p.Bits() < 8 || p.Bits() > 28 {
-		return netip.Prefix{}, fmt.Errorf("Subnet %q: must be an IPv4 network between /8 and /28, such as 10.88.0.0/16", s)
+		return netip.Prefix{}, fmt.Errorf("subnet %q: must be an IPv4 network between /8 and /28, such as 10.88.0.0/16", s)
 	}
 	return p, nil
 }

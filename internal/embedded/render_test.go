@@ -100,8 +100,8 @@ func TestConfigCheck(t *testing.T) {
 		"colon":            {func(c *Config) { c.Root = "/a:b" }, `Root "/a:b": the character ':' cannot be used in it`},
 		"long run folder":  {func(c *Config) { c.RunDir = long }, `RunDir "` + long + `": the socket ` + long + `/containerd.sock.ttrpc would be 125 bytes long, the kernel takes 107; use a shorter run directory`},
 		"driver":           {func(c *Config) { c.CgroupDriver = "cgroup" }, `CgroupDriver "cgroup": must be cgroupfs, systemd or empty`},
-		"host in a subnet": {func(c *Config) { c.Subnet = "10.0.0.1/16" }, `Subnet "10.0.0.1/16": must be an IPv4 network between /8 and /28, such as 10.88.0.0/16`},
-		"IPv6":             {func(c *Config) { c.Subnet = "fd00::/64" }, `Subnet "fd00::/64": must be an IPv4 network between /8 and /28, such as 10.88.0.0/16`},
+		"host in a subnet": {func(c *Config) { c.Subnet = "10.0.0.1/16" }, `subnet "10.0.0.1/16": must be an IPv4 network between /8 and /28, such as 10.88.0.0/16`},
+		"IPv6":             {func(c *Config) { c.Subnet = "fd00::/64" }, `subnet "fd00::/64": must be an IPv4 network between /8 and /28, such as 10.88.0.0/16`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := good

@@ -51,7 +51,7 @@ func (r *Runtime) startContainer(ctx context.Context, s *start) *lifecycle.Start
 		return r.startFailed(p, c, lifecycle.CreateContainerConfigError, err)
 	}
 	began := time.Now()
-	id, err := r.CRI.CreateContainer(ctx, s.sandbox, cfg, s.sandboxConfig)
+	id, err := whileReserved(ctx, func() (pod.ContainerID, error) { return r.CRI.CreateContainer(ctx, s.sandbox, cfg, s.sandboxConfig) })
 	if err != nil {
 		return r.startFailed(p, c, lifecycle.CreateContainerError, err)
 	}

@@ -17,7 +17,7 @@ import (
 	"berth/internal/pod"
 )
 
-// Delays between the tries to get a sandbox name that a cancelled call still holds.
+// Delays between the tries to get a name that a cancelled call still holds.
 const (
 	reservedFirst = 50 * time.Millisecond
 	reservedMost  = time.Second
@@ -188,22 +188,31 @@ func (r *Runtime) createSandbox(ctx context.Context, p *v1.Pod, cfg *runtimeapi.
 	if p.Spec.RuntimeClassName != nil {
 		handler = *p.Spec.RuntimeClassName
 	}
-	for wait := reservedFirst; ; wait *= 2 {
+	id, err := whileReserved(ctx, func() (pod.SandboxID, error) {
 		began := time.Now()
 		id, err := r.CRI.RunPodSandbox(ctx, cfg, handler)
 		r.note(p, "", "sandbox created", fmt.Sprintf("attempt %d", cfg.Metadata.Attempt), began, err)
-		if !errors.Is(err, cri.ErrNameReserved) {
-			return id, err
-		}
-		if wait > reservedMost {
-			cfg.Metadata.Attempt++
-			id, err = r.CRI.RunPodSandbox(ctx, cfg, handler)
+		return id, err
+	})
+	if errors.Is(err, cri.ErrNameReserved) {
+		cfg.Metadata.Attempt++
+		return r.CRI.RunPodSandbox(ctx, cfg, handler)
+	}
+	return id, err
+}
+
+// whileReserved calls create until the name that it asks for is free: a call that was cancelled, as by the end of an earlier agent, holds
+// its name for a moment. After a few tries the error is returned.
+func whileReserved[ID any](ctx context.Context, create func() (ID, error)) (ID, error) {
+	for wait := reservedFirst; ; wait *= 2 {
+		id, err := create()
+		if !errors.Is(err, cri.ErrNameReserved) || wait > reservedMost {
 			return id, err
 		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return "", ctx.Err()
+			return id, ctx.Err()
 		}
 	}
 }

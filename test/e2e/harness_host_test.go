@@ -1,0 +1,382 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	v1 "k8s.io/api/core/v1"
+)
+
+// cri connects to the node's own runtime, past the agent.
+func (n *node) cri() runtimeapi.RuntimeServiceClient {
+	n.t.Helper()
+	conn, err := grpc.NewClient("unix://"+n.place.Run+"/containerd.sock", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = conn.Close() })
+	return runtimeapi.NewRuntimeServiceClient(conn)
+}
+
+// sandboxes are the ids of the pod's sandboxes, as the runtime tells them.
+func (n *node) sandboxes(p *v1.Pod) []string {
+	n.t.Helper()
+	resp, err := n.cri().ListPodSandbox(n.ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var ids []string
+	for _, s := range resp.Items {
+		if s.Metadata.Uid == string(p.UID) {
+			ids = append(ids, s.Id)
+		}
+	}
+	return ids
+}
+
+// containerd is the process of the node's runtime, from the record that agents share.
+func (n *node) containerd() int {
+	n.t.Helper()
+	var r struct {
+		PID int `json:"pid"`
+	}
+	b, err := os.ReadFile(n.place.Run + "/containerd.json")
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return r.PID
+}
+
+// cgroupDirs are the node's cgroups in all hierarchies, the deepest last; pattern is relative to the node's own, "" means that.
+func (p place) cgroupDirs(pattern string) []string {
+	var dirs []string
+	for _, hierarchy := range []string{cgroupMount, cgroupMount + "/*"} {
+		found, err := filepath.Glob(filepath.Join(hierarchy, p.Cgroup, pattern))
+		if err != nil {
+			panic(err) // the pattern is a mistake of the test
+		}
+		dirs = append(dirs, found...)
+	}
+	return dirs
+}
+
+// cgroupTree lists the cgroups strictly below the node's own.
+func (p place) cgroupTree() []string {
+	var all []string
+	for _, top := range p.cgroupDirs("") {
+		_ = filepath.WalkDir(top, func(dir string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() && dir != top {
+				all = append(all, dir)
+			}
+			return nil // cgroups go while they are walked
+		})
+	}
+	return all
+}
+
+// pid is the first process of a container, as its cgroup tells.
+func (n *node) pid(id string) int {
+	n.t.Helper()
+	if id == "" {
+		n.t.Fatal("a container without an id has no process")
+	}
+	for _, dir := range n.place.cgroupTree() {
+		if !strings.Contains(filepath.Base(dir), id) {
+			continue
+		}
+		procs, err := os.ReadFile(dir + "/cgroup.procs")
+		if err != nil {
+			continue
+		}
+		first, _, _ := strings.Cut(string(procs), "\n")
+		if pid, err := strconv.Atoi(first); err == nil {
+			return pid
+		}
+	}
+	n.t.Fatalf("no cgroup below %s holds a process of container %s", n.place.Cgroup, id)
+	return 0
+}
+
+// signal sends a signal to the container's process.
+func (n *node) signal(p *v1.Pod, name string, signal unix.Signal) {
+	n.t.Helper()
+	if err := unix.Kill(n.pid(containerID(p, name)), signal); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// traces are what a running pod has on the host. Each must be there while it runs, and none when it is gone.
+type traces struct {
+	pod   *v1.Pod
+	paths []string // files and folders
+	net   []string // texts in the firewall's rules
+}
+
+// traces collects what the pod, which has an address of its own, has on the host.
+func (n *node) traces(p *v1.Pod) traces {
+	n.t.Helper()
+	tr := traces{pod: p}
+	add := func(what, pattern string) {
+		n.t.Helper()
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			n.t.Errorf("pod %s runs without %s: nothing is at %s (%v)", p.Name, what, pattern, err)
+		}
+		tr.paths = append(tr.paths, found...)
+	}
+	add("a folder of logs", filepath.Join(n.podLogs(), p.Namespace+"_"+p.Name+"_"+string(p.UID)))
+	add("a folder", filepath.Join(n.place.Root, "pods", string(p.UID)))
+	for _, c := range p.Status.ContainerStatuses {
+		add("a link to the log of "+c.Name, filepath.Join(n.logLinks(), fmt.Sprintf("%s_%s_%s-%s.log", p.Name, p.Namespace, c.Name, containerID(p, c.Name))))
+	}
+	cgroups := 0
+	for _, dir := range n.place.cgroupTree() {
+		if strings.Contains(filepath.Base(dir), string(p.UID)) || strings.Contains(filepath.Base(dir), strings.ReplaceAll(string(p.UID), "-", "_")) {
+			tr.paths = append(tr.paths, dir)
+			cgroups++
+		}
+	}
+	if cgroups == 0 {
+		n.t.Errorf("pod %s runs without a cgroup below %s", p.Name, n.place.Cgroup)
+	}
+	if p.Spec.HostNetwork {
+		return tr
+	}
+	add("an address", n.place.Run+"/addresses/*/"+p.Status.PodIP)
+	for _, id := range n.sandboxes(p) {
+		add("a network attachment", "/var/lib/cni/results/*"+id+"*")
+		resp, err := n.cri().PodSandboxStatus(n.ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		// The host's end of the pod's cable, and the file that keeps its network namespace.
+		var info struct {
+			CNIResult struct {
+				Interfaces map[string]struct{ Sandbox string }
+			} `json:"cniResult"`
+		}
+		if err := json.Unmarshal([]byte(resp.Info["info"]), &info); err != nil {
+			n.t.Fatal(err)
+		}
+		cables := 0
+		for name, i := range info.CNIResult.Interfaces {
+			switch {
+			case strings.HasPrefix(name, "veth"):
+				add("the host's end of its cable", "/sys/class/net/"+name)
+				cables++
+			case name == "eth0":
+				add("a network namespace", i.Sandbox)
+			}
+		}
+		if cables != 1 {
+			n.t.Errorf("pod %s has %d cables, want 1: %s", p.Name, cables, resp.Info["info"])
+		}
+	}
+	if tr.net = []string{p.Status.PodIP + " "}; len(n.rulesWith(tr.net[0])) == 0 {
+		n.t.Errorf("pod %s has no rule for its address %s", p.Name, p.Status.PodIP)
+	}
+	return tr
+}
+
+// rulesWith returns the rules of the host's firewall that have the text.
+func (n *node) rulesWith(text string) []string {
+	n.t.Helper()
+	out, err := exec.CommandContext(n.ctx, "nft", "list", "ruleset").Output()
+	if err != nil {
+		n.t.Fatalf("list rules: %v", err)
+	}
+	var found []string
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(strings.ReplaceAll(line, ":", " "), text) {
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	return found
+}
+
+// wantGone checks that the pod has left no trace.
+func (n *node) wantGone(tr traces) {
+	n.t.Helper()
+	for _, path := range tr.paths {
+		if exists(n.t, path) {
+			n.t.Errorf("pod %s is gone and %s is still there", tr.pod.Name, path)
+		}
+	}
+	for _, text := range tr.net {
+		for _, rule := range n.rulesWith(text) {
+			n.t.Errorf("pod %s is gone and has left a rule: %s", tr.pod.Name, rule)
+		}
+	}
+}
+
+// bridge is the interface that the node's pods are joined by.
+func (n *node) bridge() string {
+	n.t.Helper()
+	var list struct {
+		Plugins []struct{ Bridge string }
+	}
+	b, err := os.ReadFile(n.place.Root + "/runtime/cni/10-berth.conflist")
+	if err == nil {
+		err = json.Unmarshal(b, &list)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, p := range list.Plugins {
+		if p.Bridge != "" {
+			return p.Bridge
+		}
+	}
+	n.t.Fatalf("no bridge in %s", b)
+	return ""
+}
+
+// mounts lists the mount points below the place.
+func (p place) mounts() ([]string, error) {
+	info, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for line := range strings.Lines(string(info)) {
+		// Field 5 is the mount point (proc_pid_mountinfo(5)).
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], p.Dir+"/") {
+			found = append(found, f[4])
+		}
+	}
+	return found, nil
+}
+
+// processes lists the processes of the place: those that run a program below it, were started with a path below it, or live in its cgroup.
+func (p place) processes() ([]int, error) {
+	found := map[int]bool{}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)) // gone meanwhile, or a kernel's
+		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if strings.HasPrefix(exe, p.Dir+"/") || strings.Contains(string(cmdline), p.Dir+"/") {
+			found[pid] = true
+		}
+	}
+	for _, dir := range append(p.cgroupTree(), p.cgroupDirs("")...) {
+		procs, err := os.ReadFile(dir + "/cgroup.procs")
+		if err != nil {
+			continue
+		}
+		for _, field := range strings.Fields(string(procs)) {
+			if pid, err := strconv.Atoi(field); err == nil && pid > 1 {
+				found[pid] = true
+			}
+		}
+	}
+	var pids []int
+	for pid := range found {
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// sweep ends and removes all that there is of a place, in whatever state it is.
+func sweep(p place) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var errs []error
+	// The agents first, which would start the rest again.
+	errs = append(errs, killAgents(p))
+	errs = append(errs, removeRuntime(ctx, p))
+	pids, err := p.processes()
+	errs = append(errs, err)
+	for _, pid := range pids {
+		errs = append(errs, killAndWait(ctx, pid))
+	}
+	mounts, err := p.mounts()
+	errs = append(errs, err)
+	for i := len(mounts) - 1; i >= 0; i-- {
+		if err := unix.Unmount(mounts[i], unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", mounts[i], err))
+		}
+	}
+	if mounts, err = p.mounts(); err != nil || len(mounts) > 0 {
+		// What is mounted must not be emptied.
+		return errors.Join(append(errs, err, fmt.Errorf("still mounted: %v", mounts))...)
+	}
+	tree := append(p.cgroupDirs(""), p.cgroupTree()...)
+	for i := len(tree) - 1; i >= 0; i-- {
+		if err := os.Remove(tree[i]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(p.Dir))...)
+}
+
+// killAgents kills the processes of berth run.
+func killAgents(p place) error {
+	pids, err := p.processes()
+	errs := []error{err}
+	for _, pid := range pids {
+		cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil {
+			continue
+		}
+		if args := strings.Split(string(cmdline), "\x00"); len(args) > 1 && args[1] == "run" {
+			errs = append(errs, killAndWait(context.Background(), pid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// killAndWait kills a process and returns when it is gone.
+func killAndWait(ctx context.Context, pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	for {
+		left := 10 * time.Second
+		if deadline, ok := ctx.Deadline(); ok {
+			left = min(left, max(0, time.Until(deadline)))
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds()))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("process %d: %w", pid, err)
+		case n == 0:
+			return fmt.Errorf("process %d does not die", pid)
+		default:
+			return nil
+		}
+	}
+}
