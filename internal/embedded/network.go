@@ -38,10 +38,10 @@ func computeSubnet(wanted string, remembered netip.Prefix, bridgeUp bool, taken 
 			return netip.Prefix{}, err
 		}
 		if bridgeUp && remembered.IsValid() && remembered != p {
-			return netip.Prefix{}, fmt.Errorf("Subnet %s: pods still use %s; stop them first (berth stop --all)", p, remembered)
+			return netip.Prefix{}, fmt.Errorf("pod range %s: pods still use %s; stop them first (berth stop --all)", p, remembered)
 		}
 		if n, ok := overlapping(p, taken); ok {
-			return netip.Prefix{}, fmt.Errorf("Subnet %s: %w: it overlaps %s of %s; choose another", p, errSubnetTaken, n.prefix, n.owner)
+			return netip.Prefix{}, fmt.Errorf("pod range %s: %w: it overlaps %s of %s; choose another", p, errSubnetTaken, n.prefix, n.owner)
 		}
 		return p, nil
 	}

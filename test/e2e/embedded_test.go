@@ -34,10 +34,13 @@ import (
 	"berth/internal/embedded"
 )
 
-// TestMain lets the test program be the child that the embedded runtime runs itself as.
+// TestMain lets the test program be the child that the embedded runtime runs itself as, and the sweeper of the tests of the agent.
 func TestMain(m *testing.M) {
 	if handled, code := embedded.RunChild(os.Args); handled {
 		os.Exit(code)
+	}
+	if len(os.Args) == 2 && os.Args[1] == sweepCommand {
+		os.Exit(runSweeper(os.Stdin))
 	}
 	os.Exit(m.Run())
 }
