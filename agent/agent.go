@@ -104,7 +104,10 @@ func (a *Agent) Handlers() server.Handlers { return a.handlers() }
 
 // Run runs the agent until ctx is done or a client asks it to stop, and returns nil then; other reasons to end are errors. Pods go on running
 // unless AtExit says otherwise. An agent runs once.
-func (a *Agent) Run(ctx context.Context) error {
+func (a *Agent) Run(ctx context.Context) error { return a.run(ctx, a.phases()) }
+
+// run locks what must be the agent's own, and runs the phases.
+func (a *Agent) run(ctx context.Context, phases []phase) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	a.stopping = stop
@@ -113,18 +116,18 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if err := makeDirs(&a.cfg); err != nil {
-		return err
-	}
-	// First of all: an agent that is already in the run directory must be found before anything of it is touched, and clients that
-	// come while the runtime starts wait instead of hearing that there is no agent.
+	// Before anything else: an agent that is already in the run directory must be found before anything of it is touched, and clients
+	// that come while the runtime starts wait instead of hearing that there is no agent.
 	l, err := a.listen()
 	if err != nil {
 		return err
 	}
 	defer l.Close()
 	a.listener <- l
-	err = runPhases(ctx, a.phases(), a.cfg.Log)
+	if err := errors.Join(makeDirs(&a.cfg), a.saveConfig()); err != nil {
+		return err
+	}
+	err = runPhases(ctx, phases, a.cfg.Log)
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}

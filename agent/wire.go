@@ -78,6 +78,7 @@ type Agent struct {
 	listener chan net.Listener // capacity 1; opened by Run, taken by the server
 	started  time.Time
 	stopping context.CancelCauseFunc // set by Run
+	scanned  bool                    // leftovers has looked at the disk
 
 	mu     sync.Mutex
 	atExit AtExit // guarded by mu; a client's stop may raise it
@@ -155,7 +156,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.loop = syncloop.New(syncloop.Config{
 		Source: a.source, Workers: a.workers, Pods: a.pods,
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(),
-		Leftovers: a.leftovers(), Log: cfg.Log,
+		Leftovers: a.leftovers, Log: cfg.Log,
 	})
 	a.listen = out.Listen
 	if a.listen == nil {
@@ -167,6 +168,9 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	return a, nil
 }
+
+// podsPhase is the place of the pod workers in phases.
+const podsPhase = 3
 
 // phases is the start order; stopping goes backwards.
 func (a *Agent) phases() []phase {
@@ -237,28 +241,6 @@ func (a *Agent) connect(ctx context.Context) error {
 	}
 }
 
-// drainPods ends every pod when the agent is not to leave any behind.
-func (a *Agent) drainPods(ctx context.Context) error {
-	if a.Exit() == KeepPods {
-		return nil
-	}
-	for _, p := range a.pods.List() { // the loop, which owns them, has stopped
-		a.pods.Remove(p)
-	}
-	ctx, cancel := context.WithTimeout(ctx, drainLimit)
-	defer cancel()
-	a.workers.SyncKnownPods(nil)
-	for a.workers.Len() > 0 {
-		select {
-		case <-a.workers.Finished().Wake():
-			a.workers.Finished().Take()
-		case <-ctx.Done():
-			return fmt.Errorf("%d pods did not end within %s", a.workers.Len(), drainLimit)
-		}
-	}
-	return nil
-}
-
 // drainLimit bounds the end of all pods: the longest usual grace period twice, and time to clean up.
 const drainLimit = 90 * time.Second
 
@@ -296,34 +278,32 @@ func (a *Agent) Exit() AtExit {
 	return a.atExit
 }
 
-// leftovers returns what the runtime holds of pods and, once, what the disk does.
-func (a *Agent) leftovers() func() []*pod.Status {
-	scanned := false
-	return func() []*pod.Status {
-		out := a.pleg.Known()
-		if scanned {
-			return out
-		}
-		scanned = true
-		known := map[pod.UID]bool{}
-		for _, s := range out {
-			known[s.UID] = true
-		}
-		add := func(uids []pod.UID, err error) {
-			if err != nil {
-				a.cfg.Log.Warn("leftovers of earlier pods not found", "error", err)
-			}
-			for _, uid := range uids {
-				if !known[uid] {
-					known[uid] = true
-					out = append(out, &pod.Status{UID: uid})
-				}
-			}
-		}
-		add(a.syncer.OnDisk())
-		add(a.facts.List())
+// leftovers returns what the runtime holds of pods and, the first time, what the disk does. The loop calls it, and the drain when the loop has
+// stopped.
+func (a *Agent) leftovers() []*pod.Status {
+	out := a.pleg.Known()
+	if a.scanned {
 		return out
 	}
+	a.scanned = true
+	known := map[pod.UID]bool{}
+	for _, s := range out {
+		known[s.UID] = true
+	}
+	add := func(uids []pod.UID, err error) {
+		if err != nil {
+			a.cfg.Log.Warn("leftovers of earlier pods not found", "error", err)
+		}
+		for _, uid := range uids {
+			if !known[uid] {
+				known[uid] = true
+				out = append(out, &pod.Status{UID: uid})
+			}
+		}
+	}
+	add(a.syncer.OnDisk())
+	add(a.facts.List())
+	return out
 }
 
 // nodeMemory returns the node's memory in bytes.

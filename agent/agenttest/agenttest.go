@@ -60,10 +60,33 @@ func New(t *testing.T, opts ...critest.Option) *World {
 // StartAgent starts an agent, as after StopAgent.
 func (w *World) StartAgent() {
 	w.T.Helper()
+	w.Agent = w.build(agent.KeepPods)
+	ctx, cancel := context.WithCancel(w.T.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Agent.Run(ctx) }()
+	w.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.T.Errorf("agent: %v", err)
+		}
+	}
+	w.Settle(0)
+}
+
+// Drain ends what a stopped agent left behind.
+func (w *World) Drain() {
+	w.T.Helper()
+	if err := w.build(agent.StopPods).Drain(w.T.Context()); err != nil {
+		w.T.Errorf("drain: %v", err)
+	}
+}
+
+func (w *World) build(exit agent.AtExit) *agent.Agent {
+	w.T.Helper()
 	w.watch = &watcher{events: make(chan podconfig.WatchEvent, 100)}
 	a, err := agent.BuildIn(agent.Config{
 		RootDir: filepath.Join(w.dir, "root"), RunDir: filepath.Join(w.dir, "run"), PodLogsDir: filepath.Join(w.dir, "logs"),
-		NodeName: "node", Paths: []string{w.Manifests}, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
+		NodeName: "node", Paths: []string{w.Manifests}, AtExit: exit, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
 	}, agent.Outside{
 		DialCRI: w.Runtime.Dialer(), Cgroups: w.Cgroups, Mounter: mount.NewFakeMounter(nil),
 		Watch:  func() (podconfig.Watcher, error) { return w.watch, nil },
@@ -72,17 +95,7 @@ func (w *World) StartAgent() {
 	if err != nil {
 		w.T.Fatal(err)
 	}
-	w.Agent = a
-	ctx, cancel := context.WithCancel(w.T.Context())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	w.stop = func() {
-		cancel()
-		if err := <-done; err != nil {
-			w.T.Errorf("agent: %v", err)
-		}
-	}
-	w.Settle(0)
+	return a
 }
 
 // StopAgent ends the agent; the runtime and its pods go on.

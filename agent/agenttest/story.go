@@ -33,6 +33,7 @@ import (
 //	runtime down | up          the runtime stops to answer; containers go on
 //	agent stop | start         the agent ends, as by SIGTERM, and starts again
 //	restart-agent              both
+//	drain                      end the pods that a stopped agent left behind
 //	expect POD PHASE READY RESTARTS [REASON]   the pod's line, such as: web Running 1/1 0; REASON is that of a waiting container
 //	                           or of the pod
 //	expect-none POD            the agent does not show the pod, and the runtime has nothing of it
@@ -138,6 +139,8 @@ func (s *story) do(words []string) error {
 			return nil
 		}
 		s.StartAgent()
+	case "drain":
+		s.Drain()
 	case "restart-agent":
 		s.StopAgent()
 		s.StartAgent()

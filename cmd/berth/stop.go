@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"berth/agent"
 	"berth/internal/server"
 )
 
@@ -24,11 +28,15 @@ func newStopCommand(g *globalFlags) *cobra.Command {
 		Long: `End the agent and wait until it has ended.
 
 Containers and the embedded runtime go on running, and the next "berth run" takes them over. With --all the pods are stopped and
-the embedded runtime is ended too.`,
+the embedded runtime is ended too, also when the agent has ended before.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return stopAgent(cmd.Context(), newClient(g.runDir), server.StopRequest{All: all}, timeout, cmd.OutOrStdout())
+			err := stopAgent(cmd.Context(), newClient(g.runDir), server.StopRequest{All: all}, timeout, cmd.OutOrStdout())
+			if all && errors.Is(err, errNoAgent) {
+				return stopLeftPods(cmd.Context(), g.runDir, timeout, err, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			}
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "also stop all pods and end the embedded runtime")
@@ -58,6 +66,34 @@ func stopAgent(ctx context.Context, c *client, req server.StopRequest, timeout t
 		text = "All pods, the embedded runtime and the agent have ended."
 	}
 	_, err = fmt.Fprintln(out, text)
+	return err
+}
+
+// stopLeftPods ends the pods that the last agent in the run directory left behind. noAgent is the answer when there are none.
+func stopLeftPods(ctx context.Context, runDir string, timeout time.Duration, noAgent error, out, errOut io.Writer) error {
+	runDir, err := filepath.Abs(runDir)
+	if err != nil {
+		return err
+	}
+	cfg, err := agent.LastConfig(runDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return noAgent
+	}
+	if err != nil {
+		return err
+	}
+	cfg.Version, cfg.AtExit = version, agent.StopPods
+	cfg.Log = slog.New(slog.NewTextHandler(errOut, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	a, err := agent.Build(cfg)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := a.Drain(ctx); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, "No agent was running; the pods of the last one and the embedded runtime have ended.")
 	return err
 }
 

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/embedded"
 )
 
 // examples copies the manifests of examples/hello, with a host port that is free here.
@@ -256,24 +258,18 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	first := n.start()
 	web := n.awaitReady("web").named("web")
 	runtime := n.containerd()
-	for _, second := range []struct{ name, flag, own string }{
-		{"root directory", "--run-dir", n.place.Dir + "/run2"},
-		{"run directory", "--root-dir", n.place.Dir + "/root2"},
+	for _, second := range []struct{ name, same, flag, own string }{
+		{"root directory", n.place.Root, "--run-dir", n.place.Dir + "/run2"},
+		{"run directory", n.place.Run, "--root-dir", n.place.Dir + "/root2"},
 	} {
-		t.Run("same "+second.name, func(t *testing.T) {
-			a := n.launch(second.flag, second.own)
-			if code := a.wait(); code == 0 {
-				t.Errorf("exit code 0, want a refusal:\n%s", a.said())
-			}
-			same := n.place.Root
-			if second.flag == "--root-dir" {
-				same = n.place.Run
-			}
-			wantText(t, "its output", a.said(), "Error: ", second.name+" "+same, "another agent")
-			if strings.Contains(a.said(), "containerd") {
-				t.Errorf("the refused agent touched the runtime before it was refused:\n%s", a.said())
-			}
-		})
+		a := n.launch(second.flag, second.own)
+		if code := a.wait(); code == 0 {
+			t.Errorf("same %s: exit code 0, want a refusal:\n%s", second.name, a.said())
+		}
+		wantText(t, "the output of the agent with the same "+second.name, a.said(), "Error: ", second.name+" "+second.same, "another agent")
+		if strings.Contains(a.said(), "containerd") {
+			t.Errorf("same %s: the agent touched the runtime before it was refused:\n%s", second.name, a.said())
+		}
 	}
 	select {
 	case <-first.ended:
@@ -307,15 +303,15 @@ func TestStopLeavesPods(t *testing.T) {
 			}
 		}},
 	} {
-		t.Run(stop.name, func(t *testing.T) {
-			a := n.start()
-			web := n.awaitReady("web").named("web")
-			stop.do(a)
-			answers(t, "http://"+web.Status.PodIP+":8080/")
-			if a := n.command(n.ctx, "get", "pods"); a.code == 0 || !strings.Contains(a.errOut, "no agent is running") {
-				t.Errorf("berth get pods without an agent: %v", a)
-			}
-		})
+		a := n.start()
+		web := n.awaitReady("web").named("web")
+		stop.do(a)
+		if _, err := get("http://" + web.Status.PodIP + ":8080/"); err != nil {
+			t.Errorf("the pod does not answer after %s: %v", stop.name, err)
+		}
+		if a := n.command(n.ctx, "get", "pods"); a.code == 0 || !strings.Contains(a.errOut, "no agent is running") {
+			t.Errorf("berth get pods after %s: %v", stop.name, a)
+		}
 	}
 }
 
@@ -422,7 +418,7 @@ func (n *node) wantNothingRuns() {
 // A runtime that the agent did not bring along serves as well, and is left as it is.
 func TestForeignRuntime(t *testing.T) {
 	m := newMachine(t)
-	r := m.runtime(foreignConfig)
+	r := m.runtime(embedded.Config{})
 	m.ensure(r)
 	m.runs(r)
 	runtime := m.pid()
@@ -454,10 +450,7 @@ func TestForeignRuntime(t *testing.T) {
 	if _, err := get("http://" + web.Status.PodIP + ":8080/"); err == nil {
 		t.Error("the pod still answers")
 	}
-	if resp, err := m.client(r.Endpoint()).runtime.ListPodSandbox(t.Context(), nil); err != nil || len(resp.Items) > 0 {
+	if resp, err := m.client(r.Endpoint()).runtime.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil || len(resp.Items) > 0 {
 		t.Errorf("the runtime still has %v, error %v; want no sandbox", resp.GetItems(), err)
 	}
 }
-
-// http is what the tests ask pods with; named here so that the helper of the runtime's tests is the only client.
-var _ = http.StatusOK

@@ -1,0 +1,322 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"archive/tar"
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// lives are what must stay as it is while containers go on running: their ids, start times and restart counts, by pod and container.
+func lives(p pods) map[string]v1.ContainerStatus {
+	out := map[string]v1.ContainerStatus{}
+	for _, pod := range p {
+		for _, c := range pod.Status.ContainerStatuses {
+			out[pod.Name+"/"+c.Name] = v1.ContainerStatus{ContainerID: c.ContainerID, State: c.State, RestartCount: c.RestartCount}
+		}
+	}
+	return out
+}
+
+// A killed agent leaves its containers as they are, and the next one finds them so.
+func TestKilledAgentChangesNothing(t *testing.T) {
+	n := newNode(t)
+	examples(n)
+	a := n.start()
+	before := n.awaitReady("hello", "pair")
+	var pids []int
+	for _, p := range before {
+		for _, c := range p.Status.ContainerStatuses {
+			pids = append(pids, n.pid(containerID(p, c.Name)))
+		}
+	}
+	a.kill()
+	n.start()
+	after := n.awaitReady("hello", "pair")
+	if diff := cmp.Diff(lives(before), lives(after)); diff != "" {
+		t.Errorf("containers changed with the agent (-before +after):\n%s", diff)
+	}
+	for _, p := range after {
+		for _, c := range p.Status.ContainerStatuses {
+			if pid := n.pid(containerID(p, c.Name)); len(pids) > 0 && pid != pids[0] {
+				t.Errorf("container %s of pod %s is process %d, was %d", c.Name, p.Name, pid, pids[0])
+			}
+			pids = pids[1:]
+		}
+	}
+}
+
+// What happened while no agent ran is made up for: a dead container is restarted, a removed manifest's pod is removed, a new one's started.
+func TestKilledAgentCatchesUp(t *testing.T) {
+	n := newNode(t)
+	for _, name := range []string{"steady", "dying", "leaving"} {
+		n.write(name+".yaml", manifest(name, "serve"))
+	}
+	a := n.start()
+	before := n.awaitReady("steady", "dying", "leaving")
+	leaving := n.traces(before.named("leaving"))
+	a.kill()
+	n.signal(before.named("dying"), "main", unix.SIGKILL)
+	n.remove("leaving.yaml")
+	n.write("coming.yaml", manifest("coming", "serve"))
+
+	n.start()
+	after := n.await("the agent to catch up", func(p pods) bool {
+		return p.ready("steady", "dying", "coming") && container(p.named("dying"), "main").RestartCount == 1 && !p.has(leaving.pod.UID)
+	})
+	n.wantGone(leaving)
+	if got, want := container(after.named("steady"), "main"), container(before.named("steady"), "main"); got.ContainerID != want.ContainerID {
+		t.Errorf("the container that lived on was %s, is %s", want.ContainerID, got.ContainerID)
+	}
+	if got, want := n.sandboxes(after.named("dying")), 1; len(got) != want {
+		t.Errorf("the pod of the dead container has the sandboxes %v, want the one that it had", got)
+	}
+	answers(t, "http://"+after.named("dying").Status.PodIP+":8080/")
+}
+
+// Pods live on when containerd is killed, and the agent works on as soon as it is back, also with what happened meanwhile.
+func TestKilledContainerdComesBack(t *testing.T) {
+	n := newNode(t)
+	for _, name := range []string{"steady", "later", "meanwhile"} {
+		n.write(name+".yaml", manifest(name, "serve"))
+	}
+	n.start()
+	before := n.awaitReady("steady", "later", "meanwhile")
+	steady := n.pid(containerID(before.named("steady"), "main"))
+
+	runtime := n.containerd()
+	if err := unix.Kill(runtime, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	// Nobody may see this end: the one that would tell of it is dead or not yet ready.
+	n.signal(before.named("meanwhile"), "main", unix.SIGKILL)
+	restarted := func(name string) {
+		n.await(name+" to be restarted", func(p pods) bool {
+			return p.ready(name) && container(p.named(name), "main").RestartCount == 1
+		})
+	}
+	restarted("meanwhile")
+	n.signal(before.named("later"), "main", unix.SIGKILL)
+	restarted("later")
+	n.write("fresh.yaml", manifest("fresh", "serve"))
+	after := n.awaitReady("steady", "fresh")
+
+	if n.containerd() == runtime {
+		t.Error("containerd was not started again")
+	}
+	if got := n.pid(containerID(after.named("steady"), "main")); got != steady {
+		t.Errorf("the container that nobody killed was process %d, is %d", steady, got)
+	}
+	if diff := cmp.Diff(lives(pods{before.named("steady")}), lives(pods{after.named("steady")})); diff != "" {
+		t.Errorf("the container that nobody killed changed (-before +after):\n%s", diff)
+	}
+	answers(t, "http://"+after.named("fresh").Status.PodIP+":8080/")
+}
+
+// logLine is a line of a container that runs hello write: when it was written, and its number.
+type logLine struct {
+	at     time.Time
+	number int
+}
+
+// readLog reads the lines of a container that runs hello write (the format of CRI logs: time, stream, tag, text).
+func readLog(t *testing.T, name string) []logLine {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var lines []logLine
+	for in := bufio.NewReader(f); ; {
+		text, err := in.ReadString('\n')
+		if errors.Is(err, io.EOF) {
+			return lines // the rest is being written
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		field := strings.Fields(text)
+		if len(field) != 4 {
+			t.Fatalf("%s: line %d is %q", name, len(lines)+1, text)
+		}
+		at, err := time.Parse(time.RFC3339Nano, field[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		number, err := strconv.Atoi(field[3])
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, logLine{at, number})
+	}
+}
+
+// A container that writes a megabyte per second notices neither that the agent is stopped, nor that it is killed, nor that another
+// build with another runtime inside replaces it. Under that one it can be entered, stopped and deleted.
+func TestWriterOutlivesAgents(t *testing.T) {
+	n := newNode(t)
+	n.write("writer.yaml", manifest("writer", "write"))
+	a := n.start()
+	pod := n.awaitReady("writer").named("writer")
+	tr := n.traces(pod)
+	log := filepath.Join(n.podLogs(), "default_writer_"+string(pod.UID), "main", "0.log")
+	began := lives(pods{pod})
+
+	type gap struct {
+		how      string
+		from, to time.Time
+	}
+	var gaps []gap
+	without := func(how string, end func(a *agent)) {
+		t.Helper()
+		end(a)
+		g := gap{how: how, from: time.Now()}
+		grows(t, log)
+		g.to = time.Now()
+		gaps = append(gaps, g)
+	}
+	same := func(after string) {
+		t.Helper()
+		if diff := cmp.Diff(began, lives(pods{n.awaitReady("writer").named("writer")})); diff != "" {
+			t.Errorf("the container changed %s (-before +after):\n%s", after, diff)
+		}
+		grows(t, log)
+	}
+	without("stopped", func(a *agent) { a.end(unix.SIGTERM) })
+	a = n.start()
+	same("after a stop of the agent")
+	without("killed", (*agent).kill)
+	a = n.start()
+	same("after a kill of the agent")
+	// Up to here containerd was left alone, and so not a line may be missing.
+	lines := readLog(t, log)
+	for i, l := range lines {
+		if l.number != i {
+			t.Errorf("line %d of the log has number %d: lines are lost", i, l.number)
+			break
+		}
+	}
+
+	old, runtime := bundleOf(n), n.containerd()
+	other := buildWithOtherBundle(n, old)
+	without("stopped to be replaced", func(a *agent) { a.end(unix.SIGTERM) })
+	n.binary = other
+	n.start()
+	same("under another build")
+	if got := bundleOf(n); got == old {
+		t.Errorf("the other build uses the same bundle %s", got)
+	}
+	if got := n.containerd(); got == runtime {
+		t.Errorf("the containerd of the old bundle, process %d, still runs", runtime)
+	}
+	wantText(t, "berth version", n.berth("version"), "another")
+
+	lines = readLog(t, log)
+	for _, g := range gaps {
+		written := 0
+		for _, l := range lines {
+			if l.at.After(g.from) && l.at.Before(g.to) {
+				written++
+			}
+		}
+		if written == 0 {
+			t.Errorf("nothing was written from %v to %v, while the agent was %s", g.from, g.to, g.how)
+		}
+	}
+	for i := range lines[1:] {
+		if lines[i+1].number <= lines[i].number {
+			t.Fatalf("line %d has number %d, and the next %d: the writer began anew", i, lines[i].number, lines[i+1].number)
+		}
+	}
+
+	out, err := n.cri().ExecSync(n.ctx, &runtimeapi.ExecSyncRequest{ContainerId: containerID(pod, "main"), Cmd: []string{"/hello", "exit", "7"}, Timeout: 10})
+	if err != nil || out.ExitCode != 7 {
+		t.Errorf("entered under another build: exit code %d, error %v; want code 7", out.GetExitCode(), err)
+	}
+	n.remove("writer.yaml")
+	n.awaitGone(pod.UID)
+	n.wantGone(tr)
+	if ids := n.sandboxes(pod); len(ids) > 0 {
+		t.Errorf("sandboxes of the removed pod: %v", ids)
+	}
+}
+
+// bundleOf is the folder of the runtime in use.
+func bundleOf(n *node) string {
+	n.t.Helper()
+	name, err := os.Readlink(n.place.Root + "/bundle/current")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return filepath.Join(n.place.Root, "bundle", name)
+}
+
+// buildWithOtherBundle builds berth with a bundle whose content is the given one's and whose hash is another, and returns the program.
+func buildWithOtherBundle(n *node, bundle string) string {
+	n.t.Helper()
+	archive := otherBundle(n.t, bundle, n.place.Dir+"/other.tar.zst")
+	here, err := filepath.Abs("../..")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here + "/internal/embedded/bundle/bundle.tar.zst": archive}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.WriteFile(n.place.Dir+"/overlay.json", overlay, 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+	program := n.place.Dir + "/another-berth"
+	// But for the bundle and the version as make build does it, so that next to everything comes from Go's cache.
+	cmd := exec.CommandContext(n.ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "bundle", "-overlay", n.place.Dir+"/overlay.json",
+		"-ldflags", "-s -w -X main.version=another -X berth/internal/embedded.bundleHash="+hashOf(n.t, archive), "-o", program, "./cmd/berth")
+	cmd.Dir = here
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		n.t.Fatalf("build with another bundle: %v\n%s", err, out)
+	}
+	return program
+}
+
+// hashOf is a bundle's hash: that of its first entry, the manifest.
+func hashOf(t *testing.T, archive string) string {
+	t.Helper()
+	f, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := zstd.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	in := tar.NewReader(z)
+	if h, err := in.Next(); err != nil || h.Name != "manifest.json" {
+		t.Fatalf("%s begins with %v, error %v; want its manifest", archive, h, err)
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, in); err != nil {
+		t.Fatal(err)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
