@@ -69,11 +69,14 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 			return forever, false
 		}
 		err := p.Syncer.RemovePod(passCtx, podsync.Request{UID: w.uid, Pod: t.work.pod, Observed: t.work.running})
-		p.record(w, t, "remove", err)
-		if err != nil {
-			return jitter(errorBackOff), false
+		switch {
+		case err == nil:
+			return 0, true
+		case passCtx.Err() != nil:
+			return 0, false
 		}
-		return 0, true
+		p.record(w, t, "remove", err)
+		return jitter(errorBackOff), false
 	case t.life.State == Waiting && !t.first:
 		p.Journal.Record(journal.Entry{Subject: subject(w, t), Component: "worker", Decision: "wait for the pod of the same name to end"})
 		return forever, false
@@ -197,9 +200,7 @@ func (p *PodWorkers) advance(w *worker, to pod.State) {
 }
 
 func (p *PodWorkers) record(w *worker, t pass, what string, err error) {
-	if err != nil {
-		p.Journal.Record(journal.Entry{Subject: subject(w, t), Component: "worker", Decision: what + " failed, to be tried again", Error: err.Error()})
-	}
+	p.Journal.Record(journal.Entry{Subject: subject(w, t), Component: "worker", Decision: what + " failed, to be tried again", Error: err.Error()})
 }
 
 func subject(w *worker, t pass) journal.Subject {
