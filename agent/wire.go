@@ -135,10 +135,13 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	})
 	admit := admission.New(admission.Config{
 		Handlers: admission.Handlers(),
+		Ready:    a.pleg.Relisted(),
 		ActivePods: func() []*v1.Pod {
 			var active []*v1.Pod
 			for _, p := range a.pods.List() {
-				if !states.IsKnownTerminated(p.UID) {
+				l, ok := states.Get(p.UID)
+				admitted := ok && l.State >= pod.Syncing && l.State < pod.Terminated
+				if s, seen := a.pleg.Newest(p.UID); admitted || (seen && s.Active()) {
 					active = append(active, p)
 				}
 			}

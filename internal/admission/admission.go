@@ -37,7 +37,9 @@ func Handlers() []Handler {
 // Config is what a Chain needs.
 type Config struct {
 	Handlers []Handler
-	// ActivePods returns the pods that may have running containers.
+	// Ready is closed when ActivePods is complete: when it is known what already runs.
+	Ready <-chan struct{}
+	// ActivePods returns the pods that were admitted and have not ended.
 	ActivePods func() []*v1.Pod
 	// Reject records a refusal: status Failed and an event.
 	Reject func(p *v1.Pod, r Rejection)
@@ -49,8 +51,14 @@ type Chain struct{ Config }
 // New returns a chain.
 func New(cfg Config) *Chain { return &Chain{cfg} }
 
-// Admit reports whether the pod may start, and records the refusal if not.
-func (c *Chain) Admit(_ context.Context, p *v1.Pod) bool {
+// Admit reports whether the pod may start, and records the refusal if not. It waits until it is known what already runs; its error is
+// that of ctx.
+func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (bool, error) {
+	select {
+	case <-c.Ready:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
 	a := Attributes{Pod: p}
 	for _, o := range c.ActivePods() {
 		if o.UID != p.UID {
@@ -60,10 +68,10 @@ func (c *Chain) Admit(_ context.Context, p *v1.Pod) bool {
 	for _, h := range c.Handlers {
 		if r := h(a); r != nil {
 			c.Reject(p, *r)
-			return false
+			return false, nil
 		}
 	}
-	return true
+	return true, nil
 }
 
 // operatingSystem refuses pods that are for another operating system.

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -91,7 +92,9 @@ func TestFirstRefusalDecides(t *testing.T) {
 	self, other := &v1.Pod{}, &v1.Pod{}
 	self.UID, other.UID = "self", "other"
 	var others int
+	ready := make(chan struct{})
 	c := New(Config{
+		Ready: ready,
 		Handlers: []Handler{
 			func(a Attributes) *Rejection { others = len(a.OtherPods); return nil },
 			refuse("One"), refuse("Two"),
@@ -99,8 +102,14 @@ func TestFirstRefusalDecides(t *testing.T) {
 		ActivePods: func() []*v1.Pod { return []*v1.Pod{self, other} },
 		Reject:     func(_ *v1.Pod, r Rejection) { rejected = append(rejected, r) },
 	})
-	if c.Admit(t.Context(), self) {
-		t.Fatal("a refused pod is admitted")
+	early, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Admit(early, self); err == nil || asked != 0 {
+		t.Fatalf("judged before it is known what runs: %v", err)
+	}
+	close(ready)
+	if admitted, err := c.Admit(t.Context(), self); admitted || err != nil {
+		t.Fatalf("a refused pod is admitted: %v, %v", admitted, err)
 	}
 	if asked != 1 || len(rejected) != 1 || rejected[0].Reason != "One" || others != 1 {
 		t.Fatalf("asked %d, rejected %v, %d other pods", asked, rejected, others)

@@ -62,6 +62,9 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 	defer cancel()
 	t := p.begin(w, cancel)
 	defer p.end(w)
+	if t.life.State != Waiting {
+		p.dropTicket(w)
+	}
 
 	switch {
 	case t.life.State == Finished:
@@ -92,12 +95,22 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 	}
 	if t.life.State == Waiting {
 		// What runs already was admitted by an earlier run of the agent.
-		if !observed.Active() && !p.Admitter.Admit(passCtx, t.work.pod) {
-			p.set(w, func(l *pod.Lifecycle) { l.State = Finished })
-			return 0, false
+		if !observed.Active() {
+			if !p.onTurn(w) {
+				return forever, false // woken when it is
+			}
+			admitted, err := p.Admitter.Admit(passCtx, t.work.pod)
+			switch {
+			case err != nil:
+				return 0, false // a stronger wish has arrived
+			case !admitted:
+				p.set(w, func(l *pod.Lifecycle) { l.State = Finished })
+				return 0, false
+			}
 		}
 		p.set(w, func(l *pod.Lifecycle) { l.State = max(l.State, Syncing) })
 		t.life.State = Syncing
+		p.dropTicket(w)
 	}
 	if t.life.State == Terminating && !t.life.TerminationBegun {
 		if t.work.pod != nil && !t.started && len(observed.Sandboxes) == 0 {
@@ -162,7 +175,7 @@ func (p *PodWorkers) begin(w *worker, cancel context.CancelFunc) pass {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.interrupt = cancel
-	return pass{life: w.life, work: w.work, started: w.started, why: w.why, first: !w.static || p.names[w.name][0] == w}
+	return pass{life: w.life, work: w.work, started: w.started, why: w.why, first: p.firstOfNameLocked(w)}
 }
 
 func (p *PodWorkers) end(w *worker) {

@@ -48,9 +48,10 @@ type Observer interface {
 	Hold(uid pod.UID) (release func() (missed bool))
 }
 
-// Admitter decides whether a pod may start. It records the refusal; a refused pod's worker ends.
+// Admitter decides whether a pod may start. It records the refusal; a refused pod's worker ends. It is asked about one pod at a time, in
+// the order in which they came. The only error is that of ctx.
 type Admitter interface {
-	Admit(ctx context.Context, p *v1.Pod) (admitted bool)
+	Admit(ctx context.Context, p *v1.Pod) (admitted bool, err error)
 }
 
 // Config is what the workers need.
@@ -73,6 +74,7 @@ type PodWorkers struct {
 	ctx     context.Context            // guarded by mu; nil before Run
 	workers map[pod.UID]*worker        // guarded by mu
 	names   map[pod.FullName][]*worker // guarded by mu; static pods in order of arrival: the first may start
+	tickets []*worker                  // guarded by mu; pods that wait to be admitted, in order of arrival
 }
 
 // worker is the life of one pod.
@@ -175,6 +177,9 @@ func (p *PodWorkers) addLocked(uid pod.UID, o *UpdatePodOptions) *worker {
 		w.name, w.static = pod.FullNameOf(o.Pod), pod.IsStatic(o.Pod)
 	}
 	p.workers[uid] = w
+	if o.Pod != nil {
+		p.tickets = append(p.tickets, w)
+	}
 	if w.static {
 		p.names[w.name] = append(p.names[w.name], w)
 	}
@@ -211,6 +216,7 @@ func (p *PodWorkers) leave(w *worker) {
 		}
 	}
 	p.mu.Unlock()
+	p.dropTicket(w)
 	for _, c := range done {
 		close(c)
 	}

@@ -27,6 +27,7 @@ type world struct {
 	reading  pod.Reading
 	active   map[pod.UID]bool // the runtime has it
 	refuse   bool
+	admit    func(ctx context.Context, p *v1.Pod) (bool, error)
 	sync     func(ctx context.Context, r podsync.Request) (podsync.Result, error)
 	stop     func(ctx context.Context, r podsync.Request) error
 	inFlight map[pod.UID]bool
@@ -107,9 +108,12 @@ func (w *world) Mark() pod.Reading {
 
 func (w *world) Hold(pod.UID) func() bool { return func() bool { return false } }
 
-func (w *world) Admit(_ context.Context, p *v1.Pod) bool {
+func (w *world) Admit(ctx context.Context, p *v1.Pod) (bool, error) {
 	w.note("admit %s", p.UID)
-	return !w.refuse
+	if w.admit != nil {
+		return w.admit(ctx, p)
+	}
+	return !w.refuse, nil
 }
 
 type rig struct {
@@ -213,6 +217,38 @@ func TestRefusedPod(t *testing.T) {
 		r.expect("admit a")
 		r.SyncKnownPods(nil)
 		r.expect("remove a")
+	})
+}
+
+func TestPodsAreAdmittedOneAfterAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		decide := make(chan bool)
+		r.admit = func(ctx context.Context, _ *v1.Pod) (bool, error) {
+			select {
+			case yes := <-decide:
+				return yes, nil
+			case <-ctx.Done():
+				return false, ctx.Err()
+			}
+		}
+		r.active["running"] = true
+		pods := map[string]*v1.Pod{}
+		for _, uid := range []string{"a", "b", "running", "c"} {
+			pods[uid] = newPod(uid)
+			r.update(podworkers.SyncPodCreate, pods[uid])
+			synctest.Wait()
+		}
+		r.expect("admit a", "sync running") // what runs already does not wait
+		decide <- true
+		r.expect("sync a", "admit b")
+		r.update(podworkers.SyncPodKill, pods["b"]) // gives its place up
+		r.expect("terminated b", "admit c")
+		decide <- false
+		r.expect()
+		if l, _ := r.states.Get("c"); l.State != pod.Finished {
+			t.Fatalf("a refused pod is %v", l.State)
+		}
 	})
 }
 
