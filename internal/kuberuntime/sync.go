@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -66,8 +67,13 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 	if len(starts) == 0 && !a.CreateSandbox {
 		return nil
 	}
+	attempt := a.Attempt
+	if !a.CreateSandbox {
+		attempt = req.Observed.Sandboxes[0].Attempt
+	}
+	// Shared with the pulls from here on, and not changed any more.
 	cfg := crispec.SandboxConfig(crispec.Sandbox{
-		Pod: p, Attempt: a.Attempt, CgroupParent: req.CgroupParent, LogDirectory: logs.PodDir(r.PodLogsDir, p.Namespace, p.Name, string(p.UID)),
+		Pod: p, Attempt: attempt, CgroupParent: req.CgroupParent, LogDirectory: logs.PodDir(r.PodLogsDir, p.Namespace, p.Name, string(p.UID)),
 	})
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -93,7 +99,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 		}
 		res.Touched = true
 		var err error
-		if sandbox, err = r.createSandbox(ctx, p, cfg); err != nil {
+		if sandbox, cfg, err = r.createSandbox(ctx, p, cfg); err != nil {
 			if ctx.Err() == nil {
 				r.Recorder.Event(p, "", v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+cri.Message(err))
 			}
@@ -103,8 +109,6 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 			r.Recorder.Event(p, "", v1.EventTypeWarning, "FailedPodSandBoxStatus", "Unable to get pod sandbox status: "+cri.Message(err))
 			return fmt.Errorf("pod sandbox status: %w", err)
 		}
-	} else {
-		cfg.Metadata.Attempt = req.Observed.Sandboxes[0].Attempt
 	}
 	mounted, err := volumes()
 	if err != nil {
@@ -176,13 +180,14 @@ func endOf(cs *pod.ContainerStatus) (time.Time, bool) {
 	return cs.FinishedAt, true
 }
 
-// createSandbox runs the sandbox. While a cancelled call holds its name it tries again; at last it takes the next attempt's name.
-func (r *Runtime) createSandbox(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSandboxConfig) (pod.SandboxID, error) {
+// createSandbox runs the sandbox. While a cancelled call holds its name it tries again; at last it takes the next attempt's name. It returns
+// the configuration that the sandbox has.
+func (r *Runtime) createSandbox(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSandboxConfig) (pod.SandboxID, *runtimeapi.PodSandboxConfig, error) {
 	select {
 	case r.starting <- struct{}{}:
 		defer func() { <-r.starting }()
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return "", cfg, ctx.Err()
 	}
 	handler := ""
 	if p.Spec.RuntimeClassName != nil {
@@ -195,10 +200,11 @@ func (r *Runtime) createSandbox(ctx context.Context, p *v1.Pod, cfg *runtimeapi.
 		return id, err
 	})
 	if errors.Is(err, cri.ErrNameReserved) {
+		cfg = proto.Clone(cfg).(*runtimeapi.PodSandboxConfig)
 		cfg.Metadata.Attempt++
-		return r.CRI.RunPodSandbox(ctx, cfg, handler)
+		id, err = r.CRI.RunPodSandbox(ctx, cfg, handler)
 	}
-	return id, err
+	return id, cfg, err
 }
 
 // whileReserved calls create until the name that it asks for is free: a call that was cancelled, as by the end of an earlier agent, holds
