@@ -9,57 +9,111 @@ import (
 // Manager (podManager) holds the desired pods: what the sources want, not what runs. The sync loop is its only writer.
 // Pods are shared and must not be changed by readers.
 type Manager struct {
-	mu     sync.RWMutex
-	byUID  map[UID]*v1.Pod      // guarded by mu; ordinary and static pods
-	byName map[FullName]*v1.Pod // guarded by mu
+	mu      sync.RWMutex
+	pods    index // guarded by mu; ordinary and static pods
+	mirrors index // guarded by mu; the API server's images of static pods
 }
 
-// NewManager returns an empty manager.
-func NewManager() *Manager {
-	return &Manager{byUID: map[UID]*v1.Pod{}, byName: map[FullName]*v1.Pod{}}
+// index finds pods by UID and by full name.
+type index struct {
+	byUID  map[UID]*v1.Pod
+	byName map[FullName]*v1.Pod
 }
 
-// Set adds the pod or replaces the one with its UID.
-func (m *Manager) Set(p *v1.Pod) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.byUID[p.UID] = p
-	m.byName[FullNameOf(p)] = p
+func newIndex() index { return index{byUID: map[UID]*v1.Pod{}, byName: map[FullName]*v1.Pod{}} }
+
+func (i index) set(p *v1.Pod) {
+	i.byUID[p.UID] = p
+	i.byName[FullNameOf(p)] = p
 }
 
-// Remove forgets the pod. A newer pod of the same full name stays.
-func (m *Manager) Remove(p *v1.Pod) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.byUID, p.UID)
-	if cur, ok := m.byName[FullNameOf(p)]; ok && cur.UID == p.UID {
-		delete(m.byName, FullNameOf(p))
+// remove forgets the pod; a newer pod of the same full name stays.
+func (i index) remove(p *v1.Pod) {
+	delete(i.byUID, p.UID)
+	if cur, ok := i.byName[FullNameOf(p)]; ok && cur.UID == p.UID {
+		delete(i.byName, FullNameOf(p))
 	}
 }
 
-// Get returns the pod with this UID.
-func (m *Manager) Get(uid UID) (*v1.Pod, bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	p, ok := m.byUID[uid]
-	return p, ok
-}
-
-// GetByFullName returns the pod with this full name.
-func (m *Manager) GetByFullName(n FullName) (*v1.Pod, bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	p, ok := m.byName[n]
-	return p, ok
-}
-
-// List returns all desired pods in no order.
-func (m *Manager) List() []*v1.Pod {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	out := make([]*v1.Pod, 0, len(m.byUID))
-	for _, p := range m.byUID {
+func (i index) list() []*v1.Pod {
+	out := make([]*v1.Pod, 0, len(i.byUID))
+	for _, p := range i.byUID {
 		out = append(out, p)
 	}
 	return out
+}
+
+// NewManager returns an empty manager.
+func NewManager() *Manager { return &Manager{pods: newIndex(), mirrors: newIndex()} }
+
+func (m *Manager) indexOf(p *v1.Pod) index {
+	if IsMirror(p) {
+		return m.mirrors
+	}
+	return m.pods
+}
+
+// Set adds the pod, or mirror, or replaces the one with its UID.
+func (m *Manager) Set(p *v1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.indexOf(p).set(p)
+}
+
+// Remove forgets the pod or mirror. A newer one of the same full name stays.
+func (m *Manager) Remove(p *v1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.indexOf(p).remove(p)
+}
+
+// Get returns the pod with this UID; mirrors are not found.
+func (m *Manager) Get(uid UID) (*v1.Pod, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	p, ok := m.pods.byUID[uid]
+	return p, ok
+}
+
+// GetByFullName returns the pod with this full name; mirrors are not found.
+func (m *Manager) GetByFullName(n FullName) (*v1.Pod, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	p, ok := m.pods.byName[n]
+	return p, ok
+}
+
+// Mirror returns the mirror with this full name.
+func (m *Manager) Mirror(n FullName) (*v1.Pod, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	p, ok := m.mirrors.byName[n]
+	return p, ok
+}
+
+// TranslateUID returns the static pod's UID for that of its mirror, and any other UID as it is: clients of the API know a static pod by
+// its mirror's UID.
+func (m *Manager) TranslateUID(uid UID) UID {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if mirror, ok := m.mirrors.byUID[uid]; ok {
+		if p, ok := m.pods.byName[FullNameOf(mirror)]; ok {
+			return p.UID
+		}
+	}
+	return uid
+}
+
+// List returns all desired pods, without mirrors, in no order.
+func (m *Manager) List() []*v1.Pod {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.pods.list()
+}
+
+// Mirrors returns all mirrors in no order.
+func (m *Manager) Mirrors() []*v1.Pod {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.mirrors.list()
 }

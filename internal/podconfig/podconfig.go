@@ -51,6 +51,9 @@ type Config struct {
 	Rescan time.Duration
 	// Watch opens the watcher of the file system; nil means inotify.
 	Watch WatchFunc
+	// API follows the pods that the API server has bound to this node; nil means that there is no API source. It blocks until ctx is done and
+	// hands over the complete set, once the first list is complete and whenever it changes, from one goroutine.
+	API func(ctx context.Context, handOver func([]*v1.Pod)) error
 }
 
 // PodConfig merges the sources of pods into one stream of operations. Take is for the loop alone; everything else is safe for
@@ -130,6 +133,11 @@ func New(cfg Config) (*PodConfig, error) {
 			files.roots = append(files.roots, &root{path: abs, files: map[string]*file{}})
 		}
 		c.sources = append(c.sources, source{name: pod.FileSource, run: files.run})
+	}
+	if cfg.API != nil {
+		c.sources = append(c.sources, source{name: pod.APISource, run: func(ctx context.Context, handOver func(snapshot)) error {
+			return cfg.API(ctx, func(pods []*v1.Pod) { handOver(snapshot{pods: stripAll(pods)}) })
+		}})
 	}
 	for _, s := range c.sources {
 		c.feeds = append(c.feeds, &feed{source: s.name})

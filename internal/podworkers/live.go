@@ -68,7 +68,8 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 
 	switch {
 	case t.life.State == Finished:
-		if !t.life.Deleted && !t.life.Orphan {
+		// An API pod that is being deleted stays until its source has let go of it: its last status is still to be reported.
+		if !t.life.RuntimeOnly && !t.life.Orphan {
 			return forever, false
 		}
 		err := p.Syncer.RemovePod(passCtx, podsync.Request{UID: w.uid, Pod: t.work.pod, Observed: t.work.running})

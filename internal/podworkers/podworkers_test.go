@@ -439,6 +439,8 @@ func TestDeletedPod(t *testing.T) {
 		five := int64(5)
 		deleted.DeletionGracePeriodSeconds = &five
 		r.update(podworkers.SyncPodUpdate, deleted)
-		r.expect("terminating a 5s", "terminated a", "remove a")
+		r.expect("terminating a 5s", "terminated a") // what is left of it stays until the API server has let go of it
+		r.SyncKnownPods(nil)
+		r.expect("remove a")
 	})
 }

@@ -43,6 +43,8 @@ type Config struct {
 	Changed  *pod.Inbox[pod.UID]
 	Restored <-chan struct{}
 	Relisted <-chan struct{}
+	// Static gets the full names of static pods and mirrors that came, changed or went; nil when nobody keeps mirrors.
+	Static *pod.Inbox[pod.FullName]
 	// Leftovers returns what the runtime and the disk hold of pods, whether wanted or not. It must not block.
 	Leftovers func() []*pod.Status
 	Log       *slog.Logger
@@ -117,16 +119,30 @@ func (h *SyncHandler) HandlePodAdditions(pods []*v1.Pod) {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
 	for _, p := range pods {
-		h.Pods.Set(p)
-		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodCreate, Pod: p})
+		h.set(p, podworkers.SyncPodCreate)
+	}
+}
+
+// set makes the pod a desired one and hands it to its worker. A mirror has none: whoever keeps mirrors looks at its static pod.
+func (h *SyncHandler) set(p *v1.Pod, t podworkers.SyncPodType) {
+	h.Pods.Set(p)
+	h.noteStatic(p)
+	if !pod.IsMirror(p) {
+		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: t, Pod: p})
+	}
+}
+
+// noteStatic tells whoever keeps mirrors that a static pod or a mirror of this name came, changed or went.
+func (h *SyncHandler) noteStatic(p *v1.Pod) {
+	if h.Static != nil && (pod.IsMirror(p) || pod.IsStatic(p)) {
+		h.Static.Put(pod.FullNameOf(p))
 	}
 }
 
 // HandlePodUpdates hands the new spec, or the wish to delete, to the workers.
 func (h *SyncHandler) HandlePodUpdates(pods []*v1.Pod) {
 	for _, p := range pods {
-		h.Pods.Set(p)
-		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodUpdate, Pod: p})
+		h.set(p, podworkers.SyncPodUpdate)
 	}
 }
 
@@ -134,20 +150,22 @@ func (h *SyncHandler) HandlePodUpdates(pods []*v1.Pod) {
 func (h *SyncHandler) HandlePodRemoves(pods []*v1.Pod) {
 	for _, p := range pods {
 		h.Pods.Remove(p)
+		h.noteStatic(p)
 	}
 	if !h.Source.SeenAllSources() {
 		return // they are ended by HandlePodCleanups once all sources were seen
 	}
 	for _, p := range pods {
-		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, Pod: p})
+		if !pod.IsMirror(p) {
+			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, Pod: p})
+		}
 	}
 }
 
 // HandlePodReconcile takes over what changed in the API's copy of the status.
 func (h *SyncHandler) HandlePodReconcile(pods []*v1.Pod) {
 	for _, p := range pods {
-		h.Pods.Set(p)
-		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync, Pod: p})
+		h.set(p, podworkers.SyncPodSync)
 	}
 }
 

@@ -29,6 +29,7 @@ type world struct {
 	finished *pod.Inbox[pod.UID]
 	changed  *pod.Inbox[pod.UID]
 	restored chan struct{}
+	static   *pod.Inbox[pod.FullName]
 	relisted chan struct{}
 	left     []*pod.Status
 	diary    []string
@@ -86,10 +87,10 @@ func (w *world) Has(uid pod.UID) bool {
 func start(t *testing.T) *world {
 	w := &world{
 		t: t, wake: make(chan struct{}, 1), has: map[pod.UID]bool{}, orphans: map[pod.UID]bool{}, finished: pod.NewInbox[pod.UID](), changed: pod.NewInbox[pod.UID](),
-		restored: make(chan struct{}, 1), relisted: make(chan struct{}), pods: pod.NewManager(),
+		restored: make(chan struct{}, 1), relisted: make(chan struct{}), pods: pod.NewManager(), static: pod.NewInbox[pod.FullName](),
 	}
 	l := syncloop.New(syncloop.Config{
-		Source: w, Workers: w, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted,
+		Source: w, Workers: w, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted, Static: w.static,
 		Leftovers: func() []*pod.Status { return w.left }, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -149,6 +150,32 @@ func TestOperationsBecomeUpdates(t *testing.T) {
 		w.expect("kill old", "orphan old")
 		if _, ok := w.pods.Get("old"); ok {
 			t.Fatal("a removed pod is still desired")
+		}
+	})
+}
+
+func TestMirrorsHaveNoWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		static, mirror := newPod("static", 0), newPod("mirror", 0)
+		static.Annotations = map[string]string{pod.ConfigSourceAnnotation: "file"}
+		mirror.Name, mirror.Annotations = static.Name, map[string]string{pod.ConfigSourceAnnotation: "api", pod.ConfigMirrorAnnotation: "static"}
+		w.send(pod.ADD, static)
+		w.send(pod.ADD, mirror)
+		w.expect("create static")
+		if got := w.static.Take(); len(got) != 1 || got[0] != pod.FullNameOf(static) {
+			t.Fatalf("told of %v", got)
+		}
+		if uid := w.pods.TranslateUID("mirror"); uid != "static" {
+			t.Fatalf("the mirror's UID leads to %s", uid)
+		}
+		w.send(pod.REMOVE, mirror)
+		w.expect()
+		if got := w.static.Take(); len(got) != 1 {
+			t.Fatalf("told of %v", got)
+		}
+		if _, ok := w.pods.Get("static"); !ok {
+			t.Fatal("the static pod went with its mirror")
 		}
 	})
 }
