@@ -1,0 +1,150 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/pod"
+)
+
+// MirrorAPI is what the keeper of mirrors needs of the API server.
+type MirrorAPI interface {
+	CreatePod(ctx context.Context, p *v1.Pod) error
+	// DeletePod deletes the pod at once if it still has the UID.
+	DeletePod(ctx context.Context, namespace, name string, uid pod.UID) error
+}
+
+// MirrorsConfig is what Mirrors needs.
+type MirrorsConfig struct {
+	API  MirrorAPI
+	Pods *pod.Manager
+	// Changed gets the full names of static pods and mirrors that came, changed or went.
+	Changed *pod.Inbox[pod.FullName]
+	// Node returns the Node's name and UID; the UID is empty while the node is not registered, or is being deleted.
+	Node func() (name string, uid pod.UID)
+	// NodeChanged has an element when Node has a new answer.
+	NodeChanged <-chan struct{}
+	// Ending reports whether a static pod of this name still ends.
+	Ending func(pod.FullName) bool
+	// Complete reports whether every source was heard: before, a static pod may only not have been read yet.
+	Complete func() bool
+	Log      *slog.Logger
+}
+
+// Mirrors keeps one mirror pod at the API server for each static pod. What becomes of a mirror never touches its static pod.
+type Mirrors struct{ MirrorsConfig }
+
+// NewMirrors returns a keeper of mirrors.
+func NewMirrors(cfg MirrorsConfig) *Mirrors { return &Mirrors{cfg} }
+
+// mirrorRetry spaces the tries for mirrors that could not be made or deleted.
+const mirrorRetry = 5 * time.Second
+
+// Run keeps mirrors until ctx is done.
+func (m *Mirrors) Run(ctx context.Context) error {
+	timer := time.NewTimer(mirrorRetry)
+	timer.Stop()
+	defer timer.Stop()
+	pending := map[pod.FullName]struct{}{}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-m.Changed.Wake():
+			for _, n := range m.Changed.Take() {
+				pending[n] = struct{}{}
+			}
+		case <-m.NodeChanged:
+			m.all(pending)
+		case <-timer.C:
+		}
+		for n := range pending {
+			done, err := m.sync(ctx, n)
+			if err != nil && ctx.Err() == nil {
+				m.Log.Warn("mirror pod not brought up to date", "pod", n, "error", err)
+			}
+			if done && err == nil {
+				delete(pending, n)
+			}
+		}
+		if len(pending) > 0 {
+			timer.Reset(mirrorRetry)
+		}
+	}
+}
+
+// all adds every static pod and mirror to pending.
+func (m *Mirrors) all(pending map[pod.FullName]struct{}) {
+	for _, p := range m.Pods.List() {
+		if pod.IsStatic(p) {
+			pending[pod.FullNameOf(p)] = struct{}{}
+		}
+	}
+	for _, p := range m.Pods.Mirrors() {
+		pending[pod.FullNameOf(p)] = struct{}{}
+	}
+}
+
+// sync makes the mirror of one name what it should be; done is false when it has to be looked at again without an event.
+func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err error) {
+	static, wanted := m.Pods.GetByFullName(n)
+	wanted = wanted && pod.IsStatic(static)
+	mirror, exists := m.Pods.Mirror(n)
+	switch {
+	case !wanted && !exists:
+		return true, nil
+	case !wanted && !m.Complete():
+		return false, nil
+	case exists && m.Ending(n):
+		return false, nil // it tells of the pod that still ends
+	case !wanted:
+		return true, m.delete(ctx, mirror)
+	case exists && mirror.DeletionTimestamp == nil && mirror.Annotations[pod.ConfigMirrorAnnotation] == static.Annotations[pod.ConfigHashAnnotation]:
+		return true, nil
+	case exists:
+		if err := m.delete(ctx, mirror); err != nil {
+			return false, err
+		}
+	}
+	node, uid := m.Node()
+	if uid == "" {
+		return true, nil // NodeChanged brings us back
+	}
+	err = m.API.CreatePod(ctx, generateMirror(static, node, uid))
+	if apierrors.IsAlreadyExists(err) {
+		return false, nil // it is about to be shown to us, or to go
+	}
+	if err != nil {
+		return false, fmt.Errorf("create: %w", err)
+	}
+	return true, nil
+}
+
+func (m *Mirrors) delete(ctx context.Context, mirror *v1.Pod) error {
+	err := m.API.DeletePod(ctx, mirror.Namespace, mirror.Name, mirror.UID)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete: %w", err)
+	}
+	return nil
+}
+
+// generateMirror returns the mirror of a static pod (KEP-1314: it is owned by the Node).
+func generateMirror(static *v1.Pod, node string, nodeUID pod.UID) *v1.Pod {
+	controller := true
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: static.Name, Namespace: static.Namespace, Labels: maps.Clone(static.Labels), Annotations: maps.Clone(static.Annotations),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: nodeUID, Controller: &controller}},
+		},
+		Spec: *static.Spec.DeepCopy(),
+	}
+	p.Annotations[pod.ConfigMirrorAnnotation] = static.Annotations[pod.ConfigHashAnnotation]
+	return p
+}

@@ -1,0 +1,115 @@
+package status
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+)
+
+// apply does what the API server does with a strategic merge patch of a pod's status.
+func apply(t *testing.T, old v1.PodStatus, patch []byte) v1.PodStatus {
+	t.Helper()
+	if patch == nil {
+		return old
+	}
+	b, err := json.Marshal(v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Status: old})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err = strategicpatch.StrategicMergePatch(b, patch, v1.Pod{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p v1.Pod
+	if err := json.Unmarshal(b, &p); err != nil {
+		t.Fatal(err)
+	}
+	return p.Status
+}
+
+func apiCondition(typ v1.PodConditionType, status v1.ConditionStatus, reason string) v1.PodCondition {
+	return v1.PodCondition{Type: typ, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(time.Unix(1e9, 0))}
+}
+
+func statuses() []v1.PodStatus {
+	running := v1.PodStatus{
+		Phase: v1.PodRunning, PodIP: "10.0.0.1", PodIPs: []v1.PodIP{{IP: "10.0.0.1"}}, HostIPs: []v1.HostIP{{IP: "1.1.1.1"}}, QOSClass: v1.PodQOSBurstable,
+		ObservedGeneration: 2,
+		Conditions: []v1.PodCondition{
+			apiCondition(v1.PodScheduled, v1.ConditionTrue, ""), apiCondition(v1.PodReady, v1.ConditionTrue, ""), apiCondition("example.com/gate", v1.ConditionTrue, "Mine"),
+		},
+		ContainerStatuses: []v1.ContainerStatus{{Name: "a", Ready: true, RestartCount: 1}},
+	}
+	other := *running.DeepCopy()
+	other.PodIP, other.PodIPs = "10.0.0.2", []v1.PodIP{{IP: "10.0.0.2"}, {IP: "fd00::2"}}
+	other.HostIPs = nil
+	other.Conditions[1] = apiCondition(v1.PodReady, v1.ConditionFalse, "ContainersNotReady")
+	other.Conditions[1].ObservedGeneration = 3
+	other.ContainerStatuses = []v1.ContainerStatus{{Name: "a"}, {Name: "b"}}
+	failed := v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "no room", Conditions: []v1.PodCondition{apiCondition(v1.DisruptionTarget, v1.ConditionTrue, "TerminationByKubelet")}}
+	return []v1.PodStatus{{}, {Phase: v1.PodPending}, running, other, failed}
+}
+
+func TestPatchLeadsFromOneStatusToTheOther(t *testing.T) {
+	for i, from := range statuses() {
+		for j, to := range statuses() {
+			patch, err := generatePatch("u", &from, &to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (patch == nil) != (i == j) {
+				t.Errorf("%d to %d: patch %s", i, j, patch)
+			}
+			got := apply(t, from, patch)
+			if d := cmp.Diff(to, got, conditionsByType()); d != "" {
+				t.Errorf("%d to %d (-want +got):\n%s\npatch %s", i, j, d, patch)
+			}
+			if patch != nil && !strings.Contains(string(patch), `"metadata":{"uid":"u"}`) {
+				t.Errorf("%d to %d: the patch has no precondition: %s", i, j, patch)
+			}
+		}
+	}
+}
+
+// conditionsByType compares conditions without their order, which means nothing.
+func conditionsByType() cmp.Option {
+	return cmp.Transformer("sort", func(in []v1.PodCondition) map[v1.PodConditionType]v1.PodCondition {
+		out := map[v1.PodConditionType]v1.PodCondition{}
+		for _, c := range in {
+			out[c.Type] = c
+		}
+		return out
+	})
+}
+
+func TestMergeKeepsWhatBelongsToOthers(t *testing.T) {
+	api := v1.PodStatus{
+		Phase: v1.PodRunning, NominatedNodeName: "n",
+		Conditions: []v1.PodCondition{
+			apiCondition("example.com/gate", v1.ConditionTrue, "Mine"), apiCondition(v1.PodReady, v1.ConditionTrue, ""), apiCondition(v1.PodReadyToStartContainers, v1.ConditionTrue, ""),
+		},
+	}
+	ours := v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "m", Conditions: []v1.PodCondition{
+		apiCondition(v1.PodReady, v1.ConditionFalse, "PodFailed"), apiCondition(v1.DisruptionTarget, v1.ConditionTrue, "TerminationByKubelet"),
+	}}
+	held := mergeStatus(&api, &ours, true)
+	if held.Phase != v1.PodRunning || held.Reason != "" || findCondition(held.Conditions, v1.DisruptionTarget) != nil {
+		t.Errorf("a terminal phase is told while containers may run: %+v", held)
+	}
+	told := mergeStatus(&api, &ours, false)
+	if told.Phase != v1.PodFailed || told.Reason != "Evicted" || findCondition(told.Conditions, v1.DisruptionTarget) == nil {
+		t.Errorf("the terminal phase is not told: %+v", told)
+	}
+	if findCondition(told.Conditions, "example.com/gate") == nil || told.NominatedNodeName != "n" {
+		t.Errorf("what belongs to others is lost: %+v", told)
+	}
+	if findCondition(told.Conditions, v1.PodReadyToStartContainers) != nil || findCondition(told.Conditions, v1.PodReady).Status != v1.ConditionFalse {
+		t.Errorf("our own conditions are not ours: %+v", told)
+	}
+}

@@ -1,0 +1,210 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+)
+
+// API is what the patcher needs of the API server. Errors are those of apimachinery (apierrors.IsNotFound and so on).
+type API interface {
+	GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error)
+	PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error
+	// DeletePod deletes the pod at once if it still has the UID.
+	DeletePod(ctx context.Context, namespace, name string, uid pod.UID) error
+}
+
+// PatcherConfig is what a Patcher needs.
+type PatcherConfig struct {
+	API     API
+	Manager *Manager
+	Pods    *pod.Manager
+	States  *pod.States
+	Journal *journal.Journal
+	Log     *slog.Logger
+}
+
+// Patcher tells the API server the newest status of each pod, at once and one write per pod at a time; what changes meanwhile is in the next
+// write. A static pod's status goes to its mirror. An API pod that is being deleted is deleted for good once it has ended and said so.
+type Patcher struct {
+	PatcherConfig
+	retry *pod.Inbox[pod.UID]
+
+	mu     sync.Mutex
+	writes map[pod.UID]*write // guarded by mu; under way
+}
+
+// write is one pod's writing goroutine.
+type write struct {
+	again bool // guarded by Patcher.mu; something changed since it read the status
+}
+
+// parallelWrites bounds the writes under way.
+const parallelWrites = 16
+
+// Delays between the tries of a write that failed.
+const (
+	firstRetry = 200 * time.Millisecond
+	mostRetry  = 10 * time.Second
+)
+
+// NewPatcher returns a patcher.
+func NewPatcher(cfg PatcherConfig) *Patcher {
+	return &Patcher{PatcherConfig: cfg, retry: pod.NewInbox[pod.UID](), writes: map[pod.UID]*write{}}
+}
+
+// Look lets the patcher compare a pod's status with the API's again, as when its mirror was made.
+func (p *Patcher) Look(uid pod.UID) { p.retry.Put(uid) }
+
+// Run writes statuses until ctx is done.
+func (p *Patcher) Run(ctx context.Context) error {
+	changed, cancel := p.Manager.Subscribe()
+	defer cancel()
+	var writers sync.WaitGroup
+	defer writers.Wait()
+	slots := make(chan struct{}, parallelWrites)
+	begin := func(uids []pod.UID) {
+		for _, uid := range uids {
+			if uid != "" && p.begin(uid) {
+				writers.Go(func() { p.write(ctx, uid, slots) })
+			}
+		}
+	}
+	for uid := range p.Manager.List() {
+		begin([]pod.UID{uid})
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed.Wake():
+			begin(changed.Take())
+		case <-p.retry.Wake():
+			begin(p.retry.Take())
+		}
+	}
+}
+
+// begin reports whether a writer is to be started for the pod; one that is under way looks again.
+func (p *Patcher) begin(uid pod.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w := p.writes[uid]; w != nil {
+		w.again = true
+		return false
+	}
+	p.writes[uid] = &write{}
+	return true
+}
+
+// end reports whether the pod's writer may leave.
+func (p *Patcher) end(uid pod.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w := p.writes[uid]; w.again {
+		w.again = false
+		return false
+	}
+	delete(p.writes, uid)
+	return true
+}
+
+// write brings the API's copy of one pod up to date, and tries again while that fails.
+func (p *Patcher) write(ctx context.Context, uid pod.UID, slots chan struct{}) {
+	delay := firstRetry
+	for {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		err := p.syncOne(ctx, uid)
+		<-slots
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			delay = firstRetry
+			if p.end(uid) {
+				return
+			}
+		default:
+			p.Log.Warn("pod status not written", "uid", uid, "error", err)
+			select {
+			case <-time.After(delay):
+			case <-ctx.Done():
+				return
+			}
+			delay = min(2*delay, mostRetry)
+		}
+	}
+}
+
+// syncOne writes one status, if there is anything to write.
+func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
+	ours, ok := p.Manager.Get(uid)
+	if !ok {
+		return nil
+	}
+	desired, ok := p.Pods.Get(uid)
+	if !ok {
+		if desired, ok = p.Manager.Pod(uid); !ok {
+			return nil
+		}
+	}
+	target := uid
+	if pod.IsStatic(desired) {
+		mirror, ok := p.Pods.Mirror(pod.FullNameOf(desired))
+		if !ok {
+			return nil // its creation brings us back
+		}
+		target = mirror.UID
+	}
+	api, err := p.API.GetPod(ctx, desired.Namespace, desired.Name)
+	if apierrors.IsNotFound(err) || (err == nil && api.UID != target) {
+		return nil // the pod is gone, or another has its name
+	}
+	if err != nil {
+		return fmt.Errorf("pod %s/%s: %w", desired.Namespace, desired.Name, err)
+	}
+	merged := mergeStatus(&api.Status, &ours, mayRun(p.States.CouldHaveRunningContainers(uid)))
+	if pod.IsStatic(desired) {
+		merged.ObservedGeneration = 0 // the mirror's generation says nothing about the static pod
+		for i := range merged.Conditions {
+			merged.Conditions[i].ObservedGeneration = 0
+		}
+	}
+	patch, err := generatePatch(api.UID, &api.Status, merged)
+	if err != nil {
+		return fmt.Errorf("pod %s/%s: %w", desired.Namespace, desired.Name, err)
+	}
+	if patch != nil {
+		began := time.Now()
+		err := p.API.PatchPodStatus(ctx, desired.Namespace, desired.Name, patch)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("pod %s/%s: patch status: %w", desired.Namespace, desired.Name, err)
+		}
+		p.Journal.Record(journal.Entry{
+			Subject:   journal.Subject{UID: uid, Namespace: desired.Namespace, Name: desired.Name},
+			Component: "status", Decision: "told the API server", Why: "phase " + string(merged.Phase), Took: time.Since(began).Round(time.Millisecond),
+		})
+	}
+	if api.DeletionTimestamp == nil || pod.IsMirror(api) || !isTerminal(merged.Phase) || !p.Manager.Finished(uid) {
+		return nil
+	}
+	if err := p.API.DeletePod(ctx, desired.Namespace, desired.Name, uid); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("pod %s/%s: delete: %w", desired.Namespace, desired.Name, err)
+	}
+	return nil
+}

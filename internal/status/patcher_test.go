@@ -1,0 +1,307 @@
+package status_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+	"berth/internal/status"
+)
+
+var podResource = schema.GroupResource{Resource: "pods"}
+
+// server is an API server that knows pods only, and the rules of their deletion and their UIDs.
+type server struct {
+	t       *testing.T
+	mu      sync.Mutex
+	pods    map[string]*v1.Pod // by name
+	fail    int                // so many calls fail
+	patches int
+	next    int // for UIDs
+}
+
+func (s *server) lockedGet(name string) (*v1.Pod, error) {
+	if s.fail > 0 {
+		s.fail--
+		return nil, apierrors.NewInternalError(errors.New("down"))
+	}
+	p, ok := s.pods[name]
+	if !ok {
+		return nil, apierrors.NewNotFound(podResource, name)
+	}
+	return p, nil
+}
+
+func (s *server) GetPod(_ context.Context, _, name string) (*v1.Pod, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := s.lockedGet(name)
+	return p.DeepCopy(), err
+}
+
+func (s *server) PatchPodStatus(_ context.Context, _, name string, patch []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := s.lockedGet(name)
+	if err != nil {
+		return err
+	}
+	var precondition struct{ Metadata struct{ UID string } }
+	if err := json.Unmarshal(patch, &precondition); err != nil {
+		return err
+	}
+	if precondition.Metadata.UID != string(p.UID) {
+		return apierrors.NewConflict(podResource, name, errors.New("uid"))
+	}
+	b, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	if b, err = strategicpatch.StrategicMergePatch(b, patch, v1.Pod{}); err != nil {
+		return err
+	}
+	var patched v1.Pod
+	if err := json.Unmarshal(b, &patched); err != nil {
+		return err
+	}
+	s.patches++
+	q := p.DeepCopy()
+	q.Status = patched.Status // the status subresource changes nothing else
+	s.pods[name] = q
+	return nil
+}
+
+func (s *server) DeletePod(_ context.Context, _, name string, uid pod.UID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := s.lockedGet(name)
+	if err != nil {
+		return err
+	}
+	if p.UID != uid {
+		return apierrors.NewConflict(podResource, name, errors.New("uid"))
+	}
+	delete(s.pods, name)
+	return nil
+}
+
+func (s *server) CreatePod(_ context.Context, p *v1.Pod) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail > 0 {
+		s.fail--
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusInternalServerError}}
+	}
+	if _, ok := s.pods[p.Name]; ok {
+		return apierrors.NewAlreadyExists(podResource, p.Name)
+	}
+	q := p.DeepCopy()
+	s.next++
+	q.UID = pod.UID(rune('0' + s.next))
+	s.pods[p.Name] = q
+	return nil
+}
+
+func (s *server) get(name string) *v1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pods[name]
+}
+
+type patcherRig struct {
+	*server
+	manager *status.Manager
+	pods    *pod.Manager
+	states  *pod.States
+	patcher *status.Patcher
+}
+
+func runActor(t *testing.T, f func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = f(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
+func startPatcher(t *testing.T) *patcherRig {
+	log := slog.New(slog.DiscardHandler)
+	j := journal.New(log)
+	r := &patcherRig{server: &server{t: t, pods: map[string]*v1.Pod{}}, manager: status.NewManager(log, j), pods: pod.NewManager(), states: pod.NewStates()}
+	r.patcher = status.NewPatcher(status.PatcherConfig{API: r.server, Manager: r.manager, Pods: r.pods, States: r.states, Journal: j, Log: log})
+	runActor(t, r.patcher.Run)
+	synctest.Wait()
+	return r
+}
+
+func apiPod(name string, uid pod.UID) *v1.Pod {
+	p := &v1.Pod{}
+	p.Name, p.Namespace, p.UID = name, "default", uid
+	p.Annotations = map[string]string{pod.ConfigSourceAnnotation: "api"}
+	p.Status.Phase = v1.PodPending
+	return p
+}
+
+func TestStatusIsToldAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		p := apiPod("web", "u")
+		r.server.pods["web"] = p
+		r.pods.Set(p)
+		r.manager.Set(p, v1.PodStatus{Phase: v1.PodRunning})
+		synctest.Wait()
+		if got := r.get("web"); got.Status.Phase != v1.PodRunning || r.patches != 1 {
+			t.Fatalf("phase %s after %d patches", got.Status.Phase, r.patches)
+		}
+		r.patcher.Look("u")
+		synctest.Wait()
+		if r.patches != 1 {
+			t.Fatal("a status that the API has is written again")
+		}
+	})
+}
+
+func TestOutageOnlyDelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		p := apiPod("web", "u")
+		r.server.pods["web"] = p
+		r.pods.Set(p)
+		r.fail = 10
+		r.manager.Set(p, v1.PodStatus{Phase: v1.PodPending, Message: "one"})
+		synctest.Wait()
+		r.manager.Set(p, v1.PodStatus{Phase: v1.PodRunning, Message: "two"})
+		time.Sleep(2 * time.Minute)
+		if got := r.get("web").Status; got.Message != "two" || r.patches != 1 {
+			t.Fatalf("got %q after %d patches, want only the newest", got.Message, r.patches)
+		}
+	})
+}
+
+func TestAnotherPodOfTheNameIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		p := apiPod("web", "old")
+		r.pods.Set(p)
+		r.server.pods["web"] = apiPod("web", "new")
+		r.manager.Set(p, v1.PodStatus{Phase: v1.PodFailed})
+		time.Sleep(time.Minute)
+		if r.patches != 0 || r.get("web").Status.Phase != v1.PodPending {
+			t.Fatal("the status of an old pod was written to a new one")
+		}
+	})
+}
+
+func TestDeletedPodGoesWhenItHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		p := apiPod("web", "u")
+		p.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		r.server.pods["web"] = p
+		r.pods.Set(p)
+		r.states.Set("u", pod.Lifecycle{State: pod.Terminating})
+		r.manager.Set(p, v1.PodStatus{Phase: v1.PodRunning})
+		synctest.Wait()
+		if r.get("web") == nil {
+			t.Fatal("deleted while it still ends")
+		}
+		r.states.Set("u", pod.Lifecycle{State: pod.Terminated})
+		r.manager.Terminated(p)
+		synctest.Wait()
+		if got := r.get("web"); got != nil {
+			t.Fatalf("still there: %+v", got.Status)
+		}
+	})
+}
+
+func TestStaticPodIsToldOfThroughItsMirror(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		changed, node := pod.NewInbox[pod.FullName](), make(chan struct{}, 1)
+		var nodeUID pod.UID
+		mirrors := status.NewMirrors(status.MirrorsConfig{
+			API: r.server, Pods: r.pods, Changed: changed, NodeChanged: node, Node: func() (string, pod.UID) { return "node", nodeUID },
+			Ending: func(pod.FullName) bool { return false }, Complete: func() bool { return true }, Log: slog.New(slog.DiscardHandler),
+		})
+		runActor(t, mirrors.Run)
+		static := apiPod("web", "hash1")
+		static.Annotations = map[string]string{pod.ConfigSourceAnnotation: "file", pod.ConfigHashAnnotation: "hash1"}
+		r.pods.Set(static)
+		changed.Put(pod.FullNameOf(static))
+		r.manager.Set(static, v1.PodStatus{Phase: v1.PodRunning, ObservedGeneration: 4})
+		synctest.Wait()
+		if r.get("web") != nil {
+			t.Fatal("a mirror was made before the node is registered")
+		}
+		nodeUID = "n"
+		node <- struct{}{}
+		synctest.Wait()
+		mirror := r.get("web")
+		if mirror == nil || mirror.Annotations[pod.ConfigMirrorAnnotation] != "hash1" || len(mirror.OwnerReferences) != 1 || mirror.OwnerReferences[0].UID != "n" {
+			t.Fatalf("mirror: %+v", mirror)
+		}
+		// The API source shows it.
+		show := func() {
+			m := r.get("web").DeepCopy()
+			m.Annotations[pod.ConfigSourceAnnotation] = "api"
+			r.pods.Set(m)
+			changed.Put(pod.FullNameOf(m))
+			r.patcher.Look(r.pods.TranslateUID(m.UID))
+			synctest.Wait()
+		}
+		show()
+		if got := r.get("web").Status; got.Phase != v1.PodRunning || got.ObservedGeneration != 0 {
+			t.Fatalf("the mirror's status: %+v", got)
+		}
+		// Somebody deletes it: it comes back.
+		gone, _ := r.pods.Mirror(pod.FullNameOf(static))
+		r.mu.Lock()
+		delete(r.server.pods, "web")
+		r.mu.Unlock()
+		r.pods.Remove(gone)
+		changed.Put(pod.FullNameOf(static))
+		synctest.Wait()
+		if r.get("web") == nil {
+			t.Fatal("the mirror did not come back")
+		}
+		show()
+		// The manifest changes: so does the mirror.
+		next := static.DeepCopy()
+		next.UID, next.Annotations[pod.ConfigHashAnnotation] = "hash2", "hash2"
+		r.pods.Remove(static)
+		r.pods.Set(next)
+		changed.Put(pod.FullNameOf(next))
+		synctest.Wait()
+		if got := r.get("web"); got == nil || got.Annotations[pod.ConfigMirrorAnnotation] != "hash2" {
+			t.Fatalf("mirror: %+v", got)
+		}
+		show()
+		// The manifest goes: so does the mirror.
+		r.pods.Remove(next)
+		changed.Put(pod.FullNameOf(next))
+		synctest.Wait()
+		if r.get("web") != nil {
+			t.Fatal("the mirror outlives its pod")
+		}
+	})
+}
