@@ -40,6 +40,7 @@ type Sender struct {
 	source v1.EventSource
 	now    func() time.Time
 	queue  chan occurrence
+	last   int64 // number of the last event's name; Run's own
 
 	mu     sync.Mutex
 	series map[seriesKey]*series // guarded by mu
@@ -223,8 +224,9 @@ func (s *Sender) generate(o *occurrence, message string) *v1.Event {
 		namespace = metav1.NamespaceDefault
 	}
 	at := metav1.NewTime(o.at)
+	s.last = max(s.last+1, o.at.UnixNano()) // two events of one moment need two names
 	return &v1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", o.ref.Name, o.at.UnixNano()), Namespace: namespace},
+		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", o.ref.Name, s.last), Namespace: namespace},
 		InvolvedObject: o.ref, Reason: o.reason, Message: message, Type: o.eventtype, Count: 1,
 		FirstTimestamp: at, LastTimestamp: at, Source: s.source, ReportingController: s.source.Component, ReportingInstance: s.source.Host,
 	}
