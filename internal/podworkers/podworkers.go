@@ -260,6 +260,16 @@ func (p *PodWorkers) Has(uid pod.UID) bool {
 	return p.workers[uid] != nil
 }
 
+// FirstOfName returns the static pod of this name that runs, or ends; the others of the name wait for it.
+func (p *PodWorkers) FirstOfName(n pod.FullName) (pod.UID, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if queue := p.names[n]; len(queue) > 0 {
+		return queue[0].uid, true
+	}
+	return "", false
+}
+
 // Len returns the number of workers.
 func (p *PodWorkers) Len() int {
 	p.mu.Lock()
