@@ -179,7 +179,7 @@ const podsPhase = 3
 func (a *Agent) phases() []phase {
 	runtime := component{name: "container runtime", run: waitDone, ready: a.connect}
 	if a.embedded != nil {
-		runtime = component{name: "embedded runtime", run: a.superviseEmbedded, ready: a.startEmbedded, limit: 5 * time.Second}
+		runtime = component{name: "container runtime", run: a.superviseEmbedded, ready: a.startEmbedded, limit: 5 * time.Second}
 	}
 	return []phase{
 		{"ground", []component{{name: "cleanup", run: waitDone, drain: a.removeAll}}},

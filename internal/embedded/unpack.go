@@ -34,6 +34,15 @@ func unpack(blob io.Reader, bundles, hash string) (err error) {
 	if err := os.MkdirAll(bundles, 0o755); err != nil {
 		return err
 	}
+	// One at a time: the child of an agent that was killed goes on, and must not take the folder away under the next agent.
+	lock, err := lockFolder(bundles)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if unpacked(bundles, hash) {
+		return nil
+	}
 	dir, err := os.MkdirTemp(bundles, unpackPrefix)
 	if err != nil {
 		return err
@@ -61,6 +70,23 @@ func unpack(blob io.Reader, bundles, hash string) (err error) {
 		return err
 	}
 	return os.Rename(dir, to)
+}
+
+// lockFolder waits for the lock on a folder, which ends with the file or the process.
+func lockFolder(dir string) (*os.File, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(d.Fd()), unix.LOCK_EX)
+		switch {
+		case err == nil:
+			return d, nil
+		case !errors.Is(err, unix.EINTR):
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), d.Close())
+		}
+	}
 }
 
 // syncFilesystem brings the folder's file system to disk: a rename must not become durable before what was renamed.

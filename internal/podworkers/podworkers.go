@@ -16,7 +16,9 @@ package podworkers
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -258,6 +260,16 @@ func (p *PodWorkers) Has(uid pod.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.workers[uid] != nil
+}
+
+// WakeAll lets every worker look at its pod again, whatever its state and its timer.
+func (p *PodWorkers) WakeAll() {
+	p.mu.Lock()
+	workers := slices.Collect(maps.Values(p.workers))
+	p.mu.Unlock()
+	for _, w := range workers {
+		w.poke()
+	}
 }
 
 // FirstOfName returns the static pod of this name that runs, or ends; the others of the name wait for it.

@@ -323,6 +323,29 @@ func TestFailedPassIsTriedAgain(t *testing.T) {
 	})
 }
 
+func TestWakeAllReachesEndingPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		fail := errors.New("the runtime is down")
+		r.stop = func(context.Context, podsync.Request) error { return fail }
+		r.update(podworkers.SyncPodCreate, newPod("a"))
+		r.update(podworkers.SyncPodCreate, newPod("b"))
+		synctest.Wait()
+		r.update(podworkers.SyncPodKill, newPod("a"))
+		synctest.Wait()
+		r.mu.Lock()
+		r.diary = nil
+		r.mu.Unlock()
+		fail = nil
+		r.WakeAll()
+		synctest.Wait()
+		r.mu.Lock()
+		slices.Sort(r.diary)
+		r.mu.Unlock()
+		r.expect("sync b", "terminated a", "terminating a 30s")
+	})
+}
+
 func TestRetryAtIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

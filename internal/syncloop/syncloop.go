@@ -31,6 +31,7 @@ type PodWorkers interface {
 	SyncKnownPods(desired map[pod.UID]*v1.Pod)
 	Finished() *pod.Inbox[pod.UID]
 	Has(uid pod.UID) bool
+	WakeAll()
 }
 
 // Config is what the loop needs.
@@ -87,8 +88,8 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 		h.HandlePodCleanups()
 	case <-h.Changed.Wake(): // PLEG
 		h.HandlePodSyncs(h.desired(h.Changed.Take()))
-	case <-h.Restored: // the runtime is back: passes that failed meanwhile are tried again
-		h.HandlePodSyncs(h.Pods.List())
+	case <-h.Restored: // the runtime is back: passes that failed meanwhile are tried again, also those of pods that end
+		h.Workers.WakeAll()
 	case <-h.Workers.Finished().Wake(): // housekeeping
 		h.Workers.Finished().Take()
 		h.HandlePodCleanups()

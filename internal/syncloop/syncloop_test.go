@@ -76,6 +76,12 @@ func (w *world) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 	}
 }
 
+func (w *world) WakeAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.diary = append(w.diary, "wake all")
+}
+
 func (w *world) Finished() *pod.Inbox[pod.UID] { return w.finished }
 
 func (w *world) Has(uid pod.UID) bool {
@@ -189,7 +195,7 @@ func TestChangedPodsAreSynced(t *testing.T) {
 		w.changed.Put("unknown")
 		w.expect("sync a")
 		w.restored <- struct{}{}
-		w.expect("sync a")
+		w.expect("wake all")
 	})
 }
 
