@@ -4,6 +4,7 @@
 SHELL := /bin/bash
 
 include bundle/bundle.mk
+include test/controlplane/controlplane.mk
 
 # Every folder with a go.mod is a module of its own, which ./... of the root does not see. That of tools/ pins programs and has no code.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard */go.mod test/*/go.mod))
@@ -18,7 +19,7 @@ TOOL    := go tool -modfile=$(CURDIR)/tools/go.mod
 
 .PHONY: help
 help:
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST) | sort
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST) | sort
 
 .PHONY: run
 run: ## build everything and run the pods of examples/hello (ONCE=1: end when all are ready)
@@ -35,12 +36,12 @@ test: ## run every test that needs neither root nor a runtime
 	@set -e; for module in $(CODE); do (set -x; cd $$module; go test -timeout 8m $(RACE) ./...); done
 
 .PHONY: e2e
-e2e: need-root build ## run the tests over real containers (as root)
-	BERTH='$(CURDIR)/bin/berth' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -timeout 20m ./test/e2e/...
+e2e: need-root build controlplane ## run the tests over real containers and a real control plane (as root)
+	BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -timeout 20m ./test/e2e/...
 
 .PHONY: need-root
 need-root:
-	@[ "$$(id -u)" = 0 ] || { echo 'e2e: these tests make containers, mounts, cgroups and networks: run them as root' >&2; exit 1; }
+	@[ "$$(id -u)" = 0 ] || { echo 'this makes containers, mounts, cgroups and networks: run it as root' >&2; exit 1; }
 
 .PHONY: bench
 bench: ## run the benchmarks of every package that has some

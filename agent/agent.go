@@ -14,8 +14,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"k8s.io/client-go/rest"
 	mount "k8s.io/mount-utils"
 
+	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/podconfig"
 	"berth/internal/podsync"
@@ -38,6 +40,8 @@ type Config struct {
 	CgroupRoot string
 	// PodLogsDir is the folder of pod logs; ContainerLogsDir the folder of links for log shippers, "" for none.
 	PodLogsDir, ContainerLogsDir string
+	// Kubelet is what a member of a cluster is told besides; nil for berth run. Load has checked it.
+	Kubelet *config.Kubelet
 	// AtExit says what becomes of pods and runtime when the agent ends.
 	AtExit AtExit
 	// Version is the agent's own.
@@ -67,6 +71,8 @@ type Outside struct {
 	Mounter mount.Interface
 	// Watch replaces inotify.
 	Watch podconfig.WatchFunc
+	// REST is the API server; nil: the one of the kubeconfig.
+	REST *rest.Config
 	// Listen opens the local socket; nil listens on <RunDir>/berth.sock.
 	Listen func() (net.Listener, error)
 }

@@ -32,11 +32,16 @@ func (a *Agent) handlers() server.Handlers {
 		Version:      a.version,
 		Stop:         a.stop,
 		Healthz:      a.healthz,
+		Streaming:    a.cri,
+		Observed:     a.pleg.Newest,
+		ObservedPods: a.pleg.Known,
+		Configz:      a.configz,
 	}
 }
 
 // getPod returns the pod with its newest status. A pod that is no longer wanted but still ends is shown as being deleted.
 func (a *Agent) getPod(uid pod.UID) (*v1.Pod, bool) {
+	uid = a.pods.TranslateUID(uid) // clients of the API know a static pod by its mirror
 	p, wanted := a.pods.Get(uid)
 	st, reported := a.status.Get(uid)
 	if !wanted {
@@ -137,4 +142,12 @@ func (a *Agent) healthz() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// configz returns the KubeletConfiguration in force.
+func (a *Agent) configz() any {
+	if a.cfg.Kubelet == nil {
+		return nil
+	}
+	return &a.cfg.Kubelet.KubeletConfiguration
 }

@@ -25,6 +25,7 @@ import (
 	"berth/internal/images"
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
+	"berth/internal/node"
 	"berth/internal/pleg"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
@@ -60,6 +61,8 @@ type Agent struct {
 	cfg Config
 	out Outside
 
+	member   *member           // nil for berth run
+	hostIPs  []string          // the node's addresses
 	embedded *embedded.Runtime // nil with a foreign runtime
 	ensured  chan struct{}     // closed when the embedded runtime serves
 	cri      *cri.Client
@@ -86,7 +89,13 @@ type Agent struct {
 
 // wire builds every component, bottom up.
 func wire(cfg Config, out Outside) (_ *Agent, err error) {
-	a := &Agent{cfg: cfg, out: out, atExit: cfg.AtExit, started: time.Now(), ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
+	var m *member
+	if cfg.Kubelet != nil {
+		if m, err = newMember(&cfg, out); err != nil {
+			return nil, err
+		}
+	}
+	a := &Agent{member: m, cfg: cfg, out: out, atExit: cfg.AtExit, started: time.Now(), ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
 	endpoint := cfg.RuntimeEndpoint
 	if endpoint == "" && out.DialCRI == nil {
 		if a.embedded, err = embedded.New(embedded.Config{Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, Log: cfg.Log}); err != nil {
@@ -98,12 +107,15 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
-	hostIPs := nodeIPs(cfg.Log)
+	a.hostIPs = nodeIPs(cfg.Log)
 
 	a.journal = journal.New(cfg.Log)
 	a.pods = pod.NewManager()
 	states := pod.NewStates()
 	recorder := events.New(a.journal)
+	if m != nil && m.api != nil {
+		recorder = events.NewWithSender(a.journal, m.api.sender, cfg.NodeName, a.apiUID)
+	}
 	if a.cri, err = cri.New(cri.Config{Endpoint: endpoint, Dial: out.DialCRI}); err != nil {
 		return nil, err
 	}
@@ -112,27 +124,47 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if mounter == nil {
 		mounter = mount.New("")
 	}
-	volumeManager, err := volumes.New(volumes.Config{Root: cfg.RootDir, AllocatableMemory: memory, Mounter: mounter, Log: cfg.Log, Journal: a.journal})
+	volumeConfig := volumes.Config{Root: cfg.RootDir, AllocatableMemory: memory, Mounter: mounter, Log: cfg.Log, Journal: a.journal}
+	if m != nil && m.api != nil {
+		volumeConfig.Objects, volumeConfig.Allocatable = m.api.objects, a.allocatable
+	}
+	volumeManager, err := volumes.New(volumeConfig)
 	if err != nil {
 		return nil, err
 	}
 	puller := images.New(images.Config{Runtime: a.cri, Recorder: recorder, Journal: a.journal, MaxParallel: parallelImagePulls})
 	a.status = status.NewManager(cfg.Log, a.journal)
+	if m != nil {
+		m.health = node.NewRuntimeHealth(a.cri, a.wakeNode, cfg.Log)
+		if m.api != nil {
+			if err := a.newNode(recorder); err != nil {
+				return nil, err
+			}
+		}
+	}
 	a.pleg = pleg.New(a.cri, cfg.Log)
-	runtime := kuberuntime.New(kuberuntime.Config{
+	runtimeConfig := kuberuntime.Config{
 		CRI: a.cri, Images: puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
-		NodeMemory: memory, HostIPs: hostIPs,
-	})
-	a.syncer = podsync.New(podsync.Config{
+		NodeMemory: memory, HostIPs: a.hostIPs,
+	}
+	if m != nil && m.api != nil {
+		runtimeConfig.Objects, runtimeConfig.Allocatable = m.api.objects, a.allocatable
+	}
+	runtime := kuberuntime.New(runtimeConfig)
+	syncConfig := podsync.Config{
 		Runtime: runtime, Cgroups: &a.facts, Volumes: volumeManager, Status: a.status,
 		Observe: func(ctx context.Context, uid pod.UID) (*pod.Status, error) {
 			return a.pleg.Observe(ctx, uid, a.pleg.Mark())
 		},
 		WithTerminationMessages: runtime.WithTerminationMessages,
 		Event:                   recorder.Event, Journal: a.journal, Log: cfg.Log,
-		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: hostIPs,
-	})
+		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: a.hostIPs,
+	}
+	if m != nil && m.api != nil {
+		syncConfig.Objects = m.api.objects
+	}
+	a.syncer = podsync.New(syncConfig)
 	admit := admission.New(admission.Config{
 		Handlers: admission.Handlers(),
 		Ready:    a.pleg.Relisted(),
@@ -153,20 +185,32 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		},
 	})
 	a.workers = podworkers.New(podworkers.Config{Syncer: a.syncer, Observer: a.pleg, Admitter: admit, States: states, Journal: a.journal, Log: cfg.Log})
-	if a.source, err = podconfig.New(podconfig.Config{NodeName: cfg.NodeName, Log: cfg.Log, Journal: a.journal, Paths: cfg.Paths, Names: podconfig.KeepNames, Watch: out.Watch}); err != nil {
+	if a.source, err = podconfig.New(a.sources()); err != nil {
 		return nil, err
 	}
-	a.loop = syncloop.New(syncloop.Config{
+	loop := syncloop.Config{
 		Source: a.source, Workers: a.workers, Pods: a.pods,
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(),
 		Leftovers: a.leftovers, Log: cfg.Log,
-	})
+	}
+	if m != nil && m.api != nil {
+		loop.Static, loop.Objects = m.api.static, m.api.objects.Changed()
+		a.newReporting(states)
+	}
+	a.loop = syncloop.New(loop)
 	a.listen = out.Listen
 	if a.listen == nil {
 		a.listen = func() (net.Listener, error) { return server.Listen(cfg.RunDir, cfg.Log) }
 	}
 	opened := func() (net.Listener, error) { return <-a.listener, nil }
-	if a.server, err = server.New(server.Config{Handlers: a.handlers(), Listen: opened, Log: cfg.Log}); err != nil {
+	doors := server.Config{Handlers: a.handlers(), Listen: opened, Log: cfg.Log}
+	if m != nil {
+		if doors.Kubelet, err = a.newDoors(); err != nil {
+			return nil, err
+		}
+		doors.StreamIdleTimeout = cfg.Kubelet.StreamingConnectionIdleTimeout.Duration
+	}
+	if a.server, err = server.New(doors); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -181,7 +225,7 @@ func (a *Agent) phases() []phase {
 	if a.embedded != nil {
 		runtime = component{name: "container runtime", run: a.superviseEmbedded, ready: a.startEmbedded, limit: 5 * time.Second}
 	}
-	return []phase{
+	return a.memberPhases([]phase{
 		{"ground", []component{{name: "cleanup", run: waitDone, drain: a.removeAll}}},
 		{"runtime", []component{runtime}},
 		{"upkeep", []component{{name: "pleg", run: a.pleg.Run}}},
@@ -191,8 +235,20 @@ func (a *Agent) phases() []phase {
 			{name: "pod config", run: a.source.Run},
 			{name: "problems", run: a.followProblems},
 		}},
-		{"doors", []component{{name: "local API", run: a.server.Run}}},
+		{"doors", []component{{name: "server", run: a.server.Run}}},
+	})
+}
+
+// sources says where pods come from.
+func (a *Agent) sources() podconfig.Config {
+	c := podconfig.Config{NodeName: a.cfg.NodeName, Log: a.cfg.Log, Journal: a.journal, Paths: a.cfg.Paths, Names: podconfig.KeepNames, Watch: a.out.Watch}
+	if k := a.cfg.Kubelet; k != nil {
+		c.Names, c.Rescan = podconfig.MangleNames, k.FileCheckFrequency.Duration
+		if a.member.api != nil {
+			c.API = a.member.api.followPods
+		}
 	}
+	return c
 }
 
 func waitDone(ctx context.Context) error {

@@ -22,7 +22,7 @@ func main() {
 	if handled, code := embedded.RunChild(os.Args); handled {
 		os.Exit(code)
 	}
-	os.Exit(execute(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(execute(context.Background(), commandArgs(os.Args), os.Stdout, os.Stderr))
 }
 
 // execute runs the command line and returns the exit code.
@@ -34,6 +34,10 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	err := cmd.ExecuteContext(ctx)
 	if err == nil {
 		return 0
+	}
+	if code := exitCodeError(0); errors.As(err, &code) {
+		fmt.Fprintln(errOut, err)
+		return int(code)
 	}
 	if !errors.Is(err, errReported) {
 		fmt.Fprintf(errOut, "Error: %v\n", err)
@@ -73,9 +77,11 @@ The other commands ask the running agent.`,
 	root.PersistentFlags().StringVar(&g.runDir, "run-dir", defaultRunDir, "directory of the agent's socket")
 	root.AddCommand(
 		newRunCommand(g),
+		newKubeletCommand(g, runKubelet),
 		newStopCommand(g),
 		newGetCommand(g),
 		newLogsCommand(g),
+		newExecCommand(g),
 		newExplainCommand(g),
 		newVersionCommand(g),
 		newCheckCommand(g),

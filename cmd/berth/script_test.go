@@ -24,7 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"berth": main})
+	testscript.Main(m, map[string]func(){"berth": main, kubeletName: main})
 }
 
 // TestScripts runs the command line as users do; testdata/*.txtar are the stories. The command `agent` starts an API over a node

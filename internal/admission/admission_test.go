@@ -58,23 +58,30 @@ func TestUnsupportedFieldsAreNamed(t *testing.T) {
 	no := false
 	p := &v1.Pod{}
 	p.Spec.HostUsers = &no
-	p.Spec.InitContainers = []v1.Container{{Name: "i", EnvFrom: []v1.EnvFromSource{{}}}}
+	p.Spec.InitContainers = []v1.Container{{Name: "i", ReadinessProbe: &v1.Probe{}, EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{}}}}}
 	p.Spec.Containers = []v1.Container{{
 		Name: "c", LivenessProbe: &v1.Probe{}, Lifecycle: &v1.Lifecycle{PreStop: &v1.LifecycleHandler{}},
-		Env:          []v1.EnvVar{{Name: "A"}, {Name: "B", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{}}}},
-		VolumeMounts: []v1.VolumeMount{{Name: "s", MountPath: "/s"}},
+		Env:          []v1.EnvVar{{Name: "A"}, {Name: "B", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{}}}, {Name: "C", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{}}}},
+		VolumeMounts: []v1.VolumeMount{{Name: "s", MountPath: "/s"}, {Name: "n", MountPath: "/n"}},
 	}}
-	p.Spec.Volumes = []v1.Volume{{Name: "s", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{}}}}
+	p.Spec.Volumes = []v1.Volume{
+		{Name: "s", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{}}}, {Name: "n", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}},
+	}
 	r := unsupportedFields(Attributes{Pod: p})
 	if r == nil || r.Reason != "UnsupportedField" {
 		t.Fatalf("got %+v", r)
 	}
 	for _, want := range []string{
-		"spec.hostUsers", "spec.initContainers[0].envFrom", "spec.containers[0].livenessProbe", "spec.containers[0].lifecycle.preStop",
-		"spec.containers[0].env[1].valueFrom", "spec.volumes[0].secret",
+		"spec.hostUsers", "spec.initContainers[0].readinessProbe", "spec.containers[0].livenessProbe", "spec.containers[0].lifecycle.preStop",
+		"spec.containers[0].env[1].valueFrom.fileKeyRef", "spec.volumes[1].nfs",
 	} {
 		if !strings.Contains(r.Message, want) {
 			t.Errorf("the message does not name %s: %s", want, r.Message)
+		}
+	}
+	for _, no := range []string{"envFrom", "env[0]", "env[2]", "spec.volumes[0]"} {
+		if strings.Contains(r.Message, no) {
+			t.Errorf("the message names %s, which is supported: %s", no, r.Message)
 		}
 	}
 	plain := withPort("a", 80, "", v1.ProtocolTCP)

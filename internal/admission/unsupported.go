@@ -48,10 +48,9 @@ func unsupportedOf(path string, c *v1.Container) []string {
 		is(l.PreStop != nil, "lifecycle.preStop")
 		is(l.StopSignal != nil, "lifecycle.stopSignal")
 	}
-	is(len(c.EnvFrom) > 0, "envFrom")
 	for i := range c.Env {
 		f := c.Env[i].ValueFrom
-		is(f != nil && f.FieldRef == nil, fmt.Sprintf("env[%d].valueFrom other than fieldRef", i))
+		is(f != nil && f.FileKeyRef != nil, fmt.Sprintf("env[%d].valueFrom.fileKeyRef", i))
 	}
 	is(len(c.VolumeDevices) > 0, "volumeDevices")
 	is(len(c.Resources.Claims) > 0, "resources.claims")

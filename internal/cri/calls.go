@@ -96,6 +96,31 @@ func (c *Client) RemoveContainer(ctx context.Context, id pod.ContainerID) error 
 	return ignoreNotFound(err)
 }
 
+// Exec makes the runtime ready to run a command in the container and returns the URL of its streaming server where the client's end
+// is awaited, once.
+func (c *Client) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (url string, err error) {
+	r, err := c.runtime.Exec(ctx, req)
+	return r.GetUrl(), err
+}
+
+// Attach is Exec for the container's own process.
+func (c *Client) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (url string, err error) {
+	r, err := c.runtime.Attach(ctx, req)
+	return r.GetUrl(), err
+}
+
+// PortForward is Exec for the ports of a sandbox.
+func (c *Client) PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (url string, err error) {
+	r, err := c.runtime.PortForward(ctx, req)
+	return r.GetUrl(), err
+}
+
+// ExecSync runs a command in the container and returns what it wrote and its exit code. Timeout, in seconds, bounds the command; 0
+// leaves it the client's own limit.
+func (c *Client) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	return c.runtime.ExecSync(withExtraTime(ctx, time.Duration(req.Timeout)*time.Second), req)
+}
+
 // ImageStatus returns the image, or nil when the runtime does not have it.
 func (c *Client) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
 	r, err := c.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})

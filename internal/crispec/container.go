@@ -30,6 +30,8 @@ type Container struct {
 	// Image is the name as the pod gives it, ImageRef what the runtime resolved it to.
 	Image, ImageRef string
 	PodIPs, HostIPs []string
+	// Environment is what its variables refer to.
+	Environment Environment
 	// Volumes of the pod by name.
 	Volumes map[string]Volume
 	// HostsFile is the managed /etc/hosts, or "" for none; TerminationLog the host's file for the termination message.

@@ -1,59 +1,174 @@
 package crispec
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// environment resolves the container's env in order; later entries may refer to earlier ones.
-func environment(in Container) ([]*runtimeapi.KeyValue, map[string]string, error) {
-	values := make(map[string]string, len(in.Container.Env))
-	var order []string
-	for i := range in.Container.Env {
-		e := &in.Container.Env[i]
-		value := expand(e.Value, values)
-		if e.ValueFrom != nil {
-			ref := e.ValueFrom.FieldRef
-			if ref == nil {
-				return nil, nil, fmt.Errorf("env %q: valueFrom names no field", e.Name)
-			}
-			var err error
-			if value, err = fieldValue(in, ref.FieldPath); err != nil {
-				return nil, nil, fmt.Errorf("env %q: %w", e.Name, err)
-			}
-		}
-		if _, seen := values[e.Name]; !seen {
-			order = append(order, e.Name)
-		}
-		values[e.Name] = value
-	}
-	out := make([]*runtimeapi.KeyValue, 0, len(order))
-	for _, name := range order {
-		out = append(out, &runtimeapi.KeyValue{Key: name, Value: []byte(values[name])})
-	}
-	return out, values, nil
+// Environment is what the variables of a container can be taken from besides its pod.
+type Environment struct {
+	// ConfigMaps and Secrets of the pod's namespace by name. One that is not here does not exist.
+	ConfigMaps map[string]*v1.ConfigMap
+	Secrets    map[string]*v1.Secret
+	// Services are at least those of the pod's namespace and of the namespace "default".
+	Services []*v1.Service
+	// Allocatable is what the node has for pods; it stands in for limits that are not set.
+	Allocatable v1.ResourceList
 }
 
-// fieldValue returns a field of the pod as the downward API offers it (Kubernetes documentation, "Downward API").
-func fieldValue(in Container, path string) (string, error) {
-	p := in.Pod
-	if name, key, ok := subscript(path); ok {
-		switch name {
-		case "metadata.labels":
-			return p.Labels[key], nil
-		case "metadata.annotations":
-			return p.Annotations[key], nil
+// variables are environment variables in the order in which they were first set.
+type variables struct {
+	values map[string]string
+	order  []string
+}
+
+func (v *variables) set(name, value string) {
+	if _, ok := v.values[name]; !ok {
+		v.order = append(v.order, name)
+	}
+	v.values[name] = value
+}
+
+// environment resolves the container's variables: envFrom, then env in order, whose entries may refer to earlier ones and to the
+// variables of services, then the variables of services that are not defined yet.
+func environment(in Container) ([]*runtimeapi.KeyValue, map[string]string, error) {
+	vars := variables{values: make(map[string]string, len(in.Container.Env))}
+	for i := range in.Container.EnvFrom {
+		if err := vars.addAll(in, &in.Container.EnvFrom[i]); err != nil {
+			return nil, nil, err
 		}
 	}
+	services := serviceVariables(in.Pod, in.Environment.Services)
+	lookup := func(name string) (string, bool) {
+		if v, ok := vars.values[name]; ok {
+			return v, true
+		}
+		v, ok := services[name]
+		return v, ok
+	}
+	for i := range in.Container.Env {
+		e := &in.Container.Env[i]
+		if e.ValueFrom == nil {
+			vars.set(e.Name, expand(e.Value, lookup))
+			continue
+		}
+		value, ok, err := valueFrom(in, e)
+		if err != nil {
+			return nil, nil, err
+		}
+		if ok {
+			vars.set(e.Name, value)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		if _, ok := vars.values[name]; !ok {
+			vars.set(name, services[name])
+		}
+	}
+	out := make([]*runtimeapi.KeyValue, 0, len(vars.order))
+	for _, name := range vars.order {
+		out = append(out, &runtimeapi.KeyValue{Key: name, Value: []byte(vars.values[name])})
+	}
+	return out, vars.values, nil
+}
+
+// addAll sets a variable for each key of the object.
+func (v *variables) addAll(in Container, from *v1.EnvFromSource) error {
+	switch {
+	case from.ConfigMapRef != nil:
+		m, err := findConfigMap(in, from.ConfigMapRef.Name, from.ConfigMapRef.Optional)
+		if m == nil {
+			return err
+		}
+		for _, key := range slices.Sorted(maps.Keys(m.Data)) {
+			v.set(from.Prefix+key, m.Data[key])
+		}
+	case from.SecretRef != nil:
+		s, err := findSecret(in, from.SecretRef.Name, from.SecretRef.Optional)
+		if s == nil {
+			return err
+		}
+		for _, key := range slices.Sorted(maps.Keys(s.Data)) {
+			v.set(from.Prefix+key, string(s.Data[key]))
+		}
+	}
+	return nil
+}
+
+// valueFrom returns the value of a variable that is not written out; ok is false when it is optional and there is none.
+func valueFrom(in Container, e *v1.EnvVar) (value string, ok bool, err error) {
+	switch f := e.ValueFrom; {
+	case f.FieldRef != nil:
+		value, err = fieldValue(in, f.FieldRef.FieldPath)
+	case f.ResourceFieldRef != nil:
+		value, err = resourceOf(in, f.ResourceFieldRef)
+	case f.ConfigMapKeyRef != nil:
+		return configMapValue(in, f.ConfigMapKeyRef)
+	case f.SecretKeyRef != nil:
+		return secretValue(in, f.SecretKeyRef)
+	default:
+		err = errors.New("valueFrom names no source that is known")
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("env %q: %w", e.Name, err)
+	}
+	return value, true, nil
+}
+
+func configMapValue(in Container, ref *v1.ConfigMapKeySelector) (string, bool, error) {
+	m, err := findConfigMap(in, ref.Name, ref.Optional)
+	if m == nil {
+		return "", false, err
+	}
+	if value, ok := m.Data[ref.Key]; ok {
+		return value, true, nil
+	}
+	if isTrue(ref.Optional) {
+		return "", false, nil
+	}
+	return "", false, fmt.Errorf("couldn't find key %v in ConfigMap %v/%v", ref.Key, in.Pod.Namespace, ref.Name)
+}
+
+func secretValue(in Container, ref *v1.SecretKeySelector) (string, bool, error) {
+	s, err := findSecret(in, ref.Name, ref.Optional)
+	if s == nil {
+		return "", false, err
+	}
+	if value, ok := s.Data[ref.Key]; ok {
+		return string(value), true, nil
+	}
+	if isTrue(ref.Optional) {
+		return "", false, nil
+	}
+	return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", ref.Key, in.Pod.Namespace, ref.Name)
+}
+
+// findConfigMap returns nil without an error for one that may be missing and is.
+func findConfigMap(in Container, name string, optional *bool) (*v1.ConfigMap, error) {
+	if m := in.Environment.ConfigMaps[name]; m != nil || isTrue(optional) {
+		return m, nil
+	}
+	return nil, fmt.Errorf("configmap %q not found", name)
+}
+
+// findSecret returns nil without an error for one that may be missing and is.
+func findSecret(in Container, name string, optional *bool) (*v1.Secret, error) {
+	if s := in.Environment.Secrets[name]; s != nil || isTrue(optional) {
+		return s, nil
+	}
+	return nil, fmt.Errorf("secret %q not found", name)
+}
+
+// fieldValue returns a field of the pod, or of where it runs, as the environment offers it (Kubernetes documentation, "Downward API").
+func fieldValue(in Container, path string) (string, error) {
+	p := in.Pod
 	switch path {
-	case "metadata.name":
-		return p.Name, nil
-	case "metadata.namespace":
-		return p.Namespace, nil
-	case "metadata.uid":
-		return string(p.UID), nil
 	case "spec.nodeName":
 		return p.Spec.NodeName, nil
 	case "spec.serviceAccountName":
@@ -67,7 +182,45 @@ func fieldValue(in Container, path string) (string, error) {
 	case "status.podIPs":
 		return strings.Join(in.PodIPs, ","), nil
 	}
+	if value, ok := MetadataField(p, path); ok {
+		return value, nil
+	}
 	return "", fmt.Errorf("fieldPath %q is not a field that a container can be given", path)
+}
+
+// MetadataField returns a field of the pod's metadata as environment and downwardAPI volumes offer it, and whether there is such a field:
+// maps are lines of key="value", ordered by key; a missing key of one is "".
+func MetadataField(p *v1.Pod, path string) (value string, ok bool) {
+	if name, key, ok := subscript(path); ok {
+		switch name {
+		case "metadata.labels":
+			return p.Labels[key], true
+		case "metadata.annotations":
+			return p.Annotations[key], true
+		}
+		return "", false
+	}
+	switch path {
+	case "metadata.name":
+		return p.Name, true
+	case "metadata.namespace":
+		return p.Namespace, true
+	case "metadata.uid":
+		return string(p.UID), true
+	case "metadata.labels":
+		return formatMap(p.Labels), true
+	case "metadata.annotations":
+		return formatMap(p.Annotations), true
+	}
+	return "", false
+}
+
+func formatMap(m map[string]string) string {
+	lines := make([]string, 0, len(m))
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		lines = append(lines, fmt.Sprintf("%s=%q", key, m[key]))
+	}
+	return strings.Join(lines, "\n")
 }
 
 // subscript splits "metadata.labels['key']".
@@ -85,49 +238,4 @@ func first(s []string) string {
 		return ""
 	}
 	return s[0]
-}
-
-// expand replaces $(NAME) by its value, in one pass. $$ is a dollar sign; an unknown name is left as it stands.
-func expand(s string, values map[string]string) string {
-	if !strings.Contains(s, "$") {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] != '$' || i+1 == len(s) {
-			b.WriteByte(s[i])
-			continue
-		}
-		switch s[i+1] {
-		case '$':
-			b.WriteByte('$')
-			i++
-		case '(':
-			end := strings.IndexByte(s[i:], ')')
-			if end < 0 {
-				b.WriteByte('$')
-				continue
-			}
-			if v, ok := values[s[i+2:i+end]]; ok {
-				b.WriteString(v)
-			} else {
-				b.WriteString(s[i : i+end+1])
-			}
-			i += end
-		default:
-			b.WriteByte('$')
-		}
-	}
-	return b.String()
-}
-
-func expandAll(in []string, values map[string]string) []string {
-	if in == nil {
-		return nil
-	}
-	out := make([]string, len(in))
-	for i := range in {
-		out[i] = expand(in[i], values)
-	}
-	return out
 }

@@ -42,6 +42,10 @@ type Config struct {
 	NodeMemory int64
 	// HostIPs are the node's addresses, for the downward API.
 	HostIPs []string
+	// Objects are what environments refer to; nil without an API server.
+	Objects Objects
+	// Allocatable returns what the node has for pods, for environments that show limits which are not set; nil: it is not known.
+	Allocatable func() v1.ResourceList
 }
 
 // Runtime acts on pods through CRI (containerRuntime of the literature).

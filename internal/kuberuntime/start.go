@@ -80,13 +80,17 @@ func (r *Runtime) containerConfig(ctx context.Context, s *start, image images.Re
 	if err := r.checkNonRoot(ctx, p, c, image); err != nil {
 		return nil, err
 	}
+	environment, err := r.environment(ctx, p, c)
+	if err != nil {
+		return nil, err
+	}
 	attempt, err := r.nextAttempt(p, c, s.req.Observed)
 	if err != nil {
 		return nil, err
 	}
 	in := crispec.Container{
 		Pod: p, Container: c, Attempt: attempt, Image: c.Image, ImageRef: image.Ref,
-		PodIPs: s.ips, HostIPs: r.HostIPs, Volumes: s.volumes,
+		PodIPs: s.ips, HostIPs: r.HostIPs, Environment: environment, Volumes: s.volumes,
 		SeccompRoot: filepath.Join(r.RootDir, "seccomp"), NodeMemory: r.NodeMemory,
 	}
 	if p.Spec.HostNetwork {

@@ -63,10 +63,17 @@ type Cgroups interface {
 	RemovePod(ctx context.Context, uid pod.UID) error
 }
 
-// Volumes is what a pass needs of volumeManager.
+// Volumes is what a pass needs of volumeManager: Prepare reads, Setup makes, both for a pod that is to run.
 type Volumes interface {
-	Setup(ctx context.Context, p *v1.Pod) (map[string]volumes.Mounted, error)
+	Prepare(ctx context.Context, p *v1.Pod) (volumes.Inputs, error)
+	Setup(ctx context.Context, p *v1.Pod, in volumes.Inputs) (map[string]volumes.Mounted, error)
 	Teardown(ctx context.Context, uid pod.UID) error
+}
+
+// Objects (secretManager and configMapManager) are told which pods may ask for what they refer to.
+type Objects interface {
+	Register(p *v1.Pod)
+	Unregister(uid pod.UID)
 }
 
 // Config is what a Syncer needs.
@@ -74,6 +81,8 @@ type Config struct {
 	Runtime ContainerRuntime
 	Cgroups Cgroups
 	Volumes Volumes
+	// Objects is nil without an API server.
+	Objects Objects
 	Status  *status.Manager
 	// Observe reads the pod as it is now.
 	Observe func(ctx context.Context, uid pod.UID) (*pod.Status, error)
@@ -108,13 +117,21 @@ func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 		return Result{Terminal: true}, nil
 	}
 	res.RetryAt = deadlineOf(r.Pod, s.Status)
+	var in volumes.Inputs
 	steps := []struct {
 		name string
 		do   func(context.Context, Request, *Result) error
 	}{
+		{"objects", s.registerObjects},
 		{"data dirs", s.makeDataDirs},
 		{"cgroup", s.ensureCgroup},
-		{"runtime", s.syncRuntime}, // sandbox, mounts and images side by side, then containers in order
+		{"volume inputs", func(ctx context.Context, r Request, _ *Result) (err error) {
+			in, err = s.prepareVolumes(ctx, r.Pod)
+			return err
+		}},
+		{"runtime", func(ctx context.Context, r Request, res *Result) error { // sandbox, mounts and images side by side, then containers in order
+			return s.syncRuntime(ctx, r, in, res)
+		}},
 	}
 	for _, st := range steps {
 		if err := ctx.Err(); err != nil {
@@ -125,6 +142,13 @@ func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 		}
 	}
 	return res, nil
+}
+
+func (s *Syncer) registerObjects(_ context.Context, r Request, _ *Result) error {
+	if s.Objects != nil {
+		s.Objects.Register(r.Pod)
+	}
+	return nil
 }
 
 func (s *Syncer) makeDataDirs(_ context.Context, r Request, _ *Result) error {
@@ -146,10 +170,23 @@ func (s *Syncer) ensureCgroup(ctx context.Context, r Request, _ *Result) error {
 	return nil
 }
 
-func (s *Syncer) syncRuntime(ctx context.Context, r Request, res *Result) error {
+// prepareVolumes reads what the volumes show. Nothing is made of a pod for which something of that is missing.
+func (s *Syncer) prepareVolumes(ctx context.Context, p *v1.Pod) (volumes.Inputs, error) {
+	in, err := s.Volumes.Prepare(ctx, p)
+	if err != nil {
+		s.tellFailedMounts(ctx, p, err)
+	}
+	return in, err
+}
+
+func (s *Syncer) syncRuntime(ctx context.Context, r Request, in volumes.Inputs, res *Result) error {
+	set := false // written beside the runtime's pass, read after it
 	done, err := s.Runtime.SyncPod(ctx, kuberuntime.Request{
 		Pod: r.Pod, Observed: r.Observed, CgroupParent: s.Cgroups.PodParent(r.Pod),
-		Volumes: func(ctx context.Context) (map[string]crispec.Volume, error) { return s.setupVolumes(ctx, r.Pod) },
+		Volumes: func(ctx context.Context) (map[string]crispec.Volume, error) {
+			set = true
+			return s.setupVolumes(ctx, r.Pod, in)
+		},
 	})
 	res.Touched = done.Touched
 	if !done.RetryAt.IsZero() && (res.RetryAt.IsZero() || done.RetryAt.Before(res.RetryAt)) {
@@ -161,15 +198,16 @@ func (s *Syncer) syncRuntime(ctx context.Context, r Request, res *Result) error 
 	if err == nil && !res.Touched && len(done.StartErrors) > 0 && done.RetryAt.IsZero() {
 		return errors.New(describe(done.StartErrors)) // tried again like any failure
 	}
+	if err == nil && !set && in.Live() {
+		_, err = s.setupVolumes(ctx, r.Pod, in) // nothing was started; what runs is shown the newest files
+	}
 	return err
 }
 
-func (s *Syncer) setupVolumes(ctx context.Context, p *v1.Pod) (map[string]crispec.Volume, error) {
-	mounted, err := s.Volumes.Setup(ctx, p)
+func (s *Syncer) setupVolumes(ctx context.Context, p *v1.Pod, in volumes.Inputs) (map[string]crispec.Volume, error) {
+	mounted, err := s.Volumes.Setup(ctx, p, in)
 	if err != nil {
-		if ctx.Err() == nil {
-			s.Event(p, "", v1.EventTypeWarning, "FailedMount", err.Error())
-		}
+		s.tellFailedMounts(ctx, p, err)
 		return nil, fmt.Errorf("volumes: %w", err)
 	}
 	out := make(map[string]crispec.Volume, len(mounted))
@@ -177,6 +215,20 @@ func (s *Syncer) setupVolumes(ctx context.Context, p *v1.Pod) (map[string]crispe
 		out[name] = crispec.Volume{HostPath: m.HostPath, ReadOnly: m.ReadOnly, SELinuxRelabel: m.SELinuxRelabel}
 	}
 	return out, nil
+}
+
+// tellFailedMounts records one event per volume that failed, unless the pass was ended.
+func (s *Syncer) tellFailedMounts(ctx context.Context, p *v1.Pod, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	each := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		each = joined.Unwrap()
+	}
+	for _, e := range each {
+		s.Event(p, "", v1.EventTypeWarning, "FailedMount", e.Error())
+	}
 }
 
 // SyncTerminatingPod stops everything of the pod. The status becomes final only when the runtime shows that nothing runs.
@@ -214,6 +266,9 @@ func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 	if err := s.Volumes.Teardown(ctx, r.UID); err != nil {
 		return err
 	}
+	if s.Objects != nil {
+		s.Objects.Unregister(r.UID)
+	}
 	if err := s.Cgroups.RemovePod(ctx, r.UID); err != nil {
 		return fmt.Errorf("cgroup of pod %s: %w", r.UID, err)
 	}
@@ -240,6 +295,10 @@ func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
 		return fmt.Errorf("remove pod %s: %w", r.UID, err)
 	}
 	if err := s.removeDir(r.UID); err != nil {
+		return fmt.Errorf("remove pod %s: %w", r.UID, err)
+	}
+	// So that the cache does not show what is gone, and nobody ends the pod again.
+	if _, err := s.Observe(ctx, r.UID); err != nil {
 		return fmt.Errorf("remove pod %s: %w", r.UID, err)
 	}
 	s.mu.Lock()

@@ -1,10 +1,14 @@
-// Package server is the agent's HTTP API on a root-only unix socket: what runs here, its logs, the journal, and the order to stop.
+// Package server is the agent's HTTP API: what runs here, its logs, a way into containers, the journal, and the order to stop.
 //
-//	Listen(run dir) ──► peer is root? ──► limits ──► route ──► one of Handlers
+//	unix socket, root only ───────► limits ──────────────────────────────► all paths
+//	HTTPS 10250 ──────────────────► limits ──► who? ──► may they? ───────► the kubelet's paths
+//	HTTP 10255 ───────────────────► limits ──────────────────────────────► /pods, /healthz
+//	HTTP 10248 ───────────────────► limits ──────────────────────────────► /healthz
 //
-// Paths that the kubelet has too are the kubelet's (/healthz, /pods, /containerLogs); the rest is below /berth/v1.
+// Each door has one listener and limits of its own; one set of handlers serves them all. Paths that the kubelet has too are the
+// kubelet's (/healthz, /pods, /containerLogs, /exec); the rest is below /berth/v1, and at the socket alone. Run mode opens the socket only.
 //
-// Owns: the socket and its folder, the paths, the errors and the limits of the API.
-// Reads: what Handlers hand out, and container logs.
+// Owns: the doors, the paths, the errors and the limits of the API; the remembered answers of the API server about tokens and access.
+// Reads: what Handlers hand out, container logs, and the runtime's streaming server, to which streams are passed.
 // Never: changes a pod it was given, lets a client hold up the agent, knows who implements Handlers.
 package server

@@ -194,12 +194,16 @@ type api struct {
 // serve runs a server over the handlers until the test ends.
 func serve(t *testing.T, h server.Handlers) *api {
 	t.Helper()
+	return serveWith(t, server.Config{Handlers: h})
+}
+
+// serveWith is serve for a server that needs more than handlers.
+func serveWith(t *testing.T, cfg server.Config) *api {
+	t.Helper()
 	a := &api{t: t, listen: newPipeListener(), ended: make(chan error, 1)}
-	s, err := server.New(server.Config{
-		Handlers: h,
-		Listen:   func() (net.Listener, error) { return a.listen, nil },
-		Log:      slog.New(slog.DiscardHandler),
-	})
+	cfg.Listen = func() (net.Listener, error) { return a.listen, nil }
+	cfg.Log = slog.New(slog.DiscardHandler)
+	s, err := server.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

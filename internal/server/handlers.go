@@ -1,16 +1,18 @@
 package server
 
 import (
+	"context"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/journal"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
 )
 
-// Handlers is what the server asks of the agent. All functions are needed, must be safe for concurrent use and must not wait for
+// Handlers is what the server asks of the agent. All functions up to Healthz are needed; all must be safe for concurrent use and must not wait for
 // the runtime or another process. Pods that they hand out are shared and are never changed.
 type Handlers struct {
 	// Pods returns every pod of the node with its status filled in, ordered by namespace and name.
@@ -34,6 +36,29 @@ type Handlers struct {
 	Stop func(StopScope)
 	// Healthz returns what keeps the agent from working, or nil.
 	Healthz func() error
+
+	// Streaming and Observed are needed to enter containers; without both, the paths do not exist.
+
+	// Streaming makes the runtime ready for a stream. Unlike the functions, it waits for the runtime.
+	Streaming Streaming
+	// Observed returns what the runtime showed of a pod last, and false when it has nothing of it.
+	Observed func(uid pod.UID) (*pod.Status, bool)
+
+	// ObservedPods and Configz are needed in kubelet mode only.
+
+	// ObservedPods returns what the runtime showed of every pod that it has something of.
+	ObservedPods func() []*pod.Status
+	// Configz returns the KubeletConfiguration in force, for encoding/json.
+	Configz func() any
+}
+
+// Streaming is the part of CRI that streams begin with. The URL is where the runtime waits for one client, once.
+type Streaming interface {
+	Exec(ctx context.Context, req *runtimeapi.ExecRequest) (url string, err error)
+	Attach(ctx context.Context, req *runtimeapi.AttachRequest) (url string, err error)
+	PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (url string, err error)
+	// ExecSync runs a command to its end, without a stream.
+	ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error)
 }
 
 // Version is the answer of /berth/v1/version.

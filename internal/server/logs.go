@@ -20,7 +20,7 @@ import (
 
 // getContainerLogs answers with the log of a container: 404 for an unknown pod, container or log, 400 for one that has none yet, 422 for
 // options that contradict each other.
-func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
+func (d *door) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 	namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
 	asked, err := parseLogOptions(r.URL.Query())
 	if err != nil {
@@ -32,7 +32,7 @@ func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		return
 	}
-	p, ok := s.findPod(namespace, name)
+	p, ok := d.findPod(namespace, name)
 	if !ok {
 		http.Error(w, fmt.Sprintf("pod %q not found in namespace %q", name, namespace), http.StatusNotFound)
 		return
@@ -50,7 +50,7 @@ func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	path, err := s.logFile(p.UID, id)
+	path, err := d.logFile(p.UID, id)
 	if errors.Is(err, fs.ErrNotExist) {
 		http.Error(w, fmt.Sprintf("log of container %q in pod %q is gone: %v", container, name, err), http.StatusNotFound)
 		return
@@ -59,10 +59,10 @@ func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("log of container %q in pod %q: %v", container, name, err), http.StatusInternalServerError)
 		return
 	}
-	s.ended(r, s.stream(w, func() error {
+	d.ended(r, d.stream(w, func() error {
 		ctx := r.Context()
 		if options.Follow {
-			exited, end := s.exited(ctx, p.UID, container, id)
+			exited, end := d.exited(ctx, p.UID, container, id)
 			defer end()
 			options.Exited = exited
 		}
@@ -71,9 +71,9 @@ func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 }
 
 // findPod returns the pod of this name; of two incarnations the one that is not being deleted.
-func (s *Server) findPod(namespace, name string) (*v1.Pod, bool) {
+func (d *door) findPod(namespace, name string) (*v1.Pod, bool) {
 	var found *v1.Pod
-	for _, p := range s.h.Pods() {
+	for _, p := range d.h.Pods() {
 		if p.Namespace == namespace && p.Name == name && (found == nil || p.DeletionTimestamp == nil) {
 			found = p
 		}
@@ -82,8 +82,8 @@ func (s *Server) findPod(namespace, name string) (*v1.Pod, bool) {
 }
 
 // logFile returns the path of a log that exists.
-func (s *Server) logFile(uid pod.UID, id pod.ContainerID) (string, error) {
-	path, err := s.h.ContainerLog(uid, id)
+func (d *door) logFile(uid pod.UID, id pod.ContainerID) (string, error) {
+	path, err := d.h.ContainerLog(uid, id)
 	if err != nil {
 		return "", err
 	}
@@ -133,15 +133,15 @@ func (f flushWriter) Write(b []byte) (int, error) {
 }
 
 // exited returns a channel that is closed when this incarnation of the container has ended; end gives up waiting for it.
-func (s *Server) exited(ctx context.Context, uid pod.UID, container string, id pod.ContainerID) (exited <-chan struct{}, end func()) {
+func (d *door) exited(ctx context.Context, uid pod.UID, container string, id pod.ContainerID) (exited <-chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	changed, unsubscribe := s.h.Subscribe()
+	changed, unsubscribe := d.h.Subscribe()
 	done, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
 		defer unsubscribe()
 		for {
-			if p, ok := s.h.Pod(uid); !ok || !isRunning(p, container, id) {
+			if p, ok := d.h.Pod(uid); !ok || !isRunning(p, container, id) {
 				close(done)
 				return
 			}

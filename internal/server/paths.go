@@ -2,11 +2,17 @@ package server
 
 import "path/filepath"
 
-// The paths of the API.
+// The paths of the API. {uid} may be left out.
 const (
-	PathHealthz       = "/healthz"
-	PathPods          = "/pods"          // ?watch=true
+	PathHealthz       = "/healthz"       // at the kubelet's ports also /{name}
+	PathPods          = "/pods"          // at the local API ?watch=true
 	PathContainerLogs = "/containerLogs" // /{namespace}/{pod}/{container}, query of v1.PodLogOptions
+	PathExec          = "/exec"          // /{namespace}/{pod}/{uid}/{container}?command=…&input=1&output=1&error=1&tty=1
+	PathAttach        = "/attach"        // the same without command
+	PathPortForward   = "/portForward"   // /{namespace}/{pod}/{uid}
+	PathRun           = "/run"           // POST /{namespace}/{pod}/{uid}/{container}?cmd=…
+	PathRunningPods   = "/runningpods/"
+	PathConfigz       = "/configz"
 	PathVersion       = "/berth/v1/version"
 	PathProblems      = "/berth/v1/problems"
 	PathJournal       = "/berth/v1/journal" // subjects; /{namespace}/{pod} or ?subject= for entries

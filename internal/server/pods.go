@@ -34,7 +34,7 @@ const (
 	Bookmark EventType = "BOOKMARK"
 )
 
-func (s *Server) getPods(w http.ResponseWriter, r *http.Request) {
+func (d *door) getPods(w http.ResponseWriter, r *http.Request) {
 	watch := false
 	if v := r.URL.Query().Get("watch"); v != "" {
 		var err error
@@ -45,10 +45,10 @@ func (s *Server) getPods(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if !watch {
-		s.ended(r, writePodList(w, s.h.Pods()))
+		d.ended(r, writePodList(w, d.h.Pods()))
 		return
 	}
-	s.ended(r, s.stream(w, func() error { return s.watchPods(r.Context(), w) }))
+	d.ended(r, d.stream(w, func() error { return d.watchPods(r.Context(), w) }))
 }
 
 // writePodList writes a v1.PodList pod by pod, so that a node with many pods needs no buffer for all of them.
@@ -76,11 +76,11 @@ func writePodList(w io.Writer, pods []*v1.Pod) error {
 
 // watchPods writes an event per change. However slowly the client reads, the agent only puts UIDs into the inbox; what is written
 // is the pod as it is then, so that a slow client misses intermediate states and never the last one.
-func (s *Server) watchPods(ctx context.Context, w http.ResponseWriter) error {
-	changed, cancel := s.h.Subscribe()
+func (d *door) watchPods(ctx context.Context, w http.ResponseWriter) error {
+	changed, cancel := d.h.Subscribe()
 	defer cancel()
 	v := watcher{out: json.NewEncoder(w), seen: map[pod.UID]*v1.Pod{}}
-	for _, p := range s.h.Pods() {
+	for _, p := range d.h.Pods() {
 		if err := v.update(p); err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func (s *Server) watchPods(ctx context.Context, w http.ResponseWriter) error {
 			return nil
 		case <-changed.Wake():
 		}
-		if err := v.take(changed.Take(), s.h.Pod); err != nil {
+		if err := v.take(changed.Take(), d.h.Pod); err != nil {
 			return err
 		}
 	}

@@ -2,42 +2,53 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
-)
 
-// The limits of the API. They are generous for people and small for a process that should not grow: a request costs a goroutine
-// and two buffers.
-const (
-	maxHeaderBytes = 16 << 10
-	maxBodyBytes   = 64 << 10
-	maxRequests    = 64 // at a time, streams included
-	maxStreams     = 32 // watches and logs at a time
-	headerTimeout  = 10 * time.Second
-	answerTimeout  = 30 * time.Second // not for streams, which last as long as the client wants
-	idleTimeout    = 90 * time.Second
-	stopTimeout    = 2 * time.Second // for answers under way when the agent stops
+	"golang.org/x/sync/errgroup"
 )
 
 // Config is what a Server needs.
 type Config struct {
 	Handlers Handlers
-	// Listen opens the listener when Run begins; Listen(runDir) of this package is the one for a real socket.
+	// Listen opens the listener of the local API when Run begins; Listen(runDir) of this package is the one for a real socket.
 	Listen func() (net.Listener, error)
-	Log    *slog.Logger
+	// Kubelet are the doors of kubelet mode; nil: only the local API.
+	Kubelet *Kubelet
+	// StreamIdleTimeout ends an exec, attach or port-forward that nothing went through for so long
+	// (streamingConnectionIdleTimeout); 0: four hours.
+	StreamIdleTimeout time.Duration
+	// StreamTransport connects to the runtime's streaming server; nil: over the network.
+	StreamTransport http.RoundTripper
+	Log             *slog.Logger
 }
 
-// Server serves the API.
+// Kubelet are the ports of kubelet mode. A door without a listen function stays closed.
+type Kubelet struct {
+	// NodeName is the name of the node that requests are authorized for.
+	NodeName string
+	// ListenSecure, ListenReadOnly and ListenHealthz open HTTPS 10250, HTTP 10255 and HTTP 10248; see ListenTCP.
+	ListenSecure, ListenReadOnly, ListenHealthz func() (net.Listener, error)
+	// Certificate returns the certificate that a handshake shows.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// MinTLSVersion and CipherSuites are tlsMinVersion and tlsCipherSuites; 0 and nil: TLS 1.2, and Go's choice.
+	MinTLSVersion  uint16
+	CipherSuites   []uint16
+	Authentication Authentication
+	Authorization  Authorization
+	// DisableDebugging closes what enters containers or shows their logs (enableDebuggingHandlers: false).
+	DisableDebugging bool
+}
+
+// Server serves the API at all its doors.
 type Server struct {
-	h        Handlers
-	listen   func() (net.Listener, error)
-	log      *slog.Logger
-	requests gate
-	streams  gate
+	doors []*door
 }
 
 // New returns a server that does not listen yet.
@@ -47,124 +58,91 @@ func New(cfg Config) (*Server, error) {
 		h.Version == nil || h.Stop == nil || h.Healthz == nil {
 		return nil, errors.New("local API: every handler is needed")
 	}
+	if (h.Streaming == nil) != (h.Observed == nil) {
+		return nil, errors.New("local API: exec needs both the runtime's streams and what was observed of it")
+	}
 	if cfg.Listen == nil || cfg.Log == nil {
 		return nil, errors.New("local API: a listener and a logger are needed")
 	}
-	return &Server{
-		h:        h,
-		listen:   cfg.Listen,
-		log:      cfg.Log,
-		requests: make(gate, maxRequests),
-		streams:  make(gate, maxStreams),
-	}, nil
+	streaming := newRuntimeStreams(cfg)
+	newDoor := func(name string, listen func() (net.Listener, error), l limits) *door {
+		return &door{
+			name: name, h: h, listen: listen, log: cfg.Log, streaming: streaming, limits: l,
+			requests: make(gate, l.requests), streams: make(gate, l.streams),
+		}
+	}
+	local := newDoor("local API", cfg.Listen, localLimits)
+	local.handler = local.limit(local.localRoutes())
+	s := &Server{doors: []*door{local}}
+	k := cfg.Kubelet
+	if k == nil {
+		return s, nil
+	}
+	if h.ObservedPods == nil || h.Configz == nil {
+		return nil, errors.New("kubelet API: the runtime's pods and the configuration are needed")
+	}
+	if k.ListenSecure != nil {
+		d := newDoor("kubelet API", k.ListenSecure, secureLimits)
+		if err := d.secure(k); err != nil {
+			return nil, fmt.Errorf("kubelet API: %w", err)
+		}
+		s.doors = append(s.doors, d)
+	}
+	if k.ListenReadOnly != nil {
+		d := newDoor("read-only kubelet API", k.ListenReadOnly, readOnlyLimits)
+		d.handler = d.limit(d.readOnlyRoutes())
+		s.doors = append(s.doors, d)
+	}
+	if k.ListenHealthz != nil {
+		d := newDoor("healthz", k.ListenHealthz, readOnlyLimits)
+		d.handler = d.limit(d.healthzRoutes())
+		s.doors = append(s.doors, d)
+	}
+	return s, nil
 }
 
-// Run listens and serves until ctx is done; then streams end at once and other answers get two seconds. It can be called once.
-func (s *Server) Run(ctx context.Context) error {
-	l, err := s.listen()
+// secure makes the door the HTTPS port.
+func (d *door) secure(k *Kubelet) error {
+	if k.Certificate == nil {
+		return errors.New("a serving certificate is needed")
+	}
+	who, err := newAuthenticator(k.Authentication, d.log)
 	if err != nil {
-		return fmt.Errorf("local API: %w", err)
+		return err
 	}
-	hs := &http.Server{
-		Handler:           s.Handler(),
-		ReadHeaderTimeout: headerTimeout,
-		WriteTimeout:      answerTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-	}
-	served := make(chan error, 1)
-	go func() { served <- hs.Serve(l) }()
-	select {
-	case err := <-served:
-		err = fmt.Errorf("local API: serve: %w", err)
-		return errors.Join(err, s.end(hs))
-	case <-ctx.Done():
-	}
-	err = s.end(hs)
-	<-served
-	return err
-}
-
-// end closes the listener and every connection and waits for the handlers.
-func (s *Server) end(hs *http.Server) error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-	defer cancel()
-	err := hs.Shutdown(ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
-		// A client that does not read its answer must not keep the agent from ending.
-		err = hs.Close()
-	}
-	s.requests.close()
+	may, err := newAuthorizer(k.Authorization, k.NodeName)
 	if err != nil {
-		return fmt.Errorf("local API: close: %w", err)
+		return err
 	}
+	d.tls = &tls.Config{
+		GetCertificate: k.Certificate,
+		MinVersion:     max(k.MinTLSVersion, tls.VersionTLS12),
+		CipherSuites:   k.CipherSuites,
+	}
+	if k.Authentication.VerifyClient != nil {
+		d.tls.ClientAuth = tls.RequestClientCert // verified with each request, by the authorities of that moment
+	}
+	routes := d.secureRoutes()
+	if k.DisableDebugging {
+		routes = withoutDebugging(routes)
+	}
+	d.handler = d.limit(guard{who: who, may: may, log: d.log, next: routes})
 	return nil
 }
 
-// Handler returns the API without a listener.
-func (s *Server) Handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+PathHealthz, s.getHealthz)
-	mux.HandleFunc("GET "+PathPods, s.getPods)
-	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", s.getContainerLogs)
-	mux.HandleFunc("GET "+PathVersion, s.getVersion)
-	mux.HandleFunc("GET "+PathProblems, s.getProblems)
-	mux.HandleFunc("GET "+PathJournal, s.getSubjects)
-	mux.HandleFunc("GET "+PathJournal+"/{namespace}/{pod}", s.getJournal)
-	mux.HandleFunc("POST "+PathStop, s.postStop)
-	return s.limit(mux)
-}
-
-// limit bounds how many requests are served at a time and how much one may send.
-func (s *Server) limit(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.requests.enter() {
-			refuseBusy(w, "too many requests at a time")
-			return
-		}
-		defer s.requests.leave()
-		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
-		next.ServeHTTP(w, r)
-	})
-}
-
-// stream runs f as an answer of unlimited length, or refuses it when there are too many.
-func (s *Server) stream(w http.ResponseWriter, f func() error) error {
-	if !s.streams.enter() {
-		refuseBusy(w, "too many watches and logs at a time")
-		return nil
+// Run listens at every door and serves until ctx is done; then streams end at once and other answers get two seconds. It can be
+// called once. A door that cannot be opened ends the others.
+func (s *Server) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, d := range s.doors {
+		g.Go(func() error { return d.run(ctx) })
 	}
-	defer s.streams.leave()
-	if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return fmt.Errorf("lift the time limit of the answer: %w", err)
-	}
-	return f()
+	return g.Wait()
 }
 
-func refuseBusy(w http.ResponseWriter, why string) {
-	w.Header().Set("Retry-After", "1")
-	http.Error(w, why, http.StatusTooManyRequests)
-}
-
-// gate lets as many in as it has capacity. Whoever does not get in is told so instead of waiting.
-type gate chan struct{}
-
-func (g gate) enter() bool {
-	select {
-	case g <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (g gate) leave() { <-g }
-
-// close waits until everybody has left and lets nobody in any more.
-func (g gate) close() {
-	for range cap(g) {
-		g <- struct{}{}
+// ListenTCP returns a function that listens on the address and port of a KubeletConfiguration.
+func ListenTCP(address string, port int32) func() (net.Listener, error) {
+	return func() (net.Listener, error) {
+		return net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(int(port))))
 	}
 }

@@ -258,6 +258,45 @@ func TestHeadersMustCome(t *testing.T) {
 	})
 }
 
+func TestBodyMustCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := serve(t, newNode().handlers())
+		conn, err := a.listen.dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte("POST /berth/v1/stop HTTP/1.1\r\nHost: node\r\nContent-Length: 12\r\n\r\n{")); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if said, err := io.ReadAll(conn); err != nil || strings.Contains(string(said), " 202 ") {
+			t.Errorf("half a request: got %q, %v", said, err)
+		}
+		if waited := time.Since(began); waited != 30*time.Second { // virtual time
+			t.Errorf("the connection was closed after %v, want 30s", waited)
+		}
+	})
+}
+
+// A stream has no time limit, in neither direction.
+func TestQuietWatchGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		a := serve(t, n.handlers())
+		next, end := a.watch()
+		defer end()
+		if got := next(); got != "BOOKMARK" {
+			t.Fatalf("got %q", got)
+		}
+		time.Sleep(24 * time.Hour)
+		n.set(aPod("a", "1", v1.PodPending))
+		if got := next(); got != "ADDED a Pending" {
+			t.Errorf("a day later: got %q", got)
+		}
+	})
+}
+
 func TestTooManyStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := serve(t, newNode().handlers())

@@ -143,6 +143,7 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 	after := before
 	err := change(&after)
 	differs := err == nil && (!known || !equality.Semantic.DeepEqual(before.status, after.status))
+	finished := err == nil && after.finished && !before.finished
 	switch {
 	case differs:
 		m.entries[p.UID] = after
@@ -161,6 +162,8 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 		for _, e := range changes(p, &before.status, &after.status) {
 			m.journal.Record(e)
 		}
+	}
+	if differs || finished { // a pod that has finished may go from the API server, though its status says no more than before
 		notify(subscribers, p.UID)
 	}
 }

@@ -35,7 +35,9 @@ type MirrorsConfig struct {
 	Ending func(pod.FullName) bool
 	// Complete reports whether every source was heard: before, a static pod may only not have been read yet.
 	Complete func() bool
-	Log      *slog.Logger
+	// Shown is called with a static pod's UID when its mirror is as it should be: its status can be written.
+	Shown func(pod.UID)
+	Log   *slog.Logger
 }
 
 // Mirrors keeps one mirror pod at the API server for each static pod. What becomes of a mirror never touches its static pod.
@@ -107,6 +109,7 @@ func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err erro
 	case !wanted:
 		return true, m.delete(ctx, mirror)
 	case exists && mirror.DeletionTimestamp == nil && mirror.Annotations[pod.ConfigMirrorAnnotation] == static.Annotations[pod.ConfigHashAnnotation]:
+		m.Shown(static.UID)
 		return true, nil
 	case exists:
 		if err := m.delete(ctx, mirror); err != nil {

@@ -226,7 +226,12 @@ func TestDeletedPodGoesWhenItHasEnded(t *testing.T) {
 			t.Fatal("deleted while it still ends")
 		}
 		r.states.Set("u", pod.Lifecycle{State: pod.Terminated})
-		r.manager.Terminated(p)
+		r.manager.Set(p, v1.PodStatus{Phase: v1.PodSucceeded})
+		synctest.Wait()
+		if got := r.get("web"); got == nil || got.Status.Phase != v1.PodSucceeded {
+			t.Fatalf("not told, or deleted before everything it held is freed: %+v", got)
+		}
+		r.manager.Terminated(p) // changes nothing of the status
 		synctest.Wait()
 		if got := r.get("web"); got != nil {
 			t.Fatalf("still there: %+v", got.Status)
@@ -241,7 +246,7 @@ func TestStaticPodIsToldOfThroughItsMirror(t *testing.T) {
 		var nodeUID pod.UID
 		mirrors := status.NewMirrors(status.MirrorsConfig{
 			API: r.server, Pods: r.pods, Changed: changed, NodeChanged: node, Node: func() (string, pod.UID) { return "node", nodeUID },
-			Ending: func(pod.FullName) bool { return false }, Complete: func() bool { return true }, Log: slog.New(slog.DiscardHandler),
+			Shown: r.patcher.Look, Ending: func(pod.FullName) bool { return false }, Complete: func() bool { return true }, Log: slog.New(slog.DiscardHandler),
 		})
 		runActor(t, mirrors.Run)
 		static := apiPod("web", "hash1")
@@ -266,7 +271,6 @@ func TestStaticPodIsToldOfThroughItsMirror(t *testing.T) {
 			m.Annotations[pod.ConfigSourceAnnotation] = "api"
 			r.pods.Set(m)
 			changed.Put(pod.FullNameOf(m))
-			r.patcher.Look(r.pods.TranslateUID(m.UID))
 			synctest.Wait()
 		}
 		show()

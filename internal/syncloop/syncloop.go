@@ -44,6 +44,8 @@ type Config struct {
 	Changed  *pod.Inbox[pod.UID]
 	Restored <-chan struct{}
 	Relisted <-chan struct{}
+	// Objects names the pods of which an object changed that they refer to; nil without an API server.
+	Objects *pod.Inbox[pod.UID]
 	// Static gets the full names of static pods and mirrors that came, changed or went; nil when nobody keeps mirrors.
 	Static *pod.Inbox[pod.FullName]
 	// Leftovers returns what the runtime and the disk hold of pods, whether wanted or not. It must not block.
@@ -77,6 +79,10 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 	if l.relisted {
 		relisted = nil
 	}
+	var objects <-chan struct{}
+	if h.Objects != nil {
+		objects = h.Objects.Wake()
+	}
 	select {
 	case <-ctx.Done():
 		return false
@@ -88,6 +94,8 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 		h.HandlePodCleanups()
 	case <-h.Changed.Wake(): // PLEG
 		h.HandlePodSyncs(h.desired(h.Changed.Take()))
+	case <-objects: // ConfigMaps, Secrets, tokens to be renewed
+		h.HandlePodSyncs(h.desired(h.Objects.Take()))
 	case <-h.Restored: // the runtime is back: passes that failed meanwhile are tried again, also those of pods that end
 		h.Workers.WakeAll()
 	case <-h.Workers.Finished().Wake(): // housekeeping

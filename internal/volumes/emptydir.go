@@ -16,50 +16,58 @@ import (
 // emptyDirPlugin is the directory name of the volume type ("kubernetes.io/empty-dir" with the slash escaped).
 const emptyDirPlugin = "kubernetes.io~empty-dir"
 
-// setupEmptyDir makes the volume, which is done when its marker exists and, for a memory-backed one, its tmpfs is mounted: the
-// marker outlives a reboot, the tmpfs does not.
+// dirVolume is a directory that the agent makes for a volume.
+type dirVolume struct {
+	dir string
+	// marker is the file that says that the directory was made completely.
+	marker string
+	src    *v1.EmptyDirVolumeSource
+}
+
 func (m *Manager) setupEmptyDir(p *v1.Pod, podDir, name string, src *v1.EmptyDirVolumeSource) outcome {
-	dir := filepath.Join(podDir, "volumes", emptyDirPlugin, name)
-	marker := filepath.Join(podDir, "plugins", emptyDirPlugin, name, "ready")
-	done := outcome{mounted: Mounted{HostPath: dir, SELinuxRelabel: true}}
 	switch src.Medium {
 	case v1.StorageMediumDefault, v1.StorageMediumMemory:
 	default:
 		return outcome{err: fmt.Errorf("emptyDir medium %q is not supported yet", src.Medium)}
 	}
-
-	if err := makeDir(dir, 0o750, 0o777); err != nil {
+	dir := filepath.Join(podDir, "volumes", emptyDirPlugin, name)
+	fresh, err := m.ensureDir(p, dirVolume{dir: dir, marker: filepath.Join(podDir, "plugins", emptyDirPlugin, name, "ready"), src: src})
+	if err != nil {
 		return outcome{err: err}
 	}
-	if src.Medium == v1.StorageMediumMemory {
-		notMounted, err := m.mounter.IsLikelyNotMountPoint(dir)
+	return outcome{mounted: Mounted{HostPath: dir, SELinuxRelabel: true}, fresh: fresh}
+}
+
+// ensureDir makes the directory and reports whether there was something to do. It is done when its marker exists and, for a memory-backed
+// one, its tmpfs is mounted: the marker outlives a reboot, the tmpfs does not.
+func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
+	if err := makeDir(d.dir, 0o750, 0o777); err != nil {
+		return false, err
+	}
+	if d.src.Medium == v1.StorageMediumMemory {
+		notMounted, err := m.mounter.IsLikelyNotMountPoint(d.dir)
 		if err != nil {
-			return outcome{err: err}
+			return false, err
 		}
 		if notMounted {
-			if err := os.Remove(marker); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return outcome{err: err}
+			if err := os.Remove(d.marker); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return false, err
 			}
-			if err := m.mounter.Mount("tmpfs", dir, "tmpfs", m.tmpfsOptions(p, src)); err != nil {
-				return outcome{err: fmt.Errorf("mount tmpfs: %w", err)}
+			if err := m.mounter.Mount("tmpfs", d.dir, "tmpfs", m.tmpfsOptions(p, d.src)); err != nil {
+				return false, fmt.Errorf("mount tmpfs: %w", err)
 			}
 		}
 	}
-	if _, err := os.Stat(marker); err == nil {
-		return done
+	if _, err := os.Stat(d.marker); err == nil {
+		return false, nil
 	}
-
-	if err := m.ownRoot(p, dir); err != nil {
-		return outcome{err: err}
+	if err := m.ownRoot(p, d.dir); err != nil {
+		return false, err
 	}
-	if err := makeDir(filepath.Dir(marker), 0o750, 0o750); err != nil {
-		return outcome{err: err}
+	if err := makeDir(filepath.Dir(d.marker), 0o750, 0o750); err != nil {
+		return false, err
 	}
-	if err := createFile(marker); err != nil {
-		return outcome{err: err}
-	}
-	done.fresh = true
-	return done
+	return true, createFile(d.marker)
 }
 
 // makeDir makes the directory with mode last, and those above it that are missing with mode parents. An existing one is left as it is.
@@ -78,13 +86,13 @@ func makeDir(path string, parents, last fs.FileMode) error {
 // fsGroup does not fail the volume.
 func (m *Manager) ownRoot(p *v1.Pod, dir string) error {
 	mode := fs.FileMode(0o777) // by chmod, because the umask cut what mkdir was given, and a tmpfs comes as 1777
-	if p.Spec.SecurityContext == nil || p.Spec.SecurityContext.FSGroup == nil {
+	gid := fsGroup(p)
+	if gid == nil {
 		return os.Chmod(dir, mode)
 	}
-	gid := *p.Spec.SecurityContext.FSGroup
 	// The group first: changing it clears setgid.
-	if err := os.Lchown(dir, -1, int(gid)); err != nil {
-		m.log.Warn("volume keeps its group", "pod", p.Namespace+"/"+p.Name, "fsGroup", gid, "error", err)
+	if err := os.Lchown(dir, -1, int(*gid)); err != nil {
+		m.log.Warn("volume keeps its group", "pod", p.Namespace+"/"+p.Name, "fsGroup", *gid, "error", err)
 	}
 	return os.Chmod(dir, mode|fs.ModeSetgid)
 }

@@ -25,15 +25,21 @@ type Config struct {
 	Root string
 	// AllocatableMemory bounds the size of memory-backed volumes, in bytes; 0 means no bound.
 	AllocatableMemory int64
-	Mounter           mount.Interface
-	Log               *slog.Logger
-	Journal           *journal.Journal
+	// Allocatable returns what the node has for pods, for downwardAPI files of limits that are not set; nil: it is not known.
+	Allocatable func() v1.ResourceList
+	// Objects are what configMap, secret and projected volumes show; nil without an API server.
+	Objects Objects
+	Mounter mount.Interface
+	Log     *slog.Logger
+	Journal *journal.Journal
 }
 
 // Manager (volumeManager) sets up and tears down the volumes of pods. It is safe for concurrent use on different pods.
 type Manager struct {
 	root              string
 	allocatableMemory int64
+	allocatable       func() v1.ResourceList
+	objects           Objects
 	mounter           mount.Interface
 	log               *slog.Logger
 	journal           *journal.Journal
@@ -45,9 +51,14 @@ func New(c Config) (*Manager, error) {
 	if !filepath.IsAbs(c.Root) {
 		return nil, fmt.Errorf("root directory %q: must be an absolute path", c.Root)
 	}
+	if c.Allocatable == nil {
+		c.Allocatable = func() v1.ResourceList { return nil }
+	}
 	return &Manager{
 		root:              filepath.Clean(c.Root),
 		allocatableMemory: c.AllocatableMemory,
+		allocatable:       c.Allocatable,
+		objects:           c.Objects,
 		mounter:           c.Mounter,
 		log:               c.Log,
 		journal:           c.Journal,
@@ -85,9 +96,9 @@ type outcome struct {
 }
 
 // Setup makes the pod's volumes present, side by side, and returns them by name; volumes that no container mounts are left
-// out. It is idempotent and blocks until all are done. The error joins one *SetupError per volume that failed; then the others
-// are set up nonetheless. The pod's directories must exist.
-func (m *Manager) Setup(ctx context.Context, p *v1.Pod) (map[string]Mounted, error) {
+// out. It is idempotent, replaces files only where the inputs differ from what is shown, and blocks until all are done. The
+// error joins one *SetupError per volume that failed; then the others are set up nonetheless. The pod's directories must exist.
+func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]Mounted, error) {
 	dir, err := m.podDir(p.UID)
 	if err != nil {
 		return nil, fmt.Errorf("set up volumes of pod %s/%s: %w", p.Namespace, p.Name, err)
@@ -98,7 +109,7 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod) (map[string]Mounted, err
 	var wg sync.WaitGroup
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; needed[v.Name] {
-			wg.Go(func() { outcomes[i] = m.setupOne(ctx, p, dir, v) })
+			wg.Go(func() { outcomes[i] = m.setupOne(ctx, p, dir, v, in) })
 		}
 	}
 	wg.Wait()
@@ -139,19 +150,26 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod) (map[string]Mounted, err
 	return mounted, nil
 }
 
-func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.Volume) outcome {
+func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.Volume, in Inputs) outcome {
 	if err := ctx.Err(); err != nil {
 		return outcome{err: context.Cause(ctx)}
 	}
 	if v.HostPath != nil {
 		return setupHostPath(v.HostPath)
 	}
+	if !isElement(v.Name) {
+		return outcome{err: errors.New("the volume's name is not a file name")}
+	}
+	if kind, ok := payloadKindOf(v); ok {
+		files, prepared := in.payloads[v.Name]
+		if !prepared {
+			return outcome{err: errors.New("what it shows was not read before")}
+		}
+		return m.setupPayload(p, podDir, v.Name, kind, files)
+	}
 	src, ok := emptyDirOf(v)
 	if !ok {
 		return outcome{err: fmt.Errorf("volumes of type %s are not supported yet", sourceName(&v.VolumeSource))}
-	}
-	if !isElement(v.Name) {
-		return outcome{err: errors.New("the volume's name is not a file name")}
 	}
 	return m.setupEmptyDir(p, podDir, v.Name, src)
 }
@@ -198,7 +216,7 @@ func (m *Manager) teardown(ctx context.Context, podDir string) error {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
-		if plugin.Name() == emptyDirPlugin {
+		if ownPlugins[plugin.Name()] {
 			err = removeTree(volumes, plugin.Name())
 		} else {
 			err = removeEmpty(filepath.Join(volumes, plugin.Name()))
@@ -208,6 +226,11 @@ func (m *Manager) teardown(ctx context.Context, podDir string) error {
 		}
 	}
 	return nil
+}
+
+// ownPlugins are the types of volumes of which everything is the agent's.
+var ownPlugins = map[string]bool{
+	emptyDirPlugin: true, configMapKind.plugin: true, secretKind.plugin: true, downwardKind.plugin: true, projectedKind.plugin: true,
 }
 
 // unmountBelow unmounts everything mounted below dir, later mounts first.

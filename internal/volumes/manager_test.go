@@ -46,6 +46,16 @@ func newManager(t *testing.T) (*Manager, *mount.FakeMounter) {
 	return m, fake
 }
 
+// setup does what a pass does.
+func (m *Manager) setup(t *testing.T, p *v1.Pod) (map[string]Mounted, error) {
+	t.Helper()
+	in, err := m.Prepare(t.Context(), p)
+	if err != nil {
+		return nil, err
+	}
+	return m.Setup(t.Context(), p, in)
+}
+
 // podWith returns a pod with these volumes, each mounted by its one container.
 func podWith(vols ...v1.Volume) *v1.Pod {
 	c := v1.Container{Name: "c"}
@@ -97,7 +107,7 @@ func TestSetup(t *testing.T) {
 	}
 	check := func() {
 		t.Helper()
-		got, err := m.Setup(t.Context(), p)
+		got, err := m.setup(t, p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,17 +165,17 @@ func TestSetupReportsEachVolume(t *testing.T) {
 	p := podWith(
 		hostPath("host", missing, v1.HostPathDirectory),
 		emptyDir("huge", v1.StorageMediumHugePages),
-		v1.Volume{Name: "cm", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}},
+		v1.Volume{Name: "nfs", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}},
 		emptyDir("data", ""),
 	)
-	got, err := m.Setup(t.Context(), p)
+	got, err := m.setup(t, p)
 	if got != nil || err == nil {
 		t.Fatalf("got %v, %v", got, err)
 	}
 	want := []string{
 		`MountVolume.SetUp failed for volume "host" : hostPath type check failed: ` + missing + ` is not a directory`,
 		`MountVolume.SetUp failed for volume "huge" : emptyDir medium "HugePages" is not supported yet`,
-		`MountVolume.SetUp failed for volume "cm" : volumes of type configMap are not supported yet`,
+		`MountVolume.SetUp failed for volume "nfs" : volumes of type nfs are not supported yet`,
 	}
 	if diff := cmp.Diff(want, strings.Split(err.Error(), "\n")); diff != "" {
 		t.Errorf("errors (-want +got):\n%s", diff)
@@ -178,12 +188,12 @@ func TestSetupReportsEachVolume(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := m.Setup(ctx, podWith(emptyDir("late", ""))); !errors.Is(err, context.Canceled) {
+	if _, err := m.Setup(ctx, podWith(emptyDir("late", "")), Inputs{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a dead context: %v", err)
 	}
 	bad := podWith()
 	bad.UID = "../x"
-	if _, err := m.Setup(t.Context(), bad); err == nil {
+	if _, err := m.Setup(t.Context(), bad, Inputs{}); err == nil {
 		t.Error("a UID that leaves the root directory was accepted")
 	}
 }
@@ -293,7 +303,7 @@ func TestTeardown(t *testing.T) {
 	m, fake := newManager(t)
 	host := t.TempDir()
 	p := podWith(emptyDir("data", ""), emptyDir("mem", v1.StorageMediumMemory), hostPath("host", host, ""))
-	if _, err := m.Setup(t.Context(), p); err != nil {
+	if _, err := m.setup(t, p); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range []string{filepath.Join(host, "precious"), filepath.Join(m.emptyDirPath("data"), "junk")} {
@@ -359,7 +369,7 @@ func TestUnsupported(t *testing.T) {
 	p := podWith(
 		emptyDir("a", ""), emptyDir("b", v1.StorageMediumMemory), hostPath("c", "/x", ""), v1.Volume{Name: "d"},
 		emptyDir("e", "HugePages-2Mi"),
-		v1.Volume{Name: "f", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}},
+		v1.Volume{Name: "f", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}},
 		v1.Volume{Name: "g", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}},
 	)
 	if got := Unsupported(podWith(p.Spec.Volumes[:4]...)); got != nil {
@@ -370,11 +380,15 @@ func TestUnsupported(t *testing.T) {
 	p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{
 		VolumeDevices: []v1.VolumeDevice{{Name: "g"}},
 	}}}
-	p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: "unused", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{}}})
+	bundle := projectedVolume("h", v1.VolumeProjection{Secret: &v1.SecretProjection{}}, v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}})
+	p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: "h"})
+	p.Spec.Volumes = append(p.Spec.Volumes,
+		v1.Volume{Name: "unused", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}}, configMapVolume("i", v1.ConfigMapVolumeSource{}), bundle)
 	want := []string{
 		`spec.volumes[4].emptyDir.medium: volume "e": medium "HugePages-2Mi" is not supported yet; use "" or "Memory"`,
-		`spec.volumes[5].configMap: volume "f": volumes of this type are not supported yet`,
+		`spec.volumes[5].nfs: volume "f": volumes of this type are not supported yet`,
 		`spec.volumes[6].persistentVolumeClaim: volume "g": volumes of this type are not supported yet`,
+		`spec.volumes[9].projected.sources[1].clusterTrustBundle: volume "h": sources of this type are not supported yet`,
 		`spec.initContainers[0].volumeMounts[0].subPathExpr: subPathExpr "$(X)" is not supported yet; mount the whole volume`,
 		`spec.containers[0].volumeMounts[0].subPath: subPath "s" is not supported yet; mount the whole volume`,
 		`spec.ephemeralContainers[0].volumeDevices[0]: raw block volume "g" is not supported yet`,

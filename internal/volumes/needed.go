@@ -36,8 +36,16 @@ func Unsupported(p *v1.Pod) []string {
 		v := &p.Spec.Volumes[i]
 		path := fmt.Sprintf("spec.volumes[%d]", i)
 		src, isEmptyDir := emptyDirOf(v)
+		_, isPayload := payloadKindOf(v)
 		switch {
 		case !needed[v.Name] || v.HostPath != nil:
+		case v.Projected != nil:
+			for j := range v.Projected.Sources {
+				if name := unsupportedProjection(&v.Projected.Sources[j]); name != "" {
+					add(fmt.Sprintf("%s.projected.sources[%d].%s", path, j, name), "volume %q: sources of this type are not supported yet", v.Name)
+				}
+			}
+		case isPayload:
 		case !isEmptyDir:
 			add(path+"."+sourceName(&v.VolumeSource), "volume %q: volumes of this type are not supported yet", v.Name)
 		case src.Medium != v1.StorageMediumDefault && src.Medium != v1.StorageMediumMemory:
@@ -59,6 +67,17 @@ func Unsupported(p *v1.Pod) []string {
 		}
 	}
 	return out
+}
+
+// unsupportedProjection returns the field of a source that is not supported, "" for others.
+func unsupportedProjection(s *v1.VolumeProjection) string {
+	switch {
+	case s.ClusterTrustBundle != nil:
+		return "clusterTrustBundle"
+	case s.PodCertificate != nil:
+		return "podCertificate"
+	}
+	return ""
 }
 
 // emptyDirOf returns the volume's source if it is an emptyDir; a volume without any source is one (Kubernetes API, Volume).

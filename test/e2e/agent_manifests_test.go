@@ -84,9 +84,7 @@ func TestUnknownImageIsExplained(t *testing.T) {
 	}
 	table := n.berth("get", "pods")
 	for _, row := range []string{`(?m)^wrong +0/1 +(ErrImagePull|ImagePullBackOff) +0 `, `(?m)^never +0/1 +ErrImageNeverPull +0 `, `(?m)^steady +1/1 +Running +0 `} {
-		if !regexp.MustCompile(row).MatchString(table) {
-			t.Errorf("berth get pods has no row like %s:\n%s", row, table)
-		}
+		wantMatch(t, "berth get pods", table, row)
 	}
 	if log := read(t, a.log); !regexp.MustCompile(`(?m)^.*wrong.*` + regexp.QuoteMeta(unknownImage)).MatchString(log) {
 		t.Errorf("the log has no line on the image of pod wrong:\n%s", log)

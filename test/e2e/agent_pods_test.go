@@ -87,7 +87,7 @@ spec:
 		}
 	}
 	wantInOrder(t, n.explain("staged"), "first container started", "sidecar container started", "second container started", "main container started")
-	wantText(t, "the table", n.berth("get", "pods"), "staged   2/2     Running")
+	wantMatch(t, "the table", n.berth("get", "pods"), `(?m)^staged +2/2 +Running +0 `)
 	stamp := "http://" + staged.Status.PodIP + ":8080/files/stamp"
 	until(t, stamp, func() bool {
 		body, err := get(stamp)
@@ -136,6 +136,7 @@ func TestPodsThatEnd(t *testing.T) {
 	if c := container(now.named("killed"), "main"); c.State.Terminated == nil || c.State.Terminated.ExitCode != 137 || c.RestartCount != 0 {
 		t.Errorf("the killed container is %+v, want ended with code 137 and never restarted", c)
 	}
+	n.awaitLog("asked", "listening on")
 	n.signal(now.named("asked"), "main", unix.SIGTERM)
 	now = n.await("the other to succeed", func(p pods) bool {
 		asked := p.named("asked")
@@ -144,8 +145,8 @@ func TestPodsThatEnd(t *testing.T) {
 	wantText(t, "the log of the pod that was asked to end", n.berth("logs", "asked"), "listening on", "bye")
 	wantText(t, "the log before", n.berth("logs", "-p", "asked"), "listening on")
 	table := n.berth("get", "pods")
-	for _, row := range []string{"done     0/1     Completed", "failed   0/1     Error", "asked    0/1     Completed", "killed   0/1     Error"} {
-		wantText(t, "the table", table, row)
+	for _, row := range []string{"done +0/1 +Completed +0", "failed +0/1 +Error +0", "asked +0/1 +Completed +1", "killed +0/1 +Error +0"} {
+		wantMatch(t, "the table", table, "(?m)^"+row+" ")
 	}
 
 	// The next agent leaves them ended.
@@ -166,6 +167,27 @@ func TestPodsThatEnd(t *testing.T) {
 	if logs := n.podLogs() + "/default_failed_" + string(failed.UID); exists(t, logs) {
 		t.Errorf("the logs of the removed pod are left: %s", logs)
 	}
+}
+
+// A container that fails again and again waits longer and longer, which is said; its pod can go at any time.
+func TestCrashLoop(t *testing.T) {
+	n := newNode(t)
+	n.write("crashing.yaml", manifest("crashing", "exit", "3"))
+	n.start()
+	now := n.await("the container to wait for its restart", func(p pods) bool {
+		w := container(p.named("crashing"), "main").State.Waiting
+		return w != nil && w.Reason == "CrashLoopBackOff"
+	})
+	crashing := now.named("crashing")
+	c := container(crashing, "main")
+	if last := c.LastTerminationState.Terminated; c.RestartCount < 1 || last == nil || last.ExitCode != 3 || !strings.Contains(c.State.Waiting.Message, "back-off 10s") {
+		t.Errorf("the container is %+v, want one restart, the last end with code 3, and a back-off of 10 s", c)
+	}
+	wantMatch(t, "the table", n.berth("get", "pods"), `(?m)^crashing +0/1 +CrashLoopBackOff +1 `)
+	wantInOrder(t, n.explain("crashing"), "container started: incarnation 0", "exit code 3", "container started: incarnation 1", "exit code 3", "CrashLoopBackOff")
+	n.remove("crashing.yaml")
+	n.awaitGone(crashing.UID)
+	wantInOrder(t, n.explain("crashing"), "CrashLoopBackOff", "pod removed")
 }
 
 // A folder in memory is a tmpfs of its size, and goes with the pod.
@@ -238,6 +260,7 @@ func TestTerminationMessage(t *testing.T) {
 		t.Errorf("the message of the failed container is %q, want the end of its log", got)
 	}
 
+	n.awaitLog("file", "listening on")
 	// As the container itself would: by its own view of the file.
 	pid := n.pid(containerID(now.named("file"), "main"))
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/root/dev/termination-log", pid), []byte("the disk is full"), 0o644); err != nil {

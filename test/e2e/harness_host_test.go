@@ -3,9 +3,7 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -13,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -47,6 +44,28 @@ func (n *node) sandboxes(p *v1.Pod) []string {
 		}
 	}
 	return ids
+}
+
+// running counts the pod's sandboxes that are ready and its containers that run, as the runtime tells them.
+func (n *node) running(p *v1.Pod) (sandboxes, containers int) {
+	n.t.Helper()
+	for _, id := range n.sandboxes(p) {
+		status, err := n.cri().PodSandboxStatus(n.ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		if status.Status.State == runtimeapi.PodSandboxState_SANDBOX_READY {
+			sandboxes++
+		}
+		list, err := n.cri().ListContainers(n.ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+			PodSandboxId: id, State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		}})
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		containers += len(list.Containers)
+	}
+	return sandboxes, containers
 }
 
 // containerd is the process of the node's runtime, from the record that agents share.
@@ -212,18 +231,26 @@ func (n *node) rulesWith(text string) []string {
 	return found
 }
 
-// wantGone checks that the pod has left no trace.
-func (n *node) wantGone(tr traces) {
+// left are the pod's traces that are still there.
+func (n *node) left(tr traces) []string {
 	n.t.Helper()
+	var left []string
 	for _, path := range tr.paths {
 		if exists(n.t, path) {
-			n.t.Errorf("pod %s is gone and %s is still there", tr.pod.Name, path)
+			left = append(left, path)
 		}
 	}
 	for _, text := range tr.net {
-		for _, rule := range n.rulesWith(text) {
-			n.t.Errorf("pod %s is gone and has left a rule: %s", tr.pod.Name, rule)
-		}
+		left = append(left, n.rulesWith(text)...)
+	}
+	return left
+}
+
+// wantGone checks that the pod has left no trace.
+func (n *node) wantGone(tr traces) {
+	n.t.Helper()
+	for _, trace := range n.left(tr) {
+		n.t.Errorf("pod %s is gone and has left %s", tr.pod.Name, trace)
 	}
 }
 
@@ -299,84 +326,4 @@ func (p place) processes() ([]int, error) {
 		pids = append(pids, pid)
 	}
 	return pids, nil
-}
-
-// sweep ends and removes all that there is of a place, in whatever state it is.
-func sweep(p place) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	var errs []error
-	// The agents first, which would start the rest again.
-	errs = append(errs, killAgents(p))
-	errs = append(errs, removeRuntime(ctx, p))
-	pids, err := p.processes()
-	errs = append(errs, err)
-	for _, pid := range pids {
-		errs = append(errs, killAndWait(ctx, pid))
-	}
-	mounts, err := p.mounts()
-	errs = append(errs, err)
-	for i := len(mounts) - 1; i >= 0; i-- {
-		if err := unix.Unmount(mounts[i], unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("unmount %s: %w", mounts[i], err))
-		}
-	}
-	if mounts, err = p.mounts(); err != nil || len(mounts) > 0 {
-		// What is mounted must not be emptied.
-		return errors.Join(append(errs, err, fmt.Errorf("still mounted: %v", mounts))...)
-	}
-	tree := append(p.cgroupDirs(""), p.cgroupTree()...)
-	for i := len(tree) - 1; i >= 0; i-- {
-		if err := os.Remove(tree[i]); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(append(errs, os.RemoveAll(p.Dir))...)
-}
-
-// killAgents kills the processes of berth run.
-func killAgents(p place) error {
-	pids, err := p.processes()
-	errs := []error{err}
-	for _, pid := range pids {
-		cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err != nil {
-			continue
-		}
-		if args := strings.Split(string(cmdline), "\x00"); len(args) > 1 && args[1] == "run" {
-			errs = append(errs, killAndWait(context.Background(), pid))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// killAndWait kills a process and returns when it is gone.
-func killAndWait(ctx context.Context, pid int) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("process %d: %w", pid, err)
-	}
-	defer unix.Close(fd)
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill process %d: %w", pid, err)
-	}
-	for {
-		left := 10 * time.Second
-		if deadline, ok := ctx.Deadline(); ok {
-			left = min(left, max(0, time.Until(deadline)))
-		}
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds()))
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return fmt.Errorf("process %d: %w", pid, err)
-		case n == 0:
-			return fmt.Errorf("process %d does not die", pid)
-		default:
-			return nil
-		}
-	}
 }

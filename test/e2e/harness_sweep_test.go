@@ -13,8 +13,12 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"berth/internal/embedded"
 )
@@ -93,4 +97,84 @@ func removeRuntime(ctx context.Context, p place) error {
 		return err
 	}
 	return r.Remove(ctx)
+}
+
+// sweep ends and removes all that there is of a place, in whatever state it is.
+func sweep(p place) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var errs []error
+	// The agents first, which would start the rest again.
+	errs = append(errs, killAgents(p))
+	errs = append(errs, removeRuntime(ctx, p))
+	pids, err := p.processes()
+	errs = append(errs, err)
+	for _, pid := range pids {
+		errs = append(errs, killAndWait(ctx, pid))
+	}
+	mounts, err := p.mounts()
+	errs = append(errs, err)
+	for i := len(mounts) - 1; i >= 0; i-- {
+		if err := unix.Unmount(mounts[i], unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", mounts[i], err))
+		}
+	}
+	if mounts, err = p.mounts(); err != nil || len(mounts) > 0 {
+		// What is mounted must not be emptied.
+		return errors.Join(append(errs, err, fmt.Errorf("still mounted: %v", mounts))...)
+	}
+	tree := append(p.cgroupDirs(""), p.cgroupTree()...)
+	for i := len(tree) - 1; i >= 0; i-- {
+		if err := os.Remove(tree[i]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(p.Dir))...)
+}
+
+// killAgents kills the processes of berth run.
+func killAgents(p place) error {
+	pids, err := p.processes()
+	errs := []error{err}
+	for _, pid := range pids {
+		cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil {
+			continue
+		}
+		if args := strings.Split(string(cmdline), "\x00"); len(args) > 1 && args[1] == "run" {
+			errs = append(errs, killAndWait(context.Background(), pid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// killAndWait kills a process and returns when it is gone.
+func killAndWait(ctx context.Context, pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	for {
+		left := 10 * time.Second
+		if deadline, ok := ctx.Deadline(); ok {
+			left = min(left, max(0, time.Until(deadline)))
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds()))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("process %d: %w", pid, err)
+		case n == 0:
+			return fmt.Errorf("process %d does not die", pid)
+		default:
+			return nil
+		}
+	}
 }

@@ -161,10 +161,7 @@ type agent struct {
 // launch starts an agent over the node's manifests and does not wait for anything.
 func (n *node) launch(flags ...string) *agent {
 	n.t.Helper()
-	n.agents++
-	a := &agent{n: n, ended: make(chan struct{})}
-	a.out = fmt.Sprintf("%s/agent-%d.out", n.place.Dir, n.agents)
-	a.log = fmt.Sprintf("%s/agent-%d.log", n.place.Dir, n.agents)
+	a := n.newAgent(flags...)
 	out, err := os.Create(a.out)
 	if err != nil {
 		n.t.Fatal(err)
@@ -175,23 +172,38 @@ func (n *node) launch(flags ...string) *agent {
 		n.t.Fatal(err)
 	}
 	defer log.Close()
+	a.cmd.Stdout, a.cmd.Stderr = out, log
+	// A group of its own: an interrupt of the tests at a terminal is not one of the agent.
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	a.run()
+	return a
+}
+
+// newAgent is an agent that is not started, over the node's manifests.
+func (n *node) newAgent(flags ...string) *agent {
+	n.agents++
 	args := []string{
 		"run", "--root-dir", n.place.Root, "--run-dir", n.place.Run, "--cgroup-root", n.place.Cgroup,
 		"--pod-logs-dir", n.podLogs(), "--container-logs-dir", n.logLinks(),
 	}
 	args = append(append(append(args, n.flags...), flags...), n.manifests())
-	a.cmd = exec.Command(n.binary, args...)
-	a.cmd.Stdout, a.cmd.Stderr = out, log
-	// A group of its own: an interrupt of the tests at a terminal is not one of the agent.
-	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return &agent{
+		n: n, cmd: exec.Command(n.binary, args...), ended: make(chan struct{}),
+		out: fmt.Sprintf("%s/agent-%d.out", n.place.Dir, n.agents),
+		log: fmt.Sprintf("%s/agent-%d.log", n.place.Dir, n.agents),
+	}
+}
+
+// run starts the process.
+func (a *agent) run() {
+	a.n.t.Helper()
 	if err := a.cmd.Start(); err != nil {
-		n.t.Fatal(err)
+		a.n.t.Fatal(err)
 	}
 	go func() {
 		_ = a.cmd.Wait() // the state tells more
 		close(a.ended)
 	}()
-	return a
 }
 
 // start starts an agent and returns when it answers.
@@ -280,6 +292,15 @@ func (n *node) berth(args ...string) string {
 		n.t.Fatalf("berth %s: %v", strings.Join(args, " "), a)
 	}
 	return a.out
+}
+
+// awaitLog waits until the pod's newest container has written the text. A program that has just been started may not yet have made
+// itself ready for a signal.
+func (n *node) awaitLog(pod, text string) {
+	n.t.Helper()
+	until(n.t, fmt.Sprintf("the log of %s to have %q", pod, text), func() bool {
+		return strings.Contains(n.command(n.ctx, "logs", pod).out, text)
+	})
 }
 
 // explain returns the journal of a pod or of a manifest.

@@ -54,7 +54,7 @@ func TestMemoryVolume(t *testing.T) {
 	var mounted map[string]volumes.Mounted
 	for range 2 {
 		var err error
-		if mounted, err = open().Setup(t.Context(), p); err != nil {
+		if mounted, err = open().Setup(t.Context(), p, volumes.Inputs{}); err != nil {
 			t.Fatal(err)
 		}
 	}

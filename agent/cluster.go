@@ -1,0 +1,376 @@
+package agent
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+
+	"berth/internal/certs"
+	"berth/internal/cgroups"
+	"berth/internal/config"
+	"berth/internal/cri"
+	"berth/internal/events"
+	"berth/internal/kube"
+	"berth/internal/node"
+	"berth/internal/objects"
+	"berth/internal/pod"
+	"berth/internal/server"
+	"berth/internal/status"
+)
+
+// Every joint that only a member of a cluster has.
+var (
+	_ status.API            = (*kube.Client)(nil)
+	_ status.MirrorAPI      = (*kube.Client)(nil)
+	_ events.API            = (*kube.Client)(nil)
+	_ node.Nodes            = (*kube.Client)(nil)
+	_ node.Leases           = (*kube.Client)(nil)
+	_ node.Recorder         = nodeRecorder{}
+	_ node.Runtime          = (*cri.Client)(nil)
+	_ objects.API           = objectsAPI{}
+	_ server.TokenReviewer  = (*kube.Client)(nil)
+	_ server.AccessReviewer = (*kube.Client)(nil)
+	_ server.Streaming      = (*cri.Client)(nil)
+)
+
+// member is what a member of a cluster has besides: the API server's part. It is nil for berth run, and its API is nil for a kubelet without
+// an API server.
+type member struct {
+	conf *config.Kubelet
+	api  *memberAPI
+
+	health  *node.RuntimeHealth
+	serving *certs.Serving
+}
+
+// memberAPI are the components that talk to the API server.
+type memberAPI struct {
+	client   *kube.Client
+	pods     *kube.Watch[*v1.Pod]
+	podsWake chan struct{} // capacity 1
+	nodes    *kube.Watch[*v1.Node]
+	sender   *events.Sender
+	objects  *objects.Objects
+	node     *node.Node
+	nodeWake chan struct{} // capacity 1; the Node's UID may have changed
+	static   *pod.Inbox[pod.FullName]
+	patcher  *status.Patcher
+	mirrors  *status.Mirrors
+}
+
+// heartbeatTimeout bounds the calls that keep the node alive: they wait for nobody.
+const heartbeatTimeout = 10 * time.Second
+
+// checkHost refuses hosts on which the configuration says that the agent must not run.
+func checkHost(k *config.Kubelet) error {
+	var errs []error
+	if version, _ := cgroups.Detect(); version == 1 && *k.FailCgroupV1 {
+		errs = append(errs, errors.New("this host has cgroup v1: boot it with cgroup v2, or set failCgroupV1: false"))
+	}
+	if b, err := os.ReadFile("/proc/swaps"); err == nil && *k.FailSwapOn && strings.Count(string(b), "\n") > 1 {
+		errs = append(errs, errors.New("swap is on: turn it off, or set failSwapOn: false"))
+	}
+	if k.StaticPodURL != "" {
+		errs = append(errs, errors.New("staticPodURL: reading manifests from a URL is not supported yet; use staticPodPath"))
+	}
+	return errors.Join(errs...)
+}
+
+// newMember builds what talks to the API server, up to what needs the components of every agent.
+func newMember(cfg *Config, out Outside) (*member, error) {
+	k := cfg.Kubelet
+	if err := checkHost(k); err != nil {
+		return nil, err
+	}
+	m := &member{conf: k}
+	if k.Standalone() {
+		return m, nil
+	}
+	if k.Kubeconfig == "" {
+		return nil, errors.New("--bootstrap-kubeconfig: asking for a client certificate is not supported yet; use --kubeconfig with credentials")
+	}
+	rc := out.REST
+	if rc == nil {
+		var err error
+		if rc, err = kube.LoadKubeconfig(k.Kubeconfig); err != nil {
+			return nil, err
+		}
+	}
+	return m, m.connect(cfg, rc)
+}
+
+func (m *member) connect(cfg *Config, rc *rest.Config) error {
+	k := m.conf
+	client, err := kube.Open(kube.Config{
+		REST: rc, Version: cfg.Version, ContentType: k.ContentType, Log: cfg.Log,
+		Limits: kube.Limits{QPS: float32(*k.KubeAPIQPS), Burst: int(k.KubeAPIBurst)},
+	})
+	if err != nil {
+		return err
+	}
+	eventClient, err := client.With(kube.Limits{QPS: float32(*k.EventRecordQPS), Burst: int(k.EventBurst)})
+	if err != nil {
+		return err
+	}
+	a := &memberAPI{client: client, podsWake: make(chan struct{}, 1), nodeWake: make(chan struct{}, 1), static: pod.NewInbox[pod.FullName]()}
+	a.sender = events.NewSender(eventClient, "kubelet", cfg.NodeName, cfg.Log)
+	a.pods = kube.NewWatch[*v1.Pod](client, kube.OfNode(cfg.NodeName), func() { wake(a.podsWake) })
+	a.nodes = kube.NewWatch[*v1.Node](client, kube.Named("", cfg.NodeName), func() {
+		n, _ := a.nodes.Get("", cfg.NodeName)
+		a.node.Observe(n)
+		wake(a.nodeWake)
+	})
+	if a.objects, err = objects.New(objects.Config{API: objectsAPI{client}, SyncFrequency: k.SyncFrequency.Duration, Log: cfg.Log}); err != nil {
+		return err
+	}
+	m.api = a
+	return nil
+}
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// followPods is the API source of PodConfig.
+func (a *memberAPI) followPods(ctx context.Context, handOver func([]*v1.Pod)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-a.podsWake:
+			if pods, synced := a.pods.List(); synced {
+				handOver(pods)
+			}
+		}
+	}
+}
+
+// nodeRecorder records events about the Node.
+type nodeRecorder struct{ *events.Recorder }
+
+// Event records one event.
+func (r nodeRecorder) Event(eventtype, reason, message string) {
+	r.NodeEvent(eventtype, reason, message)
+}
+
+// wakeNode says that something that the Node tells has changed.
+func (a *Agent) wakeNode() {
+	if api := a.member.api; api != nil && api.node != nil {
+		api.node.Wake()
+	}
+}
+
+// newNode builds the Node object's keeper.
+func (a *Agent) newNode(recorder *events.Recorder) error {
+	k, m := a.cfg.Kubelet, a.member
+	heartbeat, err := m.api.client.With(kube.Limits{Timeout: min(heartbeatTimeout, time.Duration(k.NodeLeaseDurationSeconds)*time.Second)})
+	if err != nil {
+		return err
+	}
+	reservation, err := node.NewReservation(k.KubeReserved, k.SystemReserved, k.EvictionHard, k.ReservedSystemCPUs)
+	if err != nil {
+		return err
+	}
+	m.api.node, err = node.New(node.Config{
+		Settings: node.Settings{
+			Name: a.cfg.NodeName, KubeletVersion: a.cfg.Version, KubeletPort: k.Port, RegisterNode: *k.RegisterNode, Labels: k.NodeLabels,
+			Taints: k.RegisterWithTaints, ProviderID: k.ProviderID, ExternalCloudProvider: k.CloudProvider == "external", NodeIPs: k.NodeIPs,
+			ControllerAttachDetach: *k.EnableControllerAttachDetach, MaxPods: int(k.MaxPods), PodsPerCore: int(k.PodsPerCore),
+			LocalStorageCapacityIsolation: *k.LocalStorageCapacityIsolation, Reservation: reservation, MaxImages: int(*k.NodeStatusMaxImages),
+		},
+		Sources: node.Sources{
+			Runtime:  m.health.State,
+			Images:   a.nodeImages,
+			Problems: a.nodeProblems,
+		},
+		Nodes: heartbeat, Leases: heartbeat, Recorder: nodeRecorder{recorder}, Log: a.cfg.Log,
+		UpdateFrequency: k.NodeStatusUpdateFrequency.Duration, ReportFrequency: k.NodeStatusReportFrequency.Duration,
+		LeaseDuration: time.Duration(k.NodeLeaseDurationSeconds) * time.Second,
+		RootDir:       a.cfg.RootDir, LabelsFile: filepath.Join(a.cfg.RootDir, "node_labels.json"),
+		CloseIdleConnections: heartbeat.CloseConnections,
+	})
+	return err
+}
+
+// allocatable returns what the node has for pods, nil while it is not known.
+func (a *Agent) allocatable() v1.ResourceList {
+	if n := a.member.api.node.Node(); n != nil {
+		return n.Status.Allocatable
+	}
+	return nil
+}
+
+func (a *Agent) nodeImages(ctx context.Context) ([]v1.ContainerImage, error) {
+	images, err := a.cri.ListImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return node.ContainerImages(images), nil
+}
+
+// nodeProblems are the conditions that make the node not ready.
+func (a *Agent) nodeProblems() []error {
+	var errs []error
+	for _, c := range a.conditions() {
+		if err := c.check(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", c.title, err))
+		}
+	}
+	return errs
+}
+
+// newReporting builds what tells the API server of pods.
+func (a *Agent) newReporting(states *pod.States) {
+	m := a.member.api
+	m.patcher = status.NewPatcher(status.PatcherConfig{API: m.client, Manager: a.status, Pods: a.pods, States: states, Journal: a.journal, Log: a.cfg.Log})
+	m.mirrors = status.NewMirrors(status.MirrorsConfig{
+		API: m.client, Pods: a.pods, Changed: m.static,
+		Node:        func() (string, pod.UID) { return a.cfg.NodeName, m.node.UID() },
+		NodeChanged: m.nodeWake,
+		Ending: func(n pod.FullName) bool {
+			first, ok := a.workers.FirstOfName(n)
+			p, wanted := a.pods.GetByFullName(n)
+			return ok && (!wanted || p.UID != first)
+		},
+		Complete: a.source.SeenAllSources,
+		Shown:    m.patcher.Look,
+		Log:      a.cfg.Log,
+	})
+}
+
+// apiUID returns the UID under which the API server knows the pod: its mirror's for a static pod, "" if it does not know it.
+func (a *Agent) apiUID(p *v1.Pod) pod.UID {
+	if !pod.IsStatic(p) {
+		return p.UID
+	}
+	if mirror, ok := a.pods.Mirror(pod.FullNameOf(p)); ok {
+		return mirror.UID
+	}
+	return ""
+}
+
+// newDoors builds the ports of kubelet mode.
+func (a *Agent) newDoors() (*server.Kubelet, error) {
+	k, m := a.cfg.Kubelet, a.member
+	d := &server.Kubelet{NodeName: a.cfg.NodeName, DisableDebugging: !*k.EnableDebuggingHandlers}
+	if *k.HealthzPort > 0 {
+		d.ListenHealthz = server.ListenTCP(k.HealthzBindAddress, *k.HealthzPort)
+	}
+	if !*k.EnableServer {
+		return d, nil
+	}
+	d.ListenSecure = server.ListenTCP(k.Address, k.Port)
+	if k.ReadOnlyPort > 0 {
+		d.ListenReadOnly = server.ListenTCP(k.Address, k.ReadOnlyPort)
+	}
+	var ips []net.IP
+	for _, ip := range a.hostIPs {
+		ips = append(ips, net.ParseIP(ip))
+	}
+	var err error
+	m.serving, err = certs.NewServing(certs.ServingConfig{
+		CertFile: k.TLSCertFile, KeyFile: k.TLSPrivateKeyFile, Dir: k.CertDir, Hostname: a.cfg.NodeName, IPs: ips, Log: a.cfg.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.Certificate = m.serving.GetCertificate
+	d.Authentication = server.Authentication{Anonymous: *k.Authentication.Anonymous.Enabled, TokenTTL: k.Authentication.Webhook.CacheTTL.Duration}
+	if f := k.Authentication.X509.ClientCAFile; f != "" {
+		ca := certs.NewClientCA(f, a.cfg.Log)
+		if err := ca.Load(); err != nil {
+			return nil, err
+		}
+		d.Authentication.VerifyClient = func(chain []*x509.Certificate) error { return ca.Verify(chain) }
+	}
+	d.Authorization = server.Authorization{
+		Mode: server.AuthorizationMode(k.Authorization.Mode), AllowTTL: k.Authorization.Webhook.CacheAuthorizedTTL.Duration,
+		DenyTTL: k.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
+	}
+	if m.api != nil {
+		d.Authorization.Reviewer = m.api.client
+		if *k.Authentication.Webhook.Enabled {
+			d.Authentication.Tokens = m.api.client
+		}
+	}
+	return d, nil
+}
+
+// memberPhases inserts what a member of a cluster runs into the start order.
+func (a *Agent) memberPhases(phases []phase) []phase {
+	m := a.member
+	if m == nil {
+		return phases
+	}
+	add := func(name string, c ...component) {
+		i := slices.IndexFunc(phases, func(p phase) bool { return p.name == name })
+		phases[i].components = append(phases[i].components, c...)
+	}
+	add("upkeep", component{name: "runtime health", run: m.health.Run})
+	if m.api == nil {
+		return phases
+	}
+	add("upkeep",
+		component{name: "objects", run: m.api.objects.Run},
+		component{name: "event sender", run: m.api.sender.Run},
+		component{name: "node watch", run: m.api.nodes.Run},
+		component{name: "node", run: func(ctx context.Context) error {
+			m.api.node.Load()
+			return m.api.node.Run(ctx)
+		}},
+	)
+	add("loop",
+		component{name: "pod watch", run: m.api.pods.Run},
+		component{name: "status patches", run: m.api.patcher.Run},
+		component{name: "mirror pods", run: m.api.mirrors.Run},
+	)
+	return phases
+}
+
+// objectsAPI lets objects follow what the API server has.
+type objectsAPI struct{ *kube.Client }
+
+// FollowConfigMap hands over one ConfigMap, nil when there is none.
+func (c objectsAPI) FollowConfigMap(ctx context.Context, namespace, name string, seen func(*v1.ConfigMap)) {
+	followOne(ctx, c.Client, namespace, name, seen)
+}
+
+// FollowSecret hands over one Secret, nil when there is none.
+func (c objectsAPI) FollowSecret(ctx context.Context, namespace, name string, seen func(*v1.Secret)) {
+	followOne(ctx, c.Client, namespace, name, seen)
+}
+
+// FollowServices hands over all services.
+func (c objectsAPI) FollowServices(ctx context.Context, seen func([]*v1.Service)) {
+	var w *kube.Watch[*v1.Service]
+	w = kube.NewWatch[*v1.Service](c.Client, kube.Selector{}, func() {
+		if services, synced := w.List(); synced {
+			seen(services)
+		}
+	})
+	_ = w.Run(ctx) // ends with ctx only
+}
+
+func followOne[P kube.Watchable](ctx context.Context, c *kube.Client, namespace, name string, seen func(P)) {
+	var w *kube.Watch[P]
+	w = kube.NewWatch[P](c, kube.Named(namespace, name), func() {
+		if _, synced := w.List(); synced {
+			o, _ := w.Get(namespace, name)
+			seen(o)
+		}
+	})
+	_ = w.Run(ctx) // ends with ctx only
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/config"
+)
+
+// kubeletName is the command, and the name under which the whole program is that command.
+const kubeletName = "kubelet"
+
+// commandArgs returns the arguments of the root command: a program that is called kubelet is `berth kubelet`, so that a link is all that
+// the unit files of a node need.
+func commandArgs(argv []string) []string {
+	if filepath.Base(argv[0]) == kubeletName {
+		return append([]string{kubeletName}, argv[1:]...)
+	}
+	return argv[1:]
+}
+
+// kubeletRun runs the agent as a kubelet until it is told to end.
+type kubeletRun func(ctx context.Context, g *globalFlags, k *config.Kubelet, log *slog.Logger) error
+
+func newKubeletCommand(g *globalFlags, run kubeletRun) *cobra.Command {
+	flags := config.NewFlags()
+	cmd := &cobra.Command{
+		Use:   kubeletName,
+		Short: "Run as the kubelet of a cluster's node, with the kubelet's flags and configuration",
+		Long: `Run as the kubelet of a cluster's node, with the kubelet's flags, configuration file, ports and folders.
+
+Values come from, the stronger last: defaults, the --config file, the *.conf files of --config-dir, flags. A link called kubelet to
+this program is the same as "berth kubelet".`,
+		Example: `  berth kubelet --config /var/lib/kubelet/config.yaml --kubeconfig /etc/kubernetes/kubelet.conf
+  berth kubelet --config config.yaml --config-dir config.d --hostname-override box`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if asked := flags.Version(); asked != "" {
+				return printKubeletVersion(cmd.OutOrStdout(), asked)
+			}
+			k, err := config.Load(flags)
+			if err != nil {
+				return refused(err)
+			}
+			log := newKubeletLog(k, cmd.ErrOrStderr())
+			for _, w := range k.Warnings {
+				log.Warn(w)
+			}
+			return run(cmd.Context(), g, k, log)
+		},
+	}
+	for _, f := range flags.All() {
+		flag := cmd.Flags().VarPF(f, f.Name, f.Shorthand, f.Usage)
+		if f.IsBoolFlag() {
+			flag.NoOptDefVal = "true"
+		}
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return suggestFlag(flags, err) })
+	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printKubeletHelp(cmd, flags) })
+	return cmd
+}
+
+// printKubeletVersion prints what `kubelet --version` does, which programs that install nodes parse.
+func printKubeletVersion(out io.Writer, asked string) error {
+	line := "Kubernetes " + config.KubeletVersion(version)
+	if asked == config.VersionRaw {
+		line += "\nberth " + readBuild().String()
+	}
+	_, err := fmt.Fprintln(out, line)
+	return err
+}
+
+// newKubeletLog returns the agent's log.
+func newKubeletLog(k *config.Kubelet, errOut io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: k.LogLevel()}
+	if k.Logging.Format == "json" {
+		return slog.New(slog.NewJSONHandler(errOut, options))
+	}
+	return slog.New(slog.NewTextHandler(errOut, options))
+}
+
+// refused puts everything that is wrong with the configuration below each other.
+func refused(err error) error {
+	lines := strings.Split(err.Error(), "\n")
+	if len(lines) == 1 {
+		return err
+	}
+	return fmt.Errorf("the configuration has %d mistakes:\n  %s", len(lines), strings.Join(lines, "\n  "))
+}
+
+// suggestFlag answers a flag that does not exist with the one that was probably meant.
+func suggestFlag(flags *config.Flags, err error) error {
+	var unknown interface{ GetSpecifiedName() string }
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	near := flags.Nearest(unknown.GetSpecifiedName())
+	if near == "" || near == unknown.GetSpecifiedName() {
+		return err
+	}
+	return fmt.Errorf("%w; did you mean --%s?", err, near)
+}
+
+// printKubeletHelp prints the flags by their groups.
+func printKubeletHelp(cmd *cobra.Command, flags *config.Flags) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\nUsage:\n  %s\n\nExamples:\n%s\n", cmd.Long, cmd.UseLine(), cmd.Example)
+	for _, group := range config.Groups() {
+		fmt.Fprintf(&b, "\n%s:\n", group)
+		for _, f := range flags.All() {
+			if f.Group == group {
+				writeFlag(&b, f)
+			}
+		}
+	}
+	fmt.Fprintf(&b, "\nOther flags:\n%s", cmd.InheritedFlags().FlagUsages())
+	fmt.Fprint(cmd.OutOrStdout(), b.String())
+}
+
+// writeFlag writes one flag: its form, and below it what it does, its field and its default.
+func writeFlag(b *strings.Builder, f *config.Flag) {
+	b.WriteString("  ")
+	if f.Shorthand != "" {
+		fmt.Fprintf(b, "-%s, ", f.Shorthand)
+	}
+	fmt.Fprintf(b, "--%s", f.Name)
+	if !f.IsBoolFlag() {
+		fmt.Fprintf(b, " %s", f.Type())
+	}
+	fmt.Fprintf(b, "\n        %s", f.Usage)
+	if f.Field != "" && f.Group == config.FieldGroup {
+		fmt.Fprintf(b, " (%s)", f.Field)
+	}
+	if d := f.Default(); d != "" && f.Group != config.NoEffectGroup {
+		fmt.Fprintf(b, " (default %s)", d)
+	}
+	b.WriteString("\n")
+}

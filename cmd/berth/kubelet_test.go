@@ -1,0 +1,60 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/config"
+)
+
+func TestCommandArgs(t *testing.T) {
+	for _, tt := range []struct{ argv, want []string }{
+		{[]string{"/usr/bin/berth", "run", "x"}, []string{"run", "x"}},
+		{[]string{"/usr/bin/kubelet", "--v=2"}, []string{"kubelet", "--v=2"}},
+		{[]string{"kubelet"}, []string{"kubelet"}},
+		{[]string{"kubelet.real", "run"}, []string{"run"}},
+	} {
+		if diff := cmp.Diff(tt.want, commandArgs(tt.argv)); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", tt.argv, diff)
+		}
+	}
+}
+
+// TestKubeletCommandHandsOver: what runs gets the configuration and a log that has the warnings.
+func TestKubeletCommandHandsOver(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubelet.yaml")
+	content := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxpods: 3\nlogging: {format: json}\n"
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got *config.Kubelet
+	cmd := newKubeletCommand(&globalFlags{}, func(_ context.Context, _ *globalFlags, k *config.Kubelet, log *slog.Logger) error {
+		got = k
+		log.Debug("a debug message")
+		return nil
+	})
+	var stderr bytes.Buffer
+	cmd.SetErr(&stderr)
+	cmd.SetArgs([]string{"--config", file, "--kubeconfig", "/k", "-v4", "--seccomp-default", "--register-node=false", "--node-labels=a=b", "--node-labels", "c=d"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got == nil || !*got.SeccompDefault || *got.RegisterNode || got.MaxPods != 110 || got.Kubeconfig != "/k" {
+		t.Errorf("handed over: %+v", got)
+	}
+	if diff := cmp.Diff(map[string]string{"a": "b", "c": "d"}, got.NodeLabels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	for _, want := range []string{`"level":"WARN","msg":"` + file + `: maxpods: unknown field; did you mean maxPods? (ignored)"`, `"msg":"a debug message"`} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("log without %s:\n%s", want, &stderr)
+		}
+	}
+}

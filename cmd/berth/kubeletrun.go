@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"berth/agent"
+	"berth/internal/config"
+	"berth/internal/embedded"
+)
+
+// runKubelet runs the agent as a kubelet until a signal ends it. Pods run on.
+func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, log *slog.Logger) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the kubelet must be root, as it mounts volumes and makes cgroups and networks")
+	}
+	cfg, err := kubeletConfig(g, k, log)
+	if err != nil {
+		return err
+	}
+	a, err := agent.Build(cfg)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	return a.Run(ctx)
+}
+
+// kubeletConfig returns the agent's configuration for what the kubelet was told.
+func kubeletConfig(g *globalFlags, k *config.Kubelet, log *slog.Logger) (agent.Config, error) {
+	fail := func(err error) (agent.Config, error) { return agent.Config{}, err }
+	host, err := os.Hostname()
+	if err != nil {
+		return fail(fmt.Errorf("name of the host: %w; name the node with --hostname-override", err))
+	}
+	name, err := k.NodeName(host)
+	if err != nil {
+		return fail(err)
+	}
+	if k.RuntimeEndpoint() == "" && !embedded.Available() {
+		return fail(errors.New(`there is no runtime inside this build of berth: build one with "make build", or name a running one as containerRuntimeEndpoint`))
+	}
+	if k.ImageEndpoint() != "" && k.ImageEndpoint() != k.RuntimeEndpoint() {
+		return fail(fmt.Errorf("imageServiceEndpoint %q: an image service apart from containerRuntimeEndpoint is not supported yet", k.ImageEndpoint()))
+	}
+	runDir, err := filepath.Abs(g.runDir)
+	if err != nil {
+		return fail(err)
+	}
+	cfg := agent.Config{
+		RootDir: k.RootDir, RunDir: runDir, NodeName: name, RuntimeEndpoint: k.RuntimeEndpoint(), CgroupRoot: k.CgroupRoot,
+		PodLogsDir: k.PodLogsDir, ContainerLogsDir: "/var/log/containers", Kubelet: k, Version: config.KubeletVersion(version), Log: log,
+	}
+	if k.StaticPodPath != "" {
+		cfg.Paths = []string{k.StaticPodPath}
+	}
+	return cfg, nil
+}

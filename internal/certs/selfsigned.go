@@ -1,0 +1,145 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	selfSignedLife = 365 * 24 * time.Hour
+	// renewBefore is how long before its end a self-signed certificate is replaced.
+	renewBefore = 30 * 24 * time.Hour
+	// skew is how far the clocks of clients may be behind.
+	skew = time.Hour
+)
+
+// ensureSelfSigned makes the pair unless there is one that holds for a while. A pair that somebody else had signed is left alone.
+func (s *Serving) ensureSelfSigned(now time.Time) error {
+	// The leaf in force is asked first: every handshake comes by here.
+	if p := s.now.Load(); p != nil && now.Before(p.tls.Leaf.NotAfter.Add(-renewBefore)) {
+		return nil
+	}
+	if !s.renewing.TryLock() {
+		return nil
+	}
+	defer s.renewing.Unlock()
+	replace, err := s.replaceable(now)
+	if err != nil || !replace {
+		return err
+	}
+	if err := s.makeSelfSigned(now); err != nil {
+		return fmt.Errorf("self-signed serving certificate: %w", err)
+	}
+	s.log.Info("self-signed serving certificate made", "file", s.cert, "hostname", s.hostname)
+	return nil
+}
+
+// replaceable says whether a new pair is to be made: there is none, or one of our making that ends soon or is incomplete.
+func (s *Serving) replaceable(now time.Time) (bool, error) {
+	b, err := readPEM(s.cert)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("serving certificate: %w", err)
+	}
+	block, _ := pem.Decode(b)
+	if block == nil {
+		return false, fmt.Errorf("serving certificate: %s holds no certificate in PEM form: remove it, or put one there", s.cert)
+	}
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return false, fmt.Errorf("serving certificate: %s: %w", s.cert, err)
+	}
+	if !bytes.Equal(leaf.RawIssuer, leaf.RawSubject) {
+		return false, nil
+	}
+	if !now.Before(leaf.NotAfter.Add(-renewBefore)) {
+		return true, nil
+	}
+	// The two files are not written at once: a crash between them leaves a pair that does not fit.
+	_, err = readPair(s.cert, s.key)
+	return err != nil, nil
+}
+
+func (s *Serving) makeSelfSigned(now time.Time) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{
+		SerialNumber:          serial,
+		Subject:               pkix.Name{CommonName: fmt.Sprintf("%s@%d", s.hostname, now.Unix())},
+		NotBefore:             now.Add(-skew),
+		NotAfter:              now.Add(selfSignedLife),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
+		IsCA:                  true, // so that a client can trust this very certificate
+		IPAddresses:           s.ips,
+	}
+	if ip := net.ParseIP(s.hostname); ip != nil {
+		template.IPAddresses = append([]net.IP{ip}, s.ips...)
+	} else {
+		template.DNSNames = []string{s.hostname}
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(s.cert), 0o755); err != nil {
+		return err
+	}
+	if err := writeFile(s.key, &pem.Block{Type: "PRIVATE KEY", Bytes: der}, 0o600); err != nil {
+		return err
+	}
+	return writeFile(s.cert, &pem.Block{Type: "CERTIFICATE", Bytes: cert}, 0o644)
+}
+
+// writeFile replaces the file in one step.
+func writeFile(path string, block *pem.Block, mode fs.FileMode) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // made with mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close() // it may be closed already
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	if err := pem.Encode(f, block); err != nil {
+		return err
+	}
+	if err := f.Chmod(mode); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

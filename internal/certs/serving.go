@@ -1,0 +1,118 @@
+package certs
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ServingConfig says where the serving certificate comes from.
+type ServingConfig struct {
+	// CertFile and KeyFile are tlsCertFile and tlsPrivateKeyFile; both or neither.
+	CertFile, KeyFile string
+	// Dir is where a self-signed pair is kept when there are no files (--cert-dir).
+	Dir string
+	// Hostname and IPs are what a self-signed certificate is for.
+	Hostname string
+	IPs      []net.IP
+	Log      *slog.Logger
+}
+
+// Serving is the certificate that the HTTPS port shows.
+type Serving struct {
+	cert, key  string
+	selfSigned bool
+	hostname   string
+	ips        []net.IP
+	log        *slog.Logger
+
+	now      atomic.Pointer[pair]
+	renewing sync.Mutex // held while a self-signed pair is made; whoever finds it held goes on with what there is
+}
+
+type pair struct {
+	cert, key stamp
+	tls       *tls.Certificate
+}
+
+// NewServing returns the serving certificate, which Load or the first handshake reads.
+func NewServing(cfg ServingConfig) (*Serving, error) {
+	s := &Serving{cert: cfg.CertFile, key: cfg.KeyFile, hostname: cfg.Hostname, ips: cfg.IPs, log: cfg.Log}
+	switch {
+	case cfg.CertFile != "" && cfg.KeyFile != "":
+	case cfg.CertFile != "" || cfg.KeyFile != "":
+		return nil, fmt.Errorf("tlsCertFile %q and tlsPrivateKeyFile %q: both are needed, or neither", cfg.CertFile, cfg.KeyFile)
+	case cfg.Dir == "" || cfg.Hostname == "":
+		return nil, errors.New("serving certificate: without files, a directory and a host name are needed")
+	default:
+		s.selfSigned = true
+		s.cert, s.key = filepath.Join(cfg.Dir, "kubelet.crt"), filepath.Join(cfg.Dir, "kubelet.key")
+	}
+	return s, nil
+}
+
+// Load reads the files if they changed, and makes a self-signed pair if that is what is wanted and there is none that holds. The
+// error names the file; the pair that was read before stays in force.
+func (s *Serving) Load() error {
+	if s.selfSigned {
+		if err := s.ensureSelfSigned(time.Now()); err != nil {
+			return err
+		}
+	}
+	cert, err := stampOf(s.cert)
+	if err != nil {
+		return fmt.Errorf("serving certificate: %w", err)
+	}
+	key, err := stampOf(s.key)
+	if err != nil {
+		return fmt.Errorf("serving certificate: %w", err)
+	}
+	old := s.now.Load()
+	if old != nil && old.cert == cert && old.key == key {
+		return nil
+	}
+	c, err := readPair(s.cert, s.key)
+	if err != nil {
+		return fmt.Errorf("serving certificate: %w", err)
+	}
+	s.now.Store(&pair{cert: cert, key: key, tls: c})
+	if old != nil {
+		s.log.Info("serving certificate replaced", "file", s.cert, "until", c.Leaf.NotAfter)
+	}
+	return nil
+}
+
+// GetCertificate is for tls.Config: the newest certificate that could be read.
+func (s *Serving) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	// Between the writing of the two files they do not fit each other: the old pair serves until they do.
+	if err := s.Load(); err != nil {
+		s.log.Warn("serving certificate not read; the last one stays in force", "error", err)
+	}
+	p := s.now.Load()
+	if p == nil {
+		return nil, errors.New("no serving certificate available for the kubelet")
+	}
+	return p.tls, nil
+}
+
+func readPair(certFile, keyFile string) (*tls.Certificate, error) {
+	cert, err := readPEM(certFile)
+	if err != nil {
+		return nil, err
+	}
+	key, err := readPEM(keyFile)
+	if err != nil {
+		return nil, err
+	}
+	c, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("%s and %s: %w", certFile, keyFile, err)
+	}
+	return &c, nil
+}

@@ -1,0 +1,117 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// gate is a feature gate at 1.36.
+type gate struct {
+	on    bool
+	stage string
+}
+
+const (
+	alpha  = "alpha"
+	beta   = "beta"
+	stable = "GA"
+)
+
+// gates are the feature gates that change what the agent does, at their 1.36 defaults.
+var gates = map[string]gate{
+	"DynamicResourceAllocation":     {true, stable},
+	"ImageVolume":                   {true, stable},
+	"InPlacePodVerticalScaling":     {true, stable},
+	"KubeletCgroupDriverFromCRI":    {true, stable},
+	"KubeletFineGrainedAuthz":       {true, stable},
+	"KubeletPSI":                    {true, stable},
+	"NodeLogQuery":                  {true, stable},
+	"NodeSwap":                      {true, stable},
+	"PodObservedGenerationTracking": {true, stable},
+	"RecursiveReadOnlyMounts":       {true, stable},
+	"SidecarContainers":             {true, stable},
+	"SupplementalGroupsPolicy":      {true, stable},
+	"UserNamespacesSupport":         {true, stable},
+
+	"CPUManagerPolicyBetaOptions":             {true, beta},
+	"ContainerCheckpoint":                     {true, beta},
+	"ContainerRestartRules":                   {true, beta},
+	"EnvFiles":                                {true, beta},
+	"ExtendWebSocketsToKubelet":               {true, beta},
+	"GracefulNodeShutdown":                    {true, beta},
+	"GracefulNodeShutdownBasedOnPodPriority":  {true, beta},
+	"HostnameOverride":                        {true, beta},
+	"InPlacePodLevelResourcesVerticalScaling": {true, beta},
+	"KubeletCrashLoopBackOffMax":              {true, beta},
+	"KubeletEnsureSecretPulledImages":         {true, beta},
+	"KubeletSeparateDiskGC":                   {true, beta},
+	"NodeDeclaredFeatures":                    {true, beta},
+	"PLEGOnDemandRelist":                      {true, beta},
+	"PodLevelResources":                       {true, beta},
+	"PodReadyToStartContainersCondition":      {true, beta},
+	"PreventStaticPodAPIReferences":           {true, beta},
+	"ResourceHealthStatus":                    {true, beta},
+	"RestartAllContainersOnContainerExits":    {true, beta},
+	"RotateKubeletServerCertificate":          {true, beta},
+	"TopologyManagerPolicyBetaOptions":        {true, beta},
+	"ClusterTrustBundleProjection":            {false, beta},
+	"PodCertificateRequest":                   {false, beta},
+	"SELinuxMount":                            {false, beta},
+	"CPUManagerPolicyAlphaOptions":            {false, alpha},
+	"ContainerStopSignals":                    {false, alpha},
+	"CustomCPUCFSQuotaPeriod":                 {false, alpha},
+	"EventedPLEG":                             {false, alpha},
+	"MemoryQoS":                               {false, alpha},
+	"PodAndContainerStatsFromCRI":             {false, alpha},
+	"PodLevelResourceManagers":                {false, alpha},
+	"PodLogsQuerySplitStreams":                {false, alpha},
+	"PodsAPI":                                 {false, alpha},
+	"QOSReserved":                             {false, alpha},
+	"TopologyManagerPolicyAlphaOptions":       {false, alpha},
+}
+
+// allAlpha and allBeta turn every gate of a stage that is not set itself on or off.
+const (
+	allAlpha = "AllAlpha"
+	allBeta  = "AllBeta"
+)
+
+var allOfStage = map[string]string{alpha: allAlpha, beta: allBeta}
+
+// FeatureEnabled reports whether a feature gate is on. A gate that is not among those that change what the agent does is off.
+func (k *Kubelet) FeatureEnabled(name string) bool {
+	g, ok := gates[name]
+	if !ok || g.stage == stable {
+		return ok
+	}
+	if on, ok := k.FeatureGates[name]; ok {
+		return on
+	}
+	if on, ok := k.FeatureGates[allOfStage[g.stage]]; ok {
+		return on
+	}
+	return g.on
+}
+
+// gateWarnings tells which of the gates that were set take no effect. They are no errors: the components of a cluster are often given
+// one set of gates.
+func gateWarnings(set map[string]bool, origins Origins) []string {
+	var warnings []string
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		path := fmt.Sprintf("featureGates[%s]", name)
+		g, ok := gates[name]
+		switch {
+		case name == allAlpha || name == allBeta:
+		case ok && g.stage == stable && !set[name]:
+			warnings = append(warnings, fmt.Sprintf("%s: %s: the feature is generally available and cannot be turned off (ignored)", origins.Of(path), path))
+		case !ok:
+			meant := ""
+			if near := nearest(name, slices.Sorted(maps.Keys(gates))); near != "" {
+				meant = "; did you mean " + near + "?"
+			}
+			warnings = append(warnings, fmt.Sprintf("%s: %s: no gate that changes what this agent does%s (ignored)", origins.Of(path), path, meant))
+		}
+	}
+	return warnings
+}

@@ -1,0 +1,218 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/utils/ptr"
+)
+
+// check collects what is wrong with a configuration. Each error says where the value came from, its field, and what would be right.
+type check struct {
+	*Kubelet
+	errs []error
+}
+
+// validate returns everything that is wrong with a configuration whose types are right.
+func (k *Kubelet) validate() []error {
+	c := &check{Kubelet: k}
+	c.flags()
+	c.staticPods()
+	c.servers()
+	c.node()
+	c.runtime()
+	c.images()
+	c.pods()
+	c.logs()
+	c.cgroups()
+	c.reservations()
+	c.topology()
+	c.eviction()
+	c.shutdown()
+	c.rest()
+	return c.errs
+}
+
+// fail notes what is wrong with the field.
+func (c *check) fail(path, format string, args ...any) {
+	problem := fmt.Sprintf(format, args...)
+	switch origin := c.Origins.Of(path); {
+	case origin.Kind == FromDefault, origin.Name == path:
+		c.errs = append(c.errs, fmt.Errorf("%s: %s", path, problem))
+	default:
+		c.errs = append(c.errs, fmt.Errorf("%s: %s: %s", origin, path, problem))
+	}
+}
+
+// between checks a number against its bounds, both included.
+func (c *check) between(path string, value, low, high int64) {
+	if value < low || value > high {
+		c.fail(path, "%d is not between %d and %d", value, low, high)
+	}
+}
+
+func (c *check) atLeast(path string, value, low int64) {
+	if value < low {
+		c.fail(path, "%d is less than %d", value, low)
+	}
+}
+
+// positive checks a duration that must go on for some time; notNegative one that may be 0.
+func (c *check) positive(path string, d time.Duration) {
+	if d <= 0 {
+		c.fail(path, "%v is not more than 0s", d)
+	}
+}
+
+func (c *check) notNegative(path string, d time.Duration) {
+	if d < 0 {
+		c.fail(path, "%v is negative", d)
+	}
+}
+
+// oneOf checks a word against those allowed.
+func (c *check) oneOf(path, value string, allowed ...string) {
+	if slices.Contains(allowed, value) {
+		return
+	}
+	meant := ""
+	if near := nearest(value, allowed); near != "" {
+		meant = fmt.Sprintf("; did you mean %s?", near)
+	}
+	c.fail(path, "%q is none of %s%s", value, wordList(allowed), meant)
+}
+
+func wordList(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		if quoted[i] = w; w == "" {
+			quoted[i] = `""`
+		}
+	}
+	return strings.Join(quoted, ", ")
+}
+
+// needsGate checks that a field is used with its feature on.
+func (c *check) needsGate(path, gate string) {
+	if !c.FeatureEnabled(gate) {
+		c.fail(path, "needs the feature gate %s; set featureGates[%s] to true", gate, gate)
+	}
+}
+
+func (c *check) staticPods() {
+	c.positive("syncFrequency", c.SyncFrequency.Duration)
+	c.positive("fileCheckFrequency", c.FileCheckFrequency.Duration)
+	c.positive("httpCheckFrequency", c.HTTPCheckFrequency.Duration)
+	if c.StaticPodURL != "" {
+		c.url("staticPodURL", c.StaticPodURL)
+	}
+	if c.RunOnce {
+		c.fail("runOnce", "is not supported any more; use `berth run --once`, or leave it out")
+	}
+}
+
+func (c *check) images() {
+	c.atLeast("registryPullQPS", int64(*c.RegistryPullQPS), 0)
+	c.atLeast("registryBurst", int64(c.RegistryBurst), 0)
+	if n := c.MaxParallelImagePulls; n != nil {
+		c.atLeast("maxParallelImagePulls", int64(*n), 1)
+		if *n > 1 && *c.SerializeImagePulls {
+			c.fail("maxParallelImagePulls", "%d contradicts serializeImagePulls: true; set that to false", *n)
+		}
+	}
+	c.notNegative("imageMinimumGCAge", c.ImageMinimumGCAge.Duration)
+	c.notNegative("imageMaximumGCAge", c.ImageMaximumGCAge.Duration)
+	if age := c.ImageMaximumGCAge.Duration; age > 0 && age <= c.ImageMinimumGCAge.Duration {
+		c.fail("imageMaximumGCAge", "%v is not more than imageMinimumGCAge, %v", age, c.ImageMinimumGCAge.Duration)
+	}
+	high, low := int64(*c.ImageGCHighThresholdPercent), int64(*c.ImageGCLowThresholdPercent)
+	c.between("imageGCHighThresholdPercent", high, 0, 100)
+	c.between("imageGCLowThresholdPercent", low, 0, 100)
+	if low >= high {
+		c.fail("imageGCLowThresholdPercent", "%d is not less than imageGCHighThresholdPercent, %d", low, high)
+	}
+	policy := c.ImagePullCredentialsVerificationPolicy
+	c.oneOf("imagePullCredentialsVerificationPolicy", string(policy),
+		string(NeverVerify), string(NeverVerifyPreloadedImages), string(NeverVerifyAllowlistedImages), string(AlwaysVerify))
+	if len(c.PreloadedImagesVerificationAllowlist) > 0 && policy != NeverVerifyAllowlistedImages {
+		c.fail("preloadedImagesVerificationAllowlist", "is read with imagePullCredentialsVerificationPolicy: %s only", NeverVerifyAllowlistedImages)
+	}
+	for i, image := range c.PreloadedImagesVerificationAllowlist {
+		path := fmt.Sprintf("preloadedImagesVerificationAllowlist[%d]", i)
+		name := strings.TrimSuffix(image, "/*")
+		last := name[strings.LastIndex(name, "/")+1:]
+		switch {
+		case name == "" || strings.ContainsAny(name, "* \t"):
+			c.fail(path, `%q: a wildcard is the whole last segment only, such as "registry.example.com/team/*"`, image)
+		case strings.Contains(last, "@") || strings.Contains(name, "/") && strings.Contains(last, ":"):
+			c.fail(path, "%q: leave out tag and digest", image)
+		}
+	}
+	if (c.ImageCredentialProviderConfig == "") != (c.ImageCredentialProviderBinDir == "") {
+		c.fail("--image-credential-provider-config", "goes with --image-credential-provider-bin-dir: give both or neither")
+	}
+}
+
+func (c *check) logs() {
+	if !strings.HasPrefix(c.PodLogsDir, "/") {
+		c.fail("podLogsDir", "%q is not absolute", c.PodLogsDir)
+	}
+	c.quantity("containerLogMaxSize", c.ContainerLogMaxSize)
+	c.atLeast("containerLogMaxFiles", int64(*c.ContainerLogMaxFiles), 2)
+	c.atLeast("containerLogMaxWorkers", int64(*c.ContainerLogMaxWorkers), 1)
+	c.positive("containerLogMonitorInterval", c.ContainerLogMonitorInterval.Duration)
+	c.oneOf("logging.format", c.Logging.Format, "text", "json")
+	c.notNegative("logging.flushFrequency", c.Logging.FlushFrequency.Duration)
+}
+
+func (c *check) shutdown() {
+	total, critical := c.ShutdownGracePeriod.Duration, c.ShutdownGracePeriodCriticalPods.Duration
+	for _, f := range []struct {
+		path string
+		d    time.Duration
+	}{{"shutdownGracePeriod", total}, {"shutdownGracePeriodCriticalPods", critical}} {
+		if f.d != 0 && f.d < time.Second {
+			c.fail(f.path, "%v is neither 0s nor at least 1s", f.d)
+		}
+	}
+	if critical > total {
+		c.fail("shutdownGracePeriodCriticalPods", "%v is more than shutdownGracePeriod, %v, of which it is a part", critical, total)
+	}
+	if total > 0 {
+		c.needsGate("shutdownGracePeriod", "GracefulNodeShutdown")
+	}
+	if len(c.ShutdownGracePeriodByPodPriority) == 0 {
+		return
+	}
+	const byPriority = "shutdownGracePeriodByPodPriority"
+	c.needsGate(byPriority, "GracefulNodeShutdown")
+	c.needsGate(byPriority, "GracefulNodeShutdownBasedOnPodPriority")
+	if total > 0 || critical > 0 {
+		c.fail(byPriority, "excludes shutdownGracePeriod and shutdownGracePeriodCriticalPods: set one or the other")
+	}
+	seen := map[int32]bool{}
+	for i, entry := range c.ShutdownGracePeriodByPodPriority {
+		path := fmt.Sprintf("%s[%d]", byPriority, i)
+		if seen[entry.Priority] {
+			c.fail(path+".priority", "%d is there twice", entry.Priority)
+		}
+		seen[entry.Priority] = true
+		c.atLeast(path+".shutdownGracePeriodSeconds", entry.ShutdownGracePeriodSeconds, 0)
+	}
+}
+
+func (c *check) rest() {
+	c.between("oomScoreAdj", int64(*c.OOMScoreAdj), -1000, 1000)
+	c.atLeast("maxOpenFiles", c.MaxOpenFiles, 0)
+	if t := c.Tracing; t != nil {
+		c.between("tracing.samplingRatePerMillion", int64(ptr.Deref(t.SamplingRatePerMillion, 0)), 0, 1_000_000)
+	}
+	if v := c.ShowHiddenMetricsForVersion; v != "" && !minorVersion.MatchString(v) {
+		c.fail("showHiddenMetricsForVersion", `%q is no version such as "1.35"`, v)
+	}
+	if *c.EnableSystemLogQuery && !*c.EnableSystemLogHandler {
+		c.fail("enableSystemLogQuery", "needs enableSystemLogHandler: true")
+	}
+}

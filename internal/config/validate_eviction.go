@@ -1,0 +1,62 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// signals are the names that eviction thresholds are set for.
+var signals = []string{
+	"memory.available", "allocatableMemory.available",
+	"nodefs.available", "nodefs.inodesFree",
+	"imagefs.available", "imagefs.inodesFree",
+	"containerfs.available", "containerfs.inodesFree",
+	"pid.available",
+}
+
+func (c *check) eviction() {
+	c.notNegative("evictionPressureTransitionPeriod", c.EvictionPressureTransitionPeriod.Duration)
+	c.amounts("evictionHard", c.EvictionHard)
+	c.amounts("evictionSoft", c.EvictionSoft)
+	c.amounts("evictionMinimumReclaim", c.EvictionMinimumReclaim)
+	for _, signal := range slices.Sorted(maps.Keys(c.EvictionSoft)) {
+		if c.EvictionSoftGracePeriod[signal] == "" {
+			c.fail(fmt.Sprintf("evictionSoft[%s]", signal), "needs a grace period; set evictionSoftGracePeriod[%s]", signal)
+		}
+	}
+	for _, signal := range slices.Sorted(maps.Keys(c.EvictionSoftGracePeriod)) {
+		path := fmt.Sprintf("evictionSoftGracePeriod[%s]", signal)
+		c.signal(path, signal)
+		if d, err := time.ParseDuration(c.EvictionSoftGracePeriod[signal]); err != nil || d < 0 {
+			c.fail(path, `%q is no duration, such as "1m30s"`, c.EvictionSoftGracePeriod[signal])
+		}
+	}
+}
+
+// amounts checks a map of signals to quantities or percentages.
+func (c *check) amounts(field string, amounts map[string]string) {
+	for _, signal := range slices.Sorted(maps.Keys(amounts)) {
+		path := fmt.Sprintf("%s[%s]", field, signal)
+		c.signal(path, signal)
+		value := amounts[signal]
+		if percent, ok := strings.CutSuffix(value, "%"); ok {
+			if p, err := strconv.ParseFloat(percent, 64); err != nil || !(p >= 0 && p <= 100) {
+				c.fail(path, `%q is no percentage from "0%%" to "100%%"`, value)
+			}
+			continue
+		}
+		if q, ok := c.quantity(path, value); ok && q.Sign() < 0 {
+			c.fail(path, "%s is negative", value)
+		}
+	}
+}
+
+func (c *check) signal(path, name string) {
+	if !slices.Contains(signals, name) {
+		c.fail(path, "there is no signal %s%s", name, orMeant(name, signals))
+	}
+}

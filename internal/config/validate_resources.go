@@ -1,0 +1,205 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/cpuset"
+)
+
+func (c *check) cgroups() {
+	c.oneOf("cgroupDriver", c.CgroupDriver, "cgroupfs", "systemd")
+	for _, f := range []struct{ path, cgroup string }{
+		{"cgroupRoot", c.CgroupRoot},
+		{"kubeletCgroups", c.KubeletCgroups},
+		{"systemCgroups", c.SystemCgroups},
+		{"systemReservedCgroup", c.SystemReservedCgroup},
+		{"kubeReservedCgroup", c.KubeReservedCgroup},
+		{"--runtime-cgroups", c.RuntimeCgroups},
+	} {
+		if strings.ContainsAny(f.cgroup, "\x00\n") || slices.Contains(strings.Split(f.cgroup, "/"), "..") {
+			c.fail(f.path, `%q is no name of a cgroup, such as "/system.slice"`, f.cgroup)
+		}
+	}
+	if c.SystemCgroups != "" && c.CgroupRoot == "" {
+		c.fail("systemCgroups", "needs cgroupRoot")
+	}
+	if d := c.CPUCFSQuotaPeriod.Duration; d < time.Millisecond || d > time.Second {
+		c.fail("cpuCFSQuotaPeriod", "%v is not between 1ms and 1s", d)
+	} else if d != defaultCFSQuotaPeriod {
+		c.needsGate("cpuCFSQuotaPeriod", "CustomCPUCFSQuotaPeriod")
+	}
+	c.oneOf("memorySwap.swapBehavior", c.MemorySwap.SwapBehavior, "", "NoSwap", "LimitedSwap")
+	if f := *c.MemoryThrottlingFactor; f <= 0 || f > 1 {
+		c.fail("memoryThrottlingFactor", "%v is not more than 0 and at most 1", f)
+	}
+	c.oneOf("memoryReservationPolicy", string(c.MemoryReservationPolicy),
+		string(NoneMemoryReservationPolicy), string(TieredReservationMemoryReservationPolicy))
+	if c.MemoryReservationPolicy == TieredReservationMemoryReservationPolicy {
+		c.needsGate("memoryReservationPolicy", "MemoryQoS")
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.QOSReserved)) {
+		path := fmt.Sprintf("qosReserved[%s]", name)
+		c.needsGate(path, "QOSReserved")
+		if name != string(v1.ResourceMemory) {
+			c.fail(path, "only memory can be reserved by QoS class")
+		}
+		percent, isPercent := strings.CutSuffix(c.QOSReserved[name], "%")
+		if n, err := strconv.Atoi(percent); !isPercent || err != nil || n < 0 || n > 100 {
+			c.fail(path, `%q is no percentage from "0%%" to "100%%"`, c.QOSReserved[name])
+		}
+	}
+}
+
+// reservations checks what is kept for the host, and how it is enforced.
+func (c *check) reservations() {
+	c.reserved("systemReserved", c.SystemReserved)
+	c.reserved("kubeReserved", c.KubeReserved)
+	if c.ReservedSystemCPUs != "" {
+		if _, err := cpuset.Parse(c.ReservedSystemCPUs); err != nil {
+			c.fail("reservedSystemCPUs", `%q is no list of CPUs such as "0-1,8"`, c.ReservedSystemCPUs)
+		}
+		if c.SystemReservedCgroup != "" || c.KubeReservedCgroup != "" {
+			c.fail("reservedSystemCPUs", "excludes systemReservedCgroup and kubeReservedCgroup")
+		}
+	}
+
+	enforced := c.EnforceNodeAllocatable
+	const path = "enforceNodeAllocatable"
+	if slices.Contains(enforced, "none") && len(enforced) > 1 {
+		c.fail(path, "none excludes the others: %s", strings.Join(enforced, ", "))
+	}
+	if !*c.CgroupsPerQOS && slices.ContainsFunc(enforced, func(s string) bool { return s != "none" }) {
+		c.fail(path, "needs cgroupsPerQOS: true; or set it to [none]")
+	}
+	cgroups := map[string]struct{ field, value string }{
+		"system-reserved": {"systemReservedCgroup", c.SystemReservedCgroup},
+		"kube-reserved":   {"kubeReservedCgroup", c.KubeReservedCgroup},
+	}
+	for i, level := range enforced {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		c.oneOf(at, level, "none", "pods", "system-reserved", "system-reserved-compressible", "kube-reserved", "kube-reserved-compressible")
+		if slices.Index(enforced, level) < i {
+			c.fail(at, "%s is there twice", level)
+		}
+		whole, compressible := strings.CutSuffix(level, "-compressible")
+		if compressible && slices.Contains(enforced, whole) {
+			c.fail(at, "%s excludes %s", level, whole)
+		}
+		if cgroup, ok := cgroups[whole]; ok && cgroup.value == "" {
+			c.fail(at, "%s needs %s", level, cgroup.field)
+		}
+	}
+}
+
+// reserved checks a map of resource names to quantities.
+func (c *check) reserved(field string, resources map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(resources)) {
+		path := fmt.Sprintf("%s[%s]", field, name)
+		switch name {
+		case "cpu", "memory", "pid", "ephemeral-storage":
+		default:
+			c.fail(path, "cannot be reserved; cpu, memory, pid and ephemeral-storage can")
+			continue
+		}
+		if q, ok := c.quantity(path, resources[name]); ok && q.Sign() < 0 {
+			c.fail(path, "%s is negative", resources[name])
+		}
+	}
+}
+
+// quantity checks and returns a quantity.
+func (c *check) quantity(path, value string) (resource.Quantity, bool) {
+	q, err := resource.ParseQuantity(value)
+	if err != nil {
+		c.fail(path, `%q is no quantity, such as "100Mi" or "500m"`, value)
+	}
+	return q, err == nil
+}
+
+// topology checks the CPU, memory and topology managers.
+func (c *check) topology() {
+	c.oneOf("cpuManagerPolicy", c.CPUManagerPolicy, "none", "static")
+	c.positive("cpuManagerReconcilePeriod", c.CPUManagerReconcilePeriod.Duration)
+	if c.CPUManagerPolicy == "static" && c.ReservedSystemCPUs == "" && !c.reserves("cpu") {
+		c.fail("cpuManagerPolicy", "static needs CPUs for the host: set reservedSystemCPUs, or cpu in systemReserved or kubeReserved")
+	}
+	c.options("cpuManagerPolicyOptions", c.CPUManagerPolicyOptions, map[string]string{
+		"full-pcpus-only":                  "",
+		"strict-cpu-reservation":           "",
+		"prefer-align-cpus-by-uncorecache": "",
+		"distribute-cpus-across-numa":      "CPUManagerPolicyBetaOptions",
+		"align-by-socket":                  "CPUManagerPolicyAlphaOptions",
+		"distribute-cpus-across-cores":     "CPUManagerPolicyAlphaOptions",
+	})
+
+	c.oneOf("memoryManagerPolicy", c.MemoryManagerPolicy, "None", "Static")
+	if c.MemoryManagerPolicy == "Static" && len(c.ReservedMemory) == 0 {
+		c.fail("memoryManagerPolicy", "Static needs reservedMemory")
+	}
+	type reservation struct {
+		node int32
+		name v1.ResourceName
+	}
+	seen := map[reservation]bool{}
+	for i, m := range c.ReservedMemory {
+		path := fmt.Sprintf("reservedMemory[%d]", i)
+		c.atLeast(path+".numaNode", int64(m.NumaNode), 0)
+		if len(m.Limits) == 0 {
+			c.fail(path+".limits", "is empty; name the memory, such as memory: 1Gi")
+		}
+		for _, name := range slices.Sorted(maps.Keys(m.Limits)) {
+			at := fmt.Sprintf("%s.limits[%s]", path, name)
+			q := m.Limits[name]
+			switch {
+			case name != v1.ResourceMemory && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix):
+				c.fail(at, "is no memory; memory and hugepages-<size> are")
+			case q.Sign() <= 0:
+				c.fail(at, "%s is not more than 0", q.String())
+			case seen[reservation{m.NumaNode, name}]:
+				c.fail(at, "node %d has this type of memory twice", m.NumaNode)
+			}
+			seen[reservation{m.NumaNode, name}] = true
+		}
+	}
+
+	c.oneOf("topologyManagerPolicy", c.TopologyManagerPolicy, "none", "best-effort", "restricted", "single-numa-node")
+	c.oneOf("topologyManagerScope", c.TopologyManagerScope, "container", "pod")
+	const numaNodes = "max-allowable-numa-nodes"
+	c.options("topologyManagerPolicyOptions", c.TopologyManagerPolicyOptions, map[string]string{"prefer-closest-numa-nodes": "", numaNodes: ""})
+	if value, ok := c.TopologyManagerPolicyOptions[numaNodes]; ok {
+		if n, err := strconv.Atoi(value); err != nil || n < 8 {
+			c.fail(fmt.Sprintf("topologyManagerPolicyOptions[%s]", numaNodes), "%q is no number from 8", value)
+		}
+	}
+}
+
+// reserves reports whether something of the resource is kept for the host.
+func (c *check) reserves(name string) bool {
+	for _, reserved := range []map[string]string{c.SystemReserved, c.KubeReserved} {
+		if q, err := resource.ParseQuantity(reserved[name]); err == nil && q.Sign() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// options checks the names of policy options. known has the gate that each needs, "" for none.
+func (c *check) options(field string, options, known map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		gate, ok := known[name]
+		path := fmt.Sprintf("%s[%s]", field, name)
+		switch {
+		case !ok:
+			c.fail(path, "unknown option; there are %s", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		case gate != "":
+			c.needsGate(path, gate)
+		}
+	}
+}

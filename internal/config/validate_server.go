@@ -1,0 +1,179 @@
+package config
+
+import (
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+var minorVersion = regexp.MustCompile(`^\d+\.\d+$`)
+
+const maxPort = 65535
+
+func (c *check) servers() {
+	c.address("address", c.Address)
+	c.address("healthzBindAddress", c.HealthzBindAddress)
+	c.between("port", int64(c.Port), 1, maxPort)
+	c.between("readOnlyPort", int64(c.ReadOnlyPort), 0, maxPort)
+	c.between("healthzPort", int64(*c.HealthzPort), 0, maxPort)
+
+	c.oneOf("authorization.mode", string(c.Authorization.Mode), string(KubeletAuthorizationModeAlwaysAllow), string(KubeletAuthorizationModeWebhook))
+	c.notNegative("authentication.webhook.cacheTTL", c.Authentication.Webhook.CacheTTL.Duration)
+	c.notNegative("authorization.webhook.cacheAuthorizedTTL", c.Authorization.Webhook.CacheAuthorizedTTL.Duration)
+	c.notNegative("authorization.webhook.cacheUnauthorizedTTL", c.Authorization.Webhook.CacheUnauthorizedTTL.Duration)
+	if c.Standalone() && *c.EnableServer {
+		if *c.Authentication.Webhook.Enabled {
+			c.fail("authentication.webhook.enabled", "needs an API server; give --kubeconfig, or set it to false")
+		}
+		if c.Authorization.Mode == KubeletAuthorizationModeWebhook {
+			c.fail("authorization.mode", "Webhook needs an API server; give --kubeconfig, or set it to AlwaysAllow")
+		}
+	}
+
+	if (c.TLSCertFile == "") != (c.TLSPrivateKeyFile == "") {
+		c.fail("tlsCertFile", "goes with tlsPrivateKeyFile: set both or neither")
+	}
+	if v := c.TLSMinVersion; v != "" {
+		c.oneOf("tlsMinVersion", v, "VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13")
+	}
+	var suites []string
+	for _, s := range slices.Concat(tls.CipherSuites(), tls.InsecureCipherSuites()) {
+		suites = append(suites, s.Name)
+	}
+	for i, name := range c.TLSCipherSuites {
+		if !slices.Contains(suites, name) && !strings.HasSuffix(name, "_CHACHA20_POLY1305") {
+			c.fail(fmt.Sprintf("tlsCipherSuites[%d]", i), "%q is no cipher suite%s", name, orMeant(name, suites))
+		}
+	}
+	for i, id := range c.TLSCurvePreferences {
+		c.between(fmt.Sprintf("tlsCurvePreferences[%d]", i), int64(id), 1, 65535)
+	}
+	if c.ServerTLSBootstrap {
+		c.needsGate("serverTLSBootstrap", "RotateKubeletServerCertificate")
+	}
+}
+
+func orMeant(name string, known []string) string {
+	if near := nearest(name, known); near != "" {
+		return "; did you mean " + near + "?"
+	}
+	return ""
+}
+
+func (c *check) address(path, value string) {
+	if _, err := netip.ParseAddr(value); err != nil {
+		c.fail(path, "%q is no IP address; write 0.0.0.0 or :: for all", value)
+	}
+}
+
+func (c *check) url(path, value string) {
+	if u, err := url.Parse(value); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		c.fail(path, "%q is no URL that begins with http:// or https://", value)
+	}
+}
+
+// flags checks what only flags can say.
+func (c *check) flags() {
+	if c.BootstrapKubeconfig != "" && c.Kubeconfig == "" {
+		c.fail("--bootstrap-kubeconfig", "needs --kubeconfig, the file that is written when the certificate has come")
+	}
+	if c.RootDir == "" {
+		c.fail("--root-dir", `is empty; leave it out for /var/lib/kubelet`)
+	}
+	if c.CertDir == "" {
+		c.fail("--cert-dir", `is empty; leave it out for /var/lib/kubelet/pki`)
+	}
+	if c.HostnameOverride != "" {
+		if _, err := c.NodeName(""); err != nil {
+			c.errs = append(c.errs, err)
+		}
+	}
+	switch {
+	case len(c.NodeIPs) > 2:
+		c.fail("--node-ip", "%v are more than two", c.NodeIPs)
+	case len(c.NodeIPs) == 2 && c.NodeIPs[0].Is4() == c.NodeIPs[1].Is4():
+		c.fail("--node-ip", "%v and %v are of one family; give one of IPv4 and one of IPv6", c.NodeIPs[0], c.NodeIPs[1])
+	}
+	if p := c.CloudProvider; p != "" && p != "external" {
+		c.fail("--cloud-provider", "%q is not supported any more: give external and run its cloud controller, or leave it out", p)
+	}
+	if c.ExitOnLockContention && c.LockFile == "" {
+		c.fail("--exit-on-lock-contention", "needs --lock-file")
+	}
+	c.notNegative("--minimum-container-ttl-duration", c.MinimumContainerTTL)
+	for _, key := range slices.Sorted(maps.Keys(c.NodeLabels)) {
+		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+			c.fail("--node-labels", "%q: %s", key, strings.Join(problems, "; "))
+		} else if !mayLabelItself(key) {
+			c.fail("--node-labels", "%q is reserved: of the names of Kubernetes a node may give itself those in %s, and %s", key,
+				strings.Join(ownNamespaces, " and "), strings.Join(ownLabels, ", "))
+		}
+		if problems := validation.IsValidLabelValue(c.NodeLabels[key]); len(problems) > 0 {
+			c.fail("--node-labels", "%s=%q: %s", key, c.NodeLabels[key], strings.Join(problems, "; "))
+		}
+	}
+}
+
+// ownLabels are the labels of Kubernetes that a node may give itself, besides those in ownNamespaces and below.
+var ownLabels = []string{
+	"beta.kubernetes.io/arch", "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os",
+	"failure-domain.beta.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone",
+	"kubernetes.io/arch", "kubernetes.io/hostname", "kubernetes.io/os",
+	"node.kubernetes.io/instance-type",
+	"topology.kubernetes.io/region", "topology.kubernetes.io/zone",
+}
+
+var ownNamespaces = []string{"kubelet.kubernetes.io", "node.kubernetes.io"}
+
+func mayLabelItself(key string) bool {
+	namespace, _, qualified := strings.Cut(key, "/")
+	within := func(domain string) bool { return namespace == domain || strings.HasSuffix(namespace, "."+domain) }
+	if !qualified || !within("kubernetes.io") && !within("k8s.io") {
+		return true
+	}
+	return slices.Contains(ownLabels, key) || slices.ContainsFunc(ownNamespaces, within)
+}
+
+func (c *check) node() {
+	c.atLeast("kubeAPIBurst", int64(c.KubeAPIBurst), 0)
+	c.atLeast("eventRecordQPS", int64(*c.EventRecordQPS), 0)
+	c.atLeast("eventBurst", int64(c.EventBurst), 0)
+	c.positive("nodeStatusUpdateFrequency", c.NodeStatusUpdateFrequency.Duration)
+	c.positive("nodeStatusReportFrequency", c.NodeStatusReportFrequency.Duration)
+	c.atLeast("nodeLeaseDurationSeconds", int64(c.NodeLeaseDurationSeconds), 1)
+	c.atLeast("nodeStatusMaxImages", int64(*c.NodeStatusMaxImages), -1)
+	c.oneOf("configMapAndSecretChangeDetectionStrategy", string(c.ConfigMapAndSecretChangeDetectionStrategy),
+		string(GetChangeDetectionStrategy), string(TTLCacheChangeDetectionStrategy), string(WatchChangeDetectionStrategy))
+	for i, taint := range c.RegisterWithTaints {
+		path := fmt.Sprintf("registerWithTaints[%d]", i)
+		for _, problem := range validation.IsQualifiedName(taint.Key) {
+			c.fail(path+".key", "%q: %s", taint.Key, problem)
+		}
+		for _, problem := range validation.IsValidLabelValue(taint.Value) {
+			c.fail(path+".value", "%q: %s", taint.Value, problem)
+		}
+		c.oneOf(path+".effect", string(taint.Effect), string(v1.TaintEffectNoSchedule), string(v1.TaintEffectPreferNoSchedule), string(v1.TaintEffectNoExecute))
+	}
+}
+
+func (c *check) runtime() {
+	c.endpoint("containerRuntimeEndpoint", c.ContainerRuntimeEndpoint)
+	c.endpoint("imageServiceEndpoint", c.ImageServiceEndpoint)
+	c.positive("runtimeRequestTimeout", c.RuntimeRequestTimeout.Duration)
+}
+
+func (c *check) endpoint(path, value string) {
+	socket := strings.TrimPrefix(value, "unix://")
+	if value != EmbeddedRuntime && !filepath.IsAbs(socket) {
+		c.fail(path, "%q is no socket: write it as unix:///run/containerd/containerd.sock, or %q for the runtime inside this program", value, EmbeddedRuntime)
+	}
+}

@@ -1,0 +1,87 @@
+package crispec
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// resourceOf returns a resource of the container itself, or of the one that is named.
+func resourceOf(in Container, ref *v1.ResourceFieldSelector) (string, error) {
+	c := in.Container
+	if ref.ContainerName != "" && ref.ContainerName != c.Name {
+		if c = FindContainer(in.Pod, ref.ContainerName); c == nil {
+			return "", fmt.Errorf("container %s not found", ref.ContainerName)
+		}
+	}
+	return ResourceField(in.Pod, c, ref, in.Environment.Allocatable)
+}
+
+// FindContainer returns the pod's container or init container of that name, or nil.
+func FindContainer(p *v1.Pod, name string) *v1.Container {
+	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// ResourceField returns a resource of a container as environment and downwardAPI volumes offer it (Kubernetes documentation, "Downward
+// API"): the amount divided by the divisor, rounded up. A limit of cpu, memory or ephemeral-storage that is not set is the pod's, and
+// without one the node's allocatable amount.
+func ResourceField(p *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, allocatable v1.ResourceList) (string, error) {
+	kind, name, _ := strings.Cut(ref.Resource, ".")
+	resourceName := v1.ResourceName(name)
+	switch {
+	case kind != "limits" && kind != "requests":
+		return "", fmt.Errorf("unsupported container resource : %v", ref.Resource)
+	case resourceName == v1.ResourceCPU, resourceName == v1.ResourceMemory, resourceName == v1.ResourceEphemeralStorage:
+	case strings.HasPrefix(name, v1.ResourceHugePagesPrefix):
+	default:
+		return "", fmt.Errorf("unsupported container resource : %v", ref.Resource)
+	}
+	var amount resource.Quantity
+	var err error
+	if kind == "requests" {
+		amount = c.Resources.Requests[resourceName]
+	} else if amount, err = computeLimit(p, c, resourceName, allocatable); err != nil {
+		return "", err
+	}
+	divisor := ref.Divisor
+	if divisor.IsZero() {
+		divisor = resource.MustParse("1")
+	}
+	value, by := amount.Value(), divisor.Value()
+	if resourceName == v1.ResourceCPU {
+		value, by = amount.MilliValue(), divisor.MilliValue()
+	}
+	quotient := value / by
+	if value%by > 0 {
+		quotient++
+	}
+	return strconv.FormatInt(quotient, 10), nil
+}
+
+func computeLimit(p *v1.Pod, c *v1.Container, name v1.ResourceName, allocatable v1.ResourceList) (resource.Quantity, error) {
+	if limit, ok := c.Resources.Limits[name]; ok && !limit.IsZero() {
+		return limit, nil
+	}
+	if strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+		return resource.Quantity{}, nil
+	}
+	if p.Spec.Resources != nil {
+		if limit, ok := p.Spec.Resources.Limits[name]; ok && !limit.IsZero() {
+			return limit, nil
+		}
+	}
+	if amount, ok := allocatable[name]; ok {
+		return amount, nil
+	}
+	return resource.Quantity{}, fmt.Errorf("container %q sets no limit of %s, and the node's allocatable amount is not known", c.Name, name)
+}

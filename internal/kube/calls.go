@@ -1,0 +1,142 @@
+package kube
+
+import (
+	"context"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// GetPod reads a pod.
+func (c *Client) GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+	return get[*v1.Pod](ctx, c, namespace, name)
+}
+
+// CreatePod makes a pod, as the agent does for mirror pods.
+func (c *Client) CreatePod(ctx context.Context, p *v1.Pod) error {
+	_, err := create(ctx, c, p)
+	return err
+}
+
+// DeletePod removes a pod at once, without a grace period: whoever calls it knows that nothing of the pod runs. A pod that is gone is
+// NotFound. If uid is not empty, a pod with another one is left alone and the error is a conflict; IsOtherUID holds for it.
+func (c *Client) DeletePod(ctx context.Context, namespace, name string, uid types.UID) error {
+	options := metav1.NewDeleteOptions(0)
+	if uid != "" {
+		options.Preconditions = metav1.NewUIDPreconditions(string(uid))
+	}
+	r := resourceOf[*v1.Pod]()
+	return c.do(ctx, op{verb: "delete", namespace: namespace, name: name}, r, c.rest[r.version].Delete().Body(options), nil)
+}
+
+// PatchPodStatus sends a strategic merge patch to the status of a pod. If the patch has a metadata.uid, a pod with another one is left
+// alone and IsOtherUID holds for the error.
+func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
+	return sendPatch(ctx, c, resourceOf[*v1.Pod](), namespace, name, "status", patch, nil)
+}
+
+// GetNode reads a node.
+func (c *Client) GetNode(ctx context.Context, name string) (*v1.Node, error) {
+	return get[*v1.Node](ctx, c, "", name)
+}
+
+// CreateNode registers a node with its status, and returns it as stored.
+func (c *Client) CreateNode(ctx context.Context, n *v1.Node) (*v1.Node, error) {
+	return create(ctx, c, n)
+}
+
+// PatchNode writes what differs between old and changed, except their statuses, and nothing else, and returns the node as stored. It is
+// refused, and IsOtherUID holds for the error, when the node with that name has another UID than old. Without a difference it returns old
+// and makes no call.
+func (c *Client) PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node, error) {
+	p, err := generatePatch(old, changed, withoutStatus)
+	if err != nil {
+		return nil, err
+	}
+	return patchObject(ctx, c, old, "", p)
+}
+
+// PatchNodeStatus writes what differs between the statuses of old and changed. Addresses are replaced as a whole when any differs: two of
+// them may have the same type, by which they would be merged. Otherwise it is like PatchNode.
+func (c *Client) PatchNodeStatus(ctx context.Context, old, changed *v1.Node) (*v1.Node, error) {
+	p, err := generatePatch(old, changed, onlyStatus, "addresses")
+	if err != nil {
+		return nil, err
+	}
+	return patchObject(ctx, c, old, "status", p)
+}
+
+// GetLease reads a lease.
+func (c *Client) GetLease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
+	return get[*coordinationv1.Lease](ctx, c, namespace, name)
+}
+
+// CreateLease makes a lease and returns it as stored.
+func (c *Client) CreateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	return create(ctx, c, l)
+}
+
+// UpdateLease replaces the lease and returns it as stored. It is a conflict when the lease changed since l was read.
+func (c *Client) UpdateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	return update(ctx, c, l)
+}
+
+// GetConfigMap reads a config map.
+func (c *Client) GetConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	return get[*v1.ConfigMap](ctx, c, namespace, name)
+}
+
+// GetSecret reads a secret.
+func (c *Client) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return get[*v1.Secret](ctx, c, namespace, name)
+}
+
+// CreateEvent records an event and returns it as stored.
+func (c *Client) CreateEvent(ctx context.Context, e *v1.Event) (*v1.Event, error) {
+	return create(ctx, c, e)
+}
+
+// PatchEvent writes what differs between old and changed: the count and time of an event that happened again. An event that has expired
+// is NotFound.
+func (c *Client) PatchEvent(ctx context.Context, old, changed *v1.Event) (*v1.Event, error) {
+	p, err := generatePatch(old, changed, withoutStatus)
+	if err != nil {
+		return nil, err
+	}
+	return patchObject(ctx, c, old, "", p)
+}
+
+// CreateToken asks for a token of a service account, for the audiences, life time and bound object that t says; its status has the token.
+func (c *Client) CreateToken(ctx context.Context, namespace, serviceAccount string, t *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	r, out := resourceOf[*authenticationv1.TokenRequest](), &authenticationv1.TokenRequest{}
+	o := op{verb: "create", namespace: namespace, name: serviceAccount, subresource: "token"}
+	if err := c.do(ctx, o, r, c.rest[r.version].Post().Body(t), out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// CreateCertificateSigningRequest asks for a certificate and returns the request as stored. What became of it is seen by a Watch.
+func (c *Client) CreateCertificateSigningRequest(ctx context.Context, r *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
+	return create(ctx, c, r)
+}
+
+// GetCertificateSigningRequest reads a request for a certificate.
+func (c *Client) GetCertificateSigningRequest(ctx context.Context, name string) (*certificatesv1.CertificateSigningRequest, error) {
+	return get[*certificatesv1.CertificateSigningRequest](ctx, c, "", name)
+}
+
+// CreateTokenReview asks whose token it is; the answer is in the status.
+func (c *Client) CreateTokenReview(ctx context.Context, t *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+	return create(ctx, c, t)
+}
+
+// CreateSubjectAccessReview asks whether somebody may do something; the answer is in the status.
+func (c *Client) CreateSubjectAccessReview(ctx context.Context, s *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {
+	return create(ctx, c, s)
+}

@@ -1,0 +1,274 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// ContentTypeProtobuf is the wire format that costs least. Every kube-apiserver knows it.
+const ContentTypeProtobuf = runtime.ContentTypeProtobuf
+
+// defaultTimeout ends calls that nothing else ends. It is what an API server by default allows itself for one.
+const defaultTimeout = 60 * time.Second
+
+// Config is what a Client needs.
+type Config struct {
+	// REST is the server and the credentials, for example from LoadKubeconfig. It is copied. Its limits, time-out, content type and user
+	// agent are not used.
+	REST *rest.Config
+	// Version is the agent's; requests carry the user agent "berth/<Version>".
+	Version string
+	// ContentType is the wire format of objects; empty means ContentTypeProtobuf, and a server that knows only JSON needs to be told so
+	// here. Answers may always be JSON; patches always are.
+	ContentType string
+	// Limits hold for the calls of the client together. Watches count as no calls.
+	Limits Limits
+	Log    *slog.Logger
+}
+
+// Limits bound the calls of a client.
+type Limits struct {
+	// QPS is how many calls are made per second in the long run; 0 or less means no limit. Burst is how many may go ahead; at least 1.
+	QPS   float32
+	Burst int
+	// Timeout is how long one call may take, waiting for its turn included; 0 means 60 s.
+	Timeout time.Duration
+}
+
+// Client makes calls to one API server. It is safe for concurrent use.
+type Client struct {
+	config  *rest.Config // without limits
+	http    *http.Client // shared by all clients that With made of one
+	dialer  *connrotation.Dialer
+	log     *slog.Logger
+	timeout time.Duration
+	rest    map[schema.GroupVersion]*rest.RESTClient
+}
+
+// Open reads the credentials and returns a client. It does not connect: a server that cannot be reached shows in the calls.
+// Client certificates in files are read again when a connection is made and every 5 minutes, and connections are made anew when they
+// changed; for that a goroutine lives as long as the client is used. A token file is read again after a minute at the latest.
+func Open(c Config) (*Client, error) {
+	if c.REST == nil {
+		return nil, errors.New("kube: no server: Config.REST is nil")
+	}
+	if c.Log == nil {
+		return nil, errors.New("kube: Config.Log is nil")
+	}
+	config := rest.CopyConfig(c.REST)
+	config.UserAgent = "berth/" + c.Version
+	config.ContentType = c.ContentType
+	if config.ContentType == "" {
+		config.ContentType = ContentTypeProtobuf
+	}
+	config.AcceptContentTypes = config.ContentType
+	if config.ContentType != runtime.ContentTypeJSON {
+		config.AcceptContentTypes += "," + runtime.ContentTypeJSON
+	}
+	config.NegotiatedSerializer = Codecs().WithoutConversion()
+	config.Timeout = 0 // it would end watches too; calls have a deadline each
+	config.WarningHandlerWithContext = warnings{c.Log}
+
+	dial := config.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	}
+	dialer := connrotation.NewDialer(dial)
+	config.Dial = dialer.DialContext
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
+	}
+	return (&Client{config: config, http: httpClient, dialer: dialer, log: c.Log}).With(c.Limits)
+}
+
+// With returns a client that has limits of its own and shares connections and credentials with c: for heartbeats, which must not
+// wait behind other calls nor for a server that hangs, and for events, which must not hold up other calls.
+func (c *Client) With(l Limits) (*Client, error) {
+	with := *c
+	with.timeout = l.Timeout
+	if l.Timeout <= 0 {
+		with.timeout = defaultTimeout
+	}
+	config := rest.CopyConfig(c.config)
+	config.QPS = -1
+	if l.QPS > 0 {
+		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(l.QPS, max(l.Burst, 1))
+	}
+	with.rest = map[schema.GroupVersion]*rest.RESTClient{}
+	for _, g := range groupVersions {
+		config.GroupVersion = &g.version
+		config.APIPath = "/apis"
+		if g.version.Group == "" {
+			config.APIPath = "/api"
+		}
+		r, err := rest.RESTClientForConfigAndClient(config, c.http)
+		if err != nil {
+			return nil, fmt.Errorf("API server %q: %w", config.Host, err)
+		}
+		with.rest[g.version] = r
+	}
+	return &with, nil
+}
+
+// Host returns the server's address as configured, for messages.
+func (c *Client) Host() string { return c.config.Host }
+
+// CloseConnections closes all connections to the server, also those of watches; the next calls make new ones, with the credentials
+// that are in the files then. It is the cure for a connection that hangs, and due after a change of the client certificate.
+func (c *Client) CloseConnections() {
+	c.dialer.CloseAll()
+	c.http.CloseIdleConnections()
+}
+
+// op is one call in the words of its error: what is done to which object.
+type op struct {
+	verb, namespace, name, subresource string
+}
+
+// do makes one call. into may be nil.
+func (c *Client) do(ctx context.Context, o op, r resource, request *rest.Request, into runtime.Object) error {
+	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(ctx, c.log), c.timeout)
+	defer cancel()
+	request = request.NamespaceIfScoped(o.namespace, r.namespaced).Resource(r.plural)
+	if o.verb != "create" || o.subresource != "" {
+		request = request.Name(o.name)
+	}
+	if o.subresource != "" {
+		request = request.SubResource(o.subresource)
+	}
+	result := request.Do(ctx)
+	err := result.Error()
+	if err == nil && into != nil {
+		err = result.Into(into)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.describe(r), err)
+	}
+	return nil
+}
+
+// describe returns, for example, "patch status of pod default/web".
+func (o op) describe(r resource) string {
+	what := r.singular
+	if o.subresource != "" && o.subresource != "token" { // "create token of service account ..."
+		what = o.subresource + " of " + what
+	}
+	switch {
+	case o.name == "":
+		return o.verb + " " + what
+	case o.namespace == "":
+		return o.verb + " " + what + " " + o.name
+	}
+	return o.verb + " " + what + " " + o.namespace + "/" + o.name
+}
+
+func get[P object](ctx context.Context, c *Client, namespace, name string) (P, error) {
+	r, out := resourceOf[P](), newObject[P]()
+	if err := c.do(ctx, op{verb: "get", namespace: namespace, name: name}, r, c.rest[r.version].Get(), out); err != nil {
+		var none P
+		return none, err
+	}
+	return out, nil
+}
+
+func create[P object](ctx context.Context, c *Client, obj P) (P, error) {
+	r, out := resourceOf[P](), newObject[P]()
+	o := op{verb: "create", namespace: obj.GetNamespace(), name: obj.GetName()}
+	if err := c.do(ctx, o, r, c.rest[r.version].Post().Body(obj), out); err != nil {
+		var none P
+		return none, err
+	}
+	return out, nil
+}
+
+func update[P object](ctx context.Context, c *Client, obj P) (P, error) {
+	r, out := resourceOf[P](), newObject[P]()
+	o := op{verb: "update", namespace: obj.GetNamespace(), name: obj.GetName()}
+	if err := c.do(ctx, o, r, c.rest[r.version].Put().Body(obj), out); err != nil {
+		var none P
+		return none, err
+	}
+	return out, nil
+}
+
+// patchObject sends the patch that generatePatch made for old; an empty one is not sent and gives old.
+func patchObject[P object](ctx context.Context, c *Client, old P, subresource string, p map[string]any) (P, error) {
+	if len(p) == 0 {
+		return old, nil
+	}
+	var none P
+	body, err := encodePatch(old.GetUID(), p)
+	if err != nil {
+		return none, fmt.Errorf("patch of %T %s: %w", old, old.GetName(), err)
+	}
+	out := newObject[P]()
+	if err := sendPatch(ctx, c, resourceOf[P](), old.GetNamespace(), old.GetName(), subresource, body, out); err != nil {
+		return none, err
+	}
+	return out, nil
+}
+
+func sendPatch(ctx context.Context, c *Client, r resource, namespace, name, subresource string, body []byte, into runtime.Object) error {
+	o := op{verb: "patch", namespace: namespace, name: name, subresource: subresource}
+	return c.do(ctx, o, r, c.rest[r.version].Patch(types.StrategicMergePatchType).Body(body), into)
+}
+
+// warnings writes the server's warnings (of deprecated fields and the like) to the log.
+type warnings struct{ log *slog.Logger }
+
+func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, code int, _, text string) {
+	if code == 299 && text != "" { // the only code that an API server sends
+		w.log.InfoContext(ctx, "warning from the API server", "warning", text)
+	}
+}
+
+// IsOtherUID reports whether a call was refused because the object with that name has another UID than the call was for: it was deleted
+// and made anew. Servers call it a conflict in an update or a deletion, which are conflicts for other reasons too, and invalid in a patch.
+func IsOtherUID(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	s := status.Status()
+	switch s.Reason {
+	case metav1.StatusReasonConflict:
+		// An update's and a deletion's; the status says it in no other way.
+		return strings.Contains(s.Message, "UID in precondition") || strings.Contains(s.Message, "UID in the precondition")
+	case metav1.StatusReasonInvalid:
+		return s.Details != nil && slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+	}
+	return false
+}
+
+// withoutStatus and onlyStatus split an object into what its main resource and what its status subresource may change.
+func withoutStatus(o map[string]any) map[string]any {
+	o = maps.Clone(o)
+	delete(o, "status")
+	return o
+}
+
+func onlyStatus(o map[string]any) map[string]any {
+	if status, ok := o["status"]; ok {
+		return map[string]any{"status": status}
+	}
+	return map[string]any{}
+}

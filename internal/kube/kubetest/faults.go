@@ -1,0 +1,210 @@
+package kubetest
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Request is what the server knows of one request that reached it.
+type Request struct {
+	Time time.Time
+	// Verb is get, list, watch, create, update, patch or delete; empty if the path means nothing to the server.
+	Verb, Resource, Subresource, Namespace, Name string
+	Method, Path                                 string
+	Query                                        url.Values
+	ContentType, UserAgent, Authorization        string
+	Body                                         []byte
+	// Code is the status of the answer; 0 before there is one, and if there is none because the connection was dropped first.
+	Code int
+
+	loseAnswer bool
+}
+
+// Fault makes requests go wrong. Empty fields match every request.
+type Fault struct {
+	Verb, Resource, Subresource, Namespace, Name string
+	// Times is how many requests suffer; 0 means all until Heal.
+	Times int
+	Then  Effect
+}
+
+// Effect is what happens to a request that suffers.
+type Effect func(e *exchange, serve func() error) error
+
+// Answer answers with an error and does nothing.
+func Answer(code int, reason metav1.StatusReason, message string) Effect {
+	return func(*exchange, func() error) error {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message}}
+	}
+}
+
+// Busy answers 429 with a Retry-After of whole seconds, and does nothing. Clients are patient: they try again by themselves.
+func Busy(retryAfter time.Duration) Effect {
+	return func(*exchange, func() error) error {
+		return apierrors.NewTooManyRequests("the server is busy", int(retryAfter/time.Second))
+	}
+}
+
+// Hang does nothing and never answers.
+func Hang() Effect {
+	return func(e *exchange, _ func() error) error {
+		<-e.r.Context().Done()
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// Drop does nothing and closes the connection.
+func Drop() Effect {
+	return func(*exchange, func() error) error { panic(http.ErrAbortHandler) }
+}
+
+// LoseAnswer does what was asked for and closes the connection instead of answering.
+func LoseAnswer() Effect {
+	return func(e *exchange, serve func() error) error {
+		e.request.loseAnswer = true
+		return serve()
+	}
+}
+
+// Delay answers later.
+func Delay(d time.Duration) Effect {
+	return func(e *exchange, serve func() error) error {
+		wait(e.r.Context(), d)
+		return serve()
+	}
+}
+
+// Inject makes requests suffer. Of several faults that match a request, the first one injected acts.
+func (s *Server) Inject(f Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = append(s.faults, &f)
+}
+
+// Heal takes all faults away.
+func (s *Server) Heal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = nil
+}
+
+// suffer serves the request, with a fault if one is due.
+func (e *exchange) suffer(serve func() error) error {
+	e.mu.Lock()
+	var then Effect
+	for i, f := range e.faults {
+		if !f.matches(e.request) {
+			continue
+		}
+		then = f.Then
+		if f.Times == 1 {
+			e.faults = slices.Delete(e.faults, i, i+1)
+		} else if f.Times > 1 {
+			f.Times--
+		}
+		break
+	}
+	e.mu.Unlock()
+	if then == nil {
+		return serve()
+	}
+	return then(e, serve)
+}
+
+func (f *Fault) matches(q *Request) bool {
+	for _, m := range []struct{ want, have string }{
+		{f.Verb, q.Verb}, {f.Resource, q.Resource}, {f.Subresource, q.Subresource}, {f.Namespace, q.Namespace}, {f.Name, q.Name},
+	} {
+		if m.want != "" && m.want != m.have {
+			return false
+		}
+	}
+	return true
+}
+
+// Stop makes the server unreachable: connections are refused, and those that are open end. Its objects stay.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	s.BreakWatches()
+}
+
+// Start makes a stopped server reachable again.
+func (s *Server) Start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = false
+}
+
+func (s *Server) isStopped() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopped
+}
+
+// BreakWatches drops the connections of all watches.
+func (s *Server) BreakWatches() { s.endWatches(dropped) }
+
+// ExpireWatches ends all watches with the error 410 Gone.
+func (s *Server) ExpireWatches() { s.endWatches(expired) }
+
+// Compact forgets the changes so far: a watch that asks for them gets 410 Gone. Watches that are open go on.
+func (s *Server) Compact() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.compact = s.version
+	for _, t := range s.tables {
+		t.history = nil
+	}
+}
+
+// Requests returns the requests so far, oldest first.
+func (s *Server) Requests() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]Request, 0, len(s.requests))
+	for _, q := range s.requests {
+		out = append(out, *q)
+	}
+	return out
+}
+
+// ForgetRequests empties the list of requests.
+func (s *Server) ForgetRequests() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = nil
+}
+
+// Count returns how many requests there were with a verb on a resource, written "pods" or "pods/status".
+func (s *Server) Count(verb, resource string) int {
+	n := 0
+	for _, q := range s.Requests() {
+		name := q.Resource
+		if q.Subresource != "" {
+			name += "/" + q.Subresource
+		}
+		if q.Verb == verb && name == resource {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *Server) log(q *Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, q)
+}
+
+func (e *exchange) noteCode(code int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.request.Code = code
+}

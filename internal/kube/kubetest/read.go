@@ -1,0 +1,316 @@
+package kubetest
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	restwatch "k8s.io/client-go/rest/watch"
+
+	"berth/internal/kube"
+)
+
+// bookmarkEvery is how often a quiet watch is told the newest resource version.
+const bookmarkEvery = time.Minute
+
+func (e *exchange) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: e.request.Namespace, Name: e.request.Name}
+}
+
+// find returns the object of the request. Server.mu is held.
+func (e *exchange) find() (object, error) {
+	o, ok := e.tables[e.kind].objects[e.key()]
+	if !ok {
+		return nil, apierrors.NewNotFound(e.kind.resource(), e.request.Name)
+	}
+	return o, nil
+}
+
+func (e *exchange) get() error {
+	e.mu.Lock()
+	o, err := e.find()
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return e.answer(http.StatusOK, o)
+}
+
+// selection reads the selectors of the request.
+func (e *exchange) selection() (selection, error) {
+	s := selection{namespace: e.request.Namespace, fieldsOf: e.kind.fields}
+	var err error
+	if s.labels, err = labels.Parse(e.request.Query.Get("labelSelector")); err != nil {
+		return s, apierrors.NewBadRequest(err.Error())
+	}
+	if s.fields, err = fields.ParseSelector(e.request.Query.Get("fieldSelector")); err != nil {
+		return s, apierrors.NewBadRequest(err.Error())
+	}
+	known := e.kind.fields(e.kind.new())
+	for _, r := range s.fields.Requirements() {
+		if _, ok := known[r.Field]; !ok {
+			return s, apierrors.NewBadRequest("field label not supported: " + r.Field)
+		}
+	}
+	return s, nil
+}
+
+// askedVersion reads the resource version of the request; 0 if there is none.
+func (e *exchange) askedVersion() (int64, error) {
+	asked := e.request.Query.Get("resourceVersion")
+	if asked == "" {
+		return 0, nil
+	}
+	v, err := strconv.ParseInt(asked, 10, 64)
+	if err != nil || v < 0 {
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version %q", asked))
+	}
+	return v, nil
+}
+
+func (e *exchange) list() error {
+	s, err := e.selection()
+	if err != nil {
+		return err
+	}
+	asked, err := e.askedVersion()
+	if err != nil {
+		return err
+	}
+	query := e.request.Query
+	if query.Get("sendInitialEvents") != "" {
+		return e.invalid("sendInitialEvents", "sendInitialEvents is forbidden for list")
+	}
+	limit, _ := strconv.Atoi(query.Get("limit"))
+	e.mu.Lock()
+	version := e.version
+	objects := e.tables[e.kind].selected(s)
+	e.mu.Unlock()
+	if asked > version {
+		return tooLarge(asked, version)
+	}
+	if after := query.Get("continue"); after != "" {
+		i := slices.IndexFunc(objects, func(o object) bool { return keyOf(o).String() > after })
+		if i < 0 {
+			i = len(objects)
+		}
+		objects = objects[i:]
+	}
+	list, err := kube.Scheme().New(e.kind.version.WithKind(e.kind.kind + "List"))
+	if err != nil {
+		return err
+	}
+	m, err := meta.ListAccessor(list)
+	if err != nil {
+		return err
+	}
+	m.SetResourceVersion(strconv.FormatInt(version, 10))
+	if limit > 0 && len(objects) > limit {
+		remaining := int64(len(objects) - limit)
+		objects = objects[:limit]
+		m.SetContinue(keyOf(objects[limit-1]).String())
+		m.SetRemainingItemCount(&remaining)
+	}
+	items := make([]runtime.Object, 0, len(objects))
+	for _, o := range objects {
+		items = append(items, o)
+	}
+	if err := meta.SetList(list, items); err != nil {
+		return err
+	}
+	return e.answer(http.StatusOK, list)
+}
+
+func tooLarge(asked, version int64) error {
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", asked, version), 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	return err
+}
+
+// end is why a watch ends.
+type end int
+
+const (
+	open    end = iota
+	dropped     // the connection is gone
+	expired     // 410 Gone
+)
+
+// watcher is one watch. What is in it is guarded by Server.mu, but for wake.
+type watcher struct {
+	selection selection
+	events    []watch.Event
+	end       end
+	wake      chan struct{} // capacity 1
+}
+
+// offer queues the change if the watch is for it.
+func (w *watcher) offer(c change) {
+	if event, ok := w.selection.event(c); ok {
+		w.events = append(w.events, event)
+		w.signal()
+	}
+}
+
+func (w *watcher) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Server) endWatches(why end) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.tables {
+		for w := range t.watchers {
+			w.end = why
+			w.signal()
+		}
+	}
+}
+
+func (e *exchange) watch() error {
+	s, err := e.selection()
+	if err != nil {
+		return err
+	}
+	asked, err := e.askedVersion()
+	if err != nil {
+		return err
+	}
+	query := e.request.Query
+	bookmarks := isTrue(query.Get("allowWatchBookmarks"))
+	initial := isTrue(query.Get("sendInitialEvents"))
+	switch match := query.Get("resourceVersionMatch"); {
+	case query.Get("sendInitialEvents") != "" && !e.watchLists:
+		return e.invalid("sendInitialEvents", "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
+	case query.Get("sendInitialEvents") != "" && match != string(metav1.ResourceVersionMatchNotOlderThan):
+		return e.invalid("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+	case query.Get("sendInitialEvents") == "" && match != "":
+		return e.invalid("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+	}
+	var timeout <-chan time.Time
+	if seconds, _ := strconv.Atoi(query.Get("timeoutSeconds")); seconds > 0 {
+		t := time.NewTimer(time.Duration(seconds) * time.Second)
+		defer t.Stop()
+		timeout = t.C
+	}
+
+	w := &watcher{selection: s, wake: make(chan struct{}, 1)}
+	e.mu.Lock()
+	table := e.tables[e.kind]
+	switch {
+	case initial && asked > e.version:
+		version := e.version
+		e.mu.Unlock()
+		return tooLarge(asked, version)
+	case initial, asked == 0 && query.Get("sendInitialEvents") == "":
+		for _, o := range table.selected(s) {
+			w.events = append(w.events, watch.Event{Type: watch.Added, Object: o})
+		}
+		if initial && bookmarks {
+			w.events = append(w.events, e.bookmark(e.version, map[string]string{metav1.InitialEventsAnnotationKey: "true"}))
+		}
+	case asked != 0 && asked < e.compact:
+		w.end = expired
+	case asked != 0:
+		for _, c := range table.history {
+			if c.version > asked {
+				w.offer(c)
+			}
+		}
+	}
+	table.watchers[w] = struct{}{}
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(table.watchers, w)
+	}()
+	w.signal()
+	return e.stream(w, bookmarks, timeout)
+}
+
+// stream sends the events of a watch until one side has enough.
+func (e *exchange) stream(w *watcher, bookmarks bool, timeout <-chan time.Time) error {
+	info := e.serializer()
+	contentType := info.MediaType
+	if contentType != runtime.ContentTypeJSON {
+		contentType += ";stream=watch"
+	}
+	e.noteCode(http.StatusOK)
+	e.w.Header().Set("Content-Type", contentType)
+	e.w.WriteHeader(http.StatusOK)
+	flusher := e.w.(http.Flusher)
+	flusher.Flush()
+	out := restwatch.NewEncoder(
+		streaming.NewEncoder(info.StreamSerializer.Framer.NewFrameWriter(e.w), info.StreamSerializer.Serializer),
+		e.encoder(info.Serializer))
+	send := func(event watch.Event) {
+		event.Object = event.Object.DeepCopyObject()
+		if err := out.Encode(&event); err != nil {
+			panic(http.ErrAbortHandler) // the client went away
+		}
+	}
+	ticker := time.NewTicker(bookmarkEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-w.wake:
+		case <-ticker.C:
+			if bookmarks {
+				e.mu.Lock()
+				w.events = append(w.events, e.bookmark(e.version, nil))
+				e.mu.Unlock()
+			}
+		case <-timeout:
+			return nil
+		case <-e.r.Context().Done():
+			return nil
+		}
+		e.mu.Lock()
+		events, why := w.events, w.end
+		w.events = nil
+		e.mu.Unlock()
+		if why == dropped {
+			panic(http.ErrAbortHandler)
+		}
+		for _, event := range events {
+			send(event)
+		}
+		if why == expired {
+			status := apierrors.NewResourceExpired("too old resource version").Status()
+			send(watch.Event{Type: watch.Error, Object: &status})
+			return nil
+		}
+		flusher.Flush()
+	}
+}
+
+func (e *exchange) bookmark(version int64, annotations map[string]string) watch.Event {
+	o := e.kind.new()
+	o.SetResourceVersion(strconv.FormatInt(version, 10))
+	o.SetAnnotations(annotations)
+	return watch.Event{Type: watch.Bookmark, Object: o}
+}
+
+// invalid is an error of an option of the request.
+func (e *exchange) invalid(field, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
+		Message: fmt.Sprintf("ListOptions.meta.k8s.io %q is invalid: %s: %s", "", field, message),
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeForbidden, Field: field, Message: message}}},
+	}}
+}

@@ -1,0 +1,290 @@
+package kubetest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"berth/internal/kube"
+)
+
+// Server is an API server in memory. It is an http.Handler for tests with sockets, and Config is for those in a bubble.
+type Server struct {
+	mediaTypes []string // that it speaks
+	watchLists bool
+
+	mu       sync.Mutex
+	version  int64 // of the last write
+	compact  int64 // watches cannot begin before
+	tables   map[*kind]*table
+	faults   []*Fault
+	requests []*Request
+	tokens   int
+	stopped  bool
+
+	reviewToken  func(*authenticationv1.TokenReview)
+	reviewAccess func(*authorizationv1.SubjectAccessReview)
+}
+
+// Option changes what a Server can do.
+type Option func(*Server)
+
+// WithoutProtobuf is a server that speaks JSON alone.
+func WithoutProtobuf() Option {
+	return func(s *Server) { s.mediaTypes = []string{runtime.ContentTypeJSON} }
+}
+
+// WithoutWatchList is a server that refuses sendInitialEvents, as servers before Kubernetes 1.32 do.
+func WithoutWatchList() Option { return func(s *Server) { s.watchLists = false } }
+
+// New returns a server that is up and has no objects. No review is granted.
+func New(options ...Option) *Server {
+	s := &Server{
+		mediaTypes: []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf}, watchLists: true,
+		version: 1, tables: map[*kind]*table{},
+		reviewToken:  func(*authenticationv1.TokenReview) {},
+		reviewAccess: func(*authorizationv1.SubjectAccessReview) {},
+	}
+	for i := range kinds {
+		s.tables[&kinds[i]] = newTable(&kinds[i])
+	}
+	for _, o := range options {
+		o(s)
+	}
+	return s
+}
+
+// Config returns what a client needs to reach the server without a socket.
+func (s *Server) Config() *rest.Config {
+	return &rest.Config{Host: "http://kubetest", Transport: transport{s}}
+}
+
+// exchange is one request and the way to answer it.
+type exchange struct {
+	*Server
+	w       http.ResponseWriter
+	r       *http.Request
+	request *Request
+	kind    *kind
+	body    []byte
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.isStopped() {
+		panic(http.ErrAbortHandler)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler) // the client went away
+	}
+	request, k, err := parse(r)
+	request.Time, request.Body = time.Now(), body
+	e := &exchange{Server: s, w: w, r: r, request: request, kind: k, body: body}
+	s.log(request)
+	if err == nil {
+		err = e.suffer(func() error { return e.serve() })
+	}
+	if err != nil {
+		e.fail(err)
+	}
+}
+
+// serve calls what the request asks for.
+func (e *exchange) serve() error {
+	q := e.request
+	if err := e.accepts(); err != nil {
+		return err
+	}
+	switch {
+	case q.Verb == "list":
+		return e.list()
+	case q.Verb == "watch":
+		return e.watch()
+	case q.Verb == "get" && q.Subresource == "":
+		return e.get()
+	case q.Verb == "create" && q.Subresource == "":
+		return e.create()
+	case q.Verb == "create":
+		return e.createSubresource()
+	case q.Verb == "update":
+		return e.update()
+	case q.Verb == "patch":
+		return e.patch()
+	case q.Verb == "delete" && q.Subresource == "":
+		return e.delete()
+	}
+	return apierrors.NewMethodNotSupported(e.kind.resource(), q.Verb)
+}
+
+// parse finds out what a request is about. The Request is never nil.
+func parse(r *http.Request) (*Request, *kind, error) {
+	q := &Request{Method: r.Method, Path: r.URL.Path, Query: r.URL.Query(), ContentType: r.Header.Get("Content-Type"), UserAgent: r.UserAgent(), Authorization: r.Header.Get("Authorization")}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	var version schema.GroupVersion
+	switch {
+	case parts[0] == "api" && len(parts) >= 3:
+		version, parts = schema.GroupVersion{Version: parts[1]}, parts[2:]
+	case parts[0] == "apis" && len(parts) >= 4:
+		version, parts = schema.GroupVersion{Group: parts[1], Version: parts[2]}, parts[3:]
+	default:
+		return q, nil, notFound()
+	}
+	if parts[0] == "namespaces" && len(parts) >= 3 {
+		q.Namespace, parts = parts[1], parts[2:]
+	}
+	i := slices.IndexFunc(kinds, func(k kind) bool { return k.version == version && k.plural == parts[0] })
+	if i < 0 || len(parts) > 3 || kinds[i].namespaced != (q.Namespace != "") && (len(parts) > 1 || r.Method != http.MethodGet) {
+		return q, nil, notFound()
+	}
+	q.Resource = parts[0]
+	if len(parts) > 1 {
+		q.Name = parts[1]
+	}
+	if len(parts) > 2 {
+		q.Subresource = parts[2]
+	}
+	switch r.Method {
+	case http.MethodGet:
+		q.Verb = "get"
+		if q.Name == "" {
+			q.Verb = "list"
+			if isTrue(q.Query.Get("watch")) {
+				q.Verb = "watch"
+			}
+		}
+	case http.MethodPost:
+		q.Verb = "create"
+	case http.MethodPut:
+		q.Verb = "update"
+	case http.MethodPatch:
+		q.Verb = "patch"
+	case http.MethodDelete:
+		q.Verb = "delete"
+	}
+	named := q.Verb != "list" && q.Verb != "watch" && (q.Verb != "create" || q.Subresource != "")
+	if q.Verb == "" || named != (q.Name != "") {
+		return q, nil, apierrors.NewMethodNotSupported(kinds[i].resource(), strings.ToLower(r.Method))
+	}
+	return q, &kinds[i], nil
+}
+
+func notFound() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+		Message: "the server could not find the requested resource",
+	}}
+}
+
+func isTrue(s string) bool { b, err := strconv.ParseBool(s); return err == nil && b }
+
+// accepts refuses a body in a media type that the server does not speak.
+func (e *exchange) accepts() error {
+	if e.request.ContentType == "" || len(e.body) == 0 {
+		return nil
+	}
+	mediaType, _, err := mime.ParseMediaType(e.request.ContentType)
+	if err == nil && (e.request.Verb == "patch" || slices.Contains(e.mediaTypes, mediaType)) {
+		return nil
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
+		Message: fmt.Sprintf("the body of the request was in an unknown format - accepted media types include: %s", strings.Join(e.mediaTypes, ", ")),
+	}}
+}
+
+// serializer returns what writes answers as the client wants them.
+func (e *exchange) serializer() runtime.SerializerInfo {
+	wanted := runtime.ContentTypeJSON
+	for accept := range strings.SplitSeq(e.r.Header.Get("Accept"), ",") {
+		mediaType, params, err := mime.ParseMediaType(strings.TrimSpace(accept))
+		if err == nil && params["as"] == "" && slices.Contains(e.mediaTypes, mediaType) {
+			wanted = mediaType
+			break
+		}
+	}
+	info, _ := runtime.SerializerInfoForMediaType(kube.Codecs().SupportedMediaTypes(), wanted)
+	return info
+}
+
+// encoder returns an encoder of objects of the request's group.
+func (e *exchange) encoder(s runtime.Serializer) runtime.Encoder {
+	version := schema.GroupVersion{Version: "v1"}
+	if e.kind != nil {
+		version = e.kind.version
+	}
+	return kube.Codecs().WithoutConversion().EncoderForVersion(s, version)
+}
+
+// answer sends an object. It is copied first, because encoders write the kind into what they encode.
+func (e *exchange) answer(code int, o runtime.Object) error {
+	info := e.serializer()
+	body, err := runtime.Encode(e.encoder(info.Serializer), o.DeepCopyObject())
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	e.noteCode(code)
+	if e.request.loseAnswer {
+		panic(http.ErrAbortHandler)
+	}
+	e.w.Header().Set("Content-Type", info.MediaType)
+	e.w.WriteHeader(code)
+	_, err = e.w.Write(body)
+	if err != nil {
+		panic(http.ErrAbortHandler) // the client went away
+	}
+	return nil
+}
+
+// fail answers with an error.
+func (e *exchange) fail(err error) {
+	status, ok := err.(apierrors.APIStatus)
+	if !ok {
+		status = apierrors.NewInternalError(err)
+	}
+	s := status.Status()
+	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
+		e.w.Header().Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
+	}
+	if err := e.answer(int(s.Code), &s); err != nil {
+		panic(fmt.Sprintf("kubetest: encode status: %v", err))
+	}
+}
+
+// decode reads the body into an object of a type.
+func decode(body []byte, into runtime.Object) error {
+	o, _, err := kube.Codecs().UniversalDeserializer().Decode(body, nil, into)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	if o != into {
+		return apierrors.NewBadRequest(fmt.Sprintf("the body is a %T instead of a %T", o, into))
+	}
+	into.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	return nil
+}
+
+// wait returns early when the client goes away.
+func wait(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,254 @@
+package kubetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"reflect"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+func now() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second)) }
+
+func (e *exchange) create() error {
+	o := e.kind.new()
+	if err := decode(e.body, o); err != nil {
+		return err
+	}
+	if answered, err := e.review(o); answered || err != nil {
+		return err
+	}
+	if e.kind.namespaced {
+		if o.GetNamespace() != "" && o.GetNamespace() != e.request.Namespace {
+			return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+		}
+		o.SetNamespace(e.request.Namespace)
+	}
+	if o.GetName() == "" && o.GetGenerateName() != "" {
+		o.SetName(o.GetGenerateName() + suffix())
+	}
+	if messages := validation.IsDNS1123Subdomain(o.GetName()); len(messages) > 0 {
+		return apierrors.NewInvalid(schema.GroupKind{Group: e.kind.version.Group, Kind: e.kind.kind}, o.GetName(),
+			field.ErrorList{field.Required(field.NewPath("metadata", "name"), "name or generateName is required: "+messages[0])})
+	}
+	if o.GetResourceVersion() != "" {
+		return apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+	}
+	e.mu.Lock()
+	t, key := e.tables[e.kind], keyOf(o)
+	if _, exists := t.objects[key]; exists {
+		e.mu.Unlock()
+		return apierrors.NewAlreadyExists(e.kind.resource(), o.GetName())
+	}
+	o.SetUID(newUID())
+	o.SetCreationTimestamp(now())
+	o.SetDeletionTimestamp(nil)
+	o.SetDeletionGracePeriodSeconds(nil)
+	o.SetGeneration(0)
+	if e.kind.generation {
+		o.SetGeneration(1)
+	}
+	if e.kind.prepare != nil {
+		e.kind.prepare(o)
+	}
+	e.write(t, key, o, false)
+	e.mu.Unlock()
+	return e.answer(http.StatusCreated, o)
+}
+
+// newUID returns a random UUID.
+func newUID() types.UID {
+	var b [16]byte
+	for i := range b {
+		b[i] = byte(rand.Uint32())
+	}
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80 // version 4, RFC 9562
+	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]))
+}
+
+// suffix is what generateName appends.
+func suffix() string {
+	const letters = "bcdfghjklmnpqrstvwxz2456789"
+	b := make([]byte, 5)
+	for i := range b {
+		b[i] = letters[rand.IntN(len(letters))]
+	}
+	return string(b)
+}
+
+func (e *exchange) update() error {
+	o := e.kind.new()
+	if err := decode(e.body, o); err != nil {
+		return err
+	}
+	if o.GetName() != e.request.Name {
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", o.GetName(), e.request.Name))
+	}
+	return e.change(func(object) (object, error) {
+		if o.GetResourceVersion() == "" && e.kind.versioned {
+			return nil, apierrors.NewInvalid(schema.GroupKind{Group: e.kind.version.Group, Kind: e.kind.kind}, o.GetName(),
+				field.ErrorList{field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
+		}
+		return o, nil
+	})
+}
+
+// change replaces the object of the request by what edit makes of it, and answers. edit runs under the lock.
+func (e *exchange) change(edit func(old object) (object, error)) error {
+	e.mu.Lock()
+	old, err := e.find()
+	var o object
+	if err == nil {
+		o, err = edit(old)
+	}
+	if err == nil {
+		o, err = e.replace(old, o)
+	}
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return e.answer(http.StatusOK, o)
+}
+
+// replace stores o, of which the part counts that the resource of the request may change, instead of old. Server.mu is held.
+func (e *exchange) replace(old, o object) (object, error) {
+	if v := o.GetResourceVersion(); v != "" && v != old.GetResourceVersion() {
+		return nil, apierrors.NewConflict(e.kind.resource(), old.GetName(),
+			fmt.Errorf("the object has been modified; please apply your changes to the latest version and try again"))
+	}
+	if uid := o.GetUID(); uid != "" && uid != old.GetUID() {
+		if e.request.Verb == "patch" {
+			return nil, apierrors.NewInvalid(schema.GroupKind{Group: e.kind.version.Group, Kind: e.kind.kind}, old.GetName(),
+				field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable")})
+		}
+		//lint:ignore ST1005 the server's words
+		return nil, apierrors.NewConflict(e.kind.resource(), old.GetName(), fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, old.GetUID()))
+	}
+	o.SetName(old.GetName())
+	o.SetNamespace(old.GetNamespace())
+	o.SetUID(old.GetUID())
+	o.SetResourceVersion(old.GetResourceVersion())
+	o.SetCreationTimestamp(old.GetCreationTimestamp())
+	o.SetDeletionTimestamp(old.GetDeletionTimestamp())
+	o.SetDeletionGracePeriodSeconds(old.GetDeletionGracePeriodSeconds())
+	o.SetGeneration(old.GetGeneration())
+	switch e.request.Subresource {
+	case "":
+		if e.kind.keep != nil {
+			if err := e.kind.keep(o, old); err != nil {
+				return nil, err
+			}
+		}
+	case "status":
+		if e.kind.keepStatus == nil {
+			return nil, notFound()
+		}
+		e.kind.keepStatus(o, old)
+	case "approval":
+		if err := keepApproval(o, old); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, notFound()
+	}
+	if e.kind.generation && !apiequality.Semantic.DeepEqual(specOf(o), specOf(old)) {
+		o.SetGeneration(old.GetGeneration() + 1)
+	}
+	if apiequality.Semantic.DeepEqual(o, old) {
+		return old, nil
+	}
+	deleting := old.GetDeletionTimestamp() != nil && (old.GetDeletionGracePeriodSeconds() == nil || *old.GetDeletionGracePeriodSeconds() == 0)
+	return e.write(e.tables[e.kind], keyOf(o), o, deleting && len(o.GetFinalizers()) == 0), nil
+}
+
+func specOf(o object) any {
+	if spec := reflect.ValueOf(o).Elem().FieldByName("Spec"); spec.IsValid() {
+		return spec.Interface()
+	}
+	return nil
+}
+
+func (e *exchange) delete() error {
+	options := &metav1.DeleteOptions{}
+	if len(e.body) > 0 {
+		if err := decode(e.body, options); err != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	old, err := e.find()
+	var o object
+	if err == nil {
+		o, err = e.remove(old, options)
+	}
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return e.answer(http.StatusOK, o)
+}
+
+// remove deletes an object as far as grace and finalizers let it. Server.mu is held.
+func (e *exchange) remove(old object, options *metav1.DeleteOptions) (object, error) {
+	if p := options.Preconditions; p != nil {
+		if p.UID != nil && *p.UID != old.GetUID() {
+			return nil, apierrors.NewConflict(schema.GroupResource{Group: e.kind.version.Group, Resource: e.kind.kind}, old.GetName(),
+				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, old.GetUID()))
+		}
+		if p.ResourceVersion != nil && *p.ResourceVersion != old.GetResourceVersion() {
+			//lint:ignore ST1005 the server's words
+			return nil, apierrors.NewConflict(e.kind.resource(), old.GetName(), fmt.Errorf("Precondition failed: ResourceVersion in precondition: %s, ResourceVersion in object meta: %s", *p.ResourceVersion, old.GetResourceVersion()))
+		}
+	}
+	t, key := e.tables[e.kind], keyOf(old)
+	grace := graceOf(old, options)
+	o := old.DeepCopyObject().(object)
+	if before := old.GetDeletionTimestamp(); before != nil {
+		had := int64(0)
+		if g := old.GetDeletionGracePeriodSeconds(); g != nil {
+			had = *g
+		}
+		if grace >= had && !(grace == 0 && len(o.GetFinalizers()) == 0) {
+			return old, nil // the grace only ever gets shorter
+		}
+		at := metav1.NewTime(before.Add(time.Duration(grace-had) * time.Second))
+		o.SetDeletionTimestamp(&at)
+	} else {
+		at := metav1.NewTime(now().Add(time.Duration(grace) * time.Second))
+		o.SetDeletionTimestamp(&at)
+		if o.GetGeneration() > 0 {
+			o.SetGeneration(o.GetGeneration() + 1)
+		}
+	}
+	o.SetDeletionGracePeriodSeconds(&grace)
+	return e.write(t, key, o, grace == 0 && len(o.GetFinalizers()) == 0), nil
+}
+
+// graceOf returns how many seconds an object may take to end. Only pods that are bound to a node and have not ended take any.
+func graceOf(o object, options *metav1.DeleteOptions) int64 {
+	p, ok := o.(*v1.Pod)
+	if !ok || p.Spec.NodeName == "" || p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed {
+		return 0
+	}
+	grace := int64(v1.DefaultTerminationGracePeriodSeconds)
+	switch {
+	case options.GracePeriodSeconds != nil:
+		grace = *options.GracePeriodSeconds
+	case p.Spec.TerminationGracePeriodSeconds != nil:
+		grace = *p.Spec.TerminationGracePeriodSeconds
+	}
+	if grace < 0 {
+		return 1
+	}
+	return grace
+}

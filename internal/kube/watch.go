@@ -1,0 +1,324 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+)
+
+// Waits between tries while the server does not answer: each is drawn between the wait and its double, so that the nodes of a cluster do
+// not come back all at once. A server that is back is noticed after 20 s at the latest.
+const (
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 10 * time.Second
+	// calmAfter is how long a watch must have worked before the waits begin anew.
+	calmAfter = 2 * time.Minute
+)
+
+// Selector says which objects are watched; the zero value is all of a kind.
+type Selector struct {
+	Namespace string          // "" is all namespaces
+	Fields    fields.Selector // nil is everything
+	Labels    labels.Selector // nil is everything
+}
+
+// OfNode selects the pods that are bound to a node.
+func OfNode(node string) Selector {
+	return Selector{Fields: fields.OneTermEqualSelector("spec.nodeName", node)}
+}
+
+// Named selects one object. namespace is "" for kinds that have none.
+func Named(namespace, name string) Selector {
+	return Selector{Namespace: namespace, Fields: fields.OneTermEqualSelector(metav1.ObjectNameField, name)}
+}
+
+func (s Selector) String() string {
+	var terms []string
+	if s.Namespace != "" {
+		terms = append(terms, "namespace "+s.Namespace)
+	}
+	if s.Fields != nil && !s.Fields.Empty() {
+		terms = append(terms, s.Fields.String())
+	}
+	if s.Labels != nil && !s.Labels.Empty() {
+		terms = append(terms, s.Labels.String())
+	}
+	return strings.Join(terms, ", ")
+}
+
+// Watch keeps a set of objects equal to what the server has. Nothing of it can be seen before the first list is complete. While the
+// server cannot be reached the set stays as it was.
+//
+// The objects are shared and must not be changed; they come without managedFields. Everything but Run may be called at any time.
+type Watch[P Watchable] struct {
+	client   *Client
+	resource resource
+	selector Selector
+	changed  func()
+	synced   chan struct{} // closed at the first complete list
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	objects map[types.NamespacedName]P // guarded by mu; nil before the first complete list
+	err     error                      // guarded by mu
+}
+
+// NewWatch returns a watch that begins with Run. changed is called, from one goroutine, after the first complete list, even if it is empty,
+// and after every change; it must not block: it is where an inbox is put into. It may be nil.
+func NewWatch[P Watchable](c *Client, s Selector, changed func()) *Watch[P] {
+	if changed == nil {
+		changed = func() {}
+	}
+	r := resourceOf[P]()
+	log := c.log.With("resource", r.plural)
+	if selector := s.String(); selector != "" {
+		log = log.With("selector", selector)
+	}
+	return &Watch[P]{client: c, resource: r, selector: s, changed: changed, synced: make(chan struct{}), log: log}
+}
+
+// Run watches until ctx is done, and then returns nil. It must be called once.
+func (w *Watch[P]) Run(ctx context.Context) error {
+	ctx = logr.NewContextWithSlogLogger(ctx, w.log)
+	log := logr.FromSlogHandler(w.log.Handler())
+	stoppable := stoppableClock{RealClock: clock.RealClock{}, done: ctx}
+	waits := wait.Backoff{
+		Duration: firstRetry, Cap: lastRetry, Factor: 2, Jitter: 1,
+		Steps: int(math.Ceil(float64(lastRetry) / float64(firstRetry))),
+	}
+	r := cache.NewReflectorWithOptions(
+		&cache.ListWatch{ListWithContextFunc: w.list, WatchFuncWithContext: w.watch},
+		newObject[P](), (*reflected[P])(w),
+		cache.ReflectorOptions{Logger: &log, Name: w.resource.plural, Clock: stoppable, Backoff: &waits})
+	// This is what the reflector's own Run does, but that hands errors to a handler which sleeps on a clock of the whole process.
+	tries := waits
+	err := tries.DelayWithReset(stoppable, calmAfter).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		if err := r.ListAndWatchWithContext(ctx); err != nil {
+			w.log.DebugContext(ctx, "list or watch ended", "err", err)
+		}
+		return false, nil
+	})
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("watch %s: %w", w.resource.plural, err)
+	}
+	return nil
+}
+
+// Synced returns a channel that is closed when the first list is complete.
+func (w *Watch[P]) Synced() <-chan struct{} { return w.synced }
+
+// List returns the set, ordered by namespace and name. synced is false, and the set empty, before the first list is complete.
+func (w *Watch[P]) List() (objects []P, synced bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.objects == nil {
+		return nil, false
+	}
+	objects = make([]P, 0, len(w.objects))
+	for _, o := range w.objects {
+		objects = append(objects, o)
+	}
+	slices.SortFunc(objects, func(a, b P) int {
+		if c := strings.Compare(a.GetNamespace(), b.GetNamespace()); c != 0 {
+			return c
+		}
+		return strings.Compare(a.GetName(), b.GetName())
+	})
+	return objects, true
+}
+
+// Get returns one object of the set. namespace is "" for kinds that have none. Before the first list is complete there is none.
+func (w *Watch[P]) Get(namespace, name string) (P, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	o, ok := w.objects[types.NamespacedName{Namespace: namespace, Name: name}]
+	return o, ok
+}
+
+// Err returns why the last try to list or watch failed, or nil if it worked: what to tell who waits for Synced.
+func (w *Watch[P]) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// note keeps the outcome of a try, and says once that it does not work and once that it does again.
+func (w *Watch[P]) note(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return // failed because it was stopped
+	}
+	w.mu.Lock()
+	failing := w.err != nil
+	w.err = err
+	w.mu.Unlock()
+	switch {
+	case err != nil && !failing:
+		w.log.WarnContext(ctx, "cannot watch, trying again", "err", err)
+	case err != nil:
+		w.log.DebugContext(ctx, "still cannot watch", "err", err)
+	case failing:
+		w.log.InfoContext(ctx, "watching again")
+	}
+}
+
+// list is one try of the reflector to list.
+func (w *Watch[P]) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	objects, err := w.listObjects(ctx, w.selector.apply(o))
+	w.note(ctx, err)
+	return objects, err
+}
+
+func (w *Watch[P]) listObjects(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	kinds, _, err := Scheme().ObjectKinds(newObject[P]())
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", w.resource.plural, err)
+	}
+	list, err := Scheme().New(w.resource.version.WithKind(kinds[0].Kind + "List"))
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", w.resource.plural, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.client.timeout)
+	defer cancel()
+	err = w.client.rest[w.resource.version].Get().
+		NamespaceIfScoped(w.selector.Namespace, w.resource.namespaced && w.selector.Namespace != "").
+		Resource(w.resource.plural).VersionedParams(&o, parameterCodec()).Do(ctx).Into(list)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", w.resource.plural, err)
+	}
+	return list, nil
+}
+
+// watch is one try of the reflector to watch, and in most cases to list by watching.
+func (w *Watch[P]) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o = w.selector.apply(o)
+	o.Watch = true
+	stream, err := w.client.rest[w.resource.version].Get().
+		NamespaceIfScoped(w.selector.Namespace, w.resource.namespaced && w.selector.Namespace != "").
+		Resource(w.resource.plural).VersionedParams(&o, parameterCodec()).Watch(ctx)
+	if err != nil {
+		err = fmt.Errorf("watch %s: %w", w.resource.plural, err)
+	}
+	w.note(ctx, err)
+	return stream, err
+}
+
+func (s Selector) apply(o metav1.ListOptions) metav1.ListOptions {
+	if s.Fields != nil {
+		o.FieldSelector = s.Fields.String()
+	}
+	if s.Labels != nil {
+		o.LabelSelector = s.Labels.String()
+	}
+	return o
+}
+
+// reflected is the side of a Watch that the reflector writes to.
+type reflected[P Watchable] Watch[P]
+
+// Replace takes over a complete list.
+func (r *reflected[P]) Replace(list []any, _ string) error {
+	objects := make(map[types.NamespacedName]P, len(list))
+	for _, item := range list {
+		o, err := accept[P](item)
+		if err != nil {
+			return err
+		}
+		objects[keyOf(o)] = o
+	}
+	r.mu.Lock()
+	first := r.objects == nil
+	r.objects = objects
+	r.mu.Unlock()
+	if first {
+		close(r.synced)
+	}
+	r.changed()
+	return nil
+}
+
+// Add takes over an object that is new or changed.
+func (r *reflected[P]) Add(item any) error {
+	o, err := accept[P](item)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	if r.objects == nil {
+		r.mu.Unlock()
+		return errNotListed
+	}
+	r.objects[keyOf(o)] = o
+	r.mu.Unlock()
+	r.changed()
+	return nil
+}
+
+// Update is Add.
+func (r *reflected[P]) Update(item any) error { return r.Add(item) }
+
+// Delete takes an object out.
+func (r *reflected[P]) Delete(item any) error {
+	o, err := accept[P](item)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.objects, keyOf(o))
+	r.mu.Unlock()
+	r.changed()
+	return nil
+}
+
+// Resync has nothing to do: nothing is derived from the set here.
+func (r *reflected[P]) Resync() error { return nil }
+
+var errNotListed = errors.New("a change came before the list that it changes")
+
+// accept checks the type of what the server sent and drops what nobody on a node reads and what is half of an object's size.
+func accept[P Watchable](item any) (P, error) {
+	o, ok := item.(P)
+	if !ok {
+		var none P
+		return none, fmt.Errorf("the server sent a %T instead of a %T", item, none)
+	}
+	o.SetManagedFields(nil)
+	return o, nil
+}
+
+func keyOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// stoppableClock is the real one, but for waits: they end when the context does. The reflector waits for some of them without
+// looking whether it is to stop.
+type stoppableClock struct {
+	clock.RealClock
+	done context.Context
+}
+
+// After returns a channel that has the time after d, or when the clock is stopped.
+func (c stoppableClock) After(d time.Duration) <-chan time.Time {
+	ch := make(chan time.Time, 1)
+	var once sync.Once
+	fire := func() { once.Do(func() { ch <- time.Now() }) }
+	stop := context.AfterFunc(c.done, fire)
+	time.AfterFunc(d, func() { stop(); fire() })
+	return ch
+}

@@ -1,0 +1,95 @@
+package kuberuntime
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"berth/internal/crispec"
+)
+
+// Objects are the API server's objects that the environment of containers is made from.
+type Objects interface {
+	// ConfigMap returns the newest copy, which is not changed; what does not exist is a NotFound error of the API.
+	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
+	// Secret is like ConfigMap.
+	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+	// Services returns the services that the pod is told of, or those of more namespaces.
+	Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error)
+}
+
+// environment reads what the container's variables refer to. What does not exist is left out: whether it may be missing is decided
+// where it is used.
+func (r *Runtime) environment(ctx context.Context, p *v1.Pod, c *v1.Container) (crispec.Environment, error) {
+	e := crispec.Environment{ConfigMaps: map[string]*v1.ConfigMap{}, Secrets: map[string]*v1.Secret{}}
+	if r.Allocatable != nil {
+		e.Allocatable = r.Allocatable()
+	}
+	if r.Objects != nil {
+		var err error
+		if e.Services, err = r.Objects.Services(ctx, p); err != nil {
+			return e, err
+		}
+	}
+	for i := range c.EnvFrom {
+		f := &c.EnvFrom[i]
+		if f.ConfigMapRef != nil {
+			if err := r.readConfigMap(ctx, p, f.ConfigMapRef.Name, &e); err != nil {
+				return e, err
+			}
+		}
+		if f.SecretRef != nil {
+			if err := r.readSecret(ctx, p, f.SecretRef.Name, &e); err != nil {
+				return e, err
+			}
+		}
+	}
+	for i := range c.Env {
+		f := c.Env[i].ValueFrom
+		if f != nil && f.ConfigMapKeyRef != nil {
+			if err := r.readConfigMap(ctx, p, f.ConfigMapKeyRef.Name, &e); err != nil {
+				return e, err
+			}
+		}
+		if f != nil && f.SecretKeyRef != nil {
+			if err := r.readSecret(ctx, p, f.SecretKeyRef.Name, &e); err != nil {
+				return e, err
+			}
+		}
+	}
+	return e, nil
+}
+
+// readConfigMap adds the ConfigMap once; a container so gets all its variables from one state of it.
+func (r *Runtime) readConfigMap(ctx context.Context, p *v1.Pod, name string, e *crispec.Environment) error {
+	if r.Objects == nil {
+		return fmt.Errorf("couldn't get configMap %v/%v, no kubeClient defined", p.Namespace, name)
+	}
+	if _, read := e.ConfigMaps[name]; read {
+		return nil
+	}
+	m, err := r.Objects.ConfigMap(ctx, p.Namespace, name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	e.ConfigMaps[name] = m // nil when it does not exist
+	return nil
+}
+
+// readSecret is readConfigMap for Secrets.
+func (r *Runtime) readSecret(ctx context.Context, p *v1.Pod, name string, e *crispec.Environment) error {
+	if r.Objects == nil {
+		return fmt.Errorf("couldn't get secret %v/%v, no kubeClient defined", p.Namespace, name)
+	}
+	if _, read := e.Secrets[name]; read {
+		return nil
+	}
+	s, err := r.Objects.Secret(ctx, p.Namespace, name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	e.Secrets[name] = s
+	return nil
+}

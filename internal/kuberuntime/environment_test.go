@@ -1,0 +1,92 @@
+package kuberuntime
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// apiObjects has the ConfigMap "cm" and the Secret "s", and notes what is read.
+type apiObjects struct {
+	reads []string
+	err   error
+}
+
+func (o *apiObjects) ConfigMap(_ context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	o.reads = append(o.reads, "configmap "+namespace+"/"+name)
+	if o.err == nil && name == "cm" {
+		return &v1.ConfigMap{}, nil
+	}
+	return nil, o.or(apierrors.NewNotFound(v1.Resource("configmap"), name))
+}
+
+func (o *apiObjects) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
+	o.reads = append(o.reads, "secret "+namespace+"/"+name)
+	if o.err == nil && name == "s" {
+		return &v1.Secret{}, nil
+	}
+	return nil, o.or(apierrors.NewNotFound(v1.Resource("secret"), name))
+}
+
+func (o *apiObjects) Services(context.Context, *v1.Pod) ([]*v1.Service, error) {
+	return []*v1.Service{{}}, o.err
+}
+
+func (o *apiObjects) or(err error) error {
+	if o.err != nil {
+		return o.err
+	}
+	return err
+}
+
+func TestEnvironmentOfObjects(t *testing.T) {
+	local := func(name string) v1.LocalObjectReference { return v1.LocalObjectReference{Name: name} }
+	configMapKey := v1.EnvVar{ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: local("cm")}}}
+	secretKey := v1.EnvVar{ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: local("s")}}}
+	p := &v1.Pod{}
+	p.Namespace = "ns"
+	c := &v1.Container{
+		EnvFrom: []v1.EnvFromSource{
+			{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: local("cm")}},
+			{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: local("no")}},
+			{SecretRef: &v1.SecretEnvSource{LocalObjectReference: local("s")}},
+			{SecretRef: &v1.SecretEnvSource{LocalObjectReference: local("no")}},
+		},
+		Env: []v1.EnvVar{{Name: "plain"}, configMapKey, secretKey},
+	}
+	o := &apiObjects{}
+	r := New(Config{Objects: o, Allocatable: func() v1.ResourceList { return v1.ResourceList{"cpu": resource.MustParse("2")} }})
+	e, err := r.environment(t.Context(), p, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"configmap ns/cm", "configmap ns/no", "secret ns/s", "secret ns/no"}; !slices.Equal(o.reads, want) {
+		t.Errorf("read %v, want each once", o.reads)
+	}
+	if e.ConfigMaps["cm"] == nil || e.ConfigMaps["no"] != nil || e.Secrets["s"] == nil || e.Secrets["no"] != nil || len(e.Services) != 1 || e.Allocatable.Cpu().Value() != 2 {
+		t.Errorf("got %+v", e)
+	}
+
+	o.err = errors.New("no answer")
+	if _, err := r.environment(t.Context(), p, c); !errors.Is(err, o.err) {
+		t.Errorf("got %v", err)
+	}
+
+	alone := New(Config{})
+	if _, err := alone.environment(t.Context(), p, &v1.Container{Env: []v1.EnvVar{{Name: "plain"}}}); err != nil {
+		t.Error(err)
+	}
+	for want, ref := range map[string]v1.EnvVar{
+		"couldn't get configMap ns/cm, no kubeClient defined": configMapKey,
+		"couldn't get secret ns/s, no kubeClient defined":     secretKey,
+	} {
+		if _, err := alone.environment(t.Context(), p, &v1.Container{Env: []v1.EnvVar{ref}}); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package node
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Signals whose hard eviction threshold is kept free of pods.
+const (
+	memoryAvailable = "memory.available"
+	nodefsAvailable = "nodefs.available"
+)
+
+// threshold is an amount, or a part of the capacity.
+type threshold struct {
+	amount resource.Quantity
+	part   float32 // 0..1; used if it is not 0
+}
+
+// of returns the threshold's amount of a capacity.
+func (t threshold) of(capacity resource.Quantity) resource.Quantity {
+	if t.part == 0 {
+		return t.amount
+	}
+	return *resource.NewQuantity(int64(float32(capacity.Value())*t.part), resource.BinarySI)
+}
+
+// Reservation is what of the node's capacity is not for pods: allocatable = capacity − reservation (Kubernetes documentation,
+// "Reserve Compute Resources for System Daemons"). The zero value reserves nothing.
+type Reservation struct {
+	fixed      v1.ResourceList
+	thresholds map[v1.ResourceName]threshold // hard eviction thresholds
+}
+
+// NewReservation returns the reservation of KubeletConfiguration's kubeReserved, systemReserved, evictionHard and reservedSystemCPUs,
+// which overrides the CPU of the former two. Of evictionHard, only what concerns memory and the node's file system counts. Errors name
+// the field.
+func NewReservation(kubeReserved, systemReserved, evictionHard map[string]string, reservedSystemCPUs string) (Reservation, error) {
+	r := Reservation{fixed: v1.ResourceList{}, thresholds: map[v1.ResourceName]threshold{}}
+	for _, reserved := range []struct {
+		field  string
+		values map[string]string
+	}{{"kubeReserved", kubeReserved}, {"systemReserved", systemReserved}} {
+		for _, name := range slices.Sorted(maps.Keys(reserved.values)) {
+			q, err := resource.ParseQuantity(reserved.values[name])
+			if err != nil {
+				return Reservation{}, fmt.Errorf("%s: %s: %q: %w", reserved.field, name, reserved.values[name], err)
+			}
+			if q.Sign() < 0 {
+				return Reservation{}, fmt.Errorf("%s: %s: %s is negative: reserve 0 or more", reserved.field, name, reserved.values[name])
+			}
+			sum := r.fixed[v1.ResourceName(name)]
+			sum.Add(q)
+			r.fixed[v1.ResourceName(name)] = sum
+		}
+	}
+	if reservedSystemCPUs != "" {
+		n, err := countCPUs(reservedSystemCPUs)
+		if err != nil {
+			return Reservation{}, fmt.Errorf("reservedSystemCPUs: %w", err)
+		}
+		r.fixed[v1.ResourceCPU] = *resource.NewQuantity(int64(n), resource.DecimalSI)
+	}
+	for signal, name := range map[string]v1.ResourceName{memoryAvailable: v1.ResourceMemory, nodefsAvailable: v1.ResourceEphemeralStorage} {
+		value, ok := evictionHard[signal]
+		if !ok {
+			continue
+		}
+		t, err := parseThreshold(value)
+		if err != nil {
+			return Reservation{}, fmt.Errorf("evictionHard: %s: %w", signal, err)
+		}
+		r.thresholds[name] = t
+	}
+	return r, nil
+}
+
+// parseThreshold reads "100Mi" or "10%"; 0% and 100% switch the threshold off.
+func parseThreshold(value string) (threshold, error) {
+	percent, ok := strings.CutSuffix(value, "%")
+	if !ok {
+		q, err := resource.ParseQuantity(value)
+		if err != nil {
+			return threshold{}, fmt.Errorf("%q: %w", value, err)
+		}
+		return threshold{amount: q}, nil
+	}
+	f, err := strconv.ParseFloat(percent, 32)
+	if err != nil || !(f >= 0 && f <= 100) {
+		return threshold{}, fmt.Errorf("%q is not a percentage from 0%% to 100%%", value)
+	}
+	if f == 100 {
+		f = 0
+	}
+	return threshold{part: float32(f) / 100}, nil
+}
+
+// of returns what is reserved of one resource with the given capacity.
+func (r Reservation) of(name v1.ResourceName, capacity resource.Quantity) resource.Quantity {
+	sum := r.fixed[name].DeepCopy()
+	if t, ok := r.thresholds[name]; ok {
+		sum.Add(t.of(capacity))
+	}
+	return sum
+}
+
+// computeCapacity returns what the machine has. What is not known is not in it.
+func computeCapacity(s *Settings, m *Machine) v1.ResourceList {
+	out := v1.ResourceList{}
+	pods := s.MaxPods
+	if m.CPUs > 0 {
+		out[v1.ResourceCPU] = *resource.NewQuantity(int64(m.CPUs), resource.DecimalSI)
+		if s.PodsPerCore > 0 {
+			pods = min(m.CPUs*s.PodsPerCore, s.MaxPods)
+		}
+	}
+	out[v1.ResourcePods] = *resource.NewQuantity(int64(pods), resource.DecimalSI)
+	if m.Memory > 0 {
+		out[v1.ResourceMemory] = *resource.NewQuantity(m.Memory, resource.BinarySI)
+	}
+	if s.LocalStorageCapacityIsolation && m.Storage > 0 {
+		out[v1.ResourceEphemeralStorage] = *resource.NewQuantity(m.Storage, resource.BinarySI)
+	}
+	for size, total := range m.HugePages {
+		out[hugePagesName(size)] = *resource.NewQuantity(total, resource.BinarySI)
+	}
+	return out
+}
+
+// computeAllocatable returns what of the capacity is for pods. Huge pages are taken from memory, too: they are not there for others.
+func computeAllocatable(r Reservation, capacity v1.ResourceList) v1.ResourceList {
+	out := v1.ResourceList{}
+	huge := resource.Quantity{Format: resource.BinarySI}
+	for name, total := range capacity {
+		left := total.DeepCopy()
+		left.Sub(r.of(name, total))
+		out[name] = atLeastZero(left)
+		if isHugePages(name) {
+			huge.Add(total)
+		}
+	}
+	if memory, ok := out[v1.ResourceMemory]; ok {
+		memory.Sub(huge)
+		out[v1.ResourceMemory] = atLeastZero(memory)
+	}
+	return out
+}
+
+func atLeastZero(q resource.Quantity) resource.Quantity {
+	if q.Sign() < 0 {
+		return resource.Quantity{Format: q.Format}
+	}
+	return q
+}
+
+// mergeCapacity returns capacity and allocatable of a status that said old: the machine's, then the devices', and others' extended
+// resources as they were (they may be advertised by hand; Kubernetes documentation, "Advertise Extended Resources for a Node").
+func mergeCapacity(s *Settings, f *Facts, old v1.ResourceList) (capacity, allocatable v1.ResourceList) {
+	capacity = computeCapacity(s, &f.Machine)
+	for name, q := range old {
+		_, known := capacity[name]
+		gone := isHugePages(name) && f.Machine.HugePages != nil ||
+			name == v1.ResourceEphemeralStorage && !s.LocalStorageCapacityIsolation
+		if !known && !gone {
+			capacity[name] = q
+		}
+	}
+	maps.Copy(capacity, f.Devices.Capacity)
+	allocatable = computeAllocatable(s.Reservation, capacity)
+	maps.Copy(allocatable, f.Devices.Allocatable)
+	return capacity, allocatable
+}
+
+// missingCapacity returns the resources that every node must have and this one lacks.
+func missingCapacity(s *Settings, capacity v1.ResourceList) []string {
+	required := []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourcePods}
+	if s.LocalStorageCapacityIsolation {
+		required = append(required, v1.ResourceEphemeralStorage)
+	}
+	var missing []string
+	for _, name := range required {
+		if _, ok := capacity[name]; !ok {
+			missing = append(missing, string(name))
+		}
+	}
+	return missing
+}
+
+// hugePagesName returns the resource of pages of a size in bytes, as "hugepages-2Mi".
+func hugePagesName(size int64) v1.ResourceName {
+	return v1.ResourceName(v1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
+}
+
+func isHugePages(name v1.ResourceName) bool {
+	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
+}
+
+// isExtended reports whether a resource belongs to neither Kubernetes nor the kernel: it has a domain, which is not kubernetes.io
+// (Kubernetes documentation, "Extended resources").
+func isExtended(name v1.ResourceName) bool {
+	domain, _, ok := strings.Cut(string(name), "/")
+	return ok && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io")
+}
+
+// countCPUs returns how many CPUs a list in the kernel's form names, as "0-3,8".
+func countCPUs(list string) (int, error) {
+	seen := map[int]bool{}
+	for part := range strings.SplitSeq(strings.TrimSpace(list), ",") {
+		from, to, ranged := strings.Cut(part, "-")
+		if !ranged {
+			to = from
+		}
+		first, err1 := strconv.ParseUint(from, 10, 16)
+		last, err2 := strconv.ParseUint(to, 10, 16)
+		if err1 != nil || err2 != nil || last < first {
+			return 0, fmt.Errorf("%q is not a list of CPUs such as 0-3,8", list)
+		}
+		for cpu := first; cpu <= last; cpu++ {
+			seen[int(cpu)] = true
+		}
+	}
+	return len(seen), nil
+}

@@ -1,0 +1,132 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	// leaseTries is how often one renewal is tried.
+	leaseTries = 5
+	// Waits between tries to find or make the lease: the first, and the longest after doubling.
+	leaseRetry    = 200 * time.Millisecond
+	leaseRetryMax = 7 * time.Second
+)
+
+// renewLease keeps the node's lease (KEP-589): as long as it is renewed, the node is alive, whatever its status says.
+func (n *Node) renewLease(ctx context.Context) {
+	trouble := complaint{log: n.cfg.Log, what: "renew the lease of the node"}
+	var held *coordinationv1.Lease
+	retry := leaseRetry
+	registered := n.registered // a new lease needs the Node, and does not sleep through its registration
+	for {
+		next, err := n.syncLease(ctx, held)
+		if ctx.Err() != nil {
+			return
+		}
+		trouble.note(err)
+		held = next
+		if held != nil {
+			retry = leaseRetry
+			if !pause(ctx, n.jitter(n.cfg.LeaseDuration/4, 0.04)) {
+				return
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-registered:
+			registered = nil
+		case <-time.After(retry):
+			retry = min(2*retry, leaseRetryMax)
+		}
+	}
+}
+
+// syncLease renews the lease held, or finds or makes one if there is none. It returns the lease to renew next time, which is nil if it has
+// to be found first.
+func (n *Node) syncLease(ctx context.Context, held *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	var err error
+	if held == nil {
+		if held, err = n.getLease(ctx); apierrors.IsNotFound(err) {
+			return n.createLease(ctx)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	for range leaseTries {
+		var updated *coordinationv1.Lease
+		updated, err = n.updateLease(ctx, held)
+		switch {
+		case err == nil:
+			return updated, nil
+		case ctx.Err() != nil:
+			return held, err
+		case apierrors.IsNotFound(err):
+			return n.createLease(ctx)
+		case apierrors.IsConflict(err):
+			newer, getErr := n.getLease(ctx)
+			if getErr != nil {
+				return nil, getErr
+			}
+			held = newer
+		}
+	}
+	return held, err
+}
+
+func (n *Node) getLease(ctx context.Context) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.callTimeout)
+	defer cancel()
+	return n.cfg.Leases.GetLease(ctx, v1.NamespaceNodeLease, n.cfg.Settings.Name)
+}
+
+// createLease makes the lease once the Node can be read: a lease without an owner would outlive its Node.
+func (n *Node) createLease(ctx context.Context) (*coordinationv1.Lease, error) {
+	uid := n.UID()
+	if uid == "" {
+		owner, err := n.read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		uid = owner.UID
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.callTimeout)
+	defer cancel()
+	return n.cfg.Leases.CreateLease(ctx, generateLease(nil, n.cfg.Settings.Name, uid, n.cfg.LeaseDuration, time.Now()))
+}
+
+func (n *Node) updateLease(ctx context.Context, base *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.callTimeout)
+	defer cancel()
+	return n.cfg.Leases.UpdateLease(ctx, generateLease(base, n.cfg.Settings.Name, n.UID(), n.cfg.LeaseDuration, time.Now()))
+}
+
+// generateLease returns the lease as it is renewed now, beginning with base unless that is nil. Its owner is the Node with the given UID;
+// while that is "", the owner stays as it is.
+func generateLease(base *coordinationv1.Lease, node string, uid types.UID, duration time.Duration, now time.Time) *coordinationv1.Lease {
+	l := &coordinationv1.Lease{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
+		ObjectMeta: metav1.ObjectMeta{Name: node, Namespace: v1.NamespaceNodeLease},
+	}
+	if base != nil {
+		l = base.DeepCopy()
+	}
+	l.Spec.HolderIdentity = ptr.To(node)
+	l.Spec.LeaseDurationSeconds = ptr.To(int32(duration / time.Second))
+	l.Spec.RenewTime = ptr.To(metav1.NewMicroTime(now))
+	if uid != "" && !slices.ContainsFunc(l.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == uid }) {
+		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}}
+	}
+	return l
+}

@@ -1,0 +1,199 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+const (
+	// statusTries is how often one round tries to write.
+	statusTries = 5
+	// Shortly after the start it is looked every fastPeriod, for at most fastLimit, whether the node has become ready.
+	fastPeriod = 100 * time.Millisecond
+	fastLimit  = 2 * time.Minute
+	// settleLimit is how long after its start an agent leaves a Node Ready that it does not find ready itself: what the components
+	// do not know yet is no reason to move pods away.
+	settleLimit = 30 * time.Second
+)
+
+// reporter writes the Node's status. It belongs to one goroutine.
+type reporter struct {
+	*Node
+	started    time.Time
+	nextReport time.Time // when the status is written even if it has not changed
+	ready      bool      // this process has reported Ready
+	last       *Facts    // of the last round
+
+	labels        map[string]string // as stored; nil before the first
+	unschedulable *bool             // as last seen; nil before the first
+
+	noFacts, noLabels, noStatus complaint
+}
+
+// report registers the Node and then writes its status whenever there is something new to tell, and now and then when there is not.
+func (n *Node) report(ctx context.Context) {
+	r := &reporter{
+		Node: n, started: time.Now(),
+		noFacts:  complaint{log: n.cfg.Log, what: "find the facts of the node"},
+		noLabels: complaint{log: n.cfg.Log, what: "keep the labels of the node"},
+		noStatus: complaint{log: n.cfg.Log, what: "report the status of the node"},
+	}
+	if n.cfg.Settings.RegisterNode && !r.register(ctx) {
+		return
+	}
+	for {
+		r.note()
+		err := r.sync(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		r.noStatus.note(err)
+		if !r.await(ctx) {
+			return
+		}
+	}
+}
+
+// await waits for the next round, and returns false if ctx is done before.
+func (r *reporter) await(ctx context.Context) bool {
+	period := time.NewTimer(r.jitter(r.cfg.UpdateFrequency, 0.04))
+	defer period.Stop()
+	var fast <-chan time.Time
+	if !r.ready && r.notReady() {
+		t := time.NewTicker(fastPeriod)
+		defer t.Stop()
+		fast = t.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-period.C:
+			return true
+		case <-r.wake:
+			return true
+		case <-r.observed:
+			r.note()
+		case <-fast:
+			if time.Since(r.started) > fastLimit {
+				fast = nil
+			} else if !r.notReady() {
+				return true
+			}
+		}
+	}
+}
+
+// notReady reports whether something keeps the node from being ready, as far as that can be told without reading the machine again.
+func (r *reporter) notReady() bool {
+	f := *r.last
+	r.collectHealth(&f)
+	return notReady(&r.cfg.Settings, &f, computeCapacity(&r.cfg.Settings, &f.Machine)) != nil
+}
+
+// facts collects the facts; what is missing is logged.
+func (r *reporter) facts(ctx context.Context) *Facts {
+	f, err := r.collect(ctx)
+	if ctx.Err() == nil {
+		r.noFacts.note(err)
+	}
+	r.last = f
+	return f
+}
+
+// sync is one round: it writes the status if that is needed, in at most statusTries tries.
+func (r *reporter) sync(ctx context.Context) error {
+	facts := r.facts(ctx)
+	var err error
+	for try := range statusTries {
+		base := r.known()
+		if try > 0 || base == nil {
+			base, err = r.read(ctx)
+		}
+		if err == nil {
+			err = r.write(ctx, base, facts)
+		}
+		if err == nil || ctx.Err() != nil || apierrors.IsNotFound(err) {
+			return err
+		}
+		if try > 0 {
+			// A connection whose other end is gone is found out only when it is used, and then it times out each time.
+			r.cfg.CloseIdleConnections()
+		}
+	}
+	return err
+}
+
+// write compares the status with that of base, the newest Node known, and patches it if it differs or is due.
+func (r *reporter) write(ctx context.Context, base *v1.Node, facts *Facts) error {
+	now := time.Now()
+	next := *base
+	next.Status = generateStatus(&r.cfg.Settings, facts, base, now)
+	// Differs from the kubelet: its restart may show NotReady until its first checks are done.
+	if !r.ready && isReady(base.Status.Conditions) && !isReady(next.Status.Conditions) && now.Sub(r.started) < settleLimit {
+		return nil
+	}
+	changed := needsWrite(&base.Status, &next.Status)
+	if !changed && now.Before(r.nextReport) {
+		return nil
+	}
+	if err := r.patch(ctx, r.cfg.Nodes.PatchNodeStatus, base, &next); err != nil {
+		return err
+	}
+	r.record(base, &next)
+	r.reported(&next, now, changed)
+	return nil
+}
+
+// reported notes what the API server now has, and when it is written again although nothing has changed: after a change at a random time
+// around ReportFrequency, so that what changed everywhere at once is not reported everywhere at once for ever.
+func (r *reporter) reported(n *v1.Node, at time.Time, changed bool) {
+	r.ready = r.ready || isReady(n.Status.Conditions)
+	first := r.nextReport.IsZero()
+	r.nextReport = at.Add(r.cfg.ReportFrequency)
+	if changed || first {
+		r.nextReport = r.nextReport.Add(time.Duration((r.cfg.Random() - 0.5) * float64(r.cfg.ReportFrequency)))
+	}
+}
+
+// record records the events of a status that was written.
+func (r *reporter) record(old, new *v1.Node) {
+	for _, reason := range flips(old.Status.Conditions, new.Status.Conditions) {
+		r.cfg.Recorder.Event(v1.EventTypeNormal, reason, statusMessage(new.Name, reason))
+	}
+	if message := rebooted(old, new); message != "" {
+		r.cfg.Recorder.Event(v1.EventTypeWarning, "Rebooted", message)
+	}
+}
+
+func statusMessage(node, reason string) string {
+	return fmt.Sprintf("Node %s status is now: %s", node, reason)
+}
+
+// note deals with what the API server shows of the Node besides its status: the labels are kept, a cordon is told.
+func (r *reporter) note() {
+	n := r.Node.Node()
+	if n.UID == "" {
+		return // the stand-in
+	}
+	if was := r.unschedulable; was != nil && *was != n.Spec.Unschedulable {
+		reason := "NodeSchedulable"
+		if n.Spec.Unschedulable {
+			reason = "NodeNotSchedulable"
+		}
+		r.cfg.Recorder.Event(v1.EventTypeNormal, reason, statusMessage(n.Name, reason))
+	}
+	r.unschedulable = &n.Spec.Unschedulable
+	if r.labels == nil || !maps.Equal(r.labels, n.Labels) {
+		err := writeLabels(r.cfg.LabelsFile, n.Name, n.Labels)
+		r.noLabels.note(err)
+		if err == nil {
+			r.labels = maps.Clone(n.Labels)
+		}
+	}
+}

@@ -1,0 +1,274 @@
+package objects
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/pod"
+)
+
+// syncWait is how long a reader waits for the first copy of an object.
+const syncWait = time.Second
+
+type key struct{ namespace, name string }
+
+// cache is secretManager or configMapManager with the strategy Watch: one watch per object that a pod refers to.
+//
+// The watch of an object:
+//
+//	none ──registered, or read──► runs ──an immutable object was seen──► none for good, the copy is kept
+//	  ▲                            │
+//	  └── used at the start of containers only, and not read for long
+type cache[T any] struct {
+	resource  string // as errors name it
+	follow    func(ctx context.Context, namespace, name string, seen func(*T))
+	immutable func(*T) bool
+	idle      time.Duration
+	changed   *pod.Inbox[pod.UID]
+	wanted    *pod.Inbox[key] // objects whose watch may have to be started
+
+	mu    sync.Mutex
+	items map[key]*item[T]             // guarded by mu
+	pods  map[pod.UID]map[key]*item[T] // guarded by mu
+}
+
+// item is one object that pods refer to. Its fields are guarded by the cache's mu.
+type item[T any] struct {
+	pods   map[pod.UID]use
+	watch  *watching     // nil: none runs
+	synced chan struct{} // closed when read
+	read   bool          // object is what the server has
+	object *T            // nil: there is none
+	frozen bool          // object is immutable
+	missed bool          // a reader gave up waiting: its pod is to be told when the object was read
+	used   time.Time     // when it was last read or registered
+}
+
+// watching is one run of an object's watch; what an earlier run still reports is not heard.
+type watching struct{ stop context.CancelFunc }
+
+func newCache[T any](resource string, follow func(context.Context, string, string, func(*T)), idle time.Duration,
+	changed *pod.Inbox[pod.UID], immutable func(*T) bool,
+) *cache[T] {
+	return &cache[T]{
+		resource: resource, follow: follow, immutable: immutable, idle: idle, changed: changed, wanted: pod.NewInbox[key](),
+		items: map[key]*item[T]{}, pods: map[pod.UID]map[key]*item[T]{},
+	}
+}
+
+// register makes the pod's references those in uses, by name.
+func (c *cache[T]) register(uid pod.UID, namespace string, uses map[string]use) {
+	var unwatched []key
+	var stopped []*watching
+	c.mu.Lock()
+	mine := c.pods[uid]
+	for name, u := range uses {
+		k := key{namespace, name}
+		it := c.items[k]
+		if it == nil {
+			it = &item[T]{pods: map[pod.UID]use{}, synced: make(chan struct{}), used: time.Now()}
+			c.items[k] = it
+		}
+		if it.watch == nil && !it.frozen {
+			unwatched = append(unwatched, k)
+		}
+		it.pods[uid] = u
+		if mine == nil {
+			mine = map[key]*item[T]{}
+			c.pods[uid] = mine
+		}
+		mine[k] = it
+	}
+	for k, it := range mine {
+		if _, ok := uses[k.name]; ok && k.namespace == namespace {
+			continue
+		}
+		delete(mine, k)
+		delete(it.pods, uid)
+		if len(it.pods) == 0 {
+			delete(c.items, k)
+			stopped = append(stopped, it.watch)
+		}
+	}
+	if len(mine) == 0 {
+		delete(c.pods, uid)
+	}
+	c.mu.Unlock()
+	for _, w := range stopped {
+		w.end()
+	}
+	for _, k := range unwatched {
+		c.wanted.Put(k)
+	}
+}
+
+func (w *watching) end() {
+	if w != nil {
+		w.stop()
+	}
+}
+
+// get returns the newest copy of a registered object.
+func (c *cache[T]) get(ctx context.Context, namespace, name string) (*T, error) {
+	k := key{namespace, name}
+	c.mu.Lock()
+	it := c.items[k]
+	if it == nil {
+		c.mu.Unlock()
+		return nil, fmt.Errorf("object %q/%q not registered", namespace, name)
+	}
+	it.used = time.Now()
+	synced, unwatched := it.synced, it.watch == nil && !it.frozen
+	c.mu.Unlock()
+	if unwatched {
+		c.wanted.Put(k)
+	}
+	timer := time.NewTimer(syncWait)
+	defer timer.Stop()
+	select {
+	case <-synced:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-timer.C:
+	}
+	c.mu.Lock()
+	object, read := it.object, it.read
+	it.missed = it.missed || !read
+	c.mu.Unlock()
+	if !read {
+		return nil, fmt.Errorf("failed to sync %s cache: timed out waiting for the condition", c.resource)
+	}
+	if object == nil {
+		return nil, apierrors.NewNotFound(v1.Resource(c.resource), name)
+	}
+	return object, nil
+}
+
+// run starts the watches that are wanted and ends those that are idle, until ctx is done and all watches have ended.
+func (c *cache[T]) run(ctx context.Context) {
+	var watches sync.WaitGroup
+	defer watches.Wait()
+	timer := time.NewTimer(c.idle)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wanted.Wake():
+			for _, k := range c.wanted.Take() {
+				c.watch(ctx, &watches, k)
+			}
+		case <-timer.C:
+		}
+		if next := c.endIdle(time.Now()); next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// watch starts the watch of an object, unless one runs or none is needed.
+func (c *cache[T]) watch(ctx context.Context, watches *sync.WaitGroup, k key) {
+	ctx, stop := context.WithCancel(ctx)
+	w := &watching{stop}
+	c.mu.Lock()
+	it := c.items[k]
+	needed := it != nil && it.watch == nil && !it.frozen
+	if needed {
+		it.watch = w
+	}
+	c.mu.Unlock()
+	if !needed {
+		stop()
+		return
+	}
+	watches.Go(func() {
+		defer stop()
+		c.follow(ctx, k.namespace, k.name, func(object *T) { c.seen(it, w, object) })
+	})
+}
+
+// seen takes over what a watch reports. Pods are told when it differs from what they could know.
+func (c *cache[T]) seen(it *item[T], w *watching, object *T) {
+	c.mu.Lock()
+	if it.watch != w {
+		c.mu.Unlock()
+		return
+	}
+	first := !it.read
+	tell := it.missed || (!first || it.object != nil) && version(it.object) != version(object)
+	it.object, it.read, it.missed = object, true, false
+	if object != nil && c.immutable(object) {
+		it.frozen, it.watch = true, nil
+	}
+	synced, frozen := it.synced, it.frozen
+	var pods []pod.UID
+	if tell {
+		for uid := range it.pods {
+			pods = append(pods, uid)
+		}
+	}
+	c.mu.Unlock()
+	if first {
+		close(synced)
+	}
+	if frozen {
+		w.end()
+	}
+	for _, uid := range pods {
+		c.changed.Put(uid)
+	}
+}
+
+// endIdle ends the watches of objects that nobody needs to be told of and that were not read for long, and returns when the next one may be
+// ended; zero when there is none.
+func (c *cache[T]) endIdle(now time.Time) (next time.Time) {
+	var ended []*watching
+	c.mu.Lock()
+	for _, it := range c.items {
+		if it.watch == nil || it.live() {
+			continue
+		}
+		due := it.used.Add(c.idle)
+		switch {
+		case !due.After(now):
+			ended = append(ended, it.watch)
+			it.watch = nil
+			if it.read { // the copy gets old from now on
+				it.read, it.synced = false, make(chan struct{})
+			}
+		case next.IsZero() || due.Before(next):
+			next = due
+		}
+	}
+	c.mu.Unlock()
+	for _, w := range ended {
+		w.end()
+	}
+	return next
+}
+
+func (it *item[T]) live() bool {
+	for _, u := range it.pods {
+		if u == live {
+			return true
+		}
+	}
+	return false
+}
+
+// version tells two states of an object apart; it is "" for none.
+func version[T any](object *T) string {
+	o, ok := any(object).(metav1.Object)
+	if object == nil || !ok {
+		return ""
+	}
+	return string(o.GetUID()) + "/" + o.GetResourceVersion()
+}

@@ -1,0 +1,150 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// API is the API server as this package needs it. The Follow methods block until ctx is done and get over every loss of the connection by
+// themselves. They call seen, from one goroutine, as soon as they have read what the server has, and again after every change; what
+// they hand over is shared and must not be changed by anybody.
+type API interface {
+	// FollowConfigMap hands over one ConfigMap, nil when there is none.
+	FollowConfigMap(ctx context.Context, namespace, name string, seen func(*v1.ConfigMap))
+	// FollowSecret hands over one Secret, nil when there is none.
+	FollowSecret(ctx context.Context, namespace, name string, seen func(*v1.Secret))
+	// FollowServices hands over the services of all namespaces, each time all of them.
+	FollowServices(ctx context.Context, seen func([]*v1.Service))
+	// CreateToken asks for a token of the service account (TokenRequest).
+	CreateToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+}
+
+// Config is what Objects need.
+type Config struct {
+	API API
+	// SyncFrequency is KubeletConfiguration's; an object that is only read when containers start is watched for five times as long after it
+	// was last read, and for at least a minute.
+	SyncFrequency time.Duration
+	Log           *slog.Logger
+}
+
+// Objects keeps what pods refer to. It is safe for concurrent use.
+type Objects struct {
+	api        API
+	changed    *pod.Inbox[pod.UID]
+	configMaps *cache[v1.ConfigMap]
+	secrets    *cache[v1.Secret]
+	tokens     *tokens
+
+	servicesRead chan struct{} // closed when services were read for the first time
+
+	mu       sync.Mutex
+	services []*v1.Service    // guarded by mu; replaced, never changed
+	known    bool             // guarded by mu; services were read
+	missed   map[pod.UID]bool // guarded by mu; pods that gave up waiting for services
+}
+
+// New returns Objects that know nothing and talk to nobody until Run.
+func New(cfg Config) (*Objects, error) {
+	if cfg.API == nil {
+		return nil, errors.New("objects: no API server given")
+	}
+	changed := pod.NewInbox[pod.UID]()
+	idle := max(time.Minute, 5*cfg.SyncFrequency)
+	return &Objects{
+		api: cfg.API, changed: changed, servicesRead: make(chan struct{}), missed: map[pod.UID]bool{},
+		configMaps: newCache("configmap", cfg.API.FollowConfigMap, idle, changed,
+			func(m *v1.ConfigMap) bool { return m.Immutable != nil && *m.Immutable }),
+		secrets: newCache("secret", cfg.API.FollowSecret, idle, changed,
+			func(s *v1.Secret) bool { return s.Immutable != nil && *s.Immutable }),
+		tokens: newTokens(cfg.API.CreateToken, changed, cfg.Log),
+	}, nil
+}
+
+// Run watches until ctx is done.
+func (o *Objects) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { o.configMaps.run(ctx) })
+	wg.Go(func() { o.secrets.run(ctx) })
+	wg.Go(func() { o.tokens.run(ctx) })
+	wg.Go(func() { o.api.FollowServices(ctx, o.seenServices) })
+	wg.Wait()
+	return ctx.Err()
+}
+
+// Changed is where the pods appear whose objects changed, or whose tokens are to be renewed: a pass over such a pod brings its volumes
+// up to date.
+func (o *Objects) Changed() *pod.Inbox[pod.UID] { return o.changed }
+
+// Register makes the pod's references those of p: what is new is watched from now on, what nobody refers to any more is forgotten.
+func (o *Objects) Register(p *v1.Pod) {
+	configMaps, secrets := references(p)
+	o.configMaps.register(p.UID, p.Namespace, configMaps)
+	o.secrets.register(p.UID, p.Namespace, secrets)
+}
+
+// Unregister ends all references of the pod and drops its tokens.
+func (o *Objects) Unregister(uid pod.UID) {
+	o.configMaps.register(uid, "", nil)
+	o.secrets.register(uid, "", nil)
+	o.tokens.forget(uid)
+}
+
+// ConfigMap (configMapManager's Get) returns the newest copy of a registered ConfigMap, which is shared and must not be changed. It waits up to
+// a second for the first. What does not exist is a NotFound error of the API.
+func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	return o.configMaps.get(ctx, namespace, name)
+}
+
+// Secret (secretManager's Get) is ConfigMap for Secrets.
+func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return o.secrets.get(ctx, namespace, name)
+}
+
+// Token returns a token of the pod's service account that is bound to the pod, from the cache unless it is to be renewed.
+func (o *Objects) Token(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountTokenProjection) (string, error) {
+	return o.tokens.get(ctx, p, src)
+}
+
+// Services returns the services of all namespaces, which are shared and must not be changed. A pod of the API server waits up to a second
+// for them to be read for the first time; a static pod waits for nothing of the API server's, and gets what is known.
+func (o *Objects) Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error) {
+	if !pod.IsStatic(p) {
+		timer := time.NewTimer(syncWait)
+		defer timer.Stop()
+		select {
+		case <-o.servicesRead:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-timer.C:
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.known && !pod.IsStatic(p) {
+		o.missed[p.UID] = true
+		return nil, errors.New("services have not yet been read at least once, cannot construct envvars")
+	}
+	return o.services, nil
+}
+
+func (o *Objects) seenServices(services []*v1.Service) {
+	o.mu.Lock()
+	first, missed := !o.known, o.missed
+	o.services, o.known, o.missed = services, true, nil
+	o.mu.Unlock()
+	if first {
+		close(o.servicesRead)
+	}
+	for uid := range missed {
+		o.changed.Put(uid)
+	}
+}

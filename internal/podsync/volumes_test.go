@@ -1,0 +1,176 @@
+package podsync
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	mount "k8s.io/mount-utils"
+
+	"berth/internal/journal"
+	"berth/internal/kuberuntime"
+	"berth/internal/pod"
+	"berth/internal/status"
+	"berth/internal/volumes"
+)
+
+// stage is everything around a Syncer; it notes who was called.
+type stage struct {
+	calls  []string
+	events []string
+
+	prepareErr, setupErr error
+	live                 volumes.Inputs
+	// starts: the runtime's pass starts containers, and so asks for the mounts.
+	starts bool
+}
+
+func (s *stage) note(call string) { s.calls = append(s.calls, call) }
+
+func (s *stage) Register(*v1.Pod)   { s.note("register") }
+func (s *stage) Unregister(pod.UID) { s.note("unregister") }
+
+func (s *stage) EnsurePod(context.Context, *v1.Pod) error { s.note("cgroup"); return nil }
+func (s *stage) PodParent(*v1.Pod) string                 { return "" }
+
+func (s *stage) Prepare(context.Context, *v1.Pod) (volumes.Inputs, error) {
+	s.note("prepare")
+	return s.live, s.prepareErr
+}
+
+func (s *stage) Setup(_ context.Context, _ *v1.Pod, in volumes.Inputs) (map[string]volumes.Mounted, error) {
+	s.note("setup")
+	if in.Live() != s.live.Live() {
+		return nil, errors.New("setup got other inputs than prepare gave")
+	}
+	return nil, s.setupErr
+}
+
+func (s *stage) Teardown(context.Context, pod.UID) error { s.note("teardown"); return nil }
+
+func (s *stage) SyncPod(ctx context.Context, r kuberuntime.Request) (kuberuntime.Result, error) {
+	s.note("runtime")
+	if !s.starts {
+		return kuberuntime.Result{}, nil
+	}
+	_, err := r.Volumes(ctx)
+	return kuberuntime.Result{Touched: true}, err
+}
+
+func (s *stage) KillPod(context.Context, *v1.Pod, *pod.Status, time.Duration) error { return nil }
+func (s *stage) RemovePod(context.Context, *pod.Status) error                       { return nil }
+func (s *stage) RemoveLogs(string, string, pod.UID) error                           { return nil }
+
+// cgroups keeps the methods of the stage apart that have one name.
+type cgroups struct{ *stage }
+
+func (c cgroups) RemovePod(context.Context, pod.UID) error { return nil }
+
+func newSyncer(t *testing.T, s *stage) *Syncer {
+	log := slog.New(slog.DiscardHandler)
+	j := journal.New(log)
+	return New(Config{
+		Runtime: s, Cgroups: cgroups{s}, Volumes: s, Objects: s, Status: status.NewManager(log, j), Journal: j, Log: log, RootDir: t.TempDir(),
+		WithTerminationMessages: func(_ context.Context, o *pod.Status) *pod.Status { return o },
+		Event: func(_ *v1.Pod, _, eventtype, reason, message string) {
+			s.events = append(s.events, eventtype+" "+reason+" "+message)
+		},
+		RuntimeName: func() string { return "fake" },
+	})
+}
+
+func testPod() *v1.Pod {
+	p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
+	p.UID, p.Namespace, p.Name = "u", "default", "web"
+	return p
+}
+
+// liveInputs are those of a pod that shows its name in a volume.
+func liveInputs(t *testing.T) volumes.Inputs {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	m, err := volumes.New(volumes.Config{Root: t.TempDir(), Mounter: mount.NewFakeMounter(nil), Log: log, Journal: journal.New(log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := testPod()
+	p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "d", MountPath: "/d"}}
+	p.Spec.Volumes = []v1.Volume{{Name: "d", VolumeSource: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}}}}
+	in, err := m.Prepare(t.Context(), p)
+	if err != nil || !in.Live() {
+		t.Fatalf("got %v, %v", in, err)
+	}
+	return in
+}
+
+func TestVolumesOfAPass(t *testing.T) {
+	missing := errors.Join(
+		&volumes.SetupError{Volume: "a", Err: errors.New(`secret "a" not found`)}, &volumes.SetupError{Volume: "b", Err: errors.New("no")},
+	)
+	for _, tc := range []struct {
+		name   string
+		stage  stage
+		calls  []string
+		events []string
+		err    bool
+	}{
+		{
+			name:  "containers start: mounts beside the sandbox, once",
+			stage: stage{starts: true, live: liveInputs(t)},
+			calls: []string{"register", "cgroup", "prepare", "runtime", "setup"},
+		},
+		{
+			name:  "nothing to start: what runs is shown the newest files",
+			stage: stage{live: liveInputs(t)},
+			calls: []string{"register", "cgroup", "prepare", "runtime", "setup"},
+		},
+		{
+			name:  "nothing to start and nothing to show",
+			calls: []string{"register", "cgroup", "prepare", "runtime"},
+		},
+		{
+			name:   "an object is missing: no sandbox",
+			stage:  stage{prepareErr: missing, starts: true},
+			calls:  []string{"register", "cgroup", "prepare"},
+			events: []string{`Warning FailedMount MountVolume.SetUp failed for volume "a" : secret "a" not found`, `Warning FailedMount MountVolume.SetUp failed for volume "b" : no`},
+			err:    true,
+		},
+		{
+			name:   "files cannot be written",
+			stage:  stage{setupErr: &volumes.SetupError{Volume: "a", Err: errors.New("no space")}, live: liveInputs(t)},
+			calls:  []string{"register", "cgroup", "prepare", "runtime", "setup"},
+			events: []string{`Warning FailedMount MountVolume.SetUp failed for volume "a" : no space`},
+			err:    true,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newSyncer(t, &tc.stage)
+			_, err := s.SyncPod(t.Context(), Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u"}})
+			if (err != nil) != tc.err {
+				t.Errorf("got %v", err)
+			}
+			if d := cmp.Diff(tc.calls, tc.stage.calls); d != "" {
+				t.Errorf("calls (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(tc.events, tc.stage.events); d != "" {
+				t.Errorf("events (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestReferencesEndWithThePod(t *testing.T) {
+	st := &stage{}
+	s := newSyncer(t, st)
+	if err := s.SyncTerminatedPod(t.Context(), Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u"}}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(st.calls, []string{"teardown", "unregister"}) {
+		t.Errorf("got %v", st.calls)
+	}
+}

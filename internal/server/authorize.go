@@ -1,0 +1,166 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
+)
+
+// AuthorizationMode is a value of KubeletConfiguration's authorization.mode.
+type AuthorizationMode string
+
+// The modes of authorization.
+const (
+	AlwaysAllow AuthorizationMode = "AlwaysAllow"
+	Webhook     AuthorizationMode = "Webhook"
+)
+
+// Authorization says what those who are known may do (KubeletConfiguration, authorization).
+type Authorization struct {
+	Mode AuthorizationMode
+	// Reviewer asks the API server; needed for Webhook.
+	Reviewer AccessReviewer
+	// AllowTTL and DenyTTL are how long an answer holds (webhook.cacheAuthorizedTTL, cacheUnauthorizedTTL); 0: five minutes and 30
+	// seconds.
+	AllowTTL, DenyTTL time.Duration
+}
+
+// AccessReviewer asks the API server what somebody may do.
+type AccessReviewer interface {
+	CreateSubjectAccessReview(ctx context.Context, s *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error)
+}
+
+// authorizer finds out whether somebody may do something.
+type authorizer struct {
+	Authorization
+	node    string
+	answers *cache.LRUExpireCache
+	flights singleflight.Group
+}
+
+func newAuthorizer(a Authorization, node string) (*authorizer, error) {
+	switch {
+	case a.Mode == Webhook && a.Reviewer == nil:
+		return nil, errors.New("authorization.mode Webhook: there is no API server to ask; with a kubeconfig there is")
+	case a.Mode == Webhook && node == "":
+		return nil, errors.New("authorization.mode Webhook: the name of the node is needed")
+	case a.Mode != Webhook && a.Mode != AlwaysAllow:
+		return nil, fmt.Errorf("authorization.mode %q: must be %s or %s", a.Mode, AlwaysAllow, Webhook)
+	case a.AllowTTL < 0 || a.DenyTTL < 0:
+		return nil, fmt.Errorf("authorization.webhook.cacheAuthorizedTTL %v, cacheUnauthorizedTTL %v: must not be negative", a.AllowTTL, a.DenyTTL)
+	}
+	if a.AllowTTL == 0 {
+		a.AllowTTL = 5 * time.Minute
+	}
+	if a.DenyTTL == 0 {
+		a.DenyTTL = 30 * time.Second
+	}
+	return &authorizer{Authorization: a, node: node, answers: cache.NewLRUExpireCache(maxCached)}, nil
+}
+
+// attributes are what a request asks for: a verb on a subresource of the node. The first subresource that is allowed is enough.
+type attributes struct {
+	verb         string
+	subresources []string
+}
+
+// computeAttributes returns what the request asks for (Kubelet authorization; KEP-2862 for the finer names, which are tried before proxy).
+func computeAttributes(r *http.Request) attributes {
+	a := attributes{verb: verbOf(r.Method), subresources: []string{"proxy"}}
+	switch part := firstPart(r.URL.Path); part {
+	case "stats", "metrics", "checkpoint":
+		a.subresources = []string{part}
+	case "logs":
+		a.subresources = []string{"log"}
+	case "pods", "runningpods":
+		a.subresources = []string{"pods", "proxy"}
+	case "healthz", "configz", "statusz":
+		a.subresources = []string{part, "proxy"}
+	case "flagz":
+		a.subresources = []string{"configz", "proxy"}
+	case "exec", "attach", "run", "portForward":
+		// Whoever enters a container changes what runs there, also by a GET, which is how a WebSocket begins.
+		a.verb = "create"
+	}
+	return a
+}
+
+// verbOf returns the verb of the API for a method.
+func verbOf(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		return "get"
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		return "delete"
+	default:
+		return "" // no rule can allow it
+	}
+}
+
+// authorize reports whether the user may. The error says that it could not be found out.
+func (a *authorizer) authorize(ctx context.Context, u authenticationv1.UserInfo, what attributes) (bool, error) {
+	if a.Mode == AlwaysAllow {
+		return true, nil
+	}
+	extra := make(map[string]authorizationv1.ExtraValue, len(u.Extra))
+	for k, v := range u.Extra {
+		extra[k] = authorizationv1.ExtraValue(v)
+	}
+	var errs []error
+	for _, sub := range what.subresources {
+		allowed, err := a.review(ctx, authorizationv1.SubjectAccessReviewSpec{
+			User: u.Username, UID: u.UID, Groups: u.Groups, Extra: extra,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: what.verb, Version: "v1", Resource: "nodes", Subresource: sub, Name: a.node,
+			},
+		})
+		if allowed {
+			return true, nil
+		}
+		errs = append(errs, err)
+	}
+	return false, errors.Join(errs...)
+}
+
+// review asks the API server, once for all requests of the kind and again when the answer is too old.
+func (a *authorizer) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (bool, error) {
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return false, err
+	}
+	key := sha256.Sum256(b) // of one size, however many groups somebody is in
+	if v, ok := a.answers.Get(key); ok {
+		return v.(bool), nil
+	}
+	v, err, _ := a.flights.Do(string(key[:]), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout) // it is not one request's alone
+		defer cancel()
+		r, err := a.Reviewer.CreateSubjectAccessReview(ctx, &authorizationv1.SubjectAccessReview{Spec: spec})
+		if err != nil {
+			return false, fmt.Errorf("review of the access of %q to nodes/%s: %w", spec.User, spec.ResourceAttributes.Subresource, err)
+		}
+		allowed := r.Status.Allowed && !r.Status.Denied
+		ttl := a.DenyTTL
+		if allowed {
+			ttl = a.AllowTTL
+		}
+		a.answers.Add(key, allowed, ttl)
+		return allowed, nil
+	})
+	return err == nil && v.(bool), err
+}

@@ -1,0 +1,161 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// The limits of every door. They are generous for people and small for a process that should not grow: a request costs a goroutine
+// and two buffers.
+const (
+	maxBodyBytes  = 64 << 10
+	headerTimeout = 10 * time.Second
+	answerTimeout = 30 * time.Second // not for streams, which last as long as the client wants
+	idleTimeout   = 90 * time.Second
+	stopTimeout   = 2 * time.Second // for answers under way when the agent stops
+)
+
+// limits are those that differ from door to door.
+type limits struct {
+	requests    int // at a time, streams included
+	streams     int // watches, logs and entered containers at a time
+	headerBytes int
+}
+
+var (
+	localLimits = limits{requests: 64, streams: 32, headerBytes: 16 << 10}
+	// Everybody on the cluster who reads a log or enters a container comes by here; tokens can be long.
+	secureLimits   = limits{requests: 512, streams: 256, headerBytes: 64 << 10}
+	readOnlyLimits = limits{requests: 32, headerBytes: 16 << 10}
+)
+
+// door is one listener and what is served there. Each has limits of its own, so that a crowd at one does not close another.
+type door struct {
+	name      string
+	h         Handlers
+	listen    func() (net.Listener, error)
+	tls       *tls.Config // nil: plain HTTP
+	handler   http.Handler
+	streaming *runtimeStreams // nil unless the handlers have streams
+	log       *slog.Logger
+	limits    limits
+	requests  gate
+	streams   gate
+}
+
+// run serves until ctx is done.
+func (d *door) run(ctx context.Context) error {
+	l, err := d.listen()
+	if err != nil {
+		return fmt.Errorf("%s: %w", d.name, err)
+	}
+	errorLevel := slog.LevelWarn
+	if d.tls != nil {
+		errorLevel = slog.LevelDebug // whoever can reach the port can break off handshakes
+	}
+	hs := &http.Server{
+		Handler:           d.handler,
+		TLSConfig:         d.tls,
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       answerTimeout,
+		WriteTimeout:      answerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    d.limits.headerBytes,
+		ErrorLog:          slog.NewLogLogger(d.log.Handler(), errorLevel),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
+	served := make(chan error, 1)
+	go func() {
+		if d.tls != nil {
+			served <- hs.ServeTLS(l, "", "")
+			return
+		}
+		served <- hs.Serve(l)
+	}()
+	select {
+	case err := <-served:
+		err = fmt.Errorf("%s: serve: %w", d.name, err)
+		return errors.Join(err, d.end(hs))
+	case <-ctx.Done():
+	}
+	err = d.end(hs)
+	<-served
+	return err
+}
+
+// end closes the listener and every connection and waits for the handlers.
+func (d *door) end(hs *http.Server) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	err := hs.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		// A client that does not read its answer must not keep the agent from ending.
+		err = hs.Close()
+	}
+	d.requests.close()
+	if err != nil {
+		return fmt.Errorf("%s: close: %w", d.name, err)
+	}
+	return nil
+}
+
+// limit bounds how many requests are served at a time and how much one may send.
+func (d *door) limit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !d.requests.enter() {
+			refuseBusy(w, "too many requests at a time")
+			return
+		}
+		defer d.requests.leave()
+		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// stream runs f as an answer of unlimited length, or refuses it when there are too many.
+func (d *door) stream(w http.ResponseWriter, f func() error) error {
+	if !d.streams.enter() {
+		refuseBusy(w, "too many streams at a time")
+		return nil
+	}
+	defer d.streams.leave()
+	// Reading too: the server reads on during an answer, to learn that the client is gone.
+	c := http.NewResponseController(w)
+	err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{}))
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("lift the time limit of the answer: %w", err)
+	}
+	return f()
+}
+
+func refuseBusy(w http.ResponseWriter, why string) {
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, why, http.StatusTooManyRequests)
+}
+
+// gate lets as many in as it has capacity. Whoever does not get in is told so instead of waiting.
+type gate chan struct{}
+
+func (g gate) enter() bool {
+	select {
+	case g <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (g gate) leave() { <-g }
+
+// close waits until everybody has left and lets nobody in any more.
+func (g gate) close() {
+	for range cap(g) {
+		g <- struct{}{}
+	}
+}

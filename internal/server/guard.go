@@ -1,0 +1,46 @@
+package server
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+)
+
+// guard lets only those through who are known and may.
+type guard struct {
+	who  *authenticator
+	may  *authorizer
+	log  *slog.Logger
+	next http.Handler
+}
+
+func (g guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	u, err := g.who.authenticate(r)
+	if err != nil {
+		// Not a warning: whoever can reach the port can cause it as often as they like.
+		g.log.Debug("request not authenticated", "path", r.URL.Path, "from", r.RemoteAddr, "error", err)
+		refuse(w, http.StatusUnauthorized, "Unauthorized")
+		return
+	}
+	what := computeAttributes(r)
+	allowed, err := g.may.authorize(r.Context(), u, what)
+	asked := fmt.Sprintf("user=%s, verb=%s, resource=nodes, subresource(s)=%v", u.Username, what.verb, what.subresources)
+	switch {
+	case err != nil:
+		g.log.Warn("request not authorized: the API server cannot be asked", "user", u.Username, "path", r.URL.Path, "error", err)
+		refuse(w, http.StatusInternalServerError, "Authorization error ("+asked+")")
+	case !allowed:
+		refuse(w, http.StatusForbidden, "Forbidden ("+asked+")")
+	default:
+		g.next.ServeHTTP(w, r)
+	}
+}
+
+// refuse answers with the text alone, as clients of the kubelet compare it.
+func refuse(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text) // whoever is refused may as well not listen
+}

@@ -1,0 +1,262 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"berth/internal/crispec"
+)
+
+// Objects is what volumes show of the API server's objects.
+type Objects interface {
+	// ConfigMap returns the newest copy, which is not changed; what does not exist is a NotFound error of the API.
+	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
+	// Secret is like ConfigMap.
+	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+	// Token returns a valid token of the pod's service account.
+	Token(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountTokenProjection) (string, error)
+}
+
+// payloadKind is a type of volume whose files the agent writes.
+type payloadKind struct {
+	plugin string // directory name of the type, with the slash escaped
+	name   string // as errors call it
+	medium v1.StorageMedium
+}
+
+var (
+	configMapKind = payloadKind{"kubernetes.io~configmap", "configMap", v1.StorageMediumDefault}
+	// The others may hold what must not reach a disk.
+	secretKind    = payloadKind{"kubernetes.io~secret", "secret", v1.StorageMediumMemory}
+	downwardKind  = payloadKind{"kubernetes.io~downward-api", "downwardAPI", v1.StorageMediumMemory}
+	projectedKind = payloadKind{"kubernetes.io~projected", "projected", v1.StorageMediumMemory}
+)
+
+func payloadKindOf(v *v1.Volume) (payloadKind, bool) {
+	switch {
+	case v.ConfigMap != nil:
+		return configMapKind, true
+	case v.Secret != nil:
+		return secretKind, true
+	case v.DownwardAPI != nil:
+		return downwardKind, true
+	case v.Projected != nil:
+		return projectedKind, true
+	}
+	return payloadKind{}, false
+}
+
+// Inputs are what the volumes of one pod show, as of one moment; they hold secrets.
+type Inputs struct {
+	payloads map[string]payload // by volume
+}
+
+// Live reports whether a pod has volumes that follow what they show, and so want a Setup in every pass.
+func (in Inputs) Live() bool { return len(in.payloads) > 0 }
+
+// Prepare reads all that the pod's volumes are made of; it makes nothing. The error joins one *SetupError per volume for which something is
+// missing or cannot be read. Until it succeeds, nothing of the pod is to be made.
+func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
+	type result struct {
+		files payload
+		err   error
+	}
+	needed := neededVolumes(p)
+	results := make([]result, len(p.Spec.Volumes))
+	var wg sync.WaitGroup
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		if _, ok := payloadKindOf(v); ok && needed[v.Name] {
+			wg.Go(func() { results[i].files, results[i].err = m.payloadOf(ctx, p, v) })
+		}
+	}
+	wg.Wait()
+	in := Inputs{payloads: map[string]payload{}}
+	var errs []error
+	for i, r := range results {
+		name := p.Spec.Volumes[i].Name
+		switch {
+		case r.err != nil:
+			errs = append(errs, &SetupError{Volume: name, Err: r.err})
+		case r.files != nil:
+			in.payloads[name] = r.files
+		}
+	}
+	if len(errs) > 0 {
+		return Inputs{}, errors.Join(errs...)
+	}
+	return in, nil
+}
+
+// payloadOf returns the files of the volume, which is of a payloadKind.
+func (m *Manager) payloadOf(ctx context.Context, p *v1.Pod, v *v1.Volume) (payload, error) {
+	files := payload{}
+	kind, _ := payloadKindOf(v)
+	if needsObjects(v) && m.objects == nil {
+		return nil, fmt.Errorf("cannot setup %s volume %s because kube client is not configured", kind.name, v.Name)
+	}
+	var err error
+	switch {
+	case v.ConfigMap != nil:
+		err = m.addConfigMap(ctx, files, p, v.ConfigMap.Name, newProjection(v.ConfigMap.Items, v.ConfigMap.DefaultMode, v.ConfigMap.Optional))
+	case v.Secret != nil:
+		err = m.addSecret(ctx, files, p, v.Secret.SecretName, newProjection(v.Secret.Items, v.Secret.DefaultMode, v.Secret.Optional))
+	case v.DownwardAPI != nil:
+		err = m.addDownward(files, p, v.DownwardAPI.Items, v.DownwardAPI.DefaultMode)
+	case v.Projected != nil:
+		var errs []error
+		for i := range v.Projected.Sources {
+			if err := m.addSource(ctx, files, p, &v.Projected.Sources[i], v.Projected.DefaultMode); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		err = utilerrors.NewAggregate(errs)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return files, nil
+}
+
+// needsObjects reports whether the volume shows anything but the pod itself.
+func needsObjects(v *v1.Volume) bool {
+	if v.Projected == nil {
+		return v.ConfigMap != nil || v.Secret != nil
+	}
+	for i := range v.Projected.Sources {
+		if v.Projected.Sources[i].DownwardAPI == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// addSource adds one source of a projected volume; later ones win.
+func (m *Manager) addSource(ctx context.Context, to payload, p *v1.Pod, s *v1.VolumeProjection, mode *int32) error {
+	switch {
+	case s.ConfigMap != nil:
+		return m.addConfigMap(ctx, to, p, s.ConfigMap.Name, newProjection(s.ConfigMap.Items, mode, s.ConfigMap.Optional))
+	case s.Secret != nil:
+		return m.addSecret(ctx, to, p, s.Secret.Name, newProjection(s.Secret.Items, mode, s.Secret.Optional))
+	case s.DownwardAPI != nil:
+		return m.addDownward(to, p, s.DownwardAPI.Items, mode)
+	case s.ServiceAccountToken != nil:
+		token, err := m.objects.Token(ctx, p, s.ServiceAccountToken)
+		if err != nil {
+			return err
+		}
+		c := credential(p, mode)
+		c.data = []byte(token)
+		return to.add(s.ServiceAccountToken.Path, c)
+	case s.ClusterTrustBundle != nil:
+		return errors.New("sources of type clusterTrustBundle are not supported yet")
+	case s.PodCertificate != nil:
+		return errors.New("sources of type podCertificate are not supported yet")
+	}
+	return errors.New("a source of the projected volume is of no known type")
+}
+
+func (m *Manager) addConfigMap(ctx context.Context, to payload, p *v1.Pod, name string, j projection) error {
+	object, err := m.objects.ConfigMap(ctx, p.Namespace, name)
+	if apierrors.IsNotFound(err) && j.optional {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	data := make(map[string][]byte, len(object.Data)+len(object.BinaryData))
+	for key, value := range object.Data {
+		data[key] = []byte(value)
+	}
+	for key, value := range object.BinaryData {
+		data[key] = value
+	}
+	return to.addKeys(data, j, "configmap references non-existent config key: ")
+}
+
+func (m *Manager) addSecret(ctx context.Context, to payload, p *v1.Pod, name string, j projection) error {
+	object, err := m.objects.Secret(ctx, p.Namespace, name)
+	if apierrors.IsNotFound(err) && j.optional {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return to.addKeys(object.Data, j, "references non-existent secret key: ")
+}
+
+// addDownward adds fields and resources of the pod (Kubernetes documentation, "Downward API").
+func (m *Manager) addDownward(to payload, p *v1.Pod, items []v1.DownwardAPIVolumeFile, mode *int32) error {
+	var errs []error
+	for i := range items {
+		item := &items[i]
+		value, err := m.downwardValue(p, item)
+		if err == nil {
+			err = to.add(item.Path, content{data: []byte(value), mode: fileMode(item.Mode, mode)})
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return utilerrors.NewAggregate(errs)
+}
+
+func (m *Manager) downwardValue(p *v1.Pod, item *v1.DownwardAPIVolumeFile) (string, error) {
+	switch {
+	case item.FieldRef != nil:
+		if value, ok := crispec.MetadataField(p, item.FieldRef.FieldPath); ok {
+			return value, nil
+		}
+		return "", fmt.Errorf("unsupported fieldPath: %v", item.FieldRef.FieldPath)
+	case item.ResourceFieldRef != nil:
+		c := crispec.FindContainer(p, item.ResourceFieldRef.ContainerName)
+		if c == nil {
+			return "", fmt.Errorf("container %s not found", item.ResourceFieldRef.ContainerName)
+		}
+		return crispec.ResourceField(p, c, item.ResourceFieldRef, m.allocatable())
+	}
+	return "", fmt.Errorf("file %q shows neither a field nor a resource", item.Path)
+}
+
+// credential returns the mode and owner of a file that only its reader may see (KEP-2451). Where the pod says who that is, by its fsGroup or
+// by one user of all its containers, others are shut out; else the volume's mode decides.
+func credential(p *v1.Pod, mode *int32) content {
+	user := commonUser(p)
+	if user == nil && fsGroup(p) == nil {
+		return content{mode: fileMode(nil, mode)}
+	}
+	return content{mode: fs.FileMode(0o600), owner: user}
+}
+
+// commonUser returns the user that all containers of the pod explicitly run as, or nil.
+func commonUser(p *v1.Pod) *int64 {
+	var common *int64
+	for _, c := range containersOf(p) {
+		var user *int64
+		if s := p.Spec.SecurityContext; s != nil {
+			user = s.RunAsUser
+		}
+		if s := c.SecurityContext; s != nil && s.RunAsUser != nil {
+			user = s.RunAsUser
+		}
+		if user == nil || (common != nil && *user != *common) {
+			return nil
+		}
+		common = user
+	}
+	return common
+}
+
+func fsGroup(p *v1.Pod) *int64 {
+	if p.Spec.SecurityContext == nil {
+		return nil
+	}
+	return p.Spec.SecurityContext.FSGroup
+}

@@ -1,0 +1,84 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// openTerminal returns both ends of a terminal of 100 columns and 30 lines (pts(4)): the one that a person sits at, and the one that
+// programs have.
+func openTerminal(t *testing.T) (person, program *os.File) {
+	t.Helper()
+	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { person.Close() })
+	number, err := unix.IoctlGetInt(int(person.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		err = unix.IoctlSetWinsize(int(person.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: 100})
+	}
+	if err != nil {
+		t.Fatalf("terminal: %v", err)
+	}
+	if program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { program.Close() })
+	return person, program
+}
+
+// At a terminal berth run shows its pods as they are, logs to a file, and ends at Ctrl-C with the cursor back; the pods run on.
+func TestTerminal(t *testing.T) {
+	n := newNode(t)
+	n.write("web.yaml", manifest("web", "serve"))
+	person, program := openTerminal(t)
+	a := n.newAgent()
+	a.cmd.Stdin, a.cmd.Stdout, a.cmd.Stderr = program, program, program
+	a.cmd.Env = append(os.Environ(), "TERM=xterm")
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	shown, err := os.Create(a.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shown.Close()
+	if err := os.Symlink(n.place.Root+"/berth.log", a.log); err != nil { // for said
+		t.Fatal(err)
+	}
+	go func() { _, _ = shown.ReadFrom(person) }() // until both ends are closed
+	a.run()
+
+	until(t, "the terminal to show the pod", func() bool {
+		text := read(t, a.out)
+		return strings.Contains(text, "web ") && strings.Contains(text, "Running") && strings.Contains(text, "1/1")
+	})
+	web := n.awaitReady("web").named("web")
+	if text := read(t, a.out); strings.Contains(text, "level=") {
+		t.Errorf("the log is in the way of the table:\n%q", text)
+	}
+	wantText(t, "the log file", read(t, a.log), "containerd")
+	if _, err := person.WriteString("\x03"); err != nil { // Ctrl-C
+		t.Fatal(err)
+	}
+	if code := a.wait(); code != 0 {
+		t.Errorf("exit code %d after Ctrl-C, want 0:\n%s", code, a.said())
+	}
+	const hideCursor, showCursor = "\x1b[?25l", "\x1b[?25h"
+	until(t, "the cursor to be shown again", func() bool {
+		text := read(t, a.out)
+		return strings.LastIndex(text, showCursor) > strings.LastIndex(text, hideCursor)
+	})
+	if _, err := get("http://" + web.Status.PodIP + ":8080/"); err != nil {
+		t.Errorf("the pod does not answer after Ctrl-C: %v", err)
+	}
+}
