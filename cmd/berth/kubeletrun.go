@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"berth/agent"
 	"berth/internal/config"
@@ -21,6 +22,7 @@ func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, log *slo
 	if os.Geteuid() != 0 {
 		return errors.New("the kubelet must be root, as it mounts volumes and makes cgroups and networks")
 	}
+	klog.SetSlogLogger(log) // client-go's
 	cfg, err := kubeletConfig(g, k, log)
 	if err != nil {
 		return err

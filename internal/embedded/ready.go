@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // dial connects to containerd at the first call.
@@ -71,7 +72,16 @@ func imagePresent(ctx context.Context, conn *grpc.ClientConn, want bundledImage)
 	if err != nil {
 		return false, fmt.Errorf("image %s: %w", want.Name, err)
 	}
-	return got.Image.GetTarget().GetDigest() == want.Digest && got.Image.GetLabels()[managedLabel] != "", nil
+	if got.Image.GetTarget().GetDigest() != want.Digest || got.Image.GetLabels()[managedLabel] == "" {
+		return false, nil
+	}
+	// CRI writes the label first and shows the image a moment later: a pod that starts in between would pull it.
+	var shown runtimeapi.ImageStatusResponse
+	ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: want.Name}}
+	if err := conn.Invoke(ctx, "/runtime.v1.ImageService/ImageStatus", ask, &shown); err != nil {
+		return false, fmt.Errorf("image %s: %w", want.Name, err)
+	}
+	return shown.Image != nil, nil
 }
 
 // errEnded is the cause with which the wait for a process that ended is given up.

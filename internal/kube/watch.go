@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -178,10 +179,12 @@ func (w *Watch[P]) note(ctx context.Context, err error) {
 	}
 }
 
-// list is one try of the reflector to list.
+// list is one try of the reflector to list. That it works is not yet the end of trouble: what comes next, the watch, may fail.
 func (w *Watch[P]) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	objects, err := w.listObjects(ctx, w.selector.apply(o))
-	w.note(ctx, err)
+	if err != nil {
+		w.note(ctx, err)
+	}
 	return objects, err
 }
 
@@ -215,7 +218,9 @@ func (w *Watch[P]) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	if err != nil {
 		err = fmt.Errorf("watch %s: %w", w.resource.plural, err)
 	}
-	w.note(ctx, err)
+	if o.SendInitialEvents == nil || !apierrors.IsInvalid(err) { // a server that cannot do that is asked for a list next
+		w.note(ctx, err)
+	}
 	return stream, err
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -329,4 +331,62 @@ func TestWatchDropsManagedFields(t *testing.T) {
 			t.Errorf("a = %v, want it without managedFields", a)
 		}
 	})
+}
+
+// However long the trouble takes, the log says once that it began and once that it is over.
+func TestWatchLogsTroubleOnce(t *testing.T) {
+	for name, test := range map[string]struct {
+		trouble func(*kubetest.Server)
+		want    []string
+	}{
+		"none":      {func(*kubetest.Server) {}, nil},
+		"absent":    {(*kubetest.Server).Stop, []string{"cannot watch, trying again", "watching again"}},
+		"forbidden": {fail(kubetest.Answer(http.StatusForbidden, metav1.StatusReasonForbidden, "no")), []string{"cannot watch, trying again", "watching again"}},
+		"lists work, watches do not": {func(s *kubetest.Server) {
+			s.Inject(kubetest.Fault{Verb: "watch", Then: kubetest.Answer(http.StatusForbidden, metav1.StatusReasonForbidden, "no")})
+		}, []string{"cannot watch, trying again", "watching again"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := kubetest.New(kubetest.WithoutWatchList())
+				log := &messages{}
+				c, err := kube.Open(kube.Config{REST: s.Config(), Log: slog.New(log)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				test.trouble(s)
+				start[*v1.Pod](t, c, kube.Selector{})
+				advance(10 * time.Minute)
+				s.Start()
+				s.Heal()
+				advance(time.Minute)
+				if diff := cmp.Diff(test.want, log.all()); diff != "" {
+					t.Errorf("log (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// messages keeps the messages that an operator would see.
+type messages struct {
+	mu   sync.Mutex
+	kept []string
+}
+
+func (m *messages) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+func (m *messages) WithAttrs([]slog.Attr) slog.Handler           { return m }
+func (m *messages) WithGroup(string) slog.Handler                { return m }
+
+func (m *messages) Handle(_ context.Context, r slog.Record) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kept = append(m.kept, r.Message)
+	return nil
+}
+
+func (m *messages) all() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.kept)
 }

@@ -157,6 +157,10 @@ func (c *PodConfig) Run(ctx context.Context) error {
 			return nil
 		})
 	}
+	if len(c.sources) == 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	return g.Wait()
 }
 

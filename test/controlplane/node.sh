@@ -23,7 +23,7 @@ up)
 		staticPodPath: $home/manifests
 		authentication: {x509: {clientCAFile: $dir/pki/ca.crt}}
 	YAML
-	if ! at version 2>/dev/null | grep -q '^agent'; then
+	if ! at get pods >/dev/null 2>&1; then
 		setsid "$berth" kubelet --run-dir "$run" --config "$home/config.yaml" --kubeconfig "$dir/node-$node.kubeconfig" \
 			--hostname-override "$node" --root-dir "$home/root" --cert-dir "$home/pki" >>"$home/log" 2>&1 </dev/null &
 	fi
@@ -39,7 +39,8 @@ up)
 down)
 	[ -d "$home" ] || exit 0
 	at stop --all >/dev/null 2>&1 || true
-	# An agent without manifests that removes everything when it ends.
-	at run --rm --once --log-level error --root-dir "$home/root" --pod-logs-dir "$home/logs" --container-logs-dir '' --cgroup-root /berth-cluster >/dev/null
+	# An agent without manifests, which removes everything when it is told to end.
+	timeout --preserve-status -s TERM 3 "$berth" run --rm --run-dir "$run" --log-level error --root-dir "$home/root" --pod-logs-dir "$home/logs" \
+		--container-logs-dir '' --cgroup-root /berth-cluster >/dev/null 2>&1
 	;;
 esac

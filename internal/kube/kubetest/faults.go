@@ -21,8 +21,6 @@ type Request struct {
 	Body                                         []byte
 	// Code is the status of the answer; 0 before there is one, and if there is none because the connection was dropped first.
 	Code int
-
-	loseAnswer bool
 }
 
 // Fault makes requests go wrong. Empty fields match every request.
@@ -66,7 +64,7 @@ func Drop() Effect {
 // LoseAnswer does what was asked for and closes the connection instead of answering.
 func LoseAnswer() Effect {
 	return func(e *exchange, serve func() error) error {
-		e.request.loseAnswer = true
+		e.loseAnswer = true
 		return serve()
 	}
 }

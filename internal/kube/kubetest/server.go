@@ -82,6 +82,8 @@ type exchange struct {
 	request *Request
 	kind    *kind
 	body    []byte
+
+	loseAnswer bool // the connection is closed instead
 }
 
 // ServeHTTP answers one request.
@@ -239,7 +241,7 @@ func (e *exchange) answer(code int, o runtime.Object) error {
 		return apierrors.NewInternalError(err)
 	}
 	e.noteCode(code)
-	if e.request.loseAnswer {
+	if e.loseAnswer {
 		panic(http.ErrAbortHandler)
 	}
 	e.w.Header().Set("Content-Type", info.MediaType)
