@@ -92,14 +92,14 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 		}
 	}()
 
-	sandbox, ips := a.SandboxID, req.Observed.IPs
+	sandbox, ips, made := a.SandboxID, req.Observed.IPs, cfg
 	if a.CreateSandbox {
 		if err := r.purgeInit(ctx, req, a); err != nil {
 			return err
 		}
 		res.Touched = true
 		var err error
-		if sandbox, cfg, err = r.createSandbox(ctx, p, cfg); err != nil {
+		if sandbox, made, err = r.createSandbox(ctx, p, cfg); err != nil {
 			if ctx.Err() == nil {
 				r.Recorder.Event(p, "", v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+cri.Message(err))
 			}
@@ -119,7 +119,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 			return err
 		}
 		c := findSpec(p, s.Name)
-		st := &start{req: req, container: c, sandbox: sandbox, sandboxConfig: cfg, volumes: mounted, ips: ips, image: pulls[i]}
+		st := &start{req: req, container: c, sandbox: sandbox, sandboxConfig: made, volumes: mounted, ips: ips, image: pulls[i]}
 		if e := r.startContainer(ctx, st); e != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
