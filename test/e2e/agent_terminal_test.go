@@ -78,7 +78,5 @@ func TestTerminal(t *testing.T) {
 		text := read(t, a.out)
 		return strings.LastIndex(text, showCursor) > strings.LastIndex(text, hideCursor)
 	})
-	if _, err := get("http://" + web.Status.PodIP + ":8080/"); err != nil {
-		t.Errorf("the pod does not answer after Ctrl-C: %v", err)
-	}
+	wantText(t, "the pod after Ctrl-C", answers(t, "http://"+web.Status.PodIP+":8080/"), "Hello from web")
 }
