@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"berth/internal/config"
 )
 
 // podRef is a pod as a user names it; Namespace is empty when none was given.
@@ -65,7 +67,7 @@ func nearest(ref podRef, known []podRef) []string {
 	}
 	var found []candidate
 	for _, k := range known {
-		d := editDistance(ref.Name, k.Name)
+		d := config.EditDistance(ref.Name, k.Name)
 		alike := d <= max(2, len(ref.Name)/3) || strings.Contains(k.Name, ref.Name)
 		if !alike {
 			continue
@@ -85,25 +87,4 @@ func nearest(ref podRef, known []podRef) []string {
 		names = append(names, fmt.Sprintf("%q", c.name))
 	}
 	return names
-}
-
-// editDistance is the number of characters to insert, delete or replace to make b from a (Levenshtein).
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, diagonal+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }

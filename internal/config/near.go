@@ -6,15 +6,15 @@ import "strings"
 func nearest(name string, candidates []string) string {
 	best, bestDistance := "", 1+max(1, len(name)/4)
 	for _, c := range candidates {
-		if d := distance(strings.ToLower(name), strings.ToLower(c)); d < bestDistance {
+		if d := EditDistance(strings.ToLower(name), strings.ToLower(c)); d < bestDistance {
 			best, bestDistance = c, d
 		}
 	}
 	return best
 }
 
-// distance is the number of bytes to insert, remove or replace that turn a into b.
-func distance(a, b string) int {
+// EditDistance is the number of bytes to insert, remove or replace that turn a into b (Levenshtein).
+func EditDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

@@ -114,8 +114,9 @@ func TestCountCPUs(t *testing.T) {
 
 func TestMachine(t *testing.T) {
 	files := map[string]string{
-		"/sys/devices/system/cpu/online":                            "0-3\n",
-		"/proc/meminfo":                                             "MemTotal:       24684084 kB\nMemFree: 1 kB\nHugePages_Total:       0\nSwapTotal:        1024 kB\n",
+		"/sys/devices/system/cpu/online": "0-3\n",
+		"/proc/meminfo":                  "MemTotal:       24684084 kB\nMemFree: 1 kB\nHugePages_Total:       0\nSwapTotal:        1024 kB\n",
+
 		"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages":    "3\n",
 		"/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages": "0\n",
 		"/proc/sys/kernel/osrelease":                                "6.1.0-1-amd64\n",
