@@ -225,7 +225,7 @@ func checkSkip(t tree) []string {
 func checkE2ETag(t tree) []string {
 	var found []string
 	for _, f := range t.goFiles() {
-		if within(f.dir(), "test/e2e") && f.isTest() && !bytes.HasPrefix(f.text, []byte("//go:build e2e\n")) {
+		if within(f.dir(), "test/e2e") && f.isTest() && !bytes.HasPrefix(f.text, []byte("//go:build e2e")) {
 			found = append(found, f.path+":1: has no build constraint e2e")
 		}
 	}

@@ -196,6 +196,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if m != nil && m.api != nil {
 		loop.Static, loop.Objects = m.api.static, m.api.objects.Changed()
 		a.newReporting(states)
+		loop.Shown = m.api.patcher.Compare
 	}
 	a.loop = syncloop.New(loop)
 	a.listen = out.Listen

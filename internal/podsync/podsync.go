@@ -127,6 +127,9 @@ func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 		{"cgroup", s.ensureCgroup},
 		{"volume inputs", func(ctx context.Context, r Request, _ *Result) (err error) {
 			in, err = s.prepareVolumes(ctx, r.Pod)
+			if r.Observed.ReadySandbox() != nil {
+				return nil // it has its volumes: what cannot be read stays as it is, and the rest of the pod goes on
+			}
 			return err
 		}},
 		{"runtime", func(ctx context.Context, r Request, res *Result) error { // sandbox, mounts and images side by side, then containers in order

@@ -113,11 +113,12 @@ func TestVolumesOfAPass(t *testing.T) {
 		&volumes.SetupError{Volume: "a", Err: errors.New(`secret "a" not found`)}, &volumes.SetupError{Volume: "b", Err: errors.New("no")},
 	)
 	for _, tc := range []struct {
-		name   string
-		stage  stage
-		calls  []string
-		events []string
-		err    bool
+		name     string
+		stage    stage
+		observed []pod.SandboxStatus
+		calls    []string
+		events   []string
+		err      bool
 	}{
 		{
 			name:  "containers start: mounts beside the sandbox, once",
@@ -141,6 +142,13 @@ func TestVolumesOfAPass(t *testing.T) {
 			err:    true,
 		},
 		{
+			name:     "an object is missing of a pod that has its volumes: the rest goes on",
+			stage:    stage{prepareErr: missing, starts: true},
+			observed: []pod.SandboxStatus{{ID: "s", Ready: true}},
+			calls:    []string{"register", "cgroup", "prepare", "runtime", "setup"},
+			events:   []string{`Warning FailedMount MountVolume.SetUp failed for volume "a" : secret "a" not found`, `Warning FailedMount MountVolume.SetUp failed for volume "b" : no`},
+		},
+		{
 			name:   "files cannot be written",
 			stage:  stage{setupErr: &volumes.SetupError{Volume: "a", Err: errors.New("no space")}, live: liveInputs(t)},
 			calls:  []string{"register", "cgroup", "prepare", "runtime", "setup"},
@@ -150,7 +158,7 @@ func TestVolumesOfAPass(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newSyncer(t, &tc.stage)
-			_, err := s.SyncPod(t.Context(), Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u"}})
+			_, err := s.SyncPod(t.Context(), Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u", Sandboxes: tc.observed}})
 			if (err != nil) != tc.err {
 				t.Errorf("got %v", err)
 			}

@@ -146,3 +146,19 @@ func mergeStatus(api, ours *v1.PodStatus, running mayRun) *v1.PodStatus {
 	}
 	return s
 }
+
+// asMirror makes the status of a static pod that of its mirror. The mirror's generation says nothing about the static pod; and the mirror
+// remembers, where an agent that was started again does not, since when things are as they are.
+func asMirror(s, mirror *v1.PodStatus) {
+	s.ObservedGeneration = 0
+	if mirror.StartTime != nil {
+		s.StartTime = mirror.StartTime
+	}
+	for i := range s.Conditions {
+		c := &s.Conditions[i]
+		c.ObservedGeneration = 0
+		if before := findCondition(mirror.Conditions, c.Type); before != nil && before.Status == c.Status && !before.LastTransitionTime.IsZero() {
+			c.LastTransitionTime = before.LastTransitionTime
+		}
+	}
+}

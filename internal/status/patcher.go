@@ -64,6 +64,29 @@ func NewPatcher(cfg PatcherConfig) *Patcher {
 // Look lets the patcher compare a pod's status with the API's again, as when its mirror was made.
 func (p *Patcher) Look(uid pod.UID) { p.retry.Put(uid) }
 
+// Compare looks at a pod, or a mirror, as the API server just showed it, and has the status written when it is not what it should be:
+// somebody else changed it, or a write was lost. It does not block.
+func (p *Patcher) Compare(api *v1.Pod) {
+	uid := p.Pods.TranslateUID(api.UID)
+	ours, ok := p.Manager.Get(uid)
+	desired, known := p.Pods.Get(uid)
+	if !ok || !known {
+		return
+	}
+	if patch, err := generatePatch(api.UID, &api.Status, p.merge(desired, &api.Status, &ours)); err != nil || patch != nil {
+		p.retry.Put(uid)
+	}
+}
+
+// merge returns the status that the API server is to have of the pod.
+func (p *Patcher) merge(desired *v1.Pod, api, ours *v1.PodStatus) *v1.PodStatus {
+	merged := mergeStatus(api, ours, mayRun(p.States.CouldHaveRunningContainers(desired.UID)))
+	if pod.IsStatic(desired) {
+		asMirror(merged, api)
+	}
+	return merged
+}
+
 // Run writes statuses until ctx is done.
 func (p *Patcher) Run(ctx context.Context) error {
 	changed, cancel := p.Manager.Subscribe()
@@ -175,13 +198,7 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 	if err != nil {
 		return fmt.Errorf("pod %s/%s: %w", desired.Namespace, desired.Name, err)
 	}
-	merged := mergeStatus(&api.Status, &ours, mayRun(p.States.CouldHaveRunningContainers(uid)))
-	if pod.IsStatic(desired) {
-		merged.ObservedGeneration = 0 // the mirror's generation says nothing about the static pod
-		for i := range merged.Conditions {
-			merged.Conditions[i].ObservedGeneration = 0
-		}
-	}
+	merged := p.merge(desired, &api.Status, &ours)
 	patch, err := generatePatch(api.UID, &api.Status, merged)
 	if err != nil {
 		return fmt.Errorf("pod %s/%s: %w", desired.Namespace, desired.Name, err)

@@ -198,6 +198,36 @@ func TestOutageOnlyDelays(t *testing.T) {
 	})
 }
 
+func TestWhatOthersOverwroteIsWrittenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		p := apiPod("web", "u")
+		r.server.pods["web"] = p
+		r.pods.Set(p)
+		r.manager.Set(p, v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}})
+		synctest.Wait()
+		show := func(change func(*v1.PodStatus)) {
+			r.mu.Lock()
+			shown := r.server.pods["web"].DeepCopy()
+			change(&shown.Status)
+			r.server.pods["web"] = shown
+			r.mu.Unlock()
+			r.pods.Set(shown)
+			r.patcher.Compare(shown)
+			synctest.Wait()
+		}
+		show(func(*v1.PodStatus) {})
+		if r.patches != 1 {
+			t.Fatalf("%d patches after the server showed what it was told", r.patches)
+		}
+		// The node lifecycle controller does this when a node was not heard of for a while.
+		show(func(s *v1.PodStatus) { s.Conditions[0].Status = v1.ConditionFalse })
+		if got := r.get("web").Status.Conditions[0]; got.Status != v1.ConditionTrue {
+			t.Fatalf("got %+v", got)
+		}
+	})
+}
+
 func TestAnotherPodOfTheNameIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startPatcher(t)

@@ -48,6 +48,8 @@ type Config struct {
 	Objects *pod.Inbox[pod.UID]
 	// Static gets the full names of static pods and mirrors that came, changed or went; nil when nobody keeps mirrors.
 	Static *pod.Inbox[pod.FullName]
+	// Shown is told of each pod and mirror of the API server as it was last shown; nil without one. It must not block.
+	Shown func(*v1.Pod)
 	// Leftovers returns what the runtime and the disk hold of pods, whether wanted or not. It must not block.
 	Leftovers func() []*pod.Status
 	Log       *slog.Logger
@@ -136,6 +138,9 @@ func (h *SyncHandler) HandlePodAdditions(pods []*v1.Pod) {
 func (h *SyncHandler) set(p *v1.Pod, t podworkers.SyncPodType) {
 	h.Pods.Set(p)
 	h.noteStatic(p)
+	if h.Shown != nil && pod.SourceOf(p) == pod.APISource {
+		h.Shown(p)
+	}
 	if !pod.IsMirror(p) {
 		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: t, Pod: p})
 	}

@@ -163,7 +163,7 @@ func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.
 	if kind, ok := payloadKindOf(v); ok {
 		files, prepared := in.payloads[v.Name]
 		if !prepared {
-			return outcome{err: errors.New("what it shows was not read before")}
+			return shownPayload(podDir, v.Name, kind)
 		}
 		return m.setupPayload(p, podDir, v.Name, kind, files)
 	}

@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -30,6 +31,15 @@ func (m *Manager) setupPayload(p *v1.Pod, podDir, name string, kind payloadKind,
 		return outcome{err: err}
 	}
 	return outcome{mounted: Mounted{HostPath: d.dir, ReadOnly: true, SELinuxRelabel: true}, fresh: fresh || changed}
+}
+
+// shownPayload is a volume that goes on showing what it shows, since it cannot be known what it should show now.
+func shownPayload(podDir, name string, kind payloadKind) outcome {
+	dir := filepath.Join(podDir, "volumes", kind.plugin, name)
+	if _, err := os.Lstat(filepath.Join(dir, dataLink)); err != nil {
+		return outcome{err: errors.New("what it shows was not read before")}
+	}
+	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: true, SELinuxRelabel: true}}
 }
 
 // mountPointsWithin returns where containers mount other volumes below this one, relative to it and without those that lie below

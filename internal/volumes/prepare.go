@@ -62,7 +62,8 @@ type Inputs struct {
 func (in Inputs) Live() bool { return len(in.payloads) > 0 }
 
 // Prepare reads all that the pod's volumes are made of; it makes nothing. The error joins one *SetupError per volume for which something is
-// missing or cannot be read. Until it succeeds, nothing of the pod is to be made.
+// missing or cannot be read; the inputs are then those of the others. Until it has succeeded once, nothing of the pod is to be made;
+// later, a volume without inputs goes on showing what it shows.
 func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 	type result struct {
 		files payload
@@ -89,10 +90,7 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 			in.payloads[name] = r.files
 		}
 	}
-	if len(errs) > 0 {
-		return Inputs{}, errors.Join(errs...)
-	}
-	return in, nil
+	return in, errors.Join(errs...)
 }
 
 // payloadOf returns the files of the volume, which is of a payloadKind.

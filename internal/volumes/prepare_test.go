@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -414,6 +415,25 @@ func TestOptionalObjectComesAndGoes(t *testing.T) {
 		if files := shown(t, got["v"].HostPath); (len(files) == 3) != there || (len(files) == 0) == there {
 			t.Errorf("there: %v, shown: %v", there, files)
 		}
+	}
+}
+
+func TestVolumeGoesOnShowingWhatItShows(t *testing.T) {
+	m, _ := newManager(t)
+	o := &objects{secrets: map[string]*v1.Secret{"s": {Data: map[string][]byte{"k": []byte("old")}}}}
+	m.objects = o
+	p := podWith(secretVolume("v", v1.SecretVolumeSource{SecretName: "s"}))
+	got, err := m.setup(t, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := shown(t, got["v"].HostPath)
+	again, err := m.Setup(t.Context(), p, Inputs{}) // the secret could not be read
+	if err != nil || again["v"] != got["v"] {
+		t.Fatalf("got %+v, %v", again, err)
+	}
+	if after := shown(t, again["v"].HostPath); len(after) == 0 || !maps.Equal(before, after) {
+		t.Errorf("before %v, after %v", before, after)
 	}
 }
 
