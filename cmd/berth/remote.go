@@ -98,7 +98,6 @@ func (r remote) run(ctx context.Context, conn httpstream.Connection) error {
 		}
 	}
 	var output errgroup.Group
-	alive := make(chan struct{}, 2) // an element for each stream of output that has begun
 	for name, w := range map[string]io.Writer{v1.StreamTypeStdout: r.out, v1.StreamTypeStderr: r.errOut} {
 		if w == nil {
 			continue
@@ -108,7 +107,7 @@ func (r remote) run(ctx context.Context, conn httpstream.Connection) error {
 			return err
 		}
 		output.Go(func() error {
-			_, err := io.Copy(&firstWrite{Writer: w, seen: alive}, stream)
+			_, err := io.Copy(w, stream)
 			return err
 		})
 	}
@@ -118,7 +117,7 @@ func (r remote) run(ctx context.Context, conn httpstream.Connection) error {
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		go r.followSize(ctx, resize, alive)
+		go r.followSize(ctx, resize)
 	}
 	if in != nil {
 		go func() { // not waited for: it may be reading from a terminal
@@ -150,23 +149,8 @@ func openStream(conn httpstream.Connection, name string) (httpstream.Stream, err
 	return s, nil
 }
 
-// firstWrite tells of the first write.
-type firstWrite struct {
-	io.Writer
-	seen chan<- struct{}
-}
-
-func (f *firstWrite) Write(b []byte) (int, error) {
-	if f.seen != nil {
-		f.seen <- struct{}{}
-		f.seen = nil
-	}
-	return f.Writer.Write(b)
-}
-
-// followSize tells the remote terminal the size of ours, now and whenever it changes. It also tells it once the command is alive: the runtime
-// drops a size that comes before the command has its terminal, and does not say so.
-func (r remote) followSize(ctx context.Context, to io.Writer, alive <-chan struct{}) {
+// followSize tells the remote terminal the size of ours, now and whenever it changes.
+func (r remote) followSize(ctx context.Context, to io.Writer) {
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, unix.SIGWINCH)
 	defer signal.Stop(changed)
@@ -181,7 +165,6 @@ func (r remote) followSize(ctx context.Context, to io.Writer, alive <-chan struc
 		}
 		select {
 		case <-changed:
-		case <-alive:
 		case <-ctx.Done():
 			return
 		}
