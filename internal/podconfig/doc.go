@@ -7,6 +7,6 @@
 // two Takes is nothing.
 //
 // Owns: the set of pods that the sources want, the problems of manifests, static pod identity, defaults and validation.
-// Reads: manifest files and folders.
+// Reads: manifest files and folders; the API server's pods of this node, as they are handed over.
 // Never: changes a pod that was handed out, talks to the runtime, blocks a source on the loop or the loop on a source.
 package podconfig

@@ -1,7 +1,7 @@
 // Package syncloop is the agent's main loop: one goroutine that turns every event into updates of pod workers.
 //
 // Owns: the desired truth (it is the only writer of podManager) and the order in which events are handled.
-// Reads: PodConfig, PLEG, the workers' ends.
+// Reads: PodConfig, PLEG, the workers' ends, the names of pods whose objects changed.
 // Never: blocks: no call of the runtime or the API server, no waiting for a worker.
 package syncloop
 
