@@ -19,6 +19,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/cri"
+	"berth/internal/node"
 	"berth/internal/podconfig"
 	"berth/internal/podsync"
 	"berth/internal/server"
@@ -71,6 +72,9 @@ type Outside struct {
 	Mounter mount.Interface
 	// Watch replaces inotify.
 	Watch podconfig.WatchFunc
+	// Machine reads what the Node says of the machine; nil reads this one. Network finds the Node's addresses; the zero value asks this machine.
+	Machine func() (node.Machine, error)
+	Network node.Network
 	// REST is the API server; nil: the one of the kubeconfig.
 	REST *rest.Config
 	// Listen opens the local socket; nil listens on <RunDir>/berth.sock.

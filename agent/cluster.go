@@ -193,6 +193,8 @@ func (a *Agent) newNode(recorder *events.Recorder) error {
 			LocalStorageCapacityIsolation: *k.LocalStorageCapacityIsolation, Reservation: reservation, MaxImages: int(*k.NodeStatusMaxImages),
 		},
 		Sources: node.Sources{
+			Machine:  a.out.Machine,
+			Network:  a.out.Network,
 			Runtime:  m.health.State,
 			Images:   a.nodeImages,
 			Problems: a.nodeProblems,

@@ -22,6 +22,7 @@ import (
 
 	"berth/agent"
 	"berth/internal/cri/critest"
+	"berth/internal/kube/kubetest"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
 )
@@ -37,6 +38,8 @@ type World struct {
 	// Manifests is the folder that the agent reads.
 	Manifests string
 	Cgroups   *Cgroups
+	// API is the API server of the cluster that the machine is a member of, nil before Join.
+	API *kubetest.Server
 
 	dir   string
 	watch *watcher
@@ -84,14 +87,20 @@ func (w *World) Drain() {
 func (w *World) build(exit agent.AtExit) *agent.Agent {
 	w.T.Helper()
 	w.watch = &watcher{events: make(chan podconfig.WatchEvent, 100)}
-	a, err := agent.BuildIn(agent.Config{
+	cfg := agent.Config{
 		RootDir: filepath.Join(w.dir, "root"), RunDir: filepath.Join(w.dir, "run"), PodLogsDir: filepath.Join(w.dir, "logs"),
-		NodeName: "node", Paths: []string{w.Manifests}, AtExit: exit, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
-	}, agent.Outside{
+		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
+	}
+	out := agent.Outside{
 		DialCRI: w.Runtime.Dialer(), Cgroups: w.Cgroups, Mounter: mount.NewFakeMounter(nil),
-		Watch:  func() (podconfig.Watcher, error) { return w.watch, nil },
-		Listen: func() (net.Listener, error) { return bufconn.Listen(1 << 16), nil },
-	})
+		Watch:   func() (podconfig.Watcher, error) { return w.watch, nil },
+		Listen:  func() (net.Listener, error) { return bufconn.Listen(1 << 16), nil },
+		Machine: machine, Network: network(),
+	}
+	if w.API != nil {
+		cfg.Kubelet, out.REST = w.kubelet(), w.API.Config()
+	}
+	a, err := agent.BuildIn(cfg, out)
 	if err != nil {
 		w.T.Fatal(err)
 	}

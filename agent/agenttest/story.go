@@ -34,6 +34,13 @@ import (
 //	agent stop | start         the agent ends, as by SIGTERM, and starts again
 //	restart-agent              both
 //	drain                      end the pods that a stopped agent left behind
+//	join                       the machine becomes the member of a cluster: an agent that runs as a kubelet takes the agent's place
+//	api create|change FILE     a client gives the API server the manifest's pod, bound to this node, or another version of it
+//	api delete POD [SECONDS]   a client deletes the pod, with the grace period of its spec or the seconds given; 0 is by force
+//	api down | up              the API server is gone; it is back, with all that it knew
+//	api breaks-watches         connections end
+//	expect-api POD PHASE READY | none   what the API server shows of the pod
+//	api-calls VERB RESOURCE N  the API server was asked so often since the last reset-calls
 //	expect POD PHASE READY RESTARTS [REASON]   the pod's line, such as: web Running 1/1 0; REASON is that of a waiting container
 //	                           or of the pod
 //	expect-none POD            the agent does not show the pod, and the runtime has nothing of it
@@ -141,6 +148,12 @@ func (s *story) do(words []string) error {
 		s.StartAgent()
 	case "drain":
 		s.Drain()
+	case "join":
+		s.Join()
+	case "api":
+		return s.api(args)
+	case "expect-api":
+		return s.expectAPI(args)
 	case "restart-agent":
 		s.StopAgent()
 		s.StartAgent()
@@ -188,8 +201,15 @@ func (s *story) do(words []string) error {
 		if n := s.Runtime.CallCount(arg(0)); strconv.Itoa(n) != arg(1) {
 			return fmt.Errorf("%d calls", n)
 		}
+	case "api-calls":
+		if n := s.API.Count(arg(0), arg(1)); strconv.Itoa(n) != arg(2) {
+			return fmt.Errorf("%d calls", n)
+		}
 	case "reset-calls":
 		s.Runtime.ResetCalls()
+		if s.API != nil {
+			s.API.ForgetRequests()
+		}
 	default:
 		return errors.New("unknown command")
 	}

@@ -1,0 +1,90 @@
+package agenttest
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"berth/internal/kube/kubetest"
+)
+
+// api is what clients do at the API server, and what becomes of it.
+func (s *story) api(args []string) error {
+	if s.API == nil || len(args) == 0 {
+		return errors.New("there is no API server before join, or nothing said of it")
+	}
+	switch args[0] {
+	case "create", "change":
+		if len(args) != 2 {
+			return errors.New("a file is needed")
+		}
+		p := &v1.Pod{}
+		if err := yaml.UnmarshalStrict(s.files[args[1]], p); err != nil {
+			return err
+		}
+		if p.Namespace == "" {
+			p.Namespace = v1.NamespaceDefault
+		}
+		p.Spec.NodeName = NodeName
+		if old, ok := kubetest.Get[*v1.Pod](s.API, p.Namespace, p.Name); ok != (args[0] == "change") {
+			return fmt.Errorf("pod %s/%s: exists: %v", p.Namespace, p.Name, ok)
+		} else if ok {
+			p.Status = old.Status
+		}
+		kubetest.Put(s.API, p)
+	case "delete":
+		o := metav1.DeleteOptions{}
+		if len(args) == 3 {
+			seconds, err := strconv.ParseInt(args[2], 10, 64)
+			if err != nil {
+				return err
+			}
+			o.GracePeriodSeconds = &seconds
+		}
+		if !kubetest.Delete[*v1.Pod](s.API, v1.NamespaceDefault, args[1], o) {
+			return errors.New("there is no such pod")
+		}
+	case "down":
+		s.API.Stop()
+	case "up":
+		s.API.Start()
+		s.Settle(time.Minute) // clients' back-off
+	case "breaks-watches":
+		s.API.BreakWatches()
+		s.Settle(time.Minute)
+	default:
+		return errors.New("clients create, change and delete pods; the API server goes down and up")
+	}
+	return nil
+}
+
+// expectAPI compares what the API server shows of a pod.
+func (s *story) expectAPI(args []string) error {
+	if s.API == nil || len(args) < 2 {
+		return errors.New("a pod and its line, or none, are needed")
+	}
+	p, ok := kubetest.Get[*v1.Pod](s.API, v1.NamespaceDefault, args[0])
+	got := "none"
+	if ok {
+		ready := 0
+		for _, c := range p.Status.ContainerStatuses {
+			if c.Ready {
+				ready++
+			}
+		}
+		got = fmt.Sprintf("%s %d/%d", p.Status.Phase, ready, len(p.Spec.Containers))
+		if p.DeletionTimestamp != nil {
+			got += " deleting"
+		}
+	}
+	if want := strings.Join(args[1:], " "); got != want {
+		return fmt.Errorf("the API server shows %q", got)
+	}
+	return nil
+}

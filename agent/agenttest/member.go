@@ -1,0 +1,64 @@
+package agenttest
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"berth/internal/config"
+	"berth/internal/kube/kubetest"
+	"berth/internal/node"
+)
+
+// NodeName is the name of the machine.
+const NodeName = "node"
+
+// Join makes the machine a member of a cluster: the agent ends, and one that runs as a kubelet takes its place. The API server is in memory.
+func (w *World) Join() {
+	w.T.Helper()
+	w.StopAgent()
+	w.API = kubetest.New()
+	w.StartAgent()
+}
+
+// kubelet is what a member of a cluster is told.
+func (w *World) kubelet() *config.Kubelet {
+	w.T.Helper()
+	file := filepath.Join(w.dir, "kubelet.yaml")
+	content := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" +
+		"containerRuntimeEndpoint: unix:///run/none.sock\nfailCgroupV1: false\nfailSwapOn: false\n" +
+		"enableServer: false\nhealthzPort: 0\npodLogsDir: " + filepath.Join(w.dir, "logs") + "\n"
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		w.T.Fatal(err)
+	}
+	values := map[string]string{"config": file, "kubeconfig": filepath.Join(w.dir, "none"), "root-dir": filepath.Join(w.dir, "root")}
+	flags := config.NewFlags()
+	for _, f := range flags.All() {
+		if value, ok := values[f.Name]; ok {
+			if err := f.Set(value); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+	}
+	k, err := config.Load(flags)
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	return k
+}
+
+// machine is what a member tells the API server of the machine.
+func machine() (node.Machine, error) {
+	return node.Machine{CPUs: 4, Memory: 8 << 30, Storage: 64 << 30, MachineID: "m", SystemUUID: "s", BootID: "b", Kernel: "6", OSImage: "in memory"}, nil
+}
+
+// network is where the machine is.
+func network() node.Network {
+	address := netip.MustParseAddr("192.0.2.10")
+	return node.Network{
+		Interfaces:   func() ([]netip.Addr, error) { return []netip.Addr{address}, nil },
+		Lookup:       func(context.Context, string) ([]netip.Addr, error) { return []netip.Addr{address}, nil },
+		DefaultRoute: func(netip.Addr) (netip.Addr, error) { return address, nil },
+	}
+}
