@@ -1,4 +1,4 @@
-//go:build e2e && cluster
+//go:build e2e
 
 package e2e
 
@@ -31,6 +31,7 @@ metadata:
   labels: {app: reader, tier: "1"}
   annotations: {note: "a \"quoted\" word"}
 spec:
+  nodeSelector: {kubernetes.io/hostname: THE_NODE}
   securityContext: {fsGroup: 2000}
   volumes:
   - {name: usr, hostPath: {path: /usr}}

@@ -1,4 +1,4 @@
-//go:build e2e && cluster
+//go:build e2e
 
 package e2e
 
@@ -22,6 +22,7 @@ spec:
   template:
     metadata: {labels: {app: hello}}
     spec:
+      nodeSelector: {kubernetes.io/hostname: THE_NODE}
       containers: [{name: main, image: "berth.local/hello:1", ports: [{containerPort: 8080}]}]
 `)
 	c.kubectl("scale", "deployment/hello", "--replicas=5")
@@ -77,6 +78,7 @@ spec:
   template:
     spec:
       restartPolicy: Never
+      nodeSelector: {kubernetes.io/hostname: THE_NODE}
       containers: [{name: main, image: "berth.local/hello:1", args: [exit, "CODE"]}]
 ---
 `

@@ -132,7 +132,7 @@ func sweep(p place) error {
 	return errors.Join(append(errs, os.RemoveAll(p.Dir))...)
 }
 
-// killAgents kills the processes of berth run.
+// killAgents kills the processes of berth run and berth kubelet.
 func killAgents(p place) error {
 	pids, err := p.processes()
 	errs := []error{err}
@@ -141,7 +141,7 @@ func killAgents(p place) error {
 		if err != nil {
 			continue
 		}
-		if args := strings.Split(string(cmdline), "\x00"); len(args) > 1 && args[1] == "run" {
+		if args := strings.Split(string(cmdline), "\x00"); len(args) > 1 && (args[1] == "run" || args[1] == "kubelet") {
 			errs = append(errs, killAndWait(context.Background(), pid))
 		}
 	}
