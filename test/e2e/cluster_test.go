@@ -130,7 +130,8 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.kubectl("create", "namespace", c.namespace)
-	until(t, "the ServiceAccount of the namespace", func() bool {
+	// After an outage of the API server the controllers are slow to come back.
+	c.awaitWithin("the ServiceAccount of the namespace", func() bool {
 		_, err := c.try("get", "serviceaccount/default", "configmap/kube-root-ca.crt")
 		return err == nil
 	})
@@ -438,7 +439,8 @@ func (c *cluster) awaitAPI(what string, holds func(pods) bool) pods {
 	}
 }
 
-// awaitWithin waits for what may take until each pod was looked at again: syncFrequency, and what it is varied by.
+// awaitWithin waits for what may take long: until each pod was looked at again (syncFrequency, and what it is varied by), or the control
+// plane's back-off has passed.
 func (c *cluster) awaitWithin(what string, holds func() bool) {
 	c.t.Helper()
 	limit := time.NewTimer(100 * time.Second)
