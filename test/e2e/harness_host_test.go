@@ -14,7 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	grpcstatus "google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -51,6 +53,9 @@ func (n *node) running(p *v1.Pod) (sandboxes, containers int) {
 	n.t.Helper()
 	for _, id := range n.sandboxes(p) {
 		status, err := n.cri().PodSandboxStatus(n.ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+		if grpcstatus.Code(err) == codes.NotFound {
+			continue // removed since it was listed
+		}
 		if err != nil {
 			n.t.Fatal(err)
 		}
