@@ -39,13 +39,21 @@ test: ## run every test that needs neither root nor a runtime
 e2e: need-root build controlplane ## run the tests over real containers and a real control plane (as root)
 	BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -timeout 20m ./test/e2e/...
 
+GOLDENS := internal/podconfig/testdata/apiserver
+
+.PHONY: goldens
+goldens: controlplane ## ask a real API server what it makes of the manifests in internal/podconfig/testdata/apiserver, and keep it
+	@set -e; dir=$$(mktemp -d /tmp/bg.XXXXXX); trap '$(CONTROLPLANE) down --rm --dir "$$dir/plane"; rmdir "$$dir"' EXIT; \
+	$(CONTROLPLANE) up --detach --dir "$$dir/plane" $(addprefix --arg kube-apiserver=,$(shell cat $(GOLDENS)/flags)) >/dev/null; \
+	KUBECONFIG="$$dir/plane/admin.kubeconfig" go test -tags e2e -count 1 -run '^TestUpdateGoldens$$' ./internal/podconfig
+
 .PHONY: need-root
 need-root:
 	@[ "$$(id -u)" = 0 ] || { echo 'this makes containers, mounts, cgroups and networks: run it as root' >&2; exit 1; }
 
 .PHONY: bench
 bench: ## run the benchmarks of every package that has some
-	@packages=$$(grep -rl --include='*_test.go' '^func Benchmark' agent cmd internal | xargs -r dirname | sort -u | sed 's|^|./|'); \
+	@packages=$$(grep -rl --include='*_test.go' '^func Benchmark' agent bench cmd internal | xargs -r dirname | sort -u | sed 's|^|./|'); \
 	if [ -z "$$packages" ]; then echo 'bench: no package has a benchmark'; exit 0; fi; \
 	set -x; go test -run '^$$' -bench . -benchmem $$packages
 

@@ -200,9 +200,9 @@ func checkNames(t tree) []string {
 
 func checkSleep(t tree) []string {
 	return findSelectors(t, func(f source, sel *ast.SelectorExpr) string {
-		// What is outside of the process, in e2e tests, can only be looked at again after a while.
+		// What is outside of the process, in e2e tests, can only be looked at again after a while; what is measured takes its time.
 		isTest := f.isTest() || testSupport[f.dir()] != ""
-		if !isSelector(sel, "time", "Sleep") || within(f.dir(), "test/e2e") || isTest && f.imports("testing/synctest") {
+		if !isSelector(sel, "time", "Sleep") || within(f.dir(), "test/e2e") || within(f.dir(), "bench") || isTest && f.imports("testing/synctest") {
 			return ""
 		}
 		if isTest {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 
@@ -31,7 +32,7 @@ type Config struct {
 	RootDir, RunDir string
 	// NodeName is the node's name, lower case.
 	NodeName string
-	// Paths are the files and folders of manifests.
+	// Paths are the files, folders and URLs of manifests.
 	Paths []string
 	// RuntimeEndpoint is a CRI socket, or "" for the embedded runtime.
 	RuntimeEndpoint string
@@ -70,11 +71,15 @@ type Outside struct {
 	Cgroups podsync.Cgroups
 	// Mounter replaces mount(2).
 	Mounter mount.Interface
+	// Transport replaces HTTP to the URLs of manifests.
+	Transport http.RoundTripper
 	// Watch replaces inotify.
 	Watch podconfig.WatchFunc
 	// Machine reads what the Node says of the machine; nil reads this one. Network finds the Node's addresses; the zero value asks this machine.
 	Machine func() (node.Machine, error)
 	Network node.Network
+	// Dial connects to containers, for probes and hooks; nil is the network.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// REST is the API server; nil: the one of the kubeconfig.
 	REST *rest.Config
 	// Listen opens the local socket; nil listens on <RunDir>/berth.sock.
@@ -137,6 +142,11 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 	if err := errors.Join(makeDirs(&a.cfg), a.saveConfig()); err != nil {
 		return err
 	}
+	closeRecords, err := a.openRecords()
+	if err != nil {
+		return err
+	}
+	defer closeRecords()
 	err = runPhases(ctx, phases, a.cfg.Log)
 	if errors.Is(err, context.Canceled) {
 		err = nil

@@ -81,9 +81,6 @@ func checkHost(k *config.Kubelet) error {
 	if b, err := os.ReadFile("/proc/swaps"); err == nil && *k.FailSwapOn && strings.Count(string(b), "\n") > 1 {
 		errs = append(errs, errors.New("swap is on: turn it off, or set failSwapOn: false"))
 	}
-	if k.StaticPodURL != "" {
-		errs = append(errs, errors.New("staticPodURL: reading manifests from a URL is not supported yet; use staticPodPath"))
-	}
 	return errors.Join(errs...)
 }
 
@@ -206,14 +203,6 @@ func (a *Agent) newNode(recorder *events.Recorder) error {
 		CloseIdleConnections: heartbeat.CloseConnections,
 	})
 	return err
-}
-
-// allocatable returns what the node has for pods, nil while it is not known.
-func (a *Agent) allocatable() v1.ResourceList {
-	if n := a.member.api.node.Node(); n != nil {
-		return n.Status.Allocatable
-	}
-	return nil
 }
 
 func (a *Agent) nodeImages(ctx context.Context) ([]v1.ContainerImage, error) {
@@ -357,10 +346,7 @@ func (a *Agent) memberPhases(phases []phase) []phase {
 		component{name: "objects", run: m.api.objects.Run},
 		component{name: "event sender", run: m.api.sender.Run},
 		component{name: "node watch", run: m.api.nodes.Run},
-		component{name: "node", run: func(ctx context.Context) error {
-			m.api.node.Load()
-			return m.api.node.Run(ctx)
-		}},
+		component{name: "node", run: m.api.node.Run, ready: loaded(m.api.node.Load)}, // admission needs the stand-in
 	)
 	add("loop",
 		component{name: "pod watch", run: m.api.pods.Run},

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
 	"berth/internal/podsync"
@@ -16,6 +17,7 @@ type facts struct {
 	mu            sync.RWMutex
 	name, version string          // guarded by mu
 	cgroups       podsync.Cgroups // guarded by mu; nil until the runtime answered
+	strictGroups  bool            // guarded by mu; the runtime honours supplementalGroupsPolicy
 }
 
 var errNotReady = errors.New("the container runtime has not answered yet")
@@ -35,6 +37,19 @@ func (f *facts) set(name, version string, make func() (podsync.Cgroups, error)) 
 	defer f.mu.Unlock()
 	f.name, f.version, f.cgroups = name, version, c
 	return nil
+}
+
+// setFeatures keeps what the runtime can do.
+func (f *facts) setFeatures(r *runtimeapi.RuntimeFeatures) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.strictGroups = r.GetSupplementalGroupsPolicy()
+}
+
+func (f *facts) hasStrictGroups() bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.strictGroups
 }
 
 func (f *facts) runtimeName() string {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"net/url"
 	"os"
 	"slices"
 	"time"
@@ -29,6 +31,8 @@ func (a *Agent) handlers() server.Handlers {
 		ContainerLog: a.containerLog,
 		Problems:     a.source.Problems,
 		Journal:      a.journal,
+		Events:       a.events,
+		Quarantine:   quarantineHandler{a},
 		Version:      a.version,
 		Stop:         a.stop,
 		Healthz:      a.healthz,
@@ -144,10 +148,18 @@ func (a *Agent) healthz() error {
 	return errors.Join(errs...)
 }
 
-// configz returns the KubeletConfiguration in force.
+// configz returns the KubeletConfiguration in force, without the secrets that staticPodURL and its header may hold.
 func (a *Agent) configz() any {
 	if a.cfg.Kubelet == nil {
 		return nil
 	}
-	return &a.cfg.Kubelet.KubeletConfiguration
+	c := a.cfg.Kubelet.KubeletConfiguration
+	if u, err := url.Parse(c.StaticPodURL); err == nil {
+		c.StaticPodURL = u.Redacted()
+	}
+	c.StaticPodURLHeader = maps.Clone(c.StaticPodURLHeader)
+	for name := range c.StaticPodURLHeader {
+		c.StaticPodURLHeader[name] = []string{"xxxxx"}
+	}
+	return &c
 }

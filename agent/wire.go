@@ -16,21 +16,27 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	mount "k8s.io/mount-utils"
+	"k8s.io/utils/ptr"
 
+	"berth/internal/action"
 	"berth/internal/admission"
+	"berth/internal/allocation"
 	"berth/internal/cgroups"
+	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/embedded"
 	"berth/internal/events"
 	"berth/internal/images"
-	"berth/internal/journal"
+	"berth/internal/keep"
 	"berth/internal/kuberuntime"
 	"berth/internal/node"
+	"berth/internal/objects"
 	"berth/internal/pleg"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
 	"berth/internal/podsync"
 	"berth/internal/podworkers"
+	"berth/internal/prober"
 	"berth/internal/server"
 	"berth/internal/status"
 	"berth/internal/syncloop"
@@ -46,36 +52,98 @@ var (
 	_ podsync.ContainerRuntime = (*kuberuntime.Runtime)(nil)
 	_ podsync.Cgroups          = (*cgroups.Manager)(nil)
 	_ podsync.Volumes          = (*volumes.Manager)(nil)
-	_ podworkers.PodSyncer     = (*podsync.Syncer)(nil)
+	_ podObjects               = (*objects.Local)(nil)
+	_ podObjects               = (*objects.Objects)(nil)
+	_ podsync.Probes           = (*prober.Manager)(nil)
+	_ prober.Actions           = (*action.Actions)(nil)
+	_ prober.Recorder          = (*events.Recorder)(nil)
+	_ status.ProbeResults      = (*prober.Manager)(nil)
+	_ podworkers.PodSyncer     = guardedSyncer{}
 	_ podworkers.Observer      = (*pleg.PLEG)(nil)
 	_ podworkers.Admitter      = (*admission.Chain)(nil)
+	_ admission.PodKiller      = killer{}
 	_ syncloop.PodSource       = (*podconfig.PodConfig)(nil)
 	_ syncloop.PodWorkers      = (*podworkers.PodWorkers)(nil)
 )
 
-// parallelImagePulls is how many images are pulled at a time in run mode.
-const parallelImagePulls = 4
+// Files below the root directory in which an agent leaves to the next what it knows.
+const (
+	allocationsFile = "pod_allocations.json"
+	probesFile      = "probes.json"
+	statusesFile    = "statuses.json"
+	// manifestsDir is the folder of the last good version of each manifest.
+	manifestsDir = "manifests"
+)
+
+// settings are those of the KubeletConfiguration that components of every agent have, and what stands for them in run mode.
+type settings struct {
+	parallelImagePulls int // 0 is without a bound
+	maxRestartPeriod   time.Duration
+	garbage            kuberuntime.GarbageLimits
+}
+
+func settingsOf(k *config.Kubelet) settings {
+	if k == nil {
+		return settings{parallelImagePulls: 4}
+	}
+	s := settings{
+		parallelImagePulls: 1, maxRestartPeriod: k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
+		garbage: kuberuntime.GarbageLimits{
+			MinAge: k.MinimumContainerTTL, MaxPerContainer: int(k.MaxDeadContainersPerContainer), MaxTotal: int(k.MaxDeadContainers),
+		},
+	}
+	if !*k.SerializeImagePulls {
+		s.parallelImagePulls = int(ptr.Deref(k.MaxParallelImagePulls, 0))
+	}
+	return s
+}
+
+// podObjects are what pods refer to, for everyone who reads it.
+type podObjects interface {
+	kuberuntime.Objects
+	podsync.Objects
+	volumes.Objects
+}
+
+// podObjects returns the API server's objects, or in run mode those of the manifests; nil for a kubelet without an API server.
+func (a *Agent) podObjects() podObjects {
+	switch {
+	case a.member == nil:
+		return a.local
+	case a.member.api != nil:
+		return a.member.api.objects
+	}
+	return nil
+}
 
 // Agent is a built agent.
 type Agent struct {
 	cfg Config
 	out Outside
 
-	member   *member           // nil for berth run
-	hostIPs  []string          // the node's addresses
-	embedded *embedded.Runtime // nil with a foreign runtime
-	ensured  chan struct{}     // closed when the embedded runtime serves
-	cri      *cri.Client
-	facts    facts
-	journal  *journal.Journal
-	pods     *pod.Manager
-	status   *status.Manager
-	pleg     *pleg.PLEG
-	workers  *podworkers.PodWorkers
-	syncer   *podsync.Syncer
-	source   *podconfig.PodConfig
-	loop     *syncloop.SyncLoop
-	server   *server.Server
+	member *member        // nil for berth run
+	local  *objects.Local // nil for berth kubelet
+	// localNode stands in for the Node where there is no API server.
+	localNode func() *v1.Node
+	hostIPs   []string          // the node's addresses
+	embedded  *embedded.Runtime // nil with a foreign runtime
+	ensured   chan struct{}     // closed when the embedded runtime serves
+	cri       *cri.Client
+	facts     facts
+	records
+	pods    *pod.Manager
+	status  *status.Manager
+	kept    *status.Kept
+	probes  *prober.Manager
+	runtime *kuberuntime.Runtime
+	pleg    *pleg.PLEG
+	workers *podworkers.PodWorkers
+	syncer  *podsync.Syncer
+	source  *podconfig.PodConfig
+	loop    *syncloop.SyncLoop
+	server  *server.Server
+
+	allocations *allocation.Allocations
 
 	listen   func() (net.Listener, error)
 	listener chan net.Listener // capacity 1; opened by Run, taken by the server
@@ -109,13 +177,10 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	a.hostIPs = nodeIPs(cfg.Log)
 
-	a.journal = journal.New(cfg.Log)
+	a.newRecords()
 	a.pods = pod.NewManager()
 	states := pod.NewStates()
-	recorder := events.New(a.journal)
-	if m != nil && m.api != nil {
-		recorder = events.NewWithSender(a.journal, m.api.sender, cfg.NodeName, a.apiUID)
-	}
+	recorder := a.newRecorder()
 	if a.cri, err = cri.New(cri.Config{Endpoint: endpoint, Dial: out.DialCRI}); err != nil {
 		return nil, err
 	}
@@ -124,16 +189,24 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if mounter == nil {
 		mounter = mount.New("")
 	}
-	volumeConfig := volumes.Config{Root: cfg.RootDir, AllocatableMemory: memory, Mounter: mounter, Log: cfg.Log, Journal: a.journal}
-	if m != nil && m.api != nil {
-		volumeConfig.Objects, volumeConfig.Allocatable = m.api.objects, a.allocatable
+	if m == nil {
+		a.local = objects.NewLocal(a.journal)
 	}
-	volumeManager, err := volumes.New(volumeConfig)
+	a.localNode = sync.OnceValue(a.newLocalNode)
+	volumeManager, err := volumes.New(volumes.Config{
+		Root: cfg.RootDir, AllocatableMemory: memory, Mounter: mounter, Objects: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
+	})
 	if err != nil {
 		return nil, err
 	}
-	puller := images.New(images.Config{Runtime: a.cri, Recorder: recorder, Journal: a.journal, MaxParallel: parallelImagePulls})
+	settings := settingsOf(cfg.Kubelet)
+	puller := images.New(images.Config{Runtime: a.cri, Recorder: recorder, Journal: a.journal, MaxParallel: settings.parallelImagePulls})
 	a.status = status.NewManager(cfg.Log, a.journal)
+	a.kept = status.NewKept(a.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
+	actions := action.New(action.Config{CRI: a.cri, Dial: out.Dial})
+	a.probes = prober.New(prober.Config{
+		Actions: actions, Recorder: recorder, Journal: a.journal, Log: cfg.Log, Path: filepath.Join(cfg.RootDir, probesFile), HostIPs: a.hostIPs,
+	})
 	if m != nil {
 		m.health = node.NewRuntimeHealth(a.cri, a.wakeNode, cfg.Log)
 		if m.api != nil {
@@ -143,60 +216,42 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		}
 	}
 	a.pleg = pleg.New(a.cri, cfg.Log)
-	runtimeConfig := kuberuntime.Config{
+	a.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: a.cri, Images: puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
-		NodeMemory: memory, HostIPs: a.hostIPs,
-	}
-	if m != nil && m.api != nil {
-		runtimeConfig.Objects, runtimeConfig.Allocatable = m.api.objects, a.allocatable
-	}
-	runtime := kuberuntime.New(runtimeConfig)
-	syncConfig := podsync.Config{
-		Runtime: runtime, Cgroups: &a.facts, Volumes: volumeManager, Status: a.status,
+		NodeMemory: memory, HostIPs: a.hostIPs, Objects: a.podObjects(), Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
+		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
+	})
+	a.syncer = podsync.New(podsync.Config{
+		Runtime: a.runtime, Cgroups: &a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Probes: a.probes, ProbeResults: a.probes,
 		Observe: func(ctx context.Context, uid pod.UID) (*pod.Status, error) {
 			return a.pleg.Observe(ctx, uid, a.pleg.Mark())
 		},
-		WithTerminationMessages: runtime.WithTerminationMessages,
+		WithTerminationMessages: a.runtime.WithTerminationMessages,
 		Event:                   recorder.Event, Journal: a.journal, Log: cfg.Log,
-		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: a.hostIPs,
-	}
-	if m != nil && m.api != nil {
-		syncConfig.Objects = m.api.objects
-	}
-	a.syncer = podsync.New(syncConfig)
-	admit := admission.New(admission.Config{
-		Handlers: admission.Handlers(),
-		Ready:    a.pleg.Relisted(),
-		ActivePods: func() []*v1.Pod {
-			var active []*v1.Pod
-			for _, p := range a.pods.List() {
-				l, ok := states.Get(p.UID)
-				admitted := ok && l.State >= pod.Syncing && l.State < pod.Terminated
-				if s, seen := a.pleg.Newest(p.UID); admitted || (seen && s.Active()) {
-					active = append(active, p)
-				}
-			}
-			return active
-		},
-		Reject: func(p *v1.Pod, r admission.Rejection) {
-			recorder.Event(p, "", v1.EventTypeWarning, r.Reason, r.Message)
-			a.status.Set(p, v1.PodStatus{Phase: v1.PodFailed, Reason: r.Reason, Message: "Pod was rejected: " + r.Message, QOSClass: cgroups.QOSClass(p)})
-		},
+		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: a.hostIPs, MaxRestartPeriod: settings.maxRestartPeriod,
 	})
-	a.workers = podworkers.New(podworkers.Config{Syncer: a.syncer, Observer: a.pleg, Admitter: admit, States: states, Journal: a.journal, Log: cfg.Log})
+	a.allocations = allocation.New(allocation.Config{
+		File: filepath.Join(cfg.RootDir, allocationsFile), Log: cfg.Log,
+		SetAside: func(message string) { recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", message) },
+	})
+	admit := admission.New(a.admission(states, recorder))
+	a.workers = podworkers.New(podworkers.Config{Syncer: guardedSyncer{a.syncer, a.quarantine}, Observer: a.pleg, Admitter: admit, States: states, Journal: a.journal, Log: cfg.Log})
 	if a.source, err = podconfig.New(a.sources()); err != nil {
 		return nil, err
 	}
 	loop := syncloop.Config{
 		Source: a.source, Workers: a.workers, Pods: a.pods,
-		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(),
+		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(), Probes: a.probes.Results(),
 		Leftovers: a.leftovers, Log: cfg.Log,
 	}
 	if m != nil && m.api != nil {
 		loop.Static, loop.Objects = m.api.static, m.api.objects.Changed()
 		a.newReporting(states)
 		loop.Shown = m.api.patcher.Compare
+	}
+	if m == nil {
+		loop.Objects = a.local.Changed()
 	}
 	a.loop = syncloop.New(loop)
 	a.listen = out.Listen
@@ -227,9 +282,15 @@ func (a *Agent) phases() []phase {
 		runtime = component{name: "container runtime", run: a.superviseEmbedded, ready: a.startEmbedded, limit: 5 * time.Second}
 	}
 	return a.memberPhases([]phase{
-		{"ground", []component{{name: "cleanup", run: waitDone, drain: a.removeAll}}},
+		{"ground", append([]component{{name: "cleanup", run: waitDone, drain: a.removeAll}}, a.recordComponents()...)},
 		{"runtime", []component{runtime}},
-		{"upkeep", []component{{name: "pleg", run: a.pleg.Run}}},
+		{"upkeep", []component{
+			{name: "pleg", run: a.pleg.Run},
+			{name: "hooks", run: a.runtime.Run},
+			{name: "probes", run: a.probes.Run, ready: loaded(a.probes.Load)},
+			{name: "statuses", run: a.kept.Run, ready: loaded(a.kept.Load)},
+			{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},
+		}},
 		{"pods", []component{{name: "pod workers", run: a.workers.Run, drain: a.drainPods}}},
 		{"loop", []component{
 			{name: "sync loop", run: a.loop.Run},
@@ -242,12 +303,18 @@ func (a *Agent) phases() []phase {
 
 // sources says where pods come from.
 func (a *Agent) sources() podconfig.Config {
-	c := podconfig.Config{NodeName: a.cfg.NodeName, Log: a.cfg.Log, Journal: a.journal, Paths: a.cfg.Paths, Names: podconfig.KeepNames, Watch: a.out.Watch}
+	c := podconfig.Config{
+		NodeName: a.cfg.NodeName, Log: a.cfg.Log, Journal: a.journal, Paths: a.cfg.Paths, Names: podconfig.KeepNames,
+		StateDir: filepath.Join(a.cfg.RootDir, manifestsDir), Watch: a.out.Watch, Transport: a.out.Transport,
+	}
 	if k := a.cfg.Kubelet; k != nil {
 		c.Names, c.Rescan = podconfig.MangleNames, k.FileCheckFrequency.Duration
+		c.Poll, c.Header = k.HTTPCheckFrequency.Duration, k.StaticPodURLHeader
 		if a.member.api != nil {
 			c.API = a.member.api.followPods
 		}
+	} else {
+		c.Objects = func(o podconfig.LocalObjects) { a.local.Set(o.ConfigMaps, o.Secrets) }
 	}
 	return c
 }
@@ -284,6 +351,9 @@ func (a *Agent) connect(ctx context.Context) error {
 			if d, err := a.cri.CgroupDriver(ctx); err == nil && d == runtimeapi.CgroupDriver_SYSTEMD {
 				driver = cgroups.Systemd
 			}
+			if s, err := a.cri.Status(ctx); err == nil {
+				a.facts.setFeatures(s.GetFeatures())
+			}
 			return a.facts.set(v.RuntimeName, v.RuntimeVersion, func() (podsync.Cgroups, error) {
 				m, err := cgroups.New(cgroups.Config{Root: a.cfg.CgroupRoot, Driver: driver, Log: a.cfg.Log})
 				if err != nil {
@@ -295,7 +365,7 @@ func (a *Agent) connect(ctx context.Context) error {
 		a.cfg.Log.Warn("the container runtime does not answer", "error", err)
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("container runtime: %w", err)
+			return fmt.Errorf("container runtime: %w; last it said: %v", ctx.Err(), err)
 		case <-time.After(time.Second):
 		}
 	}
@@ -318,10 +388,18 @@ func (a *Agent) removeAll(ctx context.Context) error {
 	if exit != RemoveAll {
 		return nil
 	}
-	errs := []error{a.facts.RemoveQoS()}
+	errs := []error{a.facts.RemoveQoS(), os.RemoveAll(a.recordsDir())}
 	if a.embedded != nil {
 		errs = append(errs, a.embedded.Remove(ctx))
 	}
+	for _, name := range []string{allocationsFile, probesFile, statusesFile} {
+		for _, suffix := range []string{"", keep.CorruptSuffix} {
+			if err := os.Remove(filepath.Join(a.cfg.RootDir, name+suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	errs = append(errs, os.RemoveAll(filepath.Join(a.cfg.RootDir, manifestsDir)))
 	// Whatever else is there is not ours, and stays.
 	for _, d := range []string{filepath.Join(a.cfg.RootDir, "pods"), a.cfg.PodLogsDir, a.cfg.ContainerLogsDir} {
 		if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
@@ -345,6 +423,10 @@ func (a *Agent) leftovers() []*pod.Status {
 	if a.scanned {
 		return out
 	}
+	a.status.Retain(func(uid pod.UID) bool { // what the disk tells of pods that are gone
+		_, wanted := a.pods.Get(uid)
+		return wanted
+	})
 	a.scanned = true
 	known := map[pod.UID]bool{}
 	for _, s := range out {
@@ -362,6 +444,7 @@ func (a *Agent) leftovers() []*pod.Status {
 		}
 	}
 	add(a.syncer.OnDisk())
+	add(a.runtime.OnDisk())
 	add(a.facts.List())
 	return out
 }

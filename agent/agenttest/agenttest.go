@@ -38,10 +38,13 @@ type World struct {
 	// Manifests is the folder that the agent reads.
 	Manifests string
 	Cgroups   *Cgroups
+	// Network is what answers at the ports of pods.
+	Network *Network
 	// API is the API server of the cluster that the machine is a member of, nil before Join.
 	API *kubetest.Server
 
 	dir   string
+	door  *bufconn.Listener // the agent's socket
 	watch *watcher
 	stop  func()
 }
@@ -55,6 +58,7 @@ func New(t *testing.T, opts ...critest.Option) *World {
 		t.Fatal(err)
 	}
 	w.Runtime = critest.Start(t, append([]critest.Option{critest.WithImages(Image), critest.WithLogs("/")}, opts...)...)
+	w.Network = newNetwork(w.Runtime)
 	w.StartAgent()
 	t.Cleanup(func() { w.StopAgent() })
 	return w
@@ -86,7 +90,7 @@ func (w *World) Drain() {
 
 func (w *World) build(exit agent.AtExit) *agent.Agent {
 	w.T.Helper()
-	w.watch = &watcher{events: make(chan podconfig.WatchEvent, 100)}
+	w.watch, w.door = &watcher{events: make(chan podconfig.WatchEvent, 100)}, bufconn.Listen(1<<16)
 	cfg := agent.Config{
 		RootDir: filepath.Join(w.dir, "root"), RunDir: filepath.Join(w.dir, "run"), PodLogsDir: filepath.Join(w.dir, "logs"),
 		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
@@ -94,8 +98,8 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 	out := agent.Outside{
 		DialCRI: w.Runtime.Dialer(), Cgroups: w.Cgroups, Mounter: mount.NewFakeMounter(nil),
 		Watch:   func() (podconfig.Watcher, error) { return w.watch, nil },
-		Listen:  func() (net.Listener, error) { return bufconn.Listen(1 << 16), nil },
-		Machine: machine, Network: network(),
+		Listen:  func() (net.Listener, error) { return w.door, nil },
+		Machine: machine, Network: network(), Dial: w.Network.Dial,
 	}
 	if w.API != nil {
 		cfg.Kubelet, out.REST = w.kubelet(), w.API.Config()
@@ -106,6 +110,9 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 	}
 	return a
 }
+
+// Dial connects to the agent's socket, as clients do.
+func (w *World) Dial(ctx context.Context) (net.Conn, error) { return w.door.DialContext(ctx) }
 
 // StopAgent ends the agent; the runtime and its pods go on.
 func (w *World) StopAgent() {

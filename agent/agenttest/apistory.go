@@ -3,6 +3,7 @@ package agenttest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,6 +51,8 @@ func (s *story) api(args []string) error {
 		if !kubetest.Delete[*v1.Pod](s.API, v1.NamespaceDefault, args[1], o) {
 			return errors.New("there is no such pod")
 		}
+	case "finish", "condition":
+		return s.changeStatus(args[0], args[1:])
 	case "down":
 		s.API.Stop()
 	case "up":
@@ -61,6 +64,28 @@ func (s *story) api(args []string) error {
 	default:
 		return errors.New("clients create, change and delete pods; the API server goes down and up")
 	}
+	return nil
+}
+
+// changeStatus is what somebody else than the agent says of a pod.
+func (s *story) changeStatus(what string, args []string) error {
+	if len(args) < 2 {
+		return errors.New("a pod and its phase, or condition and status, are needed")
+	}
+	p, ok := kubetest.Get[*v1.Pod](s.API, v1.NamespaceDefault, args[0])
+	switch {
+	case !ok:
+		return errors.New("there is no such pod")
+	case what == "finish":
+		p.Status.Phase = v1.PodPhase(args[1])
+	case len(args) == 3:
+		t := v1.PodConditionType(args[1])
+		p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == t })
+		p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: t, Status: v1.ConditionStatus(args[2])})
+	default:
+		return errors.New("a status is needed")
+	}
+	kubetest.Put(s.API, p)
 	return nil
 }
 

@@ -1,8 +1,11 @@
 package agenttest
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -25,11 +28,13 @@ import (
 //	write FILE                 put the manifest into the agent's folder; write FILE as NAME gives it another name there
 //	remove NAME                take it away
 //	wait DURATION              let time pass
-//	program [POD/]CONTAINER exits DURATION CODE | fails-to-start MESSAGE | deaf | forever   what the container does when it is started next
+//	program [POD/]CONTAINER exits DURATION CODE | fails-to-start MESSAGE | deaf | stops-after DURATION | forever   what the container does
+//	                           when it is started next: deaf is to the stop signal, and so long it takes to end after it
 //	exit POD/CONTAINER CODE    the container's process ends
 //	oom POD/CONTAINER          the kernel kills it
 //	sandbox-dies POD           the sandbox's process ends
 //	fail METHOD TIMES MESSAGE  the runtime's next calls of METHOD fail
+//	heal                       they do not fail any more
 //	runtime down | up          the runtime stops to answer; containers go on
 //	agent stop | start         the agent ends, as by SIGTERM, and starts again
 //	restart-agent              both
@@ -37,19 +42,30 @@ import (
 //	join                       the machine becomes the member of a cluster: an agent that runs as a kubelet takes the agent's place
 //	api create|change FILE     a client gives the API server the manifest's pod, bound to this node, or another version of it
 //	api delete POD [SECONDS]   a client deletes the pod, with the grace period of its spec or the seconds given; 0 is by force
+//	api finish POD PHASE       somebody else writes the phase into the pod's status, as controllers do with pods of nodes that are gone
+//	api condition POD TYPE STATUS   somebody else sets a condition of the pod
 //	api down | up              the API server is gone; it is back, with all that it knew
 //	api breaks-watches         connections end
 //	expect-api POD PHASE READY | none   what the API server shows of the pod
 //	api-calls VERB RESOURCE N  the API server was asked so often since the last reset-calls
 //	expect POD PHASE READY RESTARTS [REASON]   the pod's line, such as: web Running 1/1 0; REASON is that of a waiting container
 //	                           or of the pod
+//	expect-file POD VOLUME/FILE TEXT   the file of a volume of the pod holds exactly the text
 //	expect-none POD            the agent does not show the pod, and the runtime has nothing of it
 //	expect-clean               the runtime has no sandbox or container, and no pod cgroup is left
 //	problem NAME TEXT          the manifest is refused with a message that contains TEXT
 //	explain POD TEXT           a line of the pod's journal contains TEXT
 //	calls METHOD N             METHOD was called N times since the last reset-calls
 //	reset-calls
-func RunStories(t *testing.T, pattern string) {
+//
+// and those of doContainer and doOutside.
+func RunStories(t *testing.T, pattern string) { RunStoriesWith(t, pattern, nil) }
+
+// Explain is the command berth explain for a pod, at an agent that dial connects to. It returns what the command prints.
+type Explain func(dial func(context.Context) (net.Conn, error), pod string) (string, error)
+
+// RunStoriesWith runs stories that ask for explanations.
+func RunStoriesWith(t *testing.T, pattern string, explain Explain) {
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no stories match %s: %v", pattern, err)
@@ -60,13 +76,14 @@ func RunStories(t *testing.T, pattern string) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			synctest.Test(t, func(t *testing.T) { runStory(t, f, archive) })
+			synctest.Test(t, func(t *testing.T) { runStory(t, f, archive, explain) })
 		})
 	}
 }
 
-func runStory(t *testing.T, file string, a *txtar.Archive) {
-	s := &story{World: New(t), files: map[string][]byte{}}
+func runStory(t *testing.T, file string, a *txtar.Archive, explain Explain) {
+	s := &story{World: New(t), files: map[string][]byte{}, names: map[string]string{}, commands: newCommands(), explain: explain}
+	s.Runtime.SetProgramFunc(s.commands.program)
 	for _, f := range a.Files {
 		s.files[f.Name] = f.Data
 	}
@@ -80,12 +97,16 @@ func runStory(t *testing.T, file string, a *txtar.Archive) {
 			t.Fatalf("%s:%d: %s: %v\npods:\n  %s", file, n+1, strings.Join(words, " "), err, strings.Join(s.lines(), "\n  "))
 		}
 		s.Settle(0)
+		s.remember()
 	}
 }
 
 type story struct {
 	*World
-	files map[string][]byte
+	files    map[string][]byte
+	names    map[string]string // "pod/container" by container id
+	commands *commands
+	explain  Explain
 }
 
 func (s *story) do(words []string) error {
@@ -133,6 +154,8 @@ func (s *story) do(words []string) error {
 			return err
 		}
 		s.Runtime.Fail(arg(0), times, status.Error(codes.Unknown, strings.Join(args[2:], " ")))
+	case "heal":
+		s.Runtime.ClearFaults()
 	case "runtime":
 		if arg(0) == "down" {
 			s.Runtime.Down()
@@ -165,6 +188,8 @@ func (s *story) do(words []string) error {
 			}
 		}
 		return errors.New("no pod has that line")
+	case "expect-file":
+		return s.expectFile(arg(0), arg(1), strings.Join(args[min(2, len(args)):], " "))
 	case "expect-none":
 		for _, l := range s.lines() {
 			if strings.HasPrefix(l, arg(0)+" ") {
@@ -207,19 +232,46 @@ func (s *story) do(words []string) error {
 		}
 	case "reset-calls":
 		s.Runtime.ResetCalls()
+		s.Network.ForgetRequests()
+		s.commands.forget()
 		if s.API != nil {
 			s.API.ForgetRequests()
 		}
 	default:
-		return errors.New("unknown command")
+		return s.doContainer(verb, args)
 	}
 	return nil
+}
+
+func (s *story) expectFile(name, file, want string) error {
+	for _, p := range s.Agent.Handlers().Pods() {
+		if p.Name != name {
+			continue
+		}
+		paths, err := filepath.Glob(filepath.Join(s.dir, "root", "pods", string(p.UID), "volumes", "*", file))
+		if err != nil {
+			return err
+		}
+		if len(paths) != 1 {
+			return fmt.Errorf("%d volumes have such a file", len(paths))
+		}
+		got, err := os.ReadFile(paths[0])
+		if err != nil {
+			return err
+		}
+		if string(got) != want {
+			return fmt.Errorf("it holds %q", got)
+		}
+		return nil
+	}
+	return errors.New("no such pod")
 }
 
 func (s *story) program(args []string) error {
 	if len(args) < 2 {
 		return errors.New("program needs a container and what it does")
 	}
+	p := critest.Forever()
 	switch args[1] {
 	case "exits":
 		if len(args) != 4 {
@@ -233,16 +285,26 @@ func (s *story) program(args []string) error {
 		if err != nil {
 			return err
 		}
-		s.Runtime.SetProgram(args[0], critest.ExitsAfter(d, int32(code)))
+		p = critest.ExitsAfter(d, int32(code))
 	case "fails-to-start":
-		s.Runtime.SetProgram(args[0], critest.FailsToStart(strings.Join(args[2:], " ")))
+		p = critest.FailsToStart(strings.Join(args[2:], " "))
 	case "deaf":
-		s.Runtime.SetProgram(args[0], critest.Program{IgnoresStop: true})
+		p.IgnoresStop = true
+	case "stops-after":
+		if len(args) != 3 {
+			return errors.New("stops-after needs a duration")
+		}
+		d, err := time.ParseDuration(args[2])
+		if err != nil {
+			return err
+		}
+		p.StopDelay = d
 	case "forever":
-		s.Runtime.SetProgram(args[0], critest.Forever())
 	default:
-		return errors.New("a container exits, fails-to-start, is deaf or runs forever")
+		return errors.New("a container exits, fails-to-start, is deaf, stops-after a while or runs forever")
 	}
+	p.Exec = s.commands.in(args[0])
+	s.Runtime.SetProgram(args[0], p)
 	return nil
 }
 

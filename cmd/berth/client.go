@@ -129,17 +129,6 @@ func (c *client) subjects(ctx context.Context) ([]journal.Subject, error) {
 	return subjects, err
 }
 
-// entries returns the journal of a pod, or of a manifest when the subject has no namespace.
-func (c *client) entries(ctx context.Context, s journal.Subject) ([]journal.Entry, error) {
-	path, query := server.PathJournal+"/"+s.Namespace+"/"+s.Name, url.Values(nil)
-	if s.Namespace == "" {
-		path, query = server.PathJournal, url.Values{"subject": {s.Name}}
-	}
-	var entries []journal.Entry
-	err := c.getJSON(ctx, path, query, &entries)
-	return entries, err
-}
-
 func (c *client) stop(ctx context.Context, req server.StopRequest) error {
 	body, err := json.Marshal(req)
 	if err != nil {

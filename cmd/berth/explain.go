@@ -3,27 +3,33 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/journal"
+	"berth/internal/server"
 )
 
 func newExplainCommand(g *globalFlags) *cobra.Command {
-	var namespace, output string
+	var namespace, container, output string
 	cmd := &cobra.Command{
 		Use:   "explain POD|MANIFEST",
-		Short: "Tell what was decided for a pod, why, and how long it took",
-		Long: `Tell what the agent decided for a pod, oldest first: when, by which component, why, how long it took and how it failed.
+		Short: "Tell how a pod is, why, what comes next, and what was decided for it",
+		Long: `Tell how a pod is and why, and when the next thing happens to it; how long each step of its start took; how its containers ended and what
+their logs said last; and all that the agent decided for it, oldest first: when, by which component, why, how long it took and how it failed.
 
-A manifest that was refused is named by its file. Pods that are gone are remembered for a while.`,
+A manifest that was refused is named by its file. Pods that are gone are remembered for a while, also over restarts of the agent.`,
 		Example: `  berth explain hello-web
+  berth explain hello-web -c server
   berth explain broken.yaml`,
 		Args: cobra.ExactArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -41,29 +47,47 @@ A manifest that was refused is named by its file. Pods that are gone are remembe
 			if err != nil {
 				return err
 			}
-			entries, err := c.entries(cmd.Context(), subject)
+			e, err := explain(cmd.Context(), c, subject)
 			if err != nil {
 				return err
 			}
-			if output == "json" {
-				return printJSON(cmd.OutOrStdout(), entries)
+			if container != "" {
+				if e, err = ofContainer(e, container); err != nil {
+					return err
+				}
 			}
-			return printTimeline(cmd.OutOrStdout(), entries, time.Local)
+			if output == "json" {
+				return printJSON(cmd.OutOrStdout(), e)
+			}
+			return printExplanation(cmd.OutOrStdout(), e, time.Now(), time.Local)
 		},
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pod, when its name is not enough")
+	cmd.Flags().StringVarP(&container, "container", "c", "", "leave out what is about other containers")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
 	completeFixed(cmd, "output", "json")
 	return cmd
 }
 
-// findSubject returns what the argument names: a manifest's file, or a pod, which may be gone.
+// findSubject returns what the argument names: a manifest's file, or a pod, which may be gone. A static pod of a cluster's node may be
+// named as its manifest does, without the name of the node.
 func findSubject(ctx context.Context, c *client, arg, namespace string) (journal.Subject, error) {
 	subjects, err := c.subjects(ctx)
 	if err != nil {
 		return journal.Subject{}, err
 	}
-	return chooseSubject(subjects, arg, namespace)
+	found, err := chooseSubject(subjects, arg, namespace)
+	if !errors.Is(err, errNotFound) {
+		return found, err
+	}
+	v, verr := c.version(ctx)
+	if verr != nil {
+		return journal.Subject{}, errors.Join(err, verr)
+	}
+	if found, ferr := chooseSubject(subjects, arg+"-"+v.NodeName, namespace); ferr == nil {
+		return found, nil
+	}
+	return journal.Subject{}, err
 }
 
 func chooseSubject(subjects []journal.Subject, arg, namespace string) (journal.Subject, error) {
@@ -94,84 +118,57 @@ func chooseSubject(subjects []journal.Subject, arg, namespace string) (journal.S
 	}
 }
 
-// printTimeline prints the entries as a table of times and decisions.
-func printTimeline(w io.Writer, entries []journal.Entry, zone *time.Location) error {
-	rows := [][]string{{"TIME", "AFTER", "COMPONENT", "CONTAINER", "DECISION"}}
-	day, before, incarnation := "", time.Time{}, entries[0].Subject.UID
-	for _, e := range entries {
-		at := e.Time.In(zone)
-		if e.Subject.UID != incarnation {
-			// Two incarnations follow each other, though their times may overlap.
-			incarnation, before = e.Subject.UID, time.Time{}
-			rows = append(rows, []string{fmt.Sprintf("%s, pod with UID %s:", e.Subject, e.Subject.UID)})
-		}
-		if d := at.Format(time.DateOnly); d != day {
-			day = d
-			rows = append(rows, []string{day})
-		}
-		rows = append(rows, []string{at.Format("15:04:05.000"), formatAfter(before, e.Time), e.Component, e.Container, entryText(e)})
-		if e.Error != "" {
-			rows = append(rows, []string{"", "", "", "", "  error: " + oneLine(e.Error)})
-		}
-		before = e.Time
+// explain asks the agent for all that it has of a pod, or of a manifest when the subject has no namespace.
+func explain(ctx context.Context, c *client, s journal.Subject) (server.Explanation, error) {
+	path, query := server.PathExplain+"/"+s.Namespace+"/"+s.Name, url.Values(nil)
+	if s.Namespace == "" {
+		path, query = server.PathExplain, url.Values{"subject": {s.Name}}
 	}
-	var t table
-	for _, r := range rows {
-		if len(r) > 1 { // the others are headings
-			t.measure(r)
-		}
-	}
-	for _, r := range rows {
-		line := r[0]
-		if len(r) > 1 {
-			line = t.line(r)
-		}
-		if _, err := fmt.Fprintln(w, line); err != nil {
-			return err
-		}
-	}
-	return nil
+	var e server.Explanation
+	err := c.getJSON(ctx, path, query, &e)
+	return e, err
 }
 
-// entryText says in one line what was decided, why, how often and how long it took.
-func entryText(e journal.Entry) string {
-	text := oneLine(e.Decision)
-	if e.Why != "" {
-		text += ": " + oneLine(e.Why)
+// ofContainer leaves out what is about other containers.
+func ofContainer(e server.Explanation, name string) (server.Explanation, error) {
+	var known []string
+	others := func(container string) bool {
+		if container != "" && !slices.Contains(known, container) {
+			known = append(known, container)
+		}
+		return container != "" && container != name
 	}
-	var notes []string
-	if e.Took > 0 {
-		notes = append(notes, "took "+roundDuration(e.Took).String())
+	for _, p := range e.Pods {
+		for _, c := range allContainers(p) {
+			others(c)
+		}
 	}
-	if e.Count > 1 {
-		notes = append(notes, fmt.Sprintf("%d times in a row", e.Count))
+	for i := range e.Stories {
+		s := &e.Stories[i]
+		s.Marks = slices.DeleteFunc(s.Marks, func(m journal.Mark) bool { return others(m.Container) })
+		s.Ends = slices.DeleteFunc(s.Ends, func(e journal.End) bool { return others(e.Container) })
+		s.Next = slices.DeleteFunc(s.Next, func(n journal.Next) bool { return others(n.Container) })
+		s.Entries = slices.DeleteFunc(s.Entries, func(e journal.Entry) bool { return others(e.Container) })
 	}
-	if len(notes) > 0 {
-		text += " (" + strings.Join(notes, ", ") + ")"
+	if !slices.Contains(known, name) {
+		slices.Sort(known)
+		return e, fmt.Errorf("container %q %w; the pod has %s", name, errNotFound, strings.Join(known, ", "))
 	}
-	return text
+	return e, nil
 }
 
-// formatAfter is the time since the entry before, or nothing for the first.
-func formatAfter(before, t time.Time) string {
-	if before.IsZero() {
-		return ""
+func allContainers(p *v1.Pod) []string {
+	var names []string
+	for i := range p.Spec.InitContainers {
+		names = append(names, p.Spec.InitContainers[i].Name)
 	}
-	return "+" + roundDuration(max(0, t.Sub(before))).String()
-}
-
-// roundDuration keeps three digits or so.
-func roundDuration(d time.Duration) time.Duration {
-	switch {
-	case d >= time.Minute:
-		return d.Round(time.Second)
-	case d >= time.Second:
-		return d.Round(10 * time.Millisecond)
-	case d >= 10*time.Millisecond:
-		return d.Round(time.Millisecond)
-	default:
-		return d.Round(10 * time.Microsecond)
+	for i := range p.Spec.Containers {
+		names = append(names, p.Spec.Containers[i].Name)
 	}
+	for i := range p.Spec.EphemeralContainers {
+		names = append(names, p.Spec.EphemeralContainers[i].Name)
+	}
+	return names
 }
 
 func printJSON(w io.Writer, v any) error {

@@ -61,8 +61,10 @@ func kubeletConfig(g *globalFlags, k *config.Kubelet, log *slog.Logger) (agent.C
 		RootDir: k.RootDir, RunDir: runDir, NodeName: name, RuntimeEndpoint: k.RuntimeEndpoint(), CgroupRoot: k.CgroupRoot,
 		PodLogsDir: k.PodLogsDir, ContainerLogsDir: "/var/log/containers", Kubelet: k, Version: config.KubeletVersion(version), Log: log,
 	}
-	if k.StaticPodPath != "" {
-		cfg.Paths = []string{k.StaticPodPath}
+	for _, path := range []string{k.StaticPodPath, k.StaticPodURL} {
+		if path != "" {
+			cfg.Paths = append(cfg.Paths, path)
+		}
 	}
 	return cfg, nil
 }

@@ -83,6 +83,8 @@ The other commands ask the running agent.`,
 		newLogsCommand(g),
 		newExecCommand(g),
 		newExplainCommand(g),
+		newEventsCommand(g),
+		newReleaseCommand(g),
 		newVersionCommand(g),
 		newCheckCommand(g),
 	)

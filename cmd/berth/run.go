@@ -17,6 +17,7 @@ import (
 
 	"berth/agent"
 	"berth/internal/embedded"
+	"berth/internal/podconfig"
 	"berth/internal/server"
 )
 
@@ -39,17 +40,21 @@ type runFlags struct {
 func newRunCommand(g *globalFlags) *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run [PATH...]",
+		Use:   "run [PATH|URL...]",
 		Short: "Run the pods of manifests, and keep them running",
-		Long: `Run the pods of the manifests in the given files and folders, and keep them running.
+		Long: `Run the pods of the manifests in the given files and folders and at the given URLs, and keep them running.
 
 Manifests are YAML or JSON, several in a file if need be. What changes in the files is done at once: a new manifest starts a pod, a
-changed one replaces it, a removed one ends it.
+changed one replaces it, a removed one ends it. A manifest that turns bad keeps the pods that it stood for.
+
+URLs begin with http:// or https://; https servers must have a certificate that the system trusts. They are asked every 20 seconds. Only
+an answer that says so ends a pod: a list without it, or an empty list (items: []).
 
 When the agent ends, its pods go on running and the next "berth run" takes them over. "berth stop --all" ends them with the agent;
 with --rm they end, and everything that was kept is removed, whenever the agent ends.`,
 		Example: `  berth run examples/hello
   berth run --rm web.yaml db.yaml
+  berth run https://config.example.com/site-a/pods.yaml
   berth run --once --once-timeout 30s manifests/ && echo ready`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return run(cmd.Context(), g, f, args, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -76,6 +81,9 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	cfg := agent.Config{
 		NodeName: f.nodeName, Paths: paths, RuntimeEndpoint: f.runtimeEndpoint, PodCIDR: f.podCIDR, CgroupRoot: f.cgroupRoot, Version: version,
+	}
+	if err := podconfig.CheckPaths(paths); err != nil {
+		return cfg, err
 	}
 	if f.runtimeEndpoint == "" && !embedded.Available() {
 		return cfg, errors.New(`there is no runtime inside this build of berth: build one with "make build", or name a running one with --container-runtime-endpoint (for example unix:///run/containerd/containerd.sock)`)

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/embedded"
+	"berth/internal/events"
 	"berth/internal/journal"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
@@ -89,6 +90,8 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 	pods := storyPods()
 	j := journal.New(slog.New(slog.DiscardHandler))
 	j.Record(journal.Entry{Subject: journal.Subject{UID: "u-web", Namespace: "default", Name: "hello-web"}, Component: "config", Decision: "pod added", Why: "hello.yaml"})
+	j.Record(journal.Entry{Subject: journal.Subject{UID: "u-web", Namespace: "default", Name: "hello-web"}, Component: "image", Container: "server", Decision: "pulled"})
+	j.Record(journal.Entry{Subject: journal.Subject{UID: "u-static", Namespace: "default", Name: "static-box"}, Component: "worker", Decision: "pod removed"})
 	j.Record(journal.Entry{Subject: journal.Subject{Name: "broken.yaml"}, Component: "config", Decision: "manifest refused", Error: "line 3: no"})
 	path := ts.MkAbs("web.log")
 	ts.Check(os.WriteFile(path, []byte("2026-01-02T03:04:05Z stdout F one\n2026-01-02T03:04:06Z stderr F two\n"), 0o600))
@@ -112,7 +115,9 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 		Problems: func() []podconfig.Problem {
 			return []podconfig.Problem{{Source: pod.FileSource, Path: filepath.Join("/m", "broken.yaml"), Severity: podconfig.SeverityError, Message: "line 3: no", Since: time.Now()}}
 		},
-		Journal: j,
+		Journal:    j,
+		Events:     storyEvents(),
+		Quarantine: storyQuarantine{},
 		Version: func() server.Version {
 			return server.Version{Version: "v1.2.3", PID: process.Process.Pid, NodeName: "box", RuntimeName: "containerd", RuntimeVersion: "v2", RuntimeEndpoint: "unix:///c.sock"}
 		},
@@ -123,6 +128,22 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 		Healthz: func() error { return nil },
 	}
 }
+
+func storyEvents() *events.Store {
+	s := events.NewStore("kubelet", "box")
+	web := v1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "hello-web", FieldPath: "spec.containers{server}"}
+	s.Add(v1.ObjectReference{Kind: "Node", Name: "box"}, v1.EventTypeNormal, "Starting", "Starting kubelet.")
+	s.Add(web, v1.EventTypeNormal, "Started", "Container started")
+	s.Add(web, v1.EventTypeWarning, "BackOff", "again")
+	s.Add(web, v1.EventTypeWarning, "BackOff", "again")
+	return s
+}
+
+// storyQuarantine has set one pod aside.
+type storyQuarantine struct{}
+
+func (storyQuarantine) Why(pod.UID) (string, bool)          { return "", false }
+func (storyQuarantine) Release(namespace, name string) bool { return name == "static-box" }
 
 func storyPods() []*v1.Pod {
 	ready := []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}

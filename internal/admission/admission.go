@@ -1,13 +1,11 @@
 // Package admission decides whether a pod may start on this node.
 //
-// Owns: the chain of handlers and their order; the reasons and messages of refusals.
-// Reads: the pod and the other active pods.
-// Never: refuses a pod that runs already, or acts on another pod.
+// Owns: the chain of handlers and their order; the reasons and messages of refusals; who must go for a critical pod.
+// Reads: the pod, the other active pods and what they were admitted with, the Node, the facts of the machine.
+// Never: refuses a pod that runs already; ends a pod itself: it asks a PodKiller.
 package admission
 
 import (
-	"context"
-	"runtime"
 	"sort"
 	"strings"
 
@@ -18,110 +16,65 @@ import (
 
 // Attributes are what a handler judges.
 type Attributes struct {
+	// Pod asks to start. Its resources are those that it was admitted with by an earlier run of the agent, if it was.
 	Pod *v1.Pod
-	// OtherPods are the active pods of the node but this one.
+	// OtherPods are the active pods of the node but this one, with the resources that they were admitted with.
 	OtherPods []*v1.Pod
+	// Node is the newest Node; nil if it is not known.
+	Node  *v1.Node
+	Facts Facts
+}
+
+// Facts are what is true of this machine besides its Node.
+type Facts struct {
+	// Pressure are the conditions under which the node does not take every pod: MemoryPressure, DiskPressure, PIDPressure.
+	Pressure []v1.NodeConditionType
+	// ShuttingDown: the machine is about to be turned off.
+	ShuttingDown bool
+	// AppArmor: the kernel enforces AppArmor profiles.
+	AppArmor bool
+	// Kernel is the kernel's release, such as "6.12.9-generic".
+	Kernel string
+	// SupplementalGroupsPolicy: the runtime honours it.
+	SupplementalGroupsPolicy bool
+	// DeclaredFeatures are those of status.declaredFeatures, sorted. Nil is the gate NodeDeclaredFeatures turned off.
+	DeclaredFeatures []string
+	// AllowedUnsafeSysctls are names of sysctls, or beginnings of names that end in *.
+	AllowedUnsafeSysctls []string
 }
 
 // Rejection is why a pod is refused: the reason and the message of its status.
-type Rejection struct{ Reason, Message string }
+type Rejection struct {
+	Reason, Message string
+
+	shortages []shortage // what is missing, if that alone is why
+	stale     bool       // the labels of the Node alone are why: a newer Node may have others
+}
 
 // Handler judges one aspect; nil admits. It is pure.
 type Handler func(Attributes) *Rejection
 
 // Handlers is the chain in its order; the first refusal decides.
 func Handlers() []Handler {
-	return []Handler{unsupportedFields, operatingSystem, hostPorts}
+	return []Handler{
+		unsupportedFields,
+		nodeConditions,
+		sysctls,
+		predicates,
+		appArmor,
+		declaredFeatures,
+		nodeShutdown,
+	}
 }
 
-// Config is what a Chain needs.
-type Config struct {
-	Handlers []Handler
-	// Ready is closed when ActivePods is complete: when it is known what already runs.
-	Ready <-chan struct{}
-	// ActivePods returns the pods that were admitted and have not ended.
-	ActivePods func() []*v1.Pod
-	// Reject records a refusal: status Failed and an event.
-	Reject func(p *v1.Pod, r Rejection)
-}
-
-// Chain asks the handlers in turn.
-type Chain struct{ Config }
-
-// New returns a chain.
-func New(cfg Config) *Chain { return &Chain{cfg} }
-
-// Admit reports whether the pod may start, and records the refusal if not. It waits until it is known what already runs; its error is
-// that of ctx.
-func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (bool, error) {
-	select {
-	case <-c.Ready:
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-	a := Attributes{Pod: p}
-	for _, o := range c.ActivePods() {
-		if o.UID != p.UID {
-			a.OtherPods = append(a.OtherPods, o)
-		}
-	}
-	for _, h := range c.Handlers {
+// judge asks the handlers in turn.
+func judge(handlers []Handler, a Attributes) *Rejection {
+	for _, h := range handlers {
 		if r := h(a); r != nil {
-			c.Reject(p, *r)
-			return false, nil
+			return r
 		}
-	}
-	return true, nil
-}
-
-// operatingSystem refuses pods that are for another operating system.
-func operatingSystem(a Attributes) *Rejection {
-	if os := a.Pod.Labels[v1.LabelOSStable]; os != "" && os != runtime.GOOS {
-		return &Rejection{"PodOSSelectorNodeLabelDoesNotMatch", "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
-	}
-	if os := a.Pod.Spec.OS; os != nil && string(os.Name) != runtime.GOOS {
-		return &Rejection{"PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"}
 	}
 	return nil
-}
-
-type hostPort struct {
-	protocol v1.Protocol
-	port     int32
-}
-
-// hostPorts refuses pods that ask for a host port which another pod has. A port on all addresses conflicts with the same port on any.
-func hostPorts(a Attributes) *Rejection {
-	taken := map[hostPort][]string{}
-	for _, o := range a.OtherPods {
-		eachHostPort(o, func(k hostPort, ip string) { taken[k] = append(taken[k], ip) })
-	}
-	var r *Rejection
-	eachHostPort(a.Pod, func(k hostPort, ip string) {
-		for _, other := range taken[k] {
-			if ip == other || ip == "" || other == "" {
-				r = &Rejection{"NodePorts", "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"}
-			}
-		}
-	})
-	return r
-}
-
-func eachHostPort(p *v1.Pod, f func(k hostPort, ip string)) {
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			for _, port := range list[i].Ports {
-				if port.HostPort == 0 {
-					continue
-				}
-				ip := port.HostIP
-				if ip == "0.0.0.0" || ip == "::" {
-					ip = ""
-				}
-				f(hostPort{port.Protocol, port.HostPort}, ip)
-			}
-		}
-	}
 }
 
 // unsupportedFields refuses pods that ask for what this version does not do: a pod that runs without what it asks for would be a lie.
@@ -131,5 +84,5 @@ func unsupportedFields(a Attributes) *Rejection {
 		return nil
 	}
 	sort.Strings(fields)
-	return &Rejection{"UnsupportedField", "this version of berth does not support: " + strings.Join(fields, ", ")}
+	return &Rejection{Reason: "UnsupportedField", Message: "this version of berth does not support: " + strings.Join(fields, ", ")}
 }

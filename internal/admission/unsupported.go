@@ -15,7 +15,6 @@ func Unsupported(p *v1.Pod) []string {
 		}
 	}
 	s := &p.Spec
-	is(len(s.EphemeralContainers) > 0, "spec.ephemeralContainers")
 	is(len(s.ResourceClaims) > 0, "spec.resourceClaims")
 	is(len(s.ImagePullSecrets) > 0, "spec.imagePullSecrets")
 	is(s.HostUsers != nil && !*s.HostUsers, "spec.hostUsers: false")
@@ -40,23 +39,12 @@ func unsupportedOf(path string, c *v1.Container) []string {
 			out = append(out, path+"."+field)
 		}
 	}
-	is(c.LivenessProbe != nil, "livenessProbe")
-	is(c.ReadinessProbe != nil, "readinessProbe")
-	is(c.StartupProbe != nil, "startupProbe")
-	if l := c.Lifecycle; l != nil {
-		is(l.PostStart != nil, "lifecycle.postStart")
-		is(l.PreStop != nil, "lifecycle.preStop")
-		is(l.StopSignal != nil, "lifecycle.stopSignal")
-	}
 	for i := range c.Env {
 		f := c.Env[i].ValueFrom
 		is(f != nil && f.FileKeyRef != nil, fmt.Sprintf("env[%d].valueFrom.fileKeyRef", i))
 	}
 	is(len(c.VolumeDevices) > 0, "volumeDevices")
 	is(len(c.Resources.Claims) > 0, "resources.claims")
-	for i := range c.RestartPolicyRules {
-		is(c.RestartPolicyRules[i].Action == v1.ContainerRestartRuleActionRestartAllContainers, fmt.Sprintf("restartPolicyRules[%d].action RestartAllContainers", i))
-	}
 	for i := range c.VolumeMounts {
 		is(c.VolumeMounts[i].RecursiveReadOnly != nil && *c.VolumeMounts[i].RecursiveReadOnly == v1.RecursiveReadOnlyEnabled, fmt.Sprintf("volumeMounts[%d].recursiveReadOnly Enabled", i))
 	}

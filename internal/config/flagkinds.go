@@ -125,10 +125,13 @@ func parseMap(sep string, parse func(string) (any, error)) func([]string) (any, 
 
 func parseHeaders(given []string) (any, error) {
 	values := document{}
+	n := 0
 	for item := range items(given, ",") {
+		n++
 		name, value, ok := strings.Cut(item, ":")
 		if name = strings.TrimSpace(name); !ok || name == "" {
-			return nil, fmt.Errorf(`%q has no ":" between a name and a value`, item)
+			// The item itself may be a token.
+			return nil, fmt.Errorf(`header %d has no ":" between a name and a value`, n)
 		}
 		before, _ := values[name].([]any)
 		values[name] = append(before, strings.TrimSpace(value))

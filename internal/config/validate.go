@@ -108,6 +108,7 @@ func (c *check) staticPods() {
 	if c.StaticPodURL != "" {
 		c.url("staticPodURL", c.StaticPodURL)
 	}
+	c.header("staticPodURLHeader", c.StaticPodURLHeader)
 	if c.RunOnce {
 		c.fail("runOnce", "is not supported any more; use `berth run --once`, or leave it out")
 	}

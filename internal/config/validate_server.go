@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/net/http/httpguts"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -77,7 +78,25 @@ func (c *check) address(path, value string) {
 
 func (c *check) url(path, value string) {
 	if u, err := url.Parse(value); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		c.fail(path, "%q is no URL that begins with http:// or https://", value)
+		c.fail(path, "%q is no URL that begins with http:// or https://", credentials.ReplaceAllString(value, "//***@"))
+	}
+}
+
+// credentials is all of a text that may be the user and password of a URL.
+var credentials = regexp.MustCompile(`//.*@`)
+
+// header checks what is sent with requests. Values are not shown: they hold tokens.
+func (c *check) header(path string, header map[string][]string) {
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		at := fmt.Sprintf("%s[%s]", path, name)
+		if !httpguts.ValidHeaderFieldName(name) {
+			c.fail(at, "%q is no name of a header", name)
+		}
+		for _, v := range header[name] {
+			if !httpguts.ValidHeaderFieldValue(v) {
+				c.fail(at, "a value has characters that cannot be sent, such as a line break")
+			}
+		}
 	}
 }
 

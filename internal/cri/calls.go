@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -115,10 +116,26 @@ func (c *Client) PortForward(ctx context.Context, req *runtimeapi.PortForwardReq
 	return r.GetUrl(), err
 }
 
-// ExecSync runs a command in the container and returns what it wrote and its exit code. Timeout, in seconds, bounds the command; 0
-// leaves it the client's own limit.
+// ContainerState returns the state of one container now; a container that the runtime does not know has exited.
+func (c *Client) ContainerState(ctx context.Context, id pod.ContainerID) (pod.ContainerState, error) {
+	r, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: string(id)})
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return pod.StateExited, nil
+	case err != nil:
+		return pod.StateUnknown, err
+	}
+	return stateOf(r.Status.GetState()), nil
+}
+
+// ExecSync runs a command in the container and returns what it wrote and its exit code. Timeout, in seconds, bounds the command; with 0
+// only ctx does. When ctx ends, the runtime kills the command.
 func (c *Client) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-	return c.runtime.ExecSync(withExtraTime(ctx, time.Duration(req.Timeout)*time.Second), req)
+	limit := noDeadline
+	if req.Timeout > 0 {
+		limit = time.Duration(req.Timeout) * time.Second
+	}
+	return c.runtime.ExecSync(withExtraTime(ctx, limit), req)
 }
 
 // ImageStatus returns the image, or nil when the runtime does not have it.

@@ -108,6 +108,9 @@ func (c *Client) Close() error { return errors.Join(c.conn.Close(), c.events.Clo
 // deadlineKey carries a deadline of its own for a call, in addition to the client's.
 type deadlineKey struct{}
 
+// noDeadline as a deadline of its own leaves the call to its context alone.
+const noDeadline time.Duration = -1
+
 func withExtraTime(ctx context.Context, d time.Duration) context.Context {
 	return context.WithValue(ctx, deadlineKey{}, d)
 }
@@ -124,17 +127,15 @@ func (c *Client) intercept(ctx context.Context, method string, req, reply any, c
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	limit := c.timeout
-	if extra, ok := ctx.Value(deadlineKey{}).(time.Duration); ok {
-		limit += extra
-	}
+	extra, _ := ctx.Value(deadlineKey{}).(time.Duration)
+	limit := c.timeout + extra
 	if op == "RunPodSandbox" {
 		limit *= 2
 	}
 	if mutating[op] {
 		ctx = context.WithoutCancel(ctx)
 	}
-	if op != "PullImage" {
+	if op != "PullImage" && extra != noDeadline {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"strconv"
 
@@ -82,4 +83,25 @@ func TerminationGrace(cs *pod.ContainerStatus) (int64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// PreStopHandler returns the preStop hook that the container was created with, nil for none.
+func PreStopHandler(cs *pod.ContainerStatus) (*v1.LifecycleHandler, error) {
+	return decode[*v1.LifecycleHandler](cs, PreStopHandlerAnnotation)
+}
+
+// Ports returns the ports that the container was created with.
+func Ports(cs *pod.ContainerStatus) ([]v1.ContainerPort, error) {
+	return decode[[]v1.ContainerPort](cs, PortsAnnotation)
+}
+
+// decode reads an annotation in JSON; without the annotation it returns the zero value.
+func decode[T any](cs *pod.ContainerStatus, key string) (T, error) {
+	var out T
+	if v := cs.Annotations[key]; v != "" {
+		if err := json.Unmarshal([]byte(v), &out); err != nil {
+			return out, fmt.Errorf("container %s: annotation %s: %w", cs.ID, key, err)
+		}
+	}
+	return out, nil
 }

@@ -133,6 +133,10 @@ func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status) (*p
 		return strings.Compare(string(a.ID), string(b.ID))
 	})
 	slices.SortFunc(out.Containers, func(a, b pod.ContainerStatus) int {
+		// Before the times: a clock that was set back does not make an old incarnation the newest.
+		if a.Attempt != b.Attempt {
+			return int(int64(b.Attempt) - int64(a.Attempt))
+		}
 		if d := b.CreatedAt.Compare(a.CreatedAt); d != 0 {
 			return d
 		}

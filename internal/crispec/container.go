@@ -5,6 +5,7 @@ import (
 	"path"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -12,6 +13,7 @@ import (
 	"berth/internal/cgroups"
 	"berth/internal/cri"
 	"berth/internal/lifecycle"
+	"berth/internal/pod"
 )
 
 // Volume is where a pod's volume lies on the host.
@@ -40,6 +42,8 @@ type Container struct {
 	SeccompRoot string
 	// NodeMemory is the node's memory in bytes, the measure of OOM scores.
 	NodeMemory int64
+	// Target is the container whose processes an ephemeral container sees; "" for none.
+	Target pod.ContainerID
 }
 
 // ContainerConfig returns the CRI configuration of a container. An error is the user's to mend (CreateContainerConfigError).
@@ -75,7 +79,18 @@ func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 			Resources:       resources(in),
 			SecurityContext: containerSecurity(in),
 		},
+		StopSignal: stopSignal(p, c),
 	}, nil
+}
+
+// stopSignal returns the signal that the container is asked to end with; RUNTIME_DEFAULT leaves it to the image. The API gives a container a
+// signal only together with the operating system that it is one of.
+func stopSignal(p *v1.Pod, c *v1.Container) runtimeapi.Signal {
+	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil || p.Spec.OS == nil || p.Spec.OS.Name != v1.Linux {
+		return runtimeapi.Signal_RUNTIME_DEFAULT
+	}
+	name := strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(string(*c.Lifecycle.StopSignal)) // SIGRTMIN+1 is SIGRTMINPLUS1
+	return runtimeapi.Signal(runtimeapi.Signal_value[name])
 }
 
 // LogPath returns a container's log file relative to its pod's log folder.

@@ -9,6 +9,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
 )
 
 // Environment is what the variables of a container can be taken from besides its pod.
@@ -55,7 +57,7 @@ func environment(in Container) ([]*runtimeapi.KeyValue, map[string]string, error
 	for i := range in.Container.Env {
 		e := &in.Container.Env[i]
 		if e.ValueFrom == nil {
-			vars.set(e.Name, expand(e.Value, lookup))
+			vars.set(e.Name, pod.Expand(e.Value, lookup))
 			continue
 		}
 		value, ok, err := valueFrom(in, e)

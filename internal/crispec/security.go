@@ -99,6 +99,9 @@ func containerSecurity(in Container) *runtimeapi.LinuxContainerSecurityContext {
 		NoNewPrivs:               sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation,
 		Seccomp:                  seccomp(firstProfile(sc.SeccompProfile, psc.SeccompProfile), in.SeccompRoot),
 	}
+	if in.Target != "" {
+		out.NamespaceOptions.Pid, out.NamespaceOptions.TargetId = runtimeapi.NamespaceMode_TARGET, string(in.Target)
+	}
 	if sc.Capabilities != nil {
 		out.Capabilities = &runtimeapi.Capability{}
 		for _, a := range sc.Capabilities.Add {

@@ -12,11 +12,13 @@ import (
 	"strings"
 	"time"
 
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
 	streamingapi "github.com/containerd/containerd/api/services/streaming/v1"
 	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
 	"github.com/containerd/containerd/api/types"
 	transfertypes "github.com/containerd/containerd/api/types/transfer"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -40,7 +42,7 @@ func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
 			return err
 		}
 		if !present {
-			err = importArchive(ctx, conn, filepath.Join(bundle, image.File), image, snapshotter)
+			err = importLeased(ctx, conn, filepath.Join(bundle, image.File), image, snapshotter)
 		}
 		if err == nil {
 			err = awaitManaged(ctx, conn, image)
@@ -69,6 +71,30 @@ func awaitManaged(ctx context.Context, conn *grpc.ClientConn, image bundledImage
 		}
 	}
 }
+
+// importLeased imports under a lease. Without one containerd's garbage collection, which runs soon after its start, takes the stream away
+// between its announcement and the transfer.
+func importLeased(ctx context.Context, conn *grpc.ClientConn, archive string, image bundledImage, snapshotter string) error {
+	leases := leasesapi.NewLeasesClient(conn)
+	made, err := leases.Create(inPods(ctx), &leasesapi.CreateRequest{Labels: map[string]string{
+		leaseExpiry: time.Now().Add(leaseTime).UTC().Format(time.RFC3339), // if this process ends before it can give it back
+	}})
+	if err != nil {
+		return fmt.Errorf("make a lease: %w", err)
+	}
+	err = importArchive(metadata.AppendToOutgoingContext(ctx, leaseHeader, made.Lease.ID), conn, archive, image, snapshotter)
+	if _, gone := leases.Delete(inPods(ctx), &leasesapi.DeleteRequest{ID: made.Lease.ID}); gone != nil {
+		err = errors.Join(err, fmt.Errorf("give the lease back: %w", gone))
+	}
+	return err
+}
+
+// How a lease is made and named (containerd documentation, "Garbage Collection").
+const (
+	leaseExpiry = "containerd.io/gc.expire"
+	leaseHeader = "containerd-lease"
+	leaseTime   = time.Hour
+)
 
 // importArchive sends an OCI archive to containerd's transfer service, which stores and unpacks the image under its name.
 func importArchive(ctx context.Context, conn *grpc.ClientConn, archive string, image bundledImage, snapshotter string) error {

@@ -1,35 +1,46 @@
 // Package events is the event recorder: what the agent tells users about a pod, in the words of the kubelet's events.
 //
-// Owns: the form of events and their object references (containerRefManager): which container of which pod an event is about.
+// Owns: the form of events and their object references (containerRefManager): which container of which pod an event is about; the node's own
+// record of its events (Store) and its file; the rules of events that repeat.
 // Reads: nothing.
 // Never: blocks the caller.
 package events
 
 import (
+	"cmp"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/journal"
 )
 
-// Recorder records events in the pod's journal and, where there is an API server, sends them there.
+// Config says where events go. All fields are optional but Journal.
+type Config struct {
+	// Journal is where they become entries of their pods.
+	Journal *journal.Journal
+	// Store keeps them as the API server does.
+	Store *Store
+	// Sender sends them to the API server. Translate, needed with it, returns the UID under which that knows a pod, "" when it does not:
+	// it knows a static pod by its mirror.
+	Sender    *Sender
+	Translate func(p *v1.Pod) types.UID
+	// Node is the node's name, for events about it.
+	Node string
+}
+
+// Recorder records events in the pod's journal and in the store, and sends them where there is an API server.
 type Recorder struct {
-	journal *journal.Journal
-	sender  *Sender // nil without an API server
-	node    string
-	// translate returns the UID under which the API server knows a pod: that of the mirror of a static pod.
-	translate func(p *v1.Pod) types.UID
+	Config
 }
 
 // New returns a recorder for the journal alone.
-func New(j *journal.Journal) *Recorder { return &Recorder{journal: j} }
+func New(j *journal.Journal) *Recorder { return NewRecorder(Config{Journal: j}) }
 
-// NewWithSender returns a recorder that also sends. translate returns the UID under which the API server knows a pod, "" when it does not.
-func NewWithSender(j *journal.Journal, s *Sender, node string, translate func(p *v1.Pod) types.UID) *Recorder {
-	return &Recorder{journal: j, sender: s, node: node, translate: translate}
-}
+// NewRecorder returns a recorder for all that the configuration names.
+func NewRecorder(c Config) *Recorder { return &Recorder{Config: c} }
 
 // Event records one event. container names the container that it is about, or is "" for the pod; eventtype is v1.EventTypeNormal or v1.EventTypeWarning.
 func (r *Recorder) Event(p *v1.Pod, container, eventtype, reason, message string) {
@@ -40,25 +51,33 @@ func (r *Recorder) Event(p *v1.Pod, container, eventtype, reason, message string
 	if eventtype == v1.EventTypeWarning {
 		e.Why, e.Error = "", message
 	}
-	r.journal.Record(e)
-	if r.sender == nil {
+	r.Journal.Record(e)
+	if r.Sender == nil && r.Store == nil {
 		return
 	}
-	uid := r.translate(p)
-	if uid == "" {
-		return
-	}
-	ref := v1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: uid, ResourceVersion: p.ResourceVersion}
+	ref := v1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}
 	if container != "" {
 		ref.FieldPath = FieldPath(p, container)
 	}
-	r.sender.Send(ref, eventtype, reason, message)
+	if r.Store != nil {
+		r.Store.Add(ref, eventtype, reason, message)
+	}
+	if r.Sender == nil {
+		return
+	}
+	if ref.UID = r.Translate(p); ref.UID != "" {
+		r.Sender.Send(ref, eventtype, reason, message)
+	}
 }
 
-// NodeEvent records one event about the node; without an API server it is nobody's.
+// NodeEvent records one event about the node.
 func (r *Recorder) NodeEvent(eventtype, reason, message string) {
-	if r.sender != nil {
-		r.sender.Send(v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: r.node, UID: types.UID(r.node)}, eventtype, reason, message)
+	ref := v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: r.Node, UID: types.UID(r.Node)}
+	if r.Store != nil {
+		r.Store.Add(ref, eventtype, reason, message)
+	}
+	if r.Sender != nil {
+		r.Sender.Send(ref, eventtype, reason, message)
 	}
 }
 
@@ -80,4 +99,16 @@ func FieldPath(p *v1.Pod, container string) string {
 		}
 	}
 	return "spec.containers{" + container + "}"
+}
+
+// newEvent returns an event about the object with its name and source. Its number makes the name unique.
+func newEvent(ref *v1.ObjectReference, source v1.EventSource, number int64) *v1.Event {
+	return &v1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: eventName(ref, number), Namespace: cmp.Or(ref.Namespace, metav1.NamespaceDefault)},
+		InvolvedObject: *ref, Source: source, ReportingController: source.Component, ReportingInstance: source.Host,
+	}
+}
+
+func eventName(ref *v1.ObjectReference, number int64) string {
+	return fmt.Sprintf("%s.%x", ref.Name, number)
 }

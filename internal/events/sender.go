@@ -3,7 +3,6 @@ package events
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -11,19 +10,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/lru"
 )
 
-// The rules of events that repeat, as every Kubernetes client has them: the same event again raises its count; many similar ones become
-// one; one object may not flood the API server.
 const (
-	seriesWindow   = 10 * time.Minute // an event that did not come again for so long begins anew
-	similarMost    = 10               // so many messages of one reason are told apart
-	spamBurst      = 25               // events of one object at once
-	spamPeriod     = 5 * time.Minute  // in which it may have one more
-	queued         = 1000             // events that wait to be sent; then the newest is dropped
-	sendTries      = 12
-	sendDelay      = 10 * time.Second
-	rememberAtMost = 4096
+	queued    = 1000 // events that wait to be sent; then the newest is dropped
+	sendTries = 12
+	sendDelay = 10 * time.Second
 )
 
 // API is what the sender needs of the API server.
@@ -40,51 +33,32 @@ type Sender struct {
 	source v1.EventSource
 	now    func() time.Time
 	queue  chan occurrence
-	last   int64 // number of the last event's name; Run's own
 
-	mu     sync.Mutex
-	series map[seriesKey]*series // guarded by mu
-	spam   map[objectKey]*bucket // guarded by mu
-	lost   int                   // guarded by mu; dropped since the last one was sent
-}
+	// Run's own:
+	last    int64 // number of the last event's name
+	similar aggregator
+	sent    *lru.Cache // seriesKey → *v1.Event as stored
 
-type occurrence struct {
-	ref                        v1.ObjectReference
-	eventtype, reason, message string
-	at                         time.Time
-}
-
-// objectKey is whom an event is about, with the container.
-type objectKey struct{ kind, namespace, name, uid, field string }
-
-type seriesKey struct {
-	object                     objectKey
-	eventtype, reason, message string // message is "" for a series of similar events
-}
-
-type series struct {
-	sent     *v1.Event // as stored; nil before
-	last     time.Time
-	messages map[string]struct{} // of a series of similar events: those seen
-}
-
-type bucket struct {
-	left float64
-	at   time.Time
+	mu   sync.Mutex
+	spam spamFilter // guarded by mu
+	lost int        // guarded by mu; dropped since the last one was sent
 }
 
 // NewSender returns a sender for a component on a node.
 func NewSender(api API, component, node string, log *slog.Logger) *Sender {
 	return &Sender{
 		api: api, log: log, source: v1.EventSource{Component: component, Host: node}, now: time.Now, queue: make(chan occurrence, queued),
-		series: map[seriesKey]*series{}, spam: map[objectKey]*bucket{},
+		similar: newAggregator(), sent: lru.New(rememberAtMost), spam: newSpamFilter(),
 	}
 }
 
 // Send takes an event to be sent. It never blocks.
 func (s *Sender) Send(ref v1.ObjectReference, eventtype, reason, message string) {
 	o := occurrence{ref: ref, eventtype: eventtype, reason: reason, message: message, at: s.now()}
-	if !s.allow(objectOf(&ref), o.at) {
+	s.mu.Lock()
+	allowed := s.spam.allow(objectOf(&ref), o.at)
+	s.mu.Unlock()
+	if !allowed {
 		return
 	}
 	select {
@@ -108,30 +82,8 @@ func (s *Sender) Run(ctx context.Context) error {
 	}
 }
 
-// allow is the spam filter: a bucket of tokens for each object.
-func (s *Sender) allow(k objectKey, now time.Time) bool {
-	k.field = ""
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.spam) > rememberAtMost {
-		clear(s.spam)
-	}
-	b := s.spam[k]
-	if b == nil {
-		b = &bucket{left: spamBurst, at: now}
-		s.spam[k] = b
-	}
-	b.left = min(spamBurst, b.left+max(0, now.Sub(b.at).Seconds())/spamPeriod.Seconds())
-	b.at = now
-	if b.left < 1 {
-		return false
-	}
-	b.left--
-	return true
-}
-
 func (s *Sender) send(ctx context.Context, o occurrence) {
-	k, message := s.seriesOf(&o)
+	k, message := s.similar.seriesOf(&o)
 	for try := 1; ; try++ {
 		err := s.sendOnce(ctx, k, &o, message)
 		switch {
@@ -161,40 +113,11 @@ func refused(err error) bool {
 	return errors.As(err, &status) && status.Status().Code/100 == 4 && !apierrors.IsTooManyRequests(err)
 }
 
-// seriesOf returns the series that the occurrence belongs to, and its message there.
-func (s *Sender) seriesOf(o *occurrence) (seriesKey, string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.series) > rememberAtMost {
-		clear(s.series)
-	}
-	similar := seriesKey{object: objectOf(&o.ref), eventtype: o.eventtype, reason: o.reason}
-	group := s.series[similar]
-	if group == nil || o.at.Sub(group.last) > seriesWindow {
-		group = &series{messages: map[string]struct{}{}}
-		s.series[similar] = group
-	}
-	group.last = o.at
-	exact := similar
-	exact.message = o.message
-	if _, seen := group.messages[o.message]; !seen && len(group.messages) >= similarMost {
-		return similar, "(combined from similar events): " + o.message
-	}
-	group.messages[o.message] = struct{}{}
-	if one := s.series[exact]; one == nil || o.at.Sub(one.last) > seriesWindow {
-		s.series[exact] = &series{}
-	}
-	s.series[exact].last = o.at
-	return exact, o.message
-}
-
 func (s *Sender) sendOnce(ctx context.Context, k seriesKey, o *occurrence, message string) error {
-	s.mu.Lock()
 	var old *v1.Event
-	if one := s.series[k]; one != nil {
-		old = one.sent
+	if e, ok := s.sent.Get(k); ok {
+		old = e.(*v1.Event)
 	}
-	s.mu.Unlock()
 	var stored *v1.Event
 	var err error
 	if old != nil {
@@ -210,26 +133,17 @@ func (s *Sender) sendOnce(ctx context.Context, k seriesKey, o *occurrence, messa
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if one := s.series[k]; one != nil {
-		one.sent = stored
-	}
+	stored.ManagedFields = nil // nobody looks at them, and they are half of the event
+	s.sent.Add(k, stored)
 	return nil
 }
 
 func (s *Sender) generate(o *occurrence, message string) *v1.Event {
-	namespace := o.ref.Namespace
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault
-	}
-	at := metav1.NewTime(o.at)
 	s.last = max(s.last+1, o.at.UnixNano()) // two events of one moment need two names
-	return &v1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", o.ref.Name, s.last), Namespace: namespace},
-		InvolvedObject: o.ref, Reason: o.reason, Message: message, Type: o.eventtype, Count: 1,
-		FirstTimestamp: at, LastTimestamp: at, Source: s.source, ReportingController: s.source.Component, ReportingInstance: s.source.Host,
-	}
+	e := newEvent(&o.ref, s.source, s.last)
+	at := metav1.NewTime(o.at)
+	e.Type, e.Reason, e.Message, e.Count, e.FirstTimestamp, e.LastTimestamp = o.eventtype, o.reason, message, 1, at, at
+	return e
 }
 
 func (s *Sender) reportLost() {
@@ -240,8 +154,4 @@ func (s *Sender) reportLost() {
 	if lost > 0 {
 		s.log.Warn("events were dropped while the API server did not take them", "count", lost)
 	}
-}
-
-func objectOf(r *v1.ObjectReference) objectKey {
-	return objectKey{r.Kind, r.Namespace, r.Name, string(r.UID), r.FieldPath}
 }

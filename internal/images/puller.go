@@ -205,7 +205,9 @@ func (p *Puller) succeed(r request, res Result) Result {
 	if res.Pulled {
 		decision = "pulled image"
 	}
-	p.journal.Record(p.entry(r, fmt.Sprintf("%s %q", decision, r.container.Image)))
+	e := p.entry(r, fmt.Sprintf("%s %q", decision, r.container.Image))
+	p.journal.Record(e)
+	p.journal.Mark(e.Subject, journal.Image, r.container.Name)
 	return res
 }
 

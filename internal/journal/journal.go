@@ -1,8 +1,3 @@
-// Package journal is the record of decisions: what was decided for a pod, from which inputs, and how long it took.
-//
-// Owns: one bounded ring of entries per pod.
-// Reads: nothing; every component writes to it.
-// Never: holds values of environment variables or secrets, blocks a writer, grows without bound.
 package journal
 
 import (
@@ -16,57 +11,47 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-const (
-	entriesPerPod = 128
-	subjects      = 2048 // pods and manifests remembered, those that are gone included
-)
-
-// Subject is what an entry is about: a pod, or a manifest that did not become one (then Name is its file or URL and UID is empty).
-type Subject struct {
-	UID             types.UID `json:"uid,omitempty"`
-	Namespace, Name string
-}
-
-func (s Subject) String() string {
-	if s.Namespace == "" {
-		return s.Name
-	}
-	return s.Namespace + "/" + s.Name
-}
-
-// Entry is one decision.
-type Entry struct {
-	Time      time.Time     `json:"time"`
-	Subject   Subject       `json:"subject"`
-	Component string        `json:"component"`           // who decided: config, admission, worker, plan, runtime, image, volume, status, pleg
-	Decision  string        `json:"decision"`            // what was decided, one line
-	Why       string        `json:"why,omitempty"`       // the inputs that led to it
-	Took      time.Duration `json:"took,omitempty"`      // nanoseconds; 0 when nothing was waited for
-	Error     string        `json:"error,omitempty"`     // how it failed
-	Container string        `json:"container,omitempty"` // the container it is about, if one
-	Count     int           `json:"count,omitempty"`     // how often in a row; 0 and 1 mean once
-}
-
-type ring struct {
-	subject Subject
-	entries []Entry // at most entriesPerPod; oldest first after rotation by start
-	start   int
-}
-
 // Journal keeps the newest entries of each subject. It is safe for concurrent use.
 type Journal struct {
 	now func() time.Time
 	log *slog.Logger
 
-	mu    sync.Mutex
-	rings map[string]*list.Element // guarded by mu; key: UID, or Subject.String() without one
-	order *list.List               // guarded by mu; least recently written first; elements are *ring
+	mu      sync.Mutex
+	rings   map[string]*ring // guarded by mu; key: UID, or Subject.String() without one
+	order   *list.List       // guarded by mu; least recently written first; elements are *ring
+	size    int              // guarded by mu; sum of the rings' sizes
+	numbers uint64           // guarded by mu; the last one given to a ring
+	scratch []byte           // guarded by mu; for records
+	file    *File            // nil for a journal in memory; what it is appended to is guarded by mu
 }
 
-// New returns an empty journal that also writes each entry to log at level debug (errors at level warn).
+// New returns an empty journal in memory that also writes each entry to log at level debug (errors at level warn).
 func New(log *slog.Logger) *Journal {
-	return &Journal{now: time.Now, log: log, rings: map[string]*list.Element{}, order: list.New()}
+	return &Journal{now: time.Now, log: log, rings: map[string]*ring{}, order: list.New()}
 }
+
+// fileLimit is the length of the journal's file at which it is replaced by a snapshot, which is never longer than memoryLimit: both
+// together, which exist for a moment, stay below 8 MiB.
+const fileLimit = 5 << 20
+
+// NewInFolder returns a journal that keeps what is recorded in a file of the folder. Load reads what is there, Run writes.
+func NewInFolder(dir string, log *slog.Logger) *Journal {
+	j := New(log)
+	j.file = NewFile(FileConfig{
+		Dir: dir, Name: "journal", Version: 1, Limit: fileLimit, Lock: &j.mu, Snapshot: j.snapshotLocked, Log: log,
+	})
+	return j
+}
+
+// Load reads the folder. It must be called before anything is recorded. What cannot be read is set aside or cut off, and logged; an
+// error means that nothing can be written either.
+func (j *Journal) Load() error {
+	numbers := map[uint64]*ring{}
+	return j.file.Load(func(record []byte) error { return j.replay(record, numbers) })
+}
+
+// Run writes behind until ctx is done, and then what is left.
+func (j *Journal) Run(ctx context.Context) error { return j.file.Run(ctx) }
 
 func key(s Subject) string {
 	if s.UID != "" {
@@ -81,10 +66,28 @@ func (j *Journal) Record(e Entry) {
 	if e.Time.IsZero() {
 		e.Time = j.now()
 	}
+	kept := newEntry(&e)
 	j.mu.Lock()
-	j.recordLocked(e)
+	r := j.ringLocked(e.Subject, kept.at)
+	before := r.size
+	if r.add(kept) {
+		j.appendLocked(r.appendRepeat(j.scratch, r.last()))
+	} else {
+		j.appendLocked(r.appendEntry(j.scratch, &kept))
+	}
+	j.chargeLocked(r, before)
 	j.mu.Unlock()
+	j.logEntry(&e)
+}
+
+func (j *Journal) logEntry(e *Entry) {
 	level := slog.LevelDebug
+	if e.Error != "" {
+		level = slog.LevelWarn
+	}
+	if !j.log.Enabled(context.Background(), level) {
+		return
+	}
 	attrs := []any{"pod", e.Subject.String(), "component", e.Component}
 	if e.Container != "" {
 		attrs = append(attrs, "container", e.Container)
@@ -96,60 +99,83 @@ func (j *Journal) Record(e Entry) {
 		attrs = append(attrs, "took", e.Took)
 	}
 	if e.Error != "" {
-		level = slog.LevelWarn
 		attrs = append(attrs, "error", e.Error)
 	}
 	j.log.Log(context.Background(), level, e.Decision, attrs...)
 }
 
-func (j *Journal) recordLocked(e Entry) {
-	el, ok := j.rings[key(e.Subject)]
-	if !ok {
-		el = j.order.PushBack(&ring{subject: e.Subject})
-		j.rings[key(e.Subject)] = el
-		if j.order.Len() > subjects {
-			old := j.order.Front()
-			j.order.Remove(old)
-			delete(j.rings, key(old.Value.(*ring).subject))
-		}
-	} else {
-		j.order.MoveToBack(el)
+// Mark notes that a step of the pod's start is done now; container is "" for a step of the pod. Only the first mark of a step
+// counts: the journal tells of a pod's first start.
+func (j *Journal) Mark(s Subject, step Step, container string) { j.MarkAt(s, step, container, j.now()) }
+
+// MarkAt is Mark for a step of which somebody else, as the runtime, has seen the time.
+func (j *Journal) MarkAt(s Subject, step Step, container string, at time.Time) {
+	m := mark{at: at.UnixNano(), container: container, step: step}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r := j.ringLocked(s, min(m.at, j.now().UnixNano()))
+	before := r.size
+	if r.addMark(m) {
+		j.appendLocked(r.appendMark(j.scratch, &m))
 	}
-	r := el.Value.(*ring)
-	if n := len(r.entries); n > 0 {
-		last := &r.entries[(r.start+n-1)%n]
-		if same(*last, e) {
-			last.Count = max(last.Count, 1) + 1
-			last.Time, last.Took = e.Time, e.Took
-			return
-		}
-	}
-	if len(r.entries) < entriesPerPod {
-		r.entries = append(r.entries, e)
-		return
-	}
-	r.entries[r.start] = e
-	r.start = (r.start + 1) % entriesPerPod
+	j.chargeLocked(r, before)
 }
 
-func same(a, b Entry) bool {
-	a.Time, a.Took, a.Count = b.Time, b.Took, b.Count
-	return a == b
+// HasEnd reports whether the end of that incarnation is known, so that its log need not be read again.
+func (j *Journal) HasEnd(s Subject, container, id string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r := j.rings[key(s)]
+	return r != nil && r.hasEnd(container, id)
+}
+
+// Ended notes how an incarnation of a container ended. The last ten of each container are kept.
+func (j *Journal) Ended(s Subject, e End) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r := j.ringLocked(s, j.now().UnixNano())
+	before := r.size
+	if r.addEnd(e) {
+		j.appendLocked(r.appendEnd(j.scratch, &r.ends[len(r.ends)-1]))
+	}
+	j.chargeLocked(r, before)
+}
+
+// Expect says what will happen to the subject, in place of what was expected before. It is not kept over a restart of the agent,
+// after which everything is planned anew.
+func (j *Journal) Expect(s Subject, next ...Next) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r := j.rings[key(s)]
+	if r == nil {
+		if len(next) == 0 {
+			return
+		}
+		r = j.ringLocked(s, j.now().UnixNano())
+	}
+	r.next = append(r.next[:0:0], next[:min(len(next), nextLimit)]...)
 }
 
 // Read returns the entries of the pods (or manifests) with this namespace and name, oldest first; several incarnations of one
 // name follow each other. An empty result means that nothing of that name was ever seen, or that it was long ago.
 func (j *Journal) Read(namespace, name string) []Entry {
+	var out []Entry
+	for _, s := range j.Stories(namespace, name) {
+		out = append(out, s.Entries...)
+	}
+	return out
+}
+
+// Stories returns all that is known of the pods (or manifests) with this namespace and name: one story per incarnation, the one that was
+// written to last at the end.
+func (j *Journal) Stories(namespace, name string) []Story {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var out []Entry
+	var out []Story
 	for el := j.order.Front(); el != nil; el = el.Next() {
-		r := el.Value.(*ring)
-		if r.subject.Name != name || r.subject.Namespace != namespace {
-			continue
+		if r := el.Value.(*ring); r.subject.Name == name && r.subject.Namespace == namespace {
+			out = append(out, r.story())
 		}
-		out = append(out, r.entries[r.start:]...)
-		out = append(out, r.entries[:r.start]...)
 	}
 	return out
 }
@@ -165,10 +191,93 @@ func (j *Journal) Subjects() []Subject {
 	return out
 }
 
+// SubjectOf returns what the journal knows by the UID, and false when that is nothing.
+func (j *Journal) SubjectOf(uid types.UID) (Subject, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if r := j.rings[string(uid)]; r != nil {
+		return r.subject, true
+	}
+	return Subject{}, false
+}
+
 // Error returns err's text, or "" for nil, for use in an Entry.
 func Error(err error) string {
 	if err == nil {
 		return ""
 	}
 	return fmt.Sprint(err)
+}
+
+// ringLocked returns the subject's ring, which is now the most recently written one. A new one is seen at the given time.
+func (j *Journal) ringLocked(s Subject, seen int64) *ring {
+	if r := j.rings[key(s)]; r != nil {
+		j.order.MoveToBack(r.place)
+		if r.subject.Name == "" && s.Name != "" {
+			r.subject = s // known by its UID alone before
+			j.appendLocked(r.appendSubject(j.scratch))
+		}
+		return r
+	}
+	r := j.insertLocked(s, j.numbers+1, seen)
+	j.appendLocked(r.appendSubject(j.scratch))
+	return r
+}
+
+func (j *Journal) insertLocked(s Subject, number uint64, seen int64) *ring {
+	if r := j.rings[key(s)]; r != nil { // its subject was written again
+		r.subject = s
+		return r
+	}
+	j.numbers = max(j.numbers, number)
+	r := newRing(s, number, seen)
+	r.place = j.order.PushBack(r)
+	j.rings[key(s)] = r
+	j.size += r.size
+	if j.order.Len() > subjects {
+		j.dropLocked(j.order.Front().Value.(*ring))
+	}
+	return r
+}
+
+// chargeLocked accounts for what r has grown since it had the size before, and makes room at the cost of the least recently written.
+func (j *Journal) chargeLocked(r *ring, before int) {
+	j.size += r.size - before
+	for j.size > memoryLimit && j.order.Front() != r.place {
+		j.dropLocked(j.order.Front().Value.(*ring))
+	}
+}
+
+func (j *Journal) dropLocked(r *ring) {
+	j.order.Remove(r.place)
+	delete(j.rings, key(r.subject))
+	j.size -= r.size
+	r.place = nil
+}
+
+// appendLocked hands a record to the file. The record may be built in j.scratch, which it becomes.
+func (j *Journal) appendLocked(record []byte) {
+	j.scratch = record[:0]
+	if j.file != nil {
+		j.file.Append(record)
+	}
+}
+
+// snapshotLocked hands every ring to add as records from which replay makes it again.
+func (j *Journal) snapshotLocked(add func(record []byte)) {
+	for el := j.order.Front(); el != nil; el = el.Next() {
+		r := el.Value.(*ring)
+		emit := func(record []byte) {
+			j.scratch = record[:0]
+			add(record)
+		}
+		emit(r.appendSubject(j.scratch))
+		r.each(func(e *entry) { emit(r.appendEntry(j.scratch, e)) })
+		for i := range r.marks {
+			emit(r.appendMark(j.scratch, &r.marks[i]))
+		}
+		for i := range r.ends {
+			emit(r.appendEnd(j.scratch, &r.ends[i]))
+		}
+	}
 }

@@ -16,9 +16,54 @@ import (
 // minGrace is the least time that a container is given between the stop signal and the kill.
 const minGrace = 2 * time.Second
 
+// killReason is why a container is killed, as far as its grace period depends on it.
+type killReason int
+
+const (
+	killOther killReason = iota
+	killLiveness
+	killStartup
+)
+
+// computeGrace returns the grace period of a container of a pod that goes on: that of the pod's deletion if it was asked for, else that of
+// the probe that failed, else the pod's own.
+func computeGrace(p *v1.Pod, container string, why killReason) time.Duration {
+	var probe *v1.Probe
+	if c := findSpec(p, container); c != nil {
+		switch why {
+		case killLiveness:
+			probe = c.LivenessProbe
+		case killStartup:
+			probe = c.StartupProbe
+		}
+	}
+	seconds := p.DeletionGracePeriodSeconds
+	if seconds == nil && probe != nil {
+		seconds = probe.TerminationGracePeriodSeconds
+	}
+	if seconds == nil {
+		seconds = p.Spec.TerminationGracePeriodSeconds
+	}
+	if seconds == nil {
+		return minGrace
+	}
+	return time.Duration(*seconds) * time.Second
+}
+
+// stopping is the end of one container.
+type stopping struct {
+	uid       pod.UID
+	pod       *v1.Pod // nil for a pod that only the runtime knows
+	container *pod.ContainerStatus
+	message   string // why it is stopped; "" is the end of the pod
+	grace     time.Duration
+	// await, if not nil, waits for the containers that must end before this one is told to, at most until the deadline.
+	await func(ctx context.Context, deadline time.Time)
+}
+
 // KillPod stops every container of the pod within grace and then its sandboxes. Containers stop side by side, but a sidecar
-// waits for the regular containers and for the sidecars after it, as long as the grace period lasts. p is nil for a pod that only
-// the runtime knows. Idempotent.
+// waits for the regular containers and for the sidecars after it, as long as the grace period lasts; its preStop hook does not
+// wait. p is nil for a pod that only the runtime knows. With a grace of 0, no preStop hook runs. Idempotent.
 func (r *Runtime) KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
 	running := map[string][]*pod.ContainerStatus{}
 	for i := range observed.Containers {
@@ -26,7 +71,6 @@ func (r *Runtime) KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, 
 			running[cs.Name] = append(running[cs.Name], cs)
 		}
 	}
-	deadline := time.Now().Add(grace)
 	ended := map[string]chan struct{}{}
 	for name := range running {
 		ended[name] = make(chan struct{})
@@ -34,16 +78,19 @@ func (r *Runtime) KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, 
 	errs := make(chan error, len(observed.Containers))
 	var all sync.WaitGroup
 	for name, list := range running {
+		others := sidecarWaits(p, name)
 		all.Go(func() {
 			defer close(ended[name])
-			r.waitForOthers(ctx, sidecarWaits(p, name), ended, deadline)
-			left := max(time.Until(deadline), minGrace)
-			if list[0].State == pod.StateUnknown {
-				left = minGrace
-			}
+			var incarnations sync.WaitGroup
 			for _, cs := range list {
-				errs <- r.killContainer(ctx, p, cs, "", left)
+				incarnations.Go(func() {
+					errs <- r.stop(ctx, &stopping{
+						uid: observed.UID, pod: p, container: cs, grace: grace,
+						await: func(ctx context.Context, deadline time.Time) { waitForOthers(ctx, others, ended, deadline) },
+					})
+				})
 			}
+			incarnations.Wait()
 		})
 	}
 	all.Wait()
@@ -92,7 +139,7 @@ func sidecarWaits(p *v1.Pod, name string) []string {
 	return out
 }
 
-func (r *Runtime) waitForOthers(ctx context.Context, names []string, ended map[string]chan struct{}, deadline time.Time) {
+func waitForOthers(ctx context.Context, names []string, ended map[string]chan struct{}, deadline time.Time) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	for _, n := range names {
@@ -110,25 +157,49 @@ func (r *Runtime) waitForOthers(ctx context.Context, names []string, ended map[s
 	}
 }
 
-// killContainer stops one container; message is why, "" for the end of the pod.
+// killContainer stops one container of a pod that goes on; message is why.
 func (r *Runtime) killContainer(ctx context.Context, p *v1.Pod, cs *pod.ContainerStatus, message string, grace time.Duration) error {
 	if cs == nil {
 		return nil
 	}
-	if message == "" {
-		message = "Stopping container " + cs.Name
+	return r.stop(ctx, &stopping{uid: p.UID, pod: p, container: cs, message: message, grace: grace})
+}
+
+// stop ends a container: its preStop hook, the wait for others, the stop signal, and the kill at the end of the grace period. What comes
+// before the signal is taken from the grace period in whole seconds; at least minGrace is left.
+func (r *Runtime) stop(ctx context.Context, s *stopping) error {
+	cs := s.container
+	if s.message == "" {
+		s.message = "Stopping container " + cs.Name
 	}
-	if p != nil {
-		r.Recorder.Event(p, cs.Name, v1.EventTypeNormal, "Killing", message)
+	if s.pod != nil {
+		r.Recorder.Event(s.pod, cs.Name, v1.EventTypeNormal, "Killing", s.message)
 	}
-	grace = max(grace, minGrace)
+	left := minGrace
+	if cs.State == pod.StateRunning { // what is in an unknown state runs no hook and needs no patience
+		deadline := time.Now().Add(s.grace)
+		if s.grace > 0 {
+			if err := r.preStop(ctx, s, deadline); err != nil {
+				return fmt.Errorf("stop container %q: preStop hook: %w", cs.Name, err)
+			}
+		}
+		if s.await != nil {
+			s.await(ctx, deadline)
+		}
+		left = max(ceilSeconds(time.Until(deadline)), minGrace)
+	}
 	began := time.Now()
-	err := r.CRI.StopContainer(ctx, cs.ID, grace)
-	if p != nil {
-		r.note(p, cs.Name, "container stopped", fmt.Sprintf("grace %s", grace.Round(time.Second)), began, err)
+	err := r.CRI.StopContainer(ctx, cs.ID, left)
+	if s.pod != nil {
+		r.note(s.pod, cs.Name, "container stopped", fmt.Sprintf("grace %s", left), began, err)
 	}
 	if err != nil {
 		return fmt.Errorf("stop container %q: %w", cs.Name, err)
 	}
 	return nil
+}
+
+// ceilSeconds rounds up, for the runtime counts in seconds, and a second that was only begun is not taken from a grace period.
+func ceilSeconds(d time.Duration) time.Duration {
+	return (d + time.Second - 1).Truncate(time.Second)
 }

@@ -13,6 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/action"
 	"berth/internal/cri"
 	"berth/internal/crispec"
 	"berth/internal/images"
@@ -28,7 +29,9 @@ type Recorder interface {
 
 // Config is what a Runtime needs.
 type Config struct {
-	CRI      *cri.Client
+	CRI *cri.Client
+	// Actions carry out lifecycle hooks; without them every hook fails.
+	Actions  *action.Actions
 	Images   *images.Puller
 	Recorder Recorder
 	Journal  *journal.Journal
@@ -46,25 +49,38 @@ type Config struct {
 	Objects Objects
 	// Allocatable returns what the node has for pods, for environments that show limits which are not set; nil: it is not known.
 	Allocatable func() v1.ResourceList
+	// MaxRestartPeriod is the longest crash-loop back-off (crashLoopBackOff.maxContainerRestartPeriod, 1 s to 300 s); 0 is the default, 300 s.
+	MaxRestartPeriod time.Duration
+	// Garbage limits the dead containers that are kept.
+	Garbage GarbageLimits
+	// Pods returns what the runtime has of every pod, as last observed; nil: Garbage.MaxTotal is not enforced. It must not block.
+	Pods func() []*pod.Status
 }
 
 // Runtime acts on pods through CRI (containerRuntime of the literature).
 type Runtime struct {
 	Config
-	crash *lifecycle.CrashLoop
+	crash       *lifecycle.CrashLoop
+	nodeBackOff lifecycle.BackOff
 
 	// starting bounds sandbox creations under way: containerd is saturated by a few, and more only make each slower.
 	starting chan struct{}
 
 	mu       sync.Mutex
-	messages map[pod.ContainerID]string // guarded by mu; termination messages of exited containers
+	messages map[pod.ContainerID]string   // guarded by mu; termination messages of exited containers
+	preStops map[pod.ContainerID]*hookRun // guarded by mu
+	leaving  bool                         // guarded by mu; Run ended: no hook begins any more
+	backOffs map[pod.UID]string           // guarded by mu; the back-off annotations that were looked at
+
+	hooks sync.WaitGroup // preStop hooks under way
 }
 
 // New returns a Runtime.
 func New(cfg Config) *Runtime {
 	return &Runtime{
-		Config: cfg, crash: lifecycle.NewCrashLoop(),
+		Config: cfg, crash: lifecycle.NewCrashLoop(), nodeBackOff: lifecycle.NodeBackOff(cfg.MaxRestartPeriod),
 		starting: make(chan struct{}, parallelSandboxes), messages: map[pod.ContainerID]string{},
+		preStops: map[pod.ContainerID]*hookRun{}, backOffs: map[pod.UID]string{},
 	}
 }
 
@@ -76,6 +92,8 @@ const parallelSandboxes = 4
 type Request struct {
 	Pod      *v1.Pod
 	Observed *pod.Status
+	// Probes are the verdicts on the containers of Observed.
+	Probes pod.ProbeVerdicts
 	// CgroupParent is the pod's cgroup in the form of the cgroup driver.
 	CgroupParent string
 	// Volumes waits for the pod's mounts. It is called beside the creation of the sandbox and before the first container.
@@ -98,8 +116,13 @@ func (r *Result) failed(name string, e lifecycle.StartError) {
 		r.StartErrors = map[string]lifecycle.StartError{}
 	}
 	r.StartErrors[name] = e
-	if !e.BackOffUntil.IsZero() && (r.RetryAt.IsZero() || e.BackOffUntil.Before(r.RetryAt)) {
-		r.RetryAt = e.BackOffUntil
+	r.retry(e.BackOffUntil)
+}
+
+// retry asks for another pass at the given time; zero asks for none.
+func (r *Result) retry(at time.Time) {
+	if !at.IsZero() && (r.RetryAt.IsZero() || at.Before(r.RetryAt)) {
+		r.RetryAt = at
 	}
 }
 

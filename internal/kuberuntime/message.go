@@ -6,9 +6,11 @@ import (
 	"io"
 	"os"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/cri"
+	"berth/internal/lifecycle"
 	"berth/internal/logs"
 	"berth/internal/pod"
 )
@@ -54,7 +56,7 @@ func (r *Runtime) terminationMessage(ctx context.Context, cs *pod.ContainerStatu
 	}
 	m = string(readTail(cs.TerminationLog, maxTerminationMessage))
 	policy := cs.Annotations[cri.TerminationMessagePolicyAnnotation]
-	if m == "" && policy == string(v1.TerminationMessageFallbackToLogsOnError) && cs.ExitCode != 0 && cs.Reason != "ContainerCannotRun" {
+	if m == "" && policy == string(v1.TerminationMessageFallbackToLogsOnError) && cs.ExitCode != 0 && cs.Reason != lifecycle.ContainerCannotRun {
 		m = logTail(ctx, cs.LogPath)
 	}
 	r.mu.Lock()
@@ -63,23 +65,30 @@ func (r *Runtime) terminationMessage(ctx context.Context, cs *pod.ContainerStatu
 	return m
 }
 
+// forgetMessage forgets what is kept of a container that is removed.
 func (r *Runtime) forgetMessage(id pod.ContainerID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.messages, id)
+	delete(r.preStops, id)
 }
 
-// readTail returns the last n bytes of a file; a file that is missing or cannot be read is no message.
+// readTail returns the last n bytes of a file; a file that is missing or cannot be read is no message. The file was in a container's hands: if
+// it is a link now, it is not followed, and only a regular file is read, for others may hang or have no end.
 func readTail(path string, n int64) []byte {
 	if path == "" {
 		return nil
 	}
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err == nil && st.Size() > n {
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() {
+		return nil
+	}
+	if st.Size() > n {
 		if _, err := f.Seek(-n, io.SeekEnd); err != nil {
 			return nil
 		}

@@ -2,7 +2,9 @@ package kuberuntime
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -10,22 +12,35 @@ import (
 	"berth/internal/pod"
 )
 
+// planInput is what a plan follows from, and all that it follows from.
+type planInput struct {
+	Pod      *v1.Pod
+	Observed *pod.Status
+	Probes   pod.ProbeVerdicts
+	// Holds are the crash-loop back-offs that last, by container name.
+	Holds map[string]lifecycle.Hold
+}
+
 // podActions is the plan of one pass over a running pod: what computePodActions decides and SyncPod does, in this order.
 type podActions struct {
 	// KillPod stops all containers and sandboxes first.
 	KillPod bool
-	// CreateSandbox makes a new sandbox, numbered Attempt.
+	// CreateSandbox makes a new sandbox, numbered Attempt, in the place of Replaces if that is not empty.
 	CreateSandbox bool
 	Attempt       uint32
+	Replaces      pod.SandboxID
 	// PurgeInit removes init containers of the old sandbox: a new sandbox begins with the first one.
 	PurgeInit bool
 	// SandboxID is the sandbox that containers are started in when none is created.
 	SandboxID pod.SandboxID
-	Kill      []killAction
-	Start     []startAction
-	// RemoveContainers and RemoveSandboxes are dead ones that nothing needs any more.
-	RemoveContainers []pod.ContainerID
-	RemoveSandboxes  []pod.SandboxID
+	// RestartAll are all incarnations of the pod's init and regular containers, to be stopped at once and removed in this order, so that
+	// the pod begins anew in its sandbox. The containers that asked for it are last: as long as they are there, the restart is not done.
+	// Ephemeral containers are stopped and stay: they are not started twice.
+	RestartAll []removeAction
+	Kill       []killAction
+	Start      []startAction
+	// Wait are containers that are to be started when their back-off has ended.
+	Wait []waitAction
 	// Why the pod or the sandbox is replaced.
 	Why string
 }
@@ -34,7 +49,14 @@ type podActions struct {
 type killAction struct {
 	ID      pod.ContainerID
 	Name    string
+	Reason  killReason
 	Message string
+}
+
+// removeAction removes one incarnation of a container.
+type removeAction struct {
+	ID   pod.ContainerID
+	Name string
 }
 
 // startAction starts a new incarnation of one container.
@@ -43,8 +65,15 @@ type startAction struct {
 	Why  string
 }
 
+// waitAction is a start that is held back.
+type waitAction struct {
+	Name string
+	Why  string
+	Hold lifecycle.Hold
+}
+
 func (a *podActions) empty() bool {
-	return !a.KillPod && !a.CreateSandbox && len(a.Kill) == 0 && len(a.Start) == 0 && len(a.RemoveContainers) == 0 && len(a.RemoveSandboxes) == 0
+	return !a.KillPod && !a.CreateSandbox && len(a.RestartAll)+len(a.Kill)+len(a.Start)+len(a.Wait) == 0
 }
 
 // String is the plan as one line of the journal.
@@ -56,14 +85,21 @@ func (a *podActions) String() string {
 	if a.CreateSandbox {
 		parts = append(parts, fmt.Sprintf("create sandbox %d", a.Attempt))
 	}
+	if len(a.RestartAll) > 0 {
+		names := make([]string, len(a.RestartAll))
+		for i, k := range a.RestartAll {
+			names[i] = k.Name
+		}
+		parts = append(parts, "restart all containers: remove "+strings.Join(names, ", "))
+	}
 	for _, k := range a.Kill {
 		parts = append(parts, "stop "+k.Name+" ("+k.Message+")")
 	}
 	for _, s := range a.Start {
 		parts = append(parts, "start "+s.Name+" ("+s.Why+")")
 	}
-	if n := len(a.RemoveContainers) + len(a.RemoveSandboxes); n > 0 {
-		parts = append(parts, fmt.Sprintf("remove %d dead", n))
+	for _, w := range a.Wait {
+		parts = append(parts, fmt.Sprintf("start %s (%s) at %s, when its back-off of %s has ended", w.Name, w.Why, w.Hold.Until.Format(time.TimeOnly), w.Hold.Delay))
 	}
 	if len(parts) == 0 {
 		return "nothing to do"
@@ -72,179 +108,203 @@ func (a *podActions) String() string {
 }
 
 // computePodActions decides what brings the observed pod nearer to its spec. It takes values only.
-func computePodActions(p *v1.Pod, s *pod.Status) podActions {
-	d := lifecycle.NeedsNewSandbox(p, s)
-	var a podActions
-	if d.Create {
-		a = planNewSandbox(p, s, d)
-	} else {
-		a = planRunningSandbox(p, s)
+func computePodActions(in planInput) podActions {
+	if in.Pod.DeletionTimestamp != nil {
+		return podActions{Why: "the pod is being deleted"} // to end it is another pass's part
 	}
-	a.RemoveContainers, a.RemoveSandboxes = computeGarbage(s)
+	var a podActions
+	if d := lifecycle.NeedsNewSandbox(in.Pod, in.Observed); d.Create {
+		a = planNewSandbox(in.Pod, in.Observed, d)
+	} else if triggers := lifecycle.RestartAllTriggers(in.Pod, in.Observed); len(triggers) > 0 {
+		a = planRestartAll(in, triggers)
+	} else {
+		a = planRunningSandbox(in)
+	}
+	a.holdBack(in)
 	return a
 }
 
+// planNewSandbox begins the pod anew in a sandbox of its own, if anything is left to be run in it.
 func planNewSandbox(p *v1.Pod, s *pod.Status, d lifecycle.SandboxDecision) podActions {
-	a := podActions{Attempt: d.Attempt, Why: d.Why, KillPod: s.Active()}
-	if d.Attempt > 0 && p.Spec.RestartPolicy == v1.RestartPolicyNever && len(s.Containers) > 0 {
-		a.KillPod, a.Why = true, d.Why+"; restartPolicy is Never and containers have run"
+	a := podActions{Attempt: d.Attempt, Replaces: d.OldID, Why: d.Why, KillPod: s.Active()}
+	if d.Attempt > 0 && p.Spec.RestartPolicy == v1.RestartPolicyNever && anyRegularRan(p, s) && !restartsByItself(p, s) {
+		a.Why += "; restartPolicy is Never and containers have run"
 		return a
 	}
-	everRan := false
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
 		cs := s.FindContainer(c.Name)
-		everRan = everRan || (cs != nil && cs.State != pod.StateUnknown)
-		if cs != nil && cs.State == pod.StateExited && cs.ExitCode == 0 && lifecycle.RestartPolicy(p, c) == v1.RestartPolicyOnFailure {
-			continue
-		}
 		if cs != nil && cs.State == pod.StateExited && !lifecycle.ShouldStart(p, c, cs) {
 			continue
 		}
 		a.Start = append(a.Start, startAction{Name: c.Name, Why: "new sandbox"})
 	}
-	if p.DeletionTimestamp != nil || (len(a.Start) == 0 && everRan) {
-		a.Start, a.KillPod = nil, true
+	if len(a.Start) == 0 {
+		a.Why += "; all containers have ended for good"
 		return a
 	}
 	a.CreateSandbox, a.PurgeInit = true, true
+	a.KillPod = len(s.Sandboxes) > 0 // also those that are not ready: only a stop gives their network back
 	if len(p.Spec.InitContainers) > 0 {
-		a.Start = []startAction{{Name: p.Spec.InitContainers[0].Name, Why: "first init container"}}
+		a.Start = []startAction{{p.Spec.InitContainers[0].Name, "first init container"}}
 	}
 	return a
 }
 
-func planRunningSandbox(p *v1.Pod, s *pod.Status) podActions {
+// anyRegularRan reports whether a regular container was ever started. Init containers and sidecars do not matter: with them alone, the pod has
+// not done anything yet, and would wait for ever.
+func anyRegularRan(p *v1.Pod, s *pod.Status) bool {
+	return slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool {
+		cs := s.FindContainer(c.Name)
+		return cs != nil && cs.State != pod.StateCreated
+	})
+}
+
+// restartsByItself reports whether a regular container that has ended is restarted by a policy or rule of its own, whatever the pod's.
+func restartsByItself(p *v1.Pod, s *pod.Status) bool {
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		cs := s.FindContainer(c.Name)
+		if c.RestartPolicy != nil && cs != nil && cs.State == pod.StateExited && lifecycle.ShouldStart(p, c, cs) {
+			return true
+		}
+	}
+	return false
+}
+
+// planRunningSandbox goes on in the sandbox that the pod has.
+func planRunningSandbox(in planInput) podActions {
+	p, s := in.Pod, in.Observed
 	a := podActions{SandboxID: s.Sandboxes[0].ID}
-	initialized := planInit(p, s, &a)
-	if a.KillPod {
-		a.Start, a.Kill = nil, nil
+	debug := planEphemeral(p, s)
+	steps := planInit(in)
+	if steps.KillPod {
+		a.KillPod, a.Why = true, steps.Why
 		return a
 	}
-	if !initialized {
+	a.Kill, a.Start = steps.Kill, append(debug, steps.Start...)
+	if !steps.Initialized {
 		return a
 	}
-	sidecars := len(a.Start)
-	keep := 0
+	kills, starts, kept := planRegular(in)
+	if kept == 0 && len(starts) == 0 {
+		// The sandbox goes with the last regular container; sidecars are not restarted for it.
+		a.KillPod, a.Kill, a.Start = true, nil, nil
+		a.Why = "no regular container runs or is to be started"
+		for _, k := range kills {
+			a.Why += "; " + k.Message
+		}
+		return a
+	}
+	a.Kill, a.Start = append(a.Kill, kills...), append(a.Start, starts...)
+	return a
+}
+
+// planEphemeral starts ephemeral containers that have never been started, whatever else goes on.
+func planEphemeral(p *v1.Pod, s *pod.Status) []startAction {
+	var starts []startAction
+	for i := range p.Spec.EphemeralContainers {
+		if name := p.Spec.EphemeralContainers[i].Name; s.FindContainer(name) == nil {
+			starts = append(starts, startAction{name, "ephemeral container is new"})
+		}
+	}
+	return starts
+}
+
+// planRegular judges each regular container of an initialized pod; kept is the number of those that go on as they are.
+func planRegular(in planInput) (kills []killAction, starts []startAction, kept int) {
+	p, s := in.Pod, in.Observed
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
 		cs := s.FindContainer(c.Name)
 		if cs == nil || cs.State != pod.StateRunning {
-			if lifecycle.ShouldStart(p, c, cs) {
-				if cs != nil && cs.State == pod.StateUnknown {
-					a.Kill = append(a.Kill, killAction{cs.ID, c.Name, "its state is unknown"})
-				}
-				a.Start = append(a.Start, startAction{c.Name, whyStart(cs)})
+			if !lifecycle.ShouldStart(p, c, cs) {
+				continue
 			}
+			if cs != nil && cs.State == pod.StateUnknown {
+				kills = append(kills, killAction{cs.ID, c.Name, killOther, "Container " + c.Name + " is in an unknown state, will be restarted"})
+			}
+			starts = append(starts, startAction{c.Name, whyStart(cs)})
 			continue
 		}
-		if cs.Hash != lifecycle.ContainerHash(c) {
-			a.Kill = append(a.Kill, killAction{cs.ID, c.Name, "Container " + c.Name + " definition changed, will be restarted"})
-			a.Start = append(a.Start, startAction{c.Name, "definition changed"})
+		k, why := judgeRunning(in, c, cs, "Container ")
+		if why == "" {
+			kept++
 			continue
 		}
-		keep++
+		// A changed definition makes another container, which no policy keeps away.
+		if k.Reason == killOther || lifecycle.RestartPolicy(p, c) != v1.RestartPolicyNever {
+			k.Message += ", will be restarted"
+			starts = append(starts, startAction{c.Name, why})
+		}
+		kills = append(kills, k)
 	}
-	if keep == 0 && len(a.Start) == sidecars {
-		// The sandbox goes with the last regular container; sidecars are not restarted for it.
-		a.KillPod, a.Why, a.Start, a.Kill = true, "no container runs or is to be started", nil, nil
+	return kills, starts, kept
+}
+
+// judgeRunning says why a running container must be stopped; "" when it goes on. kind begins the message that users see.
+func judgeRunning(in planInput, c *v1.Container, cs *pod.ContainerStatus, kind string) (_ killAction, why string) {
+	switch {
+	case cs.Hash != "" && cs.Hash != lifecycle.ContainerHash(c):
+		return killAction{cs.ID, c.Name, killOther, kind + c.Name + " definition changed"}, "definition changed"
+	case in.Probes.Liveness[cs.ID] == pod.ProbeFailure:
+		return killAction{cs.ID, c.Name, killLiveness, kind + c.Name + " failed liveness probe"}, "its liveness probe failed"
+	case in.Probes.Startup[cs.ID] == pod.ProbeFailure:
+		return killAction{cs.ID, c.Name, killStartup, kind + c.Name + " failed startup probe"}, "its startup probe failed"
+	}
+	return killAction{}, ""
+}
+
+// planRestartAll takes every init and regular container away, so that the next pass begins with the first init container.
+func planRestartAll(in planInput, triggers []string) podActions {
+	p, s := in.Pod, in.Observed
+	a := podActions{SandboxID: s.Sandboxes[0].ID}
+	triggered := map[string]bool{}
+	for i, name := range triggers {
+		triggered[name] = true
+		if i > 0 {
+			a.Why += ", "
+		}
+		a.Why += fmt.Sprintf("%s exited with code %d, for which a rule of it restarts all containers", name, s.FindContainer(name).ExitCode)
+	}
+	for _, asked := range []bool{false, true} {
+		for _, specs := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+			for i := range specs {
+				if name := specs[i].Name; triggered[name] == asked {
+					a.RestartAll = append(a.RestartAll, removalsOf(s, name)...)
+				}
+			}
+		}
 	}
 	return a
 }
 
-// planInit plans init containers and sidecars, last to first: the furthest one that was reached tells how far the pod is. It
-// reports whether the regular containers may be started.
-func planInit(p *v1.Pod, s *pod.Status, a *podActions) (initialized bool) {
-	inits := p.Spec.InitContainers
-	if len(inits) == 0 {
-		return true
-	}
-	initialized = lifecycle.HasInitialized(p, s)
-	reached := initialized // a later container was found: earlier ones are done, but sidecars still restart
-	var starts []startAction
-	next := func(i int) {
-		if i == len(inits)-1 {
-			initialized = true
-			return
-		}
-		starts = append(starts, startAction{inits[i+1].Name, "init container " + inits[i].Name + " is done"})
-	}
-	for i := len(inits) - 1; i >= 0; i-- {
-		c := &inits[i]
-		cs := s.FindContainer(c.Name)
-		sidecar := lifecycle.IsSidecar(c)
-		switch {
-		case !sidecar && reached:
-		case cs == nil:
-			if sidecar && reached {
-				starts = append(starts, startAction{c.Name, "sidecar has no container"})
-			} else if i == 0 {
-				starts = append(starts, startAction{c.Name, "first init container"})
-			}
-		case cs.State == pod.StateCreated:
-			starts = append(starts, startAction{c.Name, whyStart(cs)})
-			reached = true
-		case cs.State == pod.StateRunning:
-			if sidecar {
-				if !reached {
-					next(i)
-				}
-				if cs.Hash != lifecycle.ContainerHash(c) {
-					a.Kill = append(a.Kill, killAction{cs.ID, c.Name, "Init container " + c.Name + " definition changed, will be restarted"})
-					starts = append(starts, startAction{c.Name, "definition changed"})
-				}
-			}
-			reached = true
-		case cs.State == pod.StateExited && sidecar:
-			if lifecycle.ShouldStart(p, c, cs) {
-				starts = append(starts, startAction{c.Name, whyStart(cs)})
-			}
-			reached = true
-		case cs.State == pod.StateExited:
-			if !lifecycle.InitFailed(cs) {
-				next(i)
-			} else if lifecycle.ShouldStart(p, c, cs) {
-				starts = append(starts, startAction{c.Name, whyStart(cs)})
-			} else {
-				a.KillPod, a.Why = true, "init container "+c.Name+" failed and must not be restarted"
-			}
-			reached = true
-		default: // unknown
-			if !sidecar && lifecycle.RestartPolicy(p, c) == v1.RestartPolicyNever {
-				a.KillPod, a.Why = true, "the state of init container "+c.Name+" is unknown and it must not be restarted"
-			} else {
-				a.Kill = append(a.Kill, killAction{cs.ID, c.Name, "its state is unknown"})
-				starts = append(starts, startAction{c.Name, "its state was unknown"})
-			}
-			reached = true
+// removalsOf removes every incarnation of a container.
+func removalsOf(s *pod.Status, name string) []removeAction {
+	var out []removeAction
+	for i := range s.Containers {
+		if cs := &s.Containers[i]; cs.Name == name {
+			out = append(out, removeAction{cs.ID, name})
 		}
 	}
-	for i := len(starts) - 1; i >= 0; i-- {
-		a.Start = append(a.Start, starts[i])
-	}
-	return initialized
+	return out
 }
 
-// computeGarbage picks what nothing needs: all but the newest dead container of each name, and dead sandboxes other than the newest one
-// that have no container.
-func computeGarbage(s *pod.Status) (containers []pod.ContainerID, sandboxes []pod.SandboxID) {
-	dead := map[string]bool{}
-	used := map[pod.SandboxID]bool{}
-	for i := range s.Containers {
-		c := &s.Containers[i]
-		if c.State != pod.StateRunning && dead[c.Name] {
-			containers = append(containers, c.ID)
+// holdBack turns starts whose back-off lasts into waits. Nothing starts before a plain init container that waits.
+func (a *podActions) holdBack(in planInput) {
+	starts := a.Start
+	a.Start = nil
+	for _, st := range starts {
+		h, held := in.Holds[st.Name]
+		if !held {
+			a.Start = append(a.Start, st)
 			continue
 		}
-		used[c.SandboxID] = true
-		dead[c.Name] = dead[c.Name] || c.State != pod.StateRunning
-	}
-	for i := range s.Sandboxes {
-		if sb := &s.Sandboxes[i]; i > 0 && !sb.Ready && !used[sb.ID] {
-			sandboxes = append(sandboxes, sb.ID)
+		a.Wait = append(a.Wait, waitAction{st.Name, st.Why, h})
+		if isPlainInit(in.Pod, st.Name) {
+			return
 		}
 	}
-	return containers, sandboxes
 }
 
 func whyStart(cs *pod.ContainerStatus) string {
@@ -257,28 +317,4 @@ func whyStart(cs *pod.ContainerStatus) string {
 		return fmt.Sprintf("it exited with code %d", cs.ExitCode)
 	}
 	return "its container is " + cs.State.String()
-}
-
-// findSpec returns the named container's spec, regular or init.
-func findSpec(p *v1.Pod, name string) *v1.Container {
-	for i := range p.Spec.Containers {
-		if p.Spec.Containers[i].Name == name {
-			return &p.Spec.Containers[i]
-		}
-	}
-	for i := range p.Spec.InitContainers {
-		if p.Spec.InitContainers[i].Name == name {
-			return &p.Spec.InitContainers[i]
-		}
-	}
-	return nil
-}
-
-func isInit(p *v1.Pod, name string) bool {
-	for i := range p.Spec.InitContainers {
-		if p.Spec.InitContainers[i].Name == name {
-			return true
-		}
-	}
-	return false
 }

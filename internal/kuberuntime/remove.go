@@ -6,19 +6,30 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"berth/internal/logs"
 	"berth/internal/pod"
 )
 
+// logFate says what becomes of the log of a container that is removed.
+type logFate int
+
+const (
+	withLogs logFate = iota // it goes too
+	keepLogs                // it stays: the next incarnation is counted by it
+)
+
 // RemovePod removes every container, sandbox and log of the pod. Nothing of it may run any more. Idempotent.
 func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status) error {
 	r.crash.GC(time.Now())
-	for i := range observed.Containers {
-		if err := r.removeContainer(ctx, &observed.Containers[i]); err != nil {
-			return err
-		}
+	r.mu.Lock()
+	delete(r.backOffs, observed.UID)
+	r.mu.Unlock()
+	if err := r.RemoveContainers(ctx, observed); err != nil {
+		return err
 	}
 	for i := range observed.Sandboxes {
 		if err := r.removeSandbox(ctx, observed.Sandboxes[i].ID); err != nil {
@@ -28,49 +39,189 @@ func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status) error {
 	return nil
 }
 
-// RemoveLogs removes the pod's log folder.
-func (r *Runtime) RemoveLogs(namespace, name string, uid pod.UID) error {
-	if name == "" || namespace == "" {
-		return nil
-	}
-	if err := os.RemoveAll(logs.PodDir(r.PodLogsDir, namespace, name, string(uid))); err != nil {
-		return fmt.Errorf("remove logs: %w", err)
+// RemoveContainers removes every container of the pod with its logs, as for a pod that was evicted for want of room. Nothing of it may run any
+// more. Idempotent.
+func (r *Runtime) RemoveContainers(ctx context.Context, observed *pod.Status) error {
+	for i := range observed.Containers {
+		if err := r.removeContainer(ctx, observed, &observed.Containers[i], withLogs); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// removeContainer removes a dead container with its logs, termination message and link.
-func (r *Runtime) removeContainer(ctx context.Context, cs *pod.ContainerStatus) error {
-	if cs.LogPath != "" {
+// RemoveLogs removes the pod's log folder, and the links of log shippers that led into it. Without a name the folder is found by the UID.
+func (r *Runtime) RemoveLogs(namespace, name string, uid pod.UID) error {
+	dirs := []string{logs.PodDir(r.PodLogsDir, namespace, name, string(uid))}
+	if name == "" || namespace == "" {
+		entries, err := r.logDirs()
+		if err != nil {
+			return fmt.Errorf("remove logs: %w", err)
+		}
+		dirs = nil
+		for _, e := range entries {
+			if e.uid == uid {
+				dirs = append(dirs, e.path)
+			}
+		}
+	}
+	for _, d := range dirs {
+		if err := os.RemoveAll(d); err != nil {
+			return fmt.Errorf("remove logs: %w", err)
+		}
+		if err := r.removeLinksInto(d); err != nil {
+			return fmt.Errorf("remove links to logs: %w", err)
+		}
+	}
+	return nil
+}
+
+// OnDisk returns the pods that have a log folder.
+func (r *Runtime) OnDisk() ([]pod.UID, error) {
+	entries, err := r.logDirs()
+	if err != nil {
+		return nil, fmt.Errorf("log folders: %w", err)
+	}
+	var out []pod.UID
+	for _, e := range entries {
+		out = append(out, e.uid)
+	}
+	return out, nil
+}
+
+// podLogDir is the log folder of one pod.
+type podLogDir struct {
+	path string
+	uid  pod.UID
+}
+
+// logDirs lists the folders of the form namespace_name_uid; what else is there is not ours.
+func (r *Runtime) logDirs() ([]podLogDir, error) {
+	entries, err := os.ReadDir(r.PodLogsDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []podLogDir
+	for _, e := range entries {
+		parts := strings.Split(e.Name(), "_") // no part has an underscore
+		if e.IsDir() && len(parts) == 3 && parts[2] != "" {
+			out = append(out, podLogDir{filepath.Join(r.PodLogsDir, e.Name()), pod.UID(parts[2])})
+		}
+	}
+	return out, nil
+}
+
+// removeLinksInto removes the links whose target is below dir.
+func (r *Runtime) removeLinksInto(dir string) error {
+	if r.ContainerLogsDir == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(r.ContainerLogsDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		link := filepath.Join(r.ContainerLogsDir, e.Name())
+		if target, err := os.Readlink(link); err != nil || !strings.HasPrefix(target, dir+string(filepath.Separator)) {
+			continue // no link, or another pod's
+		}
+		if err := removeFile(link); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeContainer removes a container that does not run, with its termination message, its link and, if so told, its logs. One of which
+// the runtime does not know whether it runs is stopped first.
+func (r *Runtime) removeContainer(ctx context.Context, s *pod.Status, cs *pod.ContainerStatus, fate logFate) error {
+	fail := func(err error) error { return fmt.Errorf("remove container %q: %w", cs.Name, err) }
+	if fate == withLogs && cs.LogPath != "" { // first: without the container nobody would know of them
 		files, err := filepath.Glob(cs.LogPath + "*")
 		if err != nil {
-			return fmt.Errorf("remove container %q: logs: %w", cs.Name, err)
+			return fail(err)
 		}
 		for _, f := range files {
-			if err := os.Remove(f); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("remove container %q: %w", cs.Name, err)
+			if err := removeFile(f); err != nil {
+				return fail(err)
 			}
+		}
+	}
+	if cs.State == pod.StateUnknown {
+		if err := r.CRI.StopContainer(ctx, cs.ID, minGrace); err != nil {
+			return fail(err)
 		}
 	}
 	if err := r.CRI.RemoveContainer(ctx, cs.ID); err != nil {
-		return fmt.Errorf("remove container %q: %w", cs.Name, err)
+		return fail(err)
 	}
 	r.forgetMessage(cs.ID)
 	if cs.TerminationLog != "" {
-		if err := os.Remove(cs.TerminationLog); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove container %q: %w", cs.Name, err)
+		if err := removeFile(cs.TerminationLog); err != nil {
+			return fail(err)
 		}
 	}
-	if r.ContainerLogsDir != "" {
-		links, err := filepath.Glob(filepath.Join(r.ContainerLogsDir, "*-"+string(cs.ID)+".log"))
-		if err != nil {
-			return fmt.Errorf("remove container %q: link: %w", cs.Name, err)
-		}
-		for _, l := range links {
-			if err := os.Remove(l); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("remove container %q: %w", cs.Name, err)
+	if r.ContainerLogsDir == "" {
+		return nil
+	}
+	if err := removeFile(logs.LinkPath(r.ContainerLogsDir, s.Name, s.Namespace, cs.Name, string(cs.ID))); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// keepCount leaves exactly one log of a container that is taken away, by which its next incarnation is counted: its own, and of one that was
+// never started that of the one before. What could not be started has no log; then the file is made, empty.
+func keepCount(cs *pod.ContainerStatus) error {
+	if cs.LogPath == "" {
+		return nil
+	}
+	fail := func(err error) error { return fmt.Errorf("logs of container %q: %w", cs.Name, err) }
+	dir, last := filepath.Dir(cs.LogPath), int64(cs.Attempt)
+	if cs.State == pod.StateCreated {
+		last--
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fail(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fail(err)
+	}
+	for _, e := range entries {
+		if n, ok := incarnationOf(e.Name()); ok && int64(n) < last {
+			if err := removeFile(filepath.Join(dir, e.Name())); err != nil {
+				return fail(err)
 			}
 		}
+	}
+	if last < 0 {
+		return nil
+	}
+	f, err := os.OpenFile(filepath.Join(dir, strconv.FormatInt(last, 10)+".log"), os.O_CREATE|os.O_WRONLY, 0o640)
+	if err != nil {
+		return fail(err)
+	}
+	return f.Close()
+}
+
+// incarnationOf returns the restart count that a log file, rotated or not, has in its name.
+func incarnationOf(file string) (uint32, bool) {
+	number, _, isLog := strings.Cut(file, ".log")
+	n, err := strconv.ParseUint(number, 10, 32)
+	return uint32(n), isLog && err == nil
+}
+
+// removeFile removes a file that may be gone already.
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
 	return nil
 }

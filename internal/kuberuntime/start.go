@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -35,7 +34,8 @@ type start struct {
 	created       bool // the runtime has a new container
 }
 
-// startContainer creates and starts one container. The returned error says why it does not run; nil means that it was started.
+// startContainer creates and starts one container and runs its postStart hook. The returned error says why it does not run; nil means that
+// it was started.
 func (r *Runtime) startContainer(ctx context.Context, s *start) *lifecycle.StartError {
 	p, c := s.req.Pod, s.container
 	image, err := s.image()
@@ -46,66 +46,114 @@ func (r *Runtime) startContainer(ctx context.Context, s *start) *lifecycle.Start
 		}
 		return &lifecycle.StartError{Reason: lifecycle.ErrImagePull, Message: err.Error()}
 	}
-	cfg, err := r.containerConfig(ctx, s, image)
+	spec, err := r.containerSpec(ctx, s, image)
 	if err != nil {
-		return r.startFailed(p, c, lifecycle.CreateContainerConfigError, err)
+		return r.startFailed(ctx, s, lifecycle.CreateContainerConfigError, err)
 	}
 	began := time.Now()
-	id, err := whileReserved(ctx, func() (pod.ContainerID, error) { return r.CRI.CreateContainer(ctx, s.sandbox, cfg, s.sandboxConfig) })
-	if err != nil {
-		return r.startFailed(p, c, lifecycle.CreateContainerError, err)
+	id, cfg, e := r.createContainer(ctx, s, spec)
+	if e != nil {
+		if err := removeFile(spec.TerminationLog); err != nil {
+			r.Log.Warn("termination log of a container that was not created not removed", "container", c.Name, "error", err)
+		}
+		return e
 	}
 	s.created = true
-	if ended, ok := endOf(s.req.Observed.FindContainer(c.Name)); ok {
-		r.crash.Next(lifecycle.CrashKey(p, c), ended, time.Now())
-	}
+	r.noteRestart(p, c, s.req.Observed)
 	r.Recorder.Event(p, c.Name, v1.EventTypeNormal, "Created", "Container created")
 	if err := r.CRI.StartContainer(ctx, id); err != nil {
-		return r.startFailed(p, c, lifecycle.RunContainerError, errors.New(strings.ReplaceAll(cri.Message(err), string(id), c.Name)))
+		return r.startFailed(ctx, s, lifecycle.RunContainerError, errors.New(strings.ReplaceAll(cri.Message(err), string(id), c.Name)))
 	}
 	r.Recorder.Event(p, c.Name, v1.EventTypeNormal, "Started", "Container started")
 	r.note(p, c.Name, "container started", fmt.Sprintf("incarnation %d", cfg.Metadata.Attempt), began, nil)
 	r.linkLog(p, c, id, cfg)
-	return nil
+	return r.postStart(ctx, s, id)
 }
 
-func (r *Runtime) startFailed(p *v1.Pod, c *v1.Container, reason string, err error) *lifecycle.StartError {
+// createContainer creates the container. While a cancelled call holds its name it tries again; at last it takes the next attempt's name.
+func (r *Runtime) createContainer(ctx context.Context, s *start, spec crispec.Container) (pod.ContainerID, *runtimeapi.ContainerConfig, *lifecycle.StartError) {
+	for last := spec.Attempt + 1; ; spec.Attempt++ {
+		cfg, err := crispec.ContainerConfig(spec)
+		if err != nil {
+			return "", nil, r.startFailed(ctx, s, lifecycle.CreateContainerConfigError, err)
+		}
+		r.annotateBackOff(cfg, s.req.Pod, s.container, s.req.Observed)
+		id, err := whileReserved(ctx, func() (pod.ContainerID, error) { return r.CRI.CreateContainer(ctx, s.sandbox, cfg, s.sandboxConfig) })
+		switch {
+		case errors.Is(err, cri.ErrNameReserved) && spec.Attempt < last && ctx.Err() == nil:
+			continue
+		case err != nil:
+			return "", nil, r.startFailed(ctx, s, lifecycle.CreateContainerError, err)
+		}
+		return id, cfg, nil
+	}
+}
+
+// startFailed returns why the container does not run, and tells of it unless the pass was ended. Ids mean nothing to users: names stand for
+// them.
+func (r *Runtime) startFailed(ctx context.Context, s *start, reason lifecycle.Reason, err error) *lifecycle.StartError {
 	message := cri.Message(err)
-	r.Recorder.Event(p, c.Name, v1.EventTypeWarning, "Failed", "Error: "+message)
+	for i := range s.req.Observed.Containers {
+		cs := &s.req.Observed.Containers[i]
+		message = strings.ReplaceAll(message, string(cs.ID), cs.Name)
+	}
+	if ctx.Err() == nil {
+		r.Recorder.Event(s.req.Pod, s.container.Name, v1.EventTypeWarning, "Failed", "Error: "+message)
+	}
 	return &lifecycle.StartError{Reason: reason, Message: message}
 }
 
-func (r *Runtime) containerConfig(ctx context.Context, s *start, image images.Result) (*runtimeapi.ContainerConfig, error) {
+// containerSpec gathers what the container is made from.
+func (r *Runtime) containerSpec(ctx context.Context, s *start, image images.Result) (crispec.Container, error) {
 	p, c := s.req.Pod, s.container
-	if err := r.checkNonRoot(ctx, p, c, image); err != nil {
-		return nil, err
-	}
-	environment, err := r.environment(ctx, p, c)
-	if err != nil {
-		return nil, err
-	}
-	attempt, err := r.nextAttempt(p, c, s.req.Observed)
-	if err != nil {
-		return nil, err
-	}
 	in := crispec.Container{
-		Pod: p, Container: c, Attempt: attempt, Image: c.Image, ImageRef: image.Ref,
-		PodIPs: s.ips, HostIPs: r.HostIPs, Environment: environment, Volumes: s.volumes,
+		Pod: p, Container: c, Image: c.Image, ImageRef: image.Ref,
+		PodIPs: s.ips, HostIPs: r.HostIPs, Volumes: s.volumes,
 		SeccompRoot: filepath.Join(r.RootDir, "seccomp"), NodeMemory: r.NodeMemory,
 	}
 	if p.Spec.HostNetwork {
 		in.PodIPs = r.HostIPs
 	}
-	if in.HostsFile, err = r.writeHosts(p, s.ips); err != nil {
-		return nil, err
+	var err error
+	if in.Environment, err = r.environment(ctx, p, c); err != nil {
+		return in, err
 	}
-	if in.TerminationLog, err = r.makeTerminationLog(p, c); err != nil {
-		return nil, err
+	if in.Target, err = targetOf(p, c.Name, s.req.Observed); err != nil {
+		return in, err
+	}
+	if err := r.checkNonRoot(ctx, p, c, image); err != nil {
+		return in, err
+	}
+	if err := r.removeUnstarted(ctx, s.req.Observed.FindContainer(c.Name)); err != nil {
+		return in, err
+	}
+	if in.Attempt, err = r.nextAttempt(p, c, s.req.Observed); err != nil {
+		return in, err
+	}
+	if in.HostsFile, err = r.writeHosts(p, s.ips); err != nil {
+		return in, err
 	}
 	if err := os.MkdirAll(filepath.Join(s.sandboxConfig.LogDirectory, c.Name), 0o755); err != nil {
-		return nil, fmt.Errorf("log folder: %w", err)
+		return in, fmt.Errorf("log folder: %w", err)
 	}
-	return crispec.ContainerConfig(in)
+	in.TerminationLog, err = r.makeTerminationLog(p, c)
+	return in, err
+}
+
+// targetOf returns the container whose processes the named ephemeral container is to see, "" for none.
+func targetOf(p *v1.Pod, name string, observed *pod.Status) (pod.ContainerID, error) {
+	for i := range p.Spec.EphemeralContainers {
+		e := &p.Spec.EphemeralContainers[i]
+		if e.Name != name || e.TargetContainerName == "" {
+			continue
+		}
+		cs := observed.FindContainer(e.TargetContainerName)
+		if cs == nil || cs.State != pod.StateRunning {
+			return "", fmt.Errorf("unable to find target container %q: it does not run", e.TargetContainerName)
+		}
+		return cs.ID, nil
+	}
+	return "", nil
 }
 
 func (r *Runtime) checkNonRoot(ctx context.Context, p *v1.Pod, c *v1.Container, image images.Result) error {
@@ -123,27 +171,44 @@ func (r *Runtime) checkNonRoot(ctx context.Context, p *v1.Pod, c *v1.Container, 
 	return crispec.CheckRunAsNonRoot(p, c, user)
 }
 
-// nextAttempt returns the restart count of a new container: one more than the newest known one's, else than its highest log file's.
+// removeUnstarted removes a container that was created and never started, as by a pass that was ended in between. It gives way, with its
+// name, to one made from what holds now.
+func (r *Runtime) removeUnstarted(ctx context.Context, cs *pod.ContainerStatus) error {
+	if cs == nil || cs.State != pod.StateCreated {
+		return nil
+	}
+	if err := r.CRI.RemoveContainer(ctx, cs.ID); err != nil {
+		return fmt.Errorf("remove container %q, which was never started: %w", cs.Name, err)
+	}
+	r.forgetMessage(cs.ID)
+	return nil
+}
+
+// nextAttempt returns the restart count of a new container: one more than any that is known, by the runtime or by a log file, since
+// containers may have been lost. The newest one counts for nothing if it was never started: it gives way to the new one.
 func (r *Runtime) nextAttempt(p *v1.Pod, c *v1.Container, observed *pod.Status) (uint32, error) {
-	if cs := observed.FindContainer(c.Name); cs != nil {
-		return cs.Attempt + 1, nil
+	next := uint32(0)
+	newest := observed.FindContainer(c.Name)
+	for i := range observed.Containers {
+		switch cs := &observed.Containers[i]; {
+		case cs.Name != c.Name:
+		case cs == newest && cs.State == pod.StateCreated:
+			next = max(next, cs.Attempt)
+		default:
+			next = max(next, cs.Attempt+1)
+		}
 	}
 	dir := filepath.Join(logs.PodDir(r.PodLogsDir, p.Namespace, p.Name, string(p.UID)), c.Name)
 	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return 0, fmt.Errorf("restart count from logs: %w", err)
 	}
-	next := uint64(0)
 	for _, e := range entries {
-		name, _, _ := strings.Cut(e.Name(), ".log")
-		if n, err := strconv.ParseUint(name, 10, 32); err == nil && strings.HasSuffix(e.Name(), ".log") {
+		if n, ok := incarnationOf(e.Name()); ok {
 			next = max(next, n+1)
 		}
 	}
-	return uint32(next), nil
+	return next, nil
 }
 
 // writeHosts writes the pod's managed /etc/hosts and returns its path, or "" for a pod without an address.

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
 	"berth/internal/crispec"
@@ -18,52 +18,124 @@ import (
 	"berth/internal/pod"
 )
 
-// Delays between the tries to get a name that a cancelled call still holds.
-const (
-	reservedFirst = 50 * time.Millisecond
-	reservedMost  = time.Second
-)
-
 // SyncPod brings the pod nearer to its spec: it plans and does what the plan says, in the plan's order. Failures of single containers are in the
 // result; an error ends the pass.
 func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 	p := req.Pod
-	a := computePodActions(p, req.Observed)
-	if a.empty() {
-		return Result{}, nil
-	}
-	r.note(p, "", a.String(), a.Why, time.Time{}, nil)
+	r.checkBackOff(p)
+	in := planInput{Pod: p, Observed: req.Observed, Probes: req.Probes, Holds: r.holds(p, req.Observed, time.Now())}
+	a := computePodActions(in)
 	var res Result
-
-	if a.KillPod {
-		if len(req.Observed.Sandboxes) > 0 && a.CreateSandbox {
-			r.Recorder.Event(p, "", v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
-		}
-		res.Touched = true
-		if err := r.KillPod(ctx, p, req.Observed, graceOf(p)); err != nil {
-			return res, fmt.Errorf("kill pod: %w", err)
-		}
-	}
-	for _, k := range a.Kill {
-		res.Touched = true
-		cs := req.Observed.FindContainer(k.Name)
-		if err := r.killContainer(ctx, p, cs, k.Message, graceOf(p)); err != nil {
-			return res, fmt.Errorf("kill container %q: %w", k.Name, err)
-		}
-	}
-	if len(a.Start) > 0 {
-		if err := r.start(ctx, req, &a, &res); err != nil {
+	if !a.empty() {
+		r.notePlan(in, &a)
+		if err := r.act(ctx, req, &a, &res); err != nil {
+			res.RetryAt = time.Time{} // an error is tried again sooner than a back-off ends
 			return res, err
 		}
 	}
-	return res, r.removeGarbage(ctx, req, &a, &res)
+	if err := ctx.Err(); err != nil {
+		return res, err
+	}
+	if err := r.collectGarbage(ctx, req.Observed, &res); err != nil && ctx.Err() == nil {
+		// The pod is none the worse for it: its pass has done what it should.
+		r.note(p, "", "garbage is left, to be tried again", "", time.Time{}, err)
+		res.retry(time.Now().Add(garbageRetry))
+	}
+	return res, ctx.Err()
+}
+
+// act does what the plan says, as far as garbage.
+func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Result) error {
+	if a.KillPod {
+		if a.CreateSandbox && a.Replaces != "" {
+			r.Recorder.Event(req.Pod, "", v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+		}
+		res.Touched = true
+		if err := r.KillPod(ctx, req.Pod, req.Observed, graceOf(req.Pod)); err != nil {
+			return fmt.Errorf("kill pod: %w", err)
+		}
+	}
+	if len(a.RestartAll) > 0 {
+		return r.restartAll(ctx, req, a, res)
+	}
+	err := r.killContainers(ctx, req, a.Kill, res, func(k killAction) time.Duration { return computeGrace(req.Pod, k.Name, k.Reason) })
+	if err != nil {
+		return err
+	}
+	r.waitFor(req.Pod, a.Wait, res)
+	return r.start(ctx, req, a, res)
+}
+
+func (r *Runtime) notePlan(in planInput, a *podActions) {
+	why := in.String()
+	if a.Why != "" {
+		why = a.Why + " [" + why + "]"
+	}
+	r.note(in.Pod, "", a.String(), why, time.Time{}, nil)
+}
+
+// killContainers stops containers side by side.
+func (r *Runtime) killContainers(ctx context.Context, req Request, kills []killAction, res *Result, grace func(killAction) time.Duration) error {
+	errs := make([]error, len(kills))
+	var all sync.WaitGroup
+	for i, k := range kills {
+		res.Touched = true
+		all.Go(func() {
+			if err := r.killContainer(ctx, req.Pod, find(req.Observed, k.ID), k.Message, grace(k)); err != nil {
+				errs[i] = fmt.Errorf("kill container %q: %w", k.Name, err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// find returns the container that a plan over this observation names.
+func find(s *pod.Status, id pod.ContainerID) *pod.ContainerStatus {
+	i := slices.IndexFunc(s.Containers, func(cs pod.ContainerStatus) bool { return cs.ID == id })
+	return &s.Containers[i]
+}
+
+// restartAll stops all containers of the pod, without preStop hooks and grace periods (KEP-5532), and removes those of the plan.
+func (r *Runtime) restartAll(ctx context.Context, req Request, a *podActions, res *Result) error {
+	var stop []killAction
+	for i := range req.Observed.Containers {
+		cs := &req.Observed.Containers[i]
+		if cs.State == pod.StateRunning || cs.State == pod.StateUnknown {
+			stop = append(stop, killAction{cs.ID, cs.Name, killOther, "Container " + cs.Name + " will be restarted with all containers of the pod"})
+		}
+	}
+	if err := r.killContainers(ctx, req, stop, res, func(killAction) time.Duration { return 0 }); err != nil {
+		return err
+	}
+	for _, k := range a.RestartAll {
+		res.Touched = true
+		if err := r.takeAway(ctx, req, find(req.Observed, k.ID)); err != nil {
+			return err
+		}
+		res.failed(k.Name, lifecycle.StartError{Reason: lifecycle.RestartingAllContainers})
+	}
+	return nil
+}
+
+// takeAway removes an incarnation of a container that is to run anew; the newest must come first. One log stays, so that its restarts go on
+// being counted from there, and if it crashed its back-off is remembered.
+func (r *Runtime) takeAway(ctx context.Context, req Request, cs *pod.ContainerStatus) error {
+	if cs == req.Observed.FindContainer(cs.Name) {
+		if cs.State == pod.StateExited && (cs.ExitCode != 0 || slices.Contains(lifecycle.RestartAllTriggers(req.Pod, req.Observed), cs.Name)) {
+			r.crash.Removed(lifecycle.CrashKey(req.Pod, findSpec(req.Pod, cs.Name)), cs.FinishedAt, time.Now())
+		}
+		if err := keepCount(cs); err != nil {
+			return err
+		}
+	}
+	return r.removeContainer(ctx, req.Observed, cs, keepLogs)
 }
 
 // start makes the sandbox if the plan wants one and starts the plan's containers. The sandbox, the mounts and the images of those
 // containers are got side by side.
 func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Result) error {
-	p := req.Pod
-	starts := r.dueStarts(req, a, res)
+	p, starts := req.Pod, a.Start
 	if len(starts) == 0 && !a.CreateSandbox {
 		return nil
 	}
@@ -126,7 +198,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 			}
 			res.failed(s.Name, *e)
 			res.Touched = res.Touched || st.created
-			if isInit(p, s.Name) && !lifecycle.IsSidecar(c) {
+			if isPlainInit(p, s.Name) {
 				return nil // nothing may start before it
 			}
 			continue
@@ -135,92 +207,6 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 		res.Started = append(res.Started, s.Name)
 	}
 	return nil
-}
-
-// dueStarts leaves out the containers whose crash-loop back-off has not ended yet, and those behind an init container among them.
-func (r *Runtime) dueStarts(req Request, a *podActions, res *Result) []startAction {
-	p := req.Pod
-	var due []startAction
-	for _, s := range a.Start {
-		c := findSpec(p, s.Name)
-		cs := req.Observed.FindContainer(s.Name)
-		ended, ok := endOf(cs)
-		if !ok {
-			due = append(due, s)
-			continue
-		}
-		until, wait := r.crash.Until(lifecycle.CrashKey(p, c), ended, time.Now())
-		if !wait {
-			due = append(due, s)
-			continue
-		}
-		delay := r.crash.Delay(lifecycle.CrashKey(p, c))
-		r.Recorder.Event(p, s.Name, v1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", s.Name, pod.Describe(p)))
-		res.failed(s.Name, lifecycle.StartError{
-			Reason:       lifecycle.CrashLoopBackOff,
-			Message:      fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", delay, s.Name, pod.Describe(p)),
-			BackOffUntil: until,
-		})
-		if isInit(p, s.Name) && !lifecycle.IsSidecar(c) {
-			break
-		}
-	}
-	return due
-}
-
-// endOf returns when the last incarnation of a container ended, and false when it did not. One that was created and never started has
-// failed at its creation: it must back off like one that crashed.
-func endOf(cs *pod.ContainerStatus) (time.Time, bool) {
-	switch {
-	case cs == nil || cs.State == pod.StateRunning || cs.State == pod.StateUnknown:
-		return time.Time{}, false
-	case cs.FinishedAt.IsZero():
-		return cs.CreatedAt, true
-	}
-	return cs.FinishedAt, true
-}
-
-// createSandbox runs the sandbox. While a cancelled call holds its name it tries again; at last it takes the next attempt's name. It returns
-// the configuration that the sandbox has.
-func (r *Runtime) createSandbox(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSandboxConfig) (pod.SandboxID, *runtimeapi.PodSandboxConfig, error) {
-	select {
-	case r.starting <- struct{}{}:
-		defer func() { <-r.starting }()
-	case <-ctx.Done():
-		return "", cfg, ctx.Err()
-	}
-	handler := ""
-	if p.Spec.RuntimeClassName != nil {
-		handler = *p.Spec.RuntimeClassName
-	}
-	id, err := whileReserved(ctx, func() (pod.SandboxID, error) {
-		began := time.Now()
-		id, err := r.CRI.RunPodSandbox(ctx, cfg, handler)
-		r.note(p, "", "sandbox created", fmt.Sprintf("attempt %d", cfg.Metadata.Attempt), began, err)
-		return id, err
-	})
-	if errors.Is(err, cri.ErrNameReserved) {
-		cfg = proto.Clone(cfg).(*runtimeapi.PodSandboxConfig)
-		cfg.Metadata.Attempt++
-		id, err = r.CRI.RunPodSandbox(ctx, cfg, handler)
-	}
-	return id, cfg, err
-}
-
-// whileReserved calls create until the name that it asks for is free: a call that was cancelled, as by the end of an earlier agent, holds
-// its name for a moment. After a few tries the error is returned.
-func whileReserved[ID any](ctx context.Context, create func() (ID, error)) (ID, error) {
-	for wait := reservedFirst; ; wait *= 2 {
-		id, err := create()
-		if !errors.Is(err, cri.ErrNameReserved) || wait > reservedMost {
-			return id, err
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return id, ctx.Err()
-		}
-	}
 }
 
 // purgeInit removes the init containers of earlier sandboxes.
@@ -233,29 +219,10 @@ func (r *Runtime) purgeInit(ctx context.Context, req Request, a *podActions) err
 		if !isInit(req.Pod, cs.Name) {
 			continue
 		}
-		if err := r.CRI.RemoveContainer(ctx, cs.ID); err != nil {
-			return fmt.Errorf("remove init container %q of the old sandbox: %w", cs.Name, err)
+		if err := r.takeAway(ctx, req, cs); err != nil {
+			return fmt.Errorf("init container of the old sandbox: %w", err)
 		}
 	}
-	return nil
-}
-
-func (r *Runtime) removeGarbage(ctx context.Context, req Request, a *podActions, res *Result) error {
-	for _, id := range a.RemoveContainers {
-		for i := range req.Observed.Containers {
-			if cs := &req.Observed.Containers[i]; cs.ID == id {
-				if err := r.removeContainer(ctx, cs); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	for _, id := range a.RemoveSandboxes {
-		if err := r.removeSandbox(ctx, id); err != nil {
-			return err
-		}
-	}
-	res.Touched = res.Touched || len(a.RemoveContainers)+len(a.RemoveSandboxes) > 0
 	return nil
 }
 

@@ -11,13 +11,8 @@ import (
 	"berth/internal/pod"
 )
 
-// The times of crash-loop back-off (Kubernetes documentation, "Pod Lifecycle", and KEP-4603).
-const (
-	CrashBase = 10 * time.Second
-	CrashCap  = 300 * time.Second
-	// CrashReset: a container that ended this long after its last restart starts anew at CrashBase.
-	CrashReset = 10 * time.Minute
-)
+// CrashReset: a container that ended this long after its last restart starts anew without a back-off (Kubernetes documentation, "Pod Lifecycle").
+const CrashReset = 10 * time.Minute
 
 // CrashLoopKey identifies what is held back. Image and resources are part of it, so that a changed container is tried at once.
 type CrashLoopKey struct {
@@ -37,65 +32,106 @@ func CrashKey(p *v1.Pod, c *v1.Container) CrashLoopKey {
 	return CrashLoopKey{pod: pod.FullNameOf(p), uid: p.UID, container: c.Name, image: c.Image, resources: string(r)}
 }
 
+// Hold is how long a container must not be restarted.
+type Hold struct {
+	Until time.Time
+	// Delay is the length of the back-off, counted from the container's end.
+	Delay time.Duration
+}
+
 // crash is the back-off of one container.
 type crash struct {
-	delay   time.Duration
-	updated time.Time // of the last restart
+	delay   time.Duration // 0 before the first restart
+	updated time.Time     // of the last restart
+	// removed is the end of an incarnation that was taken away before its restart; zero when the runtime still shows it.
+	removed time.Time
 	// finish is the last finish time asked for that was in the future, seen the time at which it was first seen.
 	finish, seen time.Time
 	used         time.Time // of the last question or restart
 }
 
-// CrashLoop holds containers back that were restarted and ended again: the first restart is immediate, the next ones come 10 s,
-// 20 s, 40 s … up to 300 s after the container's finish time. It is safe for concurrent use.
+// CrashLoop holds containers back that were restarted and ended again: the first restart is immediate, the next ones come after a
+// delay that grows by the container's BackOff, counted from its finish time. It is safe for concurrent use.
 type CrashLoop struct {
-	base, most time.Duration
-
 	mu     sync.Mutex
 	states map[CrashLoopKey]crash // guarded by mu
 }
 
-// NewCrashLoop returns back-offs with the default times.
-func NewCrashLoop() *CrashLoop { return NewCappedCrashLoop(CrashCap) }
+// NewCrashLoop returns a CrashLoop that holds nothing back.
+func NewCrashLoop() *CrashLoop { return &CrashLoop{states: map[CrashLoopKey]crash{}} }
 
-// NewCappedCrashLoop returns back-offs that never exceed most (crashLoopBackOff.maxContainerRestartPeriod, 1 s to 300 s). It lowers
-// the first delay too if that is longer.
-func NewCappedCrashLoop(most time.Duration) *CrashLoop {
-	return &CrashLoop{base: min(CrashBase, most), most: most, states: map[CrashLoopKey]crash{}}
-}
-
-// Until returns the time before which the container that ended at finishedAt must not be restarted, and whether that is still to
-// come. A finish time in the future, as the clock may have been set back, counts as the moment at which it was first asked about.
-func (l *CrashLoop) Until(k CrashLoopKey, finishedAt, now time.Time) (until time.Time, wait bool) {
+// Held returns the hold of the container that ended at finishedAt, and whether it still lasts. A zero finishedAt stands for the
+// incarnation that Removed told of. A finish time in the future, as the clock may have been set back, counts as the moment at
+// which it was first asked about.
+func (l *CrashLoop) Held(k CrashLoopKey, b BackOff, finishedAt, now time.Time) (h Hold, held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, ok := l.states[k]
 	if !ok {
-		return time.Time{}, false
+		return Hold{}, false
+	}
+	if finishedAt.IsZero() {
+		finishedAt = s.removed
 	}
 	finishedAt = s.pastFinish(finishedAt, now)
-	if s.expired(finishedAt) {
-		return time.Time{}, false
+	if finishedAt.IsZero() || s.delay == 0 || s.expired(finishedAt) {
+		return Hold{}, false
 	}
 	s.used = now
 	l.states[k] = s
-	until = finishedAt.Add(s.delay)
-	return until, now.Before(until)
+	delay := min(s.delay, b.Maximum) // the pod may have been given a lower one since
+	h = Hold{Until: finishedAt.Add(delay), Delay: delay}
+	return h, now.Before(h.Until)
 }
 
-// Delay returns the length of the container's current back-off; 0 when it has none.
-func (l *CrashLoop) Delay(k CrashLoopKey) time.Duration {
+// After returns the delay that the container will have after its restart now, having ended at finishedAt; 0 when it never ended.
+func (l *CrashLoop) After(k CrashLoopKey, b BackOff, finishedAt, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.states[k].delay
+	s, _ := l.nextLocked(k, b, finishedAt, now)
+	return s.delay
 }
 
-// Next notes that the container that ended at finishedAt is restarted now, and doubles the back-off for its next end.
-func (l *CrashLoop) Next(k CrashLoopKey, finishedAt, now time.Time) {
+// Next notes that the container that ended at finishedAt is restarted now, and lets the back-off of its next end grow. A container
+// that never ended is not restarted but started, which changes nothing.
+func (l *CrashLoop) Next(k CrashLoopKey, b BackOff, finishedAt, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s, ok := l.nextLocked(k, b, finishedAt, now); ok {
+		l.states[k] = s
+	}
+}
+
+func (l *CrashLoop) nextLocked(k CrashLoopKey, b BackOff, finishedAt, now time.Time) (_ crash, ok bool) {
+	s := l.states[k]
+	if finishedAt.IsZero() {
+		finishedAt = s.removed
+	}
+	if finishedAt.IsZero() {
+		return crash{}, false
+	}
+	return nextCrash(s, b, s.pastFinish(finishedAt, now), now), true
+}
+
+// Resume takes over the back-off of a container that an earlier agent restarted at the given time. What is known already stays.
+func (l *CrashLoop) Resume(k CrashLoopKey, delay time.Duration, restarted, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.states[k]; !ok {
+		l.states[k] = crash{delay: delay, updated: restarted, used: now}
+	}
+}
+
+// Removed notes that the incarnation which ended at finishedAt was taken away and is yet to be restarted.
+func (l *CrashLoop) Removed(k CrashLoopKey, finishedAt, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.states[k]
-	l.states[k] = nextCrash(s, s.pastFinish(finishedAt, now), now, l.base, l.most)
+	s.removed, s.used = s.pastFinish(finishedAt, now), now
+	if s.updated.IsZero() {
+		s.updated = s.removed
+	}
+	l.states[k] = s
 }
 
 // GC forgets the containers that nothing was heard of for CrashReset: a longer back-off than that does not exist.
@@ -129,10 +165,10 @@ func (s *crash) pastFinish(finishedAt, now time.Time) time.Time {
 func (s *crash) expired(finishedAt time.Time) bool { return finishedAt.Sub(s.updated) > CrashReset }
 
 // nextCrash is the state after a restart at now of a container that ended at finishedAt.
-func nextCrash(s crash, finishedAt, now time.Time, base, most time.Duration) crash {
-	delay := base
+func nextCrash(s crash, b BackOff, finishedAt, now time.Time) crash {
+	delay := b.Initial
 	if s.delay > 0 && !s.expired(finishedAt) {
-		delay = min(2*s.delay, most)
+		delay = b.grow(s.delay)
 	}
 	return crash{delay: delay, updated: now, used: now}
 }

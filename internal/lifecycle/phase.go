@@ -67,7 +67,7 @@ func (n *phaseCounts) addInit(p *v1.Pod, s *v1.PodStatus) {
 			continue
 		}
 		switch last := lastEnd(cs); {
-		case cs == nil, cs.State.Running != nil, last == nil:
+		case cs == nil, cs.State.Running != nil, last == nil, beginsAnew(cs):
 			n.initPending++
 		case last.ExitCode == 0:
 		case IsRestartable(p, c, last.ExitCode):
@@ -87,7 +87,7 @@ func (n *phaseCounts) addSidecar(cs *v1.ContainerStatus) {
 		if cs.Started == nil || !*cs.Started {
 			n.sidecarPending++
 		}
-	case lastEnd(cs) == nil:
+	case lastEnd(cs) == nil, beginsAnew(cs):
 		n.waiting++
 		n.sidecarPending++
 	}
@@ -102,7 +102,7 @@ func (n *phaseCounts) addRegular(p *v1.Pod, s *v1.PodStatus) {
 			n.unknown++
 		case cs.State.Running != nil:
 			n.running++
-		case last == nil:
+		case last == nil, beginsAnew(cs):
 			n.waiting++
 		default:
 			n.stopped++
@@ -114,6 +114,12 @@ func (n *phaseCounts) addRegular(p *v1.Pod, s *v1.PodStatus) {
 			}
 		}
 	}
+}
+
+// beginsAnew reports whether the container was taken away to be restarted with all others, whatever its policy. The pod is pending
+// meanwhile (KEP-5532).
+func beginsAnew(cs *v1.ContainerStatus) bool {
+	return cs.State.Waiting != nil && cs.State.Waiting.Reason == RestartingAllContainers
 }
 
 // lastEnd returns how the container ended last: now, or before the start that it waits for; nil when it never did.

@@ -29,6 +29,14 @@ func again(name string, code int32) v1.ContainerStatus {
 	return v1.ContainerStatus{Name: name, State: waiting(), LastTerminationState: ended(code)}
 }
 
+// anew is a container that was taken away after it ended with code, to be restarted with all others.
+func anew(name string, code int32) v1.ContainerStatus {
+	return v1.ContainerStatus{
+		Name: name, LastTerminationState: ended(code),
+		State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: RestartingAllContainers}},
+	}
+}
+
 func startedStatus(cs v1.ContainerStatus) v1.ContainerStatus {
 	yes := true
 	cs.Started = &yes
@@ -55,6 +63,10 @@ func TestPhase(t *testing.T) {
 		{"init failed, Always", always, list(st("init", ended(1)), st("sidecar", waiting())), list(st("app", waiting())), PhaseFacts{}, v1.PodPending},
 		{"init in back-off", onFailure, list(again("init", 1), st("sidecar", waiting())), list(st("app", waiting())), PhaseFacts{}, v1.PodPending},
 		{"init failed before and waits, Never", never, list(again("init", 1), st("sidecar", waiting())), list(st("app", waiting())), PhaseFacts{}, v1.PodFailed},
+		{"all restart, Never", never, list(anew("init", 0), anew("sidecar", 137)), list(anew("app", 137)), PhaseFacts{}, v1.PodPending},
+		{"all restart, init failed before, Never", never, list(anew("init", 1), anew("sidecar", 137)), list(anew("app", 137)), PhaseFacts{}, v1.PodPending},
+		{"all restart, init is done again, Never", never, list(st("init", ended(0)), anew("sidecar", 137)), list(anew("app", 137)), PhaseFacts{}, v1.PodPending},
+		{"all restart, the app waits, Never", never, initDone, list(anew("app", 42)), PhaseFacts{HasInitialized: true}, v1.PodPending},
 		{"init runs again after a reboot", always, list(st("init", running()), st("sidecar", ended(137))), list(again("app", 137)), PhaseFacts{}, v1.PodPending},
 		{"sidecar not started", always, list(st("init", ended(0)), st("sidecar", running())), list(st("app", waiting())), PhaseFacts{}, v1.PodPending},
 		{"sidecar restarting after the app has run", always, list(st("init", ended(0)), st("sidecar", running())), list(st("app", running())), PhaseFacts{HasInitialized: true}, v1.PodRunning},

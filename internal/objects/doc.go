@@ -1,7 +1,8 @@
-// Package objects is what pods need of the API server besides themselves: secretManager, configMapManager, service-account tokens and
-// services.
+// Package objects is what pods need besides themselves: secretManager, configMapManager, service-account tokens and services. Objects has
+// it from an API server, Local from the manifests of run mode.
 //
-// Owns: one watch per ConfigMap and Secret that a pod refers to, the newest copy of each, the tokens that were issued to pods.
+// Owns: one watch per ConfigMap and Secret that a pod refers to, the newest copy of each, the tokens that were issued to pods; for Local, the
+// objects of manifests.
 // Reads: pods, for what they refer to; the API server, through the interface that it declares.
-// Never: changes an object, hands out one that no pod of this node has registered, keeps anything on disk.
+// Never: changes an object, hands out one of an API server that no pod of this node has registered, keeps anything on disk.
 package objects

@@ -174,7 +174,7 @@ func start(t *testing.T, s *server) *Objects {
 }
 
 // told returns the pods that were told of a change since it was last called.
-func told(o *Objects) []string {
+func told(o interface{ Changed() *pod.Inbox[pod.UID] }) []string {
 	synctest.Wait()
 	var out []string
 	for _, uid := range o.Changed().Take() {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 
@@ -20,22 +21,56 @@ const (
 	maxObjects = 10_000
 )
 
-// workloads are the kinds that hold a pod template.
-var workloads = []string{"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob", "ReplicationController", "PodTemplate"}
-
-// decoder turns the bytes of a manifest file into pods that are complete: identified, defaulted and validated.
+// decoder turns the bytes of a manifest into objects that are complete: identified, defaulted and validated.
 type decoder struct {
 	node  string
 	names NameRule
 }
 
-// decodeFile returns the pods of the file in order, and what is wrong with it. A refused document does not touch the others.
-func (d decoder) decodeFile(path string, content []byte) ([]*v1.Pod, []Problem) {
-	out := &decoding{decoder: d, path: path}
+// origin is where a manifest was read from.
+type origin struct {
+	source pod.Source
+	path   string // the file, or the URL without credentials
+}
+
+// accepted is one object that a manifest defines.
+type accepted struct {
+	kind   string
+	object metav1.Object // a *v1.Pod for kind Pod; never changed
+	origin
+	// document is the object as its manifest has it, in canonical JSON: decoded again it gives the same object with the same identity.
+	document json.RawMessage
+}
+
+// key tells the objects of a manifest apart.
+func (a accepted) key() string {
+	return a.kind + " " + a.object.GetNamespace() + "/" + a.object.GetName()
+}
+
+// decoded is what a manifest stands for, in its order, and what is wrong with it.
+type decoded struct {
+	objects  []accepted
+	problems []Problem
+}
+
+// equal reports whether both stand for the same, by identity, and have the same problems.
+func (d decoded) equal(o decoded) bool {
+	same := func(a, b accepted) bool { return a.object == b.object }
+	return slices.EqualFunc(d.objects, o.objects, same) && slices.Equal(d.problems, o.problems)
+}
+
+// refusal returns the index of the first problem for which something of the manifest is refused, -1 without one.
+func (d decoded) refusal() int {
+	return slices.IndexFunc(d.problems, func(p Problem) bool { return p.Severity == SeverityError })
+}
+
+// decode decodes one manifest. A refused document does not touch the others.
+func (d decoder) decode(from origin, content []byte) decoded {
+	out := &decoding{decoder: d, origin: from}
 	docs := splitDocuments(content)
 	if len(docs) == 0 {
 		out.refuse(Problem{}, "is empty: a manifest needs apiVersion, kind, metadata and spec")
-		return nil, out.problems
+		return out.decoded
 	}
 	if d.names == MangleNames && len(docs) > 1 {
 		out.warn(Problem{}, fmt.Sprintf("has %d documents; only the first one is read", len(docs)))
@@ -43,7 +78,7 @@ func (d decoder) decodeFile(path string, content []byte) ([]*v1.Pod, []Problem) 
 	}
 	if len(docs) > maxObjects {
 		out.refuse(Problem{}, fmt.Sprintf("has %d documents; at most %d are read", len(docs), maxObjects))
-		return nil, out.problems
+		return out.decoded
 	}
 	for i, doc := range docs {
 		at := Problem{Document: i + 1}
@@ -57,15 +92,14 @@ func (d decoder) decodeFile(path string, content []byte) ([]*v1.Pod, []Problem) 
 		}
 		out.object(at, object)
 	}
-	return out.pods, out.problems
+	return out.decoded
 }
 
-// decoding is the work on one file.
+// decoding is the work on one manifest.
 type decoding struct {
 	decoder
-	path     string
-	pods     []*v1.Pod
-	problems []Problem
+	origin
+	decoded
 }
 
 // refuse adds an error at the place.
@@ -75,11 +109,11 @@ func (d *decoding) refuse(at Problem, message string) { d.add(at, SeverityError,
 func (d *decoding) warn(at Problem, message string) { d.add(at, SeverityWarning, message) }
 
 func (d *decoding) add(at Problem, severity Severity, message string) {
-	at.Source, at.Path, at.Severity, at.Message = pod.FileSource, d.path, severity, message
+	at.Source, at.Path, at.Severity, at.Message = d.source, d.path, severity, message
 	d.problems = append(d.problems, at)
 }
 
-// object takes one object of the file: a pod, or in run mode a list of pods.
+// object takes one object of the manifest: a pod, in run mode also a local object, or, in run mode and at URLs, a list.
 func (d *decoding) object(at Problem, object map[string]any) {
 	at.Namespace, at.Name = d.nameOf(object)
 	apiVersion, _ := object["apiVersion"].(string)
@@ -89,27 +123,36 @@ func (d *decoding) object(at Problem, object map[string]any) {
 		d.refuse(at, `kind: Required value: must be "Pod"`)
 	case apiVersion == "":
 		d.refuse(at, `apiVersion: Required value: must be "v1"`)
-	case kind == "Pod" && apiVersion == "v1":
-		d.pod(at, object)
-	case kind == "Pod":
+	case d.accepts(kind) && apiVersion != "v1":
 		d.refuse(at, fmt.Sprintf("apiVersion: Unsupported value: %q: supported values: \"v1\"", apiVersion))
-	case (kind == "List" || kind == "PodList") && apiVersion == "v1":
-		if d.names == MangleNames {
+	case kind == "Pod":
+		d.pod(at, object)
+	case d.accepts(kind):
+		d.local(at, kind, object)
+	case (kind == "List" || d.accepts(strings.TrimSuffix(kind, "List"))) && apiVersion == "v1":
+		if d.names == MangleNames && d.source == pod.FileSource {
 			d.refuse(at, fmt.Sprintf("kind %q: a static pod file holds one Pod, not a list", kind))
 			return
 		}
 		d.list(at, kind, object)
-	case slices.Contains(workloads, kind):
-		d.refuse(at, fmt.Sprintf("kind %q is not a Pod: Berth runs Pods; write the pod template's metadata and spec as "+
-			"a manifest with apiVersion: v1, kind: Pod and a metadata.name", kind))
 	default:
-		d.refuse(at, fmt.Sprintf("kind %q is not a Pod: Berth runs Pods (apiVersion: v1, kind: Pod)", kind))
+		d.other(at, kind, object)
 	}
 }
 
-// list takes the items of a List or PodList. The items of a PodList need no kind: it is the list's.
+// accepts reports whether manifests may define objects of the kind.
+func (d *decoding) accepts(kind string) bool {
+	return kind == "Pod" || d.names == KeepNames && newLocalObject(kind) != nil
+}
+
+// list takes the items of a List, or of a list of one kind, such as PodList; the items of such a list need no kind: it is the list's.
 func (d *decoding) list(at Problem, kind string, list map[string]any) {
 	items, ok := list["items"].([]any)
+	if _, present := list["items"]; !present && d.source == pod.HTTPSource {
+		// An empty list ends every pod of the URL: it must say so itself, not leave it out.
+		d.refuse(at, "items: Required value: a list without pods has items: []")
+		return
+	}
 	if !ok && list["items"] != nil {
 		d.refuse(at, "items: Invalid value: must be a list, got "+jsonKind(list["items"]))
 		return
@@ -124,15 +167,15 @@ func (d *decoding) list(at Problem, kind string, list map[string]any) {
 			d.refuse(at, fmt.Sprintf("items[%d]: Invalid value: must be an object, got %s", i, jsonKind(item)))
 			continue
 		}
-		if kind == "PodList" {
+		if of := strings.TrimSuffix(kind, "List"); of != "" {
 			if object["kind"] == nil {
-				object["kind"] = "Pod"
+				object["kind"] = of
 			}
 			if object["apiVersion"] == nil {
 				object["apiVersion"] = "v1"
 			}
 		}
-		if k := object["kind"]; k == "List" || k == "PodList" {
+		if k, _ := object["kind"].(string); k == "List" || strings.HasSuffix(k, "List") && d.accepts(strings.TrimSuffix(k, "List")) {
 			d.refuse(at, fmt.Sprintf("items[%d]: kind %q: lists inside lists are not read", i, k))
 			continue
 		}
@@ -142,17 +185,51 @@ func (d *decoding) list(at Problem, kind string, list map[string]any) {
 
 // pod takes one pod.
 func (d *decoding) pod(at Problem, object map[string]any) {
-	// Canonical: members sorted, numbers in one form, nulls gone; it depends on the manifest alone, not on our types.
+	p := &v1.Pod{}
+	canonical, ok := d.unmarshal(at, "Pod", object, p)
+	if !ok {
+		return
+	}
+	for _, w := range d.identify(p, canonical, d.origin) {
+		d.warn(at, w)
+	}
+	setDefaults(p)
+	if refusal := d.checkPod(p); refusal != "" {
+		d.refuse(at, refusal)
+		return
+	}
+	d.objects = append(d.objects, accepted{kind: "Pod", object: p, origin: d.origin, document: canonical})
+}
+
+// checkPod returns why the defaulted pod is refused, or "".
+func (d *decoding) checkPod(p *v1.Pod) string {
+	if d.names == KeepNames {
+		// First: a field that cannot be here at all is not to be mended.
+		if errs := findClusterReferences(&p.Spec, field.NewPath("spec")); len(errs) > 0 {
+			return explainErrors(errs)
+		}
+	}
+	if errs := validatePod(p); len(errs) > 0 {
+		return explainErrors(errs)
+	}
+	if resource := findAPIReference(&p.Spec); d.names == MangleNames && resource != "" {
+		return "static pods may not reference " + resource // as the feature PreventStaticPodAPIReferences has it
+	}
+	return ""
+}
+
+// unmarshal decodes the object into the empty one of its kind and returns its canonical form: members sorted, numbers in one form, nulls gone;
+// it depends on the manifest alone, not on our types. Unknown fields are warned of; ok is false when the object was refused.
+func (d *decoding) unmarshal(at Problem, kind string, object map[string]any, into metav1.Object) (canonical json.RawMessage, ok bool) {
 	canonical, err := json.Marshal(object)
 	if err != nil {
 		d.refuse(at, "cannot be encoded: "+err.Error())
-		return
+		return nil, false
 	}
-	p := &v1.Pod{}
-	unknown, err := kjson.UnmarshalStrict(canonical, p, kjson.DisallowUnknownFields)
+	unknown, err := kjson.UnmarshalStrict(canonical, into, kjson.DisallowUnknownFields)
 	if err != nil {
-		d.refuse(at, explainDecode(object, canonical, err))
-		return
+		d.refuse(at, explainDecode(kind, object, canonical, err))
+		return nil, false
 	}
 	for i, u := range unknown {
 		if i == maxMessages {
@@ -161,23 +238,10 @@ func (d *decoding) pod(at Problem, object map[string]any) {
 		}
 		d.warn(at, u.Error()+" is ignored")
 	}
-	for _, w := range d.identify(p, canonical, d.path) {
-		d.warn(at, w)
-	}
-	setDefaults(p)
-	errs := validatePod(p)
-	if len(errs) > 0 {
-		d.refuse(at, explainErrors(errs))
-		return
-	}
-	if resource := findAPIReference(&p.Spec); resource != "" {
-		d.refuse(at, explainReference(d.names, resource))
-		return
-	}
-	d.pods = append(d.pods, p)
+	return canonical, true
 }
 
-// nameOf returns the namespace and name that the object's pod has or would have, as far as they can be read.
+// nameOf returns the namespace and name that the object has, or its pod would have, as far as they can be read.
 func (d *decoding) nameOf(object map[string]any) (namespace, name string) {
 	meta, _ := object["metadata"].(map[string]any)
 	if name, _ = meta["name"].(string); name == "" {

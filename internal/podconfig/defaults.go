@@ -1,11 +1,8 @@
 package podconfig
 
 import (
-	"strings"
-
+	"github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/utils/ptr"
 )
 
 // The defaults are those of the API reference (k8s.io/api/core/v1, the comment of each field); where the documentation says more than
@@ -18,6 +15,10 @@ func setDefaults(p *v1.Pod) {
 	setDefault(&spec.DNSPolicy, v1.DNSClusterFirst)
 	setDefault(&spec.SchedulerName, v1.DefaultSchedulerName)
 	setDefaultPtr(&spec.TerminationGracePeriodSeconds, int64(v1.DefaultTerminationGracePeriodSeconds))
+	if *spec.TerminationGracePeriodSeconds < 0 {
+		// Pods from before it was forbidden have such values; the API server stores the shortest grace period for them.
+		*spec.TerminationGracePeriodSeconds = 1
+	}
 	setDefaultPtr(&spec.EnableServiceLinks, v1.DefaultEnableServiceLinks)
 	setDefaultPtr(&spec.SecurityContext, v1.PodSecurityContext{})
 	// serviceAccount is the deprecated alias of serviceAccountName; the API server keeps them equal.
@@ -35,6 +36,7 @@ func setDefaults(p *v1.Pod) {
 	for i := range spec.Volumes {
 		setVolumeDefaults(&spec.Volumes[i].VolumeSource)
 	}
+	setAppArmorDefaults(p)
 }
 
 // setDefault sets *field if it is zero.
@@ -81,18 +83,16 @@ func setContainerDefaults(c *v1.Container, hostNetwork bool) {
 		}
 	}
 	setResourceDefaults(&c.Resources)
-	setResizeDefaults(c)
 }
 
-// computePullPolicy returns Always for the tag latest or none, IfNotPresent for any other tag and for a digest
-// (kubernetes.io/docs/concepts/containers/images, "Default image pull policy").
+// computePullPolicy returns Always for the tag latest, whether given, with a digest or not, or meant by giving neither tag nor digest;
+// IfNotPresent for any other (kubernetes.io/docs/concepts/containers/images, "Default image pull policy"), and for what is no image's name.
 func computePullPolicy(image string) v1.PullPolicy {
-	if strings.Contains(image, "@") {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
 		return v1.PullIfNotPresent
 	}
-	name := image[strings.LastIndex(image, "/")+1:] // a colon before the last slash is a registry's port
-	_, tag, tagged := strings.Cut(name, ":")
-	if !tagged || tag == "latest" {
+	if tagged, ok := reference.TagNameOnly(named).(reference.Tagged); ok && tagged.Tag() == "latest" {
 		return v1.PullAlways
 	}
 	return v1.PullIfNotPresent
@@ -124,108 +124,4 @@ func setFieldRefDefaults(f *v1.ObjectFieldSelector) {
 	if f != nil {
 		setDefault(&f.APIVersion, "v1")
 	}
-}
-
-// setResourceDefaults makes requests of limits (ResourceRequirements.requests).
-func setResourceDefaults(r *v1.ResourceRequirements) {
-	roundUp(r.Limits)
-	roundUp(r.Requests)
-	for name, limit := range r.Limits {
-		if _, ok := r.Requests[name]; ok {
-			continue
-		}
-		if r.Requests == nil {
-			r.Requests = v1.ResourceList{}
-		}
-		r.Requests[name] = limit.DeepCopy()
-	}
-}
-
-// roundUp rounds quantities up to thousandths, the finest unit of the API
-// (kubernetes.io/docs/concepts/configuration/manage-resources-containers, "CPU resource units").
-func roundUp(list v1.ResourceList) {
-	for name, q := range list {
-		if q.RoundUp(resource.Milli) {
-			continue
-		}
-		list[name] = q
-	}
-}
-
-// resizable are the resources of a container that can be changed in place (ContainerResizePolicy.resourceName).
-var resizable = []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
-
-// setResizeDefaults gives each resizable resource that the container has the policy NotRequired (ContainerResizePolicy.restartPolicy;
-// kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources, "Container resize policies").
-func setResizeDefaults(c *v1.Container) {
-	for _, name := range resizable {
-		_, requested := c.Resources.Requests[name]
-		_, limited := c.Resources.Limits[name]
-		if !requested && !limited || hasResizePolicy(c, name) {
-			continue
-		}
-		c.ResizePolicy = append(c.ResizePolicy, v1.ContainerResizePolicy{ResourceName: name, RestartPolicy: v1.NotRequired})
-	}
-}
-
-func hasResizePolicy(c *v1.Container, name v1.ResourceName) bool {
-	for _, p := range c.ResizePolicy {
-		if p.ResourceName == name {
-			return true
-		}
-	}
-	return false
-}
-
-// setPodResourceDefaults makes pod-level requests of pod-level limits: what the containers request together if one of them requests
-// the resource, else the limit (KEP-2837, "Pod-level resources: defaulting").
-func setPodResourceDefaults(spec *v1.PodSpec) {
-	r := spec.Resources
-	if r == nil {
-		return
-	}
-	roundUp(r.Limits)
-	roundUp(r.Requests)
-	for name, limit := range r.Limits {
-		if _, ok := r.Requests[name]; ok {
-			continue
-		}
-		request := limit.DeepCopy()
-		if sum, ok := computeRequest(spec, name); ok && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
-			request = sum
-		}
-		if r.Requests == nil {
-			r.Requests = v1.ResourceList{}
-		}
-		r.Requests[name] = request
-	}
-}
-
-// computeRequest returns what the containers of the pod request of the resource together, and whether one of them does: all main and
-// sidecar containers, or the largest init container with the sidecars started before it
-// (kubernetes.io/docs/concepts/workloads/pods/sidecar-containers, "Resource sharing within containers").
-func computeRequest(spec *v1.PodSpec, name v1.ResourceName) (resource.Quantity, bool) {
-	var running, peak resource.Quantity
-	requested := false
-	for _, c := range spec.InitContainers {
-		q, ok := c.Resources.Requests[name]
-		requested = requested || ok
-		starting := running.DeepCopy()
-		starting.Add(q)
-		if ptr.Deref(c.RestartPolicy, "") == v1.ContainerRestartPolicyAlways {
-			running = starting.DeepCopy()
-		}
-		if starting.Cmp(peak) > 0 {
-			peak = starting
-		}
-	}
-	for _, c := range spec.Containers {
-		q, ok := c.Resources.Requests[name]
-		requested = requested || ok
-		running.Add(q)
-	}
-	if running.Cmp(peak) > 0 {
-		peak = running
-	}
-	return peak, requested
 }

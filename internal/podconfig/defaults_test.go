@@ -1,6 +1,7 @@
 package podconfig
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -76,7 +77,7 @@ func TestSetDefaults(t *testing.T) {
 		{
 			"requests from limits", "containers: [{image: 'i:1', resources: {limits: {cpu: 2, example.com/x: 1}, requests: {cpu: 1}}}]",
 			"containers: [{image: 'i:1', resources: {limits: {cpu: '2', example.com/x: '1'}, requests: {cpu: '1', example.com/x: '1'}}, " +
-				"resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}], " + defaultedContainer + "}]",
+				defaultedContainer + "}]",
 		},
 		{
 			"no requests at all", "containers: [{image: 'i:1', resources: {limits: {memory: 1Mi}}, resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]}]",
@@ -90,7 +91,7 @@ func TestSetDefaults(t *testing.T) {
 		{
 			"pod-level requests", "resources: {limits: {cpu: 4, memory: 1Gi, hugepages-2Mi: 4Mi}}\ncontainers: [{image: 'i:1', resources: {requests: {cpu: 1}}}]",
 			"resources: {limits: {cpu: '4', memory: 1Gi, hugepages-2Mi: 4Mi}, requests: {cpu: '1', memory: 1Gi, hugepages-2Mi: 4Mi}}\n" +
-				"containers: [{image: 'i:1', resources: {requests: {cpu: '1'}}, resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}], " + defaultedContainer + "}]",
+				"containers: [{image: 'i:1', resources: {requests: {cpu: '1'}}, " + defaultedContainer + "}]",
 		},
 
 		{"no volume kind", "volumes: [{name: v}]", "volumes: [{name: v, emptyDir: {}}]"},
@@ -104,7 +105,7 @@ func TestSetDefaults(t *testing.T) {
 		},
 		{
 			"projected", "volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}, {podCertificate: {signerName: s}}, {downwardAPI: {items: [{path: p, fieldRef: {fieldPath: metadata.name}}]}}]}}]",
-			"volumes: [{name: v, projected: {defaultMode: 420, sources: [{serviceAccountToken: {path: t, expirationSeconds: 3600}}, {podCertificate: {signerName: s, maxExpirationSeconds: 86400}}, " +
+			"volumes: [{name: v, projected: {defaultMode: 420, sources: [{serviceAccountToken: {path: t, expirationSeconds: 3600}}, {podCertificate: {signerName: s}}, " +
 				"{downwardAPI: {items: [{path: p, fieldRef: {apiVersion: v1, fieldPath: metadata.name}}]}}]}}]",
 		},
 		{
@@ -149,10 +150,12 @@ func TestSetDefaults(t *testing.T) {
 }
 
 func TestComputePullPolicy(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("a", 64)
 	for image, want := range map[string]v1.PullPolicy{
 		"nginx": v1.PullAlways, "nginx:latest": v1.PullAlways, "nginx:1.27": v1.PullIfNotPresent,
 		"reg:5000/nginx": v1.PullAlways, "reg:5000/a/nginx:latest": v1.PullAlways, "reg:5000/nginx:v1": v1.PullIfNotPresent,
-		"nginx@sha256:ab": v1.PullIfNotPresent, "nginx:latest@sha256:ab": v1.PullIfNotPresent, "": v1.PullAlways,
+		"nginx@" + digest: v1.PullIfNotPresent, "nginx:latest@" + digest: v1.PullAlways, "nginx:1@" + digest: v1.PullIfNotPresent,
+		"": v1.PullIfNotPresent, "No Name": v1.PullIfNotPresent,
 	} {
 		if got := computePullPolicy(image); got != want {
 			t.Errorf("%q: got %s, want %s", image, got, want)
@@ -171,15 +174,15 @@ containers:
 - {name: d, resources: {requests: {cpu: 1500m}}}
 - {name: e}
 `)
-	got, ok := computeRequest(&spec, v1.ResourceCPU)
+	got, ok := computeSums(&spec, requestsOf)[v1.ResourceCPU]
 	if !ok || got.String() != "5" {
 		t.Errorf("the first init container is the largest: got %s, %v", got.String(), ok)
 	}
 	spec.InitContainers = spec.InitContainers[1:]
-	if got, _ := computeRequest(&spec, v1.ResourceCPU); got.String() != "4500m" {
+	if got := computeSums(&spec, requestsOf)[v1.ResourceCPU]; got.String() != "4500m" {
 		t.Errorf("main containers and sidecar: got %s", got.String())
 	}
-	if _, ok := computeRequest(&spec, v1.ResourceMemory); ok {
+	if _, ok := computeSums(&spec, requestsOf)[v1.ResourceMemory]; ok {
 		t.Error("nobody requests memory")
 	}
 }

@@ -9,8 +9,6 @@ const (
 	defaultFileMode int32 = 0o644
 	// defaultTokenSeconds is the lifetime of projected service account tokens (ServiceAccountTokenProjection.expirationSeconds).
 	defaultTokenSeconds int64 = 3600
-	// defaultCertificateSeconds is the lifetime of projected certificates (PodCertificateProjection.maxExpirationSeconds).
-	defaultCertificateSeconds int32 = 86400
 )
 
 // setVolumeDefaults fills in one volume. A volume that names no kind is an emptyDir (kubernetes.io/docs/concepts/storage/volumes).
@@ -52,9 +50,6 @@ func setProjectionDefaults(p *v1.VolumeProjection) {
 	}
 	if p.ServiceAccountToken != nil {
 		setDefaultPtr(&p.ServiceAccountToken.ExpirationSeconds, defaultTokenSeconds)
-	}
-	if p.PodCertificate != nil {
-		setDefaultPtr(&p.PodCertificate.MaxExpirationSeconds, defaultCertificateSeconds)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -118,6 +119,9 @@ func (d document) parse() (object map[string]any, warnings []string, err error) 
 		return nil, nil, fmt.Errorf("line %d: the document is %s, not an object with apiVersion, kind and metadata",
 			d.line, jsonKind(value))
 	}
+	if items, ok := object["items"]; ok && items == nil {
+		object["items"] = []any{} // as Go programs write a list without items
+	}
 	dropNulls(object)
 	return object, warnings, nil
 }
@@ -151,16 +155,26 @@ func (d document) explainYAML(err error) string {
 	return "invalid YAML: " + strings.Join(lines, "; ")
 }
 
-// dropNulls removes the members that are null, at every depth.
+// stringMaps are the members of manifests whose values are maps of strings. A key without a value is there, with an empty one.
+var stringMaps = []string{"labels", "annotations", "nodeSelector", "matchLabels", "data", "stringData", "binaryData"}
+
+// dropNulls removes the members that are null, at every depth; in maps of strings they are empty strings.
 func dropNulls(v any) {
 	switch v := v.(type) {
 	case map[string]any:
 		for k, m := range v {
 			if m == nil {
 				delete(v, k)
-			} else {
-				dropNulls(m)
+				continue
 			}
+			if values, ok := m.(map[string]any); ok && slices.Contains(stringMaps, k) {
+				for key, value := range values {
+					if value == nil {
+						values[key] = ""
+					}
+				}
+			}
+			dropNulls(m)
 		}
 	case []any:
 		for _, m := range v {

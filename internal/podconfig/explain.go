@@ -14,32 +14,51 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// explainDecode says why an object is no Pod: the field with its indexes, what was found and what belongs there. err is what the
+// explainDecode says why an object is none of its kind: the field with its indexes, what was found and what belongs there. err is what the
 // decoder said; it is the answer when nothing better is found.
-func explainDecode(object map[string]any, canonical []byte, err error) string {
+func explainDecode(kind string, object map[string]any, canonical []byte, err error) string {
+	var into any = &v1.Pod{}
+	if o := newLocalObject(kind); o != nil {
+		into = o
+	}
 	var mismatch *json.UnmarshalTypeError
-	if errors.As(json.Unmarshal(canonical, &v1.Pod{}), &mismatch) && mismatch.Field != "" {
+	if errors.As(json.Unmarshal(canonical, into), &mismatch) && mismatch.Field != "" {
 		found, _, _ := strings.Cut(mismatch.Value, " ") // "number 1.5" is a number
 		path := mismatch.Field
-		if located, ok := locate(object, strings.Split(mismatch.Field, "."), found); ok {
+		members := strings.Split(mismatch.Field, ".")
+		want := goKind(mismatch.Type)
+		located, ok := "", false
+		if want != "a list" && want != "an object" { // it may stand in a map: the decoder does not name the keys of maps
+			located, ok = locate(object, append(members, anyKey), found)
+		}
+		if !ok {
+			located, ok = locate(object, members, found)
+		}
+		if ok {
 			path = strings.TrimPrefix(located, ".")
 		}
-		msg := fmt.Sprintf("%s: Invalid type: must be %s, got %s", path, goKind(mismatch.Type), cmp.Or(foundKinds[found], found))
+		msg := fmt.Sprintf("%s: Invalid type: must be %s, got %s", path, want, cmp.Or(foundKinds[found], found))
 		if mismatch.Type.Kind() == reflect.String && (found == "number" || found == "bool") {
 			msg += "; put it in quotes"
 		}
 		return msg
 	}
+	if path, reason := locateBase64(kind, object); reason != nil {
+		return fmt.Sprintf("%s: Invalid value: must be base64: %v", path, reason)
+	}
 	if path, value, reason := locateQuantity("", object); reason != nil {
 		return fmt.Sprintf("%s: Invalid value: %q: %v", strings.TrimPrefix(path, "."), value, reason)
 	}
-	return "is no Pod: " + strings.TrimPrefix(err.Error(), "json: ")
+	return "is no " + kind + ": " + strings.TrimPrefix(err.Error(), "json: ")
 }
 
 // foundKinds maps what the decoder calls a JSON value to what jsonKind does.
 var foundKinds = map[string]string{
 	"array": "a list", "object": "an object", "string": "a string", "number": "a number", "bool": "a boolean",
 }
+
+// anyKey stands for every key of a map.
+const anyKey = "*"
 
 // locate returns the first path along the members at whose end a value of the kind stands, with the indexes of the lists it goes
 // through.
@@ -59,6 +78,14 @@ func locate(v any, members []string, kind string) (string, bool) {
 	if !ok {
 		return "", false
 	}
+	if members[0] == anyKey {
+		for _, k := range slices.Sorted(maps.Keys(object)) {
+			if p, ok := locate(object[k], members[1:], kind); ok {
+				return "[" + k + "]" + p, true
+			}
+		}
+		return "", false
+	}
 	p, ok := locate(object[members[0]], members[1:], kind)
 	return "." + members[0] + p, ok
 }
@@ -66,6 +93,8 @@ func locate(v any, members []string, kind string) (string, bool) {
 // goKind names the JSON kind that a Go type decodes from.
 func goKind(t reflect.Type) string {
 	switch t.Kind() {
+	case reflect.Uint8:
+		return "base64 text"
 	case reflect.Pointer:
 		return goKind(t.Elem())
 	case reflect.String:
@@ -73,6 +102,9 @@ func goKind(t reflect.Type) string {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Slice, reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return goKind(t.Elem())
+		}
 		return "a list"
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		return fmt.Sprintf("an integer (%s)", t.Kind())

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
 )
@@ -31,7 +30,8 @@ const (
 // All fields from roots on belong to the goroutine of run.
 type fileSource struct {
 	log    *slog.Logger
-	decode func(path string, content []byte) ([]*v1.Pod, []Problem)
+	decode func(from origin, content []byte) decoded
+	kept   *lastGood
 	watch  WatchFunc
 	rescan time.Duration
 
@@ -44,6 +44,7 @@ type fileSource struct {
 	firstAsked time.Time            // when first something did
 	dirty      bool                 // something changed since the last hand-over
 	handed     bool                 // a set was handed over
+	complete   bool                 // a complete one was
 }
 
 // root is one path that the source was given.
@@ -60,8 +61,27 @@ type target struct {
 	path string
 }
 
+// newFileSource returns the source of the files and folders.
+func newFileSource(cfg Config, paths []string) (*fileSource, error) {
+	d := decoder{node: cfg.NodeName, names: cfg.Names}
+	s := &fileSource{
+		log: cfg.Log, decode: d.decode, watch: cfg.Watch, rescan: cfg.Rescan,
+		kept: newLastGood(cfg.StateDir, pod.FileSource, d, cfg.Log),
+	}
+	for _, p := range paths {
+		// Identity holds the path: an agent started again from another folder must know its pods.
+		abs, err := filepath.Abs(p)
+		if err != nil {
+			return nil, fmt.Errorf("path %q: %w", p, err)
+		}
+		s.roots = append(s.roots, &root{path: abs, files: map[string]*file{}})
+	}
+	return s, nil
+}
+
 // run reads the files until ctx is done.
 func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
+	defer s.kept.open(ctx)()
 	s.touched = map[target]time.Time{}
 	s.openWatcher()
 	defer s.closeWatcher()
@@ -70,7 +90,12 @@ func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
 		scan(ctx)
 		if ctx.Err() == nil && (s.dirty || !s.handed) {
 			s.dirty, s.handed = false, true
-			handOver(s.collect())
+			n := s.collect()
+			handOver(n)
+			if !n.partial && !s.complete {
+				s.complete = true
+				s.forgetDeparted()
+			}
 		}
 	}
 	look(s.scanAll)
@@ -275,13 +300,13 @@ func (s *fileSource) look(r *root, path string) bool {
 		return false
 	case !isManifest:
 		if old != nil {
-			delete(r.files, path)
-			s.dirty = true
+			s.drop(r, path)
 		}
 	case f != old:
 		r.files[path] = f
-		if old == nil || !slices.Equal(old.pods, f.pods) || !slices.Equal(old.problems, f.problems) {
+		if old == nil || !old.decoded.equal(f.decoded) {
 			s.dirty = true
+			s.kept.keep(path, f.objects)
 		}
 	}
 	return true
@@ -307,10 +332,27 @@ func (s *fileSource) setKnown(r *root) {
 func (s *fileSource) forget(r *root, keep map[string]struct{}) {
 	for path := range r.files {
 		if _, ok := keep[path]; !ok {
-			delete(r.files, path)
-			s.dirty = true
+			s.drop(r, path)
 		}
 	}
+}
+
+// drop forgets a file that the root has no more.
+func (s *fileSource) drop(r *root, path string) {
+	delete(r.files, path)
+	s.dirty = true
+	if !slices.ContainsFunc(s.roots, func(r *root) bool { return r.files[path] != nil }) {
+		s.kept.forget(path)
+	}
+}
+
+// forgetDeparted forgets the versions kept of files that went while no agent ran.
+func (s *fileSource) forgetDeparted() {
+	var present []string
+	for _, r := range s.roots {
+		present = slices.AppendSeq(present, maps.Keys(r.files))
+	}
+	s.kept.forgetOthers(present)
 }
 
 func (s *fileSource) setProblem(r *root, problems ...Problem) {
@@ -336,8 +378,7 @@ func (s *fileSource) collect() snapshot {
 				continue
 			}
 			seen[path] = struct{}{}
-			out.pods = append(out.pods, r.files[path].pods...)
-			out.problems = append(out.problems, r.files[path].problems...)
+			out.add(r.files[path].decoded)
 		}
 	}
 	return out

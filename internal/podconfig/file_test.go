@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
 )
@@ -114,16 +113,16 @@ func inBubbleAt(t *testing.T, dir string, paths []string, change func(*Config), 
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		b := &bench{PodConfig: c, t: t, dir: dir, watcher: w, done: make(chan error, 1)}
-		files := &fileSource{
-			log: cfg.Log, watch: cfg.Watch, rescan: defaultRescan,
-			decode: func(path string, content []byte) ([]*v1.Pod, []Problem) {
-				n, _ := b.decodes.LoadOrStore(path, new(atomic.Int64))
-				n.(*atomic.Int64).Add(1)
-				return decoder{node: cfg.NodeName, names: cfg.Names}.decodeFile(path, content)
-			},
+		files, err := newFileSource(cfg, cfg.Paths)
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, p := range cfg.Paths {
-			files.roots = append(files.roots, &root{path: p, files: map[string]*file{}})
+		files.rescan = defaultRescan
+		decode := files.decode
+		files.decode = func(from origin, content []byte) decoded {
+			n, _ := b.decodes.LoadOrStore(from.path, new(atomic.Int64))
+			n.(*atomic.Int64).Add(1)
+			return decode(from, content)
 		}
 		c.sources[0].run = func(ctx context.Context, handOver func(snapshot)) error {
 			return files.run(ctx, func(s snapshot) { b.hands.Add(1); handOver(s) })
@@ -301,7 +300,7 @@ func TestMendedFile(t *testing.T) {
 	inBubble(t, nil, nil, func(b *bench) {
 		write(t, b.path("a.yaml"), manifest("a", "i"))
 		write(t, b.path("other.yaml"), manifest("other", "i"))
-		write(t, b.path("new.yaml"), "kind: Deployment\napiVersion: apps/v1\nmetadata: {name: web}\n")
+		write(t, b.path("new.yaml"), "kind: Pod\n")
 		b.expect("ADD default/a default/other")
 		write(t, b.path("a.yaml"), "}")
 		b.watcher.touch(b.path("a.yaml"))
@@ -309,8 +308,7 @@ func TestMendedFile(t *testing.T) {
 		write(t, b.path("a.yaml"), manifest("a", "i"))
 		b.watcher.touch(b.path("a.yaml"))
 		b.expect("")
-		b.expectProblems(`new.yaml error: kind "Deployment" is not a Pod: Berth runs Pods; write the pod template's metadata and spec ` +
-			`as a manifest with apiVersion: v1, kind: Pod and a metadata.name`)
+		b.expectProblems(`new.yaml error: apiVersion: Required value: must be "v1"`)
 	})
 }
 

@@ -81,3 +81,10 @@ func testPod(uid, name string, change ...func(*v1.Pod)) *v1.Pod {
 	}
 	return p
 }
+
+// decodeFile returns the pods of a manifest file, and what is wrong with it.
+func (d decoder) decodeFile(path string, content []byte) ([]*v1.Pod, []Problem) {
+	var n snapshot
+	n.add(d.decode(origin{pod.FileSource, path}, content))
+	return n.pods, n.problems
+}

@@ -14,9 +14,9 @@ import (
 
 // identify makes the decoded pod this node's static pod: UID, name, namespace, node, annotations, toleration, phase. canonical is the
 // manifest that the UID stands for. It returns what was taken from the manifest that its author may miss.
-func (d decoder) identify(p *v1.Pod, canonical []byte, path string) (warnings []string) {
+func (d decoder) identify(p *v1.Pod, canonical []byte, from origin) (warnings []string) {
 	if p.UID == "" {
-		p.UID = computeUID(canonical, d.node, path)
+		p.UID = computeUID(canonical, d.node, from)
 	}
 	if p.Name != "" {
 		p.Name = d.podName(p.Name)
@@ -37,10 +37,12 @@ func (d decoder) identify(p *v1.Pod, canonical []byte, path string) (warnings []
 			pod.ConfigMirrorAnnotation))
 	}
 	p.Annotations[pod.ConfigHashAnnotation] = string(p.UID)
-	p.Annotations[pod.ConfigSourceAnnotation] = string(pod.FileSource)
-	p.Annotations[pod.ManifestAnnotation] = path
+	p.Annotations[pod.ConfigSourceAnnotation] = string(from.source)
+	p.Annotations[pod.ManifestAnnotation] = from.path
 
-	tolerateNoExecute(&p.Spec)
+	if from.source == pod.FileSource {
+		tolerateNoExecute(&p.Spec)
+	}
 	p.Status = v1.PodStatus{Phase: v1.PodPending}
 	return warnings
 }
@@ -54,13 +56,17 @@ func (d decoder) podName(name string) string {
 }
 
 // computeUID returns the UID of a static pod: 32 lower-case hex digits that change with any field of the manifest, the node and the
-// path, and with nothing else.
+// path or URL, and with nothing else.
 // Differs from the kubelet, which hashes the defaulted pod: there a release that adds a default restarts every static pod.
-func computeUID(canonical []byte, node, path string) pod.UID {
+func computeUID(canonical []byte, node string, from origin) pod.UID {
 	h := fnv.New128a()
 	h.Write(canonical) // a hash.Hash never returns an error
 	io.WriteString(h, "host:"+node)
-	io.WriteString(h, "file:"+path)
+	if from.source == pod.HTTPSource {
+		io.WriteString(h, "url:"+from.path)
+	} else {
+		io.WriteString(h, "file:"+from.path)
+	}
 	return pod.UID(hex.EncodeToString(h.Sum(nil)))
 }
 

@@ -205,3 +205,68 @@ func TestInotifyLinks(t *testing.T) {
 	write(t, at("elsewhere"), manifest("b", "i2"))
 	l.expect(map[string]string{"a": "i2b", "b": "i2"})
 }
+
+func TestInotifyFolderSwappedAsConfigMapsAre(t *testing.T) {
+	dir := t.TempDir()
+	at := func(names ...string) string { return filepath.Join(append([]string{dir}, names...)...) }
+	version := func(name, image string) {
+		if err := os.Mkdir(at(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, at(name, "a.yaml"), manifest("a", image))
+		link(t, name, at("..data_tmp"))
+		if err := os.Rename(at("..data_tmp"), at("..data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	version("..v1", "i1")
+	link(t, "..data/a.yaml", at("a.yaml"))
+	l := startLive(t, dir)
+	l.expect(map[string]string{"a": "i1"})
+	version("..v2", "i2")
+	remove(t, at("..v1"))
+	l.expect(map[string]string{"a": "i2"})
+	version("..v3", "i3")
+	remove(t, at("..v2"))
+	l.expect(map[string]string{"a": "i3"})
+}
+
+func TestInotifyEditors(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	rename := func(from, to string) {
+		if err := os.Rename(at(from), at(to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, at("a.yaml"), manifest("a", "i1"))
+	l := startLive(t, dir)
+	l.expect(map[string]string{"a": "i1"})
+
+	// vim: a swap file, a probe, the old version renamed to a backup, the new one created in its place.
+	write(t, at(".a.yaml.swp"), "b0VIM")
+	write(t, at("4913"), "")
+	remove(t, at("4913"))
+	rename("a.yaml", "a.yaml~")
+	write(t, at("a.yaml"), manifest("a", "i2"))
+	l.expect(map[string]string{"a": "i2"})
+	remove(t, at("a.yaml~"))
+	remove(t, at(".a.yaml.swp"))
+
+	// emacs: a lock that leads nowhere, an auto-save file, a backup that stays.
+	link(t, "user@host.1:1", at(".#a.yaml"))
+	write(t, at("#a.yaml#"), manifest("unsaved", "i3"))
+	rename("a.yaml", "a.yaml~")
+	write(t, at("a.yaml"), manifest("a", "i3"))
+	remove(t, at(".#a.yaml"))
+	remove(t, at("#a.yaml#"))
+	l.expect(map[string]string{"a": "i3"})
+
+	// gedit, and sed -i: a temporary file that is renamed over the manifest.
+	write(t, at(".goutputstream-ABC"), manifest("a", "i4"))
+	rename(".goutputstream-ABC", "a.yaml")
+	l.expect(map[string]string{"a": "i4"})
+	if problems := l.Problems(); len(problems) > 0 {
+		t.Errorf("problems:\n%s", messages(problems))
+	}
+}

@@ -172,6 +172,38 @@ func mergeDuplicates(src pod.Source, pods []*v1.Pod) ([]*v1.Pod, []Problem) {
 	return kept, problems
 }
 
+// computeClashes names the pods of manifests that an earlier source wants under the same full name. Both stay desired, as at the
+// kubelet: the pod workers let one of them run at a time.
+func computeClashes(feeds []*feed) []Problem {
+	first := map[pod.FullName]*v1.Pod{}
+	var problems []Problem
+	manifests := slices.DeleteFunc(slices.Clone(feeds), func(f *feed) bool {
+		return f.source == pod.APISource // its copies of static pods have their names
+	})
+	if len(manifests) < 2 {
+		return nil
+	}
+	for _, f := range manifests {
+		for _, p := range f.newest.pods {
+			other := first[pod.FullNameOf(p)]
+			if other == nil {
+				first[pod.FullNameOf(p)] = p
+				continue
+			}
+			if pod.SourceOf(other) == f.source {
+				continue
+			}
+			problems = append(problems, Problem{
+				Source: f.source, Path: p.Annotations[pod.ManifestAnnotation], Namespace: p.Namespace, Name: p.Name,
+				Severity: SeverityWarning,
+				Message: fmt.Sprintf("pod %s/%s is wanted by %s too: only one of them runs, and the other one waits until that is gone; rename one of them",
+					p.Namespace, p.Name, describeOrigin(other)),
+			})
+		}
+	}
+	return problems
+}
+
 // explainUpdates returns the journal's entries for the operations; before is what the loop had.
 func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.Entry {
 	added := map[pod.FullName]*v1.Pod{}
@@ -196,19 +228,19 @@ func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.En
 			var decision, why string
 			switch u.Op {
 			case pod.ADD:
-				decision, why = "accepted", "new in "+origin(p)
+				decision, why = "accepted", "new in "+describeOrigin(p)
 				if old := removed[pod.FullNameOf(p)]; old != nil {
-					why = fmt.Sprintf("%s changed: replaces pod %s", origin(p), old.UID)
+					why = fmt.Sprintf("%s changed: replaces pod %s", describeOrigin(p), old.UID)
 				}
 			case pod.UPDATE:
 				decision = "changed"
-				why = fmt.Sprintf("%s: %s differ", origin(p), strings.Join(computeDifference(known[p.UID], p), ", "))
+				why = fmt.Sprintf("%s: %s differ", describeOrigin(p), strings.Join(computeDifference(known[p.UID], p), ", "))
 			case pod.DELETE:
-				decision, why = "deletion asked for", origin(p)+": deletionTimestamp is set"
+				decision, why = "deletion asked for", describeOrigin(p)+": deletionTimestamp is set"
 			case pod.REMOVE:
-				decision, why = "removed", "no longer in "+origin(p)
+				decision, why = "removed", "no longer in "+describeOrigin(p)
 				if next := added[pod.FullNameOf(p)]; next != nil {
-					why = fmt.Sprintf("%s changed: replaced by pod %s", origin(next), next.UID)
+					why = fmt.Sprintf("%s changed: replaced by pod %s", describeOrigin(next), next.UID)
 				}
 			default:
 				continue
@@ -222,8 +254,8 @@ func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.En
 	return out
 }
 
-// origin names where the pod comes from.
-func origin(p *v1.Pod) string {
+// describeOrigin names where the pod comes from.
+func describeOrigin(p *v1.Pod) string {
 	if path, ok := p.Annotations[pod.ManifestAnnotation]; ok {
 		return "manifest " + path
 	}

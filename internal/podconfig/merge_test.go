@@ -1,6 +1,7 @@
 package podconfig
 
 import (
+	"context"
 	"maps"
 	"testing"
 	"time"
@@ -309,5 +310,48 @@ func TestWithAnnotationSharesNothingThatItChanges(t *testing.T) {
 	before := maps.Clone(p.Annotations)
 	if q := withAnnotation(p, "k", "v"); q.Annotations["k"] != "v" || !maps.Equal(p.Annotations, before) {
 		t.Errorf("got %v and %v", q.Annotations, p.Annotations)
+	}
+}
+
+func TestOnePodInTwoSources(t *testing.T) {
+	cfg := newConfig(t.TempDir(), podsURL)
+	cfg.API = func(context.Context, func([]*v1.Pod)) error { return nil }
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(source pod.Source, path string) func(*v1.Pod) {
+		return func(p *v1.Pod) {
+			p.Annotations[pod.ConfigSourceAnnotation], p.Annotations[pod.ManifestAnnotation] = string(source), path
+		}
+	}
+	var sources []pod.Source
+	for _, f := range c.feeds {
+		sources = append(sources, f.source)
+	}
+	if diff := cmp.Diff([]pod.Source{pod.FileSource, pod.HTTPSource, pod.APISource}, sources); diff != "" {
+		t.Fatalf("sources (-want +got):\n%s", diff)
+	}
+	c.handOver(c.feeds[0], snapshot{pods: []*v1.Pod{testPod("1", "a", at(pod.FileSource, "/m/a.yaml")), testPod("2", "b", at(pod.FileSource, "/m/b.yaml"))}})
+	c.handOver(c.feeds[2], snapshot{pods: []*v1.Pod{testPod("9", "a")}})
+	if got := c.Problems(); len(got) > 0 {
+		t.Errorf("the API server's copy of a static pod is a problem: %v", got)
+	}
+	changed := c.ProblemsChanged()
+	c.handOver(c.feeds[1], snapshot{pods: []*v1.Pod{testPod("3", "a", at(pod.HTTPSource, podsURL))}})
+	<-changed
+	want := "pods.yaml warning: pod default/a is wanted by manifest /m/a.yaml too: only one of them runs, and the other one waits until that is gone; rename one of them"
+	problems := c.Problems()
+	if got := messages(problems); got != want || problems[0].Source != pod.HTTPSource || problems[0].Path != podsURL {
+		t.Errorf("problems: %s", got)
+	}
+	if got := ops(c.Take()); got != "ADD default/a default/b; ADD default/a; ADD default/a" {
+		t.Errorf("operations: %s", got)
+	}
+	changed = c.ProblemsChanged()
+	c.handOver(c.feeds[0], snapshot{pods: []*v1.Pod{testPod("2", "b", at(pod.FileSource, "/m/b.yaml"))}})
+	<-changed
+	if got := c.Problems(); len(got) > 0 {
+		t.Errorf("problems that are gone: %v", got)
 	}
 }

@@ -1,11 +1,12 @@
 package podconfig
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -22,8 +23,12 @@ import (
 // component is this package's name in the journal.
 const component = "config"
 
-// defaultRescan is how often files are listed without an event (KubeletConfiguration, fileCheckFrequency).
-const defaultRescan = 20 * time.Second
+// How often files are listed without an event, and how often URLs are asked (KubeletConfiguration, fileCheckFrequency and
+// httpCheckFrequency).
+const (
+	defaultRescan = 20 * time.Second
+	defaultPoll   = 20 * time.Second
+)
 
 // NameRule says how a manifest becomes a pod's name, and with it whose rules for manifests hold.
 type NameRule int
@@ -43,17 +48,30 @@ type Config struct {
 	NodeName string
 	Log      *slog.Logger
 	Journal  *journal.Journal
-	// Paths are files or folders of manifests; one that does not exist is waited for. Relative paths are taken from the working
-	// directory at New. Without any there is no file source.
+	// Paths are files or folders of manifests, or http:// and https:// URLs that answer with manifests. A file or folder that does not
+	// exist is waited for. Relative paths are taken from the working directory at New. Without files and folders there is no file
+	// source, without URLs no HTTP source.
 	Paths []string
 	Names NameRule
 	// Rescan is how often everything is looked at without an event; 0 means 20 s.
 	Rescan time.Duration
 	// Watch opens the watcher of the file system; nil means inotify.
 	Watch WatchFunc
+	// Poll is how often a URL is asked; 0 means 20 s.
+	Poll time.Duration
+	// Header is sent with every request to a URL, but not to another server that it redirects to. Its values are never shown.
+	Header http.Header
+	// Transport carries the requests to URLs; nil means TLS by the system's certificates and the proxy of the environment.
+	Transport http.RoundTripper
+	// StateDir is where the last good version of each manifest is kept, for the time when it is bad while the agent starts. Empty means
+	// that none is kept.
+	StateDir string
 	// API follows the pods that the API server has bound to this node; nil means that there is no API source. It blocks until ctx is done and
 	// hands over the complete set, once the first list is complete and whenever it changes, from one goroutine.
 	API func(ctx context.Context, handOver func([]*v1.Pod)) error
+	// Objects is given the local objects of run mode, all of them, whenever they differ from those it was given last: by Take, before it
+	// returns the pods that came with them. It does not block. Nil means that nobody needs them.
+	Objects func(LocalObjects)
 }
 
 // PodConfig merges the sources of pods into one stream of operations. Take is for the loop alone; everything else is safe for
@@ -62,9 +80,12 @@ type PodConfig struct {
 	journal *journal.Journal
 	sources []source
 	wake    chan struct{} // capacity 1
+	tell    func(LocalObjects)
 
 	mu      sync.Mutex
 	feeds   []*feed       // guarded by mu (the elements too); one per source, in the order of sources
+	clashes []Problem     // guarded by mu; pods and local objects that two sources define, dated
+	taken   []accepted    // guarded by mu; the local objects as of the last Take
 	changed chan struct{} // guarded by mu; closed and replaced when the problems change
 }
 
@@ -77,11 +98,24 @@ type source struct {
 
 // snapshot is what a source knows at one moment.
 type snapshot struct {
-	pods     []*v1.Pod // in the source's order; never changed after they were handed over
+	pods     []*v1.Pod  // in the source's order; never changed after they were handed over
+	objects  []accepted // the local objects, likewise
 	problems []Problem
 	// partial: a part of the source has not been readable yet, so that pods may be missing which the source does have. They may be
 	// started from it, but the source does not count as seen.
 	partial bool
+}
+
+// add appends what a manifest stands for.
+func (n *snapshot) add(d decoded) {
+	for _, a := range d.objects {
+		if p, ok := a.object.(*v1.Pod); ok {
+			n.pods = append(n.pods, p)
+		} else {
+			n.objects = append(n.objects, a)
+		}
+	}
+	n.problems = append(n.problems, d.problems...)
 }
 
 // feed is one source as the merge sees it.
@@ -106,8 +140,13 @@ func New(cfg Config) (*PodConfig, error) {
 	if cfg.Rescan < 0 {
 		return nil, fmt.Errorf("pod config: rescan period %v is negative", cfg.Rescan)
 	}
-	if cfg.Rescan == 0 {
-		cfg.Rescan = defaultRescan
+	if cfg.Poll < 0 {
+		return nil, fmt.Errorf("pod config: period %v between the requests to a URL is negative", cfg.Poll)
+	}
+	cfg.Rescan = cmp.Or(cfg.Rescan, defaultRescan)
+	cfg.Poll = cmp.Or(cfg.Poll, defaultPoll)
+	if cfg.Objects == nil {
+		cfg.Objects = func(LocalObjects) {}
 	}
 	if cfg.Watch == nil {
 		cfg.Watch = watchInotify
@@ -115,24 +154,23 @@ func New(cfg Config) (*PodConfig, error) {
 	c := &PodConfig{
 		journal: cfg.Journal,
 		wake:    make(chan struct{}, 1),
+		tell:    cfg.Objects,
 		changed: make(chan struct{}),
 	}
-	if len(cfg.Paths) > 0 {
-		files := &fileSource{
-			log:    cfg.Log,
-			decode: decoder{node: cfg.NodeName, names: cfg.Names}.decodeFile,
-			watch:  cfg.Watch,
-			rescan: cfg.Rescan,
+	files, urls := splitPaths(cfg.Paths)
+	if len(files) > 0 {
+		s, err := newFileSource(cfg, files)
+		if err != nil {
+			return nil, fmt.Errorf("pod config: %w", err)
 		}
-		for _, p := range cfg.Paths {
-			// Identity holds the path: an agent started again from another folder must know its pods.
-			abs, err := filepath.Abs(p)
-			if err != nil {
-				return nil, fmt.Errorf("pod config: path %q: %w", p, err)
-			}
-			files.roots = append(files.roots, &root{path: abs, files: map[string]*file{}})
+		c.sources = append(c.sources, source{name: pod.FileSource, run: s.run})
+	}
+	if len(urls) > 0 {
+		s, err := newHTTPSource(cfg, urls)
+		if err != nil {
+			return nil, fmt.Errorf("pod config: %w", err)
 		}
-		c.sources = append(c.sources, source{name: pod.FileSource, run: files.run})
+		c.sources = append(c.sources, source{name: pod.HTTPSource, run: s.run})
 	}
 	if cfg.API != nil {
 		c.sources = append(c.sources, source{name: pod.APISource, run: func(ctx context.Context, handOver func(snapshot)) error {
@@ -174,19 +212,25 @@ func (c *PodConfig) handOver(f *feed, n snapshot) {
 	var duplicates []Problem
 	n.pods, duplicates = mergeDuplicates(f.source, n.pods)
 	n.problems = append(n.problems, duplicates...)
+	n.objects, duplicates = mergeObjectDuplicates(n.objects)
+	n.problems = append(n.problems, duplicates...)
 
 	c.mu.Lock()
 	now := time.Now()
-	before := f.newest.problems
-	n.problems = mergeProblems(before, n.problems, now)
+	before := slices.Concat(f.newest.problems, c.clashes)
+	n.problems = mergeProblems(f.newest.problems, n.problems, now)
 	f.newest, f.fresh = n, true
-	if !slices.Equal(before, n.problems) {
+	if f.source != pod.APISource {
+		c.clashes = mergeProblems(c.clashes, append(computeClashes(c.feeds), computeObjectClashes(c.feeds)...), now)
+	}
+	after := slices.Concat(n.problems, c.clashes)
+	if !slices.Equal(before, after) {
 		close(c.changed)
 		c.changed = make(chan struct{})
 	}
 	c.mu.Unlock()
 
-	c.recordProblems(before, n.problems)
+	c.recordProblems(before, after)
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -213,7 +257,11 @@ func (c *PodConfig) Take() []pod.PodUpdate {
 		out = append(out, updates...)
 		notes = append(notes, explainUpdates(before.pods, updates)...)
 	}
+	objects, changed := c.takeObjects()
 	c.mu.Unlock()
+	if changed {
+		c.tell(objects)
+	}
 	for _, e := range notes {
 		c.journal.Record(e)
 	}
@@ -237,7 +285,7 @@ func (c *PodConfig) SeenAllSources() bool {
 func (c *PodConfig) Problems() []Problem {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var out []Problem
+	out := slices.Clone(c.clashes)
 	for _, f := range c.feeds {
 		out = append(out, f.newest.problems...)
 	}

@@ -26,7 +26,7 @@ type Problem struct {
 	Path string `json:"path"`
 	// Document counts the documents of the file from 1; 0 stands for the file as a whole.
 	Document int `json:"document,omitempty"`
-	// Namespace and Name are the pod's, as far as they could be read.
+	// Namespace and Name are the object's, as far as they could be read.
 	Namespace string   `json:"namespace,omitempty"`
 	Name      string   `json:"name,omitempty"`
 	Severity  Severity `json:"severity"`

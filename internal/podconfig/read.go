@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
 )
@@ -61,11 +60,10 @@ func stampOf(fi os.FileInfo) stamp {
 type file struct {
 	stamp stamp
 	// again: the stamp does not prove that the content is known (read within the clock's grain, or not at all).
-	again    bool
-	sum      [sha256.Size]byte // of the content; zero when it was never read
-	places   []place           // the links on the way to it
-	pods     []*v1.Pod         // what it stands for: its newest good content
-	problems []Problem
+	again  bool
+	sum    [sha256.Size]byte // of the content; zero when it was never read
+	places []place           // the links on the way to it
+	decoded
 }
 
 // read returns what the manifest stands for, given what it stood for before (nil if nothing), and whether it is a manifest at all:
@@ -106,11 +104,10 @@ func (s *fileSource) read(path string, old *file) (f *file, isManifest bool, err
 	next.again = now.Sub(time.Unix(0, next.stamp.ctime)) < clockGrain
 	next.sum = sha256.Sum256(content)
 	if old != nil && old.sum == next.sum {
-		next.pods, next.problems = old.pods, old.problems
+		next.decoded = old.decoded
 		return next, true, nil
 	}
-	pods, problems := s.decode(path, content)
-	next.pods, next.problems = keepLastGood(old, pods, problems)
+	next.decoded = s.keepGood(path, old, s.decode(origin{pod.FileSource, path}, content))
 	return next, true, nil
 }
 
@@ -121,8 +118,24 @@ func (s *fileSource) keepUnread(path string, old, next *file, err error) *file {
 		err = fmt.Errorf("%s: %w", pathErr.Op, pathErr.Err) // the path is in the problem already
 	}
 	next.again = true
-	next.pods, next.problems = keepLastGood(old, nil, []Problem{s.problem(path, SeverityError, "cannot be read: "+err.Error())})
+	next.decoded = s.keepGood(path, old, decoded{problems: []Problem{s.problem(path, SeverityError, "cannot be read: "+err.Error())}})
 	return next
+}
+
+// keepGood returns what the file stands for when it was found to be now: as far as that is refused, what it was before, or what was kept
+// of it when it was not looked at before.
+func (s *fileSource) keepGood(path string, old *file, now decoded) decoded {
+	if old != nil {
+		return keepLastGood(old.objects, now)
+	}
+	if now.refusal() < 0 && !s.kept.differs(path, now.objects) {
+		return now
+	}
+	kept, err := s.kept.restore(path)
+	if err != nil {
+		now.problems = append(now.problems, s.problem(path, SeverityWarning, err.Error()))
+	}
+	return keepLastGood(kept, now)
 }
 
 // readRegular reads a regular file of at most maxManifest bytes and returns its stamp after the last byte was read.
@@ -150,35 +163,6 @@ func readRegular(path string) (content []byte, after stamp, err error) {
 		return nil, stamp{}, err
 	}
 	return content, stampOf(fi), nil
-}
-
-// keepLastGood returns what a file stands for after a reading that gave these pods and problems: as long as a part of it is refused,
-// the pods that it stood for and does not define now stay, since they may be what the refused part means.
-// Differs from the kubelet: there the next full listing ends the pod of a file that turned bad.
-func keepLastGood(old *file, pods []*v1.Pod, problems []Problem) ([]*v1.Pod, []Problem) {
-	bad := slices.IndexFunc(problems, func(p Problem) bool { return p.Severity == SeverityError })
-	if old == nil || bad < 0 {
-		return pods, problems
-	}
-	defined := map[pod.FullName]bool{}
-	for _, p := range pods {
-		defined[pod.FullNameOf(p)] = true
-	}
-	var kept []string
-	for _, p := range old.pods {
-		if !defined[pod.FullNameOf(p)] {
-			pods = append(pods, p)
-			kept = append(kept, p.Namespace+"/"+p.Name)
-		}
-	}
-	if len(kept) > 0 {
-		names := strings.Join(kept[:min(len(kept), 3)], ", ")
-		if len(kept) > 3 {
-			names += fmt.Sprintf(" and %d more", len(kept)-3)
-		}
-		problems[bad].Message += "; until this is mended the last good version stays: " + names
-	}
-	return pods, problems
 }
 
 // isIgnored reports whether a folder's entry of this name is never a manifest: hidden files, and what editors leave behind while

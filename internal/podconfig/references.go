@@ -1,24 +1,53 @@
 package podconfig
 
 import (
-	"fmt"
-
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// runModeReferences is what run mode says about a manifest that refers to an API object.
-const runModeReferences = "this pod refers to %s, which only a cluster has: local ConfigMaps, Secrets and other API objects are not supported yet"
-
-// explainReference returns why a pod that refers to the API resource is refused. Under the kubelet's rules the text is that of the
-// feature PreventStaticPodAPIReferences.
-func explainReference(rule NameRule, resource string) string {
-	if rule == MangleNames {
-		return "static pods may not reference " + resource
+// findClusterReferences returns the references to what only a cluster has, each with what to do instead. Run mode has ConfigMaps, Secrets and
+// claims of its own, which manifests define: the pod may refer to one that is still to come.
+func findClusterReferences(spec *v1.PodSpec, path *field.Path) field.ErrorList {
+	const (
+		noTokens = "needs an API server, which issues the tokens: remove it"
+		instead  = "use a volume of type hostPath or emptyDir"
+	)
+	var errs field.ErrorList
+	forbid := func(path *field.Path, detail string) { errs = append(errs, field.Forbidden(path, detail)) }
+	if spec.ServiceAccountName != "" {
+		forbid(path.Child("serviceAccountName"), noTokens)
 	}
-	return fmt.Sprintf(runModeReferences, resource)
+	if len(spec.ResourceClaims) > 0 {
+		forbid(path.Child("resourceClaims"), "needs the scheduler of a cluster, which allocates claims: remove it")
+	}
+	for i := range spec.Volumes {
+		v, at := &spec.Volumes[i], path.Child("volumes").Index(i)
+		switch {
+		case v.CSI != nil:
+			forbid(at.Child("csi"), "needs the CSIDriver objects of a cluster: "+instead)
+		case v.Glusterfs != nil:
+			forbid(at.Child("glusterfs"), "needs the Endpoints of a cluster: "+instead)
+		case v.Ephemeral != nil:
+			forbid(at.Child("ephemeral"), "needs the controllers of a cluster, which make the claim: "+instead)
+		case v.Projected != nil:
+			for j := range v.Projected.Sources {
+				s, at := &v.Projected.Sources[j], at.Child("projected", "sources").Index(j)
+				switch {
+				case s.ServiceAccountToken != nil:
+					forbid(at.Child("serviceAccountToken"), noTokens)
+				case s.ClusterTrustBundle != nil:
+					forbid(at.Child("clusterTrustBundle"), "needs an API server, which has the bundle: remove it")
+				case s.PodCertificate != nil:
+					forbid(at.Child("podCertificate"), "needs an API server, which issues the certificate: remove it")
+				}
+			}
+		}
+	}
+	return errs
 }
 
-// findAPIReference returns the first kind of API object that the pod refers to, as the kubelet names it, or "".
+// findAPIReference returns the first kind of API object that the pod refers to, as the kubelet names it, or "". Under the kubelet's rules a
+// static pod refers to none.
 func findAPIReference(spec *v1.PodSpec) string {
 	if spec.ServiceAccountName != "" {
 		return "serviceaccounts"

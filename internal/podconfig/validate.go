@@ -3,13 +3,13 @@ package podconfig
 import (
 	"math"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 
 	"berth/internal/pod"
 )
@@ -20,7 +20,7 @@ import (
 // validatePod returns what is wrong with the defaulted pod.
 func validatePod(p *v1.Pod) field.ErrorList {
 	errs := validateMetadata(p)
-	return append(errs, validatePodSpec(&p.Spec, field.NewPath("spec"))...)
+	return append(errs, validatePodSpec(p, field.NewPath("spec"))...)
 }
 
 func validateMetadata(p *v1.Pod) field.ErrorList {
@@ -32,6 +32,12 @@ func validateMetadata(p *v1.Pod) field.ErrorList {
 		meta.Name = "x" // the name's other faults are no news
 	}
 	errs = append(errs, apivalidation.ValidateObjectMeta(&meta, true, apivalidation.NameIsDNSSubdomain, path)...)
+	for i, f := range meta.Finalizers {
+		if !strings.Contains(f, "/") && !slices.Contains(standardFinalizers, f) {
+			errs = append(errs, field.Invalid(path.Child("finalizers").Index(i), f, "name is neither a standard finalizer name nor is it fully qualified"))
+		}
+	}
+	errs = append(errs, validateAnnotations(p, path.Child("annotations"))...)
 	if !isPathSafe(p.UID) {
 		errs = append(errs, field.Invalid(path.Child("uid"), p.UID, "must be letters, digits, '-', '_' and '.', at most 253 of them, "+
 			"beginning with a letter or digit: folders are named after it"))
@@ -41,6 +47,9 @@ func validateMetadata(p *v1.Pod) field.ErrorList {
 	}
 	return errs
 }
+
+// standardFinalizers are those without a domain (kubernetes.io/docs/concepts/overview/working-with-objects/finalizers).
+var standardFinalizers = []string{string(v1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}
 
 // isPathSafe reports whether the UID can name a folder.
 func isPathSafe(uid pod.UID) bool {
@@ -56,16 +65,12 @@ func isPathSafe(uid pod.UID) bool {
 	return true
 }
 
-func validatePodSpec(spec *v1.PodSpec, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	volumes, volumeErrs := validateVolumes(spec.Volumes, path.Child("volumes"))
-	errs = append(errs, volumeErrs...)
+func validatePodSpec(p *v1.Pod, path *field.Path) field.ErrorList {
+	spec := &p.Spec
+	volumes, errs := validateVolumes(p, path.Child("volumes"))
 	errs = append(errs, validateContainers(spec, volumes, path)...)
 	errs = append(errs, validateEnum(spec.RestartPolicy, path.Child("restartPolicy"),
 		v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever)...)
-	if g := spec.TerminationGracePeriodSeconds; g != nil && *g < 0 {
-		errs = append(errs, field.Invalid(path.Child("terminationGracePeriodSeconds"), *g, "must be non-negative"))
-	}
 	if a := spec.ActiveDeadlineSeconds; a != nil && (*a < 1 || *a > math.MaxInt32) {
 		errs = append(errs, field.Invalid(path.Child("activeDeadlineSeconds"), *a,
 			validation.InclusiveRangeError(1, math.MaxInt32)))
@@ -73,81 +78,16 @@ func validatePodSpec(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	errs = append(errs, validateHost(spec, path)...)
 	errs = append(errs, validateDNS(spec, path)...)
 	errs = append(errs, validatePodSecurity(spec, path)...)
+	errs = append(errs, validateOS(spec, path)...)
+	errs = append(errs, validateHostProcess(spec, path)...)
 	errs = append(errs, validatePodResources(spec, path)...)
-	errs = append(errs, validatePlacement(spec, path)...)
+	errs = append(errs, validatePlacement(p, path)...)
 	if len(spec.EphemeralContainers) > 0 {
 		errs = append(errs, field.Forbidden(path.Child("ephemeralContainers"), "cannot be set on create"))
 	}
-	if len(spec.SchedulingGates) > 0 {
-		errs = append(errs, field.Forbidden(path.Child("schedulingGates"),
-			"a static pod is bound to its node and cannot wait for the scheduler"))
-	}
 	for i, g := range spec.ReadinessGates {
-		for _, msg := range validation.IsQualifiedName(string(g.ConditionType)) {
-			errs = append(errs, field.Invalid(path.Child("readinessGates").Index(i).Child("conditionType"), g.ConditionType, msg))
-		}
-	}
-	for i, s := range spec.ImagePullSecrets {
-		if s.Name == "" {
-			errs = append(errs, field.Required(path.Child("imagePullSecrets").Index(i).Child("name"), ""))
-		}
-	}
-	return errs
-}
-
-// validatePlacement checks what schedulers and node taints look at.
-func validatePlacement(spec *v1.PodSpec, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	names := []struct {
-		field, value string
-	}{
-		{"nodeName", spec.NodeName},
-		{"schedulerName", spec.SchedulerName},
-		{"serviceAccountName", spec.ServiceAccountName},
-		{"priorityClassName", spec.PriorityClassName},
-		{"runtimeClassName", ptr.Deref(spec.RuntimeClassName, "")},
-	}
-	for _, n := range names {
-		if n.value != "" {
-			errs = append(errs, invalid(path.Child(n.field), n.value, validation.IsDNS1123Subdomain(n.value))...)
-		}
-	}
-	errs = append(errs, metavalidation.ValidateLabels(spec.NodeSelector, path.Child("nodeSelector"))...)
-	if p := spec.PreemptionPolicy; p != nil {
-		errs = append(errs, validateEnum(*p, path.Child("preemptionPolicy"), v1.PreemptLowerPriority, v1.PreemptNever)...)
-	}
-	for i := range spec.Tolerations {
-		errs = append(errs, validateToleration(&spec.Tolerations[i], path.Child("tolerations").Index(i))...)
-	}
-	return errs
-}
-
-func validateToleration(t *v1.Toleration, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	if t.Key != "" {
-		errs = append(errs, metavalidation.ValidateLabelName(t.Key, path.Child("key"))...)
-	} else if t.Operator != v1.TolerationOpExists {
-		errs = append(errs, field.Invalid(path.Child("operator"), t.Operator,
-			"operator must be Exists when `key` is empty, which means \"match all values and all keys\""))
-	}
-	if t.TolerationSeconds != nil && t.Effect != v1.TaintEffectNoExecute {
-		errs = append(errs, field.Invalid(path.Child("effect"), t.Effect,
-			"effect must be 'NoExecute' when `tolerationSeconds` is set"))
-	}
-	switch t.Operator {
-	case v1.TolerationOpEqual, "":
-		errs = append(errs, invalid(path.Child("operator"), t.Value, validation.IsValidLabelValue(t.Value))...)
-	case v1.TolerationOpExists:
-		if t.Value != "" {
-			errs = append(errs, field.Invalid(path.Child("operator"), t.Value, "value must be empty when `operator` is 'Exists'"))
-		}
-	default:
-		errs = append(errs, validateEnum(t.Operator, path.Child("operator"),
-			v1.TolerationOpEqual, v1.TolerationOpExists, v1.TolerationOpLt, v1.TolerationOpGt)...)
-	}
-	if t.Effect != "" {
-		errs = append(errs, validateEnum(t.Effect, path.Child("effect"),
-			v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectNoExecute)...)
+		errs = append(errs, invalid(path.Child("readinessGates").Index(i).Child("conditionType"), g.ConditionType,
+			validation.IsQualifiedName(string(g.ConditionType)))...)
 	}
 	return errs
 }
@@ -163,11 +103,46 @@ func invalid(path *field.Path, value any, msgs []string) field.ErrorList {
 
 // validateEnum checks that value, which is required, is one of those allowed.
 func validateEnum[T ~string](value T, path *field.Path, allowed ...T) field.ErrorList {
-	if slices.Contains(allowed, value) {
-		return nil
-	}
-	if value == "" {
+	if value == "" && !slices.Contains(allowed, value) {
 		return field.ErrorList{field.Required(path, "")}
 	}
-	return field.ErrorList{field.NotSupported(path, value, allowed)}
+	return validateChoice(&value, path, allowed...)
+}
+
+// validateChoice checks that the value, if there is one, is one of those allowed.
+func validateChoice[T ~string](value *T, path *field.Path, allowed ...T) field.ErrorList {
+	if value == nil || slices.Contains(allowed, *value) {
+		return nil
+	}
+	return field.ErrorList{field.NotSupported(path, *value, allowed)}
+}
+
+// required checks that the value is not the zero one.
+func required[T comparable](path *field.Path, value T) field.ErrorList {
+	var zero T
+	if value == zero {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	return nil
+}
+
+// onlyOne checks that no more than one of the alternatives, named by their fields, is set: each after the first is an error. The first is
+// returned, or "".
+func onlyOne(path *field.Path, what string, alternatives ...alternative) (first string, errs field.ErrorList) {
+	for _, a := range alternatives {
+		switch {
+		case !a.set:
+		case first == "":
+			first = a.field
+		default:
+			errs = append(errs, field.Forbidden(path.Child(a.field), "may not specify more than 1 "+what))
+		}
+	}
+	return first, errs
+}
+
+// alternative is one field of several that exclude each other.
+type alternative struct {
+	field string
+	set   bool
 }

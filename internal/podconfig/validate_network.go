@@ -42,7 +42,7 @@ func validateHost(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	}
 	for i, a := range spec.HostAliases {
 		at := path.Child("hostAliases").Index(i)
-		errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), a.IP, false, nil)...)
+		errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), a.IP, true, nil)...)
 		for j, name := range a.Hostnames {
 			errs = append(errs, invalid(at.Child("hostnames").Index(j), name, validation.IsDNS1123Subdomain(name))...)
 		}
@@ -61,6 +61,19 @@ func validateHost(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 				errs = append(errs, field.Forbidden(path.Child(s.field), "when `hostUsers` is false"))
 			}
 		}
+		errs = append(errs, forbidDevices(spec.Containers, path.Child("containers"))...)
+		errs = append(errs, forbidDevices(spec.InitContainers, path.Child("initContainers"))...)
+	}
+	return errs
+}
+
+// forbidDevices checks that no container of a user namespace gets a block device, which has the host's owner.
+func forbidDevices(containers []v1.Container, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i := range containers {
+		if len(containers[i].VolumeDevices) > 0 {
+			errs = append(errs, field.Forbidden(path.Index(i).Child("volumeDevices"), "when `hostUsers` is false"))
+		}
 	}
 	return errs
 }
@@ -71,19 +84,22 @@ func validateDNS(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 		v1.DNSClusterFirstWithHostNet, v1.DNSClusterFirst, v1.DNSDefault, v1.DNSNone)
 	at := path.Child("dnsConfig")
 	c := spec.DNSConfig
-	if spec.DNSPolicy == v1.DNSNone && (c == nil || len(c.Nameservers) == 0) {
-		errs = append(errs, field.Required(at.Child("nameservers"),
-			fmt.Sprintf("must provide at least one DNS nameserver when `dnsPolicy` is %s", v1.DNSNone)))
-	}
 	if c == nil {
+		if spec.DNSPolicy == v1.DNSNone {
+			errs = append(errs, field.Required(at, fmt.Sprintf("must provide `dnsConfig` when `dnsPolicy` is %s", v1.DNSNone)))
+		}
 		return errs
+	}
+	if spec.DNSPolicy == v1.DNSNone && len(c.Nameservers) == 0 {
+		return append(errs, field.Required(at.Child("nameservers"),
+			fmt.Sprintf("must provide at least one DNS nameserver when `dnsPolicy` is %s", v1.DNSNone)))
 	}
 	if len(c.Nameservers) > maxNameservers {
 		errs = append(errs, field.Invalid(at.Child("nameservers"), c.Nameservers,
 			fmt.Sprintf("must not have more than %d nameservers", maxNameservers)))
 	}
 	for i, ns := range c.Nameservers {
-		errs = append(errs, validation.IsValidIPForLegacyField(at.Child("nameservers").Index(i), ns, false, nil)...)
+		errs = append(errs, validation.IsValidIPForLegacyField(at.Child("nameservers").Index(i), ns, true, nil)...)
 	}
 	if len(c.Searches) > maxSearchDomains {
 		errs = append(errs, field.Invalid(at.Child("searches"), c.Searches,
@@ -95,7 +111,7 @@ func validateDNS(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	}
 	for i, search := range c.Searches {
 		// A lone dot is the root, a trailing one makes the domain absolute; underscores occur in search paths.
-		if name := strings.TrimSuffix(search, "."); name != "" {
+		if name := strings.TrimSuffix(search, "."); search != "." {
 			errs = append(errs, invalid(at.Child("searches").Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(name))...)
 		}
 	}
@@ -115,7 +131,7 @@ type hostPort struct {
 }
 
 // validatePorts checks the ports of one container; taken holds the host ports of the containers before it.
-func validatePorts(ports []v1.ContainerPort, hostNetwork bool, taken map[hostPort]struct{}, path *field.Path) field.ErrorList {
+func validatePorts(ports []v1.ContainerPort, taken map[hostPort]struct{}, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	names := map[string]struct{}{}
 	for i, p := range ports {
@@ -141,14 +157,22 @@ func validatePorts(ports []v1.ContainerPort, hostNetwork bool, taken map[hostPor
 			continue
 		}
 		errs = append(errs, invalid(at.Child("hostPort"), p.HostPort, validation.IsValidPortNum(int(p.HostPort)))...)
-		if hostNetwork && p.HostPort != p.ContainerPort {
-			errs = append(errs, field.Invalid(at.Child("hostPort"), p.HostPort, "must match `containerPort` when `hostNetwork` is true"))
-		}
 		key := hostPort{p.Protocol, p.HostIP, p.HostPort}
 		if _, ok := taken[key]; ok {
 			errs = append(errs, field.Duplicate(at.Child("hostPort"), fmt.Sprintf("%s/%s/%d", p.Protocol, p.HostIP, p.HostPort)))
 		}
 		taken[key] = struct{}{}
+	}
+	return errs
+}
+
+// validateHostPorts checks the ports of a container that listens on the host's network.
+func validateHostPorts(ports []v1.ContainerPort, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, p := range ports {
+		if p.HostPort != p.ContainerPort {
+			errs = append(errs, field.Invalid(path.Index(i).Child("hostPort"), p.HostPort, "must match `containerPort` when `hostNetwork` is true"))
+		}
 	}
 	return errs
 }

@@ -2,13 +2,32 @@ package podconfig
 
 import (
 	"fmt"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
+
+// linuxSignals and windowsSignals are the signals that can stop a container (Lifecycle.stopSignal; their names are those of signal(7)).
+var (
+	linuxSignals = generateSignals(
+		"SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO", "SIGIOT", "SIGKILL",
+		"SIGPIPE", "SIGPOLL", "SIGPROF", "SIGPWR", "SIGQUIT", "SIGSEGV", "SIGSTKFLT", "SIGSTOP", "SIGSYS", "SIGTERM", "SIGTRAP", "SIGTSTP",
+		"SIGTTIN", "SIGTTOU", "SIGURG", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGWINCH", "SIGXCPU", "SIGXFSZ", "SIGRTMIN", "SIGRTMAX")
+	windowsSignals = []v1.Signal{"SIGKILL", "SIGTERM"}
+)
+
+// generateSignals adds the numbered real-time signals, upwards from SIGRTMIN and downwards from SIGRTMAX.
+func generateSignals(names ...v1.Signal) []v1.Signal {
+	for i := 1; i <= 15; i++ {
+		names = append(names, v1.Signal(fmt.Sprintf("SIGRTMIN+%d", i)))
+	}
+	for i := 1; i <= 14; i++ {
+		names = append(names, v1.Signal(fmt.Sprintf("SIGRTMAX-%d", i)))
+	}
+	return names
+}
 
 // validateProbes checks the three probes of a container.
 func validateProbes(c *v1.Container, path *field.Path) field.ErrorList {
@@ -40,16 +59,18 @@ func validateProbes(c *v1.Container, path *field.Path) field.ErrorList {
 }
 
 func validateProbe(p *v1.Probe, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	if err := exactlyOne(path, "handler type", p.Exec != nil, p.HTTPGet != nil, p.TCPSocket != nil, p.GRPC != nil); err != nil {
-		errs = append(errs, err)
-	}
-	errs = append(errs, validateExec(p.Exec, path.Child("exec"))...)
-	errs = append(errs, validateHTTPGet(p.HTTPGet, path.Child("httpGet"))...)
-	if p.TCPSocket != nil {
+	handler, errs := onlyOne(path, "handler type", alternative{"exec", p.Exec != nil}, alternative{"httpGet", p.HTTPGet != nil},
+		alternative{"tcpSocket", p.TCPSocket != nil}, alternative{"grpc", p.GRPC != nil})
+	switch handler {
+	case "":
+		errs = append(errs, field.Required(path, "must specify a handler type"))
+	case "exec":
+		errs = append(errs, validateExec(p.Exec, path.Child("exec"))...)
+	case "httpGet":
+		errs = append(errs, validateHTTPGet(p.HTTPGet, path.Child("httpGet"))...)
+	case "tcpSocket":
 		errs = append(errs, validatePort(p.TCPSocket.Port, path.Child("tcpSocket", "port"))...)
-	}
-	if p.GRPC != nil {
+	case "grpc":
 		errs = append(errs, invalid(path.Child("grpc", "port"), p.GRPC.Port, validation.IsValidPortNum(int(p.GRPC.Port)))...)
 	}
 	// 0 was defaulted away, so that the minimum of 1 that the API reference names is left to negative values.
@@ -86,44 +107,47 @@ func validateLifecycle(l *v1.Lifecycle, grace int64, os *v1.PodOS, path *field.P
 	}
 	if l.StopSignal != nil {
 		at := path.Child("stopSignal")
-		if os == nil || os.Name == "" {
-			errs = append(errs, field.Forbidden(at, "may not be set unless `spec.os.name` is"))
-		}
-		if !strings.HasPrefix(string(*l.StopSignal), "SIG") {
-			errs = append(errs, field.Invalid(at, *l.StopSignal, "must be the name of a signal, such as SIGTERM"))
+		switch {
+		case os == nil:
+			errs = append(errs, field.Forbidden(at, "may not be set for containers with empty `spec.os.name`"))
+		case os.Name == v1.Windows:
+			errs = append(errs, validateChoice(l.StopSignal, at, windowsSignals...)...)
+		case os.Name == v1.Linux:
+			errs = append(errs, validateChoice(l.StopSignal, at, linuxSignals...)...)
 		}
 	}
 	return errs
 }
 
 func validateHook(h *v1.LifecycleHandler, grace int64, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	if err := exactlyOne(path, "handler type", h.Exec != nil, h.HTTPGet != nil, h.TCPSocket != nil, h.Sleep != nil); err != nil {
-		errs = append(errs, err)
-	}
-	errs = append(errs, validateExec(h.Exec, path.Child("exec"))...)
-	errs = append(errs, validateHTTPGet(h.HTTPGet, path.Child("httpGet"))...)
-	if h.TCPSocket != nil {
+	handler, errs := onlyOne(path, "handler type", alternative{"exec", h.Exec != nil}, alternative{"httpGet", h.HTTPGet != nil},
+		alternative{"tcpSocket", h.TCPSocket != nil}, alternative{"sleep", h.Sleep != nil})
+	switch handler {
+	case "":
+		errs = append(errs, field.Required(path, "must specify a handler type"))
+	case "exec":
+		errs = append(errs, validateExec(h.Exec, path.Child("exec"))...)
+	case "httpGet":
+		errs = append(errs, validateHTTPGet(h.HTTPGet, path.Child("httpGet"))...)
+	case "tcpSocket":
 		errs = append(errs, validatePort(h.TCPSocket.Port, path.Child("tcpSocket", "port"))...)
-	}
-	if h.Sleep != nil && (h.Sleep.Seconds < 0 || h.Sleep.Seconds > grace) {
-		errs = append(errs, field.Invalid(path.Child("sleep", "seconds"), h.Sleep.Seconds,
-			fmt.Sprintf("must be non-negative and not more than terminationGracePeriodSeconds (%d)", grace)))
+	case "sleep":
+		if s := h.Sleep.Seconds; s < 0 || s > grace {
+			errs = append(errs, field.Invalid(path.Child("sleep", "seconds"), s,
+				fmt.Sprintf("must be non-negative and not more than terminationGracePeriodSeconds (%d)", grace)))
+		}
 	}
 	return errs
 }
 
 func validateExec(e *v1.ExecAction, path *field.Path) field.ErrorList {
-	if e != nil && len(e.Command) == 0 {
+	if len(e.Command) == 0 {
 		return field.ErrorList{field.Required(path.Child("command"), "")}
 	}
 	return nil
 }
 
 func validateHTTPGet(h *v1.HTTPGetAction, path *field.Path) field.ErrorList {
-	if h == nil {
-		return nil
-	}
 	errs := validatePort(h.Port, path.Child("port"))
 	errs = append(errs, validateEnum(h.Scheme, path.Child("scheme"), v1.URISchemeHTTP, v1.URISchemeHTTPS)...)
 	for i, header := range h.HTTPHeaders {

@@ -52,6 +52,7 @@ type Result struct {
 type ContainerRuntime interface {
 	SyncPod(ctx context.Context, r kuberuntime.Request) (kuberuntime.Result, error)
 	KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error
+	PruneDead(ctx context.Context, observed *pod.Status) error
 	RemovePod(ctx context.Context, observed *pod.Status) error
 	RemoveLogs(namespace, name string, uid pod.UID) error
 }
@@ -76,6 +77,18 @@ type Objects interface {
 	Unregister(uid pod.UID)
 }
 
+// Probes (probeManager) probe the containers that they are shown, as long as they are.
+type Probes interface {
+	// Sync is given each new observation of a pod that is to run, or that ends. It does not block.
+	Sync(p *v1.Pod, observed *pod.Status)
+	// Terminating says that the pod begins to end: only what tells others whether it still serves goes on.
+	Terminating(uid pod.UID)
+	// Remove forgets the pod.
+	Remove(uid pod.UID)
+	// Verdicts are what the plan goes by.
+	Verdicts(uid pod.UID) pod.ProbeVerdicts
+}
+
 // Config is what a Syncer needs.
 type Config struct {
 	Runtime ContainerRuntime
@@ -83,7 +96,10 @@ type Config struct {
 	Volumes Volumes
 	// Objects is nil without an API server.
 	Objects Objects
-	Status  *status.Manager
+	// Probes and ProbeResults are nil where nothing probes: containers then count as started and ready.
+	Probes       Probes
+	ProbeResults status.ProbeResults
+	Status       *status.Manager
 	// Observe reads the pod as it is now.
 	Observe func(ctx context.Context, uid pod.UID) (*pod.Status, error)
 	// WithTerminationMessages adds the messages that exited containers left.
@@ -95,6 +111,8 @@ type Config struct {
 	// RuntimeName is the prefix of container ids in statuses: "containerd".
 	RuntimeName func() string
 	HostIPs     []string
+	// MaxRestartPeriod is crashLoopBackOff.maxContainerRestartPeriod, for what is told of back-offs; 0: the default.
+	MaxRestartPeriod time.Duration
 }
 
 // Syncer does passes. Passes of different pods run side by side; those of one pod never overlap.
@@ -103,16 +121,21 @@ type Syncer struct {
 
 	mu     sync.Mutex
 	errors map[pod.UID]map[string]lifecycle.StartError // guarded by mu; by container name
+	// mounted are the pods whose volumes were set up by this agent; guarded by mu.
+	mounted map[pod.UID]bool
 }
 
 // New returns a Syncer.
 func New(cfg Config) *Syncer {
-	return &Syncer{Config: cfg, errors: map[pod.UID]map[string]lifecycle.StartError{}}
+	return &Syncer{Config: cfg, errors: map[pod.UID]map[string]lifecycle.StartError{}, mounted: map[pod.UID]bool{}}
 }
 
 // SyncPod brings the pod nearer to its spec.
 func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 	var res Result
+	s.syncProbes(r)
+	s.mark(r, journal.Admitted)
+	s.Journal.Expect(subject(r))
 	if s.report(ctx, r, stillRunning) {
 		return Result{Terminal: true}, nil
 	}
@@ -170,6 +193,7 @@ func (s *Syncer) ensureCgroup(ctx context.Context, r Request, _ *Result) error {
 		s.Event(r.Pod, "", v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: "+err.Error())
 		return err
 	}
+	s.mark(r, journal.Cgroup)
 	return nil
 }
 
@@ -185,13 +209,18 @@ func (s *Syncer) prepareVolumes(ctx context.Context, p *v1.Pod) (volumes.Inputs,
 func (s *Syncer) syncRuntime(ctx context.Context, r Request, in volumes.Inputs, res *Result) error {
 	set := false // written beside the runtime's pass, read after it
 	done, err := s.Runtime.SyncPod(ctx, kuberuntime.Request{
-		Pod: r.Pod, Observed: r.Observed, CgroupParent: s.Cgroups.PodParent(r.Pod),
+		Pod: r.Pod, Observed: r.Observed, CgroupParent: s.Cgroups.PodParent(r.Pod), Probes: s.verdicts(r.UID),
 		Volumes: func(ctx context.Context) (map[string]crispec.Volume, error) {
 			set = true
-			return s.setupVolumes(ctx, r.Pod, in)
+			mounted, err := s.setupVolumes(ctx, r.Pod, in)
+			if err == nil {
+				s.mark(r, journal.Volumes)
+			}
+			return mounted, err
 		},
 	})
 	res.Touched = done.Touched
+	s.expect(r, done, res.RetryAt)
 	if !done.RetryAt.IsZero() && (res.RetryAt.IsZero() || done.RetryAt.Before(res.RetryAt)) {
 		res.RetryAt = done.RetryAt
 	}
@@ -213,6 +242,9 @@ func (s *Syncer) setupVolumes(ctx context.Context, p *v1.Pod, in volumes.Inputs)
 		s.tellFailedMounts(ctx, p, err)
 		return nil, fmt.Errorf("volumes: %w", err)
 	}
+	s.mu.Lock()
+	s.mounted[p.UID] = true
+	s.mu.Unlock()
 	out := make(map[string]crispec.Volume, len(mounted))
 	for name, m := range mounted {
 		out[name] = crispec.Volume{HostPath: m.HostPath, ReadOnly: m.ReadOnly, SELinuxRelabel: m.SELinuxRelabel}
@@ -237,8 +269,15 @@ func (s *Syncer) tellFailedMounts(ctx context.Context, p *v1.Pod, err error) {
 // SyncTerminatingPod stops everything of the pod. The status becomes final only when the runtime shows that nothing runs.
 func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
 	if r.Pod != nil {
+		s.syncProbes(r)
+		if s.Probes != nil {
+			s.Probes.Terminating(r.UID)
+		}
 		s.report(ctx, r, stillRunning)
 	}
+	s.Journal.Expect(subject(r), journal.Next{
+		Time: time.Now().Add(r.Grace), What: "what still runs of the pod is killed", Rule: fmt.Sprintf("its grace period is %s", r.Grace),
+	})
 	if err := s.Runtime.KillPod(ctx, r.Pod, r.Observed, r.Grace); err != nil {
 		if r.Pod != nil && ctx.Err() == nil {
 			s.Event(r.Pod, "", v1.EventTypeWarning, "FailedKillPod", "error killing pod: "+err.Error())
@@ -256,6 +295,7 @@ func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
 	}
 	if r.Pod != nil {
 		r.Observed = after
+		s.syncProbes(r)
 		s.report(ctx, r, ended)
 	}
 	return nil
@@ -263,9 +303,11 @@ func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
 
 // SyncTerminatedPod frees what the running pod held.
 func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
+	s.Journal.Expect(subject(r))
 	if r.Pod != nil {
 		s.report(ctx, r, ended)
 	}
+	s.removeProbes(r.UID)
 	if err := s.Volumes.Teardown(ctx, r.UID); err != nil {
 		return err
 	}
@@ -274,6 +316,9 @@ func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 	}
 	if err := s.Cgroups.RemovePod(ctx, r.UID); err != nil {
 		return fmt.Errorf("cgroup of pod %s: %w", r.UID, err)
+	}
+	if err := s.Runtime.PruneDead(ctx, r.Observed); err != nil {
+		return fmt.Errorf("dead containers of pod %s: %w", r.UID, err)
 	}
 	if r.Pod != nil {
 		s.Status.Terminated(r.Pod)
@@ -304,8 +349,10 @@ func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
 	if _, err := s.Observe(ctx, r.UID); err != nil {
 		return fmt.Errorf("remove pod %s: %w", r.UID, err)
 	}
+	s.removeProbes(r.UID)
 	s.mu.Lock()
 	delete(s.errors, r.UID)
+	delete(s.mounted, r.UID)
 	s.mu.Unlock()
 	s.Status.Remove(r.UID)
 	s.Journal.Record(journal.Entry{Subject: journal.Subject{UID: r.UID, Namespace: namespace, Name: name}, Component: "worker", Decision: "pod removed: containers, sandboxes, logs and folders are gone"})

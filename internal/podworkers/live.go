@@ -30,9 +30,11 @@ func (p *PodWorkers) live(ctx context.Context, w *worker) {
 		case <-ctx.Done():
 			return
 		case <-w.wake:
+		case <-w.room:
 		case <-timer.C:
 		}
 		timer.Stop()
+		w.room = nil
 		for {
 			delay, leave := p.turn(ctx, w, &after)
 			if ctx.Err() != nil {
@@ -96,15 +98,21 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 	}
 	if t.life.State == Waiting {
 		// What runs already was admitted by an earlier run of the agent.
-		if !observed.Active() {
+		if observed.Active() {
+			p.Admitter.Adopt(t.work.pod)
+		} else {
 			if !p.onTurn(w) {
 				return forever, false // woken when it is
 			}
-			admitted, err := p.Admitter.Admit(passCtx, t.work.pod)
+			verdict, err := p.Admitter.Admit(passCtx, t.work.pod)
 			switch {
 			case err != nil:
 				return 0, false // a stronger wish has arrived
-			case !admitted:
+			case verdict.Later != nil:
+				w.room = verdict.Later // it keeps its place
+				p.Journal.Record(journal.Entry{Subject: subject(w, t), Component: "worker", Decision: "wait for room to be made"})
+				return forever, false
+			case !verdict.Admitted:
 				p.set(w, func(l *pod.Lifecycle) { l.State = Finished })
 				return 0, false
 			}

@@ -24,6 +24,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/admission"
 	"berth/internal/journal"
 	"berth/internal/pod"
 	"berth/internal/podsync"
@@ -50,10 +51,18 @@ type Observer interface {
 	Hold(uid pod.UID) (release func() (missed bool))
 }
 
-// Admitter decides whether a pod may start. It records the refusal; a refused pod's worker ends. It is asked about one pod at a time, in
-// the order in which they came. The only error is that of ctx.
+// Admitter decides whether a pod may start, and keeps what it was admitted with.
 type Admitter interface {
-	Admit(ctx context.Context, p *v1.Pod) (admitted bool, err error)
+	// Admit records the refusal of a pod that may not start; such a pod's worker ends. It is asked about one pod at a time, in the order in
+	// which they came. A verdict of Later is asked for again when its channel is closed, and before any other pod's. The only
+	// error is that of ctx.
+	Admit(ctx context.Context, p *v1.Pod) (admission.Verdict, error)
+	// Adopt is told of a pod that runs already.
+	Adopt(p *v1.Pod)
+	// Forget is told of a pod whose worker leaves.
+	Forget(uid pod.UID)
+	// Retain is told of all pods that there are.
+	Retain(known map[pod.UID]bool)
 }
 
 // Config is what the workers need.
@@ -84,7 +93,8 @@ type worker struct {
 	uid    pod.UID
 	name   pod.FullName
 	static bool
-	wake   chan struct{} // capacity 1
+	wake   chan struct{}   // capacity 1
+	room   <-chan struct{} // of the worker's goroutine: closed when a pod that waits for room is to ask again; else nil
 
 	// guarded by PodWorkers.mu:
 	life      pod.Lifecycle
@@ -198,6 +208,7 @@ func (w *worker) poke() {
 
 // leave forgets the worker, lets the next pod of its name start, and tells who cares.
 func (p *PodWorkers) leave(w *worker) {
+	p.Admitter.Forget(w.uid) // before another worker of the same UID can be there
 	p.mu.Lock()
 	delete(p.workers, w.uid)
 	p.States.Forget(w.uid)
@@ -232,8 +243,13 @@ func (p *PodWorkers) leave(w *worker) {
 // known, from which on an unknown UID is one that is gone.
 func (p *PodWorkers) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 	var wake []*worker
+	known := map[pod.UID]bool{}
+	for uid := range desired {
+		known[uid] = true
+	}
 	p.mu.Lock()
 	for uid, w := range p.workers {
+		known[uid] = true
 		if desired[uid] != nil || w.life.Orphan {
 			continue
 		}
@@ -250,9 +266,19 @@ func (p *PodWorkers) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 	}
 	p.States.SetKnown()
 	p.mu.Unlock()
+	p.Admitter.Retain(known)
 	for _, w := range wake {
 		w.poke()
 	}
+}
+
+// KillPod evicts the pod; status is applied to its final status. done is closed when none of its containers runs any more. It never
+// blocks.
+func (p *PodWorkers) KillPod(victim *v1.Pod, status func(*v1.PodStatus), done chan<- struct{}) {
+	p.UpdatePod(UpdatePodOptions{
+		UpdateType: SyncPodKill, Pod: victim,
+		KillPodOptions: &KillPodOptions{Evict: Evicted, PodStatusFunc: status, CompletedCh: done},
+	})
 }
 
 // Has reports whether the pod has a worker.
@@ -298,5 +324,5 @@ func nextDelay(retryAt, now time.Time) time.Duration {
 	if retryAt.IsZero() {
 		return jitter(errorBackOff)
 	}
-	return max(retryAt.Sub(now), time.Millisecond)
+	return min(jitter(errorBackOff), max(retryAt.Sub(now), time.Millisecond)) // what is to be looked at later than that need not wait for it
 }

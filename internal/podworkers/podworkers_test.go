@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/admission"
 	"berth/internal/journal"
 	"berth/internal/pod"
 	"berth/internal/podsync"
@@ -27,7 +29,8 @@ type world struct {
 	reading  pod.Reading
 	active   map[pod.UID]bool // the runtime has it
 	refuse   bool
-	admit    func(ctx context.Context, p *v1.Pod) (bool, error)
+	admit    func(ctx context.Context, p *v1.Pod) (admission.Verdict, error)
+	kept     map[pod.UID]bool // what the Admitter was told to keep of pods
 	sync     func(ctx context.Context, r podsync.Request) (podsync.Result, error)
 	stop     func(ctx context.Context, r podsync.Request) error
 	inFlight map[pod.UID]bool
@@ -108,12 +111,30 @@ func (w *world) Mark() pod.Reading {
 
 func (w *world) Hold(pod.UID) func() bool { return func() bool { return false } }
 
-func (w *world) Admit(ctx context.Context, p *v1.Pod) (bool, error) {
+func (w *world) Admit(ctx context.Context, p *v1.Pod) (admission.Verdict, error) {
 	w.note("admit %s", p.UID)
 	if w.admit != nil {
 		return w.admit(ctx, p)
 	}
-	return !w.refuse, nil
+	return admission.Verdict{Admitted: !w.refuse}, nil
+}
+
+func (w *world) Adopt(p *v1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.kept[p.UID] = true
+}
+
+func (w *world) Forget(uid pod.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.kept, uid)
+}
+
+func (w *world) Retain(known map[pod.UID]bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.kept, func(uid pod.UID, _ bool) bool { return !known[uid] })
 }
 
 type rig struct {
@@ -123,12 +144,18 @@ type rig struct {
 	t      *testing.T
 }
 
-func start(t *testing.T) *rig {
-	w := &world{active: map[pod.UID]bool{}, inFlight: map[pod.UID]bool{}}
+func start(t *testing.T) *rig { return startWith(t, nil) }
+
+// startWith starts workers that ask the Admitter, or the world if it is nil.
+func startWith(t *testing.T, a podworkers.Admitter) *rig {
+	w := &world{active: map[pod.UID]bool{}, inFlight: map[pod.UID]bool{}, kept: map[pod.UID]bool{}}
 	log := slog.New(slog.DiscardHandler)
 	r := &rig{world: w, states: pod.NewStates(), t: t}
+	if a == nil {
+		a = w
+	}
 	r.PodWorkers = podworkers.New(podworkers.Config{
-		Syncer: syncer{w, t}, Observer: w, Admitter: w, States: r.states, Journal: journal.New(log), Log: log,
+		Syncer: syncer{w, t}, Observer: w, Admitter: a, States: r.states, Journal: journal.New(log), Log: log,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -217,48 +244,6 @@ func TestRefusedPod(t *testing.T) {
 		r.expect("admit a")
 		r.SyncKnownPods(nil)
 		r.expect("remove a")
-	})
-}
-
-func TestPodsAreAdmittedOneAfterAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := start(t)
-		decide := make(chan bool)
-		r.admit = func(ctx context.Context, _ *v1.Pod) (bool, error) {
-			select {
-			case yes := <-decide:
-				return yes, nil
-			case <-ctx.Done():
-				return false, ctx.Err()
-			}
-		}
-		r.active["running"] = true
-		pods := map[string]*v1.Pod{}
-		for _, uid := range []string{"a", "b", "running", "c"} {
-			pods[uid] = newPod(uid)
-			r.update(podworkers.SyncPodCreate, pods[uid])
-			synctest.Wait()
-		}
-		r.expect("admit a", "sync running") // what runs already does not wait
-		decide <- true
-		r.expect("sync a", "admit b")
-		r.update(podworkers.SyncPodKill, pods["b"]) // gives its place up
-		r.expect("terminated b", "admit c")
-		decide <- false
-		r.expect()
-		if l, _ := r.states.Get("c"); l.State != pod.Finished {
-			t.Fatalf("a refused pod is %v", l.State)
-		}
-	})
-}
-
-func TestRunningPodIsNotAdmittedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := start(t)
-		r.refuse = true
-		r.active["a"] = true
-		r.update(podworkers.SyncPodCreate, newPod("a"))
-		r.expect("sync a")
 	})
 }
 
@@ -432,7 +417,7 @@ func TestSameUIDAgain(t *testing.T) {
 
 func TestStopLeavesPodsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{active: map[pod.UID]bool{}, inFlight: map[pod.UID]bool{}}
+		w := &world{active: map[pod.UID]bool{}, inFlight: map[pod.UID]bool{}, kept: map[pod.UID]bool{}}
 		log := slog.New(slog.DiscardHandler)
 		workers := podworkers.New(podworkers.Config{Syncer: syncer{w, t}, Observer: w, Admitter: w, States: pod.NewStates(), Journal: journal.New(log), Log: log})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -3,7 +3,8 @@ package podworkers
 import "slices"
 
 // Pods are admitted one at a time, in the order in which they came: what a pod may have depends on what those before it got. A pod that
-// waits for another of its name to end lets others pass.
+// waits for another of its name to end lets others pass. One for which room is being made lets nobody pass: what is freed for it is not for those
+// behind it, and a refusal is for ever, so they are not judged before the room is there. What runs already never waits.
 
 // onTurn reports whether the worker's pod is the next to be admitted.
 func (p *PodWorkers) onTurn(w *worker) bool {

@@ -54,7 +54,18 @@ type UpdatePodOptions struct {
 	RunningPod *pod.Status
 	// KillPodOptions of a SyncPodKill; nil means the pod's own grace period.
 	KillPodOptions *KillPodOptions
+	// Wanted says whether the pod's source still has it. A pod that it has no more is killed, and nothing of it is kept.
+	Wanted Wanted
 }
+
+// Wanted says whether a pod's source has it.
+type Wanted int
+
+// The values of Wanted.
+const (
+	StillWanted Wanted = iota
+	Unwanted
+)
 
 func (o *UpdatePodOptions) uid() pod.UID {
 	if o.Pod != nil {
@@ -123,6 +134,9 @@ func nextLifecycle(l pod.Lifecycle, o *UpdatePodOptions) pod.Lifecycle {
 	l.RuntimeOnly = p == nil && (l.RuntimeOnly || l.State == Waiting)
 	l.Deleted = l.Deleted || l.RuntimeOnly
 	end := o.UpdateType == SyncPodKill
+	if o.Wanted == Unwanted {
+		l.Orphan, l.Deleted = true, true
+	}
 	if p != nil && p.DeletionTimestamp != nil {
 		l.Deleted, end = true, true
 	}

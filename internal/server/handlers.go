@@ -37,6 +37,13 @@ type Handlers struct {
 	// Healthz returns what keeps the agent from working, or nil.
 	Healthz func() error
 
+	// Events and Quarantine may be nil; then the paths do not exist.
+
+	// Events is the node's own record of its events.
+	Events Events
+	// Quarantine knows the pods that are set aside.
+	Quarantine Quarantine
+
 	// Streaming and Observed are needed to enter containers; without both, the paths do not exist.
 
 	// Streaming makes the runtime ready for a stream. Unlike the functions, it waits for the runtime.

@@ -16,6 +16,9 @@ const (
 	PathVersion       = "/berth/v1/version"
 	PathProblems      = "/berth/v1/problems"
 	PathJournal       = "/berth/v1/journal" // subjects; /{namespace}/{pod} or ?subject= for entries
+	PathExplain       = "/berth/v1/explain" // /{namespace}/{pod} or ?subject=
+	PathEvents        = "/berth/v1/events"  // ?watch=true
+	PathRelease       = "/berth/v1/release" // POST /{namespace}/{pod}
 	PathStop          = "/berth/v1/stop"    // POST StopRequest
 )
 

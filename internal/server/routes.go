@@ -13,8 +13,7 @@ func (d *door) localRoutes() *http.ServeMux {
 	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", d.getContainerLogs)
 	mux.HandleFunc("GET "+PathVersion, d.getVersion)
 	mux.HandleFunc("GET "+PathProblems, d.getProblems)
-	mux.HandleFunc("GET "+PathJournal, d.getSubjects)
-	mux.HandleFunc("GET "+PathJournal+"/{namespace}/{pod}", d.getJournal)
+	d.routeJournal(mux)
 	mux.HandleFunc("POST "+PathStop, d.postStop)
 	d.routeStreams(mux)
 	return mux

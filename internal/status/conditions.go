@@ -8,7 +8,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/lifecycle"
-	"berth/internal/pod"
 )
 
 // Reasons of conditions.
@@ -181,34 +180,19 @@ func podReady(p *v1.Pod, others []v1.PodCondition, containers v1.PodCondition) v
 // allRestarting tells whether a container's exit asks for a restart of all; ok is false for pods without such a rule (KEP-5532).
 func allRestarting(in Input) (c v1.PodCondition, ok bool) {
 	c = v1.PodCondition{Type: v1.AllContainersRestarting, Status: v1.ConditionFalse}
-	for _, list := range [][]v1.Container{in.Pod.Spec.InitContainers, in.Pod.Spec.Containers} {
-		for i := range list {
-			spec := &list[i]
-			if !hasRestartAllRule(spec) {
-				continue
-			}
-			ok = true
-			if asksRestartAll(in, spec) {
-				c.Status, c.Reason, c.Message = v1.ConditionTrue, restartAllContainersBegun, restartAllContainersDetail
-			}
-		}
+	if !slices.ContainsFunc(in.Pod.Spec.InitContainers, hasRestartAllRule) && !slices.ContainsFunc(in.Pod.Spec.Containers, hasRestartAllRule) {
+		return c, false
 	}
-	return c, ok
+	if !in.Terminal && len(lifecycle.RestartAllTriggers(in.Pod, &in.Observed)) > 0 {
+		c.Status, c.Reason, c.Message = v1.ConditionTrue, restartAllContainersBegun, restartAllContainersDetail
+	}
+	return c, true
 }
 
-func hasRestartAllRule(c *v1.Container) bool {
+func hasRestartAllRule(c v1.Container) bool {
 	return c.RestartPolicy != nil && slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool {
 		return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
 	})
-}
-
-func asksRestartAll(in Input, c *v1.Container) bool {
-	newest, _ := incarnations(&in.Observed, c.Name)
-	if in.Terminal || newest == nil || newest.State != pod.StateExited || !lifecycle.ShouldStart(in.Pod, c, newest) {
-		return false
-	}
-	action, ok := lifecycle.MatchingRule(c, newest.ExitCode)
-	return ok && action == v1.ContainerRestartRuleActionRestartAllContainers
 }
 
 func findCondition(list []v1.PodCondition, t v1.PodConditionType) *v1.PodCondition {

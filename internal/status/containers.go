@@ -106,6 +106,10 @@ func (b *containerBuilder) initial() v1.ContainerStatus {
 
 // fillMissing judges a container that the runtime does not know.
 func (b *containerBuilder) fillMissing(cs *v1.ContainerStatus) {
+	if b.restartsWithAll() {
+		b.fillRestarting(cs)
+		return
+	}
 	if b.isPlainInit() && b.initialized {
 		t := cs.State.Terminated
 		if t != nil && t.ExitCode == 0 {
@@ -128,6 +132,38 @@ func (b *containerBuilder) fillMissing(cs *v1.ContainerStatus) {
 			cs.RestartCount++
 		}
 	}
+}
+
+// restartsWithAll reports whether the container was taken away to be restarted with all others of the pod: the last pass says so, or, after
+// a restart of the agent, the old status.
+func (b *containerBuilder) restartsWithAll() bool {
+	switch {
+	case b.in.Terminal || b.kind == ephemeralContainer:
+		return false
+	case b.in.StartErrors[b.spec.Name].Reason == lifecycle.RestartingAllContainers:
+		return true
+	case b.old == nil:
+		return false
+	case b.old.State.Waiting != nil:
+		return b.old.State.Waiting.Reason == lifecycle.RestartingAllContainers
+	}
+	c := findCondition(b.in.Old.Conditions, v1.AllContainersRestarting)
+	return c != nil && c.Status == v1.ConditionTrue
+}
+
+// fillRestarting shows a container that was taken away to be restarted with all others. One that ran until then was killed; its next
+// incarnation has the next restart count.
+func (b *containerBuilder) fillRestarting(cs *v1.ContainerStatus) {
+	switch {
+	case b.old != nil && b.old.State.Running != nil:
+		t := lostState(b.old, "")
+		t.Reason = lifecycle.RestartingAllContainers
+		cs.LastTerminationState = v1.ContainerState{Terminated: t}
+	case cs.State.Terminated != nil:
+		cs.LastTerminationState = cs.State
+	}
+	cs.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: lifecycle.RestartingAllContainers}}
+	cs.ContainerID, cs.ImageID, cs.Image, cs.User = "", "", b.spec.Image, nil
 }
 
 // fillObserved fills in what the runtime shows of the newest incarnation, and the end of the one before.

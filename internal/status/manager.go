@@ -21,6 +21,7 @@ type Manager struct {
 
 	mu          sync.RWMutex
 	entries     map[pod.UID]entry                // guarded by mu
+	restored    map[pod.UID]v1.PodStatus         // guarded by mu; what an earlier agent kept of pods that have no entry yet
 	subscribers map[*pod.Inbox[pod.UID]]struct{} // guarded by mu
 }
 
@@ -43,8 +44,11 @@ func NewManager(log *slog.Logger, j *journal.Journal) *Manager {
 func (m *Manager) Get(uid pod.UID) (v1.PodStatus, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	e, ok := m.entries[uid]
-	return e.status, ok
+	if e, ok := m.entries[uid]; ok {
+		return e.status, true
+	}
+	s, ok := m.restored[uid]
+	return s, ok
 }
 
 // Finished reports whether the pod was Terminated: nothing of it runs or is held any more, and its API object may go.
@@ -125,6 +129,7 @@ func (m *Manager) Remove(uid pod.UID) {
 	m.mu.Lock()
 	_, known := m.entries[uid]
 	delete(m.entries, uid)
+	delete(m.restored, uid)
 	subscribers := m.subscribersLocked()
 	m.mu.Unlock()
 	if known {
@@ -138,6 +143,9 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 	before, known := m.entries[p.UID]
 	if !known {
 		before.status = p.Status
+		if s, ok := m.restored[p.UID]; ok {
+			before.status = s
+		}
 	}
 	before.pod = p
 	after := before
@@ -151,6 +159,9 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 		before.finished = after.finished
 		m.entries[p.UID] = before // readers keep sharing one copy
 	}
+	if err == nil {
+		delete(m.restored, p.UID)
+	}
 	subscribers := m.subscribersLocked()
 	m.mu.Unlock()
 
@@ -161,6 +172,9 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 	if differs {
 		for _, e := range changes(p, &before.status, &after.status) {
 			m.journal.Record(e)
+		}
+		if isReady(&after.status) && !isReady(&before.status) {
+			m.journal.Mark(journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, journal.Ready, "")
 		}
 	}
 	if differs || finished { // a pod that has finished may go from the API server, though its status says no more than before

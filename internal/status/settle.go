@@ -71,7 +71,7 @@ func checkTransitions(p *v1.Pod, old, s *v1.PodStatus) error {
 		c := &p.Spec.InitContainers[i]
 		code, revived := revivedFrom(c.Name, old.InitContainerStatuses, s.InitContainerStatuses)
 		// Init containers that succeeded run again in a new sandbox.
-		if revived && !lifecycle.IsRestartable(p, c, code) && lifecycle.RestartPolicy(p, c) == v1.RestartPolicyNever {
+		if revived && code != 0 && !lifecycle.IsRestartable(p, c, code) && lifecycle.RestartPolicy(p, c) == v1.RestartPolicyNever {
 			return fmt.Errorf("init container %q ended with exit code %d and must not be restarted, but is no longer terminated", c.Name, code)
 		}
 	}
@@ -90,6 +90,9 @@ func revivedFrom(name string, old, list []v1.ContainerStatus) (exitCode int32, r
 	before, after := lifecycle.FindStatus(old, name), lifecycle.FindStatus(list, name)
 	if before == nil || after == nil || before.State.Terminated == nil || after.State.Terminated != nil {
 		return 0, false
+	}
+	if w := after.State.Waiting; w != nil && w.Reason == lifecycle.RestartingAllContainers {
+		return 0, false // a rule restarts it with all others, whatever its policy
 	}
 	return before.State.Terminated.ExitCode, true
 }

@@ -1,7 +1,7 @@
 // Package syncloop is the agent's main loop: one goroutine that turns every event into updates of pod workers.
 //
 // Owns: the desired truth (it is the only writer of podManager) and the order in which events are handled.
-// Reads: PodConfig, PLEG, the workers' ends, the names of pods whose objects changed.
+// Reads: PodConfig, PLEG, changed verdicts of probes, the workers' ends, the names of pods whose objects changed.
 // Never: blocks: no call of the runtime or the API server, no waiting for a worker.
 package syncloop
 
@@ -46,6 +46,8 @@ type Config struct {
 	Relisted <-chan struct{}
 	// Objects names the pods of which an object changed that they refer to; nil without an API server.
 	Objects *pod.Inbox[pod.UID]
+	// Probes names the pods of which a probe's verdict changed; nil where nothing probes.
+	Probes *pod.Inbox[pod.UID]
 	// Static gets the full names of static pods and mirrors that came, changed or went; nil when nobody keeps mirrors.
 	Static *pod.Inbox[pod.FullName]
 	// Shown is told of each pod and mirror of the API server as it was last shown; nil without one. It must not block.
@@ -81,9 +83,12 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 	if l.relisted {
 		relisted = nil
 	}
-	var objects <-chan struct{}
+	var objects, probes <-chan struct{}
 	if h.Objects != nil {
 		objects = h.Objects.Wake()
+	}
+	if h.Probes != nil {
+		probes = h.Probes.Wake()
 	}
 	select {
 	case <-ctx.Done():
@@ -98,6 +103,8 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 		h.HandlePodSyncs(h.desired(h.Changed.Take()))
 	case <-objects: // ConfigMaps, Secrets, tokens to be renewed
 		h.HandlePodSyncs(h.desired(h.Objects.Take()))
+	case <-probes: // liveness, readiness and startup
+		h.HandlePodSyncs(h.desired(h.Probes.Take()))
 	case <-h.Restored: // the runtime is back: passes that failed meanwhile are tried again, also those of pods that end
 		h.Workers.WakeAll()
 	case <-h.Workers.Finished().Wake(): // housekeeping
@@ -160,18 +167,14 @@ func (h *SyncHandler) HandlePodUpdates(pods []*v1.Pod) {
 	}
 }
 
-// HandlePodRemoves ends pods that their source no longer has.
+// HandlePodRemoves ends pods that their source had and no longer has. Differs from the kubelet, which waits until all sources were seen:
+// there a static pod that is taken away, or changed, while the API server is away goes on until that is back.
 func (h *SyncHandler) HandlePodRemoves(pods []*v1.Pod) {
 	for _, p := range pods {
 		h.Pods.Remove(p)
 		h.noteStatic(p)
-	}
-	if !h.Source.SeenAllSources() {
-		return // they are ended by HandlePodCleanups once all sources were seen
-	}
-	for _, p := range pods {
 		if !pod.IsMirror(p) {
-			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, Pod: p})
+			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, Pod: p, Wanted: podworkers.Unwanted})
 		}
 	}
 }
@@ -202,22 +205,25 @@ func (h *SyncHandler) desired(uids []pod.UID) []*v1.Pod {
 }
 
 // HandlePodCleanups (housekeeping) makes workers and desired pods agree: workers of pods that nobody wants end, desired pods without a
-// worker get one, and what the runtime or the disk holds of unknown pods is ended. It waits until every source has been seen,
+// worker get one, and what the runtime or the disk holds of unknown pods is ended. Nothing is ended until every source has been seen,
 // since before that a pod may only seem unwanted.
 func (h *SyncHandler) HandlePodCleanups() {
-	if !h.Source.SeenAllSources() {
-		return
-	}
 	began := time.Now()
 	desired := map[pod.UID]*v1.Pod{}
 	for _, p := range h.Pods.List() {
 		desired[p.UID] = p
 	}
-	h.Workers.SyncKnownPods(desired)
+	seen := h.Source.SeenAllSources()
+	if seen {
+		h.Workers.SyncKnownPods(desired)
+	}
 	for uid, p := range desired {
 		if !h.Workers.Has(uid) {
 			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodCreate, Pod: p})
 		}
+	}
+	if !seen {
+		return
 	}
 	select {
 	case <-h.Relisted:

@@ -26,7 +26,7 @@ func TestRefusedManifestsAreExplained(t *testing.T) {
 		says          string // a regular expression
 	}{
 		{"broken.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: [\n", `(?i)yaml.*line`},
-		{"service.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n", `Service`},
+		{"deployment.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n", `Deployment`},
 		{"nameless.yaml", strings.Replace(manifest("x", "serve"), "  name: x\n", "  labels: {a: b}\n", 1), `metadata\.name`},
 		{"empty.yaml", strings.Replace(manifest("empty", "serve"), "containers:", "unknown:", 1), `spec\.(containers|unknown)`},
 	}

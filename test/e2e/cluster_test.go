@@ -94,6 +94,7 @@ type cluster struct {
 	name      string       // of the node
 	namespace string
 
+	more                            string // lines of the configuration
 	port, healthzPort, readOnlyPort int
 
 	watched *kube.Watch[*v1.Pod] // all pods
@@ -135,10 +136,17 @@ func newCluster(t *testing.T) *cluster {
 		_, err := c.try("get", "serviceaccount/default", "configmap/kube-root-ca.crt")
 		return err == nil
 	})
-	if err := os.WriteFile(c.place.Dir+"/kubelet.yaml", []byte(c.config()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	c.configure("")
 	return c
+}
+
+// configure has agents that are started from now on read a configuration with more lines.
+func (c *cluster) configure(more string) {
+	c.t.Helper()
+	c.more = more
+	if err := os.WriteFile(c.place.Dir+"/kubelet.yaml", []byte(c.config()), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // watch begins to watch the pods.
@@ -185,7 +193,7 @@ authentication:
   anonymous: {enabled: false}
   webhook: {enabled: true}
 authorization: {mode: Webhook}
-`, c.place.Cgroup, c.podLogs(), c.manifests(), c.port, c.healthzPort, c.readOnlyPort, c.plane.dir)
+%s`, c.place.Cgroup, c.podLogs(), c.manifests(), c.port, c.healthzPort, c.readOnlyPort, c.plane.dir, c.more)
 }
 
 // launchKubelet starts an agent and does not wait for anything. It dies with the test program, so that what sweeps after that finds it dead.

@@ -306,9 +306,15 @@ func (n *node) awaitLog(pod, text string) {
 // explain returns the journal of a pod or of a manifest.
 func (n *node) explain(name string) []journal.Entry {
 	n.t.Helper()
-	var entries []journal.Entry
-	if err := json.Unmarshal([]byte(n.berth("explain", name, "-o", "json")), &entries); err != nil {
+	var said struct {
+		Stories []journal.Story `json:"stories"`
+	}
+	if err := json.Unmarshal([]byte(n.berth("explain", name, "-o", "json")), &said); err != nil {
 		n.t.Fatal(err)
+	}
+	var entries []journal.Entry
+	for _, s := range said.Stories {
+		entries = append(entries, s.Entries...)
 	}
 	return entries
 }

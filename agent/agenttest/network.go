@@ -1,0 +1,201 @@
+package agenttest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"berth/internal/cri/critest"
+)
+
+// Network is what answers at the ports of pods: in memory, and nothing where nobody was told to. It is safe for concurrent use.
+type Network struct {
+	runtime *critest.Runtime
+
+	mu       sync.Mutex
+	servers  map[string]Server // guarded by mu; by "pod:port"
+	requests map[string]int    // guarded by mu; HTTP requests by "pod:port/path"
+}
+
+// Server is what a port answers; the zero value hangs: it takes connections and requests, and never answers.
+type Server struct {
+	// Statuses are the codes of HTTP answers by path; that of "" is for all other paths.
+	Statuses map[string]int
+	// Location is where an answer of 3xx leads to.
+	Location string
+	// Health, if it is not unknown, is what the port answers to the health service's Check; it does not speak HTTP then.
+	Health healthpb.HealthCheckResponse_ServingStatus
+	// Deaf: no connection comes about, and none is refused.
+	Deaf bool
+}
+
+func newNetwork(r *critest.Runtime) *Network {
+	return &Network{runtime: r, servers: map[string]Server{}, requests: map[string]int{}}
+}
+
+// Serve sets what a port of a pod, as "pod:port", answers from now on.
+func (n *Network) Serve(port string, s Server) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.servers[port] = s
+}
+
+// Status sets the code that a port answers for a path; "" is for those that are not named.
+func (n *Network) Status(port, path string, code int, location string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.servers[port]
+	statuses := map[string]int{path: code}
+	for p, c := range s.Statuses {
+		if p != path {
+			statuses[p] = c
+		}
+	}
+	n.servers[port] = Server{Statuses: statuses, Location: location}
+}
+
+// Close lets connections to a port be refused.
+func (n *Network) Close(port string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.servers, port)
+}
+
+// Requests returns how many HTTP requests for a path, as "pod:port/path", came since ForgetRequests.
+func (n *Network) Requests(path string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.requests[path]
+}
+
+// ForgetRequests begins to count anew.
+func (n *Network) ForgetRequests() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.requests)
+}
+
+// Dial connects to a port of the pod that has the address.
+func (n *Network) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	fails := func(err error) error { return &net.OpError{Op: "dial", Net: network, Err: err} }
+	host, number, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fails(err)
+	}
+	var port string
+	for _, sb := range n.runtime.Sandboxes() {
+		if sb.Ready && sb.IP == host {
+			port = sb.Metadata.GetName() + ":" + number
+		}
+	}
+	if port == "" {
+		return nil, fails(syscall.EHOSTUNREACH)
+	}
+	n.mu.Lock()
+	s, ok := n.servers[port]
+	n.mu.Unlock()
+	switch {
+	case !ok:
+		return nil, fails(syscall.ECONNREFUSED)
+	case s.Deaf:
+		<-ctx.Done()
+		return nil, fails(ctx.Err())
+	}
+	client, server := net.Pipe()
+	if s.Health != healthpb.HealthCheckResponse_UNKNOWN {
+		go serveHealth(server, s.Health)
+	} else {
+		go n.serveHTTP(server, port, s)
+	}
+	return client, nil
+}
+
+// serveHTTP answers one request, or hangs until the client goes.
+func (n *Network) serveHTTP(c net.Conn, port string, s Server) {
+	defer c.Close()
+	in := bufio.NewReader(c)
+	req, err := http.ReadRequest(in)
+	if err != nil {
+		// What is no HTTP gets the answer of servers that were spoken to in TLS; a client that only connected does not read it.
+		_, _ = fmt.Fprint(c, "HTTP/1.0 400 Bad Request\r\n\r\n")
+		return
+	}
+	path := req.URL.Path
+	n.mu.Lock()
+	n.requests[port+path]++
+	n.mu.Unlock()
+	code, ok := s.Statuses[path]
+	if !ok {
+		code = s.Statuses[""]
+	}
+	if code == 0 {
+		_, _ = in.ReadByte() // returns when the client goes
+		return
+	}
+	location := ""
+	if s.Location != "" && code >= 300 && code < 400 {
+		location = "Location: " + s.Location + "\r\n"
+	}
+	// A client that does not wait for the answer does not miss it either.
+	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\n%sContent-Length: 0\r\nConnection: close\r\n\r\n", code, http.StatusText(code), location)
+}
+
+// serveHealth answers the health service's Check until the client goes.
+func serveHealth(c net.Conn, status healthpb.HealthCheckResponse_ServingStatus) {
+	checks := health.NewServer()
+	checks.SetServingStatus("", status)
+	s := grpc.NewServer()
+	healthpb.RegisterHealthServer(s, checks)
+	l := &oneConn{conn: make(chan net.Conn, 1), gone: make(chan struct{})}
+	l.conn <- &watchedConn{Conn: c, l: l}
+	_ = s.Serve(l) // always an error: the connection is gone
+	s.Stop()
+}
+
+// oneConn is a listener with a single connection; it ends with it.
+type oneConn struct {
+	conn chan net.Conn
+	gone chan struct{}
+	once sync.Once
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conn:
+		return c, nil
+	case <-l.gone:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *oneConn) Close() error   { l.once.Do(func() { close(l.gone) }); return nil }
+func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
+
+type watchedConn struct {
+	net.Conn
+	l *oneConn
+}
+
+func (c *watchedConn) Close() error { return errors.Join(c.Conn.Close(), c.l.Close()) }
+
+// parsePort splits "pod:port/path" into port and path.
+func parsePort(ref string) (port, path string, err error) {
+	port, path, _ = strings.Cut(ref, "/")
+	if path != "" {
+		path = "/" + path
+	}
+	if _, _, err := net.SplitHostPort(port); err != nil {
+		return "", "", fmt.Errorf("a pod and its port, such as web:8080, are needed: %w", err)
+	}
+	return port, path, nil
+}

@@ -1,0 +1,370 @@
+package agenttest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri/critest"
+)
+
+// doOutside carries out the commands of stories that are about what surrounds the agent: the programs in containers, registries, the disk,
+// and what users are told.
+//
+//	http POD:PORT[/PATH] CODE [LOCATION] | hangs | deaf | refuses   what the port answers to HTTP from now on: a status code, to all
+//	                           paths or to one; nothing; not even connections; or it is closed, as all ports are at first
+//	grpc POD:PORT SERVING | NOT_SERVING   what the port answers to gRPC health checks
+//	exec POD/CONTAINER COMMAND exits CODE [after DURATION] [saying TEXT] | fails TEXT   what becomes of a command in the container from now
+//	                           on; commands of which nothing is said exit 0 at once
+//	expect-requests POD:PORT/PATH N   the port got N HTTP requests for the path since the last reset-calls
+//	expect-exec POD/CONTAINER N COMMAND   the command was run N times since then
+//	expect-stops POD/CONTAINER GRACE…   the runtime was told to stop the container with these grace periods, none if it was not told
+//	expect-stop-order POD CONTAINER…   the pod's containers were told to stop in this order
+//	message POD/CONTAINER TEXT the container writes its termination message
+//	log POD/CONTAINER TEXT     the container writes a line to its log
+//	expect-message POD/CONTAINER TEXT   the termination message of the container's last end
+//	slow METHOD DURATION       calls of the runtime take so long
+//	hang METHOD TIMES          the runtime's next calls are not answered
+//	registry IMAGE after DURATION | fails TEXT   a registry has the image, which takes so long to pull, or it cannot be pulled
+//	lose-pod POD               somebody removes all of the pod from the runtime
+//	lose-disk                  all that the agent has on disk is lost, but for logs
+//	expect-disk-clean          no folder or log of a pod is left
+//	expect-event POD REASON N [TEXT]   there were N events of the pod with this reason whose messages contain the text
+//	expect-next POD DURATION TEXT   what happens without another event then, and why, as berth explain tells; "none": nothing is timed
+//	expect-explain POD TEXT    berth explain says the text; only where a story is run with the command
+func (s *story) doOutside(verb string, args []string) error {
+	if len(args) == 0 && verb != "lose-disk" && verb != "expect-disk-clean" {
+		return errors.New("the command needs to know what it is about")
+	}
+	rest := strings.Join(args[min(1, len(args)):], " ")
+	switch verb {
+	case "http":
+		return s.serve(args[0], args[1:])
+	case "grpc":
+		h, ok := healthpb.HealthCheckResponse_ServingStatus_value[rest]
+		if !ok {
+			return errors.New("SERVING or NOT_SERVING is needed")
+		}
+		s.Network.Serve(args[0], Server{Health: healthpb.HealthCheckResponse_ServingStatus(h)})
+	case "exec":
+		return s.commands.set(args[0], args[1:])
+	case "expect-requests":
+		return differs(strconv.Itoa(s.Network.Requests(args[0])), rest)
+	case "expect-exec":
+		return differs(s.commands.count(args[0], strings.Join(args[min(2, len(args)):], " ")), args[1])
+	case "expect-stops":
+		return differs(strings.Join(s.stops(func(pod, name string) bool { return pod+"/"+name == args[0] }, graceOf), " "), rest)
+	case "expect-stop-order":
+		return differs(strings.Join(s.stops(func(pod, _ string) bool { return pod == args[0] }, nameOf), " "), rest)
+	case "message":
+		return s.writeMessage(args[0], rest)
+	case "log":
+		return s.Runtime.Log(args[0], runtimeapi.Stdout, rest)
+	case "expect-message":
+		return differs(s.messageOf(args[0]), rest)
+	case "slow":
+		d, err := time.ParseDuration(rest)
+		if err != nil {
+			return err
+		}
+		s.Runtime.SetLatency(args[0], d)
+	case "hang":
+		times, err := strconv.Atoi(rest)
+		if err != nil {
+			return err
+		}
+		s.Runtime.Hang(args[0], times)
+	case "registry":
+		return s.registry(args)
+	case "lose-pod":
+		return s.Runtime.RemoveBehindBack(args[0])
+	case "lose-disk":
+		return os.RemoveAll(filepath.Join(s.dir, "root"))
+	case "expect-disk-clean":
+		return s.expectDiskClean()
+	case "expect-event":
+		return s.expectEvent(args)
+	case "expect-next":
+		return s.expectNext(args[0], rest)
+	case "expect-explain":
+		return s.expectExplain(args[0], rest)
+	default:
+		return errors.New("unknown command")
+	}
+	return nil
+}
+
+func differs(got, want string) error {
+	if got != want {
+		return fmt.Errorf("it is: %s", got)
+	}
+	return nil
+}
+
+func (s *story) serve(ref string, answer []string) error {
+	port, path, err := parsePort(ref)
+	if err != nil {
+		return err
+	}
+	if len(answer) == 0 {
+		return errors.New("what the port answers is needed")
+	}
+	switch answer[0] {
+	case "hangs":
+		s.Network.Serve(port, Server{})
+	case "deaf":
+		s.Network.Serve(port, Server{Deaf: true})
+	case "refuses":
+		s.Network.Close(port)
+	default:
+		code, err := strconv.Atoi(answer[0])
+		if err != nil {
+			return err
+		}
+		s.Network.Status(port, path, code, strings.Join(answer[1:], ""))
+	}
+	return nil
+}
+
+func (s *story) registry(args []string) error {
+	if len(args) < 3 {
+		return errors.New("an image and what becomes of its pulls are needed")
+	}
+	i := critest.RegistryImage{Image: critest.Image{Name: args[0]}}
+	switch args[1] {
+	case "after":
+		d, err := time.ParseDuration(args[2])
+		if err != nil {
+			return err
+		}
+		i.Latency = d
+	case "fails":
+		i.Err = status.Error(codes.Unknown, strings.Join(args[2:], " "))
+	default:
+		return errors.New("a pull comes after a duration, or fails")
+	}
+	s.Runtime.AddToRegistry(i)
+	return nil
+}
+
+// stop is one call of StopContainer.
+type stop struct {
+	name  string
+	grace time.Duration
+}
+
+func nameOf(c stop) string  { return c.name }
+func graceOf(c stop) string { return c.grace.String() }
+
+// stops shows the calls of StopContainer for containers that match.
+func (s *story) stops(match func(pod, name string) bool, show func(stop) string) []string {
+	var out []string
+	for _, c := range s.Runtime.Calls() {
+		if req, ok := c.Request.(*runtimeapi.StopContainerRequest); ok {
+			pod, name, _ := strings.Cut(s.names[req.ContainerId], "/")
+			if match(pod, name) {
+				out = append(out, show(stop{name, time.Duration(req.Timeout) * time.Second}))
+			}
+		}
+	}
+	return out
+}
+
+// remember keeps the names of containers, for when they are gone.
+func (s *story) remember() {
+	for _, c := range s.Runtime.Containers() {
+		s.names[c.ID] = c.Pod.GetName() + "/" + c.Name
+	}
+}
+
+func (s *story) writeMessage(ref, text string) error {
+	c, ok := s.Runtime.Find(ref)
+	if !ok {
+		return errors.New("the runtime has no such container")
+	}
+	for _, m := range c.Config.GetMounts() {
+		if m.ContainerPath == c.Config.GetAnnotations()["io.kubernetes.container.terminationMessagePath"] {
+			return os.WriteFile(m.HostPath, []byte(text), 0o666)
+		}
+	}
+	return errors.New("the container has no file for its message")
+}
+
+// messageOf returns the message of the container's last end.
+func (s *story) messageOf(ref string) string {
+	podName, name, _ := strings.Cut(ref, "/")
+	for _, p := range s.Agent.Handlers().Pods() {
+		for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+			for _, c := range list {
+				if p.Name != podName || c.Name != name {
+					continue
+				}
+				for _, t := range []*v1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+					if t != nil {
+						return t.Message
+					}
+				}
+			}
+		}
+	}
+	return ""
+}
+
+func (s *story) expectDiskClean() error {
+	for _, pattern := range []string{"root/pods/*", "logs/*"} {
+		left, err := filepath.Glob(filepath.Join(s.dir, pattern))
+		if err != nil {
+			return err
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("left are %s", strings.Join(left, ", "))
+		}
+	}
+	return nil
+}
+
+func (s *story) expectEvent(args []string) error {
+	if len(args) < 3 {
+		return errors.New("a pod, a reason and a number are needed")
+	}
+	text := strings.Join(args[3:], " ")
+	n, others := int32(0), ""
+	for _, e := range s.Agent.Handlers().Events.List() {
+		if e.InvolvedObject.Name != args[0] {
+			continue
+		}
+		if e.Reason == args[1] && strings.Contains(e.Message, text) {
+			n += max(e.Count, 1)
+		}
+		others += fmt.Sprintf("\n  %d %s %s", e.Count, e.Reason, e.Message)
+	}
+	if strconv.Itoa(int(n)) != args[2] {
+		return fmt.Errorf("there were %d of these:%s", n, others)
+	}
+	return nil
+}
+
+// expectNext looks for one of the things that the pod's newest story expects.
+func (s *story) expectNext(name, want string) error {
+	stories := s.Agent.Handlers().Journal.Stories(v1.NamespaceDefault, name)
+	if len(stories) == 0 {
+		return errors.New("the journal has nothing of the pod")
+	}
+	next := stories[len(stories)-1].Next
+	if want == "none" && len(next) == 0 {
+		return nil
+	}
+	var all []string
+	for _, n := range next {
+		line := fmt.Sprintf("%s %s %s: %s", time.Until(n.Time).Round(time.Second), n.Container, n.What, n.Rule)
+		line = strings.Join(strings.Fields(line), " ")
+		if line == want {
+			return nil
+		}
+		all = append(all, line)
+	}
+	return fmt.Errorf("expected are:\n  %s", strings.Join(all, "\n  "))
+}
+
+func (s *story) expectExplain(name, want string) error {
+	if s.explain == nil {
+		return errors.New("this story is not run with berth explain")
+	}
+	got, err := s.explain(s.Dial, name)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(strings.Join(strings.Fields(got), " "), want) {
+		return fmt.Errorf("it says:\n%s", got)
+	}
+	return nil
+}
+
+// commands are those that are run in containers. They are safe for concurrent use.
+type commands struct {
+	mu      sync.Mutex
+	results map[string]critest.ExecResult // guarded by mu; by "pod/container command"
+	counts  map[string]int                // guarded by mu; likewise
+}
+
+func newCommands() *commands {
+	return &commands{results: map[string]critest.ExecResult{}, counts: map[string]int{}}
+}
+
+// in returns what answers the commands in the container.
+func (c *commands) in(ref string) func([]string) critest.ExecResult {
+	return func(command []string) critest.ExecResult {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		key := ref + " " + strings.Join(command, " ")
+		c.counts[key]++
+		return c.results[key]
+	}
+}
+
+// program is what containers do of which the story says nothing.
+func (c *commands) program(cfg *runtimeapi.ContainerConfig) (critest.Program, bool) {
+	return critest.Program{Exec: c.in(cfg.GetLabels()["io.kubernetes.pod.name"] + "/" + cfg.GetMetadata().GetName())}, true
+}
+
+func (c *commands) count(ref, command string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strconv.Itoa(c.counts[ref+" "+command])
+}
+
+func (c *commands) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.counts)
+}
+
+// set reads the command up to what becomes of it.
+func (c *commands) set(ref string, words []string) error {
+	var r critest.ExecResult
+	var err error
+	i := 0
+	for ; i < len(words) && words[i] != "exits" && words[i] != "fails"; i++ {
+	}
+	command, end := words[:i], words[i:]
+	if len(end) < 2 {
+		return errors.New("a command exits or fails")
+	}
+	if end[0] == "fails" {
+		r.Err = status.Error(codes.Unknown, strings.Join(end[1:], " "))
+		end = nil
+	} else {
+		var code int
+		if code, err = strconv.Atoi(end[1]); err != nil {
+			return err
+		}
+		r.ExitCode, end = int32(code), end[2:]
+	}
+	if len(end) >= 2 && end[0] == "after" {
+		if r.Takes, err = time.ParseDuration(end[1]); err != nil {
+			return err
+		}
+		end = end[2:]
+	}
+	if len(end) >= 2 && end[0] == "saying" {
+		r.Stdout, end = strings.Join(end[1:], " "), nil
+	}
+	if len(end) > 0 {
+		return fmt.Errorf("what is %q", strings.Join(end, " "))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.results[ref+" "+strings.Join(command, " ")] = r
+	return nil
+}

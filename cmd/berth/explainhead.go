@@ -1,0 +1,292 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/journal"
+	"berth/internal/lifecycle"
+	"berth/internal/server"
+)
+
+// sight is what an explanation is told from: the newest pod of a name, its story, and the time.
+type sight struct {
+	e     server.Explanation
+	pod   *v1.Pod       // nil when the node has none
+	story journal.Story // of the pod, or of the last one of its name
+	now   time.Time
+	zone  *time.Location
+}
+
+func newSight(e server.Explanation, now time.Time, zone *time.Location) sight {
+	s := sight{e: e, now: now, zone: zone}
+	for _, p := range e.Pods { // of two incarnations the one that goes on
+		if s.pod == nil || p.DeletionTimestamp == nil {
+			s.pod = p
+		}
+	}
+	for i := range e.Stories {
+		if st := e.Stories[i]; s.pod == nil || st.Subject.UID == s.pod.UID || s.story.Subject.Name == "" {
+			s.story = st
+		}
+	}
+	return s
+}
+
+// headline says in a sentence or two how the pod is, and why.
+func (s sight) headline() string {
+	p := s.pod
+	switch {
+	case s.story.Subject.Namespace == "":
+		return s.aboutManifest()
+	case p == nil:
+		return s.aboutGone()
+	case s.e.Quarantined[p.UID] != "":
+		return s.says("is set aside: the agent crashed again and again with it in hand. Its containers go on, and nothing is done for it until its spec changes or `berth release %s/%s` lets go of it. The crash: %s",
+			p.Namespace, p.Name, oneLine(s.e.Quarantined[p.UID]))
+	case p.Status.Phase == v1.PodSucceeded:
+		return s.says("has completed: all its containers ended with code 0.")
+	case p.Status.Phase == v1.PodFailed:
+		return s.aboutFailed()
+	case p.DeletionTimestamp != nil:
+		return s.says("is ending%s.", s.why("end the pod"))
+	}
+	if text := s.aboutContainers(); text != "" {
+		return text
+	}
+	if !isTrue(p, v1.PodReady) {
+		return s.aboutUnready()
+	}
+	return s.says("is ready%s.%s", s.sinceCondition(v1.PodReady), s.aboutRestarts())
+}
+
+func (s sight) says(format string, args ...any) string {
+	about := s.story.Subject
+	if s.pod != nil {
+		about.Namespace, about.Name = s.pod.Namespace, s.pod.Name
+	}
+	return fmt.Sprintf("Pod %s/%s ", about.Namespace, about.Name) + fmt.Sprintf(format, args...)
+}
+
+func (s sight) aboutManifest() string {
+	name := "Manifest " + s.story.Subject.Name
+	var texts []string
+	severe := false
+	for _, p := range s.e.Problems {
+		texts = append(texts, oneLine(p.Message))
+		severe = severe || p.Severity == "error"
+	}
+	switch {
+	case severe:
+		return name + " is refused: " + strings.Join(texts, "; ")
+	case len(texts) > 0:
+		return name + " is accepted, with a warning: " + strings.Join(texts, "; ")
+	}
+	return name + " has no problem now."
+}
+
+func (s sight) aboutGone() string {
+	if len(s.story.Entries) == 0 {
+		return s.says("is gone.")
+	}
+	last := s.story.Entries[len(s.story.Entries)-1]
+	if last.Decision == "manifest refused" {
+		return s.says("does not exist: its manifest is refused: %s", oneLine(last.Error))
+	}
+	return s.says("is gone since %s%s.", s.at(last.Time), s.why("end the pod"))
+}
+
+func (s sight) aboutFailed() string {
+	p := s.pod
+	if refusal, ok := strings.CutPrefix(p.Status.Message, "Pod was rejected: "); ok {
+		return s.says("was refused by this node (%s): %s", p.Status.Reason, oneLine(refusal))
+	}
+	if p.Status.Reason != "" {
+		return s.says("has failed: %s", oneLine(joinNonEmpty(": ", p.Status.Reason, p.Status.Message)))
+	}
+	for _, cs := range statusesOf(p) {
+		if t := cs.State.Terminated; t != nil && t.ExitCode != 0 {
+			return s.says("has failed: container %q %s%s, and is not restarted (restart policy %s).", cs.Name,
+				endText(int(t.ExitCode), t.Reason, t.Message), s.agoOf(t.FinishedAt.Time), cmp.Or(p.Spec.RestartPolicy, v1.RestartPolicyAlways))
+		}
+	}
+	return s.says("has failed.")
+}
+
+// aboutContainers tells of the first container that keeps the pod from running, "" when there is none.
+func (s sight) aboutContainers() string {
+	p := s.pod
+	for i, cs := range p.Status.InitContainerStatuses {
+		switch {
+		case cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0, isSidecar(p, cs.Name) && cs.Started != nil && *cs.Started:
+			continue
+		case cs.State.Running != nil:
+			return s.says("is initializing: init container %q runs%s, number %d of %d.", cs.Name, s.sinceTime(cs.State.Running.StartedAt.Time), i+1, len(p.Spec.InitContainers))
+		}
+		return s.aboutContainer(cs)
+	}
+	for _, cs := range p.Status.ContainerStatuses {
+		if cs.State.Running == nil {
+			if text := s.aboutContainer(cs); text != "" {
+				return text
+			}
+		}
+	}
+	if len(p.Status.ContainerStatuses) == 0 {
+		return s.aboutStarting()
+	}
+	return ""
+}
+
+// aboutContainer tells why a container does not run.
+func (s sight) aboutContainer(cs v1.ContainerStatus) string {
+	if t := cs.State.Terminated; t != nil {
+		if t.ExitCode == 0 && isTrue(s.pod, v1.PodReady) {
+			return ""
+		}
+		return s.says("is not ready: container %q %s%s.", cs.Name, endText(int(t.ExitCode), t.Reason, t.Message), s.agoOf(t.FinishedAt.Time))
+	}
+	w := cs.State.Waiting
+	if w == nil {
+		return s.aboutStarting()
+	}
+	switch w.Reason {
+	case "", lifecycle.ContainerCreating, lifecycle.PodInitializing:
+		return s.aboutStarting()
+	case lifecycle.CrashLoopBackOff:
+		text := fmt.Sprintf("is waiting: container %q is in a crash loop, with %s so far", cs.Name, count(int(cs.RestartCount), "restart"))
+		if end, ok := s.lastEnd(cs); ok {
+			text += fmt.Sprintf(". It %s%s", endText(end.ExitCode, end.Reason, end.Message), s.agoOf(end.Finished))
+		}
+		return s.says("%s.", text)
+	case lifecycle.ErrImagePull, lifecycle.ImagePullBackOff, "ErrImageNeverPull", "InvalidImageName", "ImageInspectError":
+		return s.says("is waiting: the image of container %q, %s, is not available (%s): %s", cs.Name, imageOf(s.pod, cs.Name), w.Reason, oneLine(w.Message))
+	}
+	return s.says("is waiting: container %q cannot be started (%s): %s", cs.Name, w.Reason, oneLine(w.Message))
+}
+
+// aboutStarting tells which step of the start the pod is at.
+func (s sight) aboutStarting() string {
+	done := map[journal.Step]time.Time{}
+	last := s.story.Seen
+	for _, m := range s.story.Marks {
+		done[m.Step] = m.Time
+		if m.Time.After(last) {
+			last = m.Time
+		}
+	}
+	waits := "its containers are being started"
+	for _, step := range []struct {
+		step journal.Step
+		text string
+	}{
+		{journal.Admitted, "it has not been admitted yet"},
+		{journal.Cgroup, "its cgroup is not made yet"},
+		{journal.Volumes, "its volumes are not mounted yet"},
+		{journal.Sandbox, "its sandbox does not run yet"},
+		{journal.Image, "its images are not there yet"},
+	} {
+		if _, ok := done[step.step]; !ok {
+			waits = step.text
+			break
+		}
+	}
+	text := fmt.Sprintf("is starting%s: %s.", s.sinceTime(s.story.Seen), waits)
+	for i := len(s.story.Entries) - 1; i >= 0; i-- {
+		e := &s.story.Entries[i]
+		switch {
+		case e.Time.Before(last):
+		case e.Error != "" && e.Component != "event":
+			return s.says("%s The last try failed%s: %s", text, s.agoOf(e.Time), oneLine(e.Error))
+		case strings.HasPrefix(e.Decision, "wait for "):
+			return s.says("%s It has to %s.", text, oneLine(e.Decision))
+		default:
+			continue
+		}
+		break
+	}
+	return s.says("%s", text)
+}
+
+func (s sight) aboutUnready() string {
+	p := s.pod
+	for _, cs := range p.Status.ContainerStatuses {
+		if cs.Ready {
+			continue
+		}
+		c := specOf(p, cs.Name)
+		switch {
+		case c != nil && c.StartupProbe != nil && (cs.Started == nil || !*cs.Started):
+			return s.says("runs and is not ready: container %q has not passed its startup probe yet%s.", cs.Name, s.lastProbe(cs.Name))
+		case c != nil && c.ReadinessProbe != nil:
+			return s.says("runs and is not ready: the readiness probe of container %q does not succeed%s.", cs.Name, s.lastProbe(cs.Name))
+		}
+		return s.says("runs and is not ready: container %q is not ready.", cs.Name)
+	}
+	for _, g := range p.Spec.ReadinessGates {
+		if !isTrue(p, g.ConditionType) {
+			return s.says("runs and is not ready: the condition %q of its readiness gates is not true; others than this node set it.", g.ConditionType)
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == v1.PodReady && c.Status != v1.ConditionTrue && c.Reason != "" {
+			return s.says("is not ready: %s", oneLine(joinNonEmpty(": ", c.Reason, c.Message)))
+		}
+	}
+	return s.aboutStarting()
+}
+
+// lastProbe is what the last event about a failed probe of the container said.
+func (s sight) lastProbe(container string) string {
+	for _, e := range slices.Backward(s.story.Entries) {
+		if e.Component == "event" && e.Container == container && e.Decision == "Unhealthy" {
+			return fmt.Sprintf(" (%s%s)", oneLine(cmp.Or(e.Error, e.Why)), s.agoOf(e.Time))
+		}
+	}
+	return ""
+}
+
+func (s sight) aboutRestarts() string {
+	var b strings.Builder
+	for _, cs := range statusesOf(s.pod) {
+		if cs.RestartCount == 0 || cs.State.Running == nil {
+			continue
+		}
+		fmt.Fprintf(&b, " Container %q has been restarted %s", cs.Name, times(int(cs.RestartCount)))
+		if end, ok := s.lastEnd(cs); ok {
+			fmt.Fprintf(&b, "; it last %s%s", endText(end.ExitCode, end.Reason, end.Message), s.agoOf(end.Finished))
+		}
+		b.WriteString(".")
+	}
+	return b.String()
+}
+
+// lastEnd returns how the container ended last: as the journal has it, else as its status does.
+func (s sight) lastEnd(cs v1.ContainerStatus) (journal.End, bool) {
+	for _, e := range slices.Backward(s.story.Ends) {
+		if e.Container == cs.Name {
+			return e, true
+		}
+	}
+	for _, t := range []*v1.ContainerStateTerminated{cs.State.Terminated, cs.LastTerminationState.Terminated} {
+		if t != nil {
+			return journal.End{ExitCode: int(t.ExitCode), Reason: t.Reason, Message: t.Message, Started: t.StartedAt.Time, Finished: t.FinishedAt.Time}, true
+		}
+	}
+	return journal.End{}, false
+}
+
+// why returns the inputs of the newest such decision.
+func (s sight) why(decision string) string {
+	for _, e := range slices.Backward(s.story.Entries) {
+		if e.Decision == decision && e.Why != "" {
+			return ": " + oneLine(e.Why)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/journal"
+)
+
+// next says what happens without any further event, and when.
+func (s sight) next() []string {
+	var lines []string
+	for _, n := range slices.SortedStableFunc(slices.Values(s.story.Next), func(a, b journal.Next) int { return a.Time.Compare(b.Time) }) {
+		text := n.What
+		if n.Container != "" {
+			text = fmt.Sprintf("container %q: %s", n.Container, n.What)
+		}
+		when := "due now"
+		if d := n.Time.Sub(s.now); d > 0 {
+			when = fmt.Sprintf("at %s, in %s", s.at(n.Time), roundUp(d))
+		}
+		lines = append(lines, fmt.Sprintf("%s: %s", when, joinNonEmpty(": ", text, n.Rule)))
+	}
+	if retry, ok := s.nextRetry(); ok {
+		lines = append(lines, retry)
+	}
+	if len(lines) > 0 {
+		return lines
+	}
+	p := s.pod
+	switch {
+	case p == nil || s.story.Subject.Namespace == "":
+		return nil
+	case s.e.Quarantined[p.UID] != "":
+		return []string{"nothing, until its spec changes or it is released"}
+	case p.Status.Phase == v1.PodFailed || p.Status.Phase == v1.PodSucceeded:
+		return []string{"nothing: a pod that has ended stays as it is until it is deleted"}
+	case isTrue(p, v1.PodReady):
+		return nil
+	}
+	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		c := specOf(p, cs.Name)
+		if cs.State.Running == nil || cs.Ready || c == nil {
+			continue
+		}
+		started := cs.Started != nil && *cs.Started
+		switch {
+		case c.StartupProbe != nil && !started:
+			return []string{probed("startup", c, c.StartupProbe)}
+		case c.ReadinessProbe != nil:
+			return []string{probed("readiness", c, c.ReadinessProbe)}
+		case slices.ContainsFunc(p.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name }):
+			return []string{fmt.Sprintf("as soon as init container %q ends", c.Name)}
+		}
+	}
+	return []string{"nothing is timed: the agent acts as soon as something of the pod changes"}
+}
+
+// probed says when a probe is tried again; its period is 10 s unless the container says otherwise.
+func probed(kind string, c *v1.Container, probe *v1.Probe) string {
+	return fmt.Sprintf("the %s probe of container %q is tried again every %d s", kind, c.Name, cmp.Or(probe.PeriodSeconds, 10))
+}
+
+// The worker tries a failed pass again after so long.
+const retryLeast, retryMost = 10 * time.Second, 15 * time.Second
+
+// nextRetry says when a pass that failed is tried again, if that is what the worker decided last.
+func (s sight) nextRetry() (string, bool) {
+	for _, e := range slices.Backward(s.story.Entries) {
+		if e.Component == "event" {
+			continue
+		}
+		if e.Component != "worker" || !strings.HasSuffix(e.Decision, "failed, to be tried again") || s.now.Sub(e.Time) > retryMost {
+			return "", false
+		}
+		return fmt.Sprintf("between %s and %s: %s", s.at(e.Time.Add(retryLeast)), s.at(e.Time.Add(retryMost)),
+			"the failed pass is tried again 10 to 15 s after it failed"), true
+	}
+	return "", false
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"berth/internal/lifecycle"
+)
+
+// endText says how a container ended.
+func endText(code int, reason, message string) string {
+	signal := ""
+	if code > 128 && code < 128+65 {
+		signal = unix.SignalName(syscall.Signal(code - 128))
+	}
+	switch {
+	case reason == lifecycle.OOMKilled:
+		return fmt.Sprintf("was killed because it used more memory than its limit (OOMKilled, exit code %d)", code)
+	case reason == "StartError" || reason == "ContainerCannotRun":
+		return fmt.Sprintf("could not be started (%s): %s", reason, oneLine(message))
+	case reason == lifecycle.ContainerStatusUnknown:
+		return "ended unseen (ContainerStatusUnknown)"
+	case code == 0:
+		return "ended with code 0"
+	case signal != "":
+		return fmt.Sprintf("was ended by %s (exit code %d)", signal, code)
+	case reason == "" || reason == lifecycle.Error:
+		return fmt.Sprintf("exited with code %d", code)
+	}
+	return fmt.Sprintf("exited with code %d (%s)", code, reason)
+}
+
+// at is a time of day, with its day when that is not today.
+func (s sight) at(t time.Time) string {
+	t = t.In(s.zone)
+	if t.Format(time.DateOnly) != s.now.In(s.zone).Format(time.DateOnly) {
+		return t.Format(time.DateTime)
+	}
+	return t.Format(time.TimeOnly)
+}
+
+func (s sight) agoOf(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return " " + duration.HumanDuration(max(0, s.now.Sub(t))) + " ago"
+}
+
+func (s sight) sinceTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return ", since " + duration.HumanDuration(max(0, s.now.Sub(t)))
+}
+
+func (s sight) sinceCondition(t v1.PodConditionType) string {
+	for _, c := range s.pod.Status.Conditions {
+		if c.Type == t {
+			return s.sinceTime(c.LastTransitionTime.Time)
+		}
+	}
+	return ""
+}
+
+// roundUp rounds what is still to come: "in 0s" helps nobody.
+func roundUp(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+func joinNonEmpty(sep string, parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), sep)
+}
+
+func statusesOf(p *v1.Pod) []v1.ContainerStatus {
+	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses)
+}
+
+func specOf(p *v1.Pod, name string) *v1.Container {
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+func imageOf(p *v1.Pod, container string) string {
+	if c := specOf(p, container); c != nil {
+		return c.Image
+	}
+	return ""
+}

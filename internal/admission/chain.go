@@ -1,0 +1,204 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/allocation"
+	"berth/internal/journal"
+	"berth/internal/pod"
+)
+
+// Config is what a Chain needs.
+type Config struct {
+	Handlers []Handler
+	// Ready is closed when ActivePods is complete: when it is known what already runs.
+	Ready <-chan struct{}
+	// ActivePods returns the pods that were admitted and have not ended.
+	ActivePods func() []*v1.Pod
+	// Reject records a refusal: status Failed and an event.
+	Reject func(p *v1.Pod, r Rejection)
+
+	// Node returns the newest Node, which is shared and is not changed, and whether it is known. If the func is nil, nothing that
+	// depends on the Node is judged.
+	Node func() (*v1.Node, bool)
+	// Refresh reads the Node from the API server, so that Node returns what it is now; nil where there is none. Static pods never
+	// wait for it.
+	Refresh func(ctx context.Context) error
+	// Facts returns what is true of the machine now; nil is the zero Facts.
+	Facts func() Facts
+	// Allocations keep what pods were admitted with; nil keeps it in memory.
+	Allocations *allocation.Allocations
+	// Killer makes room for critical pods; if it is nil, none is made.
+	Killer PodKiller
+	// Event records an event about a pod; nil if nobody reads them.
+	Event func(p *v1.Pod, container, eventtype, reason, message string)
+	// Journal may be nil.
+	Journal *journal.Journal
+}
+
+// PodKiller ends pods.
+type PodKiller interface {
+	// KillPod evicts the pod: its containers end within its own grace period, and status is applied to its final status. It never
+	// blocks. When no container of the pod runs any more, done is closed.
+	KillPod(p *v1.Pod, status func(*v1.PodStatus), done chan<- struct{})
+}
+
+// Verdict is what becomes of a pod that asks to start.
+type Verdict struct {
+	Admitted bool
+	// Later is closed when the pod is to ask again, because room is being made; nil if the verdict is final.
+	Later <-chan struct{}
+}
+
+// Chain asks the handlers in turn.
+type Chain struct {
+	cfg Config
+
+	mu      sync.Mutex
+	victims []<-chan struct{} // guarded by mu; each is closed when a pod has ended that was killed to make room
+}
+
+// New returns a chain.
+func New(cfg Config) *Chain {
+	if cfg.Node == nil {
+		cfg.Node = func() (*v1.Node, bool) { return &v1.Node{}, true }
+	}
+	if cfg.Facts == nil {
+		cfg.Facts = func() Facts { return Facts{} }
+	}
+	if cfg.Allocations == nil {
+		cfg.Allocations = allocation.New(allocation.Config{})
+	}
+	if cfg.Event == nil {
+		cfg.Event = func(*v1.Pod, string, string, string, string) {}
+	}
+	if cfg.Journal == nil {
+		cfg.Journal = journal.New(slog.New(slog.DiscardHandler))
+	}
+	return &Chain{cfg: cfg}
+}
+
+// Admit decides whether the pod may start. A refusal is recorded; what an admitted pod asks for is kept as its allocation. It waits until
+// it is known what already runs, and a few seconds for a newer Node. It does not wait for room: the verdict is Later as long as some is being
+// made, for this pod or another, since nobody is to be refused for want of what is about to be free. Its error is that of ctx.
+func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
+	select {
+	case <-c.cfg.Ready:
+	case <-ctx.Done():
+		return Verdict{}, ctx.Err()
+	}
+	if later := c.roomBeingMade(); later != nil {
+		return Verdict{Later: later}, nil
+	}
+	a := c.attributes(p)
+	r := judge(c.cfg.Handlers, a)
+	if r != nil && r.stale && c.cfg.Refresh != nil && !pod.IsStatic(p) {
+		if err := c.refresh(ctx); err != nil {
+			if ctx.Err() != nil {
+				return Verdict{}, ctx.Err()
+			}
+			c.note(p, "judge by the Node as it was last seen", r.Message, err)
+		}
+		a = c.attributes(p)
+		r = judge(c.cfg.Handlers, a)
+	}
+	if r != nil && len(r.shortages) > 0 && pod.IsCritical(p) && c.cfg.Killer != nil {
+		victims, err := rankVictims(a.Pod, a.OtherPods, r.shortages)
+		if err == nil {
+			return Verdict{Later: c.preempt(p, victims)}, nil
+		}
+		r = &Rejection{
+			Reason:  "UnexpectedAdmissionError",
+			Message: "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: " + err.Error(),
+		}
+	}
+	if r != nil {
+		c.cfg.Allocations.Forget(p.UID)
+		c.cfg.Reject(p, *r)
+		return Verdict{}, nil
+	}
+	c.cfg.Allocations.Allocate(p)
+	return Verdict{Admitted: true}, nil
+}
+
+// refreshLimit bounds how long a pod, and those behind it, wait for a newer Node.
+const refreshLimit = 10 * time.Second
+
+func (c *Chain) refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, refreshLimit)
+	defer cancel()
+	return c.cfg.Refresh(ctx)
+}
+
+// Adopt keeps the allocation of a pod that runs already: an earlier run of the agent admitted it.
+func (c *Chain) Adopt(p *v1.Pod) { c.cfg.Allocations.Allocate(p) }
+
+// Forget drops what is kept of a pod that is gone.
+func (c *Chain) Forget(uid pod.UID) { c.cfg.Allocations.Forget(uid) }
+
+// Retain drops what is kept of all pods but these.
+func (c *Chain) Retain(keep map[pod.UID]bool) { c.cfg.Allocations.Retain(keep) }
+
+// attributes gathers what is to be judged.
+func (c *Chain) attributes(p *v1.Pod) Attributes {
+	a := Attributes{Pod: c.cfg.Allocations.Apply(p), Facts: c.cfg.Facts()}
+	if n, known := c.cfg.Node(); known {
+		a.Node = n
+	}
+	for _, o := range c.cfg.ActivePods() {
+		if o.UID != p.UID {
+			a.OtherPods = append(a.OtherPods, c.cfg.Allocations.Apply(o))
+		}
+	}
+	return a
+}
+
+// roomBeingMade returns what is closed when the next pod has ended that was killed to make room, nil if there is none to wait for.
+func (c *Chain) roomBeingMade() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.victims) > 0 {
+		select {
+		case <-c.victims[0]:
+			c.victims = c.victims[1:]
+		default:
+			return c.victims[0]
+		}
+	}
+	return nil
+}
+
+// preempt asks for the end of the victims and returns when to look again.
+func (c *Chain) preempt(p *v1.Pod, victims []*v1.Pod) <-chan struct{} {
+	var names []string
+	for _, v := range victims {
+		names = append(names, v.Namespace+"/"+v.Name)
+	}
+	c.note(p, "end other pods to make room", strings.Join(names, ", "), nil)
+	for _, v := range victims {
+		done := make(chan struct{})
+		c.mu.Lock()
+		c.victims = append(c.victims, done)
+		c.mu.Unlock()
+		c.cfg.Event(v, "", v1.EventTypeWarning, preempting, preemptingMessage)
+		c.note(v, "end the pod to make room", fmt.Sprintf("critical pod %s/%s", p.Namespace, p.Name), nil)
+		c.cfg.Killer.KillPod(v, preemptedStatus(v), done)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.victims[0]
+}
+
+func (c *Chain) note(p *v1.Pod, decision, why string, err error) {
+	c.cfg.Journal.Record(journal.Entry{
+		Subject:   journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
+		Component: "admission", Decision: decision, Why: why, Error: journal.Error(err),
+	})
+}

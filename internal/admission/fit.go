@@ -1,0 +1,96 @@
+package admission
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	podresource "k8s.io/component-helpers/resource"
+)
+
+// amounts are resources in their base unit: bytes, pieces, and thousandths of CPUs.
+type amounts map[v1.ResourceName]int64
+
+// requestsOf returns what the pod asks of the node: the sum of containers and sidecars, or the most that a step of its init containers needs,
+// and its overhead; resources at pod level override (Kubernetes documentation, "Resource sharing within containers" of sidecars). A pod is
+// one of pods.
+func requestsOf(p *v1.Pod) amounts {
+	out := amountsOf(podresource.PodRequests(p, podresource.PodResourcesOptions{}))
+	out[v1.ResourcePods] = 1
+	return out
+}
+
+func amountsOf(list v1.ResourceList) amounts {
+	out := amounts{}
+	for name, q := range list {
+		if name == v1.ResourceCPU {
+			out[name] = q.MilliValue()
+		} else {
+			out[name] = q.Value()
+		}
+	}
+	return out
+}
+
+func (a amounts) add(b amounts) {
+	for name, n := range b {
+		a[name] += n
+	}
+}
+
+// shortage is a resource of which less is free than a pod asks for.
+type shortage struct {
+	resource                  v1.ResourceName
+	requested, used, capacity int64
+}
+
+// missing is how much would have to become free.
+func (s shortage) missing() int64 { return s.requested - (s.capacity - s.used) }
+
+func (s shortage) rejection() *Rejection {
+	return &Rejection{
+		Reason: "OutOf" + string(s.resource),
+		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+			s.resource, s.requested, s.used, s.capacity),
+	}
+}
+
+// wellKnown are the resources that are told first, in this order; others follow by name.
+var wellKnown = []v1.ResourceName{v1.ResourcePods, v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}
+
+// computeShortages returns the resources of which the node's allocatable less what others asked for is not enough. A node that tells nothing
+// of what it has is short of nothing.
+func computeShortages(a Attributes) []shortage {
+	if a.Node.Status.Allocatable == nil {
+		return nil
+	}
+	capacity, requested, used := amountsOf(a.Node.Status.Allocatable), requestsOf(a.Pod), amounts{}
+	for _, o := range a.OtherPods {
+		used.add(requestsOf(o))
+	}
+	order := slices.Clone(wellKnown)
+	for _, name := range slices.Sorted(maps.Keys(requested)) {
+		// An extended resource that the node does not tell of is the business of a scheduler extender or of a resource claim.
+		_, known := capacity[name]
+		if !slices.Contains(wellKnown, name) && (known || !isExtended(name)) {
+			order = append(order, name)
+		}
+	}
+	var short []shortage
+	for _, name := range order {
+		s := shortage{resource: name, requested: requested[name], used: used[name], capacity: capacity[name]}
+		if s.requested > 0 && s.missing() > 0 {
+			short = append(short, s)
+		}
+	}
+	return short
+}
+
+// isExtended reports whether a resource belongs to neither Kubernetes nor the kernel: it has a domain, which is not kubernetes.io
+// (Kubernetes documentation, "Extended resources").
+func isExtended(name v1.ResourceName) bool {
+	domain, _, ok := strings.Cut(string(name), "/")
+	return ok && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io")
+}

@@ -1,0 +1,142 @@
+package admission
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"berth/internal/pod"
+)
+
+// predicates refuses pods that the scheduler would not have sent here, or that nobody scheduled. All that is wrong is collected, and the
+// first is told. What is missing of resources can be taken from others for a critical pod, so if other things are wrong with
+// such a pod, those are told.
+func predicates(a Attributes) *Rejection {
+	if a.Node == nil {
+		return &Rejection{Reason: "InvalidNodeInfo", Message: "The Node of this machine is not known."}
+	}
+	if r := operatingSystem(a); r != nil {
+		return r
+	}
+	if r := supplementalGroups(a); r != nil {
+		return r
+	}
+	shortages := computeShortages(a)
+	var others []*Rejection
+	for _, h := range []Handler{nodeAffinity, nodeName, hostPorts, taints} {
+		if r := h(a); r != nil {
+			others = append(others, r)
+		}
+	}
+	switch {
+	case len(others) == 0 && len(shortages) == 0:
+		return nil
+	case len(others) == 0:
+		r := shortages[0].rejection()
+		r.shortages = shortages
+		return r
+	case len(shortages) > 0 && !pod.IsCritical(a.Pod):
+		return shortages[0].rejection()
+	}
+	first := *others[0]
+	first.stale = first.stale && len(others) == 1 && len(shortages) == 0
+	return &first
+}
+
+// operatingSystem refuses pods that are for another operating system.
+func operatingSystem(a Attributes) *Rejection {
+	if os := a.Pod.Labels[v1.LabelOSStable]; os != "" && os != runtime.GOOS {
+		return &Rejection{Reason: "PodOSSelectorNodeLabelDoesNotMatch", Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
+	}
+	if os := a.Pod.Spec.OS; os != nil && string(os.Name) != runtime.GOOS {
+		return &Rejection{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}
+	}
+	return nil
+}
+
+// supplementalGroups refuses pods whose groups the runtime would add to (KEP-3619).
+func supplementalGroups(a Attributes) *Rejection {
+	sc := a.Pod.Spec.SecurityContext
+	if a.Facts.SupplementalGroupsPolicy || sc == nil || sc.SupplementalGroupsPolicy == nil || *sc.SupplementalGroupsPolicy != v1.SupplementalGroupsPolicyStrict {
+		return nil
+	}
+	return &Rejection{
+		Reason:  "SupplementalGroupsPolicyNotSupported",
+		Message: "The container runtime does not support supplementalGroupsPolicy Strict: use Merge, or a runtime that has the feature.",
+	}
+}
+
+// failed is the refusal of a predicate, in the words of the scheduler.
+func failed(predicate, text string) *Rejection {
+	return &Rejection{Reason: predicate, Message: fmt.Sprintf("Predicate %s failed: %s", predicate, text)}
+}
+
+// nodeAffinity refuses pods that are for nodes with other labels. A selector that cannot be read matches no node.
+func nodeAffinity(a Attributes) *Rejection {
+	if match, err := nodeaffinity.GetRequiredNodeAffinity(a.Pod).Match(a.Node); match && err == nil {
+		return nil
+	}
+	r := failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
+	r.stale = true
+	return r
+}
+
+// nodeName refuses pods that are for another node.
+func nodeName(a Attributes) *Rejection {
+	if name := a.Pod.Spec.NodeName; name == "" || a.Node.Name == "" || name == a.Node.Name {
+		return nil
+	}
+	return failed("NodeName", "node(s) didn't match the requested node name")
+}
+
+type hostPort struct {
+	protocol v1.Protocol
+	port     int32
+}
+
+// hostPorts refuses pods that ask for a host port which another pod has. A port on all addresses conflicts with the same port on any.
+func hostPorts(a Attributes) *Rejection {
+	taken := map[hostPort][]string{}
+	for _, o := range a.OtherPods {
+		eachHostPort(o, func(k hostPort, ip string) { taken[k] = append(taken[k], ip) })
+	}
+	conflict := false
+	eachHostPort(a.Pod, func(k hostPort, ip string) {
+		for _, other := range taken[k] {
+			conflict = conflict || ip == other || ip == "" || other == ""
+		}
+	})
+	if !conflict {
+		return nil
+	}
+	return failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
+}
+
+func eachHostPort(p *v1.Pod, f func(k hostPort, ip string)) {
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			for _, port := range list[i].Ports {
+				if port.HostPort == 0 {
+					continue
+				}
+				ip := port.HostIP
+				if ip == "0.0.0.0" || ip == "::" {
+					ip = ""
+				}
+				f(hostPort{port.Protocol, port.HostPort}, ip)
+			}
+		}
+	}
+}
+
+// taints refuses pods that would be driven out at once. Static pods stay whatever taints the node has.
+func taints(a Attributes) *Rejection {
+	noExecute := slices.DeleteFunc(slices.Clone(a.Node.Spec.Taints), func(t v1.Taint) bool { return t.Effect != v1.TaintEffectNoExecute })
+	if pod.IsStatic(a.Pod) || tolerates(a.Pod, noExecute...) {
+		return nil
+	}
+	return failed("TaintToleration", "node(s) had taints that the pod didn't tolerate")
+}

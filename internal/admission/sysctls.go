@@ -1,0 +1,74 @@
+package admission
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/component-helpers/node/util/sysctl"
+)
+
+// safeSysctls may be set by every pod: they concern nobody but the pod, and cannot be used to harm the node. The value is the first kernel
+// that has the sysctl in a namespace, "" for all (Kubernetes documentation, "Using sysctls in a Kubernetes Cluster").
+var safeSysctls = map[string]string{
+	"kernel.shm_rmid_forced":              "",
+	"net.ipv4.ip_local_port_range":        "",
+	"net.ipv4.tcp_syncookies":             "",
+	"net.ipv4.ping_group_range":           "",
+	"net.ipv4.ip_unprivileged_port_start": "",
+	"net.ipv4.ip_local_reserved_ports":    "3.16",
+	"net.ipv4.tcp_keepalive_time":         "4.5",
+	"net.ipv4.tcp_keepalive_intvl":        "4.5",
+	"net.ipv4.tcp_keepalive_probes":       "4.5",
+	"net.ipv4.tcp_fin_timeout":            "4.6",
+	"net.ipv4.tcp_rmem":                   "4.15",
+	"net.ipv4.tcp_wmem":                   "4.15",
+}
+
+// sysctls refuses pods that set sysctls which are neither safe nor allowed by the node's administrator, or which would change the host.
+func sysctls(a Attributes) *Rejection {
+	sc := a.Pod.Spec.SecurityContext
+	if sc == nil {
+		return nil
+	}
+	for _, s := range sc.Sysctls {
+		if why := forbidden(a, s.Name); why != "" {
+			return &Rejection{Reason: "SysctlForbidden", Message: fmt.Sprintf("forbidden sysctl: %q %s", s.Name, why)}
+		}
+	}
+	return nil
+}
+
+// forbidden returns why the pod may not set the sysctl, "" if it may. Names are written with dots or with slashes (sysctl.d(5)).
+func forbidden(a Attributes, name string) string {
+	name = sysctl.NormalizeName(name)
+	if !isSafe(name, a.Facts.Kernel) && !isAllowed(name, a.Facts.AllowedUnsafeSysctls) {
+		return "not allowlisted"
+	}
+	switch namespace, _, _ := sysctl.GetNamespace(name); {
+	case namespace == sysctl.IPCNamespace && a.Pod.Spec.HostIPC:
+		return "not allowed with host ipc enabled"
+	case namespace == sysctl.NetNamespace && a.Pod.Spec.HostNetwork:
+		return "not allowed with host net enabled"
+	}
+	return ""
+}
+
+func isSafe(name, kernel string) bool {
+	since, ok := safeSysctls[name]
+	if !ok || since == "" {
+		return ok
+	}
+	running, err := version.ParseGeneric(kernel)
+	return err == nil && running.AtLeast(version.MustParseGeneric(since))
+}
+
+// isAllowed reports whether one of the patterns names the sysctl. Patterns for sysctls without a namespace are refused when the
+// configuration is read.
+func isAllowed(name string, patterns []string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		beginning, isBeginning := strings.CutSuffix(sysctl.NormalizeName(pattern), "*")
+		return isBeginning && strings.HasPrefix(name, beginning) || name == beginning
+	})
+}

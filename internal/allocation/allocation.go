@@ -1,0 +1,151 @@
+package allocation
+
+import (
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"berth/internal/keep"
+	"berth/internal/pod"
+)
+
+// record is what one pod was admitted with.
+type record struct {
+	// Containers are the resources of init and regular containers by name.
+	Containers map[string]v1.ResourceRequirements `json:"containers,omitempty"`
+	// Pod are the resources at pod level, if the pod has any.
+	Pod *v1.ResourceRequirements `json:"pod,omitempty"`
+}
+
+// Config is what Allocations need.
+type Config struct {
+	// File keeps the records; "" keeps them in memory alone.
+	File string
+	Log  *slog.Logger
+	// SetAside is told that a file that could not be read was moved out of the way, in words for an event about the node. It may be nil.
+	SetAside func(message string)
+}
+
+// Allocations are the records of all admitted pods. They are safe for concurrent use.
+type Allocations struct {
+	cfg  Config
+	file *keep.File[map[pod.UID]record]
+
+	mu   sync.Mutex
+	pods map[pod.UID]record // guarded by mu
+}
+
+// New returns Allocations without records. Load reads those of an earlier run.
+func New(cfg Config) *Allocations {
+	a := &Allocations{cfg: cfg, pods: map[pod.UID]record{}}
+	a.file = newFile(cfg, a.toKeep)
+	return a
+}
+
+// Allocate records the pod's resources, unless there is a record of it: what a pod was once given it keeps.
+func (a *Allocations) Allocate(p *v1.Pod) {
+	a.mu.Lock()
+	_, known := a.pods[p.UID]
+	if !known {
+		a.pods[p.UID] = recordOf(p)
+	}
+	a.mu.Unlock()
+	if !known {
+		a.file.Changed()
+	}
+}
+
+// Apply returns the pod with the resources that it was admitted with: p itself if they are those of its spec, or if it has no record.
+func (a *Allocations) Apply(p *v1.Pod) *v1.Pod {
+	a.mu.Lock()
+	r, known := a.pods[p.UID]
+	a.mu.Unlock()
+	if !known {
+		return p
+	}
+	return r.apply(p)
+}
+
+// Forget drops the record of a pod that is gone.
+func (a *Allocations) Forget(uid pod.UID) {
+	a.mu.Lock()
+	_, known := a.pods[uid]
+	delete(a.pods, uid)
+	a.mu.Unlock()
+	if known {
+		a.file.Changed()
+	}
+}
+
+// Retain drops the records of all pods but those to keep.
+func (a *Allocations) Retain(keep map[pod.UID]bool) {
+	a.mu.Lock()
+	before := len(a.pods)
+	for uid := range a.pods {
+		if !keep[uid] {
+			delete(a.pods, uid)
+		}
+	}
+	dropped := len(a.pods) < before
+	a.mu.Unlock()
+	if dropped {
+		a.file.Changed()
+	}
+}
+
+func recordOf(p *v1.Pod) record {
+	r := record{Containers: map[string]v1.ResourceRequirements{}}
+	for c := range containersOf(p) {
+		r.Containers[c.Name] = *c.Resources.DeepCopy()
+	}
+	if p.Spec.Resources != nil {
+		r.Pod = p.Spec.Resources.DeepCopy()
+	}
+	return r
+}
+
+// apply never changes p, which is shared.
+func (r record) apply(p *v1.Pod) *v1.Pod {
+	differs := r.Pod != nil && (p.Spec.Resources == nil || !same(r.Pod, p.Spec.Resources))
+	for c := range containersOf(p) {
+		was, known := r.Containers[c.Name]
+		differs = differs || known && !same(&was, &c.Resources)
+	}
+	if !differs {
+		return p
+	}
+	out := p.DeepCopy()
+	if r.Pod != nil {
+		out.Spec.Resources = r.Pod.DeepCopy()
+	}
+	for c := range containersOf(out) {
+		if was, known := r.Containers[c.Name]; known {
+			c.Resources = *was.DeepCopy()
+		}
+	}
+	return out
+}
+
+// same compares amounts, however they are written. It is asked of every pod of the node whenever a pod is admitted, so it does not reflect.
+func same(a, b *v1.ResourceRequirements) bool {
+	equal := func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 }
+	return maps.EqualFunc(a.Requests, b.Requests, equal) && maps.EqualFunc(a.Limits, b.Limits, equal) && slices.Equal(a.Claims, b.Claims)
+}
+
+// containersOf are the containers that have resources: ephemeral ones have none.
+func containersOf(p *v1.Pod) iter.Seq[*v1.Container] {
+	return func(yield func(*v1.Container) bool) {
+		for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+	}
+}

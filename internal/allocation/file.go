@@ -1,0 +1,48 @@
+package allocation
+
+import (
+	"context"
+	"maps"
+
+	"berth/internal/keep"
+	"berth/internal/pod"
+)
+
+// Differs from the kubelet: the file is not its allocated_pods_state, whose checksum is not documented, and a file that cannot be read does
+// not keep the agent from starting. What runs goes on by its spec, and is recorded anew.
+
+// fileVersion is the version of the file's form.
+const fileVersion = 1
+
+func newFile(cfg Config, content func() (map[pod.UID]record, error)) *keep.File[map[pod.UID]record] {
+	return keep.New(keep.Config[map[pod.UID]record]{
+		Path: cfg.File, Version: fileVersion, What: "records of what pods were admitted with", Content: content, Log: cfg.Log,
+	})
+}
+
+// Load reads the records of an earlier run. A file that cannot be understood is set aside, and there are no records then.
+func (a *Allocations) Load() {
+	pods, err := a.file.Load()
+	if err != nil {
+		message := err.Error() + "; pods that run are recorded anew by their specs"
+		a.cfg.Log.Warn(message)
+		if a.cfg.SetAside != nil {
+			a.cfg.SetAside(message)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for uid, r := range pods {
+		a.pods[uid] = r
+	}
+}
+
+// Run writes the records behind the pods' backs, and once more at the end. It blocks until ctx is done.
+func (a *Allocations) Run(ctx context.Context) error { return a.file.Run(ctx) }
+
+// toKeep returns the records as they are now.
+func (a *Allocations) toKeep() (map[pod.UID]record, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.pods), nil // records are replaced, never changed
+}

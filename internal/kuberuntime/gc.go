@@ -1,0 +1,156 @@
+package kuberuntime
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"berth/internal/pod"
+)
+
+// GarbageLimits say how many containers that have ended are kept to be looked at. The newest ended incarnation of each container is
+// always kept as long as its pod is there: it is the container's last state, and holds its restart count.
+type GarbageLimits struct {
+	// MinAge is how long ago a container must have ended to be removed (--minimum-container-ttl-duration).
+	MinAge time.Duration
+	// MaxPerContainer is the number of ended incarnations kept of one container (--maximum-dead-containers-per-container); less than 1 means 1.
+	MaxPerContainer int
+	// MaxTotal is the number of ended containers on the node above which the oldest go (--maximum-dead-containers); less than 1 means no limit.
+	MaxTotal int
+}
+
+// garbage is what nothing needs any more of one pod.
+type garbage struct {
+	Containers []*pod.ContainerStatus
+	Sandboxes  []pod.SandboxID
+	// Next is when a container that is too young will be garbage; zero when there is none.
+	Next time.Time
+}
+
+// computeGarbage picks of one pod the ended incarnations beyond those that are kept, containers that were created and never started,
+// of which there is a newer one, and dead sandboxes other than the newest that have no container.
+func computeGarbage(s *pod.Status, l GarbageLimits, now time.Time) garbage {
+	var g garbage
+	newest, ended := map[string]bool{}, map[string]int{}
+	used := map[pod.SandboxID]bool{}
+	for i := range s.Containers {
+		cs := &s.Containers[i]
+		superseded := newest[cs.Name]
+		newest[cs.Name] = true
+		drop := false
+		switch cs.State {
+		case pod.StateExited:
+			ended[cs.Name]++
+			drop = ended[cs.Name] > max(l.MaxPerContainer, 1)
+		case pod.StateCreated, pod.StateUnknown:
+			drop = superseded
+		}
+		if due := endOf(cs).Add(l.MinAge); drop && due.After(now) {
+			drop = false
+			if g.Next.IsZero() || due.Before(g.Next) {
+				g.Next = due
+			}
+		}
+		if drop {
+			g.Containers = append(g.Containers, cs)
+			continue
+		}
+		used[cs.SandboxID] = true
+	}
+	for i := range s.Sandboxes {
+		if sb := &s.Sandboxes[i]; i > 0 && !sb.Ready && !used[sb.ID] {
+			g.Sandboxes = append(g.Sandboxes, sb.ID)
+		}
+	}
+	return g
+}
+
+// deadContainer is an ended container of some pod.
+type deadContainer struct {
+	pod       *pod.Status
+	container *pod.ContainerStatus
+}
+
+// computeNodeGarbage picks the oldest ended containers of all pods above the node's limit, as far as they are no last states.
+func computeNodeGarbage(pods []*pod.Status, l GarbageLimits, now time.Time) []deadContainer {
+	if l.MaxTotal < 1 {
+		return nil
+	}
+	total := 0
+	var spare []deadContainer
+	for _, s := range pods {
+		last := map[string]bool{}
+		for i := range s.Containers {
+			cs := &s.Containers[i]
+			if cs.State != pod.StateExited {
+				continue
+			}
+			total++
+			if last[cs.Name] && !endOf(cs).Add(l.MinAge).After(now) {
+				spare = append(spare, deadContainer{s, cs})
+			}
+			last[cs.Name] = true
+		}
+	}
+	slices.SortFunc(spare, func(a, b deadContainer) int {
+		return cmp.Or(endOf(a.container).Compare(endOf(b.container)), cmp.Compare(a.container.ID, b.container.ID))
+	})
+	return spare[:min(len(spare), max(total-l.MaxTotal, 0))]
+}
+
+// endOf returns when a container ended; of one that never ran, when it was created.
+func endOf(cs *pod.ContainerStatus) time.Time {
+	if cs.FinishedAt.IsZero() {
+		return cs.CreatedAt
+	}
+	return cs.FinishedAt
+}
+
+// garbageRetry spaces the tries to remove what could not be removed.
+const garbageRetry = time.Minute
+
+// PruneDead removes the ended containers of a pod beyond those that are kept, and its sandboxes that nothing needs. It is for a pod of
+// which nothing runs any more; SyncPod does the same at the end of each pass.
+func (r *Runtime) PruneDead(ctx context.Context, observed *pod.Status) error {
+	var res Result
+	return r.collectGarbage(ctx, observed, &res)
+}
+
+// collectGarbage removes what the pod, and by the node's limit other pods, do not need any more.
+func (r *Runtime) collectGarbage(ctx context.Context, observed *pod.Status, res *Result) error {
+	now := time.Now()
+	g := computeGarbage(observed, r.Garbage, now)
+	gone := map[pod.ContainerID]bool{}
+	for _, cs := range g.Containers {
+		if err := r.removeContainer(ctx, observed, cs, withLogs); err != nil {
+			return err
+		}
+		res.Touched, gone[cs.ID] = true, true
+	}
+	for _, id := range g.Sandboxes {
+		if err := r.removeSandbox(ctx, id); err != nil {
+			return err
+		}
+		res.Touched = true
+	}
+	res.retry(g.Next)
+	if r.Pods == nil || r.Garbage.MaxTotal < 1 {
+		return nil
+	}
+	// Others' containers as they were last seen: one that is gone by now is removed once more, which does nothing.
+	for _, d := range computeNodeGarbage(r.nodeWith(observed, gone), r.Garbage, now) {
+		if err := r.removeContainer(ctx, d.pod, d.container, withLogs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nodeWith returns all pods as last seen, this one as observed and without the containers that are gone.
+func (r *Runtime) nodeWith(observed *pod.Status, gone map[pod.ContainerID]bool) []*pod.Status {
+	mine := *observed
+	mine.Containers = slices.DeleteFunc(slices.Clone(observed.Containers), func(cs pod.ContainerStatus) bool { return gone[cs.ID] })
+	out := slices.DeleteFunc(slices.Clone(r.Pods()), func(s *pod.Status) bool { return s.UID == observed.UID })
+	return append(out, &mine)
+}

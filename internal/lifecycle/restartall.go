@@ -1,0 +1,29 @@
+package lifecycle
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// RestartAllTriggers returns the names of the containers whose exit asks for a restart of all containers of the pod (KEP-5532), init containers
+// first. What ended in an earlier sandbox does not count: all containers were restarted since.
+func RestartAllTriggers(p *v1.Pod, s *pod.Status) []string {
+	if len(s.Sandboxes) == 0 {
+		return nil
+	}
+	var out []string
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			cs := s.FindContainer(c.Name)
+			if c.RestartPolicy == nil || cs == nil || cs.State != pod.StateExited || cs.SandboxID != s.Sandboxes[0].ID || !ShouldStart(p, c, cs) {
+				continue
+			}
+			if action, ok := MatchingRule(c, cs.ExitCode); ok && action == v1.ContainerRestartRuleActionRestartAllContainers {
+				out = append(out, c.Name)
+			}
+		}
+	}
+	return out
+}

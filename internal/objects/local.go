@@ -1,0 +1,169 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+)
+
+// Local is what pods need besides themselves where there is no API server: the ConfigMaps and Secrets that manifests define. It answers as
+// Objects do, and is safe for concurrent use. It runs nothing.
+type Local struct {
+	journal *journal.Journal
+	changed *pod.Inbox[pod.UID]
+
+	mu         sync.Mutex
+	configMaps localObjects[*v1.ConfigMap] // guarded by mu
+	secrets    localObjects[*v1.Secret]    // guarded by mu
+}
+
+// localObjects are the objects of one kind and the pods that refer to them.
+type localObjects[P localObject] struct {
+	resource string // as errors name it
+	objects  map[key]P
+	pods     map[pod.UID]referrer
+}
+
+// referrer is a pod with what it refers to.
+type referrer struct {
+	journal.Subject
+	keys []key
+}
+
+type localObject interface {
+	comparable
+	metav1.Object
+}
+
+// NewLocal returns a Local without objects.
+func NewLocal(j *journal.Journal) *Local {
+	return &Local{
+		journal:    j,
+		changed:    pod.NewInbox[pod.UID](),
+		configMaps: localObjects[*v1.ConfigMap]{resource: "configmap", pods: map[pod.UID]referrer{}},
+		secrets:    localObjects[*v1.Secret]{resource: "secret", pods: map[pod.UID]referrer{}},
+	}
+}
+
+// Set replaces the objects, which are shared from then on and must not be changed. The pods that refer to one that came, changed or went
+// are told.
+func (l *Local) Set(configMaps []*v1.ConfigMap, secrets []*v1.Secret) {
+	l.mu.Lock()
+	notes := append(l.configMaps.set(configMaps), l.secrets.set(secrets)...)
+	l.mu.Unlock()
+	for _, n := range notes {
+		l.journal.Record(n)
+		l.changed.Put(n.Subject.UID)
+	}
+}
+
+// Changed is where the pods appear whose objects changed: a pass over such a pod brings its volumes up to date, and starts what waited.
+func (l *Local) Changed() *pod.Inbox[pod.UID] { return l.changed }
+
+// Register makes the pod's references those of p.
+func (l *Local) Register(p *v1.Pod) {
+	configMaps, secrets := references(p)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.configMaps.register(p, configMaps)
+	l.secrets.register(p, secrets)
+}
+
+// Unregister ends all references of the pod.
+func (l *Local) Unregister(uid pod.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.configMaps.pods, uid)
+	delete(l.secrets.pods, uid)
+}
+
+// ConfigMap returns the newest copy of a ConfigMap, which is shared and must not be changed. What does not exist is a NotFound error of the API.
+func (l *Local) ConfigMap(_ context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.configMaps.get(namespace, name)
+}
+
+// Secret is ConfigMap for Secrets.
+func (l *Local) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.secrets.get(namespace, name)
+}
+
+// Token always fails: only an API server issues tokens.
+func (l *Local) Token(context.Context, *v1.Pod, *v1.ServiceAccountTokenProjection) (string, error) {
+	return "", errors.New("service account tokens need an API server: remove the serviceAccountToken source from the volume")
+}
+
+// Services returns none: only a cluster has services.
+func (l *Local) Services(context.Context, *v1.Pod) ([]*v1.Service, error) { return nil, nil }
+
+// set replaces the objects and returns, for each pod, which of those that it refers to are not as they were.
+func (l *localObjects[P]) set(all []P) []journal.Entry {
+	objects := make(map[key]P, len(all))
+	for _, o := range all {
+		k := key{o.GetNamespace(), o.GetName()}
+		objects[k] = o
+		// An unchanged object of a file that was edited elsewhere is another copy of the same: nobody is to look at it again.
+		if old := l.objects[k]; equality.Semantic.DeepEqual(old, o) {
+			objects[k] = old
+		}
+	}
+	before := l.objects
+	l.objects = objects
+	var notes []journal.Entry
+	for _, p := range l.pods {
+		for _, k := range p.keys {
+			if before[k] == objects[k] {
+				continue
+			}
+			_, was := before[k]
+			_, is := objects[k]
+			what := "changed"
+			switch {
+			case !was:
+				what = "is there"
+			case !is:
+				what = "is gone"
+			}
+			notes = append(notes, journal.Entry{
+				Subject: p.Subject, Component: "objects", Decision: "look again", Why: fmt.Sprintf("%s %s %s", l.resource, k.name, what),
+			})
+		}
+	}
+	return notes
+}
+
+// register makes the pod's references those in uses, by name.
+func (l *localObjects[P]) register(p *v1.Pod, uses map[string]use) {
+	if len(uses) == 0 {
+		delete(l.pods, p.UID)
+		return
+	}
+	r := referrer{Subject: journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}}
+	for _, name := range slices.Sorted(maps.Keys(uses)) {
+		r.keys = append(r.keys, key{p.Namespace, name})
+	}
+	l.pods[p.UID] = r
+}
+
+// get returns the object, or a NotFound error of the API.
+func (l *localObjects[P]) get(namespace, name string) (P, error) {
+	o, ok := l.objects[key{namespace, name}]
+	if !ok {
+		return o, apierrors.NewNotFound(v1.Resource(l.resource), name)
+	}
+	return o, nil
+}

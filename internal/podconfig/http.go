@@ -1,0 +1,219 @@
+package podconfig
+
+import (
+	"context"
+	"crypto/sha256"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"berth/internal/pod"
+)
+
+const (
+	// loudFailures is how many failures of a URL in a row are logged as warnings.
+	loudFailures = 3
+	// retryFirst is how long a URL is left alone after its first failure. It doubles with each further one, up to the period.
+	retryFirst = time.Second
+	// retryPatience is how many periods a server can ask to be left alone.
+	retryPatience = 5
+)
+
+// httpSource reads manifests from URLs, each in a goroutine of its own. Nothing but a valid answer changes or ends a pod.
+type httpSource struct {
+	log    *slog.Logger
+	decode func(from origin, content []byte) decoded
+	names  NameRule
+	kept   *lastGood
+	client *http.Client
+	// header is sent with each request. Differs from the kubelet, which logs the values: they hold tokens, and are never shown here.
+	header http.Header
+	poll   time.Duration
+	pages  []*page
+}
+
+// newHTTPSource returns the source of the URLs.
+func newHTTPSource(cfg Config, urls []string) (*httpSource, error) {
+	pages, err := parseURLs(urls)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkHeader(cfg.Header); err != nil {
+		return nil, err
+	}
+	d := decoder{node: cfg.NodeName, names: cfg.Names}
+	s := &httpSource{
+		log: cfg.Log, decode: d.decode, names: cfg.Names, header: canonicalHeader(cfg.Header), poll: cfg.Poll, pages: pages,
+		kept: newLastGood(cfg.StateDir, pod.HTTPSource, d, cfg.Log),
+	}
+	transport := cfg.Transport
+	if transport == nil {
+		transport = newTransport()
+	}
+	s.client = &http.Client{Transport: transport, CheckRedirect: s.checkRedirect}
+	return s, nil
+}
+
+// run asks the URLs until ctx is done.
+func (s *httpSource) run(ctx context.Context, handOver func(snapshot)) error {
+	defer s.kept.open(ctx)()
+	defer s.client.CloseIdleConnections()
+	s.restore()
+
+	type news struct {
+		page int
+		standing
+		answered bool
+	}
+	heard := make(chan news)
+	g, ctx := errgroup.WithContext(ctx)
+	for i, p := range s.pages {
+		g.Go(func() error {
+			s.follow(ctx, p, func(now standing) {
+				select {
+				case heard <- news{i, now, p.answered}:
+				case <-ctx.Done():
+				}
+			})
+			return nil
+		})
+	}
+	standings := make([]standing, len(s.pages))
+	unanswered := len(s.pages)
+	answered := make([]bool, len(s.pages))
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case n := <-heard:
+			standings[n.page] = n.standing
+			handOver(collectPages(standings))
+			if n.answered && !answered[n.page] {
+				answered[n.page] = true
+				if unanswered--; unanswered == 0 {
+					s.kept.forgetOthers(s.pageNames()) // of URLs that the configuration has no more
+				}
+			}
+		}
+	}
+	return g.Wait()
+}
+
+// collectPages returns the complete set, page by page.
+func collectPages(standings []standing) snapshot {
+	var out snapshot
+	for _, now := range standings {
+		out.partial = out.partial || !now.known
+		out.add(now.decoded)
+	}
+	return out
+}
+
+// restore gives each page what was kept of it on disk, which stands until the page answers. It counts as known then: its pods are all
+// that can be there. So does a page of which nothing was kept, as it has never had pods; but not if something was kept that cannot be used
+// or belongs to a URL that has gone, since its pods may be running.
+func (s *httpSource) restore() {
+	safe := s.kept.listed && !s.kept.hasOthers(s.pageNames())
+	for _, p := range s.pages {
+		objects, err := s.kept.restore(p.name)
+		if err != nil {
+			p.problems = []Problem{s.problem(p, SeverityWarning, err.Error())}
+		}
+		p.objects = objects
+		p.known = len(objects) > 0 || safe && err == nil
+	}
+}
+
+func (s *httpSource) pageNames() []string {
+	names := make([]string, len(s.pages))
+	for i, p := range s.pages {
+		names[i] = p.name
+	}
+	return names
+}
+
+// follow asks for the page until ctx is done, and publishes what it stands for when that changes.
+func (s *httpSource) follow(ctx context.Context, p *page, publish func(standing)) {
+	var published *standing
+	for {
+		a, err := s.fetch(ctx, p)
+		if ctx.Err() != nil {
+			return
+		}
+		var now standing
+		var patience time.Duration
+		if err != nil {
+			patience = a.retryAfter
+			now = s.fail(ctx, p, err)
+		} else {
+			now = s.succeed(p, a)
+		}
+		if published == nil || published.known != now.known || !published.equal(now.decoded) {
+			published = &now
+			publish(now)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(nextRequest(s.poll, p.failures, patience)):
+		}
+	}
+}
+
+// fail notes that the page could not be read, and returns what it stands for: what it stood for before.
+func (s *httpSource) fail(ctx context.Context, p *page, err error) standing {
+	p.failures++
+	level := slog.LevelWarn
+	if p.failures > loudFailures {
+		level = slog.LevelDebug
+	}
+	s.log.Log(ctx, level, "cannot read manifests from a URL", "url", p.name, "failures", p.failures, "error", err)
+	now := keepLastGood(p.objects, decoded{problems: []Problem{s.problem(p, SeverityError, "cannot be read: "+err.Error())}})
+	now.problems = append(now.problems, p.problems...)
+	return standing{decoded: now, known: p.known}
+}
+
+// succeed takes an answer, and returns what the page stands for now.
+func (s *httpSource) succeed(p *page, a answer) standing {
+	if p.failures > 0 {
+		s.log.Info("a URL of manifests can be read again", "url", p.name, "failures", p.failures)
+	}
+	p.failures = 0
+	if a.unchanged {
+		return p.standing
+	}
+	p.validators = a.validators
+	sum := sha256.Sum256(a.content)
+	if p.answered && sum == p.sum {
+		return p.standing
+	}
+	p.answered, p.sum = true, sum
+	now := s.decode(origin{pod.HTTPSource, p.name}, a.content)
+	if bad := now.refusal(); bad >= 0 {
+		if a.isHTML {
+			now = decoded{problems: []Problem{s.problem(p, SeverityError, "answers with an HTML page, not with a manifest: is there a URL of the file itself?")}}
+		} else if s.names == MangleNames && len(now.objects) > 0 {
+			// As the kubelet has it; `berth run` treats the documents of a URL like those of a file.
+			now.objects = nil
+			now.problems[bad].Message += "; nothing of the answer is taken"
+		}
+	}
+	p.standing = standing{decoded: keepLastGood(p.objects, now), known: true}
+	s.kept.keep(p.name, p.objects)
+	return p.standing
+}
+
+func (s *httpSource) problem(p *page, severity Severity, message string) Problem {
+	return Problem{Source: pod.HTTPSource, Path: p.name, Severity: severity, Message: message}
+}
+
+// nextRequest returns how long a URL is left alone after so many failures in a row, when the server asked for patience.
+func nextRequest(period time.Duration, failures int, patience time.Duration) time.Duration {
+	if failures == 0 {
+		return period
+	}
+	slowest := max(period, retryFirst)
+	wait := min(retryFirst<<min(failures-1, 20), slowest)
+	return max(wait, min(patience, retryPatience*slowest))
+}

@@ -1,0 +1,107 @@
+package podconfig
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// page is one URL and what is known of it. The fields from answered on belong to the goroutine that follows it.
+type page struct {
+	// name is the URL without user, password and fragment: how it is shown, and what is part of its pods' identity.
+	name string
+	url  string // what is asked for
+
+	answered bool // with a status of 200, since the agent started
+	standing      // as of the last such answer; before, what was kept on disk
+	validators
+	sum      [32]byte // of the last such answer
+	failures int      // in a row
+}
+
+// standing is what a page contributes to the source.
+type standing struct {
+	decoded
+	known bool // the page's pods are known: it does not keep the source from being seen
+}
+
+// validators make a request conditional (RFC 9110, section 8.8).
+type validators struct{ etag, lastModified string }
+
+// CheckPaths refuses what New would refuse of Config.Paths. The error shows no credentials.
+func CheckPaths(paths []string) error {
+	_, urls := splitPaths(paths)
+	_, err := parseURLs(urls)
+	return err
+}
+
+// splitPaths tells URLs from files and folders.
+func splitPaths(paths []string) (files, urls []string) {
+	for _, p := range paths {
+		if strings.Contains(p, "://") {
+			urls = append(urls, p)
+		} else {
+			files = append(files, p)
+		}
+	}
+	return files, urls
+}
+
+// parseURL returns the page of a URL. Its errors show no credentials.
+func parseURL(given string) (*page, error) {
+	u, err := url.Parse(given)
+	switch {
+	case err != nil || u.Host == "" || u.Opaque != "":
+		return nil, fmt.Errorf("%q is no URL: write https://host/path", hideCredentials(given))
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("%q: manifests are read from files, folders, http:// and https:// URLs, not %s://", hideCredentials(given), u.Scheme)
+	}
+	u.Fragment, u.RawFragment = "", ""
+	p := &page{url: u.String()}
+	u.User = nil
+	p.name = u.String()
+	return p, nil
+}
+
+var credentials = regexp.MustCompile(`//.*@`)
+
+// hideCredentials hides all of a text that may be the credentials of a URL.
+func hideCredentials(text string) string { return credentials.ReplaceAllString(text, "//***@") }
+
+// parseURLs returns the pages of the URLs, each once.
+func parseURLs(given []string) ([]*page, error) {
+	var pages []*page
+	var errs []error
+	for _, g := range given {
+		p, err := parseURL(g)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !slices.ContainsFunc(pages, func(other *page) bool { return other.name == p.name }) {
+			pages = append(pages, p)
+		}
+	}
+	return pages, errors.Join(errs...)
+}
+
+// checkHeader refuses what cannot be sent. Its errors show no values.
+func checkHeader(h http.Header) error {
+	for name, values := range h {
+		if !httpguts.ValidHeaderFieldName(name) {
+			return fmt.Errorf("header %q: this is no name of a header", name)
+		}
+		for _, v := range values {
+			if !httpguts.ValidHeaderFieldValue(v) {
+				return fmt.Errorf("header %s: a value has characters that cannot be sent, such as a line break", name)
+			}
+		}
+	}
+	return nil
+}

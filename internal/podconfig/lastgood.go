@@ -1,0 +1,234 @@
+package podconfig
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"berth/internal/pod"
+)
+
+const (
+	// keptVersion is the version of the records' form.
+	keptVersion = 1
+	// keptDelay is how long a record waits to be written, so that what changes often is written once.
+	keptDelay = time.Second
+	// keptRetry is how long the writer waits after a failure.
+	keptRetry = time.Minute
+	// keptSuffix ends the name of a record, asideSuffix follows it on one that was found unusable.
+	keptSuffix  = ".json"
+	asideSuffix = ".unusable"
+)
+
+// keepLastGood returns what a manifest stands for when it stood for the old objects before: as long as a part of it is refused, the
+// old objects that it does not define now stay, since they may be what the refused part means.
+// Differs from the kubelet: there the next full listing ends the pod of a file that turned bad.
+func keepLastGood(old []accepted, now decoded) decoded {
+	now = refuseChanges(old, now)
+	bad := now.refusal()
+	if bad < 0 {
+		return now
+	}
+	defined := make(map[string]struct{}, len(now.objects))
+	for _, a := range now.objects {
+		defined[a.key()] = struct{}{}
+	}
+	out := decoded{objects: slices.Clone(now.objects), problems: slices.Clone(now.problems)}
+	var kept []string
+	for _, a := range old {
+		if _, ok := defined[a.key()]; !ok {
+			out.objects = append(out.objects, a)
+			kept = append(kept, strings.TrimPrefix(a.key(), "Pod "))
+		}
+	}
+	if len(kept) > 0 {
+		names := strings.Join(kept[:min(len(kept), 3)], ", ")
+		if len(kept) > 3 {
+			names += fmt.Sprintf(" and %d more", len(kept)-3)
+		}
+		out.problems[bad].Message += "; until this is mended the last good version stays: " + names
+	}
+	return out
+}
+
+// lastGood keeps on disk what each manifest of a source stands for, so that a manifest that is bad while the agent starts keeps its
+// pods. It is written behind, without fsync: what a power cut loses are records of pods whose containers it has ended.
+//
+// A record is a file of its own. Its name is made of the manifest's path and of what it stands for, so that a listing of the folder
+// tells what has to be written: an agent that finds nothing changed reads and writes no record.
+type lastGood struct {
+	folder  string // "" keeps nothing
+	source  pod.Source
+	decoder decoder
+	log     *slog.Logger
+	wake    chan struct{} // capacity 1
+	listed  bool          // set by open: it is known which records there are
+
+	mu      sync.Mutex
+	stored  map[string][]string    // guarded by mu; names of the files, the newest last, by the manifest's key
+	pending map[string]*keptRecord // guarded by mu; what is to be written, by the manifest's key
+}
+
+// keptRecord is the content of a record's file. Without documents there is nothing to keep.
+type keptRecord struct {
+	Version int        `json:"version"`
+	Source  pod.Source `json:"source"`
+	Path    string     `json:"path"`
+	// Documents are the accepted objects as their manifest has them, in canonical JSON.
+	Documents []json.RawMessage `json:"documents"`
+
+	name string // of the file
+}
+
+// newLastGood returns what keeps the source's manifests in a folder of its own below dir; with an empty dir it keeps nothing.
+func newLastGood(dir string, source pod.Source, d decoder, log *slog.Logger) *lastGood {
+	l := &lastGood{
+		source: source, decoder: d, log: log, wake: make(chan struct{}, 1),
+		stored: map[string][]string{}, pending: map[string]*keptRecord{},
+	}
+	if dir != "" {
+		l.folder = filepath.Join(dir, string(source))
+	}
+	return l
+}
+
+// open lists the records and begins to write new ones. The function that it returns writes what is pending and ends that.
+func (l *lastGood) open(ctx context.Context) (end func()) {
+	if l.folder == "" {
+		return func() {}
+	}
+	err := l.list()
+	l.listed = err == nil
+	if err != nil {
+		l.log.Warn("cannot list the kept versions of manifests: one that is bad now loses its pods", "error", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var writer sync.WaitGroup
+	writer.Go(func() { l.write(ctx) })
+	return func() {
+		cancel()
+		writer.Wait()
+	}
+}
+
+// keyOf returns the part of a record's name that stands for its manifest.
+func (l *lastGood) keyOf(path string) string {
+	sum := sha256.Sum256([]byte(path))
+	return hex.EncodeToString(sum[:16])
+}
+
+// keep has the objects written as what the manifest stands for, unless they are already.
+func (l *lastGood) keep(path string, objects []accepted) {
+	if l.folder == "" {
+		return
+	}
+	r := &keptRecord{Version: keptVersion, Source: l.source, Path: path, name: l.nameOf(path, objects)}
+	for _, a := range objects {
+		r.Documents = append(r.Documents, a.document)
+	}
+	key := l.keyOf(path)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, busy := l.pending[key] // perhaps being written now: what is stored is about to change
+	stored := l.stored[key]
+	if !busy && (len(objects) == 0 && len(stored) == 0 || len(objects) > 0 && len(stored) == 1 && stored[0] == r.name) {
+		return
+	}
+	l.setPending(key, r)
+}
+
+// nameOf returns the name of the record that says that the manifest stands for the objects.
+func (l *lastGood) nameOf(path string, objects []accepted) string {
+	content := sha256.New()
+	content.Write([]byte{keptVersion}) // a hash.Hash never returns an error
+	for _, a := range objects {
+		content.Write(a.document)
+		content.Write([]byte{'\n'})
+	}
+	return l.keyOf(path) + "-" + hex.EncodeToString(content.Sum(nil)[:16]) + keptSuffix
+}
+
+// differs reports whether there is a record that says that the manifest stands for anything but the objects.
+func (l *lastGood) differs(path string, objects []accepted) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	stored := l.stored[l.keyOf(path)]
+	return len(stored) > 0 && stored[len(stored)-1] != l.nameOf(path, objects)
+}
+
+// forget has the manifest's record removed.
+func (l *lastGood) forget(path string) { l.keep(path, nil) }
+
+// forgetOthers has the records of all manifests but these removed.
+func (l *lastGood) forgetOthers(paths []string) {
+	if l.folder == "" {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, key := range l.others(paths) {
+		l.setPending(key, &keptRecord{})
+	}
+}
+
+// hasOthers reports whether there are records of other manifests than these, as far as is known.
+func (l *lastGood) hasOthers(paths []string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.others(paths)) > 0
+}
+
+// others returns the keys of the records of other manifests. l.mu is held.
+func (l *lastGood) others(paths []string) []string {
+	keys := maps.Clone(l.stored)
+	for _, path := range paths {
+		delete(keys, l.keyOf(path))
+	}
+	return slices.Collect(maps.Keys(keys))
+}
+
+// setPending asks the writer. l.mu is held.
+func (l *lastGood) setPending(key string, r *keptRecord) {
+	l.pending[key] = r
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// restore returns what was kept of the manifest: nothing if there is no record. A record that cannot be used is set aside.
+func (l *lastGood) restore(path string) ([]accepted, error) {
+	key := l.keyOf(path)
+	l.mu.Lock()
+	pending, isPending := l.pending[key]
+	stored := l.stored[key]
+	l.mu.Unlock()
+	switch {
+	case isPending:
+		return l.decodeKept(path, pending.Documents)
+	case len(stored) == 0:
+		return nil, nil
+	}
+	name := stored[len(stored)-1]
+	objects, err := l.read(path, name)
+	if err == nil {
+		return objects, nil
+	}
+	err = fmt.Errorf("the version kept of it is lost: %s cannot be used: %w", filepath.Join(l.folder, name), err)
+	if !strings.HasSuffix(name, asideSuffix) {
+		if asideErr := l.setAside(key, name); asideErr != nil {
+			err = fmt.Errorf("%w; %w", err, asideErr)
+		}
+	}
+	l.log.Warn("cannot restore a manifest", "manifest", path, "error", err)
+	return nil, err
+}

@@ -1,0 +1,202 @@
+package podconfig
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	kjson "sigs.k8s.io/json"
+)
+
+// list finds the records in the folder.
+func (l *lastGood) list() error {
+	entries, err := os.ReadDir(l.folder)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	stored := map[string][]string{}
+	for _, e := range entries {
+		key, _, ok := strings.Cut(e.Name(), "-")
+		if ok && !e.IsDir() {
+			stored[key] = append(stored[key], e.Name())
+		}
+	}
+	for _, names := range stored {
+		if len(names) > 1 { // an agent was killed between writing the newer one and removing the older one
+			l.sortByAge(names)
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stored = stored
+	return nil
+}
+
+// sortByAge puts the newest file last.
+func (l *lastGood) sortByAge(names []string) {
+	written := map[string]time.Time{}
+	for _, name := range names {
+		if fi, err := os.Lstat(filepath.Join(l.folder, name)); err == nil {
+			written[name] = fi.ModTime()
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return written[a].Compare(written[b]) })
+}
+
+// read reads a record.
+func (l *lastGood) read(path, name string) ([]accepted, error) {
+	b, err := os.ReadFile(filepath.Join(l.folder, name))
+	if err != nil {
+		var pathErr *os.PathError
+		if errors.As(err, &pathErr) {
+			err = pathErr.Err
+		}
+		return nil, err
+	}
+	var r keptRecord
+	if err := json.Unmarshal(b, &r); err != nil {
+		return nil, fmt.Errorf("invalid JSON: %w", err)
+	}
+	if r.Version != keptVersion {
+		return nil, fmt.Errorf("it has version %d of the form, and this program knows version %d", r.Version, keptVersion)
+	}
+	if r.Path != path || r.Source != l.source {
+		return nil, fmt.Errorf("it is of another manifest: %s", r.Path)
+	}
+	return l.decodeKept(path, r.Documents)
+}
+
+// decodeKept decodes objects that were accepted before.
+func (l *lastGood) decodeKept(path string, documents []json.RawMessage) ([]accepted, error) {
+	out := &decoding{decoder: l.decoder, origin: origin{l.source, path}}
+	for i, text := range documents {
+		var object map[string]any
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &object); err != nil {
+			return nil, fmt.Errorf("document %d: %w", i+1, err)
+		}
+		out.object(Problem{Document: i + 1}, object)
+	}
+	if bad := out.refusal(); bad >= 0 {
+		return nil, fmt.Errorf("document %d is refused now: %s", out.problems[bad].Document, out.problems[bad].Message)
+	}
+	return out.objects, nil
+}
+
+// setAside renames a record that cannot be used, for someone to look at. It goes with the manifest's next record.
+func (l *lastGood) setAside(key, name string) error {
+	aside := name + asideSuffix
+	if err := os.Rename(filepath.Join(l.folder, name), filepath.Join(l.folder, aside)); err != nil {
+		return fmt.Errorf("set it aside: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	names := slices.Clone(l.stored[key])
+	if i := slices.Index(names, name); i >= 0 {
+		names[i] = aside
+	}
+	l.stored[key] = names
+	return nil
+}
+
+// write writes what is pending until ctx is done, and then once more.
+func (l *lastGood) write(ctx context.Context) {
+	failing := false
+	for ctx.Err() == nil {
+		wait := keptDelay
+		if failing {
+			wait = keptRetry
+		} else {
+			select {
+			case <-ctx.Done():
+				continue
+			case <-l.wake:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			continue
+		case <-time.After(wait):
+		}
+		err := l.flush()
+		if err != nil && !failing {
+			l.log.Warn("cannot keep versions of manifests: one that is bad when the agent starts again may lose its pods; it is tried again every "+keptRetry.String(), "error", err)
+		}
+		failing = err != nil
+	}
+	if err := l.flush(); err != nil && !failing {
+		l.log.Warn("cannot keep versions of manifests", "error", err)
+	}
+}
+
+// flush writes what is pending. What fails stays pending.
+func (l *lastGood) flush() error {
+	l.mu.Lock()
+	pending := maps.Clone(l.pending)
+	l.mu.Unlock()
+	if len(pending) == 0 {
+		return nil
+	}
+	if err := os.MkdirAll(l.folder, 0o700); err != nil {
+		return err
+	}
+	var failed error
+	for key, r := range pending {
+		l.mu.Lock()
+		stored := l.stored[key]
+		l.mu.Unlock()
+		left, err := l.put(r, stored)
+		if err != nil {
+			failed = err // one stands for all: they have one cause
+		}
+		l.mu.Lock()
+		if len(left) == 0 {
+			delete(l.stored, key)
+		} else {
+			l.stored[key] = left
+		}
+		if err == nil && l.pending[key] == r {
+			delete(l.pending, key)
+		}
+		l.mu.Unlock()
+	}
+	return failed
+}
+
+// put writes the record and removes the manifest's other ones. It returns the names of the files that there are then.
+func (l *lastGood) put(r *keptRecord, stored []string) (left []string, err error) {
+	if len(r.Documents) > 0 && !slices.Contains(stored, r.name) {
+		b, err := json.Marshal(r)
+		if err != nil {
+			return stored, err
+		}
+		to := filepath.Join(l.folder, r.name)
+		temp := filepath.Join(l.folder, ".tmp")              // one writer: what a killed one left is overwritten
+		if err := os.WriteFile(temp, b, 0o600); err != nil { // manifests may hold secrets
+			return stored, err
+		}
+		if err := os.Rename(temp, to); err != nil {
+			return stored, err
+		}
+	}
+	var errs []error
+	for _, name := range stored {
+		if len(r.Documents) > 0 && name == r.name {
+			continue
+		}
+		if err := os.Remove(filepath.Join(l.folder, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+			left = append(left, name)
+		}
+	}
+	if len(r.Documents) > 0 {
+		left = append(left, r.name)
+	}
+	return left, errors.Join(errs...)
+}

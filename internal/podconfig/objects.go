@@ -1,0 +1,87 @@
+package podconfig
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// LocalObjects are the API objects that manifests of run mode define for the pods of the same namespace. They are complete: defaulted,
+// validated, with a namespace, and a Secret's stringData merged into its data. They are shared and never changed.
+type LocalObjects struct {
+	ConfigMaps             []*v1.ConfigMap
+	Secrets                []*v1.Secret
+	PersistentVolumeClaims []*v1.PersistentVolumeClaim
+}
+
+// newLocalObject returns an empty object of a kind that run mode accepts beside pods, nil for all other kinds. They are all of version v1.
+func newLocalObject(kind string) metav1.Object {
+	switch kind {
+	case "ConfigMap":
+		return &v1.ConfigMap{}
+	case "Secret":
+		return &v1.Secret{}
+	case "PersistentVolumeClaim":
+		return &v1.PersistentVolumeClaim{}
+	}
+	return nil
+}
+
+// local takes one local object.
+func (d *decoding) local(at Problem, kind string, object map[string]any) {
+	o := newLocalObject(kind)
+	canonical, ok := d.unmarshal(at, kind, object, o)
+	if !ok {
+		return
+	}
+	if o.GetNamespace() == "" {
+		o.SetNamespace(v1.NamespaceDefault)
+	}
+	o.SetManagedFields(nil)
+	setObjectDefaults(o)
+	if errs := validateObject(o); len(errs) > 0 {
+		d.refuse(at, explainErrors(errs))
+		return
+	}
+	d.objects = append(d.objects, accepted{kind: kind, object: o, origin: d.origin, document: canonical})
+}
+
+// setObjectDefaults fills in what the API server would when the object is created.
+func setObjectDefaults(o metav1.Object) {
+	switch o := o.(type) {
+	case *v1.Secret:
+		setDefault(&o.Type, v1.SecretTypeOpaque)
+		// stringData is for writing only: it wins, and is not kept.
+		if len(o.StringData) > 0 && o.Data == nil {
+			o.Data = make(map[string][]byte, len(o.StringData))
+		}
+		for k, s := range o.StringData {
+			o.Data[k] = []byte(s)
+		}
+		o.StringData = nil
+	case *v1.PersistentVolumeClaim:
+		setDefaultPtr(&o.Spec.VolumeMode, v1.PersistentVolumeFilesystem)
+		o.Status = v1.PersistentVolumeClaimStatus{Phase: v1.ClaimPending}
+	}
+}
+
+// locateBase64 returns the first value of a Secret's data, or of a ConfigMap's binaryData, that is not base64; the decoder does not say
+// where it stands. The value is not told: it may be a secret.
+func locateBase64(kind string, object map[string]any) (path string, err error) {
+	member := map[string]string{"Secret": "data", "ConfigMap": "binaryData"}[kind]
+	values, _ := object[member].(map[string]any)
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		s, _ := values[k].(string)
+		if _, err := base64.StdEncoding.DecodeString(s); err != nil {
+			if kind == "Secret" {
+				err = fmt.Errorf("%w; plain text belongs under stringData", err)
+			}
+			return fmt.Sprintf("%s[%s]", member, k), err
+		}
+	}
+	return "", nil
+}

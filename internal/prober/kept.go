@@ -1,0 +1,151 @@
+package prober
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/keep"
+	"berth/internal/lifecycle"
+	"berth/internal/pod"
+)
+
+const (
+	// keptVersion is the version of the file's form.
+	keptVersion = 1
+	// settled is how long before the agent a container must have started for its reported status to count.
+	settled = 10 * time.Second
+
+	bootIDFile = "/proc/sys/kernel/random/boot_id"
+)
+
+// kept is what is kept for the next agent. Boot is the boot of the machine that it was written in: no container outlives that.
+type kept struct {
+	Boot string               `json:"boot"`
+	Pods map[pod.UID]savedPod `json:"pods"`
+}
+
+// savedPod is what is kept of one pod, by incarnation.
+type savedPod map[pod.ContainerID]savedVerdicts
+
+// savedVerdicts are the verdicts that outlive the agent; that of liveness does not, since its first failures are soon seen again.
+type savedVerdicts struct {
+	Readiness savedVerdict `json:"readiness,omitempty"`
+	Startup   savedVerdict `json:"startup,omitempty"`
+}
+
+// savedVerdict is a verdict in words; an unknown one is empty.
+type savedVerdict pod.ProbeVerdict
+
+// MarshalText implements encoding.TextMarshaler.
+func (v savedVerdict) MarshalText() ([]byte, error) { return []byte(pod.ProbeVerdict(v).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (v *savedVerdict) UnmarshalText(b []byte) error {
+	for _, known := range []pod.ProbeVerdict{pod.ProbeUnknown, pod.ProbeSuccess, pod.ProbeFailure} {
+		if known.String() == string(b) {
+			*v = savedVerdict(known)
+			return nil
+		}
+	}
+	return fmt.Errorf("verdict %q is none of unknown, success and failure", b)
+}
+
+// newFile returns the file of the manager's verdicts.
+func (m *Manager) newFile() *keep.File[kept] {
+	return keep.New(keep.Config[kept]{
+		Path: m.Path, Version: keptVersion, What: "verdicts of probes", Log: m.Log,
+		Content: func() (kept, error) { return kept{Boot: bootID(), Pods: m.toKeep()}, nil },
+	})
+}
+
+// Load reads what the agent before this one knew. It is called once, before the first Sync. A file that cannot be read is set aside: the
+// probes then begin as for containers that nobody has probed.
+func (m *Manager) Load() {
+	k, err := m.file.Load()
+	if err != nil {
+		m.Log.Warn(err.Error())
+		return
+	}
+	if k.Boot != bootID() || len(k.Pods) == 0 {
+		return
+	}
+	m.mu.Lock()
+	m.restored = k.Pods
+	m.mu.Unlock()
+}
+
+// bootID names the boot of the machine; "" where the kernel does not say, so that all boots count as one.
+func bootID() string {
+	b, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// toKeep returns the verdicts of all incarnations, those that were restored and not seen yet included.
+func (m *Manager) toKeep() map[pod.UID]savedPod {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make(map[pod.UID]savedPod, len(m.pods)+len(m.restored))
+	for uid, s := range m.restored {
+		out[uid] = s // never changed
+	}
+	for uid, pp := range m.pods {
+		s := savedPod{}
+		for _, c := range pp.containers {
+			var v savedVerdicts
+			if p := c.probes[readiness]; p != nil {
+				v.Readiness = savedVerdict(p.verdict)
+			}
+			if p := c.probes[startup]; p != nil {
+				v.Startup = savedVerdict(p.verdict)
+			}
+			if c.id != "" && v != (savedVerdicts{}) {
+				s[c.id] = v
+			}
+		}
+		if len(s) > 0 {
+			out[uid] = s
+		}
+	}
+	return out
+}
+
+// knownOf returns what an earlier agent knew of the incarnation, by the file, else by the status that it reported.
+//
+// The reported readiness is the container's own, where the kubelet goes by the pod's condition: another container's failure, or a new
+// incarnation that was never reported, does not mislead it.
+func (m *Manager) knownOf(c *container, cs *pod.ContainerStatus, saved savedPod) (known [kinds]pod.ProbeVerdict) {
+	if s, ok := saved[cs.ID]; ok {
+		known[readiness], known[startup] = pod.ProbeVerdict(s.Readiness), pod.ProbeVerdict(s.Startup)
+		return known
+	}
+	if cs.StartedAt.IsZero() || !cs.StartedAt.Add(settled).Before(m.began) {
+		return known
+	}
+	r := reported(c.pod.pod, c.spec.Name, cs.ID)
+	if r != nil && r.Ready {
+		known[readiness] = pod.ProbeSuccess
+	}
+	if r != nil && r.Started != nil && *r.Started {
+		known[startup] = pod.ProbeSuccess
+	}
+	return known
+}
+
+// reported returns the status of the incarnation that the pod came with, or nil.
+func reported(p *v1.Pod, name string, id pod.ContainerID) *v1.ContainerStatus {
+	for _, list := range [][]v1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
+		if s := lifecycle.FindStatus(list, name); s != nil {
+			if _, of, _ := strings.Cut(s.ContainerID, "://"); of == string(id) {
+				return s
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,321 @@
+package prober
+
+import (
+	"container/list"
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/action"
+	"berth/internal/journal"
+	"berth/internal/keep"
+	"berth/internal/lifecycle"
+	"berth/internal/pod"
+)
+
+// Actions does one attempt of a probe, within the probe's timeoutSeconds. An attempt that could not be made is action.Unknown.
+type Actions interface {
+	Probe(ctx context.Context, t action.Target, p *v1.Probe) action.Result
+}
+
+// Recorder records events. It does not block.
+type Recorder interface {
+	Event(p *v1.Pod, container, eventtype, reason, message string)
+}
+
+// Config is what a Manager needs.
+type Config struct {
+	Actions  Actions
+	Recorder Recorder
+	Journal  *journal.Journal
+	Log      *slog.Logger
+	// Path is the file that keeps verdicts for the next agent; its folder must exist when Run is called. "": they end with this agent.
+	Path string
+	// HostIPs are the node's addresses, primary first: pods on the host's network are probed there.
+	HostIPs []string
+}
+
+// Manager is probeManager. It is safe for concurrent use.
+type Manager struct {
+	Config
+	began   time.Time // when the agent did
+	jitter  func(most time.Duration) time.Duration
+	results *pod.Inbox[pod.UID]
+	wake    chan struct{} // capacity 1; there may be something to do before until
+	file    *keep.File[kept]
+
+	mu         sync.Mutex
+	pods       map[pod.UID]*podProbes         // guarded by mu; pods with probes
+	containers map[pod.ContainerID]*container // guarded by mu; the incarnations seen last of containers with probes
+	restored   map[pod.UID]savedPod           // guarded by mu; what the file kept of pods that were not seen yet
+	dirty      bool                           // guarded by mu; what the file keeps has changed
+	schedule   schedule                       // guarded by mu
+}
+
+// podProbes are the probes of one pod.
+type podProbes struct {
+	pod         *v1.Pod // the newest
+	ip          string
+	containers  []*container
+	terminating bool
+	attempts    int       // under way, those that were cancelled included
+	waiting     list.List // probes that are overdue while the pod has all the places that it may have
+}
+
+// container is a container with probes; its spec is that of the first Sync.
+type container struct {
+	pod     *podProbes
+	spec    *v1.Container
+	sidecar bool
+	probes  [kinds]*probe // nil for kinds that it has not
+
+	id      pod.ContainerID // the newest incarnation, "" before the first
+	running bool
+}
+
+// New returns a Manager without probes.
+func New(cfg Config) *Manager {
+	m := &Manager{
+		Config: cfg, began: time.Now(), jitter: rand.N[time.Duration],
+		results: pod.NewInbox[pod.UID](), wake: make(chan struct{}, 1),
+		pods: map[pod.UID]*podProbes{}, containers: map[pod.ContainerID]*container{}, restored: map[pod.UID]savedPod{},
+	}
+	m.file = m.newFile()
+	return m
+}
+
+// Results names the pods of which a probe's verdict changed.
+func (m *Manager) Results() *pod.Inbox[pod.UID] { return m.results }
+
+// Sync brings the pod's probes in line with what was observed of it: those of a container that has come to run begin, those of one that
+// no longer runs rest, and a new incarnation is judged anew. A readiness probe whose container has started and is not ready is run at
+// once. It is called with each observation that a pass begins with, before the pass asks for verdicts, and does not block.
+func (m *Manager) Sync(p *v1.Pod, observed *pod.Status) {
+	now := time.Now()
+	m.mu.Lock()
+	pp := m.pods[p.UID]
+	if pp == nil {
+		if pp = newPodProbes(p); pp == nil {
+			m.mu.Unlock()
+			return
+		}
+		m.pods[p.UID] = pp
+	}
+	pp.pod = p
+	switch {
+	case len(observed.IPs) > 0:
+		pp.ip = observed.IPs[0]
+	case p.Spec.HostNetwork && len(m.HostIPs) > 0:
+		pp.ip = m.HostIPs[0]
+	}
+	var said []journal.Entry
+	saved := m.restored[p.UID]
+	delete(m.restored, p.UID) // what is not claimed now is of containers that are gone
+	for _, c := range pp.containers {
+		said = append(said, m.syncContainerLocked(c, observed.FindContainer(c.spec.Name), saved, now)...)
+	}
+	m.unlock()
+	for _, e := range said {
+		m.Journal.Record(e)
+	}
+}
+
+// newPodProbes returns the probes that the pod asks for, nil if none. Plain init containers and ephemeral ones cannot have any.
+func newPodProbes(p *v1.Pod) *podProbes {
+	pp := &podProbes{}
+	add := func(spec *v1.Container, sidecar bool) {
+		c := &container{pod: pp, spec: spec, sidecar: sidecar}
+		for k, s := range [kinds]*v1.Probe{liveness: spec.LivenessProbe, readiness: spec.ReadinessProbe, startup: spec.StartupProbe} {
+			if s != nil {
+				c.probes[k] = &probe{kind: kind(k), container: c, spec: s, thresholds: thresholdsOf(s), index: notInHeap}
+			}
+		}
+		if c.probes != [kinds]*probe{} {
+			pp.containers = append(pp.containers, c)
+		}
+	}
+	for i := range p.Spec.InitContainers {
+		if c := &p.Spec.InitContainers[i]; lifecycle.IsSidecar(c) {
+			add(c, true)
+		}
+	}
+	for i := range p.Spec.Containers {
+		add(&p.Spec.Containers[i], false)
+	}
+	if len(pp.containers) == 0 {
+		return nil
+	}
+	return pp
+}
+
+func (m *Manager) syncContainerLocked(c *container, cs *pod.ContainerStatus, saved savedPod, now time.Time) (said []journal.Entry) {
+	running := false
+	if cs != nil {
+		if cs.ID != c.id {
+			said = m.beginIncarnationLocked(c, cs, saved)
+		}
+		running = cs.State == pod.StateRunning
+		if running && !c.running {
+			m.setNotBeforeLocked(c, cs.StartedAt, now)
+		}
+		if p := c.probes[readiness]; p != nil && cs.State == pod.StateExited && p.verdict != pod.ProbeFailure {
+			p.tally = tally{verdict: pod.ProbeFailure}
+			m.dirty = true
+		}
+	}
+	c.running = running
+	m.armLocked(c, now)
+	if p := c.probes[readiness]; p != nil && p.verdict != pod.ProbeSuccess && p.index != notInHeap {
+		m.schedule.set(p, later(now, p.notBefore))
+	}
+	return said
+}
+
+// beginIncarnationLocked makes the probes judge the incarnation anew, from what is known of it.
+func (m *Manager) beginIncarnationLocked(c *container, cs *pod.ContainerStatus, saved savedPod) (said []journal.Entry) {
+	delete(m.containers, c.id)
+	c.id, c.running = cs.ID, false
+	m.containers[c.id] = c
+	known := m.knownOf(c, cs, saved)
+	for k, p := range c.probes {
+		if p == nil {
+			continue
+		}
+		m.schedule.remove(p)
+		p.begin(known[k])
+		if known[k] != pod.ProbeUnknown {
+			said = append(said, p.entry(p.kind.String()+" verdict: "+known[k].String()+", as before the agent's start"))
+		}
+		if c.pod.terminating {
+			p.end()
+		}
+	}
+	m.dirty = true
+	return said
+}
+
+// setNotBeforeLocked sets when the probes of a container that has come to run may be tried at first. Those of containers that an earlier
+// agent started are spread over their period, since otherwise all probes of the node would run in the moment in which the agent starts.
+func (m *Manager) setNotBeforeLocked(c *container, startedAt, now time.Time) {
+	ran := max(now.Sub(startedAt), 0) // the runtime's clock may be ahead
+	if startedAt.IsZero() {
+		ran = 0
+	}
+	for _, p := range c.probes {
+		if p == nil {
+			continue
+		}
+		p.notBefore = now.Add(time.Duration(p.spec.InitialDelaySeconds)*time.Second - ran)
+		if period := p.period; now.Add(-ran).Before(m.began) && now.Sub(m.began) < period {
+			p.notBefore = later(p.notBefore, now.Add(m.jitter(period)))
+		}
+	}
+}
+
+// armLocked gives deadlines to the probes of the container that are to run, and takes them from the others.
+func (m *Manager) armLocked(c *container, now time.Time) {
+	for _, p := range c.probes {
+		switch {
+		case p == nil:
+		case !p.runs():
+			m.schedule.remove(p)
+		case p.isIdle():
+			m.schedule.set(p, later(now, p.notBefore))
+		}
+	}
+}
+
+// Terminating ends the liveness and startup probes of the pod's regular containers: nobody is to kill or await what is being stopped. All
+// others run until their containers have ended. Sync comes first for a pod that was not seen before.
+func (m *Manager) Terminating(uid pod.UID) {
+	m.mu.Lock()
+	defer m.unlock()
+	pp := m.pods[uid]
+	if pp == nil || pp.terminating {
+		return
+	}
+	pp.terminating = true
+	now := time.Now()
+	for _, c := range pp.containers {
+		for _, p := range c.probes {
+			if p != nil {
+				p.end()
+			}
+		}
+		m.armLocked(c, now)
+	}
+}
+
+// Remove forgets the pod and ends its probes.
+func (m *Manager) Remove(uid pod.UID) {
+	m.mu.Lock()
+	defer m.unlock()
+	if _, ok := m.restored[uid]; ok {
+		delete(m.restored, uid)
+		m.dirty = true
+	}
+	pp := m.pods[uid]
+	if pp == nil {
+		return
+	}
+	delete(m.pods, uid)
+	for _, c := range pp.containers {
+		delete(m.containers, c.id)
+		for _, p := range c.probes {
+			if p != nil {
+				m.schedule.remove(p)
+			}
+		}
+	}
+	m.dirty = true
+}
+
+// Verdicts returns what the pod's liveness and startup probes say of the newest incarnations.
+func (m *Manager) Verdicts(uid pod.UID) pod.ProbeVerdicts {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	pp := m.pods[uid]
+	if pp == nil {
+		return pod.ProbeVerdicts{}
+	}
+	return pod.ProbeVerdicts{Liveness: pp.verdicts(liveness), Startup: pp.verdicts(startup)}
+}
+
+func (pp *podProbes) verdicts(k kind) map[pod.ContainerID]pod.ProbeVerdict {
+	var out map[pod.ContainerID]pod.ProbeVerdict
+	for _, c := range pp.containers {
+		if p := c.probes[k]; p != nil && c.id != "" {
+			if out == nil {
+				out = map[pod.ContainerID]pod.ProbeVerdict{}
+			}
+			out[c.id] = p.verdict
+		}
+	}
+	return out
+}
+
+// Ready reports whether the readiness probe's verdict on this incarnation is success. It is true for one that has other probes only, and
+// false for one that was not seen or has no probes.
+func (m *Manager) Ready(id pod.ContainerID) bool { return m.succeeded(id, readiness) }
+
+// Started reports whether the startup probe of this incarnation has succeeded. It is true for one that has other probes only, and false
+// for one that was not seen or has no probes.
+func (m *Manager) Started(id pod.ContainerID) bool { return m.succeeded(id, startup) }
+
+func (m *Manager) succeeded(id pod.ContainerID, k kind) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.containers[id]
+	return c != nil && (c.probes[k] == nil || c.probes[k].verdict == pod.ProbeSuccess)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,182 @@
+package prober
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/action"
+	"berth/internal/journal"
+	"berth/internal/pod"
+)
+
+const (
+	// tries is how often an attempt is made anew at once when it could not be made.
+	tries = 3
+	// journalOutput is how many bytes of an attempt's output the journal keeps.
+	journalOutput = 1 << 10
+)
+
+// Run runs probes until ctx is done and every attempt has ended.
+func (m *Manager) Run(ctx context.Context) error {
+	keeping, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
+	var keeper sync.WaitGroup
+	keeper.Go(func() { _ = m.file.Run(keeping) }) // it ends as its context does
+	m.loop(ctx)
+	stopKeeping()
+	keeper.Wait()
+	return ctx.Err()
+}
+
+// loop begins attempts when they are due. There is a timer only while there is a deadline.
+func (m *Manager) loop(ctx context.Context) {
+	var attempts sync.WaitGroup
+	defer attempts.Wait()
+	var timer *time.Timer
+	for {
+		m.mu.Lock()
+		now := time.Now()
+		due := m.schedule.takeDue(ctx, now)
+		until := m.schedule.next()
+		m.schedule.until = until
+		m.schedule.rounds++
+		m.mu.Unlock()
+		for _, a := range due {
+			attempts.Go(func() { m.try(a) })
+		}
+		var expired <-chan time.Time
+		switch {
+		case until.IsZero() && timer != nil:
+			timer.Stop()
+		case until.IsZero():
+		case timer == nil:
+			timer = time.NewTimer(until.Sub(now))
+			defer timer.Stop()
+			expired = timer.C
+		default:
+			timer.Reset(until.Sub(now))
+			expired = timer.C
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.wake:
+		case <-expired:
+		}
+	}
+}
+
+// try makes the attempt and draws the consequences.
+func (m *Manager) try(a *attempt) {
+	if a.note != nil {
+		m.Journal.Record(*a.note)
+	}
+	var r action.Result
+	for range tries {
+		if r = m.Actions.Probe(a.ctx, a.target, a.spec); r.Outcome != action.Unknown || a.ctx.Err() != nil {
+			break
+		}
+	}
+	m.finish(a, r)
+}
+
+// finish counts the result, schedules the next attempt and tells who is to know.
+func (m *Manager) finish(a *attempt, r action.Result) {
+	m.mu.Lock()
+	now := time.Now()
+	ended := a.ctx.Err() != nil // by the agent's end, the pod's, or that of the incarnation
+	m.schedule.finish(a)
+	if a.current != a || ended {
+		m.unlock()
+		return
+	}
+	a.current = nil
+	owner := a.container.pod.pod
+	changed, entry := m.countLocked(a, r, now)
+	if a.runs() {
+		// From the attempt's beginning rather than its deadline, so that attempts that had to wait for each other spread.
+		m.schedule.set(a.probe, later(now, a.began.Add(a.period)))
+	}
+	m.unlock()
+
+	if e := a.event(r); e != (event{}) {
+		m.Recorder.Event(owner, a.container.spec.Name, v1.EventTypeWarning, e.reason, e.message)
+	}
+	if entry != nil {
+		m.Journal.Record(*entry)
+	}
+	if changed {
+		m.results.Put(owner.UID)
+	}
+}
+
+// countLocked counts the result towards the verdict. It says whether that is another now, and returns the line of the journal for it; also
+// for a failure that the incarnation began with, once that follows from results.
+func (m *Manager) countLocked(a *attempt, r action.Result, now time.Time) (changed bool, entry *journal.Entry) {
+	p := a.probe
+	result := pod.ProbeSuccess
+	switch r.Outcome {
+	case action.Unknown:
+		return false, nil
+	case action.Failure:
+		result = pod.ProbeFailure
+	}
+	before := p.tally
+	p.tally = nextTally(p.tally, result, p.thresholds)
+	p.hold()
+	changed = p.verdict != before.verdict
+	if changed {
+		m.dirty = true
+	}
+	if !changed && (before.confirmed || !p.confirmed || p.verdict == pod.ProbeSuccess) {
+		return false, nil
+	}
+	e := p.entry(p.kind.String() + " verdict: " + p.verdict.String())
+	e.Why, e.Took = p.reason(), now.Sub(a.began)
+	if result == pod.ProbeFailure {
+		e.Error = clip(r.Output, journalOutput)
+	}
+	if changed && p.kind == startup {
+		m.armLocked(p.container, now) // those that waited for it
+	}
+	return changed, &e
+}
+
+// reason tells how the verdict came about.
+func (p *probe) reason() string {
+	if p.verdict == pod.ProbeSuccess {
+		return fmt.Sprintf("successes in a row: %d, successThreshold: %d", p.inARow, p.thresholds.success)
+	}
+	return fmt.Sprintf("failures in a row: %d, failureThreshold: %d", p.inARow, p.thresholds.failure)
+}
+
+type event struct{ reason, message string }
+
+// event returns what users are told of the attempt; nothing of a success without a remark.
+func (a *attempt) event(r action.Result) event {
+	switch title := a.kind.title(); r.Outcome {
+	case action.Failure:
+		return event{"Unhealthy", fmt.Sprintf("%s probe failed: %s", title, r.Output)}
+	case action.Warning:
+		return event{"ProbeWarning", fmt.Sprintf("%s probe warning: %s", title, r.Output)}
+	case action.Unknown:
+		return event{"Unhealthy", fmt.Sprintf("%s probe errored and resulted in %s state: %s", title, r.Outcome, r.Output)}
+	default:
+		return event{}
+	}
+}
+
+// clip returns the text's beginning if it is longer than most bytes.
+func clip(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most] + "…"
+}

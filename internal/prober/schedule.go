@@ -1,0 +1,216 @@
+package prober
+
+import (
+	"container/heap"
+	"container/list"
+	"context"
+	"fmt"
+	"time"
+
+	"berth/internal/action"
+	"berth/internal/journal"
+)
+
+const (
+	// places is how many attempts run at a time as long as none of them is slow.
+	places = 64
+	// patience is how long an overdue probe waits for a place before it gets one more.
+	patience = 100 * time.Millisecond
+	// placesPerPod is how many attempts of one pod run at a time; its others wait for them, however long that takes.
+	placesPerPod = 8
+
+	// lateness is how much later than its deadline an attempt begins that is late: the shortest period.
+	lateness = time.Second
+
+	notInHeap = -1
+)
+
+// deadlines is a heap of probes, the one that is due first on top.
+type deadlines []*probe
+
+func (d deadlines) Len() int           { return len(d) }
+func (d deadlines) Less(i, j int) bool { return d[i].due.Before(d[j].due) }
+func (d deadlines) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].index, d[j].index = i, j
+}
+
+func (d *deadlines) Push(x any) {
+	p := x.(*probe)
+	p.index = len(*d)
+	*d = append(*d, p)
+}
+
+func (d *deadlines) Pop() any {
+	last := len(*d) - 1
+	p := (*d)[last]
+	(*d)[last] = nil
+	*d = (*d)[:last]
+	p.index = notInHeap
+	return p
+}
+
+// attempt is one run of a probe.
+type attempt struct {
+	*probe
+	target action.Target
+	began  time.Time
+	note   *journal.Entry // to be recorded, or nil
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// schedule is when which probe runs. The zero value has none.
+type schedule struct {
+	deadlines deadlines
+	waiting   list.List // overdue probes of pods that may have a place, in the order in which they are to have one
+	attempts  int       // under way, those that were cancelled included
+	until     time.Time // when the loop looks by itself; zero: not before it is woken
+	rounds    int       // how often the loop looked
+}
+
+// set gives the probe a deadline.
+func (s *schedule) set(p *probe, due time.Time) {
+	p.due = due
+	if p.index != notInHeap {
+		heap.Fix(&s.deadlines, p.index)
+		return
+	}
+	heap.Push(&s.deadlines, p)
+}
+
+// remove takes the probe from wherever it is. An attempt that is under way is cancelled, and counts for nothing.
+func (s *schedule) remove(p *probe) {
+	if p.index != notInHeap {
+		heap.Remove(&s.deadlines, p.index)
+	}
+	if p.queue != nil {
+		p.leave()
+		s.passOn(p.container.pod) // it may have been the one for which its pod has a place
+	}
+	if p.current != nil {
+		p.current.cancel()
+		p.current = nil
+	}
+}
+
+// wait makes the probe the last of a queue.
+func (p *probe) wait(q *list.List, since time.Time) {
+	p.queue, p.element, p.since = q, q.PushBack(p), since
+}
+
+// leave takes the probe from the queue in which it waits, if any.
+func (p *probe) leave() {
+	if p.queue != nil {
+		p.queue.Remove(p.element)
+		p.queue, p.element = nil, nil
+	}
+}
+
+// takeDue returns the attempts that begin now, their contexts below ctx.
+func (s *schedule) takeDue(ctx context.Context, now time.Time) (out []*attempt) {
+	for len(s.deadlines) > 0 && !s.deadlines[0].due.After(now) {
+		p := heap.Pop(&s.deadlines).(*probe)
+		p.wait(&s.waiting, now)
+	}
+	for s.waiting.Len() > 0 {
+		p := s.waiting.Front().Value.(*probe)
+		owner := p.container.pod
+		if owner.attempts >= placesPerPod {
+			p.leave()
+			p.wait(&owner.waiting, now)
+			p.crowded = true
+			continue
+		}
+		if s.attempts >= places && now.Sub(p.since) < patience {
+			break
+		}
+		p.leave()
+		s.attempts++
+		owner.attempts++
+		out = append(out, s.begin(ctx, p, now))
+	}
+	return out
+}
+
+// begin makes the probe one that is under way.
+func (s *schedule) begin(ctx context.Context, p *probe, now time.Time) *attempt {
+	c := p.container
+	a := &attempt{probe: p, target: action.Target{ID: c.id, Container: c.spec, PodIP: c.pod.ip}, began: now}
+	a.ctx, a.cancel = context.WithCancel(ctx)
+	p.current = a
+	behind := now.Sub(p.due)
+	if late := behind >= lateness; late != p.late {
+		p.late = late
+		e := p.entry(p.kind.String() + " probe is in time again")
+		if late {
+			e.Decision = p.kind.String() + " probe runs late"
+			e.Why = "the agent did not come to it"
+			if p.crowded {
+				e.Why = fmt.Sprintf("its pod had %d attempts under way, as many as it may have", placesPerPod)
+			}
+		}
+		e.Took = behind
+		a.note = &e
+	}
+	p.crowded = false
+	return a
+}
+
+// finish gives back the places of an attempt.
+func (s *schedule) finish(a *attempt) {
+	a.cancel()
+	owner := a.container.pod
+	s.attempts--
+	owner.attempts--
+	s.passOn(owner)
+}
+
+// passOn lets the probe that has waited longest for a place of its pod wait for one of the node.
+func (s *schedule) passOn(owner *podProbes) {
+	if first := owner.waiting.Front(); first != nil {
+		p := first.Value.(*probe)
+		since := p.since
+		p.leave()
+		p.wait(&s.waiting, since)
+	}
+}
+
+// next returns when takeDue has something to do; zero: not by the passing of time.
+func (s *schedule) next() time.Time {
+	var at time.Time
+	if len(s.deadlines) > 0 {
+		at = s.deadlines[0].due
+	}
+	if first := s.waiting.Front(); first != nil {
+		place := first.Value.(*probe).since
+		if s.attempts >= places {
+			place = place.Add(patience)
+		}
+		if at.IsZero() || place.Before(at) {
+			at = place
+		}
+	}
+	return at
+}
+
+// unlock unlocks mu after a change. It wakes the loop if that would sleep too long now, and has the file written if verdicts are others.
+func (m *Manager) unlock() {
+	next := m.schedule.next()
+	early := !next.IsZero() && (m.schedule.until.IsZero() || next.Before(m.schedule.until))
+	if early {
+		m.schedule.until = next
+	}
+	dirty := m.dirty
+	m.dirty = false
+	m.mu.Unlock()
+	if early {
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+	if dirty {
+		m.file.Changed()
+	}
+}

@@ -1,0 +1,181 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+	"berth/internal/podconfig"
+)
+
+// Explanation is what is known of the pods, or of the manifest, with one name: the answer of PathExplain.
+type Explanation struct {
+	// Pods are those of this name that the node has, with their status.
+	Pods []*v1.Pod `json:"pods,omitempty"`
+	// Stories are what the journal has: one per incarnation of the name, the one that was written to last at the end.
+	Stories []journal.Story `json:"stories"`
+	// Quarantined are the pods that are not touched, by UID, with the crash of the agent for which.
+	Quarantined map[pod.UID]string `json:"quarantined,omitempty"`
+	// Problems are what is wrong with manifests that describe such a pod, or with the manifest.
+	Problems []podconfig.Problem `json:"problems,omitempty"`
+}
+
+// Events are the node's own record of its events.
+type Events interface {
+	// List returns the events, those that were seen last at the end.
+	List() []*v1.Event
+	// Get returns an event by its name, and false when it is not kept any more.
+	Get(name string) (*v1.Event, bool)
+	// Subscribe returns an inbox that gets the name of each event that is recorded from now on, and the function that ends this.
+	Subscribe() (recorded *pod.Inbox[string], cancel func())
+}
+
+// Quarantine knows the pods that the agent does not touch because it crashed with them in hand.
+type Quarantine interface {
+	// Why returns the crash for which the pod is set aside, and false when it is not.
+	Why(uid pod.UID) (report string, quarantined bool)
+	// Release lets the pods of this name be touched again, and reports whether one was set aside.
+	Release(namespace, name string) bool
+}
+
+// EventList is the answer of PathEvents. A watch answers a WatchedEvent per line instead: an Added for each event that there is, a Bookmark, and
+// then an Added for each that is new and a Modified for each that came again.
+type EventList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []*v1.Event `json:"items"`
+}
+
+// WatchedEvent is one line of a watch of events, in the form of metav1.WatchEvent. The Bookmark has no event.
+type WatchedEvent struct {
+	Type   EventType `json:"type"`
+	Object *v1.Event `json:"object,omitempty"`
+}
+
+// routeJournal adds what explains the agent.
+func (d *door) routeJournal(mux *http.ServeMux) {
+	mux.HandleFunc("GET "+PathJournal, d.getSubjects)
+	mux.HandleFunc("GET "+PathJournal+"/{namespace}/{pod}", d.getJournal)
+	mux.HandleFunc("GET "+PathExplain, d.explainManifest)
+	mux.HandleFunc("GET "+PathExplain+"/{namespace}/{pod}", d.explainPod)
+	if d.h.Events != nil {
+		mux.HandleFunc("GET "+PathEvents, d.getEvents)
+	}
+	if d.h.Quarantine != nil {
+		mux.HandleFunc("POST "+PathRelease+"/{namespace}/{pod}", d.postRelease)
+	}
+}
+
+func (d *door) explainManifest(w http.ResponseWriter, r *http.Request) {
+	name := r.URL.Query().Get("subject")
+	d.writeExplanation(w, r, "", name, func(p podconfig.Problem) bool { return filepath.Base(p.Path) == name })
+}
+
+func (d *door) explainPod(w http.ResponseWriter, r *http.Request) {
+	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
+	d.writeExplanation(w, r, namespace, name, func(p podconfig.Problem) bool { return p.Namespace == namespace && p.Name == name })
+}
+
+func (d *door) writeExplanation(w http.ResponseWriter, r *http.Request, namespace, name string, concerns func(podconfig.Problem) bool) {
+	e := Explanation{Stories: d.h.Journal.Stories(namespace, name)}
+	if len(e.Stories) == 0 {
+		http.Error(w, "the journal has nothing of that name", http.StatusNotFound)
+		return
+	}
+	for _, p := range d.h.Pods() {
+		if namespace != "" && p.Namespace == namespace && p.Name == name {
+			e.Pods = append(e.Pods, p)
+		}
+	}
+	for _, p := range d.h.Problems() {
+		if concerns(p) {
+			e.Problems = append(e.Problems, p)
+		}
+	}
+	for i := range e.Stories {
+		if uid := e.Stories[i].Subject.UID; uid != "" && d.h.Quarantine != nil {
+			if why, ok := d.h.Quarantine.Why(uid); ok {
+				if e.Quarantined == nil {
+					e.Quarantined = map[pod.UID]string{}
+				}
+				e.Quarantined[uid] = why
+			}
+		}
+	}
+	d.writeJSON(w, r, e)
+}
+
+func (d *door) getEvents(w http.ResponseWriter, r *http.Request) {
+	watch := false
+	if v := r.URL.Query().Get("watch"); v != "" {
+		var err error
+		if watch, err = strconv.ParseBool(v); err != nil {
+			http.Error(w, fmt.Sprintf("watch: %q is neither true nor false", v), http.StatusBadRequest)
+			return
+		}
+	}
+	if watch {
+		w.Header().Set("Content-Type", "application/json")
+		d.ended(r, d.stream(w, func() error { return d.watchEvents(r.Context(), w) }))
+		return
+	}
+	d.writeJSON(w, r, EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}, Items: d.h.Events.List()})
+}
+
+// watchEvents writes each event that is recorded. However slowly the client reads, only names wait for it: an event that came often meanwhile
+// is written once, with its count.
+func (d *door) watchEvents(ctx context.Context, w http.ResponseWriter) error {
+	recorded, cancel := d.h.Events.Subscribe()
+	defer cancel()
+	out := json.NewEncoder(w)
+	for _, e := range d.h.Events.List() {
+		if err := out.Encode(WatchedEvent{Type: Added, Object: e}); err != nil {
+			return err
+		}
+	}
+	if err := out.Encode(WatchedEvent{Type: Bookmark}); err != nil {
+		return err
+	}
+	flush := http.NewResponseController(w).Flush
+	for {
+		if err := flush(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-recorded.Wake():
+		}
+		for _, name := range recorded.Take() {
+			e, ok := d.h.Events.Get(name)
+			if !ok {
+				continue // so many came that it is gone already
+			}
+			t := Added
+			if e.Count > 1 {
+				t = Modified
+			}
+			if err := out.Encode(WatchedEvent{Type: t, Object: e}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (d *door) postRelease(w http.ResponseWriter, r *http.Request) {
+	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
+	if !d.h.Quarantine.Release(namespace, name) {
+		http.Error(w, fmt.Sprintf("pod %s/%s is not set aside", namespace, name), http.StatusNotFound)
+		return
+	}
+	d.log.Info("asked to release a pod", "pod", namespace+"/"+name)
+	w.WriteHeader(http.StatusNoContent)
+}

@@ -1,0 +1,88 @@
+package status_test
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+	"berth/internal/status"
+)
+
+func keptPod(uid pod.UID, source pod.Source) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: string(uid), Namespace: "default", UID: uid, Annotations: map[string]string{pod.ConfigSourceAnnotation: string(source)}},
+		Spec:       v1.PodSpec{RestartPolicy: v1.RestartPolicyNever, Containers: []v1.Container{{Name: "c"}}},
+	}
+}
+
+// agentOf runs a manager that keeps its statuses, as an agent does, until the returned function is called.
+func agentOf(t *testing.T, path string) (m *status.Manager, stop func()) {
+	log := slog.New(slog.DiscardHandler)
+	m = status.NewManager(log, journal.New(log))
+	k := status.NewKept(m, path, log)
+	k.Load()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- k.Run(ctx) }()
+	synctest.Wait()
+	return m, func() {
+		synctest.Wait()
+		cancel()
+		<-done
+	}
+}
+
+// A static pod's status is known to the next agent, as the one before which that agent's own is settled; that of an API pod is the API
+// server's to know.
+func TestKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "statuses.json")
+	synctest.Test(t, func(t *testing.T) {
+		m, stop := agentOf(t, path)
+		failed := v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "no room", ContainerStatuses: []v1.ContainerStatus{{Name: "c"}}}
+		m.Set(keptPod("static", pod.FileSource), failed)
+		m.Set(keptPod("gone", pod.FileSource), failed)
+		m.Set(keptPod("api", pod.APISource), failed)
+		m.Set(keptPod("refused", pod.FileSource), v1.PodStatus{Phase: v1.PodFailed, Reason: "OutOfcpu"})
+		before, _ := m.Get("static")
+		time.Sleep(time.Minute)
+		stop()
+
+		m, stop = agentOf(t, path)
+		for _, uid := range []pod.UID{"api", "refused"} {
+			if _, ok := m.Get(uid); ok {
+				t.Errorf("the status of the %s pod was kept", uid)
+			}
+		}
+		if got, ok := m.Get("static"); !ok || !cmp.Equal(before, got) {
+			t.Errorf("kept (-before +after):\n%s", cmp.Diff(before, got))
+		}
+		m.Retain(func(uid pod.UID) bool { return uid == "static" })
+		if _, ok := m.Get("gone"); ok {
+			t.Error("the status of a pod that is not there any more was kept")
+		}
+		m.Set(keptPod("static", pod.FileSource), v1.PodStatus{Phase: v1.PodRunning})
+		if got, _ := m.Get("static"); got.Phase != v1.PodFailed {
+			t.Errorf("a pod that had failed is %s", got.Phase)
+		}
+		m.Remove("static")
+		stop()
+
+		m, stop = agentOf(t, path)
+		if len(m.List()) > 0 {
+			t.Errorf("left: %v", m.List())
+		}
+		if _, ok := m.Get("static"); ok {
+			t.Error("the status of a pod that was removed was kept")
+		}
+		stop()
+	})
+}
