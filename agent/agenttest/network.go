@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -29,14 +30,19 @@ type Network struct {
 
 // Server is what a port answers; the zero value hangs: it takes connections and requests, and never answers.
 type Server struct {
-	// Statuses are the codes of HTTP answers by path; that of "" is for all other paths.
-	Statuses map[string]int
-	// Location is where an answer of 3xx leads to.
-	Location string
+	// Answers are those to HTTP requests by path; that of "" is for all other paths.
+	Answers map[string]Answer
 	// Health, if it is not unknown, is what the port answers to the health service's Check; it does not speak HTTP then.
 	Health healthpb.HealthCheckResponse_ServingStatus
 	// Deaf: no connection comes about, and none is refused.
 	Deaf bool
+}
+
+// Answer is an answer to an HTTP request.
+type Answer struct {
+	Code int // 0: none
+	// Location is where a redirect leads to.
+	Location string
 }
 
 func newNetwork(r *critest.Runtime) *Network {
@@ -50,18 +56,16 @@ func (n *Network) Serve(port string, s Server) {
 	n.servers[port] = s
 }
 
-// Status sets the code that a port answers for a path; "" is for those that are not named.
-func (n *Network) Status(port, path string, code int, location string) {
+// Answer sets what a port answers to requests for a path; "" is for those that are not named.
+func (n *Network) Answer(port, path string, a Answer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := n.servers[port]
-	statuses := map[string]int{path: code}
-	for p, c := range s.Statuses {
-		if p != path {
-			statuses[p] = c
-		}
+	answers := maps.Clone(n.servers[port].Answers) // connections that are open have the old ones
+	if answers == nil {
+		answers = map[string]Answer{}
 	}
-	n.servers[port] = Server{Statuses: statuses, Location: location}
+	answers[path] = a
+	n.servers[port] = Server{Answers: answers}
 }
 
 // Close lets connections to a port be refused.
@@ -134,20 +138,20 @@ func (n *Network) serveHTTP(c net.Conn, port string, s Server) {
 	n.mu.Lock()
 	n.requests[port+path]++
 	n.mu.Unlock()
-	code, ok := s.Statuses[path]
+	answer, ok := s.Answers[path]
 	if !ok {
-		code = s.Statuses[""]
+		answer = s.Answers[""]
 	}
-	if code == 0 {
+	if answer.Code == 0 {
 		_, _ = in.ReadByte() // returns when the client goes
 		return
 	}
 	location := ""
-	if s.Location != "" && code >= 300 && code < 400 {
-		location = "Location: " + s.Location + "\r\n"
+	if answer.Location != "" {
+		location = "Location: " + answer.Location + "\r\n"
 	}
 	// A client that does not wait for the answer does not miss it either.
-	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\n%sContent-Length: 0\r\nConnection: close\r\n\r\n", code, http.StatusText(code), location)
+	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\n%sContent-Length: 0\r\nConnection: close\r\n\r\n", answer.Code, http.StatusText(answer.Code), location)
 }
 
 // serveHealth answers the health service's Check until the client goes.

@@ -28,8 +28,8 @@ import (
 //	write FILE                 put the manifest into the agent's folder; write FILE as NAME gives it another name there
 //	remove NAME                take it away
 //	wait DURATION              let time pass
-//	program [POD/]CONTAINER exits DURATION CODE | fails-to-start MESSAGE | deaf | stops-after DURATION | forever   what the container does
-//	                           when it is started next: deaf is to the stop signal, and so long it takes to end after it
+//	program [POD/]CONTAINER exits DURATION CODE | fails-to-start MESSAGE | deaf | stops-after DURATION CODE | forever   what the container
+//	                           does when it is started next: deaf is to the stop signal, and so long after it it ends
 //	exit POD/CONTAINER CODE    the container's process ends
 //	oom POD/CONTAINER          the kernel kills it
 //	sandbox-dies POD           the sandbox's process ends
@@ -291,14 +291,18 @@ func (s *story) program(args []string) error {
 	case "deaf":
 		p.IgnoresStop = true
 	case "stops-after":
-		if len(args) != 3 {
-			return errors.New("stops-after needs a duration")
+		if len(args) != 4 {
+			return errors.New("stops-after needs a duration and a code")
 		}
 		d, err := time.ParseDuration(args[2])
 		if err != nil {
 			return err
 		}
-		p.StopDelay = d
+		code, err := strconv.Atoi(args[3])
+		if err != nil {
+			return err
+		}
+		p.StopDelay, p.StopCode = d, int32(code)
 	case "forever":
 	default:
 		return errors.New("a container exits, fails-to-start, is deaf, stops-after a while or runs forever")

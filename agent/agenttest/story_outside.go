@@ -132,7 +132,7 @@ func (s *story) serve(ref string, answer []string) error {
 		if err != nil {
 			return err
 		}
-		s.Network.Status(port, path, code, strings.Join(answer[1:], ""))
+		s.Network.Answer(port, path, Answer{Code: code, Location: strings.Join(answer[1:], "")})
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
+	"berth/internal/journal"
 	"berth/internal/pod"
 )
 
@@ -43,6 +44,9 @@ func (r *Runtime) createSandbox(ctx context.Context, p *v1.Pod, cfg *runtimeapi.
 		cfg = proto.Clone(cfg).(*runtimeapi.PodSandboxConfig)
 		cfg.Metadata.Attempt++
 		id, err = r.CRI.RunPodSandbox(ctx, cfg, handler)
+	}
+	if err == nil {
+		r.Journal.Mark(subject(p), journal.Sandbox, "")
 	}
 	return id, cfg, err
 }

@@ -20,7 +20,22 @@ import (
 // validatePod returns what is wrong with the defaulted pod.
 func validatePod(p *v1.Pod) field.ErrorList {
 	errs := validateMetadata(p)
-	return append(errs, validatePodSpec(p, field.NewPath("spec"))...)
+	errs = append(errs, validatePodSpec(p, field.NewPath("spec"))...)
+	sortRuns(errs)
+	return errs
+}
+
+// sortRuns orders neighbouring errors of one field by their words. Labels and annotations are checked in any order; the same manifest must
+// have the same problem whenever it is looked at.
+func sortRuns(errs field.ErrorList) {
+	for len(errs) > 0 {
+		n := 1
+		for n < len(errs) && errs[n].Field == errs[0].Field {
+			n++
+		}
+		slices.SortStableFunc(errs[:n], func(a, b *field.Error) int { return strings.Compare(a.Error(), b.Error()) })
+		errs = errs[n:]
+	}
 }
 
 func validateMetadata(p *v1.Pod) field.ErrorList {

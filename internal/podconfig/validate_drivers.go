@@ -1,8 +1,10 @@
 package podconfig
 
 import (
+	"maps"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -155,7 +157,7 @@ func validateCSI(s *v1.CSIVolumeSource, path *field.Path) field.ErrorList {
 
 func validateFlexVolume(s *v1.FlexVolumeSource, path *field.Path) field.ErrorList {
 	errs := required(path.Child("driver"), s.Driver)
-	for key := range s.Options {
+	for _, key := range slices.Sorted(maps.Keys(s.Options)) {
 		domain, _, _ := strings.Cut(key, "/")
 		domain = "." + strings.ToLower(domain)
 		if strings.HasSuffix(domain, ".kubernetes.io") || strings.HasSuffix(domain, ".k8s.io") {

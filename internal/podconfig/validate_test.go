@@ -96,3 +96,17 @@ func TestValidatePod(t *testing.T) {
 		})
 	}
 }
+
+// The errors of a manifest are the same ones in the same order each time, though some are found by going through a map.
+func TestValidatePodIsStable(t *testing.T) {
+	p := parse[v1.Pod](t, "metadata: {name: a, namespace: n, uid: u, labels: {'a a': x, 'b b': x, 'c c': 'x x', d: 'y y'}, annotations: {'a a': '', 'b b': '', 'c c': ''}}\n"+
+		"spec: {nodeSelector: {'a a': x, 'b b': x, 'c c': x}, containers: [{name: c, image: i, resources: {limits: {a: 1, b: 1, c: 1}}}], "+
+		"volumes: [{name: v, flexVolume: {driver: d, options: {k8s.io/a: x, k8s.io/b: x, k8s.io/c: x}}}]}")
+	setDefaults(&p)
+	want := validatePod(&p).ToAggregate().Error()
+	for range 50 {
+		if got := validatePod(&p).ToAggregate().Error(); got != want {
+			t.Fatalf("(-once +again):\n%s", cmp.Diff(want, got))
+		}
+	}
+}

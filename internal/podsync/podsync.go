@@ -36,6 +36,8 @@ type Request struct {
 	Grace time.Duration
 	// StatusFunc, if not nil, changes the status that the pod ends with.
 	StatusFunc func(*v1.PodStatus)
+	// Evicted: the pod ended to make room, so that nothing of its containers is kept.
+	Evicted bool
 }
 
 // Result is the outcome of SyncPod.
@@ -53,6 +55,7 @@ type ContainerRuntime interface {
 	SyncPod(ctx context.Context, r kuberuntime.Request) (kuberuntime.Result, error)
 	KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error
 	PruneDead(ctx context.Context, observed *pod.Status) error
+	RemoveContainers(ctx context.Context, observed *pod.Status) error
 	RemovePod(ctx context.Context, observed *pod.Status) error
 	RemoveLogs(namespace, name string, uid pod.UID) error
 }
@@ -317,7 +320,11 @@ func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 	if err := s.Cgroups.RemovePod(ctx, r.UID); err != nil {
 		return fmt.Errorf("cgroup of pod %s: %w", r.UID, err)
 	}
-	if err := s.Runtime.PruneDead(ctx, r.Observed); err != nil {
+	prune := s.Runtime.PruneDead
+	if r.Evicted {
+		prune = s.Runtime.RemoveContainers
+	}
+	if err := prune(ctx, r.Observed); err != nil {
 		return fmt.Errorf("dead containers of pod %s: %w", r.UID, err)
 	}
 	if r.Pod != nil {

@@ -134,7 +134,7 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 
 	r := podsync.Request{
 		UID: w.uid, Pod: t.work.pod, Observed: observed, Grace: time.Duration(t.work.grace) * time.Second,
-		StatusFunc: t.work.statusFunc,
+		StatusFunc: t.work.statusFunc, Evicted: t.life.Evicted,
 	}
 	release := p.Observer.Hold(w.uid)
 	var result podsync.Result
