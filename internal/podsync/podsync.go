@@ -38,6 +38,8 @@ type Request struct {
 	StatusFunc func(*v1.PodStatus)
 	// Evicted: the pod ended to make room, so that nothing of its containers is kept.
 	Evicted bool
+	// Wake has an element when the pod may look different than when the pass began. Only a pass that lasts looks at it.
+	Wake <-chan struct{}
 }
 
 // Result is the outcome of SyncPod.
@@ -281,7 +283,7 @@ func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
 	s.Journal.Expect(subject(r), journal.Next{
 		Time: time.Now().Add(r.Grace), What: "what still runs of the pod is killed", Rule: fmt.Sprintf("its grace period is %s", r.Grace),
 	})
-	if err := s.Runtime.KillPod(ctx, r.Pod, r.Observed, r.Grace); err != nil {
+	if err := s.killPod(ctx, r); err != nil {
 		if r.Pod != nil && ctx.Err() == nil {
 			s.Event(r.Pod, "", v1.EventTypeWarning, "FailedKillPod", "error killing pod: "+err.Error())
 		}
@@ -302,6 +304,28 @@ func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
 		s.report(ctx, r, ended)
 	}
 	return nil
+}
+
+// killPod stops everything of the pod. That may last as long as the grace period; what changes meanwhile, a container that ends or that is not
+// ready any more, is reported.
+func (s *Syncer) killPod(ctx context.Context, r Request) error {
+	if r.Pod == nil {
+		return s.Runtime.KillPod(ctx, nil, r.Observed, r.Grace)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Runtime.KillPod(ctx, r.Pod, r.Observed, r.Grace) }()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-r.Wake:
+			if now, err := s.Observe(ctx, r.UID); err == nil { // what cannot be read now is read when the pod has ended
+				r.Observed = now
+				s.syncProbes(r)
+				s.report(ctx, r, stillRunning)
+			}
+		}
+	}
 }
 
 // SyncTerminatedPod frees what the running pod held.

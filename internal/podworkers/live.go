@@ -134,9 +134,12 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 
 	r := podsync.Request{
 		UID: w.uid, Pod: t.work.pod, Observed: observed, Grace: time.Duration(t.work.grace) * time.Second,
-		StatusFunc: t.work.statusFunc, Evicted: t.life.Evicted,
+		StatusFunc: t.work.statusFunc, Evicted: t.life.Evicted, Wake: w.wake,
 	}
-	release := p.Observer.Hold(w.uid)
+	release := func() (missed bool) { return false }
+	if t.life.State != Terminating { // which looks at what changes while it lasts
+		release = p.Observer.Hold(w.uid)
+	}
 	var result podsync.Result
 	began := time.Now()
 	switch t.life.State {

@@ -288,6 +288,16 @@ func (p *PodWorkers) Has(uid pod.UID) bool {
 	return p.workers[uid] != nil
 }
 
+// WakePod lets the worker of a pod look at it again, if there is one.
+func (p *PodWorkers) WakePod(uid pod.UID) {
+	p.mu.Lock()
+	w := p.workers[uid]
+	p.mu.Unlock()
+	if w != nil {
+		w.poke()
+	}
+}
+
 // WakeAll lets every worker look at its pod again, whatever its state and its timer.
 func (p *PodWorkers) WakeAll() {
 	p.mu.Lock()

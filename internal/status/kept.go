@@ -11,8 +11,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Kept keeps the statuses of static pods for the next agent: nobody else knows what a pod came to whose containers are gone, when it
-// started, and when its conditions changed.
+// Kept keeps statuses for the next agent: of static pods, since nobody else knows what a pod came to whose containers are gone, when it
+// started, and when its conditions changed; and of pods that have ended, since the API server may not have heard of it.
 type Kept struct {
 	manager *Manager
 	file    *keep.File[map[pod.UID]v1.PodStatus]
@@ -25,7 +25,7 @@ const keptVersion = 1
 // NewKept returns what keeps the manager's statuses in the file at path.
 func NewKept(m *Manager, path string, log *slog.Logger) *Kept {
 	return &Kept{manager: m, log: log, file: keep.New(keep.Config[map[pod.UID]v1.PodStatus]{
-		Path: path, Version: keptVersion, What: "statuses of static pods", Log: log, Content: m.toKeep,
+		Path: path, Version: keptVersion, What: "statuses of pods", Log: log, Content: m.toKeep,
 	})}
 }
 
@@ -66,8 +66,8 @@ func (m *Manager) toKeep() (map[pod.UID]v1.PodStatus, error) {
 		out = map[pod.UID]v1.PodStatus{}
 	}
 	for uid, e := range m.entries {
-		// A pod that was refused has no containers. It is judged anew by the next agent.
-		if pod.IsStatic(e.pod) && len(e.status.ContainerStatuses) > 0 {
+		// A static pod that was refused has no containers. It is judged anew by the next agent.
+		if pod.IsStatic(e.pod) && len(e.status.ContainerStatuses) > 0 || !pod.IsStatic(e.pod) && isTerminal(e.status.Phase) {
 			out[uid] = e.status
 		}
 	}

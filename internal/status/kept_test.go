@@ -42,7 +42,7 @@ func agentOf(t *testing.T, path string) (m *status.Manager, stop func()) {
 }
 
 // A static pod's status is known to the next agent, as the one before which that agent's own is settled; that of an API pod is the API
-// server's to know.
+// server's to know, but for its end.
 func TestKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "statuses.json")
 	synctest.Test(t, func(t *testing.T) {
@@ -50,7 +50,8 @@ func TestKept(t *testing.T) {
 		failed := v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "no room", ContainerStatuses: []v1.ContainerStatus{{Name: "c"}}}
 		m.Set(keptPod("static", pod.FileSource), failed)
 		m.Set(keptPod("gone", pod.FileSource), failed)
-		m.Set(keptPod("api", pod.APISource), failed)
+		m.Set(keptPod("api", pod.APISource), v1.PodStatus{Phase: v1.PodRunning})
+		m.Set(keptPod("ended", pod.APISource), v1.PodStatus{Phase: v1.PodSucceeded})
 		m.Set(keptPod("refused", pod.FileSource), v1.PodStatus{Phase: v1.PodFailed, Reason: "OutOfcpu"})
 		before, _ := m.Get("static")
 		time.Sleep(time.Minute)
@@ -64,6 +65,9 @@ func TestKept(t *testing.T) {
 		}
 		if got, ok := m.Get("static"); !ok || !cmp.Equal(before, got) {
 			t.Errorf("kept (-before +after):\n%s", cmp.Diff(before, got))
+		}
+		if got, ok := m.Get("ended"); !ok || got.Phase != v1.PodSucceeded {
+			t.Errorf("the pod of the API that had succeeded is %q", got.Phase)
 		}
 		m.Retain(func(uid pod.UID) bool { return uid == "static" })
 		if _, ok := m.Get("gone"); ok {

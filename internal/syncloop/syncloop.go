@@ -31,6 +31,7 @@ type PodWorkers interface {
 	SyncKnownPods(desired map[pod.UID]*v1.Pod)
 	Finished() *pod.Inbox[pod.UID]
 	Has(uid pod.UID) bool
+	WakePod(uid pod.UID)
 	WakeAll()
 }
 
@@ -193,12 +194,14 @@ func (h *SyncHandler) HandlePodSyncs(pods []*v1.Pod) {
 	}
 }
 
-// desired returns the pods among uids that are wanted; the workers of others look for themselves.
+// desired returns the pods among uids that are wanted. The workers of the others, which end, look for themselves.
 func (h *SyncHandler) desired(uids []pod.UID) []*v1.Pod {
 	var out []*v1.Pod
 	for _, uid := range uids {
 		if p, ok := h.Pods.Get(uid); ok {
 			out = append(out, p)
+		} else {
+			h.Workers.WakePod(uid)
 		}
 	}
 	return out

@@ -76,6 +76,8 @@ func (w *world) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 	}
 }
 
+func (w *world) WakePod(pod.UID) {}
+
 func (w *world) WakeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
