@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -222,10 +223,10 @@ func (*lingerer) Close() error { return nil }
 
 func TestProbeGRPC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var agent string
+		var agent atomic.Value // string: the user agent of the last call
 		observe := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			md, _ := metadata.FromIncomingContext(ctx)
-			agent = strings.Join(md.Get("user-agent"), " ")
+			agent.Store(strings.Join(md.Get("user-agent"), " "))
 			switch req.(*healthpb.HealthCheckRequest).Service {
 			case "slow":
 				<-ctx.Done()
@@ -278,8 +279,8 @@ func TestProbeGRPC(t *testing.T) {
 				took(t, began, 2*time.Second)
 			}
 		}
-		if !strings.HasPrefix(agent, "kube-probe/1.") {
-			t.Errorf("user agent %q", agent)
+		if a, _ := agent.Load().(string); !strings.HasPrefix(a, "kube-probe/1.") {
+			t.Errorf("user agent %q", a)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,10 +23,25 @@ type content map[string]int
 // kept is a File whose content tests set, and whose log they read.
 type kept struct {
 	*keep.File[content]
-	now    content
-	writes int
-	fails  error
-	log    bytes.Buffer
+	log bytes.Buffer // read when nothing runs
+
+	mu     sync.Mutex
+	now    content // guarded by mu
+	writes int     // guarded by mu
+	fails  error   // guarded by mu
+}
+
+// set makes c the content, and err what comes of asking for it.
+func (k *kept) set(c content, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.now, k.fails = c, err
+}
+
+func (k *kept) written() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.writes
 }
 
 func newKept(path string) *kept {
@@ -33,6 +49,8 @@ func newKept(path string) *kept {
 	k.File = keep.New(keep.Config[content]{
 		Path: path, Version: 2, What: "counts", Log: slog.New(slog.NewTextHandler(&k.log, nil)),
 		Content: func() (content, error) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
 			k.writes++
 			return k.now, k.fails
 		},
@@ -71,22 +89,22 @@ func TestWritesBehind(t *testing.T) {
 		k := newKept(path)
 		stop := k.run(t)
 		time.Sleep(time.Hour)
-		if k.writes != 0 {
-			t.Errorf("%d writes of what did not change", k.writes)
+		if n := k.written(); n != 0 {
+			t.Errorf("%d writes of what did not change", n)
 		}
 		for i := range 50 {
-			k.now = content{"a": i}
+			k.set(content{"a": i}, nil)
 			k.Changed()
 			synctest.Wait()
 		}
 		time.Sleep(time.Minute)
-		if k.writes != 2 {
-			t.Errorf("50 changes at once are %d writes, want the first and one for the rest", k.writes)
+		if n := k.written(); n != 2 {
+			t.Errorf("50 changes at once are %d writes, want the first and one for the rest", n)
 		}
 		if got := load(t, path); !cmp.Equal(got, content{"a": 49}) {
 			t.Errorf("kept %v", got)
 		}
-		k.now = content{"b": 1}
+		k.set(content{"b": 1}, nil)
 		k.Changed()
 		stop()
 		if got := load(t, path); !cmp.Equal(got, content{"b": 1}) {
@@ -105,16 +123,19 @@ func TestTriesAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "counts.json")
 	synctest.Test(t, func(t *testing.T) {
 		k := newKept(path)
-		k.now, k.fails = content{"a": 1}, errors.New("no")
+		k.set(content{"a": 1}, errors.New("no"))
 		stop := k.run(t)
 		k.Changed()
 		time.Sleep(35 * time.Second)
-		if k.writes != 4 || strings.Count(k.log.String(), "are not kept") != 1 {
-			t.Errorf("%d writes, and the log\n%s", k.writes, &k.log)
+		if n := k.written(); n != 4 {
+			t.Errorf("%d writes in 35 s, want 4", n)
 		}
-		k.fails = nil
+		k.set(content{"a": 1}, nil)
 		time.Sleep(10 * time.Second)
 		stop()
+		if strings.Count(k.log.String(), "are not kept") != 1 {
+			t.Errorf("the log:\n%s", &k.log)
+		}
 	})
 	if got := load(t, path); !cmp.Equal(got, content{"a": 1}) {
 		t.Errorf("kept %v", got)
