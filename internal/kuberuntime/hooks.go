@@ -117,6 +117,9 @@ func (r *Runtime) beginPreStop(s *stopping, h *v1.LifecycleHandler, c *v1.Contai
 
 func (r *Runtime) runPreStop(ctx context.Context, s *stopping, h *v1.LifecycleHandler, c *v1.Container) {
 	began := time.Now()
+	if s.pod != nil {
+		r.note(s.pod, c.Name, "wait for the preStop hook of "+c.Name+" to end", fmt.Sprintf("grace %s", s.grace), time.Time{}, nil)
+	}
 	err := r.runHook(ctx, s.pod, s.container.SandboxID, action.Target{ID: s.container.ID, Container: c}, h)
 	if s.pod == nil || errors.Is(context.Cause(ctx), errAgentLeaves) {
 		return
@@ -157,6 +160,7 @@ func (r *Runtime) postStart(ctx context.Context, s *start, id pod.ContainerID) *
 	if len(s.ips) > 0 {
 		target.PodIP = s.ips[0]
 	}
+	r.note(p, c.Name, "wait for the postStart hook of "+c.Name+" to end", "", time.Time{}, nil)
 	began := time.Now()
 	err := r.runHook(ctx, p, s.sandbox, target, c.Lifecycle.PostStart)
 	if err == nil {

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/agent/agenttest"
+)
+
+// TestStories tells what berth explain says of pods over their lives, at an agent whose surroundings are in memory.
+func TestStories(t *testing.T) {
+	agenttest.RunStoriesWith(t, "testdata/stories/*.txtar", explainAt)
+}
+
+// explainAt is berth explain at an agent that dial connects to, in the time zone UTC.
+func explainAt(dial func(context.Context) (net.Conn, error), subject string) (string, error) {
+	c := newClient("")
+	c.http.Transport = &http.Transport{
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DisableKeepAlives: true,
+	}
+	s, err := findSubject(context.Background(), c, subject, "")
+	if err != nil {
+		return "", err
+	}
+	e, err := explain(context.Background(), c, s)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	err = printExplanation(&b, e, time.Now(), time.UTC)
+	return b.String(), err
+}
