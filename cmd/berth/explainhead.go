@@ -161,7 +161,7 @@ func (s sight) aboutContainer(cs v1.ContainerStatus) string {
 	case lifecycle.CrashLoopBackOff:
 		text := fmt.Sprintf("is waiting: container %q is in a crash loop, with %s so far", cs.Name, count(int(cs.RestartCount), "restart"))
 		if end, ok := s.lastEnd(cs); ok {
-			text += fmt.Sprintf(". It %s%s", endText(end.ExitCode, end.Reason, end.Message), s.agoOf(end.Finished))
+			text += fmt.Sprintf(". It %s%s%s", endText(end.ExitCode, end.Reason, end.Message), s.agoOf(end.Finished), s.killedFor(end))
 		}
 		return s.says("%s.", text)
 	case lifecycle.ErrImagePull, lifecycle.ImagePullBackOff, "ErrImageNeverPull", "InvalidImageName", "ImageInspectError":
@@ -251,6 +251,16 @@ func (s sight) lastProbe(container string) string {
 	return ""
 }
 
+// killedFor says why the agent ended a container, if it did: the event Killing comes before the end.
+func (s sight) killedFor(end journal.End) string {
+	for _, e := range slices.Backward(s.story.Entries) {
+		if e.Component == "event" && e.Decision == "Killing" && e.Container == end.Container && !e.Time.After(end.Finished) && !e.Time.Before(end.Started) {
+			return ", killed by the agent: " + oneLine(e.Why)
+		}
+	}
+	return ""
+}
+
 func (s sight) aboutRestarts() string {
 	var b strings.Builder
 	for _, cs := range statusesOf(s.pod) {
@@ -259,7 +269,7 @@ func (s sight) aboutRestarts() string {
 		}
 		fmt.Fprintf(&b, " Container %q has been restarted %s", cs.Name, times(int(cs.RestartCount)))
 		if end, ok := s.lastEnd(cs); ok {
-			fmt.Fprintf(&b, "; it last %s%s", endText(end.ExitCode, end.Reason, end.Message), s.agoOf(end.Finished))
+			fmt.Fprintf(&b, "; it last %s%s%s", endText(end.ExitCode, end.Reason, end.Message), s.agoOf(end.Finished), s.killedFor(end))
 		}
 		b.WriteString(".")
 	}

@@ -24,6 +24,7 @@ const (
 
 // RemovePod removes every container, sandbox and log of the pod. Nothing of it may run any more. Idempotent.
 func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status) error {
+	r.crash.Forget(observed.UID)
 	r.crash.GC(time.Now())
 	r.mu.Lock()
 	delete(r.backOffs, observed.UID)
@@ -36,7 +37,7 @@ func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status) error {
 			return err
 		}
 	}
-	return nil
+	return r.ReleaseUserNamespace(observed.UID)
 }
 
 // RemoveContainers removes every container of the pod with its logs, as for a pod that was evicted for want of room. Nothing of it may run any

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -132,6 +133,13 @@ func (l *CrashLoop) Removed(k CrashLoopKey, finishedAt, now time.Time) {
 		s.updated = s.removed
 	}
 	l.states[k] = s
+}
+
+// Forget forgets the containers of a pod: one that comes back under its UID begins anew.
+func (l *CrashLoop) Forget(uid pod.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.states, func(k CrashLoopKey, _ crash) bool { return k.uid == uid })
 }
 
 // GC forgets the containers that nothing was heard of for CrashReset: a longer back-off than that does not exist.

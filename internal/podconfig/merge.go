@@ -45,7 +45,10 @@ func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) 
 	var removes, adds, updates, deletes, reconciles []*v1.Pod
 	for _, from := range newest.pods {
 		cur, ok := known[from.UID]
-		delete(known, from.UID)
+		// A UID under another name is another pod: the one that had it goes first.
+		if ok = ok && pod.FullNameOf(cur.Pod) == pod.FullNameOf(from); ok {
+			delete(known, from.UID)
+		}
 		p := cur.Pod
 		switch {
 		case !ok:
