@@ -1,8 +1,10 @@
 package podconfig
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -67,6 +69,10 @@ func (d decoded) refusal() int {
 // decode decodes one manifest. A refused document does not touch the others.
 func (d decoder) decode(from origin, content []byte) decoded {
 	out := &decoding{decoder: d, origin: from}
+	if bytes.HasPrefix(content, []byte("\xff\xfe")) || bytes.HasPrefix(content, []byte("\xfe\xff")) {
+		out.refuse(Problem{}, "is UTF-16 text: save it as UTF-8")
+		return out.decoded
+	}
 	docs := splitDocuments(content)
 	if len(docs) == 0 {
 		out.refuse(Problem{}, "is empty: a manifest needs apiVersion, kind, metadata and spec")
@@ -116,28 +122,43 @@ func (d *decoding) add(at Problem, severity Severity, message string) {
 // object takes one object of the manifest: a pod, in run mode also a local object, or, in run mode and at URLs, a list.
 func (d *decoding) object(at Problem, object map[string]any) {
 	at.Namespace, at.Name = d.nameOf(object)
-	apiVersion, _ := object["apiVersion"].(string)
-	kind, _ := object["kind"].(string)
+	kind, fault := textMember(object, "kind", "Pod")
+	if fault != "" {
+		d.refuse(at, fault)
+		return
+	}
+	apiVersion, fault := textMember(object, "apiVersion", "v1")
+	if fault != "" {
+		d.refuse(at, fault)
+		return
+	}
+	isList := d.isList(kind)
 	switch {
-	case kind == "":
-		d.refuse(at, `kind: Required value: must be "Pod"`)
-	case apiVersion == "":
-		d.refuse(at, `apiVersion: Required value: must be "v1"`)
-	case d.accepts(kind) && apiVersion != "v1":
+	case isList && d.names == MangleNames && d.source == pod.FileSource:
+		d.refuse(at, fmt.Sprintf("kind %q: a static pod file holds one Pod, not a list", kind))
+	case (isList || d.accepts(kind)) && apiVersion != "v1":
 		d.refuse(at, fmt.Sprintf("apiVersion: Unsupported value: %q: supported values: \"v1\"", apiVersion))
+	case isList:
+		d.list(at, kind, object)
 	case kind == "Pod":
 		d.pod(at, object)
 	case d.accepts(kind):
 		d.local(at, kind, object)
-	case (kind == "List" || d.accepts(strings.TrimSuffix(kind, "List"))) && apiVersion == "v1":
-		if d.names == MangleNames && d.source == pod.FileSource {
-			d.refuse(at, fmt.Sprintf("kind %q: a static pod file holds one Pod, not a list", kind))
-			return
-		}
-		d.list(at, kind, object)
 	default:
-		d.other(at, kind, object)
+		d.other(at, apiVersion, kind, object)
 	}
+}
+
+// textMember returns the text that each object has at the top, or what is wrong with it; example is what is mostly meant.
+func textMember(object map[string]any, name, example string) (text, fault string) {
+	v := object[name]
+	if text, ok := v.(string); ok && text != "" {
+		return text, ""
+	}
+	if v == nil || v == "" {
+		return "", fmt.Sprintf("%s: Required value: must be %q", name, example)
+	}
+	return "", fmt.Sprintf("%s: Invalid type: must be a string such as %q, got %s", name, example, jsonKind(v))
 }
 
 // accepts reports whether manifests may define objects of the kind.
@@ -145,21 +166,37 @@ func (d *decoding) accepts(kind string) bool {
 	return kind == "Pod" || d.names == KeepNames && newLocalObject(kind) != nil
 }
 
+// isList reports whether objects of the kind are lists of what manifests may define.
+func (d *decoding) isList(kind string) bool {
+	of, ok := strings.CutSuffix(kind, "List")
+	return ok && (of == "" || d.accepts(of))
+}
+
 // list takes the items of a List, or of a list of one kind, such as PodList; the items of such a list need no kind: it is the list's.
 func (d *decoding) list(at Problem, kind string, list map[string]any) {
-	items, ok := list["items"].([]any)
-	if _, present := list["items"]; !present && d.source == pod.HTTPSource {
-		// An empty list ends every pod of the URL: it must say so itself, not leave it out.
+	if _, ok := list["items"]; !ok {
+		// An empty list ends every pod of its file or URL: it must say so itself, not leave it out.
 		d.refuse(at, "items: Required value: a list without pods has items: []")
 		return
 	}
-	if !ok && list["items"] != nil {
+	items, ok := list["items"].([]any)
+	if !ok {
 		d.refuse(at, "items: Invalid value: must be a list, got "+jsonKind(list["items"]))
 		return
 	}
 	if len(items) > maxObjects {
 		d.refuse(at, fmt.Sprintf("items: Too many: %d: must have at most %d items", len(items), maxObjects))
 		return
+	}
+	unknown := slices.DeleteFunc(slices.Sorted(maps.Keys(list)), func(k string) bool {
+		return slices.Contains([]string{"apiVersion", "kind", "metadata", "items"}, k)
+	})
+	for i, k := range unknown {
+		if i == maxMessages {
+			d.warn(at, fmt.Sprintf("%d more unknown fields", len(unknown)-i))
+			break
+		}
+		d.warn(at, fmt.Sprintf("unknown field %q is ignored", k))
 	}
 	for i, item := range items {
 		object, ok := item.(map[string]any)
@@ -175,7 +212,7 @@ func (d *decoding) list(at Problem, kind string, list map[string]any) {
 				object["apiVersion"] = "v1"
 			}
 		}
-		if k, _ := object["kind"].(string); k == "List" || strings.HasSuffix(k, "List") && d.accepts(strings.TrimSuffix(k, "List")) {
+		if k, _ := object["kind"].(string); d.isList(k) {
 			d.refuse(at, fmt.Sprintf("items[%d]: kind %q: lists inside lists are not read", i, k))
 			continue
 		}
@@ -228,7 +265,7 @@ func (d *decoding) unmarshal(at Problem, kind string, object map[string]any, int
 	}
 	unknown, err := kjson.UnmarshalStrict(canonical, into, kjson.DisallowUnknownFields)
 	if err != nil {
-		d.refuse(at, explainDecode(kind, object, canonical, err))
+		d.refuse(at, explainDecode(kind, object, into, err))
 		return nil, false
 	}
 	for i, u := range unknown {

@@ -2,11 +2,14 @@ package podconfig
 
 import (
 	"encoding/json"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"berth/internal/pod"
 )
@@ -97,7 +100,7 @@ func TestDecodeFile(t *testing.T) {
 		},
 		{
 			name: "bad quantity", content: pod("a") + "    resources: {limits: {cpu: 1, memory: 2 GB}}\n",
-			problems: `1 error: spec.containers[0].resources.limits.memory: Invalid value: "2 GB": quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'`,
+			problems: `1 error: spec.containers[0].resources.limits[memory]: Invalid value: "2 GB": quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'`,
 		},
 		{name: "nulls", content: "apiVersion: v1\nkind: Pod\nmetadata: {name: a, creationTimestamp: null, labels: null}\nspec: {containers: [{name: c, image: i, ports: null}]}\nstatus: null\n", pods: "default/a"},
 		{
@@ -308,4 +311,43 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestMapsOfValues: textMaps and quantityMaps name all maps that manifests have, and nothing that has members of its own.
+func TestMapsOfValues(t *testing.T) {
+	visited := map[reflect.Type]bool{}
+	n := 0
+	var visit func(of reflect.Type, path string)
+	visit = func(of reflect.Type, path string) {
+		for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
+			of = of.Elem()
+		}
+		if of.Kind() != reflect.Struct || visited[of] {
+			return
+		}
+		visited[of] = true
+		for i := range of.NumField() {
+			f := of.Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			isText, isQuantity := false, false
+			if f.Type.Kind() == reflect.Map {
+				isQuantity = f.Type.Elem() == reflect.TypeFor[resource.Quantity]()
+				isText = !isQuantity
+				n++
+			} else if f.Type.Kind() == reflect.Slice {
+				visit(f.Type, path+"."+name)
+				continue // no map is mistaken for it
+			}
+			if slices.Contains(textMaps, name) != isText || slices.Contains(quantityMaps, name) != isQuantity {
+				t.Errorf("%s.%s is of type %s: textMaps and quantityMaps say otherwise", path, name, f.Type)
+			}
+			visit(f.Type, path+"."+name)
+		}
+	}
+	for _, of := range []any{v1.PodSpec{}, v1.PersistentVolumeClaimSpec{}, v1.ConfigMap{}, v1.Secret{}} { // a status is not kept
+		visit(reflect.TypeOf(of), reflect.TypeOf(of).Name())
+	}
+	if n < 10 {
+		t.Errorf("%d maps were found, want at least 10", n)
+	}
 }

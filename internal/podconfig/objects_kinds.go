@@ -52,17 +52,28 @@ var refusedKinds = map[string]string{
 	"Kustomization":                    "build it first: Berth reads what `kubectl kustomize` prints",
 }
 
+// ofKubernetes reports whether the version is one of Kubernetes itself: others have kinds of the same names that are something else, such
+// as the Service of serving.knative.dev. Its groups have a name without a domain, or one below k8s.io.
+func ofKubernetes(apiVersion string) bool {
+	group, _, ok := strings.Cut(apiVersion, "/")
+	return !ok || !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
+}
+
 // other takes an object of a kind that is not run: it says why, and what to do instead.
-func (d *decoding) other(at Problem, kind string, object map[string]any) {
-	template, isWorkload := templatePaths[kind]
-	ignored, isIgnored := ignoredKinds[kind]
-	refused, isRefused := refusedKinds[kind]
+func (d *decoding) other(at Problem, apiVersion, kind string, object map[string]any) {
+	known := kind
+	if !ofKubernetes(apiVersion) {
+		known = ""
+	}
+	template, isWorkload := templatePaths[known]
+	ignored, isIgnored := ignoredKinds[known]
+	refused, isRefused := refusedKinds[known]
 	switch {
 	case isWorkload:
 		d.refuse(at, fmt.Sprintf("kind %q is not a Pod: Berth runs Pods; write %s", kind, explainTemplate(object, template)))
 	case d.names == MangleNames:
 		d.refuse(at, fmt.Sprintf("kind %q is not a Pod: Berth runs Pods (apiVersion: v1, kind: Pod)", kind))
-	case kind == "Namespace":
+	case known == "Namespace":
 		// Nothing is to be made: in run mode namespaces are only parts of names.
 	case isIgnored:
 		d.warn(at, fmt.Sprintf("kind %q is ignored outside of a cluster: %s", kind, ignored))

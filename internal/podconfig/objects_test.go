@@ -155,7 +155,7 @@ func TestRefusedObjects(t *testing.T) {
 			"data[password]: Invalid value: must be base64: illegal base64 data at input byte 7; plain text belongs under stringData",
 		},
 		{"number in a Secret's data", object("Secret", "data: {a: 7}"), "data[a]: Invalid type: must be base64 text, got a number"},
-		{"list in a Secret's data", object("Secret", "data: {a: [x]}"), "data[a][0]: Invalid type: must be base64 text, got a string"},
+		{"list in a Secret's data", object("Secret", "data: {a: [x]}"), "data[a]: Invalid type: must be base64 text, got a list"},
 		{"number in a Secret", object("Secret", "stringData: {pin: 1234}"), "stringData[pin]: Invalid type: must be a string, got a number; put it in quotes"},
 		{"key of stringData", object("Secret", "stringData: {a b: x}"), `data[a b]: Invalid value: "a b": ` + key},
 		{"size of a Secret", object("Secret", "stringData: {a: "+half+", b: "+half+", c: x}"), "data: Too long: the values have 1048577 bytes; may not be more than 1048576 bytes together"},
@@ -198,7 +198,7 @@ func TestRefusedObjects(t *testing.T) {
 		},
 		{
 			"storage that is no quantity", object("PersistentVolumeClaim", strings.Replace(claim, "1Gi", "1 GB", 1)+"}"),
-			`spec.resources.requests.storage: Invalid value: "1 GB": quantities must match`,
+			`spec.resources.requests[storage]: Invalid value: "1 GB": quantities must match`,
 		},
 		{"storage class", object("PersistentVolumeClaim", claim+", storageClassName: A}"), `spec.storageClassName: Invalid value: "A": ` + subdomain},
 		{"volume mode", object("PersistentVolumeClaim", claim+", volumeMode: A}"), `spec.volumeMode: Unsupported value: "A": supported values: "Block", "Filesystem"`},

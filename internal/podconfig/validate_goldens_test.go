@@ -211,3 +211,19 @@ func (s apiServer) create(ctx context.Context, object map[string]any) (*v1.Pod, 
 	}
 	return nil, nil, fmt.Errorf("%s: %s", resp.Status, answer)
 }
+
+// writeLines writes a file of JSON values, one a line: the reverse of readLines.
+func writeLines[T any](t *testing.T, file string, values []T) {
+	t.Helper()
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	for _, v := range values {
+		if err := encoder.Encode(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

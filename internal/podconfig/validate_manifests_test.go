@@ -2,7 +2,6 @@ package podconfig
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -88,22 +87,6 @@ func readLines[T any](t *testing.T, file string) []T {
 		all = append(all, v)
 	}
 	return all
-}
-
-// writeLines is the reverse of readLines.
-func writeLines[T any](t *testing.T, file string, values []T) {
-	t.Helper()
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	for _, v := range values {
-		if err := encoder.Encode(v); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // splitPath splits a field path: "a.b[0].c[d.e/f]" has the members a, b, 0, c, d.e/f.
