@@ -56,6 +56,7 @@ var ranks = map[string]int{
 	"internal/events":     1,
 	"internal/allocation": 1,
 	"internal/lifecycle":  1,
+	"internal/userns":     1,
 
 	"internal/pod":     0,
 	"internal/config":  0,

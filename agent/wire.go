@@ -24,6 +24,7 @@ import (
 	"berth/internal/cgroups"
 	"berth/internal/config"
 	"berth/internal/cri"
+	"berth/internal/crispec"
 	"berth/internal/embedded"
 	"berth/internal/events"
 	"berth/internal/images"
@@ -40,6 +41,7 @@ import (
 	"berth/internal/server"
 	"berth/internal/status"
 	"berth/internal/syncloop"
+	"berth/internal/userns"
 	"berth/internal/volumes"
 )
 
@@ -52,6 +54,7 @@ var (
 	_ podsync.ContainerRuntime = (*kuberuntime.Runtime)(nil)
 	_ podsync.Cgroups          = (*cgroups.Manager)(nil)
 	_ podsync.Volumes          = (*volumes.Manager)(nil)
+	_ kuberuntime.Volumes      = (*volumes.Manager)(nil)
 	_ podObjects               = (*objects.Local)(nil)
 	_ podObjects               = (*objects.Objects)(nil)
 	_ podsync.Probes           = (*prober.Manager)(nil)
@@ -73,18 +76,28 @@ const (
 	statusesFile    = "statuses.json"
 	// manifestsDir is the folder of the last good version of each manifest.
 	manifestsDir = "manifests"
+	// imageRecordsDir is the folder that says with which credentials images were pulled; its name and form are the kubelet's.
+	imageRecordsDir = "image_manager"
 )
 
 // settings are those of the KubeletConfiguration that components of every agent have, and what stands for them in run mode.
 type settings struct {
 	parallelImagePulls int // 0 is without a bound
+	imagePullQPS       int // 0 is without a bound, which is how it is in run mode: pods that start together would only wait for nothing
+	imagePullBurst     int
+	imageVerification  images.Verification
 	maxRestartPeriod   time.Duration
 	garbage            kuberuntime.GarbageLimits
+	dns                crispec.DNS
+	resolvConf         *string // nil is the host's
+	seccompDefault     bool
+	idsPerPod          int64 // of a pod with a user namespace; 0 is the default
+	maxPods            int   // that the ids must suffice for; 0 is the default
 }
 
 func settingsOf(k *config.Kubelet) settings {
 	if k == nil {
-		return settings{parallelImagePulls: 4}
+		return settings{parallelImagePulls: 4, dns: crispec.DNS{Domain: "cluster.local"}}
 	}
 	s := settings{
 		parallelImagePulls: 1, maxRestartPeriod: k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
@@ -92,6 +105,11 @@ func settingsOf(k *config.Kubelet) settings {
 			MinAge: k.MinimumContainerTTL, MaxPerContainer: int(k.MaxDeadContainersPerContainer), MaxTotal: int(k.MaxDeadContainers),
 		},
 	}
+	s.imagePullQPS, s.imagePullBurst = int(ptr.Deref(k.RegistryPullQPS, 0)), int(k.RegistryBurst)
+	s.imageVerification = images.Verification{Policy: k.ImagePullCredentialsVerificationPolicy, Allowed: k.PreloadedImagesVerificationAllowlist}
+	s.dns = crispec.DNS{Servers: k.ClusterDNS, Domain: k.ClusterDomain, InCluster: true}
+	s.resolvConf, s.seccompDefault = k.ResolverConfig, *k.SeccompDefault
+	s.idsPerPod, s.maxPods = *k.UserNamespaces.IDsPerPod, int(k.MaxPods)
 	if !*k.SerializeImagePulls {
 		s.parallelImagePulls = int(ptr.Deref(k.MaxParallelImagePulls, 0))
 	}
@@ -135,6 +153,7 @@ type Agent struct {
 	status  *status.Manager
 	kept    *status.Kept
 	probes  *prober.Manager
+	puller  *images.Puller
 	runtime *kuberuntime.Runtime
 	pleg    *pleg.PLEG
 	workers *podworkers.PodWorkers
@@ -144,6 +163,7 @@ type Agent struct {
 	server  *server.Server
 
 	allocations *allocation.Allocations
+	users       *userns.Allocator
 
 	listen   func() (net.Listener, error)
 	listener chan net.Listener // capacity 1; opened by Run, taken by the server
@@ -200,7 +220,9 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		return nil, err
 	}
 	settings := settingsOf(cfg.Kubelet)
-	puller := images.New(images.Config{Runtime: a.cri, Recorder: recorder, Journal: a.journal, MaxParallel: settings.parallelImagePulls})
+	if a.puller, err = a.newPuller(settings, recorder); err != nil {
+		return nil, err
+	}
 	a.status = status.NewManager(cfg.Log, a.journal)
 	a.kept = status.NewKept(a.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
 	actions := action.New(action.Config{CRI: a.cri, Dial: out.Dial})
@@ -216,11 +238,18 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		}
 	}
 	a.pleg = pleg.New(a.cri, cfg.Log)
+	if a.users, err = userns.New(userns.Config{
+		Root: cfg.RootDir, IDsPerPod: settings.idsPerPod, MaxPods: settings.maxPods, Log: cfg.Log,
+	}); err != nil {
+		return nil, err
+	}
 	a.runtime = kuberuntime.New(kuberuntime.Config{
-		CRI: a.cri, Images: puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
+		CRI: a.cri, Images: a.puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
-		NodeMemory: memory, HostIPs: a.hostIPs, Objects: a.podObjects(), Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
+		NodeMemory: memory, HostIPs: a.hostIPs, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
+		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
+		UserNamespaces: a.users, NodeEvent: recorder.NodeEvent,
 	})
 	a.syncer = podsync.New(podsync.Config{
 		Runtime: a.runtime, Cgroups: &a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Probes: a.probes, ProbeResults: a.probes,
@@ -287,9 +316,11 @@ func (a *Agent) phases() []phase {
 		{"upkeep", []component{
 			{name: "pleg", run: a.pleg.Run},
 			{name: "hooks", run: a.runtime.Run},
+			{name: "image records", run: waitDone, ready: a.recoverImageRecords},
 			{name: "probes", run: a.probes.Run, ready: loaded(a.probes.Load)},
 			{name: "statuses", run: a.kept.Run, ready: loaded(a.kept.Load)},
 			{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},
+			{name: "user namespaces", run: waitDone, ready: loaded(a.users.Load)},
 		}},
 		{"pods", []component{{name: "pod workers", run: a.workers.Run, drain: a.drainPods}}},
 		{"loop", []component{
@@ -399,7 +430,7 @@ func (a *Agent) removeAll(ctx context.Context) error {
 			}
 		}
 	}
-	errs = append(errs, os.RemoveAll(filepath.Join(a.cfg.RootDir, manifestsDir)))
+	errs = append(errs, os.RemoveAll(filepath.Join(a.cfg.RootDir, manifestsDir)), os.RemoveAll(filepath.Join(a.cfg.RootDir, imageRecordsDir)))
 	// Whatever else is there is not ours, and stays.
 	for _, d := range []string{filepath.Join(a.cfg.RootDir, "pods"), a.cfg.PodLogsDir, a.cfg.ContainerLogsDir} {
 		if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {

@@ -8,18 +8,17 @@ import (
 )
 
 func TestUnsupportedFieldsAreNamed(t *testing.T) {
-	no := false
+	class := "gvisor"
 	p := &v1.Pod{}
-	p.Spec.HostUsers = &no
+	p.Spec.RuntimeClassName = &class
 	p.Spec.InitContainers = []v1.Container{{
 		Name: "i", ReadinessProbe: &v1.Probe{}, EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{}}},
 		VolumeDevices: []v1.VolumeDevice{{Name: "b", DevicePath: "/dev/b"}},
 	}}
 	p.Spec.Containers = []v1.Container{{
 		Name: "c", LivenessProbe: &v1.Probe{}, Lifecycle: &v1.Lifecycle{PreStop: &v1.LifecycleHandler{}},
-		Env:             []v1.EnvVar{{Name: "A"}, {Name: "B", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{}}}},
-		SecurityContext: &v1.SecurityContext{AppArmorProfile: &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost}},
-		VolumeMounts:    []v1.VolumeMount{{Name: "s", MountPath: "/s"}, {Name: "n", MountPath: "/n"}},
+		Env:          []v1.EnvVar{{Name: "A"}, {Name: "B", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{}}}},
+		VolumeMounts: []v1.VolumeMount{{Name: "s", MountPath: "/s"}, {Name: "n", MountPath: "/n"}},
 	}}
 	p.Spec.Volumes = []v1.Volume{
 		{Name: "s", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{}}}, {Name: "n", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}},
@@ -29,7 +28,7 @@ func TestUnsupportedFieldsAreNamed(t *testing.T) {
 		t.Fatalf("got %+v", r)
 	}
 	for _, want := range []string{
-		"spec.hostUsers: false", "spec.initContainers[0].volumeDevices", "spec.containers[0].securityContext.appArmorProfile Localhost", "spec.volumes[1].nfs",
+		"spec.runtimeClassName", "spec.initContainers[0].volumeDevices", "spec.volumes[1].nfs",
 	} {
 		if !strings.Contains(r.Message, want) {
 			t.Errorf("the message does not name %s: %s", want, r.Message)

@@ -3,6 +3,7 @@ package cri_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -132,7 +133,10 @@ func TestReadPod(t *testing.T) {
 		}
 		id, err := c.CreateContainer(ctx, sb, &runtimeapi.ContainerConfig{
 			Metadata: &runtimeapi.ContainerMetadata{Name: "c", Attempt: 3}, Image: &runtimeapi.ImageSpec{Image: image}, Labels: cri.ContainerLabels(p, spec), Annotations: annotations,
-			Mounts: []*runtimeapi.Mount{{ContainerPath: "/dev/termination-log", HostPath: "/pods/a/log"}},
+			Mounts: []*runtimeapi.Mount{
+				{ContainerPath: "/dev/termination-log", HostPath: "/pods/a/log"},
+				{ContainerPath: "/deep/", HostPath: "/d", Readonly: true, RecursiveReadOnly: true},
+			},
 		}, cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -142,7 +146,8 @@ func TestReadPod(t *testing.T) {
 			t.Fatal(err)
 		}
 		cs := created.FindContainer("c")
-		if cs == nil || cs.ID != id || cs.State != pod.StateCreated || cs.Attempt != 3 || cs.Hash != "abc" || cs.TerminationLog != "/pods/a/log" || cs.SandboxID != sb {
+		if cs == nil || cs.ID != id || cs.State != pod.StateCreated || cs.Attempt != 3 || cs.Hash != "abc" || cs.TerminationLog != "/pods/a/log" || cs.SandboxID != sb ||
+			!slices.Equal(cs.RecursiveReadOnly, []string{"/deep"}) {
 			t.Fatalf("got %+v", cs)
 		}
 		if created.Name != "web" || created.Namespace != "default" || len(created.IPs) != 1 || created.ReadySandbox() == nil {

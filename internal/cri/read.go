@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -250,18 +251,30 @@ func containerStatus(s *runtimeapi.ContainerStatus) (pod.ContainerStatus, error)
 		Image: s.Image.Image, ImageRef: s.ImageRef, LogPath: s.LogPath,
 		Hash: s.Annotations[HashAnnotation], Annotations: s.Annotations,
 	}
+	if isCutOff(s) {
+		out.State, out.FinishedAt, out.ExitCode, out.Reason, out.Message = pod.StateCreated, time.Time{}, 0, "", ""
+	}
 	if n, err := strconv.ParseUint(s.Annotations[RestartCountAnnotation], 10, 32); err == nil {
 		out.Attempt = uint32(n)
 	}
 	for _, m := range s.Mounts {
-		if path := s.Annotations[TerminationMessagePathAnnotation]; path != "" && m.ContainerPath == path {
+		if log := s.Annotations[TerminationMessagePathAnnotation]; log != "" && m.ContainerPath == log {
 			out.TerminationLog = m.HostPath
+		}
+		if m.RecursiveReadOnly {
+			out.RecursiveReadOnly = append(out.RecursiveReadOnly, path.Clean(m.ContainerPath))
 		}
 	}
 	if u := s.GetUser().GetLinux(); u != nil {
 		out.HasUser, out.UserUID, out.UserGID, out.SupplementalGroups = true, u.Uid, u.Gid, u.SupplementalGroups
 	}
 	return out, nil
+}
+
+// isCutOff reports whether the container's start was cut off by the end of the agent that asked for it: nothing of it ever ran, and the pod is
+// not to pay for that. containerd ends the start with the call, and the container with exit code 128.
+func isCutOff(s *runtimeapi.ContainerStatus) bool {
+	return s.State == runtimeapi.ContainerState_CONTAINER_EXITED && s.StartedAt == 0 && s.ExitCode == 128 && strings.Contains(s.Message, "context canceled")
 }
 
 func timeOf(ns int64) time.Time {

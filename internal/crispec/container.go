@@ -1,8 +1,6 @@
 package crispec
 
 import (
-	"fmt"
-	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -14,14 +12,8 @@ import (
 	"berth/internal/cri"
 	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/userns"
 )
-
-// Volume is where a pod's volume lies on the host.
-type Volume struct {
-	HostPath       string
-	ReadOnly       bool
-	SELinuxRelabel bool
-}
 
 // Container is what a container is made from.
 type Container struct {
@@ -36,10 +28,23 @@ type Container struct {
 	Environment Environment
 	// Volumes of the pod by name.
 	Volumes map[string]Volume
+	// Subpaths are the host's paths of the mounts that Subpaths returns, by their index.
+	Subpaths map[int]string
+	// ImageVolumes are the images that are mounted as volumes, by the volumes' names.
+	ImageVolumes map[string]*runtimeapi.ImageSpec
+	// RecursiveReadOnly says that the runtime can make mounts read-only with all that is mounted below. It matters if WantsRecursiveReadOnly.
+	RecursiveReadOnly bool
 	// HostsFile is the managed /etc/hosts, or "" for none; TerminationLog the host's file for the termination message.
 	HostsFile, TerminationLog string
-	// SeccompRoot is the folder of Localhost seccomp profiles.
-	SeccompRoot string
+	// User is who the image runs as; it is not asked for where the pod says it (RunAsUser).
+	User ImageUser
+	// Users are the host's ids that a pod with a user namespace has; nil for one without.
+	Users *userns.Range
+	// SeccompRoot is the folder of Localhost seccomp profiles, SeccompDefault the profile of containers that name none.
+	SeccompRoot    string
+	SeccompDefault runtimeapi.SecurityProfile_ProfileType
+	// MaskedPaths are further files of this node that containers must not see.
+	MaskedPaths []string
 	// NodeMemory is the node's memory in bytes, the measure of OOM scores.
 	NodeMemory int64
 	// Target is the container whose processes an ephemeral container sees; "" for none.
@@ -53,7 +58,14 @@ func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := mounts(in)
+	mounts, err := mounts(in, values)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range mounts {
+		m.UidMappings, m.GidMappings = idMappings(in.Users), idMappings(in.Users)
+	}
+	security, err := containerSecurity(in)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +89,7 @@ func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 		Tty:         c.TTY,
 		Linux: &runtimeapi.LinuxContainerConfig{
 			Resources:       resources(in),
-			SecurityContext: containerSecurity(in),
+			SecurityContext: security,
 		},
 		StopSignal: stopSignal(p, c),
 	}, nil
@@ -98,60 +110,23 @@ func LogPath(container string, attempt uint32) string {
 	return filepath.Join(container, strconv.FormatUint(uint64(attempt), 10)+".log")
 }
 
-func mounts(in Container) ([]*runtimeapi.Mount, error) {
-	c := in.Container
-	var out []*runtimeapi.Mount
-	ownHosts := false
-	for i := range c.VolumeMounts {
-		m := &c.VolumeMounts[i]
-		vol, ok := in.Volumes[m.Name]
-		if !ok {
-			return nil, fmt.Errorf("cannot find volume %q to mount into container %q", m.Name, c.Name)
-		}
-		target := m.MountPath
-		if !path.IsAbs(target) {
-			target = path.Join("/", target)
-		}
-		ownHosts = ownHosts || path.Clean(target) == "/etc/hosts"
-		out = append(out, &runtimeapi.Mount{
-			ContainerPath: target, HostPath: vol.HostPath, Readonly: m.ReadOnly || vol.ReadOnly,
-			SelinuxRelabel: vol.SELinuxRelabel, Propagation: propagation(m.MountPropagation),
-		})
-	}
-	if in.HostsFile != "" && !ownHosts {
-		out = append(out, &runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: in.HostsFile, SelinuxRelabel: true})
-	}
-	if in.TerminationLog != "" && c.TerminationMessagePath != "" {
-		out = append(out, &runtimeapi.Mount{ContainerPath: c.TerminationMessagePath, HostPath: in.TerminationLog, SelinuxRelabel: true})
-	}
-	return out, nil
-}
-
-func propagation(m *v1.MountPropagationMode) runtimeapi.MountPropagation {
-	if m == nil {
-		return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
-	}
-	switch *m {
-	case v1.MountPropagationHostToContainer:
-		return runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
-	case v1.MountPropagationBidirectional:
-		return runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL
-	}
-	return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
-}
-
 func resources(in Container) *runtimeapi.LinuxContainerResources {
-	r := in.Container.Resources
-	cpu, asked := r.Requests[v1.ResourceCPU]
-	if limit, ok := r.Limits[v1.ResourceCPU]; ok && !asked {
+	out := linuxResources(in.Container.Resources.Requests, in.Container.Resources.Limits)
+	out.OomScoreAdj = computeOOMScore(in.Pod, in.Container, in.NodeMemory)
+	return out
+}
+
+// linuxResources returns processor and memory as the kernel is told of them. What asks for no processor time gets it by its limit.
+func linuxResources(requests, limits v1.ResourceList) *runtimeapi.LinuxContainerResources {
+	cpu, asked := requests[v1.ResourceCPU]
+	if limit, ok := limits[v1.ResourceCPU]; ok && !asked {
 		cpu = limit
 	}
 	out := &runtimeapi.LinuxContainerResources{
 		CpuShares:          int64(cgroups.SharesFromMilliCPU(cpu.MilliValue())),
-		MemoryLimitInBytes: r.Limits.Memory().Value(),
-		OomScoreAdj:        computeOOMScore(in.Pod, in.Container, in.NodeMemory),
+		MemoryLimitInBytes: limits.Memory().Value(),
 	}
-	if quota := cgroups.QuotaFromMilliCPU(r.Limits.Cpu().MilliValue(), cgroups.QuotaPeriod); quota > 0 {
+	if quota := cgroups.QuotaFromMilliCPU(limits.Cpu().MilliValue(), cgroups.QuotaPeriod); quota > 0 {
 		out.CpuPeriod, out.CpuQuota = cgroups.QuotaPeriod, quota
 	}
 	return out
@@ -192,36 +167,4 @@ func computeOOMScore(p *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 		}
 	}
 	return min(max(s, minBurstableOOMScore), maxBurstableOOMScore)
-}
-
-// HostsFile returns the managed /etc/hosts of a pod that has its own network.
-func HostsFile(hostname string, ips []string, aliases []v1.HostAlias) []byte {
-	b := []byte("# Kubernetes-managed hosts file.\n" +
-		"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\n" +
-		"fe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n")
-	for _, ip := range ips {
-		b = append(b, ip+"\t"+hostname+"\n"...)
-	}
-	return appendAliases(b, aliases)
-}
-
-// NodeHostsFile returns the /etc/hosts of a pod in the host's network: the node's own with the pod's aliases.
-func NodeHostsFile(node []byte, aliases []v1.HostAlias) []byte {
-	b := append([]byte("# Kubernetes-managed hosts file (host network).\n"), node...)
-	return appendAliases(b, aliases)
-}
-
-func appendAliases(b []byte, aliases []v1.HostAlias) []byte {
-	if len(aliases) == 0 {
-		return b
-	}
-	b = append(b, "\n# Entries added by HostAliases.\n"...)
-	for _, a := range aliases {
-		b = append(b, a.IP...)
-		for _, h := range a.Hostnames {
-			b = append(b, "\t"+h...)
-		}
-		b = append(b, '\n')
-	}
-	return b
 }

@@ -34,7 +34,10 @@ func TestSandboxConfig(t *testing.T) {
 		}
 		p.Spec.SecurityContext = &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "net/ipv4/tcp_syncookies", Value: "1"}}}
 	})
-	got := SandboxConfig(Sandbox{Pod: p, Attempt: 2, LogDirectory: "/logs", CgroupParent: "/kubepods/podu"})
+	got, warnings, err := SandboxConfig(Sandbox{Pod: p, Attempt: 2, LogDirectory: "/logs", CgroupParent: "/kubepods/podu"})
+	if err != nil || warnings != nil {
+		t.Fatalf("got %v, %v", warnings, err)
+	}
 	if got.Metadata.Attempt != 2 || got.Metadata.Uid != "u" || got.Hostname != "web" || got.LogDirectory != "/logs" || got.Linux.CgroupParent != "/kubepods/podu" {
 		t.Errorf("got %+v", got)
 	}
@@ -42,7 +45,7 @@ func TestSandboxConfig(t *testing.T) {
 	if d := cmp.Diff(wantLabels, got.Labels); d != "" {
 		t.Error(d)
 	}
-	if len(got.PortMappings) != 2 || got.PortMappings[1].HostIp != "127.0.0.1" || got.PortMappings[1].Protocol != runtimeapi.Protocol_UDP {
+	if len(got.PortMappings) != 3 || got.PortMappings[1].HostIp != "127.0.0.1" || got.PortMappings[1].Protocol != runtimeapi.Protocol_UDP {
 		t.Errorf("port mappings: %v", got.PortMappings)
 	}
 	if got.Linux.Sysctls["net.ipv4.tcp_syncookies"] != "1" {
@@ -52,28 +55,16 @@ func TestSandboxConfig(t *testing.T) {
 	if ns.Network != runtimeapi.NamespaceMode_POD || ns.Pid != runtimeapi.NamespaceMode_CONTAINER || ns.Ipc != runtimeapi.NamespaceMode_POD {
 		t.Errorf("namespaces: %v", ns)
 	}
-	host := SandboxConfig(Sandbox{Pod: newPod(func(p *v1.Pod) {
+	host, _, err := SandboxConfig(Sandbox{Pod: newPod(func(p *v1.Pod) {
 		p.Spec.HostNetwork, p.Spec.HostPID = true, true
 		p.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 80, HostPort: 80}}
 	})})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ns = host.Linux.SecurityContext.NamespaceOptions
 	if ns.Network != runtimeapi.NamespaceMode_NODE || ns.Pid != runtimeapi.NamespaceMode_NODE || host.Hostname != "" || host.PortMappings != nil {
 		t.Errorf("host network: %v", host)
-	}
-}
-
-func TestHostname(t *testing.T) {
-	long := strings.Repeat("a", 62) + "-bcd"
-	override := "other"
-	for want, mod := range map[string]func(*v1.Pod){
-		"web":                   func(*v1.Pod) {},
-		"given":                 func(p *v1.Pod) { p.Spec.Hostname = "given" },
-		"other":                 func(p *v1.Pod) { p.Spec.Hostname, p.Spec.HostnameOverride = "given", &override },
-		strings.Repeat("a", 62): func(p *v1.Pod) { p.Name = long },
-	} {
-		if got := Hostname(newPod(mod)); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
 	}
 }
 
@@ -116,40 +107,6 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-func TestMounts(t *testing.T) {
-	p := newPod(func(p *v1.Pod) {
-		p.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
-		p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "data", MountPath: "/data"}, {Name: "ro", MountPath: "ro"}}
-	})
-	in := Container{
-		Pod: p, Container: &p.Spec.Containers[0], HostsFile: "/h", TerminationLog: "/t",
-		Volumes: map[string]Volume{"data": {HostPath: "/v/data"}, "ro": {HostPath: "/v/ro", ReadOnly: true}},
-	}
-	cfg, err := ContainerConfig(in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, m := range cfg.Mounts {
-		s := m.HostPath + ":" + m.ContainerPath
-		if m.Readonly {
-			s += ":ro"
-		}
-		got = append(got, s)
-	}
-	if d := cmp.Diff([]string{"/v/data:/data", "/v/ro:/ro:ro", "/h:/etc/hosts", "/t:/dev/termination-log"}, got); d != "" {
-		t.Error(d)
-	}
-	p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "data", MountPath: "/etc/hosts"}}
-	if cfg, err = ContainerConfig(in); err != nil || len(cfg.Mounts) != 2 {
-		t.Errorf("a pod with its own /etc/hosts: got %v, %v", cfg.GetMounts(), err)
-	}
-	p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "no", MountPath: "/x"}}
-	if _, err = ContainerConfig(in); err == nil || err.Error() != `cannot find volume "no" to mount into container "c"` {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestSecurityContextOfContainerWins(t *testing.T) {
 	p := newPod(func(p *v1.Pod) {
 		user, group, own, no, yes := int64(1), int64(2), int64(3), false, true
@@ -160,7 +117,10 @@ func TestSecurityContextOfContainerWins(t *testing.T) {
 			SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault},
 		}
 	})
-	got := containerSecurity(Container{Pod: p, Container: &p.Spec.Containers[0]})
+	got, err := containerSecurity(Container{Pod: p, Container: &p.Spec.Containers[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if got.RunAsUser.Value != 3 || got.RunAsGroup.Value != 2 || !got.NoNewPrivs || !got.ReadonlyRootfs || got.Privileged {
 		t.Errorf("got %v", got)
 	}
@@ -169,37 +129,6 @@ func TestSecurityContextOfContainerWins(t *testing.T) {
 	}
 	if got.Seccomp.ProfileType != runtimeapi.SecurityProfile_RuntimeDefault || len(got.MaskedPaths) == 0 || got.Capabilities.DropCapabilities[0] != "ALL" {
 		t.Errorf("got %v", got)
-	}
-}
-
-func TestCheckRunAsNonRoot(t *testing.T) {
-	yes, zero, user := true, int64(0), int64(1000)
-	must := func(uid *int64) *v1.Pod {
-		return newPod(func(p *v1.Pod) {
-			p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: uid}
-		})
-	}
-	for _, tc := range []struct {
-		name  string
-		pod   *v1.Pod
-		image ImageUser
-		want  string
-	}{
-		{"not asked", newPod(), ImageUser{}, ""},
-		{"explicit user", must(&user), ImageUser{}, ""},
-		{"explicit root", must(&zero), ImageUser{UID: &user}, "container's runAsUser breaks non-root policy"},
-		{"numeric image user", must(nil), ImageUser{UID: &user}, ""},
-		{"root image", must(nil), ImageUser{UID: &zero}, "container has runAsNonRoot and image will run as root"},
-		{"image without user", must(nil), ImageUser{}, "container has runAsNonRoot and image will run as root"},
-		{"named image user", must(nil), ImageUser{Name: "nobody"}, "container has runAsNonRoot and image has non-numeric user (nobody), cannot verify user is non-root"},
-	} {
-		got := ""
-		if err := CheckRunAsNonRoot(tc.pod, &tc.pod.Spec.Containers[0], tc.image); err != nil {
-			got = err.Error()
-		}
-		if got != tc.want {
-			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
-		}
 	}
 }
 
@@ -229,18 +158,5 @@ func TestOOMScore(t *testing.T) {
 		if got := computeOOMScore(tc.pod, &tc.pod.Spec.Containers[0], 8*gi); got != tc.want {
 			t.Errorf("%s: got %d, want %d", tc.name, got, tc.want)
 		}
-	}
-}
-
-func TestHostsFile(t *testing.T) {
-	aliases := []v1.HostAlias{{IP: "1.2.3.4", Hostnames: []string{"a", "b"}}}
-	got := string(HostsFile("web", []string{"10.0.0.1"}, aliases))
-	for _, want := range []string{"# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n", "\n10.0.0.1\tweb\n", "\n# Entries added by HostAliases.\n1.2.3.4\ta\tb\n"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("the hosts file lacks %q:\n%s", want, got)
-		}
-	}
-	if got := string(NodeHostsFile([]byte("127.0.0.1 localhost\n"), nil)); got != "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n" {
-		t.Errorf("got %q", got)
 	}
 }

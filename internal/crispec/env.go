@@ -18,6 +18,8 @@ type Environment struct {
 	// ConfigMaps and Secrets of the pod's namespace by name. One that is not here does not exist.
 	ConfigMaps map[string]*v1.ConfigMap
 	Secrets    map[string]*v1.Secret
+	// Files are the contents of the files that EnvFiles returns. One that is not here does not exist.
+	Files map[EnvFile][]byte
 	// Services are at least those of the pod's namespace and of the namespace "default".
 	Services []*v1.Service
 	// Allocatable is what the node has for pods; it stands in for limits that are not set.
@@ -114,6 +116,11 @@ func valueFrom(in Container, e *v1.EnvVar) (value string, ok bool, err error) {
 		return configMapValue(in, f.ConfigMapKeyRef)
 	case f.SecretKeyRef != nil:
 		return secretValue(in, f.SecretKeyRef)
+	case f.FileKeyRef != nil:
+		value, ok, err = fileValue(in, f.FileKeyRef)
+		if err == nil {
+			return value, ok, nil
+		}
 	default:
 		err = errors.New("valueFrom names no source that is known")
 	}
@@ -176,13 +183,13 @@ func fieldValue(in Container, path string) (string, error) {
 	case "spec.serviceAccountName":
 		return p.Spec.ServiceAccountName, nil
 	case "status.hostIP":
-		return first(in.HostIPs), nil
+		return first(OnePerFamily(in.HostIPs, nil)), nil
 	case "status.hostIPs":
-		return strings.Join(in.HostIPs, ","), nil
+		return strings.Join(OnePerFamily(in.HostIPs, nil), ","), nil
 	case "status.podIP":
-		return first(in.PodIPs), nil
+		return first(OnePerFamily(in.PodIPs, in.HostIPs)), nil
 	case "status.podIPs":
-		return strings.Join(in.PodIPs, ","), nil
+		return strings.Join(OnePerFamily(in.PodIPs, in.HostIPs), ","), nil
 	}
 	if value, ok := MetadataField(p, path); ok {
 		return value, nil

@@ -6,16 +6,14 @@
 package crispec
 
 import (
-	"strings"
-
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/node/util/sysctl"
+	podresource "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
+	"berth/internal/userns"
 )
-
-// maxHostname is the kernel's limit of a host name (HOST_NAME_MAX is 64, of which Kubernetes uses 63: one DNS label).
-const maxHostname = 63
 
 // Sandbox is what a sandbox is made from.
 type Sandbox struct {
@@ -25,102 +23,78 @@ type Sandbox struct {
 	LogDirectory string
 	// CgroupParent is the pod's cgroup in the form of the cgroup driver.
 	CgroupParent string
+	// DNS is what the node knows of name resolution.
+	DNS DNS
+	// Users are the host's ids that a pod with a user namespace has; nil for one without.
+	Users *userns.Range
 }
 
-// SandboxConfig returns the CRI configuration of the pod's sandbox.
-func SandboxConfig(s Sandbox) *runtimeapi.PodSandboxConfig {
+// SandboxConfig returns the CRI configuration of the pod's sandbox, and of what its user is to be warned. An error is the user's to mend.
+func SandboxConfig(s Sandbox) (*runtimeapi.PodSandboxConfig, []Warning, error) {
 	p := s.Pod
-	cfg := &runtimeapi.PodSandboxConfig{
+	hostname, err := kernelName(p, s.DNS.Domain)
+	if err != nil {
+		return nil, nil, err
+	}
+	security, err := sandboxSecurity(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	dns, warnings := computeDNS(p, s.DNS)
+	return &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: string(p.UID), Attempt: s.Attempt},
+		Hostname:     hostname,
 		LogDirectory: s.LogDirectory,
-		DnsConfig:    dnsConfig(p),
+		DnsConfig:    dns,
 		Labels:       cri.SandboxLabels(p),
 		Annotations:  p.Annotations,
 		PortMappings: portMappings(p),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: s.CgroupParent,
-			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-				NamespaceOptions: namespaces(p),
-				Privileged:       anyPrivileged(p),
-				Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
-			},
-			Sysctls: sysctls(p),
+			CgroupParent:    s.CgroupParent,
+			SecurityContext: security,
+			Sysctls:         sysctls(p),
+			Overhead:        overhead(p),
+			Resources:       sandboxResources(p),
 		},
-	}
-	if !p.Spec.HostNetwork {
-		cfg.Hostname = Hostname(p)
-	}
-	if sc := p.Spec.SecurityContext; sc != nil {
-		l := cfg.Linux.SecurityContext
-		l.RunAsUser, l.RunAsGroup = int64Value(sc.RunAsUser), int64Value(sc.RunAsGroup)
-		l.SupplementalGroups = supplementalGroups(p)
-		l.SupplementalGroupsPolicy = groupsPolicy(sc)
-		l.SelinuxOptions = selinux(sc.SELinuxOptions)
-	}
-	return cfg
+	}, warnings, nil
 }
 
-// Hostname returns the host name of the pod's containers: hostnameOverride, spec.hostname or the pod's name, cut to a DNS label.
-func Hostname(p *v1.Pod) string {
-	name := p.Name
-	switch {
-	case p.Spec.HostnameOverride != nil && *p.Spec.HostnameOverride != "":
-		return *p.Spec.HostnameOverride
-	case p.Spec.Hostname != "":
-		name = p.Spec.Hostname
+// overhead returns what the sandbox itself takes (KEP-688), nil if nothing is said.
+func overhead(p *v1.Pod) *runtimeapi.LinuxContainerResources {
+	if len(p.Spec.Overhead) == 0 {
+		return nil
 	}
-	if len(name) > maxHostname {
-		name = strings.TrimRight(name[:maxHostname], "-.")
-	}
-	return name
+	return linuxResources(p.Spec.Overhead, p.Spec.Overhead)
 }
 
-func namespaces(p *v1.Pod) *runtimeapi.NamespaceOption {
-	mode := func(host bool, own runtimeapi.NamespaceMode) runtimeapi.NamespaceMode {
-		if host {
-			return runtimeapi.NamespaceMode_NODE
-		}
-		return own
-	}
-	pid := runtimeapi.NamespaceMode_CONTAINER
-	if s := p.Spec.ShareProcessNamespace; s != nil && *s {
-		pid = runtimeapi.NamespaceMode_POD
-	}
-	return &runtimeapi.NamespaceOption{
-		Network: mode(p.Spec.HostNetwork, runtimeapi.NamespaceMode_POD),
-		Ipc:     mode(p.Spec.HostIPC, runtimeapi.NamespaceMode_POD),
-		Pid:     mode(p.Spec.HostPID, pid),
-		UsernsOptions: &runtimeapi.UserNamespace{
-			Mode: runtimeapi.NamespaceMode_NODE,
-		},
-	}
+// sandboxResources returns what the pod's containers may take together. Runtimes that give each pod a machine make it of that size.
+func sandboxResources(p *v1.Pod) *runtimeapi.LinuxContainerResources {
+	containers := podresource.PodResourcesOptions{ExcludeOverhead: true}
+	return linuxResources(podresource.PodRequests(p, containers), podresource.PodLimits(p, containers))
 }
 
-// portMappings returns the host ports of regular containers and sidecars; a port that is named twice is mapped once.
+// portMappings returns the ports of regular containers and sidecars; one that is named twice is mapped once. A pod in the host's network
+// has nothing to map.
 func portMappings(p *v1.Pod) []*runtimeapi.PortMapping {
 	if p.Spec.HostNetwork {
 		return nil
 	}
 	var out []*runtimeapi.PortMapping
 	type key struct {
-		proto    v1.Protocol
+		proto    runtimeapi.Protocol
 		ip       string
 		port     int32
 		hostPort int32
 	}
 	seen := map[key]bool{}
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			for _, port := range list[i].Ports {
-				k := key{port.Protocol, port.HostIP, port.ContainerPort, port.HostPort}
-				if seen[k] || port.HostPort == 0 {
-					continue
-				}
-				seen[k] = true
-				out = append(out, &runtimeapi.PortMapping{
-					Protocol: protocol(port.Protocol), ContainerPort: port.ContainerPort, HostPort: port.HostPort, HostIp: port.HostIP,
-				})
+	for c := range servingContainers(p) {
+		for _, port := range c.Ports {
+			k := key{protocol(port.Protocol), port.HostIP, port.ContainerPort, port.HostPort}
+			if seen[k] {
+				continue
 			}
+			seen[k] = true
+			out = append(out, &runtimeapi.PortMapping{Protocol: k.proto, ContainerPort: k.port, HostPort: k.hostPort, HostIp: k.ip})
 		}
 	}
 	return out
@@ -136,32 +110,14 @@ func protocol(p v1.Protocol) runtimeapi.Protocol {
 	return runtimeapi.Protocol_TCP
 }
 
-// dnsConfig returns the resolver of a pod with dnsPolicy None; for the others the runtime copies the host's.
-func dnsConfig(p *v1.Pod) *runtimeapi.DNSConfig {
-	if p.Spec.DNSPolicy != v1.DNSNone {
-		return nil
-	}
-	out := &runtimeapi.DNSConfig{}
-	if c := p.Spec.DNSConfig; c != nil {
-		out.Servers, out.Searches = c.Nameservers, c.Searches
-		for _, o := range c.Options {
-			if o.Value != nil {
-				out.Options = append(out.Options, o.Name+":"+*o.Value)
-			} else {
-				out.Options = append(out.Options, o.Name)
-			}
-		}
-	}
-	return out
-}
-
+// sysctls returns the pod's kernel parameters by their names with dots, whichever way they are written (sysctl.d(5)).
 func sysctls(p *v1.Pod) map[string]string {
 	if p.Spec.SecurityContext == nil || len(p.Spec.SecurityContext.Sysctls) == 0 {
 		return nil
 	}
 	out := map[string]string{}
 	for _, s := range p.Spec.SecurityContext.Sysctls {
-		out[strings.ReplaceAll(s.Name, "/", ".")] = s.Value
+		out[sysctl.NormalizeName(s.Name)] = s.Value
 	}
 	return out
 }

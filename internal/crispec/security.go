@@ -2,11 +2,14 @@ package crispec
 
 import (
 	"errors"
-	"fmt"
-	"path/filepath"
+	"iter"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/lifecycle"
+	"berth/internal/userns"
 )
 
 // Paths that containers do not see, or see read-only, unless procMount is Unmasked.
@@ -18,68 +21,31 @@ var (
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// The errors of a container that must not run as root and would.
-var (
-	ErrRunAsRoot      = errors.New("container's runAsUser breaks non-root policy")
-	ErrImageRunAsRoot = errors.New("container has runAsNonRoot and image will run as root")
-)
-
-// ImageUser is who an image says its process runs as.
-type ImageUser struct {
-	UID  *int64 // numeric user, if it has one
-	Name string // otherwise the user's name, if it has one
-}
-
-// CheckRunAsNonRoot enforces runAsNonRoot against the pod, the container and the image's user.
-func CheckRunAsNonRoot(p *v1.Pod, c *v1.Container, image ImageUser) error {
-	if !RunAsNonRoot(p, c) {
-		return nil
+// sandboxSecurity returns the security context of the process that holds the pod's namespaces.
+func sandboxSecurity(s Sandbox) (*runtimeapi.LinuxSandboxSecurityContext, error) {
+	p := s.Pod
+	ns, err := namespaces(p, s.Users)
+	if err != nil {
+		return nil, err
 	}
-	if uid := runAsUser(p, c); uid != nil {
-		if *uid == 0 {
-			return ErrRunAsRoot
+	out := &runtimeapi.LinuxSandboxSecurityContext{
+		NamespaceOptions: ns,
+		Privileged:       anyPrivileged(p),
+		Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+	}
+	if sc := p.Spec.SecurityContext; sc != nil {
+		if out.RunAsUser = int64Value(sc.RunAsUser); out.RunAsUser != nil {
+			out.RunAsGroup = int64Value(sc.RunAsGroup) // the runtime takes no group without a user
 		}
-		return nil
+		out.SupplementalGroups = supplementalGroups(p)
+		out.SupplementalGroupsPolicy = groupsPolicy(sc)
+		out.SelinuxOptions = selinux(sc.SELinuxOptions)
 	}
-	switch {
-	case image.UID != nil && *image.UID == 0, image.UID == nil && image.Name == "":
-		return ErrImageRunAsRoot
-	case image.UID == nil:
-		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", image.Name)
-	}
-	return nil
-}
-
-// RunAsNonRoot returns the effective runAsNonRoot of the container.
-func RunAsNonRoot(p *v1.Pod, c *v1.Container) bool {
-	if c.SecurityContext != nil && c.SecurityContext.RunAsNonRoot != nil {
-		return *c.SecurityContext.RunAsNonRoot
-	}
-	return p.Spec.SecurityContext != nil && p.Spec.SecurityContext.RunAsNonRoot != nil && *p.Spec.SecurityContext.RunAsNonRoot
-}
-
-func runAsUser(p *v1.Pod, c *v1.Container) *int64 {
-	if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
-		return c.SecurityContext.RunAsUser
-	}
-	if p.Spec.SecurityContext != nil {
-		return p.Spec.SecurityContext.RunAsUser
-	}
-	return nil
-}
-
-func runAsGroup(p *v1.Pod, c *v1.Container) *int64 {
-	if c.SecurityContext != nil && c.SecurityContext.RunAsGroup != nil {
-		return c.SecurityContext.RunAsGroup
-	}
-	if p.Spec.SecurityContext != nil {
-		return p.Spec.SecurityContext.RunAsGroup
-	}
-	return nil
+	return out, nil
 }
 
 // containerSecurity returns the container's effective security context: the container's fields over the pod's.
-func containerSecurity(in Container) *runtimeapi.LinuxContainerSecurityContext {
+func containerSecurity(in Container) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	p, c := in.Pod, in.Container
 	psc, sc := p.Spec.SecurityContext, c.SecurityContext
 	if psc == nil {
@@ -89,78 +55,91 @@ func containerSecurity(in Container) *runtimeapi.LinuxContainerSecurityContext {
 		sc = &v1.SecurityContext{}
 	}
 	out := &runtimeapi.LinuxContainerSecurityContext{
-		NamespaceOptions:         namespaces(p),
-		RunAsUser:                int64Value(runAsUser(p, c)),
-		RunAsGroup:               int64Value(runAsGroup(p, c)),
 		SupplementalGroups:       supplementalGroups(p),
 		SupplementalGroupsPolicy: groupsPolicy(psc),
 		Privileged:               isTrue(sc.Privileged),
 		ReadonlyRootfs:           isTrue(sc.ReadOnlyRootFilesystem),
 		NoNewPrivs:               sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation,
-		Seccomp:                  seccomp(firstProfile(sc.SeccompProfile, psc.SeccompProfile), in.SeccompRoot),
+		Capabilities:             capabilities(sc.Capabilities),
+		SelinuxOptions:           selinux(psc.SELinuxOptions),
+	}
+	if sc.SELinuxOptions != nil {
+		out.SelinuxOptions = selinux(sc.SELinuxOptions)
+	}
+	if sc.ProcMount == nil || *sc.ProcMount != v1.UnmaskedProcMount {
+		out.MaskedPaths, out.ReadonlyPaths = slices.Concat(maskedPaths, in.MaskedPaths), readonlyPaths
+	}
+	var err error
+	if out.NamespaceOptions, err = namespaces(p, in.Users); err != nil {
+		return nil, err
 	}
 	if in.Target != "" {
 		out.NamespaceOptions.Pid, out.NamespaceOptions.TargetId = runtimeapi.NamespaceMode_TARGET, string(in.Target)
 	}
-	if sc.Capabilities != nil {
-		out.Capabilities = &runtimeapi.Capability{}
-		for _, a := range sc.Capabilities.Add {
-			out.Capabilities.AddCapabilities = append(out.Capabilities.AddCapabilities, string(a))
-		}
-		for _, d := range sc.Capabilities.Drop {
-			out.Capabilities.DropCapabilities = append(out.Capabilities.DropCapabilities, string(d))
-		}
+	if err := setUser(in, out); err != nil {
+		return nil, err
 	}
-	if sc.SELinuxOptions != nil {
-		out.SelinuxOptions = selinux(sc.SELinuxOptions)
-	} else {
-		out.SelinuxOptions = selinux(psc.SELinuxOptions)
+	if out.Seccomp, err = seccomp(in); err != nil {
+		return nil, err
 	}
-	if sc.ProcMount == nil || *sc.ProcMount != v1.UnmaskedProcMount {
-		out.MaskedPaths, out.ReadonlyPaths = maskedPaths, readonlyPaths
+	//lint:ignore SA1019 older runtimes read only the field of old
+	if out.Apparmor, out.ApparmorProfile, err = appArmor(p, c); err != nil {
+		return nil, err
 	}
-	return out
+	return out, nil
 }
 
-func firstProfile(container, pod *v1.SeccompProfile) *v1.SeccompProfile {
-	if container != nil {
-		return container
-	}
-	return pod
-}
-
-func seccomp(s *v1.SeccompProfile, root string) *runtimeapi.SecurityProfile {
-	if s == nil {
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
-	}
-	switch s.Type {
-	case v1.SeccompProfileTypeRuntimeDefault:
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
-	case v1.SeccompProfileTypeLocalhost:
-		if s.LocalhostProfile != nil {
-			return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(root, *s.LocalhostProfile)}
+// namespaces returns what the pod shares with the host, and what its containers share with each other.
+func namespaces(p *v1.Pod, users *userns.Range) (*runtimeapi.NamespaceOption, error) {
+	mode := func(host bool, own runtimeapi.NamespaceMode) runtimeapi.NamespaceMode {
+		if host {
+			return runtimeapi.NamespaceMode_NODE
 		}
+		return own
 	}
-	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+	pid := runtimeapi.NamespaceMode_CONTAINER
+	if isTrue(p.Spec.ShareProcessNamespace) {
+		pid = runtimeapi.NamespaceMode_POD
+	}
+	out := &runtimeapi.NamespaceOption{
+		Network:       mode(p.Spec.HostNetwork, runtimeapi.NamespaceMode_POD),
+		Ipc:           mode(p.Spec.HostIPC, runtimeapi.NamespaceMode_POD),
+		Pid:           mode(p.Spec.HostPID, pid),
+		UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE},
+	}
+	if HasUserNamespace(p) {
+		if users == nil {
+			return nil, errors.New("the pod wants a user namespace (hostUsers: false), and there are no ids of the host for it")
+		}
+		ids := idMappings(users)
+		out.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
+	}
+	return out, nil
 }
 
-func supplementalGroups(p *v1.Pod) []int64 {
-	sc := p.Spec.SecurityContext
-	if sc == nil {
+// HasUserNamespace reports whether the pod's users are not the host's (KEP-127).
+func HasUserNamespace(p *v1.Pod) bool { return p.Spec.HostUsers != nil && !*p.Spec.HostUsers }
+
+// idMappings returns the ids of a user namespace, nil for the host's.
+func idMappings(users *userns.Range) []*runtimeapi.IDMapping {
+	if users == nil {
 		return nil
 	}
-	var out []int64
-	if sc.FSGroup != nil {
-		out = append(out, *sc.FSGroup)
-	}
-	return append(out, sc.SupplementalGroups...)
+	return []*runtimeapi.IDMapping{{HostId: users.First, ContainerId: 0, Length: users.Length}}
 }
 
-func groupsPolicy(sc *v1.PodSecurityContext) runtimeapi.SupplementalGroupsPolicy {
-	if sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict {
-		return runtimeapi.SupplementalGroupsPolicy_Strict
+func capabilities(c *v1.Capabilities) *runtimeapi.Capability {
+	if c == nil {
+		return nil
 	}
-	return runtimeapi.SupplementalGroupsPolicy_Merge
+	out := &runtimeapi.Capability{}
+	for _, a := range c.Add {
+		out.AddCapabilities = append(out.AddCapabilities, string(a))
+	}
+	for _, d := range c.Drop {
+		out.DropCapabilities = append(out.DropCapabilities, string(d))
+	}
+	return out
 }
 
 func selinux(o *v1.SELinuxOptions) *runtimeapi.SELinuxOption {
@@ -178,14 +157,25 @@ func anyPrivileged(p *v1.Pod) bool {
 			}
 		}
 	}
-	return false
+	return slices.ContainsFunc(p.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool {
+		return e.SecurityContext != nil && isTrue(e.SecurityContext.Privileged)
+	})
+}
+
+// servingContainers are those that run for as long as the pod: sidecars and regular containers.
+func servingContainers(p *v1.Pod) iter.Seq[*v1.Container] {
+	return func(yield func(*v1.Container) bool) {
+		for i := range p.Spec.InitContainers {
+			if c := &p.Spec.InitContainers[i]; lifecycle.IsSidecar(c) && !yield(c) {
+				return
+			}
+		}
+		for i := range p.Spec.Containers {
+			if !yield(&p.Spec.Containers[i]) {
+				return
+			}
+		}
+	}
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }
-
-func int64Value(v *int64) *runtimeapi.Int64Value {
-	if v == nil {
-		return nil
-	}
-	return &runtimeapi.Int64Value{Value: *v}
-}

@@ -102,6 +102,9 @@ func (p paths) conflist() string { return filepath.Join(p.cniConf(), "10-berth.c
 func (p paths) network() string  { return filepath.Join(p.settings(), "network.json") }
 func (p paths) log() string      { return filepath.Join(p.settings(), "containerd.log") }
 
+// registries is where an administrator says how registries are reached: a folder for each, named after it, with containerd's hosts.toml.
+func (p paths) registries() string { return filepath.Join(p.root, "registries") }
+
 // addresses is where host-local keeps the leases; pod addresses do not survive a reboot, so neither do they.
 func (p paths) addresses() string { return filepath.Join(p.run, "addresses") }
 

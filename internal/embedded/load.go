@@ -45,7 +45,7 @@ func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
 			err = importLeased(ctx, conn, filepath.Join(bundle, image.File), image, snapshotter)
 		}
 		if err == nil {
-			err = awaitManaged(ctx, conn, image)
+			err = awaitEntered(ctx, conn, image.Name, image.Digest)
 		}
 		if err != nil {
 			return fmt.Errorf("load image %s: %w", image.Name, err)
@@ -54,13 +54,13 @@ func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
 	return nil
 }
 
-// awaitManaged returns when CRI has entered an imported image; it learns of it by an event. No label of CRI's is set here: CRI takes
+// awaitEntered returns when CRI has entered an imported image; it learns of it by an event. No label of CRI's is set here: CRI takes
 // an image that has them all for one that it entered.
-func awaitManaged(ctx context.Context, conn *grpc.ClientConn, image bundledImage) error {
+func awaitEntered(ctx context.Context, conn *grpc.ClientConn, name, digest string) error {
 	retry := time.NewTicker(5 * time.Millisecond)
 	defer retry.Stop()
 	for {
-		present, err := imagePresent(ctx, conn, image)
+		present, err := imageEntered(ctx, conn, name, digest)
 		if present || err != nil {
 			return err
 		}
@@ -72,9 +72,14 @@ func awaitManaged(ctx context.Context, conn *grpc.ClientConn, image bundledImage
 	}
 }
 
-// importLeased imports under a lease. Without one containerd's garbage collection, which runs soon after its start, takes the stream away
-// between its announcement and the transfer.
+// importLeased imports under a lease.
 func importLeased(ctx context.Context, conn *grpc.ClientConn, archive string, image bundledImage, snapshotter string) error {
+	return leased(ctx, conn, func(ctx context.Context) error { return importArchive(ctx, conn, archive, image, snapshotter) })
+}
+
+// leased calls f under a lease. Without one containerd's garbage collection, which runs soon after its start, takes a stream away
+// between its announcement and the transfer.
+func leased(ctx context.Context, conn *grpc.ClientConn, f func(ctx context.Context) error) error {
 	leases := leasesapi.NewLeasesClient(conn)
 	made, err := leases.Create(inPods(ctx), &leasesapi.CreateRequest{Labels: map[string]string{
 		leaseExpiry: time.Now().Add(leaseTime).UTC().Format(time.RFC3339), // if this process ends before it can give it back
@@ -82,8 +87,8 @@ func importLeased(ctx context.Context, conn *grpc.ClientConn, archive string, im
 	if err != nil {
 		return fmt.Errorf("make a lease: %w", err)
 	}
-	err = importArchive(metadata.AppendToOutgoingContext(ctx, leaseHeader, made.Lease.ID), conn, archive, image, snapshotter)
-	if _, gone := leases.Delete(inPods(ctx), &leasesapi.DeleteRequest{ID: made.Lease.ID}); gone != nil {
+	err = f(metadata.AppendToOutgoingContext(ctx, leaseHeader, made.Lease.ID))
+	if _, gone := leases.Delete(inPods(context.WithoutCancel(ctx)), &leasesapi.DeleteRequest{ID: made.Lease.ID}); gone != nil {
 		err = errors.Join(err, fmt.Errorf("give the lease back: %w", gone))
 	}
 	return err

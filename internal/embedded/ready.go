@@ -65,21 +65,26 @@ const managedLabel = "io.cri-containerd.image"
 
 // imagePresent reports whether CRI has the image with exactly this content.
 func imagePresent(ctx context.Context, conn *grpc.ClientConn, want bundledImage) (bool, error) {
-	got, err := imagesapi.NewImagesClient(conn).Get(inPods(ctx), &imagesapi.GetImageRequest{Name: want.Name})
+	return imageEntered(ctx, conn, want.Name, want.Digest)
+}
+
+// imageEntered reports whether containerd has the image of this name and digest, "" for any, and CRI shows it.
+func imageEntered(ctx context.Context, conn *grpc.ClientConn, name, digest string) (bool, error) {
+	got, err := imagesapi.NewImagesClient(conn).Get(inPods(ctx), &imagesapi.GetImageRequest{Name: name})
 	if status.Code(err) == codes.NotFound {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("image %s: %w", want.Name, err)
+		return false, fmt.Errorf("image %s: %w", name, err)
 	}
-	if got.Image.GetTarget().GetDigest() != want.Digest || got.Image.GetLabels()[managedLabel] == "" {
+	if digest != "" && got.Image.GetTarget().GetDigest() != digest || got.Image.GetLabels()[managedLabel] == "" {
 		return false, nil
 	}
 	// CRI writes the label first and shows the image a moment later: a pod that starts in between would pull it.
 	var shown runtimeapi.ImageStatusResponse
-	ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: want.Name}}
+	ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}}
 	if err := conn.Invoke(ctx, "/runtime.v1.ImageService/ImageStatus", ask, &shown); err != nil {
-		return false, fmt.Errorf("image %s: %w", want.Name, err)
+		return false, fmt.Errorf("image %s: %w", name, err)
 	}
 	return shown.Image != nil, nil
 }

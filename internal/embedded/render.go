@@ -35,7 +35,8 @@ func generateConfig(p paths, f facts, sandboxImage string) ([]byte, error) {
 	err = t.Execute(&out, map[string]any{
 		"Home": p.home(), "State": p.state(), "Socket": p.socket(), "TTRPC": p.ttrpcSocket(), "RuncRoot": p.runc(),
 		"Bin": p.current() + "/bin", "CNI": p.current() + "/cni", "CNIConf": p.cniConf(),
-		"Sandbox": sandboxImage, "Platform": "linux/" + runtime.GOARCH, "Facts": f,
+		"Registries": strings.Join(p.registryFolders(), ":"),
+		"Sandbox":    sandboxImage, "Platform": "linux/" + runtime.GOARCH, "Facts": f,
 	})
 	return out.Bytes(), err
 }

@@ -11,6 +11,8 @@ const (
 	backOffBase   = 10 * time.Second
 	backOffCap    = 300 * time.Second
 	backOffExpiry = 600 * time.Second // after the last use
+	// failureShown is how long a pod shows the failure of a pull before it shows that it is held back.
+	failureShown = 500 * time.Millisecond
 )
 
 type backOffKey struct {
@@ -22,7 +24,8 @@ type backOffEntry struct {
 	delay    time.Duration
 	until    time.Time
 	lastUsed time.Time
-	cause    *Error // of the last failed pull
+	cause    *Error          // of the last failed pull
+	told     map[string]bool // the containers of which it was told that they are held back
 }
 
 // backOff holds back pulls that failed. An entry is forgotten when it was not used for backOffExpiry, not when a pull
@@ -32,22 +35,28 @@ type backOff struct {
 	entries map[backOffKey]backOffEntry // guarded by mu
 }
 
-// check returns the end of the running back-off and the failure that began it, or false when a pull may be tried.
-func (b *backOff) check(key backOffKey, now time.Time) (backOffEntry, bool) {
+// check returns why the container's image may not be pulled now, or nil when it may: for a moment still the failure that began the back-off, with
+// the end of that moment, then the back-off itself. again says that the answer is the same as before.
+func (b *backOff) check(key backOffKey, container string, now time.Time) (held *Error, again bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e, ok := b.entries[key]
 	if !ok || e.expired(now) || !now.Before(e.until) {
-		return backOffEntry{}, false
+		return nil, false
 	}
 	e.lastUsed = now
 	b.entries[key] = e
-	return e, true
+	if shown := e.cause.BackOffUntil; now.Before(shown) {
+		return e.cause, true
+	}
+	again = e.told[container]
+	e.told[container] = true
+	return &Error{Reason: ErrImagePullBackOff, Message: e.cause.Error(), BackOffUntil: e.until, cause: e.cause}, again
 }
 
-// fail notes a failed pull and returns when the next one is allowed. Failures of one pull that several containers of a pod
+// fail notes a failed pull, and returns its error with when the pod is to be looked at again. Failures of one pull that several containers of a pod
 // waited for count once: the first of them opens a back-off, and the others find it open.
-func (b *backOff) fail(key backOffKey, cause *Error, now time.Time) time.Time {
+func (b *backOff) fail(key backOffKey, cause Error, now time.Time) *Error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for k, e := range b.entries {
@@ -57,12 +66,13 @@ func (b *backOff) fail(key backOffKey, cause *Error, now time.Time) time.Time {
 	}
 	e := b.entries[key]
 	if now.Before(e.until) {
-		return e.until
+		return e.cause
 	}
-	e = backOffEntry{delay: nextDelay(e.delay), lastUsed: now, cause: cause}
+	cause.BackOffUntil = now.Add(failureShown)
+	e = backOffEntry{delay: nextDelay(e.delay), lastUsed: now, cause: &cause, told: map[string]bool{}}
 	e.until = now.Add(e.delay)
 	b.entries[key] = e
-	return e.until
+	return e.cause
 }
 
 func (e backOffEntry) expired(now time.Time) bool { return now.Sub(e.lastUsed) > backOffExpiry }

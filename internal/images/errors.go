@@ -5,6 +5,8 @@ import (
 	"time"
 
 	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"berth/internal/cri"
 )
 
 // Reasons why an image could not be made present. They are the waiting reasons of container statuses (Kubernetes API,
@@ -25,7 +27,7 @@ type Error struct {
 	Reason string
 	// Message is the container's waiting message.
 	Message string
-	// BackOffUntil is the time before which another try is refused; zero when there is none.
+	// BackOffUntil is the time before which another look at the image brings nothing new; zero when there is none.
 	BackOffUntil time.Time
 
 	cause error
@@ -39,7 +41,7 @@ func (e *Error) Unwrap() error { return e.cause }
 // pullError sorts the runtime's failure to pull image. Runtimes mark the two special causes by a word in the error's text
 // (k8s.io/cri-api/pkg/errors), because CRI has no status codes for them.
 func pullError(image string, err error) *Error {
-	text := err.Error()
+	text := cri.Message(err)
 	for _, special := range []struct{ mark, reason, detail string }{
 		{crierrors.ErrRegistryUnavailable.Error(), ErrRegistryUnavailable, "the registry is unavailable"},
 		{crierrors.ErrSignatureValidationFailed.Error(), ErrSignatureValidation, "the signature validation failed"},

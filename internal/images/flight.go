@@ -2,15 +2,33 @@ package images
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri"
+	"berth/internal/pod"
 )
 
-// flightKey says which pulls are the same pull. Credentials will be part of it when there are any.
+// flightKey says which pulls are the same pull: the same image, with the same credentials in the same order.
 type flightKey struct {
-	image, handler string
+	image, handler, auths string
+}
+
+// want is what a flight is begun for.
+type want struct {
+	names
+	uid     pod.UID
+	spec    *runtimeapi.ImageSpec
+	sandbox *runtimeapi.PodSandboxConfig
+	// credentials are tried in order; without any the pull is anonymous.
+	credentials []credential
 }
 
 // flight is one pull that any number of callers wait for. The fields below done are written before done is closed and only
@@ -26,20 +44,29 @@ type flight struct {
 	err  error
 }
 
+// limiter refuses pulls that come too fast.
+type limiter interface{ TryAccept() bool }
+
 type flights struct {
 	runtime Runtime
-	slots   chan struct{} // nil when pulls are not limited
+	turns   *turns   // nil when pulls are not bounded
+	limit   limiter  // nil when their rate is not
+	records *records // nil when nothing is recorded
 	now     func() time.Time
+	log     *slog.Logger
 
 	mu      sync.Mutex
 	pulling map[flightKey]*flight // guarded by mu
 }
 
-// pull waits for the pull of spec, starting it unless it is in flight. When ctx ends before, it returns ctx's cause; the
+// pull waits for the pull of w, starting it unless it is in flight. When ctx ends before, it returns ctx's cause; the
 // last caller to leave cancels the pull and waits until the runtime has let go of it.
-func (f *flights) pull(ctx context.Context, spec *runtimeapi.ImageSpec, sandbox *runtimeapi.PodSandboxConfig) (*flight, error) {
-	key := flightKey{image: spec.Image, handler: spec.RuntimeHandler}
-	fl := f.join(key, spec, sandbox)
+func (f *flights) pull(ctx context.Context, w want) (*flight, error) {
+	key := flightKey{image: w.image, handler: w.spec.RuntimeHandler}
+	for _, a := range distinct(w.credentials) {
+		key.auths += a.hash()
+	}
+	fl := f.join(key, w)
 	select {
 	case <-fl.done:
 		return fl, nil
@@ -52,7 +79,7 @@ func (f *flights) pull(ctx context.Context, spec *runtimeapi.ImageSpec, sandbox 
 	return nil, context.Cause(ctx)
 }
 
-func (f *flights) join(key flightKey, spec *runtimeapi.ImageSpec, sandbox *runtimeapi.PodSandboxConfig) *flight {
+func (f *flights) join(key flightKey, w want) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl, ok := f.pulling[key]; ok {
@@ -63,7 +90,7 @@ func (f *flights) join(key flightKey, spec *runtimeapi.ImageSpec, sandbox *runti
 	ctx, cancel := context.WithCancel(context.Background())
 	fl := &flight{cancel: cancel, waiters: 1, done: make(chan struct{})}
 	f.pulling[key] = fl
-	go f.run(ctx, key, fl, spec, sandbox)
+	go f.run(ctx, key, fl, w)
 	return fl
 }
 
@@ -81,20 +108,17 @@ func (f *flights) leave(key flightKey, fl *flight) bool {
 	return true
 }
 
-func (f *flights) run(ctx context.Context, key flightKey, fl *flight, spec *runtimeapi.ImageSpec, sandbox *runtimeapi.PodSandboxConfig) {
+func (f *flights) run(ctx context.Context, key flightKey, fl *flight, w want) {
 	defer close(fl.done)
 	defer fl.cancel()
-	if f.slots != nil {
-		select {
-		case f.slots <- struct{}{}:
-			defer func() { <-f.slots }()
-		case <-ctx.Done():
-			fl.err = context.Cause(ctx)
+	if f.turns != nil {
+		if fl.err = f.turns.take(ctx, w.uid); fl.err != nil {
 			return
 		}
+		defer f.turns.give(w.uid)
 	}
 	began := f.now()
-	fl.ref, fl.err = f.runtime.PullImage(ctx, spec, nil, sandbox)
+	fl.ref, fl.size, fl.err = f.recorded(ctx, w)
 	fl.took = f.now().Sub(began)
 	// From here on a new caller gets a pull of its own: with policy Always the registry is asked at every start.
 	f.mu.Lock()
@@ -102,11 +126,135 @@ func (f *flights) run(ctx context.Context, key flightKey, fl *flight, spec *runt
 		delete(f.pulling, key)
 	}
 	f.mu.Unlock()
-	if fl.err != nil {
-		return
-	}
-	// The size is for the event's text only; a pull that succeeded does not fail for the lack of it.
-	if img, err := f.runtime.ImageStatus(ctx, spec); err == nil && img != nil {
-		fl.size = img.Size
-	}
 }
+
+// recordTimeout bounds the look at an image after its pull, which a cancelled pull waits for too.
+const recordTimeout = 10 * time.Second
+
+// recorded pulls, and sees to it that the image is never there without its record or its intent.
+func (f *flights) recorded(ctx context.Context, w want) (ref string, size uint64, err error) {
+	if f.records == nil {
+		ref, _, err = f.tryAll(ctx, w)
+		if err != nil {
+			return "", 0, err
+		}
+		// The size is for the event's text only; a pull that succeeded does not fail for the lack of it.
+		img, _ := f.runtime.ImageStatus(ctx, w.spec)
+		return ref, img.GetSize(), nil
+	}
+	before, err := f.runtime.ImageStatus(ctx, w.spec)
+	if err != nil {
+		return "", 0, err
+	}
+	if err := f.records.begin(w.names); err != nil {
+		return "", 0, err
+	}
+	ref, used, err := f.tryAll(ctx, w)
+	with := pulledWith{}
+	if err == nil {
+		with = pulledWithOf(w.credentials, used)
+	}
+	after, lost := f.note(ctx, w, before.GetId(), ref, with)
+	if lost != nil {
+		// The intent stays, here and on disk: nobody takes the image for one that every pod may use.
+		f.log.Warn("the pull of an image is not recorded: pods must prove again that they may use it", "image", w.image, "error", lost)
+	}
+	if err != nil {
+		return "", 0, err
+	}
+	return ref, after.GetSize(), nil
+}
+
+// note records the outcome of a pull. A failed or cancelled one may have brought the image all the same.
+func (f *flights) note(ctx context.Context, w want, before, ref string, with pulledWith) (*runtimeapi.Image, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	after, err := f.runtime.ImageStatus(ctx, w.spec)
+	if err != nil {
+		return nil, err
+	}
+	// Present images are asked for by their ids, which a runtime's answer to a pull need not be.
+	for _, r := range []string{after.GetId(), ref} {
+		if r == "" || ref == "" && r == before {
+			continue
+		}
+		if err := f.records.add(r, w.repository, with); err != nil {
+			return after, err
+		}
+	}
+	return after, f.records.end(w.names)
+}
+
+// pulledWithOf returns what is recorded of a pull that the auth opened.
+func pulledWithOf(credentials []credential, used *auth) pulledWith {
+	if used == nil {
+		return pulledWith{NodePodsAccessible: true}
+	}
+	var with pulledWith
+	for _, c := range credentials {
+		switch {
+		case c.auth != *used:
+		case c.secret == nil:
+			return pulledWith{NodePodsAccessible: true}
+		default:
+			s := *c.secret
+			s.CredentialHash = c.hash()
+			if !slices.Contains(with.KubernetesSecrets, s) {
+				with.KubernetesSecrets = append(with.KubernetesSecrets, s)
+			}
+		}
+	}
+	return with
+}
+
+// errTooFast is the kubelet's own error, which users know.
+var errTooFast = errors.New("pull QPS exceeded")
+
+// tryAll tries one auth after the other, and returns the runtime's reference and the auth that opened the registry, nil for none.
+func (f *flights) tryAll(ctx context.Context, w want) (ref string, used *auth, err error) {
+	auths := distinct(w.credentials)
+	if len(auths) == 0 {
+		ref, err = f.try(ctx, w, nil)
+		return ref, nil, err
+	}
+	var errs []error
+	for i := range auths {
+		ref, err := f.try(ctx, w, auths[i].toCRI())
+		if err == nil {
+			return ref, &auths[i], nil
+		}
+		errs = append(errs, hideIn(err, auths[i]))
+		if ctx.Err() != nil || errors.Is(err, cri.ErrUnavailable) {
+			break // no other credential would do better
+		}
+	}
+	if len(errs) == 1 {
+		return "", nil, errs[0]
+	}
+	return "", nil, utilerrors.NewAggregate(errs)
+}
+
+func (f *flights) try(ctx context.Context, w want, a *runtimeapi.AuthConfig) (string, error) {
+	if f.limit != nil && !f.limit.TryAccept() {
+		return "", errTooFast
+	}
+	return f.runtime.PullImage(ctx, w.spec, a, w.sandbox)
+}
+
+// hideIn returns the error without the secret parts of the auth, should a runtime or a registry have put them into its words.
+func hideIn(err error, a auth) error {
+	text := cri.Message(err)
+	hidden := text
+	for _, secret := range []string{a.Password, a.IdentityToken, a.RegistryToken} {
+		if len(secret) >= minSecret {
+			hidden = strings.ReplaceAll(hidden, secret, "(hidden)")
+		}
+	}
+	if hidden == text {
+		return err
+	}
+	return errors.New(hidden)
+}
+
+// minSecret is the least length of a secret that is looked for in texts: a shorter one is in most of them anyway.
+const minSecret = 4

@@ -2,7 +2,7 @@ package images
 
 import "testing"
 
-func TestNormaliseName(t *testing.T) {
+func TestParseName(t *testing.T) {
 	const digest = "@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	tests := map[string]string{ // "" means refused
 		"nginx":                         "nginx:latest",
@@ -25,9 +25,10 @@ func TestNormaliseName(t *testing.T) {
 		"r.example/a" + digest + digest: "",
 	}
 	for in, want := range tests {
-		got, err := normaliseName(in)
+		n, err := parseName(in)
+		got := n.image
 		if got != want || (err == nil) != (want != "") {
-			t.Errorf("normaliseName(%q) = %q, %v; want %q", in, got, err, want)
+			t.Errorf("parseName(%q) = %q, %v; want %q", in, got, err, want)
 		}
 	}
 }

@@ -3,10 +3,14 @@ package images
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/flowcontrol"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/journal"
@@ -22,7 +26,7 @@ const (
 	eventErrImageNeverPull = "ErrImageNeverPull"
 )
 
-// Runtime is the image service of the container runtime. Both methods may be called concurrently and must return soon after
+// Runtime is the image service of the container runtime. Its methods may be called concurrently and must return soon after
 // ctx is done.
 type Runtime interface {
 	// ImageStatus returns the image, or nil when it is not present.
@@ -30,51 +34,104 @@ type Runtime interface {
 	// PullImage fetches the image and returns the runtime's reference to it. It may take as long as ctx allows; auth is nil
 	// for an anonymous pull.
 	PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (ref string, err error)
+	// ListImages returns all images.
+	ListImages(ctx context.Context) ([]*runtimeapi.Image, error)
 }
 
-// Recorder takes events about a container of a pod. It does not block.
+// Recorder takes events about a container of a pod, or about the pod when container is "". It does not block.
 type Recorder interface {
 	Event(p *v1.Pod, container, eventtype, reason, message string)
 }
 
-// Config is what a Puller needs. All fields but Now are required.
+// Config is what a Puller needs.
 type Config struct {
 	Runtime  Runtime
 	Recorder Recorder
 	Journal  *journal.Journal
+	// Log is where what concerns no pod goes; nil discards it.
+	Log *slog.Logger
 	// MaxParallel bounds the pulls at one time: 1 is serial, 0 is no bound.
 	MaxParallel int
+	// QPS and Burst bound the rate of pulls (registryPullQPS, registryBurst): those above it fail. QPS 0 is no bound.
+	QPS, Burst int
+	// Secrets are what imagePullSecrets name; nil when there are none to be had.
+	Secrets Secrets
+	// DockerConfigs are the files of the node's own credentials, in the order in which they are looked for: DockerConfigFiles.
+	DockerConfigs []string
+	// Providers are the node's credential provider plugins; nil for none.
+	Providers *Providers
+	// RecordsDir is the folder of the records of pulls, image_manager in the root directory; "" records and verifies nothing.
+	RecordsDir string
+	// Verification says when pods must prove that they may use an image that is present.
+	Verification Verification
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
 // Puller (imageManager's pull side) makes images present. It is safe for concurrent use.
 type Puller struct {
-	runtime  Runtime
-	recorder Recorder
-	journal  *journal.Journal
-	now      func() time.Time
-	flights  *flights
-	backOff  *backOff
+	runtime       Runtime
+	recorder      Recorder
+	journal       *journal.Journal
+	log           *slog.Logger
+	now           func() time.Time
+	secrets       Secrets
+	dockerConfigs []string
+	providers     *Providers
+	records       *records // nil when nothing is recorded
+	verify        Verification
+	flights       *flights
+	backOff       *backOff
 }
 
-// New returns a puller. It asks the runtime nothing until Ensure is called.
+// New returns a puller. It asks the runtime nothing until Recover and Ensure are called.
 func New(c Config) *Puller {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	var slots chan struct{}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	p := &Puller{
+		runtime: c.Runtime, recorder: c.Recorder, journal: c.Journal, log: c.Log, now: c.Now,
+		secrets: c.Secrets, dockerConfigs: c.DockerConfigs, providers: c.Providers, verify: c.Verification,
+		backOff: &backOff{entries: map[backOffKey]backOffEntry{}},
+	}
+	if c.RecordsDir != "" {
+		p.records = newRecords(c.RecordsDir, c.Now)
+	}
+	p.flights = &flights{runtime: c.Runtime, records: p.records, now: c.Now, log: c.Log, pulling: map[flightKey]*flight{}}
 	if c.MaxParallel > 0 {
-		slots = make(chan struct{}, c.MaxParallel)
+		p.flights.turns = newTurns(c.MaxParallel)
 	}
-	return &Puller{
-		runtime:  c.Runtime,
-		recorder: c.Recorder,
-		journal:  c.Journal,
-		now:      c.Now,
-		flights:  &flights{runtime: c.Runtime, slots: slots, now: c.Now, pulling: map[flightKey]*flight{}},
-		backOff:  &backOff{entries: map[backOffKey]backOffEntry{}},
+	if c.QPS > 0 {
+		p.flights.limit = flowcontrol.NewTokenBucketRateLimiter(float32(c.QPS), max(c.Burst, 1))
 	}
+	return p
+}
+
+// Recover brings the records of pulls up to date after an earlier agent. It is called once, when the runtime answers and before the first
+// Ensure. An error leaves images that pods must prove again that they may use, and nothing worse.
+func (p *Puller) Recover(ctx context.Context) error {
+	if p.records == nil {
+		return nil
+	}
+	present := func(ctx context.Context, image string) (string, error) {
+		img, err := p.runtime.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: image})
+		return img.GetId(), err
+	}
+	all := func(ctx context.Context) (map[string]bool, error) {
+		list, err := p.runtime.ListImages(ctx)
+		refs := map[string]bool{}
+		for _, img := range list {
+			refs[img.Id] = true
+		}
+		return refs, err
+	}
+	if err := p.records.recover(ctx, present, all); err != nil {
+		return fmt.Errorf("records of pulled images: %w", err)
+	}
+	return nil
 }
 
 // Result is a present image.
@@ -89,6 +146,7 @@ type Result struct {
 
 // request is one call of Ensure.
 type request struct {
+	names
 	pod       *v1.Pod
 	container *v1.Container
 	policy    v1.PullPolicy
@@ -105,60 +163,71 @@ type request struct {
 // *Error, and counts for no back-off.
 func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, handler string) (Result, error) {
 	r := request{pod: po, container: c, sandbox: sandbox, began: p.now()}
-	name, err := normaliseName(c.Image)
-	if err != nil {
+	var err error
+	if r.names, err = parseName(c.Image); err != nil {
 		message := fmt.Sprintf("Failed to apply default image tag %q: %v", c.Image, err)
 		p.event(r, v1.EventTypeWarning, eventInspectFailed, message)
 		return Result{}, p.fail(r, &Error{Reason: ErrInvalidImageName, Message: message, cause: err})
 	}
-	r.policy = effectivePolicy(c.ImagePullPolicy, name)
-	r.spec = &runtimeapi.ImageSpec{Image: name, RuntimeHandler: handler}
-
-	if r.policy != v1.PullAlways {
-		img, err := p.runtime.ImageStatus(ctx, r.spec)
-		if ctx.Err() != nil {
-			return Result{}, fmt.Errorf("inspect image %q: %w", name, context.Cause(ctx))
-		}
-		if err != nil {
-			message := fmt.Sprintf("Failed to inspect image %q: %v", c.Image, err)
-			p.event(r, v1.EventTypeWarning, eventInspectFailed, message)
-			return Result{}, p.fail(r, &Error{Reason: ErrImageInspect, Message: message, cause: err})
-		}
-		if img != nil {
-			p.event(r, v1.EventTypeNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image))
-			return p.succeed(r, Result{Ref: img.Id}), nil
-		}
-		if r.policy == v1.PullNever {
-			message := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
-			p.event(r, v1.EventTypeWarning, eventErrImageNeverPull, message)
-			return Result{}, p.fail(r, &Error{Reason: ErrImageNeverPull, Message: message})
-		}
+	r.policy = effectivePolicy(c.ImagePullPolicy, r.image)
+	r.spec = &runtimeapi.ImageSpec{Image: r.image, RuntimeHandler: handler}
+	secrets := sync.OnceValue(func() []credential { return p.pullSecrets(ctx, r).lookup(locate(r.full)) })
+	if r.policy == v1.PullAlways {
+		return p.pull(ctx, r, secrets)
 	}
-	return p.pull(ctx, r)
+	img, err := p.runtime.ImageStatus(ctx, r.spec)
+	if ctx.Err() != nil {
+		return Result{}, fmt.Errorf("inspect image %q: %w", r.image, context.Cause(ctx))
+	}
+	if err != nil {
+		message := fmt.Sprintf("Failed to inspect image %q: %v", c.Image, err)
+		p.event(r, v1.EventTypeWarning, eventInspectFailed, message)
+		return Result{}, p.fail(r, &Error{Reason: ErrImageInspect, Message: message, cause: err})
+	}
+	if img != nil && p.mayUse(r, img.Id, secrets) {
+		p.event(r, v1.EventTypeNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image))
+		return p.succeed(r, Result{Ref: img.Id}), nil
+	}
+	if r.policy == v1.PullNever {
+		message := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
+		if img != nil {
+			message = fmt.Sprintf("Container image %q is present, but the pod has no credentials that give access to it, and its pull policy of Never forbids to try others", c.Image)
+		}
+		p.event(r, v1.EventTypeWarning, eventErrImageNeverPull, message)
+		return Result{}, p.fail(r, &Error{Reason: ErrImageNeverPull, Message: message})
+	}
+	return p.pull(ctx, r, secrets)
 }
 
-func (p *Puller) pull(ctx context.Context, r request) (Result, error) {
+// pull asks the registry, with the credentials of the pod and then those of the node.
+func (p *Puller) pull(ctx context.Context, r request, secrets func() []credential) (Result, error) {
 	image := r.container.Image
-	key := backOffKey{uid: r.pod.UID, image: r.spec.Image}
-	if held, ok := p.backOff.check(key, r.began); ok {
-		message := fmt.Sprintf("Back-off pulling image %q", image)
-		p.event(r, v1.EventTypeNormal, eventBackOff, message)
-		return Result{}, p.fail(r, &Error{
-			Reason:       ErrImagePullBackOff,
-			Message:      message + ": " + held.cause.Error(),
-			BackOffUntil: held.until,
-			cause:        held.cause,
-		})
+	key := backOffKey{uid: r.pod.UID, image: r.image}
+	if held, again := p.backOff.check(key, r.container.Name, r.began); held != nil {
+		if held.Reason == ErrImagePullBackOff {
+			message := fmt.Sprintf("Back-off pulling image %q", image)
+			held.Message = message + ": " + held.Message
+			if !again {
+				p.event(r, v1.EventTypeNormal, eventBackOff, message)
+			}
+		}
+		if again {
+			return Result{}, held
+		}
+		return Result{}, p.fail(r, held)
 	}
 
 	p.event(r, v1.EventTypeNormal, eventPulling, fmt.Sprintf("Pulling image %q", image))
-	fl, err := p.flights.pull(ctx, r.spec, r.sandbox)
+	credentials := append(slices.Clip(secrets()), p.nodeCredentials(ctx, r)...)
+	if ctx.Err() != nil {
+		return Result{}, fmt.Errorf("pull image %q: %w", r.image, context.Cause(ctx))
+	}
+	fl, err := p.flights.pull(ctx, want{names: r.names, uid: r.pod.UID, spec: r.spec, sandbox: r.sandbox, credentials: credentials})
 	if err != nil {
-		return Result{}, fmt.Errorf("pull image %q: %w", r.spec.Image, err)
+		return Result{}, fmt.Errorf("pull image %q: %w", r.image, err)
 	}
 	if fl.err != nil {
-		e := pullError(image, fl.err)
-		e.BackOffUntil = p.backOff.fail(key, e, p.now())
+		e := p.backOff.fail(key, *pullError(image, fl.err), p.now())
 		p.event(r, v1.EventTypeWarning, eventFailed, fmt.Sprintf("Failed to pull image %q: %s", image, e.Message))
 		return Result{}, p.fail(r, e)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,12 +27,14 @@ import (
 type store struct {
 	takes      time.Duration
 	inspectErr error
+	passwords  map[string]string // of images that not everybody may pull
 
 	mu       sync.Mutex
 	present  map[string]*runtimeapi.Image
 	failures []error // of the next pulls
 	pulls    []string
-	ended    int // pulls whose context ended first
+	auths    []string // of pulls: user:password, or "" for none
+	ended    int      // pulls whose context ended first
 	running  int
 	most     int // pulls at one time
 }
@@ -41,8 +45,13 @@ func (s *store) ImageStatus(_ context.Context, spec *runtimeapi.ImageSpec) (*run
 	return s.present[spec.Image], s.inspectErr
 }
 
-func (s *store) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, _ *runtimeapi.AuthConfig, _ *runtimeapi.PodSandboxConfig) (string, error) {
+func (s *store) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, _ *runtimeapi.PodSandboxConfig) (string, error) {
 	s.mu.Lock()
+	shown := ""
+	if auth != nil {
+		shown = auth.Username + ":" + auth.Password
+	}
+	s.auths = append(s.auths, shown)
 	s.pulls = append(s.pulls, spec.Image+spec.RuntimeHandler)
 	s.running++
 	s.most = max(s.most, s.running)
@@ -69,12 +78,21 @@ func (s *store) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, _ *ru
 			return "", err
 		}
 	}
+	if want, ok := s.passwords[spec.Image]; ok && auth.GetPassword() != want {
+		return "", fmt.Errorf("401 for %q", auth.GetUsername())
+	}
 	if s.present == nil {
 		s.present = map[string]*runtimeapi.Image{}
 	}
 	img := &runtimeapi.Image{Id: "id:" + spec.Image, Size: 700}
 	s.present[spec.Image] = img
 	return img.Id, nil
+}
+
+func (s *store) ListImages(context.Context) ([]*runtimeapi.Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.present)), s.inspectErr
 }
 
 type recorder struct {
@@ -253,30 +271,29 @@ func TestBackOffDoublesAndExpires(t *testing.T) {
 		s := &store{}
 		p, rec, _ := newPuller(s, 0)
 		c := container("c", "app:v1", v1.PullIfNotPresent)
-		fail := func() time.Time {
+		held := func() *images.Error {
+			t.Helper()
+			_, err := ensure(t.Context(), p, "u1", c)
+			var e *images.Error
+			if !errors.As(err, &e) {
+				t.Fatalf("got %v, want an image error", err)
+			}
+			return e
+		}
+		// fail lets a pull fail and the moment pass in which that is shown, and returns the back-off.
+		fail := func() time.Duration {
 			t.Helper()
 			s.failures = []error{errors.New("gone")}
-			_, err := ensure(t.Context(), p, "u1", c)
-			var e *images.Error
-			if !errors.As(err, &e) || e.Reason != images.ErrImagePull {
-				t.Fatalf("got %v, want a failed pull", err)
-			}
-			return e.BackOffUntil
-		}
-		for _, want := range []time.Duration{10, 20, 40, 80, 160, 300, 300} {
-			until := fail()
-			if got := time.Until(until); got != want*time.Second {
-				t.Fatalf("back-off %v, want %v", got, want*time.Second)
+			began := time.Now()
+			e := held()
+			if again := held(); e.Reason != images.ErrImagePull || again != e {
+				t.Fatalf("got %v, then %v; want a failed pull, and the same at once after it", e, again)
 			}
 			rec.take()
-			time.Sleep(want*time.Second - time.Nanosecond)
-			_, err := ensure(t.Context(), p, "u1", c)
-			var e *images.Error
-			if !errors.As(err, &e) || e.Reason != images.ErrImagePullBackOff || !e.BackOffUntil.Equal(until) {
-				t.Fatalf("just before the end: got %v, want back-off until %v", err, until)
-			}
-			if want := `Back-off pulling image "app:v1": ErrImagePull: gone`; e.Message != want {
-				t.Fatalf("message %q, want %q", e.Message, want)
+			time.Sleep(time.Until(e.BackOffUntil))
+			e = held()
+			if want := `Back-off pulling image "app:v1": ErrImagePull: gone`; e.Reason != images.ErrImagePullBackOff || e.Message != want {
+				t.Fatalf("%s: %q, want ImagePullBackOff: %q", e.Reason, e.Message, want)
 			}
 			if diff := cmp.Diff([]string{
 				`c: Normal BackOff Back-off pulling image "app:v1"`,
@@ -284,10 +301,23 @@ func TestBackOffDoublesAndExpires(t *testing.T) {
 			}, rec.take()); diff != "" {
 				t.Fatalf("events (-want +got):\n%s", diff)
 			}
+			return e.BackOffUntil.Sub(began)
+		}
+		for _, want := range []time.Duration{10, 20, 40, 80, 160, 300, 300} {
+			if got := fail(); got != want*time.Second {
+				t.Fatalf("back-off %v, want %v", got, want*time.Second)
+			}
+			time.Sleep(want*time.Second - 500*time.Millisecond - time.Nanosecond)
+			if e := held(); e.Reason != images.ErrImagePullBackOff || time.Until(e.BackOffUntil) != time.Nanosecond {
+				t.Fatalf("just before the end: %v", e)
+			}
+			if events := rec.take(); len(events) > 0 {
+				t.Fatalf("told again: %q", events)
+			}
 			time.Sleep(time.Nanosecond)
 		}
 		time.Sleep(601 * time.Second)
-		if got := time.Until(fail()); got != 10*time.Second {
+		if got := fail(); got != 10*time.Second {
 			t.Errorf("back-off after a long silence %v, want 10s", got)
 		}
 		if _, err := ensure(t.Context(), p, "u2", c); err != nil {
@@ -313,7 +343,7 @@ func TestContainersShareOnePull(t *testing.T) {
 		}
 		for i, err := range errs {
 			var e *images.Error
-			if !errors.As(err, &e) || e.Reason != images.ErrImagePull || time.Until(e.BackOffUntil) != 10*time.Second {
+			if !errors.As(err, &e) || e.Reason != images.ErrImagePull || time.Until(e.BackOffUntil) != 500*time.Millisecond {
 				t.Errorf("container %d: %v; three waiters of one failure are one back-off step", i, err)
 			}
 		}

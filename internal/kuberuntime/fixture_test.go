@@ -38,11 +38,11 @@ type bench struct {
 	leave  func() // ends Run
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T, options ...critest.Option) *bench {
 	t.Helper()
 	root := t.TempDir()
 	b := &bench{t: t, events: &recorder{}, began: time.Now()}
-	b.fake = critest.Start(t, critest.WithImages(testImage), critest.WithLogs("/"), critest.WithoutEvents())
+	b.fake = critest.Start(t, append(options, critest.WithImages(testImage), critest.WithLogs("/"), critest.WithoutEvents())...)
 	b.Runtime = b.newRuntime(root)
 	return b
 }

@@ -45,6 +45,18 @@ type Config struct {
 	NodeMemory int64
 	// HostIPs are the node's addresses, for the downward API.
 	HostIPs []string
+	// DNS is what the node knows of name resolution. Its Host is read from ResolvConf each time a sandbox is made.
+	DNS crispec.DNS
+	// ResolvConf is the resolver configuration that pods inherit (KubeletConfiguration resolvConf): nil is the host's, "" none.
+	ResolvConf *string
+	// SeccompDefault gives containers that name no seccomp profile the runtime's (KubeletConfiguration seccompDefault).
+	SeccompDefault bool
+	// UserNamespaces gives pods their ranges of user ids; nil: pods that want one cannot run.
+	UserNamespaces UserNamespaces
+	// NodeEvent records an event about the node; nil records none.
+	NodeEvent func(eventtype, reason, message string)
+	// Volumes gives containers what is in their volumes.
+	Volumes Volumes
 	// Objects are what environments refer to; nil without an API server.
 	Objects Objects
 	// Allocatable returns what the node has for pods, for environments that show limits which are not set; nil: it is not known.
@@ -66,6 +78,9 @@ type Runtime struct {
 	// starting bounds sandbox creations under way: containerd is saturated by a few, and more only make each slower.
 	starting chan struct{}
 
+	// maskedPaths are the files of this machine that containers must not see; read once.
+	maskedPaths func() []string
+
 	mu       sync.Mutex
 	messages map[pod.ContainerID]string   // guarded by mu; termination messages of exited containers
 	preStops map[pod.ContainerID]*hookRun // guarded by mu
@@ -80,7 +95,7 @@ func New(cfg Config) *Runtime {
 	return &Runtime{
 		Config: cfg, crash: lifecycle.NewCrashLoop(), nodeBackOff: lifecycle.NodeBackOff(cfg.MaxRestartPeriod),
 		starting: make(chan struct{}, parallelSandboxes), messages: map[pod.ContainerID]string{},
-		preStops: map[pod.ContainerID]*hookRun{}, backOffs: map[pod.UID]string{},
+		preStops: map[pod.ContainerID]*hookRun{}, backOffs: map[pod.UID]string{}, maskedPaths: sync.OnceValue(thermalThrottles),
 	}
 }
 

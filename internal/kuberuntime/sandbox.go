@@ -4,15 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 
 	"berth/internal/cri"
+	"berth/internal/crispec"
 	"berth/internal/journal"
+	"berth/internal/logs"
 	"berth/internal/pod"
+	"berth/internal/userns"
 )
 
 // Delays between the tries to get a name that a cancelled call still holds.
@@ -20,6 +26,144 @@ const (
 	reservedFirst = 50 * time.Millisecond
 	reservedMost  = time.Second
 )
+
+// UserNamespaces gives each pod a range of the host's user ids.
+type UserNamespaces interface {
+	// Allocate returns the pod's range; it is the same one each time until it is released. It does not wait.
+	Allocate(uid pod.UID) (userns.Range, error)
+	// Release gives the pod's range back, if it has one. Idempotent.
+	Release(uid pod.UID) error
+}
+
+// sandboxConfig returns the configuration of the pod's sandbox. When one is to be made, its user is told of what is wrong with it.
+func (r *Runtime) sandboxConfig(ctx context.Context, req Request, a *podActions, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
+	p := req.Pod
+	cfg, warnings, err := r.translateSandbox(ctx, req, a, attempt)
+	if err != nil {
+		if a.CreateSandbox && ctx.Err() == nil {
+			r.Recorder.Event(p, "", v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+err.Error())
+		}
+		return nil, fmt.Errorf("pod sandbox: %w", err)
+	}
+	if !a.CreateSandbox {
+		return cfg, nil
+	}
+	for _, w := range warnings {
+		r.Recorder.Event(p, "", v1.EventTypeWarning, w.Reason, w.Message)
+		if w.MissingClusterDNS() && r.NodeEvent != nil {
+			r.NodeEvent(v1.EventTypeWarning, w.Reason, w.Message)
+		}
+	}
+	return cfg, nil
+}
+
+func (r *Runtime) translateSandbox(ctx context.Context, req Request, a *podActions, attempt uint32) (*runtimeapi.PodSandboxConfig, []crispec.Warning, error) {
+	p := req.Pod
+	in := crispec.Sandbox{
+		Pod: p, Attempt: attempt, CgroupParent: req.CgroupParent, LogDirectory: logs.PodDir(r.PodLogsDir, p.Namespace, p.Name, string(p.UID)),
+		DNS: r.DNS,
+	}
+	var err error
+	if in.Users, err = r.users(p); err != nil {
+		return nil, nil, err
+	}
+	// A sandbox that is there has its resolver already.
+	if a.CreateSandbox {
+		if in.DNS.Host, err = r.hostResolver(p); err != nil {
+			return nil, nil, err
+		}
+		if crispec.HasUserNamespace(p) {
+			if err := r.checkUserNamespaces(ctx, ""); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return crispec.SandboxConfig(in)
+}
+
+// users returns the host's ids for the pod's user namespace, nil for a pod without one.
+func (r *Runtime) users(p *v1.Pod) (*userns.Range, error) {
+	if !crispec.HasUserNamespace(p) || r.UserNamespaces == nil {
+		return nil, nil
+	}
+	ids, err := r.UserNamespaces.Allocate(p.UID)
+	if err != nil {
+		return nil, fmt.Errorf("user namespace: %w", err)
+	}
+	return &ids, nil
+}
+
+// checkUserNamespaces refuses a runtime that would run the pod as the host's users.
+func (r *Runtime) checkUserNamespaces(ctx context.Context, handler string) error {
+	st, err := r.CRI.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("user namespace: %w", err)
+	}
+	for _, h := range st.RuntimeHandlers {
+		if h.Name == handler && h.Features.GetUserNamespaces() {
+			return nil
+		}
+	}
+	return fmt.Errorf("user namespace: the runtime handler %q does not support user namespaces", handler)
+}
+
+// ReleaseUserNamespace gives back the ids of a pod of which nothing runs any more.
+func (r *Runtime) ReleaseUserNamespace(uid pod.UID) error {
+	if r.UserNamespaces == nil {
+		return nil
+	}
+	return r.UserNamespaces.Release(uid)
+}
+
+const (
+	// stubResolvConf may name only systemd-resolved's own address, which is the host's loopback; uplinkResolvConf then names the servers
+	// that it asks (systemd-resolved.service(8)).
+	stubResolvConf   = "/etc/resolv.conf"
+	uplinkResolvConf = "/run/systemd/resolve/resolv.conf"
+	// maxResolvConf is the most that is read of a resolv.conf.
+	maxResolvConf = 1 << 20
+)
+
+// hostResolver reads the resolver that the pod inherits.
+func (r *Runtime) hostResolver(p *v1.Pod) (crispec.Resolver, error) {
+	switch path := ptr.Deref(r.ResolvConf, stubResolvConf); {
+	case !crispec.InheritsResolver(p):
+		return crispec.Resolver{}, nil
+	case path == "":
+		return crispec.LoopbackResolver(r.HostIPs), nil
+	case path == stubResolvConf && !p.Spec.HostNetwork:
+		return readReachable(path, uplinkResolvConf)
+	default:
+		return readResolvConf(path)
+	}
+}
+
+// readReachable reads the stub, or the uplink if the servers of the stub are only on the host's loopback.
+//
+// Differs from the kubelet: a pod with a network of its own does not get servers that it cannot reach when there are others.
+func readReachable(stub, uplink string) (crispec.Resolver, error) {
+	host, err := readResolvConf(stub)
+	if err != nil || !host.IsLoopback() {
+		return host, err
+	}
+	if beyond, err := readResolvConf(uplink); err == nil && len(beyond.Servers) > 0 {
+		return beyond, nil
+	}
+	return host, nil
+}
+
+func readResolvConf(path string) (crispec.Resolver, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return crispec.Resolver{}, fmt.Errorf("resolver of the node: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxResolvConf))
+	if err != nil {
+		return crispec.Resolver{}, fmt.Errorf("resolver of the node: %w", err)
+	}
+	return crispec.ParseResolvConf(b), nil
+}
 
 // createSandbox runs the sandbox. While a cancelled call holds its name it tries again; at last it takes the next attempt's name. It returns
 // the configuration that the sandbox has.

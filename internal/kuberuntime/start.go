@@ -30,7 +30,7 @@ type start struct {
 	sandboxConfig *runtimeapi.PodSandboxConfig
 	volumes       map[string]crispec.Volume
 	ips           []string
-	image         func() (images.Result, error)
+	images        func() (pulled, error)
 	created       bool // the runtime has a new container
 }
 
@@ -38,7 +38,7 @@ type start struct {
 // it was started.
 func (r *Runtime) startContainer(ctx context.Context, s *start) *lifecycle.StartError {
 	p, c := s.req.Pod, s.container
-	image, err := s.image()
+	got, err := s.images()
 	if err != nil {
 		var ie *images.Error
 		if errors.As(err, &ie) {
@@ -46,7 +46,7 @@ func (r *Runtime) startContainer(ctx context.Context, s *start) *lifecycle.Start
 		}
 		return &lifecycle.StartError{Reason: lifecycle.ErrImagePull, Message: err.Error()}
 	}
-	spec, err := r.containerSpec(ctx, s, image)
+	spec, err := r.containerSpec(ctx, s, got)
 	if err != nil {
 		return r.startFailed(ctx, s, lifecycle.CreateContainerConfigError, err)
 	}
@@ -104,12 +104,16 @@ func (r *Runtime) startFailed(ctx context.Context, s *start, reason lifecycle.Re
 }
 
 // containerSpec gathers what the container is made from.
-func (r *Runtime) containerSpec(ctx context.Context, s *start, image images.Result) (crispec.Container, error) {
+func (r *Runtime) containerSpec(ctx context.Context, s *start, got pulled) (crispec.Container, error) {
 	p, c := s.req.Pod, s.container
 	in := crispec.Container{
-		Pod: p, Container: c, Image: c.Image, ImageRef: image.Ref,
-		PodIPs: s.ips, HostIPs: r.HostIPs, Volumes: s.volumes,
-		SeccompRoot: filepath.Join(r.RootDir, "seccomp"), NodeMemory: r.NodeMemory,
+		Pod: p, Container: c, Image: c.Image, ImageRef: got.image.Ref,
+		PodIPs: s.ips, HostIPs: r.HostIPs, Volumes: s.volumes, ImageVolumes: got.volumes,
+		SeccompRoot: filepath.Join(r.RootDir, "seccomp"), SeccompDefault: runtimeapi.SecurityProfile_Unconfined,
+		MaskedPaths: r.maskedPaths(), NodeMemory: r.NodeMemory,
+	}
+	if r.SeccompDefault {
+		in.SeccompDefault = runtimeapi.SecurityProfile_RuntimeDefault
 	}
 	if p.Spec.HostNetwork {
 		in.PodIPs = r.HostIPs
@@ -118,10 +122,16 @@ func (r *Runtime) containerSpec(ctx context.Context, s *start, image images.Resu
 	if in.Environment, err = r.environment(ctx, p, c); err != nil {
 		return in, err
 	}
+	if in.Environment.Files, err = r.readEnvFiles(c, s.volumes); err != nil {
+		return in, err
+	}
 	if in.Target, err = targetOf(p, c.Name, s.req.Observed); err != nil {
 		return in, err
 	}
-	if err := r.checkNonRoot(ctx, p, c, image); err != nil {
+	if in.User, err = r.imageUser(ctx, p, c, got.image); err != nil {
+		return in, err
+	}
+	if in.Users, err = r.users(p); err != nil {
 		return in, err
 	}
 	if err := r.removeUnstarted(ctx, s.req.Observed.FindContainer(c.Name)); err != nil {
@@ -135,6 +145,9 @@ func (r *Runtime) containerSpec(ctx context.Context, s *start, image images.Resu
 	}
 	if err := os.MkdirAll(filepath.Join(s.sandboxConfig.LogDirectory, c.Name), 0o755); err != nil {
 		return in, fmt.Errorf("log folder: %w", err)
+	}
+	if err := r.prepareMounts(ctx, &in); err != nil {
+		return in, err
 	}
 	in.TerminationLog, err = r.makeTerminationLog(p, c)
 	return in, err
@@ -156,19 +169,23 @@ func targetOf(p *v1.Pod, name string, observed *pod.Status) (pod.ContainerID, er
 	return "", nil
 }
 
-func (r *Runtime) checkNonRoot(ctx context.Context, p *v1.Pod, c *v1.Container, image images.Result) error {
-	if !crispec.RunAsNonRoot(p, c) {
-		return nil
+// imageUser returns who the image runs as. It is read from what the container is made of: a name may stand for another image by now.
+func (r *Runtime) imageUser(ctx context.Context, p *v1.Pod, c *v1.Container, image images.Result) (crispec.ImageUser, error) {
+	if crispec.RunAsUser(p, c) != nil {
+		return crispec.ImageUser{}, nil // it does not matter
 	}
 	img, err := r.CRI.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: image.Ref})
-	if err != nil {
-		return err
+	switch {
+	case err != nil:
+		return crispec.ImageUser{}, err
+	case img == nil:
+		return crispec.ImageUser{}, fmt.Errorf("image %q is not present any more", c.Image)
 	}
 	user := crispec.ImageUser{Name: img.GetUsername()}
 	if img.GetUid() != nil {
 		user.UID = &img.GetUid().Value
 	}
-	return crispec.CheckRunAsNonRoot(p, c, user)
+	return user, nil
 }
 
 // removeUnstarted removes a container that was created and never started, as by a pass that was ended in between. It gives way, with its
@@ -209,28 +226,6 @@ func (r *Runtime) nextAttempt(p *v1.Pod, c *v1.Container, observed *pod.Status) 
 		}
 	}
 	return next, nil
-}
-
-// writeHosts writes the pod's managed /etc/hosts and returns its path, or "" for a pod without an address.
-func (r *Runtime) writeHosts(p *v1.Pod, ips []string) (string, error) {
-	var content []byte
-	switch {
-	case p.Spec.HostNetwork:
-		node, err := os.ReadFile("/etc/hosts")
-		if err != nil {
-			return "", fmt.Errorf("hosts file: %w", err)
-		}
-		content = crispec.NodeHostsFile(node, p.Spec.HostAliases)
-	case len(ips) == 0:
-		return "", nil
-	default:
-		content = crispec.HostsFile(crispec.Hostname(p), ips, p.Spec.HostAliases)
-	}
-	path := filepath.Join(r.podDir(p.UID), "etc-hosts")
-	if err := os.WriteFile(path, content, 0o644); err != nil {
-		return "", fmt.Errorf("hosts file: %w", err)
-	}
-	return path, nil
 }
 
 // makeTerminationLog makes the empty file that a container writes its termination message to; each incarnation has its own.

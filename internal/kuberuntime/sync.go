@@ -12,9 +12,7 @@ import (
 
 	"berth/internal/cri"
 	"berth/internal/crispec"
-	"berth/internal/images"
 	"berth/internal/lifecycle"
-	"berth/internal/logs"
 	"berth/internal/pod"
 )
 
@@ -143,17 +141,17 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 	if !a.CreateSandbox {
 		attempt = req.Observed.Sandboxes[0].Attempt
 	}
-	// Shared with the pulls from here on, and not changed any more.
-	cfg := crispec.SandboxConfig(crispec.Sandbox{
-		Pod: p, Attempt: attempt, CgroupParent: req.CgroupParent, LogDirectory: logs.PodDir(r.PodLogsDir, p.Namespace, p.Name, string(p.UID)),
-	})
+	cfg, err := r.sandboxConfig(ctx, req, a, attempt) // shared with the pulls from here on, and not changed any more
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	volumes := begin(func() (map[string]crispec.Volume, error) { return req.Volumes(ctx) })
-	pulls := make([]func() (images.Result, error), len(starts))
+	pulls := make([]func() (pulled, error), len(starts))
 	for i, s := range starts {
 		c := findSpec(p, s.Name)
-		pulls[i] = begin(func() (images.Result, error) { return r.Images.Ensure(ctx, p, c, cfg, "") })
+		pulls[i] = begin(func() (pulled, error) { return r.pull(ctx, p, c, cfg) })
 	}
 	defer func() {
 		// A pass leaves nothing running behind: what is not waited for below has been cancelled.
@@ -191,7 +189,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 			return err
 		}
 		c := findSpec(p, s.Name)
-		st := &start{req: req, container: c, sandbox: sandbox, sandboxConfig: made, volumes: mounted, ips: ips, image: pulls[i]}
+		st := &start{req: req, container: c, sandbox: sandbox, sandboxConfig: made, volumes: mounted, ips: ips, images: pulls[i]}
 		if e := r.startContainer(ctx, st); e != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()

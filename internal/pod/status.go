@@ -68,6 +68,8 @@ type ContainerStatus struct {
 	LogPath  string
 	// TerminationLog is the host's file for the container's termination message, "" when it has none.
 	TerminationLog string
+	// RecursiveReadOnly are the container's paths where the mount and all that is mounted below it are read-only.
+	RecursiveReadOnly []string
 	// Hash is the container's spec hash at creation (annotation io.kubernetes.container.hash).
 	Hash string
 	// UserUID, UserGID and SupplementalGroups are what the first process runs as, when HasUser.

@@ -1,11 +1,13 @@
 package status
 
 import (
+	"path"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"berth/internal/lifecycle"
 	"berth/internal/pod"
@@ -79,7 +81,7 @@ func (b *containerBuilder) build() v1.ContainerStatus {
 	}
 	b.applyStartError(&cs)
 	b.fillStartedReady(&cs)
-	cs.VolumeMounts = volumeMounts(b.spec)
+	cs.VolumeMounts = volumeMounts(b.spec, b.newest)
 	fillResources(&cs, b.spec)
 	return cs
 }
@@ -318,18 +320,22 @@ func userOf(cs *pod.ContainerStatus) *v1.ContainerUser {
 	}}
 }
 
-// volumeMounts returns the mounts as the spec asks for them; recursive read-only is told of read-only mounts alone.
-func volumeMounts(c *v1.Container) []v1.VolumeMountStatus {
+// volumeMounts returns the mounts as the spec asks for them. Recursive read-only is told of read-only mounts alone: as what it became, where it
+// was asked for if possible; observed is nil while the runtime has no container.
+func volumeMounts(c *v1.Container, observed *pod.ContainerStatus) []v1.VolumeMountStatus {
 	var out []v1.VolumeMountStatus
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
 		s := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
 		if m.ReadOnly {
-			mode := v1.RecursiveReadOnlyDisabled
-			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == v1.RecursiveReadOnlyEnabled {
-				mode = v1.RecursiveReadOnlyEnabled
+			asked := ptr.Deref(m.RecursiveReadOnly, v1.RecursiveReadOnlyDisabled)
+			if asked == v1.RecursiveReadOnlyIfPossible {
+				asked = v1.RecursiveReadOnlyDisabled
+				if observed != nil && slices.Contains(observed.RecursiveReadOnly, path.Join("/", m.MountPath)) {
+					asked = v1.RecursiveReadOnlyEnabled
+				}
 			}
-			s.RecursiveReadOnly = &mode
+			s.RecursiveReadOnly = &asked
 		}
 		out = append(out, s)
 	}

@@ -311,10 +311,12 @@ func TestContainerFields(t *testing.T) {
 			{Name: "conf", MountPath: "/conf", ReadOnly: true},
 			{Name: "deep", MountPath: "/deep", ReadOnly: true, RecursiveReadOnly: &enabled},
 			{Name: "try", MountPath: "/try", ReadOnly: true, RecursiveReadOnly: &ifPossible},
+			{Name: "can", MountPath: "can/", ReadOnly: true, RecursiveReadOnly: &ifPossible},
 		}
 	})
 	cs := seen("app", 0, pod.StateRunning)
 	cs.HasUser, cs.UserUID, cs.UserGID, cs.SupplementalGroups = true, 1000, 1001, []int64{1002}
+	cs.RecursiveReadOnly = []string{"/can"}
 	yes := true
 	want := v1.ContainerStatus{
 		Name: "app", State: runningSince(0), Ready: true, Started: &yes,
@@ -325,6 +327,7 @@ func TestContainerFields(t *testing.T) {
 			{Name: "conf", MountPath: "/conf", ReadOnly: true, RecursiveReadOnly: &disabled},
 			{Name: "deep", MountPath: "/deep", ReadOnly: true, RecursiveReadOnly: &enabled},
 			{Name: "try", MountPath: "/try", ReadOnly: true, RecursiveReadOnly: &disabled},
+			{Name: "can", MountPath: "can/", ReadOnly: true, RecursiveReadOnly: &enabled},
 		},
 		User: &v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: 1000, GID: 1001, SupplementalGroups: []int64{1002}}},
 	}

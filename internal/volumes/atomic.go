@@ -230,7 +230,9 @@ func (w *atomicWriter) makeLinks() error {
 				return err
 			}
 		case !errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%q is in the way of a file of the volume: %w", name, err)
+			if err := w.removeEmptyDir(name); err != nil {
+				return fmt.Errorf("%q is in the way of a file of the volume: %w", name, err)
+			}
 		}
 		if err := w.root.Symlink(target, name); err != nil {
 			return err
@@ -238,6 +240,18 @@ func (w *atomicWriter) makeLinks() error {
 		w.own(name, nil)
 	}
 	return nil
+}
+
+// removeEmptyDir removes a directory that was made for a subPath while the volume did not have the file.
+func (w *atomicWriter) removeEmptyDir(name string) error {
+	st, err := w.root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	if !st.IsDir() {
+		return errors.New("it is neither a link nor a directory")
+	}
+	return w.root.Remove(name)
 }
 
 // removeStaleLinks removes the links to files that the payload has no more, and nothing else.

@@ -263,11 +263,28 @@ func TestAtomicWriterFailures(t *testing.T) {
 		t.Error("a file that is also a directory was accepted")
 	}
 	checkShows(t, dir, before)
-	if err := os.Mkdir(filepath.Join(dir, "b"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "b/full"), 0o755); err != nil {
 		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "c"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writeAtomically(dir, files(map[string]string{"c": "1"}), nil, quiet); err == nil || !strings.Contains(err.Error(), `"c" is in the way`) {
+		t.Errorf("got %v", err)
 	}
 	if _, err := writeAtomically(dir, files(map[string]string{"b": "1"}), nil, quiet); err == nil || !strings.Contains(err.Error(), `"b" is in the way`) {
 		t.Errorf("got %v", err)
+	}
+	// As a subPath leaves it that was mounted before there was the file.
+	if err := os.Remove(filepath.Join(dir, "b/full")); err != nil {
+		t.Fatal(err)
+	}
+	after := files(map[string]string{"b": "1"})
+	if _, err := writeAtomically(dir, after, nil, quiet); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "b")); err != nil || string(got) != "1" {
+		t.Errorf("got %q, %v", got, err)
 	}
 	if _, err := writeAtomically(filepath.Join(dir, "missing"), before, nil, quiet); err == nil {
 		t.Error("a missing directory was accepted")

@@ -197,6 +197,9 @@ func (m *Manager) teardown(ctx context.Context, podDir string) error {
 	if err != nil {
 		return err
 	}
+	if err := unbindSubpaths(ctx, podDir); err != nil {
+		return err
+	}
 	volumes := filepath.Join(podDir, "volumes")
 	if err := m.unmountBelow(ctx, volumes); err != nil {
 		return err

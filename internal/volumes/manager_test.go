@@ -389,8 +389,6 @@ func TestUnsupported(t *testing.T) {
 		`spec.volumes[5].nfs: volume "f": volumes of this type are not supported yet`,
 		`spec.volumes[6].persistentVolumeClaim: volume "g": volumes of this type are not supported yet`,
 		`spec.volumes[9].projected.sources[1].clusterTrustBundle: volume "h": sources of this type are not supported yet`,
-		`spec.initContainers[0].volumeMounts[0].subPathExpr: subPathExpr "$(X)" is not supported yet; mount the whole volume`,
-		`spec.containers[0].volumeMounts[0].subPath: subPath "s" is not supported yet; mount the whole volume`,
 		`spec.ephemeralContainers[0].volumeDevices[0]: raw block volume "g" is not supported yet`,
 	}
 	if diff := cmp.Diff(want, Unsupported(p)); diff != "" {
@@ -401,5 +399,20 @@ func TestUnsupported(t *testing.T) {
 func TestNewNeedsAbsoluteRoot(t *testing.T) {
 	if _, err := New(Config{Root: "var/lib"}); err == nil {
 		t.Error("a relative root directory was accepted")
+	}
+}
+
+// A volume that only variables are taken from is made; an image is the runtime's to mount.
+func TestNeededVolumes(t *testing.T) {
+	p := podWith(emptyDir("mounted", ""), emptyDir("file", ""), emptyDir("unused", ""), v1.Volume{
+		Name: "image", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "i:1"}},
+	})
+	p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "mounted"}, {Name: "image", SubPath: "s"}}
+	p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "V", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{VolumeName: "file", Path: "f", Key: "V"}}}}
+	if diff := cmp.Diff(map[string]bool{"mounted": true, "file": true}, neededVolumes(p)); diff != "" {
+		t.Errorf("needed (-want +got):\n%s", diff)
+	}
+	if got := Unsupported(p); got != nil {
+		t.Errorf("refused what is supported: %q", got)
 	}
 }

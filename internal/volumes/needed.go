@@ -7,10 +7,12 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/crispec"
 )
 
-// neededVolumes returns the names of the volumes that some container mounts or uses as a device. Others are neither set up nor
-// waited for.
+// neededVolumes returns the names of the volumes that some container mounts, uses as a device or takes variables from. Others are neither set
+// up nor waited for; nor are images, which the runtime mounts.
 func neededVolumes(p *v1.Pod) map[string]bool {
 	needed := map[string]bool{}
 	for _, c := range containersOf(p) {
@@ -19,6 +21,14 @@ func neededVolumes(p *v1.Pod) map[string]bool {
 		}
 		for _, d := range c.VolumeDevices {
 			needed[d.Name] = true
+		}
+		for _, f := range crispec.EnvFiles(c) {
+			needed[f.Volume] = true
+		}
+	}
+	for i := range p.Spec.Volumes {
+		if p.Spec.Volumes[i].Image != nil {
+			delete(needed, p.Spec.Volumes[i].Name)
 		}
 	}
 	return needed
@@ -53,15 +63,6 @@ func Unsupported(p *v1.Pod) []string {
 		}
 	}
 	for field, c := range containersOf(p) {
-		for i, m := range c.VolumeMounts {
-			path := fmt.Sprintf("%s.volumeMounts[%d]", field, i)
-			if m.SubPath != "" {
-				add(path+".subPath", "subPath %q is not supported yet; mount the whole volume", m.SubPath)
-			}
-			if m.SubPathExpr != "" {
-				add(path+".subPathExpr", "subPathExpr %q is not supported yet; mount the whole volume", m.SubPathExpr)
-			}
-		}
 		for i, d := range c.VolumeDevices {
 			add(fmt.Sprintf("%s.volumeDevices[%d]", field, i), "raw block volume %q is not supported yet", d.Name)
 		}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"berth/agent"
+	"berth/internal/cri"
+	"berth/internal/embedded"
+)
+
+func newImageCommand(g *globalFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "List, pull, import, inspect and remove images",
+		Long: `List, pull, import, inspect and remove the images of this node.
+
+The commands talk to the container runtime of the agent that runs in the run directory, or that left its pods there, and need no agent besides.
+Pods may use every image that was pulled or imported here, whatever its registry asks of others.`,
+		Args: cobra.NoArgs,
+	}
+	cmd.AddCommand(newImageListCommand(g), newImagePullCommand(g), newImageImportCommand(g), newImageInspectCommand(g), newImageRemoveCommand(g))
+	return cmd
+}
+
+// imageRuntime is the container runtime of an agent.
+type imageRuntime struct {
+	*cri.Client
+	rootDir string
+	// embedded is nil with a runtime that berth did not bring along.
+	embedded *embedded.Images
+}
+
+// openImageRuntime connects to the runtime of the last agent in the run directory.
+func openImageRuntime(g *globalFlags) (*imageRuntime, error) {
+	runDir, err := filepath.Abs(g.runDir)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := agent.LastConfig(runDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf(`%w on %s, so there is no container runtime to ask: start one with "berth run DIR", or name its --run-dir`, errNoAgent, g.runDir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &imageRuntime{rootDir: cfg.RootDir}
+	endpoint := cfg.RuntimeEndpoint
+	if endpoint == "" {
+		own, err := embedded.New(embedded.Config{Root: cfg.RootDir, RunDir: runDir})
+		if err != nil {
+			return nil, err
+		}
+		endpoint = own.Endpoint()
+		if r.embedded, err = embedded.OpenImages(cfg.RootDir, runDir); err != nil {
+			return nil, err
+		}
+	}
+	if r.Client, err = cri.New(cri.Config{Endpoint: endpoint}); err != nil {
+		return nil, errors.Join(err, r.closeEmbedded())
+	}
+	return r, nil
+}
+
+func (r *imageRuntime) closeEmbedded() error {
+	if r.embedded == nil {
+		return nil
+	}
+	return r.embedded.Close()
+}
+
+// withImages calls f with the runtime of the last agent.
+func withImages(g *globalFlags, f func(*imageRuntime) error) error {
+	r, err := openImageRuntime(g)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(r), r.Close(), r.closeEmbedded())
+}
+
+// completeImages returns the names of the images that are there.
+func completeImages(ctx context.Context, g *globalFlags) []string {
+	var names []string
+	_ = withImages(g, func(r *imageRuntime) error { // without a runtime there is nothing to complete
+		all, err := r.ListImages(ctx)
+		for _, img := range all {
+			names = append(names, img.RepoTags...)
+		}
+		return err
+	})
+	return names
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/embedded"
+)
+
+func TestImageRows(t *testing.T) {
+	const digest = "@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	got := imageRows([]image{
+		{ID: "sha256:0123456789abcdef", Names: []string{"docker.io/library/nginx:1", "r.example/web:1"}, Size: 3 << 20},
+		{ID: "fedcba", Digests: []string{"docker.io/library/old" + digest}, Size: 1023},
+		{ID: "sha256:1", Size: 999 << 30, Pinned: true},
+	})
+	want := [][]string{
+		{"IMAGE", "ID", "SIZE", ""},
+		{"nginx:1", "0123456789ab", "3.0 MiB", ""},
+		{"r.example/web:1", "0123456789ab", "3.0 MiB", ""},
+		{"old" + digest, "fedcba", "1023 B", ""},
+		{"<none>", "1", "999.0 GiB", "pinned"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestByteSize(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 1024: "1.0 KiB", 1000 << 10: "1.0 MiB", 1536 << 20: "1.5 GiB", 5000 << 40: "5000.0 TiB"} {
+		if got := byteSize(n); got != want {
+			t.Errorf("byteSize(%d) = %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestProgressBar(t *testing.T) {
+	b := newProgressBar(nil, "nginx:1")
+	for _, p := range []embedded.Progress{
+		{Event: "waiting", Name: "layer-a", Digest: "a", Total: 2 << 20},
+		{Event: "downloading", Name: "layer-b", Digest: "b", Done: 1 << 20, Total: 2 << 20},
+		{Event: "complete", Name: "config", Digest: "c", Done: 10, Total: 10},
+	} {
+		b.parts[p.Digest] = p
+	}
+	if got, want := b.line(), "nginx:1  [======                  ]  1.0 MiB of 4.0 MiB  1 of 3 parts"; got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+	for d, p := range b.parts {
+		p.Event, p.Done = "extracting", 1
+		b.parts[d] = p
+	}
+	if got, want := b.line(), "nginx:1  [========================]  4.0 MiB of 4.0 MiB  3 of 3 parts  unpacking"; got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}

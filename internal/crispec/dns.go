@@ -1,0 +1,242 @@
+package crispec
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// Limits of a resolver's configuration (Kubernetes documentation, "DNS for Services and Pods": what glibc takes, and KEP-2595).
+const (
+	maxServers    = 3
+	maxSearches   = 32
+	maxSearch     = 253
+	maxSearchLine = 2048
+)
+
+// Reasons of events.
+const (
+	reasonMissingClusterDNS = "MissingClusterDNS"
+	reasonDNSConfigForming  = "DNSConfigForming"
+)
+
+// ndots makes names with fewer dots be looked for in the search domains first, so that service.namespace is found.
+const ndots = "ndots:5"
+
+// DNS is what the node knows of name resolution.
+type DNS struct {
+	// Servers and Domain are the cluster's (KubeletConfiguration clusterDNS and clusterDomain).
+	Servers []string
+	Domain  string
+	// Host is the resolver that pods inherit.
+	Host Resolver
+	// InCluster says that the node is one of a cluster, so that pods expect the cluster's servers, and miss them where there are none.
+	InCluster bool
+}
+
+// Warning is an event about the pod that its translation gives rise to.
+type Warning struct{ Reason, Message string }
+
+// MissingClusterDNS reports whether the warning concerns the node, too.
+func (w Warning) MissingClusterDNS() bool { return w.Reason == reasonMissingClusterDNS }
+
+// Resolver is the content of a resolv.conf.
+type Resolver struct{ Servers, Searches, Options []string }
+
+// LoopbackResolver is the resolver of a node that is told to have none (resolvConf ""): each pod asks itself. ips are the node's addresses.
+func LoopbackResolver(ips []string) Resolver {
+	r := Resolver{Searches: []string{"."}}
+	for _, ip := range OnePerFamily(ips, nil) {
+		if is6(ip) {
+			r.Servers = append(r.Servers, "::1")
+		} else {
+			r.Servers = append(r.Servers, "127.0.0.1")
+		}
+	}
+	if len(r.Servers) == 0 {
+		r.Servers = []string{"127.0.0.1"}
+	}
+	return r
+}
+
+// ParseResolvConf reads a resolv.conf (resolv.conf(5)). What cannot be understood is passed over, as the C library does. Of the lines
+// "search" and "domain" the last one holds. The domain "." is no domain, and dots at the end of others mean nothing.
+func ParseResolvConf(content []byte) Resolver {
+	var r Resolver
+	for line := range strings.Lines(string(content)) {
+		fields := strings.Fields(line)
+		if i := slices.IndexFunc(fields, isComment); i >= 0 {
+			fields = fields[:i]
+		}
+		if len(fields) == 0 {
+			continue
+		}
+		key, values := fields[0], fields[1:]
+		switch key {
+		case "nameserver":
+			if len(values) > 0 && isIP(values[0]) {
+				r.Servers = append(r.Servers, values[0])
+			}
+		case "domain", "search":
+			r.Searches = nil
+			for _, v := range values {
+				if v = strings.TrimRight(v, "."); v != "" {
+					r.Searches = append(r.Searches, v)
+				}
+			}
+		case "options":
+			r.Options = mergeOptions(r.Options, values)
+		}
+	}
+	return r
+}
+
+// IsLoopback reports whether all servers of the resolver are reached only from the host itself.
+func (r Resolver) IsLoopback() bool {
+	return len(r.Servers) > 0 && !slices.ContainsFunc(r.Servers, func(s string) bool {
+		ip, err := netip.ParseAddr(s)
+		return err != nil || !ip.IsLoopback()
+	})
+}
+
+// computeDNS returns the resolver of the pod's containers: what the policy says, and dnsConfig over it, within the limits.
+func computeDNS(p *v1.Pod, dns DNS) (*runtimeapi.DNSConfig, []Warning) {
+	out, warnings := policyDNS(p, dns)
+	if c := p.Spec.DNSConfig; c != nil {
+		var options []string
+		for _, o := range c.Options {
+			if o.Value != nil && *o.Value != "" {
+				options = append(options, o.Name+":"+*o.Value)
+			} else {
+				options = append(options, o.Name)
+			}
+		}
+		out.Servers = append(out.Servers, c.Nameservers...)
+		out.Searches = append(out.Searches, c.Searches...)
+		out.Options = mergeOptions(out.Options, options)
+	}
+	servers, tooMany := fitServers(unique(out.Servers))
+	searches, tooLong := fitSearches(unique(out.Searches))
+	if tooMany {
+		warnings = append(warnings, Warning{reasonDNSConfigForming, "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: " + strings.Join(servers, " ")})
+	}
+	if tooLong {
+		warnings = append(warnings, Warning{reasonDNSConfigForming, "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " + strings.Join(searches, " ")})
+	}
+	return &runtimeapi.DNSConfig{Servers: servers, Searches: searches, Options: out.Options}, warnings
+}
+
+// policyDNS returns what the pod's dnsPolicy says by itself.
+func policyDNS(p *v1.Pod, dns DNS) (Resolver, []Warning) {
+	host := Resolver{slices.Clone(dns.Host.Servers), slices.Clone(dns.Host.Searches), slices.Clone(dns.Host.Options)}
+	policy := p.Spec.DNSPolicy
+	if policy == "" {
+		policy = v1.DNSClusterFirst
+	}
+	switch {
+	case policy == v1.DNSNone:
+		return Resolver{}, nil
+	case policy == v1.DNSDefault, policy == v1.DNSClusterFirst && p.Spec.HostNetwork:
+		return host, nil
+	case len(dns.Servers) > 0:
+		r := Resolver{Servers: slices.Clone(dns.Servers), Options: []string{ndots}}
+		if d := strings.Trim(dns.Domain, "."); d != "" {
+			r.Searches = []string{p.Namespace + ".svc." + d, "svc." + d, d}
+		}
+		for _, s := range host.Searches {
+			if s != "." { // that of a host without a resolver, and would be looked for at the root
+				r.Searches = append(r.Searches, s)
+			}
+		}
+		return r, nil
+	case !dns.InCluster:
+		return host, nil
+	}
+	return host, []Warning{{reasonMissingClusterDNS, fmt.Sprintf("pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
+		pod.Describe(p), policy, v1.DNSDefault)}}
+}
+
+// InheritsResolver reports whether the pod's resolver has to do with the host's.
+func InheritsResolver(p *v1.Pod) bool { return p.Spec.DNSPolicy != v1.DNSNone }
+
+// mergeOptions returns the options with the others over them: one of the same name takes the place of the earlier one.
+func mergeOptions(options, over []string) []string {
+	name := func(option string) string {
+		n, _, _ := strings.Cut(option, ":")
+		return n
+	}
+	for _, o := range over {
+		i := slices.IndexFunc(options, func(have string) bool { return name(have) == name(o) })
+		if i < 0 {
+			options = append(options, o)
+		} else {
+			options[i] = o
+		}
+	}
+	return options
+}
+
+func fitServers(servers []string) (fit []string, exceeded bool) {
+	if len(servers) > maxServers {
+		return servers[:maxServers], true
+	}
+	return servers, false
+}
+
+// fitSearches leaves out domains that are too long to be any, and what is too many or too long for the whole line.
+func fitSearches(searches []string) (fit []string, exceeded bool) {
+	length := 0
+	for _, s := range searches {
+		if len(s) > maxSearch {
+			exceeded = true
+			continue
+		}
+		length += len(s)
+		if len(fit) == maxSearches || length+len(fit) > maxSearchLine { // a blank before each but the first
+			return fit, true
+		}
+		fit = append(fit, s)
+	}
+	return fit, exceeded
+}
+
+// unique returns the strings without later ones that are there already.
+func unique(s []string) []string {
+	var out []string
+	for _, v := range s {
+		if !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// OnePerFamily returns the first address of each family, the family of the first of nodeIPs first: the form in which a pod is told of its
+// addresses and of the node's (Kubernetes documentation, "IPv4/IPv6 dual-stack").
+func OnePerFamily(ips, nodeIPs []string) []string {
+	var out []string
+	for _, ip := range ips {
+		if len(out) == 0 || len(out) == 1 && is6(ip) != is6(out[0]) {
+			out = append(out, ip)
+		}
+	}
+	if len(out) == 2 && len(nodeIPs) > 0 && is6(out[0]) != is6(nodeIPs[0]) {
+		slices.Reverse(out)
+	}
+	return out
+}
+
+func is6(ip string) bool { return strings.Contains(ip, ":") }
+
+func isIP(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err == nil
+}
+
+func isComment(field string) bool { return field[0] == '#' || field[0] == ';' }

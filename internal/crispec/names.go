@@ -1,0 +1,110 @@
+package crispec
+
+import (
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+const (
+	// maxLabel is the length of a DNS label, which a host name that is made of the pod's name is cut to.
+	maxLabel = 63
+	// maxKernelName is the longest host name that the kernel takes (HOST_NAME_MAX of limits.h).
+	maxKernelName = 64
+)
+
+// Names are what a pod is called in its network (Kubernetes documentation, "DNS for Services and Pods").
+type Names struct {
+	// Host is the host name.
+	Host string
+	// Domain is what follows it in the full name; "" for a pod without a subdomain.
+	Domain string
+}
+
+// ComputeNames returns the pod's names. A hostnameOverride is the whole name and has no domain (KEP-4762); otherwise the name is
+// spec.hostname or the pod's name, cut to a DNS label. The domain is that of the pod's headless service. clusterDomain may be "".
+func ComputeNames(p *v1.Pod, clusterDomain string) Names {
+	if o := p.Spec.HostnameOverride; o != nil && *o != "" {
+		return Names{Host: *o}
+	}
+	n := Names{Host: p.Name}
+	if p.Spec.Hostname != "" {
+		n.Host = p.Spec.Hostname
+	}
+	if len(n.Host) > maxLabel {
+		n.Host = strings.TrimRight(n.Host[:maxLabel], "-.")
+	}
+	if p.Spec.Subdomain != "" {
+		n.Domain = p.Spec.Subdomain + "." + p.Namespace + ".svc"
+		if d := strings.Trim(clusterDomain, "."); d != "" {
+			n.Domain += "." + d
+		}
+	}
+	return n
+}
+
+// Full returns the fully qualified name, or the host name when there is no domain.
+func (n Names) Full() string {
+	if n.Domain == "" {
+		return n.Host
+	}
+	return n.Host + "." + n.Domain
+}
+
+// kernelName returns what uname -n says in the pod: "" for a pod in the host's network, which shares the host's name.
+func kernelName(p *v1.Pod, clusterDomain string) (string, error) {
+	if p.Spec.HostNetwork {
+		return "", nil
+	}
+	n := ComputeNames(p, clusterDomain)
+	if !isTrue(p.Spec.SetHostnameAsFQDN) || n.Domain == "" {
+		return n.Host, nil
+	}
+	full := n.Full()
+	if len(full) > maxKernelName {
+		//lint:ignore ST1005 it is the documented text
+		return "", fmt.Errorf("Failed to construct FQDN from Pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
+			full, maxKernelName, len(full))
+	}
+	return full, nil
+}
+
+// HostsFile returns the managed /etc/hosts of a pod that has its own network.
+func HostsFile(n Names, ips []string, aliases []v1.HostAlias) []byte {
+	b := []byte("# Kubernetes-managed hosts file.\n" +
+		"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\n" +
+		"fe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n")
+	for _, ip := range ips {
+		b = append(b, ip+"\t"...)
+		if n.Domain != "" {
+			b = append(b, n.Full()+"\t"...)
+		}
+		b = append(b, n.Host+"\n"...)
+	}
+	return appendAliases(b, aliases)
+}
+
+// NodeHostsFile returns the /etc/hosts of a pod in the host's network: the node's own with the pod's aliases.
+func NodeHostsFile(node []byte, aliases []v1.HostAlias) []byte {
+	b := append([]byte("# Kubernetes-managed hosts file (host network).\n"), node...)
+	if len(node) > 0 && node[len(node)-1] != '\n' {
+		b = append(b, '\n') // the node's last line and ours would be one
+	}
+	return appendAliases(b, aliases)
+}
+
+func appendAliases(b []byte, aliases []v1.HostAlias) []byte {
+	if len(aliases) == 0 {
+		return b
+	}
+	b = append(b, "\n# Entries added by HostAliases.\n"...)
+	for _, a := range aliases {
+		b = append(b, a.IP...)
+		for _, h := range a.Hostnames {
+			b = append(b, "\t"+h...)
+		}
+		b = append(b, '\n')
+	}
+	return b
+}

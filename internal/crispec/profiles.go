@@ -1,0 +1,91 @@
+package crispec
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// seccomp returns the container's seccomp profile: its own, the pod's, or the node's default.
+func seccomp(in Container) (*runtimeapi.SecurityProfile, error) {
+	var s *v1.SeccompProfile
+	if sc := in.Container.SecurityContext; sc != nil {
+		s = sc.SeccompProfile
+	}
+	if sc := in.Pod.Spec.SecurityContext; s == nil && sc != nil {
+		s = sc.SeccompProfile
+	}
+	if s == nil {
+		return &runtimeapi.SecurityProfile{ProfileType: in.SeccompDefault}, nil
+	}
+	switch s.Type {
+	case v1.SeccompProfileTypeRuntimeDefault:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, nil
+	case v1.SeccompProfileTypeUnconfined:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, nil
+	case v1.SeccompProfileTypeLocalhost:
+		// With an empty name the folder itself would be the profile, which runtimes take for no profile at all (CVE-2023-2431).
+		if s.LocalhostProfile == nil || *s.LocalhostProfile == "" {
+			return nil, fmt.Errorf("localhostProfile must be set if seccompProfile type is %s", s.Type)
+		}
+		if !filepath.IsLocal(*s.LocalhostProfile) || filepath.Clean(*s.LocalhostProfile) == "." {
+			return nil, fmt.Errorf("seccompProfile.localhostProfile %q must be a file below the node's folder of profiles", *s.LocalhostProfile)
+		}
+		return &runtimeapi.SecurityProfile{
+			ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(in.SeccompRoot, *s.LocalhostProfile),
+		}, nil
+	}
+	return nil, fmt.Errorf("seccompProfile.type %q is none of RuntimeDefault, Localhost and Unconfined", s.Type)
+}
+
+// appArmor returns the container's AppArmor profile, and the same in the form of CRI's field of old: that of its own field, of the
+// annotation of old, or of the pod's field. nil leaves it to the runtime.
+func appArmor(p *v1.Pod, c *v1.Container) (*runtimeapi.SecurityProfile, string, error) {
+	if sc := c.SecurityContext; sc != nil && sc.AppArmorProfile != nil {
+		return appArmorField(sc.AppArmorProfile)
+	}
+	key := v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
+	if value, ok := p.Annotations[key]; ok && value != "" {
+		profile, err := appArmorAnnotation(value)
+		if err != nil {
+			return nil, "", fmt.Errorf("annotation %s: %w", key, err)
+		}
+		return appArmorField(profile)
+	}
+	if sc := p.Spec.SecurityContext; sc != nil && sc.AppArmorProfile != nil {
+		return appArmorField(sc.AppArmorProfile)
+	}
+	return nil, "", nil
+}
+
+func appArmorAnnotation(value string) (*v1.AppArmorProfile, error) {
+	switch value {
+	case v1.DeprecatedAppArmorBetaProfileRuntimeDefault:
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault}, nil
+	case v1.DeprecatedAppArmorBetaProfileNameUnconfined:
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeUnconfined}, nil
+	}
+	if name, ok := strings.CutPrefix(value, v1.DeprecatedAppArmorBetaProfileNamePrefix); ok {
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}, nil
+	}
+	return nil, fmt.Errorf("%q is none of runtime/default, localhost/<profile> and unconfined", value)
+}
+
+func appArmorField(a *v1.AppArmorProfile) (*runtimeapi.SecurityProfile, string, error) {
+	switch a.Type {
+	case v1.AppArmorProfileTypeRuntimeDefault:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, v1.DeprecatedAppArmorBetaProfileRuntimeDefault, nil
+	case v1.AppArmorProfileTypeUnconfined:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, v1.DeprecatedAppArmorBetaProfileNameUnconfined, nil
+	case v1.AppArmorProfileTypeLocalhost:
+		if a.LocalhostProfile == nil || strings.TrimSpace(*a.LocalhostProfile) == "" {
+			return nil, "", fmt.Errorf("localhostProfile must be set if appArmorProfile type is %s", a.Type)
+		}
+		name := *a.LocalhostProfile
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: name}, v1.DeprecatedAppArmorBetaProfileNamePrefix + name, nil
+	}
+	return nil, "", fmt.Errorf("appArmorProfile.type %q is none of RuntimeDefault, Localhost and Unconfined", a.Type)
+}

@@ -1,0 +1,143 @@
+package crispec
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// The errors of a container that must not run as root and would.
+var (
+	ErrRunAsRoot      = errors.New("container's runAsUser breaks non-root policy")
+	ErrImageRunAsRoot = errors.New("container has runAsNonRoot and image will run as root")
+)
+
+const (
+	// maxUID is the highest user id that Kubernetes and the runtimes take. Higher ones could come out as another user, even root, where
+	// they are cut to 32 bits.
+	maxUID = math.MaxInt32
+	// maxUserName is the longest name of a user (LOGIN_NAME_MAX of limits.h).
+	maxUserName = 256
+)
+
+// ImageUser is who an image says its process runs as; the zero value is an image that says nothing.
+type ImageUser struct {
+	UID  *int64 // numeric user, if it has one
+	Name string // otherwise the user's name, if it has one
+}
+
+// check refuses what cannot be a user: images are made by anybody.
+func (u ImageUser) check() error {
+	switch {
+	case u.UID != nil && (*u.UID < 0 || *u.UID > maxUID):
+		return fmt.Errorf("the image's user %d is no user id: these are 0 to %d; set runAsUser or mend the image's USER", *u.UID, maxUID)
+	case u.UID != nil:
+	case len(u.Name) > maxUserName:
+		return fmt.Errorf("the name of the image's user has %d bytes: at most %d are a name; set runAsUser or mend the image's USER", len(u.Name), maxUserName)
+	case !utf8.ValidString(u.Name), strings.ContainsFunc(u.Name, func(r rune) bool { return r == ':' || unicode.IsSpace(r) || !unicode.IsPrint(r) }):
+		return fmt.Errorf("the image's user %q is no name of a user; set runAsUser or mend the image's USER", u.Name)
+	}
+	return nil
+}
+
+// setUser sets who the container's process runs as: runAsUser of container or pod, else the image's user, so that this is who it runs as
+// whatever becomes of the image's name meanwhile, and who runAsNonRoot was checked for.
+func setUser(in Container, out *runtimeapi.LinuxContainerSecurityContext) error {
+	p, c := in.Pod, in.Container
+	out.RunAsGroup = int64Value(runAsGroup(p, c))
+	if uid := RunAsUser(p, c); uid != nil {
+		if runAsNonRoot(p, c) && *uid == 0 {
+			return aboutUser(p, c, ErrRunAsRoot)
+		}
+		out.RunAsUser = int64Value(uid)
+		return nil
+	}
+	u := in.User
+	if err := u.check(); err != nil {
+		return err
+	}
+	if u.UID == nil && u.Name == "" && out.RunAsGroup != nil {
+		u.UID = new(int64) // the runtime takes no group without a user
+	}
+	if runAsNonRoot(p, c) {
+		switch {
+		case u.UID == nil && u.Name != "":
+			return aboutUser(p, c, fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", u.Name))
+		case u.UID == nil, *u.UID == 0:
+			return aboutUser(p, c, ErrImageRunAsRoot)
+		}
+	}
+	out.RunAsUser = int64Value(u.UID)
+	if u.UID == nil {
+		out.RunAsUsername = u.Name
+	}
+	return nil
+}
+
+func aboutUser(p *v1.Pod, c *v1.Container, err error) error {
+	return fmt.Errorf("%w (pod: %q, container: %s)", err, pod.Describe(p), c.Name)
+}
+
+// runAsNonRoot returns the effective runAsNonRoot of the container.
+func runAsNonRoot(p *v1.Pod, c *v1.Container) bool {
+	if c.SecurityContext != nil && c.SecurityContext.RunAsNonRoot != nil {
+		return *c.SecurityContext.RunAsNonRoot
+	}
+	return p.Spec.SecurityContext != nil && isTrue(p.Spec.SecurityContext.RunAsNonRoot)
+}
+
+// RunAsUser returns the user that the pod wants the container to run as, nil for the image's.
+func RunAsUser(p *v1.Pod, c *v1.Container) *int64 {
+	if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
+		return c.SecurityContext.RunAsUser
+	}
+	if p.Spec.SecurityContext != nil {
+		return p.Spec.SecurityContext.RunAsUser
+	}
+	return nil
+}
+
+func runAsGroup(p *v1.Pod, c *v1.Container) *int64 {
+	if c.SecurityContext != nil && c.SecurityContext.RunAsGroup != nil {
+		return c.SecurityContext.RunAsGroup
+	}
+	if p.Spec.SecurityContext != nil {
+		return p.Spec.SecurityContext.RunAsGroup
+	}
+	return nil
+}
+
+// supplementalGroups returns the groups that the pod's processes are in besides their own: first the one that its volumes belong to.
+func supplementalGroups(p *v1.Pod) []int64 {
+	sc := p.Spec.SecurityContext
+	if sc == nil {
+		return nil
+	}
+	var out []int64
+	if sc.FSGroup != nil {
+		out = append(out, *sc.FSGroup)
+	}
+	return append(out, sc.SupplementalGroups...)
+}
+
+func groupsPolicy(sc *v1.PodSecurityContext) runtimeapi.SupplementalGroupsPolicy {
+	if sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict {
+		return runtimeapi.SupplementalGroupsPolicy_Strict
+	}
+	return runtimeapi.SupplementalGroupsPolicy_Merge
+}
+
+func int64Value(v *int64) *runtimeapi.Int64Value {
+	if v == nil {
+		return nil
+	}
+	return &runtimeapi.Int64Value{Value: *v}
+}

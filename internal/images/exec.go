@@ -1,0 +1,87 @@
+package images
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	credentialprovider "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+)
+
+const (
+	// providerTimeout bounds one run of a plugin.
+	providerTimeout = time.Minute
+	// maxAnswer is the most that a plugin may say, in bytes.
+	maxAnswer = 1 << 20
+)
+
+// exec runs the plugin: the request is its input, the response its output, both JSON.
+func (pr *provider) exec(ctx context.Context, image string) (*credentialprovider.CredentialProviderResponse, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, providerTimeout, fmt.Errorf("did not answer within %v", providerTimeout))
+	defer cancel()
+	request, err := json.Marshal(credentialprovider.CredentialProviderRequest{
+		TypeMeta: metav1.TypeMeta{Kind: "CredentialProviderRequest", APIVersion: pr.conf.APIVersion}, Image: image,
+	})
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, pr.program, pr.conf.Args...)
+	cmd.Env = os.Environ()
+	for _, e := range pr.conf.Env {
+		cmd.Env = append(cmd.Env, e.Name+"="+e.Value)
+	}
+	var out, complaints limited
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), &out, &complaints
+	// What the program starts ends with it, also when it takes too long.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if said, _, _ := strings.Cut(strings.TrimSpace(complaints.kept.String()), "\n"); said != "" {
+			err = fmt.Errorf("%w: %.200q", err, said)
+		}
+		return nil, err
+	}
+	if out.over {
+		return nil, fmt.Errorf("its answer is longer than %d bytes", maxAnswer)
+	}
+	return readResponse(out.kept.Bytes(), pr.conf.APIVersion)
+}
+
+// readResponse checks what a plugin answered. Its errors quote nothing of it.
+func readResponse(b []byte, version string) (*credentialprovider.CredentialProviderResponse, error) {
+	var r credentialprovider.CredentialProviderResponse
+	if err := json.Unmarshal(b, &r); err != nil {
+		return nil, errors.New("its answer is not the JSON of a CredentialProviderResponse")
+	}
+	if r.Kind != "CredentialProviderResponse" || r.APIVersion != version {
+		return nil, fmt.Errorf("its answer is a %q of version %q: must be a CredentialProviderResponse of the version that it was asked in, %s", r.Kind, r.APIVersion, version)
+	}
+	return &r, nil
+}
+
+// limited keeps the first maxAnswer bytes that are written. It takes everything, so that the program does not hang.
+type limited struct {
+	kept bytes.Buffer
+	over bool
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	room := maxAnswer - l.kept.Len()
+	if len(p) > room {
+		l.over = true
+	}
+	l.kept.Write(p[:min(room, len(p))])
+	return len(p), nil
+}

@@ -1,0 +1,266 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	kubeletconfig "k8s.io/kubelet/config/v1"
+	credentialprovider "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+	"sigs.k8s.io/yaml"
+
+	"berth/internal/journal"
+)
+
+// Providers are the node's credential provider plugins: programs that are asked for the credentials of images
+// (https://kubernetes.io/docs/tasks/administer-cluster/kubelet-credential-provider/). They are safe for concurrent use.
+type Providers struct {
+	all []*provider
+}
+
+// provider is one plugin and what it said.
+type provider struct {
+	conf    kubeletconfig.CredentialProvider
+	program string
+	match   []location
+	asking  singleflight.Group
+
+	mu    sync.Mutex
+	cache map[cacheKey]cached // guarded by mu
+}
+
+// LoadProviders reads the configuration, a file or a folder of files (.json, .yaml, .yml; in the order of their names), and looks for each program
+// in binDir. Errors name the file and the field.
+func LoadProviders(config, binDir string) (*Providers, error) {
+	files := []string{config}
+	if fi, err := os.Stat(config); err != nil {
+		return nil, fmt.Errorf("credential providers: %w", err)
+	} else if fi.IsDir() {
+		entries, err := os.ReadDir(config)
+		if err != nil {
+			return nil, fmt.Errorf("credential providers: %w", err)
+		}
+		files = nil
+		for _, e := range entries {
+			if slices.Contains([]string{".json", ".yaml", ".yml"}, filepath.Ext(e.Name())) && !e.IsDir() {
+				files = append(files, filepath.Join(config, e.Name()))
+			}
+		}
+		if len(files) == 0 {
+			return nil, fmt.Errorf("credential providers: %s has no file that ends in .json, .yaml or .yml", config)
+		}
+	}
+	p := &Providers{}
+	seen := map[string]string{}
+	for _, file := range files {
+		if err := p.load(file, binDir, seen); err != nil {
+			return nil, fmt.Errorf("credential providers: %s: %w", file, err)
+		}
+	}
+	return p, nil
+}
+
+func (p *Providers) load(file, binDir string, seen map[string]string) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var conf kubeletconfig.CredentialProviderConfig
+	if err := yaml.UnmarshalStrict(b, &conf); err != nil {
+		return err
+	}
+	group, _, _ := strings.Cut(conf.APIVersion, "/")
+	if group != kubeletconfig.GroupName || conf.Kind != "CredentialProviderConfig" {
+		return fmt.Errorf("apiVersion %q, kind %q: must be %s, CredentialProviderConfig", conf.APIVersion, conf.Kind, kubeletconfig.SchemeGroupVersion)
+	}
+	if len(conf.Providers) == 0 {
+		return errors.New("providers: at least one is required")
+	}
+	var errs []error
+	for i, c := range conf.Providers {
+		pr, err := newProvider(c, binDir)
+		if other, ok := seen[c.Name]; ok && c.Name != "" {
+			err = errors.Join(err, fmt.Errorf("name: %q is also in %s", c.Name, other))
+		}
+		seen[c.Name] = file
+		if err != nil {
+			errs = append(errs, fmt.Errorf("providers[%d]: %w", i, err))
+			continue
+		}
+		p.all = append(p.all, pr)
+	}
+	return errors.Join(errs...)
+}
+
+func newProvider(c kubeletconfig.CredentialProvider, binDir string) (*provider, error) {
+	var errs []error
+	fail := func(field, format string, args ...any) { errs = append(errs, fmt.Errorf(field+": "+format, args...)) }
+	pr := &provider{conf: c, cache: map[cacheKey]cached{}}
+	if c.Name == "" || c.Name == "." || c.Name == ".." || strings.ContainsAny(c.Name, "/\\ \t\n") {
+		fail("name", "%q must be the file name of a program, without spaces", c.Name)
+	} else if program, err := exec.LookPath(filepath.Join(binDir, c.Name)); err != nil {
+		fail("name", "the program is not in --image-credential-provider-bin-dir: %w", err)
+	} else {
+		pr.program = program
+	}
+	if len(c.MatchImages) == 0 {
+		fail("matchImages", "at least one is required")
+	}
+	for i, pattern := range c.MatchImages {
+		l, err := parseLocation(pattern)
+		if err == nil && strings.Contains(pattern, "://") {
+			err = fmt.Errorf("%q: leave out the scheme", pattern)
+		}
+		if err != nil {
+			fail(fmt.Sprintf("matchImages[%d]", i), "%w", err)
+		}
+		pr.match = append(pr.match, l)
+	}
+	if d := c.DefaultCacheDuration; d == nil {
+		fail("defaultCacheDuration", "is required; 0s keeps nothing")
+	} else if d.Duration < 0 {
+		fail("defaultCacheDuration", "%v is less than 0", d.Duration)
+	}
+	if !slices.Contains(providerVersions, c.APIVersion) {
+		fail("apiVersion", "%q must be one of %s", c.APIVersion, strings.Join(providerVersions, ", "))
+	}
+	for i, e := range c.Env {
+		if e.Name == "" || strings.ContainsAny(e.Name, "=\x00") {
+			fail(fmt.Sprintf("env[%d].name", i), "%q is not the name of a variable", e.Name)
+		}
+	}
+	if c.TokenAttributes != nil {
+		fail("tokenAttributes", "tokens of service accounts are not given to providers in this version; leave it out")
+	}
+	return pr, errors.Join(errs...)
+}
+
+// providerVersions are those of the exec protocol; what is used of it is the same in all of them.
+var providerVersions = []string{
+	"credentialprovider.kubelet.k8s.io/v1", "credentialprovider.kubelet.k8s.io/v1beta1", "credentialprovider.kubelet.k8s.io/v1alpha1",
+}
+
+// lookup returns the credentials that the providers have for the image, in their order, and what went wrong with some.
+func (p *Providers) lookup(ctx context.Context, n names, log *slog.Logger) ([]credential, error) {
+	if p == nil {
+		return nil, nil
+	}
+	image := locate(n.full)
+	var found []credential
+	var errs []error
+	for _, pr := range p.all {
+		if !slices.ContainsFunc(pr.match, func(l location) bool { return l.matches(image) }) {
+			continue
+		}
+		ring, err := pr.ask(ctx, n.full.Name(), image.registry(), log)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("credential provider %q: %w", pr.conf.Name, err))
+		}
+		found = append(found, ring.lookup(image)...)
+	}
+	return found, errors.Join(errs...)
+}
+
+// cacheKey says for what an answer of a plugin holds: one image, one registry, or everything.
+type cacheKey struct {
+	kind credentialprovider.PluginCacheKeyType
+	of   string
+}
+
+type cached struct {
+	ring    keyring
+	expires time.Time
+}
+
+// ask returns the plugin's credentials, from the cache while they last. Callers who ask for the same image share one run of the program.
+func (pr *provider) ask(ctx context.Context, image, registry string, log *slog.Logger) (keyring, error) {
+	if ring, ok := pr.cached(image, registry); ok {
+		return ring, nil
+	}
+	answer := pr.asking.DoChan(image, func() (any, error) {
+		// Not the caller's context: the answer serves whoever asks, and has a limit of its own.
+		return pr.run(context.WithoutCancel(ctx), image, registry, log)
+	})
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case a := <-answer:
+		ring, _ := a.Val.(keyring)
+		return ring, a.Err
+	}
+}
+
+func (pr *provider) cached(image, registry string) (keyring, bool) {
+	pr.mu.Lock()
+	defer pr.mu.Unlock()
+	for _, k := range cacheKeys(image, registry) {
+		if c, ok := pr.cache[k]; ok && time.Now().Before(c.expires) {
+			return c.ring, true
+		}
+	}
+	return nil, false
+}
+
+func cacheKeys(image, registry string) []cacheKey {
+	return []cacheKey{
+		{credentialprovider.ImagePluginCacheKeyType, image}, {credentialprovider.RegistryPluginCacheKeyType, registry}, {credentialprovider.GlobalPluginCacheKeyType, ""},
+	}
+}
+
+func (pr *provider) run(ctx context.Context, image, registry string, log *slog.Logger) (keyring, error) {
+	began := time.Now()
+	r, err := pr.exec(ctx, image)
+	if err != nil {
+		return nil, err
+	}
+	log.Debug("asked a credential provider", "provider", pr.conf.Name, "image", image, "credentials", len(r.Auth), "took", time.Since(began).Round(time.Millisecond))
+	keys := cacheKeys(image, registry)
+	i := slices.IndexFunc(keys, func(k cacheKey) bool { return k.kind == r.CacheKeyType })
+	if i < 0 {
+		return nil, fmt.Errorf("its cacheKeyType is %q: must be Image, Registry or Global", r.CacheKeyType)
+	}
+	ring := keyring{}
+	for pattern, a := range r.Auth {
+		ring.add(map[string]auth{pattern: {Username: a.Username, Password: a.Password}}, nil)
+	}
+	keep := pr.conf.DefaultCacheDuration.Duration
+	if r.CacheDuration != nil {
+		keep = r.CacheDuration.Duration
+	}
+	pr.mu.Lock()
+	defer pr.mu.Unlock()
+	for k, c := range pr.cache {
+		if !began.Before(c.expires) {
+			delete(pr.cache, k)
+		}
+	}
+	if keep > 0 {
+		pr.cache[keys[i]] = cached{ring: ring, expires: time.Now().Add(keep)}
+	}
+	return ring, nil
+}
+
+// nodeCredentials returns the credentials that every pod of the node may use: those of the docker config, then those of the providers. What
+// cannot be had is told of and left out.
+func (p *Puller) nodeCredentials(ctx context.Context, r request) []credential {
+	auths, err := readDockerConfig(p.dockerConfigs)
+	ring := keyring{}
+	ring.add(auths, nil)
+	given, gerr := p.providers.lookup(ctx, r.names, p.log)
+	if err := errors.Join(err, gerr); err != nil && ctx.Err() == nil {
+		p.log.Warn("some credentials of the node for an image cannot be had", "image", r.image, "error", err)
+		e := p.entry(r, "go on without some credentials of the node")
+		e.Error = journal.Error(err)
+		p.journal.Record(e)
+	}
+	return append(ring.lookup(locate(r.full)), given...)
+}

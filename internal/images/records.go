@@ -1,0 +1,329 @@
+package images
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The group and version of records; those of the older versions have the same form.
+const (
+	recordsGroup   = "kubelet.config.k8s.io/"
+	recordsVersion = recordsGroup + "v1beta1"
+	intentKind     = "ImagePullIntent"
+	pulledKind     = "ImagePulledRecord"
+)
+
+// pullIntent is on disk while an image is being pulled (ImagePullIntent of kubelet.config.k8s.io/v1beta1).
+//
+// The types are declared here because the published package links component-base with a metrics registry of its own.
+type pullIntent struct {
+	metav1.TypeMeta `json:",inline"`
+	Image           string `json:"image"`
+}
+
+// pulledRecord says with what an image was pulled (ImagePulledRecord of kubelet.config.k8s.io/v1beta1).
+type pulledRecord struct {
+	metav1.TypeMeta `json:",inline"`
+	LastUpdatedTime metav1.Time `json:"lastUpdatedTime"`
+	ImageRef        string      `json:"imageRef"`
+	// CredentialMapping is by the image's name without tag and digest.
+	CredentialMapping map[string]pulledWith `json:"credentialMapping,omitempty"`
+}
+
+// pulledWith are credentials that an image was had with; either every pod of the node has them, or those with one of the secrets.
+type pulledWith struct {
+	KubernetesSecrets []pullSecret `json:"kubernetesSecrets,omitempty"`
+	// KubernetesServiceAccounts are kept as they are found: no credentials of service accounts are used here.
+	KubernetesServiceAccounts []pullServiceAccount `json:"kubernetesServiceAccounts,omitempty"`
+	NodePodsAccessible        bool                 `json:"nodePodsAccessible,omitempty"`
+}
+
+type pullSecret struct {
+	UID            string `json:"uid"`
+	Namespace      string `json:"namespace"`
+	Name           string `json:"name"`
+	CredentialHash string `json:"credentialHash"`
+}
+
+type pullServiceAccount struct {
+	UID       string `json:"uid"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// records are the files that say with which credentials images were pulled (KEP-2535), in the kubelet's form. They are durable: an image
+// whose record were lost would pass for one that nobody pulled, which every pod may use.
+type records struct {
+	dir string
+	now func() time.Time
+	// one lets one goroutine at a time read and write; it holds one token.
+	one chan struct{}
+	// intents counts, by the name without tag and digest, the pulls whose intents are on disk. It belongs to the holder of the token.
+	intents map[string]int
+	// files counts them by the whole name.
+	files map[string]int
+}
+
+func newRecords(dir string, now func() time.Time) *records {
+	return &records{dir: dir, now: now, one: make(chan struct{}, 1), intents: map[string]int{}, files: map[string]int{}}
+}
+
+func (s *records) intentFile(image string) string {
+	return filepath.Join(s.dir, "pulling", fileOf(image))
+}
+
+func (s *records) pulledFile(ref string) string { return filepath.Join(s.dir, "pulled", fileOf(ref)) }
+
+func fileOf(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return "sha256-" + hex.EncodeToString(sum[:])
+}
+
+func (s *records) lock()   { s.one <- struct{}{} }
+func (s *records) unlock() { <-s.one }
+
+// begin writes down that the image is about to be pulled, before it is.
+func (s *records) begin(n names) error {
+	s.lock()
+	defer s.unlock()
+	intent := pullIntent{TypeMeta: metav1.TypeMeta{Kind: intentKind, APIVersion: recordsVersion}, Image: n.image}
+	if s.files[n.image] == 0 {
+		if err := writeDurably(s.intentFile(n.image), intent); err != nil {
+			return fmt.Errorf("record that image %q is being pulled: %w", n.image, err)
+		}
+	}
+	s.files[n.image]++
+	s.intents[n.repository]++
+	return nil
+}
+
+// end takes back what begin wrote, when the last pull of the image has ended and was recorded.
+func (s *records) end(n names) error {
+	s.lock()
+	defer s.unlock()
+	if s.files[n.image]--; s.files[n.image] == 0 {
+		delete(s.files, n.image)
+		if err := removeDurably(s.intentFile(n.image)); err != nil {
+			return err
+		}
+	}
+	if s.intents[n.repository]--; s.intents[n.repository] == 0 {
+		delete(s.intents, n.repository)
+	}
+	return nil
+}
+
+// pulling reports whether an image of the repository is being pulled, or was without its outcome having been recorded.
+func (s *records) pulling(n names) bool {
+	s.lock()
+	defer s.unlock()
+	return s.intents[n.repository] > 0
+}
+
+// find returns the record of an image, or nil when it has none. A record that cannot be read is one that tells of no credentials.
+func (s *records) find(ref string) (*pulledRecord, error) {
+	s.lock()
+	defer s.unlock()
+	return s.read(ref)
+}
+
+func (s *records) read(ref string) (*pulledRecord, error) {
+	none := &pulledRecord{ImageRef: ref}
+	b, err := os.ReadFile(s.pulledFile(ref))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return none, err
+	}
+	var r pulledRecord
+	if err := json.Unmarshal(b, &r); err != nil {
+		return none, fmt.Errorf("record of image %s: %w", ref, err)
+	}
+	if r.Kind != pulledKind || !strings.HasPrefix(r.APIVersion, recordsGroup) || r.ImageRef != ref {
+		return none, fmt.Errorf("record of image %s: %s is of kind %s, version %s, image %s", ref, s.pulledFile(ref), r.Kind, r.APIVersion, r.ImageRef)
+	}
+	return &r, nil
+}
+
+// add writes down that the image was had under the name of the repository with the credentials; with none, only that it was pulled. What cannot be
+// read is replaced.
+func (s *records) add(ref, repository string, with pulledWith) error {
+	s.lock()
+	defer s.unlock()
+	old, err := s.read(ref)
+	if old == nil {
+		old = &pulledRecord{}
+	}
+	known, ok := old.CredentialMapping[repository]
+	merged := mergePulledWith(known, with)
+	if ok && err == nil && merged.equal(known) {
+		return nil
+	}
+	mapping := map[string]pulledWith{}
+	maps.Copy(mapping, old.CredentialMapping)
+	if !merged.equal(pulledWith{}) {
+		mapping[repository] = merged
+	}
+	return writeDurably(s.pulledFile(ref), pulledRecord{
+		TypeMeta: metav1.TypeMeta{Kind: pulledKind, APIVersion: recordsVersion}, LastUpdatedTime: metav1.NewTime(s.now()),
+		ImageRef: ref, CredentialMapping: mapping,
+	})
+}
+
+// mergePulledWith returns what was known together with what is new; of each secret only the newest credential counts.
+func mergePulledWith(known, with pulledWith) pulledWith {
+	if known.NodePodsAccessible || with.NodePodsAccessible {
+		return pulledWith{NodePodsAccessible: true}
+	}
+	merged := pulledWith{KubernetesServiceAccounts: known.KubernetesServiceAccounts, KubernetesSecrets: slices.Clone(with.KubernetesSecrets)}
+	for _, k := range known.KubernetesSecrets {
+		if !slices.ContainsFunc(with.KubernetesSecrets, k.replacedBy) {
+			merged.KubernetesSecrets = append(merged.KubernetesSecrets, k)
+		}
+	}
+	slices.SortFunc(merged.KubernetesSecrets, func(a, b pullSecret) int {
+		return slices.Compare([]string{a.Namespace, a.Name, a.UID}, []string{b.Namespace, b.Name, b.UID})
+	})
+	return merged
+}
+
+// replacedBy reports whether both are of the same object. Secrets of manifests have no UID: of these only the newest of a name is.
+func (s pullSecret) replacedBy(next pullSecret) bool {
+	return s.UID == next.UID && s.Namespace == next.Namespace && s.Name == next.Name
+}
+
+func (w pulledWith) equal(other pulledWith) bool {
+	return w.NodePodsAccessible == other.NodePodsAccessible && slices.Equal(w.KubernetesSecrets, other.KubernetesSecrets) &&
+		slices.Equal(w.KubernetesServiceAccounts, other.KubernetesServiceAccounts)
+}
+
+// recover makes the records true again after an agent that ended in the middle: what was being pulled and is present gets a record without
+// credentials, so that a pod must prove that it may use it, and records of images that are gone go too. An intent whose image cannot be
+// looked at stays. present returns the ref of a named image, "" if it is not there; all returns the refs of all images.
+func (s *records) recover(ctx context.Context, present func(context.Context, string) (string, error), all func(context.Context) (map[string]bool, error)) error {
+	for _, dir := range []string{"pulling", "pulled"} {
+		if err := os.MkdirAll(filepath.Join(s.dir, dir), 0o700); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	files, err := os.ReadDir(filepath.Join(s.dir, "pulling"))
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		errs = append(errs, s.settle(ctx, filepath.Join(s.dir, "pulling", f.Name()), present))
+	}
+	there, err := all(ctx)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	return errors.Join(append(errs, s.prune(there))...)
+}
+
+// settle ends the intent of an earlier agent.
+func (s *records) settle(ctx context.Context, file string, present func(context.Context, string) (string, error)) error {
+	b, err := os.ReadFile(file)
+	var intent pullIntent
+	if err == nil {
+		err = json.Unmarshal(b, &intent)
+	}
+	if err == nil && fileOf(intent.Image) != filepath.Base(file) {
+		err = fmt.Errorf("is not that of image %q", intent.Image)
+	}
+	if err != nil {
+		// Written in one step, it was not us; what it is about cannot be found out.
+		return errors.Join(fmt.Errorf("pull intent %s: %w", file, err), removeDurably(file))
+	}
+	ref, err := present(ctx, intent.Image)
+	if err == nil && ref != "" {
+		var n names
+		if n, err = parseName(intent.Image); err == nil {
+			err = s.add(ref, n.repository, pulledWith{})
+		}
+	}
+	if err != nil {
+		if n, nerr := parseName(intent.Image); nerr == nil {
+			s.lock()
+			s.files[n.image]++
+			s.intents[n.repository]++
+			s.unlock()
+		}
+		return fmt.Errorf("pull intent of image %q is left: %w", intent.Image, err)
+	}
+	return removeDurably(file)
+}
+
+// prune removes the records of images that are not there any more.
+func (s *records) prune(there map[string]bool) error {
+	s.lock()
+	defer s.unlock()
+	keep := map[string]bool{}
+	for ref := range there {
+		keep[fileOf(ref)] = true
+	}
+	files, err := os.ReadDir(filepath.Join(s.dir, "pulled"))
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if !keep[f.Name()] {
+			err = errors.Join(err, os.Remove(filepath.Join(s.dir, "pulled", f.Name())))
+		}
+	}
+	return err
+}
+
+// writeDurably replaces a file in one step, and returns when neither is lost in a power cut.
+func writeDurably(path string, content any) (err error) {
+	b, err := json.Marshal(content)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	t, err := os.CreateTemp(dir, ".next-") // with mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = t.Write(b)
+	err = errors.Join(err, t.Sync(), t.Close())
+	if err == nil {
+		err = os.Rename(t.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(t.Name()))
+	}
+	return syncDir(dir)
+}
+
+func removeDurably(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,76 @@
+package images
+
+import (
+	"slices"
+	"strings"
+
+	"berth/internal/config"
+)
+
+// Verification says when a pod must prove that it may use an image that is present.
+type Verification struct {
+	// Policy is KubeletConfiguration's imagePullCredentialsVerificationPolicy; "" is NeverVerifyPreloadedImages.
+	Policy config.ImagePullCredentialsVerificationPolicy
+	// Allowed is KubeletConfiguration's preloadedImagesVerificationAllowlist: names without tag and digest, or beginnings of such that end in "/*".
+	Allowed []string
+}
+
+// exempt reports whether the policy lets every pod use an image that nobody is known to have pulled.
+func (v Verification) exempt(repository string) bool {
+	switch v.Policy {
+	case config.NeverVerify, config.NeverVerifyPreloadedImages, "":
+		return true
+	case config.NeverVerifyAllowlistedImages:
+		return slices.ContainsFunc(v.Allowed, func(allowed string) bool {
+			if prefix, ok := strings.CutSuffix(allowed, "*"); ok {
+				return strings.HasPrefix(repository, prefix)
+			}
+			return repository == allowed
+		})
+	}
+	return false
+}
+
+// match reports whether the pod's secrets give access to an image that was pulled like this: one holds a credential that it was pulled with, or is
+// the very object of which the credential was. It also returns those that hold such a credential; nobody has asked a registry for what
+// the others hold.
+func (w pulledWith) match(secrets []credential) (ok bool, proven []pullSecret) {
+	for _, c := range secrets {
+		s := *c.secret
+		s.CredentialHash = c.hash()
+		for _, known := range w.KubernetesSecrets {
+			ok = ok || s.UID != "" && known.replacedBy(s)
+			if known.CredentialHash == s.CredentialHash {
+				ok, proven = true, append(proven, s)
+				break
+			}
+		}
+	}
+	return ok, proven
+}
+
+// mayUse reports whether the pod may use the present image ref without its being pulled again.
+func (p *Puller) mayUse(r request, ref string, secrets func() []credential) bool {
+	if p.records == nil || p.verify.Policy == config.NeverVerify {
+		return true
+	}
+	record, err := p.records.find(ref)
+	if err != nil {
+		p.log.Warn("the record of an image's pull cannot be read: pods must prove again that they may use it", "image", r.image, "error", err)
+	}
+	if record == nil {
+		return !p.records.pulling(r.names) && p.verify.exempt(r.repository)
+	}
+	with := record.CredentialMapping[r.repository]
+	if with.NodePodsAccessible {
+		return true
+	}
+	ok, proven := with.match(secrets())
+	if len(proven) == 0 {
+		return ok
+	}
+	if err := p.records.add(ref, r.repository, pulledWith{KubernetesSecrets: proven}); err != nil {
+		p.log.Warn("the record of an image's pull is not brought up to date", "image", r.image, "error", err)
+	}
+	return true
+}

@@ -1,0 +1,291 @@
+package kuberuntime
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/cri/critest"
+	"berth/internal/crispec"
+	"berth/internal/pod"
+	"berth/internal/userns"
+)
+
+// sandboxRequests returns the configurations of the sandboxes made since the last call of ResetCalls.
+func (b *bench) sandboxRequests() []*runtimeapi.PodSandboxConfig {
+	var out []*runtimeapi.PodSandboxConfig
+	for _, c := range b.fake.Calls() {
+		if r, ok := c.Request.(*runtimeapi.RunPodSandboxRequest); ok {
+			out = append(out, r.Config)
+		}
+	}
+	return out
+}
+
+// containerRequests is sandboxRequests for containers.
+func (b *bench) containerRequests() []*runtimeapi.ContainerConfig {
+	var out []*runtimeapi.ContainerConfig
+	for _, c := range b.fake.Calls() {
+		if r, ok := c.Request.(*runtimeapi.CreateContainerRequest); ok {
+			out = append(out, r.Config)
+		}
+	}
+	return out
+}
+
+func writeTemp(t *testing.T, content string) *string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return &path
+}
+
+// The image's user is who runs at every start: the first one, the second one, and with an image that is there already (CVE-2019-11245).
+func TestImageUserHoldsAtEveryStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		uid := int64(101)
+		b.fake.AddImage(critest.Image{Name: "user:1", UID: &uid})
+		p := podOf(v1.RestartPolicyAlways, "a", "b")
+		for i := range p.Spec.Containers {
+			p.Spec.Containers[i].Image = "user:1"
+			p.Spec.Containers[i].ImagePullPolicy = v1.PullIfNotPresent
+		}
+		b.sync(p)
+		if err := b.fake.Kill("web/a", 1); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		b.sync(p)
+		starts := b.containerRequests()
+		if len(starts) != 3 || starts[2].Metadata.Attempt != 1 {
+			t.Fatalf("starts: %v", starts)
+		}
+		for _, c := range starts {
+			if c.Linux.SecurityContext.RunAsUser.GetValue() != uid {
+				t.Errorf("incarnation %d of %s runs as %v, want %d", c.Metadata.Attempt, c.Metadata.Name, c.Linux.SecurityContext.RunAsUser, uid)
+			}
+		}
+	})
+}
+
+// Limits of the resolver are told once per sandbox, to the pod; a missing DNS of the cluster to the node, too.
+func TestResolverOfTheSandbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.ResolvConf = writeTemp(t, "nameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver 192.0.2.3\nnameserver 192.0.2.4\nsearch corp.example\n")
+		b.DNS = crispec.DNS{InCluster: true}
+		var node []string
+		b.NodeEvent = func(eventtype, reason, message string) { node = append(node, eventtype+" "+reason+": "+message) }
+		p := podOf(v1.RestartPolicyAlways, "a")
+		b.sync(p)
+		sandboxes := b.sandboxRequests()
+		want := []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"}
+		if len(sandboxes) != 1 || !slices.Equal(sandboxes[0].DnsConfig.Servers, want) {
+			t.Fatalf("sandboxes: %v", sandboxes)
+		}
+		const missing = `Warning MissingClusterDNS: pod: "web_default(u1)". kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. Falling back to "Default" policy.`
+		if d := cmp.Diff([]string{missing}, node); d != "" {
+			t.Error(d)
+		}
+		told := b.events.take()
+		if len(told) < 2 || told[0] != missing || !strings.HasPrefix(told[1], "Warning DNSConfigForming: Nameserver limits were exceeded") {
+			t.Errorf("events: %q", told)
+		}
+		// A container that starts again finds the sandbox as it is: nothing is read or told again.
+		b.ResolvConf = ptr.To("/nonexistent")
+		if err := b.fake.Kill("web/a", 1); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		b.sync(p)
+		if again := b.containerRequests(); len(again) != 2 {
+			t.Errorf("starts: %v", again)
+		}
+		if told := b.events.take(); slices.ContainsFunc(told, func(e string) bool { return strings.Contains(e, "DNS") }) {
+			t.Errorf("told again: %q", told)
+		}
+	})
+}
+
+// A sandbox that cannot be described is not made, and the pod says why.
+func TestSandboxThatCannotBeDescribed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*bench, *v1.Pod)
+		want   string
+	}{
+		"name too long": {func(_ *bench, p *v1.Pod) {
+			p.Spec.Hostname, p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = strings.Repeat("h", 63), "sub", ptr.To(true)
+		}, "is too long (64 characters is the max, 79 characters requested)"},
+		"no resolver": {func(b *bench, _ *v1.Pod) { b.ResolvConf = ptr.To("/nonexistent") }, "resolver of the node: open /nonexistent"},
+		"no user namespaces": {
+			func(_ *bench, p *v1.Pod) { p.Spec.HostUsers = ptr.To(false) }, "there are no ids of the host for it",
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t)
+			p := podOf(v1.RestartPolicyAlways, "a")
+			tc.change(b, p)
+			_, err := b.trySync(t.Context(), p)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: got %v, want %q", name, err, tc.want)
+			}
+			if told := b.events.take(); len(told) == 0 || !strings.HasPrefix(told[len(told)-1], "Warning FailedCreatePodSandBox: Failed to create pod sandbox: ") {
+				t.Errorf("%s: events %q", name, told)
+			}
+			if made := b.sandboxRequests(); made != nil {
+				t.Errorf("%s: made %v", name, made)
+			}
+		})
+	}
+}
+
+// fixedUsers gives every pod the same ids, and remembers who gave them back.
+type fixedUsers struct{ released []pod.UID }
+
+func (f *fixedUsers) Allocate(pod.UID) (userns.Range, error) {
+	return userns.Range{First: 131072, Length: 65536}, nil
+}
+
+func (f *fixedUsers) Release(uid pod.UID) error {
+	f.released = append(f.released, uid)
+	return nil
+}
+
+func TestUserNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		users := &fixedUsers{}
+		b.UserNamespaces = users
+		p := podOf(v1.RestartPolicyAlways, "a")
+		p.Spec.HostUsers = ptr.To(false)
+		b.sync(p)
+		sandboxes, containers := b.sandboxRequests(), b.containerRequests()
+		if len(sandboxes) != 1 || len(containers) != 1 {
+			t.Fatalf("made %v, %v", sandboxes, containers)
+		}
+		for _, ns := range []*runtimeapi.NamespaceOption{sandboxes[0].Linux.SecurityContext.NamespaceOptions, containers[0].Linux.SecurityContext.NamespaceOptions} {
+			u := ns.UsernsOptions
+			if u.Mode != runtimeapi.NamespaceMode_POD || len(u.Uids) != 1 || u.Uids[0].HostId != 131072 || len(u.Gids) != 1 {
+				t.Errorf("user namespace: %v", u)
+			}
+		}
+		b.kill(p, 0)
+		if err := b.RemovePod(context.Background(), b.observe()); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff([]pod.UID{"u1"}, users.released); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+// A runtime that does not know user namespaces would run the pod as the host's root.
+func TestUserNamespaceNeedsTheRuntime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, critest.WithHandlers(&runtimeapi.RuntimeHandler{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{}}))
+		b.UserNamespaces = &fixedUsers{}
+		p := podOf(v1.RestartPolicyAlways, "a")
+		p.Spec.HostUsers = ptr.To(false)
+		if _, err := b.trySync(t.Context(), p); err == nil || !strings.Contains(err.Error(), `the runtime handler "" does not support user namespaces`) {
+			t.Errorf("got %v", err)
+		}
+		if made := b.sandboxRequests(); made != nil {
+			t.Errorf("made %v", made)
+		}
+	})
+}
+
+// The hosts file is written in its place, as running containers have it mounted, and only when it is not as it should be.
+func TestHostsFileStaysInItsPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "etc-hosts")
+	steps := []struct{ found, want string }{
+		{"", "one\n"},
+		{"one\n", "one\n"},
+		{"one\n127.0.0.1 intruder\n" + strings.Repeat("x", 1<<20), "one\n"},
+		{"one\n", "two, which is longer\n"},
+		{"", "two, which is longer\n"},
+	}
+	var first os.FileInfo
+	for _, s := range steps {
+		if first != nil {
+			if err := os.WriteFile(path, []byte(s.found), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := ensureContent(path, []byte(s.want)); err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = st
+		}
+		b, err := os.ReadFile(path)
+		if err != nil || string(b) != s.want || !os.SameFile(first, st) || st.Mode().Perm() != 0o644 {
+			t.Errorf("found %.20q: got %.40q, %v, mode %v; the same file: %v", s.found, b, err, st.Mode(), os.SameFile(first, st))
+		}
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := ensureContent(link, []byte("three\n")); err == nil {
+		t.Error("a link was followed")
+	}
+}
+
+// systemd-resolved listens where pods with a network of their own cannot reach it.
+func TestReadReachable(t *testing.T) {
+	const none = "/nonexistent"
+	stub, dnsmasq, uplink := *writeTemp(t, "nameserver 127.0.0.53\nsearch .\n"), *writeTemp(t, "nameserver 127.0.0.1\n"), *writeTemp(t, "nameserver 192.0.2.1\nsearch corp\n")
+	empty := *writeTemp(t, "")
+	for _, tc := range []struct{ stub, uplink, want string }{
+		{stub, uplink, "192.0.2.1"},
+		{stub, none, "127.0.0.53"},
+		{stub, empty, "127.0.0.53"},
+		{dnsmasq, uplink, "192.0.2.1"},
+		{uplink, stub, "192.0.2.1"},
+	} {
+		if got, err := readReachable(tc.stub, tc.uplink); err != nil || !slices.Equal(got.Servers, []string{tc.want}) {
+			t.Errorf("got %v, %v, want %s", got, err, tc.want)
+		}
+	}
+	if got, err := readReachable(none, uplink); err == nil {
+		t.Errorf("without a resolv.conf: got %v", got)
+	}
+}
+
+func TestHostResolver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		p := podOf(v1.RestartPolicyAlways, "a")
+		b.ResolvConf = ptr.To("")
+		got, err := b.hostResolver(p)
+		if d := cmp.Diff(crispec.Resolver{Servers: []string{"127.0.0.1"}, Searches: []string{"."}}, got); d != "" || err != nil {
+			t.Error(d, err)
+		}
+		b.ResolvConf = writeTemp(t, "nameserver 127.0.0.53\n")
+		if got, err := b.hostResolver(p); err != nil || !slices.Equal(got.Servers, []string{"127.0.0.53"}) {
+			t.Errorf("a file that was named: got %v, %v", got, err)
+		}
+		b.ResolvConf = ptr.To("/nonexistent")
+		p.Spec.DNSPolicy = v1.DNSNone
+		if got, err := b.hostResolver(p); err != nil || got.Servers != nil {
+			t.Errorf("nobody asks: got %v, %v", got, err)
+		}
+	})
+}
