@@ -207,7 +207,7 @@ func (r *Runtime) makeFolders() error {
 			return err
 		}
 	}
-	// containerd gives its socket to root's group as well; the folder keeps everybody but root out.
+	// containerd gives its sockets to root's group as well; until guard has taken them back, the folder keeps everybody but root out.
 	if err := os.MkdirAll(r.paths.run, 0o700); err != nil {
 		return err
 	}
@@ -296,7 +296,18 @@ func (r *Runtime) answers(ctx context.Context, c *process, limit time.Duration) 
 	if err := awaitReady(ctx, conn); err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	return errors.Join(os.Chmod(r.paths.socket(), 0o600), conn.Close())
+	return errors.Join(r.guard(), conn.Close())
+}
+
+// guard leaves containerd's sockets to root alone. The folder that they lie in can then be passed through, though not read: the root users of
+// user namespaces must get to the root filesystems of their containers.
+func (r *Runtime) guard() error {
+	for _, socket := range []string{r.paths.socket(), r.paths.ttrpcSocket()} {
+		if err := os.Chmod(socket, 0o600); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(r.paths.run, 0o711)
 }
 
 // ensureImages loads the images of the bundle that containerd lacks.

@@ -60,6 +60,33 @@ func TestTurnsAreFair(t *testing.T) {
 	})
 }
 
+// A pod that has a pull running waits for one that has none, though that one's last turn was later.
+func TestTurnsCountRunningPulls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := newTurns(2)
+		for _, uid := range []pod.UID{"a", "b"} {
+			if err := turns.take(t.Context(), uid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := make(chan pod.UID, 2)
+		for _, uid := range []pod.UID{"a", "b"} {
+			go func() {
+				if turns.take(t.Context(), uid) == nil {
+					got <- uid
+				}
+			}()
+			synctest.Wait()
+		}
+		turns.give("b")
+		if uid := <-got; uid != "b" {
+			t.Errorf("%s is next, want b", uid)
+		}
+		turns.give("a")
+		<-got
+	})
+}
+
 func TestTurnGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns(1)

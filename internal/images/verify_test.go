@@ -22,6 +22,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/config"
+	"berth/internal/cri"
 	"berth/internal/images"
 	"berth/internal/journal"
 )
@@ -166,6 +167,33 @@ func TestCredentialsInOrder(t *testing.T) {
 	})
 }
 
+// What the node's credentials open is for all pods.
+func TestCredentialsOfTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		docker := filepath.Join(t.TempDir(), ".dockercfg")
+		if err := os.WriteFile(docker, []byte(`{"registry.example":{"username":"jane","password":"right"}}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.conf.DockerConfigs = []string{docker}
+		s.restart()
+		s.want("with a secret of the same credential", "pulled", s.run(private, v1.PullIfNotPresent, "good"))
+		s.want("without a secret", "present", s.run(private, v1.PullNever))
+	})
+}
+
+// When the runtime is down, no other credential would do better.
+func TestRuntimeDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		s.failures = []error{fmt.Errorf("PullImage: %w", cri.ErrUnavailable)}
+		s.want("pull", "ErrImagePull", s.run(private, v1.PullIfNotPresent, "good", "wrong"))
+		if len(s.pulls) != 1 {
+			t.Errorf("tried %q", s.auths)
+		}
+	})
+}
+
 // Pods with the same credentials share a pull; one with others has its own, and does not wait for the failure of the first.
 func TestPullsAreSharedByCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -216,6 +244,12 @@ func TestPresentImageIsVerified(t *testing.T) {
 		s.want("another of the new credential", "ErrImagePull", s.run(private, v1.PullIfNotPresent, "other"))
 		s.secrets.add("good", "10", "registry.example", "jane", "made anew")
 		s.want("a new secret of an old name", "ErrImagePull", s.run(private, v1.PullIfNotPresent, "good"))
+
+		// Secrets of manifests have no UID: another one of the same name is not the same.
+		s.secrets.add("local", "", "registry.example", "jane", "right")
+		s.want("a secret of a manifest", "present", s.run(private, v1.PullIfNotPresent, "local"))
+		s.secrets.add("local", "", "registry.example", "jane", "else")
+		s.want("another of its name", "ErrImagePull", s.run(private, v1.PullIfNotPresent, "local"))
 
 		// Under another name it is another image.
 		s.present["mirror.example/app:1"] = s.present[private]

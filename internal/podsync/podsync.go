@@ -58,6 +58,7 @@ type ContainerRuntime interface {
 	KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error
 	PruneDead(ctx context.Context, observed *pod.Status) error
 	RemoveContainers(ctx context.Context, observed *pod.Status) error
+	ReleaseUserNamespace(uid pod.UID) error
 	RemovePod(ctx context.Context, observed *pod.Status) error
 	RemoveLogs(namespace, name string, uid pod.UID) error
 }
@@ -343,6 +344,9 @@ func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 	}
 	if err := s.Cgroups.RemovePod(ctx, r.UID); err != nil {
 		return fmt.Errorf("cgroup of pod %s: %w", r.UID, err)
+	}
+	if err := s.Runtime.ReleaseUserNamespace(r.UID); err != nil {
+		return fmt.Errorf("user namespace of pod %s: %w", r.UID, err)
 	}
 	prune := s.Runtime.PruneDead
 	if r.Evicted {

@@ -63,6 +63,7 @@ func (s *stage) SyncPod(ctx context.Context, r kuberuntime.Request) (kuberuntime
 }
 
 func (s *stage) KillPod(context.Context, *v1.Pod, *pod.Status, time.Duration) error { return nil }
+func (s *stage) ReleaseUserNamespace(pod.UID) error                                 { return nil }
 func (s *stage) RemoveContainers(context.Context, *pod.Status) error                { return nil }
 func (s *stage) PruneDead(context.Context, *pod.Status) error                       { return nil }
 func (s *stage) RemovePod(context.Context, *pod.Status) error                       { return nil }

@@ -15,7 +15,8 @@ import (
 // ErrInUse says that another agent listens in this run directory.
 var ErrInUse = errors.New("another agent is running there")
 
-// Listen opens the API's socket below runDir: the folder gets mode 0700, the socket 0600, and connections of users other than root
+// Listen opens the API's socket below runDir: the folder gets mode 0711, so that the root users of user namespaces
+// get through it to the mounts of the runtime and nobody sees what is in it, the socket 0600, and connections of users other than root
 // and the agent's own are closed. What a killed agent left behind is replaced; of a living one it says ErrInUse. Closing the
 // listener removes the socket.
 func Listen(runDir string, log *slog.Logger) (net.Listener, error) {
@@ -24,10 +25,10 @@ func Listen(runDir string, log *slog.Logger) (net.Listener, error) {
 	if limit := len(unix.RawSockaddrUnix{}.Path) - 1; len(path) > limit {
 		return nil, fmt.Errorf("socket %s: the path is %d bytes long, at most %d are possible: choose a shorter run directory", path, len(path), limit)
 	}
-	if err := os.MkdirAll(runDir, 0o700); err != nil {
+	if err := os.MkdirAll(runDir, 0o711); err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
-	if err := os.Chmod(runDir, 0o700); err != nil {
+	if err := os.Chmod(runDir, 0o711); err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
 	lock, err := lockRunDir(runDir)
@@ -62,7 +63,7 @@ func listenLocked(path string) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove the old socket: %w", err)
 	}
-	// The folder is closed to others, so nobody can connect before the mode is set.
+	// Who connects before the mode is set is turned away by Accept.
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err

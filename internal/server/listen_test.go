@@ -27,7 +27,7 @@ func TestListen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]fs.FileMode{dir: 0o700, path: 0o600} {
+	for name, want := range map[string]fs.FileMode{dir: 0o711, path: 0o600} {
 		st, err := os.Stat(name)
 		if err != nil {
 			t.Fatal(err)
