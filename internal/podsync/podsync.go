@@ -314,7 +314,7 @@ func (s *Syncer) killPod(ctx context.Context, r Request) error {
 		return s.Runtime.KillPod(ctx, nil, r.Observed, r.Grace)
 	}
 	done := make(chan error, 1)
-	go func() { done <- s.Runtime.KillPod(ctx, r.Pod, r.Observed, r.Grace) }()
+	go func(r Request) { done <- s.Runtime.KillPod(ctx, r.Pod, r.Observed, r.Grace) }(r)
 	for {
 		select {
 		case err := <-done:
