@@ -15,6 +15,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrNameReserved: an earlier, cancelled or concurrent call still holds the name. Trying again in a moment succeeds.
 	ErrNameReserved = errors.New("name reserved")
+	// ErrStarting: a start of the container that was cancelled is still under way. Trying again in a moment succeeds.
+	ErrStarting = errors.New("container is being started")
 	// ErrUnavailable: the runtime does not answer at its socket.
 	ErrUnavailable = errors.New("container runtime is down")
 	// ErrUnimplemented: the runtime does not offer the call.
@@ -58,6 +60,8 @@ func classify(op string, err error) error {
 	switch {
 	case strings.Contains(s.Message(), "is reserved for"):
 		ce.class = ErrNameReserved
+	case strings.Contains(s.Message(), "container is in starting state"):
+		ce.class = ErrStarting
 	case s.Code() == codes.NotFound:
 		ce.class = ErrNotFound
 	case s.Code() == codes.Unavailable:

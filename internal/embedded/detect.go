@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,12 +60,28 @@ func hasCapability(capability int) bool {
 	return false
 }
 
+// trialPrefix begins the names of the folders in which overlays are tried.
+const trialPrefix = ".overlay-"
+
 // tryOverlay mounts an overlay below dir and takes it away again: some kernels, file systems and containers refuse.
 func tryOverlay(dir string) (err error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
 	}
-	try, err := os.MkdirTemp(dir, ".overlay-")
+	// What an agent left behind that was killed in between.
+	old, err := filepath.Glob(filepath.Join(dir, trialPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, try := range old {
+		if err := unix.Unmount(filepath.Join(try, "merged"), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("unmount the trial of an earlier agent: %w", err)
+		}
+		if err := os.RemoveAll(try); err != nil {
+			return err
+		}
+	}
+	try, err := os.MkdirTemp(dir, trialPrefix)
 	if err != nil {
 		return err
 	}

@@ -194,12 +194,27 @@ func (r *Runtime) removeUnstarted(ctx context.Context, cs *pod.ContainerStatus) 
 	if cs == nil || cs.State != pod.StateCreated {
 		return nil
 	}
-	if err := r.CRI.RemoveContainer(ctx, cs.ID); err != nil {
-		return fmt.Errorf("remove container %q, which was never started: %w", cs.Name, err)
+	// When an agent is killed during the start, containerd takes some seconds to notice.
+	limit := time.Now().Add(startingLimit)
+	for wait := reservedFirst; ; wait = min(2*wait, reservedMost) {
+		err := r.CRI.RemoveContainer(ctx, cs.ID)
+		switch {
+		case err == nil:
+			r.forgetMessage(cs.ID)
+			return nil
+		case !errors.Is(err, cri.ErrStarting) || time.Now().After(limit):
+			return fmt.Errorf("remove container %q, which was never started: %w", cs.Name, err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	r.forgetMessage(cs.ID)
-	return nil
 }
+
+// startingLimit is how long a start that was cancelled may hold its container.
+const startingLimit = 10 * time.Second
 
 // nextAttempt returns the restart count of a new container: one more than any that is known, by the runtime or by a log file, since
 // containers may have been lost. The newest one counts for nothing if it was never started: it gives way to the new one.
