@@ -23,6 +23,7 @@ type walker struct {
 	steps  []string // what was done, for the report
 
 	agentUp, runtimeUp bool
+	toggled            time.Time              // when the agent or the runtime last came or went
 	apiTrouble         time.Time              // when connections to the API server last began or ended
 	apiUp              bool                   // or there is none
 	sick               sync.Map               // of pod and kind of probe: it fails
@@ -132,6 +133,7 @@ func (w *walker) fault() {
 }
 
 func (w *walker) toggleRuntime() {
+	w.toggled = time.Now()
 	if w.runtimeUp {
 		w.say("runtime down")
 		w.Runtime.Down()
@@ -145,7 +147,7 @@ func (w *walker) toggleRuntime() {
 }
 
 func (w *walker) toggleAgent() {
-	w.apiTrouble = time.Now()
+	w.toggled, w.apiTrouble = time.Now(), time.Now()
 	if w.agentUp {
 		w.say("agent stop")
 		w.StopAgent()

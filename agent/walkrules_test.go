@@ -37,7 +37,8 @@ func (w *walker) check() {
 			w.checkOrder(c, containers)
 		}
 	}
-	if w.agentUp {
+	// An agent that has just begun shows what the API server knew until it has looked at the runtime.
+	if w.agentUp && w.runtimeUp && time.Since(w.toggled) > settled {
 		w.checkShown()
 	}
 }
@@ -50,6 +51,9 @@ func (w *walker) checkOrder(c critest.Container, all []critest.Container) {
 		}
 	}
 }
+
+// settled is how long an agent takes at most to look at everything.
+const settled = 5 * time.Second
 
 // soon is how long a pass may still go on with a pod that was dismissed.
 const soon = 500 * time.Millisecond
