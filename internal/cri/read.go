@@ -271,10 +271,12 @@ func containerStatus(s *runtimeapi.ContainerStatus) (pod.ContainerStatus, error)
 	return out, nil
 }
 
-// isCutOff reports whether the container's start was cut off by the end of the agent that asked for it: nothing of it ever ran, and the pod is
-// not to pay for that. containerd ends the start with the call, and the container with exit code 128.
+// isCutOff reports whether the container's start was cut off by the end of the agent that asked for it before there was a process: nothing of it ever
+// ran, and the pod is not to pay for that. containerd ends the start with the call, and the container with exit code 128. A start that was cut
+// off later ("failed to start containerd task") looks the same otherwise, but its process may have run.
 func isCutOff(s *runtimeapi.ContainerStatus) bool {
-	return s.State == runtimeapi.ContainerState_CONTAINER_EXITED && s.StartedAt == 0 && s.ExitCode == 128 && strings.Contains(s.Message, "context canceled")
+	return s.State == runtimeapi.ContainerState_CONTAINER_EXITED && s.StartedAt == 0 && s.ExitCode == 128 &&
+		strings.HasPrefix(s.Message, "failed to create containerd task") && strings.Contains(s.Message, "context canceled")
 }
 
 func timeOf(ns int64) time.Time {
