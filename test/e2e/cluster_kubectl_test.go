@@ -43,9 +43,9 @@ func TestClusterLogs(t *testing.T) {
 	first.wait() // with the container
 	wantText(t, "what was followed", read(t, first.out), "listening on", "bye")
 
-	web = c.awaitAPI("the container to be restarted", func(p pods) bool {
+	c.awaitAPI("the container to be restarted", func(p pods) bool {
 		return p.ready("web") && container(p.named("web"), "main").RestartCount == 1
-	}).named("web")
+	})
 	wantText(t, "kubectl logs --previous", c.kubectl("logs", "web", "--previous"), "GET /first 404", "GET /second 404", "bye")
 	if now := c.kubectl("logs", "web"); strings.Contains(now, "GET /first") {
 		t.Errorf("kubectl logs of the second container has the first one's:\n%s", now)
