@@ -52,8 +52,8 @@ func (w *walker) checkOrder(c critest.Container, all []critest.Container) {
 	}
 }
 
-// settled is how long an agent takes at most to look at everything.
-const settled = 5 * time.Second
+// settled is how long an agent takes at most to look at everything, also when its first looks fail.
+const settled = time.Minute
 
 // soon is how long a pass may still go on with a pod that was dismissed.
 const soon = 500 * time.Millisecond

@@ -87,6 +87,8 @@ func TestHasInitialized(t *testing.T) {
 		{"running", app(pod.StateRunning, "new"), true},
 		{"exited in this sandbox", app(pod.StateExited, "new"), true},
 		{"exited before a reboot", app(pod.StateExited, "old"), false},
+		{"created in a sandbox that is gone", app(pod.StateCreated, "old"), false},
+		{"running in a sandbox that is gone", app(pod.StateRunning, "old"), false},
 		{"unknown", app(pod.StateUnknown, "new"), false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
