@@ -35,9 +35,11 @@ build: $(if $(TAGS),bundle) ## build bin/berth with the runtime inside (TAGS= fo
 test: ## run every test that needs neither root nor a runtime
 	@set -e; for module in $(CODE); do (set -x; cd $$module; go test -timeout 8m $(RACE) ./...); done
 
+WALKS ?= 250
+
 .PHONY: walk
-walk: ## 100,000 random steps of pods, runtime, API server and agent in virtual time, held against the rules of a pod's life
-	BERTH_WALKS=250 BERTH_WALK_STEPS=400 go test -count 1 -run '^TestWalks$$' -timeout 20m ./agent
+walk: ## random steps of pods, runtime, API server and agent in virtual time (WALKS=250 walks of 400), held against the rules of a pod's life
+	BERTH_WALKS=$(WALKS) BERTH_WALK_STEPS=400 go test -count 1 -run '^TestWalks$$' -timeout 20m ./agent
 
 .PHONY: e2e
 e2e: need-root build controlplane ## run the tests over real containers and a real control plane (as root)
