@@ -97,7 +97,12 @@ func readTree(root string) (tree, error) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && slices.Contains([]string{".git", "bin", "dist"}, d.Name()):
+		case d.Name() == ".git": // a file in a linked work tree
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case d.IsDir() && slices.Contains([]string{"bin", "dist"}, d.Name()):
 			return fs.SkipDir
 		case !d.Type().IsRegular() || d.Name() == "go.sum":
 			return nil

@@ -224,10 +224,18 @@ func (a *Agent) nodeProblems() []error {
 	return errs
 }
 
+// keepKnowledge keeps on disk what only the agent knows of static pods.
+func (a *Agent) keepKnowledge(ctx context.Context) {
+	a.probes.Write(ctx)
+	a.kept.Write(ctx)
+}
+
 // newReporting builds what tells the API server of pods.
 func (a *Agent) newReporting(states *pod.States) {
 	m := a.member.api
-	m.patcher = status.NewPatcher(status.PatcherConfig{API: m.client, Manager: a.status, Pods: a.pods, States: states, Journal: a.journal, Log: a.cfg.Log})
+	m.patcher = status.NewPatcher(status.PatcherConfig{
+		API: m.client, Manager: a.status, Pods: a.pods, States: states, Keep: a.keepKnowledge, Journal: a.journal, Log: a.cfg.Log,
+	})
 	m.mirrors = status.NewMirrors(status.MirrorsConfig{
 		API: m.client, Pods: a.pods, Changed: m.static,
 		Node:        func() (string, pod.UID) { return a.cfg.NodeName, m.node.UID() },

@@ -43,12 +43,13 @@ type Config[T any] struct {
 // File is one document on disk, JSON with a version. Changed may be called by anybody, the rest by the owner.
 type File[T any] struct {
 	Config[T]
-	changed chan struct{} // capacity 1: the file is older than the content
+	changed chan struct{}      // capacity 1: the file is older than the content
+	wanted  chan chan struct{} // of those that wait for a write; each is closed when one that began later was tried
 }
 
 // New returns a File. It does no I/O.
 func New[T any](cfg Config[T]) *File[T] {
-	return &File[T]{Config: cfg, changed: make(chan struct{}, 1)}
+	return &File[T]{Config: cfg, changed: make(chan struct{}, 1), wanted: make(chan chan struct{})}
 }
 
 // document is the file's form.
@@ -93,16 +94,47 @@ func (f *File[T]) Changed() {
 	}
 }
 
-// Run writes the file when the content has changed, at most once a second, and once more at the end. It blocks until ctx is done.
+// Write has the content written as it is now, and waits until that was tried: what is told to others must not be older in the file. A write
+// that fails is tried again by Run, which must run. It ends early when ctx is done.
+func (f *File[T]) Write(ctx context.Context) {
+	done := make(chan struct{})
+	select {
+	case f.wanted <- done:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// Run writes the file when the content has changed, at most once a second unless Write asks for it, and once more at the end. It blocks until ctx is done.
 func (f *File[T]) Run(ctx context.Context) error {
 	failing := false
+	changed, wait := f.changed, time.NewTimer(pause)
+	wait.Stop()
+	defer wait.Stop()
 	for ctx.Err() == nil {
+		var waiting []chan struct{}
 		select {
 		case <-ctx.Done():
 			continue
-		case <-f.changed:
+		case <-wait.C:
+			changed = f.changed
+			continue
+		case <-changed:
+		case done := <-f.wanted:
+			waiting = f.everybody(done)
+			select {
+			case <-f.changed: // which is written now
+			default:
+			}
 		}
 		next, err := pause, f.write()
+		for _, done := range waiting {
+			close(done)
+		}
 		if err != nil {
 			if !failing {
 				f.Log.Warn(f.What+" are not kept, and will be tried again", "error", err, "retry", retry)
@@ -111,10 +143,8 @@ func (f *File[T]) Run(ctx context.Context) error {
 			next = retry
 		}
 		failing = err != nil
-		select {
-		case <-ctx.Done():
-		case <-time.After(next):
-		}
+		changed = nil // until the pause is over
+		wait.Reset(next)
 	}
 	select {
 	case <-f.changed:
@@ -124,6 +154,19 @@ func (f *File[T]) Run(ctx context.Context) error {
 	default:
 	}
 	return ctx.Err()
+}
+
+// everybody returns the first and all others that wait for a write.
+func (f *File[T]) everybody(first chan struct{}) []chan struct{} {
+	waiting := []chan struct{}{first}
+	for {
+		select {
+		case done := <-f.wanted:
+			waiting = append(waiting, done)
+		default:
+			return waiting
+		}
+	}
 }
 
 // write replaces the file in one step: a reader sees the old content or the new.

@@ -119,6 +119,36 @@ func TestWritesBehind(t *testing.T) {
 	}
 }
 
+// Who is about to tell others waits for the file, not for the pause, and everybody who waits is one write.
+func TestWrittenBeforeItIsTold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "counts.json")
+	synctest.Test(t, func(t *testing.T) {
+		k := newKept(path)
+		stop := k.run(t)
+		k.set(content{"a": 1}, nil)
+		k.Changed()
+		synctest.Wait()
+		k.set(content{"a": 2}, nil)
+		k.Changed()
+		began := time.Now()
+		k.Write(t.Context())
+		if got := load(t, path); !cmp.Equal(got, content{"a": 2}) || time.Since(began) != 0 {
+			t.Errorf("kept %v after %v", got, time.Since(began))
+		}
+		time.Sleep(time.Minute)
+		if n := k.written(); n != 2 {
+			t.Errorf("%d writes, want 2: what was written on demand is written again", n)
+		}
+		stop()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		k.Write(ctx) // nobody runs the file any more
+		if n := k.written(); n != 2 {
+			t.Errorf("%d writes after the end", n)
+		}
+	})
+}
+
 func TestTriesAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "counts.json")
 	synctest.Test(t, func(t *testing.T) {

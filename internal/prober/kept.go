@@ -1,6 +1,7 @@
 package prober
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -77,6 +78,9 @@ func (m *Manager) Load() {
 	m.restored = k.Pods
 	m.mu.Unlock()
 }
+
+// Write has the verdicts written as they are now, and waits until that was tried.
+func (m *Manager) Write(ctx context.Context) { m.file.Write(ctx) }
 
 // bootID names the boot of the machine; "" where the kernel does not say, so that all boots count as one.
 func bootID() string {

@@ -57,6 +57,9 @@ func (k *Kept) Run(ctx context.Context) error {
 	}
 }
 
+// Write has the statuses written as they are now, and waits until that was tried.
+func (k *Kept) Write(ctx context.Context) { k.file.Write(ctx) }
+
 // toKeep returns the statuses of static pods, those of which nothing was seen yet included.
 func (m *Manager) toKeep() (map[pod.UID]v1.PodStatus, error) {
 	m.mu.RLock()

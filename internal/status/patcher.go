@@ -28,6 +28,8 @@ type PatcherConfig struct {
 	Manager *Manager
 	Pods    *pod.Manager
 	States  *pod.States
+	// Keep keeps on disk what an agent knows of static pods: what it tells of them, the next agent must not tell otherwise.
+	Keep    func(context.Context)
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
@@ -204,6 +206,9 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 		return fmt.Errorf("pod %s/%s: %w", desired.Namespace, desired.Name, err)
 	}
 	if patch != nil {
+		if pod.IsStatic(desired) {
+			p.Keep(ctx)
+		}
 		began := time.Now()
 		err := p.API.PatchPodStatus(ctx, desired.Namespace, desired.Name, patch)
 		if apierrors.IsNotFound(err) {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,6 +117,12 @@ func (s *server) CreatePod(_ context.Context, p *v1.Pod) error {
 	return nil
 }
 
+func (s *server) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.patches
+}
+
 func (s *server) get(name string) *v1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,6 +135,7 @@ type patcherRig struct {
 	pods    *pod.Manager
 	states  *pod.States
 	patcher *status.Patcher
+	kept    []int // the patches so far, each time that it was asked to keep what is known of static pods
 }
 
 func runActor(t *testing.T, f func(ctx context.Context) error) {
@@ -148,7 +156,10 @@ func startPatcher(t *testing.T) *patcherRig {
 	log := slog.New(slog.DiscardHandler)
 	j := journal.New(log)
 	r := &patcherRig{server: &server{t: t, pods: map[string]*v1.Pod{}}, manager: status.NewManager(log, j), pods: pod.NewManager(), states: pod.NewStates()}
-	r.patcher = status.NewPatcher(status.PatcherConfig{API: r.server, Manager: r.manager, Pods: r.pods, States: r.states, Journal: j, Log: log})
+	r.patcher = status.NewPatcher(status.PatcherConfig{
+		API: r.server, Manager: r.manager, Pods: r.pods, States: r.states, Journal: j, Log: log,
+		Keep: func(context.Context) { r.kept = append(r.kept, r.count()) },
+	})
 	runActor(t, r.patcher.Run)
 	synctest.Wait()
 	return r
@@ -177,6 +188,9 @@ func TestStatusIsToldAtOnce(t *testing.T) {
 		synctest.Wait()
 		if r.patches != 1 {
 			t.Fatal("a status that the API has is written again")
+		}
+		if len(r.kept) != 0 {
+			t.Fatal("what the API server knows best is kept on disk")
 		}
 	})
 }
@@ -306,6 +320,9 @@ func TestStaticPodIsToldOfThroughItsMirror(t *testing.T) {
 		show()
 		if got := r.get("web").Status; got.Phase != v1.PodRunning || got.ObservedGeneration != 0 {
 			t.Fatalf("the mirror's status: %+v", got)
+		}
+		if !cmp.Equal(r.kept, []int{0}) {
+			t.Fatalf("the status was kept after %v patches, want once, before the first", r.kept)
 		}
 		// Somebody deletes it: it comes back.
 		gone, _ := r.pods.Mirror(pod.FullNameOf(static))
