@@ -316,7 +316,7 @@ func (a *Agent) phases() []phase {
 		{"upkeep", []component{
 			{name: "pleg", run: a.pleg.Run},
 			{name: "hooks", run: a.runtime.Run},
-			{name: "image records", run: waitDone, ready: a.recoverImageRecords},
+			{name: "images", run: a.puller.Run, ready: a.recoverImageRecords},
 			{name: "probes", run: a.probes.Run, ready: loaded(a.probes.Load)},
 			{name: "statuses", run: a.kept.Run, ready: loaded(a.kept.Load)},
 			{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},

@@ -1,7 +1,7 @@
 // Package images is imageManager's pull side: it makes a container's image present, by pull policy, one pull per image and
-// credentials at a time, and lets a pod use an image that is present only if the pod may pull it.
+// credentials at a time, some ahead of their containers' turn, and lets a pod use an image that is present only if the pod may pull it.
 //
 // Owns: the pulls in flight and their order, the back-off of each pod's images, the credentials that plugins gave, the records of pulls.
 // Reads: the runtime's image store, the pods' imagePullSecrets, the node's docker config.
-// Never: removes an image, starts a container, keeps a pull alive that nobody waits for, logs a credential.
+// Never: removes an image, starts a container, keeps a pull alive that no pod wants, logs a credential.
 package images

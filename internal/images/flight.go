@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -29,6 +30,8 @@ type want struct {
 	sandbox *runtimeapi.PodSandboxConfig
 	// credentials are tried in order; without any the pull is anonymous.
 	credentials []credential
+	// ahead: no container waits for it yet.
+	ahead bool
 }
 
 // flight is one pull that any number of callers wait for. The fields below done are written before done is closed and only
@@ -37,6 +40,7 @@ type flight struct {
 	cancel  context.CancelFunc
 	waiters int // guarded by flights.mu
 	done    chan struct{}
+	ahead   atomic.Bool // nobody but look-aheads waits for it: it gives way to those that containers wait for
 
 	ref  string
 	size uint64 // bytes; 0 when unknown
@@ -84,11 +88,15 @@ func (f *flights) join(key flightKey, w want) *flight {
 	defer f.mu.Unlock()
 	if fl, ok := f.pulling[key]; ok {
 		fl.waiters++
+		if !w.ahead {
+			fl.ahead.Store(false)
+		}
 		return fl
 	}
 	// Not derived from the caller's context: the pull serves whoever joins, and must survive the first caller.
 	ctx, cancel := context.WithCancel(context.Background())
 	fl := &flight{cancel: cancel, waiters: 1, done: make(chan struct{})}
+	fl.ahead.Store(w.ahead)
 	f.pulling[key] = fl
 	go f.run(ctx, key, fl, w)
 	return fl
@@ -112,7 +120,7 @@ func (f *flights) run(ctx context.Context, key flightKey, fl *flight, w want) {
 	defer close(fl.done)
 	defer fl.cancel()
 	if f.turns != nil {
-		if fl.err = f.turns.take(ctx, w.uid); fl.err != nil {
+		if fl.err = f.turns.take(ctx, w.uid, &fl.ahead); fl.err != nil {
 			return
 		}
 		defer f.turns.give(w.uid)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/journal"
+	"berth/internal/pod"
 )
 
 // Event reasons; they are part of the observable contract (Kubernetes documentation of pod events).
@@ -81,6 +81,7 @@ type Puller struct {
 	records       *records // nil when nothing is recorded
 	verify        Verification
 	flights       *flights
+	ahead         *aheads
 	backOff       *backOff
 }
 
@@ -95,7 +96,7 @@ func New(c Config) *Puller {
 	p := &Puller{
 		runtime: c.Runtime, recorder: c.Recorder, journal: c.Journal, log: c.Log, now: c.Now,
 		secrets: c.Secrets, dockerConfigs: c.DockerConfigs, providers: c.Providers, verify: c.Verification,
-		backOff: &backOff{entries: map[backOffKey]backOffEntry{}},
+		backOff: &backOff{entries: map[backOffKey]backOffEntry{}}, ahead: &aheads{pods: map[pod.UID]map[aheadKey]*lookAhead{}},
 	}
 	if c.RecordsDir != "" {
 		p.records = newRecords(c.RecordsDir, c.Now)
@@ -153,6 +154,7 @@ type request struct {
 	spec      *runtimeapi.ImageSpec
 	sandbox   *runtimeapi.PodSandboxConfig
 	began     time.Time
+	silent    bool // ahead of the container's turn: nothing is told but in the journal
 }
 
 // Ensure makes the container's image present, as its pull policy demands, and blocks until it is. Calls for one image and
@@ -202,6 +204,10 @@ func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbo
 // pull asks the registry, with the credentials of the pod and then those of the node.
 func (p *Puller) pull(ctx context.Context, r request, secrets func() []credential) (Result, error) {
 	image := r.container.Image
+	if got := p.ahead.take(r); got != nil && r.policy == v1.PullAlways {
+		p.event(r, v1.EventTypeNormal, eventPulled, pulledMessage(image, got.took, got.took, got.size))
+		return p.succeed(r, Result{Ref: got.ref, Pulled: true}), nil
+	}
 	key := backOffKey{uid: r.pod.UID, image: r.image}
 	if held, again := p.backOff.check(key, r.container.Name, r.began); held != nil {
 		if held.Reason == ErrImagePullBackOff {
@@ -218,11 +224,7 @@ func (p *Puller) pull(ctx context.Context, r request, secrets func() []credentia
 	}
 
 	p.event(r, v1.EventTypeNormal, eventPulling, fmt.Sprintf("Pulling image %q", image))
-	credentials := append(slices.Clip(secrets()), p.nodeCredentials(ctx, r)...)
-	if ctx.Err() != nil {
-		return Result{}, fmt.Errorf("pull image %q: %w", r.image, context.Cause(ctx))
-	}
-	fl, err := p.flights.pull(ctx, want{names: r.names, uid: r.pod.UID, spec: r.spec, sandbox: r.sandbox, credentials: credentials})
+	fl, err := p.fetch(ctx, r, secrets)
 	if err != nil {
 		return Result{}, fmt.Errorf("pull image %q: %w", r.image, err)
 	}
@@ -231,13 +233,17 @@ func (p *Puller) pull(ctx context.Context, r request, secrets func() []credentia
 		p.event(r, v1.EventTypeWarning, eventFailed, fmt.Sprintf("Failed to pull image %q: %s", image, e.Message))
 		return Result{}, p.fail(r, e)
 	}
-	message := fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting).", image,
-		fl.took.Truncate(time.Millisecond), p.now().Sub(r.began).Truncate(time.Millisecond))
-	if fl.size > 0 {
-		message += fmt.Sprintf(" Image size: %d bytes.", fl.size)
-	}
-	p.event(r, v1.EventTypeNormal, eventPulled, message)
+	// What was begun ahead, or for another pod, took longer than this container waited.
+	p.event(r, v1.EventTypeNormal, eventPulled, pulledMessage(image, fl.took, max(fl.took, p.now().Sub(r.began)), fl.size))
 	return p.succeed(r, Result{Ref: fl.ref, Pulled: true}), nil
+}
+
+func pulledMessage(image string, took, waited time.Duration, size uint64) string {
+	message := fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting).", image, took.Truncate(time.Millisecond), waited.Truncate(time.Millisecond))
+	if size > 0 {
+		message += fmt.Sprintf(" Image size: %d bytes.", size)
+	}
+	return message
 }
 
 // effectivePolicy is the policy that the API server would have filled in when the pod states none.
@@ -253,6 +259,9 @@ func effectivePolicy(stated v1.PullPolicy, name string) v1.PullPolicy {
 }
 
 func (p *Puller) event(r request, eventtype, reason, message string) {
+	if r.silent {
+		return
+	}
 	p.recorder.Event(r.pod, r.container.Name, eventtype, reason, message)
 }
 

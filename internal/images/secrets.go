@@ -38,8 +38,10 @@ func (p *Puller) pullSecrets(ctx context.Context, r request) keyring {
 		ring.add(auths, &pullSecret{UID: string(s.UID), Namespace: s.Namespace, Name: s.Name})
 	}
 	if len(errs) > 0 {
-		p.recorder.Event(r.pod, "", v1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
-			fmt.Sprintf("Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(names, ", ")))
+		if !r.silent {
+			p.recorder.Event(r.pod, "", v1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
+				fmt.Sprintf("Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(names, ", ")))
+		}
 		e := p.entry(r, "go on without some image pull secrets")
 		e.Error = journal.Error(errors.Join(errs...))
 		p.journal.Record(e)

@@ -5,11 +5,12 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"berth/internal/pod"
 )
 
-// turns bounds how many pulls run at one time. Of those that wait, the pull of the pod with the fewest running ones is next, and of several
+// turns bounds how many pulls run at one time. Those that a container waits for come before those that look ahead. Of them, the pull of the pod with the fewest running ones is next, and of several
 // such that of the pod whose last turn is longest ago: a pod with many images does not keep the others waiting.
 type turns struct {
 	mu      sync.Mutex
@@ -21,17 +22,19 @@ type turns struct {
 }
 
 type waiter struct {
-	uid  pod.UID
-	turn chan struct{} // closed when it is the waiter's turn
+	uid   pod.UID
+	turn  chan struct{} // closed when it is the waiter's turn
+	ahead *atomic.Bool  // no container waits for it; it may become false
 }
 
 func newTurns(atOnce int) *turns {
 	return &turns{free: atOnce, running: map[pod.UID]int{}, last: map[pod.UID]int{}}
 }
 
-// take waits for a turn, which the caller gives back with give. When ctx ends first, it returns ctx's cause.
-func (t *turns) take(ctx context.Context, uid pod.UID) error {
-	w := &waiter{uid: uid, turn: make(chan struct{})}
+// take waits for a turn, which the caller gives back with give. ahead says that no container waits for it, as long as it does. When ctx ends
+// first, it returns ctx's cause.
+func (t *turns) take(ctx context.Context, uid pod.UID, ahead *atomic.Bool) error {
+	w := &waiter{uid: uid, turn: make(chan struct{}), ahead: ahead}
 	t.mu.Lock()
 	t.waiting = append(t.waiting, w)
 	t.next()
@@ -78,8 +81,14 @@ func (t *turns) next() {
 	for t.free > 0 && len(t.waiting) > 0 {
 		best := 0
 		for i, w := range t.waiting {
-			b := t.waiting[best].uid
-			if cmp.Or(cmp.Compare(t.running[w.uid], t.running[b]), cmp.Compare(t.last[w.uid], t.last[b])) < 0 {
+			b := t.waiting[best]
+			if w.ahead.Load() != b.ahead.Load() {
+				if b.ahead.Load() {
+					best = i
+				}
+				continue
+			}
+			if cmp.Or(cmp.Compare(t.running[w.uid], t.running[b.uid]), cmp.Compare(t.last[w.uid], t.last[b.uid])) < 0 {
 				best = i
 			}
 		}

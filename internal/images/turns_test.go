@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,7 +23,7 @@ func TestTurnsAreFair(t *testing.T) {
 		var order []string // guarded by mu
 		take := func(uid pod.UID, image int) {
 			go func() {
-				if err := turns.take(t.Context(), uid); err != nil {
+				if err := turns.take(t.Context(), uid, new(atomic.Bool)); err != nil {
 					t.Error(err)
 				}
 				mu.Lock()
@@ -65,14 +66,14 @@ func TestTurnsCountRunningPulls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns(2)
 		for _, uid := range []pod.UID{"a", "b"} {
-			if err := turns.take(t.Context(), uid); err != nil {
+			if err := turns.take(t.Context(), uid, new(atomic.Bool)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		got := make(chan pod.UID, 2)
 		for _, uid := range []pod.UID{"a", "b"} {
 			go func() {
-				if turns.take(t.Context(), uid) == nil {
+				if turns.take(t.Context(), uid, new(atomic.Bool)) == nil {
 					got <- uid
 				}
 			}()
@@ -90,19 +91,19 @@ func TestTurnsCountRunningPulls(t *testing.T) {
 func TestTurnGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns(1)
-		if err := turns.take(t.Context(), "a"); err != nil {
+		if err := turns.take(t.Context(), "a", new(atomic.Bool)); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- turns.take(ctx, "b") }()
+		go func() { done <- turns.take(ctx, "b", new(atomic.Bool)) }()
 		synctest.Wait()
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want cancellation", err)
 		}
 		turns.give("a")
-		if err := turns.take(t.Context(), "c"); err != nil || len(turns.waiting) != 0 {
+		if err := turns.take(t.Context(), "c", new(atomic.Bool)); err != nil || len(turns.waiting) != 0 {
 			t.Errorf("%v, waiting %d", err, len(turns.waiting))
 		}
 	})

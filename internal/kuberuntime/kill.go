@@ -63,8 +63,14 @@ type stopping struct {
 
 // KillPod stops every container of the pod within grace and then its sandboxes. Containers stop side by side, but a sidecar
 // waits for the regular containers and for the sidecars after it, as long as the grace period lasts; its preStop hook does not
-// wait. p is nil for a pod that only the runtime knows. With a grace of 0, no preStop hook runs. Idempotent.
+// wait. p is nil for a pod that only the runtime knows. With a grace of 0, no preStop hook runs. Nothing of the pod is to be started
+// any more. Idempotent.
 func (r *Runtime) KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
+	r.Images.Forget(observed.UID)
+	return r.killPod(ctx, p, observed, grace)
+}
+
+func (r *Runtime) killPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
 	running := map[string][]*pod.ContainerStatus{}
 	for i := range observed.Containers {
 		if cs := &observed.Containers[i]; cs.State == pod.StateRunning || cs.State == pod.StateUnknown {

@@ -30,6 +30,8 @@ func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 			res.RetryAt = time.Time{} // an error is tried again sooner than a back-off ends
 			return res, err
 		}
+	} else if err := r.lookAheadBesideInit(ctx, req, &a); err != nil {
+		return res, err
 	}
 	if err := ctx.Err(); err != nil {
 		return res, err
@@ -49,7 +51,7 @@ func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Resu
 			r.Recorder.Event(req.Pod, "", v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 		}
 		res.Touched = true
-		if err := r.KillPod(ctx, req.Pod, req.Observed, graceOf(req.Pod)); err != nil {
+		if err := r.killPod(ctx, req.Pod, req.Observed, graceOf(req.Pod)); err != nil {
 			return fmt.Errorf("kill pod: %w", err)
 		}
 	}
@@ -131,7 +133,7 @@ func (r *Runtime) takeAway(ctx context.Context, req Request, cs *pod.ContainerSt
 }
 
 // start makes the sandbox if the plan wants one and starts the plan's containers. The sandbox, the mounts and the images of those
-// containers are got side by side.
+// containers are got side by side, and the images of the containers after them beside all of it.
 func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Result) error {
 	p, starts := req.Pod, a.Start
 	if len(starts) == 0 && !a.CreateSandbox {
@@ -153,6 +155,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 		c := findSpec(p, s.Name)
 		pulls[i] = begin(func() (pulled, error) { return r.pull(ctx, p, c, cfg) })
 	}
+	r.lookAhead(req, a, cfg)
 	defer func() {
 		// A pass leaves nothing running behind: what is not waited for below has been cancelled.
 		cancel()

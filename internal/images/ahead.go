@@ -1,0 +1,205 @@
+package images
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+)
+
+// aheadValid is how long a look-ahead counts as the question to the registry that the pull policy Always asks for at a container's start.
+const aheadValid = 60 * time.Second
+
+// Ahead is a container whose turn to be started is still to come.
+type Ahead struct {
+	Container *v1.Container
+	// BehindInit: an init container that has to end runs before it, so that nobody knows when its turn comes.
+	BehindInit bool
+}
+
+// LookAhead begins to make the containers' images present, and returns at once. It is silent: it records no event, and what fails is only in the
+// journal, to be tried again and told of by Ensure. What was begun for a pod before is not begun again; Forget ends it.
+//
+// Not looked ahead for are images with the pull policy Never, and behind an init container those with the policy Always, for which the
+// registry would have to be asked again.
+func (p *Puller) LookAhead(po *v1.Pod, containers []Ahead, sandbox *runtimeapi.PodSandboxConfig, handler string) {
+	for _, a := range containers {
+		r := request{pod: po, container: a.Container, sandbox: sandbox, began: p.now(), silent: true}
+		var err error
+		if r.names, err = parseName(a.Container.Image); err != nil {
+			continue // Ensure tells
+		}
+		r.policy = effectivePolicy(a.Container.ImagePullPolicy, r.image)
+		if r.policy == v1.PullNever || r.policy == v1.PullAlways && a.BehindInit {
+			continue
+		}
+		r.spec = &runtimeapi.ImageSpec{Image: r.image, RuntimeHandler: handler}
+		p.ahead.begin(r, func(ctx context.Context) *prefetched { return p.prefetch(ctx, r) })
+	}
+}
+
+// prefetch makes the image present if the pod may have it, and returns nil when it did not come to that.
+func (p *Puller) prefetch(ctx context.Context, r request) *prefetched {
+	secrets := sync.OnceValue(func() []credential { return p.pullSecrets(ctx, r).lookup(locate(r.full)) })
+	if r.policy != v1.PullAlways {
+		img, err := p.runtime.ImageStatus(ctx, r.spec)
+		if err != nil {
+			return nil // Ensure asks again and tells
+		}
+		if img != nil && p.mayUse(r, img.Id, secrets) {
+			return &prefetched{ref: img.Id}
+		}
+	}
+	if held, _ := p.backOff.check(backOffKey{uid: r.pod.UID, image: r.image}, "", r.began); held != nil {
+		return nil
+	}
+	fl, err := p.fetch(ctx, r, secrets)
+	if err == nil {
+		err = fl.err
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			e := p.entry(r, fmt.Sprintf("image %q is not there ahead of its container's turn; it is tried again then", r.container.Image))
+			e.Error = journal.Error(err)
+			p.journal.Record(e)
+		}
+		return nil
+	}
+	p.journal.Record(p.entry(r, fmt.Sprintf("pulled image %q ahead of its container's turn", r.container.Image)))
+	return &prefetched{ref: fl.ref, size: fl.size, took: fl.took, at: p.now()}
+}
+
+// fetch pulls the image with the credentials of the pod and then those of the node. The flight has ended, well or not.
+func (p *Puller) fetch(ctx context.Context, r request, secrets func() []credential) (*flight, error) {
+	credentials := append(slices.Clip(secrets()), p.nodeCredentials(ctx, r)...)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return p.flights.pull(ctx, want{
+		names: r.names, uid: r.pod.UID, spec: r.spec, sandbox: r.sandbox, credentials: credentials, ahead: r.silent,
+	})
+}
+
+// Forget ends the look-ahead for the pod, none of whose containers will be started any more, and unpins its images. Idempotent.
+func (p *Puller) Forget(uid pod.UID) { p.ahead.forget(uid) }
+
+// Pinned returns the runtime's references to images that pods are still to start containers from: those that were looked ahead for. Image
+// garbage collection leaves them alone, although no container uses them.
+func (p *Puller) Pinned() map[string]bool { return p.ahead.refs() }
+
+// Run ends what was begun ahead of its time when ctx ends, and returns when it has ended.
+func (p *Puller) Run(ctx context.Context) error {
+	<-ctx.Done()
+	p.ahead.leave()
+	return ctx.Err()
+}
+
+// aheads are the images that were looked ahead for, of each pod until it is forgotten.
+type aheads struct {
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	pods    map[pod.UID]map[aheadKey]*lookAhead // guarded by mu
+	leaving bool                                // guarded by mu; nothing is begun any more
+}
+
+type aheadKey struct{ container, image string }
+
+// lookAhead is one image of one container. Its fields are guarded by aheads.mu.
+type lookAhead struct {
+	cancel context.CancelFunc
+	got    *prefetched // nil while it is under way, and when it failed
+	used   bool        // the container had its turn
+}
+
+// prefetched is an image that is there ahead of its container's turn.
+type prefetched struct {
+	ref  string
+	size uint64 // bytes; 0 when unknown
+	took time.Duration
+	at   time.Time // when the pull had ended; zero when the image was there before
+}
+
+func keyOf(r request) aheadKey { return aheadKey{container: r.container.Name, image: r.image} }
+
+// begin runs fetch for the request, unless that was done before.
+func (a *aheads) begin(r request, fetch func(context.Context) *prefetched) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	of := a.pods[r.pod.UID]
+	if a.leaving || of[keyOf(r)] != nil {
+		return
+	}
+	if of == nil {
+		of = map[aheadKey]*lookAhead{}
+		a.pods[r.pod.UID] = of
+	}
+	// Not the context of a pass: passes end while the init containers run that this is done beside.
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &lookAhead{cancel: cancel}
+	of[keyOf(r)] = l
+	a.running.Go(func() {
+		defer cancel()
+		got := fetch(ctx)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		l.got = got
+	})
+}
+
+// take returns what was pulled ahead, if it may stand for the pull at the container's start: at the first one alone, and not for long.
+func (a *aheads) take(r request) *prefetched {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l := a.pods[r.pod.UID][keyOf(r)]
+	if l == nil || l.used {
+		return nil
+	}
+	l.used = true
+	if l.got == nil || r.began.Sub(l.got.at) > aheadValid {
+		return nil
+	}
+	return l.got
+}
+
+func (a *aheads) forget(uid pod.UID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, l := range a.pods[uid] {
+		l.cancel()
+	}
+	delete(a.pods, uid)
+}
+
+func (a *aheads) refs() map[string]bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	refs := map[string]bool{}
+	for _, of := range a.pods {
+		for _, l := range of {
+			if l.got != nil {
+				refs[l.got.ref] = true
+			}
+		}
+	}
+	return refs
+}
+
+func (a *aheads) leave() {
+	a.mu.Lock()
+	a.leaving = true
+	uids := slices.Collect(maps.Keys(a.pods))
+	a.mu.Unlock()
+	for _, uid := range uids {
+		a.forget(uid)
+	}
+	a.running.Wait()
+}
