@@ -15,12 +15,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/journal"
 )
 
 // puller is a pod of one container that does nothing, from an image of a registry.
@@ -315,6 +318,56 @@ func TestImagesTwentyAtOnce(t *testing.T) {
 	if errs := n.berth("events", "--types", string(v1.EventTypeWarning)); strings.Contains(errs, "Failed") {
 		t.Errorf("pulls failed:\n%s", errs)
 	}
+}
+
+// While an init container runs, the image of the container behind it is pulled, and nobody is told. When its turn comes the registry is not needed
+// any more.
+func TestImagesAhead(t *testing.T) {
+	n := newNode(t)
+	n.start()
+	r := newRegistry(t, httptest.NewServer)
+	image, _ := r.push(n, "ahead")
+	asked, answer := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	r.fault("ahead", func(http.ResponseWriter, *http.Request) bool {
+		once.Do(func() { close(asked) })
+		<-answer
+		return false
+	})
+	n.write("two.yaml", fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: two}
+spec:
+  terminationGracePeriodSeconds: 1
+  initContainers:
+  - {name: first, image: "berth.local/hello:1", args: [sleep]}
+  containers:
+  - {name: main, image: %q, imagePullPolicy: IfNotPresent, args: [sleep]}
+`, image))
+	p := n.await("the init container to run", func(p pods) bool {
+		two := p.named("two")
+		return two != nil && len(two.Status.InitContainerStatuses) == 1 && two.Status.InitContainerStatuses[0].State.Running != nil
+	}).named("two")
+	<-asked
+	if w := container(p, "main").State.Waiting; w == nil || w.Reason != "PodInitializing" {
+		t.Errorf("the container behind it waits for %+v", w)
+	}
+	close(answer)
+	n.awaitExplained("two", "ahead of its container's turn")
+	r.server.Close()
+	n.signal(p, "first", unix.SIGTERM)
+	n.awaitReady("two")
+	if said := n.berth("events", "two"); strings.Contains(said, "Pulling") || !strings.Contains(said, image+`" already present on machine`) {
+		t.Errorf("events:\n%s", said)
+	}
+}
+
+// awaitExplained waits until a line of the pod's journal says the text.
+func (n *node) awaitExplained(pod, text string) {
+	n.t.Helper()
+	until(n.t, fmt.Sprintf("the journal of %s to say %q", pod, text), func() bool {
+		return slices.ContainsFunc(n.explain(pod), func(e journal.Entry) bool { return strings.Contains(e.Decision, text) })
+	})
 }
 
 // The commands over images talk to the runtime itself, with progress, credentials of the node, and what pods use protected.
