@@ -66,8 +66,10 @@ func (w *walker) step() {
 		w.fault()
 	case n < 76:
 		w.toggleRuntime()
-	case n < 82:
+	case n < 81:
 		w.toggleAgent()
+	case n < 82:
+		w.troubleEvents()
 	case n < 87:
 		w.sicken()
 	case n < 90 && w.API != nil:
@@ -176,10 +178,21 @@ func (w *walker) troubleAPI() {
 	}
 }
 
+// troubleEvents lets events get lost, doubled, late or out of order from now on, or come as they should.
+func (w *walker) troubleEvents() {
+	kinds := map[int]string{0: "in order", 1: "lost", 2: "doubled", 3: "late", 4: "in any order"}
+	n := w.random.IntN(len(kinds))
+	w.say("events come %s", kinds[n])
+	w.Runtime.ScriptEvents([]critest.EventScript{
+		nil, critest.LosesEvery(2), critest.DoublesAll(3 * time.Second), critest.DelaysAll(30 * time.Second), critest.Shuffles(rand.New(rand.NewPCG(w.random.Uint64(), 0)), 30*time.Second),
+	}[n])
+}
+
 // recover ends all that is wrong with the world, and waits until that has had its effect.
 func (w *walker) recover() {
 	w.say("all is well")
 	w.Runtime.ClearFaults()
+	w.Runtime.ScriptEvents(nil)
 	w.sick.Clear()
 	if !w.apiUp {
 		w.troubleAPI()

@@ -237,7 +237,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 			}
 		}
 	}
-	a.pleg = pleg.New(a.cri, cfg.Log)
+	a.pleg = pleg.New(a.cri, a.journal, cfg.Log)
 	if a.users, err = userns.New(userns.Config{
 		Root: cfg.RootDir, IDsPerPod: settings.idsPerPod, MaxPods: settings.maxPods, Log: cfg.Log,
 	}); err != nil {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -51,6 +52,8 @@ type Client struct {
 	runtime runtimeapi.RuntimeServiceClient
 	images  runtimeapi.ImageServiceClient
 	stream  runtimeapi.RuntimeServiceClient
+	// noStreams is set while the runtime is known to offer no streamed lists.
+	noStreams atomic.Bool
 }
 
 // New returns a client that connects at its first call.
@@ -127,6 +130,7 @@ func (c *Client) intercept(ctx context.Context, method string, req, reply any, c
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
+	defer traced(ctx, op)()
 	extra, _ := ctx.Value(deadlineKey{}).(time.Duration)
 	limit := c.timeout + extra
 	if op == "RunPodSandbox" {

@@ -22,6 +22,7 @@ func (c *Client) Events(ctx context.Context, opened func(), put func(pod.UID)) e
 	if err != nil {
 		return classify("GetContainerEvents", err)
 	}
+	c.noStreams.Store(false) // it may be another runtime than the one that was asked for streamed lists
 	opened()
 	for {
 		e, err := s.Recv()

@@ -42,46 +42,11 @@ func (r *RuntimePod) Matches(s *pod.Status) bool {
 	return true
 }
 
-// ListPods lists every pod that the runtime has something of. Sandboxes and containers without a pod UID are not ours and left out.
-func (c *Client) ListPods(ctx context.Context) (map[pod.UID]*RuntimePod, error) {
-	sandboxes, containers, err := c.list(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	out := map[pod.UID]*RuntimePod{}
-	get := func(labels map[string]string) *RuntimePod {
-		uid := pod.UID(labels[PodUIDLabel])
-		if uid == "" {
-			return nil
-		}
-		p := out[uid]
-		if p == nil {
-			p = &RuntimePod{
-				UID: uid, Name: labels[PodNameLabel], Namespace: labels[PodNamespaceLabel],
-				Sandboxes: map[pod.SandboxID]bool{}, Containers: map[pod.ContainerID]pod.ContainerState{},
-			}
-			out[uid] = p
-		}
-		return p
-	}
-	for _, s := range sandboxes {
-		if p := get(s.Labels); p != nil {
-			p.Sandboxes[pod.SandboxID(s.Id)] = s.State == runtimeapi.PodSandboxState_SANDBOX_READY
-		}
-	}
-	for _, ct := range containers {
-		if p := get(ct.Labels); p != nil {
-			p.Containers[pod.ContainerID(ct.Id)] = stateOf(ct.State)
-		}
-	}
-	return out, nil
-}
-
 // ReadPod reads one pod. A pod that the runtime does not know is an empty status, not an error. What cannot have changed since
 // prev (which may be nil) is taken from there: a sandbox that stayed ready, and a container that stayed in its state.
 func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status) (*pod.Status, error) {
 	out := &pod.Status{UID: uid, ReadAt: time.Now()}
-	sandboxes, containers, err := c.list(ctx, uid)
+	sandboxes, containers, err := c.listPod(ctx, uid)
 	if err != nil {
 		return nil, fmt.Errorf("read pod %s: %w", uid, err)
 	}
@@ -149,18 +114,14 @@ func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status) (*p
 	return out, nil
 }
 
-func (c *Client) list(ctx context.Context, uid pod.UID) ([]*runtimeapi.PodSandbox, []*runtimeapi.Container, error) {
-	sreq, creq := &runtimeapi.ListPodSandboxRequest{}, &runtimeapi.ListContainersRequest{}
-	if uid != "" {
-		selector := map[string]string{PodUIDLabel: string(uid)}
-		sreq.Filter = &runtimeapi.PodSandboxFilter{LabelSelector: selector}
-		creq.Filter = &runtimeapi.ContainerFilter{LabelSelector: selector}
-	}
-	s, err := c.runtime.ListPodSandbox(ctx, sreq)
+// listPod lists what the runtime has of one pod.
+func (c *Client) listPod(ctx context.Context, uid pod.UID) ([]*runtimeapi.PodSandbox, []*runtimeapi.Container, error) {
+	selector := map[string]string{PodUIDLabel: string(uid)}
+	s, err := c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: selector}})
 	if err != nil {
 		return nil, nil, err
 	}
-	ct, err := c.runtime.ListContainers(ctx, creq)
+	ct, err := c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: selector}})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -4,11 +4,19 @@ import (
 	"context"
 	"time"
 
+	"berth/internal/cri"
+	"berth/internal/journal"
 	"berth/internal/pod"
 )
 
-// readTimeout bounds one reading of one pod: a pod whose runtime calls hang delays nobody else.
-const readTimeout = time.Minute
+const (
+	// readTimeout bounds one reading of one pod: a pod whose runtime calls hang delays nobody else.
+	readTimeout = time.Minute
+	// mostReadings is how many pods are read at a time for events and relists. Workers that ask for their pod are not held up by it.
+	mostReadings = 256
+	// patience is how long a relist waits for one of those readings to end: hanging ones hold nobody up for longer.
+	patience = 100 * time.Millisecond
+)
 
 // entry is the newest observation of one pod (podCache). A pod that the runtime does not know has none, unless reading it failed.
 type entry struct {
@@ -76,19 +84,55 @@ func (g *PLEG) Hold(uid pod.UID) (release func() bool) {
 	}
 }
 
-// refresh reads the pod in the background, or once more when a reading is under way.
-func (g *PLEG) refresh(uid pod.UID) {
+// refresh reads the pod in the background, or once more when a reading is under way. It reports false when there is no room for another.
+func (g *PLEG) refresh(uid pod.UID) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if _, held := g.held[uid]; held {
 		g.held[uid] = true
-		return
+		return true
 	}
 	if f := g.flights[uid]; f != nil {
 		f.again = true
-		return
+		return true
+	}
+	if len(g.flights) >= mostReadings {
+		return false
 	}
 	g.beginLocked(uid)
+	return true
+}
+
+// refreshInTurn is refresh that waits for room, for patience at most. It reports false when ctx is done.
+func (g *PLEG) refreshInTurn(ctx context.Context, uid pod.UID) bool {
+	var impatient <-chan time.Time
+	for !g.refresh(uid) {
+		if impatient == nil {
+			impatient = time.After(patience)
+		}
+		select {
+		case <-g.room:
+		case <-impatient:
+			g.mu.Lock()
+			if g.flights[uid] == nil {
+				g.beginLocked(uid)
+			}
+			g.mu.Unlock()
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// isFirstOverflow leaves pods that could not be read to a relist, and reports whether there were none of them since the last one.
+func (g *PLEG) isFirstOverflow() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	first := !g.overflow
+	g.overflow = true
+	return first
 }
 
 func (g *PLEG) beginLocked(uid pod.UID) *flight {
@@ -102,9 +146,28 @@ func (g *PLEG) beginLocked(uid pod.UID) *flight {
 		// Not bound to a caller's context: others may wait for this reading too.
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		defer cancel()
+		ctx, waitsFor := cri.WithTrace(ctx)
+		stalled := time.AfterFunc(stallAfter, func() { g.reportStall(uid, prev, waitsFor()) })
 		g.finish(uid, f, func() (*pod.Status, error) { return g.runtime.ReadPod(ctx, uid, prev) })
+		stalled.Stop()
+		select {
+		case g.room <- struct{}{}:
+		default:
+		}
 	})
 	return f
+}
+
+// reportStall tells which call holds up the reading of a pod.
+func (g *PLEG) reportStall(uid pod.UID, prev *pod.Status, call string) {
+	s := journal.Subject{UID: uid}
+	if prev != nil {
+		s.Namespace, s.Name = prev.Namespace, prev.Name
+	}
+	g.journal.Record(journal.Entry{
+		Subject: s, Component: "pleg", Decision: "wait for the container runtime", Took: stallAfter,
+		Error: "the container runtime does not answer " + call + " for this pod; other pods do not wait for it",
+	})
 }
 
 func (g *PLEG) finish(uid pod.UID, f *flight, read func() (*pod.Status, error)) {

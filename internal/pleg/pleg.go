@@ -7,18 +7,21 @@
 // A runtime event is a wake-up. The pod is then read, and the observation is stamped with the beginning of the reading, so that an event
 // which comes late, twice or out of order does no harm. What events do not tell (exits while the runtime was down, failed
 // starts) is found by a full relist: after the stream opens, a second later, and rarely otherwise; every second where the
-// runtime has no events.
+// runtime has no events. A flood of events costs no more than a reading under way and one to come per pod that is named, and no more than
+// mostReadings altogether: what is more than that is left to a relist.
 package pleg
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"berth/internal/cri"
+	"berth/internal/journal"
 	"berth/internal/pod"
 )
 
@@ -32,6 +35,10 @@ const (
 	pollPeriod = time.Second
 	// retryPeriod spaces attempts to open the stream of a runtime that answers with errors; a runtime that is down is waited for.
 	retryPeriod = time.Second
+	// mostFailures is after how many failures of its stream in a row a runtime counts as one without events.
+	mostFailures = 5
+	// stallAfter is how long a relist or a reading may take before it is reported.
+	stallAfter = 10 * time.Second
 )
 
 // Runtime is what PLEG needs of the runtime; *cri.Client provides it.
@@ -44,6 +51,7 @@ type Runtime interface {
 // PLEG generates pod lifecycle events: wake-ups that name a changed pod.
 type PLEG struct {
 	runtime Runtime
+	journal *journal.Journal
 	log     *slog.Logger
 
 	inbox    *pod.Inbox[pod.UID] // what the runtime's events name; "" asks for a relist
@@ -53,20 +61,56 @@ type PLEG struct {
 	once     sync.Once
 	readings atomic.Uint64
 	reads    sync.WaitGroup // readings in flight
+	room     chan struct{}  // capacity 1; a reading has ended
+	stream   stream
 
-	mu      sync.Mutex
-	entries map[pod.UID]entry   // guarded by mu; podCache
-	flights map[pod.UID]*flight // guarded by mu
-	held    map[pod.UID]bool    // guarded by mu; value: something happened meanwhile
-	health  error               // guarded by mu; why the last relist failed
+	mu       sync.Mutex
+	entries  map[pod.UID]entry   // guarded by mu; podCache
+	flights  map[pod.UID]*flight // guarded by mu
+	held     map[pod.UID]bool    // guarded by mu; value: something happened meanwhile
+	overflow bool                // guarded by mu; a pod that an event named was not read for want of room
+	health   error               // guarded by mu; why the last relist failed
+	listing  *listing            // guarded by mu; the relist under way, or nil
 }
 
-// New returns a PLEG that has not looked at the runtime yet.
-func New(runtime Runtime, log *slog.Logger) *PLEG {
+// listing is a relist that waits for the runtime.
+type listing struct {
+	began    time.Time
+	waitsFor func() string
+}
+
+// stream is what the reader of events tells of its stream.
+type stream struct {
+	opened  atomic.Bool // since a relist began
+	open    atomic.Bool
+	polling atomic.Bool // the runtime has no events
+	news    chan struct{}
+}
+
+// tell wakes Run. It never blocks.
+func (s *stream) tell() {
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+// setPolling notes whether the runtime has events, and reports whether that is new.
+func (s *stream) setPolling(polls bool) (isNew bool) {
+	if s.polling.Swap(polls) == polls {
+		return false
+	}
+	s.tell()
+	return true
+}
+
+// New returns a PLEG that has not looked at the runtime yet. What hangs is written to the journal of the pod that it holds up.
+func New(runtime Runtime, j *journal.Journal, log *slog.Logger) *PLEG {
 	return &PLEG{
-		runtime: runtime, log: log,
+		runtime: runtime, journal: j, log: log,
 		inbox: pod.NewInbox[pod.UID](), changed: pod.NewInbox[pod.UID](),
-		restored: make(chan struct{}, 1), relisted: make(chan struct{}),
+		restored: make(chan struct{}, 1), relisted: make(chan struct{}), room: make(chan struct{}, 1),
+		stream:  stream{news: make(chan struct{}, 1)},
 		entries: map[pod.UID]entry{}, flights: map[pod.UID]*flight{}, held: map[pod.UID]bool{},
 		health: errors.New("pleg has yet to be successful"),
 	}
@@ -81,101 +125,130 @@ func (g *PLEG) Restored() <-chan struct{} { return g.restored }
 // Relisted is closed once the runtime was listed for the first time: from then on Known is complete.
 func (g *PLEG) Relisted() <-chan struct{} { return g.relisted }
 
-// Health returns nil while relisting works, else why it does not.
+// Health returns nil while relisting works, else why it does not: the last one failed, or the call that the present one hangs in.
 func (g *PLEG) Health() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if l := g.listing; l != nil && time.Since(l.began) >= stallAfter {
+		return fmt.Errorf("relist: the container runtime has not answered %s for %s", l.waitsFor(), time.Since(l.began).Round(time.Second))
+	}
 	return g.health
 }
 
 // Run follows the runtime until ctx is done.
 func (g *PLEG) Run(ctx context.Context) error {
-	opened := make(chan struct{}, 1)
-	var stream sync.WaitGroup
-	polling := make(chan bool, 1)
-	stream.Go(func() { g.follow(ctx, opened, polling) })
+	var tasks sync.WaitGroup
 	defer g.reads.Wait()
-	defer stream.Wait()
+	defer tasks.Wait()
+	tasks.Go(func() { g.follow(ctx) })
 
 	timer := time.NewTimer(0) // the first relist is at once
 	defer timer.Stop()
-	period, second := relistPeriod, false
+	var (
+		listed  = make(chan struct{}, 1)
+		listing bool // a relist is under way
+		again   bool // and another is to follow at once
+		second  bool // the next relist is the one after the opening of the stream
+	)
+	soon := func() {
+		again = true
+		if !listing {
+			timer.Reset(0)
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-opened:
-			second = true
-			timer.Reset(0)
-		case poll := <-polling:
-			period = relistPeriod
-			if poll {
-				period = pollPeriod
-			}
-			timer.Reset(0)
+		case <-g.stream.news:
+			soon()
 		case <-timer.C:
-			g.relist(ctx)
-			next := period
-			switch {
-			case second:
-				next, second = min(secondRelist, period), false
-			case g.Health() != nil:
-				next = min(retryPeriod, period)
+			again, listing = false, true
+			if g.stream.opened.Swap(false) {
+				second = true
+			} else if second {
+				second = false
+				if g.stream.open.Load() && g.stream.setPolling(false) {
+					g.log.Info("the container runtime offers events")
+				}
 			}
-			timer.Reset(next)
+			tasks.Go(func() {
+				g.relist(ctx)
+				listed <- struct{}{}
+			})
+		case <-listed:
+			listing = false
+			timer.Reset(g.nextRelist(again, second))
 		case <-g.inbox.Wake():
 			for _, uid := range g.inbox.Take() {
 				if uid == "" {
-					timer.Reset(0)
-					continue
+					soon()
+				} else if !g.refresh(uid) && g.isFirstOverflow() && !listing {
+					timer.Reset(pollPeriod)
 				}
-				g.refresh(uid)
 			}
 		}
 	}
 }
 
-// follow keeps one event stream open. Its goroutine does nothing but receive and put: a stalled reader stalls the runtime.
-func (g *PLEG) follow(ctx context.Context, opened chan<- struct{}, polling chan bool) {
-	poll := false
-	set := func(v bool) {
-		if v == poll {
-			return
-		}
-		poll = v
-		select {
-		case polling <- v:
-		case <-ctx.Done():
-		}
+// nextRelist returns how long after a relist the next one begins.
+func (g *PLEG) nextRelist(again, second bool) time.Duration {
+	g.mu.Lock()
+	overflow, failed := g.overflow, g.health != nil
+	g.mu.Unlock()
+	switch {
+	case again:
+		return 0
+	case second:
+		return secondRelist
+	case failed:
+		return retryPeriod
+	case overflow, g.stream.polling.Load():
+		return pollPeriod
 	}
+	return relistPeriod
+}
+
+// follow keeps one event stream open. Its goroutine does nothing but receive and put: a stalled reader stalls the runtime.
+func (g *PLEG) follow(ctx context.Context) {
+	failures := 0
 	for ctx.Err() == nil {
+		var openedAt time.Time
 		err := g.runtime.Events(ctx, func() {
-			select {
-			case opened <- struct{}{}:
-			default:
-			}
+			openedAt = time.Now()
+			g.stream.open.Store(true)
+			g.stream.opened.Store(true)
+			g.stream.tell()
 		}, func(uid pod.UID) {
-			set(false)
+			g.stream.setPolling(false)
 			g.inbox.Put(uid)
 		})
+		g.stream.open.Store(false)
 		if ctx.Err() != nil {
 			return
 		}
-		wait := time.Duration(0)
+		wait := retryPeriod
 		switch {
 		case errors.Is(err, cri.ErrUnimplemented):
-			if !poll {
+			if g.stream.setPolling(true) {
 				g.log.Info("the container runtime offers no events: relisting every second")
 			}
-			set(true)
-			wait = relistPeriod // it may be replaced by one that does
+			failures, wait = 0, relistPeriod // it may be replaced by one that does
 		case errors.Is(err, cri.ErrUnavailable):
 			g.log.Warn("container runtime event stream broke", "error", err)
 			g.setHealth(err)
-			wait = 50 * time.Millisecond
+			failures, wait = 0, 50*time.Millisecond
 		default:
 			g.log.Warn("container runtime event stream broke", "error", err)
-			wait = retryPeriod
+			if failures++; !openedAt.IsZero() && time.Since(openedAt) > secondRelist {
+				failures = 1
+			}
+			if failures >= mostFailures {
+				if g.stream.setPolling(true) {
+					g.log.Warn("the container runtime's event stream keeps breaking: relisting every second", "failures", failures)
+				}
+				wait = relistPeriod
+			}
 		}
 		select {
 		case <-time.After(wait):
@@ -186,7 +259,7 @@ func (g *PLEG) follow(ctx context.Context, opened chan<- struct{}, polling chan 
 
 // relist compares what the runtime lists with the cache and reads every pod that differs.
 func (g *PLEG) relist(ctx context.Context) {
-	pods, err := g.runtime.ListPods(ctx)
+	pods, err := g.list(ctx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -208,8 +281,11 @@ func (g *PLEG) relist(ctx context.Context) {
 		}
 	}
 	g.mu.Unlock()
+	pods = nil // it is large on a large node, and the readings may take a while
 	for _, uid := range read {
-		g.refresh(uid)
+		if !g.refreshInTurn(ctx, uid) {
+			return
+		}
 	}
 	g.once.Do(func() {
 		for _, uid := range read {
@@ -219,6 +295,25 @@ func (g *PLEG) relist(ctx context.Context) {
 		}
 		close(g.relisted)
 	})
+}
+
+// list lists the runtime's pods, and reports a runtime that does not answer.
+func (g *PLEG) list(ctx context.Context) (map[pod.UID]*cri.RuntimePod, error) {
+	ctx, waitsFor := cri.WithTrace(ctx)
+	g.mu.Lock()
+	g.overflow = false // what was not read until now differs from the list
+	g.listing = &listing{time.Now(), waitsFor}
+	g.mu.Unlock()
+	stalled := time.AfterFunc(stallAfter, func() {
+		g.log.Warn("the container runtime stalls: the relist waits", "call", waitsFor(), "for", stallAfter)
+	})
+	defer func() {
+		stalled.Stop()
+		g.mu.Lock()
+		g.listing = nil
+		g.mu.Unlock()
+	}()
+	return g.runtime.ListPods(ctx)
 }
 
 func (g *PLEG) setHealth(err error) {

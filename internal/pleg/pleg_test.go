@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/cri"
 	"berth/internal/cri/critest"
+	"berth/internal/journal"
 	"berth/internal/pleg"
 	"berth/internal/pod"
 )
@@ -22,8 +23,9 @@ const image = "berth.local/hello:1"
 // rig is a PLEG over the fake runtime, in a bubble.
 type rig struct {
 	*pleg.PLEG
-	fake   *critest.Runtime
-	client *cri.Client
+	fake    *critest.Runtime
+	client  *cri.Client
+	journal *journal.Journal
 }
 
 func start(t *testing.T, opts ...critest.Option) *rig {
@@ -33,7 +35,9 @@ func start(t *testing.T, opts ...critest.Option) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{PLEG: pleg.New(client, slog.New(slog.DiscardHandler)), fake: fake, client: client}
+	log := slog.New(slog.DiscardHandler)
+	r := &rig{journal: journal.New(log), fake: fake, client: client}
+	r.PLEG = pleg.New(client, r.journal, log)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

@@ -36,7 +36,8 @@
 //     never pulled; lists name the image as the creator did and have its id as ImageRef. In a list of statistics, containers that
 //     do not run have neither CPU nor memory; asked for alone they are an error.
 //  19. Status has conditions that are false and mean nothing to an agent (ContainerdHasNoDeprecationWarnings).
-//  20. Streamed lists (StreamContainers and the like) are Unimplemented.
+//  20. Streamed lists (StreamContainers and the like) are Unimplemented; [WithStreamedLists] makes a runtime that has those of
+//     sandboxes and containers.
 //
 // Beyond containerd, these are Unimplemented here: the streaming endpoints Exec, Attach and PortForward, checkpoints, statistics
 // and metrics of pod sandboxes. ContainerStats and ListContainerStats answer with plausible constants, the image file system with

@@ -126,7 +126,10 @@ func (s *runtimeService) GetContainerEvents(req *runtimeapi.GetEventsRequest, st
 }
 
 func (s *runtimeService) streamEvents(req *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
-	if !s.config.withEvents {
+	s.mu.Lock()
+	offered := s.config.withEvents
+	s.mu.Unlock()
+	if !offered {
 		return errUnimplemented("GetContainerEvents")
 	}
 	if _, err := s.before(stream.Context(), s.serving, "GetContainerEvents", req); err != nil {
@@ -195,8 +198,10 @@ func (r *Runtime) PublishEvent(event *runtimeapi.ContainerEventResponse) {
 
 // notice is an event on its way to the subscribers.
 type notice struct {
-	queue *eventQueue
-	event *runtimeapi.ContainerEventResponse
+	runtime *Runtime
+	queue   *eventQueue
+	event   *runtimeapi.ContainerEventResponse
+	script  EventScript // nil: once, at once
 }
 
 // noticeOf describes what has just happened to a container, or to the sandbox itself when id is its id. It returns nil when
@@ -209,19 +214,23 @@ func (r *Runtime) noticeOf(kind runtimeapi.ContainerEventType, id string, sb *sa
 		r.lose--
 		return nil
 	}
-	return &notice{r.serving.events, &runtimeapi.ContainerEventResponse{
+	return &notice{r, r.serving.events, &runtimeapi.ContainerEventResponse{
 		ContainerId:        id,
 		ContainerEventType: kind,
 		CreatedAt:          time.Now().UnixNano(),
 		PodSandboxStatus:   sb.status(),
 		ContainersStatuses: r.statusesOf(sb),
-	}}
+	}, r.script}
 }
 
 // give hands the event to the queue; it blocks while a subscriber is behind.
 func (n *notice) give() {
-	if n != nil {
+	switch {
+	case n == nil:
+	case n.script == nil:
 		n.queue.send(n.event)
+	default:
+		n.deliver()
 	}
 }
 

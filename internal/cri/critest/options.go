@@ -24,6 +24,7 @@ type config struct {
 	features     *runtimeapi.RuntimeFeatures
 	cgroupDriver *runtimeapi.CgroupDriver // nil: RuntimeConfig is Unimplemented
 	withEvents   bool
+	withStreams  bool
 	logs         bool
 	logRoot      string
 }
@@ -48,6 +49,19 @@ func defaultConfig() config {
 
 // WithoutEvents makes GetContainerEvents Unimplemented, as in runtimes without events.
 func WithoutEvents() Option { return func(r *Runtime) { r.config.withEvents = false } }
+
+// WithStreamedLists makes StreamPodSandboxes and StreamContainers answer, in parts of [StreamedPart] elements.
+func WithStreamedLists() Option { return func(r *Runtime) { r.config.withStreams = true } }
+
+// SetEvents makes GetContainerEvents answer, or Unimplemented, from the next stream on: another version of the runtime was installed.
+func (r *Runtime) SetEvents(offered Offered) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.config.withEvents = bool(offered)
+}
+
+// Offered says whether a runtime has a feature.
+type Offered bool
 
 // WithoutRuntimeConfig makes RuntimeConfig Unimplemented, as in older runtimes.
 func WithoutRuntimeConfig() Option { return func(r *Runtime) { r.config.cgroupDriver = nil } }

@@ -46,6 +46,7 @@ type Runtime struct {
 	calls      []*Call
 	stalled    chan struct{} // closed when the stall ends; nil when not stalled
 	lose       int           // events to be lost
+	script     EventScript   // nil: every event is delivered once, at once
 	addresses  int           // pod addresses given out so far
 	breakage   *breakage
 

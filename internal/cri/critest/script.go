@@ -1,0 +1,148 @@
+package critest
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// EventScript says after which delays copies of the next event reach the subscribers: no copy is a lost event, two are a doubled one,
+// and different delays put events out of order. A runtime asks it for one event at a time.
+type EventScript func() []time.Duration
+
+// ScriptEvents lets a script decide what becomes of events from now on; nil delivers each once, at once.
+func (r *Runtime) ScriptEvents(script EventScript) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.script = script
+}
+
+// LosesEvery loses every nth event.
+func LosesEvery(n int) EventScript {
+	i := 0
+	return func() []time.Duration {
+		if i++; i%n == 0 {
+			return nil
+		}
+		return []time.Duration{0}
+	}
+}
+
+// DoublesAll delivers each event at once and again after the delay.
+func DoublesAll(again time.Duration) EventScript {
+	return func() []time.Duration { return []time.Duration{0, again} }
+}
+
+// DelaysAll delivers each event after the delay.
+func DelaysAll(d time.Duration) EventScript {
+	return func() []time.Duration { return []time.Duration{d} }
+}
+
+// Shuffles delivers none to two copies of each event, each after a delay of its own of at most that length.
+func Shuffles(random *rand.Rand, most time.Duration) EventScript {
+	return func() []time.Duration {
+		delays := make([]time.Duration, random.IntN(3))
+		for i := range delays {
+			delays[i] = time.Duration(random.Int64N(int64(most)))
+		}
+		return delays
+	}
+}
+
+// deliver sends the copies of the event as its script says.
+func (n *notice) deliver() {
+	n.runtime.mu.Lock()
+	delays := n.script()
+	n.runtime.mu.Unlock()
+	for _, d := range delays {
+		if d <= 0 {
+			n.queue.send(n.event)
+			continue
+		}
+		if !n.runtime.begin() {
+			return
+		}
+		go func() {
+			defer n.runtime.running.Done()
+			timer := time.NewTimer(d)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+				n.queue.send(n.event)
+			case <-n.queue.done:
+			case <-n.runtime.done:
+			}
+		}()
+	}
+}
+
+// Flood publishes events about the named pods, so many a second for so long, in turn, whatever they did. It returns at the end, later if a
+// subscriber is behind.
+func (r *Runtime) Flood(perSecond int, length time.Duration, podUIDs ...string) {
+	const burst = 10 * time.Millisecond
+	end := time.NewTimer(length)
+	defer end.Stop()
+	bursts := time.NewTicker(burst)
+	defer bursts.Stop()
+	for sent := 0; ; {
+		select {
+		case <-bursts.C:
+		case <-end.C:
+			return
+		case <-r.done:
+			return
+		}
+		for range perSecond / int(time.Second/burst) {
+			uid := podUIDs[sent%len(podUIDs)]
+			sent++
+			r.PublishEvent(&runtimeapi.ContainerEventResponse{
+				ContainerId: uid, ContainerEventType: runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, CreatedAt: time.Now().UnixNano(),
+				PodSandboxStatus: &runtimeapi.PodSandboxStatus{Metadata: &runtimeapi.PodSandboxMetadata{Uid: uid}},
+			})
+		}
+	}
+}
+
+// StreamedPart is how many elements a part of a streamed list has.
+const StreamedPart = 100
+
+// StreamPodSandboxes streams the list of sandboxes.
+func (s *runtimeService) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+	return s.streamed("StreamPodSandboxes", req, stream, func() error {
+		list, err := s.ListPodSandbox(stream.Context(), &runtimeapi.ListPodSandboxRequest{Filter: req.Filter})
+		for part := range slices.Chunk(list.GetItems(), StreamedPart) {
+			if err == nil {
+				err = stream.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: part})
+			}
+		}
+		return err
+	})
+}
+
+// StreamContainers streams the list of containers.
+func (s *runtimeService) StreamContainers(req *runtimeapi.StreamContainersRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+	return s.streamed("StreamContainers", req, stream, func() error {
+		list, err := s.ListContainers(stream.Context(), &runtimeapi.ListContainersRequest{Filter: req.Filter})
+		for part := range slices.Chunk(list.GetContainers(), StreamedPart) {
+			if err == nil {
+				err = stream.Send(&runtimeapi.StreamContainersResponse{Containers: part})
+			}
+		}
+		return err
+	})
+}
+
+func (s *runtimeService) streamed(method string, req any, stream grpc.ServerStream, send func() error) error {
+	call := s.record(method, req)
+	err := errUnimplemented(method)
+	if s.config.withStreams {
+		if _, err = s.before(stream.Context(), s.serving, method, req); err == nil {
+			err = send()
+		}
+	}
+	s.finish(call, err)
+	return err
+}

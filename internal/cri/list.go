@@ -1,0 +1,110 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// ListPods lists every pod that the runtime has something of. Sandboxes and containers without a pod UID are not ours and left out.
+// Where the runtime streams its lists (KEP-5825, CRIListStreaming), no more than a part of them is held at a time.
+func (c *Client) ListPods(ctx context.Context) (map[pod.UID]*RuntimePod, error) {
+	out := map[pod.UID]*RuntimePod{}
+	get := func(labels map[string]string) *RuntimePod {
+		uid := pod.UID(labels[PodUIDLabel])
+		if uid == "" {
+			return nil
+		}
+		p := out[uid]
+		if p == nil {
+			p = &RuntimePod{
+				UID: uid, Name: labels[PodNameLabel], Namespace: labels[PodNamespaceLabel],
+				Sandboxes: map[pod.SandboxID]bool{}, Containers: map[pod.ContainerID]pod.ContainerState{},
+			}
+			out[uid] = p
+		}
+		return p
+	}
+	err := c.eachSandbox(ctx, func(s *runtimeapi.PodSandbox) {
+		if p := get(s.Labels); p != nil {
+			p.Sandboxes[pod.SandboxID(s.Id)] = s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = c.eachContainer(ctx, func(ct *runtimeapi.Container) {
+		if p := get(ct.Labels); p != nil {
+			p.Containers[pod.ContainerID(ct.Id)] = stateOf(ct.State)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *Client) eachSandbox(ctx context.Context, visit func(*runtimeapi.PodSandbox)) error {
+	streamed, err := streamList(ctx, c, "StreamPodSandboxes", func(ctx context.Context) (parts[*runtimeapi.StreamPodSandboxesResponse], error) {
+		return c.runtime.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{})
+	}, (*runtimeapi.StreamPodSandboxesResponse).GetPodSandboxes, visit)
+	if streamed {
+		return err
+	}
+	list, err := c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	for _, s := range list.GetItems() {
+		visit(s)
+	}
+	return err
+}
+
+func (c *Client) eachContainer(ctx context.Context, visit func(*runtimeapi.Container)) error {
+	streamed, err := streamList(ctx, c, "StreamContainers", func(ctx context.Context) (parts[*runtimeapi.StreamContainersResponse], error) {
+		return c.runtime.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{})
+	}, (*runtimeapi.StreamContainersResponse).GetContainers, visit)
+	if streamed {
+		return err
+	}
+	list, err := c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	for _, ct := range list.GetContainers() {
+		visit(ct)
+	}
+	return err
+}
+
+// parts is a list as it comes.
+type parts[P any] interface{ Recv() (P, error) }
+
+// streamList visits what a streamed list brings. streamed is false when the runtime does not offer it; then nothing was visited. A runtime
+// that was started again may be another one, and is asked again.
+func streamList[P, E any](ctx context.Context, c *Client, op string, open func(context.Context) (parts[P], error), items func(P) []E, visit func(E)) (streamed bool, err error) {
+	if c.noStreams.Load() {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	defer traced(ctx, op)()
+	s, err := open(ctx)
+	for err == nil {
+		var part P
+		if part, err = s.Recv(); err != nil {
+			break
+		}
+		for _, e := range items(part) {
+			visit(e)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	err = classify(op, err)
+	if errors.Is(err, ErrUnimplemented) {
+		c.noStreams.Store(true)
+		return false, nil
+	}
+	return true, err
+}
