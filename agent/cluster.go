@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +41,8 @@ var (
 	_ server.TokenReviewer  = (*kube.Client)(nil)
 	_ server.AccessReviewer = (*kube.Client)(nil)
 	_ server.Streaming      = (*cri.Client)(nil)
+	_ certs.Signer          = objectsAPI{}
+	_ kube.Certificate      = (*certs.Client)(nil)
 )
 
 // member is what a member of a cluster has besides: the API server's part. It is nil for berth run, and its API is nil for a kubelet without
@@ -50,8 +51,9 @@ type member struct {
 	conf *config.Kubelet
 	api  *memberAPI
 
-	health  *node.RuntimeHealth
-	serving *certs.Serving
+	identity *certs.Client // nil where the kubeconfig suffices
+	health   *node.RuntimeHealth
+	serving  *certs.Serving
 }
 
 // memberAPI are the components that talk to the API server.
@@ -67,6 +69,8 @@ type memberAPI struct {
 	static   *pod.Inbox[pod.FullName]
 	patcher  *status.Patcher
 	mirrors  *status.Mirrors
+
+	serverCert *certs.Rotation // nil unless the API server signs the serving certificate
 }
 
 // heartbeatTimeout bounds the calls that keep the node alive: they wait for nobody.
@@ -94,13 +98,10 @@ func newMember(cfg *Config, out Outside) (*member, error) {
 	if k.Standalone() {
 		return m, nil
 	}
-	if k.Kubeconfig == "" {
-		return nil, errors.New("--bootstrap-kubeconfig: asking for a client certificate is not supported yet; use --kubeconfig with credentials")
-	}
 	rc := out.REST
 	if rc == nil {
 		var err error
-		if rc, err = kube.LoadKubeconfig(k.Kubeconfig); err != nil {
+		if rc, err = m.openIdentity(cfg); err != nil {
 			return nil, err
 		}
 	}
@@ -109,10 +110,14 @@ func newMember(cfg *Config, out Outside) (*member, error) {
 
 func (m *member) connect(cfg *Config, rc *rest.Config) error {
 	k := m.conf
-	client, err := kube.Open(kube.Config{
+	open := kube.Config{
 		REST: rc, Version: cfg.Version, ContentType: k.ContentType, Log: cfg.Log,
 		Limits: kube.Limits{QPS: float32(*k.KubeAPIQPS), Burst: int(k.KubeAPIBurst)},
-	})
+	}
+	if m.identity != nil {
+		open.Certificate = m.identity
+	}
+	client, err := kube.Open(open)
 	if err != nil {
 		return err
 	}
@@ -127,6 +132,9 @@ func (m *member) connect(cfg *Config, rc *rest.Config) error {
 		n, _ := a.nodes.Get("", cfg.NodeName)
 		a.node.Observe(n)
 		wake(a.nodeWake)
+		if a.serverCert != nil {
+			a.serverCert.Wake() // the addresses may have changed
+		}
 	})
 	if a.objects, err = objects.New(objects.Config{API: objectsAPI{client}, SyncFrequency: k.SyncFrequency.Duration, Log: cfg.Log}); err != nil {
 		return err
@@ -276,18 +284,8 @@ func (a *Agent) newDoors() (*server.Kubelet, error) {
 	if k.ReadOnlyPort > 0 {
 		d.ListenReadOnly = server.ListenTCP(k.Address, k.ReadOnlyPort)
 	}
-	var ips []net.IP
-	for _, ip := range a.hostIPs {
-		ips = append(ips, net.ParseIP(ip))
-	}
 	var err error
-	m.serving, err = certs.NewServing(certs.ServingConfig{
-		CertFile: k.TLSCertFile, KeyFile: k.TLSPrivateKeyFile, Dir: k.CertDir, Hostname: a.cfg.NodeName, IPs: ips, Log: a.cfg.Log,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := m.serving.Load(); err != nil {
+	if err := a.newServing(); err != nil {
 		return nil, err
 	}
 	d.Certificate = m.serving.GetCertificate
@@ -350,6 +348,7 @@ func (a *Agent) memberPhases(phases []phase) []phase {
 	if m.api == nil {
 		return phases
 	}
+	add("upkeep", m.identityComponents()...)
 	add("upkeep",
 		component{name: "objects", run: m.api.objects.Run},
 		component{name: "event sender", run: m.api.sender.Run},

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
-	"net/url"
 	"os"
 	"slices"
 	"time"
@@ -40,6 +38,7 @@ func (a *Agent) handlers() server.Handlers {
 		Observed:     a.pleg.Newest,
 		ObservedPods: a.pleg.Known,
 		Configz:      a.configz,
+		Settings:     a.settings,
 	}
 }
 
@@ -148,18 +147,24 @@ func (a *Agent) healthz() error {
 	return errors.Join(errs...)
 }
 
-// configz returns the KubeletConfiguration in force, without the secrets that staticPodURL and its header may hold.
+// configz returns the KubeletConfiguration in force.
 func (a *Agent) configz() any {
 	if a.cfg.Kubelet == nil {
 		return nil
 	}
-	c := a.cfg.Kubelet.KubeletConfiguration
-	if u, err := url.Parse(c.StaticPodURL); err == nil {
-		c.StaticPodURL = u.Redacted()
-	}
-	c.StaticPodURLHeader = maps.Clone(c.StaticPodURLHeader)
-	for name := range c.StaticPodURLHeader {
-		c.StaticPodURLHeader[name] = []string{"xxxxx"}
-	}
+	c := a.cfg.Kubelet.Redacted()
 	return &c
+}
+
+// settings returns what the agent was told, and by what; nothing in run mode, which has no KubeletConfiguration.
+func (a *Agent) settings() ([]server.Setting, error) {
+	if a.cfg.Kubelet == nil {
+		return nil, nil
+	}
+	fields, err := a.cfg.Kubelet.Settings()
+	out := make([]server.Setting, len(fields))
+	for i, f := range fields {
+		out[i] = server.Setting{Path: f.Path, Value: f.Value, From: f.Origin.String()}
+	}
+	return out, err
 }

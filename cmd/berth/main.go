@@ -86,6 +86,7 @@ The other commands ask the running agent.`,
 		newEventsCommand(g),
 		newImageCommand(g),
 		newReleaseCommand(g),
+		newConfigCommand(g),
 		newVersionCommand(g),
 		newCheckCommand(g),
 	)

@@ -126,6 +126,9 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 			ts.Check(process.Process.Kill())
 		},
 		Healthz: func() error { return nil },
+		Settings: func() ([]server.Setting, error) {
+			return []server.Setting{{Path: "maxPods", Value: 50, From: "--max-pods"}}, nil
+		},
 	}
 }
 

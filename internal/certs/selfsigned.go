@@ -104,21 +104,21 @@ func (s *Serving) makeSelfSigned(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
+	block, err := encodeKey(key)
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(s.cert), 0o755); err != nil {
 		return err
 	}
-	if err := writeFile(s.key, &pem.Block{Type: "PRIVATE KEY", Bytes: der}, 0o600); err != nil {
+	if err := replaceFile(s.key, pem.EncodeToMemory(block), 0o600); err != nil {
 		return err
 	}
-	return writeFile(s.cert, &pem.Block{Type: "CERTIFICATE", Bytes: cert}, 0o644)
+	return replaceFile(s.cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o644)
 }
 
-// writeFile replaces the file in one step.
-func writeFile(path string, block *pem.Block, mode fs.FileMode) (err error) {
+// replaceFile replaces the file in one step.
+func replaceFile(path string, content []byte, mode fs.FileMode) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // made with mode 0600
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func writeFile(path string, block *pem.Block, mode fs.FileMode) (err error) {
 			err = errors.Join(err, os.Remove(f.Name()))
 		}
 	}()
-	if err := pem.Encode(f, block); err != nil {
+	if _, err := f.Write(content); err != nil {
 		return err
 	}
 	if err := f.Chmod(mode); err != nil {

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -91,10 +92,11 @@ func (s *Serving) Load() error {
 // GetCertificate is for tls.Config: the newest certificate that could be read.
 func (s *Serving) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	// Between the writing of the two files they do not fit each other: the old pair serves until they do.
-	if err := s.Load(); err != nil {
+	err := s.Load()
+	p := s.now.Load()
+	if err != nil && (p != nil || !errors.Is(err, fs.ErrNotExist)) { // one that is yet to be signed is told by who asks for it
 		s.log.Warn("serving certificate not read; the last one stays in force", "error", err)
 	}
-	p := s.now.Load()
 	if p == nil {
 		return nil, errors.New("no serving certificate available for the kubelet")
 	}

@@ -51,6 +51,29 @@ func setField(target document, path string, value any) {
 	target[names[len(names)-1]] = value
 }
 
+// Document returns the KubeletConfiguration that has the given values by path, as Field has them, in the form of a file. Flags that are no fields are
+// left out.
+func Document(values map[string]any) map[string]any {
+	doc := document{"apiVersion": APIVersion, "kind": Kind}
+	for path, value := range values {
+		if strings.HasPrefix(path, "--") {
+			continue
+		}
+		head, key, isItem := strings.Cut(path, "[")
+		if !isItem {
+			setField(doc, path, value)
+			continue
+		}
+		items, ok := fieldAt(doc, head)
+		if !ok {
+			items = document{}
+			setField(doc, head, items)
+		}
+		items.(document)[strings.TrimSuffix(key, "]")] = value
+	}
+	return doc
+}
+
 // fieldAt returns the value of a dotted path.
 func fieldAt(doc document, path string) (any, bool) {
 	var value any = doc

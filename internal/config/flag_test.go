@@ -150,7 +150,7 @@ func TestFlagsThatAreNoFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := *k
-	got.KubeletConfiguration, got.Origins = KubeletConfiguration{}, nil
+	got.KubeletConfiguration, got.Origins, got.Flags = KubeletConfiguration{}, nil, nil
 	want := Kubelet{
 		Kubeconfig: "/k", BootstrapKubeconfig: "/b", RootDir: "/r", CertDir: "/c", HostnameOverride: "box",
 		NodeIPs:    []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
@@ -170,7 +170,7 @@ func TestFlagsThatAreNoFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	got = *k
-	got.KubeletConfiguration, got.Origins = KubeletConfiguration{}, nil
+	got.KubeletConfiguration, got.Origins, got.Flags = KubeletConfiguration{}, nil, nil
 	want = Kubelet{RootDir: "/var/lib/kubelet", CertDir: "/var/lib/kubelet/pki", MaxDeadContainersPerContainer: 1, MaxDeadContainers: -1}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("nothing given (-want +got):\n%s", diff)

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,6 +58,9 @@ type Kubelet struct {
 	Origins Origins
 	// Warnings are for the log, in the order in which they were found: unknown fields, flags and gates without effect.
 	Warnings []string
+
+	// Flags are the values of the flags that are no fields of the KubeletConfiguration.
+	Flags []Field
 }
 
 // Standalone reports whether there is no API server.
@@ -109,7 +115,11 @@ type Field struct {
 
 // Fields returns the values of the KubeletConfiguration in force, in the order of their paths; lists as a whole, maps by key.
 func (k *Kubelet) Fields() ([]Field, error) {
-	doc, err := toDocument(&k.KubeletConfiguration)
+	return k.fieldsOf(&k.KubeletConfiguration)
+}
+
+func (k *Kubelet) fieldsOf(c *KubeletConfiguration) ([]Field, error) {
+	doc, err := toDocument(c)
 	if err != nil {
 		return nil, err
 	}
@@ -120,4 +130,38 @@ func (k *Kubelet) Fields() ([]Field, error) {
 		fields = append(fields, Field{Path: path, Value: value, Origin: k.Origins.Of(path)})
 	})
 	return fields, nil
+}
+
+// Settings returns everything that was told, for people: the flags that are no fields, with their dashes, and then the fields. Secrets that
+// staticPodURL and its header may hold are left out.
+func (k *Kubelet) Settings() ([]Field, error) {
+	c := k.Redacted()
+	fields, err := k.fieldsOf(&c)
+	return slices.Concat(k.Flags, fields), err
+}
+
+// Redacted returns the KubeletConfiguration without the secrets that staticPodURL and its header may hold.
+func (k *Kubelet) Redacted() KubeletConfiguration {
+	c := k.KubeletConfiguration
+	if u, err := url.Parse(c.StaticPodURL); err == nil {
+		c.StaticPodURL = u.Redacted()
+	}
+	c.StaticPodURLHeader = maps.Clone(c.StaticPodURLHeader)
+	for name := range c.StaticPodURLHeader {
+		c.StaticPodURLHeader[name] = []string{"xxxxx"}
+	}
+	return c
+}
+
+// flagSettings returns the values of the flags that are no fields and that say more than which configuration is read.
+func flagSettings(flags *Flags, origins Origins) []Field {
+	var out []Field
+	for _, f := range flags.All() {
+		if f.Field != "" || f.Group == NoEffectGroup || f.Group == ConfigurationGroup {
+			continue
+		}
+		name := "--" + f.Name
+		out = append(out, Field{Path: name, Value: f.String(), Origin: origins.Of(name)})
+	}
+	return out
 }

@@ -125,6 +125,9 @@ func (c *check) flags() {
 	if p := c.CloudProvider; p != "" && p != "external" {
 		c.fail("--cloud-provider", "%q is not supported any more: give external and run its cloud controller, or leave it out", p)
 	}
+	if c.BootstrapKubeconfig != "" && c.Kubeconfig == "" {
+		c.fail("--bootstrap-kubeconfig", "needs --kubeconfig: the file that is written when the node has its certificate")
+	}
 	if c.ExitOnLockContention && c.LockFile == "" {
 		c.fail("--exit-on-lock-contention", "needs --lock-file")
 	}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,7 +42,17 @@ type Config struct {
 	ContentType string
 	// Limits hold for the calls of the client together. Watches count as no calls.
 	Limits Limits
-	Log    *slog.Logger
+	// Certificate is the client certificate, if it may change, or is still to come; nil: the credentials are those of REST.
+	Certificate Certificate
+	Log         *slog.Logger
+}
+
+// Certificate is a client certificate that changes while it is used.
+type Certificate interface {
+	// Current returns the certificate for a new connection, or nil if there is none.
+	Current() *tls.Certificate
+	// Wait returns when there is one, or with an error when ctx is done. Calls wait, so that none fails for that there is none yet.
+	Wait(ctx context.Context) error
 }
 
 // Limits bound the calls of a client.
@@ -93,6 +104,11 @@ func Open(c Config) (*Client, error) {
 	}
 	dialer := connrotation.NewDialer(dial)
 	config.Dial = dialer.DialContext
+	if c.Certificate != nil {
+		if err := useCertificate(config, c.Certificate); err != nil {
+			return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
+		}
+	}
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 )
 
 // LoadKubeconfig reads the current context of a kubeconfig file: the server, and how the agent proves who it is. Credentials that
@@ -29,4 +31,33 @@ func LoadKubeconfig(path string) (*rest.Config, error) {
 		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
 	}
 	return config, nil
+}
+
+// WriteKubeconfig writes the kubeconfig of a node: a server without credentials, and the file that holds the node's client certificate and its
+// key. The file is replaced in one step.
+func WriteKubeconfig(path string, server *rest.Config, pair string) error {
+	const context, cluster, user = "default-context", "default-cluster", "default-auth"
+	config := api.NewConfig()
+	config.Clusters[cluster] = &api.Cluster{
+		Server: server.Host + server.APIPath, TLSServerName: server.ServerName, InsecureSkipTLSVerify: server.Insecure,
+		CertificateAuthority: server.CAFile, CertificateAuthorityData: server.CAData,
+	}
+	config.AuthInfos[user] = &api.AuthInfo{ClientCertificate: pair, ClientKey: pair}
+	config.Contexts[context] = &api.Context{Cluster: cluster, AuthInfo: user, Namespace: "default"}
+	config.CurrentContext = context
+	content, err := clientcmd.Write(*config)
+	if err != nil {
+		return fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	temp := path + ".new"
+	if err := os.WriteFile(temp, content, 0o600); err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	if err := os.Rename(temp, path); err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	return nil
 }

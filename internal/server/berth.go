@@ -33,6 +33,22 @@ func (d *door) getProblems(w http.ResponseWriter, r *http.Request) {
 	d.writeJSON(w, r, problems)
 }
 
+func (d *door) getSettings(w http.ResponseWriter, r *http.Request) {
+	if d.h.Settings == nil {
+		http.NotFound(w, r)
+		return
+	}
+	settings, err := d.h.Settings()
+	switch {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	case settings == nil:
+		http.Error(w, `the agent has no KubeletConfiguration: it was started with "berth run"`, http.StatusNotFound)
+	default:
+		d.writeJSON(w, r, settings)
+	}
+}
+
 // getSubjects answers what the journal knows, or with ?subject= the entries of a manifest.
 func (d *door) getSubjects(w http.ResponseWriter, r *http.Request) {
 	if name := r.URL.Query().Get("subject"); name != "" {

@@ -57,6 +57,18 @@ type Handlers struct {
 	ObservedPods func() []*pod.Status
 	// Configz returns the KubeletConfiguration in force, for encoding/json.
 	Configz func() any
+	// Settings returns what the agent was told, and where each value came from; nothing if it has no KubeletConfiguration. It may be nil.
+	Settings func() ([]Setting, error)
+}
+
+// Setting is one value that the agent was told, an item of the answer of /berth/v1/settings.
+type Setting struct {
+	// Path is the field of the KubeletConfiguration, or the flag with its dashes.
+	Path string `json:"path"`
+	// Value is as in JSON.
+	Value any `json:"value"`
+	// From is the file or the flag, or "default".
+	From string `json:"from"`
 }
 
 // Streaming is the part of CRI that streams begin with. The URL is where the runtime waits for one client, once.

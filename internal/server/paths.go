@@ -19,7 +19,8 @@ const (
 	PathExplain       = "/berth/v1/explain" // /{namespace}/{pod} or ?subject=
 	PathEvents        = "/berth/v1/events"  // ?watch=true
 	PathRelease       = "/berth/v1/release" // POST /{namespace}/{pod}
-	PathStop          = "/berth/v1/stop"    // POST StopRequest
+	PathSettings      = "/berth/v1/settings"
+	PathStop          = "/berth/v1/stop" // POST StopRequest
 )
 
 // LogErrorTrailer is the HTTP trailer that tells why a log ended early; it is absent after a complete one.

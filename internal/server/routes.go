@@ -13,6 +13,7 @@ func (d *door) localRoutes() *http.ServeMux {
 	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", d.getContainerLogs)
 	mux.HandleFunc("GET "+PathVersion, d.getVersion)
 	mux.HandleFunc("GET "+PathProblems, d.getProblems)
+	mux.HandleFunc("GET "+PathSettings, d.getSettings)
 	d.routeJournal(mux)
 	mux.HandleFunc("POST "+PathStop, d.postStop)
 	d.routeStreams(mux)

@@ -94,7 +94,8 @@ type cluster struct {
 	name      string       // of the node
 	namespace string
 
-	more                            string // lines of the configuration
+	more                            string   // lines of the configuration
+	identity                        []string // flags by which the agent finds the API server
 	port, healthzPort, readOnlyPort int
 
 	watched *kube.Watch[*v1.Pod] // all pods
@@ -113,6 +114,7 @@ func newCluster(t *testing.T) *cluster {
 		port: freePort(t), healthzPort: freePort(t), readOnlyPort: freePort(t),
 	}
 	c.namespace = "of-" + c.name
+	c.identity = []string{"--kubeconfig", shared.dir + "/node-" + c.name + ".kubeconfig"}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), clusterLimit, fmt.Errorf("the test took longer than %v", clusterLimit))
 	t.Cleanup(cancel)
 	c.ctx = ctx
@@ -215,8 +217,10 @@ func (c *cluster) launchKubelet() *agent {
 		c.t.Fatal(err)
 	}
 	defer log.Close()
-	a.cmd = exec.Command(c.binary, "kubelet", "--config", c.place.Dir+"/kubelet.yaml", "--kubeconfig", c.plane.dir+"/node-"+c.name+".kubeconfig",
-		"--hostname-override", c.name, "--root-dir", c.place.Root, "--cert-dir", c.place.Root+"/pki", "--run-dir", c.place.Run, "--v", "4")
+	a.cmd = exec.Command(c.binary, append([]string{
+		"kubelet", "--config", c.place.Dir + "/kubelet.yaml",
+		"--hostname-override", c.name, "--root-dir", c.place.Root, "--cert-dir", c.place.Root + "/pki", "--run-dir", c.place.Run, "--v", "4",
+	}, c.identity...)...)
 	a.cmd.Stdout, a.cmd.Stderr = out, log
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)

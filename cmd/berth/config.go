@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"berth/internal/config"
+	"berth/internal/server"
+)
+
+func newConfigCommand(g *globalFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Show the configuration of a kubelet",
+		Args:  cobra.NoArgs,
+	}
+	cmd.AddCommand(newConfigPrintCommand(g))
+	return cmd
+}
+
+// configPrint are the flags of `berth config print`, those of the kubelet apart.
+type configPrint struct {
+	output  string
+	changed bool
+}
+
+func newConfigPrintCommand(g *globalFlags) *cobra.Command {
+	var f configPrint
+	flags := config.NewFlags()
+	cmd := &cobra.Command{
+		Use:   "print [KUBELET FLAGS]",
+		Short: "Show what is in force, and where each value came from",
+		Long: `Show every field of the KubeletConfiguration and every flag that is no field: its value, and the file or flag that it came from.
+
+Without flags of the kubelet, that is what the running agent was told. With some, it is what an agent that is started with these flags would
+have; nothing is started, and files are read now. Secrets in staticPodURL and staticPodURLHeader are not shown.`,
+		Example: `  berth config print --changed
+  berth config print --config /var/lib/kubelet/config.yaml --config-dir /etc/kubelet.d
+  berth config print --max-pods 50 -o yaml`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			settings, err := f.settings(cmd.Context(), g, flags, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return f.print(settings, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVarP(&f.output, "output", "o", "table", "table, yaml (a KubeletConfiguration, without the flags that are no fields) or json")
+	cmd.Flags().BoolVar(&f.changed, "changed", false, "leave out what is a default")
+	for _, k := range flags.All() {
+		if k.Name == "version" {
+			continue
+		}
+		flag := cmd.Flags().VarPF(k, k.Name, k.Shorthand, k.Usage)
+		flag.Hidden = true // they are those of berth kubelet, whose help shows them
+		if k.IsBoolFlag() {
+			flag.NoOptDefVal = "true"
+		}
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return suggestFlag(flags, err) })
+	return cmd
+}
+
+// settings returns what the running agent was told, or what the given flags make.
+func (f *configPrint) settings(ctx context.Context, g *globalFlags, flags *config.Flags, errOut io.Writer) ([]server.Setting, error) {
+	given := false
+	for _, k := range flags.All() {
+		given = given || k.IsSet()
+	}
+	if !given {
+		var settings []server.Setting
+		return settings, newClient(g.runDir).getJSON(ctx, server.PathSettings, nil, &settings)
+	}
+	k, err := config.Load(flags)
+	if err != nil {
+		return nil, refused(err)
+	}
+	for _, w := range k.Warnings {
+		fmt.Fprintf(errOut, "Warning: %s\n", w)
+	}
+	fields, err := k.Settings()
+	var out []server.Setting
+	for _, field := range fields {
+		out = append(out, server.Setting{Path: field.Path, Value: field.Value, From: field.Origin.String()})
+	}
+	return out, err
+}
+
+func (f *configPrint) print(settings []server.Setting, out io.Writer) error {
+	if f.changed {
+		var some []server.Setting
+		for _, s := range settings {
+			if s.From != string(config.FromDefault) {
+				some = append(some, s)
+			}
+		}
+		settings = some
+	}
+	switch f.output {
+	case "json":
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		return e.Encode(settings)
+	case "yaml":
+		text, err := yaml.Marshal(config.Document(valuesOf(settings)))
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(text)
+		return err
+	case "table":
+		rows := [][]string{{"FIELD", "VALUE", "FROM"}}
+		for _, s := range settings {
+			value, err := json.Marshal(s.Value)
+			if err != nil {
+				return err
+			}
+			text := string(value)
+			if plain, ok := s.Value.(string); ok {
+				text = oneLine(plain)
+			}
+			rows = append(rows, []string{s.Path, text, s.From})
+		}
+		for _, line := range new(table).lines(rows) {
+			if _, err := fmt.Fprintln(out, line); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return fmt.Errorf("--output %q: must be table, yaml or json", f.output)
+}
+
+// valuesOf returns the settings by path.
+func valuesOf(settings []server.Setting) map[string]any {
+	out := map[string]any{}
+	for _, s := range settings {
+		out[s.Path] = s.Value
+	}
+	return out
+}

@@ -1,0 +1,257 @@
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+)
+
+const (
+	// Waits between tries to get a certificate: the first, and the longest after doubling; each is stretched by up to a half.
+	renewRetry    = 2 * time.Second
+	renewRetryMax = 30 * time.Second
+	// lookAgain bounds the sleep until a certificate is due: the host's clock may be set meanwhile.
+	lookAgain = time.Hour
+)
+
+// RotationConfig says what a Rotation keeps in force.
+type RotationConfig struct {
+	// Name is what it is, for messages, such as "client certificate".
+	Name string
+	// Store keeps it.
+	Store *Store
+	// Initial reads a certificate from elsewhere that is used while the store has none that holds; nil if there is no such place.
+	Initial func() (*tls.Certificate, error)
+	// SignerName and Usages are those of the request; its name begins with Prefix.
+	SignerName string
+	Usages     []certificatesv1.KeyUsage
+	Prefix     string
+	// Wanted returns what the certificate must say, or nil while that is not known. When it changes, Wake is called.
+	Wanted func() *x509.CertificateRequest
+	// Covers says whether a certificate says what is wanted; nil is always.
+	Covers func(leaf *x509.Certificate, wanted *x509.CertificateRequest) bool
+	// UntilEnd has each certificate used to the end of its life, instead of replacing it before.
+	UntilEnd bool
+	// Signer returns who is asked to sign.
+	Signer func() (Signer, error)
+	// Changed is called after another certificate is in force; nil if nobody cares.
+	Changed func()
+	Log     *slog.Logger
+	// Random returns a number in [0,1); nil is math/rand.
+	Random func() float64
+}
+
+// Rotation keeps one certificate in force: it asks for one when there is none, and for the next before the end of its life. It is safe
+// for concurrent use.
+type Rotation struct {
+	cfg  RotationConfig
+	wake chan struct{} // capacity 1
+
+	mu       sync.Mutex
+	current  *tls.Certificate // guarded by mu; nil if there is none
+	due      time.Time        // guarded by mu; when the next one is asked for
+	there    chan struct{}    // guarded by mu; closed at the next change of current
+	lastTold string           // of the goroutine of Run
+}
+
+// NewRotation returns a rotation that has no certificate before Load.
+func NewRotation(cfg RotationConfig) *Rotation {
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
+	}
+	if cfg.Changed == nil {
+		cfg.Changed = func() {}
+	}
+	if cfg.Covers == nil {
+		cfg.Covers = func(*x509.Certificate, *x509.CertificateRequest) bool { return true }
+	}
+	return &Rotation{cfg: cfg, wake: make(chan struct{}, 1), there: make(chan struct{})}
+}
+
+// Load reads the certificate of the store, or the initial one. That there is none is no error.
+func (r *Rotation) Load() error {
+	now := time.Now()
+	c, err := r.cfg.Store.Read()
+	if (err != nil || !holds(c, now)) && r.cfg.Initial != nil {
+		if initial, initialErr := r.cfg.Initial(); initialErr == nil && (err != nil || holds(initial, now)) {
+			c, err = initial, nil
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.cfg.Name, err)
+	}
+	r.keep(c)
+	return nil
+}
+
+// keep puts a certificate in force. It is replaced at a random time between 70 and 90 % of its life, so that nodes that were set up together
+// do not ask together.
+func (r *Rotation) keep(c *tls.Certificate) {
+	life := c.Leaf.NotAfter.Sub(c.Leaf.NotBefore)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.current, r.due = c, c.Leaf.NotAfter
+	if !r.cfg.UntilEnd {
+		r.due = c.Leaf.NotBefore.Add(time.Duration(float64(life) * (0.7 + 0.2*r.cfg.Random())))
+	}
+	close(r.there)
+	r.there = make(chan struct{})
+}
+
+func holds(c *tls.Certificate, now time.Time) bool { return c != nil && now.Before(c.Leaf.NotAfter) }
+
+// Current returns the certificate in force, or nil if there is none or its life has ended.
+func (r *Rotation) Current() *tls.Certificate {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !holds(r.current, time.Now()) {
+		return nil
+	}
+	return r.current
+}
+
+// Wait returns when there is a certificate in force. The error says what is missing.
+func (r *Rotation) Wait(ctx context.Context) error {
+	for {
+		r.mu.Lock()
+		ok, there := holds(r.current, time.Now()), r.there
+		r.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-there:
+		case <-ctx.Done():
+			return fmt.Errorf("no %s that is valid: %w", r.cfg.Name, ctx.Err())
+		}
+	}
+}
+
+// Wake says that what is wanted may have changed. It never blocks.
+func (r *Rotation) Wake() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the certificate in force until ctx is done.
+func (r *Rotation) Run(ctx context.Context) error {
+	retry := renewRetry
+	for ctx.Err() == nil {
+		wanted := r.cfg.Wanted()
+		sleep := lookAgain
+		if wanted != nil {
+			sleep = min(sleep, r.untilDue(wanted))
+		}
+		if sleep <= 0 {
+			err := r.renew(ctx, wanted)
+			if ctx.Err() != nil {
+				break
+			}
+			r.tell(err)
+			if err == nil {
+				retry = renewRetry
+				continue
+			}
+			sleep = retry + time.Duration(r.cfg.Random()*0.5*float64(retry))
+			retry = min(2*retry, renewRetryMax)
+		}
+		t := time.NewTimer(sleep)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		case <-r.wake:
+		}
+		t.Stop()
+	}
+	return ctx.Err()
+}
+
+// untilDue returns how long it is until the next certificate is to be asked for.
+func (r *Rotation) untilDue(wanted *x509.CertificateRequest) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !holds(r.current, time.Now()) || !r.cfg.Covers(r.current.Leaf, wanted) {
+		return 0
+	}
+	return time.Until(r.due)
+}
+
+// renew gets the next certificate.
+func (r *Rotation) renew(ctx context.Context, wanted *x509.CertificateRequest) error {
+	signer, err := r.cfg.Signer()
+	if err != nil {
+		return err
+	}
+	key, err := r.cfg.Store.pendingKey()
+	if err != nil {
+		return err
+	}
+	q := request{prefix: r.cfg.Prefix, signerName: r.cfg.SignerName, usages: r.cfg.Usages, template: wanted, key: key}
+	signed, err := q.sign(ctx, signer)
+	if errors.Is(err, errRefused) {
+		return errors.Join(err, r.cfg.Store.forgetPending())
+	}
+	if err != nil {
+		return err
+	}
+	c, err := r.cfg.Store.Write(signed, key, time.Now())
+	if err == nil && !holds(c, time.Now()) {
+		err = errors.New("what was signed has ended already")
+	}
+	// Whatever came of it, another request needs another key.
+	if err := errors.Join(err, r.cfg.Store.forgetPending()); err != nil {
+		return err
+	}
+	r.keep(c)
+	r.cfg.Log.Info("new "+r.cfg.Name, "subject", c.Leaf.Subject.String(), "until", c.Leaf.NotAfter, "file", r.cfg.Store.Path())
+	r.cfg.Changed()
+	return nil
+}
+
+// tell logs a failure once, and its end.
+func (r *Rotation) tell(err error) {
+	switch {
+	case err == nil:
+		r.lastTold = ""
+	case err.Error() != r.lastTold:
+		r.cfg.Log.Warn("no new "+r.cfg.Name+" yet, trying again", "error", err)
+		r.lastTold = err.Error()
+	}
+}
+
+// CoversNames says whether a certificate is for all names and addresses of a request and its subject, and for no others.
+func CoversNames(leaf *x509.Certificate, wanted *x509.CertificateRequest) bool {
+	names := func(dns []string, ips []string) []string {
+		all := slices.Concat(dns, ips)
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	texts := func(ips []net.IP) []string {
+		var out []string
+		for _, ip := range ips {
+			out = append(out, ip.String())
+		}
+		return out
+	}
+	return leaf.Subject.CommonName == wanted.Subject.CommonName && slices.Equal(leaf.Subject.Organization, wanted.Subject.Organization) &&
+		slices.Equal(names(leaf.DNSNames, texts(leaf.IPAddresses)), names(wanted.DNSNames, texts(wanted.IPAddresses)))
+}
+
+// Store returns where the certificate is kept.
+func (r *Rotation) Store() *Store { return r.cfg.Store }

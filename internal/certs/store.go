@@ -1,0 +1,121 @@
+package certs
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Store is a folder that keeps the certificates of one purpose with their keys, under the kubelet's names: each pair is a file
+// <prefix>-<time>.pem, and <prefix>-current.pem is a link to the one in force. The one before it is kept, older ones are removed.
+type Store struct{ dir, prefix string }
+
+// NewStore returns the store of the pairs <dir>/<prefix>-*.pem.
+func NewStore(dir, prefix string) *Store { return &Store{dir: dir, prefix: prefix} }
+
+// Path is the link to the pair in force, which a kubeconfig may name as client-certificate and as client-key.
+func (s *Store) Path() string { return filepath.Join(s.dir, s.prefix+"-current.pem") }
+
+// Read returns the pair in force; fs.ErrNotExist if there is none.
+func (s *Store) Read() (*tls.Certificate, error) { return readPair(s.Path(), s.Path()) }
+
+// Write puts a pair in force: certificates in PEM form, and the key that they are for.
+func (s *Store) Write(certificates []byte, key *ecdsa.PrivateKey, now time.Time) (*tls.Certificate, error) {
+	block, err := encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(certificates, pem.EncodeToMemory(block))
+	if err != nil {
+		return nil, fmt.Errorf("the certificate does not fit its key: %w", err)
+	}
+	before, err := os.Readlink(s.Path())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return nil, err
+	}
+	name := s.prefix + "-" + now.Format("2006-01-02-15-04-05") + ".pem"
+	if err := replaceFile(filepath.Join(s.dir, name), append(certificates, pem.EncodeToMemory(block)...), 0o600); err != nil {
+		return nil, err
+	}
+	link := s.Path() + ".new"
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err := os.Symlink(name, link); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(link, s.Path()); err != nil {
+		return nil, err
+	}
+	return &pair, s.prune(name, filepath.Base(before))
+}
+
+// prune removes all pairs but the two named.
+func (s *Store) prune(kept ...string) error {
+	paths, err := filepath.Glob(filepath.Join(s.dir, s.prefix+"-[0-9]*.pem"))
+	errs := []error{err}
+	for _, path := range paths {
+		if name := filepath.Base(path); name != kept[0] && name != kept[1] {
+			errs = append(errs, os.Remove(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// pendingPath is the key of a request that is under way: the next agent goes on with the same request.
+func (s *Store) pendingPath() string { return filepath.Join(s.dir, s.prefix+".key.tmp") }
+
+// pendingKey returns the key of the request under way, or makes one.
+func (s *Store) pendingKey() (*ecdsa.PrivateKey, error) {
+	if b, err := readPEM(s.pendingPath()); err == nil {
+		if block, _ := pem.Decode(b); block != nil {
+			if parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes); err == nil {
+				if key, ok := parsed.(*ecdsa.PrivateKey); ok {
+					return key, nil
+				}
+			}
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	block, err := encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return nil, err
+	}
+	return key, replaceFile(s.pendingPath(), pem.EncodeToMemory(block), 0o600)
+}
+
+// forgetPending makes the next request a new one.
+func (s *Store) forgetPending() error {
+	if err := os.Remove(s.pendingPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func encodeKey(key *ecdsa.PrivateKey) (*pem.Block, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return &pem.Block{Type: "PRIVATE KEY", Bytes: der}, nil
+}
