@@ -42,6 +42,7 @@ var ranks = map[string]int{
 	"internal/devices": 3,
 	"internal/logs":    3,
 	"internal/stats":   3,
+	"internal/oom":     2,
 	"internal/action":  3,
 	"internal/crispec": 3,
 
@@ -52,6 +53,7 @@ var ranks = map[string]int{
 	"internal/plugins":  2,
 
 	"internal/cgroups":    1,
+	"internal/cgroupstat": 1,
 	"internal/kube":       1,
 	"internal/events":     1,
 	"internal/allocation": 1,
@@ -117,9 +119,10 @@ var linkBans = map[string]string{
 
 // cgroupfsReaders are the folders whose code may name the cgroup file system, and what for.
 var cgroupfsReaders = map[string]string{
-	"internal/cgroups":  "owns it",
-	"internal/embedded": "checks what the host offers before it starts the runtime",
-	"internal/stats":    "reads usage",
+	"internal/cgroups":    "owns it",
+	"internal/embedded":   "checks what the host offers before it starts the runtime",
+	"internal/stats":      "reads usage",
+	"internal/cgroupstat": "reads usage",
 }
 
 // rule is one thing that holds everywhere in the repository. check returns what breaks it, as "file:line: what".

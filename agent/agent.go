@@ -21,6 +21,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/node"
+	"berth/internal/oom"
 	"berth/internal/podconfig"
 	"berth/internal/podsync"
 	"berth/internal/server"
@@ -69,6 +70,8 @@ type Outside struct {
 	DialCRI cri.Dialer
 	// Cgroups replaces the cgroup tree.
 	Cgroups podsync.Cgroups
+	// Kernel replaces the kernel as the source of OOM kills.
+	Kernel oom.Kernel
 	// Mounter replaces mount(2).
 	Mounter mount.Interface
 	// Transport replaces HTTP to the URLs of manifests.

@@ -32,6 +32,7 @@ import (
 	"berth/internal/kuberuntime"
 	"berth/internal/node"
 	"berth/internal/objects"
+	"berth/internal/oom"
 	"berth/internal/pleg"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
@@ -47,7 +48,7 @@ import (
 
 // Every joint of the agent: who is given to whom as what.
 var (
-	_ pleg.Runtime             = (*cri.Client)(nil)
+	_ pleg.Runtime             = amendedRuntime{}
 	_ images.Runtime           = (*cri.Client)(nil)
 	_ images.Recorder          = (*events.Recorder)(nil)
 	_ kuberuntime.Recorder     = (*events.Recorder)(nil)
@@ -156,6 +157,7 @@ type Agent struct {
 	puller  *images.Puller
 	runtime *kuberuntime.Runtime
 	pleg    *pleg.PLEG
+	kills   *oom.Watcher // nil on a host without cgroups
 	workers *podworkers.PodWorkers
 	syncer  *podsync.Syncer
 	source  *podconfig.PodConfig
@@ -237,7 +239,8 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 			}
 		}
 	}
-	a.pleg = pleg.New(a.cri, a.journal, cfg.Log)
+	a.pleg = pleg.New(amendedRuntime{a.cri, a}, a.journal, cfg.Log)
+	a.newKills()
 	if a.users, err = userns.New(userns.Config{
 		Root: cfg.RootDir, IDsPerPod: settings.idsPerPod, MaxPods: settings.maxPods, Log: cfg.Log,
 	}); err != nil {
@@ -313,7 +316,7 @@ func (a *Agent) phases() []phase {
 	return a.memberPhases([]phase{
 		{"ground", append([]component{{name: "cleanup", run: waitDone, drain: a.removeAll}}, a.recordComponents()...)},
 		{"runtime", []component{runtime}},
-		{"upkeep", []component{
+		{"upkeep", append(a.killComponents(), []component{
 			{name: "pleg", run: a.pleg.Run},
 			{name: "hooks", run: a.runtime.Run},
 			{name: "images", run: a.puller.Run, ready: a.recoverImageRecords},
@@ -321,7 +324,7 @@ func (a *Agent) phases() []phase {
 			{name: "statuses", run: a.kept.Run, ready: loaded(a.kept.Load)},
 			{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},
 			{name: "user namespaces", run: waitDone, ready: loaded(a.users.Load)},
-		}},
+		}...)},
 		{"pods", []component{{name: "pod workers", run: a.workers.Run, drain: a.drainPods}}},
 		{"loop", []component{
 			{name: "sync loop", run: a.loop.Run},
@@ -423,7 +426,7 @@ func (a *Agent) removeAll(ctx context.Context) error {
 	if a.embedded != nil {
 		errs = append(errs, a.embedded.Remove(ctx))
 	}
-	for _, name := range []string{allocationsFile, probesFile, statusesFile} {
+	for _, name := range []string{allocationsFile, probesFile, statusesFile, killsFile} {
 		for _, suffix := range []string{"", keep.CorruptSuffix} {
 			if err := os.Remove(filepath.Join(a.cfg.RootDir, name+suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)

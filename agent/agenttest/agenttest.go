@@ -23,6 +23,7 @@ import (
 	"berth/agent"
 	"berth/internal/cri/critest"
 	"berth/internal/kube/kubetest"
+	"berth/internal/oom"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
 )
@@ -96,7 +97,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
 	}
 	out := agent.Outside{
-		DialCRI: w.Runtime.Dialer(), Cgroups: w.Cgroups, Mounter: mount.NewFakeMounter(nil),
+		DialCRI: w.Runtime.Dialer(), Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: mount.NewFakeMounter(nil),
 		Watch:   func() (podconfig.Watcher, error) { return w.watch, nil },
 		Listen:  func() (net.Listener, error) { return w.door, nil },
 		Machine: machine, Network: network(), Dial: w.Network.Dial,
@@ -190,6 +191,31 @@ func (c *Cgroups) Len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.pods)
+}
+
+// quietKernel kills nothing.
+type quietKernel struct{}
+
+func (quietKernel) Boot() string { return "" }
+
+func (quietKernel) Log(ctx context.Context, _ uint64, _ func(oom.Record)) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (quietKernel) Watch(func(string)) (oom.Watch, error)         { return quietWatch{}, nil }
+func (quietKernel) Containers(string) (map[string]string, error)  { return nil, nil }
+func (quietKernel) Kills(string) (uint64, error)                  { return 0, nil }
+func (quietKernel) Memory(string) (peak, limit uint64, err error) { return 0, 0, nil }
+
+type quietWatch struct{}
+
+func (quietWatch) Add(string) error { return nil }
+func (quietWatch) Remove(string)    {}
+
+func (quietWatch) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // watcher is inotify without a kernel: tests say what changed.

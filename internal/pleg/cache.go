@@ -190,6 +190,11 @@ func (g *PLEG) finish(uid pod.UID, f *flight, read func() (*pod.Status, error)) 
 	if notify {
 		g.changed.Put(uid)
 	}
+	if changed {
+		for _, i := range g.told {
+			i.Put(uid)
+		}
+	}
 }
 
 // storeLocked keeps the result of a reading and reports whether it shows something new.
@@ -224,7 +229,8 @@ func differs(a, b *pod.Status) bool {
 		}
 	}
 	for i := range a.Containers {
-		if a.Containers[i].ID != b.Containers[i].ID || a.Containers[i].State != b.Containers[i].State {
+		if a.Containers[i].ID != b.Containers[i].ID || a.Containers[i].State != b.Containers[i].State ||
+			a.Containers[i].Reason != b.Containers[i].Reason {
 			return true
 		}
 	}

@@ -55,9 +55,10 @@ type PLEG struct {
 	log     *slog.Logger
 
 	inbox    *pod.Inbox[pod.UID] // what the runtime's events name; "" asks for a relist
-	changed  *pod.Inbox[pod.UID] // pods whose observation changed
-	restored chan struct{}       // capacity 1
-	relisted chan struct{}       // closed after the first successful relist
+	changed  *pod.Inbox[pod.UID] // pods whose observation changed, unless a worker waited for it
+	told     []*pod.Inbox[pod.UID]
+	restored chan struct{} // capacity 1
+	relisted chan struct{} // closed after the first successful relist
 	once     sync.Once
 	readings atomic.Uint64
 	reads    sync.WaitGroup // readings in flight
@@ -118,6 +119,16 @@ func New(runtime Runtime, j *journal.Journal, log *slog.Logger) *PLEG {
 
 // Changed is where the pods appear whose observation changed.
 func (g *PLEG) Changed() *pod.Inbox[pod.UID] { return g.changed }
+
+// Subscribe returns an inbox that gets every pod whose observation changed, whoever waited for it. It is called before Run.
+func (g *PLEG) Subscribe() *pod.Inbox[pod.UID] {
+	i := pod.NewInbox[pod.UID]()
+	g.told = append(g.told, i)
+	return i
+}
+
+// Refresh has the pod read again: what a reading adds to what the runtime says has changed. It does not block.
+func (g *PLEG) Refresh(uid pod.UID) { g.inbox.Put(uid) }
 
 // Restored has an element when the runtime is back after it could not be reached: passes that failed meanwhile are worth trying again.
 func (g *PLEG) Restored() <-chan struct{} { return g.restored }

@@ -1,0 +1,144 @@
+package cgroupstat
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	lib "github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
+)
+
+// Hierarchy says where each controller's tree is mounted.
+type Hierarchy struct {
+	// Version is 1 or 2; a hybrid host is 1.
+	Version int
+	mounts  map[string]string // controller to mount point; of version 2, "" to the one tree
+}
+
+// Detect finds the host's hierarchies.
+func Detect() (Hierarchy, error) {
+	h := Hierarchy{Version: 1, mounts: map[string]string{}}
+	mounts, err := lib.GetCgroupMounts(true)
+	if err != nil {
+		return h, fmt.Errorf("cgroup hierarchies: %w", err)
+	}
+	if lib.IsCgroup2UnifiedMode() {
+		h.Version = 2
+	}
+	for _, m := range mounts {
+		if h.Version == 2 {
+			h.mounts[""] = m.Mountpoint
+			continue
+		}
+		for _, c := range m.Subsystems {
+			h.mounts[c] = m.Mountpoint
+		}
+	}
+	if len(h.mounts) == 0 {
+		return h, errors.New("no cgroup hierarchy is mounted (expected at /sys/fs/cgroup)")
+	}
+	return h, nil
+}
+
+// At returns a hierarchy of the given version whose controllers are mounted below dir, for tests over trees that are plain files.
+func At(version int, dir string) Hierarchy {
+	h := Hierarchy{Version: version, mounts: map[string]string{"": dir}}
+	if version == 1 {
+		h.mounts = map[string]string{}
+		for _, c := range []string{"cpu", "cpuacct", "memory", "pids", "blkio"} {
+			h.mounts[c] = filepath.Join(dir, c)
+		}
+	}
+	return h
+}
+
+// Dir returns the folder of a cgroup in the tree of a controller, by its path from the tree's root; "" if the controller is not mounted.
+func (h Hierarchy) Dir(controller, path string) string {
+	if h.Version == 2 {
+		controller = ""
+	}
+	m, ok := h.mounts[controller]
+	if !ok {
+		return ""
+	}
+	return filepath.Join(m, path)
+}
+
+// List returns the path of every container's cgroup in the pod's, by container id. Runtimes name them after the id, with a prefix and a
+// suffix of their own when systemd makes them: cri-containerd-<id>.scope, crio-<id>.scope. A pod without a cgroup has none.
+func (h Hierarchy) List(podPath string) (map[string]string, error) {
+	entries, err := os.ReadDir(h.Dir("memory", podPath))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("containers of cgroup %s: %w", podPath, err)
+	}
+	out := map[string]string{}
+	for _, e := range entries {
+		if id := ContainerID(e.Name()); e.IsDir() && id != "" {
+			out[id] = filepath.Join(podPath, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// ContainerID returns the id of the container whose cgroup has this name, or "" when it is not a container's: ids have 64 hexadecimal digits.
+func ContainerID(name string) string {
+	const digits = 64
+	name = strings.TrimSuffix(name, ".scope")
+	if len(name) < digits {
+		return ""
+	}
+	id := name[len(name)-digits:]
+	if strings.Trim(id, "0123456789abcdef") != "" || len(name) > digits && name[len(name)-digits-1] != '-' {
+		return ""
+	}
+	if strings.HasPrefix(name, "crio-conmon-") {
+		return "" // the container's monitor
+	}
+	return id
+}
+
+// OOMKills returns how many processes of the cgroup the kernel has killed for want of memory: of the whole subtree in version 2, of the
+// cgroup itself in version 1.
+func (h Hierarchy) OOMKills(path string) (uint64, error) {
+	b, err := os.ReadFile(h.EventsFile(path))
+	if err != nil {
+		return 0, fmt.Errorf("OOM kills of cgroup %s: %w", path, err)
+	}
+	var kills uint64
+	parseFlat(b, func(key string, n uint64) {
+		if key == "oom_kill" {
+			kills = n
+		}
+	})
+	return kills, nil
+}
+
+// EventsFile is the file in which the kernel counts OOM kills.
+func (h Hierarchy) EventsFile(path string) string {
+	if h.Version == 2 {
+		return filepath.Join(h.Dir("", path), "memory.events")
+	}
+	return filepath.Join(h.Dir("memory", path), "memory.oom_control")
+}
+
+// IsGone reports whether a reading failed because the cgroup has been removed.
+func IsGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
+}
+
+// ContainerIn returns the id of the outermost container in a cgroup's path, or "".
+func ContainerIn(path string) string {
+	for word := range strings.SplitSeq(path, "/") {
+		if id := ContainerID(word); id != "" {
+			return id
+		}
+	}
+	return ""
+}

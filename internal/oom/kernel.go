@@ -1,0 +1,137 @@
+package oom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroupstat"
+)
+
+// Record is one record of the kernel log. Its text is empty if it is not the kernel's own.
+type Record struct {
+	Seq  uint64
+	Text string
+}
+
+// Kernel is where kills are learned from.
+type Kernel interface {
+	// Boot names this boot of the kernel: sequence numbers and counters of another one mean nothing.
+	Boot() string
+	// Log hands over each record with a higher number than after, as it is written, until ctx is done; after 0 is from now on, and then the
+	// first record is one without text that says where that was. It fails when the log cannot be read.
+	Log(ctx context.Context, after uint64, put func(Record)) error
+	// Watch returns the watch on counters, which calls wake, from another goroutine, with the cgroup's path when a counter may have
+	// changed. It does not wait.
+	Watch(wake func(path string)) (Watch, error)
+	// Containers returns the cgroup of each container of a pod's cgroup, by container id.
+	Containers(pod string) (map[string]string, error)
+	// Kills returns how many processes of the cgroup were killed.
+	Kills(path string) (uint64, error)
+	// Memory returns the most that the cgroup ever used, and its limit.
+	Memory(path string) (peak, limit uint64, err error)
+}
+
+// Watch wakes for cgroups.
+type Watch interface {
+	// Add begins to watch the cgroup.
+	Add(path string) error
+	// Remove ends that; the cgroup may be gone.
+	Remove(path string)
+	// Run serves until ctx is done, and closes the watch.
+	Run(ctx context.Context) error
+}
+
+// NewKernel returns this host's kernel.
+func NewKernel() (Kernel, error) {
+	h, err := cgroupstat.Detect()
+	if err != nil {
+		return nil, err
+	}
+	return host{h}, nil
+}
+
+type host struct{ h cgroupstat.Hierarchy }
+
+func (host) Boot() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "" // then nothing is taken over
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// recordBytes is more than the longest record.
+const recordBytes = 16 << 10
+
+// Log reads /dev/kmsg, where every reader has a place of its own.
+func (host) Log(ctx context.Context, after uint64, put func(Record)) error {
+	const path = "/dev/kmsg"
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })()
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	buf := make([]byte, recordBytes)
+	last, caughtUp := uint64(0), after > 0
+	for {
+		var n int
+		var rerr error
+		err := raw.Read(func(fd uintptr) bool {
+			n, rerr = unix.Read(int(fd), buf)
+			if errors.Is(rerr, unix.EAGAIN) && !caughtUp {
+				caughtUp = true
+				put(Record{Seq: last})
+			}
+			return !errors.Is(rerr, unix.EAGAIN)
+		})
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return fmt.Errorf("read %s: %w", path, err)
+		case errors.Is(rerr, unix.EPIPE) || errors.Is(rerr, unix.EINTR):
+			continue // the oldest records were overwritten: the next read has the oldest that is left
+		case rerr != nil:
+			return fmt.Errorf("read %s: %w", path, rerr)
+		}
+		r, ok := parseRecord(buf[:n])
+		if !ok {
+			continue
+		}
+		if last = r.Seq; caughtUp && r.Seq > after && r.Text != "" {
+			put(r)
+		}
+	}
+}
+
+func (k host) Containers(pod string) (map[string]string, error) { return k.h.List(pod) }
+
+func (k host) Kills(path string) (uint64, error) { return k.h.OOMKills(path) }
+
+func (k host) Memory(path string) (peak, limit uint64, err error) {
+	g := k.h.Open(path)
+	defer g.Close()
+	s, err := g.Read()
+	if err != nil || s.Memory == nil {
+		return 0, 0, err
+	}
+	return max(s.Memory.Peak, s.Memory.Usage), s.Memory.Limit, nil
+}
+
+func (k host) Watch(wake func(path string)) (Watch, error) {
+	if k.h.Version == 2 {
+		return newInotify(k.h, wake)
+	}
+	return newEventfds(k.h, wake)
+}
