@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 include bundle/bundle.mk
 include test/controlplane/controlplane.mk
+include test/vm/vm.mk
 
 # Every folder with a go.mod is a module of its own, which ./... of the root does not see. That of tools/ pins programs and has no code.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard */go.mod test/*/go.mod))

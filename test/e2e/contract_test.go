@@ -37,7 +37,7 @@ func TestContract(t *testing.T) {
 	target := contractTarget(t, r.Endpoint())
 	target.CgroupParent = m.cgroup()
 	target.Restart = func(t *testing.T, whileDown func()) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), patience(time.Minute))
 		defer cancel()
 		if err := r.Stop(ctx); err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func killer(t *testing.T, info map[string]string, err error) func() {
 // awaitRuntime waits until the runtime answers on the connection that its restart broke.
 func awaitRuntime(t *testing.T, target critest.Target) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience(30*time.Second))
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -268,13 +268,14 @@ func (c *client) startedAt(p startedPod) int64 {
 // until waits for something that happens outside of this program.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	limit := time.After(30 * time.Second)
+	most := patience(30 * time.Second)
+	limit := time.After(most)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !done() {
 		select {
 		case <-limit:
-			t.Fatalf("waited 30 s for %s", what)
+			t.Fatalf("waited %v for %s", most, what)
 		case <-tick.C:
 		}
 	}
@@ -397,7 +398,7 @@ func TestEmbeddedKilled(t *testing.T) {
 		}
 		select {
 		case <-restarted:
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience(30 * time.Second)):
 			t.Fatal("containerd was killed and not started again")
 		}
 		if err := r.Health(); err != nil {
@@ -440,7 +441,7 @@ func TestEmbeddedAdopted(t *testing.T) {
 	}
 	select {
 	case <-restarted:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience(30 * time.Second)):
 		t.Fatal("an adopted containerd was killed and not started again")
 	}
 	grows(t, p.log)

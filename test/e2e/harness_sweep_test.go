@@ -101,7 +101,7 @@ func removeRuntime(ctx context.Context, p place) error {
 
 // sweep ends and removes all that there is of a place, in whatever state it is.
 func sweep(p place) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience(time.Minute))
 	defer cancel()
 	var errs []error
 	// The agents first, which would start the rest again.
@@ -162,7 +162,7 @@ func killAndWait(ctx context.Context, pid int) error {
 		return fmt.Errorf("kill process %d: %w", pid, err)
 	}
 	for {
-		left := 10 * time.Second
+		left := patience(10 * time.Second)
 		if deadline, ok := ctx.Deadline(); ok {
 			left = min(left, max(0, time.Until(deadline)))
 		}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -24,7 +25,13 @@ import (
 )
 
 // testLimit bounds each test of the agent, its clean-up apart.
-const testLimit = 2 * time.Minute
+var testLimit = patience(2 * time.Minute)
+
+// patience is a limit of waiting on this machine: an emulated one says by BERTH_SLOWER how many times slower than others it is.
+func patience(limit time.Duration) time.Duration {
+	slower, _ := strconv.Atoi(os.Getenv("BERTH_SLOWER")) // 0 when unset
+	return limit * time.Duration(max(slower, 1))
+}
 
 // node is what an agent has for itself, and outlives the agents that run on it one after the other: folders, a cgroup, a network.
 type node struct {

@@ -153,7 +153,7 @@ func (n *node) awaitOrKilled(a **agent, x *tap, holds func(pods) bool) (where st
 func (n *node) wantNothingOf(p *v1.Pod, where string) {
 	n.t.Helper()
 	left := n.leftOf(p)
-	for limit := time.Now().Add(time.Minute); len(left) > 0 && time.Now().Before(limit); left = n.leftOf(p) {
+	for limit := time.Now().Add(patience(time.Minute)); len(left) > 0 && time.Now().Before(limit); left = n.leftOf(p) {
 		n.pause()
 	}
 	if len(left) > 0 {

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# image.sh DIR: makes DIR, with the disk of the virtual machine (disk.ext4), its kernel and its initial RAM disk, unless it is there.
+#
+# Debian with systemd and a kernel for virtual machines. Nothing is mounted on the host that is seen outside of this script. At boot the
+# machine unpacks the disk with the serial number "in" and runs the program "guest" in it.
+set -euo pipefail
+
+image=$1
+suite=trixie
+mirror=http://deb.debian.org/debian
+packages=systemd-sysv,systemd-resolved,dbus,udev,kmod,libpam-systemd,apparmor,nftables,conntrack,iproute2,procps,linux-image-cloud-amd64,initramfs-tools
+
+[ ! -f "$image/disk.ext4" ] || exit 0
+mkdir -p "$(dirname "$image")"
+exec 9>"$image.lock"
+flock 9
+[ ! -f "$image/disk.ext4" ] || exit 0
+
+work=$(mktemp -d "$image.XXXXXX")
+trap 'rm -rf --one-file-system "$work" "$image.lock"' EXIT
+root=$work/root
+echo "vm: Debian $suite and its kernel (the first time takes about a minute and a half; kept in $image)"
+# In a mount namespace of its own: whatever the installation mounts goes with it.
+if ! unshare --mount --propagation private debootstrap --variant=minbase --include="$packages" "$suite" "$root" "$mirror" >"$work/log" 2>&1; then
+	tail -20 "$work/log" >&2
+	exit 1
+fi
+
+echo berth-vm >"$root/etc/hostname"
+printf '127.0.0.1 localhost berth-vm\n::1 localhost\n' >"$root/etc/hosts"
+echo '/dev/vda / ext4 defaults 0 0' >"$root/etc/fstab"
+: >"$root/etc/machine-id"
+printf '[Match]\nName=en* eth*\n[Network]\nDHCP=ipv4\n' >"$root/etc/systemd/network/10-wire.network"
+mkdir -p "$root/etc/systemd/journald.conf.d" "$root/opt/guest"
+printf '[Journal]\nStorage=persistent\nRateLimitBurst=0\n' >"$root/etc/systemd/journald.conf.d/all.conf"
+cat >"$root/etc/systemd/system/guest.service" <<'UNIT'
+[Unit]
+Description=The tests that the machine was started for
+Wants=network-online.target
+After=network-online.target apparmor.service
+
+[Service]
+Type=oneshot
+ExecStartPre=/bin/sh -c 'tar -xf /dev/disk/by-id/virtio-in -C /opt/guest'
+ExecStart=/opt/guest/guest
+Delegate=yes
+KillMode=process
+TasksMax=infinity
+TimeoutStartSec=infinity
+OOMScoreAdjust=-900
+
+[Install]
+WantedBy=multi-user.target
+UNIT
+# The console is for the kernel's last words; timers would run while tests do.
+units() { unshare --mount --propagation private sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" systemctl -q "$@"' "$root" "$@"; }
+units enable guest.service systemd-networkd.service
+units mask serial-getty@ttyS0.service getty@tty1.service systemd-timesyncd.service \
+	apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer systemd-tmpfiles-clean.timer
+rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale}
+
+cp "$root"/boot/vmlinuz-* "$work/kernel"
+cp "$root"/boot/initrd.img-* "$work/initrd"
+rm -rf "$root"/boot/*
+mke2fs -q -t ext4 -E lazy_itable_init=1,lazy_journal_init=1 -d "$root" "$work/disk.ext4" 10G
+rm -rf --one-file-system "$root" "$work/log"
+chmod 755 "$work"
+rm -rf "$image"
+mv -T "$work" "$image"

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# run.sh IMAGE LOGS SECONDS PATTERN BERTH TESTS [CONTROLPLANE]: boots the machine of image.sh, runs the tests of the program TESTS whose
+# names match PATTERN, shows their output, leaves it and what the machine logged in LOGS, and ends with their exit code: 124 when SECONDS
+# were over, 125 when the machine ended without a result.
+#
+# One machine at a time: each takes two processors.
+set -euo pipefail
+
+image=$1 logs=$2 seconds=$3 pattern=$4 berth=$5 tests=$6 controlplane=${7:-}
+here=$(dirname "$0")
+
+exec 9>"$(dirname "$image")/running"
+flock -n 9 || { echo 'vm: waiting for another one to end'; flock 9; }
+
+work=$(mktemp -d "$(dirname "$image")/run.XXXXXX")
+qemu=
+trap '[ -z "$qemu" ] || { kill -TERM "$qemu"; wait "$qemu"; } 2>/dev/null || true; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+mkdir -p "$logs" "$work/in"
+rm -f "$logs"/{tests.log,console.log,journal.log,exit-code,versions}
+cp "$here/guest.sh" "$work/in/guest"
+cp -L "$berth" "$work/in/berth"
+cp -L "$tests" "$work/in/tests"
+[ -z "$controlplane" ] || cp -L "$controlplane" "$work/in/controlplane"
+printf '%s\n' "$pattern" >"$work/in/pattern"
+# Time for starting, for a reboot, and for saying what hangs.
+echo $((seconds > 300 ? seconds - 150 : seconds / 2)) >"$work/in/seconds"
+tar -C "$work/in" --owner=0 --group=0 -cf "$work/in.tar" .
+rm -rf "$work/in"
+# What the machine writes: its own copy of the disk (holes stay holes), an area for swap, an archive of results.
+cp --sparse=always --reflink=auto "$image/disk.ext4" "$work/disk"
+truncate -s 1G "$work/swap"
+truncate -s 64M "$work/out"
+
+drive() { echo "-drive if=none,id=$1,format=raw,cache=unsafe,file=$work/$2 -device virtio-blk-pci,drive=$1,serial=$1"; }
+touch "$logs/tests.log"
+# shellcheck disable=SC2046 # each drive is four words
+timeout --signal=KILL "$seconds" qemu-system-x86_64 -nodefaults -display none -machine q35 -accel tcg,thread=multi -cpu max,-cx16,-la57 -smp 2 -m 3G \
+	-kernel "$image/kernel" -initrd "$image/initrd" \
+	-append 'root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off' \
+	$(drive root disk) $(drive in in.tar) $(drive out out) $(drive swap swap) \
+	-nic user,restrict=on,model=virtio-net-pci -device virtio-rng-pci \
+	-serial "file:$logs/console.log" \
+	-device virtio-serial-pci -chardev "file,id=said,path=$logs/tests.log" -device virtserialport,chardev=said,name=tests \
+	9>&- &
+qemu=$!
+tail --pid="$qemu" -n +1 -f "$logs/tests.log" &
+shown=$!
+status=0
+wait "$qemu" || status=$?
+qemu=
+wait "$shown" || true
+if [ "$status" -eq 137 ]; then
+	echo "vm: not done after $seconds s; see $logs" >&2
+	exit 124
+fi
+if ! tar -C "$logs" -xf "$work/out" 2>/dev/null || ! [ -f "$logs/exit-code" ]; then
+	echo "vm: the machine ended without a result (code $status of QEMU); the end of its console:" >&2
+	tail -20 "$logs/console.log" >&2
+	exit 125
+fi
+exit "$(cat "$logs/exit-code")"

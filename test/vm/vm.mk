@@ -1,0 +1,36 @@
+# A virtual machine for the tests over what many hosts lack: cgroup v2 with every controller, systemd as init, pressure readings, swap,
+# AppArmor, a machine that can be rebooted. Included by the main Makefile.
+#
+# The image of its disk is kept in BERTH_CACHE under a key made from what goes into it; each run gets a copy that it may write, and leaves
+# nothing. QEMU emulates the processors: no access to KVM is needed, and everything takes about ten times as long as on the host.
+
+BERTH_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/berth
+
+VM_SOURCES := test/vm/image.sh
+VM_KEY      = $(shell cat $(VM_SOURCES) | sha256sum | cut -c1-16)
+VM_IMAGE    = $(BERTH_CACHE)/vm/$(VM_KEY)
+
+# Which tests (as go test -run), for how many seconds at most, and where logs go: the journal, the console, the tests' output.
+RUN        ?= ^TestVM
+VM_SECONDS ?= 2400
+VM_LOGS    ?= bin/vm
+
+.PHONY: vm-deps
+vm-deps: ## install the Debian packages that the virtual machine needs: QEMU, debootstrap, e2fsprogs (as root)
+	@missing=; path="$$PATH:/usr/sbin:/sbin"; \
+	for pair in qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap mke2fs:e2fsprogs; do \
+		PATH="$$path" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; \
+	done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ]; then echo "vm-deps: as root: apt-get install$$missing" >&2; exit 1; fi; \
+	echo "vm-deps: installing Debian packages:$$missing"; \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null
+
+.PHONY: vm-image
+vm-image: need-root vm-deps
+	@test/vm/image.sh '$(VM_IMAGE)'
+
+.PHONY: e2e-vm
+e2e-vm: vm-image build ## run tests in a virtual machine with cgroup v2 and systemd, as root (RUN='^TestVM'; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
+	@go test -c -tags e2e,bundle -ldflags '-s -w $(BUNDLE_LDFLAGS)' -o bin/e2e.test ./test/e2e
+	@test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' '$(VM_SECONDS)' '$(RUN)' bin/berth bin/e2e.test $(if $(VM_CONTROLPLANE),'$(CONTROLPLANE)')
