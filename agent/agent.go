@@ -41,6 +41,9 @@ type Config struct {
 	PodCIDR string
 	// CgroupRoot is the cgroup below which kubepods lies; "" is the root.
 	CgroupRoot string
+	// CgroupDriver is "cgroupfs" or "systemd": what the embedded runtime is told to use, and what a foreign one is taken to use that does not
+	// tell. "" is systemd where systemd runs the host on cgroup v2, else cgroupfs.
+	CgroupDriver string
 	// PodLogsDir is the folder of pod logs; ContainerLogsDir the folder of links for log shippers, "" for none.
 	PodLogsDir, ContainerLogsDir string
 	// Kubelet is what a member of a cluster is told besides; nil for berth run. Load has checked it.

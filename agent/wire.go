@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -188,7 +189,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a := &Agent{member: m, cfg: cfg, out: out, atExit: cfg.AtExit, started: time.Now(), ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
 	endpoint := cfg.RuntimeEndpoint
 	if endpoint == "" && out.DialCRI == nil {
-		if a.embedded, err = embedded.New(embedded.Config{Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, Log: cfg.Log}); err != nil {
+		if a.embedded, err = embedded.New(embedded.Config{Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, CgroupDriver: cfg.CgroupDriver, Log: cfg.Log}); err != nil {
 			return nil, err
 		}
 		endpoint = a.embedded.Endpoint()
@@ -380,11 +381,11 @@ func (a *Agent) superviseEmbedded(ctx context.Context) error {
 func (a *Agent) connect(ctx context.Context) error {
 	for {
 		v, err := a.cri.Version(ctx)
+		var driver cgroups.Driver
 		if err == nil {
-			driver := cgroups.Cgroupfs
-			if d, err := a.cri.CgroupDriver(ctx); err == nil && d == runtimeapi.CgroupDriver_SYSTEMD {
-				driver = cgroups.Systemd
-			}
+			driver, err = a.cgroupDriver(ctx)
+		}
+		if err == nil {
 			if s, err := a.cri.Status(ctx); err == nil {
 				a.facts.setFeatures(s.GetFeatures())
 			}
@@ -402,6 +403,20 @@ func (a *Agent) connect(ctx context.Context) error {
 			return fmt.Errorf("container runtime: %w; last it said: %v", ctx.Err(), err)
 		case <-time.After(time.Second):
 		}
+	}
+}
+
+// cgroupDriver returns the driver that the runtime uses, and the configured one when it does not tell.
+func (a *Agent) cgroupDriver(ctx context.Context) (cgroups.Driver, error) {
+	switch d, err := a.cri.CgroupDriver(ctx); {
+	case errors.Is(err, cri.ErrUnimplemented):
+		return cmp.Or(cgroups.Driver(a.cfg.CgroupDriver), cgroups.Cgroupfs), nil
+	case err != nil:
+		return "", err
+	case d == runtimeapi.CgroupDriver_SYSTEMD:
+		return cgroups.Systemd, nil
+	default:
+		return cgroups.Cgroupfs, nil
 	}
 }
 

@@ -61,6 +61,10 @@ func kubeletConfig(g *globalFlags, k *config.Kubelet, log *slog.Logger) (agent.C
 		RootDir: k.RootDir, RunDir: runDir, NodeName: name, RuntimeEndpoint: k.RuntimeEndpoint(), CgroupRoot: k.CgroupRoot,
 		PodLogsDir: k.PodLogsDir, ContainerLogsDir: "/var/log/containers", Kubelet: k, Version: config.KubeletVersion(version), Log: log,
 	}
+	// The kubelet's default is for runtimes that do not tell; the one inside is told only what somebody has chosen.
+	if k.Origins.Of("cgroupDriver").Kind != config.FromDefault {
+		cfg.CgroupDriver = k.CgroupDriver
+	}
 	for _, path := range []string{k.StaticPodPath, k.StaticPodURL} {
 		if path != "" {
 			cfg.Paths = append(cfg.Paths, path)

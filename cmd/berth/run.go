@@ -28,6 +28,7 @@ type runFlags struct {
 	runtimeEndpoint  string
 	podCIDR          string
 	cgroupRoot       string
+	cgroupDriver     string
 	podLogsDir       string
 	containerLogsDir string
 	logFile          string
@@ -66,6 +67,7 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 	fl.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a running container runtime, instead of the one inside this program")
 	fl.StringVar(&f.podCIDR, "pod-cidr", "", "IPv4 range of the pods, with the runtime inside this program (default: a free one, such as 10.88.0.0/16)")
 	fl.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put (default: the root)")
+	fl.StringVar(&f.cgroupDriver, "cgroup-driver", "", "who makes cgroups, cgroupfs or systemd: for the runtime inside this program, and others that do not say (default: systemd where it runs the host on cgroup v2, else cgroupfs)")
 	fl.StringVar(&f.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
 	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to the containers' logs, for log shippers; empty for none")
 	fl.StringVar(&f.logFile, "log-file", "", "the agent's own log (default: standard error, or berth.log in the root directory when a live table is shown)")
@@ -74,13 +76,18 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 	fl.BoolVar(&f.once, "once", false, "end when all pods are ready; fail if a manifest is refused or they are not ready in time")
 	fl.DurationVar(&f.onceTimeout, "once-timeout", 2*time.Minute, "how long --once waits")
 	completeFixed(cmd, "log-level", "debug", "info", "warn", "error")
+	completeFixed(cmd, "cgroup-driver", "cgroupfs", "systemd")
 	return cmd
 }
 
 // config returns the agent's configuration but for its log.
 func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	cfg := agent.Config{
-		NodeName: f.nodeName, Paths: paths, RuntimeEndpoint: f.runtimeEndpoint, PodCIDR: f.podCIDR, CgroupRoot: f.cgroupRoot, Version: version,
+		NodeName: f.nodeName, Paths: paths, RuntimeEndpoint: f.runtimeEndpoint, PodCIDR: f.podCIDR, CgroupRoot: f.cgroupRoot,
+		CgroupDriver: f.cgroupDriver, Version: version,
+	}
+	if d := f.cgroupDriver; d != "" && d != "cgroupfs" && d != "systemd" {
+		return cfg, fmt.Errorf("--cgroup-driver %q: must be cgroupfs or systemd", d)
 	}
 	if err := podconfig.CheckPaths(paths); err != nil {
 		return cfg, err

@@ -89,23 +89,28 @@ func (n *node) containerd() int {
 	return r.PID
 }
 
-// cgroupDirs are the node's cgroups in all hierarchies, the deepest last; pattern is relative to the node's own, "" means that.
-func (p place) cgroupDirs(pattern string) []string {
+// cgroupDirs are the node's cgroups in all hierarchies, of whatever driver.
+func (p place) cgroupDirs() []string {
 	var dirs []string
 	for _, hierarchy := range []string{cgroupMount, cgroupMount + "/*"} {
-		found, err := filepath.Glob(filepath.Join(hierarchy, p.Cgroup, pattern))
-		if err != nil {
-			panic(err) // the pattern is a mistake of the test
+		for _, name := range []string{p.Cgroup, p.slice()} {
+			found, err := filepath.Glob(filepath.Join(hierarchy, name))
+			if err != nil {
+				panic(err) // the name of the cgroup is a mistake of the test
+			}
+			dirs = append(dirs, found...)
 		}
-		dirs = append(dirs, found...)
 	}
 	return dirs
 }
 
+// slice is the node's cgroup when systemd makes it.
+func (p place) slice() string { return strings.ReplaceAll(p.Cgroup, "-", "_") + ".slice" }
+
 // cgroupTree lists the cgroups strictly below the node's own.
 func (p place) cgroupTree() []string {
 	var all []string
-	for _, top := range p.cgroupDirs("") {
+	for _, top := range p.cgroupDirs() {
 		_ = filepath.WalkDir(top, func(dir string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() && dir != top {
 				all = append(all, dir)
@@ -315,7 +320,7 @@ func (p place) processes() ([]int, error) {
 			found[pid] = true
 		}
 	}
-	for _, dir := range append(p.cgroupTree(), p.cgroupDirs("")...) {
+	for _, dir := range append(p.cgroupTree(), p.cgroupDirs()...) {
 		procs, err := os.ReadFile(dir + "/cgroup.procs")
 		if err != nil {
 			continue

@@ -123,7 +123,7 @@ func sweep(p place) error {
 		// What is mounted must not be emptied.
 		return errors.Join(append(errs, err, fmt.Errorf("still mounted: %v", mounts))...)
 	}
-	tree := append(p.cgroupDirs(""), p.cgroupTree()...)
+	tree := append(p.cgroupDirs(), p.cgroupTree()...)
 	for i := len(tree) - 1; i >= 0; i-- {
 		if err := os.Remove(tree[i]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)

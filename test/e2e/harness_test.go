@@ -66,6 +66,9 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	n.place = place{Dir: dir, Root: dir + "/root", Run: dir + "/run", Cgroup: fmt.Sprintf("/berth-e2e-%d-%d", os.Getpid(), nodes.Add(1))}
+	if driver := os.Getenv("BERTH_CGROUP_DRIVER"); driver != "" {
+		n.flags = []string{"--cgroup-driver", driver}
+	}
 	forget, err := remember(n.place)
 	if err != nil {
 		t.Fatal(err)

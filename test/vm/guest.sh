@@ -5,6 +5,7 @@ set -u
 cd /opt/guest
 exec >/dev/virtio-ports/tests 2>&1
 
+. ./environment
 export HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export BERTH=/opt/guest/berth BERTH_SLOWER=6
 export BERTH_VM=/var/lib/guest BERTH_REBOOT=/var/lib/guest/reboot

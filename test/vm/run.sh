@@ -3,6 +3,8 @@
 # names match PATTERN, shows their output, leaves it and what the machine logged in LOGS, and ends with their exit code: 124 when SECONDS
 # were over, 125 when the machine ended without a result.
 #
+# Variables whose names begin with BERTH_ reach the tests: BERTH_CGROUP_DRIVER=cgroupfs is the driver of their agents.
+#
 # One machine at a time: each takes two processors.
 set -euo pipefail
 
@@ -24,6 +26,7 @@ cp -L "$berth" "$work/in/berth"
 cp -L "$tests" "$work/in/tests"
 [ -z "$controlplane" ] || cp -L "$controlplane" "$work/in/controlplane"
 printf '%s\n' "$pattern" >"$work/in/pattern"
+export -p | grep '^declare -x BERTH_' >"$work/in/environment" || true
 # Time for starting, for a reboot, and for saying what hangs.
 echo $((seconds > 300 ? seconds - 150 : seconds / 2)) >"$work/in/seconds"
 tar -C "$work/in" --owner=0 --group=0 -cf "$work/in.tar" .
