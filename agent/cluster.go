@@ -13,6 +13,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/client-go/rest"
 
 	"berth/internal/certs"
@@ -136,7 +137,7 @@ func (m *member) connect(cfg *Config, rc *rest.Config) error {
 			a.serverCert.Wake() // the addresses may have changed
 		}
 	})
-	if a.objects, err = objects.New(objects.Config{API: objectsAPI{client}, SyncFrequency: k.SyncFrequency.Duration, Log: cfg.Log}); err != nil {
+	if a.objects, err = objects.New(objects.Config{API: objectsAPI{client}, Classes: objectsAPI{client}, SyncFrequency: k.SyncFrequency.Duration, Log: cfg.Log}); err != nil {
 		return err
 	}
 	m.api = a
@@ -374,6 +375,11 @@ func (c objectsAPI) FollowConfigMap(ctx context.Context, namespace, name string,
 // FollowSecret hands over one Secret, nil when there is none.
 func (c objectsAPI) FollowSecret(ctx context.Context, namespace, name string, seen func(*v1.Secret)) {
 	followOne(ctx, c.Client, namespace, name, seen)
+}
+
+// FollowRuntimeClass hands over one RuntimeClass, nil when there is none.
+func (c objectsAPI) FollowRuntimeClass(ctx context.Context, name string, seen func(*nodev1.RuntimeClass)) {
+	followOne(ctx, c.Client, "", name, seen)
 }
 
 // FollowServices hands over all services.

@@ -213,7 +213,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		mounter = mount.New("")
 	}
 	if m == nil {
-		a.local = objects.NewLocal(a.journal)
+		a.local = objects.NewLocal(a.journal, a.runtimeHandlers)
 	}
 	a.localNode = sync.OnceValue(a.newLocalNode)
 	volumeManager, err := volumes.New(volumes.Config{
@@ -319,7 +319,7 @@ func (a *Agent) phases() []phase {
 		{"runtime", []component{runtime}},
 		{"upkeep", append(a.killComponents(), []component{
 			{name: "pleg", run: a.pleg.Run},
-			{name: "hooks", run: a.runtime.Run},
+			{name: "hooks", run: a.runtime.Run, ready: loaded(a.runtime.CheckResolvConf)},
 			{name: "images", run: a.puller.Run, ready: a.recoverImageRecords},
 			{name: "probes", run: a.probes.Run, ready: loaded(a.probes.Load)},
 			{name: "statuses", run: a.kept.Run, ready: loaded(a.kept.Load)},
@@ -349,9 +349,24 @@ func (a *Agent) sources() podconfig.Config {
 			c.API = a.member.api.followPods
 		}
 	} else {
-		c.Objects = func(o podconfig.LocalObjects) { a.local.Set(o.ConfigMaps, o.Secrets) }
+		c.Objects = func(o podconfig.LocalObjects) {
+			a.local.Set(objects.Defined{ConfigMaps: o.ConfigMaps, Secrets: o.Secrets, RuntimeClasses: o.RuntimeClasses})
+		}
 	}
 	return c
+}
+
+// runtimeHandlers returns the names of the runtime's handlers.
+func (a *Agent) runtimeHandlers(ctx context.Context) ([]string, error) {
+	s, err := a.cri.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("handlers of the runtime: %w", err)
+	}
+	var names []string
+	for _, h := range s.GetRuntimeHandlers() {
+		names = append(names, h.GetName())
+	}
+	return names, nil
 }
 
 func waitDone(ctx context.Context) error {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -21,6 +22,11 @@ func (s *story) api(args []string) error {
 		return errors.New("there is no API server before join, or nothing said of it")
 	}
 	switch args[0] {
+	case "put":
+		if len(args) != 2 {
+			return errors.New("a file is needed")
+		}
+		return s.putObject(s.files[args[1]])
 	case "create", "change":
 		if len(args) != 2 {
 			return errors.New("a file is needed")
@@ -62,8 +68,33 @@ func (s *story) api(args []string) error {
 		s.API.BreakWatches()
 		s.Settle(time.Minute)
 	default:
-		return errors.New("clients create, change and delete pods; the API server goes down and up")
+		return errors.New("clients create, change and delete pods, and put other objects; the API server goes down and up")
 	}
+	return nil
+}
+
+// putObject creates or replaces an object that pods refer to.
+func (s *story) putObject(text []byte) error {
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(text, &kind); err != nil {
+		return err
+	}
+	switch kind.Kind {
+	case "RuntimeClass":
+		return put(s.API, text, &nodev1.RuntimeClass{})
+	case "PersistentVolume":
+		return put(s.API, text, &v1.PersistentVolume{})
+	case "PersistentVolumeClaim":
+		return put(s.API, text, &v1.PersistentVolumeClaim{})
+	}
+	return fmt.Errorf("kind %q cannot be put", kind.Kind)
+}
+
+func put[P kubetest.Object](server *kubetest.Server, text []byte, o P) error {
+	if err := yaml.UnmarshalStrict(text, o); err != nil {
+		return err
+	}
+	kubetest.Put(server, o)
 	return nil
 }
 

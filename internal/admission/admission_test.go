@@ -8,9 +8,7 @@ import (
 )
 
 func TestUnsupportedFieldsAreNamed(t *testing.T) {
-	class := "gvisor"
 	p := &v1.Pod{}
-	p.Spec.RuntimeClassName = &class
 	p.Spec.InitContainers = []v1.Container{{
 		Name: "i", ReadinessProbe: &v1.Probe{}, EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{}}},
 		VolumeDevices: []v1.VolumeDevice{{Name: "b", DevicePath: "/dev/b"}},
@@ -21,14 +19,14 @@ func TestUnsupportedFieldsAreNamed(t *testing.T) {
 		VolumeMounts: []v1.VolumeMount{{Name: "s", MountPath: "/s"}, {Name: "n", MountPath: "/n"}},
 	}}
 	p.Spec.Volumes = []v1.Volume{
-		{Name: "s", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{}}}, {Name: "n", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}},
+		{Name: "s", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{}}}, {Name: "n", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{}}},
 	}
 	r := unsupportedFields(Attributes{Pod: p})
 	if r == nil || r.Reason != "UnsupportedField" {
 		t.Fatalf("got %+v", r)
 	}
 	for _, want := range []string{
-		"spec.runtimeClassName", "spec.initContainers[0].volumeDevices", "spec.volumes[1].nfs",
+		"spec.initContainers[0].volumeDevices", "spec.volumes[1].iscsi",
 	} {
 		if !strings.Contains(r.Message, want) {
 			t.Errorf("the message does not name %s: %s", want, r.Message)

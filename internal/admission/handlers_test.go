@@ -330,7 +330,7 @@ func TestOrderOfTheChain(t *testing.T) {
 	p := newPod("p", requests("cpu", "3"), withSysctl("kernel.sem"), withPort(80, "", v1.ProtocolTCP))
 	p.Labels = map[string]string{"kubernetes.io/os": "windows"}
 	p.Spec.OS = &v1.PodOS{Name: v1.Windows}
-	p.Spec.RuntimeClassName = ptr.To("gvisor")
+	p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}}
 	p.Spec.SecurityContext.SupplementalGroupsPolicy = ptr.To(v1.SupplementalGroupsPolicyStrict)
 	p.Spec.SecurityContext.AppArmorProfile = &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault}
 	p.Spec.NodeSelector = map[string]string{"disk": "ssd"}
@@ -346,7 +346,7 @@ func TestOrderOfTheChain(t *testing.T) {
 	if r := judge(Handlers(), a); r == nil || r.Reason != "UnsupportedField" {
 		t.Fatalf("got %q, want reason UnsupportedField first", told(r))
 	}
-	p.Spec.RuntimeClassName = nil
+	p.Spec.ResourceClaims = nil
 	rest := Handlers()[1:] // whatever of the pod is not supported yet
 	for i, step := range []struct {
 		reason string

@@ -175,7 +175,7 @@ func sandboxStatus(s *runtimeapi.PodSandboxStatus) (pod.SandboxStatus, error) {
 		Ready:       s.State == runtimeapi.PodSandboxState_SANDBOX_READY,
 		HostNetwork: s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
 	}
-	out.IPs = SandboxIPs(s)
+	out.IPs, out.RuntimeHandler = SandboxIPs(s), s.RuntimeHandler
 	return out, nil
 }
 
@@ -224,6 +224,12 @@ func containerStatus(s *runtimeapi.ContainerStatus) (pod.ContainerStatus, error)
 		}
 		if m.RecursiveReadOnly {
 			out.RecursiveReadOnly = append(out.RecursiveReadOnly, path.Clean(m.ContainerPath))
+		}
+		if image := m.GetImage().GetImage(); image != "" {
+			if out.ImageVolumes == nil {
+				out.ImageVolumes = map[string]string{}
+			}
+			out.ImageVolumes[path.Clean(m.ContainerPath)] = image
 		}
 	}
 	if u := s.GetUser().GetLinux(); u != nil {

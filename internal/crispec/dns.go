@@ -97,6 +97,25 @@ func ParseResolvConf(content []byte) Resolver {
 	return r
 }
 
+// clusterSearches is how many search domains a pod gets of its cluster.
+const clusterSearches = 3
+
+// ExplainExcess returns what pods cannot be given of the host's resolver, which is read from path, "" if nothing: its search domains have to fit
+// into the limits together with those of the cluster.
+func (r Resolver) ExplainExcess(path string, dns DNS) string {
+	most := maxSearches
+	if dns.InCluster && dns.Domain != "" {
+		most -= clusterSearches
+	}
+	switch {
+	case len(r.Searches) > most:
+		return fmt.Sprintf("Resolv.conf file '%s' contains search line consisting of more than %d domains!", path, most)
+	case len(strings.Join(r.Searches, " ")) > maxSearchLine:
+		return fmt.Sprintf("Resolv.conf file '%s' contains search line which length is more than allowed %d chars!", path, maxSearchLine)
+	}
+	return ""
+}
+
 // IsLoopback reports whether all servers of the resolver are reached only from the host itself.
 func (r Resolver) IsLoopback() bool {
 	return len(r.Servers) > 0 && !slices.ContainsFunc(r.Servers, func(s string) bool {

@@ -126,3 +126,26 @@ func TestFitSearches(t *testing.T) {
 		}
 	}
 }
+
+// What the node's resolver has too much is told once, by the limits that a pod of a cluster has.
+func TestExplainExcess(t *testing.T) {
+	domains := func(n, length int) []string { return slices.Repeat([]string{strings.Repeat("x", length)}, n) }
+	cluster := DNS{InCluster: true, Domain: "cluster.local"}
+	for _, tc := range []struct {
+		name     string
+		searches []string
+		dns      DNS
+		want     string
+	}{
+		{"nothing", nil, cluster, ""},
+		{"as many as go with those of the cluster", domains(29, 5), cluster, ""},
+		{"one more", domains(30, 5), cluster, "Resolv.conf file '/r' contains search line consisting of more than 29 domains!"},
+		{"outside of a cluster", domains(32, 5), DNS{}, ""},
+		{"too many outside of a cluster", domains(33, 5), DNS{}, "Resolv.conf file '/r' contains search line consisting of more than 32 domains!"},
+		{"too long", domains(20, 120), cluster, "Resolv.conf file '/r' contains search line which length is more than allowed 2048 chars!"},
+	} {
+		if got := (Resolver{Searches: tc.searches}).ExplainExcess("/r", tc.dns); got != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}

@@ -66,9 +66,9 @@ func imagesOf(p *v1.Pod, c *v1.Container) []*v1.Container {
 }
 
 // lookAhead has the images fetched of the containers whose turn is to come.
-func (r *Runtime) lookAhead(req Request, a *podActions, sandbox *runtimeapi.PodSandboxConfig) {
+func (r *Runtime) lookAhead(req Request, a *podActions, sandbox *runtimeapi.PodSandboxConfig, handler string) {
 	if ahead := computeAhead(req.Pod, req.Observed, a); len(ahead) > 0 {
-		r.Images.LookAhead(req.Pod, ahead, sandbox, "")
+		r.Images.LookAhead(req.Pod, ahead, sandbox, handler)
 	}
 }
 
@@ -77,10 +77,11 @@ func (r *Runtime) lookAheadBesideInit(ctx context.Context, req Request, a *podAc
 	if len(computeAhead(req.Pod, req.Observed, a)) == 0 || len(req.Observed.Sandboxes) == 0 {
 		return nil
 	}
-	cfg, err := r.sandboxConfig(ctx, req, a, req.Observed.Sandboxes[0].Attempt)
+	handler := req.Observed.Sandboxes[0].RuntimeHandler
+	cfg, err := r.sandboxConfig(ctx, req, a, req.Observed.Sandboxes[0].Attempt, handler)
 	if err != nil {
 		return err
 	}
-	r.lookAhead(req, a, cfg)
+	r.lookAhead(req, a, cfg, handler)
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"berth/internal/crispec"
 )
 
-// Objects are the API server's objects that the environment of containers is made from.
+// Objects are the API server's objects that sandboxes and the environment of containers are made from.
 type Objects interface {
 	// ConfigMap returns the newest copy, which is not changed; what does not exist is a NotFound error of the API.
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
@@ -18,6 +18,8 @@ type Objects interface {
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
 	// Services returns the services that the pod is told of, or those of more namespaces.
 	Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error)
+	// RuntimeHandler returns the handler of the RuntimeClass that the pod names.
+	RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error)
 }
 
 // environment reads what the container's variables refer to. What does not exist is left out: whether it may be missing is decided

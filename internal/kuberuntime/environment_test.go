@@ -3,6 +3,7 @@ package kuberuntime
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -35,6 +36,13 @@ func (o *apiObjects) Secret(_ context.Context, namespace, name string) (*v1.Secr
 
 func (o *apiObjects) Services(context.Context, *v1.Pod) ([]*v1.Service, error) {
 	return []*v1.Service{{}}, o.err
+}
+
+func (o *apiObjects) RuntimeHandler(_ context.Context, p *v1.Pod) (string, error) {
+	if name := *p.Spec.RuntimeClassName; name != "strong" {
+		return "", fmt.Errorf("RuntimeClass %q not found", name)
+	}
+	return "kata", o.err
 }
 
 func (o *apiObjects) or(err error) error {

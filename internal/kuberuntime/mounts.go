@@ -22,10 +22,10 @@ type Volumes interface {
 }
 
 // prepareMounts gets what the container's mounts need beyond the volumes of the pod.
-func (r *Runtime) prepareMounts(ctx context.Context, in *crispec.Container) error {
+func (r *Runtime) prepareMounts(ctx context.Context, in *crispec.Container, handler string) error {
 	if crispec.WantsRecursiveReadOnly(in.Container) {
 		var err error
-		if in.RecursiveReadOnly, err = r.recursiveReadOnly(ctx, in.Pod); err != nil {
+		if in.RecursiveReadOnly, err = r.recursiveReadOnly(ctx, handler); err != nil {
 			return err
 		}
 	}
@@ -42,18 +42,14 @@ func (r *Runtime) prepareMounts(ctx context.Context, in *crispec.Container) erro
 	return nil
 }
 
-// recursiveReadOnly asks the runtime whether the pod's handler can make mounts read-only with all that is mounted below.
-func (r *Runtime) recursiveReadOnly(ctx context.Context, p *v1.Pod) (bool, error) {
+// recursiveReadOnly asks the runtime whether the handler can make mounts read-only with all that is mounted below.
+func (r *Runtime) recursiveReadOnly(ctx context.Context, handler string) (bool, error) {
 	s, err := r.CRI.Status(ctx)
 	if err != nil {
 		return false, fmt.Errorf("features of the runtime: %w", err)
 	}
-	name := ""
-	if p.Spec.RuntimeClassName != nil {
-		name = *p.Spec.RuntimeClassName
-	}
 	for _, h := range s.GetRuntimeHandlers() {
-		if h.Name == name {
+		if h.Name == handler {
 			return h.GetFeatures().GetRecursiveReadOnlyMounts(), nil
 		}
 	}
@@ -86,11 +82,11 @@ type pulled struct {
 	volumes map[string]*runtimeapi.ImageSpec // by the names of the volumes that they are (KEP-4639)
 }
 
-// pull makes the container's images present: its own, and those that it mounts as volumes, under the same rules.
-func (r *Runtime) pull(ctx context.Context, p *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig) (pulled, error) {
+// pull makes the container's images present for the runtime handler: its own, and those that it mounts as volumes, under the same rules.
+func (r *Runtime) pull(ctx context.Context, p *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, handler string) (pulled, error) {
 	out := pulled{volumes: map[string]*runtimeapi.ImageSpec{}}
 	var err error
-	if out.image, err = r.Images.Ensure(ctx, p, c, sandbox, ""); err != nil {
+	if out.image, err = r.Images.Ensure(ctx, p, c, sandbox, handler); err != nil {
 		return pulled{}, err
 	}
 	for i := range p.Spec.Volumes {
@@ -100,7 +96,7 @@ func (r *Runtime) pull(ctx context.Context, p *v1.Pod, c *v1.Container, sandbox 
 		}
 		// What is wrong with the image is told as of the container that waits for it.
 		wanted := &v1.Container{Name: c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}
-		got, err := r.Images.Ensure(ctx, p, wanted, sandbox, "")
+		got, err := r.Images.Ensure(ctx, p, wanted, sandbox, handler)
 		if err != nil {
 			return pulled{}, err
 		}

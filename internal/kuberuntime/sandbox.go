@@ -36,9 +36,9 @@ type UserNamespaces interface {
 }
 
 // sandboxConfig returns the configuration of the pod's sandbox. When one is to be made, its user is told of what is wrong with it.
-func (r *Runtime) sandboxConfig(ctx context.Context, req Request, a *podActions, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
+func (r *Runtime) sandboxConfig(ctx context.Context, req Request, a *podActions, attempt uint32, handler string) (*runtimeapi.PodSandboxConfig, error) {
 	p := req.Pod
-	cfg, warnings, err := r.translateSandbox(ctx, req, a, attempt)
+	cfg, warnings, err := r.translateSandbox(ctx, req, a, attempt, handler)
 	if err != nil {
 		if a.CreateSandbox && ctx.Err() == nil {
 			r.Recorder.Event(p, "", v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+err.Error())
@@ -57,7 +57,7 @@ func (r *Runtime) sandboxConfig(ctx context.Context, req Request, a *podActions,
 	return cfg, nil
 }
 
-func (r *Runtime) translateSandbox(ctx context.Context, req Request, a *podActions, attempt uint32) (*runtimeapi.PodSandboxConfig, []crispec.Warning, error) {
+func (r *Runtime) translateSandbox(ctx context.Context, req Request, a *podActions, attempt uint32, handler string) (*runtimeapi.PodSandboxConfig, []crispec.Warning, error) {
 	p := req.Pod
 	in := crispec.Sandbox{
 		Pod: p, Attempt: attempt, CgroupParent: req.CgroupParent, LogDirectory: logs.PodDir(r.PodLogsDir, p.Namespace, p.Name, string(p.UID)),
@@ -73,12 +73,36 @@ func (r *Runtime) translateSandbox(ctx context.Context, req Request, a *podActio
 			return nil, nil, err
 		}
 		if crispec.HasUserNamespace(p) {
-			if err := r.checkUserNamespaces(ctx, ""); err != nil {
+			if err := r.checkUserNamespaces(ctx, handler); err != nil {
 				return nil, nil, err
 			}
 		}
 	}
 	return crispec.SandboxConfig(in)
+}
+
+// runtimeHandler returns what runs the pod's sandbox: for one that is there what the runtime says, since its class may have gone meanwhile. The
+// user is told of a class that cannot be had.
+func (r *Runtime) runtimeHandler(ctx context.Context, req Request, a *podActions) (string, error) {
+	p := req.Pod
+	if !a.CreateSandbox {
+		return req.Observed.Sandboxes[0].RuntimeHandler, nil
+	}
+	if ptr.Deref(p.Spec.RuntimeClassName, "") == "" {
+		return "", nil
+	}
+	err := errors.New("there is no API server to read it from")
+	handler := ""
+	if r.Objects != nil {
+		handler, err = r.Objects.RuntimeHandler(ctx, p)
+	}
+	if err != nil {
+		err = fmt.Errorf("failed to get runtime handler of RuntimeClass %q: %w", *p.Spec.RuntimeClassName, err)
+		if ctx.Err() == nil {
+			r.Recorder.Event(p, "", v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+err.Error())
+		}
+	}
+	return handler, err
 }
 
 // users returns the host's ids for the pod's user namespace, nil for a pod without one.
@@ -152,6 +176,23 @@ func readReachable(stub, uplink string) (crispec.Resolver, error) {
 	return host, nil
 }
 
+// CheckResolvConf tells of a resolver of the node that is more than pods can be given, or that cannot be read.
+func (r *Runtime) CheckResolvConf() {
+	path := ptr.Deref(r.ResolvConf, stubResolvConf)
+	if path == "" || r.NodeEvent == nil {
+		return
+	}
+	message := ""
+	if host, err := readResolvConf(path); err != nil {
+		message = err.Error()
+	} else {
+		message = host.ExplainExcess(path, r.DNS)
+	}
+	if message != "" {
+		r.NodeEvent(v1.EventTypeWarning, "CheckLimitsForResolvConf", message)
+	}
+}
+
 func readResolvConf(path string) (crispec.Resolver, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -167,16 +208,12 @@ func readResolvConf(path string) (crispec.Resolver, error) {
 
 // createSandbox runs the sandbox. While a cancelled call holds its name it tries again; at last it takes the next attempt's name. It returns
 // the configuration that the sandbox has.
-func (r *Runtime) createSandbox(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSandboxConfig) (pod.SandboxID, *runtimeapi.PodSandboxConfig, error) {
+func (r *Runtime) createSandbox(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSandboxConfig, handler string) (pod.SandboxID, *runtimeapi.PodSandboxConfig, error) {
 	select {
 	case r.starting <- struct{}{}:
 		defer func() { <-r.starting }()
 	case <-ctx.Done():
 		return "", cfg, ctx.Err()
-	}
-	handler := ""
-	if p.Spec.RuntimeClassName != nil {
-		handler = *p.Spec.RuntimeClassName
 	}
 	id, err := whileReserved(ctx, func() (pod.SandboxID, error) {
 		began := time.Now()

@@ -28,6 +28,7 @@ type start struct {
 	container     *v1.Container
 	sandbox       pod.SandboxID
 	sandboxConfig *runtimeapi.PodSandboxConfig
+	handler       string // of the runtime
 	volumes       map[string]crispec.Volume
 	ips           []string
 	images        func() (pulled, error)
@@ -146,7 +147,7 @@ func (r *Runtime) containerSpec(ctx context.Context, s *start, got pulled) (cris
 	if err := os.MkdirAll(filepath.Join(s.sandboxConfig.LogDirectory, c.Name), 0o755); err != nil {
 		return in, fmt.Errorf("log folder: %w", err)
 	}
-	if err := r.prepareMounts(ctx, &in); err != nil {
+	if err := r.prepareMounts(ctx, &in, s.handler); err != nil {
 		return in, err
 	}
 	in.TerminationLog, err = r.makeTerminationLog(p, c)

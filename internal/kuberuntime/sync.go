@@ -143,7 +143,11 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 	if !a.CreateSandbox {
 		attempt = req.Observed.Sandboxes[0].Attempt
 	}
-	cfg, err := r.sandboxConfig(ctx, req, a, attempt) // shared with the pulls from here on, and not changed any more
+	handler, err := r.runtimeHandler(ctx, req, a)
+	if err != nil {
+		return err
+	}
+	cfg, err := r.sandboxConfig(ctx, req, a, attempt, handler) // shared with the pulls from here on, and not changed any more
 	if err != nil {
 		return err
 	}
@@ -153,9 +157,9 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 	pulls := make([]func() (pulled, error), len(starts))
 	for i, s := range starts {
 		c := findSpec(p, s.Name)
-		pulls[i] = begin(func() (pulled, error) { return r.pull(ctx, p, c, cfg) })
+		pulls[i] = begin(func() (pulled, error) { return r.pull(ctx, p, c, cfg, handler) })
 	}
-	r.lookAhead(req, a, cfg)
+	r.lookAhead(req, a, cfg, handler)
 	defer func() {
 		// A pass leaves nothing running behind: what is not waited for below has been cancelled.
 		cancel()
@@ -172,7 +176,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 		}
 		res.Touched = true
 		var err error
-		if sandbox, made, err = r.createSandbox(ctx, p, cfg); err != nil {
+		if sandbox, made, err = r.createSandbox(ctx, p, cfg, handler); err != nil {
 			if ctx.Err() == nil {
 				r.Recorder.Event(p, "", v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+cri.Message(err))
 			}
@@ -192,7 +196,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 			return err
 		}
 		c := findSpec(p, s.Name)
-		st := &start{req: req, container: c, sandbox: sandbox, sandboxConfig: made, volumes: mounted, ips: ips, images: pulls[i]}
+		st := &start{req: req, container: c, sandbox: sandbox, sandboxConfig: made, handler: handler, volumes: mounted, ips: ips, images: pulls[i]}
 		if e := r.startContainer(ctx, st); e != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()

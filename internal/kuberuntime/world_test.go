@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -288,4 +289,60 @@ func TestHostResolver(t *testing.T) {
 			t.Errorf("nobody asks: got %v, %v", got, err)
 		}
 	})
+}
+
+// The handler of the pod's RuntimeClass makes the sandbox and gets the images; a class that is not there is told of, and nothing is made.
+func TestRuntimeClass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kata := &runtimeapi.RuntimeHandler{Name: "kata", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}
+		b := newBench(t, critest.WithHandlers(&runtimeapi.RuntimeHandler{Name: ""}, kata))
+		o := &apiObjects{}
+		b.Objects, b.UserNamespaces = o, &fixedUsers{}
+		p := podOf(v1.RestartPolicyAlways, "a")
+		p.Spec.HostUsers = ptr.To(false) // which only kata can
+		b.fake.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "registry.local/app:1"}})
+		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "registry.local/app:1", v1.PullAlways
+		p.Spec.RuntimeClassName = ptr.To("weak")
+		_, err := b.trySync(t.Context(), p)
+		want := `failed to get runtime handler of RuntimeClass "weak": RuntimeClass "weak" not found`
+		if err == nil || !strings.Contains(err.Error(), want) || b.sandboxRequests() != nil {
+			t.Errorf("got %v", err)
+		}
+		if got := b.events.take(); !slices.Contains(got, "Warning FailedCreatePodSandBox: Failed to create pod sandbox: "+want) {
+			t.Errorf("events: %q", got)
+		}
+		p.Spec.RuntimeClassName = ptr.To("strong")
+		b.fake.ResetCalls()
+		b.sync(p)
+		b.wantHandlers("RunPodSandbox kata", "PullImage kata")
+
+		// A class that went does not keep the containers of a running sandbox from starting.
+		p.Spec.RuntimeClassName = ptr.To("weak")
+		if err := b.fake.Kill("web/a", 1); err != nil {
+			t.Fatal(err)
+		}
+		b.fake.ResetCalls()
+		time.Sleep(time.Minute)
+		b.sync(p)
+		b.wantHandlers("PullImage kata")
+	})
+}
+
+// wantHandlers checks the handlers of the calls that have one.
+func (b *bench) wantHandlers(want ...string) {
+	b.t.Helper()
+	var got []string
+	for _, c := range b.fake.Calls() {
+		switch r := c.Request.(type) {
+		case *runtimeapi.RunPodSandboxRequest:
+			got = append(got, "RunPodSandbox "+r.RuntimeHandler)
+		case *runtimeapi.PullImageRequest:
+			got = append(got, "PullImage "+r.Image.RuntimeHandler)
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if d := cmp.Diff(want, got); d != "" {
+		b.t.Error(d)
+	}
 }

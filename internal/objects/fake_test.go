@@ -14,6 +14,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/pod"
@@ -27,13 +28,14 @@ type server struct {
 	configMaps map[key]*v1.ConfigMap
 	secrets    map[key]*v1.Secret
 	services   []*v1.Service
+	classes    map[string]*nodev1.RuntimeClass
 	followers  map[chan struct{}]key
 	tokenErr   error
 	tokens     []*authenticationv1.TokenRequest
 }
 
 func newServer() *server {
-	return &server{configMaps: map[key]*v1.ConfigMap{}, secrets: map[key]*v1.Secret{}, followers: map[chan struct{}]key{}}
+	return &server{configMaps: map[key]*v1.ConfigMap{}, secrets: map[key]*v1.Secret{}, classes: map[string]*nodev1.RuntimeClass{}, followers: map[chan struct{}]key{}}
 }
 
 // change does something to the state and tells all followers.
@@ -108,6 +110,23 @@ func (s *server) FollowSecret(ctx context.Context, namespace, name string, seen 
 	})
 }
 
+func (s *server) setClass(name, handler string) {
+	s.change(func(version string) {
+		c := &nodev1.RuntimeClass{Handler: handler}
+		c.Name, c.ResourceVersion = name, version
+		s.classes[name] = c
+	})
+}
+
+func (s *server) FollowRuntimeClass(ctx context.Context, name string, seen func(*nodev1.RuntimeClass)) {
+	s.follow(ctx, key{name: name}, func() {
+		s.mu.Lock()
+		c := s.classes[name]
+		s.mu.Unlock()
+		seen(c)
+	})
+}
+
 func (s *server) FollowServices(ctx context.Context, seen func([]*v1.Service)) {
 	s.follow(ctx, key{}, func() {
 		s.mu.Lock()
@@ -154,7 +173,7 @@ func (s *server) watched() []string {
 // start runs Objects over the server until the test ends.
 func start(t *testing.T, s *server) *Objects {
 	t.Helper()
-	o, err := New(Config{API: s, SyncFrequency: time.Minute, Log: slog.New(slog.DiscardHandler)})
+	o, err := New(Config{API: s, Classes: s, SyncFrequency: time.Minute, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/kube"
@@ -40,6 +41,10 @@ func (a apiServer) FollowServices(ctx context.Context, seen func([]*v1.Service))
 	_ = w.Run(ctx)
 }
 
+func (a apiServer) FollowRuntimeClass(ctx context.Context, name string, seen func(*nodev1.RuntimeClass)) {
+	follow(ctx, a.Client, "", name, seen)
+}
+
 func follow[P kube.Watchable](ctx context.Context, c *kube.Client, namespace, name string, seen func(P)) {
 	var w *kube.Watch[P]
 	w = kube.NewWatch[P](c, kube.Named(namespace, name), func() {
@@ -58,7 +63,7 @@ func TestOverTheClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := objects.New(objects.Config{API: apiServer{client}, SyncFrequency: time.Minute, Log: log})
+		o, err := objects.New(objects.Config{API: apiServer{client}, Classes: apiServer{client}, SyncFrequency: time.Minute, Log: log})
 		if err != nil {
 			t.Fatal(err)
 		}

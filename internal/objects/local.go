@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,15 +19,24 @@ import (
 	"berth/internal/pod"
 )
 
-// Local is what pods need besides themselves where there is no API server: the ConfigMaps and Secrets that manifests define. It answers as
-// Objects do, and is safe for concurrent use. It runs nothing.
+// Local is what pods need besides themselves where there is no API server: the objects that manifests define. It answers as Objects do, and is
+// safe for concurrent use. It runs nothing.
 type Local struct {
-	journal *journal.Journal
-	changed *pod.Inbox[pod.UID]
+	journal  *journal.Journal
+	handlers func(context.Context) ([]string, error)
+	changed  *pod.Inbox[pod.UID]
 
 	mu         sync.Mutex
-	configMaps localObjects[*v1.ConfigMap] // guarded by mu
-	secrets    localObjects[*v1.Secret]    // guarded by mu
+	configMaps localObjects[*v1.ConfigMap]        // guarded by mu
+	secrets    localObjects[*v1.Secret]           // guarded by mu
+	classes    localObjects[*nodev1.RuntimeClass] // guarded by mu
+}
+
+// Defined are the objects that manifests define. They are shared and never changed.
+type Defined struct {
+	ConfigMaps     []*v1.ConfigMap
+	Secrets        []*v1.Secret
+	RuntimeClasses []*nodev1.RuntimeClass
 }
 
 // localObjects are the objects of one kind and the pods that refer to them.
@@ -46,21 +57,22 @@ type localObject interface {
 	metav1.Object
 }
 
-// NewLocal returns a Local without objects.
-func NewLocal(j *journal.Journal) *Local {
+// NewLocal returns a Local without objects. handlers asks the runtime for the names of its handlers; a pod may name one as its RuntimeClass.
+func NewLocal(j *journal.Journal, handlers func(context.Context) ([]string, error)) *Local {
 	return &Local{
 		journal:    j,
+		handlers:   handlers,
 		changed:    pod.NewInbox[pod.UID](),
 		configMaps: localObjects[*v1.ConfigMap]{resource: "configmap", pods: map[pod.UID]referrer{}},
 		secrets:    localObjects[*v1.Secret]{resource: "secret", pods: map[pod.UID]referrer{}},
+		classes:    localObjects[*nodev1.RuntimeClass]{resource: "runtimeclass", pods: map[pod.UID]referrer{}},
 	}
 }
 
-// Set replaces the objects, which are shared from then on and must not be changed. The pods that refer to one that came, changed or went
-// are told.
-func (l *Local) Set(configMaps []*v1.ConfigMap, secrets []*v1.Secret) {
+// Set replaces the objects. The pods that refer to one that came, changed or went are told.
+func (l *Local) Set(d Defined) {
 	l.mu.Lock()
-	notes := append(l.configMaps.set(configMaps), l.secrets.set(secrets)...)
+	notes := slices.Concat(l.configMaps.set(d.ConfigMaps), l.secrets.set(d.Secrets), l.classes.set(d.RuntimeClasses))
 	l.mu.Unlock()
 	for _, n := range notes {
 		l.journal.Record(n)
@@ -76,8 +88,9 @@ func (l *Local) Register(p *v1.Pod) {
 	configMaps, secrets := references(p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.configMaps.register(p, configMaps)
-	l.secrets.register(p, secrets)
+	l.configMaps.register(p, p.Namespace, configMaps)
+	l.secrets.register(p, p.Namespace, secrets)
+	l.classes.register(p, "", classOf(p))
 }
 
 // Unregister ends all references of the pod.
@@ -86,6 +99,7 @@ func (l *Local) Unregister(uid pod.UID) {
 	defer l.mu.Unlock()
 	delete(l.configMaps.pods, uid)
 	delete(l.secrets.pods, uid)
+	delete(l.classes.pods, uid)
 }
 
 // ConfigMap returns the newest copy of a ConfigMap, which is shared and must not be changed. What does not exist is a NotFound error of the API.
@@ -100,6 +114,44 @@ func (l *Local) Secret(_ context.Context, namespace, name string) (*v1.Secret, e
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.secrets.get(namespace, name)
+}
+
+// RuntimeHandler returns the handler that the pod's runtimeClassName stands for: that of the RuntimeClass of that name, or else the runtime's
+// handler of that name. One that the runtime does not have is an error that names those that it has.
+func (l *Local) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error) {
+	name := *p.Spec.RuntimeClassName
+	l.mu.Lock()
+	class, err := l.classes.get("", name)
+	classes := slices.Collect(maps.Keys(l.classes.objects))
+	l.mu.Unlock()
+	handlers, asked := l.handlers(ctx)
+	if asked != nil {
+		return "", asked
+	}
+	handlers = slices.DeleteFunc(handlers, func(h string) bool { return h == "" })
+	slices.Sort(handlers)
+	offered := "none with a name"
+	if len(handlers) > 0 {
+		offered = strings.Join(handlers, ", ")
+	}
+	switch {
+	case err == nil && slices.Contains(handlers, class.Handler):
+		return class.Handler, nil
+	case err == nil:
+		return "", fmt.Errorf("RuntimeClass %q: the runtime has no handler %q: its handlers are: %s", name, class.Handler, offered)
+	case slices.Contains(handlers, name):
+		return name, nil
+	}
+	defined := "none"
+	if len(classes) > 0 {
+		var names []string
+		for _, k := range classes {
+			names = append(names, k.name)
+		}
+		slices.Sort(names)
+		defined = strings.Join(names, ", ")
+	}
+	return "", fmt.Errorf("RuntimeClass %q not found: manifests define: %s; handlers of the runtime, which can be named as well, are: %s", name, defined, offered)
 }
 
 // Token always fails: only an API server issues tokens.
@@ -147,14 +199,14 @@ func (l *localObjects[P]) set(all []P) []journal.Entry {
 }
 
 // register makes the pod's references those in uses, by name.
-func (l *localObjects[P]) register(p *v1.Pod, uses map[string]use) {
+func (l *localObjects[P]) register(p *v1.Pod, namespace string, uses map[string]use) {
 	if len(uses) == 0 {
 		delete(l.pods, p.UID)
 		return
 	}
 	r := referrer{Subject: journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}}
 	for _, name := range slices.Sorted(maps.Keys(uses)) {
-		r.keys = append(r.keys, key{p.Namespace, name})
+		r.keys = append(r.keys, key{namespace, name})
 	}
 	l.pods[p.UID] = r
 }

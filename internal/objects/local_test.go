@@ -1,12 +1,15 @@
 package objects
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"berth/internal/journal"
@@ -24,7 +27,10 @@ func localSecret(name, value string) *v1.Secret {
 	return s
 }
 
-func newLocal() *Local { return NewLocal(journal.New(slog.New(slog.DiscardHandler))) }
+func newLocal() *Local {
+	handlers := func(context.Context) ([]string, error) { return []string{"", "runc", "kata"}, nil }
+	return NewLocal(journal.New(slog.New(slog.DiscardHandler)), handlers)
+}
 
 // podWithSecret returns a pod that mounts the Secret.
 func podWithSecret(uid, name string) *v1.Pod {
@@ -62,7 +68,7 @@ func TestLocalTellsPodsOfChanges(t *testing.T) {
 		l.Register(podWith("none", nil, nil))
 		l.Register(podWithSecret("secret", "a"))
 		for _, step := range steps {
-			l.Set(step.configMaps, step.secrets)
+			l.Set(Defined{ConfigMaps: step.configMaps, Secrets: step.secrets})
 			if got := told(l); !slices.Equal(got, step.want) {
 				t.Errorf("%s: told %v, want %v", step.name, got, step.want)
 			}
@@ -74,9 +80,9 @@ func TestLocalSaysWhyAPodIsLookedAt(t *testing.T) {
 	l := newLocal()
 	l.Register(podWith("1", []string{"a"}, []string{"b"}))
 	a, b := localConfigMap("a", "1"), localConfigMap("b", "1")
-	l.Set([]*v1.ConfigMap{a, b}, nil)
-	l.Set([]*v1.ConfigMap{a, localConfigMap("b", "2")}, nil)
-	l.Set([]*v1.ConfigMap{a}, nil)
+	l.Set(Defined{ConfigMaps: []*v1.ConfigMap{a, b}})
+	l.Set(Defined{ConfigMaps: []*v1.ConfigMap{a, localConfigMap("b", "2")}})
+	l.Set(Defined{ConfigMaps: []*v1.ConfigMap{a}})
 	var got []string
 	for _, e := range l.journal.Read("ns", "p-1") {
 		got = append(got, e.Component+" "+e.Decision+": "+e.Why)
@@ -110,11 +116,11 @@ func TestLocalWakesTheLoop(t *testing.T) {
 				}
 			}
 		}()
-		l.Set([]*v1.ConfigMap{localConfigMap("a", "1")}, nil)
+		l.Set(Defined{ConfigMaps: []*v1.ConfigMap{localConfigMap("a", "1")}})
 		if got := <-seen; got != "1" {
 			t.Errorf("got %s", got)
 		}
-		l.Set(nil, nil)
+		l.Set(Defined{})
 		if got := <-seen; got != `configmap "a" not found` {
 			t.Errorf("got %s", got)
 		}
@@ -128,14 +134,14 @@ func TestLocalForgetsPods(t *testing.T) {
 		l.Register(podWith("1", []string{"a"}, []string{"b"}))
 		l.Register(podWithSecret("2", "a"))
 		l.Register(podWith("1", []string{"a"}, nil)) // it refers to less now
-		l.Set([]*v1.ConfigMap{localConfigMap("b", "1")}, nil)
+		l.Set(Defined{ConfigMaps: []*v1.ConfigMap{localConfigMap("b", "1")}})
 		if got := told(l); got != nil {
 			t.Errorf("told %v of what no pod refers to any more", got)
 		}
 		l.Register(podWith("1", nil, nil))
 		l.Unregister("2")
 		l.Unregister("never seen")
-		l.Set([]*v1.ConfigMap{localConfigMap("a", "1")}, []*v1.Secret{localSecret("a", "1")})
+		l.Set(Defined{ConfigMaps: []*v1.ConfigMap{localConfigMap("a", "1")}, Secrets: []*v1.Secret{localSecret("a", "1")}})
 		if got := told(l); got != nil {
 			t.Errorf("told %v of what no pod refers to any more", got)
 		}
@@ -147,7 +153,7 @@ func TestLocalForgetsPods(t *testing.T) {
 
 func TestLocalAnswersLikeAnAPIServer(t *testing.T) {
 	l := newLocal()
-	l.Set([]*v1.ConfigMap{localConfigMap("a", "1")}, []*v1.Secret{localSecret("s", "2")})
+	l.Set(Defined{ConfigMaps: []*v1.ConfigMap{localConfigMap("a", "1")}, Secrets: []*v1.Secret{localSecret("s", "2")}})
 	m, err := l.ConfigMap(t.Context(), "ns", "a")
 	if err != nil || m.Data["k"] != "1" {
 		t.Errorf("ConfigMap: got %v, %v", m, err)
@@ -170,4 +176,43 @@ func TestLocalAnswersLikeAnAPIServer(t *testing.T) {
 	if _, err := l.Token(t.Context(), podWith("1", nil, nil), &v1.ServiceAccountTokenProjection{}); err == nil || err.Error() != want {
 		t.Errorf("token: got %v", err)
 	}
+}
+
+func TestLocalRuntimeHandler(t *testing.T) {
+	class := func(name, handler string) *nodev1.RuntimeClass {
+		c := &nodev1.RuntimeClass{Handler: handler}
+		c.Name = name
+		return c
+	}
+	l := newLocal()
+	l.Set(Defined{RuntimeClasses: []*nodev1.RuntimeClass{class("strong", "kata"), class("runc", "kata"), class("odd", "wasm")}})
+	for _, tt := range []struct{ name, want, err string }{
+		{name: "strong", want: "kata"},
+		{name: "runc", want: "kata"}, // the class wins over the handler
+		{name: "kata", want: "kata"},
+		{name: "odd", err: `RuntimeClass "odd": the runtime has no handler "wasm": its handlers are: kata, runc`},
+		{name: "none", err: `RuntimeClass "none" not found: manifests define: odd, runc, strong; handlers of the runtime, which can be named as well, are: kata, runc`},
+	} {
+		p := podWith("1", nil, nil)
+		p.Spec.RuntimeClassName = &tt.name
+		got, err := l.RuntimeHandler(t.Context(), p)
+		if text := fmt.Sprint(err); got != tt.want || err != nil && text != tt.err || err == nil && tt.err != "" {
+			t.Errorf("%s: got %q, %v", tt.name, got, err)
+		}
+	}
+}
+
+func TestLocalTellsPodsOfClasses(t *testing.T) {
+	class := &nodev1.RuntimeClass{Handler: "kata"}
+	class.Name = "strong"
+	synctest.Test(t, func(t *testing.T) {
+		l := newLocal()
+		p := podWith("waits", nil, nil)
+		p.Spec.RuntimeClassName = &class.Name
+		l.Register(p)
+		l.Set(Defined{RuntimeClasses: []*nodev1.RuntimeClass{class}})
+		if got := told(l); !slices.Equal(got, []string{"waits"}) {
+			t.Errorf("told %v, want the pod that names the class", got)
+		}
+	})
 }

@@ -3,12 +3,15 @@ package objects
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"berth/internal/pod"
 )
@@ -27,9 +30,16 @@ type API interface {
 	CreateToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
 
+// ClassAPI is the API server as RuntimeClasses need it.
+type ClassAPI interface {
+	// FollowRuntimeClass hands over one RuntimeClass, nil when there is none, as the methods of API do.
+	FollowRuntimeClass(ctx context.Context, name string, seen func(*nodev1.RuntimeClass))
+}
+
 // Config is what Objects need.
 type Config struct {
-	API API
+	API     API
+	Classes ClassAPI
 	// SyncFrequency is KubeletConfiguration's; an object that is only read when containers start is watched for five times as long after it
 	// was last read, and for at least a minute.
 	SyncFrequency time.Duration
@@ -42,6 +52,7 @@ type Objects struct {
 	changed    *pod.Inbox[pod.UID]
 	configMaps *cache[v1.ConfigMap]
 	secrets    *cache[v1.Secret]
+	classes    *cache[nodev1.RuntimeClass]
 	tokens     *tokens
 
 	servicesRead chan struct{} // closed when services were read for the first time
@@ -54,7 +65,7 @@ type Objects struct {
 
 // New returns Objects that know nothing and talk to nobody until Run.
 func New(cfg Config) (*Objects, error) {
-	if cfg.API == nil {
+	if cfg.API == nil || cfg.Classes == nil {
 		return nil, errors.New("objects: no API server given")
 	}
 	changed := pod.NewInbox[pod.UID]()
@@ -65,6 +76,11 @@ func New(cfg Config) (*Objects, error) {
 			func(m *v1.ConfigMap) bool { return m.Immutable != nil && *m.Immutable }),
 		secrets: newCache("secret", cfg.API.FollowSecret, idle, changed,
 			func(s *v1.Secret) bool { return s.Immutable != nil && *s.Immutable }),
+		classes: newCache("runtimeclass",
+			func(ctx context.Context, _, name string, seen func(*nodev1.RuntimeClass)) {
+				cfg.Classes.FollowRuntimeClass(ctx, name, seen)
+			},
+			idle, changed, func(*nodev1.RuntimeClass) bool { return false }),
 		tokens: newTokens(cfg.API.CreateToken, changed, cfg.Log),
 	}, nil
 }
@@ -74,6 +90,7 @@ func (o *Objects) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { o.configMaps.run(ctx) })
 	wg.Go(func() { o.secrets.run(ctx) })
+	wg.Go(func() { o.classes.run(ctx) })
 	wg.Go(func() { o.tokens.run(ctx) })
 	wg.Go(func() { o.api.FollowServices(ctx, o.seenServices) })
 	wg.Wait()
@@ -89,12 +106,14 @@ func (o *Objects) Register(p *v1.Pod) {
 	configMaps, secrets := references(p)
 	o.configMaps.register(p.UID, p.Namespace, configMaps)
 	o.secrets.register(p.UID, p.Namespace, secrets)
+	o.classes.register(p.UID, "", classOf(p))
 }
 
 // Unregister ends all references of the pod and drops its tokens.
 func (o *Objects) Unregister(uid pod.UID) {
 	o.configMaps.register(uid, "", nil)
 	o.secrets.register(uid, "", nil)
+	o.classes.register(uid, "", nil)
 	o.tokens.forget(uid)
 }
 
@@ -107,6 +126,19 @@ func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*v1.Co
 // Secret (secretManager's Get) is ConfigMap for Secrets.
 func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 	return o.secrets.get(ctx, namespace, name)
+}
+
+// RuntimeHandler returns the handler of the RuntimeClass that the registered pod names (KEP-585). It waits up to a second for the class.
+func (o *Objects) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error) {
+	name := *p.Spec.RuntimeClassName
+	class, err := o.classes.get(ctx, "", name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", fmt.Errorf("RuntimeClass %q not found", name)
+	case err != nil:
+		return "", err
+	}
+	return class.Handler, nil
 }
 
 // Token returns a token of the pod's service account that is bound to the pod, from the cache unless it is to be renewed.

@@ -74,6 +74,14 @@ func references(p *v1.Pod) (configMaps, secrets map[string]use) {
 	return configMaps, secrets
 }
 
+// classOf returns the name of the pod's RuntimeClass, if it names one. A pod whose class is missing is told when it comes.
+func classOf(p *v1.Pod) map[string]use {
+	if name := p.Spec.RuntimeClassName; name != nil && *name != "" {
+		return map[string]use{*name: atStart}
+	}
+	return nil
+}
+
 // driverSecret returns the Secret that the volume's driver is given, or "".
 func driverSecret(v *v1.Volume) string {
 	var ref *v1.LocalObjectReference

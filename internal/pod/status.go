@@ -31,6 +31,8 @@ type SandboxStatus struct {
 	CreatedAt   time.Time
 	HostNetwork bool
 	IPs         []string
+	// RuntimeHandler is what runs the sandbox (RuntimeClass, KEP-585); "" is the runtime's default.
+	RuntimeHandler string
 }
 
 // ContainerState is the runtime's word on a container.
@@ -70,6 +72,8 @@ type ContainerStatus struct {
 	TerminationLog string
 	// RecursiveReadOnly are the container's paths where the mount and all that is mounted below it are read-only.
 	RecursiveReadOnly []string
+	// ImageVolumes are the images that are mounted, as the runtime knows them, by the paths in the container.
+	ImageVolumes map[string]string
 	// Hash is the container's spec hash at creation (annotation io.kubernetes.container.hash).
 	Hash string
 	// UserUID, UserGID and SupplementalGroups are what the first process runs as, when HasUser.

@@ -136,8 +136,8 @@ func (d *decoding) object(at Problem, object map[string]any) {
 	switch {
 	case isList && d.names == MangleNames && d.source == pod.FileSource:
 		d.refuse(at, fmt.Sprintf("kind %q: a static pod file holds one Pod, not a list", kind))
-	case (isList || d.accepts(kind)) && apiVersion != "v1":
-		d.refuse(at, fmt.Sprintf("apiVersion: Unsupported value: %q: supported values: \"v1\"", apiVersion))
+	case (isList || d.accepts(kind)) && apiVersion != versionOf(strings.TrimSuffix(kind, "List")):
+		d.refuse(at, fmt.Sprintf("apiVersion: Unsupported value: %q: supported values: %q", apiVersion, versionOf(strings.TrimSuffix(kind, "List"))))
 	case isList:
 		d.list(at, kind, object)
 	case kind == "Pod":
@@ -209,7 +209,7 @@ func (d *decoding) list(at Problem, kind string, list map[string]any) {
 				object["kind"] = of
 			}
 			if object["apiVersion"] == nil {
-				object["apiVersion"] = "v1"
+				object["apiVersion"] = versionOf(of)
 			}
 		}
 		if k, _ := object["kind"].(string); d.isList(k) {

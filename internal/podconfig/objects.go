@@ -7,18 +7,20 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// LocalObjects are the API objects that manifests of run mode define for the pods of the same namespace. They are complete: defaulted,
-// validated, with a namespace, and a Secret's stringData merged into its data. They are shared and never changed.
+// LocalObjects are the API objects that manifests of run mode define for pods. They are complete: defaulted,
+// validated, with a namespace where their kind has one, and a Secret's stringData merged into its data. They are shared and never changed.
 type LocalObjects struct {
 	ConfigMaps             []*v1.ConfigMap
 	Secrets                []*v1.Secret
 	PersistentVolumeClaims []*v1.PersistentVolumeClaim
+	RuntimeClasses         []*nodev1.RuntimeClass
 }
 
-// newLocalObject returns an empty object of a kind that run mode accepts beside pods, nil for all other kinds. They are all of version v1.
+// newLocalObject returns an empty object of a kind that run mode accepts beside pods, nil for all other kinds.
 func newLocalObject(kind string) metav1.Object {
 	switch kind {
 	case "ConfigMap":
@@ -27,9 +29,22 @@ func newLocalObject(kind string) metav1.Object {
 		return &v1.Secret{}
 	case "PersistentVolumeClaim":
 		return &v1.PersistentVolumeClaim{}
+	case "RuntimeClass":
+		return &nodev1.RuntimeClass{}
 	}
 	return nil
 }
+
+// versionOf returns the apiVersion of a kind that is accepted.
+func versionOf(kind string) string {
+	if kind == "RuntimeClass" {
+		return nodev1.SchemeGroupVersion.String()
+	}
+	return "v1"
+}
+
+// namespaced reports whether objects of the kind are in a namespace.
+func namespaced(kind string) bool { return kind != "RuntimeClass" }
 
 // local takes one local object.
 func (d *decoding) local(at Problem, kind string, object map[string]any) {
@@ -38,7 +53,7 @@ func (d *decoding) local(at Problem, kind string, object map[string]any) {
 	if !ok {
 		return
 	}
-	if o.GetNamespace() == "" {
+	if o.GetNamespace() == "" && namespaced(kind) {
 		o.SetNamespace(v1.NamespaceDefault)
 	}
 	o.SetManagedFields(nil)
@@ -46,6 +61,9 @@ func (d *decoding) local(at Problem, kind string, object map[string]any) {
 	if errs := validateObject(o); len(errs) > 0 {
 		d.refuse(at, explainErrors(errs))
 		return
+	}
+	if c, ok := o.(*nodev1.RuntimeClass); ok && c.Overhead != nil {
+		d.warn(at, "overhead: is written into pods by a cluster's admission: write spec.overhead in the pods that name this class")
 	}
 	d.objects = append(d.objects, accepted{kind: kind, object: o, origin: d.origin, document: canonical})
 }

@@ -43,7 +43,6 @@ var refusedKinds = map[string]string{
 	"ResourceQuota":                    "nothing would enforce it; set resources.limits in the pods",
 	"LimitRange":                       "nothing would enforce it; set resources.requests and resources.limits in the pods",
 	"PriorityClass":                    "set spec.priority in the pods",
-	"RuntimeClass":                     "pods run with the default handler of the runtime",
 	"MutatingWebhookConfiguration":     "there is no API server to call the webhook; write the Pod as the webhook would make it",
 	"ValidatingWebhookConfiguration":   "there is no API server to call the webhook",
 	"ValidatingAdmissionPolicy":        "there is no API server to apply the policy",
@@ -80,8 +79,8 @@ func (d *decoding) other(at Problem, apiVersion, kind string, object map[string]
 	case isRefused:
 		d.refuse(at, fmt.Sprintf("kind %q needs a cluster: %s", kind, refused))
 	default:
-		d.refuse(at, fmt.Sprintf("kind %q is not known here: Berth runs Pods, and takes the ConfigMaps, Secrets and PersistentVolumeClaims "+
-			"that they refer to (all of apiVersion: v1)", kind))
+		d.refuse(at, fmt.Sprintf("kind %q is not known here: Berth runs Pods, and takes the ConfigMaps, Secrets, "+
+			"PersistentVolumeClaims (of apiVersion: v1) and RuntimeClasses (of apiVersion: node.k8s.io/v1) that they refer to", kind))
 	}
 }
 

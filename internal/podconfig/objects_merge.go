@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -92,6 +93,8 @@ func newLocalObjects(all []accepted) LocalObjects {
 			out.Secrets = append(out.Secrets, o)
 		case *v1.PersistentVolumeClaim:
 			out.PersistentVolumeClaims = append(out.PersistentVolumeClaims, o)
+		case *nodev1.RuntimeClass:
+			out.RuntimeClasses = append(out.RuntimeClasses, o)
 		}
 	}
 	return out

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -14,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// The rules are those of the API server for objects that are created (API reference, "ConfigMap v1", "Secret v1" and
-// "PersistentVolumeClaim v1"; Kubernetes documentation, "Types of Secret").
+// The rules are those of the API server for objects that are created (API reference, "ConfigMap v1", "Secret v1",
+// "PersistentVolumeClaim v1" and "RuntimeClass v1"; Kubernetes documentation, "Types of Secret").
 
 // validateObject returns what is wrong with the defaulted local object. Values of Secrets are not told.
 func validateObject(o metav1.Object) field.ErrorList {
@@ -27,6 +28,8 @@ func validateObject(o metav1.Object) field.ErrorList {
 		return append(errs, validateSecret(o)...)
 	case *v1.PersistentVolumeClaim:
 		return append(errs, validateClaim(&o.Spec, field.NewPath("spec"))...)
+	case *nodev1.RuntimeClass:
+		return append(errs, invalid(field.NewPath("handler"), o.Handler, validation.IsDNS1123Label(o.Handler))...)
 	}
 	return errs
 }
@@ -36,7 +39,8 @@ func validateObjectMetadata(o metav1.Object) field.ErrorList {
 	if o.GetName() == "" && o.GetGenerateName() != "" {
 		return field.ErrorList{field.Required(path.Child("name"), "a manifest needs a name; generateName is not enough")}
 	}
-	return apivalidation.ValidateObjectMetaAccessor(o, true, apivalidation.NameIsDNSSubdomain, path)
+	_, isClass := o.(*nodev1.RuntimeClass)
+	return apivalidation.ValidateObjectMetaAccessor(o, !isClass, apivalidation.NameIsDNSSubdomain, path)
 }
 
 func validateConfigMap(m *v1.ConfigMap) field.ErrorList {

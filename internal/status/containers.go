@@ -321,7 +321,7 @@ func userOf(cs *pod.ContainerStatus) *v1.ContainerUser {
 }
 
 // volumeMounts returns the mounts as the spec asks for them. Recursive read-only is told of read-only mounts alone: as what it became, where it
-// was asked for if possible; observed is nil while the runtime has no container.
+// was asked for if possible; an image tells what it was when the container was made. observed is nil while the runtime has no container.
 func volumeMounts(c *v1.Container, observed *pod.ContainerStatus) []v1.VolumeMountStatus {
 	var out []v1.VolumeMountStatus
 	for i := range c.VolumeMounts {
@@ -336,6 +336,11 @@ func volumeMounts(c *v1.Container, observed *pod.ContainerStatus) []v1.VolumeMou
 				}
 			}
 			s.RecursiveReadOnly = &asked
+		}
+		if observed != nil {
+			if image := observed.ImageVolumes[path.Join("/", m.MountPath)]; image != "" {
+				s.VolumeStatus = &v1.VolumeStatus{Image: &v1.ImageVolumeStatus{ImageRef: image}}
+			}
 		}
 		out = append(out, s)
 	}

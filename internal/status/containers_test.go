@@ -312,11 +312,12 @@ func TestContainerFields(t *testing.T) {
 			{Name: "deep", MountPath: "/deep", ReadOnly: true, RecursiveReadOnly: &enabled},
 			{Name: "try", MountPath: "/try", ReadOnly: true, RecursiveReadOnly: &ifPossible},
 			{Name: "can", MountPath: "can/", ReadOnly: true, RecursiveReadOnly: &ifPossible},
+			{Name: "model", MountPath: "model/"},
 		}
 	})
 	cs := seen("app", 0, pod.StateRunning)
 	cs.HasUser, cs.UserUID, cs.UserGID, cs.SupplementalGroups = true, 1000, 1001, []int64{1002}
-	cs.RecursiveReadOnly = []string{"/can"}
+	cs.RecursiveReadOnly, cs.ImageVolumes = []string{"/can"}, map[string]string{"/model": "sha256:model"}
 	yes := true
 	want := v1.ContainerStatus{
 		Name: "app", State: runningSince(0), Ready: true, Started: &yes,
@@ -328,6 +329,10 @@ func TestContainerFields(t *testing.T) {
 			{Name: "deep", MountPath: "/deep", ReadOnly: true, RecursiveReadOnly: &enabled},
 			{Name: "try", MountPath: "/try", ReadOnly: true, RecursiveReadOnly: &disabled},
 			{Name: "can", MountPath: "can/", ReadOnly: true, RecursiveReadOnly: &enabled},
+			{
+				Name: "model", MountPath: "model/",
+				VolumeStatus: &v1.VolumeStatus{Image: &v1.ImageVolumeStatus{ImageRef: "sha256:model"}},
+			},
 		},
 		User: &v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: 1000, GID: 1001, SupplementalGroups: []int64{1002}}},
 	}

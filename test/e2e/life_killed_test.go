@@ -26,6 +26,7 @@ const alone = `exec 9>/shared/$me.lock; flock -n 9 || say runs twice; `
 // An agent that is killed at any step of the start or the end of a pod leaves nothing that the next one does not make good: the pod gets
 // to where it was going, with each of its containers running once, and leaves nothing.
 func TestLifeAgentKilledAtEachStep(t *testing.T) {
+	t.Parallel()
 	for _, at := range []moment{duringCall, afterCall} {
 		t.Run(string(at), func(t *testing.T) {
 			t.Parallel()

@@ -84,6 +84,9 @@ func TestSubpathOfImages(t *testing.T) {
 	if o := mountOptions(t, n.pid(containerID(p, "main")), "/part"); !isReadOnly(o) {
 		t.Errorf("the image is mounted with %q, want read-only", o)
 	}
+	if s := container(p, "main").VolumeMounts[0].VolumeStatus; s == nil || s.Image == nil || !strings.Contains(s.Image.ImageRef, "sha256:") {
+		t.Errorf("the status tells of the image: %v", s)
+	}
 	n.awaitWaiting("absent", "CreateContainerError")
 	n.awaitWaiting("out", "CreateContainerError")
 	n.awaitWaiting("never", "ErrImageNeverPull")
