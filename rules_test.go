@@ -59,6 +59,7 @@ var ranks = map[string]int{
 	"internal/allocation": 1,
 	"internal/lifecycle":  1,
 	"internal/userns":     1,
+	"internal/tracing":    1,
 
 	"internal/pod":     0,
 	"internal/config":  0,

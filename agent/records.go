@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"berth/internal/events"
 	"berth/internal/journal"
 	"berth/internal/pod"
 	"berth/internal/podsync"
 	"berth/internal/podworkers"
+	"berth/internal/tracing"
 )
 
 // records is what the agent keeps about itself: what it decided and told, and with what in hand it crashed.
@@ -63,6 +65,18 @@ func (a *Agent) openRecords() (closeAll func(), err error) {
 // recordComponents write what is recorded. They begin before all others and end after them.
 func (a *Agent) recordComponents() []component {
 	return []component{{name: "journal", run: a.journal.Run}, {name: "events", run: a.events.Run}}
+}
+
+// newTraces returns what sends the starts of pods to a collector; nil unless the configuration says how many.
+func (a *Agent) newTraces() *tracing.Exporter {
+	k := a.cfg.Kubelet
+	if k == nil || k.Tracing == nil || ptr.Deref(k.Tracing.SamplingRatePerMillion, 0) == 0 {
+		return nil
+	}
+	return tracing.New(tracing.Config{
+		Endpoint: ptr.Deref(k.Tracing.Endpoint, tracing.DefaultEndpoint), PerMillion: *k.Tracing.SamplingRatePerMillion,
+		Node: a.cfg.NodeName, Version: a.cfg.Version, Statuses: a.status, Stories: a.journal, Log: a.cfg.Log, Dial: a.out.Dial,
+	})
 }
 
 // crashed is told of a pod that was in hand when the last agent crashed.

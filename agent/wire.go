@@ -29,6 +29,7 @@ import (
 	"berth/internal/embedded"
 	"berth/internal/events"
 	"berth/internal/images"
+	"berth/internal/journal"
 	"berth/internal/keep"
 	"berth/internal/kuberuntime"
 	"berth/internal/node"
@@ -43,6 +44,7 @@ import (
 	"berth/internal/server"
 	"berth/internal/status"
 	"berth/internal/syncloop"
+	"berth/internal/tracing"
 	"berth/internal/userns"
 	"berth/internal/volumes"
 )
@@ -63,6 +65,8 @@ var (
 	_ prober.Actions           = (*action.Actions)(nil)
 	_ prober.Recorder          = (*events.Recorder)(nil)
 	_ status.ProbeResults      = (*prober.Manager)(nil)
+	_ tracing.Statuses         = (*status.Manager)(nil)
+	_ tracing.Stories          = (*journal.Journal)(nil)
 	_ podworkers.PodSyncer     = guardedSyncer{}
 	_ podworkers.Observer      = (*pleg.PLEG)(nil)
 	_ podworkers.Admitter      = (*admission.Chain)(nil)
@@ -164,6 +168,7 @@ type Agent struct {
 	source  *podconfig.PodConfig
 	loop    *syncloop.SyncLoop
 	server  *server.Server
+	traces  *tracing.Exporter // nil when nothing is traced
 
 	allocations *allocation.Allocations
 	users       *userns.Allocator
@@ -227,6 +232,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		return nil, err
 	}
 	a.status = status.NewManager(cfg.Log, a.journal)
+	a.traces = a.newTraces()
 	a.kept = status.NewKept(a.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
 	actions := action.New(action.Config{CRI: a.cri, Dial: out.Dial})
 	a.probes = prober.New(prober.Config{
@@ -314,8 +320,12 @@ func (a *Agent) phases() []phase {
 	if a.embedded != nil {
 		runtime = component{name: "container runtime", run: a.superviseEmbedded, ready: a.startEmbedded, limit: 5 * time.Second}
 	}
+	ground := append([]component{{name: "cleanup", run: waitDone, drain: a.removeAll}}, a.recordComponents()...)
+	if a.traces != nil {
+		ground = append(ground, component{name: "traces", run: a.traces.Run})
+	}
 	return a.memberPhases([]phase{
-		{"ground", append([]component{{name: "cleanup", run: waitDone, drain: a.removeAll}}, a.recordComponents()...)},
+		{"ground", ground},
 		{"runtime", []component{runtime}},
 		{"upkeep", append(a.killComponents(), []component{
 			{name: "pleg", run: a.pleg.Run},

@@ -41,6 +41,8 @@ type World struct {
 	Cgroups   *Cgroups
 	// Network is what answers at the ports of pods.
 	Network *Network
+	// Kubelet are lines of the configuration of a member of a cluster, besides those that every member has. Agents that start read them.
+	Kubelet string
 	// API is the API server of the cluster that the machine is a member of, nil before Join.
 	API *kubetest.Server
 

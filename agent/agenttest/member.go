@@ -28,7 +28,7 @@ func (w *World) kubelet() *config.Kubelet {
 	file := filepath.Join(w.dir, "kubelet.yaml")
 	content := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" +
 		"containerRuntimeEndpoint: unix:///run/none.sock\nfailCgroupV1: false\nfailSwapOn: false\n" +
-		"enableServer: false\nhealthzPort: 0\npodLogsDir: " + filepath.Join(w.dir, "logs") + "\n"
+		"enableServer: false\nhealthzPort: 0\npodLogsDir: " + filepath.Join(w.dir, "logs") + "\n" + w.Kubelet
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		w.T.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/test/bufconn"
 
 	"berth/internal/cri/critest"
 )
@@ -24,8 +25,9 @@ type Network struct {
 	runtime *critest.Runtime
 
 	mu       sync.Mutex
-	servers  map[string]Server // guarded by mu; by "pod:port"
-	requests map[string]int    // guarded by mu; HTTP requests by "pod:port/path"
+	servers  map[string]Server            // guarded by mu; by "pod:port"
+	requests map[string]int               // guarded by mu; HTTP requests by "pod:port/path"
+	others   map[string]*bufconn.Listener // guarded by mu; by address: what is not a pod
 }
 
 // Server is what a port answers; the zero value hangs: it takes connections and requests, and never answers.
@@ -46,7 +48,16 @@ type Answer struct {
 }
 
 func newNetwork(r *critest.Runtime) *Network {
-	return &Network{runtime: r, servers: map[string]Server{}, requests: map[string]int{}}
+	return &Network{runtime: r, servers: map[string]Server{}, requests: map[string]int{}, others: map[string]*bufconn.Listener{}}
+}
+
+// Listen takes the connections to an address, host and port, that is no pod's.
+func (n *Network) Listen(address string) net.Listener {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := bufconn.Listen(1 << 16)
+	n.others[address] = l
+	return l
 }
 
 // Serve sets what a port of a pod, as "pod:port", answers from now on.
@@ -89,8 +100,14 @@ func (n *Network) ForgetRequests() {
 	clear(n.requests)
 }
 
-// Dial connects to a port of the pod that has the address.
+// Dial connects to a port of the pod that has the address, or to whoever listens at it.
 func (n *Network) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	n.mu.Lock()
+	other := n.others[address]
+	n.mu.Unlock()
+	if other != nil {
+		return other.DialContext(ctx)
+	}
 	fails := func(err error) error { return &net.OpError{Op: "dial", Net: network, Err: err} }
 	host, number, err := net.SplitHostPort(address)
 	if err != nil {

@@ -180,6 +180,16 @@ func (j *Journal) Stories(namespace, name string) []Story {
 	return out
 }
 
+// StoryOf returns all that is known of the pod, and false when that is nothing.
+func (j *Journal) StoryOf(uid types.UID) (Story, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if r := j.rings[string(uid)]; r != nil {
+		return r.story(), true
+	}
+	return Story{}, false
+}
+
 // Subjects returns what the journal holds entries about, least recently written first.
 func (j *Journal) Subjects() []Subject {
 	j.mu.Lock()

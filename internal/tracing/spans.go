@@ -1,0 +1,143 @@
+package tracing
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"time"
+
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/internal/journal"
+)
+
+// outcome is how a start came to its end.
+type outcome struct {
+	at      time.Time
+	failure string // "" for a pod that became ready, or that ended well before it was
+}
+
+// rootName is the name of the span of a whole start; those of its steps are below it.
+const rootName = "pod start"
+
+// spanNames are what is done until a step is.
+var spanNames = map[journal.Step]string{
+	journal.Admitted: "admission", journal.Cgroup: "cgroup", journal.Volumes: "volumes", journal.Sandbox: "sandbox", journal.Image: "image",
+	journal.Created: "create container", journal.Started: "start container", journal.Ready: "become ready",
+}
+
+// computeSpans returns the spans of a pod's first start: one for all of it, and below it one for each step.
+//
+// The journal says when steps were done. What a step had to wait for says when it began, and for an image how long getting it took.
+func computeSpans(s *journal.Story, end outcome) []*tracepb.Span {
+	trace := traceID(s.Subject.UID)
+	root := newSpan(trace, rootName, "", s.Seen, end.at)
+	root.Attributes = []*commonpb.KeyValue{
+		attribute("k8s.pod.uid", string(s.Subject.UID)), attribute("k8s.pod.name", s.Subject.Name), attribute("k8s.namespace.name", s.Subject.Namespace),
+	}
+	root.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_OK}
+	if end.failure != "" {
+		root.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: end.failure}
+	}
+	out := []*tracepb.Span{root}
+	for _, m := range s.Marks {
+		name, known := spanNames[m.Step]
+		if !known || m.Time.After(end.at) {
+			continue
+		}
+		span := newSpan(trace, name, m.Container, beginOf(s, m), m.Time)
+		span.ParentSpanId = root.SpanId
+		if m.Container != "" {
+			span.Attributes = []*commonpb.KeyValue{attribute("k8s.container.name", m.Container)}
+		}
+		out = append(out, span)
+	}
+	return out
+}
+
+// waitsFor are the steps that each step comes after; those of a container wait for its own, and for those of the pod.
+var waitsFor = map[journal.Step][]journal.Step{
+	journal.Admitted: nil,
+	journal.Cgroup:   {journal.Admitted},
+	journal.Volumes:  {journal.Admitted, journal.Cgroup},
+	journal.Sandbox:  {journal.Admitted, journal.Cgroup},
+	journal.Image:    {journal.Admitted, journal.Cgroup},
+	journal.Created:  {journal.Admitted, journal.Cgroup, journal.Volumes, journal.Sandbox, journal.Image},
+	journal.Started:  {journal.Created},
+}
+
+// beginOf returns when the step of the mark began.
+func beginOf(s *journal.Story, m journal.Mark) time.Time {
+	begin := s.Seen
+	for _, before := range s.Marks {
+		if before.Time.After(m.Time) {
+			continue
+		}
+		ofSame := before.Container == "" || before.Container == m.Container
+		// Ready, the last step, comes after all others.
+		if m.Step == journal.Ready && before.Step != journal.Ready || ofSame && slices.Contains(waitsFor[m.Step], before.Step) {
+			begin = later(begin, before.Time)
+		}
+	}
+	if m.Step == journal.Image {
+		begin = later(begin, m.Time.Add(-timeFor(s, m)))
+	}
+	return begin
+}
+
+// timeFor returns how long the image of the mark took, by the entry that was written with the mark.
+func timeFor(s *journal.Story, m journal.Mark) time.Duration {
+	var nearest *journal.Entry
+	for i := range s.Entries {
+		e := &s.Entries[i]
+		if e.Component == "image" && e.Container == m.Container && e.Error == "" && !e.Time.After(m.Time) &&
+			(nearest == nil || e.Time.After(nearest.Time)) {
+			nearest = e
+		}
+	}
+	if nearest == nil {
+		return m.Time.Sub(s.Seen)
+	}
+	return nearest.Took + m.Time.Sub(nearest.Time)
+}
+
+func newSpan(trace []byte, name, container string, begin, end time.Time) *tracepb.Span {
+	id := sha256.Sum256([]byte(string(trace) + "\x00" + name + "\x00" + container))
+	return &tracepb.Span{
+		TraceId: trace, SpanId: id[:8], Name: name, Kind: tracepb.Span_SPAN_KIND_INTERNAL,
+		StartTimeUnixNano: uint64(begin.UnixNano()), EndTimeUnixNano: uint64(later(begin, end).UnixNano()),
+	}
+}
+
+// traceID is the pod's UID where that is 16 bytes in hex, as those that API servers and this agent give are: whoever knows the pod finds the
+// trace. Otherwise it is a hash of it.
+func traceID(uid types.UID) []byte {
+	if id, err := hex.DecodeString(strings.ReplaceAll(string(uid), "-", "")); err == nil && len(id) == 16 {
+		return id
+	}
+	sum := sha256.Sum256([]byte(uid))
+	return sum[:16]
+}
+
+// isSampled reports whether the pod is one of so many of a million. It is the same for all agents, at all times.
+func isSampled(uid types.UID, perMillion int32) bool {
+	sum := sha256.Sum256([]byte(uid))
+	return int64(binary.BigEndian.Uint64(sum[:8])%1_000_000) < int64(perMillion)
+}
+
+func attribute(key, value string) *commonpb.KeyValue {
+	return &commonpb.KeyValue{Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
+}
+
+func later(a, b time.Time) time.Time {
+	if cmp.Compare(a.UnixNano(), b.UnixNano()) < 0 {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,217 @@
+// Package tracing sends the starts of pods as OpenTelemetry spans to a collector.
+//
+// Owns: the connection to the collector, and the traces that it has not taken yet.
+// Reads: the journal's account of a pod's first start, and the pod's status, which says when that is over.
+// Never: holds up a pod, measures anything itself, keeps more than mostPending traces.
+//
+// A trace is one pod: a span for its whole start, from the moment in which it was seen until it is ready for the first time, and below that
+// a span for each step. It is made from the journal when the start is over. The protocol is OTLP over gRPC; its messages are the
+// published ones, but the library that makes spans as they happen would cost more memory than the whole journal.
+package tracing
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/emptypb"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+)
+
+const (
+	// DefaultEndpoint is where a collector on the same machine listens (KubeletConfiguration, tracing.endpoint).
+	DefaultEndpoint = "localhost:4317"
+	// method is the call of OTLP. Its request, ExportTraceServiceRequest, and TracesData are the same on the wire.
+	method = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+
+	sendTimeout = 10 * time.Second
+	// lastTimeout bounds the last call of an agent that ends.
+	lastTimeout = time.Second
+	firstRetry  = time.Second
+	mostRetry   = time.Minute
+	// mostPending is how many traces wait for a collector that is away; the oldest make room.
+	mostPending = 256
+)
+
+// Statuses are the statuses of pods.
+type Statuses interface {
+	// Subscribe returns an inbox that gets the UID of each pod whose status changes or goes, and the function that ends this.
+	Subscribe() (changed *pod.Inbox[pod.UID], cancel func())
+	// Get returns the pod's newest status and whether there is one. It must not be changed.
+	Get(uid pod.UID) (v1.PodStatus, bool)
+}
+
+// Stories is the journal.
+type Stories interface {
+	// StoryOf returns all that is known of the pod, and whether that is anything.
+	StoryOf(uid pod.UID) (journal.Story, bool)
+}
+
+// Config is what an Exporter needs.
+type Config struct {
+	// Endpoint is the collector's address, host and port. The connection is not encrypted.
+	Endpoint string
+	// PerMillion is how many of a million pods have a trace.
+	PerMillion int32
+	// Node and Version say whose spans these are.
+	Node, Version string
+	Statuses      Statuses
+	Stories       Stories
+	Log           *slog.Logger
+	// Dial connects to the collector; nil is the network.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Exporter sends traces.
+type Exporter struct {
+	Config
+	began    time.Time
+	resource *resourcepb.Resource
+	over     map[pod.UID]bool // pods whose start is over
+	pending  []*tracepb.ScopeSpans
+	dropped  int // traces that found no room since the collector last answered
+	down     bool
+}
+
+// New returns an exporter.
+func New(cfg Config) *Exporter {
+	return &Exporter{
+		Config: cfg, began: time.Now(), over: map[pod.UID]bool{},
+		resource: &resourcepb.Resource{Attributes: []*commonpb.KeyValue{
+			attribute("service.name", "berth"), attribute("service.version", cfg.Version), attribute("k8s.node.name", cfg.Node),
+		}},
+	}
+}
+
+// Run sends traces until ctx is done.
+func (e *Exporter) Run(ctx context.Context) error {
+	options := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("berth/" + e.Version)}
+	if e.Dial != nil {
+		options = append(options, grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return e.Dial(ctx, "tcp", address)
+		}))
+	}
+	conn, err := grpc.NewClient("passthrough:///"+e.Endpoint, options...)
+	if err != nil {
+		return fmt.Errorf("tracing.endpoint %q: %w", e.Endpoint, err)
+	}
+	defer conn.Close()
+	changed, cancel := e.Statuses.Subscribe()
+	defer cancel()
+	retry, delay := time.NewTimer(0), firstRetry
+	retry.Stop()
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			last, done := context.WithTimeout(context.WithoutCancel(ctx), lastTimeout)
+			defer done()
+			e.send(last, conn)
+			return ctx.Err()
+		case <-changed.Wake():
+			for _, uid := range changed.Take() {
+				e.look(uid)
+			}
+			if e.down {
+				continue // until the retry
+			}
+		case <-retry.C:
+		}
+		within, done := context.WithTimeout(ctx, sendTimeout)
+		if e.send(within, conn) {
+			delay = firstRetry
+		} else {
+			retry.Reset(delay)
+			delay = min(2*delay, mostRetry)
+		}
+		done()
+	}
+}
+
+// look makes the pod's trace if its start has just come to an end.
+func (e *Exporter) look(uid pod.UID) {
+	s, ok := e.Statuses.Get(uid)
+	if !ok {
+		delete(e.over, uid)
+		return
+	}
+	if e.over[uid] || !isOver(&s) {
+		return
+	}
+	e.over[uid] = true
+	story, ok := e.Stories.StoryOf(uid)
+	if !ok || !isSampled(uid, e.PerMillion) {
+		return
+	}
+	end := endOf(&story, &s)
+	if end.at.Before(e.began) {
+		return // an earlier agent's
+	}
+	if len(e.pending) == mostPending {
+		e.pending = append(e.pending[:0:0], e.pending[1:]...)
+		e.dropped++
+	}
+	e.pending = append(e.pending, &tracepb.ScopeSpans{
+		Scope: &commonpb.InstrumentationScope{Name: "berth"}, Spans: computeSpans(&story, end),
+	})
+}
+
+// isOver reports whether the pod is ready, or will never be.
+func isOver(s *v1.PodStatus) bool {
+	for i := range s.Conditions {
+		if c := &s.Conditions[i]; c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
+			return true
+		}
+	}
+	return s.Phase == v1.PodSucceeded || s.Phase == v1.PodFailed
+}
+
+// endOf returns when and how the start ended: when the pod became ready, else with its last entry.
+func endOf(story *journal.Story, s *v1.PodStatus) outcome {
+	for _, m := range story.Marks {
+		if m.Step == journal.Ready {
+			return outcome{at: m.Time}
+		}
+	}
+	end := outcome{at: story.Seen}
+	if n := len(story.Entries); n > 0 {
+		end.at = story.Entries[n-1].Time
+	}
+	if s.Phase == v1.PodFailed {
+		end.failure = "the pod failed before it was ready"
+		if s.Reason != "" {
+			end.failure += ": " + s.Reason
+		}
+	}
+	return end
+}
+
+// send sends what is pending, and reports whether nothing is left.
+func (e *Exporter) send(ctx context.Context, conn *grpc.ClientConn) bool {
+	if len(e.pending) == 0 {
+		return true
+	}
+	request := &tracepb.TracesData{ResourceSpans: []*tracepb.ResourceSpans{{Resource: e.resource, ScopeSpans: e.pending}}}
+	if err := conn.Invoke(ctx, method, request, &emptypb.Empty{}); err != nil {
+		if !e.down {
+			e.Log.Warn("the collector of traces does not take them; it is tried again", "endpoint", e.Endpoint, "error", err)
+		}
+		e.down = true
+		return false
+	}
+	if e.down {
+		e.Log.Info("the collector of traces takes them again", "endpoint", e.Endpoint, "dropped", e.dropped)
+	}
+	e.pending, e.down, e.dropped = nil, false, 0
+	return true
+}
