@@ -84,7 +84,11 @@ func (a *Agent) newLocalNode() *v1.Node {
 	if k := a.cfg.Kubelet; k != nil {
 		n.Labels, n.MaxPods = k.NodeLabels, int(k.MaxPods)
 	}
-	return admission.LocalNode(n)
+	out := admission.LocalNode(n)
+	if a.cfg.Kubelet != nil {
+		out.Status.Capacity, out.Status.Allocatable = a.resources.capacity, a.resources.allocatable
+	}
+	return out
 }
 
 // allocatable returns what the node has for pods, nil while it is not known.

@@ -86,6 +86,12 @@ func checkHost(k *config.Kubelet) error {
 	if b, err := os.ReadFile("/proc/swaps"); err == nil && *k.FailSwapOn && strings.Count(string(b), "\n") > 1 {
 		errs = append(errs, errors.New("swap is on: turn it off, or set failSwapOn: false"))
 	}
+	if version, _ := cgroups.Detect(); version == 1 && k.MemorySwap.SwapBehavior == "LimitedSwap" {
+		errs = append(errs, errors.New("memorySwap.swapBehavior LimitedSwap needs cgroup v2, and this host has v1: set it to NoSwap"))
+	}
+	if !*k.CgroupsPerQOS {
+		errs = append(errs, errors.New("cgroupsPerQOS: false is not supported: pods always have cgroups of their own"))
+	}
 	return errors.Join(errs...)
 }
 
@@ -187,16 +193,12 @@ func (a *Agent) newNode(recorder *events.Recorder) error {
 	if err != nil {
 		return err
 	}
-	reservation, err := node.NewReservation(k.KubeReserved, k.SystemReserved, k.EvictionHard, k.ReservedSystemCPUs)
-	if err != nil {
-		return err
-	}
 	m.api.node, err = node.New(node.Config{
 		Settings: node.Settings{
 			Name: a.cfg.NodeName, KubeletVersion: a.cfg.Version, KubeletPort: k.Port, RegisterNode: *k.RegisterNode, Labels: k.NodeLabels,
 			Taints: k.RegisterWithTaints, ProviderID: k.ProviderID, ExternalCloudProvider: k.CloudProvider == "external", NodeIPs: k.NodeIPs,
 			ControllerAttachDetach: *k.EnableControllerAttachDetach, MaxPods: int(k.MaxPods), PodsPerCore: int(k.PodsPerCore),
-			LocalStorageCapacityIsolation: *k.LocalStorageCapacityIsolation, Reservation: reservation, MaxImages: int(*k.NodeStatusMaxImages),
+			LocalStorageCapacityIsolation: *k.LocalStorageCapacityIsolation, Reservation: a.resources.reservation, MaxImages: int(*k.NodeStatusMaxImages),
 		},
 		Sources: node.Sources{
 			Machine:  a.out.Machine,

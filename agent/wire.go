@@ -154,6 +154,7 @@ type Agent struct {
 	ensured   chan struct{}     // closed when the embedded runtime serves
 	cri       *cri.Client
 	facts     facts
+	resources *nodeResources
 	records
 	pods    *pod.Manager
 	status  *status.Manager
@@ -199,8 +200,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		}
 		endpoint = a.embedded.Endpoint()
 	}
-	memory, err := nodeMemory()
-	if err != nil {
+	if a.resources, err = a.newNodeResources(); err != nil {
 		return nil, err
 	}
 	a.hostIPs = nodeIPs(cfg.Log)
@@ -222,7 +222,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	a.localNode = sync.OnceValue(a.newLocalNode)
 	volumeManager, err := volumes.New(volumes.Config{
-		Root: cfg.RootDir, AllocatableMemory: memory, Mounter: mounter, Objects: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
+		Root: cfg.RootDir, AllocatableMemory: a.resources.allocatable.Memory().Value(), Mounter: mounter, Objects: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
 	})
 	if err != nil {
 		return nil, err
@@ -256,7 +256,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: a.cri, Images: a.puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
-		NodeMemory: memory, HostIPs: a.hostIPs, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
+		Resources: a.resources.containers(), HostIPs: a.hostIPs, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
 		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
 		UserNamespaces: a.users, NodeEvent: recorder.NodeEvent,
@@ -334,6 +334,7 @@ func (a *Agent) phases() []phase {
 			{name: "probes", run: a.probes.Run, ready: loaded(a.probes.Load)},
 			{name: "statuses", run: a.kept.Run, ready: loaded(a.kept.Load)},
 			{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},
+			{name: "node allocatable", run: a.enforceAllocatable},
 			{name: "user namespaces", run: waitDone, ready: loaded(a.users.Load)},
 		}...)},
 		{"pods", []component{{name: "pod workers", run: a.workers.Run, drain: a.drainPods}}},
@@ -415,11 +416,7 @@ func (a *Agent) connect(ctx context.Context) error {
 				a.facts.setFeatures(s.GetFeatures())
 			}
 			return a.facts.set(v.RuntimeName, v.RuntimeVersion, func() (podsync.Cgroups, error) {
-				m, err := cgroups.New(cgroups.Config{Root: a.cfg.CgroupRoot, Driver: driver, Log: a.cfg.Log})
-				if err != nil {
-					return nil, err
-				}
-				return m, m.EnsureQoS(ctx)
+				return a.newCgroups(ctx, driver)
 			})
 		}
 		a.cfg.Log.Warn("the container runtime does not answer", "error", err)
@@ -521,15 +518,6 @@ func (a *Agent) leftovers() []*pod.Status {
 	add(a.runtime.OnDisk())
 	add(a.facts.List())
 	return out
-}
-
-// nodeMemory returns the node's memory in bytes.
-func nodeMemory() (int64, error) {
-	var s unix.Sysinfo_t
-	if err := unix.Sysinfo(&s); err != nil {
-		return 0, fmt.Errorf("memory of the node: %w", err)
-	}
-	return int64(s.Totalram) * int64(s.Unit), nil
 }
 
 // nodeIPs returns the first address of the node that others can reach, or nothing.

@@ -16,7 +16,6 @@ func Unsupported(p *v1.Pod) []string {
 	}
 	s := &p.Spec
 	is(len(s.ResourceClaims) > 0, "spec.resourceClaims")
-	is(s.Resources != nil, "spec.resources")
 	for i := range s.InitContainers {
 		out = append(out, unsupportedOf(fmt.Sprintf("spec.initContainers[%d]", i), &s.InitContainers[i])...)
 	}

@@ -1,6 +1,8 @@
 package cgroups
 
 import (
+	"maps"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +35,24 @@ func Detect() (version int, controllers []string) {
 	}
 	return version, slices.Compact(controllers)
 }
+
+// SwapAccounted reports whether the kernel limits the swap of cgroups: kernels can be built or booted without it.
+func SwapAccounted() bool {
+	for _, pattern := range []string{"memory/memory.memsw.limit_in_bytes", "*/memory.swap.max"} { // version 1, version 2: the root has no limit
+		if found, err := filepath.Glob(filepath.Join(mountpoint, pattern)); err == nil && len(found) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// HugePageSizes returns the sizes in bytes of the huge pages that can be limited for a cgroup, sorted.
+func HugePageSizes() []int64 {
+	return slices.Sorted(maps.Keys(detectHost().pageSizes))
+}
+
+// mountpoint is where cgroup hierarchies are (systemd's file hierarchy, and the library's).
+const mountpoint = "/sys/fs/cgroup"
 
 // limited are the controllers that pod limits are written to.
 var limited = []string{"cpu", "hugetlb", "memory", "pids"}
@@ -95,13 +115,18 @@ func (h host) resources(v podValues) *lib.Resources {
 		}
 	}
 	if h.has["cpu"] && v.quota > 0 {
-		r.CpuQuota, r.CpuPeriod = v.quota, QuotaPeriod
+		r.CpuQuota, r.CpuPeriod = v.quota, uint64(v.period)
 	}
 	if h.has["memory"] {
 		r.Memory = v.memory
 	}
-	if h.has["pids"] && v.pids > 0 {
+	if h.has["pids"] && v.pids != 0 {
 		r.PidsLimit = &v.pids
+	}
+	if h.version == 2 && h.has["memory"] && v.protection != nil {
+		r.Unified = map[string]string{
+			"memory.min": strconv.FormatInt(v.protection.min, 10), "memory.low": strconv.FormatInt(v.protection.low, 10),
+		}
 	}
 	if v.hugePages != nil {
 		for size, spelling := range h.pageSizes {

@@ -1,16 +1,39 @@
 package cgroups
 
+import "time"
+
 // Bounds of CPU shares, and the period of CPU quotas (kernel documentation, cgroup v1 cpu controller and CFS bandwidth).
 const (
 	MinShares = 2
 	MaxShares = 262144
-	// QuotaPeriod is the period that quotas are for, in microseconds.
+	// QuotaPeriod is the period that quotas are for unless cpuCFSQuotaPeriod says otherwise, in microseconds.
 	QuotaPeriod = 100_000
 
 	minQuota       = 1000 // microseconds; the kernel refuses less
 	sharesPerCPU   = 1024
 	milliCPUPerCPU = 1000
 )
+
+// CPUQuota says how CPU limits are enforced (KubeletConfiguration's cpuCFSQuota and cpuCFSQuotaPeriod). The zero value enforces them with
+// periods of 100 ms.
+type CPUQuota struct {
+	// Off enforces no CPU limit.
+	Off bool
+	// Period is from 1 ms to 1 s; 0 is 100 ms.
+	Period time.Duration
+}
+
+// Of returns the quota and its period, in microseconds, for a limit in thousandths of a CPU. Both are 0 where there is no limit.
+func (q CPUQuota) Of(milli int64) (quota, period int64) {
+	if q.Off || milli <= 0 {
+		return 0, 0
+	}
+	period = QuotaPeriod
+	if q.Period > 0 {
+		period = q.Period.Microseconds()
+	}
+	return QuotaFromMilliCPU(milli, period), period
+}
 
 // SharesFromMilliCPU returns the CPU shares for a request in thousandths of a CPU; no request is MinShares.
 func SharesFromMilliCPU(milli int64) uint64 {
@@ -24,10 +47,24 @@ func SharesFromMilliCPU(milli int64) uint64 {
 	return uint64(min(max(milli*sharesPerCPU/milliCPUPerCPU, MinShares), MaxShares))
 }
 
+// milliCPUFromShares returns a request that gives the shares; 0 for MinShares, which is what no request gives.
+func milliCPUFromShares(shares uint64) int64 {
+	if shares <= MinShares {
+		return 0
+	}
+	return (int64(min(shares, MaxShares))*milliCPUPerCPU + sharesPerCPU - 1) / sharesPerCPU
+}
+
 // WeightFromShares returns the cgroup v2 cpu.weight (1 to 10000) that stands for CPU shares (KEP-2254).
 func WeightFromShares(shares uint64) uint64 {
 	shares = min(max(shares, MinShares), MaxShares)
 	return 1 + (shares-MinShares)*9999/(MaxShares-MinShares)
+}
+
+// sharesFromWeight returns the least shares that give the cpu.weight.
+func sharesFromWeight(weight uint64) uint64 {
+	weight = min(max(weight, 1), 10000)
+	return MinShares + ((weight-1)*(MaxShares-MinShares)+9998)/9999
 }
 
 // QuotaFromMilliCPU returns the CPU time in microseconds per period (also in microseconds) for a limit in thousandths of a
@@ -37,4 +74,27 @@ func QuotaFromMilliCPU(milli, period int64) int64 {
 		return 0
 	}
 	return max(milli*period/milliCPUPerCPU, minQuota)
+}
+
+// MemoryHigh returns memory.high of a container: the use of memory from which on it is slowed down and reclaimed from, in whole pages
+// (KEP-2570). The limit is the container's, or the node's allocatable memory for one without. 0 is none: where requests reach
+// the limit there is nothing to throttle in between.
+func MemoryHigh(request, limit int64, factor float64, pageSize int64) int64 {
+	if limit <= request {
+		return 0
+	}
+	high := int64(float64(request)+factor*float64(limit-request)) / pageSize * pageSize
+	if high <= request {
+		return 0
+	}
+	return high
+}
+
+// SwapLimit returns the swap of a container under LimitedSwap, in bytes: the part of the node's swap that its request is of the node's
+// memory (KEP-2400).
+func SwapLimit(request, nodeMemory, nodeSwap int64) int64 {
+	if request <= 0 || nodeMemory <= 0 || nodeSwap <= 0 {
+		return 0
+	}
+	return int64(float64(request) / float64(nodeMemory) * float64(nodeSwap))
 }

@@ -28,11 +28,10 @@ type Config struct {
 	Root string
 	// Driver must be the runtime's.
 	Driver Driver
-	// Allocatable bounds kubepods.
+	// Allocatable bounds kubepods once EnforceAllocatable was called; its MilliCPU does so from the beginning.
 	Allocatable Allocatable
-	// PodPidsLimit bounds the processes of each pod; 0 or less means no bound.
-	PodPidsLimit int64
-	Log          *slog.Logger
+	Settings    Settings
+	Log         *slog.Logger
 }
 
 // Manager (containerManager) keeps the cgroup tree of pods. It is safe for concurrent use on different pods.
@@ -40,20 +39,23 @@ type Manager struct {
 	driver      Driver
 	root        name
 	allocatable Allocatable
-	pidsLimit   int64
+	settings    Settings
 	log         *slog.Logger
 	host        func() host // detects once
 
 	mu      sync.Mutex
-	pods    map[pod.UID]ensured // guarded by mu; pods whose cgroup was made or seen by this agent
-	shares  uint64              // guarded by mu; of burstable, as last written; 0: never
-	writing bool                // guarded by mu; somebody writes the shares of burstable
+	pods    map[pod.UID]ensured // guarded by mu; pods that have a cgroup
+	written classValues         // guarded by mu; the zero value: never
+	writing bool                // guarded by mu; somebody writes classValues
 }
 
 // ensured is a pod with a cgroup.
 type ensured struct {
 	class    v1.PodQOSClass
 	milliCPU int64 // requested
+	memory   int64 // requested, in bytes
+	// found: the cgroup is an earlier agent's, and what is requested is read from it.
+	found bool
 }
 
 // New checks the configuration and returns a manager. It touches no cgroup.
@@ -79,7 +81,7 @@ func New(c Config) (*Manager, error) {
 		driver:      c.Driver,
 		root:        root,
 		allocatable: c.Allocatable,
-		pidsLimit:   c.PodPidsLimit,
+		settings:    c.Settings,
 		log:         c.Log,
 		pods:        map[pod.UID]ensured{},
 		host: sync.OnceValue(func() host {
@@ -93,30 +95,6 @@ func New(c Config) (*Manager, error) {
 	}, nil
 }
 
-// EnsureQoS makes kubepods and the parents of burstable and best-effort pods, and writes their values.
-func (m *Manager) EnsureQoS(ctx context.Context) error {
-	top := podValues{memory: m.allocatable.MemoryBytes, pids: m.allocatable.Pids}
-	if m.allocatable.MilliCPU > 0 {
-		top.shares = SharesFromMilliCPU(m.allocatable.MilliCPU)
-	}
-	for _, g := range []struct {
-		name   name
-		values podValues
-	}{
-		{m.root.child(kubepods), top},
-		{m.root.child(kubepods, bestEffort), podValues{shares: MinShares}},
-		{m.root.child(kubepods, burstable), podValues{}},
-	} {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("ensure cgroup %s: %w", g.name.path(m.driver), context.Cause(ctx))
-		}
-		if err := m.ensure(g.name, g.values); err != nil {
-			return err
-		}
-	}
-	return m.syncBurstable()
-}
-
 // EnsurePod makes the pod's cgroup and writes its values. For a pod that this agent has made or seen before it does nothing:
 // only a resize rewrites values.
 func (m *Manager) EnsurePod(ctx context.Context, p *v1.Pod) error {
@@ -127,22 +105,20 @@ func (m *Manager) EnsurePod(ctx context.Context, p *v1.Pod) error {
 		return fmt.Errorf("ensure cgroup of pod %s/%s: %w", p.Namespace, p.Name, context.Cause(ctx))
 	}
 	m.mu.Lock()
-	_, known := m.pods[p.UID]
+	e, known := m.pods[p.UID]
 	m.mu.Unlock()
-	if known {
+	if known && !e.found {
 		return nil
 	}
 	class := QOSClass(p)
-	if err := m.ensure(podName(m.root, class, p.UID), computePodValues(p, m.pidsLimit)); err != nil {
+	if err := m.ensure(podName(m.root, class, p.UID), computePodValues(p, m.settings)); err != nil {
 		return fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
+	requests := podRequests(p)
 	m.mu.Lock()
-	m.pods[p.UID] = ensured{class: class, milliCPU: podRequests(p)[v1.ResourceCPU]}
+	m.pods[p.UID] = ensured{class: class, milliCPU: requests[v1.ResourceCPU], memory: requests[v1.ResourceMemory]}
 	m.mu.Unlock()
-	if class != v1.PodQOSBurstable {
-		return nil
-	}
-	return m.syncBurstable()
+	return m.syncClasses()
 }
 
 // PodParent returns the pod's cgroup as LinuxPodSandboxConfig.cgroup_parent wants it: a path from the root of the hierarchies;
@@ -159,8 +135,16 @@ func (m *Manager) ensure(n name, v podValues) error {
 	if err != nil {
 		return fmt.Errorf("make cgroup %s: %w", n.path(m.driver), err)
 	}
+	if err := m.set(g, v); err != nil {
+		return fmt.Errorf("cgroup %s: %w", n.path(m.driver), err)
+	}
+	return nil
+}
+
+// set writes the values to a cgroup that is there.
+func (m *Manager) set(g lib.Manager, v podValues) error {
 	if err := g.Set(m.host().resources(v)); err != nil {
-		return fmt.Errorf("set limits of cgroup %s: %w", n.path(m.driver), err)
+		return fmt.Errorf("set limits: %w", err)
 	}
 	return nil
 }
@@ -178,37 +162,4 @@ func (m *Manager) open(n name, v podValues) (lib.Manager, error) {
 		c.Path = n.path(m.driver)
 	}
 	return libmanager.New(c)
-}
-
-// syncBurstable writes the sum of the burstable pods' CPU requests to their parent. Concurrent calls are one writer: who
-// finds a write in progress leaves the newer sum to it.
-func (m *Manager) syncBurstable() error {
-	for {
-		m.mu.Lock()
-		var milli int64
-		for _, p := range m.pods {
-			if p.class == v1.PodQOSBurstable {
-				milli += p.milliCPU
-			}
-		}
-		want := SharesFromMilliCPU(milli)
-		if m.writing || m.shares == want {
-			m.mu.Unlock()
-			return nil
-		}
-		m.writing = true
-		m.mu.Unlock()
-
-		err := m.ensure(m.root.child(kubepods, burstable), podValues{shares: want})
-
-		m.mu.Lock()
-		m.writing = false
-		if err == nil {
-			m.shares = want
-		}
-		m.mu.Unlock()
-		if err != nil {
-			return err
-		}
-	}
 }

@@ -62,21 +62,41 @@ func limitsEqualRequests(limits, requests amounts) bool {
 // podValues is what is written to a pod's cgroup.
 type podValues struct {
 	shares uint64
-	quota  int64 // microseconds per QuotaPeriod; 0: no limit
-	memory int64 // bytes; 0: no limit
-	pids   int64 // 0: no limit
+	// quota per period, in microseconds; 0: no limit.
+	quota, period int64
+	memory        int64 // bytes; 0: no limit
+	pids          int64 // 0: no limit
+	// protection is memory.min and memory.low of cgroup version 2; nil: not written.
+	protection *protection
 	// hugePages are the limits in bytes by page size in bytes. Page sizes that are not in it are not to be used at all.
 	hugePages map[int64]int64
 }
 
-// computePodValues returns the values of the pod's cgroup; pidsLimit is podPidsLimit, 0 or less meaning none.
-func computePodValues(p *v1.Pod, pidsLimit int64) podValues {
-	requests := podRequests(p)
-	v := podValues{shares: MinShares, pids: max(pidsLimit, 0), hugePages: map[int64]int64{}}
-	if QOSClass(p) != v1.PodQOSBestEffort {
+// protection is memory that is not to be reclaimed, in bytes.
+type protection struct{ min, low int64 }
+
+// Settings are those of the KubeletConfiguration that the values of pods' cgroups depend on.
+type Settings struct {
+	// PodPidsLimit bounds the processes of each pod; 0 or less means no bound.
+	PodPidsLimit int64
+	// CPUQuota says how CPU limits are enforced.
+	CPUQuota CPUQuota
+	// MemoryQoS protects requested memory; nil does not. It needs cgroup version 2.
+	MemoryQoS *MemoryQoS
+}
+
+// computePodValues returns the values of the pod's cgroup.
+func computePodValues(p *v1.Pod, s Settings) podValues {
+	requests, class := podRequests(p), QOSClass(p)
+	v := podValues{shares: MinShares, pids: max(s.PodPidsLimit, 0), hugePages: map[int64]int64{}}
+	if q := s.MemoryQoS; q != nil && q.Reserve {
+		v.protection = &protection{}
+		v.protection.min, v.protection.low = q.Protected(class, requests[v1.ResourceMemory])
+	}
+	if class != v1.PodQOSBestEffort {
 		limits := podLimits(p)
 		v.shares = SharesFromMilliCPU(requests[v1.ResourceCPU])
-		v.quota = QuotaFromMilliCPU(limits[v1.ResourceCPU], QuotaPeriod)
+		v.quota, v.period = s.CPUQuota.Of(limits[v1.ResourceCPU])
 		v.memory = limits[v1.ResourceMemory]
 	}
 	for name, n := range requests {

@@ -62,7 +62,7 @@ func TestPodValues(t *testing.T) {
 				needs(nil, list("cpu", "250m", "memory", "64Mi")),
 			}},
 			class: v1.PodQOSGuaranteed,
-			want:  podValues{shares: 768, quota: 75_000, memory: 128 * Mi},
+			want:  podValues{shares: 768, quota: 75_000, period: QuotaPeriod, memory: 128 * Mi},
 		},
 		"guaranteed with overhead": {
 			spec: v1.PodSpec{
@@ -70,7 +70,7 @@ func TestPodValues(t *testing.T) {
 				Overhead:   list("cpu", "500m", "memory", "16Mi"),
 			},
 			class: v1.PodQOSGuaranteed,
-			want:  podValues{shares: 1536, quota: 150_000, memory: 80 * Mi},
+			want:  podValues{shares: 1536, quota: 150_000, period: QuotaPeriod, memory: 80 * Mi},
 		},
 		"an init container without limits is burstable": {
 			spec: v1.PodSpec{
@@ -86,7 +86,7 @@ func TestPodValues(t *testing.T) {
 				EphemeralContainers: []v1.EphemeralContainer{{}},
 			},
 			class: v1.PodQOSGuaranteed,
-			want:  podValues{shares: 1024, quota: 100_000, memory: 64 * Mi},
+			want:  podValues{shares: 1024, quota: 100_000, period: QuotaPeriod, memory: 64 * Mi},
 		},
 		"burstable, one container without a memory limit": {
 			spec: v1.PodSpec{Containers: []v1.Container{
@@ -94,7 +94,7 @@ func TestPodValues(t *testing.T) {
 				needs(nil, list("cpu", "300m")),
 			}},
 			class: v1.PodQOSBurstable,
-			want:  podValues{shares: 409, quota: 50_000},
+			want:  podValues{shares: 409, quota: 50_000, period: QuotaPeriod},
 		},
 		"only a request of memory": {
 			spec:  v1.PodSpec{Containers: []v1.Container{needs(list("memory", "64Mi"), nil)}},
@@ -112,7 +112,7 @@ func TestPodValues(t *testing.T) {
 				Containers: []v1.Container{needs(list("cpu", "500m"), list("cpu", "500m"))},
 			},
 			class: v1.PodQOSBurstable,
-			want:  podValues{shares: 4096, quota: 400_000},
+			want:  podValues{shares: 4096, quota: 400_000, period: QuotaPeriod},
 		},
 		"pod level decides": {
 			spec: v1.PodSpec{
@@ -120,7 +120,7 @@ func TestPodValues(t *testing.T) {
 				Containers: []v1.Container{needs(list("cpu", "100m"), nil), {}},
 			},
 			class: v1.PodQOSGuaranteed,
-			want:  podValues{shares: 1024, quota: 100_000, memory: 32 * Mi},
+			want:  podValues{shares: 1024, quota: 100_000, period: QuotaPeriod, memory: 32 * Mi},
 		},
 		"pod level limit only": {
 			spec: v1.PodSpec{
@@ -136,7 +136,7 @@ func TestPodValues(t *testing.T) {
 				needs(nil, list("cpu", "1", "memory", "64Mi", "hugepages-2Mi", "2Mi")),
 			}},
 			class: v1.PodQOSGuaranteed,
-			want:  podValues{shares: 2048, quota: 200_000, memory: 128 * Mi, hugePages: map[int64]int64{2 * Mi: 6 * Mi, 1024 * Mi: 1024 * Mi}},
+			want:  podValues{shares: 2048, quota: 200_000, period: QuotaPeriod, memory: 128 * Mi, hugePages: map[int64]int64{2 * Mi: 6 * Mi, 1024 * Mi: 1024 * Mi}},
 		},
 	}
 	for name, tt := range tests {
@@ -149,7 +149,7 @@ func TestPodValues(t *testing.T) {
 			if tt.want.hugePages == nil {
 				tt.want.hugePages = map[int64]int64{}
 			}
-			if diff := cmp.Diff(tt.want, computePodValues(p, tt.pids), cmp.AllowUnexported(podValues{})); diff != "" {
+			if diff := cmp.Diff(tt.want, computePodValues(p, Settings{PodPidsLimit: tt.pids}), cmp.AllowUnexported(podValues{})); diff != "" {
 				t.Errorf("values (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, p); diff != "" {
@@ -160,7 +160,7 @@ func TestPodValues(t *testing.T) {
 }
 
 func TestHostLeavesOutWhatItLacks(t *testing.T) {
-	v := podValues{shares: 1024, quota: 50_000, memory: 1 << 20, pids: 5, hugePages: map[int64]int64{2 << 20: 4 << 20}}
+	v := podValues{shares: 1024, quota: 50_000, period: QuotaPeriod, memory: 1 << 20, pids: 5, hugePages: map[int64]int64{2 << 20: 4 << 20}}
 	full := host{
 		version:   1,
 		has:       map[string]bool{"cpu": true, "memory": true, "pids": true, "hugetlb": true},

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	lib "github.com/opencontainers/cgroups"
@@ -42,7 +41,7 @@ func (m *Manager) RemovePod(ctx context.Context, uid pod.UID) error {
 	m.mu.Lock()
 	delete(m.pods, uid)
 	m.mu.Unlock()
-	return m.syncBurstable()
+	return m.syncClasses()
 }
 
 func (m *Manager) remove(ctx context.Context, n name) error {
@@ -91,13 +90,51 @@ func (m *Manager) stopUnit(n name) error {
 // killAndRemove kills all processes below the directories, then removes the directories. EBUSY means that some have not ended.
 func killAndRemove(dirs []string) error {
 	var errs []error
+	// Version 1: what is frozen does not fork away from its end, and must be thawed to meet it.
+	for _, d := range dirs {
+		errs = append(errs, freeze(d))
+	}
 	for _, d := range dirs {
 		errs = append(errs, killAll(d))
+	}
+	for _, d := range dirs {
+		errs = append(errs, thaw(d))
 	}
 	for _, d := range dirs {
 		errs = append(errs, removeTree(d))
 	}
 	return errors.Join(errs...)
+}
+
+// freezerState is the file of the freezer controller of version 1. Processes of version 2 can be killed while they are frozen.
+const freezerState = "freezer.state"
+
+// freeze freezes what is below the directory, if it is one of the freezer's.
+func freeze(dir string) error {
+	file := filepath.Join(dir, freezerState)
+	if !lib.PathExists(file) {
+		return nil
+	}
+	if err := os.WriteFile(file, []byte(lib.Frozen), 0); err != nil && !gone(err) {
+		return fmt.Errorf("freeze cgroup: %w", err)
+	}
+	return nil
+}
+
+// thaw thaws the directory and every cgroup below it: each may have been frozen by itself.
+func thaw(dir string) error {
+	if !lib.PathExists(filepath.Join(dir, freezerState)) {
+		return nil
+	}
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			err = os.WriteFile(filepath.Join(path, freezerState), []byte(lib.Thawed), 0)
+		}
+		if err != nil && !gone(err) {
+			return fmt.Errorf("thaw cgroup: %w", err)
+		}
+		return nil
+	})
 }
 
 func killAll(dir string) error {
@@ -161,22 +198,35 @@ func (m *Manager) dirs(n name) ([]string, error) {
 func (m *Manager) List() ([]pod.UID, error) {
 	uids := map[pod.UID]struct{}{}
 	for _, class := range classes {
-		parent := qosName(m.root, class)
-		dirs, err := m.dirs(parent)
+		found, err := m.listClass(class)
 		if err != nil {
-			return nil, fmt.Errorf("list pod cgroups of %s: %w", parent.path(m.driver), err)
+			return nil, err
 		}
-		for _, d := range dirs {
-			entries, err := os.ReadDir(d)
-			if err != nil && !gone(err) {
-				return nil, fmt.Errorf("list pod cgroups: %w", err)
-			}
-			for _, e := range entries {
-				if uid, ok := uidOf(parent, e.Name(), m.driver); ok && e.IsDir() {
-					uids[uid] = struct{}{}
-				}
+		for uid := range found {
+			uids[uid] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(uids)), nil
+}
+
+// listClass returns the directories of the pods' cgroups of a class, in every hierarchy.
+func (m *Manager) listClass(class v1.PodQOSClass) (map[pod.UID][]string, error) {
+	parent := qosName(m.root, class)
+	dirs, err := m.dirs(parent)
+	if err != nil {
+		return nil, fmt.Errorf("list pod cgroups of %s: %w", parent.path(m.driver), err)
+	}
+	found := map[pod.UID][]string{}
+	for _, d := range dirs {
+		entries, err := os.ReadDir(d)
+		if err != nil && !gone(err) {
+			return nil, fmt.Errorf("list pod cgroups: %w", err)
+		}
+		for _, e := range entries {
+			if uid, ok := uidOf(parent, e.Name(), m.driver); ok && e.IsDir() {
+				found[uid] = append(found[uid], filepath.Join(d, e.Name()))
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Keys(uids), func(a, b pod.UID) int { return strings.Compare(string(a), string(b)) }), nil
+	return found, nil
 }

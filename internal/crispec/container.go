@@ -8,7 +8,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cgroups"
 	"berth/internal/cri"
 	"berth/internal/lifecycle"
 	"berth/internal/pod"
@@ -45,8 +44,8 @@ type Container struct {
 	SeccompDefault runtimeapi.SecurityProfile_ProfileType
 	// MaskedPaths are further files of this node that containers must not see.
 	MaskedPaths []string
-	// NodeMemory is the node's memory in bytes, the measure of OOM scores.
-	NodeMemory int64
+	// Resources are what the kernel is told of resources by.
+	Resources ResourceSettings
 	// Target is the container whose processes an ephemeral container sees; "" for none.
 	Target pod.ContainerID
 }
@@ -108,63 +107,4 @@ func stopSignal(p *v1.Pod, c *v1.Container) runtimeapi.Signal {
 // LogPath returns a container's log file relative to its pod's log folder.
 func LogPath(container string, attempt uint32) string {
 	return filepath.Join(container, strconv.FormatUint(uint64(attempt), 10)+".log")
-}
-
-func resources(in Container) *runtimeapi.LinuxContainerResources {
-	out := linuxResources(in.Container.Resources.Requests, in.Container.Resources.Limits)
-	out.OomScoreAdj = computeOOMScore(in.Pod, in.Container, in.NodeMemory)
-	return out
-}
-
-// linuxResources returns processor and memory as the kernel is told of them. What asks for no processor time gets it by its limit.
-func linuxResources(requests, limits v1.ResourceList) *runtimeapi.LinuxContainerResources {
-	cpu, asked := requests[v1.ResourceCPU]
-	if limit, ok := limits[v1.ResourceCPU]; ok && !asked {
-		cpu = limit
-	}
-	out := &runtimeapi.LinuxContainerResources{
-		CpuShares:          int64(cgroups.SharesFromMilliCPU(cpu.MilliValue())),
-		MemoryLimitInBytes: limits.Memory().Value(),
-	}
-	if quota := cgroups.QuotaFromMilliCPU(limits.Cpu().MilliValue(), cgroups.QuotaPeriod); quota > 0 {
-		out.CpuPeriod, out.CpuQuota = cgroups.QuotaPeriod, quota
-	}
-	return out
-}
-
-// OOM scores of the quality-of-service classes (Kubernetes documentation, "Node-pressure Eviction", node out of memory behaviour).
-const (
-	guaranteedOOMScore   = -997
-	bestEffortOOMScore   = 1000
-	minBurstableOOMScore = 3
-	maxBurstableOOMScore = 999
-
-	systemNodeCritical = 2_000_001_000
-)
-
-// computeOOMScore returns oom_score_adj of a container: the less of the node's memory it asks for, the sooner it is killed.
-func computeOOMScore(p *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
-	if p.Spec.Priority != nil && *p.Spec.Priority >= systemNodeCritical {
-		return guaranteedOOMScore
-	}
-	switch cgroups.QOSClass(p) {
-	case v1.PodQOSGuaranteed:
-		return guaranteedOOMScore
-	case v1.PodQOSBestEffort:
-		return bestEffortOOMScore
-	}
-	if nodeMemory <= 0 {
-		return maxBurstableOOMScore
-	}
-	score := func(c *v1.Container) int64 {
-		return 1000 - 1000*c.Resources.Requests.Memory().Value()/nodeMemory
-	}
-	s := score(c)
-	if lifecycle.IsSidecar(c) {
-		// A sidecar must not be killed before the containers that it serves.
-		for i := range p.Spec.Containers {
-			s = min(s, score(&p.Spec.Containers[i]))
-		}
-	}
-	return min(max(s, minBurstableOOMScore), maxBurstableOOMScore)
 }

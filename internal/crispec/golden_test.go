@@ -241,7 +241,7 @@ func (c goldenCase) container(p *v1.Pod, container *v1.Container) Container {
 		Pod: p, Container: container, Attempt: n.Attempt, Image: container.Image, ImageRef: "sha256:abc",
 		PodIPs: n.PodIPs, HostIPs: n.HostIPs, Volumes: map[string]Volume{}, HostsFile: "/pods/0123/etc-hosts", TerminationLog: "/pods/0123/term",
 		User: ImageUser{UID: n.Image.UID, Name: n.Image.Name}, Users: n.Users, SeccompRoot: "/var/lib/berth/seccomp", SeccompDefault: runtimeapi.SecurityProfile_Unconfined,
-		MaskedPaths: n.MaskedPaths, NodeMemory: 8 << 30,
+		MaskedPaths: n.MaskedPaths, Resources: ResourceSettings{NodeMemory: 8 << 30},
 	}
 	if in.PodIPs == nil {
 		in.PodIPs = []string{"10.244.0.7"}

@@ -8,7 +8,6 @@ package crispec
 import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/node/util/sysctl"
-	podresource "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
@@ -25,6 +24,8 @@ type Sandbox struct {
 	CgroupParent string
 	// DNS is what the node knows of name resolution.
 	DNS DNS
+	// Resources are what the kernel is told of resources by.
+	Resources ResourceSettings
 	// Users are the host's ids that a pod with a user namespace has; nil for one without.
 	Users *userns.Range
 }
@@ -53,24 +54,10 @@ func SandboxConfig(s Sandbox) (*runtimeapi.PodSandboxConfig, []Warning, error) {
 			CgroupParent:    s.CgroupParent,
 			SecurityContext: security,
 			Sysctls:         sysctls(p),
-			Overhead:        overhead(p),
-			Resources:       sandboxResources(p),
+			Overhead:        Overhead(p, s.Resources),
+			Resources:       SandboxResources(p, s.Resources),
 		},
 	}, warnings, nil
-}
-
-// overhead returns what the sandbox itself takes (KEP-688), nil if nothing is said.
-func overhead(p *v1.Pod) *runtimeapi.LinuxContainerResources {
-	if len(p.Spec.Overhead) == 0 {
-		return nil
-	}
-	return linuxResources(p.Spec.Overhead, p.Spec.Overhead)
-}
-
-// sandboxResources returns what the pod's containers may take together. Runtimes that give each pod a machine make it of that size.
-func sandboxResources(p *v1.Pod) *runtimeapi.LinuxContainerResources {
-	containers := podresource.PodResourcesOptions{ExcludeOverhead: true}
-	return linuxResources(podresource.PodRequests(p, containers), podresource.PodLimits(p, containers))
 }
 
 // portMappings returns the ports of regular containers and sidecars; one that is named twice is mapped once. A pod in the host's network

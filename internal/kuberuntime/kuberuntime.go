@@ -41,8 +41,8 @@ type Config struct {
 	// PodLogsDir is the folder of pod logs (KubeletConfiguration podLogsDir), ContainerLogsDir the one of the links that log shippers
 	// read (/var/log/containers); "" makes no links.
 	PodLogsDir, ContainerLogsDir string
-	// NodeMemory is the node's memory in bytes.
-	NodeMemory int64
+	// Resources are what the kernel is told of containers' resources by.
+	Resources crispec.ResourceSettings
 	// HostIPs are the node's addresses, for the downward API.
 	HostIPs []string
 	// DNS is what the node knows of name resolution. Its Host is read from ResolvConf each time a sandbox is made.

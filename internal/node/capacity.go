@@ -34,19 +34,23 @@ func (t threshold) of(capacity resource.Quantity) resource.Quantity {
 // Reservation is what of the node's capacity is not for pods: allocatable = capacity − reservation (Kubernetes documentation,
 // "Reserve Compute Resources for System Daemons"). The zero value reserves nothing.
 type Reservation struct {
-	fixed      v1.ResourceList
-	thresholds map[v1.ResourceName]threshold // hard eviction thresholds
+	kube, system v1.ResourceList
+	fixed        v1.ResourceList               // the sum of both, and what else does not hang on the capacity
+	thresholds   map[v1.ResourceName]threshold // hard eviction thresholds
 }
 
 // NewReservation returns the reservation of KubeletConfiguration's kubeReserved, systemReserved, evictionHard and reservedSystemCPUs,
 // which overrides the CPU of the former two. Of evictionHard, only what concerns memory and the node's file system counts. Errors name
 // the field.
 func NewReservation(kubeReserved, systemReserved, evictionHard map[string]string, reservedSystemCPUs string) (Reservation, error) {
-	r := Reservation{fixed: v1.ResourceList{}, thresholds: map[v1.ResourceName]threshold{}}
+	r := Reservation{
+		kube: v1.ResourceList{}, system: v1.ResourceList{}, fixed: v1.ResourceList{}, thresholds: map[v1.ResourceName]threshold{},
+	}
 	for _, reserved := range []struct {
 		field  string
 		values map[string]string
-	}{{"kubeReserved", kubeReserved}, {"systemReserved", systemReserved}} {
+		into   v1.ResourceList
+	}{{"kubeReserved", kubeReserved, r.kube}, {"systemReserved", systemReserved, r.system}} {
 		for _, name := range slices.Sorted(maps.Keys(reserved.values)) {
 			q, err := resource.ParseQuantity(reserved.values[name])
 			if err != nil {
@@ -55,6 +59,7 @@ func NewReservation(kubeReserved, systemReserved, evictionHard map[string]string
 			if q.Sign() < 0 {
 				return Reservation{}, fmt.Errorf("%s: %s: %s is negative: reserve 0 or more", reserved.field, name, reserved.values[name])
 			}
+			reserved.into[v1.ResourceName(name)] = q
 			sum := r.fixed[v1.ResourceName(name)]
 			sum.Add(q)
 			r.fixed[v1.ResourceName(name)] = sum
@@ -99,6 +104,30 @@ func parseThreshold(value string) (threshold, error) {
 		f = 0
 	}
 	return threshold{part: float32(f) / 100}, nil
+}
+
+// Kube returns kubeReserved. It must not be changed.
+func (r Reservation) Kube() v1.ResourceList { return r.kube }
+
+// System returns systemReserved. It must not be changed.
+func (r Reservation) System() v1.ResourceList { return r.system }
+
+// Enforced returns what all pods together are held to: the capacity without what is reserved. Eviction thresholds are left to them: they are
+// evicted before they reach them (Kubernetes documentation, "Reserve Compute Resources for System Daemons").
+func (r Reservation) Enforced(capacity v1.ResourceList) v1.ResourceList {
+	out := v1.ResourceList{}
+	for name, total := range capacity {
+		left := total.DeepCopy()
+		left.Sub(r.fixed[name])
+		out[name] = atLeastZero(left)
+	}
+	return out
+}
+
+// Resources returns what the machine has, and what of it is for pods.
+func Resources(s *Settings, m *Machine) (capacity, allocatable v1.ResourceList) {
+	capacity = computeCapacity(s, m)
+	return capacity, computeAllocatable(s.Reservation, capacity)
 }
 
 // of returns what is reserved of one resource with the given capacity.

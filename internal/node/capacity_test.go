@@ -56,6 +56,32 @@ func TestReservation(t *testing.T) {
 	}
 }
 
+// The example of the Kubernetes documentation, "Reserve Compute Resources for System Daemons".
+func TestPublishedReservation(t *testing.T) {
+	type m = map[string]string
+	r, err := NewReservation(
+		m{"cpu": "1", "memory": "2Gi", "ephemeral-storage": "1Gi"}, m{"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
+		m{"memory.available": "500Mi", "nodefs.available": "10%"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := Machine{CPUs: 16, Memory: 32 << 30, Storage: 100 << 30}
+	capacity, allocatable := Resources(&Settings{MaxPods: 110, LocalStorageCapacityIsolation: true, Reservation: r}, &machine)
+	storage := allocatable[v1.ResourceEphemeralStorage]
+	if gi := float64(storage.Value()) / (1 << 30); gi < 87.999 || gi > 88.001 {
+		t.Errorf("allocatable storage = %v GiB, want 88", gi)
+	}
+	delete(allocatable, v1.ResourceEphemeralStorage)
+	if diff := cmp.Diff(quantities("cpu", "14500m", "memory", "29196Mi", "pods", "110"), allocatable, equalQuantities); diff != "" {
+		t.Errorf("allocatable (-want +got):\n%s", diff)
+	}
+	// Pods are held to what is reserved; the threshold is what they are evicted by.
+	want := quantities("cpu", "14500m", "memory", "29Gi", "pods", "110", "ephemeral-storage", "98Gi")
+	if diff := cmp.Diff(want, r.Enforced(capacity), equalQuantities); diff != "" {
+		t.Errorf("enforced (-want +got):\n%s", diff)
+	}
+}
+
 func TestNewReservationErrors(t *testing.T) {
 	type m = map[string]string
 	tests := map[string]struct {
@@ -117,6 +143,9 @@ func TestMachine(t *testing.T) {
 		"/sys/devices/system/cpu/online": "0-3\n",
 		"/proc/meminfo":                  "MemTotal:       24684084 kB\nMemFree: 1 kB\nHugePages_Total:       0\nSwapTotal:        1024 kB\n",
 
+		"/proc/sys/kernel/pid_max":     "4194304\n",
+		"/proc/sys/kernel/threads-max": "192000\n",
+
 		"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages":    "3\n",
 		"/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages": "0\n",
 		"/proc/sys/kernel/osrelease":                                "6.1.0-1-amd64\n",
@@ -126,7 +155,7 @@ func TestMachine(t *testing.T) {
 		"/etc/os-release":                                           "NAME=\"Debian\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n",
 	}
 	whole := Machine{
-		CPUs: 4, Memory: 24684084 << 10, Swap: 1 << 20, HugePages: map[int64]int64{2 << 20: 6 << 20, 1 << 30: 0},
+		CPUs: 4, Memory: 24684084 << 10, Swap: 1 << 20, PIDs: 192000, HugePages: map[int64]int64{2 << 20: 6 << 20, 1 << 30: 0},
 		MachineID: "3d1219c7", SystemUUID: "ABCD", BootID: "06311eb1", Kernel: "6.1.0-1-amd64", OSImage: "Debian GNU/Linux 12 (bookworm)",
 	}
 	tests := map[string]struct {
@@ -144,6 +173,8 @@ func TestMachine(t *testing.T) {
 		"no memory":             {map[string]string{"/proc/meminfo": "SwapTotal: 1 kB\n"}, func(m *Machine) { m.Memory, m.Swap = 0, 0 }, "memory: /proc/meminfo has no MemTotal"},
 		"memory is no number":   {map[string]string{"/proc/meminfo": "MemTotal: x kB\n"}, func(m *Machine) { m.Memory, m.Swap = 0, 0 }, "memory: "},
 		"pages are no number":   {map[string]string{"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "x"}, func(m *Machine) { m.HugePages = nil }, "huge pages: hugepages-2048kB: "},
+		"few process ids":       {map[string]string{"/proc/sys/kernel/pid_max": "32768"}, func(m *Machine) { m.PIDs = 32768 }, ""},
+		"no process ids":        {map[string]string{"/proc/sys/kernel/pid_max": ""}, func(m *Machine) { m.PIDs = 0 }, "process ids: "},
 		"unknown pages ignored": {map[string]string{"/sys/kernel/mm/hugepages/other/nr_hugepages": "1"}, func(*Machine) {}, ""},
 	}
 	for name, tt := range tests {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,6 +19,8 @@ type Machine struct {
 	CPUs int
 	// Memory and Swap in bytes; swap may be 0.
 	Memory, Swap int64
+	// PIDs is how many processes and threads there may be.
+	PIDs int64
 	// HugePages is the reserved memory in bytes by page size in bytes; nil if it could not be read.
 	HugePages map[int64]int64
 	// Storage is the size in bytes of the file system of the agent's root directory.
@@ -50,6 +53,8 @@ func (h Host) Read() (Machine, error) {
 	note("CPUs", err)
 	m.Memory, m.Swap, err = h.memory()
 	note("memory", err)
+	m.PIDs, err = h.pids()
+	note("process ids", err)
 	m.HugePages, err = h.hugePages()
 	note("huge pages", err)
 	m.Storage, err = storageOf(h.Dir)
@@ -124,6 +129,23 @@ func (h Host) memory() (memory, swap int64, err error) {
 	return memory, swap, nil
 }
 
+// pids returns the smaller of the kernel's limits of process ids and of threads (proc_sys_kernel(5)).
+func (h Host) pids() (int64, error) {
+	least := int64(math.MaxInt64)
+	for _, name := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
+		text, err := h.line(name)
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", name, err)
+		}
+		least = min(least, n)
+	}
+	return least, nil
+}
+
 // hugePages returns the pools of huge pages. A kernel without them has an empty result.
 func (h Host) hugePages() (map[int64]int64, error) {
 	const dir = "/sys/kernel/mm/hugepages"
@@ -172,7 +194,13 @@ func (h Host) osImage() string {
 
 func storageOf(dir string) (int64, error) {
 	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
+	err := unix.Statfs(dir, &s)
+	// A directory that is still to be made will be on the file system of its parent.
+	for up := dir; errors.Is(err, fs.ErrNotExist) && up != filepath.Dir(up); {
+		up = filepath.Dir(up)
+		err = unix.Statfs(up, &s)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("statfs %s: %w", dir, err)
 	}
 	return int64(s.Blocks) * int64(s.Frsize), nil

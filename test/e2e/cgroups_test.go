@@ -28,7 +28,7 @@ func cgroupTree(t testing.TB, allocatable cgroups.Allocatable) (*cgroups.Manager
 	t.Helper()
 	root := fmt.Sprintf("/berth-e2e-%d", os.Getpid())
 	m, err := cgroups.New(cgroups.Config{
-		Root: root, Driver: cgroups.Cgroupfs, Allocatable: allocatable, PodPidsLimit: 64, Log: slog.New(slog.DiscardHandler),
+		Root: root, Driver: cgroups.Cgroupfs, Allocatable: allocatable, Settings: cgroups.Settings{PodPidsLimit: 64}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

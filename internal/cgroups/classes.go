@@ -1,0 +1,229 @@
+package cgroups
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	lib "github.com/opencontainers/cgroups"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// EnsureQoS makes kubepods and the parents of burstable and best-effort pods, and writes their values. Of pods that an earlier agent left, it
+// reads what they take part with, so that their parents keep their shares until each is ensured or removed.
+func (m *Manager) EnsureQoS(ctx context.Context) error {
+	top := podValues{}
+	if m.allocatable.MilliCPU > 0 {
+		top.shares = SharesFromMilliCPU(m.allocatable.MilliCPU)
+	}
+	for _, g := range []struct {
+		name   name
+		values podValues
+	}{
+		{m.root.child(kubepods), top},
+		{m.root.child(kubepods, bestEffort), podValues{shares: MinShares}},
+		{m.root.child(kubepods, burstable), podValues{}},
+	} {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("ensure cgroup %s: %w", g.name.path(m.driver), context.Cause(ctx))
+		}
+		if err := m.ensure(g.name, g.values); err != nil {
+			return err
+		}
+	}
+	if err := m.find(); err != nil {
+		return err
+	}
+	return m.syncClasses()
+}
+
+// find notes the pods that have cgroups and are not known.
+func (m *Manager) find() error {
+	for _, class := range classes {
+		found, err := m.listClass(class)
+		if err != nil {
+			return err
+		}
+		for uid, dirs := range found {
+			e := ensured{class: class, milliCPU: readMilliCPU(dirs), memory: readProtected(dirs), found: true}
+			m.mu.Lock()
+			if _, known := m.pods[uid]; !known {
+				m.pods[uid] = e
+			}
+			m.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// readMilliCPU returns the request that gives the shares in one of the directories of a cgroup, or 0.
+func readMilliCPU(dirs []string) int64 {
+	if shares, ok := readNumber(dirs, "cpu.shares"); ok {
+		return milliCPUFromShares(uint64(shares))
+	}
+	weight, ok := readNumber(dirs, "cpu.weight")
+	if !ok {
+		return 0
+	}
+	return milliCPUFromShares(sharesFromWeight(uint64(weight)))
+}
+
+// readProtected returns the memory that is protected in one of the directories of a cgroup, in bytes.
+func readProtected(dirs []string) int64 {
+	for _, file := range []string{"memory.min", "memory.low"} {
+		if n, ok := readNumber(dirs, file); ok && n > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+func readNumber(dirs []string, file string) (int64, bool) {
+	for _, d := range dirs {
+		b, err := os.ReadFile(filepath.Join(d, file))
+		if err != nil {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+		return n, err == nil && n >= 0
+	}
+	return 0, false
+}
+
+// classValues are the values of the parents of pods that follow from their pods.
+type classValues struct {
+	shares     uint64     // of burstable
+	guaranteed protection // of kubepods: all of its pods
+	burstable  protection
+}
+
+// computeClassValues returns what the pods add up to. Memory is protected only as far as it is in all parents (kernel documentation, cgroup
+// version 2, memory.min), so kubepods has the sum of both classes.
+func computeClassValues(pods map[pod.UID]ensured, q *MemoryQoS) classValues {
+	var milli int64
+	var v classValues
+	for _, p := range pods {
+		if p.class == v1.PodQOSBurstable {
+			milli += p.milliCPU
+		}
+		if q != nil {
+			lowest, low := q.Protected(p.class, p.memory)
+			v.guaranteed.min += lowest
+			v.guaranteed.low += low
+			v.burstable.low += low
+		}
+	}
+	v.shares = SharesFromMilliCPU(milli)
+	return v
+}
+
+// syncClasses writes what follows from the pods to their parents. Concurrent calls are one writer: who finds a write in progress leaves the
+// newer sum to it.
+func (m *Manager) syncClasses() error {
+	for {
+		m.mu.Lock()
+		want := computeClassValues(m.pods, m.settings.MemoryQoS)
+		if m.writing || m.written == want {
+			m.mu.Unlock()
+			return nil
+		}
+		m.writing = true
+		was := m.written
+		m.mu.Unlock()
+
+		err := m.writeClasses(was, want)
+
+		m.mu.Lock()
+		m.writing = false
+		if err == nil {
+			m.written = want
+		}
+		m.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (m *Manager) writeClasses(was, want classValues) error {
+	v := podValues{shares: want.shares}
+	if m.settings.MemoryQoS != nil {
+		v.protection = &want.burstable
+		if was.guaranteed != want.guaranteed {
+			if err := m.ensure(m.root.child(kubepods), podValues{protection: &want.guaranteed}); err != nil {
+				return err
+			}
+		}
+	}
+	return m.ensure(m.root.child(kubepods, burstable), v)
+}
+
+// unlimited takes away a limit that an agent with another configuration left.
+const unlimited = -1
+
+// EnforceAllocatable limits kubepods to the memory and processes of Allocatable, and takes those limits away that are not in it (enforceNodeAllocatable).
+func (m *Manager) EnforceAllocatable() error {
+	v := podValues{memory: m.allocatable.MemoryBytes, pids: m.allocatable.Pids}
+	if v.memory <= 0 {
+		v.memory = unlimited
+	}
+	if v.pids <= 0 {
+		v.pids = unlimited
+	}
+	return m.ensure(m.root.child(kubepods), v)
+}
+
+// Reserved is what is kept for the daemons of a cgroup that others made: kubeReservedCgroup or systemReservedCgroup.
+type Reserved struct {
+	// Field of the configuration that names the cgroup, for errors.
+	Field string
+	// Cgroup is its path from the root of the hierarchies. With the systemd driver it is a slice, whether ".slice" is said or not.
+	Cgroup string
+	// Resources are what is kept; what is zero is not limited.
+	Resources Allocatable
+}
+
+// EnforceReserved writes the values of a reserved cgroup, which must be there.
+func (m *Manager) EnforceReserved(r Reserved) error {
+	n := rootName(r.Cgroup)
+	if m.driver == Systemd {
+		for i := range n {
+			n[i] = strings.TrimSuffix(n[i], slice)
+		}
+	}
+	v := podValues{memory: r.Resources.MemoryBytes, pids: r.Resources.Pids}
+	if r.Resources.MilliCPU > 0 {
+		v.shares = SharesFromMilliCPU(r.Resources.MilliCPU)
+	}
+	g, err := m.open(n, v)
+	if err == nil {
+		err = m.missingFor(g, v)
+	}
+	if err == nil {
+		err = m.set(g, v)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %q: %w", r.Field, r.Cgroup, err)
+	}
+	return nil
+}
+
+// missingFor says if the cgroup is not there for one of the values.
+func (m *Manager) missingFor(g lib.Manager, v podValues) error {
+	h := m.host()
+	for controller, used := range map[string]bool{"cpu": v.shares > 0, "memory": v.memory > 0, "pids": v.pids > 0} {
+		if !used || !h.has[controller] {
+			continue
+		}
+		if dir := g.Path(controller); !lib.PathExists(dir) {
+			return fmt.Errorf("%s: no such cgroup: it must be made before the agent starts", cmp.Or(dir, controller))
+		}
+	}
+	return nil
+}

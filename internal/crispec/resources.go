@@ -1,0 +1,222 @@
+package crispec
+
+import (
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	podresource "k8s.io/component-helpers/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cgroups"
+	"berth/internal/lifecycle"
+	"berth/internal/pod"
+)
+
+// ResourceSettings are what of the node and its configuration the resources of containers depend on.
+type ResourceSettings struct {
+	// NodeMemory and NodeSwap are the node's capacity in bytes.
+	NodeMemory, NodeSwap int64
+	// CPUQuota says how CPU limits are enforced.
+	CPUQuota cgroups.CPUQuota
+	// CgroupVersion is 1 or 2.
+	CgroupVersion int
+	// SwapAccounted says that the kernel can limit the swap of a cgroup; without it nothing is said of swap.
+	SwapAccounted bool
+	// LimitedSwap lets containers of burstable pods have their part of the node's swap (memorySwap.swapBehavior, KEP-2400); without it no container swaps.
+	LimitedSwap bool
+	// HugePageSizes are the sizes in bytes that the kernel can limit for a cgroup.
+	HugePageSizes []int64
+	// KillTogether has the kernel end all processes of a container when it runs out of memory (the opposite of singleProcessOOMKill). It needs
+	// cgroup version 2.
+	KillTogether bool
+	// MemoryQoS throttles and protects memory on cgroup version 2 (KEP-2570); nil does neither.
+	MemoryQoS *cgroups.MemoryQoS
+}
+
+func resources(in Container) *runtimeapi.LinuxContainerResources {
+	out := ContainerResources(in.Pod, in.Container, in.Resources)
+	out.OomScoreAdj = computeOOMScore(in.Pod, in.Container, in.Resources.NodeMemory)
+	return out
+}
+
+// ContainerResources returns the resources of a container of the pod that can be changed while it runs: all but its OOM score. A limit that the
+// container does not state is the pod's (KEP-2837).
+func ContainerResources(p *v1.Pod, c *v1.Container, s ResourceSettings) *runtimeapi.LinuxContainerResources {
+	requests, limits := c.Resources.Requests, limitsOf(p, c)
+	out := linuxResources(requests, limits, s)
+	s.setSwap(out, p, c)
+	for _, size := range s.HugePageSizes {
+		name := v1.ResourceName(v1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
+		limit := limits[name]
+		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: hugePageSize(size), Limit: uint64(limit.Value())})
+	}
+	if s.CgroupVersion != 2 {
+		return out
+	}
+	if s.KillTogether {
+		setUnified(out, "memory.oom.group", 1)
+	}
+	s.setMemoryQoS(out, p, requests.Memory().Value())
+	return out
+}
+
+// limitsOf returns the container's limits, and the pod's for what it states none.
+func limitsOf(p *v1.Pod, c *v1.Container) v1.ResourceList {
+	if p.Spec.Resources == nil || len(p.Spec.Resources.Limits) == 0 {
+		return c.Resources.Limits
+	}
+	out := p.Spec.Resources.Limits.DeepCopy()
+	for name, q := range c.Resources.Limits {
+		if !q.IsZero() {
+			out[name] = q
+		}
+	}
+	return out
+}
+
+// linuxResources returns processor and memory as the kernel is told of them. What asks for no processor time gets it by its limit.
+func linuxResources(requests, limits v1.ResourceList, s ResourceSettings) *runtimeapi.LinuxContainerResources {
+	cpu, asked := requests[v1.ResourceCPU]
+	if limit, ok := limits[v1.ResourceCPU]; ok && !asked {
+		cpu = limit
+	}
+	out := &runtimeapi.LinuxContainerResources{
+		CpuShares:          int64(cgroups.SharesFromMilliCPU(cpu.MilliValue())),
+		MemoryLimitInBytes: limits.Memory().Value(),
+	}
+	out.CpuQuota, out.CpuPeriod = s.CPUQuota.Of(limits.Cpu().MilliValue())
+	return out
+}
+
+// setSwap limits swap: by cgroup v1 together with memory, by v2 apart from it.
+func (s ResourceSettings) setSwap(out *runtimeapi.LinuxContainerResources, p *v1.Pod, c *v1.Container) {
+	switch {
+	case !s.SwapAccounted:
+	case s.CgroupVersion == 2:
+		setUnified(out, "memory.swap.max", s.swapLimit(p, c))
+	default:
+		out.MemorySwapLimitInBytes = out.MemoryLimitInBytes
+	}
+}
+
+// swapLimit returns how many bytes the container may swap. Only burstable pods swap, and of their containers those that ask for memory, and for
+// less of it than their limit (KEP-2400).
+func (s ResourceSettings) swapLimit(p *v1.Pod, c *v1.Container) int64 {
+	request, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
+	if !s.LimitedSwap || cgroups.QOSClass(p) != v1.PodQOSBurstable || pod.IsCritical(p) || request.Cmp(*limit) == 0 {
+		return 0
+	}
+	return cgroups.SwapLimit(request.Value(), s.NodeMemory, s.NodeSwap)
+}
+
+// setMemoryQoS throttles the container before it reaches its limit, and protects what it asks for from being reclaimed.
+func (s ResourceSettings) setMemoryQoS(out *runtimeapi.LinuxContainerResources, p *v1.Pod, request int64) {
+	if s.MemoryQoS == nil {
+		return
+	}
+	class := cgroups.QOSClass(p)
+	lowest, low := s.MemoryQoS.Protected(class, request)
+	if lowest > 0 {
+		setUnified(out, "memory.min", lowest)
+	}
+	if low > 0 {
+		setUnified(out, "memory.low", low)
+	}
+	if class == v1.PodQOSGuaranteed {
+		return
+	}
+	if high := s.MemoryQoS.High(request, out.MemoryLimitInBytes); high > 0 {
+		setUnified(out, "memory.high", high)
+	}
+}
+
+func setUnified(out *runtimeapi.LinuxContainerResources, file string, value int64) {
+	if out.Unified == nil {
+		out.Unified = map[string]string{}
+	}
+	out.Unified[file] = strconv.FormatInt(value, 10)
+}
+
+// hugePageSize spells a page size as the runtime expects it (OCI runtime specification, hugepageLimits): 64KB, 2MB, 1GB.
+func hugePageSize(size int64) string {
+	for _, unit := range []struct {
+		shift int
+		name  string
+	}{{30, "GB"}, {20, "MB"}} {
+		if n := size >> unit.shift; n > 0 && n<<unit.shift == size {
+			return strconv.FormatInt(n, 10) + unit.name
+		}
+	}
+	return strconv.FormatInt(size>>10, 10) + "KB"
+}
+
+// Overhead returns what the sandbox itself takes (KEP-688), nil if nothing is said.
+func Overhead(p *v1.Pod, s ResourceSettings) *runtimeapi.LinuxContainerResources {
+	if len(p.Spec.Overhead) == 0 {
+		return nil
+	}
+	return linuxResources(p.Spec.Overhead, p.Spec.Overhead, s)
+}
+
+// SandboxResources returns what the pod's containers may take together. Runtimes that give each pod a machine make it of that size.
+func SandboxResources(p *v1.Pod, s ResourceSettings) *runtimeapi.LinuxContainerResources {
+	containers := podresource.PodResourcesOptions{ExcludeOverhead: true}
+	return linuxResources(podresource.PodRequests(p, containers), podresource.PodLimits(p, containers), s)
+}
+
+// OOM scores of the quality-of-service classes (Kubernetes documentation, "Node-pressure Eviction", node out of memory behaviour).
+const (
+	guaranteedOOMScore   = -997
+	bestEffortOOMScore   = 1000
+	minBurstableOOMScore = 3
+	maxBurstableOOMScore = 999
+
+	systemNodeCritical = 2_000_001_000
+)
+
+// computeOOMScore returns oom_score_adj of a container: the less of the node's memory it asks for, the sooner it is killed. What a pod asks for
+// beyond its containers counts for each of them alike (KEP-2837).
+func computeOOMScore(p *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
+	if p.Spec.Priority != nil && *p.Spec.Priority >= systemNodeCritical {
+		return guaranteedOOMScore
+	}
+	switch cgroups.QOSClass(p) {
+	case v1.PodQOSGuaranteed:
+		return guaranteedOOMScore
+	case v1.PodQOSBestEffort:
+		return bestEffortOOMScore
+	}
+	if nodeMemory <= 0 {
+		return maxBurstableOOMScore
+	}
+	shared := sharedMemoryRequest(p)
+	score := func(c *v1.Container) int64 {
+		request := c.Resources.Requests.Memory().Value() + shared
+		return 1000 - 1000*request/nodeMemory
+	}
+	s := score(c)
+	if lifecycle.IsSidecar(c) {
+		// A sidecar must not be killed before the containers that it serves.
+		for i := range p.Spec.Containers {
+			s = min(s, score(&p.Spec.Containers[i]))
+		}
+	}
+	return min(max(s, minBurstableOOMScore), maxBurstableOOMScore)
+}
+
+// sharedMemoryRequest returns each long-running container's part of the memory that the pod asks for beyond what its containers do.
+func sharedMemoryRequest(p *v1.Pod) int64 {
+	if p.Spec.Resources == nil {
+		return 0
+	}
+	rest, n := p.Spec.Resources.Requests.Memory().Value(), int64(0)
+	for c := range servingContainers(p) {
+		rest -= c.Resources.Requests.Memory().Value()
+		n++
+	}
+	if rest <= 0 || n == 0 {
+		return 0
+	}
+	return rest / n
+}
