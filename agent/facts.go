@@ -86,6 +86,22 @@ func (f *facts) PodParent(p *v1.Pod) string {
 	return ""
 }
 
+// PodPath returns the cgroup of a pod, "" for one that has none.
+func (f *facts) PodPath(uid pod.UID) string {
+	if q, ok := f.get().(interface{ PodPath(pod.UID) string }); ok {
+		return q.PodPath(uid)
+	}
+	return ""
+}
+
+// QoSPath returns the cgroup of a class of pods, "" while it is not known.
+func (f *facts) QoSPath(class v1.PodQOSClass) string {
+	if q, ok := f.get().(interface{ QoSPath(v1.PodQOSClass) string }); ok {
+		return q.QoSPath(class)
+	}
+	return ""
+}
+
 // RemovePod removes the pod's cgroup.
 func (f *facts) RemovePod(ctx context.Context, uid pod.UID) error {
 	if c := f.get(); c != nil {

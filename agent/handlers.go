@@ -38,6 +38,7 @@ func (a *Agent) handlers() server.Handlers {
 		Observed:     a.pleg.Newest,
 		ObservedPods: a.pleg.Known,
 		Configz:      a.configz,
+		Stats:        a.stats,
 		Settings:     a.settings,
 	}
 }

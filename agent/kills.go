@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/cri"
 	"berth/internal/oom"
@@ -41,7 +42,7 @@ func (a *Agent) newKills() {
 		}
 	}
 	a.kills = oom.New(oom.Config{
-		Kernel: kernel, Observed: a.pleg.Subscribe(), Newest: a.pleg.Newest, Known: a.pleg.Known, Relisted: a.pleg.Relisted(), Cgroup: a.podCgroup,
+		Kernel: kernel, Observed: a.pleg.Subscribe(), Newest: a.pleg.Newest, Known: a.pleg.Known, Relisted: a.pleg.Relisted(), Cgroup: a.facts.PodPath,
 		Killed: a.oomKilled, System: a.systemOOM, Path: filepath.Join(a.cfg.RootDir, killsFile), Log: a.cfg.Log,
 	})
 }
@@ -54,24 +55,14 @@ func (a *Agent) killComponents() []component {
 	return []component{{name: "OOM watch", run: a.kills.Run, ready: loaded(a.kills.Load)}}
 }
 
-// podCgroup returns the path of the pod's cgroup, "" for a pod that is not known.
-func (a *Agent) podCgroup(uid pod.UID) string {
-	p, ok := a.pods.Get(uid)
-	if !ok {
-		if p, ok = a.status.Pod(uid); !ok {
-			return ""
-		}
-	}
-	return a.facts.PodParent(p)
-}
-
 // oomKilled records a kill in a container. It is an event of its own even when the container goes on: a parent may survive its child.
 func (a *Agent) oomKilled(k oom.Kill) {
 	p, ok := a.pods.Get(k.UID)
 	if !ok {
-		if p, ok = a.status.Pod(k.UID); !ok {
-			return
-		}
+		p, ok = a.status.Pod(k.UID)
+	}
+	if !ok { // an agent that comes back hears of kills before it hears of pods
+		p = &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: k.UID, Namespace: k.Namespace, Name: k.Name}}
 	}
 	a.recorder.Event(p, k.Container, v1.EventTypeWarning, "OOMKilled", k.Message())
 	a.pleg.Refresh(k.UID)

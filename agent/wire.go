@@ -42,6 +42,7 @@ import (
 	"berth/internal/podworkers"
 	"berth/internal/prober"
 	"berth/internal/server"
+	"berth/internal/stats"
 	"berth/internal/status"
 	"berth/internal/syncloop"
 	"berth/internal/tracing"
@@ -164,6 +165,7 @@ type Agent struct {
 	runtime *kuberuntime.Runtime
 	pleg    *pleg.PLEG
 	kills   *oom.Watcher // nil on a host without cgroups
+	stats   *stats.Collector
 	workers *podworkers.PodWorkers
 	syncer  *podsync.Syncer
 	source  *podconfig.PodConfig
@@ -248,6 +250,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	a.pleg = pleg.New(amendedRuntime{a.cri, a}, a.journal, cfg.Log)
 	a.newKills()
+	a.stats = a.newStats()
 	if a.users, err = userns.New(userns.Config{
 		Root: cfg.RootDir, IDsPerPod: settings.idsPerPod, MaxPods: settings.maxPods, Log: cfg.Log,
 	}); err != nil {
@@ -330,6 +333,7 @@ func (a *Agent) phases() []phase {
 		{"upkeep", append(a.killComponents(), []component{
 			{name: "pleg", run: a.pleg.Run},
 			{name: "hooks", run: a.runtime.Run, ready: loaded(a.runtime.CheckResolvConf)},
+			{name: "stats", run: a.stats.Run},
 			{name: "images", run: a.puller.Run, ready: a.recoverImageRecords},
 			{name: "probes", run: a.probes.Run, ready: loaded(a.probes.Load)},
 			{name: "statuses", run: a.kept.Run, ready: loaded(a.kept.Load)},

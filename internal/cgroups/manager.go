@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 
@@ -126,6 +127,20 @@ func (m *Manager) EnsurePod(ctx context.Context, p *v1.Pod) error {
 func (m *Manager) PodParent(p *v1.Pod) string {
 	return podName(m.root, QOSClass(p), p.UID).path(m.driver)
 }
+
+// PodPath returns the pod's cgroup by its path from the root of the hierarchies, also when it was made by an earlier agent; "" if it has none.
+func (m *Manager) PodPath(uid pod.UID) string {
+	for _, class := range classes {
+		n := podName(m.root, class, uid)
+		if dirs, err := m.dirs(n); err == nil && slices.ContainsFunc(dirs, lib.PathExists) {
+			return n.path(m.driver)
+		}
+	}
+	return ""
+}
+
+// QoSPath returns the cgroup of all pods of a class by its path from the root of the hierarchies; Guaranteed is that of all pods.
+func (m *Manager) QoSPath(class v1.PodQOSClass) string { return qosName(m.root, class).path(m.driver) }
 
 func (m *Manager) ensure(n name, v podValues) error {
 	g, err := m.open(n, v)

@@ -6,7 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	lib "github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
@@ -141,4 +143,40 @@ func ContainerIn(path string) string {
 		}
 	}
 	return ""
+}
+
+// FirstProcess returns a process of the cgroup in the host's numbers, 0 if there is none.
+func (h Hierarchy) FirstProcess(path string) int {
+	for _, controller := range []string{"cpu", "memory", "pids"} {
+		dir := h.Dir(controller, path)
+		if dir == "" {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			return 0
+		}
+		first, _, _ := strings.Cut(string(b), "\n")
+		n, err := strconv.Atoi(first)
+		if err != nil {
+			return 0
+		}
+		return n
+	}
+	return 0
+}
+
+// Created returns when the cgroup was made: the oldest change of its folder and of a file in it that nobody writes; zero when it is gone.
+func (h Hierarchy) Created(path string) time.Time {
+	dir, name := h.Dir("memory", path), "cgroup.clone_children"
+	if h.Version == 2 {
+		name = "cgroup.events"
+	}
+	var oldest time.Time
+	for _, p := range []string{dir, filepath.Join(dir, name)} {
+		if s, err := os.Stat(p); err == nil && (oldest.IsZero() || s.ModTime().Before(oldest)) {
+			oldest = s.ModTime()
+		}
+	}
+	return oldest
 }

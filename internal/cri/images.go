@@ -16,6 +16,11 @@ func (c *Client) ListImages(ctx context.Context) ([]*runtimeapi.Image, error) {
 	return r.Images, nil
 }
 
+// ImageFsInfo returns the file systems of images and of containers.
+func (c *Client) ImageFsInfo(ctx context.Context) (*runtimeapi.ImageFsInfoResponse, error) {
+	return c.images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+}
+
 // InspectImage returns the image and what the runtime tells of it besides, JSON by name; a nil image when it is not present.
 func (c *Client) InspectImage(ctx context.Context, name string) (*runtimeapi.Image, map[string]string, error) {
 	r, err := c.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}, Verbose: true})

@@ -6,10 +6,12 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/journal"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
+	"berth/internal/stats"
 )
 
 // Handlers is what the server asks of the agent. All functions up to Healthz are needed; all must be safe for concurrent use and must not wait for
@@ -51,6 +53,9 @@ type Handlers struct {
 	// Observed returns what the runtime showed of a pod last, and false when it has nothing of it.
 	Observed func(uid pod.UID) (*pod.Status, bool)
 
+	// Stats tells what pods and node use; nil: the paths of it do not exist. Unlike the functions, it waits: for disks, and the runtime.
+	Stats Stats
+
 	// ObservedPods and Configz are needed in kubelet mode only.
 
 	// ObservedPods returns what the runtime showed of every pod that it has something of.
@@ -69,6 +74,12 @@ type Setting struct {
 	Value any `json:"value"`
 	// From is the file or the flag, or "default".
 	From string `json:"from"`
+}
+
+// Stats tells what pods and node use.
+type Stats interface {
+	// Summary returns it in the form of the Summary API, in whole or not at all.
+	Summary(ctx context.Context, scope stats.Scope) (*summary.Summary, error)
 }
 
 // Streaming is the part of CRI that streams begin with. The URL is where the runtime waits for one client, once.

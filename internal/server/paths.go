@@ -13,6 +13,7 @@ const (
 	PathRun           = "/run"           // POST /{namespace}/{pod}/{uid}/{container}?cmd=…
 	PathRunningPods   = "/runningpods/"
 	PathConfigz       = "/configz"
+	PathStatsSummary  = "/stats/summary" // GET or POST ?only_cpu_and_memory=true
 	PathVersion       = "/berth/v1/version"
 	PathProblems      = "/berth/v1/problems"
 	PathJournal       = "/berth/v1/journal" // subjects; /{namespace}/{pod} or ?subject= for entries

@@ -15,6 +15,7 @@ func (d *door) localRoutes() *http.ServeMux {
 	mux.HandleFunc("GET "+PathProblems, d.getProblems)
 	mux.HandleFunc("GET "+PathSettings, d.getSettings)
 	d.routeJournal(mux)
+	d.routeStats(mux)
 	mux.HandleFunc("POST "+PathStop, d.postStop)
 	d.routeStreams(mux)
 	return mux
@@ -36,6 +37,7 @@ func (d *door) readOnlyRoutes() http.Handler { return withoutDebugging(d.readOnl
 func (d *door) readOnlyPaths() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathPods, d.getPodList)
+	d.routeStats(mux)
 	d.routeHealth(mux, healthCheck{"ping", healthy}, healthCheck{"log", healthy}, healthCheck{"syncloop", d.h.Healthz})
 	return mux
 }

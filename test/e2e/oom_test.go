@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -61,16 +63,19 @@ func TestOOMKills(t *testing.T) {
 func TestOOMKillsWhileTheAgentIsAway(t *testing.T) {
 	n := newNode(t)
 	n.put(n.act("parent", v1.RestartPolicyNever, nil,
-		limited(actor("main", "tail /dev/zero; say killed once; while [ ! -e /shared/again ]; do sleep 0.1; done; tail /dev/zero; say killed twice; stay"), "32Mi")))
+		limited(actor("main", "tail /dev/zero; say killed once; while [ ! -e /shared/again ]; do sleep 0.1; done; tail /dev/zero; say killed twice; while [ ! -e /shared/third ]; do sleep 0.1; done; tail /dev/zero; stay"), "32Mi")))
 	a := n.start()
 	n.awaitStory("parent", "main killed once")
 	until(t, "the first kill to be told", func() bool { return len(n.kills("parent", "main")) == 1 })
+	until(t, "the telling to be on disk", func() bool {
+		b, err := os.ReadFile(filepath.Join(n.place.Root, "oom_kills.json"))
+		return err == nil && strings.Contains(string(b), containerID(n.await("the pod", func(p pods) bool { return p.ready("parent") }).named("parent"), "main")+`":1`)
+	})
 	a.kill()
 	n.mark("parent", "again")
 	n.awaitStory("parent", "main killed twice")
 	n.start()
-	until(t, "the second kill to be told", func() bool {
-		kills := n.kills("parent", "main")
-		return len(kills) == 2 || len(kills) == 1 && kills[0].Count == 2
-	})
+	until(t, "the second kill to be told", func() bool { return len(n.kills("parent", "main")) == 2 })
+	n.mark("parent", "third")
+	until(t, "a kill of an adopted container to be told", func() bool { return len(n.kills("parent", "main")) == 3 })
 }

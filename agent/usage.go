@@ -1,0 +1,31 @@
+package agent
+
+import (
+	"time"
+
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"berth/internal/cgroupstat"
+	"berth/internal/cri"
+	"berth/internal/stats"
+)
+
+var _ stats.Runtime = (*cri.Client)(nil)
+
+// newStats builds what reads the use of pods and node.
+func (a *Agent) newStats() *stats.Collector {
+	c := stats.Config{
+		NodeName: a.cfg.NodeName, RootDir: a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, Hierarchy: cgroupstat.Detect,
+		Observed: a.pleg.Known, Pod: a.getPod, Cgroup: a.facts.PodPath, Class: a.facts.QoSPath, System: map[string]string{},
+		Started: a.started, Runtime: a.cri, VolumePeriod: time.Minute, Log: a.cfg.Log,
+	}
+	if k := a.cfg.Kubelet; k != nil {
+		c.VolumePeriod = k.VolumeStatsAggPeriod.Duration
+		for name, path := range map[string]string{summary.SystemContainerKubelet: k.KubeletCgroups, summary.SystemContainerMisc: k.SystemCgroups} {
+			if path != "" {
+				c.System[name] = path
+			}
+		}
+	}
+	return stats.New(c)
+}

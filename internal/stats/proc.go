@@ -1,0 +1,108 @@
+package stats
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Interface is a network interface's counters.
+type Interface struct {
+	Name                                    string
+	RxBytes, RxPackets, RxErrors, RxDropped uint64
+	TxBytes, TxPackets, TxErrors, TxDropped uint64
+}
+
+// ignoredInterfaces are prefixes of interfaces that are the host's ends of pods, or nobody's network.
+var ignoredInterfaces = []string{"lo", "veth", "docker", "nerdctl"}
+
+// network reads the interfaces that a process sees; nil when it is gone.
+func (c *Collector) network(pid int) []Interface {
+	b, err := os.ReadFile(filepath.Join(c.Proc, strconv.Itoa(pid), "net/dev"))
+	if err != nil {
+		return nil
+	}
+	return parseNetDev(b)
+}
+
+// parseNetDev reads /proc/<pid>/net/dev: two lines of headings, then per interface eight columns received and eight sent.
+func parseNetDev(b []byte) []Interface {
+	out := []Interface{}
+	for line := range bytes.Lines(b) {
+		name, columns, ok := strings.Cut(string(line), ":")
+		name = strings.TrimSpace(name)
+		fields := strings.Fields(columns)
+		if !ok || len(fields) < 12 || slices.ContainsFunc(ignoredInterfaces, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			continue
+		}
+		i := Interface{Name: name}
+		for at, into := range map[int]*uint64{
+			0: &i.RxBytes, 1: &i.RxPackets, 2: &i.RxErrors, 3: &i.RxDropped, 8: &i.TxBytes, 9: &i.TxPackets, 10: &i.TxErrors, 11: &i.TxDropped,
+		} {
+			*into, _ = strconv.ParseUint(fields[at], 10, 64) // a column that is no number is none
+		}
+		out = append(out, i)
+	}
+	return out
+}
+
+// machine is what /proc tells of the machine; what it does not is zero.
+type machine struct {
+	memory, swap, swapFree uint64
+	boot                   time.Time
+	tasks, maxTasks        int64
+}
+
+func (c *Collector) machine() machine {
+	var m machine
+	for line := range bytes.Lines(c.proc("meminfo")) {
+		fields := strings.Fields(string(line))
+		if len(fields) < 2 {
+			continue
+		}
+		n, _ := strconv.ParseUint(fields[1], 10, 64)
+		switch fields[0] {
+		case "MemTotal:":
+			m.memory = n << 10
+		case "SwapTotal:":
+			m.swap = n << 10
+		case "SwapFree:":
+			m.swapFree = n << 10
+		}
+	}
+	for line := range bytes.Lines(c.proc("stat")) {
+		if rest, ok := bytes.CutPrefix(line, []byte("btime ")); ok {
+			if n, err := strconv.ParseInt(string(bytes.TrimSpace(rest)), 10, 64); err == nil {
+				m.boot = time.Unix(n, 0)
+			}
+		}
+	}
+	if fields := strings.Fields(string(c.proc("loadavg"))); len(fields) > 3 { // 0.00 0.01 0.05 1/234 5678
+		_, all, _ := strings.Cut(fields[3], "/")
+		m.tasks, _ = strconv.ParseInt(all, 10, 64)
+	}
+	pids, _ := strconv.ParseInt(strings.TrimSpace(string(c.proc("sys/kernel/pid_max"))), 10, 64)
+	threads, _ := strconv.ParseInt(strings.TrimSpace(string(c.proc("sys/kernel/threads-max"))), 10, 64)
+	switch {
+	case pids == 0:
+		m.maxTasks = threads
+	case threads == 0:
+		m.maxTasks = pids
+	default:
+		m.maxTasks = min(pids, threads)
+	}
+	return m
+}
+
+// proc returns a file of /proc, nil when it cannot be read.
+func (c *Collector) proc(name string) []byte {
+	b, err := os.ReadFile(filepath.Join(c.Proc, name))
+	if err != nil {
+		return nil
+	}
+	return b
+}

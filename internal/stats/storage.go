@@ -1,0 +1,167 @@
+package stats
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+)
+
+const (
+	// layerAge is how long the size of a writable layer holds.
+	layerAge = time.Minute
+	// defaultVolumePeriod is volumeStatsAggPeriod's default.
+	defaultVolumePeriod = time.Minute
+	// contentAge is how long sizes hold of volumes whose content the agent writes itself.
+	contentAge = 10 * time.Minute
+)
+
+// addStorage adds what the pod has on disks: the files of its containers, their logs, its volumes.
+func (c *Collector) addStorage(ctx context.Context, p *Pod, out *summary.PodStats, root fileSystem) {
+	logs := filepath.Join(c.PodLogsDir, p.Namespace+"_"+p.Name+"_"+string(p.UID))
+	var used, inodes uint64
+	add := func(bytes, n uint64) { used, inodes = used+bytes, inodes+n }
+	for i := range out.Containers {
+		ct := &out.Containers[i]
+		log := filesOf(filepath.Join(logs, ct.Name))
+		ct.Logs = fsOf(root, log.bytes, log.inodes)
+		if ct.Rootfs = c.rootfs(ctx, p.Containers[i].Reading); ct.Rootfs != nil {
+			add(*ct.Rootfs.UsedBytes+log.bytes, *ct.Rootfs.InodesUsed+log.inodes)
+		}
+	}
+	own := filesOf(logs)
+	add(own.bytes, own.inodes)
+	dir := filepath.Join(c.RootDir, "pods", string(p.UID))
+	if hosts, err := os.Lstat(filepath.Join(dir, "etc-hosts")); err == nil && hosts.Mode().IsRegular() {
+		add(uint64(hosts.Size()), 1)
+	}
+	out.VolumeStats = c.volumes(ctx, c.podOf(p), filepath.Join(dir, "volumes"), add)
+	out.EphemeralStorage = fsOf(root, used, inodes)
+}
+
+// rootfs is the writable layer of a container: the upper directory of the overlay that its first process has as root. nil for a
+// snapshotter that is no overlay. The runtime's own account of it is as old as the period of its statistics, which is an hour here.
+func (c *Collector) rootfs(ctx context.Context, r *Reading) *summary.FsStats {
+	if r == nil || c.hierarchy == nil {
+		return nil
+	}
+	pid := c.hierarchy.FirstProcess(r.Path)
+	if pid <= 0 {
+		return nil
+	}
+	upper := parseUpperDir(c.proc(filepath.Join(strconv.Itoa(pid), "mountinfo")))
+	if upper == "" {
+		return nil
+	}
+	got, ok := c.sizes.get(ctx, upper, layerAge)
+	if !ok {
+		return nil
+	}
+	f, err := statfs(upper)
+	if err != nil {
+		return nil
+	}
+	out := fsOf(f, got.bytes, got.inodes)
+	out.Time = metav1.NewTime(got.at)
+	return out
+}
+
+// parseUpperDir returns the upper directory of the overlay at / in a mountinfo (proc_pid_mountinfo(5)), or "".
+func parseUpperDir(b []byte) string {
+	for line := range bytes.Lines(b) {
+		left, right, ok := strings.Cut(string(line), " - ")
+		fields, super := strings.Fields(left), strings.Fields(right)
+		if !ok || len(fields) < 5 || len(super) < 3 || fields[4] != "/" || super[0] != "overlay" {
+			continue
+		}
+		for option := range strings.SplitSeq(super[2], ",") {
+			if dir, ok := strings.CutPrefix(option, "upperdir="); ok && filepath.IsAbs(dir) {
+				return dir
+			}
+		}
+	}
+	return ""
+}
+
+// walkedPlugins are the volumes whose use is found by a walk; the others are file systems of their own, and what is used of them is used.
+var walkedPlugins = map[string]bool{
+	"kubernetes.io~empty-dir": true, "kubernetes.io~configmap": true, "kubernetes.io~secret": true, "kubernetes.io~downward-api": true,
+	"kubernetes.io~projected": true,
+}
+
+// volumes returns the pod's volumes, those that count as the pod's ephemeral storage first, and adds these up.
+func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func(bytes, inodes uint64)) []summary.VolumeStats {
+	period := c.VolumePeriod
+	switch {
+	case period < 0:
+		return nil
+	case period == 0:
+		period = defaultVolumePeriod
+	}
+	plugins, err := os.ReadDir(dir)
+	if err != nil {
+		return nil // no volumes
+	}
+	var ephemeral, rest []summary.VolumeStats
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		at := slices.IndexFunc(plugins, func(e os.DirEntry) bool {
+			_, err := os.Lstat(filepath.Join(dir, e.Name(), v.Name))
+			return err == nil
+		})
+		if at < 0 {
+			continue
+		}
+		fs := c.volume(ctx, filepath.Join(dir, plugins[at].Name(), v.Name), plugins[at].Name(), v, period)
+		if fs == nil {
+			continue
+		}
+		s := summary.VolumeStats{FsStats: *fs, Name: v.Name, PVCRef: claimOf(p, v)}
+		if v.ConfigMap != nil || v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumDefault {
+			ephemeral = append(ephemeral, s)
+			add(*fs.UsedBytes, *fs.InodesUsed)
+			continue
+		}
+		rest = append(rest, s)
+	}
+	return append(ephemeral, rest...)
+}
+
+func (c *Collector) volume(ctx context.Context, path, plugin string, v *v1.Volume, period time.Duration) *summary.FsStats {
+	f, err := statfs(path)
+	if err != nil {
+		return nil
+	}
+	if !walkedPlugins[plugin] {
+		return fsOf(f, f.capacity-f.free, f.inodes-f.inodesFree)
+	}
+	if v.EmptyDir == nil {
+		period = contentAge
+	}
+	got, ok := c.sizes.get(ctx, path, period)
+	if !ok {
+		return nil
+	}
+	out := fsOf(f, got.bytes, got.inodes)
+	out.Time = metav1.NewTime(got.at)
+	return out
+}
+
+// claimOf names the claim of a volume that has one.
+func claimOf(p *v1.Pod, v *v1.Volume) *summary.PVCReference {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return &summary.PVCReference{Name: v.PersistentVolumeClaim.ClaimName, Namespace: p.Namespace}
+	case v.Ephemeral != nil:
+		return &summary.PVCReference{Name: p.Name + "-" + v.Name, Namespace: p.Namespace}
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"berth/internal/cgroupstat"
+)
+
+// ask returns what the agent answers at its socket.
+func (n *node) ask(pathAndQuery string) string {
+	n.t.Helper()
+	resp, err := n.api(n.ctx, pathAndQuery)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		n.t.Fatalf("%s: %s %s, %v", pathAndQuery, resp.Status, b, err)
+	}
+	return string(b)
+}
+
+func (n *node) summary() *summary.Summary {
+	n.t.Helper()
+	var s summary.Summary
+	if err := json.Unmarshal([]byte(n.ask("/stats/summary")), &s); err != nil {
+		n.t.Fatal(err)
+	}
+	return &s
+}
+
+// statsOf returns the statistics of a pod, nil if it has none.
+func statsOf(s *summary.Summary, name string) *summary.PodStats {
+	for i := range s.Pods {
+		if s.Pods[i].PodRef.Name == name {
+			return &s.Pods[i]
+		}
+	}
+	return nil
+}
+
+// outside reads the cgroup of a container, found by its id below the node's cgroups.
+func (n *node) outside(id string) cgroupstat.Sample {
+	n.t.Helper()
+	h, err := cgroupstat.Detect()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	found := ""
+	base := h.Dir("memory", "/")
+	err = filepath.WalkDir(base, func(path string, d os.DirEntry, err error) error {
+		if err == nil && cgroupstat.ContainerID(d.Name()) == id {
+			found = strings.TrimPrefix(path, filepath.Clean(base))
+			return filepath.SkipAll
+		}
+		return nil // cgroups come and go
+	})
+	if err != nil || found == "" {
+		n.t.Fatalf("no cgroup of container %s below %s: %v", id, base, err)
+	}
+	g := h.Open(found)
+	defer g.Close()
+	s, err := g.Read()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return s
+}
+
+// What the summary says of a container lies between what its cgroup says before and after; what it wrote is found on its disks.
+func TestSummaryAgreesWithTheKernel(t *testing.T) {
+	n := newNode(t)
+	p := n.act("web", v1.RestartPolicyNever, nil, limited(actor("main", `
+head -c 5000000 /dev/zero > /data/five; head -c 3000000 /dev/zero > /three; head -c 1000000 /dev/zero | tr '\0' x; echo
+say written; while :; do :; done`), "64Mi"))
+	p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}})
+	p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: "data", MountPath: "/data"})
+	n.put(p)
+	n.start()
+	web := n.awaitReady("web").named("web")
+	n.awaitStory("web", "main written")
+	id := containerID(web, "main")
+
+	n.summary() // for a rate, there must be one before
+	before := n.outside(id)
+	var s *summary.Summary
+	until(t, "a rate", func() bool {
+		before = n.outside(id)
+		s = n.summary()
+		st := statsOf(s, "web")
+		return st != nil && st.CPU.UsageNanoCores != nil && *st.CPU.UsageNanoCores > 0
+	})
+	after := n.outside(id)
+	st := statsOf(s, "web")
+	ct := st.Containers[0]
+	// A reading may be a second old: it is not held against the one just before it.
+	if got := *ct.CPU.UsageCoreNanoSeconds; got > after.CPU.Usage || got == 0 || *st.CPU.UsageCoreNanoSeconds < got {
+		t.Errorf("CPU time %d, want at most %d and at most the pod's %d", got, after.CPU.Usage, *st.CPU.UsageCoreNanoSeconds)
+	}
+	const slack = 8 << 20 // it goes on
+	if got := *ct.Memory.WorkingSetBytes; got > max(before.Memory.WorkingSet(), after.Memory.WorkingSet())+slack || got == 0 {
+		t.Errorf("working set %d, want that of %d to %d", got, before.Memory.WorkingSet(), after.Memory.WorkingSet())
+	}
+	if *ct.Memory.AvailableBytes+*ct.Memory.WorkingSetBytes != 64<<20 {
+		t.Errorf("available %d and working set %d, want 64Mi together", *ct.Memory.AvailableBytes, *ct.Memory.WorkingSetBytes)
+	}
+	if ct.Rootfs == nil || *ct.Rootfs.UsedBytes < 3_000_000 || *ct.Rootfs.UsedBytes > 4_500_000 {
+		t.Errorf("rootfs %+v, want 3 MB", ct.Rootfs)
+	}
+	if *ct.Logs.UsedBytes < 1_000_000 {
+		t.Errorf("logs %d bytes, want 1 MB", *ct.Logs.UsedBytes)
+	}
+	if len(st.VolumeStats) != 1 || *st.VolumeStats[0].UsedBytes < 5_000_000 || *st.VolumeStats[0].UsedBytes > 6_000_000 {
+		t.Errorf("volumes %+v, want 5 MB in data", st.VolumeStats)
+	}
+	if got := *st.EphemeralStorage.UsedBytes; got < 9_000_000 {
+		t.Errorf("ephemeral storage %d bytes, want 9 MB", got)
+	}
+	if st.Network == nil || st.Network.Name != "eth0" || st.Network.RxBytes == nil {
+		t.Errorf("network %+v, want eth0", st.Network)
+	}
+	if *st.ProcessStats.ProcessCount < 1 || st.StartTime.IsZero() || ct.StartTime.IsZero() {
+		t.Errorf("%d processes, started %v, %v", *st.ProcessStats.ProcessCount, st.StartTime, ct.StartTime)
+	}
+	if f := s.Node.Runtime.ImageFs; f == nil || *f.CapacityBytes == 0 || *s.Node.Fs.CapacityBytes == 0 || *s.Node.Memory.AvailableBytes == 0 {
+		t.Errorf("node %+v", s.Node)
+	}
+
+	top := n.berth("top", "pod", "--containers")
+	wantText(t, "top pod", top, "POD", "CPU(cores)", "MEMORY(bytes)", "web", "main", "m  ", "Mi")
+	wantText(t, "top node", n.berth("top", "node"), "CPU(%)", "MEMORY(%)", "%")
+}
