@@ -37,6 +37,8 @@ type Config struct {
 	Paths []string
 	// RuntimeEndpoint is a CRI socket, or "" for the embedded runtime.
 	RuntimeEndpoint string
+	// ImageEndpoint is a CRI socket of images alone, "" for the runtime's.
+	ImageEndpoint string
 	// PodCIDR is the embedded runtime's pod network, "" for a free one.
 	PodCIDR string
 	// CgroupRoot is the cgroup below which kubepods lies; "" is the root.

@@ -199,6 +199,7 @@ func (a *Agent) newNode(recorder *events.Recorder) error {
 			Taints: k.RegisterWithTaints, ProviderID: k.ProviderID, ExternalCloudProvider: k.CloudProvider == "external", NodeIPs: k.NodeIPs,
 			ControllerAttachDetach: *k.EnableControllerAttachDetach, MaxPods: int(k.MaxPods), PodsPerCore: int(k.PodsPerCore),
 			LocalStorageCapacityIsolation: *k.LocalStorageCapacityIsolation, Reservation: a.resources.reservation, MaxImages: int(*k.NodeStatusMaxImages),
+			DeclaredFeatures: declaredFeatures(k),
 		},
 		Sources: node.Sources{
 			Machine:  a.out.Machine,
@@ -214,6 +215,19 @@ func (a *Agent) newNode(recorder *events.Recorder) error {
 		CloseIdleConnections: heartbeat.CloseConnections,
 	})
 	return err
+}
+
+// declaredFeatures are the features that others must know of before they rely on this node (KEP-5328), as far as they are on.
+func declaredFeatures(k *config.Kubelet) []string {
+	var out []string
+	if k.FeatureEnabled("NodeDeclaredFeatures") {
+		for _, name := range []string{"ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"} { // sorted
+			if k.FeatureEnabled(name) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
 }
 
 func (a *Agent) nodeImages(ctx context.Context) ([]v1.ContainerImage, error) {

@@ -211,7 +211,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.pods = pod.NewManager()
 	states := pod.NewStates()
 	recorder := a.newRecorder()
-	if a.cri, err = cri.New(cri.Config{Endpoint: endpoint, Dial: out.DialCRI}); err != nil {
+	if a.cri, err = cri.New(cri.Config{Endpoint: endpoint, ImageEndpoint: cfg.ImageEndpoint, Dial: out.DialCRI}); err != nil {
 		return nil, err
 	}
 	a.facts.cgroups = out.Cgroups

@@ -33,7 +33,25 @@ func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, log *slo
 	}
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	return a.Run(ctx)
+	if k.LockFile == "" {
+		return a.Run(ctx)
+	}
+	if err := lockFile(ctx, k.LockFile); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to end while it waited
+		}
+		return err
+	}
+	if k.ExitOnLockContention {
+		if ctx, err = cancelOnContention(ctx, k.LockFile); err != nil {
+			return err
+		}
+	}
+	err = a.Run(ctx)
+	if cause := context.Cause(ctx); errors.Is(cause, errLockWanted) {
+		log.Info("the agent ends", "why", cause)
+	}
+	return err
 }
 
 // kubeletConfig returns the agent's configuration for what the kubelet was told.
@@ -50,15 +68,12 @@ func kubeletConfig(g *globalFlags, k *config.Kubelet, log *slog.Logger) (agent.C
 	if k.RuntimeEndpoint() == "" && !embedded.Available() {
 		return fail(errors.New(`there is no runtime inside this build of berth: build one with "make build", or name a running one as containerRuntimeEndpoint`))
 	}
-	if k.ImageEndpoint() != "" && k.ImageEndpoint() != k.RuntimeEndpoint() {
-		return fail(fmt.Errorf("imageServiceEndpoint %q: an image service apart from containerRuntimeEndpoint is not supported yet", k.ImageEndpoint()))
-	}
 	runDir, err := filepath.Abs(g.runDir)
 	if err != nil {
 		return fail(err)
 	}
 	cfg := agent.Config{
-		RootDir: k.RootDir, RunDir: runDir, NodeName: name, RuntimeEndpoint: k.RuntimeEndpoint(), CgroupRoot: k.CgroupRoot,
+		RootDir: k.RootDir, RunDir: runDir, NodeName: name, RuntimeEndpoint: k.RuntimeEndpoint(), ImageEndpoint: k.ImageEndpoint(), CgroupRoot: k.CgroupRoot,
 		PodLogsDir: k.PodLogsDir, ContainerLogsDir: "/var/log/containers", Kubelet: k, Version: config.KubeletVersion(version), Log: log,
 	}
 	// The kubelet's default is for runtimes that do not tell; the one inside is told only what somebody has chosen.

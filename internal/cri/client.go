@@ -34,6 +34,8 @@ type Dialer func(ctx context.Context, address string) (net.Conn, error)
 type Config struct {
 	// Endpoint is the CRI socket: "unix:///run/containerd/containerd.sock" or an absolute path.
 	Endpoint string
+	// ImageEndpoint is the CRI socket of the image service; "" is that of the runtime.
+	ImageEndpoint string
 	// Timeout of an ordinary call; 0 means DefaultTimeout.
 	Timeout time.Duration
 	// Dial replaces the dialling of the unix socket, for tests in memory.
@@ -51,7 +53,9 @@ type Client struct {
 	events  *grpc.ClientConn // of its own: a stalled call must not hold up the event stream
 	runtime runtimeapi.RuntimeServiceClient
 	images  runtimeapi.ImageServiceClient
-	stream  runtimeapi.RuntimeServiceClient
+	// imageConn is conn unless images have a service of their own.
+	imageConn *grpc.ClientConn
+	stream    runtimeapi.RuntimeServiceClient
 	// noStreams is set while the runtime is known to offer no streamed lists.
 	noStreams atomic.Bool
 }
@@ -61,32 +65,38 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
 	}
-	dial := cfg.Dial
+	c := &Client{timeout: cfg.Timeout}
+	var err error
+	if c.conn, err = connect("container runtime", cfg.Endpoint, cfg.Dial, c.intercept); err != nil {
+		return nil, err
+	}
+	c.imageConn = c.conn
+	if cfg.ImageEndpoint != "" && cfg.ImageEndpoint != cfg.Endpoint {
+		if c.imageConn, err = connect("image service", cfg.ImageEndpoint, cfg.Dial, c.intercept); err != nil {
+			return nil, errors.Join(err, c.conn.Close())
+		}
+	}
+	if c.events, err = connect("container runtime", cfg.Endpoint, cfg.Dial, c.intercept); err != nil {
+		return nil, errors.Join(err, c.conn.Close(), c.imageConn.Close())
+	}
+	c.runtime = runtimeapi.NewRuntimeServiceClient(c.conn)
+	c.images = runtimeapi.NewImageServiceClient(c.imageConn)
+	c.stream = runtimeapi.NewRuntimeServiceClient(c.events)
+	return c, nil
+}
+
+// connect returns a connection to a socket; what names it in errors.
+func connect(what, endpoint string, dial Dialer, intercept grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
 	if dial == nil {
-		path, ok := strings.CutPrefix(cfg.Endpoint, "unix://")
-		if !ok && !strings.HasPrefix(cfg.Endpoint, "/") {
-			return nil, fmt.Errorf("container runtime endpoint %q: not a unix socket; use unix:///path/to.sock", cfg.Endpoint)
+		path, ok := strings.CutPrefix(endpoint, "unix://")
+		if !ok && !strings.HasPrefix(endpoint, "/") {
+			return nil, fmt.Errorf("%s endpoint %q: not a unix socket; use unix:///path/to.sock", what, endpoint)
 		}
 		dial = func(ctx context.Context, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", path)
 		}
 	}
-	c := &Client{timeout: cfg.Timeout}
-	var err error
-	if c.conn, err = connect(cfg.Endpoint, dial, c.intercept); err != nil {
-		return nil, err
-	}
-	if c.events, err = connect(cfg.Endpoint, dial, c.intercept); err != nil {
-		return nil, errors.Join(err, c.conn.Close())
-	}
-	c.runtime = runtimeapi.NewRuntimeServiceClient(c.conn)
-	c.images = runtimeapi.NewImageServiceClient(c.conn)
-	c.stream = runtimeapi.NewRuntimeServiceClient(c.events)
-	return c, nil
-}
-
-func connect(endpoint string, dial Dialer, intercept grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+endpoint,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(dial),
@@ -100,13 +110,19 @@ func connect(endpoint string, dial Dialer, intercept grpc.UnaryClientInterceptor
 			MinConnectTimeout: 5 * time.Second,
 		}))
 	if err != nil {
-		return nil, fmt.Errorf("container runtime endpoint %q: %w", endpoint, err)
+		return nil, fmt.Errorf("%s endpoint %q: %w", what, endpoint, err)
 	}
 	return conn, nil
 }
 
 // Close ends the connections; calls in flight fail.
-func (c *Client) Close() error { return errors.Join(c.conn.Close(), c.events.Close()) }
+func (c *Client) Close() error {
+	errs := []error{c.conn.Close(), c.events.Close()}
+	if c.imageConn != c.conn {
+		errs = append(errs, c.imageConn.Close())
+	}
+	return errors.Join(errs...)
+}
 
 // deadlineKey carries a deadline of its own for a call, in addition to the client's.
 type deadlineKey struct{}

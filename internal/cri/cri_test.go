@@ -3,6 +3,7 @@ package cri_test
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -222,5 +223,31 @@ func TestTerminationGrace(t *testing.T) {
 	}
 	if _, ok := cri.TerminationGrace(&pod.ContainerStatus{Annotations: map[string]string{cri.TerminationGracePeriodAnnotation: "x"}}); ok {
 		t.Error("garbage is a grace period")
+	}
+}
+
+// An image service of its own is asked for images, and the runtime for the rest.
+func TestImageEndpoint(t *testing.T) {
+	runtime, images := critest.Start(t), critest.Start(t, critest.WithImages(image))
+	c, err := cri.New(cri.Config{Endpoint: "/runtime", ImageEndpoint: "/images", Dial: func(ctx context.Context, address string) (net.Conn, error) {
+		if address == "/images" {
+			return images.Dialer()(ctx, address)
+		}
+		return runtime.Dialer()(ctx, address)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err := c.ListImages(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("images %v, %v; want that of the image service", list, err)
+	}
+	if _, err := c.RunPodSandbox(t.Context(), sandboxConfig("u1"), ""); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := cri.New(cri.Config{Endpoint: "/runtime", ImageEndpoint: "http://x"}); err == nil || !strings.Contains(err.Error(), "image service") {
+		t.Errorf("got %v, want an error that names the image service", err)
 	}
 }

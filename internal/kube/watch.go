@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 )
 
 // Waits between tries while the server does not answer: each is drawn between the wait and its double, so that the nodes of a cluster do
@@ -75,6 +76,11 @@ type Watch[P Watchable] struct {
 	changed  func()
 	synced   chan struct{} // closed at the first complete list
 	log      *slog.Logger
+
+	// Of the reflector's goroutine:
+	stale  int       // tries in a row that asked for what is too old, or too new
+	opened time.Time // when the last stream began; zero if the next one follows a list
+	life   time.Duration
 
 	mu      sync.Mutex
 	objects map[types.NamespacedName]P // guarded by mu; nil before the first complete list
@@ -181,6 +187,7 @@ func (w *Watch[P]) note(ctx context.Context, err error) {
 
 // list is one try of the reflector to list. That it works is not yet the end of trouble: what comes next, the watch, may fail.
 func (w *Watch[P]) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	w.opened = time.Time{}
 	objects, err := w.listObjects(ctx, w.selector.apply(o))
 	if err != nil {
 		w.note(ctx, err)
@@ -212,16 +219,79 @@ func (w *Watch[P]) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 func (w *Watch[P]) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o = w.selector.apply(o)
 	o.Watch = true
-	stream, err := w.client.rest[w.resource.version].Get().
-		NamespaceIfScoped(w.selector.Namespace, w.resource.namespaced && w.selector.Namespace != "").
-		Resource(w.resource.plural).VersionedParams(&o, parameterCodec()).Watch(ctx)
+	if o.SendInitialEvents == nil && w.cutOff() {
+		return nil, apierrors.NewResourceExpired("the last watch was cut off")
+	}
+	stream, err := w.open(ctx, o)
+	w.opened, w.life = time.Now(), time.Duration(ptr.Deref(o.TimeoutSeconds, 0))*time.Second
 	if err != nil {
 		err = fmt.Errorf("watch %s: %w", w.resource.plural, err)
 	}
+	w.pace(ctx, err)
 	if o.SendInitialEvents == nil || !apierrors.IsInvalid(err) { // a server that cannot do that is asked for a list next
 		w.note(ctx, err)
 	}
 	return stream, err
+}
+
+// cutOff reports, once, whether the last stream ended before its time. Then the server may have been restarted with older data, under whose versions
+// a watch that goes on where it was would wait for a long time: the reflector lists again, which costs the server little if nothing of the kind
+// happened.
+func (w *Watch[P]) cutOff() bool {
+	early := !w.opened.IsZero() && time.Since(w.opened) < w.life
+	w.opened = time.Time{}
+	return early
+}
+
+// errUnanswered says that a server took a request for a watch and said nothing to it.
+var errUnanswered = errors.New("the server does not answer")
+
+// open begins to watch. A server begins its answer at once, however long it has nothing to tell: one that does not is given up.
+func (w *Watch[P]) open(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	answered := time.AfterFunc(w.client.timeout, func() { cancel(errUnanswered) })
+	stream, err := w.client.rest[w.resource.version].Get().
+		NamespaceIfScoped(w.selector.Namespace, w.resource.namespaced && w.selector.Namespace != "").
+		Resource(w.resource.plural).VersionedParams(&o, parameterCodec()).Watch(ctx)
+	answered.Stop()
+	if err != nil {
+		if errors.Is(context.Cause(ctx), errUnanswered) {
+			err = errUnanswered
+		}
+		cancel(nil)
+		return nil, err
+	}
+	return opened{stream, func() { cancel(nil) }}, nil
+}
+
+// opened is a watch that has a context of its own.
+type opened struct {
+	watch.Interface
+	cancel func()
+}
+
+// Stop ends the watch.
+func (o opened) Stop() {
+	o.Interface.Stop()
+	o.cancel()
+}
+
+// pace waits before the next try if one after the other asks for a version that the server does not have: the reflector begins anew without a
+// pause then, which is right only once.
+func (w *Watch[P]) pace(ctx context.Context, err error) {
+	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+		w.stale = 0
+		return
+	}
+	if w.stale++; w.stale == 1 {
+		return
+	}
+	t := time.NewTimer(min(firstRetry<<min(w.stale-2, 10), lastRetry))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 func (s Selector) apply(o metav1.ListOptions) metav1.ListOptions {

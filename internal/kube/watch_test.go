@@ -280,13 +280,39 @@ func TestWatchResumesWhereABookmarkLeftIt(t *testing.T) {
 		advance(2 * time.Minute)
 		s.Compact()
 		s.ForgetRequests()
-		s.BreakWatches()
-		advance(5 * time.Second)
+		advance(12 * time.Minute) // longer than any watch lives
 		kubetest.Put(s, newPod("b", "here"))
 		expectNames(t, w, "a", "b")
+		if len(s.Requests()) == 0 {
+			t.Error("the watch did not end in its time")
+		}
 		for _, q := range s.Requests() {
 			if q.Verb != "watch" || q.Query.Get("sendInitialEvents") != "" {
 				t.Errorf("%s %s?%s: want no list, but one watch that goes on", q.Method, q.Path, q.Query.Encode())
+			}
+		}
+	})
+}
+
+// A watch that is cut off lists again, at least what it has seen: the server may have come back with older data.
+func TestWatchAfterARestore(t *testing.T) {
+	bubble(t, func(t *testing.T, s *kubetest.Server, c *kube.Client) {
+		kubetest.Put(s, newPod("a", "here"))
+		restore := s.Snapshot()
+		w := start[*v1.Pod](t, c, kube.OfNode("here"))
+		for range 100 {
+			kubetest.Put(s, newPod("b", "here"))
+		}
+		expectNames(t, w, "a", "b")
+		restore()
+		advance(time.Minute)
+		expectNames(t, w, "a")
+		s.ForgetRequests()
+		s.BreakWatches()
+		advance(5 * time.Second)
+		for _, q := range s.Requests() {
+			if q.Verb != "watch" || q.Query.Get("resourceVersion") == "" {
+				t.Errorf("%s %s?%s: want one watch that begins with what is known", q.Method, q.Path, q.Query.Encode())
 			}
 		}
 	})

@@ -2,7 +2,9 @@ package node
 
 import (
 	"cmp"
+	"context"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -18,6 +20,28 @@ func ContainerImages(images []*runtimeapi.Image) []v1.ContainerImage {
 		out = append(out, v1.ContainerImage{Names: slices.Concat(i.RepoDigests, i.RepoTags), SizeBytes: int64(i.Size)})
 	}
 	return out
+}
+
+// imagesFor is for how long a list of images is used: to make one costs the runtime more than everything else that the status is made from.
+const imagesFor = 30 * time.Second
+
+// shelf keeps the last list of images. It belongs to one goroutine.
+type shelf struct {
+	images []v1.ContainerImage
+	at     time.Time
+}
+
+// list returns the images, and asks for them if the last list is old.
+func (s *shelf) list(ctx context.Context, ask func(context.Context) ([]v1.ContainerImage, error)) ([]v1.ContainerImage, error) {
+	if s.images != nil && time.Since(s.at) < imagesFor {
+		return s.images, nil
+	}
+	images, err := ask(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.images, s.at = images, time.Now()
+	return images, nil
 }
 
 // rankImages returns the largest images, at most limit of them (negative: all), each with at most maxImageNames names. Images of

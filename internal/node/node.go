@@ -106,12 +106,14 @@ type Node struct {
 	observed    chan struct{} // capacity 1: current may have changed
 	registered  chan struct{} // closed when the API server has shown the Node
 	book        addressBook   // of the goroutine that reports
+	shelf       shelf         // of the same goroutine
 
 	mu      sync.Mutex
 	current *v1.Node // guarded by mu; shared with readers and never changed, only replaced
 	shown   bool     // guarded by mu; current is the API server's
 	watched bool     // guarded by mu; somebody calls Observe
 	deleted bool     // guarded by mu; the API server has it no more
+	doubted bool     // guarded by mu; a watch showed one that is older than current
 }
 
 // New returns a Node. Errors name the missing field.
@@ -228,19 +230,21 @@ func (n *Node) UID() types.UID {
 // Registered returns the channel that is closed when the API server has shown the Node for the first time.
 func (n *Node) Registered() <-chan struct{} { return n.registered }
 
-// adopt keeps a Node that the API server showed, unless a newer one is known: watches lag behind writes.
+// adopt keeps a Node that the API server showed, unless a newer one is known: watches lag behind writes. As it may also be that an older etcd was
+// restored, the Node is then read once, and what that shows is kept.
 func (n *Node) adopt(newest *v1.Node) {
 	kept := *newest
 	kept.ManagedFields = nil // nobody reads them, and they are most of the object
 	n.mu.Lock()
 	if n.shown && !n.deleted && n.current.UID == kept.UID {
-		if order, err := resourceversion.CompareResourceVersion(kept.ResourceVersion, n.current.ResourceVersion); err == nil && order < 0 {
+		if order, err := resourceversion.CompareResourceVersion(kept.ResourceVersion, n.current.ResourceVersion); err == nil && order < 0 && !n.doubted {
+			n.doubted = true
 			n.mu.Unlock()
 			return
 		}
 	}
 	first := !n.shown
-	n.current, n.shown, n.deleted = &kept, true, false
+	n.current, n.shown, n.deleted, n.doubted = &kept, true, false, false
 	n.mu.Unlock()
 	if first {
 		close(n.registered)
@@ -252,7 +256,7 @@ func (n *Node) adopt(newest *v1.Node) {
 func (n *Node) known() *v1.Node {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.watched && n.shown && !n.deleted {
+	if n.watched && n.shown && !n.deleted && !n.doubted {
 		return n.current
 	}
 	return nil

@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -162,7 +163,11 @@ func (p *Patcher) write(ctx context.Context, uid pod.UID, slots chan struct{}) {
 				return
 			}
 		default:
-			p.Log.Warn("pod status not written", "uid", uid, "error", err)
+			level := slog.LevelWarn
+			if errors.Is(err, errShown) {
+				level = slog.LevelDebug // the watch lags behind, most of the time
+			}
+			p.Log.Log(ctx, level, "pod status not written", "uid", uid, "error", err)
 			select {
 			case <-time.After(delay):
 			case <-ctx.Done():
@@ -194,8 +199,11 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 		target = mirror.UID
 	}
 	api, err := p.API.GetPod(ctx, desired.Namespace, desired.Name)
-	if apierrors.IsNotFound(err) || (err == nil && api.UID != target) {
-		return nil // the pod is gone, or another has its name
+	if apierrors.IsNotFound(err) {
+		return p.notFound(desired)
+	}
+	if err == nil && api.UID != target {
+		return nil // another has its name
 	}
 	if err != nil {
 		return fmt.Errorf("pod %s/%s: %w", desired.Namespace, desired.Name, err)
@@ -212,7 +220,7 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 		began := time.Now()
 		err := p.API.PatchPodStatus(ctx, desired.Namespace, desired.Name, patch)
 		if apierrors.IsNotFound(err) {
-			return nil
+			return p.notFound(desired)
 		}
 		if err != nil {
 			return fmt.Errorf("pod %s/%s: patch status: %w", desired.Namespace, desired.Name, err)
@@ -227,6 +235,17 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 	}
 	if err := p.API.DeletePod(ctx, desired.Namespace, desired.Name, uid); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("pod %s/%s: delete: %w", desired.Namespace, desired.Name, err)
+	}
+	return nil
+}
+
+// errShown says that the API server does not find a pod that its watch shows.
+var errShown = errors.New("the API server does not find the pod that it shows")
+
+// notFound tells a pod that is gone from one that a server in trouble does not find: of the latter, the status is still to be told.
+func (p *Patcher) notFound(desired *v1.Pod) error {
+	if _, shown := p.Pods.Get(desired.UID); shown {
+		return fmt.Errorf("pod %s/%s: %w", desired.Namespace, desired.Name, errShown)
 	}
 	return nil
 }

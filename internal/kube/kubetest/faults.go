@@ -1,6 +1,7 @@
 package kubetest
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Request is what the server knows of one request that reached it.
@@ -159,6 +161,26 @@ func (s *Server) Compact() {
 	s.compact = s.version
 	for _, t := range s.tables {
 		t.history = nil
+	}
+}
+
+// Snapshot keeps all objects as they are. The returned function brings them back, as an administrator does who restores an older etcd: whatever was
+// written since is undone, versions are given a second time, and all watches drop.
+func (s *Server) Snapshot() (restore func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	version, objects := s.version, map[*kind]map[types.NamespacedName]object{}
+	for k, t := range s.tables {
+		objects[k] = maps.Clone(t.objects)
+	}
+	return func() {
+		s.mu.Lock()
+		s.version, s.compact = version, version
+		for k, t := range s.tables {
+			t.objects, t.history = maps.Clone(objects[k]), nil
+		}
+		s.mu.Unlock()
+		s.BreakWatches()
 	}
 }
 
