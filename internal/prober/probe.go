@@ -85,6 +85,7 @@ type probe struct {
 	container *container
 	spec      *v1.Probe
 	thresholds
+	counts counts // of all incarnations
 
 	// Of the newest incarnation:
 	tally

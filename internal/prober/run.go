@@ -95,6 +95,7 @@ func (m *Manager) finish(a *attempt, r action.Result) {
 		return
 	}
 	a.current = nil
+	a.counts.add(r.Outcome, now.Sub(a.began))
 	owner := a.container.pod.pod
 	changed, entry := m.countLocked(a, r, now)
 	if a.runs() {

@@ -140,6 +140,9 @@ func (s *schedule) begin(ctx context.Context, p *probe, now time.Time) *attempt 
 	a.ctx, a.cancel = context.WithCancel(ctx)
 	p.current = a
 	behind := now.Sub(p.due)
+	if behind >= lateness {
+		p.counts.late++
+	}
 	if late := behind >= lateness; late != p.late {
 		p.late = late
 		e := p.entry(p.kind.String() + " probe is in time again")
