@@ -47,6 +47,7 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 		},
 		Allocations: a.allocations, Event: recorder.Event, Journal: a.journal,
 	}
+	c.Node = a.currentNode
 	hasAppArmor := sync.OnceValue(func() bool { return admission.HasAppArmor("/") })
 	c.Facts = func() admission.Facts {
 		f := admission.Facts{AppArmor: hasAppArmor(), Kernel: kernel(), SupplementalGroupsPolicy: a.facts.hasStrictGroups()}
@@ -59,10 +60,6 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 		return f
 	}
 	if m := a.member; m != nil && m.api != nil {
-		c.Node = func() (*v1.Node, bool) {
-			n := m.api.node.Node()
-			return n, n != nil
-		}
 		c.Refresh = func(ctx context.Context) error {
 			n, err := m.api.client.GetNode(ctx, a.cfg.NodeName)
 			if err == nil {
@@ -73,7 +70,6 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 		c.Killer = killer{a}
 		return c
 	}
-	c.Node = func() (*v1.Node, bool) { return a.localNode(), true }
 	return c
 }
 

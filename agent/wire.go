@@ -141,6 +141,26 @@ func (a *Agent) podObjects() podObjects {
 	return nil
 }
 
+// claims returns where the claims of pods are read, nil for a kubelet without an API server.
+func (a *Agent) claims() volumes.Claims {
+	switch {
+	case a.member == nil:
+		return a.local
+	case a.member.api != nil:
+		return a.member.api.client
+	}
+	return nil
+}
+
+// currentNode returns the newest Node, or what stands in for it, and whether it is known.
+func (a *Agent) currentNode() (*v1.Node, bool) {
+	if m := a.member; m != nil && m.api != nil {
+		n := m.api.node.Node()
+		return n, n != nil
+	}
+	return a.localNode(), true
+}
+
 // Agent is a built agent.
 type Agent struct {
 	cfg Config
@@ -225,6 +245,8 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.localNode = sync.OnceValue(a.newLocalNode)
 	volumeManager, err := volumes.New(volumes.Config{
 		Root: cfg.RootDir, AllocatableMemory: a.resources.allocatable.Memory().Value(), Mounter: mounter, Objects: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
+		Claims: a.claims(), Node: a.currentNode,
+		Event: func(p *v1.Pod, eventtype, reason, message string) { recorder.Event(p, "", eventtype, reason, message) },
 	})
 	if err != nil {
 		return nil, err
@@ -365,7 +387,10 @@ func (a *Agent) sources() podconfig.Config {
 		}
 	} else {
 		c.Objects = func(o podconfig.LocalObjects) {
-			a.local.Set(objects.Defined{ConfigMaps: o.ConfigMaps, Secrets: o.Secrets, RuntimeClasses: o.RuntimeClasses})
+			a.local.Set(objects.Defined{
+				ConfigMaps: o.ConfigMaps, Secrets: o.Secrets, RuntimeClasses: o.RuntimeClasses,
+				Claims: o.PersistentVolumeClaims, Volumes: o.PersistentVolumes,
+			})
 		}
 	}
 	return c

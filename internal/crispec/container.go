@@ -39,6 +39,8 @@ type Container struct {
 	User ImageUser
 	// Users are the host's ids that a pod with a user namespace has; nil for one without.
 	Users *userns.Range
+	// VolumeGroups are those that the pod's processes must be in to use its volumes.
+	VolumeGroups []int64
 	// SeccompRoot is the folder of Localhost seccomp profiles, SeccompDefault the profile of containers that name none.
 	SeccompRoot    string
 	SeccompDefault runtimeapi.SecurityProfile_ProfileType

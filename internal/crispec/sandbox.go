@@ -28,6 +28,8 @@ type Sandbox struct {
 	Resources ResourceSettings
 	// Users are the host's ids that a pod with a user namespace has; nil for one without.
 	Users *userns.Range
+	// VolumeGroups are those that the pod's processes must be in to use its volumes.
+	VolumeGroups []int64
 }
 
 // SandboxConfig returns the CRI configuration of the pod's sandbox, and of what its user is to be warned. An error is the user's to mend.

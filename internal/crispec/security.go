@@ -37,10 +37,10 @@ func sandboxSecurity(s Sandbox) (*runtimeapi.LinuxSandboxSecurityContext, error)
 		if out.RunAsUser = int64Value(sc.RunAsUser); out.RunAsUser != nil {
 			out.RunAsGroup = int64Value(sc.RunAsGroup) // the runtime takes no group without a user
 		}
-		out.SupplementalGroups = supplementalGroups(p)
 		out.SupplementalGroupsPolicy = groupsPolicy(sc)
 		out.SelinuxOptions = selinux(sc.SELinuxOptions)
 	}
+	out.SupplementalGroups = supplementalGroups(p, s.VolumeGroups)
 	return out, nil
 }
 
@@ -55,7 +55,7 @@ func containerSecurity(in Container) (*runtimeapi.LinuxContainerSecurityContext,
 		sc = &v1.SecurityContext{}
 	}
 	out := &runtimeapi.LinuxContainerSecurityContext{
-		SupplementalGroups:       supplementalGroups(p),
+		SupplementalGroups:       supplementalGroups(p, in.VolumeGroups),
 		SupplementalGroupsPolicy: groupsPolicy(psc),
 		Privileged:               isTrue(sc.Privileged),
 		ReadonlyRootfs:           isTrue(sc.ReadOnlyRootFilesystem),

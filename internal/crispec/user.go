@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -116,16 +117,20 @@ func runAsGroup(p *v1.Pod, c *v1.Container) *int64 {
 }
 
 // supplementalGroups returns the groups that the pod's processes are in besides their own: first the one that its volumes belong to.
-func supplementalGroups(p *v1.Pod) []int64 {
-	sc := p.Spec.SecurityContext
-	if sc == nil {
-		return nil
-	}
+func supplementalGroups(p *v1.Pod, volumes []int64) []int64 {
 	var out []int64
-	if sc.FSGroup != nil {
-		out = append(out, *sc.FSGroup)
+	if sc := p.Spec.SecurityContext; sc != nil {
+		if sc.FSGroup != nil {
+			out = append(out, *sc.FSGroup)
+		}
+		out = append(out, sc.SupplementalGroups...)
 	}
-	return append(out, sc.SupplementalGroups...)
+	for _, gid := range volumes {
+		if !slices.Contains(out, gid) {
+			out = append(out, gid)
+		}
+	}
+	return out
 }
 
 func groupsPolicy(sc *v1.PodSecurityContext) runtimeapi.SupplementalGroupsPolicy {

@@ -96,6 +96,16 @@ func (c *Client) GetSecret(ctx context.Context, namespace, name string) (*v1.Sec
 	return get[*v1.Secret](ctx, c, namespace, name)
 }
 
+// GetPersistentVolumeClaim reads a claim. The node authorizer lets a node read those of its pods one by one, and watch none.
+func (c *Client) GetPersistentVolumeClaim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
+	return get[*v1.PersistentVolumeClaim](ctx, c, namespace, name)
+}
+
+// GetPersistentVolume reads a persistent volume, under the same rule.
+func (c *Client) GetPersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error) {
+	return get[*v1.PersistentVolume](ctx, c, "", name)
+}
+
 // CreateEvent records an event and returns it as stored.
 func (c *Client) CreateEvent(ctx context.Context, e *v1.Event) (*v1.Event, error) {
 	return create(ctx, c, e)

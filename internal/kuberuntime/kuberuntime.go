@@ -111,6 +111,8 @@ type Request struct {
 	Probes pod.ProbeVerdicts
 	// CgroupParent is the pod's cgroup in the form of the cgroup driver.
 	CgroupParent string
+	// VolumeGroups are those that the pod's processes must be in to use its volumes.
+	VolumeGroups []int64
 	// Volumes waits for the pod's mounts. It is called beside the creation of the sandbox and before the first container.
 	Volumes func(ctx context.Context) (map[string]crispec.Volume, error)
 }

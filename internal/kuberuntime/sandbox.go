@@ -61,7 +61,7 @@ func (r *Runtime) translateSandbox(ctx context.Context, req Request, a *podActio
 	p := req.Pod
 	in := crispec.Sandbox{
 		Pod: p, Attempt: attempt, CgroupParent: req.CgroupParent, LogDirectory: logs.PodDir(r.PodLogsDir, p.Namespace, p.Name, string(p.UID)),
-		DNS: r.DNS, Resources: r.Resources,
+		DNS: r.DNS, VolumeGroups: req.VolumeGroups, Resources: r.Resources,
 	}
 	var err error
 	if in.Users, err = r.users(p); err != nil {

@@ -27,9 +27,11 @@ type Local struct {
 	changed  *pod.Inbox[pod.UID]
 
 	mu         sync.Mutex
-	configMaps localObjects[*v1.ConfigMap]        // guarded by mu
-	secrets    localObjects[*v1.Secret]           // guarded by mu
-	classes    localObjects[*nodev1.RuntimeClass] // guarded by mu
+	configMaps localObjects[*v1.ConfigMap]             // guarded by mu
+	secrets    localObjects[*v1.Secret]                // guarded by mu
+	classes    localObjects[*nodev1.RuntimeClass]      // guarded by mu
+	claims     localObjects[*v1.PersistentVolumeClaim] // guarded by mu
+	volumes    localObjects[*v1.PersistentVolume]      // guarded by mu
 }
 
 // Defined are the objects that manifests define. They are shared and never changed.
@@ -37,6 +39,8 @@ type Defined struct {
 	ConfigMaps     []*v1.ConfigMap
 	Secrets        []*v1.Secret
 	RuntimeClasses []*nodev1.RuntimeClass
+	Claims         []*v1.PersistentVolumeClaim
+	Volumes        []*v1.PersistentVolume
 }
 
 // localObjects are the objects of one kind and the pods that refer to them.
@@ -50,6 +54,7 @@ type localObjects[P localObject] struct {
 type referrer struct {
 	journal.Subject
 	keys []key
+	all  bool // it refers to any object of the kind
 }
 
 type localObject interface {
@@ -66,13 +71,16 @@ func NewLocal(j *journal.Journal, handlers func(context.Context) ([]string, erro
 		configMaps: localObjects[*v1.ConfigMap]{resource: "configmap", pods: map[pod.UID]referrer{}},
 		secrets:    localObjects[*v1.Secret]{resource: "secret", pods: map[pod.UID]referrer{}},
 		classes:    localObjects[*nodev1.RuntimeClass]{resource: "runtimeclass", pods: map[pod.UID]referrer{}},
+		claims:     localObjects[*v1.PersistentVolumeClaim]{resource: "persistentvolumeclaim", pods: map[pod.UID]referrer{}},
+		volumes:    localObjects[*v1.PersistentVolume]{resource: "persistentvolume", pods: map[pod.UID]referrer{}},
 	}
 }
 
 // Set replaces the objects. The pods that refer to one that came, changed or went are told.
 func (l *Local) Set(d Defined) {
 	l.mu.Lock()
-	notes := slices.Concat(l.configMaps.set(d.ConfigMaps), l.secrets.set(d.Secrets), l.classes.set(d.RuntimeClasses))
+	notes := slices.Concat(l.configMaps.set(d.ConfigMaps), l.secrets.set(d.Secrets), l.classes.set(d.RuntimeClasses),
+		l.claims.set(d.Claims), l.volumes.set(d.Volumes))
 	l.mu.Unlock()
 	for _, n := range notes {
 		l.journal.Record(n)
@@ -91,6 +99,13 @@ func (l *Local) Register(p *v1.Pod) {
 	l.configMaps.register(p, p.Namespace, configMaps)
 	l.secrets.register(p, p.Namespace, secrets)
 	l.classes.register(p, "", classOf(p))
+	claims := claimsOf(p)
+	l.claims.register(p, p.Namespace, claims)
+	if len(claims) > 0 { // which volume a claim is bound to, a volume may say
+		l.volumes.pods[p.UID] = referrer{Subject: journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, all: true}
+	} else {
+		delete(l.volumes.pods, p.UID)
+	}
 }
 
 // Unregister ends all references of the pod.
@@ -100,6 +115,8 @@ func (l *Local) Unregister(uid pod.UID) {
 	delete(l.configMaps.pods, uid)
 	delete(l.secrets.pods, uid)
 	delete(l.classes.pods, uid)
+	delete(l.claims.pods, uid)
+	delete(l.volumes.pods, uid)
 }
 
 // ConfigMap returns the newest copy of a ConfigMap, which is shared and must not be changed. What does not exist is a NotFound error of the API.
@@ -177,7 +194,13 @@ func (l *localObjects[P]) set(all []P) []journal.Entry {
 	l.objects = objects
 	var notes []journal.Entry
 	for _, p := range l.pods {
-		for _, k := range p.keys {
+		keys := p.keys
+		if p.all {
+			either := maps.Clone(objects)
+			maps.Copy(either, before)
+			keys = slices.SortedFunc(maps.Keys(either), func(a, b key) int { return strings.Compare(a.name, b.name) })
+		}
+		for _, k := range keys {
 			if before[k] == objects[k] {
 				continue
 			}

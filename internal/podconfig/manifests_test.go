@@ -138,6 +138,9 @@ func checkManifest(t *testing.T, c manifestCase, w wantedOutcome) {
 	for _, o := range objects.PersistentVolumeClaims {
 		found.take(t, "PersistentVolumeClaim", o, w)
 	}
+	for _, o := range objects.PersistentVolumes {
+		found.take(t, "PersistentVolume", o, w)
+	}
 	for _, o := range objects.RuntimeClasses {
 		found.take(t, "RuntimeClass", o, w)
 	}
@@ -349,7 +352,7 @@ func parseOutcome(t *testing.T, at string, text []byte) outcome {
 }
 
 // wantedKey is the form of an object's line: kind, namespace and name.
-var wantedKey = regexp.MustCompile(`^(Pod|ConfigMap|Secret|PersistentVolumeClaim|RuntimeClass) [^/ ]*/[^/ ]+$`)
+var wantedKey = regexp.MustCompile(`^(Pod|ConfigMap|Secret|PersistentVolumeClaim|PersistentVolume|RuntimeClass) [^/ ]*/[^/ ]+$`)
 
 // unquote returns the bytes that quoted lines stand for.
 func unquote(t *testing.T, at string, text []byte) []byte {

@@ -17,6 +17,7 @@ type LocalObjects struct {
 	ConfigMaps             []*v1.ConfigMap
 	Secrets                []*v1.Secret
 	PersistentVolumeClaims []*v1.PersistentVolumeClaim
+	PersistentVolumes      []*v1.PersistentVolume
 	RuntimeClasses         []*nodev1.RuntimeClass
 }
 
@@ -29,6 +30,8 @@ func newLocalObject(kind string) metav1.Object {
 		return &v1.Secret{}
 	case "PersistentVolumeClaim":
 		return &v1.PersistentVolumeClaim{}
+	case "PersistentVolume":
+		return &v1.PersistentVolume{}
 	case "RuntimeClass":
 		return &nodev1.RuntimeClass{}
 	}
@@ -44,7 +47,7 @@ func versionOf(kind string) string {
 }
 
 // namespaced reports whether objects of the kind are in a namespace.
-func namespaced(kind string) bool { return kind != "RuntimeClass" }
+func namespaced(kind string) bool { return kind != "RuntimeClass" && kind != "PersistentVolume" }
 
 // local takes one local object.
 func (d *decoding) local(at Problem, kind string, object map[string]any) {
@@ -84,6 +87,16 @@ func setObjectDefaults(o metav1.Object) {
 	case *v1.PersistentVolumeClaim:
 		setDefaultPtr(&o.Spec.VolumeMode, v1.PersistentVolumeFilesystem)
 		o.Status = v1.PersistentVolumeClaimStatus{Phase: v1.ClaimPending}
+	case *v1.PersistentVolume:
+		setDefaultPtr(&o.Spec.VolumeMode, v1.PersistentVolumeFilesystem)
+		setDefault(&o.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRetain)
+		if o.Spec.HostPath != nil {
+			setDefaultPtr(&o.Spec.HostPath.Type, v1.HostPathUnset)
+		}
+		if ref := o.Spec.ClaimRef; ref != nil {
+			setDefault(&ref.Namespace, v1.NamespaceDefault)
+		}
+		o.Status = v1.PersistentVolumeStatus{Phase: v1.VolumePending}
 	}
 }
 

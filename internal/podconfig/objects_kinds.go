@@ -31,8 +31,7 @@ var ignoredKinds = map[string]string{
 	"RoleBinding":             "pods have no API server to call",
 	"ClusterRole":             "pods have no API server to call",
 	"ClusterRoleBinding":      "pods have no API server to call",
-	"PersistentVolume":        "claims are not bound; use a hostPath or an emptyDir volume in the pod",
-	"StorageClass":            "claims are not bound; use a hostPath or an emptyDir volume in the pod",
+	"StorageClass":            "nothing provides volumes; write a PersistentVolume for each claim",
 	"HorizontalPodAutoscaler": "write one Pod for each replica",
 	"PodDisruptionBudget":     "pods end when their manifests go",
 }
@@ -80,7 +79,7 @@ func (d *decoding) other(at Problem, apiVersion, kind string, object map[string]
 		d.refuse(at, fmt.Sprintf("kind %q needs a cluster: %s", kind, refused))
 	default:
 		d.refuse(at, fmt.Sprintf("kind %q is not known here: Berth runs Pods, and takes the ConfigMaps, Secrets, "+
-			"PersistentVolumeClaims (of apiVersion: v1) and RuntimeClasses (of apiVersion: node.k8s.io/v1) that they refer to", kind))
+			"PersistentVolumeClaims, PersistentVolumes (of apiVersion: v1) and RuntimeClasses (of apiVersion: node.k8s.io/v1) that they refer to", kind))
 	}
 }
 

@@ -93,6 +93,8 @@ func newLocalObjects(all []accepted) LocalObjects {
 			out.Secrets = append(out.Secrets, o)
 		case *v1.PersistentVolumeClaim:
 			out.PersistentVolumeClaims = append(out.PersistentVolumeClaims, o)
+		case *v1.PersistentVolume:
+			out.PersistentVolumes = append(out.PersistentVolumes, o)
 		case *nodev1.RuntimeClass:
 			out.RuntimeClasses = append(out.RuntimeClasses, o)
 		}

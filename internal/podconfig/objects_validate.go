@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -28,6 +29,8 @@ func validateObject(o metav1.Object) field.ErrorList {
 		return append(errs, validateSecret(o)...)
 	case *v1.PersistentVolumeClaim:
 		return append(errs, validateClaim(&o.Spec, field.NewPath("spec"))...)
+	case *v1.PersistentVolume:
+		return append(errs, validatePersistentVolume(&o.Spec, field.NewPath("spec"))...)
 	case *nodev1.RuntimeClass:
 		return append(errs, invalid(field.NewPath("handler"), o.Handler, validation.IsDNS1123Label(o.Handler))...)
 	}
@@ -40,7 +43,8 @@ func validateObjectMetadata(o metav1.Object) field.ErrorList {
 		return field.ErrorList{field.Required(path.Child("name"), "a manifest needs a name; generateName is not enough")}
 	}
 	_, isClass := o.(*nodev1.RuntimeClass)
-	return apivalidation.ValidateObjectMetaAccessor(o, !isClass, apivalidation.NameIsDNSSubdomain, path)
+	_, isVolume := o.(*v1.PersistentVolume)
+	return apivalidation.ValidateObjectMetaAccessor(o, !isClass && !isVolume, apivalidation.NameIsDNSSubdomain, path)
 }
 
 func validateConfigMap(m *v1.ConfigMap) field.ErrorList {
@@ -123,6 +127,54 @@ func validateSecretType(s *v1.Secret) field.ErrorList {
 		needs(v1.SSHAuthPrivateKey)
 	case v1.SecretTypeTLS:
 		needs(v1.TLSCertKey, v1.TLSPrivateKeyKey)
+	}
+	return errs
+}
+
+// persistentSources are the kinds of persistent volumes that run mode has.
+const persistentSources = "hostPath, local, nfs"
+
+func validatePersistentVolume(spec *v1.PersistentVolumeSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if len(spec.AccessModes) == 0 {
+		errs = append(errs, field.Required(path.Child("accessModes"), ""))
+	}
+	for _, mode := range spec.AccessModes {
+		errs = append(errs, validateEnum(mode, path.Child("accessModes"), v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOnce, v1.ReadWriteOncePod)...)
+	}
+	if q, ok := spec.Capacity[v1.ResourceStorage]; !ok {
+		errs = append(errs, field.Required(path.Child("capacity").Key(string(v1.ResourceStorage)), ""))
+	} else if q.Sign() <= 0 {
+		errs = append(errs, field.Invalid(path.Child("capacity").Key(string(v1.ResourceStorage)), q.String(), "must be greater than zero"))
+	}
+	errs = append(errs, validateEnum(*spec.VolumeMode, path.Child("volumeMode"), v1.PersistentVolumeBlock, v1.PersistentVolumeFilesystem)...)
+	outside := func(path *field.Path, value string) {
+		switch {
+		case value == "":
+			errs = append(errs, field.Required(path, ""))
+		case slices.Contains(strings.Split(value, "/"), ".."):
+			errs = append(errs, field.Invalid(path, value, "must not contain '..'"))
+		}
+	}
+	sources := 0
+	if s := spec.HostPath; s != nil {
+		sources++
+		outside(path.Child("hostPath", "path"), s.Path)
+	}
+	if s := spec.Local; s != nil {
+		sources++
+		outside(path.Child("local", "path"), s.Path)
+	}
+	if s := spec.NFS; s != nil {
+		sources++
+		errs = append(errs, required(path.Child("nfs", "server"), s.Server)...)
+		outside(path.Child("nfs", "path"), s.Path)
+		if s.Path != "" && !strings.HasPrefix(s.Path, "/") {
+			errs = append(errs, field.Invalid(path.Child("nfs", "path"), s.Path, "must be an absolute path"))
+		}
+	}
+	if sources != 1 {
+		errs = append(errs, field.Required(path, "must specify exactly one volume source of: "+persistentSources))
 	}
 	return errs
 }

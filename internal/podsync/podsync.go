@@ -215,7 +215,7 @@ func (s *Syncer) prepareVolumes(ctx context.Context, p *v1.Pod) (volumes.Inputs,
 func (s *Syncer) syncRuntime(ctx context.Context, r Request, in volumes.Inputs, res *Result) error {
 	set := false // written beside the runtime's pass, read after it
 	done, err := s.Runtime.SyncPod(ctx, kuberuntime.Request{
-		Pod: r.Pod, Observed: r.Observed, CgroupParent: s.Cgroups.PodParent(r.Pod), Probes: s.verdicts(r.UID),
+		Pod: r.Pod, Observed: r.Observed, CgroupParent: s.Cgroups.PodParent(r.Pod), Probes: s.verdicts(r.UID), VolumeGroups: in.Groups(),
 		Volumes: func(ctx context.Context) (map[string]crispec.Volume, error) {
 			set = true
 			mounted, err := s.setupVolumes(ctx, r.Pod, in)

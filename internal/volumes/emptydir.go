@@ -25,10 +25,8 @@ type dirVolume struct {
 }
 
 func (m *Manager) setupEmptyDir(p *v1.Pod, podDir, name string, src *v1.EmptyDirVolumeSource) outcome {
-	switch src.Medium {
-	case v1.StorageMediumDefault, v1.StorageMediumMemory:
-	default:
-		return outcome{err: fmt.Errorf("emptyDir medium %q is not supported yet", src.Medium)}
+	if !knownMedium(src.Medium) {
+		return outcome{err: fmt.Errorf("emptyDir medium %q is not known", src.Medium)}
 	}
 	dir := filepath.Join(podDir, "volumes", emptyDirPlugin, name)
 	fresh, err := m.ensureDir(p, dirVolume{dir: dir, marker: filepath.Join(podDir, "plugins", emptyDirPlugin, name, "ready"), src: src})
@@ -38,13 +36,17 @@ func (m *Manager) setupEmptyDir(p *v1.Pod, podDir, name string, src *v1.EmptyDir
 	return outcome{mounted: Mounted{HostPath: dir, SELinuxRelabel: true}, fresh: fresh}
 }
 
+func knownMedium(m v1.StorageMedium) bool {
+	return m == v1.StorageMediumDefault || m == v1.StorageMediumMemory || isHugePages(m)
+}
+
 // ensureDir makes the directory and reports whether there was something to do. It is done when its marker exists and, for a memory-backed
-// one, its tmpfs is mounted: the marker outlives a reboot, the tmpfs does not.
+// one, its filesystem is mounted: the marker outlives a reboot, memory does not.
 func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 	if err := makeDir(d.dir, 0o750, 0o777); err != nil {
 		return false, err
 	}
-	if d.src.Medium == v1.StorageMediumMemory {
+	if d.src.Medium != v1.StorageMediumDefault {
 		notMounted, err := m.mounter.IsLikelyNotMountPoint(d.dir)
 		if err != nil {
 			return false, err
@@ -53,8 +55,8 @@ func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 			if err := os.Remove(d.marker); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return false, err
 			}
-			if err := m.mounter.Mount("tmpfs", d.dir, "tmpfs", m.tmpfsOptions(p, d.src)); err != nil {
-				return false, fmt.Errorf("mount tmpfs: %w", err)
+			if err := m.mountMemory(p, d); err != nil {
+				return false, err
 			}
 		}
 	}
@@ -68,6 +70,22 @@ func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 		return false, err
 	}
 	return true, createFile(d.marker)
+}
+
+// mountMemory mounts the filesystem of the volume's medium.
+func (m *Manager) mountMemory(p *v1.Pod, d dirVolume) error {
+	kind, options := "tmpfs", m.tmpfsOptions(p, d.src)
+	if isHugePages(d.src.Medium) {
+		size, err := computePageSize(p, d.src.Medium)
+		if err != nil {
+			return err
+		}
+		kind, options = "hugetlbfs", []string{fmt.Sprintf("pagesize=%d", size.Value())}
+	}
+	if err := m.mounter.Mount(kind, d.dir, kind, options); err != nil {
+		return fmt.Errorf("mount %s: %w", kind, err)
+	}
+	return nil
 }
 
 // makeDir makes the directory with mode last, and those above it that are missing with mode parents. An existing one is left as it is.

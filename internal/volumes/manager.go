@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,12 @@ type Config struct {
 	Allocatable func() v1.ResourceList
 	// Objects are what configMap, secret and projected volumes show; nil without an API server.
 	Objects Objects
+	// Claims are where persistent volumes come from; nil without an API server.
+	Claims Claims
+	// Node returns the newest Node, and whether it is known, for volumes that only some nodes have; nil: it is not known.
+	Node func() (*v1.Node, bool)
+	// Event records an event about a pod; nil records none.
+	Event   func(p *v1.Pod, eventtype, reason, message string)
 	Mounter mount.Interface
 	Log     *slog.Logger
 	Journal *journal.Journal
@@ -40,10 +47,19 @@ type Manager struct {
 	allocatableMemory int64
 	allocatable       func() v1.ResourceList
 	objects           Objects
+	claims            Claims
+	node              func() (*v1.Node, bool)
+	event             func(p *v1.Pod, eventtype, reason, message string)
 	mounter           mount.Interface
 	log               *slog.Logger
 	journal           *journal.Journal
 	tmpfsNoswap       func() bool // asks the kernel once
+
+	mu sync.Mutex
+	// bound are the persistent volumes of pods, by the names of the pods' volumes; guarded by mu.
+	bound map[pod.UID]map[string]*v1.PersistentVolume
+	// firsts are the pods that had a directory of this machine before others, by the directory; guarded by mu.
+	firsts map[string]pod.UID
 }
 
 // New checks the configuration and returns a manager. It touches no file.
@@ -54,11 +70,22 @@ func New(c Config) (*Manager, error) {
 	if c.Allocatable == nil {
 		c.Allocatable = func() v1.ResourceList { return nil }
 	}
+	if c.Node == nil {
+		c.Node = func() (*v1.Node, bool) { return nil, false }
+	}
+	if c.Event == nil {
+		c.Event = func(*v1.Pod, string, string, string) {}
+	}
 	return &Manager{
 		root:              filepath.Clean(c.Root),
 		allocatableMemory: c.AllocatableMemory,
 		allocatable:       c.Allocatable,
 		objects:           c.Objects,
+		claims:            c.Claims,
+		node:              c.Node,
+		event:             c.Event,
+		bound:             map[pod.UID]map[string]*v1.PersistentVolume{},
+		firsts:            map[string]pod.UID{},
 		mounter:           c.Mounter,
 		log:               c.Log,
 		journal:           c.Journal,
@@ -78,11 +105,12 @@ type Mounted struct {
 // SetupError is the failure of one volume. Its text is the message of the pod's FailedMount event.
 type SetupError struct {
 	Volume string
+	Step   string // "" is SetUp
 	Err    error
 }
 
 func (e *SetupError) Error() string {
-	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
+	return fmt.Sprintf("MountVolume.%s failed for volume %q : %v", cmp.Or(e.Step, "SetUp"), e.Volume, e.Err)
 }
 
 // Unwrap returns the cause.
@@ -91,7 +119,8 @@ func (e *SetupError) Unwrap() error { return e.Err }
 // outcome is what setting up one volume led to.
 type outcome struct {
 	mounted Mounted
-	fresh   bool // something was made, in contrast to found
+	fresh   bool   // something was made, in contrast to found
+	step    string // in which err came; "" is SetUp
 	err     error
 }
 
@@ -122,7 +151,10 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]M
 		switch {
 		case !needed[name]:
 		case o.err != nil:
-			errs = append(errs, &SetupError{Volume: name, Err: o.err})
+			if b, ok := in.bound[name]; ok {
+				name = b.Name
+			}
+			errs = append(errs, &SetupError{Volume: name, Step: o.step, Err: o.err})
 		default:
 			mounted[name] = o.mounted
 			if o.fresh {
@@ -160,6 +192,16 @@ func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.
 	if !isElement(v.Name) {
 		return outcome{err: errors.New("the volume's name is not a file name")}
 	}
+	if claim, _ := claimOf(p, v); claim != "" {
+		b, prepared := in.bound[v.Name]
+		if !prepared {
+			return outcome{err: fmt.Errorf("claim %q was not read before", claim)}
+		}
+		return m.setupBound(p, podDir, b)
+	}
+	if v.NFS != nil {
+		return m.setupNFS(podDir, v.Name, v.NFS, false, nil)
+	}
 	if kind, ok := payloadKindOf(v); ok {
 		files, prepared := in.payloads[v.Name]
 		if !prepared {
@@ -185,6 +227,7 @@ func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
 	if err != nil {
 		return fmt.Errorf("tear down volumes of pod %s: %w", uid, err)
 	}
+	m.release(uid)
 	return nil
 }
 
@@ -251,11 +294,26 @@ func (m *Manager) unmountBelow(ctx context.Context, dir string) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := m.mounter.Unmount(path); err != nil {
-			errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
+		if err := m.unmount(path, mp.Type); err != nil {
+			err = fmt.Errorf("unmount %s: %w", path, err)
+			if who := explainHolders("/proc", path); who != "" {
+				err = fmt.Errorf("%w (%s)", err, who)
+			}
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// forceAfter is how long the unmount of a network filesystem may wait for its server, before it is done without.
+const forceAfter = time.Minute
+
+func (m *Manager) unmount(path, fsType string) error {
+	forced, can := m.mounter.(mount.MounterForceUnmounter)
+	if can && strings.HasPrefix(fsType, "nfs") {
+		return forced.UnmountWithForce(path, forceAfter)
+	}
+	return m.mounter.Unmount(path)
 }
 
 // unescapeMount undoes the escapes of /proc/mounts (fstab(5)).

@@ -165,7 +165,7 @@ func TestSetupReportsEachVolume(t *testing.T) {
 	p := podWith(
 		hostPath("host", missing, v1.HostPathDirectory),
 		emptyDir("huge", v1.StorageMediumHugePages),
-		v1.Volume{Name: "nfs", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}},
+		v1.Volume{Name: "lun", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{}}},
 		emptyDir("data", ""),
 	)
 	got, err := m.setup(t, p)
@@ -174,8 +174,8 @@ func TestSetupReportsEachVolume(t *testing.T) {
 	}
 	want := []string{
 		`MountVolume.SetUp failed for volume "host" : hostPath type check failed: ` + missing + ` is not a directory`,
-		`MountVolume.SetUp failed for volume "huge" : emptyDir medium "HugePages" is not supported yet`,
-		`MountVolume.SetUp failed for volume "nfs" : volumes of type nfs are not supported yet`,
+		`MountVolume.SetUp failed for volume "huge" : medium "HugePages" needs containers that request huge pages of one size, this pod requests 0: use medium HugePages-<size>`,
+		`MountVolume.SetUp failed for volume "lun" : volumes of type iscsi are not supported yet`,
 	}
 	if diff := cmp.Diff(want, strings.Split(err.Error(), "\n")); diff != "" {
 		t.Errorf("errors (-want +got):\n%s", diff)
@@ -319,7 +319,10 @@ func TestTeardown(t *testing.T) {
 	fake.MountPoints = append(fake.MountPoints, other)
 
 	// Another manager: the mount table is all there is to know.
-	again := *m
+	again, err := New(Config{Root: m.root, Mounter: fake, Log: m.log, Journal: m.journal})
+	if err != nil {
+		t.Fatal(err)
+	}
 	busy := errors.New("target is busy")
 	fake.UnmountFunc = func(string) error { return busy }
 	if err := again.Teardown(t.Context(), uid); !errors.Is(err, busy) || !strings.Contains(err.Error(), m.emptyDirPath("mem")) {
@@ -368,8 +371,8 @@ func TestTeardownKeepsForeignData(t *testing.T) {
 func TestUnsupported(t *testing.T) {
 	p := podWith(
 		emptyDir("a", ""), emptyDir("b", v1.StorageMediumMemory), hostPath("c", "/x", ""), v1.Volume{Name: "d"},
-		emptyDir("e", "HugePages-2Mi"),
-		v1.Volume{Name: "f", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}},
+		emptyDir("e", "Papyrus"),
+		v1.Volume{Name: "f", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{}}},
 		v1.Volume{Name: "g", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}},
 	)
 	if got := Unsupported(podWith(p.Spec.Volumes[:4]...)); got != nil {
@@ -385,9 +388,8 @@ func TestUnsupported(t *testing.T) {
 	p.Spec.Volumes = append(p.Spec.Volumes,
 		v1.Volume{Name: "unused", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}}, configMapVolume("i", v1.ConfigMapVolumeSource{}), bundle)
 	want := []string{
-		`spec.volumes[4].emptyDir.medium: volume "e": medium "HugePages-2Mi" is not supported yet; use "" or "Memory"`,
-		`spec.volumes[5].nfs: volume "f": volumes of this type are not supported yet`,
-		`spec.volumes[6].persistentVolumeClaim: volume "g": volumes of this type are not supported yet`,
+		`spec.volumes[4].emptyDir.medium: volume "e": medium "Papyrus" is not known`,
+		`spec.volumes[5].iscsi: volume "f": volumes of this type are not supported yet`,
 		`spec.volumes[9].projected.sources[1].clusterTrustBundle: volume "h": sources of this type are not supported yet`,
 		`spec.ephemeralContainers[0].volumeDevices[0]: raw block volume "g" is not supported yet`,
 	}

@@ -55,11 +55,11 @@ func Unsupported(p *v1.Pod) []string {
 					add(fmt.Sprintf("%s.projected.sources[%d].%s", path, j, name), "volume %q: sources of this type are not supported yet", v.Name)
 				}
 			}
-		case isPayload:
+		case isPayload, v.PersistentVolumeClaim != nil, v.Ephemeral != nil, v.NFS != nil:
 		case !isEmptyDir:
 			add(path+"."+sourceName(&v.VolumeSource), "volume %q: volumes of this type are not supported yet", v.Name)
-		case src.Medium != v1.StorageMediumDefault && src.Medium != v1.StorageMediumMemory:
-			add(path+".emptyDir.medium", "volume %q: medium %q is not supported yet; use \"\" or %q", v.Name, src.Medium, v1.StorageMediumMemory)
+		case !knownMedium(src.Medium):
+			add(path+".emptyDir.medium", "volume %q: medium %q is not known", v.Name, src.Medium)
 		}
 	}
 	for field, c := range containersOf(p) {
@@ -89,8 +89,8 @@ func emptyDirOf(v *v1.Volume) (*v1.EmptyDirVolumeSource, bool) {
 	return v.EmptyDir, v.EmptyDir != nil
 }
 
-// sourceName returns the field of the API that the volume's source is in, "" when there is none.
-func sourceName(s *v1.VolumeSource) string {
+// sourceName returns the field of the API that the source of a volume, or of a persistent one, is in, "" when there is none.
+func sourceName(s any) string {
 	v := reflect.ValueOf(s).Elem()
 	for i := range v.NumField() {
 		if !v.Field(i).IsNil() {

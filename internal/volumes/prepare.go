@@ -56,17 +56,19 @@ func payloadKindOf(v *v1.Volume) (payloadKind, bool) {
 // Inputs are what the volumes of one pod show, as of one moment; they hold secrets.
 type Inputs struct {
 	payloads map[string]payload // by volume
+	bound    map[string]bound   // by volume
 }
 
 // Live reports whether a pod has volumes that follow what they show, and so want a Setup in every pass.
 func (in Inputs) Live() bool { return len(in.payloads) > 0 }
 
-// Prepare reads all that the pod's volumes are made of; it makes nothing. The error joins one *SetupError per volume for which something is
+// Prepare reads all that the pod's volumes are made of; it makes nothing. The error joins one *SetupError or *ClaimError per volume for which something is
 // missing or cannot be read; the inputs are then those of the others. Until it has succeeded once, nothing of the pod is to be made;
 // later, a volume without inputs goes on showing what it shows.
 func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 	type result struct {
 		files payload
+		bound bound
 		err   error
 	}
 	needed := neededVolumes(p)
@@ -76,18 +78,24 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 		v := &p.Spec.Volumes[i]
 		if _, ok := payloadKindOf(v); ok && needed[v.Name] {
 			wg.Go(func() { results[i].files, results[i].err = m.payloadOf(ctx, p, v) })
+		} else if claim, _ := claimOf(p, v); claim != "" && needed[v.Name] {
+			wg.Go(func() { results[i].bound, results[i].err = m.boundTo(ctx, p, v) })
 		}
 	}
 	wg.Wait()
-	in := Inputs{payloads: map[string]payload{}}
+	in := Inputs{payloads: map[string]payload{}, bound: map[string]bound{}}
 	var errs []error
 	for i, r := range results {
 		name := p.Spec.Volumes[i].Name
 		switch {
+		case errors.As(r.err, new(*ClaimError)):
+			errs = append(errs, r.err)
 		case r.err != nil:
 			errs = append(errs, &SetupError{Volume: name, Err: r.err})
 		case r.files != nil:
 			in.payloads[name] = r.files
+		case r.bound.PersistentVolume != nil:
+			in.bound[name] = r.bound
 		}
 	}
 	return in, errors.Join(errs...)

@@ -1,0 +1,180 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
+)
+
+// Claims are where a pod's claims are read, and what they are bound to. What does not exist is a NotFound error of the API.
+type Claims interface {
+	GetPersistentVolumeClaim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error)
+	GetPersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error)
+}
+
+// gidAnnotation of a persistent volume names the group that those who use it must be in (Kubernetes documentation, "Well-Known Labels,
+// Annotations and Taints").
+const gidAnnotation = "pv.beta.kubernetes.io/gid"
+
+// ClaimError says why a volume of a pod has nothing behind it. Its text is the message of the pod's FailedMount event.
+type ClaimError struct {
+	Volume           string // of the pod
+	Namespace, Claim string
+	Err              error
+}
+
+func (e *ClaimError) Error() string {
+	return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], failed to process volumes=[%s]: error processing PVC %s/%s: %v",
+		e.Volume, e.Volume, e.Volume, e.Namespace, e.Claim, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *ClaimError) Unwrap() error { return e.Err }
+
+// bound is what stands behind a volume of a pod that refers to a claim.
+type bound struct {
+	*v1.PersistentVolume
+	readOnly bool // as the pod asks for it
+}
+
+// claimOf returns the claim that the volume refers to, "" if it refers to none.
+func claimOf(p *v1.Pod, v *v1.Volume) (claim string, readOnly bool) {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName, v.PersistentVolumeClaim.ReadOnly
+	case v.Ephemeral != nil:
+		return p.Name + "-" + v.Name, false // the documented name of a generic ephemeral volume's claim
+	}
+	return "", false
+}
+
+// boundTo returns what the pod's volume is bound to. A claim that is bound stays bound to the same volume, so it is read once in the life
+// of a pod, and not again while the API server is away.
+func (m *Manager) boundTo(ctx context.Context, p *v1.Pod, v *v1.Volume) (bound, error) {
+	name, readOnly := claimOf(p, v)
+	m.mu.Lock()
+	pv := m.bound[p.UID][v.Name]
+	m.mu.Unlock()
+	if pv == nil {
+		var err error
+		if pv, err = m.readBound(ctx, p, v, name); err == nil {
+			err = m.hold(p.UID, v.Name, pv)
+		}
+		if err != nil {
+			return bound{}, &ClaimError{Volume: v.Name, Namespace: p.Namespace, Claim: name, Err: err}
+		}
+	}
+	return bound{pv, readOnly}, nil
+}
+
+// hold notes that the pod has the volume, unless it is for one pod and another one has it.
+func (m *Manager) hold(uid pod.UID, name string, pv *v1.PersistentVolume) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slices.Equal(pv.Spec.AccessModes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}) {
+		for other, volumes := range m.bound {
+			for _, o := range volumes {
+				if other != uid && o.Name == pv.Name {
+					return errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
+				}
+			}
+		}
+	}
+	if m.bound[uid] == nil {
+		m.bound[uid] = map[string]*v1.PersistentVolume{}
+	}
+	m.bound[uid][name] = pv
+	return nil
+}
+
+// release forgets what the pod has.
+func (m *Manager) release(uid pod.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.bound, uid)
+	maps.DeleteFunc(m.firsts, func(_ string, first pod.UID) bool { return first == uid })
+}
+
+func (m *Manager) readBound(ctx context.Context, p *v1.Pod, v *v1.Volume, name string) (*v1.PersistentVolume, error) {
+	if m.claims == nil {
+		return nil, errors.New("there is no API server to read it from")
+	}
+	claim, err := m.claims.GetPersistentVolumeClaim(ctx, p.Namespace, name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("persistentvolumeclaim %q not found", name)
+	case err != nil:
+		return nil, err
+	case v.Ephemeral != nil && !metav1.IsControlledBy(claim, p):
+		return nil, fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", p.Namespace, name, p.Namespace, p.Name)
+	case claim.DeletionTimestamp != nil && !slices.Contains(claim.Finalizers, "kubernetes.io/pvc-protection"):
+		return nil, errors.New("PVC is being deleted")
+	case claim.Status.Phase != v1.ClaimBound || claim.Spec.VolumeName == "":
+		return nil, errors.New("PVC is not bound")
+	}
+	pv, err := m.claims.GetPersistentVolume(ctx, claim.Spec.VolumeName)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("failed to fetch PV %s: %w", claim.Spec.VolumeName, err)
+	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID || pv.Spec.ClaimRef.Name != claim.Name:
+		return nil, fmt.Errorf("PV %s is not bound to this claim", pv.Name)
+	}
+	return pv, checkMode(p, v, ptr.Deref(pv.Spec.VolumeMode, v1.PersistentVolumeFilesystem))
+}
+
+// checkMode refuses containers that use the volume as what it is not.
+func checkMode(p *v1.Pod, v *v1.Volume, mode v1.PersistentVolumeMode) error {
+	for _, c := range containersOf(p) {
+		mounts := slices.ContainsFunc(c.VolumeMounts, func(vm v1.VolumeMount) bool { return vm.Name == v.Name })
+		devices := slices.ContainsFunc(c.VolumeDevices, func(d v1.VolumeDevice) bool { return d.Name == v.Name })
+		switch {
+		case mode == v1.PersistentVolumeBlock && mounts:
+			return fmt.Errorf("volume %s has volumeMode Block, but is specified in volumeMounts", v.Name)
+		case mode != v1.PersistentVolumeBlock && devices:
+			return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeDevices", v.Name, mode)
+		}
+	}
+	return nil
+}
+
+// Groups are those that the pod's processes have to be in to use its volumes, in addition to what the pod says.
+func (in Inputs) Groups() []int64 {
+	var groups []int64
+	for _, b := range in.bound {
+		if gid, err := strconv.ParseInt(b.Annotations[gidAnnotation], 10, 64); err == nil && gid > 0 {
+			groups = append(groups, gid)
+		}
+	}
+	slices.Sort(groups)
+	return slices.Compact(groups)
+}
+
+// checkNodeAffinity refuses volumes that are to be had on other nodes.
+func (m *Manager) checkNodeAffinity(pv *v1.PersistentVolume) error {
+	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
+		return nil
+	}
+	node, known := m.node()
+	if !known {
+		return errors.New("the Node of this machine is not known")
+	}
+	selector, err := nodeaffinity.NewNodeSelector(pv.Spec.NodeAffinity.Required)
+	if err != nil {
+		return err
+	}
+	if !selector.Match(node) {
+		return errors.New("no matching NodeSelectorTerms")
+	}
+	return nil
+}

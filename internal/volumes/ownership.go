@@ -1,0 +1,107 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+)
+
+// What an fsGroup gets: files can be read and written, directories searched, too, and hand the group on to what is made in them.
+const (
+	groupFile = 0o660
+	groupDir  = unix.S_ISGID | 0o770
+)
+
+// ownVolume gives what is in the volume to the pod's fsGroup, by its change policy. The root is last, so that a change which was interrupted
+// is begun again. What a filesystem refuses does not fail the volume. Pods that have the volume may change it meanwhile: no link is followed.
+func (m *Manager) ownVolume(p *v1.Pod, dir string) {
+	gid := int(*fsGroup(p))
+	root, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		defer unix.Close(root)
+		if policy := p.Spec.SecurityContext.FSGroupChangePolicy; policy != nil && *policy == v1.FSGroupChangeOnRootMismatch && isOwned(root, gid) {
+			return
+		}
+		err = ownDirectory(root, gid)
+	}
+	if err != nil {
+		m.log.Warn("not all of the volume is the fsGroup's", "pod", p.Namespace+"/"+p.Name, "fsGroup", gid, "directory", dir, "error", err)
+	}
+}
+
+// isOwned reports whether the directory is the group's, and open to it.
+func isOwned(fd, gid int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && int(st.Gid) == gid && st.Mode&groupDir == groupDir
+}
+
+// ownDirectory gives what is in the directory to the group, then the directory. It goes on after an error, and returns all.
+func ownDirectory(dir, gid int) error {
+	dup, err := unix.FcntlInt(uintptr(dir), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(dup), "directory")
+	defer f.Close()
+	var errs []error
+	for {
+		names, err := f.Readdirnames(removeBatch)
+		for _, name := range names {
+			if err := ownEntry(dir, name, gid); err != nil && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			}
+		}
+		if errors.Is(err, io.EOF) || len(errs) >= removeBatch { // nobody reads more
+			break
+		}
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+	}
+	return errors.Join(append(errs, ownFile(dir, gid))...)
+}
+
+func ownEntry(dir int, name string, gid int) error {
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return ownFile(fd, gid)
+	}
+	sub, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(sub)
+	return ownDirectory(sub, gid)
+}
+
+// ownFile gives one file, which may be open for its path only, to the group.
+func ownFile(fd, gid int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if err := unix.Fchownat(fd, "", -1, gid, unix.AT_EMPTY_PATH); err != nil {
+		return err
+	}
+	mode := st.Mode&0o7777 | groupFile
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		return nil // a link has no mode
+	case unix.S_IFDIR:
+		mode |= groupDir
+	}
+	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode)
+}

@@ -1,0 +1,125 @@
+package volumes
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+)
+
+func TestOwnVolume(t *testing.T) {
+	m, _ := newManager(t)
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	for _, err := range []error{
+		os.Chmod(root, 0o700), os.MkdirAll(filepath.Join(root, "dir/deep"), 0o700), os.WriteFile(filepath.Join(root, "dir/file"), nil, 0o600),
+		os.WriteFile(filepath.Join(root, "program"), nil, 0o700), os.Symlink(outside, filepath.Join(root, "link")), os.Symlink("nowhere", filepath.Join(root, "dangling")),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := podWith()
+	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To(int64(os.Getgid())), FSGroupChangePolicy: ptr.To(v1.FSGroupChangeOnRootMismatch)}
+	m.ownVolume(p, root)
+	for path, want := range map[string]fs.FileMode{
+		"": fs.ModeDir | fs.ModeSetgid | 0o770, "dir": fs.ModeDir | fs.ModeSetgid | 0o770, "dir/deep": fs.ModeDir | fs.ModeSetgid | 0o770,
+		"dir/file": 0o660, "program": 0o760,
+	} {
+		if got := mode(t, filepath.Join(root, path)); got != want {
+			t.Errorf("%q has mode %v, want %v", path, got, want)
+		}
+	}
+	if got := mode(t, outside); got != 0o600 {
+		t.Errorf("the link was followed: %v", got)
+	}
+
+	// A root that is as it should be says that all is, where the policy says so; else everything is looked at.
+	file := filepath.Join(root, "dir/file")
+	if err := os.Chmod(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.ownVolume(p, root)
+	if got := mode(t, file); got != 0o600 {
+		t.Errorf("with OnRootMismatch the file has mode %v", got)
+	}
+	p.Spec.SecurityContext.FSGroupChangePolicy = ptr.To(v1.FSGroupChangeAlways)
+	m.ownVolume(p, root)
+	if got := mode(t, file); got != 0o660 {
+		t.Errorf("with Always the file has mode %v", got)
+	}
+}
+
+func TestExplainHolders(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := explainHolders("/proc", dir); got != "" {
+		t.Errorf("nobody holds it: %q", got)
+	}
+	f, err := os.Create(filepath.Join(dir, "open"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	want := "held by process " + strconv.Itoa(os.Getpid()) + " ("
+	if got := explainHolders("/proc", dir); !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want it to begin with %q", got, want)
+	}
+	if got := explainHolders("/proc", dir+"x"); got != "" {
+		t.Errorf("another path: %q", got)
+	}
+}
+
+func TestComputePageSize(t *testing.T) {
+	const oneOnly = `medium "HugePages" needs containers that request huge pages of one size, this pod requests `
+	for _, tt := range []struct {
+		medium v1.StorageMedium
+		asked  []v1.ResourceName
+		want   int64
+		err    string
+	}{
+		{"HugePages", []v1.ResourceName{"hugepages-2Mi"}, 2 << 20, ""},
+		{"HugePages", nil, 0, oneOnly + "0"},
+		{"HugePages", []v1.ResourceName{"hugepages-2Mi", "hugepages-1Gi"}, 0, oneOnly + "2"},
+		{"HugePages-1Gi", []v1.ResourceName{"hugepages-2Mi", "hugepages-1Gi"}, 1 << 30, ""},
+		{"HugePages-1Gi", []v1.ResourceName{"hugepages-2Mi"}, 0, "no container of the pod requests hugepages-1Gi"},
+	} {
+		p := podWith()
+		p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"memory": resource.MustParse("1Gi")}
+		for _, name := range tt.asked {
+			p.Spec.Containers[0].Resources.Limits[name] = resource.MustParse("1Gi")
+		}
+		q, err := computePageSize(p, tt.medium)
+		if q.Value() != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%s, %v: got %s, %v", tt.medium, tt.asked, q.String(), err)
+		}
+	}
+}
+
+func TestHugePagesAreMounted(t *testing.T) {
+	m, fake := newManager(t)
+	p := podWith(emptyDir("huge", v1.StorageMediumHugePages))
+	p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}
+	for range 2 {
+		if _, err := m.setup(t, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(fake.MountPoints) != 1 || fake.MountPoints[0].Type != "hugetlbfs" || strings.Join(fake.MountPoints[0].Opts, ",") != "pagesize=2097152" {
+		t.Errorf("mounts: %+v", fake.MountPoints)
+	}
+	if err := m.Teardown(t.Context(), uid); err != nil || len(fake.MountPoints) != 0 {
+		t.Errorf("left: %v, %v", fake.MountPoints, err)
+	}
+}

@@ -1,0 +1,170 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// Directory names of volume types that are mounted from elsewhere.
+const (
+	localPlugin = "kubernetes.io~local-volume"
+	nfsPlugin   = "kubernetes.io~nfs"
+)
+
+// mountOptionsAnnotation is what mountOptions was before it was a field (Kubernetes documentation, "Persistent Volumes", Mount Options).
+const mountOptionsAnnotation = "volume.beta.kubernetes.io/mount-options"
+
+// setupBound makes a persistent volume present for the pod.
+func (m *Manager) setupBound(p *v1.Pod, podDir string, b bound) outcome {
+	if !isElement(b.Name) {
+		return outcome{err: errors.New("the volume's name is not a file name")}
+	}
+	if err := m.checkNodeAffinity(b.PersistentVolume); err != nil {
+		return outcome{step: "NodeAffinity check", err: err}
+	}
+	options := mountOptions(b.PersistentVolume)
+	switch src := &b.Spec.PersistentVolumeSource; {
+	case src.HostPath != nil && len(options) > 0:
+		return outcome{step: "MountOptionSupport check", err: errors.New("mount options are not supported for this volume type")}
+	case src.HostPath != nil:
+		o := setupHostPath(src.HostPath)
+		o.mounted.ReadOnly = b.readOnly
+		return o
+	case src.Local != nil:
+		return m.setupLocal(p, podDir, b, options)
+	case src.NFS != nil:
+		return m.setupNFS(podDir, b.Name, src.NFS, b.readOnly, options)
+	default:
+		return outcome{err: fmt.Errorf("persistent volumes of type %s are not supported yet", sourceName(src))}
+	}
+}
+
+// mountOptions returns how the volume is to be mounted.
+func mountOptions(pv *v1.PersistentVolume) []string {
+	if old, ok := pv.Annotations[mountOptionsAnnotation]; ok {
+		return strings.Split(old, ",")
+	}
+	return pv.Spec.MountOptions
+}
+
+// setupLocal shows a directory of this machine. Its files become the fsGroup's of the first pod that has it; later ones take it as it is.
+func (m *Manager) setupLocal(p *v1.Pod, podDir string, b bound, options []string) outcome {
+	source := b.Spec.Local.Path
+	if slices.Contains(strings.Split(source, "/"), "..") {
+		return outcome{err: fmt.Errorf("local volume path %q: must not contain \"..\"", source)}
+	}
+	st, err := os.Stat(source)
+	switch {
+	case err != nil:
+		return outcome{step: "NewMounter initialization", err: fmt.Errorf("path %q does not exist: %w", source, err)}
+	case st.Mode()&fs.ModeDevice != 0 && st.Mode()&fs.ModeCharDevice == 0:
+		return outcome{err: fmt.Errorf("path %q: filesystems on block devices are not supported yet: mount it, and name the directory", source)}
+	case !st.IsDir():
+		return outcome{err: fmt.Errorf("path %q: only directory and block device are supported", source)}
+	}
+	refs, err := m.mounter.GetMountRefs(source)
+	if err != nil {
+		return outcome{err: fmt.Errorf("mounts of %q: %w", source, err)}
+	}
+	first := m.isFirst(p.UID, source) && !slices.ContainsFunc(refs, m.isOfPod)
+	how := []string{"bind"}
+	if b.readOnly {
+		how = append(how, "ro")
+	}
+	dir := filepath.Join(podDir, "volumes", localPlugin, b.Name)
+	fresh, err := m.ensureMount(dir, mountSource{source: source, options: append(how, options...)})
+	if err != nil {
+		return outcome{err: err}
+	}
+	if gid := fsGroup(p); fresh && gid != nil && !b.readOnly {
+		if first {
+			m.ownVolume(p, dir)
+		} else if have := groupOf(dir); have != *gid {
+			m.event(p, v1.EventTypeWarning, "AlreadyMountedVolume",
+				fmt.Sprintf("The requested fsGroup is %d, but the volume %s has GID %d. The volume may not be shareable.", *gid, b.Name, have))
+		}
+	}
+	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: b.readOnly, SELinuxRelabel: !b.readOnly}, fresh: fresh}
+}
+
+// isFirst reports whether no other pod had the directory before, as far as this agent knows.
+func (m *Manager) isFirst(uid pod.UID, source string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, had := m.firsts[source]; !had {
+		m.firsts[source] = uid
+	}
+	return m.firsts[source] == uid
+}
+
+// isOfPod reports whether something is mounted there for a pod.
+func (m *Manager) isOfPod(path string) bool {
+	return strings.HasPrefix(path, filepath.Join(m.root, "pods")+"/")
+}
+
+func groupOf(path string) int64 {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0
+	}
+	return int64(st.Gid)
+}
+
+// setupNFS mounts a directory of a server. Who owns what is the server's business, so an fsGroup is not applied.
+func (m *Manager) setupNFS(podDir, name string, src *v1.NFSVolumeSource, readOnly bool, options []string) outcome {
+	readOnly = readOnly || src.ReadOnly
+	options = slices.Clone(options)
+	if readOnly {
+		options = append(options, "ro")
+	}
+	slices.Sort(options)
+	server := src.Server
+	if ip := net.ParseIP(server); ip != nil && ip.To4() == nil {
+		server = "[" + server + "]"
+	}
+	dir := filepath.Join(podDir, "volumes", nfsPlugin, name)
+	fresh, err := m.ensureMount(dir, mountSource{source: server + ":" + src.Path, fsType: "nfs", options: slices.Compact(options)})
+	if err != nil {
+		return outcome{err: err}
+	}
+	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: readOnly}, fresh: fresh}
+}
+
+// mountSource is what is mounted, and how.
+type mountSource struct {
+	source, fsType string
+	options        []string
+}
+
+// ensureMount mounts the source at dir, unless something is mounted there, and reports whether it did. A mount that fails leaves nothing.
+func (m *Manager) ensureMount(dir string, s mountSource) (fresh bool, err error) {
+	if err := makeDir(dir, 0o750, 0o750); err != nil {
+		return false, err
+	}
+	// From the mount table: what is mounted may not be readable to anybody here, and a bind mount looks like its directory.
+	mounted, err := m.mounter.IsMountPoint(dir)
+	if err != nil || mounted {
+		return false, err
+	}
+	if err = m.mounter.MountSensitiveWithoutSystemd(s.source, dir, s.fsType, s.options, nil); err == nil {
+		return true, nil
+	}
+	if half, e := m.mounter.IsMountPoint(dir); e == nil && half {
+		err = errors.Join(err, m.mounter.Unmount(dir))
+	}
+	if e := unix.Rmdir(dir); e != nil {
+		err = errors.Join(err, e)
+	}
+	return false, fmt.Errorf("mount %s: %w", s.source, err)
+}

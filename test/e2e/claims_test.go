@@ -1,0 +1,84 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// persistent is a volume of the source and a claim of the same name that is bound to it.
+func persistent(name, source string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: PersistentVolume
+metadata: {name: %[1]s}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  claimRef: {name: %[1]s}
+  %[2]s
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: %[1]s}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+`, name, source)
+}
+
+// Claims of manifests are mounted from this machine, for the pod's group, over a kill of the agent, until the pod has ended; then nothing is left
+// but the data. A mount that somebody is in is told of, with who it is.
+func TestClaims(t *testing.T) {
+	n := newNode(t)
+	disk, shared := filepath.Join(n.place.Dir, "disk"), filepath.Join(n.place.Dir, "shared-dir")
+	must(t, os.MkdirAll(filepath.Join(disk, "sub"), 0o700), os.Mkdir(shared, 0o755), os.WriteFile(filepath.Join(disk, "sub/file"), []byte("kept"), 0o600))
+	n.write("volumes.yaml", persistent("disk", "local: {path: "+disk+"}\n  mountOptions: [noexec]")+persistent("shared", "hostPath: {path: "+shared+"}"))
+	n.write("user.yaml", strings.Replace(manifest("user", "serve"), "  containers:", `  terminationGracePeriodSeconds: 1
+  securityContext: {fsGroup: 4242}
+  volumes:
+  - {name: d, persistentVolumeClaim: {claimName: disk}}
+  - {name: s, persistentVolumeClaim: {claimName: shared, readOnly: true}}
+  containers:`, 1)+"    volumeMounts: [{name: d, mountPath: /d}, {name: s, mountPath: /s}]\n")
+	a := n.start()
+	p := n.awaitReady("user").named("user")
+	pid := n.pid(containerID(p, "main"))
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/d/sub/file", pid)); err != nil || string(b) != "kept" {
+		t.Errorf("the container sees %q, %v", b, err)
+	}
+	if o := mountOptions(t, pid, "/s"); !isReadOnly(o) {
+		t.Errorf("the read-only claim is mounted with %q", o)
+	}
+	mounted := filepath.Join(n.place.Root, "pods", string(p.UID), "volumes/kubernetes.io~local-volume/disk")
+	if o := mountOptions(t, os.Getpid(), mounted); !strings.Contains(","+o+",", ",noexec,") {
+		t.Errorf("the local volume is mounted with %q, want its mount options", o)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(disk, "sub/file"), &st); err != nil || st.Gid != 4242 || st.Mode&0o7777 != 0o660 {
+		t.Errorf("the file has group %d, mode %o, %v; want the fsGroup's", st.Gid, st.Mode&0o7777, err)
+	}
+
+	// The next agent takes down what an earlier one made. Somebody is in it meanwhile.
+	a.kill()
+	n.start()
+	n.awaitReady("user")
+	f, err := os.Open(filepath.Join(mounted, "sub"))
+	must(t, err)
+	defer f.Close()
+	n.remove("user.yaml")
+	until(t, "the holder of the mount to be told", func() bool {
+		return strings.Contains(n.command(n.ctx, "explain", "user").out, fmt.Sprintf("held by process %d (", os.Getpid()))
+	})
+	must(t, f.Close())
+	n.awaitGone(p.UID)
+	if _, err := os.Lstat(filepath.Join(n.place.Root, "pods", string(p.UID))); !os.IsNotExist(err) {
+		t.Errorf("the pod's folder is left: %v", err)
+	}
+	if b, err := os.ReadFile(filepath.Join(disk, "sub/file")); err != nil || string(b) != "kept" {
+		t.Errorf("the data: %q, %v", b, err)
+	}
+}
