@@ -136,6 +136,7 @@ func mergeStatus(api, ours *v1.PodStatus, running mayRun) *v1.PodStatus {
 	s.Conditions = conditions
 	s.ResourceClaimStatuses = api.ResourceClaimStatuses
 	s.ExtendedResourceClaimStatus = api.ExtendedResourceClaimStatus
+	s.NodeAllocatableResourceClaimStatuses = api.NodeAllocatableResourceClaimStatuses
 	s.NominatedNodeName = api.NominatedNodeName
 	s.Resize = api.Resize
 	if s.QOSClass == "" {

@@ -91,6 +91,9 @@ func conditionsByType() cmp.Option {
 func TestMergeKeepsWhatBelongsToOthers(t *testing.T) {
 	api := v1.PodStatus{
 		Phase: v1.PodRunning, NominatedNodeName: "n",
+		ResourceClaimStatuses:                []v1.PodResourceClaimStatus{{Name: "gpu"}},
+		ExtendedResourceClaimStatus:          &v1.PodExtendedResourceClaimStatus{ResourceClaimName: "e"},
+		NodeAllocatableResourceClaimStatuses: []v1.NodeAllocatableResourceClaimStatus{{ResourceClaimName: "cpu"}},
 		Conditions: []v1.PodCondition{
 			apiCondition("example.com/gate", v1.ConditionTrue, "Mine"), apiCondition(v1.PodReady, v1.ConditionTrue, ""), apiCondition(v1.PodReadyToStartContainers, v1.ConditionTrue, ""),
 		},
@@ -106,7 +109,8 @@ func TestMergeKeepsWhatBelongsToOthers(t *testing.T) {
 	if told.Phase != v1.PodFailed || told.Reason != "Evicted" || findCondition(told.Conditions, v1.DisruptionTarget) == nil {
 		t.Errorf("the terminal phase is not told: %+v", told)
 	}
-	if findCondition(told.Conditions, "example.com/gate") == nil || told.NominatedNodeName != "n" {
+	if findCondition(told.Conditions, "example.com/gate") == nil || told.NominatedNodeName != "n" ||
+		len(told.ResourceClaimStatuses) != 1 || told.ExtendedResourceClaimStatus == nil || len(told.NodeAllocatableResourceClaimStatuses) != 1 {
 		t.Errorf("what belongs to others is lost: %+v", told)
 	}
 	if findCondition(told.Conditions, v1.PodReadyToStartContainers) != nil || findCondition(told.Conditions, v1.PodReady).Status != v1.ConditionFalse {

@@ -84,8 +84,12 @@ func (p *Patcher) Compare(api *v1.Pod) {
 // merge returns the status that the API server is to have of the pod.
 func (p *Patcher) merge(desired *v1.Pod, api, ours *v1.PodStatus) *v1.PodStatus {
 	merged := mergeStatus(api, ours, mayRun(p.States.CouldHaveRunningContainers(desired.UID)))
-	if pod.IsStatic(desired) {
+	switch {
+	case pod.IsStatic(desired):
 		asMirror(merged, api)
+	case isTerminal(api.Phase) && !isTerminal(merged.Phase):
+		// Somebody else ended the pod and we have not seen it yet; that is never taken back.
+		merged.Phase, merged.Reason, merged.Message = api.Phase, api.Reason, api.Message
 	}
 	return merged
 }

@@ -242,6 +242,23 @@ func TestWhatOthersOverwroteIsWrittenAgain(t *testing.T) {
 	})
 }
 
+// The garbage collector of pods, or the node lifecycle controller, may end a pod before the agent hears of it.
+func TestAnEndByOthersIsNotTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		p := apiPod("web", "u")
+		r.pods.Set(p)
+		ended := p.DeepCopy()
+		ended.Status.Phase, ended.Status.Reason = v1.PodFailed, "NodeLost"
+		r.server.pods["web"] = ended // and the watch has not told
+		r.manager.Set(p, v1.PodStatus{Phase: v1.PodRunning, HostIP: "192.0.2.1"})
+		synctest.Wait()
+		if got := r.get("web").Status; got.Phase != v1.PodFailed || got.Reason != "NodeLost" || got.HostIP != "192.0.2.1" {
+			t.Fatalf("got phase %s, reason %q, host IP %q", got.Phase, got.Reason, got.HostIP)
+		}
+	})
+}
+
 func TestAnotherPodOfTheNameIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startPatcher(t)
