@@ -127,6 +127,9 @@ func serveKubelet(t *testing.T, h server.Handlers, k server.Kubelet) *kubelet {
 	}
 	h.ObservedPods = func() []*pod.Status { return observedPods }
 	h.Configz = func() any { return map[string]int{"maxPods": 110} }
+	h.Settings = func() ([]server.Setting, error) {
+		return []server.Setting{{Path: "maxPods", Value: 110, From: "default"}, {Path: "--cert-dir", Value: "/c", From: "--cert-dir"}}, nil
+	}
 	s, err := server.New(server.Config{Handlers: h, Listen: on(newPipeListener()), Kubelet: &k, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -444,6 +447,9 @@ func TestDoors(t *testing.T) {
 			{open, open.secure, "GET", "/healthz/syncloop", answer{200, "ok"}},
 			{open, open.secure, "GET", "/healthz/nothing", notFound},
 			{open, open.secure, "GET", "/configz", answer{200, `{"kubeletconfig":{"maxPods":110}}` + "\n"}},
+			{open, open.secure, "GET", "/flagz", answer{200, flagz}},
+			{open, open.readOnly, "GET", "/flagz", notFound},
+			{open, open.readOnly, "GET", "/statusz", notFound},
 			{open, open.secure, "GET", "/runningpods/", running},
 			{open, open.secure, "GET", "/metrics", notFound},
 			{open, open.secure, "GET", "/containerLogs/default/nobody/main", answer{404, "pod \"nobody\" not found in namespace \"default\"\n"}},
@@ -506,6 +512,25 @@ func TestServingCertificateIsAskedForWithEachHandshake(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 			k.serving = newCertificate(t, pkix.Name{CommonName: "node"})
+		}
+	})
+}
+
+const flagz = "kubelet flagz\nWarning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n\n" +
+	"cert-dir=/c\nmaxPods=110\n"
+
+func TestStatusz(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newNode().handlers()
+		h.Version = func() server.Version {
+			return server.Version{Version: "v1.36.3", StartedAt: time.Now().Add(-time.Hour)}
+		}
+		k := serveKubelet(t, h, server.Kubelet{Authentication: server.Authentication{Anonymous: true}})
+		got := k.ask(k.secure, "GET", "/statusz", credential{})
+		for _, want := range []string{"kubelet statusz\n", "\nUp: 1h0m0s\n", "\nGo version: go", "\nBinary version: v1.36.3\n", "/flagz"} {
+			if got.Status != 200 || !strings.Contains(got.Body, want) {
+				t.Errorf("got %+v, want %q in it", got, want)
+			}
 		}
 	})
 }

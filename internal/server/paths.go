@@ -13,6 +13,8 @@ const (
 	PathRun           = "/run"           // POST /{namespace}/{pod}/{uid}/{container}?cmd=…
 	PathRunningPods   = "/runningpods/"
 	PathConfigz       = "/configz"
+	PathFlagz         = "/flagz"
+	PathStatusz       = "/statusz"
 	PathStatsSummary  = "/stats/summary" // GET or POST ?only_cpu_and_memory=true
 	PathVersion       = "/berth/v1/version"
 	PathProblems      = "/berth/v1/problems"

@@ -26,6 +26,8 @@ func (d *door) secureRoutes() http.Handler {
 	mux := d.readOnlyPaths()
 	mux.HandleFunc("GET "+PathRunningPods+"{$}", d.getRunningPods)
 	mux.HandleFunc("GET "+PathConfigz, d.getConfigz)
+	mux.HandleFunc("GET "+PathStatusz, d.getStatusz)
+	mux.HandleFunc("GET "+PathFlagz, d.getFlagz)
 	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", d.getContainerLogs)
 	d.routeStreams(mux)
 	return mux

@@ -177,10 +177,18 @@ func TestClusterOutage(t *testing.T) {
 	names := c.five()
 	done := c.helloPod("done", "sleep", "20s")
 	done.Spec.RestartPolicy = v1.RestartPolicyNever
-	c.create(done, c.helloPod("crashing", "serve"))
-	before := c.awaitAPIReady(append(names, "crashing", "done")...)
+	c.create(done, c.helloPod("crashing", "serve"), c.stubborn("ending", 8))
+	before := c.awaitAPIReady(append(names, "crashing", "done", "ending")...)
 	bodies := c.bodies(before)
 
+	// One pod is about to start and one about to end.
+	late := c.helloPod("late", "serve")
+	late.Spec.NodeName = c.name
+	c.kubectl("delete", "pod", "ending", "--wait=false")
+	c.create(late)
+	c.await("the agent to know of both", func(p pods) bool {
+		return p.named("late") != nil && p.named("ending") == nil // but for pods that end
+	})
 	start := c.stopServer()
 	end := time.Now().Add(outage)
 	c.signal(before.named("crashing"), "main", unix.SIGKILL)
@@ -190,15 +198,24 @@ func TestClusterOutage(t *testing.T) {
 	c.await("the other pod to succeed without an API server", func(p pods) bool {
 		return p.named("done").Status.Phase == v1.PodSucceeded
 	})
+	c.await("the new pod to start without an API server", func(p pods) bool { return p.ready("late") })
+	until(t, "the pod that ends to end without an API server", func() bool {
+		_, containers := c.running(before.named("ending"))
+		return containers == 0
+	})
 	c.stays("the pods run without an API server", time.Until(end), func() bool {
 		now, err := c.list(c.ctx)
-		return err == nil && now.ready(append(names, "crashing")...)
+		return err == nil && now.ready(append(names, "crashing", "late")...)
 	})
 	start()
 
 	after := c.awaitAPI("the statuses to catch up", func(p pods) bool {
-		return p.ready(append(names, "crashing")...) && container(p.named("crashing"), "main").RestartCount == 1 && p.named("done").Status.Phase == v1.PodSucceeded
+		return p.ready(append(names, "crashing", "late")...) && container(p.named("crashing"), "main").RestartCount == 1 && p.named("done").Status.Phase == v1.PodSucceeded &&
+			!p.has(before.named("ending").UID)
 	})
+	if n := container(after.named("late"), "main").RestartCount; n != 0 {
+		t.Errorf("the container that started without an API server was restarted %d times", n)
+	}
 	now := c.bodies(pods{after.named("web"), after.named("sidecar"), after.named("writer"), after.named("reader"), after.named(names[4])})
 	for name, pid := range now {
 		if bodies[name] != pid {
