@@ -15,6 +15,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
+	utilexec "k8s.io/utils/exec"
 
 	"berth/internal/journal"
 	"berth/internal/pod"
@@ -54,6 +55,7 @@ type Manager struct {
 	log               *slog.Logger
 	journal           *journal.Journal
 	tmpfsNoswap       func() bool // asks the kernel once
+	exec              utilexec.Interface
 
 	mu sync.Mutex
 	// bound are the persistent volumes of pods, by the names of the pods' volumes; guarded by mu.
@@ -89,6 +91,7 @@ func New(c Config) (*Manager, error) {
 		mounter:           c.Mounter,
 		log:               c.Log,
 		journal:           c.Journal,
+		exec:              utilexec.New(),
 		tmpfsNoswap:       sync.OnceValue(tmpfsKnowsNoswap),
 	}, nil
 }

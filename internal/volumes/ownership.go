@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -20,17 +24,61 @@ const (
 // ownVolume gives what is in the volume to the pod's fsGroup, by its change policy. The root is last, so that a change which was interrupted
 // is begun again. What a filesystem refuses does not fail the volume. Pods that have the volume may change it meanwhile: no link is followed.
 func (m *Manager) ownVolume(p *v1.Pod, dir string) {
-	gid := int(*fsGroup(p))
+	o := &owner{gid: int(*fsGroup(p))}
 	root, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		defer unix.Close(root)
-		if policy := p.Spec.SecurityContext.FSGroupChangePolicy; policy != nil && *policy == v1.FSGroupChangeOnRootMismatch && isOwned(root, gid) {
+		if policy := p.Spec.SecurityContext.FSGroupChangePolicy; policy != nil && *policy == v1.FSGroupChangeOnRootMismatch && isOwned(root, o.gid) {
 			return
 		}
-		err = ownDirectory(root, gid)
+		stop := m.tellWhileSlow(p, dir, o)
+		err = o.ownDirectory(root)
+		stop()
 	}
 	if err != nil {
-		m.log.Warn("not all of the volume is the fsGroup's", "pod", p.Namespace+"/"+p.Name, "fsGroup", gid, "directory", dir, "error", err)
+		m.log.Warn("not all of the volume is the fsGroup's", "pod", p.Namespace+"/"+p.Name, "fsGroup", o.gid, "directory", dir, "error", err)
+	}
+}
+
+// owner is the change of a volume's group.
+type owner struct {
+	gid   int
+	files atomic.Int64 // that were looked at
+}
+
+// When the user of a pod is told that the change takes long, and how often again.
+const (
+	slowAfter = 30 * time.Second
+	slowAgain = time.Minute
+)
+
+// tellWhileSlow tells the user of the pod of a change that lasts, until stop is called.
+func (m *Manager) tellWhileSlow(p *v1.Pod, dir string, o *owner) (stop func()) {
+	done, told := make(chan struct{}), make(chan struct{})
+	message := fmt.Sprintf("Setting volume ownership for %s is taking longer than expected, consider using OnRootMismatch - "+
+		"https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#configure-volume-permission-and-ownership-change-policy-for-pods",
+		strings.TrimPrefix(dir, filepath.Join(m.root, "pods")+"/"))
+	go func() {
+		defer close(told)
+		timer := time.NewTimer(slowAfter)
+		defer timer.Stop()
+		for first := true; ; first = false {
+			select {
+			case <-done:
+				return
+			case <-timer.C:
+			}
+			progress := ""
+			if !first {
+				progress = fmt.Sprintf(", processed %d files.", o.files.Load())
+			}
+			m.event(p, v1.EventTypeWarning, "VolumePermissionChangeInProgress", message+progress)
+			timer.Reset(slowAgain)
+		}
+	}()
+	return func() {
+		close(done)
+		<-told
 	}
 }
 
@@ -41,7 +89,7 @@ func isOwned(fd, gid int) bool {
 }
 
 // ownDirectory gives what is in the directory to the group, then the directory. It goes on after an error, and returns all.
-func ownDirectory(dir, gid int) error {
+func (o *owner) ownDirectory(dir int) error {
 	dup, err := unix.FcntlInt(uintptr(dir), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -52,7 +100,7 @@ func ownDirectory(dir, gid int) error {
 	for {
 		names, err := f.Readdirnames(removeBatch)
 		for _, name := range names {
-			if err := ownEntry(dir, name, gid); err != nil && !errors.Is(err, unix.ENOENT) {
+			if err := o.ownEntry(dir, name); err != nil && !errors.Is(err, unix.ENOENT) {
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			}
 		}
@@ -63,10 +111,10 @@ func ownDirectory(dir, gid int) error {
 			return errors.Join(append(errs, err)...)
 		}
 	}
-	return errors.Join(append(errs, ownFile(dir, gid))...)
+	return errors.Join(append(errs, o.ownFile(dir))...)
 }
 
-func ownEntry(dir int, name string, gid int) error {
+func (o *owner) ownEntry(dir int, name string) error {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -77,23 +125,24 @@ func ownEntry(dir int, name string, gid int) error {
 		return err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return ownFile(fd, gid)
+		return o.ownFile(fd)
 	}
 	sub, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(sub)
-	return ownDirectory(sub, gid)
+	return o.ownDirectory(sub)
 }
 
 // ownFile gives one file, which may be open for its path only, to the group.
-func ownFile(fd, gid int) error {
+func (o *owner) ownFile(fd int) error {
+	o.files.Add(1)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if err := unix.Fchownat(fd, "", -1, gid, unix.AT_EMPTY_PATH); err != nil {
+	if err := unix.Fchownat(fd, "", -1, o.gid, unix.AT_EMPTY_PATH); err != nil {
 		return err
 	}
 	mode := st.Mode&0o7777 | groupFile

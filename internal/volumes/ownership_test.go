@@ -7,7 +7,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
@@ -122,4 +125,33 @@ func TestHugePagesAreMounted(t *testing.T) {
 	if err := m.Teardown(t.Context(), uid); err != nil || len(fake.MountPoints) != 0 {
 		t.Errorf("left: %v, %v", fake.MountPoints, err)
 	}
+}
+
+// The first word comes after half a minute, then one each minute; a change that is quick is not told of.
+func TestSlowChangeOfOwnersIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := newManager(t)
+		var told []string
+		m.event = func(_ *v1.Pod, eventtype, reason, message string) {
+			told = append(told, eventtype+" "+reason+": "+message)
+		}
+		dir := filepath.Join(m.root, "pods", uid, "volumes/v")
+		o := &owner{}
+		stop := m.tellWhileSlow(podWith(), dir, o)
+		time.Sleep(29 * time.Second)
+		stop()
+		if told != nil {
+			t.Errorf("told of a quick change: %q", told)
+		}
+		stop = m.tellWhileSlow(podWith(), dir, o)
+		time.Sleep(31 * time.Second)
+		o.files.Add(7)
+		time.Sleep(time.Minute)
+		stop()
+		slow := "Warning VolumePermissionChangeInProgress: Setting volume ownership for " + uid + "/volumes/v is taking longer than expected, consider using OnRootMismatch - " +
+			"https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#configure-volume-permission-and-ownership-change-policy-for-pods"
+		if diff := cmp.Diff([]string{slow, slow + ", processed 7 files."}, told); diff != "" {
+			t.Error(diff)
+		}
+	})
 }

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	mount "k8s.io/mount-utils"
+	"k8s.io/utils/ptr"
 
 	"berth/internal/pod"
 )
@@ -69,7 +71,7 @@ func (m *Manager) setupLocal(p *v1.Pod, podDir string, b bound, options []string
 	case err != nil:
 		return outcome{step: "NewMounter initialization", err: fmt.Errorf("path %q does not exist: %w", source, err)}
 	case st.Mode()&fs.ModeDevice != 0 && st.Mode()&fs.ModeCharDevice == 0:
-		return outcome{err: fmt.Errorf("path %q: filesystems on block devices are not supported yet: mount it, and name the directory", source)}
+		return m.setupLocalDevice(p, podDir, b, options)
 	case !st.IsDir():
 		return outcome{err: fmt.Errorf("path %q: only directory and block device are supported", source)}
 	}
@@ -87,15 +89,51 @@ func (m *Manager) setupLocal(p *v1.Pod, podDir string, b bound, options []string
 	if err != nil {
 		return outcome{err: err}
 	}
-	if gid := fsGroup(p); fresh && gid != nil && !b.readOnly {
-		if first {
-			m.ownVolume(p, dir)
-		} else if have := groupOf(dir); have != *gid {
-			m.event(p, v1.EventTypeWarning, "AlreadyMountedVolume",
-				fmt.Sprintf("The requested fsGroup is %d, but the volume %s has GID %d. The volume may not be shareable.", *gid, b.Name, have))
-		}
+	if fresh {
+		m.ownLocal(p, dir, b, first)
 	}
 	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: b.readOnly, SELinuxRelabel: !b.readOnly}, fresh: fresh}
+}
+
+// setupLocalDevice mounts the filesystem on a disk of this machine; if there is none, the first pod makes it.
+//
+// Differs from the kubelet: each pod mounts the filesystem itself, rather than a part of one mount below plugins. To the kernel it is the
+// same filesystem, and there is nothing to be taken down after the last pod.
+func (m *Manager) setupLocalDevice(p *v1.Pod, podDir string, b bound, options []string) outcome {
+	source := b.Spec.Local.Path
+	points, err := m.mounter.List()
+	if err != nil {
+		return outcome{err: fmt.Errorf("mounts of %q: %w", source, err)}
+	}
+	first := m.isFirst(p.UID, source) && !slices.ContainsFunc(points, func(mp mount.MountPoint) bool {
+		return mp.Device == source && m.isOfPod(mp.Path)
+	})
+	dir := filepath.Join(podDir, "volumes", localPlugin, b.Name)
+	// Never read-only: the pods of one filesystem have it in one way. A pod that may only read is given it so.
+	fresh, err := m.ensureMount(dir, mountSource{source: source, fsType: ptr.Deref(b.Spec.Local.FSType, "ext4"), options: options, format: first})
+	if err != nil {
+		return outcome{step: "MountDevice", err: err}
+	}
+	if fresh {
+		m.ownLocal(p, dir, b, first)
+	}
+	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: b.readOnly, SELinuxRelabel: !b.readOnly}, fresh: fresh}
+}
+
+// ownLocal gives a volume that was mounted to the pod's fsGroup, if the pod is the first that has it.
+func (m *Manager) ownLocal(p *v1.Pod, dir string, b bound, first bool) {
+	gid := fsGroup(p)
+	if gid == nil || b.readOnly {
+		return
+	}
+	if first {
+		m.ownVolume(p, dir)
+		return
+	}
+	if have := groupOf(dir); have != *gid {
+		m.event(p, v1.EventTypeWarning, "AlreadyMountedVolume",
+			fmt.Sprintf("The requested fsGroup is %d, but the volume %s has GID %d. The volume may not be shareable.", *gid, b.Name, have))
+	}
 }
 
 // isFirst reports whether no other pod had the directory before, as far as this agent knows.
@@ -145,6 +183,7 @@ func (m *Manager) setupNFS(podDir, name string, src *v1.NFSVolumeSource, readOnl
 type mountSource struct {
 	source, fsType string
 	options        []string
+	format         bool // a disk without a filesystem gets one
 }
 
 // ensureMount mounts the source at dir, unless something is mounted there, and reports whether it did. A mount that fails leaves nothing.
@@ -157,7 +196,7 @@ func (m *Manager) ensureMount(dir string, s mountSource) (fresh bool, err error)
 	if err != nil || mounted {
 		return false, err
 	}
-	if err = m.mounter.MountSensitiveWithoutSystemd(s.source, dir, s.fsType, s.options, nil); err == nil {
+	if err = m.mount(dir, s); err == nil {
 		return true, nil
 	}
 	if half, e := m.mounter.IsMountPoint(dir); e == nil && half {
@@ -167,4 +206,11 @@ func (m *Manager) ensureMount(dir string, s mountSource) (fresh bool, err error)
 		err = errors.Join(err, e)
 	}
 	return false, fmt.Errorf("mount %s: %w", s.source, err)
+}
+
+func (m *Manager) mount(dir string, s mountSource) error {
+	if s.format {
+		return mount.NewSafeFormatAndMount(m.mounter, m.exec).FormatAndMount(s.source, dir, s.fsType, s.options)
+	}
+	return m.mounter.MountSensitiveWithoutSystemd(s.source, dir, s.fsType, s.options, nil)
 }

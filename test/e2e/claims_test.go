@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -81,4 +82,47 @@ func TestClaims(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(disk, "sub/file")); err != nil || string(b) != "kept" {
 		t.Errorf("the data: %q, %v", b, err)
 	}
+}
+
+// A disk without a filesystem gets one, for the group of the first pod; the next pod finds the data, and a pod of another group is told.
+func TestClaimOfADisk(t *testing.T) {
+	n := newNode(t)
+	image := filepath.Join(n.place.Dir, "disk.img")
+	must(t, os.WriteFile(image, nil, 0o600), os.Truncate(image, 16<<20))
+	out, err := exec.Command("losetup", "--find", "--show", image).CombinedOutput()
+	if err != nil {
+		t.Fatalf("losetup: %v: %s", err, out)
+	}
+	disk := strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "--detach", disk).CombinedOutput(); err != nil {
+			t.Errorf("losetup: %v: %s", err, out)
+		}
+	})
+	user := func(name string, group int) string {
+		return strings.Replace(manifest(name, "serve"), "  containers:", fmt.Sprintf(`  terminationGracePeriodSeconds: 1
+  securityContext: {fsGroup: %d}
+  volumes: [{name: d, persistentVolumeClaim: {claimName: disk}}]
+  containers:`, group), 1) + "    volumeMounts: [{name: d, mountPath: /d}]\n"
+	}
+	n.write("volumes.yaml", persistent("disk", "local: {path: "+disk+"}"))
+	n.write("first.yaml", user("first", 4242))
+	n.start()
+	first := n.awaitReady("first").named("first")
+	inside := fmt.Sprintf("/proc/%d/root/d", n.pid(containerID(first, "main")))
+	var st unix.Stat_t
+	if err := unix.Stat(inside, &st); err != nil || st.Gid != 4242 {
+		t.Errorf("the volume has group %d, %v", st.Gid, err)
+	}
+	must(t, os.WriteFile(filepath.Join(inside, "file"), []byte("kept"), 0o600))
+	n.write("second.yaml", user("second", 4243))
+	second := n.awaitReady("second").named("second")
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/d/file", n.pid(containerID(second, "main")))); err != nil || string(b) != "kept" {
+		t.Errorf("the second pod sees %q, %v", b, err)
+	}
+	wantText(t, "explain", n.berth("explain", "second"), "AlreadyMountedVolume", "The requested fsGroup is 4243, but the volume disk has GID 4242")
+	n.remove("first.yaml")
+	n.remove("second.yaml")
+	n.awaitGone(first.UID)
+	n.awaitGone(second.UID)
 }
