@@ -59,9 +59,13 @@ need-root:
 	@[ "$$(id -u)" = 0 ] || { echo 'this makes containers, mounts, cgroups and networks: run it as root' >&2; exit 1; }
 
 .PHONY: bench
-bench: ## run the benchmarks of every package that has some
+bench: need-root build ## how far berth is from what the runtime itself takes (as root, 10 minutes; PEER=another agent; BENCH=flags); see docs/performance.md
+	go run ./bench -berth bin/berth $(if $(PEER),-peer '$(PEER)') $(BENCH)
+
+.PHONY: benchmarks
+benchmarks: ## run the benchmarks of every package that has some
 	@packages=$$(grep -rl --include='*_test.go' '^func Benchmark' agent bench cmd internal | xargs -r dirname | sort -u | sed 's|^|./|'); \
-	if [ -z "$$packages" ]; then echo 'bench: no package has a benchmark'; exit 0; fi; \
+	if [ -z "$$packages" ]; then echo 'benchmarks: no package has a benchmark'; exit 0; fi; \
 	set -x; go test -run '^$$' -bench . -benchmem $$packages
 
 .PHONY: lint

@@ -181,7 +181,7 @@ var rules = []rule{
 	{
 		name: "exit", check: checkExit,
 		why: "an exit in a package skips everything that the callers still have to close",
-		fix: "return an error; only cmd/ decides the exit code",
+		fix: "return an error; only cmd/ and bench/main.go decide the exit code",
 	},
 	{
 		name: "recover", check: checkRecover,

@@ -79,6 +79,8 @@ type Outside struct {
 	Kernel oom.Kernel
 	// Mounter replaces mount(2).
 	Mounter mount.Interface
+	// Disk returns size and free part, in bytes, of the file system that a folder is on; nil asks this machine.
+	Disk func(folder string) (capacity, available uint64, err error)
 	// Transport replaces HTTP to the URLs of manifests.
 	Transport http.RoundTripper
 	// Watch replaces inotify.

@@ -34,6 +34,7 @@ func (a *Agent) handlers() server.Handlers {
 		Version:      a.version,
 		Stop:         a.stop,
 		Healthz:      a.healthz,
+		Pulls:        a.pulls,
 		Streaming:    a.cri,
 		Observed:     a.pleg.Newest,
 		ObservedPods: a.pleg.Known,

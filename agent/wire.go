@@ -54,6 +54,7 @@ import (
 var (
 	_ pleg.Runtime             = amendedRuntime{}
 	_ images.Runtime           = (*cri.Client)(nil)
+	_ images.Store             = (*cri.Client)(nil)
 	_ images.Recorder          = (*events.Recorder)(nil)
 	_ kuberuntime.Recorder     = (*events.Recorder)(nil)
 	_ podsync.ContainerRuntime = (*kuberuntime.Runtime)(nil)
@@ -93,6 +94,7 @@ type settings struct {
 	imagePullQPS       int // 0 is without a bound, which is how it is in run mode: pods that start together would only wait for nothing
 	imagePullBurst     int
 	imageVerification  images.Verification
+	imageGC            imageGC
 	maxRestartPeriod   time.Duration
 	garbage            kuberuntime.GarbageLimits
 	dns                crispec.DNS
@@ -104,7 +106,7 @@ type settings struct {
 
 func settingsOf(k *config.Kubelet) settings {
 	if k == nil {
-		return settings{parallelImagePulls: 4, dns: crispec.DNS{Domain: "cluster.local"}}
+		return settings{parallelImagePulls: 4, imageGC: imageGC{minAge: 2 * time.Minute, high: 85, low: 80}, dns: crispec.DNS{Domain: "cluster.local"}}
 	}
 	s := settings{
 		parallelImagePulls: 1, maxRestartPeriod: k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
@@ -114,6 +116,10 @@ func settingsOf(k *config.Kubelet) settings {
 	}
 	s.imagePullQPS, s.imagePullBurst = int(ptr.Deref(k.RegistryPullQPS, 0)), int(k.RegistryBurst)
 	s.imageVerification = images.Verification{Policy: k.ImagePullCredentialsVerificationPolicy, Allowed: k.PreloadedImagesVerificationAllowlist}
+	s.imageGC = imageGC{
+		minAge: k.ImageMinimumGCAge.Duration, maxAge: k.ImageMaximumGCAge.Duration,
+		high: int(*k.ImageGCHighThresholdPercent), low: int(*k.ImageGCLowThresholdPercent),
+	}
 	s.dns = crispec.DNS{Servers: k.ClusterDNS, Domain: k.ClusterDomain, InCluster: true}
 	s.resolvConf, s.seccompDefault = k.ResolverConfig, *k.SeccompDefault
 	s.idsPerPod, s.maxPods = *k.UserNamespaces.IDsPerPod, int(k.MaxPods)
@@ -177,21 +183,22 @@ type Agent struct {
 	facts     facts
 	resources *nodeResources
 	records
-	pods    *pod.Manager
-	status  *status.Manager
-	kept    *status.Kept
-	probes  *prober.Manager
-	puller  *images.Puller
-	runtime *kuberuntime.Runtime
-	pleg    *pleg.PLEG
-	kills   *oom.Watcher // nil on a host without cgroups
-	stats   *stats.Collector
-	workers *podworkers.PodWorkers
-	syncer  *podsync.Syncer
-	source  *podconfig.PodConfig
-	loop    *syncloop.SyncLoop
-	server  *server.Server
-	traces  *tracing.Exporter // nil when nothing is traced
+	pods      *pod.Manager
+	status    *status.Manager
+	kept      *status.Kept
+	probes    *prober.Manager
+	puller    *images.Puller
+	collector *images.Collector // removes images that nobody uses
+	runtime   *kuberuntime.Runtime
+	pleg      *pleg.PLEG
+	kills     *oom.Watcher // nil on a host without cgroups
+	stats     *stats.Collector
+	workers   *podworkers.PodWorkers
+	syncer    *podsync.Syncer
+	source    *podconfig.PodConfig
+	loop      *syncloop.SyncLoop
+	server    *server.Server
+	traces    *tracing.Exporter // nil when nothing is traced
 
 	allocations *allocation.Allocations
 	users       *userns.Allocator
@@ -255,6 +262,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.puller, err = a.newPuller(settings, recorder); err != nil {
 		return nil, err
 	}
+	a.collector = a.newCollector(settings, recorder)
 	a.status = status.NewManager(cfg.Log, a.journal)
 	a.traces = a.newTraces()
 	a.kept = status.NewKept(a.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
@@ -357,6 +365,7 @@ func (a *Agent) phases() []phase {
 			{name: "hooks", run: a.runtime.Run, ready: loaded(a.runtime.CheckResolvConf)},
 			{name: "stats", run: a.stats.Run},
 			{name: "images", run: a.puller.Run, ready: a.recoverImageRecords},
+			{name: "image garbage collection", run: a.collector.Run},
 			{name: "probes", run: a.probes.Run, ready: loaded(a.probes.Load)},
 			{name: "statuses", run: a.kept.Run, ready: loaded(a.kept.Load)},
 			{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,6 +32,9 @@ import (
 // Image is the image that every world has.
 const Image = "berth.local/hello:1"
 
+// DiskSize is the size of the disk of images, in bytes.
+const DiskSize = 100 << 30
+
 // World is a machine in memory with one agent on it.
 type World struct {
 	T       *testing.T
@@ -45,6 +49,8 @@ type World struct {
 	Kubelet string
 	// API is the API server of the cluster that the machine is a member of, nil before Join.
 	API *kubetest.Server
+	// DiskUsed is how much of the disk of images is in use, in percent.
+	DiskUsed atomic.Int64
 
 	dir   string
 	door  *bufconn.Listener // the agent's socket
@@ -103,6 +109,9 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		Watch:   func() (podconfig.Watcher, error) { return w.watch, nil },
 		Listen:  func() (net.Listener, error) { return w.door, nil },
 		Machine: machine, Network: network(), Dial: w.Network.Dial,
+		Disk: func(string) (capacity, available uint64, err error) {
+			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil
+		},
 	}
 	if w.API != nil {
 		cfg.Kubelet, out.REST = w.kubelet(), w.API.Config()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,6 +38,8 @@ import (
 //	hang METHOD TIMES          the runtime's next calls are not answered
 //	registry IMAGE after DURATION | fails TEXT   a registry has the image, which takes so long to pull, or it cannot be pulled
 //	lose-pod POD               somebody removes all of the pod from the runtime
+//	disk-used PERCENT          so much of the disk of images is in use
+//	expect-image IMAGE yes | no   the runtime has the image
 //	lose-disk                  all that the agent has on disk is lost, but for logs
 //	expect-disk-clean          no folder or log of a pod is left
 //	expect-event POD REASON N [TEXT]   there were N events of the pod with this reason whose messages contain the text
@@ -88,6 +91,18 @@ func (s *story) doOutside(verb string, args []string) error {
 		return s.registry(args)
 	case "lose-pod":
 		return s.Runtime.RemoveBehindBack(args[0])
+	case "disk-used":
+		percent, err := strconv.Atoi(args[0])
+		if err != nil {
+			return err
+		}
+		s.DiskUsed.Store(int64(percent))
+	case "expect-image":
+		present := "no"
+		if slices.Contains(s.Runtime.Images(), args[0]) {
+			present = "yes"
+		}
+		return differs(present, rest)
 	case "lose-disk":
 		return os.RemoveAll(filepath.Join(s.dir, "root"))
 	case "expect-disk-clean":

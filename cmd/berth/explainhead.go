@@ -126,7 +126,7 @@ func (s sight) aboutContainers() string {
 		case cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0, isSidecar(p, cs.Name) && cs.Started != nil && *cs.Started:
 			continue
 		case cs.State.Running != nil:
-			return s.says("is initializing: init container %q runs%s, number %d of %d.", cs.Name, s.sinceTime(cs.State.Running.StartedAt.Time), i+1, len(p.Spec.InitContainers))
+			return s.says("is initializing: init container %q runs%s, number %d of %d.%s", cs.Name, s.sinceTime(cs.State.Running.StartedAt.Time), i+1, len(p.Spec.InitContainers), s.aboutPulls())
 		}
 		return s.aboutContainer(cs)
 	}
@@ -196,7 +196,7 @@ func (s sight) aboutStarting() string {
 			break
 		}
 	}
-	text := fmt.Sprintf("is starting%s: %s.", s.sinceTime(s.story.Seen), waits)
+	text := fmt.Sprintf("is starting%s: %s.", s.sinceTime(s.story.Seen), waits) + s.aboutPulls()
 	for i := len(s.story.Entries) - 1; i >= 0; i-- {
 		e := &s.story.Entries[i]
 		switch {
@@ -211,6 +211,18 @@ func (s sight) aboutStarting() string {
 		break
 	}
 	return s.says("%s", text)
+}
+
+// aboutPulls tells how far the images are that are being pulled for the pod.
+func (s sight) aboutPulls() string {
+	if s.pod == nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, p := range pullsOf(s.e.Pulls, s.pod.UID) {
+		b.WriteString(" " + pullText(p, s.now))
+	}
+	return b.String()
 }
 
 func (s sight) aboutUnready() string {

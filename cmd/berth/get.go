@@ -159,6 +159,10 @@ func getPods(ctx context.Context, c *client, filter podFilter, out podPrinter) e
 		return missing
 	}
 	one := len(filter.refs) == 1
+	if t, ok := out.(*tablePrinter); ok {
+		// A table without it is better than none.
+		t.columns.pulls, _ = c.pulls(ctx, chosen)
+	}
 	return errors.Join(out.list(chosen, chosenProblems, one, time.Now()), missing)
 }
 

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/podconfig"
+	"berth/internal/server"
 )
 
 // statusInvalidManifest stands in the STATUS column of a manifest that became no pod.
@@ -18,6 +19,7 @@ const statusInvalidManifest = "InvalidManifest"
 // podColumns says which columns a table of pods has besides kubectl's five.
 type podColumns struct {
 	namespace, wide, noHeader bool
+	pulls                     []server.Pull // under way when the pods were listed
 }
 
 func (c podColumns) header() []string {
@@ -49,7 +51,9 @@ func (c podColumns) rows(pods []*v1.Pod, problems []podconfig.Problem, now time.
 		rows = append(rows, c.header())
 	}
 	for _, p := range pods {
-		rows = append(rows, c.cells(computePodRow(p, now)))
+		r := computePodRow(p, now)
+		r.Status += pullMark(pullsOf(c.pulls, p.UID))
+		rows = append(rows, c.cells(r))
 	}
 	for _, r := range refusedRows(problems, now) {
 		rows = append(rows, c.cells(r))

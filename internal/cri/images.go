@@ -2,9 +2,12 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
 )
 
 // ListImages returns the images that the runtime has.
@@ -36,6 +39,56 @@ func (c *Client) RemoveImage(ctx context.Context, name string) error {
 	return ignoreNotFound(err)
 }
 
+// ImageFilesystem returns the mount point of the file system that the images are on.
+func (c *Client) ImageFilesystem(ctx context.Context) (string, error) {
+	r, err := c.images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+	if err != nil {
+		return "", err
+	}
+	if len(r.ImageFilesystems) == 0 || r.ImageFilesystems[0].GetFsId().GetMountpoint() == "" {
+		return "", errors.New("the runtime names no image filesystem")
+	}
+	return r.ImageFilesystems[0].FsId.Mountpoint, nil
+}
+
+// ImagesInUse returns the ids of the images of all containers, running or not, and of those that are mounted as volumes into containers of the
+// pods for which withVolumes holds.
+func (c *Client) ImagesInUse(ctx context.Context, withVolumes func(pod.UID) bool) (map[string]bool, error) {
+	r, err := c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	used := map[string]bool{}
+	for _, ct := range r.Containers {
+		used[imageID(ct)] = true
+		if !withVolumes(pod.UID(ct.Labels[PodUIDLabel])) {
+			continue
+		}
+		st, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ct.Id})
+		if errors.Is(err, ErrNotFound) {
+			continue // removed since
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range st.GetStatus().GetMounts() {
+			if name := m.GetImage().GetImage(); name != "" {
+				used[name] = true
+			}
+		}
+	}
+	return used, nil
+}
+
+// imageID is the id of the image that a listed container was made from.
+func imageID(ct *runtimeapi.Container) string {
+	// In lists the reference is the id too; runtimes older than the field have only that.
+	if ct.ImageId == "" {
+		return ct.ImageRef
+	}
+	return ct.ImageId
+}
+
 // ImageUsers returns the containers, running or not, by the id of the image that they were made from, as namespace/pod/container.
 func (c *Client) ImageUsers(ctx context.Context) (map[string][]string, error) {
 	r, err := c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
@@ -44,11 +97,7 @@ func (c *Client) ImageUsers(ctx context.Context) (map[string][]string, error) {
 	}
 	users := map[string][]string{}
 	for _, ct := range r.Containers {
-		// In lists the reference is the id too; runtimes older than the field have only that.
-		id := ct.ImageId
-		if id == "" {
-			id = ct.ImageRef
-		}
+		id := imageID(ct)
 		users[id] = append(users[id], strings.Join([]string{ct.Labels[PodNamespaceLabel], ct.Labels[PodNameLabel], ct.Labels[ContainerNameLabel]}, "/"))
 	}
 	return users, nil

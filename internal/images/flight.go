@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/distribution/reference"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -39,6 +40,9 @@ type want struct {
 type flight struct {
 	cancel  context.CancelFunc
 	waiters int // guarded by flights.mu
+	name    reference.Named
+	pods    map[pod.UID]int // guarded by flights.mu; of the waiters
+	began   time.Time       // guarded by flights.mu; zero while it waits for its turn
 	done    chan struct{}
 	ahead   atomic.Bool // nobody but look-aheads waits for it: it gives way to those that containers wait for
 
@@ -76,7 +80,7 @@ func (f *flights) pull(ctx context.Context, w want) (*flight, error) {
 		return fl, nil
 	case <-ctx.Done():
 	}
-	if f.leave(key, fl) {
+	if f.leave(key, fl, w.uid) {
 		fl.cancel()
 		<-fl.done
 	}
@@ -88,6 +92,7 @@ func (f *flights) join(key flightKey, w want) *flight {
 	defer f.mu.Unlock()
 	if fl, ok := f.pulling[key]; ok {
 		fl.waiters++
+		fl.pods[w.uid]++
 		if !w.ahead {
 			fl.ahead.Store(false)
 		}
@@ -95,7 +100,7 @@ func (f *flights) join(key flightKey, w want) *flight {
 	}
 	// Not derived from the caller's context: the pull serves whoever joins, and must survive the first caller.
 	ctx, cancel := context.WithCancel(context.Background())
-	fl := &flight{cancel: cancel, waiters: 1, done: make(chan struct{})}
+	fl := &flight{cancel: cancel, waiters: 1, name: w.full, pods: map[pod.UID]int{w.uid: 1}, done: make(chan struct{})}
 	fl.ahead.Store(w.ahead)
 	f.pulling[key] = fl
 	go f.run(ctx, key, fl, w)
@@ -103,10 +108,13 @@ func (f *flights) join(key flightKey, w want) *flight {
 }
 
 // leave reports whether the caller was the last to wait for the flight. Then the flight is not joined any more.
-func (f *flights) leave(key flightKey, fl *flight) bool {
+func (f *flights) leave(key flightKey, fl *flight, uid pod.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fl.waiters--
+	if fl.pods[uid]--; fl.pods[uid] == 0 {
+		delete(fl.pods, uid)
+	}
 	if fl.waiters > 0 {
 		return false
 	}
@@ -126,6 +134,9 @@ func (f *flights) run(ctx context.Context, key flightKey, fl *flight, w want) {
 		defer f.turns.give(w.uid)
 	}
 	began := f.now()
+	f.mu.Lock()
+	fl.began = began
+	f.mu.Unlock()
 	fl.ref, fl.size, fl.err = f.recorded(ctx, w)
 	fl.took = f.now().Sub(began)
 	// From here on a new caller gets a pull of its own: with policy Always the registry is asked at every start.

@@ -121,18 +121,44 @@ func (p *Puller) Recover(ctx context.Context) error {
 		img, err := p.runtime.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: image})
 		return img.GetId(), err
 	}
-	all := func(ctx context.Context) (map[string]bool, error) {
-		list, err := p.runtime.ListImages(ctx)
-		refs := map[string]bool{}
-		for _, img := range list {
-			refs[img.Id] = true
-		}
-		return refs, err
-	}
-	if err := p.records.recover(ctx, present, all); err != nil {
+	if err := p.records.recover(ctx, present, p.allRefs); err != nil {
 		return fmt.Errorf("records of pulled images: %w", err)
 	}
 	return nil
+}
+
+func (p *Puller) allRefs(ctx context.Context) (map[string]bool, error) {
+	list, err := p.runtime.ListImages(ctx)
+	refs := map[string]bool{}
+	for _, img := range list {
+		refs[img.Id] = true
+	}
+	return refs, err
+}
+
+// PruneRecords removes the records of pulls whose images are gone. While images are being pulled it does nothing.
+func (p *Puller) PruneRecords(ctx context.Context) error {
+	if p.records == nil {
+		return nil
+	}
+	begun, quiet := p.records.quiet()
+	if !quiet {
+		return nil
+	}
+	there, err := p.allRefs(ctx)
+	if err != nil {
+		return err
+	}
+	return p.records.prune(there, begun)
+}
+
+// recorded reports whether the image was pulled by an agent.
+func (p *Puller) recorded(ref string) (bool, error) {
+	if p.records == nil {
+		return false, nil
+	}
+	record, err := p.records.find(ref)
+	return record != nil, err
 }
 
 // Result is a present image.

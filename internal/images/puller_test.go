@@ -28,6 +28,7 @@ type store struct {
 	takes      time.Duration
 	inspectErr error
 	passwords  map[string]string // of images that not everybody may pull
+	smaller    uint64            // than 700 bytes is what is pulled, by so much
 
 	mu       sync.Mutex
 	present  map[string]*runtimeapi.Image
@@ -84,7 +85,7 @@ func (s *store) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth 
 	if s.present == nil {
 		s.present = map[string]*runtimeapi.Image{}
 	}
-	img := &runtimeapi.Image{Id: "id:" + spec.Image, Size: 700}
+	img := &runtimeapi.Image{Id: "id:" + spec.Image, Size: 700 - s.smaller}
 	s.present[spec.Image] = img
 	return img.Id, nil
 }

@@ -75,6 +75,8 @@ type records struct {
 	intents map[string]int
 	// files counts them by the whole name.
 	files map[string]int
+	// begun counts the pulls that began.
+	begun int
 }
 
 func newRecords(dir string, now func() time.Time) *records {
@@ -107,6 +109,7 @@ func (s *records) begin(n names) error {
 	}
 	s.files[n.image]++
 	s.intents[n.repository]++
+	s.begun++
 	return nil
 }
 
@@ -232,7 +235,7 @@ func (s *records) recover(ctx context.Context, present func(context.Context, str
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	return errors.Join(append(errs, s.prune(there))...)
+	return errors.Join(append(errs, s.prune(there, 0))...)
 }
 
 // settle ends the intent of an earlier agent.
@@ -268,15 +271,29 @@ func (s *records) settle(ctx context.Context, file string, present func(context.
 	return removeDurably(file)
 }
 
-// prune removes the records of images that are not there any more.
-func (s *records) prune(there map[string]bool) error {
+// quiet reports whether no image is being pulled, and how many pulls have begun.
+func (s *records) quiet() (begun int, quiet bool) {
 	s.lock()
 	defer s.unlock()
+	return s.begun, len(s.files) == 0
+}
+
+// prune removes the records of images that are not there any more. It does nothing if a pull has begun since so many had: what it brought
+// may not be among those that were there.
+func (s *records) prune(there map[string]bool, begun int) error {
+	s.lock()
+	defer s.unlock()
+	if s.begun != begun {
+		return nil
+	}
 	keep := map[string]bool{}
 	for ref := range there {
 		keep[fileOf(ref)] = true
 	}
 	files, err := os.ReadDir(filepath.Join(s.dir, "pulled"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -46,6 +46,10 @@ type Handlers struct {
 	// Quarantine knows the pods that are set aside.
 	Quarantine Quarantine
 
+	// Pulls returns the pulls of images under way. It may be nil; then the path does not exist. Unlike the other functions, it may wait for the
+	// runtime, for as long as it takes to be told how far the pulls are.
+	Pulls func(ctx context.Context) []Pull
+
 	// Streaming and Observed are needed to enter containers; without both, the paths do not exist.
 
 	// Streaming makes the runtime ready for a stream. Unlike the functions, it waits for the runtime.

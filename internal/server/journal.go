@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,6 +25,8 @@ type Explanation struct {
 	Stories []journal.Story `json:"stories"`
 	// Quarantined are the pods that are not touched, by UID, with the crash of the agent for which.
 	Quarantined map[pod.UID]string `json:"quarantined,omitempty"`
+	// Pulls are those under way for the pods.
+	Pulls []Pull `json:"pulls,omitempty"`
 	// Problems are what is wrong with manifests that describe such a pod, or with the manifest.
 	Problems []podconfig.Problem `json:"problems,omitempty"`
 }
@@ -94,6 +97,11 @@ func (d *door) writeExplanation(w http.ResponseWriter, r *http.Request, namespac
 		if namespace != "" && p.Namespace == namespace && p.Name == name {
 			e.Pods = append(e.Pods, p)
 		}
+	}
+	if d.h.Pulls != nil && len(e.Pods) > 0 {
+		e.Pulls = slices.DeleteFunc(d.h.Pulls(r.Context()), func(pull Pull) bool {
+			return !slices.ContainsFunc(e.Pods, func(p *v1.Pod) bool { return slices.Contains(pull.Pods, p.UID) })
+		})
 	}
 	for _, p := range d.h.Problems() {
 		if concerns(p) {

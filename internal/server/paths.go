@@ -23,6 +23,7 @@ const (
 	PathEvents        = "/berth/v1/events"  // ?watch=true
 	PathRelease       = "/berth/v1/release" // POST /{namespace}/{pod}
 	PathSettings      = "/berth/v1/settings"
+	PathPulls         = "/berth/v1/pulls"
 	PathStop          = "/berth/v1/stop" // POST StopRequest
 )
 

@@ -14,6 +14,9 @@ func (d *door) localRoutes() *http.ServeMux {
 	mux.HandleFunc("GET "+PathVersion, d.getVersion)
 	mux.HandleFunc("GET "+PathProblems, d.getProblems)
 	mux.HandleFunc("GET "+PathSettings, d.getSettings)
+	if d.h.Pulls != nil {
+		mux.HandleFunc("GET "+PathPulls, d.getPulls)
+	}
 	d.routeJournal(mux)
 	d.routeStats(mux)
 	mux.HandleFunc("POST "+PathStop, d.postStop)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -359,6 +360,48 @@ spec:
 	n.awaitReady("two")
 	if said := n.berth("events", "two"); strings.Contains(said, "Pulling") || !strings.Contains(said, image+`" already present on machine`) {
 		t.Errorf("events:\n%s", said)
+	}
+}
+
+// While an image is being pulled, users see how much of it has come.
+func TestImagesProgress(t *testing.T) {
+	n := newNode(t)
+	n.start()
+	r := newRegistry(t, httptest.NewServer)
+	image, _ := r.pushLarge(n, "slow", 4<<20)
+	half, rest := make(chan struct{}), make(chan struct{})
+	var once, release sync.Once
+	goOn := func() { release.Do(func() { close(rest) }) }
+	t.Cleanup(goOn) // before the registry waits for its answers
+	r.fault("slow", func(w http.ResponseWriter, req *http.Request) bool {
+		answer := httptest.NewRecorder()
+		if req.Method != http.MethodGet || !strings.Contains(req.URL.Path, "/blobs/") {
+			return false
+		}
+		r.inner.ServeHTTP(answer, req)
+		body := answer.Body.Bytes()
+		if len(body) < 4<<20 {
+			return false // not the layer
+		}
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		_, _ = w.Write(body[:len(body)/2])
+		w.(http.Flusher).Flush()
+		once.Do(func() { close(half) })
+		<-rest
+		_, _ = w.Write(body[len(body)/2:])
+		return true
+	})
+	n.write("slow.yaml", puller("slow", image, "IfNotPresent"))
+	<-half
+	shown := regexp.MustCompile(`slow +0/1 +ContainerCreating \(pulling [1-9][0-9]?%\)`)
+	until(n.t, "berth get pods to show how far the image is", func() bool { return shown.MatchString(n.berth("get", "pods")) })
+	if said := n.berth("explain", "slow"); !strings.Contains(strings.Join(strings.Fields(said), " "), "Image "+image+" is being pulled: ") {
+		t.Errorf("berth explain does not tell of the pull:\n%s", said)
+	}
+	goOn()
+	n.awaitReady("slow")
+	if said := n.berth("get", "pods"); strings.Contains(said, "pull") {
+		t.Errorf("a pull is shown that has ended:\n%s", said)
 	}
 }
 

@@ -5,6 +5,7 @@ package e2e
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
 	"encoding/pem"
@@ -148,6 +149,12 @@ func describe(kind string, content []byte) descriptor {
 // push puts the hello image of the node's bundle into the registry as repository:1, and returns its name and digest.
 func (r *imageRegistry) push(n *node, repository string) (name, digest string) {
 	r.t.Helper()
+	return r.pushLarge(n, repository, 0)
+}
+
+// pushLarge puts the hello image with a layer more, which no other image has, of so many bytes.
+func (r *imageRegistry) pushLarge(n *node, repository string, size int) (name, digest string) {
+	r.t.Helper()
 	blobs := helloBlobs(n)
 	var index struct{ Manifests []descriptor }
 	var m struct {
@@ -161,6 +168,13 @@ func (r *imageRegistry) push(n *node, repository string) (name, digest string) {
 	decode(r.t, blobs[blobFile(index.Manifests[0].Digest)], &m)
 	decode(r.t, blobs[blobFile(m.Config.Digest)], &config)
 	config["author"] = r.host + "/" + repository
+	if size > 0 {
+		layer := layerOf(r.t, size)
+		m.Layers = append(m.Layers, describe("application/vnd.oci.image.layer.v1.tar", layer))
+		blobs[blobFile(m.Layers[len(m.Layers)-1].Digest)] = layer
+		rootfs := config["rootfs"].(map[string]any)
+		rootfs["diff_ids"] = append(rootfs["diff_ids"].([]any), m.Layers[len(m.Layers)-1].Digest)
+	}
 	content := encode(r.t, config)
 	m.MediaType, m.Config = manifestKind, describe(m.Config.MediaType, content)
 	upload := func(d descriptor, content []byte) {
@@ -173,6 +187,23 @@ func (r *imageRegistry) push(n *node, repository string) (name, digest string) {
 	manifest := encode(r.t, m)
 	r.do(http.MethodPut, "/v2/"+repository+"/manifests/1", manifestKind, manifest)
 	return r.host + "/" + repository + ":1", describe(manifestKind, manifest).Digest
+}
+
+// layerOf is a layer of one file that is different each time.
+func layerOf(t *testing.T, size int) []byte {
+	t.Helper()
+	content := make([]byte, size)
+	_, _ = rand.Read(content) // never fails
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	err := w.WriteHeader(&tar.Header{Name: "large", Mode: 0o644, Size: int64(size)})
+	if err == nil {
+		_, err = w.Write(content)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }
 
 func blobFile(digest string) string { return "blobs/" + strings.ReplaceAll(digest, ":", "/") }

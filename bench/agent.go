@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// agentKind is an agent under measurement.
+type agentKind struct {
+	name, binary string
+	args         []string // before those that every kubelet takes
+}
+
+func agentsOf(o options) []agentKind {
+	all := []agentKind{{name: "berth", binary: o.berth, args: []string{"kubelet"}}}
+	if o.peer != "" {
+		all = append(all, agentKind{name: "peer", binary: o.peer})
+	}
+	return all
+}
+
+// agent is a process of an agentKind over a machine, as a kubelet without an API server.
+type agent struct {
+	m         *machine
+	kind      agentKind
+	manifests string
+	dir       string
+	port      int // of /pods
+	extra     string
+	cmd       *exec.Cmd
+	exited    chan error
+	node      string
+}
+
+// newAgent prepares an agent; extra are lines of its KubeletConfiguration.
+func (m *machine) newAgent(kind agentKind, extra string) (*agent, error) {
+	dir, err := os.MkdirTemp(m.dir, kind.name)
+	if err != nil {
+		return nil, err
+	}
+	a := &agent{m: m, kind: kind, dir: dir, manifests: dir + "/manifests", extra: extra, node: "bench"}
+	var ports [3]int
+	for i := range ports {
+		if ports[i], err = freePort(); err != nil {
+			return nil, err
+		}
+	}
+	a.port = ports[0]
+	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: %s
+staticPodPath: %s
+podLogsDir: %s
+cgroupRoot: %s
+cgroupDriver: cgroupfs
+failCgroupV1: false
+failSwapOn: false
+enforceNodeAllocatable: []
+enableServer: true
+readOnlyPort: %d
+port: %d
+healthzPort: %d
+authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+%s`, m.endpoint, a.manifests, dir+"/logs", m.cgroup, ports[0], ports[1], ports[2], extra)
+	return a, errors.Join(os.MkdirAll(a.manifests, 0o755), os.WriteFile(dir+"/config.yaml", []byte(config), 0o644))
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// start starts the agent and returns when.
+func (a *agent) start() (time.Time, error) {
+	args := a.kind.args
+	if a.kind.name == "berth" {
+		args = append([]string{"--run-dir", a.dir + "/run"}, args...)
+	}
+	a.cmd = exec.Command(a.kind.binary, append(args, "--config", a.dir+"/config.yaml", "--root-dir", a.dir+"/root", "--hostname-override", a.node)...)
+	log, err := os.OpenFile(a.dir+"/log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer log.Close()
+	a.cmd.Stdout, a.cmd.Stderr = log, log
+	began := time.Now()
+	if err := a.cmd.Start(); err != nil {
+		return began, err
+	}
+	a.exited = make(chan error, 1)
+	go func(cmd *exec.Cmd) { a.exited <- cmd.Wait() }(a.cmd)
+	return began, nil
+}
+
+// stop ends the agent; its pods go on.
+func (a *agent) stop() error {
+	if err := a.cmd.Process.Signal(os.Interrupt); err != nil {
+		return err
+	}
+	select {
+	case <-a.exited:
+		return nil
+	case <-time.After(time.Minute):
+		return errors.Join(fmt.Errorf("%s did not end within a minute", a.kind.name), a.cmd.Process.Kill())
+	}
+}
+
+// status is what /pods shows of a pod, as far as it is measured.
+type status struct {
+	Ready    bool
+	Restarts int32
+}
+
+// pods asks /pods, and returns the shown pods by name.
+func (a *agent) pods(ctx context.Context) (map[string]status, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/pods", a.port), nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	var list v1.PodList
+	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
+		return nil, err
+	}
+	shown := map[string]status{}
+	for _, p := range list.Items {
+		var s status
+		for _, c := range p.Status.Conditions {
+			s.Ready = s.Ready || c.Type == v1.PodReady && c.Status == v1.ConditionTrue
+		}
+		for _, c := range p.Status.ContainerStatuses {
+			s.Restarts += c.RestartCount
+		}
+		shown[p.Name] = s
+	}
+	return shown, nil
+}
+
+// look is how often /pods is asked, for what the agent has to show.
+const look = 10 * time.Millisecond
+
+// await waits until /pods holds, and returns when it was seen to.
+func (a *agent) await(ctx context.Context, what string, holds func(map[string]status) bool) (time.Time, error) {
+	err := until(ctx, 3*time.Minute, look, what, func() bool {
+		shown, err := a.pods(ctx)
+		return err == nil && holds(shown)
+	})
+	if err != nil {
+		err = fmt.Errorf("%s: %w; its log: %s", a.kind.name, err, tail(a.dir+"/log"))
+	}
+	return time.Now(), err
+}
+
+// awaitReady waits until the pods are shown as ready.
+func (a *agent) awaitReady(ctx context.Context, names []string) (time.Time, error) {
+	return a.await(ctx, fmt.Sprintf("%d pods to be ready", len(names)), func(shown map[string]status) bool {
+		for _, n := range names {
+			if !shown[n].Ready {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// tail returns the end of a log.
+func tail(file string) string {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b[max(0, len(b)-2000):])
+}
+
+// write puts pods into the folder of manifests, each complete, and returns their names as the agent shows them, and when it began.
+func (a *agent) write(prefix string, n int) (names []string, began time.Time, err error) {
+	for i := range n {
+		name := fmt.Sprintf("%s-%d", prefix, i)
+		names = append(names, name+"-"+a.node)
+		text := fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: default}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: %q, imagePullPolicy: IfNotPresent, args: [sleep]}
+`, name, image)
+		if err := os.WriteFile(a.dir+"/"+name+".yaml", []byte(text), 0o644); err != nil {
+			return nil, began, err
+		}
+	}
+	began = time.Now()
+	for i := range n {
+		name := fmt.Sprintf("%s-%d.yaml", prefix, i)
+		if err := os.Rename(a.dir+"/"+name, a.manifests+"/"+name); err != nil {
+			return nil, began, err
+		}
+	}
+	return names, began, nil
+}
+
+// removeAll takes all manifests away, waits until nothing of their pods runs or is shown, and returns how long that took.
+func (a *agent) removeAll(ctx context.Context) (time.Duration, error) {
+	files, err := os.ReadDir(a.manifests)
+	if err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	for _, f := range files {
+		if strings.HasSuffix(f.Name(), ".yaml") {
+			if err := os.Remove(a.manifests + "/" + f.Name()); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if _, err := a.await(ctx, "no pod to be shown", func(shown map[string]status) bool { return len(shown) == 0 }); err != nil {
+		return 0, err
+	}
+	err = until(ctx, 3*time.Minute, look, "no sandbox to run", func() bool {
+		running, err := a.m.sandboxes(ctx)
+		return err == nil && running == 0
+	})
+	return time.Since(began), err
+}

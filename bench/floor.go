@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/crispec"
+)
+
+// floorParallel are the degrees of parallelism of the floor.
+var floorParallel = []int{1, 4, 10}
+
+// ratioParallel is what ratios are taken of: berth itself makes as many sandboxes at a time.
+const ratioParallel = 4
+
+// alone is how often what takes one pod is done; its median counts.
+const alone = 7
+
+// floorPod is one pod of the floor: the same that the agents are given.
+type floorPod struct {
+	pod     *v1.Pod
+	sandbox *runtimeapi.PodSandboxConfig
+	id      string
+}
+
+func (m *machine) floorPod(name string) (*floorPod, error) {
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name + "-uid")},
+		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "main", Image: image, Args: []string{"sleep"}}}},
+	}
+	logs := m.dir + "/floor/" + name
+	sandbox, _, err := crispec.SandboxConfig(crispec.Sandbox{Pod: p, LogDirectory: logs, CgroupParent: m.cgroup + "/floor/" + name})
+	if err != nil {
+		return nil, err
+	}
+	return &floorPod{pod: p, sandbox: sandbox}, os.MkdirAll(logs+"/main", 0o755)
+}
+
+// run makes the calls that cannot be avoided, and one container more for each further attempt.
+func (m *machine) run(ctx context.Context, p *floorPod) error {
+	made, err := m.runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p.sandbox})
+	if err != nil {
+		return err
+	}
+	p.id = made.PodSandboxId
+	return m.runContainer(ctx, p, 0)
+}
+
+func (m *machine) runContainer(ctx context.Context, p *floorPod, attempt uint32) error {
+	cfg, err := crispec.ContainerConfig(crispec.Container{Pod: p.pod, Container: &p.pod.Spec.Containers[0], Image: image, ImageRef: image, Attempt: attempt})
+	if err != nil {
+		return err
+	}
+	c, err := m.runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: p.id, Config: cfg, SandboxConfig: p.sandbox})
+	if err != nil {
+		return err
+	}
+	_, err = m.runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: c.ContainerId})
+	return err
+}
+
+// batch runs n pods of the floor, so many at a time, and returns how long it took.
+func (m *machine) batch(ctx context.Context, n, parallel int) (time.Duration, error) {
+	pods := make([]*floorPod, n)
+	for i := range pods {
+		var err error
+		if pods[i], err = m.floorPod(fmt.Sprintf("floor-%d-%d-%d", n, parallel, i)); err != nil {
+			return 0, err
+		}
+	}
+	began := time.Now()
+	if err := side(parallel, n, func(i int) error { return m.run(ctx, pods[i]) }); err != nil {
+		return 0, err
+	}
+	took := time.Since(began)
+	return took, side(4, n, func(i int) error { return m.removePod(ctx, pods[i].id) })
+}
+
+// measureFloor takes what the runtime itself needs.
+func measureFloor(ctx context.Context, m *machine, r *report) error {
+	say("floor: one pod alone, %d times", alone)
+	if _, err := m.batch(ctx, 1, 1); err != nil { // the first one warms caches
+		return fmt.Errorf("floor: %w", err)
+	}
+	var one, again []time.Duration
+	for i := range alone {
+		took, err := m.batch(ctx, 1, 2+i)
+		if err != nil {
+			return fmt.Errorf("floor: %w", err)
+		}
+		one = append(one, took)
+	}
+	p, err := m.floorPod("floor-again")
+	if err == nil {
+		err = m.run(ctx, p)
+	}
+	for i := range alone {
+		if err != nil {
+			return fmt.Errorf("floor: %w", err)
+		}
+		began := time.Now()
+		err = m.runContainer(ctx, p, uint32(i+1))
+		again = append(again, time.Since(began))
+	}
+	if err = m.removePod(ctx, p.id); err != nil {
+		return fmt.Errorf("floor: %w", err)
+	}
+	r.floor("1 pod: sandbox, create, start", one...)
+	r.floor("1 container more: create, start", again...)
+	for _, parallel := range floorParallel {
+		if err := measureFloorBatch(ctx, m, r, 20, parallel); err != nil {
+			return err
+		}
+	}
+	return measureFloorBatch(ctx, m, r, r.options.pods, ratioParallel)
+}
+
+// measureFloorBatch takes what the runtime itself needs for many pods. What ratios are taken of is measured again after each agent, so that a
+// machine that others use too does not favour one side.
+func measureFloorBatch(ctx context.Context, m *machine, r *report, n, parallel int) error {
+	say("floor: %d pods, %d at a time", n, parallel)
+	took, err := m.batch(ctx, n, parallel)
+	if err != nil {
+		return fmt.Errorf("floor: %w", err)
+	}
+	r.floor(fmt.Sprintf("%d pods, %d at a time", n, parallel), took)
+	return nil
+}

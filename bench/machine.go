@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// image is what every pod runs; the runtime inside of berth has it from the start.
+const image = "berth.local/hello:1"
+
+// machine is a container runtime and the folders of what is measured over it.
+type machine struct {
+	dir      string
+	berth    string
+	cgroup   string
+	endpoint string
+	runtime  runtimeapi.RuntimeServiceClient
+	events   *events
+	conn     *grpc.ClientConn
+}
+
+func (m *machine) rootDir() string { return m.dir + "/root" }
+func (m *machine) runDir() string  { return m.dir + "/run" }
+
+// onMachine starts the runtime inside of berth, measures, and removes all of it.
+func onMachine(ctx context.Context, o options, measure func(*machine) error) (err error) {
+	dir, err := os.MkdirTemp("/tmp", "bb") // short: sockets are below it
+	if err != nil {
+		return err
+	}
+	m := &machine{dir: dir, berth: o.berth, cgroup: fmt.Sprintf("/berth-bench-%d", os.Getpid())}
+	defer func() {
+		if e := m.remove(); e != nil {
+			err = errors.Join(err, fmt.Errorf("%s is left: %w", dir, e))
+		}
+	}()
+	if err := os.Mkdir(dir+"/none", 0o755); err != nil {
+		return err
+	}
+	say("start the runtime")
+	if err := m.startRuntime(ctx); err != nil {
+		return err
+	}
+	m.conn, err = grpc.NewClient(m.endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
+	if err != nil {
+		return err
+	}
+	m.runtime = runtimeapi.NewRuntimeServiceClient(m.conn)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if m.events, err = watchEvents(ctx, m.runtime); err != nil {
+		return err
+	}
+	return measure(m)
+}
+
+// startRuntime has berth unpack and start its runtime, which stays when berth ends.
+func (m *machine) startRuntime(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, m.berth, "run", "--root-dir", m.rootDir(), "--run-dir", m.runDir(), "--cgroup-root", m.cgroup,
+		"--pod-logs-dir", m.dir+"/logs", "--container-logs-dir", m.dir+"/links", m.dir+"/none")
+	log, err := os.Create(m.dir + "/runtime.log")
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	var version struct {
+		RuntimeEndpoint string `json:"runtimeEndpoint"`
+	}
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", m.runDir()+"/berth.sock")
+	}}}
+	err = until(ctx, 2*time.Minute, 50*time.Millisecond, "berth to have started its runtime", func() bool {
+		resp, err := client.Get("http://berth/berth/v1/version")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return json.NewDecoder(resp.Body).Decode(&version) == nil && version.RuntimeEndpoint != ""
+	})
+	m.endpoint = version.RuntimeEndpoint
+	if filepath.IsAbs(m.endpoint) {
+		m.endpoint = "unix://" + m.endpoint
+	}
+	return errors.Join(err, cmd.Process.Signal(os.Interrupt), ended(cmd))
+}
+
+// ended waits for the process; that a signal ended it is no error.
+func ended(cmd *exec.Cmd) error {
+	var exit *exec.ExitError
+	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		return err
+	}
+	return nil
+}
+
+// remove ends whatever runs and removes what it was made of.
+func (m *machine) remove() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	say("remove the runtime")
+	if m.runtime != nil {
+		if err := errors.Join(m.empty(ctx), m.conn.Close()); err != nil {
+			return err
+		}
+	}
+	out, err := exec.CommandContext(ctx, m.berth, "stop", "--all", "--run-dir", m.runDir()).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("berth stop --all: %w: %s", err, out)
+	}
+	return os.RemoveAll(m.dir)
+}
+
+// empty removes every pod of the runtime.
+func (m *machine) empty(ctx context.Context) error {
+	list, err := m.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return err
+	}
+	return side(4, len(list.Items), func(i int) error { return m.removePod(ctx, list.Items[i].Id) })
+}
+
+func (m *machine) removePod(ctx context.Context, sandbox string) error {
+	if _, err := m.runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: sandbox}); err != nil {
+		return err
+	}
+	_, err := m.runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox})
+	return err
+}
+
+// until looks again and again, at most for the limit.
+func until(ctx context.Context, limit, period time.Duration, what string, holds func() bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("waited %v for %s", limit, what))
+	defer cancel()
+	for !holds() {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(period):
+		}
+	}
+	return nil
+}
+
+// side calls do for each of n numbers, so many at a time.
+func side(parallel, n int, do func(int) error) error {
+	turns, errs := make(chan struct{}, parallel), make(chan error, n)
+	for i := range n {
+		turns <- struct{}{}
+		go func() {
+			defer func() { <-turns }()
+			errs <- do(i)
+		}()
+	}
+	var all []error
+	for range n {
+		all = append(all, <-errs)
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,82 @@
+// Command bench measures how far an agent is from what the container runtime itself takes: the same pods made by a minimal client of the
+// runtime and by the agent, on the same runtime, one after the other. docs/performance.md says what each figure is.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// options are what a run is asked for.
+type options struct {
+	berth, peer string
+	out         string
+	pods        int           // of the large batch
+	rest        time.Duration // for which CPU at rest is taken
+	scale       string        // numbers of pods over the fake runtime; "" leaves it out
+	only        string        // one part alone: floor, agent, scale or images; "" is all of them
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.berth, "berth", "bin/berth", "the program berth, with the runtime inside")
+	flag.StringVar(&o.peer, "peer", "", "another agent with the kubelet's flags, to be measured beside berth")
+	flag.StringVar(&o.out, "out", "bench/out", "folder for the report")
+	flag.IntVar(&o.pods, "pods", 100, "pods of the large batch")
+	flag.DurationVar(&o.rest, "rest", 2*time.Minute, "how long the agent is watched at rest with all its pods")
+	flag.StringVar(&o.scale, "scale", "100,1000,5000", "numbers of pods over the fake runtime; empty leaves that part out")
+	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, scale or images")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// run takes all figures and writes the report; what was measured before an error is written too.
+func run(ctx context.Context, o options) (err error) {
+	if os.Geteuid() != 0 {
+		return errors.New("it makes containers: run it as root")
+	}
+	if o.berth, err = filepath.Abs(o.berth); err != nil {
+		return err
+	}
+	r := newReport(o)
+	wants := func(part string) bool { return o.only == "" || o.only == part }
+	if wants("floor") || wants("agent") || wants("images") {
+		err = onMachine(ctx, o, func(m *machine) error {
+			var errs []error
+			if wants("floor") || wants("agent") {
+				errs = append(errs, measureFloor(ctx, m, r))
+			}
+			for _, a := range agentsOf(o) {
+				if wants("agent") {
+					errs = append(errs, measureAgent(ctx, m, a, r), measureFloorBatch(ctx, m, r, o.pods, ratioParallel))
+				}
+				if wants("images") {
+					errs = append(errs, measureImages(ctx, m, a, r))
+				}
+			}
+			return errors.Join(errs...)
+		})
+	}
+	if wants("scale") && o.scale != "" {
+		err = errors.Join(err, measureScale(ctx, o, r))
+	}
+	return errors.Join(err, r.write())
+}
+
+// say tells the user what is being done.
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// scaled is what the test in bench/scale measures with one number of pods.
+type scaled struct {
+	Pods       int     `json:"pods"`
+	StartCPU   float64 `json:"startCPU"`   // seconds, until all run
+	RestCPU    float64 `json:"restCPU"`    // seconds in two minutes of virtual time
+	ChangeCPU  float64 `json:"changeCPU"`  // seconds for one container that exits and runs again
+	RestartCPU float64 `json:"restartCPU"` // seconds for a start of the agent over its pods
+	Heap       float64 `json:"heap"`       // bytes of the agent, garbage collected
+}
+
+// scaleFigures are the figures of the scale; their values are by pod but for that of a change.
+var scaleFigures = []struct {
+	name, unit string
+	value      func(scaled) float64
+}{
+	{"CPU of a pod until all run", "ms", func(s scaled) float64 { return 1e3 * s.StartCPU / float64(s.Pods) }},
+	{"CPU of a pod in two minutes at rest, a probe each 10 s", "ms", func(s scaled) float64 { return 1e3 * s.RestCPU / float64(s.Pods) }},
+	{"CPU of one change", "ms", func(s scaled) float64 { return 1e3 * s.ChangeCPU }},
+	{"CPU of a pod at a restart of the agent", "ms", func(s scaled) float64 { return 1e3 * s.RestartCPU / float64(s.Pods) }},
+	{"memory of the agent for a pod", "KiB", func(s scaled) float64 { return s.Heap / float64(s.Pods) / 1024 }},
+}
+
+// measureScale runs the agent over the fake runtime, each number of pods in a process of its own.
+func measureScale(ctx context.Context, o options, r *report) error {
+	dir, err := os.MkdirTemp("", "berth-bench-scale")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	test := filepath.Join(dir, "scale.test")
+	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-o", test, "./bench/scale").CombinedOutput(); err != nil {
+		return fmt.Errorf("build of bench/scale: %w: %s", err, out)
+	}
+	for _, n := range strings.Split(o.scale, ",") {
+		say("scale: %s pods over the fake runtime", n)
+		result := filepath.Join(dir, n)
+		cmd := exec.CommandContext(ctx, test, "-test.run", "^TestScale$", "-test.timeout", "20m")
+		cmd.Env = append(os.Environ(), "BERTH_BENCH_PODS="+n, "BERTH_BENCH_RESULT="+result)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("scale with %s pods: %w: %s", n, err, out[max(0, len(out)-2000):])
+		}
+		b, err := os.ReadFile(result)
+		if err != nil {
+			return err
+		}
+		var s scaled
+		if err := json.Unmarshal(b, &s); err != nil {
+			return err
+		}
+		for _, f := range scaleFigures {
+			r.add("scale", n+" pods: "+f.name, f.unit, f.value(s))
+		}
+	}
+	return nil
+}

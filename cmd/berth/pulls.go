@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"berth/internal/pod"
+	"berth/internal/server"
+)
+
+// pulls asks how far the pulls for the pods are, if some of these may wait for one.
+func (c *client) pulls(ctx context.Context, pods []*v1.Pod) ([]server.Pull, error) {
+	if !slices.ContainsFunc(pods, func(p *v1.Pod) bool { return p.Status.Phase == v1.PodPending || p.Status.Phase == "" }) {
+		return nil, nil
+	}
+	var pulls []server.Pull
+	err := c.getJSON(ctx, server.PathPulls, nil, &pulls)
+	return pulls, err
+}
+
+// pullsOf returns the pulls for the pod.
+func pullsOf(pulls []server.Pull, uid pod.UID) []server.Pull {
+	var found []server.Pull
+	for _, p := range pulls {
+		if slices.Contains(p.Pods, uid) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// pullMark is what the STATUS column says of the pod's pulls, "" for none: how much of the bytes that are known of has come.
+func pullMark(pulls []server.Pull) string {
+	if len(pulls) == 0 {
+		return ""
+	}
+	var done, total int64
+	waiting := true
+	for _, p := range pulls {
+		done, total, waiting = done+p.Done, total+p.Total, waiting && p.Since == nil
+	}
+	switch {
+	case total > 0:
+		return fmt.Sprintf(" (pulling %d%%)", 100*done/total)
+	case waiting:
+		return " (pull waits)"
+	}
+	return " (pulling)"
+}
+
+// pullText says how far a pull is.
+func pullText(p server.Pull, now time.Time) string {
+	text := "Image " + oneLine(p.Image)
+	switch {
+	case p.Since == nil:
+		return text + " waits until other pulls have ended."
+	case p.Total > 0:
+		text += fmt.Sprintf(" is being pulled: %s of %s (%d%%)", byteSize(p.Done), byteSize(p.Total), 100*p.Done/p.Total)
+	default:
+		text += " is being pulled"
+	}
+	return text + " for " + duration.HumanDuration(now.Sub(*p.Since)) + "."
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"berth/internal/pod"
+	"berth/internal/server"
+)
+
+func TestPullMarkAndText(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	began := now.Add(-12 * time.Second)
+	tests := map[string]struct {
+		pulls []server.Pull
+		mark  string
+		text  string // of the first
+	}{
+		"none": {},
+		"half": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &began, Done: 13 << 20, Total: 26 << 20}},
+			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 12s.",
+		},
+		"one that tells and one that does not yet": {
+			pulls: []server.Pull{{Image: "b:1", Pods: []pod.UID{"1"}, Since: &began}, {Image: "a:1", Pods: []pod.UID{"2", "1"}, Since: &began, Done: 3, Total: 4}},
+			mark:  " (pulling 75%)", text: "Image b:1 is being pulled for 12s.",
+		},
+		"one that waits": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}}},
+			mark:  " (pull waits)", text: "Image a:1 waits until other pulls have ended.",
+		},
+		"a runtime that does not tell": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &began}},
+			mark:  " (pulling)", text: "Image a:1 is being pulled for 12s.",
+		},
+		"of another pod": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"2"}, Since: &began}},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			of := pullsOf(tt.pulls, "1")
+			if got := pullMark(of); got != tt.mark {
+				t.Errorf("mark %q, want %q", got, tt.mark)
+			}
+			if tt.text == "" && len(of) == 0 {
+				return
+			}
+			if got := pullText(of[0], now); got != tt.text {
+				t.Errorf("text %q, want %q", got, tt.text)
+			}
+		})
+	}
+}

@@ -1,0 +1,40 @@
+package images
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/distribution/reference"
+
+	"berth/internal/pod"
+)
+
+// Pull is a pull under way.
+type Pull struct {
+	// Image is how the runtime is asked for it, Name its full name without tag and digest.
+	Image string
+	Name  reference.Named
+	// Pods are those that wait for it or look ahead for it, by UID.
+	Pods []pod.UID
+	// Ahead: no container waits for it yet.
+	Ahead bool
+	// Since is when the registry was first asked; zero while other pulls have their turns.
+	Since time.Time
+}
+
+// Pulls returns the pulls under way, by the names of the images. It does not wait.
+func (p *Puller) Pulls() []Pull {
+	f := p.flights
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []Pull
+	for key, fl := range f.pulling {
+		all = append(all, Pull{
+			Image: key.image, Name: fl.name, Pods: slices.Sorted(maps.Keys(fl.pods)), Ahead: fl.ahead.Load(), Since: fl.began,
+		})
+	}
+	slices.SortFunc(all, func(a, b Pull) int { return cmp.Compare(a.Image, b.Image) })
+	return all
+}
