@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -125,7 +128,35 @@ func (m *machine) remove() error {
 	if err != nil {
 		return fmt.Errorf("berth stop --all: %w: %s", err, out)
 	}
-	return os.RemoveAll(m.dir)
+	return errors.Join(m.removeCgroups(), os.RemoveAll(m.dir))
+}
+
+// removeCgroups removes the cgroup of all that was run, in every hierarchy.
+func (m *machine) removeCgroups() error {
+	b, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return err
+	}
+	var dirs []string
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[2], "cgroup") {
+			err = errors.Join(err, filepath.WalkDir(f[1]+m.cgroup, func(path string, d fs.DirEntry, err error) error {
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil
+				}
+				if err == nil && d.IsDir() {
+					dirs = append(dirs, path)
+				}
+				return err
+			}))
+		}
+	}
+	for _, d := range slices.Backward(dirs) { // those within come after what they are in
+		if e := os.Remove(d); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
 }
 
 // empty removes every pod of the runtime.
