@@ -28,6 +28,7 @@ var ranks = map[string]int{
 	"internal/node":       6,
 
 	"internal/podsync":   5,
+	"internal/metrics":   5,
 	"internal/eviction":  5,
 	"internal/admission": 5,
 

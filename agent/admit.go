@@ -42,6 +42,7 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 			return active
 		},
 		Reject: func(p *v1.Pod, r admission.Rejection) {
+			a.counts.Rejected(r.Reason)
 			recorder.Event(p, "", v1.EventTypeWarning, r.Reason, r.Message)
 			a.status.Set(p, v1.PodStatus{Phase: v1.PodFailed, Reason: r.Reason, Message: "Pod was rejected: " + r.Message, QOSClass: cgroups.QOSClass(p)})
 		},

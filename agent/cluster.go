@@ -22,6 +22,7 @@ import (
 	"berth/internal/cri"
 	"berth/internal/events"
 	"berth/internal/kube"
+	"berth/internal/metrics"
 	"berth/internal/node"
 	"berth/internal/objects"
 	"berth/internal/pod"
@@ -96,7 +97,7 @@ func checkHost(k *config.Kubelet) error {
 }
 
 // newMember builds what talks to the API server, up to what needs the components of every agent.
-func newMember(cfg *Config, out Outside) (*member, error) {
+func newMember(cfg *Config, out Outside, counts *metrics.Agent) (*member, error) {
 	k := cfg.Kubelet
 	if err := checkHost(k); err != nil {
 		return nil, err
@@ -112,6 +113,8 @@ func newMember(cfg *Config, out Outside) (*member, error) {
 			return nil, err
 		}
 	}
+	rc = rest.CopyConfig(rc)
+	rc.Wrap(counts.Transport)
 	return m, m.connect(cfg, rc)
 }
 

@@ -32,6 +32,7 @@ import (
 	"berth/internal/journal"
 	"berth/internal/keep"
 	"berth/internal/kuberuntime"
+	"berth/internal/metrics"
 	"berth/internal/node"
 	"berth/internal/objects"
 	"berth/internal/oom"
@@ -207,7 +208,8 @@ type Agent struct {
 	listener chan net.Listener // capacity 1; opened by Run, taken by the server
 	started  time.Time
 	stopping context.CancelCauseFunc // set by Run
-	scanned  bool                    // leftovers has looked at the disk
+	measures
+	scanned bool // leftovers has looked at the disk
 
 	mu     sync.Mutex
 	atExit AtExit // guarded by mu; a client's stop may raise it
@@ -215,13 +217,14 @@ type Agent struct {
 
 // wire builds every component, bottom up.
 func wire(cfg Config, out Outside) (_ *Agent, err error) {
+	counts := metrics.NewAgent()
 	var m *member
 	if cfg.Kubelet != nil {
-		if m, err = newMember(&cfg, out); err != nil {
+		if m, err = newMember(&cfg, out, counts); err != nil {
 			return nil, err
 		}
 	}
-	a := &Agent{member: m, cfg: cfg, out: out, atExit: cfg.AtExit, started: time.Now(), ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
+	a := &Agent{member: m, measures: measures{counts: counts}, cfg: cfg, out: out, atExit: cfg.AtExit, started: time.Now(), ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
 	endpoint := cfg.RuntimeEndpoint
 	if endpoint == "" && out.DialCRI == nil {
 		if a.embedded, err = embedded.New(embedded.Config{Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, CgroupDriver: cfg.CgroupDriver, Log: cfg.Log}); err != nil {
@@ -238,7 +241,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.pods = pod.NewManager()
 	states := pod.NewStates()
 	recorder := a.newRecorder()
-	if a.cri, err = cri.New(cri.Config{Endpoint: endpoint, ImageEndpoint: cfg.ImageEndpoint, Dial: out.DialCRI}); err != nil {
+	if a.cri, err = cri.New(cri.Config{Endpoint: endpoint, ImageEndpoint: cfg.ImageEndpoint, Dial: out.DialCRI, Called: counts.RuntimeCall}); err != nil {
 		return nil, err
 	}
 	a.facts.cgroups = out.Cgroups
@@ -331,7 +334,11 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		a.listen = func() (net.Listener, error) { return server.Listen(cfg.RunDir, cfg.Log) }
 	}
 	opened := func() (net.Listener, error) { return <-a.listener, nil }
-	doors := server.Config{Handlers: a.handlers(), Listen: opened, Log: cfg.Log}
+	registries, err := a.newMetrics()
+	if err != nil {
+		return nil, err
+	}
+	doors := server.Config{Handlers: a.handlers(), Metrics: registries, Counted: counts.Door, Listen: opened, Log: cfg.Log}
 	if m != nil {
 		if doors.Kubelet, err = a.newDoors(); err != nil {
 			return nil, err
@@ -364,6 +371,7 @@ func (a *Agent) phases() []phase {
 			{name: "pleg", run: a.pleg.Run},
 			{name: "hooks", run: a.runtime.Run, ready: loaded(a.runtime.CheckResolvConf)},
 			{name: "stats", run: a.stats.Run},
+			{name: "counts of pods", run: a.lives.Run},
 			{name: "images", run: a.puller.Run, ready: a.recoverImageRecords},
 			{name: "image garbage collection", run: a.collector.Run},
 			{name: "probes", run: a.probes.Run, ready: loaded(a.probes.Load)},

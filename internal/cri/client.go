@@ -40,6 +40,8 @@ type Config struct {
 	Timeout time.Duration
 	// Dial replaces the dialling of the unix socket, for tests in memory.
 	Dial Dialer
+	// Called is told of every call by the name of its method, with the runtime handler of a RunPodSandbox; nil: nobody. It must not block.
+	Called func(method, handler string, took time.Duration, err error)
 }
 
 // Client calls one runtime. Its methods are safe for concurrent use. Errors carry a class (see errors.go).
@@ -49,6 +51,7 @@ type Config struct {
 // ended between calls. StopContainer, ExecSync and PullImage are the exceptions.
 type Client struct {
 	timeout time.Duration
+	called  func(method, handler string, took time.Duration, err error)
 	conn    *grpc.ClientConn
 	events  *grpc.ClientConn // of its own: a stalled call must not hold up the event stream
 	runtime runtimeapi.RuntimeServiceClient
@@ -65,7 +68,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
 	}
-	c := &Client{timeout: cfg.Timeout}
+	c := &Client{timeout: cfg.Timeout, called: cfg.Called}
 	var err error
 	if c.conn, err = connect("container runtime", cfg.Endpoint, cfg.Dial, c.intercept); err != nil {
 		return nil, err
@@ -160,5 +163,14 @@ func (c *Client) intercept(ctx context.Context, method string, req, reply any, c
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	return classify(op, invoke(ctx, method, req, reply, cc, opts...))
+	began := time.Now()
+	err := classify(op, invoke(ctx, method, req, reply, cc, opts...))
+	if c.called != nil {
+		handler := ""
+		if r, ok := req.(*runtimeapi.RunPodSandboxRequest); ok {
+			handler = r.RuntimeHandler
+		}
+		c.called(op, handler, time.Since(began), err)
+	}
+	return err
 }

@@ -57,13 +57,16 @@ type PLEG struct {
 	inbox    *pod.Inbox[pod.UID] // what the runtime's events name; "" asks for a relist
 	changed  *pod.Inbox[pod.UID] // pods whose observation changed, unless a worker waited for it
 	told     []*pod.Inbox[pod.UID]
-	restored chan struct{} // capacity 1
-	relisted chan struct{} // closed after the first successful relist
-	once     sync.Once
-	readings atomic.Uint64
-	reads    sync.WaitGroup // readings in flight
-	room     chan struct{}  // capacity 1; a reading has ended
-	stream   stream
+	onRelist func(took, interval time.Duration)
+	// lastRelist is when the last one began; of the goroutine that relists.
+	lastRelist time.Time
+	restored   chan struct{} // capacity 1
+	relisted   chan struct{} // closed after the first successful relist
+	once       sync.Once
+	readings   atomic.Uint64
+	reads      sync.WaitGroup // readings in flight
+	room       chan struct{}  // capacity 1; a reading has ended
+	stream     stream
 
 	mu       sync.Mutex
 	entries  map[pod.UID]entry   // guarded by mu; podCache
@@ -126,6 +129,10 @@ func (g *PLEG) Subscribe() *pod.Inbox[pod.UID] {
 	g.told = append(g.told, i)
 	return i
 }
+
+// OnRelist has f told of every relist: how long it took, and how long after the last one it began, 0 for the first. It is called before Run;
+// f must not block.
+func (g *PLEG) OnRelist(f func(took, interval time.Duration)) { g.onRelist = f }
 
 // Refresh has the pod read again: what a reading adds to what the runtime says has changed. It does not block.
 func (g *PLEG) Refresh(uid pod.UID) { g.inbox.Put(uid) }
@@ -270,9 +277,17 @@ func (g *PLEG) follow(ctx context.Context) {
 
 // relist compares what the runtime lists with the cache and reads every pod that differs.
 func (g *PLEG) relist(ctx context.Context) {
+	began, interval := time.Now(), time.Duration(0)
+	if !g.lastRelist.IsZero() {
+		interval = began.Sub(g.lastRelist)
+	}
+	g.lastRelist = began
 	pods, err := g.list(ctx)
 	if ctx.Err() != nil {
 		return
+	}
+	if g.onRelist != nil {
+		g.onRelist(time.Since(began), interval)
 	}
 	g.setHealth(err)
 	if err != nil {

@@ -150,6 +150,7 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 	case Terminated:
 		err = p.Syncer.SyncTerminatedPod(passCtx, r)
 	}
+	p.passed(w, t, time.Since(began))
 	missed := release()
 	*after = p.Observer.Mark()
 	if ctx.Err() != nil {
@@ -181,6 +182,25 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 		return max(time.Until(result.RetryAt), time.Millisecond), false
 	}
 	return forever, false
+}
+
+// passed tells of the pass.
+func (p *PodWorkers) passed(w *worker, t pass, took time.Duration) {
+	operation := "sync"
+	switch {
+	case t.life.State == Terminating:
+		operation = "terminating"
+	case t.life.State == Terminated:
+		operation = "terminated"
+	case !t.started:
+		operation = "create"
+		if p.WorkerStarted != nil {
+			p.WorkerStarted(time.Since(w.arrived) - took)
+		}
+	}
+	if p.Passed != nil {
+		p.Passed(operation, took)
+	}
 }
 
 func (p *PodWorkers) begin(w *worker, cancel context.CancelFunc) pass {

@@ -73,6 +73,10 @@ type Config struct {
 	States   *pod.States
 	Journal  *journal.Journal
 	Log      *slog.Logger
+	// Passed is told of every pass, which is one of create, sync, terminating and terminated, and WorkerStarted of how long after its arrival a
+	// pod had its first; nil: nobody. They must not block.
+	Passed        func(operation string, took time.Duration)
+	WorkerStarted func(wait time.Duration)
 }
 
 // PodWorkers is the set of workers.
@@ -93,8 +97,10 @@ type worker struct {
 	uid    pod.UID
 	name   pod.FullName
 	static bool
-	wake   chan struct{}   // capacity 1
-	room   <-chan struct{} // of the worker's goroutine: closed when a pod that waits for room is to ask again; else nil
+	wake   chan struct{} // capacity 1
+	// arrived is when the pod was first heard of.
+	arrived time.Time
+	room    <-chan struct{} // of the worker's goroutine: closed when a pod that waits for room is to ask again; else nil
 
 	// guarded by PodWorkers.mu:
 	life      pod.Lifecycle
@@ -184,7 +190,7 @@ func (p *PodWorkers) updateLocked(uid pod.UID, o *UpdatePodOptions) (_ *worker, 
 }
 
 func (p *PodWorkers) addLocked(uid pod.UID, o *UpdatePodOptions) *worker {
-	w := &worker{uid: uid, wake: make(chan struct{}, 1)}
+	w := &worker{uid: uid, wake: make(chan struct{}, 1), arrived: time.Now()}
 	if o.Pod != nil {
 		w.name, w.static = pod.FullNameOf(o.Pod), pod.IsStatic(o.Pod)
 	}

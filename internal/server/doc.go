@@ -2,7 +2,7 @@
 //
 //	unix socket, root only ───────► limits ──────────────────────────────► all paths
 //	HTTPS 10250 ──────────────────► limits ──► who? ──► may they? ───────► the kubelet's paths
-//	HTTP 10255 ───────────────────► limits ──────────────────────────────► /pods, /stats, /healthz
+//	HTTP 10255 ───────────────────► limits ──────────────────────────────► /pods, /stats, /metrics, /healthz
 //	HTTP 10248 ───────────────────► limits ──────────────────────────────► /healthz
 //
 // Each door has one listener and limits of its own; one set of handlers serves them all. Paths that the kubelet has too are the

@@ -45,8 +45,18 @@ type door struct {
 	streaming *runtimeStreams // nil unless the handlers have streams
 	log       *slog.Logger
 	limits    limits
+	metrics   map[string]http.Handler
+	counted   func(serverType string, next http.Handler) http.Handler
 	requests  gate
 	streams   gate
+}
+
+// count has the requests counted that get as far as next.
+func (d *door) count(serverType string, next http.Handler) http.Handler {
+	if d.counted == nil {
+		return next
+	}
+	return d.counted(serverType, next)
 }
 
 // run serves until ctx is done.

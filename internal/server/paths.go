@@ -16,6 +16,10 @@ const (
 	PathFlagz         = "/flagz"
 	PathStatusz       = "/statusz"
 	PathStatsSummary  = "/stats/summary" // GET or POST ?only_cpu_and_memory=true
+	PathMetrics       = "/metrics"
+	PathCadvisor      = "/metrics/cadvisor"
+	PathResource      = "/metrics/resource"
+	PathProbes        = "/metrics/probes"
 	PathVersion       = "/berth/v1/version"
 	PathProblems      = "/berth/v1/problems"
 	PathJournal       = "/berth/v1/journal" // subjects; /{namespace}/{pod} or ?subject= for entries

@@ -26,7 +26,11 @@ type Config struct {
 	StreamIdleTimeout time.Duration
 	// StreamTransport connects to the runtime's streaming server; nil: over the network.
 	StreamTransport http.RoundTripper
-	Log             *slog.Logger
+	// Metrics are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as Stats may.
+	Metrics map[string]http.Handler
+	// Counted counts requests at the kubelet's ports; serverType is readonly or readwrite. nil: nobody counts.
+	Counted func(serverType string, next http.Handler) http.Handler
+	Log     *slog.Logger
 }
 
 // Kubelet are the ports of kubelet mode. A door without a listen function stays closed.
@@ -68,7 +72,7 @@ func New(cfg Config) (*Server, error) {
 	newDoor := func(name string, listen func() (net.Listener, error), l limits) *door {
 		return &door{
 			name: name, h: h, listen: listen, log: cfg.Log, streaming: streaming, limits: l,
-			requests: make(gate, l.requests), streams: make(gate, l.streams),
+			requests: make(gate, l.requests), streams: make(gate, l.streams), metrics: cfg.Metrics, counted: cfg.Counted,
 		}
 	}
 	local := newDoor("local API", cfg.Listen, localLimits)
@@ -90,7 +94,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	if k.ListenReadOnly != nil {
 		d := newDoor("read-only kubelet API", k.ListenReadOnly, readOnlyLimits)
-		d.handler = d.limit(d.readOnlyRoutes())
+		d.handler = d.limit(d.count("readonly", d.readOnlyRoutes()))
 		s.doors = append(s.doors, d)
 	}
 	if k.ListenHealthz != nil {
@@ -126,7 +130,7 @@ func (d *door) secure(k *Kubelet) error {
 	if k.DisableDebugging {
 		routes = withoutDebugging(routes)
 	}
-	d.handler = d.limit(guard{who: who, may: may, log: d.log, next: routes})
+	d.handler = d.limit(guard{who: who, may: may, log: d.log, next: d.count("readwrite", routes)})
 	return nil
 }
 

@@ -6,8 +6,11 @@ import (
 	"berth/internal/stats"
 )
 
-// routeStats adds what tells of use, if the agent can. The methods are the kubelet's.
+// routeStats adds what tells of use and what Prometheus scrapes, if the agent can. The methods are the kubelet's.
 func (d *door) routeStats(mux *http.ServeMux) {
+	for path, h := range d.metrics {
+		mux.Handle("GET "+path, h)
+	}
 	if d.h.Stats == nil {
 		return
 	}

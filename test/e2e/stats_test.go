@@ -142,3 +142,74 @@ say written; while :; do :; done`), "64Mi"))
 	wantText(t, "top pod", top, "POD", "CPU(cores)", "MEMORY(bytes)", "web", "main", "m  ", "Mi")
 	wantText(t, "top node", n.berth("top", "node"), "CPU(%)", "MEMORY(%)", "%")
 }
+
+// valueOf returns the value of the one sample whose line begins with the name and labels, "" if there is none.
+func valueOf(metrics, sample string) string {
+	for line := range strings.Lines(metrics) {
+		if rest, ok := strings.CutPrefix(line, sample+" "); ok {
+			value, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			return value
+		}
+	}
+	return ""
+}
+
+// What Prometheus and metrics-server scrape has the pod, agrees with the summary, and counts what the agent did.
+func TestMetrics(t *testing.T) {
+	n := newNode(t)
+	n.put(n.act("web", v1.RestartPolicyNever, nil, limited(actor("main", "stay"), "64Mi")))
+	n.start()
+	web := n.awaitReady("web").named("web")
+	labels := `{container="main",namespace="default",pod="web"}`
+	resource := n.ask("/metrics/resource")
+	for _, name := range []string{"container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "container_start_time_seconds"} {
+		if v := valueOf(resource, name+labels); v == "" || v == "0" {
+			t.Errorf("%s of the container is %q", name, v)
+		}
+	}
+	for _, name := range []string{
+		"node_cpu_usage_seconds_total", "node_memory_working_set_bytes", `pod_cpu_usage_seconds_total{namespace="default",pod="web"}`,
+		`pod_memory_working_set_bytes{namespace="default",pod="web"}`,
+	} {
+		if v := valueOf(resource, name); v == "" || v == "0" {
+			t.Errorf("%s is %q", name, v)
+		}
+	}
+	if v := valueOf(resource, "resource_scrape_error"); v != "0" {
+		t.Errorf("resource_scrape_error is %q", v)
+	}
+	cadvisor := n.ask("/metrics/cadvisor")
+	id := containerID(web, "main")
+	wantText(t, "/metrics/cadvisor", cadvisor, `container_spec_memory_limit_bytes{container="main",id="`, `name="`+id+`"`, "6.7108864e+07",
+		`container_network_receive_bytes_total{container="",id="`, "container_scrape_error 0", "machine_cpu_cores{")
+	own := n.ask("/metrics")
+	for sample, want := range map[string]string{
+		`kubelet_started_pods_total`: "1", `kubelet_started_containers_total{container_type="container"}`: "1", "kubelet_running_pods": "1",
+		`kubelet_running_containers{container_state="running"}`: "1", `kubelet_runtime_operations_total{operation_type="run_podsandbox"}`: "1",
+		`kubelet_desired_pods{static="true"}`: "1",
+	} {
+		if v := valueOf(own, sample); v != want {
+			t.Errorf("%s is %q, want %s", sample, v, want)
+		}
+	}
+}
+
+// The API server's proxy reaches what the node tells of itself, for those who may.
+func TestMetricsThroughTheAPIServer(t *testing.T) {
+	c := newCluster(t)
+	c.startMember()
+	c.create(c.helloPod("web", "serve"))
+	c.awaitAPIReady("web")
+	base := "/api/v1/nodes/" + c.name + "/proxy"
+	var s summary.Summary
+	if err := json.Unmarshal([]byte(c.kubectl("get", "--raw", base+"/stats/summary")), &s); err != nil {
+		t.Fatal(err)
+	}
+	if st := statsOf(&s, "web"); s.Node.NodeName != c.name || st == nil || *st.Memory.WorkingSetBytes == 0 {
+		t.Errorf("the summary has %+v of the pod", st)
+	}
+	wantText(t, "/metrics/resource", c.kubectl("get", "--raw", base+"/metrics/resource"), `pod="web"`, "resource_scrape_error 0")
+	wantText(t, "/metrics/cadvisor", c.kubectl("get", "--raw", base+"/metrics/cadvisor"), `container_memory_working_set_bytes{container="`, `pod="web"`)
+	wantText(t, "/metrics", c.kubectl("get", "--raw", base+"/metrics"), "rest_client_requests_total{code=\"200\"", "kubelet_node_name{node=\""+c.name+"\"} 1",
+		`kubelet_http_requests_total{long_running="false",method="GET",path="metrics/resource",server_type="readwrite"} 1`)
+}

@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"net/http"
+	"runtime"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"berth/internal/cgroupstat"
+	"berth/internal/metrics"
+	"berth/internal/node"
+	"berth/internal/pod"
+	"berth/internal/server"
+	"berth/internal/stats"
+)
+
+var _ metrics.Readings = (*stats.Collector)(nil)
+
+// measures is what the agent counts about itself.
+type measures struct {
+	counts *metrics.Agent
+	lives  *metrics.Pods
+}
+
+// newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in two of them.
+func (a *Agent) newMetrics() (map[string]http.Handler, error) {
+	a.pleg.OnRelist(a.counts.Relisted)
+	a.workers.Passed, a.workers.WorkerStarted = a.counts.Passed, a.counts.WorkerStarted
+	changed, _ := a.status.Subscribe() // for as long as there is an agent
+	a.lives = &metrics.Pods{
+		Changed: changed, Pod: a.getPod, List: a.listPods, Wanted: a.pods.List, Observed: a.pleg.Known, Started: a.started, Agent: a.counts,
+	}
+	a.counts.Node(a.cfg.NodeName, a.cfg.Version, runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
+	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_cgroup_version", Help: "[ALPHA] cgroup version on the hosts."}, func() float64 {
+		h, err := cgroupstat.Detect()
+		if err != nil {
+			return 0
+		}
+		return float64(h.Version)
+	})
+	kills := func(id string) uint64 {
+		if a.kills == nil {
+			return 0
+		}
+		return a.kills.Count(pod.ContainerID(id))
+	}
+	read := a.out.Machine
+	if read == nil {
+		read = node.Host{Root: "/", Dir: a.cfg.RootDir}.Read
+	}
+	machine := func() (metrics.Machine, error) {
+		m, err := read()
+		return metrics.Machine{
+			ID: m.MachineID, SystemUUID: m.SystemUUID, BootID: m.BootID, CPUs: m.CPUs, Memory: m.Memory, Swap: m.Swap, Kernel: m.Kernel, OSImage: m.OSImage,
+		}, err
+	}
+	out := map[string]http.Handler{}
+	for path, list := range map[string][]prometheus.Collector{
+		server.PathMetrics:  {a.lives, version, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})},
+		server.PathProbes:   {metrics.Probes(a.probes.Counts)},
+		server.PathResource: {metrics.Resource{Readings: a.stats, Log: a.cfg.Log}},
+		server.PathCadvisor: {metrics.Cadvisor{Readings: a.stats, Kills: kills, Machine: machine, Log: a.cfg.Log}},
+	} {
+		r := prometheus.NewRegistry()
+		for _, c := range list {
+			if err := r.Register(c); err != nil {
+				return nil, err
+			}
+		}
+		if path == server.PathMetrics {
+			if err := a.counts.Register(r); err != nil {
+				return nil, err
+			}
+		}
+		out[path] = metrics.Handler(r, a.cfg.Log)
+	}
+	return out, nil
+}

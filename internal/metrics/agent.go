@@ -1,0 +1,210 @@
+package metrics
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Buckets of the kubelet's histograms.
+var (
+	startBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+	pullBuckets  = []float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+	callBuckets  = prometheus.ExponentialBuckets(0.005, 2.5, 14)
+)
+
+// Agent are the metrics that other packages feed. Its methods do not block and are safe for concurrent use.
+type Agent struct {
+	operations, operationErrors *prometheus.CounterVec
+	operationTime               *prometheus.HistogramVec
+	sandboxTime                 *prometheus.HistogramVec
+	sandboxErrors               *prometheus.CounterVec
+	pullTime                    *prometheus.HistogramVec
+	relistTime, relistInterval  prometheus.Histogram
+	lastSeen                    prometheus.Gauge
+	workerTime                  *prometheus.HistogramVec
+	workerStart                 prometheus.Histogram
+	podStart                    prometheus.Histogram
+	startedPods                 prometheus.Counter
+	startedContainers           *prometheus.CounterVec
+	startedContainersErrors     *prometheus.CounterVec
+	terminated                  *prometheus.CounterVec
+	containersPerPod            prometheus.Histogram
+	rejections                  *prometheus.CounterVec
+	requests                    *prometheus.CounterVec
+	requestTime                 *prometheus.HistogramVec
+	inFlight                    *prometheus.GaugeVec
+	apiRequests                 *prometheus.CounterVec
+	apiTime                     *prometheus.HistogramVec
+	nodeName                    *prometheus.GaugeVec
+	buildInfo                   *prometheus.GaugeVec
+	all                         []prometheus.Collector
+}
+
+// NewAgent returns the families, not registered yet.
+func NewAgent() *Agent {
+	a := &Agent{}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		a.all = append(a.all, v)
+		return v
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+		a.all = append(a.all, v)
+		return v
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+		a.all = append(a.all, v)
+		return v
+	}
+	one := func(name, help string, buckets []float64) prometheus.Histogram {
+		v := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+		a.all = append(a.all, v)
+		return v
+	}
+	def := prometheus.DefBuckets
+	a.operations = counter("kubelet_runtime_operations_total", "[ALPHA] Cumulative number of runtime operations by operation type.", "operation_type")
+	a.operationErrors = counter("kubelet_runtime_operations_errors_total", "[ALPHA] Cumulative number of runtime operation errors by operation type.", "operation_type")
+	a.operationTime = histogram("kubelet_runtime_operations_duration_seconds", "[ALPHA] Duration in seconds of runtime operations. Broken down by operation type.", callBuckets, "operation_type")
+	a.sandboxTime = histogram("kubelet_run_podsandbox_duration_seconds", "[ALPHA] Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.", def, "runtime_handler")
+	a.sandboxErrors = counter("kubelet_run_podsandbox_errors_total", "[ALPHA] Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.", "runtime_handler")
+	a.pullTime = histogram("kubelet_image_pull_duration_seconds", "[ALPHA] Duration in seconds to pull an image.", pullBuckets, "image_size_in_bytes")
+	a.relistTime = one("kubelet_pleg_relist_duration_seconds", "[ALPHA] Duration in seconds for relisting pods in PLEG.", def)
+	a.relistInterval = one("kubelet_pleg_relist_interval_seconds", "[ALPHA] Interval in seconds between relisting in PLEG.", def)
+	a.lastSeen = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_pleg_last_seen_seconds", Help: "[ALPHA] Timestamp in seconds when PLEG was last seen active."})
+	a.all = append(a.all, a.lastSeen)
+	a.workerTime = histogram("kubelet_pod_worker_duration_seconds", "[ALPHA] Duration in seconds to sync a single pod. Broken down by operation type: create, sync, terminating or terminated", def, "operation_type")
+	a.workerStart = one("kubelet_pod_worker_start_duration_seconds", "[ALPHA] Duration in seconds from kubelet seeing a pod to starting a worker.", def)
+	a.podStart = one("kubelet_pod_start_duration_seconds", "[ALPHA] Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run", startBuckets)
+	a.startedPods = prometheus.NewCounter(prometheus.CounterOpts{Name: "kubelet_started_pods_total", Help: "[ALPHA] Cumulative number of pods started"})
+	a.all = append(a.all, a.startedPods)
+	a.startedContainers = counter("kubelet_started_containers_total", "[ALPHA] Cumulative number of containers started", "container_type")
+	a.startedContainersErrors = counter("kubelet_started_containers_errors_total", "[ALPHA] Cumulative number of errors when starting containers", "container_type", "code")
+	a.terminated = counter("kubelet_terminated_containers_total", "[ALPHA] Cumulative number of terminated containers", "container_type", "exit_code", "reason")
+	a.containersPerPod = one("kubelet_containers_per_pod_count", "[ALPHA] The number of containers per pod.", prometheus.ExponentialBuckets(1, 2, 5))
+	a.rejections = counter("kubelet_admission_rejections_total", "[ALPHA] Cumulative number pod admission rejections by the Kubelet.", "reason")
+	a.requests = counter("kubelet_http_requests_total", "[ALPHA] Number of the http requests received since the server started", "method", "path", "server_type", "long_running")
+	a.requestTime = histogram("kubelet_http_requests_duration_seconds", "[ALPHA] Duration in seconds to serve http requests", def, "method", "path", "server_type", "long_running")
+	a.inFlight = gauge("kubelet_http_inflight_requests", "[ALPHA] Number of the inflight http requests", "method", "path", "server_type", "long_running")
+	a.apiRequests = counter("rest_client_requests_total", "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.", "code", "method", "host")
+	a.apiTime = histogram("rest_client_request_duration_seconds", "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
+		[]float64{0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0}, "verb", "host")
+	a.nodeName = gauge("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.", "node")
+	a.buildInfo = gauge("kubernetes_build_info", "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+		"major", "minor", "git_version", "go_version", "platform")
+	return a
+}
+
+// Register registers all families.
+func (a *Agent) Register(r prometheus.Registerer) error {
+	for _, c := range a.all {
+		if err := r.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// operationTypes are the kubelet's words for the calls of CRI. Other calls are counted as "other".
+var operationTypes = map[string]string{
+	"Version": "version", "Status": "status", "RuntimeConfig": "runtime_config", "RunPodSandbox": "run_podsandbox", "StopPodSandbox": "stop_podsandbox",
+	"RemovePodSandbox": "remove_podsandbox", "PodSandboxStatus": "podsandbox_status", "ListPodSandbox": "list_podsandbox",
+	"CreateContainer": "create_container", "StartContainer": "start_container", "StopContainer": "stop_container", "RemoveContainer": "remove_container",
+	"ListContainers": "list_containers", "ContainerStatus": "container_status", "UpdateContainerResources": "update_container",
+	"UpdatePodSandboxResources": "update_podsandbox_resources", "ExecSync": "exec_sync", "Exec": "exec", "Attach": "attach", "PortForward": "port_forward",
+	"ReopenContainerLog": "reopen_container_log", "ContainerStats": "container_stats", "ListContainerStats": "list_container_stats",
+	"PodSandboxStats": "podsandbox_stats", "ListPodSandboxStats": "list_podsandbox_stats", "UpdateRuntimeConfig": "update_runtime_config",
+	"CheckpointContainer": "checkpoint_container", "ListImages": "list_images", "ImageStatus": "image_status", "PullImage": "pull_image",
+	"RemoveImage": "remove_image", "ImageFsInfo": "image_fs_info",
+}
+
+// RuntimeCall counts a call of CRI by the name of its method; handler is RunPodSandbox's runtime handler.
+func (a *Agent) RuntimeCall(method, handler string, took time.Duration, err error) {
+	op, ok := operationTypes[method]
+	if !ok {
+		op = "other"
+	}
+	a.operations.WithLabelValues(op).Inc()
+	a.operationTime.WithLabelValues(op).Observe(took.Seconds())
+	if err != nil {
+		a.operationErrors.WithLabelValues(op).Inc()
+	}
+	switch method {
+	case "RunPodSandbox":
+		a.sandboxTime.WithLabelValues(handler).Observe(took.Seconds())
+		if err != nil {
+			a.sandboxErrors.WithLabelValues(handler).Inc()
+		}
+	case "PullImage":
+		if err == nil {
+			a.pullTime.WithLabelValues("N/A").Observe(took.Seconds()) // CRI does not tell sizes
+		}
+	}
+}
+
+// Relisted counts a relist of PLEG; interval is the time since the last, 0 for the first.
+func (a *Agent) Relisted(took, interval time.Duration) {
+	a.relistTime.Observe(took.Seconds())
+	if interval > 0 {
+		a.relistInterval.Observe(interval.Seconds())
+	}
+	a.lastSeen.SetToCurrentTime()
+}
+
+// Passed counts a pass over a pod: create, sync, terminating or terminated.
+func (a *Agent) Passed(operation string, took time.Duration) {
+	a.workerTime.WithLabelValues(operation).Observe(took.Seconds())
+}
+
+// WorkerStarted counts a pod's first pass, so long after the pod was first seen.
+func (a *Agent) WorkerStarted(wait time.Duration) { a.workerStart.Observe(wait.Seconds()) }
+
+// rejectionReasons bound the label: what is not the kubelet's word may be of a user's making.
+var rejectionReasons = map[string]bool{
+	"OutOfcpu": true, "OutOfmemory": true, "OutOfephemeral-storage": true, "OutOfpods": true, "NodeAffinity": true, "TaintToleration": true,
+	"AppArmor": true, "SysctlForbidden": true, "UnexpectedAdmissionError": true, "TopologyAffinityError": true, "PodOSNotSupported": true,
+	"PodOSSelectorNodeLabelDoesNotMatch": true, "InvalidNodeInfo": true, "InitContainerRestartPolicyForbidden": true, "PodFeatureUnsupported": true,
+	"PodLevelResourcesNotAdmittedReason": true, "SupplementalGroupsPolicyNotSupported": true, "UnsupportedFeature": true, "Evicted": true, "NodeShutdown": true,
+}
+
+// Rejected counts a pod that was refused.
+func (a *Agent) Rejected(reason string) {
+	if !rejectionReasons[reason] {
+		reason = "Other"
+	}
+	a.rejections.WithLabelValues(reason).Inc()
+}
+
+// Node sets what is said once.
+func (a *Agent) Node(name, version, goVersion, platform string) {
+	a.nodeName.WithLabelValues(name).Set(1)
+	a.buildInfo.WithLabelValues("1", "36", version, goVersion, platform).Set(1)
+}
+
+// containerType is the kubelet's word for a kind of container.
+type containerType string
+
+const (
+	initType      containerType = "init_container"
+	regularType   containerType = "container"
+	ephemeralType containerType = "ephemeral_container"
+)
+
+// terminationReasons bound the label.
+var terminationReasons = map[string]bool{
+	"Completed": true, "Error": true, "OOMKilled": true, "StartError": true, "ContainerCannotRun": true, "ContainerStatusUnknown": true,
+	"RestartingAllContainers": true,
+}
+
+func (a *Agent) containerEnded(kind containerType, code int32, reason string) {
+	if !terminationReasons[reason] {
+		reason = "Other"
+	}
+	if code < 0 || code > 255 {
+		code = 255
+	}
+	a.terminated.WithLabelValues(string(kind), strconv.Itoa(int(code)), reason).Inc()
+}

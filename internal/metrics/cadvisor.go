@@ -1,0 +1,331 @@
+package metrics
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"berth/internal/cgroupstat"
+	"berth/internal/stats"
+)
+
+// cadvisorLabels are those of every family of containers, empty if unknown.
+var cadvisorLabels = []string{"id", "name", "image", "container", "pod", "namespace"}
+
+// target is a cgroup with the labels by which cAdvisor knows it.
+type target struct {
+	*stats.Reading
+	labels     []string
+	root       bool
+	interfaces []stats.Interface // of a sandbox and of the root
+	kills      uint64
+}
+
+// emit takes a sample, with the values of the family's own labels.
+type emit func(value float64, labels ...string)
+
+// family is one family of containers.
+type family struct {
+	name, help string
+	kind       prometheus.ValueType
+	labels     []string // besides cadvisorLabels
+	undated    bool     // it tells of a setting, which has no time
+	samples    func(t target, send emit)
+}
+
+const (
+	counter = prometheus.CounterValue
+	gauge   = prometheus.GaugeValue
+)
+
+// ofCPU, ofMemory and ofPids are families of one sample that there is only with the controller.
+func ofCPU(f func(*cgroupstat.CPU) float64) func(target, emit) {
+	return func(t target, send emit) {
+		if t.CPU != nil {
+			send(f(t.CPU))
+		}
+	}
+}
+
+func ofQuota(f func(*cgroupstat.CPU) float64) func(target, emit) {
+	return func(t target, send emit) {
+		if t.CPU != nil && t.CPU.Quota != 0 {
+			send(f(t.CPU))
+		}
+	}
+}
+
+func ofMemory(f func(*cgroupstat.Memory) uint64) func(target, emit) {
+	return func(t target, send emit) {
+		if t.Memory != nil {
+			send(float64(f(t.Memory)))
+		}
+	}
+}
+
+func ofPids(f func(*cgroupstat.Pids) uint64) func(target, emit) {
+	return func(t target, send emit) {
+		if t.Pids != nil {
+			send(float64(f(t.Pids)))
+		}
+	}
+}
+
+func ofIO(f func(cgroupstat.DeviceIO) uint64) func(target, emit) {
+	return func(t target, send emit) {
+		for _, d := range t.IO {
+			send(float64(f(d)), deviceName(d.Major, d.Minor))
+		}
+	}
+}
+
+func ofInterfaces(f func(stats.Interface) uint64) func(target, emit) {
+	return func(t target, send emit) {
+		for _, i := range t.interfaces {
+			send(float64(f(i)), i.Name)
+		}
+	}
+}
+
+// ofPressure is the total of a resource in seconds, from the kernel's microseconds.
+func ofPressure(of func(*cgroupstat.Pressure) *cgroupstat.Stall, line func(*cgroupstat.Stall) cgroupstat.Stalled) func(target, emit) {
+	return func(t target, send emit) {
+		if t.Pressure == nil {
+			return
+		}
+		if s := of(t.Pressure); s != nil {
+			send(float64(line(s).Total) / 1e6)
+		}
+	}
+}
+
+// limit is 0 for none.
+func limit(n uint64) uint64 {
+	if n == cgroupstat.Unlimited {
+		return 0
+	}
+	return n
+}
+
+func constant(v float64) func(target, emit) { return func(_ target, send emit) { send(v) } }
+
+var (
+	cpuStall    = func(p *cgroupstat.Pressure) *cgroupstat.Stall { return p.CPU }
+	memoryStall = func(p *cgroupstat.Pressure) *cgroupstat.Stall { return p.Memory }
+	ioStall     = func(p *cgroupstat.Pressure) *cgroupstat.Stall { return p.IO }
+	some        = func(s *cgroupstat.Stall) cgroupstat.Stalled { return s.Some }
+	full        = func(s *cgroupstat.Stall) cgroupstat.Stalled { return s.Full }
+)
+
+// families are those of containers, QoS classes and the root, with the names and help of cAdvisor.
+var families = []family{
+	{"container_last_seen", "Last time a container was seen by the exporter", gauge, nil, false, func(t target, send emit) { send(float64(t.Time.Unix())) }},
+	{"container_start_time_seconds", "Start time of the container since unix epoch in seconds.", gauge, nil, true, func(t target, send emit) {
+		send(float64(t.Created.Unix()))
+	}},
+	{"container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds.", counter, []string{"cpu"}, false, func(t target, send emit) {
+		if t.CPU != nil && t.CPU.Usage > 0 {
+			send(seconds(t.CPU.Usage), "total")
+		}
+	}},
+	{"container_cpu_user_seconds_total", "Cumulative user cpu time consumed in seconds.", counter, nil, false, ofCPU(func(c *cgroupstat.CPU) float64 { return seconds(c.User) })},
+	{"container_cpu_system_seconds_total", "Cumulative system cpu time consumed in seconds.", counter, nil, false, ofCPU(func(c *cgroupstat.CPU) float64 { return seconds(c.System) })},
+	{"container_cpu_cfs_periods_total", "Number of elapsed enforcement period intervals.", counter, nil, false, ofQuota(func(c *cgroupstat.CPU) float64 { return float64(c.Periods) })},
+	{"container_cpu_cfs_throttled_periods_total", "Number of throttled period intervals.", counter, nil, false, ofQuota(func(c *cgroupstat.CPU) float64 { return float64(c.ThrottledPeriods) })},
+	{"container_cpu_cfs_throttled_seconds_total", "Total time duration the container has been throttled.", counter, nil, false, ofQuota(func(c *cgroupstat.CPU) float64 { return seconds(c.ThrottledTime) })},
+	{"container_cpu_cfs_burst_periods_total", "Number of periods when burst occurs.", counter, nil, false, ofQuota(func(c *cgroupstat.CPU) float64 { return float64(c.Bursts) })},
+	{"container_cpu_cfs_burst_seconds_total", "Total time duration the container has been bursted.", counter, nil, false, ofQuota(func(c *cgroupstat.CPU) float64 { return seconds(c.BurstTime) })},
+	{"container_cpu_load_average_10s", "Value of container cpu load average over the last 10 seconds.", gauge, nil, false, constant(0)},
+	{"container_tasks_state", "Number of tasks in given state", gauge, []string{"state"}, false, func(_ target, send emit) {
+		for _, s := range []string{"sleeping", "running", "stopped", "uninterruptible", "iowaiting"} {
+			send(0, s)
+		}
+	}},
+	{"container_spec_cpu_period", "CPU period of the container.", gauge, nil, true, ofCPU(func(c *cgroupstat.CPU) float64 { return float64(c.Period) })},
+	{"container_spec_cpu_quota", "CPU quota of the container.", gauge, nil, true, ofQuota(func(c *cgroupstat.CPU) float64 { return float64(c.Quota) })},
+	{"container_spec_cpu_shares", "CPU share of the container.", gauge, nil, true, ofCPU(func(c *cgroupstat.CPU) float64 { return float64(c.Shares) })},
+	{"container_spec_memory_limit_bytes", "Memory limit for the container.", gauge, nil, true, ofMemory(func(m *cgroupstat.Memory) uint64 { return limit(m.Limit) })},
+	{"container_spec_memory_reservation_limit_bytes", "Memory reservation limit for the container.", gauge, nil, true, ofMemory(func(m *cgroupstat.Memory) uint64 { return m.Reservation })},
+	{"container_spec_memory_swap_limit_bytes", "Memory swap limit for the container.", gauge, nil, true, ofMemory(func(m *cgroupstat.Memory) uint64 { return limit(m.SwapLimit) })},
+	{"container_memory_usage_bytes", "Current memory usage in bytes, including all memory regardless of when it was accessed", gauge, nil, false, ofMemory(func(m *cgroupstat.Memory) uint64 { return m.Usage })},
+	{"container_memory_working_set_bytes", "Current working set in bytes.", gauge, nil, false, ofMemory((*cgroupstat.Memory).WorkingSet)},
+	{"container_memory_rss", "Size of RSS in bytes.", gauge, nil, false, ofMemory(func(m *cgroupstat.Memory) uint64 { return m.RSS })},
+	{"container_memory_cache", "Number of bytes of page cache memory.", gauge, nil, false, ofMemory(func(m *cgroupstat.Memory) uint64 { return m.Cache })},
+	{"container_memory_mapped_file", "Size of memory mapped files in bytes.", gauge, nil, false, ofMemory(func(m *cgroupstat.Memory) uint64 { return m.Mapped })},
+	{"container_memory_swap", "Container swap usage in bytes.", gauge, nil, false, ofMemory(func(m *cgroupstat.Memory) uint64 { return m.Swap })},
+	{"container_memory_kernel_usage", "Size of kernel memory allocated in bytes.", gauge, nil, false, ofMemory(func(m *cgroupstat.Memory) uint64 { return m.Kernel })},
+	{"container_memory_max_usage_bytes", "Maximum memory usage recorded in bytes", gauge, nil, false, ofMemory(func(m *cgroupstat.Memory) uint64 { return m.Peak })},
+	{"container_memory_total_active_file_bytes", "Current total active file in bytes.", gauge, nil, false, ofMemory(func(m *cgroupstat.Memory) uint64 { return m.ActiveFile })},
+	{"container_memory_total_inactive_file_bytes", "Current total inactive file in bytes.", gauge, nil, false, ofMemory(func(m *cgroupstat.Memory) uint64 { return m.InactiveFile })},
+	{"container_memory_failcnt", "Number of memory usage hits limits", counter, nil, false, ofMemory(func(m *cgroupstat.Memory) uint64 { return m.Failures })},
+	{"container_memory_failures_total", "Cumulative count of memory allocation failures.", counter, []string{"failure_type", "scope"}, false, func(t target, send emit) {
+		if t.Memory == nil {
+			return
+		}
+		for _, scope := range []string{"container", "hierarchy"} {
+			send(float64(t.Memory.Faults), "pgfault", scope)
+			send(float64(t.Memory.MajorFaults), "pgmajfault", scope)
+		}
+	}},
+	{"container_oom_events_total", "Count of out of memory events observed for the container", counter, nil, false, func(t target, send emit) { send(float64(t.kills)) }},
+	{"container_fs_reads_bytes_total", "Cumulative count of bytes read", counter, []string{"device"}, false, ofIO(func(d cgroupstat.DeviceIO) uint64 { return d.ReadBytes })},
+	{"container_fs_writes_bytes_total", "Cumulative count of bytes written", counter, []string{"device"}, false, ofIO(func(d cgroupstat.DeviceIO) uint64 { return d.WriteBytes })},
+	{"container_fs_reads_total", "Cumulative count of reads completed", counter, []string{"device"}, false, ofIO(func(d cgroupstat.DeviceIO) uint64 { return d.Reads })},
+	{"container_fs_writes_total", "Cumulative count of writes completed", counter, []string{"device"}, false, ofIO(func(d cgroupstat.DeviceIO) uint64 { return d.Writes })},
+	{"container_blkio_device_usage_total", "Blkio Device bytes usage", counter, []string{"device", "major", "minor", "operation"}, false, func(t target, send emit) {
+		for _, d := range t.IO {
+			labels := []string{deviceName(d.Major, d.Minor), strconv.FormatUint(uint64(d.Major), 10), strconv.FormatUint(uint64(d.Minor), 10)}
+			send(float64(d.ReadBytes), append(labels, "Read")...)
+			send(float64(d.WriteBytes), append(labels, "Write")...)
+		}
+	}},
+	{"container_network_receive_bytes_total", "Cumulative count of bytes received", counter, []string{"interface"}, false, ofInterfaces(func(i stats.Interface) uint64 { return i.RxBytes })},
+	{"container_network_receive_packets_total", "Cumulative count of packets received", counter, []string{"interface"}, false, ofInterfaces(func(i stats.Interface) uint64 { return i.RxPackets })},
+	{"container_network_receive_packets_dropped_total", "Cumulative count of packets dropped while receiving", counter, []string{"interface"}, false, ofInterfaces(func(i stats.Interface) uint64 { return i.RxDropped })},
+	{"container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", counter, []string{"interface"}, false, ofInterfaces(func(i stats.Interface) uint64 { return i.RxErrors })},
+	{"container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", counter, []string{"interface"}, false, ofInterfaces(func(i stats.Interface) uint64 { return i.TxBytes })},
+	{"container_network_transmit_packets_total", "Cumulative count of packets transmitted", counter, []string{"interface"}, false, ofInterfaces(func(i stats.Interface) uint64 { return i.TxPackets })},
+	{"container_network_transmit_packets_dropped_total", "Cumulative count of packets dropped while transmitting", counter, []string{"interface"}, false, ofInterfaces(func(i stats.Interface) uint64 { return i.TxDropped })},
+	{"container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", counter, []string{"interface"}, false, ofInterfaces(func(i stats.Interface) uint64 { return i.TxErrors })},
+	{"container_processes", "Number of processes running inside the container.", gauge, nil, false, ofPids(func(p *cgroupstat.Pids) uint64 { return p.Processes })},
+	{"container_threads", "Number of threads running inside the container", gauge, nil, false, ofPids(func(p *cgroupstat.Pids) uint64 { return p.Threads })},
+	{"container_threads_max", "Maximum number of threads allowed inside the container, infinity if value is zero", gauge, nil, false, ofPids(func(p *cgroupstat.Pids) uint64 { return p.Max })},
+	{"container_pressure_cpu_waiting_seconds_total", "Total time duration tasks in the container have waited due to CPU congestion.", counter, nil, false, ofPressure(cpuStall, some)},
+	{"container_pressure_cpu_stalled_seconds_total", "Total time duration no tasks in the container could make progress due to CPU congestion.", counter, nil, false, ofPressure(cpuStall, full)},
+	{"container_pressure_memory_waiting_seconds_total", "Total time duration tasks in the container have waited due to memory congestion.", counter, nil, false, ofPressure(memoryStall, some)},
+	{"container_pressure_memory_stalled_seconds_total", "Total time duration no tasks in the container could make progress due to memory congestion.", counter, nil, false, ofPressure(memoryStall, full)},
+	{"container_pressure_io_waiting_seconds_total", "Total time duration tasks in the container have waited due to IO congestion.", counter, nil, false, ofPressure(ioStall, some)},
+	{"container_pressure_io_stalled_seconds_total", "Total time duration no tasks in the container could make progress due to IO congestion.", counter, nil, false, ofPressure(ioStall, full)},
+}
+
+// descs are the families' descriptions, in their order.
+var descs = func() []*prometheus.Desc {
+	out := make([]*prometheus.Desc, len(families))
+	for i, f := range families {
+		out[i] = desc(f.name, f.help, append(append([]string(nil), cadvisorLabels...), f.labels...)...)
+	}
+	return out
+}()
+
+var (
+	cadvisorScrapeError = desc("container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise")
+	machineScrapeError  = desc("machine_scrape_error", "1 if there was an error while getting machine metrics, 0 otherwise.")
+	machineLabels       = []string{"machine_id", "system_uuid", "boot_id"}
+	machineCores        = desc("machine_cpu_cores", "Number of logical CPU cores.", machineLabels...)
+	machineMemory       = desc("machine_memory_bytes", "Amount of memory installed on the machine.", machineLabels...)
+	machineSwap         = desc("machine_swap_bytes", "Amount of swap memory available on the machine.", machineLabels...)
+	versionDesc         = desc("cadvisor_version_info", "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.",
+		"kernelVersion", "osVersion", "dockerVersion", "cadvisorVersion", "cadvisorRevision")
+)
+
+// Machine is what the machine_ families tell.
+type Machine struct {
+	ID, SystemUUID, BootID string
+	CPUs                   int
+	Memory, Swap           int64 // bytes
+	Kernel, OSImage        string
+}
+
+// Cadvisor collects /metrics/cadvisor.
+type Cadvisor struct {
+	Readings Readings
+	// Kills returns how many processes of a container were killed for want of memory.
+	Kills func(container string) uint64
+	// Machine reads the machine.
+	Machine func() (Machine, error)
+	Log     *slog.Logger
+}
+
+// Describe names the families.
+func (c Cadvisor) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range descs {
+		ch <- d
+	}
+	for _, d := range []*prometheus.Desc{cadvisorScrapeError, machineScrapeError, machineCores, machineMemory, machineSwap, versionDesc} {
+		ch <- d
+	}
+}
+
+// Collect reads use.
+func (c Cadvisor) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeLimit)
+	defer cancel()
+	c.collectMachine(ch)
+	all, err := c.Readings.Read(ctx)
+	failed := 0.0
+	if err != nil {
+		failed = 1
+		c.Log.Warn("/metrics/cadvisor: use not read", "error", err)
+	}
+	ch <- prometheus.MustNewConstMetric(cadvisorScrapeError, gauge, failed)
+	if err != nil {
+		return
+	}
+	for _, t := range c.targets(all) {
+		for i := range families {
+			f := &families[i]
+			f.samples(t, func(v float64, labels ...string) {
+				m := prometheus.MustNewConstMetric(descs[i], f.kind, v, append(append([]string(nil), t.labels...), labels...)...)
+				if !f.undated {
+					m = at(t.Time, m)
+				}
+				ch <- m
+			})
+		}
+	}
+}
+
+func (c Cadvisor) collectMachine(ch chan<- prometheus.Metric) {
+	m, err := c.Machine()
+	failed := 0.0
+	if err != nil {
+		failed = 1
+		c.Log.Debug("/metrics/cadvisor: machine not read as a whole", "error", err)
+	}
+	ch <- prometheus.MustNewConstMetric(machineScrapeError, gauge, failed)
+	labels := []string{m.ID, m.SystemUUID, m.BootID}
+	ch <- prometheus.MustNewConstMetric(machineCores, gauge, float64(m.CPUs), labels...)
+	ch <- prometheus.MustNewConstMetric(machineMemory, gauge, float64(m.Memory), labels...)
+	ch <- prometheus.MustNewConstMetric(machineSwap, gauge, float64(m.Swap), labels...)
+	ch <- prometheus.MustNewConstMetric(versionDesc, gauge, 1, m.Kernel, m.OSImage, "", "", "")
+}
+
+// targets are all cgroups that samples are of: the root, those of classes, and of each pod its own, its sandbox's and its containers'.
+func (c Cadvisor) targets(all *stats.Readings) []target {
+	out := []target{{Reading: all.Root, labels: []string{"/", "", "", "", "", ""}, root: true, interfaces: all.Network}}
+	add := func(r *stats.Reading, t target, labels ...string) {
+		if r == nil {
+			return
+		}
+		t.Reading, t.labels = r, append([]string{r.Path}, labels...)
+		out = append(out, t)
+	}
+	for _, g := range all.Classes {
+		add(g, target{}, "", "", "", "", "")
+	}
+	for i := range all.Pods {
+		p := &all.Pods[i]
+		add(p.Reading, target{}, "", "", "", p.Name, p.Namespace)
+		if s := p.Sandbox; s != nil {
+			add(s.Reading, target{interfaces: p.Network}, string(s.ID), "", "", p.Name, p.Namespace)
+		}
+		for j := range p.Containers {
+			ct := &p.Containers[j]
+			add(ct.Reading, target{kills: c.Kills(string(ct.ID))}, string(ct.ID), ct.Image, ct.Name, p.Name, p.Namespace)
+		}
+	}
+	return out
+}
+
+// deviceName is /dev/<name> of a block device, or "" for one that is gone.
+func deviceName(major, minor uint32) string {
+	link, err := os.Readlink("/sys/dev/block/" + strconv.FormatUint(uint64(major), 10) + ":" + strconv.FormatUint(uint64(minor), 10))
+	if err != nil {
+		return ""
+	}
+	return "/dev/" + filepath.Base(link)
+}

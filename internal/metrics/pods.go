@@ -1,0 +1,171 @@
+package metrics
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// Pods counts what becomes of pods, from their statuses, and tells at a scrape how many there are.
+type Pods struct {
+	// Changed is told of every pod whose status changed; Pod returns that, false when the pod is gone. List returns all.
+	Changed *pod.Inbox[pod.UID]
+	Pod     func(uid pod.UID) (*v1.Pod, bool)
+	List    func() []*v1.Pod
+	// Wanted are the pods that should be here; Mirrors is how many mirror pods the API server has.
+	Wanted func() []*v1.Pod
+	// Observed is what the runtime has.
+	Observed func() []*pod.Status
+	// Started is when the agent was: what began before is another agent's.
+	Started time.Time
+	Agent   *Agent
+
+	seen map[pod.UID]*seenPod // Run's
+}
+
+// seenPod is what was counted of a pod.
+type seenPod struct {
+	first   time.Time
+	running bool
+	started map[string]bool // container ids that were counted, of containers that are there
+	ended   map[string]bool
+}
+
+var (
+	runningPods       = desc("kubelet_running_pods", "[ALPHA] Number of pods that have a running pod sandbox")
+	runningContainers = desc("kubelet_running_containers", "[ALPHA] Number of containers currently running", "container_state")
+	desiredPods       = desc("kubelet_desired_pods", "[ALPHA] The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.", "static")
+	activePods        = desc("kubelet_active_pods", "[ALPHA] The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.", "static")
+	ephemeralCount    = desc("kubelet_managed_ephemeral_containers", "[ALPHA] Current number of ephemeral containers in pods managed by this kubelet.")
+)
+
+// Describe names the families that are computed at a scrape.
+func (p *Pods) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{runningPods, runningContainers, desiredPods, activePods, ephemeralCount} {
+		ch <- d
+	}
+}
+
+// Collect counts.
+func (p *Pods) Collect(ch chan<- prometheus.Metric) {
+	ready, states := 0, map[string]int{"created": 0, "exited": 0, "running": 0, "unknown": 0}
+	for _, s := range p.Observed() {
+		if s.ReadySandbox() != nil {
+			ready++
+		}
+		for i := range s.Containers {
+			states[s.Containers[i].State.String()]++
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(runningPods, gauge, float64(ready))
+	for state, n := range states {
+		ch <- prometheus.MustNewConstMetric(runningContainers, gauge, float64(n), state)
+	}
+	desired, active, ephemeral := map[bool]int{}, map[bool]int{}, 0
+	for _, w := range p.Wanted() {
+		desired[pod.IsStatic(w)]++
+		ephemeral += len(w.Spec.EphemeralContainers)
+	}
+	for _, w := range p.List() {
+		if w.Status.Phase != v1.PodSucceeded && w.Status.Phase != v1.PodFailed {
+			active[pod.IsStatic(w)]++
+		}
+	}
+	for _, static := range []bool{true, false} {
+		label := ""
+		if static {
+			label = "true"
+		}
+		ch <- prometheus.MustNewConstMetric(desiredPods, gauge, float64(desired[static]), label)
+		ch <- prometheus.MustNewConstMetric(activePods, gauge, float64(active[static]), label)
+	}
+	ch <- prometheus.MustNewConstMetric(ephemeralCount, gauge, float64(ephemeral))
+}
+
+// Run counts until ctx is done.
+func (p *Pods) Run(ctx context.Context) error {
+	p.seen = map[pod.UID]*seenPod{}
+	for _, x := range p.List() {
+		p.look(x)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.Changed.Wake():
+			for _, uid := range p.Changed.Take() {
+				x, ok := p.Pod(uid)
+				if !ok {
+					delete(p.seen, uid)
+					continue
+				}
+				p.look(x)
+			}
+		}
+	}
+}
+
+// look counts what is new in the pod's status. What began or ended before the agent did was counted by the one before.
+func (p *Pods) look(x *v1.Pod) {
+	s := p.seen[x.UID]
+	if s == nil {
+		s = &seenPod{first: time.Now(), started: map[string]bool{}, ended: map[string]bool{}}
+		p.seen[x.UID] = s
+		p.Agent.containersPerPod.Observe(float64(len(x.Spec.Containers)))
+	}
+	own := !x.Status.StartTime.IsZero() && !x.Status.StartTime.Time.Before(p.Started.Truncate(time.Second))
+	if !s.running && x.Status.Phase == v1.PodRunning {
+		s.running = true
+		if own {
+			p.Agent.startedPods.Inc()
+			p.Agent.podStart.Observe(time.Since(s.first).Seconds())
+		}
+	}
+	there := map[string]bool{}
+	for _, k := range []struct {
+		kind containerType
+		list []v1.ContainerStatus
+	}{{initType, x.Status.InitContainerStatuses}, {regularType, x.Status.ContainerStatuses}, {ephemeralType, x.Status.EphemeralContainerStatuses}} {
+		for i := range k.list {
+			c := &k.list[i]
+			if r := c.State.Running; r != nil {
+				there[c.ContainerID] = true
+				p.began(s, k.kind, c.ContainerID, r.StartedAt.Time)
+			}
+			for _, t := range []*v1.ContainerStateTerminated{c.LastTerminationState.Terminated, c.State.Terminated} {
+				if t == nil || t.ContainerID == "" {
+					continue
+				}
+				there[t.ContainerID] = true
+				p.began(s, k.kind, t.ContainerID, t.StartedAt.Time)
+				if !s.ended[t.ContainerID] {
+					s.ended[t.ContainerID] = true
+					if !t.FinishedAt.Time.Before(p.Started.Truncate(time.Second)) {
+						p.Agent.containerEnded(k.kind, t.ExitCode, t.Reason)
+					}
+				}
+			}
+		}
+	}
+	for _, m := range []map[string]bool{s.started, s.ended} {
+		for id := range m {
+			if !there[id] {
+				delete(m, id)
+			}
+		}
+	}
+}
+
+func (p *Pods) began(s *seenPod, kind containerType, id string, at time.Time) {
+	if id == "" || s.started[id] || at.IsZero() {
+		return
+	}
+	s.started[id] = true
+	if !at.Before(p.Started.Truncate(time.Second)) {
+		p.Agent.startedContainers.WithLabelValues(string(kind)).Inc()
+	}
+}

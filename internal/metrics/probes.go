@@ -1,0 +1,50 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"berth/internal/prober"
+)
+
+// The families of /metrics/probes.
+var (
+	probeTotal = desc("prober_probe_total", "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
+		"probe_type", "result", "container", "pod", "namespace", "pod_uid")
+	probeTime = desc("prober_probe_duration_seconds", "[ALPHA] Duration in seconds for a probe response.", "probe_type", "container", "pod", "namespace")
+)
+
+// Probes collects /metrics/probes from the counts of the probes that there are, so that pods that are gone leave nothing behind.
+type Probes func() []prober.Count
+
+// Describe names the families.
+func (Probes) Describe(ch chan<- *prometheus.Desc) {
+	ch <- probeTotal
+	ch <- probeTime
+}
+
+// Collect asks for the counts. Results that never came are left out.
+func (p Probes) Collect(ch chan<- prometheus.Metric) {
+	type series struct{ kind, container, pod, namespace string }
+	seen := map[series]bool{}
+	for _, c := range p() {
+		for _, r := range []struct {
+			result string
+			count  uint64
+		}{{"successful", c.Successful}, {"failed", c.Failed}, {"unknown", c.Unknown}} {
+			if r.count > 0 {
+				ch <- prometheus.MustNewConstMetric(probeTotal, counter, float64(r.count), c.Kind, r.result, c.Container, c.Pod.Name, c.Pod.Namespace, string(c.Pod.UID))
+			}
+		}
+		// Durations have no UID: two incarnations of a name may be there at a time, one of which is ending.
+		s := series{c.Kind, c.Container, c.Pod.Name, c.Pod.Namespace}
+		if seen[s] {
+			continue
+		}
+		seen[s] = true
+		buckets := make(map[float64]uint64, len(c.Buckets))
+		for i, n := range c.Buckets {
+			buckets[prober.DurationBuckets[i]] = n
+		}
+		ch <- prometheus.MustNewConstHistogram(probeTime, c.Successful+c.Failed+c.Unknown, c.Seconds, buckets, s.kind, s.container, s.pod, s.namespace)
+	}
+}
