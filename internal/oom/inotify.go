@@ -2,6 +2,7 @@ package oom
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -39,7 +40,6 @@ func (i *inotify) Remove(path string) { _ = i.w.Remove(i.h.EventsFile(path)) } /
 // Run serves until ctx is done.
 func (i *inotify) Run(ctx context.Context) error {
 	defer i.w.Close()
-	root := i.h.Dir("", "/")
 	for {
 		select {
 		case <-ctx.Done():
@@ -48,14 +48,26 @@ func (i *inotify) Run(ctx context.Context) error {
 			if !ok {
 				return ctx.Err()
 			}
-			return fmt.Errorf("watch memory.events: %w", err)
+			if !errors.Is(err, fsnotify.ErrEventOverflow) {
+				return fmt.Errorf("watch memory.events: %w", err)
+			}
+			for _, file := range i.w.WatchList() { // which ones changed is lost
+				i.wakeOf(file)
+			}
 		case e, ok := <-i.w.Events:
 			if !ok {
 				return ctx.Err()
 			}
-			if rel, err := filepath.Rel(root, filepath.Dir(e.Name)); err == nil && e.Has(fsnotify.Write) {
-				i.wake("/" + rel)
+			if e.Has(fsnotify.Write) {
+				i.wakeOf(e.Name)
 			}
 		}
+	}
+}
+
+// wakeOf wakes for the cgroup that the file is in.
+func (i *inotify) wakeOf(file string) {
+	if rel, err := filepath.Rel(i.h.Dir("", "/"), filepath.Dir(file)); err == nil {
+		i.wake("/" + rel)
 	}
 }

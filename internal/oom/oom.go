@@ -3,7 +3,6 @@ package oom
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -161,7 +160,8 @@ func (w *Watcher) Amend(s *pod.Status) {
 func (w *Watcher) Run(ctx context.Context) error {
 	watch, err := w.Kernel.Watch(w.wakes.Put)
 	if err != nil {
-		return err
+		w.Log.Warn("OOM kills are told by the kernel log alone", "error", err)
+		watch = noWatch{}
 	}
 	w.watch = watch
 	var helpers sync.WaitGroup
@@ -196,7 +196,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return fmt.Errorf("watch of OOM kills: %w", err)
+			watchEnded = nil // the agent does not end for it
+			w.Log.Warn("OOM kills are told by the kernel log alone", "error", err)
 		case err := <-ended:
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -223,6 +224,21 @@ func (w *Watcher) Run(ctx context.Context) error {
 			w.checkDue(time.Now())
 		}
 	}
+}
+
+// noWatch stands in for a watch that this host does not offer.
+type noWatch struct{}
+
+// Add does nothing.
+func (noWatch) Add(string) error { return nil }
+
+// Remove does nothing.
+func (noWatch) Remove(string) {}
+
+// Run waits.
+func (noWatch) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // record takes a line of the kernel log.

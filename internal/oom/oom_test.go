@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth/internal/cgroupstat"
 	"berth/internal/pod"
 )
 
@@ -19,6 +21,7 @@ import (
 type fakeKernel struct {
 	records chan Record
 	noLog   error
+	noWatch error
 
 	mu    sync.Mutex
 	kills map[string]uint64
@@ -52,7 +55,7 @@ func (k *fakeKernel) Log(ctx context.Context, after uint64, put func(Record)) er
 
 func (k *fakeKernel) Watch(wake func(string)) (Watch, error) {
 	k.wake = wake
-	return k, nil
+	return k, k.noWatch
 }
 
 func (k *fakeKernel) Add(path string) error {
@@ -285,4 +288,49 @@ func TestMessage(t *testing.T) {
 			t.Errorf("%+v:\n got %s\nwant %s", tt.kill, got, tt.want)
 		}
 	}
+}
+
+// A host that offers no watch has the log.
+func TestWithoutWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := &world{kernel: newFakeKernel(), dir: t.TempDir()}
+		x.kernel.noWatch = errors.New("too many open files")
+		x.start(t)
+		x.show(map[string]pod.ContainerState{id1: pod.StateRunning})
+		x.kernel.write(10, path1, "hog")
+		x.want(t, of1(Kill{Process: "hog", PID: 42, Count: 1, Used: 4 << 20, Limit: 8 << 20}))
+		x.stop()
+	})
+}
+
+// memory.events of version 2 wakes for its cgroup, by its path from the root.
+func TestInotify(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "kubepods", "podu", id1, "memory.events")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte("oom_kill 0\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	woken := make(chan string, 10)
+	w, err := newInotify(cgroupstat.At(2, dir), func(path string) { woken <- path })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Add(path1); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Add("/gone"); !cgroupstat.IsGone(err) {
+		t.Errorf("a cgroup that is gone: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	if err := os.WriteFile(file, []byte("oom_kill 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-woken; got != path1 {
+		t.Errorf("woken for %s, want %s", got, path1)
+	}
+	w.Remove(path1)
+	cancel()
+	<-done
 }
