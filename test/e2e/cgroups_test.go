@@ -3,15 +3,18 @@
 package e2e
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,30 +26,48 @@ import (
 
 const cgroupMount = "/sys/fs/cgroup"
 
-// cgroupTree makes a manager with a root of its own, which is removed with everything in it when the test ends.
-func cgroupTree(t testing.TB, allocatable cgroups.Allocatable) (*cgroups.Manager, string) {
+// testDriver is the cgroup driver under test: cgroupfs, unless the environment says systemd.
+func testDriver() cgroups.Driver {
+	return cmp.Or(cgroups.Driver(os.Getenv("BERTH_CGROUP_DRIVER")), cgroups.Cgroupfs)
+}
+
+func newCgroups(t testing.TB, root string, allocatable cgroups.Allocatable) *cgroups.Manager {
 	t.Helper()
-	root := fmt.Sprintf("/berth-e2e-%d", os.Getpid())
 	m, err := cgroups.New(cgroups.Config{
-		Root: root, Driver: cgroups.Cgroupfs, Allocatable: allocatable, Settings: cgroups.Settings{PodPidsLimit: 64}, Log: slog.New(slog.DiscardHandler),
+		Root: root, Driver: testDriver(), Allocatable: allocatable, Settings: cgroups.Settings{PodPidsLimit: 64}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return m
+}
+
+// cgroupTree makes a manager with a root of its own, which is removed with everything in it when the test ends.
+func cgroupTree(t testing.TB, allocatable cgroups.Allocatable) (*cgroups.Manager, string) {
+	t.Helper()
+	root := fmt.Sprintf("/berth-e2e-%d", os.Getpid())
+	m := newCgroups(t, root, allocatable)
 	t.Cleanup(func() {
-		for _, parent := range []string{"kubepods/burstable", "kubepods/besteffort", "kubepods", ""} {
-			dirs, err := filepath.Glob(filepath.Join(cgroupMount, "*", root, parent))
-			if err != nil {
-				t.Error(err)
+		uids, err := m.List()
+		if err != nil {
+			t.Error(err)
+		}
+		for _, uid := range uids {
+			if err := m.RemovePod(context.Background(), uid); err != nil {
+				t.Errorf("clean up: %v", err)
 			}
-			for _, d := range append(dirs, filepath.Join(cgroupMount, root, parent)) {
-				if err := os.Remove(d); err != nil && !os.IsNotExist(err) {
-					t.Errorf("clean up: %v", err)
-				}
-			}
+		}
+		if err := m.RemoveQoS(); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+		if left := (place{Cgroup: root}).cgroupDirs(); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
 		}
 	})
 	if err := m.EnsureQoS(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.EnforceAllocatable(); err != nil {
 		t.Fatal(err)
 	}
 	return m, root
@@ -78,7 +99,7 @@ func readCgroup(t *testing.T, cgroup, controller, v1File, v2File string) string 
 }
 
 func TestPodCgroups(t *testing.T) {
-	m, root := cgroupTree(t, cgroups.Allocatable{MilliCPU: 2000, MemoryBytes: 1 << 30, Pids: 1000})
+	m, _ := cgroupTree(t, cgroups.Allocatable{MilliCPU: 2000, MemoryBytes: 1 << 30, Pids: 1000})
 	guaranteed := resourcePod("aaaa-1", v1.ResourceRequirements{Limits: amounts("500m", "64Mi")})
 	burstable := resourcePod("bbbb-2", v1.ResourceRequirements{Requests: amounts("250m", "32Mi")})
 	effort := resourcePod("cccc-3", v1.ResourceRequirements{})
@@ -100,33 +121,30 @@ func TestPodCgroups(t *testing.T) {
 			readCgroup(t, cgroup, "pids", "pids.max", "pids.max"),
 		}, " | ")
 	}
-	kubepods := root + "/kubepods"
-	for _, cgroup := range []string{
-		kubepods, kubepods + "/burstable", kubepods + "/besteffort",
-		m.PodParent(guaranteed), m.PodParent(burstable), m.PodParent(effort),
-	} {
+	kubepods, burstables, efforts := path.Dir(m.PodParent(guaranteed)), path.Dir(m.PodParent(burstable)), path.Dir(m.PodParent(effort))
+	for _, cgroup := range []string{kubepods, burstables, efforts, m.PodParent(guaranteed), m.PodParent(burstable), m.PodParent(effort)} {
 		read(cgroup)
 	}
 	const unlimited = "9223372036854771712"
 	want := map[string]string{
-		kubepods:                           "2048 | -1 | 1073741824 | 1000",
-		kubepods + "/burstable":            "256 | -1 | " + unlimited + " | max",
-		kubepods + "/besteffort":           "2 | -1 | " + unlimited + " | max",
-		kubepods + "/podaaaa-1":            "512 | 50000 | 67108864 | 64",
-		kubepods + "/burstable/podbbbb-2":  "256 | -1 | " + unlimited + " | 64",
-		kubepods + "/besteffort/podcccc-3": "2 | -1 | " + unlimited + " | 64",
+		kubepods:                "2048 | -1 | 1073741824 | 1000",
+		burstables:              "256 | -1 | " + unlimited + " | max",
+		efforts:                 "2 | -1 | " + unlimited + " | max",
+		m.PodParent(guaranteed): "512 | 50000 | 67108864 | 64",
+		m.PodParent(burstable):  "256 | -1 | " + unlimited + " | 64",
+		m.PodParent(effort):     "2 | -1 | " + unlimited + " | 64",
 	}
 	if version, _ := cgroups.Detect(); version == 2 {
 		want = map[string]string{
-			kubepods:                           "79 | max 100000 | 1073741824 | 1000",
-			kubepods + "/burstable":            "10 | max 100000 | max | max",
-			kubepods + "/besteffort":           "1 | max 100000 | max | max",
-			kubepods + "/podaaaa-1":            "20 | 50000 100000 | 67108864 | 64",
-			kubepods + "/burstable/podbbbb-2":  "10 | max 100000 | max | 64",
-			kubepods + "/besteffort/podcccc-3": "1 | max 100000 | max | 64",
+			kubepods:                "79 | max 100000 | 1073741824 | 1000",
+			burstables:              "10 | max 100000 | max | max",
+			efforts:                 "1 | max 100000 | max | max",
+			m.PodParent(guaranteed): "20 | 50000 100000 | 67108864 | 64",
+			m.PodParent(burstable):  "10 | max 100000 | max | 64",
+			m.PodParent(effort):     "1 | max 100000 | max | 64",
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)
 	}
 
@@ -134,7 +152,7 @@ func TestPodCgroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]pod.UID{"aaaa-1", "bbbb-2", "cccc-3"}, uids); diff != "" {
+	if diff := gocmp.Diff([]pod.UID{"aaaa-1", "bbbb-2", "cccc-3"}, uids); diff != "" {
 		t.Errorf("pods (-want +got):\n%s", diff)
 	}
 	for range 2 { // removing what is gone is no error
@@ -148,8 +166,8 @@ func TestPodCgroups(t *testing.T) {
 		t.Errorf("after removal: %v, %v", uids, err)
 	}
 	got = map[string]string{}
-	read(kubepods + "/burstable")
-	if shares, _, _ := strings.Cut(got[kubepods+"/burstable"], " "); shares != "2" && shares != "1" {
+	read(burstables)
+	if shares, _, _ := strings.Cut(got[burstables], " "); shares != "2" && shares != "1" {
 		t.Errorf("shares of burstable without pods: %s, want the smallest", shares)
 	}
 }
