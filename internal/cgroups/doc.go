@@ -2,7 +2,7 @@
 //
 //	<root>/kubepods                       shares and limits of the node's allocatable
 //	        ├─ pod<uid>                   Guaranteed pods
-//	        ├─ burstable/pod<uid>         shares of burstable: the sum of its pods' CPU requests
+//	        ├─ burstable/pod<uid>         shares of burstable: the sum of its pods' CPU requests, those of an earlier agent included
 //	        └─ besteffort/pod<uid>
 //
 // Owns: kubepods and what is below it down to the pods, in every hierarchy; it is the only writer of cgroupfs.
