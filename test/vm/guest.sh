@@ -7,7 +7,7 @@ exec >/dev/virtio-ports/tests 2>&1
 
 . ./environment
 export HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-export BERTH=/opt/guest/berth BERTH_SLOWER=6
+export BERTH=/opt/guest/berth BERTH_SLOWER=${BERTH_SLOWER:-10}
 export BERTH_VM=/var/lib/guest BERTH_REBOOT=/var/lib/guest/reboot
 [ ! -e controlplane ] || export CONTROLPLANE=/opt/guest/controlplane
 mkdir -p "$BERTH_VM"
@@ -16,7 +16,7 @@ swap=/dev/disk/by-id/virtio-swap
 blkid -t TYPE=swap "$swap" >/dev/null || mkswap -q "$swap"
 swapon "$swap"
 
-pattern=$(cat pattern)
+pattern=$(cat pattern) seconds=$(cat seconds)
 if [ -e "$BERTH_REBOOT" ]; then
 	pattern=$(cat "$BERTH_REBOOT")
 	mv "$BERTH_REBOOT" "$BERTH_REBOOT.done"
@@ -24,13 +24,15 @@ if [ -e "$BERTH_REBOOT" ]; then
 else
 	echo "== $(uname -r), systemd $(systemctl --version | awk 'NR == 1 { print $2 }'), up after $(cut -d' ' -f1 /proc/uptime) s"
 fi
-./tests -test.v -test.count=1 -test.timeout="$(cat seconds)s" -test.run "$pattern"
+cd checkout/test/e2e
+/opt/guest/tests -test.v -test.count=1 -test.timeout="${seconds}s" -test.run "$pattern"
 code=$?
 
 result=$BERTH_VM/result
 mkdir -p "$result"
 [ "$code" -eq 0 ] && [ -e "$result/exit-code" ] || echo "$code" >"$result/exit-code"
 if [ -e "$BERTH_REBOOT" ] && ! [ -e "$BERTH_REBOOT.done" ]; then
+	tar -C "$BERTH_VM" -cf /dev/disk/by-id/virtio-out reboot
 	systemctl --no-block reboot
 	exit
 fi

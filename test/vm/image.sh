@@ -52,10 +52,11 @@ OOMScoreAdjust=-900
 [Install]
 WantedBy=multi-user.target
 UNIT
-# The console is for the kernel's last words; timers would run while tests do.
 units() { unshare --mount --propagation private sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" systemctl -q "$@"' "$root" "$@"; }
 units enable guest.service systemd-networkd.service
-units mask serial-getty@ttyS0.service getty@tty1.service systemd-timesyncd.service \
+# The console is for the kernel's last words; timers would run while tests do.
+# /tmp stays on the disk, where tests have their nodes: what they write is not to be taken from memory.
+units mask tmp.mount serial-getty@ttyS0.service getty@tty1.service systemd-timesyncd.service \
 	apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer systemd-tmpfiles-clean.timer
 rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale}
 

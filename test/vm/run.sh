@@ -15,15 +15,27 @@ exec 9>"$(dirname "$image")/running"
 flock -n 9 || { echo 'vm: waiting for another one to end'; flock 9; }
 
 work=$(mktemp -d "$(dirname "$image")/run.XXXXXX")
-qemu=
-trap '[ -z "$qemu" ] || { kill -TERM "$qemu"; wait "$qemu"; } 2>/dev/null || true; rm -rf "$work"' EXIT
+qemu= shown=
+leave() {
+	trap '' INT TERM # a second one does not cut this short
+	[ -z "$shown" ] || kill "$shown"
+	if [ -n "$qemu" ]; then
+		kill -TERM "$qemu"
+		wait "$qemu" || true
+	fi
+	rm -rf "$work"
+}
+trap leave EXIT
 trap 'exit 130' INT TERM
 
 mkdir -p "$logs" "$work/in"
-rm -f "$logs"/{tests.log,console.log,journal.log,exit-code,versions}
+rm -f "$logs"/{tests.log,console.log,journal.log,exit-code,reboot}
 cp "$here/guest.sh" "$work/in/guest"
 cp -L "$berth" "$work/in/berth"
 cp -L "$tests" "$work/in/tests"
+# Tests read files of the checkout by paths from their own folder.
+mkdir -p "$work/in/checkout/test/e2e"
+cp -r "$here/../../docs" "$here/../../examples" "$work/in/checkout/"
 [ -z "$controlplane" ] || cp -L "$controlplane" "$work/in/controlplane"
 printf '%s\n' "$pattern" >"$work/in/pattern"
 export -p | grep '^declare -x BERTH_' >"$work/in/environment" || true
@@ -36,31 +48,52 @@ cp --sparse=always --reflink=auto "$image/disk.ext4" "$work/disk"
 truncate -s 1G "$work/swap"
 truncate -s 64M "$work/out"
 
+# drive prints the options of a disk.
 drive() { echo "-drive if=none,id=$1,format=raw,cache=unsafe,file=$work/$2 -device virtio-blk-pci,drive=$1,serial=$1"; }
+
+# boot runs the machine until it ends, and keeps its code. A reboot ends it too: emulated processors do not always survive a warm one.
+#
+# Without cx16, as QEMU 7 gets cmpxchg16b wrong between two processors; the kernel can do without.
+boot() {
+	# shellcheck disable=SC2046 # each drive is four words
+	timeout --signal=KILL "$((SECONDS < seconds ? seconds - SECONDS : 1))" qemu-system-x86_64 -nodefaults -display none -no-reboot \
+		-machine q35 -accel tcg,thread=multi -cpu max,-cx16,-la57 -smp 2 -m 3G \
+		-kernel "$image/kernel" -initrd "$image/initrd" \
+		-append 'root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off hugepages=16' \
+		$(drive root disk) $(drive in in.tar) $(drive out out) $(drive swap swap) \
+		-nic user,restrict=on,model=virtio-net-pci -device virtio-rng-pci \
+		-chardev "file,id=console,path=$logs/console.log,append=on" -serial chardev:console \
+		-device virtio-serial-pci -chardev "file,id=said,path=$logs/tests.log,append=on" -device virtserialport,chardev=said,name=tests \
+		9>&- &
+	qemu=$!
+	status=0
+	wait "$qemu" 2>/dev/null || status=$?
+	qemu=
+}
+
+# results unpacks what the machine left behind, if it did.
+results() { tar -C "$logs" -xf "$work/out" 2>/dev/null; }
+
 touch "$logs/tests.log"
-# shellcheck disable=SC2046 # each drive is four words
-timeout --signal=KILL "$seconds" qemu-system-x86_64 -nodefaults -display none -machine q35 -accel tcg,thread=multi -cpu max,-cx16,-la57 -smp 2 -m 3G \
-	-kernel "$image/kernel" -initrd "$image/initrd" \
-	-append 'root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off' \
-	$(drive root disk) $(drive in in.tar) $(drive out out) $(drive swap swap) \
-	-nic user,restrict=on,model=virtio-net-pci -device virtio-rng-pci \
-	-serial "file:$logs/console.log" \
-	-device virtio-serial-pci -chardev "file,id=said,path=$logs/tests.log" -device virtserialport,chardev=said,name=tests \
-	9>&- &
-qemu=$!
-tail --pid="$qemu" -n +1 -f "$logs/tests.log" &
+tail -n +1 -f "$logs/tests.log" 9>&- &
 shown=$!
-status=0
-wait "$qemu" || status=$?
-qemu=
-wait "$shown" || true
+SECONDS=0
+boot
+if results && [ -f "$logs/reboot" ] && [ "$status" -eq 0 ]; then
+	rm "$logs/reboot"
+	boot
+fi
+sleep 1 # what tail has not shown yet
+kill "$shown"
+wait "$shown" 2>/dev/null || true
+shown=
 if [ "$status" -eq 137 ]; then
 	echo "vm: not done after $seconds s; see $logs" >&2
 	exit 124
 fi
-if ! tar -C "$logs" -xf "$work/out" 2>/dev/null || ! [ -f "$logs/exit-code" ]; then
+if ! results || ! [ -f "$logs/exit-code" ]; then
 	echo "vm: the machine ended without a result (code $status of QEMU); the end of its console:" >&2
-	tail -20 "$logs/console.log" >&2
+	tail -20 "$logs/console.log" >&2 || true
 	exit 125
 fi
 exit "$(cat "$logs/exit-code")"

@@ -2,7 +2,7 @@
 # AppArmor, a machine that can be rebooted. Included by the main Makefile.
 #
 # The image of its disk is kept in BERTH_CACHE under a key made from what goes into it; each run gets a copy that it may write, and leaves
-# nothing. QEMU emulates the processors: no access to KVM is needed, and everything takes about ten times as long as on the host.
+# nothing. QEMU emulates the processors: no access to KVM is needed, and what computes takes about ten times as long as on the host.
 
 BERTH_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/berth
 
