@@ -70,9 +70,6 @@ func TestOOMKills(t *testing.T) {
 
 // An agent that comes back tells of kills while there was none, and of no other again.
 func TestOOMKillsWhileTheAgentIsAway(t *testing.T) {
-	if version, _ := cgroups.Detect(); version == 2 {
-		t.Skip("on cgroup version 2 a container does not go on when a process of it is killed")
-	}
 	n := newNode(t)
 	n.put(n.act("parent", v1.RestartPolicyNever, nil,
 		limited(actor("main", "tail /dev/zero; say killed once; while [ ! -e /shared/again ]; do sleep 0.1; done; tail /dev/zero; say killed twice; stay"), "32Mi")))

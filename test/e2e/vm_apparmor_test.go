@@ -1,4 +1,4 @@
-//go:build e2e
+//go:build e2e && vm
 
 package e2e
 
@@ -29,7 +29,7 @@ const apparmorProfile = `profile berth-e2e flags=(attach_disconnected) {
 // host's own, not at all; by the pod's choice where the container has none.
 func TestVMAppArmor(t *testing.T) {
 	if enabled, _ := os.ReadFile("/sys/module/apparmor/parameters/enabled"); !strings.HasPrefix(string(enabled), "Y") {
-		t.Skip("this host's kernel does not enforce AppArmor profiles; make e2e-vm runs this test where it does")
+		t.Fatal("this host's kernel does not enforce AppArmor profiles: run this test by make e2e-vm")
 	}
 	n := newNode(t)
 	file := filepath.Join(n.place.Dir, "profile")

@@ -1,4 +1,4 @@
-//go:build e2e
+//go:build e2e && vm
 
 package e2e
 
@@ -25,7 +25,7 @@ func TestVMReboot(t *testing.T) {
 	needsSystemd(t)
 	ask := os.Getenv("BERTH_REBOOT")
 	if ask == "" {
-		t.Skip("nobody here reboots the machine and runs this test again; make e2e-vm does")
+		t.Fatal("nobody here reboots the machine and runs this test again: run this test by make e2e-vm")
 	}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), testLimit, fmt.Errorf("the test took longer than %v", testLimit))
 	t.Cleanup(cancel)

@@ -1,4 +1,4 @@
-//go:build e2e
+//go:build e2e && vm
 
 package e2e
 
@@ -17,19 +17,19 @@ import (
 	"berth/internal/cgroups"
 )
 
-// needsUnified skips the test where resources are not managed with cgroup v2.
+// needsUnified fails the test where resources are not managed with cgroup v2.
 func needsUnified(t *testing.T) {
 	t.Helper()
 	if version, _ := cgroups.Detect(); version != 2 {
-		t.Skipf("this host manages resources with cgroup version %d; make e2e-vm runs this test with version 2", version)
+		t.Fatalf("this host manages resources with cgroup version %d: run this test by make e2e-vm", version)
 	}
 }
 
-// needsSystemd skips the test where systemd is not the host's init (sd_booted(3)).
+// needsSystemd fails the test where systemd is not the host's init (sd_booted(3)).
 func needsSystemd(t *testing.T) {
 	t.Helper()
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
-		t.Skip("systemd does not run this host; make e2e-vm runs this test where it does")
+		t.Fatal("systemd does not run this host: run this test by make e2e-vm")
 	}
 }
 
@@ -165,7 +165,7 @@ func wantFile(t *testing.T, name, want string) {
 func TestVMOOMScores(t *testing.T) {
 	// The child's own score; without CAP_SYS_RESOURCE it may only be raised (proc_pid_oom_score_adj(5)).
 	if err := exec.Command("sh", "-c", "echo -999 > /proc/self/oom_score_adj").Run(); err != nil {
-		t.Skip("this host lets nobody lower oom_score_adj; make e2e-vm runs this test where it may")
+		t.Fatal("this host lets nobody lower oom_score_adj: run this test by make e2e-vm")
 	}
 	n := newNode(t)
 	for name, r := range map[string]v1.ResourceRequirements{

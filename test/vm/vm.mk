@@ -32,5 +32,5 @@ vm-image: need-root vm-deps
 
 .PHONY: e2e-vm
 e2e-vm: vm-image build ## run tests in a virtual machine with cgroup v2 and systemd, as root (RUN='^TestVM'; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
-	@go test -c -tags e2e,bundle -ldflags '-s -w $(BUNDLE_LDFLAGS)' -o bin/e2e.test ./test/e2e
+	@go test -c -tags e2e,bundle,vm -ldflags '-s -w $(BUNDLE_LDFLAGS)' -o bin/e2e.test ./test/e2e
 	@test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' '$(VM_SECONDS)' '$(RUN)' bin/berth bin/e2e.test $(if $(VM_CONTROLPLANE),'$(CONTROLPLANE)')
