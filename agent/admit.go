@@ -35,7 +35,7 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 				if known && l.State >= pod.Terminated {
 					continue
 				}
-				if seen, ok := a.pleg.Newest(p.UID); l.State >= pod.Syncing || ok && seen.Active() {
+				if seen, ok := a.pleg.Newest(p.UID); l.State >= pod.Syncing || a.allocations.IsCurrent(p.UID) || ok && seen.Active() {
 					active = append(active, p)
 				}
 			}
@@ -46,12 +46,13 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 			recorder.Event(p, "", v1.EventTypeWarning, r.Reason, r.Message)
 			a.status.Set(p, v1.PodStatus{Phase: v1.PodFailed, Reason: r.Reason, Message: "Pod was rejected: " + r.Message, QOSClass: cgroups.QOSClass(p)})
 		},
+		Wake:        func(uid pod.UID) { a.workers.WakePod(uid) },
 		Allocations: a.allocations, Event: recorder.Event, Journal: a.journal,
 	}
 	c.Node = a.currentNode
 	hasAppArmor := sync.OnceValue(func() bool { return admission.HasAppArmor("/") })
 	c.Facts = func() admission.Facts {
-		f := admission.Facts{AppArmor: hasAppArmor(), Kernel: kernel(), SupplementalGroupsPolicy: a.facts.hasStrictGroups()}
+		f := admission.Facts{AppArmor: hasAppArmor(), LimitedSwap: a.resources.limitedSwap(), Kernel: kernel(), SupplementalGroupsPolicy: a.facts.hasStrictGroups()}
 		if m := a.member; m != nil {
 			f.AllowedUnsafeSysctls = m.conf.AllowedUnsafeSysctls
 			if features := m.health.State().Features; features != nil {
@@ -72,6 +73,16 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 		return c
 	}
 	return c
+}
+
+// resizeWhenListed decides about resizes once it is known what runs.
+func (a *Agent) resizeWhenListed(ctx context.Context) error {
+	select {
+	case <-a.pleg.Relisted():
+		a.admit.RoomMade()
+	case <-ctx.Done():
+	}
+	return waitDone(ctx)
 }
 
 // newLocalNode describes this machine as a Node.

@@ -20,6 +20,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/cri"
+	"berth/internal/kuberuntime"
 	"berth/internal/node"
 	"berth/internal/oom"
 	"berth/internal/podconfig"
@@ -74,7 +75,7 @@ type Outside struct {
 	// DialCRI connects to the runtime; nil dials the endpoint.
 	DialCRI cri.Dialer
 	// Cgroups replaces the cgroup tree.
-	Cgroups podsync.Cgroups
+	Cgroups ContainerManager
 	// Kernel replaces the kernel as the source of OOM kills.
 	Kernel oom.Kernel
 	// Mounter replaces mount(2).
@@ -94,6 +95,12 @@ type Outside struct {
 	REST *rest.Config
 	// Listen opens the local socket; nil listens on <RunDir>/berth.sock.
 	Listen func() (net.Listener, error)
+}
+
+// ContainerManager keeps the cgroups of pods.
+type ContainerManager interface {
+	podsync.Cgroups
+	kuberuntime.Cgroups
 }
 
 // Validate checks the configuration; the error names the field and the fix.

@@ -68,6 +68,7 @@ type memberAPI struct {
 	objects  *objects.Objects
 	node     *node.Node
 	nodeWake chan struct{} // capacity 1; the Node's UID may have changed
+	roomMade func()        // what the node has may have changed
 	static   *pod.Inbox[pod.FullName]
 	patcher  *status.Patcher
 	mirrors  *status.Mirrors
@@ -141,6 +142,7 @@ func (m *member) connect(cfg *Config, rc *rest.Config) error {
 	a.nodes = kube.NewWatch[*v1.Node](client, kube.Named("", cfg.NodeName), func() {
 		n, _ := a.nodes.Get("", cfg.NodeName)
 		a.node.Observe(n)
+		a.roomMade()
 		wake(a.nodeWake)
 		if a.serverCert != nil {
 			a.serverCert.Wake() // the addresses may have changed

@@ -8,22 +8,22 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cgroups"
 	"berth/internal/pod"
-	"berth/internal/podsync"
 )
 
 // facts is what only the running runtime tells, and what depends on it: the cgroup driver. It stands in for containerManager until then.
 type facts struct {
 	mu            sync.RWMutex
-	name, version string          // guarded by mu
-	cgroups       podsync.Cgroups // guarded by mu; nil until the runtime answered
-	strictGroups  bool            // guarded by mu; the runtime honours supplementalGroupsPolicy
+	name, version string           // guarded by mu
+	cgroups       ContainerManager // guarded by mu; nil until the runtime answered
+	strictGroups  bool             // guarded by mu; the runtime honours supplementalGroupsPolicy
 }
 
 var errNotReady = errors.New("the container runtime has not answered yet")
 
 // set keeps the runtime's facts; make builds containerManager unless there is one.
-func (f *facts) set(name, version string, make func() (podsync.Cgroups, error)) error {
+func (f *facts) set(name, version string, make func() (ContainerManager, error)) error {
 	f.mu.RLock()
 	c := f.cgroups
 	f.mu.RUnlock()
@@ -64,7 +64,7 @@ func (f *facts) runtimeVersion() string {
 	return f.version
 }
 
-func (f *facts) get() podsync.Cgroups {
+func (f *facts) get() ContainerManager {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.cgroups
@@ -100,6 +100,22 @@ func (f *facts) QoSPath(class v1.PodQOSClass) string {
 		return q.QoSPath(class)
 	}
 	return ""
+}
+
+// ResizePod changes one value of the pod's cgroup.
+func (f *facts) ResizePod(ctx context.Context, p *v1.Pod, part cgroups.PodPart) error {
+	if c := f.get(); c != nil {
+		return c.ResizePod(ctx, p, part)
+	}
+	return errNotReady
+}
+
+// PodMemoryUsage returns the bytes of memory that the pod uses.
+func (f *facts) PodMemoryUsage(p *v1.Pod) (int64, error) {
+	if c := f.get(); c != nil {
+		return c.PodMemoryUsage(p)
+	}
+	return 0, errNotReady
 }
 
 // RemovePod removes the pod's cgroup.

@@ -15,7 +15,6 @@ import (
 	"berth/internal/config"
 	"berth/internal/crispec"
 	"berth/internal/node"
-	"berth/internal/podsync"
 )
 
 // nodeResources are the machine's resources when the agent started, and what the configuration makes of them. They do not change.
@@ -51,10 +50,15 @@ func (r *nodeResources) containers() crispec.ResourceSettings {
 		SwapAccounted: cgroups.SwapAccounted(), HugePageSizes: cgroups.HugePageSizes(), KillTogether: true, MemoryQoS: r.memoryQoS(),
 	}
 	if k := r.conf; k != nil {
-		s.LimitedSwap = k.MemorySwap.SwapBehavior == "LimitedSwap"
+		s.LimitedSwap = r.limitedSwap()
 		s.KillTogether = !ptr.Deref(k.SingleProcessOOMKill, false)
 	}
 	return s
+}
+
+// limitedSwap reports whether containers of burstable pods may swap.
+func (r *nodeResources) limitedSwap() bool {
+	return r.conf != nil && r.conf.MemorySwap.SwapBehavior == "LimitedSwap"
 }
 
 func (r *nodeResources) cpuQuota() cgroups.CPUQuota {
@@ -139,7 +143,7 @@ func (r *nodeResources) reserved() []cgroups.Reserved {
 }
 
 // newCgroups builds containerManager for the runtime's cgroup driver, and makes the cgroups that do not belong to a pod.
-func (a *Agent) newCgroups(ctx context.Context, driver cgroups.Driver) (podsync.Cgroups, error) {
+func (a *Agent) newCgroups(ctx context.Context, driver cgroups.Driver) (ContainerManager, error) {
 	m, err := cgroups.New(cgroups.Config{
 		Root: a.cfg.CgroupRoot, Driver: driver, Allocatable: a.resources.kubepods(), Settings: a.resources.pods(), Log: a.cfg.Log,
 	})

@@ -59,7 +59,7 @@ var (
 	_ images.Recorder          = (*events.Recorder)(nil)
 	_ kuberuntime.Recorder     = (*events.Recorder)(nil)
 	_ podsync.ContainerRuntime = (*kuberuntime.Runtime)(nil)
-	_ podsync.Cgroups          = (*cgroups.Manager)(nil)
+	_ ContainerManager         = (*cgroups.Manager)(nil)
 	_ podsync.Volumes          = (*volumes.Manager)(nil)
 	_ kuberuntime.Volumes      = (*volumes.Manager)(nil)
 	_ podObjects               = (*objects.Local)(nil)
@@ -73,6 +73,7 @@ var (
 	_ podworkers.PodSyncer     = guardedSyncer{}
 	_ podworkers.Observer      = (*pleg.PLEG)(nil)
 	_ podworkers.Admitter      = (*admission.Chain)(nil)
+	_ podworkers.Resizer       = (*admission.Chain)(nil)
 	_ admission.PodKiller      = killer{}
 	_ syncloop.PodSource       = (*podconfig.PodConfig)(nil)
 	_ syncloop.PodWorkers      = (*podworkers.PodWorkers)(nil)
@@ -202,6 +203,7 @@ type Agent struct {
 	traces    *tracing.Exporter // nil when nothing is traced
 
 	allocations *allocation.Allocations
+	admit       *admission.Chain
 	users       *userns.Allocator
 
 	listen   func() (net.Listener, error)
@@ -289,16 +291,21 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}); err != nil {
 		return nil, err
 	}
+	a.allocations = allocation.New(allocation.Config{
+		File: filepath.Join(cfg.RootDir, allocationsFile), Log: cfg.Log,
+		SetAside: func(message string) { recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", message) },
+	})
 	a.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: a.cri, Images: a.puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
 		Resources: a.resources.containers(), HostIPs: a.hostIPs, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
+		Cgroups: &a.facts, Allocations: a.allocations,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
 		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
 		UserNamespaces: a.users, NodeEvent: recorder.NodeEvent,
 	})
 	a.syncer = podsync.New(podsync.Config{
-		Runtime: a.runtime, Cgroups: &a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Probes: a.probes, ProbeResults: a.probes,
+		Runtime: a.runtime, Cgroups: &a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Allocations: a.allocations, Probes: a.probes, ProbeResults: a.probes,
 		Observe: func(ctx context.Context, uid pod.UID) (*pod.Status, error) {
 			return a.pleg.Observe(ctx, uid, a.pleg.Mark())
 		},
@@ -306,12 +313,11 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		Event:                   recorder.Event, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: a.hostIPs, MaxRestartPeriod: settings.maxRestartPeriod,
 	})
-	a.allocations = allocation.New(allocation.Config{
-		File: filepath.Join(cfg.RootDir, allocationsFile), Log: cfg.Log,
-		SetAside: func(message string) { recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", message) },
-	})
-	admit := admission.New(a.admission(states, recorder))
-	a.workers = podworkers.New(podworkers.Config{Syncer: guardedSyncer{a.syncer, a.quarantine}, Observer: a.pleg, Admitter: admit, States: states, Journal: a.journal, Log: cfg.Log})
+	a.admit = admission.New(a.admission(states, recorder))
+	if m != nil && m.api != nil {
+		m.api.roomMade = a.admit.RoomMade
+	}
+	a.workers = podworkers.New(podworkers.Config{Syncer: guardedSyncer{a.syncer, a.quarantine}, Observer: a.pleg, Admitter: a.admit, Resizer: a.admit, States: states, Journal: a.journal, Log: cfg.Log})
 	if a.source, err = podconfig.New(a.sources()); err != nil {
 		return nil, err
 	}
@@ -376,6 +382,7 @@ func (a *Agent) phases() []phase {
 			{name: "image garbage collection", run: a.collector.Run},
 			{name: "probes", run: a.probes.Run, ready: loaded(a.probes.Load)},
 			{name: "statuses", run: a.kept.Run, ready: loaded(a.kept.Load)},
+			{name: "resizes", run: a.resizeWhenListed},
 			{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},
 			{name: "node allocatable", run: a.enforceAllocatable},
 			{name: "user namespaces", run: waitDone, ready: loaded(a.users.Load)},
@@ -461,7 +468,7 @@ func (a *Agent) connect(ctx context.Context) error {
 			if s, err := a.cri.Status(ctx); err == nil {
 				a.facts.setFeatures(s.GetFeatures())
 			}
-			return a.facts.set(v.RuntimeName, v.RuntimeVersion, func() (podsync.Cgroups, error) {
+			return a.facts.set(v.RuntimeName, v.RuntimeVersion, func() (ContainerManager, error) {
 				return a.newCgroups(ctx, driver)
 			})
 		}

@@ -7,6 +7,7 @@ package agenttest
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -22,6 +23,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"berth/agent"
+	"berth/internal/cgroups"
 	"berth/internal/cri/critest"
 	"berth/internal/kube/kubetest"
 	"berth/internal/oom"
@@ -176,6 +178,9 @@ func (w *World) tell(path string) {
 type Cgroups struct {
 	mu   sync.Mutex
 	pods map[pod.UID]bool // guarded by mu
+
+	resized []string // guarded by mu; changes of pods' cgroups
+	usage   int64    // guarded by mu; bytes of every pod
 }
 
 // EnsurePod makes the pod's cgroup.
@@ -188,6 +193,36 @@ func (c *Cgroups) EnsurePod(_ context.Context, p *v1.Pod) error {
 
 // PodParent returns the pod's cgroup.
 func (c *Cgroups) PodParent(p *v1.Pod) string { return "/kubepods/pod" + string(p.UID) }
+
+// ResizePod notes a change of the pod's cgroup.
+func (c *Cgroups) ResizePod(_ context.Context, p *v1.Pod, part cgroups.PodPart) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.resized = append(c.resized, fmt.Sprintf("%s %s %d", p.Name, part, cgroups.PodValue(p, part)))
+	return nil
+}
+
+// PodMemoryUsage returns what SetMemoryUsage said.
+func (c *Cgroups) PodMemoryUsage(*v1.Pod) (int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.usage, nil
+}
+
+// SetMemoryUsage says how many bytes every pod uses from now on.
+func (c *Cgroups) SetMemoryUsage(usage int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.usage = usage
+}
+
+// TakeResized returns the changes of pods' cgroups since it was last asked: "web memory limit 67108864".
+func (c *Cgroups) TakeResized() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer func() { c.resized = nil }()
+	return c.resized
+}
 
 // RemovePod removes the pod's cgroup.
 func (c *Cgroups) RemovePod(_ context.Context, uid pod.UID) error {

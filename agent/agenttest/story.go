@@ -58,7 +58,7 @@ import (
 //	calls METHOD N             METHOD was called N times since the last reset-calls
 //	reset-calls
 //
-// and those of doContainer and doOutside.
+// and those of doContainer, doOutside and doResize.
 func RunStories(t *testing.T, pattern string) { RunStoriesWith(t, pattern, nil) }
 
 // Explain is the command berth explain for a pod, at an agent that dial connects to. It returns what the command prints.

@@ -114,7 +114,7 @@ func (s *story) doOutside(verb string, args []string) error {
 	case "expect-explain":
 		return s.expectExplain(args[0], rest)
 	default:
-		return errors.New("unknown command")
+		return s.doResize(verb, args)
 	}
 	return nil
 }

@@ -33,6 +33,8 @@ type Facts struct {
 	ShuttingDown bool
 	// AppArmor: the kernel enforces AppArmor profiles.
 	AppArmor bool
+	// LimitedSwap: containers of burstable pods may use swap.
+	LimitedSwap bool
 	// Kernel is the kernel's release, such as "6.12.9-generic".
 	Kernel string
 	// SupplementalGroupsPolicy: the runtime honours it.

@@ -20,7 +20,7 @@ type Config struct {
 	Handlers []Handler
 	// Ready is closed when ActivePods is complete: when it is known what already runs.
 	Ready <-chan struct{}
-	// ActivePods returns the pods that were admitted and have not ended.
+	// ActivePods returns the pods that were admitted and have not ended. It must not block.
 	ActivePods func() []*v1.Pod
 	// Reject records a refusal: status Failed and an event.
 	Reject func(p *v1.Pod, r Rejection)
@@ -35,6 +35,8 @@ type Config struct {
 	Facts func() Facts
 	// Allocations keep what pods were admitted with; nil keeps it in memory.
 	Allocations *allocation.Allocations
+	// Wake lets the worker of a pod look at it again, because a resize of it that waited was decided anew; nil: nobody cares. It must not block.
+	Wake func(uid pod.UID)
 	// Killer makes room for critical pods; if it is nil, none is made.
 	Killer PodKiller
 	// Event records an event about a pod; nil if nobody reads them.
@@ -61,6 +63,9 @@ type Verdict struct {
 type Chain struct {
 	cfg Config
 
+	deciding sync.Mutex              // one decision at a time: what a pod is given another cannot get
+	wishes   map[pod.UID]*resizeWish // guarded by deciding; resizes that were not granted
+
 	mu      sync.Mutex
 	victims []<-chan struct{} // guarded by mu; each is closed when a pod has ended that was killed to make room
 }
@@ -82,7 +87,10 @@ func New(cfg Config) *Chain {
 	if cfg.Journal == nil {
 		cfg.Journal = journal.New(slog.New(slog.DiscardHandler))
 	}
-	return &Chain{cfg: cfg}
+	if cfg.Wake == nil {
+		cfg.Wake = func(pod.UID) {}
+	}
+	return &Chain{cfg: cfg, wishes: map[pod.UID]*resizeWish{}}
 }
 
 // Admit decides whether the pod may start. A refusal is recorded; what an admitted pod asks for is kept as its allocation. It waits until
@@ -97,8 +105,7 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 	if later := c.roomBeingMade(); later != nil {
 		return Verdict{Later: later}, nil
 	}
-	a := c.attributes(p)
-	r := judge(c.cfg.Handlers, a)
+	a, r := c.judge(p)
 	if r != nil && r.stale && c.cfg.Refresh != nil && !pod.IsStatic(p) {
 		if err := c.refresh(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -106,8 +113,7 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 			}
 			c.note(p, "judge by the Node as it was last seen", r.Message, err)
 		}
-		a = c.attributes(p)
-		r = judge(c.cfg.Handlers, a)
+		a, r = c.judge(p)
 	}
 	if r != nil && len(r.shortages) > 0 && pod.IsCritical(p) && c.cfg.Killer != nil {
 		victims, err := rankVictims(a.Pod, a.OtherPods, r.shortages)
@@ -124,8 +130,19 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 		c.cfg.Reject(p, *r)
 		return Verdict{}, nil
 	}
-	c.cfg.Allocations.Allocate(p)
 	return Verdict{Admitted: true}, nil
+}
+
+// judge asks the handlers, and keeps the allocation of a pod that they admit.
+func (c *Chain) judge(p *v1.Pod) (Attributes, *Rejection) {
+	c.deciding.Lock()
+	defer c.deciding.Unlock()
+	a := c.attributes(c.cfg.Allocations.Apply(p))
+	r := judge(c.cfg.Handlers, a)
+	if r == nil {
+		c.cfg.Allocations.Allocate(p)
+	}
+	return a, r
 }
 
 // refreshLimit bounds how long a pod, and those behind it, wait for a newer Node.
@@ -141,14 +158,19 @@ func (c *Chain) refresh(ctx context.Context) error {
 func (c *Chain) Adopt(p *v1.Pod) { c.cfg.Allocations.Allocate(p) }
 
 // Forget drops what is kept of a pod that is gone.
-func (c *Chain) Forget(uid pod.UID) { c.cfg.Allocations.Forget(uid) }
+func (c *Chain) Forget(uid pod.UID) {
+	c.deciding.Lock()
+	defer c.deciding.Unlock()
+	delete(c.wishes, uid)
+	c.cfg.Allocations.Forget(uid)
+}
 
 // Retain drops what is kept of all pods but these.
 func (c *Chain) Retain(keep map[pod.UID]bool) { c.cfg.Allocations.Retain(keep) }
 
-// attributes gathers what is to be judged.
+// attributes gathers what is to be judged of the pod with these resources.
 func (c *Chain) attributes(p *v1.Pod) Attributes {
-	a := Attributes{Pod: c.cfg.Allocations.Apply(p), Facts: c.cfg.Facts()}
+	a := Attributes{Pod: p, Facts: c.cfg.Facts()}
 	if n, known := c.cfg.Node(); known {
 		a.Node = n
 	}

@@ -14,8 +14,24 @@ import (
 	"berth/internal/pod"
 )
 
-// record is what one pod was admitted with.
+// record is what one pod was given. It is replaced, never changed.
 type record struct {
+	resources
+	// Actuated is what the containers have, and Cgroup what the pod's cgroup was made for, while a resize is under way; nil otherwise: then
+	// it is what the pod was given.
+	Actuated *resources `json:"actuated,omitempty"`
+	Cgroup   *resources `json:"cgroup,omitempty"`
+	// Superseded: the resize under way took the place of another that was not complete, so that some values may be what that one wanted.
+	Superseded bool `json:"superseded,omitempty"`
+	// Generation is that of the spec whose resources these are; 0 is that of a pod that was never resized.
+	Generation int64 `json:"generation,omitempty"`
+
+	// current: this agent admitted the pod, or found it running.
+	current bool
+}
+
+// resources are those of one pod.
+type resources struct {
 	// Containers are the resources of init and regular containers by name.
 	Containers map[string]v1.ResourceRequirements `json:"containers,omitempty"`
 	// Pod are the resources at pod level, if the pod has any.
@@ -36,13 +52,14 @@ type Allocations struct {
 	cfg  Config
 	file *keep.File[map[pod.UID]record]
 
-	mu   sync.Mutex
-	pods map[pod.UID]record // guarded by mu
+	mu      sync.Mutex
+	pods    map[pod.UID]record // guarded by mu
+	resizes map[pod.UID]Resize // guarded by mu; those that wait, or that failed last
 }
 
 // New returns Allocations without records. Load reads those of an earlier run.
 func New(cfg Config) *Allocations {
-	a := &Allocations{cfg: cfg, pods: map[pod.UID]record{}}
+	a := &Allocations{cfg: cfg, pods: map[pod.UID]record{}, resizes: map[pod.UID]Resize{}}
 	a.file = newFile(cfg, a.toKeep)
 	return a
 }
@@ -50,17 +67,26 @@ func New(cfg Config) *Allocations {
 // Allocate records the pod's resources, unless there is a record of it: what a pod was once given it keeps.
 func (a *Allocations) Allocate(p *v1.Pod) {
 	a.mu.Lock()
-	_, known := a.pods[p.UID]
+	r, known := a.pods[p.UID]
 	if !known {
-		a.pods[p.UID] = recordOf(p)
+		r = record{resources: resourcesOf(p)}
 	}
+	r.current = true
+	a.pods[p.UID] = r
 	a.mu.Unlock()
 	if !known {
 		a.file.Changed()
 	}
 }
 
-// Apply returns the pod with the resources that it was admitted with: p itself if they are those of its spec, or if it has no record.
+// IsCurrent reports whether Allocate was called for the pod since this agent started.
+func (a *Allocations) IsCurrent(uid pod.UID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pods[uid].current
+}
+
+// Apply returns the pod with the resources that it was given: p itself if they are those of its spec, or if it has no record.
 func (a *Allocations) Apply(p *v1.Pod) *v1.Pod {
 	a.mu.Lock()
 	r, known := a.pods[p.UID]
@@ -76,6 +102,7 @@ func (a *Allocations) Forget(uid pod.UID) {
 	a.mu.Lock()
 	_, known := a.pods[uid]
 	delete(a.pods, uid)
+	delete(a.resizes, uid)
 	a.mu.Unlock()
 	if known {
 		a.file.Changed()
@@ -89,6 +116,7 @@ func (a *Allocations) Retain(keep map[pod.UID]bool) {
 	for uid := range a.pods {
 		if !keep[uid] {
 			delete(a.pods, uid)
+			delete(a.resizes, uid)
 		}
 	}
 	dropped := len(a.pods) < before
@@ -98,8 +126,8 @@ func (a *Allocations) Retain(keep map[pod.UID]bool) {
 	}
 }
 
-func recordOf(p *v1.Pod) record {
-	r := record{Containers: map[string]v1.ResourceRequirements{}}
+func resourcesOf(p *v1.Pod) resources {
+	r := resources{Containers: map[string]v1.ResourceRequirements{}}
 	for c := range containersOf(p) {
 		r.Containers[c.Name] = *c.Resources.DeepCopy()
 	}
@@ -110,7 +138,7 @@ func recordOf(p *v1.Pod) record {
 }
 
 // apply never changes p, which is shared.
-func (r record) apply(p *v1.Pod) *v1.Pod {
+func (r *resources) apply(p *v1.Pod) *v1.Pod {
 	differs := r.Pod != nil && (p.Spec.Resources == nil || !same(r.Pod, p.Spec.Resources))
 	for c := range containersOf(p) {
 		was, known := r.Containers[c.Name]

@@ -16,7 +16,7 @@ const fileVersion = 1
 
 func newFile(cfg Config, content func() (map[pod.UID]record, error)) *keep.File[map[pod.UID]record] {
 	return keep.New(keep.Config[map[pod.UID]record]{
-		Path: cfg.File, Version: fileVersion, What: "records of what pods were admitted with", Content: content, Log: cfg.Log,
+		Path: cfg.File, Version: fileVersion, What: "records of what pods were given", Content: content, Log: cfg.Log,
 	})
 }
 
@@ -44,5 +44,5 @@ func (a *Allocations) Run(ctx context.Context) error { return a.file.Run(ctx) }
 func (a *Allocations) toKeep() (map[pod.UID]record, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return maps.Clone(a.pods), nil // records are replaced, never changed
+	return maps.Clone(a.pods), nil
 }

@@ -141,7 +141,7 @@ func withExtraTime(ctx context.Context, d time.Duration) context.Context {
 var mutating = map[string]bool{
 	"RunPodSandbox": true, "StopPodSandbox": true, "RemovePodSandbox": true,
 	"CreateContainer": true, "StartContainer": true, "RemoveContainer": true, "RemoveImage": true,
-	"UpdateContainerResources": true,
+	"UpdateContainerResources": true, "UpdatePodSandboxResources": true,
 }
 
 func (c *Client) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/action"
+	"berth/internal/allocation"
 	"berth/internal/cri"
 	"berth/internal/crispec"
 	"berth/internal/images"
@@ -57,6 +58,10 @@ type Config struct {
 	NodeEvent func(eventtype, reason, message string)
 	// Volumes gives containers what is in their volumes.
 	Volumes Volumes
+	// Cgroups are those of pods; they are asked when a pod is resized.
+	Cgroups Cgroups
+	// Allocations say which resources of a pod hold while it is resized; nil: no pod is.
+	Allocations *allocation.Allocations
 	// Objects are what environments refer to; nil without an API server.
 	Objects Objects
 	// Allocatable returns what the node has for pods, for environments that show limits which are not set; nil: it is not known.
@@ -92,6 +97,9 @@ type Runtime struct {
 
 // New returns a Runtime.
 func New(cfg Config) *Runtime {
+	if cfg.Allocations == nil {
+		cfg.Allocations = allocation.New(allocation.Config{})
+	}
 	return &Runtime{
 		Config: cfg, crash: lifecycle.NewCrashLoop(), nodeBackOff: lifecycle.NodeBackOff(cfg.MaxRestartPeriod),
 		starting: make(chan struct{}, parallelSandboxes), messages: map[pod.ContainerID]string{},
@@ -126,6 +134,8 @@ type Result struct {
 	Started     []string
 	// RetryAt is when the earliest back-off ends; zero when nothing waits for time.
 	RetryAt time.Time
+	// ResizeError is why the pod's resize is not done; nil if it is, or if there is none.
+	ResizeError error
 }
 
 func (r *Result) failed(name string, e lifecycle.StartError) {

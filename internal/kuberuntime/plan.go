@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/crispec"
 	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
@@ -17,6 +18,14 @@ type planInput struct {
 	Pod      *v1.Pod
 	Observed *pod.Status
 	Probes   pod.ProbeVerdicts
+	// Actuated is the pod with the resources that hold; nil, or Pod itself, unless it is being resized.
+	Actuated *v1.Pod
+	// Resources are what the limits of containers depend on besides.
+	Resources crispec.ResourceSettings
+	// ResizeAnew: the resize took the place of another that was not complete; all values are written.
+	ResizeAnew bool
+	// ResizeHeld is when a resize that failed is tried again; zero if it need not wait.
+	ResizeHeld time.Time
 	// Holds are the crash-loop back-offs that last, by container name.
 	Holds map[string]lifecycle.Hold
 }
@@ -38,7 +47,10 @@ type podActions struct {
 	// Ephemeral containers are stopped and stay: they are not started twice.
 	RestartAll []removeAction
 	Kill       []killAction
-	Start      []startAction
+	// Resize: the pod is resized. What of it runs on is given its new limits, in ResizeInPlace; what does not is made with them.
+	Resize        bool
+	ResizeInPlace []resizeAction
+	Start         []startAction
 	// Wait are containers that are to be started when their back-off has ended.
 	Wait []waitAction
 	// Why the pod or the sandbox is replaced.
@@ -51,6 +63,12 @@ type killAction struct {
 	Name    string
 	Reason  killReason
 	Message string
+}
+
+// resizeAction changes the limits of one running container.
+type resizeAction struct {
+	ID   pod.ContainerID
+	Name string
 }
 
 // removeAction removes one incarnation of a container.
@@ -73,7 +91,7 @@ type waitAction struct {
 }
 
 func (a *podActions) empty() bool {
-	return !a.KillPod && !a.CreateSandbox && len(a.RestartAll)+len(a.Kill)+len(a.Start)+len(a.Wait) == 0
+	return !a.KillPod && !a.CreateSandbox && !a.Resize && len(a.RestartAll)+len(a.Kill)+len(a.Start)+len(a.Wait) == 0
 }
 
 // String is the plan as one line of the journal.
@@ -94,6 +112,12 @@ func (a *podActions) String() string {
 	}
 	for _, k := range a.Kill {
 		parts = append(parts, "stop "+k.Name+" ("+k.Message+")")
+	}
+	if a.Resize {
+		parts = append(parts, "resize the pod")
+	}
+	for _, r := range a.ResizeInPlace {
+		parts = append(parts, "resize "+r.Name+" in place")
 	}
 	for _, s := range a.Start {
 		parts = append(parts, "start "+s.Name+" ("+s.Why+")")
@@ -121,6 +145,7 @@ func computePodActions(in planInput) podActions {
 		a = planRunningSandbox(in)
 	}
 	a.holdBack(in)
+	a.planResize(in)
 	return a
 }
 
@@ -251,6 +276,8 @@ func judgeRunning(in planInput, c *v1.Container, cs *pod.ContainerStatus, kind s
 		return killAction{cs.ID, c.Name, killLiveness, kind + c.Name + " failed liveness probe"}, "its liveness probe failed"
 	case in.Probes.Startup[cs.ID] == pod.ProbeFailure:
 		return killAction{cs.ID, c.Name, killStartup, kind + c.Name + " failed startup probe"}, "its startup probe failed"
+	case resizeRestarts(in, c):
+		return killAction{cs.ID, c.Name, killOther, "Container " + c.Name + " resize requires restart"}, "its resources changed and its resizePolicy is RestartContainer"
 	}
 	return killAction{}, ""
 }

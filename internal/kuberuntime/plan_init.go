@@ -46,7 +46,7 @@ func planInit(in planInput) initSteps {
 				st.next(inits, i)
 			}
 		default:
-			if st.plain(p, c, cs) {
+			if st.plain(in, c, cs) {
 				st.next(inits, i)
 			}
 		}
@@ -98,8 +98,11 @@ func (st *initSteps) sidecar(in planInput, c *v1.Container, cs *pod.ContainerSta
 }
 
 // plain plans the init container that the pod is at and reports whether it is done.
-func (st *initSteps) plain(p *v1.Pod, c *v1.Container, cs *pod.ContainerStatus) (done bool) {
+func (st *initSteps) plain(in planInput, c *v1.Container, cs *pod.ContainerStatus) (done bool) {
+	p := in.Pod
 	switch {
+	case cs.State == pod.StateRunning && resizeRestarts(in, c):
+		st.restart(killAction{cs.ID, c.Name, killOther, "Container " + c.Name + " resize requires restart, will be restarted"}, "its resources changed and its resizePolicy is RestartContainer")
 	case cs.State == pod.StateRunning:
 	case cs.State == pod.StateCreated:
 		st.start(c, cs)

@@ -24,7 +24,7 @@ func TestPlanProperties(t *testing.T) {
 	for seed := range uint64(planWorlds) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		in := randomInput(rng)
-		before := planInput{in.Pod.DeepCopy(), cloneStatus(in.Observed), in.Probes, in.Holds}
+		before := planInput{Pod: in.Pod.DeepCopy(), Observed: cloneStatus(in.Observed), Probes: in.Probes, Holds: in.Holds}
 		a := computePodActions(in)
 		problems := violations(in, &a)
 		if !reflect.DeepEqual(before, in) { // cmp is slow on what is equal nearly always

@@ -21,9 +21,15 @@ import (
 func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 	p := req.Pod
 	r.checkBackOff(p)
-	in := planInput{Pod: p, Observed: req.Observed, Probes: req.Probes, Holds: r.holds(p, req.Observed, time.Now())}
-	a := computePodActions(in)
+	in := planInput{Pod: p, Observed: req.Observed, Probes: req.Probes, Actuated: r.Allocations.Actuated(p), Resources: r.Resources, Holds: r.holds(p, req.Observed, time.Now())}
 	var res Result
+	resize := r.Allocations.Resize(p.UID)
+	in.ResizeAnew = resize.Superseded
+	if time.Now().Before(resize.RetryAt) {
+		in.ResizeHeld = resize.RetryAt
+		res.retry(resize.RetryAt)
+	}
+	a := computePodActions(in)
 	if !a.empty() {
 		r.notePlan(in, &a)
 		if err := r.act(ctx, req, &a, &res); err != nil {
@@ -46,6 +52,9 @@ func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 
 // act does what the plan says, as far as garbage.
 func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Result) error {
+	if a.Resize {
+		r.Allocations.Keep(ctx)
+	}
 	if a.KillPod {
 		if a.CreateSandbox && a.Replaces != "" {
 			r.Recorder.Event(req.Pod, "", v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
@@ -62,7 +71,14 @@ func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Resu
 	if err != nil {
 		return err
 	}
+	if a.Resize {
+		res.ResizeError = r.resize(ctx, req, a, res) // what is to start is started all the same
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
 	r.waitFor(req.Pod, a.Wait, res)
+	r.noteActuated(ctx, req.Pod, a)
 	return r.start(ctx, req, a, res)
 }
 

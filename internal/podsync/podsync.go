@@ -17,6 +17,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/allocation"
 	"berth/internal/crispec"
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
@@ -106,6 +107,8 @@ type Config struct {
 	Probes       Probes
 	ProbeResults status.ProbeResults
 	Status       *status.Manager
+	// Allocations say how far a resize of a pod has come; nil: no pod is resized.
+	Allocations *allocation.Allocations
 	// Observe reads the pod as it is now.
 	Observe func(ctx context.Context, uid pod.UID) (*pod.Status, error)
 	// WithTerminationMessages adds the messages that exited containers left.
@@ -133,6 +136,9 @@ type Syncer struct {
 
 // New returns a Syncer.
 func New(cfg Config) *Syncer {
+	if cfg.Allocations == nil {
+		cfg.Allocations = allocation.New(allocation.Config{})
+	}
 	return &Syncer{Config: cfg, errors: map[pod.UID]map[string]lifecycle.StartError{}, mounted: map[pod.UID]bool{}}
 }
 
@@ -195,7 +201,8 @@ func (s *Syncer) makeDataDirs(_ context.Context, r Request, _ *Result) error {
 }
 
 func (s *Syncer) ensureCgroup(ctx context.Context, r Request, _ *Result) error {
-	if err := s.Cgroups.EnsurePod(ctx, r.Pod); err != nil {
+	// What the cgroup has, not what it is to have: that comes in its order, also when an agent was killed in the middle of a resize.
+	if err := s.Cgroups.EnsurePod(ctx, s.Allocations.Cgroup(r.Pod)); err != nil {
 		s.Event(r.Pod, "", v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: "+err.Error())
 		return err
 	}
@@ -230,8 +237,12 @@ func (s *Syncer) syncRuntime(ctx context.Context, r Request, in volumes.Inputs, 
 	if !done.RetryAt.IsZero() && (res.RetryAt.IsZero() || done.RetryAt.Before(res.RetryAt)) {
 		res.RetryAt = done.RetryAt
 	}
-	if s.keepErrors(r.UID, done) && !res.Touched {
+	failed := s.resizeFailed(r, done)
+	if s.keepErrors(r.UID, done) && !res.Touched || failed {
 		s.report(ctx, r, stillRunning)
+	}
+	if err == nil {
+		err = done.ResizeError
 	}
 	if err == nil && !res.Touched && len(done.StartErrors) > 0 && done.RetryAt.IsZero() {
 		return errors.New(describe(done.StartErrors)) // tried again like any failure

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"berth/internal/journal"
 	"berth/internal/pod"
 	"berth/internal/podsync"
@@ -53,6 +55,17 @@ func (p *PodWorkers) live(ctx context.Context, w *worker) {
 			break
 		}
 	}
+}
+
+// allotted returns the pod of the pass with the resources that it is to have.
+func (p *PodWorkers) allotted(t pass) *v1.Pod {
+	switch {
+	case t.work.pod == nil:
+		return nil
+	case t.life.State == Syncing:
+		return p.Resizer.Resize(t.work.pod)
+	}
+	return p.Resizer.Allotted(t.work.pod)
 }
 
 // forever is the delay of a worker that waits for a wake-up only.
@@ -133,7 +146,7 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 	}
 
 	r := podsync.Request{
-		UID: w.uid, Pod: t.work.pod, Observed: observed, Grace: time.Duration(t.work.grace) * time.Second,
+		UID: w.uid, Pod: p.allotted(t), Observed: observed, Grace: time.Duration(t.work.grace) * time.Second,
 		StatusFunc: t.work.statusFunc, Evicted: t.life.Evicted, Wake: w.wake,
 	}
 	release := func() (missed bool) { return false }
@@ -241,6 +254,9 @@ func (p *PodWorkers) advance(w *worker, to pod.State) {
 	p.mu.Unlock()
 	for _, c := range done {
 		close(c)
+	}
+	if to == Terminated {
+		p.Resizer.RoomMade()
 	}
 }
 

@@ -65,11 +65,22 @@ type Admitter interface {
 	Retain(known map[pod.UID]bool)
 }
 
+// Resizer says which resources admitted pods have. No method blocks.
+type Resizer interface {
+	// Resize returns the pod, which is to run, with the resources that it is to have now, and has decided whether these are those of its spec.
+	Resize(p *v1.Pod) *v1.Pod
+	// Allotted returns the pod, which is to end, with the resources that it was given.
+	Allotted(p *v1.Pod) *v1.Pod
+	// RoomMade is told when a pod has ended.
+	RoomMade()
+}
+
 // Config is what the workers need.
 type Config struct {
 	Syncer   PodSyncer
 	Observer Observer
 	Admitter Admitter
+	Resizer  Resizer
 	States   *pod.States
 	Journal  *journal.Journal
 	Log      *slog.Logger

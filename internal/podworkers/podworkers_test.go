@@ -137,6 +137,12 @@ func (w *world) Retain(known map[pod.UID]bool) {
 	maps.DeleteFunc(w.kept, func(uid pod.UID, _ bool) bool { return !known[uid] })
 }
 
+func (w *world) Resize(p *v1.Pod) *v1.Pod { return p }
+
+func (w *world) Allotted(p *v1.Pod) *v1.Pod { return p }
+
+func (w *world) RoomMade() {}
+
 type rig struct {
 	*podworkers.PodWorkers
 	*world
@@ -155,7 +161,7 @@ func startWith(t *testing.T, a podworkers.Admitter) *rig {
 		a = w
 	}
 	r.PodWorkers = podworkers.New(podworkers.Config{
-		Syncer: syncer{w, t}, Observer: w, Admitter: a, States: r.states, Journal: journal.New(log), Log: log,
+		Syncer: syncer{w, t}, Observer: w, Admitter: a, Resizer: w, States: r.states, Journal: journal.New(log), Log: log,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -419,7 +425,7 @@ func TestStopLeavesPodsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{active: map[pod.UID]bool{}, inFlight: map[pod.UID]bool{}, kept: map[pod.UID]bool{}}
 		log := slog.New(slog.DiscardHandler)
-		workers := podworkers.New(podworkers.Config{Syncer: syncer{w, t}, Observer: w, Admitter: w, States: pod.NewStates(), Journal: journal.New(log), Log: log})
+		workers := podworkers.New(podworkers.Config{Syncer: syncer{w, t}, Observer: w, Admitter: w, Resizer: w, States: pod.NewStates(), Journal: journal.New(log), Log: log})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- workers.Run(ctx) }()

@@ -24,10 +24,11 @@ const (
 // ownedConditions are the conditions that Generate derives anew, in the order in which they are reported.
 var ownedConditions = []v1.PodConditionType{
 	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled, v1.AllContainersRestarting,
+	v1.PodResizePending, v1.PodResizeInProgress,
 }
 
 // keptConditions are set by other parts of the agent and stay as they are.
-var keptConditions = []v1.PodConditionType{v1.PodResizePending, v1.PodResizeInProgress, v1.DisruptionTarget}
+var keptConditions = []v1.PodConditionType{v1.DisruptionTarget}
 
 // conditions returns the pod's conditions; s has the phase and the container statuses. Conditions of others come from the API
 // object, where their owners remove them.
@@ -41,6 +42,9 @@ func conditions(in Input, s *v1.PodStatus) []v1.PodCondition {
 	}
 	if c, ok := allRestarting(in); ok {
 		out = append(out, c)
+	}
+	if !isTerminal(s.Phase) {
+		out = append(out, resizeConditions(in.Resize)...)
 	}
 	for _, t := range keptConditions {
 		if c := findCondition(in.Old.Conditions, t); c != nil {

@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/allocation"
 	"berth/internal/pod"
 )
 
@@ -110,9 +111,12 @@ func TestConditions(t *testing.T) {
 		{
 			name: "conditions of others and of other parts stay", observed: observed(seen("app", 0, pod.StateRunning)),
 			pod: newPod(func(p *v1.Pod) {
-				p.Status.Conditions = []v1.PodCondition{{Type: "x/y", Status: "True", Reason: "R", Message: "m"}, {Type: v1.PodResizePending, Status: "True", Reason: "Deferred"}}
+				p.Status.Conditions = []v1.PodCondition{{Type: "x/y", Status: "True", Reason: "R", Message: "m"}, {Type: v1.PodResizePending, Status: "True", Reason: "Infeasible"}}
 			}),
-			change: []func(*Input){after(v1.PodStatus{Conditions: []v1.PodCondition{{Type: v1.DisruptionTarget, Status: "True", Reason: "TerminationByKubelet"}}})},
+			change: []func(*Input){
+				after(v1.PodStatus{Conditions: []v1.PodCondition{{Type: v1.DisruptionTarget, Status: "True", Reason: "TerminationByKubelet"}}}),
+				func(in *Input) { in.Resize.Pending = &allocation.Pending{Reason: "Deferred"} },
+			},
 			want: map[v1.PodConditionType]said{
 				schedule: yes, sandbox: yes, inited: yes, cReady: yes, ready: yes, "x/y": {"True", "R", "m"},
 				v1.PodResizePending: {"True", "Deferred", ""}, v1.DisruptionTarget: {"True", "TerminationByKubelet", ""},

@@ -82,7 +82,7 @@ func (b *containerBuilder) build() v1.ContainerStatus {
 	b.applyStartError(&cs)
 	b.fillStartedReady(&cs)
 	cs.VolumeMounts = volumeMounts(b.spec, b.newest)
-	fillResources(&cs, b.spec)
+	b.fillResources(&cs)
 	return cs
 }
 
@@ -345,15 +345,4 @@ func volumeMounts(c *v1.Container, observed *pod.ContainerStatus) []v1.VolumeMou
 		out = append(out, s)
 	}
 	return out
-}
-
-// fillResources sets what the container was allotted, which is what its spec asks for.
-func fillResources(cs *v1.ContainerStatus, c *v1.Container) {
-	cs.AllocatedResources, cs.Resources = nil, nil
-	if len(c.Resources.Requests) > 0 {
-		cs.AllocatedResources = c.Resources.Requests.DeepCopy()
-	}
-	if len(c.Resources.Requests) > 0 || len(c.Resources.Limits) > 0 {
-		cs.Resources = c.Resources.DeepCopy()
-	}
 }

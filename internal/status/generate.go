@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/allocation"
 	"berth/internal/cgroups"
 	"berth/internal/lifecycle"
 	"berth/internal/pod"
@@ -24,6 +25,10 @@ type Input struct {
 	Observed pod.Status
 	// Old is the newest status known: the manager's, else the API server's.
 	Old v1.PodStatus
+	// Actuated is Pod with the resources that its running containers have; nil, or Pod, unless it is being resized. Resize is how far that
+	// has come.
+	Actuated *v1.Pod
+	Resize   allocation.Resize
 	// Terminal: the worker has ended all containers for good.
 	Terminal bool
 	// MountsMissing: volumes of the pod are not mounted yet, so that no container can start although there is a sandbox.
@@ -62,10 +67,7 @@ func Generate(in Input) v1.PodStatus {
 	s.EphemeralContainerStatuses = containerStatuses(in, ephemeralSpecs(p), in.Old.EphemeralContainerStatuses, ephemeralContainer, initialized)
 	setPhase(&s, in, initialized)
 	setIPs(&s, in)
-	if r := p.Spec.Resources; r != nil {
-		s.Resources = r.DeepCopy()
-		s.AllocatedResources = r.Requests.DeepCopy()
-	}
+	setPodResources(&s, in)
 	s.Conditions = conditions(in, &s)
 	return s
 }

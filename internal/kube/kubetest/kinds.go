@@ -221,6 +221,7 @@ func preparePod(o object) {
 			setDefault(&containers[i].TerminationMessagePath, v1.TerminationMessagePathDefault)
 			setDefault(&containers[i].TerminationMessagePolicy, v1.TerminationMessageReadFile)
 			setDefault(&containers[i].ImagePullPolicy, v1.PullIfNotPresent)
+			defaultResources(&containers[i])
 		}
 	}
 }

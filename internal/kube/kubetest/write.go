@@ -154,6 +154,10 @@ func (e *exchange) replace(old, o object) (object, error) {
 			return nil, notFound()
 		}
 		e.kind.keepStatus(o, old)
+	case "resize":
+		if err := keepResize(o, old); err != nil {
+			return nil, err
+		}
 	case "approval":
 		if err := keepApproval(o, old); err != nil {
 			return nil, err

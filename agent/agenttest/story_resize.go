@@ -1,0 +1,173 @@
+package agenttest
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/kube/kubetest"
+)
+
+// doResize carries out the commands of stories that are about resizes in place:
+//
+//	resize POD/CONTAINER requests.cpu=200m limits.memory=64Mi…   a client changes the container's resources at the API server
+//	node-has CPU MEMORY        the machine's Node is written with this to allocate
+//	uses BYTES                 every pod uses so much memory from now on
+//	expect-resize POD CONDITION…   the pod's resize conditions, each as TYPE:REASON@GENERATION, in the agent and at the API server; none
+//	expect-resources POD/CONTAINER GIVEN HAS   the container's allocatedResources and resources in its status, as cpu/memory of the
+//	                           requests and, of resources, then of the limits: 100m/16Mi 100m/16Mi-200m/32Mi
+//	expect-limits POD/CONTAINER SHARES QUOTA MEMORY   what the runtime limits the container to
+//	expect-updates POD WHAT…   what was changed of the pod's cgroup since the last time, each as PART=VALUE, in order: memory-limit=1024
+func (s *story) doResize(verb string, args []string) error {
+	if len(args) == 0 {
+		return errors.New("unknown command")
+	}
+	podName, container, _ := strings.Cut(args[0], "/")
+	rest := strings.Join(args[1:], " ")
+	var got string
+	switch verb {
+	case "resize":
+		return s.resize(podName, container, args[1:])
+	case "node-has":
+		return s.nodeHas(args)
+	case "uses":
+		n, err := strconv.ParseInt(args[0], 10, 64)
+		s.Cgroups.SetMemoryUsage(n)
+		return err
+	case "expect-resize":
+		got = resizeOf(s.find(podName))
+		if s.API != nil {
+			p, _ := kubetest.Get[*v1.Pod](s.API, v1.NamespaceDefault, podName)
+			if told := resizeOf(p); told != got {
+				return fmt.Errorf("the agent shows %s, the API server %s", got, told)
+			}
+		}
+	case "expect-resources":
+		got = resourcesOf(s.find(podName), container)
+	case "expect-limits":
+		got = s.limits(podName, container)
+	case "expect-updates":
+		var changes []string
+		for _, c := range s.Cgroups.TakeResized() {
+			words := strings.Fields(c)
+			if words[0] == podName {
+				changes = append(changes, strings.Join(words[1:len(words)-1], "-")+"="+words[len(words)-1])
+			}
+		}
+		got = strings.Join(changes, " ")
+	default:
+		return errors.New("unknown command")
+	}
+	if got != rest {
+		return fmt.Errorf("it is: %s", got)
+	}
+	return nil
+}
+
+func (s *story) find(name string) *v1.Pod {
+	for _, p := range s.Agent.Handlers().Pods() {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+func (s *story) resize(podName, container string, changes []string) error {
+	if s.API == nil {
+		return errors.New("there is no API server before join")
+	}
+	var failed error
+	err := kubetest.Resize(s.API, v1.NamespaceDefault, podName, func(p *v1.Pod) {
+		for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+			for i := range list {
+				if list[i].Name == container {
+					failed = changeResources(&list[i].Resources, changes)
+				}
+			}
+		}
+		if container == "" {
+			failed = changeResources(p.Spec.Resources, changes)
+		}
+	})
+	return errors.Join(err, failed)
+}
+
+func changeResources(r *v1.ResourceRequirements, changes []string) error {
+	for _, c := range changes {
+		path, amount, _ := strings.Cut(c, "=")
+		kind, name, _ := strings.Cut(path, ".")
+		q, err := resource.ParseQuantity(amount)
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case "requests":
+			r.Requests[v1.ResourceName(name)] = q
+		case "limits":
+			r.Limits[v1.ResourceName(name)] = q
+		default:
+			return fmt.Errorf("%q: requests or limits are needed", path)
+		}
+	}
+	return nil
+}
+
+// nodeHas changes the Node at the API server. Its agent writes it anew sooner or later.
+func (s *story) nodeHas(args []string) error {
+	n, ok := kubetest.Get[*v1.Node](s.API, "", NodeName)
+	if !ok || len(args) != 2 {
+		return errors.New("the Node, and its CPU and memory, are needed")
+	}
+	n.Status.Allocatable[v1.ResourceCPU] = resource.MustParse(args[0])
+	n.Status.Allocatable[v1.ResourceMemory] = resource.MustParse(args[1])
+	kubetest.Put(s.API, n)
+	return nil
+}
+
+// resizeOf spells the conditions of a pod that are about its resize.
+func resizeOf(p *v1.Pod) string {
+	var out []string
+	if p != nil {
+		for _, c := range p.Status.Conditions {
+			if (c.Type == v1.PodResizePending || c.Type == v1.PodResizeInProgress) && c.Status == v1.ConditionTrue {
+				out = append(out, fmt.Sprintf("%s:%s@%d", strings.TrimPrefix(string(c.Type), "PodResize"), c.Reason, c.ObservedGeneration))
+			}
+		}
+	}
+	if len(out) == 0 {
+		return "none"
+	}
+	return strings.Join(out, " ")
+}
+
+func resourcesOf(p *v1.Pod, container string) string {
+	spell := func(l v1.ResourceList) string { return l.Cpu().String() + "/" + l.Memory().String() }
+	if p != nil {
+		for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+			for _, c := range list {
+				if c.Name == container && c.Resources != nil {
+					return fmt.Sprintf("%s %s-%s", spell(c.AllocatedResources), spell(c.Resources.Requests), spell(c.Resources.Limits))
+				}
+			}
+		}
+	}
+	return "unknown"
+}
+
+// limits are those of the newest running incarnation.
+func (s *story) limits(podName, container string) string {
+	got := "not running"
+	for _, c := range s.Runtime.Containers() {
+		if c.Pod.GetName() == podName && c.Name == container && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			r := c.Config.GetLinux().GetResources()
+			got = fmt.Sprintf("%d %d %s", r.GetCpuShares(), r.GetCpuQuota(), resource.NewQuantity(r.GetMemoryLimitInBytes(), resource.BinarySI))
+		}
+	}
+	return got
+}

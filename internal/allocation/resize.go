@@ -1,0 +1,166 @@
+package allocation
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// Resize is how far a resize of a pod in place has come (KEP-1287).
+type Resize struct {
+	// Pending is why the pod has not been given what its spec asks for; nil if it has, or if it is not decided yet.
+	Pending *Pending
+	// InProgress: the pod was given other resources than those that hold; Generation is that of the spec that asked for them.
+	InProgress bool
+	Generation int64
+	// Superseded: it took the place of another resize that was not complete, of which some values may hold.
+	Superseded bool
+	// Error is why the last try to let them hold failed; "" if it did not. The next comes at RetryAt.
+	Error   string
+	RetryAt time.Time
+}
+
+// Pending is a resize that was not granted.
+type Pending struct {
+	// Reason is v1.PodReasonDeferred, which is tried again, or v1.PodReasonInfeasible.
+	Reason  string
+	Message string
+	// Generation is that of the spec that was refused.
+	Generation int64
+}
+
+// IsWanted reports whether the pod's spec asks for other resources than the pod was given.
+func (a *Allocations) IsWanted(p *v1.Pod) bool { return a.Apply(p) != p }
+
+// SameWish reports whether two versions of a pod ask for the same resources.
+func SameWish(p, q *v1.Pod) bool {
+	r := resourcesOf(p)
+	return p.Generation == q.Generation && r.apply(q) == q
+}
+
+// Grant gives the pod the resources of its spec. What held until now is what is actuated, until Complete. Keep is to be called before
+// anything is done about it.
+func (a *Allocations) Grant(p *v1.Pod) {
+	a.mu.Lock()
+	old, known := a.pods[p.UID]
+	r := record{resources: resourcesOf(p), Generation: p.Generation, Actuated: old.Actuated, Cgroup: old.Cgroup, current: true}
+	if r.Superseded = r.Actuated != nil; known && !r.Superseded {
+		r.Actuated, r.Cgroup = &old.resources, &old.resources
+	}
+	a.pods[p.UID] = r
+	delete(a.resizes, p.UID)
+	a.mu.Unlock()
+	a.file.Changed()
+}
+
+// Keep returns when what was granted and what is complete was written to the file, or could not be: an agent that is killed after that has a
+// successor that goes on where it was. It returns early when ctx is done, and needs Run.
+func (a *Allocations) Keep(ctx context.Context) {
+	if a.cfg.File != "" {
+		a.file.Write(ctx)
+	}
+}
+
+// Refuse notes why the pod does not get what its spec asks for; nil takes that back. It reports whether that is news.
+func (a *Allocations) Refuse(uid pod.UID, why *Pending) (news bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.resizes[uid]
+	news = (s.Pending == nil) != (why == nil) || why != nil && *s.Pending != *why
+	s.Pending = why
+	a.setLocked(uid, s)
+	return news
+}
+
+// Failed notes that what the pod was given could not be made to hold, and when that is tried again. It reports whether the try before had not
+// failed.
+func (a *Allocations) Failed(uid pod.UID, message string, retryAt time.Time) (first bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.resizes[uid]
+	first = s.Error == ""
+	s.Error, s.RetryAt = message, retryAt
+	a.setLocked(uid, s)
+	return first
+}
+
+func (a *Allocations) setLocked(uid pod.UID, s Resize) {
+	if s == (Resize{}) {
+		delete(a.resizes, uid)
+		return
+	}
+	a.resizes[uid] = s
+}
+
+// Resize returns how far a resize of the pod has come; the zero value is that of a pod that is not being resized.
+func (a *Allocations) Resize(uid pod.UID) Resize {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s, r := a.resizes[uid], a.pods[uid]
+	s.InProgress, s.Generation, s.Superseded = r.Actuated != nil, r.Generation, r.Superseded
+	return s
+}
+
+// Actuated returns the pod, as Apply returned it, with the resources that its containers have; p itself if no resize of it is under way, and
+// never p if one is.
+func (a *Allocations) Actuated(p *v1.Pod) *v1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pods[p.UID].Actuated.applyToCopy(p)
+}
+
+// Cgroup is Actuated for what the pod's cgroup was made for.
+func (a *Allocations) Cgroup(p *v1.Pod) *v1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pods[p.UID].Cgroup.applyToCopy(p)
+}
+
+func (r *resources) applyToCopy(p *v1.Pod) *v1.Pod {
+	if r == nil {
+		return p
+	}
+	if q := r.apply(p); q != p {
+		return q
+	}
+	q := *p
+	return &q
+}
+
+// Actuate notes that the containers run with what they were given.
+func (a *Allocations) Actuate(uid pod.UID, containers ...string) {
+	a.mu.Lock()
+	r := a.pods[uid]
+	if r.Actuated != nil {
+		now := *r.Actuated
+		now.Containers = maps.Clone(now.Containers)
+		for _, name := range containers {
+			now.Containers[name] = r.Containers[name]
+		}
+		r.Actuated = &now
+		a.pods[uid] = r
+	}
+	a.mu.Unlock()
+	a.file.Changed()
+}
+
+// Complete notes that all that the pod was given holds. It is kept when Complete returns, so that no later agent restarts a container for the
+// same resize once more.
+func (a *Allocations) Complete(ctx context.Context, uid pod.UID) {
+	a.mu.Lock()
+	r, known := a.pods[uid]
+	if known {
+		r.Actuated, r.Cgroup, r.Superseded = nil, nil, false
+		a.pods[uid] = r
+	}
+	s := a.resizes[uid]
+	s.Error, s.RetryAt = "", time.Time{}
+	a.setLocked(uid, s)
+	a.mu.Unlock()
+	a.file.Changed()
+	a.Keep(ctx)
+}

@@ -1,0 +1,108 @@
+package cgroups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// PodPart is one value of a pod's cgroup that a resize in place changes.
+type PodPart int
+
+// The parts of a pod's cgroup.
+const (
+	MemoryLimit PodPart = iota // bytes
+	CPULimit                   // the quota, in microseconds per period
+	CPURequest                 // CPU shares
+)
+
+func (p PodPart) String() string { return [...]string{"memory limit", "CPU limit", "CPU request"}[p] }
+
+// of returns the values with this part alone.
+func (p PodPart) of(v podValues) podValues {
+	switch p {
+	case MemoryLimit:
+		return podValues{memory: v.memory}
+	case CPULimit:
+		return podValues{quota: v.quota, period: v.period}
+	default:
+		return podValues{shares: v.shares}
+	}
+}
+
+// PodValue returns what the part is in the cgroup of a pod with these resources, with the default period; 0 is no limit.
+func PodValue(p *v1.Pod, part PodPart) int64 {
+	v := part.of(computePodValues(p, Settings{}))
+	return v.memory + v.quota + int64(v.shares) // all but one are zero
+}
+
+// noLimit takes a limit away.
+const noLimit = -1
+
+// ResizePod writes one part of the pod's cgroup, as the pod's resources have it, and leaves the others as they are.
+func (m *Manager) ResizePod(ctx context.Context, p *v1.Pod, part PodPart) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("resize cgroup of pod %s/%s: %w", p.Namespace, p.Name, context.Cause(ctx))
+	}
+	class := QOSClass(p)
+	n := podName(m.root, class, p.UID)
+	v := part.of(computePodValues(p, m.settings))
+	if part == MemoryLimit && v.memory == 0 {
+		v.memory = noLimit
+	}
+	g, err := m.open(n, v)
+	if err == nil {
+		err = g.Apply(-1) // which only finds it
+	}
+	r := m.host().resources(v)
+	if part == CPULimit && v.quota == 0 && m.host().has["cpu"] {
+		r.CpuQuota, r.CpuPeriod = noLimit, QuotaPeriod
+	}
+	if err == nil {
+		err = g.Set(r)
+	}
+	if err != nil {
+		return fmt.Errorf("resize cgroup %s: %s: %w", n.path(m.driver), part, err)
+	}
+	requests := podRequests(p)
+	m.mu.Lock()
+	if e, known := m.pods[p.UID]; known {
+		e.milliCPU, e.memory = requests[v1.ResourceCPU], requests[v1.ResourceMemory]
+		m.pods[p.UID] = e
+	}
+	m.mu.Unlock()
+	return m.syncClasses()
+}
+
+// PodMemoryUsage returns the bytes of memory that the pod uses, caches included; 0 on a host without the memory controller.
+func (m *Manager) PodMemoryUsage(p *v1.Pod) (int64, error) {
+	n := podName(m.root, QOSClass(p), p.UID)
+	dirs, err := m.dirs(n)
+	if err != nil {
+		return 0, fmt.Errorf("memory usage of cgroup %s: %w", n.path(m.driver), err)
+	}
+	for _, d := range dirs {
+		for _, file := range []string{"memory.current", "memory.usage_in_bytes"} { // version 2, version 1
+			b, err := os.ReadFile(filepath.Join(d, file))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			var usage int64
+			if err == nil {
+				usage, err = strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+			}
+			if err != nil {
+				return 0, fmt.Errorf("memory usage of cgroup %s: %w", n.path(m.driver), err)
+			}
+			return usage, nil
+		}
+	}
+	return 0, nil
+}

@@ -1,0 +1,95 @@
+package kubetest
+
+import (
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+)
+
+// resizable are the resources that the resize subresource changes (KEP-1287).
+var resizable = []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
+
+// defaultResources sets what the server sets in the resources of a container.
+func defaultResources(c *v1.Container) {
+	r := &c.Resources
+	if r.Requests == nil && len(r.Limits) > 0 {
+		r.Requests = v1.ResourceList{}
+	}
+	for name, limit := range r.Limits {
+		if _, asked := r.Requests[name]; !asked {
+			r.Requests[name] = limit
+		}
+	}
+	for _, name := range resizable {
+		_, asked := r.Requests[name]
+		said := slices.ContainsFunc(c.ResizePolicy, func(p v1.ContainerResizePolicy) bool { return p.ResourceName == name })
+		if asked && !said {
+			c.ResizePolicy = append(c.ResizePolicy, v1.ContainerResizePolicy{ResourceName: name, RestartPolicy: v1.NotRequired})
+		}
+	}
+}
+
+// keepResize lets the resize subresource change the CPU and memory of containers and of the pod, and nothing else.
+func keepResize(new, old object) error {
+	n, isPod := new.(*v1.Pod)
+	if !isPod {
+		return notFound()
+	}
+	o := old.(*v1.Pod)
+	n.Status = o.Status
+	n.ObjectMeta = *o.ObjectMeta.DeepCopy()
+	allowed := o.Spec.DeepCopy()
+	for _, lists := range [][2][]v1.Container{{allowed.Containers, n.Spec.Containers}, {allowed.InitContainers, n.Spec.InitContainers}} {
+		for i := range min(len(lists[0]), len(lists[1])) {
+			takeResizable(&lists[0][i].Resources, &lists[1][i].Resources)
+			lists[0][i].ResizePolicy = lists[1][i].ResizePolicy
+		}
+	}
+	if allowed.Resources != nil && n.Spec.Resources != nil {
+		takeResizable(allowed.Resources, n.Spec.Resources)
+	}
+	if !apiequality.Semantic.DeepEqual(allowed, &n.Spec) {
+		return forbiddenField("Pod", o.Name, "spec", "only cpu and memory resources are mutable")
+	}
+	if qosClass(n) != qosClass(o) {
+		return forbiddenField("Pod", o.Name, "spec", "Pod QOS Class may not change as a result of resizing")
+	}
+	return nil
+}
+
+// takeResizable takes over amounts of what can be resized.
+func takeResizable(into, from *v1.ResourceRequirements) {
+	take := func(into, from v1.ResourceList) v1.ResourceList {
+		out := maps.Clone(into)
+		for _, name := range resizable {
+			q, asked := from[name]
+			if asked && out == nil {
+				out = v1.ResourceList{}
+			}
+			if asked {
+				out[name] = q
+			} else {
+				delete(out, name)
+			}
+		}
+		return out
+	}
+	into.Requests, into.Limits = take(into.Requests, from.Requests), take(into.Limits, from.Limits)
+}
+
+// Resize changes the resources of a pod as a user does, at the pod's resize subresource.
+func Resize(s *Server, namespace, name string, change func(*v1.Pod)) error {
+	e := &exchange{Server: s, kind: kindOf[*v1.Pod](), request: &Request{Namespace: namespace, Name: name, Verb: "update", Subresource: "resize"}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, err := e.find()
+	if err != nil {
+		return err
+	}
+	p := old.DeepCopyObject().(*v1.Pod)
+	change(p)
+	_, err = e.replace(old, p)
+	return err
+}

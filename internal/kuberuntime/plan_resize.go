@@ -1,0 +1,62 @@
+package kuberuntime
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/crispec"
+	"berth/internal/pod"
+)
+
+// isResized reports whether a resize of the pod is under way.
+func (in *planInput) isResized() bool { return in.Actuated != nil && in.Actuated != in.Pod }
+
+// planResize adds what a resize needs besides the containers that are restarted for it. A restart of all containers comes first.
+func (a *podActions) planResize(in planInput) {
+	if !in.isResized() || !in.ResizeHeld.IsZero() || len(a.RestartAll) > 0 {
+		return
+	}
+	a.Resize = true
+	if a.KillPod {
+		return
+	}
+	for i := range in.Observed.Containers {
+		cs := &in.Observed.Containers[i]
+		c := findSpec(in.Pod, cs.Name)
+		killed := slices.ContainsFunc(a.Kill, func(k killAction) bool { return k.ID == cs.ID })
+		if c != nil && cs.State == pod.StateRunning && !killed && cs == in.Observed.FindContainer(cs.Name) && (in.ResizeAnew || changesLimits(in, c)) {
+			a.ResizeInPlace = append(a.ResizeInPlace, resizeAction{cs.ID, cs.Name})
+		}
+	}
+}
+
+// resizeRestarts reports whether the running container has to be restarted to get the resources that it was given.
+func resizeRestarts(in planInput, c *v1.Container) bool {
+	for _, p := range c.ResizePolicy {
+		if p.RestartPolicy == v1.RestartContainer && changes(in, c, p.ResourceName) {
+			return true
+		}
+	}
+	return false
+}
+
+// changes reports whether the container runs with another request or limit of the resource than it was given.
+func changes(in planInput, c *v1.Container, name v1.ResourceName) bool {
+	if !in.isResized() {
+		return false
+	}
+	was := findSpec(in.Actuated, c.Name)
+	differ := func(a, b v1.ResourceList) bool {
+		x, y := a[name], b[name]
+		return x.Cmp(y) != 0
+	}
+	return was != nil && (differ(was.Resources.Requests, c.Resources.Requests) || differ(was.Resources.Limits, c.Resources.Limits))
+}
+
+// changesLimits reports whether the runtime is to limit the container in another way.
+func changesLimits(in planInput, c *v1.Container) bool {
+	was := findSpec(in.Actuated, c.Name)
+	return was != nil && !proto.Equal(crispec.ContainerResources(in.Actuated, was, in.Resources), crispec.ContainerResources(in.Pod, c, in.Resources))
+}

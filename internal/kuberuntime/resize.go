@@ -1,0 +1,127 @@
+package kuberuntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/cgroups"
+	"berth/internal/cri"
+	"berth/internal/crispec"
+	"berth/internal/pod"
+)
+
+// Cgroups (containerManager) changes what a pod as a whole may use. Calls for one pod do not overlap.
+type Cgroups interface {
+	// ResizePod writes one part of the pod's cgroup as the pod's resources have it. Idempotent.
+	ResizePod(ctx context.Context, p *v1.Pod, part cgroups.PodPart) error
+	// PodMemoryUsage returns the bytes that the pod uses; 0 if nothing can be told.
+	PodMemoryUsage(p *v1.Pod) (int64, error)
+}
+
+// resize lets what the pod was given hold, in the order of computeResizeSteps. What runs is changed in place; what does not will be made with it.
+// Each step can be done twice, so a resize that was cut off begins again. An error says what could not be done; the rest is left as it was.
+func (r *Runtime) resize(ctx context.Context, req Request, a *podActions, res *Result) error {
+	p := req.Pod
+	ids := map[string]pod.ContainerID{}
+	var names []string
+	for _, c := range a.ResizeInPlace {
+		ids[c.Name], names = c.ID, append(names, c.Name)
+	}
+	anew := changedOnly
+	if r.Allocations.Resize(p.UID).Superseded {
+		anew = everything
+	}
+	steps := computeResizeSteps(holding{r.Allocations.Cgroup(p), r.Allocations.Actuated(p)}, p, names, anew, r.Resources)
+	if a.KillPod && !a.CreateSandbox {
+		steps = nil // nothing of the pod runs, or will; its cgroup goes with it
+	}
+	began, done := time.Now(), []string{}
+	err := r.tellSandbox(ctx, p, a)
+	for _, s := range steps {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err == nil {
+			err = r.resizeStep(ctx, p, s, ids[s.Container])
+		}
+		if err != nil {
+			break
+		}
+		done = append(done, s.String())
+	}
+	if len(steps) > 0 {
+		r.note(p, "", "resized in place", strings.Join(done, ", "), began, err)
+	}
+	res.Touched = true
+	if err != nil {
+		return err
+	}
+	r.Allocations.Complete(ctx, p.UID)
+	return nil
+}
+
+// noteActuated notes, while a resize is under way, that the containers which are about to start get what they were given: they are not to be
+// restarted for it once more, by no later agent either.
+func (r *Runtime) noteActuated(ctx context.Context, p *v1.Pod, a *podActions) {
+	if len(a.Start) == 0 || r.Allocations.Actuated(p) == p {
+		return
+	}
+	names := make([]string, len(a.Start))
+	for i, s := range a.Start {
+		names[i] = s.Name
+	}
+	r.Allocations.Actuate(p.UID, names...)
+	r.Allocations.Keep(ctx)
+}
+
+// tellSandbox tells the runtime of the pod's new size, which is nothing to most.
+func (r *Runtime) tellSandbox(ctx context.Context, p *v1.Pod, a *podActions) error {
+	if a.KillPod || a.SandboxID == "" {
+		return nil
+	}
+	err := r.CRI.UpdatePodSandboxResources(ctx, a.SandboxID, crispec.Overhead(p, r.Resources), crispec.SandboxResources(p, r.Resources))
+	if err != nil && !errors.Is(err, cri.ErrUnimplemented) {
+		return fmt.Errorf("pod sandbox: %w", err)
+	}
+	return nil
+}
+
+func (r *Runtime) resizeStep(ctx context.Context, p *v1.Pod, s resizeStep, id pod.ContainerID) error {
+	if err := r.checkLowered(ctx, p, s, id); err != nil {
+		return err
+	}
+	if s.Container == "" {
+		return r.Cgroups.ResizePod(ctx, p, s.Part)
+	}
+	if err := r.CRI.UpdateContainerResources(ctx, id, s.Update); err != nil {
+		return fmt.Errorf("container %q: %w", s.Container, err)
+	}
+	return nil
+}
+
+// checkLowered refuses a memory limit that is not more than what is used: the kernel would kill for it.
+func (r *Runtime) checkLowered(ctx context.Context, p *v1.Pod, s resizeStep, id pod.ContainerID) error {
+	if s.Lowers == 0 {
+		return nil
+	}
+	what := "pod"
+	usage, err := int64(0), error(nil)
+	if s.Container == "" {
+		usage, err = r.Cgroups.PodMemoryUsage(p)
+	} else {
+		what = fmt.Sprintf("container %q", s.Container)
+		usage, err = r.CRI.MemoryUsage(ctx, id)
+	}
+	if err != nil {
+		return fmt.Errorf("memory usage of %s: %w", what, err)
+	}
+	if usage >= s.Lowers {
+		return fmt.Errorf("attempting to set %s memory limit (%d) below current usage (%d)", what, s.Lowers, usage)
+	}
+	return nil
+}
