@@ -41,10 +41,11 @@ type DNS struct {
 }
 
 // Warning is an event about the pod that its translation gives rise to.
-type Warning struct{ Reason, Message string }
-
-// MissingClusterDNS reports whether the warning concerns the node, too.
-func (w Warning) MissingClusterDNS() bool { return w.Reason == reasonMissingClusterDNS }
+type Warning struct {
+	Reason, Message string
+	// OfNode is the message of the same event about the node; "": it is not the node's concern.
+	OfNode string
+}
 
 // Resolver is the content of a resolv.conf.
 type Resolver struct{ Servers, Searches, Options []string }
@@ -143,10 +144,10 @@ func computeDNS(p *v1.Pod, dns DNS) (*runtimeapi.DNSConfig, []Warning) {
 	servers, tooMany := fitServers(unique(out.Servers))
 	searches, tooLong := fitSearches(unique(out.Searches))
 	if tooMany {
-		warnings = append(warnings, Warning{reasonDNSConfigForming, "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: " + strings.Join(servers, " ")})
+		warnings = append(warnings, Warning{Reason: reasonDNSConfigForming, Message: "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: " + strings.Join(servers, " ")})
 	}
 	if tooLong {
-		warnings = append(warnings, Warning{reasonDNSConfigForming, "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " + strings.Join(searches, " ")})
+		warnings = append(warnings, Warning{Reason: reasonDNSConfigForming, Message: "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " + strings.Join(searches, " ")})
 	}
 	return &runtimeapi.DNSConfig{Servers: servers, Searches: searches, Options: out.Options}, warnings
 }
@@ -177,8 +178,8 @@ func policyDNS(p *v1.Pod, dns DNS) (Resolver, []Warning) {
 	case !dns.InCluster:
 		return host, nil
 	}
-	return host, []Warning{{reasonMissingClusterDNS, fmt.Sprintf("pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
-		pod.Describe(p), policy, v1.DNSDefault)}}
+	missing := fmt.Sprintf("kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.", policy, v1.DNSDefault)
+	return host, []Warning{{Reason: reasonMissingClusterDNS, Message: fmt.Sprintf("pod: %q. %s", pod.Describe(p), missing), OfNode: missing}}
 }
 
 // InheritsResolver reports whether the pod's resolver has to do with the host's.

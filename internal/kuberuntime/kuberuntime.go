@@ -86,6 +86,8 @@ type Runtime struct {
 	// maskedPaths are the files of this machine that containers must not see; read once.
 	maskedPaths func() []string
 
+	nodeWarnings sync.Map // set of string: what the node's events were told already; there are a few
+
 	mu       sync.Mutex
 	messages map[pod.ContainerID]string   // guarded by mu; termination messages of exited containers
 	preStops map[pod.ContainerID]*hookRun // guarded by mu

@@ -50,8 +50,11 @@ func (r *Runtime) sandboxConfig(ctx context.Context, req Request, a *podActions,
 	}
 	for _, w := range warnings {
 		r.Recorder.Event(p, "", v1.EventTypeWarning, w.Reason, w.Message)
-		if w.MissingClusterDNS() && r.NodeEvent != nil {
-			r.NodeEvent(v1.EventTypeWarning, w.Reason, w.Message)
+		if w.OfNode != "" && r.NodeEvent != nil {
+			// Once: each pod would say the same, and use up what the node may tell of itself.
+			if _, told := r.nodeWarnings.LoadOrStore(w.OfNode, true); !told {
+				r.NodeEvent(v1.EventTypeWarning, w.Reason, w.OfNode)
+			}
 		}
 	}
 	return cfg, nil

@@ -81,7 +81,7 @@ func TestImageUserHoldsAtEveryStart(t *testing.T) {
 	})
 }
 
-// Limits of the resolver are told once per sandbox, to the pod; a missing DNS of the cluster to the node, too.
+// Limits of the resolver are told once per sandbox, to the pod; a missing DNS of the cluster to the node, too, once.
 func TestResolverOfTheSandbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -96,8 +96,11 @@ func TestResolverOfTheSandbox(t *testing.T) {
 		if len(sandboxes) != 1 || !slices.Equal(sandboxes[0].DnsConfig.Servers, want) {
 			t.Fatalf("sandboxes: %v", sandboxes)
 		}
-		const missing = `Warning MissingClusterDNS: pod: "web_default(u1)". kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. Falling back to "Default" policy.`
-		if d := cmp.Diff([]string{missing}, node); d != "" {
+		const (
+			ofNode  = `Warning MissingClusterDNS: kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. Falling back to "Default" policy.`
+			missing = `Warning MissingClusterDNS: pod: "web_default(u1)". kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. Falling back to "Default" policy.`
+		)
+		if d := cmp.Diff([]string{ofNode}, node); d != "" {
 			t.Error(d)
 		}
 		told := b.events.take()
@@ -116,6 +119,25 @@ func TestResolverOfTheSandbox(t *testing.T) {
 		}
 		if told := b.events.take(); slices.ContainsFunc(told, func(e string) bool { return strings.Contains(e, "DNS") }) {
 			t.Errorf("told again: %q", told)
+		}
+		// The next pod is told for itself, the node has been.
+		b.ResolvConf = writeTemp(t, "nameserver 192.0.2.1\n")
+		other := podOf(v1.RestartPolicyAlways, "a")
+		other.Name, other.UID = "other", "u2"
+		if err := os.MkdirAll(b.podDir(other.UID), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.SyncPod(t.Context(), Request{
+			Pod: other, Observed: &pod.Status{UID: "u2", Name: "other", Namespace: "default"},
+			Volumes: func(context.Context) (map[string]crispec.Volume, error) { return nil, nil },
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff([]string{ofNode}, node); d != "" {
+			t.Error(d)
+		}
+		if told := b.events.take(); !slices.Contains(told, strings.Replace(missing, "web_default(u1)", "other_default(u2)", 1)) {
+			t.Errorf("events of the second pod: %q", told)
 		}
 	})
 }
