@@ -115,6 +115,13 @@ type kubelet struct {
 // serveKubelet runs a server until the test ends; doors that k does not open are opened on pipes.
 func serveKubelet(t *testing.T, h server.Handlers, k server.Kubelet) *kubelet {
 	t.Helper()
+	return serveKubeletWith(t, server.Config{Handlers: h}, k)
+}
+
+// serveKubeletWith is serveKubelet for a server that needs more than handlers.
+func serveKubeletWith(t *testing.T, cfg server.Config, k server.Kubelet) *kubelet {
+	t.Helper()
+	h := &cfg.Handlers
 	kl := &kubelet{t: t, secure: newPipeListener(), readOnly: newPipeListener(), healthz: newPipeListener(), serving: newCertificate(t, pkix.Name{CommonName: "node"})}
 	on := func(l *pipeListener) func() (net.Listener, error) {
 		return func() (net.Listener, error) { return l, nil }
@@ -130,7 +137,8 @@ func serveKubelet(t *testing.T, h server.Handlers, k server.Kubelet) *kubelet {
 	h.Settings = func() ([]server.Setting, error) {
 		return []server.Setting{{Path: "maxPods", Value: 110, From: "default"}, {Path: "--cert-dir", Value: "/c", From: "--cert-dir"}}, nil
 	}
-	s, err := server.New(server.Config{Handlers: h, Listen: on(newPipeListener()), Kubelet: &k, Log: slog.New(slog.DiscardHandler)})
+	cfg.Listen, cfg.Kubelet, cfg.Log = on(newPipeListener()), &k, slog.New(slog.DiscardHandler)
+	s, err := server.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
