@@ -23,6 +23,8 @@ const (
 	renewRetryMax = 30 * time.Second
 	// lookAgain bounds the sleep until a certificate is due: the host's clock may be set meanwhile.
 	lookAgain = time.Hour
+	// settle is the least time between a new certificate and the request for the next: a signer may make some that are due at once.
+	settle = 30 * time.Second
 )
 
 // RotationConfig says what a Rotation keeps in force.
@@ -165,11 +167,11 @@ func (r *Rotation) Run(ctx context.Context) error {
 			}
 			r.tell(err)
 			if err == nil {
-				retry = renewRetry
-				continue
+				sleep, retry = settle, renewRetry
+			} else {
+				sleep = retry + time.Duration(r.cfg.Random()*0.5*float64(retry))
+				retry = min(2*retry, renewRetryMax)
 			}
-			sleep = retry + time.Duration(r.cfg.Random()*0.5*float64(retry))
-			retry = min(2*retry, renewRetryMax)
 		}
 		t := time.NewTimer(sleep)
 		select {
