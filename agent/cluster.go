@@ -148,7 +148,7 @@ func (m *member) connect(cfg *Config, rc *rest.Config) error {
 			a.serverCert.Wake() // the addresses may have changed
 		}
 	})
-	if a.objects, err = objects.New(objects.Config{API: objectsAPI{client}, Classes: objectsAPI{client}, SyncFrequency: k.SyncFrequency.Duration, Log: cfg.Log}); err != nil {
+	if a.objects, err = objects.New(objects.Config{API: objectsAPI{client}, Classes: objectsAPI{client}, Accounts: client, SyncFrequency: k.SyncFrequency.Duration, Log: cfg.Log}); err != nil {
 		return err
 	}
 	m.api = a

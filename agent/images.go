@@ -27,8 +27,12 @@ func (a *Agent) newPuller(s settings, recorder *events.Recorder) (*images.Puller
 		c.Secrets = o
 	}
 	if k := a.cfg.Kubelet; k != nil && k.ImageCredentialProviderConfig != "" {
+		var accounts images.Accounts
+		if a.member.api != nil {
+			accounts = a.member.api.objects
+		}
 		var err error
-		if c.Providers, err = images.LoadProviders(k.ImageCredentialProviderConfig, k.ImageCredentialProviderBinDir); err != nil {
+		if c.Providers, err = images.LoadProviders(k.ImageCredentialProviderConfig, k.ImageCredentialProviderBinDir, accounts); err != nil {
 			return nil, err
 		}
 	}

@@ -54,7 +54,7 @@ func (p *Puller) prefetch(ctx context.Context, r request) *prefetched {
 		if err != nil {
 			return nil // Ensure asks again and tells
 		}
-		if img != nil && p.mayUse(r, img.Id, secrets) {
+		if img != nil && p.mayUse(ctx, r, img.Id, secrets) {
 			return &prefetched{ref: img.Id}
 		}
 	}

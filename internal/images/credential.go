@@ -35,10 +35,11 @@ func (a auth) toCRI() *runtimeapi.AuthConfig {
 	return &runtimeapi.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken}
 }
 
-// credential is an auth and the secret that it is from; of a credential of the node, which every pod may use, that is nil.
+// credential is an auth and the secret, or the service account, that it is from; of a credential of the node, which every pod may use, both are nil.
 type credential struct {
 	auth
-	secret *pullSecret
+	secret  *pullSecret
+	account *pullServiceAccount
 }
 
 // keyring are credentials by the pattern of the images that they are for.
@@ -46,7 +47,7 @@ type keyring map[string][]credential
 
 func (k keyring) add(auths map[string]auth, secret *pullSecret) {
 	for pattern, a := range auths {
-		k[pattern] = append(k[pattern], credential{a, secret})
+		k[pattern] = append(k[pattern], credential{auth: a, secret: secret})
 	}
 }
 

@@ -3,6 +3,6 @@
 // that nobody uses.
 //
 // Owns: image garbage collection, the pulls in flight and their order, the back-off of each pod's images, the credentials that plugins gave, the records of pulls.
-// Reads: the runtime's image store, the pods' imagePullSecrets, the node's docker config.
+// Reads: the runtime's image store, the pods' imagePullSecrets and service accounts, the node's docker config.
 // Never: starts a container, keeps a pull alive that no pod wants, logs a credential.
 package images

@@ -24,11 +24,19 @@ const (
 )
 
 // exec runs the plugin: the request is its input, the response its output, both JSON.
-func (pr *provider) exec(ctx context.Context, image string) (*credentialprovider.CredentialProviderResponse, error) {
+func (pr *provider) exec(ctx context.Context, q question) (*credentialprovider.CredentialProviderResponse, error) {
+	var token string
+	if q.token != nil {
+		var err error
+		if token, err = q.token(ctx); err != nil {
+			return nil, err
+		}
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, providerTimeout, fmt.Errorf("did not answer within %v", providerTimeout))
 	defer cancel()
 	request, err := json.Marshal(credentialprovider.CredentialProviderRequest{
-		TypeMeta: metav1.TypeMeta{Kind: "CredentialProviderRequest", APIVersion: pr.conf.APIVersion}, Image: image,
+		TypeMeta: metav1.TypeMeta{Kind: "CredentialProviderRequest", APIVersion: pr.conf.APIVersion}, Image: q.image,
+		ServiceAccountToken: token, ServiceAccountAnnotations: q.annotations,
 	})
 	if err != nil {
 		return nil, err
@@ -48,7 +56,7 @@ func (pr *provider) exec(ctx context.Context, image string) (*credentialprovider
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if said, _, _ := strings.Cut(strings.TrimSpace(complaints.kept.String()), "\n"); said != "" {
+		if said, _, _ := strings.Cut(strings.TrimSpace(hide(complaints.kept.String(), token)), "\n"); said != "" {
 			err = fmt.Errorf("%w: %.200q", err, said)
 		}
 		return nil, err

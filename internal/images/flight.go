@@ -18,7 +18,7 @@ import (
 	"berth/internal/pod"
 )
 
-// flightKey says which pulls are the same pull: the same image, with the same credentials in the same order.
+// flightKey says which pulls are the same pull: the same image, with the same credentials in the same order, of the same service accounts.
 type flightKey struct {
 	image, handler, auths string
 }
@@ -73,6 +73,11 @@ func (f *flights) pull(ctx context.Context, w want) (*flight, error) {
 	key := flightKey{image: w.image, handler: w.spec.RuntimeHandler}
 	for _, a := range distinct(w.credentials) {
 		key.auths += a.hash()
+	}
+	for _, c := range w.credentials {
+		if c.account != nil {
+			key.auths += c.account.UID // the record of the pull names the account
+		}
 	}
 	fl := f.join(key, w)
 	select {
@@ -213,6 +218,10 @@ func pulledWithOf(credentials []credential, used *auth) pulledWith {
 	for _, c := range credentials {
 		switch {
 		case c.auth != *used:
+		case c.account != nil:
+			if !slices.Contains(with.KubernetesServiceAccounts, *c.account) {
+				with.KubernetesServiceAccounts = append(with.KubernetesServiceAccounts, *c.account)
+			}
 		case c.secret == nil:
 			return pulledWith{NodePodsAccessible: true}
 		default:
@@ -265,14 +274,20 @@ func hideIn(err error, a auth) error {
 	text := cri.Message(err)
 	hidden := text
 	for _, secret := range []string{a.Password, a.IdentityToken, a.RegistryToken} {
-		if len(secret) >= minSecret {
-			hidden = strings.ReplaceAll(hidden, secret, "(hidden)")
-		}
+		hidden = hide(hidden, secret)
 	}
 	if hidden == text {
 		return err
 	}
 	return errors.New(hidden)
+}
+
+// hide returns the text without the secret.
+func hide(text, secret string) string {
+	if len(secret) < minSecret {
+		return text
+	}
+	return strings.ReplaceAll(text, secret, "(hidden)")
 }
 
 // minSecret is the least length of a secret that is looked for in texts: a shorter one is in most of them anyway.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/singleflight"
+	v1 "k8s.io/api/core/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1"
 	credentialprovider "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
 	"sigs.k8s.io/yaml"
@@ -24,7 +25,8 @@ import (
 // Providers are the node's credential provider plugins: programs that are asked for the credentials of images
 // (https://kubernetes.io/docs/tasks/administer-cluster/kubelet-credential-provider/). They are safe for concurrent use.
 type Providers struct {
-	all []*provider
+	all      []*provider
+	accounts Accounts // nil when none has tokenAttributes
 }
 
 // provider is one plugin and what it said.
@@ -39,8 +41,8 @@ type provider struct {
 }
 
 // LoadProviders reads the configuration, a file or a folder of files (.json, .yaml, .yml; in the order of their names), and looks for each program
-// in binDir. Errors name the file and the field.
-func LoadProviders(config, binDir string) (*Providers, error) {
+// in binDir. Errors name the file and the field. Without accounts, which is without an API server, no provider may have tokenAttributes.
+func LoadProviders(config, binDir string, accounts Accounts) (*Providers, error) {
 	files := []string{config}
 	if fi, err := os.Stat(config); err != nil {
 		return nil, fmt.Errorf("credential providers: %w", err)
@@ -59,7 +61,7 @@ func LoadProviders(config, binDir string) (*Providers, error) {
 			return nil, fmt.Errorf("credential providers: %s has no file that ends in .json, .yaml or .yml", config)
 		}
 	}
-	p := &Providers{}
+	p := &Providers{accounts: accounts}
 	seen := map[string]string{}
 	for _, file := range files {
 		if err := p.load(file, binDir, seen); err != nil {
@@ -88,6 +90,10 @@ func (p *Providers) load(file, binDir string, seen map[string]string) error {
 	var errs []error
 	for i, c := range conf.Providers {
 		pr, err := newProvider(c, binDir)
+		if c.TokenAttributes != nil && p.accounts == nil {
+			err = errors.Join(err, fmt.Errorf(
+				"tokenAttributes: provider %q wants tokens of service accounts, which an API server issues, and the agent has none: leave them out, or name one by --kubeconfig", c.Name))
+		}
 		if other, ok := seen[c.Name]; ok && c.Name != "" {
 			err = errors.Join(err, fmt.Errorf("name: %q is also in %s", c.Name, other))
 		}
@@ -139,41 +145,77 @@ func newProvider(c kubeletconfig.CredentialProvider, binDir string) (*provider, 
 		}
 	}
 	if c.TokenAttributes != nil {
-		fail("tokenAttributes", "tokens of service accounts are not given to providers in this version; leave it out")
+		validateTokens(c.TokenAttributes, c.APIVersion, fail)
 	}
 	return pr, errors.Join(errs...)
 }
 
-// providerVersions are those of the exec protocol; what is used of it is the same in all of them.
+// providerVersions are those of the exec protocol; what is used of it, tokens apart, is the same in all of them.
 var providerVersions = []string{
-	"credentialprovider.kubelet.k8s.io/v1", "credentialprovider.kubelet.k8s.io/v1beta1", "credentialprovider.kubelet.k8s.io/v1alpha1",
+	tokenVersion, "credentialprovider.kubelet.k8s.io/v1beta1", "credentialprovider.kubelet.k8s.io/v1alpha1",
 }
 
-// lookup returns the credentials that the providers have for the image, in their order, and what went wrong with some.
-func (p *Providers) lookup(ctx context.Context, n names, log *slog.Logger) ([]credential, error) {
+// matching returns the providers that are for the image, in their order.
+func (p *Providers) matching(n names) []*provider {
+	image := locate(n.full)
+	var found []*provider
+	for _, pr := range p.all {
+		if slices.ContainsFunc(pr.match, func(l location) bool { return l.matches(image) }) {
+			found = append(found, pr)
+		}
+	}
+	return found
+}
+
+// lookup returns the credentials that the providers have for the image and the pod, in their order, and what went wrong with some.
+func (p *Providers) lookup(ctx context.Context, n names, po *v1.Pod, log *slog.Logger) ([]credential, error) {
 	if p == nil {
 		return nil, nil
 	}
-	image := locate(n.full)
+	claimant := p.claimant(ctx, po)
 	var found []credential
 	var errs []error
-	for _, pr := range p.all {
-		if !slices.ContainsFunc(pr.match, func(l location) bool { return l.matches(image) }) {
-			continue
-		}
-		ring, err := pr.ask(ctx, n.full.Name(), image.registry(), log)
-		if err != nil {
+	for _, pr := range p.matching(n) {
+		given, err := p.consult(ctx, pr, n, claimant, log)
+		if err != nil && !errors.Is(err, errNoAccount) {
 			errs = append(errs, fmt.Errorf("credential provider %q: %w", pr.conf.Name, err))
 		}
-		found = append(found, ring.lookup(image)...)
+		found = append(found, given...)
 	}
 	return found, errors.Join(errs...)
 }
 
-// cacheKey says for what an answer of a plugin holds: one image, one registry, or everything.
+// consult returns what one provider has for the image and the pod.
+func (p *Providers) consult(ctx context.Context, pr *provider, n names, c claimant, log *slog.Logger) ([]credential, error) {
+	id, err := pr.identify(c)
+	if err != nil {
+		return nil, err
+	}
+	if id.account != nil {
+		if err := id.authorize(ctx, p.accounts, c.pod, pr.conf.TokenAttributes); err != nil {
+			return nil, err
+		}
+	}
+	image := locate(n.full)
+	ring, err := pr.ask(ctx, question{image: n.full.Name(), registry: image.registry(), identity: id}, log)
+	given := ring.lookup(image)
+	for i := range given {
+		given[i].account = id.recorded()
+	}
+	return given, err
+}
+
+// question is what a provider is asked.
+type question struct {
+	image, registry string
+	identity
+}
+
+// cacheKey says for what an answer of a plugin holds: one image, one registry, or everything; and for whom.
 type cacheKey struct {
-	kind credentialprovider.PluginCacheKeyType
-	of   string
+	kind  credentialprovider.PluginCacheKeyType
+	of    string
+	scope string
 }
 
 type cached struct {
@@ -181,14 +223,14 @@ type cached struct {
 	expires time.Time
 }
 
-// ask returns the plugin's credentials, from the cache while they last. Callers who ask for the same image share one run of the program.
-func (pr *provider) ask(ctx context.Context, image, registry string, log *slog.Logger) (keyring, error) {
-	if ring, ok := pr.cached(image, registry); ok {
+// ask returns the plugin's credentials, from the cache while they last. Callers who ask for the same image on behalf of the same identity share one run of the program.
+func (pr *provider) ask(ctx context.Context, q question, log *slog.Logger) (keyring, error) {
+	if ring, ok := pr.cached(q); ok {
 		return ring, nil
 	}
-	answer := pr.asking.DoChan(image, func() (any, error) {
+	answer := pr.asking.DoChan(q.image+" "+q.scope, func() (any, error) {
 		// Not the caller's context: the answer serves whoever asks, and has a limit of its own.
-		return pr.run(context.WithoutCancel(ctx), image, registry, log)
+		return pr.run(context.WithoutCancel(ctx), q, log)
 	})
 	select {
 	case <-ctx.Done():
@@ -199,10 +241,10 @@ func (pr *provider) ask(ctx context.Context, image, registry string, log *slog.L
 	}
 }
 
-func (pr *provider) cached(image, registry string) (keyring, bool) {
+func (pr *provider) cached(q question) (keyring, bool) {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
-	for _, k := range cacheKeys(image, registry) {
+	for _, k := range cacheKeys(q) {
 		if c, ok := pr.cache[k]; ok && time.Now().Before(c.expires) {
 			return c.ring, true
 		}
@@ -210,20 +252,22 @@ func (pr *provider) cached(image, registry string) (keyring, bool) {
 	return nil, false
 }
 
-func cacheKeys(image, registry string) []cacheKey {
+func cacheKeys(q question) []cacheKey {
 	return []cacheKey{
-		{credentialprovider.ImagePluginCacheKeyType, image}, {credentialprovider.RegistryPluginCacheKeyType, registry}, {credentialprovider.GlobalPluginCacheKeyType, ""},
+		{credentialprovider.ImagePluginCacheKeyType, q.image, q.scope},
+		{credentialprovider.RegistryPluginCacheKeyType, q.registry, q.scope},
+		{credentialprovider.GlobalPluginCacheKeyType, "", q.scope},
 	}
 }
 
-func (pr *provider) run(ctx context.Context, image, registry string, log *slog.Logger) (keyring, error) {
+func (pr *provider) run(ctx context.Context, q question, log *slog.Logger) (keyring, error) {
 	began := time.Now()
-	r, err := pr.exec(ctx, image)
+	r, err := pr.exec(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	log.Debug("asked a credential provider", "provider", pr.conf.Name, "image", image, "credentials", len(r.Auth), "took", time.Since(began).Round(time.Millisecond))
-	keys := cacheKeys(image, registry)
+	log.Debug("asked a credential provider", "provider", pr.conf.Name, "image", q.image, "for", q.identity.String(), "credentials", len(r.Auth), "took", time.Since(began).Round(time.Millisecond))
+	keys := cacheKeys(q)
 	i := slices.IndexFunc(keys, func(k cacheKey) bool { return k.kind == r.CacheKeyType })
 	if i < 0 {
 		return nil, fmt.Errorf("its cacheKeyType is %q: must be Image, Registry or Global", r.CacheKeyType)
@@ -249,13 +293,13 @@ func (pr *provider) run(ctx context.Context, image, registry string, log *slog.L
 	return ring, nil
 }
 
-// nodeCredentials returns the credentials that every pod of the node may use: those of the docker config, then those of the providers. What
+// nodeCredentials returns the credentials that need no secret of the pod: those of the docker config, then those of the providers. What
 // cannot be had is told of and left out.
 func (p *Puller) nodeCredentials(ctx context.Context, r request) []credential {
 	auths, err := readDockerConfig(p.dockerConfigs)
 	ring := keyring{}
 	ring.add(auths, nil)
-	given, gerr := p.providers.lookup(ctx, r.names, p.log)
+	given, gerr := p.providers.lookup(ctx, r.names, r.pod, p.log)
 	if err := errors.Join(err, gerr); err != nil && ctx.Err() == nil {
 		p.log.Warn("some credentials of the node for an image cannot be had", "image", r.image, "error", err)
 		e := p.entry(r, "go on without some credentials of the node")

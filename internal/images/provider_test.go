@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 )
 
 // providerConfig is a configuration of one provider, with lines replaced or added.
@@ -39,13 +40,13 @@ func TestLoadProviders(t *testing.T) {
 		"negative":          {providerConfig("good", strings.Replace(usual, "1m", "-1m", 1)), "providers[0]: defaultCacheDuration: -1m0s is less than 0"},
 		"another version":   {providerConfig("good", strings.Replace(usual, "/v1", "/v3", 1)), `providers[0]: apiVersion: "credentialprovider.kubelet.k8s.io/v3" must be one of`},
 		"bad variable":      {providerConfig("good", usual, `env: [{name: "A=B", value: c}]`), `providers[0]: env[0].name: "A=B" is not the name of a variable`},
-		"tokens":            {providerConfig("good", usual, "tokenAttributes: {serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true}"), "providers[0]: tokenAttributes: tokens of service accounts are not given"},
+		"no API server":     {providerConfig("good", usual, tokens), `providers[0]: tokenAttributes: provider "good" wants tokens of service accounts, which an API server issues`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "config.yaml")
 			write(t, file, tt.content, 0o600)
-			_, err := LoadProviders(file, bin)
+			_, err := LoadProviders(file, bin, nil)
 			switch {
 			case tt.want == "" && err != nil:
 				t.Error(err)
@@ -59,12 +60,12 @@ func TestLoadProviders(t *testing.T) {
 		write(t, filepath.Join(dir, "20.json"), `{"apiVersion":"kubelet.config.k8s.io/v1","kind":"CredentialProviderConfig","providers":[{"name":"good","matchImages":["a"],"defaultCacheDuration":"1m","apiVersion":"credentialprovider.kubelet.k8s.io/v1"}]}`, 0o600)
 		write(t, filepath.Join(dir, "10.yaml"), providerConfig("other", usual), 0o600)
 		write(t, filepath.Join(dir, "README"), "not one", 0o600)
-		p, err := LoadProviders(dir, bin)
+		p, err := LoadProviders(dir, bin, nil)
 		if err != nil || len(p.all) != 2 || p.all[0].conf.Name != "other" {
 			t.Fatalf("%v, %v; want other, good", p, err)
 		}
 		write(t, filepath.Join(dir, "30.yml"), providerConfig("good", usual), 0o600)
-		if _, err := LoadProviders(dir, bin); err == nil || !strings.Contains(err.Error(), `name: "good" is also in `+filepath.Join(dir, "20.json")) {
+		if _, err := LoadProviders(dir, bin, nil); err == nil || !strings.Contains(err.Error(), `name: "good" is also in `+filepath.Join(dir, "20.json")) {
 			t.Errorf("a name that is there twice: %v", err)
 		}
 	})
@@ -90,13 +91,13 @@ func TestProviderProtocol(t *testing.T) {
 				script(t, bin, "good", fmt.Sprintf("cat >> %s/asked; echo \" $A $1\" >> %s/asked\necho '%s'", bin, bin, fmt.Sprintf(answer, tt.kind, tt.duration)))
 				file := filepath.Join(bin, "config.yaml")
 				write(t, file, providerConfig("good", usual, "args: [get]", "env: [{name: A, value: b}]"), 0o600)
-				p, err := LoadProviders(file, bin)
+				p, err := LoadProviders(file, bin, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				for range 2 {
 					for _, image := range ask {
-						found, err := p.lookup(t.Context(), mustParse(t, image), slog.New(slog.DiscardHandler))
+						found, err := p.lookup(t.Context(), mustParse(t, image), &v1.Pod{}, slog.New(slog.DiscardHandler))
 						if diff := cmp.Diff([]credential{{auth: auth{Username: "jane", Password: "xyzzy"}}}, found, cmp.AllowUnexported(credential{})); diff != "" || err != nil {
 							t.Fatalf("%v (-want +got):\n%s", err, diff)
 						}
@@ -112,14 +113,14 @@ func TestProviderProtocol(t *testing.T) {
 					t.Errorf("asked %d times, first %s; want %d times, %s", len(lines), lines[0], tt.runs, want)
 				}
 				time.Sleep(time.Minute)
-				if _, err := p.lookup(t.Context(), mustParse(t, ask[0]), slog.New(slog.DiscardHandler)); err != nil {
+				if _, err := p.lookup(t.Context(), mustParse(t, ask[0]), &v1.Pod{}, slog.New(slog.DiscardHandler)); err != nil {
 					t.Error(err)
 				}
 				asked, err = os.ReadFile(bin + "/asked")
 				if err != nil || strings.Count(string(asked), "\n") != tt.runs+1 {
 					t.Errorf("the cache outlives its time: %s, %v", asked, err)
 				}
-				if found, err := p.lookup(t.Context(), mustParse(t, "nginx"), slog.New(slog.DiscardHandler)); len(found) > 0 || err != nil {
+				if found, err := p.lookup(t.Context(), mustParse(t, "nginx"), &v1.Pod{}, slog.New(slog.DiscardHandler)); len(found) > 0 || err != nil {
 					t.Errorf("asked for an image that it is not for: %v, %v", found, err)
 				}
 			})
@@ -143,11 +144,11 @@ func TestProviderFails(t *testing.T) {
 			script(t, bin, "bad", tt.body)
 			file := filepath.Join(bin, "config.yaml")
 			write(t, file, providerConfig("bad", usual), 0o600)
-			p, err := LoadProviders(file, bin)
+			p, err := LoadProviders(file, bin, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			found, err := p.lookup(t.Context(), mustParse(t, "a.example/x"), slog.New(slog.DiscardHandler))
+			found, err := p.lookup(t.Context(), mustParse(t, "a.example/x"), &v1.Pod{}, slog.New(slog.DiscardHandler))
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "s3cret") || len(found) > 0 {
 				t.Errorf("%v, %v; want error %s", found, err, tt.want)
 			}

@@ -212,7 +212,7 @@ func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbo
 		p.event(r, v1.EventTypeWarning, eventInspectFailed, message)
 		return Result{}, p.fail(r, &Error{Reason: ErrImageInspect, Message: message, cause: err})
 	}
-	if img != nil && p.mayUse(r, img.Id, secrets) {
+	if img != nil && p.mayUse(ctx, r, img.Id, secrets) {
 		p.event(r, v1.EventTypeNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image))
 		return p.succeed(r, Result{Ref: img.Id}), nil
 	}

@@ -43,10 +43,9 @@ type pulledRecord struct {
 	CredentialMapping map[string]pulledWith `json:"credentialMapping,omitempty"`
 }
 
-// pulledWith are credentials that an image was had with; either every pod of the node has them, or those with one of the secrets.
+// pulledWith are credentials that an image was had with; either every pod of the node has them, or those with one of the secrets or service accounts.
 type pulledWith struct {
-	KubernetesSecrets []pullSecret `json:"kubernetesSecrets,omitempty"`
-	// KubernetesServiceAccounts are kept as they are found: no credentials of service accounts are used here.
+	KubernetesSecrets         []pullSecret         `json:"kubernetesSecrets,omitempty"`
 	KubernetesServiceAccounts []pullServiceAccount `json:"kubernetesServiceAccounts,omitempty"`
 	NodePodsAccessible        bool                 `json:"nodePodsAccessible,omitempty"`
 }
@@ -187,12 +186,21 @@ func (s *records) add(ref, repository string, with pulledWith) error {
 	})
 }
 
-// mergePulledWith returns what was known together with what is new; of each secret only the newest credential counts.
+// mergePulledWith returns what was known together with what is new; of each secret only the newest credential counts, and of service
+// accounts of one name only the newest: the other is gone.
 func mergePulledWith(known, with pulledWith) pulledWith {
 	if known.NodePodsAccessible || with.NodePodsAccessible {
 		return pulledWith{NodePodsAccessible: true}
 	}
-	merged := pulledWith{KubernetesServiceAccounts: known.KubernetesServiceAccounts, KubernetesSecrets: slices.Clone(with.KubernetesSecrets)}
+	merged := pulledWith{KubernetesServiceAccounts: slices.Clone(with.KubernetesServiceAccounts), KubernetesSecrets: slices.Clone(with.KubernetesSecrets)}
+	for _, k := range known.KubernetesServiceAccounts {
+		if !slices.ContainsFunc(with.KubernetesServiceAccounts, k.replacedBy) {
+			merged.KubernetesServiceAccounts = append(merged.KubernetesServiceAccounts, k)
+		}
+	}
+	slices.SortFunc(merged.KubernetesServiceAccounts, func(a, b pullServiceAccount) int {
+		return slices.Compare([]string{a.Namespace, a.Name, a.UID}, []string{b.Namespace, b.Name, b.UID})
+	})
 	for _, k := range known.KubernetesSecrets {
 		if !slices.ContainsFunc(with.KubernetesSecrets, k.replacedBy) {
 			merged.KubernetesSecrets = append(merged.KubernetesSecrets, k)
@@ -207,6 +215,10 @@ func mergePulledWith(known, with pulledWith) pulledWith {
 // replacedBy reports whether both are of the same object. Secrets of manifests have no UID: of these only the newest of a name is.
 func (s pullSecret) replacedBy(next pullSecret) bool {
 	return s.UID == next.UID && s.Namespace == next.Namespace && s.Name == next.Name
+}
+
+func (a pullServiceAccount) replacedBy(next pullServiceAccount) bool {
+	return a.Namespace == next.Namespace && a.Name == next.Name
 }
 
 func (w pulledWith) equal(other pulledWith) bool {

@@ -1,6 +1,7 @@
 package images
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -50,7 +51,7 @@ func (w pulledWith) match(secrets []credential) (ok bool, proven []pullSecret) {
 }
 
 // mayUse reports whether the pod may use the present image ref without its being pulled again.
-func (p *Puller) mayUse(r request, ref string, secrets func() []credential) bool {
+func (p *Puller) mayUse(ctx context.Context, r request, ref string, secrets func() []credential) bool {
 	if p.records == nil || p.verify.Policy == config.NeverVerify {
 		return true
 	}
@@ -66,6 +67,11 @@ func (p *Puller) mayUse(r request, ref string, secrets func() []credential) bool
 		return true
 	}
 	ok, proven := with.match(secrets())
+	if !ok {
+		if ok, err = p.providers.opens(ctx, r.names, r.pod, with.KubernetesServiceAccounts); err != nil {
+			p.log.Warn("whether the pod's service account gives access to an image cannot be found out: it must prove so again", "image", r.image, "error", err)
+		}
+	}
 	if len(proven) == 0 {
 		return ok
 	}

@@ -106,6 +106,11 @@ func (c *Client) GetPersistentVolume(ctx context.Context, name string) (*v1.Pers
 	return get[*v1.PersistentVolume](ctx, c, "", name)
 }
 
+// GetServiceAccount reads a service account. The node authorizer lets a node read those of its pods.
+func (c *Client) GetServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
+	return get[*v1.ServiceAccount](ctx, c, namespace, name)
+}
+
 // CreateEvent records an event and returns it as stored.
 func (c *Client) CreateEvent(ctx context.Context, e *v1.Event) (*v1.Event, error) {
 	return create(ctx, c, e)

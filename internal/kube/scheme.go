@@ -79,6 +79,7 @@ var resources = map[reflect.Type]resource{
 	reflect.TypeFor[v1.Service]():                               {v1.SchemeGroupVersion, "services", "service", true},
 	reflect.TypeFor[v1.PersistentVolumeClaim]():                 {v1.SchemeGroupVersion, "persistentvolumeclaims", "persistentvolumeclaim", true},
 	reflect.TypeFor[v1.PersistentVolume]():                      {v1.SchemeGroupVersion, "persistentvolumes", "persistentvolume", false},
+	reflect.TypeFor[v1.ServiceAccount]():                        {v1.SchemeGroupVersion, "serviceaccounts", "service account", true},
 	reflect.TypeFor[v1.Event]():                                 {v1.SchemeGroupVersion, "events", "event", true},
 	reflect.TypeFor[coordinationv1.Lease]():                     {coordinationv1.SchemeGroupVersion, "leases", "lease", true},
 	reflect.TypeFor[certificatesv1.CertificateSigningRequest](): {certificatesv1.SchemeGroupVersion, "certificatesigningrequests", "certificate signing request", false},

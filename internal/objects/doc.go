@@ -1,4 +1,4 @@
-// Package objects is what pods need besides themselves: secretManager, configMapManager, service-account tokens, services and
+// Package objects is what pods need besides themselves: secretManager, configMapManager, service accounts and their tokens, services and
 // RuntimeClasses. Objects has it from an API server, Local from the manifests of run mode.
 //
 // Owns: one watch per ConfigMap, Secret and RuntimeClass that a pod refers to, the newest copy of each, the tokens that were issued to

@@ -32,6 +32,8 @@ type server struct {
 	followers  map[chan struct{}]key
 	tokenErr   error
 	tokens     []*authenticationv1.TokenRequest
+	account    *v1.ServiceAccount
+	accountErr error
 }
 
 func newServer() *server {
@@ -149,6 +151,10 @@ func (s *server) CreateToken(_ context.Context, namespace, account string, r *au
 	return out, nil
 }
 
+func (s *server) GetServiceAccount(context.Context, string, string) (*v1.ServiceAccount, error) {
+	return s.account, s.accountErr
+}
+
 func (s *server) failTokens(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +179,7 @@ func (s *server) watched() []string {
 // start runs Objects over the server until the test ends.
 func start(t *testing.T, s *server) *Objects {
 	t.Helper()
-	o, err := New(Config{API: s, Classes: s, SyncFrequency: time.Minute, Log: slog.New(slog.DiscardHandler)})
+	o, err := New(Config{API: s, Classes: s, Accounts: s, SyncFrequency: time.Minute, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

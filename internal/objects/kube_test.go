@@ -63,7 +63,7 @@ func TestOverTheClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := objects.New(objects.Config{API: apiServer{client}, Classes: apiServer{client}, SyncFrequency: time.Minute, Log: log})
+		o, err := objects.New(objects.Config{API: apiServer{client}, Classes: apiServer{client}, Accounts: client, SyncFrequency: time.Minute, Log: log})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,6 +138,13 @@ func TestOverTheClient(t *testing.T) {
 		token, err := o.Token(t.Context(), p, &v1.ServiceAccountTokenProjection{Path: "token"})
 		if err != nil || token == "" {
 			t.Errorf("token: %q, %v", token, err)
+		}
+		account, err := o.ServiceAccount(t.Context(), p)
+		if err != nil || account.UID == "" {
+			t.Fatalf("service account: %v, %v", account, err)
+		}
+		if token, err = o.ImageToken(t.Context(), p, account, "registry"); err != nil || token == "" {
+			t.Errorf("token for images: %q, %v", token, err)
 		}
 		for _, q := range s.Requests() {
 			if q.Resource == "configmaps" && q.Query.Get("fieldSelector") != "metadata.name=cm" {

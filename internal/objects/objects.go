@@ -38,8 +38,9 @@ type ClassAPI interface {
 
 // Config is what Objects need.
 type Config struct {
-	API     API
-	Classes ClassAPI
+	API      API
+	Classes  ClassAPI
+	Accounts AccountAPI
 	// SyncFrequency is KubeletConfiguration's; an object that is only read when containers start is watched for five times as long after it
 	// was last read, and for at least a minute.
 	SyncFrequency time.Duration
@@ -54,6 +55,7 @@ type Objects struct {
 	secrets    *cache[v1.Secret]
 	classes    *cache[nodev1.RuntimeClass]
 	tokens     *tokens
+	accounts   *accounts
 
 	servicesRead chan struct{} // closed when services were read for the first time
 
@@ -65,7 +67,7 @@ type Objects struct {
 
 // New returns Objects that know nothing and talk to nobody until Run.
 func New(cfg Config) (*Objects, error) {
-	if cfg.API == nil || cfg.Classes == nil {
+	if cfg.API == nil || cfg.Classes == nil || cfg.Accounts == nil {
 		return nil, errors.New("objects: no API server given")
 	}
 	changed := pod.NewInbox[pod.UID]()
@@ -81,7 +83,8 @@ func New(cfg Config) (*Objects, error) {
 				cfg.Classes.FollowRuntimeClass(ctx, name, seen)
 			},
 			idle, changed, func(*nodev1.RuntimeClass) bool { return false }),
-		tokens: newTokens(cfg.API.CreateToken, changed, cfg.Log),
+		tokens:   newTokens(cfg.API.CreateToken, changed, cfg.Log),
+		accounts: newAccounts(cfg.Accounts),
 	}, nil
 }
 
@@ -107,6 +110,7 @@ func (o *Objects) Register(p *v1.Pod) {
 	o.configMaps.register(p.UID, p.Namespace, configMaps)
 	o.secrets.register(p.UID, p.Namespace, secrets)
 	o.classes.register(p.UID, "", classOf(p))
+	o.accounts.register(p.UID)
 }
 
 // Unregister ends all references of the pod and drops its tokens.
@@ -115,6 +119,7 @@ func (o *Objects) Unregister(uid pod.UID) {
 	o.secrets.register(uid, "", nil)
 	o.classes.register(uid, "", nil)
 	o.tokens.forget(uid)
+	o.accounts.forget(uid)
 }
 
 // ConfigMap (configMapManager's Get) returns the newest copy of a registered ConfigMap, which is shared and must not be changed. It waits up to

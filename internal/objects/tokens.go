@@ -10,6 +10,8 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/pod"
 )
@@ -29,8 +31,10 @@ type tokenKey struct {
 	pod            pod.UID
 	namespace      string
 	serviceAccount string
+	accountUID     types.UID // the account must have it; "": any
 	audience       string
 	seconds        int64
+	quiet          bool // the pod is not told when the token is to be renewed
 }
 
 // String names the token in errors; it is no secret.
@@ -54,7 +58,7 @@ type tokens struct {
 
 	mu    sync.Mutex
 	cache map[tokenKey]token     // guarded by mu
-	wake  map[tokenKey]time.Time // guarded by mu; when the pod of a token is to be told that it is to be renewed
+	wake  map[tokenKey]time.Time // guarded by mu; when the pod of a token is to be told that it is to be renewed, and a quiet one to be dropped
 }
 
 func newTokens(create func(context.Context, string, string, *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error),
@@ -66,20 +70,25 @@ func newTokens(create func(context.Context, string, string, *authenticationv1.To
 	}
 }
 
-// get returns the cached token, or a new one when there is none or it is to be renewed. While a renewal fails, the old one serves until it
-// expires.
+// get returns a token for a volume.
 func (t *tokens) get(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountTokenProjection) (string, error) {
 	k := tokenKey{pod: p.UID, namespace: p.Namespace, serviceAccount: p.Spec.ServiceAccountName, audience: src.Audience, seconds: defaultTokenSeconds}
 	if src.ExpirationSeconds != nil {
 		k.seconds = *src.ExpirationSeconds
 	}
+	return t.getFor(ctx, p, k)
+}
+
+// getFor returns the cached token, or a new one when there is none or it is to be renewed. While a renewal fails, the old one serves until it
+// expires.
+func (t *tokens) getFor(ctx context.Context, p *v1.Pod, k tokenKey) (string, error) {
 	t.mu.Lock()
 	old, cached := t.cache[k]
 	t.mu.Unlock()
 	if cached && (old.renew.IsZero() || time.Now().Before(old.renew)) {
 		return old.value, nil
 	}
-	issued, err := t.create(ctx, p.Namespace, p.Spec.ServiceAccountName, tokenRequest(p, k))
+	issued, err := t.create(ctx, k.namespace, k.serviceAccount, tokenRequest(p, k))
 	if err != nil {
 		switch {
 		case !cached:
@@ -97,9 +106,12 @@ func (t *tokens) get(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountToken
 	}
 	t.mu.Lock()
 	t.cache[k] = fresh
-	if fresh.renew.IsZero() {
+	switch {
+	case fresh.renew.IsZero():
 		delete(t.wake, k)
-	} else {
+	case k.quiet:
+		t.wake[k] = fresh.expires
+	default:
 		t.wake[k] = fresh.renew
 	}
 	t.mu.Unlock()
@@ -108,7 +120,8 @@ func (t *tokens) get(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountToken
 }
 
 func tokenRequest(p *v1.Pod, k tokenKey) *authenticationv1.TokenRequest {
-	r := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+	// The server refuses to issue a token of an account with another UID.
+	r := &authenticationv1.TokenRequest{ObjectMeta: metav1.ObjectMeta{UID: k.accountUID}, Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &k.seconds,
 		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID},
 	}}
@@ -160,7 +173,9 @@ func (t *tokens) tellDue(now time.Time) (next time.Time) {
 	t.mu.Lock()
 	for k, at := range t.wake {
 		if !at.After(now) {
-			due = append(due, k.pod)
+			if !k.quiet {
+				due = append(due, k.pod)
+			}
 			if !now.Before(t.cache[k].expires) {
 				delete(t.cache, k)
 				delete(t.wake, k)

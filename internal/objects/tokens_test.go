@@ -127,7 +127,7 @@ func TestTokens(t *testing.T) {
 func TestExpiredTokenSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		o, err := New(Config{API: s, Classes: s}) // not running, so that nothing is purged
+		o, err := New(Config{API: s, Classes: s, Accounts: s}) // not running, so that nothing is purged
 		if err != nil {
 			t.Fatal(err)
 		}
