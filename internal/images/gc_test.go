@@ -249,6 +249,7 @@ func TestImageGCOrder(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- c.Run(ctx) }()
+		synctest.Wait()
 		for _, now := range []string{"3:1", "1:1", "0:1"} { // each is used in one round
 			s.used = map[string]bool{"id:" + now: true}
 			time.Sleep(5 * time.Minute)
