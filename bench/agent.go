@@ -191,19 +191,24 @@ func tail(file string) string {
 	return string(b[max(0, len(b)-2000):])
 }
 
-// write puts pods into the folder of manifests, each complete, and returns their names as the agent shows them, and when it began.
-func (a *agent) write(prefix string, n int) (names []string, began time.Time, err error) {
+// write puts pods into the folder of manifests, each complete, and returns their names as the agent shows them, and when it began. Fields, if
+// not nil, returns what a pod's container has besides.
+func (a *agent) write(prefix string, n int, fields func(name string) string) (names []string, began time.Time, err error) {
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", prefix, i)
 		names = append(names, name+"-"+a.node)
+		more := ""
+		if fields != nil {
+			more = fields(name)
+		}
 		text := fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: %s, namespace: default}
 spec:
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: main, image: %q, imagePullPolicy: IfNotPresent, args: [sleep]}
-`, name, image)
+  - {name: main, image: %q, imagePullPolicy: IfNotPresent, args: [sleep]%s}
+`, name, image, more)
 		if err := os.WriteFile(a.dir+"/"+name+".yaml", []byte(text), 0o644); err != nil {
 			return nil, began, err
 		}

@@ -50,6 +50,9 @@ func measureAgent(ctx context.Context, m *machine, kind agentKind, r *report) (e
 	if err := a.one(ctx, r); err != nil {
 		return err
 	}
+	if err := a.probed(ctx, r); err != nil {
+		return err
+	}
 	if err := a.batch(ctx, r, 20, func(names []string) error { return a.exits(ctx, r, names) }); err != nil {
 		return err
 	}
@@ -66,7 +69,7 @@ func (a *agent) one(ctx context.Context, r *report) error {
 	say("%s: one pod alone, %d times", a.kind.name, alone)
 	var starts, readies, ends []time.Duration
 	for i := range alone {
-		names, began, err := a.write(fmt.Sprintf("one-%d", i), 1)
+		names, began, err := a.write(fmt.Sprintf("one-%d", i), 1, nil)
 		if err != nil {
 			return err
 		}
@@ -97,7 +100,7 @@ func (a *agent) batch(ctx context.Context, r *report, n int, with func(names []s
 	if err != nil {
 		return err
 	}
-	names, began, err := a.write(fmt.Sprintf("batch-%d", n), n)
+	names, began, err := a.write(fmt.Sprintf("batch-%d", n), n, nil)
 	if err != nil {
 		return err
 	}
