@@ -49,6 +49,8 @@ type World struct {
 	Network *Network
 	// Kubelet are lines of the configuration of a member of a cluster, besides those that every member has. Agents that start read them.
 	Kubelet string
+	// Flags are more flags of a member of a cluster, by their names. Agents that start read them.
+	Flags map[string]string
 	// API is the API server of the cluster that the machine is a member of, nil before Join.
 	API *kubetest.Server
 	// DiskUsed is how much of the disk of images is in use, in percent.

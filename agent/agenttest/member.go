@@ -2,6 +2,7 @@ package agenttest
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -33,6 +34,7 @@ func (w *World) kubelet() *config.Kubelet {
 		w.T.Fatal(err)
 	}
 	values := map[string]string{"config": file, "kubeconfig": filepath.Join(w.dir, "none"), "root-dir": filepath.Join(w.dir, "root")}
+	maps.Copy(values, w.Flags)
 	flags := config.NewFlags()
 	for _, f := range flags.All() {
 		if value, ok := values[f.Name]; ok {

@@ -43,7 +43,16 @@ func (s *shelf) ListImages(context.Context) ([]*runtimeapi.Image, error) {
 }
 
 func (s *shelf) ImagesInUse(context.Context, func(pod.UID) bool) (map[string]bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.used, nil
+}
+
+// use has containers use these images, and no others.
+func (s *shelf) use(used map[string]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.used = used
 }
 
 func (s *shelf) RemoveImage(_ context.Context, id string) error {
@@ -249,14 +258,14 @@ func TestImageGCOrder(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- c.Run(ctx) }()
-		synctest.Wait()
 		for _, now := range []string{"3:1", "1:1", "0:1"} { // each is used in one round
-			s.used = map[string]bool{"id:" + now: true}
+			s.use(map[string]bool{"id:" + now: true})
 			time.Sleep(5 * time.Minute)
 			synctest.Wait()
 		}
 		time.Sleep(time.Second)
-		s.used, s.fixed = map[string]bool{}, 95
+		s.use(nil)
+		s.fixed = 95
 		freed, err := c.RemoveUnused(t.Context())
 		if err != nil || freed != 5 {
 			t.Errorf("freed %d: %v", freed, err)

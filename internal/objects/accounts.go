@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"berth/internal/pod"
 )
+
+// accountWait is how long the server is waited for about an account that is known.
+const accountWait = 5 * time.Second
 
 // AccountAPI is the API server as the service accounts of pods need it.
 type AccountAPI interface {
@@ -46,20 +50,33 @@ func (a *accounts) forget(uid pod.UID) {
 // get asks the server, and makes do with what the pod's account was when the server gives no answer: a restart of a container does not depend
 // on it. That an account is gone, or may not be read, is an answer.
 func (a *accounts) get(ctx context.Context, p *v1.Pod) (*v1.ServiceAccount, error) {
-	account, err := a.api.GetServiceAccount(ctx, p.Namespace, p.Spec.ServiceAccountName)
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	last, registered := a.last[p.UID]
+	last := a.last[p.UID]
+	a.mu.Unlock()
+	asking := ctx
+	if last != nil {
+		var cancel context.CancelFunc
+		asking, cancel = context.WithTimeout(ctx, accountWait)
+		defer cancel()
+	}
+	account, err := a.api.GetServiceAccount(asking, p.Namespace, p.Spec.ServiceAccountName)
 	switch {
 	case err == nil:
-		if registered {
-			a.last[p.UID] = account
-		}
+		a.keep(p.UID, account)
 		return account, nil
-	case last == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
+	case last == nil || ctx.Err() != nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("read service account %s/%s: %w", p.Namespace, p.Spec.ServiceAccountName, err)
 	}
 	return last, nil
+}
+
+// keep remembers the account of a pod that is still registered.
+func (a *accounts) keep(uid pod.UID, account *v1.ServiceAccount) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, ok := a.last[uid]; ok {
+		a.last[uid] = account
+	}
 }
 
 // ServiceAccount returns the service account of the pod, which is shared and must not be changed.

@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -67,6 +68,35 @@ func TestServiceAccount(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hanging answers nothing.
+type hanging struct{ *server }
+
+func (hanging) GetServiceAccount(ctx context.Context, _, _ string) (*v1.ServiceAccount, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// A server that hangs is not waited for long, once the account is known.
+func TestServiceAccountOfServerThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		a := newAccounts(hanging{s})
+		p := podWith("1", nil, nil)
+		a.register("1")
+		a.keep("1", account("7"))
+		began := time.Now()
+		got, err := a.get(t.Context(), p)
+		if err != nil || got.UID != "7" || time.Since(began) != accountWait {
+			t.Errorf("after %v: %v, %v", time.Since(began), got, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := a.get(ctx, p); !errors.Is(err, context.Canceled) {
+			t.Errorf("for a caller that is gone: %v", err)
+		}
+	})
 }
 
 // A token for images is renewed when it is asked for, not before, and is no volume's.
