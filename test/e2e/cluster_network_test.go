@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -22,6 +23,8 @@ import (
 type link struct {
 	c       *cluster
 	process *exec.Cmd // has the namespace; ends with its standard input, and so with the test program
+	// sent and received are the bytes that went through, as the node sees it: TLS and all that is in it.
+	sent, received atomic.Int64
 }
 
 // viaLink has agents that are started from now on reach the API server through a namespace.
@@ -139,11 +142,23 @@ func (l *link) forward(listener net.Listener, server string) {
 			go func() {
 				defer client.Close()
 				defer upstream.Close()
-				_, _ = io.Copy(upstream, client)
+				_, _ = io.Copy(counted{upstream, &l.sent}, client)
 			}()
-			_, _ = io.Copy(client, upstream)
+			_, _ = io.Copy(counted{client, &l.received}, upstream)
 		}()
 	}
+}
+
+// counted counts what is written.
+type counted struct {
+	io.Writer
+	bytes *atomic.Int64
+}
+
+func (c counted) Write(b []byte) (int, error) {
+	n, err := c.Writer.Write(b)
+	c.bytes.Add(int64(n))
+	return n, err
 }
 
 // cut drops every packet of the link, in both directions and without a word.

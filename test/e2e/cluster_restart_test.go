@@ -184,6 +184,7 @@ func TestClusterOutage(t *testing.T) {
 	// One pod is about to start and one about to end.
 	late := c.helloPod("late", "serve")
 	late.Spec.NodeName = c.name
+	late.Spec.AutomountServiceAccountToken = new(false) // a token is the API server's to give
 	c.kubectl("delete", "pod", "ending", "--wait=false")
 	c.create(late)
 	c.await("the agent to know of both", func(p pods) bool {
