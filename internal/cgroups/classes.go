@@ -16,7 +16,8 @@ import (
 )
 
 // EnsureQoS makes kubepods and the parents of burstable and best-effort pods, and writes their values. Of pods that an earlier agent left, it
-// reads what they take part with, so that their parents keep their shares until each is ensured or removed.
+// reads what they take part with, so that their parents keep their shares until each is ensured or removed: on cgroup version 2 about, as a
+// weight stands for some 26 shares.
 func (m *Manager) EnsureQoS(ctx context.Context) error {
 	top := podValues{}
 	if m.allocatable.MilliCPU > 0 {

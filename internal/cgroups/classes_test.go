@@ -1,6 +1,7 @@
 package cgroups
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -48,6 +49,33 @@ func TestSharesReadBack(t *testing.T) {
 		if got := WeightFromShares(sharesFromWeight(weight)); got != weight {
 			t.Fatalf("weight of %dm: %d, read back: %d", milli, weight, got)
 		}
+	}
+}
+
+// A weight stands for many requests: what is read back from pods adds up to what they asked for as far as their weights tell.
+func TestWeightsReadBackAddUp(t *testing.T) {
+	tests := map[string]struct {
+		requests     []int64
+		exact, after uint64 // the parent's weight
+	}{
+		"nothing asked for": {[]int64{0, 0, 0}, 1, 1},
+		"one":               {[]int64{250}, 10, 10},
+		"two":               {[]int64{1000, 500}, 59, 59},
+		"many small":        {slices.Repeat([]int64{100}, 100), 391, 360},
+		"many":              {slices.Repeat([]int64{1000, 750, 330, 120}, 25), 2149, 2137},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var exact, after int64
+			for _, milli := range tt.requests {
+				exact += milli
+				after += milliCPUFromShares(sharesFromWeight(WeightFromShares(SharesFromMilliCPU(milli))))
+			}
+			got := [2]uint64{WeightFromShares(SharesFromMilliCPU(exact)), WeightFromShares(SharesFromMilliCPU(after))}
+			if want := [2]uint64{tt.exact, tt.after}; got != want {
+				t.Errorf("the parent's weight and the one read back: %d, want %d", got, want)
+			}
+		})
 	}
 }
 

@@ -61,10 +61,17 @@ func WeightFromShares(shares uint64) uint64 {
 	return 1 + (shares-MinShares)*9999/(MaxShares-MinShares)
 }
 
-// sharesFromWeight returns the least shares that give the cpu.weight.
+// sharesFromWeight returns shares that give the cpu.weight: the middle of all that do, as sums of the least would come out too small. They
+// are MinShares for the least weight, which is what no request gives.
 func sharesFromWeight(weight uint64) uint64 {
-	weight = min(max(weight, 1), 10000)
-	return MinShares + ((weight-1)*(MaxShares-MinShares)+9998)/9999
+	least := func(weight uint64) uint64 { return MinShares + ((weight-1)*(MaxShares-MinShares)+9998)/9999 }
+	switch {
+	case weight <= 1:
+		return MinShares
+	case weight >= 10000:
+		return MaxShares
+	}
+	return (least(weight) + least(weight+1)) / 2
 }
 
 // QuotaFromMilliCPU returns the CPU time in microseconds per period (also in microseconds) for a limit in thousandths of a
