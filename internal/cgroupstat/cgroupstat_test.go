@@ -150,6 +150,14 @@ func TestOOMKills(t *testing.T) {
 	if n, err := At(2, tree(t, v2Files)).OOMKills("/g"); n != 3 || err != nil {
 		t.Errorf("OOMKills = %d, %v, want 3", n, err)
 	}
+	together := map[string]string{"g/memory.oom.group": "1\n", "g/memory.events": "oom 1\noom_kill 5\noom_group_kill 2\n"}
+	if n, err := At(2, tree(t, together)).OOMKills("/g"); n != 2 || err != nil {
+		t.Errorf("OOMKills of a cgroup that is killed as a whole = %d, %v, want 2", n, err)
+	}
+	together["g/memory.events"] = "oom 1\noom_kill 5\n"
+	if n, err := At(2, tree(t, together)).OOMKills("/g"); n != 5 || err != nil {
+		t.Errorf("OOMKills under an older kernel = %d, %v, want 5", n, err)
+	}
 	v1 := At(1, tree(t, map[string]string{"memory/g/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}))
 	if n, err := v1.OOMKills("/g"); n != 2 || err != nil {
 		t.Errorf("OOMKills = %d, %v, want 2", n, err)

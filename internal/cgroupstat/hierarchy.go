@@ -106,20 +106,31 @@ func ContainerID(name string) string {
 	return id
 }
 
-// OOMKills returns how many processes of the cgroup the kernel has killed for want of memory: of the whole subtree in version 2, of the
-// cgroup itself in version 1.
+// OOMKills returns how many processes of the cgroup the kernel has chosen to kill for want of memory: of the whole subtree in version 2, of the
+// cgroup itself in version 1. Those that are killed along with one (memory.oom.group) do not count: oom_kill of memory.events has
+// each of them, oom_group_kill has the choice.
 func (h Hierarchy) OOMKills(path string) (uint64, error) {
 	b, err := os.ReadFile(h.EventsFile(path))
 	if err != nil {
 		return 0, fmt.Errorf("OOM kills of cgroup %s: %w", path, err)
 	}
-	var kills uint64
-	parseFlat(b, func(key string, n uint64) {
-		if key == "oom_kill" {
-			kills = n
+	counts := map[string]uint64{}
+	parseFlat(b, func(key string, n uint64) { counts[key] = n })
+	if h.killsTogether(path) {
+		if n, ok := counts["oom_group_kill"]; ok { // since Linux 5.17
+			return n, nil
 		}
-	})
-	return kills, nil
+	}
+	return counts["oom_kill"], nil
+}
+
+// killsTogether reports whether the kernel kills all processes of the cgroup when it kills one.
+func (h Hierarchy) killsTogether(path string) bool {
+	if h.Version != 2 {
+		return false
+	}
+	b, err := os.ReadFile(filepath.Join(h.Dir("", path), "memory.oom.group"))
+	return err == nil && strings.TrimSpace(string(b)) == "1"
 }
 
 // EventsFile is the file in which the kernel counts OOM kills.
