@@ -52,7 +52,7 @@ func (a *Agent) killComponents() []component {
 	if a.kills == nil {
 		return nil
 	}
-	return []component{{name: "OOM watch", run: a.kills.Run, ready: loaded(a.kills.Load)}}
+	return []component{{name: "OOM watch", run: a.kills.Run}}
 }
 
 // oomKilled records a kill in a container. It is an event of its own even when the container goes on: a parent may survive its child.

@@ -122,8 +122,8 @@ func (w *Watcher) content() (told, error) {
 	return t, nil
 }
 
-// Load reads what an earlier agent told. It is called before Run.
-func (w *Watcher) Load() {
+// load reads what an earlier agent told.
+func (w *Watcher) load() {
 	t, err := w.file.Load()
 	if err != nil {
 		w.Log.Warn("OOM kills may be told again", "error", err)
@@ -158,6 +158,7 @@ func (w *Watcher) Amend(s *pod.Status) {
 
 // Run watches until ctx is done.
 func (w *Watcher) Run(ctx context.Context) error {
+	w.load()
 	watch, err := w.Kernel.Watch(w.wakes.Put)
 	if err != nil {
 		w.Log.Warn("OOM kills are told by the kernel log alone", "error", err)

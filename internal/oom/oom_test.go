@@ -136,7 +136,6 @@ func (x *world) start(t *testing.T) {
 		System: func(p string, _ int) { x.mu.Lock(); defer x.mu.Unlock(); x.system = append(x.system, p) },
 		Path:   filepath.Join(x.dir, "kills.json"), Log: slog.New(slog.DiscardHandler),
 	})
-	x.w.Load()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- x.w.Run(ctx) }()
