@@ -94,7 +94,12 @@ func TestSubpathPods(t *testing.T) {
 
 	pid := n.pid(containerID(p, "main"))
 	inside := func(path string) string { return fmt.Sprintf("/proc/%d/root%s", pid, path) }
-	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	var environ []byte
+	var err error
+	until(t, "the container's process to be its program", func() bool { // runc's own process comes first, and says that it runs
+		environ, err = os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		return !strings.Contains(string(environ), "_LIBCONTAINER_")
+	})
 	if err != nil || !strings.Contains(string(environ), "\x00TOKEN=open\nsesame\x00") || strings.Contains(string(environ), "\x00NONE=") {
 		t.Errorf("environment %q, %v; want TOKEN of the file and no NONE", environ, err)
 	}

@@ -2,7 +2,6 @@ package kubetest
 
 import (
 	"maps"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -22,16 +21,10 @@ func defaultResources(c *v1.Container) {
 			r.Requests[name] = limit
 		}
 	}
-	for _, name := range resizable {
-		_, asked := r.Requests[name]
-		said := slices.ContainsFunc(c.ResizePolicy, func(p v1.ContainerResizePolicy) bool { return p.ResourceName == name })
-		if asked && !said {
-			c.ResizePolicy = append(c.ResizePolicy, v1.ContainerResizePolicy{ResourceName: name, RestartPolicy: v1.NotRequired})
-		}
-	}
 }
 
-// keepResize lets the resize subresource change the CPU and memory of containers and of the pod, and nothing else.
+// keepResize lets the resize subresource change the CPU and memory of containers and of the pod. Other resources are refused; what else is changed
+// does not count.
 func keepResize(new, old object) error {
 	n, isPod := new.(*v1.Pod)
 	if !isPod {
@@ -40,19 +33,24 @@ func keepResize(new, old object) error {
 	o := old.(*v1.Pod)
 	n.Status = o.Status
 	n.ObjectMeta = *o.ObjectMeta.DeepCopy()
-	allowed := o.Spec.DeepCopy()
-	for _, lists := range [][2][]v1.Container{{allowed.Containers, n.Spec.Containers}, {allowed.InitContainers, n.Spec.InitContainers}} {
-		for i := range min(len(lists[0]), len(lists[1])) {
-			takeResizable(&lists[0][i].Resources, &lists[1][i].Resources)
-			lists[0][i].ResizePolicy = lists[1][i].ResizePolicy
+	spec := o.Spec.DeepCopy()
+	for _, lists := range [][2][]v1.Container{{spec.Containers, n.Spec.Containers}, {spec.InitContainers, n.Spec.InitContainers}} {
+		if len(lists[0]) != len(lists[1]) {
+			return forbiddenField("Pod", o.Name, "spec", "pod updates may not add or remove containers")
+		}
+		for i := range lists[0] {
+			was, is := &lists[0][i], &lists[1][i]
+			takeResizable(&was.Resources, &is.Resources)
+			was.ResizePolicy = is.ResizePolicy
+			if !apiequality.Semantic.DeepEqual(was.Resources, is.Resources) {
+				return forbiddenField("Pod", o.Name, "spec", "only cpu and memory resources are mutable")
+			}
 		}
 	}
-	if allowed.Resources != nil && n.Spec.Resources != nil {
-		takeResizable(allowed.Resources, n.Spec.Resources)
+	if spec.Resources != nil && n.Spec.Resources != nil {
+		takeResizable(spec.Resources, n.Spec.Resources)
 	}
-	if !apiequality.Semantic.DeepEqual(allowed, &n.Spec) {
-		return forbiddenField("Pod", o.Name, "spec", "only cpu and memory resources are mutable")
-	}
+	n.Spec = *spec
 	if qosClass(n) != qosClass(o) {
 		return forbiddenField("Pod", o.Name, "spec", "Pod QOS Class may not change as a result of resizing")
 	}
