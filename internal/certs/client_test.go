@@ -6,9 +6,11 @@ import (
 	"encoding/base64"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,18 +108,22 @@ func TestOpenClient(t *testing.T) {
 func TestBootstrap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, dir := newOffice(t), t.TempDir()
-		used := map[string]int{}
+		var mu sync.Mutex
+		used := map[string]int{} // guarded by mu
+		note := func(what string) { mu.Lock(); defer mu.Unlock(); used[what]++ }
+		uses := func(what string) int { mu.Lock(); defer mu.Unlock(); return used[what] }
+		usedNow := func() map[string]int { mu.Lock(); defer mu.Unlock(); return maps.Clone(used) }
 		cfg := certs.ClientConfig{
 			Kubeconfig: dir + "/kubelet.conf", BootstrapKubeconfig: dir + "/bootstrap.conf", Dir: dir + "/pki", NodeName: "box", Rotate: true,
 			Signer: func(with *rest.Config) (certs.Signer, error) {
 				if with == nil {
-					used["own"]++
+					note("own")
 				} else {
-					used[with.BearerToken]++
+					note(with.BearerToken)
 				}
 				return o.api, nil
 			},
-			Changed: func() { used["closed"]++ }, Log: discard,
+			Changed: func() { note("closed") }, Log: discard,
 		}
 		writeKubeconfig(t, cfg.BootstrapKubeconfig, `{"token": "boot"}`)
 		run := func() (c *certs.Client, stop func()) {
@@ -148,8 +154,8 @@ func TestBootstrap(t *testing.T) {
 		if pair := dir + "/pki/kubelet-client-current.pem"; own.CertFile != pair || own.KeyFile != pair || own.Host != "https://192.0.2.9:6443" || string(own.CAData) != "not looked at" {
 			t.Errorf("kubeconfig %+v", own)
 		}
-		if used["boot"] != 1 || used["own"] != 0 || used["closed"] != 1 {
-			t.Errorf("used %v", used)
+		if uses("boot") != 1 || uses("own") != 0 || uses("closed") != 1 {
+			t.Errorf("used %v", usedNow())
 		}
 
 		if err := os.Remove(cfg.BootstrapKubeconfig); err != nil {
@@ -157,16 +163,16 @@ func TestBootstrap(t *testing.T) {
 		}
 		c, stop := run()
 		first := c.Current()
-		if first == nil || used["own"] != 0 {
-			t.Errorf("the next agent has %v, used %v", first, used)
+		if first == nil || uses("own") != 0 {
+			t.Errorf("the next agent has %v, used %v", first, usedNow())
 		}
 		time.Sleep(22 * time.Hour)
 		synctest.Wait()
 		o.decide(t, day)
 		time.Sleep(time.Minute) // the request may be between two tries
 		synctest.Wait()
-		if c.Current() == first || used["own"] == 0 || used["boot"] != 1 {
-			t.Errorf("not renewed with the certificate itself: used %v", used)
+		if c.Current() == first || uses("own") == 0 || uses("boot") != 1 {
+			t.Errorf("not renewed with the certificate itself: used %v", usedNow())
 		}
 		stop()
 
@@ -177,8 +183,8 @@ func TestBootstrap(t *testing.T) {
 		defer stop()
 		o.decide(t, day)
 		synctest.Wait()
-		if c.Current() == nil || used["again"] != 1 {
-			t.Errorf("has %v, used %v", c.Current(), used)
+		if c.Current() == nil || uses("again") != 1 {
+			t.Errorf("has %v, used %v", c.Current(), usedNow())
 		}
 	})
 }
