@@ -32,9 +32,11 @@ run: ## build everything and run the pods of examples/hello (ONCE=1: end when al
 build: $(if $(TAGS),bundle) ## build bin/berth with the runtime inside (TAGS= for one without)
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
 
+# The walks have a process of their own: the race detector itself crashes in one that has run very many bubbles.
 .PHONY: test
 test: ## run every test that needs neither root nor a runtime
-	@set -e; for module in $(CODE); do (set -x; cd $$module; go test -timeout 8m $(RACE) ./...); done
+	@set -e; for module in $(CODE); do (set -x; cd $$module; go test -timeout 8m $(RACE) -skip '^TestWalks$$' ./...); done
+	go test -timeout 8m $(RACE) -run '^TestWalks$$' ./agent
 
 WALKS ?= 250
 
