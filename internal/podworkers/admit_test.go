@@ -1,6 +1,7 @@
 package podworkers_test
 
 import (
+	"slices"
 	"context"
 	"testing"
 	"testing/synctest"
@@ -98,7 +99,11 @@ func TestPodThatWaitsForRoomKeepsItsPlace(t *testing.T) {
 		r.expect()
 		room = nil
 		r.update(podworkers.SyncPodKill, d)
-		r.expect("terminated d", "admit c2", "sync c2")
+		synctest.Wait()
+		r.mu.Lock()
+		slices.Sort(r.diary) // the end of one pod and the turn of the next are two workers' doing
+		r.mu.Unlock()
+		r.expect("admit c2", "sync c2", "terminated d")
 	})
 }
 
@@ -137,7 +142,7 @@ func TestWhatIsKeptOfPods(t *testing.T) {
 // node is a node with two CPUs and the chain that guards it.
 type node struct {
 	*rig
-	refused []string
+	refused []string // guarded by rig.mu, as pods are
 	killer  *podworkers.PodWorkers
 	pods    []*v1.Pod
 }
@@ -156,6 +161,8 @@ func startNode(t *testing.T) *node {
 		Handlers: admission.Handlers(), Ready: ready, Killer: n,
 		Node: func() (*v1.Node, bool) { return machine, true },
 		ActivePods: func() []*v1.Pod {
+			n.mu.Lock()
+			defer n.mu.Unlock()
 			var out []*v1.Pod
 			for _, p := range n.pods {
 				if l, ok := n.states.Get(p.UID); ok && l.State >= pod.Syncing && l.State < pod.Terminated {
@@ -165,6 +172,8 @@ func startNode(t *testing.T) *node {
 			return out
 		},
 		Reject: func(p *v1.Pod, r admission.Rejection) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
 			n.refused = append(n.refused, string(p.UID)+" "+r.Reason)
 		},
 	})
@@ -179,7 +188,9 @@ func (n *node) create(uid, cpu string, change ...func(*v1.Pod)) *v1.Pod {
 	for _, f := range change {
 		f(p)
 	}
+	n.mu.Lock()
 	n.pods = append(n.pods, p)
+	n.mu.Unlock()
 	n.update(podworkers.SyncPodCreate, p)
 	return p
 }

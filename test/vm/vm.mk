@@ -11,7 +11,6 @@ VM_KEY      = $(shell cat $(VM_SOURCES) | sha256sum | cut -c1-16)
 VM_IMAGE    = $(BERTH_CACHE)/vm/$(VM_KEY)
 
 # Which tests (as go test -run), for how many seconds at most, and where logs go: the journal, the console, the tests' output.
-RUN        ?= ^TestVM
 VM_SECONDS ?= 2400
 VM_LOGS    ?= bin/vm
 
@@ -33,4 +32,4 @@ vm-image: need-root vm-deps
 .PHONY: e2e-vm
 e2e-vm: vm-image build ## run tests in a virtual machine with cgroup v2 and systemd, as root (RUN='^TestVM'; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
 	@go test -c -tags e2e,bundle,vm -ldflags '-s -w $(BUNDLE_LDFLAGS)' -o bin/e2e.test ./test/e2e
-	@test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' '$(VM_SECONDS)' '$(RUN)' bin/berth bin/e2e.test $(if $(VM_CONTROLPLANE),'$(CONTROLPLANE)')
+	@test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' '$(VM_SECONDS)' '$(or $(RUN),^TestVM)' bin/berth bin/e2e.test $(if $(VM_CONTROLPLANE),'$(CONTROLPLANE)')
