@@ -1,7 +1,6 @@
 package podworkers_test
 
 import (
-	"slices"
 	"context"
 	"testing"
 	"testing/synctest"
@@ -38,9 +37,9 @@ func TestPodsAreAdmittedOneAfterAnother(t *testing.T) {
 		}
 		r.expect("admit a", "sync running") // what runs already does not wait
 		decide <- true
-		r.expect("sync a", "admit b")
+		r.expectTogether("sync a", "admit b")
 		r.update(podworkers.SyncPodKill, pods["b"]) // gives its place up
-		r.expect("terminated b", "admit c")
+		r.expectTogether("terminated b", "admit c")
 		decide <- false
 		r.expect()
 		if l, _ := r.states.Get("c"); l.State != pod.Finished {
@@ -82,14 +81,7 @@ func TestPodThatWaitsForRoomKeepsItsPlace(t *testing.T) {
 		first := room
 		room = nil
 		close(first)
-		synctest.Wait()
-		r.mu.Lock()
-		diary := r.diary
-		r.diary = nil
-		r.mu.Unlock()
-		if diff := cmp.Diff([]string{"admit a", "sync a", "admit b"}, diary[:3]); diff != "" {
-			t.Fatal(diff)
-		}
+		r.expectTogether("admit a", "sync a", "admit b", "sync b", "admit c", "sync c")
 
 		room = make(chan struct{})
 		d := newPod("d")
@@ -99,11 +91,7 @@ func TestPodThatWaitsForRoomKeepsItsPlace(t *testing.T) {
 		r.expect()
 		room = nil
 		r.update(podworkers.SyncPodKill, d)
-		synctest.Wait()
-		r.mu.Lock()
-		slices.Sort(r.diary) // the end of one pod and the turn of the next are two workers' doing
-		r.mu.Unlock()
-		r.expect("admit c2", "sync c2", "terminated d")
+		r.expectTogether("terminated d", "admit c2", "sync c2")
 	})
 }
 

@@ -7,11 +7,13 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -184,6 +186,26 @@ func (r *rig) expect(want ...string) {
 	defer r.mu.Unlock()
 	if !slices.Equal(r.diary, want) {
 		r.t.Fatalf("diary:\n got %q\nwant %q", r.diary, want)
+	}
+	r.diary = nil
+}
+
+// expectTogether is expect for what several workers do at the same time: only what is done to one pod has an order.
+func (r *rig) expectTogether(want ...string) {
+	r.t.Helper()
+	synctest.Wait()
+	byPod := func(diary []string) map[string][]string {
+		out := map[string][]string{}
+		for _, done := range diary {
+			what, uid, _ := strings.Cut(done, " ")
+			out[uid] = append(out[uid], what)
+		}
+		return out
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if diff := cmp.Diff(byPod(want), byPod(r.diary)); diff != "" {
+		r.t.Fatalf("diary by pod (-want +got):\n%s", diff)
 	}
 	r.diary = nil
 }
