@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -253,11 +254,29 @@ func TestWritesAreAtLeastASecondApart(t *testing.T) {
 	})
 }
 
+// lockedBuffer is a log that may be read while it is written.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer // guarded by mu
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
 // A disk that takes nothing costs no memory, and what was recorded meanwhile is written when it does again.
 func TestADiskThatTakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "journal")
-		var logged bytes.Buffer
+		var logged lockedBuffer
 		j, end := open(t, dir, slog.New(slog.NewTextHandler(&logged, nil)))
 		j.mu.Lock()
 		j.file.stale = true // so that the next write is a snapshot, which needs the folder
