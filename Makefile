@@ -52,7 +52,7 @@ walk: ## random steps of pods, runtime, API server and agent in virtual time (WA
 
 .PHONY: e2e
 e2e: need-root build controlplane ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell)
-	BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -timeout 40m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/...
+	BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -timeout 60m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/...
 
 GOLDENS := internal/podconfig/testdata/apiserver
 

@@ -70,14 +70,14 @@ spec:
           containers: [{name: main, image: "berth.local/hello:1", args: [exit, "0"]}]
 `)
 	c.kubectl("create", "job", "--from=cronjob/clock", "now") // as the clock would
-	c.kubectl("wait", "job/now", "--for=condition=Complete", "--timeout=60s")
+	c.kubectl("wait", "job/now", "--for=condition=Complete", "--timeout=180s")
 	before := c.awaitAPI("the workloads to be ready", func(p pods) bool {
 		return len(p.of("rolling")) == 3 && p.of("rolling").allReady() && p.ready("ordered-0", "ordered-1") && len(p.of("each")) == 1 && p.of("each").allReady()
 	})
 
 	c.kubectl("set", "env", "deployment/rolling", "statefulset/ordered", "daemonset/each", "ROUND=2")
 	for _, w := range []string{"deployment/rolling", "statefulset/ordered", "daemonset/each"} {
-		c.kubectl("rollout", "status", w, "--timeout=90s")
+		c.kubectl("rollout", "status", w, "--timeout=180s")
 	}
 	after := c.awaitAPI("only the new pods to be there", func(p pods) bool {
 		for _, pod := range slices.Concat(p.of("rolling"), p.of("ordered"), p.of("each")) {
@@ -92,7 +92,7 @@ spec:
 	}
 
 	// What a drain leaves is the DaemonSet's, which tolerates it; the others wait for a node.
-	c.kubectl("drain", c.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s")
+	c.kubectl("drain", c.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s")
 	c.awaitAPI("the pods of the drained node to wait for another", func(p pods) bool {
 		here := slices.DeleteFunc(slices.Clone(p), func(pod *v1.Pod) bool { return pod.Spec.NodeName != c.name || pod.Status.Phase != v1.PodRunning })
 		return len(here) == 1 && here[0].Labels["app"] == "each" && isReady(here[0])

@@ -233,8 +233,10 @@ func TestClusterOutage(t *testing.T) {
 		lease, lerr := c.client.GetLease(c.ctx, v1.NamespaceNodeLease, c.name)
 		return err == nil && lerr == nil && nodeCondition(n, v1.NodeReady).Status == v1.ConditionTrue && lease.Spec.RenewTime.After(end)
 	})
-	// It works on as before.
-	c.create(c.helloPod("fresh", "serve"))
+	// It works on as before. The scheduler, which may wait for longer before it asks the API server again, is not needed.
+	fresh := c.helloPod("fresh", "serve")
+	fresh.Spec.NodeName = c.name
+	c.create(fresh)
 	c.awaitAPIReady("fresh")
 	c.kubectl("delete", "pod", "web", "--wait=false")
 	c.awaitAPI("a pod to go", func(p pods) bool { return !p.has(before.named("web").UID) })

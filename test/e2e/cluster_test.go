@@ -29,7 +29,7 @@ import (
 
 const (
 	// clusterLimit bounds each test in a cluster, its clean-up apart.
-	clusterLimit = 3 * time.Minute
+	clusterLimit = 6 * time.Minute
 	// clusterNodes is how many nodes the tests together may have.
 	clusterNodes = 64
 )
@@ -435,7 +435,7 @@ func (c *cluster) create(pods ...*v1.Pod) {
 // awaitAPI waits until the pods of the test's namespace are, in the API, as they shall be, and returns them.
 func (c *cluster) awaitAPI(what string, holds func(pods) bool) pods {
 	c.t.Helper()
-	limit := time.NewTimer(time.Minute)
+	limit := time.NewTimer(2 * time.Minute)
 	defer limit.Stop()
 	for {
 		if now, synced := c.apiPods(); synced && holds(now) {
@@ -444,7 +444,7 @@ func (c *cluster) awaitAPI(what string, holds func(pods) bool) pods {
 		select {
 		case <-c.changed:
 		case <-limit.C:
-			c.t.Fatalf("waited a minute for %s", what)
+			c.t.Fatalf("waited two minutes for %s", what)
 		case <-c.ctx.Done():
 			c.t.Fatalf("wait for %s: %v", what, context.Cause(c.ctx))
 		}
@@ -455,7 +455,7 @@ func (c *cluster) awaitAPI(what string, holds func(pods) bool) pods {
 // plane's back-off has passed.
 func (c *cluster) awaitWithin(what string, holds func() bool) {
 	c.t.Helper()
-	limit := time.NewTimer(100 * time.Second)
+	limit := time.NewTimer(3 * time.Minute)
 	defer limit.Stop()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -463,7 +463,7 @@ func (c *cluster) awaitWithin(what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-limit.C:
-			c.t.Fatalf("waited 100 s for %s", what)
+			c.t.Fatalf("waited three minutes for %s", what)
 		case <-c.ctx.Done():
 			c.t.Fatalf("wait for %s: %v", what, context.Cause(c.ctx))
 		}

@@ -26,7 +26,7 @@ spec:
       containers: [{name: main, image: "berth.local/hello:1", ports: [{containerPort: 8080}]}]
 `)
 	c.kubectl("scale", "deployment/hello", "--replicas=5")
-	c.kubectl("rollout", "status", "deployment/hello", "--timeout=60s")
+	c.kubectl("rollout", "status", "deployment/hello", "--timeout=180s")
 	five := c.awaitAPI("five ready pods", func(p pods) bool {
 		for _, pod := range p {
 			if !isReady(pod) {
@@ -83,8 +83,8 @@ spec:
 ---
 `
 	c.apply(strings.NewReplacer("NAME", "good", "COUNT", "3", "CODE", "0").Replace(job) + strings.NewReplacer("NAME", "bad", "COUNT", "1", "CODE", "4").Replace(job))
-	c.kubectl("wait", "job/good", "--for=condition=Complete", "--timeout=60s")
-	c.kubectl("wait", "job/bad", "--for=condition=Failed", "--timeout=60s")
+	c.kubectl("wait", "job/good", "--for=condition=Complete", "--timeout=180s")
+	c.kubectl("wait", "job/bad", "--for=condition=Failed", "--timeout=180s")
 	now, _ := c.apiPods()
 	good, bad := 0, 0
 	for _, p := range now {

@@ -25,7 +25,7 @@ import (
 )
 
 // testLimit bounds each test of the agent, its clean-up apart.
-var testLimit = patience(2 * time.Minute)
+var testLimit = patience(5 * time.Minute)
 
 // patience is a limit of waiting on this machine: an emulated one says by BERTH_SLOWER how many times slower than others it is.
 func patience(limit time.Duration) time.Duration {
