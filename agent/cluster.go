@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -148,7 +149,13 @@ func (m *member) connect(cfg *Config, rc *rest.Config) error {
 			a.serverCert.Wake() // the addresses may have changed
 		}
 	})
-	if a.objects, err = objects.New(objects.Config{API: objectsAPI{client}, Classes: objectsAPI{client}, Accounts: client, SyncFrequency: k.SyncFrequency.Duration, Log: cfg.Log}); err != nil {
+	if a.objects, err = objects.New(objects.Config{
+		API: objectsAPI{client}, Classes: objectsAPI{client}, Accounts: client, SyncFrequency: k.SyncFrequency.Duration, Log: cfg.Log,
+		Strategy: objects.Strategy{Name: k.ConfigMapAndSecretChangeDetectionStrategy, Read: client, TTL: func() (time.Duration, bool) {
+			n, _ := a.nodes.Get("", cfg.NodeName)
+			return objectTTL(n)
+		}},
+	}); err != nil {
 		return err
 	}
 	m.api = a
@@ -383,6 +390,16 @@ func (a *Agent) memberPhases(phases []phase) []phase {
 		component{name: "mirror pods", run: m.api.mirrors.Run},
 	)
 	return phases
+}
+
+// objectTTL returns how long copies of ConfigMaps and Secrets serve, as the controller of the cluster's size wrote it to the Node (Kubernetes
+// documentation, "Well-Known Labels, Annotations and Taints").
+func objectTTL(n *v1.Node) (time.Duration, bool) {
+	if n == nil {
+		return 0, false
+	}
+	seconds, err := strconv.Atoi(n.Annotations[v1.ObjectTTLAnnotationKey])
+	return time.Duration(seconds) * time.Second, err == nil && seconds >= 0
 }
 
 // objectsAPI lets objects follow what the API server has.

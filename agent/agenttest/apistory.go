@@ -80,6 +80,8 @@ func (s *story) putObject(text []byte) error {
 		return err
 	}
 	switch kind.Kind {
+	case "ConfigMap":
+		return put(s.API, text, &v1.ConfigMap{})
 	case "RuntimeClass":
 		return put(s.API, text, &nodev1.RuntimeClass{})
 	case "PersistentVolume":

@@ -39,7 +39,8 @@ import (
 //	agent stop | start         the agent ends, as by SIGTERM, and starts again
 //	restart-agent              both
 //	drain                      end the pods that a stopped agent left behind
-//	join                       the machine becomes the member of a cluster: an agent that runs as a kubelet takes the agent's place
+//	join [FILE]                the machine becomes the member of a cluster: an agent that runs as a kubelet takes the agent's place, with the
+//	                           fields of a KubeletConfiguration that are in the file
 //	api create|change FILE     a client gives the API server the manifest's pod, bound to this node, or another version of it
 //	api delete POD [SECONDS]   a client deletes the pod, with the grace period of its spec or the seconds given; 0 is by force
 //	api finish POD PHASE       somebody else writes the phase into the pod's status, as controllers do with pods of nodes that are gone
@@ -172,6 +173,7 @@ func (s *story) do(words []string) error {
 	case "drain":
 		s.Drain()
 	case "join":
+		s.Kubelet += string(s.files[arg(0)])
 		s.Join()
 	case "api":
 		return s.api(args)

@@ -91,9 +91,19 @@ func (c *Client) GetConfigMap(ctx context.Context, namespace, name string) (*v1.
 	return get[*v1.ConfigMap](ctx, c, namespace, name)
 }
 
+// ReadConfigMap is GetConfigMap with options: of version "0", what the server has in memory will do.
+func (c *Client) ReadConfigMap(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.ConfigMap, error) {
+	return read[*v1.ConfigMap](ctx, c, namespace, name, options)
+}
+
 // GetSecret reads a secret.
 func (c *Client) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 	return get[*v1.Secret](ctx, c, namespace, name)
+}
+
+// ReadSecret is ReadConfigMap for secrets.
+func (c *Client) ReadSecret(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.Secret, error) {
+	return read[*v1.Secret](ctx, c, namespace, name, options)
 }
 
 // GetPersistentVolumeClaim reads a claim. The node authorizer lets a node read those of its pods one by one, and watch none.

@@ -198,8 +198,13 @@ func (o op) describe(r resource) string {
 }
 
 func get[P object](ctx context.Context, c *Client, namespace, name string) (P, error) {
+	return read[P](ctx, c, namespace, name, metav1.GetOptions{})
+}
+
+func read[P object](ctx context.Context, c *Client, namespace, name string, options metav1.GetOptions) (P, error) {
 	r, out := resourceOf[P](), newObject[P]()
-	if err := c.do(ctx, op{verb: "get", namespace: namespace, name: name}, r, c.rest[r.version].Get(), out); err != nil {
+	request := c.rest[r.version].Get().VersionedParams(&options, parameterCodec())
+	if err := c.do(ctx, op{verb: "get", namespace: namespace, name: name}, r, request, out); err != nil {
 		var none P
 		return none, err
 	}

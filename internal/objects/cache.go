@@ -63,7 +63,7 @@ func newCache[T any](resource string, follow func(context.Context, string, strin
 }
 
 // register makes the pod's references those in uses, by name.
-func (c *cache[T]) register(uid pod.UID, namespace string, uses map[string]use) {
+func (c *cache[T]) register(uid pod.UID, _, namespace string, uses map[string]use) {
 	var unwatched []key
 	var stopped []*watching
 	c.mu.Lock()

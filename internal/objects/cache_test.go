@@ -26,6 +26,9 @@ func value(t *testing.T, o *Objects, name string) string {
 	return m.Data["k"]
 }
 
+// watches are the ConfigMaps of objects with the strategy Watch.
+func watches(o *Objects) *cache[v1.ConfigMap] { return o.configMaps.(*cache[v1.ConfigMap]) }
+
 func TestOneWatchPerObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -63,8 +66,8 @@ func TestOneWatchPerObject(t *testing.T) {
 		}
 		o.Unregister("2")
 		o.Unregister("never seen")
-		if got := s.watched(); len(got) != 0 || len(o.configMaps.items) != 0 || len(o.configMaps.pods) != 0 {
-			t.Errorf("left: %v, %v, %v", got, o.configMaps.items, o.configMaps.pods)
+		if got := s.watched(); len(got) != 0 || len(watches(o).items) != 0 || len(watches(o).pods) != 0 {
+			t.Errorf("left: %v, %v, %v", got, watches(o).items, watches(o).pods)
 		}
 		if got := value(t, o, "b"); got != `object "ns"/"b" not registered` {
 			t.Errorf("got %s", got)

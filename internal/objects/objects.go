@@ -12,7 +12,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
+	"berth/internal/config"
 	"berth/internal/pod"
 )
 
@@ -36,13 +39,29 @@ type ClassAPI interface {
 	FollowRuntimeClass(ctx context.Context, name string, seen func(*nodev1.RuntimeClass))
 }
 
+// ReadAPI is the API server as the strategies Cache and Get need it. What does not exist is a NotFound error of the API.
+type ReadAPI interface {
+	ReadConfigMap(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.ConfigMap, error)
+	ReadSecret(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.Secret, error)
+}
+
+// Strategy is how changes of ConfigMaps and Secrets are noticed; the zero value is Watch.
+type Strategy struct {
+	Name config.ResourceChangeDetectionStrategy
+	// Read is what Cache and Get read with.
+	Read ReadAPI
+	// TTL returns how long a copy serves with the strategy Cache, as the Node says; false: it says nothing. nil: it never does.
+	TTL func() (time.Duration, bool)
+}
+
 // Config is what Objects need.
 type Config struct {
 	API      API
 	Classes  ClassAPI
 	Accounts AccountAPI
+	Strategy Strategy
 	// SyncFrequency is KubeletConfiguration's; an object that is only read when containers start is watched for five times as long after it
-	// was last read, and for at least a minute.
+	// was last read, and for at least a minute. Without watches, it is how often pods are looked at that show objects in volumes.
 	SyncFrequency time.Duration
 	Log           *slog.Logger
 }
@@ -51,8 +70,8 @@ type Config struct {
 type Objects struct {
 	api        API
 	changed    *pod.Inbox[pod.UID]
-	configMaps *cache[v1.ConfigMap]
-	secrets    *cache[v1.Secret]
+	configMaps store[v1.ConfigMap]
+	secrets    store[v1.Secret]
 	classes    *cache[nodev1.RuntimeClass]
 	tokens     *tokens
 	accounts   *accounts
@@ -72,12 +91,13 @@ func New(cfg Config) (*Objects, error) {
 	}
 	changed := pod.NewInbox[pod.UID]()
 	idle := max(time.Minute, 5*cfg.SyncFrequency)
+	configMaps, secrets, err := newStores(cfg, idle, changed)
+	if err != nil {
+		return nil, err
+	}
 	return &Objects{
 		api: cfg.API, changed: changed, servicesRead: make(chan struct{}), missed: map[pod.UID]bool{},
-		configMaps: newCache("configmap", cfg.API.FollowConfigMap, idle, changed,
-			func(m *v1.ConfigMap) bool { return m.Immutable != nil && *m.Immutable }),
-		secrets: newCache("secret", cfg.API.FollowSecret, idle, changed,
-			func(s *v1.Secret) bool { return s.Immutable != nil && *s.Immutable }),
+		configMaps: configMaps, secrets: secrets,
 		classes: newCache("runtimeclass",
 			func(ctx context.Context, _, name string, seen func(*nodev1.RuntimeClass)) {
 				cfg.Classes.FollowRuntimeClass(ctx, name, seen)
@@ -86,6 +106,44 @@ func New(cfg Config) (*Objects, error) {
 		tokens:   newTokens(cfg.API.CreateToken, changed, cfg.Log),
 		accounts: newAccounts(cfg.Accounts),
 	}, nil
+}
+
+// store is secretManager or configMapManager: what it knows of the objects of one kind that pods refer to.
+type store[T any] interface {
+	// register makes the references of the pod, in this version of it, those in uses, by name.
+	register(uid pod.UID, version, namespace string, uses map[string]use)
+	// get returns a registered object.
+	get(ctx context.Context, namespace, name string) (*T, error)
+	// run keeps what is known up to date until ctx is done.
+	run(ctx context.Context)
+}
+
+// newStores returns the stores of the strategy.
+func newStores(cfg Config, idle time.Duration, changed *pod.Inbox[pod.UID]) (store[v1.ConfigMap], store[v1.Secret], error) {
+	s := cfg.Strategy
+	ttl := func() time.Duration { return 0 }
+	switch s.Name {
+	case "", config.WatchChangeDetectionStrategy:
+		return newCache("configmap", cfg.API.FollowConfigMap, idle, changed, func(m *v1.ConfigMap) bool { return ptr.Deref(m.Immutable, false) }),
+			newCache("secret", cfg.API.FollowSecret, idle, changed, func(s *v1.Secret) bool { return ptr.Deref(s.Immutable, false) }), nil
+	case config.GetChangeDetectionStrategy:
+	case config.TTLCacheChangeDetectionStrategy:
+		ttl = func() time.Duration {
+			if s.TTL != nil {
+				if d, said := s.TTL(); said {
+					return d
+				}
+			}
+			return defaultTTL
+		}
+	default:
+		return nil, nil, fmt.Errorf("objects: there is no change detection strategy %q", s.Name)
+	}
+	if s.Read == nil {
+		return nil, nil, fmt.Errorf("objects: the change detection strategy %s needs something to read with", s.Name)
+	}
+	return newReadings("configmap", s.Read.ReadConfigMap, ttl, cfg.SyncFrequency, changed),
+		newReadings("secret", s.Read.ReadSecret, ttl, cfg.SyncFrequency, changed), nil
 }
 
 // Run watches until ctx is done.
@@ -104,20 +162,20 @@ func (o *Objects) Run(ctx context.Context) error {
 // up to date.
 func (o *Objects) Changed() *pod.Inbox[pod.UID] { return o.changed }
 
-// Register makes the pod's references those of p: what is new is watched from now on, what nobody refers to any more is forgotten.
+// Register makes the pod's references those of p: what is new is followed from now on, what nobody refers to any more is forgotten.
 func (o *Objects) Register(p *v1.Pod) {
 	configMaps, secrets := references(p)
-	o.configMaps.register(p.UID, p.Namespace, configMaps)
-	o.secrets.register(p.UID, p.Namespace, secrets)
-	o.classes.register(p.UID, "", classOf(p))
+	o.configMaps.register(p.UID, p.ResourceVersion, p.Namespace, configMaps)
+	o.secrets.register(p.UID, p.ResourceVersion, p.Namespace, secrets)
+	o.classes.register(p.UID, "", "", classOf(p))
 	o.accounts.register(p.UID)
 }
 
 // Unregister ends all references of the pod and drops its tokens.
 func (o *Objects) Unregister(uid pod.UID) {
-	o.configMaps.register(uid, "", nil)
-	o.secrets.register(uid, "", nil)
-	o.classes.register(uid, "", nil)
+	o.configMaps.register(uid, "", "", nil)
+	o.secrets.register(uid, "", "", nil)
+	o.classes.register(uid, "", "", nil)
 	o.tokens.forget(uid)
 	o.accounts.forget(uid)
 }

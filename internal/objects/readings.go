@@ -1,0 +1,221 @@
+package objects
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"berth/internal/pod"
+)
+
+// defaultTTL is how long a copy counts as new where the Node does not say (KubeletConfiguration, configMapAndSecretChangeDetectionStrategy).
+const defaultTTL = time.Minute
+
+// readings is secretManager or configMapManager with the strategies Cache and Get: an object is read from the server when somebody asks for it,
+// and a copy serves for its ttl. Nothing tells of changes, so pods that show objects in volumes are looked at once in a while.
+type readings[T any] struct {
+	resource string // as errors name it
+	read     func(ctx context.Context, namespace, name string, options metav1.GetOptions) (*T, error)
+	ttl      func() time.Duration // 0: no copy serves
+	period   time.Duration        // between two looks at a pod, up to half of it more
+	changed  *pod.Inbox[pod.UID]
+	came     *pod.Inbox[struct{}] // there is another pod to be looked at
+
+	mu     sync.Mutex
+	copies map[key]*reading[T] // guarded by mu; of what registered pods refer to
+	pods   map[pod.UID]*reader // guarded by mu
+}
+
+// reading is what is known of one object. Its fields are guarded by the mu of the readings.
+type reading[T any] struct {
+	pods   map[pod.UID]bool
+	object *T // nil: there was none, or it was never read
+	known  bool
+	at     time.Time // when it was read
+	wanted int       // how often a pod that refers to it came or changed
+	met    int       // wanted, when the reading began
+}
+
+// current reports whether no pod wants a newer reading. The caller holds mu.
+func (c *reading[T]) current() bool { return c.known && c.met == c.wanted }
+
+// reader is a pod that refers to objects. Its fields are guarded by the mu of the readings.
+type reader struct {
+	version string
+	keys    map[key]bool
+	look    time.Time // when it is to be looked at; zero: never
+}
+
+func newReadings[T any](resource string, read func(context.Context, string, string, metav1.GetOptions) (*T, error), ttl func() time.Duration,
+	period time.Duration, changed *pod.Inbox[pod.UID],
+) *readings[T] {
+	return &readings[T]{
+		resource: resource, read: read, ttl: ttl, period: period, changed: changed, came: pod.NewInbox[struct{}](),
+		copies: map[key]*reading[T]{}, pods: map[pod.UID]*reader{},
+	}
+}
+
+// register makes the pod's references those in uses, by name. The copies of what a pod refers to that is new, or another version of itself, are
+// too old for it: who made it may have changed them just before.
+func (r *readings[T]) register(uid pod.UID, version, namespace string, uses map[string]use) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mine := r.pods[uid]
+	if mine == nil {
+		mine = &reader{keys: map[key]bool{}}
+	}
+	isNew := r.pods[uid] == nil || mine.version != version
+	follows := false
+	for name, u := range uses {
+		k := key{namespace, name}
+		c := r.copies[k]
+		if c == nil {
+			c = &reading[T]{pods: map[pod.UID]bool{}}
+			r.copies[k] = c
+		}
+		if isNew || !mine.keys[k] {
+			c.wanted++
+		}
+		c.pods[uid], mine.keys[k] = true, true
+		follows = follows || u == live
+	}
+	for k := range mine.keys {
+		if _, ok := uses[k.name]; ok && k.namespace == namespace {
+			continue
+		}
+		delete(mine.keys, k)
+		delete(r.copies[k].pods, uid)
+		if len(r.copies[k].pods) == 0 {
+			delete(r.copies, k)
+		}
+	}
+	mine.version = version
+	switch {
+	case !follows:
+		mine.look = time.Time{}
+	case mine.look.IsZero():
+		mine.look = r.nextLook(time.Now())
+		r.came.Put(struct{}{})
+	}
+	if len(mine.keys) == 0 {
+		delete(r.pods, uid)
+	} else {
+		r.pods[uid] = mine
+	}
+}
+
+// nextLook spreads the looks at pods that came together.
+func (r *readings[T]) nextLook(now time.Time) time.Time {
+	return now.Add(r.period + rand.N(r.period/2+1))
+}
+
+// get returns a registered object: the copy while it is new enough, else what the server has. While the server does not answer, a copy that is
+// only too old serves.
+func (r *readings[T]) get(ctx context.Context, namespace, name string) (*T, error) {
+	k := key{namespace, name}
+	ttl := r.ttl()
+	r.mu.Lock()
+	c := r.copies[k]
+	if c == nil {
+		r.mu.Unlock()
+		return nil, fmt.Errorf("object %q/%q not registered", namespace, name)
+	}
+	last, at, current, wanted := c.object, c.at, c.current(), c.wanted
+	r.mu.Unlock()
+	if current && time.Since(at) < ttl {
+		return r.answer(last, name)
+	}
+	var options metav1.GetOptions
+	if current && last != nil && ttl > 0 {
+		options.ResourceVersion = "0" // what the server has in memory will do
+	}
+	object, err := r.read(ctx, namespace, name, options)
+	switch {
+	case apierrors.IsNotFound(err):
+		object = nil
+	case err != nil && ttl > 0 && current && ctx.Err() == nil:
+		return r.answer(last, name)
+	case err != nil:
+		return nil, err
+	}
+	return r.answer(r.keep(c, object, wanted), name)
+}
+
+// keep takes over what was read, unless the copy is newer, and returns the newer one.
+func (r *readings[T]) keep(c *reading[T], object *T, wanted int) *T {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.known && isOlder(object, c.object) {
+		object = c.object
+	}
+	c.object, c.known, c.at = object, true, time.Now()
+	c.met = max(c.met, wanted) // a pod that came since wants a reading of its own
+	return object
+}
+
+// isOlder reports whether a is an earlier version of the object that b is.
+func isOlder[T any](a, b *T) bool {
+	if a == nil || b == nil {
+		return false
+	}
+	m, n := any(a).(metav1.Object), any(b).(metav1.Object)
+	order, err := resourceversion.CompareResourceVersion(m.GetResourceVersion(), n.GetResourceVersion())
+	return err == nil && m.GetUID() == n.GetUID() && order < 0
+}
+
+func (r *readings[T]) answer(object *T, name string) (*T, error) {
+	if object == nil {
+		return nil, apierrors.NewNotFound(v1.Resource(r.resource), name)
+	}
+	return object, nil
+}
+
+// run has the pods looked at that show objects, until ctx is done.
+func (r *readings[T]) run(ctx context.Context) {
+	timer := time.NewTimer(r.period)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.came.Wake():
+			r.came.Take()
+		case <-timer.C:
+		}
+		if next := r.tellDue(time.Now()); next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// tellDue tells the pods that are to be looked at now, and returns when the next is; zero for never.
+func (r *readings[T]) tellDue(now time.Time) (next time.Time) {
+	var due []pod.UID
+	r.mu.Lock()
+	for uid, p := range r.pods {
+		if p.look.IsZero() {
+			continue
+		}
+		if !p.look.After(now) {
+			due = append(due, uid)
+			p.look = r.nextLook(now)
+		}
+		if next.IsZero() || p.look.Before(next) {
+			next = p.look
+		}
+	}
+	r.mu.Unlock()
+	for _, uid := range due {
+		r.changed.Put(uid)
+	}
+	return next
+}
