@@ -233,7 +233,9 @@ func (a *Agent) newNode(recorder *events.Recorder) error {
 func declaredFeatures(k *config.Kubelet) []string {
 	var out []string
 	if k.FeatureEnabled("NodeDeclaredFeatures") {
-		for _, name := range []string{"ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"} { // sorted
+		for _, name := range []string{ // sorted
+			"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits",
+		} {
 			if k.FeatureEnabled(name) {
 				out = append(out, name)
 			}

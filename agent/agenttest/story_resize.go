@@ -15,12 +15,13 @@ import (
 
 // doResize carries out the commands of stories that are about resizes in place:
 //
-//	resize POD/CONTAINER requests.cpu=200m limits.memory=64Mi…   a client changes the container's resources at the API server
+//	resize POD/CONTAINER requests.cpu=200m limits.memory=64Mi…   a client changes the container's resources at the API server; those of the
+//	                           pod as a whole without /CONTAINER
 //	node-has CPU MEMORY        the machine's Node is written with this to allocate
 //	uses BYTES                 every pod uses so much memory from now on
 //	expect-resize POD CONDITION…   the pod's resize conditions, each as TYPE:REASON@GENERATION, in the agent and at the API server; none
 //	expect-resources POD/CONTAINER GIVEN HAS   the container's allocatedResources and resources in its status, as cpu/memory of the
-//	                           requests and, of resources, then of the limits: 100m/16Mi 100m/16Mi-200m/32Mi
+//	                           requests and, of resources, then of the limits: 100m/16Mi 100m/16Mi-200m/32Mi; the pod's without /CONTAINER
 //	expect-limits POD/CONTAINER SHARES QUOTA MEMORY   what the runtime limits the container to
 //	expect-updates POD WHAT…   what was changed of the pod's cgroup since the last time, each as PART=VALUE, in order: memory-limit=1024
 func (s *story) doResize(verb string, args []string) error {
@@ -49,6 +50,12 @@ func (s *story) doResize(verb string, args []string) error {
 		}
 	case "expect-resources":
 		got = resourcesOf(s.find(podName), container)
+		if s.API != nil {
+			p, _ := kubetest.Get[*v1.Pod](s.API, v1.NamespaceDefault, podName)
+			if told := resourcesOf(p, container); told != got {
+				return fmt.Errorf("the agent shows %s, the API server %s", got, told)
+			}
+		}
 	case "expect-limits":
 		got = s.limits(podName, container)
 	case "expect-updates":
@@ -148,6 +155,9 @@ func resizeOf(p *v1.Pod) string {
 
 func resourcesOf(p *v1.Pod, container string) string {
 	spell := func(l v1.ResourceList) string { return l.Cpu().String() + "/" + l.Memory().String() }
+	if p != nil && container == "" && p.Status.Resources != nil {
+		return fmt.Sprintf("%s %s-%s", spell(p.Status.AllocatedResources), spell(p.Status.Resources.Requests), spell(p.Status.Resources.Limits))
+	}
 	if p != nil {
 		for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 			for _, c := range list {

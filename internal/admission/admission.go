@@ -35,6 +35,8 @@ type Facts struct {
 	AppArmor bool
 	// LimitedSwap: containers of burstable pods may use swap.
 	LimitedSwap bool
+	// PodLevelResizeOff: resources of pods as a whole are not resized (the gate InPlacePodLevelResourcesVerticalScaling turned off).
+	PodLevelResizeOff bool
 	// Kernel is the kernel's release, such as "6.12.9-generic".
 	Kernel string
 	// SupplementalGroupsPolicy: the runtime honours it.

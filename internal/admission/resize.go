@@ -7,6 +7,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"berth/internal/allocation"
 	"berth/internal/cgroups"
@@ -185,6 +186,9 @@ func infeasible(given, wanted *v1.Pod, f Facts) string {
 	}
 	if cgroups.QOSClass(given) != cgroups.QOSClass(wanted) {
 		return fmt.Sprintf("Pod QOS Class may not change as a result of resizing: it is %s and would be %s", cgroups.QOSClass(given), cgroups.QOSClass(wanted))
+	}
+	if f.PodLevelResizeOff && !equality.Semantic.DeepEqual(given.Spec.Resources, wanted.Spec.Resources) {
+		return "In-place resize of resources at pod level is not supported: the feature gate InPlacePodLevelResourcesVerticalScaling is off"
 	}
 	if f.LimitedSwap && swaps(given, wanted) {
 		return "In-place resize of containers with swap is not supported."

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"berth/internal/allocation"
 	"berth/internal/pod"
@@ -141,6 +142,31 @@ func TestResizeIsInfeasible(t *testing.T) {
 			}
 			r.check("because", why, tc.why)
 		})
+	}
+}
+
+func TestResizeAtPodLevel(t *testing.T) {
+	for _, off := range []bool{false, true} {
+		r := newResizing(t)
+		close(r.ready)
+		r.facts.PodLevelResizeOff = off
+		p := newPod("p", requests("cpu", "500m"))
+		p.Spec.Resources = &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}
+		r.running(p)
+		p = p.DeepCopy()
+		p.Generation++
+		p.Spec.Resources.Requests[v1.ResourceCPU] = resource.MustParse("2")
+		given, why := r.Resize(p).Spec.Resources.Requests.Cpu().String(), ""
+		if s := r.cfg.Allocations.Resize("p"); s.Pending != nil {
+			why = s.Pending.Reason + ": " + s.Pending.Message
+		}
+		if off {
+			r.check("the pod has", given, "1")
+			r.check("because", why, "Infeasible: In-place resize of resources at pod level is not supported: the feature gate InPlacePodLevelResourcesVerticalScaling is off")
+		} else {
+			r.check("the pod has", given, "2")
+			r.check("because", why, "")
+		}
 	}
 }
 

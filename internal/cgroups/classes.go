@@ -4,9 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 
 	lib "github.com/opencontainers/cgroups"
@@ -16,8 +13,7 @@ import (
 )
 
 // EnsureQoS makes kubepods and the parents of burstable and best-effort pods, and writes their values. Of pods that an earlier agent left, it
-// reads what they take part with, so that their parents keep their shares until each is ensured or removed: on cgroup version 2 about, as a
-// weight stands for some 26 shares.
+// reads what they ask for, so that their parents keep their shares until each is ensured or removed.
 func (m *Manager) EnsureQoS(ctx context.Context) error {
 	top := podValues{}
 	if m.allocatable.MilliCPU > 0 {
@@ -34,7 +30,7 @@ func (m *Manager) EnsureQoS(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("ensure cgroup %s: %w", g.name.path(m.driver), context.Cause(ctx))
 		}
-		if err := m.ensure(g.name, g.values); err != nil {
+		if _, err := m.ensure(g.name, g.values); err != nil {
 			return err
 		}
 	}
@@ -42,59 +38,6 @@ func (m *Manager) EnsureQoS(ctx context.Context) error {
 		return err
 	}
 	return m.syncClasses()
-}
-
-// find notes the pods that have cgroups and are not known.
-func (m *Manager) find() error {
-	for _, class := range classes {
-		found, err := m.listClass(class)
-		if err != nil {
-			return err
-		}
-		for uid, dirs := range found {
-			e := ensured{class: class, milliCPU: readMilliCPU(dirs), memory: readProtected(dirs), found: true}
-			m.mu.Lock()
-			if _, known := m.pods[uid]; !known {
-				m.pods[uid] = e
-			}
-			m.mu.Unlock()
-		}
-	}
-	return nil
-}
-
-// readMilliCPU returns the request that gives the shares in one of the directories of a cgroup, or 0.
-func readMilliCPU(dirs []string) int64 {
-	if shares, ok := readNumber(dirs, "cpu.shares"); ok {
-		return milliCPUFromShares(uint64(shares))
-	}
-	weight, ok := readNumber(dirs, "cpu.weight")
-	if !ok {
-		return 0
-	}
-	return milliCPUFromShares(sharesFromWeight(uint64(weight)))
-}
-
-// readProtected returns the memory that is protected in one of the directories of a cgroup, in bytes.
-func readProtected(dirs []string) int64 {
-	for _, file := range []string{"memory.min", "memory.low"} {
-		if n, ok := readNumber(dirs, file); ok && n > 0 {
-			return n
-		}
-	}
-	return 0
-}
-
-func readNumber(dirs []string, file string) (int64, bool) {
-	for _, d := range dirs {
-		b, err := os.ReadFile(filepath.Join(d, file))
-		if err != nil {
-			continue
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
-		return n, err == nil && n >= 0
-	}
-	return 0, false
 }
 
 // classValues are the values of the parents of pods that follow from their pods.
@@ -157,12 +100,13 @@ func (m *Manager) writeClasses(was, want classValues) error {
 	if m.settings.MemoryQoS != nil {
 		v.protection = &want.burstable
 		if was.guaranteed != want.guaranteed {
-			if err := m.ensure(m.root.child(kubepods), podValues{protection: &want.guaranteed}); err != nil {
+			if _, err := m.ensure(m.root.child(kubepods), podValues{protection: &want.guaranteed}); err != nil {
 				return err
 			}
 		}
 	}
-	return m.ensure(m.root.child(kubepods, burstable), v)
+	_, err := m.ensure(m.root.child(kubepods, burstable), v)
+	return err
 }
 
 // unlimited takes away a limit that an agent with another configuration left.
@@ -177,7 +121,8 @@ func (m *Manager) EnforceAllocatable() error {
 	if v.pids <= 0 {
 		v.pids = unlimited
 	}
-	return m.ensure(m.root.child(kubepods), v)
+	_, err := m.ensure(m.root.child(kubepods), v)
+	return err
 }
 
 // Reserved is what is kept for the daemons of a cgroup that others made: kubeReservedCgroup or systemReservedCgroup.

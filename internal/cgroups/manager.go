@@ -112,14 +112,26 @@ func (m *Manager) EnsurePod(ctx context.Context, p *v1.Pod) error {
 		return nil
 	}
 	class := QOSClass(p)
-	if err := m.ensure(podName(m.root, class, p.UID), computePodValues(p, m.settings)); err != nil {
+	g, err := m.ensure(podName(m.root, class, p.UID), computePodValues(p, m.settings))
+	if err != nil {
 		return fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	requests := podRequests(p)
-	m.mu.Lock()
-	m.pods[p.UID] = ensured{class: class, milliCPU: requests[v1.ResourceCPU], memory: requests[v1.ResourceMemory]}
-	m.mu.Unlock()
+	m.noteRequests(p, class, g)
 	return m.syncClasses()
+}
+
+// noteRequests notes what a pod asks for whose cgroup has it.
+func (m *Manager) noteRequests(p *v1.Pod, class v1.PodQOSClass, g lib.Manager) {
+	requests := podRequests(p)
+	e := ensured{class: class, milliCPU: requests[v1.ResourceCPU], memory: requests[v1.ResourceMemory]}
+	if m.host().version == 2 && class == v1.PodQOSBurstable {
+		if err := writeRequests(g.Path(""), e); err != nil {
+			m.log.Debug("the next agent will know what a pod asks for by its cpu.weight, which is about right", "pod", p.Namespace+"/"+p.Name, "err", err)
+		}
+	}
+	m.mu.Lock()
+	m.pods[p.UID] = e
+	m.mu.Unlock()
 }
 
 // PodParent returns the pod's cgroup as LinuxPodSandboxConfig.cgroup_parent wants it: a path from the root of the hierarchies;
@@ -142,18 +154,19 @@ func (m *Manager) PodPath(uid pod.UID) string {
 // QoSPath returns the cgroup of all pods of a class by its path from the root of the hierarchies; Guaranteed is that of all pods.
 func (m *Manager) QoSPath(class v1.PodQOSClass) string { return qosName(m.root, class).path(m.driver) }
 
-func (m *Manager) ensure(n name, v podValues) error {
+// ensure makes the cgroup, if it is not there, and writes the values.
+func (m *Manager) ensure(n name, v podValues) (lib.Manager, error) {
 	g, err := m.open(n, v)
 	if err == nil {
 		err = g.Apply(-1)
 	}
 	if err != nil {
-		return fmt.Errorf("make cgroup %s: %w", n.path(m.driver), err)
+		return nil, fmt.Errorf("make cgroup %s: %w", n.path(m.driver), err)
 	}
 	if err := m.set(g, v); err != nil {
-		return fmt.Errorf("cgroup %s: %w", n.path(m.driver), err)
+		return nil, fmt.Errorf("cgroup %s: %w", n.path(m.driver), err)
 	}
-	return nil
+	return g, nil
 }
 
 // set writes the values to a cgroup that is there.

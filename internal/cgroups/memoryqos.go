@@ -16,6 +16,9 @@ type MemoryQoS struct {
 	Allocatable int64
 }
 
+// Reserves reports whether requested memory is protected; nil protects none.
+func (q *MemoryQoS) Reserves() bool { return q != nil && q.Reserve }
+
 // High returns memory.high of a container of a burstable or best-effort pod; limit 0 is none. 0: memory.high is not set.
 func (q MemoryQoS) High(request, limit int64) int64 {
 	if limit == 0 {

@@ -89,7 +89,7 @@ type Settings struct {
 func computePodValues(p *v1.Pod, s Settings) podValues {
 	requests, class := podRequests(p), QOSClass(p)
 	v := podValues{shares: MinShares, pids: max(s.PodPidsLimit, 0), hugePages: map[int64]int64{}}
-	if q := s.MemoryQoS; q != nil && q.Reserve {
+	if q := s.MemoryQoS; q.Reserves() {
 		v.protection = &protection{}
 		v.protection.min, v.protection.low = q.Protected(class, requests[v1.ResourceMemory])
 	}

@@ -18,18 +18,23 @@ type PodPart int
 
 // The parts of a pod's cgroup.
 const (
-	MemoryLimit PodPart = iota // bytes
-	CPULimit                   // the quota, in microseconds per period
-	CPURequest                 // CPU shares
+	MemoryLimit   PodPart = iota // bytes
+	MemoryRequest                // bytes that are protected under memory QoS
+	CPULimit                     // the quota, in microseconds per period
+	CPURequest                   // CPU shares
 )
 
-func (p PodPart) String() string { return [...]string{"memory limit", "CPU limit", "CPU request"}[p] }
+func (p PodPart) String() string {
+	return [...]string{"memory limit", "memory request", "CPU limit", "CPU request"}[p]
+}
 
 // of returns the values with this part alone.
 func (p PodPart) of(v podValues) podValues {
 	switch p {
 	case MemoryLimit:
 		return podValues{memory: v.memory}
+	case MemoryRequest:
+		return podValues{protection: v.protection}
 	case CPULimit:
 		return podValues{quota: v.quota, period: v.period}
 	default:
@@ -37,8 +42,11 @@ func (p PodPart) of(v podValues) podValues {
 	}
 }
 
-// PodValue returns what the part is in the cgroup of a pod with these resources, with the default period; 0 is no limit.
+// PodValue returns what the part is in the cgroup of a pod with these resources, with the default period; 0 is no limit, or no request.
 func PodValue(p *v1.Pod, part PodPart) int64 {
+	if part == MemoryRequest {
+		return podRequests(p)[v1.ResourceMemory]
+	}
 	v := part.of(computePodValues(p, Settings{}))
 	return v.memory + v.quota + int64(v.shares) // all but one are zero
 }
@@ -71,13 +79,7 @@ func (m *Manager) ResizePod(ctx context.Context, p *v1.Pod, part PodPart) error 
 	if err != nil {
 		return fmt.Errorf("resize cgroup %s: %s: %w", n.path(m.driver), part, err)
 	}
-	requests := podRequests(p)
-	m.mu.Lock()
-	if e, known := m.pods[p.UID]; known {
-		e.milliCPU, e.memory = requests[v1.ResourceCPU], requests[v1.ResourceMemory]
-		m.pods[p.UID] = e
-	}
-	m.mu.Unlock()
+	m.noteRequests(p, class, g)
 	return m.syncClasses()
 }
 

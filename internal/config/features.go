@@ -43,6 +43,7 @@ var gates = map[string]gate{
 	"GracefulNodeShutdownBasedOnPodPriority":  {true, beta},
 	"HostnameOverride":                        {true, beta},
 	"InPlacePodLevelResourcesVerticalScaling": {true, beta},
+	"InPlacePodVerticalScalingInitContainers": {true, beta},
 	"KubeletCrashLoopBackOffMax":              {true, beta},
 	"KubeletEnsureSecretPulledImages":         {true, beta},
 	"KubeletSeparateDiskGC":                   {true, beta},

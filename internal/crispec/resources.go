@@ -1,6 +1,7 @@
 package crispec
 
 import (
+	"fmt"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
@@ -116,11 +117,10 @@ func (s ResourceSettings) setMemoryQoS(out *runtimeapi.LinuxContainerResources, 
 		return
 	}
 	class := cgroups.QOSClass(p)
-	lowest, low := s.MemoryQoS.Protected(class, request)
-	if lowest > 0 {
+	// What is nothing is said too: a resize may have to take back what was said before.
+	if s.MemoryQoS.Reserves() {
+		lowest, low := s.MemoryQoS.Protected(class, request)
 		setUnified(out, "memory.min", lowest)
-	}
-	if low > 0 {
 		setUnified(out, "memory.low", low)
 	}
 	if class == v1.PodQOSGuaranteed {
@@ -128,14 +128,17 @@ func (s ResourceSettings) setMemoryQoS(out *runtimeapi.LinuxContainerResources, 
 	}
 	if high := s.MemoryQoS.High(request, out.MemoryLimitInBytes); high > 0 {
 		setUnified(out, "memory.high", high)
+	} else {
+		setUnified(out, "memory.high", "max")
 	}
 }
 
-func setUnified(out *runtimeapi.LinuxContainerResources, file string, value int64) {
+// setUnified says what to write to a file of cgroup version 2: a number, or "max".
+func setUnified(out *runtimeapi.LinuxContainerResources, file string, value any) {
 	if out.Unified == nil {
 		out.Unified = map[string]string{}
 	}
-	out.Unified[file] = strconv.FormatInt(value, 10)
+	out.Unified[file] = fmt.Sprint(value)
 }
 
 // hugePageSize spells a page size as the runtime expects it (OCI runtime specification, hugepageLimits): 64KB, 2MB, 1GB.

@@ -128,14 +128,18 @@ func TestContainerResources(t *testing.T) {
 		"memory QoS: burstable is protected last": {
 			pod: needing(amounts("memory", "100Mi"), amounts("memory", "200Mi")), settings: tiered,
 			want: &runtimeapi.LinuxContainerResources{
-				CpuShares: 2, MemoryLimitInBytes: 200 * mi, Unified: unified("memory.high", "199229440", "memory.low", "104857600"),
+				CpuShares: 2, MemoryLimitInBytes: 200 * mi, Unified: unified("memory.high", "199229440", "memory.low", "104857600", "memory.min", "0"),
 			},
 		},
 		"memory QoS: guaranteed is protected always, and not throttled": {
 			pod: needing(amounts("memory", "512Mi", "cpu", "1"), amounts("memory", "512Mi", "cpu", "1")), settings: tiered,
 			want: &runtimeapi.LinuxContainerResources{
-				CpuShares: 1024, CpuQuota: 100_000, CpuPeriod: 100_000, MemoryLimitInBytes: 512 * mi, Unified: unified("memory.min", "536870912"),
+				CpuShares: 1024, CpuQuota: 100_000, CpuPeriod: 100_000, MemoryLimitInBytes: 512 * mi, Unified: unified("memory.low", "0", "memory.min", "536870912"),
 			},
+		},
+		"memory QoS: not throttled where the request is the limit": {
+			pod: needing(amounts("memory", "200Mi"), amounts("memory", "200Mi")), settings: qos,
+			want: &runtimeapi.LinuxContainerResources{CpuShares: 2, MemoryLimitInBytes: 200 * mi, Unified: unified("memory.high", "max")},
 		},
 	}
 	for name, tt := range tests {

@@ -53,6 +53,12 @@ func computeResizeSteps(has holding, given *v1.Pod, running []string, e extent, 
 		for _, part := range parts {
 			from, to := cgroups.PodValue(has.Cgroup, part), cgroups.PodValue(given, part)
 			goes := compareLimits(from, to) // shares are never 0
+			if part == cgroups.MemoryRequest {
+				if !settings.MemoryQoS.Reserves() {
+					continue
+				}
+				goes = direction(cmp.Compare(to, from))
+			}
 			if goes == stays && e == everything {
 				goes = shrinks
 			}
@@ -82,7 +88,7 @@ func computeResizeSteps(has holding, given *v1.Pod, running []string, e extent, 
 		return steps
 	}
 	return slices.Concat(
-		podSteps(grows, cgroups.MemoryLimit), containers(memoryOf), podSteps(shrinks, cgroups.MemoryLimit),
+		podSteps(grows, cgroups.MemoryLimit, cgroups.MemoryRequest), containers(memoryOf), podSteps(shrinks, cgroups.MemoryRequest, cgroups.MemoryLimit),
 		podSteps(grows, cgroups.CPULimit, cgroups.CPURequest), containers(cpuOf), podSteps(shrinks, cgroups.CPURequest, cgroups.CPULimit),
 	)
 }

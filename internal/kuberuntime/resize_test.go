@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"berth/internal/cgroups"
 	"berth/internal/crispec"
 )
 
@@ -78,6 +79,41 @@ func TestComputeResizeSteps(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// Memory that is asked for is protected in the pod before it is in its containers, and no longer than in them.
+func TestComputeResizeStepsOfProtectedMemory(t *testing.T) {
+	p := sizes(t, podOf(v1.RestartPolicyAlways, "a"), "a=1/64Mi")
+	asking := func(memory string) *v1.Pod {
+		q := p.DeepCopy()
+		if delete(q.Spec.Containers[0].Resources.Requests, v1.ResourceMemory); memory != "" {
+			q.Spec.Containers[0].Resources.Requests[v1.ResourceMemory] = resource.MustParse(memory)
+		}
+		delete(q.Spec.Containers[0].Resources.Limits, v1.ResourceMemory)
+		return q
+	}
+	for _, tc := range []struct{ from, to, want string }{
+		{"16Mi", "32Mi", "pod memory request, a memory limit"},
+		{"", "32Mi", "pod memory request, a memory limit"},
+		{"32Mi", "16Mi", "a memory limit, pod memory request"},
+		{"32Mi", "32768Ki", ""},
+	} {
+		for _, reserve := range []bool{true, false} {
+			settings := crispec.ResourceSettings{CgroupVersion: 2, MemoryQoS: &cgroups.MemoryQoS{Reserve: reserve}}
+			from, to := asking(tc.from), asking(tc.to)
+			var got []string
+			for _, s := range computeResizeSteps(holding{from, from}, to, []string{"a"}, changedOnly, settings) {
+				got = append(got, s.String())
+			}
+			want := tc.want
+			if !reserve {
+				want = ""
+			}
+			if diff := cmp.Diff(want, strings.Join(got, ", ")); diff != "" {
+				t.Errorf("%q to %q, protected %v: -want +got:\n%s", tc.from, tc.to, reserve, diff)
+			}
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ func generatePatch(uid types.UID, old, s *v1.PodStatus) ([]byte, error) {
 	patch := map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		if name != "conditions" && !reflect.DeepEqual(before[name], after[name]) {
-			patch[name] = replacement(name, after[name])
+			patch[name] = replacement(name, before[name], after[name])
 		}
 	}
 	for name := range before {
@@ -52,10 +52,14 @@ func fields(s *v1.PodStatus) (map[string]any, error) {
 	return m, json.Unmarshal(b, &m)
 }
 
-// replacement is the value of a field in a patch. Lists and maps that a strategic merge would join are marked to be replaced.
-func replacement(name string, v any) any {
+// replacement is the value of a field in a patch. Lists and maps that a strategic merge would join are marked to be replaced; but not a map that is
+// new, as the API server ignores one that is to replace nothing.
+func replacement(name string, before, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
+		if before == nil {
+			return v
+		}
 		v = maps.Clone(v)
 		v["$patch"] = "replace"
 		return v

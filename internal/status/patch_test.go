@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
@@ -37,6 +38,10 @@ func apiCondition(typ v1.PodConditionType, status v1.ConditionStatus, reason str
 	return v1.PodCondition{Type: typ, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(time.Unix(1e9, 0))}
 }
 
+func amounts(cpu string) v1.ResourceList {
+	return v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu)}
+}
+
 func statuses() []v1.PodStatus {
 	running := v1.PodStatus{
 		Phase: v1.PodRunning, PodIP: "10.0.0.1", PodIPs: []v1.PodIP{{IP: "10.0.0.1"}}, HostIPs: []v1.HostIP{{IP: "1.1.1.1"}}, QOSClass: v1.PodQOSBurstable,
@@ -49,11 +54,14 @@ func statuses() []v1.PodStatus {
 	other := *running.DeepCopy()
 	other.PodIP, other.PodIPs = "10.0.0.2", []v1.PodIP{{IP: "10.0.0.2"}, {IP: "fd00::2"}}
 	other.HostIPs = nil
+	other.Resources, other.AllocatedResources = &v1.ResourceRequirements{Requests: amounts("1"), Limits: amounts("2")}, amounts("1")
+	resized := *other.DeepCopy()
+	resized.Resources, resized.AllocatedResources = &v1.ResourceRequirements{Requests: amounts("3")}, amounts("3")
 	other.Conditions[1] = apiCondition(v1.PodReady, v1.ConditionFalse, "ContainersNotReady")
 	other.Conditions[1].ObservedGeneration = 3
 	other.ContainerStatuses = []v1.ContainerStatus{{Name: "a"}, {Name: "b"}}
 	failed := v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "no room", Conditions: []v1.PodCondition{apiCondition(v1.DisruptionTarget, v1.ConditionTrue, "TerminationByKubelet")}}
-	return []v1.PodStatus{{}, {Phase: v1.PodPending}, running, other, failed}
+	return []v1.PodStatus{{}, {Phase: v1.PodPending}, running, other, resized, failed}
 }
 
 func TestPatchLeadsFromOneStatusToTheOther(t *testing.T) {

@@ -178,11 +178,15 @@ func byVersion(one, two string) string {
 	return one
 }
 
-// An agent that starts leaves burstable pods their part of the CPU while it has not seen them yet.
+// An agent that starts leaves burstable pods their part of the CPU while it has not seen them yet, also where it is more than the sum of what their
+// weights tell.
 func TestBurstableSharesAcrossAgents(t *testing.T) {
 	m, root := cgroupTree(t, cgroups.Allocatable{})
 	pods := []*v1.Pod{
 		resourcePod("ffff-6", v1.ResourceRequirements{Requests: amounts("1", "16Mi")}), resourcePod("ffff-7", v1.ResourceRequirements{Requests: amounts("500m", "16Mi")}),
+	}
+	for i := range 40 {
+		pods = append(pods, resourcePod(types.UID(fmt.Sprintf("small-%d", i)), v1.ResourceRequirements{Requests: amounts("100m", "16Mi")}))
 	}
 	for _, p := range pods {
 		if err := m.EnsurePod(t.Context(), p); err != nil {
@@ -196,20 +200,20 @@ func TestBurstableSharesAcrossAgents(t *testing.T) {
 			t.Errorf("%s: %s, want %s", when, got, byVersion(one, two))
 		}
 	}
-	want("two pods", "1536", "59")
+	want("all pods", "5632", "215")
 	next := newCgroups(t, root, cgroups.Allocatable{})
 	if err := next.EnsureQoS(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want("the next agent", "1536", "59")
+	want("the next agent", "5632", "215")
 	if err := next.EnsurePod(t.Context(), pods[1]); err != nil {
 		t.Fatal(err)
 	}
-	want("one pod seen again", "1536", "59")
+	want("one pod seen again", "5632", "215")
 	if err := next.RemovePod(t.Context(), pods[0].UID); err != nil {
 		t.Fatal(err)
 	}
-	want("the other removed", "512", "20")
+	want("another removed", "4608", "176")
 }
 
 // Cgroups of daemons are held to what is kept for them; one that is not there is an error that says so.

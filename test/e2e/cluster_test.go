@@ -27,12 +27,11 @@ import (
 	"berth/internal/kube"
 )
 
-const (
-	// clusterLimit bounds each test in a cluster, its clean-up apart.
-	clusterLimit = 6 * time.Minute
-	// clusterNodes is how many nodes the tests together may have.
-	clusterNodes = 64
-)
+// clusterLimit bounds each test in a cluster, its clean-up apart.
+var clusterLimit = patience(6 * time.Minute)
+
+// clusterNodes is how many nodes the tests together may have.
+const clusterNodes = 64
 
 // heldPlane is a control plane that runs for as long as its standard input is open, and so reachable.
 type heldPlane struct {
@@ -50,7 +49,7 @@ var sharedPlane = sync.OnceValues(func() (*heldPlane, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"up", "--stdin", "--rm", "--dir", dir}
+	args := []string{"up", "--stdin", "--rm", "--dir", dir, "--wait", patience(2 * time.Minute).String()}
 	for i := range clusterNodes {
 		args = append(args, "--node", nodeName(i))
 	}
@@ -178,6 +177,10 @@ func (c *cluster) watch() error {
 
 // config is the node's KubeletConfiguration.
 func (c *cluster) config() string {
+	driver := ""
+	if d := os.Getenv("BERTH_CGROUP_DRIVER"); d != "" {
+		driver = "cgroupDriver: " + d + "\n"
+	}
 	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: embedded
@@ -195,7 +198,7 @@ authentication:
   anonymous: {enabled: false}
   webhook: {enabled: true}
 authorization: {mode: Webhook}
-%s`, c.place.Cgroup, c.podLogs(), c.manifests(), c.port, c.healthzPort, c.readOnlyPort, c.plane.dir, c.more)
+%s%s`, c.place.Cgroup, c.podLogs(), c.manifests(), c.port, c.healthzPort, c.readOnlyPort, c.plane.dir, driver, c.more)
 }
 
 // launchKubelet starts an agent and does not wait for anything. It dies with the test program, so that what sweeps after that finds it dead.
@@ -435,7 +438,8 @@ func (c *cluster) create(pods ...*v1.Pod) {
 // awaitAPI waits until the pods of the test's namespace are, in the API, as they shall be, and returns them.
 func (c *cluster) awaitAPI(what string, holds func(pods) bool) pods {
 	c.t.Helper()
-	limit := time.NewTimer(2 * time.Minute)
+	span := patience(2 * time.Minute)
+	limit := time.NewTimer(span)
 	defer limit.Stop()
 	for {
 		if now, synced := c.apiPods(); synced && holds(now) {
@@ -444,7 +448,7 @@ func (c *cluster) awaitAPI(what string, holds func(pods) bool) pods {
 		select {
 		case <-c.changed:
 		case <-limit.C:
-			c.t.Fatalf("waited two minutes for %s", what)
+			c.t.Fatalf("waited %v for %s", span, what)
 		case <-c.ctx.Done():
 			c.t.Fatalf("wait for %s: %v", what, context.Cause(c.ctx))
 		}
@@ -455,7 +459,8 @@ func (c *cluster) awaitAPI(what string, holds func(pods) bool) pods {
 // plane's back-off has passed.
 func (c *cluster) awaitWithin(what string, holds func() bool) {
 	c.t.Helper()
-	limit := time.NewTimer(3 * time.Minute)
+	span := patience(3 * time.Minute)
+	limit := time.NewTimer(span)
 	defer limit.Stop()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -463,7 +468,7 @@ func (c *cluster) awaitWithin(what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-limit.C:
-			c.t.Fatalf("waited three minutes for %s", what)
+			c.t.Fatalf("waited %v for %s", span, what)
 		case <-c.ctx.Done():
 			c.t.Fatalf("wait for %s: %v", what, context.Cause(c.ctx))
 		}

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -140,6 +141,48 @@ func TestResizeInPlace(t *testing.T) {
 			out, err := c.try("get", "events", "--field-selector=reason="+reason, "-o", "jsonpath={.items[*].message}")
 			return err == nil && strings.Contains(out, `{"containers":[{"name":"main","resources":{"limits":{"cpu":"500m","memory":"96Mi"}`)
 		})
+	}
+}
+
+// What a pod may use as a whole is resized without a restart: the pod's cgroup, and the containers without a limit of their own.
+func TestResizePodLevel(t *testing.T) {
+	c := newCluster(t)
+	c.startMember()
+	p := c.inCluster(c.act("web", v1.RestartPolicyAlways, nil, actor("shared", "stay"), sized(actor("own", "stay"), "100m", "16Mi")))
+	whole := resourcesOf("100m 32Mi", "200m 64Mi")
+	p.Spec.Resources = &whole
+	c.create(p)
+	before := c.awaitAPIReady("web").named("web")
+	check := func(w *v1.Pod, whole string) {
+		t.Helper()
+		shared, own := container(w, "shared"), container(w, "own")
+		for what, limits := range map[string][2]string{
+			"the pod": {c.limits(shared, 1), whole}, "the container without limits": {c.limits(shared, 0), whole}, "the container with limits": {c.limits(own, 0), "10000 16777216"},
+		} {
+			if limits[0] != limits[1] {
+				t.Errorf("%s has %s, want %s", what, limits[0], limits[1])
+			}
+		}
+		wantRestarts(t, shared, container(before, "shared").ContainerID, 0)
+		wantRestarts(t, own, container(before, "own").ContainerID, 0)
+	}
+	check(before, "20000 67108864")
+	for _, to := range []struct{ requests, limits, holds string }{
+		{"200m 48Mi", "400m 96Mi", "40000 100663296"},
+		{"100m 32Mi", "150m 48Mi", "15000 50331648"},
+	} {
+		want := resourcesOf(to.requests, to.limits)
+		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"resources": want}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.kubectl("patch", "pod", "web", "--subresource=resize", "-p", string(patch))
+		check(c.awaitAPI("the pod to have "+to.limits, func(p pods) bool {
+			w := p.named("web")
+			return w != nil && w.Status.Resources != nil && equality.Semantic.DeepEqual(*w.Status.Resources, want) &&
+				equality.Semantic.DeepEqual(w.Status.AllocatedResources, want.Requests) &&
+				podCondition(w, v1.PodResizeInProgress).Status == "" && podCondition(w, v1.PodResizePending).Status == ""
+		}).named("web"), to.holds)
 	}
 }
 
