@@ -47,8 +47,9 @@ race: ## the whole agent's tests with the race detector, which may crash itself
 WALKS ?= 250
 
 .PHONY: walk
-walk: ## random steps of pods, runtime, API server and agent in virtual time (WALKS=250 walks of 400), held against the rules of a pod's life
+walk: ## random steps of pods, runtime, API server and agent in virtual time (WALKS=250 walks of 400), and the agent killed at each of its own
 	BERTH_WALKS=$(WALKS) BERTH_WALK_STEPS=400 go test -count 1 -run '^TestWalks$$' -timeout 20m ./agent
+	BERTH_STRIKES=all go test -count 1 -run 'AtEachStep$$' -timeout 20m ./agent
 
 .PHONY: e2e
 e2e: need-root build controlplane ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell)

@@ -59,7 +59,11 @@ type World struct {
 	dir   string
 	door  *bufconn.Listener // the agent's socket
 	watch *watcher
-	stop  func()
+	gate  *gate
+	stop  func() error // nil while no agent runs
+
+	mu     sync.Mutex
+	struck string // guarded by mu; by KillAgentAt or LoseAPIAt
 }
 
 // New returns a world whose agent runs. It must be called in a bubble.
@@ -84,11 +88,9 @@ func (w *World) StartAgent() {
 	ctx, cancel := context.WithCancel(w.T.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Agent.Run(ctx) }()
-	w.stop = func() {
+	w.stop = func() error {
 		cancel()
-		if err := <-done; err != nil {
-			w.T.Errorf("agent: %v", err)
-		}
+		return <-done
 	}
 	w.Settle(0)
 }
@@ -108,8 +110,9 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		RootDir: filepath.Join(w.dir, "root"), RunDir: filepath.Join(w.dir, "run"), PodLogsDir: filepath.Join(w.dir, "logs"),
 		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
 	}
+	w.gate = &gate{dial: w.Runtime.Dialer()}
 	out := agent.Outside{
-		DialCRI: w.Runtime.Dialer(), Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: mount.NewFakeMounter(nil),
+		DialCRI: w.gate.Dial, Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: mount.NewFakeMounter(nil),
 		Watch:   func() (podconfig.Watcher, error) { return w.watch, nil },
 		Listen:  func() (net.Listener, error) { return w.door, nil },
 		Machine: machine, Network: network(), Dial: w.Network.Dial,
@@ -119,6 +122,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 	}
 	if w.API != nil {
 		cfg.Kubelet, out.REST = w.kubelet(), w.API.Config()
+		w.gate.api, out.REST.Transport = out.REST.Transport, w.gate
 	}
 	a, err := agent.BuildIn(cfg, out)
 	if err != nil {
@@ -132,10 +136,13 @@ func (w *World) Dial(ctx context.Context) (net.Conn, error) { return w.door.Dial
 
 // StopAgent ends the agent; the runtime and its pods go on.
 func (w *World) StopAgent() {
-	if w.stop != nil {
-		w.stop()
-		w.stop = nil
+	if w.stop == nil {
+		return
 	}
+	if err := w.stop(); err != nil && !w.gate.isClosed() {
+		w.T.Errorf("agent: %v", err)
+	}
+	w.stop = nil
 }
 
 // Settle lets d pass, and then everything happen that needs no more time than a file event takes to be believed.

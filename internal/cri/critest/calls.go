@@ -42,6 +42,8 @@ type Fault struct {
 	Hang bool
 	// AfterWork does the work of the call first; otherwise nothing is done.
 	AfterWork bool
+	// Then, if set, is called when the fault happens, with the method of the call that is hit.
+	Then func(method string)
 }
 
 // Inject adds a fault. Faults that match the same call are used up in the order in which they were injected, one per call.
@@ -165,7 +167,7 @@ func (r *Runtime) perform(ctx context.Context, s *serving, method string, req an
 	if err != nil || fault == nil {
 		return resp, err
 	}
-	return nil, fault.happen(ctx, s)
+	return nil, fault.happen(ctx, s, method)
 }
 
 // before waits out a stall and the method's latency and lets the faults happen that come before the work. It returns the fault
@@ -176,7 +178,7 @@ func (r *Runtime) before(ctx context.Context, s *serving, method string, req any
 	}
 	fault := r.takeFault(method, req)
 	if fault != nil && !fault.AfterWork {
-		return nil, fault.happen(ctx, s)
+		return nil, fault.happen(ctx, s, method)
 	}
 	// These two take their time after they have reserved their name.
 	if method != "RunPodSandbox" && method != "CreateContainer" {
@@ -229,7 +231,10 @@ func (r *Runtime) takeFault(method string, req any) *Fault {
 	return nil
 }
 
-func (f *Fault) happen(ctx context.Context, s *serving) error {
+func (f *Fault) happen(ctx context.Context, s *serving, method string) error {
+	if f.Then != nil {
+		f.Then(method)
+	}
 	if !f.Hang {
 		return f.Err
 	}

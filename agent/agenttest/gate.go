@@ -1,0 +1,102 @@
+package agenttest
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+
+	"berth/internal/cri"
+)
+
+// gate stands between one agent and its outside. Closed, it lets nothing through, as if the agent's process were gone.
+type gate struct {
+	dial cri.Dialer
+	api  http.RoundTripper // nil without an API server
+
+	mu     sync.Mutex
+	closed bool       // guarded by mu
+	conns  []net.Conn // guarded by mu; to the runtime
+	armed  *apiStrike // guarded by mu; nil for none
+}
+
+// apiStrike is what happens at a request to the API server.
+type apiStrike struct {
+	left   int // requests until then
+	moment Moment
+	then   func(call string)
+}
+
+var errRefused = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+
+// Dial connects to the runtime.
+func (g *gate) Dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := g.dial(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		_ = conn.Close() // nobody has used it
+		return nil, errRefused
+	}
+	g.conns = append(g.conns, conn)
+	return conn, nil
+}
+
+// RoundTrip asks the API server.
+func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
+	strike, closed := g.next(r)
+	if closed {
+		return nil, errRefused
+	}
+	if strike == nil {
+		return g.api.RoundTrip(r)
+	}
+	if strike.moment == AfterCall {
+		if resp, err := g.api.RoundTrip(r); err == nil {
+			_ = resp.Body.Close() // its reader is gone
+		}
+	}
+	strike.then(r.Method + " " + r.URL.Path)
+	return nil, errRefused
+}
+
+// next counts a request, and returns what happens at it, nil for nothing.
+func (g *gate) next(r *http.Request) (strike *apiStrike, closed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed || g.armed == nil || ofNode(r.URL.Path) {
+		return nil, g.closed
+	}
+	if g.armed.left--; g.armed.left > 0 {
+		return nil, false
+	}
+	strike, g.armed = g.armed, nil
+	return strike, false
+}
+
+func (g *gate) arm(s *apiStrike) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.armed = s
+}
+
+// close ends the connections to the runtime and lets nothing through any more.
+func (g *gate) close() {
+	g.mu.Lock()
+	g.closed = true
+	conns := g.conns
+	g.mu.Unlock()
+	for _, c := range conns {
+		_ = c.Close() // one that is closed is no harm
+	}
+}
+
+func (g *gate) isClosed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.closed
+}
