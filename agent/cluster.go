@@ -25,6 +25,7 @@ import (
 	"berth/internal/kube"
 	"berth/internal/metrics"
 	"berth/internal/node"
+	"berth/internal/nodelogs"
 	"berth/internal/objects"
 	"berth/internal/pod"
 	"berth/internal/server"
@@ -305,6 +306,11 @@ func (a *Agent) apiUID(p *v1.Pod) pod.UID {
 func (a *Agent) newDoors() (*server.Kubelet, error) {
 	k, m := a.cfg.Kubelet, a.member
 	d := &server.Kubelet{NodeName: a.cfg.NodeName, DisableDebugging: !*k.EnableDebuggingHandlers}
+	if *k.EnableSystemLogHandler {
+		d.NodeLogs = server.NodeLogs{
+			Logs: &nodelogs.Logs{Dir: "/var/log", Journalctl: "journalctl"}, Query: *k.EnableSystemLogQuery && k.FeatureEnabled("NodeLogQuery"),
+		}
+	}
 	if *k.HealthzPort > 0 {
 		d.ListenHealthz = server.ListenTCP(k.HealthzBindAddress, *k.HealthzPort)
 	}

@@ -39,8 +39,7 @@ func (g guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // refuse answers with the text alone, as clients of the kubelet compare it.
 func refuse(w http.ResponseWriter, status int, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	setPlainText(w)
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, text) // whoever is refused may as well not listen
 }

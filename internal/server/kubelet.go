@@ -61,8 +61,7 @@ func (d *door) writeHealth(w http.ResponseWriter, r *http.Request, checks []heal
 }
 
 func (d *door) writeText(w http.ResponseWriter, r *http.Request, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	setPlainText(w)
 	_, err := io.WriteString(w, text)
 	d.ended(r, err)
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"berth/internal/nodelogs"
 	"berth/internal/pod"
 	"berth/internal/server"
 	"berth/internal/stats"
@@ -49,6 +51,15 @@ func wholeNode(t *testing.T) server.Config {
 	return server.Config{Handlers: h, Metrics: map[string]http.Handler{
 		server.PathMetrics: scraped, server.PathCadvisor: scraped, server.PathResource: scraped, server.PathProbes: scraped,
 	}}
+}
+
+// nodeLogs is a log folder with the file a.log, on a node without a journal.
+func nodeLogs(t *testing.T) server.NodeLogs {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.log"), []byte("one\ntwo\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return server.NodeLogs{Logs: &nodelogs.Logs{Dir: dir, Journalctl: "no-journalctl"}, Query: true}
 }
 
 // client sends requests to the HTTPS port with one certificate, or none.
@@ -88,6 +99,7 @@ func TestMatrixOfAccess(t *testing.T) {
 	refused, alien := [7]int{401, 401, 401, 401, 401, 401, 401}, [7]int{403, 403, 403, 403, 403, 403, 403}
 	readOnly := [7]int{200, 200, 405, 405, 405, 405, 403}
 	missing := [7]int{404, 404, 404, 404, 404, 404, 403}
+	missing405 := [7]int{404, 404, 405, 405, 405, 405, 403} // the path is there, what it names is not
 	// Streams need a request to upgrade the connection, and create whatever the method.
 	upgraded := [7]int{400, 400, 400, 405, 405, 405, 405}
 	for _, e := range []struct {
@@ -127,7 +139,14 @@ func TestMatrixOfAccess(t *testing.T) {
 		{"/stats/nothing", []string{"stats"}, false, missing},
 		{"/berth/v1/version", []string{"proxy"}, false, missing},
 		{"/berth/v1/stop", []string{"proxy"}, false, missing},
-		{"/logs/", []string{"log"}, false, missing},
+		{"/logs/", []string{"log"}, false, readOnly},
+		{"/logs/a.log", []string{"log"}, false, readOnly},
+		{"/logs/nothing", []string{"log"}, false, missing405},
+		{"/logs/?query=/a.log", []string{"log"}, false, readOnly},
+		{"/logs/?query=nothing", []string{"log"}, false, missing405},
+		{"/logs/?query=a%20b", []string{"log"}, false, [7]int{406, 406, 405, 405, 405, 405, 403}},
+		{"/logs/?query=/a.log&tailLines=x", []string{"log"}, false, [7]int{400, 400, 405, 405, 405, 405, 403}},
+		{"/logs/a.log?query=a", []string{"log"}, false, [7]int{406, 406, 405, 405, 405, 405, 403}},
 		{"/checkpoint/default/web/main", []string{"checkpoint"}, false, missing},
 		{"/debug/pprof/heap", []string{"proxy"}, false, missing},
 	} {
@@ -147,6 +166,7 @@ func TestMatrixOfAccess(t *testing.T) {
 					}
 				}
 				k := serveKubeletWith(t, wholeNode(t), server.Kubelet{
+					NodeLogs: nodeLogs(t),
 					Authentication: server.Authentication{VerifyClient: func(chain []*x509.Certificate) error {
 						if chain[0].Subject.CommonName == "mallory" {
 							return errors.New("unknown authority")
@@ -211,7 +231,7 @@ func TestTraversal(t *testing.T) {
 			t.Errorf("the log of %q of pod %q", id, uid)
 			return "/etc/passwd", nil
 		}
-		k := serveKubeletWith(t, cfg, server.Kubelet{Authentication: server.Authentication{Anonymous: true}})
+		k := serveKubeletWith(t, cfg, server.Kubelet{Authentication: server.Authentication{Anonymous: true}, NodeLogs: nodeLogs(t)})
 		via := k.client(nil)
 		defer via.CloseIdleConnections()
 		// A path that is not in its shortest form is answered with that form, which is then a request of its own; what is escaped is part of
@@ -264,6 +284,7 @@ func TestTraversal(t *testing.T) {
 			{"GET", "/metrics/x/", ""},
 			{"GET", "/stats/summary/x/", ""},
 			{"GET", "/logs/", ""},
+			{"GET", "/logs/a.log/", ""},
 		} {
 			for _, a := range attempts {
 				if got := k.status(via, p.method, p.before+a.value+p.after); got != a.want {

@@ -11,6 +11,7 @@ const (
 	PathAttach        = "/attach"        // the same without command
 	PathPortForward   = "/portForward"   // /{namespace}/{pod}/{uid}
 	PathRun           = "/run"           // POST /{namespace}/{pod}/{uid}/{container}?cmd=…
+	PathNodeLogs      = "/logs/"         // {name}, or ?query=SERVICE or FILE and more of nodelogs.Query
 	PathRunningPods   = "/runningpods/"
 	PathConfigz       = "/configz"
 	PathFlagz         = "/flagz"

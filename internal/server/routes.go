@@ -25,7 +25,7 @@ func (d *door) localRoutes() *http.ServeMux {
 }
 
 // secureRoutes are the paths of the kubelet's HTTPS port.
-func (d *door) secureRoutes() http.Handler {
+func (d *door) secureRoutes(k *Kubelet) http.Handler {
 	mux := d.readOnlyPaths()
 	mux.HandleFunc("GET "+PathRunningPods+"{$}", d.getRunningPods)
 	mux.HandleFunc("GET "+PathConfigz, d.getConfigz)
@@ -33,6 +33,7 @@ func (d *door) secureRoutes() http.Handler {
 	mux.HandleFunc("GET "+PathFlagz, d.getFlagz)
 	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", d.getContainerLogs)
 	d.routeStreams(mux)
+	d.routeNodeLogs(mux, k.NodeLogs)
 	return mux
 }
 

@@ -48,6 +48,8 @@ type Kubelet struct {
 	Authorization  Authorization
 	// DisableDebugging closes what enters containers or shows their logs (enableDebuggingHandlers: false).
 	DisableDebugging bool
+	// NodeLogs are what /logs/ shows.
+	NodeLogs NodeLogs
 }
 
 // Server serves the API at all its doors.
@@ -126,7 +128,7 @@ func (d *door) secure(k *Kubelet) error {
 	if k.Authentication.VerifyClient != nil {
 		d.tls.ClientAuth = tls.RequestClientCert // verified with each request, by the authorities of that moment
 	}
-	routes := d.secureRoutes()
+	routes := d.secureRoutes(k)
 	if k.DisableDebugging {
 		routes = withoutDebugging(routes)
 	}

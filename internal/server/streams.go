@@ -122,8 +122,7 @@ func (d *door) runCommand(w http.ResponseWriter, r *http.Request) {
 			refuseRuntime(w, err)
 			return nil
 		}
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
+		setPlainText(w)
 		if resp.ExitCode != 0 {
 			w.WriteHeader(http.StatusInternalServerError)
 			fmt.Fprintf(w, "command %q exited with %d: ", strings.Join(cmd, " "), resp.ExitCode)

@@ -1,0 +1,195 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"berth/internal/nodelogs"
+)
+
+const (
+	// maxLogQueries bounds the queries of node logs at a time, each of which may be a process that reads the whole journal.
+	maxLogQueries = 8
+	// maxListed bounds the names of a folder in an answer.
+	maxListed = 10_000
+)
+
+// NodeLogs are the logs of the node itself.
+type NodeLogs struct {
+	// Logs are what can be read; nil: the path answers that it is disabled (enableSystemLogHandler).
+	Logs *nodelogs.Logs
+	// Query opens what is asked with query= (enableSystemLogQuery, KEP-2258).
+	Query bool
+}
+
+// routeNodeLogs adds the log folder of the node, and the query of its services' logs.
+func (d *door) routeNodeLogs(mux *http.ServeMux, l NodeLogs) {
+	if l.Logs == nil {
+		mux.HandleFunc(PathNodeLogs, disabled("logs endpoint is disabled."))
+		return
+	}
+	queries := make(gate, maxLogQueries)
+	mux.HandleFunc("GET "+PathNodeLogs+"{name...}", func(w http.ResponseWriter, r *http.Request) {
+		name, q := r.PathValue("name"), r.URL.Query()
+		switch {
+		case !q.Has("query"):
+			d.getNodeFile(w, r, l.Logs, name)
+		case !l.Query:
+			http.Error(w, "node log query is disabled: it needs enableSystemLogQuery: true", http.StatusMethodNotAllowed)
+		case name != "":
+			http.Error(w, fmt.Sprintf("a path and query= cannot be asked for together: ask for %s?query=, or for the path alone", PathNodeLogs), http.StatusNotAcceptable)
+		default:
+			d.queryNodeLogs(w, r, l.Logs, q, queries)
+		}
+	})
+}
+
+// disabled answers that the configuration closes a path.
+func disabled(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, text, http.StatusMethodNotAllowed) }
+}
+
+// queryNodeLogs answers with the log of services, or the lines of a file.
+func (d *door) queryNodeLogs(w http.ResponseWriter, r *http.Request, l *nodelogs.Logs, values url.Values, queries gate) {
+	q, err := nodelogs.ParseQuery(values)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if err := q.Validate(); err != nil {
+		http.Error(w, err.Error(), http.StatusNotAcceptable)
+		return
+	}
+	if !queries.enter() {
+		refuseBusy(w, "too many queries of node logs at a time")
+		return
+	}
+	defer queries.leave()
+	d.ended(r, d.stream(w, func() error { return writeNodeLog(r.Context(), w, l, q) }))
+}
+
+// writeNodeLog writes the log. As with the log of a container, an error after its beginning can only be told in the trailer.
+func writeNodeLog(ctx context.Context, w http.ResponseWriter, l *nodelogs.Logs, q nodelogs.Query) error {
+	setPlainText(w)
+	w.Header().Set("Trailer", LogErrorTrailer)
+	out := &countingWriter{Writer: w}
+	err := l.Write(ctx, q, out)
+	if err == nil {
+		return nil
+	}
+	if out.written > 0 || ctx.Err() != nil {
+		w.Header().Set(LogErrorTrailer, strings.ReplaceAll(err.Error(), "\n", " "))
+		return err
+	}
+	w.Header().Del("Trailer")
+	code := http.StatusInternalServerError
+	var query *nodelogs.QueryError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		code = http.StatusNotFound
+	case errors.As(err, &query):
+		code = http.StatusNotAcceptable
+	}
+	http.Error(w, err.Error(), code)
+	return nil
+}
+
+type countingWriter struct {
+	io.Writer
+	written int64
+}
+
+func (c *countingWriter) Write(b []byte) (int, error) {
+	n, err := c.Writer.Write(b)
+	c.written += int64(n)
+	return n, err
+}
+
+// getNodeFile answers with a file of the log folder, or the list of what is in a folder.
+func (d *door) getNodeFile(w http.ResponseWriter, r *http.Request, l *nodelogs.Logs, name string) {
+	if base := strings.TrimSuffix(name, "/"); name != "" && (base == "." || !fs.ValidPath(base)) { // "..", escaped so that it came this far, names nothing
+		http.Error(w, "404 page not found", http.StatusNotFound)
+		return
+	}
+	f, st, err := l.Open(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		http.Error(w, "404 page not found", http.StatusNotFound)
+		return
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	defer f.Close()
+	isFolder := name == "" || strings.HasSuffix(name, "/")
+	switch {
+	case st.IsDir() && !isFolder: // links of the list are relative to the folder
+		base := name[strings.LastIndexByte(name, '/')+1:]
+		w.Header().Set("Location", (&url.URL{Path: "./" + base + "/"}).String())
+		w.WriteHeader(http.StatusMovedPermanently)
+	case st.IsDir():
+		d.listNodeFolder(w, r, f)
+	case isFolder:
+		http.Error(w, "404 page not found", http.StatusNotFound)
+	default:
+		d.ended(r, d.stream(w, func() error { return writeNodeFile(w, r, f, st) }))
+	}
+}
+
+// writeNodeFile writes a file, or the ranges of it that are asked for. What a file says it is does not count: a container can write to some,
+// and a browser must not take it for a page.
+func writeNodeFile(w http.ResponseWriter, r *http.Request, f *os.File, st fs.FileInfo) error {
+	begin := make([]byte, 512)
+	n, err := f.ReadAt(begin, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return nil
+	}
+	setPlainText(w)
+	if !strings.HasPrefix(http.DetectContentType(begin[:n]), "text/") {
+		w.Header().Set("Content-Type", "application/octet-stream")
+	}
+	http.ServeContent(w, r, "", st.ModTime(), io.NewSectionReader(f, 0, st.Size())) // not what is appended meanwhile
+	return nil
+}
+
+// listNodeFolder writes the names in a folder in the form of net/http.
+func (d *door) listNodeFolder(w http.ResponseWriter, r *http.Request, folder *os.File) {
+	entries, err := folder.ReadDir(maxListed)
+	if err != nil && !errors.Is(err, io.EOF) {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	var list strings.Builder
+	list.WriteString("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n")
+	for _, e := range entries {
+		name := e.Name()
+		if e.IsDir() {
+			name += "/"
+		}
+		fmt.Fprintf(&list, "<a href=\"%s\">%s</a>\n", html.EscapeString((&url.URL{Path: name}).String()), html.EscapeString(name))
+	}
+	list.WriteString("</pre>\n")
+	if len(entries) == maxListed {
+		fmt.Fprintf(&list, "<p>only the first %d are shown</p>\n", maxListed)
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	_, err = io.WriteString(w, list.String())
+	d.ended(r, err)
+}
+
+func setPlainText(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+}
