@@ -56,6 +56,8 @@ type Config struct {
 	// Version is the agent's own.
 	Version string
 	Log     *slog.Logger
+	// LogLevel is the level of Log, for those who may change it; nil: nobody.
+	LogLevel *slog.LevelVar
 }
 
 // AtExit says what becomes of pods and runtime when the agent ends.

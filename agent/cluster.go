@@ -306,6 +306,9 @@ func (a *Agent) apiUID(p *v1.Pod) pod.UID {
 func (a *Agent) newDoors() (*server.Kubelet, error) {
 	k, m := a.cfg.Kubelet, a.member
 	d := &server.Kubelet{NodeName: a.cfg.NodeName, DisableDebugging: !*k.EnableDebuggingHandlers}
+	if k.FeatureEnabled("ContainerCheckpoint") {
+		d.Checkpoints = server.Checkpoints{Runtime: a.cri, Dir: filepath.Join(a.cfg.RootDir, "checkpoints")}
+	}
 	if *k.EnableSystemLogHandler {
 		d.NodeLogs = server.NodeLogs{
 			Logs: &nodelogs.Logs{Dir: "/var/log", Journalctl: "journalctl"}, Query: *k.EnableSystemLogQuery && k.FeatureEnabled("NodeLogQuery"),
@@ -348,6 +351,19 @@ func (a *Agent) newDoors() (*server.Kubelet, error) {
 		}
 	}
 	return d, nil
+}
+
+// debugging returns what looks into the process: profiles, which in run mode only root sees, and the level of the log.
+func (a *Agent) debugging() server.Debug {
+	k := a.cfg.Kubelet
+	if k == nil {
+		return server.Debug{Profiling: true}
+	}
+	d := server.Debug{Profiling: *k.EnableProfilingHandler}
+	if level := a.cfg.LogLevel; level != nil && *k.EnableDebugFlagsHandler {
+		d.SetVerbosity = func(v uint32) { level.Set(config.LogLevel(v)) }
+	}
+	return d
 }
 
 // tlsSettings returns tlsMinVersion and tlsCipherSuites as crypto/tls has them; 0 and nil leave the choice to it.

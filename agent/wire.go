@@ -92,8 +92,9 @@ const (
 
 // settings are those of the KubeletConfiguration that components of every agent have, and what stands for them in run mode.
 type settings struct {
-	parallelImagePulls int // 0 is without a bound
-	imagePullQPS       int // 0 is without a bound, which is how it is in run mode: pods that start together would only wait for nothing
+	runtimeTimeout     time.Duration // of an ordinary call of the runtime; 0 is the default
+	parallelImagePulls int           // 0 is without a bound
+	imagePullQPS       int           // 0 is without a bound, which is how it is in run mode: pods that start together would only wait for nothing
 	imagePullBurst     int
 	imageVerification  images.Verification
 	imageGC            imageGC
@@ -111,6 +112,7 @@ func settingsOf(k *config.Kubelet) settings {
 		return settings{parallelImagePulls: 4, imageGC: imageGC{minAge: 2 * time.Minute, high: 85, low: 80}, dns: crispec.DNS{Domain: "cluster.local"}}
 	}
 	s := settings{
+		runtimeTimeout:     k.RuntimeRequestTimeout.Duration,
 		parallelImagePulls: 1, maxRestartPeriod: k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
 		garbage: kuberuntime.GarbageLimits{
 			MinAge: k.MinimumContainerTTL, MaxPerContainer: int(k.MaxDeadContainersPerContainer), MaxTotal: int(k.MaxDeadContainers),
@@ -243,7 +245,10 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.pods = pod.NewManager()
 	states := pod.NewStates()
 	recorder := a.newRecorder()
-	if a.cri, err = cri.New(cri.Config{Endpoint: endpoint, ImageEndpoint: cfg.ImageEndpoint, Dial: out.DialCRI, Called: counts.RuntimeCall}); err != nil {
+	settings := settingsOf(cfg.Kubelet)
+	if a.cri, err = cri.New(cri.Config{
+		Endpoint: endpoint, ImageEndpoint: cfg.ImageEndpoint, Timeout: settings.runtimeTimeout, Dial: out.DialCRI, Called: counts.RuntimeCall,
+	}); err != nil {
 		return nil, err
 	}
 	a.facts.cgroups = out.Cgroups
@@ -263,7 +268,6 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
-	settings := settingsOf(cfg.Kubelet)
 	if a.puller, err = a.newPuller(settings, recorder); err != nil {
 		return nil, err
 	}
@@ -344,7 +348,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
-	doors := server.Config{Handlers: a.handlers(), Metrics: registries, Counted: counts.Door, Listen: opened, Log: cfg.Log}
+	doors := server.Config{Handlers: a.handlers(), Metrics: registries, Counted: counts.Door, Debug: a.debugging(), Listen: opened, Log: cfg.Log}
 	if m != nil {
 		if doors.Kubelet, err = a.newDoors(); err != nil {
 			return nil, err

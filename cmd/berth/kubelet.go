@@ -27,7 +27,7 @@ func commandArgs(argv []string) []string {
 }
 
 // kubeletRun runs the agent as a kubelet until it is told to end.
-type kubeletRun func(ctx context.Context, g *globalFlags, k *config.Kubelet, log *slog.Logger) error
+type kubeletRun func(ctx context.Context, g *globalFlags, k *config.Kubelet, level *slog.LevelVar, log *slog.Logger) error
 
 func newKubeletCommand(g *globalFlags, run kubeletRun) *cobra.Command {
 	flags := config.NewFlags()
@@ -50,11 +50,13 @@ this program is the same as "berth kubelet".`,
 			if err != nil {
 				return refused(err)
 			}
-			log := newKubeletLog(k, cmd.ErrOrStderr())
+			level := new(slog.LevelVar)
+			level.Set(config.LogLevel(k.Logging.Verbosity))
+			log := newKubeletLog(k, level, cmd.ErrOrStderr())
 			for _, w := range k.Warnings {
 				log.Warn(w)
 			}
-			return run(cmd.Context(), g, k, log)
+			return run(cmd.Context(), g, k, level, log)
 		},
 	}
 	for _, f := range flags.All() {
@@ -78,9 +80,9 @@ func printKubeletVersion(out io.Writer, asked string) error {
 	return err
 }
 
-// newKubeletLog returns the agent's log.
-func newKubeletLog(k *config.Kubelet, errOut io.Writer) *slog.Logger {
-	options := &slog.HandlerOptions{Level: k.LogLevel()}
+// newKubeletLog returns the agent's log, at the given level, which may change.
+func newKubeletLog(k *config.Kubelet, level slog.Leveler, errOut io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level}
 	if k.Logging.Format == "json" {
 		return slog.New(slog.NewJSONHandler(errOut, options))
 	}

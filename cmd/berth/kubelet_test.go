@@ -35,7 +35,7 @@ func TestKubeletCommandHandsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got *config.Kubelet
-	cmd := newKubeletCommand(&globalFlags{}, func(_ context.Context, _ *globalFlags, k *config.Kubelet, log *slog.Logger) error {
+	cmd := newKubeletCommand(&globalFlags{}, func(_ context.Context, _ *globalFlags, k *config.Kubelet, _ *slog.LevelVar, log *slog.Logger) error {
 		got = k
 		log.Debug("a debug message")
 		return nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
@@ -18,7 +19,7 @@ import (
 )
 
 // runKubelet runs the agent as a kubelet until a signal ends it. Pods run on.
-func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, log *slog.Logger) error {
+func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, level *slog.LevelVar, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the kubelet must be root, as it mounts volumes and makes cgroups and networks")
 	}
@@ -26,6 +27,10 @@ func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, log *slo
 	cfg, err := kubeletConfig(g, k, log)
 	if err != nil {
 		return err
+	}
+	cfg.LogLevel = level
+	if *k.EnableProfilingHandler && k.EnableContentionProfiling {
+		runtime.SetBlockProfileRate(1)
 	}
 	a, err := agent.Build(cfg)
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 	stable = "GA"
 )
 
-// gates are the feature gates that change what the agent does, at their 1.36 defaults.
+// gates are the feature gates that change what the agent does, at their 1.36 defaults but for ContainerCheckpoint.
 var gates = map[string]gate{
 	"DynamicResourceAllocation":     {true, stable},
 	"ImageVolume":                   {true, stable},
@@ -35,7 +35,6 @@ var gates = map[string]gate{
 	"UserNamespacesSupport":         {true, stable},
 
 	"CPUManagerPolicyBetaOptions":             {true, beta},
-	"ContainerCheckpoint":                     {true, beta},
 	"ContainerRestartRules":                   {true, beta},
 	"EnvFiles":                                {true, beta},
 	"ExtendWebSocketsToKubelet":               {true, beta},
@@ -57,6 +56,7 @@ var gates = map[string]gate{
 	"RotateKubeletServerCertificate":          {true, beta},
 	"TopologyManagerPolicyBetaOptions":        {true, beta},
 	"ClusterTrustBundleProjection":            {false, beta},
+	"ContainerCheckpoint":                     {false, beta}, // on at 1.36; a checkpoint fills the disk with what was only in memory
 	"PodCertificateRequest":                   {false, beta},
 	"SELinuxMount":                            {false, beta},
 	"CPUManagerPolicyAlphaOptions":            {false, alpha},

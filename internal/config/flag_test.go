@@ -216,8 +216,7 @@ func TestNodeName(t *testing.T) {
 
 func TestLogLevel(t *testing.T) {
 	for v, want := range map[uint32]slog.Level{0: slog.LevelInfo, 3: slog.LevelInfo, 4: slog.LevelDebug, 6: -6, 1 << 31: -100} {
-		k := &Kubelet{KubeletConfiguration: KubeletConfiguration{Logging: LoggingConfiguration{Verbosity: v}}}
-		if got := k.LogLevel(); got != want {
+		if got := LogLevel(v); got != want {
 			t.Errorf("verbosity %d: %v, want %v", v, got, want)
 		}
 	}

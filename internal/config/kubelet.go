@@ -95,13 +95,12 @@ func withoutEmbedded(endpoint string) string {
 	return endpoint
 }
 
-// LogLevel returns the level that stands for the configured verbosity (--v): level N of klog is -N of slog, so that 4 is Debug. Below 4
-// it is Info.
-func (k *Kubelet) LogLevel() slog.Level {
-	if k.Logging.Verbosity < 4 {
+// LogLevel returns the level that stands for a verbosity (--v): level N of klog is -N of slog, so that 4 is Debug. Below 4 it is Info.
+func LogLevel(verbosity uint32) slog.Level {
+	if verbosity < 4 {
 		return slog.LevelInfo
 	}
-	return slog.Level(-int(min(k.Logging.Verbosity, 100)))
+	return slog.Level(-int(min(verbosity, 100)))
 }
 
 // Field is one value of the configuration in force.

@@ -138,6 +138,13 @@ func (c *Client) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 	return c.runtime.ExecSync(withExtraTime(ctx, limit), req)
 }
 
+// CheckpointContainer puts a running container on disk. It has the time that the request names, and an ordinary call's at least.
+func (c *Client) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) error {
+	asked := time.Duration(req.Timeout) * time.Second
+	_, err := c.runtime.CheckpointContainer(withExtraTime(ctx, max(0, asked-c.timeout)), req)
+	return err
+}
+
 // ImageStatus returns the image, or nil when the runtime does not have it.
 func (c *Client) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
 	r, err := c.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})

@@ -48,9 +48,22 @@ func wholeNode(t *testing.T) server.Config {
 	streaming := streamingNode(&streamer{sync: runtimeapi.ExecSyncResponse{}})
 	h.Streaming, h.Observed, h.Stats = streaming.Streaming, streaming.Observed, emptyStats{}
 	scraped := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "# scraped\n") })
-	return server.Config{Handlers: h, Metrics: map[string]http.Handler{
+	return server.Config{Handlers: h, Debug: server.Debug{Profiling: true, SetVerbosity: func(uint32) {}}, Metrics: map[string]http.Handler{
 		server.PathMetrics: scraped, server.PathCadvisor: scraped, server.PathResource: scraped, server.PathProbes: scraped,
 	}}
+}
+
+// checkpointer writes an archive, readable by all; it fails with err after that.
+type checkpointer struct {
+	asked *runtimeapi.CheckpointContainerRequest // set by the call
+	err   error
+}
+
+func (c checkpointer) CheckpointContainer(_ context.Context, r *runtimeapi.CheckpointContainerRequest) error {
+	if c.asked != nil {
+		*c.asked = runtimeapi.CheckpointContainerRequest{ContainerId: r.ContainerId, Location: r.Location, Timeout: r.Timeout}
+	}
+	return errors.Join(os.WriteFile(r.Location, []byte("memory"), 0o644), c.err)
 }
 
 // nodeLogs is a log folder with the file a.log, on a node without a journal.
@@ -147,8 +160,19 @@ func TestMatrixOfAccess(t *testing.T) {
 		{"/logs/?query=a%20b", []string{"log"}, false, [7]int{406, 406, 405, 405, 405, 405, 403}},
 		{"/logs/?query=/a.log&tailLines=x", []string{"log"}, false, [7]int{400, 400, 405, 405, 405, 405, 403}},
 		{"/logs/a.log?query=a", []string{"log"}, false, [7]int{406, 406, 405, 405, 405, 405, 403}},
-		{"/checkpoint/default/web/main", []string{"checkpoint"}, false, missing},
-		{"/debug/pprof/heap", []string{"proxy"}, false, missing},
+		{"/checkpoint/default/web/main", []string{"checkpoint"}, false, [7]int{405, 405, 200, 405, 405, 405, 403}},
+		{"/checkpoint/default/web/main?timeout=x", []string{"checkpoint"}, false, [7]int{405, 405, 400, 405, 405, 405, 403}},
+		{"/checkpoint/default/web/late", []string{"checkpoint"}, false, [7]int{405, 405, 404, 405, 405, 405, 403}},
+		{"/checkpoint/default/nothing/main", []string{"checkpoint"}, false, [7]int{405, 405, 404, 405, 405, 405, 403}},
+		{"/checkpoint/default/web", []string{"checkpoint"}, false, missing},
+		{"/debug/pprof/", []string{"proxy"}, false, readOnly},
+		{"/debug/pprof/heap", []string{"proxy"}, false, readOnly},
+		{"/debug/pprof/cmdline", []string{"proxy"}, false, readOnly},
+		{"/debug/pprof/symbol", []string{"proxy"}, false, [7]int{200, 200, 200, 405, 405, 405, 403}},
+		{"/debug/pprof/nothing", []string{"proxy"}, false, missing405},
+		{"/debug/pprof/heap?seconds=301", []string{"proxy"}, false, [7]int{400, 400, 405, 405, 405, 405, 403}},
+		{"/debug/flags/v", []string{"proxy"}, false, [7]int{405, 405, 405, 400, 405, 405, 403}},
+		{"/debug/nothing", []string{"proxy"}, false, missing},
 	} {
 		t.Run(e.path, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -166,7 +190,7 @@ func TestMatrixOfAccess(t *testing.T) {
 					}
 				}
 				k := serveKubeletWith(t, wholeNode(t), server.Kubelet{
-					NodeLogs: nodeLogs(t),
+					NodeLogs: nodeLogs(t), Checkpoints: server.Checkpoints{Runtime: checkpointer{}, Dir: filepath.Join(t.TempDir(), "checkpoints")},
 					Authentication: server.Authentication{VerifyClient: func(chain []*x509.Certificate) error {
 						if chain[0].Subject.CommonName == "mallory" {
 							return errors.New("unknown authority")
@@ -207,6 +231,11 @@ func (r watchfulRuntime) Exec(_ context.Context, q *runtimeapi.ExecRequest) (str
 	return "", errors.New("no")
 }
 
+func (r watchfulRuntime) CheckpointContainer(_ context.Context, q *runtimeapi.CheckpointContainerRequest) error {
+	r.t.Errorf("checkpoint of %q at %s", q.ContainerId, q.Location)
+	return errors.New("no")
+}
+
 func (r watchfulRuntime) Attach(_ context.Context, q *runtimeapi.AttachRequest) (string, error) {
 	r.t.Errorf("attach to %q", q.ContainerId)
 	return "", errors.New("no")
@@ -231,7 +260,9 @@ func TestTraversal(t *testing.T) {
 			t.Errorf("the log of %q of pod %q", id, uid)
 			return "/etc/passwd", nil
 		}
-		k := serveKubeletWith(t, cfg, server.Kubelet{Authentication: server.Authentication{Anonymous: true}, NodeLogs: nodeLogs(t)})
+		k := serveKubeletWith(t, cfg, server.Kubelet{
+			Authentication: server.Authentication{Anonymous: true}, NodeLogs: nodeLogs(t), Checkpoints: server.Checkpoints{Runtime: watchfulRuntime{t}, Dir: t.TempDir()},
+		})
 		via := k.client(nil)
 		defer via.CloseIdleConnections()
 		// A path that is not in its shortest form is answered with that form, which is then a request of its own; what is escaped is part of
@@ -283,6 +314,10 @@ func TestTraversal(t *testing.T) {
 			{"GET", "/healthz/", ""},
 			{"GET", "/metrics/x/", ""},
 			{"GET", "/stats/summary/x/", ""},
+			{"POST", "/checkpoint/", "/web/main"},
+			{"POST", "/checkpoint/default/", "/main"},
+			{"POST", "/checkpoint/default/web/", ""},
+			{"GET", "/debug/pprof/", ""},
 			{"GET", "/logs/", ""},
 			{"GET", "/logs/a.log/", ""},
 		} {

@@ -6,7 +6,7 @@ import (
 )
 
 // localRoutes are all that root can ask for at the unix socket.
-func (d *door) localRoutes() *http.ServeMux {
+func (d *door) localRoutes(dbg Debug) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathHealthz, d.getHealthz)
 	mux.HandleFunc("GET "+PathPods, d.getPods)
@@ -21,11 +21,12 @@ func (d *door) localRoutes() *http.ServeMux {
 	d.routeStats(mux)
 	mux.HandleFunc("POST "+PathStop, d.postStop)
 	d.routeStreams(mux)
+	d.routeDebug(mux, dbg)
 	return mux
 }
 
 // secureRoutes are the paths of the kubelet's HTTPS port.
-func (d *door) secureRoutes(k *Kubelet) http.Handler {
+func (d *door) secureRoutes(k *Kubelet, dbg Debug) http.Handler {
 	mux := d.readOnlyPaths()
 	mux.HandleFunc("GET "+PathRunningPods+"{$}", d.getRunningPods)
 	mux.HandleFunc("GET "+PathConfigz, d.getConfigz)
@@ -34,6 +35,8 @@ func (d *door) secureRoutes(k *Kubelet) http.Handler {
 	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", d.getContainerLogs)
 	d.routeStreams(mux)
 	d.routeNodeLogs(mux, k.NodeLogs)
+	d.routeCheckpoint(mux, k.Checkpoints)
+	d.routeDebug(mux, dbg)
 	return mux
 }
 

@@ -30,7 +30,9 @@ type Config struct {
 	Metrics map[string]http.Handler
 	// Counted counts requests at the kubelet's ports; serverType is readonly or readwrite. nil: nobody counts.
 	Counted func(serverType string, next http.Handler) http.Handler
-	Log     *slog.Logger
+	// Debug is what looks into the process, at the local API and the HTTPS port.
+	Debug Debug
+	Log   *slog.Logger
 }
 
 // Kubelet are the ports of kubelet mode. A door without a listen function stays closed.
@@ -50,6 +52,8 @@ type Kubelet struct {
 	DisableDebugging bool
 	// NodeLogs are what /logs/ shows.
 	NodeLogs NodeLogs
+	// Checkpoints are what /checkpoint makes.
+	Checkpoints Checkpoints
 }
 
 // Server serves the API at all its doors.
@@ -78,7 +82,7 @@ func New(cfg Config) (*Server, error) {
 		}
 	}
 	local := newDoor("local API", cfg.Listen, localLimits)
-	local.handler = local.limit(local.localRoutes())
+	local.handler = local.limit(local.localRoutes(cfg.Debug))
 	s := &Server{doors: []*door{local}}
 	k := cfg.Kubelet
 	if k == nil {
@@ -89,7 +93,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	if k.ListenSecure != nil {
 		d := newDoor("kubelet API", k.ListenSecure, secureLimits)
-		if err := d.secure(k); err != nil {
+		if err := d.secure(k, cfg.Debug); err != nil {
 			return nil, fmt.Errorf("kubelet API: %w", err)
 		}
 		s.doors = append(s.doors, d)
@@ -108,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 }
 
 // secure makes the door the HTTPS port.
-func (d *door) secure(k *Kubelet) error {
+func (d *door) secure(k *Kubelet, dbg Debug) error {
 	if k.Certificate == nil {
 		return errors.New("a serving certificate is needed")
 	}
@@ -128,7 +132,7 @@ func (d *door) secure(k *Kubelet) error {
 	if k.Authentication.VerifyClient != nil {
 		d.tls.ClientAuth = tls.RequestClientCert // verified with each request, by the authorities of that moment
 	}
-	routes := d.secureRoutes(k)
+	routes := d.secureRoutes(k, dbg)
 	if k.DisableDebugging {
 		routes = withoutDebugging(routes)
 	}

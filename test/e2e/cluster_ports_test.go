@@ -32,12 +32,18 @@ type caller struct {
 // ask gets a URL and returns the status code and the body.
 func (c *cluster) ask(who caller, url string) (code int, body string) {
 	c.t.Helper()
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	return c.send(who, http.MethodGet, url, "")
+}
+
+// send is ask for another method, with a body.
+func (c *cluster) send(who caller, method, url, text string) (code int, body string) {
+	c.t.Helper()
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		// The node signs its own certificate.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: who.certificate},
 	}}
-	req, err := http.NewRequestWithContext(c.ctx, http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(c.ctx, method, url, strings.NewReader(text))
 	if err != nil {
 		c.t.Fatal(err)
 	}

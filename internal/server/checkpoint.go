@@ -1,0 +1,94 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// maxCheckpointSeconds bounds timeout=, so that it can be counted in nanoseconds and nobody holds the gate for a day.
+const maxCheckpointSeconds = 3600
+
+// Checkpointer is the part of CRI that puts a running container on disk.
+type Checkpointer interface {
+	CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) error
+}
+
+// Checkpoints are what /checkpoint makes. The zero value is none: the path does not exist (feature gate ContainerCheckpoint).
+type Checkpoints struct {
+	Runtime Checkpointer
+	// Dir is the folder of the archives; it is made when it is needed.
+	Dir string
+}
+
+// routeCheckpoint adds the Kubelet Checkpoint API, if somebody wants it.
+func (d *door) routeCheckpoint(mux *http.ServeMux, c Checkpoints) {
+	if c.Runtime == nil {
+		return
+	}
+	one := make(gate, 1) // each stops a container and writes all of its memory
+	mux.HandleFunc("POST "+PathCheckpoint+"/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
+		seconds, err := parseTimeout(r.URL.Query().Get("timeout"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		id, ok := d.runningContainer(w, r)
+		if !ok {
+			return
+		}
+		if !one.enter() {
+			refuseBusy(w, "a checkpoint is under way")
+			return
+		}
+		defer one.leave()
+		name := fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", r.PathValue("pod"), r.PathValue("namespace"), r.PathValue("container"), time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
+		d.ended(r, d.stream(w, func() error { // it takes as long as the memory is large
+			path, err := c.write(r.Context(), name, &runtimeapi.CheckpointContainerRequest{ContainerId: string(id), Timeout: seconds})
+			if err != nil {
+				http.Error(w, fmt.Sprintf("checkpoint of %s/%s/%s: %v", r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container"), err), http.StatusInternalServerError)
+				return nil
+			}
+			d.writeJSON(w, r, map[string][]string{"items": {path}})
+			return nil
+		}))
+	})
+}
+
+// parseTimeout reads the seconds that the runtime has for a checkpoint; 0 leaves it to the runtime.
+func parseTimeout(v string) (int64, error) {
+	if v == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n < 0 || n > maxCheckpointSeconds {
+		return 0, fmt.Errorf("timeout: %q is not a number of seconds from 0 to %d", v, maxCheckpointSeconds)
+	}
+	return n, nil
+}
+
+// write has the runtime write one archive, which only root can read: it is the container's memory. What a failure leaves is removed.
+func (c Checkpoints) write(ctx context.Context, name string, req *runtimeapi.CheckpointContainerRequest) (path string, err error) {
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return "", err
+	}
+	req.Location = filepath.Join(c.Dir, name)
+	if err = c.Runtime.CheckpointContainer(ctx, req); err == nil {
+		err = os.Chmod(req.Location, 0o600)
+	}
+	if err == nil {
+		return req.Location, nil
+	}
+	if rmErr := os.Remove(req.Location); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
+		err = errors.Join(err, rmErr)
+	}
+	return "", err
+}

@@ -1,0 +1,75 @@
+package server
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+	"strings"
+)
+
+// maxProfileSeconds bounds how long a profile is taken.
+const maxProfileSeconds = 300
+
+// Debug is what looks into the agent's own process.
+type Debug struct {
+	// Profiling opens /debug/pprof (enableProfilingHandler).
+	Profiling bool
+	// SetVerbosity sets how much the agent logs, in klog's numbers; nil: /debug/flags/v is closed (enableDebugFlagsHandler).
+	SetVerbosity func(v uint32)
+}
+
+// routeDebug adds the profiles of the process and the level of its log, or why they are closed.
+func (d *door) routeDebug(mux *http.ServeMux, dbg Debug) {
+	if !dbg.Profiling {
+		mux.HandleFunc(PathProfiles, disabled("profiling endpoint is disabled."))
+	} else {
+		profile := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, d.profile(h)) }
+		profile("GET "+PathProfiles, pprof.Index) // and every profile of the runtime by its name
+		profile("GET "+PathProfiles+"cmdline", pprof.Cmdline)
+		profile("GET "+PathProfiles+"profile", pprof.Profile)
+		profile("GET "+PathProfiles+"trace", pprof.Trace)
+		profile("GET "+PathProfiles+"symbol", pprof.Symbol)
+		profile("POST "+PathProfiles+"symbol", pprof.Symbol)
+	}
+	if dbg.SetVerbosity == nil {
+		mux.HandleFunc(PathVerbosity, disabled("flags endpoint is disabled."))
+		return
+	}
+	mux.HandleFunc("PUT "+PathVerbosity, func(w http.ResponseWriter, r *http.Request) { d.putVerbosity(w, r, dbg.SetVerbosity) })
+}
+
+// profile bounds how long a profile is taken, and how many at a time: they count as streams.
+func (d *door) profile(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if v := r.FormValue("seconds"); v != "" {
+			if s, err := strconv.ParseFloat(v, 64); err != nil || !(s > 0 && s <= maxProfileSeconds) {
+				http.Error(w, fmt.Sprintf("seconds: %q is not a number up to %d", v, maxProfileSeconds), http.StatusBadRequest)
+				return
+			}
+		}
+		d.ended(r, d.stream(w, func() error {
+			next(w, r)
+			return nil
+		}))
+	}
+}
+
+// putVerbosity sets how much is logged, until the agent ends.
+func (d *door) putVerbosity(w http.ResponseWriter, r *http.Request, set func(uint32)) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, fmt.Sprintf("body: %v", err), http.StatusBadRequest)
+		return
+	}
+	text := strings.TrimSpace(string(body))
+	v, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		http.Error(w, fmt.Sprintf("body: %.100q is not a level of verbosity like 4", text), http.StatusBadRequest)
+		return
+	}
+	set(uint32(v))
+	d.log.Info("log level changed", "v", v)
+	d.writeText(w, r, fmt.Sprintf("successfully set klog.logging.verbosity to %d", v))
+}
