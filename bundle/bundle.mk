@@ -43,10 +43,10 @@ bundle-build: bundle-needs
 	mkdir -p "$$work/bin" "$$work/cni" "$$work/out"; \
 	build() { go build -trimpath -buildvcs=false "$$@"; }; \
 	echo 'bundle: containerd $(call bundle_version,$(BUNDLE_CONTAINERD)) and its shim (the first build takes a minute or two)'; \
-	for program in containerd containerd-shim-runc-v2; do \
+	for program in $(BUNDLE_CONTAINERD)/cmd/containerd ./cmd/containerd-shim-runc-v2; do \
 		CGO_ENABLED=0 build -tags $(BUNDLE_CONTAINERD_TAGS) \
 			-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(call bundle_version,$(BUNDLE_CONTAINERD))' \
-			-o "$$work/bin/" $(BUNDLE_CONTAINERD)/cmd/$$program; \
+			-o "$$work/bin/" $$program; \
 	done; \
 	echo 'bundle: runc $(call bundle_version,$(BUNDLE_RUNC))'; \
 	CGO_ENABLED=1 build -tags seccomp,urfave_cli_no_docs,netgo,osusergo -ldflags '-s -w -linkmode external -extldflags -static' \
