@@ -39,6 +39,7 @@ spec:
   - name: main
     image: berth.local/hello:1
     args: ["serve", "-port", "8080"]
+    readinessProbe: {httpGet: {port: 8080}, periodSeconds: 1}
     volumeMounts:
     - {name: usr, mountPath: /usr, readOnly: true}
     - {name: lib, mountPath: /lib, readOnly: true}
