@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/client-go/rest"
@@ -34,19 +35,21 @@ import (
 
 // Every joint that only a member of a cluster has.
 var (
-	_ status.API            = (*kube.Client)(nil)
-	_ status.MirrorAPI      = (*kube.Client)(nil)
-	_ events.API            = (*kube.Client)(nil)
-	_ node.Nodes            = (*kube.Client)(nil)
-	_ node.Leases           = (*kube.Client)(nil)
-	_ node.Recorder         = nodeRecorder{}
-	_ node.Runtime          = (*cri.Client)(nil)
-	_ objects.API           = objectsAPI{}
-	_ server.TokenReviewer  = (*kube.Client)(nil)
-	_ server.AccessReviewer = (*kube.Client)(nil)
-	_ server.Streaming      = (*cri.Client)(nil)
-	_ certs.Signer          = objectsAPI{}
-	_ kube.Certificate      = (*certs.Client)(nil)
+	_ status.API             = (*kube.Client)(nil)
+	_ status.MirrorAPI       = (*kube.Client)(nil)
+	_ events.API             = (*kube.Client)(nil)
+	_ node.Nodes             = (*kube.Client)(nil)
+	_ node.Leases            = (*kube.Client)(nil)
+	_ node.Recorder          = nodeRecorder{}
+	_ node.Runtime           = (*cri.Client)(nil)
+	_ objects.API            = objectsAPI{}
+	_ objects.TrustAPI       = objectsAPI{}
+	_ objects.CertificateAPI = ofNode{}
+	_ server.TokenReviewer   = (*kube.Client)(nil)
+	_ server.AccessReviewer  = (*kube.Client)(nil)
+	_ server.Streaming       = (*cri.Client)(nil)
+	_ certs.Signer           = objectsAPI{}
+	_ kube.Certificate       = (*certs.Client)(nil)
 )
 
 // member is what a member of a cluster has besides: the API server's part. It is nil for berth run, and its API is nil for a kubelet without
@@ -71,6 +74,7 @@ type memberAPI struct {
 	node     *node.Node
 	nodeWake chan struct{} // capacity 1; the Node's UID may have changed
 	roomMade func()        // what the node has may have changed
+	podEvent func(p *v1.Pod, eventtype, reason, message string)
 	static   *pod.Inbox[pod.FullName]
 	patcher  *status.Patcher
 	mirrors  *status.Mirrors
@@ -150,7 +154,18 @@ func (m *member) connect(cfg *Config, rc *rest.Config) error {
 			a.serverCert.Wake() // the addresses may have changed
 		}
 	})
+	trust, certificates := objects.TrustAPI(nil), objects.PodCertificates{
+		Node:  func() (*v1.Node, bool) { return a.nodes.Get("", cfg.NodeName) },
+		Event: func(p *v1.Pod, eventtype, reason, message string) { a.podEvent(p, eventtype, reason, message) },
+	}
+	if k.FeatureEnabled("ClusterTrustBundleProjection") {
+		trust = objectsAPI{client}
+	}
+	if k.FeatureEnabled("PodCertificateRequest") {
+		certificates.API = ofNode{client, cfg.NodeName}
+	}
 	if a.objects, err = objects.New(objects.Config{
+		Trust: trust, Certificates: certificates,
 		API: objectsAPI{client}, Classes: objectsAPI{client}, Accounts: client, SyncFrequency: k.SyncFrequency.Duration, Log: cfg.Log,
 		Strategy: objects.Strategy{Name: k.ConfigMapAndSecretChangeDetectionStrategy, Read: client, TTL: func() (time.Duration, bool) {
 			n, _ := a.nodes.Get("", cfg.NodeName)
@@ -446,10 +461,30 @@ func (c objectsAPI) FollowRuntimeClass(ctx context.Context, name string, seen fu
 
 // FollowServices hands over all services.
 func (c objectsAPI) FollowServices(ctx context.Context, seen func([]*v1.Service)) {
-	var w *kube.Watch[*v1.Service]
-	w = kube.NewWatch[*v1.Service](c.Client, kube.Selector{}, func() {
-		if services, synced := w.List(); synced {
-			seen(services)
+	followAll(ctx, c.Client, kube.Selector{}, seen)
+}
+
+// FollowClusterTrustBundles hands over all ClusterTrustBundles.
+func (c objectsAPI) FollowClusterTrustBundles(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle)) {
+	followAll(ctx, c.Client, kube.Selector{}, seen)
+}
+
+// ofNode is what the API server lets a node ask for its pods.
+type ofNode struct {
+	*kube.Client
+	name string
+}
+
+// FollowPodCertificateRequests hands over the requests of this node.
+func (n ofNode) FollowPodCertificateRequests(ctx context.Context, seen func([]*certificatesv1beta1.PodCertificateRequest)) {
+	followAll(ctx, n.Client, kube.OfNode(n.name), seen)
+}
+
+func followAll[P kube.Watchable](ctx context.Context, c *kube.Client, which kube.Selector, seen func([]P)) {
+	var w *kube.Watch[P]
+	w = kube.NewWatch[P](c, which, func() {
+		if all, synced := w.List(); synced {
+			seen(all)
 		}
 	})
 	_ = w.Run(ctx) // ends with ctx only

@@ -138,6 +138,7 @@ type podObjects interface {
 	kuberuntime.Objects
 	podsync.Objects
 	volumes.Objects
+	volumes.Certificates
 }
 
 // podObjects returns the API server's objects, or in run mode those of the manifests; nil for a kubelet without an API server.
@@ -260,10 +261,14 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		a.local = objects.NewLocal(a.journal, a.runtimeHandlers)
 	}
 	a.localNode = sync.OnceValue(a.newLocalNode)
+	podEvent := func(p *v1.Pod, eventtype, reason, message string) { recorder.Event(p, "", eventtype, reason, message) }
+	if m != nil && m.api != nil {
+		m.api.podEvent = podEvent
+	}
 	volumeManager, err := volumes.New(volumes.Config{
-		Root: cfg.RootDir, AllocatableMemory: a.resources.allocatable.Memory().Value(), Mounter: mounter, Objects: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
+		Root: cfg.RootDir, AllocatableMemory: a.resources.allocatable.Memory().Value(), Mounter: mounter, Objects: a.podObjects(), Certificates: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
 		Claims: a.claims(), Node: a.currentNode,
-		Event: func(p *v1.Pod, eventtype, reason, message string) { recorder.Event(p, "", eventtype, reason, message) },
+		Event: podEvent,
 	})
 	if err != nil {
 		return nil, err
@@ -417,7 +422,7 @@ func (a *Agent) sources() podconfig.Config {
 		c.Objects = func(o podconfig.LocalObjects) {
 			a.local.Set(objects.Defined{
 				ConfigMaps: o.ConfigMaps, Secrets: o.Secrets, RuntimeClasses: o.RuntimeClasses,
-				Claims: o.PersistentVolumeClaims, Volumes: o.PersistentVolumes,
+				Claims: o.PersistentVolumeClaims, Volumes: o.PersistentVolumes, TrustBundles: o.ClusterTrustBundles,
 			})
 		}
 	}

@@ -2,10 +2,13 @@ package kube
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -154,6 +157,23 @@ func (c *Client) CreateCertificateSigningRequest(ctx context.Context, r *certifi
 // GetCertificateSigningRequest reads a request for a certificate.
 func (c *Client) GetCertificateSigningRequest(ctx context.Context, name string) (*certificatesv1.CertificateSigningRequest, error) {
 	return get[*certificatesv1.CertificateSigningRequest](ctx, c, "", name)
+}
+
+// CreatePodCertificateRequest asks for a certificate of a pod (KEP-4317) and returns the request as stored. What became of it is seen by a Watch.
+func (c *Client) CreatePodCertificateRequest(ctx context.Context, r *certificatesv1beta1.PodCertificateRequest) (*certificatesv1beta1.PodCertificateRequest, error) {
+	return create(ctx, c, r)
+}
+
+// ProbeClusterTrustBundles asks whether the server has ClusterTrustBundles (KEP-3257); one that does not know the kind is NotFound.
+func (c *Client) ProbeClusterTrustBundles(ctx context.Context) error {
+	r := resourceOf[*certificatesv1beta1.ClusterTrustBundle]()
+	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(ctx, c.log), c.timeout)
+	defer cancel()
+	err := c.rest[r.version].Get().Resource(r.plural).VersionedParams(&metav1.ListOptions{Limit: 1}, parameterCodec()).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("list %s: %w", r.plural, err)
+	}
+	return nil
 }
 
 // CreateTokenReview asks whose token it is; the answer is in the status.

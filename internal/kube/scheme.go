@@ -8,6 +8,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -26,6 +27,7 @@ var groupVersions = []struct {
 	{v1.SchemeGroupVersion, v1.AddToScheme},
 	{coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme},
 	{certificatesv1.SchemeGroupVersion, certificatesv1.AddToScheme},
+	{certificatesv1beta1.SchemeGroupVersion, certificatesv1beta1.AddToScheme},
 	{authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme},
 	{authorizationv1.SchemeGroupVersion, authorizationv1.AddToScheme},
 	{nodev1.SchemeGroupVersion, nodev1.AddToScheme},
@@ -58,7 +60,8 @@ type object interface {
 
 // Watchable are the kinds of objects that can be watched.
 type Watchable interface {
-	*v1.Pod | *v1.Node | *v1.ConfigMap | *v1.Secret | *v1.Service | *certificatesv1.CertificateSigningRequest | *nodev1.RuntimeClass
+	*v1.Pod | *v1.Node | *v1.ConfigMap | *v1.Secret | *v1.Service | *certificatesv1.CertificateSigningRequest | *nodev1.RuntimeClass |
+		*certificatesv1beta1.ClusterTrustBundle | *certificatesv1beta1.PodCertificateRequest
 	object
 }
 
@@ -72,21 +75,23 @@ type resource struct {
 
 // resources is by the type of the object, without the pointer.
 var resources = map[reflect.Type]resource{
-	reflect.TypeFor[v1.Pod]():                                   {v1.SchemeGroupVersion, "pods", "pod", true},
-	reflect.TypeFor[v1.Node]():                                  {v1.SchemeGroupVersion, "nodes", "node", false},
-	reflect.TypeFor[v1.ConfigMap]():                             {v1.SchemeGroupVersion, "configmaps", "configmap", true},
-	reflect.TypeFor[v1.Secret]():                                {v1.SchemeGroupVersion, "secrets", "secret", true},
-	reflect.TypeFor[v1.Service]():                               {v1.SchemeGroupVersion, "services", "service", true},
-	reflect.TypeFor[v1.PersistentVolumeClaim]():                 {v1.SchemeGroupVersion, "persistentvolumeclaims", "persistentvolumeclaim", true},
-	reflect.TypeFor[v1.PersistentVolume]():                      {v1.SchemeGroupVersion, "persistentvolumes", "persistentvolume", false},
-	reflect.TypeFor[v1.ServiceAccount]():                        {v1.SchemeGroupVersion, "serviceaccounts", "service account", true},
-	reflect.TypeFor[v1.Event]():                                 {v1.SchemeGroupVersion, "events", "event", true},
-	reflect.TypeFor[coordinationv1.Lease]():                     {coordinationv1.SchemeGroupVersion, "leases", "lease", true},
-	reflect.TypeFor[certificatesv1.CertificateSigningRequest](): {certificatesv1.SchemeGroupVersion, "certificatesigningrequests", "certificate signing request", false},
-	reflect.TypeFor[nodev1.RuntimeClass]():                      {nodev1.SchemeGroupVersion, "runtimeclasses", "runtime class", false},
-	reflect.TypeFor[authenticationv1.TokenRequest]():            {v1.SchemeGroupVersion, "serviceaccounts", "token of service account", true},
-	reflect.TypeFor[authenticationv1.TokenReview]():             {authenticationv1.SchemeGroupVersion, "tokenreviews", "token review", false},
-	reflect.TypeFor[authorizationv1.SubjectAccessReview]():      {authorizationv1.SchemeGroupVersion, "subjectaccessreviews", "subject access review", false},
+	reflect.TypeFor[v1.Pod]():                                    {v1.SchemeGroupVersion, "pods", "pod", true},
+	reflect.TypeFor[v1.Node]():                                   {v1.SchemeGroupVersion, "nodes", "node", false},
+	reflect.TypeFor[v1.ConfigMap]():                              {v1.SchemeGroupVersion, "configmaps", "configmap", true},
+	reflect.TypeFor[v1.Secret]():                                 {v1.SchemeGroupVersion, "secrets", "secret", true},
+	reflect.TypeFor[v1.Service]():                                {v1.SchemeGroupVersion, "services", "service", true},
+	reflect.TypeFor[v1.PersistentVolumeClaim]():                  {v1.SchemeGroupVersion, "persistentvolumeclaims", "persistentvolumeclaim", true},
+	reflect.TypeFor[v1.PersistentVolume]():                       {v1.SchemeGroupVersion, "persistentvolumes", "persistentvolume", false},
+	reflect.TypeFor[v1.ServiceAccount]():                         {v1.SchemeGroupVersion, "serviceaccounts", "service account", true},
+	reflect.TypeFor[v1.Event]():                                  {v1.SchemeGroupVersion, "events", "event", true},
+	reflect.TypeFor[coordinationv1.Lease]():                      {coordinationv1.SchemeGroupVersion, "leases", "lease", true},
+	reflect.TypeFor[certificatesv1.CertificateSigningRequest]():  {certificatesv1.SchemeGroupVersion, "certificatesigningrequests", "certificate signing request", false},
+	reflect.TypeFor[certificatesv1beta1.ClusterTrustBundle]():    {certificatesv1beta1.SchemeGroupVersion, "clustertrustbundles", "cluster trust bundle", false},
+	reflect.TypeFor[certificatesv1beta1.PodCertificateRequest](): {certificatesv1beta1.SchemeGroupVersion, "podcertificaterequests", "pod certificate request", true},
+	reflect.TypeFor[nodev1.RuntimeClass]():                       {nodev1.SchemeGroupVersion, "runtimeclasses", "runtime class", false},
+	reflect.TypeFor[authenticationv1.TokenRequest]():             {v1.SchemeGroupVersion, "serviceaccounts", "token of service account", true},
+	reflect.TypeFor[authenticationv1.TokenReview]():              {authenticationv1.SchemeGroupVersion, "tokenreviews", "token review", false},
+	reflect.TypeFor[authorizationv1.SubjectAccessReview]():       {authorizationv1.SchemeGroupVersion, "subjectaccessreviews", "subject access review", false},
 }
 
 // resourceOf returns where objects of type P are found. P is a pointer to one of the types of resources.

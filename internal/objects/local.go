@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -27,11 +28,12 @@ type Local struct {
 	changed  *pod.Inbox[pod.UID]
 
 	mu         sync.Mutex
-	configMaps localObjects[*v1.ConfigMap]             // guarded by mu
-	secrets    localObjects[*v1.Secret]                // guarded by mu
-	classes    localObjects[*nodev1.RuntimeClass]      // guarded by mu
-	claims     localObjects[*v1.PersistentVolumeClaim] // guarded by mu
-	volumes    localObjects[*v1.PersistentVolume]      // guarded by mu
+	configMaps localObjects[*v1.ConfigMap]                           // guarded by mu
+	secrets    localObjects[*v1.Secret]                              // guarded by mu
+	classes    localObjects[*nodev1.RuntimeClass]                    // guarded by mu
+	claims     localObjects[*v1.PersistentVolumeClaim]               // guarded by mu
+	volumes    localObjects[*v1.PersistentVolume]                    // guarded by mu
+	bundles    localObjects[*certificatesv1beta1.ClusterTrustBundle] // guarded by mu
 }
 
 // Defined are the objects that manifests define. They are shared and never changed.
@@ -41,6 +43,7 @@ type Defined struct {
 	RuntimeClasses []*nodev1.RuntimeClass
 	Claims         []*v1.PersistentVolumeClaim
 	Volumes        []*v1.PersistentVolume
+	TrustBundles   []*certificatesv1beta1.ClusterTrustBundle
 }
 
 // localObjects are the objects of one kind and the pods that refer to them.
@@ -73,6 +76,7 @@ func NewLocal(j *journal.Journal, handlers func(context.Context) ([]string, erro
 		classes:    localObjects[*nodev1.RuntimeClass]{resource: "runtimeclass", pods: map[pod.UID]referrer{}},
 		claims:     localObjects[*v1.PersistentVolumeClaim]{resource: "persistentvolumeclaim", pods: map[pod.UID]referrer{}},
 		volumes:    localObjects[*v1.PersistentVolume]{resource: "persistentvolume", pods: map[pod.UID]referrer{}},
+		bundles:    localObjects[*certificatesv1beta1.ClusterTrustBundle]{resource: "clustertrustbundle", pods: map[pod.UID]referrer{}},
 	}
 }
 
@@ -80,7 +84,7 @@ func NewLocal(j *journal.Journal, handlers func(context.Context) ([]string, erro
 func (l *Local) Set(d Defined) {
 	l.mu.Lock()
 	notes := slices.Concat(l.configMaps.set(d.ConfigMaps), l.secrets.set(d.Secrets), l.classes.set(d.RuntimeClasses),
-		l.claims.set(d.Claims), l.volumes.set(d.Volumes))
+		l.claims.set(d.Claims), l.volumes.set(d.Volumes), l.bundles.set(d.TrustBundles))
 	l.mu.Unlock()
 	for _, n := range notes {
 		l.journal.Record(n)
@@ -101,10 +105,13 @@ func (l *Local) Register(p *v1.Pod) {
 	l.classes.register(p, "", classOf(p))
 	claims := claimsOf(p)
 	l.claims.register(p, p.Namespace, claims)
+	delete(l.volumes.pods, p.UID)
 	if len(claims) > 0 { // which volume a claim is bound to, a volume may say
-		l.volumes.pods[p.UID] = referrer{Subject: journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, all: true}
-	} else {
-		delete(l.volumes.pods, p.UID)
+		l.volumes.registerAll(p)
+	}
+	delete(l.bundles.pods, p.UID)
+	if showsTrust(p) { // any bundle may be of the signer that is asked for
+		l.bundles.registerAll(p)
 	}
 }
 
@@ -117,6 +124,7 @@ func (l *Local) Unregister(uid pod.UID) {
 	delete(l.classes.pods, uid)
 	delete(l.claims.pods, uid)
 	delete(l.volumes.pods, uid)
+	delete(l.bundles.pods, uid)
 }
 
 // ConfigMap returns the newest copy of a ConfigMap, which is shared and must not be changed. What does not exist is a NotFound error of the API.
@@ -176,6 +184,18 @@ func (l *Local) Token(context.Context, *v1.Pod, *v1.ServiceAccountTokenProjectio
 	return "", errors.New("service account tokens need an API server: remove the serviceAccountToken source from the volume")
 }
 
+// TrustBundle returns the certificates of a source of a volume, as PEM, from the ClusterTrustBundles of manifests.
+func (l *Local) TrustBundle(_ context.Context, _ *v1.Pod, src *v1.ClusterTrustBundleProjection) ([]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return selectAnchors(slices.Collect(maps.Values(l.bundles.objects)), src)
+}
+
+// PodCertificate always fails: only the signers of a cluster issue certificates.
+func (l *Local) PodCertificate(*v1.Pod, string, int) (key, chain []byte, err error) {
+	return nil, nil, errors.New("certificates of pods need an API server: remove the podCertificate source from the volume")
+}
+
 // Services returns none: only a cluster has services.
 func (l *Local) Services(context.Context, *v1.Pod) ([]*v1.Service, error) { return nil, nil }
 
@@ -232,6 +252,11 @@ func (l *localObjects[P]) register(p *v1.Pod, namespace string, uses map[string]
 		r.keys = append(r.keys, key{namespace, name})
 	}
 	l.pods[p.UID] = r
+}
+
+// registerAll makes the pod refer to every object of the kind.
+func (l *localObjects[P]) registerAll(p *v1.Pod) {
+	l.pods[p.UID] = referrer{Subject: journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, all: true}
 }
 
 // get returns the object, or a NotFound error of the API.

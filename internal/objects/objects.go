@@ -59,7 +59,10 @@ type Config struct {
 	API      API
 	Classes  ClassAPI
 	Accounts AccountAPI
-	Strategy Strategy
+	Trust    TrustAPI // nil: no volume shows ClusterTrustBundles
+	// Certificates are those of pods.
+	Certificates PodCertificates
+	Strategy     Strategy
 	// SyncFrequency is KubeletConfiguration's; an object that is only read when containers start is watched for five times as long after it
 	// was last read, and for at least a minute. Without watches, it is how often pods are looked at that show objects in volumes.
 	SyncFrequency time.Duration
@@ -75,6 +78,9 @@ type Objects struct {
 	classes    *cache[nodev1.RuntimeClass]
 	tokens     *tokens
 	accounts   *accounts
+	trust      *trustBundles
+
+	credentials *credentials
 
 	servicesRead chan struct{} // closed when services were read for the first time
 
@@ -95,6 +101,7 @@ func New(cfg Config) (*Objects, error) {
 	if err != nil {
 		return nil, err
 	}
+	accounts := newAccounts(cfg.Accounts)
 	return &Objects{
 		api: cfg.API, changed: changed, servicesRead: make(chan struct{}), missed: map[pod.UID]bool{},
 		configMaps: configMaps, secrets: secrets,
@@ -103,8 +110,10 @@ func New(cfg Config) (*Objects, error) {
 				cfg.Classes.FollowRuntimeClass(ctx, name, seen)
 			},
 			idle, changed, func(*nodev1.RuntimeClass) bool { return false }),
-		tokens:   newTokens(cfg.API.CreateToken, changed, cfg.Log),
-		accounts: newAccounts(cfg.Accounts),
+		tokens:      newTokens(cfg.API.CreateToken, changed, cfg.Log),
+		accounts:    accounts,
+		trust:       newTrustBundles(cfg.Trust, changed),
+		credentials: newCredentials(cfg.Certificates, accounts, changed, cfg.Log),
 	}, nil
 }
 
@@ -153,6 +162,8 @@ func (o *Objects) Run(ctx context.Context) error {
 	wg.Go(func() { o.secrets.run(ctx) })
 	wg.Go(func() { o.classes.run(ctx) })
 	wg.Go(func() { o.tokens.run(ctx) })
+	wg.Go(func() { o.trust.run(ctx) })
+	wg.Go(func() { o.credentials.run(ctx) })
 	wg.Go(func() { o.api.FollowServices(ctx, o.seenServices) })
 	wg.Wait()
 	return ctx.Err()
@@ -169,15 +180,19 @@ func (o *Objects) Register(p *v1.Pod) {
 	o.secrets.register(p.UID, p.ResourceVersion, p.Namespace, secrets)
 	o.classes.register(p.UID, "", "", classOf(p))
 	o.accounts.register(p.UID)
+	o.trust.register(p)
+	o.credentials.register(p)
 }
 
-// Unregister ends all references of the pod and drops its tokens.
+// Unregister ends all references of the pod and drops its tokens and keys.
 func (o *Objects) Unregister(uid pod.UID) {
 	o.configMaps.register(uid, "", "", nil)
 	o.secrets.register(uid, "", "", nil)
 	o.classes.register(uid, "", "", nil)
 	o.tokens.forget(uid)
 	o.accounts.forget(uid)
+	o.trust.forget(uid)
+	o.credentials.forget(uid)
 }
 
 // ConfigMap (configMapManager's Get) returns the newest copy of a registered ConfigMap, which is shared and must not be changed. It waits up to

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ type LocalObjects struct {
 	PersistentVolumeClaims []*v1.PersistentVolumeClaim
 	PersistentVolumes      []*v1.PersistentVolume
 	RuntimeClasses         []*nodev1.RuntimeClass
+	ClusterTrustBundles    []*certificatesv1beta1.ClusterTrustBundle
 }
 
 // newLocalObject returns an empty object of a kind that run mode accepts beside pods, nil for all other kinds.
@@ -34,20 +36,27 @@ func newLocalObject(kind string) metav1.Object {
 		return &v1.PersistentVolume{}
 	case "RuntimeClass":
 		return &nodev1.RuntimeClass{}
+	case "ClusterTrustBundle":
+		return &certificatesv1beta1.ClusterTrustBundle{}
 	}
 	return nil
 }
 
 // versionOf returns the apiVersion of a kind that is accepted.
 func versionOf(kind string) string {
-	if kind == "RuntimeClass" {
+	switch kind {
+	case "RuntimeClass":
 		return nodev1.SchemeGroupVersion.String()
+	case "ClusterTrustBundle":
+		return certificatesv1beta1.SchemeGroupVersion.String()
 	}
 	return "v1"
 }
 
 // namespaced reports whether objects of the kind are in a namespace.
-func namespaced(kind string) bool { return kind != "RuntimeClass" && kind != "PersistentVolume" }
+func namespaced(kind string) bool {
+	return kind != "RuntimeClass" && kind != "PersistentVolume" && kind != "ClusterTrustBundle"
+}
 
 // local takes one local object.
 func (d *decoding) local(at Problem, kind string, object map[string]any) {

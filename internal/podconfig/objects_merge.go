@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -97,6 +98,8 @@ func newLocalObjects(all []accepted) LocalObjects {
 			out.PersistentVolumes = append(out.PersistentVolumes, o)
 		case *nodev1.RuntimeClass:
 			out.RuntimeClasses = append(out.RuntimeClasses, o)
+		case *certificatesv1beta1.ClusterTrustBundle:
+			out.ClusterTrustBundles = append(out.ClusterTrustBundles, o)
 		}
 	}
 	return out

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -17,7 +18,7 @@ import (
 )
 
 // The rules are those of the API server for objects that are created (API reference, "ConfigMap v1", "Secret v1",
-// "PersistentVolumeClaim v1" and "RuntimeClass v1"; Kubernetes documentation, "Types of Secret").
+// "PersistentVolumeClaim v1", "RuntimeClass v1" and "ClusterTrustBundle v1beta1"; Kubernetes documentation, "Types of Secret").
 
 // validateObject returns what is wrong with the defaulted local object. Values of Secrets are not told.
 func validateObject(o metav1.Object) field.ErrorList {
@@ -33,6 +34,8 @@ func validateObject(o metav1.Object) field.ErrorList {
 		return append(errs, validatePersistentVolume(&o.Spec, field.NewPath("spec"))...)
 	case *nodev1.RuntimeClass:
 		return append(errs, invalid(field.NewPath("handler"), o.Handler, validation.IsDNS1123Label(o.Handler))...)
+	case *certificatesv1beta1.ClusterTrustBundle:
+		return append(errs, validateBundle(o)...)
 	}
 	return errs
 }
@@ -42,9 +45,13 @@ func validateObjectMetadata(o metav1.Object) field.ErrorList {
 	if o.GetName() == "" && o.GetGenerateName() != "" {
 		return field.ErrorList{field.Required(path.Child("name"), "a manifest needs a name; generateName is not enough")}
 	}
-	_, isClass := o.(*nodev1.RuntimeClass)
-	_, isVolume := o.(*v1.PersistentVolume)
-	return apivalidation.ValidateObjectMetaAccessor(o, !isClass && !isVolume, apivalidation.NameIsDNSSubdomain, path)
+	switch o := o.(type) {
+	case *nodev1.RuntimeClass, *v1.PersistentVolume:
+		return apivalidation.ValidateObjectMetaAccessor(o, false, apivalidation.NameIsDNSSubdomain, path)
+	case *certificatesv1beta1.ClusterTrustBundle:
+		return apivalidation.ValidateObjectMetaAccessor(o, false, nameOfBundle(o.Spec.SignerName), path)
+	}
+	return apivalidation.ValidateObjectMetaAccessor(o, true, apivalidation.NameIsDNSSubdomain, path)
 }
 
 func validateConfigMap(m *v1.ConfigMap) field.ErrorList {

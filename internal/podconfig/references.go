@@ -35,8 +35,6 @@ func findClusterReferences(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 				switch {
 				case s.ServiceAccountToken != nil:
 					forbid(at.Child("serviceAccountToken"), noTokens)
-				case s.ClusterTrustBundle != nil:
-					forbid(at.Child("clusterTrustBundle"), "needs an API server, which has the bundle: remove it")
 				case s.PodCertificate != nil:
 					forbid(at.Child("podCertificate"), "needs an API server, which issues the certificate: remove it")
 				}

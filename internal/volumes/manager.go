@@ -31,6 +31,8 @@ type Config struct {
 	Allocatable func() v1.ResourceList
 	// Objects are what configMap, secret and projected volumes show; nil without an API server.
 	Objects Objects
+	// Certificates are what projected volumes show besides; there if Objects are.
+	Certificates Certificates
 	// Claims are where persistent volumes come from; nil without an API server.
 	Claims Claims
 	// Node returns the newest Node, and whether it is known, for volumes that only some nodes have; nil: it is not known.
@@ -48,6 +50,7 @@ type Manager struct {
 	allocatableMemory int64
 	allocatable       func() v1.ResourceList
 	objects           Objects
+	certificates      Certificates
 	claims            Claims
 	node              func() (*v1.Node, bool)
 	event             func(p *v1.Pod, eventtype, reason, message string)
@@ -69,6 +72,9 @@ func New(c Config) (*Manager, error) {
 	if !filepath.IsAbs(c.Root) {
 		return nil, fmt.Errorf("root directory %q: must be an absolute path", c.Root)
 	}
+	if (c.Objects == nil) != (c.Certificates == nil) {
+		return nil, errors.New("objects and certificates of volumes: need each other")
+	}
 	if c.Allocatable == nil {
 		c.Allocatable = func() v1.ResourceList { return nil }
 	}
@@ -83,6 +89,7 @@ func New(c Config) (*Manager, error) {
 		allocatableMemory: c.AllocatableMemory,
 		allocatable:       c.Allocatable,
 		objects:           c.Objects,
+		certificates:      c.Certificates,
 		claims:            c.Claims,
 		node:              c.Node,
 		event:             c.Event,

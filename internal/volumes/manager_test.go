@@ -383,14 +383,11 @@ func TestUnsupported(t *testing.T) {
 	p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{
 		VolumeDevices: []v1.VolumeDevice{{Name: "g"}},
 	}}}
-	bundle := projectedVolume("h", v1.VolumeProjection{Secret: &v1.SecretProjection{}}, v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}})
-	p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: "h"})
 	p.Spec.Volumes = append(p.Spec.Volumes,
-		v1.Volume{Name: "unused", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}}, configMapVolume("i", v1.ConfigMapVolumeSource{}), bundle)
+		v1.Volume{Name: "unused", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}}, configMapVolume("i", v1.ConfigMapVolumeSource{}))
 	want := []string{
 		`spec.volumes[4].emptyDir.medium: volume "e": medium "Papyrus" is not known`,
 		`spec.volumes[5].iscsi: volume "f": volumes of this type are not supported yet`,
-		`spec.volumes[9].projected.sources[1].clusterTrustBundle: volume "h": sources of this type are not supported yet`,
 		`spec.ephemeralContainers[0].volumeDevices[0]: raw block volume "g" is not supported yet`,
 	}
 	if diff := cmp.Diff(want, Unsupported(p)); diff != "" {

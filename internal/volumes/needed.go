@@ -49,12 +49,6 @@ func Unsupported(p *v1.Pod) []string {
 		_, isPayload := payloadKindOf(v)
 		switch {
 		case !needed[v.Name] || v.HostPath != nil:
-		case v.Projected != nil:
-			for j := range v.Projected.Sources {
-				if name := unsupportedProjection(&v.Projected.Sources[j]); name != "" {
-					add(fmt.Sprintf("%s.projected.sources[%d].%s", path, j, name), "volume %q: sources of this type are not supported yet", v.Name)
-				}
-			}
 		case isPayload, v.PersistentVolumeClaim != nil, v.Ephemeral != nil, v.NFS != nil:
 		case !isEmptyDir:
 			add(path+"."+sourceName(&v.VolumeSource), "volume %q: volumes of this type are not supported yet", v.Name)
@@ -68,17 +62,6 @@ func Unsupported(p *v1.Pod) []string {
 		}
 	}
 	return out
-}
-
-// unsupportedProjection returns the field of a source that is not supported, "" for others.
-func unsupportedProjection(s *v1.VolumeProjection) string {
-	switch {
-	case s.ClusterTrustBundle != nil:
-		return "clusterTrustBundle"
-	case s.PodCertificate != nil:
-		return "podCertificate"
-	}
-	return ""
 }
 
 // emptyDirOf returns the volume's source if it is an emptyDir; a volume without any source is one (Kubernetes API, Volume).

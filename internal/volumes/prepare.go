@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -22,6 +23,14 @@ type Objects interface {
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
 	// Token returns a valid token of the pod's service account.
 	Token(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountTokenProjection) (string, error)
+}
+
+// Certificates is what volumes show of whom the cluster trusts, and of who its pods are. Both return PEM.
+type Certificates interface {
+	// TrustBundle returns the certificates of the source; a bundle that does not exist is a NotFound error of the API.
+	TrustBundle(ctx context.Context, p *v1.Pod, src *v1.ClusterTrustBundleProjection) ([]byte, error)
+	// PodCertificate returns what was issued to the pod for the source of this index of the volume.
+	PodCertificate(p *v1.Pod, volume string, source int) (key, chain []byte, err error)
 }
 
 // payloadKind is a type of volume whose files the agent writes.
@@ -119,7 +128,7 @@ func (m *Manager) payloadOf(ctx context.Context, p *v1.Pod, v *v1.Volume) (paylo
 	case v.Projected != nil:
 		var errs []error
 		for i := range v.Projected.Sources {
-			if err := m.addSource(ctx, files, p, &v.Projected.Sources[i], v.Projected.DefaultMode); err != nil {
+			if err := m.addSource(ctx, files, p, v, i); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -144,8 +153,9 @@ func needsObjects(v *v1.Volume) bool {
 	return false
 }
 
-// addSource adds one source of a projected volume; later ones win.
-func (m *Manager) addSource(ctx context.Context, to payload, p *v1.Pod, s *v1.VolumeProjection, mode *int32) error {
+// addSource adds the source of this index of a projected volume; later ones win.
+func (m *Manager) addSource(ctx context.Context, to payload, p *v1.Pod, v *v1.Volume, source int) error {
+	s, mode := &v.Projected.Sources[source], v.Projected.DefaultMode
 	switch {
 	case s.ConfigMap != nil:
 		return m.addConfigMap(ctx, to, p, s.ConfigMap.Name, newProjection(s.ConfigMap.Items, mode, s.ConfigMap.Optional))
@@ -158,15 +168,40 @@ func (m *Manager) addSource(ctx context.Context, to payload, p *v1.Pod, s *v1.Vo
 		if err != nil {
 			return err
 		}
-		c := credential(p, mode)
-		c.data = []byte(token)
-		return to.add(s.ServiceAccountToken.Path, c)
+		return to.add(s.ServiceAccountToken.Path, credential(p, mode, []byte(token)))
 	case s.ClusterTrustBundle != nil:
-		return errors.New("sources of type clusterTrustBundle are not supported yet")
+		anchors, err := m.certificates.TrustBundle(ctx, p, s.ClusterTrustBundle)
+		if err != nil {
+			return err
+		}
+		return to.add(s.ClusterTrustBundle.Path, credential(p, mode, anchors))
 	case s.PodCertificate != nil:
-		return errors.New("sources of type podCertificate are not supported yet")
+		return m.addPodCertificate(to, p, v, source)
 	}
 	return errors.New("a source of the projected volume is of no known type")
+}
+
+// addPodCertificate adds the files of a podCertificate source: key and certificates in one, or apart.
+func (m *Manager) addPodCertificate(to payload, p *v1.Pod, v *v1.Volume, source int) error {
+	src, mode := v.Projected.Sources[source].PodCertificate, v.Projected.DefaultMode
+	key, chain, err := m.certificates.PodCertificate(p, v.Name, source)
+	if err != nil {
+		return err
+	}
+	for _, file := range []struct {
+		path string
+		data []byte
+	}{
+		{src.CredentialBundlePath, slices.Concat(key, chain)}, {src.KeyPath, key}, {src.CertificateChainPath, chain},
+	} {
+		if file.path == "" {
+			continue
+		}
+		if err := to.add(file.path, credential(p, mode, file.data)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *Manager) addConfigMap(ctx context.Context, to payload, p *v1.Pod, name string, j projection) error {
@@ -231,14 +266,14 @@ func (m *Manager) downwardValue(p *v1.Pod, item *v1.DownwardAPIVolumeFile) (stri
 	return "", fmt.Errorf("file %q shows neither a field nor a resource", item.Path)
 }
 
-// credential returns the mode and owner of a file that only its reader may see (KEP-2451). Where the pod says who that is, by its fsGroup or
+// credential returns a file that only its reader may see (KEP-2451). Where the pod says who that is, by its fsGroup or
 // by one user of all its containers, others are shut out; else the volume's mode decides.
-func credential(p *v1.Pod, mode *int32) content {
+func credential(p *v1.Pod, mode *int32, data []byte) content {
 	user := commonUser(p)
 	if user == nil && fsGroup(p) == nil {
-		return content{mode: fileMode(nil, mode)}
+		return content{data: data, mode: fileMode(nil, mode)}
 	}
-	return content{mode: fs.FileMode(0o600), owner: user}
+	return content{data: data, mode: fs.FileMode(0o600), owner: user}
 }
 
 // commonUser returns the user that all containers of the pod explicitly run as, or nil.

@@ -3,6 +3,7 @@ package volumes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -41,6 +42,20 @@ func (o *objects) Secret(_ context.Context, namespace, name string) (*v1.Secret,
 
 func (o *objects) Token(_ context.Context, p *v1.Pod, src *v1.ServiceAccountTokenProjection) (string, error) {
 	return o.token + " for " + src.Audience, o.err
+}
+
+func (o *objects) TrustBundle(_ context.Context, _ *v1.Pod, src *v1.ClusterTrustBundleProjection) ([]byte, error) {
+	if src.Name == nil {
+		return nil, errors.New("no such bundle")
+	}
+	return []byte("anchors of " + *src.Name), o.err
+}
+
+func (o *objects) PodCertificate(p *v1.Pod, volume string, source int) (key, chain []byte, err error) {
+	if p.Spec.Volumes[0].Projected.Sources[source].PodCertificate.SignerName == "" {
+		return nil, nil, errors.New("credential bundle is not issued yet")
+	}
+	return []byte("key "), fmt.Appendf(nil, "chain %s %d", volume, source), o.err
 }
 
 func testObjects() *objects {
@@ -194,6 +209,18 @@ func TestPayloads(t *testing.T) {
 			},
 		},
 		{
+			name: "anchors and certificates",
+			volume: projectedVolume("v",
+				v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Name: ptr.To("b"), Path: "anchors.pem"}},
+				v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{SignerName: "s", CredentialBundlePath: "all.pem"}},
+				v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{SignerName: "s", KeyPath: "key.pem", CertificateChainPath: "chain.pem"}},
+			),
+			want: map[string]string{
+				"anchors.pem": "rw-r--r-- anchors of b", "all.pem": "rw-r--r-- key chain v 1",
+				"key.pem": "rw-r--r-- key ", "chain.pem": "rw-r--r-- chain v 2",
+			},
+		},
+		{
 			name: "all errors of all sources",
 			volume: projectedVolume("v",
 				v1.VolumeProjection{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: local("no")}},
@@ -201,12 +228,12 @@ func TestPayloads(t *testing.T) {
 				v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}},
 				v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{}},
 			),
-			err: failed + `[configmap "no" not found, secret "no" not found, sources of type clusterTrustBundle are not supported yet, sources of type podCertificate are not supported yet]`,
+			err: failed + `[configmap "no" not found, secret "no" not found, no such bundle, credential bundle is not issued yet]`,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m, _ := newManager(t)
-			m.objects = testObjects()
+			m.objects, m.certificates = testObjects(), testObjects()
 			m.allocatable = func() v1.ResourceList { return v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")} }
 			p := podWith(tc.volume)
 			p.Labels = map[string]string{"b": "2", "a": "1"}
@@ -285,7 +312,7 @@ func TestCredential(t *testing.T) {
 	} {
 		p := podWith()
 		tc.change(&p.Spec)
-		c := credential(p, ptr.To(int32(0o644)))
+		c := credential(p, ptr.To(int32(0o644)), nil)
 		if c.mode != tc.mode || !ptr.Equal(c.owner, tc.owner) {
 			t.Errorf("%s: mode %v, owner %v", name, c.mode, c.owner)
 		}

@@ -39,6 +39,12 @@ type heldPlane struct {
 	stdin       io.Closer
 }
 
+// withCertificates has an API server serve ClusterTrustBundles and PodCertificateRequests, which are off by default.
+var withCertificates = []string{
+	"--arg", "kube-apiserver=--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true",
+	"--arg", "kube-apiserver=--runtime-config=certificates.k8s.io/v1beta1=true",
+}
+
 // sharedPlane is the control plane of all tests in a cluster. It ends with its standard input, and so with the test program.
 var sharedPlane = sync.OnceValues(func() (*heldPlane, error) {
 	binary := os.Getenv("CONTROLPLANE")
@@ -49,7 +55,7 @@ var sharedPlane = sync.OnceValues(func() (*heldPlane, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"up", "--stdin", "--rm", "--dir", dir, "--wait", patience(2 * time.Minute).String()}
+	args := append([]string{"up", "--stdin", "--rm", "--dir", dir, "--wait", patience(2 * time.Minute).String()}, withCertificates...)
 	for i := range clusterNodes {
 		args = append(args, "--node", nodeName(i))
 	}

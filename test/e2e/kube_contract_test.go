@@ -16,7 +16,7 @@ import (
 // TestKubeContract runs the contract suite of the fake API server over a real one.
 func TestKubeContract(t *testing.T) {
 	c := newControlPlane(t)
-	c.up()
+	c.up(withCertificates...)
 	c.must("stop-apiserver")
 	c.must("start-apiserver") // it remembers changes only since it started
 	config, err := kube.LoadKubeconfig(c.dir + "/admin.kubeconfig")

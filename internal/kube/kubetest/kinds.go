@@ -7,6 +7,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -42,6 +43,8 @@ type kind struct {
 	keepStatus func(new, old object)
 	// generation: the server counts changes of the spec.
 	generation bool
+	// signed: the name of a signer may stand before the name.
+	signed bool
 	// versioned: an update must say which version it replaces.
 	versioned bool
 }
@@ -151,6 +154,36 @@ var kinds = []kind{
 		keepStatus: func(new, old object) {
 			n, o := new.(*certificatesv1.CertificateSigningRequest), old.(*certificatesv1.CertificateSigningRequest)
 			n.Spec = o.Spec
+		},
+	},
+	{
+		version: certificatesv1beta1.SchemeGroupVersion, plural: "clustertrustbundles", kind: "ClusterTrustBundle", signed: true,
+		new: func() object { return &certificatesv1beta1.ClusterTrustBundle{} },
+		selectable: func(o object) fields.Set {
+			return fields.Set{"spec.signerName": o.(*certificatesv1beta1.ClusterTrustBundle).Spec.SignerName}
+		},
+	},
+	{
+		version: certificatesv1beta1.SchemeGroupVersion, plural: "podcertificaterequests", kind: "PodCertificateRequest", namespaced: true,
+		new: func() object { return &certificatesv1beta1.PodCertificateRequest{} },
+		selectable: func(o object) fields.Set {
+			s := o.(*certificatesv1beta1.PodCertificateRequest).Spec
+			return fields.Set{"spec.signerName": s.SignerName, "spec.podName": s.PodName, "spec.nodeName": string(s.NodeName)}
+		},
+		prepare: func(o object) {
+			r := o.(*certificatesv1beta1.PodCertificateRequest)
+			r.Status = certificatesv1beta1.PodCertificateRequestStatus{}
+			if r.Spec.MaxExpirationSeconds == nil {
+				r.Spec.MaxExpirationSeconds = new(int32(24 * 60 * 60))
+			}
+		},
+		keep: func(new, old object) error {
+			n, o := new.(*certificatesv1beta1.PodCertificateRequest), old.(*certificatesv1beta1.PodCertificateRequest)
+			n.Spec, n.Status = o.Spec, o.Status
+			return nil
+		},
+		keepStatus: func(new, old object) {
+			new.(*certificatesv1beta1.PodCertificateRequest).Spec = old.(*certificatesv1beta1.PodCertificateRequest).Spec
 		},
 	},
 	{version: nodev1.SchemeGroupVersion, plural: "runtimeclasses", kind: "RuntimeClass", new: func() object { return &nodev1.RuntimeClass{} }},

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"reflect"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -36,7 +37,11 @@ func (e *exchange) create() error {
 	if o.GetName() == "" && o.GetGenerateName() != "" {
 		o.SetName(o.GetGenerateName() + suffix())
 	}
-	if messages := validation.IsDNS1123Subdomain(o.GetName()); len(messages) > 0 {
+	own := o.GetName()
+	if e.kind.signed {
+		own = own[strings.LastIndex(own, ":")+1:]
+	}
+	if messages := validation.IsDNS1123Subdomain(own); len(messages) > 0 {
 		return apierrors.NewInvalid(schema.GroupKind{Group: e.kind.version.Group, Kind: e.kind.kind}, o.GetName(),
 			field.ErrorList{field.Required(field.NewPath("metadata", "name"), "name or generateName is required: "+messages[0])})
 	}

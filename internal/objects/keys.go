@@ -1,0 +1,31 @@
+package objects
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"fmt"
+)
+
+// generateKey returns a new private key of the type, as PodCertificateProjection.keyType names it.
+func generateKey(keyType string) (crypto.Signer, error) {
+	switch keyType {
+	case "RSA3072":
+		return rsa.GenerateKey(rand.Reader, 3072)
+	case "RSA4096":
+		return rsa.GenerateKey(rand.Reader, 4096)
+	case "ECDSAP256":
+		return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case "ECDSAP384":
+		return ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	case "ECDSAP521":
+		return ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+	case "ED25519":
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		return key, err
+	}
+	return nil, fmt.Errorf("keys of type %q are not known: use RSA3072, RSA4096, ECDSAP256, ECDSAP384, ECDSAP521 or ED25519", keyType)
+}

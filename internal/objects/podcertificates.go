@@ -1,0 +1,387 @@
+package objects
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
+)
+
+// CertificateAPI is the API server as the certificates of pods need it (KEP-4317).
+type CertificateAPI interface {
+	// FollowPodCertificateRequests hands over the requests of this node, each time all of them, as the methods of API do.
+	FollowPodCertificateRequests(ctx context.Context, seen func([]*certificatesv1beta1.PodCertificateRequest))
+	// CreatePodCertificateRequest makes a request and returns it as stored.
+	CreatePodCertificateRequest(ctx context.Context, r *certificatesv1beta1.PodCertificateRequest) (*certificatesv1beta1.PodCertificateRequest, error)
+}
+
+const (
+	// lostAfter is how long a request is waited for that the server does not show, before it counts as deleted; up to half of it more.
+	lostAfter = 10 * time.Minute
+	// maxRefreshJitter spreads renewals.
+	maxRefreshJitter = 5 * time.Minute
+	// overdueAfter is how late a renewal may be before the pod's user is told.
+	overdueAfter = 10 * time.Minute
+	// A request that cannot be made is tried again after a second, doubling to two minutes.
+	firstRequestRetry = time.Second
+	lastRequestRetry  = 2 * time.Minute
+)
+
+// PodCertificates says how certificates of pods are had; the zero value is that there are none.
+type PodCertificates struct {
+	API CertificateAPI // nil: the feature is off
+	// Node returns the newest Node, and whether it is known.
+	Node func() (*v1.Node, bool)
+	// Event records an event about a pod.
+	Event func(p *v1.Pod, eventtype, reason, message string)
+}
+
+// credentialKey names one podCertificate source.
+type credentialKey struct {
+	uid    pod.UID
+	volume string
+	source int // its index in the volume
+}
+
+// credential is what one podCertificate source shows. All but pod and src is run's own; what others read is guarded by the mu of the store.
+//
+//	requested ──issued──► shown ──beginRefreshAt, and up to 5 min more──► requested again, the old pair being shown meanwhile
+//	    │ ▲
+//	    │ └── the server does not show the request any more
+//	    └── denied or failed: for good
+type credential struct {
+	pod *v1.Pod
+	src *v1.PodCertificateProjection
+
+	request   types.NamespacedName // that is waited for; its name is "" for none
+	pending   []byte               // the key of the request, as PEM
+	lost      time.Time            // when the request counts as deleted, unless it is shown
+	retry     time.Duration        // after a request that could not be made
+	next      time.Time            // when to look again; zero: when something is told
+	refreshAt time.Time
+	overdueAt time.Time // when the user is told that the pair is old; zero: no more
+	expiresAt time.Time // when the user is told that it is expired; zero: no more
+
+	key, chain []byte // shown, as PEM
+	refused    error  // nothing is shown any more
+}
+
+// credentials are the keys and certificates of pods. They live in memory only: the next agent asks for others.
+type credentials struct {
+	PodCertificates
+	accounts *accounts
+	changed  *pod.Inbox[pod.UID]
+	turned   *pod.Inbox[struct{}] // pods or requests have changed
+	log      *slog.Logger
+
+	mu       sync.Mutex
+	held     map[credentialKey]*credential                                       // guarded by mu
+	requests map[types.NamespacedName]*certificatesv1beta1.PodCertificateRequest // guarded by mu; as the server shows them, replaced
+}
+
+func newCredentials(c PodCertificates, accounts *accounts, changed *pod.Inbox[pod.UID], log *slog.Logger) *credentials {
+	return &credentials{
+		PodCertificates: c, accounts: accounts, changed: changed, turned: pod.NewInbox[struct{}](), log: log,
+		held: map[credentialKey]*credential{},
+	}
+}
+
+// register makes the credentials of the pod those that its volumes show.
+func (c *credentials) register(p *v1.Pod) {
+	if c.API == nil {
+		return
+	}
+	wanted := map[credentialKey]*v1.PodCertificateProjection{}
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		if v.Projected == nil {
+			continue
+		}
+		for j := range v.Projected.Sources {
+			if s := v.Projected.Sources[j].PodCertificate; s != nil {
+				wanted[credentialKey{p.UID, v.Name, j}] = s
+			}
+		}
+	}
+	c.mu.Lock()
+	came := false
+	for k, src := range wanted {
+		if c.held[k] == nil {
+			c.held[k] = &credential{pod: p, src: src}
+			came = true
+		}
+	}
+	c.mu.Unlock()
+	if came {
+		c.turned.Put(struct{}{})
+	}
+}
+
+func (c *credentials) forget(uid pod.UID) {
+	c.mu.Lock()
+	gone := false
+	for k := range c.held {
+		if k.uid == uid {
+			delete(c.held, k)
+			gone = true
+		}
+	}
+	c.mu.Unlock()
+	if gone {
+		c.turned.Put(struct{}{})
+	}
+}
+
+// get returns the key and the certificates of a source.
+func (c *credentials) get(p *v1.Pod, volume string, source int) (key, chain []byte, err error) {
+	if c.API == nil {
+		return nil, nil, errors.New("pods get no certificates here: turn on the feature gate PodCertificateRequest")
+	}
+	k := credentialKey{p.UID, volume, source}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.held[k]
+	switch {
+	case h == nil:
+		return nil, nil, fmt.Errorf("no credentials yet for key=%s/%s/%s/%s/%d", p.Namespace, p.Name, p.UID, volume, source)
+	case h.refused != nil:
+		return nil, nil, h.refused
+	case h.key == nil:
+		return nil, nil, errors.New("credential bundle is not issued yet")
+	}
+	return h.key, h.chain, nil
+}
+
+// run asks for certificates and takes them over until ctx is done. Requests are followed while a pod wants a certificate.
+func (c *credentials) run(ctx context.Context) {
+	var watches sync.WaitGroup
+	defer watches.Wait()
+	var stop context.CancelFunc // nil: requests are not followed
+	timer := time.NewTimer(lostAfter)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.turned.Wake():
+			c.turned.Take()
+		case <-timer.C:
+		}
+		held := c.all()
+		switch wanted := len(held) > 0; {
+		case wanted && stop == nil:
+			watching, cancel := context.WithCancel(ctx)
+			stop = cancel
+			watches.Go(func() {
+				defer cancel()
+				c.API.FollowPodCertificateRequests(watching, c.seen)
+			})
+		case !wanted && stop != nil:
+			stop()
+			stop = nil
+		}
+		var next time.Time
+		for _, h := range held {
+			c.step(ctx, h)
+			if !h.next.IsZero() && (next.IsZero() || h.next.Before(next)) {
+				next = h.next
+			}
+		}
+		if next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+func (c *credentials) all() []*credential {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]*credential, 0, len(c.held))
+	for _, h := range c.held {
+		out = append(out, h)
+	}
+	return out
+}
+
+func (c *credentials) seen(all []*certificatesv1beta1.PodCertificateRequest) {
+	requests := make(map[types.NamespacedName]*certificatesv1beta1.PodCertificateRequest, len(all))
+	for _, r := range all {
+		requests[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}] = r
+	}
+	c.mu.Lock()
+	c.requests = requests
+	c.mu.Unlock()
+	c.turned.Put(struct{}{})
+}
+
+// step does what is due for one credential and sets when to look again.
+func (c *credentials) step(ctx context.Context, h *credential) {
+	if h.refused != nil {
+		h.next = time.Time{}
+		return
+	}
+	if h.request.Name != "" {
+		c.takeAnswer(h)
+	}
+	now := time.Now()
+	wanting := h.request.Name == "" && h.refused == nil && (h.key == nil || !now.Before(h.refreshAt))
+	if wanting && !now.Before(h.next) {
+		h.next = time.Time{}
+		if err := c.ask(ctx, h); err != nil {
+			h.retry = min(max(2*h.retry, firstRequestRetry), lastRequestRetry)
+			h.next = now.Add(h.retry)
+			c.log.Warn("no certificate asked for", "pod", h.pod.Namespace+"/"+h.pod.Name, "signer", h.src.SignerName, "again", h.retry, "error", err)
+		}
+	}
+	switch {
+	case h.refused != nil:
+		h.next = time.Time{}
+	case h.request.Name != "":
+		h.next = h.lost
+	case h.key != nil && now.Before(h.refreshAt):
+		h.next = h.refreshAt
+	}
+	c.tellAge(h, now)
+}
+
+// takeAnswer takes over what became of the request.
+func (c *credentials) takeAnswer(h *credential) {
+	c.mu.Lock()
+	r := c.requests[h.request]
+	c.mu.Unlock()
+	if r == nil {
+		if !time.Now().Before(h.lost) {
+			h.request = types.NamespacedName{} // asked for again at once
+			h.next = time.Time{}
+		}
+		return
+	}
+	h.lost = c.lostAt() // it is there
+	for _, condition := range r.Status.Conditions {
+		if condition.Status != metav1.ConditionTrue {
+			continue
+		}
+		switch condition.Type {
+		case certificatesv1beta1.PodCertificateRequestConditionTypeIssued:
+			c.takeIssued(h, r)
+		case certificatesv1beta1.PodCertificateRequestConditionTypeDenied:
+			c.takeRefusal(h, "denied", condition)
+		case certificatesv1beta1.PodCertificateRequestConditionTypeFailed:
+			c.takeRefusal(h, "failed", condition)
+		default:
+			continue
+		}
+		c.changed.Put(h.pod.UID)
+		return
+	}
+}
+
+func (c *credentials) takeIssued(h *credential, r *certificatesv1beta1.PodCertificateRequest) {
+	var chain bytes.Buffer
+	for der := range certificatesIn(r.Status.CertificateChain) {
+		chain.Write(pem.EncodeToMemory(&pem.Block{Type: certificateBlock, Bytes: der}))
+	}
+	begin, end := ptr.Deref(r.Status.BeginRefreshAt, metav1.Time{}).Time, ptr.Deref(r.Status.NotAfter, metav1.Time{}).Time
+	c.mu.Lock()
+	h.key, h.chain = h.pending, chain.Bytes()
+	c.mu.Unlock()
+	h.request, h.pending, h.retry, h.next = types.NamespacedName{}, nil, 0, time.Time{}
+	h.refreshAt = begin.Add(rand.N(maxRefreshJitter))
+	h.overdueAt, h.expiresAt = begin.Add(overdueAfter), end
+}
+
+func (c *credentials) takeRefusal(h *credential, how string, condition metav1.Condition) {
+	c.mu.Lock()
+	h.refused = fmt.Errorf("PodCertificateRequest was permanently %s: reason=%q message=%q", how, condition.Reason, condition.Message)
+	c.mu.Unlock()
+	h.pending = nil
+	c.Event(h.pod, v1.EventTypeWarning, condition.Type,
+		fmt.Sprintf("PodCertificateRequest %s: reason=%q message=%q", h.request.Name, condition.Reason, condition.Message))
+}
+
+// tellAge tells the pod's user, once each, that a pair should have been replaced long ago, and that it is expired.
+func (c *credentials) tellAge(h *credential, now time.Time) {
+	for _, at := range []struct {
+		when            *time.Time
+		reason, message string
+	}{
+		{&h.overdueAt, "CertificateOverdueForRefresh", "PodCertificate refresh overdue"},
+		{&h.expiresAt, "CertificateExpired", "PodCertificate expired"},
+	} {
+		switch {
+		case at.when.IsZero() || h.refused != nil:
+		case !now.Before(*at.when):
+			c.Event(h.pod, v1.EventTypeWarning, at.reason, fmt.Sprintf("%s: signer %s", at.message, h.src.SignerName))
+			*at.when = time.Time{}
+		case h.next.IsZero() || at.when.Before(h.next):
+			h.next = *at.when
+		}
+	}
+}
+
+func (c *credentials) lostAt() time.Time { return time.Now().Add(lostAfter + rand.N(lostAfter/2)) }
+
+// ask makes a key and requests a certificate for it.
+func (c *credentials) ask(ctx context.Context, h *credential) error {
+	p := h.pod
+	node, known := c.Node()
+	if !known {
+		return errors.New("the Node of this machine is not known")
+	}
+	account, err := c.accounts.get(ctx, p)
+	if err != nil {
+		return err
+	}
+	key, err := generateKey(h.src.KeyType)
+	if err != nil {
+		return err
+	}
+	stub, err := x509.CreateCertificateRequest(nil, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return fmt.Errorf("sign the request: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return fmt.Errorf("encode the key: %w", err)
+	}
+	r, err := c.API.CreatePodCertificateRequest(ctx, &certificatesv1beta1.PodCertificateRequest{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.Namespace, GenerateName: "req-",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID}},
+		},
+		Spec: certificatesv1beta1.PodCertificateRequestSpec{
+			SignerName: h.src.SignerName, PodName: p.Name, PodUID: p.UID, ServiceAccountName: account.Name, ServiceAccountUID: account.UID,
+			NodeName: types.NodeName(node.Name), NodeUID: node.UID, MaxExpirationSeconds: h.src.MaxExpirationSeconds,
+			StubPKCS10Request: stub, UnverifiedUserAnnotations: h.src.UserAnnotations,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	h.request = types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
+	h.pending = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	h.lost = c.lostAt()
+	return nil
+}
+
+// PodCertificate returns the private key (PKCS #8) and the certificates of a podCertificate source of a registered pod, as PEM: the source's index
+// in the volume says which. It does not wait: the pod is told when they are issued.
+func (o *Objects) PodCertificate(p *v1.Pod, volume string, source int) (key, chain []byte, err error) {
+	return o.credentials.get(p, volume, source)
+}
