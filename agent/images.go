@@ -35,6 +35,7 @@ func (a *Agent) newPuller(s settings, recorder *events.Recorder) (*images.Puller
 		if c.Providers, err = images.LoadProviders(k.ImageCredentialProviderConfig, k.ImageCredentialProviderBinDir, accounts); err != nil {
 			return nil, err
 		}
+		c.Providers.OnRun(a.counts.PluginRan)
 	}
 	return images.New(c), nil
 }
@@ -49,7 +50,7 @@ type imageGC struct {
 func (a *Agent) newCollector(s settings, recorder *events.Recorder) *images.Collector {
 	c := images.GCConfig{
 		Store: a.cri, Puller: a.puller, MinAge: s.imageGC.minAge, MaxAge: s.imageGC.maxAge, HighPercent: s.imageGC.high, LowPercent: s.imageGC.low,
-		KeepUnrecorded: a.member == nil, Disk: a.out.Disk, HasImageVolumes: a.hasImageVolumes, NodeEvent: recorder.NodeEvent, Log: a.cfg.Log,
+		KeepUnrecorded: a.member == nil, Disk: a.out.Disk, HasImageVolumes: a.hasImageVolumes, NodeEvent: recorder.NodeEvent, Removed: a.counts.ImageCollected, Log: a.cfg.Log,
 	}
 	if c.Disk == nil {
 		c.Disk = diskOf

@@ -3,6 +3,7 @@ package agent
 import (
 	"net/http"
 	"runtime"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -49,10 +50,19 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 	if read == nil {
 		read = node.Host{Root: "/", Dir: a.cfg.RootDir}.Read
 	}
+	hierarchy := sync.OnceValues(cgroupstat.Detect)
+	files := func(cgroup string) (stats.Files, bool) {
+		h, err := hierarchy()
+		if err != nil {
+			return stats.Files{}, false
+		}
+		return stats.ReadFiles("/proc", h.Processes(cgroup))
+	}
+	topology := sync.OnceValue(func() stats.Topology { return stats.ReadTopology("/sys/devices/system/cpu") })
 	machine := func() (metrics.Machine, error) {
 		m, err := read()
 		return metrics.Machine{
-			ID: m.MachineID, SystemUUID: m.SystemUUID, BootID: m.BootID, CPUs: m.CPUs, Memory: m.Memory, Swap: m.Swap, Kernel: m.Kernel, OSImage: m.OSImage,
+			ID: m.MachineID, SystemUUID: m.SystemUUID, BootID: m.BootID, CPUs: m.CPUs, Topology: topology(), Memory: m.Memory, Swap: m.Swap, Kernel: m.Kernel, OSImage: m.OSImage,
 		}, err
 	}
 	out := map[string]http.Handler{}
@@ -60,7 +70,7 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 		server.PathMetrics:  {a.lives, version, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})},
 		server.PathProbes:   {metrics.Probes(a.probes.Counts)},
 		server.PathResource: {metrics.Resource{Readings: a.stats, Log: a.cfg.Log}},
-		server.PathCadvisor: {metrics.Cadvisor{Readings: a.stats, Kills: kills, Machine: machine, Log: a.cfg.Log}},
+		server.PathCadvisor: {metrics.Cadvisor{Readings: a.stats, Kills: kills, Files: files, Machine: machine, Log: a.cfg.Log}},
 	} {
 		r := prometheus.NewRegistry()
 		for _, c := range list {

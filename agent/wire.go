@@ -311,7 +311,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		Cgroups: &a.facts, Allocations: a.allocations,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
 		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
-		UserNamespaces: a.users, NodeEvent: recorder.NodeEvent,
+		UserNamespaces: a.users, StartFailed: counts.StartFailed, NodeEvent: recorder.NodeEvent,
 	})
 	a.syncer = podsync.New(podsync.Config{
 		Runtime: a.runtime, Cgroups: &a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Allocations: a.allocations, Probes: a.probes, ProbeResults: a.probes,

@@ -158,6 +158,14 @@ func ContainerIn(path string) string {
 
 // FirstProcess returns a process of the cgroup in the host's numbers, 0 if there is none.
 func (h Hierarchy) FirstProcess(path string) int {
+	if pids := h.Processes(path); len(pids) > 0 {
+		return pids[0]
+	}
+	return 0
+}
+
+// Processes returns the processes of the cgroup itself in the host's numbers.
+func (h Hierarchy) Processes(path string) []int {
 	for _, controller := range []string{"cpu", "memory", "pids"} {
 		dir := h.Dir(controller, path)
 		if dir == "" {
@@ -165,16 +173,17 @@ func (h Hierarchy) FirstProcess(path string) int {
 		}
 		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		if err != nil {
-			return 0
+			return nil
 		}
-		first, _, _ := strings.Cut(string(b), "\n")
-		n, err := strconv.Atoi(first)
-		if err != nil {
-			return 0
+		var out []int
+		for _, f := range strings.Fields(string(b)) {
+			if n, err := strconv.Atoi(f); err == nil && n > 0 {
+				out = append(out, n)
+			}
 		}
-		return n
+		return out
 	}
-	return 0
+	return nil
 }
 
 // Created returns when the cgroup was made: the oldest change of its folder and of a file in it that nobody writes; zero when it is gone.

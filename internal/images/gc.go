@@ -47,7 +47,9 @@ type GCConfig struct {
 	HasImageVolumes func(pod.UID) bool
 	// NodeEvent records an event about the node. It does not block.
 	NodeEvent func(eventtype, reason, message string)
-	Log       *slog.Logger
+	// Removed is told of each image that was removed, by why: "age" or "space"; nil: nobody is.
+	Removed func(reason string)
+	Log     *slog.Logger
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -182,7 +184,7 @@ func (c *Collector) removeOld(ctx context.Context, candidates []seenImage, now t
 			rest = append(rest, i)
 			continue
 		}
-		if err := c.remove(ctx, i, "nobody has used it for "+c.MaxAge.String()); err != nil {
+		if err := c.remove(ctx, i, "age", "nobody has used it for "+c.MaxAge.String()); err != nil {
 			return nil, err
 		}
 	}
@@ -235,7 +237,7 @@ func (c *Collector) free(ctx context.Context, candidates []seenImage, wanted uin
 		if !i.lastUsed.Before(now) || now.Sub(i.first) < c.MinAge {
 			continue
 		}
-		if err := c.remove(ctx, i, "to free disk space"); err != nil {
+		if err := c.remove(ctx, i, "space", "to free disk space"); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -244,7 +246,7 @@ func (c *Collector) free(ctx context.Context, candidates []seenImage, wanted uin
 	return freed, errors.Join(errs...)
 }
 
-func (c *Collector) remove(ctx context.Context, i seenImage, why string) error {
+func (c *Collector) remove(ctx context.Context, i seenImage, reason, why string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -252,6 +254,9 @@ func (c *Collector) remove(ctx context.Context, i seenImage, why string) error {
 		return fmt.Errorf("remove image %s: %w", i.id, err)
 	}
 	delete(c.seen, i.id)
+	if c.Removed != nil {
+		c.Removed(reason)
+	}
 	c.Log.Info("removed an unused image", "image", i.name, "id", i.id, "size", byteSize(i.size), "why", why)
 	return nil
 }

@@ -254,7 +254,8 @@ func TestImageGCOrder(t *testing.T) {
 		for i := range 5 {
 			s.put(fmt.Sprintf("%d:1", i), 1)
 		}
-		c := s.collector(nil)
+		reasons := map[string]int{}
+		c := s.collector(func(g *images.GCConfig) { g.Removed = func(reason string) { reasons[reason]++ } })
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- c.Run(ctx) }()
@@ -272,6 +273,9 @@ func TestImageGCOrder(t *testing.T) {
 		}
 		if d := cmp.Diff([]string{"2:1", "4:1", "3:1", "1:1", "0:1"}, s.removed); d != "" {
 			t.Error(d)
+		}
+		if d := cmp.Diff(map[string]int{"space": 5}, reasons); d != "" {
+			t.Errorf("told of images that were removed: %s", d)
 		}
 		cancel()
 		<-done

@@ -34,10 +34,18 @@ type provider struct {
 	conf    kubeletconfig.CredentialProvider
 	program string
 	match   []location
+	ran     func(plugin string, took time.Duration, err error) // nil: nobody is told
 	asking  singleflight.Group
 
 	mu    sync.Mutex
 	cache map[cacheKey]cached // guarded by mu
+}
+
+// OnRun has f told of each run of a plugin. It is called before the first pull; f does not block.
+func (p *Providers) OnRun(f func(plugin string, took time.Duration, err error)) {
+	for _, pr := range p.all {
+		pr.ran = f
+	}
 }
 
 // LoadProviders reads the configuration, a file or a folder of files (.json, .yaml, .yml; in the order of their names), and looks for each program
@@ -263,6 +271,9 @@ func cacheKeys(q question) []cacheKey {
 func (pr *provider) run(ctx context.Context, q question, log *slog.Logger) (keyring, error) {
 	began := time.Now()
 	r, err := pr.exec(ctx, q)
+	if pr.ran != nil {
+		pr.ran(pr.conf.Name, time.Since(began), err)
+	}
 	if err != nil {
 		return nil, err
 	}

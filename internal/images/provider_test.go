@@ -148,7 +148,14 @@ func TestProviderFails(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			var ran []string
+			p.OnRun(func(plugin string, _ time.Duration, err error) {
+				ran = append(ran, fmt.Sprint(plugin, " ", err != nil))
+			})
 			found, err := p.lookup(t.Context(), mustParse(t, "a.example/x"), &v1.Pod{}, slog.New(slog.DiscardHandler))
+			if diff := cmp.Diff([]string{fmt.Sprint("bad ", name != "no cache key")}, ran); diff != "" {
+				t.Errorf("told of runs (-want +got):\n%s", diff)
+			}
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "s3cret") || len(found) > 0 {
 				t.Errorf("%v, %v; want error %s", found, err, tt.want)
 			}

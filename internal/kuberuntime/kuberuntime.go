@@ -54,6 +54,8 @@ type Config struct {
 	SeccompDefault bool
 	// UserNamespaces gives pods their ranges of user ids; nil: pods that want one cannot run.
 	UserNamespaces UserNamespaces
+	// StartFailed is told of each container that could not be started; nil: nobody is. It does not block.
+	StartFailed func(p *v1.Pod, container string, reason lifecycle.Reason)
 	// NodeEvent records an event about the node; nil records none.
 	NodeEvent func(eventtype, reason, message string)
 	// Volumes gives containers what is in their volumes.

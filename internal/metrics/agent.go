@@ -1,17 +1,23 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/lifecycle"
 )
 
 // Buckets of the kubelet's histograms.
 var (
 	startBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
 	pullBuckets  = []float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
-	callBuckets  = prometheus.ExponentialBuckets(0.005, 2.5, 14)
+	// resizeBuckets are in milliseconds.
+	resizeBuckets = []float64{10, 50, 100, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5}
+	callBuckets   = prometheus.ExponentialBuckets(0.005, 2.5, 14)
 )
 
 // Agent are the metrics that other packages feed. Its methods do not block and are safe for concurrent use.
@@ -30,6 +36,12 @@ type Agent struct {
 	startedContainers           *prometheus.CounterVec
 	startedContainersErrors     *prometheus.CounterVec
 	terminated                  *prometheus.CounterVec
+	imagesCollected             *prometheus.CounterVec
+	pluginErrors                *prometheus.CounterVec
+	pluginTime                  *prometheus.HistogramVec
+	requestedResizes            *prometheus.CounterVec
+	infeasibleResizes           *prometheus.CounterVec
+	resizeTime                  *prometheus.HistogramVec
 	containersPerPod            prometheus.Histogram
 	rejections                  *prometheus.CounterVec
 	requests                    *prometheus.CounterVec
@@ -84,6 +96,12 @@ func NewAgent() *Agent {
 	a.startedContainers = counter("kubelet_started_containers_total", "[ALPHA] Cumulative number of containers started", "container_type")
 	a.startedContainersErrors = counter("kubelet_started_containers_errors_total", "[ALPHA] Cumulative number of errors when starting containers", "container_type", "code")
 	a.terminated = counter("kubelet_terminated_containers_total", "[ALPHA] Cumulative number of terminated containers", "container_type", "exit_code", "reason")
+	a.imagesCollected = counter("kubelet_image_garbage_collected_total", "[ALPHA] Total number of images garbage collected by the kubelet, whether through disk usage or image age.", "reason")
+	a.pluginErrors = counter("kubelet_credential_provider_plugin_errors_total", "[ALPHA] Number of errors from credential provider plugin", "plugin_name")
+	a.pluginTime = histogram("kubelet_credential_provider_plugin_duration", "[ALPHA] Duration of execution in seconds for credential provider plugin", def, "plugin_name")
+	a.requestedResizes = counter("kubelet_container_requested_resizes_total", "[ALPHA] Number of requested resizes, counted at the container level. Different resources on the same container are counted separately.", "resource", "requirement", "operation")
+	a.infeasibleResizes = counter("kubelet_pod_infeasible_resizes_total", "[ALPHA] Number of infeasible resizes for pods.", "reason_detail")
+	a.resizeTime = histogram("kubelet_pod_resize_duration_milliseconds", "[ALPHA] Duration in milliseconds to actuate a pod resize", resizeBuckets, "success")
 	a.containersPerPod = one("kubelet_containers_per_pod_count", "[ALPHA] The number of containers per pod.", prometheus.ExponentialBuckets(1, 2, 5))
 	a.rejections = counter("kubelet_admission_rejections_total", "[ALPHA] Cumulative number pod admission rejections by the Kubelet.", "reason")
 	a.requests = counter("kubelet_http_requests_total", "[ALPHA] Number of the http requests received since the server started", "method", "path", "server_type", "long_running")
@@ -192,6 +210,29 @@ const (
 	regularType   containerType = "container"
 	ephemeralType containerType = "ephemeral_container"
 )
+
+// ImageCollected counts an image that was removed, by why: age or space.
+func (a *Agent) ImageCollected(reason string) { a.imagesCollected.WithLabelValues(reason).Inc() }
+
+// PluginRan counts a run of a credential provider plugin. Plugins are the node's own, and few.
+func (a *Agent) PluginRan(plugin string, took time.Duration, err error) {
+	a.pluginTime.WithLabelValues(plugin).Observe(took.Seconds())
+	if err != nil {
+		a.pluginErrors.WithLabelValues(plugin).Inc()
+	}
+}
+
+// StartFailed counts a container that could not be started, by the reason in its status.
+func (a *Agent) StartFailed(p *v1.Pod, container string, reason lifecycle.Reason) {
+	kind := regularType
+	if slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return c.Name == container }) {
+		kind = initType
+	}
+	if slices.ContainsFunc(p.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == container }) {
+		kind = ephemeralType
+	}
+	a.startedContainersErrors.WithLabelValues(string(kind), string(reason)).Inc()
+}
 
 // terminationReasons bound the label.
 var terminationReasons = map[string]bool{

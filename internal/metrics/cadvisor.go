@@ -23,6 +23,7 @@ type target struct {
 	root       bool
 	interfaces []stats.Interface // of a sandbox and of the root
 	kills      uint64
+	files      *stats.Files // of a container or sandbox; nil: not known
 }
 
 // emit takes a sample, with the values of the family's own labels.
@@ -71,6 +72,14 @@ func ofPids(f func(*cgroupstat.Pids) uint64) func(target, emit) {
 	return func(t target, send emit) {
 		if t.Pids != nil {
 			send(float64(f(t.Pids)))
+		}
+	}
+}
+
+func ofFiles(f func(*stats.Files) uint64) func(target, emit) {
+	return func(t target, send emit) {
+		if t.files != nil {
+			send(float64(f(t.files)))
 		}
 	}
 }
@@ -192,6 +201,13 @@ var families = []family{
 	{"container_network_transmit_packets_dropped_total", "Cumulative count of packets dropped while transmitting", counter, []string{"interface"}, false, ofInterfaces(func(i stats.Interface) uint64 { return i.TxDropped })},
 	{"container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", counter, []string{"interface"}, false, ofInterfaces(func(i stats.Interface) uint64 { return i.TxErrors })},
 	{"container_processes", "Number of processes running inside the container.", gauge, nil, false, ofPids(func(p *cgroupstat.Pids) uint64 { return p.Processes })},
+	{"container_file_descriptors", "Number of open file descriptors for the container.", gauge, nil, false, ofFiles(func(f *stats.Files) uint64 { return f.Descriptors })},
+	{"container_sockets", "Number of open sockets for the container.", gauge, nil, false, ofFiles(func(f *stats.Files) uint64 { return f.Sockets })},
+	{"container_ulimits_soft", "Soft ulimit values for the container root process. Unlimited if -1, except priority and nice", gauge, []string{"ulimit"}, false, func(t target, send emit) {
+		if t.files != nil && t.files.MaxOpen != nil {
+			send(float64(*t.files.MaxOpen), "max_open_files")
+		}
+	}},
 	{"container_threads", "Number of threads running inside the container", gauge, nil, false, ofPids(func(p *cgroupstat.Pids) uint64 { return p.Threads })},
 	{"container_threads_max", "Maximum number of threads allowed inside the container, infinity if value is zero", gauge, nil, false, ofPids(func(p *cgroupstat.Pids) uint64 { return p.Max })},
 	{"container_pressure_cpu_waiting_seconds_total", "Total time duration tasks in the container have waited due to CPU congestion.", counter, nil, false, ofPressure(cpuStall, some)},
@@ -216,6 +232,10 @@ var (
 	machineScrapeError  = desc("machine_scrape_error", "1 if there was an error while getting machine metrics, 0 otherwise.")
 	machineLabels       = []string{"machine_id", "system_uuid", "boot_id"}
 	machineCores        = desc("machine_cpu_cores", "Number of logical CPU cores.", machineLabels...)
+	machinePhysical     = desc("machine_cpu_physical_cores", "Number of physical CPU cores.", machineLabels...)
+	machineSockets      = desc("machine_cpu_sockets", "Number of CPU sockets.", machineLabels...)
+	machineBooks        = desc("machine_cpu_books", "Number of CPU books.", machineLabels...)
+	machineDrawers      = desc("machine_cpu_drawers", "Number of CPU drawers.", machineLabels...)
 	machineMemory       = desc("machine_memory_bytes", "Amount of memory installed on the machine.", machineLabels...)
 	machineSwap         = desc("machine_swap_bytes", "Amount of swap memory available on the machine.", machineLabels...)
 	versionDesc         = desc("cadvisor_version_info", "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.",
@@ -226,6 +246,7 @@ var (
 type Machine struct {
 	ID, SystemUUID, BootID string
 	CPUs                   int
+	Topology               stats.Topology
 	Memory, Swap           int64 // bytes
 	Kernel, OSImage        string
 }
@@ -235,6 +256,8 @@ type Cadvisor struct {
 	Readings Readings
 	// Kills returns how many processes of a container were killed for want of memory.
 	Kills func(container string) uint64
+	// Files counts what the processes of a cgroup have open; false when nothing can be told.
+	Files func(cgroup string) (stats.Files, bool)
 	// Machine reads the machine.
 	Machine func() (Machine, error)
 	Log     *slog.Logger
@@ -245,7 +268,7 @@ func (c Cadvisor) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range descs {
 		ch <- d
 	}
-	for _, d := range []*prometheus.Desc{cadvisorScrapeError, machineScrapeError, machineCores, machineMemory, machineSwap, versionDesc} {
+	for _, d := range []*prometheus.Desc{cadvisorScrapeError, machineScrapeError, machineCores, machinePhysical, machineSockets, machineBooks, machineDrawers, machineMemory, machineSwap, versionDesc} {
 		ch <- d
 	}
 }
@@ -289,6 +312,9 @@ func (c Cadvisor) collectMachine(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(machineScrapeError, gauge, failed)
 	labels := []string{m.ID, m.SystemUUID, m.BootID}
 	ch <- prometheus.MustNewConstMetric(machineCores, gauge, float64(m.CPUs), labels...)
+	for d, n := range map[*prometheus.Desc]int{machinePhysical: m.Topology.Cores, machineSockets: m.Topology.Sockets, machineBooks: m.Topology.Books, machineDrawers: m.Topology.Drawers} {
+		ch <- prometheus.MustNewConstMetric(d, gauge, float64(n), labels...)
+	}
 	ch <- prometheus.MustNewConstMetric(machineMemory, gauge, float64(m.Memory), labels...)
 	ch <- prometheus.MustNewConstMetric(machineSwap, gauge, float64(m.Swap), labels...)
 	ch <- prometheus.MustNewConstMetric(versionDesc, gauge, 1, m.Kernel, m.OSImage, "", "", "")
@@ -311,14 +337,25 @@ func (c Cadvisor) targets(all *stats.Readings) []target {
 		p := &all.Pods[i]
 		add(p.Reading, target{}, "", "", "", p.Name, p.Namespace)
 		if s := p.Sandbox; s != nil {
-			add(s.Reading, target{interfaces: p.Network}, string(s.ID), "", "", p.Name, p.Namespace)
+			add(s.Reading, target{interfaces: p.Network, files: c.filesOf(s.Reading)}, string(s.ID), "", "", p.Name, p.Namespace)
 		}
 		for j := range p.Containers {
 			ct := &p.Containers[j]
-			add(ct.Reading, target{kills: c.Kills(string(ct.ID))}, string(ct.ID), ct.Image, ct.Name, p.Name, p.Namespace)
+			add(ct.Reading, target{kills: c.Kills(string(ct.ID)), files: c.filesOf(ct.Reading)}, string(ct.ID), ct.Image, ct.Name, p.Name, p.Namespace)
 		}
 	}
 	return out
+}
+
+func (c Cadvisor) filesOf(r *stats.Reading) *stats.Files {
+	if r == nil {
+		return nil
+	}
+	f, ok := c.Files(r.Path)
+	if !ok {
+		return nil
+	}
+	return &f
 }
 
 // deviceName is /dev/<name> of a block device, or "" for one that is gone.

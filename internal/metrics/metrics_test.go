@@ -19,9 +19,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/cgroupstat"
+	"berth/internal/lifecycle"
 	"berth/internal/pod"
 	"berth/internal/prober"
 	"berth/internal/stats"
@@ -77,8 +79,13 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	agent.Rejected("made up")
 	agent.Node("n1", "v1", "go1", "linux/amd64")
 	agent.startedContainers.WithLabelValues("container").Inc()
-	agent.startedContainersErrors.WithLabelValues("container", "ErrImagePull").Inc()
 	agent.containerEnded(regularType, 137, "OOMKilled")
+	agent.ImageCollected("age")
+	agent.PluginRan("ecr", time.Second, errors.New("x"))
+	agent.StartFailed(&v1.Pod{Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "first"}}}}, "first", lifecycle.ErrImagePull)
+	agent.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
+	agent.infeasibleResizes.WithLabelValues("other").Inc()
+	agent.resizeTime.WithLabelValues("true").Observe(20)
 	none := func() []*v1.Pod { return nil }
 	out := map[string]*prometheus.Registry{"/metrics": prometheus.NewRegistry()}
 	if err := agent.Register(out["/metrics"]); err != nil {
@@ -104,7 +111,12 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	out["/metrics/cadvisor"] = prometheus.NewRegistry()
 	out["/metrics/cadvisor"].MustRegister(Cadvisor{
 		Readings: r, Log: log, Kills: func(string) uint64 { return 3 },
-		Machine: func() (Machine, error) { return Machine{ID: "m", CPUs: 2, Memory: 1 << 30, Kernel: "6.18"}, nil },
+		Files: func(string) (stats.Files, bool) {
+			return stats.Files{Descriptors: 9, Sockets: 2, MaxOpen: new(uint64(1024))}, true
+		},
+		Machine: func() (Machine, error) {
+			return Machine{ID: "m", CPUs: 2, Topology: stats.Topology{Cores: 1, Sockets: 1}, Memory: 1 << 30, Kernel: "6.18"}, nil
+		},
 	})
 	return out
 }
@@ -149,8 +161,9 @@ func TestNames(t *testing.T) {
 
 // upstreamNames are the kubelet's and cAdvisor's own names that promtool complains about. They stay as dashboards know them.
 var upstreamNames = map[string]string{
-	"container_memory_failcnt": `counter metrics should have "_total" suffix`,
-	"cadvisor_version_info":    "label names should be written in 'snake_case' not 'camelCase'",
+	"kubelet_pod_resize_duration_milliseconds": `use base unit "seconds" instead of "milliseconds"`,
+	"container_memory_failcnt":                 `counter metrics should have "_total" suffix`,
+	"cadvisor_version_info":                    "label names should be written in 'snake_case' not 'camelCase'",
 }
 
 // `promtool check metrics` is this library over the same text.
@@ -200,6 +213,10 @@ func TestScrapes(t *testing.T) {
 			`container_pressure_cpu_waiting_seconds_total{container="main",id="/kubepods/podu/c1",image="img",name="c1",namespace="default",pod="web"} 2 1700000100500`,
 			`container_oom_events_total{container="main",id="/kubepods/podu/c1",image="img",name="c1",namespace="default",pod="web"} 3 1700000100500`,
 			`machine_cpu_cores{boot_id="",machine_id="m",system_uuid=""} 2`,
+			`container_file_descriptors{container="main",id="/kubepods/podu/c1",image="img",name="c1",namespace="default",pod="web"} 9 1700000100500`,
+			`container_sockets{container="",id="/kubepods/podu/sb",image="",name="sb",namespace="default",pod="web"} 2 1700000100500`,
+			`container_ulimits_soft{container="main",id="/kubepods/podu/c1",image="img",name="c1",namespace="default",pod="web",ulimit="max_open_files"} 1024 1700000100500`,
+			`machine_cpu_physical_cores{boot_id="",machine_id="m",system_uuid=""} 1`,
 			"container_scrape_error 0",
 		},
 		"/metrics/probes": {
@@ -217,6 +234,13 @@ func TestScrapes(t *testing.T) {
 			`rest_client_requests_total{code="404",host="api",method="GET"} 1`,
 			`kubelet_terminated_containers_total{container_type="container",exit_code="137",reason="OOMKilled"} 1`,
 			`kubelet_node_name{node="n1"} 1`,
+			`kubelet_image_garbage_collected_total{reason="age"} 1`,
+			`kubelet_credential_provider_plugin_errors_total{plugin_name="ecr"} 1`,
+			`kubelet_credential_provider_plugin_duration_count{plugin_name="ecr"} 1`,
+			`kubelet_started_containers_errors_total{code="ErrImagePull",container_type="init_container"} 1`,
+			`kubelet_container_requested_resizes_total{operation="add",requirement="limits",resource="cpu"} 1`,
+			`kubelet_pod_pending_resizes{reason="deferred"} 0`,
+			"kubelet_pod_in_progress_resizes 0",
 		},
 	}
 	for path, lines := range tests {

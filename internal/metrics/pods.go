@@ -33,6 +33,7 @@ type seenPod struct {
 	running bool
 	started map[string]bool // container ids that were counted, of containers that are there
 	ended   map[string]bool
+	resize  seenResize
 }
 
 var (
@@ -45,7 +46,7 @@ var (
 
 // Describe names the families that are computed at a scrape.
 func (p *Pods) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{runningPods, runningContainers, desiredPods, activePods, ephemeralCount} {
+	for _, d := range []*prometheus.Desc{runningPods, runningContainers, desiredPods, activePods, ephemeralCount, pendingResizes, inProgressResizes} {
 		ch <- d
 	}
 }
@@ -84,6 +85,7 @@ func (p *Pods) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(activePods, gauge, float64(active[static]), label)
 	}
 	ch <- prometheus.MustNewConstMetric(ephemeralCount, gauge, float64(ephemeral))
+	p.collectResizes(ch)
 }
 
 // Run counts until ctx is done.
@@ -117,6 +119,7 @@ func (p *Pods) look(x *v1.Pod) {
 		p.seen[x.UID] = s
 		p.Agent.containersPerPod.Observe(float64(len(x.Spec.Containers)))
 	}
+	p.Agent.lookAtResize(&s.resize, x)
 	own := !x.Status.StartTime.IsZero() && !x.Status.StartTime.Time.Before(p.Started.Truncate(time.Second))
 	if !s.running && x.Status.Phase == v1.PodRunning {
 		s.running = true

@@ -1,0 +1,128 @@
+package metrics
+
+import (
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+)
+
+var (
+	pendingResizes    = desc("kubelet_pod_pending_resizes", "[ALPHA] Number of pending resizes for pods.", "reason")
+	inProgressResizes = desc("kubelet_pod_in_progress_resizes", "[ALPHA] Number of in-progress resizes for pods.")
+)
+
+// seenResize is what was counted of a pod's resizes.
+type seenResize struct {
+	wanted     map[string]v1.ResourceRequirements // by container, as last seen
+	began      time.Time                          // of the one in progress; zero: none is
+	failed     bool                               // which was counted
+	infeasible string                             // the message of the pending one that was counted
+}
+
+// collectResizes counts the pods whose conditions tell of a resize.
+func (p *Pods) collectResizes(ch chan<- prometheus.Metric) {
+	pending, inProgress := map[string]int{"deferred": 0, "infeasible": 0}, 0
+	for _, x := range p.List() {
+		if c := conditionOf(x, v1.PodResizePending); c != nil && c.Status == v1.ConditionTrue {
+			pending[strings.ToLower(c.Reason)]++
+		}
+		if c := conditionOf(x, v1.PodResizeInProgress); c != nil && c.Status == v1.ConditionTrue {
+			inProgress++
+		}
+	}
+	for reason, n := range pending {
+		if reason == "deferred" || reason == "infeasible" {
+			ch <- prometheus.MustNewConstMetric(pendingResizes, gauge, float64(n), reason)
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(inProgressResizes, gauge, float64(inProgress))
+}
+
+func conditionOf(x *v1.Pod, kind v1.PodConditionType) *v1.PodCondition {
+	for i := range x.Status.Conditions {
+		if c := &x.Status.Conditions[i]; c.Type == kind {
+			return c
+		}
+	}
+	return nil
+}
+
+// lookAtResize counts what is new of the pod's resizes: what its spec asks for, that it cannot be had, and how long it took.
+func (a *Agent) lookAtResize(s *seenResize, x *v1.Pod) {
+	wanted := map[string]v1.ResourceRequirements{}
+	for _, list := range [][]v1.Container{x.Spec.InitContainers, x.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			wanted[c.Name] = c.Resources
+			if was, ok := s.wanted[c.Name]; ok {
+				a.requested("requests", was.Requests, c.Resources.Requests)
+				a.requested("limits", was.Limits, c.Resources.Limits)
+			}
+		}
+	}
+	s.wanted = wanted
+
+	infeasible := ""
+	if c := conditionOf(x, v1.PodResizePending); c != nil && c.Status == v1.ConditionTrue && c.Reason == v1.PodReasonInfeasible {
+		infeasible = c.Message
+		if infeasible != s.infeasible {
+			a.infeasibleResizes.WithLabelValues(infeasibleDetail(infeasible)).Inc()
+		}
+	}
+	s.infeasible = infeasible
+
+	c := conditionOf(x, v1.PodResizeInProgress)
+	switch {
+	case c != nil && c.Status == v1.ConditionTrue:
+		if s.began.IsZero() {
+			s.began, s.failed = time.Now(), false
+		}
+		if failed := c.Reason == v1.PodReasonError; failed != s.failed {
+			s.failed = failed
+			if failed {
+				a.resizeTime.WithLabelValues("false").Observe(milliseconds(time.Since(s.began)))
+			}
+		}
+	case !s.began.IsZero():
+		a.resizeTime.WithLabelValues("true").Observe(milliseconds(time.Since(s.began)))
+		s.began = time.Time{}
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// requested counts what differs between two lists.
+func (a *Agent) requested(requirement string, was, is v1.ResourceList) {
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		old, had := was[name]
+		now, has := is[name]
+		operation := ""
+		switch {
+		case !had && has:
+			operation = "add"
+		case had && !has:
+			operation = "remove"
+		case now.Cmp(old) > 0:
+			operation = "increase"
+		case now.Cmp(old) < 0:
+			operation = "decrease"
+		default:
+			continue
+		}
+		a.requestedResizes.WithLabelValues(string(name), requirement, operation).Inc()
+	}
+}
+
+// infeasibleDetail bounds the label: one word for each of the reasons that admission gives.
+func infeasibleDetail(message string) string {
+	for part, word := range map[string]string{
+		"static-pods": "static_pod", "QOS Class": "qos_class", "feature gate": "feature_gate_off", "swap": "swap_limitation",
+	} {
+		if strings.Contains(message, part) {
+			return word
+		}
+	}
+	return "other"
+}
