@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
@@ -31,12 +32,14 @@ func (s shell) Exec(_ context.Context, r *runtimeapi.ExecRequest) (string, error
 	return resp.GetUrl(), err
 }
 
-func (shell) Attach(context.Context, *runtimeapi.AttachRequest) (string, error) {
-	return "", errors.ErrUnsupported
+func (s shell) Attach(_ context.Context, r *runtimeapi.AttachRequest) (string, error) {
+	resp, err := s.GetAttach(r)
+	return resp.GetUrl(), err
 }
 
-func (shell) PortForward(context.Context, *runtimeapi.PortForwardRequest) (string, error) {
-	return "", errors.ErrUnsupported
+func (s shell) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest) (string, error) {
+	resp, err := s.GetPortForward(r)
+	return resp.GetUrl(), err
 }
 
 func (shell) ExecSync(context.Context, *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
@@ -62,13 +65,49 @@ func (shellProgram) Exec(_ context.Context, id string, cmd []string, in io.Reade
 	return nil
 }
 
+// Attach says what it was asked for, and repeats its input.
+func (shellProgram) Attach(_ context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, _ <-chan remotecommand.TerminalSize) error {
+	fmt.Fprintf(out, "%s tty=%v stderr=%v\n", id, tty, errOut != nil)
+	if in == nil {
+		return nil
+	}
+	_, err := io.Copy(out, in)
+	return err
+}
+
+// PortForward repeats, in one piece, what comes to port 80 up to its end; other ports have nobody who listens.
+func (shellProgram) PortForward(_ context.Context, _ string, port int32, stream io.ReadWriteCloser) error {
+	if port != 80 {
+		return fmt.Errorf("failed to connect to localhost:%d: connect: connection refused", port)
+	}
+	all, err := io.ReadAll(stream)
+	if err != nil {
+		return err
+	}
+	_, err = stream.Write(all)
+	return err
+}
+
 // startShellAgent serves one pod, web, and returns the run directory.
 func startShellAgent(t *testing.T) (runDir string) {
+	t.Helper()
+	runDir, _ = startShellAgentOver(t, runningPod("default", "web", ""))
+	return runDir
+}
+
+// startShellAgentOver serves the pod, and returns the run directory and the node that has it.
+func startShellAgentOver(t *testing.T, web *v1.Pod) (runDir string, n *onePod) {
+	t.Helper()
+	return startProgramAgent(t, web, shellProgram{})
+}
+
+// startProgramAgent does the same over another runtime.
+func startProgramAgent(t *testing.T, web *v1.Pod, program streaming.Runtime) (runDir string, n *onePod) {
 	t.Helper()
 	back := httptest.NewUnstartedServer(nil)
 	cfg := streaming.DefaultConfig
 	cfg.Addr = back.Listener.Addr().String()
-	streams, err := streaming.NewServer(cfg, shellProgram{})
+	streams, err := streaming.NewServer(cfg, program)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,13 +115,15 @@ func startShellAgent(t *testing.T) (runDir string) {
 	back.Start()
 	t.Cleanup(back.Close)
 
-	n := &onePod{}
-	web := runningPod("default", "web", "")
+	n = &onePod{}
 	n.set(web)
 	h := n.handlers()
 	h.Streaming = shell{streams}
 	h.Observed = func(uid pod.UID) (*pod.Status, bool) {
-		return &pod.Status{Containers: []pod.ContainerStatus{{Name: web.Spec.Containers[0].Name, ID: "c1", State: pod.StateRunning}}}, uid == web.UID
+		return &pod.Status{
+			Sandboxes:  []pod.SandboxStatus{{ID: "s1", Ready: true}},
+			Containers: []pod.ContainerStatus{{Name: web.Spec.Containers[0].Name, ID: "c1", State: pod.StateRunning}},
+		}, uid == web.UID
 	}
 	runDir = filepath.Join(t.TempDir(), "run")
 	log := slog.New(slog.DiscardHandler)
@@ -103,7 +144,7 @@ func startShellAgent(t *testing.T) (runDir string) {
 			t.Errorf("server: %v", err)
 		}
 	})
-	return runDir
+	return runDir, n
 }
 
 func TestExec(t *testing.T) {
@@ -118,14 +159,14 @@ func TestExec(t *testing.T) {
 		err         string // "" for success
 	}{
 		"output":       {pod: "web", command: []string{"a b", "c"}, input: "ignored", out: `c1 ["a b" "c"]` + "\n"},
-		"input":        {pod: "web", command: []string{"cat"}, flags: execFlags{stdin: true}, input: large, out: `c1 ["cat"]` + "\n" + large},
+		"input":        {pod: "web", command: []string{"cat"}, flags: execFlags{joinFlags{stdin: true}}, input: large, out: `c1 ["cat"]` + "\n" + large},
 		"exit code":    {pod: "web", command: []string{"fail"}, out: `c1 ["fail"]` + "\n", errOut: "failed\n", err: "command terminated with exit code 7"},
 		"no program":   {pod: "web", command: []string{"missing"}, out: `c1 ["missing"]` + "\n", err: "Internal error occurred: error executing command in container: no such file"},
 		"no pod":       {pod: "wep", command: []string{"ls"}, err: `pod "wep" not found; did you mean "web"?`},
-		"no container": {pod: "web", command: []string{"ls"}, flags: execFlags{container: "x"}, err: `pod "web" has no container "x"; it has main`},
+		"no container": {pod: "web", command: []string{"ls"}, flags: execFlags{joinFlags{container: "x"}}, err: `pod "web" has no container "x"; it has main`},
 		"no terminal": {
-			pod: "web", command: []string{"cat"}, flags: execFlags{stdin: true, tty: true}, input: "x",
-			out: `c1 ["cat"]` + "\nx", errOut: "No terminal: the input is none, or --stdin is not given\n",
+			pod: "web", command: []string{"cat"}, flags: execFlags{joinFlags{stdin: true, tty: true}}, input: "x",
+			out: `c1 ["cat"]` + "\nx", errOut: "Unable to use a TTY - input is not a terminal or the right kind of file\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -71,6 +71,36 @@ func completePods(ctx context.Context, g *globalFlags) []string {
 	return names
 }
 
+// completePod completes the first argument with the names of pods; what follows is completed as after says.
+func completePod(g *globalFlags, after cobra.ShellCompDirective) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return completePods(cmd.Context(), g), cobra.ShellCompDirectiveNoFileComp
+		}
+		return nil, after
+	}
+}
+
+// completeContainer completes the flag --container with the containers of the pod that was named before it.
+func completeContainer(cmd *cobra.Command, g *globalFlags) {
+	f := func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+		defer cancel()
+		p, err := findPod(ctx, newClient(g.runDir), args[0], cmd.Flag("namespace").Value.String())
+		if err != nil {
+			cobra.CompDebugln(err.Error(), false)
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return containerNames(p), cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := cmd.RegisterFlagCompletionFunc("container", f); err != nil {
+		panic(err) // the flag does not exist: a mistake in this program
+	}
+}
+
 // completeFixed completes a flag with the values that it can have.
 func completeFixed(cmd *cobra.Command, flag string, values ...string) {
 	f := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

@@ -29,7 +29,7 @@ import (
 )
 
 // openStreams asks the agent for a connection of many streams, as kubectl and the API server do.
-func (c *client) openStreams(ctx context.Context, path string, query url.Values) (_ httpstream.Connection, err error) {
+func (c *client) openStreams(ctx context.Context, path string, query url.Values, protocol string) (_ httpstream.Connection, err error) {
 	u := url.URL{Scheme: "http", Host: "berth", Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), nil)
 	if err != nil {
@@ -37,7 +37,7 @@ func (c *client) openStreams(ctx context.Context, path string, query url.Values)
 	}
 	req.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
 	req.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
-	req.Header.Set(httpstream.HeaderProtocolVersion, remotecommand.StreamProtocolV4Name)
+	req.Header.Set(httpstream.HeaderProtocolVersion, protocol)
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", server.SocketPath(c.runDir))
 	if err != nil {
@@ -76,15 +76,33 @@ type bufferedConn struct {
 
 func (c bufferedConn) Read(b []byte) (int, error) { return c.in.Read(b) }
 
-// remote is our end of a command that runs in a container.
+// remote is our end of a program that runs in a container.
 type remote struct {
 	in          io.Reader // nil: none
 	out, errOut io.Writer // errOut is nil on a terminal
 	terminal    *os.File  // ours, whose size the remote one follows; nil: none
+	redraw      bool      // the program has its screen already, and shows it anew only when the size changes
 }
 
-// run joins the streams until the command has ended, and returns its exit code as an error unless that is 0.
+// query says which streams there will be, and that the program is on a terminal if it has but one output.
+func (r remote) query() url.Values {
+	q := url.Values{"output": {"1"}}
+	if r.in != nil {
+		q.Set("input", "1")
+	}
+	if r.errOut != nil {
+		q.Set("error", "1")
+	} else {
+		q.Set("tty", "1")
+	}
+	return q
+}
+
+// run joins the streams until the program has ended, and returns its exit code as an error unless that is 0. It ends early with the
+// cause of ctx, and with errDetached when the input says so.
 func (r remote) run(ctx context.Context, conn httpstream.Connection) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	result, err := openStream(conn, v1.StreamTypeError)
@@ -111,17 +129,21 @@ func (r remote) run(ctx context.Context, conn httpstream.Connection) error {
 			return err
 		})
 	}
-	if r.terminal != nil {
+	if r.errOut == nil { // the protocol has a stream for the size of every terminal, also of one that we do not show
 		if resize, err = openStream(conn, v1.StreamTypeResize); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
+	}
+	if r.terminal != nil {
 		go r.followSize(ctx, resize)
 	}
 	if in != nil {
 		go func() { // not waited for: it may be reading from a terminal
-			_, _ = io.Copy(in, r.in) // ends with the input or with the command, which says so itself
+			// Ends with the input, or with the program, which says so itself.
+			if _, err := io.Copy(in, r.in); errors.Is(err, errDetached) {
+				cancel(errDetached)
+				return
+			}
 			in.Close()
 		}()
 	}
@@ -131,9 +153,9 @@ func (r remote) run(ctx context.Context, conn httpstream.Connection) error {
 	}
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return context.Cause(ctx)
 	case err != nil:
-		return fmt.Errorf("streams of the command: %w", err)
+		return fmt.Errorf("streams of the program: %w", err)
 	default:
 		return resultOf(said)
 	}
@@ -149,19 +171,25 @@ func openStream(conn httpstream.Connection, name string) (httpstream.Stream, err
 	return s, nil
 }
 
+// terminalSize is what the stream of sizes consists of.
+type terminalSize struct{ Width, Height int }
+
 // followSize tells the remote terminal the size of ours, now and whenever it changes.
 func (r remote) followSize(ctx context.Context, to io.Writer) {
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, unix.SIGWINCH)
 	defer signal.Stop(changed)
 	out := json.NewEncoder(to)
-	for {
+	for first := true; ; first = false {
 		width, height, err := term.GetSize(int(r.terminal.Fd()))
+		if err == nil && first && r.redraw {
+			err = out.Encode(terminalSize{width + 1, height + 1})
+		}
 		if err == nil {
-			err = out.Encode(struct{ Width, Height int }{width, height})
+			err = out.Encode(terminalSize{width, height})
 		}
 		if err != nil {
-			return // the command has ended, or the terminal is gone: neither has a size
+			return // the program has ended, or the terminal is gone: neither has a size
 		}
 		select {
 		case <-changed:
@@ -174,7 +202,7 @@ func (r remote) followSize(ctx context.Context, to io.Writer) {
 // resultOf reads the last word on the command, a metav1.Status.
 func resultOf(said []byte) error {
 	if len(said) == 0 {
-		return errors.New("the connection ended before the command did: its exit code is not known")
+		return errors.New("the connection ended before the program did: its exit code is not known")
 	}
 	var s metav1.Status
 	if err := json.Unmarshal(said, &s); err != nil {

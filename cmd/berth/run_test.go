@@ -40,6 +40,17 @@ func (n *onePod) set(p *v1.Pod) {
 	}
 }
 
+// remove takes the pod away.
+func (n *onePod) remove() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	uid := n.pod.UID
+	n.pod = nil
+	for _, w := range n.watchers {
+		w.Put(uid)
+	}
+}
+
 func (n *onePod) subscribe() (*pod.Inbox[pod.UID], func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -3,8 +3,13 @@
 package e2e
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,6 +41,80 @@ func openTerminal(t *testing.T) (person, program *os.File) {
 	}
 	t.Cleanup(func() { program.Close() })
 	return person, program
+}
+
+// terminalProgram is a berth command at a terminal, where we are the person.
+type terminalProgram struct {
+	n      *node
+	cmd    *exec.Cmd
+	person *os.File
+	lines  chan string // that it showed; closed at its end
+}
+
+// onTerminal runs a berth command at a terminal of its own.
+func (n *node) onTerminal(args ...string) *terminalProgram {
+	n.t.Helper()
+	person, program := openTerminal(n.t)
+	args = slices.Insert(args, 1, "--run-dir", n.place.Run)
+	p := &terminalProgram{n: n, cmd: exec.CommandContext(n.ctx, n.binary, args...), person: person, lines: make(chan string, 1000)}
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = program, program, program
+	p.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true} // so that the kernel tells it of a new size
+	if err := p.cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := program.Close(); err != nil {
+		n.t.Fatal(err)
+	}
+	go func() {
+		defer close(p.lines)
+		for s := bufio.NewScanner(person); s.Scan(); {
+			p.lines <- s.Text()
+		}
+	}()
+	return p
+}
+
+func (p *terminalProgram) resize(columns, lines uint16) {
+	p.n.t.Helper()
+	if err := unix.IoctlSetWinsize(int(p.person.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: lines}); err != nil {
+		p.n.t.Fatal(err)
+	}
+}
+
+// say types the text.
+func (p *terminalProgram) say(text string) {
+	p.n.t.Helper()
+	if _, err := io.WriteString(p.person, text); err != nil {
+		p.n.t.Fatal(err)
+	}
+}
+
+// await waits for a line that ends in the text; before it may stand a prompt, if the program was slower than we.
+func (p *terminalProgram) await(want string) {
+	p.n.t.Helper()
+	for {
+		select {
+		case line, ok := <-p.lines:
+			if !ok {
+				p.n.t.Fatalf("%q ended before %q", p.cmd.Args, want)
+			}
+			if strings.HasSuffix(strings.TrimSpace(line), want) {
+				return
+			}
+		case <-p.n.ctx.Done():
+			p.n.t.Fatalf("%q says no %q", p.cmd.Args, want)
+		}
+	}
+}
+
+// wait waits for the end and returns the exit code.
+func (p *terminalProgram) wait() int {
+	p.n.t.Helper()
+	err := p.cmd.Wait()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		p.n.t.Fatal(err)
+	}
+	return p.cmd.ProcessState.ExitCode()
 }
 
 // At a terminal berth run shows its pods as they are, logs to a file, and ends at Ctrl-C with the cursor back; the pods run on.

@@ -75,7 +75,7 @@ func TestExec(t *testing.T) {
 		{"exit code", "", []string{"tools", "-c", "main", "--", "/usr/bin/sh", "-c", "exit 3"}, answer{code: 3, errOut: "command terminated with exit code 3\n"}},
 		{"input", large, []string{"-i", "tools", "--", "/usr/bin/cat"}, answer{out: large}},
 		{"no input", "ignored", []string{"tools", "--", "/usr/bin/cat"}, answer{}},
-		{"no terminal here", "x", []string{"-it", "tools", "--", "/usr/bin/cat"}, answer{out: "x", errOut: "No terminal: the input is none, or --stdin is not given\n"}},
+		{"no terminal here", "x", []string{"-it", "tools", "--", "/usr/bin/cat"}, answer{out: "x", errOut: "Unable to use a TTY - input is not a terminal or the right kind of file\n"}},
 	} {
 		if got := n.execIn(c.input, c.args...); got != c.want {
 			t.Errorf("%s: got code %d, %d bytes %.100q, %q; want %d, %d bytes, %q", c.name, got.code, len(got.out), got.out, got.errOut, c.want.code, len(c.want.out), c.want.errOut)
@@ -94,62 +94,17 @@ func TestExecOnTerminal(t *testing.T) {
 	n.write("tools.yaml", toolsPod)
 	n.start()
 	n.awaitReady("tools")
-	ours, theirs := openTerminal(t)
-	setSize := func(width, height uint16) {
-		t.Helper()
-		if err := unix.IoctlSetWinsize(int(ours.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	setSize(91, 27)
-	cmd := exec.CommandContext(n.ctx, n.binary, "exec", "--run-dir", n.place.Run, "-it", "tools", "--", "/usr/bin/sh")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
-	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true} // so that the kernel tells it of a new size
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := theirs.Close(); err != nil {
-		t.Fatal(err)
-	}
-	lines := make(chan string, 1000)
-	go func() {
-		defer close(lines)
-		for s := bufio.NewScanner(ours); s.Scan(); {
-			lines <- s.Text()
-		}
-	}()
-	say := func(line string) {
-		t.Helper()
-		if _, err := io.WriteString(ours, line+"\n"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	await := func(want string) {
-		t.Helper()
-		for {
-			select {
-			case line, ok := <-lines:
-				if !ok {
-					t.Fatalf("ended before %q", want)
-				}
-				if strings.HasSuffix(strings.TrimSpace(line), want) { // behind a prompt, if the shell was slower than we
-					return
-				}
-			case <-n.ctx.Done():
-				t.Fatalf("no %q", want)
-			}
-		}
-	}
+	sh := n.onTerminal("exec", "-it", "tools", "--", "/usr/bin/sh")
+	sh.resize(91, 27)
 	// A size takes a moment to get there, so the shell asks until it has. What it is told is echoed, and must not look like its answer.
-	say(`until [ "$(/usr/bin/stty size)" = "27 91" ]; do :; done; /usr/bin/echo si""zed`)
-	await("sized")
-	setSize(80, 25)
-	say(`until [ "$(/usr/bin/stty size)" = "25 80" ]; do :; done; /usr/bin/echo resi""zed`)
-	await("resized")
-	say("exit 5")
-	err := cmd.Wait()
-	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 5 {
-		t.Errorf("got %v, want exit code 5", err)
+	sh.say(`until [ "$(/usr/bin/stty size)" = "27 91" ]; do :; done; /usr/bin/echo si""zed` + "\n")
+	sh.await("sized")
+	sh.resize(80, 25)
+	sh.say(`until [ "$(/usr/bin/stty size)" = "25 80" ]; do :; done; /usr/bin/echo resi""zed` + "\n")
+	sh.await("resized")
+	sh.say("exit 5\n")
+	if code := sh.wait(); code != 5 {
+		t.Errorf("exit code %d, want 5", code)
 	}
 }
 
