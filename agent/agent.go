@@ -56,6 +56,8 @@ type Config struct {
 	// Version is the agent's own.
 	Version string
 	Log     *slog.Logger
+	// AtRest is called when nothing has become of any pod for a while after something did, or after the start; nil: nothing is.
+	AtRest func()
 	// LogLevel is the level of Log, for those who may change it; nil: nobody.
 	LogLevel *slog.LevelVar
 }

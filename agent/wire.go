@@ -401,6 +401,7 @@ func (a *Agent) phases() []phase {
 			{name: "sync loop", run: a.loop.Run},
 			{name: "pod config", run: a.source.Run},
 			{name: "problems", run: a.followProblems},
+			{name: "rest", run: a.followRest},
 		}},
 		{"doors", []component{{name: "server", run: a.server.Run}}},
 	})

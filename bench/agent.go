@@ -66,6 +66,7 @@ cgroupDriver: cgroupfs
 failCgroupV1: false
 failSwapOn: false
 enforceNodeAllocatable: []
+makeIPTablesUtilChains: false
 enableServer: true
 readOnlyPort: %d
 port: %d

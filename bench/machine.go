@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -128,7 +129,21 @@ func (m *machine) remove() error {
 	if err != nil {
 		return fmt.Errorf("berth stop --all: %w: %s", err, out)
 	}
-	return errors.Join(m.removeCgroups(), os.RemoveAll(m.dir))
+	return errors.Join(m.removeCgroups(), m.unmount(), os.RemoveAll(m.dir))
+}
+
+// unmount takes away what agents leave mounted in their folders.
+func (m *machine) unmount() error {
+	b, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return err
+	}
+	for _, line := range slices.Backward(slices.Collect(strings.Lines(string(b)))) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], m.dir+"/") {
+			err = errors.Join(err, unix.Unmount(f[1], unix.MNT_DETACH))
+		}
+	}
+	return err
 }
 
 // removeCgroups removes the cgroup of all that was run, in every hierarchy.

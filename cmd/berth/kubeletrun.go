@@ -32,7 +32,7 @@ func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, level *s
 	if *k.EnableProfilingHandler && k.EnableContentionProfiling {
 		runtime.SetBlockProfileRate(1)
 	}
-	slimAfterStart()
+	cfg.AtRest = letGo
 	a, err := agent.Build(cfg)
 	if err != nil {
 		return err

@@ -6,20 +6,14 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// afterStart is when most of what an agent does only once is done.
-const afterStart = 10 * time.Second
-
-// slimAfterStart gives back, once, what only the start needed. It returns at once.
-func slimAfterStart() {
-	time.AfterFunc(afterStart, func() {
-		debug.FreeOSMemory()
-		unmapProgram()
-	})
+// letGo gives back what work took and rest does not need.
+func letGo() {
+	debug.FreeOSMemory()
+	unmapProgram()
 }
 
 // unmapProgram takes the pages of the program's file out of the process: most of them were read once, by initializers and by neighbours'

@@ -148,7 +148,7 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, out, e
 		return err
 	}
 	cfg.Log = log
-	slimAfterStart()
+	cfg.AtRest = letGo
 	a, err := agent.Build(cfg)
 	if err != nil {
 		return errors.Join(err, closeLog())
