@@ -156,6 +156,15 @@ func (c *cluster) configure(more string) {
 	}
 }
 
+// reconfigure has agents that are started from now on read a configuration in which one text stands instead of another.
+func (c *cluster) reconfigure(old, text string) {
+	c.t.Helper()
+	config := strings.Replace(c.config(), old, text, 1)
+	if err := os.WriteFile(c.place.Dir+"/kubelet.yaml", []byte(config), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
 // watch begins to watch the pods.
 func (c *cluster) watch() error {
 	config, err := kube.LoadKubeconfig(c.plane.dir + "/admin.kubeconfig")

@@ -54,10 +54,7 @@ func TestClusterTrafficAtRest(t *testing.T) {
 	}
 	c := newCluster(t)
 	// As by default; the tests' nodes are given up sooner.
-	config := strings.Replace(c.config(), "nodeLeaseDurationSeconds: 8", "nodeLeaseDurationSeconds: 40", 1)
-	if err := os.WriteFile(c.place.Dir+"/kubelet.yaml", []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	c.reconfigure("nodeLeaseDurationSeconds: 8", "nodeLeaseDurationSeconds: 40")
 	l := c.viaLink()
 	c.startMember()
 	var names []string

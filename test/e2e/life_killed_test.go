@@ -173,6 +173,16 @@ func (n *node) pause() {
 // newTappedNode makes a node whose agents reach their runtime, which is not theirs, through a tap.
 func newTappedNode(t *testing.T) (*node, *tap) {
 	t.Helper()
+	runtime, image := startRuntime(t)
+	n := newNode(t)
+	x, endpoint := n.tapInto(runtime, image)
+	n.flags = []string{"--container-runtime-endpoint", endpoint}
+	return n, x
+}
+
+// startRuntime starts a runtime that is no agent's, and returns its endpoint and the id of the hello image in it.
+func startRuntime(t *testing.T) (endpoint, image string) {
+	t.Helper()
 	m := newMachine(t)
 	r := m.runtime(embedded.Config{})
 	m.ensure(r)
@@ -181,23 +191,25 @@ func newTappedNode(t *testing.T) (*node, *tap) {
 	if err != nil || hello.Image == nil {
 		t.Fatalf("the runtime has no image %s: %v, error %v", helloImage, hello, err)
 	}
-	n := newNode(t)
-	x, endpoint := newTap(t, n.place.Dir, r.Endpoint(), hello.Image.Id)
-	n.flags = []string{"--container-runtime-endpoint", endpoint}
-	// For what asks the runtime past the agent.
+	return r.Endpoint(), hello.Image.Id
+}
+
+// tapInto puts a tap before a runtime. What asks the runtime past the agent finds it as if it were the agent's own.
+func (n *node) tapInto(runtime, image string) (x *tap, endpoint string) {
+	n.t.Helper()
 	if err := os.Mkdir(n.place.Run, 0o755); err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	socket := n.place.Run + "/containerd.sock"
-	if err := os.Symlink(strings.TrimPrefix(r.Endpoint(), "unix://"), socket); err != nil {
-		t.Fatal(err)
+	if err := os.Symlink(strings.TrimPrefix(runtime, "unix://"), socket); err != nil {
+		n.t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	n.t.Cleanup(func() {
 		if err := os.Remove(socket); err != nil {
-			t.Errorf("clean up: %v", err)
+			n.t.Errorf("clean up: %v", err)
 		}
 	})
-	return n, x
+	return newTap(n.t, n.place.Dir, runtime, image)
 }
 
 // stepwise is a pod with all the steps that there are.

@@ -34,6 +34,7 @@ const (
 type strike struct {
 	agent  *agent
 	nth    int
+	call   string // "" for any
 	moment moment
 }
 
@@ -108,7 +109,7 @@ func (x *tap) disarm() string {
 func (x *tap) due(call string) *strike {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !steps[call] || x.armed == nil {
+	if !steps[call] || x.armed == nil || x.armed.call != "" && x.armed.call != call {
 		return nil
 	}
 	if x.steps++; x.steps != x.armed.nth {
