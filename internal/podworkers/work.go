@@ -99,7 +99,7 @@ func mergeWork(w work, o *UpdatePodOptions, l pod.Lifecycle) (_ work, shortened 
 			w.completions = append(w.completions, k.CompletedCh)
 		}
 	}
-	if l.State < Terminating {
+	if l.State != Terminating {
 		return w, false
 	}
 	old := w.grace

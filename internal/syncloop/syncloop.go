@@ -175,9 +175,22 @@ func (h *SyncHandler) HandlePodRemoves(pods []*v1.Pod) {
 		h.Pods.Remove(p)
 		h.noteStatic(p)
 		if !pod.IsMirror(p) {
-			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, Pod: p, Wanted: podworkers.Unwanted})
+			h.Workers.UpdatePod(podworkers.UpdatePodOptions{
+				UpdateType: podworkers.SyncPodKill, Pod: p, Wanted: podworkers.Unwanted, KillPodOptions: computeKillOptions(p),
+			})
 		}
 	}
+}
+
+// computeKillOptions says how a pod that its source no longer has is to end. The object of a pod that is ending already goes before its time only
+// if somebody deletes it by force, which is to be obeyed at once (Kubernetes documentation, "Termination of Pods"). Any other pod has the time
+// that its spec gives it: that it is gone may also be the doing of an API server whose data was restored.
+func computeKillOptions(p *v1.Pod) *podworkers.KillPodOptions {
+	if p.DeletionTimestamp == nil || pod.SourceOf(p) != pod.APISource {
+		return nil
+	}
+	atOnce := int64(0)
+	return &podworkers.KillPodOptions{PodTerminationGracePeriodSecondsOverride: &atOnce}
 }
 
 // HandlePodReconcile takes over what changed in the API's copy of the status.

@@ -62,7 +62,11 @@ func (w *world) UpdatePod(o podworkers.UpdatePodOptions) {
 		return
 	}
 	w.has[o.Pod.UID] = true
-	w.diary = append(w.diary, fmt.Sprintf("%s %s", o.UpdateType, o.Pod.UID))
+	line := fmt.Sprintf("%s %s", o.UpdateType, o.Pod.UID)
+	if k := o.KillPodOptions; k != nil {
+		line += fmt.Sprintf(" within %d s", *k.PodTerminationGracePeriodSecondsOverride)
+	}
+	w.diary = append(w.diary, line)
 }
 
 func (w *world) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
@@ -160,6 +164,36 @@ func TestOperationsBecomeUpdates(t *testing.T) {
 			t.Fatal("a removed pod is still desired")
 		}
 	})
+}
+
+// An object that goes while its pod is ending was deleted by force; whatever else goes leaves its pod the time that it has.
+func TestRemovalOfEndingPods(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		source pod.Source
+		ending bool
+		want   string
+	}{
+		{"ending, of the API server", pod.APISource, true, "kill p within 0 s"},
+		{"running, of the API server", pod.APISource, false, "kill p"},
+		{"of a manifest", pod.FileSource, true, "kill p"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t)
+				p := newPod("p", 0)
+				p.Annotations = map[string]string{pod.ConfigSourceAnnotation: string(tc.source)}
+				w.send(pod.ADD, p)
+				w.expect("create p")
+				if tc.ending {
+					p = p.DeepCopy()
+					p.DeletionTimestamp = new(metav1.Now())
+				}
+				w.send(pod.REMOVE, p)
+				w.expect(tc.want, "orphan p")
+			})
+		})
+	}
 }
 
 func TestMirrorsHaveNoWorker(t *testing.T) {

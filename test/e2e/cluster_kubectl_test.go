@@ -141,13 +141,13 @@ func (c *cluster) awaitKubectlLog(pod, text string) {
 func TestClusterDelete(t *testing.T) {
 	c := newCluster(t)
 	c.startMember()
-	c.create(c.helloPod("polite", "serve"), c.stubborn("stubborn", 2), c.stubborn("shortened", 600), c.stubborn("forced", 2))
-	before := c.awaitAPIReady("polite", "stubborn", "shortened", "forced")
+	c.create(c.helloPod("polite", "serve"), c.stubborn("stubborn", 2), c.stubborn("shortened", 600), c.stubborn("forced", 2), c.stubborn("hurried", 600))
+	before := c.awaitAPIReady("polite", "stubborn", "shortened", "forced", "hurried")
 	var all []traces
 	for _, p := range before {
 		all = append(all, c.clusterTraces(p))
 	}
-	for _, name := range []string{"stubborn", "shortened", "forced"} {
+	for _, name := range []string{"stubborn", "shortened", "forced", "hurried"} {
 		c.awaitKubectlLog(name, "began")
 	}
 	c.awaitKubectlLog("polite", "listening on")
@@ -187,12 +187,17 @@ func TestClusterDelete(t *testing.T) {
 	gone("shortened")
 	shortened.wait()
 
-	c.kubectl("delete", "pod", "forced", "--force", "--grace-period=0")
-	c.awaitAPI("the object of the forced pod to go", func(p pods) bool { return !p.has(before.named("forced").UID) })
-	until(t, "the containers of the forced pod to end", func() bool {
-		_, containers := c.running(before.named("forced"))
-		return containers == 0
-	})
+	// By force the object goes at once, and a pod that is ending has no more time.
+	c.kubectl("delete", "pod", "hurried", "--wait=false")
+	c.awaitKubectlLog("hurried", "asked")
+	for _, name := range []string{"forced", "hurried"} {
+		c.kubectl("delete", "pod", name, "--force", "--grace-period=0")
+		c.awaitAPI("the object of pod "+name+" to go", func(p pods) bool { return !p.has(before.named(name).UID) })
+		until(t, "the containers of pod "+name+" to end", func() bool {
+			_, containers := c.running(before.named(name))
+			return containers == 0
+		})
+	}
 	for _, tr := range all {
 		until(t, "pod "+tr.pod.Name+" to leave nothing", func() bool { return len(c.left(tr)) == 0 && len(c.sandboxes(tr.pod)) == 0 })
 	}
