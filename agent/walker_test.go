@@ -14,6 +14,7 @@ import (
 
 	"berth/agent/agenttest"
 	"berth/internal/cri/critest"
+	"berth/internal/pod"
 )
 
 // walker is one walk: what it does to the world, and what it remembers for the rules.
@@ -33,13 +34,14 @@ type walker struct {
 	restarts           map[string]int32       // by UID and container: the highest restart count shown
 	attempts           map[string]uint32      // by UID and container: the newest incarnation
 	ended              map[string]v1.PodPhase // by UID: the terminal phase shown
+	resizes            map[pod.UID]int        // by UID: that were asked for since none was under way
 }
 
 func newWalker(world *agenttest.World, seed uint64) *walker {
 	w := &walker{
 		World: world, random: rand.New(rand.NewPCG(seed, 0)), agentUp: true, runtimeUp: true, apiUp: true,
 		wanted: map[string]*walkPod{}, dismissed: map[string]time.Time{}, restarts: map[string]int32{}, attempts: map[string]uint32{},
-		ended: map[string]v1.PodPhase{},
+		ended: map[string]v1.PodPhase{}, resizes: map[pod.UID]int{},
 	}
 	w.Runtime.SetProgramFunc(w.wellBehaved)
 	return w
@@ -74,6 +76,8 @@ func (w *walker) step() {
 		w.sicken()
 	case n < 90 && w.API != nil:
 		w.troubleAPI()
+	case n < 97 && w.API != nil:
+		w.resize()
 	default:
 		d := time.Duration(1+w.random.IntN(120)) * time.Second
 		w.say("wait %v", d)
@@ -121,7 +125,7 @@ func (w *walker) killSandbox() {
 // walkMethods are the calls that faults hit.
 var walkMethods = []string{
 	"RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "PodSandboxStatus", "ListPodSandbox", "CreateContainer", "StartContainer", "StopContainer",
-	"RemoveContainer", "ContainerStatus", "ListContainers", "ImageStatus",
+	"RemoveContainer", "ContainerStatus", "ListContainers", "ImageStatus", "UpdateContainerResources",
 }
 
 // fault lets calls fail, before their work or after it.
@@ -191,6 +195,9 @@ func (w *walker) troubleEvents() {
 // recover ends all that is wrong with the world, and waits until that has had its effect.
 func (w *walker) recover() {
 	w.say("all is well")
+	for name := range w.wanted {
+		w.shrink(name)
+	}
 	w.Runtime.ClearFaults()
 	w.Runtime.ScriptEvents(nil)
 	w.sick.Clear()

@@ -34,6 +34,9 @@ type walkPod struct {
 	liveness, readiness, startup bool
 	// rule gives container b a policy of its own: Never, but for the exit code 42.
 	rule bool
+	// sizes are those of the containers that have one; restarts says that container b is restarted when its memory is resized.
+	sizes    map[string]size
+	restarts bool
 }
 
 // restartOnCode is the exit code with which a container of a rule is restarted.
@@ -53,6 +56,10 @@ func (p *walkPod) named(name string) *v1.Pod {
 	for _, c := range p.inits {
 		out.Spec.InitContainers = append(out.Spec.InitContainers, v1.Container{Name: c, Image: agenttest.Image})
 	}
+	for i := range out.Spec.InitContainers {
+		c := &out.Spec.InitContainers[i]
+		c.Resources = p.sizes[c.Name].resources()
+	}
 	probe := func(wanted bool, kind string) *v1.Probe {
 		if !wanted {
 			return nil
@@ -63,7 +70,10 @@ func (p *walkPod) named(name string) *v1.Pod {
 		}
 	}
 	for _, name := range p.containers {
-		c := v1.Container{Name: name, Image: agenttest.Image}
+		c := v1.Container{Name: name, Image: agenttest.Image, Resources: p.sizes[name].resources()}
+		if name == "b" && p.restarts {
+			c.ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer}}
+		}
 		if name == "a" {
 			c.LivenessProbe, c.ReadinessProbe, c.StartupProbe = probe(p.liveness, "liveness"), probe(p.readiness, "readiness"), probe(p.startup, "startup")
 		}
@@ -120,6 +130,10 @@ func (w *walker) writePod() {
 	if w.fromAPI(name) {
 		if _, there := kubetest.Get[*v1.Pod](w.API, v1.NamespaceDefault, name); there {
 			return // a name is free when its pod is gone
+		}
+		p.sizes, p.restarts = map[string]size{}, chance()
+		for _, c := range walkContainers {
+			p.sizes[c] = w.size()
 		}
 		w.wanted[name] = p
 		w.say("create %s: %+v", name, *p)

@@ -37,6 +37,7 @@ func (w *walker) check() {
 			w.checkOrder(c, containers)
 		}
 	}
+	w.checkSizes(containers)
 	// An agent that has just begun shows what the API server knew until it has looked at the runtime.
 	if w.agentUp && w.runtimeUp && time.Since(w.toggled) > settled {
 		w.checkShown()
@@ -144,6 +145,7 @@ func (w *walker) wantGoals() {
 		}
 		if w.API != nil {
 			w.wantInAPI(p)
+			w.wantSizes(p)
 		}
 	}
 	if len(shown) != len(w.wanted) {

@@ -7,7 +7,6 @@ package agenttest
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -19,11 +18,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc/test/bufconn"
-	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 
 	"berth/agent"
-	"berth/internal/cgroups"
 	"berth/internal/cri/critest"
 	"berth/internal/kube/kubetest"
 	"berth/internal/oom"
@@ -70,7 +67,7 @@ type World struct {
 func New(t *testing.T, opts ...critest.Option) *World {
 	t.Helper()
 	dir := t.TempDir()
-	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests"), Cgroups: &Cgroups{pods: map[pod.UID]bool{}}}
+	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests"), Cgroups: &Cgroups{pods: map[pod.UID]*podCgroup{}}}
 	if err := os.Mkdir(w.Manifests, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +81,7 @@ func New(t *testing.T, opts ...critest.Option) *World {
 // StartAgent starts an agent, as after StopAgent.
 func (w *World) StartAgent() {
 	w.T.Helper()
+	w.Cgroups.forget()
 	w.Agent = w.build(agent.KeepPods)
 	ctx, cancel := context.WithCancel(w.T.Context())
 	done := make(chan error, 1)
@@ -181,71 +179,6 @@ func (w *World) tell(path string) {
 	if w.stop != nil {
 		w.watch.events <- podconfig.WatchEvent{Path: path}
 	}
-}
-
-// Cgroups is containerManager in memory.
-type Cgroups struct {
-	mu   sync.Mutex
-	pods map[pod.UID]bool // guarded by mu
-
-	resized []string // guarded by mu; changes of pods' cgroups
-	usage   int64    // guarded by mu; bytes of every pod
-}
-
-// EnsurePod makes the pod's cgroup.
-func (c *Cgroups) EnsurePod(_ context.Context, p *v1.Pod) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.pods[p.UID] = true
-	return nil
-}
-
-// PodParent returns the pod's cgroup.
-func (c *Cgroups) PodParent(p *v1.Pod) string { return "/kubepods/pod" + string(p.UID) }
-
-// ResizePod notes a change of the pod's cgroup.
-func (c *Cgroups) ResizePod(_ context.Context, p *v1.Pod, part cgroups.PodPart) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.resized = append(c.resized, fmt.Sprintf("%s %s %d", p.Name, part, cgroups.PodValue(p, part)))
-	return nil
-}
-
-// PodMemoryUsage returns what SetMemoryUsage said.
-func (c *Cgroups) PodMemoryUsage(*v1.Pod) (int64, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.usage, nil
-}
-
-// SetMemoryUsage says how many bytes every pod uses from now on.
-func (c *Cgroups) SetMemoryUsage(usage int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.usage = usage
-}
-
-// TakeResized returns the changes of pods' cgroups since it was last asked: "web memory limit 67108864".
-func (c *Cgroups) TakeResized() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer func() { c.resized = nil }()
-	return c.resized
-}
-
-// RemovePod removes the pod's cgroup.
-func (c *Cgroups) RemovePod(_ context.Context, uid pod.UID) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.pods, uid)
-	return nil
-}
-
-// Len returns the number of pod cgroups.
-func (c *Cgroups) Len() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.pods)
 }
 
 // quietKernel kills nothing.

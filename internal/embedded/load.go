@@ -23,9 +23,12 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
+// loadTimeout bounds the import of the bundle's images: a machine that is slow, or busy with other things, takes minutes for it.
+const loadTimeout = 5 * time.Minute
+
 // loadImages imports those images of an unpacked bundle that containerd lacks, and returns when CRI knows them.
 func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	m, err := readManifest(bundle)
 	if err != nil {

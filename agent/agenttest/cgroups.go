@@ -1,0 +1,121 @@
+package agenttest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/cgroups"
+	"berth/internal/pod"
+)
+
+// Cgroups is containerManager in memory.
+type Cgroups struct {
+	mu   sync.Mutex
+	pods map[pod.UID]*podCgroup // guarded by mu
+
+	resized []string // guarded by mu; changes of pods' cgroups
+	usage   int64    // guarded by mu; bytes of every pod
+}
+
+// podCgroup is the cgroup of a pod.
+type podCgroup struct {
+	values map[cgroups.PodPart]int64
+	known  bool // to this agent: only a resize writes its values
+}
+
+// podParts are the parts of a pod's cgroup.
+var podParts = []cgroups.PodPart{cgroups.MemoryLimit, cgroups.CPULimit, cgroups.CPURequest}
+
+// EnsurePod makes the pod's cgroup. It writes the values of one that this agent does not know.
+func (c *Cgroups) EnsurePod(_ context.Context, p *v1.Pod) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.pods[p.UID]
+	if g == nil {
+		g = &podCgroup{values: map[cgroups.PodPart]int64{}}
+		c.pods[p.UID] = g
+	}
+	if !g.known {
+		for _, part := range podParts {
+			g.values[part] = cgroups.PodValue(p, part)
+		}
+		g.known = true
+	}
+	return nil
+}
+
+// forget makes all cgroups those of an earlier agent.
+func (c *Cgroups) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, g := range c.pods {
+		g.known = false
+	}
+}
+
+// Values returns what the cgroups of pods have; 0 is no limit.
+func (c *Cgroups) Values() map[pod.UID]map[cgroups.PodPart]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[pod.UID]map[cgroups.PodPart]int64{}
+	for uid, g := range c.pods {
+		out[uid] = maps.Clone(g.values)
+	}
+	return out
+}
+
+// PodParent returns the pod's cgroup.
+func (c *Cgroups) PodParent(p *v1.Pod) string { return "/kubepods/pod" + string(p.UID) }
+
+// ResizePod notes a change of the pod's cgroup.
+func (c *Cgroups) ResizePod(_ context.Context, p *v1.Pod, part cgroups.PodPart) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	value := cgroups.PodValue(p, part)
+	if g := c.pods[p.UID]; g != nil {
+		g.values[part] = value
+	}
+	c.resized = append(c.resized, fmt.Sprintf("%s %s %d", p.Name, part, value))
+	return nil
+}
+
+// PodMemoryUsage returns what SetMemoryUsage said.
+func (c *Cgroups) PodMemoryUsage(*v1.Pod) (int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.usage, nil
+}
+
+// SetMemoryUsage says how many bytes every pod uses from now on.
+func (c *Cgroups) SetMemoryUsage(usage int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.usage = usage
+}
+
+// TakeResized returns the changes of pods' cgroups since it was last asked: "web memory limit 67108864".
+func (c *Cgroups) TakeResized() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer func() { c.resized = nil }()
+	return c.resized
+}
+
+// RemovePod removes the pod's cgroup.
+func (c *Cgroups) RemovePod(_ context.Context, uid pod.UID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.pods, uid)
+	return nil
+}
+
+// Len returns the number of pod cgroups.
+func (c *Cgroups) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pods)
+}
