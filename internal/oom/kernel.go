@@ -2,12 +2,8 @@ package oom
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroupstat"
 )
@@ -63,56 +59,6 @@ func (host) Boot() string {
 		return "" // then nothing is taken over
 	}
 	return strings.TrimSpace(string(b))
-}
-
-// recordBytes is more than the longest record.
-const recordBytes = 16 << 10
-
-// Log reads /dev/kmsg, where every reader has a place of its own.
-func (host) Log(ctx context.Context, after uint64, put func(Record)) error {
-	const path = "/dev/kmsg"
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
-	}
-	f := os.NewFile(uintptr(fd), path)
-	defer context.AfterFunc(ctx, func() { _ = f.Close() })()
-	defer f.Close()
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
-	}
-	buf := make([]byte, recordBytes)
-	last, caughtUp := uint64(0), after > 0
-	for {
-		var n int
-		var rerr error
-		err := raw.Read(func(fd uintptr) bool {
-			n, rerr = unix.Read(int(fd), buf)
-			if errors.Is(rerr, unix.EAGAIN) && !caughtUp {
-				caughtUp = true
-				put(Record{Seq: last})
-			}
-			return !errors.Is(rerr, unix.EAGAIN)
-		})
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil:
-			return fmt.Errorf("read %s: %w", path, err)
-		case errors.Is(rerr, unix.EPIPE) || errors.Is(rerr, unix.EINTR):
-			continue // the oldest records were overwritten: the next read has the oldest that is left
-		case rerr != nil:
-			return fmt.Errorf("read %s: %w", path, rerr)
-		}
-		r, ok := parseRecord(buf[:n])
-		if !ok {
-			continue
-		}
-		if last = r.Seq; caughtUp && r.Seq > after && r.Text != "" {
-			put(r)
-		}
-	}
 }
 
 func (k host) Containers(pod string) (map[string]string, error) { return k.h.List(pod) }

@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// settle is how long the log may take to say what a counter says already. With version 1 the wake-up comes before the kill.
-	settle = time.Second
+	// settle is how long the log may take to say what a counter says already; it is looked at once in logPause. With version 1 the wake-up comes before
+	// the kill.
+	settle = logPause + time.Second
 	// maxUnmatched bounds the kills that are kept for containers that were not observed yet.
 	maxUnmatched = 64
 	fileVersion  = 1
