@@ -186,7 +186,7 @@ type quietKernel struct{}
 
 func (quietKernel) Boot() string { return "" }
 
-func (quietKernel) Log(ctx context.Context, _ uint64, _ func(oom.Record)) error {
+func (quietKernel) Log(ctx context.Context, _ uint64, _ <-chan struct{}, _ func(oom.Record)) error {
 	<-ctx.Done()
 	return ctx.Err()
 }

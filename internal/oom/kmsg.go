@@ -13,12 +13,12 @@ import (
 // recordBytes is more than the longest record.
 const recordBytes = 16 << 10
 
-// logPause is the time between two looks at the kernel log. The log has a record for every network interface that comes or goes and much else that
-// is nothing to us: the agent is not to be woken by each.
+// logPause is the time between two looks at the kernel log, unless a counter tells of a kill. The log has a record for every network interface that
+// comes or goes and much else that is nothing to us: the agent is not to be woken by each.
 const logPause = time.Second
 
 // Log reads /dev/kmsg, where every reader has a place of its own.
-func (host) Log(ctx context.Context, after uint64, put func(Record)) error {
+func (host) Log(ctx context.Context, after uint64, now <-chan struct{}, put func(Record)) error {
 	const path = "/dev/kmsg"
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -32,12 +32,19 @@ func (host) Log(ctx context.Context, after uint64, put func(Record)) error {
 	defer w.close()
 	defer context.AfterFunc(ctx, w.close)()
 	l := logReader{fd: fd, after: after, caughtUp: after > 0, put: put, buf: make([]byte, recordBytes)}
+	var told time.Time // when now last told of something
 	for {
 		if err := l.read(ctx); err != nil {
 			return fmt.Errorf("read %s: %w", path, err)
 		}
+		pause := logPause
+		if time.Since(told) < logPause {
+			pause = 0 // the record may be one of the next
+		}
 		select {
-		case <-time.After(logPause):
+		case <-time.After(pause):
+		case <-now:
+			told = time.Now()
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -74,8 +74,9 @@ type Watcher struct {
 	file      *keep.File[told]
 	wakes     *pod.Inbox[string] // paths whose counter may have changed
 	watch     Watch
-	logBroken bool   // there is no log: counters are told at once
-	boot      string // of this kernel
+	lookNow   chan struct{} // capacity 1; the log has something, or soon will
+	logBroken bool          // there is no log: counters are told at once
+	boot      string        // of this kernel
 	adopted   map[pod.ContainerID]uint64
 	first     bool // containers that are found now may be older than the agent
 
@@ -106,7 +107,7 @@ type told struct {
 // New returns a Watcher. It does no I/O.
 func New(cfg Config) *Watcher {
 	w := &Watcher{
-		Config: cfg, wakes: pod.NewInbox[string](), first: true, containers: map[pod.ContainerID]*tracked{}, byPath: map[string]pod.ContainerID{},
+		Config: cfg, wakes: pod.NewInbox[string](), lookNow: make(chan struct{}, 1), first: true, containers: map[pod.ContainerID]*tracked{}, byPath: map[string]pod.ContainerID{},
 		pods: map[pod.UID][]pod.ContainerID{}, counts: map[pod.ContainerID]uint64{},
 	}
 	w.file = keep.New(keep.Config[told]{Path: cfg.Path, Version: fileVersion, What: "kills that were told", Content: w.content, Log: cfg.Log})
@@ -176,7 +177,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	helpers.Go(func() { watchEnded <- watch.Run(ctx) })
 	after := w.seq
 	helpers.Go(func() {
-		ended <- w.Kernel.Log(ctx, after, func(r Record) {
+		ended <- w.Kernel.Log(ctx, after, w.lookNow, func(r Record) {
 			select {
 			case records <- r:
 			case <-ctx.Done():
@@ -291,7 +292,7 @@ func (w *Watcher) match(k kill) bool {
 			out.Of = Node
 		case cgroupstat.ContainerIn(k.limit) != "":
 			out.Of = Container
-		case k.limit == w.Cgroup(s.UID):
+		case k.isLimitOfPod():
 			out.Of = Pod
 		default:
 			out.Of = Above
@@ -417,7 +418,8 @@ func (w *Watcher) forget(id pod.ContainerID) {
 	delete(w.byPath, t.path)
 }
 
-// woken compares the counter with what was told, at once if there is no log to wait for, and once more when the kill is surely done.
+// woken has the log looked at now. It compares the counter with what was told, at once if there is no log to wait for, and once more when the kill is
+// surely done.
 func (w *Watcher) woken(path string) {
 	id, ok := w.byPath[path]
 	if !ok {
@@ -425,6 +427,10 @@ func (w *Watcher) woken(path string) {
 	}
 	if w.logBroken {
 		w.check(id)
+	}
+	select {
+	case w.lookNow <- struct{}{}:
+	default: // it will
 	}
 	if t := w.containers[id]; t.check.IsZero() {
 		t.check = time.Now().Add(settle)

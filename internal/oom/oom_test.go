@@ -36,7 +36,7 @@ func newFakeKernel() *fakeKernel {
 
 func (*fakeKernel) Boot() string { return "boot" }
 
-func (k *fakeKernel) Log(ctx context.Context, after uint64, put func(Record)) error {
+func (k *fakeKernel) Log(ctx context.Context, after uint64, _ <-chan struct{}, put func(Record)) error {
 	k.mu.Lock()
 	k.after = after
 	k.mu.Unlock()

@@ -20,6 +20,13 @@ type kill struct {
 // container returns the id of the container that the process was in, or "".
 func (k *kill) container() string { return cgroupstat.ContainerIn(k.task) }
 
+// isLimitOfPod reports whether the limit is that of the cgroup which the process's container is in.
+func (k *kill) isLimitOfPod() bool {
+	below, inside := strings.CutPrefix(k.task, k.limit+"/")
+	container, _, _ := strings.Cut(below, "/")
+	return inside && cgroupstat.ContainerID(container) != ""
+}
+
 // parser puts the lines of a kill together. The kernel writes them in one go.
 type parser struct {
 	open bool
