@@ -32,7 +32,6 @@ func unsupportedOf(path string, c *v1.Container) []string {
 			out = append(out, path+"."+field)
 		}
 	}
-	is(len(c.VolumeDevices) > 0, "volumeDevices")
 	is(len(c.Resources.Claims) > 0, "resources.claims")
 	return out
 }

@@ -66,6 +66,10 @@ func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 	for _, m := range mounts {
 		m.UidMappings, m.GidMappings = idMappings(in.Users), idMappings(in.Users)
 	}
+	devices, err := devices(in)
+	if err != nil {
+		return nil, err
+	}
 	security, err := containerSecurity(in)
 	if err != nil {
 		return nil, err
@@ -82,6 +86,7 @@ func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 		WorkingDir:  c.WorkingDir,
 		Envs:        env,
 		Mounts:      mounts,
+		Devices:     devices,
 		Labels:      cri.ContainerLabels(p, c),
 		Annotations: annotations,
 		LogPath:     LogPath(c.Name, in.Attempt),

@@ -14,6 +14,7 @@ import (
 
 // Volume is where a pod's volume lies on the host.
 type Volume struct {
+	// HostPath is the volume's directory, or file; of a volume that containers have as a device, a path that leads to it.
 	HostPath       string
 	ReadOnly       bool
 	SELinuxRelabel bool
@@ -116,6 +117,23 @@ func mounts(in Container, values map[string]string) ([]*runtimeapi.Mount, error)
 	}
 	if in.TerminationLog != "" && c.TerminationMessagePath != "" {
 		out = append(out, &runtimeapi.Mount{ContainerPath: c.TerminationMessagePath, HostPath: in.TerminationLog, SelinuxRelabel: true})
+	}
+	return out, nil
+}
+
+// devices returns the disks that the container is given.
+func devices(in Container) ([]*runtimeapi.Device, error) {
+	var out []*runtimeapi.Device
+	for _, d := range in.Container.VolumeDevices {
+		volume, ok := in.Volumes[d.Name]
+		if !ok {
+			return nil, fmt.Errorf("volume device %q: the pod has no such volume", d.Name)
+		}
+		permissions := "mrw"
+		if volume.ReadOnly {
+			permissions = "r"
+		}
+		out = append(out, &runtimeapi.Device{HostPath: volume.HostPath, ContainerPath: d.DevicePath, Permissions: permissions})
 	}
 	return out, nil
 }

@@ -279,7 +279,11 @@ func (s *Syncer) tellFailedMounts(ctx context.Context, p *v1.Pod, err error) {
 		each = joined.Unwrap()
 	}
 	for _, e := range each {
-		s.Event(p, "", v1.EventTypeWarning, "FailedMount", e.Error())
+		reason := "FailedMount"
+		if failed := (*volumes.SetupError)(nil); errors.As(e, &failed) {
+			reason = failed.Reason()
+		}
+		s.Event(p, "", v1.EventTypeWarning, reason, e.Error())
 	}
 }
 

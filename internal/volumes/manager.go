@@ -58,6 +58,7 @@ type Manager struct {
 	log               *slog.Logger
 	journal           *journal.Journal
 	tmpfsNoswap       func() bool // asks the kernel once
+	diskNumber        func(path string) (uint64, error)
 	exec              utilexec.Interface
 
 	mu sync.Mutex
@@ -100,11 +101,13 @@ func New(c Config) (*Manager, error) {
 		journal:           c.Journal,
 		exec:              utilexec.New(),
 		tmpfsNoswap:       sync.OnceValue(tmpfsKnowsNoswap),
+		diskNumber:        diskNumber,
 	}, nil
 }
 
 // Mounted is a volume that containers can be given.
 type Mounted struct {
+	// HostPath is the volume's directory, or file; of a disk, a link to its device.
 	HostPath string
 	// ReadOnly: the volume itself is read-only, whatever the container's mount asks for.
 	ReadOnly bool
@@ -112,15 +115,27 @@ type Mounted struct {
 	SELinuxRelabel bool
 }
 
-// SetupError is the failure of one volume. Its text is the message of the pod's FailedMount event.
+// SetupError is the failure of one volume. Its text is the message of the pod's event.
 type SetupError struct {
 	Volume string
-	Step   string // "" is SetUp
+	Step   string // "" is the set-up itself
+	Block  bool   // it is a disk
 	Err    error
 }
 
 func (e *SetupError) Error() string {
+	if e.Block {
+		return fmt.Sprintf("MapVolume.%s failed for volume %q : %v", cmp.Or(e.Step, "SetUpDevice"), e.Volume, e.Err)
+	}
 	return fmt.Sprintf("MountVolume.%s failed for volume %q : %v", cmp.Or(e.Step, "SetUp"), e.Volume, e.Err)
+}
+
+// Reason returns that of the pod's event.
+func (e *SetupError) Reason() string {
+	if e.Block {
+		return "FailedMapVolume"
+	}
+	return "FailedMount"
 }
 
 // Unwrap returns the cause.
@@ -130,6 +145,7 @@ func (e *SetupError) Unwrap() error { return e.Err }
 type outcome struct {
 	mounted Mounted
 	fresh   bool   // something was made, in contrast to found
+	block   bool   // it is a disk
 	step    string // in which err came; "" is SetUp
 	err     error
 }
@@ -164,7 +180,7 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]M
 			if b, ok := in.bound[name]; ok {
 				name = b.Name
 			}
-			errs = append(errs, &SetupError{Volume: name, Step: o.step, Err: o.err})
+			errs = append(errs, &SetupError{Volume: name, Step: o.step, Block: o.block, Err: o.err})
 		default:
 			mounted[name] = o.mounted
 			if o.fresh {
@@ -231,6 +247,9 @@ func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.
 // No container of the pod may run any more.
 func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
 	dir, err := m.podDir(uid)
+	if err == nil {
+		err = m.unmapDisks(ctx, uid, dir)
+	}
 	if err == nil {
 		err = m.teardown(ctx, dir)
 	}

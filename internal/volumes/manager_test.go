@@ -388,7 +388,6 @@ func TestUnsupported(t *testing.T) {
 	want := []string{
 		`spec.volumes[4].emptyDir.medium: volume "e": medium "Papyrus" is not known`,
 		`spec.volumes[5].iscsi: volume "f": volumes of this type are not supported yet`,
-		`spec.ephemeralContainers[0].volumeDevices[0]: raw block volume "g" is not supported yet`,
 	}
 	if diff := cmp.Diff(want, Unsupported(p)); diff != "" {
 		t.Errorf("unsupported (-want +got):\n%s", diff)

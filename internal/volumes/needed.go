@@ -56,11 +56,6 @@ func Unsupported(p *v1.Pod) []string {
 			add(path+".emptyDir.medium", "volume %q: medium %q is not known", v.Name, src.Medium)
 		}
 	}
-	for field, c := range containersOf(p) {
-		for i, d := range c.VolumeDevices {
-			add(fmt.Sprintf("%s.volumeDevices[%d]", field, i), "raw block volume %q is not supported yet", d.Name)
-		}
-	}
 	return out
 }
 

@@ -32,6 +32,9 @@ func (m *Manager) setupBound(p *v1.Pod, podDir string, b bound) outcome {
 	if !isElement(b.Name) {
 		return outcome{err: errors.New("the volume's name is not a file name")}
 	}
+	if isBlock(b) {
+		return m.mapBound(p.UID, podDir, b)
+	}
 	if err := m.checkNodeAffinity(b.PersistentVolume); err != nil {
 		return outcome{step: "NodeAffinity check", err: err}
 	}

@@ -1,0 +1,175 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
+)
+
+// devicesDir is where the disks of pods are found, in the folder of each pod and, by volume and pod, in that of each type of volume.
+const devicesDir = "volumeDevices"
+
+// isBlock reports whether pods are given the disk, rather than the files on it.
+func isBlock(b bound) bool {
+	return ptr.Deref(b.Spec.VolumeMode, v1.PersistentVolumeFilesystem) == v1.PersistentVolumeBlock
+}
+
+// mapBound makes the disk behind a persistent volume present for the pod: a bind mount of it, which is the pod's own, and a link in the pod's
+// folder.
+//
+// Differs from the kubelet: no loop device holds the disk open.
+func (m *Manager) mapBound(uid pod.UID, podDir string, b bound) outcome {
+	refuse := func(step string, err error) outcome { return outcome{block: true, step: step, err: err} }
+	if err := m.checkNodeAffinity(b.PersistentVolume); err != nil {
+		return refuse("NodeAffinity check", err)
+	}
+	src := b.Spec.Local
+	if src == nil {
+		return refuse("FindMapperPluginBySpec", fmt.Errorf("persistent volumes of type %s have no volumeMode Block here", sourceName(&b.Spec.PersistentVolumeSource)))
+	}
+	if slices.Contains(strings.Split(src.Path, "/"), "..") {
+		return refuse("", fmt.Errorf("local volume path %q: must not contain \"..\"", src.Path))
+	}
+	device, number, err := m.findDisk(src.Path)
+	if err != nil {
+		return refuse("NewBlockVolumeMapper initialization", err)
+	}
+	fresh, err := m.bindDisk(device, number, filepath.Join(m.localDisks(), b.Name, string(uid)))
+	if err != nil {
+		return refuse("MapBlockVolume", err)
+	}
+	link := filepath.Join(podDir, devicesDir, localPlugin, b.Name)
+	if err := ensureLink(device, link); err != nil {
+		return refuse("MapBlockVolume", err)
+	}
+	return outcome{block: true, mounted: Mounted{HostPath: link, ReadOnly: b.readOnly}, fresh: fresh}
+}
+
+// localDisks is where the disks of this machine are bound, by volume and pod.
+func (m *Manager) localDisks() string {
+	return filepath.Join(m.root, "plugins", localPlugin, devicesDir)
+}
+
+// findDisk returns the block device that the path leads to, and its number.
+func (m *Manager) findDisk(path string) (device string, number uint64, err error) {
+	device, err = filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", 0, fmt.Errorf("path %q does not exist: %w", path, err)
+	}
+	if err != nil {
+		return "", 0, err
+	}
+	number, err = m.diskNumber(device)
+	if err == nil && number == 0 {
+		err = fmt.Errorf("path %q: only a block device can be used with volumeMode Block", path)
+	}
+	return device, number, err
+}
+
+// diskNumber returns the number of the block device, 0 for what is none.
+func diskNumber(path string) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return 0, nil
+	}
+	return st.Rdev, nil
+}
+
+// bindDisk shows the disk at the path, unless it is shown there, and reports whether there was something to do.
+func (m *Manager) bindDisk(device string, number uint64, path string) (fresh bool, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return false, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o750)
+	switch {
+	case err == nil:
+		err = f.Close()
+	case errors.Is(err, fs.ErrExist):
+		err = nil
+	}
+	if err != nil {
+		return false, err
+	}
+	switch shown, err := m.diskNumber(path); {
+	case err != nil:
+		return false, err
+	case shown == number:
+		return false, nil
+	case shown != 0: // the disk that was there before the machine was started again, say
+		if err := m.mounter.Unmount(path); err != nil {
+			return false, err
+		}
+	}
+	if err := m.mounter.Mount(device, path, "", []string{"bind"}); err != nil {
+		return false, fmt.Errorf("bind %s: %w", device, err)
+	}
+	return true, nil
+}
+
+// ensureLink makes the link, in place of another one.
+func ensureLink(target, link string) error {
+	if now, err := os.Readlink(link); err == nil && now == target {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(link), 0o750); err != nil {
+		return err
+	}
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Symlink(target, link)
+}
+
+// unmapDisks takes the disks of the pod away, by whatever agent it was given them. Links and folders tell which; nothing of a disk is touched.
+func (m *Manager) unmapDisks(ctx context.Context, uid pod.UID, podDir string) error {
+	volumes, err := os.ReadDir(m.localDisks())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, v := range volumes {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := m.unbindDisk(filepath.Join(m.localDisks(), v.Name()), string(uid)); err != nil {
+			return err
+		}
+	}
+	return removeTree(podDir, devicesDir)
+}
+
+func (m *Manager) unbindDisk(volume, uid string) error {
+	path := filepath.Join(volume, uid)
+	number, err := m.diskNumber(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	if number != 0 {
+		if err := m.mounter.Unmount(path); err != nil {
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+	if err := unix.Unlink(path); err != nil {
+		return &fs.PathError{Op: "unlink", Path: path, Err: err}
+	}
+	if err := unix.Rmdir(volume); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "rmdir", Path: volume, Err: err}
+	}
+	return nil
+}

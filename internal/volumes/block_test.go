@@ -1,0 +1,110 @@
+package volumes
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+// rawPod returns a pod whose container has the claim as a device.
+func rawPod(claim string) *v1.Pod {
+	p := podWith(claimVolume("d", claim))
+	p.Spec.Containers[0].VolumeMounts = nil
+	p.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d", DevicePath: "/dev/data"}}
+	return p
+}
+
+func (s *storage) bindRaw(claim string, source v1.PersistentVolumeSource) *v1.PersistentVolume {
+	_, v := s.bind(claim, source)
+	v.Spec.VolumeMode = ptr.To(v1.PersistentVolumeBlock)
+	return v
+}
+
+func localSource(path string) v1.PersistentVolumeSource {
+	return v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: path}}
+}
+
+func TestRawDisk(t *testing.T) {
+	m, mounts, s := newStorage(t)
+	node := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(node, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.diskNumber = func(path string) (uint64, error) { // only root can make one
+		if path == node {
+			return 7, nil
+		}
+		return diskNumber(path)
+	}
+	byID := filepath.Join(t.TempDir(), "by-id")
+	if err := os.Symlink(node, byID); err != nil {
+		t.Fatal(err)
+	}
+	s.bindRaw("raw", localSource(byID))
+	p := rawPod("raw")
+	p.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
+	bound := filepath.Join(m.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-raw", uid)
+	link := filepath.Join(m.root, "pods", uid, "volumeDevices/kubernetes.io~local-volume/pv-raw")
+	for range 2 {
+		got, err := m.setup(t, p)
+		if err != nil || got["d"] != (Mounted{HostPath: link, ReadOnly: true}) {
+			t.Fatalf("got %+v, %v", got, err)
+		}
+		if to, err := os.Readlink(link); err != nil || to != node {
+			t.Errorf("the link leads to %q, %v", to, err)
+		}
+		if log := mounts.GetLog(); len(log) == 0 || log[len(log)-1].Target != bound || log[len(log)-1].Source != node {
+			t.Errorf("mounts: %+v", log)
+		}
+		// A link that leads elsewhere, as after the names of disks were given anew, is not followed.
+		if err := os.Remove(link); err != nil || os.Symlink("/dev/null", link) != nil {
+			t.Fatal(err)
+		}
+	}
+	other := filepath.Join(m.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-other/another")
+	if err := os.MkdirAll(other, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	// Another manager: nothing needs to be remembered.
+	again, _ := newManager(t)
+	again.root = m.root
+	for range 2 {
+		if err := again.Teardown(t.Context(), uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, gone := range []string{filepath.Dir(bound), filepath.Join(m.root, "pods", uid, "volumeDevices")} {
+		if _, err := os.Lstat(gone); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", gone, err)
+		}
+	}
+	mode(t, node)
+	mode(t, other)
+}
+
+func TestRawDiskThatIsNone(t *testing.T) {
+	dir := t.TempDir()
+	for name, tc := range map[string]struct {
+		source v1.PersistentVolumeSource
+		err    string
+	}{
+		"a directory": {localSource(dir), `MapVolume.NewBlockVolumeMapper initialization failed for volume "pv-raw" : path "` + dir + `": only a block device can be used with volumeMode Block`},
+		"nothing":     {localSource(dir + "/no"), `path "` + dir + `/no" does not exist`},
+		"upwards":     {localSource(dir + "/../x"), `must not contain ".."`},
+		"NFS":         {nfsSource(), `MapVolume.FindMapperPluginBySpec failed for volume "pv-raw" : persistent volumes of type nfs have no volumeMode Block here`},
+	} {
+		m, mounts, s := newStorage(t)
+		s.bindRaw("raw", tc.source)
+		_, err := m.setup(t, rawPod("raw"))
+		if err == nil || !strings.Contains(err.Error(), tc.err) || len(mounts.GetLog()) != 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+		if failed, ok := err.(interface{ Unwrap() []error }); !ok || failed.Unwrap()[0].(*SetupError).Reason() != "FailedMapVolume" {
+			t.Errorf("%s: %T", name, err)
+		}
+	}
+}

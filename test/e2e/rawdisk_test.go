@@ -1,0 +1,110 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// newDisk is a disk of 16 MiB that begins with the text; it is gone when the test ends, which fails if somebody still holds it.
+func (n *node) newDisk(text string) string {
+	n.t.Helper()
+	image := filepath.Join(n.place.Dir, "disk.img")
+	must(n.t, os.WriteFile(image, []byte(text), 0o600), os.Truncate(image, 16<<20))
+	out, err := exec.Command("losetup", "--find", "--show", image).CombinedOutput()
+	if err != nil {
+		n.t.Fatalf("losetup: %v: %s", err, out)
+	}
+	disk := strings.TrimSpace(string(out))
+	n.t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "--detach", disk).CombinedOutput(); err != nil {
+			n.t.Errorf("losetup: %v: %s", err, out)
+		}
+	})
+	return disk
+}
+
+const rawPods = `apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disk}
+spec: {accessModes: [ReadWriteMany], capacity: {storage: 16Mi}, volumeMode: Block, local: {path: DISK}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: disk}
+spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 16Mi}}, volumeMode: Block, volumeName: disk}
+`
+
+const rawPod = `apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  terminationGracePeriodSeconds: 1
+  volumes:
+  - {name: usr, hostPath: {path: /usr}}
+  - {name: lib, hostPath: {path: /usr/lib}}
+  - {name: lib64, hostPath: {path: /lib64}}
+  - {name: disk, persistentVolumeClaim: {claimName: disk, readOnly: READONLY}}
+  containers:
+  - name: main
+    image: berth.local/hello:1
+    args: ["serve"]
+    volumeMounts:
+    - {name: usr, mountPath: /usr, readOnly: true}
+    - {name: lib, mountPath: /lib, readOnly: true}
+    - {name: lib64, mountPath: /lib64, readOnly: true}
+    volumeDevices: [{name: disk, devicePath: /dev/data}]
+`
+
+// Containers are given a disk as it is, to write or only to read; an agent that was killed takes it away all the same.
+func TestClaimOfARawDisk(t *testing.T) {
+	n := newNode(t)
+	disk := n.newDisk("begins")
+	pod := func(name, readOnly string) string {
+		return strings.NewReplacer("NAME", name, "READONLY", readOnly).Replace(rawPod)
+	}
+	n.write("disk.yaml", strings.ReplaceAll(rawPods, "DISK", disk))
+	n.write("writer.yaml", pod("writer", "false"))
+	n.write("reader.yaml", pod("reader", "true"))
+	a := n.start()
+	both := n.awaitReady("writer", "reader")
+	if got := n.execIn("", "reader", "--", "/usr/bin/head", "-c", "6", "/dev/data").out; got != "begins" {
+		t.Errorf("the reader sees %q", got)
+	}
+	dd := []string{"--", "/usr/bin/dd", "if=/usr/bin/dd", "of=/dev/data", "bs=4", "count=1", "seek=2", "conv=notrunc,fsync"}
+	if got := n.execIn("", append([]string{"reader"}, dd...)...); got.code == 0 || !strings.Contains(got.errOut, "not permitted") {
+		t.Errorf("the reader writes: %s", got)
+	}
+	if got := n.execIn("", append([]string{"writer"}, dd...)...); got.code != 0 {
+		t.Errorf("the writer does not write: %s", got)
+	}
+	if got := n.execIn("", "reader", "--", "/usr/bin/head", "-c", "12", "/dev/data").out; !strings.HasSuffix(got, "\x7fELF") {
+		t.Errorf("what was written is not there: %q", got)
+	}
+
+	a.kill()
+	n.start()
+	if p := n.awaitReady("writer", "reader"); p.named("writer").UID != both.named("writer").UID {
+		t.Error("the pods are others")
+	}
+	n.remove("reader.yaml")
+	n.awaitGone(both.named("reader").UID)
+	disks := filepath.Join(n.place.Root, "plugins/kubernetes.io~local-volume/volumeDevices")
+	left, err := filepath.Glob(disks + "/*/*")
+	if err != nil || len(left) != 1 || filepath.Base(left[0]) != string(both.named("writer").UID) {
+		t.Errorf("the disk is bound at %q, %v", left, err)
+	}
+	n.remove("writer.yaml")
+	n.awaitGone(both.named("writer").UID)
+	until(t, "nothing to be left of the disk", func() bool {
+		left, err := filepath.Glob(disks + "/*")
+		return err == nil && len(left) == 0
+	})
+	if mounts := read(t, "/proc/self/mountinfo"); strings.Contains(mounts, disks) {
+		t.Error("the disk is still mounted")
+	}
+}
