@@ -37,6 +37,7 @@ type agent struct {
 	dir       string
 	port      int // of /pods
 	extra     string
+	flags     []string // besides those that every agent has
 	cmd       *exec.Cmd
 	exited    chan error
 	node      string
@@ -92,7 +93,8 @@ func (a *agent) start() (time.Time, error) {
 	if a.kind.name == "berth" {
 		args = append([]string{"--run-dir", a.dir + "/run"}, args...)
 	}
-	a.cmd = exec.Command(a.kind.binary, append(args, "--config", a.dir+"/config.yaml", "--root-dir", a.dir+"/root", "--hostname-override", a.node)...)
+	args = append(args, "--config", a.dir+"/config.yaml", "--root-dir", a.dir+"/root", "--hostname-override", a.node)
+	a.cmd = exec.Command(a.kind.binary, append(args, a.flags...)...)
 	log, err := os.OpenFile(a.dir+"/log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return time.Time{}, err

@@ -22,7 +22,8 @@ type options struct {
 	pods        int           // of the large batch
 	rest        time.Duration // for which CPU at rest is taken
 	scale       string        // numbers of pods over the fake runtime; "" leaves it out
-	only        string        // one part alone: floor, agent, scale or images; "" is all of them
+	only        string        // one part alone: floor, agent, scale, images or traffic; "" is all of them but traffic
+	plane       string        // the control plane for tests
 }
 
 func main() {
@@ -33,7 +34,8 @@ func main() {
 	flag.IntVar(&o.pods, "pods", 100, "pods of the large batch")
 	flag.DurationVar(&o.rest, "rest", 2*time.Minute, "how long the agent is watched at rest with all its pods")
 	flag.StringVar(&o.scale, "scale", "100,1000,5000", "numbers of pods over the fake runtime; empty leaves that part out")
-	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, scale or images")
+	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, scale or images, or traffic, which is measured only so")
+	flag.StringVar(&o.plane, "controlplane", "bin/controlplane", "the control plane of make controlplane, for -only traffic")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -53,7 +55,8 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	r := newReport(o)
 	wants := func(part string) bool { return o.only == "" || o.only == part }
-	if wants("floor") || wants("agent") || wants("images") {
+	traffic := o.only == "traffic"
+	if wants("floor") || wants("agent") || wants("images") || traffic {
 		err = onMachine(ctx, o, func(m *machine) error {
 			var errs []error
 			if wants("floor") || wants("agent") {
@@ -65,6 +68,9 @@ func run(ctx context.Context, o options) (err error) {
 				}
 				if wants("images") {
 					errs = append(errs, measureImages(ctx, m, a, r))
+				}
+				if traffic {
+					errs = append(errs, measureTraffic(ctx, m, a, o.plane, o.rest, r))
 				}
 			}
 			return errors.Join(errs...)

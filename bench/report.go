@@ -124,6 +124,10 @@ func (r *report) computeGoals() {
 	set("without pods: RSS of the agent", "MiB", 28, itself, "berth", "at rest with 0 pods: RSS of agent", "", "")
 	set(fmt.Sprintf("start of the agent over %d pods to all Ready visible", n), "s", 1, itself,
 		"berth", fmt.Sprintf("%d pods: start of the agent to all Ready in /pods", n), "", "")
+	// The kubelet's periods: a lease in 10 s, a status and each watch in 5 min; over a short time one more may fall into it.
+	minutes := r.options.rest.Minutes()
+	set(trafficReports, "/min", 6.2+2/minutes, itself, "berth", trafficReports, "", "")
+	set(trafficOthers, "/min", 8*(0.2+1/minutes), itself, "berth", trafficOthers, "", "")
 	sizes := strings.Split(r.options.scale, ",")
 	if len(sizes) > 1 {
 		small, large := sizes[0], sizes[len(sizes)-1]

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // endOnSignals ends the agent in good order at the first signal and the process at the second. The returned function ends that.
@@ -22,16 +23,32 @@ func endOnSignals(stop context.CancelCauseFunc, show view, errOut io.Writer) fun
 		case <-done:
 			return
 		}
-		select {
-		case <-signals:
+		if awaitSecond(signals, done) {
 			show.restore()
 			fmt.Fprintln(errOut, "Ended at once.")
 			os.Exit(130)
-		case <-done:
 		}
 	}()
 	return func() {
 		signal.Stop(signals)
 		close(done)
+	}
+}
+
+// sameSignal is how long after the first signal another one is taken for the same: timeout(1) signals a program, and then its group, which has the
+// program in it.
+const sameSignal = 500 * time.Millisecond
+
+// awaitSecond waits for a second signal, and reports false when done is closed before it comes.
+func awaitSecond(signals <-chan os.Signal, done <-chan struct{}) bool {
+	for first := time.Now(); ; {
+		select {
+		case <-signals:
+			if time.Since(first) >= sameSignal {
+				return true
+			}
+		case <-done:
+			return false
+		}
 	}
 }

@@ -40,7 +40,7 @@ down)
 	[ -d "$home" ] || exit 0
 	at stop --all >/dev/null 2>&1 || true
 	# An agent without manifests, which removes everything when it is told to end.
-	timeout --preserve-status -s TERM 3 "$berth" run --rm --run-dir "$run" --log-level error --root-dir "$home/root" --pod-logs-dir "$home/logs" \
+	timeout --foreground --preserve-status -s TERM 3 "$berth" run --rm --run-dir "$run" --log-level error --root-dir "$home/root" --pod-logs-dir "$home/logs" \
 		--container-logs-dir '' --cgroup-root /berth-cluster >/dev/null 2>&1
 	;;
 esac
