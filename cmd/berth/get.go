@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"berth/internal/podconfig"
@@ -22,9 +23,12 @@ type getFlags struct {
 	namespace     string
 	allNamespaces bool
 	selector      string
+	fieldSelector string
 	output        string
+	sortBy        string
 	watch         bool
 	noHeaders     bool
+	showLabels    bool
 }
 
 func newGetCommand(g *globalFlags) *cobra.Command {
@@ -39,7 +43,9 @@ A manifest that was refused has a row with the name of its file and the status I
 		Example: `  berth get pods
   berth get pods -o wide
   berth get pod/hello-web -o yaml
-  berth get pods -w -l app=hello`,
+  berth get pods -w -l app=hello
+  berth get pods -o custom-columns=POD:.metadata.name,IP:.status.podIP --sort-by .status.startTime
+  berth get pod hello-web -o jsonpath='{.status.podIP}'`,
 		Args: cobra.MinimumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
@@ -57,6 +63,11 @@ A manifest that was refused has a row with the name of its file and the status I
 				return err
 			}
 			c := newClient(g.runDir)
+			if f.sortBy != "" && !f.watch {
+				if filter.sort, err = newPodOrder(f.sortBy); err != nil {
+					return err
+				}
+			}
 			if f.watch {
 				return watchPods(cmd.Context(), c, filter, printer)
 			}
@@ -67,11 +78,14 @@ A manifest that was refused has a row with the name of its file and the status I
 	fl.StringVarP(&f.namespace, "namespace", "n", "", "only pods of this namespace")
 	fl.BoolVarP(&f.allNamespaces, "all-namespaces", "A", false, "pods of all namespaces (the default), always with their namespace")
 	fl.StringVarP(&f.selector, "selector", "l", "", "only pods with these labels, for example app=hello,tier!=db")
-	fl.StringVarP(&f.output, "output", "o", "", "wide, yaml, json or name")
+	fl.StringVar(&f.fieldSelector, "field-selector", "", "only pods with these fields, for example status.phase!=Running,spec.nodeName=box")
+	fl.StringVarP(&f.output, "output", "o", "", "wide, yaml, json, name, jsonpath=TEMPLATE, go-template=TEMPLATE or custom-columns=TITLE:PATH,...")
+	fl.StringVar(&f.sortBy, "sort-by", "", "order by the field at this path, for example .metadata.creationTimestamp")
+	fl.BoolVar(&f.showLabels, "show-labels", false, "show labels in the last column")
 	fl.BoolVarP(&f.watch, "watch", "w", false, "then show every change until interrupted")
 	fl.BoolVar(&f.noHeaders, "no-headers", false, "leave the header out")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
-	completeFixed(cmd, "output", "wide", "yaml", "json", "name")
+	completeFixed(cmd, "output", "wide", "yaml", "json", "name", "jsonpath=", "go-template=", "custom-columns=")
 	return cmd
 }
 
@@ -80,6 +94,8 @@ type podFilter struct {
 	namespace string
 	refs      []podRef // none: all
 	selector  labels.Selector
+	fields    fields.Selector
+	sort      podOrder // nil: by namespace and name
 }
 
 // newPodFilter reads `pods [NAME…]` and `pod/NAME…`.
@@ -88,7 +104,7 @@ func newPodFilter(args []string, f getFlags) (podFilter, error) {
 	if isPodType(args[0]) {
 		args = args[1:]
 	} else if kind, _, ok := strings.Cut(args[0], "/"); !ok || !isPodType(kind) {
-		return filter, fmt.Errorf(`%q is not a type that this node has: try "get pods"`, args[0])
+		return filter, fmt.Errorf(`%q is not a type that this node has: try "pods"`, args[0])
 	}
 	for _, a := range args {
 		ref, err := parsePodRef(a, f.namespace)
@@ -97,10 +113,13 @@ func newPodFilter(args []string, f getFlags) (podFilter, error) {
 		}
 		filter.refs = append(filter.refs, ref)
 	}
-	if len(filter.refs) > 0 && f.selector != "" {
-		return filter, errors.New("names and --selector cannot be used together")
+	if len(filter.refs) > 0 && f.selector+f.fieldSelector != "" {
+		return filter, errors.New("names and selectors cannot be used together")
 	}
 	var err error
+	if filter.fields, err = parseFieldSelector(f.fieldSelector); err != nil {
+		return filter, fmt.Errorf("--field-selector: %w", err)
+	}
 	if filter.selector, err = labels.Parse(f.selector); err != nil {
 		return filter, fmt.Errorf("--selector: %w", err)
 	}
@@ -108,14 +127,14 @@ func newPodFilter(args []string, f getFlags) (podFilter, error) {
 }
 
 func (f podFilter) wants(p *v1.Pod) bool {
-	if f.namespace != "" && p.Namespace != f.namespace || !f.selector.Matches(labels.Set(p.Labels)) {
+	if f.namespace != "" && p.Namespace != f.namespace || !f.selector.Matches(labels.Set(p.Labels)) || !f.fields.Matches(selectableFields(p)) {
 		return false
 	}
 	return len(f.refs) == 0 || slices.ContainsFunc(f.refs, func(r podRef) bool { return r.matches(p.Namespace, p.Name) })
 }
 
 func (f podFilter) wantsProblem(p podconfig.Problem) bool {
-	if f.namespace != "" && p.Namespace != "" && p.Namespace != f.namespace || !f.selector.Empty() {
+	if f.namespace != "" && p.Namespace != "" && p.Namespace != f.namespace || !f.selector.Empty() || !f.fields.Empty() {
 		return false
 	}
 	return len(f.refs) == 0 || slices.ContainsFunc(f.refs, func(r podRef) bool {
@@ -127,7 +146,7 @@ func (f podFilter) wantsProblem(p podconfig.Problem) bool {
 func (f podFilter) apply(pods []*v1.Pod, problems []podconfig.Problem) ([]*v1.Pod, []podconfig.Problem, error) {
 	var missing []error
 	for _, r := range f.refs {
-		one := podFilter{namespace: f.namespace, refs: []podRef{r}, selector: f.selector}
+		one := podFilter{namespace: f.namespace, refs: []podRef{r}, selector: f.selector, fields: f.fields}
 		if !slices.ContainsFunc(pods, one.wants) && !slices.ContainsFunc(problems, one.wantsProblem) {
 			missing = append(missing, notFound(r, refsOf(pods)))
 		}
@@ -158,6 +177,11 @@ func getPods(ctx context.Context, c *client, filter podFilter, out podPrinter) e
 	if missing != nil && len(chosen)+len(chosenProblems) == 0 {
 		return missing
 	}
+	if filter.sort != nil {
+		if err := filter.sort(chosen); err != nil {
+			return err
+		}
+	}
 	one := len(filter.refs) == 1
 	if t, ok := out.(*tablePrinter); ok {
 		// A table without it is better than none.
@@ -179,7 +203,11 @@ type podPrinter interface {
 func newPodPrinter(f getFlags, out, errOut io.Writer) (podPrinter, error) {
 	table := &tablePrinter{
 		out: out, errOut: errOut, printed: map[string]bool{},
-		columns: podColumns{namespace: f.allNamespaces, wide: f.output == "wide", noHeader: f.noHeaders},
+		columns: podColumns{namespace: f.allNamespaces, wide: f.output == "wide", noHeader: f.noHeaders, labels: f.showLabels},
+	}
+	switch kind, template, _ := strings.Cut(f.output, "="); kind {
+	case "jsonpath", "go-template", "custom-columns":
+		return newTemplatePrinter(kind, template, f.noHeaders, out)
 	}
 	switch f.output {
 	case "", "wide":
@@ -187,5 +215,5 @@ func newPodPrinter(f getFlags, out, errOut io.Writer) (podPrinter, error) {
 	case "json", "yaml", "name":
 		return objectPrinter{format: f.output, watch: f.watch, out: out}, nil
 	}
-	return nil, fmt.Errorf("--output: %q is not a format: choose wide, yaml, json or name", f.output)
+	return nil, fmt.Errorf("--output: %q is not a format: choose wide, yaml, json, name, jsonpath=, go-template= or custom-columns=", f.output)
 }

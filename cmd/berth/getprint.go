@@ -96,11 +96,15 @@ func (o objectPrinter) list(pods []*v1.Pod, problems []podconfig.Problem, one bo
 		}
 		return nil
 	}
+	return o.print(listOf(pods))
+}
+
+func listOf(pods []*v1.Pod) objectList {
 	list := objectList{APIVersion: "v1", Kind: "List", Items: make([]*v1.Pod, 0, len(pods))}
 	for _, p := range pods {
 		list.Items = append(list.Items, typed(p))
 	}
-	return o.print(list)
+	return list
 }
 
 func (o objectPrinter) change(p *v1.Pod, _ time.Time) error {

@@ -32,24 +32,31 @@ type logsFlags struct {
 	limitBytes    int64
 	allContainers bool
 	prefix        bool
+	selector      string
+	ignoreErrors  bool
+	maxFollowed   int
 }
 
 func newLogsCommand(g *globalFlags) *cobra.Command {
 	var f logsFlags
 	cmd := &cobra.Command{
-		Use:   "logs POD [CONTAINER]",
-		Short: "Print the log of a container",
+		Use:   "logs POD [CONTAINER] | -l SELECTOR",
+		Short: "Print the logs of containers",
 		Example: `  berth logs hello-web
   berth logs -f two -c writer --tail 10
-  berth logs crasher --previous`,
-		Args: cobra.RangeArgs(1, 2),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 0 {
-				return completePods(cmd.Context(), g), cobra.ShellCompDirectiveNoFileComp
-			}
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		},
+  berth logs crasher --previous
+  berth logs -f -l app=hello --all-containers --prefix`,
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: completePod(g, cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0 && f.selector == "":
+				return errors.New("expected POD, or --selector")
+			case len(args) > 0 && f.selector != "":
+				return errors.New("a name and --selector cannot be used together")
+			case f.selector != "" && !cmd.Flag("tail").Changed:
+				f.tail = 10
+			}
 			if len(args) == 2 {
 				if f.container != "" || f.allContainers {
 					return errors.New("the container is given twice: as an argument and as a flag")
@@ -61,17 +68,11 @@ func newLogsCommand(g *globalFlags) *cobra.Command {
 				return err
 			}
 			c := newClient(g.runDir)
-			p, err := findPod(cmd.Context(), c, args[0], f.namespace)
+			list, err := f.find(cmd.Context(), c, args, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			if f.allContainers {
-				return f.printAll(cmd.Context(), c, p, query, cmd.OutOrStdout())
-			}
-			if f.container == "" {
-				f.container = defaultContainer(p, cmd.ErrOrStderr())
-			}
-			return f.print(cmd.Context(), c, p, f.container, query, cmd.OutOrStdout())
+			return f.printAll(cmd.Context(), c, list, query, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fl := cmd.Flags()
@@ -80,12 +81,16 @@ func newLogsCommand(g *globalFlags) *cobra.Command {
 	fl.BoolVarP(&f.follow, "follow", "f", false, "go on as the container writes")
 	fl.BoolVarP(&f.previous, "previous", "p", false, "of the container's run before the current one")
 	fl.BoolVar(&f.timestamps, "timestamps", false, "begin each line with its time")
-	fl.Int64Var(&f.tail, "tail", -1, "only so many last lines; -1: all")
+	fl.Int64Var(&f.tail, "tail", -1, "only so many last lines of each; -1: all, which is the default without --selector, and 10 with it")
 	fl.DurationVar(&f.since, "since", 0, "only lines younger than this, for example 5m")
 	fl.StringVar(&f.sinceTime, "since-time", "", "only lines after this time (RFC 3339)")
 	fl.Int64Var(&f.limitBytes, "limit-bytes", 0, "end after so many bytes; 0: never")
 	fl.BoolVar(&f.allContainers, "all-containers", false, "of all containers of the pod")
 	fl.BoolVar(&f.prefix, "prefix", false, "begin each line with pod and container")
+	fl.StringVarP(&f.selector, "selector", "l", "", "of the pods with these labels, for example app=hello,tier!=db")
+	fl.BoolVar(&f.ignoreErrors, "ignore-errors", false, "go on with the others when a log fails, and end well")
+	fl.IntVar(&f.maxFollowed, "max-log-requests", 5, "follow at most so many logs at once")
+	completeContainer(cmd, g)
 	cmd.MarkFlagsMutuallyExclusive("since", "since-time")
 	cmd.MarkFlagsMutuallyExclusive("container", "all-containers")
 	return cmd
@@ -169,36 +174,89 @@ func describeContainers(p *v1.Pod) []string {
 	return names
 }
 
-// printAll prints the logs of all containers: one after the other, or side by side when they are followed.
-func (f logsFlags) printAll(ctx context.Context, c *client, p *v1.Pod, query url.Values, out io.Writer) error {
-	if !f.follow {
+// logSource is a container of a pod.
+type logSource struct {
+	pod       *v1.Pod
+	container string
+}
+
+// find returns the containers whose logs are meant.
+func (f logsFlags) find(ctx context.Context, c *client, args []string, errOut io.Writer) ([]logSource, error) {
+	var pods []*v1.Pod
+	if len(args) > 0 {
+		p, err := findPod(ctx, c, args[0], f.namespace)
+		if err != nil {
+			return nil, err
+		}
+		pods = append(pods, p)
+	} else {
+		filter, err := newPodFilter([]string{"pods"}, getFlags{namespace: f.namespace, selector: f.selector})
+		if err != nil {
+			return nil, err
+		}
+		all, err := c.pods(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if pods, _, _ = filter.apply(all, nil); len(pods) == 0 {
+			_, err := fmt.Fprintln(errOut, "No pods found.")
+			return nil, err
+		}
+	}
+	var sources []logSource
+	for _, p := range pods {
+		names := containerNames(p)
+		if !f.allContainers {
+			name, err := chooseContainer(p, f.container, errOut)
+			if err != nil {
+				return nil, err
+			}
+			names = []string{name}
+		}
+		for _, name := range names {
+			sources = append(sources, logSource{p, name})
+		}
+	}
+	return sources, nil
+}
+
+// printAll prints the logs: one after the other, or side by side when they are followed.
+func (f logsFlags) printAll(ctx context.Context, c *client, sources []logSource, query url.Values, out, errOut io.Writer) error {
+	if f.follow && len(sources) > f.maxFollowed {
+		return fmt.Errorf("you are attempting to follow %d log streams, but maximum allowed concurrency is %d, use --max-log-requests to increase the limit", len(sources), f.maxFollowed)
+	}
+	shared := &lockedWriter{out: errOut}
+	failed := func(err error) error {
+		if err != nil && f.ignoreErrors && ctx.Err() == nil {
+			_, err = fmt.Fprintln(shared, "error:", err)
+		}
+		return err
+	}
+	if !f.follow || len(sources) == 1 {
 		var errs []error
-		for _, name := range containerNames(p) {
-			errs = append(errs, f.print(ctx, c, p, name, query, out))
+		for _, s := range sources {
+			errs = append(errs, failed(f.print(ctx, c, s, query, out)))
 		}
 		return errors.Join(errs...)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	shared := &lockedWriter{out: out}
-	for _, name := range containerNames(p) {
+	lines := &lockedWriter{out: out}
+	for _, s := range sources {
 		g.Go(func() error {
 			// Whole lines, so that those of two containers do not mix.
-			w := &lineWriter{out: shared}
-			return errors.Join(f.print(ctx, c, p, name, query, w), w.flush())
+			w := &lineWriter{out: lines}
+			return failed(errors.Join(f.print(ctx, c, s, query, w), w.flush()))
 		})
 	}
 	return g.Wait()
 }
 
-func (f logsFlags) print(ctx context.Context, c *client, p *v1.Pod, container string, query url.Values, out io.Writer) error {
-	if !slices.Contains(containerNames(p), container) {
-		return fmt.Errorf("pod %q has no container %q; it has %s", p.Name, container, strings.Join(containerNames(p), ", "))
-	}
+func (f logsFlags) print(ctx context.Context, c *client, s logSource, query url.Values, out io.Writer) error {
 	if !f.prefix {
-		return c.log(ctx, p, container, query, out)
+		return c.log(ctx, s.pod, s.container, query, out)
 	}
-	w := &lineWriter{out: out, prefix: fmt.Sprintf("[pod/%s/%s] ", p.Name, container)}
-	return errors.Join(c.log(ctx, p, container, query, w), w.flush())
+	w := &lineWriter{out: out, prefix: fmt.Sprintf("[pod/%s/%s] ", s.pod.Name, s.container)}
+	return errors.Join(c.log(ctx, s.pod, s.container, query, w), w.flush())
 }
 
 // lineWriter writes whole lines, each with the prefix.

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"berth/internal/lifecycle"
@@ -18,6 +19,7 @@ import (
 type podRow struct {
 	Namespace, Name, Ready, Status, Restarts, Age string
 	IP, Node, NominatedNode, ReadinessGates       string
+	Labels                                        string
 }
 
 // computePodRow computes the row. The words are those that kubectl prints ("Pod Lifecycle" and "Debug Pods" of the Kubernetes
@@ -35,6 +37,7 @@ func computePodRow(p *v1.Pod, now time.Time) podRow {
 		Node:           orNone(p.Spec.NodeName),
 		NominatedNode:  orNone(p.Status.NominatedNodeName),
 		ReadinessGates: readinessGates(p),
+		Labels:         orNone(labels.Set(p.Labels).String()),
 	}
 }
 

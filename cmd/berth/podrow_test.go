@@ -126,13 +126,13 @@ func TestComputePodRowWide(t *testing.T) {
 	}
 	want := podRow{
 		Namespace: "shop", Name: "web", Ready: "0/0", Status: "Pending", Restarts: "0", Age: "90s",
-		IP: "10.88.0.5", Node: "box", NominatedNode: "other", ReadinessGates: "1/2",
+		IP: "10.88.0.5", Node: "box", NominatedNode: "other", ReadinessGates: "1/2", Labels: "<none>",
 	}
 	if diff := cmp.Diff(want, computePodRow(p, now)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	bare := computePodRow(&v1.Pod{}, now)
-	want = podRow{Ready: "0/0", Status: "Pending", Restarts: "0", Age: "<unknown>", IP: "<none>", Node: "<none>", NominatedNode: "<none>", ReadinessGates: "<none>"}
+	want = podRow{Ready: "0/0", Status: "Pending", Restarts: "0", Age: "<unknown>", IP: "<none>", Node: "<none>", NominatedNode: "<none>", ReadinessGates: "<none>", Labels: "<none>"}
 	if diff := cmp.Diff(want, bare); diff != "" {
 		t.Errorf("bare pod (-want +got):\n%s", diff)
 	}

@@ -19,6 +19,7 @@ const statusInvalidManifest = "InvalidManifest"
 // podColumns says which columns a table of pods has besides kubectl's five.
 type podColumns struct {
 	namespace, wide, noHeader bool
+	labels                    bool
 	pulls                     []server.Pull // under way when the pods were listed
 }
 
@@ -30,6 +31,9 @@ func (c podColumns) header() []string {
 	if c.wide {
 		h = append(h, "IP", "NODE", "NOMINATED NODE", "READINESS GATES")
 	}
+	if c.labels {
+		h = append(h, "LABELS")
+	}
 	return h
 }
 
@@ -40,6 +44,9 @@ func (c podColumns) cells(r podRow) []string {
 	}
 	if c.wide {
 		cells = append(cells, r.IP, r.Node, r.NominatedNode, r.ReadinessGates)
+	}
+	if c.labels {
+		cells = append(cells, r.Labels)
 	}
 	return cells
 }
@@ -72,7 +79,7 @@ func refusedRows(problems []podconfig.Problem, now time.Time) []podRow {
 		last = p.Path
 		rows = append(rows, podRow{
 			Namespace: "-", Name: oneLine(filepath.Base(p.Path)), Ready: "-", Status: statusInvalidManifest, Restarts: "-",
-			Age: formatAge(metav1.NewTime(p.Since), now), IP: "-", Node: "-", NominatedNode: "-", ReadinessGates: "-",
+			Age: formatAge(metav1.NewTime(p.Since), now), IP: "-", Node: "-", NominatedNode: "-", ReadinessGates: "-", Labels: "-",
 		})
 	}
 	return rows

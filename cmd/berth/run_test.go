@@ -16,6 +16,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"berth/internal/journal"
@@ -169,7 +170,7 @@ func TestWatchPods(t *testing.T) {
 	running.Go(func() {
 		printer, err := newPodPrinter(getFlags{output: "name", watch: true}, w, io.Discard)
 		if err == nil {
-			err = watchPods(ctx, newClient(runDir), podFilter{selector: labels.Everything()}, printer)
+			err = watchPods(ctx, newClient(runDir), podFilter{selector: labels.Everything(), fields: fields.Everything()}, printer)
 		}
 		ended <- err
 		w.Close()
