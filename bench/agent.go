@@ -36,6 +36,7 @@ type agent struct {
 	manifests string
 	dir       string
 	port      int // of /pods
+	secure    int // of all else; on loopback, for everybody
 	extra     string
 	flags     []string // besides those that every agent has
 	cmd       *exec.Cmd
@@ -56,7 +57,7 @@ func (m *machine) newAgent(kind agentKind, extra string) (*agent, error) {
 			return nil, err
 		}
 	}
-	a.port = ports[0]
+	a.port, a.secure = ports[0], ports[1]
 	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: %s
@@ -69,10 +70,11 @@ failSwapOn: false
 enforceNodeAllocatable: []
 makeIPTablesUtilChains: false
 enableServer: true
+address: 127.0.0.1
 readOnlyPort: %d
 port: %d
 healthzPort: %d
-authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 %s`, m.endpoint, a.manifests, dir+"/logs", m.cgroup, ports[0], ports[1], ports[2], extra)
 	return a, errors.Join(os.MkdirAll(a.manifests, 0o755), os.WriteFile(dir+"/config.yaml", []byte(config), 0o644))

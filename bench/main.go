@@ -22,7 +22,7 @@ type options struct {
 	pods        int           // of the large batch
 	rest        time.Duration // for which CPU at rest is taken
 	scale       string        // numbers of pods over the fake runtime; "" leaves it out
-	only        string        // one part alone: floor, agent, scale, images or traffic; "" is all of them but traffic
+	only        string        // one part alone: floor, agent, scale, images, load or traffic; "" is all of them but traffic
 	plane       string        // the control plane for tests
 }
 
@@ -34,7 +34,7 @@ func main() {
 	flag.IntVar(&o.pods, "pods", 100, "pods of the large batch")
 	flag.DurationVar(&o.rest, "rest", 2*time.Minute, "how long the agent is watched at rest with all its pods")
 	flag.StringVar(&o.scale, "scale", "100,1000,5000", "numbers of pods over the fake runtime; empty leaves that part out")
-	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, scale or images, or traffic, which is measured only so")
+	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, scale, images or load, or traffic, which is measured only so")
 	flag.StringVar(&o.plane, "controlplane", "bin/controlplane", "the control plane of make controlplane, for -only traffic")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
@@ -56,7 +56,7 @@ func run(ctx context.Context, o options) (err error) {
 	r := newReport(o)
 	wants := func(part string) bool { return o.only == "" || o.only == part }
 	traffic := o.only == "traffic"
-	if wants("floor") || wants("agent") || wants("images") || traffic {
+	if wants("floor") || wants("agent") || wants("images") || wants("load") || traffic {
 		err = onMachine(ctx, o, func(m *machine) error {
 			var errs []error
 			if wants("floor") || wants("agent") {
@@ -68,6 +68,9 @@ func run(ctx context.Context, o options) (err error) {
 				}
 				if wants("images") {
 					errs = append(errs, measureImages(ctx, m, a, r))
+				}
+				if wants("load") {
+					errs = append(errs, measureLoad(ctx, m, a, r))
 				}
 				if traffic {
 					errs = append(errs, measureTraffic(ctx, m, a, o.plane, o.rest, r))

@@ -128,6 +128,10 @@ func (r *report) computeGoals() {
 	minutes := r.options.rest.Minutes()
 	set(trafficReports, "/min", 6.2+2/minutes, itself, "berth", trafficReports, "", "")
 	set(trafficOthers, "/min", 8*(0.2+1/minutes), itself, "berth", trafficOthers, "", "")
+	many := fmt.Sprintf("%d followers and %d commands: ", followers, sessions)
+	set(many+"RssAnon at most, over that before", "MiB", 2*(followers+sessions), less, "berth", many+"RssAnon at most", "berth", many+"RssAnon before")
+	set(many+"goroutines left", "", settled, less, "berth", many+"goroutines after", "berth", many+"goroutines before")
+	set(many+"open files left", "", settled, less, "berth", many+"open files after", "berth", many+"open files before")
 	sizes := strings.Split(r.options.scale, ",")
 	if len(sizes) > 1 {
 		small, large := sizes[0], sizes[len(sizes)-1]
