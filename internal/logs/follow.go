@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 )
 
 // followPeriod is how often the world is asked for what no event tells: the container's end without Options.Exited, and the
@@ -133,67 +131,9 @@ func (r *reader) watchFile() *dirWatch {
 	if err != nil {
 		return nil
 	}
-	w, err := r.watch(filepath.Dir(path))
+	w, err := r.options.Watches.watch(filepath.Dir(path))
 	if err != nil {
 		return nil
 	}
 	return w
-}
-
-// dirWatch tells of changes in one directory. The nil watch never tells anything.
-type dirWatch struct {
-	watcher *fsnotify.Watcher
-	changed chan struct{} // capacity 1
-	done    chan struct{} // closed when the forwarding has ended
-}
-
-func watchDir(dir string) (*dirWatch, error) {
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, err
-	}
-	if err := watcher.Add(dir); err != nil {
-		return nil, errors.Join(err, watcher.Close())
-	}
-	w := &dirWatch{watcher: watcher, changed: make(chan struct{}, 1), done: make(chan struct{})}
-	go w.forward()
-	return w, nil
-}
-
-// forward makes any number of events one wake-up, so that a slow reader of the log does not back up the kernel's queue. An
-// overflow of that queue is a wake-up too.
-func (w *dirWatch) forward() {
-	defer close(w.done)
-	for {
-		select {
-		case _, ok := <-w.watcher.Events:
-			if !ok {
-				return
-			}
-		case _, ok := <-w.watcher.Errors:
-			if !ok {
-				return
-			}
-		}
-		select {
-		case w.changed <- struct{}{}:
-		default:
-		}
-	}
-}
-
-func (w *dirWatch) events() <-chan struct{} {
-	if w == nil {
-		return nil
-	}
-	return w.changed
-}
-
-func (w *dirWatch) close() {
-	if w == nil {
-		return
-	}
-	// The error is of a watcher that is closed already, which this one is not.
-	_ = w.watcher.Close()
-	<-w.done
 }

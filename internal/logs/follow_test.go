@@ -62,6 +62,9 @@ func startFollow(t *testing.T, path string, o Options) *follower {
 	t.Helper()
 	f := &follower{collector: newCollector(), path: path, exited: make(chan struct{}), result: make(chan error, 1)}
 	o.Follow, o.Exited = true, f.exited
+	if o.Watches == nil {
+		o.Watches = &Watches{}
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	asked := func(context.Context) (bool, error) { return false, errors.New("asked although there is a channel") }
 	go func() {
@@ -192,7 +195,9 @@ func TestFollowEnds(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		out := newCollector()
 		result := make(chan error, 1)
-		go func() { result <- Read(ctx, path, Options{Follow: true, Exited: make(chan struct{})}, nil, out, out) }()
+		go func() {
+			result <- Read(ctx, path, Options{Follow: true, Exited: make(chan struct{}), Watches: &Watches{}}, nil, out, out)
+		}()
 		out.await(t, "one\ntwo\n")
 		cancel(gone)
 		if err := <-result; !errors.Is(err, gone) {
@@ -236,8 +241,7 @@ func TestFollowByClock(t *testing.T) {
 			return true, nil
 		}
 		o := Options{Follow: true}
-		noInotify := func(string) (*dirWatch, error) { return nil, errors.New("too many open files") }
-		r := &reader{path: path, options: o, out: newOutput(o, out, out), watch: noInotify}
+		r := &reader{path: path, options: o, out: newOutput(o, out, out)}
 		if err := r.read(t.Context(), running, make([]byte, bufferSize)); err != nil {
 			t.Fatal(err)
 		}

@@ -35,6 +35,8 @@ type Options struct {
 	// Exited is closed when the container has ended and its log is complete. With it, following needs no clock; without
 	// it, Running is asked every second.
 	Exited <-chan struct{}
+	// Watches are shared with other followers; nil: the file is looked at every second instead.
+	Watches *Watches
 }
 
 // OptionsFrom translates the options of the API (GET …/pods/{name}/log), which it also validates. now is what SinceSeconds counts

@@ -19,7 +19,7 @@ type Running func(ctx context.Context) (bool, error)
 // its lines; a longer line is printed in pieces if it is of CRI's format, and left out if it is JSON. A nil writer discards its
 // stream; both may be one.
 func Read(ctx context.Context, path string, o Options, running Running, stdout, stderr io.Writer) error {
-	r := &reader{path: path, options: o, out: newOutput(o, stdout, stderr), watch: watchDir}
+	r := &reader{path: path, options: o, out: newOutput(o, stdout, stderr)}
 	err := r.read(ctx, running, make([]byte, bufferSize))
 	switch {
 	case errors.Is(err, errLimit):
@@ -35,7 +35,6 @@ type reader struct {
 	path    string
 	options Options
 	out     *output
-	watch   func(dir string) (*dirWatch, error)
 	lines   lines
 	long    longLine
 }

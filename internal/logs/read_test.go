@@ -41,7 +41,7 @@ func logFile(t testing.TB, content string) string {
 func readAll(t testing.TB, path string, o Options, size int) (stdout, stderr string) {
 	t.Helper()
 	var outBuf, errBuf bytes.Buffer
-	r := &reader{path: path, options: o, out: newOutput(o, &outBuf, &errBuf), watch: watchDir}
+	r := &reader{path: path, options: o, out: newOutput(o, &outBuf, &errBuf)}
 	if err := r.read(t.Context(), nil, make([]byte, size)); err != nil && !errors.Is(err, errLimit) {
 		t.Fatal(err)
 	}

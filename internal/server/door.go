@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"berth/internal/logs"
 )
 
 // The limits of every door. They are generous for people and small for a process that should not grow: a request costs a goroutine
@@ -43,6 +45,7 @@ type door struct {
 	tls       *tls.Config // nil: plain HTTP
 	handler   http.Handler
 	streaming *runtimeStreams // nil unless the handlers have streams
+	watches   *logs.Watches   // of all doors; nil: logs are followed by the clock
 	log       *slog.Logger
 	limits    limits
 	metrics   map[string]http.Handler

@@ -64,7 +64,7 @@ func (d *door) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 		if options.Follow {
 			exited, end := d.exited(ctx, p.UID, container, id)
 			defer end()
-			options.Exited = exited
+			options.Exited, options.Watches = exited, d.watches
 		}
 		return writeLog(ctx, w, path, options)
 	}))

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"berth/internal/logs"
 )
 
 // Config is what a Server needs.
@@ -74,10 +76,10 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Listen == nil || cfg.Log == nil {
 		return nil, errors.New("local API: a listener and a logger are needed")
 	}
-	streaming := newRuntimeStreams(cfg)
+	streaming, watches := newRuntimeStreams(cfg), &logs.Watches{}
 	newDoor := func(name string, listen func() (net.Listener, error), l limits) *door {
 		return &door{
-			name: name, h: h, listen: listen, log: cfg.Log, streaming: streaming, limits: l,
+			name: name, h: h, listen: listen, log: cfg.Log, streaming: streaming, watches: watches, limits: l,
 			requests: make(gate, l.requests), streams: make(gate, l.streams), metrics: cfg.Metrics, counted: cfg.Counted,
 		}
 	}

@@ -1,0 +1,150 @@
+package logs
+
+import (
+	"path/filepath"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Watches tell any number of followers of changes in directories. They share one inotify instance, of which a user has few (128, by
+// default, for all of root's programs), and hold it while somebody follows. The zero value is ready for use; nil has no instance, and its
+// followers look once a second.
+type Watches struct {
+	mu      sync.Mutex
+	inotify *inotify                          // guarded by mu; nil while nobody follows
+	dirs    map[string]map[*dirWatch]struct{} // guarded by mu
+}
+
+// dirWatch tells one follower of changes in one directory. The nil watch never tells anything.
+type dirWatch struct {
+	all     *Watches
+	dir     string
+	changed chan struct{} // capacity 1
+}
+
+// inotify is an instance, and the end of the goroutine that listens to it.
+type inotify struct {
+	*fsnotify.Watcher
+	ended chan struct{}
+}
+
+// watch tells of changes in the directory until the watch is closed.
+func (w *Watches) watch(dir string) (*dirWatch, error) {
+	if w == nil {
+		return nil, nil
+	}
+	d, idle, err := w.add(dir)
+	idle.close()
+	return d, err
+}
+
+// add begins a watch; idle is an instance that nobody follows.
+func (w *Watches) add(dir string) (d *dirWatch, idle *inotify, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.inotify == nil {
+		watcher, err := fsnotify.NewWatcher()
+		if err != nil {
+			return nil, nil, err
+		}
+		w.inotify, w.dirs = &inotify{Watcher: watcher, ended: make(chan struct{})}, map[string]map[*dirWatch]struct{}{}
+		go w.forward(w.inotify)
+	}
+	// Also where others watch it: theirs may be of a directory that is gone and was made again.
+	if err := w.inotify.Add(dir); err != nil {
+		return nil, w.takeIdle(), err
+	}
+	d = &dirWatch{all: w, dir: dir, changed: make(chan struct{}, 1)}
+	if w.dirs[dir] == nil {
+		w.dirs[dir] = map[*dirWatch]struct{}{}
+	}
+	w.dirs[dir][d] = struct{}{}
+	return d, nil, nil
+}
+
+// takeIdle takes out the instance if nobody follows. The caller holds mu.
+func (w *Watches) takeIdle() (idle *inotify) {
+	if len(w.dirs) == 0 {
+		idle, w.inotify = w.inotify, nil
+	}
+	return idle
+}
+
+// forward makes any number of events one wake-up for each follower, so that a slow reader of a log does not back up the kernel's queue. An
+// overflow of that queue wakes all.
+func (w *Watches) forward(from *inotify) {
+	defer close(from.ended)
+	for {
+		select {
+		case e, ok := <-from.Events:
+			if !ok {
+				return
+			}
+			w.wake(from, func(dir string) bool { return dir == e.Name || dir == filepath.Dir(e.Name) })
+		case _, ok := <-from.Errors:
+			if !ok {
+				return
+			}
+			w.wake(from, func(string) bool { return true })
+		}
+	}
+}
+
+// wake wakes the followers of directories, if the instance is still theirs.
+func (w *Watches) wake(from *inotify, of func(dir string) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.inotify != from {
+		return
+	}
+	for dir, watches := range w.dirs {
+		if !of(dir) {
+			continue
+		}
+		for d := range watches {
+			select {
+			case d.changed <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// forget ends a watch; idle is an instance that nobody follows any more.
+func (w *Watches) forget(d *dirWatch) (idle *inotify) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.dirs[d.dir], d)
+	if len(w.dirs[d.dir]) > 0 {
+		return nil
+	}
+	delete(w.dirs, d.dir)
+	if idle = w.takeIdle(); idle == nil {
+		// The error is that the directory is gone, and its watch with it.
+		_ = w.inotify.Remove(d.dir)
+	}
+	return idle
+}
+
+func (d *dirWatch) events() <-chan struct{} {
+	if d == nil {
+		return nil
+	}
+	return d.changed
+}
+
+func (d *dirWatch) close() {
+	if d != nil {
+		d.all.forget(d).close()
+	}
+}
+
+func (i *inotify) close() {
+	if i == nil {
+		return
+	}
+	// The error is of a watcher that is closed already, which this one is not.
+	_ = i.Close()
+	<-i.ended
+}
