@@ -38,6 +38,7 @@ var ranks = map[string]int{
 	"internal/status":      4,
 	"internal/volumes":     4,
 
+	"internal/csi":      2,
 	"internal/objects":  3,
 	"internal/images":   3,
 	"internal/devices":  3,
@@ -74,6 +75,7 @@ var ranks = map[string]int{
 var testSupport = map[string]string{
 	"agent/agenttest":        "agent",
 	"internal/cri/critest":   "internal/cri",
+	"internal/csi/csitest":   "internal/csi",
 	"internal/kube/kubetest": "internal/kube",
 	"internal/pod/podtest":   "internal/pod",
 }
@@ -116,6 +118,7 @@ var linkBans = map[string]string{
 	"testing":                                "for tests: a package of the product imports a test-support package or a test helper",
 	"berth/agent/agenttest":                  "test support",
 	"berth/internal/cri/critest":             "test support",
+	"berth/internal/csi/csitest":             "test support",
 	"berth/internal/kube/kubetest":           "test support",
 	"berth/internal/pod/podtest":             "test support",
 }

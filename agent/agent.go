@@ -23,6 +23,7 @@ import (
 	"berth/internal/kuberuntime"
 	"berth/internal/node"
 	"berth/internal/oom"
+	"berth/internal/plugins"
 	"berth/internal/podconfig"
 	"berth/internal/podsync"
 	"berth/internal/server"
@@ -90,6 +91,8 @@ type Outside struct {
 	Transport http.RoundTripper
 	// Watch replaces inotify.
 	Watch podconfig.WatchFunc
+	// Plugins replaces inotify for the sockets of plugins.
+	Plugins func() (plugins.Watch, error)
 	// Machine reads what the Node says of the machine; nil reads this one. Network finds the Node's addresses; the zero value asks this machine.
 	Machine func() (node.Machine, error)
 	Network node.Network

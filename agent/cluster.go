@@ -16,6 +16,7 @@ import (
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/rest"
 
 	"berth/internal/certs"
@@ -72,12 +73,16 @@ type memberAPI struct {
 	sender   *events.Sender
 	objects  *objects.Objects
 	node     *node.Node
-	nodeWake chan struct{} // capacity 1; the Node's UID may have changed
-	roomMade func()        // what the node has may have changed
-	podEvent func(p *v1.Pod, eventtype, reason, message string)
-	static   *pod.Inbox[pod.FullName]
-	patcher  *status.Patcher
-	mirrors  *status.Mirrors
+
+	csiDrivers *kube.Watch[*storagev1.CSIDriver]
+	nodeWake   chan struct{} // capacity 1; the Node's UID may have changed
+	roomMade   func()        // what the node has may have changed
+	// nodeChanged says that the Node may tell of other volumes.
+	nodeChanged func()
+	podEvent    func(p *v1.Pod, eventtype, reason, message string)
+	static      *pod.Inbox[pod.FullName]
+	patcher     *status.Patcher
+	mirrors     *status.Mirrors
 
 	serverCert *certs.Rotation // nil unless the API server signs the serving certificate
 }
@@ -149,6 +154,7 @@ func (m *member) connect(cfg *Config, rc *rest.Config) error {
 		n, _ := a.nodes.Get("", cfg.NodeName)
 		a.node.Observe(n)
 		a.roomMade()
+		a.nodeChanged()
 		wake(a.nodeWake)
 		if a.serverCert != nil {
 			a.serverCert.Wake() // the addresses may have changed
@@ -164,6 +170,7 @@ func (m *member) connect(cfg *Config, rc *rest.Config) error {
 	if k.FeatureEnabled("PodCertificateRequest") {
 		certificates.API = ofNode{client, cfg.NodeName}
 	}
+	a.csiDrivers = kube.NewWatch[*storagev1.CSIDriver](client, kube.Selector{}, nil)
 	if a.objects, err = objects.New(objects.Config{
 		Trust: trust, Certificates: certificates,
 		API: objectsAPI{client}, Classes: objectsAPI{client}, Accounts: client, SyncFrequency: k.SyncFrequency.Duration, Log: cfg.Log,
@@ -235,6 +242,8 @@ func (a *Agent) newNode(recorder *events.Recorder) error {
 			Runtime:  m.health.State,
 			Images:   a.nodeImages,
 			Problems: a.nodeProblems,
+
+			VolumesInUse: a.storage.volumes.VolumesInUse,
 		},
 		Nodes: heartbeat, Leases: heartbeat, Recorder: nodeRecorder{recorder}, Log: a.cfg.Log,
 		UpdateFrequency: k.NodeStatusUpdateFrequency.Duration, ReportFrequency: k.NodeStatusReportFrequency.Duration,
@@ -275,6 +284,9 @@ func (a *Agent) nodeProblems() []error {
 		if err := c.check(); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", c.title, err))
 		}
+	}
+	if err := a.storage.drivers.Health(); err != nil {
+		errs = append(errs, err)
 	}
 	return errs
 }
@@ -421,6 +433,7 @@ func (a *Agent) memberPhases(phases []phase) []phase {
 		component{name: "objects", run: m.api.objects.Run},
 		component{name: "event sender", run: m.api.sender.Run},
 		component{name: "node watch", run: m.api.nodes.Run},
+		component{name: "CSI driver watch", run: m.api.csiDrivers.Run},
 		component{name: "node", run: m.api.node.Run, ready: loaded(m.api.node.Load)}, // admission needs the stand-in
 	)
 	add("loop",

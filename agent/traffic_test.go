@@ -39,6 +39,7 @@ func TestTrafficAtRest(t *testing.T) {
 			"watch pods":         hours * 12,  // a watch lives for 5 to 10 min
 			"watch nodes":        hours * 12,
 			"watch services":     hours * 12,
+			"watch csidrivers":   hours * 12,
 		}
 		for _, kind := range slices.Sorted(maps.Keys(got)) {
 			t.Logf("%-20s %6.2f requests and %8.1f bytes of body a minute", kind, float64(got[kind])/(hours*60), float64(sent[kind])/(hours*60))

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -203,6 +204,7 @@ type Agent struct {
 	source    *podconfig.PodConfig
 	loop      *syncloop.SyncLoop
 	server    *server.Server
+	storage   storage
 	traces    *tracing.Exporter // nil when nothing is traced
 
 	allocations *allocation.Allocations
@@ -261,18 +263,22 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		a.local = objects.NewLocal(a.journal, a.runtimeHandlers)
 	}
 	a.localNode = sync.OnceValue(a.newLocalNode)
+	if err := a.newDrivers(); err != nil {
+		return nil, err
+	}
 	podEvent := func(p *v1.Pod, eventtype, reason, message string) { recorder.Event(p, "", eventtype, reason, message) }
 	if m != nil && m.api != nil {
 		m.api.podEvent = podEvent
 	}
 	volumeManager, err := volumes.New(volumes.Config{
 		Root: cfg.RootDir, AllocatableMemory: a.resources.allocatable.Memory().Value(), Mounter: mounter, Objects: a.podObjects(), Certificates: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
-		Claims: a.claims(), Node: a.currentNode,
+		Claims: a.claims(), Node: a.currentNode, CSI: a.csiConfig(),
 		Event: podEvent,
 	})
 	if err != nil {
 		return nil, err
 	}
+	a.storage.volumes = volumeManager
 	if a.puller, err = a.newPuller(settings, recorder); err != nil {
 		return nil, err
 	}
@@ -324,7 +330,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	})
 	a.admit = admission.New(a.admission(states, recorder))
 	if m != nil && m.api != nil {
-		m.api.roomMade = a.admit.RoomMade
+		m.api.roomMade, m.api.nodeChanged = a.admit.RoomMade, a.storage.volumes.NodeChanged
 	}
 	a.workers = podworkers.New(podworkers.Config{Syncer: guardedSyncer{a.syncer, a.quarantine}, Observer: a.pleg, Admitter: a.admit, Resizer: a.admit, States: states, Journal: a.journal, Log: cfg.Log})
 	if a.source, err = podconfig.New(a.sources()); err != nil {
@@ -382,7 +388,7 @@ func (a *Agent) phases() []phase {
 	return a.memberPhases([]phase{
 		{"ground", ground},
 		{"runtime", []component{runtime}},
-		{"upkeep", append(a.killComponents(), []component{
+		{"upkeep", slices.Concat(a.killComponents(), []component{
 			{name: "pleg", run: a.pleg.Run},
 			{name: "hooks", run: a.runtime.Run, ready: loaded(a.runtime.CheckResolvConf)},
 			{name: "stats", run: a.stats.Run},
@@ -395,7 +401,7 @@ func (a *Agent) phases() []phase {
 			{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},
 			{name: "node allocatable", run: a.enforceAllocatable},
 			{name: "user namespaces", run: waitDone, ready: loaded(a.users.Load)},
-		}...)},
+		}, a.storageComponents())},
 		{"pods", []component{{name: "pod workers", run: a.workers.Run, drain: a.drainPods}}},
 		{"loop", []component{
 			{name: "sync loop", run: a.loop.Run},
@@ -423,7 +429,7 @@ func (a *Agent) sources() podconfig.Config {
 		c.Objects = func(o podconfig.LocalObjects) {
 			a.local.Set(objects.Defined{
 				ConfigMaps: o.ConfigMaps, Secrets: o.Secrets, RuntimeClasses: o.RuntimeClasses,
-				Claims: o.PersistentVolumeClaims, Volumes: o.PersistentVolumes, TrustBundles: o.ClusterTrustBundles,
+				Claims: o.PersistentVolumeClaims, Volumes: o.PersistentVolumes, TrustBundles: o.ClusterTrustBundles, Drivers: o.CSIDrivers,
 			})
 		}
 	}
@@ -562,6 +568,7 @@ func (a *Agent) leftovers() []*pod.Status {
 		return wanted
 	})
 	a.scanned = true
+	a.storage.volumes.Settled()
 	known := map[pod.UID]bool{}
 	for _, s := range out {
 		known[s.UID] = true

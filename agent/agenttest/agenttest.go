@@ -24,6 +24,7 @@ import (
 	"berth/internal/cri/critest"
 	"berth/internal/kube/kubetest"
 	"berth/internal/oom"
+	"berth/internal/plugins"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
 )
@@ -112,6 +113,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 	out := agent.Outside{
 		DialCRI: w.gate.Dial, Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: mount.NewFakeMounter(nil),
 		Watch:   func() (podconfig.Watcher, error) { return w.watch, nil },
+		Plugins: func() (plugins.Watch, error) { return noPlugins{}, nil },
 		Listen:  func() (net.Listener, error) { return w.door, nil },
 		Machine: machine, Network: network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {
@@ -197,6 +199,15 @@ func (quietKernel) Kills(string) (uint64, error)                  { return 0, ni
 func (quietKernel) Memory(string) (peak, limit uint64, err error) { return 0, 0, nil }
 
 type quietWatch struct{}
+
+// noPlugins is a watch that never tells of a plugin.
+type noPlugins struct{}
+
+func (noPlugins) Add(string) error { return nil }
+
+func (noPlugins) Events() <-chan plugins.Event { return nil }
+
+func (noPlugins) Close() error { return nil }
 
 func (quietWatch) Add(string) error { return nil }
 func (quietWatch) Remove(string)    {}

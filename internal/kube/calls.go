@@ -11,6 +11,7 @@ import (
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -117,6 +118,43 @@ func (c *Client) GetPersistentVolumeClaim(ctx context.Context, namespace, name s
 // GetPersistentVolume reads a persistent volume, under the same rule.
 func (c *Client) GetPersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error) {
 	return get[*v1.PersistentVolume](ctx, c, "", name)
+}
+
+// PatchPersistentVolumeClaimStatus writes what differs between the statuses of old and changed, and returns the claim as stored. It is refused,
+// and IsOtherUID holds for the error, when the claim with that name has another UID than old.
+func (c *Client) PatchPersistentVolumeClaimStatus(ctx context.Context, old, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	p, err := generatePatch(old, changed, onlyStatus)
+	if err != nil {
+		return nil, err
+	}
+	return patchObject(ctx, c, old, "status", p)
+}
+
+// GetVolumeAttachment reads the record of a volume that is attached to a node. The node authorizer lets a node read its own one by one, and
+// watch none.
+func (c *Client) GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
+	return get[*storagev1.VolumeAttachment](ctx, c, "", name)
+}
+
+// GetCSINode reads what a node says of its CSI drivers.
+func (c *Client) GetCSINode(ctx context.Context, name string) (*storagev1.CSINode, error) {
+	return get[*storagev1.CSINode](ctx, c, "", name)
+}
+
+// CreateCSINode makes a CSINode and returns it as stored.
+func (c *Client) CreateCSINode(ctx context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error) {
+	return create(ctx, c, n)
+}
+
+// UpdateCSINode replaces the CSINode and returns it as stored. It is a conflict when it changed since n was read.
+func (c *Client) UpdateCSINode(ctx context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error) {
+	return update(ctx, c, n)
+}
+
+// DeleteCSINode removes a CSINode.
+func (c *Client) DeleteCSINode(ctx context.Context, name string) error {
+	r := resourceOf[*storagev1.CSINode]()
+	return c.do(ctx, op{verb: "delete", name: name}, r, c.rest[r.version].Delete(), nil)
 }
 
 // GetServiceAccount reads a service account. The node authorizer lets a node read those of its pods.

@@ -61,7 +61,7 @@ type object interface {
 // Watchable are the kinds of objects that can be watched.
 type Watchable interface {
 	*v1.Pod | *v1.Node | *v1.ConfigMap | *v1.Secret | *v1.Service | *certificatesv1.CertificateSigningRequest | *nodev1.RuntimeClass |
-		*certificatesv1beta1.ClusterTrustBundle | *certificatesv1beta1.PodCertificateRequest
+		*certificatesv1beta1.ClusterTrustBundle | *certificatesv1beta1.PodCertificateRequest | *storagev1.CSIDriver
 	object
 }
 
@@ -92,6 +92,9 @@ var resources = map[reflect.Type]resource{
 	reflect.TypeFor[authenticationv1.TokenRequest]():             {v1.SchemeGroupVersion, "serviceaccounts", "token of service account", true},
 	reflect.TypeFor[authenticationv1.TokenReview]():              {authenticationv1.SchemeGroupVersion, "tokenreviews", "token review", false},
 	reflect.TypeFor[authorizationv1.SubjectAccessReview]():       {authorizationv1.SchemeGroupVersion, "subjectaccessreviews", "subject access review", false},
+	reflect.TypeFor[storagev1.CSINode]():                         {storagev1.SchemeGroupVersion, "csinodes", "CSINode", false},
+	reflect.TypeFor[storagev1.CSIDriver]():                       {storagev1.SchemeGroupVersion, "csidrivers", "CSIDriver", false},
+	reflect.TypeFor[storagev1.VolumeAttachment]():                {storagev1.SchemeGroupVersion, "volumeattachments", "VolumeAttachment", false},
 }
 
 // resourceOf returns where objects of type P are found. P is a pointer to one of the types of resources.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/lifecycle"
@@ -17,6 +18,8 @@ var (
 	pullBuckets  = []float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
 	// resizeBuckets are in milliseconds.
 	resizeBuckets = []float64{10, 50, 100, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5}
+	// driverBuckets are of calls that may take minutes.
+	driverBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
 	callBuckets   = prometheus.ExponentialBuckets(0.005, 2.5, 14)
 )
 
@@ -27,6 +30,7 @@ type Agent struct {
 	sandboxTime                 *prometheus.HistogramVec
 	sandboxErrors               *prometheus.CounterVec
 	pullTime                    *prometheus.HistogramVec
+	driverTime                  *prometheus.HistogramVec
 	relistTime, relistInterval  prometheus.Histogram
 	lastSeen                    prometheus.Gauge
 	workerTime                  *prometheus.HistogramVec
@@ -84,6 +88,8 @@ func NewAgent() *Agent {
 	a.sandboxTime = histogram("kubelet_run_podsandbox_duration_seconds", "[ALPHA] Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.", def, "runtime_handler")
 	a.sandboxErrors = counter("kubelet_run_podsandbox_errors_total", "[ALPHA] Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.", "runtime_handler")
 	a.pullTime = histogram("kubelet_image_pull_duration_seconds", "[ALPHA] Duration in seconds to pull an image.", pullBuckets, "image_size_in_bytes")
+	a.driverTime = histogram("csi_operations_seconds", "[ALPHA] Container Storage Interface operation duration with gRPC error code status total",
+		driverBuckets, "driver_name", "method_name", "grpc_status_code", "migrated")
 	a.relistTime = one("kubelet_pleg_relist_duration_seconds", "[ALPHA] Duration in seconds for relisting pods in PLEG.", def)
 	a.relistInterval = one("kubelet_pleg_relist_interval_seconds", "[ALPHA] Interval in seconds between relisting in PLEG.", def)
 	a.lastSeen = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_pleg_last_seen_seconds", Help: "[ALPHA] Timestamp in seconds when PLEG was last seen active."})
@@ -161,6 +167,15 @@ func (a *Agent) RuntimeCall(method, handler string, took time.Duration, err erro
 			a.pullTime.WithLabelValues("N/A").Observe(took.Seconds()) // CRI does not tell sizes
 		}
 	}
+}
+
+// DriverCall counts a call of a CSI driver by the full name of its method.
+func (a *Agent) DriverCall(driver, method string, took time.Duration, err error) {
+	code := "unknown-non-grpc"
+	if s, ok := status.FromError(err); ok {
+		code = s.Code().String()
+	}
+	a.driverTime.WithLabelValues(driver, method, code, "false").Observe(took.Seconds())
 }
 
 // Relisted counts a relist of PLEG; interval is the time since the last, 0 for the first.

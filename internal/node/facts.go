@@ -57,7 +57,7 @@ type Facts struct {
 	Pressure Pressure
 	// Devices are the resources of device plugins.
 	Devices Devices
-	// VolumesInUse are attachable volumes that must not be detached.
+	// VolumesInUse are attachable volumes that must not be detached; nil: it is not known yet, and what is written of them stays.
 	VolumesInUse []v1.UniqueVolumeName
 }
 

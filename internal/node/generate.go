@@ -92,8 +92,10 @@ func generateStatus(s *Settings, f *Facts, existing *v1.Node, now time.Time) v1.
 		st.RuntimeHandlers = f.Runtime.Handlers
 		st.Features = f.Runtime.Features
 	}
-	st.VolumesInUse = slices.Clone(f.VolumesInUse)
-	slices.Sort(st.VolumesInUse)
+	if f.VolumesInUse != nil {
+		st.VolumesInUse = slices.Clone(f.VolumesInUse)
+		slices.Sort(st.VolumesInUse)
+	}
 	st.DeclaredFeatures = slices.Clone(s.DeclaredFeatures)
 	for _, c := range generateConditions(s, f, st.Capacity) {
 		st.Conditions = mergeCondition(st.Conditions, c, now)

@@ -60,7 +60,7 @@ type Sources struct {
 	Pressure func() Pressure
 	// Devices are what device plugins offer.
 	Devices func() Devices
-	// VolumesInUse are the attachable volumes that are, or are about to be, mounted.
+	// VolumesInUse are the attachable volumes that are, or are about to be, mounted; nil: it is not known yet.
 	VolumesInUse func() []v1.UniqueVolumeName
 }
 

@@ -12,6 +12,7 @@ import (
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,7 @@ type Local struct {
 	claims     localObjects[*v1.PersistentVolumeClaim]               // guarded by mu
 	volumes    localObjects[*v1.PersistentVolume]                    // guarded by mu
 	bundles    localObjects[*certificatesv1beta1.ClusterTrustBundle] // guarded by mu
+	drivers    localObjects[*storagev1.CSIDriver]                    // guarded by mu
 }
 
 // Defined are the objects that manifests define. They are shared and never changed.
@@ -44,6 +46,7 @@ type Defined struct {
 	Claims         []*v1.PersistentVolumeClaim
 	Volumes        []*v1.PersistentVolume
 	TrustBundles   []*certificatesv1beta1.ClusterTrustBundle
+	Drivers        []*storagev1.CSIDriver
 }
 
 // localObjects are the objects of one kind and the pods that refer to them.
@@ -77,6 +80,7 @@ func NewLocal(j *journal.Journal, handlers func(context.Context) ([]string, erro
 		claims:     localObjects[*v1.PersistentVolumeClaim]{resource: "persistentvolumeclaim", pods: map[pod.UID]referrer{}},
 		volumes:    localObjects[*v1.PersistentVolume]{resource: "persistentvolume", pods: map[pod.UID]referrer{}},
 		bundles:    localObjects[*certificatesv1beta1.ClusterTrustBundle]{resource: "clustertrustbundle", pods: map[pod.UID]referrer{}},
+		drivers:    localObjects[*storagev1.CSIDriver]{resource: "csidriver", pods: map[pod.UID]referrer{}},
 	}
 }
 
@@ -84,7 +88,7 @@ func NewLocal(j *journal.Journal, handlers func(context.Context) ([]string, erro
 func (l *Local) Set(d Defined) {
 	l.mu.Lock()
 	notes := slices.Concat(l.configMaps.set(d.ConfigMaps), l.secrets.set(d.Secrets), l.classes.set(d.RuntimeClasses),
-		l.claims.set(d.Claims), l.volumes.set(d.Volumes), l.bundles.set(d.TrustBundles))
+		l.claims.set(d.Claims), l.volumes.set(d.Volumes), l.bundles.set(d.TrustBundles), l.drivers.set(d.Drivers))
 	l.mu.Unlock()
 	for _, n := range notes {
 		l.journal.Record(n)
@@ -109,6 +113,10 @@ func (l *Local) Register(p *v1.Pod) {
 	if len(claims) > 0 { // which volume a claim is bound to, a volume may say
 		l.volumes.registerAll(p)
 	}
+	delete(l.drivers.pods, p.UID)
+	if len(claims) > 0 || slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.CSI != nil }) {
+		l.drivers.registerAll(p)
+	}
 	delete(l.bundles.pods, p.UID)
 	if showsTrust(p) { // any bundle may be of the signer that is asked for
 		l.bundles.registerAll(p)
@@ -125,6 +133,7 @@ func (l *Local) Unregister(uid pod.UID) {
 	delete(l.claims.pods, uid)
 	delete(l.volumes.pods, uid)
 	delete(l.bundles.pods, uid)
+	delete(l.drivers.pods, uid)
 }
 
 // ConfigMap returns the newest copy of a ConfigMap, which is shared and must not be changed. What does not exist is a NotFound error of the API.

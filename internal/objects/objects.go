@@ -224,6 +224,17 @@ func (o *Objects) Token(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountTo
 	return o.tokens.get(ctx, p, src)
 }
 
+// DriverToken returns a token of the pod's service account for a storage driver, bound to the pod, and until when it is valid. An empty audience
+// is the API server's own; nil seconds are an hour. Nobody is told when it is to be renewed: who publishes a volume asks.
+func (o *Objects) DriverToken(ctx context.Context, p *v1.Pod, audience string, seconds *int64) (string, time.Time, error) {
+	k := tokenKey{pod: p.UID, namespace: p.Namespace, serviceAccount: p.Spec.ServiceAccountName, audience: audience, seconds: defaultTokenSeconds, quiet: true}
+	if seconds != nil {
+		k.seconds = *seconds
+	}
+	t, err := o.tokens.tokenFor(ctx, p, k)
+	return t.value, t.expires, err
+}
+
 // Services returns the services of all namespaces, which are shared and must not be changed. A pod of the API server waits up to a second
 // for them to be read for the first time; a static pod waits for nothing of the API server's, and gets what is known.
 func (o *Objects) Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error) {

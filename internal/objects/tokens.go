@@ -82,22 +82,27 @@ func (t *tokens) get(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountToken
 // getFor returns the cached token, or a new one when there is none or it is to be renewed. While a renewal fails, the old one serves until it
 // expires.
 func (t *tokens) getFor(ctx context.Context, p *v1.Pod, k tokenKey) (string, error) {
+	issued, err := t.tokenFor(ctx, p, k)
+	return issued.value, err
+}
+
+func (t *tokens) tokenFor(ctx context.Context, p *v1.Pod, k tokenKey) (token, error) {
 	t.mu.Lock()
 	old, cached := t.cache[k]
 	t.mu.Unlock()
 	if cached && (old.renew.IsZero() || time.Now().Before(old.renew)) {
-		return old.value, nil
+		return old, nil
 	}
 	issued, err := t.create(ctx, k.namespace, k.serviceAccount, tokenRequest(p, k))
 	if err != nil {
 		switch {
 		case !cached:
-			return "", fmt.Errorf("failed to fetch token: %w", err)
+			return token{}, fmt.Errorf("failed to fetch token: %w", err)
 		case !time.Now().Before(old.expires):
-			return "", fmt.Errorf("token %s expired and refresh failed: %w", k, err)
+			return token{}, fmt.Errorf("token %s expired and refresh failed: %w", k, err)
 		}
 		t.log.Warn("token not renewed, the old one is kept", "token", k.String(), "expires", old.expires, "error", err)
-		return old.value, nil
+		return old, nil
 	}
 	fresh := token{
 		value:   issued.Status.Token,
@@ -116,7 +121,7 @@ func (t *tokens) getFor(ctx context.Context, p *v1.Pod, k tokenKey) (string, err
 	}
 	t.mu.Unlock()
 	t.issued.Put(struct{}{})
-	return fresh.value, nil
+	return fresh, nil
 }
 
 func tokenRequest(p *v1.Pod, k tokenKey) *authenticationv1.TokenRequest {

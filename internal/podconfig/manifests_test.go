@@ -144,6 +144,9 @@ func checkManifest(t *testing.T, c manifestCase, w wantedOutcome) {
 	for _, o := range objects.RuntimeClasses {
 		found.take(t, "RuntimeClass", o, w)
 	}
+	for _, o := range objects.CSIDrivers {
+		found.take(t, "CSIDriver", o, w)
+	}
 	for i, p := range config.Problems() {
 		message := strings.ReplaceAll(p.Message, filepath.Dir(path), "/manifests")
 		message = fmt.Sprintf("%s %d %s", p.Severity, p.Document, message)
@@ -352,7 +355,7 @@ func parseOutcome(t *testing.T, at string, text []byte) outcome {
 }
 
 // wantedKey is the form of an object's line: kind, namespace and name.
-var wantedKey = regexp.MustCompile(`^(Pod|ConfigMap|Secret|PersistentVolumeClaim|PersistentVolume|RuntimeClass) [^/ ]*/[^/ ]+$`)
+var wantedKey = regexp.MustCompile(`^(Pod|ConfigMap|Secret|PersistentVolumeClaim|PersistentVolume|RuntimeClass|CSIDriver) [^/ ]*/[^/ ]+$`)
 
 // unquote returns the bytes that quoted lines stand for.
 func unquote(t *testing.T, at string, text []byte) []byte {

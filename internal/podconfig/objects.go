@@ -9,6 +9,7 @@ import (
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -21,6 +22,7 @@ type LocalObjects struct {
 	PersistentVolumes      []*v1.PersistentVolume
 	RuntimeClasses         []*nodev1.RuntimeClass
 	ClusterTrustBundles    []*certificatesv1beta1.ClusterTrustBundle
+	CSIDrivers             []*storagev1.CSIDriver
 }
 
 // newLocalObject returns an empty object of a kind that run mode accepts beside pods, nil for all other kinds.
@@ -38,6 +40,8 @@ func newLocalObject(kind string) metav1.Object {
 		return &nodev1.RuntimeClass{}
 	case "ClusterTrustBundle":
 		return &certificatesv1beta1.ClusterTrustBundle{}
+	case "CSIDriver":
+		return &storagev1.CSIDriver{}
 	}
 	return nil
 }
@@ -49,13 +53,15 @@ func versionOf(kind string) string {
 		return nodev1.SchemeGroupVersion.String()
 	case "ClusterTrustBundle":
 		return certificatesv1beta1.SchemeGroupVersion.String()
+	case "CSIDriver":
+		return storagev1.SchemeGroupVersion.String()
 	}
 	return "v1"
 }
 
 // namespaced reports whether objects of the kind are in a namespace.
 func namespaced(kind string) bool {
-	return kind != "RuntimeClass" && kind != "PersistentVolume" && kind != "ClusterTrustBundle"
+	return kind != "RuntimeClass" && kind != "PersistentVolume" && kind != "CSIDriver" && kind != "ClusterTrustBundle"
 }
 
 // local takes one local object.
@@ -106,6 +112,15 @@ func setObjectDefaults(o metav1.Object) {
 			setDefault(&ref.Namespace, v1.NamespaceDefault)
 		}
 		o.Status = v1.PersistentVolumeStatus{Phase: v1.VolumePending}
+	case *storagev1.CSIDriver:
+		setDefaultPtr(&o.Spec.AttachRequired, true)
+		setDefaultPtr(&o.Spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
+		for _, off := range []**bool{&o.Spec.PodInfoOnMount, &o.Spec.StorageCapacity, &o.Spec.RequiresRepublish, &o.Spec.SELinuxMount} {
+			setDefaultPtr(off, false)
+		}
+		if len(o.Spec.VolumeLifecycleModes) == 0 {
+			o.Spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
+		}
 	}
 }
 

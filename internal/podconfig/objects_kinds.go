@@ -79,8 +79,8 @@ func (d *decoding) other(at Problem, apiVersion, kind string, object map[string]
 		d.refuse(at, fmt.Sprintf("kind %q needs a cluster: %s", kind, refused))
 	default:
 		d.refuse(at, fmt.Sprintf("kind %q is not known here: Berth runs Pods, and takes the ConfigMaps, Secrets, "+
-			"PersistentVolumeClaims, PersistentVolumes (of apiVersion: v1), RuntimeClasses (of apiVersion: node.k8s.io/v1) and "+
-			"ClusterTrustBundles (of apiVersion: certificates.k8s.io/v1beta1) that they refer to", kind))
+			"PersistentVolumeClaims, PersistentVolumes (of apiVersion: v1), RuntimeClasses (of apiVersion: node.k8s.io/v1), "+
+			"CSIDrivers (of apiVersion: storage.k8s.io/v1) and ClusterTrustBundles (of apiVersion: certificates.k8s.io/v1beta1) that they refer to", kind))
 	}
 }
 

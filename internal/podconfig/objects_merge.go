@@ -7,6 +7,7 @@ import (
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -100,6 +101,8 @@ func newLocalObjects(all []accepted) LocalObjects {
 			out.RuntimeClasses = append(out.RuntimeClasses, o)
 		case *certificatesv1beta1.ClusterTrustBundle:
 			out.ClusterTrustBundles = append(out.ClusterTrustBundles, o)
+		case *storagev1.CSIDriver:
+			out.CSIDrivers = append(out.CSIDrivers, o)
 		}
 	}
 	return out

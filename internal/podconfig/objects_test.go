@@ -287,7 +287,7 @@ func TestKindsOfManifests(t *testing.T) {
 		{name: "network policy", content: object("NetworkPolicy"), want: `kind "NetworkPolicy" needs a cluster: nothing would enforce it; use the firewall of this machine`},
 		{
 			name: "unknown kind", content: object("Widget"),
-			want: `kind "Widget" is not known here: Berth runs Pods, and takes the ConfigMaps, Secrets, PersistentVolumeClaims, PersistentVolumes (of apiVersion: v1), RuntimeClasses (of apiVersion: node.k8s.io/v1) and ClusterTrustBundles (of apiVersion: certificates.k8s.io/v1beta1) that they refer to`,
+			want: `kind "Widget" is not known here: Berth runs Pods, and takes the ConfigMaps, Secrets, PersistentVolumeClaims, PersistentVolumes (of apiVersion: v1), RuntimeClasses (of apiVersion: node.k8s.io/v1), CSIDrivers (of apiVersion: storage.k8s.io/v1) and ClusterTrustBundles (of apiVersion: certificates.k8s.io/v1beta1) that they refer to`,
 		},
 		{name: "service under the kubelet's rules", content: object("Service"), rule: MangleNames, want: `kind "Service"` + isNoPod},
 		{name: "namespace", content: object("Namespace")},

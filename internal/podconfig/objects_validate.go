@@ -10,6 +10,7 @@ import (
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -36,6 +37,8 @@ func validateObject(o metav1.Object) field.ErrorList {
 		return append(errs, invalid(field.NewPath("handler"), o.Handler, validation.IsDNS1123Label(o.Handler))...)
 	case *certificatesv1beta1.ClusterTrustBundle:
 		return append(errs, validateBundle(o)...)
+	case *storagev1.CSIDriver:
+		return append(errs, validateCSIDriver(o)...)
 	}
 	return errs
 }
@@ -46,7 +49,7 @@ func validateObjectMetadata(o metav1.Object) field.ErrorList {
 		return field.ErrorList{field.Required(path.Child("name"), "a manifest needs a name; generateName is not enough")}
 	}
 	switch o := o.(type) {
-	case *nodev1.RuntimeClass, *v1.PersistentVolume:
+	case *nodev1.RuntimeClass, *v1.PersistentVolume, *storagev1.CSIDriver:
 		return apivalidation.ValidateObjectMetaAccessor(o, false, apivalidation.NameIsDNSSubdomain, path)
 	case *certificatesv1beta1.ClusterTrustBundle:
 		return apivalidation.ValidateObjectMetaAccessor(o, false, nameOfBundle(o.Spec.SignerName), path)
@@ -139,7 +142,7 @@ func validateSecretType(s *v1.Secret) field.ErrorList {
 }
 
 // persistentSources are the kinds of persistent volumes that run mode has.
-const persistentSources = "hostPath, local, nfs"
+const persistentSources = "csi, hostPath, local, nfs"
 
 func validatePersistentVolume(spec *v1.PersistentVolumeSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
@@ -180,8 +183,50 @@ func validatePersistentVolume(spec *v1.PersistentVolumeSpec, path *field.Path) f
 			errs = append(errs, field.Invalid(path.Child("nfs", "path"), s.Path, "must be an absolute path"))
 		}
 	}
+	if s := spec.CSI; s != nil {
+		sources++
+		errs = append(errs, validatePersistentCSI(s, path.Child("csi"))...)
+	}
 	if sources != 1 {
 		errs = append(errs, field.Required(path, "must specify exactly one volume source of: "+persistentSources))
+	}
+	return errs
+}
+
+func validateCSIDriver(d *storagev1.CSIDriver) field.ErrorList {
+	var errs field.ErrorList
+	if len(d.Name) > maxCSIDriver {
+		errs = append(errs, field.TooLong(field.NewPath("metadata", "name"), d.Name, maxCSIDriver))
+	}
+	path := field.NewPath("spec")
+	errs = append(errs, validateEnum(*d.Spec.FSGroupPolicy, path.Child("fsGroupPolicy"),
+		storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)...)
+	for i, mode := range d.Spec.VolumeLifecycleModes {
+		errs = append(errs, validateEnum(mode, path.Child("volumeLifecycleModes").Index(i), storagev1.VolumeLifecycleEphemeral, storagev1.VolumeLifecyclePersistent)...)
+	}
+	if len(d.Spec.TokenRequests) > 0 {
+		errs = append(errs, field.Forbidden(path.Child("tokenRequests"), "tokens of service accounts are issued by an API server, which there is none of here"))
+	}
+	return errs
+}
+
+// validatePersistentCSI takes the driver's source of a persistent volume.
+func validatePersistentCSI(s *v1.CSIPersistentVolumeSource, path *field.Path) field.ErrorList {
+	errs := append(required(path.Child("driver"), s.Driver), required(path.Child("volumeHandle"), s.VolumeHandle)...)
+	if len(s.Driver) > maxCSIDriver {
+		errs = append(errs, field.TooLong(path.Child("driver"), s.Driver, maxCSIDriver))
+	}
+	if s.Driver != "" {
+		errs = append(errs, invalid(path.Child("driver"), s.Driver, validation.IsDNS1123Subdomain(strings.ToLower(s.Driver)))...)
+	}
+	for _, ref := range []struct {
+		name string
+		*v1.SecretReference
+	}{{"nodeStageSecretRef", s.NodeStageSecretRef}, {"nodePublishSecretRef", s.NodePublishSecretRef}, {"nodeExpandSecretRef", s.NodeExpandSecretRef}} {
+		if ref.SecretReference != nil {
+			errs = append(errs, required(path.Child(ref.name, "name"), ref.Name)...)
+			errs = append(errs, required(path.Child(ref.name, "namespace"), ref.Namespace)...)
+		}
 	}
 	return errs
 }

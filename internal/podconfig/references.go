@@ -23,8 +23,6 @@ func findClusterReferences(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	for i := range spec.Volumes {
 		v, at := &spec.Volumes[i], path.Child("volumes").Index(i)
 		switch {
-		case v.CSI != nil:
-			forbid(at.Child("csi"), "needs the CSIDriver objects of a cluster: "+instead)
 		case v.Glusterfs != nil:
 			forbid(at.Child("glusterfs"), "needs the Endpoints of a cluster: "+instead)
 		case v.Ephemeral != nil:

@@ -39,6 +39,7 @@ type Config struct {
 	Node func() (*v1.Node, bool)
 	// Event records an event about a pod; nil records none.
 	Event   func(p *v1.Pod, eventtype, reason, message string)
+	CSI     CSIConfig
 	Mounter mount.Interface
 	Log     *slog.Logger
 	Journal *journal.Journal
@@ -66,6 +67,8 @@ type Manager struct {
 	bound map[pod.UID]map[string]*v1.PersistentVolume
 	// firsts are the pods that had a directory of this machine before others, by the directory; guarded by mu.
 	firsts map[string]pod.UID
+
+	csi *csiState
 }
 
 // New checks the configuration and returns a manager. It touches no file.
@@ -96,6 +99,7 @@ func New(c Config) (*Manager, error) {
 		event:             c.Event,
 		bound:             map[pod.UID]map[string]*v1.PersistentVolume{},
 		firsts:            map[string]pod.UID{},
+		csi:               newCSIState(c.CSI),
 		mounter:           c.Mounter,
 		log:               c.Log,
 		journal:           c.Journal,
@@ -223,7 +227,10 @@ func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.
 		if !prepared {
 			return outcome{err: fmt.Errorf("claim %q was not read before", claim)}
 		}
-		return m.setupBound(p, podDir, b)
+		return m.setupBound(ctx, p, podDir, b)
+	}
+	if v.CSI != nil {
+		return m.setupCSI(ctx, p, podDir, inlineCSI(p, v))
 	}
 	if v.NFS != nil {
 		return m.setupNFS(podDir, v.Name, v.NFS, false, nil)
@@ -251,18 +258,19 @@ func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
 		err = m.unmapDisks(ctx, uid, dir)
 	}
 	if err == nil {
-		err = m.teardown(ctx, dir)
+		err = m.teardown(ctx, uid, dir)
 	}
 	if err != nil {
 		return fmt.Errorf("tear down volumes of pod %s: %w", uid, err)
 	}
 	m.release(uid)
+	m.csi.release(uid)
 	return nil
 }
 
-func (m *Manager) teardown(ctx context.Context, podDir string) error {
-	// The mount table shows real paths.
-	podDir, err := filepath.EvalSymlinks(podDir)
+func (m *Manager) teardown(ctx context.Context, uid pod.UID, asGiven string) error {
+	// The mount table shows real paths; drivers know a volume by the path that they were given.
+	podDir, err := filepath.EvalSymlinks(asGiven)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -273,7 +281,12 @@ func (m *Manager) teardown(ctx context.Context, podDir string) error {
 		return err
 	}
 	volumes := filepath.Join(podDir, "volumes")
-	if err := m.unmountBelow(ctx, volumes); err != nil {
+	unpublished := m.teardownCSI(ctx, uid, asGiven)
+	except := ""
+	if unpublished != nil {
+		except = filepath.Join(volumes, csiPlugin) + "/"
+	}
+	if err := errors.Join(unpublished, m.unmountBelow(ctx, volumes, except)); err != nil {
 		return err
 	}
 	// The marker goes first: a volume of which only a part was removed must not look ready.
@@ -308,8 +321,8 @@ var ownPlugins = map[string]bool{
 	emptyDirPlugin: true, configMapKind.plugin: true, secretKind.plugin: true, downwardKind.plugin: true, projectedKind.plugin: true,
 }
 
-// unmountBelow unmounts everything mounted below dir, later mounts first.
-func (m *Manager) unmountBelow(ctx context.Context, dir string) error {
+// unmountBelow unmounts everything mounted below dir, later mounts first, but what begins with except, if that is not "".
+func (m *Manager) unmountBelow(ctx context.Context, dir, except string) error {
 	points, err := m.mounter.List()
 	if err != nil {
 		return fmt.Errorf("read mount table: %w", err)
@@ -317,7 +330,7 @@ func (m *Manager) unmountBelow(ctx context.Context, dir string) error {
 	var errs []error
 	for _, mp := range slices.Backward(points) {
 		path := unescapeMount.Replace(mp.Path)
-		if !strings.HasPrefix(path, dir+"/") {
+		if !strings.HasPrefix(path, dir+"/") || except != "" && strings.HasPrefix(path, except) {
 			continue
 		}
 		if ctx.Err() != nil {

@@ -355,7 +355,7 @@ func TestTeardown(t *testing.T) {
 
 func TestTeardownKeepsForeignData(t *testing.T) {
 	m, _ := newManager(t)
-	foreign := filepath.Join(m.root, "pods", uid, "volumes", "kubernetes.io~csi")
+	foreign := filepath.Join(m.root, "pods", uid, "volumes", "kubernetes.io~fc")
 	if err := os.MkdirAll(filepath.Join(foreign, "empty"), 0o750); err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func Unsupported(p *v1.Pod) []string {
 		_, isPayload := payloadKindOf(v)
 		switch {
 		case !needed[v.Name] || v.HostPath != nil:
-		case isPayload, v.PersistentVolumeClaim != nil, v.Ephemeral != nil, v.NFS != nil:
+		case isPayload, v.PersistentVolumeClaim != nil, v.Ephemeral != nil, v.NFS != nil, v.CSI != nil:
 		case !isEmptyDir:
 			add(path+"."+sourceName(&v.VolumeSource), "volume %q: volumes of this type are not supported yet", v.Name)
 		case !knownMedium(src.Medium):

@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,7 +29,7 @@ const (
 const mountOptionsAnnotation = "volume.beta.kubernetes.io/mount-options"
 
 // setupBound makes a persistent volume present for the pod.
-func (m *Manager) setupBound(p *v1.Pod, podDir string, b bound) outcome {
+func (m *Manager) setupBound(ctx context.Context, p *v1.Pod, podDir string, b bound) outcome {
 	if !isElement(b.Name) {
 		return outcome{err: errors.New("the volume's name is not a file name")}
 	}
@@ -48,6 +49,8 @@ func (m *Manager) setupBound(p *v1.Pod, podDir string, b bound) outcome {
 		return o
 	case src.Local != nil:
 		return m.setupLocal(p, podDir, b, options)
+	case src.CSI != nil:
+		return m.setupCSI(ctx, p, podDir, persistentCSI(b))
 	case src.NFS != nil:
 		return m.setupNFS(podDir, b.Name, src.NFS, b.readOnly, options)
 	default:

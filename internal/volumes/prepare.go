@@ -66,10 +66,11 @@ func payloadKindOf(v *v1.Volume) (payloadKind, bool) {
 type Inputs struct {
 	payloads map[string]payload // by volume
 	bound    map[string]bound   // by volume
+	again    bool               // some volume is to be published again
 }
 
 // Live reports whether a pod has volumes that follow what they show, and so want a Setup in every pass.
-func (in Inputs) Live() bool { return len(in.payloads) > 0 }
+func (in Inputs) Live() bool { return len(in.payloads) > 0 || in.again }
 
 // Prepare reads all that the pod's volumes are made of; it makes nothing. The error joins one *SetupError or *ClaimError per volume for which something is
 // missing or cannot be read; the inputs are then those of the others. Until it has succeeded once, nothing of the pod is to be made;
@@ -88,7 +89,13 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 		if _, ok := payloadKindOf(v); ok && needed[v.Name] {
 			wg.Go(func() { results[i].files, results[i].err = m.payloadOf(ctx, p, v) })
 		} else if claim, _ := claimOf(p, v); claim != "" && needed[v.Name] {
-			wg.Go(func() { results[i].bound, results[i].err = m.boundTo(ctx, p, v) })
+			wg.Go(func() {
+				if results[i].bound, results[i].err = m.boundTo(ctx, p, v); results[i].err == nil && results[i].bound.Spec.CSI != nil && !isBlock(results[i].bound) {
+					results[i].err = m.prepareCSI(ctx, p, v.Name, persistentCSI(results[i].bound))
+				}
+			})
+		} else if v.CSI != nil && needed[v.Name] {
+			wg.Go(func() { results[i].err = m.prepareCSI(ctx, p, v.Name, inlineCSI(p, v)) })
 		}
 	}
 	wg.Wait()
@@ -97,7 +104,7 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 	for i, r := range results {
 		name := p.Spec.Volumes[i].Name
 		switch {
-		case errors.As(r.err, new(*ClaimError)):
+		case errors.As(r.err, new(*ClaimError)), errors.As(r.err, new(*AttachError)), errors.As(r.err, new(*SetupError)):
 			errs = append(errs, r.err)
 		case r.err != nil:
 			errs = append(errs, &SetupError{Volume: name, Err: r.err})
@@ -107,6 +114,7 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 			in.bound[name] = r.bound
 		}
 	}
+	m.csi.note(func() { in.again = m.csi.republish[p.UID] })
 	return in, errors.Join(errs...)
 }
 

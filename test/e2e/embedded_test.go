@@ -34,13 +34,16 @@ import (
 	"berth/internal/embedded"
 )
 
-// TestMain lets the test program be the child that the embedded runtime runs itself as, and the sweeper of the tests of the agent.
+// TestMain lets the test program be the child that the embedded runtime runs itself as, the sweeper of the tests of the agent, and a CSI driver.
 func TestMain(m *testing.M) {
 	if handled, code := embedded.RunChild(os.Args); handled {
 		os.Exit(code)
 	}
 	if len(os.Args) == 2 && os.Args[1] == sweepCommand {
 		os.Exit(runSweeper(os.Stdin))
+	}
+	if len(os.Args) == 3 && os.Args[1] == driverCommand {
+		os.Exit(runDriver(os.Args[2]))
 	}
 	os.Exit(m.Run())
 }

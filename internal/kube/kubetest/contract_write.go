@@ -7,6 +7,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -100,6 +101,24 @@ var writeContract = []clause{
 		l.ResourceVersion = ""
 		_, err = into[*coordinationv1.Lease](c, c.request("PUT", kindOf[*coordinationv1.Lease]()).Name(c.id).Body(l))
 		c.expect(err, metav1.StatusReasonInvalid, "update of a lease without a version")
+	}},
+	{"CSINodeNeedsAVersion", func(c *contract) {
+		n := create(c, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: c.id}})
+		n.Spec.Drivers = []storagev1.CSINodeDriver{{Name: "driver.example", NodeID: "id", TopologyKeys: []string{"example.com/zone"}}}
+		changed := mustInto[*storagev1.CSINode](c, c.request("PUT", kindOf[*storagev1.CSINode]()).Name(c.id).Body(n))
+		if len(changed.Spec.Drivers) != 1 || changed.Spec.Drivers[0].NodeID != "id" {
+			c.Errorf("CSINode = %v, want it updated", changed)
+		}
+		_, err := into[*storagev1.CSINode](c, c.request("PUT", kindOf[*storagev1.CSINode]()).Name(c.id).Body(n))
+		c.expect(err, metav1.StatusReasonConflict, "update of an old CSINode")
+	}},
+	{"CSIDriverHasDefaults", func(c *contract) {
+		d := create(c, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: c.id}})
+		s := d.Spec
+		if !*s.AttachRequired || *s.PodInfoOnMount || *s.RequiresRepublish || *s.SELinuxMount || *s.FSGroupPolicy != storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy ||
+			len(s.VolumeLifecycleModes) != 1 || s.VolumeLifecycleModes[0] != storagev1.VolumeLifecyclePersistent {
+			c.Errorf("spec = %+v, want the defaults in it", s)
+		}
 	}},
 	{"WriteWithoutAChangeIsNone", func(c *contract) {
 		m := create(c, c.configMap("v"))

@@ -187,7 +187,17 @@ var kinds = []kind{
 		},
 	},
 	{version: nodev1.SchemeGroupVersion, plural: "runtimeclasses", kind: "RuntimeClass", new: func() object { return &nodev1.RuntimeClass{} }},
-	{version: storagev1.SchemeGroupVersion, plural: "csinodes", kind: "CSINode", new: func() object { return &storagev1.CSINode{} }},
+	{version: storagev1.SchemeGroupVersion, plural: "csinodes", kind: "CSINode", versioned: true, new: func() object { return &storagev1.CSINode{} }},
+	{version: storagev1.SchemeGroupVersion, plural: "csidrivers", kind: "CSIDriver", new: func() object { return &storagev1.CSIDriver{} }, prepare: prepareCSIDriver},
+	{
+		version: storagev1.SchemeGroupVersion, plural: "volumeattachments", kind: "VolumeAttachment",
+		new: func() object { return &storagev1.VolumeAttachment{} },
+		keep: func(new, old object) error {
+			new.(*storagev1.VolumeAttachment).Status = old.(*storagev1.VolumeAttachment).Status
+			return nil
+		},
+		keepStatus: func(new, old object) { new.(*storagev1.VolumeAttachment).Spec = old.(*storagev1.VolumeAttachment).Spec },
+	},
 	{
 		version: v1.SchemeGroupVersion, plural: "persistentvolumeclaims", kind: "PersistentVolumeClaim", namespaced: true,
 		new: func() object { return &v1.PersistentVolumeClaim{} },
@@ -256,6 +266,22 @@ func preparePod(o object) {
 			setDefault(&containers[i].ImagePullPolicy, v1.PullIfNotPresent)
 			defaultResources(&containers[i])
 		}
+	}
+}
+
+// prepareCSIDriver sets the defaults that a node looks at.
+func prepareCSIDriver(o object) {
+	s := &o.(*storagev1.CSIDriver).Spec
+	for field, value := range map[**bool]bool{&s.AttachRequired: true, &s.PodInfoOnMount: false, &s.RequiresRepublish: false, &s.SELinuxMount: false, &s.StorageCapacity: false} {
+		if *field == nil {
+			*field = new(value)
+		}
+	}
+	if s.FSGroupPolicy == nil {
+		s.FSGroupPolicy = new(storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
+	}
+	if len(s.VolumeLifecycleModes) == 0 {
+		s.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
 	}
 }
 

@@ -1,0 +1,322 @@
+package csi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// Nodes is the part of the API server that holds Nodes.
+type Nodes interface {
+	GetNode(ctx context.Context, name string) (*v1.Node, error)
+	// PatchNode writes what differs between old and changed, except the status.
+	PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node, error)
+}
+
+// CSINodes is the part of the API server that holds CSINodes.
+type CSINodes interface {
+	GetCSINode(ctx context.Context, name string) (*storagev1.CSINode, error)
+	CreateCSINode(ctx context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error)
+	// UpdateCSINode is a conflict when the CSINode changed since n was read.
+	UpdateCSINode(ctx context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error)
+	DeleteCSINode(ctx context.Context, name string) error
+}
+
+// nodeIDAnnotation of the Node maps drivers to what they call it (Kubernetes CSI documentation, "CSINode Object").
+const nodeIDAnnotation = "csi.volume.kubernetes.io/nodeid"
+
+// Tries of one write to the API server, and the waits between them.
+const (
+	writeTries  = 4
+	writeWait   = 10 * time.Millisecond
+	writeFactor = 5
+)
+
+// Waits between tries of what is tried until it works: the first, and the longest after doubling.
+const (
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// Run tells the API server what there is to tell besides registrations: of this machine when it starts, and of drivers that are gone.
+func (d *Drivers) Run(ctx context.Context) error {
+	if d.Nodes == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	select {
+	case <-d.Registered():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	d.insist(ctx, "make the CSINode", func() error { return d.write(ctx, d.ensureCSINode) })
+	d.mu.Lock()
+	d.initialized = true
+	d.mu.Unlock()
+	d.Initialized()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.wake:
+			d.insist(ctx, "tell of drivers that are gone", func() error { return d.withdraw(ctx) })
+		}
+	}
+}
+
+// Health says that the API server has no CSINode of this machine yet, without which pods with volumes must not be sent here.
+func (d *Drivers) Health() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.Nodes != nil && !d.initialized {
+		return errors.New("CSINode is not yet initialized")
+	}
+	return nil
+}
+
+// insist tries until it works or ctx is done.
+func (d *Drivers) insist(ctx context.Context, what string, try func() error) {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		err := try()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		d.Log.Warn(what+": fails, and is tried again", "in", wait, "error", err)
+		if !pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+// announce tells the API server of a driver, first at the Node, then at the CSINode.
+func (d *Drivers) announce(ctx context.Context, name string, info Info) error {
+	if d.Nodes == nil {
+		return nil
+	}
+	if info.NodeID == "" {
+		return errors.New("error adding CSI driver node info: driverNodeID must not be empty")
+	}
+	if info.MaxVolumes < 0 {
+		d.Log.Warn("the driver's limit of volumes is negative and counts as none", "driver", name, "limit", info.MaxVolumes)
+	}
+	err := d.write(ctx, func(ctx context.Context) error {
+		return d.changeNode(ctx, func(n *v1.Node) error { return addToNode(n, name, info) })
+	})
+	if err != nil {
+		return err
+	}
+	return d.write(ctx, func(ctx context.Context) error {
+		return d.changeCSINode(ctx, func(s *storagev1.CSINodeSpec) { addToCSINode(s, name, info) })
+	})
+}
+
+// withdraw tells the API server of the drivers that are gone.
+func (d *Drivers) withdraw(ctx context.Context) error {
+	d.mu.Lock()
+	left := slices.Collect(maps.Keys(d.left))
+	d.mu.Unlock()
+	var errs []error
+	for _, name := range left {
+		// A driver that has come back meanwhile is told of by its registration, which waits for its turn.
+		still := func() bool {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.left[name]
+		}
+		err := d.write(ctx, func(ctx context.Context) error {
+			if !still() {
+				return nil
+			}
+			if err := d.changeCSINode(ctx, func(s *storagev1.CSINodeSpec) { removeFromCSINode(s, name) }); err != nil {
+				return err
+			}
+			return d.changeNode(ctx, func(n *v1.Node) error { return removeFromNode(n, name) })
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("driver %s: %w", name, err))
+			continue
+		}
+		d.mu.Lock()
+		delete(d.left, name)
+		d.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// write makes one change, alone and in a few tries.
+func (d *Drivers) write(ctx context.Context, change func(context.Context) error) error {
+	select {
+	case d.turn <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-d.turn }()
+	var err error
+	for try, wait := 0, writeWait; try < writeTries; try, wait = try+1, wait*writeFactor {
+		if try > 0 && !pause(ctx, wait+time.Duration(rand.Float64()*float64(wait)/10)) {
+			return context.Cause(ctx)
+		}
+		if err = change(ctx); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+func (d *Drivers) changeNode(ctx context.Context, change func(*v1.Node) error) error {
+	old, err := d.Nodes.GetNode(ctx, d.NodeName)
+	if err != nil {
+		return err
+	}
+	changed := old.DeepCopy()
+	if err := change(changed); err != nil {
+		return err
+	}
+	_, err = d.Nodes.PatchNode(ctx, old, changed)
+	return err
+}
+
+// addToNode writes the driver's name of the node, and where the node is in the driver's eyes.
+func addToNode(n *v1.Node, driver string, info Info) error {
+	for key, value := range info.Topology {
+		if have, ok := n.Labels[key]; ok && have != value {
+			return fmt.Errorf("detected topology value collision: driver reported %q:%q but existing label is %q:%q", key, value, key, have)
+		}
+	}
+	if n.Labels == nil {
+		n.Labels = map[string]string{}
+	}
+	maps.Copy(n.Labels, info.Topology)
+	return changeNodeIDs(n, func(ids map[string]string) { ids[driver] = info.NodeID })
+}
+
+// removeFromNode takes the driver's name of the node away. Labels stay: volumes may have been made by them.
+func removeFromNode(n *v1.Node, driver string) error {
+	return changeNodeIDs(n, func(ids map[string]string) { delete(ids, driver) })
+}
+
+func changeNodeIDs(n *v1.Node, change func(map[string]string)) error {
+	ids := map[string]string{}
+	if text := n.Annotations[nodeIDAnnotation]; text != "" {
+		if err := json.Unmarshal([]byte(text), &ids); err != nil {
+			return fmt.Errorf("annotation %s of node %s: %w", nodeIDAnnotation, n.Name, err)
+		}
+	}
+	change(ids)
+	if len(ids) == 0 {
+		delete(n.Annotations, nodeIDAnnotation)
+		return nil
+	}
+	text, err := json.Marshal(ids)
+	if err != nil {
+		return err
+	}
+	if n.Annotations == nil {
+		n.Annotations = map[string]string{}
+	}
+	n.Annotations[nodeIDAnnotation] = string(text)
+	return nil
+}
+
+func (d *Drivers) changeCSINode(ctx context.Context, change func(*storagev1.CSINodeSpec)) error {
+	node, err := d.ownCSINode(ctx)
+	if err != nil {
+		return err
+	}
+	changed := node.DeepCopy()
+	change(&changed.Spec)
+	if slices.EqualFunc(node.Spec.Drivers, changed.Spec.Drivers, sameDriver) {
+		return nil
+	}
+	_, err = d.CSINodes.UpdateCSINode(ctx, changed)
+	return err
+}
+
+func (d *Drivers) ensureCSINode(ctx context.Context) error {
+	_, err := d.ownCSINode(ctx)
+	return err
+}
+
+// ownCSINode returns this machine's CSINode, which it makes if there is none. One that belongs to an earlier Node of the same name goes: then
+// this try fails, and the next one makes it.
+func (d *Drivers) ownCSINode(ctx context.Context) (*storagev1.CSINode, error) {
+	owner, err := d.Nodes.GetNode(ctx, d.NodeName)
+	if err != nil {
+		return nil, err
+	}
+	node, err := d.CSINodes.GetCSINode(ctx, d.NodeName)
+	if apierrors.IsNotFound(err) {
+		return d.CSINodes.CreateCSINode(ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
+			Name:            d.NodeName,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner.Name, UID: owner.UID}},
+		}})
+	}
+	if err != nil {
+		return nil, err
+	}
+	isOurs := slices.ContainsFunc(node.OwnerReferences, func(r metav1.OwnerReference) bool {
+		return r.Kind == "Node" && r.Name == owner.Name && r.UID == owner.UID
+	})
+	if isOurs {
+		return node, nil
+	}
+	if err := d.CSINodes.DeleteCSINode(ctx, d.NodeName); err != nil && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	return nil, fmt.Errorf("CSINode %s belonged to another Node of this name and was deleted", d.NodeName)
+}
+
+// addToCSINode puts the driver last, unless it is there already as it is.
+func addToCSINode(s *storagev1.CSINodeSpec, name string, info Info) {
+	entry := storagev1.CSINodeDriver{Name: name, NodeID: info.NodeID, TopologyKeys: slices.Sorted(maps.Keys(info.Topology))}
+	if info.MaxVolumes > 0 {
+		entry.Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(min(info.MaxVolumes, math.MaxInt32)))}
+	}
+	if slices.ContainsFunc(s.Drivers, func(have storagev1.CSINodeDriver) bool { return sameDriver(have, entry) }) {
+		return
+	}
+	removeFromCSINode(s, name)
+	s.Drivers = append(s.Drivers, entry)
+}
+
+func removeFromCSINode(s *storagev1.CSINodeSpec, name string) {
+	s.Drivers = slices.DeleteFunc(s.Drivers, func(have storagev1.CSINodeDriver) bool { return have.Name == name })
+}
+
+// sameDriver compares two entries; the order of topology keys says nothing.
+func sameDriver(a, b storagev1.CSINodeDriver) bool {
+	return a.Name == b.Name && a.NodeID == b.NodeID && countOf(a) == countOf(b) &&
+		slices.Equal(slices.Sorted(slices.Values(a.TopologyKeys)), slices.Sorted(slices.Values(b.TopologyKeys)))
+}
+
+// countOf returns the driver's limit of volumes, -1 for none.
+func countOf(d storagev1.CSINodeDriver) int32 {
+	if d.Allocatable == nil {
+		return -1
+	}
+	return ptr.Deref(d.Allocatable.Count, -1)
+}
+
+// pause waits, and reports whether ctx is still wanted.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,237 @@
+// Package csitest is a small CSI driver whose volumes are directories of this machine, and with which a test has its way: it tells each call, and
+// fails, hangs or dies in those that the test names.
+//
+// Owns: the folder that it is given: the data of volumes, the sockets, the record of calls, the faults to come.
+// Reads: the mount table.
+// Never: keeps anything in memory: a driver that was killed goes on where it was.
+package csitest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+	mount "k8s.io/mount-utils"
+)
+
+// Driver is one driver. Its fields are not changed while it serves.
+type Driver struct {
+	Name, NodeID string
+	// Dir is where it keeps everything: data/<volume>, csi.sock, calls, faults/<method>.
+	Dir string
+	// Registry is the folder of the sockets on which plugins register.
+	Registry string
+	// Stages, Groups, Expands: the driver stages volumes, takes fsGroups, grows file systems.
+	Stages, Groups, Expands bool
+	MaxVolumes              int64
+	Topology                map[string]string
+	// Mounter mounts; nil is mount(2).
+	Mounter mount.Interface `json:"-"`
+}
+
+// Call is one call that the driver got.
+type Call struct {
+	Method         string
+	Volume         string            `json:",omitempty"`
+	Staging        string            `json:",omitempty"`
+	Target         string            `json:",omitempty"`
+	ReadOnly       bool              `json:",omitempty"`
+	Group          string            `json:",omitempty"`
+	FSType         string            `json:",omitempty"`
+	Flags          []string          `json:",omitempty"`
+	Mode           string            `json:",omitempty"`
+	Context        map[string]string `json:",omitempty"`
+	PublishContext map[string]string `json:",omitempty"`
+	Secrets        map[string]string `json:",omitempty"`
+	Bytes          int64             `json:",omitempty"`
+}
+
+// Faults that a call may have.
+const (
+	// Fail fails with a code before anything is done, FailAfter when everything is: "fail 13".
+	Fail      = "fail"
+	FailAfter = "fail-after"
+	// Hang does nothing until the caller gives up, HangAfter when everything is done.
+	Hang      = "hang"
+	HangAfter = "hang-after"
+	// Die ends the process before anything is done, DieAfter when everything is.
+	Die      = "die"
+	DieAfter = "die-after"
+)
+
+// Break gives the next call of the method a fault, with the gRPC code for those that fail.
+func Break(dir, method, fault string, code codes.Code) error {
+	faults := filepath.Join(dir, "faults")
+	if err := os.MkdirAll(faults, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(faults, method), []byte(fmt.Sprintf("%s %d", fault, code)), 0o600)
+}
+
+// Broken reports whether the method's fault is still to come.
+func Broken(dir, method string) bool {
+	_, err := os.Lstat(filepath.Join(dir, "faults", method))
+	return err == nil
+}
+
+// Calls returns the calls that drivers in the folder got, the first first, but those of NodeGetCapabilities and NodeGetInfo.
+func Calls(dir string) ([]Call, error) {
+	b, err := os.ReadFile(filepath.Join(dir, "calls"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []Call
+	for line := range strings.Lines(string(b)) {
+		var c Call
+		if err := json.Unmarshal([]byte(line), &c); err != nil {
+			return nil, fmt.Errorf("calls of the driver: %q: %w", line, err)
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// Main serves the driver that the file describes, in JSON, until the process is killed.
+func Main(file string) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var d Driver
+	if err := json.Unmarshal(b, &d); err != nil {
+		return err
+	}
+	if _, err := d.Serve(); err != nil {
+		return err
+	}
+	select {}
+}
+
+// Serve begins to serve, and to offer itself for registration. stop ends that and leaves the sockets behind, as a kill does.
+func (d *Driver) Serve() (stop func(), err error) {
+	if d.Mounter == nil {
+		d.Mounter = mount.New("")
+	}
+	if err := os.MkdirAll(filepath.Join(d.Dir, "data"), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(d.Registry, 0o750); err != nil {
+		return nil, err
+	}
+	node, registration := grpc.NewServer(), grpc.NewServer()
+	csiapi.RegisterNodeServer(node, nodeServer{Driver: d})
+	registerapi.RegisterRegistrationServer(registration, registrationServer{Driver: d})
+	for _, s := range []struct {
+		server *grpc.Server
+		path   string
+	}{{node, d.endpoint()}, {registration, filepath.Join(d.Registry, d.Name+"-reg.sock")}} {
+		if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		l, err := net.Listen("unix", s.path)
+		if err != nil {
+			return nil, err
+		}
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		go func() { _ = s.server.Serve(l) }()
+	}
+	return func() { node.Stop(); registration.Stop() }, nil
+}
+
+func (d *Driver) endpoint() string { return filepath.Join(d.Dir, "csi.sock") }
+
+// registrationServer offers the driver.
+type registrationServer struct {
+	registerapi.UnimplementedRegistrationServer
+	*Driver
+}
+
+// GetInfo says what the driver is.
+func (s registrationServer) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
+	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: s.Name, Endpoint: s.endpoint(), SupportedVersions: []string{"1.0.0"}}, nil
+}
+
+// NotifyRegistrationStatus takes note of a registration that failed as of a call.
+func (s registrationServer) NotifyRegistrationStatus(_ context.Context, r *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+	if !r.PluginRegistered {
+		return &registerapi.RegistrationStatusResponse{}, s.record(Call{Method: "refused", Context: map[string]string{"error": r.Error}})
+	}
+	return &registerapi.RegistrationStatusResponse{}, s.record(Call{Method: "registered"})
+}
+
+// record takes note of a call.
+func (d *Driver) record(c Call) error {
+	line, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(d.Dir, "calls"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(line, '\n'))
+	return errors.Join(err, f.Close())
+}
+
+// die ends the process as a kill does. It does not come back.
+func die() error {
+	if err := unix.Kill(os.Getpid(), unix.SIGKILL); err != nil {
+		return err
+	}
+	select {}
+}
+
+// take carries out a call, with the fault that it is to have.
+func (d *Driver) take(ctx context.Context, c Call, do func() error) error {
+	fault, code := "", codes.OK
+	file := filepath.Join(d.Dir, "faults", c.Method)
+	if b, err := os.ReadFile(file); err == nil {
+		name, number, _ := strings.Cut(string(b), " ")
+		n, _ := strconv.Atoi(number)
+		fault, code = name, codes.Code(n)
+		if err := os.Remove(file); err != nil {
+			return err
+		}
+	}
+	if err := d.record(c); err != nil {
+		return err
+	}
+	switch fault {
+	case Fail:
+		return status.Error(code, "as the test wants it")
+	case Hang:
+		<-ctx.Done()
+		return ctx.Err()
+	case Die:
+		return die()
+	}
+	if err := do(); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	switch fault {
+	case FailAfter:
+		return status.Error(code, "as the test wants it")
+	case HangAfter:
+		<-ctx.Done()
+		return ctx.Err()
+	case DieAfter:
+		return die()
+	}
+	return nil
+}

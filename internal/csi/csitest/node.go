@@ -1,0 +1,142 @@
+package csitest
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// nodeServer is the node service of CSI.
+type nodeServer struct {
+	csiapi.UnimplementedNodeServer
+	*Driver
+}
+
+func (s nodeServer) data(volume string) string { return filepath.Join(s.Dir, "data", volume) }
+
+// NodeGetInfo says where this is.
+func (s nodeServer) NodeGetInfo(context.Context, *csiapi.NodeGetInfoRequest) (*csiapi.NodeGetInfoResponse, error) {
+	r := &csiapi.NodeGetInfoResponse{NodeId: s.NodeID, MaxVolumesPerNode: s.MaxVolumes}
+	if s.Topology != nil {
+		r.AccessibleTopology = &csiapi.Topology{Segments: s.Topology}
+	}
+	return r, nil
+}
+
+// NodeGetCapabilities says what the driver can.
+func (s nodeServer) NodeGetCapabilities(context.Context, *csiapi.NodeGetCapabilitiesRequest) (*csiapi.NodeGetCapabilitiesResponse, error) {
+	r := &csiapi.NodeGetCapabilitiesResponse{}
+	can := map[csiapi.NodeServiceCapability_RPC_Type]bool{
+		csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME: s.Stages,
+		csiapi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP:   s.Groups,
+		csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME:        s.Expands,
+		csiapi.NodeServiceCapability_RPC_GET_VOLUME_STATS:     true,
+	}
+	for rpc, has := range can {
+		if has {
+			r.Capabilities = append(r.Capabilities, &csiapi.NodeServiceCapability{
+				Type: &csiapi.NodeServiceCapability_Rpc{Rpc: &csiapi.NodeServiceCapability_RPC{Type: rpc}},
+			})
+		}
+	}
+	return r, nil
+}
+
+// NodeStageVolume mounts the volume's data.
+func (s nodeServer) NodeStageVolume(ctx context.Context, r *csiapi.NodeStageVolumeRequest) (*csiapi.NodeStageVolumeResponse, error) {
+	c := Call{Method: "NodeStageVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath, Context: r.VolumeContext, PublishContext: r.PublishContext, Secrets: r.Secrets}
+	c.had(r.VolumeCapability)
+	err := s.take(ctx, c, func() error { return s.bind(s.data(r.VolumeId), r.StagingTargetPath) })
+	return &csiapi.NodeStageVolumeResponse{}, err
+}
+
+// NodePublishVolume shows what is staged, or the volume's data, to a pod.
+func (s nodeServer) NodePublishVolume(ctx context.Context, r *csiapi.NodePublishVolumeRequest) (*csiapi.NodePublishVolumeResponse, error) {
+	c := Call{
+		Method: "NodePublishVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath, Target: r.TargetPath, ReadOnly: r.Readonly,
+		Context: r.VolumeContext, PublishContext: r.PublishContext, Secrets: r.Secrets,
+	}
+	c.had(r.VolumeCapability)
+	err := s.take(ctx, c, func() error {
+		source := r.StagingTargetPath
+		if !s.Stages || source == "" {
+			source = s.data(r.VolumeId)
+		}
+		if err := os.Mkdir(r.TargetPath, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if r.Readonly {
+			return s.bind(source, r.TargetPath, "ro")
+		}
+		return s.bind(source, r.TargetPath)
+	})
+	return &csiapi.NodePublishVolumeResponse{}, err
+}
+
+// NodeUnpublishVolume undoes NodePublishVolume.
+func (s nodeServer) NodeUnpublishVolume(ctx context.Context, r *csiapi.NodeUnpublishVolumeRequest) (*csiapi.NodeUnpublishVolumeResponse, error) {
+	err := s.take(ctx, Call{Method: "NodeUnpublishVolume", Volume: r.VolumeId, Target: r.TargetPath}, func() error {
+		if err := s.unbind(r.TargetPath); err != nil {
+			return err
+		}
+		if err := os.Remove(r.TargetPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	})
+	return &csiapi.NodeUnpublishVolumeResponse{}, err
+}
+
+// NodeUnstageVolume undoes NodeStageVolume.
+func (s nodeServer) NodeUnstageVolume(ctx context.Context, r *csiapi.NodeUnstageVolumeRequest) (*csiapi.NodeUnstageVolumeResponse, error) {
+	err := s.take(ctx, Call{Method: "NodeUnstageVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath}, func() error { return s.unbind(r.StagingTargetPath) })
+	return &csiapi.NodeUnstageVolumeResponse{}, err
+}
+
+// NodeExpandVolume says that the file system is as large as it is to be.
+func (s nodeServer) NodeExpandVolume(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) (*csiapi.NodeExpandVolumeResponse, error) {
+	c := Call{Method: "NodeExpandVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath, Target: r.VolumePath, Bytes: r.GetCapacityRange().GetRequiredBytes(), Secrets: r.Secrets}
+	err := s.take(ctx, c, func() error { return nil })
+	return &csiapi.NodeExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}, err
+}
+
+// NodeGetVolumeStats says that a quarter of four megabytes is used.
+func (s nodeServer) NodeGetVolumeStats(ctx context.Context, r *csiapi.NodeGetVolumeStatsRequest) (*csiapi.NodeGetVolumeStatsResponse, error) {
+	err := s.take(ctx, Call{Method: "NodeGetVolumeStats", Volume: r.VolumeId, Target: r.VolumePath}, func() error { return nil })
+	return &csiapi.NodeGetVolumeStatsResponse{Usage: []*csiapi.VolumeUsage{
+		{Unit: csiapi.VolumeUsage_BYTES, Total: 4 << 20, Used: 1 << 20, Available: 3 << 20},
+	}}, err
+}
+
+// had takes note of how the volume is to be had.
+func (c *Call) had(v *csiapi.VolumeCapability) {
+	c.Mode = v.GetAccessMode().GetMode().String()
+	c.FSType, c.Flags, c.Group = v.GetMount().GetFsType(), v.GetMount().GetMountFlags(), v.GetMount().GetVolumeMountGroup()
+}
+
+// bind shows source at target, unless something is shown there.
+func (d *Driver) bind(source, target string, options ...string) error {
+	if err := os.MkdirAll(source, 0o755); err != nil {
+		return err
+	}
+	mounted, err := d.Mounter.IsMountPoint(target)
+	if err != nil || mounted {
+		return err
+	}
+	return d.Mounter.Mount(source, target, "", append([]string{"bind"}, options...))
+}
+
+func (d *Driver) unbind(target string) error {
+	mounted, err := d.Mounter.IsMountPoint(target)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || !mounted {
+		return err
+	}
+	return d.Mounter.Unmount(target)
+}

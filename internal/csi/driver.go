@@ -1,0 +1,179 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+// callTimeout bounds one call of a driver.
+const callTimeout = 2 * time.Minute
+
+// Driver is one registered driver. Each call has a connection of its own, and so reaches whoever listens by then.
+type Driver struct {
+	Name     string
+	endpoint string
+	called   func(driver, method string, took time.Duration, err error)
+}
+
+// Capabilities are what a driver's node service says that it can.
+type Capabilities map[csiapi.NodeServiceCapability_RPC_Type]bool
+
+// Info is what a driver says of this node (NodeGetInfo).
+type Info struct {
+	NodeID string
+	// MaxVolumes is how many volumes of the driver the node takes; 0: as many as there are.
+	MaxVolumes int64
+	Topology   map[string]string
+}
+
+// Info asks what the driver says of this node.
+func (d *Driver) Info(ctx context.Context) (Info, error) {
+	var out Info
+	err := d.call(ctx, csiapi.Node_NodeGetInfo_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+		r, err := c.NodeGetInfo(ctx, &csiapi.NodeGetInfoRequest{})
+		out = Info{NodeID: r.GetNodeId(), MaxVolumes: r.GetMaxVolumesPerNode(), Topology: r.GetAccessibleTopology().GetSegments()}
+		return err
+	})
+	return out, err
+}
+
+// Capabilities asks what the driver can. It may change with each version of the driver, so it is asked before each decision.
+func (d *Driver) Capabilities(ctx context.Context) (Capabilities, error) {
+	out := Capabilities{}
+	err := d.call(ctx, csiapi.Node_NodeGetCapabilities_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+		r, err := c.NodeGetCapabilities(ctx, &csiapi.NodeGetCapabilitiesRequest{})
+		for _, capability := range r.GetCapabilities() {
+			if rpc := capability.GetRpc(); rpc != nil {
+				out[rpc.GetType()] = true
+			}
+		}
+		return err
+	})
+	return out, err
+}
+
+// Stage has the driver make the volume ready on this node (NodeStageVolume).
+func (d *Driver) Stage(ctx context.Context, r *csiapi.NodeStageVolumeRequest) error {
+	if err := complete(r.GetVolumeId(), "staging target", r.GetStagingTargetPath()); err != nil {
+		return err
+	}
+	return d.call(ctx, csiapi.Node_NodeStageVolume_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+		_, err := c.NodeStageVolume(ctx, r)
+		return err
+	})
+}
+
+// Publish has the driver show the volume to a pod (NodePublishVolume).
+func (d *Driver) Publish(ctx context.Context, r *csiapi.NodePublishVolumeRequest) error {
+	if err := complete(r.GetVolumeId(), "target", r.GetTargetPath()); err != nil {
+		return err
+	}
+	return d.call(ctx, csiapi.Node_NodePublishVolume_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+		_, err := c.NodePublishVolume(ctx, r)
+		return err
+	})
+}
+
+// Unpublish undoes Publish (NodeUnpublishVolume).
+func (d *Driver) Unpublish(ctx context.Context, id, target string) error {
+	if err := complete(id, "target", target); err != nil {
+		return err
+	}
+	return d.call(ctx, csiapi.Node_NodeUnpublishVolume_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+		_, err := c.NodeUnpublishVolume(ctx, &csiapi.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: target})
+		return err
+	})
+}
+
+// Unstage undoes Stage (NodeUnstageVolume).
+func (d *Driver) Unstage(ctx context.Context, id, staging string) error {
+	if err := complete(id, "staging target", staging); err != nil {
+		return err
+	}
+	return d.call(ctx, csiapi.Node_NodeUnstageVolume_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+		_, err := c.NodeUnstageVolume(ctx, &csiapi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: staging})
+		return err
+	})
+}
+
+// Expand has the driver make the volume's file system as large as the volume is, and returns the size in bytes; 0 if it does not tell
+// (NodeExpandVolume).
+func (d *Driver) Expand(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) (size int64, err error) {
+	if err := complete(r.GetVolumeId(), "volume", r.GetVolumePath()); err != nil {
+		return 0, err
+	}
+	err = d.call(ctx, csiapi.Node_NodeExpandVolume_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+		out, err := c.NodeExpandVolume(ctx, r)
+		size = out.GetCapacityBytes()
+		return err
+	})
+	return size, err
+}
+
+// Stats asks how much of the volume is used (NodeGetVolumeStats).
+func (d *Driver) Stats(ctx context.Context, id, path string) ([]*csiapi.VolumeUsage, error) {
+	if err := complete(id, "volume", path); err != nil {
+		return nil, err
+	}
+	var usage []*csiapi.VolumeUsage
+	err := d.call(ctx, csiapi.Node_NodeGetVolumeStats_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+		r, err := c.NodeGetVolumeStats(ctx, &csiapi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: path})
+		usage = r.GetUsage()
+		return err
+	})
+	return usage, err
+}
+
+// complete refuses a request without a volume or a path.
+func complete(id, what, path string) error {
+	switch {
+	case id == "":
+		return status.Error(codes.InvalidArgument, "missing volume id")
+	case path == "":
+		return status.Errorf(codes.InvalidArgument, "missing %s path", what)
+	}
+	return nil
+}
+
+// call makes one call.
+func (d *Driver) call(ctx context.Context, method string, do func(context.Context, csiapi.NodeClient) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	conn, err := grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(d.endpoint, "unix://"))
+		}))
+	if err != nil {
+		return fmt.Errorf("driver %s: %w", d.Name, err)
+	}
+	defer conn.Close()
+	began := time.Now()
+	err = do(ctx, csiapi.NewNodeClient(conn))
+	d.called(d.Name, method, time.Since(began), err)
+	if err != nil {
+		return fmt.Errorf("driver %s: %w", d.Name, err)
+	}
+	return nil
+}
+
+// IsUncertain reports whether a call that failed may have had its effect all the same, so that it has to be undone.
+func IsUncertain(err error) bool {
+	s, ok := status.FromError(err)
+	if !ok {
+		return true
+	}
+	switch s.Code() {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,175 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+)
+
+// Config is what Drivers need.
+type Config struct {
+	// NodeName is the name of the Node and of the CSINode.
+	NodeName string
+	// Nodes and CSINodes are the API server; nil without one: then nobody is told of drivers.
+	Nodes    Nodes
+	CSINodes CSINodes
+	// Registered returns what is closed when the API server has the Node; Run asks for it.
+	Registered func() <-chan struct{}
+	// Initialized is called when the API server has a CSINode of this machine; nil: nobody waits for it.
+	Initialized func()
+	// Changed is called when a driver has come or gone, without a lock; nil: nobody wants to know.
+	Changed func()
+	// Called is told of every call of a driver; nil: nobody counts.
+	Called func(driver, method string, took time.Duration, err error)
+	Log    *slog.Logger
+}
+
+// Drivers are those that are registered on this machine. It is safe for concurrent use.
+type Drivers struct {
+	Config
+
+	turn chan struct{} // capacity 1: who holds the one token writes to the API server
+	wake chan struct{} // capacity 1: there is something in left
+
+	mu          sync.Mutex
+	drivers     map[string]registration // guarded by mu; by name
+	left        map[string]bool         // guarded by mu; drivers that are gone, of which the API server is still to be told
+	initialized bool                    // guarded by mu
+}
+
+// registration is a driver that listens.
+type registration struct {
+	endpoint string
+	version  *utilversion.Version
+}
+
+// New returns Drivers without any.
+func New(cfg Config) (*Drivers, error) {
+	switch {
+	case cfg.Log == nil:
+		return nil, errors.New("csi: no logger given")
+	case (cfg.Nodes == nil) != (cfg.CSINodes == nil):
+		return nil, errors.New("csi: Nodes and CSINodes are needed both, or none")
+	case cfg.Nodes != nil && (cfg.NodeName == "" || cfg.Registered == nil):
+		return nil, errors.New("csi: NodeName and Registered are both needed with an API server")
+	}
+	for _, f := range []*func(){&cfg.Changed, &cfg.Initialized} {
+		if *f == nil {
+			*f = func() {}
+		}
+	}
+	if cfg.Called == nil {
+		cfg.Called = func(string, string, time.Duration, error) {}
+	}
+	return &Drivers{
+		Config: cfg, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), drivers: map[string]registration{}, left: map[string]bool{},
+	}, nil
+}
+
+// ValidatePlugin refuses a driver that speaks no known version, and one that an at least equally new one of the same name is there of.
+func (d *Drivers) ValidatePlugin(name, _ string, versions []string) error {
+	_, err := d.validate("ValidatePlugin", name, versions)
+	return err
+}
+
+func (d *Drivers) validate(caller, name string, versions []string) (*utilversion.Version, error) {
+	fail := func(format string, args ...any) (*utilversion.Version, error) {
+		return nil, fmt.Errorf("kubernetes.io/csi: %s for CSI driver %q failed. %s", caller, name, fmt.Sprintf(format, args...))
+	}
+	if len(versions) == 0 {
+		return fail("Plugin returned an empty list for supported versions")
+	}
+	highest, err := highestVersion(versions)
+	if err != nil {
+		return fail("None of the versions specified %q are supported. err=%v", versions, err)
+	}
+	d.mu.Lock()
+	other, taken := d.drivers[name]
+	d.mu.Unlock()
+	if taken && !other.version.LessThan(highest) {
+		return fail("Another driver with the same name is already registered with a higher supported version: %q", other.version)
+	}
+	return highest, nil
+}
+
+// highestVersion returns the highest version of CSI that both sides know, which is 1.x.
+func highestVersion(versions []string) (*utilversion.Version, error) {
+	var highest *utilversion.Version
+	for _, text := range versions {
+		v, err := utilversion.ParseGeneric(text)
+		if err == nil && v.Major() <= 1 && (highest == nil || highest.LessThan(v)) {
+			highest = v
+		}
+	}
+	if highest == nil || highest.Major() != 1 {
+		return nil, errors.New("this node speaks version 1 of CSI")
+	}
+	return highest, nil
+}
+
+// RegisterPlugin asks the driver what it says of this node and tells the API server. On an error the driver is not registered.
+func (d *Drivers) RegisterPlugin(ctx context.Context, name, endpoint string, versions []string) error {
+	highest, err := d.validate("RegisterPlugin", name, versions)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.drivers[name] = registration{endpoint: endpoint, version: highest}
+	delete(d.left, name)
+	d.mu.Unlock()
+	driver := &Driver{Name: name, endpoint: endpoint, called: d.Called}
+	info, err := driver.Info(ctx)
+	if err == nil {
+		err = d.announce(ctx, name, info)
+	}
+	if err != nil {
+		d.DeregisterPlugin(name, endpoint)
+		return err
+	}
+	d.Changed()
+	return nil
+}
+
+// DeregisterPlugin forgets the driver. Volumes that it has mounted stay as they are; whatever is to be done with them waits for its return.
+func (d *Drivers) DeregisterPlugin(name, endpoint string) {
+	d.mu.Lock()
+	if d.drivers[name].endpoint != endpoint {
+		d.mu.Unlock()
+		return // another one has taken its place
+	}
+	delete(d.drivers, name)
+	if d.Nodes != nil {
+		d.left[name] = true
+	}
+	d.mu.Unlock()
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+	d.Changed()
+}
+
+// Names returns the registered drivers, sorted.
+func (d *Drivers) Names() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Sorted(maps.Keys(d.drivers))
+}
+
+// Driver returns a registered driver.
+func (d *Drivers) Driver(name string) (*Driver, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r, ok := d.drivers[name]
+	if !ok {
+		return nil, fmt.Errorf("driver name %s not found in the list of registered CSI drivers", name)
+	}
+	return &Driver{Name: name, endpoint: r.endpoint, called: d.Called}, nil
+}

@@ -1,0 +1,250 @@
+package plugins
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Types of plugins, as they call themselves (k8s.io/kubelet, pluginregistration/v1).
+const (
+	CSIPlugin    = "CSIPlugin"
+	DevicePlugin = "DevicePlugin"
+	DRAPlugin    = "DRAPlugin"
+)
+
+// Handler takes the plugins of one type. Its methods are called one after the other for one socket, and side by side for several.
+type Handler interface {
+	// ValidatePlugin refuses a plugin that cannot be used.
+	ValidatePlugin(name, endpoint string, versions []string) error
+	// RegisterPlugin takes the plugin. On an error nothing of it stays registered.
+	RegisterPlugin(ctx context.Context, name, endpoint string, versions []string) error
+	// DeregisterPlugin is told that the plugin is gone.
+	DeregisterPlugin(name, endpoint string)
+}
+
+// Config is what a Watcher needs.
+type Config struct {
+	// Dir is the folder of the sockets, <root>/plugins_registry; it is made if it is missing.
+	Dir string
+	// Handlers are by the types of plugins.
+	Handlers map[string]Handler
+	// Watch opens what tells of sockets; nil is inotify.
+	Watch func() (Watch, error)
+	Log   *slog.Logger
+}
+
+// Watcher (plugin watcher, pluginManager) registers the plugins of this machine.
+type Watcher struct {
+	Config
+
+	sockets map[string]*socket // by path; of the goroutine in Run
+	running sync.WaitGroup     // registrations
+}
+
+// socket is one that is there.
+type socket struct {
+	identity identity
+	gone     context.CancelCauseFunc
+	done     chan struct{} // closed when nothing is registered of it any more
+}
+
+// identity tells a socket from one that takes its place.
+type identity struct {
+	device, inode uint64
+	made          unix.StatxTimestamp
+}
+
+// New returns a Watcher that watches nothing until Run.
+func New(cfg Config) (*Watcher, error) {
+	if !filepath.IsAbs(cfg.Dir) {
+		return nil, fmt.Errorf("folder of plugin sockets %q: must be an absolute path", cfg.Dir)
+	}
+	if cfg.Watch == nil {
+		cfg.Watch = openInotify
+	}
+	return &Watcher{Config: cfg, sockets: map[string]*socket{}}, nil
+}
+
+// errSocketGone says that a registration ends because its socket does, in contrast to the agent.
+var errSocketGone = errors.New("the plugin's socket is gone")
+
+// Waits between tries to open a watch, and to register a plugin: the first, and the longest after doubling.
+const (
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 2*time.Minute + 2*time.Second
+)
+
+// Run registers plugins until ctx is done. Then they stay with their handlers: the next agent finds them again.
+func (w *Watcher) Run(ctx context.Context) error {
+	defer w.running.Wait()
+	if err := os.MkdirAll(w.Dir, 0o750); err != nil {
+		return fmt.Errorf("folder of plugin sockets: %w", err)
+	}
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		began := time.Now()
+		err := w.follow(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Since(began) > lastRetry {
+			wait = firstRetry
+		}
+		w.Log.Warn("plugin sockets are not watched, which is tried again", "folder", w.Dir, "in", wait, "error", err)
+		if !pause(ctx, wait) {
+			return ctx.Err()
+		}
+	}
+}
+
+// follow watches until the watch breaks or ctx is done.
+func (w *Watcher) follow(ctx context.Context) error {
+	watch, err := w.Watch()
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
+	if err := w.lookAtAll(ctx, watch); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e, ok := <-watch.Events():
+			switch {
+			case !ok:
+				return errors.New("the watch ended")
+			case e.Err != nil:
+				err = w.lookAtAll(ctx, watch)
+			default:
+				err = w.look(ctx, watch, e.Path)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// lookAtAll looks at what is there, and at what was.
+func (w *Watcher) lookAtAll(ctx context.Context, watch Watch) error {
+	for path := range w.sockets {
+		if err := w.look(ctx, watch, path); err != nil {
+			return err
+		}
+	}
+	return w.look(ctx, watch, w.Dir)
+}
+
+// look finds out what a path is now. The folder is watched before it is read, so that nothing in it is missed.
+func (w *Watcher) look(ctx context.Context, watch Watch, path string) error {
+	if path != w.Dir && strings.HasPrefix(filepath.Base(path), ".") {
+		return nil
+	}
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st)
+	switch {
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
+		if path == w.Dir {
+			return &fs.PathError{Op: "watch", Path: path, Err: err}
+		}
+		w.forget(path)
+		return nil
+	case err != nil:
+		return &fs.PathError{Op: "statx", Path: path, Err: err}
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return w.lookInto(ctx, watch, path)
+	case unix.S_IFSOCK:
+		w.appeared(ctx, path, identityOf(&st))
+	default:
+		w.forget(path)
+	}
+	return nil
+}
+
+func (w *Watcher) lookInto(ctx context.Context, watch Watch, dir string) error {
+	err := watch.Add(dir)
+	var entries []fs.DirEntry
+	if err == nil {
+		entries, err = os.ReadDir(dir)
+	}
+	if errors.Is(err, fs.ErrNotExist) && dir != w.Dir {
+		return nil // it went away meanwhile, which is an event of the folder above
+	}
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		if err := w.look(ctx, watch, filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// identityOf returns what tells the socket from its successor, which may well get the same inode.
+func identityOf(st *unix.Statx_t) identity {
+	id := identity{device: uint64(st.Dev_major)<<32 | uint64(st.Dev_minor), inode: st.Ino, made: st.Btime}
+	if st.Mask&unix.STATX_BTIME == 0 { // a file system that does not keep it: the change of its state does nearly as well
+		id.made = st.Ctime
+	}
+	return id
+}
+
+// appeared begins the registration of a socket that was not there before. One that takes the place of another waits for its end.
+func (w *Watcher) appeared(ctx context.Context, path string, id identity) {
+	before := w.sockets[path]
+	if before != nil && before.identity == id {
+		return
+	}
+	ended := make(chan struct{})
+	if before == nil {
+		close(ended)
+	} else {
+		before.gone(errSocketGone)
+		ended = before.done
+	}
+	ctx, gone := context.WithCancelCause(ctx)
+	s := &socket{identity: id, gone: gone, done: make(chan struct{})}
+	w.sockets[path] = s
+	w.running.Go(func() {
+		defer close(s.done)
+		defer gone(nil)
+		<-ended
+		w.keepRegistered(ctx, path)
+	})
+}
+
+// forget ends the registrations of a path that is gone, and of what was below it.
+func (w *Watcher) forget(path string) {
+	for p, s := range w.sockets {
+		if p == path || strings.HasPrefix(p, path+"/") {
+			s.gone(errSocketGone)
+			delete(w.sockets, p)
+		}
+	}
+}
+
+// pause waits, and reports whether ctx is still wanted.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

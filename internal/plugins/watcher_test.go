@@ -1,0 +1,209 @@
+package plugins
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+// limit is how long a test waits for what must come.
+const limit = time.Minute
+
+// recorder is a Handler that tells a test what it is given.
+type recorder struct {
+	calls    chan string
+	validate error
+	fail     chan error // the outcome of each registration; none waiting: it works
+}
+
+func (r *recorder) ValidatePlugin(string, string, []string) error { return r.validate }
+
+func (r *recorder) RegisterPlugin(_ context.Context, name, endpoint string, versions []string) error {
+	var err error
+	select {
+	case err = <-r.fail:
+	default:
+	}
+	r.calls <- fmt.Sprint("register ", name, " ", filepath.Base(endpoint), " ", versions, " ", err)
+	return err
+}
+
+func (r *recorder) DeregisterPlugin(name, _ string) { r.calls <- "deregister " + name }
+
+// plugin is what listens on a socket.
+type plugin struct {
+	registerapi.UnimplementedRegistrationServer
+	info   *registerapi.PluginInfo
+	told   chan string
+	server *grpc.Server
+}
+
+func (p *plugin) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
+	return p.info, nil
+}
+
+func (p *plugin) NotifyRegistrationStatus(_ context.Context, s *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+	p.told <- fmt.Sprint(s.PluginRegistered, " ", s.Error)
+	return &registerapi.RegistrationStatusResponse{}, nil
+}
+
+// serve starts a plugin whose socket stays when it ends, as after a kill.
+func serve(t *testing.T, path string, info *registerapi.PluginInfo) *plugin {
+	t.Helper()
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	p := &plugin{info: info, told: make(chan string, 100), server: grpc.NewServer()}
+	registerapi.RegisterRegistrationServer(p.server, p)
+	go func() { _ = p.server.Serve(l) }()
+	t.Cleanup(p.server.Stop)
+	return p
+}
+
+func expect(t *testing.T, from chan string, want string) {
+	t.Helper()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case got := <-from:
+		if got != want {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	case <-timer.C:
+		t.Fatalf("nothing comes, want %q", want)
+	}
+}
+
+func expectNothing(t *testing.T, from chan string) {
+	t.Helper()
+	select {
+	case got := <-from:
+		t.Fatalf("got %q, want nothing", got)
+	default:
+	}
+}
+
+// start runs a watcher over the folder until stop is called.
+func start(t *testing.T, dir string, handlers map[string]Handler) (stop func()) {
+	t.Helper()
+	w, err := New(Config{Dir: dir, Handlers: handlers, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	stop = func() {
+		cancel()
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+		done <- nil
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// short returns a folder whose path leaves room for the name of a socket, which is at most 107 bytes in all.
+func short(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "plugins")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func csiInfo(name string) *registerapi.PluginInfo {
+	return &registerapi.PluginInfo{Type: CSIPlugin, Name: name, SupportedVersions: []string{"1.0.0"}}
+}
+
+func TestPluginsComeAndGo(t *testing.T) {
+	dir := filepath.Join(short(t), "plugins_registry")
+	if err := os.Mkdir(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	there := serve(t, filepath.Join(dir, "there.sock"), csiInfo("there"))
+	serve(t, filepath.Join(dir, ".hidden"), csiInfo("hidden"))
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{calls: make(chan string, 100)}
+	stop := start(t, dir, map[string]Handler{CSIPlugin: r})
+	expect(t, r.calls, "register there there.sock [1.0.0] <nil>")
+	expect(t, there.told, "true ")
+
+	// In a folder that comes later, with an endpoint of its own.
+	sub := filepath.Join(dir, "sub")
+	if err := os.Mkdir(sub, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	info := csiInfo("late")
+	info.Endpoint = "/elsewhere/csi.sock"
+	late := serve(t, filepath.Join(sub, "reg.sock"), info)
+	expect(t, r.calls, "register late csi.sock [1.0.0] <nil>")
+	expect(t, late.told, "true ")
+
+	// One in the place of another.
+	there.server.Stop()
+	next := serve(t, filepath.Join(dir, "there.sock"), csiInfo("next"))
+	expect(t, r.calls, "deregister there")
+	expect(t, r.calls, "register next there.sock [1.0.0] <nil>")
+	expect(t, next.told, "true ")
+
+	if err := os.RemoveAll(sub); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, r.calls, "deregister late")
+
+	// An agent that leaves takes nothing back, and the next one finds what is there.
+	stop()
+	expectNothing(t, r.calls)
+	start(t, dir, map[string]Handler{CSIPlugin: r})
+	expect(t, r.calls, "register next there.sock [1.0.0] <nil>")
+	expect(t, next.told, "true ")
+}
+
+func TestRegistrationThatFailsIsTriedAgain(t *testing.T) {
+	dir := short(t)
+	r := &recorder{calls: make(chan string, 100), fail: make(chan error, 1)}
+	r.fail <- errors.New("not now")
+	p := serve(t, filepath.Join(dir, "p.sock"), csiInfo("p"))
+	start(t, dir, map[string]Handler{CSIPlugin: r})
+	expect(t, r.calls, "register p p.sock [1.0.0] not now")
+	expect(t, p.told, "false RegisterPlugin error -- plugin registration failed with err: not now")
+	expect(t, r.calls, "register p p.sock [1.0.0] <nil>")
+	expect(t, p.told, "true ")
+}
+
+func TestPluginsThatAreRefused(t *testing.T) {
+	dir := short(t)
+	r := &recorder{calls: make(chan string, 100), validate: errors.New("too old")}
+	unknown := serve(t, filepath.Join(dir, "unknown.sock"), &registerapi.PluginInfo{Type: "Other", Name: "o"})
+	old := serve(t, filepath.Join(dir, "old.sock"), csiInfo("old"))
+	start(t, dir, map[string]Handler{CSIPlugin: r})
+	expect(t, unknown.told, "false RegisterPlugin error -- no handler registered for plugin type: Other at socket "+filepath.Join(dir, "unknown.sock"))
+	expect(t, old.told, "false RegisterPlugin error -- plugin validation failed with err: too old")
+	expectNothing(t, r.calls)
+}
+
+func TestPluginsNeedAnAbsoluteFolder(t *testing.T) {
+	if _, err := New(Config{Dir: "plugins_registry"}); err == nil {
+		t.Error("a relative folder is taken")
+	}
+}

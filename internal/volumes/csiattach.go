@@ -1,0 +1,119 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
+)
+
+// attachWait is how long one pass waits for a volume to be attached.
+const attachWait = 2*time.Minute + 3*time.Second
+
+// AttachError says that a volume was not attached in time. Its text is the message of the pod's FailedMount event.
+type AttachError struct {
+	Volume string // of the pod
+	Err    error
+}
+
+func (e *AttachError) Error() string {
+	return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], failed to process volumes=[]: %v", e.Volume, e.Volume, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *AttachError) Unwrap() error { return e.Err }
+
+// prepareCSI says that the pod is about to have the volume, and waits until it is attached, where it must be.
+func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiVolume) error {
+	if m.csi.Objects == nil {
+		return &SetupError{Volume: v.specName, Err: csiError("there are no CSI drivers here")}
+	}
+	m.csi.use(p.UID, v.csiID)
+	object, err := m.csi.Objects.CSIDriver(ctx, v.driver)
+	if err != nil {
+		return &SetupError{Volume: v.specName, Err: csiError("read CSIDriver %s: %w", v.driver, err)}
+	}
+	needs := mustAttach(v, object)
+	m.csi.note(func() { m.csi.attach[v.csiID] = needs })
+	m.csi.tellInUse()
+	dir, err := m.podDir(p.UID)
+	if err != nil {
+		return &SetupError{Volume: v.specName, Err: err}
+	}
+	if _, err := os.Lstat(filepath.Join(publishDir(dir, v.specName), csiDataFile)); err == nil {
+		return nil // it was attached once, and stays so as long as it is in use
+	}
+	if needs && m.csi.ControllerAttach {
+		if err := m.awaitAttached(ctx, v.csiID); err != nil {
+			return &AttachError{Volume: name, Err: err}
+		}
+	}
+	if _, err := m.driver(p.UID, v.driver); err != nil {
+		return &SetupError{Volume: v.specName, Step: "MountDevice", Err: err}
+	}
+	return nil
+}
+
+// mustAttach reports whether a controller has to attach the volume first.
+func mustAttach(v csiVolume, object *storagev1.CSIDriver) bool {
+	return v.pv != nil && (object == nil || ptr.Deref(object.Spec.AttachRequired, true))
+}
+
+// awaitAttached waits until the Node says that the volume is in use, which keeps controllers from detaching it, and that it is attached.
+func (m *Manager) awaitAttached(ctx context.Context, id csiID) error {
+	timeout := time.NewTimer(attachWait)
+	defer timeout.Stop()
+	for {
+		var changed chan struct{}
+		m.csi.note(func() { changed = m.csi.changed })
+		missing := m.missingToAttach(id)
+		if missing == nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-timeout.C:
+			return missing
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (m *Manager) missingToAttach(id csiID) error {
+	node, known := m.node()
+	switch {
+	case !known || !slices.Contains(node.Status.VolumesInUse, id.unique()):
+		return errors.New("Volume has not been added to the list of VolumesInUse in the node's volume status") //nolint:staticcheck // the words of the field
+	case !slices.ContainsFunc(node.Status.VolumesAttached, func(a v1.AttachedVolume) bool { return a.Name == id.unique() }):
+		return errors.New("Volume not attached according to node status") //nolint:staticcheck // the words of the field
+	}
+	return nil
+}
+
+// attachmentMetadata returns what the attach of the volume left to be known to the driver, nil where nothing is attached.
+func (m *Manager) attachmentMetadata(ctx context.Context, v csiVolume, object *storagev1.CSIDriver) (map[string]string, error) {
+	if !mustAttach(v, object) {
+		return nil, nil
+	}
+	name := v.attachment(m.csi.NodeName)
+	a, err := m.csi.Objects.GetVolumeAttachment(ctx, name)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("volume %s has GET error for volume attachment %s: %w", v.handle, name, err)
+	case a.DeletionTimestamp != nil:
+		return nil, errors.New("volume attachment is being deleted")
+	case a.Status.AttachError != nil:
+		return nil, errors.New(a.Status.AttachError.Message)
+	case !a.Status.Attached:
+		return nil, fmt.Errorf("volume %s is not attached for volume attachment %s", v.handle, name)
+	}
+	return a.Status.AttachmentMetadata, nil
+}
