@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/journal"
 	"berth/internal/server"
@@ -139,7 +138,7 @@ func ofContainer(e server.Explanation, name string) (server.Explanation, error) 
 		return container != "" && container != name
 	}
 	for _, p := range e.Pods {
-		for _, c := range allContainers(p) {
+		for _, c := range containerNames(p) {
 			others(c)
 		}
 	}
@@ -155,20 +154,6 @@ func ofContainer(e server.Explanation, name string) (server.Explanation, error) 
 		return e, fmt.Errorf("container %q %w; the pod has %s", name, errNotFound, strings.Join(known, ", "))
 	}
 	return e, nil
-}
-
-func allContainers(p *v1.Pod) []string {
-	var names []string
-	for i := range p.Spec.InitContainers {
-		names = append(names, p.Spec.InitContainers[i].Name)
-	}
-	for i := range p.Spec.Containers {
-		names = append(names, p.Spec.Containers[i].Name)
-	}
-	for i := range p.Spec.EphemeralContainers {
-		names = append(names, p.Spec.EphemeralContainers[i].Name)
-	}
-	return names
 }
 
 func printJSON(w io.Writer, v any) error {

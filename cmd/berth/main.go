@@ -75,25 +75,22 @@ The other commands ask the running agent.`,
 	}
 	root.SetVersionTemplate("berth {{.Version}}\n")
 	root.PersistentFlags().StringVar(&g.runDir, "run-dir", defaultRunDir, "directory of the agent's socket")
-	root.AddCommand(
-		newRunCommand(g),
-		newKubeletCommand(g, runKubelet),
-		newStopCommand(g),
-		newGetCommand(g),
-		newLogsCommand(g),
-		newExecCommand(g),
-		newAttachCommand(g),
-		newPortForwardCommand(g),
-		newCopyCommand(g),
-		newDescribeCommand(g),
-		newExplainCommand(g),
-		newEventsCommand(g),
-		newTopCommand(g),
-		newImageCommand(g),
-		newReleaseCommand(g),
-		newConfigCommand(g),
-		newVersionCommand(g),
-		newCheckCommand(g),
-	)
+	for _, group := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Run pods:", []*cobra.Command{newRunCommand(g), newKubeletCommand(g, runKubelet), newStopCommand(g)}},
+		{"See how they are:", []*cobra.Command{
+			newGetCommand(g), newDescribeCommand(g), newExplainCommand(g), newEventsCommand(g), newLogsCommand(g), newTopCommand(g),
+		}},
+		{"Go into them:", []*cobra.Command{newExecCommand(g), newAttachCommand(g), newPortForwardCommand(g), newCopyCommand(g)}},
+		{"The node:", []*cobra.Command{newCheckCommand(g), newConfigCommand(g), newImageCommand(g), newReleaseCommand(g), newVersionCommand(g)}},
+	} {
+		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
+		for _, cmd := range group.commands {
+			cmd.GroupID = group.title
+			root.AddCommand(cmd)
+		}
+	}
 	return root
 }

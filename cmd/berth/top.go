@@ -51,14 +51,9 @@ func newTopPodCommand(g *globalFlags) *cobra.Command {
 		Example: `  berth top pod
   berth top pod hello-web --containers
   berth top pod --sort-by memory --sum`,
-		Args: cobra.MaximumNArgs(1),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			if len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return completePods(cmd.Context(), g), cobra.ShellCompDirectiveNoFileComp
-		},
-		RunE: func(cmd *cobra.Command, args []string) error { return topPods(cmd, newClient(g.runDir), args, f) },
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completePod(g, cobra.ShellCompDirectiveNoFileComp),
+		RunE:              func(cmd *cobra.Command, args []string) error { return topPods(cmd, newClient(g.runDir), args, f) },
 	}
 	fl := cmd.Flags()
 	fl.StringVarP(&f.namespace, "namespace", "n", "", "only pods of this namespace")
