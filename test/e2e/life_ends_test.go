@@ -115,7 +115,7 @@ func TestLifeEnds(t *testing.T) {
 			}
 		}
 		w := container(p.named("again"), "main")
-		return p.inPhase("completed", v1.PodSucceeded) && p.ready("last") && w.State.Waiting != nil && w.State.Waiting.Reason == lifecycle.CrashLoopBackOff
+		return p.inPhase("completed", v1.PodSucceeded) && p.ready("last") && container(p.named("last"), "main").RestartCount == 1 && w.State.Waiting != nil && w.State.Waiting.Reason == lifecycle.CrashLoopBackOff
 	})
 	for name, want := range map[string]struct {
 		code   int32

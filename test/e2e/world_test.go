@@ -92,7 +92,8 @@ func (n *node) looker(name string, change func(*v1.Pod, *v1.Container)) *v1.Pod 
 // namespace returns the test's own namespace of a kind, which is the host's.
 func namespace(t *testing.T, kind string) string {
 	t.Helper()
-	ns, err := os.Readlink("/proc/self/ns/" + kind)
+	// Not /proc/self, which is the process's first thread: another test may have left that in a namespace of its own.
+	ns, err := os.Readlink("/proc/thread-self/ns/" + kind)
 	if err != nil {
 		t.Fatal(err)
 	}
