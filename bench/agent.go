@@ -197,14 +197,14 @@ func tail(file string) string {
 }
 
 // write puts pods into the folder of manifests, each complete, and returns their names as the agent shows them, and when it began. Fields, if
-// not nil, returns what a pod's container has besides.
-func (a *agent) write(prefix string, n int, fields func(name string) string) (names []string, began time.Time, err error) {
+// not nil, returns what a pod's container has besides, and lines of its spec.
+func (a *agent) write(prefix string, n int, fields func(name string) (container, spec string)) (names []string, began time.Time, err error) {
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", prefix, i)
 		names = append(names, name+"-"+a.node)
-		more := ""
+		container, spec := "", ""
 		if fields != nil {
-			more = fields(name)
+			container, spec = fields(name)
 		}
 		text := fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -213,7 +213,7 @@ spec:
   terminationGracePeriodSeconds: 1
   containers:
   - {name: main, image: %q, imagePullPolicy: IfNotPresent, args: [sleep]%s}
-`, name, image, more)
+%s`, name, image, container, spec)
 		if err := os.WriteFile(a.dir+"/"+name+".yaml", []byte(text), 0o644); err != nil {
 			return nil, began, err
 		}

@@ -68,8 +68,8 @@ func (a *agent) probed(ctx context.Context, r *report) error {
 	if err != nil {
 		return err
 	}
-	names, began, err := a.write("probed", alone, func(name string) string {
-		return fmt.Sprintf(", livenessProbe: {httpGet: {host: %s, port: %s, path: /%s}, periodSeconds: 1, failureThreshold: 1}", host, port, name)
+	names, began, err := a.write("probed", alone, func(name string) (container, spec string) {
+		return fmt.Sprintf(", livenessProbe: {httpGet: {host: %s, port: %s, path: /%s}, periodSeconds: 1, failureThreshold: 1}", host, port, name), ""
 	})
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ type Config struct {
 	Allocatable func() v1.ResourceList
 	// Objects are what configMap, secret and projected volumes show; nil without an API server.
 	Objects Objects
-	// Certificates are what projected volumes show besides; there if Objects are.
+	// Certificates are what projected volumes show besides; nil without an API server.
 	Certificates Certificates
 	// Claims are where persistent volumes come from; nil without an API server.
 	Claims Claims
@@ -75,9 +75,6 @@ type Manager struct {
 func New(c Config) (*Manager, error) {
 	if !filepath.IsAbs(c.Root) {
 		return nil, fmt.Errorf("root directory %q: must be an absolute path", c.Root)
-	}
-	if (c.Objects == nil) != (c.Certificates == nil) {
-		return nil, errors.New("objects and certificates of volumes: need each other")
 	}
 	if c.Allocatable == nil {
 		c.Allocatable = func() v1.ResourceList { return nil }

@@ -122,7 +122,7 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 func (m *Manager) payloadOf(ctx context.Context, p *v1.Pod, v *v1.Volume) (payload, error) {
 	files := payload{}
 	kind, _ := payloadKindOf(v)
-	if needsObjects(v) && m.objects == nil {
+	if needsObjects(v) && m.objects == nil || needsCertificates(v) && m.certificates == nil {
 		return nil, fmt.Errorf("cannot setup %s volume %s because kube client is not configured", kind.name, v.Name)
 	}
 	var err error
@@ -159,6 +159,13 @@ func needsObjects(v *v1.Volume) bool {
 		}
 	}
 	return false
+}
+
+// needsCertificates reports whether the volume shows whom the cluster trusts, or who the pod is.
+func needsCertificates(v *v1.Volume) bool {
+	return v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s v1.VolumeProjection) bool {
+		return s.ClusterTrustBundle != nil || s.PodCertificate != nil
+	})
 }
 
 // addSource adds the source of this index of a projected volume; later ones win.

@@ -260,6 +260,12 @@ func TestPrepareWithoutServer(t *testing.T) {
 			t.Errorf("got %s", err)
 		}
 	}
+	m.objects = testObjects()
+	trust := projectedVolume("v", v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Path: "t"}})
+	if _, err := prepared(t, m, podWith(trust)); err != `MountVolume.SetUp failed for volume "v" : cannot setup projected volume v because kube client is not configured` {
+		t.Errorf("bundles from nowhere: %s", err)
+	}
+	m.objects = nil
 	pod := v1.VolumeProjection{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{fieldFile("name", "metadata.name")}}}
 	for _, v := range []v1.Volume{projectedVolume("v", pod), downwardVolume("v", pod.DownwardAPI.Items...)} {
 		if got, err := prepared(t, m, podWith(v)); err != "" || got["name"] != "rw-r--r-- p" {
