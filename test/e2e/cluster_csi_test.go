@@ -1,0 +1,92 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// THE_NODE stands for the name of the node.
+const clusterCSIManifest = `apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata: {name: THE_NODE.csi.example.com}
+spec: {attachRequired: true}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: THE_NODE-csi}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: THE_NODE-csi
+  csi: {driver: THE_NODE.csi.example.com, volumeHandle: handle}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: disk}
+spec: {accessModes: [ReadWriteOnce], storageClassName: THE_NODE-csi, volumeName: THE_NODE-csi, resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: user}
+spec:
+  nodeSelector: {kubernetes.io/hostname: THE_NODE}
+  terminationGracePeriodSeconds: 1
+  volumes: [{name: disk, persistentVolumeClaim: {claimName: disk}}]
+  containers:
+  - name: main
+    image: berth.local/hello:1
+    args: ["serve"]
+    volumeMounts: [{name: disk, mountPath: /disk}]
+`
+
+// A node tells the cluster of its driver, has a volume attached by the cluster's controller before it mounts it, and lets it be detached only when it
+// is taken down; with no more rights than nodes have.
+func TestClusterCSI(t *testing.T) {
+	c := newCluster(t)
+	d := c.newDriver()
+	d.Name, d.NodeID, d.MaxVolumes = c.name+".csi.example.com", "id-of-"+c.name, 7
+	volume := c.name + "-csi"
+	t.Cleanup(func() { c.tidy("delete", "--ignore-not-found", "--wait=false", "pv/"+volume, "csidriver/"+d.Name) })
+	d.start()
+	a := c.startMember()
+	c.awaitWithin("the driver in the CSINode", func() bool {
+		out, err := c.try("get", "csinode/"+c.name, "-o", "jsonpath={.spec.drivers[0].nodeID} {.spec.drivers[0].allocatable.count}")
+		return err == nil && out == d.NodeID+" 7"
+	})
+	c.apply(strings.ReplaceAll(clusterCSIManifest, "THE_NODE", c.name))
+
+	// The test stands in for the external attacher.
+	var attachment string
+	c.awaitWithin("the VolumeAttachment", func() bool {
+		out, err := c.try("get", "volumeattachments", "-o", fmt.Sprintf(`jsonpath={.items[?(@.spec.nodeName=="%s")].metadata.name}`, c.name))
+		attachment = strings.TrimSpace(out)
+		return err == nil && attachment != ""
+	})
+	if n := len(d.calls("NodeStageVolume")); n != 0 {
+		t.Errorf("the volume was staged %d times before it was attached", n)
+	}
+	c.kubectl("patch", "volumeattachment", attachment, "--subresource=status", "--type=merge", "-p", `{"status":{"attached":true,"attachmentMetadata":{"device":"one"}}}`)
+	c.awaitAPIReady("user")
+	if calls := d.calls("NodeStageVolume"); len(calls) == 0 || calls[0].PublishContext["device"] != "one" {
+		t.Errorf("the volume was staged with %+v", calls)
+	}
+	inUse := func() string {
+		return c.kubectl("get", "node/"+c.name, "-o", "jsonpath={.status.volumesInUse}")
+	}
+	if got := inUse(); !strings.Contains(got, "kubernetes.io/csi/"+d.Name+"^handle") {
+		t.Errorf("in use: %s", got)
+	}
+
+	// The next agent goes on with what is mounted, and takes it down.
+	a.kill()
+	c.startMember()
+	c.kubectl("delete", "pod", "user")
+	d.awaitNothing()
+	c.awaitWithin("the volume not to be in use any more", func() bool { return !strings.Contains(inUse(), d.Name) })
+	if n := len(d.calls("NodeUnstageVolume")); n == 0 {
+		t.Error("the volume was never unstaged")
+	}
+}
