@@ -54,7 +54,7 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 	c.Facts = func() admission.Facts {
 		f := admission.Facts{AppArmor: hasAppArmor(), LimitedSwap: a.resources.limitedSwap(), Kernel: kernel(), SupplementalGroupsPolicy: a.facts.hasStrictGroups()}
 		if m := a.member; m != nil {
-			f.AllowedUnsafeSysctls = m.conf.AllowedUnsafeSysctls
+			f.AllowedUnsafeSysctls, f.DeclaredFeatures = m.conf.AllowedUnsafeSysctls, declaredFeatures(m.conf)
 			f.PodLevelResizeOff = !a.cfg.Kubelet.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling")
 			if features := m.health.State().Features; features != nil {
 				f.SupplementalGroupsPolicy = ptr.Deref(features.SupplementalGroupsPolicy, false)

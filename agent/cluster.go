@@ -254,16 +254,18 @@ func (a *Agent) newNode(recorder *events.Recorder) error {
 	return err
 }
 
-// declaredFeatures are the features that others must know of before they rely on this node (KEP-5328), as far as they are on.
+// declaredFeatures are the features that others must know of before they rely on this node (KEP-5328), as far as they are on; nil where
+// none are declared.
 func declaredFeatures(k *config.Kubelet) []string {
-	var out []string
-	if k.FeatureEnabled("NodeDeclaredFeatures") {
-		for _, name := range []string{ // sorted
-			"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits",
-		} {
-			if k.FeatureEnabled(name) {
-				out = append(out, name)
-			}
+	if !k.FeatureEnabled("NodeDeclaredFeatures") {
+		return nil
+	}
+	out := []string{}
+	for _, name := range []string{ // sorted
+		"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits",
+	} {
+		if k.FeatureEnabled(name) {
+			out = append(out, name)
 		}
 	}
 	return out
