@@ -268,11 +268,11 @@ func TestRequestsThatGo(t *testing.T) {
 			t.Errorf("%d requests", made)
 		}
 		s.change(func(string) { s.requests = nil })
-		time.Sleep(9 * time.Minute)
+		time.Sleep(lostAfter - lastRequestRetry - time.Second)
 		if _, made := s.newest(); made != 1 {
 			t.Errorf("%d requests too early", made)
 		}
-		time.Sleep(7 * time.Minute)
+		time.Sleep(maxRefreshJitter + lastRequestRetry + time.Minute)
 		if _, made := s.newest(); made != 2 {
 			t.Errorf("%d requests", made)
 		}

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"os/exec"
-	"regexp"
 	"strings"
 	"testing"
 )
@@ -14,7 +13,6 @@ import (
 // shellPod is a pod whose own program is a shell, at a terminal or not.
 func shellPod(name, console, script string) string {
 	pod := strings.ReplaceAll(toolsPod, "name: tools", "name: "+name)
-	pod = regexp.MustCompile(`(?m)^ *readinessProbe:.*\n`).ReplaceAllString(pod, "")        // a shell answers no requests
 	pod = strings.ReplaceAll(pod, "spec:\n", "spec:\n  terminationGracePeriodSeconds: 1\n") // a shell does not end when it is asked to
 	return strings.ReplaceAll(pod, `    args: ["serve", "-port", "8080"]`, "    "+console+"\n    command: [/usr/bin/sh, "+script+"]")
 }

@@ -39,7 +39,6 @@ spec:
   - name: main
     image: berth.local/hello:1
     args: ["serve", "-port", "8080"]
-    readinessProbe: {httpGet: {port: 8080}, periodSeconds: 1}
     volumeMounts:
     - {name: usr, mountPath: /usr, readOnly: true}
     - {name: lib, mountPath: /lib, readOnly: true}
@@ -112,7 +111,7 @@ func TestPortForward(t *testing.T) {
 	n := newNode(t)
 	n.write("tools.yaml", toolsPod)
 	n.start()
-	n.awaitReady("tools")
+	answers(t, "http://"+n.awaitReady("tools").named("tools").Status.PodIP+":8080/") // it may be ready before it listens
 	conn, err := net.Dial("unix", server.SocketPath(n.place.Run))
 	if err != nil {
 		t.Fatal(err)

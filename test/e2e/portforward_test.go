@@ -27,7 +27,7 @@ func TestPortForwardCommand(t *testing.T) {
 	n := newNode(t)
 	n.write("web.yaml", strings.ReplaceAll(manifest("web", "serve", "-port", "8123"), "    args:", "    ports:\n    - {name: http, containerPort: 8123}\n    args:"))
 	n.start()
-	n.awaitReady("web")
+	answers(t, "http://"+n.awaitReady("web").named("web").Status.PodIP+":8123/healthz") // it may be ready before it listens
 	forward := n.follow("port-forward", "--address", "127.0.0.1", "pod/web", ":http", ":8124")
 	port := forward.localPort(8123)
 	nobody := forward.localPort(8124)
