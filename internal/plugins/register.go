@@ -37,7 +37,7 @@ func (w *Watcher) keepRegistered(ctx context.Context, path string) {
 		if err == nil {
 			log.Info("plugin registered", "type", r.kind, "plugin", r.name, "endpoint", r.endpoint)
 			<-ctx.Done()
-			if errors.Is(context.Cause(ctx), errSocketGone) {
+			if !leaving(ctx) {
 				r.handler.DeregisterPlugin(r.name, r.endpoint)
 				log.Info("plugin is gone", "type", r.kind, "plugin", r.name)
 			}
@@ -51,6 +51,11 @@ func (w *Watcher) keepRegistered(ctx context.Context, path string) {
 			return
 		}
 	}
+}
+
+// leaving reports whether the agent ends, which takes nothing back, and not the socket.
+func leaving(ctx context.Context) bool {
+	return ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSocketGone)
 }
 
 // register is one try.
@@ -76,7 +81,9 @@ func (w *Watcher) register(ctx context.Context, path string) (registered, error)
 		return registered{}, errors.Join(err, notify(ctx, client, &registerapi.RegistrationStatus{Error: "RegisterPlugin error -- " + err.Error()}))
 	}
 	if err := notify(ctx, client, &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
-		r.handler.DeregisterPlugin(r.name, r.endpoint)
+		if !leaving(ctx) {
+			r.handler.DeregisterPlugin(r.name, r.endpoint)
+		}
 		return registered{}, err
 	}
 	return r, nil
