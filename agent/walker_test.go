@@ -117,6 +117,11 @@ func (w *walker) killSandbox() {
 	}
 	sb := ready[w.random.IntN(len(ready))]
 	w.say("the sandbox of %s dies", sb.Metadata.GetName())
+	for name, p := range w.wanted {
+		if w.shownAs(name) == sb.Metadata.GetName() && p.policy == v1.RestartPolicyNever {
+			p.lost = true
+		}
+	}
 	if err := w.Runtime.KillSandbox(sb.ID); err != nil {
 		w.T.Error(err)
 	}

@@ -37,6 +37,8 @@ type walkPod struct {
 	// sizes are those of the containers that have one; restarts says that container b is restarted when its memory is resized.
 	sizes    map[string]size
 	restarts bool
+	// lost says that a sandbox of it died and it gets no other, by its policy Never: what had not started by then never will.
+	lost bool
 }
 
 // restartOnCode is the exit code with which a container of a rule is restarted.

@@ -121,6 +121,9 @@ func (w *walker) wantGoals() {
 			w.T.Errorf("pod %s is wanted and not there", name)
 			continue
 		}
+		if want.lost {
+			continue
+		}
 		stays := 0
 		for _, c := range p.Status.ContainerStatuses {
 			switch done := c.State.Terminated; {

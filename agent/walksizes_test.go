@@ -40,10 +40,10 @@ func (w *walker) size() size {
 	return size{cpu: 20 * int64(1+w.random.IntN(10)), memory: 16 * int64(1+w.random.IntN(10))}
 }
 
-// resize asks for another size of a container, which may be more than there is.
+// resize asks for another size of a container, which may be more than there is if the pod runs: one that was not admitted yet would be refused.
 func (w *walker) resize() {
 	name, to := []string{"p2", "p3"}[w.random.IntN(2)], w.size()
-	if w.random.IntN(8) == 0 {
+	if w.random.IntN(8) == 0 && w.runs(name) {
 		to.cpu = tooMuch
 	}
 	if want := w.wanted[name]; want != nil {
@@ -53,6 +53,12 @@ func (w *walker) resize() {
 		}
 		w.setSize(name, all[w.random.IntN(len(all))], to)
 	}
+}
+
+// runs reports whether the API server shows the pod as running.
+func (w *walker) runs(name string) bool {
+	p, ok := kubetest.Get[*v1.Pod](w.API, v1.NamespaceDefault, name)
+	return ok && p.Status.Phase == v1.PodRunning
 }
 
 // setSize resizes a container of a pod of the API server, if there is such a pod.
