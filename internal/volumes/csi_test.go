@@ -218,7 +218,7 @@ func TestCSIVolumeOfTwoPods(t *testing.T) {
 	if err != nil || got["v"].HostPath != path || got["v"].ReadOnly {
 		t.Fatalf("got %+v, %v", got, err)
 	}
-	if got, err = d.setup(t, first); err != nil { // nothing is to be done again
+	if _, err = d.setup(t, first); err != nil { // nothing is to be done again
 		t.Fatal(err)
 	}
 	if got, err = d.setup(t, second); err != nil || !got["v"].ReadOnly {

@@ -91,9 +91,11 @@ func (m *Manager) missingToAttach(id csiID) error {
 	node, known := m.node()
 	switch {
 	case !known || !slices.Contains(node.Status.VolumesInUse, id.unique()):
-		return errors.New("Volume has not been added to the list of VolumesInUse in the node's volume status") //nolint:staticcheck // the words of the field
+		//lint:ignore ST1005 the words are the kubelet's
+		return errors.New("Volume has not been added to the list of VolumesInUse in the node's volume status")
 	case !slices.ContainsFunc(node.Status.VolumesAttached, func(a v1.AttachedVolume) bool { return a.Name == id.unique() }):
-		return errors.New("Volume not attached according to node status") //nolint:staticcheck // the words of the field
+		//lint:ignore ST1005 the words are the kubelet's
+		return errors.New("Volume not attached according to node status")
 	}
 	return nil
 }
