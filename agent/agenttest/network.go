@@ -113,15 +113,11 @@ func (n *Network) Dial(ctx context.Context, network, address string) (net.Conn, 
 	if err != nil {
 		return nil, fails(err)
 	}
-	var port string
-	for _, sb := range n.runtime.Sandboxes() {
-		if sb.Ready && sb.IP == host {
-			port = sb.Metadata.GetName() + ":" + number
-		}
-	}
-	if port == "" {
+	pod, ok := n.runtime.PodAt(host)
+	if !ok {
 		return nil, fails(syscall.EHOSTUNREACH)
 	}
+	port := pod + ":" + number
 	n.mu.Lock()
 	s, ok := n.servers[port]
 	n.mu.Unlock()

@@ -225,8 +225,25 @@ func (r *Runtime) LoseAddress(ref string) error {
 	if err != nil {
 		return fmt.Errorf("lose address: %w", err)
 	}
-	sb.ip = ""
+	r.takeAddress(sb)
 	return nil
+}
+
+// takeAddress takes a sandbox's IP. The caller holds the lock.
+func (r *Runtime) takeAddress(sb *sandbox) {
+	delete(r.addressed, sb.ip)
+	sb.ip = ""
+}
+
+// PodAt returns the name of the pod whose ready sandbox has the IP.
+func (r *Runtime) PodAt(ip string) (name string, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sb := r.addressed[ip]
+	if sb == nil || sb.state != runtimeapi.PodSandboxState_SANDBOX_READY {
+		return "", false
+	}
+	return sb.config.Metadata.GetName(), true
 }
 
 // RemoveBehindBack lets a container, or a sandbox with its containers, vanish without an event.
@@ -245,6 +262,7 @@ func (r *Runtime) RemoveBehindBack(ref string) error {
 		r.forget(c)
 	}
 	delete(r.sandboxes, sb.id)
+	r.takeAddress(sb)
 	delete(r.names, sb.name)
 	return nil
 }

@@ -35,6 +35,7 @@ type Runtime struct {
 	ids        int
 	names      map[string]string // reserved name → id
 	sandboxes  map[string]*sandbox
+	addressed  map[string]*sandbox // by IP
 	containers map[string]*container
 	images     map[string]*image // by id
 	registry   map[string]RegistryImage
@@ -69,6 +70,7 @@ func New(opts ...Option) *Runtime {
 		config:     defaultConfig(),
 		names:      map[string]string{},
 		sandboxes:  map[string]*sandbox{},
+		addressed:  map[string]*sandbox{},
 		containers: map[string]*container{},
 		images:     map[string]*image{},
 		registry:   map[string]RegistryImage{},

@@ -105,6 +105,7 @@ func (r *Runtime) startSandbox(sb *sandbox) error {
 	if !sb.hostNetwork() {
 		r.addresses++
 		sb.ip = fmt.Sprintf("10.88.%d.%d", r.addresses/250%250, r.addresses%250+2)
+		r.addressed[sb.ip] = sb
 	}
 	r.sandboxes[sb.id] = sb
 	return nil
@@ -131,7 +132,7 @@ func (r *Runtime) stopSandbox(sb *sandbox) {
 	}
 	r.mu.Lock()
 	r.endSandbox(sb)
-	sb.ip = ""
+	r.takeAddress(sb)
 	r.mu.Unlock()
 }
 
