@@ -134,7 +134,7 @@ func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
 }
 
 func (s *fileSource) openWatcher() {
-	s.watches = watches{log: s.log, active: map[string]fileID{}, failed: map[string]struct{}{}}
+	s.watches = watches{log: s.log, active: map[string]folderID{}, failed: map[string]struct{}{}}
 	w, err := s.watch()
 	if err != nil {
 		s.log.Warn("cannot watch manifests; changes are seen at the next rescan only",

@@ -29,15 +29,6 @@ var errChanging = errors.New("the file is being written")
 // fileID tells whether a path leads to the same file or folder as before.
 type fileID struct{ dev, ino uint64 }
 
-// fileIDOf returns the identity of what the path leads to.
-func fileIDOf(path string) (fileID, error) {
-	fi, err := os.Stat(path)
-	if err != nil {
-		return fileID{}, err
-	}
-	return stampOf(fi).id, nil
-}
-
 // stamp tells whether a file has changed without reading it.
 type stamp struct {
 	id           fileID

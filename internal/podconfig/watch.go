@@ -129,7 +129,7 @@ func (in interests) addPlaces(places []place) {
 type watches struct {
 	log    *slog.Logger
 	w      Watcher // nil: nothing can be watched
-	active map[string]fileID
+	active map[string]folderID
 	failed map[string]struct{} // folders whose failure was logged
 }
 
@@ -140,7 +140,7 @@ func (ws *watches) ensure(in interests) int {
 		return 0
 	}
 	for folder, id := range ws.active {
-		if now, err := fileIDOf(folder); in[folder] != nil && err == nil && now == id {
+		if now, err := folderIDOf(folder); in[folder] != nil && err == nil && now == id {
 			continue
 		}
 		if err := ws.w.Remove(folder); err != nil {
@@ -154,7 +154,7 @@ func (ws *watches) ensure(in interests) int {
 			continue
 		}
 		// Identified before it is added: if it is replaced in between, the identity is the old one and the next ensure mends it.
-		id, err := fileIDOf(folder)
+		id, err := folderIDOf(folder)
 		if err == nil {
 			err = ws.w.Add(folder)
 		}
@@ -174,6 +174,26 @@ func (ws *watches) ensure(in interests) int {
 		added++
 	}
 	return added
+}
+
+// folderID tells a folder from the one that takes its place, which may well get the same inode.
+type folderID struct {
+	major, minor uint32
+	inode        uint64
+	made         unix.StatxTimestamp // zero where the file system does not keep it
+}
+
+// folderIDOf returns the identity of what the path leads to.
+func folderIDOf(path string) (folderID, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+		return folderID{}, &os.PathError{Op: "statx", Path: path, Err: err}
+	}
+	id := folderID{major: st.Dev_major, minor: st.Dev_minor, inode: st.Ino}
+	if st.Mask&unix.STATX_BTIME != 0 {
+		id.made = st.Btime
+	}
+	return id, nil
 }
 
 // explainWatchError names the limit behind the kernel's misleading error numbers.
