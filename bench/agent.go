@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"berth/test/ports"
 )
 
 // agentKind is an agent under measurement.
@@ -51,13 +52,13 @@ func (m *machine) newAgent(kind agentKind, extra string) (*agent, error) {
 		return nil, err
 	}
 	a := &agent{m: m, kind: kind, dir: dir, manifests: dir + "/manifests", extra: extra, node: "bench"}
-	var ports [3]int
-	for i := range ports {
-		if ports[i], err = freePort(); err != nil {
+	var found [3]int
+	for i := range found {
+		if found[i], err = ports.Free(); err != nil {
 			return nil, err
 		}
 	}
-	a.port, a.secure = ports[0], ports[1]
+	a.port, a.secure = found[0], found[1]
 	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: %s
@@ -76,17 +77,8 @@ port: %d
 healthzPort: %d
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
-%s`, m.endpoint, a.manifests, dir+"/logs", m.cgroup, ports[0], ports[1], ports[2], extra)
+%s`, m.endpoint, a.manifests, dir+"/logs", m.cgroup, found[0], found[1], found[2], extra)
 	return a, errors.Join(os.MkdirAll(a.manifests, 0o755), os.WriteFile(dir+"/config.yaml", []byte(config), 0o644))
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // start starts the agent and returns when.

@@ -177,8 +177,8 @@ func (c *controlPlane) processes() map[int]string {
 
 var portFlag = regexp.MustCompile(`--[a-z-]+(?:=https://127\.0\.0\.1:|-port=)([1-9][0-9]*)`)
 
-// ports are those that the processes listen on, as they are told.
-func ports(processes map[int]string) []string {
+// portsOf are those that the processes listen on, as they are told.
+func portsOf(processes map[int]string) []string {
 	var found []string
 	for _, line := range processes {
 		for _, m := range portFlag.FindAllStringSubmatch(line, -1) {
@@ -193,7 +193,7 @@ func TestControlPlane(t *testing.T) {
 	c := newControlPlane(t)
 	up := c.up("--node", "here")
 	processes := c.processes()
-	listening := ports(processes)
+	listening := portsOf(processes)
 	if len(processes) != 5 || len(listening) != 3 {
 		t.Errorf("there are the ports %q and the processes %v, want 3 and 5", listening, processes)
 	}
@@ -294,7 +294,7 @@ func TestControlPlaneEnds(t *testing.T) {
 			c := newControlPlane(t)
 			end := start(c)
 			c.must("status")
-			listening := ports(c.processes())
+			listening := portsOf(c.processes())
 			end()
 			c.wantNothingLeft(listening)
 		})

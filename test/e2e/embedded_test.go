@@ -32,6 +32,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/embedded"
+	"berth/test/ports"
 )
 
 // TestMain lets the test program be the child that the embedded runtime runs itself as, the sweeper of the tests of the agent, and a CSI driver.
@@ -311,12 +312,11 @@ func get(url string) (string, error) {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := ports.Free()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // A pod of the bundle's images runs, answers at its address and at its host port, and goes away with all it had.
