@@ -76,16 +76,25 @@ func (a *Allocations) Refuse(uid pod.UID, why *Pending) (news bool) {
 	return news
 }
 
-// Failed notes that what the pod was given could not be made to hold, and when that is tried again. It reports whether the try before had not
-// failed.
-func (a *Allocations) Failed(uid pod.UID, message string, retryAt time.Time) (first bool) {
+// Failed notes that what the pod was given, as Apply returned it, could not be made to hold, and when that is tried again. It reports whether
+// the try before had not failed. A try for what the pod was given before is of no interest any more.
+func (a *Allocations) Failed(p *v1.Pod, message string, retryAt time.Time) (first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := a.resizes[uid]
+	if !a.isGivenLocked(p) {
+		return false
+	}
+	s := a.resizes[p.UID]
 	first = s.Error == ""
 	s.Error, s.RetryAt = message, retryAt
-	a.setLocked(uid, s)
+	a.setLocked(p.UID, s)
 	return first
+}
+
+// isGivenLocked reports whether the pod, as Apply returned it, has what it is given now: another resize may have been granted since.
+func (a *Allocations) isGivenLocked(p *v1.Pod) bool {
+	r, known := a.pods[p.UID]
+	return known && r.apply(p) == p
 }
 
 func (a *Allocations) setLocked(uid pod.UID, s Resize) {
@@ -105,15 +114,18 @@ func (a *Allocations) Resize(uid pod.UID) Resize {
 	return s
 }
 
-// Actuated returns the pod, as Apply returned it, with the resources that its containers have; p itself if no resize of it is under way, and
-// never p if one is.
+// Actuated returns the pod, as Apply returned it, with the resources that its containers have; p itself if no resize of it is under way, or if
+// one was granted since Apply: that is for who looks next. Else it is never p.
 func (a *Allocations) Actuated(p *v1.Pod) *v1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if !a.isGivenLocked(p) {
+		return p
+	}
 	return a.pods[p.UID].Actuated.applyToCopy(p)
 }
 
-// Cgroup is Actuated for what the pod's cgroup was made for.
+// Cgroup returns the pod, as Apply returned it, with the resources that its cgroup was made for.
 func (a *Allocations) Cgroup(p *v1.Pod) *v1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -131,35 +143,42 @@ func (r *resources) applyToCopy(p *v1.Pod) *v1.Pod {
 	return &q
 }
 
-// Actuate notes that the containers run with what they were given.
-func (a *Allocations) Actuate(uid pod.UID, containers ...string) {
+// Actuate notes that containers run with what the pod, as Apply returned it, was given. It matters while a resize of the pod is under way: they
+// are not to be restarted for it once more. It is kept when Actuate returns, so by no later agent either.
+func (a *Allocations) Actuate(ctx context.Context, p *v1.Pod, containers ...string) {
 	a.mu.Lock()
-	r := a.pods[uid]
-	if r.Actuated != nil {
-		now := *r.Actuated
+	r := a.pods[p.UID]
+	underWay := r.Actuated != nil
+	if underWay {
+		now, given := *r.Actuated, resourcesOf(p)
 		now.Containers = maps.Clone(now.Containers)
 		for _, name := range containers {
-			now.Containers[name] = r.Containers[name]
+			now.Containers[name] = given.Containers[name]
 		}
 		r.Actuated = &now
-		a.pods[uid] = r
+		a.pods[p.UID] = r
 	}
 	a.mu.Unlock()
-	a.file.Changed()
+	if underWay {
+		a.file.Changed()
+		a.Keep(ctx)
+	}
 }
 
-// Complete notes that all that the pod was given holds. It is kept when Complete returns, so that no later agent restarts a container for the
-// same resize once more.
-func (a *Allocations) Complete(ctx context.Context, uid pod.UID) {
+// Complete notes that all that the pod, as Apply returned it, was given holds; if it was given something else since, that is still to come. It
+// is kept when Complete returns, so that no later agent restarts a container for the same resize once more.
+func (a *Allocations) Complete(ctx context.Context, p *v1.Pod) {
 	a.mu.Lock()
-	r, known := a.pods[uid]
-	if known {
-		r.Actuated, r.Cgroup, r.Superseded = nil, nil, false
-		a.pods[uid] = r
+	if !a.isGivenLocked(p) {
+		a.mu.Unlock()
+		return
 	}
-	s := a.resizes[uid]
+	r := a.pods[p.UID]
+	r.Actuated, r.Cgroup, r.Superseded = nil, nil, false
+	a.pods[p.UID] = r
+	s := a.resizes[p.UID]
 	s.Error, s.RetryAt = "", time.Time{}
-	a.setLocked(uid, s)
+	a.setLocked(p.UID, s)
 	a.mu.Unlock()
 	a.file.Changed()
 	a.Keep(ctx)

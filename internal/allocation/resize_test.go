@@ -54,20 +54,29 @@ func TestResize(t *testing.T) {
 
 	a.Grant(p)
 	check("granted", "3 4", "1 2", "1 2", allocation.Resize{InProgress: true, Generation: 2})
-	if !a.Failed("p", "e", at) || a.Failed("p", "f", at) {
+	if !a.Failed(p, "e", at) || a.Failed(p, "f", at) {
 		t.Error("a failure is the first once")
 	}
-	a.Actuate("p", "c")
+	a.Actuate(t.Context(), p, "c")
 	check("half done", "3 4", "1 4", "1 2", allocation.Resize{InProgress: true, Generation: 2, Error: "f", RetryAt: at})
 
-	a.Grant(ofGeneration(newPod("p", "1", "5"), 3))
+	was := p
+	p = ofGeneration(newPod("p", "1", "5"), 3)
+	a.Grant(p)
 	check("another before it is done", "1 5", "1 4", "1 2", allocation.Resize{InProgress: true, Generation: 3, Superseded: true})
-	a.Actuate("p", "i", "c")
+	if a.Actuated(was) != was || a.Failed(was, "e", at) {
+		t.Error("a pass that does not know of the resize yet takes part in it")
+	}
+	a.Complete(t.Context(), was)
+	check("what it had before is done", "1 5", "1 4", "1 2", allocation.Resize{InProgress: true, Generation: 3, Superseded: true})
+	a.Actuate(t.Context(), was, "i")
+	check("a container started with what it had before", "1 5", "3 4", "1 2", allocation.Resize{InProgress: true, Generation: 3, Superseded: true})
+	a.Actuate(t.Context(), p, "i", "c")
 	check("done but for the cgroup", "1 5", "1 5", "1 2", allocation.Resize{InProgress: true, Generation: 3, Superseded: true})
 	if q := a.Apply(newPod("p", "1", "5")); a.Actuated(q) == q {
 		t.Error("a resize that is not complete looks so")
 	}
-	a.Complete(t.Context(), "p")
+	a.Complete(t.Context(), p)
 	check("complete", "1 5", "1 5", "1 5", allocation.Resize{Generation: 3})
 	a.Forget("p")
 	check("forgotten", "90 91", "90 91", "90 91", allocation.Resize{})
@@ -97,18 +106,18 @@ func TestResizeOutlivesTheAgent(t *testing.T) {
 		stop := run(t, a)
 		defer stop()
 		a.Allocate(newPod("p", "1", "2"))
-		a.Grant(ofGeneration(newPod("p", "3", "4"), 2))
-		a.Actuate("p", "c")
-		a.Keep(t.Context())
+		p := ofGeneration(newPod("p", "3", "4"), 2)
+		a.Grant(p)
+		a.Actuate(t.Context(), p, "c")
 		b, _, _ := newAllocations(file)
 		b.Load()
-		if got := asks(b.Apply) + ", " + asks(b.Actuated) + ", " + asks(b.Cgroup); got != "3 4, 1 4, 1 2" {
+		if got := asks(b.Apply) + ", " + asks(func(p *v1.Pod) *v1.Pod { return b.Actuated(b.Apply(p)) }) + ", " + asks(b.Cgroup); got != "3 4, 1 4, 1 2" {
 			t.Errorf("the next agent knows %s", got)
 		}
 		if b.IsCurrent(pod.UID("p")) || !a.IsCurrent("p") {
 			t.Error("the pod is current to the agent that admitted it, and to no other")
 		}
-		a.Complete(t.Context(), "p")
+		a.Complete(t.Context(), p)
 		c, _, _ := newAllocations(file)
 		c.Load()
 		if r := c.Resize("p"); r.InProgress || r.Generation != 2 {

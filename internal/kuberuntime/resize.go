@@ -61,22 +61,20 @@ func (r *Runtime) resize(ctx context.Context, req Request, a *podActions, res *R
 	if err != nil {
 		return err
 	}
-	r.Allocations.Complete(ctx, p.UID)
+	r.Allocations.Complete(ctx, p)
 	return nil
 }
 
-// noteActuated notes, while a resize is under way, that the containers which are about to start get what they were given: they are not to be
-// restarted for it once more, by no later agent either.
+// noteActuated notes that the containers which are about to start get what they were given.
 func (r *Runtime) noteActuated(ctx context.Context, p *v1.Pod, a *podActions) {
-	if len(a.Start) == 0 || r.Allocations.Actuated(p) == p {
+	if len(a.Start) == 0 {
 		return
 	}
 	names := make([]string, len(a.Start))
 	for i, s := range a.Start {
 		names[i] = s.Name
 	}
-	r.Allocations.Actuate(p.UID, names...)
-	r.Allocations.Keep(ctx)
+	r.Allocations.Actuate(ctx, p, names...)
 }
 
 // tellSandbox tells the runtime of the pod's new size, which is nothing to most.

@@ -18,7 +18,7 @@ func (s *Syncer) resizeFailed(r Request, done kuberuntime.Result) bool {
 	if done.ResizeError == nil {
 		return false
 	}
-	if s.Allocations.Failed(r.UID, done.ResizeError.Error(), time.Now().Add(resizeRetry)) {
+	if s.Allocations.Failed(r.Pod, done.ResizeError.Error(), time.Now().Add(resizeRetry)) {
 		s.Event(r.Pod, "", v1.EventTypeWarning, "ResizeError", "Pod resize error: "+allocation.Summary(r.Pod, done.ResizeError.Error()))
 	}
 	return true
