@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"berth/internal/csi"
+	"berth/internal/events"
 	"berth/internal/kube"
 	"berth/internal/objects"
 	"berth/internal/plugins"
@@ -61,14 +62,15 @@ func (a *Agent) newDrivers() error {
 }
 
 // csiConfig is what volumes of CSI drivers need here; a kubelet without an API server has none.
-func (a *Agent) csiConfig() volumes.CSIConfig {
-	c := volumes.CSIConfig{NodeName: a.cfg.NodeName}
+func (a *Agent) csiConfig(recorder *events.Recorder) volumes.CSIConfig {
+	c := volumes.CSIConfig{NodeName: a.cfg.NodeName, ClaimEvent: recorder.ClaimEvent}
 	switch m := a.member; {
 	case m == nil:
 		c.Drivers, c.Objects, c.Wake = a.storage.drivers, a.local, func(uid pod.UID) { a.local.Changed().Put(uid) }
 	case m.api != nil:
 		c.Drivers, c.Objects, c.Wake = a.storage.drivers, storageAPI{m.api}, func(uid pod.UID) { m.api.objects.Changed().Put(uid) }
 		c.InUseChanged, c.ControllerAttach, c.RepublishPeriod = a.wakeNode, *m.conf.EnableControllerAttachDetach, m.conf.SyncFrequency.Duration
+		c.ClaimsPeriod = m.conf.SyncFrequency.Duration
 	}
 	return c
 }

@@ -272,7 +272,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	volumeManager, err := volumes.New(volumes.Config{
 		Root: cfg.RootDir, AllocatableMemory: a.resources.allocatable.Memory().Value(), Mounter: mounter, Objects: a.podObjects(), Certificates: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
-		Claims: a.claims(), Node: a.currentNode, CSI: a.csiConfig(),
+		Claims: a.claims(), Node: a.currentNode, CSI: a.csiConfig(recorder),
 		Event: podEvent,
 	})
 	if err != nil {

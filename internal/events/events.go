@@ -72,7 +72,18 @@ func (r *Recorder) Event(p *v1.Pod, container, eventtype, reason, message string
 
 // NodeEvent records one event about the node.
 func (r *Recorder) NodeEvent(eventtype, reason, message string) {
-	ref := v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: r.Node, UID: types.UID(r.Node)}
+	r.add(v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: r.Node, UID: types.UID(r.Node)}, eventtype, reason, message)
+}
+
+// ClaimEvent records one event about a claim.
+func (r *Recorder) ClaimEvent(c *v1.PersistentVolumeClaim, eventtype, reason, message string) {
+	r.add(v1.ObjectReference{
+		Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: c.Namespace, Name: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion,
+	}, eventtype, reason, message)
+}
+
+// add records an event about something other than a pod.
+func (r *Recorder) add(ref v1.ObjectReference, eventtype, reason, message string) {
 	if r.Store != nil {
 		r.Store.Add(ref, eventtype, reason, message)
 	}

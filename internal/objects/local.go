@@ -15,6 +15,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/journal"
@@ -36,6 +37,7 @@ type Local struct {
 	volumes    localObjects[*v1.PersistentVolume]                    // guarded by mu
 	bundles    localObjects[*certificatesv1beta1.ClusterTrustBundle] // guarded by mu
 	drivers    localObjects[*storagev1.CSIDriver]                    // guarded by mu
+	sizes      map[key]resource.Quantity                             // guarded by mu; that volumes of claims were given
 }
 
 // Defined are the objects that manifests define. They are shared and never changed.
@@ -81,6 +83,7 @@ func NewLocal(j *journal.Journal, handlers func(context.Context) ([]string, erro
 		volumes:    localObjects[*v1.PersistentVolume]{resource: "persistentvolume", pods: map[pod.UID]referrer{}},
 		bundles:    localObjects[*certificatesv1beta1.ClusterTrustBundle]{resource: "clustertrustbundle", pods: map[pod.UID]referrer{}},
 		drivers:    localObjects[*storagev1.CSIDriver]{resource: "csidriver", pods: map[pod.UID]referrer{}},
+		sizes:      map[key]resource.Quantity{},
 	}
 }
 
@@ -89,6 +92,7 @@ func (l *Local) Set(d Defined) {
 	l.mu.Lock()
 	notes := slices.Concat(l.configMaps.set(d.ConfigMaps), l.secrets.set(d.Secrets), l.classes.set(d.RuntimeClasses),
 		l.claims.set(d.Claims), l.volumes.set(d.Volumes), l.bundles.set(d.TrustBundles), l.drivers.set(d.Drivers))
+	maps.DeleteFunc(l.sizes, func(k key, _ resource.Quantity) bool { return l.claims.objects[k] == nil })
 	l.mu.Unlock()
 	for _, n := range notes {
 		l.journal.Record(n)

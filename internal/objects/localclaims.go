@@ -29,7 +29,21 @@ func (l *Local) GetPersistentVolumeClaim(_ context.Context, namespace, name stri
 	bound := claim.DeepCopy()
 	bound.Spec.VolumeName = volume
 	bound.Status.Phase = v1.ClaimBound
+	if has, ok := l.sizes[key{namespace, name}]; ok {
+		bound.Status.Capacity = v1.ResourceList{v1.ResourceStorage: has}
+	}
 	return bound, nil
+}
+
+// PatchPersistentVolumeClaimStatus remembers the size that a claim's volume was given; all else about a claim is in manifests. The size is forgotten
+// with the agent: then drivers are asked anew to make volumes as large as manifests say.
+func (l *Local) PatchPersistentVolumeClaimStatus(_ context.Context, _, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if has, ok := changed.Status.Capacity[v1.ResourceStorage]; ok {
+		l.sizes[key{changed.Namespace, changed.Name}] = has
+	}
+	return changed, nil
 }
 
 // GetPersistentVolume returns a volume of manifests, and the claim that it is bound to: of several claims that name it, the first by namespace

@@ -21,6 +21,8 @@ import (
 type Claims interface {
 	GetPersistentVolumeClaim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error)
 	GetPersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error)
+	// PatchPersistentVolumeClaimStatus writes what differs between the statuses of old and changed, and returns the claim as stored.
+	PatchPersistentVolumeClaimStatus(ctx context.Context, old, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error)
 }
 
 // gidAnnotation of a persistent volume names the group that those who use it must be in (Kubernetes documentation, "Well-Known Labels,
@@ -45,7 +47,8 @@ func (e *ClaimError) Unwrap() error { return e.Err }
 // bound is what stands behind a volume of a pod that refers to a claim.
 type bound struct {
 	*v1.PersistentVolume
-	readOnly bool // as the pod asks for it
+	claim    *v1.PersistentVolumeClaim // as it was when the pod came
+	readOnly bool                      // as the pod asks for it
 }
 
 // claimOf returns the claim that the volume refers to, "" if it refers to none.
@@ -64,37 +67,38 @@ func claimOf(p *v1.Pod, v *v1.Volume) (claim string, readOnly bool) {
 func (m *Manager) boundTo(ctx context.Context, p *v1.Pod, v *v1.Volume) (bound, error) {
 	name, readOnly := claimOf(p, v)
 	m.mu.Lock()
-	pv := m.bound[p.UID][v.Name]
+	b := m.bound[p.UID][v.Name]
 	m.mu.Unlock()
-	if pv == nil {
+	if b.PersistentVolume == nil {
 		var err error
-		if pv, err = m.readBound(ctx, p, v, name); err == nil {
-			err = m.hold(p.UID, v.Name, pv)
+		if b, err = m.readBound(ctx, p, v, name); err == nil {
+			err = m.hold(p.UID, v.Name, b)
 		}
 		if err != nil {
 			return bound{}, &ClaimError{Volume: v.Name, Namespace: p.Namespace, Claim: name, Err: err}
 		}
 	}
-	return bound{pv, readOnly}, nil
+	b.readOnly = readOnly
+	return b, nil
 }
 
 // hold notes that the pod has the volume, unless it is for one pod and another one has it.
-func (m *Manager) hold(uid pod.UID, name string, pv *v1.PersistentVolume) error {
+func (m *Manager) hold(uid pod.UID, name string, b bound) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if slices.Equal(pv.Spec.AccessModes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}) {
+	if slices.Equal(b.Spec.AccessModes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}) {
 		for other, volumes := range m.bound {
 			for _, o := range volumes {
-				if other != uid && o.Name == pv.Name {
+				if other != uid && o.Name == b.Name {
 					return errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
 				}
 			}
 		}
 	}
 	if m.bound[uid] == nil {
-		m.bound[uid] = map[string]*v1.PersistentVolume{}
+		m.bound[uid] = map[string]bound{}
 	}
-	m.bound[uid][name] = pv
+	m.bound[uid][name] = b
 	return nil
 }
 
@@ -106,31 +110,31 @@ func (m *Manager) release(uid pod.UID) {
 	maps.DeleteFunc(m.firsts, func(_ string, first pod.UID) bool { return first == uid })
 }
 
-func (m *Manager) readBound(ctx context.Context, p *v1.Pod, v *v1.Volume, name string) (*v1.PersistentVolume, error) {
+func (m *Manager) readBound(ctx context.Context, p *v1.Pod, v *v1.Volume, name string) (bound, error) {
 	if m.claims == nil {
-		return nil, errors.New("there is no API server to read it from")
+		return bound{}, errors.New("there is no API server to read it from")
 	}
 	claim, err := m.claims.GetPersistentVolumeClaim(ctx, p.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("persistentvolumeclaim %q not found", name)
+		return bound{}, fmt.Errorf("persistentvolumeclaim %q not found", name)
 	case err != nil:
-		return nil, err
+		return bound{}, err
 	case v.Ephemeral != nil && !metav1.IsControlledBy(claim, p):
-		return nil, fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", p.Namespace, name, p.Namespace, p.Name)
+		return bound{}, fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", p.Namespace, name, p.Namespace, p.Name)
 	case claim.DeletionTimestamp != nil && !slices.Contains(claim.Finalizers, "kubernetes.io/pvc-protection"):
-		return nil, errors.New("PVC is being deleted")
+		return bound{}, errors.New("PVC is being deleted")
 	case claim.Status.Phase != v1.ClaimBound || claim.Spec.VolumeName == "":
-		return nil, errors.New("PVC is not bound")
+		return bound{}, errors.New("PVC is not bound")
 	}
 	pv, err := m.claims.GetPersistentVolume(ctx, claim.Spec.VolumeName)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("failed to fetch PV %s: %w", claim.Spec.VolumeName, err)
+		return bound{}, fmt.Errorf("failed to fetch PV %s: %w", claim.Spec.VolumeName, err)
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID || pv.Spec.ClaimRef.Name != claim.Name:
-		return nil, fmt.Errorf("PV %s is not bound to this claim", pv.Name)
+		return bound{}, fmt.Errorf("PV %s is not bound to this claim", pv.Name)
 	}
-	return pv, checkMode(p, v, ptr.Deref(pv.Spec.VolumeMode, v1.PersistentVolumeFilesystem))
+	return bound{PersistentVolume: pv, claim: claim}, checkMode(p, v, ptr.Deref(pv.Spec.VolumeMode, v1.PersistentVolumeFilesystem))
 }
 
 // checkMode refuses containers that use the volume as what it is not.

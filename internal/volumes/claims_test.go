@@ -48,6 +48,11 @@ func (s *storage) GetPersistentVolume(_ context.Context, name string) (*v1.Persi
 	return nil, apierrors.NewNotFound(v1.Resource("persistentvolumes"), name)
 }
 
+func (s *storage) PatchPersistentVolumeClaimStatus(_ context.Context, _, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	s.claims[changed.Name] = changed
+	return changed, nil
+}
+
 // bind adds a claim that is bound to a volume of the source, and returns both.
 func (s *storage) bind(claim string, source v1.PersistentVolumeSource) (*v1.PersistentVolumeClaim, *v1.PersistentVolume) {
 	c := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: claim, Namespace: "default", UID: types.UID("uid-" + claim)}}

@@ -53,6 +53,10 @@ type CSIConfig struct {
 	InUseChanged func()
 	// RepublishPeriod is how often volumes are published again whose driver wants that; 0 is a minute.
 	RepublishPeriod time.Duration
+	// ClaimsPeriod is how often claims of pods are read again, whose volumes may have grown; 0: whoever keeps the claims asks for a pass over their pods.
+	ClaimsPeriod time.Duration
+	// ClaimEvent records an event about a claim; nil records none.
+	ClaimEvent func(c *v1.PersistentVolumeClaim, eventtype, reason, message string)
 }
 
 // csiID is which volume of which driver.
@@ -74,23 +78,25 @@ func hash(s string) string {
 // csiVolume is a volume of a CSI driver as a pod has it.
 type csiVolume struct {
 	csiID
-	specName                   string               // of its directory: the persistent volume's name, or that of the pod's volume
-	pv                         *v1.PersistentVolume // nil for one that is written in the pod
+	specName                   string                    // of its directory: the persistent volume's name, or that of the pod's volume
+	pv                         *v1.PersistentVolume      // nil for one that is written in the pod
+	claim                      *v1.PersistentVolumeClaim // nil without pv
 	readOnly                   bool
 	fsType                     string
 	attributes                 map[string]string
 	accessModes                []v1.PersistentVolumeAccessMode
 	mountOptions               []string
 	stageSecret, publishSecret *v1.SecretReference
+	expandSecret               *v1.SecretReference
 }
 
 // persistentCSI returns the volume that a claim is bound to.
 func persistentCSI(b bound) csiVolume {
 	src := b.Spec.CSI
 	return csiVolume{
-		csiID: csiID{src.Driver, src.VolumeHandle}, specName: b.Name, pv: b.PersistentVolume, readOnly: b.readOnly, fsType: src.FSType,
+		csiID: csiID{src.Driver, src.VolumeHandle}, specName: b.Name, pv: b.PersistentVolume, claim: b.claim, readOnly: b.readOnly, fsType: src.FSType,
 		attributes: src.VolumeAttributes, accessModes: b.Spec.AccessModes, mountOptions: b.Spec.MountOptions,
-		stageSecret: src.NodeStageSecretRef, publishSecret: src.NodePublishSecretRef,
+		stageSecret: src.NodeStageSecretRef, publishSecret: src.NodePublishSecretRef, expandSecret: src.NodeExpandSecretRef,
 	}
 }
 
@@ -151,6 +157,9 @@ type csiState struct {
 	unstaging map[csiID]*unstaging       // guarded by mu
 	republish map[pod.UID]bool           // guarded by mu; pods some of whose volumes are to be published again and again
 	waiting   map[pod.UID]bool           // guarded by mu; pods for which a driver is missing, or failed
+	growing   map[csiID]*growing         // guarded by mu; volumes of claims
+	expands   map[string]bool            // guarded by mu; whether drivers make volumes larger, as far as they were asked
+	looks     time.Time                  // guarded by mu; when claims are to be read again
 	freed     chan struct{}              // guarded by mu; closed and replaced when a volume was unstaged
 	changed   chan struct{}              // guarded by mu; closed and replaced when the Node has changed
 	told      []v1.UniqueVolumeName      // guarded by mu; what VolumesInUse was when InUseChanged was called last
@@ -165,6 +174,9 @@ func newCSIState(c CSIConfig) *csiState {
 	if c.InUseChanged == nil {
 		c.InUseChanged = func() {}
 	}
+	if c.ClaimEvent == nil {
+		c.ClaimEvent = func(*v1.PersistentVolumeClaim, string, string, string) {}
+	}
 	if c.RepublishPeriod == 0 {
 		c.RepublishPeriod = time.Minute
 	}
@@ -172,6 +184,7 @@ func newCSIState(c CSIConfig) *csiState {
 		CSIConfig: c, wake: make(chan struct{}, 1), users: map[csiID]map[pod.UID]bool{}, staged: map[csiID]bool{}, published: map[publication]bool{},
 		attach: map[csiID]bool{}, turns: map[csiID]*turn{}, unstaging: map[csiID]*unstaging{}, republish: map[pod.UID]bool{},
 		waiting: map[pod.UID]bool{}, changed: make(chan struct{}), freed: make(chan struct{}),
+		growing: map[csiID]*growing{}, expands: map[string]bool{},
 	}
 }
 
@@ -233,6 +246,7 @@ func (s *csiState) release(uid pod.UID) {
 			delete(s.published, p)
 		}
 	}
+	s.releaseGrowing(uid)
 	delete(s.republish, uid)
 	delete(s.waiting, uid)
 	s.mu.Unlock()
@@ -311,6 +325,10 @@ func (m *Manager) DriversChanged() {
 			waiting = append(waiting, uid)
 		}
 		clear(m.csi.waiting)
+		clear(m.csi.expands)
+		for _, g := range m.csi.growing {
+			g.asked = true
+		}
 		for _, u := range m.csi.unstaging {
 			u.retry = time.Time{}
 		}

@@ -36,6 +36,9 @@ func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiV
 		return &SetupError{Volume: v.specName, Err: csiError("there are no CSI drivers here")}
 	}
 	m.csi.use(p.UID, v.csiID)
+	if v.claim != nil {
+		m.noteGrowing(p, v)
+	}
 	object, err := m.csi.Objects.CSIDriver(ctx, v.driver)
 	if err != nil {
 		return &SetupError{Volume: v.specName, Err: csiError("read CSIDriver %s: %w", v.driver, err)}

@@ -66,6 +66,12 @@ func (m *Manager) setupCSI(ctx context.Context, p *v1.Pod, podDir string, v csiV
 			m.csi.note(func() { m.csi.waiting[p.UID] = true }) // a driver that has died comes back
 			return outcome{step: step, err: err}
 		}
+		if !published && v.claim != nil {
+			if err := m.growMounted(ctx, p, podDir, v); err != nil {
+				m.csi.note(func() { m.csi.waiting[p.UID] = true })
+				return outcome{step: "Setup failed while expanding volume", err: err}
+			}
+		}
 		done.fresh = !published
 		m.csi.note(func() { m.csi.published[here] = true })
 		m.csi.wakeUp()

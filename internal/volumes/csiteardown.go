@@ -136,7 +136,7 @@ func (m *Manager) Settled() {
 	m.csi.wakeUp()
 }
 
-// Run unstages volumes that no pod has any more, and wakes pods whose volumes are to be published again, until ctx is done.
+// Run unstages volumes that no pod has any more, makes larger what has grown, and wakes pods whose volumes are to be published again, until ctx is done.
 func (m *Manager) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -163,6 +163,13 @@ func (m *Manager) Run(ctx context.Context) error {
 		due, at := m.dueUnstages(time.Now())
 		for _, id := range due {
 			running.Go(func() { m.unstageUnused(ctx, id) })
+		}
+		grown, look := m.dueLooks(time.Now())
+		for _, ids := range grown {
+			running.Go(func() { m.lookForGrowth(ctx, ids) })
+		}
+		if at.IsZero() || !look.IsZero() && look.Before(at) {
+			at = look
 		}
 		if !at.IsZero() {
 			next.Reset(time.Until(at))

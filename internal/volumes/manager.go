@@ -63,8 +63,8 @@ type Manager struct {
 	exec              utilexec.Interface
 
 	mu sync.Mutex
-	// bound are the persistent volumes of pods, by the names of the pods' volumes; guarded by mu.
-	bound map[pod.UID]map[string]*v1.PersistentVolume
+	// bound are what the claims of pods are bound to, by the names of the pods' volumes; guarded by mu.
+	bound map[pod.UID]map[string]bound
 	// firsts are the pods that had a directory of this machine before others, by the directory; guarded by mu.
 	firsts map[string]pod.UID
 
@@ -94,7 +94,7 @@ func New(c Config) (*Manager, error) {
 		claims:            c.Claims,
 		node:              c.Node,
 		event:             c.Event,
-		bound:             map[pod.UID]map[string]*v1.PersistentVolume{},
+		bound:             map[pod.UID]map[string]bound{},
 		firsts:            map[string]pod.UID{},
 		csi:               newCSIState(c.CSI),
 		mounter:           c.Mounter,

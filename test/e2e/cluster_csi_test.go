@@ -47,7 +47,7 @@ spec:
 func TestClusterCSI(t *testing.T) {
 	c := newCluster(t)
 	d := c.newDriver()
-	d.Name, d.NodeID, d.MaxVolumes = c.name+".csi.example.com", "id-of-"+c.name, 7
+	d.Name, d.NodeID, d.MaxVolumes, d.Expands = c.name+".csi.example.com", "id-of-"+c.name, 7, true
 	volume := c.name + "-csi"
 	t.Cleanup(func() { c.tidy("delete", "--ignore-not-found", "--wait=false", "pv/"+volume, "csidriver/"+d.Name) })
 	d.start()
@@ -80,9 +80,24 @@ func TestClusterCSI(t *testing.T) {
 		t.Errorf("in use: %s", got)
 	}
 
-	// The next agent goes on with what is mounted, and takes it down.
+	// The next agent goes on with what is mounted, makes it as large as the cluster's controller (here the test) has made the volume meanwhile, and
+	// takes it down.
 	a.kill()
+	c.kubectl("patch", "pv/"+volume, "--type=merge", "-p", `{"spec":{"capacity":{"storage":"2Gi"}}}`)
+	c.kubectl("patch", "pvc/disk", "--subresource=status", "--type=merge", "-p", `{"status":{"allocatedResources":{"storage":"2Gi"},"allocatedResourceStatuses":{"storage":"NodeResizePending"},
+		"conditions":[{"type":"FileSystemResizePending","status":"True"}]}}`)
 	c.startMember()
+	c.awaitWithin("the claim to tell of its size", func() bool {
+		out, err := c.try("get", "pvc/disk", "-o", "jsonpath={.status.capacity.storage}{.status.allocatedResourceStatuses}{.status.conditions}")
+		return err == nil && out == "2Gi"
+	})
+	if calls := d.calls("NodeExpandVolume"); len(calls) != 1 || calls[0].Bytes != 2<<30 {
+		t.Errorf("the volume was expanded with %+v", calls)
+	}
+	c.awaitWithin("the events of it", func() bool {
+		out, err := c.try("get", "events", "-o", `jsonpath={.items[?(@.reason=="FileSystemResizeSuccessful")].involvedObject.kind}`)
+		return err == nil && strings.Contains(out, "Pod") && strings.Contains(out, "PersistentVolumeClaim")
+	})
 	c.kubectl("delete", "pod", "user")
 	d.awaitNothing()
 	c.awaitWithin("the volume not to be in use any more", func() bool { return !strings.Contains(inUse(), d.Name) })

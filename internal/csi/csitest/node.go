@@ -100,6 +100,7 @@ func (s nodeServer) NodeUnstageVolume(ctx context.Context, r *csiapi.NodeUnstage
 // NodeExpandVolume says that the file system is as large as it is to be.
 func (s nodeServer) NodeExpandVolume(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) (*csiapi.NodeExpandVolumeResponse, error) {
 	c := Call{Method: "NodeExpandVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath, Target: r.VolumePath, Bytes: r.GetCapacityRange().GetRequiredBytes(), Secrets: r.Secrets}
+	c.had(r.VolumeCapability)
 	err := s.take(ctx, c, func() error { return nil })
 	return &csiapi.NodeExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}, err
 }

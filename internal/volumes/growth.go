@@ -1,0 +1,118 @@
+package volumes
+
+import (
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// growth is what is to be done on a node about a volume that has grown (KEP-1790).
+type growth int
+
+const (
+	// sized: nothing, it is as large as it is to be.
+	sized growth = iota
+	// grows: the driver is to make it as large as it is to be.
+	grows
+	// waits: nothing for now; the claim says that the controller has to act first, or that it has failed for good.
+	waits
+)
+
+// noNodeExpansion is an annotation of claims for all nodes of which one expansion suffices (KEP-1790).
+const noNodeExpansion = "volume.kubernetes.io/node-expansion-not-required"
+
+// resizeConditions tell of a growth under way; they go when it is done.
+var resizeConditions = []v1.PersistentVolumeClaimConditionType{
+	v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending,
+	v1.PersistentVolumeClaimControllerResizeError, v1.PersistentVolumeClaimNodeResizeError,
+}
+
+// computeGrowth returns what is to be done about a claim's volume that has the size known on this node, and the size that it is to have then.
+func computeGrowth(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, known resource.Quantity) (growth, resource.Quantity) {
+	size := pv.Spec.Capacity[v1.ResourceStorage]
+	if known.Cmp(size) >= 0 {
+		return sized, known
+	}
+	if !tellsProgress(claim) {
+		return grows, size
+	}
+	target, allocated := claim.Status.AllocatedResources[v1.ResourceStorage]
+	if !allocated {
+		target = size
+	}
+	has := claim.Status.Capacity[v1.ResourceStorage]
+	switch state := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]; {
+	case state == v1.PersistentVolumeClaimNodeResizePending || state == v1.PersistentVolumeClaimNodeResizeInProgress:
+		return grows, target
+	case has.Cmp(target) < 0:
+		return waits, target
+	case slices.Contains(pv.Spec.AccessModes, v1.ReadWriteMany) && claim.Annotations[noNodeExpansion] == "":
+		return grows, target // another node has done it for itself
+	}
+	return sized, target
+}
+
+// tellsProgress reports whether the claim says how far its growth has come, which those that older controllers resize do not.
+func tellsProgress(claim *v1.PersistentVolumeClaim) bool {
+	_, allocated := claim.Status.AllocatedResources[v1.ResourceStorage]
+	_, state := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
+	return allocated || state
+}
+
+// mergeResizeBegun returns the claim with the node's part of the growth under way.
+func mergeResizeBegun(claim *v1.PersistentVolumeClaim) *v1.PersistentVolumeClaim {
+	out := claim.DeepCopy()
+	if out.Status.AllocatedResourceStatuses[v1.ResourceStorage] == v1.PersistentVolumeClaimNodeResizePending {
+		out.Status.AllocatedResourceStatuses[v1.ResourceStorage] = v1.PersistentVolumeClaimNodeResizeInProgress
+	}
+	return out
+}
+
+// mergeResized returns the claim with the growth to the size done.
+func mergeResized(claim *v1.PersistentVolumeClaim, size resource.Quantity) *v1.PersistentVolumeClaim {
+	out := claim.DeepCopy()
+	if has := out.Status.Capacity[v1.ResourceStorage]; has.Cmp(size) < 0 {
+		if out.Status.Capacity == nil {
+			out.Status.Capacity = v1.ResourceList{}
+		}
+		out.Status.Capacity[v1.ResourceStorage] = size
+	}
+	delete(out.Status.AllocatedResourceStatuses, v1.ResourceStorage)
+	out.Status.Conditions = slices.DeleteFunc(out.Status.Conditions, func(c v1.PersistentVolumeClaimCondition) bool { return slices.Contains(resizeConditions, c.Type) })
+	return out
+}
+
+// mergeResizeFailed returns the claim with the failure; one that will not work without a change of the claim is infeasible.
+func mergeResizeFailed(claim *v1.PersistentVolumeClaim, message string, how feasibility, now time.Time) *v1.PersistentVolumeClaim {
+	out := claim.DeepCopy()
+	if how == infeasible && tellsProgress(claim) {
+		if out.Status.AllocatedResourceStatuses == nil {
+			out.Status.AllocatedResourceStatuses = map[v1.ResourceName]v1.ClaimResourceStatus{}
+		}
+		out.Status.AllocatedResourceStatuses[v1.ResourceStorage] = v1.PersistentVolumeClaimNodeResizeInfeasible
+	}
+	failed := v1.PersistentVolumeClaimCondition{
+		Type: v1.PersistentVolumeClaimNodeResizeError, Status: v1.ConditionTrue, LastTransitionTime: metav1.NewTime(now), Message: message,
+	}
+	at := slices.IndexFunc(out.Status.Conditions, func(c v1.PersistentVolumeClaimCondition) bool { return c.Type == failed.Type })
+	if at < 0 {
+		out.Status.Conditions = append(out.Status.Conditions, failed)
+		return out
+	}
+	if old := out.Status.Conditions[at]; old.Status == failed.Status {
+		failed.LastTransitionTime = old.LastTransitionTime
+	}
+	out.Status.Conditions[at] = failed
+	return out
+}
+
+// feasibility is whether what has failed can work when it is tried again.
+type feasibility int
+
+const (
+	feasible feasibility = iota
+	infeasible
+)
