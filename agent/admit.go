@@ -89,7 +89,7 @@ func (a *Agent) resizeWhenListed(ctx context.Context) error {
 // newLocalNode describes this machine as a Node.
 func (a *Agent) newLocalNode() *v1.Node {
 	m := a.readMachine()
-	n := admission.LocalMachine{Name: a.cfg.NodeName, CPUs: m.CPUs, Memory: m.Memory, Storage: m.Storage, HugePages: m.HugePages}
+	n := admission.LocalMachine{Name: a.cfg.NodeName, CPUs: m.CPUs, Memory: m.Memory, Storage: m.Storage, HugePages: m.HugePages, MaxPods: a.cfg.MaxPods}
 	if k := a.cfg.Kubelet; k != nil {
 		n.Labels, n.MaxPods = k.NodeLabels, int(k.MaxPods)
 	}

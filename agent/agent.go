@@ -52,6 +52,8 @@ type Config struct {
 	PodLogsDir, ContainerLogsDir string
 	// Kubelet is what a member of a cluster is told besides; nil for berth run. Load has checked it.
 	Kubelet *config.Kubelet
+	// MaxPods is how many pods an agent without Kubelet takes; 0 is admission.LocalMaxPods. With Kubelet its own maxPods counts.
+	MaxPods int
 	// AtExit says what becomes of pods and runtime when the agent ends.
 	AtExit AtExit
 	// Version is the agent's own.
@@ -120,6 +122,9 @@ func (c *Config) Validate() error {
 	}
 	if c.NodeName == "" || strings.ToLower(c.NodeName) != c.NodeName {
 		errs = append(errs, fmt.Errorf("node name %q: must be a lower-case name", c.NodeName))
+	}
+	if c.MaxPods < 0 {
+		errs = append(errs, fmt.Errorf("most pods %d: must not be negative", c.MaxPods))
 	}
 	if c.Log == nil {
 		errs = append(errs, errors.New("no logger given"))

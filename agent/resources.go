@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -29,7 +30,7 @@ type nodeResources struct {
 func (a *Agent) newNodeResources() (*nodeResources, error) {
 	r := &nodeResources{machine: a.readMachine(), conf: a.cfg.Kubelet}
 	r.cgroupVersion, _ = cgroups.Detect()
-	s := node.Settings{MaxPods: admission.LocalMaxPods, LocalStorageCapacityIsolation: true}
+	s := node.Settings{MaxPods: cmp.Or(a.cfg.MaxPods, admission.LocalMaxPods), LocalStorageCapacityIsolation: true}
 	if k := r.conf; k != nil {
 		var err error
 		if r.reservation, err = node.NewReservation(k.KubeReserved, k.SystemReserved, k.EvictionHard, k.ReservedSystemCPUs); err != nil {

@@ -249,6 +249,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	states := pod.NewStates()
 	recorder := a.newRecorder()
 	settings := settingsOf(cfg.Kubelet)
+	settings.maxPods = max(settings.maxPods, cfg.MaxPods)
 	if a.cri, err = cri.New(cri.Config{
 		Endpoint: endpoint, ImageEndpoint: cfg.ImageEndpoint, Timeout: settings.runtimeTimeout, Dial: out.DialCRI, Called: counts.RuntimeCall,
 	}); err != nil {

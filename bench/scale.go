@@ -12,22 +12,32 @@ import (
 
 // scaled is what the test in bench/scale measures with one number of pods.
 type scaled struct {
-	Pods       int     `json:"pods"`
-	StartCPU   float64 `json:"startCPU"`   // seconds, until all run
-	RestCPU    float64 `json:"restCPU"`    // seconds in two minutes of virtual time
-	ChangeCPU  float64 `json:"changeCPU"`  // seconds for one container that exits and runs again
-	RestartCPU float64 `json:"restartCPU"` // seconds for a start of the agent over its pods
-	Heap       float64 `json:"heap"`       // bytes of the agent, garbage collected
+	Pods           int     `json:"pods"`
+	Start          float64 `json:"start"`          // seconds of the real clock, until all run
+	StartCPU       float64 `json:"startCPU"`       // seconds, likewise
+	RestCPU        float64 `json:"restCPU"`        // seconds in two minutes of virtual time
+	RestAllocs     float64 `json:"restAllocs"`     // allocations in it
+	ChangeCPU      float64 `json:"changeCPU"`      // seconds for one container that exits and runs again, beyond rest
+	ChangeAllocs   float64 `json:"changeAllocs"`   // allocations, likewise
+	ManifestCPU    float64 `json:"manifestCPU"`    // seconds for one manifest that changes and whose pod is replaced, beyond rest
+	ManifestAllocs float64 `json:"manifestAllocs"` // allocations, likewise
+	RestartCPU     float64 `json:"restartCPU"`     // seconds for a start of the agent over its pods, beyond rest
+	Heap           float64 `json:"heap"`           // bytes of the agent, garbage collected
 }
 
-// scaleFigures are the figures of the scale; their values are by pod but for that of a change.
+// scaleFigures are the figures of the scale.
 var scaleFigures = []struct {
 	name, unit string
 	value      func(scaled) float64
 }{
+	{"until all run", "s", func(s scaled) float64 { return s.Start }},
 	{"CPU of a pod until all run", "ms", func(s scaled) float64 { return 1e3 * s.StartCPU / float64(s.Pods) }},
 	{"CPU of a pod in two minutes at rest, a probe each 10 s", "ms", func(s scaled) float64 { return 1e3 * s.RestCPU / float64(s.Pods) }},
-	{"CPU of one change", "ms", func(s scaled) float64 { return 1e3 * s.ChangeCPU }},
+	{"allocations of a pod in two minutes at rest", "", func(s scaled) float64 { return s.RestAllocs / float64(s.Pods) }},
+	{"CPU of one container's exit and its replacement", "ms", func(s scaled) float64 { return 1e3 * s.ChangeCPU }},
+	{"allocations of one container's exit and its replacement", "", func(s scaled) float64 { return s.ChangeAllocs }},
+	{"CPU of one manifest's change", "ms", func(s scaled) float64 { return 1e3 * s.ManifestCPU }},
+	{"allocations of one manifest's change", "", func(s scaled) float64 { return s.ManifestAllocs }},
 	{"CPU of a pod at a restart of the agent", "ms", func(s scaled) float64 { return 1e3 * s.RestartCPU / float64(s.Pods) }},
 	{"memory of the agent for a pod", "KiB", func(s scaled) float64 { return s.Heap / float64(s.Pods) / 1024 }},
 }

@@ -49,6 +49,8 @@ type World struct {
 	Kubelet string
 	// Flags are more flags of a member of a cluster, by their names. Agents that start read them.
 	Flags map[string]string
+	// MaxPods is how many pods the machine takes; 0 is as many as run mode does. Agents that start read it.
+	MaxPods int
 	// API is the API server of the cluster that the machine is a member of, nil before Join.
 	API *kubetest.Server
 	// DiskUsed is how much of the disk of images is in use, in percent.
@@ -107,7 +109,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 	w.watch, w.door = &watcher{events: make(chan podconfig.WatchEvent, 100)}, bufconn.Listen(1<<16)
 	cfg := agent.Config{
 		RootDir: filepath.Join(w.dir, "root"), RunDir: filepath.Join(w.dir, "run"), PodLogsDir: filepath.Join(w.dir, "logs"),
-		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
+		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, MaxPods: w.MaxPods, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
 	}
 	w.gate = &gate{dial: w.Runtime.Dialer()}
 	out := agent.Outside{
@@ -147,12 +149,12 @@ func (w *World) StopAgent() {
 
 // Settle lets d pass, and then everything happen that needs no more time than a file event takes to be believed.
 func (w *World) Settle(d time.Duration) {
-	time.Sleep(d + fileQuiet)
+	time.Sleep(d + FileQuiet)
 	synctest.Wait()
 }
 
-// fileQuiet is longer than podconfig waits for a file to be written out.
-const fileQuiet = 200 * time.Millisecond
+// FileQuiet is how long Settle waits at least: longer than podconfig waits for a file to be written out.
+const FileQuiet = 200 * time.Millisecond
 
 // Write puts a manifest into the agent's folder, as an editor does that renames into place.
 func (w *World) Write(name string, content []byte) {
@@ -161,7 +163,7 @@ func (w *World) Write(name string, content []byte) {
 	if err := os.WriteFile(path, content, 0o644); err != nil {
 		w.T.Fatal(err)
 	}
-	w.tell(path)
+	w.Tell(name)
 	w.Settle(0)
 }
 
@@ -172,14 +174,14 @@ func (w *World) Remove(name string) {
 	if err := os.Remove(path); err != nil {
 		w.T.Fatal(err)
 	}
-	w.tell(path)
+	w.Tell(name)
 	w.Settle(0)
 }
 
-// tell tells a running agent that the path changed.
-func (w *World) tell(path string) {
+// Tell tells a running agent that the manifest changed.
+func (w *World) Tell(name string) {
 	if w.stop != nil {
-		w.watch.events <- podconfig.WatchEvent{Path: path}
+		w.watch.events <- podconfig.WatchEvent{Path: filepath.Join(w.Manifests, name)}
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package scale_test runs the whole agent over the fake runtime, in virtual time, with as many pods as it is asked to, and measures what
-// they cost: BERTH_BENCH_PODS pods of two containers and a probe, written to the file BERTH_BENCH_RESULT. Without these it sees to it
-// that some pods come to run.
+// they cost: BERTH_BENCH_PODS pods of two containers and a probe, written to the file BERTH_BENCH_RESULT; a CPU profile of each phase is
+// written to the folder BERTH_BENCH_PROFILES. Without these it sees to it that some pods come to run.
 package scale_test
 
 import (
@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"testing"
@@ -23,22 +24,29 @@ import (
 	"berth/agent/agenttest"
 )
 
-// result is what bench reads.
+// result is what bench reads: seconds, bytes and allocations of all pods, or of one change.
 type result struct {
-	Pods       int     `json:"pods"`
-	StartCPU   float64 `json:"startCPU"`
-	RestCPU    float64 `json:"restCPU"`
-	ChangeCPU  float64 `json:"changeCPU"`
-	RestartCPU float64 `json:"restartCPU"`
-	Heap       float64 `json:"heap"`
+	Pods           int     `json:"pods"`
+	Start          float64 `json:"start"` // of the real clock
+	StartCPU       float64 `json:"startCPU"`
+	RestCPU        float64 `json:"restCPU"`
+	RestAllocs     float64 `json:"restAllocs"`
+	ChangeCPU      float64 `json:"changeCPU"`
+	ChangeAllocs   float64 `json:"changeAllocs"`
+	ManifestCPU    float64 `json:"manifestCPU"`
+	ManifestAllocs float64 `json:"manifestAllocs"`
+	RestartCPU     float64 `json:"restartCPU"`
+	Heap           float64 `json:"heap"`
 }
 
 const (
 	settle = 10 * time.Second
 	rest   = 2 * time.Minute
+	// grace is how long it takes at most until what a change led to is over: the end of a pod, and what is kept on disk behind it.
+	grace = 2 * time.Second
 )
 
-// changes is how many containers exit, one after the other, for the cost of one.
+// changes is how often each change is made, one after the other, for the cost of one.
 const changes = 20
 
 func TestScale(t *testing.T) {
@@ -46,8 +54,9 @@ func TestScale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	profiles := startProfiler(t)
 	var r result
-	synctest.Test(t, func(t *testing.T) { r = measure(t, n) })
+	synctest.Test(t, func(t *testing.T) { r = (&yard{T: t, pods: n, profiles: profiles}).measure() })
 	if file := os.Getenv("BERTH_BENCH_RESULT"); file != "" {
 		b, err := json.Marshal(r)
 		if err == nil {
@@ -59,79 +68,122 @@ func TestScale(t *testing.T) {
 	}
 }
 
-func measure(t *testing.T, n int) result {
-	w := agenttest.New(t)
-	r := result{Pods: n}
-	for i := range n {
-		w.Network.Serve(fmt.Sprintf("pod-%d:8080", i), agenttest.Server{Answers: map[string]agenttest.Answer{"": {Code: 200}}})
+// yard is an agent with its pods.
+type yard struct {
+	*testing.T
+	*agenttest.World
+	pods     int
+	profiles *profiler
+	// idle is what a second of virtual time costs in which nothing happens but probes.
+	idle used
+}
+
+func (y *yard) measure() result {
+	y.World = agenttest.New(y.T)
+	y.StopAgent()
+	y.MaxPods = y.pods
+	r := result{Pods: y.pods}
+	for i := range y.pods {
+		y.Network.Serve(fmt.Sprintf("pod-%d:8080", i), agenttest.Server{Answers: map[string]agenttest.Answer{"": {Code: 200}}})
+		y.manifest(i, "first")
 	}
-	began := cpu()
-	for i := range n {
-		w.Write(fmt.Sprintf("pod-%d.yaml", i), fmt.Appendf(nil, manifest, i, agenttest.Image))
+	began := realTime()
+	r.StartCPU = y.phase("start", func() {
+		y.StartAgent()
+		y.World.Settle(settle) // every container starts at once, and is probed within its first ten seconds
+	}).cpu
+	r.Start = realTime() - began
+	y.awaitReady("the start")
+
+	y.World.Settle(settle)
+	all := y.phase("rest", func() { y.World.Settle(rest) })
+	r.RestCPU, r.RestAllocs = all.cpu, all.allocs
+	y.idle = all.over(rest.Seconds())
+
+	container := map[string]string{} // ids, which the runtime finds without a search
+	for _, c := range y.Runtime.Containers() {
+		container[c.Pod.Name+"/"+c.Name] = c.ID
 	}
-	running := 0
-	for range 600 {
-		w.Settle(time.Second)
-		if running = ready(t, w); running == n {
-			break
+	one := y.changes("change", func(i int) {
+		if err := y.Runtime.Kill(container[fmt.Sprintf("pod-%d/a", i)], 1); err != nil {
+			y.Fatal(err)
 		}
-	}
-	if running != n {
-		t.Fatalf("%d of %d pods are ready after 10 min", running, n)
-	}
-	r.StartCPU = cpu() - began
+	})
+	r.ChangeCPU, r.ChangeAllocs = one.cpu, one.allocs
+	one = y.changes("manifest", func(i int) {
+		y.manifest(i, "second")
+		y.Tell(name(i))
+	})
+	r.ManifestCPU, r.ManifestAllocs = one.cpu, one.allocs
 
-	w.Settle(settle)
-	began = cpu()
-	w.Settle(rest)
-	r.RestCPU = cpu() - began
-
-	began = cpu()
-	for i := range changes {
-		if err := w.Runtime.Kill(fmt.Sprintf("pod-%d/a", i), 1); err != nil {
-			t.Fatal(err)
-		}
-		w.Settle(0)
-	}
-	r.ChangeCPU = (cpu() - began) / changes
-
-	w.Settle(settle)
+	y.World.Settle(settle)
+	y.awaitReady("the changes")
 	with := heap()
-	w.StopAgent()
-	w.Agent = nil
+	y.StopAgent()
+	y.Agent = nil
 	r.Heap = with - heap()
-	began = cpu()
-	w.StartAgent()
-	w.Settle(10 * time.Second)
-	if running = ready(t, w); running != n {
-		t.Fatalf("%d of %d pods are ready 10 s after the agent's restart", running, n)
-	}
-	r.RestartCPU = cpu() - began
+	r.RestartCPU = y.phase("restart", func() {
+		y.StartAgent()
+		y.World.Settle(settle)
+	}).less(y.idle, settle).cpu
+	y.awaitReady("the restart")
 	return r
 }
 
-const manifest = `apiVersion: v1
+// changes makes a change to one pod after the other and returns what one costs beyond rest.
+func (y *yard) changes(name string, change func(pod int)) used {
+	all := y.phase(name, func() {
+		for i := range changes {
+			change(i % y.pods)
+			y.World.Settle(grace)
+		}
+	})
+	return all.less(y.idle, changes*(grace+agenttest.FileQuiet)).over(changes)
+}
+
+func name(pod int) string { return fmt.Sprintf("pod-%d.yaml", pod) }
+
+// manifest writes a pod's manifest without a word to the agent.
+func (y *yard) manifest(pod int, value string) {
+	content := fmt.Appendf(nil, `apiVersion: v1
 kind: Pod
 metadata: {name: pod-%[1]d}
 spec:
+  terminationGracePeriodSeconds: 1
   containers:
-  - {name: a, image: %[2]q}
+  - {name: a, image: %[2]q, env: [{name: VALUE, value: %[3]q}]}
   - name: b
     image: %[2]q
     readinessProbe: {httpGet: {path: /, port: 8080}}
-`
+`, pod, agenttest.Image, value)
+	if err := os.WriteFile(filepath.Join(y.Manifests, name(pod)), content, 0o644); err != nil {
+		y.Fatal(err)
+	}
+}
+
+// awaitReady fails unless the agent shows all pods as ready within a minute.
+func (y *yard) awaitReady(after string) {
+	running := 0
+	for range 60 {
+		if running = y.ready(); running == y.pods {
+			return
+		}
+		y.World.Settle(time.Second)
+	}
+	y.Fatalf("%d of %d pods are ready a minute after %s", running, y.pods, after)
+}
 
 // ready counts the pods that the agent shows as ready.
-func ready(t *testing.T, w *agenttest.World) int {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return w.Dial(ctx) }}}
+func (y *yard) ready() int {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return y.Dial(ctx) }}}
 	resp, err := client.Get("http://berth/pods")
 	if err != nil {
-		t.Fatal(err)
+		y.Fatal(err)
 	}
 	defer resp.Body.Close()
 	var list v1.PodList
 	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
-		t.Fatal(err)
+		y.Fatal(err)
 	}
 	n := 0
 	for _, p := range list.Items {
@@ -144,13 +196,35 @@ func ready(t *testing.T, w *agenttest.World) int {
 	return n
 }
 
-// cpu is what the process has used, in seconds.
-func cpu() float64 {
+// phase returns what the process uses while f runs.
+func (y *yard) phase(name string, f func()) used {
+	runtime.GC() // what is left from before is not the phase's
+	end := y.profiles.begin(name)
+	before := usedNow()
+	f()
+	after := usedNow()
+	end()
+	return used{after.cpu - before.cpu, after.allocs - before.allocs}
+}
+
+// used is what the process uses.
+type used struct{ cpu, allocs float64 } // seconds, allocations
+
+func usedNow() used {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
 		panic(err) // there is no reason for it to fail
 	}
-	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return used{float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9, float64(m.Mallocs)}
+}
+
+func (u used) over(n float64) used { return used{u.cpu / n, u.allocs / n} }
+
+// less returns what is left without what the time would have cost at rest.
+func (u used) less(idle used, t time.Duration) used {
+	return used{u.cpu - idle.cpu*t.Seconds(), u.allocs - idle.allocs*t.Seconds()}
 }
 
 func heap() float64 {

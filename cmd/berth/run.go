@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"berth/agent"
+	"berth/internal/admission"
 	"berth/internal/embedded"
 	"berth/internal/podconfig"
 	"berth/internal/server"
@@ -31,6 +32,7 @@ type runFlags struct {
 	cgroupDriver     string
 	podLogsDir       string
 	containerLogsDir string
+	maxPods          int
 	logFile          string
 	logLevel         slog.Level
 	remove           bool
@@ -70,6 +72,7 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 	fl.StringVar(&f.cgroupDriver, "cgroup-driver", "", "who makes cgroups, cgroupfs or systemd: for the runtime inside this program, and others that do not say (default: systemd where it runs the host on cgroup v2, else cgroupfs)")
 	fl.StringVar(&f.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
 	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to the containers' logs, for log shippers; empty for none")
+	fl.IntVar(&f.maxPods, "max-pods", admission.LocalMaxPods, "how many pods this machine takes")
 	fl.StringVar(&f.logFile, "log-file", "", "the agent's own log (default: standard error, or berth.log in the root directory when a live table is shown)")
 	fl.TextVar(&f.logLevel, "log-level", slog.LevelInfo, "what the agent logs: debug, info, warn or error")
 	fl.BoolVar(&f.remove, "rm", false, "end all pods and the runtime and remove everything when the agent ends")
@@ -84,7 +87,10 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	cfg := agent.Config{
 		NodeName: f.nodeName, Paths: paths, RuntimeEndpoint: f.runtimeEndpoint, PodCIDR: f.podCIDR, CgroupRoot: f.cgroupRoot,
-		CgroupDriver: f.cgroupDriver, Version: version,
+		CgroupDriver: f.cgroupDriver, MaxPods: f.maxPods, Version: version,
+	}
+	if f.maxPods < 1 {
+		return cfg, fmt.Errorf("--max-pods %d: must be 1 or more", f.maxPods)
 	}
 	if d := f.cgroupDriver; d != "" && d != "cgroupfs" && d != "systemd" {
 		return cfg, fmt.Errorf("--cgroup-driver %q: must be cgroupfs or systemd", d)

@@ -140,19 +140,12 @@ func (r *Runtime) containersOf(sb *sandbox) []*container {
 
 // inSandbox is containersOf for callers that hold the lock.
 func (r *Runtime) inSandbox(sb *sandbox) []*container {
-	var found []*container
-	for _, c := range r.containers {
-		if c.sandbox == sb {
-			found = append(found, c)
-		}
-	}
-	slices.SortFunc(found, func(a, b *container) int {
+	return slices.SortedFunc(maps.Values(sb.containers), func(a, b *container) int {
 		if order := a.createdAt.Compare(b.createdAt); order != 0 {
 			return order
 		}
 		return strings.Compare(a.id, b.id)
 	})
-	return found
 }
 
 // statusesOf returns the statuses of a sandbox's containers. The caller holds the lock.
@@ -167,7 +160,7 @@ func (r *Runtime) statusesOf(sb *sandbox) []*runtimeapi.ContainerStatus {
 func (r *Runtime) container(id string) (*container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := r.containers[id]
+	c := r.containers.all[id]
 	if c == nil {
 		return nil, errContainerNotFound(id)
 	}
@@ -202,7 +195,7 @@ func (s *runtimeService) CreateContainer(ctx context.Context, req *runtimeapi.Cr
 func (r *Runtime) reserveContainer(c *container, sandboxID string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c.sandbox = r.sandboxes[sandboxID]
+	c.sandbox = r.sandboxes.all[sandboxID]
 	if c.sandbox == nil {
 		return status.Errorf(codes.NotFound, "failed to find sandbox id %q: not found", sandboxID)
 	}
@@ -217,7 +210,7 @@ func (r *Runtime) addContainer(c *container) error {
 	defer r.mu.Unlock()
 	img := r.findImage(c.config.GetImage().GetImage())
 	switch {
-	case r.sandboxes[c.sandbox.id] == nil:
+	case r.sandboxes.all[c.sandbox.id] == nil:
 		delete(r.names, c.name)
 		return status.Errorf(codes.NotFound, "failed to find sandbox id %q: not found", c.sandbox.id)
 	case c.sandbox.state != runtimeapi.PodSandboxState_SANDBOX_READY:
@@ -232,7 +225,8 @@ func (r *Runtime) addContainer(c *container) error {
 	if c.config.LogPath != "" {
 		c.logPath = r.logPath(c)
 	}
-	r.containers[c.id] = c
+	r.containers.add(c.id, c)
+	c.sandbox.containers[c.id] = c
 	return nil
 }
 
@@ -256,7 +250,7 @@ func (r *Runtime) startContainer(c *container) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.containers[c.id] == nil:
+	case r.containers.all[c.id] == nil:
 		return errContainerNotFound(c.id)
 	case c.state != runtimeapi.ContainerState_CONTAINER_CREATED:
 		return status.Errorf(codes.Unknown, "failed to set starting state for container %q: container is in %s state", c.id, c.state)
@@ -291,7 +285,7 @@ func (r *Runtime) failStart(c *container, message string) error {
 
 func (s *runtimeService) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	s.mu.Lock()
-	c := s.containers[req.ContainerId]
+	c := s.containers.all[req.ContainerId]
 	alive := c != nil && c.alive()
 	s.mu.Unlock()
 	if !alive {
@@ -350,8 +344,9 @@ func (r *Runtime) removeContainer(c *container) {
 		r.wait(c.exitTold)
 	}
 	r.mu.Lock()
-	_, present := r.containers[c.id]
-	delete(r.containers, c.id)
+	_, present := r.containers.all[c.id]
+	r.containers.remove(c.id)
+	delete(c.sandbox.containers, c.id)
 	delete(r.names, c.name)
 	r.mu.Unlock()
 	if present {

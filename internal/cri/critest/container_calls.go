@@ -16,7 +16,7 @@ import (
 func (s *runtimeService) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.containers[req.ContainerId]
+	c := s.containers.all[req.ContainerId]
 	if c == nil {
 		return nil, errContainerNotFound(req.ContainerId)
 	}
@@ -31,8 +31,7 @@ func (s *runtimeService) ListContainers(_ context.Context, req *runtimeapi.ListC
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	resp := &runtimeapi.ListContainersResponse{}
-	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
-		c := s.containers[id]
+	for _, c := range s.containers.selected(req.GetFilter().GetLabelSelector()) {
 		if !c.matches(req.GetFilter()) {
 			continue
 		}
@@ -52,17 +51,19 @@ func (s *runtimeService) ListContainers(_ context.Context, req *runtimeapi.ListC
 	return resp, nil
 }
 
+func (c *container) labels() map[string]string { return c.config.Labels }
+
+// matches leaves labels to the shelf.
 func (c *container) matches(filter *runtimeapi.ContainerFilter) bool {
 	return strings.HasPrefix(c.id, filter.GetId()) &&
 		strings.HasPrefix(c.sandbox.id, filter.GetPodSandboxId()) &&
-		(filter.GetState() == nil || filter.GetState().State == c.state) &&
-		selects(filter.GetLabelSelector(), c.config.Labels)
+		(filter.GetState() == nil || filter.GetState().State == c.state)
 }
 
 func (s *runtimeService) UpdateContainerResources(_ context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.containers[req.ContainerId]
+	c := s.containers.all[req.ContainerId]
 	if c == nil {
 		return nil, errContainerNotFound(req.ContainerId)
 	}
@@ -79,7 +80,7 @@ func (s *runtimeService) UpdateContainerResources(_ context.Context, req *runtim
 
 func (s *runtimeService) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	s.mu.Lock()
-	c := s.containers[req.ContainerId]
+	c := s.containers.all[req.ContainerId]
 	if c == nil {
 		s.mu.Unlock()
 		return nil, errContainerNotFound(req.ContainerId)
@@ -137,7 +138,7 @@ func (s *runtimeService) awaitExec(ctx context.Context, c *container, takes, tim
 func (s *runtimeService) ReopenContainerLog(_ context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.containers[req.ContainerId]
+	c := s.containers.all[req.ContainerId]
 	if c == nil {
 		return nil, errContainerNotFound(req.ContainerId)
 	}
@@ -199,7 +200,7 @@ func diskUsage(at int64) *runtimeapi.FilesystemUsage {
 func (s *runtimeService) ContainerStats(_ context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.containers[req.ContainerId]
+	c := s.containers.all[req.ContainerId]
 	if c == nil {
 		return nil, errContainerNotFound(req.ContainerId)
 	}
@@ -212,14 +213,10 @@ func (s *runtimeService) ContainerStats(_ context.Context, req *runtimeapi.Conta
 func (s *runtimeService) ListContainerStats(_ context.Context, req *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	filter := &runtimeapi.ContainerFilter{
-		Id:            req.GetFilter().GetId(),
-		PodSandboxId:  req.GetFilter().GetPodSandboxId(),
-		LabelSelector: req.GetFilter().GetLabelSelector(),
-	}
+	filter := &runtimeapi.ContainerFilter{Id: req.GetFilter().GetId(), PodSandboxId: req.GetFilter().GetPodSandboxId()}
 	resp := &runtimeapi.ListContainerStatsResponse{}
-	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
-		if c := s.containers[id]; c.matches(filter) {
+	for _, c := range s.containers.selected(req.GetFilter().GetLabelSelector()) {
+		if c.matches(filter) {
 			resp.Stats = append(resp.Stats, c.stats(time.Now()))
 		}
 	}

@@ -45,7 +45,7 @@ func (r *Runtime) Sandboxes() []Sandbox {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []Sandbox
-	for _, sb := range r.sandboxes {
+	for _, sb := range r.sandboxes.all {
 		found = append(found, Sandbox{
 			ID:        sb.id,
 			Metadata:  proto.CloneOf(sb.config.Metadata),
@@ -75,7 +75,7 @@ func (r *Runtime) Containers() []Container {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []Container
-	for _, c := range r.containers {
+	for _, c := range r.containers.all {
 		found = append(found, Container{
 			ID:         c.id,
 			SandboxID:  c.sandbox.id,
@@ -125,10 +125,13 @@ func (r *Runtime) Find(ref string) (Container, bool) {
 
 // find returns the newest container that a reference names, or nil. The caller holds the lock.
 func (r *Runtime) find(ref string) *container {
+	if c := r.containers.all[ref]; c != nil {
+		return c
+	}
 	var newest *container
-	for _, id := range slices.Sorted(maps.Keys(r.containers)) {
-		c := r.containers[id]
-		if c.id != ref && !slices.Contains(c.references(), ref) {
+	for _, id := range slices.Sorted(maps.Keys(r.containers.all)) {
+		c := r.containers.all[id]
+		if !slices.Contains(c.references(), ref) {
 			continue
 		}
 		if newest == nil || c.createdAt.After(newest.createdAt) {
@@ -154,8 +157,8 @@ func (r *Runtime) findRunning(ref string) (*container, error) {
 // the lock.
 func (r *Runtime) findSandbox(ref string) (*sandbox, error) {
 	var newest *sandbox
-	for _, id := range slices.Sorted(maps.Keys(r.sandboxes)) {
-		sb := r.sandboxes[id]
+	for _, id := range slices.Sorted(maps.Keys(r.sandboxes.all)) {
+		sb := r.sandboxes.all[id]
 		m := sb.config.Metadata
 		if !slices.Contains([]string{sb.id, m.Uid, m.Name, m.Namespace + "/" + m.Name}, ref) {
 			continue
@@ -261,7 +264,7 @@ func (r *Runtime) RemoveBehindBack(ref string) error {
 	for _, c := range r.inSandbox(sb) {
 		r.forget(c)
 	}
-	delete(r.sandboxes, sb.id)
+	r.sandboxes.remove(sb.id)
 	r.takeAddress(sb)
 	delete(r.names, sb.name)
 	return nil
@@ -276,7 +279,8 @@ func (r *Runtime) forget(c *container) {
 		close(c.gone) // a StopContainer in progress ends
 		close(c.exitTold)
 	}
-	delete(r.containers, c.id)
+	r.containers.remove(c.id)
+	delete(c.sandbox.containers, c.id)
 	delete(r.names, c.name)
 }
 

@@ -34,9 +34,9 @@ type Runtime struct {
 	closed     bool
 	ids        int
 	names      map[string]string // reserved name → id
-	sandboxes  map[string]*sandbox
+	sandboxes  shelf[*sandbox]
 	addressed  map[string]*sandbox // by IP
-	containers map[string]*container
+	containers shelf[*container]
 	images     map[string]*image // by id
 	registry   map[string]RegistryImage
 	programs   map[string]Program // by image or by container reference
@@ -69,9 +69,9 @@ func New(opts ...Option) *Runtime {
 	r := &Runtime{
 		config:     defaultConfig(),
 		names:      map[string]string{},
-		sandboxes:  map[string]*sandbox{},
+		sandboxes:  newShelf[*sandbox](),
 		addressed:  map[string]*sandbox{},
-		containers: map[string]*container{},
+		containers: newShelf[*container](),
 		images:     map[string]*image{},
 		registry:   map[string]RegistryImage{},
 		programs:   map[string]Program{},
@@ -129,7 +129,7 @@ func (r *Runtime) Serve() error {
 		return fmt.Errorf("serve: the runtime is serving already")
 	}
 	r.serving = s
-	for _, c := range r.containers {
+	for _, c := range r.containers.all {
 		if c.unseen { // the runtime takes notice now
 			c.unseen = false
 			c.finishedAt = time.Now()
@@ -209,7 +209,7 @@ func (r *Runtime) Close() {
 	}
 	r.Down()
 	r.mu.Lock()
-	for _, c := range r.containers {
+	for _, c := range r.containers.all {
 		c.disarm()
 		c.closeLog()
 	}
@@ -270,7 +270,7 @@ func (r *Runtime) releaseUnusedNames() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, id := range r.names {
-		if r.sandboxes[id] == nil && r.containers[id] == nil {
+		if r.sandboxes.all[id] == nil && r.containers.all[id] == nil {
 			delete(r.names, name)
 		}
 	}

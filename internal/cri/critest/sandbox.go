@@ -29,7 +29,9 @@ type sandbox struct {
 	state     runtimeapi.PodSandboxState
 	ip        string // empty with the host's network and after the stop
 	createdAt time.Time
-	endTold   chan struct{} // closed when STOPPED has been published
+	// containers are those in it, by id; guarded by the runtime's lock.
+	containers map[string]*container
+	endTold    chan struct{} // closed when STOPPED has been published
 }
 
 func sandboxName(m *runtimeapi.PodSandboxMetadata) string {
@@ -65,7 +67,7 @@ func (s *runtimeService) RunPodSandbox(ctx context.Context, req *runtimeapi.RunP
 		return nil, status.Error(codes.Unknown, "sandbox config must include metadata")
 	}
 	config := proto.CloneOf(req.Config)
-	sb := &sandbox{name: sandboxName(config.Metadata), config: config, handler: req.RuntimeHandler, endTold: make(chan struct{})}
+	sb := &sandbox{name: sandboxName(config.Metadata), config: config, handler: req.RuntimeHandler, containers: map[string]*container{}, endTold: make(chan struct{})}
 
 	s.mu.Lock()
 	sb.id = s.newID()
@@ -107,13 +109,13 @@ func (r *Runtime) startSandbox(sb *sandbox) error {
 		sb.ip = fmt.Sprintf("10.88.%d.%d", r.addresses/250%250, r.addresses%250+2)
 		r.addressed[sb.ip] = sb
 	}
-	r.sandboxes[sb.id] = sb
+	r.sandboxes.add(sb.id, sb)
 	return nil
 }
 
 func (s *runtimeService) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	s.mu.Lock()
-	sb := s.sandboxes[req.PodSandboxId]
+	sb := s.sandboxes.all[req.PodSandboxId]
 	s.mu.Unlock()
 	if sb != nil {
 		s.stopSandbox(sb)
@@ -156,7 +158,7 @@ func (r *Runtime) endSandbox(sb *sandbox) {
 
 func (s *runtimeService) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	s.mu.Lock()
-	sb := s.sandboxes[req.PodSandboxId]
+	sb := s.sandboxes.all[req.PodSandboxId]
 	s.mu.Unlock()
 	if sb == nil {
 		return &runtimeapi.RemovePodSandboxResponse{}, nil
@@ -167,8 +169,8 @@ func (s *runtimeService) RemovePodSandbox(ctx context.Context, req *runtimeapi.R
 		s.removeContainer(c)
 	}
 	s.mu.Lock()
-	_, present := s.sandboxes[sb.id]
-	delete(s.sandboxes, sb.id)
+	_, present := s.sandboxes.all[sb.id]
+	s.sandboxes.remove(sb.id)
 	delete(s.names, sb.name)
 	s.mu.Unlock()
 	if present {
@@ -180,7 +182,7 @@ func (s *runtimeService) RemovePodSandbox(ctx context.Context, req *runtimeapi.R
 func (s *runtimeService) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sb := s.sandboxes[req.PodSandboxId]
+	sb := s.sandboxes.all[req.PodSandboxId]
 	if sb == nil {
 		return nil, errSandboxNotFound()
 	}
@@ -195,8 +197,7 @@ func (s *runtimeService) ListPodSandbox(_ context.Context, req *runtimeapi.ListP
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	resp := &runtimeapi.ListPodSandboxResponse{}
-	for _, id := range slices.Sorted(maps.Keys(s.sandboxes)) {
-		sb := s.sandboxes[id]
+	for _, sb := range s.sandboxes.selected(req.GetFilter().GetLabelSelector()) {
 		if !sb.matches(req.GetFilter()) {
 			continue
 		}
@@ -213,10 +214,12 @@ func (s *runtimeService) ListPodSandbox(_ context.Context, req *runtimeapi.ListP
 	return resp, nil
 }
 
+func (sb *sandbox) labels() map[string]string { return sb.config.Labels }
+
+// matches leaves labels to the shelf.
 func (sb *sandbox) matches(filter *runtimeapi.PodSandboxFilter) bool {
 	return strings.HasPrefix(sb.id, filter.GetId()) &&
-		(filter.GetState() == nil || filter.GetState().State == sb.state) &&
-		selects(filter.GetLabelSelector(), sb.config.Labels)
+		(filter.GetState() == nil || filter.GetState().State == sb.state)
 }
 
 // selects reports whether all labels of a selector are there.
@@ -232,7 +235,7 @@ func selects(selector, labels map[string]string) bool {
 func (s *runtimeService) UpdatePodSandboxResources(_ context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sb := s.sandboxes[req.PodSandboxId]
+	sb := s.sandboxes.all[req.PodSandboxId]
 	if sb == nil {
 		return nil, errSandboxNotFound()
 	}
