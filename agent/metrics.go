@@ -67,7 +67,7 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 	}
 	out := map[string]http.Handler{}
 	for path, list := range map[string][]prometheus.Collector{
-		server.PathMetrics:  {a.lives, version, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})},
+		server.PathMetrics:  {a.lives, version, metrics.Claims{Uses: a.stats.Claims}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})},
 		server.PathProbes:   {metrics.Probes(a.probes.Counts)},
 		server.PathResource: {metrics.Resource{Readings: a.stats, Log: a.cfg.Log}},
 		server.PathCadvisor: {metrics.Cadvisor{Readings: a.stats, Kills: kills, Files: files, Machine: machine, Log: a.cfg.Log}},

@@ -66,11 +66,12 @@ func (a *Agent) csiConfig(recorder *events.Recorder) volumes.CSIConfig {
 	c := volumes.CSIConfig{NodeName: a.cfg.NodeName, ClaimEvent: recorder.ClaimEvent}
 	switch m := a.member; {
 	case m == nil:
+		c.Health = true
 		c.Drivers, c.Objects, c.Wake = a.storage.drivers, a.local, func(uid pod.UID) { a.local.Changed().Put(uid) }
 	case m.api != nil:
 		c.Drivers, c.Objects, c.Wake = a.storage.drivers, storageAPI{m.api}, func(uid pod.UID) { m.api.objects.Changed().Put(uid) }
 		c.InUseChanged, c.ControllerAttach, c.RepublishPeriod = a.wakeNode, *m.conf.EnableControllerAttachDetach, m.conf.SyncFrequency.Duration
-		c.ClaimsPeriod = m.conf.SyncFrequency.Duration
+		c.ClaimsPeriod, c.Health = m.conf.SyncFrequency.Duration, m.conf.FeatureEnabled("CSIVolumeHealth")
 	}
 	return c
 }

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"context"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/cgroupstat"
@@ -18,6 +20,10 @@ func (a *Agent) newStats() *stats.Collector {
 		NodeName: a.cfg.NodeName, RootDir: a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, Hierarchy: cgroupstat.Detect,
 		Observed: a.pleg.Known, Pod: a.getPod, Cgroup: a.facts.PodPath, Class: a.facts.QoSPath, System: map[string]string{},
 		Started: a.started, Runtime: a.cri, VolumePeriod: time.Minute, Log: a.cfg.Log,
+		Volume: func(ctx context.Context, p *v1.Pod, volume string) (stats.VolumeUse, error) {
+			u, err := a.storage.volumes.Use(ctx, p, volume)
+			return stats.VolumeUse(u), err
+		},
 	}
 	if k := a.cfg.Kubelet; k != nil {
 		c.VolumePeriod = k.VolumeStatsAggPeriod.Duration

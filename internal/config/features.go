@@ -60,6 +60,7 @@ var gates = map[string]gate{
 	"PodCertificateRequest":                   {false, beta},
 	"SELinuxMount":                            {false, beta},
 	"CPUManagerPolicyAlphaOptions":            {false, alpha},
+	"CSIVolumeHealth":                         {false, alpha},
 	"ContainerStopSignals":                    {false, alpha},
 	"CustomCPUCFSQuotaPeriod":                 {false, alpha},
 	"EventedPLEG":                             {false, alpha},

@@ -119,18 +119,25 @@ func (d *Driver) Expand(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) 
 	return size, err
 }
 
-// Stats asks how much of the volume is used (NodeGetVolumeStats).
-func (d *Driver) Stats(ctx context.Context, id, path string) ([]*csiapi.VolumeUsage, error) {
+// Stats is what a driver says of a volume.
+type Stats struct {
+	Usage []*csiapi.VolumeUsage
+	// Condition is the state that the volume is in; nil: the driver does not tell.
+	Condition *csiapi.VolumeCondition
+}
+
+// Stats asks how much of the volume is used, and in what state it is (NodeGetVolumeStats).
+func (d *Driver) Stats(ctx context.Context, id, path string) (Stats, error) {
 	if err := complete(id, "volume", path); err != nil {
-		return nil, err
+		return Stats{}, err
 	}
-	var usage []*csiapi.VolumeUsage
+	var out Stats
 	err := d.call(ctx, csiapi.Node_NodeGetVolumeStats_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
 		r, err := c.NodeGetVolumeStats(ctx, &csiapi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: path})
-		usage = r.GetUsage()
+		out = Stats{r.GetUsage(), r.GetVolumeCondition()}
 		return err
 	})
-	return usage, err
+	return out, err
 }
 
 // complete refuses a request without a volume or a path.

@@ -92,6 +92,14 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 		t.Fatal(err)
 	}
 	out["/metrics"].MustRegister(&Pods{List: none, Wanted: none, Observed: func() []*pod.Status { return nil }})
+	out["/metrics"].MustRegister(Claims{Uses: func(context.Context) []stats.ClaimUse {
+		return []stats.ClaimUse{
+			{Namespace: "default", Claim: "disk", VolumeUse: stats.VolumeUse{
+				Capacity: 4, Available: 3, Used: 1, Inodes: 10, InodesFree: 7, InodesUsed: 3, Abnormal: new(true),
+			}},
+			{Namespace: "default", Claim: "other"},
+		}
+	}})
 	h := agent.Door("readwrite", http.NotFoundHandler())
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics/cadvisor", nil))
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("BREW", "/whatever/it/is", nil))
@@ -241,6 +249,10 @@ func TestScrapes(t *testing.T) {
 			`kubelet_container_requested_resizes_total{operation="add",requirement="limits",resource="cpu"} 1`,
 			`kubelet_pod_pending_resizes{reason="deferred"} 0`,
 			"kubelet_pod_in_progress_resizes 0",
+			`kubelet_volume_stats_available_bytes{namespace="default",persistentvolumeclaim="disk"} 3`,
+			`kubelet_volume_stats_inodes_used{namespace="default",persistentvolumeclaim="disk"} 3`,
+			`kubelet_volume_stats_health_status_abnormal{namespace="default",persistentvolumeclaim="disk"} 1`,
+			`kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="other"} 0`,
 		},
 	}
 	for path, lines := range tests {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -48,6 +49,9 @@ type Config struct {
 	// Started is when the agent was.
 	Started time.Time
 	Runtime Runtime
+	// Volume says what is used of a volume of a pod that has a claim or is somebody else's: of CSI drivers, NFS. errors.ErrUnsupported is of those of
+	// which nothing is known; nil: nothing is of any. It may take long.
+	Volume func(ctx context.Context, p *v1.Pod, volume string) (VolumeUse, error)
 	// VolumePeriod is how long sizes of volumes hold (volumeStatsAggPeriod); negative: they are not computed.
 	VolumePeriod time.Duration
 	Log          *slog.Logger
@@ -114,7 +118,9 @@ type group struct {
 // Collector reads. It is safe for concurrent use.
 type Collector struct {
 	Config
-	sizes *sizes
+	// sizes are those of directories, uses what is used of volumes that others keep.
+	sizes *remembered[string, size]
+	uses  *remembered[volumeKey, VolumeUse]
 
 	// turn has an element while nobody reads. What follows belongs to whoever took it.
 	turn      chan struct{}
@@ -130,14 +136,19 @@ func New(cfg Config) *Collector {
 	if cfg.Proc == "" {
 		cfg.Proc = "/proc"
 	}
-	c := &Collector{Config: cfg, turn: make(chan struct{}, 1), groups: map[string]*group{}, parents: map[pod.UID]string{}, sizes: newSizes(cfg.Log)}
+	c := &Collector{Config: cfg, turn: make(chan struct{}, 1), groups: map[string]*group{}, parents: map[pod.UID]string{}}
+	c.sizes = newRemembered(cfg.Log, walksAtOnce, walk)
+	c.uses = newRemembered(cfg.Log, asksAtOnce, c.askVolume)
 	c.turn <- struct{}{}
 	return c
 }
 
 // Run frees everything when ctx is done, and waits for walks under way.
 func (c *Collector) Run(ctx context.Context) error {
-	c.sizes.run(ctx)
+	var remembering sync.WaitGroup
+	remembering.Go(func() { c.sizes.run(ctx) })
+	remembering.Go(func() { c.uses.run(ctx) })
+	remembering.Wait()
 	<-c.turn // for good: nobody reads any more
 	if c.timer != nil {
 		c.timer.Stop()
@@ -173,8 +184,18 @@ func (c *Collector) forget() {
 		return // somebody asks
 	}
 	c.closeAll()
-	c.sizes.clear()
+	c.sizes.forget(time.Now())
+	c.uses.forget(time.Now())
 	c.turn <- struct{}{}
+}
+
+// keep puts off that everything is forgotten. It is the caller's turn.
+func (c *Collector) keep() {
+	if c.timer == nil {
+		c.timer = time.AfterFunc(idle, c.forget)
+		return
+	}
+	c.timer.Reset(idle)
 }
 
 // Read returns readings that are a second old at most.
@@ -183,11 +204,7 @@ func (c *Collector) Read(ctx context.Context) (*Readings, error) {
 		return nil, err
 	}
 	defer func() { c.turn <- struct{}{} }()
-	if c.timer == nil {
-		c.timer = time.AfterFunc(idle, c.forget)
-	} else {
-		c.timer.Reset(idle)
-	}
+	c.keep()
 	if c.last != nil && time.Since(c.last.Time) < fresh {
 		return c.last, nil
 	}

@@ -3,6 +3,8 @@ package stats
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,7 +63,7 @@ func (c *Collector) rootfs(ctx context.Context, r *Reading) *summary.FsStats {
 	if upper == "" {
 		return nil
 	}
-	got, ok := c.sizes.get(ctx, upper, layerAge)
+	got, at, ok := c.sizes.get(ctx, upper, layerAge)
 	if !ok {
 		return nil
 	}
@@ -70,7 +72,7 @@ func (c *Collector) rootfs(ctx context.Context, r *Reading) *summary.FsStats {
 		return nil
 	}
 	out := fsOf(f, got.bytes, got.inodes)
-	out.Time = metav1.NewTime(got.at)
+	out.Time = metav1.NewTime(at)
 	return out
 }
 
@@ -91,7 +93,7 @@ func parseUpperDir(b []byte) string {
 	return ""
 }
 
-// walkedPlugins are the volumes whose use is found by a walk; the others are file systems of their own, and what is used of them is used.
+// walkedPlugins are the volumes whose use is found by a walk.
 var walkedPlugins = map[string]bool{
 	"kubernetes.io~empty-dir": true, "kubernetes.io~configmap": true, "kubernetes.io~secret": true, "kubernetes.io~downward-api": true,
 	"kubernetes.io~projected": true,
@@ -99,20 +101,23 @@ var walkedPlugins = map[string]bool{
 
 // volumes returns the pod's volumes, those that count as the pod's ephemeral storage first, and adds these up.
 func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func(bytes, inodes uint64)) []summary.VolumeStats {
-	period := c.VolumePeriod
-	switch {
-	case period < 0:
+	period, ok := c.volumePeriod()
+	if !ok {
 		return nil
-	case period == 0:
-		period = defaultVolumePeriod
 	}
 	plugins, err := os.ReadDir(dir)
-	if err != nil {
-		return nil // no volumes
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
 	var ephemeral, rest []summary.VolumeStats
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
+		if isAsked(v) {
+			if u, at, ok := c.uses.get(ctx, volumeKey{p.UID, v.Name}, period); ok {
+				rest = append(rest, u.stats(p, v, at))
+			}
+			continue
+		}
 		at := slices.IndexFunc(plugins, func(e os.DirEntry) bool {
 			_, err := os.Lstat(filepath.Join(dir, e.Name(), v.Name))
 			return err == nil
@@ -124,7 +129,7 @@ func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func
 		if fs == nil {
 			continue
 		}
-		s := summary.VolumeStats{FsStats: *fs, Name: v.Name, PVCRef: claimOf(p, v)}
+		s := summary.VolumeStats{FsStats: *fs, Name: v.Name}
 		if v.ConfigMap != nil || v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumDefault {
 			ephemeral = append(ephemeral, s)
 			add(*fs.UsedBytes, *fs.InodesUsed)
@@ -137,21 +142,18 @@ func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func
 
 func (c *Collector) volume(ctx context.Context, path, plugin string, v *v1.Volume, period time.Duration) *summary.FsStats {
 	f, err := statfs(path)
-	if err != nil {
+	if err != nil || !walkedPlugins[plugin] {
 		return nil
-	}
-	if !walkedPlugins[plugin] {
-		return fsOf(f, f.capacity-f.free, f.inodes-f.inodesFree)
 	}
 	if v.EmptyDir == nil {
 		period = contentAge
 	}
-	got, ok := c.sizes.get(ctx, path, period)
+	got, at, ok := c.sizes.get(ctx, path, period)
 	if !ok {
 		return nil
 	}
 	out := fsOf(f, got.bytes, got.inodes)
-	out.Time = metav1.NewTime(got.at)
+	out.Time = metav1.NewTime(at)
 	return out
 }
 

@@ -47,6 +47,11 @@ func (c *Collector) Summary(ctx context.Context, scope Scope) (*summary.Summary,
 	}
 	wait, cancel := context.WithTimeout(ctx, walkLimit)
 	defer cancel()
+	if scope == Full {
+		for i := range r.Pods {
+			c.beginVolumes(c.podOf(&r.Pods[i]))
+		}
+	}
 	for i := range r.Pods {
 		p := podStats(&r.Pods[i], scope)
 		if scope == Full {

@@ -55,6 +55,8 @@ type CSIConfig struct {
 	RepublishPeriod time.Duration
 	// ClaimsPeriod is how often claims of pods are read again, whose volumes may have grown; 0: whoever keeps the claims asks for a pass over their pods.
 	ClaimsPeriod time.Duration
+	// Health: drivers are listened to when they tell in what state volumes are (feature gate CSIVolumeHealth).
+	Health bool
 	// ClaimEvent records an event about a claim; nil records none.
 	ClaimEvent func(c *v1.PersistentVolumeClaim, eventtype, reason, message string)
 }

@@ -343,16 +343,22 @@ func (m *Manager) publishedUser(id csiID) (u user, podDir string, ok bool) {
 		if err != nil || u.volume.readOnly {
 			continue
 		}
-		var published bool
-		m.csi.note(func() { published = m.csi.published[publication{uid, u.volume.specName}] })
-		if !published { // by this agent
-			published, err = m.mounter.IsMountPoint(publishPath(podDir, u.volume.specName))
-		}
-		if err == nil && published {
+		if m.isPublished(uid, podDir, u.volume) {
 			return u, podDir, true
 		}
 	}
 	return user{}, "", false
+}
+
+// isPublished reports whether the volume is there for the pod, by this agent or by an earlier one.
+func (m *Manager) isPublished(uid pod.UID, podDir string, v csiVolume) bool {
+	var published bool
+	m.csi.note(func() { published = m.csi.published[publication{uid, v.specName}] })
+	if !published {
+		found, err := m.mounter.IsMountPoint(publishPath(podDir, v.specName))
+		published = err == nil && found
+	}
+	return published
 }
 
 // canExpand reports whether the driver makes volumes larger. It is asked once in its life; when it comes back, its volumes are looked at again.

@@ -172,6 +172,16 @@ spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, volumeL
 		}
 	}
 
+	until(t, "the driver to tell what is used of the volumes", func() bool {
+		text := n.ask("/metrics")
+		return strings.Contains(text, `kubelet_volume_stats_used_bytes{namespace="default",persistentvolumeclaim="disk"} 1.048576e+06`) &&
+			strings.Contains(text, `kubelet_volume_stats_inodes{namespace="default",persistentvolumeclaim="disk"} 10`)
+	})
+	until(t, "the summary to tell what is used of the volumes", func() bool {
+		text := n.ask("/stats/summary")
+		return strings.Contains(text, `"name":"own"`) && strings.Contains(text, `"pvcRef":{"name":"disk","namespace":"default"}`)
+	})
+
 	a.kill()
 	d.kill()
 	n.remove("first.yaml")

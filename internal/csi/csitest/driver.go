@@ -30,14 +30,14 @@ import (
 // Driver is one driver. Its fields are not changed while it serves.
 type Driver struct {
 	Name, NodeID string
-	// Dir is where it keeps everything: data/<volume>, csi.sock, calls, faults/<method>.
+	// Dir is where it keeps everything: data/<volume>, csi.sock, calls, faults/<method>; and what is wrong with the volume: condition/<volume>.
 	Dir string
 	// Registry is the folder of the sockets on which plugins register.
 	Registry string
-	// Stages, Groups, Expands: the driver stages volumes, takes fsGroups, grows file systems.
-	Stages, Groups, Expands bool
-	MaxVolumes              int64
-	Topology                map[string]string
+	// Stages, Groups, Expands, Conditions: the driver stages volumes, takes fsGroups, grows file systems, tells in what state volumes are.
+	Stages, Groups, Expands, Conditions bool
+	MaxVolumes                          int64
+	Topology                            map[string]string
 	// Mounter mounts; nil is mount(2).
 	Mounter mount.Interface `json:"-"`
 }

@@ -35,6 +35,7 @@ func (s nodeServer) NodeGetCapabilities(context.Context, *csiapi.NodeGetCapabili
 		csiapi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP:   s.Groups,
 		csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME:        s.Expands,
 		csiapi.NodeServiceCapability_RPC_GET_VOLUME_STATS:     true,
+		csiapi.NodeServiceCapability_RPC_VOLUME_CONDITION:     s.Conditions,
 	}
 	for rpc, has := range can {
 		if has {
@@ -105,12 +106,18 @@ func (s nodeServer) NodeExpandVolume(ctx context.Context, r *csiapi.NodeExpandVo
 	return &csiapi.NodeExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}, err
 }
 
-// NodeGetVolumeStats says that a quarter of four megabytes is used.
+// NodeGetVolumeStats says that a quarter of four megabytes is used, and three of ten inodes.
 func (s nodeServer) NodeGetVolumeStats(ctx context.Context, r *csiapi.NodeGetVolumeStatsRequest) (*csiapi.NodeGetVolumeStatsResponse, error) {
 	err := s.take(ctx, Call{Method: "NodeGetVolumeStats", Volume: r.VolumeId, Target: r.VolumePath}, func() error { return nil })
-	return &csiapi.NodeGetVolumeStatsResponse{Usage: []*csiapi.VolumeUsage{
+	out := &csiapi.NodeGetVolumeStatsResponse{Usage: []*csiapi.VolumeUsage{
 		{Unit: csiapi.VolumeUsage_BYTES, Total: 4 << 20, Used: 1 << 20, Available: 3 << 20},
-	}}, err
+		{Unit: csiapi.VolumeUsage_INODES, Total: 10, Used: 3, Available: 7},
+	}}
+	if s.Conditions {
+		wrong, _ := os.ReadFile(filepath.Join(s.Dir, "condition", r.VolumeId))
+		out.VolumeCondition = &csiapi.VolumeCondition{Abnormal: len(wrong) > 0, Message: string(wrong)}
+	}
+	return out, err
 }
 
 // had takes note of how the volume is to be had.
