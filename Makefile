@@ -5,11 +5,12 @@ SHELL := /bin/bash
 
 include bundle/bundle.mk
 include test/controlplane/controlplane.mk
+include test/metricsserver/metricsserver.mk
 include test/vm/vm.mk
 
-# Every folder with a go.mod is a module of its own, which ./... of the root does not see. That of tools/ pins programs and has no code.
+# Every folder with a go.mod is a module of its own, which ./... of the root does not see. Those of tools/ and test/metricsserver pin programs and have no code.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard */go.mod test/*/go.mod))
-CODE    := $(filter-out tools,$(MODULES))
+CODE    := $(filter-out tools test/metricsserver,$(MODULES))
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 TAGS    ?= $(BUNDLE_TAGS)

@@ -19,6 +19,9 @@ const (
 // this component; the arguments after it are those of the component's own program.
 var Components = []string{etcd, apiServer, scheduler, controllerManager}
 
+// proxyClient is the name of the API server's certificate towards servers that APIServices name.
+const proxyClient = "front-proxy-client"
+
 // serviceRange is where Services have their addresses; the first is that of the API server.
 const (
 	serviceRange     = "10.96.0.0/16"
@@ -76,6 +79,14 @@ func commands(l Layout, program string, a addresses, additional map[string][]str
 			"--service-account-signing-key-file=" + l.serviceAccountKey(),
 			"--kubelet-client-certificate=" + l.cert(kubeletClientPair),
 			"--kubelet-client-key=" + l.key(kubeletClientPair),
+			// A server that an APIService names learns from these headers who asks, and believes them of this client only.
+			"--requestheader-client-ca-file=" + l.cert(proxyAuthorityPair),
+			"--requestheader-allowed-names=" + proxyClient,
+			"--requestheader-username-headers=X-Remote-User",
+			"--requestheader-group-headers=X-Remote-Group",
+			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+			"--proxy-client-cert-file=" + l.cert(proxyClientPair),
+			"--proxy-client-key-file=" + l.key(proxyClientPair),
 			// The name of a node in a test resolves nowhere.
 			"--kubelet-preferred-address-types=InternalIP,Hostname",
 			// Without a grace period it waits a minute for watches that nobody tells to end.

@@ -41,6 +41,9 @@ const (
 	etcdClientPair    = "etcd-client"
 	apiServerPair     = "apiserver"
 	kubeletClientPair = "kubelet-client" // the API server as a client of kubelets
+	// The API server as a client of the servers that APIServices name, which trust it to say who asks.
+	proxyAuthorityPair = "front-proxy-ca"
+	proxyClientPair    = "front-proxy-client"
 )
 
 // trust is what the probe of the components needs.
@@ -59,12 +62,16 @@ func (l Layout) prepare(a addresses, nodes []string) (trust, error) {
 	if err != nil {
 		return trust{}, err
 	}
+	proxyAuthority, err := pki.NewAuthority("front-proxy")
+	if err != nil {
+		return trust{}, err
+	}
 	serviceAccountKey, err := pki.NewKey()
 	if err != nil {
 		return trust{}, fmt.Errorf("key of service accounts: %w", err)
 	}
 	files := map[string][]byte{l.serviceAccountKey(): serviceAccountKey}
-	pairs := map[string]pki.Pair{authorityPair: authority.Pair, etcdAuthorityPair: etcdAuthority.Pair}
+	pairs := map[string]pki.Pair{authorityPair: authority.Pair, etcdAuthorityPair: etcdAuthority.Pair, proxyAuthorityPair: proxyAuthority.Pair}
 
 	const masters = "system:masters" // may do everything, before there are any roles
 	for name, of := range map[string]struct {
@@ -78,6 +85,7 @@ func (l Layout) prepare(a addresses, nodes []string) (trust, error) {
 			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 		}}},
 		kubeletClientPair: {authority, pki.Subject{Name: "kube-apiserver-kubelet-client", Groups: []string{masters}}},
+		proxyClientPair:   {proxyAuthority, pki.Subject{Name: proxyClient}},
 	} {
 		if pairs[name], err = of.by.Issue(of.subject); err != nil {
 			return trust{}, err
