@@ -35,6 +35,7 @@ func (a *Agent) handlers() server.Handlers {
 		Stop:         a.stop,
 		Healthz:      a.healthz,
 		Pulls:        a.pulls,
+		Node:         a.describedNode,
 		Streaming:    a.cri,
 		Observed:     a.pleg.Newest,
 		ObservedPods: a.pleg.Known,

@@ -30,22 +30,27 @@ type describeFlags struct {
 func newDescribeCommand(g *globalFlags) *cobra.Command {
 	var f describeFlags
 	cmd := &cobra.Command{
-		Use:   "describe pod [NAME|PREFIX...]",
-		Short: "Show all that is known of pods, in kubectl's form",
-		Long: `Show all that is known of pods, as "kubectl describe" does: what they are made of, how they are, and what happened to them.
+		Use:   "describe pod|node [NAME|PREFIX...]",
+		Short: "Show all that is known of pods, or of the node, in kubectl's form",
+		Long: `Show all that is known of pods, as "kubectl describe" does: what they are made of, how they are, and what happened to them. Of the
+node: what it is, how it is, its pods, and how much of it they have asked for.
 
 A name that no pod has stands for all pods whose names begin with it. Why the agent did what it did, "berth explain" tells.`,
 		Example: `  berth describe pod hello-web
   berth describe pods -l app=hello
-  berth describe pod/hello-web default/pair`,
+  berth describe pod/hello-web default/pair
+  berth describe node`,
 		Args: cobra.MinimumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
-				return []string{"pods"}, cobra.ShellCompDirectiveNoFileComp
+				return []string{"pods", "node"}, cobra.ShellCompDirectiveNoFileComp
 			}
 			return completePods(cmd.Context(), g), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if names, ok := nodeNames(args); ok {
+				return describeNode(cmd.Context(), newClient(g.runDir), names, f, streamsOf(cmd))
+			}
 			filter, err := newPodFilter(args, getFlags{namespace: f.namespace, selector: f.selector})
 			if err != nil {
 				return err
@@ -97,7 +102,7 @@ func describePods(ctx context.Context, c *client, filter podFilter, events *bool
 		d := &describer{}
 		d.pod(p, time.Now())
 		if list.Items != nil {
-			d.events(eventsOf(list.Items, p), time.Now())
+			d.events(eventsAbout(list.Items, v1.ObjectReference{Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}), time.Now())
 		}
 		if err := d.print(s.out); err != nil {
 			return err
@@ -139,11 +144,12 @@ func chooseDescribed(pods []*v1.Pod, filter podFilter) (chosen []*v1.Pod, byName
 	return chosen, byName, missing
 }
 
-func eventsOf(all []*v1.Event, p *v1.Pod) []*v1.Event {
+// eventsAbout returns the events about the object, those that were seen last at the end.
+func eventsAbout(all []*v1.Event, about v1.ObjectReference) []*v1.Event {
 	var found []*v1.Event
 	for _, e := range all {
 		o := &e.InvolvedObject
-		if o.Kind == "Pod" && o.Namespace == p.Namespace && o.Name == p.Name && cmp.Or(o.UID, p.UID) == p.UID {
+		if o.Kind == about.Kind && o.Namespace == about.Namespace && o.Name == about.Name && (about.UID == "" || cmp.Or(o.UID, about.UID) == about.UID) {
 			found = append(found, e)
 		}
 	}

@@ -29,14 +29,15 @@ type getFlags struct {
 	watch         bool
 	noHeaders     bool
 	showLabels    bool
+	labelColumns  []string
 }
 
 func newGetCommand(g *globalFlags) *cobra.Command {
 	var f getFlags
 	cmd := &cobra.Command{
-		Use:   "get pods [NAME...]",
-		Short: "Show the pods of this node",
-		Long: `Show the pods of this node, in kubectl's columns.
+		Use:   "get pods|nodes [NAME...]",
+		Short: "Show the pods of this node, or the node",
+		Long: `Show the pods of this node, or the node itself, in kubectl's columns.
 
 Pods of all namespaces are shown unless --namespace says otherwise; the NAMESPACE column appears when there is more than one.
 A manifest that was refused has a row with the name of its file and the status InvalidManifest; below the table stands why.`,
@@ -45,15 +46,19 @@ A manifest that was refused has a row with the name of its file and the status I
   berth get pod/hello-web -o yaml
   berth get pods -w -l app=hello
   berth get pods -o custom-columns=POD:.metadata.name,IP:.status.podIP --sort-by .status.startTime
-  berth get pod hello-web -o jsonpath='{.status.podIP}'`,
+  berth get pod hello-web -o jsonpath='{.status.podIP}'
+  berth get nodes -o wide`,
 		Args: cobra.MinimumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
-				return []string{"pods"}, cobra.ShellCompDirectiveNoFileComp
+				return []string{"pods", "nodes"}, cobra.ShellCompDirectiveNoFileComp
 			}
 			return completePods(cmd.Context(), g), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if names, ok := nodeNames(args); ok {
+				return getNode(cmd.Context(), newClient(g.runDir), names, f, streamsOf(cmd))
+			}
 			filter, err := newPodFilter(args, f)
 			if err != nil {
 				return err
@@ -82,6 +87,7 @@ A manifest that was refused has a row with the name of its file and the status I
 	fl.StringVarP(&f.output, "output", "o", "", "wide, yaml, json, name, jsonpath=TEMPLATE, go-template=TEMPLATE or custom-columns=TITLE:PATH,...")
 	fl.StringVar(&f.sortBy, "sort-by", "", "order by the field at this path, for example .metadata.creationTimestamp")
 	fl.BoolVar(&f.showLabels, "show-labels", false, "show labels in the last column")
+	fl.StringSliceVarP(&f.labelColumns, "label-columns", "L", nil, "a column for the value of each of these labels, for example app,tier")
 	fl.BoolVarP(&f.watch, "watch", "w", false, "then show every change until interrupted")
 	fl.BoolVar(&f.noHeaders, "no-headers", false, "leave the header out")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
@@ -104,7 +110,7 @@ func newPodFilter(args []string, f getFlags) (podFilter, error) {
 	if isPodType(args[0]) {
 		args = args[1:]
 	} else if kind, _, ok := strings.Cut(args[0], "/"); !ok || !isPodType(kind) {
-		return filter, fmt.Errorf(`%q is not a type that this node has: try "pods"`, args[0])
+		return filter, fmt.Errorf(`%q is not a type that this node has: try "pods" or "nodes"`, args[0])
 	}
 	for _, a := range args {
 		ref, err := parsePodRef(a, f.namespace)
@@ -114,7 +120,7 @@ func newPodFilter(args []string, f getFlags) (podFilter, error) {
 		filter.refs = append(filter.refs, ref)
 	}
 	if len(filter.refs) > 0 && f.selector+f.fieldSelector != "" {
-		return filter, errors.New("names and selectors cannot be used together")
+		return filter, errNamesAndSelectors
 	}
 	var err error
 	if filter.fields, err = parseFieldSelector(f.fieldSelector); err != nil {
@@ -125,6 +131,8 @@ func newPodFilter(args []string, f getFlags) (podFilter, error) {
 	}
 	return filter, nil
 }
+
+var errNamesAndSelectors = errors.New("names and selectors cannot be used together")
 
 func (f podFilter) wants(p *v1.Pod) bool {
 	if f.namespace != "" && p.Namespace != f.namespace || !f.selector.Matches(labels.Set(p.Labels)) || !f.fields.Matches(selectableFields(p)) {
@@ -203,7 +211,7 @@ type podPrinter interface {
 func newPodPrinter(f getFlags, out, errOut io.Writer) (podPrinter, error) {
 	table := &tablePrinter{
 		out: out, errOut: errOut, printed: map[string]bool{},
-		columns: podColumns{namespace: f.allNamespaces, wide: f.output == "wide", noHeader: f.noHeaders, labels: f.showLabels},
+		columns: podColumns{namespace: f.allNamespaces, wide: f.output == "wide", noHeader: f.noHeaders, labels: f.showLabels, labelColumns: f.labelColumns},
 	}
 	switch kind, template, _ := strings.Cut(f.output, "="); kind {
 	case "jsonpath", "go-template", "custom-columns":
@@ -215,5 +223,9 @@ func newPodPrinter(f getFlags, out, errOut io.Writer) (podPrinter, error) {
 	case "json", "yaml", "name":
 		return objectPrinter{format: f.output, watch: f.watch, out: out}, nil
 	}
-	return nil, fmt.Errorf("--output: %q is not a format: choose wide, yaml, json, name, jsonpath=, go-template= or custom-columns=", f.output)
+	return nil, errFormat(f.output)
+}
+
+func errFormat(output string) error {
+	return fmt.Errorf("--output: %q is not a format: choose wide, yaml, json, name, jsonpath=, go-template= or custom-columns=", output)
 }

@@ -43,7 +43,7 @@ func (t *tablePrinter) list(pods []*v1.Pod, problems []podconfig.Problem, _ bool
 }
 
 func (t *tablePrinter) change(p *v1.Pod, now time.Time) error {
-	rows := [][]string{t.columns.cells(computePodRow(p, now))}
+	rows := [][]string{t.columns.cells(computePodRow(p, now), p.Labels)}
 	switch {
 	case t.namespace == "":
 		t.namespace = p.Namespace
@@ -77,11 +77,11 @@ type objectPrinter struct {
 	out    io.Writer
 }
 
-// objectList is a v1.List of pods.
+// objectList is a v1.List.
 type objectList struct {
-	APIVersion string    `json:"apiVersion"`
-	Kind       string    `json:"kind"`
-	Items      []*v1.Pod `json:"items"`
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Items      []any  `json:"items"`
 }
 
 func (o objectPrinter) list(pods []*v1.Pod, problems []podconfig.Problem, one bool, now time.Time) error {
@@ -100,7 +100,7 @@ func (o objectPrinter) list(pods []*v1.Pod, problems []podconfig.Problem, one bo
 }
 
 func listOf(pods []*v1.Pod) objectList {
-	list := objectList{APIVersion: "v1", Kind: "List", Items: make([]*v1.Pod, 0, len(pods))}
+	list := objectList{APIVersion: "v1", Kind: "List", Items: make([]any, 0, len(pods))}
 	for _, p := range pods {
 		list.Items = append(list.Items, typed(p))
 	}

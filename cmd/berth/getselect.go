@@ -194,12 +194,21 @@ type columnPrinter struct {
 }
 
 func (c *columnPrinter) list(pods []*v1.Pod, _ []podconfig.Problem, _ bool, _ time.Time) error {
+	objects := make([]any, len(pods))
+	for i, p := range pods {
+		objects[i] = typed(p)
+	}
+	return c.objects(objects)
+}
+
+// objects prints the table of API objects.
+func (c *columnPrinter) objects(objects []any) error {
 	var rows [][]string
 	if !c.noHeaders {
 		rows = append(rows, c.titles)
 	}
-	for _, p := range pods {
-		row, err := c.row(p)
+	for _, o := range objects {
+		row, err := c.row(o)
 		if err != nil {
 			return err
 		}
@@ -209,7 +218,7 @@ func (c *columnPrinter) list(pods []*v1.Pod, _ []podconfig.Problem, _ bool, _ ti
 }
 
 func (c *columnPrinter) change(p *v1.Pod, _ time.Time) error {
-	row, err := c.row(p)
+	row, err := c.row(typed(p))
 	if err != nil {
 		return err
 	}
@@ -218,8 +227,8 @@ func (c *columnPrinter) change(p *v1.Pod, _ time.Time) error {
 
 func (c *columnPrinter) problems([]podconfig.Problem) error { return nil }
 
-func (c *columnPrinter) row(p *v1.Pod) ([]string, error) {
-	object, err := plain(typed(p))
+func (c *columnPrinter) row(o any) ([]string, error) {
+	object, err := plain(o)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -26,6 +27,8 @@ type joinFlags struct {
 	stdin     bool
 	tty       bool
 	quiet     bool
+	// runningTimeout is how long to wait for the pod to run.
+	runningTimeout time.Duration
 }
 
 func (f *joinFlags) add(cmd *cobra.Command, g *globalFlags) {
@@ -35,11 +38,15 @@ func (f *joinFlags) add(cmd *cobra.Command, g *globalFlags) {
 	fl.BoolVarP(&f.stdin, "stdin", "i", false, "give the program our input")
 	fl.BoolVarP(&f.tty, "tty", "t", false, "our input is a terminal: the program has one too")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print only what the program writes")
+	addRunningTimeout(fl, &f.runningTimeout)
 	completeContainer(cmd, g)
 }
 
 // find returns the pod and the container that are meant.
 func (f joinFlags) find(ctx context.Context, c *client, arg string, s streams) (*v1.Pod, string, error) {
+	if err := awaitRunning(ctx, c, arg, f.namespace, f.runningTimeout); err != nil {
+		return nil, "", err
+	}
 	p, err := findPod(ctx, c, arg, f.namespace)
 	if err != nil {
 		return nil, "", err

@@ -35,6 +35,8 @@ type logsFlags struct {
 	selector      string
 	ignoreErrors  bool
 	maxFollowed   int
+	// runningTimeout is how long to wait for the pod to run.
+	runningTimeout time.Duration
 }
 
 func newLogsCommand(g *globalFlags) *cobra.Command {
@@ -90,6 +92,7 @@ func newLogsCommand(g *globalFlags) *cobra.Command {
 	fl.StringVarP(&f.selector, "selector", "l", "", "of the pods with these labels, for example app=hello,tier!=db")
 	fl.BoolVar(&f.ignoreErrors, "ignore-errors", false, "go on with the others when a log fails, and end well")
 	fl.IntVar(&f.maxFollowed, "max-log-requests", 5, "follow at most so many logs at once")
+	addRunningTimeout(fl, &f.runningTimeout)
 	completeContainer(cmd, g)
 	cmd.MarkFlagsMutuallyExclusive("since", "since-time")
 	cmd.MarkFlagsMutuallyExclusive("container", "all-containers")
@@ -184,6 +187,9 @@ type logSource struct {
 func (f logsFlags) find(ctx context.Context, c *client, args []string, errOut io.Writer) ([]logSource, error) {
 	var pods []*v1.Pod
 	if len(args) > 0 {
+		if err := awaitRunning(ctx, c, args[0], f.namespace, f.runningTimeout); err != nil {
+			return nil, err
+		}
 		p, err := findPod(ctx, c, args[0], f.namespace)
 		if err != nil {
 			return nil, err

@@ -20,6 +20,7 @@ const statusInvalidManifest = "InvalidManifest"
 type podColumns struct {
 	namespace, wide, noHeader bool
 	labels                    bool
+	labelColumns              []string      // names of labels
 	pulls                     []server.Pull // under way when the pods were listed
 }
 
@@ -31,13 +32,15 @@ func (c podColumns) header() []string {
 	if c.wide {
 		h = append(h, "IP", "NODE", "NOMINATED NODE", "READINESS GATES")
 	}
+	h = append(h, labelTitles(c.labelColumns)...)
 	if c.labels {
 		h = append(h, "LABELS")
 	}
 	return h
 }
 
-func (c podColumns) cells(r podRow) []string {
+// cells returns the columns of a row; of is the labels that columns may show.
+func (c podColumns) cells(r podRow, of map[string]string) []string {
 	cells := []string{r.Name, r.Ready, r.Status, r.Restarts, r.Age}
 	if c.namespace {
 		cells = slices.Insert(cells, 0, r.Namespace)
@@ -45,6 +48,7 @@ func (c podColumns) cells(r podRow) []string {
 	if c.wide {
 		cells = append(cells, r.IP, r.Node, r.NominatedNode, r.ReadinessGates)
 	}
+	cells = append(cells, labelCells(c.labelColumns, of)...)
 	if c.labels {
 		cells = append(cells, r.Labels)
 	}
@@ -60,10 +64,10 @@ func (c podColumns) rows(pods []*v1.Pod, problems []podconfig.Problem, now time.
 	for _, p := range pods {
 		r := computePodRow(p, now)
 		r.Status += pullMark(pullsOf(c.pulls, p.UID))
-		rows = append(rows, c.cells(r))
+		rows = append(rows, c.cells(r, p.Labels))
 	}
 	for _, r := range refusedRows(problems, now) {
-		rows = append(rows, c.cells(r))
+		rows = append(rows, c.cells(r, nil))
 	}
 	return rows
 }

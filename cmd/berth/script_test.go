@@ -14,6 +14,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/embedded"
@@ -126,6 +127,7 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 			ts.Check(process.Process.Kill())
 		},
 		Healthz: func() error { return nil },
+		Node:    func(context.Context) (*v1.Node, error) { return storyNode(), nil },
 		Settings: func() ([]server.Setting, error) {
 			return []server.Setting{{Path: "maxPods", Value: 50, From: "--max-pods"}}, nil
 		},
@@ -140,6 +142,27 @@ func storyEvents() *events.Store {
 	s.Add(web, v1.EventTypeWarning, "BackOff", "again")
 	s.Add(web, v1.EventTypeWarning, "BackOff", "again")
 	return s
+}
+
+func storyNode() *v1.Node {
+	has := v1.ResourceList{
+		v1.ResourceCPU: resource.MustParse("4"), v1.ResourceMemory: resource.MustParse("8Gi"), v1.ResourcePods: resource.MustParse("110"), "example.com/gpu": resource.MustParse("2"),
+	}
+	return &v1.Node{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: "box", Labels: map[string]string{"zone": "a", "node-role.kubernetes.io/edge": ""}},
+		Spec: v1.NodeSpec{Unschedulable: true, Taints: []v1.Taint{
+			{Key: "soft", Effect: v1.TaintEffectPreferNoSchedule}, {Key: "hard", Value: "yes", Effect: v1.TaintEffectNoExecute},
+		}},
+		Status: v1.NodeStatus{
+			Capacity: has, Allocatable: has,
+			Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}},
+			Addresses:  []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.7"}},
+			NodeInfo: v1.NodeSystemInfo{
+				OSImage: "Debian", KernelVersion: "6.18", Architecture: "amd64", OperatingSystem: "linux", ContainerRuntimeVersion: "containerd://v2", KubeletVersion: "v1.36.3+berth.1",
+			},
+		},
+	}
 }
 
 // storyQuarantine has set one pod aside.

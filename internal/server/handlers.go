@@ -50,6 +50,10 @@ type Handlers struct {
 	// runtime, for as long as it takes to be told how far the pulls are.
 	Pulls func(ctx context.Context) []Pull
 
+	// Node returns the Node, with its kind: the newest that the API server showed, or this machine's own description where there is none. It may be nil;
+	// then the path does not exist. Unlike the functions, it may wait for the runtime.
+	Node func(ctx context.Context) (*v1.Node, error)
+
 	// Streaming and Observed are needed to enter containers; without both, the paths do not exist.
 
 	// Streaming makes the runtime ready for a stream. Unlike the functions, it waits for the runtime.

@@ -32,6 +32,7 @@ const (
 	PathRelease       = "/berth/v1/release" // POST /{namespace}/{pod}
 	PathSettings      = "/berth/v1/settings"
 	PathPulls         = "/berth/v1/pulls"
+	PathNode          = "/berth/v1/node"
 	PathStop          = "/berth/v1/stop" // POST StopRequest
 )
 

@@ -17,6 +17,9 @@ func (d *door) localRoutes(dbg Debug) *http.ServeMux {
 	if d.h.Pulls != nil {
 		mux.HandleFunc("GET "+PathPulls, d.getPulls)
 	}
+	if d.h.Node != nil {
+		mux.HandleFunc("GET "+PathNode, d.getNode)
+	}
 	d.routeJournal(mux)
 	d.routeStats(mux)
 	mux.HandleFunc("POST "+PathStop, d.postStop)
