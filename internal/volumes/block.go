@@ -29,10 +29,13 @@ func isBlock(b bound) bool {
 // folder.
 //
 // Differs from the kubelet: no loop device holds the disk open.
-func (m *Manager) mapBound(uid pod.UID, podDir string, b bound) outcome {
+func (m *Manager) mapBound(ctx context.Context, p *v1.Pod, podDir string, b bound) outcome {
 	refuse := func(step string, err error) outcome { return outcome{block: true, step: step, err: err} }
 	if err := m.checkNodeAffinity(b.PersistentVolume); err != nil {
 		return refuse("NodeAffinity check", err)
+	}
+	if b.Spec.CSI != nil {
+		return m.setupCSI(ctx, p, podDir, persistentCSI(b))
 	}
 	src := b.Spec.Local
 	if src == nil {
@@ -45,7 +48,7 @@ func (m *Manager) mapBound(uid pod.UID, podDir string, b bound) outcome {
 	if err != nil {
 		return refuse("NewBlockVolumeMapper initialization", err)
 	}
-	fresh, err := m.bindDisk(device, number, filepath.Join(m.localDisks(), b.Name, string(uid)))
+	fresh, err := m.bindDisk(device, number, filepath.Join(m.localDisks(), b.Name, string(p.UID)))
 	if err != nil {
 		return refuse("MapBlockVolume", err)
 	}
@@ -136,6 +139,9 @@ func ensureLink(target, link string) error {
 
 // unmapDisks takes the disks of the pod away, by whatever agent it was given them. Links and folders tell which; nothing of a disk is touched.
 func (m *Manager) unmapDisks(ctx context.Context, uid pod.UID, podDir string) error {
+	if err := m.unpublishDisks(ctx, uid, podDir); err != nil {
+		return err
+	}
 	volumes, err := os.ReadDir(m.localDisks())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -84,6 +84,7 @@ type csiVolume struct {
 	pv                         *v1.PersistentVolume      // nil for one that is written in the pod
 	claim                      *v1.PersistentVolumeClaim // nil without pv
 	readOnly                   bool
+	block                      bool // pods are given the disk, rather than the files on it
 	fsType                     string
 	attributes                 map[string]string
 	accessModes                []v1.PersistentVolumeAccessMode
@@ -96,7 +97,7 @@ type csiVolume struct {
 func persistentCSI(b bound) csiVolume {
 	src := b.Spec.CSI
 	return csiVolume{
-		csiID: csiID{src.Driver, src.VolumeHandle}, specName: b.Name, pv: b.PersistentVolume, claim: b.claim, readOnly: b.readOnly, fsType: src.FSType,
+		csiID: csiID{src.Driver, src.VolumeHandle}, specName: b.Name, pv: b.PersistentVolume, claim: b.claim, readOnly: b.readOnly, block: isBlock(b), fsType: src.FSType,
 		attributes: src.VolumeAttributes, accessModes: b.Spec.AccessModes, mountOptions: b.Spec.MountOptions,
 		stageSecret: src.NodeStageSecretRef, publishSecret: src.NodePublishSecretRef, expandSecret: src.NodeExpandSecretRef,
 	}
@@ -139,6 +140,22 @@ func publishPath(podDir, specName string) string {
 	return filepath.Join(publishDir(podDir, specName), "mount")
 }
 
+// target is where the driver shows the volume to the pod.
+func (m *Manager) target(uid pod.UID, podDir string, v csiVolume) string {
+	if v.block {
+		return m.diskOf(v.specName).target(uid)
+	}
+	return publishPath(podDir, v.specName)
+}
+
+// staging is where the driver keeps what all pods share of the volume.
+func (m *Manager) staging(v csiVolume) string {
+	if v.block {
+		return m.diskOf(v.specName).staging
+	}
+	return m.stagePath(v.csiID)
+}
+
 // publication is a volume of a pod.
 type publication struct {
 	uid      pod.UID
@@ -154,6 +171,7 @@ type csiState struct {
 	users     map[csiID]map[pod.UID]bool // guarded by mu; pods that have the volume, or are about to
 	staged    map[csiID]bool             // guarded by mu; those that may be staged, with whether they are: this agent saw it
 	published map[publication]bool       // guarded by mu; this agent saw it
+	disks     map[csiID]string           // guarded by mu; the names of volumes that are disks
 	attach    map[csiID]bool             // guarded by mu; whether a volume needs to be attached, as far as it is known
 	turns     map[csiID]*turn            // guarded by mu
 	unstaging map[csiID]*unstaging       // guarded by mu
@@ -186,7 +204,7 @@ func newCSIState(c CSIConfig) *csiState {
 		CSIConfig: c, wake: make(chan struct{}, 1), users: map[csiID]map[pod.UID]bool{}, staged: map[csiID]bool{}, published: map[publication]bool{},
 		attach: map[csiID]bool{}, turns: map[csiID]*turn{}, unstaging: map[csiID]*unstaging{}, republish: map[pod.UID]bool{},
 		waiting: map[pod.UID]bool{}, changed: make(chan struct{}), freed: make(chan struct{}),
-		growing: map[csiID]*growing{}, expands: map[string]bool{},
+		disks: map[csiID]string{}, growing: map[csiID]*growing{}, expands: map[string]bool{},
 	}
 }
 

@@ -50,7 +50,11 @@ func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiV
 	if err != nil {
 		return &SetupError{Volume: v.specName, Err: err}
 	}
-	if _, err := os.Lstat(filepath.Join(publishDir(dir, v.specName), csiDataFile)); err == nil {
+	mark := filepath.Join(publishDir(dir, v.specName), csiDataFile)
+	if v.block {
+		mark = diskLink(dir, v.specName)
+	}
+	if _, err := os.Lstat(mark); err == nil {
 		return nil // it was attached once, and stays so as long as it is in use
 	}
 	if needs && m.csi.ControllerAttach {

@@ -183,10 +183,10 @@ func (m *Manager) callExpand(ctx context.Context, driver *csi.Driver, can csi.Ca
 		mount.VolumeMountGroup = ""
 	}
 	r := &csiapi.NodeExpandVolumeRequest{
-		VolumeId: v.handle, VolumePath: publishPath(podDir, v.specName), CapacityRange: &csiapi.CapacityRange{RequiredBytes: target.Value()}, VolumeCapability: how,
+		VolumeId: v.handle, VolumePath: m.target(u.pod.UID, podDir, v), CapacityRange: &csiapi.CapacityRange{RequiredBytes: target.Value()}, VolumeCapability: how,
 	}
 	if can[csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
-		r.StagingTargetPath = m.stagePath(v.csiID)
+		r.StagingTargetPath = m.staging(v)
 	}
 	var err error
 	if r.Secrets, err = m.secret(ctx, v.expandSecret); err != nil {
@@ -354,11 +354,15 @@ func (m *Manager) publishedUser(id csiID) (u user, podDir string, ok bool) {
 func (m *Manager) isPublished(uid pod.UID, podDir string, v csiVolume) bool {
 	var published bool
 	m.csi.note(func() { published = m.csi.published[publication{uid, v.specName}] })
-	if !published {
-		found, err := m.mounter.IsMountPoint(publishPath(podDir, v.specName))
-		published = err == nil && found
+	switch {
+	case published:
+		return true
+	case v.block:
+		number, err := m.diskNumber(m.target(uid, podDir, v))
+		return err == nil && number != 0
 	}
-	return published
+	found, err := m.mounter.IsMountPoint(publishPath(podDir, v.specName))
+	return err == nil && found
 }
 
 // canExpand reports whether the driver makes volumes larger. It is asked once in its life; when it comes back, its volumes are looked at again.

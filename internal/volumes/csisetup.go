@@ -51,8 +51,11 @@ func (m *Manager) setupCSI(ctx context.Context, p *v1.Pod, podDir string, v csiV
 		return outcome{err: csiError("read CSIDriver %s: %w", v.driver, err)}
 	}
 	again := object != nil && ptr.Deref(object.Spec.RequiresRepublish, false)
-	path := publishPath(podDir, v.specName)
-	done := outcome{mounted: Mounted{HostPath: path, ReadOnly: v.readOnly}}
+	path := m.target(p.UID, podDir, v)
+	done := outcome{block: v.block, mounted: Mounted{HostPath: path, ReadOnly: v.readOnly}}
+	if v.block {
+		done.mounted.HostPath = diskLink(podDir, v.specName)
+	}
 	here := publication{p.UID, v.specName}
 	var published bool
 	m.csi.note(func() {
@@ -64,19 +67,19 @@ func (m *Manager) setupCSI(ctx context.Context, p *v1.Pod, podDir string, v csiV
 	if !published || again {
 		if step, err := m.publish(ctx, p, podDir, v, object); err != nil {
 			m.csi.note(func() { m.csi.waiting[p.UID] = true }) // a driver that has died comes back
-			return outcome{step: step, err: err}
+			return outcome{block: v.block, step: step, err: err}
 		}
 		if !published && v.claim != nil {
 			if err := m.growMounted(ctx, p, podDir, v); err != nil {
 				m.csi.note(func() { m.csi.waiting[p.UID] = true })
-				return outcome{step: "Setup failed while expanding volume", err: err}
+				return outcome{block: v.block, step: "Setup failed while expanding volume", err: err}
 			}
 		}
 		done.fresh = !published
 		m.csi.note(func() { m.csi.published[here] = true })
 		m.csi.wakeUp()
 	}
-	done.mounted.SELinuxRelabel = !v.readOnly && hasSecurityLabels(path)
+	done.mounted.SELinuxRelabel = !v.block && !v.readOnly && hasSecurityLabels(path)
 	return done
 }
 
@@ -98,8 +101,11 @@ func (m *Manager) publish(ctx context.Context, p *v1.Pod, podDir string, v csiVo
 		return "MountDevice", csiError("capabilities of the driver: %w", err)
 	}
 	r := &csiapi.NodePublishVolumeRequest{
-		VolumeId: v.handle, PublishContext: attached, TargetPath: publishPath(podDir, v.specName), Readonly: v.readOnly,
+		VolumeId: v.handle, PublishContext: attached, TargetPath: m.target(p.UID, podDir, v), Readonly: v.readOnly,
 		VolumeCapability: capabilityOf(p, v, capabilities), VolumeContext: maps.Clone(v.attributes),
+	}
+	if v.block {
+		return m.publishDisk(ctx, driver, p, podDir, v, object, capabilities, r)
 	}
 	if v.pv != nil && capabilities[csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
 		r.StagingTargetPath = m.stagePath(v.csiID)
@@ -197,7 +203,7 @@ func (m *Manager) describePod(ctx context.Context, p *v1.Pod, v csiVolume, objec
 			ephemeralKey: strconv.FormatBool(v.pv == nil),
 		})
 	}
-	if len(object.Spec.TokenRequests) == 0 {
+	if len(object.Spec.TokenRequests) == 0 || v.block { // the kubelet gives no tokens for disks
 		return nil
 	}
 	type issued struct {
@@ -245,14 +251,15 @@ func (m *Manager) secret(ctx context.Context, ref *v1.SecretReference) (map[stri
 
 // capabilityOf says how the volume is to be had.
 func capabilityOf(p *v1.Pod, v csiVolume, can csi.Capabilities) *csiapi.VolumeCapability {
+	mode := &csiapi.VolumeCapability_AccessMode{Mode: accessMode(v.accessModes, can[csiapi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER])}
+	if v.block {
+		return &csiapi.VolumeCapability{AccessMode: mode, AccessType: &csiapi.VolumeCapability_Block{Block: &csiapi.VolumeCapability_BlockVolume{}}}
+	}
 	how := &csiapi.VolumeCapability_MountVolume{FsType: v.fsType, MountFlags: v.mountOptions}
 	if gid := fsGroup(p); gid != nil && can[csiapi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
 		how.VolumeMountGroup = strconv.FormatInt(*gid, 10)
 	}
-	return &csiapi.VolumeCapability{
-		AccessMode: &csiapi.VolumeCapability_AccessMode{Mode: accessMode(v.accessModes, can[csiapi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER])},
-		AccessType: &csiapi.VolumeCapability_Mount{Mount: how},
-	}
+	return &csiapi.VolumeCapability{AccessMode: mode, AccessType: &csiapi.VolumeCapability_Mount{Mount: how}}
 }
 
 // accessMode returns the first of the volume's modes as CSI has it. fine: the driver tells one writer on a node from several.

@@ -120,7 +120,11 @@ func (m *Manager) Load() {
 			s.use(pod.UID(uid), data.id())
 		}
 	}
+	m.loadDisks()
 	for _, dir := range staged {
+		if filepath.Base(filepath.Dir(dir)) == devicesDir {
+			continue
+		}
 		data, ok := read(dir)
 		if ok {
 			s.note(func() { s.staged[data.id()] = false })
@@ -359,6 +363,11 @@ func (m *Manager) unstage(ctx context.Context, id csiID) error {
 
 // unstageAlone has the driver unstage the volume; it is the caller's turn.
 func (m *Manager) unstageAlone(ctx context.Context, id csiID) error {
+	var disk string
+	m.csi.note(func() { disk = m.csi.disks[id] })
+	if disk != "" {
+		return m.unstageDisk(ctx, id, m.diskOf(disk))
+	}
 	path := m.stagePath(id)
 	if _, err := os.Lstat(path); err == nil {
 		refs, err := m.mounter.GetMountRefs(path)

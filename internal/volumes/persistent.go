@@ -34,7 +34,7 @@ func (m *Manager) setupBound(ctx context.Context, p *v1.Pod, podDir string, b bo
 		return outcome{err: errors.New("the volume's name is not a file name")}
 	}
 	if isBlock(b) {
-		return m.mapBound(p.UID, podDir, b)
+		return m.mapBound(ctx, p, podDir, b)
 	}
 	if err := m.checkNodeAffinity(b.PersistentVolume); err != nil {
 		return outcome{step: "NodeAffinity check", err: err}

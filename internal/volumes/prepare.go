@@ -90,7 +90,7 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 			wg.Go(func() { results[i].files, results[i].err = m.payloadOf(ctx, p, v) })
 		} else if claim, _ := claimOf(p, v); claim != "" && needed[v.Name] {
 			wg.Go(func() {
-				if results[i].bound, results[i].err = m.boundTo(ctx, p, v); results[i].err == nil && results[i].bound.Spec.CSI != nil && !isBlock(results[i].bound) {
+				if results[i].bound, results[i].err = m.boundTo(ctx, p, v); results[i].err == nil && results[i].bound.Spec.CSI != nil {
 					results[i].err = m.prepareCSI(ctx, p, v.Name, persistentCSI(results[i].bound))
 				}
 			})

@@ -75,7 +75,7 @@ func (m *Manager) useCSI(ctx context.Context, p *v1.Pod, podDir string, v csiVol
 	if !can[csiapi.NodeServiceCapability_RPC_GET_VOLUME_STATS] {
 		return Use{}, errors.ErrUnsupported
 	}
-	s, err := driver.Stats(ctx, v.handle, publishPath(podDir, v.specName))
+	s, err := driver.Stats(ctx, v.handle, m.target(p.UID, podDir, v))
 	if err != nil {
 		return Use{}, err
 	}

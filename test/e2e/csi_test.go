@@ -105,7 +105,11 @@ func (d *driver) awaitBroken(method string) {
 func (d *driver) awaitNothing() {
 	d.n.t.Helper()
 	left := func() []string {
-		out, _ := filepath.Glob(d.n.place.Root + "/plugins/kubernetes.io/csi/*/*")
+		staged, _ := filepath.Glob(d.n.place.Root + "/plugins/kubernetes.io/csi/*/*")
+		disks, _ := filepath.Glob(d.n.place.Root + "/plugins/kubernetes.io/csi/volumeDevices/*/*")
+		out := slices.DeleteFunc(append(staged, disks...), func(path string) bool { // folders of the folders of disks
+			return strings.HasSuffix(path, "/volumeDevices/staging") || strings.HasSuffix(path, "/volumeDevices/publish")
+		})
 		mounts, err := os.ReadFile("/proc/self/mountinfo")
 		must(d.n.t, err)
 		for line := range strings.Lines(string(mounts)) {

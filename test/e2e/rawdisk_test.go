@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"berth/internal/csi/csitest"
 )
 
 // newDisk is a disk of 16 MiB that begins with the text; it is gone when the test ends, which fails if somebody still holds it.
@@ -106,5 +108,46 @@ func TestClaimOfARawDisk(t *testing.T) {
 	})
 	if mounts := read(t, "/proc/self/mountinfo"); strings.Contains(mounts, disks) {
 		t.Error("the disk is still mounted")
+	}
+}
+
+const drivenDisk = `apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disk}
+spec: {accessModes: [ReadWriteMany], capacity: {storage: 16Mi}, volumeMode: Block, csi: {driver: csi.example.com, volumeHandle: handle}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: disk}
+spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 16Mi}}, volumeMode: Block, volumeName: disk}
+`
+
+// Containers are given a disk of a CSI driver; an agent that is killed while the driver shows it, or later, takes it away all the same.
+func TestCSIDisk(t *testing.T) {
+	n := newNode(t)
+	d := n.newDriver()
+	d.Device = n.newDisk("begins")
+	n.write("disk.yaml", drivenDisk)
+	d.start()
+	a := n.start()
+	d.breakNext("NodePublishVolume", csitest.HangAfter)
+	n.write("user.yaml", strings.NewReplacer("NAME", "user", "READONLY", "false").Replace(rawPod))
+	d.awaitBroken("NodePublishVolume")
+	a.kill()
+	a = n.start()
+	p := n.awaitReady("user").named("user")
+	if got := n.execIn("", "user", "--", "/usr/bin/head", "-c", "6", "/dev/data").out; got != "begins" {
+		t.Errorf("the pod sees %q", got)
+	}
+	a.kill()
+	d.kill()
+	d.start()
+	n.start()
+	n.awaitReady("user")
+	n.remove("user.yaml")
+	n.awaitGone(p.UID)
+	d.awaitNothing()
+	if got := len(d.calls("NodeUnstageVolume")); got == 0 {
+		t.Error("the disk was never unstaged")
 	}
 }

@@ -32,6 +32,8 @@ type Driver struct {
 	Name, NodeID string
 	// Dir is where it keeps everything: data/<volume>, csi.sock, calls, faults/<method>; and what is wrong with the volume: condition/<volume>.
 	Dir string
+	// Device is the disk that is shown to pods that want volumes as disks.
+	Device string
 	// Registry is the folder of the sockets on which plugins register.
 	Registry string
 	// Stages, Groups, Expands, Conditions: the driver stages volumes, takes fsGroups, grows file systems, tells in what state volumes are.
@@ -49,6 +51,7 @@ type Call struct {
 	Staging        string            `json:",omitempty"`
 	Target         string            `json:",omitempty"`
 	ReadOnly       bool              `json:",omitempty"`
+	Block          bool              `json:",omitempty"`
 	Group          string            `json:",omitempty"`
 	FSType         string            `json:",omitempty"`
 	Flags          []string          `json:",omitempty"`

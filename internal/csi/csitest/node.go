@@ -51,7 +51,12 @@ func (s nodeServer) NodeGetCapabilities(context.Context, *csiapi.NodeGetCapabili
 func (s nodeServer) NodeStageVolume(ctx context.Context, r *csiapi.NodeStageVolumeRequest) (*csiapi.NodeStageVolumeResponse, error) {
 	c := Call{Method: "NodeStageVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath, Context: r.VolumeContext, PublishContext: r.PublishContext, Secrets: r.Secrets}
 	c.had(r.VolumeCapability)
-	err := s.take(ctx, c, func() error { return s.bind(s.data(r.VolumeId), r.StagingTargetPath) })
+	err := s.take(ctx, c, func() error {
+		if c.Block {
+			return os.WriteFile(filepath.Join(r.StagingTargetPath, "staged"), nil, 0o600)
+		}
+		return s.bind(s.data(r.VolumeId), r.StagingTargetPath)
+	})
 	return &csiapi.NodeStageVolumeResponse{}, err
 }
 
@@ -63,6 +68,9 @@ func (s nodeServer) NodePublishVolume(ctx context.Context, r *csiapi.NodePublish
 	}
 	c.had(r.VolumeCapability)
 	err := s.take(ctx, c, func() error {
+		if c.Block {
+			return s.showDevice(r.TargetPath)
+		}
 		source := r.StagingTargetPath
 		if !s.Stages || source == "" {
 			source = s.data(r.VolumeId)
@@ -122,8 +130,24 @@ func (s nodeServer) NodeGetVolumeStats(ctx context.Context, r *csiapi.NodeGetVol
 
 // had takes note of how the volume is to be had.
 func (c *Call) had(v *csiapi.VolumeCapability) {
-	c.Mode = v.GetAccessMode().GetMode().String()
+	c.Mode, c.Block = v.GetAccessMode().GetMode().String(), v.GetBlock() != nil
 	c.FSType, c.Flags, c.Group = v.GetMount().GetFsType(), v.GetMount().GetMountFlags(), v.GetMount().GetVolumeMountGroup()
+}
+
+// showDevice shows the disk at target, unless something is shown there.
+func (d *Driver) showDevice(target string) error {
+	f, err := os.OpenFile(target, os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	mounted, err := d.Mounter.IsMountPoint(target)
+	if err != nil || mounted {
+		return err
+	}
+	return d.Mounter.Mount(d.Device, target, "", []string{"bind"})
 }
 
 // bind shows source at target, unless something is shown there.
