@@ -408,6 +408,7 @@ func TestEmbeddedKilled(t *testing.T) {
 			t.Errorf("health after the restart: %v", err)
 		}
 		grows(t, p.log)
+		c = m.client(r.Endpoint()) // the old connection may not have noticed yet
 		if got := c.startedAt(p); got != began {
 			t.Errorf("container started at %d, want unchanged %d", got, began)
 		}
@@ -448,7 +449,7 @@ func TestEmbeddedAdopted(t *testing.T) {
 		t.Fatal("an adopted containerd was killed and not started again")
 	}
 	grows(t, p.log)
-	c.use(p)
+	m.client(second.Endpoint()).use(p) // the old connection may not have noticed yet
 }
 
 // Another bundle replaces containerd under running pods, which can be entered, stopped and deleted with the new one.
