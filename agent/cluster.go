@@ -79,10 +79,12 @@ type memberAPI struct {
 	roomMade   func()        // what the node has may have changed
 	// nodeChanged says that the Node may tell of other volumes.
 	nodeChanged func()
-	podEvent    func(p *v1.Pod, eventtype, reason, message string)
-	static      *pod.Inbox[pod.FullName]
-	patcher     *status.Patcher
-	mirrors     *status.Mirrors
+	// driversChanged says that the CSIDrivers may tell of other periods.
+	driversChanged func()
+	podEvent       func(p *v1.Pod, eventtype, reason, message string)
+	static         *pod.Inbox[pod.FullName]
+	patcher        *status.Patcher
+	mirrors        *status.Mirrors
 
 	serverCert *certs.Rotation // nil unless the API server signs the serving certificate
 }
@@ -170,7 +172,7 @@ func (m *member) connect(cfg *Config, rc *rest.Config) error {
 	if k.FeatureEnabled("PodCertificateRequest") {
 		certificates.API = ofNode{client, cfg.NodeName}
 	}
-	a.csiDrivers = kube.NewWatch[*storagev1.CSIDriver](client, kube.Selector{}, nil)
+	a.csiDrivers = kube.NewWatch[*storagev1.CSIDriver](client, kube.Selector{}, func() { a.driversChanged() })
 	if a.objects, err = objects.New(objects.Config{
 		Trust: trust, Certificates: certificates,
 		API: objectsAPI{client}, Classes: objectsAPI{client}, Accounts: client, SyncFrequency: k.SyncFrequency.Duration, Log: cfg.Log,

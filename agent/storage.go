@@ -48,6 +48,7 @@ func (a *Agent) newDrivers() error {
 	}
 	if m := a.member; m != nil && m.api != nil {
 		cfg.Nodes, cfg.CSINodes, cfg.Initialized = m.api.client, m.api.client, a.wakeNode
+		cfg.Period = m.api.allocatablePeriod
 		cfg.Registered = func() <-chan struct{} { return m.api.node.Registered() }
 	}
 	var err error
@@ -61,6 +62,15 @@ func (a *Agent) newDrivers() error {
 	return err
 }
 
+// allocatablePeriod is how often the cluster wants to be told how many volumes this node takes of the driver, 0 for never.
+func (a *memberAPI) allocatablePeriod(driver string) time.Duration {
+	d, ok := a.csiDrivers.Get("", driver)
+	if !ok || d.Spec.NodeAllocatableUpdatePeriodSeconds == nil {
+		return 0
+	}
+	return time.Duration(*d.Spec.NodeAllocatableUpdatePeriodSeconds) * time.Second
+}
+
 // csiConfig is what volumes of CSI drivers need here; a kubelet without an API server has none.
 func (a *Agent) csiConfig(recorder *events.Recorder) volumes.CSIConfig {
 	c := volumes.CSIConfig{NodeName: a.cfg.NodeName, ClaimEvent: recorder.ClaimEvent}
@@ -71,6 +81,7 @@ func (a *Agent) csiConfig(recorder *events.Recorder) volumes.CSIConfig {
 	case m.api != nil:
 		c.Drivers, c.Objects, c.Wake = a.storage.drivers, storageAPI{m.api}, func(uid pod.UID) { m.api.objects.Changed().Put(uid) }
 		c.InUseChanged, c.ControllerAttach, c.RepublishPeriod = a.wakeNode, *m.conf.EnableControllerAttachDetach, m.conf.SyncFrequency.Duration
+		c.Exhausted = a.storage.drivers.Refresh
 		c.ClaimsPeriod, c.Health = m.conf.SyncFrequency.Duration, m.conf.FeatureEnabled("CSIVolumeHealth")
 	}
 	return c

@@ -332,6 +332,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.admit = admission.New(a.admission(states, recorder))
 	if m != nil && m.api != nil {
 		m.api.roomMade, m.api.nodeChanged = a.admit.RoomMade, a.storage.volumes.NodeChanged
+		m.api.driversChanged = a.storage.drivers.PeriodsChanged
 	}
 	a.workers = podworkers.New(podworkers.Config{Syncer: guardedSyncer{a.syncer, a.quarantine}, Observer: a.pleg, Admitter: a.admit, Resizer: a.admit, States: states, Journal: a.journal, Log: cfg.Log})
 	if a.source, err = podconfig.New(a.sources()); err != nil {

@@ -50,7 +50,8 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// Run tells the API server what there is to tell besides registrations: of this machine when it starts, and of drivers that are gone.
+// Run tells the API server what there is to tell besides registrations: of this machine when it starts, of drivers that are gone, and from time to
+// time of the limits of those that are there.
 func (d *Drivers) Run(ctx context.Context) error {
 	if d.Nodes == nil {
 		<-ctx.Done()
@@ -66,12 +67,21 @@ func (d *Drivers) Run(ctx context.Context) error {
 	d.initialized = true
 	d.mu.Unlock()
 	d.Initialized()
+	var refreshing refreshes
+	defer refreshing.running.Wait()
+	next := time.NewTimer(0)
+	defer next.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-d.wake:
 			d.insist(ctx, "tell of drivers that are gone", func() error { return d.withdraw(ctx) })
+		case <-next.C:
+		}
+		next.Stop()
+		if at := d.refreshDue(ctx, &refreshing, time.Now()); !at.IsZero() {
+			next.Reset(time.Until(at))
 		}
 	}
 }

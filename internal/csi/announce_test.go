@@ -52,7 +52,7 @@ func (c cluster) start(changed func()) *csi.Drivers {
 	close(registered)
 	d, err := csi.New(csi.Config{
 		NodeName: "n", Nodes: c, CSINodes: c, Registered: func() <-chan struct{} { return registered },
-		Initialized: func() { close(initialized) }, Changed: changed, Log: slog.New(slog.DiscardHandler),
+		Initialized: func() { close(initialized) }, Changed: changed, Period: func(string) time.Duration { return time.Hour }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -196,6 +196,38 @@ func TestDriversThatAreRefused(t *testing.T) {
 	}
 	c.expectDrivers(storagev1.CSINodeDriver{Name: "a", NodeID: "id-a"})
 	c.expectNodeIDs(`{"a":"id-a"}`)
+}
+
+// A limit that the driver has changed is told when somebody sees that the old one does not hold, and nothing else is.
+func TestLimitsAreToldAnew(t *testing.T) {
+	c := newCluster(t)
+	d := c.start(nil)
+	a := serve(t, &csitest.Driver{Name: "a", NodeID: "id-a", MaxVolumes: 5})
+	if err := d.RegisterPlugin(t.Context(), "a", a, versions); err != nil {
+		t.Fatal(err)
+	}
+	node, err := c.GetNode(t.Context(), "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(a)
+	stop, err := (&csitest.Driver{Name: "a", NodeID: "id-a", MaxVolumes: 3, Dir: dir, Registry: dir}).Serve() // in the place of the other one
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	d.Refresh("a")
+	deadline := time.After(time.Minute)
+	for *c.csiNode().Spec.Drivers[0].Allocatable.Count != 3 {
+		select {
+		case <-deadline:
+			t.Fatal("the old limit stays in the CSINode")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if after, err := c.GetNode(t.Context(), "n"); err != nil || after.ResourceVersion != node.ResourceVersion {
+		t.Errorf("the Node was written: %v", err)
+	}
 }
 
 // A CSINode that an earlier Node of the same name left is made anew.

@@ -24,6 +24,8 @@ type Config struct {
 	Registered func() <-chan struct{}
 	// Initialized is called when the API server has a CSINode of this machine; nil: nobody waits for it.
 	Initialized func()
+	// Period returns how often the API server is told anew how many volumes this node takes of a driver, 0 for never; nil: of none. It must not block.
+	Period func(driver string) time.Duration
 	// Changed is called when a driver has come or gone, without a lock; nil: nobody wants to know.
 	Changed func()
 	// Called is told of every call of a driver; nil: nobody counts.
@@ -36,11 +38,12 @@ type Drivers struct {
 	Config
 
 	turn chan struct{} // capacity 1: who holds the one token writes to the API server
-	wake chan struct{} // capacity 1: there is something in left
+	wake chan struct{} // capacity 1: there is something for Run to look at
 
 	mu          sync.Mutex
 	drivers     map[string]registration // guarded by mu; by name
 	left        map[string]bool         // guarded by mu; drivers that are gone, of which the API server is still to be told
+	urgent      map[string]bool         // guarded by mu; drivers that are to be asked at once for their limits
 	initialized bool                    // guarded by mu
 }
 
@@ -65,11 +68,15 @@ func New(cfg Config) (*Drivers, error) {
 			*f = func() {}
 		}
 	}
+	if cfg.Period == nil {
+		cfg.Period = func(string) time.Duration { return 0 }
+	}
 	if cfg.Called == nil {
 		cfg.Called = func(string, string, time.Duration, error) {}
 	}
 	return &Drivers{
 		Config: cfg, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), drivers: map[string]registration{}, left: map[string]bool{},
+		urgent: map[string]bool{},
 	}, nil
 }
 
@@ -133,6 +140,7 @@ func (d *Drivers) RegisterPlugin(ctx context.Context, name, endpoint string, ver
 		d.DeregisterPlugin(name, endpoint)
 		return err
 	}
+	d.wakeUp()
 	d.Changed()
 	return nil
 }
@@ -149,10 +157,7 @@ func (d *Drivers) DeregisterPlugin(name, endpoint string) {
 		d.left[name] = true
 	}
 	d.mu.Unlock()
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
+	d.wakeUp()
 	d.Changed()
 }
 

@@ -49,6 +49,8 @@ type CSIConfig struct {
 	ControllerAttach bool
 	// Wake asks for a pass over a pod; nil: nobody is asked.
 	Wake func(pod.UID)
+	// Exhausted says that this node took fewer volumes of a driver than it was thought to; nil: nobody wants to know.
+	Exhausted func(driver string)
 	// InUseChanged says that VolumesInUse has changed; nil: nobody wants to know.
 	InUseChanged func()
 	// RepublishPeriod is how often volumes are published again whose driver wants that; 0 is a minute.
@@ -193,6 +195,9 @@ func newCSIState(c CSIConfig) *csiState {
 	}
 	if c.InUseChanged == nil {
 		c.InUseChanged = func() {}
+	}
+	if c.Exhausted == nil {
+		c.Exhausted = func(string) {}
 	}
 	if c.ClaimEvent == nil {
 		c.ClaimEvent = func(*v1.PersistentVolumeClaim, string, string, string) {}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
@@ -59,6 +60,7 @@ func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiV
 	}
 	if needs && m.csi.ControllerAttach {
 		if err := m.awaitAttached(ctx, v.csiID); err != nil {
+			m.tellExhausted(ctx, v)
 			return &AttachError{Volume: name, Err: err}
 		}
 	}
@@ -66,6 +68,21 @@ func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiV
 		return &SetupError{Volume: v.specName, Step: "MountDevice", Err: err}
 	}
 	return nil
+}
+
+// tellExhausted says so when the volume could not be attached because this node has as many as it takes (KEP-4876).
+func (m *Manager) tellExhausted(ctx context.Context, v csiVolume) {
+	if ctx.Err() != nil {
+		return
+	}
+	a, err := m.csi.Objects.GetVolumeAttachment(ctx, v.attachment(m.csi.NodeName))
+	if err != nil {
+		m.log.Debug("why the volume is not attached is not known", "volume", v.handle, "error", err)
+		return
+	}
+	if e := a.Status.AttachError; e != nil && codes.Code(ptr.Deref(e.ErrorCode, 0)) == codes.ResourceExhausted {
+		m.csi.Exhausted(v.driver)
+	}
 }
 
 // mustAttach reports whether a controller has to attach the volume first.
