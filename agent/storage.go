@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -73,7 +74,9 @@ func (a *memberAPI) allocatablePeriod(driver string) time.Duration {
 
 // csiConfig is what volumes of CSI drivers need here; a kubelet without an API server has none.
 func (a *Agent) csiConfig(recorder *events.Recorder) volumes.CSIConfig {
-	c := volumes.CSIConfig{NodeName: a.cfg.NodeName, ClaimEvent: recorder.ClaimEvent}
+	c := volumes.CSIConfig{
+		NodeName: a.cfg.NodeName, ClaimEvent: recorder.ClaimEvent, FileLabel: sync.OnceValue(func() string { return volumes.ReadFileLabel("/") }),
+	}
 	switch m := a.member; {
 	case m == nil:
 		c.Health = true
@@ -82,6 +85,9 @@ func (a *Agent) csiConfig(recorder *events.Recorder) volumes.CSIConfig {
 		c.Drivers, c.Objects, c.Wake = a.storage.drivers, storageAPI{m.api}, func(uid pod.UID) { m.api.objects.Changed().Put(uid) }
 		c.InUseChanged, c.ControllerAttach, c.RepublishPeriod = a.wakeNode, *m.conf.EnableControllerAttachDetach, m.conf.SyncFrequency.Duration
 		c.Exhausted = a.storage.drivers.Refresh
+		if m.conf.FeatureEnabled("SELinuxMount") {
+			c.LabelledModes = volumes.AllModes
+		}
 		c.ClaimsPeriod, c.Health = m.conf.SyncFrequency.Duration, m.conf.FeatureEnabled("CSIVolumeHealth")
 	}
 	return c

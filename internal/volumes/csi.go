@@ -57,6 +57,10 @@ type CSIConfig struct {
 	RepublishPeriod time.Duration
 	// ClaimsPeriod is how often claims of pods are read again, whose volumes may have grown; 0: whoever keeps the claims asks for a pass over their pods.
 	ClaimsPeriod time.Duration
+	// FileLabel returns the label that SELinux gives to files of containers, "" where it is off; nil: it is.
+	FileLabel func() string
+	// LabelledModes are the access modes of volumes that are mounted with a label, rather than relabelled.
+	LabelledModes LabelledModes
 	// Health: drivers are listened to when they tell in what state volumes are (feature gate CSIVolumeHealth).
 	Health bool
 	// ClaimEvent records an event about a claim; nil records none.
@@ -91,6 +95,7 @@ type csiVolume struct {
 	attributes                 map[string]string
 	accessModes                []v1.PersistentVolumeAccessMode
 	mountOptions               []string
+	label                      string // of SELinux, with which it is mounted; "" for none
 	stageSecret, publishSecret *v1.SecretReference
 	expandSecret               *v1.SecretReference
 }
@@ -174,6 +179,7 @@ type csiState struct {
 	staged    map[csiID]bool             // guarded by mu; those that may be staged, with whether they are: this agent saw it
 	published map[publication]bool       // guarded by mu; this agent saw it
 	disks     map[csiID]string           // guarded by mu; the names of volumes that are disks
+	labels    map[csiID]string           // guarded by mu; of SELinux, with which volumes are mounted, "" for none
 	attach    map[csiID]bool             // guarded by mu; whether a volume needs to be attached, as far as it is known
 	turns     map[csiID]*turn            // guarded by mu
 	unstaging map[csiID]*unstaging       // guarded by mu
@@ -196,6 +202,9 @@ func newCSIState(c CSIConfig) *csiState {
 	if c.InUseChanged == nil {
 		c.InUseChanged = func() {}
 	}
+	if c.FileLabel == nil {
+		c.FileLabel = func() string { return "" }
+	}
 	if c.Exhausted == nil {
 		c.Exhausted = func(string) {}
 	}
@@ -209,7 +218,7 @@ func newCSIState(c CSIConfig) *csiState {
 		CSIConfig: c, wake: make(chan struct{}, 1), users: map[csiID]map[pod.UID]bool{}, staged: map[csiID]bool{}, published: map[publication]bool{},
 		attach: map[csiID]bool{}, turns: map[csiID]*turn{}, unstaging: map[csiID]*unstaging{}, republish: map[pod.UID]bool{},
 		waiting: map[pod.UID]bool{}, changed: make(chan struct{}), freed: make(chan struct{}),
-		disks: map[csiID]string{}, growing: map[csiID]*growing{}, expands: map[string]bool{},
+		disks: map[csiID]string{}, labels: map[csiID]string{}, growing: map[csiID]*growing{}, expands: map[string]bool{},
 	}
 }
 
@@ -264,6 +273,9 @@ func (s *csiState) release(uid pod.UID) {
 		delete(pods, uid)
 		if len(pods) == 0 {
 			delete(s.users, id)
+			if _, staged := s.staged[id]; !staged {
+				delete(s.labels, id)
+			}
 		}
 	}
 	for p := range s.published {

@@ -18,7 +18,7 @@ const csiDataFile = "vol_data.json"
 // newSuffix is of a file that is not whole yet.
 const newSuffix = ".new"
 
-// csiData is the content of a csiDataFile. Beside what is staged it has the first two.
+// csiData is the content of a csiDataFile. Beside what is staged it has the first two and the last.
 type csiData struct {
 	DriverName   string                        `json:"driverName"`
 	VolumeHandle string                        `json:"volumeHandle"`
@@ -26,6 +26,7 @@ type csiData struct {
 	NodeName     string                        `json:"nodeName,omitempty"`
 	AttachmentID string                        `json:"attachmentID,omitempty"`
 	Lifecycle    storagev1.VolumeLifecycleMode `json:"volumeLifecycleMode,omitempty"`
+	Label        string                        `json:"seLinuxMountContext,omitempty"`
 }
 
 func (d csiData) id() csiID { return csiID{d.DriverName, d.VolumeHandle} }

@@ -178,6 +178,7 @@ func (m *Manager) noteKnown(id csiID, size resource.Quantity) {
 
 func (m *Manager) callExpand(ctx context.Context, driver *csi.Driver, can csi.Capabilities, u user, podDir string, target resource.Quantity) error {
 	v := u.volume
+	v.label = "" // it is mounted by now
 	how := capabilityOf(u.pod, v, can)
 	if mount := how.GetMount(); mount != nil {
 		mount.VolumeMountGroup = ""

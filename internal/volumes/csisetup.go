@@ -50,6 +50,9 @@ func (m *Manager) setupCSI(ctx context.Context, p *v1.Pod, podDir string, v csiV
 	if err != nil {
 		return outcome{err: csiError("read CSIDriver %s: %w", v.driver, err)}
 	}
+	if v, err = m.withLabel(ctx, p, v, object); err != nil {
+		return outcome{block: v.block, step: "MountDevice", err: err}
+	}
 	again := object != nil && ptr.Deref(object.Spec.RequiresRepublish, false)
 	path := m.target(p.UID, podDir, v)
 	done := outcome{block: v.block, mounted: Mounted{HostPath: path, ReadOnly: v.readOnly}}
@@ -79,7 +82,7 @@ func (m *Manager) setupCSI(ctx context.Context, p *v1.Pod, podDir string, v csiV
 		m.csi.note(func() { m.csi.published[here] = true })
 		m.csi.wakeUp()
 	}
-	done.mounted.SELinuxRelabel = !v.block && !v.readOnly && hasSecurityLabels(path)
+	done.mounted.SELinuxRelabel = !v.block && !v.readOnly && v.label == "" && hasSecurityLabels(path)
 	return done
 }
 
@@ -119,7 +122,7 @@ func (m *Manager) publish(ctx context.Context, p *v1.Pod, podDir string, v csiVo
 	dir := publishDir(podDir, v.specName)
 	existed, err := writeCSIData(dir, csiData{
 		DriverName: v.driver, VolumeHandle: v.handle, SpecVolID: v.specName, NodeName: m.csi.NodeName,
-		AttachmentID: v.attachment(m.csi.NodeName), Lifecycle: v.lifecycle(),
+		AttachmentID: v.attachment(m.csi.NodeName), Lifecycle: v.lifecycle(), Label: v.label,
 	})
 	if err == nil {
 		if err = driver.Publish(ctx, r); err == nil {
@@ -164,7 +167,7 @@ func (m *Manager) stage(ctx context.Context, driver *csi.Driver, v csiVolume, pu
 		return csiError("make the directory to stage in: %w", err)
 	}
 	m.csi.note(func() { m.csi.staged[v.csiID] = false })
-	existed, err := writeCSIData(m.stageDir(v.csiID), csiData{DriverName: v.driver, VolumeHandle: v.handle})
+	existed, err := writeCSIData(m.stageDir(v.csiID), csiData{DriverName: v.driver, VolumeHandle: v.handle, Label: v.label})
 	if err == nil {
 		err = driver.Stage(ctx, &csiapi.NodeStageVolumeRequest{
 			VolumeId: v.handle, PublishContext: published.PublishContext, StagingTargetPath: path, VolumeCapability: published.VolumeCapability,
@@ -256,6 +259,9 @@ func capabilityOf(p *v1.Pod, v csiVolume, can csi.Capabilities) *csiapi.VolumeCa
 		return &csiapi.VolumeCapability{AccessMode: mode, AccessType: &csiapi.VolumeCapability_Block{Block: &csiapi.VolumeCapability_BlockVolume{}}}
 	}
 	how := &csiapi.VolumeCapability_MountVolume{FsType: v.fsType, MountFlags: v.mountOptions}
+	if v.label != "" {
+		how.MountFlags = append(slices.Clone(v.mountOptions), fmt.Sprintf("context=%q", v.label))
+	}
 	if gid := fsGroup(p); gid != nil && can[csiapi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
 		how.VolumeMountGroup = strconv.FormatInt(*gid, 10)
 	}

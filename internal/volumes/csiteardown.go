@@ -118,6 +118,7 @@ func (m *Manager) Load() {
 		if data, ok := read(dir); ok {
 			uid, _, _ := strings.Cut(strings.TrimPrefix(dir, filepath.Join(m.root, "pods")+"/"), "/")
 			s.use(pod.UID(uid), data.id())
+			s.note(func() { s.labels[data.id()] = data.Label })
 		}
 	}
 	m.loadDisks()
@@ -127,7 +128,7 @@ func (m *Manager) Load() {
 		}
 		data, ok := read(dir)
 		if ok {
-			s.note(func() { s.staged[data.id()] = false })
+			s.note(func() { s.staged[data.id()], s.labels[data.id()] = false, data.Label })
 		} else if err := m.removeMounted(dir, "globalmount"); err != nil {
 			m.log.Warn("the directory of a volume that nobody knows stays", "error", err)
 		}
@@ -355,6 +356,7 @@ func (m *Manager) unstage(ctx context.Context, id csiID) error {
 	}
 	s.note(func() {
 		delete(s.staged, id)
+		delete(s.labels, id)
 		close(s.freed)
 		s.freed = make(chan struct{})
 	})
