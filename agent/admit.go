@@ -47,7 +47,8 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 			a.status.Set(p, v1.PodStatus{Phase: v1.PodFailed, Reason: r.Reason, Message: "Pod was rejected: " + r.Message, QOSClass: cgroups.QOSClass(p)})
 		},
 		Wake:        func(uid pod.UID) { a.workers.WakePod(uid) },
-		Allocations: a.allocations, Event: recorder.Event, Journal: a.journal,
+		Allocations: a.allocations, Event: recorder.Event, Journal: a.journal, Preempted: a.counts.Preempted,
+		Accepted: func(t admission.Trigger) { a.counts.ResizeAccepted(string(t)) },
 	}
 	c.Node = a.currentNode
 	hasAppArmor := sync.OnceValue(func() bool { return admission.HasAppArmor("/") })
@@ -80,7 +81,7 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 func (a *Agent) resizeWhenListed(ctx context.Context) error {
 	select {
 	case <-a.pleg.Relisted():
-		a.admit.RoomMade()
+		a.admit.NodeChanged()
 	case <-ctx.Done():
 	}
 	return waitDone(ctx)

@@ -123,7 +123,7 @@ func newMember(cfg *Config, out Outside, counts *metrics.Agent) (*member, error)
 	rc := out.REST
 	if rc == nil {
 		var err error
-		if rc, err = m.openIdentity(cfg); err != nil {
+		if rc, err = m.openIdentity(cfg, counts); err != nil {
 			return nil, err
 		}
 	}
@@ -251,7 +251,7 @@ func (a *Agent) newNode(recorder *events.Recorder) error {
 		UpdateFrequency: k.NodeStatusUpdateFrequency.Duration, ReportFrequency: k.NodeStatusReportFrequency.Duration,
 		LeaseDuration: time.Duration(k.NodeLeaseDurationSeconds) * time.Second,
 		RootDir:       a.cfg.RootDir, LabelsFile: filepath.Join(a.cfg.RootDir, "node_labels.json"),
-		CloseIdleConnections: heartbeat.CloseConnections,
+		CloseIdleConnections: heartbeat.CloseConnections, Reached: a.reached,
 	})
 	return err
 }
@@ -305,7 +305,7 @@ func (a *Agent) keepKnowledge(ctx context.Context) {
 func (a *Agent) newReporting(states *pod.States) {
 	m := a.member.api
 	m.patcher = status.NewPatcher(status.PatcherConfig{
-		API: m.client, Manager: a.status, Pods: a.pods, States: states, Keep: a.keepKnowledge, Journal: a.journal, Log: a.cfg.Log,
+		API: m.client, Manager: a.status, Pods: a.pods, States: states, Keep: a.keepKnowledge, Told: a.counts.StatusTold, Journal: a.journal, Log: a.cfg.Log,
 	})
 	m.mirrors = status.NewMirrors(status.MirrorsConfig{
 		API: m.client, Pods: a.pods, Changed: m.static,

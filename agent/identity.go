@@ -12,10 +12,11 @@ import (
 
 	"berth/internal/certs"
 	"berth/internal/kube"
+	"berth/internal/metrics"
 )
 
 // openIdentity finds the API server and how the agent proves to it who it is. There is no certs.Client where the kubeconfig suffices.
-func (m *member) openIdentity(cfg *Config) (*rest.Config, error) {
+func (m *member) openIdentity(cfg *Config, counts *metrics.Agent) (*rest.Config, error) {
 	k := m.conf
 	client, rc, err := certs.OpenClient(certs.ClientConfig{
 		Kubeconfig: k.Kubeconfig, BootstrapKubeconfig: k.BootstrapKubeconfig, Dir: k.CertDir, NodeName: cfg.NodeName, Rotate: k.RotateCertificates,
@@ -26,8 +27,8 @@ func (m *member) openIdentity(cfg *Config) (*rest.Config, error) {
 			c, err := kube.Open(kube.Config{REST: with, Version: cfg.Version, ContentType: k.ContentType, Log: cfg.Log})
 			return objectsAPI{c}, err
 		},
-		Changed: func() { m.api.client.CloseConnections() },
-		Log:     cfg.Log,
+		Changed: func() { m.api.client.CloseConnections() }, Renewed: counts.ClientRenewed,
+		Log: cfg.Log,
 	})
 	m.identity = client
 	return rc, err
@@ -47,8 +48,9 @@ func (a *Agent) newServing() error {
 			Name: "serving certificate", Store: store, SignerName: certificatesv1.KubeletServingSignerName, Prefix: "csr-",
 			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
 			Wanted: func() *x509.CertificateRequest { return servingRequest(m.api.node.Node()) }, Covers: certs.CoversNames,
-			Signer: func() (certs.Signer, error) { return objectsAPI{m.api.client}, nil },
-			Log:    a.cfg.Log,
+			Signer:  func() (certs.Signer, error) { return objectsAPI{m.api.client}, nil },
+			Renewed: a.counts.ServerRenewed,
+			Log:     a.cfg.Log,
 		})
 		if err := m.api.serverCert.Load(); err != nil {
 			a.cfg.Log.Warn("serving certificate not read; the node asks for a new one", "error", err)

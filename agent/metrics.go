@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -22,15 +23,51 @@ var _ metrics.Readings = (*stats.Collector)(nil)
 type measures struct {
 	counts *metrics.Agent
 	lives  *metrics.Pods
+	health *metrics.Health
+	// nodeStart is how long the start of the node took.
+	nodeStart *metrics.NodeStart
+}
+
+func newMeasures(counts *metrics.Agent, started time.Time) measures {
+	return measures{counts: counts, health: metrics.NewHealth(), nodeStart: metrics.NewNodeStart(stats.BootTime("/proc"), started)}
+}
+
+// reached is told of the steps of the node's start.
+func (m measures) reached(s node.Step) {
+	switch s {
+	case node.Registering:
+		m.nodeStart.Registering()
+	case node.Registered:
+		m.nodeStart.Registered()
+	case node.Ready:
+		m.nodeStart.Ready()
+	}
+}
+
+// certificates tells how long those hold that the API server signs.
+func (a *Agent) certificates() metrics.Certificates {
+	var out metrics.Certificates
+	if a.member == nil {
+		return out
+	}
+	if c := a.member.identity; c != nil {
+		out.Client = c.Left
+	}
+	if a.member.api != nil && a.member.api.serverCert != nil {
+		out.Server = a.member.api.serverCert.Left
+	}
+	return out
 }
 
 // newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in two of them.
 func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 	a.pleg.OnRelist(a.counts.Relisted)
+	a.pleg.OnRead(a.counts.Read)
 	a.workers.Passed, a.workers.WorkerStarted = a.counts.Passed, a.counts.WorkerStarted
 	changed, _ := a.status.Subscribe() // for as long as there is an agent
 	a.lives = &metrics.Pods{
 		Changed: changed, Pod: a.getPod, List: a.listPods, Wanted: a.pods.List, Observed: a.pleg.Known, Started: a.started, Agent: a.counts,
+		Lives: a.states.List, Mirrored: a.member != nil && a.member.api != nil,
 	}
 	a.counts.Node(a.cfg.NodeName, a.cfg.Version, runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
 	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_cgroup_version", Help: "[ALPHA] cgroup version on the hosts."}, func() float64 {
@@ -67,8 +104,12 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 	}
 	out := map[string]http.Handler{}
 	for path, list := range map[string][]prometheus.Collector{
-		server.PathMetrics:  {a.lives, version, metrics.Claims{Uses: a.stats.Claims}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})},
+		server.PathMetrics: {
+			a.lives, version, metrics.Claims{Uses: a.stats.Claims}, a.nodeStart, a.certificates(),
+			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		},
 		server.PathProbes:   {metrics.Probes(a.probes.Counts)},
+		server.PathSLIs:     {a.health},
 		server.PathResource: {metrics.Resource{Readings: a.stats, Log: a.cfg.Log}},
 		server.PathCadvisor: {metrics.Cadvisor{Readings: a.stats, Kills: kills, Files: files, Machine: machine, Log: a.cfg.Log}},
 	} {

@@ -190,6 +190,7 @@ type Agent struct {
 	resources *nodeResources
 	records
 	pods      *pod.Manager
+	states    *pod.States
 	status    *status.Manager
 	kept      *status.Kept
 	probes    *prober.Manager
@@ -231,7 +232,8 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 			return nil, err
 		}
 	}
-	a := &Agent{member: m, measures: measures{counts: counts}, cfg: cfg, out: out, atExit: cfg.AtExit, started: time.Now(), ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
+	started := time.Now()
+	a := &Agent{member: m, measures: newMeasures(counts, started), cfg: cfg, out: out, atExit: cfg.AtExit, started: started, ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
 	endpoint := cfg.RuntimeEndpoint
 	if endpoint == "" && out.DialCRI == nil {
 		if a.embedded, err = embedded.New(embedded.Config{Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, CgroupDriver: cfg.CgroupDriver, Log: cfg.Log}); err != nil {
@@ -247,6 +249,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.newRecords()
 	a.pods = pod.NewManager()
 	states := pod.NewStates()
+	a.states = states
 	recorder := a.newRecorder()
 	settings := settingsOf(cfg.Kubelet)
 	settings.maxPods = max(settings.maxPods, cfg.MaxPods)
@@ -331,7 +334,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	})
 	a.admit = admission.New(a.admission(states, recorder))
 	if m != nil && m.api != nil {
-		m.api.roomMade, m.api.nodeChanged = a.admit.RoomMade, a.storage.volumes.NodeChanged
+		m.api.roomMade, m.api.nodeChanged = a.admit.NodeChanged, a.storage.volumes.NodeChanged
 		m.api.driversChanged = a.storage.drivers.PeriodsChanged
 	}
 	a.workers = podworkers.New(podworkers.Config{Syncer: guardedSyncer{a.syncer, a.quarantine}, Observer: a.pleg, Admitter: a.admit, Resizer: a.admit, States: states, Journal: a.journal, Log: cfg.Log})
@@ -361,7 +364,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
-	doors := server.Config{Handlers: a.handlers(), Metrics: registries, Counted: counts.Door, Debug: a.debugging(), Listen: opened, Log: cfg.Log}
+	doors := server.Config{Handlers: a.handlers(), Metrics: registries, Counted: counts.Door, Checked: a.health.Checked, Debug: a.debugging(), Listen: opened, Log: cfg.Log}
 	if m != nil {
 		if doors.Kubelet, err = a.newDoors(); err != nil {
 			return nil, err

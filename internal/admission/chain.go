@@ -39,6 +39,10 @@ type Config struct {
 	Wake func(uid pod.UID)
 	// Killer makes room for critical pods; if it is nil, none is made.
 	Killer PodKiller
+	// Preempted is told of each resource that pods had to go for; nil: nobody counts.
+	Preempted func(v1.ResourceName)
+	// Accepted is told of each resize that is granted after it was deferred, and what had changed; nil: nobody counts.
+	Accepted func(Trigger)
 	// Event records an event about a pod; nil if nobody reads them.
 	Event func(p *v1.Pod, container, eventtype, reason, message string)
 	// Journal may be nil.
@@ -87,6 +91,12 @@ func New(cfg Config) *Chain {
 	if cfg.Journal == nil {
 		cfg.Journal = journal.New(slog.New(slog.DiscardHandler))
 	}
+	if cfg.Preempted == nil {
+		cfg.Preempted = func(v1.ResourceName) {}
+	}
+	if cfg.Accepted == nil {
+		cfg.Accepted = func(Trigger) {}
+	}
 	if cfg.Wake == nil {
 		cfg.Wake = func(pod.UID) {}
 	}
@@ -118,6 +128,9 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 	if r != nil && len(r.shortages) > 0 && pod.IsCritical(p) && c.cfg.Killer != nil {
 		victims, err := rankVictims(a.Pod, a.OtherPods, r.shortages)
 		if err == nil {
+			for _, s := range r.shortages {
+				c.cfg.Preempted(s.resource)
+			}
 			return Verdict{Later: c.preempt(p, victims)}, nil
 		}
 		r = &Rejection{

@@ -160,7 +160,12 @@ func TestRoomIsMadeForACriticalPod(t *testing.T) {
 	a, other := newPod("a", requests("cpu", "1200m")), newPod("b", requests("cpu", "800m"))
 	b := newBench(t, a, other)
 	needy := newPod("needy", requests("cpu", "2"), critical)
+	var preempted []v1.ResourceName
+	b.cfg.Preempted = func(name v1.ResourceName) { preempted = append(preempted, name) }
 	v := b.admit(t, needy)
+	if !slices.Equal(preempted, []v1.ResourceName{v1.ResourceCPU}) {
+		t.Errorf("what pods had to go for: %v", preempted)
+	}
 	if v.Admitted || v.Later == nil || len(b.killed) != 2 || len(b.refused) != 0 {
 		t.Fatalf("got %+v, killed %d, refused %q", v, len(b.killed), b.refused)
 	}

@@ -18,9 +18,23 @@ import (
 type resizeWish struct {
 	pod   *v1.Pod   // as its spec has it
 	since time.Time // when it first asked for more than it got
-	// decided: the wish was judged since something changed.
+	// decided: the wish was judged since something changed, which was the trigger.
 	decided bool
+	trigger Trigger
+	// deferred: it was refused for now.
+	deferred bool
 }
+
+// Trigger is why a resize that was deferred is decided anew.
+type Trigger string
+
+// The triggers.
+const (
+	PodsRemoved Trigger = "pods_removed" // a pod has ended
+	PodResized  Trigger = "pod_resized"  // another pod gave something back
+	PodUpdated  Trigger = "pod_updated"  // the pod asks for something else
+	NodeChanged Trigger = "node_changed" // the node has become another
+)
 
 // Resize returns the pod with the resources that it is to have now. If its spec asks for others than it was given, that is decided here: it is
 // given them, or it is told why not. What is deferred is decided again when room was made. It does not block.
@@ -34,7 +48,7 @@ func (c *Chain) Resize(p *v1.Pod) *v1.Pod {
 	case waits && w.decided && allocation.SameWish(w.pod, p):
 		w.pod = p
 	case waits:
-		w.pod, w.decided = p, false
+		w.pod, w.decided, w.trigger = p, false, PodUpdated
 	default:
 		c.wishes[p.UID] = &resizeWish{pod: p, since: time.Now()}
 	}
@@ -57,11 +71,16 @@ func (c *Chain) Allotted(p *v1.Pod) *v1.Pod {
 	return c.cfg.Allocations.Apply(p)
 }
 
-// RoomMade decides anew about all resizes that are deferred: a pod has ended, or the node has become another. It does not block.
-func (c *Chain) RoomMade() {
+// RoomMade decides anew about all resizes that are deferred, because a pod has ended. It does not block.
+func (c *Chain) RoomMade() { c.decideAnew(PodsRemoved) }
+
+// NodeChanged decides anew about all resizes that are deferred, because the node may have become another. It does not block.
+func (c *Chain) NodeChanged() { c.decideAnew(NodeChanged) }
+
+func (c *Chain) decideAnew(why Trigger) {
 	c.deciding.Lock()
 	for _, w := range c.wishes {
-		w.decided = false
+		w.decided, w.trigger = false, why
 	}
 	woken := c.grantLocked()
 	c.deciding.Unlock()
@@ -101,12 +120,16 @@ func (c *Chain) grantLocked() (woken []pod.UID) {
 				woken = append(woken, uid)
 			}
 			if !granted {
+				w.deferred = c.cfg.Allocations.IsDeferred(uid)
 				continue
 			}
 			delete(c.wishes, uid)
+			if w.deferred {
+				c.cfg.Accepted(w.trigger)
+			}
 			if shrinks { // which is room for others
 				for _, o := range c.wishes {
-					o.decided, again = false, true
+					o.decided, o.trigger, again = false, PodResized, true
 				}
 				break
 			}

@@ -25,6 +25,8 @@ type resizing struct {
 	woken  []string
 	facts  Facts
 	node   *v1.Node
+	// accepted are the triggers of what was granted after it was deferred.
+	accepted []Trigger
 }
 
 func newResizing(t *testing.T) *resizing {
@@ -37,9 +39,10 @@ func newResizing(t *testing.T) *resizing {
 			}
 			return active
 		},
-		Node:  func() (*v1.Node, bool) { return r.node, true },
-		Facts: func() Facts { return r.facts },
-		Wake:  func(uid pod.UID) { r.woken = append(r.woken, string(uid)) },
+		Node:     func() (*v1.Node, bool) { return r.node, true },
+		Facts:    func() Facts { return r.facts },
+		Accepted: func(t Trigger) { r.accepted = append(r.accepted, t) },
+		Wake:     func(uid pod.UID) { r.woken = append(r.woken, string(uid)) },
 		Event: func(p *v1.Pod, _, eventtype, reason, message string) {
 			summary, _, _ := strings.Cut(message, "{")
 			r.events = append(r.events, eventtype+" "+reason+" "+p.Name+": "+summary)
@@ -103,6 +106,9 @@ func TestResizeIsDecided(t *testing.T) {
 		"Normal ResizeStarted a: Pod resize started: ", "Normal ResizeStarted b: Pod resize started: ", "Warning ResizeDeferred b: Pod resize OutOfcpu: ",
 	}, r.events); diff != "" {
 		t.Errorf("events: -want +got:\n%s", diff)
+	}
+	if !slices.Equal(r.accepted, []Trigger{PodResized}) {
+		t.Errorf("granted after it was deferred: %v", r.accepted)
 	}
 	if !slices.Equal(r.woken, []string{"b"}) {
 		t.Errorf("woken were %v, want b alone, when it was given what it waited for", r.woken)
@@ -224,8 +230,11 @@ func TestResizeWaitsForRoom(t *testing.T) {
 	r.check("after that", r.looks("a"), "1500m")
 	r.check("too much", r.wants("a", "cpu", "3"), "1500m Deferred")
 	r.node = LocalNode(LocalMachine{Name: "node", CPUs: 4, Memory: 4 << 30, Storage: 10 << 30, MaxPods: 10})
-	r.RoomMade()
+	r.NodeChanged()
 	r.check("on a larger node", r.looks("a"), "3")
+	if !slices.Equal(r.accepted, []Trigger{NodeChanged}) {
+		t.Errorf("granted after it was deferred: %v", r.accepted)
+	}
 	if !slices.Equal(r.woken, []string{"a", "a"}) {
 		t.Errorf("woken were %v", r.woken)
 	}

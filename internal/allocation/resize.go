@@ -65,6 +65,14 @@ func (a *Allocations) Keep(ctx context.Context) {
 	}
 }
 
+// IsDeferred reports whether the pod was refused what its spec asks for, for now.
+func (a *Allocations) IsDeferred(uid pod.UID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.resizes[uid].Pending
+	return p != nil && p.Reason == v1.PodReasonDeferred
+}
+
 // Refuse notes why the pod does not get what its spec asks for; nil takes that back. It reports whether that is news.
 func (a *Allocations) Refuse(uid pod.UID, why *Pending) (news bool) {
 	a.mu.Lock()

@@ -49,6 +49,9 @@ type RotationConfig struct {
 	Signer func() (Signer, error)
 	// Changed is called after another certificate is in force; nil if nobody cares.
 	Changed func()
+	// Renewed is told of each try to get a certificate: how old the one before was, 0 if there was none, and why there is no new one. nil if
+	// nobody counts.
+	Renewed func(age time.Duration, err error)
 	Log     *slog.Logger
 	// Random returns a number in [0,1); nil is math/rand.
 	Random func() float64
@@ -74,6 +77,9 @@ func NewRotation(cfg RotationConfig) *Rotation {
 	}
 	if cfg.Changed == nil {
 		cfg.Changed = func() {}
+	}
+	if cfg.Renewed == nil {
+		cfg.Renewed = func(time.Duration, error) {}
 	}
 	if cfg.Covers == nil {
 		cfg.Covers = func(*x509.Certificate, *x509.CertificateRequest) bool { return true }
@@ -126,6 +132,26 @@ func (r *Rotation) Current() *tls.Certificate {
 	return r.current
 }
 
+// Left returns how long the certificate in force holds, negative after its end; false if there is none.
+func (r *Rotation) Left() (time.Duration, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.current == nil {
+		return 0, false
+	}
+	return time.Until(r.current.Leaf.NotAfter), true
+}
+
+// age returns how long ago the certificate in force began to hold, 0 if there is none.
+func (r *Rotation) age() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.current == nil {
+		return 0
+	}
+	return time.Since(r.current.Leaf.NotBefore)
+}
+
 // Wait returns when there is a certificate in force. The error says what is missing.
 func (r *Rotation) Wait(ctx context.Context) error {
 	for {
@@ -161,10 +187,12 @@ func (r *Rotation) Run(ctx context.Context) error {
 			sleep = min(sleep, r.untilDue(wanted))
 		}
 		if sleep <= 0 {
+			age := r.age()
 			err := r.renew(ctx, wanted)
 			if ctx.Err() != nil {
 				break
 			}
+			r.cfg.Renewed(age, err)
 			r.tell(err)
 			if err == nil {
 				sleep, retry = settle, renewRetry

@@ -139,14 +139,22 @@ func await(t *testing.T, r *certs.Rotation) *x509.Certificate {
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, dir := newOffice(t), filepath.Join(t.TempDir(), "pki")
-		changes := 0
+		changes, renewed := 0, 0
 		r, stop := o.rotation(t, dir, func(c *certs.RotationConfig) {
+			c.Renewed = func(age time.Duration, err error) {
+				if err != nil {
+					return // nobody signed it in time
+				}
+				if renewed++; (age == 0) != (renewed == 1) || age > 22*time.Hour {
+					t.Errorf("certificate %d came when the one before was %v old", renewed, age)
+				}
+			}
 			c.Changed = func() { changes++ }
 			c.Random = mathrand.New(mathrand.NewPCG(1, 2)).Float64 // no request is under way at the end
 		})
 		defer stop()
 		synctest.Wait()
-		if r.Current() != nil {
+		if _, ok := r.Left(); r.Current() != nil || ok {
 			t.Fatal("a certificate that nobody signed")
 		}
 		got := kubetest.List[*certificatesv1.CertificateSigningRequest](o.Server)
@@ -155,6 +163,9 @@ func TestRotation(t *testing.T) {
 		}
 		o.decide(t, day)
 		first := await(t, r)
+		if left, ok := r.Left(); !ok || left <= 0 || left > day {
+			t.Errorf("it holds for %v, %v", left, ok)
+		}
 		if first.Subject.String() != "CN=system:node:box,O=system:nodes" {
 			t.Errorf("subject %s", first.Subject)
 		}
@@ -173,8 +184,8 @@ func TestRotation(t *testing.T) {
 		if changes < 11 || changes > 15 {
 			t.Errorf("%d certificates in ten days", changes)
 		}
-		if n := len(o.requests()); n != changes {
-			t.Errorf("%d requests for %d certificates", n, changes)
+		if n := len(o.requests()); n != changes || renewed != changes {
+			t.Errorf("%d requests for %d certificates, of which %d were told", n, changes, renewed)
 		}
 		entries, err := os.ReadDir(dir)
 		if err != nil || len(entries) != 3 {

@@ -14,8 +14,9 @@ import (
 
 // Buckets of the kubelet's histograms.
 var (
-	startBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
-	pullBuckets  = []float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+	startBuckets  = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+	pullBuckets   = []float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+	statusBuckets = []float64{0.01, 0.05, 0.1, 0.5, 1, 5, 10, 20, 30, 45, 60}
 	// resizeBuckets are in milliseconds.
 	resizeBuckets = []float64{10, 50, 100, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5}
 	// driverBuckets are of calls that may take minutes.
@@ -53,6 +54,17 @@ type Agent struct {
 	inFlight                    *prometheus.GaugeVec
 	apiRequests                 *prometheus.CounterVec
 	apiTime                     *prometheus.HistogramVec
+	readTime                    prometheus.Histogram
+	statusTime                  prometheus.Histogram
+	podStartTotal               prometheus.Histogram
+	startedPodsErrors           prometheus.Counter
+	startedUserNamespaced       prometheus.Counter
+	preemptions                 *prometheus.CounterVec
+	acceptedResizes             *prometheus.CounterVec
+	webSockets                  *prometheus.CounterVec
+	clientRenewErrors           prometheus.Counter
+	serverRenewErrors           prometheus.Counter
+	serverRotation              prometheus.Histogram
 	nodeName                    *prometheus.GaugeVec
 	buildInfo                   *prometheus.GaugeVec
 	all                         []prometheus.Collector
@@ -81,6 +93,11 @@ func NewAgent() *Agent {
 		a.all = append(a.all, v)
 		return v
 	}
+	count := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		a.all = append(a.all, c)
+		return c
+	}
 	def := prometheus.DefBuckets
 	a.operations = counter("kubelet_runtime_operations_total", "[ALPHA] Cumulative number of runtime operations by operation type.", "operation_type")
 	a.operationErrors = counter("kubelet_runtime_operations_errors_total", "[ALPHA] Cumulative number of runtime operation errors by operation type.", "operation_type")
@@ -94,11 +111,21 @@ func NewAgent() *Agent {
 	a.relistInterval = one("kubelet_pleg_relist_interval_seconds", "[ALPHA] Interval in seconds between relisting in PLEG.", def)
 	a.lastSeen = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_pleg_last_seen_seconds", Help: "[ALPHA] Timestamp in seconds when PLEG was last seen active."})
 	a.all = append(a.all, a.lastSeen)
+	a.readTime = one("kubelet_pleg_pod_relist_duration_seconds", "[ALPHA] Duration in seconds for relisting a single pod in PLEG.", def)
+	a.statusTime = one("kubelet_pod_status_sync_duration_seconds", "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intermediate changes to pod status occur.", statusBuckets)
+	a.preemptions = counter("kubelet_preemptions", "[ALPHA] Cumulative number of pod preemptions by preemption resource", "preemption_signal")
+	a.acceptedResizes = counter("kubelet_pod_deferred_accepted_resizes_total", "[ALPHA] Cumulative number of resizes that were accepted after being deferred.", "retry_trigger")
+	a.webSockets = counter("kubelet_websocket_streaming_requests_total", "[ALPHA] Total number of WebSocket streaming requests received by kubelet.", "subresource")
+	a.clientRenewErrors = count("kubelet_certificate_manager_client_expiration_renew_errors", "[ALPHA] Counter of certificate renewal errors.")
+	a.serverRenewErrors = count("kubelet_server_expiration_renew_errors", "[ALPHA] Counter of certificate renewal errors.")
+	a.serverRotation = one("kubelet_certificate_manager_server_rotation_seconds", "[ALPHA] Histogram of the number of seconds the previous certificate lived before being rotated.", rotationBuckets)
 	a.workerTime = histogram("kubelet_pod_worker_duration_seconds", "[ALPHA] Duration in seconds to sync a single pod. Broken down by operation type: create, sync, terminating or terminated", def, "operation_type")
 	a.workerStart = one("kubelet_pod_worker_start_duration_seconds", "[ALPHA] Duration in seconds from kubelet seeing a pod to starting a worker.", def)
 	a.podStart = one("kubelet_pod_start_duration_seconds", "[ALPHA] Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run", startBuckets)
-	a.startedPods = prometheus.NewCounter(prometheus.CounterOpts{Name: "kubelet_started_pods_total", Help: "[ALPHA] Cumulative number of pods started"})
-	a.all = append(a.all, a.startedPods)
+	a.podStartTotal = one("kubelet_pod_start_total_duration_seconds", "[ALPHA] Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch", startBuckets)
+	a.startedPods = count("kubelet_started_pods_total", "[ALPHA] Cumulative number of pods started")
+	a.startedPodsErrors = count("kubelet_started_pods_errors_total", "[ALPHA] Cumulative number of errors when starting pods")
+	a.startedUserNamespaced = count("kubelet_started_user_namespaced_pods_total", "[ALPHA] Cumulative number of pods with user namespaces started")
 	a.startedContainers = counter("kubelet_started_containers_total", "[ALPHA] Cumulative number of containers started", "container_type")
 	a.startedContainersErrors = counter("kubelet_started_containers_errors_total", "[ALPHA] Cumulative number of errors when starting containers", "container_type", "code")
 	a.terminated = counter("kubelet_terminated_containers_total", "[ALPHA] Cumulative number of terminated containers", "container_type", "exit_code", "reason")
@@ -161,6 +188,7 @@ func (a *Agent) RuntimeCall(method, handler string, took time.Duration, err erro
 		a.sandboxTime.WithLabelValues(handler).Observe(took.Seconds())
 		if err != nil {
 			a.sandboxErrors.WithLabelValues(handler).Inc()
+			a.startedPodsErrors.Inc()
 		}
 	case "PullImage":
 		if err == nil {
@@ -186,6 +214,26 @@ func (a *Agent) Relisted(took, interval time.Duration) {
 	}
 	a.lastSeen.SetToCurrentTime()
 }
+
+// Read counts a reading of one pod.
+func (a *Agent) Read(took time.Duration) { a.readTime.Observe(took.Seconds()) }
+
+// StatusTold counts a status that the API server took, so long after it changed.
+func (a *Agent) StatusTold(took time.Duration) { a.statusTime.Observe(took.Seconds()) }
+
+// preemptionSignals bound the label; pods are ended for extended resources, too.
+var preemptionSignals = map[v1.ResourceName]bool{v1.ResourceCPU: true, v1.ResourceMemory: true, v1.ResourcePods: true, v1.ResourceEphemeralStorage: true}
+
+// Preempted counts a resource that pods had to go for.
+func (a *Agent) Preempted(name v1.ResourceName) {
+	if !preemptionSignals[name] {
+		name = "other"
+	}
+	a.preemptions.WithLabelValues(string(name)).Inc()
+}
+
+// ResizeAccepted counts a resize that was granted after it was deferred; trigger is why it was decided anew.
+func (a *Agent) ResizeAccepted(trigger string) { a.acceptedResizes.WithLabelValues(trigger).Inc() }
 
 // Passed counts a pass over a pod: create, sync, terminating or terminated.
 func (a *Agent) Passed(operation string, took time.Duration) {

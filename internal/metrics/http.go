@@ -28,7 +28,11 @@ var knownPaths = map[string]bool{
 	"pods": true, "runningpods": true, "healthz": true, "configz": true, "stats": true, "logs": true, "checkpoint": true, "statusz": true, "flagz": true,
 	"containerLogs": true, "exec": true, "attach": true, "portForward": true, "run": true, "debug": true, "metrics": true,
 	"metrics/cadvisor": true, "metrics/resource": true, "metrics/probes": true,
+	"metrics/slis": true,
 }
+
+// webSocketPaths are the streams that WebSocket carries, as the kubelet calls them.
+var webSocketPaths = map[string]string{"exec": "exec", "attach": "attach", "portForward": "portforward"}
 
 var longRunning = map[string]bool{"exec": true, "attach": true, "portForward": true, "debug": true}
 
@@ -58,6 +62,9 @@ func (a *Agent) Door(serverType string, next http.Handler) http.Handler {
 		}
 		labels := []string{method, path, serverType, strconv.FormatBool(longRunning[path])}
 		a.requests.WithLabelValues(labels...).Inc()
+		if name := webSocketPaths[path]; name != "" && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+			a.webSockets.WithLabelValues(name).Inc()
+		}
 		a.inFlight.WithLabelValues(labels...).Inc()
 		defer a.inFlight.WithLabelValues(labels...).Dec()
 		began := time.Now()

@@ -73,6 +73,14 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	agent.RuntimeCall("RunPodSandbox", "", time.Second, errors.New("x"))
 	agent.RuntimeCall("PullImage", "", time.Second, nil)
 	agent.Relisted(time.Second, time.Second)
+	agent.Read(time.Second)
+	agent.StatusTold(time.Second)
+	agent.Preempted("memory")
+	agent.Preempted("example.com/gpu")
+	agent.ResizeAccepted("pods_removed")
+	agent.ClientRenewed(0, errors.New("x"))
+	agent.ServerRenewed(0, errors.New("x"))
+	agent.ServerRenewed(time.Hour, nil)
 	agent.Passed("sync", time.Second)
 	agent.WorkerStarted(time.Second)
 	agent.Rejected("OutOfcpu")
@@ -86,12 +94,19 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	agent.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
 	agent.infeasibleResizes.WithLabelValues("other").Inc()
 	agent.resizeTime.WithLabelValues("true").Observe(20)
+	static := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "s", Annotations: map[string]string{pod.ConfigSourceAnnotation: string(pod.FileSource)}}}
+	list := func() []*v1.Pod { return []*v1.Pod{static} }
+	lives := func() map[pod.UID]pod.Lifecycle {
+		return map[pod.UID]pod.Lifecycle{
+			"s": {State: pod.Syncing}, "o": {State: pod.Terminating, Orphan: true}, "r": {State: pod.Terminating, RuntimeOnly: true}, "f": {State: pod.Finished}, "w": {},
+		}
+	}
 	none := func() []*v1.Pod { return nil }
 	out := map[string]*prometheus.Registry{"/metrics": prometheus.NewRegistry()}
 	if err := agent.Register(out["/metrics"]); err != nil {
 		t.Fatal(err)
 	}
-	out["/metrics"].MustRegister(&Pods{List: none, Wanted: none, Observed: func() []*pod.Status { return nil }})
+	out["/metrics"].MustRegister(&Pods{List: list, Lives: lives, Mirrored: true, Wanted: none, Observed: func() []*pod.Status { return nil }})
 	out["/metrics"].MustRegister(Claims{Uses: func(context.Context) []stats.ClaimUse {
 		return []stats.ClaimUse{
 			{Namespace: "default", Claim: "disk", VolumeUse: stats.VolumeUse{
@@ -100,7 +115,20 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 			{Namespace: "default", Claim: "other"},
 		}
 	}})
+	start := NewNodeStart(time.Unix(1700000000, 0), time.Unix(1700000100, 0))
+	start.Registering()
+	start.Registered()
+	start.Ready()
+	out["/metrics"].MustRegister(start, Certificates{Client: func() (time.Duration, bool) { return time.Hour, true }})
+	out["/metrics/slis"] = prometheus.NewRegistry()
+	health := NewHealth()
+	health.Checked("ping", nil)
+	health.Checked("syncloop", errors.New("x"))
+	out["/metrics/slis"].MustRegister(health)
 	h := agent.Door("readwrite", http.NotFoundHandler())
+	upgrade := httptest.NewRequest("GET", "/portForward/default/web", nil)
+	upgrade.Header.Set("Upgrade", "websocket")
+	h.ServeHTTP(httptest.NewRecorder(), upgrade)
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics/cadvisor", nil))
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("BREW", "/whatever/it/is", nil))
 	if _, err := agent.Transport(http.NewFileTransport(http.Dir(t.TempDir()))).RoundTrip(httptest.NewRequest("GET", "http://api/x", nil)); err != nil {
@@ -142,7 +170,7 @@ func gather(t *testing.T, r *prometheus.Registry) []*dto.MetricFamily {
 func TestNames(t *testing.T) {
 	var b strings.Builder
 	all := collectors(t, readings{})
-	for _, path := range []string{"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource"} {
+	for _, path := range []string{"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource", "/metrics/slis"} {
 		fmt.Fprintf(&b, "# %s\n", path)
 		for _, f := range gather(t, all[path]) {
 			var labels []string
@@ -169,9 +197,12 @@ func TestNames(t *testing.T) {
 
 // upstreamNames are the kubelet's and cAdvisor's own names that promtool complains about. They stay as dashboards know them.
 var upstreamNames = map[string]string{
-	"kubelet_pod_resize_duration_milliseconds": `use base unit "seconds" instead of "milliseconds"`,
-	"container_memory_failcnt":                 `counter metrics should have "_total" suffix`,
-	"cadvisor_version_info":                    "label names should be written in 'snake_case' not 'camelCase'",
+	"kubelet_pod_resize_duration_milliseconds":                   `use base unit "seconds" instead of "milliseconds"`,
+	"kubelet_preemptions":                                        `counter metrics should have "_total" suffix`,
+	"kubelet_server_expiration_renew_errors":                     `counter metrics should have "_total" suffix`,
+	"kubelet_certificate_manager_client_expiration_renew_errors": `counter metrics should have "_total" suffix`,
+	"container_memory_failcnt":                                   `counter metrics should have "_total" suffix`,
+	"cadvisor_version_info":                                      "label names should be written in 'snake_case' not 'camelCase'",
 }
 
 // `promtool check metrics` is this library over the same text.
@@ -249,10 +280,31 @@ func TestScrapes(t *testing.T) {
 			`kubelet_container_requested_resizes_total{operation="add",requirement="limits",resource="cpu"} 1`,
 			`kubelet_pod_pending_resizes{reason="deferred"} 0`,
 			"kubelet_pod_in_progress_resizes 0",
+			`kubelet_working_pods{config="desired",lifecycle="sync",static="true"} 1`,
+			`kubelet_working_pods{config="orphan",lifecycle="terminating",static="unknown"} 1`,
+			`kubelet_working_pods{config="runtime_only",lifecycle="terminating",static="unknown"} 1`,
+			"kubelet_mirror_pods 1",
+			`kubelet_preemptions{preemption_signal="memory"} 1`,
+			`kubelet_preemptions{preemption_signal="other"} 1`,
+			`kubelet_pod_deferred_accepted_resizes_total{retry_trigger="pods_removed"} 1`,
+			`kubelet_websocket_streaming_requests_total{subresource="portforward"} 1`,
+			"kubelet_node_startup_pre_kubelet_duration_seconds 100",
+			"kubelet_certificate_manager_client_ttl_seconds 3600",
+			"kubelet_certificate_manager_server_ttl_seconds +Inf",
+			"kubelet_certificate_manager_server_rotation_seconds_sum 3600",
+			"kubelet_certificate_manager_client_expiration_renew_errors 1",
+			"kubelet_server_expiration_renew_errors 1",
+			"kubelet_started_pods_errors_total 1",
+			"kubelet_pleg_pod_relist_duration_seconds_count 1",
+			"kubelet_pod_status_sync_duration_seconds_count 1",
 			`kubelet_volume_stats_available_bytes{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_inodes_used{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_health_status_abnormal{namespace="default",persistentvolumeclaim="disk"} 1`,
 			`kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="other"} 0`,
+		},
+		"/metrics/slis": {
+			`kubernetes_healthcheck{name="ping",type="healthz"} 1`, `kubernetes_healthcheck{name="syncloop",type="healthz"} 0`,
+			`kubernetes_healthchecks_total{name="syncloop",status="error",type="healthz"} 1`,
 		},
 	}
 	for path, lines := range tests {

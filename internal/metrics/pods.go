@@ -16,8 +16,11 @@ type Pods struct {
 	Changed *pod.Inbox[pod.UID]
 	Pod     func(uid pod.UID) (*v1.Pod, bool)
 	List    func() []*v1.Pod
-	// Wanted are the pods that should be here; Mirrors is how many mirror pods the API server has.
+	// Wanted are the pods that should be here.
 	Wanted func() []*v1.Pod
+	// Lives are the lifecycles that workers have given pods. Mirrored: static pods have mirrors, as there is an API server.
+	Lives    func() map[pod.UID]pod.Lifecycle
+	Mirrored bool
 	// Observed is what the runtime has.
 	Observed func() []*pod.Status
 	// Started is when the agent was: what began before is another agent's.
@@ -41,12 +44,14 @@ var (
 	runningContainers = desc("kubelet_running_containers", "[ALPHA] Number of containers currently running", "container_state")
 	desiredPods       = desc("kubelet_desired_pods", "[ALPHA] The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.", "static")
 	activePods        = desc("kubelet_active_pods", "[ALPHA] The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.", "static")
+	workingPods       = desc("kubelet_working_pods", "[ALPHA] Number of pods the kubelet is actually running, broken down by lifecycle phase, whether the pod is desired, orphaned, or runtime only (also orphaned), and whether the pod is static. An orphaned pod has been removed from local configuration or force deleted in the API and consumes resources that are not otherwise visible.", "lifecycle", "config", "static")
+	mirrorPods        = desc("kubelet_mirror_pods", "[ALPHA] The number of mirror pods the kubelet will try to create (one per admitted static pod)")
 	ephemeralCount    = desc("kubelet_managed_ephemeral_containers", "[ALPHA] Current number of ephemeral containers in pods managed by this kubelet.")
 )
 
 // Describe names the families that are computed at a scrape.
 func (p *Pods) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{runningPods, runningContainers, desiredPods, activePods, ephemeralCount, pendingResizes, inProgressResizes} {
+	for _, d := range []*prometheus.Desc{runningPods, runningContainers, desiredPods, activePods, workingPods, mirrorPods, ephemeralCount, pendingResizes, inProgressResizes} {
 		ch <- d
 	}
 }
@@ -85,7 +90,50 @@ func (p *Pods) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(activePods, gauge, float64(active[static]), label)
 	}
 	ch <- prometheus.MustNewConstMetric(ephemeralCount, gauge, float64(ephemeral))
+	p.collectLives(ch)
 	p.collectResizes(ch)
+}
+
+// collectLives counts the pods that have not ended by what their workers do with them.
+func (p *Pods) collectLives(ch chan<- prometheus.Metric) {
+	static := map[pod.UID]bool{}
+	for _, x := range p.List() {
+		static[x.UID] = pod.IsStatic(x)
+	}
+	type working struct{ lifecycle, config, static string }
+	counts, mirrored := map[working]int{}, 0
+	for uid, l := range p.Lives() {
+		w := working{config: "desired", static: "unknown"}
+		if is, known := static[uid]; known {
+			w.static = ""
+			if is {
+				w.static = "true"
+			}
+		}
+		switch {
+		case l.RuntimeOnly:
+			w.config = "runtime_only"
+		case l.Orphan:
+			w.config = "orphan"
+		case p.Mirrored && w.static == "true" && l.State >= pod.Syncing && l.State < pod.Finished:
+			mirrored++
+		}
+		switch l.State {
+		case pod.Syncing:
+			w.lifecycle = "sync"
+		case pod.Terminating:
+			w.lifecycle = "terminating"
+		case pod.Terminated:
+			w.lifecycle = "terminated"
+		default:
+			continue // not begun, or done
+		}
+		counts[w]++
+	}
+	for w, n := range counts {
+		ch <- prometheus.MustNewConstMetric(workingPods, gauge, float64(n), w.lifecycle, w.config, w.static)
+	}
+	ch <- prometheus.MustNewConstMetric(mirrorPods, gauge, float64(mirrored))
 }
 
 // Run counts until ctx is done.
@@ -125,6 +173,12 @@ func (p *Pods) look(x *v1.Pod) {
 		s.running = true
 		if own {
 			p.Agent.startedPods.Inc()
+			if x.Spec.HostUsers != nil && !*x.Spec.HostUsers {
+				p.Agent.startedUserNamespaced.Inc()
+			}
+			if !x.CreationTimestamp.IsZero() {
+				p.Agent.podStartTotal.Observe(max(0, time.Since(x.CreationTimestamp.Time).Seconds()))
+			}
 			p.Agent.podStart.Observe(time.Since(s.first).Seconds())
 		}
 	}

@@ -20,7 +20,7 @@ func TestResizes(t *testing.T) {
 		var shown *v1.Pod
 		p := &Pods{
 			Agent: agent, List: func() []*v1.Pod { return []*v1.Pod{shown} }, Wanted: func() []*v1.Pod { return nil },
-			Observed: func() []*pod.Status { return nil }, seen: map[pod.UID]*seenPod{},
+			Observed: func() []*pod.Status { return nil }, Lives: func() map[pod.UID]pod.Lifecycle { return nil }, seen: map[pod.UID]*seenPod{},
 		}
 		r := prometheus.NewRegistry()
 		r.MustRegister(p)

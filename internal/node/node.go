@@ -96,7 +96,19 @@ type Config struct {
 	CloseIdleConnections func()
 	// Random returns a number in [0,1); nil is math/rand.
 	Random func() float64
+	// Reached is told of each step of the start of a Node that the agent makes itself, once; nil: nobody cares. It must not block.
+	Reached func(Step)
 }
+
+// Step is a step of the start of a Node.
+type Step int
+
+// The steps of the start of a Node, in their order: it is about to be registered, the API server has made it, it was reported as ready.
+const (
+	Registering Step = iota
+	Registered
+	Ready
+)
 
 // Node keeps this machine's Node. Its methods are safe for concurrent use.
 type Node struct {
@@ -136,6 +148,9 @@ func New(cfg Config) (*Node, error) {
 	}
 	if cfg.Sources.Network.Interfaces == nil {
 		cfg.Sources.Network = HostNetwork()
+	}
+	if cfg.Reached == nil {
+		cfg.Reached = func(Step) {}
 	}
 	if cfg.CloseIdleConnections == nil {
 		cfg.CloseIdleConnections = func() {}

@@ -42,13 +42,17 @@ func TestNewRefuses(t *testing.T) {
 
 func TestRegistersNewNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		var reached []Step
+		w := newWorld(t, func(c *Config) { c.Reached = func(s Step) { reached = append(reached, s) } })
 		w.start(t)
 		synctest.Wait()
 		select {
 		case <-w.Registered():
 		default:
 			t.Fatal("not registered")
+		}
+		if !slices.Equal(reached, []Step{Registering, Registered, Ready}) {
+			t.Errorf("steps that were reached: %v", reached)
 		}
 		n, _ := w.api.snapshot()
 		if diff := cmp.Diff([]string{ready}, w.api.history()); diff != "" {

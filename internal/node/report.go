@@ -27,6 +27,7 @@ type reporter struct {
 	started    time.Time
 	nextReport time.Time // when the status is written even if it has not changed
 	ready      bool      // this process has reported Ready
+	made       bool      // the API server had no such Node before
 	last       *Facts    // of the last round
 
 	labels        map[string]string // as stored; nil before the first
@@ -153,7 +154,12 @@ func (r *reporter) write(ctx context.Context, base *v1.Node, facts *Facts) error
 // reported notes what the API server now has, and when it is written again although nothing has changed: after a change at a random time
 // around ReportFrequency, so that what changed everywhere at once is not reported everywhere at once for ever.
 func (r *reporter) reported(n *v1.Node, at time.Time, changed bool) {
-	r.ready = r.ready || isReady(n.Status.Conditions)
+	if !r.ready && isReady(n.Status.Conditions) {
+		r.ready = true
+		if r.made {
+			r.cfg.Reached(Ready)
+		}
+	}
 	first := r.nextReport.IsZero()
 	r.nextReport = at.Add(r.cfg.ReportFrequency)
 	if changed || first {

@@ -147,9 +147,13 @@ func (g *PLEG) beginLocked(uid pod.UID) *flight {
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		defer cancel()
 		ctx, waitsFor := cri.WithTrace(ctx)
+		began := time.Now()
 		stalled := time.AfterFunc(stallAfter, func() { g.reportStall(uid, prev, waitsFor()) })
 		g.finish(uid, f, func() (*pod.Status, error) { return g.runtime.ReadPod(ctx, uid, prev) })
 		stalled.Stop()
+		if g.onRead != nil {
+			g.onRead(time.Since(began))
+		}
 		select {
 		case g.room <- struct{}{}:
 		default:

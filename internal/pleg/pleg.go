@@ -58,6 +58,7 @@ type PLEG struct {
 	changed  *pod.Inbox[pod.UID] // pods whose observation changed, unless a worker waited for it
 	told     []*pod.Inbox[pod.UID]
 	onRelist func(took, interval time.Duration)
+	onRead   func(took time.Duration)
 	// lastRelist is when the last one began; of the goroutine that relists.
 	lastRelist time.Time
 	restored   chan struct{} // capacity 1
@@ -133,6 +134,9 @@ func (g *PLEG) Subscribe() *pod.Inbox[pod.UID] {
 // OnRelist has f told of every relist: how long it took, and how long after the last one it began, 0 for the first. It is called before Run;
 // f must not block.
 func (g *PLEG) OnRelist(f func(took, interval time.Duration)) { g.onRelist = f }
+
+// OnRead has f told of every reading of a pod, and how long it took. It is called before Run; f must not block.
+func (g *PLEG) OnRead(f func(took time.Duration)) { g.onRead = f }
 
 // Refresh has the pod read again: what a reading adds to what the runtime says has changed. It does not block.
 func (g *PLEG) Refresh(uid pod.UID) { g.inbox.Put(uid) }

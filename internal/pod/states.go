@@ -1,6 +1,9 @@
 package pod
 
-import "sync"
+import (
+	"maps"
+	"sync"
+)
 
 // State is the lifecycle of a pod's worker. It moves one way only.
 //
@@ -76,6 +79,13 @@ func (s *States) Get(uid UID) (Lifecycle, bool) {
 	defer s.mu.RUnlock()
 	l, ok := s.pods[uid]
 	return l, ok
+}
+
+// List returns the lifecycle of every pod that has one.
+func (s *States) List() map[UID]Lifecycle {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return maps.Clone(s.pods)
 }
 
 func (s *States) ask(uid UID, known func(Lifecycle) bool, before, after bool) bool {

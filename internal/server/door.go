@@ -50,6 +50,7 @@ type door struct {
 	limits    limits
 	metrics   map[string]http.Handler
 	counted   func(serverType string, next http.Handler) http.Handler
+	checked   func(check string, err error)
 	requests  gate
 	streams   gate
 }

@@ -28,7 +28,7 @@ func (d *door) routeHealth(mux *http.ServeMux, checks ...healthCheck) {
 	mux.HandleFunc("GET "+PathHealthz, func(w http.ResponseWriter, r *http.Request) { d.writeHealth(w, r, checks) })
 	for _, c := range checks {
 		mux.HandleFunc("GET "+PathHealthz+"/"+c.name, func(w http.ResponseWriter, r *http.Request) {
-			if err := c.check(); err != nil {
+			if err := d.check(c); err != nil {
 				http.Error(w, fmt.Sprintf("internal server error: %v", err), http.StatusInternalServerError)
 				return
 			}
@@ -37,12 +37,21 @@ func (d *door) routeHealth(mux *http.ServeMux, checks ...healthCheck) {
 	}
 }
 
+// check makes the check and tells of its result.
+func (d *door) check(c healthCheck) error {
+	err := c.check()
+	if d.checked != nil {
+		d.checked(c.name, err)
+	}
+	return err
+}
+
 // writeHealth answers in the form of all Kubernetes components: ok, or which check failed. Why is said one check at a time.
 func (d *door) writeHealth(w http.ResponseWriter, r *http.Request, checks []healthCheck) {
 	var list strings.Builder
 	failed := false
 	for _, c := range checks {
-		if err := c.check(); err != nil {
+		if err := d.check(c); err != nil {
 			failed = true
 			fmt.Fprintf(&list, "[-]%s failed: reason withheld\n", c.name)
 			continue

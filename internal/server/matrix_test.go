@@ -49,7 +49,7 @@ func wholeNode(t *testing.T) server.Config {
 	h.Streaming, h.Observed, h.Stats = streaming.Streaming, streaming.Observed, emptyStats{}
 	scraped := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "# scraped\n") })
 	return server.Config{Handlers: h, Debug: server.Debug{Profiling: true, SetVerbosity: func(uint32) {}}, Metrics: map[string]http.Handler{
-		server.PathMetrics: scraped, server.PathCadvisor: scraped, server.PathResource: scraped, server.PathProbes: scraped,
+		server.PathMetrics: scraped, server.PathCadvisor: scraped, server.PathResource: scraped, server.PathProbes: scraped, server.PathSLIs: scraped,
 	}}
 }
 
@@ -136,6 +136,7 @@ func TestMatrixOfAccess(t *testing.T) {
 		{"/metrics/cadvisor", []string{"metrics"}, false, readOnly},
 		{"/metrics/resource", []string{"metrics"}, false, readOnly},
 		{"/metrics/probes", []string{"metrics"}, false, readOnly},
+		{"/metrics/slis", []string{"metrics"}, false, readOnly},
 		{"/containerLogs/default/web/main", []string{"proxy"}, false, readOnly},
 		{"/exec/default/web/main?command=ls&output=1", []string{"proxy"}, true, upgraded},
 		{"/exec/default/web/2/main?command=ls&output=1", []string{"proxy"}, true, upgraded},

@@ -24,6 +24,7 @@ const (
 	PathCadvisor      = "/metrics/cadvisor"
 	PathResource      = "/metrics/resource"
 	PathProbes        = "/metrics/probes"
+	PathSLIs          = "/metrics/slis"
 	PathVersion       = "/berth/v1/version"
 	PathProblems      = "/berth/v1/problems"
 	PathJournal       = "/berth/v1/journal" // subjects; /{namespace}/{pod} or ?subject= for entries

@@ -32,6 +32,8 @@ type Config struct {
 	Metrics map[string]http.Handler
 	// Counted counts requests at the kubelet's ports; serverType is readonly or readwrite. nil: nobody counts.
 	Counted func(serverType string, next http.Handler) http.Handler
+	// Checked is told of the result of each health check that somebody asked for; nil: nobody counts.
+	Checked func(check string, err error)
 	// Debug is what looks into the process, at the local API and the HTTPS port.
 	Debug Debug
 	Log   *slog.Logger
@@ -80,7 +82,7 @@ func New(cfg Config) (*Server, error) {
 	newDoor := func(name string, listen func() (net.Listener, error), l limits) *door {
 		return &door{
 			name: name, h: h, listen: listen, log: cfg.Log, streaming: streaming, watches: watches, limits: l,
-			requests: make(gate, l.requests), streams: make(gate, l.streams), metrics: cfg.Metrics, counted: cfg.Counted,
+			requests: make(gate, l.requests), streams: make(gate, l.streams), metrics: cfg.Metrics, counted: cfg.Counted, checked: cfg.Checked,
 		}
 	}
 	local := newDoor("local API", cfg.Listen, localLimits)

@@ -74,13 +74,7 @@ func (c *Collector) machine() machine {
 			m.swapFree = n << 10
 		}
 	}
-	for line := range bytes.Lines(c.proc("stat")) {
-		if rest, ok := bytes.CutPrefix(line, []byte("btime ")); ok {
-			if n, err := strconv.ParseInt(string(bytes.TrimSpace(rest)), 10, 64); err == nil {
-				m.boot = time.Unix(n, 0)
-			}
-		}
-	}
+	m.boot = BootTime(c.Proc)
 	if fields := strings.Fields(string(c.proc("loadavg"))); len(fields) > 3 { // 0.00 0.01 0.05 1/234 5678
 		_, all, _ := strings.Cut(fields[3], "/")
 		m.tasks, _ = strconv.ParseInt(all, 10, 64)
@@ -96,6 +90,19 @@ func (c *Collector) machine() machine {
 		m.maxTasks = min(pids, threads)
 	}
 	return m
+}
+
+// BootTime returns when the machine booted, by its folder of processes; zero when that does not tell.
+func BootTime(proc string) time.Time {
+	b, _ := os.ReadFile(filepath.Join(proc, "stat"))
+	for line := range bytes.Lines(b) {
+		if rest, ok := bytes.CutPrefix(line, []byte("btime ")); ok {
+			if n, err := strconv.ParseInt(string(bytes.TrimSpace(rest)), 10, 64); err == nil {
+				return time.Unix(n, 0)
+			}
+		}
+	}
+	return time.Time{}
 }
 
 // proc returns a file of /proc, nil when it cannot be read.

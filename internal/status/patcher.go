@@ -30,7 +30,9 @@ type PatcherConfig struct {
 	Pods    *pod.Manager
 	States  *pod.States
 	// Keep keeps on disk what an agent knows of static pods: what it tells of them, the next agent must not tell otherwise.
-	Keep    func(context.Context)
+	Keep func(context.Context)
+	// Told is told how long after a change of a status the API server had it; nil: nobody counts. It must not block.
+	Told    func(took time.Duration)
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
@@ -47,7 +49,9 @@ type Patcher struct {
 
 // write is one pod's writing goroutine.
 type write struct {
-	again bool // guarded by Patcher.mu; something changed since it read the status
+	again bool      // guarded by Patcher.mu; something changed since it read the status
+	since time.Time // guarded by Patcher.mu; when what is not told yet began to change
+	next  time.Time // guarded by Patcher.mu; the same of what again is about
 }
 
 // parallelWrites bounds the writes under way.
@@ -61,6 +65,9 @@ const (
 
 // NewPatcher returns a patcher.
 func NewPatcher(cfg PatcherConfig) *Patcher {
+	if cfg.Told == nil {
+		cfg.Told = func(time.Duration) {}
+	}
 	return &Patcher{PatcherConfig: cfg, retry: pod.NewInbox[pod.UID](), writes: map[pod.UID]*write{}}
 }
 
@@ -128,10 +135,12 @@ func (p *Patcher) begin(uid pod.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.writes[uid]; w != nil {
-		w.again = true
+		if !w.again {
+			w.again, w.next = true, time.Now()
+		}
 		return false
 	}
-	p.writes[uid] = &write{}
+	p.writes[uid] = &write{since: time.Now()}
 	return true
 }
 
@@ -140,11 +149,21 @@ func (p *Patcher) end(uid pod.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.writes[uid]; w.again {
-		w.again = false
+		w.again, w.since = false, w.next
 		return false
 	}
 	delete(p.writes, uid)
 	return true
+}
+
+// changedFor returns how long ago the status of a pod changed that is being written.
+func (p *Patcher) changedFor(uid pod.UID) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w := p.writes[uid]; w != nil {
+		return time.Since(w.since)
+	}
+	return 0
 }
 
 // write brings the API's copy of one pod up to date, and tries again while that fails.
@@ -229,6 +248,7 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 		if err != nil {
 			return fmt.Errorf("pod %s/%s: patch status: %w", desired.Namespace, desired.Name, err)
 		}
+		p.Told(p.changedFor(uid))
 		p.Journal.Record(journal.Entry{
 			Subject:   journal.Subject{UID: uid, Namespace: desired.Namespace, Name: desired.Name},
 			Component: "status", Decision: "told the API server", Why: "phase " + string(merged.Phase), Took: time.Since(began).Round(time.Millisecond),

@@ -135,6 +135,7 @@ type patcherRig struct {
 	pods    *pod.Manager
 	states  *pod.States
 	patcher *status.Patcher
+	told    []time.Duration
 	kept    []int // the patches so far, each time that it was asked to keep what is known of static pods
 }
 
@@ -158,6 +159,7 @@ func startPatcher(t *testing.T) *patcherRig {
 	r := &patcherRig{server: &server{t: t, pods: map[string]*v1.Pod{}}, manager: status.NewManager(log, j), pods: pod.NewManager(), states: pod.NewStates()}
 	r.patcher = status.NewPatcher(status.PatcherConfig{
 		API: r.server, Manager: r.manager, Pods: r.pods, States: r.states, Journal: j, Log: log,
+		Told: func(took time.Duration) { r.told = append(r.told, took) },
 		Keep: func(context.Context) { r.kept = append(r.kept, r.count()) },
 	})
 	runActor(t, r.patcher.Run)
@@ -206,6 +208,9 @@ func TestOutageOnlyDelays(t *testing.T) {
 		synctest.Wait()
 		r.manager.Set(p, v1.PodStatus{Phase: v1.PodRunning, Message: "two"})
 		time.Sleep(2 * time.Minute)
+		if len(r.told) != 1 || r.told[0] < time.Second || r.told[0] > time.Minute {
+			t.Errorf("told after %v, want once, after the outage", r.told)
+		}
 		if got := r.get("web").Status; got.Message != "two" || r.patches != 1 {
 			t.Fatalf("got %q after %d patches, want only the newest", got.Message, r.patches)
 		}
