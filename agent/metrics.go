@@ -105,7 +105,9 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 	out := map[string]http.Handler{}
 	for path, list := range map[string][]prometheus.Collector{
 		server.PathMetrics: {
-			a.lives, version, metrics.Claims{Uses: a.stats.Claims}, a.nodeStart, a.certificates(),
+			a.lives, version,
+			metrics.Claims{Uses: a.stats.Claims},
+			a.nodeStart, a.certificates(),
 			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		},
 		server.PathProbes:   {metrics.Probes(a.probes.Counts)},
