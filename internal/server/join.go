@@ -17,10 +17,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// join connects the client with the runtime's streaming server, where begin has the runtime wait for it.
-//
-// The runtime speaks SPDY and the WebSocket protocols up to v4, which pass through untouched. What it does not speak, v5 and the
-// tunnelling of SPDY in WebSocket (KEP-4006), is translated to SPDY here.
+// join connects the client with the runtime's streaming server, where begin has the runtime wait for it. Whatever the client speaks,
+// SPDY or WebSocket, the runtime hears SPDY.
 func (d *door) join(w http.ResponseWriter, r *http.Request, wanted streamOptions, begin func(context.Context) (runtimeURL string, err error)) {
 	if !httpstream.IsUpgradeRequest(r) {
 		http.Error(w, "Upgrade request required", http.StatusBadRequest)
@@ -38,18 +36,18 @@ func (d *door) join(w http.ResponseWriter, r *http.Request, wanted streamOptions
 	}
 	d.ended(r, d.stream(w, func() error {
 		switch {
-		case wanted.ports && wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
-			return d.streaming.tunnel(w, r, target)
-		case !wanted.ports && wsstream.IsWebSocketRequestWithStreamCloseProtocol(r):
-			return d.streaming.translate(w, r, target, wanted)
-		default:
+		case !wsstream.IsWebSocketRequest(r), wanted.ports && wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
+			return d.streaming.relay(w, r, target)
+		case wanted.ports:
 			d.streaming.pass(w, r, target, d.log)
 			return nil
+		default:
+			return d.streaming.translate(w, r, target, wanted)
 		}
 	}))
 }
 
-// pass lets the client speak with the runtime itself.
+// pass lets the client speak with the runtime itself: of ports, in the old WebSocket protocol.
 func (s *runtimeStreams) pass(w http.ResponseWriter, r *http.Request, target *url.URL, log *slog.Logger) {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
@@ -62,7 +60,9 @@ func (s *runtimeStreams) pass(w http.ResponseWriter, r *http.Request, target *ur
 			http.Error(w, fmt.Sprintf("streaming server of the container runtime: %v", err), http.StatusBadGateway)
 		},
 	}
-	proxy.ServeHTTP(w, r)
+	client := &upgradingWriter{ResponseWriter: w, ctx: r.Context(), idle: s.idle}
+	defer client.close()
+	proxy.ServeHTTP(client, r)
 }
 
 // refusal is an answer of the runtime's streaming server that is not the beginning of a stream.
@@ -75,27 +75,29 @@ func (e *refusal) Error() string {
 	return fmt.Sprintf("streaming server of the container runtime: %d %s", e.status, e.message)
 }
 
-// dial opens a SPDY connection to the runtime with the given subprotocol. It ends with ctx.
-func (s *runtimeStreams) dial(ctx context.Context, target *url.URL, protocol string) (io.ReadWriteCloser, error) {
+// dial opens a SPDY connection to the runtime with one of the subprotocols, and returns which. It ends with ctx.
+func (s *runtimeStreams) dial(ctx context.Context, target *url.URL, protocols ...string) (io.ReadWriteCloser, string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), nil)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	req.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
 	req.Header.Set(httpstream.HeaderUpgrade, "SPDY/3.1")
-	req.Header.Set(httpstream.HeaderProtocolVersion, protocol)
+	for _, p := range protocols {
+		req.Header.Add(httpstream.HeaderProtocolVersion, p)
+	}
 	resp, err := idleTransport{s.transport, s.idle}.RoundTrip(req)
 	if err != nil {
-		return nil, &refusal{http.StatusBadGateway, err.Error()}
+		return nil, "", &refusal{http.StatusBadGateway, err.Error()}
 	}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		return resp.Body.(io.ReadWriteCloser), nil // by the documentation of http.Response
+		return resp.Body.(io.ReadWriteCloser), resp.Header.Get(httpstream.HeaderProtocolVersion), nil // by the documentation of http.Response
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBodyBytes))
 	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		return nil, &refusal{http.StatusBadGateway, err.Error()}
+		return nil, "", &refusal{http.StatusBadGateway, err.Error()}
 	}
-	return nil, &refusal{resp.StatusCode, string(text)}
+	return nil, "", &refusal{resp.StatusCode, string(text)}
 }
 
 // idleTransport ends upgraded connections that nothing goes through.

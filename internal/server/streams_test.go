@@ -3,6 +3,7 @@ package server_test
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ type streamer struct {
 	url      string
 	requests []string
 	sync     runtimeapi.ExecSyncResponse
+	ended    chan struct{} // gets a value for each stream that the streaming server has done with
 }
 
 func (s *streamer) Exec(_ context.Context, r *runtimeapi.ExecRequest) (string, error) {
@@ -78,6 +80,13 @@ func (s *streamer) ExecSync(_ context.Context, r *runtimeapi.ExecSyncRequest) (*
 type program struct{}
 
 func (program) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+	switch {
+	case len(cmd) == 1 && cmd[0] == "flood":
+		_, err := io.Copy(out, io.LimitReader(zeros{}, floodSize))
+		return err
+	case len(cmd) == 1 && cmd[0] == "refuse": // does not read its input
+		return utilexec.CodeExitError{Err: errors.New("exit 3"), Code: 3}
+	}
 	fmt.Fprintf(out, "%s %s\n", id, strings.Join(cmd, " "))
 	if tty {
 		fmt.Fprintf(out, "%+v\n", <-resize)
@@ -119,10 +128,14 @@ func newStreamer(t *testing.T) *streamer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Config.Handler = s
+	ended := make(chan struct{}, 100)
+	l.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.ServeHTTP(w, r)
+		ended <- struct{}{}
+	})
 	l.Start()
 	t.Cleanup(l.Close)
-	return &streamer{Server: s}
+	return &streamer{Server: s, ended: ended}
 }
 
 // streamingNode has the pod web, whose container main runs as c-main and whose container late does not.
@@ -251,7 +264,7 @@ func serveTCP(t *testing.T, cfg server.Config) string {
 	return l.Addr().String()
 }
 
-// upgrade opens a SPDY connection.
+// upgrade opens a SPDY connection that sends pings.
 func upgrade(t *testing.T, addr, path, protocol string) httpstream.Connection {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -277,7 +290,7 @@ func upgrade(t *testing.T, addr, path, protocol string) httpstream.Connection {
 	if in.Buffered() > 0 {
 		t.Fatalf("%d bytes before the first stream", in.Buffered())
 	}
-	c, err := spdy.NewClientConnection(conn)
+	c, err := spdy.NewClientConnectionWithPings(conn, time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -520,6 +533,29 @@ func silentRuntime(t *testing.T) (transport *http.Transport, ended chan error) {
 	return &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.dial(ctx) }}, ended
 }
 
+// firstFrame returns what a client sends to open a stream (SPDY/3.1, SYN_STREAM).
+func firstFrame(t *testing.T) []byte {
+	t.Helper()
+	near, far := net.Pipe()
+	defer far.Close()
+	c, err := spdy.NewClientConnection(near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, _ = c.CreateStream(http.Header{"Streamtype": {"error"}}) // nobody answers
+	}()
+	frame := make([]byte, 8)
+	if _, err := io.ReadFull(far, frame); err != nil {
+		t.Fatal(err)
+	}
+	frame = append(frame, make([]byte, binary.BigEndian.Uint32(frame[4:])&0xffffff)...)
+	if _, err := io.ReadFull(far, frame[8:]); err != nil {
+		t.Fatal(err)
+	}
+	return frame
+}
+
 func TestStreamsEnd(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -528,8 +564,9 @@ func TestStreamsEnd(t *testing.T) {
 	}{
 		{"when nothing goes through", func(*api, net.Conn) {}, 5 * time.Minute},
 		{"some time after the last byte", func(_ *api, conn net.Conn) {
+			frame := firstFrame(t)
 			time.Sleep(4 * time.Minute)
-			_, _ = conn.Write([]byte("x")) // checked by the time of the end
+			_, _ = conn.Write(frame) // that the runtime gets it, shows in the time of the end
 		}, 9 * time.Minute},
 		{"with the server", func(a *api, _ net.Conn) { a.stop() }, 0},
 		{"with the client", func(_ *api, conn net.Conn) { conn.Close() }, 0},

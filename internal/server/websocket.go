@@ -1,21 +1,20 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/net/websocket"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/portforward"
 	"k8s.io/apimachinery/pkg/util/remotecommand"
 	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream"
@@ -23,13 +22,46 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// translate joins a client of the WebSocket protocol v5 with the runtime, which speaks SPDY v4: the same streams, with one way more
-// to end the input.
+// webSocketProtocols are the WebSocket protocols of commands, and the SPDY protocol of the runtime whose result has the same form: text
+// before v4, a Status since.
+var webSocketProtocols = map[string]struct {
+	binary bool
+	spdy   string
+}{
+	"":                                      {true, remotecommand.StreamProtocolV3Name},
+	wsstream.ChannelWebSocketProtocol:       {true, remotecommand.StreamProtocolV3Name},
+	wsstream.Base64ChannelWebSocketProtocol: {false, remotecommand.StreamProtocolV3Name},
+	remotecommand.StreamProtocolV4Name:      {true, remotecommand.StreamProtocolV4Name},
+	"v4." + wsstream.Base64ChannelWebSocketProtocol: {false, remotecommand.StreamProtocolV4Name},
+	remotecommand.StreamProtocolV5Name:              {true, remotecommand.StreamProtocolV4Name},
+}
+
+// chooseWebSocketProtocol returns the first protocol that the client wants and that is spoken here.
+func chooseWebSocketProtocol(r *http.Request) (string, error) {
+	var wanted []string
+	for p := range strings.SplitSeq(strings.Join(r.Header.Values(wsstream.WebSocketProtocolHeader), ","), ",") {
+		wanted = append(wanted, strings.TrimSpace(p))
+	}
+	for _, p := range wanted {
+		if _, ok := webSocketProtocols[p]; ok {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("WebSocket protocols %q: only %q are spoken here", wanted, slices.Sorted(maps.Keys(webSocketProtocols)))
+}
+
+// translate joins a client of a WebSocket protocol with the runtime, which speaks SPDY: the same streams.
 func (s *runtimeStreams) translate(w http.ResponseWriter, r *http.Request, target *url.URL, wanted streamOptions) error {
-	conn, err := s.dial(r.Context(), target, remotecommand.StreamProtocolV4Name)
+	protocol, err := chooseWebSocketProtocol(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return nil
+	}
+	conn, _, err := s.dial(r.Context(), target, webSocketProtocols[protocol].spdy)
 	if err != nil {
 		return refuseStream(w, err)
 	}
+	defer conn.Close()
 	ours, err := spdy.NewClientConnection(streamConn{conn}) // it closes conn when it fails
 	if err != nil {
 		return refuseStream(w, err)
@@ -40,29 +72,39 @@ func (s *runtimeStreams) translate(w http.ResponseWriter, r *http.Request, targe
 		return refuseStream(w, err)
 	}
 	ws := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{
-		remotecommand.StreamProtocolV5Name: {Binary: true, Channels: channelsFor(wanted)},
+		protocol: {Binary: webSocketProtocols[protocol].binary, Channels: channelsFor(wanted)},
 	})
 	ws.SetIdleTimeout(s.idle)
+	client := &upgradingWriter{ResponseWriter: w, ctx: r.Context(), idle: s.idle}
+	defer client.close()
 	// The library would log each end of a connection as an error, to where klog writes.
 	r = r.WithContext(klog.NewContext(r.Context(), klog.Logger{}))
-	_, from, err := ws.Open(w, r) // a client that is refused was told so
+	_, from, err := ws.Open(client, r) // a client that is refused was told so
 	if err != nil {
 		return fmt.Errorf("open the WebSocket: %w", err)
 	}
 	defer ws.Close()
 
+	// Clients of the old protocols begin when something comes.
+	for _, channel := range []int{remotecommand.StreamStdOut, remotecommand.StreamStdErr, remotecommand.StreamErr} {
+		if to[channel] != nil {
+			_, _ = from[channel].Write(nil) // whether the client is there, shows below
+			break
+		}
+	}
 	// Nobody writes to the channel of errors but us: reading from it ends when the client is gone.
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
 		_, _ = io.Copy(io.Discard, from[remotecommand.StreamErr])
+		conn.Close() // first, so that nothing waits for the runtime to take what is left
 		ours.Close()
 	}()
 	var input sync.WaitGroup
 	for _, channel := range []int{remotecommand.StreamStdIn, remotecommand.StreamResize} {
 		if stream := to[channel]; stream != nil {
 			input.Go(func() {
-				_, _ = io.Copy(stream, from[channel]) // ends with the client or with the runtime, and either shows below
+				pour(stream, from[channel]) // ends with the client or with the runtime, and either shows below
 				stream.Close()
 			})
 		}
@@ -81,11 +123,13 @@ func (s *runtimeStreams) translate(w http.ResponseWriter, r *http.Request, targe
 	if e := output.Wait(); err == nil {
 		err = e
 	}
+	if len(result) == 0 && webSocketProtocols[protocol].spdy == remotecommand.StreamProtocolV4Name {
+		result = computeLostResult()
+	}
 	if err == nil && len(result) > 0 {
 		_, err = from[remotecommand.StreamErr].Write(result)
 	}
 	ws.Close() // the client may have closed it already
-	ours.Close()
 	<-gone
 	input.Wait()
 	return err
@@ -142,45 +186,6 @@ func createStreams(conn httpstream.Connection, wanted streamOptions) ([]httpstre
 		streams[s.channel] = stream
 	}
 	return streams, nil
-}
-
-// tunnel takes the SPDY of a port-forward out of the WebSocket that it travels in.
-func (s *runtimeStreams) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL) error {
-	conn, err := s.dial(r.Context(), target, portforward.PortForwardV1Name)
-	if err != nil {
-		return refuseStream(w, err)
-	}
-	defer conn.Close()
-	websocket.Server{
-		Handshake: func(c *websocket.Config, _ *http.Request) error {
-			if !slices.Contains(c.Protocol, portforward.WebsocketsSPDYTunnelingPortForwardV1) {
-				return fmt.Errorf("protocols %q: only %s is spoken here", c.Protocol, portforward.WebsocketsSPDYTunnelingPortForwardV1)
-			}
-			c.Protocol = []string{portforward.WebsocketsSPDYTunnelingPortForwardV1}
-			return nil
-		},
-		Handler: func(ws *websocket.Conn) {
-			ws.PayloadType = websocket.BinaryFrame
-			copyBoth(r.Context(), ws, conn)
-		},
-	}.ServeHTTP(w, r)
-	return nil
-}
-
-// copyBoth copies in both directions until one of them ends, and closes both.
-func copyBoth(ctx context.Context, a, b io.ReadWriteCloser) {
-	stop := context.AfterFunc(ctx, func() { a.Close(); b.Close() })
-	defer stop()
-	var g errgroup.Group
-	for _, way := range [][2]io.ReadWriteCloser{{a, b}, {b, a}} {
-		g.Go(func() error {
-			defer way[0].Close()
-			defer way[1].Close()
-			_, err := io.Copy(way[0], way[1])
-			return err
-		})
-	}
-	_ = g.Wait() // the first to end is the end of both, however it came
 }
 
 // refuseStream answers a request that has not become a stream.
