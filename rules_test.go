@@ -63,6 +63,7 @@ var ranks = map[string]int{
 	"internal/lifecycle":  1,
 	"internal/userns":     1,
 	"internal/tracing":    1,
+	"internal/netns":      1,
 
 	"internal/pod":     0,
 	"internal/config":  0,

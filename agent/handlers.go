@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"slices"
 	"time"
@@ -13,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/netns"
 	"berth/internal/pod"
 	"berth/internal/server"
 )
@@ -37,12 +39,31 @@ func (a *Agent) handlers() server.Handlers {
 		Pulls:        a.pulls,
 		Node:         a.describedNode,
 		Streaming:    a.cri,
+		PodDialer:    a.podDialer,
 		Observed:     a.pleg.Newest,
 		ObservedPods: a.pleg.Known,
 		Configz:      a.configz,
 		Stats:        a.stats,
 		Settings:     a.settings,
 	}
+}
+
+// podDialer returns how to connect inside of the sandbox's network, nil if the runtime does not tell where that is.
+func (a *Agent) podDialer(ctx context.Context, sandbox *pod.SandboxStatus) (server.Dialer, error) {
+	if sandbox.HostNetwork {
+		return (&net.Dialer{}).DialContext, nil
+	}
+	path, err := a.cri.NetworkNamespace(ctx, sandbox.ID)
+	if err != nil || path == "" {
+		return nil, err
+	}
+	if err := netns.Check(path); err != nil { // a runtime that sees other files than we do
+		a.cfg.Log.Debug("port-forward is left to the runtime", "sandbox", sandbox.ID, "error", err)
+		return nil, nil
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		return netns.Dial(ctx, path, network, address)
+	}, nil
 }
 
 // getPod returns the pod with its newest status. A pod that is no longer wanted but still ends is shown as being deleted.

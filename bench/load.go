@@ -113,8 +113,7 @@ func (l load) url(path string, query url.Values) *url.URL {
 	return &url.URL{Scheme: "https", Host: fmt.Sprintf("127.0.0.1:%d", l.a.secure), Path: path, RawQuery: query.Encode()}
 }
 
-// exec runs a command in the container with its output to w, over WebSocket as kubectl does. Over SPDY this client sends pings, and one that comes
-// after the runtime has closed its side takes with it what is still on the way.
+// exec runs a command in the container with its output to w, over WebSocket as kubectl does.
 func (l load) exec(ctx context.Context, w io.Writer, command ...string) error {
 	config := &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	e, err := remotecommand.NewWebSocketExecutor(config, http.MethodGet, l.url("/exec/default/"+l.pod+"/main", url.Values{"command": command, "output": {"1"}}).String())

@@ -153,8 +153,8 @@ func (f *forwarder) accept(ctx context.Context, l portListener) error {
 	}
 }
 
-// join copies both ways between a connection and the port, and returns when the runtime is done with it. An end of either way is
-// passed on alone, and the other way goes on for as long as the runtime lets it.
+// join copies both ways between a connection and the port, until both have ended or the pod's end has failed. An end of either way is
+// passed on alone, and the other way goes on.
 func (f *forwarder) join(ctx context.Context, conn *net.TCPConn, port uint16) (err error) {
 	defer conn.Close()
 	path := strings.Join([]string{server.PathPortForward, f.pod.Namespace, f.pod.Name, string(f.pod.UID)}, "/")
@@ -197,8 +197,19 @@ func (f *forwarder) join(ctx context.Context, conn *net.TCPConn, port uint16) (e
 	})
 	said, err := io.ReadAll(io.LimitReader(result, 64<<10))
 	<-received // all that the pod sent
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		copies.Wait()
+	}()
+	if err == nil && len(said) == 0 {
+		select { // our end may have more to say
+		case <-ended:
+		case <-streams.CloseChan():
+		}
+	}
 	conn.Close()
-	copies.Wait()
+	<-ended
 	if err != nil {
 		return fmt.Errorf("the stream broke off: %w", err)
 	}

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -68,6 +69,36 @@ func (c *Client) PodSandboxStatus(ctx context.Context, id pod.SandboxID) (*runti
 		return nil, err
 	}
 	return r.Status, nil
+}
+
+// NetworkNamespace returns the file of the sandbox's network namespace, "" if the runtime does not tell. CRI has no field for it: containerd
+// and CRI-O tell of the sandbox's OCI spec in the verbose part of its status.
+func (c *Client) NetworkNamespace(ctx context.Context, id pod.SandboxID) (path string, err error) {
+	r, err := c.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: string(id), Verbose: true})
+	if err != nil {
+		return "", err
+	}
+	return networkNamespaceOf(r.Info["info"]), nil
+}
+
+// networkNamespaceOf reads the verbose part of a sandbox's status; what has another form does not tell.
+func networkNamespaceOf(text string) string {
+	var v struct {
+		RuntimeSpec struct {
+			Linux struct {
+				Namespaces []struct{ Type, Path string }
+			}
+		}
+	}
+	if json.Unmarshal([]byte(text), &v) != nil {
+		return ""
+	}
+	for _, n := range v.RuntimeSpec.Linux.Namespaces {
+		if n.Type == "network" {
+			return n.Path
+		}
+	}
+	return ""
 }
 
 // CreateContainer creates a container in the sandbox without starting it.

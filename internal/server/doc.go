@@ -9,6 +9,6 @@
 // kubelet's (/healthz, /pods, /containerLogs, /exec); the rest is below /berth/v1, and at the socket alone. Run mode opens the socket only.
 //
 // Owns: the doors, the paths, the errors and the limits of the API; the remembered answers of the API server about tokens and access.
-// Reads: what Handlers hand out, container logs, and the runtime's streaming server, to which streams are passed.
+// Reads: what Handlers hand out, container logs, the runtime's streaming server, to which streams are passed, and ports of pods.
 // Never: changes a pod it was given, lets a client hold up the agent, knows who implements Handlers.
 package server

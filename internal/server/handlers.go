@@ -58,6 +58,9 @@ type Handlers struct {
 
 	// Streaming makes the runtime ready for a stream. Unlike the functions, it waits for the runtime.
 	Streaming Streaming
+	// PodDialer returns how to connect inside of a sandbox's network, nil if only the runtime can: then it has the port-forwards, as it has
+	// all of them when PodDialer is nil. It waits for the runtime too.
+	PodDialer func(ctx context.Context, sandbox *pod.SandboxStatus) (Dialer, error)
 	// Observed returns what the runtime showed of a pod last, and false when it has nothing of it.
 	Observed func(uid pod.UID) (*pod.Status, bool)
 

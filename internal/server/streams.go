@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"berth/internal/pod"
 )
@@ -25,6 +27,8 @@ const maxForwardedPorts = 64
 // runtimeStreams is the way to the runtime's streaming server.
 type runtimeStreams struct {
 	runtime   Streaming
+	podDialer func(context.Context, *pod.SandboxStatus) (Dialer, error) // nil: ports are the runtime's affair
+	forwarded gate
 	transport http.RoundTripper
 	idle      time.Duration // connections that nothing goes through end after this
 }
@@ -34,7 +38,10 @@ func newRuntimeStreams(cfg Config) *runtimeStreams {
 	if cfg.Handlers.Streaming == nil {
 		return nil
 	}
-	s := &runtimeStreams{runtime: cfg.Handlers.Streaming, transport: cfg.StreamTransport, idle: cmp.Or(cfg.StreamIdleTimeout, 4*time.Hour)}
+	s := &runtimeStreams{
+		runtime: cfg.Handlers.Streaming, podDialer: cfg.Handlers.PodDialer, forwarded: make(gate, maxForwarded),
+		transport: cfg.StreamTransport, idle: cmp.Or(cfg.StreamIdleTimeout, 4*time.Hour),
+	}
 	if s.transport == nil {
 		// No proxy of the environment: the runtime is on this machine. A URL is good for one connection.
 		s.transport = &http.Transport{DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: answerTimeout}
@@ -99,6 +106,20 @@ func (d *door) portForward(w http.ResponseWriter, r *http.Request) {
 	if !ok || s.ReadySandbox() == nil {
 		http.Error(w, fmt.Sprintf("pod %q has no sandbox that is ready", p.Name), http.StatusNotFound)
 		return
+	}
+	if httpstream.IsUpgradeRequest(r) && d.streaming.podDialer != nil && (!wsstream.IsWebSocketRequest(r) || wsstream.IsWebSocketRequestWithTunnelingProtocol(r)) {
+		dial, err := d.streaming.podDialer(r.Context(), s.ReadySandbox())
+		if err != nil {
+			refuseRuntime(w, err)
+			return
+		}
+		if dial != nil {
+			d.ended(r, d.stream(w, func() error {
+				d.streaming.forward(w, r, s.ReadySandbox().ID, dial)
+				return nil
+			}))
+			return
+		}
 	}
 	d.join(w, r, streamOptions{ports: true}, func(ctx context.Context) (string, error) {
 		return d.streaming.runtime.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: string(s.ReadySandbox().ID), Port: ports})

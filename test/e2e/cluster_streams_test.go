@@ -129,7 +129,8 @@ func TestClusterAttach(t *testing.T) {
 	wantText(t, "the log", c.kubectl("logs", "echo"), "ready\n", "got hello\n", "got enough\n")
 }
 
-// countServer reads from each connection a number and so many bytes, says that it has them, and then reads to the end.
+// countServer reads from each connection a number and so many bytes, says that it has them, and then reads to the end. It answers to that
+// too, after longer than containerd's own port-forward waits for it.
 const countServer = `use IO::Socket::INET;
 my $listener = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => 9000, Listen => 64, ReuseAddr => 1) or die "listen: $!";
 $SIG{CHLD} = "IGNORE";
@@ -141,11 +142,43 @@ while (1) {
 	read($c, my $b, $n) == $n or die "less than $n bytes";
 	syswrite($c, "got $n\n");
 	while (<$c>) { }
+	sleep 3;
+	syswrite($c, "bye\n");
 	exit 0;
 }
 `
 
-// kubectl port-forward carries ten connections at once, and ends each when its client has nothing more to send.
+// countBytes sends so many bytes to a countServer, waits for middle, and returns when the server has said all.
+func countBytes(address string, size int64, middle func() error) error {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(patience(time.Minute))); err != nil {
+		return err
+	}
+	if _, err := io.Copy(conn, io.MultiReader(strings.NewReader(fmt.Sprintln(size)), noise(size))); err != nil {
+		return err
+	}
+	in := bufio.NewReader(conn)
+	answer, err := in.ReadString('\n')
+	if want := fmt.Sprintf("got %d\n", size); err != nil || answer != want {
+		return fmt.Errorf("the answer to %d bytes is %q: %v", size, answer, err)
+	}
+	if err := middle(); err != nil {
+		return err
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		return err
+	}
+	if rest, err := io.ReadAll(in); err != nil || string(rest) != "bye\n" {
+		return fmt.Errorf("a connection whose client has nothing more to send: %q, %v", rest, err)
+	}
+	return nil
+}
+
+// kubectl port-forward carries ten connections at once, and each goes on for as long as one of its ends has something to send.
 func TestClusterPortForward(t *testing.T) {
 	c := newCluster(t)
 	c.startMember()
@@ -165,38 +198,17 @@ func TestClusterPortForward(t *testing.T) {
 	all := make(chan struct{})
 	for i := range connections {
 		g.Go(func() error {
-			conn, err := net.Dial("tcp", address)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			if err := conn.SetDeadline(time.Now().Add(patience(time.Minute))); err != nil {
-				return err
-			}
-			size := int64(1+i) << 16
-			if _, err := io.Copy(conn, io.MultiReader(strings.NewReader(fmt.Sprintln(size)), noise(size))); err != nil {
-				return err
-			}
-			in := bufio.NewReader(conn)
-			answer, err := in.ReadString('\n')
-			if want := fmt.Sprintf("got %d\n", size); err != nil || answer != want {
-				return fmt.Errorf("the answer to %d bytes is %q: %v", size, answer, err)
-			}
-			if open.Add(1) == connections {
-				close(all)
-			}
-			select {
-			case <-all:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
-				return err
-			}
-			if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
-				return fmt.Errorf("a connection whose client has nothing more to send: %q, %v", rest, err)
-			}
-			return nil
+			return countBytes(address, int64(1+i)<<16, func() error {
+				if open.Add(1) == connections {
+					close(all)
+				}
+				select {
+				case <-all:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
 		})
 	}
 	if err := g.Wait(); err != nil {

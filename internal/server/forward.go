@@ -1,0 +1,228 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/portforward"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"berth/internal/pod"
+)
+
+const (
+	// maxForwarded bounds the connections to pods at a time, whoever asks for them.
+	maxForwarded = 512
+	// pairTimeout is how long one of the two streams of a connection waits for the other, and a connection for its port.
+	pairTimeout = 30 * time.Second
+)
+
+// Dialer connects to an address inside of a pod's network.
+type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// forward brings the client to ports of a pod. Either end of a connection can end its direction alone, and the other direction goes on.
+func (s *runtimeStreams) forward(w http.ResponseWriter, r *http.Request, sandbox pod.SandboxID, dial Dialer) {
+	if !wsstream.IsWebSocketRequest(r) {
+		if _, err := httpstream.Handshake(r, w, []string{portforward.PortForwardV1Name}); err != nil {
+			return // the client was told
+		}
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	f := &forwarder{ctx: ctx, sandbox: sandbox, dial: dial, gate: s.forwarded, streams: make(chan httpstream.Stream)}
+	s.serveSPDY(w, r, portforward.PortForwardV1Name, f.accept, func(conn httpstream.Connection) {
+		defer f.running.Wait()
+		defer cancel()
+		f.serve(conn)
+	})
+}
+
+// forwarder are the connections that one client has to ports of a pod.
+type forwarder struct {
+	ctx     context.Context // ends with the client's connection
+	sandbox pod.SandboxID
+	dial    Dialer
+	gate    gate
+	streams chan httpstream.Stream // that the client has opened
+	running sync.WaitGroup
+}
+
+// portStreams are what a client opens for each connection: a stream for the data and one that says why it failed.
+type portStreams struct {
+	data, failure httpstream.Stream
+	expiry        *time.Timer
+}
+
+// accept takes a stream of a client, or refuses it. It implements httpstream.NewStreamHandler.
+func (f *forwarder) accept(s httpstream.Stream, replied <-chan struct{}) error {
+	if _, err := portOf(s); err != nil {
+		return err
+	}
+	if kind := s.Headers().Get(v1.StreamType); kind != v1.StreamTypeData && kind != v1.StreamTypeError {
+		return fmt.Errorf("invalid stream type %q", kind)
+	}
+	go func() {
+		<-replied // an end that comes before the reply is a stream that was never opened
+		select {
+		case f.streams <- s:
+		case <-f.ctx.Done():
+			_ = s.Reset()
+		}
+	}()
+	return nil
+}
+
+// portOf returns the port of the pod that the stream is for.
+func portOf(s httpstream.Stream) (uint16, error) {
+	text := s.Headers().Get(v1.PortHeader)
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || port == 0 {
+		return 0, fmt.Errorf("port %q is not a number from 1 to 65535", text)
+	}
+	return uint16(port), nil
+}
+
+// requestOf returns what the two streams of a connection have in common. Clients that do not say it open the one for failures first.
+func requestOf(s httpstream.Stream) string {
+	if id := s.Headers().Get(v1.PortForwardRequestIDHeader); id != "" {
+		return id
+	}
+	id := s.Identifier()
+	if s.Headers().Get(v1.StreamType) == v1.StreamTypeData {
+		id -= 2 // a client's streams have odd numbers
+	}
+	return "stream " + strconv.FormatUint(uint64(id), 10)
+}
+
+// serve makes a connection of each two streams, until the client leaves.
+func (f *forwarder) serve(conn httpstream.Connection) {
+	waiting := map[string]*portStreams{} // for the second stream
+	expired := make(chan string)
+	defer func() {
+		for _, p := range waiting {
+			p.expiry.Stop()
+			f.refuse(p, nil)
+		}
+	}()
+	for {
+		select {
+		case <-conn.CloseChan():
+			return
+		case id := <-expired:
+			if p := waiting[id]; p != nil {
+				delete(waiting, id)
+				conn.RemoveStreams(p.data, p.failure)
+				f.running.Go(func() { f.refuse(p, fmt.Errorf("request %s: timed out waiting for streams", id)) })
+			}
+		case s := <-f.streams:
+			id := requestOf(s)
+			p := waiting[id]
+			if p == nil {
+				p = &portStreams{expiry: time.AfterFunc(pairTimeout, func() {
+					select {
+					case expired <- id:
+					case <-f.ctx.Done():
+					}
+				})}
+				waiting[id] = p
+			}
+			if s.Headers().Get(v1.StreamType) == v1.StreamTypeData {
+				p.data, s = s, p.data
+			} else {
+				p.failure, s = s, p.failure
+			}
+			if s != nil { // there was one of this kind already
+				conn.RemoveStreams(s)
+				_ = s.Reset()
+			}
+			if p.data == nil || p.failure == nil {
+				continue
+			}
+			delete(waiting, id)
+			p.expiry.Stop()
+			conn.RemoveStreams(p.data, p.failure) // they end by themselves
+			f.running.Go(func() { f.join(p) })
+		}
+	}
+}
+
+// join connects the streams with the port, until both directions have ended.
+func (f *forwarder) join(p *portStreams) {
+	if !f.gate.enter() {
+		f.refuse(p, errors.New("too many connections at a time"))
+		return
+	}
+	defer f.gate.leave()
+	conn, err := f.connect(p)
+	if err != nil {
+		f.refuse(p, err)
+		return
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(f.ctx, func() { conn.Close() })
+	defer stop()
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		pour(conn, p.data)
+		_ = closeWrite(conn) // it may have ended altogether
+	}()
+	_, err = io.Copy(p.data, conn)
+	select {
+	case <-sent: // a server may well reset a connection whose client has left
+		err = nil
+	default:
+	}
+	if err != nil {
+		f.refuse(p, err)
+	} else {
+		// The pod has said all, and how it went: clients that do not know of half-closed connections wait for the end of both.
+		_ = p.data.Close()
+		_ = p.failure.Close()
+	}
+	<-sent
+}
+
+// connect opens the connection to the port, which may listen on either localhost.
+func (f *forwarder) connect(p *portStreams) (net.Conn, error) {
+	port, err := portOf(p.data)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(f.ctx, pairTimeout)
+	defer cancel()
+	text := strconv.Itoa(int(port))
+	conn, err4 := f.dial(ctx, "tcp4", net.JoinHostPort("127.0.0.1", text))
+	if err4 == nil {
+		return conn, nil
+	}
+	conn, err6 := f.dial(ctx, "tcp6", net.JoinHostPort("::1", text))
+	if err6 == nil {
+		return conn, nil
+	}
+	return nil, fmt.Errorf("failed to connect to localhost:%d inside namespace %q, IPv4: %w IPv6: %w", port, f.sandbox, err4, err6)
+}
+
+// refuse ends the streams that there are, and says why if there is a reason.
+func (f *forwarder) refuse(p *portStreams, why error) {
+	if p.failure != nil {
+		if why != nil {
+			port, _ := portOf(p.failure) // it was read before
+			// The words of the kubelet, with those of containerd behind them, which knows no UID.
+			fmt.Fprintf(p.failure, "error forwarding port %d to pod %s, uid %s: %v", port, f.sandbox, "", why)
+		}
+		_ = p.failure.Reset()
+	}
+	if p.data != nil {
+		_ = p.data.Reset()
+	}
+}
