@@ -55,12 +55,12 @@ func TestResultOutlivesUnreadInput(t *testing.T) {
 	for range 5 {
 		conn := upgrade(t, addr, path, "v4.channel.k8s.io")
 		result, in := open(t, conn, "streamType", "error"), open(t, conn, "streamType", "stdin")
+		open(t, conn, "streamType", "stdout") // before the input, behind which it would have to wait
 		fed := make(chan struct{})
 		go func() {
 			defer close(fed)
 			_, _ = io.Copy(in, zeros{})
 		}()
-		open(t, conn, "streamType", "stdout")
 		if got := exitCode(t, readAll(t, result)); got != "3" {
 			t.Errorf("SPDY: exit code %s, want 3", got)
 		}
