@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -72,7 +73,7 @@ func (s *runtimeStreams) relay(w http.ResponseWriter, r *http.Request, target *u
 	if err != nil {
 		return refuseStream(w, err)
 	}
-	y := &relay{runtime: runtime, protocol: protocol}
+	y := &relay{ctx: r.Context(), runtime: runtime, protocol: protocol}
 	s.serveSPDY(w, r, protocol, y.accept, func(client httpstream.Connection) {
 		ended := make(chan struct{})
 		go func() {
@@ -97,6 +98,7 @@ func (s *runtimeStreams) relay(w http.ResponseWriter, r *http.Request, target *u
 
 // relay are the streams between one client and the runtime.
 type relay struct {
+	ctx      context.Context // of the request: it is done when the agent ends
 	runtime  httpstream.Connection
 	protocol string
 
@@ -124,8 +126,8 @@ func (y *relay) accept(client httpstream.Stream, _ <-chan struct{}) error {
 	go func() {
 		defer y.output.Done()
 		n := pour(client, runtime)
-		if n == 0 && y.tellsResult(client) {
-			_, _ = client.Write(computeLostResult()) // unless the client has left before
+		if n == 0 && y.tellsResult(client) && y.ctx.Err() == nil {
+			_, _ = client.Write(computeLostResult()) // the client may have left before
 		}
 		client.Close()
 	}()
@@ -174,7 +176,7 @@ func computeLostResult() []byte {
 		Status:   metav1.StatusFailure,
 		Reason:   metav1.StatusReasonInternalError,
 		Code:     http.StatusInternalServerError,
-		Message:  "the container runtime broke off the stream before it told how the command ended; output may be missing",
+		Message:  "the stream broke off before the container runtime told how the command ended; output may be missing",
 	})
 	if err != nil {
 		panic(err) // a struct of strings

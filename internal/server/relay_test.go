@@ -111,7 +111,7 @@ func TestLostResultIsAFailure(t *testing.T) {
 	}))
 	defer leaving.Close()
 	addr := serveTCP(t, server.Config{Handlers: streamingNode(&streamer{url: leaving.URL + "/exec/abc"})})
-	const path, want = "/exec/default/web/main?command=ls&output=1", "broke off the stream before it told how the command ended"
+	const path, want = "/exec/default/web/main?command=ls&output=1", "broke off before the container runtime told how the command ended"
 	conn := upgrade(t, addr, path, "v4.channel.k8s.io")
 	result, out := open(t, conn, "streamType", "error"), open(t, conn, "streamType", "stdout")
 	if got := readAll(t, out); got != "half of it" {

@@ -123,7 +123,7 @@ func (s *runtimeStreams) translate(w http.ResponseWriter, r *http.Request, targe
 	if e := output.Wait(); err == nil {
 		err = e
 	}
-	if len(result) == 0 && webSocketProtocols[protocol].spdy == remotecommand.StreamProtocolV4Name {
+	if len(result) == 0 && webSocketProtocols[protocol].spdy == remotecommand.StreamProtocolV4Name && r.Context().Err() == nil {
 		result = computeLostResult()
 	}
 	if err == nil && len(result) > 0 {
