@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/portforward"
 	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"berth/internal/pod"
@@ -30,16 +31,21 @@ const (
 type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // forward brings the client to ports of a pod. Either end of a connection can end its direction alone, and the other direction goes on.
-func (s *runtimeStreams) forward(w http.ResponseWriter, r *http.Request, sandbox pod.SandboxID, dial Dialer) {
+func (s *runtimeStreams) forward(w http.ResponseWriter, r *http.Request, sandbox pod.SandboxID, dial Dialer) error {
 	if !wsstream.IsWebSocketRequest(r) {
 		if _, err := httpstream.Handshake(r, w, []string{portforward.PortForwardV1Name}); err != nil {
-			return // the client was told
+			return nil // the client was told
 		}
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	f := &forwarder{ctx: ctx, sandbox: sandbox, dial: dial, gate: s.forwarded, streams: make(chan httpstream.Stream)}
-	s.serveSPDY(w, r, portforward.PortForwardV1Name, f.accept, func(conn httpstream.Connection) {
+	return s.serveSPDY(w, r, portforward.PortForwardV1Name, func(client net.Conn) {
+		conn, err := spdy.NewServerConnection(client, f.accept)
+		if err != nil {
+			return // it has closed the connection
+		}
+		defer conn.Close()
 		defer f.running.Wait()
 		defer cancel()
 		f.serve(conn)

@@ -1,42 +1,59 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 
+	"github.com/moby/spdystream/spdy"
 	"golang.org/x/net/websocket"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/portforward"
 	"k8s.io/apimachinery/pkg/util/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
-	"k8s.io/streaming/pkg/httpstream/spdy"
+	spdystreaming "k8s.io/streaming/pkg/httpstream/spdy"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// serveSPDY answers an upgrade with SPDY, over the connection itself or inside of a WebSocket (KEP-4006), and has serve use it.
-// The connection has ended when serveSPDY returns. protocol is what was agreed on.
-func (s *runtimeStreams) serveSPDY(w http.ResponseWriter, r *http.Request, protocol string, accept httpstream.NewStreamHandler, serve func(httpstream.Connection)) {
+// serveSPDY answers an upgrade to SPDY and has use speak it, over the connection itself or inside of a WebSocket (KEP-4006). The connection
+// has ended when serveSPDY returns. protocol is what was agreed on.
+func (s *runtimeStreams) serveSPDY(w http.ResponseWriter, r *http.Request, protocol string, use func(net.Conn)) error {
 	client := &upgradingWriter{ResponseWriter: w, ctx: r.Context(), idle: s.idle}
 	defer client.close()
-	use := func(conn httpstream.Connection) {
-		defer conn.Close()
-		serve(conn)
+	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
+		serveTunnel(client, r, use)
+		return nil
 	}
-	if !wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
-		w.Header().Set(httpstream.HeaderProtocolVersion, protocol)
-		if conn := spdy.NewResponseUpgrader().UpgradeResponse(client, r, accept); conn != nil { // otherwise the client was told why
-			use(conn)
-		}
-		return
+	if !strings.EqualFold(r.Header.Get(httpstream.HeaderUpgrade), spdystreaming.HeaderSpdy31) {
+		http.Error(w, fmt.Sprintf("unable to upgrade: %s: %q; expected %s", httpstream.HeaderUpgrade, r.Header.Get(httpstream.HeaderUpgrade), spdystreaming.HeaderSpdy31), http.StatusBadRequest)
+		return nil
 	}
+	h := w.Header()
+	h.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
+	h.Set(httpstream.HeaderUpgrade, spdystreaming.HeaderSpdy31)
+	h.Set(httpstream.HeaderProtocolVersion, protocol)
+	w.WriteHeader(http.StatusSwitchingProtocols)
+	conn, _, err := client.Hijack() // what was read too early, the connection has
+	if err != nil {
+		return fmt.Errorf("take over the connection: %w", err)
+	}
+	use(conn)
+	return nil
+}
+
+// serveTunnel has use speak SPDY inside of a WebSocket.
+func serveTunnel(w http.ResponseWriter, r *http.Request, use func(net.Conn)) {
 	websocket.Server{
 		Handshake: func(c *websocket.Config, _ *http.Request) error {
 			if !slices.Contains(c.Protocol, portforward.WebsocketsSPDYTunnelingPortForwardV1) {
@@ -47,15 +64,13 @@ func (s *runtimeStreams) serveSPDY(w http.ResponseWriter, r *http.Request, proto
 		},
 		Handler: func(ws *websocket.Conn) {
 			ws.PayloadType = websocket.BinaryFrame
-			defer ws.Close()                                                   // with a frame that says so
-			if conn, err := spdy.NewServerConnection(ws, accept); err == nil { // it closes the WebSocket when it fails
-				use(conn)
-			}
+			defer ws.Close() // with a frame that says so
+			use(ws)
 		},
-	}.ServeHTTP(client, r)
+	}.ServeHTTP(w, r)
 }
 
-// relay joins a client that speaks SPDY with the runtime, which speaks it too, stream by stream.
+// relay joins a client that speaks SPDY with the runtime, which speaks it too, frame by frame.
 //
 // Bytes alone are not passed on: the client's pings would be, and one that reaches the runtime after it has closed its side makes the
 // kernel there reset the connection, and the end of the output and the result of the command with it. Pings are answered here.
@@ -69,92 +84,112 @@ func (s *runtimeStreams) relay(w http.ResponseWriter, r *http.Request, target *u
 		return refuseStream(w, err)
 	}
 	defer conn.Close()
-	runtime, err := spdy.NewClientConnection(streamConn{conn}) // it closes conn when it fails
-	if err != nil {
+	y := &relay{ctx: r.Context(), tellsResult: protocol == remotecommand.StreamProtocolV4Name}
+	if y.runtime, err = newFrames(conn); err != nil {
 		return refuseStream(w, err)
 	}
-	y := &relay{ctx: r.Context(), runtime: runtime, protocol: protocol}
-	s.serveSPDY(w, r, protocol, y.accept, func(client httpstream.Connection) {
-		ended := make(chan struct{})
+	var ended error
+	err = s.serveSPDY(w, r, protocol, func(client net.Conn) {
+		if y.client, ended = newFrames(client); ended != nil {
+			return
+		}
+		sent := make(chan struct{})
 		go func() {
-			defer close(ended)
-			<-runtime.CloseChan()
-			y.end()
-			y.output.Wait() // the client has all of it
+			defer close(sent)
+			y.send()
+			conn.Close()
 		}()
-		select {
-		case <-ended:
-		case <-client.CloseChan():
-			conn.Close() // first, so that nothing waits for the runtime to take what is left
-			runtime.Close()
-			<-ended
-		}
+		ended = y.receive()
+		client.Close() // when it has everything
+		<-sent
 	})
-	conn.Close()
-	runtime.Close()
-	y.input.Wait()
-	return nil
+	return errors.Join(err, ended)
 }
 
-// relay are the streams between one client and the runtime.
+// relay is one client and the runtime.
 type relay struct {
-	ctx      context.Context // of the request: it is done when the agent ends
-	runtime  httpstream.Connection
-	protocol string
-
-	mu            sync.Mutex
-	ended         bool // no stream is added any more
-	input, output sync.WaitGroup
+	ctx             context.Context // of the request: it is done when the agent ends
+	client, runtime *frames
+	tellsResult     bool          // the runtime must tell how the command ended, even when it ended well
+	resultStream    atomic.Uint32 // where it tells that; 0: the client has not opened it yet
 }
 
-// accept opens the stream at the runtime that the client has opened here. It implements httpstream.NewStreamHandler.
-func (y *relay) accept(client httpstream.Stream, _ <-chan struct{}) error {
-	if !y.begin() {
-		return errors.New("the container runtime has ended the connection")
-	}
-	runtime, err := y.runtime.CreateStream(client.Headers())
-	if err != nil {
-		y.input.Done()
-		y.output.Done()
-		return fmt.Errorf("open the stream at the container runtime: %w", err)
-	}
-	go func() {
-		defer y.input.Done()
-		pour(runtime, client)
-		runtime.Close()
-	}()
-	go func() {
-		defer y.output.Done()
-		n := pour(client, runtime)
-		if n == 0 && y.tellsResult(client) && y.ctx.Err() == nil {
-			_, _ = client.Write(computeLostResult()) // the client may have left before
+// send brings the runtime what the client sends, until the client is gone. The runtime may be gone before: then there is nobody to take it,
+// and what is not read would keep the client from reading.
+func (y *relay) send() {
+	gone := false
+	for {
+		frame, err := y.client.ReadFrame()
+		if err != nil {
+			return
 		}
-		client.Close()
-	}()
-	return nil
-}
-
-// begin counts the two directions of one stream more, and returns false if it is too late for it.
-func (y *relay) begin() bool {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if y.ended {
-		return false
+		switch f := frame.(type) {
+		case *spdy.PingFrame:
+			if f.Id%2 == 1 { // the client's own; an even one answers the runtime's
+				if y.client.write(f) != nil {
+					return
+				}
+				continue
+			}
+		case *spdy.SynStreamFrame:
+			if y.tellsResult && f.Headers.Get(v1.StreamType) == v1.StreamTypeError {
+				y.resultStream.Store(uint32(f.StreamId))
+			}
+		}
+		gone = gone || y.runtime.write(frame) != nil
 	}
-	y.input.Add(1)
-	y.output.Add(1)
-	return true
 }
 
-func (y *relay) end() {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	y.ended = true
+// receive brings the client what the runtime sends, until the runtime is gone or the client does not take it.
+func (y *relay) receive() error {
+	told := false
+	for {
+		frame, err := y.runtime.ReadFrame()
+		result := spdy.StreamId(y.resultStream.Load())
+		ends := err != nil
+		switch f := frame.(type) {
+		case *spdy.DataFrame:
+			told = told || f.StreamId == result && len(f.Data) > 0
+			ends = f.StreamId == result && f.Flags&spdy.DataFlagFin != 0
+		case *spdy.RstStreamFrame:
+			ends = f.StreamId == result
+		}
+		if ends && !told && result != 0 && y.ctx.Err() == nil {
+			told = true
+			if err := y.client.write(&spdy.DataFrame{StreamId: result, Data: computeLostResult()}); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return nil // how it left, does not matter: it has told the result, or the client was told that it has not
+		}
+		if err := y.client.write(frame); err != nil {
+			return err
+		}
+	}
 }
 
-// tellsResult says whether the runtime must write to the stream how the command ended, even when it ended well.
-func (y *relay) tellsResult(s httpstream.Stream) bool {
-	return y.protocol == remotecommand.StreamProtocolV4Name && s.Headers().Get(v1.StreamType) == v1.StreamTypeError
+// frames are a connection that SPDY is spoken on.
+type frames struct {
+	*spdy.Framer
+	mu  sync.Mutex // of writing
+	out *bufio.Writer
+}
+
+func newFrames(conn io.ReadWriter) (*frames, error) {
+	f := &frames{out: bufio.NewWriter(conn)}
+	var err error
+	f.Framer, err = spdy.NewFramer(f.out, bufio.NewReader(conn))
+	return f, err
+}
+
+func (f *frames) write(frame spdy.Frame) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.WriteFrame(frame); err != nil {
+		return err
+	}
+	return f.out.Flush()
 }
 
 // pour copies until the end of from, and returns how much came. What to does not take is let go: it would hold up the other streams of

@@ -114,10 +114,7 @@ func (d *door) portForward(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if dial != nil {
-			d.ended(r, d.stream(w, func() error {
-				d.streaming.forward(w, r, s.ReadySandbox().ID, dial)
-				return nil
-			}))
+			d.ended(r, d.stream(w, func() error { return d.streaming.forward(w, r, s.ReadySandbox().ID, dial) }))
 			return
 		}
 	}
