@@ -28,7 +28,7 @@ func isBlock(b bound) bool {
 // mapBound makes the disk behind a persistent volume present for the pod: a bind mount of it, which is the pod's own, and a link in the pod's
 // folder.
 //
-// Differs from the kubelet: no loop device holds the disk open.
+// Differs from the kubelet: no loop device holds the disk open. Those of a kubelet that had the pod before are taken away with the disk.
 func (m *Manager) mapBound(ctx context.Context, p *v1.Pod, podDir string, b bound) outcome {
 	refuse := func(step string, err error) outcome { return outcome{block: true, step: step, err: err} }
 	if err := m.checkNodeAffinity(b.PersistentVolume); err != nil {
@@ -167,6 +167,9 @@ func (m *Manager) unbindDisk(volume, uid string) error {
 		return err
 	}
 	if number != 0 {
+		if err := detachLoops("/", path); err != nil {
+			return err
+		}
 		if err := m.mounter.Unmount(path); err != nil {
 			return fmt.Errorf("unmount %s: %w", path, err)
 		}

@@ -313,6 +313,46 @@ func testRestart(t *testing.T, method, fault string, code codes.Code, wanted boo
 	d.expectGone()
 }
 
+// An agent that is killed between the volumes of one pod: one is there, in the other one, which the pod brought with itself, a call has failed.
+func TestCSIVolumesOverARestartBetweenThem(t *testing.T) {
+	for _, method := range []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume"} {
+		for _, fault := range []string{csitest.Fail, csitest.FailAfter} {
+			for _, wanted := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s/%s/%t", method, fault, wanted), func(t *testing.T) {
+					d := newDriven(t, nil)
+					d.claim("c")
+					d.claim("p-own")
+					p := d.user("one", "c")
+					p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: "own", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}})
+					p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: "own", MountPath: "/own"})
+					d.storage.claims["p-own"].OwnerReferences = []metav1.OwnerReference{{UID: p.UID, Controller: ptr.To(true)}}
+					if err := csitest.Break(d.driver.Dir, method, fault, codes.Unavailable); err != nil {
+						t.Fatal(err)
+					}
+					_, failed := d.setup(t, p)
+					if failed == nil {
+						failed = d.Teardown(t.Context(), "one")
+					}
+					if failed == nil || csitest.Broken(d.driver.Dir, method) {
+						t.Fatalf("nothing failed: %v", d.calls())
+					}
+					d.restart()
+					if wanted {
+						if got, err := d.setup(t, p); err != nil || len(got) != 2 {
+							t.Fatalf("after %v: %v, %v", failed, got, err)
+						}
+					}
+					if err := d.Teardown(t.Context(), "one"); err != nil {
+						t.Fatal(err)
+					}
+					d.unstageAll()
+					d.expectGone()
+				})
+			}
+		}
+	}
+}
+
 func TestCSIVolumeWithoutItsDriver(t *testing.T) {
 	d := newDriven(t, nil)
 	d.claim("c")

@@ -211,8 +211,8 @@ spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, volumeL
 	}
 }
 
-// An agent, or a driver, that is killed in a call that makes a volume, before or after the call has had its effect: the next one finishes it, and takes
-// everything down in the end.
+// An agent, or a driver, that is killed in a call that makes one of a pod's two volumes, before or after the call has had its effect, while the other
+// volume is made or there: the next one finishes both, and takes everything down in the end.
 func TestCSIKilledWhileMounting(t *testing.T) {
 	for _, method := range []string{"NodeStageVolume", "NodePublishVolume"} {
 		for _, victim := range []string{"agent", "driver"} {
@@ -233,12 +233,15 @@ func TestCSIKilledWhileUnmounting(t *testing.T) {
 func testCSIKilled(t *testing.T, method, victim string) {
 	n := newNode(t)
 	d := n.newDriver()
-	n.write("disk.yaml", persistent("disk", fmt.Sprintf(csiSource, "handle")))
+	n.write("disk.yaml", persistent("disk", fmt.Sprintf(csiSource, "handle"))+"---\n"+persistent("other", fmt.Sprintf(csiSource, "other")))
 	d.start()
 	a := n.start()
 	mounting := method == "NodeStageVolume" || method == "NodePublishVolume"
 	faults := map[string][]string{"agent": {csitest.Hang, csitest.HangAfter}, "driver": {csitest.Die, csitest.DieAfter}}
-	for _, fault := range faults[victim] {
+	for i, fault := range faults[victim] {
+		// Another name each time: a killed agent may not have noted yet that the last pod is gone.
+		name := fmt.Sprintf("user-%d", i)
+		user := strings.NewReplacer("  volumes:\n", "  volumes:\n  - {name: o, persistentVolumeClaim: {claimName: other}}\n", "volumeMounts: [", "volumeMounts: [{name: o, mountPath: /o}, ").Replace(csiUser(name))
 		strike := func() {
 			d.awaitBroken(method)
 			if victim == "agent" {
@@ -252,14 +255,16 @@ func testCSIKilled(t *testing.T, method, victim string) {
 		if mounting {
 			d.breakNext(method, fault)
 		}
-		n.write("user.yaml", csiUser("user"))
+		n.write("user.yaml", user)
 		if mounting {
 			strike()
 		}
-		p := n.awaitReady("user").named("user")
-		must(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/d/file", n.pid(containerID(p, "main"))), []byte(fault), 0o600))
-		if b, err := os.ReadFile(filepath.Join(d.Dir, "data/handle/file")); err != nil || string(b) != fault {
-			t.Errorf("%s: the data of the volume: %q, %v", fault, b, err)
+		p := n.awaitReady(name).named(name)
+		for path, handle := range map[string]string{"d": "handle", "o": "other"} {
+			must(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/%s/file", n.pid(containerID(p, "main")), path), []byte(fault), 0o600))
+			if b, err := os.ReadFile(filepath.Join(d.Dir, "data", handle, "file")); err != nil || string(b) != fault {
+				t.Errorf("%s: the data of volume %s: %q, %v", fault, handle, b, err)
+			}
 		}
 		if !mounting {
 			d.breakNext(method, fault)

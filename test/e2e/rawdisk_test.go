@@ -93,6 +93,13 @@ func TestClaimOfARawDisk(t *testing.T) {
 	if p := n.awaitReady("writer", "reader"); p.named("writer").UID != both.named("writer").UID {
 		t.Error("the pods are others")
 	}
+	// A kubelet would have held the disk with a loop device.
+	lock := filepath.Join(n.place.Root, "plugins/kubernetes.io~local-volume/volumeDevices/disk", string(both.named("reader").UID))
+	out, err := exec.Command("losetup", "--find", "--show", lock).CombinedOutput()
+	if err != nil {
+		t.Fatalf("losetup: %v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command("losetup", "--detach", strings.TrimSpace(string(out))).Run() }) // it is gone, unless the test has failed
 	n.remove("reader.yaml")
 	n.awaitGone(both.named("reader").UID)
 	disks := filepath.Join(n.place.Root, "plugins/kubernetes.io~local-volume/volumeDevices")
