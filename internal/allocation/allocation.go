@@ -50,7 +50,9 @@ type Config struct {
 // Allocations are the records of all admitted pods. They are safe for concurrent use.
 type Allocations struct {
 	cfg  Config
-	file *keep.File[map[pod.UID]record]
+	file *keep.Table[pod.UID, record]
+	// changed names the pods whose record may be another than in the file. It is told with mu held.
+	changed *pod.Inbox[pod.UID]
 
 	mu      sync.Mutex
 	pods    map[pod.UID]record // guarded by mu
@@ -59,8 +61,8 @@ type Allocations struct {
 
 // New returns Allocations without records. Load reads those of an earlier run.
 func New(cfg Config) *Allocations {
-	a := &Allocations{cfg: cfg, pods: map[pod.UID]record{}, resizes: map[pod.UID]Resize{}}
-	a.file = newFile(cfg, a.toKeep)
+	a := &Allocations{cfg: cfg, changed: pod.NewInbox[pod.UID](), pods: map[pod.UID]record{}, resizes: map[pod.UID]Resize{}}
+	a.file = a.newFile()
 	return a
 }
 
@@ -73,10 +75,10 @@ func (a *Allocations) Allocate(p *v1.Pod) {
 	}
 	r.current = true
 	a.pods[p.UID] = r
-	a.mu.Unlock()
 	if !known {
-		a.file.Changed()
+		a.changed.Put(p.UID)
 	}
+	a.mu.Unlock()
 }
 
 // IsCurrent reports whether Allocate was called for the pod since this agent started.
@@ -103,26 +105,22 @@ func (a *Allocations) Forget(uid pod.UID) {
 	_, known := a.pods[uid]
 	delete(a.pods, uid)
 	delete(a.resizes, uid)
-	a.mu.Unlock()
 	if known {
-		a.file.Changed()
+		a.changed.Put(uid)
 	}
+	a.mu.Unlock()
 }
 
 // Retain drops the records of all pods but those to keep.
 func (a *Allocations) Retain(keep map[pod.UID]bool) {
 	a.mu.Lock()
-	before := len(a.pods)
+	defer a.mu.Unlock()
 	for uid := range a.pods {
 		if !keep[uid] {
 			delete(a.pods, uid)
 			delete(a.resizes, uid)
+			a.changed.Put(uid)
 		}
-	}
-	dropped := len(a.pods) < before
-	a.mu.Unlock()
-	if dropped {
-		a.file.Changed()
 	}
 }
 

@@ -14,9 +14,20 @@ import (
 // fileVersion is the version of the file's form.
 const fileVersion = 1
 
-func newFile(cfg Config, content func() (map[pod.UID]record, error)) *keep.File[map[pod.UID]record] {
-	return keep.New(keep.Config[map[pod.UID]record]{
-		Path: cfg.File, Version: fileVersion, What: "records of what pods were given", Content: content, Log: cfg.Log,
+func (a *Allocations) newFile() *keep.Table[pod.UID, record] {
+	return keep.NewTable(keep.TableConfig[pod.UID, record]{
+		Path: a.cfg.File, Version: fileVersion, What: "records of what pods were given", Log: a.cfg.Log, Changes: a.changed,
+		All: func() map[pod.UID]record {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return maps.Clone(a.pods)
+		},
+		Get: func(uid pod.UID) (record, bool) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			r, known := a.pods[uid]
+			return r, known
+		},
 	})
 }
 
@@ -39,10 +50,3 @@ func (a *Allocations) Load() {
 
 // Run writes the records behind the pods' backs, and once more at the end. It blocks until ctx is done.
 func (a *Allocations) Run(ctx context.Context) error { return a.file.Run(ctx) }
-
-// toKeep returns the records as they are now.
-func (a *Allocations) toKeep() (map[pod.UID]record, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return maps.Clone(a.pods), nil
-}

@@ -53,8 +53,8 @@ func (a *Allocations) Grant(p *v1.Pod) {
 	}
 	a.pods[p.UID] = r
 	delete(a.resizes, p.UID)
+	a.changed.Put(p.UID)
 	a.mu.Unlock()
-	a.file.Changed()
 }
 
 // Keep returns when what was granted and what is complete was written to the file, or could not be: an agent that is killed after that has a
@@ -165,10 +165,10 @@ func (a *Allocations) Actuate(ctx context.Context, p *v1.Pod, containers ...stri
 		}
 		r.Actuated = &now
 		a.pods[p.UID] = r
+		a.changed.Put(p.UID)
 	}
 	a.mu.Unlock()
 	if underWay {
-		a.file.Changed()
 		a.Keep(ctx)
 	}
 }
@@ -187,7 +187,7 @@ func (a *Allocations) Complete(ctx context.Context, p *v1.Pod) {
 	s := a.resizes[p.UID]
 	s.Error, s.RetryAt = "", time.Time{}
 	a.setLocked(p.UID, s)
+	a.changed.Put(p.UID)
 	a.mu.Unlock()
-	a.file.Changed()
 	a.Keep(ctx)
 }

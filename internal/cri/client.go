@@ -52,12 +52,12 @@ type Config struct {
 type Client struct {
 	timeout time.Duration
 	called  func(method, handler string, took time.Duration, err error)
-	conn    *grpc.ClientConn
+	conn    *lanes
 	events  *grpc.ClientConn // of its own: a stalled call must not hold up the event stream
 	runtime runtimeapi.RuntimeServiceClient
 	images  runtimeapi.ImageServiceClient
 	// imageConn is conn unless images have a service of their own.
-	imageConn *grpc.ClientConn
+	imageConn *lanes
 	stream    runtimeapi.RuntimeServiceClient
 	// noStreams is set while the runtime is known to offer no streamed lists.
 	noStreams atomic.Bool
@@ -70,16 +70,16 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{timeout: cfg.Timeout, called: cfg.Called}
 	var err error
-	if c.conn, err = connect("container runtime", cfg.Endpoint, cfg.Dial, c.intercept); err != nil {
+	if c.conn, err = c.newLanes("container runtime", cfg.Endpoint, cfg.Dial); err != nil {
 		return nil, err
 	}
 	c.imageConn = c.conn
 	if cfg.ImageEndpoint != "" && cfg.ImageEndpoint != cfg.Endpoint {
-		if c.imageConn, err = connect("image service", cfg.ImageEndpoint, cfg.Dial, c.intercept); err != nil {
+		if c.imageConn, err = c.newLanes("image service", cfg.ImageEndpoint, cfg.Dial); err != nil {
 			return nil, errors.Join(err, c.conn.Close())
 		}
 	}
-	if c.events, err = connect("container runtime", cfg.Endpoint, cfg.Dial, c.intercept); err != nil {
+	if c.events, err = connect("container runtime", cfg.Endpoint, cfg.Dial, c.intercept, 0); err != nil {
 		return nil, errors.Join(err, c.conn.Close(), c.imageConn.Close())
 	}
 	c.runtime = runtimeapi.NewRuntimeServiceClient(c.conn)
@@ -88,8 +88,14 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// connect returns a connection to a socket; what names it in errors.
-func connect(what, endpoint string, dial Dialer, intercept grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
+func (c *Client) newLanes(what, endpoint string, dial Dialer) (*lanes, error) {
+	return newLanes(func(idle time.Duration) (*grpc.ClientConn, error) {
+		return connect(what, endpoint, dial, c.intercept, idle)
+	})
+}
+
+// connect returns a connection to a socket, which closes while it was not used for idle and is opened again, 0: never; what names it in errors.
+func connect(what, endpoint string, dial Dialer, intercept grpc.UnaryClientInterceptor, idle time.Duration) (*grpc.ClientConn, error) {
 	if dial == nil {
 		path, ok := strings.CutPrefix(endpoint, "unix://")
 		if !ok && !strings.HasPrefix(endpoint, "/") {
@@ -106,7 +112,7 @@ func connect(what, endpoint string, dial Dialer, intercept grpc.UnaryClientInter
 		grpc.WithAuthority("localhost"),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithUnaryInterceptor(intercept),
-		grpc.WithIdleTimeout(0),
+		grpc.WithIdleTimeout(idle),
 		// The default back-off of 1 s × 1.6 would add seconds to every restart of the runtime.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},

@@ -3,6 +3,7 @@ package prober
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"time"
@@ -16,18 +17,12 @@ import (
 
 const (
 	// keptVersion is the version of the file's form.
-	keptVersion = 1
+	keptVersion = 2
 	// settled is how long before the agent a container must have started for its reported status to count.
 	settled = 10 * time.Second
 
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
 )
-
-// kept is what is kept for the next agent. Boot is the boot of the machine that it was written in: no container outlives that.
-type kept struct {
-	Boot string               `json:"boot"`
-	Pods map[pod.UID]savedPod `json:"pods"`
-}
 
 // savedPod is what is kept of one pod, by incarnation.
 type savedPod map[pod.ContainerID]savedVerdicts
@@ -55,27 +50,27 @@ func (v *savedVerdict) UnmarshalText(b []byte) error {
 	return fmt.Errorf("verdict %q is none of unknown, success and failure", b)
 }
 
-// newFile returns the file of the manager's verdicts.
-func (m *Manager) newFile() *keep.File[kept] {
-	return keep.New(keep.Config[kept]{
+// newFile returns the file of the manager's verdicts. They end with the boot of the machine: no container outlives that.
+func (m *Manager) newFile() *keep.Table[pod.UID, savedPod] {
+	return keep.NewTable(keep.TableConfig[pod.UID, savedPod]{
 		Path: m.Path, Version: keptVersion, What: "verdicts of probes", Log: m.Log,
-		Content: func() (kept, error) { return kept{Boot: bootID(), Pods: m.toKeep()}, nil },
+		Epoch: bootID, Changes: m.unkept, All: m.allToKeep, Get: m.toKeep,
 	})
 }
 
 // Load reads what the agent before this one knew. It is called once, before the first Sync. A file that cannot be read is set aside: the
 // probes then begin as for containers that nobody has probed.
 func (m *Manager) Load() {
-	k, err := m.file.Load()
+	saved, err := m.file.Load()
 	if err != nil {
 		m.Log.Warn(err.Error())
 		return
 	}
-	if k.Boot != bootID() || len(k.Pods) == 0 {
+	if len(saved) == 0 {
 		return
 	}
 	m.mu.Lock()
-	m.restored = k.Pods
+	m.restored = saved
 	m.mu.Unlock()
 }
 
@@ -91,33 +86,48 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// toKeep returns the verdicts of all incarnations, those that were restored and not seen yet included.
-func (m *Manager) toKeep() map[pod.UID]savedPod {
+// allToKeep returns the verdicts of all incarnations, those that were restored and not seen yet included.
+func (m *Manager) allToKeep() map[pod.UID]savedPod {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := make(map[pod.UID]savedPod, len(m.pods)+len(m.restored))
-	for uid, s := range m.restored {
-		out[uid] = s // never changed
-	}
+	maps.Copy(out, m.restored) // whose elements are never changed
 	for uid, pp := range m.pods {
-		s := savedPod{}
-		for _, c := range pp.containers {
-			var v savedVerdicts
-			if p := c.probes[readiness]; p != nil {
-				v.Readiness = savedVerdict(p.verdict)
-			}
-			if p := c.probes[startup]; p != nil {
-				v.Startup = savedVerdict(p.verdict)
-			}
-			if c.id != "" && v != (savedVerdicts{}) {
-				s[c.id] = v
-			}
-		}
-		if len(s) > 0 {
+		if s := pp.toKeep(); len(s) > 0 {
 			out[uid] = s
 		}
 	}
 	return out
+}
+
+// toKeep returns the verdicts that are kept of a pod, if there are any.
+func (m *Manager) toKeep(uid pod.UID) (savedPod, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if pp := m.pods[uid]; pp != nil {
+		if s := pp.toKeep(); len(s) > 0 {
+			return s, true
+		}
+	}
+	s, ok := m.restored[uid]
+	return s, ok
+}
+
+func (pp *podProbes) toKeep() savedPod {
+	s := savedPod{}
+	for _, c := range pp.containers {
+		var v savedVerdicts
+		if p := c.probes[readiness]; p != nil {
+			v.Readiness = savedVerdict(p.verdict)
+		}
+		if p := c.probes[startup]; p != nil {
+			v.Startup = savedVerdict(p.verdict)
+		}
+		if c.id != "" && v != (savedVerdicts{}) {
+			s[c.id] = v
+		}
+	}
+	return s
 }
 
 // knownOf returns what an earlier agent knew of the incarnation, by the file, else by the status that it reported.

@@ -82,7 +82,7 @@ func TestAnotherAgent(t *testing.T) {
 		synctest.Wait()
 		n.wantVerdicts("b", "unknown false unknown")
 		n.stop()
-		if got := fileOf(t, n.Path).Pods["u"]; len(got) != 1 || got["b"].Readiness != savedVerdict(pod.ProbeFailure) {
+		if got := fileOf(t, n.Path)["u"]; len(got) != 1 || got["b"].Readiness != savedVerdict(pod.ProbeFailure) {
 			t.Errorf("the file has %v", got)
 		}
 	})
@@ -101,7 +101,7 @@ func TestAnotherAgent(t *testing.T) {
 		n.Remove("u")
 		n.Remove("v")
 		n.stop()
-		if got := fileOf(t, n.Path).Pods; len(got) > 0 {
+		if got := fileOf(t, n.Path); len(got) > 0 {
 			t.Errorf("the file still has %v", got)
 		}
 	})
@@ -144,9 +144,9 @@ func TestReportedStatusWithoutAFile(t *testing.T) {
 	}
 }
 
-func fileOf(t *testing.T, path string) kept {
+func fileOf(t *testing.T, path string) map[pod.UID]savedPod {
 	t.Helper()
-	k, err := keep.New(keep.Config[kept]{Path: path, Version: keptVersion}).Load()
+	k, err := New(Config{Path: path}).file.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,10 +154,9 @@ func fileOf(t *testing.T, path string) kept {
 }
 
 func TestFilesThatAreNotTaken(t *testing.T) {
-	good := func(change func(*kept)) string {
-		k := kept{Boot: bootID(), Pods: map[pod.UID]savedPod{"u": {"a": {Readiness: savedVerdict(pod.ProbeSuccess)}}}}
-		change(&k)
-		b, err := json.Marshal(map[string]any{"version": keptVersion, "content": k})
+	good := func(boot string) string {
+		content := map[pod.UID]savedPod{"u": {"a": {Readiness: savedVerdict(pod.ProbeSuccess)}}}
+		b, err := json.Marshal(map[string]any{"version": keptVersion, "epoch": boot, "content": content})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,11 +166,11 @@ func TestFilesThatAreNotTaken(t *testing.T) {
 		name, content string
 		ready, aside  bool
 	}{
-		{"a good one is taken", good(func(*kept) {}), true, false},
-		{"of another boot", good(func(k *kept) { k.Boot = "another" }), false, false},
-		{"half written", `{"version": 1, "con`, false, true},
-		{"with another word", strings.Replace(good(func(*kept) {}), "success", "perhaps", 1), false, true},
-		{"without pods", `{"version": 1}`, false, false},
+		{"a good one is taken", good(bootID()), true, false},
+		{"of another boot", good("another"), false, false},
+		{"half written", `{"version": 2, "con`, false, true},
+		{"with another word", strings.Replace(good(bootID()), "success", "perhaps", 1), false, true},
+		{"without pods", `{"version": 2}`, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "probes.json")

@@ -46,13 +46,13 @@ type Manager struct {
 	jitter  func(most time.Duration) time.Duration
 	results *pod.Inbox[pod.UID]
 	wake    chan struct{} // capacity 1; there may be something to do before until
-	file    *keep.File[kept]
+	file    *keep.Table[pod.UID, savedPod]
+	unkept  *pod.Inbox[pod.UID] // pods whose verdicts may be others than in the file; told with mu held, before anybody sees them
 
 	mu         sync.Mutex
 	pods       map[pod.UID]*podProbes         // guarded by mu; pods with probes
 	containers map[pod.ContainerID]*container // guarded by mu; the incarnations seen last of containers with probes
 	restored   map[pod.UID]savedPod           // guarded by mu; what the file kept of pods that were not seen yet
-	dirty      bool                           // guarded by mu; what the file keeps has changed
 	schedule   schedule                       // guarded by mu
 }
 
@@ -81,7 +81,7 @@ type container struct {
 func New(cfg Config) *Manager {
 	m := &Manager{
 		Config: cfg, began: time.Now(), jitter: rand.N[time.Duration],
-		results: pod.NewInbox[pod.UID](), wake: make(chan struct{}, 1),
+		results: pod.NewInbox[pod.UID](), wake: make(chan struct{}, 1), unkept: pod.NewInbox[pod.UID](),
 		pods: map[pod.UID]*podProbes{}, containers: map[pod.ContainerID]*container{}, restored: map[pod.UID]savedPod{},
 	}
 	m.file = m.newFile()
@@ -113,8 +113,11 @@ func (m *Manager) Sync(p *v1.Pod, observed *pod.Status) {
 		pp.ip = m.HostIPs[0]
 	}
 	var said []journal.Entry
-	saved := m.restored[p.UID]
-	delete(m.restored, p.UID) // what is not claimed now is of containers that are gone
+	saved, ok := m.restored[p.UID]
+	if ok {
+		delete(m.restored, p.UID) // what is not claimed now is of containers that are gone
+		m.unkept.Put(p.UID)
+	}
 	for _, c := range pp.containers {
 		said = append(said, m.syncContainerLocked(c, observed.FindContainer(c.spec.Name), saved, now)...)
 	}
@@ -164,7 +167,7 @@ func (m *Manager) syncContainerLocked(c *container, cs *pod.ContainerStatus, sav
 		}
 		if p := c.probes[readiness]; p != nil && cs.State == pod.StateExited && p.verdict != pod.ProbeFailure {
 			p.tally = tally{verdict: pod.ProbeFailure}
-			m.dirty = true
+			m.unkept.Put(c.pod.pod.UID)
 		}
 	}
 	c.running = running
@@ -194,7 +197,7 @@ func (m *Manager) beginIncarnationLocked(c *container, cs *pod.ContainerStatus, 
 			p.end()
 		}
 	}
-	m.dirty = true
+	m.unkept.Put(c.pod.pod.UID)
 	return said
 }
 
@@ -256,7 +259,7 @@ func (m *Manager) Remove(uid pod.UID) {
 	defer m.unlock()
 	if _, ok := m.restored[uid]; ok {
 		delete(m.restored, uid)
-		m.dirty = true
+		m.unkept.Put(uid)
 	}
 	pp := m.pods[uid]
 	if pp == nil {
@@ -271,7 +274,7 @@ func (m *Manager) Remove(uid pod.UID) {
 			}
 		}
 	}
-	m.dirty = true
+	m.unkept.Put(uid)
 }
 
 // Verdicts returns what the pod's liveness and startup probes say of the newest incarnations.

@@ -131,7 +131,7 @@ func (m *Manager) countLocked(a *attempt, r action.Result, now time.Time) (chang
 	p.hold()
 	changed = p.verdict != before.verdict
 	if changed {
-		m.dirty = true
+		m.unkept.Put(p.container.pod.pod.UID)
 	}
 	if !changed && (before.confirmed || !p.confirmed || p.verdict == pod.ProbeSuccess) {
 		return false, nil

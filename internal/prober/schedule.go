@@ -197,23 +197,18 @@ func (s *schedule) next() time.Time {
 	return at
 }
 
-// unlock unlocks mu after a change. It wakes the loop if that would sleep too long now, and has the file written if verdicts are others.
+// unlock unlocks mu after a change. It wakes the loop if that would sleep too long now.
 func (m *Manager) unlock() {
 	next := m.schedule.next()
 	early := !next.IsZero() && (m.schedule.until.IsZero() || next.Before(m.schedule.until))
 	if early {
 		m.schedule.until = next
 	}
-	dirty := m.dirty
-	m.dirty = false
 	m.mu.Unlock()
 	if early {
 		select {
 		case m.wake <- struct{}{}:
 		default:
 		}
-	}
-	if dirty {
-		m.file.Changed()
 	}
 }

@@ -15,7 +15,7 @@ import (
 // started, and when its conditions changed; and of pods that have ended, since the API server may not have heard of it.
 type Kept struct {
 	manager *Manager
-	file    *keep.File[map[pod.UID]v1.PodStatus]
+	file    *keep.Table[pod.UID, v1.PodStatus]
 	log     *slog.Logger
 }
 
@@ -24,8 +24,8 @@ const keptVersion = 1
 
 // NewKept returns what keeps the manager's statuses in the file at path.
 func NewKept(m *Manager, path string, log *slog.Logger) *Kept {
-	return &Kept{manager: m, log: log, file: keep.New(keep.Config[map[pod.UID]v1.PodStatus]{
-		Path: path, Version: keptVersion, What: "statuses of pods", Log: log, Content: m.toKeep,
+	return &Kept{manager: m, log: log, file: keep.NewTable(keep.TableConfig[pod.UID, v1.PodStatus]{
+		Path: path, Version: keptVersion, What: "statuses of pods", Log: log, Changes: m.unkept, All: m.allToKeep, Get: m.toKeep,
 	})}
 }
 
@@ -41,27 +41,13 @@ func (k *Kept) Load() {
 }
 
 // Run writes the file behind the changes, until ctx is done.
-func (k *Kept) Run(ctx context.Context) error {
-	changed, cancel := k.manager.Subscribe()
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- k.file.Run(ctx) }()
-	for {
-		select {
-		case err := <-done:
-			return err
-		case <-changed.Wake():
-			changed.Take()
-			k.file.Changed()
-		}
-	}
-}
+func (k *Kept) Run(ctx context.Context) error { return k.file.Run(ctx) }
 
 // Write has the statuses written as they are now, and waits until that was tried.
 func (k *Kept) Write(ctx context.Context) { k.file.Write(ctx) }
 
-// toKeep returns the statuses of static pods, those of which nothing was seen yet included.
-func (m *Manager) toKeep() (map[pod.UID]v1.PodStatus, error) {
+// allToKeep returns the statuses that are kept, those of which nothing was seen yet included.
+func (m *Manager) allToKeep() map[pod.UID]v1.PodStatus {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	out := maps.Clone(m.restored)
@@ -69,17 +55,40 @@ func (m *Manager) toKeep() (map[pod.UID]v1.PodStatus, error) {
 		out = map[pod.UID]v1.PodStatus{}
 	}
 	for uid, e := range m.entries {
-		// A static pod that was refused has no containers. It is judged anew by the next agent.
-		if pod.IsStatic(e.pod) && len(e.status.ContainerStatuses) > 0 || !pod.IsStatic(e.pod) && isTerminal(e.status.Phase) {
+		if e.isKept() {
 			out[uid] = e.status
 		}
 	}
-	return out, nil
+	return out
+}
+
+// toKeep returns the status that is kept of a pod, if it is.
+func (m *Manager) toKeep(uid pod.UID) (v1.PodStatus, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if e, ok := m.entries[uid]; ok {
+		return e.status, e.isKept()
+	}
+	s, ok := m.restored[uid]
+	return s, ok
+}
+
+// isKept reports whether the next agent is to know the status. A static pod that was refused has no containers: it is judged anew.
+func (e *entry) isKept() bool {
+	if pod.IsStatic(e.pod) {
+		return len(e.status.ContainerStatuses) > 0
+	}
+	return isTerminal(e.status.Phase)
 }
 
 // Retain drops what was kept of pods that are not among the known ones.
 func (m *Manager) Retain(known func(pod.UID) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	maps.DeleteFunc(m.restored, func(uid pod.UID, _ v1.PodStatus) bool { return !known(uid) })
+	for uid := range m.restored {
+		if !known(uid) {
+			delete(m.restored, uid)
+			m.unkept.Put(uid)
+		}
+	}
 }

@@ -18,6 +18,8 @@ import (
 type Manager struct {
 	log     *slog.Logger
 	journal *journal.Journal
+	// unkept names the pods of which what is to be kept may be another than in the file. It is told with mu held, before anybody sees the status.
+	unkept *pod.Inbox[pod.UID]
 
 	mu          sync.RWMutex
 	entries     map[pod.UID]entry                // guarded by mu
@@ -35,7 +37,7 @@ type entry struct {
 // NewManager returns a manager that knows no pod. Changes are written to the journal, refusals to log.
 func NewManager(log *slog.Logger, j *journal.Journal) *Manager {
 	return &Manager{
-		log: log, journal: j,
+		log: log, journal: j, unkept: pod.NewInbox[pod.UID](),
 		entries: map[pod.UID]entry{}, subscribers: map[*pod.Inbox[pod.UID]]struct{}{},
 	}
 }
@@ -131,6 +133,7 @@ func (m *Manager) Remove(uid pod.UID) {
 	delete(m.entries, uid)
 	delete(m.restored, uid)
 	subscribers := m.subscribersLocked()
+	m.unkept.Put(uid)
 	m.mu.Unlock()
 	if known {
 		notify(subscribers, uid)
@@ -155,6 +158,7 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 	switch {
 	case differs:
 		m.entries[p.UID] = after
+		m.unkept.Put(p.UID)
 	case err == nil:
 		before.finished = after.finished
 		m.entries[p.UID] = before // readers keep sharing one copy
