@@ -33,7 +33,7 @@ func main() {
 	flag.StringVar(&o.out, "out", "bench/out", "folder for the report")
 	flag.IntVar(&o.pods, "pods", 100, "pods of the large batch")
 	flag.DurationVar(&o.rest, "rest", 2*time.Minute, "how long the agent is watched at rest with all its pods")
-	flag.StringVar(&o.scale, "scale", "100,1000", "numbers of pods over the fake runtime; empty leaves that part out")
+	flag.StringVar(&o.scale, "scale", "100,1000,5000", "numbers of pods over the fake runtime; empty leaves that part out")
 	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, volumes, scale, images or load, or traffic, which is measured only so")
 	flag.StringVar(&o.plane, "controlplane", "bin/controlplane", "the control plane of make controlplane, for -only traffic")
 	flag.Parse()

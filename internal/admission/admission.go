@@ -23,6 +23,8 @@ type Attributes struct {
 	// Node is the newest Node; nil if it is not known.
 	Node  *v1.Node
 	Facts Facts
+
+	requests func(*v1.Pod) amounts // what an active pod asks for; nil computes it
 }
 
 // Facts are what is true of this machine besides its Node.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -69,9 +70,16 @@ type Chain struct {
 
 	deciding sync.Mutex              // one decision at a time: what a pod is given another cannot get
 	wishes   map[pod.UID]*resizeWish // guarded by deciding; resizes that were not granted
+	asks     map[pod.UID]ask         // guarded by deciding; what active pods ask for, as last computed
 
 	mu      sync.Mutex
 	victims []<-chan struct{} // guarded by mu; each is closed when a pod has ended that was killed to make room
+}
+
+// ask is what a version of a pod asks of the node. Pods are never changed, so that it holds for the same pointer.
+type ask struct {
+	of      *v1.Pod
+	amounts amounts
 }
 
 // New returns a chain.
@@ -100,7 +108,7 @@ func New(cfg Config) *Chain {
 	if cfg.Wake == nil {
 		cfg.Wake = func(pod.UID) {}
 	}
-	return &Chain{cfg: cfg, wishes: map[pod.UID]*resizeWish{}}
+	return &Chain{cfg: cfg, wishes: map[pod.UID]*resizeWish{}, asks: map[pod.UID]ask{}}
 }
 
 // Admit decides whether the pod may start. A refusal is recorded; what an admitted pod asks for is kept as its allocation. It waits until
@@ -150,7 +158,7 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 func (c *Chain) judge(p *v1.Pod) (Attributes, *Rejection) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
-	a := c.attributes(c.cfg.Allocations.Apply(p))
+	a := c.attributesLocked(c.cfg.Allocations.Apply(p))
 	r := judge(c.cfg.Handlers, a)
 	if r == nil {
 		c.cfg.Allocations.Allocate(p)
@@ -175,15 +183,31 @@ func (c *Chain) Forget(uid pod.UID) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
 	delete(c.wishes, uid)
+	delete(c.asks, uid)
 	c.cfg.Allocations.Forget(uid)
 }
 
 // Retain drops what is kept of all pods but these.
-func (c *Chain) Retain(keep map[pod.UID]bool) { c.cfg.Allocations.Retain(keep) }
+func (c *Chain) Retain(keep map[pod.UID]bool) {
+	c.deciding.Lock()
+	defer c.deciding.Unlock()
+	maps.DeleteFunc(c.asks, func(uid pod.UID, _ ask) bool { return !keep[uid] })
+	c.cfg.Allocations.Retain(keep)
+}
 
-// attributes gathers what is to be judged of the pod with these resources.
-func (c *Chain) attributes(p *v1.Pod) Attributes {
-	a := Attributes{Pod: p, Facts: c.cfg.Facts()}
+// requestsOfLocked returns what an active pod asks of the node: it is asked of all of them whenever one is admitted. c.deciding is held.
+func (c *Chain) requestsOfLocked(o *v1.Pod) amounts {
+	known := c.asks[o.UID]
+	if known.of != o {
+		known = ask{o, requestsOf(o)}
+		c.asks[o.UID] = known
+	}
+	return known.amounts
+}
+
+// attributesLocked gathers what is to be judged of the pod with these resources. c.deciding is held, also while it is judged.
+func (c *Chain) attributesLocked(p *v1.Pod) Attributes {
+	a := Attributes{Pod: p, Facts: c.cfg.Facts(), requests: c.requestsOfLocked}
 	if n, known := c.cfg.Node(); known {
 		a.Node = n
 	}

@@ -296,3 +296,37 @@ func TestRefusedPodHasNoAllocation(t *testing.T) {
 		t.Error("a refused pod keeps its allocation")
 	}
 }
+
+// What an active pod asks for counts as its newest version says, and no more once it is gone.
+func TestRequestsOfActivePods(t *testing.T) {
+	var active []*v1.Pod
+	n := LocalNode(LocalMachine{Name: "node", CPUs: 2, Memory: 4 << 30, MaxPods: 10})
+	ready := make(chan struct{})
+	close(ready)
+	var refused []string
+	c := New(Config{
+		Handlers: Handlers(), Ready: ready, Node: func() (*v1.Node, bool) { return n, true }, ActivePods: func() []*v1.Pod { return active },
+		Reject: func(_ *v1.Pod, r Rejection) { refused = append(refused, r.Message) },
+	})
+	admit := func(name, cpu string) bool {
+		t.Helper()
+		v, err := c.Admit(t.Context(), newPod(name, requests("cpu", cpu)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.Admitted
+	}
+	active = []*v1.Pod{newPod("a", requests("cpu", "1500m"))}
+	if admit("b", "1") || admit("b", "1") || !admit("c", "500m") {
+		t.Errorf("beside 1500m of 2 CPUs: %q", refused)
+	}
+	active = []*v1.Pod{newPod("a", requests("cpu", "500m"))}
+	if !admit("d", "1500m") || admit("e", "1600m") {
+		t.Errorf("beside 500m of 2 CPUs: %q", refused)
+	}
+	c.Forget("a")
+	active = nil
+	if c.Retain(map[pod.UID]bool{}); !admit("f", "2") || len(c.asks) > 0 {
+		t.Errorf("beside nobody: %q; left %v", refused, c.asks)
+	}
+}

@@ -40,6 +40,14 @@ func (a amounts) add(b amounts) {
 	}
 }
 
+// requestsOf returns what an active pod asks of the node. The amounts are not to be changed.
+func (a Attributes) requestsOf(o *v1.Pod) amounts {
+	if a.requests == nil {
+		return requestsOf(o)
+	}
+	return a.requests(o)
+}
+
 // shortage is a resource of which less is free than a pod asks for.
 type shortage struct {
 	resource                  v1.ResourceName
@@ -68,7 +76,7 @@ func computeShortages(a Attributes) []shortage {
 	}
 	capacity, requested, used := amountsOf(a.Node.Status.Allocatable), requestsOf(a.Pod), amounts{}
 	for _, o := range a.OtherPods {
-		used.add(requestsOf(o))
+		used.add(a.requestsOf(o))
 	}
 	order := slices.Clone(wellKnown)
 	for _, name := range slices.Sorted(maps.Keys(requested)) {

@@ -99,16 +99,19 @@ type hostPort struct {
 
 // hostPorts refuses pods that ask for a host port which another pod has. A port on all addresses conflicts with the same port on any.
 func hostPorts(a Attributes) *Rejection {
-	taken := map[hostPort][]string{}
-	for _, o := range a.OtherPods {
-		eachHostPort(o, func(k hostPort, ip string) { taken[k] = append(taken[k], ip) })
+	wanted := map[hostPort][]string{}
+	eachHostPort(a.Pod, func(k hostPort, ip string) { wanted[k] = append(wanted[k], ip) })
+	if len(wanted) == 0 {
+		return nil // as most pods: there may be thousands of others to look at
 	}
 	conflict := false
-	eachHostPort(a.Pod, func(k hostPort, ip string) {
-		for _, other := range taken[k] {
-			conflict = conflict || ip == other || ip == "" || other == ""
-		}
-	})
+	for _, o := range a.OtherPods {
+		eachHostPort(o, func(k hostPort, other string) {
+			for _, ip := range wanted[k] {
+				conflict = conflict || ip == other || ip == "" || other == ""
+			}
+		})
+	}
 	if !conflict {
 		return nil
 	}

@@ -153,7 +153,7 @@ func (c *Chain) decide(p *v1.Pod) (granted, news bool) {
 	if message := infeasible(given, p, facts); message != "" {
 		return refuse(v1.PodReasonInfeasible, v1.PodReasonInfeasible, message)
 	}
-	if r := judge(c.cfg.Handlers, c.attributes(p)); r != nil {
+	if r := judge(c.cfg.Handlers, c.attributesLocked(p)); r != nil {
 		return refuse(v1.PodReasonDeferred, r.Reason, r.Message)
 	}
 	c.cfg.Allocations.Grant(p)

@@ -28,6 +28,8 @@ type record struct {
 
 	// current: this agent admitted the pod, or found it running.
 	current bool
+	// same is the pod that was last found to have these resources in its spec. It is asked of every pod of the node whenever one is admitted.
+	same *v1.Pod
 }
 
 // resources are those of one pod.
@@ -91,12 +93,17 @@ func (a *Allocations) IsCurrent(uid pod.UID) bool {
 // Apply returns the pod with the resources that it was given: p itself if they are those of its spec, or if it has no record.
 func (a *Allocations) Apply(p *v1.Pod) *v1.Pod {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	r, known := a.pods[p.UID]
-	a.mu.Unlock()
-	if !known {
+	if !known || r.same == p {
 		return p
 	}
-	return r.apply(p)
+	out := r.apply(p)
+	if out == p {
+		r.same = p
+		a.pods[p.UID] = r
+	}
+	return out
 }
 
 // Forget drops the record of a pod that is gone.
