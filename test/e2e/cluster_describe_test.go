@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -77,12 +78,14 @@ func TestClusterDescribe(t *testing.T) {
 			return theirs == ours
 		})
 	}
+	age := regexp.MustCompile(`(?m)(\(\d+%\)) +[0-9smhd]+$`) // which the second of the two finds larger
 	until(t, "both to describe the node alike, but for its lease, which the node's own record has not", func() bool {
 		theirs, _, _ = strings.Cut(c.kubectl("describe", "node", c.name), "\nEvents:")
 		before, rest, _ := strings.Cut(theirs, "Lease:\n")
 		_, after, _ := strings.Cut(rest, "Conditions:\n")
 		theirs = before + "Conditions:\n" + after
 		ours, _, _ = strings.Cut(c.berth("describe", "node"), "\nEvents:")
+		theirs, ours = age.ReplaceAllString(theirs, "$1"), age.ReplaceAllString(ours, "$1")
 		return theirs == ours
 	})
 	wantMatch(t, "the events", c.berth("describe", "pod/rich"), `(?m)^Events:\n  Type +Reason +Age +From +Message\n  ---- +------ +---- +---- +-------\n(.*\n)*  Normal +Started +\S+( \(x\d+ over \S+\))? +kubelet +`)
