@@ -317,7 +317,7 @@ func TestRequestsOfActivePods(t *testing.T) {
 		return v.Admitted
 	}
 	active = []*v1.Pod{newPod("a", requests("cpu", "1500m"))}
-	if admit("b", "1") || admit("b", "1") || !admit("c", "500m") {
+	if admit("b", "1") || admit("again", "1") || !admit("c", "500m") {
 		t.Errorf("beside 1500m of 2 CPUs: %q", refused)
 	}
 	active = []*v1.Pod{newPod("a", requests("cpu", "500m"))}
