@@ -155,7 +155,9 @@ func TestLogs(t *testing.T) {
 	deleted.wait()
 	n.awaitGone(web.UID)
 
-	// Several containers.
+	// Several containers, both of which have begun.
+	n.awaitLog("pair", "listening on [::]:8081")
+	until(t, "the log of the other container", func() bool { return n.berth("logs", "pair", "-c", "side") != "" })
 	a := n.command(n.ctx, "logs", "pair")
 	wantText(t, "logs of a pod of two", a.out, "listening on [::]:8081")
 	wantText(t, "logs of a pod of two, on the choice", a.errOut, `"main"`, "side")

@@ -90,8 +90,8 @@ func TestExamplesServe(t *testing.T) {
 		body, err := get(stamp)
 		return err == nil && strings.HasPrefix(body, "pair wrote stamp ")
 	})
-	log := n.berth("logs", "hello")
-	wantText(t, "the log of hello", log, "listening on", "GET / 200")
+	n.awaitLog("hello", "GET / 200")
+	wantText(t, "the log of hello", n.berth("logs", "hello"), "listening on")
 }
 
 // With --once the agent ends when its pods are ready, and they run on; the next agent takes over what it finds.
