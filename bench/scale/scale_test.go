@@ -42,8 +42,6 @@ type result struct {
 const (
 	settle = 10 * time.Second
 	rest   = 2 * time.Minute
-	// grace is how long it takes at most until what a change led to is over: the end of a pod, and what is kept on disk behind it.
-	grace = 2 * time.Second
 )
 
 // changes is how often each change is made, one after the other, for the cost of one.
@@ -130,15 +128,17 @@ func (y *yard) measure() result {
 	return r
 }
 
-// changes makes a change to one pod after the other and returns what one costs beyond rest.
+// changes makes a change to one pod after the other and returns what one costs beyond rest. None waits for the one before to be over, and all take as
+// long as every pod takes to be probed once: pods that began together are probed together.
 func (y *yard) changes(name string, change func(pod int)) used {
 	all := y.phase(name, func() {
 		for i := range changes {
 			change(i % y.pods)
-			y.World.Settle(grace)
+			y.World.Settle(0)
 		}
+		y.World.Settle(settle - (changes+1)*agenttest.FileQuiet)
 	})
-	return all.less(y.idle, changes*(grace+agenttest.FileQuiet)).over(changes)
+	return all.less(y.idle, settle).over(changes)
 }
 
 func name(pod int) string { return fmt.Sprintf("pod-%d.yaml", pod) }
