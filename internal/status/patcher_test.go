@@ -208,6 +208,7 @@ func TestOutageOnlyDelays(t *testing.T) {
 		synctest.Wait()
 		r.manager.Set(p, v1.PodStatus{Phase: v1.PodRunning, Message: "two"})
 		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		if len(r.told) != 1 || r.told[0] < time.Second || r.told[0] > time.Minute {
 			t.Errorf("told after %v, want once, after the outage", r.told)
 		}

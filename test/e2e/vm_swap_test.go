@@ -29,6 +29,26 @@ authentication: {webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 `
 
+// startConfigured starts a kubelet without an API server, with a configuration that says where its cgroups, logs and manifests are, and returns when
+// it answers.
+func (n *node) startConfigured(format string) {
+	n.t.Helper()
+	config := n.place.Dir + "/kubelet.yaml"
+	must(n.t, os.WriteFile(config, fmt.Appendf(nil, format, n.place.Cgroup, n.podLogs(), n.manifests()), 0o644))
+	a := n.newAgent()
+	a.cmd = exec.Command(n.binary, "kubelet", "--config", config, "--hostname-override", "n1", "--root-dir", n.place.Root, "--run-dir", n.place.Run,
+		"--cert-dir", n.place.Root+"/pki")
+	log, err := os.Create(a.log)
+	must(n.t, err)
+	defer log.Close()
+	a.cmd.Stdout, a.cmd.Stderr = log, log
+	a.run()
+	until(n.t, "the agent to answer", func() bool {
+		_, err := n.list(n.ctx)
+		return err == nil
+	})
+}
+
 // What containers may swap, seen from inside: static pods are critical, and critical pods do not swap on a machine that has swap and lets others
 // (KEP-2400).
 func TestVMSwap(t *testing.T) {
@@ -38,8 +58,6 @@ func TestVMSwap(t *testing.T) {
 	}
 	const request = 96 << 20
 	n := newNode(t)
-	config := n.place.Dir + "/kubelet.yaml"
-	must(t, os.WriteFile(config, fmt.Appendf(nil, swapConfig, n.place.Cgroup, n.podLogs(), n.manifests()), 0o644))
 	bytes := func(n int64) v1.ResourceList {
 		return v1.ResourceList{v1.ResourceMemory: *resource.NewQuantity(n, resource.BinarySI)}
 	}
@@ -55,18 +73,7 @@ func TestVMSwap(t *testing.T) {
 		n.put(p)
 		names = append(names, name+"-n1")
 	}
-	a := n.newAgent()
-	a.cmd = exec.Command(n.binary, "kubelet", "--config", config, "--hostname-override", "n1", "--root-dir", n.place.Root, "--run-dir", n.place.Run,
-		"--cert-dir", n.place.Root+"/pki")
-	log, err := os.Create(a.log)
-	must(t, err)
-	defer log.Close()
-	a.cmd.Stdout, a.cmd.Stderr = log, log
-	a.run()
-	until(t, "the agent to answer", func() bool {
-		_, err := n.list(n.ctx)
-		return err == nil
-	})
+	n.startConfigured(swapConfig)
 	n.awaitReady(names...)
 	for _, name := range names {
 		name = strings.TrimSuffix(name, "-n1")
