@@ -30,7 +30,7 @@ var scaleFigures = []struct {
 	name, unit string
 	value      func(scaled) float64
 }{
-	{"until all run", "s", func(s scaled) float64 { return s.Start }},
+	{"time of a pod until all run", "ms", func(s scaled) float64 { return 1e3 * s.Start / float64(s.Pods) }},
 	{"CPU of a pod until all run", "ms", func(s scaled) float64 { return 1e3 * s.StartCPU / float64(s.Pods) }},
 	{"CPU of a pod in two minutes at rest, a probe each 10 s", "ms", func(s scaled) float64 { return 1e3 * s.RestCPU / float64(s.Pods) }},
 	{"allocations of a pod in two minutes at rest", "", func(s scaled) float64 { return s.RestAllocs / float64(s.Pods) }},
