@@ -160,11 +160,8 @@ func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 		{"objects", s.registerObjects},
 		{"data dirs", s.makeDataDirs},
 		{"cgroup", s.ensureCgroup},
-		{"volume inputs", func(ctx context.Context, r Request, _ *Result) (err error) {
-			in, err = s.prepareVolumes(ctx, r.Pod)
-			if r.Observed.ReadySandbox() != nil {
-				return nil // it has its volumes: what cannot be read stays as it is, and the rest of the pod goes on
-			}
+		{"volume inputs", func(ctx context.Context, r Request, res *Result) (err error) {
+			in, err = s.prepareVolumes(ctx, r, res)
 			return err
 		}},
 		{"runtime", func(ctx context.Context, r Request, res *Result) error { // sandbox, mounts and images side by side, then containers in order
@@ -178,8 +175,20 @@ func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 		if err := st.do(ctx, r, &res); err != nil {
 			return res, fmt.Errorf("sync pod %s/%s: step %s: %w", r.Pod.Namespace, r.Pod.Name, st.name, err)
 		}
+		if res.Terminal {
+			break
+		}
 	}
 	return res, nil
+}
+
+// reject lets a pod of which nothing runs fail for good: there is no place for it here.
+func (s *Syncer) reject(ctx context.Context, r Request, reason, message string, res *Result) {
+	s.Event(r.Pod, "", v1.EventTypeWarning, reason, message)
+	r.StatusFunc = func(st *v1.PodStatus) {
+		st.Phase, st.Reason, st.Message = v1.PodFailed, reason, "Pod was rejected: "+message
+	}
+	res.Terminal = s.report(ctx, r, stillRunning)
 }
 
 func (s *Syncer) registerObjects(_ context.Context, r Request, _ *Result) error {
@@ -210,11 +219,20 @@ func (s *Syncer) ensureCgroup(ctx context.Context, r Request, _ *Result) error {
 	return nil
 }
 
-// prepareVolumes reads what the volumes show. Nothing is made of a pod for which something of that is missing.
-func (s *Syncer) prepareVolumes(ctx context.Context, p *v1.Pod) (volumes.Inputs, error) {
-	in, err := s.Volumes.Prepare(ctx, p)
+// prepareVolumes reads what the volumes show. Nothing is made of a pod for which something of that is missing; one whose volumes this machine has no
+// room for is rejected.
+func (s *Syncer) prepareVolumes(ctx context.Context, r Request, res *Result) (volumes.Inputs, error) {
+	in, err := s.Volumes.Prepare(ctx, r.Pod)
+	hasVolumes := r.Observed.ReadySandbox() != nil
+	if full := (*volumes.LimitError)(nil); errors.As(err, &full) && !hasVolumes {
+		s.reject(ctx, r, "VolumeAttachmentLimitExceeded", full.Error(), res)
+		return in, nil
+	}
 	if err != nil {
-		s.tellFailedMounts(ctx, p, err)
+		s.tellFailedMounts(ctx, r.Pod, err)
+	}
+	if hasVolumes {
+		return in, nil // what cannot be read stays as it is, and the rest of the pod goes on
 	}
 	return in, err
 }

@@ -122,6 +122,7 @@ func TestVolumesOfAPass(t *testing.T) {
 		calls    []string
 		events   []string
 		err      bool
+		rejected string // reason and message of the status
 	}{
 		{
 			name:  "containers start: mounts beside the sandbox, once",
@@ -152,6 +153,20 @@ func TestVolumesOfAPass(t *testing.T) {
 			events:   []string{`Warning FailedMount MountVolume.SetUp failed for volume "a" : secret "a" not found`, `Warning FailedMount MountVolume.SetUp failed for volume "b" : no`},
 		},
 		{
+			name:     "the machine takes no more volumes: no sandbox, ever",
+			stage:    stage{prepareErr: errors.Join(errors.New("another"), &volumes.LimitError{Volume: "a", Driver: "d", Message: "28 of 28"}), starts: true},
+			calls:    []string{"register", "cgroup", "prepare"},
+			events:   []string{`Warning VolumeAttachmentLimitExceeded the node takes no more volumes of CSI driver d: volume "a" was not attached: 28 of 28`},
+			rejected: `VolumeAttachmentLimitExceeded: Pod was rejected: the node takes no more volumes of CSI driver d: volume "a" was not attached: 28 of 28`,
+		},
+		{
+			name:     "the machine takes no more volumes, of a pod that has them",
+			stage:    stage{prepareErr: &volumes.LimitError{Volume: "a", Driver: "d", Message: "28 of 28"}, starts: true},
+			observed: []pod.SandboxStatus{{ID: "s", Ready: true}},
+			calls:    []string{"register", "cgroup", "prepare", "runtime", "setup"},
+			events:   []string{`Warning FailedMount the node takes no more volumes of CSI driver d: volume "a" was not attached: 28 of 28`},
+		},
+		{
 			name:   "files cannot be written",
 			stage:  stage{setupErr: &volumes.SetupError{Volume: "a", Err: errors.New("no space")}, live: liveInputs(t)},
 			calls:  []string{"register", "cgroup", "prepare", "runtime", "setup"},
@@ -161,9 +176,16 @@ func TestVolumesOfAPass(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newSyncer(t, &tc.stage)
-			_, err := s.SyncPod(t.Context(), Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u", Sandboxes: tc.observed}})
+			result, err := s.SyncPod(t.Context(), Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u", Sandboxes: tc.observed}})
 			if (err != nil) != tc.err {
 				t.Errorf("got %v", err)
+			}
+			rejected := ""
+			if st, _ := s.Status.Get("u"); st.Phase == v1.PodFailed {
+				rejected = st.Reason + ": " + st.Message
+			}
+			if result.Terminal != (tc.rejected != "") || rejected != tc.rejected {
+				t.Errorf("the pod is terminal: %t, %q; want %q", result.Terminal, rejected, tc.rejected)
 			}
 			if d := cmp.Diff(tc.calls, tc.stage.calls); d != "" {
 				t.Errorf("calls (-want +got):\n%s", d)

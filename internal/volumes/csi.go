@@ -49,7 +49,7 @@ type CSIConfig struct {
 	ControllerAttach bool
 	// Wake asks for a pass over a pod; nil: nobody is asked.
 	Wake func(pod.UID)
-	// Exhausted says that this node took fewer volumes of a driver than it was thought to; nil: nobody wants to know.
+	// Exhausted says that this node takes fewer volumes of a driver than it was thought to; nil: nobody wants to know.
 	Exhausted func(driver string)
 	// InUseChanged says that VolumesInUse has changed; nil: nobody wants to know.
 	InUseChanged func()

@@ -66,7 +66,6 @@ type driven struct {
 	drivers *csi.Drivers
 	driver  *csitest.Driver
 	woken   chan pod.UID
-	full    []string // drivers of which this node took fewer volumes than it was thought to
 }
 
 const driverName = "csi.example.com"
@@ -110,7 +109,7 @@ func (d *driven) restart() {
 	d.register()
 	next, err := New(Config{
 		Root: d.root, Mounter: d.fake, Log: d.log, Journal: d.journal, Claims: d.storage, Node: d.node, Event: d.event,
-		CSI: CSIConfig{Drivers: d.drivers, Objects: d.objects, NodeName: "n", ControllerAttach: true, Wake: func(uid pod.UID) { d.woken <- uid }, Exhausted: func(driver string) { d.full = append(d.full, driver) }},
+		CSI: CSIConfig{Drivers: d.drivers, Objects: d.objects, NodeName: "n", ControllerAttach: true, Wake: func(uid pod.UID) { d.woken <- uid }},
 	})
 	if err != nil {
 		d.t.Fatal(err)
@@ -487,13 +486,6 @@ func TestCSIVolumeThatIsAttached(t *testing.T) {
 	node.Status.VolumesAttached = []v1.AttachedVolume{{Name: unique}}
 	d.NodeChanged()
 	name := "csi-" + hash("handle-c"+driverName+"n")
-	for code, want := range map[codes.Code]int{codes.Internal: 0, codes.ResourceExhausted: 1} {
-		d.objects.attachments[name] = &storagev1.VolumeAttachment{Status: storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{ErrorCode: ptr.To(int32(code))}}}
-		d.full = nil
-		if d.tellExhausted(t.Context(), persistentCSI(bound{PersistentVolume: d.storage.volumes["pv-c"]})); len(d.full) != want {
-			t.Errorf("%s: drivers that are full: %v", code, d.full)
-		}
-	}
 	for _, tt := range []struct {
 		a    *storagev1.VolumeAttachment
 		want string

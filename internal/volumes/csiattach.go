@@ -31,6 +31,18 @@ func (e *AttachError) Error() string {
 // Unwrap returns the cause.
 func (e *AttachError) Unwrap() error { return e.Err }
 
+// LimitError says that a volume was not attached in time because this machine has as many as it takes: the pod has no place here (KEP-4876).
+type LimitError struct {
+	Volume string // of the pod
+	Driver string
+	// Message is what the attach failed with.
+	Message string
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("the node takes no more volumes of CSI driver %s: volume %q was not attached: %s", e.Driver, e.Volume, e.Message)
+}
+
 // prepareCSI says that the pod is about to have the volume, and waits until it is attached, where it must be.
 func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiVolume) error {
 	if m.csi.Objects == nil {
@@ -60,7 +72,10 @@ func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiV
 	}
 	if needs && m.csi.ControllerAttach {
 		if err := m.awaitAttached(ctx, v.csiID); err != nil {
-			m.tellExhausted(ctx, v)
+			if full := m.findLimit(ctx, name, v, object); full != nil {
+				m.csi.Exhausted(v.driver)
+				return full
+			}
 			return &AttachError{Volume: name, Err: err}
 		}
 	}
@@ -70,19 +85,22 @@ func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiV
 	return nil
 }
 
-// tellExhausted says so when the volume could not be attached because this node has as many as it takes (KEP-4876).
-func (m *Manager) tellExhausted(ctx context.Context, v csiVolume) {
-	if ctx.Err() != nil {
-		return
+// findLimit returns that the volume could not be attached because this machine has as many as it takes, nil if that is not known. Only drivers that
+// are asked from time to time how many that are say so.
+func (m *Manager) findLimit(ctx context.Context, name string, v csiVolume, object *storagev1.CSIDriver) *LimitError {
+	if ctx.Err() != nil || object == nil || ptr.Deref(object.Spec.NodeAllocatableUpdatePeriodSeconds, 0) <= 0 {
+		return nil
 	}
 	a, err := m.csi.Objects.GetVolumeAttachment(ctx, v.attachment(m.csi.NodeName))
 	if err != nil {
 		m.log.Debug("why the volume is not attached is not known", "volume", v.handle, "error", err)
-		return
+		return nil
 	}
-	if e := a.Status.AttachError; e != nil && codes.Code(ptr.Deref(e.ErrorCode, 0)) == codes.ResourceExhausted {
-		m.csi.Exhausted(v.driver)
+	e := a.Status.AttachError
+	if a.DeletionTimestamp != nil || a.Status.Attached || e == nil || codes.Code(ptr.Deref(e.ErrorCode, 0)) != codes.ResourceExhausted {
+		return nil
 	}
+	return &LimitError{Volume: name, Driver: v.driver, Message: e.Message}
 }
 
 // mustAttach reports whether a controller has to attach the volume first.

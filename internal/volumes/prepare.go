@@ -72,8 +72,8 @@ type Inputs struct {
 // Live reports whether a pod has volumes that follow what they show, and so want a Setup in every pass.
 func (in Inputs) Live() bool { return len(in.payloads) > 0 || in.again }
 
-// Prepare reads all that the pod's volumes are made of; it makes nothing. The error joins one *SetupError or *ClaimError per volume for which something is
-// missing or cannot be read; the inputs are then those of the others. Until it has succeeded once, nothing of the pod is to be made;
+// Prepare reads all that the pod's volumes are made of; it makes nothing. The error joins one *SetupError, *ClaimError, *AttachError or *LimitError per volume
+// for which something is missing or cannot be read; the inputs are then those of the others. Until it has succeeded once, nothing of the pod is to be made;
 // later, a volume without inputs goes on showing what it shows.
 func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 	type result struct {
@@ -104,7 +104,7 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 	for i, r := range results {
 		name := p.Spec.Volumes[i].Name
 		switch {
-		case errors.As(r.err, new(*ClaimError)), errors.As(r.err, new(*AttachError)), errors.As(r.err, new(*SetupError)):
+		case errors.As(r.err, new(*ClaimError)), errors.As(r.err, new(*AttachError)), errors.As(r.err, new(*LimitError)), errors.As(r.err, new(*SetupError)):
 			errs = append(errs, r.err)
 		case r.err != nil:
 			errs = append(errs, &SetupError{Volume: name, Err: r.err})
