@@ -122,8 +122,19 @@ func (c *Client) StopContainer(ctx context.Context, id pod.ContainerID, grace ti
 	return ignoreNotFound(err)
 }
 
-// RemoveContainer removes the container, by force when it runs. Idempotent.
+// RemoveContainer removes the container, by force when it runs, with what a start that was cut off has left of it. Idempotent.
 func (c *Client) RemoveContainer(ctx context.Context, id pod.ContainerID) error {
+	err := c.removeContainer(ctx, id)
+	if isTaskLeft(err) {
+		if ended := c.endTask(ctx, id); ended != nil {
+			return fmt.Errorf("%w; %w", err, ended)
+		}
+		err = c.removeContainer(ctx, id)
+	}
+	return err
+}
+
+func (c *Client) removeContainer(ctx context.Context, id pod.ContainerID) error {
 	_, err := c.runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: string(id)})
 	return ignoreNotFound(err)
 }

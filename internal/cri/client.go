@@ -2,7 +2,7 @@
 //
 // Owns: the connections, deadlines and error classes of CRI calls; the codec of labels and annotations; the reading of one pod.
 // Reads: the runtime.
-// Never: retries, caches or decides.
+// Never: retries (but for RemoveContainer, see task.go), caches or decides.
 package cri
 
 import (
@@ -40,7 +40,7 @@ type Config struct {
 	Timeout time.Duration
 	// Dial replaces the dialling of the unix socket, for tests in memory.
 	Dial Dialer
-	// Called is told of every call by the name of its method, with the runtime handler of a RunPodSandbox; nil: nobody. It must not block.
+	// Called is told of every CRI call by the name of its method, with the runtime handler of a RunPodSandbox; nil: nobody. It must not block.
 	Called func(method, handler string, took time.Duration, err error)
 }
 
@@ -171,7 +171,7 @@ func (c *Client) intercept(ctx context.Context, method string, req, reply any, c
 	}
 	began := time.Now()
 	err := classify(op, invoke(ctx, method, req, reply, cc, opts...))
-	if c.called != nil {
+	if c.called != nil && strings.HasPrefix(method, "/runtime.v1.") {
 		handler := ""
 		if r, ok := req.(*runtimeapi.RunPodSandboxRequest); ok {
 			handler = r.RuntimeHandler
