@@ -27,20 +27,7 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 	kernel := sync.OnceValue(func() string { return a.readMachine().Kernel })
 	c := admission.Config{
 		Handlers: admission.Handlers(),
-		Ready:    a.pleg.Relisted(),
-		ActivePods: func() []*v1.Pod {
-			var active []*v1.Pod
-			for _, p := range a.pods.List() {
-				l, known := states.Get(p.UID)
-				if known && l.State >= pod.Terminated {
-					continue
-				}
-				if seen, ok := a.pleg.Newest(p.UID); l.State >= pod.Syncing || a.allocations.IsCurrent(p.UID) || ok && seen.Active() {
-					active = append(active, p)
-				}
-			}
-			return active
-		},
+		Ready:    a.pleg.Relisted(), Pods: a.pods, States: states, Observed: a.pleg,
 		Reject: func(p *v1.Pod, r admission.Rejection) {
 			a.counts.Rejected(r.Reason)
 			recorder.Event(p, "", v1.EventTypeWarning, r.Reason, r.Message)

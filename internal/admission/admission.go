@@ -18,13 +18,13 @@ import (
 type Attributes struct {
 	// Pod asks to start. Its resources are those that it was admitted with by an earlier run of the agent, if it was.
 	Pod *v1.Pod
-	// OtherPods are the active pods of the node but this one, with the resources that they were admitted with.
-	OtherPods []*v1.Pod
+	// OtherPods returns the active pods of the node but this one, with the resources that they were admitted with. There may be thousands of them.
+	OtherPods func() []*v1.Pod
 	// Node is the newest Node; nil if it is not known.
 	Node  *v1.Node
 	Facts Facts
 
-	requests func(*v1.Pod) amounts // what an active pod asks for; nil computes it
+	used amounts // what OtherPods ask for in all
 }
 
 // Facts are what is true of this machine besides its Node.

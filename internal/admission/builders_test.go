@@ -72,6 +72,23 @@ func withSysctl(name string) option {
 	}
 }
 
+// run makes the pods active ones of the node.
+func (c *Chain) run(pods ...*v1.Pod) {
+	for _, p := range pods {
+		c.cfg.Pods.Set(p)
+		c.cfg.States.Set(p.UID, pod.Lifecycle{State: pod.Syncing})
+	}
+}
+
+// beside fills in the other pods of the node.
+func (a Attributes) beside(others ...*v1.Pod) Attributes {
+	a.OtherPods, a.used = func() []*v1.Pod { return others }, amounts{}
+	for _, o := range others {
+		a.used.add(requestsOf(o))
+	}
+	return a
+}
+
 // newNode returns the node "node" with two CPUs, 4 GiB and room for ten pods.
 func newNode() *v1.Node {
 	return LocalNode(LocalMachine{Name: "node", CPUs: 2, Memory: 4 << 30, Storage: 10 << 30, MaxPods: 10})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -19,10 +18,13 @@ import (
 // Config is what a Chain needs.
 type Config struct {
 	Handlers []Handler
-	// Ready is closed when ActivePods is complete: when it is known what already runs.
+	// Ready is closed when Observed is complete: when it is known what already runs.
 	Ready <-chan struct{}
-	// ActivePods returns the pods that were admitted and have not ended. It must not block.
-	ActivePods func() []*v1.Pod
+	// Pods are the desired pods and States their lives. Nobody has set any of them yet.
+	Pods   *pod.Manager
+	States *pod.States
+	// Observed shows what runs.
+	Observed Observations
 	// Reject records a refusal: status Failed and an event.
 	Reject func(p *v1.Pod, r Rejection)
 
@@ -34,7 +36,7 @@ type Config struct {
 	Refresh func(ctx context.Context) error
 	// Facts returns what is true of the machine now; nil is the zero Facts.
 	Facts func() Facts
-	// Allocations keep what pods were admitted with; nil keeps it in memory.
+	// Allocations keep what pods were admitted with, and have no record yet; nil keeps it in memory.
 	Allocations *allocation.Allocations
 	// Wake lets the worker of a pod look at it again, because a resize of it that waited was decided anew; nil: nobody cares. It must not block.
 	Wake func(uid pod.UID)
@@ -48,6 +50,14 @@ type Config struct {
 	Event func(p *v1.Pod, container, eventtype, reason, message string)
 	// Journal may be nil.
 	Journal *journal.Journal
+}
+
+// Observations are what the runtime showed last of pods. No method blocks.
+type Observations interface {
+	// Newest returns the newest observation of the pod, and false when the runtime has nothing of it.
+	Newest(uid pod.UID) (*pod.Status, bool)
+	// Subscribe returns an inbox that gets every pod whose observation changed.
+	Subscribe() *pod.Inbox[pod.UID]
 }
 
 // PodKiller ends pods.
@@ -70,22 +80,22 @@ type Chain struct {
 
 	deciding sync.Mutex              // one decision at a time: what a pod is given another cannot get
 	wishes   map[pod.UID]*resizeWish // guarded by deciding; resizes that were not granted
-	asks     map[pod.UID]ask         // guarded by deciding; what active pods ask for, as last computed
+	account  account                 // guarded by deciding
 
 	mu      sync.Mutex
 	victims []<-chan struct{} // guarded by mu; each is closed when a pod has ended that was killed to make room
-}
-
-// ask is what a version of a pod asks of the node. Pods are never changed, so that it holds for the same pointer.
-type ask struct {
-	of      *v1.Pod
-	amounts amounts
 }
 
 // New returns a chain.
 func New(cfg Config) *Chain {
 	if cfg.Node == nil {
 		cfg.Node = func() (*v1.Node, bool) { return &v1.Node{}, true }
+	}
+	if cfg.Pods == nil {
+		cfg.Pods = pod.NewManager()
+	}
+	if cfg.States == nil {
+		cfg.States = pod.NewStates()
 	}
 	if cfg.Facts == nil {
 		cfg.Facts = func() Facts { return Facts{} }
@@ -108,7 +118,9 @@ func New(cfg Config) *Chain {
 	if cfg.Wake == nil {
 		cfg.Wake = func(pod.UID) {}
 	}
-	return &Chain{cfg: cfg, wishes: map[pod.UID]*resizeWish{}, asks: map[pod.UID]ask{}}
+	c := &Chain{cfg: cfg, wishes: map[pod.UID]*resizeWish{}}
+	c.account = newAccount(&c.cfg)
+	return c
 }
 
 // Admit decides whether the pod may start. A refusal is recorded; what an admitted pod asks for is kept as its allocation. It waits until
@@ -134,7 +146,7 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 		a, r = c.judge(p)
 	}
 	if r != nil && len(r.shortages) > 0 && pod.IsCritical(p) && c.cfg.Killer != nil {
-		victims, err := rankVictims(a.Pod, a.OtherPods, r.shortages)
+		victims, err := rankVictims(a.Pod, a.OtherPods(), r.shortages)
 		if err == nil {
 			for _, s := range r.shortages {
 				c.cfg.Preempted(s.resource)
@@ -183,7 +195,6 @@ func (c *Chain) Forget(uid pod.UID) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
 	delete(c.wishes, uid)
-	delete(c.asks, uid)
 	c.cfg.Allocations.Forget(uid)
 }
 
@@ -191,32 +202,30 @@ func (c *Chain) Forget(uid pod.UID) {
 func (c *Chain) Retain(keep map[pod.UID]bool) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
-	maps.DeleteFunc(c.asks, func(uid pod.UID, _ ask) bool { return !keep[uid] })
 	c.cfg.Allocations.Retain(keep)
-}
-
-// requestsOfLocked returns what an active pod asks of the node: it is asked of all of them whenever one is admitted. c.deciding is held.
-func (c *Chain) requestsOfLocked(o *v1.Pod) amounts {
-	known := c.asks[o.UID]
-	if known.of != o {
-		known = ask{o, requestsOf(o)}
-		c.asks[o.UID] = known
-	}
-	return known.amounts
 }
 
 // attributesLocked gathers what is to be judged of the pod with these resources. c.deciding is held, also while it is judged.
 func (c *Chain) attributesLocked(p *v1.Pod) Attributes {
-	a := Attributes{Pod: p, Facts: c.cfg.Facts(), requests: c.requestsOfLocked}
+	a := Attributes{
+		Pod: p, Facts: c.cfg.Facts(), used: c.account.others(p.UID),
+		OtherPods: func() []*v1.Pod { return c.otherPods(p.UID) },
+	}
 	if n, known := c.cfg.Node(); known {
 		a.Node = n
 	}
-	for _, o := range c.cfg.ActivePods() {
-		if o.UID != p.UID {
-			a.OtherPods = append(a.OtherPods, c.cfg.Allocations.Apply(o))
+	return a
+}
+
+// otherPods returns the active pods but this one, with the resources that they were admitted with.
+func (c *Chain) otherPods(uid pod.UID) []*v1.Pod {
+	var out []*v1.Pod
+	for _, o := range c.cfg.Pods.List() {
+		if o.UID != uid && c.cfg.isActive(o.UID) {
+			out = append(out, c.cfg.Allocations.Apply(o))
 		}
 	}
-	return a
+	return out
 }
 
 // roomBeingMade returns what is closed when the next pod has ended that was killed to make room, nil if there is none to wait for.

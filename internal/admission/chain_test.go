@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/allocation"
 	"berth/internal/pod"
 )
 
@@ -18,7 +17,6 @@ import (
 type bench struct {
 	*Chain
 	node     *v1.Node
-	active   []*v1.Pod
 	refused  []string
 	killed   map[pod.UID]chan<- struct{}
 	statuses map[pod.UID]v1.PodStatus
@@ -28,14 +26,13 @@ type bench struct {
 
 func newBench(t *testing.T, active ...*v1.Pod) *bench {
 	t.Helper()
-	b := &bench{node: newNode(), active: active, killed: map[pod.UID]chan<- struct{}{}, statuses: map[pod.UID]v1.PodStatus{}}
+	b := &bench{node: newNode(), killed: map[pod.UID]chan<- struct{}{}, statuses: map[pod.UID]v1.PodStatus{}}
 	ready := make(chan struct{})
 	close(ready)
 	b.Chain = New(Config{
 		Handlers: Handlers(), Ready: ready,
-		ActivePods: func() []*v1.Pod { return b.active },
-		Reject:     func(p *v1.Pod, r Rejection) { b.refused = append(b.refused, p.Name+" "+told(&r)) },
-		Node:       func() (*v1.Node, bool) { return b.node, b.node != nil },
+		Reject: func(p *v1.Pod, r Rejection) { b.refused = append(b.refused, p.Name+" "+told(&r)) },
+		Node:   func() (*v1.Node, bool) { return b.node, b.node != nil },
 		Refresh: func(context.Context) error {
 			if b.refresh == nil {
 				t.Error("the Node was read again")
@@ -48,6 +45,7 @@ func newBench(t *testing.T, active ...*v1.Pod) *bench {
 			b.events = append(b.events, p.Name+" "+eventtype+" "+reason+": "+message)
 		},
 	})
+	b.run(active...)
 	return b
 }
 
@@ -60,7 +58,7 @@ func (b *bench) KillPod(p *v1.Pod, status func(*v1.PodStatus), done chan<- struc
 
 // end lets a pod that is being ended have ended.
 func (b *bench) end(uid pod.UID) {
-	b.active = slices.DeleteFunc(b.active, func(p *v1.Pod) bool { return p.UID == uid })
+	b.cfg.States.Set(uid, pod.Lifecycle{State: pod.Terminated})
 	close(b.killed[uid])
 }
 
@@ -77,7 +75,7 @@ func TestNobodyIsJudgedBeforeItIsKnownWhatRuns(t *testing.T) {
 	ready := make(chan struct{})
 	asked := 0
 	c := New(Config{
-		Ready: ready, ActivePods: func() []*v1.Pod { return nil }, Reject: func(*v1.Pod, Rejection) {},
+		Ready: ready, Reject: func(*v1.Pod, Rejection) {},
 		Handlers: []Handler{func(Attributes) *Rejection { asked++; return nil }},
 	})
 	early, cancel := context.WithCancel(t.Context())
@@ -98,9 +96,9 @@ func TestFirstRefusalDecides(t *testing.T) {
 	refuse := func(reason string) Handler {
 		return func(Attributes) *Rejection { asked++; return &Rejection{Reason: reason, Message: "no"} }
 	}
-	b.cfg.Handlers = []Handler{func(a Attributes) *Rejection { others = len(a.OtherPods); return nil }, refuse("One"), refuse("Two")}
+	b.cfg.Handlers = []Handler{func(a Attributes) *Rejection { others = len(a.OtherPods()); return nil }, refuse("One"), refuse("Two")}
 	p := newPod("p")
-	b.active = []*v1.Pod{p, newPod("o")}
+	b.run(p, newPod("o"))
 	if v := b.admit(t, p); v.Admitted || v.Later != nil {
 		t.Fatalf("a refused pod: %+v", v)
 	}
@@ -111,7 +109,7 @@ func TestFirstRefusalDecides(t *testing.T) {
 
 func TestWithoutANodeNothingOfItIsJudged(t *testing.T) {
 	b := newBench(t)
-	c := New(Config{Handlers: Handlers(), Ready: b.cfg.Ready, ActivePods: b.cfg.ActivePods, Reject: b.cfg.Reject})
+	c := New(Config{Handlers: Handlers(), Ready: b.cfg.Ready, Reject: b.cfg.Reject})
 	p := newPod("p", requests("cpu", "100"), func(p *v1.Pod) { p.Spec.NodeName = "other" })
 	if v, err := c.Admit(t.Context(), p); err != nil || !v.Admitted {
 		t.Fatalf("got %+v, %v; refused %q", v, err, b.refused)
@@ -253,25 +251,24 @@ func TestWaitForANewerNodeIsBounded(t *testing.T) {
 // What a pod was admitted with counts, whatever its spec says now.
 func TestAllocationsCount(t *testing.T) {
 	b := newBench(t)
-	allocations := allocation.New(allocation.Config{})
-	b.cfg.Allocations = allocations
 	p := newPod("a", requests("cpu", "500m"))
 	if v := b.admit(t, p); !v.Admitted {
 		t.Fatalf("refused: %q", b.refused)
 	}
-	b.active = []*v1.Pod{newPod("a", requests("cpu", "2"))} // its spec was changed
+	a := newPod("a", requests("cpu", "2")) // its spec was changed
+	b.run(a)
 	if v := b.admit(t, newPod("b", requests("cpu", "1500m"))); !v.Admitted {
 		t.Fatalf("refused: %q", b.refused)
 	}
 	b.Adopt(newPod("c", requests("cpu", "100m"))) // runs already
-	b.active = append(b.active, newPod("b", requests("cpu", "1500m")), newPod("c"))
+	b.run(newPod("b", requests("cpu", "1500m")), newPod("c"))
 	b.admit(t, newPod("d", requests("cpu", "1m")))
 	want := []string{"d OutOfcpu: Node didn't have enough resource: cpu, requested: 1, used: 2100, capacity: 2000"}
 	if diff := cmp.Diff(want, b.refused); diff != "" {
 		t.Fatal(diff)
 	}
 	b.Forget("a")
-	if got := b.cfg.Allocations.Apply(b.active[0]); got != b.active[0] {
+	if got := b.cfg.Allocations.Apply(a); got != a {
 		t.Error("the allocation of a pod that is gone is kept")
 	}
 	b.Retain(map[pod.UID]bool{"c": true})
@@ -294,39 +291,5 @@ func TestRefusedPodHasNoAllocation(t *testing.T) {
 	}
 	if b.cfg.Allocations.Apply(asks) != asks {
 		t.Error("a refused pod keeps its allocation")
-	}
-}
-
-// What an active pod asks for counts as its newest version says, and no more once it is gone.
-func TestRequestsOfActivePods(t *testing.T) {
-	var active []*v1.Pod
-	n := LocalNode(LocalMachine{Name: "node", CPUs: 2, Memory: 4 << 30, MaxPods: 10})
-	ready := make(chan struct{})
-	close(ready)
-	var refused []string
-	c := New(Config{
-		Handlers: Handlers(), Ready: ready, Node: func() (*v1.Node, bool) { return n, true }, ActivePods: func() []*v1.Pod { return active },
-		Reject: func(_ *v1.Pod, r Rejection) { refused = append(refused, r.Message) },
-	})
-	admit := func(name, cpu string) bool {
-		t.Helper()
-		v, err := c.Admit(t.Context(), newPod(name, requests("cpu", cpu)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v.Admitted
-	}
-	active = []*v1.Pod{newPod("a", requests("cpu", "1500m"))}
-	if admit("b", "1") || admit("again", "1") || !admit("c", "500m") {
-		t.Errorf("beside 1500m of 2 CPUs: %q", refused)
-	}
-	active = []*v1.Pod{newPod("a", requests("cpu", "500m"))}
-	if !admit("d", "1500m") || admit("e", "1600m") {
-		t.Errorf("beside 500m of 2 CPUs: %q", refused)
-	}
-	c.Forget("a")
-	active = nil
-	if c.Retain(map[pod.UID]bool{}); !admit("f", "2") || len(c.asks) > 0 {
-		t.Errorf("beside nobody: %q; left %v", refused, c.asks)
 	}
 }

@@ -40,12 +40,10 @@ func (a amounts) add(b amounts) {
 	}
 }
 
-// requestsOf returns what an active pod asks of the node. The amounts are not to be changed.
-func (a Attributes) requestsOf(o *v1.Pod) amounts {
-	if a.requests == nil {
-		return requestsOf(o)
+func (a amounts) subtract(b amounts) {
+	for name, n := range b {
+		a[name] -= n
 	}
-	return a.requests(o)
 }
 
 // shortage is a resource of which less is free than a pod asks for.
@@ -74,10 +72,7 @@ func computeShortages(a Attributes) []shortage {
 	if a.Node.Status.Allocatable == nil {
 		return nil
 	}
-	capacity, requested, used := amountsOf(a.Node.Status.Allocatable), requestsOf(a.Pod), amounts{}
-	for _, o := range a.OtherPods {
-		used.add(a.requestsOf(o))
-	}
+	capacity, requested := amountsOf(a.Node.Status.Allocatable), requestsOf(a.Pod)
 	order := slices.Clone(wellKnown)
 	for _, name := range slices.Sorted(maps.Keys(requested)) {
 		// An extended resource that the node does not tell of is the business of a scheduler extender or of a resource claim.
@@ -88,7 +83,7 @@ func computeShortages(a Attributes) []shortage {
 	}
 	var short []shortage
 	for _, name := range order {
-		s := shortage{resource: name, requested: requested[name], used: used[name], capacity: capacity[name]}
+		s := shortage{resource: name, requested: requested[name], used: a.used[name], capacity: capacity[name]}
 		if s.requested > 0 && s.missing() > 0 {
 			short = append(short, s)
 		}

@@ -107,7 +107,7 @@ func TestFit(t *testing.T) {
 		},
 		{name: "a node that tells nothing", node: &v1.Node{}, pod: newPod("p", requests("cpu", "100"))},
 	} {
-		if got := told(predicates(Attributes{Pod: tc.pod, OtherPods: tc.others, Node: tc.node})); got != tc.want {
+		if got := told(predicates(Attributes{Pod: tc.pod, Node: tc.node}.beside(tc.others...))); got != tc.want {
 			t.Errorf("%s:\n got %q\nwant %q", tc.name, got, tc.want)
 		}
 	}

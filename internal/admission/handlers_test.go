@@ -198,7 +198,7 @@ func TestHostPorts(t *testing.T) {
 		if tc.refused {
 			want = "NodePorts: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
 		}
-		if got := told(hostPorts(Attributes{Pod: tc.wants, OtherPods: []*v1.Pod{tc.have}})); got != want {
+		if got := told(hostPorts(Attributes{Pod: tc.wants}.beside(tc.have))); got != want {
 			t.Errorf("%s: got %q, want %q", tc.name, got, want)
 		}
 	}
@@ -340,9 +340,9 @@ func TestOrderOfTheChain(t *testing.T) {
 		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{3}},
 	}}
 	a := Attributes{
-		Pod: p, OtherPods: []*v1.Pod{newPod("o", withPort(80, "", v1.ProtocolTCP))},
+		Pod:   p,
 		Facts: Facts{Pressure: []v1.NodeConditionType{v1.NodeDiskPressure}, ShuttingDown: true, DeclaredFeatures: []string{}},
-	}
+	}.beside(newPod("o", withPort(80, "", v1.ProtocolTCP)))
 	if r := judge(Handlers(), a); r == nil || r.Reason != "UnsupportedField" {
 		t.Fatalf("got %q, want reason UnsupportedField first", told(r))
 	}
@@ -361,7 +361,7 @@ func TestOrderOfTheChain(t *testing.T) {
 		{"OutOfcpu", func() { p.Spec.Containers[0].Resources.Requests = nil }},
 		{"NodeAffinity", func() { p.Spec.NodeSelector = nil }},
 		{"NodeName", func() { p.Spec.NodeName = "node" }},
-		{"NodePorts", func() { a.OtherPods = nil }},
+		{"NodePorts", func() { a = a.beside() }},
 		{"TaintToleration", func() { n.Spec.Taints = nil }},
 		{"AppArmor", func() { a.Facts.AppArmor = true }},
 		{"PodFeatureUnsupported", func() { a.Facts.DeclaredFeatures = []string{"RestartAllContainersOnContainerExits"} }},

@@ -102,10 +102,10 @@ func hostPorts(a Attributes) *Rejection {
 	wanted := map[hostPort][]string{}
 	eachHostPort(a.Pod, func(k hostPort, ip string) { wanted[k] = append(wanted[k], ip) })
 	if len(wanted) == 0 {
-		return nil // as most pods: there may be thousands of others to look at
+		return nil // as most pods: the others need not be looked at
 	}
 	conflict := false
-	for _, o := range a.OtherPods {
+	for _, o := range a.OtherPods() {
 		eachHostPort(o, func(k hostPort, other string) {
 			for _, ip := range wanted[k] {
 				conflict = conflict || ip == other || ip == "" || other == ""

@@ -33,12 +33,6 @@ func newResizing(t *testing.T) *resizing {
 	r := &resizing{t: t, active: map[string]*v1.Pod{}, ready: make(chan struct{}), node: newNode()}
 	r.Chain = New(Config{
 		Handlers: []Handler{predicates}, Ready: r.ready, Allocations: allocation.New(allocation.Config{}),
-		ActivePods: func() (active []*v1.Pod) {
-			for _, p := range r.active {
-				active = append(active, p)
-			}
-			return active
-		},
 		Node:     func() (*v1.Node, bool) { return r.node, true },
 		Facts:    func() Facts { return r.facts },
 		Accepted: func(t Trigger) { r.accepted = append(r.accepted, t) },
@@ -54,6 +48,7 @@ func newResizing(t *testing.T) *resizing {
 // running makes the pod one that runs.
 func (r *resizing) running(p *v1.Pod) *v1.Pod {
 	r.active[p.Name] = p
+	r.run(p)
 	r.Adopt(p)
 	return p
 }
@@ -67,6 +62,7 @@ func (r *resizing) wants(name string, pairs ...string) string {
 		guaranteed(p)
 	}
 	r.active[name] = p
+	r.run(p)
 	return r.looks(name)
 }
 
@@ -248,7 +244,7 @@ func TestResizeOfAPodThatEnds(t *testing.T) {
 	r.running(newPod("b", requests("cpu", "1")))
 	r.check("no room", r.wants("a", "cpu", "2"), "1 Deferred")
 	r.Allotted(r.active["a"])
-	delete(r.active, "b")
+	r.cfg.Pods.Remove(r.active["b"])
 	r.Forget("b")
 	r.RoomMade()
 	if got := r.cfg.Allocations.Resize("a"); got != (allocation.Resize{}) || len(r.woken) > 0 {

@@ -53,8 +53,10 @@ type Config struct {
 type Allocations struct {
 	cfg  Config
 	file *keep.Table[pod.UID, record]
-	// changed names the pods whose record may be another than in the file. It is told with mu held.
+	// changed names the pods whose record may be another than in the file, told those of which IsCurrent and Apply may say something else. They
+	// are told with mu held.
 	changed *pod.Inbox[pod.UID]
+	told    []*pod.Inbox[pod.UID]
 
 	mu      sync.Mutex
 	pods    map[pod.UID]record // guarded by mu
@@ -68,6 +70,19 @@ func New(cfg Config) *Allocations {
 	return a
 }
 
+// Subscribe returns an inbox that gets every pod of which IsCurrent and Apply may say something else. It is called before any is recorded.
+func (a *Allocations) Subscribe() *pod.Inbox[pod.UID] {
+	i := pod.NewInbox[pod.UID]()
+	a.told = append(a.told, i)
+	return i
+}
+
+func (a *Allocations) tellLocked(uid pod.UID) {
+	for _, i := range a.told {
+		i.Put(uid)
+	}
+}
+
 // Allocate records the pod's resources, unless there is a record of it: what a pod was once given it keeps.
 func (a *Allocations) Allocate(p *v1.Pod) {
 	a.mu.Lock()
@@ -77,6 +92,7 @@ func (a *Allocations) Allocate(p *v1.Pod) {
 	}
 	r.current = true
 	a.pods[p.UID] = r
+	a.tellLocked(p.UID)
 	if !known {
 		a.changed.Put(p.UID)
 	}
@@ -114,6 +130,7 @@ func (a *Allocations) Forget(uid pod.UID) {
 	delete(a.resizes, uid)
 	if known {
 		a.changed.Put(uid)
+		a.tellLocked(uid)
 	}
 	a.mu.Unlock()
 }
@@ -127,6 +144,7 @@ func (a *Allocations) Retain(keep map[pod.UID]bool) {
 			delete(a.pods, uid)
 			delete(a.resizes, uid)
 			a.changed.Put(uid)
+			a.tellLocked(uid)
 		}
 	}
 }

@@ -45,6 +45,7 @@ func (a *Allocations) Load() {
 	defer a.mu.Unlock()
 	for uid, r := range pods {
 		a.pods[uid] = r
+		a.tellLocked(uid)
 	}
 }
 

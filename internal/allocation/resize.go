@@ -54,6 +54,7 @@ func (a *Allocations) Grant(p *v1.Pod) {
 	a.pods[p.UID] = r
 	delete(a.resizes, p.UID)
 	a.changed.Put(p.UID)
+	a.tellLocked(p.UID)
 	a.mu.Unlock()
 }
 

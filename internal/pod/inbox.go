@@ -44,3 +44,10 @@ func (i *Inbox[K]) Take() []K {
 	clear(i.keys)
 	return out
 }
+
+// putAll puts the key into each of the inboxes.
+func putAll[K comparable](inboxes []*Inbox[K], k K) {
+	for _, i := range inboxes {
+		i.Put(k)
+	}
+}

@@ -37,6 +37,8 @@ type Lifecycle struct {
 
 // States answers the lifecycle questions of other components (may containers run, may files go). podWorkers is its only writer.
 type States struct {
+	told []*Inbox[UID] // told with mu held
+
 	mu    sync.RWMutex
 	pods  map[UID]Lifecycle // guarded by mu
 	known bool              // guarded by mu; latch: the workers know every pod that the sources want
@@ -45,11 +47,19 @@ type States struct {
 // NewStates returns a table without pods.
 func NewStates() *States { return &States{pods: map[UID]Lifecycle{}} }
 
+// Subscribe returns an inbox that gets every pod whose lifecycle is set or forgotten. It is called before any is.
+func (s *States) Subscribe() *Inbox[UID] {
+	i := NewInbox[UID]()
+	s.told = append(s.told, i)
+	return i
+}
+
 // Set records the pod's lifecycle.
 func (s *States) Set(uid UID, l Lifecycle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pods[uid] = l
+	putAll(s.told, uid)
 }
 
 // Forget drops the pod.
@@ -57,6 +67,7 @@ func (s *States) Forget(uid UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pods, uid)
+	putAll(s.told, uid)
 }
 
 // SetKnown latches that every source was seen and dispatched; from then on an unknown UID is a pod that is gone.

@@ -130,9 +130,9 @@ func TestWhatIsKeptOfPods(t *testing.T) {
 // node is a node with two CPUs and the chain that guards it.
 type node struct {
 	*rig
-	refused []string // guarded by rig.mu, as pods are
+	refused []string // guarded by rig.mu
 	killer  *podworkers.PodWorkers
-	pods    []*v1.Pod
+	pods    *pod.Manager
 }
 
 func (n *node) KillPod(p *v1.Pod, status func(*v1.PodStatus), done chan<- struct{}) {
@@ -141,31 +141,20 @@ func (n *node) KillPod(p *v1.Pod, status func(*v1.PodStatus), done chan<- struct
 
 // startNode starts workers behind a whole admission chain.
 func startNode(t *testing.T) *node {
-	n := &node{}
+	n, states := &node{pods: pod.NewManager()}, pod.NewStates()
 	ready := make(chan struct{})
 	close(ready)
 	machine := admission.LocalNode(admission.LocalMachine{Name: "node", CPUs: 2, Memory: 1 << 30})
 	chain := admission.New(admission.Config{
-		Handlers: admission.Handlers(), Ready: ready, Killer: n,
+		Handlers: admission.Handlers(), Ready: ready, Killer: n, Pods: n.pods, States: states,
 		Node: func() (*v1.Node, bool) { return machine, true },
-		ActivePods: func() []*v1.Pod {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			var out []*v1.Pod
-			for _, p := range n.pods {
-				if l, ok := n.states.Get(p.UID); ok && l.State >= pod.Syncing && l.State < pod.Terminated {
-					out = append(out, p)
-				}
-			}
-			return out
-		},
 		Reject: func(p *v1.Pod, r admission.Rejection) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.refused = append(n.refused, string(p.UID)+" "+r.Reason)
 		},
 	})
-	n.rig = startWith(t, chain)
+	n.rig = startWith(t, states, chain)
 	n.killer = n.PodWorkers
 	return n
 }
@@ -176,9 +165,7 @@ func (n *node) create(uid, cpu string, change ...func(*v1.Pod)) *v1.Pod {
 	for _, f := range change {
 		f(p)
 	}
-	n.mu.Lock()
-	n.pods = append(n.pods, p)
-	n.mu.Unlock()
+	n.pods.Set(p)
 	n.update(podworkers.SyncPodCreate, p)
 	return p
 }

@@ -152,13 +152,13 @@ type rig struct {
 	t      *testing.T
 }
 
-func start(t *testing.T) *rig { return startWith(t, nil) }
+func start(t *testing.T) *rig { return startWith(t, pod.NewStates(), nil) }
 
 // startWith starts workers that ask the Admitter, or the world if it is nil.
-func startWith(t *testing.T, a podworkers.Admitter) *rig {
+func startWith(t *testing.T, states *pod.States, a podworkers.Admitter) *rig {
 	w := &world{active: map[pod.UID]bool{}, inFlight: map[pod.UID]bool{}, kept: map[pod.UID]bool{}}
 	log := slog.New(slog.DiscardHandler)
-	r := &rig{world: w, states: pod.NewStates(), t: t}
+	r := &rig{world: w, states: states, t: t}
 	if a == nil {
 		a = w
 	}
