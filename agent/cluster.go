@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -355,14 +354,12 @@ func (a *Agent) newDoors() (*server.Kubelet, error) {
 	if k.ReadOnlyPort > 0 {
 		d.ListenReadOnly = server.ListenTCP(k.Address, k.ReadOnlyPort)
 	}
-	var err error
 	if err := a.newServing(); err != nil {
 		return nil, err
 	}
 	d.Certificate = m.serving.GetCertificate
-	if d.MinTLSVersion, d.CipherSuites, err = tlsSettings(k); err != nil {
-		return nil, err
-	}
+	t := k.TLS()
+	d.MinTLSVersion, d.CipherSuites, d.Curves = t.MinVersion, t.CipherSuites, t.Curves
 	d.Authentication = server.Authentication{Anonymous: *k.Authentication.Anonymous.Enabled, TokenTTL: k.Authentication.Webhook.CacheTTL.Duration}
 	if f := k.Authentication.X509.ClientCAFile; f != "" {
 		ca := certs.NewClientCA(f, a.cfg.Log)
@@ -395,27 +392,6 @@ func (a *Agent) debugging() server.Debug {
 		d.SetVerbosity = func(v uint32) { level.Set(config.LogLevel(v)) }
 	}
 	return d
-}
-
-// tlsSettings returns tlsMinVersion and tlsCipherSuites as crypto/tls has them; 0 and nil leave the choice to it.
-func tlsSettings(k *config.Kubelet) (version uint16, suites []uint16, err error) {
-	versions := map[string]uint16{"": 0, "VersionTLS10": tls.VersionTLS10, "VersionTLS11": tls.VersionTLS11, "VersionTLS12": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13}
-	version, ok := versions[k.TLSMinVersion]
-	if !ok {
-		return 0, nil, fmt.Errorf("tlsMinVersion %q: must be VersionTLS12 or VersionTLS13", k.TLSMinVersion)
-	}
-	known := map[string]uint16{}
-	for _, s := range append(tls.CipherSuites(), tls.InsecureCipherSuites()...) {
-		known[s.Name] = s.ID
-	}
-	for _, name := range k.TLSCipherSuites {
-		id, ok := known[name]
-		if !ok {
-			return 0, nil, fmt.Errorf("tlsCipherSuites: %q is no cipher suite of TLS; see the names in Go's crypto/tls", name)
-		}
-		suites = append(suites, id)
-	}
-	return version, suites, nil
 }
 
 // memberPhases inserts what a member of a cluster runs into the start order.

@@ -73,6 +73,13 @@ var gates = map[string]gate{
 	"TopologyManagerPolicyAlphaOptions":       {false, alpha},
 }
 
+// unheededGates are those of gates that nothing asks: the agent does what their defaults say, whatever they are set to.
+var unheededGates = []string{
+	"ContainerRestartRules", "EnvFiles", "EventedPLEG", "HostnameOverride", "KubeletCrashLoopBackOffMax",
+	"KubeletEnsureSecretPulledImages", "KubeletSeparateDiskGC", "PLEGOnDemandRelist", "PodAndContainerStatsFromCRI", "PodLevelResourceManagers",
+	"PodLevelResources", "PodReadyToStartContainersCondition", "PodsAPI", "PreventStaticPodAPIReferences", "ResourceHealthStatus",
+}
+
 // allAlpha and allBeta turn every gate of a stage that is not set itself on or off.
 const (
 	allAlpha = "AllAlpha"
@@ -107,6 +114,8 @@ func gateWarnings(set map[string]bool, origins Origins) []string {
 		case name == allAlpha || name == allBeta:
 		case ok && g.stage == stable && !set[name]:
 			warnings = append(warnings, fmt.Sprintf("%s: %s: the feature is generally available and cannot be turned off (ignored)", origins.Of(path), path))
+		case slices.Contains(unheededGates, name) && set[name] != g.on:
+			warnings = append(warnings, fmt.Sprintf("%s: %s: cannot be set to %t here (ignored)", origins.Of(path), path, set[name]))
 		case !ok:
 			meant := ""
 			if near := nearest(name, slices.Sorted(maps.Keys(gates))); near != "" {

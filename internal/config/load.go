@@ -44,7 +44,11 @@ func Load(flags *Flags) (*Kubelet, error) {
 	k.KubeletConfiguration, k.Origins = *c, l.origins
 	wrong := k.takeFlags(flags)
 	k.Flags = flagSettings(flags, k.Origins)
-	k.Warnings = slices.Concat(l.warnings, flagWarnings(flags), gateWarnings(k.FeatureGates, k.Origins))
+	unheeded, err := k.heedWarnings(flags)
+	if err != nil {
+		return nil, err
+	}
+	k.Warnings = slices.Concat(l.warnings, flagWarnings(flags), unheeded, gateWarnings(k.FeatureGates, k.Origins))
 	if err := errors.Join(append(wrong, k.validate()...)...); err != nil {
 		return nil, err
 	}

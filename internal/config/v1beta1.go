@@ -56,7 +56,7 @@ type KubeletConfiguration struct {
 	EnableDebugFlagsHandler   *bool                 `json:"enableDebugFlagsHandler,omitempty"`
 	EnableSystemLogHandler    *bool                 `json:"enableSystemLogHandler,omitempty"`
 	EnableSystemLogQuery      *bool                 `json:"enableSystemLogQuery,omitempty"`
-	// StreamingConnectionIdleTimeout has no effect any more.
+	// StreamingConnectionIdleTimeout ends streams of exec, attach and port-forward that nothing goes through.
 	StreamingConnectionIdleTimeout metav1.Duration `json:"streamingConnectionIdleTimeout,omitempty"`
 
 	// The API server, the Node object and its lease. EventRecordQPS 0 is without a limit.

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"crypto/tls"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -43,21 +42,7 @@ func (c *check) servers() {
 	if (c.TLSCertFile == "") != (c.TLSPrivateKeyFile == "") {
 		c.fail("tlsCertFile", "goes with tlsPrivateKeyFile: set both or neither")
 	}
-	if v := c.TLSMinVersion; v != "" {
-		c.oneOf("tlsMinVersion", v, "VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13")
-	}
-	var suites []string
-	for _, s := range slices.Concat(tls.CipherSuites(), tls.InsecureCipherSuites()) {
-		suites = append(suites, s.Name)
-	}
-	for i, name := range c.TLSCipherSuites {
-		if !slices.Contains(suites, name) && !strings.HasSuffix(name, "_CHACHA20_POLY1305") {
-			c.fail(fmt.Sprintf("tlsCipherSuites[%d]", i), "%q is no cipher suite%s", name, orMeant(name, suites))
-		}
-	}
-	for i, id := range c.TLSCurvePreferences {
-		c.between(fmt.Sprintf("tlsCurvePreferences[%d]", i), int64(id), 1, 65535)
-	}
+	c.tls()
 	if c.ServerTLSBootstrap {
 		c.needsGate("serverTLSBootstrap", "RotateKubeletServerCertificate")
 	}
@@ -124,9 +109,6 @@ func (c *check) flags() {
 	}
 	if p := c.CloudProvider; p != "" && p != "external" {
 		c.fail("--cloud-provider", "%q is not supported any more: give external and run its cloud controller, or leave it out", p)
-	}
-	if c.BootstrapKubeconfig != "" && c.Kubeconfig == "" {
-		c.fail("--bootstrap-kubeconfig", "needs --kubeconfig: the file that is written when the node has its certificate")
 	}
 	if c.ExitOnLockContention && c.LockFile == "" {
 		c.fail("--exit-on-lock-contention", "needs --lock-file")

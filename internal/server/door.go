@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"berth/internal/logs"
@@ -83,6 +84,7 @@ func (d *door) run(ctx context.Context) error {
 		MaxHeaderBytes:    d.limits.headerBytes,
 		ErrorLog:          slog.NewLogLogger(d.log.Handler(), errorLevel),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		Protocols:         computeProtocols(d.tls),
 	}
 	served := make(chan error, 1)
 	go func() {
@@ -101,6 +103,20 @@ func (d *door) run(ctx context.Context) error {
 	err = d.end(hs)
 	<-served
 	return err
+}
+
+// computeProtocols returns what is spoken at a door. HTTP/2 has a cipher suite that it needs (RFC 9113, section 9.2.2), and a configuration may
+// leave that out.
+func computeProtocols(c *tls.Config) *http.Protocols {
+	var p http.Protocols
+	p.SetHTTP1(true)
+	if c != nil {
+		own := func(id uint16) bool {
+			return id == tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 || id == tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+		}
+		p.SetHTTP2(c.CipherSuites == nil || c.MinVersion >= tls.VersionTLS13 || slices.ContainsFunc(c.CipherSuites, own))
+	}
+	return &p
 }
 
 // end closes the listener and every connection and waits for the handlers.

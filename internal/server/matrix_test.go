@@ -126,6 +126,7 @@ func TestMatrixOfAccess(t *testing.T) {
 		{"/healthz/log", []string{"healthz", "proxy"}, false, readOnly},
 		{"/healthz/syncloop", []string{"healthz", "proxy"}, false, readOnly},
 		{"/pods", []string{"pods", "proxy"}, false, readOnly},
+		{"/pods/", []string{"pods", "proxy"}, false, readOnly},
 		{"/runningpods/", []string{"pods", "proxy"}, false, readOnly},
 		{"/configz", []string{"configz", "proxy"}, false, readOnly},
 		{"/statusz", []string{"statusz", "proxy"}, false, readOnly},

@@ -49,6 +49,7 @@ func (d *door) readOnlyRoutes() http.Handler { return withoutDebugging(d.readOnl
 func (d *door) readOnlyPaths() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathPods, d.getPodList)
+	mux.HandleFunc("GET "+PathPods+"/{$}", d.getPodList)
 	d.routeStats(mux)
 	d.routeHealth(mux, healthCheck{"ping", healthy}, healthCheck{"log", healthy}, healthCheck{"syncloop", d.h.Healthz})
 	return mux

@@ -47,9 +47,10 @@ type Kubelet struct {
 	ListenSecure, ListenReadOnly, ListenHealthz func() (net.Listener, error)
 	// Certificate returns the certificate that a handshake shows.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// MinTLSVersion and CipherSuites are tlsMinVersion and tlsCipherSuites; 0 and nil: TLS 1.2, and Go's choice.
+	// MinTLSVersion, CipherSuites and Curves are tlsMinVersion, tlsCipherSuites and tlsCurvePreferences; 0 and nil: TLS 1.2, and Go's choice.
 	MinTLSVersion  uint16
 	CipherSuites   []uint16
+	Curves         []tls.CurveID
 	Authentication Authentication
 	Authorization  Authorization
 	// DisableDebugging closes what enters containers or shows their logs (enableDebuggingHandlers: false).
@@ -129,9 +130,10 @@ func (d *door) secure(k *Kubelet, dbg Debug) error {
 		return err
 	}
 	d.tls = &tls.Config{
-		GetCertificate: k.Certificate,
-		MinVersion:     max(k.MinTLSVersion, tls.VersionTLS12),
-		CipherSuites:   k.CipherSuites,
+		GetCertificate:   k.Certificate,
+		MinVersion:       max(k.MinTLSVersion, tls.VersionTLS12),
+		CipherSuites:     k.CipherSuites,
+		CurvePreferences: k.Curves,
 	}
 	if k.Authentication.VerifyClient != nil {
 		d.tls.ClientAuth = tls.RequestClientCert // verified with each request, by the authorities of that moment

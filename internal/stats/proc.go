@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Interface is a network interface's counters.
@@ -29,14 +30,15 @@ func (c *Collector) network(pid int) []Interface {
 	return parseNetDev(b)
 }
 
-// parseNetDev reads /proc/<pid>/net/dev: two lines of headings, then per interface eight columns received and eight sent.
+// parseNetDev reads /proc/<pid>/net/dev: two lines of headings, then per interface eight columns received and eight sent. An interface whose
+// name is no text is left out: whoever is root in a pod's network names its interfaces, and names become labels of metrics.
 func parseNetDev(b []byte) []Interface {
 	out := []Interface{}
 	for line := range bytes.Lines(b) {
 		name, columns, ok := strings.Cut(string(line), ":")
 		name = strings.TrimSpace(name)
 		fields := strings.Fields(columns)
-		if !ok || len(fields) < 12 || slices.ContainsFunc(ignoredInterfaces, func(p string) bool { return strings.HasPrefix(name, p) }) {
+		if !ok || len(fields) < 12 || !utf8.ValidString(name) || slices.ContainsFunc(ignoredInterfaces, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			continue
 		}
 		i := Interface{Name: name}

@@ -121,6 +121,18 @@ func (h *host) collector() *Collector {
 	})
 }
 
+// Whoever is root in a pod's network gives its interfaces their names, which may be any bytes. No label of a metric may hold such a name.
+func TestInterfaceWithANameThatIsNoText(t *testing.T) {
+	const columns = " 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n"
+	var got []string
+	for _, i := range parseNetDev([]byte("eth0:" + columns + "a\xffb:" + columns + "größe:" + columns)) {
+		got = append(got, i.Name)
+	}
+	if diff := cmp.Diff([]string{"eth0", "größe"}, got); diff != "" {
+		t.Errorf("interfaces (-want +got):\n%s", diff)
+	}
+}
+
 func run(t *testing.T, c *Collector) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
