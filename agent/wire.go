@@ -278,6 +278,9 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		Root: cfg.RootDir, AllocatableMemory: a.resources.allocatable.Memory().Value(), Mounter: mounter, Objects: a.podObjects(), Certificates: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
 		Claims: a.claims(), Node: a.currentNode, CSI: a.csiConfig(recorder),
 		Event: podEvent,
+		Operated: func(plugin string, o volumes.Operation, took time.Duration, err error) {
+			counts.StorageOperation(plugin, string(o), took, err)
+		},
 	})
 	if err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ var (
 	statusBuckets = []float64{0.01, 0.05, 0.1, 0.5, 1, 5, 10, 20, 30, 45, 60}
 	// resizeBuckets are in milliseconds.
 	resizeBuckets = []float64{10, 50, 100, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5}
-	// driverBuckets are of calls that may take minutes.
+	// driverBuckets are of calls of storage, which may take minutes.
 	driverBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
 	callBuckets   = prometheus.ExponentialBuckets(0.005, 2.5, 14)
 )
@@ -32,6 +32,7 @@ type Agent struct {
 	sandboxErrors               *prometheus.CounterVec
 	pullTime                    *prometheus.HistogramVec
 	driverTime                  *prometheus.HistogramVec
+	storageTime                 *prometheus.HistogramVec
 	relistTime, relistInterval  prometheus.Histogram
 	lastSeen                    prometheus.Gauge
 	workerTime                  *prometheus.HistogramVec
@@ -107,6 +108,7 @@ func NewAgent() *Agent {
 	a.pullTime = histogram("kubelet_image_pull_duration_seconds", "[ALPHA] Duration in seconds to pull an image.", pullBuckets, "image_size_in_bytes")
 	a.driverTime = histogram("csi_operations_seconds", "[ALPHA] Container Storage Interface operation duration with gRPC error code status total",
 		driverBuckets, "driver_name", "method_name", "grpc_status_code", "migrated")
+	a.storageTime = histogram("storage_operation_duration_seconds", "[ALPHA] Storage operation duration", driverBuckets, "volume_plugin", "operation_name", "status", "migrated")
 	a.relistTime = one("kubelet_pleg_relist_duration_seconds", "[ALPHA] Duration in seconds for relisting pods in PLEG.", def)
 	a.relistInterval = one("kubelet_pleg_relist_interval_seconds", "[ALPHA] Interval in seconds between relisting in PLEG.", def)
 	a.lastSeen = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_pleg_last_seen_seconds", Help: "[ALPHA] Timestamp in seconds when PLEG was last seen active."})
@@ -204,6 +206,15 @@ func (a *Agent) DriverCall(driver, method string, took time.Duration, err error)
 		code = s.Code().String()
 	}
 	a.driverTime.WithLabelValues(driver, method, code, "false").Observe(took.Seconds())
+}
+
+// StorageOperation counts what was done with a volume, by the name of its type and the operation's.
+func (a *Agent) StorageOperation(plugin, operation string, took time.Duration, err error) {
+	result := "success"
+	if err != nil {
+		result = "fail-unknown"
+	}
+	a.storageTime.WithLabelValues(plugin, operation, result, "false").Observe(took.Seconds())
 }
 
 // Relisted counts a relist of PLEG; interval is the time since the last, 0 for the first.

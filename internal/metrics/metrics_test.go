@@ -90,6 +90,8 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	agent.containerEnded(regularType, 137, "OOMKilled")
 	agent.ImageCollected("age")
 	agent.PluginRan("ecr", time.Second, errors.New("x"))
+	agent.DriverCall("csi.example.com", "/csi.v1.Node/NodePublishVolume", time.Second, nil)
+	agent.StorageOperation("kubernetes.io/csi:csi.example.com", "volume_mount", time.Second, errors.New("x"))
 	agent.StartFailed(&v1.Pod{Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "first"}}}}, "first", lifecycle.ErrImagePull)
 	agent.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
 	agent.infeasibleResizes.WithLabelValues("other").Inc()

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -150,7 +151,13 @@ func (m *Manager) unmapDisks(ctx context.Context, uid pod.UID, podDir string) er
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := m.unbindDisk(filepath.Join(m.localDisks(), v.Name()), string(uid)); err != nil {
+		dir, began := filepath.Join(m.localDisks(), v.Name()), time.Now()
+		if _, err := os.Lstat(filepath.Join(dir, string(uid))); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		err := m.unbindDisk(dir, string(uid))
+		m.operated(ctx, pluginName(localPlugin), UnmapVolume, time.Since(began), err)
+		if err != nil {
 			return err
 		}
 	}

@@ -71,7 +71,10 @@ func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiV
 		return nil // it was attached once, and stays so as long as it is in use
 	}
 	if needs && m.csi.ControllerAttach {
-		if err := m.awaitAttached(ctx, v.csiID); err != nil {
+		began := time.Now()
+		err := m.awaitAttached(ctx, v.csiID)
+		m.operated(ctx, csiPluginName(v.driver), VerifyAttached, time.Since(began), err)
+		if err != nil {
 			if full := m.findLimit(ctx, name, v, object); full != nil {
 				m.csi.Exhausted(v.driver)
 				return full

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -159,7 +160,7 @@ func (m *Manager) unpublishDisks(ctx context.Context, uid pod.UID, podDir string
 	return errors.Join(errs...)
 }
 
-func (m *Manager) unpublishDisk(ctx context.Context, uid pod.UID, podDir, name string) error {
+func (m *Manager) unpublishDisk(ctx context.Context, uid pod.UID, podDir, name string) (err error) {
 	d := m.diskOf(name)
 	data, err := readCSIData(d.data)
 	if err != nil {
@@ -170,6 +171,8 @@ func (m *Manager) unpublishDisk(ctx context.Context, uid pod.UID, podDir, name s
 		return err
 	}
 	defer give()
+	began := time.Now()
+	defer func() { m.operated(ctx, csiPluginName(data.DriverName), UnmapVolume, time.Since(began), err) }()
 	m.csi.note(func() { delete(m.csi.published, publication{uid, name}) })
 	if err := m.unbindDisk(d.bound, string(uid)); err != nil {
 		return err

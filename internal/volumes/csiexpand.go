@@ -193,7 +193,10 @@ func (m *Manager) callExpand(ctx context.Context, driver *csi.Driver, can csi.Ca
 	if r.Secrets, err = m.secret(ctx, v.expandSecret); err != nil {
 		return err
 	}
-	if _, err = driver.Expand(ctx, r); err != nil {
+	began := time.Now()
+	_, err = driver.Expand(ctx, r)
+	m.operated(ctx, csiPluginName(v.driver), ExpandVolume, time.Since(began), err)
+	if err != nil {
 		return csiError("Expander.NodeExpand failed to expand the volume: %w", err)
 	}
 	return nil

@@ -39,7 +39,7 @@ func (m *Manager) teardownCSI(ctx context.Context, uid pod.UID, podDir string) e
 	return errors.Join(errs...)
 }
 
-func (m *Manager) unpublish(ctx context.Context, uid pod.UID, podDir, specName string) error {
+func (m *Manager) unpublish(ctx context.Context, uid pod.UID, podDir, specName string) (err error) {
 	dir := publishDir(podDir, specName)
 	data, err := readCSIData(dir)
 	if err != nil {
@@ -50,6 +50,8 @@ func (m *Manager) unpublish(ctx context.Context, uid pod.UID, podDir, specName s
 		return err
 	}
 	defer give()
+	began := time.Now()
+	defer func() { m.operated(ctx, csiPluginName(data.DriverName), UnmountVolume, time.Since(began), err) }()
 	m.csi.note(func() { delete(m.csi.published, publication{uid, specName}) })
 	driver, err := m.driver(uid, data.DriverName)
 	if err != nil {
@@ -351,7 +353,15 @@ func (m *Manager) unstage(ctx context.Context, id csiID) error {
 	if used {
 		return nil // a pod came meanwhile
 	}
-	if err := m.unstageAlone(ctx, id); err != nil {
+	began, operation := time.Now(), UnmountDevice
+	m.csi.note(func() {
+		if m.csi.disks[id] != "" {
+			operation = UnmapDevice
+		}
+	})
+	err = m.unstageAlone(ctx, id)
+	m.operated(ctx, csiPluginName(id.driver), operation, time.Since(began), err)
+	if err != nil {
 		return err
 	}
 	s.note(func() {

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,11 +36,13 @@ type Config struct {
 	// Node returns the newest Node, and whether it is known, for volumes that only some nodes have; nil: it is not known.
 	Node func() (*v1.Node, bool)
 	// Event records an event about a pod; nil records none.
-	Event   func(p *v1.Pod, eventtype, reason, message string)
-	CSI     CSIConfig
-	Mounter mount.Interface
-	Log     *slog.Logger
-	Journal *journal.Journal
+	Event func(p *v1.Pod, eventtype, reason, message string)
+	// Operated is told of each operation, by the type of the volume, and of CSI drivers by theirs; nil: nobody counts.
+	Operated func(plugin string, o Operation, took time.Duration, err error)
+	CSI      CSIConfig
+	Mounter  mount.Interface
+	Log      *slog.Logger
+	Journal  *journal.Journal
 }
 
 // Manager (volumeManager) sets up and tears down the volumes of pods. It is safe for concurrent use on different pods.
@@ -55,6 +55,7 @@ type Manager struct {
 	claims            Claims
 	node              func() (*v1.Node, bool)
 	event             func(p *v1.Pod, eventtype, reason, message string)
+	told              func(plugin string, o Operation, took time.Duration, err error)
 	mounter           mount.Interface
 	log               *slog.Logger
 	journal           *journal.Journal
@@ -85,6 +86,9 @@ func New(c Config) (*Manager, error) {
 	if c.Event == nil {
 		c.Event = func(*v1.Pod, string, string, string) {}
 	}
+	if c.Operated == nil {
+		c.Operated = func(string, Operation, time.Duration, error) {}
+	}
 	return &Manager{
 		root:              filepath.Clean(c.Root),
 		allocatableMemory: c.AllocatableMemory,
@@ -94,6 +98,7 @@ func New(c Config) (*Manager, error) {
 		claims:            c.Claims,
 		node:              c.Node,
 		event:             c.Event,
+		told:              c.Operated,
 		bound:             map[pod.UID]map[string]bound{},
 		firsts:            map[string]pod.UID{},
 		csi:               newCSIState(c.CSI),
@@ -151,6 +156,13 @@ type outcome struct {
 	err     error
 }
 
+func (o outcome) operation() Operation {
+	if o.block {
+		return MapVolume
+	}
+	return MountVolume
+}
+
 // Setup makes the pod's volumes present, side by side, and returns them by name; volumes that no container mounts are left
 // out. It is idempotent, replaces files only where the inputs differ from what is shown, and blocks until all are done. The
 // error joins one *SetupError per volume that failed; then the others are set up nonetheless. The pod's directories must exist.
@@ -165,7 +177,12 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]M
 	var wg sync.WaitGroup
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; needed[v.Name] {
-			wg.Go(func() { outcomes[i] = m.setupOne(ctx, p, dir, v, in) })
+			wg.Go(func() {
+				o := m.setupOne(ctx, p, dir, v, in)
+				if outcomes[i] = o; o.fresh || o.err != nil {
+					m.operated(ctx, pluginOf(v, in.bound[v.Name]), o.operation(), time.Since(began), o.err)
+				}
+			})
 		}
 	}
 	wg.Wait()
@@ -245,118 +262,6 @@ func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.
 	}
 	return m.setupEmptyDir(p, podDir, v.Name, src)
 }
-
-// Teardown unmounts the pod's volumes and removes what they hold; the mount table says what is there, so it works for pods that
-// an earlier run of the agent set up. It is idempotent. Where something stays mounted, nothing is removed and the error says what.
-// No container of the pod may run any more.
-func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
-	dir, err := m.podDir(uid)
-	if err == nil {
-		err = m.unmapDisks(ctx, uid, dir)
-	}
-	if err == nil {
-		err = m.teardown(ctx, uid, dir)
-	}
-	if err != nil {
-		return fmt.Errorf("tear down volumes of pod %s: %w", uid, err)
-	}
-	m.release(uid)
-	m.csi.release(uid)
-	return nil
-}
-
-func (m *Manager) teardown(ctx context.Context, uid pod.UID, asGiven string) error {
-	// The mount table shows real paths; drivers know a volume by the path that they were given.
-	podDir, err := filepath.EvalSymlinks(asGiven)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := unbindSubpaths(ctx, podDir); err != nil {
-		return err
-	}
-	volumes := filepath.Join(podDir, "volumes")
-	unpublished := m.teardownCSI(ctx, uid, asGiven)
-	except := ""
-	if unpublished != nil {
-		except = filepath.Join(volumes, csiPlugin) + "/"
-	}
-	if err := errors.Join(unpublished, m.unmountBelow(ctx, volumes, except)); err != nil {
-		return err
-	}
-	// The marker goes first: a volume of which only a part was removed must not look ready.
-	if err := removeTree(filepath.Join(podDir, "plugins"), emptyDirPlugin); err != nil {
-		return fmt.Errorf("remove markers: %w", err)
-	}
-	plugins, err := os.ReadDir(volumes)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, plugin := range plugins {
-		if err := ctx.Err(); err != nil {
-			return context.Cause(ctx)
-		}
-		if ownPlugins[plugin.Name()] {
-			err = removeTree(volumes, plugin.Name())
-		} else {
-			err = removeEmpty(filepath.Join(volumes, plugin.Name()))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ownPlugins are the types of volumes of which everything is the agent's.
-var ownPlugins = map[string]bool{
-	emptyDirPlugin: true, configMapKind.plugin: true, secretKind.plugin: true, downwardKind.plugin: true, projectedKind.plugin: true,
-}
-
-// unmountBelow unmounts everything mounted below dir, later mounts first, but what begins with except, if that is not "".
-func (m *Manager) unmountBelow(ctx context.Context, dir, except string) error {
-	points, err := m.mounter.List()
-	if err != nil {
-		return fmt.Errorf("read mount table: %w", err)
-	}
-	var errs []error
-	for _, mp := range slices.Backward(points) {
-		path := unescapeMount.Replace(mp.Path)
-		if !strings.HasPrefix(path, dir+"/") || except != "" && strings.HasPrefix(path, except) {
-			continue
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err := m.unmount(path, mp.Type); err != nil {
-			err = fmt.Errorf("unmount %s: %w", path, err)
-			if who := explainHolders("/proc", path); who != "" {
-				err = fmt.Errorf("%w (%s)", err, who)
-			}
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// forceAfter is how long the unmount of a network filesystem may wait for its server, before it is done without.
-const forceAfter = time.Minute
-
-func (m *Manager) unmount(path, fsType string) error {
-	forced, can := m.mounter.(mount.MounterForceUnmounter)
-	if can && strings.HasPrefix(fsType, "nfs") {
-		return forced.UnmountWithForce(path, forceAfter)
-	}
-	return m.mounter.Unmount(path)
-}
-
-// unescapeMount undoes the escapes of /proc/mounts (fstab(5)).
-var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 func (m *Manager) podDir(uid pod.UID) (string, error) {
 	if !isElement(string(uid)) {

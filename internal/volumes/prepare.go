@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -81,6 +82,7 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 		bound bound
 		err   error
 	}
+	began := time.Now()
 	needed := neededVolumes(p)
 	results := make([]result, len(p.Spec.Volumes))
 	var wg sync.WaitGroup
@@ -104,10 +106,14 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 	for i, r := range results {
 		name := p.Spec.Volumes[i].Name
 		switch {
-		case errors.As(r.err, new(*ClaimError)), errors.As(r.err, new(*AttachError)), errors.As(r.err, new(*LimitError)), errors.As(r.err, new(*SetupError)):
+		case errors.As(r.err, new(*ClaimError)), errors.As(r.err, new(*AttachError)), errors.As(r.err, new(*LimitError)):
 			errs = append(errs, r.err)
 		case r.err != nil:
-			errs = append(errs, &SetupError{Volume: name, Err: r.err})
+			m.operated(ctx, pluginOf(&p.Spec.Volumes[i], r.bound), MountVolume, time.Since(began), r.err)
+			if !errors.As(r.err, new(*SetupError)) {
+				r.err = &SetupError{Volume: name, Err: r.err}
+			}
+			errs = append(errs, r.err)
 		case r.files != nil:
 			in.payloads[name] = r.files
 		case r.bound.PersistentVolume != nil:

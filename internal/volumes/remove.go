@@ -151,21 +151,10 @@ func readNames(fd int) ([]string, error) {
 	return names, err
 }
 
-// removeEmpty removes a plugin's directory of a volume type that this version does not make: directories of volumes that hold
-// nothing, then the plugin's own. Data in them is somebody's and stays, as an error.
-func removeEmpty(pluginDir string) error {
-	entries, err := os.ReadDir(pluginDir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		path := filepath.Join(pluginDir, e.Name())
-		if err := unix.Rmdir(path); err != nil && !errors.Is(err, unix.ENOENT) {
-			return &fs.PathError{Op: "rmdir", Path: path, Err: err}
-		}
-	}
-	if err := unix.Rmdir(pluginDir); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &fs.PathError{Op: "rmdir", Path: pluginDir, Err: err}
+// removeEmpty removes the directory, which holds nothing. Data in it is somebody's and stays, as an error. A missing directory is no error.
+func removeEmpty(path string) error {
+	if err := unix.Rmdir(path); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "rmdir", Path: path, Err: err}
 	}
 	return nil
 }

@@ -179,7 +179,8 @@ spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, volumeL
 	until(t, "the driver to tell what is used of the volumes", func() bool {
 		text := n.ask("/metrics")
 		return strings.Contains(text, `kubelet_volume_stats_used_bytes{namespace="default",persistentvolumeclaim="disk"} 1.048576e+06`) &&
-			strings.Contains(text, `kubelet_volume_stats_inodes{namespace="default",persistentvolumeclaim="disk"} 10`)
+			strings.Contains(text, `kubelet_volume_stats_inodes{namespace="default",persistentvolumeclaim="disk"} 10`) &&
+			strings.Contains(text, `storage_operation_duration_seconds_count{migrated="false",operation_name="volume_mount",status="success",volume_plugin="kubernetes.io/csi:csi.example.com"} 3`)
 	})
 	until(t, "the summary to tell what is used of the volumes", func() bool {
 		text := n.ask("/stats/summary")

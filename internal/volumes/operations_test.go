@@ -1,0 +1,147 @@
+package volumes
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+)
+
+// ledger holds the operations that a Manager tells of.
+type ledger struct {
+	mu   sync.Mutex
+	told []string // guarded by mu
+}
+
+func (l *ledger) note(plugin string, o Operation, took time.Duration, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := fmt.Sprintf("%s %s", plugin, o)
+	if err != nil {
+		text += " failed"
+	}
+	if took < 0 {
+		text += " before it began"
+	}
+	l.told = append(l.told, text)
+}
+
+// expect checks what was told since the last time, in whatever order.
+func (l *ledger) expect(t *testing.T, step string, want ...string) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slices.Sort(l.told)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, l.told); diff != "" {
+		t.Errorf("%s: operations (-want +got):\n%s", step, diff)
+	}
+	l.told = nil
+}
+
+func TestOperations(t *testing.T) {
+	var l ledger
+	m, mounts, s := newStorage(t)
+	m.told = l.note
+	s.bind("remote", nfsSource())
+	s.bind("here", localSource(t.TempDir()))
+	host := filepath.Join(t.TempDir(), "host")
+	shown := v1.Volume{Name: "shown", VolumeSource: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{
+		Items: []v1.DownwardAPIVolumeFile{{Path: "name", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+	}}}
+	p := podWith(emptyDir("disk", ""), emptyDir("memory", v1.StorageMediumMemory), shown, claimVolume("remote", "remote"), claimVolume("here", "here"),
+		hostPath("host", host, v1.HostPathDirectory))
+	if _, err := m.setup(t, p); err == nil {
+		t.Fatal("the host has no such directory")
+	}
+	made := []string{
+		"kubernetes.io/downward-api volume_mount", "kubernetes.io/empty-dir volume_mount", "kubernetes.io/empty-dir volume_mount",
+		"kubernetes.io/local-volume volume_mount", "kubernetes.io/nfs volume_mount",
+	}
+	l.expect(t, "one fails", append(made, "kubernetes.io/host-path volume_mount failed")...)
+	if err := os.Mkdir(host, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.setup(t, p); err != nil {
+		t.Fatal(err)
+	}
+	l.expect(t, "all are there")
+
+	secret := v1.Volume{Name: "s", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}}
+	if _, err := m.setup(t, podWith(secret)); err == nil {
+		t.Fatal("there are no secrets here")
+	}
+	l.expect(t, "what it shows is missing", "kubernetes.io/secret volume_mount failed")
+	if _, err := m.setup(t, podWith(claimVolume("v", "nobodys"))); err == nil {
+		t.Fatal("there is no such claim")
+	}
+	l.expect(t, "the claim is missing")
+
+	mounts.UnmountFunc = func(path string) error {
+		if filepath.Base(path) == "memory" {
+			return os.ErrPermission
+		}
+		return nil
+	}
+	if err := m.Teardown(t.Context(), uid); err == nil {
+		t.Fatal("it was unmounted")
+	}
+	l.expect(t, "one stays mounted", "kubernetes.io/empty-dir volume_unmount failed")
+	mounts.UnmountFunc = nil
+	for _, step := range []string{"teardown", "another"} {
+		if err := m.Teardown(t.Context(), uid); err != nil {
+			t.Fatal(err)
+		}
+		var want []string
+		if step == "teardown" {
+			want = []string{
+				"kubernetes.io/downward-api volume_unmount", "kubernetes.io/empty-dir volume_unmount", "kubernetes.io/empty-dir volume_unmount",
+				"kubernetes.io/local-volume volume_unmount", "kubernetes.io/nfs volume_unmount",
+			}
+		}
+		l.expect(t, step, want...)
+	}
+}
+
+func TestOperationsOfADriver(t *testing.T) {
+	const driver = "kubernetes.io/csi:" + driverName + " "
+	for name, tc := range map[string]struct {
+		d                         *driven
+		user                      func(*driven) *v1.Pod
+		mount, unmount, unmountIt string
+	}{
+		"files": {newDriven(t, nil), func(d *driven) *v1.Pod { d.claim("c"); return d.user("one", "c") }, "volume_mount", "volume_unmount", "unmount_device"},
+		"disk":  {newRaw(t, nil), func(d *driven) *v1.Pod { return d.rawUser("one") }, "map_volume", "unmap_volume", "unmap_device"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l ledger
+			d := tc.d
+			d.told = l.note
+			p := tc.user(d)
+			for range 2 {
+				if _, err := d.setup(t, p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.expect(t, "two passes", driver+tc.mount)
+			d.drivers.DeregisterPlugin(driverName, filepath.Join(d.driver.Dir, "csi.sock"))
+			if err := d.Teardown(t.Context(), "one"); err == nil {
+				t.Fatal("it was taken down without its driver")
+			}
+			l.expect(t, "without its driver", driver+tc.unmount+" failed")
+			d.register()
+			if err := d.Teardown(t.Context(), "one"); err != nil {
+				t.Fatal(err)
+			}
+			d.unstageAll()
+			l.expect(t, "it goes", driver+tc.unmount, driver+tc.unmountIt)
+			d.expectGone()
+		})
+	}
+}

@@ -1,0 +1,160 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	mount "k8s.io/mount-utils"
+
+	"berth/internal/pod"
+)
+
+// Teardown unmounts the pod's volumes and removes what they hold; the mount table says what is there, so it works for pods that
+// an earlier run of the agent set up. It is idempotent. Where something stays mounted, nothing is removed and the error says what.
+// No container of the pod may run any more.
+func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
+	dir, err := m.podDir(uid)
+	if err == nil {
+		err = m.unmapDisks(ctx, uid, dir)
+	}
+	if err == nil {
+		err = m.teardown(ctx, uid, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("tear down volumes of pod %s: %w", uid, err)
+	}
+	m.release(uid)
+	m.csi.release(uid)
+	return nil
+}
+
+func (m *Manager) teardown(ctx context.Context, uid pod.UID, asGiven string) error {
+	// The mount table shows real paths; drivers know a volume by the path that they were given.
+	podDir, err := filepath.EvalSymlinks(asGiven)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := unbindSubpaths(ctx, podDir); err != nil {
+		return err
+	}
+	volumes := filepath.Join(podDir, "volumes")
+	unpublished := m.teardownCSI(ctx, uid, asGiven)
+	except := ""
+	if unpublished != nil {
+		except = filepath.Join(volumes, csiPlugin) + "/"
+	}
+	spent, unmounted := m.unmountBelow(ctx, volumes, except)
+	if err := errors.Join(unpublished, unmounted); err != nil {
+		return err
+	}
+	// The marker goes first: a volume of which only a part was removed must not look ready.
+	if err := removeTree(filepath.Join(podDir, "plugins"), emptyDirPlugin); err != nil {
+		return fmt.Errorf("remove markers: %w", err)
+	}
+	plugins, err := os.ReadDir(volumes)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, plugin := range plugins {
+		if err := m.removeVolumes(ctx, volumes, plugin.Name(), spent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeVolumes removes the folders of the pod's volumes of one type, of which nothing is mounted any more; spent is how long that took, by folder.
+func (m *Manager) removeVolumes(ctx context.Context, volumes, plugin string, spent map[string]time.Duration) error {
+	dir := filepath.Join(volumes, plugin)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		path, began := filepath.Join(dir, e.Name()), time.Now()
+		switch {
+		case !ownPlugins[plugin]:
+			err = removeEmpty(path)
+		case e.IsDir():
+			err = removeTree(dir, e.Name())
+		}
+		if plugin != csiPlugin { // those are counted where their drivers are called
+			m.operated(ctx, pluginName(plugin), UnmountVolume, spent[path]+time.Since(began), err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if ownPlugins[plugin] {
+		return removeTree(volumes, plugin)
+	}
+	return removeEmpty(dir)
+}
+
+// ownPlugins are the types of volumes of which everything is the agent's.
+var ownPlugins = map[string]bool{
+	emptyDirPlugin: true, configMapKind.plugin: true, secretKind.plugin: true, downwardKind.plugin: true, projectedKind.plugin: true,
+}
+
+// unmountBelow unmounts everything mounted below dir, the folder of a pod's volumes, later mounts first, but what begins with except, if that is not "".
+// It returns how long that took, by the folder of each volume.
+func (m *Manager) unmountBelow(ctx context.Context, dir, except string) (map[string]time.Duration, error) {
+	points, err := m.mounter.List()
+	if err != nil {
+		return nil, fmt.Errorf("read mount table: %w", err)
+	}
+	spent := map[string]time.Duration{}
+	var errs []error
+	for _, mp := range slices.Backward(points) {
+		path := unescapeMount.Replace(mp.Path)
+		if !strings.HasPrefix(path, dir+"/") || except != "" && strings.HasPrefix(path, except) {
+			continue
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		began := time.Now()
+		err := m.unmount(path, mp.Type)
+		plugin, volume, _ := strings.Cut(strings.TrimPrefix(path, dir+"/"), "/")
+		volume, _, _ = strings.Cut(volume, "/")
+		spent[filepath.Join(dir, plugin, volume)] += time.Since(began)
+		if err != nil {
+			m.operated(ctx, pluginName(plugin), UnmountVolume, time.Since(began), err)
+			err = fmt.Errorf("unmount %s: %w", path, err)
+			if who := explainHolders("/proc", path); who != "" {
+				err = fmt.Errorf("%w (%s)", err, who)
+			}
+			errs = append(errs, err)
+		}
+	}
+	return spent, errors.Join(errs...)
+}
+
+// forceAfter is how long the unmount of a network filesystem may wait for its server, before it is done without.
+const forceAfter = time.Minute
+
+func (m *Manager) unmount(path, fsType string) error {
+	forced, can := m.mounter.(mount.MounterForceUnmounter)
+	if can && strings.HasPrefix(fsType, "nfs") {
+		return forced.UnmountWithForce(path, forceAfter)
+	}
+	return m.mounter.Unmount(path)
+}
+
+// unescapeMount undoes the escapes of /proc/mounts (fstab(5)).
+var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
