@@ -428,6 +428,28 @@ func TestRuntimeOnlyPodIsEnded(t *testing.T) {
 	})
 }
 
+// A manifest can come back while what an earlier agent left of its pod still ends. Its spec does not make the leftovers the pod that is wanted.
+func TestRuntimeOnlyPodIsWantedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		release := make(chan struct{})
+		r.stop = func(context.Context, podsync.Request) error {
+			<-release
+			return nil
+		}
+		p := newStatic("x")
+		r.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, RunningPod: &pod.Status{UID: "x", Name: "web", Namespace: "default"}})
+		r.expect("terminating x 1s")
+		r.update(podworkers.SyncPodCreate, p)
+		r.update(podworkers.SyncPodSync, p) // as when one of its containers has ended
+		close(release)
+		r.expect("terminated x", "remove x")
+		if r.Has("x") {
+			t.Fatal("the worker of the leftovers did not leave")
+		}
+	})
+}
+
 func TestSameUIDAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

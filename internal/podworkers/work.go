@@ -131,7 +131,8 @@ func computeGrace(w work, k *KillPodOptions) int64 {
 // nextLifecycle is the effect of an update on the lifecycle: whether it asks for the pod's end, and marks what it says about why.
 func nextLifecycle(l pod.Lifecycle, o *UpdatePodOptions) pod.Lifecycle {
 	p := o.Pod
-	l.RuntimeOnly = p == nil && (l.RuntimeOnly || l.State == Waiting)
+	// It stays so when a manifest brings the pod back: what is left of it ends, and the pod starts afresh.
+	l.RuntimeOnly = l.RuntimeOnly || p == nil && l.State == Waiting
 	l.Deleted = l.Deleted || l.RuntimeOnly
 	end := o.UpdateType == SyncPodKill
 	if o.Wanted == Unwanted {
