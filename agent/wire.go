@@ -327,7 +327,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		UserNamespaces: a.users, StartFailed: counts.StartFailed, NodeEvent: recorder.NodeEvent,
 	})
 	a.syncer = podsync.New(podsync.Config{
-		Runtime: a.runtime, Cgroups: &a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Allocations: a.allocations, Probes: a.probes, ProbeResults: a.probes,
+		Runtime: a.runtime, Cgroups: &a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Keep: a.kept.Write, Allocations: a.allocations, Probes: a.probes, ProbeResults: a.probes,
 		Observe: func(ctx context.Context, uid pod.UID) (*pod.Status, error) {
 			return a.pleg.Observe(ctx, uid, a.pleg.Mark())
 		},

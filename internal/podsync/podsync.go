@@ -39,6 +39,8 @@ type Request struct {
 	StatusFunc func(*v1.PodStatus)
 	// Evicted: the pod ended to make room, so that nothing of its containers is kept.
 	Evicted bool
+	// Refused: the pod was not admitted. Its status says why, and stays so.
+	Refused bool
 	// Wake has an element when the pod may look different than when the pass began. Only a pass that lasts looks at it.
 	Wake <-chan struct{}
 }
@@ -107,6 +109,8 @@ type Config struct {
 	Probes       Probes
 	ProbeResults status.ProbeResults
 	Status       *status.Manager
+	// Keep has statuses written for the next agent as they are now, and waits until that was tried; nil: none are kept.
+	Keep func(ctx context.Context)
 	// Allocations say how far a resize of a pod has come; nil: no pod is resized.
 	Allocations *allocation.Allocations
 	// Observe reads the pod as it is now.
@@ -365,7 +369,7 @@ func (s *Syncer) killPod(ctx context.Context, r Request) error {
 // SyncTerminatedPod frees what the running pod held.
 func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 	s.Journal.Expect(subject(r))
-	if r.Pod != nil {
+	if r.Pod != nil && !r.Refused {
 		s.report(ctx, r, ended)
 	}
 	s.removeProbes(r.UID)
@@ -423,6 +427,9 @@ func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
 	delete(s.mounted, r.UID)
 	s.mu.Unlock()
 	s.Status.Remove(r.UID)
+	if s.Keep != nil && (r.Pod == nil || pod.IsStatic(r.Pod)) {
+		s.Keep(ctx) // now: a manifest may bring the UID back, and the next agent must not take this status for that pod's
+	}
 	s.Journal.Record(journal.Entry{Subject: journal.Subject{UID: r.UID, Namespace: namespace, Name: name}, Component: "worker", Decision: "pod removed: containers, sandboxes, logs and folders are gone"})
 	return nil
 }

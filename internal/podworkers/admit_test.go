@@ -41,7 +41,7 @@ func TestPodsAreAdmittedOneAfterAnother(t *testing.T) {
 		r.update(podworkers.SyncPodKill, pods["b"]) // gives its place up
 		r.expectTogether("terminated b", "admit c")
 		decide <- false
-		r.expect()
+		r.expect("terminated c")
 		if l, _ := r.states.Get("c"); l.State != pod.Finished {
 			t.Fatalf("a refused pod is %v", l.State)
 		}

@@ -126,7 +126,8 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 				p.Journal.Record(journal.Entry{Subject: subject(w, t), Component: "worker", Decision: "wait for room to be made"})
 				return forever, false
 			case !verdict.Admitted:
-				p.set(w, func(l *pod.Lifecycle) { l.State = Finished })
+				w.refused = true
+				p.advance(w, Terminated) // an earlier agent may have begun with it
 				return 0, false
 			}
 		}
@@ -147,7 +148,7 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 
 	r := podsync.Request{
 		UID: w.uid, Pod: p.allotted(t), Observed: observed, Grace: time.Duration(t.work.grace) * time.Second,
-		StatusFunc: t.work.statusFunc, Evicted: t.life.Evicted, Wake: w.wake,
+		StatusFunc: t.work.statusFunc, Evicted: t.life.Evicted, Refused: w.refused, Wake: w.wake,
 	}
 	release := func() (missed bool) { return false }
 	if t.life.State != Terminating { // which looks at what changes while it lasts

@@ -7,7 +7,7 @@
 //	          UpdatePod                       pass                         ended
 //	Waiting ──admitted──► Syncing ──kill──► Terminating ──all stopped──► Terminated ──cleaned up──► Finished
 //	   │                     └──terminal phase──►┘                                                    │
-//	   └─ ended before it began, or refused ─────────────────────────────────────────────────────────►┘
+//	   └─ ended before it began, or refused ───────────────────────────────────────►┘
 //
 // A finished pod that is still desired keeps its (parked) worker; when it is no longer desired, its content is removed and the worker
 // leaves.
@@ -111,7 +111,10 @@ type worker struct {
 	wake   chan struct{} // capacity 1
 	// arrived is when the pod was first heard of.
 	arrived time.Time
-	room    <-chan struct{} // of the worker's goroutine: closed when a pod that waits for room is to ask again; else nil
+
+	// of the worker's goroutine:
+	room    <-chan struct{} // closed when a pod that waits for room is to ask again; else nil
+	refused bool            // the pod was not admitted
 
 	// guarded by PodWorkers.mu:
 	life      pod.Lifecycle

@@ -42,7 +42,7 @@ func NewManager(log *slog.Logger, j *journal.Journal) *Manager {
 	}
 }
 
-// Get returns the pod's newest status and whether there is one. The status is shared and must not be changed.
+// Get returns the pod's newest status, which may be what an earlier agent kept, and whether there is one. The status is shared and must not be changed.
 func (m *Manager) Get(uid pod.UID) (v1.PodStatus, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -51,6 +51,14 @@ func (m *Manager) Get(uid pod.UID) (v1.PodStatus, bool) {
 	}
 	s, ok := m.restored[uid]
 	return s, ok
+}
+
+// seen returns the pod's newest status if it is of this agent: what an earlier one kept says what was, and after a reboot nothing of it may be.
+func (m *Manager) seen(uid pod.UID) (v1.PodStatus, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	e, ok := m.entries[uid]
+	return e.status, ok
 }
 
 // Finished reports whether the pod was Terminated: nothing of it runs or is held any more, and its API object may go.

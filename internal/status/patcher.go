@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
 
 	"berth/internal/journal"
 	"berth/internal/pod"
@@ -75,12 +76,16 @@ func NewPatcher(cfg PatcherConfig) *Patcher {
 func (p *Patcher) Look(uid pod.UID) { p.retry.Put(uid) }
 
 // Compare looks at a pod, or a mirror, as the API server just showed it, and has the status written when it is not what it should be:
-// somebody else changed it, or a write was lost. It does not block.
+// somebody else changed it, or a write was lost. A pod that has ended and is being deleted is looked at too, for it may go. It does not block.
 func (p *Patcher) Compare(api *v1.Pod) {
 	uid := p.Pods.TranslateUID(api.UID)
-	ours, ok := p.Manager.Get(uid)
+	ours, ok := p.Manager.seen(uid)
 	desired, known := p.Pods.Get(uid)
 	if !ok || !known {
+		return
+	}
+	if api.DeletionTimestamp != nil && ptr.Deref(api.DeletionGracePeriodSeconds, 1) > 0 && p.Manager.Finished(uid) { // else only its finalizers keep it
+		p.retry.Put(uid)
 		return
 	}
 	if patch, err := generatePatch(api.UID, &api.Status, p.merge(desired, &api.Status, &ours)); err != nil || patch != nil {
@@ -203,9 +208,9 @@ func (p *Patcher) write(ctx context.Context, uid pod.UID, slots chan struct{}) {
 
 // syncOne writes one status, if there is anything to write.
 func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
-	ours, ok := p.Manager.Get(uid)
+	ours, ok := p.Manager.seen(uid)
 	if !ok {
-		return nil
+		return nil // it is not known yet, or not any more
 	}
 	desired, ok := p.Pods.Get(uid)
 	if !ok {

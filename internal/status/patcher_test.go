@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -302,6 +303,67 @@ func TestDeletedPodGoesWhenItHasEnded(t *testing.T) {
 		synctest.Wait()
 		if got := r.get("web"); got != nil {
 			t.Fatalf("still there: %+v", got.Status)
+		}
+	})
+}
+
+// A deletion of which the watch told only together with the end, which was told meanwhile, leaves nothing to write but to let the pod go.
+func TestDeletedPodGoesWhenNothingElseIsToBeTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		p := apiPod("web", "u")
+		r.server.pods["web"] = p
+		r.pods.Set(p)
+		r.states.Set("u", pod.Lifecycle{State: pod.Finished})
+		r.manager.Set(p, v1.PodStatus{Phase: v1.PodSucceeded})
+		r.manager.Terminated(p)
+		synctest.Wait()
+		r.mu.Lock()
+		deleted := r.server.pods["web"].DeepCopy()
+		deleted.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		r.server.pods["web"] = deleted
+		r.mu.Unlock()
+		r.pods.Set(deleted)
+		r.patcher.Compare(deleted)
+		synctest.Wait()
+		if got := r.get("web"); got != nil {
+			t.Fatalf("still there: %+v", got.Status)
+		}
+	})
+}
+
+// What an earlier agent knew is not told as what is: after a reboot nothing of it may run.
+func TestWhatAnEarlierAgentKnewIsNotTold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "statuses.json")
+	static := apiPod("web", "u")
+	static.Annotations = map[string]string{pod.ConfigSourceAnnotation: "file", pod.ConfigHashAnnotation: "u"}
+	ready := v1.PodStatus{
+		Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "c"}}, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		earlier, stop := agentOf(t, path)
+		earlier.Set(static, ready)
+		stop()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		status.NewKept(r.manager, path, slog.New(slog.DiscardHandler)).Load()
+		mirror := apiPod("web", "m")
+		mirror.Annotations[pod.ConfigMirrorAnnotation] = "u"
+		mirror.Status = v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionFalse}}}
+		r.server.pods["web"] = mirror
+		r.pods.Set(static)
+		r.pods.Set(mirror)
+		r.patcher.Compare(mirror)
+		r.patcher.Look("u")
+		synctest.Wait()
+		if r.count() != 0 {
+			t.Fatalf("told before anything was seen: %+v", r.get("web").Status)
+		}
+		r.manager.Set(static, ready)
+		synctest.Wait()
+		if got := r.get("web").Status.Conditions[0]; got.Status != v1.ConditionTrue {
+			t.Fatalf("not told when it was seen: %+v", got)
 		}
 	})
 }
