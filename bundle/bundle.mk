@@ -24,6 +24,10 @@ bundle_version     = $(shell cd bundle && go list -m -f '{{.Version}}' $(1))
 # Snapshotters, exporters and documentation that Berth does not use; grpcnotrace lets the linker drop unused methods.
 BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_docs,grpcnotrace,netgo,osusergo
 
+# Each shim forces a collection of its garbage every 30 seconds, whether there is any or not, which is nearly all that a node at rest does.
+# In the bundle's shim each pause is twice the one before, up to an hour: what the start of a pod took is given back as ever.
+BUNDLE_SHIM_REST = s/for range time.Tick(30 \* time.Second) {/for pause := 30 * time.Second; ; pause = min(2*pause, time.Hour) {\n\t\t\ttime.Sleep(pause)/
+
 .PHONY: bundle
 bundle: ## build the runtime that is embedded into berth (kept in BERTH_CACHE)
 	@set -e; key=$(BUNDLE_KEY); kept='$(BERTH_CACHE)'/bundle/$$key; \
@@ -43,11 +47,17 @@ bundle-build: bundle-needs
 	mkdir -p "$$work/bin" "$$work/cni" "$$work/out"; \
 	build() { go build -trimpath -buildvcs=false "$$@"; }; \
 	echo 'bundle: containerd $(call bundle_version,$(BUNDLE_CONTAINERD)) and its shim (the first build takes a minute or two)'; \
-	for program in $(BUNDLE_CONTAINERD)/cmd/containerd ./cmd/containerd-shim-runc-v2; do \
+	build_containerd() { \
 		CGO_ENABLED=0 build -tags $(BUNDLE_CONTAINERD_TAGS) \
-			-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(call bundle_version,$(BUNDLE_CONTAINERD))' \
-			-o "$$work/bin/" $$program; \
-	done; \
+			-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(call bundle_version,$(BUNDLE_CONTAINERD))' "$$@"; \
+	}; \
+	build_containerd -o "$$work/bin/" $(BUNDLE_CONTAINERD)/cmd/containerd; \
+	mkdir "$$work/shim"; cp -r go.mod go.sum cmd "$$work/shim/"; \
+	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_CONTAINERD))" "$$work/shim/containerd"; \
+	sed -i '$(BUNDLE_SHIM_REST)' "$$work/shim/containerd/pkg/shim/shim.go"; \
+	grep -q 'time.Sleep(pause)' "$$work/shim/containerd/pkg/shim/shim.go" || \
+		{ echo 'bundle: the shim does not collect its garbage as it did: see BUNDLE_SHIM_REST' >&2; exit 1; }; \
+	(cd "$$work/shim"; go mod edit -replace $(BUNDLE_CONTAINERD)=./containerd; build_containerd -o "$$work/bin/" ./cmd/containerd-shim-runc-v2); \
 	echo 'bundle: runc $(call bundle_version,$(BUNDLE_RUNC))'; \
 	CGO_ENABLED=1 build -tags seccomp,urfave_cli_no_docs,netgo,osusergo -ldflags '-s -w -linkmode external -extldflags -static' \
 		-o "$$work/bin/" $(BUNDLE_RUNC); \

@@ -1,8 +1,7 @@
 // Command containerd-shim-runc-v2 is containerd's shim for runc, on one processor.
 //
-// A node has one shim for each pod, and each of them collects its garbage every 30 seconds, whether there is any or not. On the four
-// processors that containerd gives it, the threads wake each other up in that, for several times of what the collection itself takes:
-// at rest it is all that shims do.
+// A node has one shim for each pod. Containerd gives each four processors, whose threads wake each other up in every collection of garbage, for
+// several times of what the collection itself takes. How often a shim at rest collects is up to the build (bundle.mk).
 package main
 
 import (
