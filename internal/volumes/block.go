@@ -26,10 +26,8 @@ func isBlock(b bound) bool {
 	return ptr.Deref(b.Spec.VolumeMode, v1.PersistentVolumeFilesystem) == v1.PersistentVolumeBlock
 }
 
-// mapBound makes the disk behind a persistent volume present for the pod: a bind mount of it, which is the pod's own, and a link in the pod's
-// folder.
-//
-// Differs from the kubelet: no loop device holds the disk open. Those of a kubelet that had the pod before are taken away with the disk.
+// mapBound makes the disk behind a persistent volume present for the pod: a bind mount of it, which is the pod's own and is held by a loop device, and
+// a link in the pod's folder.
 func (m *Manager) mapBound(ctx context.Context, p *v1.Pod, podDir string, b bound) outcome {
 	refuse := func(step string, err error) outcome { return outcome{block: true, step: step, err: err} }
 	if err := m.checkNodeAffinity(b.PersistentVolume); err != nil {
@@ -93,7 +91,7 @@ func diskNumber(path string) (uint64, error) {
 	return st.Rdev, nil
 }
 
-// bindDisk shows the disk at the path, unless it is shown there, and reports whether there was something to do.
+// bindDisk shows the disk at the path and holds it there, unless that is so, and reports whether there was something to do.
 func (m *Manager) bindDisk(device string, number uint64, path string) (fresh bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return false, err
@@ -112,14 +110,20 @@ func (m *Manager) bindDisk(device string, number uint64, path string) (fresh boo
 	case err != nil:
 		return false, err
 	case shown == number:
-		return false, nil
-	case shown != 0: // the disk that was there before the machine was started again, say
+		return m.holdDisk(path)
+	case shown != 0: // the persistent volume names another one by now
+		if err := m.freeDisk(path); err != nil {
+			return false, err
+		}
 		if err := m.mounter.Unmount(path); err != nil {
 			return false, err
 		}
 	}
 	if err := m.mounter.Mount(device, path, "", []string{"bind"}); err != nil {
 		return false, fmt.Errorf("bind %s: %w", device, err)
+	}
+	if _, err := m.holdDisk(path); err != nil {
+		return false, err
 	}
 	return true, nil
 }
@@ -174,7 +178,7 @@ func (m *Manager) unbindDisk(volume, uid string) error {
 		return err
 	}
 	if number != 0 {
-		if err := detachLoops("/", path); err != nil {
+		if err := m.freeDisk(path); err != nil {
 			return err
 		}
 		if err := m.mounter.Unmount(path); err != nil {

@@ -1,8 +1,10 @@
 package volumes
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,6 +46,8 @@ func TestRawDisk(t *testing.T) {
 	if err := os.Symlink(node, byID); err != nil {
 		t.Fatal(err)
 	}
+	var held []string
+	m.holdDisk = func(path string) (bool, error) { held = append(held, path); return true, nil }
 	s.bindRaw("raw", localSource(byID))
 	p := rawPod("raw")
 	p.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
@@ -65,6 +69,9 @@ func TestRawDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if want := []string{bound, bound}; !slices.Equal(held, want) {
+		t.Errorf("held: %v, want %v", held, want)
+	}
 	other := filepath.Join(m.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-other/another")
 	if err := os.MkdirAll(other, 0o750); err != nil {
 		t.Fatal(err)
@@ -84,6 +91,44 @@ func TestRawDisk(t *testing.T) {
 	}
 	mode(t, node)
 	mode(t, other)
+}
+
+// The disk behind a volume is another one: what was shown and held goes first. A disk that cannot be held is not given to the pod.
+func TestRawDiskThatChanges(t *testing.T) {
+	m, mounts, s := newStorage(t)
+	node := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(node, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	shown := uint64(0)
+	m.diskNumber = func(path string) (uint64, error) {
+		if path == node {
+			return 7, nil
+		}
+		return shown, nil
+	}
+	var steps []string
+	mounts.UnmountFunc = func(string) error { steps = append(steps, "unmount"); return nil }
+	m.freeDisk = func(string) error { steps = append(steps, "free"); return nil }
+	m.holdDisk = func(string) (bool, error) { steps = append(steps, "hold"); return false, errors.New("no loop driver") }
+	s.bindRaw("raw", localSource(node))
+	for _, tc := range []struct {
+		shown uint64
+		want  string
+	}{{0, "hold"}, {7, "hold"}, {8, "free unmount hold"}} {
+		shown, steps = tc.shown, nil
+		_, err := m.setup(t, rawPod("raw"))
+		if err == nil || err.Error() != `MapVolume.MapBlockVolume failed for volume "pv-raw" : no loop driver` {
+			t.Errorf("disk %d: %v", tc.shown, err)
+		}
+		if got := strings.Join(steps, " "); got != tc.want {
+			t.Errorf("disk %d: %s, want %s", tc.shown, got, tc.want)
+		}
+	}
+	steps = nil
+	if err := m.Teardown(t.Context(), uid); err != nil || strings.Join(steps, " ") != "free unmount" {
+		t.Errorf("taken down with %v, %v", steps, err)
+	}
 }
 
 func TestRawDiskThatIsNone(t *testing.T) {

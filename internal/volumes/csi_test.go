@@ -66,6 +66,7 @@ type driven struct {
 	drivers *csi.Drivers
 	driver  *csitest.Driver
 	woken   chan pod.UID
+	held    map[string]bool // disks, by where they are shown
 }
 
 const driverName = "csi.example.com"
@@ -80,7 +81,7 @@ func newDriven(t *testing.T, change func(*csitest.Driver)) *driven {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	m, fake, s := newStorage(t)
 	d := &driven{
-		Manager: m, t: t, fake: fake, storage: s, woken: make(chan pod.UID, 100),
+		Manager: m, t: t, fake: fake, storage: s, woken: make(chan pod.UID, 100), held: map[string]bool{},
 		objects: &storageObjects{
 			drivers: map[string]*storagev1.CSIDriver{driverName: {Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}},
 			secrets: map[string]*v1.Secret{}, attachments: map[string]*storagev1.VolumeAttachment{},
@@ -115,6 +116,12 @@ func (d *driven) restart() {
 		d.t.Fatal(err)
 	}
 	d.Manager = next
+	d.holdDisk = func(path string) (bool, error) { // only root can
+		fresh := !d.held[path]
+		d.held[path] = true
+		return fresh, nil
+	}
+	d.freeDisk = func(path string) error { delete(d.held, path); return nil }
 	d.Load()
 }
 
@@ -171,6 +178,9 @@ func (d *driven) expectGone() {
 	d.t.Helper()
 	if points, err := d.fake.List(); err != nil || len(points) > 0 {
 		d.t.Errorf("still mounted: %v, %v", points, err)
+	}
+	if len(d.held) > 0 {
+		d.t.Errorf("still held: %v", d.held)
 	}
 	for _, pattern := range []string{"pods/*/volumes/*", "pods/*/volumeDevices/*/*", "plugins/kubernetes.io/csi/*/*", "plugins/kubernetes.io/csi/volumeDevices/*/*"} {
 		left, err := filepath.Glob(filepath.Join(d.root, pattern))

@@ -77,6 +77,9 @@ func TestCSIDiskOfTwoPods(t *testing.T) {
 	if mounted, err := d.fake.IsMountPoint(filepath.Join(all, "pv-c/dev/first")); err != nil || !mounted {
 		t.Errorf("the pod's own bind mount is missing: %v", err)
 	}
+	if !d.held[all+"/pv-c/dev/first"] || !d.held[all+"/pv-c/dev/second"] {
+		t.Errorf("held: %v", d.held)
+	}
 	how := csitest.Call{Volume: "handle-c", Staging: all + "/staging/pv-c", Block: true, Mode: "SINGLE_NODE_WRITER", Context: map[string]string{"size": "small"}}
 	stage, publish := how, how
 	stage.Method, publish.Method, publish.Target = "NodeStageVolume", "NodePublishVolume", target

@@ -11,23 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// detachLoops takes away the loop devices with which the kubelet holds a disk that it shows at the path: while there is one, the path cannot be
-// unmounted. root is "/".
-func detachLoops(root, path string) error {
-	names := map[string]bool{path: true}
-	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
-		names[filepath.Join(dir, filepath.Base(path))] = true
+// A disk that pods have is held open by a loop device, which nobody reads or writes: so the kernel gives its number to no other disk, not even when it is
+// pulled out and no agent runs. The kubelet holds disks in the same way, and either finds what the other has made.
+
+// holdDisk holds the disk that is shown at the path, unless it is held, and reports whether there was something to do. root is "/".
+func holdDisk(root, path string) (fresh bool, err error) {
+	held, err := loopsOf(root, path)
+	if err != nil || len(held) > 0 {
+		return false, err
 	}
-	files, err := filepath.Glob(filepath.Join(root, "sys/block/loop*/loop/backing_file"))
+	if err := attachLoop(root, path); err != nil {
+		return false, fmt.Errorf("hold %s with a loop device, for which the kernel's loop driver is needed: %w", path, err)
+	}
+	return true, nil
+}
+
+// freeDisk takes away what holds the disk that is shown at the path: while that is there, the path cannot be unmounted. root is "/".
+func freeDisk(root, path string) error {
+	loops, err := loopsOf(root, path)
 	if err != nil {
 		return err
 	}
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil || !names[strings.TrimSuffix(strings.TrimSpace(string(b)), " (deleted)")] {
-			continue // detached meanwhile, or somebody else's
-		}
-		loop := filepath.Join(root, "dev", filepath.Base(filepath.Dir(filepath.Dir(file))))
+	for _, loop := range loops {
 		if err := detachLoop(loop); err != nil {
 			return fmt.Errorf("detach %s from %s: %w", loop, path, err)
 		}
@@ -35,14 +40,78 @@ func detachLoops(root, path string) error {
 	return nil
 }
 
-func detachLoop(device string) error {
-	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+// loopsOf returns the loop devices of what is at the path.
+func loopsOf(root, path string) ([]string, error) {
+	names := map[string]bool{path: true}
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+		names[filepath.Join(dir, filepath.Base(path))] = true
+	}
+	files, err := filepath.Glob(filepath.Join(root, "sys/block/loop*/loop/backing_file"))
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: device, Err: err}
+		return nil, err
+	}
+	var out []string
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil || !names[strings.TrimSuffix(strings.TrimSpace(string(b)), " (deleted)")] {
+			continue // detached meanwhile, or somebody else's
+		}
+		out = append(out, filepath.Join(root, "dev", filepath.Base(filepath.Dir(filepath.Dir(file)))))
+	}
+	return out, nil
+}
+
+// loopTries is how often a loop device that was free may be somebody else's a moment later.
+const loopTries = 16
+
+// attachLoop attaches a loop device, which can only be read, to what is at the path. It stays when the process ends.
+func attachLoop(root, path string) error {
+	backing, err := openDevice(path, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(backing)
+	control, err := openDevice(filepath.Join(root, "dev/loop-control"), unix.O_RDWR)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(control)
+	for try := 1; ; try++ {
+		free, err := unix.IoctlRetInt(control, unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return fmt.Errorf("find a free loop device: %w", err)
+		}
+		device := filepath.Join(root, "dev", fmt.Sprintf("loop%d", free))
+		loop, err := openDevice(device, unix.O_RDWR)
+		if err != nil {
+			return err
+		}
+		err = unix.IoctlSetInt(loop, unix.LOOP_SET_FD, backing)
+		unix.Close(loop)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EBUSY) || try == loopTries:
+			return fmt.Errorf("attach %s: %w", device, err)
+		}
+	}
+}
+
+func detachLoop(device string) error {
+	fd, err := openDevice(device, unix.O_RDONLY)
+	if err != nil {
+		return err
 	}
 	defer unix.Close(fd)
 	if err := unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
 		return err
 	}
 	return nil
+}
+
+func openDevice(path string, how int) (fd int, err error) {
+	if fd, err = unix.Open(path, how|unix.O_CLOEXEC, 0); err != nil {
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Only the loop device of the path is touched; here that is a file, which cannot be detached.
-func TestDetachLoops(t *testing.T) {
+func TestFreeDisk(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, content string) {
 		t.Helper()
@@ -25,20 +25,42 @@ func TestDetachLoops(t *testing.T) {
 	path := filepath.Join(root, "link/pod")
 	write("sys/block/loop1/loop/backing_file", filepath.Join(root, "other")+"\n")
 	write("dev/loop1", "")
-	if err := detachLoops(root, path); err != nil {
+	if err := freeDisk(root, path); err != nil {
 		t.Errorf("of nobody: %v", err)
 	}
 	for name, backing := range map[string]string{"loop2": path, "loop3": filepath.Join(root, "real/pod") + " (deleted)"} {
 		write("sys/block/"+name+"/loop/backing_file", backing+"\n")
-		if err := detachLoops(root, path); err == nil || !strings.Contains(err.Error(), "open "+filepath.Join(root, "dev", name)) {
+		if err := freeDisk(root, path); err == nil || !strings.Contains(err.Error(), "open "+filepath.Join(root, "dev", name)) {
 			t.Errorf("%s, which is not there: %v", name, err)
 		}
 		write("dev/"+name, "")
-		if err := detachLoops(root, path); err == nil || !strings.Contains(err.Error(), "detach "+filepath.Join(root, "dev", name)+" from "+path) {
+		if err := freeDisk(root, path); err == nil || !strings.Contains(err.Error(), "detach "+filepath.Join(root, "dev", name)+" from "+path) {
 			t.Errorf("%s, which is a file: %v", name, err)
 		}
 		if err := os.RemoveAll(filepath.Join(root, "sys/block", name)); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A disk that is held, by the kubelet or by an earlier agent, is not held once more.
+func TestHoldDisk(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "pod")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holdDisk(root, path); err == nil || !strings.Contains(err.Error(), "the kernel's loop driver is needed: open "+filepath.Join(root, "dev/loop-control")) {
+		t.Errorf("without loop devices: %v", err)
+	}
+	if _, err := holdDisk(root, path+"s"); err == nil || !strings.Contains(err.Error(), "open "+path+"s") {
+		t.Errorf("nothing: %v", err)
+	}
+	held := filepath.Join(root, "sys/block/loop7/loop")
+	if err := errors.Join(os.MkdirAll(held, 0o755), os.WriteFile(filepath.Join(held, "backing_file"), []byte(path+"\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if fresh, err := holdDisk(root, path); fresh || err != nil {
+		t.Errorf("held: %t, %v", fresh, err)
 	}
 }

@@ -61,6 +61,8 @@ type Manager struct {
 	journal           *journal.Journal
 	tmpfsNoswap       func() bool // asks the kernel once
 	diskNumber        func(path string) (uint64, error)
+	holdDisk          func(path string) (fresh bool, err error)
+	freeDisk          func(path string) error
 	exec              utilexec.Interface
 
 	mu sync.Mutex
@@ -108,6 +110,8 @@ func New(c Config) (*Manager, error) {
 		exec:              utilexec.New(),
 		tmpfsNoswap:       sync.OnceValue(tmpfsKnowsNoswap),
 		diskNumber:        diskNumber,
+		holdDisk:          func(path string) (bool, error) { return holdDisk("/", path) },
+		freeDisk:          func(path string) error { return freeDisk("/", path) },
 	}, nil
 }
 

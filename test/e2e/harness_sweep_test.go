@@ -112,6 +112,13 @@ func sweep(p place) error {
 	for _, pid := range pids {
 		errs = append(errs, killAndWait(ctx, pid))
 	}
+	loops, err := loopsBelow(p.Root)
+	errs = append(errs, err)
+	for device := range loops { // they hold what is mounted, and would stay
+		if out, err := exec.CommandContext(ctx, "losetup", "--detach", device).CombinedOutput(); err != nil {
+			errs = append(errs, fmt.Errorf("losetup: %w: %s", err, out))
+		}
+	}
 	mounts, err := p.mounts()
 	errs = append(errs, err)
 	for i := len(mounts) - 1; i >= 0; i-- {

@@ -6,8 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/csi/csitest"
 )
@@ -70,6 +73,7 @@ func TestClaimOfARawDisk(t *testing.T) {
 		return strings.NewReplacer("NAME", name, "READONLY", readOnly).Replace(rawPod)
 	}
 	n.write("disk.yaml", strings.ReplaceAll(rawPods, "DISK", disk))
+	disks := filepath.Join(n.place.Root, "plugins/kubernetes.io~local-volume/volumeDevices")
 	n.write("writer.yaml", pod("writer", "false"))
 	n.write("reader.yaml", pod("reader", "true"))
 	a := n.start()
@@ -88,21 +92,16 @@ func TestClaimOfARawDisk(t *testing.T) {
 		t.Errorf("what was written is not there: %q", got)
 	}
 
+	n.wantHeld(disks, both.named("writer").UID, both.named("reader").UID)
 	a.kill()
 	n.start()
 	if p := n.awaitReady("writer", "reader"); p.named("writer").UID != both.named("writer").UID {
 		t.Error("the pods are others")
 	}
-	// A kubelet would have held the disk with a loop device.
-	lock := filepath.Join(n.place.Root, "plugins/kubernetes.io~local-volume/volumeDevices/disk", string(both.named("reader").UID))
-	out, err := exec.Command("losetup", "--find", "--show", lock).CombinedOutput()
-	if err != nil {
-		t.Fatalf("losetup: %v: %s", err, out)
-	}
-	t.Cleanup(func() { _ = exec.Command("losetup", "--detach", strings.TrimSpace(string(out))).Run() }) // it is gone, unless the test has failed
+	n.wantHeld(disks, both.named("writer").UID, both.named("reader").UID)
 	n.remove("reader.yaml")
 	n.awaitGone(both.named("reader").UID)
-	disks := filepath.Join(n.place.Root, "plugins/kubernetes.io~local-volume/volumeDevices")
+	n.wantHeld(disks, both.named("writer").UID)
 	left, err := filepath.Glob(disks + "/*/*")
 	if err != nil || len(left) != 1 || filepath.Base(left[0]) != string(both.named("writer").UID) {
 		t.Errorf("the disk is bound at %q, %v", left, err)
@@ -113,9 +112,46 @@ func TestClaimOfARawDisk(t *testing.T) {
 		left, err := filepath.Glob(disks + "/*")
 		return err == nil && len(left) == 0
 	})
+	n.wantHeld(disks)
 	if mounts := read(t, "/proc/self/mountinfo"); strings.Contains(mounts, disks) {
 		t.Error("the disk is still mounted")
 	}
+}
+
+// wantHeld checks that of the disks below dir those of the pods are held by one loop device each, and no others.
+func (n *node) wantHeld(dir string, pods ...types.UID) {
+	n.t.Helper()
+	loops, err := loopsBelow(dir)
+	must(n.t, err)
+	var got []string
+	for _, backing := range loops {
+		got = append(got, filepath.Base(backing))
+	}
+	var want []string
+	for _, uid := range pods {
+		want = append(want, string(uid))
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		n.t.Errorf("the disk is held for pods %v, want %v", got, want)
+	}
+}
+
+// loopsBelow returns what loop devices are made of below dir, by device.
+func loopsBelow(dir string) (map[string]string, error) {
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	loops := map[string]string{}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if backing := strings.TrimSpace(string(b)); err == nil && strings.HasPrefix(backing, dir+"/") { // else it is gone meanwhile
+			loops["/dev/"+filepath.Base(filepath.Dir(filepath.Dir(file)))] = backing
+		}
+	}
+	return loops, nil
 }
 
 const drivenDisk = `apiVersion: v1
