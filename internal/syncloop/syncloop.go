@@ -101,7 +101,11 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 		// Only now: sources count as seen from Take on, and the pods of one must not look unwanted while another's are handled.
 		h.HandlePodCleanups()
 	case <-h.Changed.Wake(): // PLEG
-		h.HandlePodSyncs(h.desired(h.Changed.Take()))
+		changed := h.Changed.Take()
+		h.HandlePodSyncs(h.desired(changed))
+		if slices.ContainsFunc(changed, h.isStray) {
+			h.HandlePodCleanups()
+		}
 	case <-objects: // ConfigMaps, Secrets, tokens to be renewed
 		h.HandlePodSyncs(h.desired(h.Objects.Take()))
 	case <-probes: // liveness, readiness and startup
@@ -218,6 +222,12 @@ func (h *SyncHandler) desired(uids []pod.UID) []*v1.Pod {
 		}
 	}
 	return out
+}
+
+// isStray reports whether nobody wants the pod and nobody ends it.
+func (h *SyncHandler) isStray(uid pod.UID) bool {
+	_, wanted := h.Pods.Get(uid)
+	return !wanted && !h.Workers.Has(uid)
 }
 
 // HandlePodCleanups (housekeeping) makes workers and desired pods agree: workers of pods that nobody wants end, desired pods without a

@@ -254,6 +254,24 @@ func TestCleanups(t *testing.T) {
 	})
 }
 
+// What comes to be at the runtime when it was listed long ago, as by a call that an earlier agent made, is a stray like any other.
+func TestStrayThatComesLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		close(w.relisted)
+		w.send(pod.ADD, newPod("a", 0))
+		w.expect("create a")
+		w.mu.Lock()
+		w.left = []*pod.Status{{UID: "a"}, {UID: "stray"}}
+		w.mu.Unlock()
+		w.changed.Put("a")
+		w.changed.Put("stray")
+		w.expect("sync a", "kill runtime-only stray")
+		w.changed.Put("stray")
+		w.expect() // it ends
+	})
+}
+
 func TestEmptySourceMakesStraysGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
