@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,6 +49,7 @@ type Watcher struct {
 	Config
 
 	sockets map[string]*socket // by path; of the goroutine in Run
+	ending  map[string]*socket // by path; those that went last, of the same goroutine
 	running sync.WaitGroup     // registrations
 }
 
@@ -72,7 +74,7 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Watch == nil {
 		cfg.Watch = openInotify
 	}
-	return &Watcher{Config: cfg, sockets: map[string]*socket{}}, nil
+	return &Watcher{Config: cfg, sockets: map[string]*socket{}, ending: map[string]*socket{}}, nil
 }
 
 // errSocketGone says that a registration ends because its socket does, in contrast to the agent.
@@ -209,20 +211,19 @@ func (w *Watcher) appeared(ctx context.Context, path string, id identity) {
 	if before != nil && before.identity == id {
 		return
 	}
-	ended := make(chan struct{})
-	if before == nil {
-		close(ended)
-	} else {
-		before.gone(errSocketGone)
-		ended = before.done
+	if before != nil {
+		w.end(path, before)
 	}
+	last := w.ending[path]
 	ctx, gone := context.WithCancelCause(ctx)
 	s := &socket{identity: id, gone: gone, done: make(chan struct{})}
 	w.sockets[path] = s
 	w.running.Go(func() {
 		defer close(s.done)
 		defer gone(nil)
-		<-ended
+		if last != nil {
+			<-last.done
+		}
 		w.keepRegistered(ctx, path)
 	})
 }
@@ -231,9 +232,25 @@ func (w *Watcher) appeared(ctx context.Context, path string, id identity) {
 func (w *Watcher) forget(path string) {
 	for p, s := range w.sockets {
 		if p == path || strings.HasPrefix(p, path+"/") {
-			s.gone(errSocketGone)
-			delete(w.sockets, p)
+			w.end(p, s)
 		}
+	}
+}
+
+// end ends the registration of a socket that is gone. Whatever comes to be in its place waits for that.
+func (w *Watcher) end(path string, s *socket) {
+	maps.DeleteFunc(w.ending, func(_ string, s *socket) bool { return s.hasEnded() })
+	s.gone(errSocketGone)
+	delete(w.sockets, path)
+	w.ending[path] = s
+}
+
+func (s *socket) hasEnded() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -100,7 +100,13 @@ func expectNothing(t *testing.T, from chan string) {
 // start runs a watcher over the folder until stop is called.
 func start(t *testing.T, dir string, handlers map[string]Handler) (stop func()) {
 	t.Helper()
-	w, err := New(Config{Dir: dir, Handlers: handlers, Log: slog.New(slog.DiscardHandler)})
+	return startWatching(t, Config{Dir: dir, Handlers: handlers})
+}
+
+func startWatching(t *testing.T, cfg Config) (stop func()) {
+	t.Helper()
+	cfg.Log = slog.New(slog.DiscardHandler)
+	w, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,6 +183,44 @@ func TestPluginsComeAndGo(t *testing.T) {
 	start(t, dir, map[string]Handler{CSIPlugin: r})
 	expect(t, r.calls, "register next there.sock [1.0.0] <nil>")
 	expect(t, next.told, "true ")
+}
+
+// slowToLetGo is a recorder that takes its time to let a plugin go.
+type slowToLetGo struct{ *recorder }
+
+func (s slowToLetGo) DeregisterPlugin(name, endpoint string) {
+	let := make(chan struct{})
+	time.AfterFunc(100*time.Millisecond, func() { close(let) }) // in which a successor that does not wait is registered
+	<-let
+	s.recorder.DeregisterPlugin(name, endpoint)
+}
+
+// events is a Watch that tells what a test says.
+type events chan Event
+
+func (events) Add(string) error       { return nil }
+func (e events) Events() <-chan Event { return e }
+func (events) Close() error           { return nil }
+func (e events) open() (Watch, error) { return e, nil }
+func (e events) happened(path string) { e <- Event{Path: path} }
+
+// A driver that is started again takes its old socket away and makes a new one. It must not be taken back, as what it was, after it was registered.
+func TestPluginThatComesBackIsRegisteredLast(t *testing.T) {
+	dir := short(t)
+	path := filepath.Join(dir, "csi.sock")
+	serve(t, path, csiInfo("driver"))
+	r, happens := &recorder{calls: make(chan string, 100)}, make(events)
+	startWatching(t, Config{Dir: dir, Handlers: map[string]Handler{CSIPlugin: slowToLetGo{r}}, Watch: happens.open})
+	expect(t, r.calls, "register driver csi.sock [1.0.0] <nil>")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	happens.happened(path)
+	happens.happened(filepath.Join(dir, ".nothing")) // the one before was looked at
+	serve(t, path, csiInfo("driver"))
+	happens.happened(path)
+	expect(t, r.calls, "deregister driver")
+	expect(t, r.calls, "register driver csi.sock [1.0.0] <nil>")
 }
 
 func TestRegistrationThatFailsIsTriedAgain(t *testing.T) {
