@@ -24,7 +24,7 @@ func endText(code int, reason, message string) string {
 	case reason == lifecycle.OOMKilled:
 		return fmt.Sprintf("was killed because it used more memory than its limit (OOMKilled, exit code %d)", code)
 	case reason == "StartError" || reason == "ContainerCannotRun":
-		return fmt.Sprintf("could not be started (%s): %s", reason, oneLine(message))
+		return fmt.Sprintf("could not be started (%s)", joinNonEmpty(": ", reason, oneLine(message)))
 	case reason == lifecycle.ContainerStatusUnknown:
 		return "ended unseen (ContainerStatusUnknown)"
 	case code == 0:

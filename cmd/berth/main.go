@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -89,8 +90,25 @@ The other commands ask the running agent.`,
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
 		for _, cmd := range group.commands {
 			cmd.GroupID = group.title
+			explainArguments(cmd)
 			root.AddCommand(cmd)
 		}
 	}
 	return root
+}
+
+// explainArguments adds how a command is used to what the library says of a wrong number of arguments.
+func explainArguments(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		explainArguments(sub)
+	}
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			err := check(cmd, args)
+			if err != nil && strings.Contains(err.Error(), "arg(s)") {
+				err = fmt.Errorf("%w; usage: %s", err, cmd.UseLine())
+			}
+			return err
+		}
+	}
 }

@@ -74,7 +74,7 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to the containers' logs, for log shippers; empty for none")
 	fl.IntVar(&f.maxPods, "max-pods", admission.LocalMaxPods, "how many pods this machine takes")
 	fl.StringVar(&f.logFile, "log-file", "", "the agent's own log (default: standard error, or berth.log in the root directory when a live table is shown)")
-	fl.TextVar(&f.logLevel, "log-level", slog.LevelInfo, "what the agent logs: debug, info, warn or error")
+	fl.Var((*levelValue)(&f.logLevel), "log-level", "what the agent logs: debug, info, warn or error")
 	fl.BoolVar(&f.remove, "rm", false, "end all pods and the runtime and remove everything when the agent ends")
 	fl.BoolVar(&f.once, "once", false, "end when all pods are ready; fail if a manifest is refused or they are not ready in time")
 	fl.DurationVar(&f.onceTimeout, "once-timeout", 2*time.Minute, "how long --once waits")

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"gopkg.in/natefinch/lumberjack.v2"
 )
@@ -26,3 +29,23 @@ func newRotatedFile(path string) (io.WriteCloser, error) {
 	}
 	return f, nil
 }
+
+// levelValue is a flag that takes a level of the log by its name.
+type levelValue slog.Level
+
+// Set implements pflag.Value.
+func (v *levelValue) Set(s string) error {
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	level, ok := levels[strings.ToLower(s)]
+	if !ok {
+		return errors.New("must be debug, info, warn or error")
+	}
+	*v = levelValue(level)
+	return nil
+}
+
+// String implements pflag.Value.
+func (v *levelValue) String() string { return strings.ToLower(slog.Level(*v).String()) }
+
+// Type implements pflag.Value.
+func (v *levelValue) Type() string { return "level" }
