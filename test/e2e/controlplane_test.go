@@ -321,12 +321,11 @@ func (c *controlPlane) wantNothingLeft(ports []string) {
 		c.t.Errorf("processes are left: %v", left)
 	}
 	for _, port := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:"+port)
-		if err != nil {
-			c.t.Errorf("a port is left: %v", err)
-			continue
-		}
-		_ = l.Close()
+		// A process that is killed has no command line any more while its last threads still hold what it had open.
+		until(c.t, "port "+port+" to be free", func() bool {
+			l, err := net.Listen("tcp", "127.0.0.1:"+port)
+			return err == nil && l.Close() == nil
+		})
 	}
 	if _, err := os.Stat(c.dir); !errors.Is(err, fs.ErrNotExist) {
 		c.t.Errorf("the folder is left: %v", err)
