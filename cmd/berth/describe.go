@@ -10,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
@@ -175,11 +176,22 @@ func (d *describer) line(indent int, format string, a ...any) {
 // oneLineOf keeps the text on its line, between its tabs, and its reader's terminal as it is.
 func oneLineOf(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		switch {
+		case r == '\t':
+			return ' '
+		case unicode.IsControl(r):
 			return '\uFFFD'
 		}
 		return r
 	}, s)
+}
+
+// paragraph writes a text, whose lines stand below each other.
+func (d *describer) paragraph(indent int, title, text string) {
+	for l := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		d.line(indent, "%s\t%s", title, l)
+		title = ""
+	}
 }
 
 func (d *describer) print(w io.Writer) error {
@@ -251,6 +263,6 @@ func (d *describer) events(list []*v1.Event, now time.Time) {
 	d.line(1, "Type\tReason\tAge\tFrom\tMessage")
 	d.line(1, "----\t------\t----\t----\t-------")
 	for _, e := range list {
-		d.line(1, "%s\t%s\t%s\t%s\t%s", e.Type, e.Reason, lastSeen(e, now), cmp.Or(e.Source.Component, e.ReportingController), strings.TrimSpace(e.Message))
+		d.line(1, "%s\t%s\t%s\t%s\t%s", e.Type, e.Reason, lastSeen(e, now), cmp.Or(e.Source.Component, e.ReportingController), oneLine(e.Message))
 	}
 }

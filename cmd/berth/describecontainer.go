@@ -106,7 +106,9 @@ func (d *describer) state(title string, s v1.ContainerState) {
 	case s.Terminated != nil:
 		d.line(2, title+":\tTerminated")
 		pair("Reason", s.Terminated.Reason)
-		pair("Message", s.Terminated.Message)
+		if s.Terminated.Message != "" {
+			d.paragraph(3, "Message:", s.Terminated.Message)
+		}
 		d.line(3, "Exit Code:\t%d", s.Terminated.ExitCode)
 		if s.Terminated.Signal > 0 {
 			d.line(3, "Signal:\t%d", s.Terminated.Signal)

@@ -83,7 +83,9 @@ func (d *describer) status(p *v1.Pod, now time.Time) {
 		d.line(0, "Status:\t%s", string(p.Status.Phase))
 	}
 	d.optional("Reason:", p.Status.Reason)
-	d.optional("Message:", p.Status.Message)
+	if p.Status.Message != "" {
+		d.paragraph(0, "Message:", p.Status.Message)
+	}
 }
 
 func (d *describer) seccomp(indent int, p *v1.SeccompProfile) {
