@@ -62,13 +62,13 @@ func (a *account) look(uid pod.UID) {
 	a.sum.add(now.amounts)
 }
 
-// isActive reports whether the desired pod takes part of the node: it was admitted, or found running, and has not ended.
+// isActive reports whether the desired pod takes part of the node: it was admitted, or found running, and has not ended. What had ended when this
+// agent began is neither, though its worker may still be looking at it.
 func (cfg *Config) isActive(uid pod.UID) bool {
-	l, known := cfg.States.Get(uid)
-	if known && l.State >= pod.Terminated {
+	if l, known := cfg.States.Get(uid); known && l.State >= pod.Terminated {
 		return false
 	}
-	if l.State >= pod.Syncing || cfg.Allocations.IsCurrent(uid) {
+	if cfg.Allocations.IsCurrent(uid) {
 		return true
 	}
 	if cfg.Observed == nil {

@@ -103,8 +103,11 @@ func TestActivePods(t *testing.T) {
 		{name: "was admitted just now", state: pod.Waiting, admitted: true, want: true},
 		{name: "is seen to run by an agent that has no worker for it yet", state: -1, observed: true, runs: true, want: true},
 		{name: "is seen, and does not run", state: pod.Waiting, observed: true},
-		{name: "runs", state: pod.Syncing, want: true},
-		{name: "is ending", state: pod.Terminating, want: true},
+		{name: "runs", state: pod.Syncing, admitted: true, want: true},
+		{name: "is ending", state: pod.Terminating, admitted: true, want: true},
+		{name: "is ending since before there was this agent", state: pod.Terminating, observed: true, runs: true, want: true},
+		{name: "had ended before there was this agent", state: pod.Syncing, observed: true},
+		{name: "had ended before there was this agent, as the API server says", state: pod.Terminating, observed: true},
 		{name: "has ended", state: pod.Terminated, admitted: true, observed: true, runs: true},
 		{name: "is finished", state: pod.Finished, admitted: true},
 	} {

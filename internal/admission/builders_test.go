@@ -77,6 +77,7 @@ func (c *Chain) run(pods ...*v1.Pod) {
 	for _, p := range pods {
 		c.cfg.Pods.Set(p)
 		c.cfg.States.Set(p.UID, pod.Lifecycle{State: pod.Syncing})
+		c.Adopt(p)
 	}
 }
 

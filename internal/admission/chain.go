@@ -25,6 +25,8 @@ type Config struct {
 	States *pod.States
 	// Observed shows what runs.
 	Observed Observations
+	// Ended reports whether the pod has ended already, as an earlier agent saw: it asks for nothing any more. Nil: none has. It must not block.
+	Ended func(uid pod.UID) bool
 	// Reject records a refusal: status Failed and an event.
 	Reject func(p *v1.Pod, r Rejection)
 
@@ -123,14 +125,18 @@ func New(cfg Config) *Chain {
 	return c
 }
 
-// Admit decides whether the pod may start. A refusal is recorded; what an admitted pod asks for is kept as its allocation. It waits until
-// it is known what already runs, and a few seconds for a newer Node. It does not wait for room: the verdict is Later as long as some is being
-// made, for this pod or another, since nobody is to be refused for want of what is about to be free. Its error is that of ctx.
+// Admit decides whether the pod may start. A refusal is recorded; what an admitted pod asks for is kept as its allocation. A pod that has ended
+// is admitted and given nothing: only its end is looked at. Admit waits until it is known what already runs, and a few seconds for a newer Node. It
+// does not wait for room: the verdict is Later as long as some is being made, for this pod or another, since nobody is to be refused for want of
+// what is about to be free. Its error is that of ctx.
 func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 	select {
 	case <-c.cfg.Ready:
 	case <-ctx.Done():
 		return Verdict{}, ctx.Err()
+	}
+	if c.cfg.Ended != nil && c.cfg.Ended(p.UID) {
+		return Verdict{Admitted: true}, nil
 	}
 	if later := c.roomBeingMade(); later != nil {
 		return Verdict{Later: later}, nil

@@ -89,6 +89,22 @@ func TestNobodyIsJudgedBeforeItIsKnownWhatRuns(t *testing.T) {
 	}
 }
 
+// A pod that had ended when the agent began is not judged, and takes nothing of the node.
+func TestPodThatHasEnded(t *testing.T) {
+	ended := newPod("ended", requests("cpu", "2"))
+	b := newBench(t)
+	b.cfg.Ended = func(uid pod.UID) bool { return uid == ended.UID }
+	b.run(newPod("o", requests("cpu", "2")))
+	b.cfg.Pods.Set(ended)
+	if v := b.admit(t, ended); !v.Admitted || len(b.refused) > 0 {
+		t.Fatalf("got %+v, refused %v", v, b.refused)
+	}
+	b.cfg.States.Set(ended.UID, pod.Lifecycle{State: pod.Syncing})
+	if b.cfg.isActive(ended.UID) {
+		t.Error("it counts as one that runs")
+	}
+}
+
 func TestFirstRefusalDecides(t *testing.T) {
 	b := newBench(t)
 	asked := 0
