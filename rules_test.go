@@ -69,6 +69,7 @@ var ranks = map[string]int{
 	"internal/config":  0,
 	"internal/journal": 0,
 	"internal/keep":    0,
+	"internal/inotify": 0,
 }
 
 // testSupport are the packages that exist for tests, each beside what it fakes. They are not linked into the product, and import

@@ -22,6 +22,7 @@ import (
 
 	"berth/agent"
 	"berth/internal/cri/critest"
+	"berth/internal/inotify"
 	"berth/internal/kube/kubetest"
 	"berth/internal/oom"
 	"berth/internal/plugins"
@@ -106,7 +107,7 @@ func (w *World) Drain() {
 
 func (w *World) build(exit agent.AtExit) *agent.Agent {
 	w.T.Helper()
-	w.watch, w.door = &watcher{events: make(chan podconfig.WatchEvent, 100)}, bufconn.Listen(1<<16)
+	w.watch, w.door = &watcher{events: make(chan inotify.Event, 100)}, bufconn.Listen(1<<16)
 	cfg := agent.Config{
 		RootDir: filepath.Join(w.dir, "root"), RunDir: filepath.Join(w.dir, "run"), PodLogsDir: filepath.Join(w.dir, "logs"),
 		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, MaxPods: w.MaxPods, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
@@ -181,7 +182,7 @@ func (w *World) Remove(name string) {
 // Tell tells a running agent that the manifest changed.
 func (w *World) Tell(name string) {
 	if w.stop != nil {
-		w.watch.events <- podconfig.WatchEvent{Path: filepath.Join(w.Manifests, name)}
+		w.watch.events <- inotify.Event{Path: filepath.Join(w.Manifests, name)}
 	}
 }
 
@@ -207,7 +208,7 @@ type noPlugins struct{}
 
 func (noPlugins) Add(string) error { return nil }
 
-func (noPlugins) Events() <-chan plugins.Event { return nil }
+func (noPlugins) Events() <-chan inotify.Event { return nil }
 
 func (noPlugins) Close() error { return nil }
 
@@ -221,7 +222,7 @@ func (quietWatch) Run(ctx context.Context) error {
 
 // watcher is inotify without a kernel: tests say what changed.
 type watcher struct {
-	events chan podconfig.WatchEvent
+	events chan inotify.Event
 	once   sync.Once
 }
 
@@ -233,7 +234,7 @@ func (w *watcher) Close() error {
 	return nil
 }
 
-func (w *watcher) Events() <-chan podconfig.WatchEvent { return w.events }
+func (w *watcher) Events() <-chan inotify.Event { return w.events }
 
 // testWriter shows the agent's log when a test fails.
 type testWriter struct{ t *testing.T }

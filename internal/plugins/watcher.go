@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/inotify"
 )
 
 // Types of plugins, as they call themselves (k8s.io/kubelet, pluginregistration/v1).
@@ -31,6 +33,16 @@ type Handler interface {
 	RegisterPlugin(ctx context.Context, name, endpoint string, versions []string) error
 	// DeregisterPlugin is told that the plugin is gone.
 	DeregisterPlugin(name, endpoint string)
+}
+
+// Watch reports changes of the entries of folders, sub-folders not included.
+type Watch interface {
+	// Add watches the folder. Adding one twice is no error.
+	Add(folder string) error
+	// Events is closed when nothing more can be reported.
+	Events() <-chan inotify.Event
+	// Close ends the watch and returns when its goroutines are gone.
+	Close() error
 }
 
 // Config is what a Watcher needs.
@@ -72,7 +84,7 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, fmt.Errorf("folder of plugin sockets %q: must be an absolute path", cfg.Dir)
 	}
 	if cfg.Watch == nil {
-		cfg.Watch = openInotify
+		cfg.Watch = func() (Watch, error) { return inotify.Open() }
 	}
 	return &Watcher{Config: cfg, sockets: map[string]*socket{}, ending: map[string]*socket{}}, nil
 }

@@ -13,6 +13,8 @@ import (
 
 	"google.golang.org/grpc"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"berth/internal/inotify"
 )
 
 // limit is how long a test waits for what must come.
@@ -196,13 +198,13 @@ func (s slowToLetGo) DeregisterPlugin(name, endpoint string) {
 }
 
 // events is a Watch that tells what a test says.
-type events chan Event
+type events chan inotify.Event
 
-func (events) Add(string) error       { return nil }
-func (e events) Events() <-chan Event { return e }
-func (events) Close() error           { return nil }
-func (e events) open() (Watch, error) { return e, nil }
-func (e events) happened(path string) { e <- Event{Path: path} }
+func (events) Add(string) error               { return nil }
+func (e events) Events() <-chan inotify.Event { return e }
+func (events) Close() error                   { return nil }
+func (e events) open() (Watch, error)         { return e, nil }
+func (e events) happened(path string)         { e <- inotify.Event{Path: path} }
 
 // A driver that is started again takes its old socket away and makes a new one. It must not be taken back, as what it was, after it was registered.
 func TestPluginThatComesBackIsRegisteredLast(t *testing.T) {

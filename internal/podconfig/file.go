@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/inotify"
 	"berth/internal/pod"
 )
 
@@ -107,7 +108,7 @@ func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
 		if due == nil && (len(s.touched) > 0 || !s.lastAsked.IsZero()) {
 			due = time.After(quiet)
 		}
-		var events <-chan WatchEvent
+		var events <-chan inotify.Event
 		if s.watches.w != nil {
 			events = s.watches.w.Events()
 		}
@@ -155,7 +156,7 @@ func (s *fileSource) closeWatcher() {
 }
 
 // note remembers what an event asks to look at.
-func (s *fileSource) note(e WatchEvent, now time.Time) {
+func (s *fileSource) note(e inotify.Event, now time.Time) {
 	if e.Err != nil {
 		s.log.Debug("events of manifests were lost; looking at everything", "error", e.Err)
 		s.lookAgain(now)

@@ -15,12 +15,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth/internal/inotify"
 	"berth/internal/pod"
 )
 
 // fakeWatcher is a Watcher whose events the test sends. It refuses folders that do not exist.
 type fakeWatcher struct {
-	events chan WatchEvent
+	events chan inotify.Event
 
 	mu      sync.Mutex
 	folders map[string]bool // guarded by mu
@@ -28,7 +29,7 @@ type fakeWatcher struct {
 }
 
 func newFakeWatcher() *fakeWatcher {
-	return &fakeWatcher{events: make(chan WatchEvent), folders: map[string]bool{}}
+	return &fakeWatcher{events: make(chan inotify.Event), folders: map[string]bool{}}
 }
 
 func (w *fakeWatcher) Add(folder string) error {
@@ -48,7 +49,7 @@ func (w *fakeWatcher) Remove(folder string) error {
 	return nil
 }
 
-func (w *fakeWatcher) Events() <-chan WatchEvent { return w.events }
+func (w *fakeWatcher) Events() <-chan inotify.Event { return w.events }
 
 func (w *fakeWatcher) Close() error {
 	w.mu.Lock()
@@ -66,7 +67,7 @@ func (w *fakeWatcher) watches(folder string) bool {
 // touch reports events of the paths.
 func (w *fakeWatcher) touch(paths ...string) {
 	for _, p := range paths {
-		w.events <- WatchEvent{Path: p}
+		w.events <- inotify.Event{Path: p}
 	}
 }
 
@@ -227,7 +228,7 @@ func TestRescanFindsWhatEventsMissed(t *testing.T) {
 		b.expect("")
 		time.Sleep(defaultRescan)
 		b.expect("REMOVE default/a; ADD default/b")
-		b.watcher.events <- WatchEvent{Err: errors.New("overflow")}
+		b.watcher.events <- inotify.Event{Err: errors.New("overflow")}
 		write(t, b.path("c.yaml"), manifest("c", "i"))
 		b.expect("ADD default/c")
 	})

@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"berth/internal/inotify"
 	"berth/internal/journal"
 	"berth/internal/pod"
 )
@@ -149,7 +150,7 @@ func New(cfg Config) (*PodConfig, error) {
 		cfg.Objects = func(LocalObjects) {}
 	}
 	if cfg.Watch == nil {
-		cfg.Watch = watchInotify
+		cfg.Watch = func() (Watcher, error) { return inotify.Open() }
 	}
 	c := &PodConfig{
 		journal: cfg.Journal,

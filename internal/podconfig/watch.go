@@ -7,19 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
-)
 
-// WatchEvent says that something happened to a path; what it is, the receiver finds out by looking.
-type WatchEvent struct {
-	// Path is a watched folder or an entry of one, spelled as it was added.
-	Path string
-	// Err is set when events were lost: everything has to be looked at again.
-	Err error
-}
+	"berth/internal/inotify"
+)
 
 // Watcher reports changes of folders and their entries, sub-folders not included.
 type Watcher interface {
@@ -28,78 +20,13 @@ type Watcher interface {
 	// Remove ends the watch; one that has ended by itself, because its folder went away, is no error.
 	Remove(folder string) error
 	// Events is closed when the watcher can report no more.
-	Events() <-chan WatchEvent
+	Events() <-chan inotify.Event
 	// Close ends all watches and returns when the watcher's goroutines are gone.
 	Close() error
 }
 
 // WatchFunc opens a watcher.
 type WatchFunc func() (Watcher, error)
-
-// inotify is a Watcher over the kernel's inotify.
-type inotify struct {
-	w      *fsnotify.Watcher
-	events chan WatchEvent
-	stop   chan struct{}
-	once   sync.Once
-	done   sync.WaitGroup
-}
-
-// watchInotify opens an inotify watcher.
-func watchInotify() (Watcher, error) {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, fmt.Errorf("open inotify: %w", err)
-	}
-	i := &inotify{w: w, events: make(chan WatchEvent), stop: make(chan struct{})}
-	i.done.Go(i.forward)
-	return i, nil
-}
-
-// forward turns the two channels of fsnotify into one.
-func (i *inotify) forward() {
-	defer close(i.events)
-	for {
-		var e WatchEvent
-		select {
-		case ev, ok := <-i.w.Events:
-			if !ok {
-				return
-			}
-			e = WatchEvent{Path: ev.Name}
-		case err, ok := <-i.w.Errors:
-			if !ok {
-				return
-			}
-			e = WatchEvent{Err: err}
-		case <-i.stop:
-			return
-		}
-		select {
-		case i.events <- e:
-		case <-i.stop:
-			return
-		}
-	}
-}
-
-func (i *inotify) Add(folder string) error { return i.w.Add(folder) }
-
-func (i *inotify) Remove(folder string) error {
-	if err := i.w.Remove(folder); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
-		return err
-	}
-	return nil
-}
-
-func (i *inotify) Events() <-chan WatchEvent { return i.events }
-
-func (i *inotify) Close() error {
-	i.once.Do(func() { close(i.stop) })
-	err := i.w.Close()
-	i.done.Wait()
-	return err
-}
 
 // interest is why a folder is watched.
 type interest struct {

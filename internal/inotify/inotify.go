@@ -1,0 +1,91 @@
+// Package inotify watches folders: it tells which paths in them something happened to.
+//
+// Owns: an inotify instance for each Watch.
+// Reads: the kernel's events (inotify(7)).
+// Never: looks at a path itself; what happened to it, the receiver finds out by looking.
+package inotify
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Event says that something happened to a path.
+type Event struct {
+	// Path is a watched folder or an entry of one, spelled as it was added.
+	Path string
+	// Err is set when events were lost: everything has to be looked at again.
+	Err error
+}
+
+// Watch reports changes of folders and their entries, sub-folders not included.
+type Watch struct {
+	w      *fsnotify.Watcher
+	events chan Event
+	stop   chan struct{}
+	once   sync.Once
+	done   sync.WaitGroup
+}
+
+// Open opens a watch of nothing yet.
+func Open() (*Watch, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("open inotify: %w", err)
+	}
+	i := &Watch{w: w, events: make(chan Event), stop: make(chan struct{})}
+	i.done.Go(i.forward)
+	return i, nil
+}
+
+// forward turns the two channels of fsnotify into one.
+func (i *Watch) forward() {
+	defer close(i.events)
+	for {
+		var e Event
+		select {
+		case ev, ok := <-i.w.Events:
+			if !ok {
+				return
+			}
+			e = Event{Path: ev.Name}
+		case err, ok := <-i.w.Errors:
+			if !ok {
+				return
+			}
+			e = Event{Err: err}
+		case <-i.stop:
+			return
+		}
+		select {
+		case i.events <- e:
+		case <-i.stop:
+			return
+		}
+	}
+}
+
+// Add watches the folder. It wraps fs.ErrNotExist when there is none. Adding a folder twice is no error.
+func (i *Watch) Add(folder string) error { return i.w.Add(folder) }
+
+// Remove ends the watch of a folder; one that has ended by itself, because its folder went away, is no error.
+func (i *Watch) Remove(folder string) error {
+	if err := i.w.Remove(folder); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
+		return err
+	}
+	return nil
+}
+
+// Events is closed when nothing more can be reported.
+func (i *Watch) Events() <-chan Event { return i.events }
+
+// Close ends all watches and returns when the goroutine behind them is gone.
+func (i *Watch) Close() error {
+	i.once.Do(func() { close(i.stop) })
+	err := i.w.Close()
+	i.done.Wait()
+	return err
+}
