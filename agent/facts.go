@@ -126,6 +126,16 @@ func (f *facts) RemovePod(ctx context.Context, uid pod.UID) error {
 	return errNotReady
 }
 
+// IsOccupied reports whether a process is in the pod's cgroup.
+func (f *facts) IsOccupied(uid pod.UID) (bool, error) {
+	if o, ok := f.get().(interface {
+		IsOccupied(uid pod.UID) (bool, error)
+	}); ok {
+		return o.IsOccupied(uid)
+	}
+	return false, nil
+}
+
 // List returns the pods that have a cgroup.
 func (f *facts) List() ([]pod.UID, error) {
 	if l, ok := f.get().(interface{ List() ([]pod.UID, error) }); ok {

@@ -564,40 +564,6 @@ func (a *Agent) Exit() AtExit {
 	return a.atExit
 }
 
-// leftovers returns what the runtime holds of pods and, the first time, what the disk does. The loop calls it, and the drain when the loop has
-// stopped.
-func (a *Agent) leftovers() []*pod.Status {
-	out := a.pleg.Known()
-	if a.scanned {
-		return out
-	}
-	a.status.Retain(func(uid pod.UID) bool { // what the disk tells of pods that are gone
-		_, wanted := a.pods.Get(uid)
-		return wanted
-	})
-	a.scanned = true
-	a.storage.volumes.Settled()
-	known := map[pod.UID]bool{}
-	for _, s := range out {
-		known[s.UID] = true
-	}
-	add := func(uids []pod.UID, err error) {
-		if err != nil {
-			a.cfg.Log.Warn("leftovers of earlier pods not found", "error", err)
-		}
-		for _, uid := range uids {
-			if !known[uid] {
-				known[uid] = true
-				out = append(out, &pod.Status{UID: uid})
-			}
-		}
-	}
-	add(a.syncer.OnDisk())
-	add(a.runtime.OnDisk())
-	add(a.facts.List())
-	return out
-}
-
 // nodeIPs returns the first address of the node that others can reach, or nothing.
 func nodeIPs(log *slog.Logger) []string {
 	interfaces, err := net.Interfaces()

@@ -209,6 +209,26 @@ func (m *Manager) List() ([]pod.UID, error) {
 	return slices.Sorted(maps.Keys(uids)), nil
 }
 
+// IsOccupied reports whether a process is in the pod's cgroup, or below it, in any hierarchy.
+func (m *Manager) IsOccupied(uid pod.UID) (bool, error) {
+	for _, class := range classes {
+		dirs, err := m.dirs(podName(m.root, class, uid))
+		if err != nil {
+			return false, err
+		}
+		for _, d := range dirs {
+			pids, err := lib.GetAllPids(d)
+			if err != nil && !gone(err) {
+				return false, fmt.Errorf("list processes of %s: %w", d, err)
+			}
+			if len(pids) > 0 {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
 // listClass returns the directories of the pods' cgroups of a class, in every hierarchy.
 func (m *Manager) listClass(class v1.PodQOSClass) (map[pod.UID][]string, error) {
 	parent := qosName(m.root, class)

@@ -48,6 +48,24 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	n.awaitReady("more")
 }
 
+// An agent that is given the cgroup root of another by mistake does the pods of that one no harm.
+func TestAgentsOnOneCgroupRoot(t *testing.T) {
+	n, other := newNode(t), newNode(t)
+	n.write("web.yaml", manifest("web", "serve"))
+	n.start()
+	web := n.awaitReady("web").named("web")
+	other.write("more.yaml", manifest("more", "serve"))
+	a := other.start("--cgroup-root", n.place.Cgroup)
+	other.awaitReady("more")
+	until(t, "the other agent to tell of the pod that is not its own", func() bool { return strings.Contains(a.said(), "left alone; agents on one machine") })
+	other.berth("stop", "--all")
+	got := n.awaitReady("web").named("web")
+	if containerID(got, "main") != containerID(web, "main") || container(got, "main").RestartCount > 0 {
+		t.Errorf("the pod was touched: it was %+v, is %+v", web.Status.ContainerStatuses, got.Status.ContainerStatuses)
+	}
+	answers(t, "http://"+got.Status.PodIP+":8080/")
+}
+
 // A signal, like berth stop, ends the agent and nothing else.
 func TestStopLeavesPods(t *testing.T) {
 	n := newNode(t)
