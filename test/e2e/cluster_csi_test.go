@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"berth/internal/csi/csitest"
 )
 
 // THE_NODE stands for the name of the node.
@@ -24,6 +26,15 @@ spec:
   csi: {driver: THE_NODE.csi.example.com, volumeHandle: handle}
 ---
 apiVersion: v1
+kind: PersistentVolume
+metadata: {name: THE_NODE-own}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: THE_NODE-own
+  csi: {driver: THE_NODE.csi.example.com, volumeHandle: own}
+---
+apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: disk}
 spec: {accessModes: [ReadWriteOnce], storageClassName: THE_NODE-csi, volumeName: THE_NODE-csi, resources: {requests: {storage: 1Gi}}}
@@ -34,22 +45,28 @@ metadata: {name: user}
 spec:
   nodeSelector: {kubernetes.io/hostname: THE_NODE}
   terminationGracePeriodSeconds: 1
-  volumes: [{name: disk, persistentVolumeClaim: {claimName: disk}}]
+  volumes:
+  - {name: disk, persistentVolumeClaim: {claimName: disk}}
+  - name: own
+    ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], storageClassName: THE_NODE-own, resources: {requests: {storage: 1Gi}}}}}
   containers:
   - name: main
     image: berth.local/hello:1
     args: ["serve"]
-    volumeMounts: [{name: disk, mountPath: /disk}]
+    volumeMounts: [{name: disk, mountPath: /disk}, {name: own, mountPath: /own}]
 `
 
-// A node tells the cluster of its driver, has a volume attached by the cluster's controller before it mounts it, and lets it be detached only when it
-// is taken down; with no more rights than nodes have.
+// A node tells the cluster of its driver, has volumes attached by the cluster's controller before it mounts them, and lets them be detached only when they
+// are taken down; with no more rights than nodes have. One is a claim's that others may have later, the other one goes with its pod. Agent or driver are
+// killed in each call.
 func TestClusterCSI(t *testing.T) {
 	c := newCluster(t)
 	d := c.newDriver()
 	d.Name, d.NodeID, d.MaxVolumes, d.Expands = c.name+".csi.example.com", "id-of-"+c.name, 7, true
 	volume := c.name + "-csi"
-	t.Cleanup(func() { c.tidy("delete", "--ignore-not-found", "--wait=false", "pv/"+volume, "csidriver/"+d.Name) })
+	t.Cleanup(func() {
+		c.tidy("delete", "--ignore-not-found", "--wait=false", "pv/"+volume, "pv/"+c.name+"-own", "csidriver/"+d.Name)
+	})
 	d.start()
 	a := c.startMember()
 	c.awaitWithin("the driver in the CSINode", func() bool {
@@ -59,16 +76,26 @@ func TestClusterCSI(t *testing.T) {
 	c.apply(strings.ReplaceAll(clusterCSIManifest, "THE_NODE", c.name))
 
 	// The test stands in for the external attacher.
-	var attachment string
-	c.awaitWithin("the VolumeAttachment", func() bool {
+	var attachments []string
+	c.awaitWithin("the VolumeAttachments", func() bool {
 		out, err := c.try("get", "volumeattachments", "-o", fmt.Sprintf(`jsonpath={.items[?(@.spec.nodeName=="%s")].metadata.name}`, c.name))
-		attachment = strings.TrimSpace(out)
-		return err == nil && attachment != ""
+		attachments = strings.Fields(out)
+		return err == nil && len(attachments) == 2
 	})
 	if n := len(d.calls("NodeStageVolume")); n != 0 {
 		t.Errorf("the volume was staged %d times before it was attached", n)
 	}
-	c.kubectl("patch", "volumeattachment", attachment, "--subresource=status", "--type=merge", "-p", `{"status":{"attached":true,"attachmentMetadata":{"device":"one"}}}`)
+	d.breakNext("NodeStageVolume", csitest.HangAfter)
+	d.breakNext("NodePublishVolume", csitest.Die)
+	for _, attachment := range attachments {
+		c.kubectl("patch", "volumeattachment", attachment, "--subresource=status", "--type=merge", "-p", `{"status":{"attached":true,"attachmentMetadata":{"device":"one"}}}`)
+	}
+	d.awaitBroken("NodeStageVolume")
+	a.kill()
+	a = c.startMember()
+	d.awaitBroken("NodePublishVolume")
+	d.awaitEnd()
+	d.start()
 	c.awaitAPIReady("user")
 	if calls := d.calls("NodeStageVolume"); len(calls) == 0 || calls[0].PublishContext["device"] != "one" {
 		t.Errorf("the volume was staged with %+v", calls)
@@ -76,8 +103,10 @@ func TestClusterCSI(t *testing.T) {
 	inUse := func() string {
 		return c.kubectl("get", "node/"+c.name, "-o", "jsonpath={.status.volumesInUse}")
 	}
-	if got := inUse(); !strings.Contains(got, "kubernetes.io/csi/"+d.Name+"^handle") {
-		t.Errorf("in use: %s", got)
+	for _, handle := range []string{"handle", "own"} {
+		if got := inUse(); !strings.Contains(got, "kubernetes.io/csi/"+d.Name+"^"+handle) {
+			t.Errorf("in use: %s", got)
+		}
 	}
 
 	// The next agent goes on with what is mounted, makes it as large as the cluster's controller (here the test) has made the volume meanwhile, and
@@ -86,7 +115,7 @@ func TestClusterCSI(t *testing.T) {
 	c.kubectl("patch", "pv/"+volume, "--type=merge", "-p", `{"spec":{"capacity":{"storage":"2Gi"}}}`)
 	c.kubectl("patch", "pvc/disk", "--subresource=status", "--type=merge", "-p", `{"status":{"allocatedResources":{"storage":"2Gi"},"allocatedResourceStatuses":{"storage":"NodeResizePending"},
 		"conditions":[{"type":"FileSystemResizePending","status":"True"}]}}`)
-	c.startMember()
+	a = c.startMember()
 	c.awaitWithin("the claim to tell of its size", func() bool {
 		out, err := c.try("get", "pvc/disk", "-o", "jsonpath={.status.capacity.storage}{.status.allocatedResourceStatuses}{.status.conditions}")
 		return err == nil && out == "2Gi"
@@ -98,7 +127,15 @@ func TestClusterCSI(t *testing.T) {
 		out, err := c.try("get", "events", "-o", `jsonpath={.items[?(@.reason=="FileSystemResizeSuccessful")].involvedObject.kind}`)
 		return err == nil && strings.Contains(out, "Pod") && strings.Contains(out, "PersistentVolumeClaim")
 	})
-	c.kubectl("delete", "pod", "user")
+	d.breakNext("NodeUnpublishVolume", csitest.DieAfter)
+	d.breakNext("NodeUnstageVolume", csitest.HangAfter)
+	c.kubectl("delete", "pod", "user", "--wait=false")
+	d.awaitBroken("NodeUnpublishVolume")
+	d.awaitEnd()
+	d.start()
+	d.awaitBroken("NodeUnstageVolume")
+	a.kill()
+	c.startMember()
 	d.awaitNothing()
 	c.awaitWithin("the volume not to be in use any more", func() bool { return !strings.Contains(inUse(), d.Name) })
 	if n := len(d.calls("NodeUnstageVolume")); n == 0 {

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -165,7 +166,8 @@ metadata: {name: disk}
 spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 16Mi}}, volumeMode: Block, volumeName: disk}
 `
 
-// Containers are given a disk of a CSI driver; an agent that is killed while the driver shows it, or later, takes it away all the same.
+// Containers are given a disk of a CSI driver. Agent or driver are killed in each call that makes the disk or takes it down, before or after the call has
+// had its effect: the next one finishes it, and takes everything down in the end.
 func TestCSIDisk(t *testing.T) {
 	n := newNode(t)
 	d := n.newDriver()
@@ -173,24 +175,38 @@ func TestCSIDisk(t *testing.T) {
 	n.write("disk.yaml", drivenDisk)
 	d.start()
 	a := n.start()
-	d.breakNext("NodePublishVolume", csitest.HangAfter)
-	n.write("user.yaml", strings.NewReplacer("NAME", "user", "READONLY", "false").Replace(rawPod))
-	d.awaitBroken("NodePublishVolume")
-	a.kill()
-	a = n.start()
-	p := n.awaitReady("user").named("user")
-	if got := n.execIn("", "user", "--", "/usr/bin/head", "-c", "6", "/dev/data").out; got != "begins" {
-		t.Errorf("the pod sees %q", got)
+	strike := func(method, fault string) {
+		d.awaitBroken(method)
+		if fault == csitest.Die || fault == csitest.DieAfter {
+			d.awaitEnd()
+			d.start()
+			return
+		}
+		a.kill()
+		a = n.start()
 	}
-	a.kill()
-	d.kill()
-	d.start()
-	n.start()
-	n.awaitReady("user")
-	n.remove("user.yaml")
-	n.awaitGone(p.UID)
-	d.awaitNothing()
-	if got := len(d.calls("NodeUnstageVolume")); got == 0 {
-		t.Error("the disk was never unstaged")
+	disks := filepath.Join(n.place.Root, "plugins/kubernetes.io/csi/volumeDevices/disk/dev")
+	for i, tc := range []struct{ making, fault, unmaking, otherFault string }{
+		{"NodeStageVolume", csitest.HangAfter, "NodeUnpublishVolume", csitest.DieAfter},
+		{"NodeStageVolume", csitest.DieAfter, "NodeUnstageVolume", csitest.HangAfter},
+		{"NodePublishVolume", csitest.HangAfter, "NodeUnstageVolume", csitest.Die},
+		{"NodePublishVolume", csitest.Die, "NodeUnpublishVolume", csitest.Hang},
+	} {
+		t.Logf("%s in %s, %s in %s", tc.fault, tc.making, tc.otherFault, tc.unmaking)
+		name := fmt.Sprintf("user-%d", i) // another each time: a killed agent may not have noted yet that the last pod is gone
+		d.breakNext(tc.making, tc.fault)
+		n.write("user.yaml", strings.NewReplacer("NAME", name, "READONLY", "false").Replace(rawPod))
+		strike(tc.making, tc.fault)
+		p := n.awaitReady(name).named(name)
+		if got := n.execIn("", name, "--", "/usr/bin/head", "-c", "6", "/dev/data").out; got != "begins" {
+			t.Errorf("the pod sees %q", got)
+		}
+		n.wantHeld(disks, p.UID)
+		d.breakNext(tc.unmaking, tc.otherFault)
+		n.remove("user.yaml")
+		strike(tc.unmaking, tc.otherFault)
+		n.awaitGone(p.UID)
+		d.awaitNothing()
+		n.wantHeld(disks)
 	}
 }
