@@ -347,7 +347,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	loop := syncloop.Config{
 		Source: a.source, Workers: a.workers, Pods: a.pods,
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(), Probes: a.probes.Results(),
-		Leftovers: a.leftovers, Log: cfg.Log,
+		Leftovers: a.leftovers, Observed: a.pleg.Newest,
 	}
 	if m != nil && m.api != nil {
 		loop.Static, loop.Objects = m.api.static, m.api.objects.Changed()

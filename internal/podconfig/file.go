@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,9 +50,9 @@ type fileSource struct {
 // root is one path that the source was given.
 type root struct {
 	path     string
-	files    map[string]*file // by path
-	problems []Problem        // of the path as a whole
-	known    bool             // it was seen completely at least once
+	files    fileList
+	problems []Problem // of the path as a whole
+	known    bool      // it was seen completely at least once
 }
 
 // target is an entry of a root.
@@ -75,7 +74,7 @@ func newFileSource(cfg Config, paths []string) (*fileSource, error) {
 		if err != nil {
 			return nil, fmt.Errorf("path %q: %w", p, err)
 		}
-		s.roots = append(s.roots, &root{path: abs, files: map[string]*file{}})
+		s.roots = append(s.roots, &root{path: abs})
 	}
 	return s, nil
 }
@@ -198,7 +197,7 @@ func (s *fileSource) scanTouched(ctx context.Context) {
 		}
 		delete(s.touched, t)
 		s.look(t.root, t.path)
-		if f := t.root.files[t.path]; f != nil && len(f.places) > 0 {
+		if f := t.root.files.at(t.path); f != nil && len(f.places) > 0 {
 			s.lookAgain(now) // a link: the folders on its way may have to be watched
 		}
 	}
@@ -293,7 +292,7 @@ func (s *fileSource) scanRoot(ctx context.Context, r *root) {
 // look brings one file of the root up to date. It reports false when that has to wait, because the file is being written: it
 // stays what it was, and everything is looked at again soon.
 func (s *fileSource) look(r *root, path string) bool {
-	old := r.files[path]
+	old := r.files.at(path)
 	f, isManifest, err := s.read(path, old)
 	switch {
 	case err != nil:
@@ -304,7 +303,7 @@ func (s *fileSource) look(r *root, path string) bool {
 			s.drop(r, path)
 		}
 	case f != old:
-		r.files[path] = f
+		r.files.set(path, f)
 		if old == nil || !old.decoded.equal(f.decoded) {
 			s.dirty = true
 			s.kept.keep(path, f.objects)
@@ -331,18 +330,18 @@ func (s *fileSource) setKnown(r *root) {
 
 // forget drops the files that are not among the kept paths.
 func (s *fileSource) forget(r *root, keep map[string]struct{}) {
-	for path := range r.files {
-		if _, ok := keep[path]; !ok {
-			s.drop(r, path)
+	for _, f := range slices.Clone(r.files) {
+		if _, ok := keep[f.path]; !ok {
+			s.drop(r, f.path)
 		}
 	}
 }
 
 // drop forgets a file that the root has no more.
 func (s *fileSource) drop(r *root, path string) {
-	delete(r.files, path)
+	r.files.remove(path)
 	s.dirty = true
-	if !slices.ContainsFunc(s.roots, func(r *root) bool { return r.files[path] != nil }) {
+	if !slices.ContainsFunc(s.roots, func(r *root) bool { return r.files.at(path) != nil }) {
 		s.kept.forget(path)
 	}
 }
@@ -351,7 +350,9 @@ func (s *fileSource) drop(r *root, path string) {
 func (s *fileSource) forgetDeparted() {
 	var present []string
 	for _, r := range s.roots {
-		present = slices.AppendSeq(present, maps.Keys(r.files))
+		for _, f := range r.files {
+			present = append(present, f.path)
+		}
 	}
 	s.kept.forgetOthers(present)
 }
@@ -374,12 +375,14 @@ func (s *fileSource) collect() snapshot {
 	for _, r := range s.roots {
 		out.partial = out.partial || !r.known
 		out.problems = append(out.problems, r.problems...)
-		for _, path := range slices.Sorted(maps.Keys(r.files)) {
-			if _, ok := seen[path]; ok {
-				continue
+		for _, f := range r.files {
+			if len(s.roots) > 1 {
+				if _, ok := seen[f.path]; ok {
+					continue
+				}
+				seen[f.path] = struct{}{}
 			}
-			seen[path] = struct{}{}
-			out.add(r.files[path].decoded)
+			out.add(f.decoded)
 		}
 	}
 	return out

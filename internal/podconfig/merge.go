@@ -37,13 +37,16 @@ type deliveredPod struct {
 // compared by UID. The first complete set always yields an operation: an ADD without pods if there is no other, which tells
 // the loop that the source has been heard.
 func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) ([]pod.PodUpdate, delivered) {
-	known := make(map[pod.UID]deliveredPod, len(old.pods))
-	for _, p := range old.pods {
+	head, tail := commonEnds(old.pods, newest.pods, func(p deliveredPod, from *v1.Pod) bool { return p.from == from })
+	before, after := old.pods[head:len(old.pods)-tail], newest.pods[head:len(newest.pods)-tail]
+	known := make(map[pod.UID]deliveredPod, len(before))
+	for _, p := range before {
 		known[p.UID] = p
 	}
 	next := delivered{pods: make([]deliveredPod, 0, len(newest.pods)), seen: old.seen || !newest.partial}
+	next.pods = append(next.pods, old.pods[:head]...)
 	var removes, adds, updates, deletes, reconciles []*v1.Pod
-	for _, from := range newest.pods {
+	for _, from := range after {
 		cur, ok := known[from.UID]
 		// A UID under another name is another pod: the one that had it goes first.
 		if ok = ok && pod.FullNameOf(cur.Pod) == pod.FullNameOf(from); ok {
@@ -52,7 +55,9 @@ func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) 
 		p := cur.Pod
 		switch {
 		case !ok:
-			p = withAnnotation(from, pod.ConfigSeenAnnotation, now.Format(seenLayout))
+			p = withAnnotations(from, map[string]string{
+				pod.ConfigSourceAnnotation: string(src), pod.ConfigSeenAnnotation: now.Format(seenLayout),
+			})
 			adds = append(adds, p)
 		case cur.from == from:
 		case len(computeDifference(p, from)) > 0:
@@ -70,7 +75,8 @@ func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) 
 		}
 		next.pods = append(next.pods, deliveredPod{Pod: p, from: from})
 	}
-	for _, p := range old.pods {
+	next.pods = append(next.pods, old.pods[len(old.pods)-tail:]...)
+	for _, p := range before {
 		if _, gone := known[p.UID]; gone {
 			removes = append(removes, p.Pod)
 		}
@@ -138,13 +144,62 @@ func mergePod(cur, p *v1.Pod) *v1.Pod {
 	return &out
 }
 
-// withAnnotation returns a copy of the pod with the annotation set; all but the annotations is shared with p.
-func withAnnotation(p *v1.Pod, key, value string) *v1.Pod {
+// withAnnotations returns a copy of the pod with the annotations set; all but its annotations is shared with p.
+func withAnnotations(p *v1.Pod, set map[string]string) *v1.Pod {
 	out := *p
-	out.Annotations = make(map[string]string, len(p.Annotations)+1)
+	out.Annotations = make(map[string]string, len(p.Annotations)+len(set))
 	maps.Copy(out.Annotations, p.Annotations)
-	out.Annotations[key] = value
+	maps.Copy(out.Annotations, set)
 	return &out
+}
+
+// commonEnds returns how many elements at the beginning of both lists, and at their ends, are the same: of thousands of pods that a source hands over
+// hardly one is another than before, and only what is between the ends has to be looked at. No element is counted twice.
+func commonEnds[A, B any](a []A, b []B, same func(A, B) bool) (head, tail int) {
+	most := min(len(a), len(b))
+	for head < most && same(a[head], b[head]) {
+		head++
+	}
+	for tail < most-head && same(a[len(a)-1-tail], b[len(b)-1-tail]) {
+		tail++
+	}
+	return head, tail
+}
+
+// census counts the pods of a set by full name and by UID. It follows the set from version to version.
+type census struct {
+	pods  []*v1.Pod
+	names map[pod.FullName]int
+	uids  map[pod.UID]int
+	// doubles is how many names and UIDs more than one pod has.
+	doubles int
+}
+
+// follow makes it the census of the newest pods, which must not change any more.
+func (c *census) follow(newest []*v1.Pod) {
+	if c.names == nil {
+		c.names, c.uids = map[pod.FullName]int{}, map[pod.UID]int{}
+	}
+	head, tail := commonEnds(c.pods, newest, func(a, b *v1.Pod) bool { return a == b })
+	for _, p := range c.pods[head : len(c.pods)-tail] {
+		c.doubles += count(c.names, pod.FullNameOf(p), -1) + count(c.uids, p.UID, -1)
+	}
+	for _, p := range newest[head : len(newest)-tail] {
+		c.doubles += count(c.names, pod.FullNameOf(p), 1) + count(c.uids, p.UID, 1)
+	}
+	c.pods = newest
+}
+
+// count adds one to the key's count, or takes one off, and returns by how much that changes the number of keys that are counted more than once.
+func count[K comparable](counts map[K]int, key K, by int) int {
+	before := counts[key]
+	now := before + by
+	if now == 0 {
+		delete(counts, key)
+	} else {
+		counts[key] = now
+	}
+	return min(max(now, 1), 2) - min(max(before, 1), 2)
 }
 
 // mergeDuplicates drops pods whose full name, or UID, an earlier pod of the set has, and names them as problems.
@@ -211,10 +266,7 @@ func computeClashes(feeds []*feed) []Problem {
 func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.Entry {
 	added := map[pod.FullName]*v1.Pod{}
 	removed := map[pod.FullName]*v1.Pod{}
-	known := make(map[pod.UID]*v1.Pod, len(before))
-	for _, p := range before {
-		known[p.UID] = p.Pod
-	}
+	known := map[pod.UID]*v1.Pod{} // those that are updated
 	for _, u := range updates {
 		for _, p := range u.Pods {
 			switch u.Op {
@@ -222,7 +274,14 @@ func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.En
 				added[pod.FullNameOf(p)] = p
 			case pod.REMOVE:
 				removed[pod.FullNameOf(p)] = p
+			case pod.UPDATE:
+				known[p.UID] = nil
 			}
+		}
+	}
+	for i := 0; len(known) > 0 && i < len(before); i++ {
+		if _, updated := known[before[i].UID]; updated {
+			known[before[i].UID] = before[i].Pod
 		}
 	}
 	var out []journal.Entry

@@ -305,10 +305,10 @@ func TestNewRefusesABadConfig(t *testing.T) {
 	}
 }
 
-func TestWithAnnotationSharesNothingThatItChanges(t *testing.T) {
+func TestWithAnnotationsSharesNothingThatItChanges(t *testing.T) {
 	p := testPod("1", "a")
 	before := maps.Clone(p.Annotations)
-	if q := withAnnotation(p, "k", "v"); q.Annotations["k"] != "v" || !maps.Equal(p.Annotations, before) {
+	if q := withAnnotations(p, map[string]string{"k": "v"}); q.Annotations["k"] != "v" || !maps.Equal(p.Annotations, before) {
 		t.Errorf("got %v and %v", q.Annotations, p.Annotations)
 	}
 }

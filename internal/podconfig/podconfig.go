@@ -125,6 +125,7 @@ type feed struct {
 	newest    snapshot
 	fresh     bool // newest was not taken yet
 	delivered delivered
+	census    census // of what was handed over last; of the source's goroutine
 }
 
 // New returns a PodConfig over the sources that cfg names.
@@ -205,14 +206,12 @@ func (c *PodConfig) Run(ctx context.Context) error {
 
 // handOver replaces the newest set of a source and wakes the loop. It does not block.
 func (c *PodConfig) handOver(f *feed, n snapshot) {
-	for i, p := range n.pods {
-		if pod.SourceOf(p) != f.source {
-			n.pods[i] = withAnnotation(p, pod.ConfigSourceAnnotation, string(f.source))
-		}
-	}
+	f.census.follow(n.pods)
 	var duplicates []Problem
-	n.pods, duplicates = mergeDuplicates(f.source, n.pods)
-	n.problems = append(n.problems, duplicates...)
+	if f.census.doubles > 0 {
+		n.pods, duplicates = mergeDuplicates(f.source, n.pods)
+		n.problems = append(n.problems, duplicates...)
+	}
 	n.objects, duplicates = mergeObjectDuplicates(n.objects)
 	n.problems = append(n.problems, duplicates...)
 

@@ -85,6 +85,7 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 	case t.life.State == Finished:
 		// An API pod that is being deleted stays until its source has let go of it: its last status is still to be reported.
 		if !t.life.RuntimeOnly && !t.life.Orphan {
+			p.finished.Put(w.uid) // one that was evicted as its source let go of it is to be orphaned
 			return forever, false
 		}
 		err := p.Syncer.RemovePod(passCtx, podsync.Request{UID: w.uid, Pod: t.work.pod, Observed: t.work.running})

@@ -129,7 +129,7 @@ func New(cfg Config) *PodWorkers {
 	return &PodWorkers{Config: cfg, finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, names: map[pod.FullName][]*worker{}}
 }
 
-// Finished is where the pods appear whose worker left for good.
+// Finished is where the pods appear whose worker left for good, or has nothing left to do while the pod is wanted.
 func (p *PodWorkers) Finished() *pod.Inbox[pod.UID] { return p.finished }
 
 // Run lets the workers work until ctx is done; containers are left as they are.
@@ -270,19 +270,9 @@ func (p *PodWorkers) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 	p.mu.Lock()
 	for uid, w := range p.workers {
 		known[uid] = true
-		if desired[uid] != nil || w.life.Orphan {
-			continue
+		if desired[uid] == nil && p.orphanLocked(w) {
+			wake = append(wake, w)
 		}
-		w.life.Orphan, w.life.Deleted = true, true
-		if w.life.State < Terminating {
-			w.life.State, w.why = Terminating, notWanted
-			if w.interrupt != nil {
-				w.interrupt()
-			}
-		}
-		w.work.grace = computeGrace(w.work, nil)
-		p.States.Set(uid, w.life)
-		wake = append(wake, w)
 	}
 	p.States.SetKnown()
 	p.mu.Unlock()
@@ -290,6 +280,34 @@ func (p *PodWorkers) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 	for _, w := range wake {
 		w.poke()
 	}
+}
+
+// Orphan ends the pod's worker, if there is one: no source wants the pod.
+func (p *PodWorkers) Orphan(uid pod.UID) {
+	p.mu.Lock()
+	w := p.workers[uid]
+	isNew := w != nil && p.orphanLocked(w)
+	p.mu.Unlock()
+	if isNew {
+		w.poke()
+	}
+}
+
+// orphanLocked marks the worker's pod as one that no source wants, and reports whether that is new.
+func (p *PodWorkers) orphanLocked(w *worker) (isNew bool) {
+	if w.life.Orphan {
+		return false
+	}
+	w.life.Orphan, w.life.Deleted = true, true
+	if w.life.State < Terminating {
+		w.life.State, w.why = Terminating, notWanted
+		if w.interrupt != nil {
+			w.interrupt()
+		}
+	}
+	w.work.grace = computeGrace(w.work, nil)
+	p.States.Set(w.uid, w.life)
+	return true
 }
 
 // KillPod evicts the pod; status is applied to its final status. done is closed when none of its containers runs any more. It never

@@ -253,6 +253,24 @@ func TestLifeOfAPod(t *testing.T) {
 	})
 }
 
+// A pod that is evicted as its source lets go of it has a worker of which its source will not tell any more.
+func TestEvictedPodThatNobodyWants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.KillPod(newPod("a"), func(*v1.PodStatus) {}, make(chan struct{}))
+		r.expect("terminated a")
+		if got := r.Finished().Take(); !slices.Equal(got, []pod.UID{"a"}) {
+			t.Fatalf("finished: %v", got)
+		}
+		r.Orphan("a")
+		r.Orphan("unknown")
+		r.expect("remove a")
+		if got := r.Finished().Take(); r.Has("a") || !slices.Equal(got, []pod.UID{"a"}) {
+			t.Fatalf("finished: %v", got)
+		}
+	})
+}
+
 func TestTerminalPhaseEndsThePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

@@ -8,9 +8,7 @@ package syncloop
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -29,6 +27,7 @@ type PodSource interface {
 type PodWorkers interface {
 	UpdatePod(o podworkers.UpdatePodOptions)
 	SyncKnownPods(desired map[pod.UID]*v1.Pod)
+	Orphan(uid pod.UID)
 	Finished() *pod.Inbox[pod.UID]
 	Has(uid pod.UID) bool
 	WakePod(uid pod.UID)
@@ -53,25 +52,28 @@ type Config struct {
 	Static *pod.Inbox[pod.FullName]
 	// Shown is told of each pod and mirror of the API server as it was last shown; nil without one. It must not block.
 	Shown func(*v1.Pod)
-	// Leftovers returns what the runtime and the disk hold of pods, whether wanted or not. It must not block.
+	// Leftovers returns what the runtime and the disk hold of pods, whether wanted or not, and Observed what the runtime holds of one. They must
+	// not block.
 	Leftovers func() []*pod.Status
-	Log       *slog.Logger
+	Observed  func(uid pod.UID) (*pod.Status, bool)
 }
 
 // SyncHandler handles what the loop receives. Its methods are called from the loop's goroutine only.
-type SyncHandler struct{ Config }
-
-// SyncLoop is the loop.
-type SyncLoop struct {
-	handler  SyncHandler
-	relisted bool
+type SyncHandler struct {
+	Config
+	known  bool // latch: every source has been seen, and the workers know what they want
+	listed bool // latch: what the runtime and the disk held then was compared with what is wanted
 }
 
+// SyncLoop is the loop.
+type SyncLoop struct{ handler SyncHandler }
+
 // New returns a loop.
-func New(cfg Config) *SyncLoop { return &SyncLoop{handler: SyncHandler{cfg}} }
+func New(cfg Config) *SyncLoop { return &SyncLoop{handler: SyncHandler{Config: cfg}} }
 
 // Run is syncLoop: it handles events until ctx is done.
 func (l *SyncLoop) Run(ctx context.Context) error {
+	l.handler.knowPods() // without sources nothing else would tell
 	for l.syncLoopIteration(ctx) {
 	}
 	return ctx.Err()
@@ -81,7 +83,7 @@ func (l *SyncLoop) Run(ctx context.Context) error {
 func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 	h := &l.handler
 	relisted := h.Relisted
-	if l.relisted {
+	if h.listed || !h.known {
 		relisted = nil
 	}
 	var objects, probes <-chan struct{}
@@ -99,13 +101,11 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 			h.dispatch(u)
 		}
 		// Only now: sources count as seen from Take on, and the pods of one must not look unwanted while another's are handled.
-		h.HandlePodCleanups()
+		h.knowPods()
 	case <-h.Changed.Wake(): // PLEG
 		changed := h.Changed.Take()
 		h.HandlePodSyncs(h.desired(changed))
-		if slices.ContainsFunc(changed, h.isStray) {
-			h.HandlePodCleanups()
-		}
+		h.HandlePodCleanups(changed)
 	case <-objects: // ConfigMaps, Secrets, tokens to be renewed
 		h.HandlePodSyncs(h.desired(h.Objects.Take()))
 	case <-probes: // liveness, readiness and startup
@@ -113,11 +113,9 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 	case <-h.Restored: // the runtime is back: passes that failed meanwhile are tried again, also those of pods that end
 		h.Workers.WakeAll()
 	case <-h.Workers.Finished().Wake(): // housekeeping
-		h.Workers.Finished().Take()
-		h.HandlePodCleanups()
+		h.HandlePodCleanups(h.Workers.Finished().Take())
 	case <-relisted:
-		l.relisted = true
-		h.HandlePodCleanups()
+		h.endLeftovers()
 	}
 	return true
 }
@@ -224,44 +222,50 @@ func (h *SyncHandler) desired(uids []pod.UID) []*v1.Pod {
 	return out
 }
 
-// isStray reports whether nobody wants the pod and nobody ends it.
-func (h *SyncHandler) isStray(uid pod.UID) bool {
-	_, wanted := h.Pods.Get(uid)
-	return !wanted && !h.Workers.Has(uid)
-}
-
-// HandlePodCleanups (housekeeping) makes workers and desired pods agree: workers of pods that nobody wants end, desired pods without a
-// worker get one, and what the runtime or the disk holds of unknown pods is ended. Nothing is ended until every source has been seen,
-// since before that a pod may only seem unwanted.
-func (h *SyncHandler) HandlePodCleanups() {
-	began := time.Now()
+// knowPods ends, once, what earlier agents left of pods that nobody wants any more. It waits until every source has been seen, since before that a
+// pod may only seem unwanted.
+func (h *SyncHandler) knowPods() {
+	if h.known || !h.Source.SeenAllSources() {
+		return
+	}
+	h.known = true
 	desired := map[pod.UID]*v1.Pod{}
 	for _, p := range h.Pods.List() {
 		desired[p.UID] = p
 	}
-	seen := h.Source.SeenAllSources()
-	if seen {
-		h.Workers.SyncKnownPods(desired)
-	}
-	for uid, p := range desired {
-		if !h.Workers.Has(uid) {
-			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodCreate, Pod: p})
-		}
-	}
-	if !seen {
-		return
-	}
-	select {
-	case <-h.Relisted:
-	default:
-		return
-	}
+	h.Workers.SyncKnownPods(desired)
+}
+
+// endLeftovers ends what the runtime and the disk hold of pods that nobody wants, once it is known what is wanted and what is there.
+func (h *SyncHandler) endLeftovers() {
+	h.listed = true
 	for _, s := range h.Leftovers() {
-		if desired[s.UID] == nil && !h.Workers.Has(s.UID) {
-			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, RunningPod: s})
-		}
+		h.endLeftover(s)
 	}
-	if took := time.Since(began); took > time.Second {
-		h.Log.Warn("housekeeping took long", "took", took)
+}
+
+func (h *SyncHandler) endLeftover(s *pod.Status) {
+	if _, wanted := h.Pods.Get(s.UID); !wanted && !h.Workers.Has(s.UID) {
+		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, RunningPod: s})
+	}
+}
+
+// HandlePodCleanups (housekeeping) makes worker and desired pod agree for pods that changed or whose worker is done: a desired pod without a
+// worker gets one, the worker of a pod that nobody wants ends, and so does what the runtime holds of a pod that nobody knows.
+func (h *SyncHandler) HandlePodCleanups(uids []pod.UID) {
+	for _, uid := range uids {
+		p, wanted := h.Pods.Get(uid)
+		switch {
+		case h.Workers.Has(uid):
+			if !wanted && h.known {
+				h.Workers.Orphan(uid)
+			}
+		case wanted:
+			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodCreate, Pod: p})
+		case h.listed:
+			if s, ok := h.Observed(uid); ok {
+				h.endLeftover(s)
+			}
+		}
 	}
 }

@@ -3,7 +3,6 @@ package syncloop_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -56,6 +55,9 @@ func (w *world) SeenAllSources() bool {
 func (w *world) UpdatePod(o podworkers.UpdatePodOptions) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if o.Wanted == podworkers.Unwanted {
+		w.orphans[o.Pod.UID] = true
+	}
 	if o.Pod == nil {
 		w.has[o.RunningPod.UID], w.orphans[o.RunningPod.UID] = true, true
 		w.diary = append(w.diary, fmt.Sprintf("%s runtime-only %s", o.UpdateType, o.RunningPod.UID))
@@ -80,6 +82,15 @@ func (w *world) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 	}
 }
 
+func (w *world) Orphan(uid pod.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.orphans[uid] {
+		w.diary = append(w.diary, fmt.Sprintf("orphan %s", uid))
+		w.orphans[uid] = true
+	}
+}
+
 func (w *world) WakePod(pod.UID) {}
 
 func (w *world) WakeAll() {
@@ -97,13 +108,33 @@ func (w *world) Has(uid pod.UID) bool {
 }
 
 func start(t *testing.T) *world {
-	w := &world{
+	w := newWorld(t)
+	w.run()
+	return w
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{
 		t: t, wake: make(chan struct{}, 1), has: map[pod.UID]bool{}, orphans: map[pod.UID]bool{}, finished: pod.NewInbox[pod.UID](), changed: pod.NewInbox[pod.UID](),
 		restored: make(chan struct{}, 1), relisted: make(chan struct{}), pods: pod.NewManager(), static: pod.NewInbox[pod.FullName](),
 	}
+}
+
+// run runs a loop in the world until the test ends.
+func (w *world) run() {
+	t := w.t
 	l := syncloop.New(syncloop.Config{
 		Source: w, Workers: w, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted, Static: w.static,
-		Leftovers: func() []*pod.Status { return w.left }, Log: slog.New(slog.DiscardHandler),
+		Leftovers: func() []*pod.Status { return w.left },
+		Observed: func(uid pod.UID) (*pod.Status, bool) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			i := slices.IndexFunc(w.left, func(s *pod.Status) bool { return s.UID == uid })
+			if i < 0 {
+				return nil, false
+			}
+			return w.left[i], true
+		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -115,7 +146,6 @@ func start(t *testing.T) *world {
 		cancel()
 		<-done
 	})
-	return w
 }
 
 func (w *world) send(op pod.PodOperation, pods ...*v1.Pod) {
@@ -159,7 +189,7 @@ func TestOperationsBecomeUpdates(t *testing.T) {
 		w.send(pod.RECONCILE, old)
 		w.expect("sync old")
 		w.send(pod.REMOVE, old)
-		w.expect("kill old", "orphan old")
+		w.expect("kill old")
 		if _, ok := w.pods.Get("old"); ok {
 			t.Fatal("a removed pod is still desired")
 		}
@@ -190,7 +220,7 @@ func TestRemovalOfEndingPods(t *testing.T) {
 					p.DeletionTimestamp = new(metav1.Now())
 				}
 				w.send(pod.REMOVE, p)
-				w.expect(tc.want, "orphan p")
+				w.expect(tc.want)
 			})
 		})
 	}
@@ -251,6 +281,67 @@ func TestCleanups(t *testing.T) {
 		w.mu.Unlock()
 		w.finished.Put("a")
 		w.expect("create a")
+	})
+}
+
+// What shows up later of a pod that nobody knows ends, too: a sandbox that an earlier agent had asked for may come after the first list.
+func TestLateStrays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		shows := func(uid pod.UID) {
+			w.mu.Lock()
+			w.left = append(w.left, &pod.Status{UID: uid})
+			w.mu.Unlock()
+			w.changed.Put(uid)
+		}
+		shows("early")
+		w.expect() // it may be wanted by a source that was not heard yet
+		w.send(pod.ADD, newPod("a", 0))
+		w.expect("create a")
+		shows("middle")
+		w.expect() // it will be listed
+		close(w.relisted)
+		synctest.Wait()
+		w.mu.Lock()
+		slices.Sort(w.diary)
+		w.mu.Unlock()
+		w.expect("kill runtime-only early", "kill runtime-only middle")
+		shows("late")
+		w.expect("kill runtime-only late")
+		w.changed.Put("gone")
+		w.expect()
+	})
+}
+
+// A pod that was evicted as its source let go of it has a worker that nobody told of that.
+func TestWorkerOfAnUnwantedPodLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.mu.Lock()
+		w.has["evicted"] = true
+		w.mu.Unlock()
+		w.finished.Put("evicted")
+		w.expect() // its source may not have been heard yet
+		w.send(pod.ADD, newPod("a", 0))
+		w.expect("create a", "orphan evicted")
+		w.mu.Lock()
+		w.has["again"] = true
+		w.mu.Unlock()
+		w.finished.Put("again")
+		w.finished.Put("a")
+		w.expect("orphan again")
+	})
+}
+
+func TestWithoutSourcesEverythingIsAStray(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.seen = true
+		w.left = []*pod.Status{{UID: "stray"}}
+		w.run()
+		w.expect()
+		close(w.relisted)
+		w.expect("kill runtime-only stray")
 	})
 }
 
