@@ -18,6 +18,8 @@ type figure struct {
 	What   string    `json:"what"`
 	Unit   string    `json:"unit"`
 	Values []float64 `json:"values"`
+	// Noise is by how much the same thing differs from one time to the next, where that is known: a figure below it says nothing.
+	Noise float64 `json:"noise,omitempty"`
 }
 
 // median of the values; between the two in the middle of an even number.
@@ -32,6 +34,19 @@ type goal struct {
 	Unit  string  `json:"unit"`
 	Limit float64 `json:"limit"`
 	Value float64 `json:"value"`
+	// Lost: a figure that the value is made of is below its own noise, so that the value says nothing.
+	Lost bool `json:"lost,omitempty"`
+}
+
+// verdict says whether the goal is reached.
+func (g goal) verdict() string {
+	switch {
+	case g.Lost:
+		return "below its noise, not judged"
+	case g.Value > g.Limit:
+		return "**does not hold**"
+	}
+	return "holds"
 }
 
 // report is what a run measured.
@@ -58,7 +73,7 @@ func (r *report) add(who, what, unit string, values ...float64) {
 			return
 		}
 	}
-	r.Figures = append(r.Figures, figure{who, what, unit, values})
+	r.Figures = append(r.Figures, figure{Who: who, What: what, Unit: unit, Values: values})
 }
 
 func seconds(durations []time.Duration) []float64 {
@@ -88,24 +103,24 @@ func (r *report) rest(kind agentKind, pods int, who string, before, after usage,
 	r.add(kind.name, fmt.Sprintf(at, "PSS"), "MiB", float64(after.PSS)/mib)
 }
 
-// find returns the median of a figure.
-func (r *report) find(who, what string) (float64, bool) {
+// find returns the median of a figure, and whether it is lost in its noise.
+func (r *report) find(who, what string) (value float64, lost, ok bool) {
 	for _, f := range r.Figures {
 		if f.Who == who && f.What == what && len(f.Values) > 0 {
-			return f.median(), true
+			return f.median(), f.Noise > 0 && f.median() <= f.Noise, true
 		}
 	}
-	return 0, false
+	return 0, false, false
 }
 
 // computeGoals computes those of the goals whose figures were taken.
 func (r *report) computeGoals() {
 	n := r.options.pods
 	set := func(what, unit string, limit float64, value func(float64, float64) float64, who1, what1, who2, what2 string) {
-		a, ok := r.find(who1, what1)
-		b, ok2 := r.find(who2, what2)
+		a, lost, ok := r.find(who1, what1)
+		b, lost2, ok2 := r.find(who2, what2)
 		if ok && (ok2 || who2 == "") {
-			r.Goals = append(r.Goals, goal{what, unit, limit, value(a, b)})
+			r.Goals = append(r.Goals, goal{What: what, Unit: unit, Limit: limit, Value: value(a, b), Lost: lost || lost2})
 		}
 	}
 	ratio := func(a, b float64) float64 { return a / b }
@@ -163,18 +178,18 @@ func (r *report) markdown() string {
 	if len(r.Goals) > 0 {
 		w.WriteString("| goal | at most | is | |\n|---|---:|---:|---|\n")
 		for _, g := range r.Goals {
-			holds := "holds"
-			if g.Value > g.Limit {
-				holds = "**does not hold**"
-			}
-			fmt.Fprintf(&w, "| %s | %.3g %s | %.3g %s | %s |\n", g.What, g.Limit, g.Unit, g.Value, g.Unit, holds)
+			fmt.Fprintf(&w, "| %s | %.3g %s | %.3g %s | %s |\n", g.What, g.Limit, g.Unit, g.Value, g.Unit, g.verdict())
 		}
 		w.WriteString("\n")
 	}
 	w.WriteString("| who | what | median | least | most | |\n|---|---|---:|---:|---:|---|\n")
 	for _, f := range r.Figures {
 		if len(f.Values) > 0 {
-			fmt.Fprintf(&w, "| %s | %s | %.3f | %.3f | %.3f | %s |\n", f.Who, f.What, f.median(), slices.Min(f.Values), slices.Max(f.Values), f.Unit)
+			unit := f.Unit
+			if f.Noise > 0 {
+				unit = strings.TrimSpace(fmt.Sprintf("%s ± %.3g", unit, f.Noise))
+			}
+			fmt.Fprintf(&w, "| %s | %s | %.3f | %.3f | %.3f | %s |\n", f.Who, f.What, f.median(), slices.Min(f.Values), slices.Max(f.Values), unit)
 		}
 	}
 	return w.String()
@@ -189,7 +204,10 @@ func (r *report) svg() string {
 	for i, g := range r.Goals {
 		y, part := row*i+10, g.Value/g.Limit
 		colour := "#3a7"
-		if part > 1 {
+		switch {
+		case g.Lost:
+			colour = "#999"
+		case part > 1:
 			colour = "#c53"
 		}
 		width := int(unit * min(max(part, 0.01), most))

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -36,7 +37,11 @@ type result struct {
 	ManifestCPU    float64 `json:"manifestCPU"`
 	ManifestAllocs float64 `json:"manifestAllocs"`
 	RestartCPU     float64 `json:"restartCPU"`
+	RestartAllocs  float64 `json:"restartAllocs"`
 	Heap           float64 `json:"heap"`
+	// What a change is said to cost differs by so much from one time to the next.
+	ChangeCPUNoise    float64 `json:"changeCPUNoise"`
+	ChangeAllocsNoise float64 `json:"changeAllocsNoise"`
 }
 
 const (
@@ -44,8 +49,12 @@ const (
 	rest   = 2 * time.Minute
 )
 
-// changes is how often each change is made, one after the other, for the cost of one.
-const changes = 20
+const (
+	// changes is how often each change is made, one after the other, for the cost of one.
+	changes = 20
+	// idles is how often the time that these take is measured without any.
+	idles = 6
+)
 
 func TestScale(t *testing.T) {
 	n, err := strconv.Atoi(cmp.Or(os.Getenv("BERTH_BENCH_PODS"), "20"))
@@ -72,8 +81,8 @@ type yard struct {
 	*agenttest.World
 	pods     int
 	profiles *profiler
-	// idle is what a second of virtual time costs in which nothing happens but probes.
-	idle used
+	// idle is what the time that changes take costs when there are none, and noise by how much that differs.
+	idle, noise used
 }
 
 func (y *yard) measure() result {
@@ -96,7 +105,9 @@ func (y *yard) measure() result {
 	y.World.Settle(settle)
 	all := y.phase("rest", func() { y.World.Settle(rest) })
 	r.RestCPU, r.RestAllocs = all.cpu, all.allocs
-	y.idle = all.over(rest.Seconds())
+	y.measureIdle()
+	noise := y.noise.over(changes)
+	r.ChangeCPUNoise, r.ChangeAllocsNoise = noise.cpu, noise.allocs
 
 	container := map[string]string{} // ids, which the runtime finds without a search
 	for _, c := range y.Runtime.Containers() {
@@ -120,10 +131,11 @@ func (y *yard) measure() result {
 	y.StopAgent()
 	y.Agent = nil
 	r.Heap = with - heap()
-	r.RestartCPU = y.phase("restart", func() {
+	again := y.phase("restart", func() {
 		y.StartAgent()
 		y.World.Settle(settle)
-	}).less(y.idle, settle).cpu
+	}).less(all.over(rest.Seconds() / settle.Seconds()))
+	r.RestartCPU, r.RestartAllocs = again.cpu, again.allocs
 	y.awaitReady("the restart")
 	return r
 }
@@ -131,14 +143,38 @@ func (y *yard) measure() result {
 // changes makes a change to one pod after the other and returns what one costs beyond rest. None waits for the one before to be over, and all take as
 // long as every pod takes to be probed once: pods that began together are probed together.
 func (y *yard) changes(name string, change func(pod int)) used {
-	all := y.phase(name, func() {
+	all := y.uncollected(name, func() {
 		for i := range changes {
 			change(i % y.pods)
 			y.World.Settle(0)
 		}
 		y.World.Settle(settle - (changes+1)*agenttest.FileQuiet)
 	})
-	return all.less(y.idle, settle).over(changes)
+	return all.less(y.idle).over(changes)
+}
+
+// measureIdle measures what changes are compared with.
+func (y *yard) measureIdle() {
+	var least, most used
+	for i := range idles {
+		u := y.uncollected("idle", func() { y.World.Settle(settle) })
+		if i == 0 {
+			least, most = u, u
+		}
+		least = used{min(least.cpu, u.cpu), min(least.allocs, u.allocs)}
+		most = used{max(most.cpu, u.cpu), max(most.allocs, u.allocs)}
+		y.idle = used{y.idle.cpu + u.cpu/idles, y.idle.allocs + u.allocs/idles}
+	}
+	y.noise = most.less(least)
+}
+
+// uncollected is phase without collections of garbage: it is chance whether one falls into a short time, and with many pods one costs more than all
+// changes in it. Allocations stand for them.
+func (y *yard) uncollected(name string, f func()) used {
+	return y.phase(name, func() {
+		defer debug.SetGCPercent(debug.SetGCPercent(-1))
+		f()
+	})
 }
 
 func name(pod int) string { return fmt.Sprintf("pod-%d.yaml", pod) }
@@ -222,10 +258,7 @@ func usedNow() used {
 
 func (u used) over(n float64) used { return used{u.cpu / n, u.allocs / n} }
 
-// less returns what is left without what the time would have cost at rest.
-func (u used) less(idle used, t time.Duration) used {
-	return used{u.cpu - idle.cpu*t.Seconds(), u.allocs - idle.allocs*t.Seconds()}
-}
+func (u used) less(v used) used { return used{u.cpu - v.cpu, u.allocs - v.allocs} }
 
 func heap() float64 {
 	for range 3 { // finalizers and pools need more than one
