@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -244,7 +243,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.resources, err = a.newNodeResources(); err != nil {
 		return nil, err
 	}
-	a.hostIPs = nodeIPs(cfg.Log)
+	a.hostIPs = hostIPs(cfg.Kubelet, cfg.NodeName, out.Network, cfg.Log)
 
 	a.newRecords()
 	a.pods = pod.NewManager()
@@ -562,28 +561,4 @@ func (a *Agent) Exit() AtExit {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.atExit
-}
-
-// nodeIPs returns the first address of the node that others can reach, or nothing.
-func nodeIPs(log *slog.Logger) []string {
-	interfaces, err := net.Interfaces()
-	if err != nil {
-		log.Warn("addresses of the node not found", "error", err)
-		return nil
-	}
-	for _, i := range interfaces {
-		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 {
-			continue
-		}
-		addrs, err := i.Addrs()
-		if err != nil {
-			continue
-		}
-		for _, ad := range addrs {
-			if n, ok := ad.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
-				return []string{n.IP.String()}
-			}
-		}
-	}
-	return nil
 }

@@ -55,6 +55,24 @@ func HostNetwork() Network {
 	}
 }
 
+// InternalIPs returns the addresses that a Node of these settings tells of this machine, primary first; none where a cloud provider finds them. It
+// may wait for a name server, two seconds at most. The zero Network is this machine's.
+func InternalIPs(ctx context.Context, s *Settings, n Network) ([]string, error) {
+	if n.Interfaces == nil {
+		n = HostNetwork()
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	addresses, err := findAddresses(ctx, s, n)
+	var out []string
+	for _, a := range addresses {
+		if a.Type == v1.NodeInternalIP {
+			out = append(out, a.Address)
+		}
+	}
+	return out, err
+}
+
 // findAddresses returns the Node's addresses by the rules of --node-ip: the IPs given, or else the name if it is an address, what
 // the name resolves to, or the address of the default route.
 func findAddresses(ctx context.Context, s *Settings, n Network) ([]v1.NodeAddress, error) {
