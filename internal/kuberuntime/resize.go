@@ -1,6 +1,7 @@
 package kuberuntime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,8 @@ type Cgroups interface {
 }
 
 // resize lets what the pod was given hold, in the order of computeResizeSteps. What runs is changed in place; what does not will be made with it.
-// Each step can be done twice, so a resize that was cut off begins again. An error says what could not be done; the rest is left as it was.
+// Each step can be done twice, so a resize that was cut off begins again. An error says what could not be done; the rest is left as it was, but the
+// pod grows all the same: until the next try a container may start, with what it was given.
 func (r *Runtime) resize(ctx context.Context, req Request, a *podActions, res *Result) error {
 	p := req.Pod
 	ids := map[string]pod.ContainerID{}
@@ -43,14 +45,16 @@ func (r *Runtime) resize(ctx context.Context, req Request, a *podActions, res *R
 	began, done := time.Now(), []string{}
 	err := r.tellSandbox(ctx, p, a)
 	for _, s := range steps {
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err == nil {
-			err = r.resizeStep(ctx, p, s, ids[s.Container])
-		}
-		if err != nil {
+		if ctx.Err() != nil {
+			err = cmp.Or(err, ctx.Err())
 			break
+		}
+		if err != nil && !s.growsPod() {
+			continue
+		}
+		if failed := r.resizeStep(ctx, p, s, ids[s.Container]); failed != nil {
+			err = cmp.Or(err, failed)
+			continue
 		}
 		done = append(done, s.String())
 	}

@@ -34,6 +34,9 @@ func (s resizeStep) String() string {
 	return fmt.Sprintf("%s %s", s.Container, s.Part)
 }
 
+// growsPod reports whether the step lets the pod as a whole have more.
+func (s resizeStep) growsPod() bool { return s.Container == "" && s.way == grows }
+
 // holding is what holds before a resize: the pod as its cgroup was made, and as its containers were.
 type holding struct{ Cgroup, Containers *v1.Pod }
 
@@ -65,7 +68,7 @@ func computeResizeSteps(has holding, given *v1.Pod, running []string, e extent, 
 			if goes != way {
 				continue
 			}
-			s := resizeStep{Part: part}
+			s := resizeStep{Part: part, way: goes}
 			if part == cgroups.MemoryLimit && (goes == shrinks || e == everything) {
 				s.Lowers = to
 			}
