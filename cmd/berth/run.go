@@ -208,8 +208,8 @@ func runAndShow(ctx context.Context, runAgent func(context.Context) error, h ser
 	err := runAgent(ctx)
 	end()
 	shown := g.Wait()
-	if err == nil { // otherwise it is the reason of the verdict too
-		err = verdict
+	if !errors.Is(verdict, errEnded) || err == nil {
+		err = errors.Join(verdict, err) // of which the former is why the agent was told to end, maybe in the middle of its start
 	}
 	return errors.Join(err, shown)
 }

@@ -95,6 +95,7 @@ func TestRunAndShow(t *testing.T) {
 	for name, c := range map[string]struct {
 		story  func(n *onePod, interrupt func())
 		agent  error // what the agent says when it ends by itself, at once
+		told   error // what it says when it is told to end
 		want   string
 		took   time.Duration
 		output string
@@ -108,6 +109,12 @@ func TestRunAndShow(t *testing.T) {
 			want:   "not all pods are ready after 1m0s:\npod default/web: Running, 1 of 1 containers ready",
 			took:   time.Minute,
 			output: "web   Running   1/1\n",
+		},
+		"late in the start of the agent": {
+			story: func(*onePod, func()) {},
+			told:  broken,
+			want:  "not all pods are ready after 1m0s:\nthere are no pods\n" + broken.Error(),
+			took:  time.Minute,
 		},
 		"interrupted":  {story: func(_ *onePod, interrupt func()) { interrupt() }, want: "ended before all pods were ready"},
 		"agent breaks": {story: func(*onePod, func()) {}, agent: broken, want: broken.Error()},
@@ -126,7 +133,7 @@ func TestRunAndShow(t *testing.T) {
 						return c.agent
 					}
 					<-ctx.Done()
-					return nil
+					return c.told
 				}
 				began := time.Now()
 				err := runAndShow(ctx, runAgent, h, runFlags{once: true, onceTimeout: time.Minute}, show, stop)

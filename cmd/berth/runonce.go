@@ -15,6 +15,9 @@ import (
 	"berth/internal/server"
 )
 
+// errEnded is the verdict of --once on an agent that ends for another reason.
+var errEnded = errors.New("ended before all pods were ready")
+
 // awaitReady returns nil when all pods are ready, and otherwise the reason why they will not be or are not in time.
 func awaitReady(ctx context.Context, h server.Handlers, timeout time.Duration) error {
 	changed, cancel := h.Subscribe()
@@ -32,7 +35,7 @@ func awaitReady(ctx context.Context, h server.Handlers, timeout time.Duration) e
 		case <-late.C:
 			return fmt.Errorf("not all pods are ready after %v:\n%s", timeout, strings.Join(describeUnready(h.Pods(), h.Problems()), "\n"))
 		case <-ctx.Done():
-			return errors.New("ended before all pods were ready")
+			return errEnded
 		}
 	}
 }

@@ -134,10 +134,11 @@ func TestOnceEndsWhenReadyAndTheNextAgentAdopts(t *testing.T) {
 
 // With --once the agent says why the pods do not become ready, and fails.
 func TestOnceSaysWhatIsNotReady(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("web.yaml", manifest("web", "serve"))
 	n.write("wrong.yaml", strings.ReplaceAll(manifest("wrong", "serve"), helloImage, unknownImage))
-	a := n.launch("--once", "--once-timeout", "5s")
+	a := n.launch("--once", "--once-timeout", "30s") // much more than web takes
 	if code := a.wait(); code == 0 {
 		t.Errorf("exit code 0 though the image of a pod does not exist:\n%s", a.said())
 	}
@@ -146,7 +147,7 @@ func TestOnceSaysWhatIsNotReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, reason, _ := strings.Cut(string(log), "Error: ")
-	wantText(t, "the error", reason, "not all pods are ready after 5s", "default/wrong", unknownImage)
+	wantText(t, "the error", reason, "not all pods are ready after 30s", "default/wrong", unknownImage)
 	if strings.Contains(reason, "default/web") {
 		t.Errorf("the error names a pod that is ready: %s", reason)
 	}
