@@ -48,7 +48,7 @@ func (m *Manager) setupBound(ctx context.Context, p *v1.Pod, podDir string, b bo
 		o.mounted.ReadOnly = b.readOnly
 		return o
 	case src.Local != nil:
-		return m.setupLocal(p, podDir, b, options)
+		return m.setupLocal(ctx, p, podDir, b, options)
 	case src.CSI != nil:
 		return m.setupCSI(ctx, p, podDir, persistentCSI(b))
 	case src.NFS != nil:
@@ -67,7 +67,7 @@ func mountOptions(pv *v1.PersistentVolume) []string {
 }
 
 // setupLocal shows a directory of this machine. Its files become the fsGroup's of the first pod that has it; later ones take it as it is.
-func (m *Manager) setupLocal(p *v1.Pod, podDir string, b bound, options []string) outcome {
+func (m *Manager) setupLocal(ctx context.Context, p *v1.Pod, podDir string, b bound, options []string) outcome {
 	source := b.Spec.Local.Path
 	if slices.Contains(strings.Split(source, "/"), "..") {
 		return outcome{err: fmt.Errorf("local volume path %q: must not contain \"..\"", source)}
@@ -77,7 +77,7 @@ func (m *Manager) setupLocal(p *v1.Pod, podDir string, b bound, options []string
 	case err != nil:
 		return outcome{step: "NewMounter initialization", err: fmt.Errorf("path %q does not exist: %w", source, err)}
 	case st.Mode()&fs.ModeDevice != 0 && st.Mode()&fs.ModeCharDevice == 0:
-		return m.setupLocalDevice(p, podDir, b, options)
+		return m.setupLocalDevice(ctx, p, podDir, b, options)
 	case !st.IsDir():
 		return outcome{err: fmt.Errorf("path %q: only directory and block device are supported", source)}
 	}
@@ -105,7 +105,7 @@ func (m *Manager) setupLocal(p *v1.Pod, podDir string, b bound, options []string
 //
 // Differs from the kubelet: each pod mounts the filesystem itself, rather than a part of one mount below plugins. To the kernel it is the
 // same filesystem, and there is nothing to be taken down after the last pod.
-func (m *Manager) setupLocalDevice(p *v1.Pod, podDir string, b bound, options []string) outcome {
+func (m *Manager) setupLocalDevice(ctx context.Context, p *v1.Pod, podDir string, b bound, options []string) outcome {
 	source := b.Spec.Local.Path
 	points, err := m.mounter.List()
 	if err != nil {
@@ -122,6 +122,9 @@ func (m *Manager) setupLocalDevice(p *v1.Pod, podDir string, b bound, options []
 	}
 	if fresh {
 		m.ownLocal(p, dir, b, first)
+	}
+	if err := m.growLocal(ctx, p, dir, b); err != nil {
+		return outcome{step: "Setup failed while expanding volume", err: err}
 	}
 	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: b.readOnly, SELinuxRelabel: !b.readOnly}, fresh: fresh}
 }

@@ -84,29 +84,38 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// A disk without a filesystem gets one, for the group of the first pod; the next pod finds the data, and a pod of another group is told.
-func TestClaimOfADisk(t *testing.T) {
-	n := newNode(t)
-	image := filepath.Join(n.place.Dir, "disk.img")
-	must(t, os.WriteFile(image, nil, 0o600), os.Truncate(image, 16<<20))
+// loopDisk makes a disk of 16 MiB over a file. It goes with the test.
+func (n *node) loopDisk() (image, disk string) {
+	n.t.Helper()
+	image = filepath.Join(n.place.Dir, "disk.img")
+	must(n.t, os.WriteFile(image, nil, 0o600), os.Truncate(image, 16<<20))
 	out, err := exec.Command("losetup", "--find", "--show", image).CombinedOutput()
 	if err != nil {
-		t.Fatalf("losetup: %v: %s", err, out)
+		n.t.Fatalf("losetup: %v: %s", err, out)
 	}
-	disk := strings.TrimSpace(string(out))
-	t.Cleanup(func() {
+	disk = strings.TrimSpace(string(out))
+	n.t.Cleanup(func() {
 		if out, err := exec.Command("losetup", "--detach", disk).CombinedOutput(); err != nil {
-			t.Errorf("losetup: %v: %s", err, out)
+			n.t.Errorf("losetup: %v: %s", err, out)
 		}
 	})
-	user := func(name string, group int) string {
-		return strings.Replace(manifest(name, "serve"), "  containers:", fmt.Sprintf(`  terminationGracePeriodSeconds: 1
+	return image, disk
+}
+
+// diskUser is the manifest of a pod of this group that has the claim named disk at /d.
+func diskUser(name string, group int) string {
+	return strings.Replace(manifest(name, "serve"), "  containers:", fmt.Sprintf(`  terminationGracePeriodSeconds: 1
   securityContext: {fsGroup: %d}
   volumes: [{name: d, persistentVolumeClaim: {claimName: disk}}]
   containers:`, group), 1) + "    volumeMounts: [{name: d, mountPath: /d}]\n"
-	}
+}
+
+// A disk without a filesystem gets one, for the group of the first pod; the next pod finds the data, and a pod of another group is told.
+func TestClaimOfADisk(t *testing.T) {
+	n := newNode(t)
+	_, disk := n.loopDisk()
 	n.write("volumes.yaml", persistent("disk", "local: {path: "+disk+"}"))
-	n.write("first.yaml", user("first", 4242))
+	n.write("first.yaml", diskUser("first", 4242))
 	n.start()
 	first := n.awaitReady("first").named("first")
 	inside := fmt.Sprintf("/proc/%d/root/d", n.pid(containerID(first, "main")))
@@ -115,7 +124,7 @@ func TestClaimOfADisk(t *testing.T) {
 		t.Errorf("the volume has group %d, %v", st.Gid, err)
 	}
 	must(t, os.WriteFile(filepath.Join(inside, "file"), []byte("kept"), 0o600))
-	n.write("second.yaml", user("second", 4243))
+	n.write("second.yaml", diskUser("second", 4243))
 	second := n.awaitReady("second").named("second")
 	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/d/file", n.pid(containerID(second, "main")))); err != nil || string(b) != "kept" {
 		t.Errorf("the second pod sees %q, %v", b, err)

@@ -8,7 +8,7 @@ set -euo pipefail
 image=$1
 suite=trixie
 mirror=http://deb.debian.org/debian
-packages=systemd-sysv,systemd-resolved,dbus,udev,kmod,libpam-systemd,apparmor,nftables,conntrack,iproute2,procps,linux-image-cloud-amd64,initramfs-tools
+packages=e2fsprogs,systemd-sysv,systemd-resolved,dbus,udev,kmod,libpam-systemd,apparmor,nftables,conntrack,iproute2,procps,linux-image-cloud-amd64,initramfs-tools
 
 [ ! -f "$image/disk.ext4" ] || exit 0
 mkdir -p "$(dirname "$image")"
