@@ -25,8 +25,8 @@ bundle_version     = $(shell cd bundle && go list -m -f '{{.Version}}' $(1))
 BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_docs,grpcnotrace,netgo,osusergo
 
 # Each shim forces a collection of its garbage every 30 seconds, whether there is any or not, which is nearly all that a node at rest does.
-# In the bundle's shim each pause is twice the one before, up to an hour: what the start of a pod took is given back as ever.
-BUNDLE_SHIM_REST = s/for range time.Tick(30 \* time.Second) {/for pause := 30 * time.Second; ; pause = min(2*pause, time.Hour) {\n\t\t\ttime.Sleep(pause)/
+# In the bundle's shim each pause is ten times the one before, up to an hour: what the start of a pod took is given back as ever.
+BUNDLE_SHIM_REST = s/for range time.Tick(30 \* time.Second) {/for pause := 30 * time.Second; ; pause = min(10*pause, time.Hour) {\n\t\t\ttime.Sleep(pause)/
 
 .PHONY: bundle
 bundle: ## build the runtime that is embedded into berth (kept in BERTH_CACHE)
