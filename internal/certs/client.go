@@ -13,6 +13,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd/api"
 
 	"berth/internal/kube"
 )
@@ -45,9 +46,8 @@ type ClientConfig struct {
 // Client is the client certificate of an agent that asks for it, renews it, or both.
 type Client struct {
 	*Rotation
-	cfg    ClientConfig
-	server *rest.Config // the API server, without credentials
-	write  bool         // there is no kubeconfig of use: it is written when there is a certificate
+	cfg   ClientConfig
+	write *api.Cluster // of the kubeconfig to write when there is a certificate; nil if there is one of use
 
 	mu        sync.Mutex
 	bootstrap Signer // guarded by mu; nil before it is needed
@@ -91,11 +91,13 @@ func OpenClient(cfg ClientConfig) (*Client, *rest.Config, error) {
 		return nil, nil, errors.Join(err, fmt.Errorf("bootstrap: %w", bootErr))
 	}
 	c, server, err := newClient(cfg, given)
-	if err == nil {
-		c.write = true
-		err = c.ensureKubeconfig() // an agent may have been ended before it did
+	if err != nil {
+		return nil, nil, err
 	}
-	return c, server, err
+	if c.write, err = kube.LoadCluster(cfg.BootstrapKubeconfig); err != nil {
+		return nil, nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	return c, server, c.ensureKubeconfig() // an agent may have been ended before it did
 }
 
 // loadKubeconfig is kube.LoadKubeconfig; no path is a file that does not exist.
@@ -131,7 +133,7 @@ func certificateOf(c *rest.Config) (*tls.Certificate, error) {
 
 // newClient returns a client for the server of a kubeconfig, with the certificate that is there, if any.
 func newClient(cfg ClientConfig, of *rest.Config) (*Client, *rest.Config, error) {
-	c := &Client{cfg: cfg, server: rest.AnonymousClientConfig(of)}
+	c := &Client{cfg: cfg}
 	wanted := &x509.CertificateRequest{Subject: pkix.Name{CommonName: NodeUser(cfg.NodeName), Organization: []string{NodeGroup}}}
 	c.Rotation = NewRotation(RotationConfig{
 		Name: "client certificate", Store: NewStore(cfg.Dir, "kubelet-client"), Initial: c.initial,
@@ -143,7 +145,7 @@ func newClient(cfg ClientConfig, of *rest.Config) (*Client, *rest.Config, error)
 	if err := c.Load(); err != nil {
 		cfg.Log.Warn("client certificate not read; the node asks for a new one", "error", err)
 	}
-	return c, c.server, nil
+	return c, rest.AnonymousClientConfig(of), nil
 }
 
 // initial is the certificate of the kubeconfig, as long as the store has none.
@@ -198,12 +200,12 @@ func (c *Client) changed() {
 
 // ensureKubeconfig makes a kubeconfig that names the certificate of the store, where there was none of use.
 func (c *Client) ensureKubeconfig() error {
-	if !c.write || c.cfg.Kubeconfig == "" || c.Current() == nil {
+	if c.write == nil || c.cfg.Kubeconfig == "" || c.Current() == nil {
 		return nil
 	}
-	if err := kube.WriteKubeconfig(c.cfg.Kubeconfig, c.server, c.Store().Path()); err != nil {
+	if err := kube.WriteKubeconfig(c.cfg.Kubeconfig, c.write, c.Store().Path()); err != nil {
 		return err
 	}
-	c.write = false
+	c.write = nil
 	return nil
 }

@@ -25,7 +25,7 @@ import (
 func writeKubeconfig(t *testing.T, path, user string) {
 	t.Helper()
 	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "s", "user": "u"}}],
-"clusters": [{"name": "s", "cluster": {"server": "https://192.0.2.9:6443", "certificate-authority-data": %q}}], "users": [{"name": "u", "user": %s}]}`,
+"clusters": [{"name": "s", "cluster": {"server": "https://192.0.2.9:6443", "proxy-url": "http://192.0.2.1:3128", "certificate-authority-data": %q}}], "users": [{"name": "u", "user": %s}]}`,
 		base64.StdEncoding.EncodeToString([]byte("not looked at")), user)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -144,6 +144,10 @@ func TestBootstrap(t *testing.T) {
 		if _, err := os.Stat(cfg.Kubeconfig); err == nil {
 			t.Error("a kubeconfig without a certificate")
 		}
+		// What was read of it once is enough.
+		if err := os.Remove(cfg.BootstrapKubeconfig); err != nil {
+			t.Fatal(err)
+		}
 		o.decide(t, day)
 		synctest.Wait()
 		stop()
@@ -154,13 +158,13 @@ func TestBootstrap(t *testing.T) {
 		if pair := dir + "/pki/kubelet-client-current.pem"; own.CertFile != pair || own.KeyFile != pair || own.Host != "https://192.0.2.9:6443" || string(own.CAData) != "not looked at" {
 			t.Errorf("kubeconfig %+v", own)
 		}
+		if proxy, err := own.Proxy(nil); err != nil || proxy.String() != "http://192.0.2.1:3128" {
+			t.Errorf("the kubeconfig leads through the proxy %v (%v)", proxy, err)
+		}
 		if uses("boot") != 1 || uses("own") != 0 || uses("closed") != 1 {
 			t.Errorf("used %v", usedNow())
 		}
 
-		if err := os.Remove(cfg.BootstrapKubeconfig); err != nil {
-			t.Fatal(err)
-		}
 		c, stop := run()
 		first := c.Current()
 		if first == nil || uses("own") != 0 {

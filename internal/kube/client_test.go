@@ -23,6 +23,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -30,6 +31,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"berth/internal/kube"
 	"berth/internal/kube/kubetest"
@@ -377,6 +379,57 @@ func TestKubeconfigErrorsNameTheFile(t *testing.T) {
 	}
 	if _, err := kube.LoadKubeconfig(filepath.Join(dir, "absent")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+// A kubeconfig that a node writes for itself has all that another file says of the cluster, with paths that hold in every folder.
+func TestWriteKubeconfigKeepsTheCluster(t *testing.T) {
+	for _, c := range []struct{ name, cluster, want string }{
+		{
+			"authority in a file, behind a proxy",
+			`{server: "https://192.0.2.9:6443/path", certificate-authority: ca.pem, proxy-url: "http://192.0.2.1:3128", tls-server-name: kube, disable-compression: true, extensions: [{name: e, extension: {kind: K, of: a vendor}}]}`,
+			"certificate-authority: DIR/ca.pem\ndisable-compression: true\nextensions:\n- extension:\n    kind: K\n    of: a vendor\n  name: e\nproxy-url: http://192.0.2.1:3128\nserver: https://192.0.2.9:6443/path\ntls-server-name: kube\n",
+		},
+		{
+			"authority in the file itself", `{server: "https://192.0.2.9:6443", certificate-authority-data: bm90IGxvb2tlZCBhdA==}`,
+			"certificate-authority-data: bm90IGxvb2tlZCBhdA==\nserver: https://192.0.2.9:6443\n",
+		},
+		{"any authority", `{server: "https://192.0.2.9:6443", insecure-skip-tls-verify: true}`, "insecure-skip-tls-verify: true\nserver: https://192.0.2.9:6443\n"},
+	} {
+		dir := t.TempDir()
+		given, own := filepath.Join(dir, "bootstrap.conf"), filepath.Join(t.TempDir(), "kubelet.conf")
+		write(t, given, fmt.Appendf(nil, `
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u}}]
+clusters: [{name: other, cluster: {server: "https://192.0.2.8"}}, {name: k, cluster: %s}]
+users: [{name: u, user: {token: boot}}]
+`, c.cluster))
+		cluster, err := kube.LoadCluster(given)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if err := kube.WriteKubeconfig(own, cluster, "/pki/current.pem"); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		text, err := os.ReadFile(own)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		var written struct {
+			Clusters []struct{ Cluster map[string]any }
+		}
+		if err := yaml.Unmarshal(text, &written); err != nil || len(written.Clusters) != 1 {
+			t.Fatalf("%s: %v\n%s", c.name, err, text)
+		}
+		got, err := yaml.Marshal(written.Clusters[0].Cluster)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if diff := cmp.Diff(strings.ReplaceAll(c.want, "DIR", dir), string(got)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
 	}
 }
 
