@@ -95,6 +95,7 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 		}
 		return stats.ReadFiles("/proc", h.Processes(cgroup))
 	}
+	disks := func() ([]stats.Disk, error) { return stats.ReadDisks("/proc") }
 	topology := sync.OnceValue(func() stats.Topology { return stats.ReadTopology("/sys/devices/system/cpu") })
 	machine := func() (metrics.Machine, error) {
 		m, err := read()
@@ -110,10 +111,10 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 			a.nodeStart, a.certificates(),
 			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		},
-		server.PathProbes:   {metrics.Probes(a.probes.Counts)},
+		server.PathProbes:   {metrics.Probes(a.probes.Counts), metrics.ProcessStart("/proc")},
 		server.PathSLIs:     {a.health},
 		server.PathResource: {metrics.Resource{Readings: a.stats, Log: a.cfg.Log}},
-		server.PathCadvisor: {metrics.Cadvisor{Readings: a.stats, Kills: kills, Files: files, Machine: machine, Log: a.cfg.Log}},
+		server.PathCadvisor: {metrics.Cadvisor{Readings: a.stats, Kills: kills, Files: files, Disks: disks, Machine: machine, Log: a.cfg.Log}},
 	} {
 		r := prometheus.NewRegistry()
 		for _, c := range list {

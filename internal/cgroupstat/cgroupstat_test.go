@@ -65,7 +65,7 @@ var v2Files = map[string]string{
 	"g/pids.current":        "5\n",
 	"g/pids.max":            "max\n",
 	"g/cgroup.procs":        "17\n18\n",
-	"g/io.stat":             "254:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n8:16 \n",
+	"g/io.stat":             "254:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0 cost.vrate=100.00 cost.usage=5 cost.wait=6 cost.indebt=7 cost.indelay=8\n8:16 \n",
 	"g/cpu.pressure":        "some avg10=45.85 avg60=26.48 avg300=16.14 total=7483207934\nfull avg10=0.00 avg60=0.10 avg300=0.00 total=5\n",
 	"g/memory.pressure":     "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
 	"g/io.pressure":         "some avg10=1.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=8\n",
@@ -79,6 +79,8 @@ func TestRead(t *testing.T) {
 	memory1 := memory
 	memory1.Kernel, memory1.Failures = 65536, 78
 	disk := DeviceIO{Major: 254, ReadBytes: 4096, WriteBytes: 8192, Reads: 1, Writes: 2}
+	shared := disk
+	shared.Cost = &IOCost{Usage: 5, Wait: 6, Debt: 7, Delay: 8}
 	tests := []struct {
 		version int
 		files   map[string]string
@@ -96,7 +98,7 @@ func TestRead(t *testing.T) {
 				Usage: 1234567000, User: 1e9, System: 234567000, Periods: 10, ThrottledPeriods: 3, Bursts: 1, ThrottledTime: 4e7, BurstTime: 5000,
 				Shares: 500, Quota: 50000, Period: 100000,
 			},
-			Memory: &memory, Pids: &Pids{Threads: 5, Processes: 2}, IO: []DeviceIO{disk, {Major: 8, Minor: 16}},
+			Memory: &memory, Pids: &Pids{Threads: 5, Processes: 2}, IO: []DeviceIO{shared, {Major: 8, Minor: 16}},
 			Pressure: &Pressure{
 				CPU:    &Stall{Some: Stalled{45.85, 26.48, 16.14, 7483207934}, Full: Stalled{Avg60: 0.1, Total: 5}},
 				Memory: &Stall{}, IO: &Stall{Some: Stalled{Avg10: 1, Total: 9}, Full: Stalled{Total: 8}},

@@ -126,6 +126,9 @@ func parseIOStat(b []byte) []DeviceIO {
 			if err != nil {
 				continue
 			}
+			if strings.HasPrefix(key, "cost.") && d.Cost == nil {
+				d.Cost = &IOCost{}
+			}
 			switch key {
 			case "rbytes":
 				d.ReadBytes = n
@@ -135,6 +138,14 @@ func parseIOStat(b []byte) []DeviceIO {
 				d.Reads = n
 			case "wios":
 				d.Writes = n
+			case "cost.usage":
+				d.Cost.Usage = n
+			case "cost.wait":
+				d.Cost.Wait = n
+			case "cost.indebt":
+				d.Cost.Debt = n
+			case "cost.indelay":
+				d.Cost.Delay = n
 			}
 		}
 		out = append(out, d)

@@ -54,6 +54,13 @@ type DeviceIO struct {
 	Major, Minor          uint32
 	ReadBytes, WriteBytes uint64
 	Reads, Writes         uint64
+	// Cost is there where the kernel shares the device out by cost (io.cost.qos of version 2).
+	Cost *IOCost
+}
+
+// IOCost is the time of a device that was used, waited for, and gone without because of debts, in microseconds.
+type IOCost struct {
+	Usage, Wait, Debt, Delay uint64
 }
 
 // Pressure is the kernel's pressure stall information (Documentation/accounting/psi.rst); a resource without it is nil.

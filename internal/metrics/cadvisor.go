@@ -5,9 +5,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/procfs/blockdevice"
 
 	"berth/internal/cgroupstat"
 	"berth/internal/stats"
@@ -24,6 +26,7 @@ type target struct {
 	interfaces []stats.Interface // of a sandbox and of the root
 	kills      uint64
 	files      *stats.Files // of a container or sandbox; nil: not known
+	disks      []stats.Disk // of the root
 }
 
 // emit takes a sample, with the values of the family's own labels.
@@ -92,6 +95,53 @@ func ofIO(f func(cgroupstat.DeviceIO) uint64) func(target, emit) {
 	}
 }
 
+// ofRequests are requests that a cgroup made, and of the root those to disks that its cgroup does not count.
+func ofRequests(f func(cgroupstat.DeviceIO) uint64, g func(*blockdevice.IOStats) uint64) func(target, emit) {
+	own := ofIO(f)
+	return func(t target, send emit) {
+		own(t, send)
+		for _, d := range t.disks {
+			if d.IO != nil && !slices.ContainsFunc(t.IO, func(o cgroupstat.DeviceIO) bool { return o.Major == d.Major && o.Minor == d.Minor }) {
+				send(float64(g(d.IO)), d.Device)
+			}
+		}
+	}
+}
+
+func ofDisks(f func(stats.Disk) uint64) func(target, emit) {
+	return func(t target, send emit) {
+		for _, d := range t.disks {
+			send(float64(f(d)), d.Device)
+		}
+	}
+}
+
+func ofDiskIO(f func(*blockdevice.IOStats) float64) func(target, emit) {
+	return func(t target, send emit) {
+		for _, d := range t.disks {
+			if d.IO != nil {
+				send(f(d.IO), d.Device)
+			}
+		}
+	}
+}
+
+// ofDiskTime is in seconds, of the kernel's milliseconds.
+func ofDiskTime(f func(*blockdevice.IOStats) uint64) func(target, emit) {
+	return ofDiskIO(func(s *blockdevice.IOStats) float64 { return float64(f(s)) / 1e3 })
+}
+
+// ofCost is in seconds, of the microseconds of a kernel that shares disks out by cost.
+func ofCost(f func(*cgroupstat.IOCost) uint64) func(target, emit) {
+	return func(t target, send emit) {
+		for _, d := range t.IO {
+			if d.Cost != nil {
+				send(float64(f(d.Cost))/1e6, deviceName(d.Major, d.Minor))
+			}
+		}
+	}
+}
+
 func ofInterfaces(f func(stats.Interface) uint64) func(target, emit) {
 	return func(t target, send emit) {
 		for _, i := range t.interfaces {
@@ -133,6 +183,7 @@ var (
 // families are those of containers, QoS classes and the root, with the names and help of cAdvisor.
 var families = []family{
 	{"container_last_seen", "Last time a container was seen by the exporter", gauge, nil, false, func(t target, send emit) { send(float64(t.Time.Unix())) }},
+	{"container_health_state", "The result of the container's health check", gauge, nil, false, constant(-1)}, // none: CRI knows of no such check
 	{"container_start_time_seconds", "Start time of the container since unix epoch in seconds.", gauge, nil, true, func(t target, send emit) {
 		send(float64(t.Created.Unix()))
 	}},
@@ -149,6 +200,7 @@ var families = []family{
 	{"container_cpu_cfs_burst_periods_total", "Number of periods when burst occurs.", counter, nil, false, ofQuota(func(c *cgroupstat.CPU) float64 { return float64(c.Bursts) })},
 	{"container_cpu_cfs_burst_seconds_total", "Total time duration the container has been bursted.", counter, nil, false, ofQuota(func(c *cgroupstat.CPU) float64 { return seconds(c.BurstTime) })},
 	{"container_cpu_load_average_10s", "Value of container cpu load average over the last 10 seconds.", gauge, nil, false, constant(0)},
+	{"container_cpu_load_d_average_10s", "Value of container cpu load.d average over the last 10 seconds.", gauge, nil, false, constant(0)},
 	{"container_tasks_state", "Number of tasks in given state", gauge, []string{"state"}, false, func(_ target, send emit) {
 		for _, s := range []string{"sleeping", "running", "stopped", "uninterruptible", "iowaiting"} {
 			send(0, s)
@@ -183,8 +235,25 @@ var families = []family{
 	{"container_oom_events_total", "Count of out of memory events observed for the container", counter, nil, false, func(t target, send emit) { send(float64(t.kills)) }},
 	{"container_fs_reads_bytes_total", "Cumulative count of bytes read", counter, []string{"device"}, false, ofIO(func(d cgroupstat.DeviceIO) uint64 { return d.ReadBytes })},
 	{"container_fs_writes_bytes_total", "Cumulative count of bytes written", counter, []string{"device"}, false, ofIO(func(d cgroupstat.DeviceIO) uint64 { return d.WriteBytes })},
-	{"container_fs_reads_total", "Cumulative count of reads completed", counter, []string{"device"}, false, ofIO(func(d cgroupstat.DeviceIO) uint64 { return d.Reads })},
-	{"container_fs_writes_total", "Cumulative count of writes completed", counter, []string{"device"}, false, ofIO(func(d cgroupstat.DeviceIO) uint64 { return d.Writes })},
+	{"container_fs_reads_total", "Cumulative count of reads completed", counter, []string{"device"}, false, ofRequests(func(d cgroupstat.DeviceIO) uint64 { return d.Reads }, func(s *blockdevice.IOStats) uint64 { return s.ReadIOs })},
+	{"container_fs_writes_total", "Cumulative count of writes completed", counter, []string{"device"}, false, ofRequests(func(d cgroupstat.DeviceIO) uint64 { return d.Writes }, func(s *blockdevice.IOStats) uint64 { return s.WriteIOs })},
+	{"container_fs_sector_reads_total", "Cumulative count of sector reads completed", counter, []string{"device"}, false, ofDiskIO(func(s *blockdevice.IOStats) float64 { return float64(s.ReadSectors) })},
+	{"container_fs_sector_writes_total", "Cumulative count of sector writes completed", counter, []string{"device"}, false, ofDiskIO(func(s *blockdevice.IOStats) float64 { return float64(s.WriteSectors) })},
+	{"container_fs_reads_merged_total", "Cumulative count of reads merged", counter, []string{"device"}, false, ofDiskIO(func(s *blockdevice.IOStats) float64 { return float64(s.ReadMerges) })},
+	{"container_fs_writes_merged_total", "Cumulative count of writes merged", counter, []string{"device"}, false, ofDiskIO(func(s *blockdevice.IOStats) float64 { return float64(s.WriteMerges) })},
+	{"container_fs_read_seconds_total", "Cumulative count of seconds spent reading", counter, []string{"device"}, false, ofDiskTime(func(s *blockdevice.IOStats) uint64 { return s.ReadTicks })},
+	{"container_fs_write_seconds_total", "Cumulative count of seconds spent writing", counter, []string{"device"}, false, ofDiskTime(func(s *blockdevice.IOStats) uint64 { return s.WriteTicks })},
+	{"container_fs_io_current", "Number of I/Os currently in progress", gauge, []string{"device"}, false, ofDiskIO(func(s *blockdevice.IOStats) float64 { return float64(s.IOsInProgress) })},
+	{"container_fs_io_time_seconds_total", "Cumulative count of seconds spent doing I/Os", counter, []string{"device"}, false, ofDiskTime(func(s *blockdevice.IOStats) uint64 { return s.IOsTotalTicks })},
+	{"container_fs_io_time_weighted_seconds_total", "Cumulative weighted I/O time in seconds", counter, []string{"device"}, false, ofDiskTime(func(s *blockdevice.IOStats) uint64 { return s.WeightedIOTicks })},
+	{"container_fs_io_cost_usage_seconds_total", "Cumulative IOCost usage in seconds", counter, []string{"device"}, false, ofCost(func(c *cgroupstat.IOCost) uint64 { return c.Usage })},
+	{"container_fs_io_cost_wait_seconds_total", "Cumulative IOCost wait in seconds", counter, []string{"device"}, false, ofCost(func(c *cgroupstat.IOCost) uint64 { return c.Wait })},
+	{"container_fs_io_cost_indebt_seconds_total", "Cumulative IOCost debt in seconds", counter, []string{"device"}, false, ofCost(func(c *cgroupstat.IOCost) uint64 { return c.Debt })},
+	{"container_fs_io_cost_indelay_seconds_total", "Cumulative IOCost delay in seconds", counter, []string{"device"}, false, ofCost(func(c *cgroupstat.IOCost) uint64 { return c.Delay })},
+	{"container_fs_usage_bytes", "Number of bytes that are consumed by the container on this filesystem.", gauge, []string{"device"}, false, ofDisks(func(d stats.Disk) uint64 { return d.Capacity - d.Free })},
+	{"container_fs_limit_bytes", "Number of bytes that can be consumed by the container on this filesystem.", gauge, []string{"device"}, false, ofDisks(func(d stats.Disk) uint64 { return d.Capacity })},
+	{"container_fs_inodes_free", "Number of available Inodes", gauge, []string{"device"}, false, ofDisks(func(d stats.Disk) uint64 { return d.InodesFree })},
+	{"container_fs_inodes_total", "Number of Inodes", gauge, []string{"device"}, false, ofDisks(func(d stats.Disk) uint64 { return d.Inodes })},
 	{"container_blkio_device_usage_total", "Blkio Device bytes usage", counter, []string{"device", "major", "minor", "operation"}, false, func(t target, send emit) {
 		for _, d := range t.IO {
 			labels := []string{deviceName(d.Major, d.Minor), strconv.FormatUint(uint64(d.Major), 10), strconv.FormatUint(uint64(d.Minor), 10)}
@@ -258,6 +327,8 @@ type Cadvisor struct {
 	Kills func(container string) uint64
 	// Files counts what the processes of a cgroup have open; false when nothing can be told.
 	Files func(cgroup string) (stats.Files, bool)
+	// Disks reads the machine's filesystems.
+	Disks func() ([]stats.Disk, error)
 	// Machine reads the machine.
 	Machine func() (Machine, error)
 	Log     *slog.Logger
@@ -288,7 +359,11 @@ func (c Cadvisor) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		return
 	}
-	for _, t := range c.targets(all) {
+	disks, err := c.Disks()
+	if err != nil {
+		c.Log.Debug("/metrics/cadvisor: filesystems not read", "error", err)
+	}
+	for _, t := range c.targets(all, disks) {
 		for i := range families {
 			f := &families[i]
 			f.samples(t, func(v float64, labels ...string) {
@@ -321,8 +396,8 @@ func (c Cadvisor) collectMachine(ch chan<- prometheus.Metric) {
 }
 
 // targets are all cgroups that samples are of: the root, those of classes, and of each pod its own, its sandbox's and its containers'.
-func (c Cadvisor) targets(all *stats.Readings) []target {
-	out := []target{{Reading: all.Root, labels: []string{"/", "", "", "", "", ""}, root: true, interfaces: all.Network}}
+func (c Cadvisor) targets(all *stats.Readings, disks []stats.Disk) []target {
+	out := []target{{Reading: all.Root, labels: []string{"/", "", "", "", "", ""}, root: true, interfaces: all.Network, disks: disks}}
 	add := func(r *stats.Reading, t target, labels ...string) {
 		if r == nil {
 			return

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/procfs/blockdevice"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,7 +44,7 @@ func reading(path string) *stats.Reading {
 		CPU:      &cgroupstat.CPU{Usage: 1_500_000_000, User: 1e9, System: 5e8, Periods: 4, Quota: 50000, Period: 100000, Shares: 512},
 		Memory:   &cgroupstat.Memory{Usage: 3 << 20, InactiveFile: 1 << 20, Swap: 4096, SwapLimit: 8192, Limit: cgroupstat.Unlimited},
 		Pids:     &cgroupstat.Pids{Threads: 3, Processes: 2},
-		IO:       []cgroupstat.DeviceIO{{Major: 4000000, ReadBytes: 1, WriteBytes: 2, Reads: 3, Writes: 4}},
+		IO:       []cgroupstat.DeviceIO{{Major: 4000000, ReadBytes: 1, WriteBytes: 2, Reads: 3, Writes: 4, Cost: &cgroupstat.IOCost{Usage: 5e6, Wait: 6e6, Debt: 7e6, Delay: 8e6}}},
 		Pressure: &cgroupstat.Pressure{CPU: stall, Memory: stall, IO: stall},
 	}}
 }
@@ -144,6 +145,7 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 			{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "v"}}, Container: "main", Kind: "Liveness", Unknown: 1},
 		}
 	}))
+	out["/metrics/probes"].MustRegister(ProcessStart("/proc"))
 	out["/metrics/resource"] = prometheus.NewRegistry()
 	out["/metrics/resource"].MustRegister(Resource{Readings: r, Log: log})
 	out["/metrics/cadvisor"] = prometheus.NewRegistry()
@@ -151,6 +153,13 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 		Readings: r, Log: log, Kills: func(string) uint64 { return 3 },
 		Files: func(string) (stats.Files, bool) {
 			return stats.Files{Descriptors: 9, Sockets: 2, MaxOpen: new(uint64(1024))}, true
+		},
+		Disks: func() ([]stats.Disk, error) {
+			return []stats.Disk{
+				{Device: "/dev/counted", Major: 4000000, Capacity: 100, Free: 40, Inodes: 10, InodesFree: 4, IO: &blockdevice.IOStats{ReadIOs: 1, IOsTotalTicks: 2500, ReadSectors: 6}},
+				{Device: "/dev/part1", Major: 4000001, IO: &blockdevice.IOStats{ReadIOs: 5}},
+				{Device: "/dev/silent", Major: 4000002, Capacity: 7},
+			}, nil
 		},
 		Machine: func() (Machine, error) {
 			return Machine{ID: "m", CPUs: 2, Topology: stats.Topology{Cores: 1, Sockets: 1}, Memory: 1 << 30, Kernel: "6.18"}, nil
@@ -204,6 +213,8 @@ var upstreamNames = map[string]string{
 	"kubelet_server_expiration_renew_errors":                     `counter metrics should have "_total" suffix`,
 	"kubelet_certificate_manager_client_expiration_renew_errors": `counter metrics should have "_total" suffix`,
 	"container_memory_failcnt":                                   `counter metrics should have "_total" suffix`,
+	"container_cpu_load_d_average_10s":                           "metric names should not contain abbreviated units",
+	"container_fs_inodes_total":                                  `non-counter metrics should not have "_total" suffix`,
 	"cadvisor_version_info":                                      "label names should be written in 'snake_case' not 'camelCase'",
 }
 
@@ -258,6 +269,14 @@ func TestScrapes(t *testing.T) {
 			`container_sockets{container="",id="/kubepods/podu/sb",image="",name="sb",namespace="default",pod="web"} 2 1700000100500`,
 			`container_ulimits_soft{container="main",id="/kubepods/podu/c1",image="img",name="c1",namespace="default",pod="web",ulimit="max_open_files"} 1024 1700000100500`,
 			`machine_cpu_physical_cores{boot_id="",machine_id="m",system_uuid=""} 1`,
+			`container_health_state{container="main",id="/kubepods/podu/c1",image="img",name="c1",namespace="default",pod="web"} -1 1700000100500`,
+			`container_cpu_load_d_average_10s{container="main",id="/kubepods/podu/c1",image="img",name="c1",namespace="default",pod="web"} 0 1700000100500`,
+			`container_fs_io_cost_wait_seconds_total{container="main",device="",id="/kubepods/podu/c1",image="img",name="c1",namespace="default",pod="web"} 6 1700000100500`,
+			`container_fs_usage_bytes{container="",device="/dev/counted",id="/",image="",name="",namespace="",pod=""} 60 1700000100500`,
+			`container_fs_limit_bytes{container="",device="/dev/silent",id="/",image="",name="",namespace="",pod=""} 7 1700000100500`,
+			`container_fs_io_time_seconds_total{container="",device="/dev/counted",id="/",image="",name="",namespace="",pod=""} 2.5 1700000100500`,
+			`container_fs_reads_total{container="",device="",id="/",image="",name="",namespace="",pod=""} 3 1700000100500`,
+			`container_fs_reads_total{container="",device="/dev/part1",id="/",image="",name="",namespace="",pod=""} 5 1700000100500`,
 			"container_scrape_error 0",
 		},
 		"/metrics/probes": {

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/procfs"
 
 	"berth/internal/prober"
 )
@@ -47,4 +48,36 @@ func (p Probes) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstHistogram(probeTime, c.Successful+c.Failed+c.Unknown, c.Seconds, buckets, s.kind, s.container, s.pod, s.namespace)
 	}
+}
+
+// ProcessStart tells when this process began, by the folder of /proc, without all else that client_golang tells of a process.
+type ProcessStart string
+
+var processStart = desc("process_start_time_seconds", "Start time of the process since unix epoch in seconds.")
+
+// Describe names the family.
+func (ProcessStart) Describe(ch chan<- *prometheus.Desc) { ch <- processStart }
+
+// Collect reads the time, which is left out where /proc does not tell it.
+func (p ProcessStart) Collect(ch chan<- prometheus.Metric) {
+	began, err := startTime(string(p))
+	if err == nil {
+		ch <- prometheus.MustNewConstMetric(processStart, gauge, began)
+	}
+}
+
+func startTime(proc string) (float64, error) {
+	fs, err := procfs.NewFS(proc)
+	if err != nil {
+		return 0, err
+	}
+	self, err := fs.Self()
+	if err != nil {
+		return 0, err
+	}
+	stat, err := self.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return stat.StartTime()
 }
