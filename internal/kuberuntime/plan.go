@@ -2,7 +2,6 @@ package kuberuntime
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -152,7 +151,7 @@ func computePodActions(in planInput) podActions {
 // planNewSandbox begins the pod anew in a sandbox of its own, if anything is left to be run in it.
 func planNewSandbox(p *v1.Pod, s *pod.Status, d lifecycle.SandboxDecision) podActions {
 	a := podActions{Attempt: d.Attempt, Replaces: d.OldID, Why: d.Why, KillPod: s.Active()}
-	if d.Attempt > 0 && p.Spec.RestartPolicy == v1.RestartPolicyNever && anyRegularRan(p, s) && !restartsByItself(p, s) {
+	if lifecycle.EndsWithSandbox(p, s) {
 		a.Why += "; restartPolicy is Never and containers have run"
 		return a
 	}
@@ -174,27 +173,6 @@ func planNewSandbox(p *v1.Pod, s *pod.Status, d lifecycle.SandboxDecision) podAc
 		a.Start = []startAction{{p.Spec.InitContainers[0].Name, "first init container"}}
 	}
 	return a
-}
-
-// anyRegularRan reports whether a regular container was ever started. Init containers and sidecars do not matter: with them alone, the pod has
-// not done anything yet, and would wait for ever.
-func anyRegularRan(p *v1.Pod, s *pod.Status) bool {
-	return slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool {
-		cs := s.FindContainer(c.Name)
-		return cs != nil && cs.State != pod.StateCreated
-	})
-}
-
-// restartsByItself reports whether a regular container that has ended is restarted by a policy or rule of its own, whatever the pod's.
-func restartsByItself(p *v1.Pod, s *pod.Status) bool {
-	for i := range p.Spec.Containers {
-		c := &p.Spec.Containers[i]
-		cs := s.FindContainer(c.Name)
-		if c.RestartPolicy != nil && cs != nil && cs.State == pod.StateExited && lifecycle.ShouldStart(p, c, cs) {
-			return true
-		}
-	}
-	return false
 }
 
 // planRunningSandbox goes on in the sandbox that the pod has.

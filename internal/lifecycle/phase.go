@@ -12,12 +12,14 @@ type PhaseFacts struct {
 	Terminal bool
 	// HasInitialized is HasInitialized of the observation that the statuses were made from.
 	HasInitialized bool
+	// EndsWithSandbox is EndsWithSandbox of that observation.
+	EndsWithSandbox bool
 }
 
 // Phase returns the phase that follows from the statuses of the pod's containers (Kubernetes documentation, "Pod Lifecycle"). It
 // does not look at the phase that s has: that a terminal phase is never left is the caller's part.
 //
-//	Failed     an init container failed for good, or all containers have ended, one of them in failure
+//	Failed     an init container failed for good, or all containers have ended, one of them in failure, or before it ran
 //	Pending    init containers are at work, or a container has not run yet
 //	Running    a container runs, or is to be restarted
 //	Succeeded  all containers have ended with code 0 and stay so
@@ -30,6 +32,8 @@ func Phase(p *v1.Pod, s *v1.PodStatus, f PhaseFacts) v1.PodPhase {
 		return v1.PodFailed
 	case n.initPending > 0, n.sidecarPending > 0 && !f.HasInitialized:
 		return v1.PodPending
+	case n.waiting > 0 && n.running == 0 && f.EndsWithSandbox:
+		return v1.PodFailed
 	case n.waiting > 0:
 		return v1.PodPending
 	case n.unknown > 0:

@@ -125,6 +125,22 @@ func TestPhaseOfSeveralContainers(t *testing.T) {
 			}
 		})
 	}
+
+	for _, tt := range []struct {
+		name string
+		a, b v1.ContainerStatus
+		want v1.PodPhase
+	}{
+		{"one still runs", st("a", running()), st("b", waiting()), v1.PodPending},
+		{"one has succeeded, and one will never run", st("a", ended(0)), st("b", waiting()), v1.PodFailed},
+	} {
+		t.Run("without a sandbox for ever: "+tt.name, func(t *testing.T) {
+			s := &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{tt.a, tt.b}}
+			if got := Phase(p, s, PhaseFacts{HasInitialized: true, EndsWithSandbox: true}); got != tt.want {
+				t.Errorf("phase is %s, want %s", got, tt.want)
+			}
+		})
+	}
 }
 
 func TestPhaseOfStoppedStaticPod(t *testing.T) {

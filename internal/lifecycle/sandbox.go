@@ -1,6 +1,8 @@
 package lifecycle
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
@@ -45,4 +47,32 @@ func NeedsNewSandbox(p *v1.Pod, s *pod.Status) SandboxDecision {
 		return SandboxDecision{Attempt: newest.Attempt, OldID: newest.ID}
 	}
 	return next
+}
+
+// EndsWithSandbox reports whether the pod has lost its sandbox and gets no other, so that what has not run yet never will: its restartPolicy is
+// Never and containers of it have run, none of which is restarted by a policy of its own.
+func EndsWithSandbox(p *v1.Pod, s *pod.Status) bool {
+	d := NeedsNewSandbox(p, s)
+	return d.Create && d.Attempt > 0 && p.Spec.RestartPolicy == v1.RestartPolicyNever && anyRegularRan(p, s) && !restartsByItself(p, s)
+}
+
+// anyRegularRan reports whether a regular container was ever started. Init containers and sidecars do not matter: with them alone, the pod has
+// not done anything yet, and would wait for ever.
+func anyRegularRan(p *v1.Pod, s *pod.Status) bool {
+	return slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool {
+		cs := s.FindContainer(c.Name)
+		return cs != nil && cs.State != pod.StateCreated
+	})
+}
+
+// restartsByItself reports whether a regular container that has ended is restarted by a policy or rule of its own, whatever the pod's.
+func restartsByItself(p *v1.Pod, s *pod.Status) bool {
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		cs := s.FindContainer(c.Name)
+		if c.RestartPolicy != nil && cs != nil && cs.State == pod.StateExited && ShouldStart(p, c, cs) {
+			return true
+		}
+	}
+	return false
 }

@@ -77,7 +77,9 @@ const deadlineExceeded = "Pod was active on the node longer than the specified d
 // setPhase sets phase, reason and message. A terminal phase stays; reason and message stay as long as the phase does. A pod that was
 // active for longer than it may fails.
 func setPhase(s *v1.PodStatus, in Input, initialized bool) {
-	s.Phase = lifecycle.Phase(in.Pod, s, lifecycle.PhaseFacts{Terminal: in.Terminal, HasInitialized: initialized})
+	s.Phase = lifecycle.Phase(in.Pod, s, lifecycle.PhaseFacts{
+		Terminal: in.Terminal, HasInitialized: initialized, EndsWithSandbox: lifecycle.EndsWithSandbox(in.Pod, &in.Observed),
+	})
 	for _, known := range []*v1.PodStatus{&in.Old, &in.Pod.Status} {
 		if isTerminal(known.Phase) {
 			s.Phase, s.Reason, s.Message = known.Phase, known.Reason, known.Message
