@@ -18,8 +18,6 @@ type figure struct {
 	What   string    `json:"what"`
 	Unit   string    `json:"unit"`
 	Values []float64 `json:"values"`
-	// Noise is by how much the same thing differs from one time to the next, where that is known: a figure below it says nothing.
-	Noise float64 `json:"noise,omitempty"`
 }
 
 // median of the values; between the two in the middle of an even number.
@@ -34,16 +32,11 @@ type goal struct {
 	Unit  string  `json:"unit"`
 	Limit float64 `json:"limit"`
 	Value float64 `json:"value"`
-	// Lost: a figure that the value is made of is below its own noise, so that the value says nothing.
-	Lost bool `json:"lost,omitempty"`
 }
 
 // verdict says whether the goal is reached.
 func (g goal) verdict() string {
-	switch {
-	case g.Lost:
-		return "below its noise, not judged"
-	case g.Value > g.Limit:
+	if g.Value > g.Limit {
 		return "**does not hold**"
 	}
 	return "holds"
@@ -103,24 +96,24 @@ func (r *report) rest(kind agentKind, pods int, who string, before, after usage,
 	r.add(kind.name, fmt.Sprintf(at, "PSS"), "MiB", float64(after.PSS)/mib)
 }
 
-// find returns the median of a figure, and whether it is lost in its noise.
-func (r *report) find(who, what string) (value float64, lost, ok bool) {
+// find returns the median of a figure that was taken.
+func (r *report) find(who, what string) (float64, bool) {
 	for _, f := range r.Figures {
 		if f.Who == who && f.What == what && len(f.Values) > 0 {
-			return f.median(), f.Noise > 0 && f.median() <= f.Noise, true
+			return f.median(), true
 		}
 	}
-	return 0, false, false
+	return 0, false
 }
 
 // computeGoals computes those of the goals whose figures were taken.
 func (r *report) computeGoals() {
 	n := r.options.pods
 	set := func(what, unit string, limit float64, value func(float64, float64) float64, who1, what1, who2, what2 string) {
-		a, lost, ok := r.find(who1, what1)
-		b, lost2, ok2 := r.find(who2, what2)
+		a, ok := r.find(who1, what1)
+		b, ok2 := r.find(who2, what2)
 		if ok && (ok2 || who2 == "") {
-			r.Goals = append(r.Goals, goal{What: what, Unit: unit, Limit: limit, Value: value(a, b), Lost: lost || lost2})
+			r.Goals = append(r.Goals, goal{What: what, Unit: unit, Limit: limit, Value: value(a, b)})
 		}
 	}
 	ratio := func(a, b float64) float64 { return a / b }
@@ -150,6 +143,7 @@ func (r *report) computeGoals() {
 	sizes := strings.Split(r.options.scale, ",")
 	if len(sizes) > 1 {
 		small, large := sizes[0], sizes[len(sizes)-1]
+		set(fmt.Sprintf("%s pods over the fake runtime: %s", large, scaleIdle), "", 10, itself, "scale", large+" pods: "+scaleIdle, "", "")
 		for _, f := range scaleFigures {
 			set(fmt.Sprintf("%s pods over the fake runtime: %s, times that of %s", large, f.name, small), "×", 1.2, ratio,
 				"scale", large+" pods: "+f.name, "scale", small+" pods: "+f.name)
@@ -185,11 +179,7 @@ func (r *report) markdown() string {
 	w.WriteString("| who | what | median | least | most | |\n|---|---|---:|---:|---:|---|\n")
 	for _, f := range r.Figures {
 		if len(f.Values) > 0 {
-			unit := f.Unit
-			if f.Noise > 0 {
-				unit = strings.TrimSpace(fmt.Sprintf("%s ± %.3g", unit, f.Noise))
-			}
-			fmt.Fprintf(&w, "| %s | %s | %.3f | %.3f | %.3f | %s |\n", f.Who, f.What, f.median(), slices.Min(f.Values), slices.Max(f.Values), unit)
+			fmt.Fprintf(&w, "| %s | %s | %.3f | %.3f | %.3f | %s |\n", f.Who, f.What, f.median(), slices.Min(f.Values), slices.Max(f.Values), f.Unit)
 		}
 	}
 	return w.String()
@@ -204,10 +194,7 @@ func (r *report) svg() string {
 	for i, g := range r.Goals {
 		y, part := row*i+10, g.Value/g.Limit
 		colour := "#3a7"
-		switch {
-		case g.Lost:
-			colour = "#999"
-		case part > 1:
+		if part > 1 {
 			colour = "#c53"
 		}
 		width := int(unit * min(max(part, 0.01), most))

@@ -32,6 +32,7 @@ type result struct {
 	StartCPU       float64 `json:"startCPU"`
 	RestCPU        float64 `json:"restCPU"`
 	RestAllocs     float64 `json:"restAllocs"`
+	IdleAllocs     float64 `json:"idleAllocs"`
 	ChangeCPU      float64 `json:"changeCPU"`
 	ChangeAllocs   float64 `json:"changeAllocs"`
 	ManifestCPU    float64 `json:"manifestCPU"`
@@ -39,9 +40,6 @@ type result struct {
 	RestartCPU     float64 `json:"restartCPU"`
 	RestartAllocs  float64 `json:"restartAllocs"`
 	Heap           float64 `json:"heap"`
-	// What a change is said to cost differs by so much from one time to the next.
-	ChangeCPUNoise    float64 `json:"changeCPUNoise"`
-	ChangeAllocsNoise float64 `json:"changeAllocsNoise"`
 }
 
 const (
@@ -52,8 +50,8 @@ const (
 const (
 	// changes is how often each change is made, one after the other, for the cost of one.
 	changes = 20
-	// idles is how often the time that these take is measured without any.
-	idles = 6
+	// between is the time for these and for all that follows from them: within the ten seconds between two rounds of probes.
+	between = 7 * time.Second
 )
 
 func TestScale(t *testing.T) {
@@ -81,8 +79,6 @@ type yard struct {
 	*agenttest.World
 	pods     int
 	profiles *profiler
-	// idle is what the time that changes take costs when there are none, and noise by how much that differs.
-	idle, noise used
 }
 
 func (y *yard) measure() result {
@@ -105,9 +101,7 @@ func (y *yard) measure() result {
 	y.World.Settle(settle)
 	all := y.phase("rest", func() { y.World.Settle(rest) })
 	r.RestCPU, r.RestAllocs = all.cpu, all.allocs
-	y.measureIdle()
-	noise := y.noise.over(changes)
-	r.ChangeCPUNoise, r.ChangeAllocsNoise = noise.cpu, noise.allocs
+	r.IdleAllocs = y.changes("idle", func(int) {}).allocs
 
 	container := map[string]string{} // ids, which the runtime finds without a search
 	for _, c := range y.Runtime.Containers() {
@@ -117,12 +111,12 @@ func (y *yard) measure() result {
 		if err := y.Runtime.Kill(container[fmt.Sprintf("pod-%d/a", i)], 1); err != nil {
 			y.Fatal(err)
 		}
-	})
+	}).over(changes)
 	r.ChangeCPU, r.ChangeAllocs = one.cpu, one.allocs
 	one = y.changes("manifest", func(i int) {
 		y.manifest(i, "second")
 		y.Tell(name(i))
-	})
+	}).over(changes)
 	r.ManifestCPU, r.ManifestAllocs = one.cpu, one.allocs
 
 	y.World.Settle(settle)
@@ -140,33 +134,23 @@ func (y *yard) measure() result {
 	return r
 }
 
-// changes makes a change to one pod after the other and returns what one costs beyond rest. None waits for the one before to be over, and all take as
-// long as every pod takes to be probed once: pods that began together are probed together.
+// changes makes a change to one pod after the other, without waiting for the one before to be over, and returns what all cost. They fall between two
+// rounds of probes: pods that began together are probed together, and in between an agent at rest does nothing.
 func (y *yard) changes(name string, change func(pod int)) used {
-	all := y.uncollected(name, func() {
+	for probed := y.probed(); y.probed() == probed; {
+		y.World.Settle(0)
+	}
+	return y.uncollected(name, func() {
 		for i := range changes {
 			change(i % y.pods)
 			y.World.Settle(0)
 		}
-		y.World.Settle(settle - (changes+1)*agenttest.FileQuiet)
+		y.World.Settle(between - (changes+1)*agenttest.FileQuiet)
 	})
-	return all.less(y.idle).over(changes)
 }
 
-// measureIdle measures what changes are compared with.
-func (y *yard) measureIdle() {
-	var least, most used
-	for i := range idles {
-		u := y.uncollected("idle", func() { y.World.Settle(settle) })
-		if i == 0 {
-			least, most = u, u
-		}
-		least = used{min(least.cpu, u.cpu), min(least.allocs, u.allocs)}
-		most = used{max(most.cpu, u.cpu), max(most.allocs, u.allocs)}
-		y.idle = used{y.idle.cpu + u.cpu/idles, y.idle.allocs + u.allocs/idles}
-	}
-	y.noise = most.less(least)
-}
+// probed is how often the last pod was probed: a pod that no change is made to, if there are enough.
+func (y *yard) probed() int { return y.Network.Requests(fmt.Sprintf("pod-%d:8080/", y.pods-1)) }
 
 // uncollected is phase without collections of garbage: it is chance whether one falls into a short time, and with many pods one costs more than all
 // changes in it. Allocations stand for them.
