@@ -23,8 +23,8 @@ type amendedRuntime struct {
 }
 
 // ReadPod reads one pod.
-func (r amendedRuntime) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status) (*pod.Status, error) {
-	s, err := r.Client.ReadPod(ctx, uid, prev)
+func (r amendedRuntime) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *cri.RuntimePod) (*pod.Status, error) {
+	s, err := r.Client.ReadPod(ctx, uid, prev, listed)
 	if err == nil && r.a.kills != nil {
 		r.a.kills.Amend(s)
 	}

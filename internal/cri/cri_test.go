@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
@@ -116,7 +118,7 @@ func TestReadPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake, c := connect(t)
 		ctx := t.Context()
-		empty, err := c.ReadPod(ctx, "a", nil)
+		empty, err := c.ReadPod(ctx, "a", nil, nil)
 		if err != nil || len(empty.Sandboxes)+len(empty.Containers) != 0 {
 			t.Fatalf("unknown pod: %+v, %v", empty, err)
 		}
@@ -142,7 +144,7 @@ func TestReadPod(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		created, err := c.ReadPod(ctx, "a", nil)
+		created, err := c.ReadPod(ctx, "a", nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,12 +159,12 @@ func TestReadPod(t *testing.T) {
 		if err := c.StartContainer(ctx, id); err != nil {
 			t.Fatal(err)
 		}
-		running, err := c.ReadPod(ctx, "a", created)
+		running, err := c.ReadPod(ctx, "a", created, nil)
 		if err != nil || running.FindContainer("c").State != pod.StateRunning || running.FindContainer("c").StartedAt.IsZero() {
 			t.Fatalf("got %+v, %v", running, err)
 		}
 		fake.ResetCalls()
-		if _, err := c.ReadPod(ctx, "a", running); err != nil {
+		if _, err := c.ReadPod(ctx, "a", running, nil); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(fake.Calls()); n != 2 {
@@ -172,8 +174,19 @@ func TestReadPod(t *testing.T) {
 		if err != nil || all["a"] == nil || !all["a"].Matches(running) || all["a"].Matches(created) {
 			t.Fatalf("got %+v, %v", all, err)
 		}
+		fake.ResetCalls()
+		first, err := c.ReadPod(ctx, "a", nil, all["a"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(running, first, cmpopts.IgnoreFields(pod.Status{}, "ReadAt")); diff != "" || !first.ReadAt.Equal(all["a"].ListedAt) {
+			t.Errorf("read from the lists at %v (-read on its own +read from the lists): %s", first.ReadAt, diff)
+		}
+		if n := len(fake.Calls()); n != 2 {
+			t.Errorf("%d calls to read a pod that was listed, want a status of its sandbox and one of its container", n)
+		}
 		fake.Kill("c", 7)
-		exited, err := c.ReadPod(ctx, "a", running)
+		exited, err := c.ReadPod(ctx, "a", running, nil)
 		if err != nil || exited.FindContainer("c").ExitCode != 7 || exited.FindContainer("c").FinishedAt.IsZero() {
 			t.Fatalf("got %+v, %v", exited, err)
 		}

@@ -55,7 +55,7 @@ func TestManyCallsAtATime(t *testing.T) {
 				if _, err := c.RunPodSandbox(t.Context(), cfg, ""); err != nil {
 					t.Error(err)
 				}
-				if s, err := c.ReadPod(t.Context(), pod.UID(uid), nil); err != nil || len(s.Sandboxes) != 1 {
+				if s, err := c.ReadPod(t.Context(), pod.UID(uid), nil, nil); err != nil || len(s.Sandboxes) != 1 {
 					t.Errorf("pod %d: %v, %v", i, s, err)
 				}
 			})

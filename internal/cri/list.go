@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -13,39 +14,70 @@ import (
 // ListPods lists every pod that the runtime has something of. Sandboxes and containers without a pod UID are not ours and left out.
 // Where the runtime streams its lists (KEP-5825, CRIListStreaming), no more than a part of them is held at a time.
 func (c *Client) ListPods(ctx context.Context) (map[pod.UID]*RuntimePod, error) {
-	out := map[pod.UID]*RuntimePod{}
-	get := func(labels map[string]string) *RuntimePod {
-		uid := pod.UID(labels[PodUIDLabel])
-		if uid == "" {
-			return nil
-		}
-		p := out[uid]
-		if p == nil {
-			p = &RuntimePod{
-				UID: uid, Name: labels[PodNameLabel], Namespace: labels[PodNamespaceLabel],
-				Sandboxes: map[pod.SandboxID]bool{}, Containers: map[pod.ContainerID]pod.ContainerState{},
-			}
-			out[uid] = p
-		}
-		return p
+	l := lists{map[pod.UID]*RuntimePod{}, time.Now()}
+	if err := c.eachSandbox(ctx, l.addSandbox); err != nil {
+		return nil, err
 	}
-	err := c.eachSandbox(ctx, func(s *runtimeapi.PodSandbox) {
-		if p := get(s.Labels); p != nil {
-			p.Sandboxes[pod.SandboxID(s.Id)] = s.State == runtimeapi.PodSandboxState_SANDBOX_READY
-		}
-	})
+	if err := c.eachContainer(ctx, l.addContainer); err != nil {
+		return nil, err
+	}
+	return l.pods, nil
+}
+
+// listPod lists what the runtime has of one pod.
+func (c *Client) listPod(ctx context.Context, uid pod.UID) (*RuntimePod, error) {
+	l := lists{map[pod.UID]*RuntimePod{}, time.Now()}
+	selector := map[string]string{PodUIDLabel: string(uid)}
+	s, err := c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: selector}})
 	if err != nil {
 		return nil, err
 	}
-	err = c.eachContainer(ctx, func(ct *runtimeapi.Container) {
-		if p := get(ct.Labels); p != nil {
-			p.Containers[pod.ContainerID(ct.Id)] = stateOf(ct.State)
-		}
-	})
+	for _, sb := range s.Items {
+		l.addSandbox(sb)
+	}
+	ct, err := c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: selector}})
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	for _, c := range ct.Containers {
+		l.addContainer(c)
+	}
+	if p := l.pods[uid]; p != nil {
+		return p, nil
+	}
+	return &RuntimePod{UID: uid, ListedAt: l.began}, nil
+}
+
+// lists are the pods that lists of sandboxes and containers tell of.
+type lists struct {
+	pods  map[pod.UID]*RuntimePod
+	began time.Time
+}
+
+func (l lists) addSandbox(s *runtimeapi.PodSandbox) {
+	if p := l.pod(s.Labels); p != nil {
+		p.Sandboxes = append(p.Sandboxes, RuntimeSandbox{pod.SandboxID(s.Id), s.State == runtimeapi.PodSandboxState_SANDBOX_READY})
+	}
+}
+
+func (l lists) addContainer(ct *runtimeapi.Container) {
+	if p := l.pod(ct.Labels); p != nil {
+		p.Containers = append(p.Containers, RuntimeContainer{pod.ContainerID(ct.Id), pod.SandboxID(ct.PodSandboxId), stateOf(ct.State)})
+	}
+}
+
+// pod returns the pod with these labels, or nil if they are not of one.
+func (l lists) pod(labels map[string]string) *RuntimePod {
+	uid := pod.UID(labels[PodUIDLabel])
+	if uid == "" {
+		return nil
+	}
+	p := l.pods[uid]
+	if p == nil {
+		p = &RuntimePod{UID: uid, Name: labels[PodNameLabel], Namespace: labels[PodNamespaceLabel], ListedAt: l.began}
+		l.pods[uid] = p
+	}
+	return p
 }
 
 func (c *Client) eachSandbox(ctx context.Context, visit func(*runtimeapi.PodSandbox)) error {

@@ -16,12 +16,27 @@ import (
 	"berth/internal/pod"
 )
 
-// RuntimePod is what the runtime's lists tell of one pod: enough to see that something changed.
+// RuntimePod is what the runtime's lists tell of one pod: enough to see that something changed, and to read it.
 type RuntimePod struct {
 	UID             pod.UID
 	Name, Namespace string
-	Sandboxes       map[pod.SandboxID]bool // id → ready
-	Containers      map[pod.ContainerID]pod.ContainerState
+	Sandboxes       []RuntimeSandbox
+	Containers      []RuntimeContainer
+	// ListedAt is when the list was asked for.
+	ListedAt time.Time
+}
+
+// RuntimeSandbox is a sandbox in the runtime's list.
+type RuntimeSandbox struct {
+	ID    pod.SandboxID
+	Ready bool
+}
+
+// RuntimeContainer is a container in the runtime's list.
+type RuntimeContainer struct {
+	ID      pod.ContainerID
+	Sandbox pod.SandboxID
+	State   pod.ContainerState
 }
 
 // Matches reports whether the observation shows the same sandboxes and containers in the same states.
@@ -29,39 +44,41 @@ func (r *RuntimePod) Matches(s *pod.Status) bool {
 	if len(r.Sandboxes) != len(s.Sandboxes) || len(r.Containers) != len(s.Containers) {
 		return false
 	}
-	for i := range s.Sandboxes {
-		if ready, ok := r.Sandboxes[s.Sandboxes[i].ID]; !ok || ready != s.Sandboxes[i].Ready {
+	for _, sb := range r.Sandboxes {
+		if findSandbox(s, sb) == nil {
 			return false
 		}
 	}
-	for i := range s.Containers {
-		if state, ok := r.Containers[s.Containers[i].ID]; !ok || state != s.Containers[i].State {
+	for _, ct := range r.Containers {
+		if findContainer(s, ct) == nil {
 			return false
 		}
 	}
 	return true
 }
 
-// ReadPod reads one pod. A pod that the runtime does not know is an empty status, not an error. What cannot have changed since
-// prev (which may be nil) is taken from there: a sandbox that stayed ready, and a container that stayed in its state.
-func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status) (*pod.Status, error) {
-	out := &pod.Status{UID: uid, ReadAt: time.Now()}
-	sandboxes, containers, err := c.listPod(ctx, uid)
-	if err != nil {
-		return nil, fmt.Errorf("read pod %s: %w", uid, err)
+// ReadPod reads one pod, of which listed is what the runtime's lists told just now; nil has it listed. A pod that the runtime does not know is
+// an empty status, not an error. What cannot have changed since prev (which may be nil) is taken from there: a sandbox that stayed ready, and
+// a container that stayed in its state.
+func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *RuntimePod) (*pod.Status, error) {
+	if listed == nil {
+		var err error
+		if listed, err = c.listPod(ctx, uid); err != nil {
+			return nil, fmt.Errorf("read pod %s: %w", uid, err)
+		}
 	}
-	for _, s := range sandboxes {
-		out.Name, out.Namespace = s.Labels[PodNameLabel], s.Labels[PodNamespaceLabel]
+	out := &pod.Status{UID: uid, Name: listed.Name, Namespace: listed.Namespace, ReadAt: listed.ListedAt}
+	for _, s := range listed.Sandboxes {
 		if known := findSandbox(prev, s); known != nil {
 			out.Sandboxes = append(out.Sandboxes, *known)
 			continue
 		}
-		st, err := c.PodSandboxStatus(ctx, pod.SandboxID(s.Id))
+		st, err := c.PodSandboxStatus(ctx, s.ID)
 		if errors.Is(err, ErrNotFound) {
 			continue // removed since it was listed
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read pod %s: sandbox %s: %w", uid, s.Id, err)
+			return nil, fmt.Errorf("read pod %s: sandbox %s: %w", uid, s.ID, err)
 		}
 		sb, err := sandboxStatus(st)
 		if err != nil {
@@ -69,24 +86,23 @@ func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status) (*p
 		}
 		out.Sandboxes = append(out.Sandboxes, sb)
 	}
-	for _, ct := range containers {
-		out.Name, out.Namespace = ct.Labels[PodNameLabel], ct.Labels[PodNamespaceLabel]
-		if known := findContainer(prev, ct); known != nil {
+	for _, ct := range listed.Containers {
+		if known := findContainer(prev, ct); known != nil && known.State != pod.StateUnknown {
 			out.Containers = append(out.Containers, *known)
 			continue
 		}
-		r, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ct.Id})
+		r, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: string(ct.ID)})
 		if errors.Is(err, ErrNotFound) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read pod %s: container %s: %w", uid, ct.Id, err)
+			return nil, fmt.Errorf("read pod %s: container %s: %w", uid, ct.ID, err)
 		}
 		cs, err := containerStatus(r.Status)
 		if err != nil {
 			return nil, fmt.Errorf("read pod %s: %w", uid, err)
 		}
-		cs.SandboxID = pod.SandboxID(ct.PodSandboxId)
+		cs.SandboxID = ct.Sandbox
 		out.Containers = append(out.Containers, cs)
 	}
 	slices.SortFunc(out.Sandboxes, func(a, b pod.SandboxStatus) int {
@@ -114,39 +130,24 @@ func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status) (*p
 	return out, nil
 }
 
-// listPod lists what the runtime has of one pod.
-func (c *Client) listPod(ctx context.Context, uid pod.UID) ([]*runtimeapi.PodSandbox, []*runtimeapi.Container, error) {
-	selector := map[string]string{PodUIDLabel: string(uid)}
-	s, err := c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: selector}})
-	if err != nil {
-		return nil, nil, err
-	}
-	ct, err := c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: selector}})
-	if err != nil {
-		return nil, nil, err
-	}
-	return s.Items, ct.Containers, nil
-}
-
-func findSandbox(prev *pod.Status, s *runtimeapi.PodSandbox) *pod.SandboxStatus {
-	if prev == nil {
+func findSandbox(in *pod.Status, listed RuntimeSandbox) *pod.SandboxStatus {
+	if in == nil {
 		return nil
 	}
-	ready := s.State == runtimeapi.PodSandboxState_SANDBOX_READY
-	for i := range prev.Sandboxes {
-		if k := &prev.Sandboxes[i]; string(k.ID) == s.Id && k.Ready == ready {
+	for i := range in.Sandboxes {
+		if k := &in.Sandboxes[i]; k.ID == listed.ID && k.Ready == listed.Ready {
 			return k
 		}
 	}
 	return nil
 }
 
-func findContainer(prev *pod.Status, ct *runtimeapi.Container) *pod.ContainerStatus {
-	if prev == nil || stateOf(ct.State) == pod.StateUnknown {
+func findContainer(in *pod.Status, listed RuntimeContainer) *pod.ContainerStatus {
+	if in == nil {
 		return nil
 	}
-	for i := range prev.Containers {
-		if k := &prev.Containers[i]; string(k.ID) == ct.Id && k.State == stateOf(ct.State) {
+	for i := range in.Containers {
+		if k := &in.Containers[i]; k.ID == listed.ID && k.State == listed.State {
 			return k
 		}
 	}

@@ -86,7 +86,7 @@ func (b *bench) newRuntime(root string) *Runtime {
 
 func (b *bench) observe() *pod.Status {
 	b.t.Helper()
-	s, err := b.CRI.ReadPod(context.Background(), "u1", nil)
+	s, err := b.CRI.ReadPod(context.Background(), "u1", nil, nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -192,7 +192,7 @@ func TestNodeGarbage(t *testing.T) {
 		b.Pods = func() []*pod.Status {
 			var out []*pod.Status
 			for uid := range all {
-				s, err := b.CRI.ReadPod(context.Background(), uid, nil)
+				s, err := b.CRI.ReadPod(context.Background(), uid, nil, nil)
 				if err != nil {
 					t.Error(err)
 				}
@@ -209,7 +209,7 @@ func TestNodeGarbage(t *testing.T) {
 					t.Fatal(err)
 				}
 				for range 3 {
-					s, err := b.CRI.ReadPod(t.Context(), q.UID, nil)
+					s, err := b.CRI.ReadPod(t.Context(), q.UID, nil, nil)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -34,6 +34,12 @@ type flight struct {
 	again   bool          // guarded by PLEG.mu; something happened since the reading began
 }
 
+// seen is what a relist that began at the mark saw of a pod; nil when it saw nothing or there was none.
+type seen struct {
+	mark pod.Reading
+	pod  *cri.RuntimePod
+}
+
 // Mark returns a point in the order of readings: an observation with a higher Reading began after the call.
 func (g *PLEG) Mark() pod.Reading { return pod.Reading(g.readings.Add(1)) }
 
@@ -49,7 +55,7 @@ func (g *PLEG) Observe(ctx context.Context, uid pod.UID, after pod.Reading) (*po
 		}
 		f := g.flights[uid]
 		if f == nil {
-			f = g.beginLocked(uid)
+			f = g.beginLocked(uid, seen{})
 		}
 		f.waiters++
 		g.mu.Unlock()
@@ -85,7 +91,7 @@ func (g *PLEG) Hold(uid pod.UID) (release func() bool) {
 }
 
 // refresh reads the pod in the background, or once more when a reading is under way. It reports false when there is no room for another.
-func (g *PLEG) refresh(uid pod.UID) bool {
+func (g *PLEG) refresh(uid pod.UID, s seen) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if _, held := g.held[uid]; held {
@@ -99,14 +105,14 @@ func (g *PLEG) refresh(uid pod.UID) bool {
 	if len(g.flights) >= mostReadings {
 		return false
 	}
-	g.beginLocked(uid)
+	g.beginLocked(uid, s)
 	return true
 }
 
 // refreshInTurn is refresh that waits for room, for patience at most. It reports false when ctx is done.
-func (g *PLEG) refreshInTurn(ctx context.Context, uid pod.UID) bool {
+func (g *PLEG) refreshInTurn(ctx context.Context, uid pod.UID, s seen) bool {
 	var impatient <-chan time.Time
-	for !g.refresh(uid) {
+	for !g.refresh(uid, s) {
 		if impatient == nil {
 			impatient = time.After(patience)
 		}
@@ -115,7 +121,7 @@ func (g *PLEG) refreshInTurn(ctx context.Context, uid pod.UID) bool {
 		case <-impatient:
 			g.mu.Lock()
 			if g.flights[uid] == nil {
-				g.beginLocked(uid)
+				g.beginLocked(uid, s)
 			}
 			g.mu.Unlock()
 			return true
@@ -135,13 +141,15 @@ func (g *PLEG) isFirstOverflow() bool {
 	return first
 }
 
-func (g *PLEG) beginLocked(uid pod.UID) *flight {
-	f := &flight{reading: pod.Reading(g.readings.Add(1)), done: make(chan struct{})}
-	g.flights[uid] = f
-	var prev *pod.Status
-	if e, ok := g.entries[uid]; ok {
-		prev = e.status
+// beginLocked begins a reading. It begins with what a relist saw, unless the pod was read since: half of the calls of an agent that starts over many
+// pods, and those that take the runtime longer the more pods it has.
+func (g *PLEG) beginLocked(uid pod.UID, s seen) *flight {
+	prev := g.entries[uid].status
+	if s.pod == nil || prev != nil && prev.Reading > s.mark {
+		s = seen{mark: g.Mark()}
 	}
+	f := &flight{reading: s.mark, done: make(chan struct{})}
+	g.flights[uid] = f
 	g.reads.Go(func() {
 		// Not bound to a caller's context: others may wait for this reading too.
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
@@ -149,7 +157,7 @@ func (g *PLEG) beginLocked(uid pod.UID) *flight {
 		ctx, waitsFor := cri.WithTrace(ctx)
 		began := time.Now()
 		stalled := time.AfterFunc(stallAfter, func() { g.reportStall(uid, prev, waitsFor()) })
-		g.finish(uid, f, func() (*pod.Status, error) { return g.runtime.ReadPod(ctx, uid, prev) })
+		g.finish(uid, f, func() (*pod.Status, error) { return g.runtime.ReadPod(ctx, uid, prev, s.pod) })
 		stalled.Stop()
 		if g.onRead != nil {
 			g.onRead(time.Since(began))
@@ -187,7 +195,7 @@ func (g *PLEG) finish(uid pod.UID, f *flight, read func() (*pod.Status, error)) 
 	notify := changed && f.waiters == 0
 	delete(g.flights, uid)
 	if f.again {
-		g.beginLocked(uid)
+		g.beginLocked(uid, seen{})
 	}
 	g.mu.Unlock()
 	close(f.done)

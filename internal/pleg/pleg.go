@@ -44,7 +44,7 @@ const (
 // Runtime is what PLEG needs of the runtime; *cri.Client provides it.
 type Runtime interface {
 	ListPods(ctx context.Context) (map[pod.UID]*cri.RuntimePod, error)
-	ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status) (*pod.Status, error)
+	ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *cri.RuntimePod) (*pod.Status, error)
 	Events(ctx context.Context, opened func(), put func(pod.UID)) error
 }
 
@@ -205,7 +205,7 @@ func (g *PLEG) Run(ctx context.Context) error {
 			for _, uid := range g.inbox.Take() {
 				if uid == "" {
 					soon()
-				} else if !g.refresh(uid) && g.isFirstOverflow() && !listing {
+				} else if !g.refresh(uid, seen{}) && g.isFirstOverflow() && !listing {
 					timer.Reset(pollPeriod)
 				}
 			}
@@ -286,6 +286,7 @@ func (g *PLEG) relist(ctx context.Context) {
 		interval = began.Sub(g.lastRelist)
 	}
 	g.lastRelist = began
+	mark := g.Mark()
 	pods, err := g.list(ctx)
 	if ctx.Err() != nil {
 		return
@@ -311,12 +312,12 @@ func (g *PLEG) relist(ctx context.Context) {
 		}
 	}
 	g.mu.Unlock()
-	pods = nil // it is large on a large node, and the readings may take a while
 	for _, uid := range read {
-		if !g.refreshInTurn(ctx, uid) {
+		if !g.refreshInTurn(ctx, uid, seen{mark, pods[uid]}) {
 			return
 		}
 	}
+	pods = nil // it is large on a large node, and the readings may take a while
 	g.once.Do(func() {
 		for _, uid := range read {
 			if _, err := g.Observe(ctx, uid, 0); err != nil {

@@ -64,10 +64,16 @@ func settle() {
 // run starts a pod with one container.
 func (r *rig) run(t *testing.T, uid, container string) {
 	t.Helper()
+	r.runAgain(t, uid, container, 0)
+}
+
+// runAgain is run in the pod's next sandbox.
+func (r *rig) runAgain(t *testing.T, uid, container string, attempt uint32) {
+	t.Helper()
 	ctx := t.Context()
 	labels := map[string]string{cri.PodUIDLabel: uid, cri.PodNameLabel: "web-" + uid, cri.PodNamespaceLabel: "default"}
 	sandboxConfig := &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web-" + uid, Namespace: "default", Uid: uid}, Labels: labels,
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web-" + uid, Namespace: "default", Uid: uid, Attempt: attempt}, Labels: labels,
 		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{}}},
 	}
 	sb, err := r.client.RunPodSandbox(ctx, sandboxConfig, "")
@@ -294,6 +300,82 @@ func TestIdleStreamDoesNothing(t *testing.T) {
 		// A full relist is two lists; every five minutes.
 		if n := len(r.fake.Calls()); n > 2*12 {
 			t.Fatalf("%d calls of the runtime in an idle hour", n)
+		}
+	})
+}
+
+// follow runs another PLEG over the runtime of the rig.
+func (r *rig) follow(t *testing.T, runtime pleg.Runtime) *pleg.PLEG {
+	t.Helper()
+	g := pleg.New(runtime, r.journal, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = g.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	synctest.Wait()
+	return g
+}
+
+// An agent that starts over pods reads them from what it listed: for none of them are lists asked for.
+func TestPodsAreReadFromTheRelist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		for _, uid := range []string{"a", "b", "c"} {
+			r.run(t, uid, "main-"+uid)
+		}
+		settle()
+		r.fake.ResetCalls()
+		g := r.follow(t, r.client) // which relists at once, and again when the stream is open
+		for method, want := range map[string]int{"ListPodSandbox": 2, "ListContainers": 2, "PodSandboxStatus": 3, "ContainerStatus": 3} {
+			if n := r.fake.CallCount(method); n != want {
+				t.Errorf("%d calls of %s for three pods, want %d", n, method, want)
+			}
+		}
+		for _, uid := range []pod.UID{"a", "b", "c"} {
+			if s, ok := g.Newest(uid); !ok || s.FindContainer("main-"+string(uid)) == nil || s.Name != "web-"+string(uid) || len(s.IPs) != 1 {
+				t.Errorf("pod %s was read as %+v", uid, s)
+			}
+		}
+	})
+}
+
+// lateLists is a runtime whose lists of all pods arrive when they are released.
+type lateLists struct {
+	*cri.Client
+	release chan struct{}
+}
+
+func (l lateLists) ListPods(ctx context.Context) (map[pod.UID]*cri.RuntimePod, error) {
+	pods, err := l.Client.ListPods(ctx)
+	<-l.release
+	return pods, err
+}
+
+// A list that is older than what is known of a pod is no ground to read the pod from.
+func TestRelistThatIsOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.run(t, "a", "old")
+		settle()
+		release := make(chan struct{})
+		g := r.follow(t, lateLists{r.client, release})
+		t.Cleanup(func() { close(release) })
+		r.runAgain(t, "a", "new", 1)
+		mark := g.Mark()
+		if s, err := g.Observe(t.Context(), "a", mark); err != nil || s.FindContainer("new") == nil {
+			t.Fatalf("got %+v, %v", s, err)
+		}
+		release <- struct{}{}
+		synctest.Wait() // no time passes: no second relist mends it
+		s, ok := g.Newest("a")
+		if !ok || s.FindContainer("old") == nil || s.FindContainer("new") == nil || s.Reading <= mark {
+			t.Errorf("after a list that was older the pod is %+v", s)
 		}
 	})
 }
