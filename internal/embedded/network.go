@@ -72,7 +72,7 @@ func overlapping(p netip.Prefix, taken []neighbour) (neighbour, bool) {
 }
 
 // claimsDir holds one link per range that an agent of this host claimed, NETWORK-BITS → the agent's network file: a bridge is made
-// with the first pod only, and until then the interfaces do not show that its range is taken. A link to a missing file claims nothing.
+// with the first pod only, and until then the interfaces do not show that its range is taken. The folder is locked while a range is chosen.
 const claimsDir = "/run/berth-subnets"
 
 // ensureNetwork returns the network of the pods, as remembered or newly chosen, and records the choice.
@@ -85,55 +85,41 @@ func ensureNetwork(p paths, wanted, claims string, firewall func() string) (netw
 		}
 		n = network{}
 	}
-	ifaces, bridgeUp, err := interfaces(p.bridge())
+	if n.Firewall == "" {
+		n.Firewall = firewall()
+	}
+	if err := os.MkdirAll(claims, 0o755); err != nil {
+		return network{}, err
+	}
+	lock, err := lockFolder(claims)
 	if err != nil {
 		return network{}, err
 	}
-	for {
-		others, err := claimed(claims, p.network())
-		if err != nil {
-			return network{}, err
-		}
-		subnet, err := computeSubnet(wanted, n.Subnet, bridgeUp, append(others, ifaces...))
-		if err != nil {
-			return network{}, err
-		}
-		next := network{Version: 1, Subnet: subnet, Firewall: n.Firewall}
-		if next.Firewall == "" {
-			next.Firewall = firewall()
-		}
-		if next != n {
-			if err := writeJSON(p.network(), next); err != nil {
-				return network{}, err
-			}
-			n = next
-		}
-		lost, err := claim(claims, subnet, p.network())
-		if err != nil || !lost {
-			return n, err
-		}
+	defer lock.Close()
+	taken, bridgeUp, err := interfaces(p.bridge())
+	if err != nil {
+		return network{}, err
 	}
+	others, err := claimed(claims, p.network())
+	if err != nil {
+		return network{}, err
+	}
+	if n.Subnet, err = computeSubnet(wanted, n.Subnet, bridgeUp, append(others, taken...)); err != nil {
+		return network{}, err
+	}
+	n.Version = 1
+	if err := writeJSON(p.network(), n); err != nil {
+		return network{}, err
+	}
+	return n, claim(claims, n.Subnet, p.network())
 }
 
-// claim records that the range is ours; lost means that another agent was faster.
-func claim(claims string, subnet netip.Prefix, owner string) (lost bool, err error) {
-	if err := os.MkdirAll(claims, 0o755); err != nil {
-		return false, err
+// claim records that the range is owner's, and no other.
+func claim(claims string, subnet netip.Prefix, owner string) error {
+	if err := unclaim(claims, owner); err != nil {
+		return err
 	}
-	name := filepath.Join(claims, strings.ReplaceAll(subnet.String(), "/", "-"))
-	if target, err := os.Readlink(name); err == nil && target != owner {
-		if _, err := os.Stat(name); err == nil {
-			return true, nil
-		}
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return false, err
-		}
-	}
-	if err := os.Symlink(owner, name); err != nil && !errors.Is(err, fs.ErrExist) {
-		return false, err
-	}
-	target, err := os.Readlink(name)
-	return target != owner, err
+	return os.Symlink(owner, filepath.Join(claims, claimName(subnet)))
 }
 
 // unclaim gives the ranges back that owner claimed.
@@ -152,28 +138,31 @@ func unclaim(claims, owner string) error {
 	return errors.Join(errs...)
 }
 
-// claimed lists the ranges that other agents of this host claimed.
+// claimed lists the ranges that other agents of this host claimed, and removes links of agents that are gone or have another range by now.
 func claimed(claims, owner string) ([]neighbour, error) {
 	entries, err := os.ReadDir(claims)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return nil, err
 	}
 	var out []neighbour
 	for _, e := range entries {
-		i := strings.LastIndexByte(e.Name(), '-')
-		target, err := os.Readlink(filepath.Join(claims, e.Name()))
-		if err != nil || i < 0 || target == owner {
+		name := filepath.Join(claims, e.Name())
+		target, err := os.Readlink(name)
+		if err != nil || target == owner {
 			continue
 		}
-		prefix, perr := netip.ParsePrefix(e.Name()[:i] + "/" + e.Name()[i+1:])
-		// The link may be stale, or older than a change of that agent's mind.
 		var theirs network
-		if perr == nil && readJSON(target, &theirs) == nil && theirs.Subnet == prefix {
-			out = append(out, neighbour{prefix, "another berth, whose network is in " + target})
+		if readJSON(target, &theirs) == nil && claimName(theirs.Subnet) == e.Name() {
+			out = append(out, neighbour{theirs.Subnet, "another berth, whose network is in " + target})
+		} else if err := os.Remove(name); err != nil {
+			return nil, err
 		}
 	}
 	return out, nil
 }
+
+// claimName is the name of the link that claims a range.
+func claimName(subnet netip.Prefix) string { return strings.ReplaceAll(subnet.String(), "/", "-") }
 
 // interfaces lists the networks of the host's interfaces other than our bridge, and whether that bridge is there.
 func interfaces(bridge string) (taken []neighbour, bridgeUp bool, err error) {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestComputeSubnet(t *testing.T) {
@@ -85,12 +87,60 @@ func TestEnsureNetwork(t *testing.T) {
 	if n := choose(c, second.Subnet.String()); n.Subnet != second.Subnet {
 		t.Errorf("chose %s, want the range %s that was given up", n.Subnet, second.Subnet)
 	}
+	links := func() (out []string) {
+		t.Helper()
+		entries, err := os.ReadDir(claims)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			out = append(out, e.Name())
+		}
+		return out
+	}
+
+	// One that changes its mind claims the new range alone, and one that is gone leaves no link behind.
+	choose(c, "10.200.0.0/16")
+	if err := os.RemoveAll(c.root); err != nil {
+		t.Fatal(err)
+	}
+	c = paths{root: filepath.Join(t.TempDir(), "again")}
+	choose(c, second.Subnet.String())
+	if diff := cmp.Diff([]string{claimName(first.Subnet), claimName(second.Subnet)}, links()); diff != "" {
+		t.Errorf("links (-want +got):\n%s", diff)
+	}
 	if err := unclaim(claims, c.network()); err != nil {
 		t.Fatal(err)
 	}
 	left, err := claimed(claims, "")
 	if err != nil || len(left) != 1 || left[0].prefix != first.Subnet {
 		t.Errorf("claims %v, error %v; want only %s", left, err, first.Subnet)
+	}
+}
+
+// Agents that choose at the same time choose different ranges.
+func TestEnsureNetworkAtOnce(t *testing.T) {
+	const agents = 8
+	claims := filepath.Join(t.TempDir(), "claims")
+	type choice struct {
+		network
+		err error
+	}
+	choices := make(chan choice, agents)
+	for range agents {
+		p := paths{root: t.TempDir()}
+		go func() {
+			n, err := ensureNetwork(p, "", claims, func() string { return nftables })
+			choices <- choice{n, err}
+		}()
+	}
+	seen := map[netip.Prefix]bool{}
+	for range agents {
+		c := <-choices
+		if c.err != nil || seen[c.Subnet] {
+			t.Errorf("chose %s, error %v; ranges of others %v", c.Subnet, c.err, seen)
+		}
+		seen[c.Subnet] = true
 	}
 }
 

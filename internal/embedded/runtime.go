@@ -378,5 +378,5 @@ func (r *Runtime) stop(ctx context.Context) error {
 		return nil
 	}
 	// The next start may choose another range, which a bridge with an address of the old one would not take.
-	return removeBridge(r.paths.bridge())
+	return errors.Join(removeBridge(r.paths.bridge()), unclaim(claimsDir, r.paths.network()))
 }

@@ -113,6 +113,9 @@ func TestStopAllEndsEverything(t *testing.T) {
 		t.Errorf("containerd, process %d, still runs", runtime)
 	}
 	n.wantNothingRuns()
+	if claims, err := filepath.Glob("/run/berth-subnets/*"); err != nil || slices.ContainsFunc(claims, n.ownsSubnet) {
+		t.Errorf("a range of addresses is still claimed: %v (%v)", claims, err)
+	}
 	if strings.Contains(a.said(), "go on running") {
 		t.Errorf("the agent says that pods go on running after all were stopped:\n%s", a.said())
 	}
