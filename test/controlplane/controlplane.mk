@@ -12,6 +12,8 @@ CONTROLPLANE := bin/controlplane
 # The folder of `make cluster`. Short, because there is a socket in it.
 CLUSTER_DIR  ?= /tmp/berth-cluster
 CLUSTER_NODE ?= $(shell hostname | tr A-Z a-z)
+# Another cluster beside it needs another CLUSTER_DIR and another port for its kubelet's API.
+CLUSTER_PORT ?= 10250
 
 CONTROLPLANE_SOURCES := $(addprefix test/controlplane/,go.mod go.sum controlplane.mk) \
 	$(sort $(filter-out %_test.go,$(wildcard test/controlplane/*.go test/controlplane/internal/*/*.go)))
@@ -42,15 +44,15 @@ controlplane-build:
 	chmod 755 "$$work"; rm -rf '$(CONTROLPLANE_KEPT)'; mv -T "$$work" '$(CONTROLPLANE_KEPT)'
 
 .PHONY: cluster
-cluster: need-root controlplane build ## start a control plane and a Berth node, in CLUSTER_DIR; eval "$$(make -s cluster)" sets KUBECONFIG
+cluster: need-root controlplane build ## start a control plane and a Berth node, in CLUSTER_DIR, on CLUSTER_PORT; eval "$$(make -s cluster)" sets KUBECONFIG
 	@if ! $(CONTROLPLANE) status --dir '$(CLUSTER_DIR)' >/dev/null 2>&1; then \
 		$(CONTROLPLANE) down --rm --dir '$(CLUSTER_DIR)' && \
 		$(CONTROLPLANE) up --detach --dir '$(CLUSTER_DIR)' --node '$(CLUSTER_NODE)' >/dev/null; \
 	fi
-	@test/controlplane/node.sh up '$(CLUSTER_DIR)' '$(CLUSTER_NODE)' bin/berth bin/kubectl
+	@test/controlplane/node.sh up '$(CLUSTER_DIR)' '$(CLUSTER_NODE)' '$(CLUSTER_PORT)' bin/berth bin/kubectl
 	@$(CONTROLPLANE) status --dir '$(CLUSTER_DIR)'
 
 .PHONY: cluster-down
 cluster-down: need-root controlplane ## end what make cluster has started, and remove it
-	@test/controlplane/node.sh down '$(CLUSTER_DIR)' '$(CLUSTER_NODE)' bin/berth bin/kubectl
+	@test/controlplane/node.sh down '$(CLUSTER_DIR)' bin/berth
 	@$(CONTROLPLANE) down --rm --dir '$(CLUSTER_DIR)'
