@@ -21,7 +21,7 @@ var floorParallel = []int{1, 4, 10}
 const ratioParallel = 4
 
 // alone is how often what takes one pod is done; its median counts.
-const alone = 7
+const alone = 15
 
 // floorPod is one pod of the floor: the same that the agents are given.
 type floorPod struct {
