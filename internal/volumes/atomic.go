@@ -4,16 +4,20 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Names that an atomic writer keeps beside the files of the volume. No path of a payload begins like them.
@@ -30,9 +34,12 @@ const (
 //	..data -> ..2026_…           replaced by rename: the moment of the change
 //	name -> ..data/name          one per first element of a path
 //
-// It may be interrupted anywhere; the next one goes on from what it finds.
+// It may be interrupted anywhere; the next one goes on from what it finds. That may be anything: a container that can write into the volume may have
+// put links, folders or mounts in the place of whatever is there. Nothing outside of the volume is written, changed or removed through them.
 type atomicWriter struct {
-	root  *os.Root
+	dir   int      // descriptor of the volume
+	root  *os.Root // the same
+	path  string   // the same, for messages
 	files payload
 	group *int64 // of everything in the volume: the pod's fsGroup; nil: the agent's own
 	log   *slog.Logger
@@ -46,15 +53,14 @@ type writeStep struct {
 	do   func() error
 }
 
-// writeAtomically makes dir, which must exist, show the files. It reports whether what it showed was another; if not, nothing is
+// writeAtomically makes the directory show the files. It reports whether what it showed was another; if not, nothing is
 // replaced, so that watchers of the files stay quiet.
-func writeAtomically(dir string, files payload, group *int64, log *slog.Logger) (changed bool, err error) {
-	root, err := os.OpenRoot(dir)
+func writeAtomically(dir *os.File, files payload, group *int64, log *slog.Logger) (changed bool, err error) {
+	w, err := newAtomicWriter(dir, files, group, log)
 	if err != nil {
 		return false, err
 	}
-	defer root.Close()
-	w := &atomicWriter{root: root, files: files, group: group, log: log}
+	defer w.root.Close()
 	changed = !w.isCurrent()
 	for _, s := range w.steps(changed) {
 		if err := s.do(); err != nil {
@@ -62,6 +68,15 @@ func writeAtomically(dir string, files payload, group *int64, log *slog.Logger) 
 		}
 	}
 	return changed, nil
+}
+
+func newAtomicWriter(dir *os.File, files payload, group *int64, log *slog.Logger) (*atomicWriter, error) {
+	fd := int(dir.Fd())
+	root, err := os.OpenRoot(self(fd))
+	if err != nil {
+		return nil, err
+	}
+	return &atomicWriter{dir: fd, root: root, path: dir.Name(), files: files, group: group, log: log}, nil
 }
 
 // steps returns the work in order: all of it, or, when the payload is shown already, only what an interrupted writer may have left to do.
@@ -75,13 +90,13 @@ func (w *atomicWriter) steps(replace bool) []writeStep {
 	}...)
 }
 
-// isCurrent reports whether ..data shows the payload: the same paths with the same contents and modes.
+// isCurrent reports whether ..data shows the payload: the same paths with the same contents and modes, in a directory of the writer's own.
 func (w *atomicWriter) isCurrent() bool {
 	name, err := w.root.Readlink(dataLink)
-	if err != nil {
+	if err != nil || !isElement(name) || !strings.HasPrefix(name, reservedPrefix) {
 		return false
 	}
-	data, err := w.root.OpenRoot(name)
+	data, err := w.openData(name)
 	if err != nil {
 		return false
 	}
@@ -92,25 +107,38 @@ func (w *atomicWriter) isCurrent() bool {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		c, ok := w.files[name]
-		st, err := d.Info()
-		if err != nil {
-			return err
-		}
-		if !ok || st.Mode() != w.modeOf(c) || st.Size() != int64(len(c.data)) {
-			return errDiffers
-		}
-		have, err := data.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		if !bytes.Equal(have, c.data) {
+		if c, ok := w.files[name]; !ok || !d.Type().IsRegular() || !w.shows(data, name, c) {
 			return errDiffers
 		}
 		seen++
 		return nil
 	})
 	return err == nil && seen == len(w.files)
+}
+
+// openData opens a directory of the volume that is neither a link nor a mount.
+func (w *atomicWriter) openData(name string) (*os.Root, error) {
+	fd, err := enter(w.dir, name)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: filepath.Join(w.path, name), Err: err}
+	}
+	defer unix.Close(fd)
+	return os.OpenRoot(self(fd))
+}
+
+// shows reports whether the file has the content and its mode.
+func (w *atomicWriter) shows(data *os.Root, name string, c content) bool {
+	f, err := data.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) // to open a named pipe waits for its writer
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || st.Mode() != w.modeOf(c) || st.Size() != int64(len(c.data)) {
+		return false
+	}
+	have, err := io.ReadAll(io.LimitReader(f, int64(len(c.data))+1))
+	return err == nil && bytes.Equal(have, c.data)
 }
 
 var errDiffers = errors.New("differs")
@@ -123,8 +151,8 @@ func (w *atomicWriter) modeOf(c content) fs.FileMode {
 	return c.mode.Perm() | 0o440
 }
 
-// own gives the path its owner and group. A filesystem that refuses does not fail the volume.
-func (w *atomicWriter) own(name string, owner *int64) {
+// own gives what the descriptor refers to, which may be a link, its owner and group. A filesystem that refuses does not fail the volume.
+func (w *atomicWriter) own(fd int, name string, owner *int64) {
 	uid, gid := -1, -1
 	if owner != nil {
 		uid = int(*owner)
@@ -135,9 +163,26 @@ func (w *atomicWriter) own(name string, owner *int64) {
 	if uid == -1 && gid == -1 {
 		return
 	}
-	if err := w.root.Lchown(name, uid, gid); err != nil {
-		w.log.Warn("a volume's file keeps its owner", "path", path.Join(w.root.Name(), name), "uid", uid, "gid", gid, "error", err)
+	if err := unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH); err != nil {
+		w.log.Warn("a volume's file keeps its owner", "path", path.Join(w.path, name), "uid", uid, "gid", gid, "error", err)
 	}
+}
+
+// makeLink makes a link in the volume's root.
+func (w *atomicWriter) makeLink(target, name string) error {
+	if err := w.root.Symlink(target, name); err != nil {
+		return err
+	}
+	if w.group == nil {
+		return nil
+	}
+	fd, err := unix.Openat(w.dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	defer unix.Close(fd)
+	w.own(fd, name, nil)
+	return nil
 }
 
 func (w *atomicWriter) writeFiles() error {
@@ -146,7 +191,7 @@ func (w *atomicWriter) writeFiles() error {
 		return err
 	}
 	if err := w.writeInto(name); err != nil {
-		return errors.Join(err, w.root.RemoveAll(name))
+		return errors.Join(err, w.remove(name))
 	}
 	w.data = name
 	return nil
@@ -164,50 +209,79 @@ func (w *atomicWriter) makeDataDir() (string, error) {
 }
 
 func (w *atomicWriter) writeInto(dir string) error {
-	dirs := map[string]struct{}{dir: {}}
+	data, err := w.openData(dir)
+	if err != nil {
+		return err
+	}
+	defer data.Close()
+	dirs := map[string]struct{}{".": {}}
 	for _, name := range slices.Sorted(maps.Keys(w.files)) {
-		c := w.files[name]
-		full := path.Join(dir, name)
-		for parent := path.Dir(full); parent != dir; parent = path.Dir(parent) {
+		for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
 			dirs[parent] = struct{}{}
 		}
-		if err := w.root.MkdirAll(path.Dir(full), 0o755); err != nil {
+		if err := data.MkdirAll(path.Dir(name), 0o755); err != nil {
 			return err
 		}
-		if err := w.root.WriteFile(full, c.data, 0o600); err != nil {
+		if err := w.writeFile(data, name, w.files[name]); err != nil {
 			return err
 		}
-		w.own(full, c.owner)
-		// By chmod, because of the umask, and after the change of owner, which clears bits.
-		if err := w.root.Chmod(full, w.modeOf(c)); err != nil {
+	}
+	for _, name := range slices.Sorted(maps.Keys(dirs)) {
+		if err := w.openUp(data, name); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// writeFile makes the file, which nobody can have made before.
+func (w *atomicWriter) writeFile(data *os.Root, name string, c content) error {
+	f, err := data.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(c.data)
+	w.own(int(f.Fd()), name, c.owner)
+	// By chmod, because of the umask, and after the change of owner, which clears bits.
+	return errors.Join(err, f.Chmod(w.modeOf(c)), f.Close())
+}
+
+// openUp gives a directory its group and mode.
+func (w *atomicWriter) openUp(data *os.Root, name string) error {
+	d, err := data.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
 	}
 	mode := fs.FileMode(0o755)
 	if w.group != nil {
 		mode |= fs.ModeSetgid
 	}
-	for _, name := range slices.Sorted(maps.Keys(dirs)) {
-		w.own(name, nil)
-		if err := w.root.Chmod(name, mode); err != nil {
-			return err
-		}
-	}
-	return nil
+	w.own(int(d.Fd()), name, nil)
+	return errors.Join(d.Chmod(mode), d.Close())
 }
 
 func (w *atomicWriter) prepareLink() error {
-	if err := w.root.RemoveAll(newDataLink); err != nil {
+	if err := w.remove(newDataLink); err != nil {
 		return err
 	}
-	if err := w.root.Symlink(w.data, newDataLink); err != nil {
-		return err
-	}
-	w.own(newDataLink, nil)
-	return nil
+	return w.makeLink(w.data, newDataLink)
 }
 
-func (w *atomicWriter) replaceLink() error { return w.root.Rename(newDataLink, dataLink) }
+func (w *atomicWriter) replaceLink() error {
+	err := w.root.Rename(newDataLink, dataLink)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := w.remove(dataLink); err != nil { // somebody has put a directory there
+		return err
+	}
+	return w.root.Rename(newDataLink, dataLink)
+}
+
+// remove removes what is at the name in the volume's root, but nothing to which that leads.
+func (w *atomicWriter) remove(name string) error {
+	return removeAny(w.dir, name, filepath.Join(w.path, name))
+}
 
 // firstElements returns the names by which the payload is seen in the volume's root.
 func (w *atomicWriter) firstElements() map[string]struct{} {
@@ -234,10 +308,9 @@ func (w *atomicWriter) makeLinks() error {
 				return fmt.Errorf("%q is in the way of a file of the volume: %w", name, err)
 			}
 		}
-		if err := w.root.Symlink(target, name); err != nil {
+		if err := w.makeLink(target, name); err != nil {
 			return err
 		}
-		w.own(name, nil)
 	}
 	return nil
 }
@@ -276,7 +349,7 @@ func (w *atomicWriter) removeOldFiles() error {
 		if !strings.HasPrefix(name, reservedPrefix) || name == dataLink || name == w.data {
 			return nil
 		}
-		return w.root.RemoveAll(name)
+		return w.remove(name)
 	})
 }
 

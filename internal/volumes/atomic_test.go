@@ -92,6 +92,16 @@ func checkShows(t *testing.T, dir string, p payload) {
 	}
 }
 
+// writeTo has the directory show the files.
+func writeTo(dir string, files payload, group *int64) (changed bool, err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return false, err
+	}
+	defer d.Close()
+	return writeAtomically(d, files, group, quiet)
+}
+
 func TestAtomicWriter(t *testing.T) {
 	dir := t.TempDir()
 	mount := filepath.Join(dir, "nested") // of another volume
@@ -116,7 +126,7 @@ func TestAtomicWriter(t *testing.T) {
 		{files(map[string]string{"new/now a directory": "4"}), true},
 		{payload{}, true},
 	} {
-		changed, err := writeAtomically(dir, tc.files, nil, quiet)
+		changed, err := writeTo(dir, tc.files, nil)
 		if err != nil || changed != tc.changed {
 			t.Fatalf("%d: changed %v, %v; want %v", i, changed, err, tc.changed)
 		}
@@ -143,7 +153,7 @@ func TestAtomicWriterGivesTheGroup(t *testing.T) {
 	group, user := ptr.To(int64(os.Getgid())), ptr.To(int64(os.Getuid()))
 	p := payload{"secret": {mode: 0o600, owner: user}, "sub/open": {mode: 0o666}, "closed": {mode: 0}}
 	for i := range 2 {
-		if changed, err := writeAtomically(dir, p, group, quiet); err != nil || changed != (i == 0) {
+		if changed, err := writeTo(dir, p, group); err != nil || changed != (i == 0) {
 			t.Fatalf("changed %v, %v", changed, err)
 		}
 	}
@@ -166,15 +176,19 @@ func TestAtomicWriterIsInterrupted(t *testing.T) {
 	for n := range all + 1 {
 		t.Run(fmt.Sprintf("after %d steps", n), func(t *testing.T) {
 			dir := t.TempDir()
-			if _, err := writeAtomically(dir, before, nil, quiet); err != nil {
+			if _, err := writeTo(dir, before, nil); err != nil {
 				t.Fatal(err)
 			}
-			root, err := os.OpenRoot(dir)
+			d, err := os.Open(dir)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer root.Close()
-			w := &atomicWriter{root: root, files: after, log: quiet}
+			defer d.Close()
+			w, err := newAtomicWriter(d, after, nil, quiet)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.root.Close()
 			if w.isCurrent() {
 				t.Fatal("the new payload is taken for the old")
 			}
@@ -201,7 +215,7 @@ func TestAtomicWriterIsInterrupted(t *testing.T) {
 			if got, err := os.ReadFile(filepath.Join(dir, "kept")); err != nil || string(got) != string(want["kept"].data) {
 				t.Errorf("kept: %q, %v", got, err)
 			}
-			changed, err := writeAtomically(dir, after, nil, quiet)
+			changed, err := writeTo(dir, after, nil)
 			if err != nil || changed == replaced {
 				t.Errorf("the next writer: changed %v, %v", changed, err)
 			}
@@ -232,13 +246,13 @@ func TestAtomicWriterRepairs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if _, err := writeAtomically(dir, want, nil, quiet); err != nil {
+			if _, err := writeTo(dir, want, nil); err != nil {
 				t.Fatal(err)
 			}
 			if err := damage(dir); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := writeAtomically(dir, want, nil, quiet); err != nil {
+			if _, err := writeTo(dir, want, nil); err != nil {
 				t.Fatal(err)
 			}
 			checkShows(t, dir, want)
@@ -256,10 +270,10 @@ func relink(path, target string) error {
 func TestAtomicWriterFailures(t *testing.T) {
 	dir := t.TempDir()
 	before := files(map[string]string{"a": "1"})
-	if _, err := writeAtomically(dir, before, nil, quiet); err != nil {
+	if _, err := writeTo(dir, before, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := writeAtomically(dir, files(map[string]string{"a": "1", "a/b": "2"}), nil, quiet); err == nil {
+	if _, err := writeTo(dir, files(map[string]string{"a": "1", "a/b": "2"}), nil); err == nil {
 		t.Error("a file that is also a directory was accepted")
 	}
 	checkShows(t, dir, before)
@@ -269,10 +283,10 @@ func TestAtomicWriterFailures(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "c"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := writeAtomically(dir, files(map[string]string{"c": "1"}), nil, quiet); err == nil || !strings.Contains(err.Error(), `"c" is in the way`) {
+	if _, err := writeTo(dir, files(map[string]string{"c": "1"}), nil); err == nil || !strings.Contains(err.Error(), `"c" is in the way`) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := writeAtomically(dir, files(map[string]string{"b": "1"}), nil, quiet); err == nil || !strings.Contains(err.Error(), `"b" is in the way`) {
+	if _, err := writeTo(dir, files(map[string]string{"b": "1"}), nil); err == nil || !strings.Contains(err.Error(), `"b" is in the way`) {
 		t.Errorf("got %v", err)
 	}
 	// As a subPath leaves it that was mounted before there was the file.
@@ -280,13 +294,13 @@ func TestAtomicWriterFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := files(map[string]string{"b": "1"})
-	if _, err := writeAtomically(dir, after, nil, quiet); err != nil {
+	if _, err := writeTo(dir, after, nil); err != nil {
 		t.Error(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "b")); err != nil || string(got) != "1" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	if _, err := writeAtomically(filepath.Join(dir, "missing"), before, nil, quiet); err == nil {
+	if _, err := writeTo(filepath.Join(dir, "missing"), before, nil); err == nil {
 		t.Error("a missing directory was accepted")
 	}
 }

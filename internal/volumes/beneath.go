@@ -35,6 +35,15 @@ func openRoot(root string) (int, error) {
 // is an error (EXDEV).
 func openBeneath(root int, path string, flags uint64) (int, error) {
 	how := &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := openat2(root, path, how)
+	if err != nil && !errors.Is(err, errNoOpenat2) {
+		return -1, &fs.PathError{Op: "openat2", Path: path, Err: err}
+	}
+	return fd, err
+}
+
+// openat2 looks the path up, again where the kernel gave up.
+func openat2(root int, path string, how *unix.OpenHow) (int, error) {
 	var fd int
 	err := error(unix.EAGAIN)
 	for try := 0; try < lookupTries && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)); try++ {
@@ -44,7 +53,7 @@ func openBeneath(root int, path string, flags uint64) (int, error) {
 		return -1, errNoOpenat2
 	}
 	if err != nil {
-		return -1, &fs.PathError{Op: "openat2", Path: path, Err: err}
+		return -1, err
 	}
 	return fd, nil
 }

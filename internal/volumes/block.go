@@ -52,7 +52,7 @@ func (m *Manager) mapBound(ctx context.Context, p *v1.Pod, podDir string, b boun
 		return refuse("MapBlockVolume", err)
 	}
 	link := filepath.Join(podDir, devicesDir, localPlugin, b.Name)
-	if err := ensureLink(device, link); err != nil {
+	if err := m.ensureLink(device, link); err != nil {
 		return refuse("MapBlockVolume", err)
 	}
 	return outcome{block: true, mounted: Mounted{HostPath: link, ReadOnly: b.readOnly}, fresh: fresh}
@@ -128,20 +128,6 @@ func (m *Manager) bindDisk(device string, number uint64, path string) (fresh boo
 	return true, nil
 }
 
-// ensureLink makes the link, in place of another one.
-func ensureLink(target, link string) error {
-	if now, err := os.Readlink(link); err == nil && now == target {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(link), 0o750); err != nil {
-		return err
-	}
-	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return os.Symlink(target, link)
-}
-
 // unmapDisks takes the disks of the pod away, by whatever agent it was given them. Links and folders tell which; nothing of a disk is touched.
 func (m *Manager) unmapDisks(ctx context.Context, uid pod.UID, podDir string) error {
 	if err := m.unpublishDisks(ctx, uid, podDir); err != nil {
@@ -165,7 +151,7 @@ func (m *Manager) unmapDisks(ctx context.Context, uid pod.UID, podDir string) er
 			return err
 		}
 	}
-	return removeTree(podDir, devicesDir)
+	return m.removeFolder(filepath.Join(podDir, devicesDir))
 }
 
 func (m *Manager) unbindDisk(volume, uid string) error {

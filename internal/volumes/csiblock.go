@@ -65,7 +65,7 @@ func (m *Manager) publishDisk(ctx context.Context, driver *csi.Driver, p *v1.Pod
 	}
 	_, err = os.Lstat(link)
 	linked := err == nil
-	if err := ensureLink(r.TargetPath, link); err != nil {
+	if err := m.ensureLink(r.TargetPath, link); err != nil {
 		return "MapPodDevice", err
 	}
 	if err := driver.Publish(ctx, r); err != nil {
@@ -135,19 +135,28 @@ func (m *Manager) stageDisk(ctx context.Context, driver *csi.Driver, d disk, v c
 // unpublishDisks has the drivers take back the disks of the pod, by whatever agent it was given them.
 func (m *Manager) unpublishDisks(ctx context.Context, uid pod.UID, podDir string) error {
 	names := map[string]bool{}
-	for _, pattern := range []string{diskLink(podDir, "*"), filepath.Join(m.csiDisks(), "publish", "*", string(uid)), filepath.Join(m.csiDisks(), "*", "dev", string(uid))} {
+	links, err := m.openFolder(filepath.Dir(diskLink(podDir, "*")))
+	if err == nil {
+		defer links.Close()
+		var found []string
+		found, err = links.Readdirnames(-1)
+		for _, name := range found {
+			names[name] = true
+		}
+	}
+	if err := ignoreMissing(err); err != nil {
+		return err
+	}
+	for _, pattern := range []string{filepath.Join(m.csiDisks(), "publish", "*", string(uid)), filepath.Join(m.csiDisks(), "*", "dev", string(uid))} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			return err
 		}
 		for _, path := range found {
-			switch {
-			case filepath.Dir(path) == filepath.Dir(diskLink(podDir, "*")):
-				names[filepath.Base(path)] = true
-			case filepath.Base(filepath.Dir(path)) == "dev":
-				names[filepath.Base(filepath.Dir(filepath.Dir(path)))] = true
-			default:
-				names[filepath.Base(filepath.Dir(path))] = true
+			if dir := filepath.Dir(path); filepath.Base(dir) == "dev" {
+				names[filepath.Base(filepath.Dir(dir))] = true
+			} else {
+				names[filepath.Base(dir)] = true
 			}
 		}
 	}
@@ -197,7 +206,7 @@ func (m *Manager) unbindUnknownDisk(uid pod.UID, podDir, name string, cause erro
 			return err
 		}
 	}
-	return ignoreMissing(os.Remove(diskLink(podDir, name)))
+	return m.removeLink(diskLink(podDir, name))
 }
 
 // unstageDisk has the driver unstage the disk; it is the caller's turn.
@@ -259,7 +268,7 @@ func (m *Manager) removeTarget(path, link string) error {
 	if err := ignoreMissing(err); err != nil {
 		return err
 	}
-	return ignoreMissing(os.Remove(link))
+	return m.removeLink(link)
 }
 
 func ignoreMissing(err error) error {

@@ -19,13 +19,19 @@ import (
 
 // teardownCSI has the drivers unpublish what is in the pod's folder, by whatever agent.
 func (m *Manager) teardownCSI(ctx context.Context, uid pod.UID, podDir string) error {
-	dirs, err := os.ReadDir(filepath.Join(podDir, "volumes", csiPlugin))
+	dir, err := m.openFolder(filepath.Join(podDir, "volumes", csiPlugin))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
+	dirs, err := dir.ReadDir(-1)
+	dir.Close()
+	if err != nil {
+		return err
+	}
+	dirs = slices.DeleteFunc(dirs, func(d os.DirEntry) bool { return !d.IsDir() })
 	errs := make([]error, len(dirs))
 	var wg sync.WaitGroup
 	for i, d := range dirs {

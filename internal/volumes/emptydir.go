@@ -43,7 +43,7 @@ func knownMedium(m v1.StorageMedium) bool {
 // ensureDir makes the directory and reports whether there was something to do. It is done when its marker exists and, for a memory-backed
 // one, its filesystem is mounted: the marker outlives a reboot, memory does not.
 func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
-	if err := makeDir(d.dir, 0o750, 0o777); err != nil {
+	if err := m.ensureFolder(d.dir, 0o750, 0o777); err != nil {
 		return false, err
 	}
 	if d.src.Medium != v1.StorageMediumDefault {
@@ -60,16 +60,24 @@ func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 			}
 		}
 	}
-	if _, err := os.Stat(d.marker); err == nil {
+	marked, err := m.makeFolder(filepath.Dir(d.marker), 0o750, 0o750)
+	if err != nil {
+		return false, err
+	}
+	defer marked.Close()
+	marker := filepath.Base(d.marker)
+	var st unix.Stat_t
+	if unix.Fstatat(int(marked.Fd()), marker, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		return false, nil
 	}
 	if err := m.ownRoot(p, d.dir); err != nil {
 		return false, err
 	}
-	if err := makeDir(filepath.Dir(d.marker), 0o750, 0o750); err != nil {
-		return false, err
+	fd, err := unix.Openat(int(marked.Fd()), marker, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return false, &fs.PathError{Op: "open", Path: d.marker, Err: err}
 	}
-	return true, createFile(d.marker)
+	return true, unix.Close(fd)
 }
 
 // mountMemory mounts the filesystem of the volume's medium.
@@ -88,31 +96,25 @@ func (m *Manager) mountMemory(p *v1.Pod, d dirVolume) error {
 	return nil
 }
 
-// makeDir makes the directory with mode last, and those above it that are missing with mode parents. An existing one is left as it is.
-func makeDir(path string, parents, last fs.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(path), parents); err != nil {
-		return err
-	}
-	if err := os.Mkdir(path, last); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return nil
-}
-
 // ownRoot gives the volume's root its mode, and the pod's fsGroup: the group, setgid so that what is made inside inherits it, and
 // read, write and search for the group. The volume is new, so there is nothing else to change. A filesystem that refuses an
 // fsGroup does not fail the volume.
 func (m *Manager) ownRoot(p *v1.Pod, dir string) error {
+	f, err := m.openFolder(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
 	mode := fs.FileMode(0o777) // by chmod, because the umask cut what mkdir was given, and a tmpfs comes as 1777
 	gid := fsGroup(p)
 	if gid == nil {
-		return os.Chmod(dir, mode)
+		return f.Chmod(mode)
 	}
 	// The group first: changing it clears setgid.
-	if err := os.Lchown(dir, -1, int(*gid)); err != nil {
+	if err := f.Chown(-1, int(*gid)); err != nil {
 		m.log.Warn("volume keeps its group", "pod", p.Namespace+"/"+p.Name, "fsGroup", *gid, "error", err)
 	}
-	return os.Chmod(dir, mode|fs.ModeSetgid)
+	return f.Chmod(mode | fs.ModeSetgid)
 }
 
 func (m *Manager) tmpfsOptions(p *v1.Pod, src *v1.EmptyDirVolumeSource) []string {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -152,5 +151,5 @@ func (o *owner) ownFile(fd int) error {
 	case unix.S_IFDIR:
 		mode |= groupDir
 	}
-	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode)
+	return unix.Chmod(self(fd), mode)
 }

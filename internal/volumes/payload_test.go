@@ -45,7 +45,7 @@ func FuzzPayloadPath(f *testing.F) {
 			return
 		}
 		for i := range 2 {
-			if changed, err := writeAtomically(dir, p, nil, quiet); err != nil || changed != (i == 0) {
+			if changed, err := writeTo(dir, p, nil); err != nil || changed != (i == 0) {
 				t.Fatalf("accepted %q, then: changed %v, %v", name, changed, err)
 			}
 		}
@@ -61,7 +61,7 @@ func FuzzPayloadPath(f *testing.F) {
 		if err != nil || len(outside) != 1 {
 			t.Errorf("%q: written outside the volume: %v, %v", name, outside, err)
 		}
-		if _, err := writeAtomically(dir, payload{}, nil, quiet); err != nil || len(shown(t, dir)) != 0 {
+		if _, err := writeTo(dir, payload{}, nil); err != nil || len(shown(t, dir)) != 0 {
 			t.Errorf("%q: left behind: %v, %v", name, shown(t, dir), err)
 		}
 	})

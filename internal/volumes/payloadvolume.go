@@ -23,10 +23,15 @@ func (m *Manager) setupPayload(p *v1.Pod, podDir, name string, kind payloadKind,
 	if err != nil {
 		return outcome{err: err}
 	}
-	if err := makeMountPoints(d.dir, mountPointsWithin(p, name), files); err != nil {
+	dir, err := m.openFolder(d.dir) // after the mount of its filesystem
+	if err != nil {
 		return outcome{err: err}
 	}
-	changed, err := writeAtomically(d.dir, files, fsGroup(p), m.log)
+	defer dir.Close()
+	if err := makeMountPoints(dir, mountPointsWithin(p, name), files); err != nil {
+		return outcome{err: err}
+	}
+	changed, err := writeAtomically(dir, files, fsGroup(p), m.log)
 	if err != nil {
 		return outcome{err: err}
 	}
@@ -72,11 +77,11 @@ func mountPointsWithin(p *v1.Pod, volume string) []string {
 func rooted(mountPath string) string { return path.Join("/", mountPath) }
 
 // makeMountPoints makes the directories in the volume's root. Those that the payload itself brings are left to it.
-func makeMountPoints(dir string, points []string, files payload) error {
+func makeMountPoints(dir *os.File, points []string, files payload) error {
 	if len(points) == 0 {
 		return nil
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(self(int(dir.Fd())))
 	if err != nil {
 		return err
 	}

@@ -197,7 +197,7 @@ type mountSource struct {
 
 // ensureMount mounts the source at dir, unless something is mounted there, and reports whether it did. A mount that fails leaves nothing.
 func (m *Manager) ensureMount(dir string, s mountSource) (fresh bool, err error) {
-	if err := makeDir(dir, 0o750, 0o750); err != nil {
+	if err := m.ensureFolder(dir, 0o750, 0o750); err != nil {
 		return false, err
 	}
 	// From the mount table: what is mounted may not be readable to anybody here, and a bind mount looks like its directory.

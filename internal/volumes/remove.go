@@ -28,7 +28,6 @@ type remover struct {
 // removeTree removes the directory name inside parent with all it holds. It follows no symlink and enters no mount, wherever it
 // comes from; then the error is EXDEV and what is mounted is untouched. A missing directory is no error.
 func removeTree(parent, name string) error {
-	path := filepath.Join(parent, name)
 	dir, err := os.Open(parent)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -37,7 +36,12 @@ func removeTree(parent, name string) error {
 		return err
 	}
 	defer dir.Close()
-	root, err := enter(int(dir.Fd()), name)
+	return removeIn(int(dir.Fd()), name, filepath.Join(parent, name))
+}
+
+// removeIn is removeTree in the directory parent; the path is for errors only.
+func removeIn(parent int, name, path string) error {
+	root, err := enter(parent, name)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -49,10 +53,22 @@ func removeTree(parent, name string) error {
 	if err := r.removeContents(root, path, 0); err != nil {
 		return err
 	}
-	if err := unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unlinkat(parent, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
 		return &fs.PathError{Op: "rmdir", Path: path, Err: err}
 	}
 	return nil
+}
+
+// removeAny removes what is at the name in the directory parent: a link itself, a directory as removeTree does.
+func removeAny(parent int, name, path string) error {
+	err := unix.Unlinkat(parent, name, 0)
+	switch {
+	case err == nil || errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.EISDIR):
+		return removeIn(parent, name, path)
+	}
+	return &fs.PathError{Op: "unlink", Path: path, Err: err}
 }
 
 // removeContents removes what is in the directory fd, whose path is for errors only. It ends when the directory is empty: in the
@@ -117,20 +133,14 @@ func (r *remover) moveUp(parent int, name, path string) error {
 
 // enter opens the directory name inside parent, unless it is a symlink or a mount.
 func enter(parent int, name string) (int, error) {
-	for {
-		fd, err := unix.Openat2(parent, name, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
-		})
-		// EAGAIN: something was renamed meanwhile, and the kernel could not tell that the path stayed beneath.
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
-			continue
-		}
-		if errors.Is(err, unix.EXDEV) {
-			return -1, fmt.Errorf("a filesystem is still mounted there: %w", err)
-		}
-		return fd, err
+	fd, err := openat2(parent, name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
+	})
+	if errors.Is(err, unix.EXDEV) {
+		return -1, fmt.Errorf("a filesystem is still mounted there: %w", err)
 	}
+	return fd, err
 }
 
 // readNames returns some names in the directory, from its beginning; none means that it is empty.
@@ -151,9 +161,10 @@ func readNames(fd int) ([]string, error) {
 	return names, err
 }
 
-// removeEmpty removes the directory, which holds nothing. Data in it is somebody's and stays, as an error. A missing directory is no error.
-func removeEmpty(path string) error {
-	if err := unix.Rmdir(path); err != nil && !errors.Is(err, unix.ENOENT) {
+// removeEmpty removes the directory, which holds nothing, in the directory parent. Data in it is somebody's and stays, as an error. A missing
+// directory is no error. The path is for errors only.
+func removeEmpty(parent int, name, path string) error {
+	if err := unix.Unlinkat(parent, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
 		return &fs.PathError{Op: "rmdir", Path: path, Err: err}
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 
@@ -94,18 +93,24 @@ func (m *Manager) bindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath)
 	}
 	defer unix.Close(part)
 	target := filepath.Join(podDir, subpathsDir, s.Volume, s.Container, strconv.Itoa(s.Index))
-	if err := bindAt(part, target, s.Propagation); err != nil {
+	if err := m.bindAt(part, target, s.Propagation); err != nil {
 		return fail(prepareSubpath, err)
 	}
 	return target, nil
 }
 
 // bindAt mounts what the descriptor refers to at the target, in place of what is there.
-func bindAt(part int, target string, propagation runtimeapi.MountPropagation) error {
-	if err := detach(target); err != nil {
+func (m *Manager) bindAt(part int, target string, propagation runtimeapi.MountPropagation) error {
+	f, err := m.makeFolder(filepath.Dir(target), 0o750, 0o750)
+	if err != nil {
+		return fmt.Errorf("make mount point: %w", err)
+	}
+	defer f.Close()
+	dir, name := int(f.Fd()), filepath.Base(target)
+	if err := detach(dir, name, target); err != nil {
 		return err
 	}
-	if err := makeTarget(part, target); err != nil {
+	if err := makeTarget(part, dir, name); err != nil {
 		return fmt.Errorf("make mount point: %w", err)
 	}
 	tree, err := unix.OpenTree(part, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
@@ -113,76 +118,126 @@ func bindAt(part int, target string, propagation runtimeapi.MountPropagation) er
 		return fmt.Errorf("open_tree: %w", err)
 	}
 	defer unix.Close(tree)
-	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	if err := unix.MoveMount(tree, "", dir, name, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("mount on %s: %w", target, err)
 	}
 	if propagation == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL {
 		return nil
 	}
 	// Mounts of the host still come in; nothing that happens here reaches the host.
-	if err := unix.Mount("", target, "", unix.MS_SLAVE, ""); err != nil {
-		return errors.Join(fmt.Errorf("make the mount on %s a slave: %w", target, err), detach(target))
+	if err := unix.Mount("", self(tree), "", unix.MS_SLAVE, ""); err != nil {
+		return errors.Join(fmt.Errorf("make the mount on %s a slave: %w", target, err), detach(dir, name, target))
 	}
 	return nil
 }
 
-// makeTarget makes what the part can be mounted on: a directory for a directory, a file for anything else.
-func makeTarget(part int, target string) error {
+// makeTarget makes what the part can be mounted on, in the directory: a directory for a directory, a file for anything else.
+func makeTarget(part, dir int, name string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(part, &st); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
-		return err
-	}
 	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
-	if have, err := os.Lstat(target); err == nil && (have.IsDir() != isDir || have.Mode()&fs.ModeSymlink != 0) {
-		if err := os.Remove(target); err != nil {
-			return err
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+		kind := st.Mode & unix.S_IFMT
+		if kind == unix.S_IFDIR && isDir || kind == unix.S_IFREG && !isDir {
+			return nil
+		}
+		how := 0
+		if kind == unix.S_IFDIR {
+			how = unix.AT_REMOVEDIR
+		}
+		if err := unix.Unlinkat(dir, name, how); err != nil {
+			return &fs.PathError{Op: "remove", Path: name, Err: err}
 		}
 	}
 	if isDir {
-		return makeDir(target, 0o750, 0o750)
+		return unix.Mkdirat(dir, name, 0o750)
 	}
-	f, err := os.OpenFile(target, os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o640)
+	fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o640)
 	if err != nil {
-		return err
+		return &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	return f.Close()
+	return unix.Close(fd)
 }
 
-// detach unmounts everything that is mounted on the path, with all below it; where nothing is mounted, it does nothing. What was mounted
-// elsewhere and has come in by propagation stays where it came from.
-func detach(path string) error {
+// detach unmounts everything that is mounted on the name in the directory, with all below it; where nothing is mounted, it does nothing. What was
+// mounted elsewhere and has come in by propagation stays where it came from. The path is for errors only.
+func detach(dir int, name, path string) error {
 	for {
-		// First apart from its peers: else the host would lose each mount below that it shares with this one.
-		err := unix.Mount("", path, "", unix.MS_PRIVATE|unix.MS_REC, "")
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // not a mount point; not there
+		fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENOENT) {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("separate the mount on %s: %w", path, err)
+			return &fs.PathError{Op: "open", Path: path, Err: err}
 		}
-		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		mounted, err := detachTop(fd)
+		unix.Close(fd)
+		if err != nil {
 			return fmt.Errorf("unmount %s: %w", path, err)
 		}
+		if !mounted {
+			return nil
+		}
 	}
+}
+
+// detachTop unmounts what the descriptor refers to, and reports whether it is a mount at all.
+func detachTop(fd int) (mounted bool, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		return false, err
+	}
+	// First apart from its peers: else the host would lose each mount below that it shares with this one.
+	err = unix.Mount("", self(fd), "", unix.MS_PRIVATE|unix.MS_REC, "")
+	if errors.Is(err, unix.EINVAL) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("separate it from its peers: %w", err)
+	}
+	return true, unix.Unmount(self(fd), unix.MNT_DETACH)
 }
 
 // unbindSubpaths unmounts the parts of volumes that the pod's containers were given, by whatever agent, and removes the folder that they were
 // shown in.
-func unbindSubpaths(ctx context.Context, podDir string) error {
-	targets, err := fs.Glob(os.DirFS(podDir), subpathsDir+"/*/*/*")
-	if err != nil {
-		return fmt.Errorf("list subPath mounts: %w", err)
+func (m *Manager) unbindSubpaths(ctx context.Context, podDir string) error {
+	top := filepath.Join(podDir, subpathsDir)
+	if err := m.detachBelow(ctx, top, 2); err != nil {
+		return fmt.Errorf("unmount subPaths: %w", err)
 	}
-	for _, target := range targets {
+	return m.removeFolder(top)
+}
+
+// detachBelow unmounts what is mounted on the entries of the directories that are so many levels below dir.
+func (m *Manager) detachBelow(ctx context.Context, dir string, levels int) error {
+	f, err := m.openFolder(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := detach(filepath.Join(podDir, target)); err != nil {
+		path := filepath.Join(dir, e.Name())
+		switch {
+		case levels == 0:
+			err = detach(int(f.Fd()), e.Name(), path)
+		case e.IsDir():
+			err = m.detachBelow(ctx, path, levels-1)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return removeTree(podDir, subpathsDir)
+	return nil
 }

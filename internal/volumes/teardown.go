@@ -34,41 +34,51 @@ func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
 	return nil
 }
 
-func (m *Manager) teardown(ctx context.Context, uid pod.UID, asGiven string) error {
-	// The mount table shows real paths; drivers know a volume by the path that they were given.
-	podDir, err := filepath.EvalSymlinks(asGiven)
+func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) error {
+	f, err := m.openFolder(podDir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := unbindSubpaths(ctx, podDir); err != nil {
+	f.Close()
+	if err := m.unbindSubpaths(ctx, podDir); err != nil {
 		return err
 	}
-	volumes := filepath.Join(podDir, "volumes")
-	unpublished := m.teardownCSI(ctx, uid, asGiven)
+	// The mount table shows real paths; drivers know a volume by the path that they were given.
+	pods, err := filepath.EvalSymlinks(filepath.Dir(podDir))
+	if err != nil {
+		return err
+	}
+	mounted := filepath.Join(pods, string(uid), "volumes")
+	unpublished := m.teardownCSI(ctx, uid, podDir)
 	except := ""
 	if unpublished != nil {
-		except = filepath.Join(volumes, csiPlugin) + "/"
+		except = filepath.Join(mounted, csiPlugin) + "/"
 	}
-	spent, unmounted := m.unmountBelow(ctx, volumes, except)
+	spent, unmounted := m.unmountBelow(ctx, mounted, except)
 	if err := errors.Join(unpublished, unmounted); err != nil {
 		return err
 	}
 	// The marker goes first: a volume of which only a part was removed must not look ready.
-	if err := removeTree(filepath.Join(podDir, "plugins"), emptyDirPlugin); err != nil {
+	if err := m.removeFolder(filepath.Join(podDir, "plugins", emptyDirPlugin)); err != nil {
 		return fmt.Errorf("remove markers: %w", err)
 	}
-	plugins, err := os.ReadDir(volumes)
+	volumes, err := m.openFolder(filepath.Join(podDir, "volumes"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
+	defer volumes.Close()
+	plugins, err := volumes.ReadDir(-1)
+	if err != nil {
+		return err
+	}
 	for _, plugin := range plugins {
-		if err := m.removeVolumes(ctx, volumes, plugin.Name(), spent); err != nil {
+		if err := m.removeVolumes(ctx, volumes, plugin, spent[plugin.Name()]); err != nil {
 			return err
 		}
 	}
@@ -76,34 +86,39 @@ func (m *Manager) teardown(ctx context.Context, uid pod.UID, asGiven string) err
 }
 
 // removeVolumes removes the folders of the pod's volumes of one type, of which nothing is mounted any more; spent is how long that took, by folder.
-func (m *Manager) removeVolumes(ctx context.Context, volumes, plugin string, spent map[string]time.Duration) error {
-	dir := filepath.Join(volumes, plugin)
-	entries, err := os.ReadDir(dir)
+func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os.DirEntry, spent map[string]time.Duration) error {
+	path := filepath.Join(volumes.Name(), plugin.Name())
+	if !plugin.IsDir() {
+		return removeAny(int(volumes.Fd()), plugin.Name(), path) // a link that a container has put there
+	}
+	dir, err := m.openFolder(path)
 	if err != nil {
 		return err
 	}
+	defer dir.Close()
+	entries, err := dir.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	own := ownPlugins[plugin.Name()]
 	for _, e := range entries {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		path, began := filepath.Join(dir, e.Name()), time.Now()
-		switch {
-		case !ownPlugins[plugin]:
-			err = removeEmpty(path)
-		case e.IsDir():
-			err = removeTree(dir, e.Name())
+		path, began := filepath.Join(path, e.Name()), time.Now()
+		if own {
+			err = removeAny(int(dir.Fd()), e.Name(), path)
+		} else {
+			err = removeEmpty(int(dir.Fd()), e.Name(), path)
 		}
-		if plugin != csiPlugin { // those are counted where their drivers are called
-			m.operated(ctx, pluginName(plugin), UnmountVolume, spent[path]+time.Since(began), err)
+		if plugin.Name() != csiPlugin { // those are counted where their drivers are called
+			m.operated(ctx, pluginName(plugin.Name()), UnmountVolume, spent[e.Name()]+time.Since(began), err)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if ownPlugins[plugin] {
-		return removeTree(volumes, plugin)
-	}
-	return removeEmpty(dir)
+	return removeEmpty(int(volumes.Fd()), plugin.Name(), path)
 }
 
 // ownPlugins are the types of volumes of which everything is the agent's.
@@ -112,13 +127,13 @@ var ownPlugins = map[string]bool{
 }
 
 // unmountBelow unmounts everything mounted below dir, the folder of a pod's volumes, later mounts first, but what begins with except, if that is not "".
-// It returns how long that took, by the folder of each volume.
-func (m *Manager) unmountBelow(ctx context.Context, dir, except string) (map[string]time.Duration, error) {
+// It returns how long that took, by the type of each volume and its folder.
+func (m *Manager) unmountBelow(ctx context.Context, dir, except string) (map[string]map[string]time.Duration, error) {
 	points, err := m.mounter.List()
 	if err != nil {
 		return nil, fmt.Errorf("read mount table: %w", err)
 	}
-	spent := map[string]time.Duration{}
+	spent := map[string]map[string]time.Duration{}
 	var errs []error
 	for _, mp := range slices.Backward(points) {
 		path := unescapeMount.Replace(mp.Path)
@@ -132,7 +147,10 @@ func (m *Manager) unmountBelow(ctx context.Context, dir, except string) (map[str
 		err := m.unmount(path, mp.Type)
 		plugin, volume, _ := strings.Cut(strings.TrimPrefix(path, dir+"/"), "/")
 		volume, _, _ = strings.Cut(volume, "/")
-		spent[filepath.Join(dir, plugin, volume)] += time.Since(began)
+		if spent[plugin] == nil {
+			spent[plugin] = map[string]time.Duration{}
+		}
+		spent[plugin][volume] += time.Since(began)
 		if err != nil {
 			m.operated(ctx, pluginName(plugin), UnmountVolume, time.Since(began), err)
 			err = fmt.Errorf("unmount %s: %w", path, err)

@@ -28,12 +28,17 @@ stringData: {password: open sesame}
 `, page)
 }
 
-// localReader is a pod that listens where the ConfigMap says, and serves what ConfigMap and Secret hold.
+// localReader is a pod that listens where the ConfigMap says, and serves what ConfigMap and Secret hold. Its other container has the folders of all pods.
+// THE_ROOT stands for the agent's root directory.
 const localReader = `apiVersion: v1
 kind: Pod
 metadata: {name: reader}
 spec:
   volumes:
+  - {name: usr, hostPath: {path: /usr}}
+  - {name: lib, hostPath: {path: /usr/lib}}
+  - {name: lib64, hostPath: {path: /lib64}}
+  - {name: pods, hostPath: {path: THE_ROOT/pods}}
   - name: all
     projected:
       sources:
@@ -55,12 +60,23 @@ spec:
     - {name: all, mountPath: /all}
     - {name: keys, mountPath: /keys}
     - {name: perhaps, mountPath: /perhaps}
+  - name: hostile
+    image: berth.local/hello:1
+    args: ["serve", "-port", "8082"]
+    securityContext: {privileged: true}
+    env:
+    - {name: UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+    volumeMounts:
+    - {name: usr, mountPath: /usr, readOnly: true}
+    - {name: lib, mountPath: /lib, readOnly: true}
+    - {name: lib64, mountPath: /lib64, readOnly: true}
+    - {name: pods, mountPath: /pods}
 `
 
 // Pods refer to ConfigMaps and Secrets of manifests: they wait for them, show their changes, and keep what they have over an end of the agent.
 func TestLocalObjects(t *testing.T) {
 	n := newNode(t)
-	n.write("reader.yaml", localReader)
+	n.write("reader.yaml", strings.ReplaceAll(localReader, "THE_ROOT", n.place.Root))
 	n.write("env.yaml", strings.Replace(manifest("env", "serve"), "    args:", "    envFrom: [{configMapRef: {name: conf}}]\n    args:", 1))
 	n.write("optional.yaml", strings.Replace(manifest("optional", "serve"), "    args:", "    envFrom: [{configMapRef: {name: conf, optional: true}}]\n    args:", 1))
 	a := n.start()
@@ -137,6 +153,29 @@ func TestLocalObjects(t *testing.T) {
 	}).named("env")
 	until(t, "the volume to show the new ConfigMap", page("five"))
 
+	// A container has the pod's volumes lead to the host, before an update and before the clean-up: nothing is written or removed there.
+	host := filepath.Join(n.place.Dir, "host")
+	must(t, os.Mkdir(host, 0o700), os.WriteFile(filepath.Join(host, "page"), []byte("precious"), 0o600))
+	lead := func() {
+		t.Helper()
+		got := n.execIn("", "reader", "-c", "hostile", "--", "/usr/bin/sh", "-c",
+			"cd /pods/$UID/volumes && for v in */all */keys */perhaps; do /usr/bin/ln -sfnT "+host+" $v/..data && /usr/bin/ln -sT "+host+" $v/..data_tmp || exit; done")
+		if got != (answer{}) {
+			t.Fatalf("the container could not change its volumes: %+v", got)
+		}
+	}
+	wantHost := func() {
+		t.Helper()
+		if entries, err := os.ReadDir(host); err != nil || len(entries) != 1 || read(t, filepath.Join(host, "page")) != "precious" {
+			t.Errorf("the host's folder: %v, %v", entries, err)
+		}
+	}
+	lead()
+	n.write("objects.yaml", localObjects("six"))
+	until(t, "the volume that led to the host to show the new ConfigMap", page("six"))
+	wantHost()
+	lead()
+
 	gone := []traces{n.traces(env), n.traces(reader)}
 	for _, f := range []string{"reader.yaml", "env.yaml", "optional.yaml"} {
 		n.remove(f)
@@ -146,6 +185,7 @@ func TestLocalObjects(t *testing.T) {
 	for _, tr := range gone {
 		n.wantGone(tr)
 	}
+	wantHost()
 }
 
 // The pod of examples/settings runs and serves what its objects hold.

@@ -77,6 +77,7 @@ func TestSecretVolumes(t *testing.T) {
 	}
 	mounted := pass()
 	t.Cleanup(func() { // for a test that fails half way
+		_ = unix.Unmount(filepath.Join(mounted["secret"].HostPath, "..2000_01_01_00_00_00.1"), unix.MNT_DETACH)
 		for _, v := range mounted {
 			if err := unix.Unmount(v.HostPath, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 				t.Errorf("unmount %s: %v", v.HostPath, err)
@@ -108,6 +109,51 @@ func TestSecretVolumes(t *testing.T) {
 	if got, err := os.ReadFile(key); err != nil || string(got) != "2" {
 		t.Errorf("after an update: %q, %v", got, err)
 	}
+
+	// A container has the volumes lead to the host, before an update and before the clean-up: nothing is written, given away or removed there.
+	host := filepath.Join(root, "host")
+	must(t, os.MkdirAll(filepath.Join(host, "dir"), 0o700), os.WriteFile(filepath.Join(host, "key"), []byte("precious"), 0o600),
+		os.WriteFile(filepath.Join(host, "dir/token"), []byte("precious"), 0o600))
+	wantHost := func(when string) {
+		t.Helper()
+		for _, path := range []string{"", "key", "dir", "dir/token"} {
+			var st unix.Stat_t
+			if err := unix.Lstat(filepath.Join(host, path), &st); err != nil || st.Uid != 0 || st.Gid != 0 || st.Mode&0o7077 != 0 {
+				t.Errorf("%s: the host's %q is %d:%d %o, %v", when, path, st.Uid, st.Gid, st.Mode, err)
+			}
+		}
+		if got, err := os.ReadFile(filepath.Join(host, "key")); err != nil || string(got) != "precious" {
+			t.Errorf("%s: the host's file is %q, %v", when, got, err)
+		}
+	}
+	lead := func() {
+		t.Helper()
+		for _, v := range mounted {
+			data := filepath.Join(v.HostPath, "..data")
+			files, err := os.Readlink(data)
+			must(t, err, os.Symlink(host, filepath.Join(v.HostPath, "..data_tmp")), os.Remove(data), os.Symlink(host, data),
+				os.RemoveAll(filepath.Join(v.HostPath, files)), os.Symlink(host, filepath.Join(v.HostPath, files)))
+		}
+	}
+	lead()
+	secret.data = map[string][]byte{"key": []byte("3")}
+	pass()
+	if got, err := os.ReadFile(key); err != nil || string(got) != "3" {
+		t.Errorf("after an update of a volume that led to the host: %q, %v", got, err)
+	}
+	wantHost("after an update")
+	// A folder of the host, mounted where an earlier agent could have left files.
+	left := filepath.Join(mounted["secret"].HostPath, "..2000_01_01_00_00_00.1")
+	must(t, os.Mkdir(left, 0o755), unix.Mount(host, left, "", unix.MS_BIND, ""))
+	in, err := m.Prepare(t.Context(), p)
+	must(t, err)
+	if _, err := m.Setup(t.Context(), p, in); !errors.Is(err, unix.EXDEV) {
+		t.Errorf("clean-up met a mount: %v, want a refusal to cross it", err)
+	}
+	wantHost("after an update of a volume with a mount inside")
+	must(t, unix.Unmount(left, 0))
+	pass()
+	lead()
 	if err := m.Teardown(t.Context(), uid); err != nil {
 		t.Fatal(err)
 	}
@@ -116,4 +162,5 @@ func TestSecretVolumes(t *testing.T) {
 			t.Errorf("%s is left: %v", v.HostPath, err)
 		}
 	}
+	wantHost("after the clean-up")
 }
