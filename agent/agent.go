@@ -95,6 +95,8 @@ type Outside struct {
 	Watch podconfig.WatchFunc
 	// Plugins replaces inotify for the sockets of plugins.
 	Plugins func() (plugins.Watch, error)
+	// DialPlugin connects to the sockets of plugins; nil is the machine's.
+	DialPlugin func(ctx context.Context, socket string) (net.Conn, error)
 	// Machine reads what the Node says of the machine; nil reads this one. Network finds the Node's addresses; the zero value asks this machine.
 	Machine func() (node.Machine, error)
 	Network node.Network

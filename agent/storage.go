@@ -44,7 +44,7 @@ type storage struct {
 // newDrivers builds the list of drivers and what finds them.
 func (a *Agent) newDrivers() error {
 	cfg := csi.Config{
-		NodeName: a.cfg.NodeName, Log: a.cfg.Log, Called: a.counts.DriverCall,
+		NodeName: a.cfg.NodeName, Log: a.cfg.Log, Called: a.counts.DriverCall, Dial: a.out.DialPlugin,
 		Changed: func() { a.storage.volumes.DriversChanged() },
 	}
 	if m := a.member; m != nil && m.api != nil {
@@ -57,7 +57,7 @@ func (a *Agent) newDrivers() error {
 		return err
 	}
 	a.storage.plugins, err = plugins.New(plugins.Config{
-		Dir: filepath.Join(a.cfg.RootDir, registryDir), Watch: a.out.Plugins, Log: a.cfg.Log,
+		Dir: filepath.Join(a.cfg.RootDir, registryDir), Watch: a.out.Plugins, Dial: a.out.DialPlugin, Log: a.cfg.Log,
 		Handlers: map[string]plugins.Handler{plugins.CSIPlugin: a.storage.drivers},
 	})
 	return err

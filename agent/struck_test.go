@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"os"
@@ -15,6 +16,8 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -49,13 +52,22 @@ var struckLives = map[string][]func(*struckWorld){
 		func(w *struckWorld) { w.Write("web.yaml", []byte(staticManifest)) },
 		func(w *struckWorld) { w.Remove("web.yaml") },
 	},
+	// One is an image, the other one goes with the pod: the cluster makes a claim of the pod's own, a volume for it, and attaches that.
+	"a pod with volumes of its own": {
+		func(w *struckWorld) { w.create(ownVolumesPod()) },
+		(*struckWorld).makeClaim,
+		(*struckWorld).bindClaim,
+		(*struckWorld).attach,
+		(*struckWorld).delete,
+		(*struckWorld).release,
+	},
 }
 
-// An agent that is killed at any call that it makes for a pod, of the runtime or of the API server, before the call or when it is done, leaves
-// nothing that the next one does not bring to the end to which it would have come: no container is started twice, no status is lost, nothing
-// is left.
+// An agent that is killed at any call that it makes for a pod, of the runtime, of the API server or of the CSI driver, before the call or when it is
+// done, leaves nothing that the next one does not bring to the end to which it would have come: no container is started twice, no status is lost,
+// nothing is left or stays mounted.
 func TestAgentKilledAtEachStep(t *testing.T) {
-	strikeEverywhere(t, []agenttest.Door{agenttest.ToRuntime, agenttest.ToAPI}, (*agenttest.World).KillAgentAt, (*agenttest.World).ReplaceKilled)
+	strikeEverywhere(t, []agenttest.Door{agenttest.ToRuntime, agenttest.ToAPI, agenttest.ToDriver}, (*agenttest.World).KillAgentAt, (*agenttest.World).ReplaceKilled)
 }
 
 // An API server that goes away for a minute, at any request that is made for a pod, delays what is said of it, and nothing else.
@@ -81,7 +93,11 @@ func strikeEverywhere(t *testing.T, doors []agenttest.Door, arm func(*agenttest.
 				}
 			})
 			for _, door := range doors {
-				if steps[door] < 10 {
+				least := 10
+				if door == agenttest.ToDriver { // it is asked what it can, to stage, publish, what it can, to unpublish, what it can, to unstage
+					least = 7
+				}
+				if steps[door] < least && (door != agenttest.ToDriver || name == "a pod with volumes of its own") {
 					t.Errorf("an agent makes only %d calls of %s", steps[door], door)
 				}
 				for _, step := range strikes(door, steps[door]) {
@@ -113,13 +129,13 @@ func strikeEverywhere(t *testing.T, doors []agenttest.Door, arm func(*agenttest.
 	}
 }
 
-// strikes are the steps at which a life with so many calls is struck: at each call, before it and after it in turns. With BERTH_STRIKES=all it is
-// both at each.
+// strikes are the steps at which a life with so many calls is struck: at each call, before it and after it in turns, of the few
+// of the driver both. With BERTH_STRIKES=all it is both at each.
 func strikes(door agenttest.Door, calls int) []agenttest.Step {
 	var out []agenttest.Step
 	for nth := 1; nth <= calls; nth++ {
 		for i, moment := range []agenttest.Moment{agenttest.BeforeCall, agenttest.AfterCall} {
-			if i == nth%2 || os.Getenv("BERTH_STRIKES") == "all" {
+			if i == nth%2 || door == agenttest.ToDriver || os.Getenv("BERTH_STRIKES") == "all" {
 				out = append(out, agenttest.Step{Door: door, Nth: nth, Moment: moment})
 			}
 		}
@@ -139,7 +155,9 @@ type struckWorld struct {
 
 func newStruckWorld(t *testing.T) *struckWorld {
 	w := &struckWorld{World: agenttest.New(t), starts: map[string]int{}}
+	w.AddDriver(driverName)
 	w.Join()
+	kubetest.Put(w.API, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}})
 	w.Runtime.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: agenttest.Image}, Latency: 10 * time.Millisecond})
 	w.Runtime.SetProgramFunc(w.program)
 	w.Settle(10 * time.Second)
@@ -206,6 +224,50 @@ func (w *struckWorld) release() {
 	kubetest.Remove[*v1.Pod](w.API, v1.NamespaceDefault, "web")
 }
 
+// makeClaim does what the cluster does for a pod with a volume of its own: there is a claim, and nothing for it.
+func (w *struckWorld) makeClaim() {
+	p, _ := kubetest.Get[*v1.Pod](w.API, v1.NamespaceDefault, "web")
+	kubetest.Put(w.API, &v1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "web-own", Namespace: v1.NamespaceDefault, UID: "claim", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p, v1.SchemeGroupVersion.WithKind("Pod"))},
+		},
+		Spec:   p.Spec.Volumes[0].Ephemeral.VolumeClaimTemplate.Spec,
+		Status: v1.PersistentVolumeClaimStatus{Phase: v1.ClaimPending},
+	})
+}
+
+// bindClaim makes a volume for the claim.
+func (w *struckWorld) bindClaim() {
+	size := v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}
+	kubetest.Put(w.API, &v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv"},
+		Spec: v1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, ClaimRef: &v1.ObjectReference{Namespace: v1.NamespaceDefault, Name: "web-own", UID: "claim"},
+			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "handle"}},
+		},
+	})
+	claim, _ := kubetest.Get[*v1.PersistentVolumeClaim](w.API, v1.NamespaceDefault, "web-own")
+	claim.Spec.VolumeName, claim.Status.Phase, claim.Status.Capacity = "pv", v1.ClaimBound, size
+	kubetest.Put(w.API, claim)
+}
+
+// attach attaches the volume, as long as the Node says that it is in use.
+func (w *struckWorld) attach() {
+	const volume = v1.UniqueVolumeName("kubernetes.io/csi/" + driverName + "^handle")
+	node, _ := kubetest.Get[*v1.Node](w.API, "", agenttest.NodeName)
+	if !slices.Contains(node.Status.VolumesInUse, volume) {
+		w.T.Errorf("struck %s: in use are %v", w.struck, node.Status.VolumesInUse)
+	}
+	pv := "pv"
+	kubetest.Put(w.API, &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("csi-%x", sha256.Sum256([]byte("handle"+driverName+agenttest.NodeName)))},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: agenttest.NodeName, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
+		Status:     storagev1.VolumeAttachmentStatus{Attached: true},
+	})
+	node.Status.VolumesAttached = []v1.AttachedVolume{{Name: volume}}
+	kubetest.Put(w.API, node)
+}
+
 // isDoneWith reports whether the agent has said that it has no more use for the deleted pod.
 func isDoneWith(p *v1.Pod) bool {
 	return p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds == 0
@@ -239,9 +301,15 @@ func (w *struckWorld) describe() string {
 		return cmp.Or(strings.Compare(a.Name, b.Name), int(a.Attempt)-int(b.Attempt))
 	})
 	for _, c := range containers {
-		fmt.Fprintf(&b, "container %s %d is %s\n", c.Name, c.Attempt, c.State)
+		fmt.Fprintf(&b, "container %s %d is %s", c.Name, c.Attempt, c.State)
+		for _, m := range c.Config.Mounts {
+			fmt.Fprintf(&b, ", %s of %s", m.ContainerPath, cmp.Or(m.GetImage().GetImage(), "the host"))
+		}
+		fmt.Fprintln(&b)
 	}
-	for _, dir := range []string{"root/pods", "logs"} {
+	node, _ := kubetest.Get[*v1.Node](w.API, "", agenttest.NodeName)
+	fmt.Fprintf(&b, "%d mounts, in use %v\n", w.Mounted(), node.Status.VolumesInUse)
+	for _, dir := range []string{"root/pods", "root/plugins/kubernetes.io/csi/*", "logs"} {
 		left, err := filepath.Glob(filepath.Join(filepath.Dir(w.Manifests), dir, "*"))
 		fmt.Fprintf(&b, "%d in %s, %v\n", len(left), dir, err)
 	}
@@ -272,6 +340,23 @@ func serverPod() *v1.Pod {
 	p.Spec.Containers = []v1.Container{{
 		Name: "main", Image: agenttest.Image, ImagePullPolicy: v1.PullAlways, ReadinessProbe: check,
 		Lifecycle: &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}},
+	}}
+	return p
+}
+
+const driverName = "csi.example.com"
+
+// ownVolumesPod is a pod with an image, and a volume that comes and goes with it.
+func ownVolumesPod() *v1.Pod {
+	p := keptPod()
+	p.Spec.Volumes = []v1.Volume{
+		{Name: "own", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{
+			Spec: v1.PersistentVolumeClaimSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}},
+		}}}},
+		{Name: "image", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: agenttest.Image, PullPolicy: v1.PullAlways}}},
+	}
+	p.Spec.Containers = []v1.Container{{
+		Name: "main", Image: agenttest.Image, VolumeMounts: []v1.VolumeMount{{Name: "own", MountPath: "/own"}, {Name: "image", MountPath: "/image"}},
 	}}
 	return p
 }

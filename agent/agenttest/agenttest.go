@@ -57,11 +57,15 @@ type World struct {
 	// DiskUsed is how much of the disk of images is in use, in percent.
 	DiskUsed atomic.Int64
 
-	dir   string
-	door  *bufconn.Listener // the agent's socket
-	watch *watcher
-	gate  *gate
-	stop  func() error // nil while no agent runs
+	dir    string
+	mounts *mount.FakeMounter // what is mounted on the machine
+	// keptMounts is what was mounted when the agent was killed.
+	keptMounts []mount.MountPoint
+	driver     *driver           // nil without one
+	door       *bufconn.Listener // the agent's socket
+	watch      *watcher
+	gate       *gate
+	stop       func() error // nil while no agent runs
 
 	mu     sync.Mutex
 	struck string // guarded by mu; by KillAgentAt or LoseAPIAt
@@ -71,7 +75,7 @@ type World struct {
 func New(t *testing.T, opts ...critest.Option) *World {
 	t.Helper()
 	dir := t.TempDir()
-	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests"), Cgroups: &Cgroups{pods: map[pod.UID]*podCgroup{}}}
+	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests"), Cgroups: &Cgroups{pods: map[pod.UID]*podCgroup{}}, mounts: mount.NewFakeMounter(nil)}
 	if err := os.Mkdir(w.Manifests, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -86,6 +90,7 @@ func New(t *testing.T, opts ...critest.Option) *World {
 func (w *World) StartAgent() {
 	w.T.Helper()
 	w.Cgroups.forget()
+	w.offerDriver()
 	w.Agent = w.build(agent.KeepPods)
 	ctx, cancel := context.WithCancel(w.T.Context())
 	done := make(chan error, 1)
@@ -112,9 +117,9 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		RootDir: filepath.Join(w.dir, "root"), RunDir: filepath.Join(w.dir, "run"), PodLogsDir: filepath.Join(w.dir, "logs"),
 		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, MaxPods: w.MaxPods, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
 	}
-	w.gate = &gate{dial: w.Runtime.Dialer()}
+	w.gate = &gate{dial: w.Runtime.Dialer(), plugin: w.driver.dial}
 	out := agent.Outside{
-		DialCRI: w.gate.Dial, Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: mount.NewFakeMounter(nil),
+		DialCRI: w.gate.Dial, Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: w.mounts, DialPlugin: w.gate.DialPlugin,
 		Watch:   func() (podconfig.Watcher, error) { return w.watch, nil },
 		Plugins: func() (plugins.Watch, error) { return noPlugins{}, nil },
 		Listen:  func() (net.Listener, error) { return w.door, nil },

@@ -12,18 +12,19 @@ import (
 
 // gate stands between one agent and its outside. Closed, it lets nothing through, as if the agent's process were gone.
 type gate struct {
-	dial cri.Dialer
-	api  http.RoundTripper // nil without an API server
+	dial   cri.Dialer
+	plugin func(ctx context.Context, socket string) (net.Conn, error)
+	api    http.RoundTripper // nil without an API server
 
 	mu     sync.Mutex
-	closed bool       // guarded by mu
-	conns  []net.Conn // guarded by mu; to the runtime
-	armed  *apiStrike // guarded by mu; nil for none
+	closed bool        // guarded by mu
+	conns  []net.Conn  // guarded by mu; to the runtime and to plugins
+	armed  *callStrike // guarded by mu; nil for none
 }
 
-// apiStrike is what happens at a request to the API server.
-type apiStrike struct {
-	left   int // requests until then
+// callStrike is what happens at a call.
+type callStrike struct {
+	left   int // calls until then
 	moment Moment
 	then   func(call string)
 }
@@ -32,7 +33,16 @@ var errRefused = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 
 // Dial connects to the runtime.
 func (g *gate) Dial(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := g.dial(ctx, address)
+	return g.keep(g.dial(ctx, address))
+}
+
+// DialPlugin connects to the socket of a plugin.
+func (g *gate) DialPlugin(ctx context.Context, socket string) (net.Conn, error) {
+	return g.keep(g.plugin(ctx, socket))
+}
+
+// keep lets a connection through, for as long as the gate is open.
+func (g *gate) keep(conn net.Conn, err error) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +75,7 @@ func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // next counts a request, and returns what happens at it, nil for nothing.
-func (g *gate) next(r *http.Request) (strike *apiStrike, closed bool) {
+func (g *gate) next(r *http.Request) (strike *callStrike, closed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed || g.armed == nil || ofNode(r.URL.Path) {
@@ -78,13 +88,13 @@ func (g *gate) next(r *http.Request) (strike *apiStrike, closed bool) {
 	return strike, false
 }
 
-func (g *gate) arm(s *apiStrike) {
+func (g *gate) arm(s *callStrike) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.armed = s
 }
 
-// close ends the connections to the runtime and lets nothing through any more.
+// close ends the connections to runtime and plugins, and lets nothing through any more.
 func (g *gate) close() {
 	g.mu.Lock()
 	g.closed = true

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -21,6 +22,8 @@ const (
 	ToRuntime Door = "the runtime"
 	// ToAPI is the connection to the API server.
 	ToAPI Door = "the API server"
+	// ToDriver is the connection to the CSI driver.
+	ToDriver Door = "the CSI driver"
 )
 
 // Moment is a point in a call.
@@ -57,6 +60,9 @@ func (w *World) LoseAPIAt(at Step) { w.strikeAt(at, w.API.Stop) }
 // Steps returns how many calls that count as steps were made so far.
 func (w *World) Steps(door Door) int {
 	n := 0
+	if door == ToDriver {
+		return w.driver.calls()
+	}
 	if door == ToAPI {
 		for _, q := range w.API.Requests() {
 			if !ofNode(q.Path) {
@@ -93,8 +99,12 @@ func (w *World) strikeAt(at Step, strike func()) {
 		strike()
 		w.setStruck(fmt.Sprintf("%s call %d of %s, %s", at.Moment, at.Nth, at.Door, call))
 	}
-	if at.Door == ToAPI {
-		w.gate.arm(&apiStrike{left: at.Nth, moment: at.Moment, then: then})
+	switch at.Door {
+	case ToAPI:
+		w.gate.arm(&callStrike{left: at.Nth, moment: at.Moment, then: then})
+		return
+	case ToDriver:
+		w.driver.arm(&callStrike{left: at.Nth, moment: at.Moment, then: then})
 		return
 	}
 	w.Runtime.Inject(critest.Fault{
@@ -113,14 +123,21 @@ func ofPods(request any) bool {
 
 // ofNode tells the requests to the API server that are about the node.
 func ofNode(path string) bool {
-	return strings.Contains(path, "/nodes") || strings.Contains(path, "/leases")
+	for _, resource := range []string{"/nodes", "/leases", "/csinodes", "/csidrivers"} {
+		if strings.Contains(path, resource) {
+			return true
+		}
+	}
+	return false
 }
 
-// keepDisk keeps a copy of what the agent has on disk. Files that come and go meanwhile may be in it or not.
+// keepDisk keeps a copy of what the agent has on disk, and of what is mounted. Files that come and go meanwhile may be in it or not.
 func (w *World) keepDisk() {
 	if err := copyTree(w.root(), w.kept()); err != nil {
 		w.T.Errorf("keep the disk of a killed agent: %v", err)
 	}
+	w.keptMounts, _ = w.mounts.List() // which never fails
+	w.keptMounts = slices.Clone(w.keptMounts)
 }
 
 func (w *World) root() string { return filepath.Join(w.dir, "root") }
@@ -136,6 +153,7 @@ func (w *World) ReplaceKilled() {
 	if err := os.Rename(w.kept(), w.root()); err != nil {
 		w.T.Fatal(err)
 	}
+	w.mounts.MountPoints = w.keptMounts // nobody uses them now
 	w.StartAgent()
 }
 

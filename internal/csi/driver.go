@@ -21,6 +21,7 @@ const callTimeout = 2 * time.Minute
 type Driver struct {
 	Name     string
 	endpoint string
+	dial     func(ctx context.Context, endpoint string) (net.Conn, error)
 	called   func(driver, method string, took time.Duration, err error)
 }
 
@@ -157,7 +158,7 @@ func (d *Driver) call(ctx context.Context, method string, do func(context.Contex
 	defer cancel()
 	conn, err := grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(d.endpoint, "unix://"))
+			return d.dial(ctx, strings.TrimPrefix(d.endpoint, "unix://"))
 		}))
 	if err != nil {
 		return fmt.Errorf("driver %s: %w", d.Name, err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -30,7 +31,9 @@ type Config struct {
 	Changed func()
 	// Called is told of every call of a driver; nil: nobody counts.
 	Called func(driver, method string, took time.Duration, err error)
-	Log    *slog.Logger
+	// Dial connects to the socket of a driver; nil is the machine's.
+	Dial func(ctx context.Context, socket string) (net.Conn, error)
+	Log  *slog.Logger
 }
 
 // Drivers are those that are registered on this machine. It is safe for concurrent use.
@@ -66,6 +69,11 @@ func New(cfg Config) (*Drivers, error) {
 	for _, f := range []*func(){&cfg.Changed, &cfg.Initialized} {
 		if *f == nil {
 			*f = func() {}
+		}
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = func(ctx context.Context, socket string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		}
 	}
 	if cfg.Period == nil {
@@ -131,7 +139,7 @@ func (d *Drivers) RegisterPlugin(ctx context.Context, name, endpoint string, ver
 	d.drivers[name] = registration{endpoint: endpoint, version: highest}
 	delete(d.left, name)
 	d.mu.Unlock()
-	driver := &Driver{Name: name, endpoint: endpoint, called: d.Called}
+	driver := &Driver{Name: name, endpoint: endpoint, dial: d.Dial, called: d.Called}
 	info, err := driver.Info(ctx)
 	if err == nil {
 		err = d.announce(ctx, name, info)
@@ -176,5 +184,5 @@ func (d *Drivers) Driver(name string) (*Driver, error) {
 	if !ok {
 		return nil, fmt.Errorf("driver name %s not found in the list of registered CSI drivers", name)
 	}
-	return &Driver{Name: name, endpoint: r.endpoint, called: d.Called}, nil
+	return &Driver{Name: name, endpoint: r.endpoint, dial: d.Dial, called: d.Called}, nil
 }

@@ -63,7 +63,7 @@ func (w *Watcher) register(ctx context.Context, path string) (registered, error)
 	conn, err := grpc.NewClient("passthrough:///localhost",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
+			return w.Dial(ctx, path)
 		}))
 	if err != nil {
 		return registered{}, err

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,7 +54,9 @@ type Config struct {
 	Handlers map[string]Handler
 	// Watch opens what tells of sockets; nil is inotify.
 	Watch func() (Watch, error)
-	Log   *slog.Logger
+	// Dial connects to a socket; nil is the machine's.
+	Dial func(ctx context.Context, socket string) (net.Conn, error)
+	Log  *slog.Logger
 }
 
 // Watcher (plugin watcher, pluginManager) registers the plugins of this machine.
@@ -85,6 +88,11 @@ func New(cfg Config) (*Watcher, error) {
 	}
 	if cfg.Watch == nil {
 		cfg.Watch = func() (Watch, error) { return inotify.Open() }
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = func(ctx context.Context, socket string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}
 	}
 	return &Watcher{Config: cfg, sockets: map[string]*socket{}, ending: map[string]*socket{}}, nil
 }

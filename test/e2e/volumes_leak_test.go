@@ -133,8 +133,8 @@ func TestVolumesAgentKilledAtEachStep(t *testing.T) {
 				name := fmt.Sprintf("pod%d", nth)
 				x.arm(strike{agent: a, nth: nth, moment: at})
 				n.write("pod.yaml", volumesPod(name, "  - {name: host, hostPath: {path: "+data+", type: DirectoryOrCreate}}\n"+
-					"  - {name: claim, persistentVolumeClaim: {claimName: formatted}}\n",
-					"    - {name: host, mountPath: /host}\n    - {name: claim, mountPath: /claim}\n    - {name: disk, mountPath: /part, subPath: a/b}\n"))
+					"  - {name: claim, persistentVolumeClaim: {claimName: formatted}}\n  - {name: image, image: {reference: \"berth.local/hello:1\", pullPolicy: IfNotPresent}}\n",
+					"    - {name: image, mountPath: /image}\n    - {name: host, mountPath: /host}\n    - {name: claim, mountPath: /claim}\n    - {name: disk, mountPath: /part, subPath: a/b}\n"))
 				starting := n.awaitOrKilled(&a, x, func(p pods) bool { return p.ready(name) })
 				p := n.awaitReady(name).named(name)
 				n.wantVolumes(p, starting)
@@ -167,7 +167,7 @@ func (n *node) wantVolumes(p *v1.Pod, where string) {
 		}
 	}
 	mounts := read(n.t, fmt.Sprintf("/proc/%d/mountinfo", n.pid(containerID(p, "main"))))
-	for _, point := range []string{"/disk", "/memory", "/host", "/claim", "/part"} {
+	for _, point := range []string{"/disk", "/memory", "/host", "/claim", "/part", "/image"} {
 		if strings.Count(mounts, " "+point+" ") != 1 {
 			n.t.Errorf("the agent was killed %s: %s is mounted %d times", where, point, strings.Count(mounts, " "+point+" "))
 		}

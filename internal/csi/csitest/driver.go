@@ -138,12 +138,12 @@ func (d *Driver) Serve() (stop func(), err error) {
 		return nil, err
 	}
 	node, registration := grpc.NewServer(), grpc.NewServer()
-	csiapi.RegisterNodeServer(node, nodeServer{Driver: d})
-	registerapi.RegisterRegistrationServer(registration, registrationServer{Driver: d})
+	d.Register(node)
+	d.Register(registration)
 	for _, s := range []struct {
 		server *grpc.Server
 		path   string
-	}{{node, d.endpoint()}, {registration, filepath.Join(d.Registry, d.Name+"-reg.sock")}} {
+	}{{node, d.Socket()}, {registration, filepath.Join(d.Registry, d.Name+"-reg.sock")}} {
 		if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -157,7 +157,14 @@ func (d *Driver) Serve() (stop func(), err error) {
 	return func() { node.Stop(); registration.Stop() }, nil
 }
 
-func (d *Driver) endpoint() string { return filepath.Join(d.Dir, "csi.sock") }
+// Register has the server serve the driver, and its registration. Folder and Mounter must be there.
+func (d *Driver) Register(s *grpc.Server) {
+	csiapi.RegisterNodeServer(s, nodeServer{Driver: d})
+	registerapi.RegisterRegistrationServer(s, registrationServer{Driver: d})
+}
+
+// Socket is where the driver says that it can be reached.
+func (d *Driver) Socket() string { return filepath.Join(d.Dir, "csi.sock") }
 
 // registrationServer offers the driver.
 type registrationServer struct {
@@ -167,7 +174,7 @@ type registrationServer struct {
 
 // GetInfo says what the driver is.
 func (s registrationServer) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: s.Name, Endpoint: s.endpoint(), SupportedVersions: []string{"1.0.0"}}, nil
+	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: s.Name, Endpoint: s.Socket(), SupportedVersions: []string{"1.0.0"}}, nil
 }
 
 // NotifyRegistrationStatus takes note of a registration that failed as of a call.
