@@ -168,7 +168,8 @@ func (m *Manager) unbindDisk(volume, uid string) error {
 			return err
 		}
 		if err := m.mounter.Unmount(path); err != nil {
-			return fmt.Errorf("unmount %s: %w", path, err)
+			loops, _ := loopsOf("/", path) // those that others have open stay until these are done
+			return heldBy(fmt.Errorf("unmount %s: %w", path, err), append(loops, path)...)
 		}
 	}
 	if err := unix.Unlink(path); err != nil {

@@ -192,7 +192,7 @@ func (m *Manager) unpublishDisk(ctx context.Context, uid pod.UID, podDir, name s
 	}
 	if err := driver.Unpublish(ctx, data.VolumeHandle, d.target(uid)); err != nil {
 		m.csi.note(func() { m.csi.waiting[uid] = true })
-		return csiError("blockMapper.UnmapPodDevice failed: %w", err)
+		return heldBy(csiError("blockMapper.UnmapPodDevice failed: %w", err), d.target(uid))
 	}
 	return m.removeTarget(d.target(uid), diskLink(podDir, name))
 }

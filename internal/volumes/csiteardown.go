@@ -66,11 +66,7 @@ func (m *Manager) unpublish(ctx context.Context, uid pod.UID, podDir, specName s
 	path := publishPath(podDir, specName)
 	if err := driver.Unpublish(ctx, data.VolumeHandle, path); err != nil {
 		m.csi.note(func() { m.csi.waiting[uid] = true })
-		err = csiError("Unmounter.TearDownAt failed: %w", err)
-		if who := explainHolders("/proc", path); who != "" {
-			err = fmt.Errorf("%w (%s)", err, who)
-		}
-		return err
+		return heldBy(csiError("Unmounter.TearDownAt failed: %w", err), path)
 	}
 	return m.removeMounted(dir, "mount")
 }

@@ -153,11 +153,7 @@ func (m *Manager) unmountBelow(ctx context.Context, dir, except string) (map[str
 		spent[plugin][volume] += time.Since(began)
 		if err != nil {
 			m.operated(ctx, pluginName(plugin), UnmountVolume, time.Since(began), err)
-			err = fmt.Errorf("unmount %s: %w", path, err)
-			if who := explainHolders("/proc", path); who != "" {
-				err = fmt.Errorf("%w (%s)", err, who)
-			}
-			errs = append(errs, err)
+			errs = append(errs, heldBy(fmt.Errorf("unmount %s: %w", path, err), path))
 		}
 	}
 	return spent, errors.Join(errs...)

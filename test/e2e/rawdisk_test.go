@@ -3,7 +3,10 @@
 package e2e
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,9 +14,15 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	mount "k8s.io/mount-utils"
 
 	"berth/internal/csi/csitest"
+	"berth/internal/journal"
+	"berth/internal/volumes"
 )
 
 // newDisk is a disk of 16 MiB that begins with the text; it is gone when the test ends, which fails if somebody still holds it.
@@ -209,4 +218,117 @@ func TestCSIDisk(t *testing.T) {
 		d.awaitNothing()
 		n.wantHeld(disks)
 	}
+}
+
+// oneDisk is an API server in which every claim is bound to one disk of this machine.
+type oneDisk struct{ path string }
+
+func (o oneDisk) GetPersistentVolumeClaim(_ context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
+	return &v1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "claim"},
+		Spec:       v1.PersistentVolumeClaimSpec{VolumeName: "disk"}, Status: v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound},
+	}, nil
+}
+
+func (o oneDisk) GetPersistentVolume(context.Context, string) (*v1.PersistentVolume, error) {
+	block := v1.PersistentVolumeBlock
+	return &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "disk"}, Spec: v1.PersistentVolumeSpec{
+		VolumeMode: &block, ClaimRef: &v1.ObjectReference{Namespace: "default", Name: "disk", UID: "claim"}, PersistentVolumeSource: v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: o.path}},
+	}}, nil
+}
+
+func (o oneDisk) PatchPersistentVolumeClaimStatus(_ context.Context, _, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	return changed, nil
+}
+
+// A disk that somebody else holds for himself alone is given to a pod and taken from it all the same, and stays his. While somebody holds what a pod was
+// given, it cannot be taken away, and who that is is told.
+func TestRawDiskThatOthersHold(t *testing.T) {
+	const uid = "11111111-2222-3333-4444-888888888888"
+	n := newNode(t)
+	disk := n.newDisk("begins")
+	root, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	m, err := volumes.New(volumes.Config{Root: root, Mounter: mount.NewWithoutSystemd(""), Claims: oneDisk{disk}, Log: log, Journal: journal.New(log)})
+	must(t, err, os.MkdirAll(filepath.Join(root, "pods", uid, "volumes"), 0o750))
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: uid},
+		Spec: v1.PodSpec{
+			Containers: []v1.Container{{Name: "c", VolumeDevices: []v1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}}},
+			Volumes:    []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"}}}},
+		},
+	}
+	disks := filepath.Join(root, "plugins/kubernetes.io~local-volume/volumeDevices")
+	t.Cleanup(func() { // for a test that fails half way
+		loops, _ := loopsBelow(disks)
+		for loop := range loops {
+			_ = exec.Command("losetup", "--detach", loop).Run()
+		}
+		_ = unix.Unmount(filepath.Join(disks, "disk", uid), unix.MNT_DETACH)
+	})
+	setup := func() {
+		t.Helper()
+		in, err := m.Prepare(t.Context(), p)
+		must(t, err)
+		mounted, err := m.Setup(t.Context(), p, in)
+		must(t, err)
+		if b := make([]byte, 6); mounted["v"].HostPath != "" {
+			f, err := os.Open(mounted["v"].HostPath)
+			must(t, err)
+			if _, err := f.Read(b); err != nil || string(b) != "begins" {
+				t.Errorf("the disk begins with %q, %v", b, err)
+			}
+			must(t, f.Close())
+		}
+		n.wantHeld(disks, uid)
+	}
+	wantGone := func() {
+		t.Helper()
+		n.wantHeld(disks)
+		if left, err := filepath.Glob(disks + "/*"); err != nil || len(left) > 0 || strings.Contains(read(t, "/proc/self/mountinfo"), disks) {
+			t.Errorf("left: %v, %v", left, err)
+		}
+	}
+
+	alone, err := unix.Open(disk, unix.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0)
+	must(t, err)
+	setup()
+	must(t, m.Teardown(t.Context(), uid))
+	wantGone()
+	if fd, err := unix.Open(disk, unix.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0); !errors.Is(err, unix.EBUSY) {
+		unix.Close(fd)
+		t.Errorf("the disk can be had alone by two: %v", err)
+	}
+	must(t, unix.Close(alone))
+
+	setup()
+	loops, err := loopsBelow(disks)
+	must(t, err)
+	for loop, bound := range loops {
+		for _, path := range []string{loop, bound} {
+			f, err := os.Open(path)
+			must(t, err)
+			holder := exec.Command("sleep", "infinity")
+			holder.ExtraFiles = []*os.File{f}
+			must(t, holder.Start(), f.Close())
+			t.Cleanup(func() { _ = holder.Process.Kill() })
+			err = m.Teardown(t.Context(), uid)
+			if want := fmt.Sprintf("held by process %d (sleep)", holder.Process.Pid); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("with %s open: %v, want %s", path, err, want)
+			}
+			must(t, holder.Process.Kill())
+			_ = holder.Wait() // it was killed
+			if path == loop {
+				until(t, "the loop device to be free", func() bool {
+					loops, err := loopsBelow(disks)
+					return err == nil && len(loops) == 0
+				})
+				setup() // what is wanted again is made again
+				if loops, err = loopsBelow(disks); err != nil || len(loops) != 1 {
+					t.Fatalf("held by %v, %v", loops, err)
+				}
+			}
+		}
+	}
+	must(t, m.Teardown(t.Context(), uid))
+	wantGone()
 }
