@@ -89,7 +89,8 @@ func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiV
 }
 
 // findLimit returns that the volume could not be attached because this machine has as many as it takes, nil if that is not known. Only drivers that
-// are asked from time to time how many that are say so.
+// are asked from time to time how many that are say so. It is asked once, when a wait has ended in vain: the failure is told in the VolumeAttachment
+// alone, which the API server lets nodes read and not watch; and the controller tries again until then, as other volumes may go.
 func (m *Manager) findLimit(ctx context.Context, name string, v csiVolume, object *storagev1.CSIDriver) *LimitError {
 	if ctx.Err() != nil || object == nil || ptr.Deref(object.Spec.NodeAllocatableUpdatePeriodSeconds, 0) <= 0 {
 		return nil

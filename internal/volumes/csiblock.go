@@ -88,7 +88,7 @@ func (m *Manager) publishDisk(ctx context.Context, driver *csi.Driver, p *v1.Pod
 
 // stageDisk has the driver stage the disk, if it stages anything and this agent did not see that it has.
 func (m *Manager) stageDisk(ctx context.Context, driver *csi.Driver, d disk, v csiVolume, can csi.Capabilities, published *csiapi.NodePublishVolumeRequest) error {
-	existed, err := writeCSIData(d.data, csiData{
+	existed, err := m.writeCSIData(d.data, csiData{
 		DriverName: v.driver, VolumeHandle: v.handle, SpecVolID: v.specName, NodeName: m.csi.NodeName,
 		AttachmentID: v.attachment(m.csi.NodeName), Lifecycle: v.lifecycle(),
 	})

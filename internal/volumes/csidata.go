@@ -48,30 +48,51 @@ func readCSIData(dir string) (csiData, error) {
 }
 
 // writeCSIData writes the file in the directory, which is made, and reports whether there was one before. A kill leaves the old one or the new.
-func writeCSIData(dir string, d csiData) (existed bool, err error) {
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+func (m *Manager) writeCSIData(path string, d csiData) (existed bool, err error) {
+	b, err := json.Marshal(d)
+	if err != nil {
 		return false, err
 	}
-	file := filepath.Join(dir, csiDataFile)
-	_, err = os.Lstat(file)
+	f, err := m.makeFolder(path, 0o750, 0o750)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	dir, err := os.OpenRoot(self(int(f.Fd())))
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	_, err = dir.Lstat(csiDataFile)
 	existed = err == nil
-	b, err := json.Marshal(d)
+	const temp = csiDataFile + newSuffix
+	if err := ignoreMissing(dir.Remove(temp)); err != nil { // of an agent that was killed, or a link that leads elsewhere
+		return existed, err
+	}
+	w, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return existed, err
 	}
-	temp := file + newSuffix
-	if err := os.WriteFile(temp, b, 0o600); err != nil {
+	_, err = w.Write(b)
+	if err := errors.Join(err, w.Close()); err != nil {
 		return existed, err
 	}
-	return existed, os.Rename(temp, file)
+	return existed, dir.Rename(temp, csiDataFile)
 }
 
 // removeMounted removes the mount point in the directory, unless it is one still, then the data file and the directory. What is not there is no
 // error.
 func (m *Manager) removeMounted(dir, name string) error {
+	f, err := m.openFolder(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
 	path := filepath.Join(dir, name)
-	_, err := os.Lstat(path)
-	if err == nil {
+	if _, err := os.Lstat(path); err == nil {
 		mounted, err := m.mounter.IsMountPoint(path)
 		if err != nil {
 			return err
@@ -79,19 +100,21 @@ func (m *Manager) removeMounted(dir, name string) error {
 		if mounted {
 			return fmt.Errorf("%s is still mounted, though the driver says that it is not", path)
 		}
-		if err := unix.Rmdir(path); err != nil {
-			return &fs.PathError{Op: "rmdir", Path: path, Err: err}
+		if err := removeEmpty(int(f.Fd()), name, path); err != nil {
+			return err
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for _, file := range []string{csiDataFile + newSuffix, csiDataFile} {
-		if err := os.Remove(filepath.Join(dir, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		if err := unix.Unlinkat(int(f.Fd()), file, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+			return &fs.PathError{Op: "unlink", Path: filepath.Join(dir, file), Err: err}
 		}
 	}
-	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+	parent, err := m.openFolder(filepath.Dir(dir))
+	if err != nil {
+		return err
 	}
-	return nil
+	defer parent.Close()
+	return removeEmpty(int(parent.Fd()), filepath.Base(dir), dir)
 }

@@ -120,7 +120,7 @@ func (m *Manager) publish(ctx context.Context, p *v1.Pod, podDir string, v csiVo
 		return "SetUp", err
 	}
 	dir := publishDir(podDir, v.specName)
-	existed, err := writeCSIData(dir, csiData{
+	existed, err := m.writeCSIData(dir, csiData{
 		DriverName: v.driver, VolumeHandle: v.handle, SpecVolID: v.specName, NodeName: m.csi.NodeName,
 		AttachmentID: v.attachment(m.csi.NodeName), Lifecycle: v.lifecycle(), Label: v.label,
 	})
@@ -167,7 +167,7 @@ func (m *Manager) stage(ctx context.Context, driver *csi.Driver, v csiVolume, pu
 		return csiError("make the directory to stage in: %w", err)
 	}
 	m.csi.note(func() { m.csi.staged[v.csiID] = false })
-	existed, err := writeCSIData(m.stageDir(v.csiID), csiData{DriverName: v.driver, VolumeHandle: v.handle, Label: v.label})
+	existed, err := m.writeCSIData(m.stageDir(v.csiID), csiData{DriverName: v.driver, VolumeHandle: v.handle, Label: v.label})
 	if err == nil {
 		err = driver.Stage(ctx, &csiapi.NodeStageVolumeRequest{
 			VolumeId: v.handle, PublishContext: published.PublishContext, StagingTargetPath: path, VolumeCapability: published.VolumeCapability,

@@ -15,28 +15,27 @@ import (
 // The folder of a pod is the agent's own. But a container may have been given it, by a hostPath, and may change it at any moment: so no link in it is
 // followed, and what was found there is known by its descriptor.
 
-// locate splits a path below the folder of all pods into that folder, which may be reached through links, and the rest.
-func (m *Manager) locate(path string) (pods, rest string, err error) {
-	pods = filepath.Join(m.root, "pods")
-	rest, ok := strings.CutPrefix(path, pods+"/")
-	if !ok {
-		return "", "", fmt.Errorf("%s is in no pod's folder", path)
+// locate splits a path of the agent into the folder of all pods, or that of all plugins, which may be reached through links, and the rest.
+func (m *Manager) locate(path string) (top, rest string, err error) {
+	kind, rest, ok := strings.Cut(strings.TrimPrefix(path, m.root+"/"), "/")
+	if top = filepath.Join(m.root, kind); !ok || path != filepath.Join(top, rest) || !isElement(kind) {
+		return "", "", fmt.Errorf("%s is in no folder of a pod or plugin", path)
 	}
-	return pods, rest, nil
+	return top, rest, nil
 }
 
-// openFolder opens a directory below the folder of all pods; a link on the way is an error (ELOOP).
+// openFolder opens a directory below one of these; a link on the way is an error (ELOOP).
 func (m *Manager) openFolder(path string) (*os.File, error) {
-	pods, rest, err := m.locate(path)
+	top, rest, err := m.locate(path)
 	if err != nil {
 		return nil, err
 	}
-	top, err := openRoot(pods)
+	at, err := openRoot(top)
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(top)
-	fd, err := openReal(top, rest)
+	defer unix.Close(at)
+	fd, err := openReal(at, rest)
 	if err != nil {
 		return nil, folderError(path, err)
 	}
@@ -59,18 +58,21 @@ func openReal(root int, path string) (int, error) {
 	return openat2(root, path, how)
 }
 
-// makeFolder opens a directory below the folder of all pods, which it makes with mode last, and those above it that are missing with mode parents. An
+// makeFolder opens a directory as openFolder does, which it makes with mode last, and those above it that are missing with mode parents. An
 // existing one is left as it is.
 func (m *Manager) makeFolder(path string, parents, last uint32) (*os.File, error) {
 	f, err := m.openFolder(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
-	pods, rest, err := m.locate(path)
+	top, rest, err := m.locate(path)
 	if err != nil {
 		return nil, err
 	}
-	at, err := openRoot(pods)
+	if err := os.MkdirAll(top, fs.FileMode(parents)); err != nil {
+		return nil, err
+	}
+	at, err := openRoot(top)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +106,7 @@ func (m *Manager) ensureFolder(path string, parents, last uint32) error {
 	return f.Close()
 }
 
-// removeFolder removes what is at a path below the folder of all pods, a link itself, a directory as removeTree does.
+// removeFolder removes what is at a path below one of these, a link itself, a directory as removeTree does.
 func (m *Manager) removeFolder(path string) error {
 	parent, err := m.openFolder(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -117,7 +119,7 @@ func (m *Manager) removeFolder(path string) error {
 	return removeAny(int(parent.Fd()), filepath.Base(path), path)
 }
 
-// ensureLink makes a link below the folder of all pods, in place of another one.
+// ensureLink makes a link below one of these, in place of another one.
 func (m *Manager) ensureLink(target, link string) error {
 	f, err := m.makeFolder(filepath.Dir(link), 0o750, 0o750)
 	if err != nil {
@@ -137,7 +139,7 @@ func (m *Manager) ensureLink(target, link string) error {
 	return nil
 }
 
-// removeLink removes a link below the folder of all pods. That it is not there is no error.
+// removeLink removes a link, or a file, below one of these. That it is not there is no error.
 func (m *Manager) removeLink(link string) error {
 	f, err := m.openFolder(filepath.Dir(link))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -298,6 +298,7 @@ func TestNamesThatLeadUp(t *testing.T) {
 		"path of a token":     projectedVolume("v", v1.VolumeProjection{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "../up"}}),
 		"hostPath":            hostPath("v", d.root+"/pods/../up", v1.HostPathDirectoryOrCreate),
 		"nfs":                 {Name: "../up", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "s", Path: "/"}}},
+		"NFS option":          {Name: "v", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "--options-source=up", Path: "/"}}},
 		"inline CSI":          {Name: "../up", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: driverName}}},
 		"inline CSI's driver": {Name: "v", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "../up"}}},
 		"PV of NFS":           bind("a", "../up", nfsSource(), nil),
@@ -345,5 +346,42 @@ func TestNamesThatLeadUp(t *testing.T) {
 		if target, err := d.BindSubpath(t.Context(), podWith(), s); err == nil {
 			t.Errorf("%+v is bound at %s", s, target)
 		}
+	}
+}
+
+// The same for what is kept beside the mounts of CSI drivers.
+func TestCSIFoldersThatContainersChange(t *testing.T) {
+	for at, refused := range map[string]bool{
+		"vol_data.json.new -> precious": false, "vol_data.json -> precious": false, " -> ": true, "../../kubernetes.io~csi -> ": true,
+	} {
+		t.Run(at, func(t *testing.T) {
+			d := newDriven(t, nil)
+			d.claim("c")
+			p := d.user("one", "c")
+			host := filepath.Join(d.root, "host")
+			is := hostFolder(t, host)
+			want := is()
+			from, to, _ := strings.Cut(at, " -> ")
+			link := filepath.Join(publishDir(filepath.Join(d.root, "pods/one"), "pv-c"), from)
+			for _, err := range []error{os.MkdirAll(filepath.Dir(link), 0o750), os.Symlink(filepath.Join(host, to), link)} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := d.setup(t, p); refused && !errors.Is(err, unix.ELOOP) {
+				t.Errorf("set up with %v, want a refusal of the link", err)
+			}
+			if refused {
+				if err := os.Remove(link); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := d.Teardown(t.Context(), "one"); err != nil {
+				t.Error(err)
+			}
+			if diff := cmp.Diff(want, is()); diff != "" {
+				t.Errorf("the host's folder (-was +is):\n%s", diff)
+			}
+		})
 	}
 }

@@ -24,9 +24,10 @@ const (
 // is begun again. What a filesystem refuses does not fail the volume. Pods that have the volume may change it meanwhile: no link is followed.
 func (m *Manager) ownVolume(p *v1.Pod, dir string) {
 	o := &owner{gid: int(*fsGroup(p))}
-	root, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	f, err := m.openFolder(dir)
 	if err == nil {
-		defer unix.Close(root)
+		defer f.Close()
+		root := int(f.Fd())
 		if policy := p.Spec.SecurityContext.FSGroupChangePolicy; policy != nil && *policy == v1.FSGroupChangeOnRootMismatch && isOwned(root, o.gid) {
 			return
 		}

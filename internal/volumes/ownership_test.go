@@ -22,9 +22,9 @@ func TestOwnVolume(t *testing.T) {
 	if err := os.WriteFile(outside, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	root := t.TempDir()
+	root := filepath.Join(m.root, "pods", uid, "volumes/v")
 	for _, err := range []error{
-		os.Chmod(root, 0o700), os.MkdirAll(filepath.Join(root, "dir/deep"), 0o700), os.WriteFile(filepath.Join(root, "dir/file"), nil, 0o600),
+		os.Mkdir(root, 0o700), os.MkdirAll(filepath.Join(root, "dir/deep"), 0o700), os.WriteFile(filepath.Join(root, "dir/file"), nil, 0o600),
 		os.WriteFile(filepath.Join(root, "program"), nil, 0o700), os.Symlink(outside, filepath.Join(root, "link")), os.Symlink("nowhere", filepath.Join(root, "dangling")),
 	} {
 		if err != nil {

@@ -177,6 +177,9 @@ func (m *Manager) setupNFS(podDir, name string, src *v1.NFSVolumeSource, readOnl
 	}
 	slices.Sort(options)
 	server := src.Server
+	if strings.HasPrefix(server, "-") { // mount(8) would take it for an option
+		return outcome{err: fmt.Errorf("NFS server %q: must be the name or address of a machine", server)}
+	}
 	if ip := net.ParseIP(server); ip != nil && ip.To4() == nil {
 		server = "[" + server + "]"
 	}

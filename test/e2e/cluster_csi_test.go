@@ -75,6 +75,12 @@ func TestClusterCSI(t *testing.T) {
 	})
 	c.apply(strings.ReplaceAll(clusterCSIManifest, "THE_NODE", c.name))
 
+	// Why the agent learns what is attached from its Node, and asks for a VolumeAttachment when it needs one.
+	for _, what := range []string{"volumeattachments", "csinodes/" + c.name} {
+		if out, err := c.try("auth", "can-i", "watch", what, "--as=system:node:"+c.name, "--as-group=system:nodes"); err == nil || !strings.HasPrefix(out, "no") {
+			t.Errorf("may a node watch %s? %q, %v", what, out, err)
+		}
+	}
 	// The test stands in for the external attacher.
 	var attachments []string
 	c.awaitWithin("the VolumeAttachments", func() bool {
