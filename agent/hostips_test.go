@@ -41,4 +41,7 @@ func TestHostIPs(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
+	if diff := cmp.Diff([]string{"192.0.2.15"}, hostIPs(nil, "box", network, slog.New(slog.DiscardHandler))); diff != "" {
+		t.Errorf("berth run (-want +got):\n%s", diff)
+	}
 }

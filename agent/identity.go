@@ -38,7 +38,7 @@ func (m *member) openIdentity(cfg *Config, counts *metrics.Agent) (*rest.Config,
 func (a *Agent) newServing() error {
 	k, m := a.cfg.Kubelet, a.member
 	cfg := certs.ServingConfig{CertFile: k.TLSCertFile, KeyFile: k.TLSPrivateKeyFile, Dir: k.CertDir, Hostname: a.cfg.NodeName, Log: a.cfg.Log}
-	for _, ip := range a.hostIPs {
+	for _, ip := range a.hostIPs.current() {
 		cfg.IPs = append(cfg.IPs, net.ParseIP(ip))
 	}
 	if m.api != nil && k.ServerTLSBootstrap && k.TLSCertFile == "" && k.FeatureEnabled("RotateKubeletServerCertificate") {

@@ -181,7 +181,7 @@ type Agent struct {
 	local  *objects.Local // nil for berth kubelet
 	// localNode stands in for the Node where there is no API server.
 	localNode func() *v1.Node
-	hostIPs   []string          // the node's addresses
+	hostIPs   *hostAddresses
 	embedded  *embedded.Runtime // nil with a foreign runtime
 	ensured   chan struct{}     // closed when the embedded runtime serves
 	cri       *cri.Client
@@ -243,7 +243,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.resources, err = a.newNodeResources(); err != nil {
 		return nil, err
 	}
-	a.hostIPs = hostIPs(cfg.Kubelet, cfg.NodeName, out.Network, cfg.Log)
+	a.hostIPs = newHostAddresses(cfg.Kubelet, cfg.NodeName, out.Network, cfg.Log)
 
 	a.newRecords()
 	a.pods = pod.NewManager()
@@ -294,7 +294,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.kept = status.NewKept(a.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
 	actions := action.New(action.Config{CRI: a.cri, Dial: out.Dial})
 	a.probes = prober.New(prober.Config{
-		Actions: actions, Recorder: recorder, Journal: a.journal, Log: cfg.Log, Path: filepath.Join(cfg.RootDir, probesFile), HostIPs: a.hostIPs,
+		Actions: actions, Recorder: recorder, Journal: a.journal, Log: cfg.Log, Path: filepath.Join(cfg.RootDir, probesFile), HostIPs: a.hostIPs.current,
 	})
 	if m != nil {
 		m.health = node.NewRuntimeHealth(a.cri, a.wakeNode, cfg.Log)
@@ -319,7 +319,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: a.cri, Images: a.puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
-		Resources: a.resources.containers(), HostIPs: a.hostIPs, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
+		Resources: a.resources.containers(), HostIPs: a.hostIPs.current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
 		Cgroups: &a.facts, Allocations: a.allocations,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
 		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
@@ -332,7 +332,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		},
 		WithTerminationMessages: a.runtime.WithTerminationMessages,
 		Event:                   recorder.Event, Journal: a.journal, Log: cfg.Log,
-		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: a.hostIPs, MaxRestartPeriod: settings.maxRestartPeriod,
+		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: a.hostIPs.current, MaxRestartPeriod: settings.maxRestartPeriod,
 	})
 	a.admit = admission.New(a.admission(states, recorder))
 	if m != nil && m.api != nil {
@@ -406,6 +406,7 @@ func (a *Agent) phases() []phase {
 			{name: "statuses", run: a.kept.Run, ready: loaded(a.kept.Load)},
 			{name: "resizes", run: a.resizeWhenListed},
 			{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},
+			{name: "addresses of the node", run: a.followAddresses},
 			{name: "node allocatable", run: a.enforceAllocatable},
 			{name: "user namespaces", run: waitDone, ready: loaded(a.users.Load)},
 		}, a.storageComponents())},

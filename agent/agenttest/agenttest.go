@@ -58,6 +58,7 @@ type World struct {
 	DiskUsed atomic.Int64
 
 	dir    string
+	uplink *uplink
 	mounts *mount.FakeMounter // what is mounted on the machine
 	// keptMounts is what was mounted when the agent was killed.
 	keptMounts []mount.MountPoint
@@ -80,7 +81,7 @@ func New(t *testing.T, opts ...critest.Option) *World {
 		t.Fatal(err)
 	}
 	w.Runtime = critest.Start(t, append([]critest.Option{critest.WithImages(Image), critest.WithLogs("/")}, opts...)...)
-	w.Network = newNetwork(w.Runtime)
+	w.Network, w.uplink = newNetwork(w.Runtime), newUplink()
 	w.StartAgent()
 	t.Cleanup(func() { w.StopAgent() })
 	return w
@@ -123,7 +124,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		Watch:   func() (podconfig.Watcher, error) { return w.watch, nil },
 		Plugins: func() (plugins.Watch, error) { return noPlugins{}, nil },
 		Listen:  func() (net.Listener, error) { return w.door, nil },
-		Machine: machine, Network: network(), Dial: w.Network.Dial,
+		Machine: machine, Network: w.uplink.network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {
 			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil
 		},

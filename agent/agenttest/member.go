@@ -1,9 +1,7 @@
 package agenttest
 
 import (
-	"context"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -53,14 +51,4 @@ func (w *World) kubelet() *config.Kubelet {
 // machine is what a member tells the API server of the machine.
 func machine() (node.Machine, error) {
 	return node.Machine{CPUs: 4, Memory: 8 << 30, Storage: 64 << 30, MachineID: "m", SystemUUID: "s", BootID: "b", Kernel: "6", OSImage: "in memory"}, nil
-}
-
-// network is where the machine is.
-func network() node.Network {
-	address := netip.MustParseAddr("192.0.2.10")
-	return node.Network{
-		Interfaces:   func() ([]netip.Addr, error) { return []netip.Addr{address}, nil },
-		Lookup:       func(context.Context, string) ([]netip.Addr, error) { return []netip.Addr{address}, nil },
-		DefaultRoute: func(netip.Addr) (netip.Addr, error) { return address, nil },
-	}
 }

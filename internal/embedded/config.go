@@ -108,9 +108,12 @@ func (p paths) registries() string { return filepath.Join(p.root, "registries") 
 // addresses is where host-local keeps the leases; pod addresses do not survive a reboot, so neither do they.
 func (p paths) addresses() string { return filepath.Join(p.run, "addresses") }
 
+// BridgePrefix is what the names of the bridges of pods begin with.
+const BridgePrefix = "berth"
+
 // bridge names the pods' bridge after the root directory, so that agents with different roots have different bridges.
 // Interface names have at most 15 bytes.
 func (p paths) bridge() string {
 	sum := sha256.Sum256([]byte(p.root))
-	return "berth" + hex.EncodeToString(sum[:4])
+	return BridgePrefix + hex.EncodeToString(sum[:4])
 }

@@ -57,7 +57,7 @@ func (b *bench) newRuntime(root string) *Runtime {
 	log := slog.New(slog.DiscardHandler)
 	j := journal.New(log)
 	r := New(Config{
-		CRI: client, Recorder: b.events, Journal: j, Log: log, RootDir: root, HostIPs: []string{"192.0.2.1"},
+		CRI: client, Recorder: b.events, Journal: j, Log: log, RootDir: root, HostIPs: func() []string { return []string{"192.0.2.1"} },
 		PodLogsDir: filepath.Join(root, "logs"), ContainerLogsDir: filepath.Join(root, "links"),
 		Actions: action.New(action.Config{CRI: client, Dial: answerInHTTP}),
 		Images:  images.New(images.Config{Runtime: client, Recorder: b.events, Journal: j, MaxParallel: 1}),

@@ -225,7 +225,7 @@ func (r *Runtime) addressesOf(ctx context.Context, id pod.SandboxID) ([]string, 
 		return nil, fmt.Errorf("address of the pod: %w", err)
 	}
 	if len(ips) == 0 {
-		return r.HostIPs, nil // none of its own: it is in the host's network
+		return r.HostIPs(), nil // none of its own: it is in the host's network
 	}
 	return ips, nil
 }

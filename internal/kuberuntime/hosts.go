@@ -30,7 +30,7 @@ func (r *Runtime) writeHosts(p *v1.Pod, ips []string) (string, error) {
 	case len(ips) == 0:
 		return "", nil
 	default:
-		ips = crispec.OnePerFamily(ips, r.HostIPs)
+		ips = crispec.OnePerFamily(ips, r.HostIPs())
 		content = crispec.HostsFile(crispec.ComputeNames(p, r.DNS.Domain), ips, p.Spec.HostAliases)
 	}
 	path := filepath.Join(r.podDir(p.UID), "etc-hosts")

@@ -44,8 +44,8 @@ type Config struct {
 	PodLogsDir, ContainerLogsDir string
 	// Resources are what the kernel is told of containers' resources by.
 	Resources crispec.ResourceSettings
-	// HostIPs are the node's addresses, for the downward API.
-	HostIPs []string
+	// HostIPs returns the node's addresses, for the downward API.
+	HostIPs func() []string
 	// DNS is what the node knows of name resolution. Its Host is read from ResolvConf each time a sandbox is made.
 	DNS crispec.DNS
 	// ResolvConf is the resolver configuration that pods inherit (KubeletConfiguration resolvConf): nil is the host's, "" none.

@@ -157,7 +157,7 @@ func (r *Runtime) hostResolver(p *v1.Pod) (crispec.Resolver, error) {
 	case !crispec.InheritsResolver(p):
 		return crispec.Resolver{}, nil
 	case path == "":
-		return crispec.LoopbackResolver(r.HostIPs), nil
+		return crispec.LoopbackResolver(r.HostIPs()), nil
 	case path == stubResolvConf && !p.Spec.HostNetwork:
 		return readReachable(path, uplinkResolvConf)
 	default:

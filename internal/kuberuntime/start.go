@@ -109,7 +109,7 @@ func (r *Runtime) containerSpec(ctx context.Context, s *start, got pulled) (cris
 	p, c := s.req.Pod, s.container
 	in := crispec.Container{
 		Pod: p, Container: c, Image: c.Image, ImageRef: got.image.Ref,
-		PodIPs: s.ips, HostIPs: r.HostIPs, Volumes: s.volumes, ImageVolumes: got.volumes,
+		PodIPs: s.ips, HostIPs: r.HostIPs(), Volumes: s.volumes, ImageVolumes: got.volumes,
 		SeccompRoot: filepath.Join(r.RootDir, "seccomp"), SeccompDefault: runtimeapi.SecurityProfile_Unconfined,
 		VolumeGroups: s.req.VolumeGroups, MaskedPaths: r.maskedPaths(), Resources: r.Resources,
 	}
@@ -117,7 +117,7 @@ func (r *Runtime) containerSpec(ctx context.Context, s *start, got pulled) (cris
 		in.SeccompDefault = runtimeapi.SecurityProfile_RuntimeDefault
 	}
 	if p.Spec.HostNetwork {
-		in.PodIPs = r.HostIPs
+		in.PodIPs = in.HostIPs
 	}
 	var err error
 	if in.Environment, err = r.environment(ctx, p, c); err != nil {

@@ -20,6 +20,9 @@ type Network struct {
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	// DefaultRoute returns the address of the interface of the default route, of the family of want.
 	DefaultRoute func(want netip.Addr) (netip.Addr, error)
+	// Watch calls changed after the answers of the others may have changed, and once at first, until ctx is done. It is not needed to find
+	// addresses.
+	Watch func(ctx context.Context, changed func()) error
 }
 
 // HostNetwork asks this machine.
@@ -52,6 +55,7 @@ func HostNetwork() Network {
 			}
 			return a.Unmap(), nil
 		},
+		Watch: watchAddresses,
 	}
 }
 

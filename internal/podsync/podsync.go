@@ -123,7 +123,8 @@ type Config struct {
 	RootDir                 string
 	// RuntimeName is the prefix of container ids in statuses: "containerd".
 	RuntimeName func() string
-	HostIPs     []string
+	// HostIPs returns the node's addresses, primary first.
+	HostIPs func() []string
 	// MaxRestartPeriod is crashLoopBackOff.maxContainerRestartPeriod, for what is told of back-offs; 0: the default.
 	MaxRestartPeriod time.Duration
 }

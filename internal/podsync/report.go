@@ -41,7 +41,7 @@ func (s *Syncer) report(ctx context.Context, r Request, f finality) (terminal bo
 	s.mu.Unlock()
 	st := status.Generate(status.Input{
 		Pod: r.Pod, Observed: *s.WithTerminationMessages(ctx, r.Observed), Old: old, Terminal: f == ended,
-		StartErrors: s.startErrors(r.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs, Now: time.Now(),
+		StartErrors: s.startErrors(r.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs(), Now: time.Now(),
 		Actuated: s.Allocations.Actuated(r.Pod), Resize: s.Allocations.Resize(r.UID), Probes: s.ProbeResults, MountsMissing: !mounted && len(r.Observed.Containers) == 0, // a container is made of mounts
 	})
 	if st.Reason == lifecycle.DeadlineExceeded && !isTerminal(old.Phase) {

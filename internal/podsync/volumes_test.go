@@ -83,7 +83,7 @@ func newSyncer(t *testing.T, s *stage) *Syncer {
 		Event: func(_ *v1.Pod, _, eventtype, reason, message string) {
 			s.events = append(s.events, eventtype+" "+reason+" "+message)
 		},
-		RuntimeName: func() string { return "fake" },
+		RuntimeName: func() string { return "fake" }, HostIPs: func() []string { return nil },
 	})
 }
 

@@ -35,8 +35,8 @@ type Config struct {
 	Log      *slog.Logger
 	// Path is the file that keeps verdicts for the next agent; its folder must exist when Run is called. "": they end with this agent.
 	Path string
-	// HostIPs are the node's addresses, primary first: pods on the host's network are probed there.
-	HostIPs []string
+	// HostIPs returns the node's addresses, primary first: pods on the host's network are probed there.
+	HostIPs func() []string
 }
 
 // Manager is probeManager. It is safe for concurrent use.
@@ -109,8 +109,10 @@ func (m *Manager) Sync(p *v1.Pod, observed *pod.Status) {
 	switch {
 	case len(observed.IPs) > 0:
 		pp.ip = observed.IPs[0]
-	case p.Spec.HostNetwork && len(m.HostIPs) > 0:
-		pp.ip = m.HostIPs[0]
+	case p.Spec.HostNetwork:
+		if ips := m.HostIPs(); len(ips) > 0 {
+			pp.ip = ips[0]
+		}
 	}
 	var said []journal.Entry
 	saved, ok := m.restored[p.UID]

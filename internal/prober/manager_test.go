@@ -95,7 +95,7 @@ func (n *node) Event(p *v1.Pod, container, eventtype, reason, message string) {
 func newNode(t *testing.T, path string) *node {
 	n := &node{t: t, answers: &answers{began: time.Now(), as: map[string]func(context.Context) action.Result{}}}
 	log := slog.New(slog.DiscardHandler)
-	n.Manager = New(Config{Actions: n.answers, Recorder: n, Journal: journal.New(log), Log: log, Path: path, HostIPs: []string{"10.0.0.1"}})
+	n.Manager = New(Config{Actions: n.answers, Recorder: n, Journal: journal.New(log), Log: log, Path: path, HostIPs: func() []string { return []string{"10.0.0.1"} }})
 	n.Load()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

@@ -1,0 +1,54 @@
+package agenttest
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"berth/internal/node"
+)
+
+// uplink is the machine's interface to the world.
+type uplink struct {
+	moved chan struct{} // capacity 1
+
+	mu      sync.Mutex
+	address netip.Addr // guarded by mu
+}
+
+func newUplink() *uplink {
+	return &uplink{moved: make(chan struct{}, 1), address: netip.MustParseAddr("192.0.2.10")}
+}
+
+// Move gives the machine another address.
+func (w *World) Move(address string) {
+	w.uplink.mu.Lock()
+	w.uplink.address = netip.MustParseAddr(address)
+	w.uplink.mu.Unlock()
+	w.uplink.moved <- struct{}{}
+}
+
+func (u *uplink) now() netip.Addr {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.address
+}
+
+// network is how the agent finds the address.
+func (u *uplink) network() node.Network {
+	return node.Network{
+		Interfaces:   func() ([]netip.Addr, error) { return []netip.Addr{u.now()}, nil },
+		Lookup:       func(context.Context, string) ([]netip.Addr, error) { return []netip.Addr{u.now()}, nil },
+		DefaultRoute: func(netip.Addr) (netip.Addr, error) { return u.now(), nil },
+		Watch: func(ctx context.Context, changed func()) error {
+			for {
+				changed()
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-u.moved:
+				}
+			}
+		},
+	}
+}
