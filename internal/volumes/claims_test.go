@@ -310,3 +310,21 @@ func TestLocalVolumeOfTwoPods(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// What is mounted is found in the mount table alone: a file system whose server is gone would not answer.
+func TestWhatIsMountedIsNotTouched(t *testing.T) {
+	m, fake, s := newStorage(t)
+	s.bind("c", nfsSource())
+	p := podWith(claimVolume("v", "c"))
+	mounted, err := m.setup(t, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake.MountCheckErrors = map[string]error{mounted["v"].HostPath: errors.New("no answer")}
+	if again, err := m.setup(t, p); err != nil || !cmp.Equal(mounted, again) || len(fake.MountPoints) != 1 {
+		t.Errorf("got %v, %v, mounts %v", again, err, fake.MountPoints)
+	}
+	if err := m.Teardown(t.Context(), uid); err != nil || len(fake.MountPoints) != 0 {
+		t.Errorf("torn down: %v, mounts %v", err, fake.MountPoints)
+	}
+}

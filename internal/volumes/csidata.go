@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
 	storagev1 "k8s.io/api/storage/v1"
 )
 
@@ -92,18 +93,14 @@ func (m *Manager) removeMounted(dir, name string) error {
 	}
 	defer f.Close()
 	path := filepath.Join(dir, name)
-	if _, err := os.Lstat(path); err == nil {
-		mounted, err := m.mounter.IsMountPoint(path)
-		if err != nil {
-			return err
-		}
-		if mounted {
-			return fmt.Errorf("%s is still mounted, though the driver says that it is not", path)
-		}
-		if err := removeEmpty(int(f.Fd()), name, path); err != nil {
-			return err
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	mounted, err := m.isMounted(path)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		return fmt.Errorf("%s is still mounted, though the driver says that it is not", path)
+	}
+	if err := removeEmpty(int(f.Fd()), name, path); err != nil {
 		return err
 	}
 	for _, file := range []string{csiDataFile + newSuffix, csiDataFile} {

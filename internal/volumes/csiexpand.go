@@ -365,7 +365,7 @@ func (m *Manager) isPublished(uid pod.UID, podDir string, v csiVolume) bool {
 		number, err := m.diskNumber(m.target(uid, podDir, v))
 		return err == nil && number != 0
 	}
-	found, err := m.mounter.IsMountPoint(publishPath(podDir, v.specName))
+	found, err := m.isMounted(publishPath(podDir, v.specName))
 	return err == nil && found
 }
 

@@ -75,16 +75,14 @@ func (m *Manager) unpublish(ctx context.Context, uid pod.UID, podDir, specName s
 // there is nothing.
 func (m *Manager) unmountUnknown(dir string, cause error) error {
 	path := filepath.Join(dir, "mount")
-	if _, err := os.Lstat(path); err == nil {
-		mounted, err := m.mounter.IsMountPoint(path)
-		if err != nil {
+	mounted, err := m.isMounted(path)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		m.log.Warn("nobody knows whose the volume is: it is unmounted without its driver", "mount", path, "error", cause)
+		if err := m.mounter.Unmount(path); err != nil {
 			return err
-		}
-		if mounted {
-			m.log.Warn("nobody knows whose the volume is: it is unmounted without its driver", "mount", path, "error", cause)
-			if err := m.mounter.Unmount(path); err != nil {
-				return err
-			}
 		}
 	}
 	return m.removeMounted(dir, "mount")

@@ -251,7 +251,7 @@ func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.
 		return m.setupCSI(ctx, p, podDir, inlineCSI(p, v))
 	}
 	if v.NFS != nil {
-		return m.setupNFS(podDir, v.Name, v.NFS, false, nil)
+		return m.setupNFS(ctx, podDir, v.Name, v.NFS, false, nil)
 	}
 	if kind, ok := payloadKindOf(v); ok {
 		files, prepared := in.payloads[v.Name]

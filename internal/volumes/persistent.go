@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,7 +51,7 @@ func (m *Manager) setupBound(ctx context.Context, p *v1.Pod, podDir string, b bo
 	case src.CSI != nil:
 		return m.setupCSI(ctx, p, podDir, persistentCSI(b))
 	case src.NFS != nil:
-		return m.setupNFS(podDir, b.Name, src.NFS, b.readOnly, options)
+		return m.setupNFS(ctx, podDir, b.Name, src.NFS, b.readOnly, options)
 	default:
 		return outcome{err: fmt.Errorf("persistent volumes of type %s are not supported yet", sourceName(src))}
 	}
@@ -91,7 +90,7 @@ func (m *Manager) setupLocal(ctx context.Context, p *v1.Pod, podDir string, b bo
 		how = append(how, "ro")
 	}
 	dir := filepath.Join(podDir, "volumes", localPlugin, b.Name)
-	fresh, err := m.ensureMount(dir, mountSource{source: source, options: append(how, options...)})
+	fresh, err := m.ensureMount(ctx, dir, mountSource{source: source, options: append(how, options...)})
 	if err != nil {
 		return outcome{err: err}
 	}
@@ -116,7 +115,7 @@ func (m *Manager) setupLocalDevice(ctx context.Context, p *v1.Pod, podDir string
 	})
 	dir := filepath.Join(podDir, "volumes", localPlugin, b.Name)
 	// Never read-only: the pods of one filesystem have it in one way. A pod that may only read is given it so.
-	fresh, err := m.ensureMount(dir, mountSource{source: source, fsType: ptr.Deref(b.Spec.Local.FSType, "ext4"), options: options, format: first})
+	fresh, err := m.ensureMount(ctx, dir, mountSource{source: source, fsType: ptr.Deref(b.Spec.Local.FSType, "ext4"), options: options, format: first})
 	if err != nil {
 		return outcome{step: "MountDevice", err: err}
 	}
@@ -168,29 +167,6 @@ func groupOf(path string) int64 {
 	return int64(st.Gid)
 }
 
-// setupNFS mounts a directory of a server. Who owns what is the server's business, so an fsGroup is not applied.
-func (m *Manager) setupNFS(podDir, name string, src *v1.NFSVolumeSource, readOnly bool, options []string) outcome {
-	readOnly = readOnly || src.ReadOnly
-	options = slices.Clone(options)
-	if readOnly {
-		options = append(options, "ro")
-	}
-	slices.Sort(options)
-	server := src.Server
-	if strings.HasPrefix(server, "-") { // mount(8) would take it for an option
-		return outcome{err: fmt.Errorf("NFS server %q: must be the name or address of a machine", server)}
-	}
-	if ip := net.ParseIP(server); ip != nil && ip.To4() == nil {
-		server = "[" + server + "]"
-	}
-	dir := filepath.Join(podDir, "volumes", nfsPlugin, name)
-	fresh, err := m.ensureMount(dir, mountSource{source: server + ":" + src.Path, fsType: "nfs", options: slices.Compact(options)})
-	if err != nil {
-		return outcome{err: err}
-	}
-	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: readOnly}, fresh: fresh}
-}
-
 // mountSource is what is mounted, and how.
 type mountSource struct {
 	source, fsType string
@@ -198,21 +174,25 @@ type mountSource struct {
 	format         bool // a disk without a filesystem gets one
 }
 
-// ensureMount mounts the source at dir, unless something is mounted there, and reports whether it did. A mount that fails leaves nothing.
-func (m *Manager) ensureMount(dir string, s mountSource) (fresh bool, err error) {
-	if err := m.ensureFolder(dir, 0o750, 0o750); err != nil {
+// ensureMount mounts the source at dir, unless something is mounted there, and reports whether it did. A mount that fails, or is given up because ctx is
+// done, leaves nothing.
+func (m *Manager) ensureMount(ctx context.Context, dir string, s mountSource) (fresh bool, err error) {
+	// What is mounted is not opened: its server may not answer.
+	if err := m.ensureFolder(filepath.Dir(dir), 0o750, 0o750); err != nil {
 		return false, err
 	}
-	// From the mount table: what is mounted may not be readable to anybody here, and a bind mount looks like its directory.
-	mounted, err := m.mounter.IsMountPoint(dir)
+	mounted, err := m.isMounted(dir)
 	if err != nil || mounted {
 		return false, err
 	}
-	if err = m.mount(dir, s); err == nil {
+	if err := m.ensureFolder(dir, 0o750, 0o750); err != nil {
+		return false, err
+	}
+	if err = m.mount(ctx, dir, s); err == nil {
 		return true, nil
 	}
-	if half, e := m.mounter.IsMountPoint(dir); e == nil && half {
-		err = errors.Join(err, m.mounter.Unmount(dir))
+	if half, e := m.isMounted(dir); e == nil && half {
+		err = errors.Join(err, m.unmount(dir, s.fsType))
 	}
 	if e := unix.Rmdir(dir); e != nil {
 		err = errors.Join(err, e)
@@ -220,9 +200,12 @@ func (m *Manager) ensureMount(dir string, s mountSource) (fresh bool, err error)
 	return false, fmt.Errorf("mount %s: %w", s.source, err)
 }
 
-func (m *Manager) mount(dir string, s mountSource) error {
-	if s.format {
+func (m *Manager) mount(ctx context.Context, dir string, s mountSource) error {
+	switch {
+	case s.format:
 		return mount.NewSafeFormatAndMount(m.mounter, m.exec).FormatAndMount(s.source, dir, s.fsType, s.options)
+	case isRemote(s.fsType) && m.mountsHere():
+		return mountRemote(ctx, s, dir)
 	}
 	return m.mounter.MountSensitiveWithoutSystemd(s.source, dir, s.fsType, s.options, nil)
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	mount "k8s.io/mount-utils"
-
 	"berth/internal/pod"
 )
 
@@ -157,17 +155,6 @@ func (m *Manager) unmountBelow(ctx context.Context, dir, except string) (map[str
 		}
 	}
 	return spent, errors.Join(errs...)
-}
-
-// forceAfter is how long the unmount of a network filesystem may wait for its server, before it is done without.
-const forceAfter = time.Minute
-
-func (m *Manager) unmount(path, fsType string) error {
-	forced, can := m.mounter.(mount.MounterForceUnmounter)
-	if can && strings.HasPrefix(fsType, "nfs") {
-		return forced.UnmountWithForce(path, forceAfter)
-	}
-	return m.mounter.Unmount(path)
 }
 
 // unescapeMount undoes the escapes of /proc/mounts (fstab(5)).

@@ -9,6 +9,7 @@ image=$1
 suite=trixie
 mirror=http://deb.debian.org/debian
 packages=e2fsprogs,systemd-sysv,systemd-resolved,dbus,udev,kmod,libpam-systemd,apparmor,nftables,conntrack,iproute2,procps,linux-image-cloud-amd64,initramfs-tools
+packages+=,nfs-kernel-server,nfs-common
 
 [ ! -f "$image/disk.ext4" ] || exit 0
 mkdir -p "$(dirname "$image")"
@@ -54,6 +55,8 @@ WantedBy=multi-user.target
 UNIT
 units() { unshare --mount --propagation private sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" systemctl -q "$@"' "$root" "$@"; }
 units enable guest.service systemd-networkd.service
+# The tests that want a server of NFS start it.
+units disable nfs-server.service nfs-client.target rpcbind.service rpcbind.socket
 # The console is for the kernel's last words; timers would run while tests do.
 # /tmp stays on the disk, where tests have their nodes: what they write is not to be taken from memory.
 units mask tmp.mount serial-getty@ttyS0.service getty@tty1.service systemd-timesyncd.service \

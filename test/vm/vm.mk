@@ -30,6 +30,6 @@ vm-image: need-root vm-deps
 	@test/vm/image.sh '$(VM_IMAGE)'
 
 .PHONY: e2e-vm
-e2e-vm: vm-image build ## run tests in a virtual machine with cgroup v2 and systemd, as root (RUN='^TestVM'; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
+e2e-vm: vm-image build controlplane ## run tests in a virtual machine with cgroup v2 and systemd, as root (RUN='^TestVM'; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
 	@go test -c -tags e2e,bundle,vm -ldflags '-s -w $(BUNDLE_LDFLAGS)' -o bin/e2e.test ./test/e2e
-	@test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' '$(VM_SECONDS)' '$(or $(RUN),^TestVM)' bin/berth bin/e2e.test $(if $(VM_CONTROLPLANE),'$(CONTROLPLANE)')
+	@test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' '$(VM_SECONDS)' '$(or $(RUN),^TestVM)' bin/berth bin/e2e.test '$(CONTROLPLANE)'
