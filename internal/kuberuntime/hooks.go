@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/action"
@@ -250,6 +251,16 @@ func (r *Runtime) awaitEnd(ctx context.Context, id pod.ContainerID) bool {
 // preStopFile is the file in a container's folder that names the incarnation whose preStop hook was begun last.
 const preStopFile = "prestop"
 
+// writeNote writes a small file in the pod's folder, through no link: a container may have been given that folder.
+func writeNote(path, content string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	return errors.Join(err, f.Close())
+}
+
 // notePreStop notes on disk that the container's hook begins, and returns false if that was noted already. Without the pod's folder
 // nothing can be noted, and the hook runs.
 func (r *Runtime) notePreStop(s *stopping) (first bool) {
@@ -264,7 +275,7 @@ func (r *Runtime) notePreStop(s *stopping) (first bool) {
 			return true
 		}
 	}
-	if err := os.WriteFile(path, []byte(s.container.ID), 0o600); err != nil {
+	if err := writeNote(path, string(s.container.ID)); err != nil {
 		r.Log.Warn("preStop hook not noted: another agent would run it again", "container", s.container.Name, "error", err)
 	}
 	return true

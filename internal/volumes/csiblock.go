@@ -231,7 +231,7 @@ func (m *Manager) unstageDisk(ctx context.Context, id csiID, d disk) error {
 		}
 		if can[csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
 			if err := driver.Unstage(ctx, id.handle, d.staging); err != nil {
-				return csiError("blockMapper.TearDownDevice failed: %w", err)
+				return heldBy(csiError("blockMapper.TearDownDevice failed: %w", err), d.staging)
 			}
 		}
 	}

@@ -401,7 +401,7 @@ func (m *Manager) unstageAlone(ctx context.Context, id csiID) error {
 	}
 	if can[csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
 		if err := driver.Unstage(ctx, id.handle, path); err != nil {
-			return csiError("attacher.UnmountDevice failed: %w", err)
+			return heldBy(csiError("attacher.UnmountDevice failed: %w", err), path)
 		}
 	}
 	return m.removeMounted(m.stageDir(id), "globalmount")

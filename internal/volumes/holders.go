@@ -11,12 +11,37 @@ import (
 // mostHolders bounds how many processes an error names.
 const mostHolders = 5
 
-// heldBy adds to an error the processes that keep what is mounted at the paths busy, if there are any.
+// heldBy adds to an error what keeps what is mounted at the paths busy: processes, and loop devices made of files there, which no process needs to have
+// open.
 func heldBy(err error, paths ...string) error {
-	if who := explainHolders("/proc", paths...); who != "" {
-		return fmt.Errorf("%w (%s)", err, who)
+	for _, who := range []string{explainHolders("/proc", paths...), explainLoops("/sys", paths...)} {
+		if who != "" {
+			err = fmt.Errorf("%w (%s)", err, who)
+		}
 	}
 	return err
+}
+
+// explainLoops names the loop devices that are made of files at the paths, or "" if there are none; sys is /sys.
+func explainLoops(sys string, paths ...string) string {
+	files, _ := filepath.Glob(filepath.Join(sys, "block/loop*/loop/backing_file")) // the pattern is good
+	var found []string
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		backing := strings.TrimSuffix(strings.TrimSpace(string(b)), " (deleted)")
+		if err == nil && isAt(backing, paths) {
+			found = append(found, fmt.Sprintf("/dev/%s (%s)", filepath.Base(filepath.Dir(filepath.Dir(file))), backing))
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return "held by loop device " + strings.Join(found, ", ")
+}
+
+// isAt reports whether the path is one of these, or lies below one.
+func isAt(path string, paths []string) bool {
+	return slices.ContainsFunc(paths, func(p string) bool { return path == p || strings.HasPrefix(path, p+"/") })
 }
 
 // explainHolders names the processes that keep what is mounted at the paths, or are devices, busy: those whose root, working directory, program or
@@ -51,5 +76,5 @@ func explainHolders(proc string, paths ...string) string {
 
 func linksInto(link string, paths []string) bool {
 	target, err := os.Readlink(link)
-	return err == nil && slices.ContainsFunc(paths, func(path string) bool { return target == path || strings.HasPrefix(target, path+"/") })
+	return err == nil && isAt(target, paths)
 }

@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -81,6 +82,22 @@ func TestExplainHolders(t *testing.T) {
 	}
 	if got := explainHolders("/proc", dir+"x"); got != "" {
 		t.Errorf("another path: %q", got)
+	}
+}
+
+func TestExplainLoops(t *testing.T) {
+	sys := t.TempDir()
+	for loop, backing := range map[string]string{"loop1": "/v/file", "loop2": "/vx/file", "loop3": "/v (deleted)"} {
+		dir := filepath.Join(sys, "block", loop, "loop")
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "backing_file"), []byte(backing+"\n"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := explainLoops(sys, "/v"), "held by loop device /dev/loop1 (/v/file), /dev/loop3 (/v)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := explainLoops(sys, "/other"); got != "" {
+		t.Errorf("nobody holds it: %q", got)
 	}
 }
 

@@ -4,10 +4,13 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -82,6 +85,22 @@ func TestMemoryVolume(t *testing.T) {
 			t.Errorf("%s: group %d, mode %o; want 4242 and 2777", dir, st.Gid, st.Mode&0o7777)
 		}
 	}
+
+	// A loop device that a container has made of a file in memory: no process has that open.
+	image := filepath.Join(mem, "image")
+	must(t, os.WriteFile(image, nil, 0o600), os.Truncate(image, 1<<20))
+	loop, err := exec.Command("losetup", "--find", "--show", image).Output()
+	must(t, err)
+	defer func() { _ = exec.Command("losetup", "--detach", strings.TrimSpace(string(loop))).Run() }() // for a test that fails here
+	want := fmt.Sprintf("held by loop device %s (%s)", strings.TrimSpace(string(loop)), image)
+	if err := open().Teardown(t.Context(), uid); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("with a loop device: %v, want %s", err, want)
+	}
+	must(t, exec.Command("losetup", "--detach", strings.TrimSpace(string(loop))).Run())
+	until(t, "the loop device to be free", func() bool {
+		loops, err := loopsBelow(mem)
+		return err == nil && len(loops) == 0
+	})
 
 	// A bind mount of a directory of the host on the same filesystem, as a container with Bidirectional propagation makes it.
 	host := t.TempDir()
