@@ -5,5 +5,5 @@
 // Reads: the mount table, so that it needs to remember nothing across a restart; the objects and tokens that volumes show; claims and what they
 // are bound to.
 // Never: removes what a hostPath names, deletes files of a filesystem that is still mounted, follows a path that containers can change out of
-// its volume, or a link in the folder of a pod, mounts into a container's namespace.
+// its volume, makes or removes anything through a link in the folder of a pod, mounts into a container's namespace.
 package volumes

@@ -111,11 +111,11 @@ func TestClaimOfARawDisk(t *testing.T) {
 	n.wantHeld(disks, both.named("writer").UID, both.named("reader").UID)
 	n.remove("reader.yaml")
 	n.awaitGone(both.named("reader").UID)
+	until(t, "the disk to be the writer's alone", func() bool { // a pod is shown no more when its containers are gone
+		left, err := filepath.Glob(disks + "/*/*")
+		return err == nil && len(left) == 1 && filepath.Base(left[0]) == string(both.named("writer").UID)
+	})
 	n.wantHeld(disks, both.named("writer").UID)
-	left, err := filepath.Glob(disks + "/*/*")
-	if err != nil || len(left) != 1 || filepath.Base(left[0]) != string(both.named("writer").UID) {
-		t.Errorf("the disk is bound at %q, %v", left, err)
-	}
 	n.remove("writer.yaml")
 	n.awaitGone(both.named("writer").UID)
 	until(t, "nothing to be left of the disk", func() bool {
