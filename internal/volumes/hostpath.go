@@ -48,11 +48,14 @@ func setupHostPath(src *v1.HostPathVolumeSource) outcome {
 	}
 	st, err := os.Stat(src.Path)
 	if errors.Is(err, fs.ErrNotExist) && kind.create != nil {
-		if err := kind.create(src.Path); err != nil {
-			return outcome{err: fmt.Errorf("create hostPath: %w", err)}
+		made := kind.create(src.Path)
+		if made == nil {
+			done.fresh = true
+			return done
 		}
-		done.fresh = true
-		return done
+		if st, err = os.Stat(src.Path); err != nil { // else another pod has made it meanwhile
+			return outcome{err: fmt.Errorf("create hostPath: %w", made)}
+		}
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return outcome{err: fmt.Errorf("hostPath type check failed: %w", err)}
@@ -63,9 +66,9 @@ func setupHostPath(src *v1.HostPathVolumeSource) outcome {
 	return done
 }
 
-// createFile makes an empty file; its directory must exist.
+// createFile makes an empty file; its directory must exist. Where a link leads that a container may have put there, it makes none.
 func createFile(path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}

@@ -244,6 +244,9 @@ func TestHostPathTypes(t *testing.T) {
 	if err := os.Symlink(dir, at("link")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink(at("none"), at("dangling")); err != nil {
+		t.Fatal(err)
+	}
 	l, err := net.Listen("unix", at("socket"))
 	if err != nil {
 		t.Fatal(err)
@@ -271,6 +274,9 @@ func TestHostPathTypes(t *testing.T) {
 		{at("none"), v1.HostPathFile, notA(at("none"), "file")},
 		{at("newfile"), v1.HostPathFileOrCreate, ""},
 		{dir, v1.HostPathFileOrCreate, notA(dir, "file")},
+		{at("newfile"), v1.HostPathFileOrCreate, ""},
+		{at("dangling"), v1.HostPathFileOrCreate, "create hostPath: open " + at("dangling") + ": file exists"},
+		{at("dangling"), v1.HostPathDirectoryOrCreate, "create hostPath: mkdir " + at("dangling") + ": file exists"},
 		{at("absent/file"), v1.HostPathFileOrCreate, "create hostPath: open " + at("absent/file") + ": no such file or directory"},
 		{at("socket"), v1.HostPathSocket, ""},
 		{at("file"), v1.HostPathSocket, notA(at("file"), "socket file")},
