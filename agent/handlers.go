@@ -70,7 +70,7 @@ func (a *Agent) podDialer(ctx context.Context, sandbox *pod.SandboxStatus) (serv
 func (a *Agent) getPod(uid pod.UID) (*v1.Pod, bool) {
 	uid = a.pods.TranslateUID(uid) // clients of the API know a static pod by its mirror
 	p, wanted := a.pods.Get(uid)
-	st, reported := a.status.Get(uid)
+	st, reported := a.status.Shown(uid)
 	if !wanted {
 		last, ok := a.status.Pod(uid)
 		if !ok {

@@ -53,6 +53,18 @@ func (m *Manager) Get(uid pod.UID) (v1.PodStatus, bool) {
 	return s, ok
 }
 
+// Shown returns the pod's newest status as readers are told it, and whether there is one. Of what an earlier agent kept these are the ends of pods
+// alone: of a pod that ran then, this agent says nothing before it has looked.
+func (m *Manager) Shown(uid pod.UID) (v1.PodStatus, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if e, ok := m.entries[uid]; ok {
+		return e.status, true
+	}
+	s := m.restored[uid]
+	return s, isTerminal(s.Phase)
+}
+
 // seen returns the pod's newest status if it is of this agent: what an earlier one kept says what was, and after a reboot nothing of it may be.
 func (m *Manager) seen(uid pod.UID) (v1.PodStatus, bool) {
 	m.mu.RLock()
