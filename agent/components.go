@@ -130,3 +130,9 @@ var errEnded = errors.New("it must run as long as the agent")
 
 // stopLimit is how long a component may take to stop: calls of the runtime in flight get this long.
 const stopLimit = 2 * time.Second
+
+// waitDone is the run of a component that only starts and ends.
+func waitDone(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}

@@ -1,36 +1,25 @@
 package agent
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	mount "k8s.io/mount-utils"
-	"k8s.io/utils/ptr"
 
 	"berth/internal/action"
 	"berth/internal/admission"
 	"berth/internal/allocation"
 	"berth/internal/cgroups"
-	"berth/internal/config"
 	"berth/internal/cri"
-	"berth/internal/crispec"
 	"berth/internal/embedded"
 	"berth/internal/events"
 	"berth/internal/images"
 	"berth/internal/journal"
-	"berth/internal/keep"
 	"berth/internal/kuberuntime"
 	"berth/internal/metrics"
 	"berth/internal/node"
@@ -89,88 +78,6 @@ const (
 	// imageRecordsDir is the folder that says with which credentials images were pulled; its name and form are the kubelet's.
 	imageRecordsDir = "image_manager"
 )
-
-// settings are those of the KubeletConfiguration that components of every agent have, and what stands for them in run mode.
-type settings struct {
-	runtimeTimeout     time.Duration // of an ordinary call of the runtime; 0 is the default
-	parallelImagePulls int           // 0 is without a bound
-	imagePullQPS       int           // 0 is without a bound, which is how it is in run mode: pods that start together would only wait for nothing
-	imagePullBurst     int
-	imageVerification  images.Verification
-	imageGC            imageGC
-	maxRestartPeriod   time.Duration
-	garbage            kuberuntime.GarbageLimits
-	dns                crispec.DNS
-	resolvConf         *string // nil is the host's
-	seccompDefault     bool
-	idsPerPod          int64 // of a pod with a user namespace; 0 is the default
-	maxPods            int   // that the ids must suffice for; 0 is the default
-}
-
-func settingsOf(k *config.Kubelet) settings {
-	if k == nil {
-		return settings{parallelImagePulls: 4, imageGC: imageGC{minAge: 2 * time.Minute, high: 85, low: 80}, dns: crispec.DNS{Domain: "cluster.local"}}
-	}
-	s := settings{
-		runtimeTimeout:     k.RuntimeRequestTimeout.Duration,
-		parallelImagePulls: 1, maxRestartPeriod: k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
-		garbage: kuberuntime.GarbageLimits{
-			MinAge: k.MinimumContainerTTL, MaxPerContainer: int(k.MaxDeadContainersPerContainer), MaxTotal: int(k.MaxDeadContainers),
-		},
-	}
-	s.imagePullQPS, s.imagePullBurst = int(ptr.Deref(k.RegistryPullQPS, 0)), int(k.RegistryBurst)
-	s.imageVerification = images.Verification{Policy: k.ImagePullCredentialsVerificationPolicy, Allowed: k.PreloadedImagesVerificationAllowlist}
-	s.imageGC = imageGC{
-		minAge: k.ImageMinimumGCAge.Duration, maxAge: k.ImageMaximumGCAge.Duration,
-		high: int(*k.ImageGCHighThresholdPercent), low: int(*k.ImageGCLowThresholdPercent),
-	}
-	s.dns = crispec.DNS{Servers: k.ClusterDNS, Domain: k.ClusterDomain, InCluster: true}
-	s.resolvConf, s.seccompDefault = k.ResolverConfig, *k.SeccompDefault
-	s.idsPerPod, s.maxPods = *k.UserNamespaces.IDsPerPod, int(k.MaxPods)
-	if !*k.SerializeImagePulls {
-		s.parallelImagePulls = int(ptr.Deref(k.MaxParallelImagePulls, 0))
-	}
-	return s
-}
-
-// podObjects are what pods refer to, for everyone who reads it.
-type podObjects interface {
-	kuberuntime.Objects
-	podsync.Objects
-	volumes.Objects
-	volumes.Certificates
-}
-
-// podObjects returns the API server's objects, or in run mode those of the manifests; nil for a kubelet without an API server.
-func (a *Agent) podObjects() podObjects {
-	switch {
-	case a.member == nil:
-		return a.local
-	case a.member.api != nil:
-		return a.member.api.objects
-	}
-	return nil
-}
-
-// claims returns where the claims of pods are read, nil for a kubelet without an API server.
-func (a *Agent) claims() volumes.Claims {
-	switch {
-	case a.member == nil:
-		return a.local
-	case a.member.api != nil:
-		return a.member.api.client
-	}
-	return nil
-}
-
-// currentNode returns the newest Node, or what stands in for it, and whether it is known.
-func (a *Agent) currentNode() (*v1.Node, bool) {
-	if m := a.member; m != nil && m.api != nil {
-		n := m.api.node.Node()
-		return n, n != nil
-	}
-	return a.localNode(), true
-}
 
 // Agent is a built agent.
 type Agent struct {
@@ -442,124 +349,4 @@ func (a *Agent) sources() podconfig.Config {
 		}
 	}
 	return c
-}
-
-// runtimeHandlers returns the names of the runtime's handlers.
-func (a *Agent) runtimeHandlers(ctx context.Context) ([]string, error) {
-	s, err := a.cri.Status(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("handlers of the runtime: %w", err)
-	}
-	var names []string
-	for _, h := range s.GetRuntimeHandlers() {
-		names = append(names, h.GetName())
-	}
-	return names, nil
-}
-
-func waitDone(ctx context.Context) error {
-	<-ctx.Done()
-	return ctx.Err()
-}
-
-func (a *Agent) startEmbedded(ctx context.Context) error {
-	if _, err := a.embedded.Ensure(ctx); err != nil {
-		return err
-	}
-	close(a.ensured)
-	return a.connect(ctx)
-}
-
-// superviseEmbedded begins when the runtime was started for the first time.
-func (a *Agent) superviseEmbedded(ctx context.Context) error {
-	select {
-	case <-a.ensured:
-		return a.embedded.Run(ctx)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// connect waits for the runtime's answer and learns what can only be learned from it.
-func (a *Agent) connect(ctx context.Context) error {
-	for {
-		v, err := a.cri.Version(ctx)
-		var driver cgroups.Driver
-		if err == nil {
-			driver, err = a.cgroupDriver(ctx)
-		}
-		if err == nil {
-			if s, err := a.cri.Status(ctx); err == nil {
-				a.facts.setFeatures(s.GetFeatures())
-			}
-			return a.facts.set(v.RuntimeName, v.RuntimeVersion, func() (ContainerManager, error) {
-				return a.newCgroups(ctx, driver)
-			})
-		}
-		a.cfg.Log.Warn("the container runtime does not answer", "error", err)
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("container runtime: %w; last it said: %v", ctx.Err(), err)
-		case <-time.After(time.Second):
-		}
-	}
-}
-
-// cgroupDriver returns the driver that the runtime uses, and the configured one when it does not tell.
-func (a *Agent) cgroupDriver(ctx context.Context) (cgroups.Driver, error) {
-	switch d, err := a.cri.CgroupDriver(ctx); {
-	case errors.Is(err, cri.ErrUnimplemented):
-		return cmp.Or(cgroups.Driver(a.cfg.CgroupDriver), cgroups.Cgroupfs), nil
-	case err != nil:
-		return "", err
-	case d == runtimeapi.CgroupDriver_SYSTEMD:
-		return cgroups.Systemd, nil
-	default:
-		return cgroups.Cgroupfs, nil
-	}
-}
-
-// drainLimit bounds the end of all pods: the longest usual grace period twice, and time to clean up.
-const drainLimit = 90 * time.Second
-
-// removeAll ends the embedded runtime and removes what was kept, as far as the agent was told to.
-func (a *Agent) removeAll(ctx context.Context) error {
-	exit := a.Exit()
-	if exit == KeepPods {
-		return nil
-	}
-	if a.embedded != nil {
-		if err := a.embedded.Stop(ctx); err != nil {
-			return err
-		}
-	}
-	if exit != RemoveAll {
-		return nil
-	}
-	errs := []error{a.facts.RemoveQoS(), os.RemoveAll(a.recordsDir())}
-	if a.embedded != nil {
-		errs = append(errs, a.embedded.Remove(ctx))
-	}
-	for _, name := range []string{allocationsFile, probesFile, statusesFile, killsFile} {
-		for _, suffix := range []string{"", keep.CorruptSuffix} {
-			if err := os.Remove(filepath.Join(a.cfg.RootDir, name+suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	errs = append(errs, os.RemoveAll(filepath.Join(a.cfg.RootDir, manifestsDir)), os.RemoveAll(filepath.Join(a.cfg.RootDir, imageRecordsDir)))
-	// Whatever else is there is not ours, and stays.
-	for _, d := range []string{filepath.Join(a.cfg.RootDir, "pods"), a.cfg.PodLogsDir, a.cfg.ContainerLogsDir} {
-		if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// Exit says what becomes of pods and runtime when the agent ends, a client's wish included.
-func (a *Agent) Exit() AtExit {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.atExit
 }

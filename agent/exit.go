@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keep"
+)
+
+// drainLimit bounds the end of all pods: the longest usual grace period twice, and time to clean up.
+const drainLimit = 90 * time.Second
+
+// removeAll ends the embedded runtime and removes what was kept, as far as the agent was told to.
+func (a *Agent) removeAll(ctx context.Context) error {
+	exit := a.Exit()
+	if exit == KeepPods {
+		return nil
+	}
+	if a.embedded != nil {
+		if err := a.embedded.Stop(ctx); err != nil {
+			return err
+		}
+	}
+	if exit != RemoveAll {
+		return nil
+	}
+	errs := []error{a.facts.RemoveQoS(), os.RemoveAll(a.recordsDir())}
+	if a.embedded != nil {
+		errs = append(errs, a.embedded.Remove(ctx))
+	}
+	for _, name := range []string{allocationsFile, probesFile, statusesFile, killsFile} {
+		for _, suffix := range []string{"", keep.CorruptSuffix} {
+			if err := os.Remove(filepath.Join(a.cfg.RootDir, name+suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	errs = append(errs, os.RemoveAll(filepath.Join(a.cfg.RootDir, manifestsDir)), os.RemoveAll(filepath.Join(a.cfg.RootDir, imageRecordsDir)))
+	// Whatever else is there is not ours, and stays.
+	for _, d := range []string{filepath.Join(a.cfg.RootDir, "pods"), a.cfg.PodLogsDir, a.cfg.ContainerLogsDir} {
+		if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Exit says what becomes of pods and runtime when the agent ends, a client's wish included.
+func (a *Agent) Exit() AtExit {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.atExit
+}
