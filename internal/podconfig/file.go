@@ -284,8 +284,7 @@ func (s *fileSource) scanRoot(ctx context.Context, r *root) {
 			s.setKnown(r)
 		}
 	default:
-		s.setProblem(r, s.problem(r.path, SeverityError,
-			fmt.Sprintf("is neither a file nor a folder (mode %s)", fi.Mode())))
+		s.setProblem(r, s.problem(r.path, SeverityError, irregular(fi)))
 	}
 }
 

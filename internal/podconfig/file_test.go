@@ -215,6 +215,10 @@ func TestFolder(t *testing.T) {
 		remove(t, b.path("b.yaml"))
 		b.watcher.touch(b.path("b.yaml"))
 		b.expect("REMOVE default/b")
+		b.expectProblems("pipe warning: is neither a file nor a folder (mode prw-r--r--)")
+		remove(t, b.path("pipe"))
+		b.watcher.touch(b.path("pipe"))
+		b.expect("")
 		b.expectProblems("")
 	})
 }

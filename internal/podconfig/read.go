@@ -58,7 +58,7 @@ type file struct {
 }
 
 // read returns what the manifest stands for, given what it stood for before (nil if nothing), and whether it is a manifest at all:
-// folders, devices, sockets and what does not exist are none. The error is errChanging only; everything else that is wrong
+// folders and what does not exist are none. The error is errChanging only; everything else that is wrong
 // with the file is among its problems.
 func (s *fileSource) read(path string, old *file) (f *file, isManifest bool, err error) {
 	next := &file{}
@@ -77,8 +77,12 @@ func (s *fileSource) read(path string, old *file) (f *file, isManifest bool, err
 		return next, true, nil
 	case err != nil:
 		return s.keepUnread(path, old, next, err), true, nil
-	case !fi.Mode().IsRegular():
+	case fi.IsDir():
 		return nil, false, nil
+	case !fi.Mode().IsRegular(): // to open it may hang, or never end
+		next.again = true
+		next.problems = []Problem{s.problem(path, SeverityWarning, irregular(fi))}
+		return next, true, nil
 	}
 	next.stamp = stampOf(fi)
 	if old != nil && !old.again && old.stamp == next.stamp && slices.Equal(old.places, next.places) {
@@ -100,6 +104,11 @@ func (s *fileSource) read(path string, old *file) (f *file, isManifest bool, err
 	}
 	next.decoded = s.keepGood(path, old, s.decode(origin{pod.FileSource, path}, content))
 	return next, true, nil
+}
+
+// irregular says what is wrong with a path that is no file and no folder.
+func irregular(fi os.FileInfo) string {
+	return fmt.Sprintf("is neither a file nor a folder (mode %s)", fi.Mode())
 }
 
 // keepUnread fills next for a file that cannot be read: its pods stay. It is tried again at the next look.
