@@ -70,6 +70,7 @@ var ranks = map[string]int{
 	"internal/journal": 0,
 	"internal/keep":    0,
 	"internal/inotify": 0,
+	"internal/selinux": 0,
 }
 
 // testSupport are the packages that exist for tests, each beside what it fakes. They are not linked into the product, and import

@@ -48,6 +48,8 @@ type Config struct {
 	// CgroupDriver is "cgroupfs" or "systemd": what the embedded runtime is told to use, and what a foreign one is taken to use that does not
 	// tell. "" is systemd where systemd runs the host on cgroup v2, else cgroupfs.
 	CgroupDriver string
+	// SELinux: the embedded runtime labels containers by the host's policy, and as pods ask.
+	SELinux bool
 	// PodLogsDir is the folder of pod logs; ContainerLogsDir the folder of links for log shippers, "" for none.
 	PodLogsDir, ContainerLogsDir string
 	// Kubelet is what a member of a cluster is told besides; nil for berth run. Load has checked it.

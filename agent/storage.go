@@ -16,6 +16,7 @@ import (
 	"berth/internal/objects"
 	"berth/internal/plugins"
 	"berth/internal/pod"
+	"berth/internal/selinux"
 	"berth/internal/volumes"
 )
 
@@ -75,7 +76,7 @@ func (a *memberAPI) allocatablePeriod(driver string) time.Duration {
 // csiConfig is what volumes of CSI drivers need here; a kubelet without an API server has none.
 func (a *Agent) csiConfig(recorder *events.Recorder) volumes.CSIConfig {
 	c := volumes.CSIConfig{
-		NodeName: a.cfg.NodeName, ClaimEvent: recorder.ClaimEvent, FileLabel: sync.OnceValue(func() string { return volumes.ReadFileLabel("/") }),
+		NodeName: a.cfg.NodeName, ClaimEvent: recorder.ClaimEvent, FileLabel: sync.OnceValue(func() string { return selinux.ReadLabels("/").File }),
 	}
 	switch m := a.member; {
 	case m == nil:

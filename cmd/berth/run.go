@@ -30,6 +30,7 @@ type runFlags struct {
 	podCIDR          string
 	cgroupRoot       string
 	cgroupDriver     string
+	selinux          bool
 	podLogsDir       string
 	containerLogsDir string
 	maxPods          int
@@ -70,6 +71,7 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 	fl.StringVar(&f.podCIDR, "pod-cidr", "", "IPv4 range of the pods, with the runtime inside this program (default: a free one, such as 10.88.0.0/16)")
 	fl.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put (default: the root)")
 	fl.StringVar(&f.cgroupDriver, "cgroup-driver", "", "who makes cgroups, cgroupfs or systemd: for the runtime inside this program, and others that do not say (default: systemd where it runs the host on cgroup v2, else cgroupfs)")
+	fl.BoolVar(&f.selinux, "selinux", false, "have the runtime inside this program label containers and their volumes by the host's SELinux policy, and as pods ask")
 	fl.StringVar(&f.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
 	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to the containers' logs, for log shippers; empty for none")
 	fl.IntVar(&f.maxPods, "max-pods", admission.LocalMaxPods, "how many pods this machine takes")
@@ -87,7 +89,7 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	cfg := agent.Config{
 		NodeName: f.nodeName, Paths: paths, RuntimeEndpoint: f.runtimeEndpoint, PodCIDR: f.podCIDR, CgroupRoot: f.cgroupRoot,
-		CgroupDriver: f.cgroupDriver, MaxPods: f.maxPods, Version: version,
+		CgroupDriver: f.cgroupDriver, SELinux: f.selinux, MaxPods: f.maxPods, Version: version,
 	}
 	if f.maxPods < 1 {
 		return cfg, fmt.Errorf("--max-pods %d: must be 1 or more", f.maxPods)
@@ -103,6 +105,9 @@ func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	}
 	if f.runtimeEndpoint != "" && f.podCIDR != "" {
 		return cfg, errors.New("--pod-cidr is for the runtime inside berth: the one of --container-runtime-endpoint has its own network configuration")
+	}
+	if f.runtimeEndpoint != "" && f.selinux {
+		return cfg, errors.New("--selinux is for the runtime inside berth: the one of --container-runtime-endpoint has its own configuration (of containerd: enable_selinux)")
 	}
 	if f.remove {
 		cfg.AtExit = agent.RemoveAll

@@ -23,6 +23,8 @@ type Config struct {
 	Subnet string
 	// CgroupDriver is "cgroupfs" or "systemd"; empty means systemd where systemd runs the host on cgroup v2, else cgroupfs.
 	CgroupDriver string
+	// SELinux: containers and their volumes are labelled by the host's policy, which must know of containers and let this process start them.
+	SELinux bool
 	// BundleFile is a bundle to use in place of the one in the binary; empty means the latter.
 	BundleFile string
 	// Log receives what the runtime does; nil means slog.Default().

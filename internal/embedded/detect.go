@@ -15,18 +15,28 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroups"
+	"berth/internal/selinux"
 )
 
 // maxShimSocketDir is what containerd allows for the folder of shim sockets: their names are 64 bytes of hash.
 const maxShimSocketDir = 42
 
 // detectFacts looks at the host; it leaves nothing behind.
-func detectFacts(p paths, cgroupDriver string) (facts, error) {
-	f := facts{Snapshotter: "overlayfs", RestrictOOM: !hasCapability(unix.CAP_SYS_RESOURCE)}
+func detectFacts(cfg Config) (facts, error) {
+	p := cfg.paths()
+	f := facts{Snapshotter: "overlayfs", SELinux: cfg.SELinux, RestrictOOM: !hasCapability(unix.CAP_SYS_RESOURCE)}
 	if err := tryOverlay(p.home()); err != nil {
 		f.Snapshotter = "native"
 	}
-	switch cgroupDriver {
+	if cfg.SELinux {
+		if err := labelsContainers(); err != nil {
+			return f, fmt.Errorf("containers cannot be labelled: SELinux: %w", err)
+		}
+		if f.Snapshotter != "overlayfs" { // other files cannot be given a label by their mount
+			return f, fmt.Errorf("containers cannot be labelled: no overlay can be mounted in %s", p.home())
+		}
+	}
+	switch cfg.CgroupDriver {
 	case driverSystemd:
 		f.Systemd = true
 	case "":
@@ -37,6 +47,22 @@ func detectFacts(p paths, cgroupDriver string) (facts, error) {
 		f.ShimSockets = p.shimSockets()
 	}
 	return f, nil
+}
+
+// errNoSELinux says that the host has no SELinux, or none whose policy knows containers.
+var errNoSELinux = errors.New("not enabled, or without a policy for containers")
+
+// labelsContainers returns nil if the host's SELinux can confine containers, else why not.
+func labelsContainers() error {
+	label := selinux.ReadLabels("/").Process
+	if label == "" {
+		return errNoSELinux
+	}
+	may, err := selinux.MayRun("/", label)
+	if err == nil && !may {
+		err = fmt.Errorf("its policy does not let this process start containers as %s", label)
+	}
+	return err
 }
 
 // systemdRuns reports whether systemd is the host's init (sd_booted(3)).

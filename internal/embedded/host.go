@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroups"
+	"berth/internal/selinux"
 )
 
 // Result is how a check of the host came out.
@@ -50,7 +51,7 @@ type HostQuery struct {
 func CheckHost(q HostQuery) []HostCheck {
 	checks := []HostCheck{
 		checkRoot(), checkKernel(), checkCgroups(), checkOverlay(q.Root), checkSeccomp(), checkFirewall(), checkForwarding(),
-		checkForwardPolicy(), checkConntrack(), checkOOM(), checkAppArmor(), checkUserNamespaces(), checkPSI(), checkSwap(),
+		checkForwardPolicy(), checkConntrack(), checkOOM(), checkAppArmor(), checkSELinux(), checkUserNamespaces(), checkPSI(), checkSwap(),
 	}
 	for _, port := range q.Ports {
 		checks = append(checks, checkPort(port))
@@ -219,6 +220,18 @@ func checkAppArmor() HostCheck {
 		return ok(name, "enabled")
 	}
 	return warn(name, "not enabled", "pods that ask for an AppArmor profile are refused")
+}
+
+func checkSELinux() HostCheck {
+	const name = "SELinux"
+	switch err := labelsContainers(); {
+	case err == nil:
+		return ok(name, "with --selinux, containers run as "+selinux.ReadLabels("/").Process)
+	case errors.Is(err, errNoSELinux):
+		return ok(name, err.Error())
+	default:
+		return warn(name, err.Error(), "--selinux fails; run berth in a domain that may, such as that of container runtimes")
+	}
 }
 
 func checkUserNamespaces() HostCheck {

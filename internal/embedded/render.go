@@ -18,6 +18,7 @@ type facts struct {
 	Snapshotter string // overlayfs, or native where overlayfs cannot be mounted
 	Systemd     bool   // the systemd cgroup driver
 	RestrictOOM bool   // this process may not lower oom_score_adj
+	SELinux     bool   // containers are labelled
 	ShimSockets string // folder for the sockets of shims, "" for containerd's default
 }
 

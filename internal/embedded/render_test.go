@@ -15,7 +15,7 @@ var testPaths = paths{root: "/var/lib/berth", run: "/run/berth"}
 
 func TestGenerateConfig(t *testing.T) {
 	for golden, f := range map[string]facts{
-		"overlayfs.toml": {Snapshotter: "overlayfs", Systemd: true, ShimSockets: "/run/berth/s"},
+		"overlayfs.toml": {Snapshotter: "overlayfs", Systemd: true, SELinux: true, ShimSockets: "/run/berth/s"},
 		"native.toml":    {Snapshotter: "native", RestrictOOM: true},
 	} {
 		t.Run(golden, func(t *testing.T) {

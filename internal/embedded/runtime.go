@@ -186,7 +186,7 @@ func (r *Runtime) prepare(ctx context.Context) (settings, []byte, error) {
 	if err := writeFile(r.paths.conflist(), conflist); err != nil {
 		return fail(err)
 	}
-	facts, err := detectFacts(r.paths, r.cfg.CgroupDriver)
+	facts, err := detectFacts(r.cfg)
 	if err != nil {
 		return fail(err)
 	}

@@ -1,11 +1,8 @@
 package volumes
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -13,34 +10,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 )
-
-// ReadFileLabel returns the label that the host's SELinux policy gives to files of containers, "" where SELinux is off. root is "/".
-func ReadFileLabel(root string) string {
-	if _, err := os.Stat(filepath.Join(root, "sys/fs/selinux/enforce")); err != nil {
-		return ""
-	}
-	policy := readSetting(filepath.Join(root, "etc/selinux/config"), "SELINUXTYPE")
-	if !isElement(policy) {
-		return ""
-	}
-	return readSetting(filepath.Join(root, "etc/selinux", policy, "contexts/lxc_contexts"), "file")
-}
-
-// readSetting returns what a file of lines "name = value" says, without quotes; "" when it says nothing.
-func readSetting(path, name string) string {
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		key, value, ok := strings.Cut(lines.Text(), "=")
-		if ok && strings.TrimSpace(key) == name {
-			return strings.Trim(strings.TrimSpace(value), `"`)
-		}
-	}
-	return ""
-}
 
 // computeFileLabel returns the label of files for processes with the options: the policy's, with the user and the level of the options. Without a level
 // the runtime chooses one for each container, so that there is none to mount with: "".

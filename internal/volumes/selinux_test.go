@@ -1,7 +1,6 @@
 package volumes
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,29 +71,6 @@ func TestIsMountedWithLabel(t *testing.T) {
 		if got := isMountedWithLabel(&v1.Pod{Spec: v1.PodSpec{SecurityContext: tt.pod}}, tt.volume, tt.object, tt.modes); got != tt.want {
 			t.Errorf("%s: %t", name, got)
 		}
-	}
-}
-
-func TestReadFileLabel(t *testing.T) {
-	root := t.TempDir()
-	write := func(name, content string) {
-		path := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("etc/selinux/config", "# comment\nSELINUX=enforcing\nSELINUXTYPE=targeted\n")
-	write("etc/selinux/targeted/contexts/lxc_contexts", "process = \"system_u:system_r:container_t:s0\"\nfile = \""+filePolicy+"\"\n")
-	if got := ReadFileLabel(root); got != "" {
-		t.Errorf("where SELinux is off: %q", got)
-	}
-	write("sys/fs/selinux/enforce", "1")
-	if got := ReadFileLabel(root); got != filePolicy {
-		t.Errorf("got %q", got)
-	}
-	write("etc/selinux/config", "SELINUXTYPE=../..\n")
-	if got := ReadFileLabel(root); got != "" {
-		t.Errorf("a policy elsewhere: %q", got)
 	}
 }
 

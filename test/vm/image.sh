@@ -9,7 +9,7 @@ image=$1
 suite=trixie
 mirror=http://deb.debian.org/debian
 packages=e2fsprogs,systemd-sysv,systemd-resolved,dbus,udev,kmod,libpam-systemd,apparmor,nftables,conntrack,iproute2,procps,linux-image-cloud-amd64,initramfs-tools
-packages+=,nfs-kernel-server,nfs-common
+packages+=,nfs-kernel-server,nfs-common,selinux-policy-default,selinux-utils,policycoreutils
 
 [ ! -f "$image/disk.ext4" ] || exit 0
 mkdir -p "$(dirname "$image")"
@@ -66,6 +66,8 @@ rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/
 cp "$root"/boot/vmlinuz-* "$work/kernel"
 cp "$root"/boot/initrd.img-* "$work/initrd"
 rm -rf "$root"/boot/*
+# The policy's labels, for a machine that is started with SELinux. Without it they mean nothing.
+chroot "$root" setfiles -F /etc/selinux/default/contexts/files/file_contexts / >>"$work/log" 2>&1
 mke2fs -q -t ext4 -E lazy_itable_init=1,lazy_journal_init=1 -d "$root" "$work/disk.ext4" 10G
 rm -rf --one-file-system "$root" "$work/log"
 chmod 755 "$work"

@@ -5,6 +5,8 @@
 #
 # Variables whose names begin with BERTH_ reach the tests: BERTH_CGROUP_DRIVER=cgroupfs is the driver of their agents.
 #
+# BERTH_LSM=selinux starts the machine with SELinux, which loads Debian's policy and permits what it denies, in place of AppArmor.
+#
 # One machine at a time: each takes two processors.
 set -euo pipefail
 
@@ -51,6 +53,10 @@ truncate -s 64M "$work/out"
 # drive prints the options of a disk.
 drive() { echo "-drive if=none,id=$1,format=raw,cache=unsafe,file=$work/$2 -device virtio-blk-pci,drive=$1,serial=$1"; }
 
+# Of the security modules of which there can be one only, the kernel takes AppArmor by itself.
+security=
+[ "${BERTH_LSM:-apparmor}" = apparmor ] || security="security=$BERTH_LSM"
+
 # boot runs the machine until it ends, and keeps its code. A reboot ends it too: emulated processors do not always survive a warm one.
 #
 # Without cx16, as QEMU 7 gets cmpxchg16b wrong between two processors; the kernel can do without.
@@ -59,7 +65,7 @@ boot() {
 	timeout --signal=KILL "$((SECONDS < seconds ? seconds - SECONDS : 1))" qemu-system-x86_64 -nodefaults -display none -no-reboot \
 		-machine q35 -accel tcg,thread=multi -cpu max,-cx16,-la57 -smp 2 -m 3G \
 		-kernel "$image/kernel" -initrd "$image/initrd" \
-		-append 'root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off hugepages=16' \
+		-append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off hugepages=16 $security" \
 		$(drive root disk) $(drive in in.tar) $(drive out out) $(drive swap swap) \
 		-nic user,restrict=on,model=virtio-net-pci -device virtio-rng-pci \
 		-chardev "file,id=console,path=$logs/console.log,append=on" -serial chardev:console \

@@ -38,8 +38,10 @@ type Driver struct {
 	Registry string
 	// Stages, Groups, Expands, Conditions: the driver stages volumes, takes fsGroups, grows file systems, tells in what state volumes are.
 	Stages, Groups, Expands, Conditions bool
-	MaxVolumes                          int64
-	Topology                            map[string]string
+	// Memory: what is staged is a new file system in memory, mounted with the flags of the call, rather than the volume's data.
+	Memory     bool
+	MaxVolumes int64
+	Topology   map[string]string
 	// Mounter mounts; nil is mount(2).
 	Mounter mount.Interface `json:"-"`
 }

@@ -55,6 +55,9 @@ func (s nodeServer) NodeStageVolume(ctx context.Context, r *csiapi.NodeStageVolu
 		if c.Block {
 			return os.WriteFile(filepath.Join(r.StagingTargetPath, "staged"), nil, 0o600)
 		}
+		if s.Memory {
+			return s.mountMemory(r.StagingTargetPath, c.Flags)
+		}
 		return s.bind(s.data(r.VolumeId), r.StagingTargetPath)
 	})
 	return &csiapi.NodeStageVolumeResponse{}, err
@@ -160,6 +163,15 @@ func (d *Driver) bind(source, target string, options ...string) error {
 		return err
 	}
 	return d.Mounter.Mount(source, target, "", append([]string{"bind"}, options...))
+}
+
+// mountMemory mounts a file system in memory, unless something is mounted there.
+func (d *Driver) mountMemory(target string, options []string) error {
+	mounted, err := d.Mounter.IsMountPoint(target)
+	if err != nil || mounted {
+		return err
+	}
+	return d.Mounter.Mount("tmpfs", target, "tmpfs", options)
 }
 
 func (d *Driver) unbind(target string) error {
