@@ -24,14 +24,19 @@ func TestLockFile(t *testing.T) {
 	if err := lockFile(ctx, path); !errors.Is(err, context.Canceled) {
 		t.Errorf("told to end while another has the lock: %v", err)
 	}
+	waiting, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- lockFile(t.Context(), path) }()
+	go func() { done <- lockFile(waiting, path) }()
 	select {
 	case err := <-done:
 		t.Fatalf("locked a second time: %v", err)
 	default:
 	}
-	// The one that was told to end still stands in the line; it is this very process.
+	stop()
+	if err := <-done; !errors.Is(err, context.Canceled) { // not before it has opened the file, which the test's end removes
+		t.Errorf("told to end while it waits for the lock: %v", err)
+	}
+	// Those that were told to end still stand in the line; they are this very process.
 	if err := holder.Close(); err != nil {
 		t.Fatal(err)
 	}
