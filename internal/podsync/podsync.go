@@ -53,6 +53,8 @@ type Result struct {
 	Touched bool
 	// RetryAt is when to look again without any event: the end of the earliest back-off, or the pod's deadline. Zero: never.
 	RetryAt time.Time
+	// Woken: the pass has taken from Wake, and the pod is to be looked at for what that told.
+	Woken bool
 }
 
 // ContainerRuntime is what a pass needs of kuberuntime.
@@ -243,18 +245,19 @@ func (s *Syncer) prepareVolumes(ctx context.Context, r Request, res *Result) (vo
 }
 
 func (s *Syncer) syncRuntime(ctx context.Context, r Request, in volumes.Inputs, res *Result) error {
-	set := false // written beside the runtime's pass, read after it
+	v := &shownVolumes{syncer: s, request: r, inputs: in}
+	stop := v.follow(ctx)
 	done, err := s.Runtime.SyncPod(ctx, kuberuntime.Request{
 		Pod: r.Pod, Observed: r.Observed, CgroupParent: s.Cgroups.PodParent(r.Pod), Probes: s.verdicts(r.UID), VolumeGroups: in.Groups(),
 		Volumes: func(ctx context.Context) (map[string]crispec.Volume, error) {
-			set = true
-			mounted, err := s.setupVolumes(ctx, r.Pod, in)
+			mounted, err := v.setUp(ctx)
 			if err == nil {
 				s.mark(r, journal.Volumes)
 			}
 			return mounted, err
 		},
 	})
+	res.Woken = stop()
 	res.Touched = done.Touched
 	s.expect(r, done, res.RetryAt)
 	if !done.RetryAt.IsZero() && (res.RetryAt.IsZero() || done.RetryAt.Before(res.RetryAt)) {
@@ -270,8 +273,8 @@ func (s *Syncer) syncRuntime(ctx context.Context, r Request, in volumes.Inputs, 
 	if err == nil && !res.Touched && len(done.StartErrors) > 0 && done.RetryAt.IsZero() {
 		return errors.New(describe(done.StartErrors)) // tried again like any failure
 	}
-	if err == nil && !set && in.Live() {
-		_, err = s.setupVolumes(ctx, r.Pod, in) // nothing was started; what runs is shown the newest files
+	if err == nil && !v.set && in.Live() {
+		_, err = v.setUp(ctx) // nothing was started; what runs is shown the newest files
 	}
 	return err
 }

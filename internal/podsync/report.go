@@ -36,13 +36,10 @@ func (s *Syncer) report(ctx context.Context, r Request, f finality) (terminal bo
 			old.StartTime = &metav1.Time{Time: r.Observed.Sandboxes[n-1].CreatedAt}
 		}
 	}
-	s.mu.Lock()
-	mounted := s.mounted[r.UID]
-	s.mu.Unlock()
 	st := status.Generate(status.Input{
 		Pod: r.Pod, Observed: *s.WithTerminationMessages(ctx, r.Observed), Old: old, Terminal: f == ended,
 		StartErrors: s.startErrors(r.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs(), Now: time.Now(),
-		Actuated: s.Allocations.Actuated(r.Pod), Resize: s.Allocations.Resize(r.UID), Probes: s.ProbeResults, MountsMissing: !mounted && len(r.Observed.Containers) == 0, // a container is made of mounts
+		Actuated: s.Allocations.Actuated(r.Pod), Resize: s.Allocations.Resize(r.UID), Probes: s.ProbeResults, MountsMissing: !s.isMounted(r.UID) && len(r.Observed.Containers) == 0, // a container is made of mounts
 	})
 	if st.Reason == lifecycle.DeadlineExceeded && !isTerminal(old.Phase) {
 		s.Event(r.Pod, "", v1.EventTypeNormal, st.Reason, st.Message)

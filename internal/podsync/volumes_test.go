@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -206,4 +207,82 @@ func TestReferencesEndWithThePod(t *testing.T) {
 	if !slices.Equal(st.calls, []string{"teardown", "unregister"}) {
 		t.Errorf("got %v", st.calls)
 	}
+}
+
+// lasting is a runtime whose passes last.
+type lasting struct {
+	*stage
+	mount, end chan struct{}
+}
+
+func (l lasting) SyncPod(ctx context.Context, r kuberuntime.Request) (kuberuntime.Result, error) {
+	l.note("runtime")
+	<-l.mount
+	_, err := r.Volumes(ctx)
+	<-l.end
+	return kuberuntime.Result{Touched: true}, err
+}
+
+// What objects say newly is shown while a pass lasts, and the pod is looked at again for whatever else it was woken for.
+func TestVolumesFollowDuringAPass(t *testing.T) {
+	live := liveInputs(t)
+	synctest.Test(t, func(t *testing.T) {
+		st := &stage{live: live}
+		s := newSyncer(t, st)
+		l := lasting{st, make(chan struct{}), make(chan struct{})}
+		s.Runtime = l
+		wake, results := make(chan struct{}, 1), make(chan Result, 1)
+		pass := func() {
+			result, err := s.SyncPod(t.Context(), Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u"}, Wake: wake})
+			if err != nil {
+				t.Error(err)
+			}
+			results <- result
+		}
+		want := func(when string, calls ...string) {
+			t.Helper()
+			synctest.Wait()
+			if d := cmp.Diff(calls, st.calls); d != "" {
+				t.Errorf("%s: calls (-want +got):\n%s", when, d)
+			}
+			st.calls = nil
+		}
+		go pass()
+		want("at first", "register", "cgroup", "prepare", "runtime")
+		wake <- struct{}{}
+		want("woken when nothing is mounted", "prepare")
+		l.mount <- struct{}{}
+		want("then", "setup")
+		wake <- struct{}{}
+		want("woken", "prepare", "setup")
+		st.prepareErr = errors.New("not now")
+		wake <- struct{}{}
+		want("woken, and an object is missing", "prepare")
+		st.prepareErr = nil
+		l.end <- struct{}{}
+		if !(<-results).Woken {
+			t.Error("the pass keeps to itself that the pod was woken")
+		}
+		want("at the end")
+
+		go pass()
+		want("the next pass", "register", "cgroup", "prepare", "runtime")
+		wake <- struct{}{}
+		want("woken with the volumes of the pass before", "prepare", "setup")
+		l.mount <- struct{}{}
+		l.end <- struct{}{}
+		<-results
+		st.calls = nil
+
+		st.live = volumes.Inputs{}
+		go pass()
+		want("without volumes that follow", "register", "cgroup", "prepare", "runtime")
+		wake <- struct{}{}
+		want("woken")
+		l.mount <- struct{}{}
+		l.end <- struct{}{}
+		if (<-results).Woken || len(wake) != 1 {
+			t.Error("the pass takes wake-ups that it does not look at")
+		}
+	})
 }

@@ -159,7 +159,9 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 	began := time.Now()
 	switch t.life.State {
 	case Syncing:
-		result, err = p.Syncer.SyncPod(passCtx, r)
+		if result, err = p.Syncer.SyncPod(passCtx, r); result.Woken {
+			w.poke()
+		}
 	case Terminating:
 		err = p.Syncer.SyncTerminatingPod(passCtx, r)
 	case Terminated:
