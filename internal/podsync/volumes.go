@@ -34,7 +34,7 @@ func (v *shownVolumes) follow(ctx context.Context) (stop func() (woken bool)) {
 		return func() bool { return false }
 	}
 	lasts, end := context.WithCancel(ctx)
-	followed := make(chan bool)
+	followed := make(chan bool, 1) // a pass that panics does not ask
 	go func() {
 		woken := false
 		for {
