@@ -37,6 +37,7 @@ func (a *Agent) handlers() server.Handlers {
 		Stop:         a.stop,
 		Healthz:      a.healthz,
 		Pulls:        a.pulls,
+		Waits:        a.waits,
 		Node:         a.describedNode,
 		Streaming:    a.cri,
 		PodDialer:    a.podDialer,
@@ -106,6 +107,19 @@ func (a *Agent) listPods() []*v1.Pod {
 	slices.SortFunc(out, func(x, y *v1.Pod) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID))
 	})
+	return out
+}
+
+// waits returns the runtime's calls for the pod that are under way.
+func (a *Agent) waits(uid pod.UID) []server.Wait {
+	observed, ok := a.pleg.Newest(uid)
+	if !ok {
+		observed = &pod.Status{UID: uid}
+	}
+	var out []server.Wait
+	for _, w := range a.cri.Waits(observed) {
+		out = append(out, server.Wait{Pod: uid, Call: w.Call, Container: w.Container, Since: w.Since, Until: w.Until})
+	}
 	return out
 }
 

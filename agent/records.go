@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/cri"
 	"berth/internal/events"
 	"berth/internal/journal"
 	"berth/internal/pod"
@@ -151,7 +152,7 @@ func (h quarantineHandler) Release(namespace, name string) (released bool) {
 	return released
 }
 
-// guardedSyncer notes which pods are in hand, and leaves those alone that are set aside.
+// guardedSyncer notes which pods are in hand, and leaves those alone that are set aside. The runtime's calls of a pass are its pod's.
 type guardedSyncer struct {
 	next podworkers.PodSyncer
 	*quarantine
@@ -167,7 +168,7 @@ func (g guardedSyncer) SyncPod(ctx context.Context, r podsync.Request) (podsync.
 		return podsync.Result{}, nil
 	}
 	defer g.InHand(r.UID, generation)()
-	return g.next.SyncPod(ctx, r)
+	return g.next.SyncPod(cri.For(ctx, r.UID), r)
 }
 
 // SyncTerminatingPod stops everything of the pod.
@@ -190,5 +191,5 @@ func (g guardedSyncer) end(ctx context.Context, r podsync.Request, pass func(con
 		return errSetAside
 	}
 	defer g.InHand(r.UID, Ending)()
-	return pass(ctx, r)
+	return pass(cri.For(ctx, r.UID), r)
 }

@@ -142,6 +142,7 @@ func ofContainer(e server.Explanation, name string) (server.Explanation, error) 
 			others(c)
 		}
 	}
+	e.Waits = slices.DeleteFunc(e.Waits, func(w server.Wait) bool { return others(w.Container) })
 	for i := range e.Stories {
 		s := &e.Stories[i]
 		s.Marks = slices.DeleteFunc(s.Marks, func(m journal.Mark) bool { return others(m.Container) })

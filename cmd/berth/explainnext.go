@@ -14,7 +14,7 @@ import (
 
 // next says what happens without any further event, and when.
 func (s sight) next() []string {
-	var lines []string
+	lines := s.waits()
 	for _, n := range slices.SortedStableFunc(slices.Values(s.story.Next), func(a, b journal.Next) int { return a.Time.Compare(b.Time) }) {
 		text := n.What
 		if n.Container != "" {
@@ -59,6 +59,27 @@ func (s sight) next() []string {
 		}
 	}
 	return []string{"nothing is timed: the agent acts as soon as something of the pod changes"}
+}
+
+// slowCall is how long the runtime may take for a call before that is worth to be told.
+const slowCall = 2 * time.Second
+
+// waits tells of calls that the runtime has not answered for long. The pod's worker waits for them, whatever is wanted of the pod meanwhile.
+func (s sight) waits() []string {
+	var lines []string
+	for _, w := range s.e.Waits {
+		waited := s.now.Sub(w.Since)
+		if s.pod == nil || w.Pod != s.pod.UID || waited < slowCall {
+			continue
+		}
+		call := w.Call
+		if w.Container != "" {
+			call += fmt.Sprintf(" of container %q", w.Container)
+		}
+		lines = append(lines, fmt.Sprintf("when the container runtime answers %s, for which it has taken %s so far, or at %s, in %s: %s", call,
+			roundDuration(waited.Truncate(time.Second)), s.at(w.Until), roundUp(w.Until.Sub(s.now)), "what is under way is not cut off half way"))
+	}
+	return lines
 }
 
 // probed says when a probe is tried again; its period is 10 s unless the container says otherwise.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,12 @@ const (
 	maxMessage = 16 << 20
 	// DefaultTimeout is KubeletConfiguration's runtimeRequestTimeout.
 	DefaultTimeout = 2 * time.Minute
+)
+
+// What errors call the two servers.
+const (
+	runtimeServer = "container runtime"
+	imageServer   = "image service"
 )
 
 // Dialer opens a connection to the runtime; the address is the endpoint as configured.
@@ -61,6 +68,9 @@ type Client struct {
 	stream    runtimeapi.RuntimeServiceClient
 	// noStreams is set while the runtime is known to offer no streamed lists.
 	noStreams atomic.Bool
+
+	mu    sync.Mutex
+	calls map[*call]bool // guarded by mu; those for pods that are under way
 }
 
 // New returns a client that connects at its first call.
@@ -68,18 +78,18 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
 	}
-	c := &Client{timeout: cfg.Timeout, called: cfg.Called}
+	c := &Client{timeout: cfg.Timeout, called: cfg.Called, calls: map[*call]bool{}}
 	var err error
-	if c.conn, err = c.newLanes("container runtime", cfg.Endpoint, cfg.Dial); err != nil {
+	if c.conn, err = c.newLanes(runtimeServer, cfg.Endpoint, cfg.Dial); err != nil {
 		return nil, err
 	}
 	c.imageConn = c.conn
 	if cfg.ImageEndpoint != "" && cfg.ImageEndpoint != cfg.Endpoint {
-		if c.imageConn, err = c.newLanes("image service", cfg.ImageEndpoint, cfg.Dial); err != nil {
+		if c.imageConn, err = c.newLanes(imageServer, cfg.ImageEndpoint, cfg.Dial); err != nil {
 			return nil, errors.Join(err, c.conn.Close())
 		}
 	}
-	if c.events, err = connect("container runtime", cfg.Endpoint, cfg.Dial, c.intercept, 0); err != nil {
+	if c.events, err = connect(runtimeServer, cfg.Endpoint, cfg.Dial, c.interceptFor(runtimeServer), 0); err != nil {
 		return nil, errors.Join(err, c.conn.Close(), c.imageConn.Close())
 	}
 	c.runtime = runtimeapi.NewRuntimeServiceClient(c.conn)
@@ -90,7 +100,7 @@ func New(cfg Config) (*Client, error) {
 
 func (c *Client) newLanes(what, endpoint string, dial Dialer) (*lanes, error) {
 	return newLanes(func(idle time.Duration) (*grpc.ClientConn, error) {
-		return connect(what, endpoint, dial, c.intercept, idle)
+		return connect(what, endpoint, dial, c.interceptFor(what), idle)
 	})
 }
 
@@ -150,12 +160,32 @@ var mutating = map[string]bool{
 	"UpdateContainerResources": true, "UpdatePodSandboxResources": true,
 }
 
-func (c *Client) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	op := method[strings.LastIndexByte(method, '/')+1:]
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+// interceptFor returns what each call of a server, which errors name so, goes through.
+func (c *Client) interceptFor(server string) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		op := method[strings.LastIndexByte(method, '/')+1:]
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+		defer traced(ctx, op)()
+		began := time.Now()
+		ctx, cancel := c.bounded(ctx, op, began)
+		defer cancel()
+		defer c.noted(ctx, op, began, req)()
+		err := classify(ctx, op, server, began, invoke(ctx, method, req, reply, cc, opts...))
+		if c.called != nil && strings.HasPrefix(method, "/runtime.v1.") {
+			handler := ""
+			if r, ok := req.(*runtimeapi.RunPodSandboxRequest); ok {
+				handler = r.RuntimeHandler
+			}
+			c.called(op, handler, time.Since(began), err)
+		}
+		return err
 	}
-	defer traced(ctx, op)()
+}
+
+// bounded returns the context with the deadline of a call that begins now, which a call that changes something has only that of.
+func (c *Client) bounded(ctx context.Context, op string, began time.Time) (context.Context, context.CancelFunc) {
 	extra, _ := ctx.Value(deadlineKey{}).(time.Duration)
 	limit := c.timeout + extra
 	if op == "RunPodSandbox" {
@@ -164,19 +194,8 @@ func (c *Client) intercept(ctx context.Context, method string, req, reply any, c
 	if mutating[op] {
 		ctx = context.WithoutCancel(ctx)
 	}
-	if op != "PullImage" && extra != noDeadline {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, limit)
-		defer cancel()
+	if op == "PullImage" || extra == noDeadline {
+		return ctx, func() {}
 	}
-	began := time.Now()
-	err := classify(op, invoke(ctx, method, req, reply, cc, opts...))
-	if c.called != nil && strings.HasPrefix(method, "/runtime.v1.") {
-		handler := ""
-		if r, ok := req.(*runtimeapi.RunPodSandboxRequest); ok {
-			handler = r.RuntimeHandler
-		}
-		c.called(op, handler, time.Since(began), err)
-	}
-	return err
+	return context.WithDeadline(ctx, began.Add(limit))
 }

@@ -3,7 +3,9 @@ package cri
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -51,11 +53,15 @@ func Message(err error) string {
 	return err.Error()
 }
 
-func classify(op string, err error) error {
+// classify makes the error of a call of a server, which names it, one of this package. The call began then, and had until the deadline of ctx.
+func classify(ctx context.Context, op, server string, began time.Time, err error) error {
 	if err == nil {
 		return nil
 	}
 	s := status.Convert(err)
+	if within, ok := unanswered(ctx, began, s.Code()); ok {
+		return &callError{op: op, message: fmt.Sprintf("no answer from the %s within %s", server, within), cause: err, class: ErrTimeout}
+	}
 	ce := &callError{op: op, message: s.Message(), cause: err}
 	switch {
 	case strings.Contains(s.Message(), "is reserved for"):
@@ -75,6 +81,16 @@ func classify(op string, err error) error {
 		ce.class = context.Canceled
 	}
 	return ce
+}
+
+// unanswered reports whether a call was ended by its deadline, and how long it had. Either end of the connection may see the deadline first:
+// ours then says DeadlineExceeded, and the server's ends the stream, which reads as if somebody had cancelled the call.
+func unanswered(ctx context.Context, began time.Time, code codes.Code) (within time.Duration, ok bool) {
+	deadline, limited := ctx.Deadline()
+	if !limited || time.Now().Before(deadline) || errors.Is(ctx.Err(), context.Canceled) {
+		return 0, false
+	}
+	return deadline.Sub(began).Round(time.Millisecond), code == codes.DeadlineExceeded || code == codes.Canceled
 }
 
 // ignoreNotFound makes stopping and removing idempotent.

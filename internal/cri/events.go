@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -18,16 +19,17 @@ import (
 func (c *Client) Events(ctx context.Context, opened func(), put func(pod.UID)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	began := time.Now()
 	s, err := c.stream.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
-		return classify("GetContainerEvents", err)
+		return classify(ctx, "GetContainerEvents", runtimeServer, began, err)
 	}
 	c.noStreams.Store(false) // it may be another runtime than the one that was asked for streamed lists
 	opened()
 	for {
 		e, err := s.Recv()
 		if err != nil {
-			return classify("GetContainerEvents", err)
+			return classify(ctx, "GetContainerEvents", runtimeServer, began, err)
 		}
 		put(pod.UID(e.GetPodSandboxStatus().GetMetadata().GetUid()))
 	}

@@ -117,7 +117,8 @@ func streamList[P, E any](ctx context.Context, c *Client, op string, open func(c
 	if c.noStreams.Load() {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	began := time.Now()
+	ctx, cancel := context.WithDeadline(ctx, began.Add(c.timeout))
 	defer cancel()
 	defer traced(ctx, op)()
 	s, err := open(ctx)
@@ -133,7 +134,7 @@ func streamList[P, E any](ctx context.Context, c *Client, op string, open func(c
 	if errors.Is(err, io.EOF) {
 		return true, nil
 	}
-	err = classify(op, err)
+	err = classify(ctx, op, runtimeServer, began, err)
 	if errors.Is(err, ErrUnimplemented) {
 		c.noStreams.Store(true)
 		return false, nil

@@ -50,6 +50,9 @@ type Handlers struct {
 	// runtime, for as long as it takes to be told how far the pulls are.
 	Pulls func(ctx context.Context) []Pull
 
+	// Waits returns the calls for a pod that the runtime has not answered yet, the oldest first. It may be nil.
+	Waits func(uid pod.UID) []Wait
+
 	// Node returns the Node, with its kind: the newest that the API server showed, or this machine's own description where there is none. It may be nil;
 	// then the path does not exist. Unlike the functions, it may wait for the runtime.
 	Node func(ctx context.Context) (*v1.Node, error)

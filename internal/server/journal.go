@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,8 +28,23 @@ type Explanation struct {
 	Quarantined map[pod.UID]string `json:"quarantined,omitempty"`
 	// Pulls are those under way for the pods.
 	Pulls []Pull `json:"pulls,omitempty"`
+	// Waits are the calls for the pods that the runtime has not answered yet.
+	Waits []Wait `json:"waits,omitempty"`
 	// Problems are what is wrong with manifests that describe such a pod, or with the manifest.
 	Problems []podconfig.Problem `json:"problems,omitempty"`
+}
+
+// Wait is a call for a pod that the runtime has not answered yet.
+type Wait struct {
+	Pod pod.UID `json:"pod"`
+	// Call is the name of the call, such as "CreateContainer".
+	Call string `json:"call"`
+	// Container is the one that it is about; empty for a call about the pod, and when it is not known.
+	Container string `json:"container,omitempty"`
+	// Since is when an answer could be expected: when the call was made, or when the time was over that the call itself asks for, as a grace period.
+	Since time.Time `json:"since"`
+	// Until is when the answer is given up.
+	Until time.Time `json:"until"`
 }
 
 // Events are the node's own record of its events.
@@ -102,6 +118,11 @@ func (d *door) writeExplanation(w http.ResponseWriter, r *http.Request, namespac
 		e.Pulls = slices.DeleteFunc(d.h.Pulls(r.Context()), func(pull Pull) bool {
 			return !slices.ContainsFunc(e.Pods, func(p *v1.Pod) bool { return slices.Contains(pull.Pods, p.UID) })
 		})
+	}
+	if d.h.Waits != nil {
+		for _, p := range e.Pods {
+			e.Waits = append(e.Waits, d.h.Waits(p.UID)...)
+		}
 	}
 	for _, p := range d.h.Problems() {
 		if concerns(p) {
