@@ -262,14 +262,22 @@ func TestLogsGoWithThePod(t *testing.T) {
 		if err := os.Symlink("/nowhere", stranger); err != nil {
 			t.Fatal(err)
 		}
-		// The runtime has forgotten the pod: only the disk knows it, by its UID.
-		if err := b.RemoveLogs("", "", "u2"); err != nil || len(glob(dir)) != 1 {
+		// One of another name that the UID had, and one of a UID with an underscore.
+		for _, name := range []string{"default_before_u1/a", "default_web_u_1/a"} {
+			if err := os.MkdirAll(filepath.Join(b.PodLogsDir, name), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.RemoveLogs("u2"); err != nil || len(glob(dir)) != 1 {
 			t.Errorf("another pod's logs are gone, %v", err)
 		}
 		for range 2 {
-			if err := b.RemoveLogs("", "", "u1"); err != nil || len(glob(dir)) != 0 {
+			if err := b.RemoveLogs("u1"); err != nil || len(glob(b.PodLogsDir+"/*_u1")) != 0 {
 				t.Errorf("the logs are not gone, %v", err)
 			}
+		}
+		if err := b.RemoveLogs("u_1"); err != nil || len(glob(b.PodLogsDir+"/*")) != 0 {
+			t.Errorf("the logs of a UID with an underscore are not gone, %v", err)
 		}
 		if d := cmp.Diff([]string{stranger}, glob(b.ContainerLogsDir+"/*")); d != "" {
 			t.Errorf("links (-want +got):\n%s", d)

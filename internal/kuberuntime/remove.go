@@ -51,26 +51,21 @@ func (r *Runtime) RemoveContainers(ctx context.Context, observed *pod.Status) er
 	return nil
 }
 
-// RemoveLogs removes the pod's log folder, and the links of log shippers that led into it. Without a name the folder is found by the UID.
-func (r *Runtime) RemoveLogs(namespace, name string, uid pod.UID) error {
-	dirs := []string{logs.PodDir(r.PodLogsDir, namespace, name, string(uid))}
-	if name == "" || namespace == "" {
-		entries, err := r.logDirs()
-		if err != nil {
-			return fmt.Errorf("remove logs: %w", err)
-		}
-		dirs = nil
-		for _, e := range entries {
-			if e.uid == uid {
-				dirs = append(dirs, e.path)
-			}
-		}
+// RemoveLogs removes the log folders of the UID, and the links of log shippers that led into them. There is one for each name that the UID had: a
+// manifest that gives its pod a UID may have been renamed while no agent ran.
+func (r *Runtime) RemoveLogs(uid pod.UID) error {
+	entries, err := r.logDirs()
+	if err != nil {
+		return fmt.Errorf("remove logs: %w", err)
 	}
-	for _, d := range dirs {
-		if err := os.RemoveAll(d); err != nil {
+	for _, e := range entries {
+		if e.uid != uid {
+			continue
+		}
+		if err := os.RemoveAll(e.path); err != nil {
 			return fmt.Errorf("remove logs: %w", err)
 		}
-		if err := r.removeLinksInto(d); err != nil {
+		if err := r.removeLinksInto(e.path); err != nil {
 			return fmt.Errorf("remove links to logs: %w", err)
 		}
 	}
@@ -107,7 +102,7 @@ func (r *Runtime) logDirs() ([]podLogDir, error) {
 	}
 	var out []podLogDir
 	for _, e := range entries {
-		parts := strings.Split(e.Name(), "_") // no part has an underscore
+		parts := strings.SplitN(e.Name(), "_", 3) // neither a namespace nor a name has an underscore
 		if e.IsDir() && len(parts) == 3 && parts[2] != "" {
 			out = append(out, podLogDir{filepath.Join(r.PodLogsDir, e.Name()), pod.UID(parts[2])})
 		}
