@@ -30,6 +30,17 @@ func newHostAddresses(k *config.Kubelet, name string, n node.Network, log *slog.
 // current returns the addresses, primary first.
 func (h *hostAddresses) current() []string { return *h.found.Load() }
 
+// addresses returns them as certificates have them.
+func (h *hostAddresses) addresses() []net.IP {
+	var out []net.IP
+	for _, text := range h.current() {
+		if ip := net.ParseIP(text); ip != nil {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
 // refresh finds them anew, and reports whether they are others. Those of a node that has none for a while stay.
 func (h *hostAddresses) refresh() bool {
 	next, old := h.find(), h.found.Load()

@@ -45,3 +45,20 @@ func TestHostIPs(t *testing.T) {
 		t.Errorf("berth run (-want +got):\n%s", diff)
 	}
 }
+
+// A serving certificate is for the addresses that the node has now.
+func TestHostAddressesOfCertificates(t *testing.T) {
+	address := netip.MustParseAddr("192.0.2.10")
+	h := newHostAddresses(&config.Kubelet{}, "box", node.Network{
+		Interfaces:   func() ([]netip.Addr, error) { return []netip.Addr{address}, nil },
+		Lookup:       func(context.Context, string) ([]netip.Addr, error) { return []netip.Addr{address}, nil },
+		DefaultRoute: func(netip.Addr) (netip.Addr, error) { return address, nil },
+	}, slog.New(slog.DiscardHandler))
+	for _, want := range []string{"192.0.2.10", "192.0.2.77"} {
+		address = netip.MustParseAddr(want)
+		h.refresh()
+		if got := h.addresses(); len(got) != 1 || got[0].String() != want {
+			t.Errorf("got %v, want %s", got, want)
+		}
+	}
+}

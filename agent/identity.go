@@ -37,9 +37,8 @@ func (m *member) openIdentity(cfg *Config, counts *metrics.Agent) (*rest.Config,
 // newServing finds the serving certificate: in files, signed by the API server, or made here.
 func (a *Agent) newServing() error {
 	k, m := a.cfg.Kubelet, a.member
-	cfg := certs.ServingConfig{CertFile: k.TLSCertFile, KeyFile: k.TLSPrivateKeyFile, Dir: k.CertDir, Hostname: a.cfg.NodeName, Log: a.cfg.Log}
-	for _, ip := range a.hostIPs.current() {
-		cfg.IPs = append(cfg.IPs, net.ParseIP(ip))
+	cfg := certs.ServingConfig{
+		CertFile: k.TLSCertFile, KeyFile: k.TLSPrivateKeyFile, Dir: k.CertDir, Hostname: a.cfg.NodeName, IPs: a.hostIPs.addresses, Log: a.cfg.Log,
 	}
 	if m.api != nil && k.ServerTLSBootstrap && k.TLSCertFile == "" && k.FeatureEnabled("RotateKubeletServerCertificate") {
 		store := certs.NewStore(k.CertDir, "kubelet-server")

@@ -5,10 +5,12 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"math/big"
@@ -141,7 +143,7 @@ func TestServingNeedsBothFiles(t *testing.T) {
 func TestSelfSigned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "pki")
-		cfg := certs.ServingConfig{Dir: dir, Hostname: "node-1", IPs: []net.IP{net.IPv4(192, 0, 2, 1)}, Log: discard}
+		cfg := certs.ServingConfig{Dir: dir, Hostname: "node-1", IPs: func() []net.IP { return []net.IP{net.IPv4(192, 0, 2, 1)} }, Log: discard}
 		newServing := func() *certs.Serving {
 			t.Helper()
 			s, err := certs.NewServing(cfg)
@@ -189,6 +191,105 @@ func TestSelfSigned(t *testing.T) {
 			t.Errorf("left behind: %v, %v", entries, err)
 		}
 	})
+}
+
+// A node that gets other addresses shows a certificate for them from the next handshake on, and one that gets them while no agent runs does so too.
+// What is connected already goes on.
+func TestSelfSignedFollowsAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ips := []net.IP{net.IPv4(192, 0, 2, 1)}
+		cfg := certs.ServingConfig{Dir: t.TempDir(), Hostname: "node-1", IPs: func() []net.IP { return ips }, Log: discard}
+		s, err := certs.NewServing(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := dialServing(t, s)
+		first.shows(t, "node-1", "192.0.2.1")
+		before := first.leaf()
+		time.Sleep(time.Hour)
+		if again := dialServing(t, s); !again.leaf().Equal(before) {
+			t.Error("another certificate for the same addresses")
+		}
+
+		ips = []net.IP{net.IPv4(192, 0, 2, 7), net.ParseIP("2001:db8::7")}
+		second := dialServing(t, s)
+		second.shows(t, "node-1", "192.0.2.7", "2001:db8::7")
+		if err := second.leaf().VerifyHostname("192.0.2.1"); err == nil {
+			t.Error("the certificate is still for the address that the node had")
+		}
+		first.echo(t)
+
+		ips = []net.IP{net.ParseIP("2001:db8::7"), net.IPv4(192, 0, 2, 7)}
+		if again := dialServing(t, s); !again.leaf().Equal(second.leaf()) {
+			t.Error("another certificate for the same addresses in another order")
+		}
+		ips = []net.IP{net.IPv4(192, 0, 2, 8)}
+		next, err := certs.NewServing(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := next.Load(); err != nil {
+			t.Fatal(err)
+		}
+		dialServing(t, next).shows(t, "node-1", "192.0.2.8")
+	})
+}
+
+// connection is one to a server that says back what it reads.
+type connection struct{ *tls.Conn }
+
+func dialServing(t *testing.T, s *certs.Serving) connection {
+	t.Helper()
+	near, far := net.Pipe()
+	go func() {
+		server := tls.Server(far, &tls.Config{GetCertificate: s.GetCertificate})
+		_, _ = io.Copy(server, server) // ends with the connection
+	}()
+	c := connection{tls.Client(near, &tls.Config{InsecureSkipVerify: true})}
+	if err := c.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = near.Close() })
+	c.echo(t)
+	return c
+}
+
+func (c connection) leaf() *x509.Certificate { return c.ConnectionState().PeerCertificates[0] }
+
+func (c connection) shows(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if err := c.leaf().VerifyHostname(name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (c connection) echo(t *testing.T) {
+	t.Helper()
+	if _, err := c.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A pair that somebody signed for himself and put where ours would be is his, whatever it is for and however soon it ends.
+func TestSelfSignedLeavesTheUsersOwnAlone(t *testing.T) {
+	dir := t.TempDir()
+	own := newAuthority(t, "user@1700000000")
+	write(t, filepath.Join(dir, "kubelet.crt"), "CERTIFICATE", own.cert.Raw)
+	writeKey(t, filepath.Join(dir, "kubelet.key"), own.key)
+	s, err := certs.NewServing(certs.ServingConfig{Dir: dir, Hostname: "node-1", IPs: func() []net.IP { return []net.IP{net.IPv4(192, 0, 2, 1)} }, Log: discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got, err := s.GetCertificate(nil); err != nil || !got.Leaf.Equal(own.cert) {
+			t.Errorf("shows %v, %v", got.Leaf.Subject, err)
+		}
+	}
 }
 
 func TestSelfSignedLeavesOthersAlone(t *testing.T) {

@@ -267,20 +267,21 @@ func (r *Rotation) tell(err error) {
 
 // CoversNames says whether a certificate is for all names and addresses of a request and its subject, and for no others.
 func CoversNames(leaf *x509.Certificate, wanted *x509.CertificateRequest) bool {
-	names := func(dns []string, ips []string) []string {
-		all := slices.Concat(dns, ips)
-		slices.Sort(all)
-		return slices.Compact(all)
-	}
-	texts := func(ips []net.IP) []string {
-		var out []string
+	return leaf.Subject.CommonName == wanted.Subject.CommonName && slices.Equal(leaf.Subject.Organization, wanted.Subject.Organization) &&
+		isFor(leaf, wanted.DNSNames, wanted.IPAddresses)
+}
+
+// isFor says whether a certificate is for all these names and addresses, and for no others.
+func isFor(leaf *x509.Certificate, dns []string, ips []net.IP) bool {
+	all := func(dns []string, ips []net.IP) []string {
+		out := slices.Clone(dns)
 		for _, ip := range ips {
 			out = append(out, ip.String())
 		}
-		return out
+		slices.Sort(out)
+		return slices.Compact(out)
 	}
-	return leaf.Subject.CommonName == wanted.Subject.CommonName && slices.Equal(leaf.Subject.Organization, wanted.Subject.Organization) &&
-		slices.Equal(names(leaf.DNSNames, texts(leaf.IPAddresses)), names(wanted.DNSNames, texts(wanted.IPAddresses)))
+	return slices.Equal(all(leaf.DNSNames, leaf.IPAddresses), all(dns, ips))
 }
 
 // Store returns where the certificate is kept.

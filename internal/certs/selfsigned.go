@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -26,29 +27,59 @@ const (
 	skew = time.Hour
 )
 
-// ensureSelfSigned makes the pair unless there is one that holds for a while. A pair that somebody else had signed is left alone.
+// ensureSelfSigned makes the pair unless there is one that holds for a while, and for the addresses that the node has now. Any other than one of
+// our own making is left alone.
 func (s *Serving) ensureSelfSigned(now time.Time) error {
+	names := s.names()
 	// The leaf in force is asked first: every handshake comes by here.
-	if p := s.now.Load(); p != nil && now.Before(p.tls.Leaf.NotAfter.Add(-renewBefore)) {
+	if p := s.now.Load(); p != nil && (!isSelfMade(p.tls.Leaf) || names.heldBy(p.tls.Leaf, now)) {
 		return nil
 	}
 	if !s.renewing.TryLock() {
 		return nil
 	}
 	defer s.renewing.Unlock()
-	replace, err := s.replaceable(now)
+	replace, err := s.replaceable(names, now)
 	if err != nil || !replace {
 		return err
 	}
-	if err := s.makeSelfSigned(now); err != nil {
+	if err := s.makeSelfSigned(names, now); err != nil {
 		return fmt.Errorf("self-signed serving certificate: %w", err)
 	}
-	s.log.Info("self-signed serving certificate made", "file", s.cert, "hostname", s.hostname)
+	s.log.Info("self-signed serving certificate made", "file", s.cert, "hostname", s.hostname, "addresses", names.ips)
 	return nil
 }
 
-// replaceable says whether a new pair is to be made: there is none, or one of our making that ends soon or is incomplete.
-func (s *Serving) replaceable(now time.Time) (bool, error) {
+// certNames are what a self-signed certificate is for.
+type certNames struct {
+	dns []string
+	ips []net.IP
+}
+
+// names returns what a self-signed certificate is for now.
+func (s *Serving) names() certNames {
+	if ip := net.ParseIP(s.hostname); ip != nil {
+		return certNames{ips: append([]net.IP{ip}, s.ips()...)}
+	}
+	return certNames{dns: []string{s.hostname}, ips: s.ips()}
+}
+
+// heldBy says whether a certificate is for these names and no others, and holds for a while.
+func (n certNames) heldBy(leaf *x509.Certificate, now time.Time) bool {
+	return now.Before(leaf.NotAfter.Add(-renewBefore)) && isFor(leaf, n.dns, n.ips)
+}
+
+// isSelfMade says whether makeSelfSigned has made a certificate.
+func isSelfMade(leaf *x509.Certificate) bool {
+	name := leaf.Subject.CommonName
+	return bytes.Equal(leaf.RawIssuer, leaf.RawSubject) && strings.HasSuffix(name, madeAt(leaf.NotBefore.Add(skew)))
+}
+
+// madeAt is the end of the name of a certificate that was made then.
+func madeAt(now time.Time) string { return fmt.Sprintf("@%d", now.Unix()) }
+
+// replaceable says whether a new pair is to be made: there is none, or one of our making that ends soon, is for other names, or is incomplete.
+func (s *Serving) replaceable(names certNames, now time.Time) (bool, error) {
 	b, err := readPEM(s.cert)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
@@ -64,10 +95,10 @@ func (s *Serving) replaceable(now time.Time) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("serving certificate: %s: %w", s.cert, err)
 	}
-	if !bytes.Equal(leaf.RawIssuer, leaf.RawSubject) {
+	if !isSelfMade(leaf) {
 		return false, nil
 	}
-	if !now.Before(leaf.NotAfter.Add(-renewBefore)) {
+	if !names.heldBy(leaf, now) {
 		return true, nil
 	}
 	// The two files are not written at once: a crash between them leaves a pair that does not fit.
@@ -75,7 +106,7 @@ func (s *Serving) replaceable(now time.Time) (bool, error) {
 	return err != nil, nil
 }
 
-func (s *Serving) makeSelfSigned(now time.Time) error {
+func (s *Serving) makeSelfSigned(names certNames, now time.Time) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -86,19 +117,15 @@ func (s *Serving) makeSelfSigned(now time.Time) error {
 	}
 	template := &x509.Certificate{
 		SerialNumber:          serial,
-		Subject:               pkix.Name{CommonName: fmt.Sprintf("%s@%d", s.hostname, now.Unix())},
+		Subject:               pkix.Name{CommonName: s.hostname + madeAt(now)},
 		NotBefore:             now.Add(-skew),
 		NotAfter:              now.Add(selfSignedLife),
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
 		IsCA:                  true, // so that a client can trust this very certificate
-		IPAddresses:           s.ips,
-	}
-	if ip := net.ParseIP(s.hostname); ip != nil {
-		template.IPAddresses = append([]net.IP{ip}, s.ips...)
-	} else {
-		template.DNSNames = []string{s.hostname}
+		DNSNames:              names.dns,
+		IPAddresses:           names.ips,
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {

@@ -19,9 +19,9 @@ type ServingConfig struct {
 	CertFile, KeyFile string
 	// Dir is where a self-signed pair is kept when there are no files (--cert-dir).
 	Dir string
-	// Hostname and IPs are what a self-signed certificate is for.
+	// Hostname and IPs are what a self-signed certificate is for. IPs is asked at each handshake; nil: there are none. With other addresses there is another pair.
 	Hostname string
-	IPs      []net.IP
+	IPs      func() []net.IP
 	Log      *slog.Logger
 }
 
@@ -30,7 +30,7 @@ type Serving struct {
 	cert, key  string
 	selfSigned bool
 	hostname   string
-	ips        []net.IP
+	ips        func() []net.IP
 	log        *slog.Logger
 
 	now      atomic.Pointer[pair]
@@ -45,6 +45,9 @@ type pair struct {
 // NewServing returns the serving certificate, which Load or the first handshake reads.
 func NewServing(cfg ServingConfig) (*Serving, error) {
 	s := &Serving{cert: cfg.CertFile, key: cfg.KeyFile, hostname: cfg.Hostname, ips: cfg.IPs, log: cfg.Log}
+	if s.ips == nil {
+		s.ips = func() []net.IP { return nil }
+	}
 	switch {
 	case cfg.CertFile != "" && cfg.KeyFile != "":
 	case cfg.CertFile != "" || cfg.KeyFile != "":
@@ -58,8 +61,8 @@ func NewServing(cfg ServingConfig) (*Serving, error) {
 	return s, nil
 }
 
-// Load reads the files if they changed, and makes a self-signed pair if that is what is wanted and there is none that holds. The
-// error names the file; the pair that was read before stays in force.
+// Load reads the files if they changed, and makes a self-signed pair if that is what is wanted and there is none that holds, or one for
+// other addresses. The error names the file; the pair that was read before stays in force.
 func (s *Serving) Load() error {
 	if s.selfSigned {
 		if err := s.ensureSelfSigned(time.Now()); err != nil {
