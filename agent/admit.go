@@ -28,10 +28,7 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 	c := admission.Config{
 		Handlers: admission.Handlers(),
 		Ready:    a.pleg.Relisted(), Pods: a.pods, States: states, Observed: a.pleg,
-		Ended: func(uid pod.UID) bool {
-			st, known := a.status.Get(uid)
-			return known && (st.Phase == v1.PodSucceeded || st.Phase == v1.PodFailed)
-		},
+		Ended: a.hasEnded,
 		Reject: func(p *v1.Pod, r admission.Rejection) {
 			a.counts.Rejected(r.Reason)
 			recorder.Event(p, "", v1.EventTypeWarning, r.Reason, r.Message)

@@ -18,6 +18,7 @@ import (
 	"berth/internal/cri"
 	"berth/internal/embedded"
 	"berth/internal/events"
+	"berth/internal/eviction"
 	"berth/internal/images"
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
@@ -64,6 +65,9 @@ var (
 	_ podworkers.Admitter      = (*admission.Chain)(nil)
 	_ podworkers.Resizer       = (*admission.Chain)(nil)
 	_ admission.PodKiller      = killer{}
+	_ eviction.PodKiller       = killer{}
+	_ eviction.Storage         = (*stats.Collector)(nil)
+	_ eviction.Lifecycles      = (*pod.States)(nil)
 	_ syncloop.PodSource       = (*podconfig.PodConfig)(nil)
 	_ syncloop.PodWorkers      = (*podworkers.PodWorkers)(nil)
 )
@@ -116,6 +120,7 @@ type Agent struct {
 
 	allocations *allocation.Allocations
 	admit       *admission.Chain
+	eviction    *eviction.Manager // nil where limits of local storage do not hold
 	users       *userns.Allocator
 
 	listen   func() (net.Listener, error)
@@ -242,6 +247,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: a.hostIPs.current, MaxRestartPeriod: settings.maxRestartPeriod,
 	})
 	a.admit = admission.New(a.admission(states, recorder))
+	a.eviction = a.newEviction(recorder)
 	if m != nil && m.api != nil {
 		m.api.roomMade, m.api.nodeChanged = a.admit.NodeChanged, a.storage.volumes.NodeChanged
 		m.api.driversChanged = a.storage.drivers.PeriodsChanged
@@ -316,7 +322,7 @@ func (a *Agent) phases() []phase {
 			{name: "addresses of the node", run: a.followAddresses},
 			{name: "node allocatable", run: a.enforceAllocatable},
 			{name: "user namespaces", run: waitDone, ready: loaded(a.users.Load)},
-		}, a.storageComponents())},
+		}, a.evictionComponents(), a.storageComponents())},
 		{"pods", []component{{name: "pod workers", run: a.workers.Run, drain: a.drainPods}}},
 		{"loop", []component{
 			{name: "sync loop", run: a.loop.Run},

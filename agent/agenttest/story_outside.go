@@ -14,6 +14,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri/critest"
@@ -34,6 +35,7 @@ import (
 //	message POD/CONTAINER TEXT the container writes its termination message
 //	log POD/CONTAINER TEXT     the container writes a line to its log
 //	expect-message POD/CONTAINER TEXT   the termination message of the container's last end
+//	fill POD/VOLUME SIZE       a container writes a file of this size into its emptyDir
 //	slow METHOD DURATION       calls of the runtime take so long
 //	hang METHOD TIMES          the runtime's next calls are not answered
 //	registry IMAGE after DURATION | fails TEXT   a registry has the image, which takes so long to pull, or it cannot be pulled
@@ -75,6 +77,8 @@ func (s *story) doOutside(verb string, args []string) error {
 		return s.Runtime.Log(args[0], runtimeapi.Stdout, rest)
 	case "expect-message":
 		return differs(s.messageOf(args[0]), rest)
+	case "fill":
+		return s.fill(args[0], rest)
 	case "slow":
 		d, err := time.ParseDuration(rest)
 		if err != nil {
@@ -149,6 +153,22 @@ func (s *story) serve(ref string, answer []string) error {
 		s.Network.Answer(port, path, Answer{Code: code, Location: strings.Join(answer[1:], "")})
 	}
 	return nil
+}
+
+// fill writes a file into an emptyDir, in the place of the one before.
+func (s *story) fill(ref, size string) error {
+	name, volume, _ := strings.Cut(ref, "/")
+	q, err := resource.ParseQuantity(size)
+	if err != nil {
+		return err
+	}
+	for _, p := range s.Agent.Handlers().Pods() {
+		if p.Name == name {
+			file := filepath.Join(s.dir, "root", "pods", string(p.UID), "volumes", "kubernetes.io~empty-dir", volume, "filled")
+			return os.WriteFile(file, make([]byte, q.Value()), 0o644)
+		}
+	}
+	return errors.New("there is no such pod")
 }
 
 func (s *story) registry(args []string) error {

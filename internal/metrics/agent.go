@@ -61,6 +61,7 @@ type Agent struct {
 	startedPodsErrors           prometheus.Counter
 	startedUserNamespaced       prometheus.Counter
 	preemptions                 *prometheus.CounterVec
+	evictions                   *prometheus.CounterVec
 	acceptedResizes             *prometheus.CounterVec
 	webSockets                  *prometheus.CounterVec
 	clientRenewErrors           prometheus.Counter
@@ -116,6 +117,7 @@ func NewAgent() *Agent {
 	a.readTime = one("kubelet_pleg_pod_relist_duration_seconds", "[ALPHA] Duration in seconds for relisting a single pod in PLEG.", def)
 	a.statusTime = one("kubelet_pod_status_sync_duration_seconds", "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intermediate changes to pod status occur.", statusBuckets)
 	a.preemptions = counter("kubelet_preemptions", "[ALPHA] Cumulative number of pod preemptions by preemption resource", "preemption_signal")
+	a.evictions = counter("kubelet_evictions", "[ALPHA] Cumulative number of pod evictions by eviction signal", "eviction_signal")
 	a.acceptedResizes = counter("kubelet_pod_deferred_accepted_resizes_total", "[ALPHA] Cumulative number of resizes that were accepted after being deferred.", "retry_trigger")
 	a.webSockets = counter("kubelet_websocket_streaming_requests_total", "[ALPHA] Total number of WebSocket streaming requests received by kubelet.", "subresource")
 	a.clientRenewErrors = count("kubelet_certificate_manager_client_expiration_renew_errors", "[ALPHA] Counter of certificate renewal errors.")
@@ -242,6 +244,9 @@ func (a *Agent) Preempted(name v1.ResourceName) {
 	}
 	a.preemptions.WithLabelValues(string(name)).Inc()
 }
+
+// Evicted counts a pod that was evicted; the signals are few.
+func (a *Agent) Evicted(signal string) { a.evictions.WithLabelValues(signal).Inc() }
 
 // ResizeAccepted counts a resize that was granted after it was deferred; trigger is why it was decided anew.
 func (a *Agent) ResizeAccepted(trigger string) { a.acceptedResizes.WithLabelValues(trigger).Inc() }

@@ -78,6 +78,7 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	agent.StatusTold(time.Second)
 	agent.Preempted("memory")
 	agent.Preempted("example.com/gpu")
+	agent.Evicted("emptydirfs.limit")
 	agent.ResizeAccepted("pods_removed")
 	agent.ClientRenewed(0, errors.New("x"))
 	agent.ServerRenewed(0, errors.New("x"))
@@ -210,6 +211,7 @@ func TestNames(t *testing.T) {
 var upstreamNames = map[string]string{
 	"kubelet_pod_resize_duration_milliseconds":                   `use base unit "seconds" instead of "milliseconds"`,
 	"kubelet_preemptions":                                        `counter metrics should have "_total" suffix`,
+	"kubelet_evictions":                                          `counter metrics should have "_total" suffix`,
 	"kubelet_server_expiration_renew_errors":                     `counter metrics should have "_total" suffix`,
 	"kubelet_certificate_manager_client_expiration_renew_errors": `counter metrics should have "_total" suffix`,
 	"container_memory_failcnt":                                   `counter metrics should have "_total" suffix`,
@@ -307,6 +309,7 @@ func TestScrapes(t *testing.T) {
 			"kubelet_mirror_pods 1",
 			`kubelet_preemptions{preemption_signal="memory"} 1`,
 			`kubelet_preemptions{preemption_signal="other"} 1`,
+			`kubelet_evictions{eviction_signal="emptydirfs.limit"} 1`,
 			`kubelet_pod_deferred_accepted_resizes_total{retry_trigger="pods_removed"} 1`,
 			`kubelet_websocket_streaming_requests_total{subresource="portforward"} 1`,
 			"kubelet_node_startup_pre_kubelet_duration_seconds 100",

@@ -61,8 +61,11 @@ func IsMirror(p *v1.Pod) bool {
 }
 
 // IsCritical reports whether the pod is static, a mirror, or of system-critical priority.
-func IsCritical(p *v1.Pod) bool {
-	return IsStatic(p) || IsMirror(p) || (p.Spec.Priority != nil && *p.Spec.Priority >= systemCriticalPriority)
+func IsCritical(p *v1.Pod) bool { return IsStatic(p) || IsMirror(p) || HasCriticalPriority(p) }
+
+// HasCriticalPriority reports whether the pod is of system-critical priority.
+func HasCriticalPriority(p *v1.Pod) bool {
+	return p.Spec.Priority != nil && *p.Spec.Priority >= systemCriticalPriority
 }
 
 // Describe returns "<name>_<namespace>(<uid>)", the form that events and log lines use.

@@ -208,12 +208,8 @@ func (c *Collector) Read(ctx context.Context) (*Readings, error) {
 	if c.last != nil && time.Since(c.last.Time) < fresh {
 		return c.last, nil
 	}
-	if c.hierarchy == nil {
-		h, err := c.Hierarchy()
-		if err != nil {
-			return nil, fmt.Errorf("read usage: %w", err)
-		}
-		c.hierarchy = &h
+	if err := c.findHierarchy(); err != nil {
+		return nil, fmt.Errorf("read usage: %w", err)
 	}
 	r, err := c.readAll(time.Now())
 	if err != nil {
@@ -221,6 +217,18 @@ func (c *Collector) Read(ctx context.Context) (*Readings, error) {
 	}
 	c.last = r
 	return r, nil
+}
+
+// findHierarchy finds the host's cgroups with the first question. It is the caller's turn.
+func (c *Collector) findHierarchy() error {
+	if c.hierarchy != nil {
+		return nil
+	}
+	h, err := c.Hierarchy()
+	if err == nil {
+		c.hierarchy = &h
+	}
+	return err
 }
 
 func (c *Collector) readAll(now time.Time) (*Readings, error) {

@@ -52,14 +52,10 @@ func (c *Collector) addStorage(ctx context.Context, p *Pod, out *summary.PodStat
 // rootfs is the writable layer of a container: the upper directory of the overlay that its first process has as root. nil for a
 // snapshotter that is no overlay. The runtime's own account of it is as old as the period of its statistics, which is an hour here.
 func (c *Collector) rootfs(ctx context.Context, r *Reading) *summary.FsStats {
-	if r == nil || c.hierarchy == nil {
+	if r == nil {
 		return nil
 	}
-	pid := c.hierarchy.FirstProcess(r.Path)
-	if pid <= 0 {
-		return nil
-	}
-	upper := parseUpperDir(c.proc(filepath.Join(strconv.Itoa(pid), "mountinfo")))
+	upper := c.upperDir(r.Path)
 	if upper == "" {
 		return nil
 	}
@@ -74,6 +70,18 @@ func (c *Collector) rootfs(ctx context.Context, r *Reading) *summary.FsStats {
 	out := fsOf(f, got.bytes, got.inodes)
 	out.Time = metav1.NewTime(at)
 	return out
+}
+
+// upperDir returns the upper directory of a container by its cgroup, or "".
+func (c *Collector) upperDir(cgroup string) string {
+	if cgroup == "" || c.hierarchy == nil {
+		return ""
+	}
+	pid := c.hierarchy.FirstProcess(cgroup)
+	if pid <= 0 {
+		return ""
+	}
+	return parseUpperDir(c.proc(filepath.Join(strconv.Itoa(pid), "mountinfo")))
 }
 
 // parseUpperDir returns the upper directory of the overlay at / in a mountinfo (proc_pid_mountinfo(5)), or "".
@@ -130,7 +138,7 @@ func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func
 			continue
 		}
 		s := summary.VolumeStats{FsStats: *fs, Name: v.Name}
-		if v.ConfigMap != nil || v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumDefault {
+		if IsEphemeral(v) {
 			ephemeral = append(ephemeral, s)
 			add(*fs.UsedBytes, *fs.InodesUsed)
 			continue

@@ -1,0 +1,333 @@
+package eviction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/journal"
+	"berth/internal/pod"
+	"berth/internal/stats"
+)
+
+// node is a machine with pods. What is done to them is in story, with the seconds since the beginning.
+type node struct {
+	t       *testing.T
+	began   time.Time
+	states  *pod.States
+	journal *journal.Journal
+	manager *Manager
+	log     strings.Builder
+	slow    map[pod.UID]time.Duration // walks take so long
+	broken  map[pod.UID]error
+	hangs   map[pod.UID]bool // evicted pods do not end
+
+	mu    sync.Mutex
+	pods  map[pod.UID]*v1.Pod
+	ended map[pod.UID]bool
+	used  map[pod.UID]uint64 // of the volume
+	free  uint64
+	story []string
+	asked int // for free space
+}
+
+func newNode(t *testing.T) *node {
+	n := &node{
+		t: t, began: time.Now(), states: pod.NewStates(), journal: journal.New(slog.New(slog.DiscardHandler)), slow: map[pod.UID]time.Duration{}, broken: map[pod.UID]error{},
+		hangs: map[pod.UID]bool{}, ended: map[pod.UID]bool{}, pods: map[pod.UID]*v1.Pod{}, used: map[pod.UID]uint64{}, free: 1 << 30,
+	}
+	n.manager = New(Config{
+		Lifecycles: n.states, Pod: n.pod, Allotted: func(p *v1.Pod) *v1.Pod { return p },
+		Observed: func(pod.UID) (*pod.Status, bool) { return nil, false },
+		Ended: func(uid pod.UID) bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.ended[uid]
+		},
+		IsCritical: pod.HasCriticalPriority, Storage: n, Killer: n,
+		Space: func(path string) (stats.Space, error) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.asked++
+			return stats.Space{Path: path, Device: 1, Free: n.free}, nil
+		},
+		Event:   func(p *v1.Pod, _, kind, reason, message string) { n.tell("%s: %s %s %s", p.UID, kind, reason, message) },
+		Evicted: func(s Signal) { n.tell("counted %s", s) },
+		Journal: n.journal, Log: slog.New(slog.NewTextHandler(&n.log, nil)),
+	})
+	return n
+}
+
+// run runs the Manager for the rest of the test.
+func (n *node) run() {
+	ctx, cancel := context.WithCancel(n.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.manager.Run(ctx) }()
+	n.t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			n.t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func (n *node) tell(format string, args ...any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.story = append(n.story, fmt.Sprintf("%d ", int(time.Since(n.began).Seconds()))+strings.TrimSpace(fmt.Sprintf(format, args...)))
+}
+
+// told returns the story since the last call.
+func (n *node) told() []string {
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := n.story
+	n.story = nil
+	return out
+}
+
+func (n *node) want(lines ...string) {
+	n.t.Helper()
+	if diff := cmp.Diff(lines, n.told()); diff != "" {
+		n.t.Errorf("after %v (-want +got):\n%s", time.Since(n.began), diff)
+	}
+}
+
+// add adds a pod that runs, with a volume of a limit.
+func (n *node) add(uid pod.UID, limit string, medium v1.StorageMedium) *v1.Pod {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: "default", Name: string(uid)}}
+	p.Spec.Volumes = []v1.Volume{emptyDir("v", limit, medium)}
+	n.mu.Lock()
+	n.pods[uid] = p
+	n.mu.Unlock()
+	n.states.Set(uid, pod.Lifecycle{State: pod.Waiting})
+	n.states.Set(uid, pod.Lifecycle{State: pod.Syncing})
+	return p
+}
+
+func (n *node) pod(uid pod.UID) (*v1.Pod, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p, ok := n.pods[uid]
+	return p, ok
+}
+
+// write writes to the pod's volume.
+func (n *node) write(uid pod.UID, bytes uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.used[uid] += bytes
+	n.free -= bytes
+}
+
+func (n *node) setEnded(uid pod.UID, ended bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ended[uid] = ended
+}
+
+// questions is how often it was asked what is free on a disk.
+func (n *node) questions() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked
+}
+
+func (n *node) Local(_ context.Context, p *v1.Pod, _ *pod.Status, of stats.Extent) (stats.Local, error) {
+	n.mu.Lock()
+	out := stats.Local{Volumes: map[string]uint64{}, Spaces: []stats.Space{{Path: "/", Device: 1, Free: n.free}}}
+	for _, v := range of.Volumes {
+		out.Volumes[v] = n.used[p.UID]
+	}
+	n.mu.Unlock()
+	if p.Spec.Volumes[0].EmptyDir.Medium == "" {
+		n.tell("%s: walked", p.UID)
+	}
+	time.Sleep(n.slow[p.UID])
+	return out, n.broken[p.UID]
+}
+
+func (n *node) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{}) {
+	var s v1.PodStatus
+	status(&s)
+	n.tell("%s: evicted within %d s: %s %s %s", p.UID, grace, s.Phase, s.Reason, s.Message)
+	n.states.Set(p.UID, pod.Lifecycle{State: pod.Terminating, Evicted: true})
+	if !n.hangs[p.UID] {
+		close(done)
+	}
+}
+
+func bubble(t *testing.T, f func(t *testing.T, n *node)) {
+	synctest.Test(t, func(t *testing.T) { f(t, newNode(t)) })
+}
+
+func TestPodThatExceedsItsLimit(t *testing.T) {
+	bubble(t, func(t *testing.T, n *node) {
+		n.add("big", "1Mi", "")
+		n.add("near", "4Mi", "")
+		n.run()
+		time.Sleep(15 * time.Second)
+		first := n.told()
+		if len(first) != 2 || !strings.HasPrefix(first[0], "10 ") || !strings.HasPrefix(first[1], "10 ") {
+			t.Fatalf("at first %q, want each pod to be walked after 10 s", first)
+		}
+		n.write("big", 1<<20)
+		time.Sleep(10 * time.Second) // at 25 s: as much was written as there was room for
+		n.want()
+		n.write("big", 1)
+		time.Sleep(10 * time.Second)
+		n.want(
+			"30 big: walked",
+			`30 big: Warning Evicted Usage of EmptyDir volume "v" exceeds the limit "1Mi".`,
+			`30 big: evicted within 1 s: Failed Evicted Usage of EmptyDir volume "v" exceeds the limit "1Mi".`,
+			"30 counted emptydirfs.limit",
+		)
+		time.Sleep(time.Minute)
+		n.want("70 near: walked")
+		var entries []string
+		for _, e := range n.journal.Read("default", "big") {
+			entries = append(entries, e.Component+": "+e.Decision+": "+e.Why)
+		}
+		if diff := cmp.Diff([]string{`eviction: evict the pod: emptydirfs.limit: Usage of EmptyDir volume "v" exceeds the limit "1Mi". 1048577 bytes are used`}, entries); diff != "" {
+			t.Errorf("the journal (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Others may free as much as a pod writes.
+func TestWhatIsFreeDoesNotTell(t *testing.T) {
+	bubble(t, func(_ *testing.T, n *node) {
+		n.add("big", "1Mi", "")
+		n.run()
+		time.Sleep(11 * time.Second)
+		n.want("10 big: walked")
+		n.write("big", 2<<20)
+		n.mu.Lock()
+		n.free += 4 << 20
+		n.mu.Unlock()
+		time.Sleep(58 * time.Second)
+		n.want()
+		time.Sleep(time.Second)
+		if told := n.told(); len(told) != 4 || told[3] != "70 counted emptydirfs.limit" {
+			n.t.Errorf("after a minute: %q", told)
+		}
+	})
+}
+
+// A pod of many files is not walked all the time, however much is written.
+func TestLongWalk(t *testing.T) {
+	bubble(t, func(_ *testing.T, n *node) {
+		n.add("many", "1Gi", "")
+		n.slow["many"] = 5 * time.Second
+		n.run()
+		for range 25 {
+			time.Sleep(10 * time.Second)
+			n.write("many", 10)
+		}
+		n.want("10 many: walked", "115 many: walked", "220 many: walked")
+	})
+}
+
+func TestVolumeInMemory(t *testing.T) {
+	bubble(t, func(_ *testing.T, n *node) {
+		n.add("memory", "1000", v1.StorageMediumMemory)
+		n.run()
+		time.Sleep(15 * time.Second)
+		n.write("memory", 4096)
+		time.Sleep(10 * time.Second)
+		n.want(
+			`20 memory: Warning Evicted Usage of EmptyDir volume "v" exceeds the limit "1k".`,
+			`20 memory: evicted within 1 s: Failed Evicted Usage of EmptyDir volume "v" exceeds the limit "1k".`,
+			"20 counted emptydirfs.limit",
+		)
+		if asked := n.questions(); asked != 0 {
+			n.t.Errorf("it was asked %d times what is free on disks", asked)
+		}
+	})
+}
+
+// A critical pod is left alone, which is told once.
+func TestCriticalPod(t *testing.T) {
+	bubble(t, func(t *testing.T, n *node) {
+		p := n.add("critical", "1Mi", "")
+		p.Spec.Priority = ptr.To[int32](2_000_000_000)
+		n.write("critical", 2<<20)
+		n.run()
+		time.Sleep(140 * time.Second)
+		n.want("10 critical: walked", "70 critical: walked", "130 critical: walked")
+		if logged := n.log.String(); strings.Count(logged, "cannot evict a critical pod") != 1 {
+			t.Errorf("the log:\n%s", logged)
+		}
+	})
+}
+
+// A pod that does not end keeps the others waiting for a while only.
+func TestPodThatDoesNotEnd(t *testing.T) {
+	bubble(t, func(_ *testing.T, n *node) {
+		n.add("deaf", "1Mi", "")
+		n.hangs["deaf"] = true
+		n.write("deaf", 2<<20)
+		n.run()
+		time.Sleep(30 * time.Second)
+		told := n.told()
+		want := []string{"20 deaf: Warning ExceededGracePeriod Container runtime did not kill the pod within specified grace period.", "20 counted emptydirfs.limit"}
+		if diff := cmp.Diff(want, told[len(told)-2:]); diff != "" {
+			n.t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// There is a clock while a pod with limits runs, and else none.
+func TestRest(t *testing.T) {
+	bubble(t, func(t *testing.T, n *node) {
+		n.add("free", "", "")
+		n.run()
+		time.Sleep(10 * time.Minute)
+		n.add("limited", "1Mi", "")
+		time.Sleep(11 * time.Second)
+		n.want("610 limited: walked")
+		n.setEnded("limited", true)
+		time.Sleep(10 * time.Minute)
+		n.want()
+		n.states.Set("limited", pod.Lifecycle{State: pod.Terminated})
+		synctest.Wait()
+		asked := n.questions()
+		n.setEnded("limited", false)
+		time.Sleep(10 * time.Minute)
+		n.want()
+		if n.questions() != asked {
+			t.Error("it is asked what is free without a pod that has limits")
+		}
+		n.states.Forget("limited")
+		n.add("limited", "1Mi", "") // the same manifest again
+		time.Sleep(11 * time.Second)
+		if told := n.told(); len(told) != 1 {
+			t.Errorf("after it came back %q", told)
+		}
+	})
+}
+
+func TestStorageThatCannotBeMeasured(t *testing.T) {
+	bubble(t, func(t *testing.T, n *node) {
+		n.add("a", "1Mi", "")
+		n.broken["a"] = errors.New("input/output error")
+		n.run()
+		time.Sleep(75 * time.Second)
+		n.want("10 a: walked", "70 a: walked")
+		if logged := n.log.String(); strings.Count(logged, "input/output error") != 1 {
+			t.Errorf("the log:\n%s", logged)
+		}
+	})
+}

@@ -1,0 +1,128 @@
+package eviction
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	podresource "k8s.io/component-helpers/resource"
+
+	"berth/internal/stats"
+)
+
+// Signal is what a pod is evicted for, as the metric kubelet_evictions names it.
+type Signal string
+
+// The signals of limits of local storage.
+const (
+	EmptyDirLimit  Signal = "emptydirfs.limit"
+	PodLimit       Signal = "ephemeralpodfs.limit"
+	ContainerLimit Signal = "ephemeralcontainerfs.limit"
+)
+
+// limits are those of one pod that are looked at together.
+type limits struct {
+	volumes    []limit // emptyDirs with a sizeLimit, as the spec has them
+	pod        *limit  // nil: there is none
+	containers []limit // as the spec has them
+	// ephemeral are the volumes that count for pod.
+	ephemeral []string
+}
+
+// limit is an amount that is not to be exceeded.
+type limit struct {
+	name string // of the volume or container; "" for the pod
+	most resource.Quantity
+}
+
+// computeLimits returns the limits of the pod, which has the resources that it was allotted: of what is in memory, where a look costs nothing, and
+// of what is on disks.
+func computeLimits(p *v1.Pod) (memory, disk limits) {
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		if stats.IsEphemeral(v) {
+			disk.ephemeral = append(disk.ephemeral, v.Name)
+		}
+		if e := v.EmptyDir; e != nil && e.SizeLimit != nil && e.SizeLimit.Sign() > 0 {
+			of := &disk
+			if e.Medium == v1.StorageMediumMemory {
+				of = &memory
+			}
+			of.volumes = append(of.volumes, limit{v.Name, *e.SizeLimit})
+		}
+	}
+	if most, ok := podresource.PodLimits(p, podresource.PodResourcesOptions{})[v1.ResourceEphemeralStorage]; ok {
+		disk.pod = &limit{most: most}
+	}
+	for i := range p.Spec.Containers {
+		if most, ok := p.Spec.Containers[i].Resources.Limits[v1.ResourceEphemeralStorage]; ok {
+			disk.containers = append(disk.containers, limit{p.Spec.Containers[i].Name, most})
+		}
+	}
+	return memory, disk
+}
+
+// none reports whether nothing is limited.
+func (l *limits) none() bool { return len(l.volumes) == 0 && l.pod == nil && len(l.containers) == 0 }
+
+// extent returns what must be measured to know whether a limit is exceeded.
+func (l *limits) extent() stats.Extent {
+	e := stats.Extent{Containers: l.pod != nil || len(l.containers) > 0}
+	for _, v := range l.volumes {
+		e.Volumes = append(e.Volumes, v.name)
+	}
+	if l.pod != nil {
+		e.Volumes = append(e.Volumes, l.ephemeral...)
+	}
+	slices.Sort(e.Volumes)
+	e.Volumes = slices.Compact(e.Volumes)
+	return e
+}
+
+// excess is a limit that is exceeded.
+type excess struct {
+	signal  Signal
+	message string // as the kubelet has it
+	used    uint64 // bytes
+}
+
+// computeExcess returns the first limit that is exceeded: of emptyDirs, of the pod, of its containers; nil if none is. headroom is how many bytes may
+// be written before any can be.
+func computeExcess(l *limits, u *stats.Local) (first *excess, headroom uint64) {
+	headroom = math.MaxUint64
+	look := func(used uint64, most limit, signal Signal, format string, args ...any) {
+		bound := uint64(max(most.most.Value(), 0))
+		if used <= bound {
+			headroom = min(headroom, bound-used)
+			return
+		}
+		headroom = 0
+		if first == nil {
+			first = &excess{signal, fmt.Sprintf(format, append(args, most.most.String())...), used}
+		}
+	}
+	for _, v := range l.volumes {
+		look(u.Volumes[v.name], v, EmptyDirLimit, "Usage of EmptyDir volume %q exceeds the limit %q. ", v.name)
+	}
+	if l.pod != nil {
+		used := u.Own
+		for _, c := range u.Containers {
+			used += c.Rootfs + c.Logs
+		}
+		for _, name := range l.ephemeral {
+			used += u.Volumes[name]
+		}
+		look(used, *l.pod, PodLimit, "Pod ephemeral local storage usage exceeds the total limit of containers %s. ")
+	}
+	for _, c := range l.containers {
+		files := u.Containers[c.name]
+		used := files.Logs
+		if !files.Dedicated {
+			used += files.Rootfs
+		}
+		look(used, c, ContainerLimit, "Container %s exceeded its local ephemeral storage limit %q. ", c.name)
+	}
+	return first, headroom
+}

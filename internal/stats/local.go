@@ -1,0 +1,169 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// Extent says what of a pod's files is wanted. Each of it costs a walk.
+type Extent struct {
+	// Volumes are names of emptyDir and configMap volumes.
+	Volumes []string
+	// Containers also asks for the files of containers and of the pod itself.
+	Containers bool
+}
+
+// Local is what files of a pod take on this machine, in bytes.
+type Local struct {
+	// Volumes are those that are there, by their names.
+	Volumes map[string]uint64
+	// Containers are those that run, by their names.
+	Containers map[string]ContainerFiles
+	// Own is what belongs to no container: the pod's own logs, its hosts file.
+	Own uint64
+	// Spaces are the file systems on disks that all this is in, as they were before they were walked; each once.
+	Spaces []Space
+}
+
+// ContainerFiles is what files of a container take, in bytes.
+type ContainerFiles struct {
+	// Rootfs is its writable layer, Logs its log with the parts that were rotated.
+	Rootfs, Logs uint64
+	// Dedicated says that the layer is on another file system than the root directory: on one for images.
+	Dedicated bool
+}
+
+// Space is what is free on a file system.
+type Space struct {
+	// Path is in it, Device tells it from others.
+	Path   string
+	Device uint64
+	Free   uint64 // bytes
+}
+
+// ReadSpace returns the free space of the file system that the path is in.
+func ReadSpace(path string) (Space, error) {
+	f, err := statfs(path)
+	if err != nil {
+		return Space{}, err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return Space{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return Space{Path: path, Device: st.Dev, Free: f.free}, nil
+}
+
+// IsEphemeral reports whether the volume counts as ephemeral storage of its pod (Kubernetes documentation, "Local ephemeral storage"): what is in
+// memory does not.
+func IsEphemeral(v *v1.Volume) bool {
+	return v.ConfigMap != nil || v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumDefault
+}
+
+// Local measures files of a pod now, one folder after the other; s is what the runtime showed of the pod last. Nothing is remembered of it: what was
+// measured for a summary is too old to hold a pod to its limits. What is not there takes nothing.
+func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Extent) (Local, error) {
+	out := Local{Volumes: map[string]uint64{}, Containers: map[string]ContainerFiles{}}
+	dir := filepath.Join(c.RootDir, "pods", string(p.UID))
+	out.addSpace(dir)
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		if !slices.Contains(of.Volumes, v.Name) {
+			continue
+		}
+		used, err := volumeBytes(ctx, filepath.Join(dir, "volumes"), v)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return Local{}, err
+		}
+		out.Volumes[v.Name] = used
+	}
+	if !of.Containers {
+		return out, nil
+	}
+	logs := filepath.Join(c.PodLogsDir, p.Namespace+"_"+p.Name+"_"+string(p.UID))
+	out.addSpace(logs)
+	out.Own = filesOf(logs).bytes
+	if hosts, err := os.Lstat(filepath.Join(dir, "etc-hosts")); err == nil && hosts.Mode().IsRegular() {
+		out.Own += uint64(hosts.Size())
+	}
+	paths, err := c.containerCgroups(ctx, p.UID)
+	if err != nil {
+		return Local{}, err
+	}
+	root, known := out.addSpace(c.RootDir)
+	for i := range s.Containers {
+		ct := &s.Containers[i]
+		if _, seen := out.Containers[ct.Name]; seen || ct.State != pod.StateRunning { // newest first
+			continue
+		}
+		files := ContainerFiles{Logs: filesOf(filepath.Join(logs, ct.Name)).bytes}
+		if upper := c.upperDir(paths[string(ct.ID)]); upper != "" {
+			device, found := out.addSpace(upper)
+			files.Dedicated = known && found && device != root
+			layer, err := walk(ctx, upper)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return Local{}, err
+			}
+			files.Rootfs = layer.bytes
+		}
+		out.Containers[ct.Name] = files
+	}
+	return out, nil
+}
+
+// addSpace adds the file system of the path, if it is there and the first of its device.
+func (l *Local) addSpace(path string) (device uint64, ok bool) {
+	s, err := ReadSpace(path)
+	if err != nil {
+		return 0, false
+	}
+	if !slices.ContainsFunc(l.Spaces, func(o Space) bool { return o.Device == s.Device }) {
+		l.Spaces = append(l.Spaces, s)
+	}
+	return s.Device, true
+}
+
+// containerCgroups returns the cgroups of the pod's containers by their ids; none where there are no cgroups.
+func (c *Collector) containerCgroups(ctx context.Context, uid pod.UID) (map[string]string, error) {
+	if err := c.take(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { c.turn <- struct{}{} }()
+	parent := c.Cgroup(uid)
+	if parent == "" || c.findHierarchy() != nil {
+		return nil, nil
+	}
+	return c.hierarchy.List(parent)
+}
+
+// volumeBytes returns what a volume takes of its medium; dir is the folder of the pod's volumes. A tmpfs knows it without a walk.
+func volumeBytes(ctx context.Context, dir string, v *v1.Volume) (uint64, error) {
+	plugin := "kubernetes.io~empty-dir"
+	if v.ConfigMap != nil {
+		plugin = "kubernetes.io~configmap"
+	}
+	dir = filepath.Join(dir, plugin, v.Name)
+	if v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumMemory {
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); err != nil {
+			return 0, &fs.PathError{Op: "statfs", Path: dir, Err: err}
+		}
+		if st.Type == unix.TMPFS_MAGIC {
+			return (st.Blocks - st.Bfree) * uint64(st.Frsize), nil
+		}
+	}
+	s, err := walk(ctx, dir)
+	return s.bytes, err
+}

@@ -1,0 +1,77 @@
+package stats
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestLocal(t *testing.T) {
+	h := newHost(t)
+	c := h.collector()
+	source := func(name string, s v1.VolumeSource) v1.Volume { return v1.Volume{Name: name, VolumeSource: s} }
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Namespace: "default", Name: "web"}, Spec: v1.PodSpec{Volumes: []v1.Volume{
+		source("data", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
+		source("other", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
+		source("late", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
+		source("config", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}),
+	}}}
+	h.write("root/pods/u/volumes/kubernetes.io~empty-dir/data/sub/big", string(make([]byte, 100_000)))
+	h.write("root/pods/u/volumes/kubernetes.io~empty-dir/other/big", string(make([]byte, 50_000)))
+	h.write("root/pods/u/volumes/kubernetes.io~configmap/config/key", "value")
+	h.write("logs/default_web_u/main/0.log.20260101-000000", "rotated\n")
+	bytes := func(path string) uint64 {
+		t.Helper()
+		s, err := walk(t.Context(), filepath.Join(h.dir, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.bytes
+	}
+
+	got, err := c.Local(t.Context(), p, h.pods[0], Extent{Volumes: []string{"data", "late"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]uint64{"data": bytes("root/pods/u/volumes/kubernetes.io~empty-dir/data")}, got.Volumes); diff != "" {
+		t.Errorf("volumes (-want +got):\n%s", diff)
+	}
+	if got.Volumes["data"] < 100_000 || len(got.Containers) != 0 || len(got.Spaces) != 1 || got.Spaces[0].Free == 0 {
+		t.Errorf("a volume: %+v", got)
+	}
+
+	got, err = c.Local(t.Context(), p, h.pods[0], Extent{Volumes: []string{"config"}, Containers: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	main := ContainerFiles{Rootfs: bytes("layer"), Logs: filesOf(h.dir + "/logs/default_web_u/main").bytes}
+	if diff := cmp.Diff(map[string]ContainerFiles{"main": main}, got.Containers); diff != "" || main.Rootfs == 0 || main.Logs == 0 {
+		t.Errorf("containers (-want +got):\n%s", diff)
+	}
+	if _, ok := got.Volumes["config"]; !ok || got.Own != uint64(len("127.0.0.1 localhost\n")) || len(got.Spaces) != 1 {
+		t.Errorf("the whole pod: %+v", got)
+	}
+
+	if _, err := c.Local(t.Context(), p, h.pods[1], Extent{Containers: true}); err != nil {
+		t.Errorf("a pod of which nothing runs: %v", err)
+	}
+	gone := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "gone"}, Spec: p.Spec}
+	if got, err := c.Local(t.Context(), gone, h.pods[1], Extent{Volumes: []string{"data"}, Containers: true}); err != nil || len(got.Volumes) != 0 {
+		t.Errorf("a pod that is gone: %+v, %v", got, err)
+	}
+}
+
+func TestReadSpace(t *testing.T) {
+	dir := t.TempDir()
+	s, err := ReadSpace(dir)
+	if err != nil || s.Path != dir || s.Device == 0 || s.Free == 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := ReadSpace(dir + "/none"); !os.IsNotExist(err) {
+		t.Errorf("a path that is not there: %v", err)
+	}
+}
