@@ -10,11 +10,11 @@ import (
 
 // unheeded are the fields that do not do what they do in the kubelet, by what is so instead. What belongs to a field goes with it.
 var unheeded = map[string][]string{
-	"no pod is evicted": {
+	"no pod is evicted because the node runs short of something": {
 		"evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
 		"kernelMemcgNotification",
 	},
-	"no pod is evicted; memory.available and nodefs.available are only kept free of pods": {"evictionHard"},
+	"no pod is evicted because the node runs short of something; memory.available and nodefs.available are only kept free of pods": {"evictionHard"},
 	"logs of containers are not rotated": {
 		"containerLogMaxSize", "containerLogMaxFiles", "containerLogMaxWorkers", "containerLogMonitorInterval",
 	},

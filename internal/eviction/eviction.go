@@ -153,15 +153,15 @@ func (m *Manager) round(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if e == nil {
-			continue
-		}
-		if m.IsCritical(l.pod) {
+		p, ok := m.Pod(l.pod.UID) // as it is now: a walk takes time
+		switch {
+		case e == nil || !ok:
+		case m.IsCritical(p):
 			m.spare(l, e)
-			continue
+		default:
+			delete(m.pods, p.UID)
+			kills = append(kills, m.evict(p, e))
 		}
-		delete(m.pods, l.pod.UID)
-		kills = append(kills, m.evict(l.pod, e))
 	}
 	for _, k := range kills {
 		m.await(ctx, k)

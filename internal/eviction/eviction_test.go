@@ -40,6 +40,8 @@ type node struct {
 	free  uint64
 	story []string
 	asked int // for free space
+	// evicted are the pods as they were handed over.
+	evicted []*v1.Pod
 }
 
 func newNode(t *testing.T) *node {
@@ -162,6 +164,7 @@ func (n *node) Local(_ context.Context, p *v1.Pod, _ *pod.Status, of stats.Exten
 func (n *node) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{}) {
 	var s v1.PodStatus
 	status(&s)
+	n.evicted = append(n.evicted, p)
 	n.tell("%s: evicted within %d s: %s %s %s", p.UID, grace, s.Phase, s.Reason, s.Message)
 	n.states.Set(p.UID, pod.Lifecycle{State: pod.Terminating, Evicted: true})
 	if !n.hangs[p.UID] {
@@ -315,6 +318,28 @@ func TestRest(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		if told := n.told(); len(told) != 1 {
 			t.Errorf("after it came back %q", told)
+		}
+	})
+}
+
+// What becomes of a pod while its files are walked counts.
+func TestPodThatChangesDuringAWalk(t *testing.T) {
+	bubble(t, func(t *testing.T, n *node) {
+		for _, uid := range []pod.UID{"changed", "gone"} {
+			n.add(uid, "1Mi", "")
+			n.write(uid, 2<<20)
+			n.slow[uid] = 2 * time.Second
+		}
+		n.run()
+		time.Sleep(11 * time.Second)
+		now := n.add("changed", "1Mi", "")
+		n.mu.Lock()
+		delete(n.pods, "gone")
+		n.mu.Unlock()
+		time.Sleep(30 * time.Second)
+		n.told()
+		if diff := cmp.Diff([]*v1.Pod{now}, n.evicted); diff != "" || n.evicted[0] != now {
+			t.Errorf("evicted (-want +got):\n%s", diff)
 		}
 	})
 }
