@@ -179,7 +179,7 @@ type csiState struct {
 	staged    map[csiID]bool             // guarded by mu; those that may be staged, with whether they are: this agent saw it
 	published map[publication]bool       // guarded by mu; this agent saw it
 	disks     map[csiID]string           // guarded by mu; the names of volumes that are disks
-	labels    map[csiID]string           // guarded by mu; of SELinux, with which volumes are mounted, "" for none
+	labels    map[csiID]*mountLabel      // guarded by mu; of SELinux, with which volumes are mounted
 	attach    map[csiID]bool             // guarded by mu; whether a volume needs to be attached, as far as it is known
 	turns     map[csiID]*turn            // guarded by mu
 	unstaging map[csiID]*unstaging       // guarded by mu
@@ -218,7 +218,7 @@ func newCSIState(c CSIConfig) *csiState {
 		CSIConfig: c, wake: make(chan struct{}, 1), users: map[csiID]map[pod.UID]bool{}, staged: map[csiID]bool{}, published: map[publication]bool{},
 		attach: map[csiID]bool{}, turns: map[csiID]*turn{}, unstaging: map[csiID]*unstaging{}, republish: map[pod.UID]bool{},
 		waiting: map[pod.UID]bool{}, changed: make(chan struct{}), freed: make(chan struct{}),
-		disks: map[csiID]string{}, labels: map[csiID]string{}, growing: map[csiID]*growing{}, expands: map[string]bool{},
+		disks: map[csiID]string{}, labels: map[csiID]*mountLabel{}, growing: map[csiID]*growing{}, expands: map[string]bool{},
 	}
 }
 
@@ -273,9 +273,12 @@ func (s *csiState) release(uid pod.UID) {
 		delete(pods, uid)
 		if len(pods) == 0 {
 			delete(s.users, id)
-			if _, staged := s.staged[id]; !staged {
-				delete(s.labels, id)
-			}
+		}
+	}
+	for id, l := range s.labels {
+		delete(l.pods, uid)
+		if _, staged := s.staged[id]; !staged && len(l.pods) == 0 {
+			delete(s.labels, id)
 		}
 	}
 	for p := range s.published {

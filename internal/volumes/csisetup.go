@@ -50,7 +50,7 @@ func (m *Manager) setupCSI(ctx context.Context, p *v1.Pod, podDir string, v csiV
 	if err != nil {
 		return outcome{err: csiError("read CSIDriver %s: %w", v.driver, err)}
 	}
-	if v, err = m.withLabel(ctx, p, v, object); err != nil {
+	if v, err = m.withLabel(ctx, p, podDir, v, object); err != nil {
 		return outcome{block: v.block, step: "MountDevice", err: err}
 	}
 	again := object != nil && ptr.Deref(object.Spec.RequiresRepublish, false)

@@ -120,7 +120,7 @@ func (m *Manager) Load() {
 		if data, ok := read(dir); ok {
 			uid, _, _ := strings.Cut(strings.TrimPrefix(dir, filepath.Join(m.root, "pods")+"/"), "/")
 			s.use(pod.UID(uid), data.id())
-			s.note(func() { s.labels[data.id()] = data.Label })
+			s.note(func() { s.label(data.id(), data.Label, pod.UID(uid)) })
 		}
 	}
 	m.loadDisks()
@@ -130,7 +130,10 @@ func (m *Manager) Load() {
 		}
 		data, ok := read(dir)
 		if ok {
-			s.note(func() { s.staged[data.id()], s.labels[data.id()] = false, data.Label })
+			s.note(func() {
+				s.staged[data.id()] = false
+				s.label(data.id(), data.Label)
+			})
 		} else if err := m.removeMounted(dir, "globalmount"); err != nil {
 			m.log.Warn("the directory of a volume that nobody knows stays", "error", err)
 		}

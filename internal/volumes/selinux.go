@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
 )
 
 // computeFileLabel returns the label of files for processes with the options: the policy's, with the user and the level of the options. Without a level
@@ -73,30 +75,61 @@ const (
 	AllModes
 )
 
+// mountLabel is the label with which a volume is mounted, "" for none, and the pods that have the volume with it, or are about to. A pod that wants another
+// label is none of them: two such pods would wait for each other.
+type mountLabel struct {
+	text string
+	pods map[pod.UID]bool
+}
+
+// label notes the label of a volume, and of whose pods it is. The caller holds s.mu.
+func (s *csiState) label(id csiID, text string, pods ...pod.UID) {
+	l := s.labels[id]
+	if l == nil {
+		l = &mountLabel{pods: map[pod.UID]bool{}}
+		s.labels[id] = l
+	}
+	l.text = text
+	for _, uid := range pods {
+		l.pods[uid] = true
+	}
+}
+
 // withLabel returns the volume with the label with which it is to be mounted for the pod. It is the caller's turn with the volume. Pods that have it at
-// the same time agree on the label; what an earlier pod left staged with another one is unstaged first.
-func (m *Manager) withLabel(ctx context.Context, p *v1.Pod, v csiVolume, object *storagev1.CSIDriver) (csiVolume, error) {
+// the same time agree on the label; what an earlier pod left staged with another one is unstaged first. What is mounted for the pod keeps its label,
+// whatever is thought of that now: a driver or an agent may have been set up anew.
+func (m *Manager) withLabel(ctx context.Context, p *v1.Pod, podDir string, v csiVolume, object *storagev1.CSIDriver) (csiVolume, error) {
+	var wrong error
 	if policy := m.csi.FileLabel(); policy != "" && isMountedWithLabel(p, v, object, m.csi.LabelledModes) {
-		var err error
-		if v.label, err = computeMountLabel(p, namesOf(p, v), policy); err != nil {
-			return v, err
-		}
+		v.label, wrong = computeMountLabel(p, namesOf(p, v), policy)
 	}
 	var has string
-	var known, others, staged bool
+	var known, others, staged, agreed bool
 	m.csi.note(func() {
-		has, known = m.csi.labels[v.csiID]
-		_, staged = m.csi.staged[v.csiID]
-		for uid := range m.csi.users[v.csiID] {
-			others = others || uid != p.UID
+		l := m.csi.labels[v.csiID]
+		if known = l != nil; known {
+			has = l.text
+			for uid := range l.pods {
+				others = others || uid != p.UID
+			}
 		}
-		if !known {
-			m.csi.labels[v.csiID] = v.label
+		_, staged = m.csi.staged[v.csiID]
+		if agreed = wrong == nil && (!known || has == v.label); agreed {
+			m.csi.label(v.csiID, v.label, p.UID)
 		}
 	})
-	switch {
-	case !known || has == v.label:
+	if agreed {
 		return v, nil
+	}
+	mounted, err := m.isMounted(m.target(p.UID, podDir, v))
+	switch {
+	case err != nil:
+		return v, err
+	case mounted && known:
+		v.label = has
+		return v, nil
+	case wrong != nil:
+		return v, wrong
 	case others:
 		return v, fmt.Errorf("conflicting SELinux labels of volume %s: %q and %q", v.specName, has, v.label)
 	case staged:
@@ -106,7 +139,7 @@ func (m *Manager) withLabel(ctx context.Context, p *v1.Pod, v csiVolume, object 
 	}
 	m.csi.note(func() {
 		delete(m.csi.staged, v.csiID)
-		m.csi.labels[v.csiID] = v.label
+		m.csi.label(v.csiID, v.label, p.UID)
 	})
 	return v, nil
 }

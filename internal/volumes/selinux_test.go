@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -116,9 +117,16 @@ func TestCSIVolumeMountedWithLabel(t *testing.T) {
 		}
 	}
 	expectConflict()
+	// Of two that wait for the first to go neither is in the other's way.
+	if _, err := d.setup(t, labelled("third", "s0:c3")); err == nil {
+		t.Error("a third pod has the volume with its own label")
+	}
 	d.restart()
 	selinux()
 	expectConflict()
+	if _, err := d.setup(t, labelled("third", "s0:c3")); err == nil {
+		t.Error("a third pod has the volume with its own label")
+	}
 	if err := d.Teardown(t.Context(), "first"); err != nil {
 		t.Fatal(err)
 	}
@@ -130,12 +138,41 @@ func TestCSIVolumeMountedWithLabel(t *testing.T) {
 	if len(pv.Spec.MountOptions) != 1 {
 		t.Errorf("the options of the persistent volume: %q", pv.Spec.MountOptions)
 	}
-	if err := d.Teardown(t.Context(), "second"); err != nil {
+	if err := errors.Join(d.Teardown(t.Context(), "second"), d.Teardown(t.Context(), "third")); err != nil {
 		t.Fatal(err)
 	}
 	d.unstageAll()
 	d.expectGone()
 	if len(d.csi.labels) != 0 {
 		t.Errorf("labels of nobody: %v", d.csi.labels)
+	}
+}
+
+// A pod that has a volume goes on with it when volumes are mounted with labels from now on: containers of it may be restarted. Other pods are told.
+func TestCSIVolumeKeepsTheLabelThatItHas(t *testing.T) {
+	d := newDriven(t, nil)
+	d.claim("c")
+	d.objects.drivers[driverName].Spec.SELinuxMount = ptr.To(true)
+	p := d.user("first", "c")
+	p.Spec.SecurityContext = &v1.PodSecurityContext{SELinuxOptions: &v1.SELinuxOptions{Level: "s0:c1"}}
+	d.csi.FileLabel = func() string { return filePolicy }
+	if _, err := d.setup(t, p); err != nil {
+		t.Fatal(err)
+	}
+	d.restart()
+	d.csi.FileLabel, d.csi.LabelledModes = func() string { return filePolicy }, AllModes
+	if _, err := d.setup(t, p); err != nil {
+		t.Errorf("the pod that has it: %v", err)
+	}
+	second := d.user("second", "c")
+	second.Spec.SecurityContext = p.Spec.SecurityContext
+	const want = `conflicting SELinux labels of volume pv-c: "" and "system_u:object_r:container_file_t:s0:c1"`
+	if _, err := d.setup(t, second); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("another pod: %v, want %s", err, want)
+	}
+	for _, c := range d.allCalls() {
+		if strings.Contains(strings.Join(c.Flags, ","), "context=") {
+			t.Errorf("%s with flags %q", c.Method, c.Flags)
+		}
 	}
 }
