@@ -109,7 +109,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 			continue
 		}
 		files := ContainerFiles{Logs: filesOf(filepath.Join(logs, ct.Name)).bytes}
-		if upper := c.upperDir(paths[string(ct.ID)]); upper != "" {
+		if upper := c.upperDir(ct.ID, paths[string(ct.ID)]); upper != "" {
 			device, found := out.addSpace(upper)
 			files.Dedicated = known && found && device != root
 			layer, err := walk(ctx, upper)

@@ -121,6 +121,8 @@ type Collector struct {
 	// sizes are those of directories, uses what is used of volumes that others keep.
 	sizes *remembered[string, size]
 	uses  *remembered[volumeKey, VolumeUse]
+	// layers are those of containers.
+	layers layers
 
 	// turn has an element while nobody reads. What follows belongs to whoever took it.
 	turn      chan struct{}

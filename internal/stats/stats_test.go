@@ -66,7 +66,7 @@ veth12: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0
 	h.write("proc/1/net/dev", fmt.Sprintf(dev, "ens5"))
 	h.write("proc/17/net/dev", fmt.Sprintf(dev, "eth0"))
 	h.write("layer/file", "12345")
-	h.write("proc/17/mountinfo", "1 0 0:30 / / rw - overlay overlay rw,lowerdir=/l,upperdir="+h.dir+"/layer,workdir=/w\n2 1 0:31 / /proc rw - proc proc rw\n")
+	h.write("proc/self/mountinfo", "1 0 0:30 / /run/k8s.io/"+mainID+"/rootfs rw - overlay overlay rw,lowerdir=/l,upperdir="+h.dir+"/layer,workdir=/w\n2 1 0:31 / /proc rw - proc proc rw\n")
 	h.write("logs/default_web_u/main/0.log", "line\n")
 	h.write("root/pods/u/etc-hosts", "127.0.0.1 localhost\n")
 	h.write("root/pods/u/volumes/kubernetes.io~empty-dir/data/x", "data")

@@ -1,15 +1,12 @@
 package stats
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -35,7 +32,7 @@ func (c *Collector) addStorage(ctx context.Context, p *Pod, out *summary.PodStat
 		ct := &out.Containers[i]
 		log := filesOf(filepath.Join(logs, ct.Name))
 		ct.Logs = fsOf(root, log.bytes, log.inodes)
-		if ct.Rootfs = c.rootfs(ctx, p.Containers[i].Reading); ct.Rootfs != nil {
+		if ct.Rootfs = c.rootfs(ctx, &p.Containers[i]); ct.Rootfs != nil {
 			add(*ct.Rootfs.UsedBytes+log.bytes, *ct.Rootfs.InodesUsed+log.inodes)
 		}
 	}
@@ -49,13 +46,13 @@ func (c *Collector) addStorage(ctx context.Context, p *Pod, out *summary.PodStat
 	out.EphemeralStorage = fsOf(root, used, inodes)
 }
 
-// rootfs is the writable layer of a container: the upper directory of the overlay that its first process has as root. nil for a
-// snapshotter that is no overlay. The runtime's own account of it is as old as the period of its statistics, which is an hour here.
-func (c *Collector) rootfs(ctx context.Context, r *Reading) *summary.FsStats {
-	if r == nil {
+// rootfs is the writable layer of a container; nil for a snapshotter that is no overlay. The runtime's own account of it is as old as the period of
+// its statistics, which is an hour here.
+func (c *Collector) rootfs(ctx context.Context, ct *Container) *summary.FsStats {
+	if ct.Reading == nil {
 		return nil
 	}
-	upper := c.upperDir(r.Path)
+	upper := c.upperDir(ct.ID, ct.Reading.Path)
 	if upper == "" {
 		return nil
 	}
@@ -70,35 +67,6 @@ func (c *Collector) rootfs(ctx context.Context, r *Reading) *summary.FsStats {
 	out := fsOf(f, got.bytes, got.inodes)
 	out.Time = metav1.NewTime(at)
 	return out
-}
-
-// upperDir returns the upper directory of a container by its cgroup, or "".
-func (c *Collector) upperDir(cgroup string) string {
-	if cgroup == "" || c.hierarchy == nil {
-		return ""
-	}
-	pid := c.hierarchy.FirstProcess(cgroup)
-	if pid <= 0 {
-		return ""
-	}
-	return parseUpperDir(c.proc(filepath.Join(strconv.Itoa(pid), "mountinfo")))
-}
-
-// parseUpperDir returns the upper directory of the overlay at / in a mountinfo (proc_pid_mountinfo(5)), or "".
-func parseUpperDir(b []byte) string {
-	for line := range bytes.Lines(b) {
-		left, right, ok := strings.Cut(string(line), " - ")
-		fields, super := strings.Fields(left), strings.Fields(right)
-		if !ok || len(fields) < 5 || len(super) < 3 || fields[4] != "/" || super[0] != "overlay" {
-			continue
-		}
-		for option := range strings.SplitSeq(super[2], ",") {
-			if dir, ok := strings.CutPrefix(option, "upperdir="); ok && filepath.IsAbs(dir) {
-				return dir
-			}
-		}
-	}
-	return ""
 }
 
 // walkedPlugins are the volumes whose use is found by a walk.
