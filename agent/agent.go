@@ -171,6 +171,13 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 		return err
 	}
 	defer l.Close()
+	if a.out.Cgroups == nil {
+		unlock, err := lockCgroups(cgroupLocks, a.cfg.CgroupRoot)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
 	a.listener <- l
 	if err := errors.Join(makeDirs(&a.cfg), a.saveConfig()); err != nil {
 		return err

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -133,6 +136,59 @@ func TestSecondAgentOnOneRootIsRefused(t *testing.T) {
 		t.Fatalf("after the first has ended: %v", err)
 	}
 	again()
+}
+
+func TestSecondAgentOnOneCgroupRootIsRefused(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "locks")
+	unlock, err := lockCgroups(folder, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range []string{"", "/", "//"} {
+		if _, err := lockCgroups(folder, root); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("cgroup root /: another agent uses it (pid %d); give this one its own --cgroup-root", os.Getpid())) {
+			t.Errorf("%q: got %v", root, err)
+		}
+	}
+	other, err := lockCgroups(folder, "/a/b")
+	if err != nil {
+		t.Fatalf("another root: %v", err)
+	}
+	unlock()
+	other()
+	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	again, err := lockCgroups(folder, "/")
+	if err != nil {
+		t.Fatalf("after the first has ended: %v", err)
+	}
+	again()
+}
+
+// Agents that come and go, each of which removes the file when it leaves: one of them has it at a time.
+func TestOneCgroupLockAtATime(t *testing.T) {
+	folder := t.TempDir()
+	var have atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 500 {
+				unlock, err := lockCgroups(folder, "/")
+				if err != nil {
+					if !strings.Contains(err.Error(), "another agent uses it") {
+						t.Error(err)
+					}
+					continue
+				}
+				if have.Add(1) > 1 {
+					t.Error("two have the lock")
+				}
+				have.Add(-1)
+				unlock()
+			}
+		})
+	}
+	all.Wait()
 }
 
 func TestConfigIsValidated(t *testing.T) {

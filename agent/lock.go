@@ -3,7 +3,9 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -15,24 +17,84 @@ func lockRoot(root string) (unlock func(), err error) {
 	if err := os.MkdirAll(root, 0o750); err != nil {
 		return nil, fmt.Errorf("root directory: %w", err)
 	}
-	path := filepath.Join(root, "berth.lock")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	f, err := lock(filepath.Join(root, "berth.lock"))
+	if held := (*heldError)(nil); errors.As(err, &held) {
+		return nil, fmt.Errorf("root directory %s: another agent uses it (pid %s); stop it with \"berth stop\", or give this one its own --root-dir and --run-dir", root, held.pid)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		holder, _ := os.ReadFile(path)
-		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("root directory %s: another agent uses it (pid %s); stop it with \"berth stop\", or give this one its own --root-dir and --run-dir", root, strings.TrimSpace(string(holder)))
-		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+		return nil, err
 	}
 	return func() { f.Close() }, nil
+}
+
+// cgroupLocks is where the agents of this machine have the locks on their cgroup roots.
+const cgroupLocks = "/run/berth-cgroups"
+
+// lockCgroups takes the lock on a cgroup root, whose file is in the folder: the shares and limits of the cgroups that pods have in common follow from the
+// pods of one agent, and two would each write theirs. It ends with the process. A kubelet takes no such lock.
+func lockCgroups(folder, root string) (unlock func(), err error) {
+	root = path.Clean("/" + root)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return nil, fmt.Errorf("lock of cgroup root %s: %w", root, err)
+	}
+	file := filepath.Join(folder, url.PathEscape(root))
+	f, err := lock(file)
+	if held := (*heldError)(nil); errors.As(err, &held) {
+		return nil, fmt.Errorf("cgroup root %s: another agent uses it (pid %s); give this one its own --cgroup-root", root, held.pid)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		_ = os.Remove(file) // the next agent of this root takes it as it is if it stays
+		f.Close()
+	}, nil
+}
+
+// heldError is that another process has the lock.
+type heldError struct{ path, pid string }
+
+func (e *heldError) Error() string { return fmt.Sprintf("lock %s: process %s has it", e.path, e.pid) }
+
+// lock takes the lock on a file, which it makes, and writes the process id into it. The lock ends when the file is closed.
+func lock(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("lock: %w", err)
+		}
+		ours, err := lockOpen(f, path)
+		if err == nil && ours {
+			return f, nil
+		}
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lockOpen takes the lock on a file that was opened by the path. It is false if who had the lock before has removed the file meanwhile.
+func lockOpen(f *os.File, path string) (ours bool, err error) {
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		pid, _ := os.ReadFile(path)
+		return false, &heldError{path, strings.TrimSpace(string(pid))}
+	}
+	if err != nil {
+		return false, fmt.Errorf("lock %s: %w", path, err)
+	}
+	opened, err := f.Stat()
+	if err != nil {
+		return false, fmt.Errorf("lock %s: %w", path, err)
+	}
+	if there, err := os.Stat(path); err != nil || !os.SameFile(opened, there) {
+		return false, nil
+	}
+	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
+		return false, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return true, nil
 }
 
 func writePID(f *os.File) error {

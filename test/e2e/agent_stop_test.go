@@ -3,7 +3,10 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -11,20 +14,28 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/cgroups"
 )
 
-// A second agent is refused on the root directory and on the run directory of a living one, which it does no harm.
+// A second agent is refused on the root directory, the run directory and the cgroup root of a living one, which it does no harm.
 func TestSecondAgentIsRefused(t *testing.T) {
 	n := newNode(t)
 	n.write("web.yaml", manifest("web", "serve"))
 	first := n.start()
 	web := n.awaitReady("web").named("web")
 	runtime := n.containerd()
-	for _, second := range []struct{ name, same, flag, own string }{
-		{"root directory", n.place.Root, "--run-dir", n.place.Dir + "/run2"},
-		{"run directory", n.place.Run, "--root-dir", n.place.Dir + "/root2"},
+	ownRoot, ownRun := []string{"--root-dir", n.place.Dir + "/root2"}, []string{"--run-dir", n.place.Dir + "/run2"}
+	for _, second := range []struct {
+		name, same string
+		own        []string
+	}{
+		{"root directory", n.place.Root, ownRun},
+		{"run directory", n.place.Run, ownRoot},
+		{"cgroup root", n.place.Cgroup, slices.Concat(ownRoot, ownRun)},
 	} {
-		a := n.launch(second.flag, second.own)
+		a := n.launch(second.own...)
 		if code := a.wait(); code == 0 {
 			t.Errorf("same %s: exit code 0, want a refusal:\n%s", second.name, a.said())
 		}
@@ -48,22 +59,44 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	n.awaitReady("more")
 }
 
-// An agent that is given the cgroup root of another by mistake does the pods of that one no harm.
-func TestAgentsOnOneCgroupRoot(t *testing.T) {
-	n, other := newNode(t), newNode(t)
-	n.write("web.yaml", manifest("web", "serve"))
-	n.start()
-	web := n.awaitReady("web").named("web")
-	other.write("more.yaml", manifest("more", "serve"))
-	a := other.start("--cgroup-root", n.place.Cgroup)
-	other.awaitReady("more")
-	until(t, "the other agent to tell of the pod that is not its own", func() bool { return strings.Contains(a.said(), "left alone; agents on one machine") })
-	other.berth("stop", "--all")
-	got := n.awaitReady("web").named("web")
-	if containerID(got, "main") != containerID(web, "main") || container(got, "main").RestartCount > 0 {
-		t.Errorf("the pod was touched: it was %+v, is %+v", web.Status.ContainerStatuses, got.Status.ContainerStatuses)
+// An agent that is given the cgroup root of somebody else by mistake, as of a kubelet, does the pods of that one no harm.
+func TestOthersPodsInTheCgroupRoot(t *testing.T) {
+	n := newNode(t)
+	m := newCgroups(t, n.place.Cgroup, cgroups.Allocatable{})
+	t.Cleanup(func() {
+		if err := m.RemovePod(context.Background(), "aaaa-1"); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := m.EnsurePod(t.Context(), resourcePod("aaaa-1", v1.ResourceRequirements{})); err != nil {
+		t.Fatal(err)
 	}
-	answers(t, "http://"+got.Status.PodIP+":8080/")
+	dir := filepath.Join(cgroupMount, "cpu", m.PodPath("aaaa-1"))
+	if version, _ := cgroups.Detect(); version == 2 {
+		dir = filepath.Join(cgroupMount, m.PodPath("aaaa-1"))
+	}
+	process := exec.Command("sleep", "infinity")
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = process.Process.Kill() // an agent that does it harm has killed it
+		_ = process.Wait()         // it was killed
+	})
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(fmt.Sprint(process.Process.Pid)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.write("more.yaml", manifest("more", "serve"))
+	a := n.start()
+	n.awaitReady("more")
+	until(t, "the agent to tell of the pod that is not its own", func() bool { return strings.Contains(a.said(), "left alone; agents on one machine") })
+	n.berth("stop", "--all")
+	if code := a.wait(); code != 0 {
+		t.Errorf("exit code %d, want 0:\n%s", code, a.said())
+	}
+	if pids, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")); err != nil || strings.TrimSpace(string(pids)) != fmt.Sprint(process.Process.Pid) {
+		t.Errorf("in the cgroup of the other one's pod are %q, want its process %d (%v)", pids, process.Process.Pid, err)
+	}
 }
 
 // A signal, like berth stop, ends the agent and nothing else.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -136,7 +137,8 @@ func sweep(p place) error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, os.RemoveAll(p.Dir))...)
+	// An agent that is killed leaves the file of its lock.
+	return errors.Join(append(errs, os.RemoveAll("/run/berth-cgroups/"+url.PathEscape(p.Cgroup)), os.RemoveAll(p.Dir))...)
 }
 
 // killAgents kills the processes of berth run and berth kubelet.
