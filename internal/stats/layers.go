@@ -3,7 +3,6 @@ package stats
 import (
 	"bytes"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,18 +17,22 @@ type overlay struct{ point, upper string }
 // layers finds the writable layers of containers among the mounts of the agent's own namespace, in which runtimes make them. Their processes are not
 // believed: one that has changed its root shows no layer, and one that mounts an overlay of its own any folder of the host.
 type layers struct {
-	mu       sync.Mutex
-	at       time.Time // guarded by mu
-	overlays []overlay // guarded by mu
+	mu   sync.Mutex
+	read mounts // guarded by mu
+}
+
+// mounts are the overlays that there were at a time. It is never changed.
+type mounts struct {
+	at time.Time
+	// in has the upper directory by each part of the path that it is mounted at, is says which there are.
+	in map[string]string
+	is map[string]bool
 }
 
 // upperDir returns the writable layer of a container: the upper directory of the overlay that is its root; "" for a snapshotter that is no overlay.
-func (c *Collector) upperDir(id pod.ContainerID, cgroup string) string {
-	overlays := c.overlays()
-	for _, o := range overlays {
-		if slices.Contains(strings.Split(o.point, "/"), string(id)) { // as containerd names it
-			return o.upper
-		}
+func (c *Collector) upperDir(m mounts, id pod.ContainerID, cgroup string) string {
+	if upper, ok := m.in[string(id)]; ok { // as containerd names it
+		return upper
 	}
 	// Other runtimes name it otherwise: it is that which its first process has as root.
 	if cgroup == "" || c.hierarchy == nil {
@@ -39,22 +42,43 @@ func (c *Collector) upperDir(id pod.ContainerID, cgroup string) string {
 	if pid <= 0 {
 		return ""
 	}
-	inside := parseOverlays(c.proc(filepath.Join(strconv.Itoa(pid), "mountinfo")))
-	root := slices.IndexFunc(inside, func(o overlay) bool { return o.point == "/" })
-	if root < 0 || !slices.ContainsFunc(overlays, func(o overlay) bool { return o.upper == inside[root].upper }) {
-		return ""
+	for _, o := range parseOverlays(c.proc(filepath.Join(strconv.Itoa(pid), "mountinfo"))) {
+		if o.point == "/" && m.is[o.upper] {
+			return o.upper
+		}
 	}
-	return inside[root].upper
+	return ""
 }
 
-// overlays returns those of the agent's namespace, a second old at most.
-func (c *Collector) overlays() []overlay {
+// mounts returns the overlays of the agent's namespace, as they were a second ago at most.
+func (c *Collector) mounts() mounts {
 	c.layers.mu.Lock()
-	defer c.layers.mu.Unlock()
-	if now := time.Now(); now.Sub(c.layers.at) >= fresh {
-		c.layers.at, c.layers.overlays = now, parseOverlays(c.proc("self/mountinfo"))
+	m := c.layers.read
+	c.layers.mu.Unlock()
+	if time.Since(m.at) < fresh {
+		return m
 	}
-	return c.layers.overlays
+	m = c.readMounts()
+	c.layers.set(m)
+	return m
+}
+
+func (l *layers) set(m mounts) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.read = m
+}
+
+// readMounts returns the overlays of the agent's namespace as they are now.
+func (c *Collector) readMounts() mounts {
+	m := mounts{at: time.Now(), in: map[string]string{}, is: map[string]bool{}}
+	for _, o := range parseOverlays(c.proc("self/mountinfo")) {
+		m.is[o.upper] = true
+		for part := range strings.SplitSeq(o.point, "/") {
+			m.in[part] = o.upper
+		}
+	}
+	return m
 }
 
 // parseOverlays returns the overlays of a mountinfo (proc_pid_mountinfo(5)) that can be written to.

@@ -26,7 +26,7 @@ func TestUpperDir(t *testing.T) {
 			if _, err := c.Read(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if got := c.upperDir(mainID, "/kubepods/podu/"+mainID); got != tt.want {
+			if got := c.upperDir(c.mounts(), mainID, "/kubepods/podu/"+mainID); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
@@ -35,7 +35,8 @@ func TestUpperDir(t *testing.T) {
 	if err := os.RemoveAll(h.dir + "/proc/self"); err != nil {
 		t.Fatal(err)
 	}
-	if got := h.collector().upperDir(mainID, ""); got != "" {
+	c := h.collector()
+	if got := c.upperDir(c.readMounts(), mainID, ""); got != "" {
 		t.Errorf("nothing can be read, and it is %q", got)
 	}
 }

@@ -102,6 +102,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 	if err != nil {
 		return Local{}, err
 	}
+	mounted := c.readMounts()
 	root, known := out.addSpace(c.RootDir)
 	for i := range s.Containers {
 		ct := &s.Containers[i]
@@ -109,7 +110,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 			continue
 		}
 		files := ContainerFiles{Logs: filesOf(filepath.Join(logs, ct.Name)).bytes}
-		if upper := c.upperDir(ct.ID, paths[string(ct.ID)]); upper != "" {
+		if upper := c.upperDir(mounted, ct.ID, paths[string(ct.ID)]); upper != "" {
 			device, found := out.addSpace(upper)
 			files.Dedicated = known && found && device != root
 			layer, err := walk(ctx, upper)

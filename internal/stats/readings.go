@@ -186,6 +186,7 @@ func (c *Collector) forget() {
 		return // somebody asks
 	}
 	c.closeAll()
+	c.layers.set(mounts{})
 	c.sizes.forget(time.Now())
 	c.uses.forget(time.Now())
 	c.turn <- struct{}{}

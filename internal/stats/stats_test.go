@@ -279,10 +279,11 @@ func TestRatesAndRest(t *testing.T) {
 		if _, err := c.Read(t.Context()); err != nil || open() != 2 {
 			t.Errorf("%d cgroups are open without a pod, error %v; want 2", open(), err)
 		}
+		c.mounts() // as a summary does
 		time.Sleep(idle + time.Second)
 		synctest.Wait()
-		if open() != 0 || c.last != nil || len(c.sizes.known) != 0 {
-			t.Errorf("remembered at rest: %d cgroups, %v, %d sizes", open(), c.last, len(c.sizes.known))
+		if open() != 0 || c.last != nil || len(c.sizes.known)+len(c.layers.read.in) != 0 {
+			t.Errorf("remembered at rest: %d cgroups, %v, %d sizes, %d mounts", open(), c.last, len(c.sizes.known), len(c.layers.read.in))
 		}
 	})
 }

@@ -52,7 +52,7 @@ func (c *Collector) rootfs(ctx context.Context, ct *Container) *summary.FsStats 
 	if ct.Reading == nil {
 		return nil
 	}
-	upper := c.upperDir(ct.ID, ct.Reading.Path)
+	upper := c.upperDir(c.mounts(), ct.ID, ct.Reading.Path)
 	if upper == "" {
 		return nil
 	}
