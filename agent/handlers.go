@@ -74,6 +74,9 @@ func (a *Agent) getPod(uid pod.UID) (*v1.Pod, bool) {
 	st, reported := a.status.Shown(uid)
 	if !wanted {
 		last, ok := a.status.Pod(uid)
+		if !ok { // this agent has said nothing of it yet
+			last, ok = a.workers.Ending(uid)
+		}
 		if !ok {
 			return nil, false
 		}
@@ -96,6 +99,9 @@ func (a *Agent) listPods() []*v1.Pod {
 		uids[p.UID] = true
 	}
 	for uid := range a.status.List() {
+		uids[uid] = true
+	}
+	for _, uid := range a.workers.AllEnding() {
 		uids[uid] = true
 	}
 	out := make([]*v1.Pod, 0, len(uids))

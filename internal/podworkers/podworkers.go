@@ -129,6 +129,36 @@ func New(cfg Config) *PodWorkers {
 	return &PodWorkers{Config: cfg, finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, names: map[pod.FullName][]*worker{}}
 }
 
+// Ending returns a pod that is to end and whose content is not removed yet, as it was wanted last, and false if it is none, or only the
+// runtime knows it.
+func (p *PodWorkers) Ending(uid pod.UID) (*v1.Pod, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w, ok := p.workers[uid]
+	if !ok || !w.isEnding() {
+		return nil, false
+	}
+	return w.work.pod, true
+}
+
+// AllEnding returns the pods that Ending has.
+func (p *PodWorkers) AllEnding() []pod.UID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []pod.UID
+	for uid, w := range p.workers {
+		if w.isEnding() {
+			out = append(out, uid)
+		}
+	}
+	return out
+}
+
+// isEnding needs PodWorkers.mu.
+func (w *worker) isEnding() bool {
+	return w.work.pod != nil && (w.life.State == Terminating || w.life.State == Terminated)
+}
+
 // Finished is where the pods appear whose worker left for good, or has nothing left to do while the pod is wanted.
 func (p *PodWorkers) Finished() *pod.Inbox[pod.UID] { return p.finished }
 

@@ -146,18 +146,15 @@ func (m *Manager) Terminated(p *v1.Pod) {
 	})
 }
 
-// Remove forgets the pod.
+// Remove forgets the pod. Subscribers are told also of one without a status: it may have been shown as it ended.
 func (m *Manager) Remove(uid pod.UID) {
 	m.mu.Lock()
-	_, known := m.entries[uid]
 	delete(m.entries, uid)
 	delete(m.restored, uid)
 	subscribers := m.subscribersLocked()
 	m.unkept.Put(uid)
 	m.mu.Unlock()
-	if known {
-		notify(subscribers, uid)
-	}
+	notify(subscribers, uid)
 }
 
 // update replaces the pod's entry by what change makes of it, unless change fails, and tells of a difference.

@@ -281,7 +281,7 @@ func TestSubscribe(t *testing.T) {
 	expect("cancelled", changed)
 	expect("removed", other, "u1")
 	m.Remove(p.UID)
-	expect("removed twice", other)
+	expect("removed without a status", other, "u1")
 	if _, ok := m.Get(p.UID); ok {
 		t.Error("a removed pod is still known")
 	}
