@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,17 +18,18 @@ import (
 // An agent comes to rest after its start, and again after each burst of changes; at rest nothing happens twice.
 func TestFollowRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rests, log := 0, slog.New(slog.DiscardHandler)
-		a := &Agent{status: status.NewManager(log, journal.New(log)), cfg: Config{AtRest: func() { rests++ }}}
+		var rests atomic.Int64
+		log := slog.New(slog.DiscardHandler)
+		a := &Agent{status: status.NewManager(log, journal.New(log)), cfg: Config{AtRest: func() { rests.Add(1) }}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- a.followRest(ctx) }()
-		want := func(n int, after time.Duration) {
+		want := func(n int64, after time.Duration) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			if rests != n {
-				t.Errorf("came to rest %d times, want %d", rests, n)
+			if got := rests.Load(); got != n {
+				t.Errorf("came to rest %d times, want %d", got, n)
 			}
 		}
 		want(0, restAfter-time.Second)
