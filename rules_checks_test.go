@@ -121,6 +121,61 @@ func checkCgroupfs(t tree) []string {
 	return found
 }
 
+// pathFunctions are functions that follow the links in a path.
+var pathFunctions = map[string][]string{
+	"os": {
+		"Open", "OpenFile", "OpenInRoot", "OpenRoot", "Create", "CreateTemp", "ReadFile", "WriteFile", "Mkdir", "MkdirAll", "MkdirTemp", "Remove", "RemoveAll",
+		"Rename", "Symlink", "Link", "Readlink", "Stat", "Lstat", "ReadDir", "Chmod", "Chown", "Lchown", "Chtimes", "Truncate", "DirFS", "CopyFS",
+	},
+	"filepath": {"Walk", "WalkDir", "EvalSymlinks", "Glob"},
+	"unix": {
+		"Open", "Openat", "Creat", "Mkdir", "Mknod", "Mkfifo", "Unlink", "Rmdir", "Rename", "Symlink", "Link", "Readlink", "Stat", "Lstat", "Statfs", "Access",
+		"Chmod", "Chown", "Lchown", "Truncate", "Utimes", "Mount", "Unmount", "Setxattr", "Lsetxattr",
+	},
+}
+
+func checkPodFolders(t tree) []string {
+	var found []string
+	for _, f := range t.goFiles() {
+		if _, ok := pathUsers[f.path]; ok || f.isTest() || !slices.Contains(podFolderPackages, f.dir()) {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			for pkg, names := range pathFunctions {
+				for _, name := range names {
+					if isSelector(sel, pkg, name) && !takesDescriptor(call) {
+						found = append(found, f.at(call.Pos())+pkg+"."+name+" follows links")
+					}
+				}
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// takesDescriptor reports whether a call is told by a descriptor where to look: beneath.Self(fd), or unix.Openat(fd, …, unix.O_NOFOLLOW|…).
+func takesDescriptor(call *ast.CallExpr) bool {
+	found := false
+	for _, arg := range call.Args {
+		ast.Inspect(arg, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok {
+				found = found || isSelector(sel, "beneath", "Self") || isSelector(sel, "unix", "O_NOFOLLOW") || isSelector(sel, "unix", "O_EXCL")
+			}
+			return true
+		})
+	}
+	return found
+}
+
 func checkDocs(t tree) []string {
 	docs, clauses := map[string][]source{}, map[string]source{}
 	for _, f := range t.goFiles() {

@@ -114,6 +114,21 @@ var examples = map[string][]example{
 		}},
 		{files: map[string]string{"internal/pod/types.go": "package pod\n"}},
 	},
+	"podFolders": {
+		{files: map[string]string{
+			"internal/podsync/a.go": "package podsync\n\nfunc f() {\n\tos.RemoveAll(dir)\n\tunix.Openat(fd, name, unix.O_RDONLY, 0)\n\tfilepath.Glob(x)\n}\n",
+		}, want: []string{
+			"internal/podsync/a.go:4: os.RemoveAll follows links",
+			"internal/podsync/a.go:5: unix.Openat follows links",
+			"internal/podsync/a.go:6: filepath.Glob follows links",
+		}},
+		{files: map[string]string{
+			"internal/podsync/a.go":        "package podsync\n\nfunc f() {\n\tos.OpenRoot(beneath.Self(fd))\n\tunix.Openat(fd, name, unix.O_NOFOLLOW, 0)\n\tfiles.RemoveAll(x)\n}\n",
+			"internal/podsync/a_test.go":   "package podsync\n\nfunc f() { os.RemoveAll(dir) }\n",
+			"internal/volumes/hostpath.go": "package volumes\n\nfunc f() { os.Stat(path) }\n",
+			"internal/images/a.go":         "package images\n\nfunc f() { os.Stat(path) }\n",
+		}},
+	},
 	"sleep": {
 		{files: map[string]string{
 			"internal/pod/a.go":      "package pod\n\nfunc f() { time.Sleep(1) }\n",

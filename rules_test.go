@@ -56,6 +56,7 @@ var ranks = map[string]int{
 	"internal/plugins":  2,
 
 	"internal/cgroups":    1,
+	"internal/mounts":     1,
 	"internal/cgroupstat": 1,
 	"internal/kube":       1,
 	"internal/events":     1,
@@ -65,6 +66,7 @@ var ranks = map[string]int{
 	"internal/tracing":    1,
 	"internal/netns":      1,
 
+	"internal/beneath": 0,
 	"internal/pod":     0,
 	"internal/config":  0,
 	"internal/journal": 0,
@@ -134,6 +136,18 @@ var cgroupfsReaders = map[string]string{
 	"internal/cgroupstat": "reads usage",
 }
 
+// podFolderPackages are those whose code reaches what is in folders of pods, and only through package beneath.
+var podFolderPackages = []string{"internal/volumes", "internal/podsync", "internal/userns"}
+
+// pathUsers are the files in them that may use paths, and of what.
+var pathUsers = map[string]string{
+	"internal/volumes/block.go":      "disks of this machine, as persistent volumes name them",
+	"internal/volumes/holders.go":    "the kernel's files",
+	"internal/volumes/hostpath.go":   "what a hostPath names is its user's, links and all",
+	"internal/volumes/loops.go":      "the kernel's files",
+	"internal/volumes/persistent.go": "directories of this machine, as persistent volumes name them",
+}
+
 // rule is one thing that holds everywhere in the repository. check returns what breaks it, as "file:line: what".
 type rule struct {
 	name, why, fix string
@@ -160,6 +174,11 @@ var rules = []rule{
 		name: "cgroupfs", check: checkCgroupfs,
 		why: "two writers of one cgroup undo each other",
 		fix: "ask internal/cgroups",
+	},
+	{
+		name: "podFolders", check: checkPodFolders,
+		why: "a container may have been given its pod's folder, and may put a link on the way at any moment",
+		fix: "use beneath.Root, or a descriptor that it returned (beneath.Self); for other paths, say in rules_test.go what they are of",
 	},
 	{
 		name: "docs", check: checkDocs,

@@ -40,6 +40,7 @@ type storage struct {
 	drivers *csi.Drivers
 	plugins *plugins.Watcher
 	volumes *volumes.Manager
+	sweep   func() error // removes what an earlier agent has mounted half way; nil: nothing is mounted here
 }
 
 // newDrivers builds the list of drivers and what finds them.
@@ -99,8 +100,18 @@ func (a *Agent) storageComponents() []component {
 	return []component{
 		{name: "plugin watcher", run: a.storage.plugins.Run},
 		{name: "CSI drivers", run: a.storage.drivers.Run},
-		{name: "volumes", run: a.storage.volumes.Run, ready: loaded(a.storage.volumes.Load), drain: a.drainVolumes},
+		{name: "volumes", run: a.storage.volumes.Run, ready: loaded(a.loadVolumes), drain: a.drainVolumes},
 	}
+}
+
+// loadVolumes finds what an earlier agent left of volumes.
+func (a *Agent) loadVolumes() {
+	if a.storage.sweep != nil {
+		if err := a.storage.sweep(); err != nil {
+			a.cfg.Log.Warn("what an earlier agent has mounted half way stays until the next start", "error", err)
+		}
+	}
+	a.storage.volumes.Load()
 }
 
 // unstageLimit bounds how long an agent that has ended all pods waits for drivers to take down what the pods shared.

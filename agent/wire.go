@@ -9,7 +9,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	mount "k8s.io/mount-utils"
 
 	"berth/internal/action"
 	"berth/internal/admission"
@@ -23,6 +22,7 @@ import (
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
 	"berth/internal/metrics"
+	"berth/internal/mounts"
 	"berth/internal/node"
 	"berth/internal/objects"
 	"berth/internal/oom"
@@ -172,7 +172,8 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.facts.cgroups = out.Cgroups
 	mounter := out.Mounter
 	if mounter == nil {
-		mounter = mount.New("")
+		own := mounts.New(cfg.RootDir, cfg.RunDir)
+		mounter, a.storage.sweep = own, own.Sweep
 	}
 	if m == nil {
 		a.local = objects.NewLocal(a.journal, a.runtimeHandlers)

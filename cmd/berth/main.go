@@ -16,11 +16,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/embedded"
+	"berth/internal/mounts"
 )
 
 func main() {
 	// The agent re-executes this binary for work whose memory it does not want to keep.
 	if handled, code := embedded.RunChild(os.Args); handled {
+		os.Exit(code)
+	}
+	// Or that it may have to give up half way.
+	if handled, code := mounts.RunChild(os.Args); handled {
 		os.Exit(code)
 	}
 	os.Exit(execute(context.Background(), commandArgs(os.Args), os.Stdout, os.Stderr))

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/action"
@@ -251,31 +250,29 @@ func (r *Runtime) awaitEnd(ctx context.Context, id pod.ContainerID) bool {
 // preStopFile is the file in a container's folder that names the incarnation whose preStop hook was begun last.
 const preStopFile = "prestop"
 
-// writeNote writes a small file in the pod's folder, through no link: a container may have been given that folder.
-func writeNote(path, content string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(content)
-	return errors.Join(err, f.Close())
-}
+// noteLimit is how long that file can be, in bytes; an id of a container is shorter.
+const noteLimit = 4096
 
 // notePreStop notes on disk that the container's hook begins, and returns false if that was noted already. Without the pod's folder
 // nothing can be noted, and the hook runs.
 func (r *Runtime) notePreStop(s *stopping) (first bool) {
-	dir := filepath.Join(r.podDir(s.uid), "containers")
-	path := filepath.Join(dir, s.container.Name, preStopFile)
-	known, err := os.ReadFile(path)
+	pod := r.podDir(s.uid)
+	path := filepath.Join(pod, "containers", s.container.Name, preStopFile)
+	known, err := r.files().ReadFile(path, noteLimit)
 	if err == nil && string(known) == string(s.container.ID) {
 		return false
 	}
-	for _, d := range []string{dir, filepath.Dir(path)} {
-		if err := os.Mkdir(d, 0o750); errors.Is(err, os.ErrNotExist) {
-			return true
-		}
+	if _, err := r.files().Lstat(pod); errors.Is(err, os.ErrNotExist) {
+		return true
 	}
-	if err := writeNote(path, string(s.container.ID)); err != nil {
+	err = r.files().Ensure(filepath.Dir(path), 0o750, 0o750)
+	if err == nil {
+		err = r.files().Replace(path, 0o600, func(f *os.File) error {
+			_, err := f.WriteString(string(s.container.ID))
+			return err
+		})
+	}
+	if err != nil {
 		r.Log.Warn("preStop hook not noted: another agent would run it again", "container", s.container.Name, "error", err)
 	}
 	return true

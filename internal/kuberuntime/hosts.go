@@ -8,9 +8,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/beneath"
 	"berth/internal/crispec"
 )
 
@@ -34,7 +34,7 @@ func (r *Runtime) writeHosts(p *v1.Pod, ips []string) (string, error) {
 		content = crispec.HostsFile(crispec.ComputeNames(p, r.DNS.Domain), ips, p.Spec.HostAliases)
 	}
 	path := filepath.Join(r.podDir(p.UID), "etc-hosts")
-	if err := ensureContent(path, content); err != nil {
+	if err := ensureContent(r.files(), path, content); err != nil {
 		return "", fmt.Errorf("hosts file: %w", err)
 	}
 	return path, nil
@@ -42,12 +42,15 @@ func (r *Runtime) writeHosts(p *v1.Pod, ips []string) (string, error) {
 
 // ensureContent writes the file in its place, which is mounted into containers already: another file of the name would not be seen by them.
 // What is as it should be is not touched, so that nobody finds it empty. Containers may have written to it, as much as they liked.
-func ensureContent(path string, content []byte) (err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o644)
+func ensureContent(files beneath.Root, path string, content []byte) (err error) {
+	f, err := files.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return errors.Join(err, fmt.Errorf("%s is not a regular file: remove it", path))
+	}
 	// Containers run as any user: the mode must hold whatever the umask.
 	if err := f.Chmod(0o644); err != nil {
 		return err

@@ -6,9 +6,9 @@ import (
 	"io"
 	"os"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/beneath"
 	"berth/internal/cri"
 	"berth/internal/lifecycle"
 	"berth/internal/logs"
@@ -54,7 +54,7 @@ func (r *Runtime) terminationMessage(ctx context.Context, cs *pod.ContainerStatu
 	if ok {
 		return m
 	}
-	m = string(readTail(cs.TerminationLog, maxTerminationMessage))
+	m = string(readTail(r.files(), cs.TerminationLog, maxTerminationMessage))
 	policy := cs.Annotations[cri.TerminationMessagePolicyAnnotation]
 	if m == "" && policy == string(v1.TerminationMessageFallbackToLogsOnError) && cs.ExitCode != 0 && cs.Reason != lifecycle.ContainerCannotRun {
 		m = logTail(ctx, cs.LogPath)
@@ -75,11 +75,11 @@ func (r *Runtime) forgetMessage(id pod.ContainerID) {
 
 // readTail returns the last n bytes of a file; a file that is missing or cannot be read is no message. The file was in a container's hands: if
 // it is a link now, it is not followed, and only a regular file is read, for others may hang or have no end.
-func readTail(path string, n int64) []byte {
+func readTail(files beneath.Root, path string, n int64) []byte {
 	if path == "" {
 		return nil
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := files.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package kuberuntime
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/beneath"
 	"berth/internal/cri"
 	"berth/internal/cri/critest"
 	"berth/internal/lifecycle"
@@ -20,7 +22,11 @@ import (
 
 // A file that a container left is read only if it is what was made for it.
 func TestReadTail(t *testing.T) {
-	dir := t.TempDir()
+	files := beneath.Root(t.TempDir())
+	dir := filepath.Join(string(files), "pods/one")
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
 	write := func(name, content string) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -33,7 +39,7 @@ func TestReadTail(t *testing.T) {
 	if err := os.Symlink(secret, link); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+	if err := errors.Join(unix.Mkfifo(fifo, 0o600), os.Symlink(dir, filepath.Join(dir, "up"))); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct{ name, path, want string }{
@@ -42,11 +48,12 @@ func TestReadTail(t *testing.T) {
 		{"short", write("short", "abc"), "abc"},
 		{"long", write("long", "0123456789"), "3456789"},
 		{"link to another file", link, ""},
+		{"link on the way", filepath.Join(dir, "up/secret"), ""},
+		{"another folder", "/etc/hostname", ""},
 		{"pipe that nobody writes to", fifo, ""},
 		{"folder", dir, ""},
-		{"device", "/dev/zero", ""},
 	} {
-		if got := string(readTail(tc.path, 7)); got != tc.want {
+		if got := string(readTail(files, tc.path, 7)); got != tc.want {
 			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
 		}
 	}
@@ -81,7 +88,11 @@ func TestTerminationMessage(t *testing.T) {
 		{name: "the last 2048 bytes", log: wide, policy: fallback, code: 1, want: strings.Repeat("x", 2047) + "\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			dir := t.TempDir()
+			root := t.TempDir()
+			dir := filepath.Join(root, "pods/one")
+			if err := os.MkdirAll(dir, 0o750); err != nil {
+				t.Fatal(err)
+			}
 			cs := pod.ContainerStatus{
 				ID: "c", Name: "a", State: pod.StateExited, ExitCode: tc.code, Reason: tc.reason, Message: tc.runtime,
 				TerminationLog: filepath.Join(dir, "message"), LogPath: filepath.Join(dir, "0.log"),
@@ -92,7 +103,7 @@ func TestTerminationMessage(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			r := New(Config{})
+			r := New(Config{RootDir: root})
 			s := &pod.Status{Containers: []pod.ContainerStatus{cs}}
 			got := r.WithTerminationMessages(t.Context(), s).Containers[0].Message
 			if want := tc.want; got != want && (want != "" || got != tc.runtime) {

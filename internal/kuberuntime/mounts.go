@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/beneath"
 	"berth/internal/crispec"
 	"berth/internal/images"
 )
@@ -17,8 +18,6 @@ import (
 type Volumes interface {
 	// BindSubpath shows the part at a path of the host that no container can change, and returns that path.
 	BindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (hostPath string, err error)
-	// ReadFile returns a file of at most limit bytes inside the volume whose directory is root; one that does not exist is fs.ErrNotExist.
-	ReadFile(root, path string, limit int64) ([]byte, error)
 }
 
 // prepareMounts gets what the container's mounts need beyond the volumes of the pod.
@@ -64,7 +63,7 @@ func (r *Runtime) readEnvFiles(c *v1.Container, volumes map[string]crispec.Volum
 		if !ok {
 			return nil, fmt.Errorf("cannot find volume %q to take variables of container %q from", f.Volume, c.Name)
 		}
-		content, err := r.Volumes.ReadFile(vol.HostPath, f.Path, crispec.EnvFileLimit)
+		content, err := beneath.ReadFile(vol.HostPath, f.Path, crispec.EnvFileLimit)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

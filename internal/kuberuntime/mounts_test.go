@@ -3,8 +3,8 @@ package kuberuntime
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,31 +21,30 @@ import (
 	"berth/internal/lifecycle"
 )
 
-// fakeVolumes has the files that are named and can bind every path but "refused".
-type fakeVolumes map[string]string
+// fakeVolumes can bind every path but "refused".
+type fakeVolumes struct{}
 
-func (f fakeVolumes) BindSubpath(_ context.Context, _ *v1.Pod, s crispec.Subpath) (string, error) {
+func (fakeVolumes) BindSubpath(_ context.Context, _ *v1.Pod, s crispec.Subpath) (string, error) {
 	if s.Path == "refused" {
 		return "", errors.New("failed to prepare subPath")
 	}
 	return "/bound" + s.Root + "/" + s.Path, nil
 }
 
-func (f fakeVolumes) ReadFile(root, path string, _ int64) ([]byte, error) {
-	switch content, ok := f[root+"/"+path]; {
-	case !ok:
-		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
-	case content == "damaged":
-		return nil, errors.New("it is not a regular file")
-	default:
-		return []byte(content), nil
-	}
-}
+// volume is the folder of the pod's volume.
+func (b *bench) volume() string { return filepath.Join(b.RootDir, "volume") }
 
 // syncMounting does one pass over a pod of one container with the mounts, the volume v at /v, and the volume img, which is an image.
 func (b *bench) syncMounting(image string, env []v1.EnvVar, mounts ...v1.VolumeMount) lifecycle.StartError {
 	b.t.Helper()
-	b.Volumes = fakeVolumes{"/v/f.env": "A='1'\n", "/v/damaged": "damaged"}
+	b.Volumes = fakeVolumes{}
+	for _, err := range []error{
+		os.MkdirAll(filepath.Join(b.volume(), "damaged"), 0o755), os.WriteFile(filepath.Join(b.volume(), "f.env"), []byte("A='1'\n"), 0o600),
+	} {
+		if err != nil {
+			b.t.Fatal(err)
+		}
+	}
 	p := podOf(v1.RestartPolicyAlways, "a")
 	p.Spec.Volumes = []v1.Volume{{Name: "img", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: image, PullPolicy: v1.PullNever}}}}
 	p.Spec.Containers[0].Env, p.Spec.Containers[0].VolumeMounts = env, mounts
@@ -53,7 +52,7 @@ func (b *bench) syncMounting(image string, env []v1.EnvVar, mounts ...v1.VolumeM
 		b.t.Fatal(err)
 	}
 	res, err := b.SyncPod(b.t.Context(), Request{Pod: p, Observed: b.observe(), Volumes: func(context.Context) (map[string]crispec.Volume, error) {
-		return map[string]crispec.Volume{"v": {HostPath: "/v"}}, nil
+		return map[string]crispec.Volume{"v": {HostPath: b.volume()}}, nil
 	}})
 	if err != nil {
 		b.t.Fatal(err)
@@ -80,9 +79,9 @@ func TestMountsOfAContainer(t *testing.T) {
 				continue
 			}
 			want := []*runtimeapi.Mount{
-				{ContainerPath: "/a", HostPath: "/bound/v/sub1"},
+				{ContainerPath: "/a", HostPath: "/bound" + b.volume() + "/sub1"},
 				{ContainerPath: "/i", Readonly: true, Image: &runtimeapi.ImageSpec{Image: img.Id, UserSpecifiedImage: testImage}, ImageSubPath: "bin"},
-				{ContainerPath: "/r", HostPath: "/v", Readonly: true, RecursiveReadOnly: true},
+				{ContainerPath: "/r", HostPath: b.volume(), Readonly: true, RecursiveReadOnly: true},
 			}
 			if diff := cmp.Diff(want, req.Config.Mounts[:3], protocmp.Transform()); diff != "" {
 				t.Errorf("mounts (-want +got):\n%s", diff)
@@ -109,7 +108,7 @@ func TestMountsThatFail(t *testing.T) {
 		{"subPath", testImage, nil, v1.VolumeMount{Name: "v", SubPath: "refused"}, "", lifecycle.CreateContainerConfigError, "failed to prepare subPath"},
 		{"subPathExpr", testImage, nil, v1.VolumeMount{Name: "v", SubPathExpr: "$(X)"}, "", lifecycle.CreateContainerConfigError, "missing value for X"},
 		{"no file", testImage, file("v", "absent"), v1.VolumeMount{Name: "v"}, "", lifecycle.CreateContainerConfigError, `env "A": file "absent" of volume "v" not found`},
-		{"damaged file", testImage, file("v", "damaged"), v1.VolumeMount{Name: "v"}, "", lifecycle.CreateContainerConfigError, `file "damaged" of volume "v": it is not a regular file`},
+		{"damaged file", testImage, file("v", "damaged"), v1.VolumeMount{Name: "v"}, "", lifecycle.CreateContainerConfigError, `file "damaged" of volume "v": read damaged: it is not a regular file`},
 		{"file of no volume", testImage, file("x", "f"), v1.VolumeMount{Name: "v"}, "", lifecycle.CreateContainerConfigError, `cannot find volume "x" to take variables of container "a" from`},
 		{"image volume", "absent:1", nil, v1.VolumeMount{Name: "img"}, "", lifecycle.ErrImageNeverPull, `Container image "absent:1" is not present with pull policy of Never`},
 		{"name of an image volume", "Not A Name", nil, v1.VolumeMount{Name: "img"}, "", lifecycle.InvalidImageName, "Not A Name"},

@@ -158,10 +158,8 @@ func (r *Runtime) removeContainer(ctx context.Context, s *pod.Status, cs *pod.Co
 		return fail(err)
 	}
 	r.forgetMessage(cs.ID)
-	if cs.TerminationLog != "" {
-		if err := removeFile(cs.TerminationLog); err != nil {
-			return fail(err)
-		}
+	if err := r.removeTerminationLog(cs.TerminationLog); err != nil {
+		return fail(err)
 	}
 	if r.ContainerLogsDir == "" {
 		return nil
@@ -212,6 +210,14 @@ func incarnationOf(file string) (uint32, bool) {
 	number, _, isLog := strings.Cut(file, ".log")
 	n, err := strconv.ParseUint(number, 10, 32)
 	return uint32(n), isLog && err == nil
+}
+
+// removeTerminationLog removes the file, "" for none. One that is in no folder of this agent's pods is another agent's.
+func (r *Runtime) removeTerminationLog(path string) error {
+	if !r.files().Contains(path) {
+		return nil
+	}
+	return r.files().Unlink(path)
 }
 
 // removeFile removes a file that may be gone already.

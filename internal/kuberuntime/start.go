@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/beneath"
 	"berth/internal/cri"
 	"berth/internal/crispec"
 	"berth/internal/images"
@@ -54,7 +55,7 @@ func (r *Runtime) startContainer(ctx context.Context, s *start) *lifecycle.Start
 	began := time.Now()
 	id, cfg, e := r.createContainer(ctx, s, spec)
 	if e != nil {
-		if err := removeFile(spec.TerminationLog); err != nil {
+		if err := r.removeTerminationLog(spec.TerminationLog); err != nil {
 			r.Log.Warn("termination log of a container that was not created not removed", "container", c.Name, "error", err)
 		}
 		return e
@@ -250,13 +251,13 @@ func (r *Runtime) makeTerminationLog(p *v1.Pod, c *v1.Container) (string, error)
 		return "", nil
 	}
 	dir := filepath.Join(r.podDir(p.UID), "containers", c.Name)
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := r.files().Ensure(dir, 0o750, 0o750); err != nil {
 		return "", fmt.Errorf("termination log: %w", err)
 	}
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails
 	path := filepath.Join(dir, hex.EncodeToString(b[:]))
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
+	f, err := r.files().OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
 	if err != nil {
 		return "", fmt.Errorf("termination log: %w", err)
 	}
@@ -278,5 +279,8 @@ func (r *Runtime) linkLog(p *v1.Pod, c *v1.Container, id pod.ContainerID, cfg *r
 		r.Log.Warn("link to the container's log not made", "link", link, "error", err)
 	}
 }
+
+// files are those of pods: a container may have been given its pod's folder, or all of them.
+func (r *Runtime) files() beneath.Root { return beneath.Root(r.RootDir) }
 
 func (r *Runtime) podDir(uid pod.UID) string { return filepath.Join(r.RootDir, "pods", string(uid)) }

@@ -2,6 +2,7 @@ package kuberuntime
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,10 +12,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/beneath"
 	"berth/internal/cri/critest"
 	"berth/internal/crispec"
 	"berth/internal/pod"
@@ -232,7 +235,12 @@ func TestUserNamespaceNeedsTheRuntime(t *testing.T) {
 
 // The hosts file is written in its place, as running containers have it mounted, and only when it is not as it should be.
 func TestHostsFileStaysInItsPlace(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "etc-hosts")
+	files := beneath.Root(t.TempDir())
+	dir := filepath.Join(string(files), "pods/one")
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "etc-hosts")
 	steps := []struct{ found, want string }{
 		{"", "one\n"},
 		{"one\n", "one\n"},
@@ -247,7 +255,7 @@ func TestHostsFileStaysInItsPlace(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := ensureContent(path, []byte(s.want)); err != nil {
+		if err := ensureContent(files, path, []byte(s.want)); err != nil {
 			t.Fatal(err)
 		}
 		st, err := os.Stat(path)
@@ -262,12 +270,17 @@ func TestHostsFileStaysInItsPlace(t *testing.T) {
 			t.Errorf("found %.20q: got %.40q, %v, mode %v; the same file: %v", s.found, b, err, st.Mode(), os.SameFile(first, st))
 		}
 	}
-	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(path, link); err != nil {
+	link, pipe := filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
+	if err := errors.Join(os.Symlink(path, link), os.Symlink(dir, filepath.Join(dir, "up")), unix.Mkfifo(pipe, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := ensureContent(link, []byte("three\n")); err == nil {
-		t.Error("a link was followed")
+	for _, bad := range []string{link, filepath.Join(dir, "up/etc-hosts"), pipe, dir} {
+		if err := ensureContent(files, bad, []byte("three\n")); err == nil {
+			t.Errorf("%s was written", bad)
+		}
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "two, which is longer\n" {
+		t.Errorf("through a link: %q, %v", b, err)
 	}
 }
 

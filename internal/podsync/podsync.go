@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/allocation"
+	"berth/internal/beneath"
 	"berth/internal/crispec"
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
@@ -208,7 +209,7 @@ func (s *Syncer) registerObjects(_ context.Context, r Request, _ *Result) error 
 func (s *Syncer) makeDataDirs(_ context.Context, r Request, _ *Result) error {
 	dir := s.podDir(r.UID)
 	for _, d := range []string{dir, filepath.Join(dir, "volumes"), filepath.Join(dir, "plugins")} {
-		if err := os.MkdirAll(d, 0o750); err != nil {
+		if err := s.files().Ensure(d, 0o750, 0o750); err != nil {
 			s.Event(r.Pod, "", v1.EventTypeWarning, "Failed", "error making pod data directories: "+err.Error())
 			return err
 		}
@@ -349,11 +350,13 @@ func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
 }
 
 // killPod stops everything of the pod. That may last as long as the grace period; what changes meanwhile, a container that ends or that is not
-// ready any more, is reported.
+// ready any more, is reported, and what is new of objects is shown in volumes.
 func (s *Syncer) killPod(ctx context.Context, r Request) error {
 	if r.Pod == nil {
 		return s.Runtime.KillPod(ctx, nil, r.Observed, r.Grace)
 	}
+	look, stop := s.showWhileEnding(ctx, r)
+	defer stop()
 	done := make(chan error, 1)
 	go func(r Request) { done <- s.Runtime.KillPod(ctx, r.Pod, r.Observed, r.Grace) }(r)
 	for {
@@ -361,6 +364,7 @@ func (s *Syncer) killPod(ctx context.Context, r Request) error {
 		case err := <-done:
 			return err
 		case <-r.Wake:
+			look()
 			if now, err := s.Observe(ctx, r.UID); err == nil { // what cannot be read now is read when the pod has ended
 				r.Observed = now
 				s.syncProbes(r)
@@ -442,12 +446,12 @@ func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
 func (s *Syncer) removeDir(uid pod.UID) error {
 	dir := s.podDir(uid)
 	for _, d := range []string{"containers", "etc-hosts"} { // only the agent's own files are below
-		if err := os.RemoveAll(filepath.Join(dir, d)); err != nil {
+		if err := s.files().Remove(filepath.Join(dir, d)); err != nil {
 			return err
 		}
 	}
 	for _, d := range []string{"volumes", "plugins", ""} {
-		if err := os.Remove(filepath.Join(dir, d)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := s.files().RemoveEmpty(filepath.Join(dir, d)); err != nil {
 			return err
 		}
 	}
@@ -456,7 +460,7 @@ func (s *Syncer) removeDir(uid pod.UID) error {
 
 // OnDisk returns the pods that have a folder.
 func (s *Syncer) OnDisk() ([]pod.UID, error) {
-	entries, err := os.ReadDir(filepath.Join(s.RootDir, "pods"))
+	entries, err := s.files().ReadDir(filepath.Join(s.RootDir, "pods"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -471,5 +475,8 @@ func (s *Syncer) OnDisk() ([]pod.UID, error) {
 	}
 	return out, nil
 }
+
+// files are those of pods: a container may have been given its pod's folder, or all of them.
+func (s *Syncer) files() beneath.Root { return beneath.Root(s.RootDir) }
 
 func (s *Syncer) podDir(uid pod.UID) string { return filepath.Join(s.RootDir, "pods", string(uid)) }

@@ -2,6 +2,7 @@ package podsync
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"berth/internal/crispec"
@@ -69,6 +70,45 @@ func (v *shownVolumes) show(ctx context.Context, in volumes.Inputs) {
 	v.inputs = in
 	if v.set || v.syncer.isMounted(v.request.UID) {
 		_, _ = v.syncer.Volumes.Setup(ctx, v.request.Pod, in)
+	}
+}
+
+// showWhileEnding has the volumes of a pod that ends show the newest of objects whenever look is called, until stop is: what still runs may take long, and
+// needs tokens that are valid. The error of one is nobody's: the next look does the same.
+func (s *Syncer) showWhileEnding(ctx context.Context, r Request) (look, stop func()) {
+	if !slices.ContainsFunc(r.Observed.Containers, func(c pod.ContainerStatus) bool { return c.State == pod.StateRunning }) {
+		return func() {}, func() {}
+	}
+	lasts, end := context.WithCancel(ctx)
+	wake, ended := make(chan struct{}, 1), make(chan struct{})
+	look = func() {
+		select {
+		case wake <- struct{}{}:
+		default: // it is about to look
+		}
+	}
+	if !s.isMounted(r.UID) { // an earlier agent did, and does not follow the objects any more
+		if s.Objects != nil {
+			s.Objects.Register(r.Pod)
+		}
+		look()
+	}
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-lasts.Done():
+				return
+			case <-wake:
+				if in, err := s.Volumes.Prepare(lasts, r.Pod); err == nil && in.Live() && lasts.Err() == nil {
+					_, _ = s.Volumes.Setup(ctx, r.Pod, in)
+				}
+			}
+		}
+	}()
+	return look, func() {
+		end()
+		<-ended
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -51,16 +50,21 @@ type Space struct {
 }
 
 // ReadSpace returns the free space of the file system that the path is in.
-func ReadSpace(path string) (Space, error) {
-	f, err := statfs(path)
+func (c *Collector) ReadSpace(path string) (Space, error) {
+	f, err := c.open(path, unix.O_PATH)
+	if err != nil {
+		return Space{}, err
+	}
+	defer f.Close()
+	s, err := statfsOf(f)
 	if err != nil {
 		return Space{}, err
 	}
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return Space{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return Space{}, &fs.PathError{Op: "fstat", Path: path, Err: err}
 	}
-	return Space{Path: path, Device: st.Dev, Free: f.free}, nil
+	return Space{Path: path, Device: st.Dev, Free: s.free}, nil
 }
 
 // IsEphemeral reports whether the volume counts as ephemeral storage of its pod (Kubernetes documentation, "Local ephemeral storage"): what is in
@@ -74,13 +78,13 @@ func IsEphemeral(v *v1.Volume) bool {
 func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Extent) (Local, error) {
 	out := Local{Volumes: map[string]uint64{}, Containers: map[string]ContainerFiles{}}
 	dir := filepath.Join(c.RootDir, "pods", string(p.UID))
-	out.addSpace(dir)
+	c.addSpace(&out, dir)
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
 		if !slices.Contains(of.Volumes, v.Name) {
 			continue
 		}
-		used, err := volumeBytes(ctx, filepath.Join(dir, "volumes"), v)
+		used, err := c.volumeBytes(ctx, filepath.Join(dir, "volumes"), v)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -93,17 +97,15 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 		return out, nil
 	}
 	logs := filepath.Join(c.PodLogsDir, p.Namespace+"_"+p.Name+"_"+string(p.UID))
-	out.addSpace(logs)
+	c.addSpace(&out, logs)
 	out.Own = filesOf(logs).bytes
-	if hosts, err := os.Lstat(filepath.Join(dir, "etc-hosts")); err == nil && hosts.Mode().IsRegular() {
-		out.Own += uint64(hosts.Size())
-	}
+	out.Own += c.hostsFile(dir).bytes
 	paths, err := c.containerCgroups(ctx, p.UID)
 	if err != nil {
 		return Local{}, err
 	}
 	mounted := c.readMounts()
-	root, known := out.addSpace(c.RootDir)
+	root, known := c.addSpace(&out, c.RootDir)
 	for i := range s.Containers {
 		ct := &s.Containers[i]
 		if _, seen := out.Containers[ct.Name]; seen || ct.State != pod.StateRunning { // newest first
@@ -111,9 +113,9 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 		}
 		files := ContainerFiles{Logs: filesOf(filepath.Join(logs, ct.Name)).bytes}
 		if upper := c.upperDir(mounted, ct.ID, paths[string(ct.ID)]); upper != "" {
-			device, found := out.addSpace(upper)
+			device, found := c.addSpace(&out, upper)
 			files.Dedicated = known && found && device != root
-			layer, err := walk(ctx, upper)
+			layer, err := c.walk(ctx, upper)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return Local{}, err
 			}
@@ -125,8 +127,8 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 }
 
 // addSpace adds the file system of the path, if it is there and the first of its device.
-func (l *Local) addSpace(path string) (device uint64, ok bool) {
-	s, err := ReadSpace(path)
+func (c *Collector) addSpace(l *Local, path string) (device uint64, ok bool) {
+	s, err := c.ReadSpace(path)
 	if err != nil {
 		return 0, false
 	}
@@ -150,21 +152,21 @@ func (c *Collector) containerCgroups(ctx context.Context, uid pod.UID) (map[stri
 }
 
 // volumeBytes returns what a volume takes of its medium; dir is the folder of the pod's volumes. A tmpfs knows it without a walk.
-func volumeBytes(ctx context.Context, dir string, v *v1.Volume) (uint64, error) {
+func (c *Collector) volumeBytes(ctx context.Context, dir string, v *v1.Volume) (uint64, error) {
 	plugin := "kubernetes.io~empty-dir"
 	if v.ConfigMap != nil {
 		plugin = "kubernetes.io~configmap"
 	}
 	dir = filepath.Join(dir, plugin, v.Name)
 	if v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumMemory {
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); err != nil {
-			return 0, &fs.PathError{Op: "statfs", Path: dir, Err: err}
+		f, err := c.statfs(dir)
+		if err != nil {
+			return 0, err
 		}
-		if st.Type == unix.TMPFS_MAGIC {
-			return (st.Blocks - st.Bfree) * uint64(st.Frsize), nil
+		if f.kind == unix.TMPFS_MAGIC {
+			return f.capacity - f.free, nil
 		}
 	}
-	s, err := walk(ctx, dir)
+	s, err := c.walk(ctx, dir)
 	return s.bytes, err
 }

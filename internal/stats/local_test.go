@@ -26,7 +26,7 @@ func TestLocal(t *testing.T) {
 	h.write("logs/default_web_u/main/0.log.20260101-000000", "rotated\n")
 	bytes := func(path string) uint64 {
 		t.Helper()
-		s, err := walk(t.Context(), filepath.Join(h.dir, path))
+		s, err := c.walk(t.Context(), filepath.Join(h.dir, path))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,12 +66,13 @@ func TestLocal(t *testing.T) {
 }
 
 func TestReadSpace(t *testing.T) {
+	c := newHost(t).collector()
 	dir := t.TempDir()
-	s, err := ReadSpace(dir)
+	s, err := c.ReadSpace(dir)
 	if err != nil || s.Path != dir || s.Device == 0 || s.Free == 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if _, err := ReadSpace(dir + "/none"); !os.IsNotExist(err) {
+	if _, err := c.ReadSpace(dir + "/none"); !os.IsNotExist(err) {
 		t.Errorf("a path that is not there: %v", err)
 	}
 }

@@ -139,7 +139,7 @@ func New(cfg Config) *Collector {
 		cfg.Proc = "/proc"
 	}
 	c := &Collector{Config: cfg, turn: make(chan struct{}, 1), groups: map[string]*group{}, parents: map[pod.UID]string{}}
-	c.sizes = newRemembered(cfg.Log, walksAtOnce, walk)
+	c.sizes = newRemembered(cfg.Log, walksAtOnce, c.walk)
 	c.uses = newRemembered(cfg.Log, asksAtOnce, c.askVolume)
 	c.turn <- struct{}{}
 	return c

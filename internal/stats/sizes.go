@@ -2,13 +2,14 @@ package stats
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/beneath"
 )
 
 const (
@@ -26,39 +27,19 @@ type inode struct{ dev, ino uint64 }
 
 // walk adds up what a directory takes: blocks and inodes, itself included, of its own file system alone; a file with several names counts once,
 // what vanishes meanwhile not at all.
-func walk(ctx context.Context, root string) (size, error) {
+func (c *Collector) walk(ctx context.Context, path string) (size, error) {
 	var s size
-	var top unix.Stat_t
-	if err := unix.Lstat(root, &top); err != nil {
-		return s, &fs.PathError{Op: "lstat", Path: root, Err: err}
+	dir, err := c.open(path, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return s, err
 	}
+	defer dir.Close()
 	linked := map[inode]bool{}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if cerr := ctx.Err(); cerr != nil {
-			return cerr
-		}
-		if err != nil {
-			if path != root && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
-				return nil
-			}
-			return err
-		}
-		var st unix.Stat_t
-		switch err := unix.Lstat(path, &st); {
-		case errors.Is(err, unix.ENOENT):
-			return nil
-		case err != nil:
-			return err
-		case st.Dev != top.Dev:
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if st.Nlink > 1 && !d.IsDir() {
+	err = beneath.Walk(ctx, dir, func(st *unix.Stat_t) {
+		if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
 			i := inode{st.Dev, st.Ino}
 			if linked[i] {
-				return nil
+				return
 			}
 			if len(linked) < maxLinked {
 				linked[i] = true
@@ -66,10 +47,20 @@ func walk(ctx context.Context, root string) (size, error) {
 		}
 		s.bytes += uint64(st.Blocks) * 512
 		s.inodes++
-		return nil
 	})
 	return s, err
 }
+
+// open opens what is at the path: through no link where containers may have put one.
+func (c *Collector) open(path string, flags int) (*os.File, error) {
+	if c.files().Contains(path) {
+		return c.files().OpenFile(path, flags, 0)
+	}
+	return os.OpenFile(path, flags, 0)
+}
+
+// files are those of pods: a container may have been given its pod's folder, or all of them.
+func (c *Collector) files() beneath.Root { return beneath.Root(c.RootDir) }
 
 // filesOf adds up the files that are directly in a directory; nothing when it is not there.
 func filesOf(dir string) size {
@@ -93,19 +84,42 @@ func filesOf(dir string) size {
 
 // fileSystem is a file system's capacity.
 type fileSystem struct {
+	kind                      int64 // as statfs(2) has it
 	at                        time.Time
 	capacity, available, free uint64 // bytes
 	inodes, inodesFree        uint64
 }
 
-// statfs returns the file system that the path is in.
+// statfs returns the file system that a path of the host is in.
 func statfs(path string) (fileSystem, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
 		return fileSystem{}, &fs.PathError{Op: "statfs", Path: path, Err: err}
 	}
+	return fileSystemOf(&st), nil
+}
+
+// statfs returns the file system that a directory of a pod, or the agent's own, is in.
+func (c *Collector) statfs(path string) (fileSystem, error) {
+	f, err := c.open(path, unix.O_PATH)
+	if err != nil {
+		return fileSystem{}, err
+	}
+	defer f.Close()
+	return statfsOf(f)
+}
+
+func statfsOf(f *os.File) (fileSystem, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return fileSystem{}, &fs.PathError{Op: "fstatfs", Path: f.Name(), Err: err}
+	}
+	return fileSystemOf(&st), nil
+}
+
+func fileSystemOf(st *unix.Statfs_t) fileSystem {
 	block := uint64(st.Frsize)
 	return fileSystem{
-		at: time.Now(), capacity: st.Blocks * block, available: st.Bavail * block, free: st.Bfree * block, inodes: st.Files, inodesFree: st.Ffree,
-	}, nil
+		kind: int64(st.Type), at: time.Now(), capacity: st.Blocks * block, available: st.Bavail * block, free: st.Bfree * block, inodes: st.Files, inodesFree: st.Ffree,
+	}
 }

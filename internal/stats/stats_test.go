@@ -289,22 +289,23 @@ func TestRatesAndRest(t *testing.T) {
 }
 
 func TestWalk(t *testing.T) {
+	c := New(Config{RootDir: "/var/lib/berth"})
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/a", make([]byte, 10000), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	alone, err := walk(t.Context(), dir)
+	alone, err := c.walk(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(os.Link(dir+"/a", dir+"/b"), os.Symlink("/proc", dir+"/c")); err != nil {
 		t.Fatal(err)
 	}
-	both, err := walk(t.Context(), dir)
+	both, err := c.walk(t.Context(), dir)
 	if err != nil || both.bytes != alone.bytes || alone.inodes != 2 || both.inodes != 3 || alone.bytes < 10000 {
 		t.Errorf("a file with two names and a link: %+v, alone %+v, error %v", both, alone, err)
 	}
-	if _, err := walk(t.Context(), dir+"/none"); !os.IsNotExist(err) {
+	if _, err := c.walk(t.Context(), dir+"/none"); !os.IsNotExist(err) {
 		t.Errorf("a folder that is not there: %v", err)
 	}
 }

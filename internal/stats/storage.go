@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
@@ -39,11 +40,19 @@ func (c *Collector) addStorage(ctx context.Context, p *Pod, out *summary.PodStat
 	own := filesOf(logs)
 	add(own.bytes, own.inodes)
 	dir := filepath.Join(c.RootDir, "pods", string(p.UID))
-	if hosts, err := os.Lstat(filepath.Join(dir, "etc-hosts")); err == nil && hosts.Mode().IsRegular() {
-		add(uint64(hosts.Size()), 1)
-	}
+	hosts := c.hostsFile(dir)
+	add(hosts.bytes, hosts.inodes)
 	out.VolumeStats = c.volumes(ctx, c.podOf(p), filepath.Join(dir, "volumes"), add)
 	out.EphemeralStorage = fsOf(root, used, inodes)
+}
+
+// hostsFile returns what the hosts file takes of the pod whose folder is dir.
+func (c *Collector) hostsFile(dir string) size {
+	st, err := c.files().Lstat(filepath.Join(dir, "etc-hosts"))
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return size{}
+	}
+	return size{uint64(st.Size), 1}
 }
 
 // rootfs is the writable layer of a container; nil for a snapshotter that is no overlay. The runtime's own account of it is as old as the period of
@@ -60,7 +69,7 @@ func (c *Collector) rootfs(ctx context.Context, ct *Container) *summary.FsStats 
 	if !ok {
 		return nil
 	}
-	f, err := statfs(upper)
+	f, err := c.statfs(upper)
 	if err != nil {
 		return nil
 	}
@@ -81,7 +90,7 @@ func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func
 	if !ok {
 		return nil
 	}
-	plugins, err := os.ReadDir(dir)
+	plugins, err := c.files().ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -95,7 +104,7 @@ func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func
 			continue
 		}
 		at := slices.IndexFunc(plugins, func(e os.DirEntry) bool {
-			_, err := os.Lstat(filepath.Join(dir, e.Name(), v.Name))
+			_, err := c.files().Lstat(filepath.Join(dir, e.Name(), v.Name))
 			return err == nil
 		})
 		if at < 0 {
@@ -117,8 +126,11 @@ func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func
 }
 
 func (c *Collector) volume(ctx context.Context, path, plugin string, v *v1.Volume, period time.Duration) *summary.FsStats {
-	f, err := statfs(path)
-	if err != nil || !walkedPlugins[plugin] {
+	if !walkedPlugins[plugin] {
+		return nil
+	}
+	f, err := c.statfs(path)
+	if err != nil {
 		return nil
 	}
 	if v.EmptyDir == nil {

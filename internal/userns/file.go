@@ -8,14 +8,18 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
+	"berth/internal/beneath"
 	"berth/internal/pod"
 )
 
 const (
 	fileName = "userns"
-	// corruptSuffix is what is appended to the name of a file that cannot be read, newSuffix to that of one that is being written.
+	// maxSize is how long the file can be, in bytes.
+	maxSize = 1 << 16
+	// corruptSuffix is what is appended to the name of a file that cannot be read.
 	corruptSuffix = ".corrupt"
-	newSuffix     = ".new"
 )
 
 // document is the file's form, which is that of the kubelet.
@@ -33,18 +37,19 @@ type mapping struct {
 // readPods returns the ranges that pods have. A file that cannot be read is set aside.
 func (a *Allocator) readPods() map[pod.UID]Range {
 	pods := map[pod.UID]Range{}
-	files, err := filepath.Glob(filepath.Join(a.podsDir(), "*", fileName))
-	if err != nil {
+	entries, err := a.files().ReadDir(a.podsDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		a.Log.Error("user ids of pods not read", "folder", a.podsDir(), "error", err)
 	}
-	for _, file := range files {
-		uid := pod.UID(filepath.Base(filepath.Dir(file)))
-		r, err := readFile(file)
-		if errors.Is(err, fs.ErrNotExist) {
+	for _, e := range entries {
+		uid := pod.UID(e.Name())
+		file := a.file(uid)
+		r, err := a.readFile(file)
+		if errors.Is(err, fs.ErrNotExist) || !e.IsDir() {
 			continue
 		}
 		if err != nil {
-			err = errors.Join(err, os.Rename(file, file+corruptSuffix))
+			err = errors.Join(err, a.setAside(file))
 			a.Log.Error("user ids of a pod cannot be read; their file is set aside", "pod", uid, "error", err)
 			continue
 		}
@@ -53,8 +58,15 @@ func (a *Allocator) readPods() map[pod.UID]Range {
 	return pods
 }
 
-func readFile(path string) (Range, error) {
-	b, err := os.ReadFile(path)
+// setAside renames a file that cannot be read.
+func (a *Allocator) setAside(path string) error {
+	return a.files().In(path, func(dir int, name string) error {
+		return unix.Renameat(dir, name, dir, name+corruptSuffix)
+	})
+}
+
+func (a *Allocator) readFile(path string) (Range, error) {
+	b, err := a.files().ReadFile(path, maxSize)
 	if err != nil {
 		return Range{}, err
 	}
@@ -74,24 +86,19 @@ func readFile(path string) (Range, error) {
 }
 
 // writeFile writes the pod's range so that it outlives a power cut.
-func writeFile(path string, r Range) error {
+func (a *Allocator) writeFile(path string, r Range) error {
 	m := []mapping{{HostID: r.First, Length: r.Length}}
 	b, err := json.Marshal(document{UIDMappings: m, GIDMappings: m})
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path+newSuffix, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
+	if err := a.files().Replace(path, 0o600, func(f *os.File) error {
+		_, err := f.Write(b)
+		return errors.Join(err, f.Sync())
+	}); err != nil {
 		return err
 	}
-	_, err = f.Write(b)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+newSuffix, path); err != nil {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(path))
+	d, err := a.files().Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
@@ -99,11 +106,14 @@ func writeFile(path string, r Range) error {
 }
 
 // removeFile removes the file and what can lie beside it.
-func removeFile(path string) error {
-	for _, name := range []string{path + newSuffix, path + corruptSuffix, path} {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (a *Allocator) removeFile(path string) error {
+	for _, name := range []string{path + beneath.NewSuffix, path + corruptSuffix, path} {
+		if err := a.files().Unlink(name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// files are those of pods: a container may have been given its pod's folder, or all of them.
+func (a *Allocator) files() beneath.Root { return beneath.Root(a.Root) }

@@ -98,7 +98,7 @@ func (a *Allocator) Allocate(uid pod.UID) (Range, error) {
 		return r, err
 	}
 	// Only what is on disk is the pod's: after a power cut, files of it can have these ids.
-	if err := writeFile(a.file(uid), r); err != nil {
+	if err := a.writeFile(a.file(uid), r); err != nil {
 		a.forget(uid)
 		return Range{}, fmt.Errorf("user ids of pod %s: %w", uid, err)
 	}
@@ -141,7 +141,7 @@ func nextRange(whole Range, length uint32, pods map[pod.UID]Range) (Range, bool)
 
 // Release gives the pod's range back. Nothing of the pod may run any more. It may be called again, and for pods that have none.
 func (a *Allocator) Release(uid pod.UID) error {
-	if err := removeFile(a.file(uid)); err != nil {
+	if err := a.removeFile(a.file(uid)); err != nil {
 		return fmt.Errorf("user ids of pod %s: %w", uid, err)
 	}
 	a.forget(uid)

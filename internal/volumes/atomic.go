@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/beneath"
 )
 
 // Names that an atomic writer keeps beside the files of the volume. No path of a payload begins like them.
@@ -72,7 +74,7 @@ func writeAtomically(dir *os.File, files payload, group *int64, log *slog.Logger
 
 func newAtomicWriter(dir *os.File, files payload, group *int64, log *slog.Logger) (*atomicWriter, error) {
 	fd := int(dir.Fd())
-	root, err := os.OpenRoot(self(fd))
+	root, err := os.OpenRoot(beneath.Self(fd))
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +95,7 @@ func (w *atomicWriter) steps(replace bool) []writeStep {
 // isCurrent reports whether ..data shows the payload: the same paths with the same contents and modes, in a directory of the writer's own.
 func (w *atomicWriter) isCurrent() bool {
 	name, err := w.root.Readlink(dataLink)
-	if err != nil || !isElement(name) || !strings.HasPrefix(name, reservedPrefix) {
+	if err != nil || !beneath.IsElement(name) || !strings.HasPrefix(name, reservedPrefix) {
 		return false
 	}
 	data, err := w.openData(name)
@@ -118,12 +120,12 @@ func (w *atomicWriter) isCurrent() bool {
 
 // openData opens a directory of the volume that is neither a link nor a mount.
 func (w *atomicWriter) openData(name string) (*os.Root, error) {
-	fd, err := enter(w.dir, name)
+	fd, err := beneath.Enter(w.dir, name)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: filepath.Join(w.path, name), Err: err}
 	}
 	defer unix.Close(fd)
-	return os.OpenRoot(self(fd))
+	return os.OpenRoot(beneath.Self(fd))
 }
 
 // shows reports whether the file has the content and its mode.
@@ -280,7 +282,7 @@ func (w *atomicWriter) replaceLink() error {
 
 // remove removes what is at the name in the volume's root, but nothing to which that leads.
 func (w *atomicWriter) remove(name string) error {
-	return removeAny(w.dir, name, filepath.Join(w.path, name))
+	return beneath.RemoveAt(w.dir, name, filepath.Join(w.path, name))
 }
 
 // firstElements returns the names by which the payload is seen in the volume's root.

@@ -52,7 +52,7 @@ func (m *Manager) mapBound(ctx context.Context, p *v1.Pod, podDir string, b boun
 		return refuse("MapBlockVolume", err)
 	}
 	link := filepath.Join(podDir, devicesDir, localPlugin, b.Name)
-	if err := m.ensureLink(device, link); err != nil {
+	if err := m.files.EnsureLink(device, link); err != nil {
 		return refuse("MapBlockVolume", err)
 	}
 	return outcome{block: true, mounted: Mounted{HostPath: link, ReadOnly: b.readOnly}, fresh: fresh}
@@ -72,31 +72,39 @@ func (m *Manager) findDisk(path string) (device string, number uint64, err error
 	if err != nil {
 		return "", 0, err
 	}
-	number, err = m.diskNumber(device)
-	if err == nil && number == 0 {
-		err = fmt.Errorf("path %q: only a block device can be used with volumeMode Block", path)
+	var st unix.Stat_t
+	if err := unix.Stat(device, &st); err != nil {
+		return "", 0, &fs.PathError{Op: "stat", Path: device, Err: err}
 	}
-	return device, number, err
+	if number = m.numberOf(device, &st); number == 0 {
+		return "", 0, fmt.Errorf("path %q: only a block device can be used with volumeMode Block", path)
+	}
+	return device, number, nil
 }
 
-// diskNumber returns the number of the block device, 0 for what is none.
-func diskNumber(path string) (uint64, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
-	}
+// numberOf returns the number of a block device, 0 for what is none.
+func numberOf(_ string, st *unix.Stat_t) uint64 {
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return 0, nil
+		return 0
 	}
-	return st.Rdev, nil
+	return st.Rdev
+}
+
+// shownDisk returns the number of the disk that is shown at a path of the agent's own, 0 for what is none.
+func (m *Manager) shownDisk(path string) (uint64, error) {
+	st, err := m.files.Lstat(path)
+	if err != nil {
+		return 0, err
+	}
+	return m.numberOf(path, &st), nil
 }
 
 // bindDisk shows the disk at the path and holds it there, unless that is so, and reports whether there was something to do.
 func (m *Manager) bindDisk(device string, number uint64, path string) (fresh bool, err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+	if err := m.files.Ensure(filepath.Dir(path), 0o750, 0o750); err != nil {
 		return false, err
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o750)
+	f, err := m.files.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o750)
 	switch {
 	case err == nil:
 		err = f.Close()
@@ -106,11 +114,11 @@ func (m *Manager) bindDisk(device string, number uint64, path string) (fresh boo
 	if err != nil {
 		return false, err
 	}
-	switch shown, err := m.diskNumber(path); {
+	switch shown, err := m.shownDisk(path); {
 	case err != nil:
 		return false, err
 	case shown == number:
-		return m.holdDisk(path)
+		return m.holdShown(path)
 	case shown != 0: // the persistent volume names another one by now
 		if err := m.freeDisk(path); err != nil {
 			return false, err
@@ -122,10 +130,20 @@ func (m *Manager) bindDisk(device string, number uint64, path string) (fresh boo
 	if err := m.mounter.Mount(device, path, "", []string{"bind"}); err != nil {
 		return false, fmt.Errorf("bind %s: %w", device, err)
 	}
-	if _, err := m.holdDisk(path); err != nil {
+	if _, err := m.holdShown(path); err != nil {
 		return false, err
 	}
 	return true, nil
+}
+
+// holdShown holds the disk that is shown at the path, unless it is held, and reports whether there was something to do.
+func (m *Manager) holdShown(path string) (fresh bool, err error) {
+	disk, err := m.files.OpenFile(path, os.O_RDONLY, 0)
+	if err != nil {
+		return false, err
+	}
+	defer disk.Close()
+	return m.holdDisk(disk)
 }
 
 // unmapDisks takes the disks of the pod away, by whatever agent it was given them. Links and folders tell which; nothing of a disk is touched.
@@ -133,8 +151,8 @@ func (m *Manager) unmapDisks(ctx context.Context, uid pod.UID, podDir string) er
 	if err := m.unpublishDisks(ctx, uid, podDir); err != nil {
 		return err
 	}
-	volumes, err := os.ReadDir(m.localDisks())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	volumes, err := m.files.ReadDir(m.localDisks())
+	if err := ignoreMissing(err); err != nil {
 		return err
 	}
 	for _, v := range volumes {
@@ -142,7 +160,7 @@ func (m *Manager) unmapDisks(ctx context.Context, uid pod.UID, podDir string) er
 			return context.Cause(ctx)
 		}
 		dir, began := filepath.Join(m.localDisks(), v.Name()), time.Now()
-		if _, err := os.Lstat(filepath.Join(dir, string(uid))); errors.Is(err, fs.ErrNotExist) {
+		if _, err := m.files.Lstat(filepath.Join(dir, string(uid))); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		err := m.unbindDisk(dir, string(uid))
@@ -151,12 +169,12 @@ func (m *Manager) unmapDisks(ctx context.Context, uid pod.UID, podDir string) er
 			return err
 		}
 	}
-	return m.removeFolder(filepath.Join(podDir, devicesDir))
+	return m.files.Remove(filepath.Join(podDir, devicesDir))
 }
 
 func (m *Manager) unbindDisk(volume, uid string) error {
 	path := filepath.Join(volume, uid)
-	number, err := m.diskNumber(path)
+	number, err := m.shownDisk(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -168,15 +186,16 @@ func (m *Manager) unbindDisk(volume, uid string) error {
 			return err
 		}
 		if err := m.mounter.Unmount(path); err != nil {
-			loops, _ := loopsOf("/", path) // those that others have open stay until these are done
+			real, _ := m.files.Real(path)
+			loops, _ := loopsOf("/", real) // those that others have open stay until these are done
 			return heldBy(fmt.Errorf("unmount %s: %w", path, err), append(loops, path)...)
 		}
 	}
-	if err := unix.Unlink(path); err != nil {
-		return &fs.PathError{Op: "unlink", Path: path, Err: err}
+	if err := m.files.Unlink(path); err != nil {
+		return err
 	}
-	if err := unix.Rmdir(volume); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.ENOENT) {
-		return &fs.PathError{Op: "rmdir", Path: volume, Err: err}
+	if err := m.files.RemoveEmpty(volume); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
+		return err
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 )
@@ -36,18 +37,18 @@ func TestRawDisk(t *testing.T) {
 	if err := os.WriteFile(node, []byte("data"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.diskNumber = func(path string) (uint64, error) { // only root can make one
+	m.numberOf = func(path string, st *unix.Stat_t) uint64 { // only root can make one
 		if path == node {
-			return 7, nil
+			return 7
 		}
-		return diskNumber(path)
+		return numberOf(path, st)
 	}
 	byID := filepath.Join(t.TempDir(), "by-id")
 	if err := os.Symlink(node, byID); err != nil {
 		t.Fatal(err)
 	}
 	var held []string
-	m.holdDisk = func(path string) (bool, error) { held = append(held, path); return true, nil }
+	m.holdDisk = func(disk *os.File) (bool, error) { held = append(held, disk.Name()); return true, nil }
 	s.bindRaw("raw", localSource(byID))
 	p := rawPod("raw")
 	p.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
@@ -78,7 +79,7 @@ func TestRawDisk(t *testing.T) {
 	}
 	// Another manager: nothing needs to be remembered.
 	again, _ := newManager(t)
-	again.root = m.root
+	again.root, again.files = m.root, m.files
 	for range 2 {
 		if err := again.Teardown(t.Context(), uid); err != nil {
 			t.Fatal(err)
@@ -101,16 +102,19 @@ func TestRawDiskThatChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := uint64(0)
-	m.diskNumber = func(path string) (uint64, error) {
+	m.numberOf = func(path string, _ *unix.Stat_t) uint64 {
 		if path == node {
-			return 7, nil
+			return 7
 		}
-		return shown, nil
+		return shown
 	}
 	var steps []string
 	mounts.UnmountFunc = func(string) error { steps = append(steps, "unmount"); return nil }
 	m.freeDisk = func(string) error { steps = append(steps, "free"); return nil }
-	m.holdDisk = func(string) (bool, error) { steps = append(steps, "hold"); return false, errors.New("no loop driver") }
+	m.holdDisk = func(*os.File) (bool, error) {
+		steps = append(steps, "hold")
+		return false, errors.New("no loop driver")
+	}
 	s.bindRaw("raw", localSource(node))
 	for _, tc := range []struct {
 		shown uint64

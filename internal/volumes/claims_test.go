@@ -299,7 +299,7 @@ func TestLocalVolumeOfTwoPods(t *testing.T) {
 		}
 		if p == first { // the fake's mounts show nothing; what is mounted is what lies there
 			for i := range fake.MountPoints {
-				if got := groupOf(fake.MountPoints[i].Path); got != own {
+				if got := m.groupOf(fake.MountPoints[i].Path); got != own {
 					t.Errorf("group %d, want %d", got, own)
 				}
 			}

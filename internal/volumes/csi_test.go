@@ -116,9 +116,9 @@ func (d *driven) restart() {
 		d.t.Fatal(err)
 	}
 	d.Manager = next
-	d.holdDisk = func(path string) (bool, error) { // only root can
-		fresh := !d.held[path]
-		d.held[path] = true
+	d.holdDisk = func(disk *os.File) (bool, error) { // only root can
+		fresh := !d.held[disk.Name()]
+		d.held[disk.Name()] = true
 		return fresh, nil
 	}
 	d.freeDisk = func(path string) error { delete(d.held, path); return nil }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -67,7 +66,7 @@ func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiV
 	if v.block {
 		mark = diskLink(dir, v.specName)
 	}
-	if _, err := os.Lstat(mark); err == nil {
+	if _, err := m.files.Lstat(mark); err == nil {
 		return nil // it was attached once, and stays so as long as it is in use
 	}
 	if needs && m.csi.ControllerAttach {

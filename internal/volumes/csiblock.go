@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -60,12 +59,12 @@ func (m *Manager) publishDisk(ctx context.Context, driver *csi.Driver, p *v1.Pod
 	if err := m.describePod(ctx, p, v, object, r); err != nil {
 		return "MapPodDevice", err
 	}
-	if err := os.MkdirAll(d.published, 0o750); err != nil {
+	if err := m.files.Ensure(d.published, 0o750, 0o750); err != nil {
 		return "MapPodDevice", csiError("make the folder of the disk: %w", err)
 	}
-	_, err = os.Lstat(link)
+	_, err = m.files.Lstat(link)
 	linked := err == nil
-	if err := m.ensureLink(r.TargetPath, link); err != nil {
+	if err := m.files.EnsureLink(r.TargetPath, link); err != nil {
 		return "MapPodDevice", err
 	}
 	if err := driver.Publish(ctx, r); err != nil {
@@ -107,7 +106,7 @@ func (m *Manager) stageDisk(ctx context.Context, driver *csi.Driver, d disk, v c
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(d.staging, 0o750); err != nil {
+	if err := m.files.Ensure(d.staging, 0o750, 0o750); err != nil {
 		return csiError("make the directory to stage in: %w", err)
 	}
 	err = driver.Stage(ctx, &csiapi.NodeStageVolumeRequest{
@@ -135,7 +134,7 @@ func (m *Manager) stageDisk(ctx context.Context, driver *csi.Driver, d disk, v c
 // unpublishDisks has the drivers take back the disks of the pod, by whatever agent it was given them.
 func (m *Manager) unpublishDisks(ctx context.Context, uid pod.UID, podDir string) error {
 	names := map[string]bool{}
-	links, err := m.openFolder(filepath.Dir(diskLink(podDir, "*")))
+	links, err := m.files.Open(filepath.Dir(diskLink(podDir, "*")))
 	if err == nil {
 		defer links.Close()
 		var found []string
@@ -147,16 +146,17 @@ func (m *Manager) unpublishDisks(ctx context.Context, uid pod.UID, podDir string
 	if err := ignoreMissing(err); err != nil {
 		return err
 	}
-	for _, pattern := range []string{filepath.Join(m.csiDisks(), "publish", "*", string(uid)), filepath.Join(m.csiDisks(), "*", "dev", string(uid))} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			return err
-		}
-		for _, path := range found {
-			if dir := filepath.Dir(path); filepath.Base(dir) == "dev" {
-				names[filepath.Base(filepath.Dir(dir))] = true
-			} else {
-				names[filepath.Base(dir)] = true
+	known, err := m.knownDisks()
+	if err != nil {
+		return err
+	}
+	for _, name := range known {
+		d := m.diskOf(name)
+		for _, path := range []string{d.target(uid), filepath.Join(d.bound, string(uid))} {
+			if _, err := m.files.Lstat(path); err == nil {
+				names[name] = true
+			} else if ignoreMissing(err) != nil {
+				return err
 			}
 		}
 	}
@@ -171,7 +171,7 @@ func (m *Manager) unpublishDisks(ctx context.Context, uid pod.UID, podDir string
 
 func (m *Manager) unpublishDisk(ctx context.Context, uid pod.UID, podDir, name string) (err error) {
 	d := m.diskOf(name)
-	data, err := readCSIData(d.data)
+	data, err := m.readCSIData(d.data)
 	if err != nil {
 		return m.unbindUnknownDisk(uid, podDir, name, err)
 	}
@@ -206,14 +206,14 @@ func (m *Manager) unbindUnknownDisk(uid pod.UID, podDir, name string, cause erro
 			return err
 		}
 	}
-	return m.removeLink(diskLink(podDir, name))
+	return m.files.Unlink(diskLink(podDir, name))
 }
 
 // unstageDisk has the driver unstage the disk; it is the caller's turn.
 func (m *Manager) unstageDisk(ctx context.Context, id csiID, d disk) error {
 	for _, dir := range []string{d.bound, d.published} {
-		left, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		left, err := m.files.ReadDir(dir)
+		if err := ignoreMissing(err); err != nil {
 			return err
 		}
 		if len(left) > 0 {
@@ -224,7 +224,7 @@ func (m *Manager) unstageDisk(ctx context.Context, id csiID, d disk) error {
 	if err != nil {
 		return csiError("%w", err)
 	}
-	if _, err := os.Lstat(d.staging); err == nil {
+	if _, err := m.files.Lstat(d.staging); err == nil {
 		can, err := driver.Capabilities(ctx)
 		if err != nil {
 			return csiError("capabilities of the driver: %w", err)
@@ -245,30 +245,34 @@ func (m *Manager) unstageDisk(ctx context.Context, id csiID, d disk) error {
 // removeDisk removes the folders of a disk that no pod has any more, the file that tells whose it is last. Of what a driver keeps where it stages,
 // everything goes, but nothing that is still mounted.
 func (m *Manager) removeDisk(d disk) error {
-	if err := removeTree(filepath.Dir(d.staging), filepath.Base(d.staging)); err != nil {
+	if err := m.files.Remove(d.staging); err != nil {
 		return err
 	}
 	for _, dir := range []string{d.published, d.bound} {
-		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
-			return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+		if err := m.files.RemoveEmpty(dir); err != nil {
+			return err
 		}
 	}
-	return removeTree(filepath.Dir(d.dir), filepath.Base(d.dir))
+	return m.files.Remove(d.dir)
 }
 
 // removeTarget removes what a driver may have left of the file at which it showed a disk, unless that is one still, and then the pod's link.
 func (m *Manager) removeTarget(path, link string) error {
-	number, err := m.diskNumber(path)
-	if err == nil && number != 0 {
-		return fmt.Errorf("%s is still a disk, though the driver says that it is not", path)
-	}
-	if err == nil {
-		err = os.Remove(path)
-	}
+	number, err := m.shownDisk(path)
 	if err := ignoreMissing(err); err != nil {
 		return err
 	}
-	return m.removeLink(link)
+	if number != 0 {
+		return fmt.Errorf("%s is still a disk, though the driver says that it is not", path)
+	}
+	err = m.files.Unlink(path)
+	if errors.Is(err, unix.EISDIR) {
+		err = m.files.RemoveEmpty(path)
+	}
+	if err != nil {
+		return err
+	}
+	return m.files.Unlink(link)
 }
 
 func ignoreMissing(err error) error {
@@ -278,37 +282,48 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// loadDisks finds the disks that an earlier agent left.
-func (m *Manager) loadDisks() {
-	entries, err := os.ReadDir(m.csiDisks())
-	if err != nil {
-		return // there never was one
-	}
-	for _, e := range entries {
-		if e.Name() == "staging" || e.Name() == "publish" {
-			continue
+// knownDisks returns the names of the disks of which there is a folder.
+func (m *Manager) knownDisks() ([]string, error) {
+	names := map[string]bool{}
+	for _, dir := range []string{m.csiDisks(), filepath.Join(m.csiDisks(), "publish")} {
+		entries, err := m.files.ReadDir(dir)
+		if err := ignoreMissing(err); err != nil {
+			return nil, err
 		}
-		d := m.diskOf(e.Name())
-		data, err := readCSIData(d.data)
+		for _, e := range entries {
+			names[e.Name()] = true
+		}
+	}
+	delete(names, "staging")
+	delete(names, "publish")
+	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// loadDisks finds the disks that an earlier agent left.
+func (m *Manager) loadDisks(pods []pod.UID) {
+	names, err := m.knownDisks()
+	if err != nil {
+		m.log.Warn("disks that an earlier agent left are not found", "error", err)
+	}
+	for _, name := range names {
+		d := m.diskOf(name)
+		data, err := m.readCSIData(d.data)
 		if err != nil {
-			m.log.Warn("a disk that an earlier agent left is not known", "volume", e.Name(), "error", err)
+			m.log.Warn("a disk that an earlier agent left is not known", "volume", name, "error", err)
 			if err := m.removeDisk(d); err != nil {
-				m.log.Warn("the folder of a disk that nobody knows stays", "volume", e.Name(), "error", err)
+				m.log.Warn("the folder of a disk that nobody knows stays", "volume", name, "error", err)
 			}
 			continue
 		}
-		m.csi.note(func() { m.csi.staged[data.id()], m.csi.disks[data.id()] = false, e.Name() })
-		links, err := filepath.Glob(diskLink(filepath.Join(m.root, "pods", "*"), e.Name()))
-		if err != nil {
-			m.log.Warn("pods that have the disk are not found", "volume", e.Name(), "error", err)
+		m.csi.note(func() { m.csi.staged[data.id()], m.csi.disks[data.id()] = false, name })
+		for _, uid := range pods {
+			if _, err := m.files.Lstat(diskLink(filepath.Join(m.root, "pods", string(uid)), name)); err == nil {
+				m.csi.use(uid, data.id())
+			}
 		}
-		for _, link := range links {
-			podDir := filepath.Dir(filepath.Dir(filepath.Dir(link)))
-			m.csi.use(pod.UID(filepath.Base(podDir)), data.id())
-		}
-		shown, err := os.ReadDir(d.published)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			m.log.Warn("pods that have the disk are not found", "volume", e.Name(), "error", err)
+		shown, err := m.files.ReadDir(d.published)
+		if ignoreMissing(err) != nil {
+			m.log.Warn("pods that have the disk are not found", "volume", name, "error", err)
 		}
 		for _, s := range shown {
 			m.csi.use(pod.UID(s.Name()), data.id())

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -21,14 +22,11 @@ import (
 
 // diskNumberHere makes whatever the fake mounter shows somewhere a disk: only root can make one.
 func (d *driven) diskNumberHere() {
-	d.diskNumber = func(path string) (uint64, error) {
-		if _, err := os.Stat(path); err != nil {
-			return 0, err
+	d.numberOf = func(path string, _ *unix.Stat_t) uint64 {
+		if mounted, err := d.fake.IsMountPoint(path); err != nil || !mounted {
+			return 0
 		}
-		if mounted, err := d.fake.IsMountPoint(path); err != nil || mounted {
-			return 7, err
-		}
-		return 0, nil
+		return 7
 	}
 }
 
@@ -155,7 +153,7 @@ func testDiskRestart(t *testing.T, method, fault string, code codes.Code, wanted
 		if got, err := d.setup(t, p); err != nil || got["v"].HostPath == "" {
 			t.Fatalf("after %v: %v, %v", failed, got, err)
 		}
-		if n, err := d.diskNumber(d.diskOf("pv-c").target("one")); err != nil || n == 0 {
+		if n, err := d.shownDisk(d.diskOf("pv-c").target("one")); err != nil || n == 0 {
 			t.Errorf("the disk is not there: %v", err)
 		}
 	}
@@ -187,7 +185,7 @@ func TestCSIDiskWithoutStaging(t *testing.T) {
 func TestCSIDiskThatIsNone(t *testing.T) {
 	d := newRaw(t, nil)
 	p := d.rawUser("one")
-	d.diskNumber = func(string) (uint64, error) { return 0, nil }
+	d.numberOf = func(string, *unix.Stat_t) uint64 { return 0 }
 	if _, err := d.setup(t, p); err == nil || !strings.Contains(err.Error(), `MapVolume.MapBlockVolume failed for volume "pv-c" : `) {
 		t.Errorf("got %v", err)
 	}

@@ -11,13 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	storagev1 "k8s.io/api/storage/v1"
+
+	"berth/internal/beneath"
 )
 
 // csiDataFile says, beside what a driver mounts, what that is. Its name and form are the kubelet's.
 const csiDataFile = "vol_data.json"
 
-// newSuffix is of a file that is not whole yet.
-const newSuffix = ".new"
+// csiDataLimit is how long the file can be, in bytes; that of a volume with the longest names is much shorter.
+const csiDataLimit = 1 << 20
 
 // csiData is the content of a csiDataFile. Beside what is staged it has the first two and the last.
 type csiData struct {
@@ -33,16 +35,16 @@ type csiData struct {
 func (d csiData) id() csiID { return csiID{d.DriverName, d.VolumeHandle} }
 
 // readCSIData reads the file in the directory. That there is none is fs.ErrNotExist.
-func readCSIData(dir string) (csiData, error) {
+func (m *Manager) readCSIData(dir string) (csiData, error) {
 	var d csiData
-	b, err := os.ReadFile(filepath.Join(dir, csiDataFile))
+	b, err := m.files.ReadFile(filepath.Join(dir, csiDataFile), csiDataLimit)
 	if err != nil {
 		return d, err
 	}
 	if err := json.Unmarshal(b, &d); err != nil {
 		return d, fmt.Errorf("%s: %w", filepath.Join(dir, csiDataFile), err)
 	}
-	if !isElement(d.DriverName) || d.VolumeHandle == "" {
+	if !beneath.IsElement(d.DriverName) || d.VolumeHandle == "" {
 		return d, fmt.Errorf("%s: it names no volume", filepath.Join(dir, csiDataFile))
 	}
 	return d, nil
@@ -54,37 +56,22 @@ func (m *Manager) writeCSIData(path string, d csiData) (existed bool, err error)
 	if err != nil {
 		return false, err
 	}
-	f, err := m.makeFolder(path, 0o750, 0o750)
-	if err != nil {
+	if err := m.files.Ensure(path, 0o750, 0o750); err != nil {
 		return false, err
 	}
-	defer f.Close()
-	dir, err := os.OpenRoot(self(int(f.Fd())))
-	if err != nil {
-		return false, err
-	}
-	defer dir.Close()
-	_, err = dir.Lstat(csiDataFile)
+	file := filepath.Join(path, csiDataFile)
+	_, err = m.files.Lstat(file)
 	existed = err == nil
-	const temp = csiDataFile + newSuffix
-	if err := ignoreMissing(dir.Remove(temp)); err != nil { // of an agent that was killed, or a link that leads elsewhere
-		return existed, err
-	}
-	w, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return existed, err
-	}
-	_, err = w.Write(b)
-	if err := errors.Join(err, w.Close()); err != nil {
-		return existed, err
-	}
-	return existed, dir.Rename(temp, csiDataFile)
+	return existed, m.files.Replace(file, 0o600, func(f *os.File) error {
+		_, err := f.Write(b)
+		return err
+	})
 }
 
 // removeMounted removes the mount point in the directory, unless it is one still, then the data file and the directory. What is not there is no
 // error.
 func (m *Manager) removeMounted(dir, name string) error {
-	f, err := m.openFolder(dir)
+	f, err := m.files.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -100,18 +87,18 @@ func (m *Manager) removeMounted(dir, name string) error {
 	if mounted {
 		return fmt.Errorf("%s is still mounted, though the driver says that it is not", path)
 	}
-	if err := removeEmpty(int(f.Fd()), name, path); err != nil {
+	if err := beneath.RemoveEmptyAt(int(f.Fd()), name, path); err != nil {
 		return err
 	}
-	for _, file := range []string{csiDataFile + newSuffix, csiDataFile} {
+	for _, file := range []string{csiDataFile + beneath.NewSuffix, csiDataFile} {
 		if err := unix.Unlinkat(int(f.Fd()), file, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 			return &fs.PathError{Op: "unlink", Path: filepath.Join(dir, file), Err: err}
 		}
 	}
-	parent, err := m.openFolder(filepath.Dir(dir))
+	parent, err := m.files.Open(filepath.Dir(dir))
 	if err != nil {
 		return err
 	}
 	defer parent.Close()
-	return removeEmpty(int(parent.Fd()), filepath.Base(dir), dir)
+	return beneath.RemoveEmptyAt(int(parent.Fd()), filepath.Base(dir), dir)
 }

@@ -362,7 +362,7 @@ func (m *Manager) isPublished(uid pod.UID, podDir string, v csiVolume) bool {
 	case published:
 		return true
 	case v.block:
-		number, err := m.diskNumber(m.target(uid, podDir, v))
+		number, err := m.shownDisk(m.target(uid, podDir, v))
 		return err == nil && number != 0
 	}
 	found, err := m.isMounted(publishPath(podDir, v.specName))

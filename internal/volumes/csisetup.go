@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -17,6 +16,7 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/beneath"
 	"berth/internal/csi"
 )
 
@@ -37,7 +37,7 @@ func csiError(format string, args ...any) error {
 
 // setupCSI has the driver stage the volume, unless it is, and publish it for the pod.
 func (m *Manager) setupCSI(ctx context.Context, p *v1.Pod, podDir string, v csiVolume) outcome {
-	if !isElement(v.driver) || !isElement(v.specName) {
+	if !beneath.IsElement(v.driver) || !beneath.IsElement(v.specName) {
 		return outcome{err: errors.New("the names of driver and volume must be file names")}
 	}
 	give, err := m.csi.take(ctx, v.csiID)
@@ -163,7 +163,7 @@ func (m *Manager) stage(ctx context.Context, driver *csi.Driver, v csiVolume, pu
 		return err
 	}
 	path := m.stagePath(v.csiID)
-	if err := os.MkdirAll(path, 0o750); err != nil {
+	if err := m.files.Ensure(path, 0o750, 0o750); err != nil {
 		return csiError("make the directory to stage in: %w", err)
 	}
 	m.csi.note(func() { m.csi.staged[v.csiID] = false })

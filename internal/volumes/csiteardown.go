@@ -19,7 +19,7 @@ import (
 
 // teardownCSI has the drivers unpublish what is in the pod's folder, by whatever agent.
 func (m *Manager) teardownCSI(ctx context.Context, uid pod.UID, podDir string) error {
-	dir, err := m.openFolder(filepath.Join(podDir, "volumes", csiPlugin))
+	dir, err := m.files.Open(filepath.Join(podDir, "volumes", csiPlugin))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -47,7 +47,7 @@ func (m *Manager) teardownCSI(ctx context.Context, uid pod.UID, podDir string) e
 
 func (m *Manager) unpublish(ctx context.Context, uid pod.UID, podDir, specName string) (err error) {
 	dir := publishDir(podDir, specName)
-	data, err := readCSIData(dir)
+	data, err := m.readCSIData(dir)
 	if err != nil {
 		return m.unmountUnknown(dir, err)
 	}
@@ -104,40 +104,67 @@ const (
 // Load finds what an earlier agent left of volumes of CSI drivers.
 func (m *Manager) Load() {
 	s := m.csi
-	published, err := filepath.Glob(filepath.Join(m.root, "pods/*/volumes", csiPlugin, "*"))
-	staged, e := filepath.Glob(filepath.Join(m.root, "plugins/kubernetes.io/csi/*/*"))
-	if err = errors.Join(err, e); err != nil {
-		m.log.Warn("volumes that an earlier agent left are not found", "error", err)
+	list := func(dir string) []string {
+		entries, err := m.files.ReadDir(dir)
+		if err := ignoreMissing(err); err != nil {
+			m.log.Warn("volumes that an earlier agent left are not found", "error", err)
+		}
+		var paths []string
+		for _, e := range entries {
+			if e.IsDir() {
+				paths = append(paths, filepath.Join(dir, e.Name()))
+			}
+		}
+		return paths
 	}
 	read := func(dir string) (csiData, bool) {
-		data, err := readCSIData(dir)
+		data, err := m.readCSIData(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			m.log.Warn("a volume that an earlier agent left is not known", "error", err)
 		}
 		return data, err == nil
 	}
-	for _, dir := range published {
-		if data, ok := read(dir); ok {
-			uid, _, _ := strings.Cut(strings.TrimPrefix(dir, filepath.Join(m.root, "pods")+"/"), "/")
-			s.use(pod.UID(uid), data.id())
-			s.note(func() { s.label(data.id(), data.Label, pod.UID(uid)) })
+	pods := m.podsOnDisk()
+	for _, uid := range pods {
+		for _, dir := range list(filepath.Join(m.root, "pods", string(uid), "volumes", csiPlugin)) {
+			if data, ok := read(dir); ok {
+				s.use(uid, data.id())
+				s.note(func() { s.label(data.id(), data.Label, uid) })
+			}
 		}
 	}
-	m.loadDisks()
-	for _, dir := range staged {
-		if filepath.Base(filepath.Dir(dir)) == devicesDir {
+	m.loadDisks(pods)
+	for _, driver := range list(filepath.Dir(m.csiDisks())) {
+		if filepath.Base(driver) == devicesDir {
 			continue
 		}
-		data, ok := read(dir)
-		if ok {
-			s.note(func() {
-				s.staged[data.id()] = false
-				s.label(data.id(), data.Label)
-			})
-		} else if err := m.removeMounted(dir, "globalmount"); err != nil {
-			m.log.Warn("the directory of a volume that nobody knows stays", "error", err)
+		for _, dir := range list(driver) {
+			data, ok := read(dir)
+			if ok {
+				s.note(func() {
+					s.staged[data.id()] = false
+					s.label(data.id(), data.Label)
+				})
+			} else if err := m.removeMounted(dir, "globalmount"); err != nil {
+				m.log.Warn("the directory of a volume that nobody knows stays", "error", err)
+			}
 		}
 	}
+}
+
+// podsOnDisk returns the pods that have a folder.
+func (m *Manager) podsOnDisk() []pod.UID {
+	entries, err := m.files.ReadDir(filepath.Join(m.root, "pods"))
+	if err := ignoreMissing(err); err != nil {
+		m.log.Warn("pods that an earlier agent left are not found", "error", err)
+	}
+	var uids []pod.UID
+	for _, e := range entries {
+		if e.IsDir() {
+			uids = append(uids, pod.UID(e.Name()))
+		}
+	}
+	return uids
 }
 
 // Settled says that all wanted pods are known: what none of them has may be unstaged.
@@ -384,7 +411,7 @@ func (m *Manager) unstageAlone(ctx context.Context, id csiID) error {
 		return m.unstageDisk(ctx, id, m.diskOf(disk))
 	}
 	path := m.stagePath(id)
-	if _, err := os.Lstat(path); err == nil {
+	if _, err := m.files.Lstat(path); err == nil {
 		refs, err := m.mounter.GetMountRefs(path)
 		if err != nil {
 			return fmt.Errorf("mounts of %s: %w", path, err)

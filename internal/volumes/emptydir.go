@@ -1,10 +1,8 @@
 package volumes
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +41,7 @@ func knownMedium(m v1.StorageMedium) bool {
 // ensureDir makes the directory and reports whether there was something to do. It is done when its marker exists and, for a memory-backed
 // one, its filesystem is mounted: the marker outlives a reboot, memory does not.
 func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
-	if err := m.ensureFolder(d.dir, 0o750, 0o777); err != nil {
+	if err := m.files.Ensure(d.dir, 0o750, 0o777); err != nil {
 		return false, err
 	}
 	if d.src.Medium != v1.StorageMediumDefault {
@@ -52,7 +50,7 @@ func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 			return false, err
 		}
 		if notMounted {
-			if err := os.Remove(d.marker); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := m.files.Unlink(d.marker); err != nil {
 				return false, err
 			}
 			if err := m.mountMemory(p, d); err != nil {
@@ -60,7 +58,7 @@ func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 			}
 		}
 	}
-	marked, err := m.makeFolder(filepath.Dir(d.marker), 0o750, 0o750)
+	marked, err := m.files.Make(filepath.Dir(d.marker), 0o750, 0o750)
 	if err != nil {
 		return false, err
 	}
@@ -100,7 +98,7 @@ func (m *Manager) mountMemory(p *v1.Pod, d dirVolume) error {
 // read, write and search for the group. The volume is new, so there is nothing else to change. A filesystem that refuses an
 // fsGroup does not fail the volume.
 func (m *Manager) ownRoot(p *v1.Pod, dir string) error {
-	f, err := m.openFolder(dir)
+	f, err := m.files.Open(dir)
 	if err != nil {
 		return err
 	}

@@ -385,3 +385,19 @@ func TestCSIFoldersThatContainersChange(t *testing.T) {
 		})
 	}
 }
+
+// tree lists what is below dir.
+func tree(t *testing.T, dir string) []string {
+	t.Helper()
+	var out []string
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && path != "." {
+			out = append(out, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}

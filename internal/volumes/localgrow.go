@@ -3,6 +3,7 @@ package volumes
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -50,7 +51,7 @@ func (m *Manager) growLocal(ctx context.Context, p *v1.Pod, dir string, b bound)
 		return fmt.Errorf("mark PVC %s/%s as resize in progress: %w", b.claim.Namespace, b.claim.Name, err)
 	}
 	began := time.Now()
-	_, failed := mount.NewResizeFs(m.exec).Resize(b.Spec.Local.Path, dir)
+	failed := m.resizeFilesystem(b.Spec.Local.Path, dir)
 	if !known.IsZero() {
 		m.operated(ctx, pluginName(localPlugin), ExpandVolume, time.Since(began), failed)
 	}
@@ -74,6 +75,17 @@ func (m *Manager) growLocal(ctx context.Context, p *v1.Pod, dir string, b bound)
 	}
 	m.noteClaim(p.UID, b, claim)
 	return nil
+}
+
+// resizeFilesystem makes the filesystem on the device, which is mounted at dir, as large as the device.
+func (m *Manager) resizeFilesystem(device, dir string) error {
+	f, err := m.files.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = mount.NewResizeFs(m.exec).Resize(device, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()))
+	return err
 }
 
 // noteClaim notes what became of the claim through which the pod has the volume.

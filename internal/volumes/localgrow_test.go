@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"errors"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -71,9 +72,10 @@ func TestLocalDiskGrows(t *testing.T) {
 			if err := m.hold(p.UID, "v", b); err != nil {
 				t.Fatal(err)
 			}
+			dir := filepath.Join(m.root, "pods", uid, "volumes")
 			for range 2 {
 				b := m.bound[p.UID]["v"]
-				err := m.growLocal(t.Context(), p, "/mounted", b)
+				err := m.growLocal(t.Context(), p, dir, b)
 				if err != nil {
 					err = &SetupError{Volume: b.Name, Step: "Setup failed while expanding volume", Err: err}
 				}

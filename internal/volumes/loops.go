@@ -9,24 +9,30 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/beneath"
 )
 
 // A disk that pods have is held open by a loop device, which nobody reads or writes: so the kernel gives its number to no other disk, not even when it is
 // pulled out and no agent runs. The kubelet holds disks in the same way, and either finds what the other has made.
 
-// holdDisk holds the disk that is shown at the path, unless it is held, and reports whether there was something to do. root is "/".
-func holdDisk(root, path string) (fresh bool, err error) {
-	held, err := loopsOf(root, path)
+// holdDisk holds the disk, unless it is held, and reports whether there was something to do. root is "/".
+func holdDisk(root string, disk *os.File) (fresh bool, err error) {
+	shown, err := os.Readlink(beneath.Self(int(disk.Fd())))
+	if err != nil {
+		return false, err
+	}
+	held, err := loopsOf(root, shown)
 	if err != nil || len(held) > 0 {
 		return false, err
 	}
-	if err := attachLoop(root, path); err != nil {
-		return false, fmt.Errorf("hold %s with a loop device, for which the kernel's loop driver is needed: %w", path, err)
+	if err := attachLoop(root, int(disk.Fd())); err != nil {
+		return false, fmt.Errorf("hold %s with a loop device, for which the kernel's loop driver is needed: %w", disk.Name(), err)
 	}
 	return true, nil
 }
 
-// freeDisk takes away what holds the disk that is shown at the path: while that is there, the path cannot be unmounted. root is "/".
+// freeDisk takes away what holds the disk that is shown at the path, a real one: while that is there, the path cannot be unmounted. root is "/".
 func freeDisk(root, path string) error {
 	loops, err := loopsOf(root, path)
 	if err != nil {
@@ -40,12 +46,8 @@ func freeDisk(root, path string) error {
 	return nil
 }
 
-// loopsOf returns the loop devices of what is at the path.
+// loopsOf returns the loop devices of what is at the path, a real one.
 func loopsOf(root, path string) ([]string, error) {
-	names := map[string]bool{path: true}
-	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
-		names[filepath.Join(dir, filepath.Base(path))] = true
-	}
 	files, err := filepath.Glob(filepath.Join(root, "sys/block/loop*/loop/backing_file"))
 	if err != nil {
 		return nil, err
@@ -53,7 +55,7 @@ func loopsOf(root, path string) ([]string, error) {
 	var out []string
 	for _, file := range files {
 		b, err := os.ReadFile(file)
-		if err != nil || !names[strings.TrimSuffix(strings.TrimSpace(string(b)), " (deleted)")] {
+		if err != nil || path != strings.TrimSuffix(strings.TrimSpace(string(b)), " (deleted)") {
 			continue // detached meanwhile, or somebody else's
 		}
 		out = append(out, filepath.Join(root, "dev", filepath.Base(filepath.Dir(filepath.Dir(file)))))
@@ -64,13 +66,8 @@ func loopsOf(root, path string) ([]string, error) {
 // loopTries is how often a loop device that was free may be somebody else's a moment later.
 const loopTries = 16
 
-// attachLoop attaches a loop device, which can only be read, to what is at the path. It stays when the process ends.
-func attachLoop(root, path string) error {
-	backing, err := openDevice(path, unix.O_RDONLY)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(backing)
+// attachLoop attaches a loop device, which can only be read, to a disk. It stays when the process ends.
+func attachLoop(root string, disk int) error {
 	control, err := openDevice(filepath.Join(root, "dev/loop-control"), unix.O_RDWR)
 	if err != nil {
 		return err
@@ -86,7 +83,7 @@ func attachLoop(root, path string) error {
 		if err != nil {
 			return err
 		}
-		err = unix.IoctlSetInt(loop, unix.LOOP_SET_FD, backing)
+		err = unix.IoctlSetInt(loop, unix.LOOP_SET_FD, disk)
 		unix.Close(loop)
 		switch {
 		case err == nil:

@@ -18,17 +18,14 @@ func TestFreeDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	path := filepath.Join(root, "real/pod")
 	write("real/pod", "")
-	if err := os.Symlink("real", filepath.Join(root, "link")); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(root, "link/pod")
 	write("sys/block/loop1/loop/backing_file", filepath.Join(root, "other")+"\n")
 	write("dev/loop1", "")
 	if err := freeDisk(root, path); err != nil {
 		t.Errorf("of nobody: %v", err)
 	}
-	for name, backing := range map[string]string{"loop2": path, "loop3": filepath.Join(root, "real/pod") + " (deleted)"} {
+	for name, backing := range map[string]string{"loop2": path, "loop3": path + " (deleted)"} {
 		write("sys/block/"+name+"/loop/backing_file", backing+"\n")
 		if err := freeDisk(root, path); err == nil || !strings.Contains(err.Error(), "open "+filepath.Join(root, "dev", name)) {
 			t.Errorf("%s, which is not there: %v", name, err)
@@ -50,17 +47,19 @@ func TestHoldDisk(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holdDisk(root, path); err == nil || !strings.Contains(err.Error(), "the kernel's loop driver is needed: open "+filepath.Join(root, "dev/loop-control")) {
-		t.Errorf("without loop devices: %v", err)
+	disk, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := holdDisk(root, path+"s"); err == nil || !strings.Contains(err.Error(), "open "+path+"s") {
-		t.Errorf("nothing: %v", err)
+	defer disk.Close()
+	if _, err := holdDisk(root, disk); err == nil || !strings.Contains(err.Error(), "the kernel's loop driver is needed: open "+filepath.Join(root, "dev/loop-control")) {
+		t.Errorf("without loop devices: %v", err)
 	}
 	held := filepath.Join(root, "sys/block/loop7/loop")
 	if err := errors.Join(os.MkdirAll(held, 0o755), os.WriteFile(filepath.Join(held, "backing_file"), []byte(path+"\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	if fresh, err := holdDisk(root, path); fresh || err != nil {
+	if fresh, err := holdDisk(root, disk); fresh || err != nil {
 		t.Errorf("held: %t, %v", fresh, err)
 	}
 }

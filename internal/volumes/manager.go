@@ -6,15 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 	utilexec "k8s.io/utils/exec"
 
+	"berth/internal/beneath"
 	"berth/internal/journal"
 	"berth/internal/pod"
 )
@@ -48,6 +51,7 @@ type Config struct {
 // Manager (volumeManager) sets up and tears down the volumes of pods. It is safe for concurrent use on different pods.
 type Manager struct {
 	root              string
+	files             beneath.Root // the same
 	allocatableMemory int64
 	allocatable       func() v1.ResourceList
 	objects           Objects
@@ -60,8 +64,8 @@ type Manager struct {
 	log               *slog.Logger
 	journal           *journal.Journal
 	tmpfsNoswap       func() bool // asks the kernel once
-	diskNumber        func(path string) (uint64, error)
-	holdDisk          func(path string) (fresh bool, err error)
+	numberOf          func(path string, st *unix.Stat_t) uint64
+	holdDisk          func(disk *os.File) (fresh bool, err error)
 	freeDisk          func(path string) error
 	exec              utilexec.Interface
 
@@ -91,8 +95,9 @@ func New(c Config) (*Manager, error) {
 	if c.Operated == nil {
 		c.Operated = func(string, Operation, time.Duration, error) {}
 	}
-	return &Manager{
+	m := &Manager{
 		root:              filepath.Clean(c.Root),
+		files:             beneath.Root(filepath.Clean(c.Root)),
 		allocatableMemory: c.AllocatableMemory,
 		allocatable:       c.Allocatable,
 		objects:           c.Objects,
@@ -109,10 +114,17 @@ func New(c Config) (*Manager, error) {
 		journal:           c.Journal,
 		exec:              utilexec.New(),
 		tmpfsNoswap:       sync.OnceValue(tmpfsKnowsNoswap),
-		diskNumber:        diskNumber,
-		holdDisk:          func(path string) (bool, error) { return holdDisk("/", path) },
-		freeDisk:          func(path string) error { return freeDisk("/", path) },
-	}, nil
+		numberOf:          numberOf,
+		holdDisk:          func(disk *os.File) (bool, error) { return holdDisk("/", disk) },
+	}
+	m.freeDisk = func(path string) error {
+		real, err := m.files.Real(path)
+		if err != nil {
+			return err
+		}
+		return freeDisk("/", real)
+	}
+	return m, nil
 }
 
 // Mounted is a volume that containers can be given.
@@ -237,7 +249,7 @@ func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.
 	if v.HostPath != nil {
 		return setupHostPath(v.HostPath)
 	}
-	if !isElement(v.Name) {
+	if !beneath.IsElement(v.Name) {
 		return outcome{err: errors.New("the volume's name is not a file name")}
 	}
 	if claim, _ := claimOf(p, v); claim != "" {
@@ -256,7 +268,7 @@ func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.
 	if kind, ok := payloadKindOf(v); ok {
 		files, prepared := in.payloads[v.Name]
 		if !prepared {
-			return shownPayload(podDir, v.Name, kind)
+			return m.shownPayload(podDir, v.Name, kind)
 		}
 		return m.setupPayload(p, podDir, v.Name, kind, files)
 	}
@@ -268,13 +280,8 @@ func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.
 }
 
 func (m *Manager) podDir(uid pod.UID) (string, error) {
-	if !isElement(string(uid)) {
+	if !beneath.IsElement(string(uid)) {
 		return "", fmt.Errorf("pod UID %q is not a file name", uid)
 	}
 	return filepath.Join(m.root, "pods", string(uid)), nil
-}
-
-// isElement reports whether the name can be one element of a path, and no other than itself.
-func isElement(name string) bool {
-	return name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/')
 }

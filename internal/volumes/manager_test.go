@@ -38,7 +38,7 @@ func newManager(t *testing.T) (*Manager, *mount.FakeMounter) {
 		t.Fatal(err)
 	}
 	m.tmpfsNoswap = func() bool { return true }
-	m.holdDisk, m.freeDisk = func(string) (bool, error) { return false, nil }, func(string) error { return nil } // only root can hold one
+	m.holdDisk, m.freeDisk = func(*os.File) (bool, error) { return false, nil }, func(string) error { return nil } // only root can hold one
 	for _, d := range []string{"volumes", "plugins"} {
 		if err := os.MkdirAll(filepath.Join(root, "pods", uid, d), 0o750); err != nil {
 			t.Fatal(err)

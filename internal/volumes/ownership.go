@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/beneath"
 )
 
 // What an fsGroup gets: files can be read and written, directories searched, too, and hand the group on to what is made in them.
@@ -24,7 +26,7 @@ const (
 // is begun again. What a filesystem refuses does not fail the volume. Pods that have the volume may change it meanwhile: no link is followed.
 func (m *Manager) ownVolume(p *v1.Pod, dir string) {
 	o := &owner{gid: int(*fsGroup(p))}
-	f, err := m.openFolder(dir)
+	f, err := m.files.Open(dir)
 	if err == nil {
 		defer f.Close()
 		root := int(f.Fd())
@@ -98,13 +100,13 @@ func (o *owner) ownDirectory(dir int) error {
 	defer f.Close()
 	var errs []error
 	for {
-		names, err := f.Readdirnames(removeBatch)
+		names, err := f.Readdirnames(beneath.Batch)
 		for _, name := range names {
 			if err := o.ownEntry(dir, name); err != nil && !errors.Is(err, unix.ENOENT) {
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			}
 		}
-		if errors.Is(err, io.EOF) || len(errs) >= removeBatch { // nobody reads more
+		if errors.Is(err, io.EOF) || len(errs) >= beneath.Batch { // nobody reads more
 			break
 		}
 		if err != nil {
@@ -127,7 +129,7 @@ func (o *owner) ownEntry(dir int, name string) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return o.ownFile(fd)
 	}
-	sub, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	sub, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
@@ -152,5 +154,5 @@ func (o *owner) ownFile(fd int) error {
 	case unix.S_IFDIR:
 		mode |= groupDir
 	}
-	return unix.Chmod(self(fd), mode)
+	return unix.Chmod(beneath.Self(fd), mode)
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/beneath"
 )
 
 // setupPayload makes the volume show the files. It lies in a directory, or a tmpfs, like that of an emptyDir.
@@ -23,7 +25,7 @@ func (m *Manager) setupPayload(p *v1.Pod, podDir, name string, kind payloadKind,
 	if err != nil {
 		return outcome{err: err}
 	}
-	dir, err := m.openFolder(d.dir) // after the mount of its filesystem
+	dir, err := m.files.Open(d.dir) // after the mount of its filesystem
 	if err != nil {
 		return outcome{err: err}
 	}
@@ -39,9 +41,9 @@ func (m *Manager) setupPayload(p *v1.Pod, podDir, name string, kind payloadKind,
 }
 
 // shownPayload is a volume that goes on showing what it shows, since it cannot be known what it should show now.
-func shownPayload(podDir, name string, kind payloadKind) outcome {
+func (m *Manager) shownPayload(podDir, name string, kind payloadKind) outcome {
 	dir := filepath.Join(podDir, "volumes", kind.plugin, name)
-	if _, err := os.Lstat(filepath.Join(dir, dataLink)); err != nil {
+	if _, err := m.files.Lstat(filepath.Join(dir, dataLink)); err != nil {
 		return outcome{err: errors.New("what it shows was not read before")}
 	}
 	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: true, SELinuxRelabel: true}}
@@ -81,7 +83,7 @@ func makeMountPoints(dir *os.File, points []string, files payload) error {
 	if len(points) == 0 {
 		return nil
 	}
-	root, err := os.OpenRoot(self(int(dir.Fd())))
+	root, err := os.OpenRoot(beneath.Self(int(dir.Fd())))
 	if err != nil {
 		return err
 	}

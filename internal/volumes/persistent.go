@@ -15,6 +15,7 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/beneath"
 	"berth/internal/pod"
 )
 
@@ -29,7 +30,7 @@ const mountOptionsAnnotation = "volume.beta.kubernetes.io/mount-options"
 
 // setupBound makes a persistent volume present for the pod.
 func (m *Manager) setupBound(ctx context.Context, p *v1.Pod, podDir string, b bound) outcome {
-	if !isElement(b.Name) {
+	if !beneath.IsElement(b.Name) {
 		return outcome{err: errors.New("the volume's name is not a file name")}
 	}
 	if isBlock(b) {
@@ -138,7 +139,7 @@ func (m *Manager) ownLocal(p *v1.Pod, dir string, b bound, first bool) {
 		m.ownVolume(p, dir)
 		return
 	}
-	if have := groupOf(dir); have != *gid {
+	if have := m.groupOf(dir); have != *gid {
 		m.event(p, v1.EventTypeWarning, "AlreadyMountedVolume",
 			fmt.Sprintf("The requested fsGroup is %d, but the volume %s has GID %d. The volume may not be shareable.", *gid, b.Name, have))
 	}
@@ -159,9 +160,15 @@ func (m *Manager) isOfPod(path string) bool {
 	return strings.HasPrefix(path, filepath.Join(m.root, "pods")+"/")
 }
 
-func groupOf(path string) int64 {
+// groupOf returns the group of the root of a volume.
+func (m *Manager) groupOf(dir string) int64 {
+	f, err := m.files.Open(dir)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return 0
 	}
 	return int64(st.Gid)
@@ -178,14 +185,14 @@ type mountSource struct {
 // done, leaves nothing.
 func (m *Manager) ensureMount(ctx context.Context, dir string, s mountSource) (fresh bool, err error) {
 	// What is mounted is not opened: its server may not answer.
-	if err := m.ensureFolder(filepath.Dir(dir), 0o750, 0o750); err != nil {
+	if err := m.files.Ensure(filepath.Dir(dir), 0o750, 0o750); err != nil {
 		return false, err
 	}
 	mounted, err := m.isMounted(dir)
 	if err != nil || mounted {
 		return false, err
 	}
-	if err := m.ensureFolder(dir, 0o750, 0o750); err != nil {
+	if err := m.files.Ensure(dir, 0o750, 0o750); err != nil {
 		return false, err
 	}
 	if err = m.mount(ctx, dir, s); err == nil {
@@ -194,18 +201,16 @@ func (m *Manager) ensureMount(ctx context.Context, dir string, s mountSource) (f
 	if half, e := m.isMounted(dir); e == nil && half {
 		err = errors.Join(err, m.unmount(dir, s.fsType))
 	}
-	if e := unix.Rmdir(dir); e != nil {
-		err = errors.Join(err, e)
-	}
+	err = errors.Join(err, m.files.RemoveEmpty(dir))
 	return false, fmt.Errorf("mount %s: %w", s.source, err)
 }
 
 func (m *Manager) mount(ctx context.Context, dir string, s mountSource) error {
-	switch {
-	case s.format:
+	if s.format {
 		return mount.NewSafeFormatAndMount(m.mounter, m.exec).FormatAndMount(s.source, dir, s.fsType, s.options)
-	case isRemote(s.fsType) && m.mountsHere():
-		return mountRemote(ctx, s, dir)
+	}
+	if r, ok := m.mounter.(remote); ok && isRemote(s.fsType) {
+		return r.MountRemote(ctx, s.source, dir, s.fsType, s.options)
 	}
 	return m.mounter.MountSensitiveWithoutSystemd(s.source, dir, s.fsType, s.options, nil)
 }

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/beneath"
 	"berth/internal/crispec"
 	"berth/internal/journal"
 )
@@ -29,8 +30,8 @@ type SubpathError struct {
 
 func (e *SubpathError) Error() string {
 	text := fmt.Sprintf("failed to %s for volumeMount %q of container %q", e.Step, e.Volume, e.Container)
-	if errors.Is(e.Err, errNoOpenat2) {
-		text += ": " + errNoOpenat2.Error()
+	if errors.Is(e.Err, beneath.ErrNoOpenat2) {
+		text += ": " + beneath.ErrNoOpenat2.Error()
 	}
 	return text
 }
@@ -72,21 +73,21 @@ func (m *Manager) bindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath)
 	if err != nil {
 		return fail(prepareSubpath, err)
 	}
-	if !isElement(s.Volume) || !isElement(s.Container) {
+	if !beneath.IsElement(s.Volume) || !beneath.IsElement(s.Container) {
 		return fail(prepareSubpath, errors.New("the names of volume and container must be file names"))
 	}
-	root, err := openRoot(s.Root)
+	root, err := beneath.OpenRoot(s.Root)
 	if err != nil {
 		return fail(prepareSubpath, err)
 	}
 	defer unix.Close(root)
 	// What is bound comes out of this lookup and no other, also where directories were made for it.
-	part, err := openBeneath(root, s.Path, unix.O_PATH)
-	for try := 0; try < lookupTries && errors.Is(err, unix.ENOENT); try++ {
-		if err := makeBeneath(root, s.Path); err != nil {
+	part, err := beneath.Lookup(root, s.Path, unix.O_PATH)
+	for try := 0; try < beneath.LookupTries && errors.Is(err, unix.ENOENT); try++ {
+		if err := beneath.MakeDirs(root, s.Path); err != nil {
 			return fail(createSubpath, err)
 		}
-		part, err = openBeneath(root, s.Path, unix.O_PATH)
+		part, err = beneath.Lookup(root, s.Path, unix.O_PATH)
 	}
 	if err != nil {
 		return fail(prepareSubpath, err)
@@ -101,7 +102,7 @@ func (m *Manager) bindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath)
 
 // bindAt mounts what the descriptor refers to at the target, in place of what is there.
 func (m *Manager) bindAt(part int, target string, propagation runtimeapi.MountPropagation) error {
-	f, err := m.makeFolder(filepath.Dir(target), 0o750, 0o750)
+	f, err := m.files.Make(filepath.Dir(target), 0o750, 0o750)
 	if err != nil {
 		return fmt.Errorf("make mount point: %w", err)
 	}
@@ -125,7 +126,7 @@ func (m *Manager) bindAt(part int, target string, propagation runtimeapi.MountPr
 		return nil
 	}
 	// Mounts of the host still come in; nothing that happens here reaches the host.
-	if err := unix.Mount("", self(tree), "", unix.MS_SLAVE, ""); err != nil {
+	if err := unix.Mount("", beneath.Self(tree), "", unix.MS_SLAVE, ""); err != nil {
 		return errors.Join(fmt.Errorf("make the mount on %s a slave: %w", target, err), detach(dir, name, target))
 	}
 	return nil
@@ -190,14 +191,14 @@ func detachTop(fd int) (mounted bool, err error) {
 		return false, err
 	}
 	// First apart from its peers: else the host would lose each mount below that it shares with this one.
-	err = unix.Mount("", self(fd), "", unix.MS_PRIVATE|unix.MS_REC, "")
+	err = unix.Mount("", beneath.Self(fd), "", unix.MS_PRIVATE|unix.MS_REC, "")
 	if errors.Is(err, unix.EINVAL) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("separate it from its peers: %w", err)
 	}
-	return true, unix.Unmount(self(fd), unix.MNT_DETACH)
+	return true, unix.Unmount(beneath.Self(fd), unix.MNT_DETACH)
 }
 
 // unbindSubpaths unmounts the parts of volumes that the pod's containers were given, by whatever agent, and removes the folder that they were
@@ -207,12 +208,12 @@ func (m *Manager) unbindSubpaths(ctx context.Context, podDir string) error {
 	if err := m.detachBelow(ctx, top, 2); err != nil {
 		return fmt.Errorf("unmount subPaths: %w", err)
 	}
-	return m.removeFolder(top)
+	return m.files.Remove(top)
 }
 
 // detachBelow unmounts what is mounted on the entries of the directories that are so many levels below dir.
 func (m *Manager) detachBelow(ctx context.Context, dir string, levels int) error {
-	f, err := m.openFolder(dir)
+	f, err := m.files.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/beneath"
 	"berth/internal/pod"
 )
 
@@ -33,7 +34,7 @@ func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
 }
 
 func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) error {
-	f, err := m.openFolder(podDir)
+	f, err := m.files.Open(podDir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -44,26 +45,20 @@ func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) erro
 	if err := m.unbindSubpaths(ctx, podDir); err != nil {
 		return err
 	}
-	// The mount table shows real paths; drivers know a volume by the path that they were given.
-	pods, err := filepath.EvalSymlinks(filepath.Dir(podDir))
-	if err != nil {
-		return err
-	}
-	mounted := filepath.Join(pods, string(uid), "volumes")
 	unpublished := m.teardownCSI(ctx, uid, podDir)
 	except := ""
 	if unpublished != nil {
-		except = filepath.Join(mounted, csiPlugin) + "/"
+		except = csiPlugin
 	}
-	spent, unmounted := m.unmountBelow(ctx, mounted, except)
+	spent, unmounted := m.unmountBelow(ctx, filepath.Join(podDir, "volumes"), except)
 	if err := errors.Join(unpublished, unmounted); err != nil {
 		return err
 	}
 	// The marker goes first: a volume of which only a part was removed must not look ready.
-	if err := m.removeFolder(filepath.Join(podDir, "plugins", emptyDirPlugin)); err != nil {
+	if err := m.files.Remove(filepath.Join(podDir, "plugins", emptyDirPlugin)); err != nil {
 		return fmt.Errorf("remove markers: %w", err)
 	}
-	volumes, err := m.openFolder(filepath.Join(podDir, "volumes"))
+	volumes, err := m.files.Open(filepath.Join(podDir, "volumes"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -87,9 +82,9 @@ func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) erro
 func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os.DirEntry, spent map[string]time.Duration) error {
 	path := filepath.Join(volumes.Name(), plugin.Name())
 	if !plugin.IsDir() {
-		return removeAny(int(volumes.Fd()), plugin.Name(), path) // a link that a container has put there
+		return beneath.RemoveAt(int(volumes.Fd()), plugin.Name(), path) // a link that a container has put there
 	}
-	dir, err := m.openFolder(path)
+	dir, err := m.files.Open(path)
 	if err != nil {
 		return err
 	}
@@ -105,9 +100,9 @@ func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os
 		}
 		path, began := filepath.Join(path, e.Name()), time.Now()
 		if own {
-			err = removeAny(int(dir.Fd()), e.Name(), path)
+			err = beneath.RemoveAt(int(dir.Fd()), e.Name(), path)
 		} else {
-			err = removeEmpty(int(dir.Fd()), e.Name(), path)
+			err = beneath.RemoveEmptyAt(int(dir.Fd()), e.Name(), path)
 		}
 		if plugin.Name() != csiPlugin { // those are counted where their drivers are called
 			m.operated(ctx, pluginName(plugin.Name()), UnmountVolume, spent[e.Name()]+time.Since(began), err)
@@ -116,7 +111,7 @@ func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os
 			return err
 		}
 	}
-	return removeEmpty(int(volumes.Fd()), plugin.Name(), path)
+	return beneath.RemoveEmptyAt(int(volumes.Fd()), plugin.Name(), path)
 }
 
 // ownPlugins are the types of volumes of which everything is the agent's.
@@ -124,9 +119,13 @@ var ownPlugins = map[string]bool{
 	emptyDirPlugin: true, configMapKind.plugin: true, secretKind.plugin: true, downwardKind.plugin: true, projectedKind.plugin: true,
 }
 
-// unmountBelow unmounts everything mounted below dir, the folder of a pod's volumes, later mounts first, but what begins with except, if that is not "".
-// It returns how long that took, by the type of each volume and its folder.
+// unmountBelow unmounts everything mounted below dir, the folder of a pod's volumes, later mounts first, but volumes of the type except. It returns how long that
+// took, by the type of each volume and its folder.
 func (m *Manager) unmountBelow(ctx context.Context, dir, except string) (map[string]map[string]time.Duration, error) {
+	real, err := m.files.Real(dir)
+	if err != nil {
+		return nil, err
+	}
 	points, err := m.mounter.List()
 	if err != nil {
 		return nil, fmt.Errorf("read mount table: %w", err)
@@ -134,16 +133,16 @@ func (m *Manager) unmountBelow(ctx context.Context, dir, except string) (map[str
 	spent := map[string]map[string]time.Duration{}
 	var errs []error
 	for _, mp := range slices.Backward(points) {
-		path := unescapeMount.Replace(mp.Path)
-		if !strings.HasPrefix(path, dir+"/") || except != "" && strings.HasPrefix(path, except) {
+		within, ok := strings.CutPrefix(unescapeMount.Replace(mp.Path), real+"/")
+		plugin, volume, _ := strings.Cut(within, "/")
+		if !ok || plugin == except {
 			continue
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		began := time.Now()
+		path, began := filepath.Join(dir, within), time.Now()
 		err := m.unmount(path, mp.Type)
-		plugin, volume, _ := strings.Cut(strings.TrimPrefix(path, dir+"/"), "/")
 		volume, _, _ = strings.Cut(volume, "/")
 		if spent[plugin] == nil {
 			spent[plugin] = map[string]time.Duration{}

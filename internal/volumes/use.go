@@ -41,17 +41,17 @@ func (m *Manager) Use(ctx context.Context, p *v1.Pod, volume string) (Use, error
 	case v.CSI != nil:
 		return m.useCSI(ctx, p, podDir, inlineCSI(p, v))
 	case v.NFS != nil:
-		return useFileSystem(filepath.Join(podDir, "volumes", nfsPlugin, v.Name))
+		return m.useFileSystem(filepath.Join(podDir, "volumes", nfsPlugin, v.Name))
 	case !isBound:
 		return Use{}, errors.ErrUnsupported
 	case b.Spec.CSI != nil:
 		return m.useCSI(ctx, p, podDir, persistentCSI(b))
 	case b.Spec.NFS != nil:
-		return useFileSystem(filepath.Join(podDir, "volumes", nfsPlugin, b.Name))
+		return m.useFileSystem(filepath.Join(podDir, "volumes", nfsPlugin, b.Name))
 	case b.Spec.Local != nil && isBlock(b):
-		return useDisk(filepath.Join(m.localDisks(), b.Name, string(p.UID)))
+		return m.useDisk(filepath.Join(m.localDisks(), b.Name, string(p.UID)))
 	case b.Spec.Local != nil:
-		return useFileSystem(filepath.Join(podDir, "volumes", localPlugin, b.Name))
+		return m.useFileSystem(filepath.Join(podDir, "volumes", localPlugin, b.Name))
 	}
 	return Use{}, errors.ErrUnsupported
 }
@@ -109,9 +109,14 @@ func computeUse(usage []*csiapi.VolumeUsage) Use {
 }
 
 // useFileSystem returns what is used of the file system that the path is in.
-func useFileSystem(path string) (Use, error) {
+func (m *Manager) useFileSystem(path string) (Use, error) {
+	f, err := m.files.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return Use{}, err
+	}
+	defer f.Close()
 	var st unix.Statfs_t
-	if err := unix.Statfs(path, &st); err != nil {
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
 		return Use{}, fmt.Errorf("statfs %s: %w", path, err)
 	}
 	block := uint64(st.Frsize)
@@ -122,8 +127,8 @@ func useFileSystem(path string) (Use, error) {
 }
 
 // useDisk returns the size of a disk: what is on it is its user's business.
-func useDisk(path string) (Use, error) {
-	f, err := os.Open(path)
+func (m *Manager) useDisk(path string) (Use, error) {
+	f, err := m.files.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return Use{}, err
 	}

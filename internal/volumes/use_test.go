@@ -110,11 +110,14 @@ func TestUseOfVolumes(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	disk := filepath.Join(dir, "disk")
+	disk := filepath.Join(m.root, "plugins/disk")
+	if err := os.MkdirAll(filepath.Dir(disk), 0o750); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(disk, make([]byte, 12345), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := useDisk(disk); err != nil || got != (Use{Capacity: 12345}) {
+	if got, err := m.useDisk(disk); err != nil || got != (Use{Capacity: 12345}) {
 		t.Errorf("a disk: %+v, %v", got, err)
 	}
 }

@@ -32,12 +32,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/embedded"
+	"berth/internal/mounts"
 	"berth/test/ports"
 )
 
 // TestMain lets the test program be the child that the embedded runtime runs itself as, the sweeper of the tests of the agent, and a CSI driver.
 func TestMain(m *testing.M) {
 	if handled, code := embedded.RunChild(os.Args); handled {
+		os.Exit(code)
+	}
+	if handled, code := mounts.RunChild(os.Args); handled {
 		os.Exit(code)
 	}
 	if len(os.Args) == 2 && os.Args[1] == sweepCommand {

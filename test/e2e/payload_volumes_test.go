@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
 	"berth/internal/journal"
+	"berth/internal/mounts"
 	"berth/internal/volumes"
 )
 
@@ -41,7 +41,7 @@ func TestSecretVolumes(t *testing.T) {
 	root := t.TempDir()
 	log := slog.New(slog.DiscardHandler)
 	secret := &oneSecret{data: map[string][]byte{"key": []byte("1")}}
-	m, err := volumes.New(volumes.Config{Root: root, Mounter: mount.NewWithoutSystemd(""), Objects: secret, Log: log, Journal: journal.New(log)})
+	m, err := volumes.New(volumes.Config{Root: root, Mounter: mounts.New(root, t.TempDir()), Objects: secret, Log: log, Journal: journal.New(log)})
 	if err != nil {
 		t.Fatal(err)
 	}

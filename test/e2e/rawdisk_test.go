@@ -18,10 +18,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	mount "k8s.io/mount-utils"
 
 	"berth/internal/csi/csitest"
 	"berth/internal/journal"
+	"berth/internal/mounts"
 	"berth/internal/volumes"
 )
 
@@ -248,7 +248,7 @@ func TestRawDiskThatOthersHold(t *testing.T) {
 	n := newNode(t)
 	disk := n.newDisk("begins")
 	root, log := t.TempDir(), slog.New(slog.DiscardHandler)
-	m, err := volumes.New(volumes.Config{Root: root, Mounter: mount.NewWithoutSystemd(""), Claims: oneDisk{disk}, Log: log, Journal: journal.New(log)})
+	m, err := volumes.New(volumes.Config{Root: root, Mounter: mounts.New(root, t.TempDir()), Claims: oneDisk{disk}, Log: log, Journal: journal.New(log)})
 	must(t, err, os.MkdirAll(filepath.Join(root, "pods", uid, "volumes"), 0o750))
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: uid},

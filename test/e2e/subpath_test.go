@@ -18,10 +18,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	mount "k8s.io/mount-utils"
 
 	"berth/internal/crispec"
 	"berth/internal/journal"
+	"berth/internal/mounts"
 	"berth/internal/volumes"
 )
 
@@ -69,7 +69,7 @@ func newSubpaths(t *testing.T) *subpaths {
 func (s *subpaths) manager() *volumes.Manager {
 	s.t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	m, err := volumes.New(volumes.Config{Root: s.root, Mounter: mount.NewWithoutSystemd(""), Log: log, Journal: journal.New(log)})
+	m, err := volumes.New(volumes.Config{Root: s.root, Mounter: mounts.New(s.root, s.t.TempDir()), Log: log, Journal: journal.New(log)})
 	if err != nil {
 		s.t.Fatal(err)
 	}

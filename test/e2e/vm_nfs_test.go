@@ -17,9 +17,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	mount "k8s.io/mount-utils"
 
 	"berth/internal/journal"
+	"berth/internal/mounts"
 	"berth/internal/volumes"
 )
 
@@ -260,7 +260,7 @@ func TestVMNFSClaim(t *testing.T) {
 	}}
 	log := slog.New(slog.DiscardHandler)
 	open := func() *volumes.Manager {
-		m, err := volumes.New(volumes.Config{Root: n.place.Root, Claims: claims, Mounter: mount.NewWithoutSystemd(""), Log: log, Journal: journal.New(log)})
+		m, err := volumes.New(volumes.Config{Root: n.place.Root, Claims: claims, Mounter: mounts.New(n.place.Root, n.place.Run), Log: log, Journal: journal.New(log)})
 		must(t, err)
 		return m
 	}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"berth/internal/journal"
+	"berth/internal/mounts"
 	"berth/internal/volumes"
 )
 
@@ -35,7 +36,7 @@ func TestMemoryVolume(t *testing.T) {
 		}
 		return m
 	}
-	open := func() *volumes.Manager { return openWith(mount.NewWithoutSystemd("")) }
+	open := func() *volumes.Manager { return openWith(mounts.New(root, t.TempDir())) }
 	for _, d := range []string{"volumes", "plugins"} {
 		if err := os.MkdirAll(filepath.Join(root, "pods", uid, d), 0o750); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-package volumes
+package beneath
 
 import (
 	"errors"
@@ -7,36 +7,34 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// Containers own what lies in their volumes and may change it at any moment. So a path in a volume is looked up by the kernel in one step,
-// which ends nowhere but in the volume (openat2(2)), and from there on the file is known by its descriptor alone.
+// ErrNoOpenat2 is the error on a kernel that cannot look a path up safely.
+var ErrNoOpenat2 = errors.New("the kernel has no openat2, which looks up paths in volumes safely: use Linux 5.6 or later")
 
-// errNoOpenat2 is the error on a kernel that cannot look a path up safely.
-var errNoOpenat2 = errors.New("the kernel has no openat2, which looks up paths in volumes safely: use Linux 5.6 or later")
-
-// lookupTries bounds the lookups of one path: the kernel gives up (EAGAIN) on one that a rename anywhere on the host has disturbed, and a
+// LookupTries bounds the lookups of one path: the kernel gives up (EAGAIN) on one that a rename anywhere on the host has disturbed, and a
 // path that somebody takes away again and again is never there.
-const lookupTries = 64
+const LookupTries = 64
 
-// openRoot opens the directory of a volume. Its path is the agent's own, or a hostPath, which may be a link.
-func openRoot(root string) (int, error) {
+// OpenRoot opens, for its path only, a directory that lookups begin at: that of a volume, whose path is the agent's own, or a hostPath, which may be a link.
+func OpenRoot(root string) (int, error) {
 	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, &fs.PathError{Op: "open volume", Path: root, Err: err}
+		return -1, &fs.PathError{Op: "open", Path: root, Err: err}
 	}
 	return fd, nil
 }
 
-// openBeneath opens what the path names inside the directory root. It follows links that stay inside; one that leads out, or an absolute one,
+// Lookup opens what the path names inside the directory root. It follows links that stay inside; one that leads out, or an absolute one,
 // is an error (EXDEV).
-func openBeneath(root int, path string, flags uint64) (int, error) {
+func Lookup(root int, path string, flags uint64) (int, error) {
 	how := &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := openat2(root, path, how)
-	if err != nil && !errors.Is(err, errNoOpenat2) {
+	if err != nil && !errors.Is(err, ErrNoOpenat2) {
 		return -1, &fs.PathError{Op: "openat2", Path: path, Err: err}
 	}
 	return fd, err
@@ -46,11 +44,11 @@ func openBeneath(root int, path string, flags uint64) (int, error) {
 func openat2(root int, path string, how *unix.OpenHow) (int, error) {
 	var fd int
 	err := error(unix.EAGAIN)
-	for try := 0; try < lookupTries && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)); try++ {
+	for try := 0; try < LookupTries && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)); try++ {
 		fd, err = unix.Openat2(root, path, how)
 	}
 	if errors.Is(err, unix.ENOSYS) {
-		return -1, errNoOpenat2
+		return -1, ErrNoOpenat2
 	}
 	if err != nil {
 		return -1, err
@@ -58,9 +56,9 @@ func openat2(root int, path string, how *unix.OpenHow) (int, error) {
 	return fd, nil
 }
 
-// makeBeneath makes the directories of the path that are missing inside the directory root, with the mode of root. It makes nothing outside:
+// MakeDirs makes the directories of the path that are missing inside the directory root, with the mode of root. It makes nothing outside:
 // each is made in a directory that was looked up, or made, before, and through no link.
-func makeBeneath(root int, path string) error {
+func MakeDirs(root int, path string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(root, &st); err != nil {
 		return fmt.Errorf("mode of the volume: %w", err)
@@ -89,7 +87,7 @@ func openExisting(root int, elements []string) (fd int, missing []string, err er
 		if n == 0 {
 			path = "."
 		}
-		fd, err = openBeneath(root, path, unix.O_RDONLY|unix.O_DIRECTORY)
+		fd, err = Lookup(root, path, unix.O_RDONLY|unix.O_DIRECTORY)
 		if n > 0 && errors.Is(err, unix.ENOENT) {
 			continue
 		}
@@ -125,7 +123,7 @@ func openUp(fd int, mode uint32) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	inside, err := readNames(fd)
+	inside, err := ReadNames(fd)
 	if err != nil {
 		return err
 	}
@@ -137,19 +135,23 @@ func openUp(fd int, mode uint32) error {
 
 // ReadFile returns the regular file at the path inside the volume whose directory is root, of at most limit bytes. The last element must not be
 // a link. What does not exist is an error that is fs.ErrNotExist.
-func (m *Manager) ReadFile(root, path string, limit int64) ([]byte, error) {
-	dir, err := openRoot(root)
+func ReadFile(root, path string, limit int64) ([]byte, error) {
+	dir, err := OpenRoot(root)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(dir)
 	// Without waiting, since to open a named pipe waits for its writer.
-	fd, err := openBeneath(dir, path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY)
+	fd, err := Lookup(dir, path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
+	return readRegular(f, path, limit)
+}
+
+func readRegular(f *os.File, path string, limit int64) ([]byte, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -166,3 +168,6 @@ func (m *Manager) ReadFile(root, path string, limit int64) ([]byte, error) {
 	}
 	return content, nil
 }
+
+// Self is a path to what the descriptor refers to, which is followed by no other process.
+func Self(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

@@ -1,4 +1,4 @@
-package volumes
+package beneath
 
 import (
 	"errors"
@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeBatch is how many names of a directory are held at one time; a volume may have millions.
-const removeBatch = 1024
+// Batch is how many names of a directory are held at one time; a volume may have millions.
+const Batch = 1024
 
 // deepest is the nesting that removal follows with one open file per level. What lies deeper is first moved up, so that a
 // container cannot make its volume unremovable.
@@ -25,23 +25,9 @@ type remover struct {
 	moved int
 }
 
-// removeTree removes the directory name inside parent with all it holds. It follows no symlink and enters no mount, wherever it
-// comes from; then the error is EXDEV and what is mounted is untouched. A missing directory is no error.
-func removeTree(parent, name string) error {
-	dir, err := os.Open(parent)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return removeIn(int(dir.Fd()), name, filepath.Join(parent, name))
-}
-
-// removeIn is removeTree in the directory parent; the path is for errors only.
+// removeIn removes the directory name inside parent with all it holds; the path is for errors only. A missing directory is no error.
 func removeIn(parent int, name, path string) error {
-	root, err := enter(parent, name)
+	root, err := Enter(parent, name)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -53,14 +39,12 @@ func removeIn(parent int, name, path string) error {
 	if err := r.removeContents(root, path, 0); err != nil {
 		return err
 	}
-	if err := unix.Unlinkat(parent, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &fs.PathError{Op: "rmdir", Path: path, Err: err}
-	}
-	return nil
+	return RemoveEmptyAt(parent, name, path)
 }
 
-// removeAny removes what is at the name in the directory parent: a link itself, a directory as removeTree does.
-func removeAny(parent int, name, path string) error {
+// RemoveAt removes what is at the name in the directory parent: a link itself, a directory with all it holds. It follows no link and enters no mount,
+// wherever it comes from; then the error is EXDEV and what is mounted is untouched. That nothing is there is no error. The path is for errors only.
+func RemoveAt(parent int, name, path string) error {
 	err := unix.Unlinkat(parent, name, 0)
 	switch {
 	case err == nil || errors.Is(err, unix.ENOENT):
@@ -75,7 +59,7 @@ func removeAny(parent int, name, path string) error {
 // root it so removes what was moved up meanwhile.
 func (r *remover) removeContents(fd int, path string, depth int) error {
 	for {
-		names, err := readNames(fd)
+		names, err := ReadNames(fd)
 		if err != nil {
 			return fmt.Errorf("read %s: %w", path, err)
 		}
@@ -101,7 +85,7 @@ func (r *remover) remove(parent int, name, path string, depth int) error {
 	if depth >= deepest {
 		return r.moveUp(parent, name, path)
 	}
-	fd, err := enter(parent, name)
+	fd, err := Enter(parent, name)
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", path, err)
 	}
@@ -110,10 +94,7 @@ func (r *remover) remove(parent int, name, path string, depth int) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Unlinkat(parent, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &fs.PathError{Op: "rmdir", Path: path, Err: err}
-	}
-	return nil
+	return RemoveEmptyAt(parent, name, path)
 }
 
 // moveUp moves the directory to the tree's root under a name that is not taken there.
@@ -131,8 +112,8 @@ func (r *remover) moveUp(parent int, name, path string) error {
 	}
 }
 
-// enter opens the directory name inside parent, unless it is a symlink or a mount.
-func enter(parent int, name string) (int, error) {
+// Enter opens the directory name inside parent, unless it is a symlink or a mount.
+func Enter(parent int, name string) (int, error) {
 	fd, err := openat2(parent, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
@@ -143,8 +124,8 @@ func enter(parent int, name string) (int, error) {
 	return fd, err
 }
 
-// readNames returns some names in the directory, from its beginning; none means that it is empty.
-func readNames(fd int) ([]string, error) {
+// ReadNames returns some names in the directory, from its beginning; none means that it is empty.
+func ReadNames(fd int) ([]string, error) {
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -154,16 +135,16 @@ func readNames(fd int) ([]string, error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	names, err := f.Readdirnames(removeBatch)
+	names, err := f.Readdirnames(Batch)
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
 	return names, err
 }
 
-// removeEmpty removes the directory, which holds nothing, in the directory parent. Data in it is somebody's and stays, as an error. A missing
+// RemoveEmptyAt removes the directory, which holds nothing, in the directory parent. Data in it is somebody's and stays, as an error. A missing
 // directory is no error. The path is for errors only.
-func removeEmpty(parent int, name, path string) error {
+func RemoveEmptyAt(parent int, name, path string) error {
 	if err := unix.Unlinkat(parent, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
 		return &fs.PathError{Op: "rmdir", Path: path, Err: err}
 	}

@@ -1,4 +1,4 @@
-package volumes
+package beneath
 
 import (
 	"errors"
@@ -25,9 +25,8 @@ func TestReadFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var m Manager
 	for _, path := range []string{"dir/file", "to-dir/file", "./dir//file"} {
-		if got, err := m.ReadFile(root, path, 100); err != nil || string(got) != "content" {
+		if got, err := ReadFile(root, path, 100); err != nil || string(got) != "content" {
 			t.Errorf("%s: got %q, %v", path, got, err)
 		}
 	}
@@ -37,7 +36,7 @@ func TestReadFile(t *testing.T) {
 		"magic/etc/passwd": "", filepath.Join(base, "secret"): "invalid cross-device link",
 		"dir": "not a regular file", "pipe": "not a regular file", "large": "larger than 100 bytes", "dir/file/more": "not a directory",
 	} {
-		got, err := m.ReadFile(root, path, 100)
+		got, err := ReadFile(root, path, 100)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %q, %v; want an error with %q", path, got, err, want)
 		}
@@ -45,12 +44,12 @@ func TestReadFile(t *testing.T) {
 			t.Errorf("%s: %v; does not exist: %t", path, err, missing)
 		}
 	}
-	if _, err := m.ReadFile(filepath.Join(base, "gone"), "file", 100); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := ReadFile(filepath.Join(base, "gone"), "file", 100); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no volume: %v", err)
 	}
 }
 
-func TestMakeBeneath(t *testing.T) {
+func TestMakeDirs(t *testing.T) {
 	base := t.TempDir()
 	root := filepath.Join(base, "volume")
 	for _, err := range []error{
@@ -61,14 +60,14 @@ func TestMakeBeneath(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fd, err := openRoot(root)
+	fd, err := OpenRoot(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
 	for _, path := range []string{"a", "a/b/c", "there/d", "link/e/f", "there", "."} {
 		for range 2 { // it may be there already
-			if err := makeBeneath(fd, path); err != nil {
+			if err := MakeDirs(fd, path); err != nil {
 				t.Errorf("%s: %v", path, err)
 			}
 		}
@@ -83,7 +82,7 @@ func TestMakeBeneath(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"out/a", "out/a/b", "../outside/a", "file", "file/a"} {
-		if err := makeBeneath(fd, path); err == nil {
+		if err := MakeDirs(fd, path); err == nil {
 			t.Errorf("%s was made", path)
 		}
 	}

@@ -1,0 +1,70 @@
+package kuberuntime
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// A container that has been given its pod's folder puts links in the place of what the agent keeps there: nothing of the host is made, changed or removed
+// through them.
+func TestLinksInThePodsFolder(t *testing.T) {
+	for _, name := range []string{"containers", "containers/a", "etc-hosts", "containers/a/" + preStopFile} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				p := podOf(v1.RestartPolicyAlways, "a")
+				p.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
+				b.run(p)
+				host := filepath.Join(t.TempDir(), "host")
+				precious := []string{"precious", "a", preStopFile}
+				if err := os.Mkdir(host, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				for _, file := range precious {
+					if err := os.WriteFile(filepath.Join(host, file), []byte("precious"), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				target := host
+				if name == "etc-hosts" || filepath.Base(name) == preStopFile {
+					target = filepath.Join(host, "precious")
+				}
+				at := filepath.Join(b.podDir(p.UID), name)
+				if err := errors.Join(os.RemoveAll(at), os.Symlink(target, at)); err != nil {
+					t.Fatal(err)
+				}
+				b.notePreStop(&stopping{uid: p.UID, container: &b.observe().Containers[0]})
+				if _, err := b.makeTerminationLog(p, &p.Spec.Containers[0]); (err == nil) != (target != host) {
+					t.Errorf("a file for the message of the next container: %v", err)
+				}
+				if _, err := b.writeHosts(p, []string{"192.0.2.1"}); (err == nil) != (name != "etc-hosts") {
+					t.Errorf("the hosts file: %v", err)
+				}
+				if got := b.WithTerminationMessages(t.Context(), &pod.Status{Containers: []pod.ContainerStatus{{
+					ID: "x", State: pod.StateExited, TerminationLog: filepath.Join(at, "precious"),
+				}}}); got.Containers[0].Message != "" {
+					t.Errorf("a message %q", got.Containers[0].Message)
+				}
+				if err := b.removeTerminationLog(filepath.Join(at, "precious")); (name == "containers" || name == "containers/a") && !errors.Is(err, unix.ELOOP) {
+					t.Errorf("remove a message: %v", err)
+				}
+				for _, file := range precious {
+					if content, err := os.ReadFile(filepath.Join(host, file)); err != nil || string(content) != "precious" {
+						t.Errorf("%s of the host: %q, %v", file, content, err)
+					}
+				}
+				if entries, err := os.ReadDir(host); err != nil || len(entries) != len(precious) {
+					t.Errorf("of the host there is %v, %v", entries, err)
+				}
+			})
+		})
+	}
+}
