@@ -142,7 +142,7 @@ func TestNearest(t *testing.T) {
 func TestFlagsThatAreNoFields(t *testing.T) {
 	k, err := Load(parsed(t,
 		"--kubeconfig=/k", "--bootstrap-kubeconfig=/b", "--root-dir=/r", "--cert-dir=/c", "--hostname-override= Box ", "--node-ip=10.0.0.1,fd00::1",
-		"--node-labels=a=b,example.com/c=", "--cloud-provider=external", "--runtime-cgroups=/system.slice", "--lock-file=/l", "--exit-on-lock-contention",
+		"--node-labels=a=b,example.com/c=", "--cloud-provider=external", "--runtime-cgroups=/system.slice", "--container-runtime-endpoint=embedded", "--selinux", "--lock-file=/l", "--exit-on-lock-contention",
 		"--image-credential-provider-config=/i", "--image-credential-provider-bin-dir=/bin", "--minimum-container-ttl-duration=1m",
 		"--maximum-dead-containers-per-container=2", "--maximum-dead-containers=3",
 	))
@@ -150,12 +150,12 @@ func TestFlagsThatAreNoFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := *k
-	got.KubeletConfiguration, got.Origins, got.Flags = KubeletConfiguration{}, nil, nil
+	got.KubeletConfiguration, got.Origins, got.Flags, got.Warnings = KubeletConfiguration{}, nil, nil, nil
 	want := Kubelet{
 		Kubeconfig: "/k", BootstrapKubeconfig: "/b", RootDir: "/r", CertDir: "/c", HostnameOverride: "box",
 		NodeIPs:    []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
 		NodeLabels: map[string]string{"a": "b", "example.com/c": ""}, CloudProvider: "external", RuntimeCgroups: "/system.slice",
-		LockFile: "/l", ExitOnLockContention: true, ImageCredentialProviderConfig: "/i", ImageCredentialProviderBinDir: "/bin",
+		SELinux: true, LockFile: "/l", ExitOnLockContention: true, ImageCredentialProviderConfig: "/i", ImageCredentialProviderBinDir: "/bin",
 		MinimumContainerTTL: time.Minute, MaxDeadContainersPerContainer: 2, MaxDeadContainers: 3,
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {

@@ -1,7 +1,7 @@
 package config
 
 // flagTable lists the flags of the kubelet at 1.36 (https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/), with what
-// they do here.
+// they do here, and --selinux, which is for the runtime inside alone.
 func flagTable() []Flag {
 	table := []Flag{
 		{Name: "config", Group: ConfigurationGroup, kind: pathKind, Usage: "the KubeletConfiguration file; without it older and laxer defaults hold"},
@@ -22,6 +22,7 @@ func flagTable() []Flag {
 		{Name: "root-dir", Group: HostGroup, kind: pathKind, fallback: "/var/lib/kubelet", Usage: "the folder of the agent's files and the pods' volumes"},
 		{Name: "runtime-cgroups", Group: HostGroup, kind: textKind, Usage: "cgroup of the container runtime"},
 		{Name: "seccomp-default", Group: HostGroup, kind: boolKind, Field: "seccompDefault", Usage: "use the profile RuntimeDefault for containers that name none"},
+		{Name: "selinux", Group: HostGroup, kind: boolKind, Usage: "have the runtime inside this program label containers and their volumes by the host's SELinux policy, and as pods ask"},
 		{Name: "lock-file", Group: HostGroup, kind: pathKind, Usage: "a file that is locked while the agent runs"},
 		{Name: "exit-on-lock-contention", Group: HostGroup, kind: boolKind, Usage: "end when somebody else wants the lock of --lock-file"},
 		{Name: "image-credential-provider-config", Group: HostGroup, kind: pathKind, Usage: "configuration of the programs that give credentials for pulling images: a file, or a folder of them"},

@@ -43,6 +43,8 @@ type Kubelet struct {
 
 	// RuntimeCgroups is the cgroup of the container runtime, "" for wherever it is.
 	RuntimeCgroups string
+	// SELinux has the runtime inside label containers; another one has its own configuration.
+	SELinux bool
 	// LockFile is held while the agent runs, "" for none; with ExitOnLockContention the agent ends when somebody else wants it.
 	LockFile             string
 	ExitOnLockContention bool

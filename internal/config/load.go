@@ -139,6 +139,7 @@ func (k *Kubelet) takeFlags(flags *Flags) (wrong []error) {
 	k.HostnameOverride = strings.ToLower(strings.TrimSpace(flags.text("hostname-override")))
 	k.CloudProvider = flags.text("cloud-provider")
 	k.RuntimeCgroups = flags.text("runtime-cgroups")
+	k.SELinux, _ = flags.named["selinux"].value.(bool)
 	k.LockFile = flags.text("lock-file")
 	k.ExitOnLockContention, _ = flags.named["exit-on-lock-contention"].value.(bool)
 	k.ImageCredentialProviderConfig = flags.text("image-credential-provider-config")

@@ -90,6 +90,9 @@ func (c *check) flags() {
 	if c.BootstrapKubeconfig != "" && c.Kubeconfig == "" {
 		c.fail("--bootstrap-kubeconfig", "needs --kubeconfig, the file that is written when the certificate has come")
 	}
+	if c.SELinux && c.RuntimeEndpoint() != "" {
+		c.fail("--selinux", "is for the runtime inside berth (containerRuntimeEndpoint: embedded); another one has its own configuration (of containerd: enable_selinux)")
+	}
 	if c.RootDir == "" {
 		c.fail("--root-dir", `is empty; leave it out for /var/lib/kubelet`)
 	}

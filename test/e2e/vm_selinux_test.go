@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // needsSELinux fails the test where the kernel has no policy of SELinux.
@@ -131,4 +133,95 @@ spec: {attachRequired: false, seLinuxMount: true}
 	if left, err := filepath.Glob(n.place.Root + "/pods/*/volumes/kubernetes.io~csi/*"); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
+}
+
+const labelledDisk = `apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata: {name: THE_NODE.csi.example.com}
+spec: {attachRequired: false, seLinuxMount: true}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: THE_NODE-labelled}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: THE_NODE-labelled
+  csi: {driver: THE_NODE.csi.example.com, volumeHandle: handle}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: disk}
+spec: {accessModes: [ReadWriteOnce], storageClassName: THE_NODE-labelled, volumeName: THE_NODE-labelled, resources: {requests: {storage: 1Gi}}}
+`
+
+// A node with SELinuxMount (KEP-1710) mounts a volume that pods may share with the label of one of them. Those with other labels are told, and have it one
+// after the other; those that want it labelled file by file share it with each other alone.
+func TestSELinuxMount(t *testing.T) {
+	needsSELinux(t)
+	const file = "system_u:object_r:container_file_t:"
+	c := newCluster(t)
+	c.identity = append(c.identity, "--selinux")
+	c.configure("featureGates: {SELinuxMount: true}\n")
+	d := c.newDriver()
+	d.Name, d.Memory = c.name+".csi.example.com", true
+	t.Cleanup(func() {
+		c.tidy("delete", "--ignore-not-found", "--wait=false", "pv/"+c.name+"-labelled", "csidriver/"+d.Name)
+	})
+	d.start()
+	c.startMember()
+	c.apply(labelledDisk)
+	create := func(name, level string, policy *v1.PodSELinuxChangePolicy) { // nil is MountOption
+		t.Helper()
+		p := c.inCluster(c.act(name, v1.RestartPolicyAlways, nil, actor("main", "echo x > /data/$me; stay\n")))
+		withVolume(p, v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"}})
+		p.Spec.SecurityContext = &v1.PodSecurityContext{SELinuxOptions: &v1.SELinuxOptions{Level: level}, SELinuxChangePolicy: policy}
+		c.create(p)
+	}
+	remove := func(name string) { c.kubectl("delete", "pod", name, "--wait=false") }
+	// wantLabel compares the flags of the last call that staged the volume, and the label of a file that a pod sees in it.
+	wantLabel := func(p *v1.Pod, flags, level string) {
+		t.Helper()
+		staged := d.calls("NodeStageVolume")
+		if got := strings.Join(staged[len(staged)-1].Flags, ","); got != flags {
+			t.Errorf("staged for %s with %q, want %q", p.Name, got, flags)
+		}
+		if got := fileLabel(t, fmt.Sprintf("/proc/%d/root/data/main", c.pid(containerID(p, "main")))); got != file+level {
+			t.Errorf("%s sees its file with the label %q, want the level %s", p.Name, got, level)
+		}
+	}
+	levels := map[string]string{"first": "s0:c1", "second": "s0:c2", "third": "s0:c3", "recursive": "s0:c4", "other": "s0:c5"}
+	create("first", levels["first"], nil)
+	wantLabel(c.awaitAPIReady("first").named("first"), `context="`+file+`s0:c1"`, "s0:c1")
+
+	// Two others wait for the first, and then one for the other.
+	waiting := []string{"second", "third"}
+	for _, name := range waiting {
+		create(name, levels[name], nil)
+		c.awaitEvent(name, "FailedMount", `conflicting SELinux labels of volume `+c.name+`-labelled: "`+file+`s0:c1" and "`+file+levels[name]+`"`)
+	}
+	gone := "first"
+	for len(waiting) > 0 {
+		remove(gone)
+		now := c.awaitAPI("one of those that wait to be ready", func(p pods) bool {
+			return slices.ContainsFunc(waiting, func(name string) bool { return p.ready(name) })
+		})
+		gone = waiting[slices.IndexFunc(waiting, func(name string) bool { return now.ready(name) })]
+		waiting = slices.DeleteFunc(waiting, func(name string) bool { return name == gone })
+		wantLabel(now.named(gone), `context="`+file+levels[gone]+`"`, levels[gone])
+	}
+
+	// File by file: not beside a pod that has it mounted with a label, and with any label when that has gone.
+	create("recursive", levels["recursive"], ptr.To(v1.SELinuxChangePolicyRecursive))
+	c.awaitEvent("recursive", "FailedMount", `conflicting SELinux labels of volume `+c.name+`-labelled: "`+file+levels[gone]+`" and ""`)
+	remove(gone)
+	wantLabel(c.awaitAPIReady("recursive").named("recursive"), "", "s0:c4")
+	create("other", levels["other"], ptr.To(v1.SELinuxChangePolicyRecursive))
+	wantLabel(c.awaitAPIReady("other", "recursive").named("other"), "", "s0:c5")
+	if n := len(d.calls("NodeStageVolume")); n != 4 {
+		t.Errorf("the volume was staged %d times, want once for each of those with a label, and once without", n)
+	}
+	remove("recursive")
+	remove("other")
+	d.awaitNothing()
 }
