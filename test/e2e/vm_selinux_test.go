@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
 
@@ -224,4 +225,54 @@ func TestSELinuxMount(t *testing.T) {
 	remove("recursive")
 	remove("other")
 	d.awaitNothing()
+}
+
+// What is the pod's own it has, and a volume with its label; a pod with another label is denied that volume, by a kernel that enforces its policy.
+func TestSELinuxEnforced(t *testing.T) {
+	needsSELinux(t)
+	const mode = "/sys/fs/selinux/enforce"
+	must(t, os.WriteFile(mode, []byte("1"), 0))
+	t.Cleanup(func() { must(t, os.WriteFile(mode, []byte("0"), 0)) })
+	n := newNode(t)
+	n.flags = append(n.flags, "--selinux")
+	data := filepath.Join(n.place.Dir, "data")
+	must(t, os.Mkdir(data, 0o755), unix.Lsetxattr(data, "security.selinux", []byte("system_u:object_r:container_file_t:s0:c1,c2"), 0))
+	put := func(name, level string) {
+		stamp := func(container, path string) v1.Container {
+			return v1.Container{
+				Name: container, Image: helloImage, Args: []string{"stamp", path + "/" + name},
+				VolumeMounts: []v1.VolumeMount{{Name: container, MountPath: path}},
+			}
+		}
+		n.put(&v1.Pod{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: v1.PodSpec{
+				RestartPolicy:   v1.RestartPolicyNever,
+				SecurityContext: &v1.PodSecurityContext{SELinuxOptions: &v1.SELinuxOptions{Level: level}},
+				Containers:      []v1.Container{stamp("own", "/own"), stamp("data", "/data")},
+				Volumes: []v1.Volume{
+					{Name: "own", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
+					{Name: "data", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: data}}},
+				},
+			},
+		})
+	}
+	put("same", "s0:c1,c2")
+	put("other", "s0:c3,c4")
+	n.start()
+	until(t, "the pod with the volume's label to write into it", func() bool { return exists(t, data+"/same") })
+	other := n.await("the pod with another label to fail", func(p pods) bool { return container(p.named("other"), "data").State.Terminated != nil }).named("other")
+	wantTerminated(t, other, "data", 1, "Error")
+	if exists(t, data+"/other") {
+		t.Error("the pod with another label has written into the volume")
+	}
+	for _, name := range []string{"same", "other"} {
+		p := n.await(name+" to have what is its own", func(p pods) bool { return container(p.named(name), "own").State.Running != nil }).named(name)
+		own := filepath.Join(n.place.Root, "pods", string(p.UID), "volumes/kubernetes.io~empty-dir/own", name)
+		until(t, name+" to write into its own volume", func() bool { return exists(t, own) })
+	}
+	if c := container(n.awaitReady("same").named("same"), "data"); c.State.Running == nil {
+		t.Errorf("the container with the volume is %+v", c.State)
+	}
 }

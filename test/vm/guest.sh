@@ -24,8 +24,16 @@ if [ -e "$BERTH_REBOOT" ]; then
 else
 	echo "== $(uname -r), systemd $(systemctl --version | awk 'NR == 1 { print $2 }'), up after $(cut -d' ' -f1 /proc/uptime) s"
 fi
+# Debian's policy lets an administrator's programs start containers, and not what systemd starts.
+as=()
+if [ -e /sys/fs/selinux/enforce ]; then
+	for program in berth tests controlplane; do
+		[ ! -e "$program" ] || chcon -t bin_t "$program"
+	done
+	as=(runcon unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023)
+fi
 cd checkout/test/e2e
-/opt/guest/tests -test.v -test.count=1 -test.timeout="${seconds}s" -test.run "$pattern"
+"${as[@]}" /opt/guest/tests -test.v -test.count=1 -test.timeout="${seconds}s" -test.run "$pattern"
 code=$?
 
 result=$BERTH_VM/result
