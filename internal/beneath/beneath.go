@@ -23,7 +23,7 @@ type Root string
 
 // locate splits a path into the folder in the root and the rest, which is "." for the folder itself.
 func (r Root) locate(path string) (top, rest string, err error) {
-	kind, rest, _ := strings.Cut(strings.TrimPrefix(path, string(r)+"/"), "/")
+	kind, rest, _ := strings.Cut(strings.TrimPrefix(path, strings.TrimSuffix(string(r), "/")+"/"), "/")
 	if top = filepath.Join(string(r), kind); path != filepath.Join(top, rest) || !IsElement(kind) {
 		return "", "", fmt.Errorf("%s is in no folder of a pod or plugin", path)
 	}
@@ -70,9 +70,23 @@ func openReal(root int, path string, flags int, perm uint32) (int, error) {
 
 func realError(path string, err error) error {
 	if errors.Is(err, unix.ELOOP) {
-		return fmt.Errorf("a link is on the way to %s, in the agent's own folder: remove it: %w", path, err)
+		return fmt.Errorf("a link is on the way to %s, in a folder of the agent's: remove it: %w", path, err)
 	}
 	return &fs.PathError{Op: "open", Path: path, Err: err}
+}
+
+// OpenReal opens a file or directory of the host. A link anywhere in its path, which is absolute, is an error that is ELOOP.
+func OpenReal(path string, flags int) (*os.File, error) {
+	root, err := OpenRoot("/")
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(root)
+	fd, err := openReal(root, strings.TrimPrefix(path, "/"), flags|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // Open opens a directory.

@@ -68,3 +68,35 @@ func TestLinksInThePodsFolder(t *testing.T) {
 		})
 	}
 }
+
+// One that has been given the folder of all logs cannot have the agent make or remove files elsewhere.
+func TestLinksAmongLogs(t *testing.T) {
+	r := New(Config{PodLogsDir: filepath.Join(t.TempDir(), "pods"), ContainerLogsDir: filepath.Join(t.TempDir(), "containers")})
+	host, dir := t.TempDir(), filepath.Join(r.PodLogsDir, "default_web_u")
+	for _, err := range []error{
+		os.MkdirAll(dir, 0o755), os.Symlink(host, filepath.Join(dir, "a")), os.WriteFile(filepath.Join(host, "0.log"), nil, 0o600),
+		os.WriteFile(filepath.Join(host, "1.log.gz"), nil, 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, attempt := range []uint32{1, 7} {
+		cs := &pod.ContainerStatus{Name: "a", Attempt: attempt, LogPath: filepath.Join(dir, "a/1.log")}
+		if err := removeLog(cs.LogPath); !errors.Is(err, unix.ELOOP) {
+			t.Errorf("remove a log: %v", err)
+		}
+		if err := keepCount(cs); !errors.Is(err, unix.ELOOP) {
+			t.Errorf("keep a log: %v", err)
+		}
+	}
+	if err := r.RemoveLogs("u"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pod's folder: %v", err)
+	}
+	if entries, err := os.ReadDir(host); err != nil || len(entries) != 2 {
+		t.Errorf("of the host there is %v, %v", entries, err)
+	}
+}

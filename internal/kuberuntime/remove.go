@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/beneath"
 	"berth/internal/logs"
 	"berth/internal/pod"
 )
@@ -62,7 +63,7 @@ func (r *Runtime) RemoveLogs(uid pod.UID) error {
 		if e.uid != uid {
 			continue
 		}
-		if err := os.RemoveAll(e.path); err != nil {
+		if err := r.logFiles().Remove(e.path); err != nil {
 			return fmt.Errorf("remove logs: %w", err)
 		}
 		if err := r.removeLinksInto(e.path); err != nil {
@@ -93,7 +94,7 @@ type podLogDir struct {
 
 // logDirs lists the folders of the form namespace_name_uid; what else is there is not ours.
 func (r *Runtime) logDirs() ([]podLogDir, error) {
-	entries, err := os.ReadDir(r.PodLogsDir)
+	entries, err := r.logFiles().ReadDir(r.PodLogsDir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -115,19 +116,24 @@ func (r *Runtime) removeLinksInto(dir string) error {
 	if r.ContainerLogsDir == "" {
 		return nil
 	}
-	entries, err := os.ReadDir(r.ContainerLogsDir)
+	links, err := r.linkFiles().Open(r.ContainerLogsDir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
+	defer links.Close()
+	entries, err := links.ReadDir(-1)
+	if err != nil {
+		return err
+	}
 	for _, e := range entries {
-		link := filepath.Join(r.ContainerLogsDir, e.Name())
-		if target, err := os.Readlink(link); err != nil || !strings.HasPrefix(target, dir+string(filepath.Separator)) {
+		target, err := os.Readlink(filepath.Join(beneath.Self(int(links.Fd())), e.Name()))
+		if err != nil || !strings.HasPrefix(target, dir+string(filepath.Separator)) {
 			continue // no link, or another pod's
 		}
-		if err := removeFile(link); err != nil {
+		if err := r.linkFiles().Unlink(filepath.Join(r.ContainerLogsDir, e.Name())); err != nil {
 			return err
 		}
 	}
@@ -139,14 +145,8 @@ func (r *Runtime) removeLinksInto(dir string) error {
 func (r *Runtime) removeContainer(ctx context.Context, s *pod.Status, cs *pod.ContainerStatus, fate logFate) error {
 	fail := func(err error) error { return fmt.Errorf("remove container %q: %w", cs.Name, err) }
 	if fate == withLogs && cs.LogPath != "" { // first: without the container nobody would know of them
-		files, err := filepath.Glob(cs.LogPath + "*")
-		if err != nil {
+		if err := removeLog(cs.LogPath); err != nil {
 			return fail(err)
-		}
-		for _, f := range files {
-			if err := removeFile(f); err != nil {
-				return fail(err)
-			}
 		}
 	}
 	if cs.State == pod.StateUnknown {
@@ -164,7 +164,7 @@ func (r *Runtime) removeContainer(ctx context.Context, s *pod.Status, cs *pod.Co
 	if r.ContainerLogsDir == "" {
 		return nil
 	}
-	if err := removeFile(logs.LinkPath(r.ContainerLogsDir, s.Name, s.Namespace, cs.Name, string(cs.ID))); err != nil {
+	if err := r.linkFiles().Unlink(logs.LinkPath(r.ContainerLogsDir, s.Name, s.Namespace, cs.Name, string(cs.ID))); err != nil {
 		return fail(err)
 	}
 	return nil
@@ -181,16 +181,17 @@ func keepCount(cs *pod.ContainerStatus) error {
 	if cs.State == pod.StateCreated {
 		last--
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	files := logs.FilesOf(cs.LogPath)
+	if err := files.Ensure(dir, 0o755, 0o755); err != nil {
 		return fail(err)
 	}
-	entries, err := os.ReadDir(dir)
+	entries, err := files.ReadDir(dir)
 	if err != nil {
 		return fail(err)
 	}
 	for _, e := range entries {
 		if n, ok := incarnationOf(e.Name()); ok && int64(n) < last {
-			if err := removeFile(filepath.Join(dir, e.Name())); err != nil {
+			if err := files.Unlink(filepath.Join(dir, e.Name())); err != nil {
 				return fail(err)
 			}
 		}
@@ -198,7 +199,7 @@ func keepCount(cs *pod.ContainerStatus) error {
 	if last < 0 {
 		return nil
 	}
-	f, err := os.OpenFile(filepath.Join(dir, strconv.FormatInt(last, 10)+".log"), os.O_CREATE|os.O_WRONLY, 0o640)
+	f, err := files.OpenFile(filepath.Join(dir, strconv.FormatInt(last, 10)+".log"), os.O_CREATE|os.O_WRONLY, 0o640)
 	if err != nil {
 		return fail(err)
 	}
@@ -220,10 +221,23 @@ func (r *Runtime) removeTerminationLog(path string) error {
 	return r.files().Unlink(path)
 }
 
-// removeFile removes a file that may be gone already.
-func removeFile(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+// removeLog removes the log of a container, with the parts that were rotated.
+func removeLog(path string) error {
+	files, dir := logs.FilesOf(path), filepath.Dir(path)
+	entries, err := files.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
 		return err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), filepath.Base(path)) {
+			continue
+		}
+		if err := files.Unlink(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -145,7 +145,7 @@ func (r *Runtime) containerSpec(ctx context.Context, s *start, got pulled) (cris
 	if in.HostsFile, err = r.writeHosts(p, s.ips); err != nil {
 		return in, err
 	}
-	if err := os.MkdirAll(filepath.Join(s.sandboxConfig.LogDirectory, c.Name), 0o755); err != nil {
+	if err := r.logFiles().Ensure(filepath.Join(s.sandboxConfig.LogDirectory, c.Name), 0o755, 0o755); err != nil {
 		return in, fmt.Errorf("log folder: %w", err)
 	}
 	if err := r.prepareMounts(ctx, &in, s.handler); err != nil {
@@ -233,7 +233,7 @@ func (r *Runtime) nextAttempt(p *v1.Pod, c *v1.Container, observed *pod.Status) 
 		}
 	}
 	dir := filepath.Join(logs.PodDir(r.PodLogsDir, p.Namespace, p.Name, string(p.UID)), c.Name)
-	entries, err := os.ReadDir(dir)
+	entries, err := r.logFiles().ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return 0, fmt.Errorf("restart count from logs: %w", err)
 	}
@@ -271,16 +271,20 @@ func (r *Runtime) linkLog(p *v1.Pod, c *v1.Container, id pod.ContainerID, cfg *r
 		return
 	}
 	target := filepath.Join(logs.PodDir(r.PodLogsDir, p.Namespace, p.Name, string(p.UID)), cfg.LogPath)
-	if _, err := os.Stat(target); err != nil {
+	if _, err := r.logFiles().Lstat(target); err != nil {
 		return
 	}
 	link := logs.LinkPath(r.ContainerLogsDir, p.Name, p.Namespace, c.Name, string(id))
-	if err := os.Symlink(target, link); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := r.linkFiles().EnsureLink(target, link); err != nil {
 		r.Log.Warn("link to the container's log not made", "link", link, "error", err)
 	}
 }
 
 // files are those of pods: a container may have been given its pod's folder, or all of them.
 func (r *Runtime) files() beneath.Root { return beneath.Root(r.RootDir) }
+
+// logFiles are the logs of containers, linkFiles the links to them: a container may have been given all logs of the machine.
+func (r *Runtime) logFiles() beneath.Root  { return logs.Files(r.PodLogsDir) }
+func (r *Runtime) linkFiles() beneath.Root { return logs.Files(r.ContainerLogsDir) }
 
 func (r *Runtime) podDir(uid pod.UID) string { return filepath.Join(r.RootDir, "pods", string(uid)) }

@@ -107,31 +107,24 @@ func (r *reader) successor() (*os.File, error) {
 		r.lines.seek(0)
 		r.long = longLine{}
 	}
-	there, err := os.Stat(r.path)
+	next, err := Open(r.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	if os.SameFile(ours, there) || there.Size() == 0 {
-		return nil, nil
+	there, err := next.Stat()
+	if err != nil || os.SameFile(ours, there) || there.Size() == 0 {
+		return nil, errors.Join(err, next.Close())
 	}
-	next, err := os.Open(r.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return next, err
+	return next, nil
 }
 
 // watchFile watches the directory that holds the log, because a file's own watch goes with the file at a rotation. It returns nil
 // where inotify has no instance left.
 func (r *reader) watchFile() *dirWatch {
-	path, err := filepath.EvalSymlinks(r.path)
-	if err != nil {
-		return nil
-	}
-	w, err := r.options.Watches.watch(filepath.Dir(path))
+	w, err := r.options.Watches.watch(filepath.Dir(r.lines.file.Name())) // where a link of Docker's leads
 	if err != nil {
 		return nil
 	}

@@ -163,12 +163,9 @@ func TestFollowOverRotations(t *testing.T) {
 	}
 }
 
-func TestFollowThroughLink(t *testing.T) {
-	target := logFile(t, "")
-	link := t.TempDir() + "/0.log"
-	if err := os.Symlink(target, link); err != nil {
-		t.Fatal(err)
-	}
+func TestFollowThroughDockersLink(t *testing.T) {
+	link := logFile(t, "")
+	target := dockerLogOf(t, link, "a", "a")
 	f := startFollow(t, link, Options{})
 	appendTo(t, target, line(1, Stdout, "F", "one"))
 	f.await(t, "one\n")

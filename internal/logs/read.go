@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 )
 
 // Running asks whether the container that writes the log still runs.
@@ -50,7 +49,7 @@ func (r *reader) read(ctx context.Context, running Running, buf []byte) error {
 	if r.out.left == 0 {
 		return nil
 	}
-	file, err := os.Open(r.path)
+	file, err := Open(r.path)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"time"
 
@@ -90,8 +89,11 @@ func (d *door) logFile(uid pod.UID, id pod.ContainerID) (string, error) {
 	if path == "" {
 		return "", fmt.Errorf("the runtime keeps no log of container %s: %w", id, fs.ErrNotExist)
 	}
-	_, err = os.Stat(path)
-	return path, err
+	f, err := logs.Open(path)
+	if err != nil {
+		return "", err
+	}
+	return path, f.Close()
 }
 
 // writeLog writes the log. An error after its beginning can only be told in the trailer, without which a log that broke off looks

@@ -98,7 +98,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 	}
 	logs := filepath.Join(c.PodLogsDir, p.Namespace+"_"+p.Name+"_"+string(p.UID))
 	c.addSpace(&out, logs)
-	out.Own = filesOf(logs).bytes
+	out.Own = c.logsIn(logs).bytes
 	out.Own += c.hostsFile(dir).bytes
 	paths, err := c.containerCgroups(ctx, p.UID)
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 		if _, seen := out.Containers[ct.Name]; seen || ct.State != pod.StateRunning { // newest first
 			continue
 		}
-		files := ContainerFiles{Logs: filesOf(filepath.Join(logs, ct.Name)).bytes}
+		files := ContainerFiles{Logs: c.logsIn(filepath.Join(logs, ct.Name)).bytes}
 		if upper := c.upperDir(mounted, ct.ID, paths[string(ct.ID)]); upper != "" {
 			device, found := c.addSpace(&out, upper)
 			files.Dedicated = known && found && device != root

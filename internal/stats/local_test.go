@@ -48,7 +48,7 @@ func TestLocal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	main := ContainerFiles{Rootfs: bytes("layer"), Logs: filesOf(h.dir + "/logs/default_web_u/main").bytes}
+	main := ContainerFiles{Rootfs: bytes("layer"), Logs: c.logsIn(h.dir + "/logs/default_web_u/main").bytes}
 	if diff := cmp.Diff(map[string]ContainerFiles{"main": main}, got.Containers); diff != "" || main.Rootfs == 0 || main.Logs == 0 {
 		t.Errorf("containers (-want +got):\n%s", diff)
 	}

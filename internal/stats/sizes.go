@@ -62,10 +62,15 @@ func (c *Collector) open(path string, flags int) (*os.File, error) {
 // files are those of pods: a container may have been given its pod's folder, or all of them.
 func (c *Collector) files() beneath.Root { return beneath.Root(c.RootDir) }
 
-// filesOf adds up the files that are directly in a directory; nothing when it is not there.
-func filesOf(dir string) size {
+// logsIn adds up the files that are directly in a directory of logs; nothing when it is not there.
+func (c *Collector) logsIn(path string) size {
 	var s size
-	entries, err := os.ReadDir(dir)
+	dir, err := beneath.Root(filepath.Dir(c.PodLogsDir)).Open(path)
+	if err != nil {
+		return s
+	}
+	defer dir.Close()
+	entries, err := dir.ReadDir(-1)
 	if err != nil {
 		return s
 	}
@@ -74,7 +79,7 @@ func filesOf(dir string) size {
 			continue
 		}
 		var st unix.Stat_t
-		if unix.Lstat(filepath.Join(dir, e.Name()), &st) == nil {
+		if unix.Fstatat(int(dir.Fd()), e.Name(), &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
 			s.bytes += uint64(st.Blocks) * 512
 			s.inodes++
 		}

@@ -31,13 +31,13 @@ func (c *Collector) addStorage(ctx context.Context, p *Pod, out *summary.PodStat
 	add := func(bytes, n uint64) { used, inodes = used+bytes, inodes+n }
 	for i := range out.Containers {
 		ct := &out.Containers[i]
-		log := filesOf(filepath.Join(logs, ct.Name))
+		log := c.logsIn(filepath.Join(logs, ct.Name))
 		ct.Logs = fsOf(root, log.bytes, log.inodes)
 		if ct.Rootfs = c.rootfs(ctx, &p.Containers[i]); ct.Rootfs != nil {
 			add(*ct.Rootfs.UsedBytes+log.bytes, *ct.Rootfs.InodesUsed+log.inodes)
 		}
 	}
-	own := filesOf(logs)
+	own := c.logsIn(logs)
 	add(own.bytes, own.inodes)
 	dir := filepath.Join(c.RootDir, "pods", string(p.UID))
 	hosts := c.hostsFile(dir)

@@ -1,0 +1,54 @@
+package logs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/beneath"
+)
+
+// Files returns how to reach the logs in a directory of all pods' logs: through no link, for pods that have been given the machine's logs may put links
+// there.
+func Files(podLogsDir string) beneath.Root { return beneath.Root(filepath.Dir(podLogsDir)) }
+
+// FilesOf returns how to reach what is beside the log of a container, whose path is as CRI has it: <podLogsDir>/<pod>/<container>/<restartCount>.log.
+func FilesOf(path string) beneath.Root { return Files(filepath.Dir(filepath.Dir(filepath.Dir(path)))) }
+
+// dockerLog is what the logs of Docker are called, to which those of its pods are links.
+var dockerLog = regexp.MustCompile(`^/.*/containers/([0-9a-f]{64})/([0-9a-f]{64})-json\.log$`)
+
+// Open opens the log of a container. Only a link of Docker's is followed; any other is an error that is ELOOP.
+func Open(path string) (*os.File, error) {
+	files := FilesOf(path)
+	f, err := files.OpenFile(path, os.O_RDONLY, 0)
+	if errors.Is(err, unix.ELOOP) {
+		if target := linkOf(files, path); target != "" {
+			f, err = beneath.OpenReal(target, os.O_RDONLY)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(err, &fs.PathError{Op: "read", Path: path, Err: errors.New("it is not a regular file")}, f.Close())
+	}
+	return f, nil
+}
+
+// linkOf returns where a link of Docker's leads, "" for anything else.
+func linkOf(files beneath.Root, path string) string {
+	var target string
+	err := files.In(path, func(dir int, name string) (err error) {
+		target, err = os.Readlink(filepath.Join(beneath.Self(dir), name))
+		return err
+	})
+	if m := dockerLog.FindStringSubmatch(target); err != nil || m == nil || m[1] != m[2] {
+		return ""
+	}
+	return target
+}
