@@ -254,10 +254,6 @@ func TestLogsGoWithThePod(t *testing.T) {
 		if got := glob(b.ContainerLogsDir + "/*"); len(got) != 2 {
 			t.Errorf("links %v, want two", got)
 		}
-		uids, err := b.OnDisk()
-		if d := cmp.Diff([]pod.UID{"u1"}, uids); d != "" || err != nil {
-			t.Errorf("on disk (-want +got):\n%s, %v", d, err)
-		}
 		stranger := filepath.Join(b.ContainerLogsDir, "stranger.log")
 		if err := os.Symlink("/nowhere", stranger); err != nil {
 			t.Fatal(err)
@@ -268,15 +264,20 @@ func TestLogsGoWithThePod(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := b.RemoveLogs("u2"); err != nil || len(glob(dir)) != 1 {
+		uids, err := b.OnDisk()
+		slices.Sort(uids)
+		if d := cmp.Diff([]pod.UID{"u1", "u_1"}, uids); d != "" || err != nil {
+			t.Errorf("on disk (-want +got):\n%s, %v", d, err)
+		}
+		if err := b.RemoveLogs("default", "web", "u2"); err != nil || len(glob(dir)) != 1 {
 			t.Errorf("another pod's logs are gone, %v", err)
 		}
 		for range 2 {
-			if err := b.RemoveLogs("u1"); err != nil || len(glob(b.PodLogsDir+"/*_u1")) != 0 {
+			if err := b.RemoveLogs("default", "web", "u1"); err != nil || len(glob(b.PodLogsDir+"/*_u1")) != 0 {
 				t.Errorf("the logs are not gone, %v", err)
 			}
 		}
-		if err := b.RemoveLogs("u_1"); err != nil || len(glob(b.PodLogsDir+"/*")) != 0 {
+		if err := b.RemoveLogs("", "", "u_1"); err != nil || len(glob(b.PodLogsDir+"/*")) != 0 {
 			t.Errorf("the logs of a UID with an underscore are not gone, %v", err)
 		}
 		if d := cmp.Diff([]string{stranger}, glob(b.ContainerLogsDir+"/*")); d != "" {

@@ -90,7 +90,7 @@ func TestLinksAmongLogs(t *testing.T) {
 			t.Errorf("keep a log: %v", err)
 		}
 	}
-	if err := r.RemoveLogs("u"); err != nil {
+	if err := r.RemoveLogs("default", "web", "u"); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {

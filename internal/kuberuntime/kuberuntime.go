@@ -95,6 +95,7 @@ type Runtime struct {
 	preStops map[pod.ContainerID]*hookRun // guarded by mu
 	leaving  bool                         // guarded by mu; Run ended: no hook begins any more
 	backOffs map[pod.UID]string           // guarded by mu; the back-off annotations that were looked at
+	oldLogs  map[pod.UID][]string         // guarded by mu; log folders that were there when the agent began, of pods that are still
 
 	hooks sync.WaitGroup // preStop hooks under way
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,37 +53,63 @@ func (r *Runtime) RemoveContainers(ctx context.Context, observed *pod.Status) er
 	return nil
 }
 
-// RemoveLogs removes the log folders of the UID, and the links of log shippers that led into them. There is one for each name that the UID had: a
-// manifest that gives its pod a UID may have been renamed while no agent ran.
-func (r *Runtime) RemoveLogs(uid pod.UID) error {
-	entries, err := r.logDirs()
+// RemoveLogs removes the log folders of the pod, and the links of log shippers that led into them. There is one for each name that the UID had: a
+// manifest that gives its pod a UID may have been renamed while no agent ran. Without a name, folders are found by the UID.
+func (r *Runtime) RemoveLogs(namespace, name string, uid pod.UID) error {
+	dirs, err := r.logDirsOf(namespace, name, uid)
 	if err != nil {
 		return fmt.Errorf("remove logs: %w", err)
 	}
-	for _, e := range entries {
-		if e.uid != uid {
-			continue
-		}
-		if err := r.logFiles().Remove(e.path); err != nil {
+	for _, dir := range dirs {
+		if err := r.logFiles().Remove(dir); err != nil {
 			return fmt.Errorf("remove logs: %w", err)
 		}
-		if err := r.removeLinksInto(e.path); err != nil {
+		if err := r.removeLinksInto(dir); err != nil {
 			return fmt.Errorf("remove links to logs: %w", err)
 		}
 	}
+	r.mu.Lock()
+	delete(r.oldLogs, uid)
+	r.mu.Unlock()
 	return nil
 }
 
-// OnDisk returns the pods that have a log folder.
+// logDirsOf returns the log folders of a pod: that of its name, and those that were there when the agent began.
+func (r *Runtime) logDirsOf(namespace, name string, uid pod.UID) ([]string, error) {
+	if namespace == "" || name == "" {
+		entries, err := r.logDirs()
+		var dirs []string
+		for _, e := range entries {
+			if e.uid == uid {
+				dirs = append(dirs, e.path)
+			}
+		}
+		return dirs, err
+	}
+	r.mu.Lock()
+	dirs := append(slices.Clone(r.oldLogs[uid]), logs.PodDir(r.PodLogsDir, namespace, name, string(uid)))
+	r.mu.Unlock()
+	slices.Sort(dirs)
+	return slices.Compact(dirs), nil
+}
+
+// OnDisk returns the pods that have a log folder. It is asked once, when the agent begins.
 func (r *Runtime) OnDisk() ([]pod.UID, error) {
 	entries, err := r.logDirs()
 	if err != nil {
 		return nil, fmt.Errorf("log folders: %w", err)
 	}
 	var out []pod.UID
+	old := map[pod.UID][]string{}
 	for _, e := range entries {
-		out = append(out, e.uid)
+		if old[e.uid] == nil {
+			out = append(out, e.uid)
+		}
+		old[e.uid] = append(old[e.uid], e.path)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.oldLogs = old
 	return out, nil
 }
 
@@ -111,7 +138,7 @@ func (r *Runtime) logDirs() ([]podLogDir, error) {
 	return out, nil
 }
 
-// removeLinksInto removes the links whose target is below dir.
+// removeLinksInto removes the links whose target is below dir, the log folder of a pod. Their names begin with the pod's.
 func (r *Runtime) removeLinksInto(dir string) error {
 	if r.ContainerLogsDir == "" {
 		return nil
@@ -128,7 +155,12 @@ func (r *Runtime) removeLinksInto(dir string) error {
 	if err != nil {
 		return err
 	}
+	namespace, rest, _ := strings.Cut(filepath.Base(dir), "_")
+	name, _, _ := strings.Cut(rest, "_")
 	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), name) || !strings.Contains(e.Name(), namespace) {
+			continue
+		}
 		target, err := os.Readlink(filepath.Join(beneath.Self(int(links.Fd())), e.Name()))
 		if err != nil || !strings.HasPrefix(target, dir+string(filepath.Separator)) {
 			continue // no link, or another pod's

@@ -66,7 +66,7 @@ type ContainerRuntime interface {
 	RemoveContainers(ctx context.Context, observed *pod.Status) error
 	ReleaseUserNamespace(uid pod.UID) error
 	RemovePod(ctx context.Context, observed *pod.Status) error
-	RemoveLogs(uid pod.UID) error
+	RemoveLogs(namespace, name string, uid pod.UID) error
 }
 
 // Cgroups is what a pass needs of containerManager.
@@ -419,7 +419,7 @@ func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
 	if r.Pod != nil {
 		namespace, name = r.Pod.Namespace, r.Pod.Name
 	}
-	if err := s.Runtime.RemoveLogs(r.UID); err != nil {
+	if err := s.Runtime.RemoveLogs(namespace, name, r.UID); err != nil {
 		return fmt.Errorf("remove pod %s: %w", r.UID, err)
 	}
 	if err := s.removeDir(r.UID); err != nil {

@@ -68,7 +68,7 @@ func (s *stage) ReleaseUserNamespace(pod.UID) error                             
 func (s *stage) RemoveContainers(context.Context, *pod.Status) error                { return nil }
 func (s *stage) PruneDead(context.Context, *pod.Status) error                       { return nil }
 func (s *stage) RemovePod(context.Context, *pod.Status) error                       { return nil }
-func (s *stage) RemoveLogs(pod.UID) error                                           { return nil }
+func (s *stage) RemoveLogs(string, string, pod.UID) error                           { return nil }
 
 // cgroups keeps the methods of the stage apart that have one name.
 type cgroups struct{ *stage }
