@@ -49,6 +49,7 @@ type bound struct {
 	*v1.PersistentVolume
 	claim    *v1.PersistentVolumeClaim // as it was when the pod came
 	readOnly bool                      // as the pod asks for it
+	failed   bool                      // it was not set up: somebody may be about to mend the persistent volume
 }
 
 // claimOf returns the claim that the volume refers to, "" if it refers to none.
@@ -63,18 +64,21 @@ func claimOf(p *v1.Pod, v *v1.Volume) (claim string, readOnly bool) {
 }
 
 // boundTo returns what the pod's volume is bound to. A claim that is bound stays bound to the same volume, so it is read once in the life
-// of a pod, and not again while the API server is away.
+// of a pod, and again when the volume could not be set up, unless the API server is away.
 func (m *Manager) boundTo(ctx context.Context, p *v1.Pod, v *v1.Volume) (bound, error) {
 	name, readOnly := claimOf(p, v)
 	m.mu.Lock()
 	b := m.bound[p.UID][v.Name]
 	m.mu.Unlock()
-	if b.PersistentVolume == nil {
+	if had := b; had.PersistentVolume == nil || had.failed {
 		var err error
 		if b, err = m.readBound(ctx, p, v, name); err == nil {
 			err = m.hold(p.UID, v.Name, b)
 		}
-		if err != nil {
+		switch {
+		case err != nil && had.failed:
+			b = had
+		case err != nil:
 			return bound{}, &ClaimError{Volume: v.Name, Namespace: p.Namespace, Claim: name, Err: err}
 		}
 	}
@@ -100,6 +104,16 @@ func (m *Manager) hold(uid pod.UID, name string, b bound) error {
 	}
 	m.bound[uid][name] = b
 	return nil
+}
+
+// noteFailed notes that the pod's volume could not be set up.
+func (m *Manager) noteFailed(uid pod.UID, name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if b, ok := m.bound[uid][name]; ok {
+		b.failed = true
+		m.bound[uid][name] = b
+	}
 }
 
 // release forgets what the pod has.

@@ -246,6 +246,33 @@ func TestFailedMountLeavesNothing(t *testing.T) {
 	}
 }
 
+// A persistent volume whose mount options are wrong can be mended while a pod waits for it. What is mounted goes on as it is, and so does what cannot be read.
+func TestVolumeThatIsMended(t *testing.T) {
+	m, fake, s := newStorage(t)
+	_, wrong := s.bind("c", nfsSource())
+	wrong.Spec.MountOptions = []string{"nonsense"}
+	m.mounter = refusing{fake, errors.New("mount.nfs: an incorrect mount option was specified")}
+	p := podWith(claimVolume("v", "c"))
+	for _, s.away = range []bool{false, true} {
+		if _, err := m.setup(t, p); err == nil || !strings.Contains(err.Error(), "incorrect mount option") {
+			t.Errorf("with the API server away: %t: %v", s.away, err)
+		}
+	}
+	s.away = false
+	for _, option := range []string{"soft", "hard"} {
+		mended := wrong.DeepCopy()
+		mended.Spec.MountOptions = []string{option}
+		s.volumes[mended.Name] = mended
+		m.mounter = fake
+		if _, err := m.setup(t, p); err != nil {
+			t.Fatal(err)
+		}
+		if len(fake.MountPoints) != 1 || !slices.Equal(fake.MountPoints[0].Opts, []string{"soft"}) {
+			t.Errorf("mounted: %+v", fake.MountPoints)
+		}
+	}
+}
+
 type refusing struct {
 	*mount.FakeMounter
 	err error

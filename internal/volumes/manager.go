@@ -212,6 +212,7 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]M
 		case !needed[name]:
 		case o.err != nil:
 			if b, ok := in.bound[name]; ok {
+				m.noteFailed(p.UID, name)
 				name = b.Name
 			}
 			errs = append(errs, &SetupError{Volume: name, Step: o.step, Block: o.block, Err: o.err})
