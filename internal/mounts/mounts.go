@@ -7,6 +7,7 @@
 package mounts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,7 @@ func (m *Mounter) MountSensitiveWithoutSystemd(source, target, fsType string, op
 	return m.MountSensitive(source, target, fsType, options, sensitive)
 }
 
-// MountSensitive does the same with options that are in no error.
+// MountSensitive does the same with options that are in no error. Errors do not name the source, which their reader has.
 func (m *Mounter) MountSensitive(source, target, fsType string, options, sensitive []string) error {
 	all := slices.Concat(options, sensitive)
 	o := parseOptions(all)
@@ -57,7 +58,7 @@ func (m *Mounter) MountSensitive(source, target, fsType string, options, sensiti
 		err = m.attach(tree, target, o)
 	}
 	if err != nil {
-		return fmt.Errorf("mount %s %s at %s with %v: %w", fsType, source, target, options, err)
+		return fmt.Errorf("%s at %s with options %v: %w", cmp.Or(fsType, "bind"), target, options, err)
 	}
 	return nil
 }

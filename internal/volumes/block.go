@@ -128,7 +128,7 @@ func (m *Manager) bindDisk(device string, number uint64, path string) (fresh boo
 		}
 	}
 	if err := m.mounter.Mount(device, path, "", []string{"bind"}); err != nil {
-		return false, fmt.Errorf("bind %s: %w", device, err)
+		return false, fmt.Errorf("mount %s: %w", device, err)
 	}
 	if _, err := m.holdShown(path); err != nil {
 		return false, err
