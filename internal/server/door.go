@@ -47,6 +47,7 @@ type door struct {
 	handler   http.Handler
 	streaming *runtimeStreams // nil unless the handlers have streams
 	watches   *logs.Watches   // of all doors; nil: logs are followed by the clock
+	lists     *podLists       // of all doors
 	log       *slog.Logger
 	limits    limits
 	metrics   map[string]http.Handler

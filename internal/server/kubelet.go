@@ -78,7 +78,7 @@ func (d *door) writeText(w http.ResponseWriter, r *http.Request, text string) {
 // getPodList answers with the pods as the node knows them, static pods with their status.
 func (d *door) getPodList(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	d.ended(r, writePodList(w, d.h.Pods()))
+	d.ended(r, d.lists.pods.write(w, d.h.Pods()))
 }
 
 // getRunningPods answers with what runs by the runtime's word: names, and no more of a pod than the runtime keeps.
@@ -99,7 +99,7 @@ func (d *door) getRunningPods(w http.ResponseWriter, r *http.Request) {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 	w.Header().Set("Content-Type", "application/json")
-	d.ended(r, writePodList(w, running))
+	d.ended(r, d.lists.running.write(w, running))
 }
 
 // getConfigz answers with the configuration in force.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"reflect"
 	"slices"
@@ -45,33 +44,10 @@ func (d *door) getPods(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if !watch {
-		d.ended(r, writePodList(w, d.h.Pods()))
+		d.ended(r, d.lists.pods.write(w, d.h.Pods()))
 		return
 	}
 	d.ended(r, d.stream(w, func() error { return d.watchPods(r.Context(), w) }))
-}
-
-// writePodList writes a v1.PodList pod by pod, so that a node with many pods needs no buffer for all of them.
-func writePodList(w io.Writer, pods []*v1.Pod) error {
-	sep := `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[`
-	for _, p := range pods {
-		b, err := json.Marshal(p)
-		if err != nil {
-			return fmt.Errorf("encode pod %s/%s: %w", p.Namespace, p.Name, err)
-		}
-		if _, err := io.WriteString(w, sep); err != nil {
-			return err
-		}
-		if _, err := w.Write(b); err != nil {
-			return err
-		}
-		sep = ","
-	}
-	if len(pods) > 0 {
-		sep = ""
-	}
-	_, err := io.WriteString(w, sep+"]}\n")
-	return err
 }
 
 // watchPods writes an event per change. However slowly the client reads, the agent only puts UIDs into the inbox; what is written

@@ -79,10 +79,10 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Listen == nil || cfg.Log == nil {
 		return nil, errors.New("local API: a listener and a logger are needed")
 	}
-	streaming, watches := newRuntimeStreams(cfg), &logs.Watches{}
+	streaming, watches, lists := newRuntimeStreams(cfg), &logs.Watches{}, &podLists{}
 	newDoor := func(name string, listen func() (net.Listener, error), l limits) *door {
 		return &door{
-			name: name, h: h, listen: listen, log: cfg.Log, streaming: streaming, watches: watches, limits: l,
+			name: name, h: h, listen: listen, log: cfg.Log, streaming: streaming, watches: watches, lists: lists, limits: l,
 			requests: make(gate, l.requests), streams: make(gate, l.streams), metrics: cfg.Metrics, counted: cfg.Counted, checked: cfg.Checked,
 		}
 	}

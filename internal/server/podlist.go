@@ -1,0 +1,89 @@
+package server
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"reflect"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// encodedFor is how long what was encoded for an answer is kept for the next one. Monitoring asks every 10 to 30 s.
+const encodedFor = time.Minute
+
+// podLists are the lists of pods that clients ask for.
+type podLists struct {
+	pods, running podEncoder
+}
+
+// podEncoder writes lists of pods. It keeps the JSON of each pod of the last list, because monitoring asks often and most
+// pods do not change in between.
+type podEncoder struct {
+	mu      sync.Mutex
+	encoded map[pod.UID]encodedPod // guarded by mu; of the last list alone
+	forget  *time.Timer            // guarded by mu; nil before the first list
+}
+
+// encodedPod is a pod and its JSON. Both are never changed.
+type encodedPod struct {
+	pod  *v1.Pod
+	json []byte
+}
+
+// write writes a v1.PodList. The pods must not be changed afterwards. A client that reads slowly holds up nobody else.
+func (e *podEncoder) write(w io.Writer, pods []*v1.Pod) error {
+	items, err := e.encode(pods)
+	if err != nil {
+		return err
+	}
+	b := bufio.NewWriterSize(w, 64<<10) // the server's own buffer is 4 KiB, and each flush of it a call of the kernel
+	_, _ = b.WriteString(`{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[`)
+	for i, item := range items {
+		if i > 0 {
+			_ = b.WriteByte(',')
+		}
+		_, _ = b.Write(item)
+	}
+	_, _ = b.WriteString("]}\n")
+	return b.Flush() // which returns the first error
+}
+
+// encode returns the JSON of each pod.
+func (e *podEncoder) encode(pods []*v1.Pod) ([][]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := make(map[pod.UID]encodedPod, len(pods))
+	items := make([][]byte, 0, len(pods))
+	for _, p := range pods {
+		// Versions of a pod share what they have in common, and the comparison looks at nothing that is shared.
+		known := e.encoded[p.UID]
+		if known.pod == nil || !reflect.DeepEqual(known.pod, p) {
+			b, err := json.Marshal(p)
+			if err != nil {
+				return nil, fmt.Errorf("encode pod %s/%s: %w", p.Namespace, p.Name, err)
+			}
+			known = encodedPod{p, b}
+		}
+		now[p.UID] = known
+		items = append(items, known.json)
+	}
+	e.encoded = now
+	if e.forget == nil {
+		e.forget = time.AfterFunc(encodedFor, e.drop)
+	} else {
+		e.forget.Reset(encodedFor)
+	}
+	return items, nil
+}
+
+func (e *podEncoder) drop() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.encoded = nil
+}
