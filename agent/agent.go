@@ -61,6 +61,8 @@ type Config struct {
 	// Version is the agent's own.
 	Version string
 	Log     *slog.Logger
+	// Started is called after each phase of the start: what the phase needed may not be needed again. nil: nothing is.
+	Started func()
 	// AtRest is called when nothing has become of any pod for a while after something did, or after the start; nil: nothing is.
 	AtRest func()
 	// LogLevel is the level of Log, for those who may change it; nil: nobody.
@@ -187,7 +189,11 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 		return err
 	}
 	defer closeRecords()
-	err = runPhases(ctx, phases, a.cfg.Log)
+	started := a.cfg.Started
+	if started == nil {
+		started = func() {}
+	}
+	err = runPhases(ctx, phases, started, a.cfg.Log)
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}

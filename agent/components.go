@@ -28,8 +28,9 @@ type phase struct {
 	components []component
 }
 
-// runPhases starts the phases in order, runs them until ctx is done or a component ends, and stops them backwards. It returns why it ended.
-func runPhases(ctx context.Context, phases []phase, log *slog.Logger) error {
+// runPhases starts the phases in order, calls started after each, runs them until ctx is done or a component ends, and stops them
+// backwards. It returns why it ended.
+func runPhases(ctx context.Context, phases []phase, started func(), log *slog.Logger) error {
 	failed := make(chan error, 1)
 	fail := func(err error) {
 		select {
@@ -59,6 +60,7 @@ func runPhases(ctx context.Context, phases []phase, log *slog.Logger) error {
 			}
 			log.Debug("ready", "phase", ph.name, "component", c.name, "took", time.Since(began).Round(time.Millisecond))
 		}
+		started()
 	}
 	var err error
 	select {

@@ -58,14 +58,15 @@ func TestPhasesStartInOrderAndStopBackwards(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() {
-			done <- runPhases(ctx, []phase{{"one", []component{d.component("a")}}, {"two", []component{d.component("b", drained)}}}, slog.New(slog.DiscardHandler))
+			phases := []phase{{"one", []component{d.component("a")}}, {"two", []component{d.component("b", drained)}}}
+			done <- runPhases(ctx, phases, func() { d.add("started") }, slog.New(slog.DiscardHandler))
 		}()
 		time.Sleep(10 * time.Second)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		want := []string{"run a", "ready a", "run b", "ready b", "drained b", "stopped b", "stopped a"}
+		want := []string{"run a", "ready a", "started", "run b", "ready b", "started", "drained b", "stopped b", "stopped a"}
 		if !slices.Equal(d.lines, want) {
 			t.Fatalf("got %q, want %q", d.lines, want)
 		}
@@ -78,7 +79,7 @@ func TestComponentThatEndsEndsTheAgent(t *testing.T) {
 		dies := func(c *component) {
 			c.run = func(context.Context) error { time.Sleep(5 * time.Second); return errors.New("broken") }
 		}
-		err := runPhases(t.Context(), []phase{{"one", []component{d.component("a"), d.component("b", dies)}}}, slog.New(slog.DiscardHandler))
+		err := runPhases(t.Context(), []phase{{"one", []component{d.component("a"), d.component("b", dies)}}}, func() {}, slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), "b ended: broken") {
 			t.Fatalf("got %v", err)
 		}
@@ -94,7 +95,7 @@ func TestComponentThatIsNotReadyEndsTheAgent(t *testing.T) {
 		fails := func(c *component) { c.ready = func(context.Context) error { return errors.New("no room") } }
 		err := runPhases(t.Context(), []phase{
 			{"one", []component{d.component("a")}}, {"two", []component{d.component("b", fails)}}, {"three", []component{d.component("c")}},
-		}, slog.New(slog.DiscardHandler))
+		}, func() {}, slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), "b: no room") {
 			t.Fatalf("got %v", err)
 		}
@@ -111,7 +112,7 @@ func TestComponentThatDoesNotStopIsLeftBehind(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		began := time.Now()
-		if err := runPhases(ctx, []phase{{"one", []component{deaf}}}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
+		if err := runPhases(ctx, []phase{{"one", []component{deaf}}}, func() {}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took != stopLimit {

@@ -85,6 +85,9 @@ func (r *report) agent(kind agentKind, what string, took ...time.Duration) {
 	r.add(kind.name, what, "s", seconds(took)...)
 }
 
+// peakRSS is the most that the agent had resident from its start until it was at rest with so many pods.
+const peakRSS = "from the start to rest with %d pods: RSS of the agent at most"
+
 // rest adds what was used between two readings.
 func (r *report) rest(kind agentKind, pods int, who string, before, after usage, took time.Duration) {
 	at := fmt.Sprintf("at rest with %d pods: %%s of %s", pods, who)
@@ -94,6 +97,9 @@ func (r *report) rest(kind agentKind, pods int, who string, before, after usage,
 	r.add(kind.name, fmt.Sprintf(at, "RSS"), "MiB", float64(after.RSS)/mib)
 	r.add(kind.name, fmt.Sprintf(at, "RssAnon"), "MiB", float64(after.RssAnon)/mib)
 	r.add(kind.name, fmt.Sprintf(at, "PSS"), "MiB", float64(after.PSS)/mib)
+	if who == "agent" {
+		r.add(kind.name, fmt.Sprintf(peakRSS, pods), "MiB", float64(after.PeakRSS)/mib)
+	}
 }
 
 // find returns the median of a figure that was taken.
@@ -130,6 +136,8 @@ func (r *report) computeGoals() {
 	set(at+"CPU of agent, runtime and shims", "% of a core", 0.5, itself, "berth", at+"CPU of agent, runtime and shims", "", "")
 	set(at+"RSS of the agent", "MiB", 40, itself, "berth", at+"RSS of agent", "", "")
 	set("without pods: RSS of the agent", "MiB", 28, itself, "berth", "at rest with 0 pods: RSS of agent", "", "")
+	set(fmt.Sprintf(peakRSS, 0), "MiB", 32, itself, "berth", fmt.Sprintf(peakRSS, 0), "", "")
+	set(fmt.Sprintf(peakRSS, n), "MiB", 45, itself, "berth", fmt.Sprintf(peakRSS, n), "", "")
 	set(fmt.Sprintf("start of the agent over %d pods to all Ready visible", n), "s", 1, itself,
 		"berth", fmt.Sprintf("%d pods: start of the agent to all Ready in /pods", n), "", "")
 	// The kubelet's periods: a lease in 10 s, a status and each watch in 5 min; over a short time one more may fall into it.

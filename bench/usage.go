@@ -19,10 +19,11 @@ type usage struct {
 	RSS     int           `json:"rss"`     // bytes, as the other two
 	RssAnon int           `json:"rssAnon"`
 	PSS     int           `json:"pss"`
+	PeakRSS int           `json:"peakRss"` // the most that was resident since the start; of several, their sum
 }
 
 func (u usage) add(v usage) usage {
-	return usage{u.CPU + v.CPU, u.Wakeups + v.Wakeups, u.RSS + v.RSS, u.RssAnon + v.RssAnon, u.PSS + v.PSS}
+	return usage{u.CPU + v.CPU, u.Wakeups + v.Wakeups, u.RSS + v.RSS, u.RssAnon + v.RssAnon, u.PSS + v.PSS, u.PeakRSS + v.PeakRSS}
 }
 
 // usageOf reads what the processes have used. Threads that have ended are not in it, which Go programs at rest do not have.
@@ -74,6 +75,7 @@ func usageOfOne(pid int) (usage, error) {
 		return u, err
 	}
 	u.RSS, u.RssAnon, u.PSS = status["VmRSS"]<<10, status["RssAnon"]<<10, rollup["Pss"]<<10
+	u.PeakRSS = status["VmHWM"] << 10
 	return u, nil
 }
 

@@ -32,7 +32,8 @@ func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, level *s
 	if *k.EnableProfilingHandler && k.EnableContentionProfiling {
 		runtime.SetBlockProfileRate(1)
 	}
-	cfg.AtRest = letGo
+	unmapProgram()
+	cfg.Started, cfg.AtRest = unmapProgram, letGo
 	a, err := agent.Build(cfg)
 	if err != nil {
 		return err

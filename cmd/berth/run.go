@@ -159,7 +159,8 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, out, e
 		return err
 	}
 	cfg.Log = log
-	cfg.AtRest = letGo
+	unmapProgram()
+	cfg.Started, cfg.AtRest = unmapProgram, letGo
 	a, err := agent.Build(cfg)
 	if err != nil {
 		return errors.Join(err, closeLog())
