@@ -12,8 +12,12 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // deafToTLS accepts connections, and closes those that begin with a TLS handshake without a word, as a server of plain HTTP may do.
@@ -91,20 +95,53 @@ func TestRegistriesAreReadAtEachPull(t *testing.T) {
 	}
 }
 
-// slowManifest sends a manifest of a byte a second, to whoever waits for it.
-func slowManifest(w http.ResponseWriter, req *http.Request) bool {
-	if req.Method != http.MethodGet {
-		return false
-	}
-	for {
-		if _, err := w.Write([]byte(" ")); err != nil {
-			return true
-		}
+// trickle sends a byte a second, as long as somebody waits for it.
+func trickle(w http.ResponseWriter, req *http.Request) {
+	w.Header().Set("Content-Length", "1000000")
+	for req.Context().Err() == nil {
+		_, _ = w.Write([]byte(" "))
 		w.(http.Flusher).Flush()
 		select {
 		case <-req.Context().Done():
-			return true
 		case <-time.After(time.Second):
 		}
 	}
+}
+
+// Images are pulled one at a time: a registry that sends manifests, or layers, by a byte a second holds up the others as long as the deadline allows, and
+// those that wait tell what for.
+func TestRegistriesThatTrickle(t *testing.T) {
+	n := newNode(t)
+	a := n.startKubelet("", "--image-pull-progress-deadline", "6s")
+	bad, good := newRegistry(t, httptest.NewServer), newRegistry(t, httptest.NewServer)
+	for _, what := range []string{"manifests", "blobs"} {
+		image, _ := bad.push(n, what)
+		bad.fault(what, func(w http.ResponseWriter, req *http.Request) bool {
+			_, of := repositoryOf(req.URL.Path)
+			if of != what || req.Method != http.MethodGet {
+				return false
+			}
+			trickle(w, req)
+			return true
+		})
+		n.write(what+".yaml", puller(what, image, "IfNotPresent"))
+		until(t, "the pull of "+image, func() bool { return strings.Contains(n.berth("get", "pods"), "(pull") })
+	}
+	image, _ := good.push(n, "good")
+	n.write("good.yaml", puller("good", image, "IfNotPresent"))
+	waits := regexp.MustCompile(`Image ` + image + ` waits for the pull of ` + bad.host + `/\w+:1 for default/\w+-n1, under way for`)
+	until(t, "berth explain to tell what the pull waits for", func() bool {
+		return waits.MatchString(strings.Join(strings.Fields(n.berth("explain", "good-n1")), " "))
+	})
+	n.awaitReady("good-n1")
+	for _, what := range []string{"manifests", "blobs"} {
+		wantText(t, "the message of "+what, n.awaitWaiting(what+"-n1", "ErrImagePull", "ImagePullBackOff"), "--image-pull-progress-deadline")
+		bad.fault(what, nil)
+	}
+	now := n.awaitReady("manifests-n1", "blobs-n1", "good-n1")
+	for _, name := range []string{"manifests", "blobs", "good"} {
+		n.remove(name + ".yaml")
+		n.awaitGone(now.named(name + "-n1").UID)
+	}
+	a.end(unix.SIGTERM)
 }
