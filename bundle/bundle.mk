@@ -24,15 +24,19 @@ bundle_version     = $(shell cd bundle && go list -m -f '{{.Version}}' $(1))
 # Snapshotters, exporters and documentation that Berth does not use; grpcnotrace lets the linker drop unused methods.
 BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_docs,grpcnotrace,netgo,osusergo
 
-# What is changed in containerd, in a copy of its module: a file, what is replaced there by what, and a word of the result. A build fails if there was nothing to replace.
+# What is changed in containerd, in a copy of its module: a file, what is replaced there by what, and a word of the result. A build fails if
+# there was nothing to replace.
 # - Each shim forces a collection of its garbage every 30 seconds, whether there is any or not, which is nearly all that a node at rest does.
 #   In the bundle's shim each pause is ten times the one before, up to an hour: what the start of a pod took is given back as ever.
 # - A pull comes further, and a manifest comes in time, as bundle/containerd/images says.
-# - An image names other servers for its layers than its registry ("urls"): containerd asks these without any bound, and whatever is inside of the node's network. They are not asked.
+# - Who is shown a password is said in bundle/containerd/docker.
+# - An image may name servers of its own for its layers ("urls"). Containerd asks them without any bound, and so has an image reach whatever the
+#   node reaches. They are not asked; the registry is.
 define BUNDLE_CHANGES
 change pkg/shim/shim.go 's/for range time.Tick(30 \* time.Second) {/for pause := 30 * time.Second; ; pause = min(10*pause, time.Hour) {\n\t\t\ttime.Sleep(pause)/' 'time.Sleep(pause)'; \
 change internal/cri/server/images/image_pull.go 's/bytesRead > lastSeenBytesRead {/progressed(bytesRead, lastSeenBytesRead) {/' 'progressed('; \
 change internal/cri/server/images/image_pull.go 's/rt\.rt\.RoundTrip(req)/rt.rt.RoundTrip(inTime(req))/' 'inTime('; \
+change core/remotes/docker/authorizer.go 's/a\.credentials != nil {/a.credentials != nil \&\& !redirected(last.Request) {/' 'redirected('; \
 change core/remotes/docker/fetcher.go 's/range desc\.URLs {/range []string(nil) {/' 'range .]string(nil)'
 endef
 
@@ -62,6 +66,7 @@ bundle-build: bundle-needs
 	mkdir "$$work/source"; cp -r go.mod go.sum cmd "$$work/source/"; \
 	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_CONTAINERD))" "$$work/source/containerd"; \
 	cp containerd/images/bounds.go "$$work/source/containerd/internal/cri/server/images/"; \
+	cp containerd/docker/redirected.go "$$work/source/containerd/core/remotes/docker/"; \
 	change() { \
 		sed -i "$$2" "$$work/source/containerd/$$1" && grep -q "$$3" "$$work/source/containerd/$$1" || \
 			{ echo "bundle: containerd's $$1 is not as it was: see BUNDLE_CHANGES" >&2; exit 1; }; \
