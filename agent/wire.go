@@ -235,7 +235,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: a.cri, Images: a.puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
-		Resources: a.resources.containers(), HostIPs: a.hostIPs.current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
+		Resources: a.resources.containers(), ExecLimits: a.execLimits(), HostIPs: a.hostIPs.current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
 		Cgroups: &a.facts, Allocations: a.allocations,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
 		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
