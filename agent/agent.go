@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/rest"
 	mount "k8s.io/mount-utils"
@@ -50,6 +51,8 @@ type Config struct {
 	CgroupDriver string
 	// SELinux: the embedded runtime labels containers by the host's policy, and as pods ask.
 	SELinux bool
+	// ImagePullProgressDeadline: the embedded runtime ends a pull of which less than 64 KiB come in this time; 0 is 5 minutes.
+	ImagePullProgressDeadline time.Duration
 	// PodLogsDir is the folder of pod logs; ContainerLogsDir the folder of links for log shippers, "" for none.
 	PodLogsDir, ContainerLogsDir string
 	// Kubelet is what a member of a cluster is told besides; nil for berth run. Load has checked it.

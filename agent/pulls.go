@@ -19,9 +19,12 @@ func (a *Agent) pulls(ctx context.Context) []server.Pull {
 		return nil
 	}
 	shown := make([]server.Pull, len(under))
+	first := a.firstOf(under)
 	for i, p := range under {
 		shown[i] = server.Pull{Image: p.Image, Pods: p.Pods, Ahead: p.Ahead}
-		if !p.Since.IsZero() {
+		if p.Since.IsZero() {
+			shown[i].Behind = first
+		} else {
 			shown[i].Since = &p.Since
 		}
 	}
@@ -34,6 +37,26 @@ func (a *Agent) pulls(ctx context.Context) []server.Pull {
 		a.cfg.Log.Debug("the runtime does not tell how far its downloads are", "error", err)
 	}
 	return shown
+}
+
+// firstOf returns the pull that began first, nil if none has begun.
+func (a *Agent) firstOf(under []images.Pull) *server.PullAhead {
+	var first *images.Pull
+	for i := range under {
+		if p := &under[i]; !p.Since.IsZero() && (first == nil || p.Since.Before(first.Since)) {
+			first = p
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	ahead := &server.PullAhead{Image: first.Image, Since: first.Since}
+	for _, uid := range first.Pods {
+		if p, ok := a.pods.Get(uid); ok {
+			ahead.Pods = append(ahead.Pods, p.Namespace+"/"+p.Name)
+		}
+	}
+	return ahead
 }
 
 func (a *Agent) addProgress(ctx context.Context, under []images.Pull, shown []server.Pull) error {

@@ -147,7 +147,10 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a := &Agent{member: m, measures: newMeasures(counts, started), cfg: cfg, out: out, atExit: cfg.AtExit, started: started, ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
 	endpoint := cfg.RuntimeEndpoint
 	if endpoint == "" && out.DialCRI == nil {
-		if a.embedded, err = embedded.New(embedded.Config{Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, CgroupDriver: cfg.CgroupDriver, SELinux: cfg.SELinux, Log: cfg.Log}); err != nil {
+		if a.embedded, err = embedded.New(embedded.Config{
+			Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, CgroupDriver: cfg.CgroupDriver, SELinux: cfg.SELinux,
+			PullProgressDeadline: cfg.ImagePullProgressDeadline, Log: cfg.Log,
+		}); err != nil {
 			return nil, err
 		}
 		endpoint = a.embedded.Endpoint()
@@ -232,7 +235,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: a.cri, Images: a.puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
-		Resources: a.resources.containers(), HostIPs: a.hostIPs.current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
+		Resources: a.resources.containers(), ExecLimits: a.execLimits(), HostIPs: a.hostIPs.current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
 		Cgroups: &a.facts, Allocations: a.allocations,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
 		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,

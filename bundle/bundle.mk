@@ -13,7 +13,7 @@ BUNDLE_HASH    := internal/embedded/bundle/bundle.hash
 # Expanded when a recipe runs, that is, after the bundle is there.
 BUNDLE_LDFLAGS  = -X berth/internal/embedded.bundleHash=$(shell cat $(BUNDLE_HASH))
 
-BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk $(sort $(wildcard bundle/cmd/*/*.go bundle/images/*/*.go bundle/images/*/*.c))
+BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk $(sort $(filter-out %_test.go,$(wildcard bundle/cmd/*/*.go bundle/containerd/*/*.go bundle/images/*/*.go bundle/images/*/*.c)))
 BUNDLE_KEY      = $(shell { go env GOVERSION GOARCH; cat $(BUNDLE_SOURCES); } | sha256sum | cut -c1-16)
 
 BUNDLE_CONTAINERD := github.com/containerd/containerd/v2
@@ -24,9 +24,21 @@ bundle_version     = $(shell cd bundle && go list -m -f '{{.Version}}' $(1))
 # Snapshotters, exporters and documentation that Berth does not use; grpcnotrace lets the linker drop unused methods.
 BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_docs,grpcnotrace,netgo,osusergo
 
-# Each shim forces a collection of its garbage every 30 seconds, whether there is any or not, which is nearly all that a node at rest does.
-# In the bundle's shim each pause is ten times the one before, up to an hour: what the start of a pod took is given back as ever.
-BUNDLE_SHIM_REST = s/for range time.Tick(30 \* time.Second) {/for pause := 30 * time.Second; ; pause = min(10*pause, time.Hour) {\n\t\t\ttime.Sleep(pause)/
+# What is changed in containerd, in a copy of its module: a file, what is replaced there by what, and a word of the result. A build fails if
+# there was nothing to replace.
+# - Each shim forces a collection of its garbage every 30 seconds, whether there is any or not, which is nearly all that a node at rest does.
+#   In the bundle's shim each pause is ten times the one before, up to an hour: what the start of a pod took is given back as ever.
+# - A pull comes further, and a manifest comes in time, as bundle/containerd/images says.
+# - Who is shown a password is said in bundle/containerd/docker.
+# - An image may name servers of its own for its layers ("urls"). Containerd asks them without any bound, and so has an image reach whatever the
+#   node reaches. They are not asked; the registry is.
+define BUNDLE_CHANGES
+change pkg/shim/shim.go 's/for range time.Tick(30 \* time.Second) {/for pause := 30 * time.Second; ; pause = min(10*pause, time.Hour) {\n\t\t\ttime.Sleep(pause)/' 'time.Sleep(pause)'; \
+change internal/cri/server/images/image_pull.go 's/bytesRead > lastSeenBytesRead {/progressed(bytesRead, lastSeenBytesRead) {/' 'progressed('; \
+change internal/cri/server/images/image_pull.go 's/rt\.rt\.RoundTrip(req)/rt.rt.RoundTrip(inTime(req))/' 'inTime('; \
+change core/remotes/docker/authorizer.go 's/a\.credentials != nil {/a.credentials != nil \&\& !redirected(last.Request) {/' 'redirected('; \
+change core/remotes/docker/fetcher.go 's/range desc\.URLs {/range []string(nil) {/' 'range .]string(nil)'
+endef
 
 .PHONY: bundle
 bundle: ## build the runtime that is embedded into berth (kept in BERTH_CACHE)
@@ -51,15 +63,19 @@ bundle-build: bundle-needs
 		CGO_ENABLED=0 build -tags $(BUNDLE_CONTAINERD_TAGS) \
 			-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(call bundle_version,$(BUNDLE_CONTAINERD))' "$$@"; \
 	}; \
-	build_containerd -o "$$work/bin/" $(BUNDLE_CONTAINERD)/cmd/containerd; \
-	mkdir "$$work/shim"; cp -r go.mod go.sum cmd "$$work/shim/"; \
-	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_CONTAINERD))" "$$work/shim/containerd"; \
-	sed -i '$(BUNDLE_SHIM_REST)' "$$work/shim/containerd/pkg/shim/shim.go"; \
-	grep -q 'time.Sleep(pause)' "$$work/shim/containerd/pkg/shim/shim.go" || \
-		{ echo 'bundle: the shim does not collect its garbage as it did: see BUNDLE_SHIM_REST' >&2; exit 1; }; \
-	(cd "$$work/shim"; go mod edit -replace $(BUNDLE_CONTAINERD)=./containerd; build_containerd -o "$$work/bin/" ./cmd/containerd-shim-runc-v2); \
+	mkdir "$$work/source"; cp -r go.mod go.sum cmd "$$work/source/"; \
+	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_CONTAINERD))" "$$work/source/containerd"; \
+	cp containerd/images/bounds.go "$$work/source/containerd/internal/cri/server/images/"; \
+	cp containerd/docker/redirected.go "$$work/source/containerd/core/remotes/docker/"; \
+	change() { \
+		sed -i "$$2" "$$work/source/containerd/$$1" && grep -q "$$3" "$$work/source/containerd/$$1" || \
+			{ echo "bundle: containerd's $$1 is not as it was: see BUNDLE_CHANGES" >&2; exit 1; }; \
+	}; \
+	$(BUNDLE_CHANGES); \
+	(cd "$$work/source"; go mod edit -replace $(BUNDLE_CONTAINERD)=./containerd; \
+		build_containerd -o "$$work/bin/" $(BUNDLE_CONTAINERD)/cmd/containerd ./cmd/containerd-shim-runc-v2); \
 	echo 'bundle: runc $(call bundle_version,$(BUNDLE_RUNC))'; \
-	CGO_ENABLED=1 build -tags seccomp,urfave_cli_no_docs,netgo,osusergo -ldflags '-s -w -linkmode external -extldflags -static' \
+	CGO_ENABLED=1 build -buildmode=pie -tags seccomp,urfave_cli_no_docs,netgo,osusergo -ldflags '-s -w -linkmode external -extldflags -static-pie' \
 		-o "$$work/bin/" $(BUNDLE_RUNC); \
 	echo 'bundle: CNI plugins $(call bundle_version,$(BUNDLE_CNI))'; \
 	CGO_ENABLED=0 build -ldflags '-s -w -X $(BUNDLE_CNI)/pkg/utils/buildversion.BuildVersion=$(call bundle_version,$(BUNDLE_CNI))' \

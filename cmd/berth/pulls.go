@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -57,8 +58,14 @@ func pullMark(pulls []server.Pull) string {
 func pullText(p server.Pull, now time.Time) string {
 	text := "Image " + oneLine(p.Image)
 	switch {
-	case p.Since == nil:
+	case p.Since == nil && p.Behind == nil:
 		return text + " waits until other pulls have ended."
+	case p.Since == nil:
+		text += " waits for the pull of " + oneLine(p.Behind.Image)
+		if len(p.Behind.Pods) > 0 {
+			text += " for " + strings.Join(p.Behind.Pods, ", ")
+		}
+		return text + ", under way for " + duration.HumanDuration(now.Sub(p.Behind.Since)) + "."
 	case p.Total > 0:
 		text += fmt.Sprintf(" is being pulled: %s of %s (%d%%)", byteSize(p.Done), byteSize(p.Total), 100*p.Done/p.Total)
 	default:

@@ -29,6 +29,14 @@ func TestPullMarkAndText(t *testing.T) {
 			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}}},
 			mark:  " (pull waits)", text: "Image a:1 waits until other pulls have ended.",
 		},
+		"one that waits for another": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Behind: &server.PullAhead{Image: "b:1", Since: began, Pods: []string{"default/slow", "test/slow"}}}},
+			mark:  " (pull waits)", text: "Image a:1 waits for the pull of b:1 for default/slow, test/slow, under way for 12s.",
+		},
+		"one that waits for a pull that no pod waits for": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Behind: &server.PullAhead{Image: "b:1", Since: began}}},
+			mark:  " (pull waits)", text: "Image a:1 waits for the pull of b:1, under way for 12s.",
+		},
 		"a runtime that does not tell": {
 			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &began}},
 			mark:  " (pulling)", text: "Image a:1 is being pulled for 12s.",

@@ -31,6 +31,7 @@ type runFlags struct {
 	cgroupRoot       string
 	cgroupDriver     string
 	selinux          bool
+	pullDeadline     time.Duration
 	podLogsDir       string
 	containerLogsDir string
 	maxPods          int
@@ -72,6 +73,7 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 	fl.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put (default: the root)")
 	fl.StringVar(&f.cgroupDriver, "cgroup-driver", "", "who makes cgroups, cgroupfs or systemd: for the runtime inside this program, and others that do not say (default: systemd where it runs the host on cgroup v2, else cgroupfs)")
 	fl.BoolVar(&f.selinux, "selinux", false, "have the runtime inside this program label containers and their volumes by the host's SELinux policy, and as pods ask")
+	fl.DurationVar(&f.pullDeadline, "image-pull-progress-deadline", embedded.DefaultPullProgressDeadline, "have the runtime inside this program end a pull of which less than 64 KiB come in this time")
 	fl.StringVar(&f.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
 	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to the containers' logs, for log shippers; empty for none")
 	fl.IntVar(&f.maxPods, "max-pods", admission.LocalMaxPods, "how many pods this machine takes")
@@ -89,10 +91,13 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	cfg := agent.Config{
 		NodeName: f.nodeName, Paths: paths, RuntimeEndpoint: f.runtimeEndpoint, PodCIDR: f.podCIDR, CgroupRoot: f.cgroupRoot,
-		CgroupDriver: f.cgroupDriver, SELinux: f.selinux, MaxPods: f.maxPods, Version: version,
+		CgroupDriver: f.cgroupDriver, SELinux: f.selinux, ImagePullProgressDeadline: f.pullDeadline, MaxPods: f.maxPods, Version: version,
 	}
 	if f.maxPods < 1 {
 		return cfg, fmt.Errorf("--max-pods %d: must be 1 or more", f.maxPods)
+	}
+	if f.pullDeadline <= 0 {
+		return cfg, fmt.Errorf("--image-pull-progress-deadline %s: must be more than 0", f.pullDeadline)
 	}
 	if d := f.cgroupDriver; d != "" && d != "cgroupfs" && d != "systemd" {
 		return cfg, fmt.Errorf("--cgroup-driver %q: must be cgroupfs or systemd", d)
@@ -108,6 +113,9 @@ func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	}
 	if f.runtimeEndpoint != "" && f.selinux {
 		return cfg, errors.New("--selinux is for the runtime inside berth: the one of --container-runtime-endpoint has its own configuration (of containerd: enable_selinux)")
+	}
+	if f.runtimeEndpoint != "" && f.pullDeadline != embedded.DefaultPullProgressDeadline {
+		return cfg, errors.New("--image-pull-progress-deadline is for the runtime inside berth: the one of --container-runtime-endpoint has its own configuration (of containerd: image_pull_progress_timeout)")
 	}
 	if f.remove {
 		cfg.AtExit = agent.RemoveAll

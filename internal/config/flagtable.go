@@ -1,7 +1,7 @@
 package config
 
 // flagTable lists the flags of the kubelet at 1.36 (https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/), with what
-// they do here, and --selinux, which is for the runtime inside alone.
+// they do here, and two for the runtime inside alone: --selinux, and --image-pull-progress-deadline, which the kubelet had until 1.24.
 func flagTable() []Flag {
 	table := []Flag{
 		{Name: "config", Group: ConfigurationGroup, kind: pathKind, Usage: "the KubeletConfiguration file; without it older and laxer defaults hold"},
@@ -27,6 +27,7 @@ func flagTable() []Flag {
 		{Name: "exit-on-lock-contention", Group: HostGroup, kind: boolKind, Usage: "end when somebody else wants the lock of --lock-file"},
 		{Name: "image-credential-provider-config", Group: HostGroup, kind: pathKind, Usage: "configuration of the programs that give credentials for pulling images: a file, or a folder of them"},
 		{Name: "image-credential-provider-bin-dir", Group: HostGroup, kind: pathKind, Usage: "the folder of the programs that give credentials for pulling images"},
+		{Name: "image-pull-progress-deadline", Group: HostGroup, kind: durationKind, fallback: "5m0s", Usage: "have the runtime inside this program end a pull of which less than 64 KiB come in this time"},
 		{Name: "minimum-container-ttl-duration", Group: HostGroup, kind: durationKind, fallback: "0s", Usage: "how long a dead container is kept at least"},
 		{Name: "maximum-dead-containers-per-container", Group: HostGroup, kind: int32Kind, fallback: "1", Usage: "how many dead instances of a container are kept"},
 		{Name: "maximum-dead-containers", Group: HostGroup, kind: int32Kind, fallback: "-1", Usage: "how many dead containers are kept in all; negative is without a limit"},

@@ -45,6 +45,8 @@ type Kubelet struct {
 	RuntimeCgroups string
 	// SELinux has the runtime inside label containers; another one has its own configuration.
 	SELinux bool
+	// ImagePullProgressDeadline ends pulls of the runtime inside that hardly come further; another one has its own configuration.
+	ImagePullProgressDeadline time.Duration
 	// LockFile is held while the agent runs, "" for none; with ExitOnLockContention the agent ends when somebody else wants it.
 	LockFile             string
 	ExitOnLockContention bool

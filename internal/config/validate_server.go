@@ -93,6 +93,12 @@ func (c *check) flags() {
 	if c.SELinux && c.RuntimeEndpoint() != "" {
 		c.fail("--selinux", "is for the runtime inside berth (containerRuntimeEndpoint: embedded); another one has its own configuration (of containerd: enable_selinux)")
 	}
+	switch deadline := "--image-pull-progress-deadline"; {
+	case c.ImagePullProgressDeadline <= 0:
+		c.fail(deadline, "%s: must be more than 0", c.ImagePullProgressDeadline)
+	case c.RuntimeEndpoint() != "" && c.Origins.Of(deadline).Kind != FromDefault:
+		c.fail(deadline, "is for the runtime inside berth (containerRuntimeEndpoint: embedded); another one has its own configuration (of containerd: image_pull_progress_timeout)")
+	}
 	if c.RootDir == "" {
 		c.fail("--root-dir", `is empty; leave it out for /var/lib/kubelet`)
 	}

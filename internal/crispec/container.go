@@ -48,6 +48,8 @@ type Container struct {
 	MaskedPaths []string
 	// Resources are what the kernel is told of resources by.
 	Resources ResourceSettings
+	// ExecLimits are what the kernel takes of arguments and variables.
+	ExecLimits ExecLimits
 	// Target is the container whose processes an ephemeral container sees; "" for none.
 	Target pod.ContainerID
 }
@@ -78,7 +80,7 @@ func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &runtimeapi.ContainerConfig{
+	cfg := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: in.Attempt},
 		Image:       &runtimeapi.ImageSpec{Image: in.ImageRef, UserSpecifiedImage: in.Image},
 		Command:     expandAll(c.Command, values),
@@ -98,7 +100,11 @@ func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 			SecurityContext: security,
 		},
 		StopSignal: stopSignal(p, c),
-	}, nil
+	}
+	if err := in.ExecLimits.check(cfg); err != nil {
+		return nil, err
+	}
+	return cfg, nil
 }
 
 // stopSignal returns the signal that the container is asked to end with; RUNTIME_DEFAULT leaves it to the image. The API gives a container a

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -25,6 +26,8 @@ type Config struct {
 	CgroupDriver string
 	// SELinux: containers and their volumes are labelled by the host's policy, which must know of containers and let this process start them.
 	SELinux bool
+	// PullProgressDeadline ends a pull of which less than 64 KiB have come in this time. 0 is the default.
+	PullProgressDeadline time.Duration
 	// BundleFile is a bundle to use in place of the one in the binary; empty means the latter.
 	BundleFile string
 	// Log receives what the runtime does; nil means slog.Default().

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"text/template"
+	"time"
 )
 
 // facts are what the host decides about the configuration.
@@ -22,12 +23,15 @@ type facts struct {
 	ShimSockets string // folder for the sockets of shims, "" for containerd's default
 }
 
+// DefaultPullProgressDeadline is containerd's own: storage that is slow to take what has come counts as no progress, too.
+const DefaultPullProgressDeadline = 5 * time.Minute
+
 //go:embed containerd.toml.tmpl
 var configTemplate string
 
 // generateConfig renders containerd's configuration. Equal arguments make equal bytes: their hash decides whether a running
 // containerd is adopted.
-func generateConfig(p paths, f facts, sandboxImage string) ([]byte, error) {
+func generateConfig(p paths, f facts, pullDeadline time.Duration, sandboxImage string) ([]byte, error) {
 	t, err := template.New("containerd.toml").Option("missingkey=error").Parse(configTemplate)
 	if err != nil {
 		return nil, err
@@ -36,8 +40,8 @@ func generateConfig(p paths, f facts, sandboxImage string) ([]byte, error) {
 	err = t.Execute(&out, map[string]any{
 		"Home": p.home(), "State": p.state(), "Socket": p.socket(), "TTRPC": p.ttrpcSocket(), "RuncRoot": p.runc(),
 		"Bin": p.current() + "/bin", "CNI": p.current() + "/cni", "CNIConf": p.cniConf(),
-		"Registries": strings.Join(p.registryFolders(), ":"),
-		"Sandbox":    sandboxImage, "Platform": "linux/" + runtime.GOARCH, "Facts": f,
+		"Registries": strings.Join(p.registryFolders(), ":"), "PullDeadline": pullDeadline.String(),
+		"Sandbox": sandboxImage, "Platform": "linux/" + runtime.GOARCH, "Facts": f,
 	})
 	return out.Bytes(), err
 }

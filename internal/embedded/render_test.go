@@ -19,7 +19,7 @@ func TestGenerateConfig(t *testing.T) {
 		"native.toml":    {Snapshotter: "native", RestrictOOM: true},
 	} {
 		t.Run(golden, func(t *testing.T) {
-			got, err := generateConfig(testPaths, f, "berth.local/pause:1")
+			got, err := generateConfig(testPaths, f, DefaultPullProgressDeadline, "berth.local/pause:1")
 			if err != nil {
 				t.Fatal(err)
 			}

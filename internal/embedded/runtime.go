@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -190,7 +191,7 @@ func (r *Runtime) prepare(ctx context.Context) (settings, []byte, error) {
 	if err != nil {
 		return fail(err)
 	}
-	config, err := generateConfig(r.paths, facts, m.Images[i].Name)
+	config, err := generateConfig(r.paths, facts, cmp.Or(r.cfg.PullProgressDeadline, DefaultPullProgressDeadline), m.Images[i].Name)
 	if err != nil {
 		return fail(err)
 	}

@@ -1,6 +1,8 @@
 package images
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -53,6 +55,10 @@ func pullError(image string, err error) *Error {
 				cause:   err,
 			}
 		}
+	}
+	if errors.Is(err, context.Canceled) {
+		// Runtimes end pulls so that do not come further; when nobody wants a pull any more, nobody is told.
+		text += ": the container runtime has ended the pull, because hardly anything came from the registry (--image-pull-progress-deadline of the runtime inside berth)"
 	}
 	return &Error{Reason: ErrImagePull, Message: text, cause: err}
 }

@@ -133,10 +133,16 @@ func (f *flights) run(ctx context.Context, key flightKey, fl *flight, w want) {
 	defer close(fl.done)
 	defer fl.cancel()
 	if f.turns != nil {
-		if fl.err = f.turns.take(ctx, w.uid, &fl.ahead); fl.err != nil {
+		c := claim{uid: w.uid, registry: reference.Domain(w.full), ahead: &fl.ahead}
+		if fl.err = f.turns.take(ctx, c); fl.err != nil {
 			return
 		}
-		defer f.turns.give(w.uid)
+		defer func() {
+			if ctx.Err() == nil { // else nobody wanted it any more
+				f.turns.ended(c.registry, fl.took, f.now(), fl.err)
+			}
+			f.turns.give(c.uid)
+		}()
 	}
 	began := f.now()
 	f.mu.Lock()

@@ -3,38 +3,54 @@ package images
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"berth/internal/pod"
 )
 
 // turns bounds how many pulls run at one time. Those that a container waits for come before those that look ahead. Of them, the pull of the pod with the fewest running ones is next, and of several
-// such that of the pod whose last turn is longest ago: a pod with many images does not keep the others waiting.
+// such that of the pod whose last turn is longest ago: a pod with many images does not keep the others waiting. Behind all of them are pulls from
+// registries that were slow to fail: such a registry holds up the others for one pull, and not for one after the other.
 type turns struct {
 	mu      sync.Mutex
-	free    int             // guarded by mu
-	running map[pod.UID]int // guarded by mu; without zeros
-	last    map[pod.UID]int // guarded by mu; the number of its last turn, of each pod that has or waits for one
-	given   int             // guarded by mu; turns given so far
-	waiting []*waiter       // guarded by mu; in order of arrival
+	free    int                  // guarded by mu
+	running map[pod.UID]int      // guarded by mu; without zeros
+	last    map[pod.UID]int      // guarded by mu; the number of its last turn, of each pod that has or waits for one
+	given   int                  // guarded by mu; turns given so far
+	waiting []*waiter            // guarded by mu; in order of arrival
+	slow    map[string]time.Time // guarded by mu; registries whose last pull was slow to fail, and when
+}
+
+// claim is what a turn is wanted for.
+type claim struct {
+	uid      pod.UID
+	registry string
+	ahead    *atomic.Bool // no container waits for it; it may become false
 }
 
 type waiter struct {
-	uid   pod.UID
-	turn  chan struct{} // closed when it is the waiter's turn
-	ahead *atomic.Bool  // no container waits for it; it may become false
+	claim
+	turn chan struct{} // closed when it is the waiter's turn
 }
+
+const (
+	// slowFailure is how long a pull takes at least that is slow to fail: longer than a registry needs to refuse one.
+	slowFailure = 20 * time.Second
+	// slowExpiry is how long a registry is remembered for that, which is longer than any pull is held back after it.
+	slowExpiry = 2 * backOffCap
+)
 
 func newTurns(atOnce int) *turns {
-	return &turns{free: atOnce, running: map[pod.UID]int{}, last: map[pod.UID]int{}}
+	return &turns{free: atOnce, running: map[pod.UID]int{}, last: map[pod.UID]int{}, slow: map[string]time.Time{}}
 }
 
-// take waits for a turn, which the caller gives back with give. ahead says that no container waits for it, as long as it does. When ctx ends
-// first, it returns ctx's cause.
-func (t *turns) take(ctx context.Context, uid pod.UID, ahead *atomic.Bool) error {
-	w := &waiter{uid: uid, turn: make(chan struct{}), ahead: ahead}
+// take waits for a turn, which the caller gives back with give. When ctx ends first, it returns ctx's cause.
+func (t *turns) take(ctx context.Context, c claim) error {
+	w := &waiter{claim: c, turn: make(chan struct{})}
 	t.mu.Lock()
 	t.waiting = append(t.waiting, w)
 	t.next()
@@ -48,11 +64,11 @@ func (t *turns) take(ctx context.Context, uid pod.UID, ahead *atomic.Bool) error
 	i := slices.Index(t.waiting, w)
 	if i >= 0 {
 		t.waiting = slices.Delete(t.waiting, i, i+1)
-		t.forget(uid)
+		t.forget(c.uid)
 	}
 	t.mu.Unlock()
 	if i < 0 { // it came at the same moment
-		t.give(uid)
+		t.give(c.uid)
 	}
 	return context.Cause(ctx)
 }
@@ -69,6 +85,19 @@ func (t *turns) give(uid pod.UID) {
 	t.next()
 }
 
+// ended notes how a pull from the registry has ended, now.
+func (t *turns) ended(registry string, took time.Duration, now time.Time, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.slow, func(_ string, at time.Time) bool { return now.Sub(at) > slowExpiry })
+	switch {
+	case err == nil:
+		delete(t.slow, registry)
+	case took >= slowFailure:
+		t.slow[registry] = now
+	}
+}
+
 // forget drops what is known of a pod that neither has a turn nor waits for one; the caller holds mu.
 func (t *turns) forget(uid pod.UID) {
 	if t.running[uid] == 0 && !slices.ContainsFunc(t.waiting, func(w *waiter) bool { return w.uid == uid }) {
@@ -81,14 +110,7 @@ func (t *turns) next() {
 	for t.free > 0 && len(t.waiting) > 0 {
 		best := 0
 		for i, w := range t.waiting {
-			b := t.waiting[best]
-			if w.ahead.Load() != b.ahead.Load() {
-				if b.ahead.Load() {
-					best = i
-				}
-				continue
-			}
-			if cmp.Or(cmp.Compare(t.running[w.uid], t.running[b.uid]), cmp.Compare(t.last[w.uid], t.last[b.uid])) < 0 {
+			if t.compare(w.claim, t.waiting[best].claim) < 0 {
 				best = i
 			}
 		}
@@ -100,4 +122,19 @@ func (t *turns) next() {
 		t.last[w.uid] = t.given
 		close(w.turn)
 	}
+}
+
+// compare returns less than 0 when a comes before b, and 0 when whoever arrived first does; the caller holds mu.
+func (t *turns) compare(a, b claim) int {
+	rank := func(c claim) int {
+		_, slow := t.slow[c.registry]
+		switch {
+		case slow:
+			return 2
+		case c.ahead.Load():
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(t.running[a.uid], t.running[b.uid]), cmp.Compare(t.last[a.uid], t.last[b.uid]))
 }

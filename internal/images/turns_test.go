@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,7 +24,7 @@ func TestTurnsAreFair(t *testing.T) {
 		var order []string // guarded by mu
 		take := func(uid pod.UID, image int) {
 			go func() {
-				if err := turns.take(t.Context(), uid, new(atomic.Bool)); err != nil {
+				if err := turns.take(t.Context(), claim{uid: uid, ahead: new(atomic.Bool)}); err != nil {
 					t.Error(err)
 				}
 				mu.Lock()
@@ -66,14 +67,14 @@ func TestTurnsCountRunningPulls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns(2)
 		for _, uid := range []pod.UID{"a", "b"} {
-			if err := turns.take(t.Context(), uid, new(atomic.Bool)); err != nil {
+			if err := turns.take(t.Context(), claim{uid: uid, ahead: new(atomic.Bool)}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		got := make(chan pod.UID, 2)
 		for _, uid := range []pod.UID{"a", "b"} {
 			go func() {
-				if turns.take(t.Context(), uid, new(atomic.Bool)) == nil {
+				if turns.take(t.Context(), claim{uid: uid, ahead: new(atomic.Bool)}) == nil {
 					got <- uid
 				}
 			}()
@@ -91,20 +92,70 @@ func TestTurnsCountRunningPulls(t *testing.T) {
 func TestTurnGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns(1)
-		if err := turns.take(t.Context(), "a", new(atomic.Bool)); err != nil {
+		if err := turns.take(t.Context(), claim{uid: "a", ahead: new(atomic.Bool)}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- turns.take(ctx, "b", new(atomic.Bool)) }()
+		go func() { done <- turns.take(ctx, claim{uid: "b", ahead: new(atomic.Bool)}) }()
 		synctest.Wait()
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want cancellation", err)
 		}
 		turns.give("a")
-		if err := turns.take(t.Context(), "c", new(atomic.Bool)); err != nil || len(turns.waiting) != 0 {
+		if err := turns.take(t.Context(), claim{uid: "c", ahead: new(atomic.Bool)}); err != nil || len(turns.waiting) != 0 {
 			t.Errorf("%v, waiting %d", err, len(turns.waiting))
 		}
 	})
+}
+
+// A registry whose pulls are slow to fail holds up those from others once, not as often as there are pods that want something of it.
+func TestTurnsOfSlowRegistries(t *testing.T) {
+	failed := errors.New("no progress")
+	tests := map[string]struct {
+		took time.Duration // of the last pull from the bad registry, and how it ended
+		err  error
+		then error // how a quick pull ended after that
+		want string
+	}{
+		"slow to fail":    {took: 5 * time.Minute, err: failed, then: failed, want: "good bad bad"},
+		"quick to fail":   {took: time.Second, err: failed, then: failed, want: "bad bad good"},
+		"slow and good":   {took: 5 * time.Minute, then: failed, want: "bad bad good"},
+		"good again":      {took: 5 * time.Minute, err: failed, want: "bad bad good"},
+		"failed long ago": {took: 5 * time.Minute, err: failed, want: "bad bad good"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				turns := newTurns(1)
+				turns.ended("bad", tt.took, time.Now(), tt.err)
+				if name == "failed long ago" {
+					time.Sleep(slowExpiry + time.Second)
+					turns.ended("good", time.Second, time.Now(), nil)
+				} else {
+					turns.ended("bad", time.Second, time.Now(), tt.then)
+				}
+				if err := turns.take(t.Context(), claim{uid: "first", registry: "good", ahead: new(atomic.Bool)}); err != nil {
+					t.Fatal(err)
+				}
+				order := make(chan string, 3)
+				for i, registry := range []string{"bad", "bad", "good"} {
+					go func() {
+						c := claim{uid: pod.UID(fmt.Sprint(i)), registry: registry, ahead: new(atomic.Bool)}
+						if err := turns.take(t.Context(), c); err != nil {
+							t.Error(err)
+						}
+						order <- registry
+						turns.give(c.uid)
+					}()
+					synctest.Wait()
+				}
+				turns.give("first")
+				if got := strings.Join([]string{<-order, <-order, <-order}, " "); got != tt.want {
+					t.Errorf("turns of %s, want %s", got, tt.want)
+				}
+			})
+		})
+	}
 }

@@ -44,6 +44,8 @@ type Config struct {
 	PodLogsDir, ContainerLogsDir string
 	// Resources are what the kernel is told of containers' resources by.
 	Resources crispec.ResourceSettings
+	// ExecLimits are what the kernel takes of containers' arguments and variables.
+	ExecLimits crispec.ExecLimits
 	// HostIPs returns the node's addresses, for the downward API.
 	HostIPs func() []string
 	// DNS is what the node knows of name resolution. Its Host is read from ResolvConf each time a sandbox is made.

@@ -112,7 +112,7 @@ func (r *Runtime) containerSpec(ctx context.Context, s *start, got pulled) (cris
 		Pod: p, Container: c, Image: c.Image, ImageRef: got.image.Ref,
 		PodIPs: s.ips, HostIPs: r.HostIPs(), Volumes: s.volumes, ImageVolumes: got.volumes,
 		SeccompRoot: filepath.Join(r.RootDir, "seccomp"), SeccompDefault: runtimeapi.SecurityProfile_Unconfined,
-		VolumeGroups: s.req.VolumeGroups, MaskedPaths: r.maskedPaths(), Resources: r.Resources,
+		VolumeGroups: s.req.VolumeGroups, MaskedPaths: r.maskedPaths(), Resources: r.Resources, ExecLimits: r.ExecLimits,
 	}
 	if r.SeccompDefault {
 		in.SeccompDefault = runtimeapi.SecurityProfile_RuntimeDefault

@@ -65,6 +65,12 @@ func TestValidatePod(t *testing.T) {
 		{"mount", "spec: {volumes: [{name: v}], containers: [{name: c, image: i, volumeMounts: [{name: x, mountPath: /a}, {name: v, mountPath: /b, subPath: ../c}]}]}", []string{
 			`spec.containers[0].volumeMounts[0].name: Not found: "x"`, `spec.containers[0].volumeMounts[1].subPath: Invalid value: "../c": must not contain '..'`,
 		}},
+		{"mount of a volume that is wrong", "spec: {volumes: [{name: v, hostPath: {path: a/../b}}], containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /a}]}]}", []string{
+			`spec.volumes[0].hostPath.path: Invalid value: "a/../b": must not contain '..'`,
+		}},
+		{"device of a volume that is wrong", "spec: {volumes: [{name: v, persistentVolumeClaim: {}}], containers: [{name: c, image: i, volumeDevices: [{name: v, devicePath: /a}]}]}", []string{
+			"spec.volumes[0].persistentVolumeClaim.claimName: Required value",
+		}},
 		{"resources", with("resources: {limits: {cpu: 1, example.com/x: 1500m}, requests: {cpu: 2}}"), []string{
 			`spec.containers[0].resources.limits[example.com/x]: Invalid value: "1500m": must be an integer`,
 			`spec.containers[0].resources.requests[example.com/x]: Invalid value: "1500m": must be an integer`,

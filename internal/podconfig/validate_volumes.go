@@ -7,17 +7,18 @@ import (
 
 const maxFileMode int32 = 0o777
 
-// validateVolumes checks the pod's volumes and returns the good ones by name: what refers to another is told that it is not there.
+// validateVolumes checks the pod's volumes and returns those that can be referred to by name, be they good or not: what is wrong with a volume is
+// told of once.
 func validateVolumes(p *v1.Pod, path *field.Path) (map[string]*v1.Volume, field.ErrorList) {
 	var all field.ErrorList
 	byName := make(map[string]*v1.Volume, len(p.Spec.Volumes))
 	for i := range p.Spec.Volumes {
 		v, at := &p.Spec.Volumes[i], path.Index(i)
 		errs := validateUniqueLabel(v.Name, byName, at.Child("name"))
-		errs = append(errs, validateVolume(v, p, at)...)
 		if len(errs) == 0 {
 			byName[v.Name] = v
 		}
+		errs = append(errs, validateVolume(v, p, at)...)
 		if v.Projected != nil && p.Spec.ServiceAccountName == "" {
 			errs = append(errs, forbidTokens(v.Projected, at.Child("projected"))...)
 		}

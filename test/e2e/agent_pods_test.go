@@ -302,3 +302,28 @@ func TestHostNetwork(t *testing.T) {
 		t.Error("the removed pod still answers")
 	}
 }
+
+// An environment that the kernel would not take is told of by its size; one just below starts.
+func TestLargeEnvironment(t *testing.T) {
+	const size = 120_000 // bytes of a variable
+	var stack unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_STACK, &stack); err != nil {
+		t.Fatal(err)
+	}
+	fits := int(min(stack.Cur/4, 6<<20)-1<<14) / (size + 64)
+	large := func(name string, variables, size int) string {
+		var env strings.Builder
+		for i := range variables {
+			fmt.Fprintf(&env, "    - {name: V%d, value: %s}\n", i, strings.Repeat("x", size))
+		}
+		return strings.Replace(manifest(name, "sleep"), "    image: ", "    env:\n"+env.String()+"    image: ", 1)
+	}
+	n := newNode(t)
+	n.write("fits.yaml", large("fits", fits, size))
+	n.write("together.yaml", large("together", fits+2, size))
+	n.write("single.yaml", large("single", 1, 32*os.Getpagesize()))
+	n.start()
+	wantText(t, "the message of together", n.awaitWaiting("together", "CreateContainerConfigError"), "command, args and env take", "show large values to the container as files")
+	wantText(t, "the message of single", n.awaitWaiting("single", "CreateContainerConfigError"), "env: variable V0", "show the value to the container as a file")
+	n.awaitReady("fits")
+}

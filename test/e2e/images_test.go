@@ -503,13 +503,11 @@ func TestImagesCommands(t *testing.T) {
 	}
 }
 
-// A kubelet without an API server gets credentials from a plugin, which it asks once for a registry, and demands them for every image.
-func TestImagesCredentialProvider(t *testing.T) {
-	const user, password = "jane", "xyzzy-plugh-4711"
-	n := newNode(t)
-	r := newRegistry(t, httptest.NewServer)
-	files := map[string]string{
-		"kubelet.yaml": fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+// startKubelet starts a kubelet without an API server and with the runtime inside, with fields of its configuration and flags besides.
+func (n *node) startKubelet(fields string, flags ...string) *agent {
+	n.t.Helper()
+	file := n.place.Dir + "/kubelet.yaml"
+	content := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: embedded
 failCgroupV1: false
@@ -519,10 +517,37 @@ podLogsDir: %s
 staticPodPath: %s
 enableServer: false
 healthzPort: 0
-imagePullCredentialsVerificationPolicy: AlwaysVerify
 authentication: {webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
-`, n.place.Cgroup, n.podLogs(), n.manifests()),
+`, n.place.Cgroup, n.podLogs(), n.manifests()) + fields
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	a := n.newAgent()
+	a.cmd = exec.Command(n.binary, append([]string{
+		"kubelet", "--config", file, "--hostname-override", "n1", "--root-dir", n.place.Root, "--run-dir", n.place.Run, "--cert-dir", n.place.Root + "/pki",
+	}, flags...)...)
+	log, err := os.Create(a.log)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer log.Close()
+	a.cmd.Stdout, a.cmd.Stderr = log, log
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	a.run()
+	until(n.t, "the agent to answer", func() bool {
+		_, err := n.list(n.ctx)
+		return err == nil
+	})
+	return a
+}
+
+// A kubelet without an API server gets credentials from a plugin, which it asks once for a registry, and demands them for every image.
+func TestImagesCredentialProvider(t *testing.T) {
+	const user, password = "jane", "xyzzy-plugh-4711"
+	n := newNode(t)
+	r := newRegistry(t, httptest.NewServer)
+	files := map[string]string{
 		"providers.yaml": `apiVersion: kubelet.config.k8s.io/v1
 kind: CredentialProviderConfig
 providers:
@@ -542,21 +567,8 @@ echo '{"kind":"CredentialProviderResponse","apiVersion":"credentialprovider.kube
 			t.Fatal(err)
 		}
 	}
-	a := n.newAgent()
-	a.cmd = exec.Command(n.binary, "kubelet", "--config", n.place.Dir+"/kubelet.yaml", "--hostname-override", "n1", "--root-dir", n.place.Root, "--run-dir", n.place.Run,
-		"--cert-dir", n.place.Root+"/pki", "--image-credential-provider-config", n.place.Dir+"/providers.yaml", "--image-credential-provider-bin-dir", n.place.Dir, "--v", "6")
-	log, err := os.Create(a.log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	a.cmd.Stdout, a.cmd.Stderr = log, log
-	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	a.run()
-	until(t, "the agent to answer", func() bool {
-		_, err := n.list(n.ctx)
-		return err == nil
-	})
+	a := n.startKubelet("imagePullCredentialsVerificationPolicy: AlwaysVerify\n",
+		"--image-credential-provider-config", n.place.Dir+"/providers.yaml", "--image-credential-provider-bin-dir", n.place.Dir, "--v", "6")
 	var all []string
 	for _, name := range []string{"one", "two"} {
 		image, _ := r.push(n, "team/"+name)
