@@ -85,6 +85,8 @@ func (d *door) run(ctx context.Context) error {
 		ErrorLog:          slog.NewLogLogger(d.log.Handler(), errorLevel),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		Protocols:         computeProtocols(d.tls),
+		// A request for no path is one like others: counted, and authenticated.
+		DisableGeneralOptionsHandler: true,
 	}
 	served := make(chan error, 1)
 	go func() {

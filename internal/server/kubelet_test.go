@@ -434,7 +434,7 @@ func TestWhatIsAskedFor(t *testing.T) {
 			{"PATCH", "/nothing", []string{"patch proxy"}},
 			{"DELETE", "/nothing", []string{"delete proxy"}},
 			{"OPTIONS", "/nothing", []string{" proxy"}},
-			{"GET", "/pods/../exec/default/web/main", []string{"get pods", "get proxy"}}, // answered with a redirect if allowed
+			{"GET", "/pods/../exec/default/web/main", []string{"get pods", "get proxy"}}, // answered with 404 if allowed
 			{"GET", "/podsy", []string{"get proxy"}},
 		} {
 			time.Sleep(time.Second)
