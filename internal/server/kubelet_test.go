@@ -144,7 +144,10 @@ func serveKubeletWith(t *testing.T, cfg server.Config, k server.Kubelet) *kubele
 	h.Settings = func() ([]server.Setting, error) {
 		return []server.Setting{{Path: "maxPods", Value: 110, From: "default"}, {Path: "--cert-dir", Value: "/c", From: "--cert-dir"}}, nil
 	}
-	cfg.Listen, cfg.Kubelet, cfg.Log = on(newPipeListener()), &k, slog.New(slog.DiscardHandler)
+	cfg.Listen, cfg.Kubelet = on(newPipeListener()), &k
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	s, err := server.New(cfg)
 	if err != nil {
 		t.Fatal(err)
