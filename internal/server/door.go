@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/streaming/pkg/httpstream"
+
 	"berth/internal/logs"
 )
 
@@ -158,9 +160,13 @@ func (d *door) end(hs *http.Server) error {
 	return nil
 }
 
-// limit bounds how many requests are served at a time and how much one may send.
+// limit bounds how many requests are served at a time and how much one may send. A request to upgrade the connection is the last one on it,
+// whether it becomes a stream or is refused: who passed it on may take what comes after it for a stream's (CVE-2018-1002105).
 func (d *door) limit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(httpstream.HeaderUpgrade) != "" {
+			w.Header().Set(httpstream.HeaderConnection, "close")
+		}
 		if !d.requests.enter() {
 			refuseBusy(w, "too many requests at a time")
 			return

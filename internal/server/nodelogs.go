@@ -41,8 +41,11 @@ func (d *door) routeNodeLogs(mux *http.ServeMux, l NodeLogs) {
 	}
 	queries := make(gate, maxLogQueries)
 	get := func(w http.ResponseWriter, r *http.Request) {
-		name, q := r.PathValue("name"), r.URL.Query()
+		name := r.PathValue("name")
+		q, err := url.ParseQuery(r.URL.RawQuery)
 		switch {
+		case err != nil: // what is left of it may ask for more than was meant
+			http.Error(w, fmt.Sprintf("query: %v", err), http.StatusBadRequest)
 		case !q.Has("query"):
 			d.getNodeFile(w, r, l.Logs, name)
 		case !l.Query:

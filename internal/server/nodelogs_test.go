@@ -74,6 +74,7 @@ func TestNodeFiles(t *testing.T) {
 		{"/logs/a.log/", 404, "text/plain; charset=utf-8", "404 page not found\n", nil},
 		{"/logs/nothing", 404, "text/plain; charset=utf-8", "404 page not found\n", nil},
 		{"/logs/%2e%2e/secret", 404, "text/plain; charset=utf-8", "404 page not found\n", nil},
+		{"/logs/?query=a;b", 400, "text/plain; charset=utf-8", "query: invalid semicolon separator in query\n", nil},
 		{"/logs/?query=a.log", 405, "text/plain; charset=utf-8", "node log query is disabled: it needs enableSystemLogQuery: true\n", nil},
 	} {
 		w := get(mux, c.path, c.header...)
