@@ -30,10 +30,18 @@ func TestSharedGate(t *testing.T) {
 		origin string
 		want   bool
 	}{
-		{false, "a", true}, {false, "a", true}, {false, "a", false},
-		{false, "b", true}, {false, "b", false}, {false, "c", false},
-		{true, "a", true}, {false, "c", true}, {false, "a", false},
-		{true, "c", true}, {true, "a", true}, {true, "b", true},
+		{false, "a", true},
+		{false, "a", true},
+		{false, "a", false},
+		{false, "b", true},
+		{false, "b", false},
+		{false, "c", false},
+		{true, "a", true},
+		{false, "c", true},
+		{false, "a", false},
+		{true, "c", true},
+		{true, "a", true},
+		{true, "b", true},
 	} {
 		if c.leave {
 			g.leave(c.origin)
