@@ -373,9 +373,14 @@ func (a *Agent) newDoors() (*server.Kubelet, error) {
 		DenyTTL: k.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
 	}
 	if m.api != nil {
-		d.Authorization.Reviewer = m.api.client
+		// Whoever reaches the port causes reviews: the agent's own calls must not wait behind them.
+		reviews, err := m.api.client.With(kube.Limits{QPS: float32(*k.KubeAPIQPS), Burst: int(k.KubeAPIBurst)})
+		if err != nil {
+			return nil, err
+		}
+		d.Authorization.Reviewer = reviews
 		if *k.Authentication.Webhook.Enabled {
-			d.Authentication.Tokens = m.api.client
+			d.Authentication.Tokens = reviews
 		}
 	}
 	return d, nil

@@ -278,19 +278,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.listen == nil {
 		a.listen = func() (net.Listener, error) { return server.Listen(cfg.RunDir, cfg.Log) }
 	}
-	opened := func() (net.Listener, error) { return <-a.listener, nil }
-	registries, err := a.newMetrics()
-	if err != nil {
-		return nil, err
-	}
-	doors := server.Config{Handlers: a.handlers(), Metrics: registries, Counted: counts.Door, Checked: a.health.Checked, Debug: a.debugging(), Listen: opened, Log: cfg.Log}
-	if m != nil {
-		if doors.Kubelet, err = a.newDoors(); err != nil {
-			return nil, err
-		}
-		doors.StreamIdleTimeout = cfg.Kubelet.StreamingConnectionIdleTimeout.Duration
-	}
-	if a.server, err = server.New(doors); err != nil {
+	if a.server, err = a.newServer(counts); err != nil {
 		return nil, err
 	}
 	return a, nil

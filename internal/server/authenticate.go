@@ -22,8 +22,9 @@ const (
 	// maxCached bounds each cache of the API server's answers, in answers. An answer takes less than a kilobyte.
 	maxCached = 4096
 	// maxTokenReviews bounds the questions about tokens at a time: with made-up tokens anybody can cause them, and those who wait
-	// must not fill the door.
-	maxTokenReviews = 64
+	// must not fill the door. maxTokenReviewsEach is the share of one remote address, which may stand for many clients.
+	maxTokenReviews     = 64
+	maxTokenReviewsEach = 16
 	// reviewTimeout bounds one question to the API server. Whoever waits longer for an answer gives up anyway.
 	reviewTimeout = 10 * time.Second
 )
@@ -58,9 +59,12 @@ type authenticator struct {
 	Authentication
 	log     *slog.Logger
 	secret  [32]byte // tokens are kept as hashes only, which somebody who reads our memory cannot look up in a table
-	answers *cache.LRUExpireCache
 	flights singleflight.Group
-	waiting gate
+	waiting *sharedGate
+
+	// The answers about tokens, apart from each other: of bad tokens there are as many as anybody likes, and they must not take the room of
+	// good ones.
+	good, bad *cache.LRUExpireCache
 }
 
 func newAuthenticator(a Authentication, log *slog.Logger) (*authenticator, error) {
@@ -70,15 +74,23 @@ func newAuthenticator(a Authentication, log *slog.Logger) (*authenticator, error
 	if a.TokenTTL == 0 {
 		a.TokenTTL = 2 * time.Minute
 	}
-	who := &authenticator{Authentication: a, log: log, answers: cache.NewLRUExpireCache(maxCached), waiting: make(gate, maxTokenReviews)}
+	who := &authenticator{
+		Authentication: a, log: log, waiting: newSharedGate(maxTokenReviews, maxTokenReviewsEach),
+		good: cache.NewLRUExpireCache(maxCached), bad: cache.NewLRUExpireCache(maxCached),
+	}
 	if _, err := rand.Read(who.secret[:]); err != nil {
 		return nil, err
 	}
 	return who, nil
 }
 
-// errUnknown says that what was shown is not known to the API server.
-var errUnknown = errors.New("the token is not valid")
+var (
+	// errUnknown says that what was shown is not known to the API server.
+	errUnknown = errors.New("the token is not valid")
+	// errManyReviews and errNotReviewed say that nobody knows yet whether a token is good.
+	errManyReviews = errors.New("too many bearer tokens are being reviewed")
+	errNotReviewed = errors.New("the API server cannot be asked whose the bearer token is")
+)
 
 // authenticate returns who sends the request, or why nobody is believed to. A certificate or token that is not good is an error also
 // where anonymous requests are let in.
@@ -92,7 +104,7 @@ func (a *authenticator) authenticate(r *http.Request) (authenticationv1.UserInfo
 		errs = append(errs, err)
 	}
 	if token := bearer(r.Header); token != "" && a.Tokens != nil {
-		u, err := a.byToken(r.Context(), token)
+		u, err := a.byToken(r, token)
 		if err == nil {
 			return u, nil
 		}
@@ -129,24 +141,32 @@ func bearer(h http.Header) string {
 }
 
 // byToken asks the API server, once for all requests with the token and again when the answer is too old. What could not be asked
-// is asked again.
-func (a *authenticator) byToken(ctx context.Context, token string) (authenticationv1.UserInfo, error) {
+// is asked again. No token is refused for its form: to the authenticators of a cluster a token is any text, and whoever makes tokens up can give
+// them any form.
+func (a *authenticator) byToken(r *http.Request, token string) (authenticationv1.UserInfo, error) {
 	key := sha256.Sum256(append(a.secret[:], token...))
-	if v, ok := a.answers.Get(key); ok {
-		return userOf(v.(authenticationv1.TokenReviewStatus))
+	for _, answers := range []*cache.LRUExpireCache{a.good, a.bad} {
+		if v, ok := answers.Get(key); ok {
+			return userOf(v.(authenticationv1.TokenReviewStatus))
+		}
 	}
-	if !a.waiting.enter() {
-		return authenticationv1.UserInfo{}, errors.New("too many tokens are being reviewed")
+	from := computeOrigin(r.RemoteAddr)
+	if !a.waiting.enter(from) {
+		return authenticationv1.UserInfo{}, errManyReviews
 	}
-	defer a.waiting.leave()
+	defer a.waiting.leave(from)
 	v, err, _ := a.flights.Do(string(key[:]), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout) // it is not one request's alone
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), reviewTimeout) // it is not one request's alone
 		defer cancel()
 		review, err := a.Tokens.CreateTokenReview(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}})
 		if err != nil {
-			return nil, fmt.Errorf("review of a token: %w", err)
+			return nil, fmt.Errorf("%w: %w", errNotReviewed, err)
 		}
-		a.answers.Add(key, review.Status, a.TokenTTL)
+		answers := a.bad
+		if review.Status.Authenticated {
+			answers = a.good
+		}
+		answers.Add(key, review.Status, a.TokenTTL)
 		return review.Status, nil
 	})
 	if err != nil {

@@ -24,14 +24,16 @@ type Debug struct {
 func (d *door) routeDebug(mux *http.ServeMux, dbg Debug) {
 	if !dbg.Profiling {
 		mux.HandleFunc(PathProfiles, disabled("profiling endpoint is disabled."))
+		mux.HandleFunc(PathProfiles+"/", disabled("profiling endpoint is disabled."))
 	} else {
 		profile := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, d.profile(h)) }
-		profile("GET "+PathProfiles, pprof.Index) // and every profile of the runtime by its name
-		profile("GET "+PathProfiles+"cmdline", pprof.Cmdline)
-		profile("GET "+PathProfiles+"profile", pprof.Profile)
-		profile("GET "+PathProfiles+"trace", pprof.Trace)
-		profile("GET "+PathProfiles+"symbol", pprof.Symbol)
-		profile("POST "+PathProfiles+"symbol", pprof.Symbol)
+		mux.HandleFunc(PathProfiles, http.NotFound)   // the links of the index are relative to the path with a slash
+		profile("GET "+PathProfiles+"/", pprof.Index) // and every profile of the runtime by its name
+		profile("GET "+PathProfiles+"/cmdline", pprof.Cmdline)
+		profile("GET "+PathProfiles+"/profile", pprof.Profile)
+		profile("GET "+PathProfiles+"/trace", pprof.Trace)
+		profile("GET "+PathProfiles+"/symbol", pprof.Symbol)
+		profile("POST "+PathProfiles+"/symbol", pprof.Symbol)
 	}
 	if dbg.SetVerbosity == nil {
 		mux.HandleFunc(PathVerbosity, disabled("flags endpoint is disabled."))

@@ -23,12 +23,12 @@ func TestProfiles(t *testing.T) {
 		"cmdline":           "server.test",
 		"symbol":            "num_symbols: 1",
 	} {
-		if w := get(mux, PathProfiles+path); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
+		if w := get(mux, PathProfiles+"/"+path); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%s: %d %.200s", path, w.Code, w.Body)
 		}
 	}
 	for _, seconds := range []string{"0", "-1", "301", "1e9", "NaN", "x"} {
-		if w := get(mux, PathProfiles+"profile?seconds="+seconds); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "seconds: ") {
+		if w := get(mux, PathProfiles+"/profile?seconds="+seconds); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "seconds: ") {
 			t.Errorf("seconds=%s: %d %s", seconds, w.Code, w.Body)
 		}
 	}
@@ -37,7 +37,7 @@ func TestProfiles(t *testing.T) {
 func TestDebugDisabled(t *testing.T) {
 	mux := debugMux(Debug{})
 	for path, want := range map[string]string{
-		PathProfiles: "profiling endpoint is disabled.\n", PathProfiles + "heap": "profiling endpoint is disabled.\n", PathVerbosity: "flags endpoint is disabled.\n",
+		PathProfiles: "profiling endpoint is disabled.\n", PathProfiles + "/heap": "profiling endpoint is disabled.\n", PathVerbosity: "flags endpoint is disabled.\n",
 	} {
 		if w := get(mux, path); w.Code != http.StatusMethodNotAllowed || w.Body.String() != want {
 			t.Errorf("%s: %d %q", path, w.Code, w.Body)

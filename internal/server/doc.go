@@ -5,7 +5,7 @@
 //	HTTP 10255 ───────────────────► limits ──────────────────────────────► /pods, /stats, /metrics, /healthz
 //	HTTP 10248 ───────────────────► limits ──────────────────────────────► /healthz
 //
-// Each door has one listener and limits of its own; one set of handlers serves them all. Paths that the kubelet has too are the
+// Each door has one listener and limits of its own, of connections, requests and streams; one set of handlers serves them all. Paths that the kubelet has too are the
 // kubelet's (/healthz, /pods, /containerLogs, /exec); the rest is below /berth/v1, and at the socket alone. Run mode opens the socket only.
 //
 // Owns: the doors, the paths, the errors and the limits of the API; the remembered answers of the API server about tokens and access.

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/streaming/pkg/httpstream"
+
 	"berth/internal/logs"
 )
 
@@ -29,14 +31,33 @@ type limits struct {
 	requests    int // at a time, streams included
 	streams     int // watches, logs and entered containers at a time
 	headerBytes int
+	// Open connections. Those that nobody was let in by yet have a share of their own.
+	known, strangers int
 }
 
 var (
-	localLimits = limits{requests: 64, streams: 32, headerBytes: 16 << 10}
+	localLimits = limits{requests: 64, streams: 32, headerBytes: 16 << 10, known: 64, strangers: 64}
 	// Everybody on the cluster who reads a log or enters a container comes by here; tokens can be long.
-	secureLimits   = limits{requests: 512, streams: 256, headerBytes: 64 << 10}
-	readOnlyLimits = limits{requests: 32, headerBytes: 16 << 10}
+	secureLimits = limits{requests: 512, streams: 256, headerBytes: 64 << 10, known: 1024, strangers: 1024}
+	// Whom nobody asks for a name, nobody knows.
+	readOnlyLimits = limits{requests: 32, headerBytes: 16 << 10, strangers: 128}
 )
+
+// manyFiles is how many open files leave the agent more than enough beside all that clients can have open. minConnections are what a door has
+// with however few.
+const (
+	manyFiles      = 8192
+	minConnections = 8
+)
+
+// computeShare returns how much of n, which is for manyFiles, there may be when the process may have so many files open (0: enough): most of
+// them are for the agent's own work.
+func computeShare(n int, files uint64) int {
+	if n == 0 || files == 0 || files >= manyFiles {
+		return n
+	}
+	return max(n*int(files)/manyFiles, minConnections)
+}
 
 // door is one listener and what is served there. Each has limits of its own, so that a crowd at one does not close another.
 type door struct {
@@ -85,8 +106,12 @@ func (d *door) run(ctx context.Context) error {
 		MaxHeaderBytes:    d.limits.headerBytes,
 		ErrorLog:          slog.NewLogLogger(d.log.Handler(), errorLevel),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext:       withConn,
 		Protocols:         computeProtocols(d.tls),
+		// A request for no path is one like others: counted, and authenticated.
+		DisableGeneralOptionsHandler: true,
 	}
+	l = boundedListener{l, newConnections(d.name, d.limits, d.log)}
 	served := make(chan error, 1)
 	go func() {
 		if d.tls != nil {
@@ -136,15 +161,27 @@ func (d *door) end(hs *http.Server) error {
 	return nil
 }
 
-// limit bounds how many requests are served at a time and how much one may send.
+// limit bounds how many requests are served at a time and how much one may send. A request to upgrade the connection is the last one on it,
+// whether it becomes a stream or is refused: who passed it on may take what comes after it for a stream's (CVE-2018-1002105).
 func (d *door) limit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(httpstream.HeaderUpgrade) != "" {
+			w.Header().Set(httpstream.HeaderConnection, "close")
+		}
 		if !d.requests.enter() {
 			refuseBusy(w, "too many requests at a time")
 			return
 		}
 		defer d.requests.leave()
 		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// admit makes the connections of requests that get as far as next known.
+func admit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		letIn(r.Context())
 		next.ServeHTTP(w, r)
 	})
 }

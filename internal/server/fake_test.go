@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -170,8 +171,14 @@ func (l *pipeListener) Close() error {
 
 func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
-func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) {
+func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) { return l.dialFrom(ctx, "") }
+
+// dialFrom connects from a remote address like 10.0.0.1:1; "": the pipe's own.
+func (l *pipeListener) dialFrom(ctx context.Context, remote string) (net.Conn, error) {
 	ours, theirs := net.Pipe()
+	if remote != "" {
+		theirs = connFrom{theirs, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(remote))}
+	}
 	select {
 	case l.conns <- theirs:
 		return ours, nil
@@ -181,6 +188,14 @@ func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) {
 		return nil, ctx.Err()
 	}
 }
+
+// connFrom is a connection from somewhere.
+type connFrom struct {
+	net.Conn
+	remote net.Addr
+}
+
+func (c connFrom) RemoteAddr() net.Addr { return c.remote }
 
 // api is a running server and a client of it.
 type api struct {

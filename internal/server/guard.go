@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -8,6 +9,9 @@ import (
 )
 
 // guard lets only those through who are known and may.
+//
+// Differs from the kubelet: who showed a token that could not be reviewed is asked to come again (429, 503) and not told that the token is bad (401),
+// since a client may then throw it away.
 type guard struct {
 	who  *authenticator
 	may  *authorizer
@@ -20,7 +24,15 @@ func (g guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		// Not a warning: whoever can reach the port can cause it as often as they like.
 		g.log.Debug("request not authenticated", "path", r.URL.Path, "from", r.RemoteAddr, "error", err)
-		refuse(w, http.StatusUnauthorized, "Unauthorized")
+		switch {
+		case errors.Is(err, errManyReviews):
+			refuseBusy(w, errManyReviews.Error())
+		case errors.Is(err, errNotReviewed):
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, errNotReviewed.Error(), http.StatusServiceUnavailable)
+		default:
+			refuse(w, http.StatusUnauthorized, "Unauthorized")
+		}
 		return
 	}
 	what := computeAttributes(r)

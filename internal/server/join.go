@@ -55,7 +55,13 @@ func (s *runtimeStreams) pass(w http.ResponseWriter, r *http.Request, target *ur
 			pr.Out.Header.Del("Authorization") // it is for us
 		},
 		Transport: idleTransport{s.transport, s.idle},
-		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ModifyResponse: func(resp *http.Response) error {
+			if resp.StatusCode == http.StatusSwitchingProtocols {
+				w.Header().Del(httpstream.HeaderConnection) // the runtime's is the one
+			}
+			return nil
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			http.Error(w, fmt.Sprintf("streaming server of the container runtime: %v", err), http.StatusBadGateway)
 		},

@@ -42,6 +42,13 @@ type apiServer struct {
 	asked   []string
 }
 
+// set changes what it does while it is asked.
+func (a *apiServer) set(change func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change()
+}
+
 func (a *apiServer) CreateTokenReview(ctx context.Context, t *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
 	a.mu.Lock()
 	a.tokens++
@@ -137,7 +144,10 @@ func serveKubeletWith(t *testing.T, cfg server.Config, k server.Kubelet) *kubele
 	h.Settings = func() ([]server.Setting, error) {
 		return []server.Setting{{Path: "maxPods", Value: 110, From: "default"}, {Path: "--cert-dir", Value: "/c", From: "--cert-dir"}}, nil
 	}
-	cfg.Listen, cfg.Kubelet, cfg.Log = on(newPipeListener()), &k, slog.New(slog.DiscardHandler)
+	cfg.Listen, cfg.Kubelet = on(newPipeListener()), &k
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	s, err := server.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -163,10 +173,11 @@ var observedPods = []*pod.Status{
 	{UID: "3", Namespace: "default", Name: "ended", Containers: []pod.ContainerStatus{{Name: "main", State: pod.StateExited}}},
 }
 
-// credential is what a client shows.
+// credential is what a client shows, and where it comes from.
 type credential struct {
 	token string
 	cert  *tls.Certificate
+	from  string // remote address and port; "": the pipe's own
 }
 
 // ask sends one request over one connection.
@@ -179,7 +190,7 @@ func (k *kubelet) ask(l *pipeListener, method, path string, c credential) answer
 		cfg.Certificates = []tls.Certificate{*c.cert}
 	}
 	transport := &http.Transport{
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return l.dial(ctx) },
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return l.dialFrom(ctx, c.from) },
 		TLSClientConfig:   cfg,
 		DisableKeepAlives: true,
 	}
@@ -281,71 +292,6 @@ func TestAuthentication(t *testing.T) {
 	})
 }
 
-func TestTokensAreRemembered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		reviewer := &apiServer{users: map[string]authenticationv1.UserInfo{"good": {Username: "bob"}}}
-		k := serveKubelet(t, newNode().handlers(), server.Kubelet{Authentication: server.Authentication{Tokens: reviewer}})
-		ask := func(token string, want int) {
-			t.Helper()
-			if got := k.ask(k.secure, "GET", "/healthz", credential{token: token}); got.Status != want {
-				t.Errorf("token %q: got %+v, want %d", token, got, want)
-			}
-		}
-		reviews := func(want int) {
-			t.Helper()
-			if reviewer.tokens != want {
-				t.Errorf("%d reviews, want %d", reviewer.tokens, want)
-			}
-		}
-		for range 3 {
-			ask("good", 200)
-			ask("bad", 401)
-		}
-		reviews(2)
-		reviewer.down = true
-		ask("good", 200) // what is known holds while the API server is down
-		ask("other", 401)
-		ask("other", 401) // and what could not be asked is asked again
-		reviews(4)
-		time.Sleep(2*time.Minute + time.Second)
-		ask("good", 401)
-		reviewer.down = false
-		ask("good", 200)
-		reviews(6)
-	})
-}
-
-// Made-up tokens must not keep out those who have a certificate.
-func TestTokensThatNobodyAnswersFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		reviewer := &apiServer{hang: true}
-		alice := newCertificate(t, pkix.Name{CommonName: "alice"})
-		k := serveKubelet(t, newNode().handlers(), server.Kubelet{Authentication: server.Authentication{
-			Tokens: reviewer, VerifyClient: func([]*x509.Certificate) error { return nil },
-		}})
-		began := time.Now()
-		var waiting sync.WaitGroup
-		for i := range 300 {
-			waiting.Go(func() {
-				if got := k.ask(k.secure, "GET", "/healthz", credential{token: fmt.Sprint(i)}); got.Status != 401 {
-					t.Errorf("got %+v", got)
-				}
-			})
-		}
-		synctest.Wait()
-		if reviewer.tokens != 64 {
-			t.Errorf("%d reviews at a time, want 64", reviewer.tokens)
-		}
-		if got := k.ask(k.secure, "GET", "/healthz", credential{cert: alice}); got.Status != 200 {
-			t.Errorf("with a certificate: got %+v", got)
-		}
-		waiting.Wait()
-		if took := time.Since(began); took > 20*time.Second { // virtual time: ten seconds, and the farewells of TLS
-			t.Errorf("all were answered after %v", took)
-		}
-	})
-}
-
 func TestAuthorizationsAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reviewer := &apiServer{allowed: map[string]bool{"system:anonymous get proxy": true}}
@@ -434,7 +380,7 @@ func TestWhatIsAskedFor(t *testing.T) {
 			{"PATCH", "/nothing", []string{"patch proxy"}},
 			{"DELETE", "/nothing", []string{"delete proxy"}},
 			{"OPTIONS", "/nothing", []string{" proxy"}},
-			{"GET", "/pods/../exec/default/web/main", []string{"get pods", "get proxy"}}, // answered with a redirect if allowed
+			{"GET", "/pods/../exec/default/web/main", []string{"get pods", "get proxy"}}, // answered with 404 if allowed
 			{"GET", "/podsy", []string{"get proxy"}},
 		} {
 			time.Sleep(time.Second)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path"
 	"slices"
 	"strings"
 
@@ -35,22 +36,28 @@ type NodeLogs struct {
 func (d *door) routeNodeLogs(mux *http.ServeMux, l NodeLogs) {
 	if l.Logs == nil {
 		mux.HandleFunc(PathNodeLogs, disabled("logs endpoint is disabled."))
+		mux.HandleFunc(PathNodeLogs+"/", disabled("logs endpoint is disabled."))
 		return
 	}
 	queries := make(gate, maxLogQueries)
-	mux.HandleFunc("GET "+PathNodeLogs+"{name...}", func(w http.ResponseWriter, r *http.Request) {
-		name, q := r.PathValue("name"), r.URL.Query()
+	get := func(w http.ResponseWriter, r *http.Request) {
+		name := r.PathValue("name")
+		q, err := url.ParseQuery(r.URL.RawQuery)
 		switch {
+		case err != nil: // what is left of it may ask for more than was meant
+			http.Error(w, fmt.Sprintf("query: %v", err), http.StatusBadRequest)
 		case !q.Has("query"):
 			d.getNodeFile(w, r, l.Logs, name)
 		case !l.Query:
 			http.Error(w, "node log query is disabled: it needs enableSystemLogQuery: true", http.StatusMethodNotAllowed)
 		case name != "":
-			http.Error(w, fmt.Sprintf("a path and query= cannot be asked for together: ask for %s?query=, or for the path alone", PathNodeLogs), http.StatusNotAcceptable)
+			http.Error(w, fmt.Sprintf("a path and query= cannot be asked for together: ask for %s/?query=, or for the path alone", PathNodeLogs), http.StatusNotAcceptable)
 		default:
 			d.queryNodeLogs(w, r, l.Logs, q, queries)
 		}
-	})
+	}
+	mux.HandleFunc("GET "+PathNodeLogs, get)
+	mux.HandleFunc("GET "+PathNodeLogs+"/{name...}", get)
 }
 
 // disabled answers that the configuration closes a path.
@@ -115,6 +122,8 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 }
 
 // getNodeFile answers with a file of the log folder, or the list of what is in a folder.
+//
+// Differs from the kubelet: a folder that is asked for without a slash at its end is listed, where the kubelet sends the client to the other path.
 func (d *door) getNodeFile(w http.ResponseWriter, r *http.Request, l *nodelogs.Logs, name string) {
 	if base := strings.TrimSuffix(name, "/"); name != "" && (base == "." || !fs.ValidPath(base)) { // "..", escaped so that it came this far, names nothing
 		http.Error(w, "404 page not found", http.StatusNotFound)
@@ -130,15 +139,10 @@ func (d *door) getNodeFile(w http.ResponseWriter, r *http.Request, l *nodelogs.L
 		return
 	}
 	defer f.Close()
-	isFolder := name == "" || strings.HasSuffix(name, "/")
 	switch {
-	case st.IsDir() && !isFolder: // links of the list are relative to the folder
-		base := name[strings.LastIndexByte(name, '/')+1:]
-		w.Header().Set("Location", (&url.URL{Path: "./" + base + "/"}).String())
-		w.WriteHeader(http.StatusMovedPermanently)
 	case st.IsDir():
 		d.listNodeFolder(w, r, f)
-	case isFolder:
+	case strings.HasSuffix(name, "/"):
 		http.Error(w, "404 page not found", http.StatusNotFound)
 	default:
 		d.ended(r, d.stream(w, func() error { return writeNodeFile(w, r, f, st) }))
@@ -169,6 +173,10 @@ func (d *door) listNodeFolder(w http.ResponseWriter, r *http.Request, folder *os
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+	base := "" // of links, which are relative to what is before the last slash of the path
+	if !strings.HasSuffix(r.URL.Path, "/") {
+		base = path.Base(r.URL.Path) + "/"
+	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	var list strings.Builder
 	list.WriteString("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n")
@@ -177,7 +185,7 @@ func (d *door) listNodeFolder(w http.ResponseWriter, r *http.Request, folder *os
 		if e.IsDir() {
 			name += "/"
 		}
-		fmt.Fprintf(&list, "<a href=\"%s\">%s</a>\n", html.EscapeString((&url.URL{Path: name}).String()), html.EscapeString(name))
+		fmt.Fprintf(&list, "<a href=\"%s\">%s</a>\n", html.EscapeString((&url.URL{Path: base + name}).String()), html.EscapeString(name))
 	}
 	list.WriteString("</pre>\n")
 	if len(entries) == maxListed {

@@ -11,11 +11,11 @@ const (
 	PathAttach        = "/attach"        // the same without command
 	PathPortForward   = "/portForward"   // /{namespace}/{pod}/{uid}
 	PathRun           = "/run"           // POST /{namespace}/{pod}/{uid}/{container}?cmd=…
-	PathNodeLogs      = "/logs/"         // {name}, or ?query=SERVICE or FILE and more of nodelogs.Query
+	PathNodeLogs      = "/logs"          // /{name}, or ?query=SERVICE or FILE and more of nodelogs.Query
 	PathCheckpoint    = "/checkpoint"    // POST /{namespace}/{pod}/{container}?timeout=SECONDS
-	PathProfiles      = "/debug/pprof/"  // {name}?seconds=
+	PathProfiles      = "/debug/pprof"   // /{name}?seconds=
 	PathVerbosity     = "/debug/flags/v" // PUT, the body is the number
-	PathRunningPods   = "/runningpods/"
+	PathRunningPods   = "/runningpods"
 	PathConfigz       = "/configz"
 	PathFlagz         = "/flagz"
 	PathStatusz       = "/statusz"

@@ -2,11 +2,12 @@ package server
 
 import (
 	"net/http"
+	"path"
 	"strings"
 )
 
 // localRoutes are all that root can ask for at the unix socket.
-func (d *door) localRoutes(dbg Debug) *http.ServeMux {
+func (d *door) localRoutes(dbg Debug) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathHealthz, d.getHealthz)
 	mux.HandleFunc("GET "+PathPods, d.getPods)
@@ -25,13 +26,14 @@ func (d *door) localRoutes(dbg Debug) *http.ServeMux {
 	mux.HandleFunc("POST "+PathStop, d.postStop)
 	d.routeStreams(mux)
 	d.routeDebug(mux, dbg)
-	return mux
+	return asServed(mux)
 }
 
 // secureRoutes are the paths of the kubelet's HTTPS port.
 func (d *door) secureRoutes(k *Kubelet, dbg Debug) http.Handler {
 	mux := d.readOnlyPaths()
-	mux.HandleFunc("GET "+PathRunningPods+"{$}", d.getRunningPods)
+	mux.HandleFunc("GET "+PathRunningPods, d.getRunningPods)
+	mux.HandleFunc("GET "+PathRunningPods+"/{$}", d.getRunningPods)
 	mux.HandleFunc("GET "+PathConfigz, d.getConfigz)
 	mux.HandleFunc("GET "+PathStatusz, d.getStatusz)
 	mux.HandleFunc("GET "+PathFlagz, d.getFlagz)
@@ -40,11 +42,11 @@ func (d *door) secureRoutes(k *Kubelet, dbg Debug) http.Handler {
 	d.routeNodeLogs(mux, k.NodeLogs)
 	d.routeCheckpoint(mux, k.Checkpoints)
 	d.routeDebug(mux, dbg)
-	return mux
+	return asServed(mux)
 }
 
 // readOnlyRoutes are the paths of the port that nobody needs a name for.
-func (d *door) readOnlyRoutes() http.Handler { return withoutDebugging(d.readOnlyPaths()) }
+func (d *door) readOnlyRoutes() http.Handler { return withoutDebugging(asServed(d.readOnlyPaths())) }
 
 func (d *door) readOnlyPaths() *http.ServeMux {
 	mux := http.NewServeMux()
@@ -59,7 +61,25 @@ func (d *door) readOnlyPaths() *http.ServeMux {
 func (d *door) healthzRoutes() http.Handler {
 	mux := http.NewServeMux()
 	d.routeHealth(mux, healthCheck{"ping", healthy})
-	return mux
+	return asServed(mux)
+}
+
+// asServed answers 404 to a path that is not in its shortest form, where a mux sends the client to that form: what is allowed was found out for
+// the path as it was asked for, and a client that follows (CVE-2020-8559) asks for another one. The same goes for a slash that is escaped, which
+// ends a part of the path for those who read it decoded, and not for a mux. The routes leave a mux no other redirect: what ends with a slash there
+// is also there without.
+func asServed(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		shortest := path.Clean("/" + r.URL.Path)
+		if shortest != "/" && strings.HasSuffix(r.URL.Path, "/") {
+			shortest += "/"
+		}
+		if r.URL.Path != shortest || strings.Contains(strings.ToLower(r.URL.RawPath), "%2f") {
+			http.NotFound(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // routeStreams adds what enters containers and pods, if the agent can. The methods are those of the API server: POST for SPDY, GET

@@ -23,6 +23,8 @@ type Config struct {
 	Listen func() (net.Listener, error)
 	// Kubelet are the doors of kubelet mode; nil: only the local API.
 	Kubelet *Kubelet
+	// OpenFiles is how many files the process may have open (RLIMIT_NOFILE): clients get a part of them. 0: enough.
+	OpenFiles uint64
 	// StreamIdleTimeout ends an exec, attach or port-forward that nothing went through for so long
 	// (streamingConnectionIdleTimeout); 0: four hours.
 	StreamIdleTimeout time.Duration
@@ -81,13 +83,14 @@ func New(cfg Config) (*Server, error) {
 	}
 	streaming, watches, lists := newRuntimeStreams(cfg), &logs.Watches{}, &podLists{}
 	newDoor := func(name string, listen func() (net.Listener, error), l limits) *door {
+		l.known, l.strangers = computeShare(l.known, cfg.OpenFiles), computeShare(l.strangers, cfg.OpenFiles)
 		return &door{
 			name: name, h: h, listen: listen, log: cfg.Log, streaming: streaming, watches: watches, lists: lists, limits: l,
 			requests: make(gate, l.requests), streams: make(gate, l.streams), metrics: cfg.Metrics, counted: cfg.Counted, checked: cfg.Checked,
 		}
 	}
 	local := newDoor("local API", cfg.Listen, localLimits)
-	local.handler = local.limit(local.localRoutes(cfg.Debug))
+	local.handler = local.limit(admit(local.localRoutes(cfg.Debug)))
 	s := &Server{doors: []*door{local}}
 	k := cfg.Kubelet
 	if k == nil {
@@ -142,7 +145,7 @@ func (d *door) secure(k *Kubelet, dbg Debug) error {
 	if k.DisableDebugging {
 		routes = withoutDebugging(routes)
 	}
-	d.handler = d.limit(guard{who: who, may: may, log: d.log, next: d.count("readwrite", routes)})
+	d.handler = d.limit(guard{who: who, may: may, log: d.log, next: admit(d.count("readwrite", routes))})
 	return nil
 }
 

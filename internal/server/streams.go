@@ -39,7 +39,7 @@ func newRuntimeStreams(cfg Config) *runtimeStreams {
 		return nil
 	}
 	s := &runtimeStreams{
-		runtime: cfg.Handlers.Streaming, podDialer: cfg.Handlers.PodDialer, forwarded: make(gate, maxForwarded),
+		runtime: cfg.Handlers.Streaming, podDialer: cfg.Handlers.PodDialer, forwarded: make(gate, computeShare(maxForwarded, cfg.OpenFiles)),
 		transport: cfg.StreamTransport, idle: cmp.Or(cfg.StreamIdleTimeout, 4*time.Hour),
 	}
 	if s.transport == nil {
