@@ -1,0 +1,32 @@
+package agent
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// followPods is the API source of PodConfig.
+func (a *memberAPI) followPods(ctx context.Context, handOver func([]*v1.Pod)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-a.podsWake:
+			if pods, synced := a.pods.List(); synced {
+				handOver(pods)
+			}
+		}
+	}
+}
+
+// expectPods says which pods the API server is to have when the agent starts, static ones aside: those with a folder.
+func (a *Agent) expectPods() []pod.UID {
+	uids, err := a.syncer.OnDisk()
+	if err != nil {
+		a.cfg.Log.Warn("folders of earlier pods not read: the first list of pods is believed", "error", err)
+	}
+	return uids
+}
