@@ -1,6 +1,9 @@
 package agent_test
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +15,7 @@ import (
 
 	"berth/agent/agenttest"
 	"berth/internal/kube/kubetest"
+	"berth/internal/pod"
 )
 
 // endOfList is the event at which a client takes for complete what a watch has told it.
@@ -109,4 +113,39 @@ func TestAPIForgetsPodsForAWhile(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Nothing is made for a pod whose names are paths, and what was once made is removed.
+func TestAPIPodsWithPathsForNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := agenttest.New(t)
+		w.Join()
+		w.Settle(time.Minute)
+		w.StopAgent()
+		pods := filepath.Join(w.Root(), "pods")
+		for _, earlier := range []string{"volumes", "plugins", "a/b/volumes", "a/b/plugins"} { // of the UIDs "" and "a/b"
+			if err := os.MkdirAll(filepath.Join(pods, earlier), 0o750); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.StartAgent()
+		for uid, container := range map[pod.UID]string{"a/b": "main", "../../../../uidescape": "main", "u": "../../../../cescape"} {
+			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bad" + strconv.Itoa(len(uid)), Namespace: "default", UID: uid}}
+			p.Spec = v1.PodSpec{NodeName: agenttest.NodeName, Containers: []v1.Container{{Name: container, Image: agenttest.Image}}}
+			kubetest.Put(w.API, p)
+		}
+		good := bind(w, "good")
+		w.Settle(time.Minute)
+		wantAPI(t, w, "beside the others", "good", 0)
+		if n := len(w.Agent.Handlers().Problems()); n != 3 {
+			t.Errorf("%d problems are told, want 3", n)
+		}
+		if n := len(w.Runtime.Containers()); n != 1 {
+			t.Errorf("the runtime has %d containers, want one", n)
+		}
+		entries, err := os.ReadDir(pods)
+		if err != nil || len(entries) != 1 || entries[0].Name() != string(good.UID) {
+			t.Errorf("folders of pods: %v, %v, want that of the good one", entries, err)
+		}
+	})
 }
