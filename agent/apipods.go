@@ -22,7 +22,8 @@ func (a *memberAPI) followPods(ctx context.Context, handOver func([]*v1.Pod)) er
 	}
 }
 
-// expectPods says which pods the API server is to have when the agent starts, static ones aside: those with a folder.
+// expectPods returns the pods of which an earlier agent left a folder. The API server is to have them, but for static pods, which it knows under
+// the UIDs of their mirrors.
 func (a *Agent) expectPods() []pod.UID {
 	uids, err := a.syncer.OnDisk()
 	if err != nil {

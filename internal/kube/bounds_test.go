@@ -102,6 +102,21 @@ func TestWatchRefusesASetThatIsTooLarge(t *testing.T) {
 	}
 }
 
+// A list in pages is bounded as a whole: a server could go on for ever.
+func TestWatchRefusesPagesWithoutEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, s *kubetest.Server, c *kube.Client) {
+		page := fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"9","continue":"more"},"items":[{"data":{"x":%q}}]}`, strings.Repeat(letters, 16*15))
+		s.Inject(kubetest.Fault{Verb: "list", Then: kubetest.Say(page)})
+		w := start[*v1.ConfigMap](t, c, kube.Selector{})
+		if n := s.Count("list", "configmaps"); n != 5 {
+			t.Errorf("%d pages of 15 MiB were asked for, want 5", n)
+		}
+		if w.Err() == nil || !strings.HasSuffix(w.Err().Error(), "the list of configmaps has more than 64 MiB") {
+			t.Errorf("Err = %v, want one that says what is too large, and the bound", w.Err())
+		}
+	}, kubetest.WithoutWatchList())
+}
+
 // The bounds are those of one event, and of the set that a watch begins with, and not of all that it ever brings.
 func TestWatchReadsEventsWithoutEnd(t *testing.T) {
 	for name, test := range map[string]struct {

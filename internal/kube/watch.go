@@ -51,7 +51,8 @@ type Watch[P Watchable] struct {
 	stale  int             // tries in a row that asked for what is too old, or too new
 	opened time.Time       // when the last stream began; zero if the next one follows a list
 	life   time.Duration
-	first  *opening // the stream that is to bring the whole set, until it has; else nil
+	first  *opening   // the stream that is to bring the whole set, until it has; else nil
+	size   *allowance // of the last list
 
 	mu      sync.Mutex
 	objects map[types.NamespacedName]P // guarded by mu; nil before the first complete list
@@ -180,7 +181,10 @@ func (w *Watch[P]) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", w.resource.plural, err)
 	}
-	ctx, cancel := context.WithTimeout(allow(ctx, w.wholeSet()), w.client.timeout)
+	if o.Continue == "" {
+		w.size = w.wholeSet() // of all pages together
+	}
+	ctx, cancel := context.WithTimeout(allow(ctx, w.size), w.client.timeout)
 	defer cancel()
 	if err := answerTo(w.request(o).Do(ctx), list); err != nil {
 		return nil, fmt.Errorf("list %s: %w", w.resource.plural, err)
