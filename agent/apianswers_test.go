@@ -25,8 +25,10 @@ const emptyPodList = `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceV
 
 // lies are what a server, or a proxy that mixes up its answers, says to those who list and watch pods. The pods are there all the time.
 var lies = []struct{ name, list, stream string }{
-	{"another kind", `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"99999999"},"items":[]}`,
-		`{"type":"DELETED","object":{"kind":"Secret","apiVersion":"v1","metadata":{"name":"steady","namespace":"default","resourceVersion":"9"}}}`},
+	{
+		"another kind", `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"99999999"},"items":[]}`,
+		`{"type":"DELETED","object":{"kind":"Secret","apiVersion":"v1","metadata":{"name":"steady","namespace":"default","resourceVersion":"9"}}}`,
+	},
 	{"an empty object", `{}`, `{}`},
 	{"no version", `{"kind":"PodList","apiVersion":"v1","items":[]}`, strings.Replace(endOfList, `"resourceVersion":"9",`, "", 1)},
 	{"one list of none", emptyPodList, endOfList},

@@ -110,16 +110,24 @@ func text(err error) string {
 
 // lies are lists of pods that are none, and streams of events that are none of pods.
 var lies = []struct{ name, list, stream string }{
-	{"another kind", `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"99999999"},"items":[]}`,
-		`{"type":"ADDED","object":{"kind":"Secret","apiVersion":"v1","metadata":{"name":"a","namespace":"default","resourceVersion":"9"}}}`},
-	{"bookmark of another kind", `{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"9"}}`,
-		`{"type":"BOOKMARK","object":{"kind":"Secret","apiVersion":"v1","metadata":{"resourceVersion":"9","annotations":{"k8s.io/initial-events-end":"true"}}}}`},
+	{
+		"another kind", `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"99999999"},"items":[]}`,
+		`{"type":"ADDED","object":{"kind":"Secret","apiVersion":"v1","metadata":{"name":"a","namespace":"default","resourceVersion":"9"}}}`,
+	},
+	{
+		"bookmark of another kind", `{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"9"}}`,
+		`{"type":"BOOKMARK","object":{"kind":"Secret","apiVersion":"v1","metadata":{"resourceVersion":"9","annotations":{"k8s.io/initial-events-end":"true"}}}}`,
+	},
 	{"empty object", `{}`, `{}`},
 	{"without a kind", `{"metadata":{"resourceVersion":"9"},"items":[]}`, `{"type":"DELETED","object":{"metadata":{"name":"a","namespace":"default","resourceVersion":"9"}}}`},
-	{"without a version", `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[]}`,
-		`{"type":"DELETED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"default"}}}`},
-	{"bookmark without a version", `{"kind":"PodList","apiVersion":"v1","items":[]}`,
-		`{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}`},
+	{
+		"without a version", `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[]}`,
+		`{"type":"DELETED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"default"}}}`,
+	},
+	{
+		"bookmark without a version", `{"kind":"PodList","apiVersion":"v1","items":[]}`,
+		`{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}`,
+	},
 	{"success", `{"kind":"Status","apiVersion":"v1","status":"Success"}`, `{"type":"DELETED","object":{"kind":"Status","apiVersion":"v1","status":"Success"}}`},
 	{"half", `{"kind":"PodList","apiVersion":"v1","items":[`, `{"type":"DELETED","object":{"kind":`},
 }
