@@ -3,6 +3,7 @@ package kube_test
 import (
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -146,6 +147,7 @@ func TestWatchConfirmsAFirstListWithoutWhatIsExpected(t *testing.T) {
 		w.Expect(func() []types.UID { return []types.UID{a.UID, "gone"} })
 		go func() { _ = w.Run(t.Context()) }()
 		<-w.Synced()
+		synctest.Wait()
 		if pods, _ := w.List(); len(pods) != 1 || pods[0].Name != "a" || changes != 1 {
 			t.Errorf("the first set is %v, after %d changes, want that of the server", pods, changes)
 		}
