@@ -161,10 +161,10 @@ func TestAPIRestored(t *testing.T) {
 const staticManifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: static}\nspec: {containers: [{name: main, image: " + agenttest.Image + "}]}\n"
 
 // bind gives the node a pod.
-func bind(w *agenttest.World, name string) {
+func bind(w *agenttest.World, name string) *v1.Pod {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
 	p.Spec = v1.PodSpec{NodeName: agenttest.NodeName, Containers: []v1.Container{{Name: "main", Image: agenttest.Image}}}
-	kubetest.Put(w.API, p)
+	return kubetest.Put(w.API, p)
 }
 
 // wantAPI checks that the API server shows a ready pod whose container was restarted so often.

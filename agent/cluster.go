@@ -193,20 +193,6 @@ func wake(c chan struct{}) {
 	}
 }
 
-// followPods is the API source of PodConfig.
-func (a *memberAPI) followPods(ctx context.Context, handOver func([]*v1.Pod)) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-a.podsWake:
-			if pods, synced := a.pods.List(); synced {
-				handOver(pods)
-			}
-		}
-	}
-}
-
 // nodeRecorder records events about the Node.
 type nodeRecorder struct{ *events.Recorder }
 
@@ -303,6 +289,7 @@ func (a *Agent) keepKnowledge(ctx context.Context) {
 // newReporting builds what tells the API server of pods.
 func (a *Agent) newReporting(states *pod.States) {
 	m := a.member.api
+	m.pods.Expect(a.expectPods)
 	m.patcher = status.NewPatcher(status.PatcherConfig{
 		API: m.client, Manager: a.status, Pods: a.pods, States: states, Keep: a.keepKnowledge, Told: a.counts.StatusTold, Journal: a.journal, Log: a.cfg.Log,
 	})

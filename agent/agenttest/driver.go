@@ -33,7 +33,7 @@ type driver struct {
 func (w *World) AddDriver(name string) {
 	w.T.Helper()
 	d := &driver{door: bufconn.Listen(1 << 16), Driver: csitest.Driver{
-		Name: name, NodeID: NodeName, Dir: filepath.Join(w.dir, "driver"), Registry: filepath.Join(w.root(), "plugins_registry"), Stages: true, Mounter: w.mounts,
+		Name: name, NodeID: NodeName, Dir: filepath.Join(w.dir, "driver"), Registry: filepath.Join(w.Root(), "plugins_registry"), Stages: true, Mounter: w.mounts,
 	}}
 	if err := os.Mkdir(d.Dir, 0o700); err != nil {
 		w.T.Fatal(err)

@@ -133,24 +133,26 @@ func ofNode(path string) bool {
 
 // keepDisk keeps a copy of what the agent has on disk, and of what is mounted. Files that come and go meanwhile may be in it or not.
 func (w *World) keepDisk() {
-	if err := copyTree(w.root(), w.kept()); err != nil {
+	if err := copyTree(w.Root(), w.kept()); err != nil {
 		w.T.Errorf("keep the disk of a killed agent: %v", err)
 	}
 	w.keptMounts, _ = w.mounts.List() // which never fails
 	w.keptMounts = slices.Clone(w.keptMounts)
 }
 
-func (w *World) root() string { return filepath.Join(w.dir, "root") }
+// Root is the folder of what the agent keeps.
+func (w *World) Root() string { return filepath.Join(w.dir, "root") }
+
 func (w *World) kept() string { return filepath.Join(w.dir, "kept") }
 
 // ReplaceKilled starts an agent in the place of the one that was killed.
 func (w *World) ReplaceKilled() {
 	w.T.Helper()
 	w.StopAgent()
-	if err := os.RemoveAll(w.root()); err != nil {
+	if err := os.RemoveAll(w.Root()); err != nil {
 		w.T.Fatal(err)
 	}
-	if err := os.Rename(w.kept(), w.root()); err != nil {
+	if err := os.Rename(w.kept(), w.Root()); err != nil {
 		w.T.Fatal(err)
 	}
 	w.mounts.MountPoints = w.keptMounts // nobody uses them now

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -35,13 +36,13 @@ func (c *Client) DeletePod(ctx context.Context, namespace, name string, uid type
 		options.Preconditions = metav1.NewUIDPreconditions(string(uid))
 	}
 	r := resourceOf[*v1.Pod]()
-	return c.do(ctx, op{verb: "delete", namespace: namespace, name: name}, r, c.rest[r.version].Delete().Body(options), nil)
+	return c.do(ctx, op{verb: "delete", namespace: namespace, name: name}, r, c.rest[r].Delete().Body(options), &runtime.Unknown{})
 }
 
 // PatchPodStatus sends a strategic merge patch to the status of a pod. If the patch has a metadata.uid, a pod with another one is left
 // alone and IsOtherUID holds for the error.
 func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
-	return sendPatch(ctx, c, resourceOf[*v1.Pod](), namespace, name, "status", patch, nil)
+	return sendPatch(ctx, c, resourceOf[*v1.Pod](), namespace, name, "status", patch, &v1.Pod{})
 }
 
 // GetNode reads a node.
@@ -154,7 +155,7 @@ func (c *Client) UpdateCSINode(ctx context.Context, n *storagev1.CSINode) (*stor
 // DeleteCSINode removes a CSINode.
 func (c *Client) DeleteCSINode(ctx context.Context, name string) error {
 	r := resourceOf[*storagev1.CSINode]()
-	return c.do(ctx, op{verb: "delete", name: name}, r, c.rest[r.version].Delete(), nil)
+	return c.do(ctx, op{verb: "delete", name: name}, r, c.rest[r].Delete(), &runtime.Unknown{})
 }
 
 // GetServiceAccount reads a service account. The node authorizer lets a node read those of its pods.
@@ -181,7 +182,7 @@ func (c *Client) PatchEvent(ctx context.Context, old, changed *v1.Event) (*v1.Ev
 func (c *Client) CreateToken(ctx context.Context, namespace, serviceAccount string, t *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	r, out := resourceOf[*authenticationv1.TokenRequest](), &authenticationv1.TokenRequest{}
 	o := op{verb: "create", namespace: namespace, name: serviceAccount, subresource: "token"}
-	if err := c.do(ctx, o, r, c.rest[r.version].Post().Body(t), out); err != nil {
+	if err := c.do(ctx, o, r, c.rest[r].Post().Body(t), out); err != nil {
 		return nil, err
 	}
 	return out, nil
@@ -207,8 +208,8 @@ func (c *Client) ProbeClusterTrustBundles(ctx context.Context) error {
 	r := resourceOf[*certificatesv1beta1.ClusterTrustBundle]()
 	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(ctx, c.log), c.timeout)
 	defer cancel()
-	err := c.rest[r.version].Get().Resource(r.plural).VersionedParams(&metav1.ListOptions{Limit: 1}, parameterCodec()).Do(ctx).Error()
-	if err != nil {
+	request := c.rest[r].Get().Resource(r.plural).VersionedParams(&metav1.ListOptions{Limit: 1}, parameterCodec())
+	if err := answerTo(request.Do(ctx), &certificatesv1beta1.ClusterTrustBundleList{}); err != nil {
 		return fmt.Errorf("list %s: %w", r.plural, err)
 	}
 	return nil

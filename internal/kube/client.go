@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
@@ -71,7 +71,7 @@ type Client struct {
 	dialer  *connrotation.Dialer
 	log     *slog.Logger
 	timeout time.Duration
-	rest    map[schema.GroupVersion]*rest.RESTClient
+	rest    map[resource]*rest.RESTClient
 }
 
 // Open reads the credentials and returns a client. It does not connect: a server that cannot be reached shows in the calls.
@@ -94,7 +94,6 @@ func Open(c Config) (*Client, error) {
 	if config.ContentType != runtime.ContentTypeJSON {
 		config.AcceptContentTypes += "," + runtime.ContentTypeJSON
 	}
-	config.NegotiatedSerializer = Codecs().WithoutConversion()
 	config.Timeout = 0 // it would end watches too; calls have a deadline each
 	config.WarningHandlerWithContext = warnings{c.Log}
 
@@ -109,6 +108,7 @@ func Open(c Config) (*Client, error) {
 			return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
 		}
 	}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
@@ -129,18 +129,19 @@ func (c *Client) With(l Limits) (*Client, error) {
 	if l.QPS > 0 {
 		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(l.QPS, max(l.Burst, 1))
 	}
-	with.rest = map[schema.GroupVersion]*rest.RESTClient{}
-	for _, g := range groupVersions {
-		config.GroupVersion = &g.version
+	with.rest = map[resource]*rest.RESTClient{}
+	for object, r := range resources {
+		config.NegotiatedSerializer = answers{Codecs().WithoutConversion(), reflect.PointerTo(object)}
+		config.GroupVersion = &r.version
 		config.APIPath = "/apis"
-		if g.version.Group == "" {
+		if r.version.Group == "" {
 			config.APIPath = "/api"
 		}
-		r, err := rest.RESTClientForConfigAndClient(config, c.http)
+		client, err := rest.RESTClientForConfigAndClient(config, c.http)
 		if err != nil {
 			return nil, fmt.Errorf("API server %q: %w", config.Host, err)
 		}
-		with.rest[g.version] = r
+		with.rest[r] = client
 	}
 	return &with, nil
 }
@@ -160,7 +161,7 @@ type op struct {
 	verb, namespace, name, subresource string
 }
 
-// do makes one call. into may be nil.
+// do makes one call and reads the answer into an object.
 func (c *Client) do(ctx context.Context, o op, r resource, request *rest.Request, into runtime.Object) error {
 	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(ctx, c.log), c.timeout)
 	defer cancel()
@@ -171,15 +172,22 @@ func (c *Client) do(ctx context.Context, o op, r resource, request *rest.Request
 	if o.subresource != "" {
 		request = request.SubResource(o.subresource)
 	}
-	result := request.Do(ctx)
-	err := result.Error()
-	if err == nil && into != nil {
-		err = result.Into(into)
+	err := answerTo(request.Do(ctx), into)
+	if err == nil {
+		err = checkName(o, r, into)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.describe(r), err)
 	}
 	return nil
+}
+
+// answerTo reads what the server said into an object; see answer.Decode.
+func answerTo(result rest.Result, into runtime.Object) error {
+	if err := result.Error(); err != nil {
+		return plainly(err)
+	}
+	return result.Into(into)
 }
 
 // describe returns, for example, "patch status of pod default/web".
@@ -188,13 +196,18 @@ func (o op) describe(r resource) string {
 	if o.subresource != "" && o.subresource != "token" { // "create token of service account ..."
 		what = o.subresource + " of " + what
 	}
+	return o.verb + " " + o.named(what)
+}
+
+// named returns, for example, "pod default/web".
+func (o op) named(what string) string {
 	switch {
 	case o.name == "":
-		return o.verb + " " + what
+		return what
 	case o.namespace == "":
-		return o.verb + " " + what + " " + o.name
+		return what + " " + o.name
 	}
-	return o.verb + " " + what + " " + o.namespace + "/" + o.name
+	return what + " " + o.namespace + "/" + o.name
 }
 
 func get[P object](ctx context.Context, c *Client, namespace, name string) (P, error) {
@@ -203,7 +216,7 @@ func get[P object](ctx context.Context, c *Client, namespace, name string) (P, e
 
 func read[P object](ctx context.Context, c *Client, namespace, name string, options metav1.GetOptions) (P, error) {
 	r, out := resourceOf[P](), newObject[P]()
-	request := c.rest[r.version].Get().VersionedParams(&options, parameterCodec())
+	request := c.rest[r].Get().VersionedParams(&options, parameterCodec())
 	if err := c.do(ctx, op{verb: "get", namespace: namespace, name: name}, r, request, out); err != nil {
 		var none P
 		return none, err
@@ -214,7 +227,7 @@ func read[P object](ctx context.Context, c *Client, namespace, name string, opti
 func create[P object](ctx context.Context, c *Client, obj P) (P, error) {
 	r, out := resourceOf[P](), newObject[P]()
 	o := op{verb: "create", namespace: obj.GetNamespace(), name: obj.GetName()}
-	if err := c.do(ctx, o, r, c.rest[r.version].Post().Body(obj), out); err != nil {
+	if err := c.do(ctx, o, r, c.rest[r].Post().Body(obj), out); err != nil {
 		var none P
 		return none, err
 	}
@@ -224,7 +237,7 @@ func create[P object](ctx context.Context, c *Client, obj P) (P, error) {
 func update[P object](ctx context.Context, c *Client, obj P) (P, error) {
 	r, out := resourceOf[P](), newObject[P]()
 	o := op{verb: "update", namespace: obj.GetNamespace(), name: obj.GetName()}
-	if err := c.do(ctx, o, r, c.rest[r.version].Put().Body(obj), out); err != nil {
+	if err := c.do(ctx, o, r, c.rest[r].Put().Body(obj), out); err != nil {
 		var none P
 		return none, err
 	}
@@ -250,7 +263,7 @@ func patchObject[P object](ctx context.Context, c *Client, old P, subresource st
 
 func sendPatch(ctx context.Context, c *Client, r resource, namespace, name, subresource string, body []byte, into runtime.Object) error {
 	o := op{verb: "patch", namespace: namespace, name: name, subresource: subresource}
-	return c.do(ctx, o, r, c.rest[r.version].Patch(types.StrategicMergePatchType).Body(body), into)
+	return c.do(ctx, o, r, c.rest[r].Patch(types.StrategicMergePatchType).Body(body), into)
 }
 
 // warnings writes the server's warnings (of deprecated fields and the like) to the log.

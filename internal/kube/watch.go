@@ -14,12 +14,11 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -34,37 +33,6 @@ const (
 	calmAfter = 2 * time.Minute
 )
 
-// Selector says which objects are watched; the zero value is all of a kind.
-type Selector struct {
-	Namespace string          // "" is all namespaces
-	Fields    fields.Selector // nil is everything
-	Labels    labels.Selector // nil is everything
-}
-
-// OfNode selects the pods that are bound to a node.
-func OfNode(node string) Selector {
-	return Selector{Fields: fields.OneTermEqualSelector("spec.nodeName", node)}
-}
-
-// Named selects one object. namespace is "" for kinds that have none.
-func Named(namespace, name string) Selector {
-	return Selector{Namespace: namespace, Fields: fields.OneTermEqualSelector(metav1.ObjectNameField, name)}
-}
-
-func (s Selector) String() string {
-	var terms []string
-	if s.Namespace != "" {
-		terms = append(terms, "namespace "+s.Namespace)
-	}
-	if s.Fields != nil && !s.Fields.Empty() {
-		terms = append(terms, s.Fields.String())
-	}
-	if s.Labels != nil && !s.Labels.Empty() {
-		terms = append(terms, s.Labels.String())
-	}
-	return strings.Join(terms, ", ")
-}
-
 // Watch keeps a set of objects equal to what the server has. Nothing of it can be seen before the first list is complete. While the
 // server cannot be reached the set stays as it was.
 //
@@ -74,13 +42,17 @@ type Watch[P Watchable] struct {
 	resource resource
 	selector Selector
 	changed  func()
-	synced   chan struct{} // closed at the first complete list
+	expected func() []types.UID // nil: nothing
+	synced   chan struct{}      // closed at the first complete list
 	log      *slog.Logger
 
 	// Of the reflector's goroutine:
-	stale  int       // tries in a row that asked for what is too old, or too new
-	opened time.Time // when the last stream began; zero if the next one follows a list
+	ctx    context.Context // Run's
+	stale  int             // tries in a row that asked for what is too old, or too new
+	opened time.Time       // when the last stream began; zero if the next one follows a list
 	life   time.Duration
+	first  *opening   // the stream that is to bring the whole set, until it has; else nil
+	size   *allowance // of the last list
 
 	mu      sync.Mutex
 	objects map[types.NamespacedName]P // guarded by mu; nil before the first complete list
@@ -101,9 +73,14 @@ func NewWatch[P Watchable](c *Client, s Selector, changed func()) *Watch[P] {
 	return &Watch[P]{client: c, resource: r, selector: s, changed: changed, synced: make(chan struct{}), log: log}
 }
 
+// Expect says what an earlier agent had of the set. A first list without any of it is confirmed, like every later one without anything of what
+// there was. It is called before Run.
+func (w *Watch[P]) Expect(known func() []types.UID) { w.expected = known }
+
 // Run watches until ctx is done, and then returns nil. It must be called once.
 func (w *Watch[P]) Run(ctx context.Context) error {
 	ctx = logr.NewContextWithSlogLogger(ctx, w.log)
+	w.ctx = ctx
 	log := logr.FromSlogHandler(w.log.Handler())
 	stoppable := stoppableClock{RealClock: clock.RealClock{}, done: ctx}
 	waits := wait.Backoff{
@@ -187,7 +164,7 @@ func (w *Watch[P]) note(ctx context.Context, err error) {
 
 // list is one try of the reflector to list. That it works is not yet the end of trouble: what comes next, the watch, may fail.
 func (w *Watch[P]) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	w.opened = time.Time{}
+	w.opened, w.first = time.Time{}, nil
 	objects, err := w.listObjects(ctx, w.selector.apply(o))
 	if err != nil {
 		w.note(ctx, err)
@@ -204,15 +181,27 @@ func (w *Watch[P]) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", w.resource.plural, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.client.timeout)
+	if o.Continue == "" {
+		w.size = w.wholeSet() // of all pages together
+	}
+	ctx, cancel := context.WithTimeout(allow(ctx, w.size), w.client.timeout)
 	defer cancel()
-	err = w.client.rest[w.resource.version].Get().
-		NamespaceIfScoped(w.selector.Namespace, w.resource.namespaced && w.selector.Namespace != "").
-		Resource(w.resource.plural).VersionedParams(&o, parameterCodec()).Do(ctx).Into(list)
-	if err != nil {
+	if err := answerTo(w.request(o).Do(ctx), list); err != nil {
 		return nil, fmt.Errorf("list %s: %w", w.resource.plural, err)
 	}
 	return list, nil
+}
+
+// request asks for the objects.
+func (w *Watch[P]) request(o metav1.ListOptions) *rest.Request {
+	return w.client.rest[w.resource].Get().
+		NamespaceIfScoped(w.selector.Namespace, w.resource.namespaced && w.selector.Namespace != "").
+		Resource(w.resource.plural).VersionedParams(&o, parameterCodec())
+}
+
+// wholeSet is how much of a list of all objects is read.
+func (w *Watch[P]) wholeSet() *allowance {
+	return newAllowance(mostOfList, "the list of "+w.resource.plural)
 }
 
 // watch is one try of the reflector to watch, and in most cases to list by watching.
@@ -222,16 +211,31 @@ func (w *Watch[P]) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	if o.SendInitialEvents == nil && w.cutOff() {
 		return nil, apierrors.NewResourceExpired("the last watch was cut off")
 	}
-	stream, err := w.open(ctx, o)
+	size := w.wholeSet()
+	if o.SendInitialEvents == nil {
+		size.lift() // what comes is bounded one by one
+	}
+	stream, err := w.open(allow(ctx, size), o)
 	w.opened, w.life = time.Now(), time.Duration(ptr.Deref(o.TimeoutSeconds, 0))*time.Second
 	if err != nil {
 		err = fmt.Errorf("watch %s: %w", w.resource.plural, err)
 	}
 	w.pace(ctx, err)
-	if o.SendInitialEvents == nil || !apierrors.IsInvalid(err) { // a server that cannot do that is asked for a list next
+	switch {
+	case o.SendInitialEvents == nil:
+		w.note(ctx, err)
+	case err == nil:
+		w.first = &opening{stream, size} // it works when the set is complete
+	case !apierrors.IsInvalid(err): // a server that cannot do that is asked for a list next
 		w.note(ctx, err)
 	}
 	return stream, err
+}
+
+// opening is a stream that begins with the whole set.
+type opening struct {
+	stream watch.Interface
+	size   *allowance
 }
 
 // cutOff reports, once, whether the last stream ended before its time. Then the server may have been restarted with older data, under whose versions
@@ -250,16 +254,14 @@ var errUnanswered = errors.New("the server does not answer")
 func (w *Watch[P]) open(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	answered := time.AfterFunc(w.client.timeout, func() { cancel(errUnanswered) })
-	stream, err := w.client.rest[w.resource.version].Get().
-		NamespaceIfScoped(w.selector.Namespace, w.resource.namespaced && w.selector.Namespace != "").
-		Resource(w.resource.plural).VersionedParams(&o, parameterCodec()).Watch(ctx)
+	stream, err := w.request(o).Watch(ctx)
 	answered.Stop()
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errUnanswered) {
 			err = errUnanswered
 		}
 		cancel(nil)
-		return nil, err
+		return nil, plainly(err)
 	}
 	return opened{stream, func() { cancel(nil) }}, nil
 }
@@ -292,93 +294,6 @@ func (w *Watch[P]) pace(ctx context.Context, err error) {
 	case <-t.C:
 	case <-ctx.Done():
 	}
-}
-
-func (s Selector) apply(o metav1.ListOptions) metav1.ListOptions {
-	if s.Fields != nil {
-		o.FieldSelector = s.Fields.String()
-	}
-	if s.Labels != nil {
-		o.LabelSelector = s.Labels.String()
-	}
-	return o
-}
-
-// reflected is the side of a Watch that the reflector writes to.
-type reflected[P Watchable] Watch[P]
-
-// Replace takes over a complete list.
-func (r *reflected[P]) Replace(list []any, _ string) error {
-	objects := make(map[types.NamespacedName]P, len(list))
-	for _, item := range list {
-		o, err := accept[P](item)
-		if err != nil {
-			return err
-		}
-		objects[keyOf(o)] = o
-	}
-	r.mu.Lock()
-	first := r.objects == nil
-	r.objects = objects
-	r.mu.Unlock()
-	if first {
-		close(r.synced)
-	}
-	r.changed()
-	return nil
-}
-
-// Add takes over an object that is new or changed.
-func (r *reflected[P]) Add(item any) error {
-	o, err := accept[P](item)
-	if err != nil {
-		return err
-	}
-	r.mu.Lock()
-	if r.objects == nil {
-		r.mu.Unlock()
-		return errNotListed
-	}
-	r.objects[keyOf(o)] = o
-	r.mu.Unlock()
-	r.changed()
-	return nil
-}
-
-// Update is Add.
-func (r *reflected[P]) Update(item any) error { return r.Add(item) }
-
-// Delete takes an object out.
-func (r *reflected[P]) Delete(item any) error {
-	o, err := accept[P](item)
-	if err != nil {
-		return err
-	}
-	r.mu.Lock()
-	delete(r.objects, keyOf(o))
-	r.mu.Unlock()
-	r.changed()
-	return nil
-}
-
-// Resync has nothing to do: nothing is derived from the set here.
-func (r *reflected[P]) Resync() error { return nil }
-
-var errNotListed = errors.New("a change came before the list that it changes")
-
-// accept checks the type of what the server sent and drops what nobody on a node reads and what is half of an object's size.
-func accept[P Watchable](item any) (P, error) {
-	o, ok := item.(P)
-	if !ok {
-		var none P
-		return none, fmt.Errorf("the server sent a %T instead of a %T", item, none)
-	}
-	o.SetManagedFields(nil)
-	return o, nil
-}
-
-func keyOf(o metav1.Object) types.NamespacedName {
-	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
 // stoppableClock is the real one, but for waits: they end when the context does. The reflector waits for some of them without

@@ -1,6 +1,116 @@
 package podconfig
 
-import v1 "k8s.io/api/core/v1"
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/internal/pod"
+)
+
+// apiPath stands for the manifest of a pod that the API server has.
+const apiPath = "API server"
+
+// pathOf returns where a problem of the pod is to be mended.
+func pathOf(src pod.Source, p *v1.Pod) string {
+	if src == pod.APISource {
+		return apiPath
+	}
+	return p.Annotations[pod.ManifestAnnotation]
+}
+
+// apiSource hands over the pods that the API server has bound to this node, without those that cannot be told apart by their names. Everything
+// else of a pod was checked by the API server, which may know newer fields and rules than the agent.
+// Differs from the kubelet, which checks nothing of these pods.
+type apiSource struct {
+	follow func(ctx context.Context, handOver func([]*v1.Pod)) error
+
+	pods    []*v1.Pod           // as they came last
+	refused map[*v1.Pod]Problem // those of them that are refused
+	taken   []*v1.Pod           // what was handed over last
+}
+
+func (s *apiSource) run(ctx context.Context, handOver func(snapshot)) error {
+	return s.follow(ctx, func(pods []*v1.Pod) { handOver(s.check(stripAll(pods))) })
+}
+
+// check refuses the pods that validateIdentity refuses. A pod that was taken and has become such a one stays as it was.
+func (s *apiSource) check(pods []*v1.Pod) snapshot {
+	head, tail := commonEnds(s.pods, pods, func(a, b *v1.Pod) bool { return a == b })
+	before, out := s.refused, snapshot{pods: make([]*v1.Pod, 0, len(pods))}
+	s.refused = map[*v1.Pod]Problem{}
+	for i, p := range pods {
+		problem, bad := before[p]
+		if i >= head && i < len(pods)-tail {
+			problem, bad = refusal(p)
+		}
+		if !bad {
+			out.pods = append(out.pods, p)
+			continue
+		}
+		s.refused[p] = problem
+		out.problems = append(out.problems, problem)
+		if j := slices.IndexFunc(s.taken, func(t *v1.Pod) bool { return t.UID == p.UID && t.Name == p.Name && t.Namespace == p.Namespace }); j >= 0 {
+			out.pods = append(out.pods, s.taken[j])
+		}
+	}
+	s.pods, s.taken = pods, slices.Clone(out.pods)
+	return out
+}
+
+// refusal returns why the pod is refused, if it is.
+func refusal(p *v1.Pod) (Problem, bool) {
+	errs := validateIdentity(p)
+	if len(errs) == 0 {
+		return Problem{}, false
+	}
+	out := Problem{Source: pod.APISource, Path: apiPath, Severity: SeverityError}
+	out.Message = fmt.Sprintf("pod %q of namespace %q: %v", shown(p.Name), shown(p.Namespace), errs[0])
+	if len(validation.IsDNS1123Subdomain(p.Name)) == 0 && len(validation.IsDNS1123Label(p.Namespace)) == 0 {
+		out.Namespace, out.Name = p.Namespace, p.Name // what is looked up by it is kept under it
+	}
+	return out, true
+}
+
+// validateIdentity checks what folders, files, cgroups and records of the pod are named after.
+func validateIdentity(p *v1.Pod) field.ErrorList {
+	meta, spec := field.NewPath("metadata"), field.NewPath("spec")
+	errs := invalid(meta.Child("name"), shown(p.Name), apivalidation.NameIsDNSSubdomain(p.Name, false))
+	errs = append(errs, invalid(meta.Child("namespace"), shown(p.Namespace), apivalidation.ValidateNamespaceName(p.Namespace, false))...)
+	errs = append(errs, validateUID(p.UID, meta.Child("uid"))...)
+	label := func(list string, i int, name string) {
+		if msgs := validation.IsDNS1123Label(name); len(msgs) > 0 {
+			errs = append(errs, invalid(spec.Child(list).Index(i).Child("name"), shown(name), msgs)...)
+		}
+	}
+	for i := range p.Spec.Containers {
+		label("containers", i, p.Spec.Containers[i].Name)
+	}
+	for i := range p.Spec.InitContainers {
+		label("initContainers", i, p.Spec.InitContainers[i].Name)
+	}
+	for i := range p.Spec.EphemeralContainers {
+		label("ephemeralContainers", i, p.Spec.EphemeralContainers[i].Name)
+	}
+	for i := range p.Spec.Volumes {
+		label("volumes", i, p.Spec.Volumes[i].Name)
+	}
+	return errs
+}
+
+// shown is what a message shows of a name that may be of any length.
+func shown(name string) string {
+	const most = 100
+	if len(name) <= most {
+		return name
+	}
+	return name[:most] + "..."
+}
 
 // stripAll returns the API's pods without managedFields, which nobody here reads and which are half of a pod's memory. A pod that was
 // stripped before is returned as it is, by pointer, so that the merge sees that nothing changed. The pods given are not changed.

@@ -223,7 +223,7 @@ func mergeDuplicates(src pod.Source, pods []*v1.Pod) ([]*v1.Pod, []Problem) {
 			msg = fmt.Sprintf("Error validating pod %s from %s due to duplicate metadata.uid %q, ignoring", pod.Describe(p), src, p.UID)
 		}
 		problems = append(problems, Problem{
-			Source: src, Path: p.Annotations[pod.ManifestAnnotation], Namespace: p.Namespace, Name: p.Name,
+			Source: src, Path: pathOf(src, p), Namespace: p.Namespace, Name: p.Name,
 			Severity: SeverityError, Message: msg,
 		})
 	}

@@ -175,9 +175,8 @@ func New(cfg Config) (*PodConfig, error) {
 		c.sources = append(c.sources, source{name: pod.HTTPSource, run: s.run})
 	}
 	if cfg.API != nil {
-		c.sources = append(c.sources, source{name: pod.APISource, run: func(ctx context.Context, handOver func(snapshot)) error {
-			return cfg.API(ctx, func(pods []*v1.Pod) { handOver(snapshot{pods: stripAll(pods)}) })
-		}})
+		s := &apiSource{follow: cfg.API}
+		c.sources = append(c.sources, source{name: pod.APISource, run: s.run})
 	}
 	for _, s := range c.sources {
 		c.feeds = append(c.feeds, &feed{source: s.name})

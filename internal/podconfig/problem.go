@@ -22,7 +22,7 @@ const (
 // Problem is what is wrong with one manifest now.
 type Problem struct {
 	Source pod.Source `json:"source"`
-	// Path is the file, folder or URL.
+	// Path is the file, folder or URL; apiPath for a pod of the API server.
 	Path string `json:"path"`
 	// Document counts the documents of the file from 1; 0 stands for the file as a whole.
 	Document int `json:"document,omitempty"`

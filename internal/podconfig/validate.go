@@ -53,10 +53,7 @@ func validateMetadata(p *v1.Pod) field.ErrorList {
 		}
 	}
 	errs = append(errs, validateAnnotations(p, path.Child("annotations"))...)
-	if !isPathSafe(p.UID) {
-		errs = append(errs, field.Invalid(path.Child("uid"), p.UID, "must be letters, digits, '-', '_' and '.', at most 253 of them, "+
-			"beginning with a letter or digit: folders are named after it"))
-	}
+	errs = append(errs, validateUID(p.UID, path.Child("uid"))...)
 	if p.DeletionTimestamp != nil {
 		errs = append(errs, field.Forbidden(path.Child("deletionTimestamp"), "a static pod is deleted by removing its manifest"))
 	}
@@ -65,6 +62,14 @@ func validateMetadata(p *v1.Pod) field.ErrorList {
 
 // standardFinalizers are those without a domain (kubernetes.io/docs/concepts/overview/working-with-objects/finalizers).
 var standardFinalizers = []string{string(v1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}
+
+func validateUID(uid pod.UID, path *field.Path) field.ErrorList {
+	if isPathSafe(uid) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, pod.UID(shown(string(uid))), "must be letters, digits, '-', '_' and '.', at most 253 of them, "+
+		"beginning with a letter or digit: folders are named after it")}
+}
 
 // isPathSafe reports whether the UID can name a folder.
 func isPathSafe(uid pod.UID) bool {

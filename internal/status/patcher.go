@@ -218,6 +218,9 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 			return nil
 		}
 	}
+	if p.isLetGo(desired) {
+		return nil
+	}
 	target := uid
 	if pod.IsStatic(desired) {
 		mirror, ok := p.Pods.Mirror(pod.FullNameOf(desired))
@@ -266,6 +269,13 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 		return fmt.Errorf("pod %s/%s: delete: %w", desired.Namespace, desired.Name, err)
 	}
 	return nil
+}
+
+// isLetGo reports whether the pod ends because the API server no longer showed it. That is no end of its own: if the server has it after all, or
+// again, it is not told that the pod has failed, which could not be taken back. The pod starts afresh when what is left of it is gone.
+func (p *Patcher) isLetGo(desired *v1.Pod) bool {
+	l, ok := p.States.Get(desired.UID)
+	return ok && l.Orphan && !pod.IsStatic(desired)
 }
 
 // errShown says that the API server does not find a pod that its watch shows.

@@ -217,6 +217,19 @@ func (s *Server) Count(verb, resource string) int {
 	return n
 }
 
+// Watchers returns how many watches of a resource are open.
+func (s *Server) Watchers(resource string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for k, t := range s.tables {
+		if k.plural == resource {
+			n += len(t.watchers)
+		}
+	}
+	return n
+}
+
 func (s *Server) log(q *Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

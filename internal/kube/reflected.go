@@ -1,0 +1,158 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// reflected is the side of a Watch that the reflector writes to.
+type reflected[P Watchable] Watch[P]
+
+// Replace takes over a complete list, or refuses it: then the reflector begins anew.
+func (r *reflected[P]) Replace(list []any, _ string) error {
+	w, first := (*Watch[P])(r), r.first
+	w.first = nil
+	err := w.replace(list)
+	switch {
+	case err != nil:
+		if first != nil {
+			first.stream.Stop() // the reflector does not
+		}
+		w.note(w.ctx, err)
+	case first != nil:
+		first.size.lift()
+		w.note(w.ctx, nil)
+	}
+	return err
+}
+
+func (w *Watch[P]) replace(list []any) error {
+	objects := make(map[types.NamespacedName]P, len(list))
+	for _, item := range list {
+		o, err := accept[P](item)
+		if err != nil {
+			return err
+		}
+		objects[keyOf(o)] = o
+	}
+	if err := w.confirm(w.ctx, objects); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	first := w.objects == nil
+	w.objects = objects
+	w.mu.Unlock()
+	if first {
+		close(w.synced)
+	}
+	w.changed()
+	return nil
+}
+
+// confirm asks the server once more for a list in which nothing is left of what there was, this time for the newest that is stored, and not for what
+// the server has in memory: no pod of the node is ended because of one wrong list. Deletions that a watch tells one by one need no confirmation.
+// Differs from the kubelet, which believes such a list.
+func (w *Watch[P]) confirm(ctx context.Context, objects map[types.NamespacedName]P) error {
+	had := w.had()
+	for _, o := range objects {
+		if had[o.GetUID()] {
+			return nil
+		}
+	}
+	if len(had) == 0 {
+		return nil
+	}
+	w.log.WarnContext(ctx, "a list has nothing of what there was: asking again", "were", len(had), "listed", len(objects))
+	again, err := w.listObjects(ctx, w.selector.apply(metav1.ListOptions{}))
+	if err != nil {
+		return fmt.Errorf("confirm a list without any of the %d %s that there were: %w", len(had), w.resource.plural, err)
+	}
+	left := 0
+	err = meta.EachListItem(again, func(item runtime.Object) error {
+		if o, ok := item.(P); ok && had[o.GetUID()] {
+			left++
+		}
+		return nil
+	})
+	if err == nil && left > 0 {
+		err = fmt.Errorf("list %s: the server contradicts itself: one list has none of the %d that there were, the next one has %d of them",
+			w.resource.plural, len(had), left)
+	}
+	return err
+}
+
+// had returns the UIDs of the set as it was, or, before the first list, of what is expected.
+func (w *Watch[P]) had() map[types.UID]bool {
+	w.mu.Lock()
+	had := make(map[types.UID]bool, len(w.objects))
+	for _, o := range w.objects {
+		had[o.GetUID()] = true
+	}
+	first := w.objects == nil
+	w.mu.Unlock()
+	if first && w.expected != nil {
+		for _, uid := range w.expected() {
+			had[uid] = true
+		}
+	}
+	return had
+}
+
+// Add takes over an object that is new or changed.
+func (r *reflected[P]) Add(item any) error {
+	o, err := accept[P](item)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	if r.objects == nil {
+		r.mu.Unlock()
+		return errNotListed
+	}
+	r.objects[keyOf(o)] = o
+	r.mu.Unlock()
+	r.changed()
+	return nil
+}
+
+// Update is Add.
+func (r *reflected[P]) Update(item any) error { return r.Add(item) }
+
+// Delete takes an object out.
+func (r *reflected[P]) Delete(item any) error {
+	o, err := accept[P](item)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.objects, keyOf(o))
+	r.mu.Unlock()
+	r.changed()
+	return nil
+}
+
+// Resync has nothing to do: nothing is derived from the set here.
+func (r *reflected[P]) Resync() error { return nil }
+
+var errNotListed = errors.New("a change came before the list that it changes")
+
+// accept checks the type of what the server sent and drops what nobody on a node reads and what is half of an object's size.
+func accept[P Watchable](item any) (P, error) {
+	o, ok := item.(P)
+	if !ok {
+		var none P
+		return none, fmt.Errorf("the server sent a %T instead of a %T", item, none)
+	}
+	o.SetManagedFields(nil)
+	return o, nil
+}
+
+func keyOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
