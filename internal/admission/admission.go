@@ -66,6 +66,7 @@ func Handlers() []Handler {
 		unsupportedFields,
 		nodeConditions,
 		sysctls,
+		extendedResources,
 		predicates,
 		appArmor,
 		declaredFeatures,
