@@ -26,6 +26,7 @@ func extendedResources(a Attributes) *Rejection {
 		r := shortage{resource: name, requested: requested[name], used: a.used[name]}.rejection()
 		r.Message += fmt.Sprintf(": container %q asks for %s, which nobody offers on this node: this version of berth runs no device plugins",
 			firstAsking(a.Pod, name), name)
+		r.stale = true
 		return r
 	}
 	return nil

@@ -55,7 +55,7 @@ func Unshare(dir, mark string) error {
 	if len(d.below) > 0 {
 		return fmt.Errorf("undo the mount of %s: still mounted below it are %s", dir, strings.Join(d.below, ", "))
 	}
-	if d.own {
+	if d.itself { // and not a disk that has come there since a mark that a reboot did not forget
 		if err := unix.Unmount(d.path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return fmt.Errorf("undo the mount of %s: %w", dir, err)
 		}
@@ -67,6 +67,7 @@ func Unshare(dir, mark string) error {
 type place struct {
 	path   string   // without links
 	own    bool     // something is mounted on the directory itself
+	itself bool     // and that is, by its name, the directory itself
 	shared bool     // the mount that it is in is
 	below  []string // mount points below it
 }
@@ -97,6 +98,7 @@ func computePlace(path string, id int, table []mount.MountInfo) (place, error) {
 		return place{}, fmt.Errorf("mount %d is not in the mount table", id)
 	}
 	p := place{path: path, own: table[i].MountPoint == path}
+	p.itself = p.own && filepath.Base(table[i].Root) == filepath.Base(path) // below it may be a subvolume
 	p.shared = slices.ContainsFunc(table[i].OptionalFields, func(f string) bool { return strings.HasPrefix(f, "shared:") })
 	for _, m := range table {
 		if strings.HasPrefix(m.MountPoint, path+"/") {

@@ -25,28 +25,28 @@ const notMeasured = "NotMeasured"
 // words of the conditions that are the agent's. The message of a Ready condition that is not true is its problems.
 var words = map[v1.NodeConditionType]conditionWords{
 	v1.NodeMemoryPressure: {
-		reason:  map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasInsufficientMemory", v1.ConditionFalse: "KubeletHasSufficientMemory", v1.ConditionUnknown: notMeasured},
+		reason: map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasInsufficientMemory", v1.ConditionFalse: "KubeletHasSufficientMemory", v1.ConditionUnknown: notMeasured},
 		message: map[v1.ConditionStatus]string{
 			v1.ConditionTrue: "kubelet has insufficient memory available", v1.ConditionFalse: "kubelet has sufficient memory available",
 			v1.ConditionUnknown: "this version of berth does not look whether memory runs short, and evicts no pod for it",
 		},
-		event:   map[v1.ConditionStatus]string{v1.ConditionTrue: "NodeHasInsufficientMemory", v1.ConditionFalse: "NodeHasSufficientMemory"},
+		event: map[v1.ConditionStatus]string{v1.ConditionTrue: "NodeHasInsufficientMemory", v1.ConditionFalse: "NodeHasSufficientMemory"},
 	},
 	v1.NodeDiskPressure: {
-		reason:  map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasDiskPressure", v1.ConditionFalse: "KubeletHasNoDiskPressure", v1.ConditionUnknown: notMeasured},
+		reason: map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasDiskPressure", v1.ConditionFalse: "KubeletHasNoDiskPressure", v1.ConditionUnknown: notMeasured},
 		message: map[v1.ConditionStatus]string{
 			v1.ConditionTrue: "kubelet has disk pressure", v1.ConditionFalse: "kubelet has no disk pressure",
 			v1.ConditionUnknown: "this version of berth does not look whether disk space runs short, and evicts no pod for it",
 		},
-		event:   map[v1.ConditionStatus]string{v1.ConditionTrue: "NodeHasDiskPressure", v1.ConditionFalse: "NodeHasNoDiskPressure"},
+		event: map[v1.ConditionStatus]string{v1.ConditionTrue: "NodeHasDiskPressure", v1.ConditionFalse: "NodeHasNoDiskPressure"},
 	},
 	v1.NodePIDPressure: {
-		reason:  map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasInsufficientPID", v1.ConditionFalse: "KubeletHasSufficientPID", v1.ConditionUnknown: notMeasured},
+		reason: map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasInsufficientPID", v1.ConditionFalse: "KubeletHasSufficientPID", v1.ConditionUnknown: notMeasured},
 		message: map[v1.ConditionStatus]string{
 			v1.ConditionTrue: "kubelet has insufficient PID available", v1.ConditionFalse: "kubelet has sufficient PID available",
 			v1.ConditionUnknown: "this version of berth does not look whether process ids run short, and evicts no pod for it",
 		},
-		event:   map[v1.ConditionStatus]string{v1.ConditionTrue: "NodeHasInsufficientPID", v1.ConditionFalse: "NodeHasSufficientPID"},
+		event: map[v1.ConditionStatus]string{v1.ConditionTrue: "NodeHasInsufficientPID", v1.ConditionFalse: "NodeHasSufficientPID"},
 	},
 	v1.NodeReady: {
 		reason:  map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletReady", v1.ConditionFalse: "KubeletNotReady"},

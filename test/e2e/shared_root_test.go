@@ -197,6 +197,13 @@ func TestShare(t *testing.T) {
 		must(t, mounts.Unshare(s.dir, mark(s)))
 		s.want("unshare", "root shared, root/volume shared")
 	})
+	t.Run("a disk that came after a reboot", func(t *testing.T) {
+		s := newSharing(t)
+		must(t, os.WriteFile(mark(s), nil, 0o600), unix.Mount("own", s.dir, "tmpfs", 0, ""))
+		t.Cleanup(func() { _ = unix.Unmount(s.dir, unix.MNT_DETACH) })
+		must(t, mounts.Share(s.dir, mark(s)), mounts.Unshare(s.dir, mark(s)))
+		s.want("unshare", "root shared")
+	})
 	t.Run("in a shared mount", func(t *testing.T) {
 		s := newSharing(t)
 		must(t, unix.Mount("", s.base, "", unix.MS_SHARED, ""))
