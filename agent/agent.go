@@ -187,6 +187,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 	if err := errors.Join(makeDirs(&a.cfg), a.saveConfig()); err != nil {
 		return err
 	}
+	a.shareRoot()
 	closeRecords, err := a.openRecords()
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ func (a *Agent) removeAll(ctx context.Context) error {
 		}
 	}
 	if exit != RemoveAll {
-		return nil
+		return a.unshareRoot()
 	}
 	errs := []error{a.facts.RemoveQoS(), os.RemoveAll(a.recordsDir())}
 	if a.embedded != nil {
@@ -48,7 +48,7 @@ func (a *Agent) removeAll(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, a.unshareRoot())...)
 }
 
 // Exit says what becomes of pods and runtime when the agent ends, a client's wish included.

@@ -17,7 +17,7 @@ import (
 //
 //	resize POD/CONTAINER requests.cpu=200m limits.memory=64Mi…   a client changes the container's resources at the API server; those of the
 //	                           pod as a whole without /CONTAINER
-//	node-has CPU MEMORY        the machine's Node is written with this to allocate
+//	node-has CPU MEMORY [NAME=AMOUNT…]   the machine's Node is written with this to allocate, and with these extended resources
 //	uses BYTES                 every pod uses so much memory from now on
 //	expect-resize POD CONDITION…   the pod's resize conditions, each as TYPE:REASON@GENERATION, in the agent and at the API server; none
 //	expect-resources POD/CONTAINER GIVEN HAS   the container's allocatedResources and resources in its status, as cpu/memory of the
@@ -128,11 +128,16 @@ func changeResources(r *v1.ResourceRequirements, changes []string) error {
 // nodeHas changes the Node at the API server. Its agent writes it anew sooner or later.
 func (s *story) nodeHas(args []string) error {
 	n, ok := kubetest.Get[*v1.Node](s.API, "", NodeName)
-	if !ok || len(args) != 2 {
+	if !ok || len(args) < 2 {
 		return errors.New("the Node, and its CPU and memory, are needed")
 	}
 	n.Status.Allocatable[v1.ResourceCPU] = resource.MustParse(args[0])
 	n.Status.Allocatable[v1.ResourceMemory] = resource.MustParse(args[1])
+	for _, extended := range args[2:] {
+		name, amount, _ := strings.Cut(extended, "=")
+		n.Status.Capacity[v1.ResourceName(name)] = resource.MustParse(amount)
+		n.Status.Allocatable[v1.ResourceName(name)] = resource.MustParse(amount)
+	}
 	kubetest.Put(s.API, n)
 	return nil
 }

@@ -54,15 +54,12 @@ have; nothing is started, and files are read now. Secrets in staticPodURL and st
 	}
 	cmd.Flags().StringVarP(&f.output, "output", "o", "table", "table, yaml (a KubeletConfiguration, without the flags that are no fields) or json")
 	cmd.Flags().BoolVar(&f.changed, "changed", false, "leave out what is a default")
+	cmd.Flags().SetNormalizeFunc(dashes)
 	for _, k := range flags.All() {
 		if k.Name == "version" {
 			continue
 		}
-		flag := cmd.Flags().VarPF(k, k.Name, k.Shorthand, k.Usage)
-		flag.Hidden = true // they are those of berth kubelet, whose help shows them
-		if k.IsBoolFlag() {
-			flag.NoOptDefVal = "true"
-		}
+		addKubeletFlag(cmd.Flags(), k).Hidden = true // they are those of berth kubelet, whose help shows them
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return suggestFlag(flags, err) })
 	return cmd

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"berth/internal/config"
 )
@@ -59,15 +60,27 @@ this program is the same as "berth kubelet".`,
 			return run(cmd.Context(), g, k, level, log)
 		},
 	}
+	cmd.Flags().SetNormalizeFunc(dashes)
 	for _, f := range flags.All() {
-		flag := cmd.Flags().VarPF(f, f.Name, f.Shorthand, f.Usage)
-		if f.IsBoolFlag() {
-			flag.NoOptDefVal = "true"
-		}
+		addKubeletFlag(cmd.Flags(), f)
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return suggestFlag(flags, err) })
 	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printKubeletHelp(cmd, flags) })
 	return cmd
+}
+
+// dashes takes underscores in the names of flags for dashes, as the kubelet does.
+func dashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
+}
+
+// addKubeletFlag adds a flag of the kubelet to a command's.
+func addKubeletFlag(fs *pflag.FlagSet, f *config.Flag) *pflag.Flag {
+	flag := fs.VarPF(f, f.Name, f.Shorthand, f.Usage)
+	if f.IsBoolFlag() {
+		flag.NoOptDefVal = "true"
+	}
+	return flag
 }
 
 // printKubeletVersion prints what `kubelet --version` does, which programs that install nodes parse.

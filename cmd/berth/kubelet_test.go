@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -56,5 +57,44 @@ func TestKubeletCommandHandsOver(t *testing.T) {
 		if !strings.Contains(stderr.String(), want) {
 			t.Errorf("log without %s:\n%s", want, &stderr)
 		}
+	}
+}
+
+// As the kubelet's, flags may be written with underscores, and old ones of cAdvisor are taken.
+func TestKubeletFlagsOfOldUnitFiles(t *testing.T) {
+	var got *config.Kubelet
+	cmd := newKubeletCommand(&globalFlags{}, func(_ context.Context, _ *globalFlags, k *config.Kubelet, _ *slog.LevelVar, _ *slog.Logger) error {
+		got = k
+		return nil
+	})
+	var stderr bytes.Buffer
+	cmd.SetErr(&stderr)
+	cmd.SetArgs([]string{
+		"--node_labels=a=b", "--register_node=false", "--max-pods", "7", "--seccomp_default", "--containerd=/run/containerd/containerd.sock",
+		"--boot_id_file", "/etc/boot-id", "--log-cadvisor-usage", "--log-json-split-stream", "--cpu-cfs-quota-period=20ms",
+	})
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got == nil || *got.RegisterNode || got.MaxPods != 7 || !*got.SeccompDefault || got.NodeLabels["a"] != "b" || got.CPUCFSQuotaPeriod.Duration != 20*time.Millisecond {
+		t.Errorf("handed over: %+v", got)
+	}
+	for _, want := range []string{
+		"--containerd has no effect: there is no cAdvisor inside, and the flag is deprecated in the kubelet; see --container-runtime-endpoint",
+		"--boot-id-file has no effect: there is no cAdvisor inside", "--log-json-split-stream has no effect: the log is one stream",
+		"--cpu-cfs-quota-period (cpuCFSQuotaPeriod)",
+	} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("log without %q:\n%s", want, &stderr)
+		}
+	}
+
+	var printed bytes.Buffer
+	show := newConfigPrintCommand(&globalFlags{})
+	show.SetOut(&printed)
+	show.SetErr(&stderr)
+	show.SetArgs([]string{"--max_pods=8", "--changed"})
+	if err := show.ExecuteContext(t.Context()); err != nil || !strings.Contains(printed.String(), "maxPods") {
+		t.Errorf("berth config print: %v\n%s", err, &printed)
 	}
 }

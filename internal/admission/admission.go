@@ -54,7 +54,7 @@ type Rejection struct {
 	Reason, Message string
 
 	shortages []shortage // what is missing, if that alone is why
-	stale     bool       // the labels of the Node alone are why: a newer Node may have others
+	stale     bool       // what the Node says alone is why: a newer one may say something else
 }
 
 // Handler judges one aspect; nil admits. It is pure.
@@ -66,6 +66,7 @@ func Handlers() []Handler {
 		unsupportedFields,
 		nodeConditions,
 		sysctls,
+		extendedResources,
 		predicates,
 		appArmor,
 		declaredFeatures,

@@ -264,6 +264,20 @@ func TestWaitForANewerNodeIsBounded(t *testing.T) {
 	})
 }
 
+// An extended resource that somebody has just advertised may not be in the Node as it was last seen.
+func TestExtendedResourceOfANewerNode(t *testing.T) {
+	b := newBench(t)
+	b.refresh = func() error {
+		n := newNode()
+		n.Status.Allocatable[gpu] = resources(string(gpu), "1")[gpu]
+		b.node = n
+		return nil
+	}
+	if v := b.admit(t, newPod("p", requests(string(gpu), "1"))); !v.Admitted {
+		t.Errorf("refused %q", b.refused)
+	}
+}
+
 // What a pod was admitted with counts, whatever its spec says now.
 func TestAllocationsCount(t *testing.T) {
 	b := newBench(t)

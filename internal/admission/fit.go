@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	podresource "k8s.io/component-helpers/resource"
@@ -75,9 +74,7 @@ func computeShortages(a Attributes) []shortage {
 	capacity, requested := amountsOf(a.Node.Status.Allocatable), requestsOf(a.Pod)
 	order := slices.Clone(wellKnown)
 	for _, name := range slices.Sorted(maps.Keys(requested)) {
-		// An extended resource that the node does not tell of is the business of a scheduler extender or of a resource claim.
-		_, known := capacity[name]
-		if !slices.Contains(wellKnown, name) && (known || !isExtended(name)) {
+		if !slices.Contains(wellKnown, name) {
 			order = append(order, name)
 		}
 	}
@@ -89,11 +86,4 @@ func computeShortages(a Attributes) []shortage {
 		}
 	}
 	return short
-}
-
-// isExtended reports whether a resource belongs to neither Kubernetes nor the kernel: it has a domain, which is not kubernetes.io
-// (Kubernetes documentation, "Extended resources").
-func isExtended(name v1.ResourceName) bool {
-	domain, _, ok := strings.Cut(string(name), "/")
-	return ok && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io")
 }

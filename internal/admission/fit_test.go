@@ -78,7 +78,6 @@ func TestFit(t *testing.T) {
 			want: "OutOfhugepages-2Mi: Node didn't have enough resource: hugepages-2Mi, requested: 4194304, used: 0, capacity: 0",
 		},
 		{name: "huge pages", node: onNode("hugepages-2Mi", "4Mi"), pod: newPod("p", requests("hugepages-2Mi", "4Mi"))},
-		{name: "an extended resource that nobody told of", node: newNode(), pod: newPod("p", requests("example.com/gpu", "1"))},
 		{
 			name: "an extended resource", node: onNode("example.com/gpu", "1"), others: others(newPod("a", requests("example.com/gpu", "1"))), pod: newPod("p", requests("example.com/gpu", "1")),
 			want: "OutOfexample.com/gpu: Node didn't have enough resource: example.com/gpu, requested: 1, used: 1, capacity: 1",

@@ -16,6 +16,12 @@ func Unsupported(p *v1.Pod) []string {
 	}
 	s := &p.Spec
 	is(len(s.ResourceClaims) > 0, "spec.resourceClaims")
+	// A claim that the scheduler made for an extended resource (KEP-5004) stands nowhere else.
+	if claim := p.Status.ExtendedResourceClaimStatus; claim != nil {
+		for _, m := range claim.RequestMappings {
+			is(true, "status.extendedResourceClaimStatus: container %q: %s by the claim %q", m.ContainerName, m.ResourceName, claim.ResourceClaimName)
+		}
+	}
 	for i := range s.InitContainers {
 		out = append(out, unsupportedOf(fmt.Sprintf("spec.initContainers[%d]", i), &s.InitContainers[i])...)
 	}

@@ -54,7 +54,7 @@ func TestMakeDirs(t *testing.T) {
 	root := filepath.Join(base, "volume")
 	for _, err := range []error{
 		os.MkdirAll(filepath.Join(root, "there"), 0o700), os.Mkdir(filepath.Join(base, "outside"), 0o755), os.Symlink("there", filepath.Join(root, "link")),
-		os.Symlink("../outside", filepath.Join(root, "out")), os.Chmod(root, 0o775|fs.ModeSticky), os.WriteFile(filepath.Join(root, "file"), nil, 0o600),
+		os.Symlink("../outside", filepath.Join(root, "out")), os.Chmod(root, 0o775|fs.ModeSticky|fs.ModeSetgid), os.WriteFile(filepath.Join(root, "file"), nil, 0o600),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -75,7 +75,7 @@ func TestMakeDirs(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, st, err)
 		}
 	}
-	for path, want := range map[string]uint32{"a": 0o1775, "a/b": 0o1775, "a/b/c": 0o1775, "there": 0o700, "there/d": 0o1775} {
+	for path, want := range map[string]uint32{"a": 0o3775, "a/b": 0o3775, "a/b/c": 0o3775, "there": 0o700, "there/d": 0o3775} {
 		var st unix.Stat_t
 		if err := unix.Stat(filepath.Join(root, path), &st); err != nil || st.Mode&0o7777 != want {
 			t.Errorf("%s has mode %o, %v; want %o", path, st.Mode&0o7777, err, want)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // gate is a feature gate at 1.36.
@@ -18,9 +19,9 @@ const (
 	stable = "GA"
 )
 
-// gates are the feature gates that change what the agent does, at their 1.36 defaults but for ContainerCheckpoint.
+// gates are the feature gates that change what the agent does, at their 1.36 defaults but for those that say why.
 var gates = map[string]gate{
-	"DynamicResourceAllocation":     {true, stable},
+	"CustomCPUCFSQuotaPeriod":       {true, stable},
 	"ImageVolume":                   {true, stable},
 	"InPlacePodVerticalScaling":     {true, stable},
 	"KubeletCgroupDriverFromCRI":    {true, stable},
@@ -45,24 +46,23 @@ var gates = map[string]gate{
 	"InPlacePodVerticalScalingInitContainers": {true, beta},
 	"KubeletCrashLoopBackOffMax":              {true, beta},
 	"KubeletEnsureSecretPulledImages":         {true, beta},
-	"KubeletSeparateDiskGC":                   {true, beta},
 	"NodeDeclaredFeatures":                    {true, beta},
 	"PLEGOnDemandRelist":                      {true, beta},
 	"PodLevelResources":                       {true, beta},
 	"PodReadyToStartContainersCondition":      {true, beta},
 	"PreventStaticPodAPIReferences":           {true, beta},
-	"ResourceHealthStatus":                    {true, beta},
 	"RestartAllContainersOnContainerExits":    {true, beta},
 	"RotateKubeletServerCertificate":          {true, beta},
 	"TopologyManagerPolicyBetaOptions":        {true, beta},
 	"ClusterTrustBundleProjection":            {false, beta},
 	"ContainerCheckpoint":                     {false, beta}, // on at 1.36; a checkpoint fills the disk with what was only in memory
+	"KubeletSeparateDiskGC":                   {false, beta}, // on at 1.36; only the disk of the images is looked at
 	"PodCertificateRequest":                   {false, beta},
+	"ResourceHealthStatus":                    {false, beta}, // on at 1.36; there are no devices
 	"SELinuxMount":                            {false, beta},
 	"CPUManagerPolicyAlphaOptions":            {false, alpha},
 	"CSIVolumeHealth":                         {false, alpha},
 	"ContainerStopSignals":                    {false, alpha},
-	"CustomCPUCFSQuotaPeriod":                 {false, alpha},
 	"EventedPLEG":                             {false, alpha},
 	"MemoryQoS":                               {false, alpha},
 	"PodAndContainerStatsFromCRI":             {false, alpha},
@@ -79,6 +79,9 @@ var unheededGates = []string{
 	"KubeletEnsureSecretPulledImages", "KubeletSeparateDiskGC", "PLEGOnDemandRelist", "PodAndContainerStatsFromCRI", "PodLevelResourceManagers",
 	"PodLevelResources", "PodReadyToStartContainersCondition", "PodsAPI", "PreventStaticPodAPIReferences", "ResourceHealthStatus",
 }
+
+// declaredGates are those of gates that only say whether the Node declares a feature, which is there all the same.
+var declaredGates = []string{"ExtendWebSocketsToKubelet", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"}
 
 // allAlpha and allBeta turn every gate of a stage that is not set itself on or off.
 const (
@@ -108,21 +111,43 @@ func (k *Kubelet) FeatureEnabled(name string) bool {
 func gateWarnings(set map[string]bool, origins Origins) []string {
 	var warnings []string
 	for _, name := range slices.Sorted(maps.Keys(set)) {
-		path := fmt.Sprintf("featureGates[%s]", name)
-		g, ok := gates[name]
-		switch {
-		case name == allAlpha || name == allBeta:
-		case ok && g.stage == stable && !set[name]:
-			warnings = append(warnings, fmt.Sprintf("%s: %s: the feature is generally available and cannot be turned off (ignored)", origins.Of(path), path))
-		case slices.Contains(unheededGates, name) && set[name] != g.on:
-			warnings = append(warnings, fmt.Sprintf("%s: %s: cannot be set to %t here (ignored)", origins.Of(path), path, set[name]))
-		case !ok:
-			meant := ""
-			if near := nearest(name, slices.Sorted(maps.Keys(gates))); near != "" {
-				meant = "; did you mean " + near + "?"
-			}
-			warnings = append(warnings, fmt.Sprintf("%s: %s: no gate that changes what this agent does%s (ignored)", origins.Of(path), path, meant))
+		if ignored := gateIgnored(name, set); ignored != "" {
+			path := fmt.Sprintf("featureGates[%s]", name)
+			warnings = append(warnings, fmt.Sprintf("%s: %s: %s", origins.Of(path), path, ignored))
 		}
 	}
 	return warnings
 }
+
+// gateIgnored says what of a gate that was set takes no effect; "" if all of it does.
+func gateIgnored(name string, set map[string]bool) string {
+	g, ok := gates[name]
+	on := set[name]
+	switch {
+	case name == allAlpha || name == allBeta:
+		var fixed []string
+		for _, of := range unheededGates {
+			if _, alone := set[of]; !alone && allOfStage[gates[of].stage] == name && gates[of].on != on {
+				fixed = append(fixed, of)
+			}
+		}
+		if len(fixed) > 0 {
+			return fmt.Sprintf("does not turn these %s, which cannot be changed here: %s", onOff[on], strings.Join(fixed, ", "))
+		}
+	case ok && g.stage == stable && !on:
+		return "the feature is generally available and cannot be turned off (ignored)"
+	case slices.Contains(unheededGates, name) && on != g.on:
+		return fmt.Sprintf("cannot be set to %t here (ignored)", on)
+	case slices.Contains(declaredGates, name) && !on:
+		return "the feature is there all the same; only the Node does not declare it"
+	case !ok:
+		meant := ""
+		if near := nearest(name, slices.Sorted(maps.Keys(gates))); near != "" {
+			meant = "; did you mean " + near + "?"
+		}
+		return fmt.Sprintf("no gate that changes what this agent does%s (ignored)", meant)
+	}
+	return ""
+}
+
+var onOff = map[bool]string{true: "on", false: "off"}

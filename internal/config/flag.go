@@ -121,8 +121,7 @@ func defaultText(value any) string {
 // All returns the flags in the order of the groups.
 func (fs *Flags) All() []*Flag { return fs.flags }
 
-// Nearest returns the flag whose name a wrong one is most likely a slip of, or "" if none is near. The kubelet also takes underscores for
-// dashes; they are answered with the flag here.
+// Nearest returns the flag whose name a wrong one is most likely a slip of, or "" if none is near. Underscores stand for dashes.
 func (fs *Flags) Nearest(name string) string {
 	names := make([]string, len(fs.flags))
 	for i, f := range fs.flags {

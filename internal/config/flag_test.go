@@ -170,7 +170,7 @@ func TestFlagsThatAreNoFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	got = *k
-	got.KubeletConfiguration, got.Origins, got.Flags = KubeletConfiguration{}, nil, nil
+	got.KubeletConfiguration, got.Origins, got.Flags, got.Warnings = KubeletConfiguration{}, nil, nil, nil
 	want = Kubelet{RootDir: "/var/lib/kubelet", CertDir: "/var/lib/kubelet/pki", MaxDeadContainersPerContainer: 1, MaxDeadContainers: -1, ImagePullProgressDeadline: 5 * time.Minute}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("nothing given (-want +got):\n%s", diff)

@@ -159,7 +159,31 @@ var noEffectFlags = []Flag{
 	{Name: "pod-infra-container-image", kind: textKind, Usage: "the container runtime knows its sandbox image"},
 	{Name: "logtostderr", kind: boolKind, Usage: "the log goes to standard error"},
 	{Name: "alsologtostderr", kind: boolKind, Usage: "the log goes to standard error"},
+	{Name: "log-json-info-buffer-size", Field: "logging.options.json.infoBufferSize", kind: quantityKind, Usage: "the log is not buffered"},
+	{Name: "log-json-split-stream", Field: "logging.options.json.splitStream", kind: boolKind, Usage: "the log is one stream"},
 	{Name: "log-text-info-buffer-size", Field: "logging.options.text.infoBufferSize", kind: quantityKind, Usage: "the log is not buffered"},
 	{Name: "log-text-split-stream", Field: "logging.options.text.splitStream", kind: boolKind, Usage: "the log is one stream"},
 	{Name: "vmodule", Field: "logging.vmodule", kind: vmoduleKind, Usage: "the log has one level; see -v"},
+
+	// Flags of cAdvisor, which the kubelet still takes and has deprecated.
+	{Name: "application-metrics-count-limit", kind: int64Kind, Usage: withoutCadvisor},
+	{Name: "boot-id-file", kind: textKind, Usage: withoutCadvisor},
+	{Name: "container-hints", kind: textKind, Usage: withoutCadvisor},
+	{Name: "containerd", kind: textKind, Usage: withoutCadvisor + "; see --container-runtime-endpoint"},
+	{Name: "containerd-namespace", kind: textKind, Usage: withoutCadvisor},
+	{Name: "enable-load-reader", kind: boolKind, Usage: withoutCadvisor},
+	{Name: "event-storage-age-limit", kind: textKind, Usage: withoutCadvisor},
+	{Name: "event-storage-event-limit", kind: textKind, Usage: withoutCadvisor},
+	{Name: "log-cadvisor-usage", kind: boolKind, Usage: withoutCadvisor},
+	{Name: "machine-id-file", kind: textKind, Usage: withoutCadvisor},
+	{Name: "storage-driver-buffer-duration", kind: durationKind, Usage: withoutCadvisor},
+	{Name: "storage-driver-db", kind: textKind, Usage: withoutCadvisor},
+	{Name: "storage-driver-host", kind: textKind, Usage: withoutCadvisor},
+	{Name: "storage-driver-password", kind: textKind, Usage: withoutCadvisor},
+	{Name: "storage-driver-secure", kind: boolKind, Usage: withoutCadvisor},
+	{Name: "storage-driver-table", kind: textKind, Usage: withoutCadvisor},
+	{Name: "storage-driver-user", kind: textKind, Usage: withoutCadvisor},
 }
+
+// withoutCadvisor is why flags of cAdvisor have no effect.
+const withoutCadvisor = "there is no cAdvisor inside, and the flag is deprecated in the kubelet"

@@ -2,41 +2,126 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
 )
 
-// unheeded are the fields that do not do what they do in the kubelet, by what is so instead. What belongs to a field goes with it.
-var unheeded = map[string][]string{
-	"no pod is evicted because the node runs short of something": {
-		"evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
-		"kernelMemcgNotification",
-	},
-	"no pod is evicted because the node runs short of something; memory.available and nodefs.available are only kept free of pods": {"evictionHard"},
-	"logs of containers are not rotated": {
-		"containerLogMaxSize", "containerLogMaxFiles", "containerLogMaxWorkers", "containerLogMonitorInterval",
-	},
-	"a shutdown of the machine does not wait for pods": {
-		"shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority",
-	},
-	"containers share all CPUs and memory": {
-		"cpuManagerPolicy", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod", "memoryManagerPolicy", "reservedMemory",
-		"topologyManagerPolicy", "topologyManagerPolicyOptions", "topologyManagerScope", "qosReserved",
-	},
-	"the agent leaves the kernel's settings, and its own OOM score and limits, as it finds them": {"protectKernelDefaults", "oomScoreAdj", "maxOpenFiles"},
-	"there are no FlexVolume plugins":      {"volumePluginDir"},
-	"the log has one level and one stream": {"logging.vmodule", "logging.options"},
+// deviation is something that the kubelet does for some fields and this agent does not.
+type deviation struct {
+	// reason is what is so instead.
+	reason string
+	// inForce are fields whose defaults already ask for it: they are told whatever they are set to.
+	inForce []string
+	// fields are told when they are set to other than their defaults. What belongs to a field goes with it.
+	fields []string
+	// when reports whether the configuration asks for it at all; nil: by the fields alone.
+	when func(*Kubelet) bool
 }
 
-// heedWarnings tells which of the fields that were set to other than their defaults do not do what they do in the kubelet. They are no errors: a
-// node's configuration is the kubelet's too.
+// deviations are told at the start, in this order: those that every node has first.
+var deviations = []deviation{
+	{
+		reason:  "no pod is evicted because the node runs short of something; memory.available and nodefs.available are only kept free of pods",
+		inForce: []string{"evictionHard"},
+		when:    func(k *Kubelet) bool { return len(k.EvictionHard) > 0 },
+	},
+	{
+		reason: "no pod is evicted because the node runs short of something",
+		fields: []string{
+			"evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
+			"kernelMemcgNotification",
+		},
+	},
+	{
+		reason:  "logs of containers are not rotated",
+		inForce: []string{"containerLogMaxSize", "containerLogMaxFiles"},
+		fields:  []string{"containerLogMaxWorkers", "containerLogMonitorInterval"},
+	},
+	{
+		// With protectKernelDefaults: false the kubelet sets vm.overcommit_memory, vm.panic_on_oom, kernel.panic, kernel.panic_on_oops,
+		// kernel.keys.root_maxkeys and kernel.keys.root_maxbytes.
+		reason:  "the kernel's settings, and the agent's own OOM score and limit of open files, stay as they are",
+		inForce: []string{"protectKernelDefaults", "oomScoreAdj", "maxOpenFiles"},
+	},
+	{
+		reason:  "there are no chains KUBE-IPTABLES-HINT and KUBE-FIREWALL in iptables",
+		inForce: []string{"makeIPTablesUtilChains"},
+		when:    func(k *Kubelet) bool { return *k.MakeIPTablesUtilChains },
+	},
+	{
+		reason: "a shutdown of the machine does not wait for pods",
+		fields: []string{"shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"},
+	},
+	{
+		reason: "containers share all CPUs and memory",
+		fields: []string{
+			"cpuManagerPolicy", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod", "memoryManagerPolicy", "reservedMemory",
+			"topologyManagerPolicy", "topologyManagerPolicyOptions", "topologyManagerScope", "qosReserved",
+		},
+	},
+	{
+		reason: "nobody attaches volumes to the node: pods wait for those that need it",
+		fields: []string{"enableControllerAttachDetach"},
+	},
+	{
+		reason: "pods are looked at when something happens, and not each period: only claims, and volumes that are to be published again, are",
+		fields: []string{"syncFrequency"},
+	},
+	{
+		reason: "the certificate of tlsCertFile is served, and none is asked for",
+		fields: []string{"serverTLSBootstrap"},
+		when:   func(k *Kubelet) bool { return k.TLSCertFile != "" },
+	},
+	{
+		reason: "no process is moved: the cgroup is only read for /stats/summary",
+		fields: []string{"kubeletCgroups", "systemCgroups"},
+	},
+	{reason: "the container runtime is not told the range of the pods' addresses", fields: []string{"podCIDR"}},
+	{reason: "only the starts of pods are traced", fields: []string{"tracing"}},
+	{reason: "no metrics are hidden", fields: []string{"showHiddenMetricsForVersion"}},
+	{reason: "there are no FlexVolume plugins", fields: []string{"volumePluginDir"}},
+	{reason: "the log has one level and one stream", fields: []string{"logging.vmodule", "logging.options"}},
+	{
+		reason: "more is logged from level 4 on",
+		fields: []string{"logging.verbosity"},
+		when:   func(k *Kubelet) bool { return k.Logging.Verbosity < 4 },
+	},
+}
+
+// heedWarnings tells which of the fields in force do not do what they do in the kubelet. They are no errors: a node's configuration is the
+// kubelet's too.
 func (k *Kubelet) heedWarnings(flags *Flags) ([]string, error) {
 	fields, err := k.Fields()
 	if err != nil {
 		return nil, err
 	}
+	fields, err = k.chosen(fields, flags)
+	if err != nil {
+		return nil, err
+	}
+	var warnings []string
+	for _, d := range deviations {
+		if d.when != nil && !d.when(k) {
+			continue
+		}
+		var concerned []string
+		for _, path := range slices.Concat(d.inForce, d.fields) {
+			set := below(fields, path)
+			if len(set) == 0 && slices.Contains(d.inForce, path) {
+				set = []string{fmt.Sprintf("%s (%s)", path, k.Origins.Of(path))}
+			}
+			concerned = append(concerned, set...)
+		}
+		if len(concerned) > 0 {
+			warnings = append(warnings, fmt.Sprintf("unlike with the kubelet, %s: %s", d.reason, strings.Join(concerned, ", ")))
+		}
+	}
+	return warnings, nil
+}
+
+// chosen returns the fields that were set to other than their defaults, but for those of flags that are told to have no effect.
+func (k *Kubelet) chosen(fields []Field, flags *Flags) ([]Field, error) {
 	unset := &KubeletConfiguration{}
 	setDefaults(unset)
 	doc, err := toDocument(unset)
@@ -45,26 +130,19 @@ func (k *Kubelet) heedWarnings(flags *Flags) ([]string, error) {
 	}
 	defaults := map[string]any{}
 	visitFields(doc, func(path string, value any) { defaults[path] = value })
-	var warnings []string
-	for _, reason := range slices.Sorted(maps.Keys(unheeded)) {
-		var set []string
-		for _, f := range fields {
-			told := f.Origin.Kind == FromFlag && flags.named[strings.TrimPrefix(f.Origin.Name, "--")].Group == NoEffectGroup
-			concerns := slices.ContainsFunc(unheeded[reason], func(path string) bool { return within(f.Path, path) })
-			if !concerns || told || f.Origin.Kind == FromDefault || reflect.DeepEqual(defaults[f.Path], f.Value) {
-				continue
-			}
-			set = append(set, fmt.Sprintf("%s (%s)", f.Path, f.Origin))
-		}
-		if len(set) > 0 {
-			warnings = append(warnings, fmt.Sprintf("unlike with the kubelet, %s: %s", reason, strings.Join(set, ", ")))
-		}
-	}
-	return warnings, nil
+	return slices.DeleteFunc(fields, func(f Field) bool {
+		told := f.Origin.Kind == FromFlag && flags.named[strings.TrimPrefix(f.Origin.Name, "--")].Group == NoEffectGroup
+		return told || f.Origin.Kind == FromDefault || reflect.DeepEqual(defaults[f.Path], f.Value)
+	}), nil
 }
 
-// within reports whether a field is another, or belongs to it.
-func within(path, of string) bool {
-	rest, ok := strings.CutPrefix(path, of)
-	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+// below spells the fields that are the one of a path, or belong to it, with their origins.
+func below(fields []Field, path string) []string {
+	var out []string
+	for _, f := range fields {
+		if rest, ok := strings.CutPrefix(f.Path, path); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+			out = append(out, fmt.Sprintf("%s (%s)", f.Path, f.Origin))
+		}
+	}
+	return out
 }

@@ -32,8 +32,6 @@ func (c *check) cgroups() {
 	}
 	if d := c.CPUCFSQuotaPeriod.Duration; d < time.Millisecond || d > time.Second {
 		c.fail("cpuCFSQuotaPeriod", "%v is not between 1ms and 1s", d)
-	} else if d != defaultCFSQuotaPeriod {
-		c.needsGate("cpuCFSQuotaPeriod", "CustomCPUCFSQuotaPeriod")
 	}
 	c.oneOf("memorySwap.swapBehavior", c.MemorySwap.SwapBehavior, "", "NoSwap", "LimitedSwap")
 	if f := *c.MemoryThrottlingFactor; f <= 0 || f > 1 {

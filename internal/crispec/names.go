@@ -23,7 +23,8 @@ type Names struct {
 }
 
 // ComputeNames returns the pod's names. A hostnameOverride is the whole name and has no domain (KEP-4762); otherwise the name is
-// spec.hostname or the pod's name, cut to a DNS label. The domain is that of the pod's headless service. clusterDomain may be "".
+// spec.hostname or the pod's name, cut to a DNS label. The domain is that of the pod's headless service. clusterDomain may be "": the
+// full name then ends with a dot, as the kubelet has it, which counts where the length does.
 func ComputeNames(p *v1.Pod, clusterDomain string) Names {
 	if o := p.Spec.HostnameOverride; o != nil && *o != "" {
 		return Names{Host: *o}
@@ -36,10 +37,7 @@ func ComputeNames(p *v1.Pod, clusterDomain string) Names {
 		n.Host = strings.TrimRight(n.Host[:maxLabel], "-.")
 	}
 	if p.Spec.Subdomain != "" {
-		n.Domain = p.Spec.Subdomain + "." + p.Namespace + ".svc"
-		if d := strings.Trim(clusterDomain, "."); d != "" {
-			n.Domain += "." + d
-		}
+		n.Domain = p.Spec.Subdomain + "." + p.Namespace + ".svc." + strings.Trim(clusterDomain, ".")
 	}
 	return n
 }

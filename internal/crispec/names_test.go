@@ -23,7 +23,7 @@ func TestComputeNames(t *testing.T) {
 		}, Names{Host: "other.name"}, "other.name"},
 		{"cut to a label, and no dash at its end", "", func(p *v1.Pod) { p.Name = strings.Repeat("a", 62) + "-bcd" }, Names{Host: strings.Repeat("a", 62)}, strings.Repeat("a", 62)},
 		{"subdomain", "cluster.local", func(p *v1.Pod) { p.Spec.Subdomain = "sub" }, Names{"web", "sub.default.svc.cluster.local"}, "web.sub.default.svc.cluster.local"},
-		{"subdomain without a cluster's domain", "", func(p *v1.Pod) { p.Spec.Subdomain = "sub" }, Names{"web", "sub.default.svc"}, "web.sub.default.svc"},
+		{"subdomain without a cluster's domain", "", func(p *v1.Pod) { p.Spec.Subdomain = "sub" }, Names{"web", "sub.default.svc."}, "web.sub.default.svc."},
 		{"a domain that ends in a dot", "k8s.example.", func(p *v1.Pod) { p.Spec.Subdomain = "sub" }, Names{"web", "sub.default.svc.k8s.example"}, "web.sub.default.svc.k8s.example"},
 	} {
 		got := ComputeNames(newPod(tc.pod), tc.clusterDomain)
@@ -51,6 +51,10 @@ fe00::2	ip6-allrouters
 		{
 			"domain, two families, aliases", string(HostsFile(Names{"web", "sub.ns.svc.k"}, []string{"10.0.0.1", "fd00::1"}, aliases)),
 			header + "10.0.0.1\tweb.sub.ns.svc.k\tweb\nfd00::1\tweb.sub.ns.svc.k\tweb\n\n# Entries added by HostAliases.\n1.2.3.4\ta\tb\n::9\tc\n",
+		},
+		{
+			"domain without a cluster's", string(HostsFile(Names{"web", "sub.ns.svc."}, []string{"10.0.0.1"}, nil)),
+			header + "10.0.0.1\tweb.sub.ns.svc.\tweb\n",
 		},
 		{"the node's", string(NodeHostsFile([]byte("127.0.0.1 localhost\n"), nil)), "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n"},
 		{

@@ -38,9 +38,6 @@ type Settings struct {
 	MaxImages int
 	// DeclaredFeatures are reported as status.declaredFeatures (KEP-5328), sorted.
 	DeclaredFeatures []string
-	// DevicePluginCheckpoint is the file that device plugins' resources are kept in. If it is missing when an existing Node is
-	// taken over, the Node's extended resources are set to zero, until their plugins register again. "" never does.
-	DevicePluginCheckpoint string
 }
 
 // Facts is everything that the Node's status tells, at one moment. What could not be found out is zero, and leaves what the Node
@@ -53,8 +50,8 @@ type Facts struct {
 	Images []v1.ContainerImage
 	// Problems that make the node not ready, besides those of the runtime and of the facts themselves.
 	Problems []error
-	// Pressure of memory, disk and PIDs.
-	Pressure Pressure
+	// Pressure of memory, disk and PIDs; nil: nobody looks.
+	Pressure *Pressure
 	// Devices are the resources of device plugins.
 	Devices Devices
 	// VolumesInUse are attachable volumes that must not be detached; nil: it is not known yet, and what is written of them stays.

@@ -56,7 +56,7 @@ type Sources struct {
 	Images func(context.Context) ([]v1.ContainerImage, error)
 	// Problems returns what else makes the node not ready, in the words of the message of Ready.
 	Problems func() []error
-	// Pressure is what eviction sees.
+	// Pressure is what eviction sees; nil: nobody looks, and the conditions say Unknown.
 	Pressure func() Pressure
 	// Devices are what device plugins offer.
 	Devices func() Devices
@@ -126,6 +126,8 @@ type Node struct {
 	watched bool     // guarded by mu; somebody calls Observe
 	deleted bool     // guarded by mu; the API server has it no more
 	doubted bool     // guarded by mu; a watch showed one that is older than current
+	// corrected: guarded by mu; no Node is shown any more that has the devices of an agent before this one.
+	corrected bool
 }
 
 // New returns a Node. Errors name the missing field.
@@ -164,6 +166,7 @@ func New(cfg Config) (*Node, error) {
 		wake:        make(chan struct{}, 1),
 		observed:    make(chan struct{}, 1),
 		registered:  make(chan struct{}),
+		corrected:   !cfg.Settings.RegisterNode, // a Node that others register is theirs to correct
 	}, nil
 }
 
@@ -257,6 +260,9 @@ func (n *Node) adopt(newest *v1.Node) {
 			n.mu.Unlock()
 			return
 		}
+	}
+	if !n.corrected {
+		kept = *withoutExtended(&kept) // pods are admitted by it while the correction is under way
 	}
 	first := !n.shown
 	n.current, n.shown, n.deleted, n.doubted = &kept, true, false, false

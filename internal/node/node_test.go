@@ -63,9 +63,6 @@ func TestRegistersNewNode(t *testing.T) {
 		}
 		want := []string{
 			"Normal Starting Starting kubelet.",
-			"Normal NodeHasSufficientMemory Node n1 status is now: NodeHasSufficientMemory",
-			"Normal NodeHasNoDiskPressure Node n1 status is now: NodeHasNoDiskPressure",
-			"Normal NodeHasSufficientPID Node n1 status is now: NodeHasSufficientPID",
 			"Normal NodeReady Node n1 status is now: NodeReady",
 		}
 		if diff := cmp.Diff(want, w.events.take()); diff != "" {
@@ -166,15 +163,37 @@ func (w *world) wanted() map[string]string {
 	return generateNode(&w.cfg.Settings, &Facts{}, time.Now()).Labels
 }
 
-func TestTakeOverZeroesLostDevices(t *testing.T) {
+// A kubelet left devices on the Node, which nobody offers any more. Pods are not to be admitted by them, whatever becomes of the correction;
+// what is advertised by hand afterwards stays.
+func TestTakeOverZeroesDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(c *Config) { c.Settings.DevicePluginCheckpoint = c.RootDir + "/kubelet_internal_checkpoint" })
-		w.existing(func(n *v1.Node) { n.Status.Capacity["example.com/gpu"] = resource.MustParse("2") })
+		const gpu = "example.com/gpu"
+		w := newWorld(t)
+		w.existing(func(n *v1.Node) {
+			n.Status.Capacity, n.Status.Allocatable = quantities(gpu, "4"), quantities(gpu, "4")
+		})
+		amounts := func(n *v1.Node) string {
+			capacity, allocatable := n.Status.Capacity[gpu], n.Status.Allocatable[gpu]
+			return capacity.String() + " " + allocatable.String()
+		}
+		w.api.fail(errors.New("no answer"), -1, "PatchNodeStatus")
 		w.start(t)
+		before, _ := w.api.snapshot()
+		w.Observe(before)
 		synctest.Wait()
+		if got := amounts(w.Node.Node()); got != "0 0" {
+			t.Errorf("pods are admitted by %s devices before the correction, want 0 0", got)
+		}
+		w.api.back()
+		after(time.Minute)
 		n, _ := w.api.snapshot()
-		if q, ok := n.Status.Capacity["example.com/gpu"]; !ok || !q.IsZero() {
-			t.Errorf("capacity of a lost device = %v, %t, want 0", q, ok)
+		if got := amounts(n); got != "0 0" {
+			t.Errorf("devices of the kubelet: %s, want 0 0", got)
+		}
+		w.Observe(w.api.change(func(n *v1.Node) { n.Status.Capacity[gpu] = resource.MustParse("3") }))
+		after(time.Minute)
+		if n, _ = w.api.snapshot(); amounts(n) != "3 3" || amounts(w.Node.Node()) != "3 3" {
+			t.Errorf("advertised by hand: %s, and pods are admitted by %s, want 3 3", amounts(n), amounts(w.Node.Node()))
 		}
 	})
 }

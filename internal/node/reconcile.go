@@ -52,7 +52,7 @@ func reconcileResources(have *v1.ResourceList, wanted v1.ResourceList) {
 	}
 }
 
-// withoutExtended returns the Node with its extended resources set to zero: nobody knows what devices are left of them.
+// withoutExtended returns the Node with its extended resources set to zero: nobody here offers them.
 func withoutExtended(n *v1.Node) *v1.Node {
 	out := n.DeepCopy()
 	for _, list := range []v1.ResourceList{out.Status.Capacity, out.Status.Allocatable} {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -30,6 +28,9 @@ func (r *reporter) register(ctx context.Context) bool {
 		}
 		trouble.note(err)
 		if err == nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.corrected = true
 			return true
 		}
 		if !pause(ctx, wait) {
@@ -70,16 +71,11 @@ func (n *Node) create(ctx context.Context, wanted *v1.Node) (*v1.Node, error) {
 	return n.cfg.Nodes.CreateNode(ctx, wanted)
 }
 
-// takeOver corrects what an existing Node has of this machine. Its status follows with the first report.
+// takeOver corrects what an existing Node has of this machine. Its status follows with the first report. Extended resources become zero, as
+// after a start of the kubelet without a record of its device plugins: nobody here offers those that an agent before this one had. What is
+// no device is advertised again by whoever did it.
 func (n *Node) takeOver(ctx context.Context, existing, wanted *v1.Node) error {
-	target := reconcileNode(&n.cfg.Settings, existing, wanted)
-	lost, err := n.devicesLost()
-	if err != nil {
-		return err
-	}
-	if lost {
-		target = withoutExtended(target)
-	}
+	target := withoutExtended(reconcileNode(&n.cfg.Settings, existing, wanted))
 	if err := n.patch(ctx, n.cfg.Nodes.PatchNode, existing, target); err != nil {
 		return fmt.Errorf("correct labels and annotations: %w", err)
 	}
@@ -87,21 +83,6 @@ func (n *Node) takeOver(ctx context.Context, existing, wanted *v1.Node) error {
 		return fmt.Errorf("correct resources: %w", err)
 	}
 	return nil
-}
-
-// devicesLost reports whether the record of the device plugins' resources is gone.
-func (n *Node) devicesLost() (bool, error) {
-	if n.cfg.Settings.DevicePluginCheckpoint == "" {
-		return false, nil
-	}
-	_, err := os.Stat(n.cfg.Settings.DevicePluginCheckpoint)
-	switch {
-	case err == nil:
-		return false, nil
-	case errors.Is(err, fs.ErrNotExist):
-		return true, nil
-	}
-	return false, fmt.Errorf("checkpoint of device plugins: %w", err)
 }
 
 // patch makes one call that patches, and keeps the result.

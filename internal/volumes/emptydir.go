@@ -68,7 +68,7 @@ func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 	if unix.Fstatat(int(marked.Fd()), marker, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		return false, nil
 	}
-	if err := m.ownRoot(p, d.dir); err != nil {
+	if err := m.ownRoot(p, d); err != nil {
 		return false, err
 	}
 	fd, err := unix.Openat(int(marked.Fd()), marker, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
@@ -97,13 +97,16 @@ func (m *Manager) mountMemory(p *v1.Pod, d dirVolume) error {
 // ownRoot gives the volume's root its mode, and the pod's fsGroup: the group, setgid so that what is made inside inherits it, and
 // read, write and search for the group. The volume is new, so there is nothing else to change. A filesystem that refuses an
 // fsGroup does not fail the volume.
-func (m *Manager) ownRoot(p *v1.Pod, dir string) error {
-	f, err := m.files.Open(dir)
+func (m *Manager) ownRoot(p *v1.Pod, d dirVolume) error {
+	f, err := m.files.Open(d.dir)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	mode := fs.FileMode(0o777) // by chmod, because the umask cut what mkdir was given, and a tmpfs comes as 1777
+	mode := fs.FileMode(0o777) // by chmod, because the umask cut what mkdir was given
+	if d.src.Medium == v1.StorageMediumMemory {
+		mode |= fs.ModeSticky // as a tmpfs comes
+	}
 	gid := fsGroup(p)
 	if gid == nil {
 		return f.Chmod(mode)

@@ -117,9 +117,11 @@ func TestSetup(t *testing.T) {
 		}
 	}
 	check()
-	for _, name := range []string{"data", "mem"} {
-		if got := mode(t, want[name].HostPath); got.Perm() != 0o777 || got&fs.ModeSetgid == 0 {
-			t.Errorf("%s has mode %v, want 02777", name, got)
+	for name, want := range map[string]fs.FileMode{
+		"data": fs.ModeDir | fs.ModeSetgid | 0o777, "mem": fs.ModeDir | fs.ModeSetgid | fs.ModeSticky | 0o777,
+	} {
+		if got := mode(t, m.emptyDirPath(name)); got != want {
+			t.Errorf("%s has mode %v, want %v", name, got, want)
 		}
 	}
 	if len(fake.MountPoints) != 1 {

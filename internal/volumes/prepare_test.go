@@ -367,7 +367,7 @@ func TestPayloadVolumes(t *testing.T) {
 		t.Error("contents are wrong")
 	}
 	for path, mode2 := range map[string]fs.FileMode{
-		want["cm"].HostPath: fs.ModeDir | fs.ModeSetgid | 0o777, want["s"].HostPath: fs.ModeDir | fs.ModeSetgid | 0o777,
+		want["cm"].HostPath: fs.ModeDir | fs.ModeSetgid | 0o777, want["s"].HostPath: fs.ModeDir | fs.ModeSetgid | fs.ModeSticky | 0o777,
 		filepath.Join(want["p"].HostPath, "token"):  0o640,
 		filepath.Join(want["cm"].HostPath, "inner"): fs.ModeDir | fs.ModeSetgid | 0o755, // inherited
 	} {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,12 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // The node registers itself as what it is, is ready, and keeps its lease.
 func TestClusterNode(t *testing.T) {
 	c := newCluster(t)
-	c.startMember()
+	a := c.startMember()
 	n, err := c.client.GetNode(c.ctx, c.name)
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +50,7 @@ func TestClusterNode(t *testing.T) {
 	}
 
 	for kind, want := range map[v1.NodeConditionType]v1.ConditionStatus{
-		v1.NodeReady: v1.ConditionTrue, v1.NodeMemoryPressure: v1.ConditionFalse, v1.NodeDiskPressure: v1.ConditionFalse, v1.NodePIDPressure: v1.ConditionFalse,
+		v1.NodeReady: v1.ConditionTrue, v1.NodeMemoryPressure: v1.ConditionUnknown, v1.NodeDiskPressure: v1.ConditionUnknown, v1.NodePIDPressure: v1.ConditionUnknown,
 	} {
 		if got := nodeCondition(n, kind); got.Status != want || got.Reason == "" || got.Message == "" || got.LastTransitionTime.IsZero() || got.LastHeartbeatTime.IsZero() {
 			t.Errorf("the condition %s is %+v, want %s with all that there is to it", kind, got, want)
@@ -98,6 +100,53 @@ func TestClusterNode(t *testing.T) {
 		// It is renewed each quarter of its duration.
 		return err == nil && now.Spec.RenewTime.Sub(first.Spec.RenewTime.Time).Seconds() > float64(*first.Spec.LeaseDurationSeconds)/4
 	})
+
+	// A pressure that nobody has measured neither taints the node nor keeps the scheduler's pods away; an extended resource that the Node
+	// has is counted.
+	c.kubectl("patch", "node", c.name, "--subresource=status", "--type=merge", "-p", `{"status":{"capacity":{"example.com/gpu":"2"}}}`)
+	wantDevices := func(amount string) {
+		t.Helper()
+		until(t, "the node to have and give "+amount+" devices", func() bool {
+			n, err := c.client.GetNode(c.ctx, c.name)
+			if err != nil {
+				return false
+			}
+			has, gives := n.Status.Capacity["example.com/gpu"], n.Status.Allocatable["example.com/gpu"]
+			return has.String() == amount && gives.String() == amount
+		})
+	}
+	wantDevices("2")
+	c.create(c.devicePod("first"))
+	before := c.awaitAPIReady("first")
+	body := c.bodies(before)
+	if n, err = c.client.GetNode(c.ctx, c.name); err != nil || len(n.Spec.Taints) > 0 {
+		t.Errorf("taints %v of a node whose pressure is Unknown, error %v", n.Spec.Taints, err)
+	}
+
+	// The next agent has no devices: a pod that asks for one, though somebody has sent it here, is refused; the one that runs goes on.
+	a.kill()
+	c.startMember()
+	wantDevices("0")
+	second := c.devicePod("second")
+	second.Spec.NodeSelector, second.Spec.NodeName = nil, c.name
+	c.create(second)
+	c.awaitAPI("the second pod to be refused", func(p pods) bool {
+		refused := p.named("second")
+		return refused != nil && refused.Status.Phase == v1.PodFailed && refused.Status.Reason == "OutOfexample.com/gpu" &&
+			strings.Contains(refused.Status.Message, `container "main" asks for example.com/gpu`)
+	})
+	after := c.awaitAPIReady("first")
+	if diff := cmp.Diff(lives(before), lives(after)); diff != "" || c.bodies(after)["first/main"] != body["first/main"] {
+		t.Errorf("the pod that ran changed (-before +after):\n%s", diff)
+	}
+}
+
+// devicePod is a pod that asks for a device.
+func (c *cluster) devicePod(name string) *v1.Pod {
+	p := c.helloPod(name, "sleep")
+	one := v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+	p.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: one, Limits: one}
+	return p
 }
 
 // memoryTotal is the host's memory in bytes.

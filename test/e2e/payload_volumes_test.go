@@ -89,7 +89,7 @@ func TestSecretVolumes(t *testing.T) {
 		key:                                      {Uid: 0, Gid: 4242, Mode: unix.S_IFREG | 0o440},
 		token:                                    {Uid: 4343, Gid: 4242, Mode: unix.S_IFREG | 0o640},
 		filepath.Dir(token):                      {Uid: 0, Gid: 4242, Mode: unix.S_IFDIR | unix.S_ISGID | 0o755},
-		mounted["token"].HostPath:                {Uid: 0, Gid: 4242, Mode: unix.S_IFDIR | unix.S_ISGID | 0o777},
+		mounted["token"].HostPath:                {Uid: 0, Gid: 4242, Mode: unix.S_IFDIR | unix.S_ISGID | unix.S_ISVTX | 0o777},
 		mounted["secret"].HostPath + "/..data/.": {Uid: 0, Gid: 4242, Mode: unix.S_IFDIR | unix.S_ISGID | 0o755},
 	} {
 		var st unix.Stat_t

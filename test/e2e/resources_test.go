@@ -171,7 +171,6 @@ staticPodPath: %s
 enableServer: false
 healthzPort: 0
 podPidsLimit: 40
-featureGates: {CustomCPUCFSQuotaPeriod: true}
 cpuCFSQuotaPeriod: 20ms
 kubeReserved: {cpu: 250m, memory: 256Mi, pid: "100"}
 systemReserved: {memory: 256Mi, pid: "100"}

@@ -77,13 +77,13 @@ func TestMemoryVolume(t *testing.T) {
 	if st.Type != unix.TMPFS_MAGIC || st.Blocks*uint64(st.Bsize) != 8<<20 {
 		t.Errorf("type %#x with %d bytes, want a tmpfs of 8 MiB", st.Type, st.Blocks*uint64(st.Bsize))
 	}
-	for _, dir := range []string{mem, disk} {
+	for dir, mode := range map[string]uint32{mem: 0o3777, disk: 0o2777} {
 		var st unix.Stat_t
 		if err := unix.Stat(dir, &st); err != nil {
 			t.Fatal(err)
 		}
-		if st.Gid != 4242 || st.Mode&0o7777 != 0o2777 {
-			t.Errorf("%s: group %d, mode %o; want 4242 and 2777", dir, st.Gid, st.Mode&0o7777)
+		if st.Gid != 4242 || st.Mode&0o7777 != mode {
+			t.Errorf("%s: group %d, mode %o; want 4242 and %o", dir, st.Gid, st.Mode&0o7777, mode)
 		}
 	}
 
