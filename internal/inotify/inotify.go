@@ -17,6 +17,8 @@ import (
 type Event struct {
 	// Path is a watched folder or an entry of one, spelled as it was added.
 	Path string
+	// Deleted: the entry was deleted. Another one may be in its place by now.
+	Deleted bool
 	// Err is set when events were lost: everything has to be looked at again.
 	Err error
 }
@@ -51,7 +53,7 @@ func (i *Watch) forward() {
 			if !ok {
 				return
 			}
-			e = Event{Path: ev.Name}
+			e = Event{Path: ev.Name, Deleted: ev.Has(fsnotify.Remove)}
 		case err, ok := <-i.w.Errors:
 			if !ok {
 				return

@@ -71,6 +71,13 @@ func (w *fakeWatcher) touch(paths ...string) {
 	}
 }
 
+// deleted reports that entries were deleted, whatever is there now.
+func (w *fakeWatcher) deleted(paths ...string) {
+	for _, p := range paths {
+		w.events <- inotify.Event{Path: p, Deleted: true}
+	}
+}
+
 // bench is a running PodConfig in a bubble, over a real folder and a fake watcher.
 type bench struct {
 	*PodConfig

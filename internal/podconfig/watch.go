@@ -32,8 +32,9 @@ type WatchFunc func() (Watcher, error)
 type interest struct {
 	// roots list the folder: each visible entry may be a manifest.
 	roots []*root
-	// names are entries on the way to something else: a symbolic link, its target, a path that does not exist yet.
-	names map[string]struct{}
+	// names are entries on the way to something else: a symbolic link, its target, a path that does not exist yet. The roots are
+	// those that consist of the entry alone.
+	names map[string][]*root
 }
 
 // interests maps watched folders, by their path without links, to the reasons.
@@ -41,14 +42,17 @@ type interests map[string]*interest
 
 func (in interests) folder(path string) *interest {
 	if in[path] == nil {
-		in[path] = &interest{names: map[string]struct{}{}}
+		in[path] = &interest{names: map[string][]*root{}}
 	}
 	return in[path]
 }
 
 func (in interests) addPlaces(places []place) {
 	for _, p := range places {
-		in.folder(p.folder).names[p.name] = struct{}{}
+		names := in.folder(p.folder).names
+		if _, known := names[p.name]; !known {
+			names[p.name] = nil
+		}
 	}
 }
 
