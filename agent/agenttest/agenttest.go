@@ -181,14 +181,29 @@ func (w *World) Remove(name string) {
 	if err := os.Remove(path); err != nil {
 		w.T.Fatal(err)
 	}
-	w.Tell(name)
+	w.tell(inotify.Event{Path: path, Deleted: true})
 	w.Settle(0)
+}
+
+// Rewrite deletes a manifest and writes it again, before the agent can look.
+func (w *World) Rewrite(name string, content []byte) {
+	w.T.Helper()
+	path := filepath.Join(w.Manifests, name)
+	if err := os.Remove(path); err != nil {
+		w.T.Fatal(err)
+	}
+	w.tell(inotify.Event{Path: path, Deleted: true})
+	w.Write(name, content)
 }
 
 // Tell tells a running agent that the manifest changed.
 func (w *World) Tell(name string) {
+	w.tell(inotify.Event{Path: filepath.Join(w.Manifests, name)})
+}
+
+func (w *World) tell(e inotify.Event) {
 	if w.stop != nil {
-		w.watch.events <- inotify.Event{Path: filepath.Join(w.Manifests, name)}
+		w.watch.events <- e
 	}
 }
 
