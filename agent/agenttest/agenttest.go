@@ -65,6 +65,7 @@ type World struct {
 	driver     *driver           // nil without one
 	door       *bufconn.Listener // the agent's socket
 	watch      *watcher
+	sockets    hostSockets
 	gate       *gate
 	stop       func() error // nil while no agent runs
 
@@ -124,6 +125,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		Watch:   func() (podconfig.Watcher, error) { return w.watch, nil },
 		Plugins: func() (plugins.Watch, error) { return noPlugins{}, nil },
 		Listen:  func() (net.Listener, error) { return w.door, nil },
+		HostPorts: &w.sockets,
 		Machine: machine, Network: w.uplink.network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {
 			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil
