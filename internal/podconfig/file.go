@@ -44,6 +44,7 @@ type fileSource struct {
 	dirty      bool                 // something changed since the last hand-over
 	handed     bool                 // a set was handed over
 	complete   bool                 // a complete one was
+	unwatched  bool                 // the watcher could not be opened, which was told
 }
 
 // root is one path that the source was given.
@@ -144,11 +145,13 @@ func (s *fileSource) openWatcher() {
 	s.watches = watches{log: s.log, active: map[string]folderID{}, failed: map[string]struct{}{}}
 	w, err := s.watch()
 	if err != nil {
-		s.log.Warn("cannot watch manifests; changes are seen at the next rescan only",
-			"rescan", s.rescan, "error", explainWatchError(err))
+		if !s.unwatched { // once: it is tried at each rescan
+			s.log.Warn("cannot watch manifests; changes are seen at the next rescan only", "rescan", s.rescan, "error", err)
+		}
+		s.unwatched = true
 		return
 	}
-	s.watches.w = w
+	s.watches.w, s.unwatched = w, false
 }
 
 func (s *fileSource) closeWatcher() {

@@ -2,7 +2,6 @@ package podconfig
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -96,7 +95,7 @@ func (ws *watches) ensure(in interests) int {
 			if _, known := ws.failed[folder]; !known {
 				ws.failed[folder] = struct{}{}
 				ws.log.Warn("cannot watch a folder of manifests; its changes are seen at the next rescan only",
-					"folder", folder, "error", explainWatchError(err))
+					"folder", folder, "error", err)
 			}
 			continue
 		}
@@ -125,17 +124,6 @@ func folderIDOf(path string) (folderID, error) {
 		id.made = st.Btime
 	}
 	return id, nil
-}
-
-// explainWatchError names the limit behind the kernel's misleading error numbers.
-func explainWatchError(err error) error {
-	if errors.Is(err, unix.ENOSPC) {
-		return fmt.Errorf("%w (raise the sysctl fs.inotify.max_user_watches)", err)
-	}
-	if errors.Is(err, unix.EMFILE) {
-		return fmt.Errorf("%w (raise the sysctl fs.inotify.max_user_instances)", err)
-	}
-	return err
 }
 
 // place is an entry of a folder; the folder's path has no links in it.
