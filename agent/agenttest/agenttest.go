@@ -122,11 +122,11 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 	w.gate = &gate{dial: w.Runtime.Dialer(), plugin: w.driver.dial}
 	out := agent.Outside{
 		DialCRI: w.gate.Dial, Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: w.mounts, DialPlugin: w.gate.DialPlugin,
-		Watch:   func() (podconfig.Watcher, error) { return w.watch, nil },
-		Plugins: func() (plugins.Watch, error) { return noPlugins{}, nil },
-		Listen:  func() (net.Listener, error) { return w.door, nil },
+		Watch:     func() (podconfig.Watcher, error) { return w.watch, nil },
+		Plugins:   func() (plugins.Watch, error) { return noPlugins{}, nil },
+		Listen:    func() (net.Listener, error) { return w.door, nil },
 		HostPorts: &w.sockets,
-		Machine: machine, Network: w.uplink.network(), Dial: w.Network.Dial,
+		Machine:   machine, Network: w.uplink.network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {
 			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil
 		},

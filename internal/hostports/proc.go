@@ -70,7 +70,9 @@ func (h Host) Sockets() ([]Socket, error) {
 
 // parseAddress reads "0100007F:1F90": the address as words of 32 bits in the machine's byte order, and the port.
 func parseAddress(text string) (netip.AddrPort, error) {
-	fail := func(err error) (netip.AddrPort, error) { return netip.AddrPort{}, fmt.Errorf("address %q: %w", text, err) }
+	fail := func(err error) (netip.AddrPort, error) {
+		return netip.AddrPort{}, fmt.Errorf("address %q: %w", text, err)
+	}
 	host, number, _ := strings.Cut(text, ":")
 	port, err := strconv.ParseUint(number, 16, 16)
 	if err != nil {
