@@ -65,6 +65,7 @@ var ranks = map[string]int{
 	"internal/userns":     1,
 	"internal/tracing":    1,
 	"internal/netns":      1,
+	"internal/hostports":  1,
 
 	"internal/beneath": 0,
 	"internal/pod":     0,

@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/cri"
+	"berth/internal/hostports"
 	"berth/internal/kuberuntime"
 	"berth/internal/node"
 	"berth/internal/oom"
@@ -109,6 +110,8 @@ type Outside struct {
 	Network node.Network
 	// Dial connects to containers, for probes and hooks; nil is the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// HostPorts says which ports of the machine are in use; nil asks the kernel.
+	HostPorts hostports.Table
 	// REST is the API server; nil: the one of the kubeconfig.
 	REST *rest.Config
 	// Listen opens the local socket; nil listens on <RunDir>/berth.sock.

@@ -300,7 +300,8 @@ func (a *Agent) newReporting(states *pod.States) {
 		Ending: func(n pod.FullName) bool {
 			first, ok := a.workers.FirstOfName(n)
 			p, wanted := a.pods.GetByFullName(n)
-			return ok && (!wanted || p.UID != first)
+			_, ending := a.workers.Ending(first)
+			return ok && (!wanted || p.UID != first || ending)
 		},
 		Complete: a.source.SeenAllSources,
 		Shown:    m.patcher.Look,

@@ -18,6 +18,7 @@ import (
 	"berth/internal/embedded"
 	"berth/internal/events"
 	"berth/internal/eviction"
+	"berth/internal/hostports"
 	"berth/internal/images"
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
@@ -240,6 +241,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
 		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
 		UserNamespaces: a.users, StartFailed: counts.StartFailed, NodeEvent: recorder.NodeEvent,
+		CheckHostPorts: checkHostPorts(out.HostPorts),
 	})
 	a.syncer = podsync.New(podsync.Config{
 		Runtime: a.runtime, Cgroups: &a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Keep: a.kept.Write, Allocations: a.allocations, Probes: a.probes, ProbeResults: a.probes,
@@ -347,4 +349,12 @@ func (a *Agent) sources() podconfig.Config {
 		}
 	}
 	return c
+}
+
+// checkHostPorts returns what judges pods by the sockets of this machine, unless another table is given.
+func checkHostPorts(t hostports.Table) func(*v1.Pod) error {
+	if t == nil {
+		t = hostports.Host{Proc: "/proc"}
+	}
+	return func(p *v1.Pod) error { return hostports.Check(t, p) }
 }

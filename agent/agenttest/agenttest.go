@@ -65,6 +65,7 @@ type World struct {
 	driver     *driver           // nil without one
 	door       *bufconn.Listener // the agent's socket
 	watch      *watcher
+	sockets    hostSockets
 	gate       *gate
 	stop       func() error // nil while no agent runs
 
@@ -121,10 +122,11 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 	w.gate = &gate{dial: w.Runtime.Dialer(), plugin: w.driver.dial}
 	out := agent.Outside{
 		DialCRI: w.gate.Dial, Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: w.mounts, DialPlugin: w.gate.DialPlugin,
-		Watch:   func() (podconfig.Watcher, error) { return w.watch, nil },
-		Plugins: func() (plugins.Watch, error) { return noPlugins{}, nil },
-		Listen:  func() (net.Listener, error) { return w.door, nil },
-		Machine: machine, Network: w.uplink.network(), Dial: w.Network.Dial,
+		Watch:     func() (podconfig.Watcher, error) { return w.watch, nil },
+		Plugins:   func() (plugins.Watch, error) { return noPlugins{}, nil },
+		Listen:    func() (net.Listener, error) { return w.door, nil },
+		HostPorts: &w.sockets,
+		Machine:   machine, Network: w.uplink.network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {
 			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil
 		},
@@ -181,14 +183,29 @@ func (w *World) Remove(name string) {
 	if err := os.Remove(path); err != nil {
 		w.T.Fatal(err)
 	}
-	w.Tell(name)
+	w.tell(inotify.Event{Path: path, Deleted: true})
 	w.Settle(0)
+}
+
+// Rewrite deletes a manifest and writes it again, before the agent can look.
+func (w *World) Rewrite(name string, content []byte) {
+	w.T.Helper()
+	path := filepath.Join(w.Manifests, name)
+	if err := os.Remove(path); err != nil {
+		w.T.Fatal(err)
+	}
+	w.tell(inotify.Event{Path: path, Deleted: true})
+	w.Write(name, content)
 }
 
 // Tell tells a running agent that the manifest changed.
 func (w *World) Tell(name string) {
+	w.tell(inotify.Event{Path: filepath.Join(w.Manifests, name)})
+}
+
+func (w *World) tell(e inotify.Event) {
 	if w.stop != nil {
-		w.watch.events <- inotify.Event{Path: filepath.Join(w.Manifests, name)}
+		w.watch.events <- e
 	}
 }
 

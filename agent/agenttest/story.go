@@ -27,6 +27,7 @@ import (
 //
 //	write FILE                 put the manifest into the agent's folder; write FILE as NAME gives it another name there
 //	remove NAME                take it away
+//	rewrite FILE               take the manifest away and put it there again, before the agent looks; as NAME like write
 //	wait DURATION              let time pass
 //	program [POD/]CONTAINER exits DURATION CODE | fails-to-start MESSAGE | deaf | stops-after DURATION CODE | forever   what the container
 //	                           does when it is started next: deaf is to the stop signal, and so long after it it ends
@@ -119,7 +120,7 @@ func (s *story) do(words []string) error {
 		return ""
 	}
 	switch verb {
-	case "write":
+	case "write", "rewrite":
 		content, ok := s.files[arg(0)]
 		if !ok {
 			return errors.New("the story has no such file")
@@ -128,7 +129,11 @@ func (s *story) do(words []string) error {
 		if arg(1) == "as" {
 			name = arg(2)
 		}
-		s.Write(name, content)
+		if verb == "rewrite" {
+			s.Rewrite(name, content)
+		} else {
+			s.Write(name, content)
+		}
 	case "remove":
 		s.Remove(arg(0))
 	case "wait":

@@ -40,6 +40,7 @@ import (
 //	hang METHOD TIMES          the runtime's next calls are not answered
 //	registry IMAGE after DURATION | fails TEXT   a registry has the image, which takes so long to pull, or it cannot be pulled
 //	lose-pod POD               somebody removes all of the pod from the runtime
+//	host listens ADDRESS:PORT  a program of the machine listens on the TCP port; host closes: none does any more
 //	disk-used PERCENT          so much of the disk of images is in use
 //	expect-image IMAGE yes | no   the runtime has the image
 //	lose-disk                  all that the agent has on disk is lost, but for logs
@@ -95,6 +96,12 @@ func (s *story) doOutside(verb string, args []string) error {
 		return s.registry(args)
 	case "lose-pod":
 		return s.Runtime.RemoveBehindBack(args[0])
+	case "host":
+		if args[0] == "closes" {
+			s.sockets.closeAll()
+			return nil
+		}
+		return s.sockets.listen(rest)
 	case "disk-used":
 		percent, err := strconv.Atoi(args[0])
 		if err != nil {

@@ -24,10 +24,12 @@ const maxShimSocketDir = 42
 // detectFacts looks at the host; it leaves nothing behind.
 func detectFacts(cfg Config) (facts, error) {
 	p := cfg.paths()
-	f := facts{Snapshotter: "overlayfs", SELinux: cfg.SELinux, RestrictOOM: !hasCapability(unix.CAP_SYS_RESOURCE)}
-	if err := tryOverlay(p.home()); err != nil {
-		f.Snapshotter = "native"
+	f := facts{SELinux: cfg.SELinux, RestrictOOM: !hasCapability(unix.CAP_SYS_RESOURCE)}
+	before, err := os.ReadFile(p.config())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return f, err
 	}
+	f.Snapshotter = chooseSnapshotter(string(before), tryOverlay(p.home()))
 	if cfg.SELinux {
 		if err := labelsContainers(); err != nil {
 			return f, fmt.Errorf("containers cannot be labelled: SELinux: %w", err)
@@ -86,6 +88,23 @@ func hasCapability(capability int) bool {
 	return false
 }
 
+// chooseSnapshotter decides by how the trial of an overlay ended, and by the configuration of the agent before, "" if there was
+// none. A trial that could not be made, as on a disk that is full or read-only, says nothing: then the choice stays, since another
+// one would end containerd and take the layers away from the containers that run.
+func chooseSnapshotter(before string, trial error) string {
+	const overlay, native = "overlayfs", "native"
+	refused := errors.As(trial, &refusedError{})
+	if refused || trial != nil && strings.Contains(before, "snapshotter = '"+native+"'") {
+		return native
+	}
+	return overlay
+}
+
+// refusedError says that the kernel does not mount an overlay here.
+type refusedError struct{ error }
+
+func (e refusedError) Unwrap() error { return e.error }
+
 // trialPrefix begins the names of the folders in which overlays are tried.
 const trialPrefix = ".overlay-"
 
@@ -120,6 +139,9 @@ func tryOverlay(dir string) (err error) {
 	}
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", at("lower"), at("upper"), at("work"))
 	if err := unix.Mount("overlay", at("merged"), "overlay", 0, options); err != nil {
+		if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) && !errors.Is(err, unix.EROFS) {
+			err = refusedError{err}
+		}
 		return fmt.Errorf("mount an overlay in %s: %w", dir, err)
 	}
 	return unix.Unmount(at("merged"), unix.MNT_DETACH)

@@ -116,14 +116,15 @@ func (r *Runtime) ensure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// First: a disk that takes no more must not cost the containerd that runs with the configuration of before.
+	if err := writeFile(r.paths.config(), config); err != nil {
+		return err
+	}
 	found, err := r.adopt(ctx, next)
 	if err != nil {
 		return err
 	}
 	if err := link(r.paths, next.hash); err != nil {
-		return err
-	}
-	if err := writeFile(r.paths.config(), config); err != nil {
 		return err
 	}
 	r.mu.Lock()

@@ -11,12 +11,15 @@ import (
 	"sync"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 )
 
 // Event says that something happened to a path.
 type Event struct {
 	// Path is a watched folder or an entry of one, spelled as it was added.
 	Path string
+	// Deleted: the entry was deleted. Another one may be in its place by now.
+	Deleted bool
 	// Err is set when events were lost: everything has to be looked at again.
 	Err error
 }
@@ -34,7 +37,7 @@ type Watch struct {
 func Open() (*Watch, error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		return nil, fmt.Errorf("open inotify: %w", err)
+		return nil, fmt.Errorf("open inotify: %w", explain(err))
 	}
 	i := &Watch{w: w, events: make(chan Event), stop: make(chan struct{})}
 	i.done.Go(i.forward)
@@ -51,7 +54,7 @@ func (i *Watch) forward() {
 			if !ok {
 				return
 			}
-			e = Event{Path: ev.Name}
+			e = Event{Path: ev.Name, Deleted: ev.Has(fsnotify.Remove)}
 		case err, ok := <-i.w.Errors:
 			if !ok {
 				return
@@ -69,7 +72,7 @@ func (i *Watch) forward() {
 }
 
 // Add watches the folder. It wraps fs.ErrNotExist when there is none. Adding a folder twice is no error.
-func (i *Watch) Add(folder string) error { return i.w.Add(folder) }
+func (i *Watch) Add(folder string) error { return explain(i.w.Add(folder)) }
 
 // Remove ends the watch of a folder; one that has ended by itself, because its folder went away, is no error.
 func (i *Watch) Remove(folder string) error {
@@ -77,6 +80,17 @@ func (i *Watch) Remove(folder string) error {
 		return err
 	}
 	return nil
+}
+
+// explain names the limit behind the kernel's misleading error numbers (inotify_init(2), inotify_add_watch(2)).
+func explain(err error) error {
+	switch {
+	case errors.Is(err, unix.EMFILE):
+		return fmt.Errorf("%w (raise the sysctl fs.inotify.max_user_instances, or the limit of open files of the agent)", err)
+	case errors.Is(err, unix.ENOSPC):
+		return fmt.Errorf("%w (raise the sysctl fs.inotify.max_user_watches)", err)
+	}
+	return err
 }
 
 // Events is closed when nothing more can be reported.

@@ -123,7 +123,7 @@ func (r *Runtime) collectGarbage(ctx context.Context, observed *pod.Status, res 
 	g := computeGarbage(observed, r.Garbage, now)
 	gone := map[pod.ContainerID]bool{}
 	for _, cs := range g.Containers {
-		if err := r.removeContainer(ctx, observed, cs, withLogs); err != nil {
+		if err := r.removeContainer(ctx, observed, cs, WithLogs); err != nil {
 			return err
 		}
 		res.Touched, gone[cs.ID] = true, true
@@ -140,7 +140,7 @@ func (r *Runtime) collectGarbage(ctx context.Context, observed *pod.Status, res 
 	}
 	// Others' containers as they were last seen: one that is gone by now is removed once more, which does nothing.
 	for _, d := range computeNodeGarbage(r.nodeWith(observed, gone), r.Garbage, now) {
-		if err := r.removeContainer(ctx, d.pod, d.container, withLogs); err != nil {
+		if err := r.removeContainer(ctx, d.pod, d.container, WithLogs); err != nil {
 			return err
 		}
 	}

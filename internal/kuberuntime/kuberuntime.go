@@ -56,6 +56,9 @@ type Config struct {
 	SeccompDefault bool
 	// UserNamespaces gives pods their ranges of user ids; nil: pods that want one cannot run.
 	UserNamespaces UserNamespaces
+	// CheckHostPorts returns an error if a program of the machine uses a host port of the pod; nil: none does. It is asked each time a
+	// sandbox is made.
+	CheckHostPorts func(p *v1.Pod) error
 	// StartFailed is told of each container that could not be started; nil: nobody is. It does not block.
 	StartFailed func(p *v1.Pod, container string, reason lifecycle.Reason)
 	// NodeEvent records an event about the node; nil records none.

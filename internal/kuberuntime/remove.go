@@ -16,22 +16,24 @@ import (
 	"berth/internal/pod"
 )
 
-// logFate says what becomes of the log of a container that is removed.
-type logFate int
+// LogFate says what becomes of the log of a container that is removed.
+type LogFate int
 
+// The values of LogFate.
 const (
-	withLogs logFate = iota // it goes too
-	keepLogs                // it stays: the next incarnation is counted by it
+	WithLogs LogFate = iota // it goes too
+	KeepLogs                // it stays: the next incarnation is counted by it
 )
 
-// RemovePod removes every container, sandbox and log of the pod. Nothing of it may run any more. Idempotent.
-func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status) error {
+// RemovePod removes every container and sandbox of the pod. Nothing of it may run any more. With KeepLogs one log of each
+// container stays, so that the restarts of a pod with the same UID go on being counted from there. Idempotent.
+func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status, fate LogFate) error {
 	r.crash.Forget(observed.UID)
 	r.crash.GC(time.Now())
 	r.mu.Lock()
 	delete(r.backOffs, observed.UID)
 	r.mu.Unlock()
-	if err := r.RemoveContainers(ctx, observed); err != nil {
+	if err := r.removeContainers(ctx, observed, fate); err != nil {
 		return err
 	}
 	for i := range observed.Sandboxes {
@@ -45,8 +47,18 @@ func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status) error {
 // RemoveContainers removes every container of the pod with its logs, as for a pod that was evicted for want of room. Nothing of it may run any
 // more. Idempotent.
 func (r *Runtime) RemoveContainers(ctx context.Context, observed *pod.Status) error {
+	return r.removeContainers(ctx, observed, WithLogs)
+}
+
+func (r *Runtime) removeContainers(ctx context.Context, observed *pod.Status, fate LogFate) error {
 	for i := range observed.Containers {
-		if err := r.removeContainer(ctx, observed, &observed.Containers[i], withLogs); err != nil {
+		cs := &observed.Containers[i]
+		if fate == KeepLogs && cs == observed.FindContainer(cs.Name) {
+			if err := keepCount(cs); err != nil {
+				return err
+			}
+		}
+		if err := r.removeContainer(ctx, observed, cs, fate); err != nil {
 			return err
 		}
 	}
@@ -174,9 +186,9 @@ func (r *Runtime) removeLinksInto(dir string) error {
 
 // removeContainer removes a container that does not run, with its termination message, its link and, if so told, its logs. One of which
 // the runtime does not know whether it runs is stopped first.
-func (r *Runtime) removeContainer(ctx context.Context, s *pod.Status, cs *pod.ContainerStatus, fate logFate) error {
+func (r *Runtime) removeContainer(ctx context.Context, s *pod.Status, cs *pod.ContainerStatus, fate LogFate) error {
 	fail := func(err error) error { return fmt.Errorf("remove container %q: %w", cs.Name, err) }
-	if fate == withLogs && cs.LogPath != "" { // first: without the container nobody would know of them
+	if fate == WithLogs && cs.LogPath != "" { // first: without the container nobody would know of them
 		if err := removeLog(cs.LogPath); err != nil {
 			return fail(err)
 		}

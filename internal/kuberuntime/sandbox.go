@@ -70,8 +70,15 @@ func (r *Runtime) translateSandbox(ctx context.Context, req Request, a *podActio
 	if in.Users, err = r.users(p); err != nil {
 		return nil, nil, err
 	}
-	// A sandbox that is there has its resolver already.
+	// A sandbox that is there has its resolver and its host ports already.
 	if a.CreateSandbox {
+		// Differs from the kubelet, which lets the network of the pod take the port over: what clients send to the program goes to
+		// the pod then. Here the pod waits: it is tried again like any sandbox that cannot be made.
+		if r.CheckHostPorts != nil {
+			if err = r.CheckHostPorts(p); err != nil {
+				return nil, nil, err
+			}
+		}
 		if in.DNS.Host, err = r.hostResolver(p); err != nil {
 			return nil, nil, err
 		}

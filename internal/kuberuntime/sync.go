@@ -145,7 +145,7 @@ func (r *Runtime) takeAway(ctx context.Context, req Request, cs *pod.ContainerSt
 			return err
 		}
 	}
-	return r.removeContainer(ctx, req.Observed, cs, keepLogs)
+	return r.removeContainer(ctx, req.Observed, cs, KeepLogs)
 }
 
 // start makes the sandbox if the plan wants one and starts the plan's containers. The sandbox, the mounts and the images of those

@@ -208,7 +208,7 @@ func TestUserNamespace(t *testing.T) {
 			}
 		}
 		b.kill(p, 0)
-		if err := b.RemovePod(context.Background(), b.observe()); err != nil {
+		if err := b.RemovePod(context.Background(), b.observe(), WithLogs); err != nil {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff([]pod.UID{"u1"}, users.released); d != "" {

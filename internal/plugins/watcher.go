@@ -112,6 +112,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	if err := os.MkdirAll(w.Dir, 0o750); err != nil {
 		return fmt.Errorf("folder of plugin sockets: %w", err)
 	}
+	told := ""
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		began := time.Now()
 		err := w.follow(ctx)
@@ -119,14 +120,28 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if time.Since(began) > lastRetry {
-			wait = firstRetry
+			wait, told = firstRetry, ""
 		}
-		w.Log.Warn("plugin sockets are not watched, which is tried again", "folder", w.Dir, "in", wait, "error", err)
+		if err.Error() != told {
+			told = err.Error()
+			w.Log.Warn("plugin sockets are not watched; they are looked at each time that this is tried again",
+				"folder", w.Dir, "after", fmt.Sprintf("%v to %v", firstRetry, lastRetry), "error", err)
+		}
+		if err := w.lookAtAll(ctx, unwatched{}); err != nil {
+			w.Log.Debug("plugin sockets are not seen", "folder", w.Dir, "error", err)
+		}
 		if !pause(ctx, wait) {
 			return ctx.Err()
 		}
 	}
 }
+
+// unwatched is a Watch for a look that nothing follows.
+type unwatched struct{}
+
+func (unwatched) Add(string) error             { return nil }
+func (unwatched) Events() <-chan inotify.Event { return nil }
+func (unwatched) Close() error                 { return nil }
 
 // follow watches until the watch breaks or ctx is done.
 func (w *Watcher) follow(ctx context.Context) error {

@@ -1,6 +1,7 @@
 package plugins
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,9 +9,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -223,6 +226,48 @@ func TestPluginThatComesBackIsRegisteredLast(t *testing.T) {
 	happens.happened(path)
 	expect(t, r.calls, "deregister driver")
 	expect(t, r.calls, "register driver csi.sock [1.0.0] <nil>")
+}
+
+// full is a watch of a kernel that has none left.
+type full struct{ events }
+
+func (full) Add(string) error { return unix.ENOSPC }
+
+// Where nothing can be watched, sockets are found when that is tried again, and the log says once what is wrong.
+func TestPluginsWithoutAWatch(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		open func() (Watch, error)
+	}{
+		{"no instance", func() (Watch, error) { return nil, unix.EMFILE }},
+		{"no watch", func() (Watch, error) { return full{}, nil }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := short(t)
+			serve(t, filepath.Join(dir, "first.sock"), csiInfo("first"))
+			r := &recorder{calls: make(chan string, 100)}
+			var log bytes.Buffer
+			w, err := New(Config{Dir: dir, Handlers: map[string]Handler{CSIPlugin: r}, Watch: tc.open, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- w.Run(ctx) }()
+			expect(t, r.calls, "register first first.sock [1.0.0] <nil>")
+			serve(t, filepath.Join(dir, "second.sock"), csiInfo("second"))
+			expect(t, r.calls, "register second second.sock [1.0.0] <nil>")
+			if err := os.Remove(filepath.Join(dir, "first.sock")); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, r.calls, "deregister first")
+			cancel()
+			<-done
+			if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+				t.Errorf("%d warnings:\n%s", n, log.String())
+			}
+		})
+	}
 }
 
 func TestRegistrationThatFailsIsTriedAgain(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,6 +44,7 @@ type fileSource struct {
 	dirty      bool                 // something changed since the last hand-over
 	handed     bool                 // a set was handed over
 	complete   bool                 // a complete one was
+	unwatched  bool                 // the watcher could not be opened, which was told
 }
 
 // root is one path that the source was given.
@@ -87,15 +87,12 @@ func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
 	defer s.closeWatcher()
 
 	look := func(scan func(context.Context)) {
+		if s.dirty {
+			s.handOver(handOver) // without what was deleted, which the scan may find again
+		}
 		scan(ctx)
 		if ctx.Err() == nil && (s.dirty || !s.handed) {
-			s.dirty, s.handed = false, true
-			n := s.collect()
-			handOver(n)
-			if !n.partial && !s.complete {
-				s.complete = true
-				s.forgetDeparted()
-			}
+			s.handOver(handOver)
 		}
 	}
 	look(s.scanAll)
@@ -133,15 +130,28 @@ func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
 	return nil
 }
 
+// handOver hands over what the source knows now.
+func (s *fileSource) handOver(handOver func(snapshot)) {
+	s.dirty, s.handed = false, true
+	n := s.collect()
+	handOver(n)
+	if !n.partial && !s.complete {
+		s.complete = true
+		s.forgetDeparted()
+	}
+}
+
 func (s *fileSource) openWatcher() {
 	s.watches = watches{log: s.log, active: map[string]folderID{}, failed: map[string]struct{}{}}
 	w, err := s.watch()
 	if err != nil {
-		s.log.Warn("cannot watch manifests; changes are seen at the next rescan only",
-			"rescan", s.rescan, "error", explainWatchError(err))
+		if !s.unwatched { // once: it is tried at each rescan
+			s.log.Warn("cannot watch manifests; changes are seen at the next rescan only", "rescan", s.rescan, "error", err)
+		}
+		s.unwatched = true
 		return
 	}
-	s.watches.w = w
+	s.watches.w, s.unwatched = w, false
 }
 
 func (s *fileSource) closeWatcher() {
@@ -154,7 +164,10 @@ func (s *fileSource) closeWatcher() {
 	s.watches.w = nil
 }
 
-// note remembers what an event asks to look at.
+// note remembers what an event asks to look at. A manifest that was deleted is forgotten at once: when a look finds one in its
+// place, it is another one, whatever it says.
+// Differs from the kubelet: a manifest that is moved away counts as gone only if a look does not find one in its place, since
+// editors save a file so.
 func (s *fileSource) note(e inotify.Event, now time.Time) {
 	if e.Err != nil {
 		s.log.Debug("events of manifests were lost; looking at everything", "error", e.Err)
@@ -168,6 +181,9 @@ func (s *fileSource) note(e inotify.Event, now time.Time) {
 	in := s.wanted[filepath.Clean(folder)]
 	if in == nil {
 		return
+	}
+	if e.Deleted {
+		s.dropEntry(in, name)
 	}
 	if _, ok := in.names[name]; ok {
 		s.lookAgain(now)
@@ -229,9 +245,13 @@ func (s *fileSource) computeInterests() interests {
 	for _, r := range s.roots {
 		places, path, ok := resolve(r.path)
 		if ok {
+			last := places[len(places)-1]
+			places = places[:len(places)-1]
 			if fi, err := os.Stat(path); err == nil && fi.IsDir() {
-				in.folder(path).roots = append(in.folder(path).roots, r)
-				places = places[:len(places)-1] // its own events tell when the folder itself goes
+				in.folder(path).roots = append(in.folder(path).roots, r) // its own events tell when the folder itself goes
+			} else {
+				names := in.folder(last.folder).names
+				names[last.name] = append(names[last.name], r)
 			}
 		}
 		in.addPlaces(places)
@@ -298,9 +318,7 @@ func (s *fileSource) look(r *root, path string) bool {
 		s.lookAgain(time.Now())
 		return false
 	case !isManifest:
-		if old != nil {
-			s.drop(r, path)
-		}
+		s.drop(r, path)
 	case f != old:
 		r.files.set(path, f)
 		if old == nil || !old.decoded.equal(f.decoded) {
@@ -317,72 +335,4 @@ func (s *fileSource) lookAgain(now time.Time) {
 		s.firstAsked = now
 	}
 	s.lastAsked = now
-}
-
-// setKnown notes that the root was seen completely.
-func (s *fileSource) setKnown(r *root) {
-	if !r.known {
-		r.known = true
-		s.dirty = true
-	}
-}
-
-// forget drops the files that are not among the kept paths.
-func (s *fileSource) forget(r *root, keep map[string]struct{}) {
-	for _, f := range slices.Clone(r.files) {
-		if _, ok := keep[f.path]; !ok {
-			s.drop(r, f.path)
-		}
-	}
-}
-
-// drop forgets a file that the root has no more.
-func (s *fileSource) drop(r *root, path string) {
-	r.files.remove(path)
-	s.dirty = true
-	if !slices.ContainsFunc(s.roots, func(r *root) bool { return r.files.at(path) != nil }) {
-		s.kept.forget(path)
-	}
-}
-
-// forgetDeparted forgets the versions kept of files that went while no agent ran.
-func (s *fileSource) forgetDeparted() {
-	var present []string
-	for _, r := range s.roots {
-		for _, f := range r.files {
-			present = append(present, f.path)
-		}
-	}
-	s.kept.forgetOthers(present)
-}
-
-func (s *fileSource) setProblem(r *root, problems ...Problem) {
-	if !slices.Equal(r.problems, problems) {
-		r.problems = problems
-		s.dirty = true
-	}
-}
-
-func (s *fileSource) problem(path string, severity Severity, message string) Problem {
-	return Problem{Source: pod.FileSource, Path: path, Severity: severity, Message: message}
-}
-
-// collect returns the complete set: root by root, file by file in lexical order, a file reached through two roots once.
-func (s *fileSource) collect() snapshot {
-	var out snapshot
-	seen := map[string]struct{}{}
-	for _, r := range s.roots {
-		out.partial = out.partial || !r.known
-		out.problems = append(out.problems, r.problems...)
-		for _, f := range r.files {
-			if len(s.roots) > 1 {
-				if _, ok := seen[f.path]; ok {
-					continue
-				}
-				seen[f.path] = struct{}{}
-			}
-			out.add(f.decoded)
-		}
-	}
-	return out
 }

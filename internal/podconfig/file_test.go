@@ -1,11 +1,14 @@
 package podconfig
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -68,6 +71,13 @@ func (w *fakeWatcher) watches(folder string) bool {
 func (w *fakeWatcher) touch(paths ...string) {
 	for _, p := range paths {
 		w.events <- inotify.Event{Path: p}
+	}
+}
+
+// deleted reports that entries were deleted, whatever is there now.
+func (w *fakeWatcher) deleted(paths ...string) {
+	for _, p := range paths {
+		w.events <- inotify.Event{Path: p, Deleted: true}
 	}
 }
 
@@ -507,13 +517,15 @@ func TestWatcherThatCannotBeOpenedOrEnds(t *testing.T) {
 	dir := t.TempDir()
 	opened := 0
 	var w *fakeWatcher
+	var log bytes.Buffer
 	inBubbleAt(t, dir, nil, func(c *Config) {
 		first := c.Watch
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		c.Watch = func() (Watcher, error) {
-			if opened++; opened == 1 {
+			if opened++; opened <= 2 {
 				return nil, syscall.EMFILE
 			}
-			if opened == 2 {
+			if opened == 3 {
 				w = newFakeWatcher()
 				return w, nil
 			}
@@ -527,10 +539,15 @@ func TestWatcherThatCannotBeOpenedOrEnds(t *testing.T) {
 		if opened != 2 {
 			t.Fatalf("opened %d times", opened)
 		}
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+			t.Errorf("%d warnings:\n%s", n, log.String())
+		}
+		time.Sleep(defaultRescan)
+		synctest.Wait()
 		close(w.events)
 		time.Sleep(defaultRescan)
 		synctest.Wait()
-		if opened != 3 || !w.closed {
+		if opened != 4 || !w.closed {
 			t.Errorf("opened %d times, closed %v", opened, w.closed)
 		}
 		write(t, b.path("b.yaml"), manifest("b", "i"))

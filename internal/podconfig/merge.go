@@ -37,7 +37,9 @@ type deliveredPod struct {
 // compared by UID. The first complete set always yields an operation: an ADD without pods if there is no other, which tells
 // the loop that the source has been heard.
 func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) ([]pod.PodUpdate, delivered) {
-	head, tail := commonEnds(old.pods, newest.pods, func(p deliveredPod, from *v1.Pod) bool { return p.from == from })
+	head, tail := commonEnds(old.pods, newest.pods, func(p deliveredPod, from *v1.Pod) bool {
+		return p.from == from && !newest.wasGone(from.UID)
+	})
 	before, after := old.pods[head:len(old.pods)-tail], newest.pods[head:len(newest.pods)-tail]
 	known := make(map[pod.UID]deliveredPod, len(before))
 	for _, p := range before {
@@ -48,8 +50,8 @@ func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) 
 	var removes, adds, updates, deletes, reconciles []*v1.Pod
 	for _, from := range after {
 		cur, ok := known[from.UID]
-		// A UID under another name is another pod: the one that had it goes first.
-		if ok = ok && pod.FullNameOf(cur.Pod) == pod.FullNameOf(from); ok {
+		// A UID under another name, or one that was gone meanwhile, is another pod: the one that had it goes first.
+		if ok = ok && pod.FullNameOf(cur.Pod) == pod.FullNameOf(from) && !newest.wasGone(from.UID); ok {
 			delete(known, from.UID)
 		}
 		p := cur.Pod
@@ -97,6 +99,27 @@ func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) 
 	}
 	put(pod.RECONCILE, reconciles)
 	return out, next
+}
+
+// mergeGone returns the pods that were missing from a set since the loop last took one, when pods follow the newest set. Fresh:
+// the loop has not taken that one.
+func mergeGone(newest snapshot, pods []*v1.Pod, fresh bool) map[pod.UID]struct{} {
+	gone := map[pod.UID]struct{}{}
+	if fresh {
+		maps.Copy(gone, newest.gone)
+	}
+	head, tail := commonEnds(newest.pods, pods, func(a, b *v1.Pod) bool { return a == b })
+	before, after := newest.pods[head:len(newest.pods)-tail], pods[head:len(pods)-tail]
+	present := make(map[pod.UID]struct{}, len(after))
+	for _, p := range after {
+		present[p.UID] = struct{}{}
+	}
+	for _, p := range before {
+		if _, ok := present[p.UID]; !ok {
+			gone[p.UID] = struct{}{}
+		}
+	}
+	return gone
 }
 
 // computeDifference names the parts in which the pods differ semantically; nothing else makes an update.
@@ -292,7 +315,7 @@ func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.En
 			case pod.ADD:
 				decision, why = "accepted", "new in "+describeOrigin(p)
 				if old := removed[pod.FullNameOf(p)]; old != nil {
-					why = fmt.Sprintf("%s changed: replaces pod %s", describeOrigin(p), old.UID)
+					why = whyReplaced(old, p, "replaces pod "+string(old.UID))
 				}
 			case pod.UPDATE:
 				decision = "changed"
@@ -302,7 +325,7 @@ func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.En
 			case pod.REMOVE:
 				decision, why = "removed", "no longer in "+describeOrigin(p)
 				if next := added[pod.FullNameOf(p)]; next != nil {
-					why = fmt.Sprintf("%s changed: replaced by pod %s", describeOrigin(next), next.UID)
+					why = whyReplaced(p, next, "replaced by pod "+string(next.UID))
 				}
 			default:
 				continue
@@ -314,6 +337,14 @@ func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.En
 		}
 	}
 	return out
+}
+
+// whyReplaced says why the next pod takes the place of the old one, which has its name.
+func whyReplaced(old, next *v1.Pod, effect string) string {
+	if old.UID == next.UID {
+		return describeOrigin(next) + " was deleted and written again"
+	}
+	return fmt.Sprintf("%s changed: %s", describeOrigin(next), effect)
 }
 
 // describeOrigin names where the pod comes from.

@@ -105,6 +105,15 @@ type snapshot struct {
 	// partial: a part of the source has not been readable yet, so that pods may be missing which the source does have. They may be
 	// started from it, but the source does not count as seen.
 	partial bool
+	// gone are the pods that were missing from a set since the loop last took one. One that is there again is another pod with
+	// the UID of the old one: its manifest was deleted and written again. The merge sets it.
+	gone map[pod.UID]struct{}
+}
+
+// wasGone reports whether the pod with the UID was missing since the loop last took a set.
+func (n *snapshot) wasGone(uid pod.UID) bool {
+	_, ok := n.gone[uid]
+	return ok
 }
 
 // add appends what a manifest stands for.
@@ -218,6 +227,7 @@ func (c *PodConfig) handOver(f *feed, n snapshot) {
 	now := time.Now()
 	before := slices.Concat(f.newest.problems, c.clashes)
 	n.problems = mergeProblems(f.newest.problems, n.problems, now)
+	n.gone = mergeGone(f.newest, n.pods, f.fresh)
 	f.newest, f.fresh = n, true
 	if f.source != pod.APISource {
 		c.clashes = mergeProblems(c.clashes, append(computeClashes(c.feeds), computeObjectClashes(c.feeds)...), now)

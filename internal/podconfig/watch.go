@@ -2,7 +2,6 @@ package podconfig
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -32,8 +31,9 @@ type WatchFunc func() (Watcher, error)
 type interest struct {
 	// roots list the folder: each visible entry may be a manifest.
 	roots []*root
-	// names are entries on the way to something else: a symbolic link, its target, a path that does not exist yet.
-	names map[string]struct{}
+	// names are entries on the way to something else: a symbolic link, its target, a path that does not exist yet. The roots are
+	// those that consist of the entry alone.
+	names map[string][]*root
 }
 
 // interests maps watched folders, by their path without links, to the reasons.
@@ -41,14 +41,17 @@ type interests map[string]*interest
 
 func (in interests) folder(path string) *interest {
 	if in[path] == nil {
-		in[path] = &interest{names: map[string]struct{}{}}
+		in[path] = &interest{names: map[string][]*root{}}
 	}
 	return in[path]
 }
 
 func (in interests) addPlaces(places []place) {
 	for _, p := range places {
-		in.folder(p.folder).names[p.name] = struct{}{}
+		names := in.folder(p.folder).names
+		if _, known := names[p.name]; !known {
+			names[p.name] = nil
+		}
 	}
 }
 
@@ -92,7 +95,7 @@ func (ws *watches) ensure(in interests) int {
 			if _, known := ws.failed[folder]; !known {
 				ws.failed[folder] = struct{}{}
 				ws.log.Warn("cannot watch a folder of manifests; its changes are seen at the next rescan only",
-					"folder", folder, "error", explainWatchError(err))
+					"folder", folder, "error", err)
 			}
 			continue
 		}
@@ -121,17 +124,6 @@ func folderIDOf(path string) (folderID, error) {
 		id.made = st.Btime
 	}
 	return id, nil
-}
-
-// explainWatchError names the limit behind the kernel's misleading error numbers.
-func explainWatchError(err error) error {
-	if errors.Is(err, unix.ENOSPC) {
-		return fmt.Errorf("%w (raise the sysctl fs.inotify.max_user_watches)", err)
-	}
-	if errors.Is(err, unix.EMFILE) {
-		return fmt.Errorf("%w (raise the sysctl fs.inotify.max_user_instances)", err)
-	}
-	return err
 }
 
 // place is an entry of a folder; the folder's path has no links in it.

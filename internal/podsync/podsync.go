@@ -40,6 +40,8 @@ type Request struct {
 	Evicted bool
 	// Refused: the pod was not admitted. Its status says why, and stays so.
 	Refused bool
+	// Again: a pod of the same UID follows, as its manifest was deleted and written again.
+	Again bool
 	// Wake has an element when the pod may look different than when the pass began. Only a pass that lasts looks at it.
 	Wake <-chan struct{}
 }
@@ -63,7 +65,7 @@ type ContainerRuntime interface {
 	PruneDead(ctx context.Context, observed *pod.Status) error
 	RemoveContainers(ctx context.Context, observed *pod.Status) error
 	ReleaseUserNamespace(uid pod.UID) error
-	RemovePod(ctx context.Context, observed *pod.Status) error
+	RemovePod(ctx context.Context, observed *pod.Status, fate kuberuntime.LogFate) error
 	RemoveLogs(namespace, name string, uid pod.UID) error
 }
 
@@ -404,20 +406,25 @@ func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 	return nil
 }
 
-// RemovePod removes what is left of an ended pod that nobody wants to look at any more.
+// RemovePod removes what is left of an ended pod that nobody wants to look at any more. The next pod of its UID begins anew: of
+// this one it has the restart counts alone.
+// Differs from the kubelet: there the next pod finds the containers too, with their back-off, and does not start at all if its
+// restartPolicy is Never.
 func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
 	observed, err := s.Observe(ctx, r.UID)
 	if err != nil {
-		return fmt.Errorf("remove pod %s: %w", r.UID, err)
-	}
-	if err := s.Runtime.RemovePod(ctx, observed); err != nil {
 		return fmt.Errorf("remove pod %s: %w", r.UID, err)
 	}
 	namespace, name := observed.Namespace, observed.Name
 	if r.Pod != nil {
 		namespace, name = r.Pod.Namespace, r.Pod.Name
 	}
-	if err := s.Runtime.RemoveLogs(namespace, name, r.UID); err != nil {
+	if r.Again {
+		err = s.Runtime.RemovePod(ctx, observed, kuberuntime.KeepLogs)
+	} else if err = s.Runtime.RemovePod(ctx, observed, kuberuntime.WithLogs); err == nil {
+		err = s.Runtime.RemoveLogs(namespace, name, r.UID)
+	}
+	if err != nil {
 		return fmt.Errorf("remove pod %s: %w", r.UID, err)
 	}
 	if err := s.removeDir(r.UID); err != nil {

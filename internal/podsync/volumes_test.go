@@ -67,7 +67,7 @@ func (s *stage) KillPod(context.Context, *v1.Pod, *pod.Status, time.Duration) er
 func (s *stage) ReleaseUserNamespace(pod.UID) error                                 { return nil }
 func (s *stage) RemoveContainers(context.Context, *pod.Status) error                { return nil }
 func (s *stage) PruneDead(context.Context, *pod.Status) error                       { return nil }
-func (s *stage) RemovePod(context.Context, *pod.Status) error                       { return nil }
+func (s *stage) RemovePod(context.Context, *pod.Status, kuberuntime.LogFate) error  { return nil }
 func (s *stage) RemoveLogs(string, string, pod.UID) error                           { return nil }
 
 // cgroups keeps the methods of the stage apart that have one name.

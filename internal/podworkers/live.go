@@ -88,7 +88,9 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 			p.finished.Put(w.uid) // one that was evicted as its source let go of it is to be orphaned
 			return forever, false
 		}
-		err := p.Syncer.RemovePod(passCtx, podsync.Request{UID: w.uid, Pod: t.work.pod, Observed: t.work.running})
+		err := p.Syncer.RemovePod(passCtx, podsync.Request{
+			UID: w.uid, Pod: t.work.pod, Observed: t.work.running, Again: t.work.again,
+		})
 		switch {
 		case err == nil:
 			return 0, true

@@ -210,7 +210,7 @@ func (p *PodWorkers) updateLocked(uid pod.UID, o *UpdatePodOptions) (_ *worker, 
 		w = p.addLocked(uid, o)
 	}
 	if o.UpdateType == SyncPodCreate && w.life.State >= Terminating {
-		// The same UID is wanted anew: it starts afresh once this worker has left (Finished).
+		w.work.again = true // it starts once this worker has left (Finished)
 		return nil, completed
 	}
 	before := w.life

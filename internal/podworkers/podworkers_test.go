@@ -89,6 +89,10 @@ func (s syncer) SyncTerminatedPod(_ context.Context, r podsync.Request) error {
 
 func (s syncer) RemovePod(_ context.Context, r podsync.Request) error {
 	defer s.enter(s.t, r.UID)()
+	if r.Again {
+		s.note("make way for another %s", r.UID)
+		return nil
+	}
 	s.note("remove %s", r.UID)
 	return nil
 }
@@ -461,7 +465,7 @@ func TestRuntimeOnlyPodIsWantedAgain(t *testing.T) {
 		r.update(podworkers.SyncPodCreate, p)
 		r.update(podworkers.SyncPodSync, p) // as when one of its containers has ended
 		close(release)
-		r.expect("terminated x", "remove x")
+		r.expect("terminated x", "make way for another x")
 		if r.Has("x") {
 			t.Fatal("the worker of the leftovers did not leave")
 		}
@@ -476,10 +480,33 @@ func TestSameUIDAgain(t *testing.T) {
 		r.expect("admit a", "sync a")
 		r.update(podworkers.SyncPodKill, p)
 		r.SyncKnownPods(nil)
-		r.update(podworkers.SyncPodCreate, p) // while it ends: dropped, the loop creates it anew when the worker has left
-		r.expect("terminating a 30s", "terminated a", "remove a")
+		r.update(podworkers.SyncPodCreate, p) // while it ends: the loop creates it anew when the worker has left
+		r.expect("terminating a 30s", "terminated a", "make way for another a")
 		r.update(podworkers.SyncPodCreate, p)
 		r.expect("admit a", "sync a")
+	})
+}
+
+// A pod that came back while it ended, and went again, is removed like any other.
+func TestSameUIDAgainAndGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		release := make(chan struct{})
+		r.stop = func(context.Context, podsync.Request) error {
+			<-release
+			return nil
+		}
+		p := newStatic("a")
+		remove := podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, Pod: p, Wanted: podworkers.Unwanted}
+		r.update(podworkers.SyncPodCreate, p)
+		r.expect("admit a", "sync a")
+		r.UpdatePod(remove)
+		r.update(podworkers.SyncPodCreate, p)
+		r.update(podworkers.SyncPodSync, p)
+		r.UpdatePod(remove)
+		r.expect("terminating a 30s")
+		close(release)
+		r.expect("terminated a", "remove a")
 	})
 }
 

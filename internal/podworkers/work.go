@@ -82,10 +82,12 @@ type work struct {
 	grace       int64       // seconds; 0 until termination is requested
 	statusFunc  PodStatusFunc
 	completions []chan<- struct{}
+	again       bool // another pod of the UID is to follow this one, which ends
 }
 
 // mergeWork joins an update into the work and says whether the grace period became shorter than the one under way.
 func mergeWork(w work, o *UpdatePodOptions, l pod.Lifecycle) (_ work, shortened bool) {
+	w.again = w.again && o.Wanted == StillWanted
 	if o.Pod != nil {
 		w.pod, w.running = o.Pod, nil
 	} else if w.pod == nil {

@@ -31,7 +31,7 @@ type MirrorsConfig struct {
 	Node func() (name string, uid pod.UID)
 	// NodeChanged has an element when Node has a new answer.
 	NodeChanged <-chan struct{}
-	// Ending reports whether a static pod of this name still ends.
+	// Ending reports whether a static pod of this name still ends, be it one that was wanted before with the UID of the present one.
 	Ending func(pod.FullName) bool
 	// Complete reports whether every source was heard: before, a static pod may only not have been read yet.
 	Complete func() bool
@@ -41,10 +41,15 @@ type MirrorsConfig struct {
 }
 
 // Mirrors keeps one mirror pod at the API server for each static pod. What becomes of a mirror never touches its static pod.
-type Mirrors struct{ MirrorsConfig }
+type Mirrors struct {
+	MirrorsConfig
+	// seen is the annotation config.seen of the static pods that have their mirrors. It tells a pod from the next one of the same
+	// UID, whose manifest was deleted and written again. Of Run's goroutine.
+	seen map[pod.FullName]string
+}
 
 // NewMirrors returns a keeper of mirrors.
-func NewMirrors(cfg MirrorsConfig) *Mirrors { return &Mirrors{cfg} }
+func NewMirrors(cfg MirrorsConfig) *Mirrors { return &Mirrors{cfg, map[pod.FullName]string{}} }
 
 // mirrorRetry spaces the tries for mirrors that could not be made or deleted.
 const mirrorRetry = 5 * time.Second
@@ -101,16 +106,18 @@ func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err erro
 	mirror, exists := m.Pods.Mirror(n)
 	switch {
 	case !wanted && !exists:
+		delete(m.seen, n)
 		return true, nil
 	case !wanted && !m.Complete():
 		return false, nil
+	case wanted && exists && m.isMirrorOf(mirror, static):
+		m.seen[n] = static.Annotations[pod.ConfigSeenAnnotation]
+		m.Shown(static.UID)
+		return true, nil
 	case exists && m.Ending(n):
 		return false, nil // it tells of the pod that still ends
 	case !wanted:
 		return true, m.delete(ctx, mirror)
-	case exists && mirror.DeletionTimestamp == nil && mirror.Annotations[pod.ConfigMirrorAnnotation] == static.Annotations[pod.ConfigHashAnnotation]:
-		m.Shown(static.UID)
-		return true, nil
 	case exists:
 		if err := m.delete(ctx, mirror); err != nil {
 			return false, err
@@ -127,7 +134,16 @@ func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err erro
 	if err != nil {
 		return false, fmt.Errorf("create: %w", err)
 	}
+	m.seen[n] = static.Annotations[pod.ConfigSeenAnnotation]
 	return true, nil
+}
+
+// isMirrorOf reports whether the mirror can stay. One that an earlier agent made can, if it is of the same manifest.
+func (m *Mirrors) isMirrorOf(mirror, static *v1.Pod) bool {
+	seen, known := m.seen[pod.FullNameOf(static)]
+	return mirror.DeletionTimestamp == nil &&
+		mirror.Annotations[pod.ConfigMirrorAnnotation] == static.Annotations[pod.ConfigHashAnnotation] &&
+		(!known || seen == static.Annotations[pod.ConfigSeenAnnotation])
 }
 
 func (m *Mirrors) delete(ctx context.Context, mirror *v1.Pod) error {

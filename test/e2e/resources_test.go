@@ -158,43 +158,13 @@ func TestPodLevelResources(t *testing.T) {
 // A configuration's settings: processes of a pod, the period of quotas, and what is kept from pods.
 func TestConfiguredResources(t *testing.T) {
 	n := newNode(t)
-	config := n.place.Dir + "/kubelet.yaml"
-	if err := os.WriteFile(config, fmt.Appendf(nil, `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-containerRuntimeEndpoint: embedded
-failCgroupV1: false
-failSwapOn: false
-cgroupRoot: %s
-cgroupDriver: %s
-podLogsDir: %s
-staticPodPath: %s
-enableServer: false
-healthzPort: 0
-podPidsLimit: 40
+	n.put(n.act("bound", v1.RestartPolicyNever, nil, bounded(actor("main", limits+"stay"), "", "500m 64Mi")))
+	n.put(n.act("forker", v1.RestartPolicyNever, nil, actor("main", "for i in $(seq 100); do sleep infinity & done; stay")))
+	a := n.startConfigured(`podPidsLimit: 40
 cpuCFSQuotaPeriod: 20ms
 kubeReserved: {cpu: 250m, memory: 256Mi, pid: "100"}
 systemReserved: {memory: 256Mi, pid: "100"}
-authentication: {webhook: {enabled: false}}
-authorization: {mode: AlwaysAllow}
-`, n.place.Cgroup, testDriver(), n.podLogs(), n.manifests()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	n.put(n.act("bound", v1.RestartPolicyNever, nil, bounded(actor("main", limits+"stay"), "", "500m 64Mi")))
-	n.put(n.act("forker", v1.RestartPolicyNever, nil, actor("main", "for i in $(seq 100); do sleep infinity & done; stay")))
-	a := n.newAgent()
-	a.cmd = exec.Command(n.binary, "kubelet", "--config", config, "--hostname-override", "n1", "--root-dir", n.place.Root, "--run-dir", n.place.Run, "--cert-dir", n.place.Root+"/pki")
-	log, err := os.Create(a.log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	a.cmd.Stdout, a.cmd.Stderr = log, log
-	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	a.run()
-	until(t, "the agent to answer", func() bool {
-		_, err := n.list(n.ctx)
-		return err == nil
-	})
+`)
 	var p *v1.Pod
 	n.await("the pod", func(all pods) bool { p = all.named("bound-n1"); return p != nil })
 	n.wantSaid("bound", byVersion("quota=10000", "quota=10000/20000"))
@@ -214,6 +184,44 @@ authorization: {mode: AlwaysAllow}
 		return err == nil && got > want-1<<20 && got < want+1<<20
 	})
 	a.end(unix.SIGTERM)
+}
+
+// startConfigured starts an agent as a kubelet without an API server, named n1, with more lines of a KubeletConfiguration, and
+// waits until it answers.
+func (n *node) startConfigured(more string) *agent {
+	n.t.Helper()
+	config := n.place.Dir + "/kubelet.yaml"
+	if err := os.WriteFile(config, fmt.Appendf(nil, `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: embedded
+failCgroupV1: false
+failSwapOn: false
+cgroupRoot: %s
+cgroupDriver: %s
+podLogsDir: %s
+staticPodPath: %s
+enableServer: false
+healthzPort: 0
+authentication: {webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+%s`, n.place.Cgroup, testDriver(), n.podLogs(), n.manifests(), more), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	a := n.newAgent()
+	a.cmd = exec.Command(n.binary, "kubelet", "--config", config, "--hostname-override", "n1", "--root-dir", n.place.Root, "--run-dir", n.place.Run, "--cert-dir", n.place.Root+"/pki")
+	log, err := os.Create(a.log)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer log.Close()
+	a.cmd.Stdout, a.cmd.Stderr = log, log
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	a.run()
+	until(n.t, "the agent to answer", func() bool {
+		_, err := n.list(n.ctx)
+		return err == nil
+	})
+	return a
 }
 
 // kubepods returns the file's content in the cgroup of all pods.

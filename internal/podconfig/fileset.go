@@ -1,0 +1,89 @@
+package podconfig
+
+import (
+	"path/filepath"
+	"slices"
+
+	"berth/internal/pod"
+)
+
+// setKnown notes that the root was seen completely.
+func (s *fileSource) setKnown(r *root) {
+	if !r.known {
+		r.known = true
+		s.dirty = true
+	}
+}
+
+// forget drops the files that are not among the kept paths.
+func (s *fileSource) forget(r *root, keep map[string]struct{}) {
+	for _, f := range slices.Clone(r.files) {
+		if _, ok := keep[f.path]; !ok {
+			s.drop(r, f.path)
+		}
+	}
+}
+
+// dropEntry forgets the manifests that an entry of a watched folder was.
+func (s *fileSource) dropEntry(in *interest, name string) {
+	for _, r := range in.names[name] {
+		s.drop(r, r.path)
+	}
+	for _, r := range in.roots {
+		s.drop(r, filepath.Join(r.path, name))
+	}
+}
+
+// drop forgets a file that the root has no more, if it had it.
+func (s *fileSource) drop(r *root, path string) {
+	if r.files.at(path) == nil {
+		return
+	}
+	r.files.remove(path)
+	s.dirty = true
+	if !slices.ContainsFunc(s.roots, func(r *root) bool { return r.files.at(path) != nil }) {
+		s.kept.forget(path)
+	}
+}
+
+// forgetDeparted forgets the versions kept of files that went while no agent ran.
+func (s *fileSource) forgetDeparted() {
+	var present []string
+	for _, r := range s.roots {
+		for _, f := range r.files {
+			present = append(present, f.path)
+		}
+	}
+	s.kept.forgetOthers(present)
+}
+
+func (s *fileSource) setProblem(r *root, problems ...Problem) {
+	if !slices.Equal(r.problems, problems) {
+		r.problems = problems
+		s.dirty = true
+	}
+}
+
+func (s *fileSource) problem(path string, severity Severity, message string) Problem {
+	return Problem{Source: pod.FileSource, Path: path, Severity: severity, Message: message}
+}
+
+// collect returns the complete set: root by root, file by file in lexical order, a file reached through two roots once.
+func (s *fileSource) collect() snapshot {
+	var out snapshot
+	seen := map[string]struct{}{}
+	for _, r := range s.roots {
+		out.partial = out.partial || !r.known
+		out.problems = append(out.problems, r.problems...)
+		for _, f := range r.files {
+			if len(s.roots) > 1 {
+				if _, ok := seen[f.path]; ok {
+					continue
+				}
+				seen[f.path] = struct{}{}
+			}
+			out.add(f.decoded)
+		}
+	}
+	return out
+}
