@@ -118,6 +118,22 @@ func (f *facts) PodMemoryUsage(p *v1.Pod) (int64, error) {
 	return 0, errNotReady
 }
 
+// KillPod kills what runs in the pod's cgroup.
+func (f *facts) KillPod(ctx context.Context, uid pod.UID) error {
+	if c := f.get(); c != nil {
+		return c.KillPod(ctx, uid)
+	}
+	return errNotReady
+}
+
+// KillContainer kills what runs in the cgroup of a container.
+func (f *facts) KillContainer(ctx context.Context, uid pod.UID, id pod.ContainerID) error {
+	if c := f.get(); c != nil {
+		return c.KillContainer(ctx, uid, id)
+	}
+	return errNotReady
+}
+
 // RemovePod removes the pod's cgroup.
 func (f *facts) RemovePod(ctx context.Context, uid pod.UID) error {
 	if c := f.get(); c != nil {

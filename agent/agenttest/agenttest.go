@@ -76,11 +76,12 @@ type World struct {
 func New(t *testing.T, opts ...critest.Option) *World {
 	t.Helper()
 	dir := t.TempDir()
-	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests"), Cgroups: &Cgroups{pods: map[pod.UID]*podCgroup{}}, mounts: mount.NewFakeMounter(nil)}
+	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests"), Cgroups: &Cgroups{pods: map[pod.UID]*podCgroup{}, deaf: map[string]bool{}}, mounts: mount.NewFakeMounter(nil)}
 	if err := os.Mkdir(w.Manifests, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	w.Runtime = critest.Start(t, append([]critest.Option{critest.WithImages(Image), critest.WithLogs("/")}, opts...)...)
+	w.Cgroups.runtime = w.Runtime
 	w.Network, w.uplink = newNetwork(w.Runtime), newUplink()
 	w.StartAgent()
 	t.Cleanup(func() { w.StopAgent() })

@@ -19,6 +19,8 @@ var (
 	ErrNameReserved = errors.New("name reserved")
 	// ErrStarting: a start of the container that was cancelled is still under way. Trying again in a moment succeeds.
 	ErrStarting = errors.New("container is being started")
+	// ErrStopSignal: what the container's image names as its stop signal is none, so that the runtime sends nothing.
+	ErrStopSignal = errors.New("no stop signal")
 	// ErrUnavailable: the runtime does not answer at its socket.
 	ErrUnavailable = errors.New("container runtime is down")
 	// ErrUnimplemented: the runtime does not offer the call.
@@ -68,6 +70,8 @@ func classify(ctx context.Context, op, server string, began time.Time, err error
 		ce.class = ErrNameReserved
 	case strings.Contains(s.Message(), "container is in starting state"):
 		ce.class = ErrStarting
+	case strings.Contains(s.Message(), "failed to parse stop signal"):
+		ce.class = ErrStopSignal
 	case s.Code() == codes.NotFound:
 		ce.class = ErrNotFound
 	case s.Code() == codes.Unavailable:

@@ -182,7 +182,7 @@ func (r *Runtime) removeContainer(ctx context.Context, s *pod.Status, cs *pod.Co
 		}
 	}
 	if cs.State == pod.StateUnknown {
-		if err := r.CRI.StopContainer(ctx, cs.ID, minGrace); err != nil {
+		if err := r.end(ctx, &stopping{uid: s.UID, container: cs}, minGrace); err != nil {
 			return fail(err)
 		}
 	}
