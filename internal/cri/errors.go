@@ -70,7 +70,7 @@ func classify(ctx context.Context, op, server string, began time.Time, err error
 		ce.class = ErrNameReserved
 	case strings.Contains(s.Message(), "container is in starting state"):
 		ce.class = ErrStarting
-	case strings.Contains(s.Message(), "failed to parse stop signal"):
+	case isNoSignal(s.Message()):
 		ce.class = ErrStopSignal
 	case s.Code() == codes.NotFound:
 		ce.class = ErrNotFound
@@ -85,6 +85,12 @@ func classify(ctx context.Context, op, server string, began time.Time, err error
 		ce.class = context.Canceled
 	}
 	return ce
+}
+
+// isNoSignal reports whether containerd could not send a stop signal because it is none: it does not parse, or the kernel has no such number (EINVAL).
+func isNoSignal(message string) bool {
+	return strings.Contains(message, "failed to parse stop signal") ||
+		strings.Contains(message, "failed to stop container") && strings.Contains(message, "invalid argument")
 }
 
 // unanswered reports whether a call was ended by its deadline, and how long it had. Either end of the connection may see the deadline first:

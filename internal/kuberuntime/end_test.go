@@ -29,6 +29,9 @@ func TestNoContainerRefusesToEnd(t *testing.T) {
 	deaf := critest.Program{IgnoresStop: true}
 	always := func(method string) critest.Fault { return critest.Fault{Method: method, Times: -1, Err: errBroken} }
 	hangs := func(method string) critest.Fault { return critest.Fault{Method: method, Times: -1, Hang: true} }
+	forgotten := func(method string) critest.Fault {
+		return critest.Fault{Method: method, Times: -1, Err: status.Error(codes.NotFound, "not found")}
+	}
 	patient := critest.Fault{Method: "StopContainer", Times: -1, Err: errBroken, Match: func(req any) bool {
 		return req.(*runtimeapi.StopContainerRequest).Timeout > 0
 	}}
@@ -58,7 +61,7 @@ func TestNoContainerRefusesToEnd(t *testing.T) {
 			name: "no answer at all", faults: []critest.Fault{hangs("StopContainer"), hangs("Kill")},
 			want: grace + patience + 2*forceLimit, code: 137,
 		},
-		{name: "stops, but runs on", faults: []critest.Fault{{Method: "StopContainer", Times: -1, Err: status.Error(codes.NotFound, "no such container")}}, code: 137},
+		{name: "forgotten by the runtime, but runs on", faults: []critest.Fault{forgotten("StopContainer"), forgotten("StopPodSandbox")}, code: 137},
 		{name: "unknown state", do: func(b *bench) { b.fake.MakeUnknown("a") }, faults: []critest.Fault{patient}, want: minGrace, code: 255},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
