@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -18,7 +17,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/allocation"
-	"berth/internal/beneath"
 	"berth/internal/crispec"
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
@@ -381,6 +379,9 @@ func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 		s.report(ctx, r, ended)
 	}
 	s.removeProbes(r.UID)
+	if err := s.unlinkStrangers(r.UID); err != nil {
+		return err
+	}
 	if err := s.Volumes.Teardown(ctx, r.UID); err != nil {
 		return err
 	}
@@ -441,42 +442,3 @@ func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
 	s.Journal.Record(journal.Entry{Subject: journal.Subject{UID: r.UID, Namespace: namespace, Name: name}, Component: "worker", Decision: "pod removed: containers, sandboxes, logs and folders are gone"})
 	return nil
 }
-
-// removeDir removes the pod's folder. Volumes are gone by then; a folder that still holds one is an error, never deleted.
-func (s *Syncer) removeDir(uid pod.UID) error {
-	dir := s.podDir(uid)
-	for _, d := range []string{"containers", "etc-hosts"} { // only the agent's own files are below
-		if err := s.files().Remove(filepath.Join(dir, d)); err != nil {
-			return err
-		}
-	}
-	for _, d := range []string{"volumes", "plugins", ""} {
-		if err := s.files().RemoveEmpty(filepath.Join(dir, d)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// OnDisk returns the pods that have a folder.
-func (s *Syncer) OnDisk() ([]pod.UID, error) {
-	entries, err := s.files().ReadDir(filepath.Join(s.RootDir, "pods"))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("pod folders: %w", err)
-	}
-	var out []pod.UID
-	for _, e := range entries {
-		if e.IsDir() {
-			out = append(out, pod.UID(e.Name()))
-		}
-	}
-	return out, nil
-}
-
-// files are those of pods: a container may have been given its pod's folder, or all of them.
-func (s *Syncer) files() beneath.Root { return beneath.Root(s.RootDir) }
-
-func (s *Syncer) podDir(uid pod.UID) string { return filepath.Join(s.RootDir, "pods", string(uid)) }

@@ -115,6 +115,8 @@ type worker struct {
 	// of the worker's goroutine:
 	room    <-chan struct{} // closed when a pod that waits for room is to ask again; else nil
 	refused bool            // the pod was not admitted
+	// removals is how often what is left of the ended pod could not be removed.
+	removals int
 
 	// guarded by PodWorkers.mu:
 	life      pod.Lifecycle
