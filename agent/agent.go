@@ -188,8 +188,5 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 	}
 	defer closeRecords()
 	err = runPhases(ctx, phases, a.cfg.Log)
-	if errors.Is(err, context.Canceled) {
-		err = nil
-	}
 	return errors.Join(err, a.cri.Close())
 }

@@ -152,6 +152,16 @@ func (f *facts) IsOccupied(uid pod.UID) (bool, error) {
 	return false, nil
 }
 
+// Processes returns what runs in the pod's cgroup.
+func (f *facts) Processes(uid pod.UID) ([]cgroups.Process, error) {
+	if l, ok := f.get().(interface {
+		Processes(uid pod.UID) ([]cgroups.Process, error)
+	}); ok {
+		return l.Processes(uid)
+	}
+	return nil, nil
+}
+
 // List returns the pods that have a cgroup.
 func (f *facts) List() ([]pod.UID, error) {
 	if l, ok := f.get().(interface{ List() ([]pod.UID, error) }); ok {

@@ -28,6 +28,7 @@ import (
 	"berth/internal/plugins"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
+	"berth/internal/server"
 )
 
 // Image is the image that every world has.
@@ -107,10 +108,24 @@ func (w *World) StartAgent() {
 // Drain ends what a stopped agent left behind.
 func (w *World) Drain() {
 	w.T.Helper()
-	if err := w.build(agent.StopPods).Drain(w.T.Context()); err != nil {
+	if err := w.TryDrain(); err != nil {
 		w.T.Errorf("drain: %v", err)
 	}
 }
+
+// TryDrain is Drain that may fail.
+func (w *World) TryDrain() error { return w.build(agent.StopPods).Drain(w.T.Context()) }
+
+// StopAll has a client end the agent with all its pods.
+func (w *World) StopAll() error {
+	w.Agent.Handlers().Stop(server.StopAll)
+	err := w.stop()
+	w.stop = nil
+	return err
+}
+
+// RunDir is the agent's run directory.
+func (w *World) RunDir() string { return filepath.Join(w.dir, "run") }
 
 func (w *World) build(exit agent.AtExit) *agent.Agent {
 	w.T.Helper()

@@ -388,6 +388,13 @@ func (p *PodWorkers) FirstOfName(n pod.FullName) (pod.UID, bool) {
 	return "", false
 }
 
+// All returns the pods that have a worker.
+func (p *PodWorkers) All() []pod.UID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.workers))
+}
+
 // Len returns the number of workers.
 func (p *PodWorkers) Len() int {
 	p.mu.Lock()
