@@ -38,7 +38,7 @@ func (m *Manager) KillPod(ctx context.Context, uid pod.UID) error {
 	return m.kill(ctx, uid, dirs)
 }
 
-// KillContainer is KillPod for one container of a pod. The runtime makes its cgroup: a folder below the pod's that has the id in its name.
+// KillContainer is KillPod for one container of a pod. The runtime makes its cgroup, below the pod's, with the id in its name.
 func (m *Manager) KillContainer(ctx context.Context, uid pod.UID, id pod.ContainerID) error {
 	if id == "" {
 		return fmt.Errorf("kill a container of pod %s: it has no id", uid) // every name has that in it
@@ -49,11 +49,15 @@ func (m *Manager) KillContainer(ctx context.Context, uid pod.UID, id pod.Contain
 	}
 	var dirs []string
 	for _, d := range pods {
-		found, err := filepath.Glob(filepath.Join(d, "*"+string(id)+"*"))
-		if err != nil {
+		entries, err := os.ReadDir(d)
+		if err != nil && !gone(err) {
 			return fmt.Errorf("kill the processes of container %s: %w", id, err)
 		}
-		dirs = append(dirs, found...)
+		for _, e := range entries {
+			if e.IsDir() && containerIn(e.Name()) == id {
+				dirs = append(dirs, filepath.Join(d, e.Name()))
+			}
+		}
 	}
 	return m.kill(ctx, uid, dirs)
 }
@@ -162,15 +166,25 @@ func ignoreGone(err error) error {
 // idDigits is the length of a container's id.
 const idDigits = 64
 
-// containerOf returns the container in whose cgroup a directory is, by the last element that ends in an id.
+// containerOf returns the container in whose cgroup a directory is, or below it; "" for none.
 func containerOf(dir string) pod.ContainerID {
-	for d := dir; len(d) > 1; d = filepath.Dir(d) {
-		name := strings.TrimSuffix(filepath.Base(d), ".scope")
-		if n := len(name) - idDigits; n >= 0 && strings.Trim(name[n:], "0123456789abcdef") == "" {
-			return pod.ContainerID(name[n:])
+	for ; len(dir) > 1; dir = filepath.Dir(dir) {
+		if id := containerIn(filepath.Base(dir)); id != "" {
+			return id
 		}
 	}
 	return ""
+}
+
+// containerIn returns the container whose cgroup has this name, "" when it is none: runtimes put the id last, but for systemd's suffix. A container's monitor of
+// CRI-O is none.
+func containerIn(name string) pod.ContainerID {
+	name = strings.TrimSuffix(name, ".scope")
+	n := len(name) - idDigits
+	if n < 0 || strings.Trim(name[n:], "0123456789abcdef") != "" || strings.HasPrefix(name, "crio-conmon-") {
+		return ""
+	}
+	return pod.ContainerID(name[n:])
 }
 
 // commandLength is how much of a command line is told, in bytes.
