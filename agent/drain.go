@@ -41,6 +41,7 @@ func (a *Agent) drainPods(ctx context.Context) error {
 	patient, cancel := context.WithTimeout(ctx, drainLimit)
 	defer cancel()
 	a.workers.SyncKnownPods(nil)
+	a.workers.WakeAll() // also those that wait to try a removal again
 	unlisted := a.endLeftovers(patient)
 	ending := a.workers.All()
 	containers := a.containerNames()

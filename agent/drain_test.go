@@ -92,7 +92,7 @@ func TestEndOfAllPodsNamesWhatIsLeft(t *testing.T) {
 		for _, method := range []string{"StopContainer", "StopPodSandbox", "Kill", "RemoveContainer", "RemovePodSandbox"} {
 			w.Runtime.Fail(method, -1, status.Error(codes.Unknown, "it does not end"))
 		}
-		for _, err := range []error{end(), agent.CheckEnded(w.RunDir())} {
+		for _, err := range []error{end(), agent.CheckEnded(w.RunDir())} { // to who asked, and to who asks later
 			for _, part := range []string{"not all has ended", "pod default/web, container main: process 4711 (main)", `run "berth stop --all" again`} {
 				if err == nil || !strings.Contains(err.Error(), part) {
 					t.Errorf("got %v, want %q in it", err, part)

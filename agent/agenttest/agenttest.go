@@ -7,6 +7,7 @@ package agenttest
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -116,12 +117,12 @@ func (w *World) Drain() {
 // TryDrain is Drain that may fail.
 func (w *World) TryDrain() error { return w.build(agent.StopPods).Drain(w.T.Context()) }
 
-// StopAll has a client end the agent with all its pods.
+// StopAll has a client end the agent with all its pods, and returns what the client is told.
 func (w *World) StopAll() error {
 	w.Agent.Handlers().Stop(server.StopAll)
 	err := w.stop()
 	w.stop = nil
-	return err
+	return errors.Join(err, agent.CheckEnded(w.RunDir()))
 }
 
 // RunDir is the agent's run directory.

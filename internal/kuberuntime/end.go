@@ -44,19 +44,20 @@ func (r *Runtime) end(ctx context.Context, s *stopping, grace time.Duration) err
 		if err == nil || ctx.Err() != nil || errors.Is(err, cri.ErrUnavailable) {
 			return err
 		}
-		rest := time.Until(deadline)
 		if errors.Is(err, cri.ErrStopSignal) {
 			r.terminate(ctx, s, deadline, err)
-		}
-		if rest <= 0 || errors.Is(err, cri.ErrStopSignal) {
 			return r.force(ctx, s, err)
 		}
-		if s.pod != nil && err.Error() != told {
+		rest := time.Until(deadline)
+		if rest > 0 && s.pod != nil && err.Error() != told {
 			told = err.Error()
 			r.note(s.pod, s.container.Name, "container not stopped", fmt.Sprintf("asked again until the grace period is over, in %s", ceilSeconds(rest)), time.Time{}, err)
 		}
 		if err := sleep(ctx, min(askAgain, rest)); err != nil {
 			return err
+		}
+		if rest <= askAgain {
+			return r.force(ctx, s, err)
 		}
 	}
 }
@@ -102,7 +103,11 @@ func (r *Runtime) force(ctx context.Context, s *stopping, why error) error {
 		began := time.Now()
 		err := r.forceBy(ctx, id, means.kill)
 		if s.pod != nil {
-			r.note(s.pod, s.container.Name, "container killed by "+means.name, "the runtime did not stop it: "+cri.Message(why), began, err)
+			decision := "container killed by "
+			if err != nil {
+				decision = "container not killed by "
+			}
+			r.note(s.pod, s.container.Name, decision+means.name, "the runtime did not stop it: "+cri.Message(why), began, err)
 		}
 		if err == nil {
 			return nil

@@ -73,7 +73,7 @@ func (r *Runtime) KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, 
 	}
 	stopped := r.stopSandboxes(ctx, p, observed)
 	if ctx.Err() != nil || errors.Is(stopped, cri.ErrUnavailable) {
-		return stopped
+		return errors.Join(stopped, ctx.Err())
 	}
 	if err := r.Cgroups.KillPod(ctx, observed.UID); err != nil {
 		return errors.Join(stopped, err)
