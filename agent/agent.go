@@ -189,7 +189,8 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 	defer closeRecords()
 	err = runPhases(ctx, phases, a.cfg.Log)
 	if len(a.left) > 0 && a.Exit() == StopPods && errors.Is(context.Cause(ctx), errStopped) {
-		// Told to who asked, by CheckEnded. A failure of ours would have a service manager start us, and the pods, again.
+		// Told to who asked, by CheckEnded. A failure of ours would have a service manager start us,
+		// and the pods, again.
 		a.cfg.Log.Error("the end of all pods was asked for", "error", err)
 		err = nil
 	}

@@ -28,8 +28,8 @@ type phase struct {
 	components []component
 }
 
-// runPhases starts the phases in order, runs them until ctx is done or a component ends, and stops them backwards. It returns why it ended, nil
-// for ctx, and what failed in its stopping.
+// runPhases starts the phases in order, runs them until ctx is done or a component ends, and stops them
+// backwards. It returns why it ended, nil for ctx, and what failed in its stopping.
 func runPhases(ctx context.Context, phases []phase, log *slog.Logger) error {
 	failed := make(chan error, 1)
 	fail := func(err error) {

@@ -28,9 +28,10 @@ const (
 	settleLimit = 5 * time.Second
 )
 
-// drainPods ends every pod when the agent is not to leave any behind: those of its workers, and what the runtime and the disk have besides. What has not ended
-// after drainLimit has no more patience coming, whatever its grace period is; what runs on after that is killed by the cgroup, without the runtime. The error
-// names what is left all the same.
+// drainPods ends every pod when the agent is not to leave any behind: those of its workers, and what
+// the runtime and the disk have besides. What has not ended after drainLimit has no more patience
+// coming, whatever its grace period is; what runs on after that is killed by the cgroup, without the
+// runtime. The error names what is left all the same.
 func (a *Agent) drainPods(ctx context.Context) error {
 	if a.Exit() == KeepPods {
 		return nil
@@ -56,7 +57,8 @@ func (a *Agent) drainPods(ctx context.Context) error {
 	return unlisted
 }
 
-// endLeftovers ends what the runtime and the disk have besides the pods of workers. The error says that the runtime does not tell.
+// endLeftovers ends what the runtime and the disk have besides the pods of workers. The error says that
+// the runtime does not tell.
 func (a *Agent) endLeftovers(ctx context.Context) error {
 	select {
 	case <-a.pleg.Relisted():
@@ -71,10 +73,12 @@ func (a *Agent) endLeftovers(ctx context.Context) error {
 	return nil
 }
 
-// killWithin has a worker end what the runtime has of a pod within the grace period in seconds, or in less, if it is ending already.
+// killWithin has a worker end what the runtime has of a pod within the grace period in seconds, or in
+// less, if it is ending already.
 func (a *Agent) killWithin(s *pod.Status, grace int64) {
 	a.workers.UpdatePod(podworkers.UpdatePodOptions{
-		UpdateType: podworkers.SyncPodKill, RunningPod: s, KillPodOptions: &podworkers.KillPodOptions{PodTerminationGracePeriodSecondsOverride: &grace},
+		UpdateType: podworkers.SyncPodKill, RunningPod: s,
+		KillPodOptions: &podworkers.KillPodOptions{PodTerminationGracePeriodSecondsOverride: &grace},
 	})
 }
 
@@ -117,7 +121,8 @@ func (a *Agent) forcePods(ctx context.Context, uids []pod.UID) {
 	a.awaitWorkers(settling)
 }
 
-// whatIsLeft names, a line each, the processes of the pods that still run, what the runtime shows as running, and the pods that are not removed for another reason.
+// whatIsLeft names, a line each, the processes of the pods that still run, what the runtime shows as
+// running, and the pods that are not removed for another reason.
 func (a *Agent) whatIsLeft(uids []pod.UID, containers map[pod.ContainerID]string) []string {
 	var out []string
 	for _, uid := range uids {
@@ -135,7 +140,7 @@ func (a *Agent) whatIsLeft(uids []pod.UID, containers map[pod.ContainerID]string
 		if s, known := a.pleg.Newest(uid); known {
 			for i := range s.Containers {
 				if cs := &s.Containers[i]; cs.State == pod.StateRunning {
-					out = append(out, fmt.Sprintf("%s, container %s: it runs, says the runtime, outside of the pod's cgroup", name, cs.Name))
+					out = append(out, fmt.Sprintf("%s, container %s: it runs, says the runtime", name, cs.Name))
 				}
 			}
 		}
@@ -188,7 +193,8 @@ func (a *Agent) lastError(uid pod.UID) string {
 
 // leftError says what is left of pods that were to end, and what to do.
 func leftError(left []string) error {
-	return fmt.Errorf("not all has ended:\n  %s\nEnd the processes, or what they wait for, and run \"berth stop --all\" again", strings.Join(left, "\n  "))
+	return fmt.Errorf("not all has ended:\n  %s\nEnd the processes, or what they wait for, and run \"berth stop --all\" again",
+		strings.Join(left, "\n  "))
 }
 
 // noteEnded leaves to who asked for the end of all pods, and to the next agent, whether there is something left.

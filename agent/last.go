@@ -45,12 +45,14 @@ func readLast(runDir string) (l lastConfig, err error) {
 		return l, fmt.Errorf("last agent in %s: %w", runDir, err)
 	}
 	if err := json.Unmarshal(b, &l); err != nil {
-		return l, fmt.Errorf("last agent in %s: %s: %w; start an agent with the flags of the last one, which writes it anew", runDir, lastFile, err)
+		return l, fmt.Errorf("last agent in %s: %s: %w; start an agent with the flags of the last one, which writes it anew",
+			runDir, lastFile, err)
 	}
 	return l, nil
 }
 
-// CheckEnded returns nil when the last agent in the run directory, which was told to take its pods along, has done so, and else an error that names what is left.
+// CheckEnded returns nil when the last agent in the run directory, which was told to take its pods
+// along, has done so, and else an error that names what is left.
 func CheckEnded(runDir string) error {
 	l, err := readLast(runDir)
 	switch {
@@ -59,14 +61,17 @@ func CheckEnded(runDir string) error {
 	case err != nil:
 		return err
 	case len(l.Left) == 0:
-		return errors.New(`the agent ended before it had ended its pods, which may go on running; run "berth stop --all" again`)
+		return errors.New("the agent ended before it had ended its pods, which may go on running; " +
+			`run "berth stop --all" again`)
 	}
 	return leftError(l.Left)
 }
 
 func (a *Agent) saveConfig() error {
 	c := &a.cfg
-	b, err := json.Marshal(lastConfig{c.RootDir, c.NodeName, c.RuntimeEndpoint, c.CgroupRoot, c.PodLogsDir, c.ContainerLogsDir, a.left})
+	b, err := json.Marshal(lastConfig{
+		c.RootDir, c.NodeName, c.RuntimeEndpoint, c.CgroupRoot, c.PodLogsDir, c.ContainerLogsDir, a.left,
+	})
 	if err != nil {
 		return err
 	}

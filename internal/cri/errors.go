@@ -87,7 +87,8 @@ func classify(ctx context.Context, op, server string, began time.Time, err error
 	return ce
 }
 
-// isNoSignal reports whether containerd could not send a stop signal because it is none: it does not parse, or the kernel has no such number (EINVAL).
+// isNoSignal reports whether containerd could not send a stop signal because it is none: it does not
+// parse, or the kernel has no such number (EINVAL).
 func isNoSignal(message string) bool {
 	return strings.Contains(message, "failed to parse stop signal") ||
 		strings.Contains(message, "failed to stop container") && strings.Contains(message, "invalid argument")

@@ -12,22 +12,27 @@ import (
 	"berth/internal/pod"
 )
 
-// A container of containerd has a task while there is a process of it, and the task service, at the same socket as CRI, reaches that process where CRI does
-// not: CRI sends a container no signal but the one of its image, and forgets the task of a StartContainer that is cut off between the making of the task and the
-// answer that tells its process id. Such a container has exited for CRI, which offers nothing more to end it by, and yet RemoveContainer refuses it for its task.
-// Other runtimes have no such service.
+// A container of containerd has a task while there is a process of it, and the task service, at the
+// same socket as CRI, reaches that process where CRI does not: CRI sends a container no signal but the
+// one of its image, and forgets the task of a StartContainer that is cut off between the making of the
+// task and the answer that tells its process id. Such a container has exited for CRI, which offers
+// nothing more to end it by, and yet RemoveContainer refuses it for its task. Other runtimes have no
+// such service.
 
 // isTaskLeft reports whether a container could not be removed for its task. containerd ends tasks that it knows to run by itself.
 func isTaskLeft(err error) bool {
 	return err != nil && strings.Contains(Message(err), "cannot delete running task")
 }
 
-// EndTask sends a signal to the container's process, SIGKILL to all its processes, and waits for the end, as long as ctx allows. That nothing of it runs is no
-// error. The error is ErrUnimplemented with a runtime without a task service.
+// EndTask sends a signal to the container's process, SIGKILL to all its processes, and waits for the
+// end, as long as ctx allows. That nothing of it runs is no error. The error is ErrUnimplemented with a
+// runtime without a task service.
 func (c *Client) EndTask(ctx context.Context, id pod.ContainerID, signal unix.Signal) error {
 	ctx = inNamespace(ctx)
 	tasks := tasksapi.NewTasksClient(c.conn)
-	_, err := tasks.Kill(ctx, &tasksapi.KillRequest{ContainerID: string(id), Signal: uint32(signal), All: signal == unix.SIGKILL})
+	_, err := tasks.Kill(ctx, &tasksapi.KillRequest{
+		ContainerID: string(id), Signal: uint32(signal), All: signal == unix.SIGKILL,
+	})
 	if err == nil {
 		_, err = tasks.Wait(ctx, &tasksapi.WaitRequest{ContainerID: string(id)})
 	}
@@ -44,7 +49,8 @@ func (c *Client) deleteTask(ctx context.Context, id pod.ContainerID) error {
 	ctx = context.WithoutCancel(ctx)
 	err := c.EndTask(ctx, id, unix.SIGKILL)
 	if err == nil {
-		_, err = tasksapi.NewTasksClient(c.conn).Delete(inNamespace(ctx), &tasksapi.DeleteTaskRequest{ContainerID: string(id)})
+		tasks := tasksapi.NewTasksClient(c.conn)
+		_, err = tasks.Delete(inNamespace(ctx), &tasksapi.DeleteTaskRequest{ContainerID: string(id)})
 	}
 	if err = ignoreNotFound(err); err != nil {
 		return fmt.Errorf("end the task of a start that was cut off: %w", err)

@@ -48,8 +48,8 @@ func (r *Runtime) Remove(ctx context.Context) error {
 	return nil
 }
 
-// EndShims ends the shims that are left when the runtime was stopped and no container runs any more: some outlive their sandbox when an agent is killed in the
-// middle of a change.
+// EndShims ends the shims that are left when the runtime was stopped and no container runs any more:
+// some outlive their sandbox when an agent is killed in the middle of a change.
 func (r *Runtime) EndShims(ctx context.Context) error {
 	if err := r.acquire(ctx); err != nil {
 		return err

@@ -13,20 +13,22 @@ import (
 	"berth/internal/pod"
 )
 
-// No pod can refuse to end. These are the ways in which a runtime fails to end what runs, again and again, and what ends it then. "Forced" is by the means of
-// force, in their order; what runs on after one meets the next.
+// No pod can refuse to end. These are the ways in which a runtime fails to end what runs, again and
+// again, and what ends it then. "Forced" is by the means of force, one after the other.
 //
-//	StopContainer, the image's stop signal is none      SIGTERM by the task service, the rest of the grace period, then forced; without such a service, at once
-//	StopContainer fails for another reason              it is asked again until the grace period is over, then forced
-//	StopContainer does not answer                       forced, patience after the end of the grace period
-//	a container in unknown state, whose shim is dead    like any other, with minGrace
-//	StopContainer succeeds, but something runs on: of a container that the runtime has forgotten (NotFound), or outside of its process namespace
-//	                                                    KillPod kills what is left in the pod's cgroup
-//	StopPodSandbox fails: the pod's network cannot be taken down (CNI DEL), its namespace is gone
-//	                                                    KillPod kills what is left in the pod's cgroup; the pod has ended, its sandbox has not gone (see stopSandboxes)
-//	the runtime is down                                 tried again when it is back; an agent that is to leave nothing behind kills by the cgroup
-//	a process in state D waits for a device or a file server
-//	                                                    nothing ends it before that has answered; the pod is told of it by number and command, at each try
+//   - StopContainer fails as the image's stop signal is none: SIGTERM by the task service, the rest of
+//     the grace period, then forced. Without such a service it is forced at once.
+//   - StopContainer fails for another reason: it is asked again until the grace period is over; forced.
+//   - StopContainer does not answer: forced, patience after the end of the grace period.
+//   - A container is in unknown state, as when its shim is dead: like any other, with minGrace.
+//   - StopContainer succeeds, but something runs on, as of a container that the runtime has forgotten
+//     (NotFound), or outside of its process namespace: KillPod kills what is left in the pod's cgroup.
+//   - StopPodSandbox fails: the pod's network cannot be taken down (CNI DEL), or its namespace is gone.
+//     KillPod kills what is left in the pod's cgroup. The pod has ended, its sandbox has not gone.
+//   - The runtime is down: tried again when it is back. An agent that is to leave nothing behind kills
+//     by the cgroup.
+//   - A process in state D waits for a device or a file server: nothing ends it before that has
+//     answered. The pod is told of it, by number and command, at each try.
 const (
 	// askAgain is how long after a StopContainer that failed the runtime is asked again.
 	askAgain = 5 * time.Second
@@ -36,7 +38,8 @@ const (
 	forceLimit = 10 * time.Second
 )
 
-// end lets a container end within grace, and forces it when the runtime cannot. It returns when nothing of the container runs; the error says why something does.
+// end lets a container end within grace, and forces it when the runtime cannot. It returns when nothing
+// of the container runs; the error says why something does.
 func (r *Runtime) end(ctx context.Context, s *stopping, grace time.Duration) error {
 	deadline := time.Now().Add(grace)
 	for told := ""; ; {
@@ -51,7 +54,8 @@ func (r *Runtime) end(ctx context.Context, s *stopping, grace time.Duration) err
 		rest := time.Until(deadline)
 		if rest > 0 && s.pod != nil && err.Error() != told {
 			told = err.Error()
-			r.note(s.pod, s.container.Name, "container not stopped", fmt.Sprintf("asked again until the grace period is over, in %s", ceilSeconds(rest)), time.Time{}, err)
+			why := fmt.Sprintf("asked again until the grace period is over, in %s", ceilSeconds(rest))
+			r.note(s.pod, s.container.Name, "container not stopped", why, time.Time{}, err)
 		}
 		if err := sleep(ctx, min(askAgain, rest)); err != nil {
 			return err
@@ -69,18 +73,19 @@ func (r *Runtime) askToStop(ctx context.Context, s *stopping, grace time.Duratio
 	return r.CRI.StopContainer(ctx, s.container.ID, grace)
 }
 
-// terminate sends SIGTERM to a container whose own stop signal is none, and waits for its end, at most until the deadline. What comes of it does not matter: what
-// still runs is forced.
+// terminate sends SIGTERM to a container whose own stop signal is none, and waits for its end, at most
+// until the deadline. What comes of it does not matter: what still runs is forced.
 func (r *Runtime) terminate(ctx context.Context, s *stopping, deadline time.Time, why error) {
 	if s.pod != nil {
 		r.Recorder.Event(s.pod, s.container.Name, v1.EventTypeWarning, "InvalidStopSignal", fmt.Sprintf(
-			"The stop signal of the image (STOPSIGNAL) is none: %s. SIGTERM is sent instead, and SIGKILL after %s; name a signal in the image, such as SIGTERM",
-			cri.Message(why), ceilSeconds(time.Until(deadline))))
+			"The stop signal of the image (STOPSIGNAL) is none: %s. SIGTERM is sent instead, and SIGKILL after %s; "+
+				"name a signal in the image, such as SIGTERM", cri.Message(why), ceilSeconds(time.Until(deadline))))
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	if err := r.CRI.EndTask(ctx, s.container.ID, unix.SIGTERM); err != nil {
-		r.Log.Debug("SIGTERM not sent, or container not ended on it", "container", s.container.Name, "id", s.container.ID, "error", err)
+		r.Log.Debug("SIGTERM not sent, or container not ended on it",
+			"container", s.container.Name, "id", s.container.ID, "error", err)
 	}
 }
 

@@ -23,7 +23,8 @@ import (
 // errBroken is an error of the runtime that does not pass.
 var errBroken = status.Error(codes.Unknown, "shim is stuck")
 
-// Whatever the runtime fails at, a container of a pod that ends has ended when the grace period is over, and a little more.
+// Whatever the runtime fails at, a container of a pod that ends has ended when the grace period is
+// over, and a little more.
 func TestNoContainerRefusesToEnd(t *testing.T) {
 	const grace = 30 * time.Second
 	deaf := critest.Program{IgnoresStop: true}
@@ -172,7 +173,8 @@ func TestEndedPassForcesNothing(t *testing.T) {
 	})
 }
 
-// A sandbox that cannot be stopped, for its network cannot be taken down, keeps no process of a pod that ends, and its end from nobody. A pod that goes on waits.
+// A sandbox that cannot be stopped, for its network cannot be taken down, keeps no process of a pod
+// that ends, and its end from nobody. A pod that goes on waits.
 func TestSandboxThatCannotBeStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

@@ -46,9 +46,11 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// preStop lets the container's preStop hook run, and waits for its end or the deadline, or for that of ctx, which is the error. A hook that is not over at the
-// deadline goes on while its container is stopped. It runs at most once in the life of a container: also when its end is asked for again, with a shorter grace
-// period, by the next try of a pass that failed, or by another agent. An agent that leaves takes a running hook with it.
+// preStop lets the container's preStop hook run, and waits for its end or the deadline, or for that of
+// ctx, which is the error. A hook that is not over at the deadline goes on while its container is
+// stopped. It runs at most once in the life of a container: also when its end is asked for again, with
+// a shorter grace period, by the next try of a pass that failed, or by another agent. An agent that
+// leaves takes a running hook with it.
 func (r *Runtime) preStop(ctx context.Context, s *stopping, deadline time.Time) error {
 	h, c, err := preStopOf(s.pod, s.container)
 	if err != nil {

@@ -101,7 +101,8 @@ func TestLinksAmongLogs(t *testing.T) {
 	}
 }
 
-// A pod whose log folder, or a folder of its own, was replaced by a link to one of the host is removed like any other; what is behind the link stays.
+// A pod whose log folder, or a folder of its own, was replaced by a link to one of the host is removed
+// like any other; what is behind the link stays.
 func TestRemovePodWithLinks(t *testing.T) {
 	for _, at := range []string{"logs/default_web_u1", "logs/default_web_u1/a", "pods/u1/containers", "pods/u1/containers/a"} {
 		t.Run(at, func(t *testing.T) {

@@ -79,9 +79,11 @@ func (r *Runtime) KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, 
 		return errors.Join(stopped, err)
 	}
 	if stopped != nil {
-		// Differs from the kubelet, whose pod goes on to end for as long as the network cannot be taken down: no process of it is left, which is what its end means to
-		// others. Its addresses stay taken until its removal, which stops the sandbox again, until the runtime does.
-		r.Log.Warn("pod has ended, but its sandbox has not; its removal tries again", "pod", observed.Namespace+"/"+observed.Name, "uid", observed.UID, "error", stopped)
+		// Differs from the kubelet, whose pod goes on to end for as long as the network cannot be taken
+		// down: no process of it is left, which is what its end means to others. Its addresses stay
+		// taken until its removal, which stops the sandbox again, until the runtime does.
+		r.Log.Warn("pod has ended, but its sandbox has not; its removal tries again",
+			"pod", observed.Namespace+"/"+observed.Name, "uid", observed.UID, "error", stopped)
 	}
 	return nil
 }
@@ -199,8 +201,9 @@ func (r *Runtime) killContainer(ctx context.Context, p *v1.Pod, cs *pod.Containe
 	return r.stop(ctx, &stopping{uid: p.UID, pod: p, container: cs, message: message, grace: grace})
 }
 
-// stop ends a container: its preStop hook, the wait for others, the stop signal, and the kill at the end of the grace period. What comes
-// before the signal is taken from the grace period in whole seconds; at least minGrace is left. A hook that is not over by then ends with its container.
+// stop ends a container: its preStop hook, the wait for others, the stop signal, and the kill at the
+// end of the grace period. What comes before the signal is taken from the grace period in whole
+// seconds; at least minGrace is left. A hook that is not over by then ends with its container.
 func (r *Runtime) stop(ctx context.Context, s *stopping) error {
 	cs := s.container
 	if s.message == "" {

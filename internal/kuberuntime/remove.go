@@ -204,8 +204,9 @@ func (r *Runtime) removeContainer(ctx context.Context, s *pod.Status, cs *pod.Co
 	return nil
 }
 
-// ignoreLink makes a file that lies behind a link one that is not there: a container has put the link in the place of a folder of the agent's, and what it leads to
-// is not the agent's. The link goes with the pod's folders.
+// ignoreLink makes a file that lies behind a link one that is not there: a container has put the link
+// in the place of a folder of the agent's, and what it leads to is not the agent's. The link goes with
+// the pod's folders.
 func ignoreLink(err error) error {
 	if errors.Is(err, unix.ELOOP) {
 		return nil

@@ -53,7 +53,8 @@ func sleeperIn(t *testing.T, cgroup, name string) (dirs []string, ended <-chan e
 	return dirs, done
 }
 
-// What the runtime does not end is killed by the cgroup: one container, without the others of its pod, or all of the pod. The cgroups stay.
+// What the runtime does not end is killed by the cgroup: one container, without the others of its pod,
+// or all of the pod. The cgroups stay.
 func TestKillByCgroup(t *testing.T) {
 	m, _ := cgroupTree(t, cgroups.Allocatable{})
 	p := resourcePod("ffff-6", v1.ResourceRequirements{Requests: amounts("100m", "16Mi")})

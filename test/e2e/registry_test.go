@@ -166,7 +166,8 @@ func (r *imageRegistry) pushStopSignal(n *node, repository, signal string) (name
 	return name
 }
 
-// pushWith is pushLarge with more in what the image's configuration says of its containers; a size of 0 is no layer more.
+// pushWith is pushLarge with more in what the image's configuration says of its containers; a size of 0
+// is no layer more.
 func (r *imageRegistry) pushWith(n *node, repository string, size int, more map[string]any) (name, digest string) {
 	r.t.Helper()
 	blobs := helloBlobs(n)

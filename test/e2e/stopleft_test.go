@@ -13,13 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Requests of ioctl(2) on a directory of a file system (linux/fs.h): who writes to it waits, in state D, until it is thawed.
+// Requests of ioctl(2) on a directory of a file system (linux/fs.h): who writes to it waits, in state
+// D, until it is thawed.
 const (
 	freezeFS = 0xc0045877
 	thawFS   = 0xc0045878
 )
 
-// newFreezer makes a file system whose writers can be made to wait where no signal ends them. It is thawed and gone when the test ends.
+// newFreezer makes a file system whose writers can be made to wait where no signal ends them. It is
+// thawed and gone when the test ends.
 func (n *node) newFreezer() (dir string, freeze, thaw func() error) {
 	n.t.Helper()
 	dir = filepath.Join(n.place.Dir, "frozen")

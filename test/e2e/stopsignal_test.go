@@ -9,10 +9,12 @@ import (
 	"testing"
 )
 
-// noSignals are stop signals of images that are none, by a name for their pods. containerd does not parse the first two, and cannot send the last.
+// noSignals are stop signals of images that are none, by a name for their pods. containerd does not
+// parse the first two, and cannot send the last.
 var noSignals = map[string]string{"word": "SIGFOO; rm", "zero": "0", "minus": "-1"}
 
-// signalled is a pod of one container, main, of an image, and with a grace period in seconds; more are lines of the container.
+// signalled is a pod of one container, main, of an image, and with a grace period in seconds; more are
+// lines of the container.
 func signalled(name, image string, grace int, more string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -26,12 +28,13 @@ spec:
 }
 
 const (
-	obeying    = "    args: [sleep]\n"
-	unwell     = "    args: [sleep]\n    livenessProbe: {tcpSocket: {port: 9}, initialDelaySeconds: 5, periodSeconds: 1, failureThreshold: 1}\n"
+	obeying = "    args: [sleep]\n"
+	unwell  = "    args: [sleep]\n    livenessProbe: {tcpSocket: {port: 9}, initialDelaySeconds: 5, periodSeconds: 1, failureThreshold: 1}\n"
 )
 
-// An image whose stop signal is none has containers that end all the same: on SIGTERM, and those that are deaf to it with their grace period. So it is when the
-// manifest goes, when a liveness probe fails, and with berth stop --all.
+// An image whose stop signal is none has containers that end all the same: on SIGTERM, and those that
+// are deaf to it with their grace period. So it is when the manifest goes, when a liveness probe fails,
+// and with berth stop --all.
 func TestStopSignalThatIsNone(t *testing.T) {
 	n := newNode(t)
 	a := n.start()

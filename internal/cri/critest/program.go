@@ -20,7 +20,8 @@ type Program struct {
 	// StopDelay is the time from the stop signal to the exit, and StopCode the exit code then.
 	StopDelay time.Duration
 	StopCode  int32
-	// NoStopSignal is a stop signal of its image that is none, such as "SIGFOO": StopContainer fails at once, but for a time-out of 0.
+	// NoStopSignal is a stop signal of its image that is none, such as "SIGFOO": StopContainer fails at
+	// once, but for a time-out of 0.
 	NoStopSignal string
 	// StartError makes StartContainer fail with this message; the container becomes EXITED, 128, StartError.
 	StartError string
