@@ -201,7 +201,10 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 		started = func() {}
 	}
 	err = runPhases(ctx, phases, started, a.cfg.Log)
-	if errors.Is(err, context.Canceled) {
+	if len(a.left) > 0 && a.Exit() == StopPods && errors.Is(context.Cause(ctx), errStopped) {
+		// Told to who asked, by CheckEnded. A failure of ours would have a service manager start us,
+		// and the pods, again.
+		a.cfg.Log.Error("the end of all pods was asked for", "error", err)
 		err = nil
 	}
 	return errors.Join(err, a.cri.Close())

@@ -28,8 +28,9 @@ type phase struct {
 	components []component
 }
 
-// runPhases starts the phases in order, calls started after each, runs them until ctx is done or a component ends, and stops them
-// backwards. It returns why it ended.
+// runPhases starts the phases in order, calls started after each, runs them until ctx is done or a
+// component ends, and stops them backwards. It returns why it ended, nil for ctx, and what failed in
+// its stopping.
 func runPhases(ctx context.Context, phases []phase, started func(), log *slog.Logger) error {
 	failed := make(chan error, 1)
 	fail := func(err error) {
@@ -56,7 +57,7 @@ func runPhases(ctx context.Context, phases []phase, started func(), log *slog.Lo
 			}
 			began := time.Now()
 			if err := waitReady(ctx, c, failed); err != nil {
-				return errors.Join(err, stopAll())
+				return errors.Join(ignoreCanceled(err), stopAll())
 			}
 			log.Debug("ready", "phase", ph.name, "component", c.name, "took", time.Since(began).Round(time.Millisecond))
 		}
@@ -65,10 +66,17 @@ func runPhases(ctx context.Context, phases []phase, started func(), log *slog.Lo
 	var err error
 	select {
 	case <-ctx.Done():
-		err = ctx.Err()
 	case err = <-failed:
 	}
 	return errors.Join(err, stopAll())
+}
+
+// ignoreCanceled makes the end that was asked for no error; what its stopping says is one.
+func ignoreCanceled(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 func waitReady(ctx context.Context, c component, failed <-chan error) error {

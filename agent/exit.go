@@ -6,15 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keep"
 )
-
-// drainLimit bounds the end of all pods: the longest usual grace period twice, and time to clean up.
-const drainLimit = 90 * time.Second
 
 // removeAll ends the embedded runtime and removes what was kept, as far as the agent was told to.
 func (a *Agent) removeAll(ctx context.Context) error {
@@ -22,10 +18,9 @@ func (a *Agent) removeAll(ctx context.Context) error {
 	if exit == KeepPods {
 		return nil
 	}
-	if a.embedded != nil {
-		if err := a.embedded.Stop(ctx); err != nil {
-			return err
-		}
+	ended := a.endRuntime(ctx)
+	if err := errors.Join(ended, a.noteEnded()); err != nil {
+		return err
 	}
 	if exit != RemoveAll {
 		return a.unshareRoot()
@@ -49,6 +44,21 @@ func (a *Agent) removeAll(ctx context.Context) error {
 		}
 	}
 	return errors.Join(append(errs, a.unshareRoot())...)
+}
+
+// endRuntime ends the embedded runtime, and the shims that no container needs any more.
+func (a *Agent) endRuntime(ctx context.Context) error {
+	if a.embedded == nil {
+		return nil
+	}
+	err := a.embedded.Stop(ctx)
+	if err == nil && len(a.left) == 0 {
+		err = a.embedded.EndShims(ctx)
+	}
+	if err != nil {
+		a.left = append(a.left, err.Error())
+	}
+	return err
 }
 
 // Exit says what becomes of pods and runtime when the agent ends, a client's wish included.

@@ -118,6 +118,22 @@ func (f *facts) PodMemoryUsage(p *v1.Pod) (int64, error) {
 	return 0, errNotReady
 }
 
+// KillPod kills what runs in the pod's cgroup.
+func (f *facts) KillPod(ctx context.Context, uid pod.UID) error {
+	if c := f.get(); c != nil {
+		return c.KillPod(ctx, uid)
+	}
+	return errNotReady
+}
+
+// KillContainer kills what runs in the cgroup of a container.
+func (f *facts) KillContainer(ctx context.Context, uid pod.UID, id pod.ContainerID) error {
+	if c := f.get(); c != nil {
+		return c.KillContainer(ctx, uid, id)
+	}
+	return errNotReady
+}
+
 // RemovePod removes the pod's cgroup.
 func (f *facts) RemovePod(ctx context.Context, uid pod.UID) error {
 	if c := f.get(); c != nil {
@@ -134,6 +150,16 @@ func (f *facts) IsOccupied(uid pod.UID) (bool, error) {
 		return o.IsOccupied(uid)
 	}
 	return false, nil
+}
+
+// Processes returns what runs in the pod's cgroup.
+func (f *facts) Processes(uid pod.UID) ([]cgroups.Process, error) {
+	if l, ok := f.get().(interface {
+		Processes(uid pod.UID) ([]cgroups.Process, error)
+	}); ok {
+		return l.Processes(uid)
+	}
+	return nil, nil
 }
 
 // List returns the pods that have a cgroup.

@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-
-	"berth/internal/cri"
-	"berth/internal/pod"
-	"berth/internal/podworkers"
 )
 
 // lastFile, in the run directory, is what the last agent there was told about the places that its pods use, so that they can be ended
@@ -25,18 +22,16 @@ type lastConfig struct {
 	CgroupRoot       string `json:"cgroupRoot,omitempty"`
 	PodLogsDir       string `json:"podLogsDir"`
 	ContainerLogsDir string `json:"containerLogsDir,omitempty"`
+	// Left is what still runs, or is not removed, of pods that the agent was to end: a line each.
+	Left []string `json:"left,omitempty"`
 }
 
 // LastConfig returns the configuration of the last agent in the run directory that left its pods behind, without paths and log. It wraps
 // fs.ErrNotExist when there was none, or when it took its pods along.
 func LastConfig(runDir string) (Config, error) {
-	b, err := os.ReadFile(filepath.Join(runDir, lastFile))
+	l, err := readLast(runDir)
 	if err != nil {
-		return Config{}, fmt.Errorf("last agent in %s: %w", runDir, err)
-	}
-	var l lastConfig
-	if err := json.Unmarshal(b, &l); err != nil {
-		return Config{}, fmt.Errorf("last agent in %s: %s: %w; start an agent with the flags of the last one, which writes it anew", runDir, lastFile, err)
+		return Config{}, err
 	}
 	return Config{
 		RootDir: l.RootDir, RunDir: runDir, NodeName: l.NodeName, RuntimeEndpoint: l.RuntimeEndpoint, CgroupRoot: l.CgroupRoot,
@@ -44,9 +39,39 @@ func LastConfig(runDir string) (Config, error) {
 	}, nil
 }
 
+func readLast(runDir string) (l lastConfig, err error) {
+	b, err := os.ReadFile(filepath.Join(runDir, lastFile))
+	if err != nil {
+		return l, fmt.Errorf("last agent in %s: %w", runDir, err)
+	}
+	if err := json.Unmarshal(b, &l); err != nil {
+		return l, fmt.Errorf("last agent in %s: %s: %w; start an agent with the flags of the last one, which writes it anew",
+			runDir, lastFile, err)
+	}
+	return l, nil
+}
+
+// CheckEnded returns nil when the last agent in the run directory, which was told to take its pods
+// along, has done so, and else an error that names what is left.
+func CheckEnded(runDir string) error {
+	l, err := readLast(runDir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case len(l.Left) == 0:
+		return errors.New("the agent ended before it had ended its pods, which may go on running; " +
+			`run "berth stop --all" again`)
+	}
+	return leftError(l.Left)
+}
+
 func (a *Agent) saveConfig() error {
 	c := &a.cfg
-	b, err := json.Marshal(lastConfig{c.RootDir, c.NodeName, c.RuntimeEndpoint, c.CgroupRoot, c.PodLogsDir, c.ContainerLogsDir})
+	b, err := json.Marshal(lastConfig{
+		c.RootDir, c.NodeName, c.RuntimeEndpoint, c.CgroupRoot, c.PodLogsDir, c.ContainerLogsDir, a.left,
+	})
 	if err != nil {
 		return err
 	}
@@ -69,53 +94,4 @@ func (a *Agent) Drain(ctx context.Context) error {
 		return nil
 	}}
 	return a.run(ctx, append(a.phases()[:podsPhase+1], phase{"drain", []component{begin}}))
-}
-
-// drainPods ends every pod when the agent is not to leave any behind: those of its workers, and what the runtime and the disk have besides.
-func (a *Agent) drainPods(ctx context.Context) error {
-	if a.Exit() == KeepPods {
-		return nil
-	}
-	for _, p := range a.pods.List() { // the loop, which owns them, has stopped
-		a.pods.Remove(p)
-	}
-	ctx, cancel := context.WithTimeout(ctx, drainLimit)
-	defer cancel()
-	a.workers.SyncKnownPods(nil)
-	select {
-	case <-a.pleg.Relisted():
-	case <-ctx.Done():
-		return fmt.Errorf("the runtime did not list its pods within %s: %w", drainLimit, a.pleg.Health())
-	}
-	for _, s := range a.leftovers() {
-		if !a.workers.Has(s.UID) {
-			grace := longestGrace(s)
-			a.workers.UpdatePod(podworkers.UpdatePodOptions{
-				UpdateType: podworkers.SyncPodKill, RunningPod: s, KillPodOptions: &podworkers.KillPodOptions{PodTerminationGracePeriodSecondsOverride: &grace},
-			})
-		}
-	}
-	for a.workers.Len() > 0 {
-		select {
-		case <-a.workers.Finished().Wake():
-			a.workers.Finished().Take()
-		case <-ctx.Done():
-			return fmt.Errorf("%d pods did not end within %s", a.workers.Len(), drainLimit)
-		}
-	}
-	if err := os.Remove(filepath.Join(a.cfg.RunDir, lastFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// longestGrace returns the longest grace period in seconds that the pod's containers were made with.
-func longestGrace(s *pod.Status) int64 {
-	grace := int64(1)
-	for i := range s.Containers {
-		if g, ok := cri.TerminationGrace(&s.Containers[i]); ok {
-			grace = max(grace, g)
-		}
-	}
-	return grace
 }

@@ -123,7 +123,11 @@ func (a *Agent) drainVolumes(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, unstageLimit)
 	defer cancel()
-	return a.storage.volumes.Drain(ctx)
+	err := a.storage.volumes.Drain(ctx)
+	if err != nil {
+		a.left = append(a.left, err.Error())
+	}
+	return err
 }
 
 // storageAPI are the objects of the API server that volumes of CSI drivers need.

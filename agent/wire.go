@@ -129,7 +129,8 @@ type Agent struct {
 	started  time.Time
 	stopping context.CancelCauseFunc // set by Run
 	measures
-	scanned bool // leftovers has looked at the disk
+	scanned bool     // leftovers has looked at the disk
+	left    []string // of pods that were to end with the agent; see drainPods
 
 	mu     sync.Mutex
 	atExit AtExit // guarded by mu; a client's stop may raise it

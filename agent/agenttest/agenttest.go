@@ -7,6 +7,7 @@ package agenttest
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -28,6 +29,7 @@ import (
 	"berth/internal/plugins"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
+	"berth/internal/server"
 )
 
 // Image is the image that every world has.
@@ -77,11 +79,12 @@ type World struct {
 func New(t *testing.T, opts ...critest.Option) *World {
 	t.Helper()
 	dir := t.TempDir()
-	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests"), Cgroups: &Cgroups{pods: map[pod.UID]*podCgroup{}}, mounts: mount.NewFakeMounter(nil)}
+	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests"), Cgroups: &Cgroups{pods: map[pod.UID]*podCgroup{}, deaf: map[string]bool{}}, mounts: mount.NewFakeMounter(nil)}
 	if err := os.Mkdir(w.Manifests, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	w.Runtime = critest.Start(t, append([]critest.Option{critest.WithImages(Image), critest.WithLogs("/")}, opts...)...)
+	w.Cgroups.runtime = w.Runtime
 	w.Network, w.uplink = newNetwork(w.Runtime), newUplink()
 	w.StartAgent()
 	t.Cleanup(func() { w.StopAgent() })
@@ -107,10 +110,24 @@ func (w *World) StartAgent() {
 // Drain ends what a stopped agent left behind.
 func (w *World) Drain() {
 	w.T.Helper()
-	if err := w.build(agent.StopPods).Drain(w.T.Context()); err != nil {
+	if err := w.TryDrain(); err != nil {
 		w.T.Errorf("drain: %v", err)
 	}
 }
+
+// TryDrain is Drain that may fail.
+func (w *World) TryDrain() error { return w.build(agent.StopPods).Drain(w.T.Context()) }
+
+// StopAll has a client end the agent with all its pods, and returns what the client is told.
+func (w *World) StopAll() error {
+	w.Agent.Handlers().Stop(server.StopAll)
+	err := w.stop()
+	w.stop = nil
+	return errors.Join(err, agent.CheckEnded(w.RunDir()))
+}
+
+// RunDir is the agent's run directory.
+func (w *World) RunDir() string { return filepath.Join(w.dir, "run") }
 
 func (w *World) build(exit agent.AtExit) *agent.Agent {
 	w.T.Helper()

@@ -7,8 +7,10 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroups"
+	"berth/internal/cri/critest"
 	"berth/internal/pod"
 )
 
@@ -16,6 +18,9 @@ import (
 type Cgroups struct {
 	mu   sync.Mutex
 	pods map[pod.UID]*podCgroup // guarded by mu
+
+	runtime *critest.Runtime
+	deaf    map[string]bool // guarded by mu; names of pods whose processes no signal ends
 
 	resized []string // guarded by mu; changes of pods' cgroups
 	usage   int64    // guarded by mu; bytes of every pod
@@ -103,6 +108,52 @@ func (c *Cgroups) TakeResized() []string {
 	defer c.mu.Unlock()
 	defer func() { c.resized = nil }()
 	return c.resized
+}
+
+// KillPod kills what runs of the pod.
+func (c *Cgroups) KillPod(ctx context.Context, uid pod.UID) error {
+	for _, cr := range c.runtime.ContainersOf(string(uid)) {
+		if err := c.KillContainer(ctx, uid, pod.ContainerID(cr.ID)); err != nil {
+			return err
+		}
+	}
+	for _, sb := range c.runtime.SandboxesOf(string(uid)) {
+		_ = c.runtime.KillSandbox(sb.ID) // one that has ended is no harm
+	}
+	return nil
+}
+
+// KillContainer kills the container's process.
+func (c *Cgroups) KillContainer(_ context.Context, _ pod.UID, id pod.ContainerID) error {
+	cr, ok := c.runtime.Find(string(id))
+	if !ok || cr.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		return nil
+	}
+	c.mu.Lock()
+	deaf := c.deaf[cr.Pod.GetName()]
+	c.mu.Unlock()
+	if deaf {
+		return fmt.Errorf("process 4711 (%s) in state D", cr.Name)
+	}
+	return c.runtime.Kill(cr.ID, 137)
+}
+
+// SetDeaf says that no signal ends the processes of the named pod, or that one does again.
+func (c *Cgroups) SetDeaf(podName string, deaf bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deaf[podName] = deaf
+}
+
+// Processes returns what runs of the pod.
+func (c *Cgroups) Processes(uid pod.UID) ([]cgroups.Process, error) {
+	var out []cgroups.Process
+	for _, cr := range c.runtime.ContainersOf(string(uid)) {
+		if cr.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			out = append(out, cgroups.Process{PID: 4711, Command: cr.Name, Container: pod.ContainerID(cr.ID)})
+		}
+	}
+	return out, nil
 }
 
 // RemovePod removes the pod's cgroup.

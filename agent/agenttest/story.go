@@ -29,12 +29,13 @@ import (
 //	remove NAME                take it away
 //	rewrite FILE               take the manifest away and put it there again, before the agent looks; as NAME like write
 //	wait DURATION              let time pass
-//	program [POD/]CONTAINER exits DURATION CODE | fails-to-start MESSAGE | deaf | stops-after DURATION CODE | forever   what the container
-//	                           does when it is started next: deaf is to the stop signal, and so long after it it ends
+//	program [POD/]CONTAINER exits DURATION CODE | fails-to-start MESSAGE | deaf | stops-after DURATION CODE | no-signal SIGNAL [deaf] | forever   what
+//	                           the container does when it is started next: deaf is to the stop signal, and so long after it it ends; no-signal: that of
+//	                           its image is this, which is none
 //	exit POD/CONTAINER CODE    the container's process ends
 //	oom POD/CONTAINER          the kernel kills it
 //	sandbox-dies POD           the sandbox's process ends
-//	fail METHOD TIMES MESSAGE  the runtime's next calls of METHOD fail
+//	fail METHOD TIMES MESSAGE  the runtime's next calls of METHOD fail; TIMES -1 is all
 //	heal                       they do not fail any more
 //	runtime down | up          the runtime stops to answer; containers go on
 //	agent stop | start         the agent ends, as by SIGTERM, and starts again
@@ -297,6 +298,10 @@ func (s *story) program(args []string) error {
 		p = critest.FailsToStart(strings.Join(args[2:], " "))
 	case "deaf":
 		p.IgnoresStop = true
+	case "no-signal":
+		signal := strings.Join(args[2:], " ")
+		p.NoStopSignal = strings.TrimSuffix(signal, " deaf")
+		p.IgnoresStop = p.NoStopSignal != signal
 	case "stops-after":
 		if len(args) != 4 {
 			return errors.New("stops-after needs a duration and a code")
@@ -312,7 +317,7 @@ func (s *story) program(args []string) error {
 		p.StopDelay, p.StopCode = d, int32(code)
 	case "forever":
 	default:
-		return errors.New("a container exits, fails-to-start, is deaf, stops-after a while or runs forever")
+		return errors.New("a container exits, fails-to-start, is deaf, stops-after a while, has no-signal or runs forever")
 	}
 	p.Exec = s.commands.in(args[0])
 	s.Runtime.SetProgram(args[0], p)

@@ -14,6 +14,7 @@ import (
 //
 //	lose POD/CONTAINER         somebody removes the container from the runtime
 //	forget POD/CONTAINER       the runtime no longer knows whether the container runs
+//	unkillable POD, killable POD   no signal ends the processes of the pod, as they wait for the kernel; it does again
 //	lose-address POD           the sandbox has no address any more
 //	expect-container POD/CONTAINER STATE   the container's state, restart count and last state in its status, such as: running 0,
 //	                           waiting CrashLoopBackOff 1 last Error:1, terminated Completed:0 0
@@ -35,6 +36,9 @@ func (s *story) doContainer(verb string, args []string) error {
 		return nil
 	case "forget":
 		s.Runtime.MakeUnknown(args[0])
+		return nil
+	case "unkillable", "killable":
+		s.Cgroups.SetDeaf(args[0], verb == "unkillable")
 		return nil
 	case "lose-address":
 		s.Runtime.LoseAddress(args[0])

@@ -16,9 +16,11 @@ func letGo() {
 	unmapProgram()
 }
 
-// unmapProgram takes the pages of the program's file out of the process: most of them were read once, by initializers, by a
-// phase of the start, and by neighbours' reads (the kernel maps 64 KiB around each page that is read). They stay in the page cache, where the kernel may take them when it needs memory, and come back as they are used (madvise(2),
-// MADV_DONTNEED on a file mapping). Pages that can be written are left alone.
+// unmapProgram takes the pages of the program's file out of the process: most of them were read once,
+// by initializers, by a phase of the start, and by neighbours' reads (the kernel maps 64 KiB around each
+// page that is read). They stay in the page cache, where the kernel may take them when it needs memory,
+// and come back as they are used (madvise(2), MADV_DONTNEED on a file mapping). Pages that can be
+// written are left alone.
 func unmapProgram() {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -186,7 +186,7 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, out, e
 	defer endOnSignals(stop, show, errOut)()
 	err = runAndShow(ctx, a.Run, h, f, show, stop)
 	if err == nil {
-		_, err = fmt.Fprintln(out, hints.farewell(a.Exit()))
+		_, err = fmt.Fprintln(out, hints.farewell(a.Exit(), agent.CheckEnded(cfg.RunDir)))
 	}
 	return errors.Join(err, closeLog())
 }

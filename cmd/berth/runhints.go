@@ -42,10 +42,13 @@ func (h hints) lines(pods []*v1.Pod) []string {
 	return append(lines, h.command("get pods -o wide"), h.command("logs -f "+name), h.command("explain "+name))
 }
 
-// farewell says what became of the pods.
-func (h hints) farewell(exit agent.AtExit) string {
+// farewell says what became of the pods; left is not nil when some were to end and have not.
+func (h hints) farewell(exit agent.AtExit, left error) string {
 	switch exit {
 	case agent.StopPods:
+		if left != nil {
+			return "The agent has ended; " + left.Error()
+		}
 		return "The agent has ended, and so have its pods."
 	case agent.RemoveAll:
 		return "The agent has ended; its pods, their images and the runtime are removed."

@@ -28,7 +28,8 @@ func newStopCommand(g *globalFlags) *cobra.Command {
 		Long: `End the agent and wait until it has ended.
 
 Containers and the embedded runtime go on running, and the next "berth run" takes them over. With --all the pods are stopped and
-the embedded runtime is ended too, also when the agent has ended before.`,
+the embedded runtime is ended too, also when the agent has ended before. Pods that have not ended after 90 seconds are killed; what no
+signal ends is named, and the exit code is 1.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,6 +64,13 @@ func stopAgent(ctx context.Context, c *client, req server.StopRequest, timeout t
 	}
 	text := "The agent has ended; pods and runtime go on."
 	if req.All {
+		runDir, err := filepath.Abs(c.runDir)
+		if err == nil {
+			err = agent.CheckEnded(runDir)
+		}
+		if err != nil {
+			return err
+		}
 		text = "All pods, the embedded runtime and the agent have ended."
 	}
 	_, err = fmt.Fprintln(out, text)

@@ -20,7 +20,7 @@ import (
 
 var classes = [...]v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort}
 
-// Removal waits for killed processes to leave: 1 ms, 2 ms … removeDelayCap between tries, 2.3 seconds in all.
+// Killed processes are waited for: 1 ms, 2 ms … removeDelayCap between tries, 2.3 seconds in all.
 const (
 	removeTries    = 16
 	removeDelayCap = 300 * time.Millisecond
@@ -53,21 +53,8 @@ func (m *Manager) remove(ctx context.Context, n name) error {
 	if len(dirs) == 0 {
 		return nil
 	}
-	delay := time.Millisecond
-	for try := 1; ; try++ {
-		err := killAndRemove(dirs)
-		if err == nil {
-			break
-		}
-		if try == removeTries || !errors.Is(err, unix.EBUSY) {
-			return fmt.Errorf("remove cgroup %s: %w", n.path(m.driver), err)
-		}
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
-			return fmt.Errorf("remove cgroup %s: %w", n.path(m.driver), errors.Join(context.Cause(ctx), err))
-		}
-		delay = min(2*delay, removeDelayCap)
+	if err := untilGone(ctx, func() error { return killAndRemove(dirs) }); err != nil {
+		return fmt.Errorf("remove cgroup %s: %w", n.path(m.driver), err)
 	}
 	if m.driver == Systemd {
 		return m.stopUnit(n)
@@ -89,19 +76,25 @@ func (m *Manager) stopUnit(n name) error {
 
 // killAndRemove kills all processes below the directories, then removes the directories. EBUSY means that some have not ended.
 func killAndRemove(dirs []string) error {
+	errs := []error{killAll(dirs)}
+	for _, d := range dirs {
+		errs = append(errs, removeTree(d))
+	}
+	return errors.Join(errs...)
+}
+
+// killAll kills all processes below the directories.
+func killAll(dirs []string) error {
 	var errs []error
 	// Version 1: what is frozen does not fork away from its end, and must be thawed to meet it.
 	for _, d := range dirs {
 		errs = append(errs, freeze(d))
 	}
 	for _, d := range dirs {
-		errs = append(errs, killAll(d))
+		errs = append(errs, killIn(d))
 	}
 	for _, d := range dirs {
 		errs = append(errs, thaw(d))
-	}
-	for _, d := range dirs {
-		errs = append(errs, removeTree(d))
 	}
 	return errors.Join(errs...)
 }
@@ -137,7 +130,7 @@ func thaw(dir string) error {
 	})
 }
 
-func killAll(dir string) error {
+func killIn(dir string) error {
 	// Version 2 since Linux 5.14: one write, and no process can fork out of it.
 	if lib.WriteFile(dir, "cgroup.kill", "1") == nil {
 		return nil
@@ -211,22 +204,8 @@ func (m *Manager) List() ([]pod.UID, error) {
 
 // IsOccupied reports whether a process is in the pod's cgroup, or below it, in any hierarchy.
 func (m *Manager) IsOccupied(uid pod.UID) (bool, error) {
-	for _, class := range classes {
-		dirs, err := m.dirs(podName(m.root, class, uid))
-		if err != nil {
-			return false, err
-		}
-		for _, d := range dirs {
-			pids, err := lib.GetAllPids(d)
-			if err != nil && !gone(err) {
-				return false, fmt.Errorf("list processes of %s: %w", d, err)
-			}
-			if len(pids) > 0 {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
+	found, err := m.Processes(uid)
+	return len(found) > 0, err
 }
 
 // listClass returns the directories of the pods' cgroups of a class, in every hierarchy.

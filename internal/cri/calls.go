@@ -116,7 +116,9 @@ func (c *Client) StartContainer(ctx context.Context, id pod.ContainerID) error {
 	return err
 }
 
-// StopContainer sends the stop signal and, after grace, kills. Idempotent. Cancelling ctx ends the wait, not the stop signal.
+// StopContainer sends the stop signal and, after grace, kills; without grace it kills at once.
+// Idempotent. Cancelling ctx ends the wait, not the stop signal. The error is ErrStopSignal when the
+// signal of the image is none: then nothing was sent.
 func (c *Client) StopContainer(ctx context.Context, id pod.ContainerID, grace time.Duration) error {
 	_, err := c.runtime.StopContainer(withExtraTime(ctx, grace), &runtimeapi.StopContainerRequest{ContainerId: string(id), Timeout: int64(grace / time.Second)})
 	return ignoreNotFound(err)
@@ -126,7 +128,7 @@ func (c *Client) StopContainer(ctx context.Context, id pod.ContainerID, grace ti
 func (c *Client) RemoveContainer(ctx context.Context, id pod.ContainerID) error {
 	err := c.removeContainer(ctx, id)
 	if isTaskLeft(err) {
-		if ended := c.endTask(ctx, id); ended != nil {
+		if ended := c.deleteTask(ctx, id); ended != nil {
 			return fmt.Errorf("%w; %w", err, ended)
 		}
 		err = c.removeContainer(ctx, id)

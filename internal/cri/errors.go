@@ -19,6 +19,8 @@ var (
 	ErrNameReserved = errors.New("name reserved")
 	// ErrStarting: a start of the container that was cancelled is still under way. Trying again in a moment succeeds.
 	ErrStarting = errors.New("container is being started")
+	// ErrStopSignal: what the container's image names as its stop signal is none, so that the runtime sends nothing.
+	ErrStopSignal = errors.New("no stop signal")
 	// ErrUnavailable: the runtime does not answer at its socket.
 	ErrUnavailable = errors.New("container runtime is down")
 	// ErrUnimplemented: the runtime does not offer the call.
@@ -68,6 +70,8 @@ func classify(ctx context.Context, op, server string, began time.Time, err error
 		ce.class = ErrNameReserved
 	case strings.Contains(s.Message(), "container is in starting state"):
 		ce.class = ErrStarting
+	case isNoSignal(s.Message()):
+		ce.class = ErrStopSignal
 	case s.Code() == codes.NotFound:
 		ce.class = ErrNotFound
 	case s.Code() == codes.Unavailable:
@@ -81,6 +85,13 @@ func classify(ctx context.Context, op, server string, began time.Time, err error
 		ce.class = context.Canceled
 	}
 	return ce
+}
+
+// isNoSignal reports whether containerd could not send a stop signal because it is none: it does not
+// parse, or the kernel has no such number (EINVAL).
+func isNoSignal(message string) bool {
+	return strings.Contains(message, "failed to parse stop signal") ||
+		strings.Contains(message, "failed to stop container") && strings.Contains(message, "invalid argument")
 }
 
 // unanswered reports whether a call was ended by its deadline, and how long it had. Either end of the connection may see the deadline first:

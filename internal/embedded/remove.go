@@ -48,6 +48,19 @@ func (r *Runtime) Remove(ctx context.Context) error {
 	return nil
 }
 
+// EndShims ends the shims that are left when the runtime was stopped and no container runs any more:
+// some outlive their sandbox when an agent is killed in the middle of a change.
+func (r *Runtime) EndShims(ctx context.Context) error {
+	if err := r.acquire(ctx); err != nil {
+		return err
+	}
+	defer r.release()
+	if err := killAll(ctx, r.paths); err != nil {
+		return fmt.Errorf("embedded runtime: end shims: %w", err)
+	}
+	return nil
+}
+
 // removeContainers kills and deletes what runc still knows, its cgroups included.
 func removeContainers(ctx context.Context, p paths) error {
 	roots, err := filepath.Glob(filepath.Join(p.runc(), "*", "*"))

@@ -60,6 +60,7 @@ func (b *bench) newRuntime(root string) *Runtime {
 		CRI: client, Recorder: b.events, Journal: j, Log: log, RootDir: root, HostIPs: func() []string { return []string{"192.0.2.1"} },
 		PodLogsDir: filepath.Join(root, "logs"), ContainerLogsDir: filepath.Join(root, "links"),
 		Actions: action.New(action.Config{CRI: client, Dial: answerInHTTP}),
+		Cgroups: killing{fake: b.fake},
 		Images:  images.New(images.Config{Runtime: client, Recorder: b.events, Journal: j, MaxParallel: 1}),
 	})
 	ctx, leave := context.WithCancel(context.Background())
@@ -82,6 +83,35 @@ func (b *bench) newRuntime(root string) *Runtime {
 		b.t.Fatal(err)
 	}
 	return r
+}
+
+// killing are cgroups whose processes are those of the fake runtime; failure keeps them from ending.
+type killing struct {
+	Cgroups
+	fake    *critest.Runtime
+	failure error
+}
+
+func (k killing) KillPod(ctx context.Context, uid pod.UID) error {
+	var errs []error
+	for _, c := range k.fake.ContainersOf(string(uid)) {
+		errs = append(errs, k.KillContainer(ctx, uid, pod.ContainerID(c.ID)))
+	}
+	for _, sb := range k.fake.SandboxesOf(string(uid)) {
+		_ = k.fake.KillSandbox(sb.ID) // one that has ended is no harm
+	}
+	return errors.Join(errs...)
+}
+
+func (k killing) KillContainer(_ context.Context, _ pod.UID, id pod.ContainerID) error {
+	c, ok := k.fake.Find(string(id))
+	if !ok || c.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		return nil
+	}
+	if k.failure != nil {
+		return k.failure
+	}
+	return k.fake.Kill(c.ID, 137)
 }
 
 func (b *bench) observe() *pod.Status {

@@ -22,7 +22,6 @@ const hookWatch = time.Second
 
 // Why a hook is ended before its time.
 var (
-	errGraceOver      = errors.New("the grace period is over")
 	errContainerEnded = errors.New("the container has ended")
 	errAgentLeaves    = errors.New("the agent leaves")
 )
@@ -47,9 +46,11 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// preStop lets the container's preStop hook run, and waits for its end, the deadline, or that of ctx, which is the error. The hook runs at most
-// once in the life of a container: also when its end is asked for again, with a shorter grace period, by the next try of a pass that
-// failed, or by another agent. An agent that leaves takes a running hook with it.
+// preStop lets the container's preStop hook run, and waits for its end or the deadline, or for that of
+// ctx, which is the error. A hook that is not over at the deadline goes on while its container is
+// stopped. It runs at most once in the life of a container: also when its end is asked for again, with
+// a shorter grace period, by the next try of a pass that failed, or by another agent. An agent that
+// leaves takes a running hook with it.
 func (r *Runtime) preStop(ctx context.Context, s *stopping, deadline time.Time) error {
 	h, c, err := preStopOf(s.pod, s.container)
 	if err != nil {
@@ -67,17 +68,21 @@ func (r *Runtime) preStop(ctx context.Context, s *stopping, deadline time.Time) 
 	defer timer.Stop()
 	select {
 	case <-run.ended:
-		return nil
 	case <-timer.C:
-		run.end(errGraceOver)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	select {
-	case <-run.ended:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	return nil
+}
+
+// endPreStop ends the preStop hook of a container that has ended, if one still runs, and waits for it.
+func (r *Runtime) endPreStop(id pod.ContainerID) {
+	r.mu.Lock()
+	run := r.preStops[id]
+	r.mu.Unlock()
+	if run != nil {
+		run.end(errContainerEnded)
+		<-run.ended
 	}
 }
 

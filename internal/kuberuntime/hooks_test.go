@@ -3,6 +3,7 @@ package kuberuntime
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -120,7 +123,7 @@ func TestPreStop(t *testing.T) {
 		{"its whole seconds are taken from the grace period", execHook("pre"), executes(5500*time.Millisecond, 0), 30 * time.Second, []string{"0s exec pre in a", "5.5s stop a 25"}, nil},
 		{"a part of a second is not", execHook("pre"), executes(300*time.Millisecond, 0), 30 * time.Second, []string{"0s exec pre in a", "300ms stop a 30"}, nil},
 		{"what is left is no less than two seconds", execHook("pre"), executes(9*time.Second, 0), 10 * time.Second, []string{"0s exec pre in a", "9s stop a 2"}, nil},
-		{"it is ended with the grace period", execHook("pre"), executes(time.Hour, 0), 10 * time.Second, []string{"0s exec pre in a", "10s stop a 2"}, []string{failed}},
+		{"it is not waited for longer than the grace period", execHook("pre"), executes(time.Hour, 0), 10 * time.Second, []string{"0s exec pre in a", "10s stop a 2"}, []string{failed}},
 		{"a failure does not matter", execHook("pre"), executes(0, 1), 10 * time.Second, []string{"0s exec pre in a", "0s stop a 10"}, []string{failed}},
 		{"none without a grace period", execHook("pre"), executes(0, 0), 0, []string{"0s stop a 2"}, nil},
 		{"sleep", sleepHook(4), critest.Forever(), 10 * time.Second, []string{"4s stop a 6"}, nil},
@@ -159,20 +162,45 @@ func TestPreStop(t *testing.T) {
 	}
 }
 
-// A hook that takes too long has ended before its container is told to.
-func TestPreStopEndsBeforeTheSignal(t *testing.T) {
+// A hook that takes too long goes on while its container is stopped, and ends with it.
+func TestPreStopEndsWithItsContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		program := executes(time.Hour, 0)
-		program.StopDelay = time.Second
+		program.IgnoresStop = true
 		b.fake.SetProgram("a", program)
-		p := withHooks(podOf(v1.RestartPolicyAlways, "a"), "a", nil, execHook("pre"))
+		b.fake.SetProgram("sidecar-1", program)
+		p := withHooks(podOf(v1.RestartPolicyAlways, "sidecar-1", "a"), "a", nil, execHook("pre"))
+		withHooks(p, "sidecar-1", nil, execHook("pre"))
+		b.run(p)
+		b.kill(p, 30*time.Second)
+		var ends []string
+		for _, c := range b.fake.Calls() {
+			if c.Method == "ExecSync" {
+				ends = append(ends, fmt.Sprintf("%s to %s", c.At.Sub(b.began), c.Done.Sub(b.began)))
+			}
+		}
+		if d := cmp.Diff([]string{"0s to 32s", "0s to 32s"}, ends); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+// One that does not end with its container, as it runs elsewhere, is ended then.
+func TestPreStopAfterItsContainer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		p := withHooks(podOf(v1.RestartPolicyAlways, "a"), "a", nil, sleepHook(60))
 		b.run(p)
 		b.kill(p, 10*time.Second)
-		for _, c := range b.fake.Calls() {
-			if c.Method == "ExecSync" && (c.Err == nil || c.Done.Sub(b.began) != 10*time.Second) {
-				t.Errorf("the hook ended after %s with %v", c.Done.Sub(b.began), c.Err)
-			}
+		if d := cmp.Diff([]string{"10s stop a 2"}, b.calls()); d != "" {
+			t.Error(d)
+		}
+		if got := b.events.take(); len(got) != 2 || got[1] != "Warning FailedPreStopHook a: PreStopHook failed" {
+			t.Errorf("events %q", got)
+		}
+		if now := time.Since(b.began); now != 10*time.Second {
+			t.Errorf("the pod has ended after %s", now)
 		}
 	})
 }
@@ -231,7 +259,7 @@ func TestPreStopRunsOnce(t *testing.T) {
 		b := newBench(t)
 		p := withHooks(podOf(v1.RestartPolicyAlways, "a"), "a", nil, execHook("pre"))
 		b.run(p)
-		b.fake.Fail("StopContainer", 2, errors.New("not now"))
+		b.fake.Fail("StopContainer", 2, status.Error(codes.Unavailable, "not now"))
 		for range 2 {
 			if err := b.KillPod(t.Context(), p, b.observe(), 30*time.Second); err == nil {
 				t.Fatal("no error")

@@ -100,3 +100,34 @@ func TestLinksAmongLogs(t *testing.T) {
 		t.Errorf("of the host there is %v, %v", entries, err)
 	}
 }
+
+// A pod whose log folder, or a folder of its own, was replaced by a link to one of the host is removed
+// like any other; what is behind the link stays.
+func TestRemovePodWithLinks(t *testing.T) {
+	for _, at := range []string{"logs/default_web_u1", "logs/default_web_u1/a", "pods/u1/containers", "pods/u1/containers/a"} {
+		t.Run(at, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				p := podOf(v1.RestartPolicyAlways, "a")
+				p.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
+				b.run(p)
+				b.kill(p, 0)
+				observed := b.observe()
+				host, link := t.TempDir(), filepath.Join(b.RootDir, at)
+				err := errors.Join(os.WriteFile(filepath.Join(host, "0.log"), nil, 0o600), os.RemoveAll(link), os.Symlink(host, link))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := errors.Join(b.RemovePod(t.Context(), observed, WithLogs), b.RemoveLogs("default", "web", "u1")); err != nil {
+					t.Error(err)
+				}
+				if left := b.fake.Containers(); len(left) > 0 {
+					t.Errorf("left %v", left)
+				}
+				if entries, err := os.ReadDir(host); err != nil || len(entries) != 1 {
+					t.Errorf("of the host there is %v, %v", entries, err)
+				}
+			})
+		})
+	}
+}

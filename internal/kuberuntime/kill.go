@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/cri"
 	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
@@ -64,13 +65,39 @@ type stopping struct {
 // KillPod stops every container of the pod within grace and then its sandboxes. Containers stop side by side, but a sidecar
 // waits for the regular containers and for the sidecars after it, as long as the grace period lasts; its preStop hook does not
 // wait. p is nil for a pod that only the runtime knows. With a grace of 0, no preStop hook runs. Nothing of the pod is to be started
-// any more. Idempotent.
+// any more, and nothing of it runs when the error is nil. Idempotent.
 func (r *Runtime) KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
 	r.Images.Forget(observed.UID)
-	return r.killPod(ctx, p, observed, grace)
+	if err := r.killAll(ctx, p, observed, grace); err != nil {
+		return err
+	}
+	stopped := r.stopSandboxes(ctx, p, observed)
+	if ctx.Err() != nil || errors.Is(stopped, cri.ErrUnavailable) {
+		return errors.Join(stopped, ctx.Err())
+	}
+	if err := r.Cgroups.KillPod(ctx, observed.UID); err != nil {
+		return errors.Join(stopped, err)
+	}
+	if stopped != nil {
+		// Differs from the kubelet, whose pod goes on to end for as long as the network cannot be taken
+		// down: no process of it is left, which is what its end means to others. Its addresses stay
+		// taken until its removal, which stops the sandbox again, until the runtime does.
+		r.Log.Warn("pod has ended, but its sandbox has not; its removal tries again",
+			"pod", observed.Namespace+"/"+observed.Name, "uid", observed.UID, "error", stopped)
+	}
+	return nil
 }
 
+// killPod is KillPod for a pod that goes on, with another sandbox.
 func (r *Runtime) killPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
+	if err := r.killAll(ctx, p, observed, grace); err != nil {
+		return err
+	}
+	return r.stopSandboxes(ctx, p, observed)
+}
+
+// killAll stops the containers of the pod.
+func (r *Runtime) killAll(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
 	running := map[string][]*pod.ContainerStatus{}
 	for i := range observed.Containers {
 		if cs := &observed.Containers[i]; cs.State == pod.StateRunning || cs.State == pod.StateUnknown {
@@ -105,21 +132,24 @@ func (r *Runtime) killPod(ctx context.Context, p *v1.Pod, observed *pod.Status, 
 	for e := range errs {
 		err = errors.Join(err, e)
 	}
-	if err != nil {
-		return err
-	}
+	return err
+}
+
+// stopSandboxes stops the sandboxes of the pod, with what still runs in them, and takes its network down.
+func (r *Runtime) stopSandboxes(ctx context.Context, p *v1.Pod, observed *pod.Status) error {
+	var errs []error
 	for i := range observed.Sandboxes {
 		sb := &observed.Sandboxes[i]
 		began := time.Now()
 		err := r.CRI.StopPodSandbox(ctx, sb.ID)
-		if sb.Ready && p != nil {
+		if p != nil && (sb.Ready || err != nil) {
 			r.note(p, "", "sandbox stopped", fmt.Sprintf("attempt %d", sb.Attempt), began, err)
 		}
 		if err != nil {
-			return fmt.Errorf("stop sandbox %s: %w", sb.ID, err)
+			errs = append(errs, fmt.Errorf("stop sandbox %s: %w", sb.ID, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // sidecarWaits returns the containers that must have ended before the named sidecar is stopped: all regular ones and the sidecars after it.
@@ -171,8 +201,9 @@ func (r *Runtime) killContainer(ctx context.Context, p *v1.Pod, cs *pod.Containe
 	return r.stop(ctx, &stopping{uid: p.UID, pod: p, container: cs, message: message, grace: grace})
 }
 
-// stop ends a container: its preStop hook, the wait for others, the stop signal, and the kill at the end of the grace period. What comes
-// before the signal is taken from the grace period in whole seconds; at least minGrace is left.
+// stop ends a container: its preStop hook, the wait for others, the stop signal, and the kill at the
+// end of the grace period. What comes before the signal is taken from the grace period in whole
+// seconds; at least minGrace is left. A hook that is not over by then ends with its container.
 func (r *Runtime) stop(ctx context.Context, s *stopping) error {
 	cs := s.container
 	if s.message == "" {
@@ -195,7 +226,10 @@ func (r *Runtime) stop(ctx context.Context, s *stopping) error {
 		left = max(ceilSeconds(time.Until(deadline)), minGrace)
 	}
 	began := time.Now()
-	err := r.CRI.StopContainer(ctx, cs.ID, left)
+	err := r.end(ctx, s, left)
+	if err == nil {
+		r.endPreStop(cs.ID)
+	}
 	if s.pod != nil {
 		r.note(s.pod, cs.Name, "container stopped", fmt.Sprintf("grace %s", left), began, err)
 	}

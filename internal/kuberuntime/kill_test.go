@@ -1,9 +1,7 @@
 package kuberuntime
 
 import (
-	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,23 +92,6 @@ func TestKillPodOfContainerInUnknownState(t *testing.T) {
 		b.kill(p, 30*time.Second)
 		if d := cmp.Diff([]string{"0s stop a 2"}, b.calls()); d != "" {
 			t.Error(d)
-		}
-	})
-}
-
-// What cannot be stopped is an error that names it, and the sandbox stays until all are stopped.
-func TestKillPodFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		p := podOf(v1.RestartPolicyAlways, "a", "b")
-		b.run(p)
-		b.fake.Fail("StopContainer", 2, errors.New("no"))
-		err := b.KillPod(t.Context(), p, b.observe(), time.Second)
-		if err == nil || !strings.Contains(err.Error(), `stop container "a"`) || !strings.Contains(err.Error(), `stop container "b"`) {
-			t.Errorf("got %v", err)
-		}
-		if n := b.fake.CallCount("StopPodSandbox"); n != 0 {
-			t.Errorf("%d sandboxes were stopped", n)
 		}
 	})
 }

@@ -65,7 +65,7 @@ type Config struct {
 	NodeEvent func(eventtype, reason, message string)
 	// Volumes gives containers what is in their volumes.
 	Volumes Volumes
-	// Cgroups are those of pods; they are asked when a pod is resized.
+	// Cgroups are those of pods.
 	Cgroups Cgroups
 	// Allocations say which resources of a pod hold while it is resized; nil: no pod is.
 	Allocations *allocation.Allocations

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/beneath"
 	"berth/internal/logs"
 	"berth/internal/pod"
@@ -189,12 +191,12 @@ func (r *Runtime) removeLinksInto(dir string) error {
 func (r *Runtime) removeContainer(ctx context.Context, s *pod.Status, cs *pod.ContainerStatus, fate LogFate) error {
 	fail := func(err error) error { return fmt.Errorf("remove container %q: %w", cs.Name, err) }
 	if fate == WithLogs && cs.LogPath != "" { // first: without the container nobody would know of them
-		if err := removeLog(cs.LogPath); err != nil {
+		if err := ignoreLink(removeLog(cs.LogPath)); err != nil {
 			return fail(err)
 		}
 	}
 	if cs.State == pod.StateUnknown {
-		if err := r.CRI.StopContainer(ctx, cs.ID, minGrace); err != nil {
+		if err := r.end(ctx, &stopping{uid: s.UID, container: cs}, minGrace); err != nil {
 			return fail(err)
 		}
 	}
@@ -202,7 +204,7 @@ func (r *Runtime) removeContainer(ctx context.Context, s *pod.Status, cs *pod.Co
 		return fail(err)
 	}
 	r.forgetMessage(cs.ID)
-	if err := r.removeTerminationLog(cs.TerminationLog); err != nil {
+	if err := ignoreLink(r.removeTerminationLog(cs.TerminationLog)); err != nil {
 		return fail(err)
 	}
 	if r.ContainerLogsDir == "" {
@@ -212,6 +214,16 @@ func (r *Runtime) removeContainer(ctx context.Context, s *pod.Status, cs *pod.Co
 		return fail(err)
 	}
 	return nil
+}
+
+// ignoreLink makes a file that lies behind a link one that is not there: a container has put the link
+// in the place of a folder of the agent's, and what it leads to is not the agent's. The link goes with
+// the pod's folders.
+func ignoreLink(err error) error {
+	if errors.Is(err, unix.ELOOP) {
+		return nil
+	}
+	return err
 }
 
 // keepCount leaves exactly one log of a container that is taken away, by which its next incarnation is counted: its own, and of one that was

@@ -16,12 +16,17 @@ import (
 	"berth/internal/pod"
 )
 
-// Cgroups (containerManager) changes what a pod as a whole may use. Calls for one pod do not overlap.
+// Cgroups (containerManager) changes what a pod as a whole may use, and ends what the runtime cannot.
+// Calls for one pod do not overlap, but for KillContainer.
 type Cgroups interface {
 	// ResizePod writes one part of the pod's cgroup as the pod's resources have it. Idempotent.
 	ResizePod(ctx context.Context, p *v1.Pod, part cgroups.PodPart) error
 	// PodMemoryUsage returns the bytes that the pod uses; 0 if nothing can be told.
 	PodMemoryUsage(p *v1.Pod) (int64, error)
+	// KillPod kills what runs in the pod's cgroup and waits for its end, a few seconds; the error names
+	// what does not end. KillContainer does so for a container.
+	KillPod(ctx context.Context, uid pod.UID) error
+	KillContainer(ctx context.Context, uid pod.UID, id pod.ContainerID) error
 }
 
 // resize lets what the pod was given hold, in the order of computeResizeSteps. What runs is changed in place; what does not will be made with it.

@@ -381,6 +381,9 @@ func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 		s.report(ctx, r, ended)
 	}
 	s.removeProbes(r.UID)
+	if err := s.unlinkStrangers(r.UID); err != nil {
+		return err
+	}
 	if err := s.Volumes.Teardown(ctx, r.UID); err != nil {
 		return err
 	}

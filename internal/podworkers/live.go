@@ -98,7 +98,8 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 			return 0, false
 		}
 		p.record(w, t, "remove", err)
-		return jitter(errorBackOff), false
+		w.removals++
+		return jitter(min(errorBackOff<<min(w.removals-1, 10), removalBackOffCap)), false
 	case t.life.State == Waiting && !t.first:
 		p.Journal.Record(journal.Entry{Subject: subject(w, t), Component: "worker", Decision: "wait for the pod of the same name to end"})
 		return forever, false

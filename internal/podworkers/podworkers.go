@@ -115,6 +115,8 @@ type worker struct {
 	// of the worker's goroutine:
 	room    <-chan struct{} // closed when a pod that waits for room is to ask again; else nil
 	refused bool            // the pod was not admitted
+	// removals is how often what is left of the ended pod could not be removed.
+	removals int
 
 	// guarded by PodWorkers.mu:
 	life      pod.Lifecycle
@@ -384,6 +386,13 @@ func (p *PodWorkers) FirstOfName(n pod.FullName) (pod.UID, bool) {
 		return queue[0].uid, true
 	}
 	return "", false
+}
+
+// All returns the pods that have a worker.
+func (p *PodWorkers) All() []pod.UID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.workers))
 }
 
 // Len returns the number of workers.

@@ -185,3 +185,7 @@ const (
 
 // errorBackOff spaces the tries of a pass that failed without saying when to try again.
 const errorBackOff = 10 * time.Second
+
+// removalBackOffCap is the longest time between two tries to remove what is left of an ended pod: from
+// errorBackOff on they are twice as far apart each time.
+const removalBackOffCap = 5 * time.Minute

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,10 +17,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/cgroups"
+	"berth/internal/pod"
 )
 
 // sleeper is a process in a cgroup below the pod's, in all hierarchies that limit something, as a runtime makes it. It ignores SIGTERM.
 func sleeper(t *testing.T, cgroup string) (dirs []string, ended <-chan error) {
+	t.Helper()
+	return sleeperIn(t, cgroup, "container")
+}
+
+// sleeperIn is sleeper for a cgroup of this name.
+func sleeperIn(t *testing.T, cgroup, name string) (dirs []string, ended <-chan error) {
 	t.Helper()
 	parents := []string{filepath.Join(cgroupMount, cgroup)}
 	if version, _ := cgroups.Detect(); version == 1 {
@@ -33,7 +41,7 @@ func sleeper(t *testing.T, cgroup string) (dirs []string, ended <-chan error) {
 	go func() { done <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended, unless the test failed
 	for _, parent := range parents {
-		dir := filepath.Join(parent, "container")
+		dir := filepath.Join(parent, name)
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -43,6 +51,61 @@ func sleeper(t *testing.T, cgroup string) (dirs []string, ended <-chan error) {
 		dirs = append(dirs, dir)
 	}
 	return dirs, done
+}
+
+// What the runtime does not end is killed by the cgroup: one container, without the others of its pod,
+// or all of the pod. The cgroups stay.
+func TestKillByCgroup(t *testing.T) {
+	m, _ := cgroupTree(t, cgroups.Allocatable{})
+	p := resourcePod("ffff-6", v1.ResourceRequirements{Requests: amounts("100m", "16Mi")})
+	if err := m.EnsurePod(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	first, second := strings.Repeat("1a", 32), strings.Repeat("2b", 32)
+	_, endedFirst := sleeperIn(t, m.PodParent(p), first)
+	dirs, endedSecond := sleeperIn(t, m.PodParent(p), second)
+	var ids []string
+	running := func() string {
+		found, err := m.Processes(p.UID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = nil
+		for _, each := range found {
+			ids = append(ids, string(each.Container))
+			if !strings.Contains(each.Command, "sleep 300") {
+				t.Errorf("process %d is %q", each.PID, each.Command)
+			}
+		}
+		return strings.Join(slices.Sorted(slices.Values(ids)), " ")
+	}
+	if got := running(); got != first+" "+second {
+		t.Errorf("running are %q", got)
+	}
+	if err := m.KillContainer(t.Context(), p.UID, pod.ContainerID(first)); err != nil {
+		t.Error(err)
+	}
+	if err := <-endedFirst; err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("the first process ended with %v, want a kill", err)
+	}
+	if got := running(); got != second {
+		t.Errorf("running are %q, want only the second", got)
+	}
+	if err := m.KillPod(t.Context(), p.UID); err != nil {
+		t.Error(err)
+	}
+	if err := <-endedSecond; err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("the second process ended with %v, want a kill", err)
+	}
+	if got := running(); got != "" || !exists(t, dirs[0]) {
+		t.Errorf("running are %q; the cgroup is there: %t", got, exists(t, dirs[0]))
+	}
+	if err := m.KillPod(t.Context(), "none"); err != nil {
+		t.Errorf("a pod without a cgroup: %v", err)
+	}
+	if err := m.RemovePod(t.Context(), p.UID); err != nil {
+		t.Error(err)
+	}
 }
 
 // A container that was frozen and forgotten does not keep its pod's cgroup.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -24,6 +25,7 @@ import (
 func TestContract(t *testing.T) {
 	if socket := os.Getenv("BERTH_E2E_CRI"); socket != "" {
 		target := contractTarget(t, "unix://"+socket)
+		target.Tasks = nil // it may be another runtime than containerd
 		if image := os.Getenv("BERTH_E2E_IMAGE"); image != "" {
 			target.Image = image
 			pull(t, target)
@@ -69,6 +71,7 @@ func contractTarget(t *testing.T, endpoint string) critest.Target {
 	return critest.Target{
 		Runtime: runtime,
 		Images:  runtimeapi.NewImageServiceClient(conn),
+		Tasks:   tasksapi.NewTasksClient(conn),
 		Image:   helloImage,
 		Commands: critest.Commands{
 			Forever: []string{"/hello", "sleep"},

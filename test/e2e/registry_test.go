@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -155,6 +156,20 @@ func (r *imageRegistry) push(n *node, repository string) (name, digest string) {
 // pushLarge puts the hello image with a layer more, which no other image has, of so many bytes.
 func (r *imageRegistry) pushLarge(n *node, repository string, size int) (name, digest string) {
 	r.t.Helper()
+	return r.pushWith(n, repository, size, nil)
+}
+
+// pushStopSignal puts the hello image with another stop signal in its configuration.
+func (r *imageRegistry) pushStopSignal(n *node, repository, signal string) (name string) {
+	r.t.Helper()
+	name, _ = r.pushWith(n, repository, 0, map[string]any{"StopSignal": signal})
+	return name
+}
+
+// pushWith is pushLarge with more in what the image's configuration says of its containers; a size of 0
+// is no layer more.
+func (r *imageRegistry) pushWith(n *node, repository string, size int, more map[string]any) (name, digest string) {
+	r.t.Helper()
 	blobs := helloBlobs(n)
 	var index struct{ Manifests []descriptor }
 	var m struct {
@@ -168,6 +183,7 @@ func (r *imageRegistry) pushLarge(n *node, repository string, size int) (name, d
 	decode(r.t, blobs[blobFile(index.Manifests[0].Digest)], &m)
 	decode(r.t, blobs[blobFile(m.Config.Digest)], &config)
 	config["author"] = r.host + "/" + repository
+	maps.Copy(config["config"].(map[string]any), more)
 	if size > 0 {
 		layer := layerOf(r.t, size)
 		m.Layers = append(m.Layers, describe("application/vnd.oci.image.layer.v1.tar", layer))

@@ -292,7 +292,9 @@ func (s *runtimeService) StopContainer(ctx context.Context, req *runtimeapi.Stop
 		return &runtimeapi.StopContainerResponse{}, nil
 	}
 	if req.Timeout > 0 {
-		s.signalStop(c)
+		if err := s.signalStop(c); err != nil {
+			return nil, err
+		}
 		timer := time.NewTimer(time.Duration(req.Timeout) * time.Second)
 		defer timer.Stop()
 		select {

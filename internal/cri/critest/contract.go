@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -20,6 +21,8 @@ import (
 type Target struct {
 	Runtime runtimeapi.RuntimeServiceClient
 	Images  runtimeapi.ImageServiceClient
+	// Tasks is containerd's service of tasks, nil where there is none.
+	Tasks tasksapi.TasksClient
 	// Image is the name of an image in the store; Commands are its.
 	Image    string
 	Commands Commands
@@ -74,7 +77,7 @@ func RunContractInBubbles(t *testing.T, newTarget func(t *testing.T) Target) {
 }
 
 func runContract(t *testing.T, newTarget func(t *testing.T) Target, within func(*testing.T, func(*testing.T))) {
-	for _, tests := range [][]contractTest{serviceContract, sandboxContract, containerContract, eventContract, restartContract} {
+	for _, tests := range [][]contractTest{serviceContract, sandboxContract, containerContract, eventContract, restartContract, taskContract} {
 		for _, test := range tests {
 			t.Run(test.name, func(t *testing.T) {
 				within(t, func(t *testing.T) {

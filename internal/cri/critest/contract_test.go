@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -57,6 +58,7 @@ func TestContract(t *testing.T) {
 		return critest.Target{
 			Runtime:    c.RuntimeServiceClient,
 			Images:     c.image,
+			Tasks:      tasksapi.NewTasksClient(r.Connect(t)),
 			Image:      testImage,
 			Commands:   fakeCommands,
 			LogDir:     t.TempDir(),

@@ -38,6 +38,8 @@
 //  19. Status has conditions that are false and mean nothing to an agent (ContainerdHasNoDeprecationWarnings).
 //  20. Streamed lists (StreamContainers and the like) are Unimplemented; [WithStreamedLists] makes a runtime that has those of
 //     sandboxes and containers.
+//  21. StopContainer with a time-out fails at once, and sends nothing, when the stop signal of the image is none ([Program.NoStopSignal]); without one it kills.
+//  22. The service of tasks, at the same socket, sends a container's process any signal; one that has ended is NotFound there. [WithoutTasks] leaves it out.
 //
 // Beyond containerd, these are Unimplemented here: the streaming endpoints Exec, Attach and PortForward, checkpoints, statistics
 // and metrics of pod sandboxes. ContainerStats and ListContainerStats answer with plausible constants, the image file system with

@@ -25,6 +25,7 @@ type config struct {
 	cgroupDriver *runtimeapi.CgroupDriver // nil: RuntimeConfig is Unimplemented
 	withEvents   bool
 	withStreams  bool
+	withTasks    bool
 	logs         bool
 	logRoot      string
 }
@@ -44,6 +45,7 @@ func defaultConfig() config {
 		features:     &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, UserNamespacesHostNetwork: true},
 		cgroupDriver: runtimeapi.CgroupDriver_CGROUPFS.Enum(),
 		withEvents:   true,
+		withTasks:    true,
 	}
 }
 

@@ -3,6 +3,8 @@ package critest
 import (
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -18,6 +20,9 @@ type Program struct {
 	// StopDelay is the time from the stop signal to the exit, and StopCode the exit code then.
 	StopDelay time.Duration
 	StopCode  int32
+	// NoStopSignal is a stop signal of its image that is none, such as "SIGFOO": StopContainer fails at
+	// once, but for a time-out of 0.
+	NoStopSignal string
 	// StartError makes StartContainer fail with this message; the container becomes EXITED, 128, StartError.
 	StartError string
 	// Output are lines that it writes to stdout when it starts (see WithLogs), and again every OutputEvery unless that is 0.
@@ -142,11 +147,22 @@ func (c *container) disarm() {
 	}
 }
 
-// signalStop sends the stop signal.
-func (r *Runtime) signalStop(c *container) {
+// signalStop sends the stop signal, if there is such a signal.
+func (r *Runtime) signalStop(c *container) error {
+	if signal := c.program.NoStopSignal; signal != "" && c.config.StopSignal == runtimeapi.Signal_RUNTIME_DEFAULT {
+		return status.Errorf(codes.Unknown, "failed to parse stop signal %q: invalid signal: %s", signal, signal)
+	}
+	if !harmless(c.stopSignal()) {
+		r.terminate(c)
+	}
+	return nil
+}
+
+// terminate sends a signal that ends a process by default.
+func (r *Runtime) terminate(c *container) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING || c.program.IgnoresStop || harmless(c.stopSignal()) || c.stopping != nil {
+	if r.closed || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING || c.program.IgnoresStop || c.stopping != nil {
 		return
 	}
 	c.stopping = r.exitAfter(c, c.program.StopDelay, c.program.StopCode)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -119,6 +120,9 @@ func (r *Runtime) Serve() error {
 	)
 	runtimeapi.RegisterRuntimeServiceServer(s.server, &runtimeService{Runtime: r, serving: s})
 	runtimeapi.RegisterImageServiceServer(s.server, &imageService{Runtime: r})
+	if r.config.withTasks {
+		tasksapi.RegisterTasksServer(s.server, &taskService{Runtime: r, serving: s})
+	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
