@@ -92,7 +92,15 @@ func (p paths) current() string { return filepath.Join(p.bundles(), "current") }
 func (p paths) home() string        { return filepath.Join(p.root, "containerd") }
 func (p paths) state() string       { return filepath.Join(p.run, "containerd") }
 func (p paths) runc() string        { return filepath.Join(p.run, "runc") }
+func (p paths) namespaces() string  { return p.state() + "/io.containerd.grpc.v1.cri/netns" }
 func (p paths) shimSockets() string { return filepath.Join(p.run, "s") }
+
+// shimSocket is the socket of the shim of a sandbox (containerd's pkg/shim, CreateSocketAddress).
+func (p paths) shimSocket(id string) string {
+	sum := sha256.Sum256([]byte(filepath.Join(p.socket(), podNamespace, id)))
+	return filepath.Join(p.shimSockets(), hex.EncodeToString(sum[:]))
+}
+
 func (p paths) socket() string      { return filepath.Join(p.run, "containerd.sock") }
 func (p paths) ttrpcSocket() string { return p.socket() + ".ttrpc" }
 func (p paths) record() string      { return filepath.Join(p.run, "containerd.json") }

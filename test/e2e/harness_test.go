@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
 
 	"berth/internal/journal"
 )
@@ -41,6 +42,7 @@ type node struct {
 	binary string
 	flags  []string // of berth run, besides the folders
 	agents int
+	conn   *grpc.ClientConn // to the runtime; nil before it is asked
 }
 
 // place says where on the host a node lives.
