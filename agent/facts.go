@@ -9,6 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroups"
+	"berth/internal/embedded"
 	"berth/internal/pod"
 )
 
@@ -142,6 +143,22 @@ func (f *facts) List() ([]pod.UID, error) {
 		return l.List()
 	}
 	return nil, nil
+}
+
+// Containers returns the cgroups of sandboxes and containers, by their ids.
+func (f *facts) Containers() (map[string][]string, error) {
+	if c, ok := f.get().(embedded.Cgroups); ok {
+		return c.Containers()
+	}
+	return nil, nil
+}
+
+// RemoveContainer removes the cgroups of one of them.
+func (f *facts) RemoveContainer(dirs []string) error {
+	if c, ok := f.get().(embedded.Cgroups); ok {
+		return c.RemoveContainer(dirs)
+	}
+	return nil
 }
 
 // RemoveQoS removes the cgroups above those of pods.

@@ -147,7 +147,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a := &Agent{member: m, measures: newMeasures(counts, started), cfg: cfg, out: out, atExit: cfg.AtExit, started: started, ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
 	endpoint := cfg.RuntimeEndpoint
 	if endpoint == "" && out.DialCRI == nil {
-		if a.embedded, err = embedded.New(embedded.Config{Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, CgroupDriver: cfg.CgroupDriver, SELinux: cfg.SELinux, Log: cfg.Log}); err != nil {
+		if a.embedded, err = embedded.New(embedded.Config{Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, CgroupDriver: cfg.CgroupDriver, SELinux: cfg.SELinux, Cgroups: &a.facts, Log: cfg.Log}); err != nil {
 			return nil, err
 		}
 		endpoint = a.embedded.Endpoint()

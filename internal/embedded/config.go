@@ -27,10 +27,20 @@ type Config struct {
 	SELinux bool
 	// BundleFile is a bundle to use in place of the one in the binary; empty means the latter.
 	BundleFile string
+	// Cgroups knows the cgroups of containers; nil means that those of orphans stay.
+	Cgroups Cgroups
 	// Log receives what the runtime does; nil means slog.Default().
 	Log *slog.Logger
 	// Restarted, if set, is called from Run each time that containerd had ended and answers again.
 	Restarted func()
+}
+
+// Cgroups finds and removes the cgroups of sandboxes and containers.
+type Cgroups interface {
+	// Containers returns directories by the ids of their sandboxes and containers.
+	Containers() (map[string][]string, error)
+	// RemoveContainer ends what runs in the directories of one of them, and removes them.
+	RemoveContainer(dirs []string) error
 }
 
 // maxSocketPath is what the kernel takes for the path of a unix socket, without its final zero (unix(7)).
@@ -88,6 +98,12 @@ func (p paths) bundles() string { return filepath.Join(p.root, "bundle") }
 
 // current is the stable link to the bundle in use; shims remember paths below it for the life of their containers.
 func (p paths) current() string { return filepath.Join(p.bundles(), "current") }
+
+// metadata is containerd's database of all that is not kept elsewhere.
+func (p paths) metadata() string { return p.home() + "/io.containerd.metadata.v1.bolt/meta.db" }
+
+// corrupt is where databases are kept that containerd could not use, for whoever wants to know what was in them.
+func (p paths) corrupt() string { return p.home() + ".corrupt" }
 
 func (p paths) home() string        { return filepath.Join(p.root, "containerd") }
 func (p paths) state() string       { return filepath.Join(p.run, "containerd") }

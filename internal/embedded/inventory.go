@@ -18,6 +18,7 @@ type inventory struct {
 	underWay map[string]bool // sandboxes that a call is making, or is tidying after it failed
 	stale    []string        // leases of calls that ended with the containerd that answered them
 	tasks    map[string]bool // also of what CRI does not know; nobody else makes any, since the API for that is disabled
+	ended    map[string]bool // sandboxes that are not ready and have no task, nor has one of their containers; and these containers
 }
 
 // takeInventory asks containerd what it knows. What was on the host before, and is not in the answer, is of no call that is under way: containerd
@@ -57,7 +58,30 @@ func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths) 
 	for _, t := range tasks.GetTasks() {
 		has.tasks[t.GetID()] = true
 	}
+	has.ended = computeEnded(sandboxes.GetItems(), containers.GetContainers(), has.tasks)
 	return has, nil
+}
+
+// computeEnded returns the ids of the sandboxes that are not ready and of which no task is left, and those of their containers. containerd has lost the
+// way to what still runs of them.
+func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, tasks map[string]bool) map[string]bool {
+	ended := map[string]bool{}
+	for _, s := range sandboxes {
+		if s.GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY && !tasks[s.GetId()] {
+			ended[s.GetId()] = true
+		}
+	}
+	for _, c := range containers {
+		if tasks[c.GetId()] {
+			delete(ended, c.GetPodSandboxId())
+		}
+	}
+	for _, c := range containers {
+		if ended[c.GetPodSandboxId()] {
+			ended[c.GetId()] = true
+		}
+	}
+	return ended
 }
 
 // addLeases sorts the leases of sandboxes that are not there. One from before containerd was started is of no call that it is answering.

@@ -26,6 +26,7 @@ type remains struct {
 	folders     []string // of containerd, where something may be mounted; sockets of shims
 	attachments []string // files of the CNI library
 	addresses   []string // leases of host-local
+	cgroups     []string
 }
 
 // shimProcess is a shim that runs.

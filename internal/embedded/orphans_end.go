@@ -86,6 +86,18 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 	if err != nil {
 		return sightings{}, err
 	}
+	if r.cfg.Cgroups != nil {
+		dirs, err := r.cfg.Cgroups.Containers()
+		if err != nil {
+			return sightings{}, err
+		}
+		for id, dirs := range dirs {
+			if found[id] == nil {
+				found[id] = &remains{}
+			}
+			found[id].cgroups = dirs
+		}
+	}
 	idle, err := idleNamespaces(r.paths, "/proc")
 	if err != nil {
 		return sightings{}, err
@@ -96,6 +108,13 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 	}
 	if len(has.underWay) > 0 {
 		idle = nil // one of them may be of the call
+	}
+	for id := range has.ended {
+		// Files and network are still CRI's to remove.
+		if of := found[id]; of != nil && len(of.shims)+len(of.runc)+len(of.cgroups) > 0 {
+			found[id] = &remains{shims: of.shims, runc: of.runc, cgroups: of.cgroups}
+			delete(has.known, id)
+		}
 	}
 	if before == nil {
 		before = &sightings{underWay: has.underWay}
@@ -165,6 +184,9 @@ func (r *Runtime) endOrphan(ctx context.Context, conn grpc.ClientConnInterface, 
 		return err // it may go on making what is removed here
 	}
 	errs = append(errs, deleteContainers(ctx, r.paths, o.runc))
+	if len(o.cgroups) > 0 {
+		errs = append(errs, r.cfg.Cgroups.RemoveContainer(o.cgroups))
+	}
 	for _, file := range o.attachments {
 		errs = append(errs, removeAttachment(ctx, r.paths, file))
 	}

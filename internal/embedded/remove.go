@@ -38,7 +38,7 @@ func (r *Runtime) Remove(ctx context.Context) error {
 		// What is mounted or running must not be pulled away from under it.
 		return fmt.Errorf("embedded runtime: remove: %w", err)
 	}
-	for _, name := range []string{p.home(), p.state(), p.runc(), p.shimSockets(), p.addresses(), p.socket(), p.ttrpcSocket(), p.settings(), p.bundles()} {
+	for _, name := range []string{p.home(), p.corrupt(), p.state(), p.runc(), p.shimSockets(), p.addresses(), p.socket(), p.ttrpcSocket(), p.settings(), p.bundles()} {
 		errs = append(errs, os.RemoveAll(name))
 	}
 	errs = append(errs, unclaim(claimsDir, p.network()))

@@ -246,8 +246,8 @@ func (r *Runtime) adopt(ctx context.Context, next settings) (*process, error) {
 	return nil, found.close()
 }
 
-// start starts containerd and returns when it serves CRI.
-func (r *Runtime) start(ctx context.Context) error {
+// startOnce starts containerd and returns when it serves CRI.
+func (r *Runtime) startOnce(ctx context.Context) error {
 	r.mu.Lock()
 	s := r.settings
 	r.mu.Unlock()

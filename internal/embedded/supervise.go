@@ -26,12 +26,16 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// keepUp does the upkeep each hour, and looks for orphans also now and after each start of containerd: they come of ends of the agent and of
-// containerd.
+// keepUp does the upkeep each hour, and looks for orphans also a moment after each start of the agent and of containerd: they come of ends of these.
 func (r *Runtime) keepUp(ctx context.Context) {
 	tick := time.NewTicker(upkeepPeriod)
 	defer tick.Stop()
 	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(settleTime):
+		}
 		if err := r.endOrphans(ctx); err != nil {
 			r.log.Warn("upkeep of the embedded runtime", "err", err)
 		}

@@ -201,15 +201,21 @@ func glob(pattern string) (found []string) {
 // awaitNoOrphans waits until there is nothing on the host that the node's runtime does not know.
 func (n *node) awaitNoOrphans(where string) {
 	n.t.Helper()
+	n.awaitNothing(where, n.orphans)
+}
+
+// awaitNothing waits until there is nothing of a kind, which may go while it is looked at.
+func (n *node) awaitNothing(where string, find func() ([]string, error)) {
+	n.t.Helper()
 	var left []string
-	for limit := time.Now().Add(patience(time.Minute)); time.Now().Before(limit); n.pause() {
-		found, err := n.orphans()
+	for limit := time.Now().Add(patience(2 * time.Minute)); time.Now().Before(limit) && n.ctx.Err() == nil; <-time.After(500 * time.Millisecond) {
+		found, err := find()
 		if err == nil && len(found) == 0 {
 			return
 		}
-		if left = found; err != nil { // something was removed while it was looked at
+		if left = found; err != nil {
 			left = append(left, err.Error())
 		}
 	}
-	n.t.Errorf("%s: there are %d orphans: %q", where, len(left), left)
+	n.t.Errorf("%s: there are %d things too many or too few:\n%s", where, len(left), strings.Join(left, "\n"))
 }

@@ -58,6 +58,12 @@ var nodes atomic.Int32
 // newNode makes a node that is gone when the test ends, whatever becomes of the test.
 func newNode(t *testing.T) *node {
 	t.Helper()
+	return newNodeFor(t, testLimit)
+}
+
+// newNodeFor makes a node for a test that may take longer than others.
+func newNodeFor(t *testing.T, limit time.Duration) *node {
+	t.Helper()
 	n := &node{t: t, binary: os.Getenv("BERTH")}
 	if _, err := os.Stat(n.binary); err != nil {
 		t.Fatalf("BERTH must name the program under test, as make e2e does: %v", err)
@@ -75,7 +81,7 @@ func newNode(t *testing.T) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), testLimit, fmt.Errorf("the test took longer than %v", testLimit))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, fmt.Errorf("the test took longer than %v", limit))
 	n.ctx = ctx
 	t.Cleanup(func() {
 		cancel()
