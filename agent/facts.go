@@ -145,18 +145,18 @@ func (f *facts) List() ([]pod.UID, error) {
 	return nil, nil
 }
 
-// Containers returns the cgroups of sandboxes and containers, by their ids.
-func (f *facts) Containers() (map[string][]string, error) {
+// EmptyContainers returns the cgroups of sandboxes and containers without a process, by their ids.
+func (f *facts) EmptyContainers() (map[string][]string, error) {
 	if c, ok := f.get().(embedded.Cgroups); ok {
-		return c.Containers()
+		return c.EmptyContainers()
 	}
 	return nil, nil
 }
 
-// RemoveContainer removes the cgroups of one of them.
-func (f *facts) RemoveContainer(dirs []string) error {
+// RemoveEmpty removes the cgroups of one of them.
+func (f *facts) RemoveEmpty(dirs []string) error {
 	if c, ok := f.get().(embedded.Cgroups); ok {
-		return c.RemoveContainer(dirs)
+		return c.RemoveEmpty(dirs)
 	}
 	return nil
 }

@@ -1,18 +1,21 @@
 package cgroups
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+
+	lib "github.com/opencontainers/cgroups"
 )
 
 // containerID is the part of a container's cgroup that is its id: 32 bytes in hexadecimal, all of the name with the driver cgroupfs.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// Containers returns the directories of the containers' and sandboxes' cgroups below those of pods, in every hierarchy, by their ids. A runtime makes
-// them, and leaves them when it is cut off.
-func (m *Manager) Containers() (map[string][]string, error) {
+// EmptyContainers returns the directories of the containers' and sandboxes' cgroups below those of pods, in every hierarchy, by their ids, if no process
+// is in them. A runtime makes them, and leaves them when it is cut off. Those with processes may be another agent's.
+func (m *Manager) EmptyContainers() (map[string][]string, error) {
 	found := map[string][]string{}
 	for _, class := range classes {
 		pods, err := m.listClass(class)
@@ -33,13 +36,27 @@ func (m *Manager) Containers() (map[string][]string, error) {
 			}
 		}
 	}
+	for id, dirs := range found {
+		for _, d := range dirs {
+			pids, err := lib.GetAllPids(d)
+			if err != nil && !gone(err) {
+				return nil, fmt.Errorf("list processes of %s: %w", d, err)
+			}
+			if len(pids) > 0 {
+				delete(found, id)
+			}
+		}
+	}
 	return found, nil
 }
 
-// RemoveContainer removes directories of one container that Containers returned, after killing what still runs there. EBUSY means that some of it has
-// not ended yet.
-func (m *Manager) RemoveContainer(dirs []string) error {
-	if err := killAndRemove(dirs); err != nil {
+// RemoveEmpty removes directories of one container that EmptyContainers returned. EBUSY means that there is a process by now.
+func (m *Manager) RemoveEmpty(dirs []string) error {
+	var errs []error
+	for _, d := range dirs {
+		errs = append(errs, removeTree(d))
+	}
+	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove the cgroup of a container: %w", err)
 	}
 	return nil

@@ -35,12 +35,12 @@ type Config struct {
 	Restarted func()
 }
 
-// Cgroups finds and removes the cgroups of sandboxes and containers.
+// Cgroups finds and removes cgroups of sandboxes and containers in which nothing runs.
 type Cgroups interface {
-	// Containers returns directories by the ids of their sandboxes and containers.
-	Containers() (map[string][]string, error)
-	// RemoveContainer ends what runs in the directories of one of them, and removes them.
-	RemoveContainer(dirs []string) error
+	// EmptyContainers returns directories by the ids of their sandboxes and containers.
+	EmptyContainers() (map[string][]string, error)
+	// RemoveEmpty removes the directories of one of them.
+	RemoveEmpty(dirs []string) error
 }
 
 // maxSocketPath is what the kernel takes for the path of a unix socket, without its final zero (unix(7)).

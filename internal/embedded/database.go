@@ -176,10 +176,21 @@ func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w; to begin anew: %w", why, err)
 	}
-	for _, dir := range []string{p.home(), p.state(), p.runc(), p.shimSockets(), p.addresses()} {
-		errs = append(errs, os.RemoveAll(dir))
+	gone := []string{p.state(), p.runc(), p.shimSockets(), p.addresses()}
+	// The broken database goes last: as long as it is there, what was cut off here is done again.
+	last := filepath.Dir(p.metadata())
+	err = eachEntry(p.home(), func(path string) {
+		if path != last {
+			gone = append(gone, path)
+		}
+	})
+	for _, dir := range gone {
+		err = errors.Join(err, os.RemoveAll(dir))
 	}
-	return errors.Join(errs...)
+	if err != nil {
+		return fmt.Errorf("%w; to begin anew: %w", why, err)
+	}
+	return os.RemoveAll(last)
 }
 
 // copyFile copies a file; one that is not there is no error.

@@ -26,7 +26,7 @@ type remains struct {
 	folders     []string // of containerd, where something may be mounted; sockets of shims
 	attachments []string // files of the CNI library
 	addresses   []string // leases of host-local
-	cgroups     []string
+	cgroups     []string // without a process
 }
 
 // shimProcess is a shim that runs.

@@ -87,7 +87,7 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 		return sightings{}, err
 	}
 	if r.cfg.Cgroups != nil {
-		dirs, err := r.cfg.Cgroups.Containers()
+		dirs, err := r.cfg.Cgroups.EmptyContainers()
 		if err != nil {
 			return sightings{}, err
 		}
@@ -185,7 +185,7 @@ func (r *Runtime) endOrphan(ctx context.Context, conn grpc.ClientConnInterface, 
 	}
 	errs = append(errs, deleteContainers(ctx, r.paths, o.runc))
 	if len(o.cgroups) > 0 {
-		errs = append(errs, r.cfg.Cgroups.RemoveContainer(o.cgroups))
+		errs = append(errs, r.cfg.Cgroups.RemoveEmpty(o.cgroups))
 	}
 	for _, file := range o.attachments {
 		errs = append(errs, removeAttachment(ctx, r.paths, file))
