@@ -21,6 +21,9 @@ type inventory struct {
 	ended    map[string]bool // sandboxes that are not ready and have no task, nor has one of their containers; and these containers
 }
 
+// maxAnswer is the most that containerd sends as one answer, in bytes (its max_send_message_size).
+const maxAnswer = 16 << 20
+
 // takeInventory asks containerd what it knows. What was on the host before, and is not in the answer, is of no call that is under way: containerd
 // takes a lease of the sandbox's id as the first step of RunPodSandbox and gives it back as the last step of a failed one, after its cleaning up;
 // until RemovePodSandbox it is the sandbox's. Hence the order, leases before sandboxes.
@@ -35,13 +38,15 @@ func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths) 
 	if err != nil {
 		return fail(err)
 	}
-	client := runtimeapi.NewRuntimeServiceClient(conn)
-	sandboxes, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
+	var (
+		sandboxes  runtimeapi.ListPodSandboxResponse
+		containers runtimeapi.ListContainersResponse
+		large      = grpc.MaxCallRecvMsgSize(maxAnswer)
+	)
+	if err := conn.Invoke(ctx, "/runtime.v1.RuntimeService/ListPodSandbox", &runtimeapi.ListPodSandboxRequest{}, &sandboxes, large); err != nil {
 		return fail(err)
 	}
-	containers, err := client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
-	if err != nil {
+	if err := conn.Invoke(ctx, "/runtime.v1.RuntimeService/ListContainers", &runtimeapi.ListContainersRequest{}, &containers, large); err != nil {
 		return fail(err)
 	}
 	tasks, err := tasksapi.NewTasksClient(conn).List(inPods(ctx), &tasksapi.ListTasksRequest{})

@@ -32,6 +32,7 @@ type sightings struct {
 	orphans    map[string]bool // ids
 	namespaces map[string]bool // files
 	leases     map[string]bool // ids
+	calls      map[string]bool // ids of calls under way
 	underWay   map[string]bool // ids of calls that were under way at all looks, of which something may become
 }
 
@@ -106,9 +107,6 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 	if err != nil {
 		return sightings{}, err
 	}
-	if len(has.underWay) > 0 {
-		idle = nil // one of them may be of the call
-	}
 	for id := range has.ended {
 		// Files and network are still CRI's to remove.
 		if of := found[id]; of != nil && len(of.shims)+len(of.runc)+len(of.cgroups) > 0 {
@@ -119,7 +117,7 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 	if before == nil {
 		before = &sightings{underWay: has.underWay}
 	}
-	now := sightings{namespaces: setOf(idle), leases: setOf(has.stale), underWay: both(before.underWay, has.underWay)}
+	now := sightings{namespaces: setOf(idle), leases: setOf(has.stale), calls: has.underWay, underWay: both(before.underWay, has.underWay)}
 	var sure []string
 	now.orphans, sure = computeOrphans(found, has.known, before.orphans)
 	var errs []error
@@ -128,7 +126,7 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 			errs = append(errs, fmt.Errorf("remove what is left of %s, which containerd does not know: %w", id, err))
 		}
 	}
-	for file := range both(before.namespaces, now.namespaces) {
+	for file := range sureNamespaces(*before, now) {
 		r.log.Info("removed a network namespace that nothing uses", "file", file)
 		errs = append(errs, removeNamespace(file))
 	}
@@ -139,6 +137,14 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 		}
 	}
 	return now, errors.Join(errs...)
+}
+
+// sureNamespaces returns the namespaces that were idle at both looks and are of no call: one that is under way has been so since before it made its own.
+func sureNamespaces(before, now sightings) map[string]bool {
+	if len(both(before.calls, now.calls)) > 0 {
+		return nil
+	}
+	return both(before.namespaces, now.namespaces)
 }
 
 func setOf(names []string) map[string]bool {

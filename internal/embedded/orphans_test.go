@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,5 +138,26 @@ func TestComputeEnded(t *testing.T) {
 	got := computeEnded(sandboxes, containers, setOf([]string{"runs", "runs-main", "stopping", "holds-main"}))
 	if diff := cmp.Diff(setOf([]string{"gone", "gone-main"}), got); diff != "" {
 		t.Errorf("ended (-want +got):\n%s", diff)
+	}
+}
+
+// A network namespace may be of a call that was under way at both looks, and of no other: other calls do not keep what is idle.
+func TestSureNamespaces(t *testing.T) {
+	look := func(calls, namespaces string) sightings {
+		return sightings{calls: setOf(strings.Fields(calls)), namespaces: setOf(strings.Fields(namespaces))}
+	}
+	for name, c := range map[string]struct {
+		before, now sightings
+		want        string
+	}{
+		"no calls":              {look("", "a b"), look("", "b c"), "b"},
+		"a call ended":          {look("x", "a"), look("", "a"), "a"},
+		"a call began":          {look("", "a"), look("y", "a"), "a"},
+		"one ended, one began":  {look("x", "a"), look("y", "a"), "a"},
+		"the same is under way": {look("x z", "a"), look("x y", "a"), ""},
+	} {
+		if got := sureNamespaces(c.before, c.now); !maps.Equal(got, setOf(strings.Fields(c.want))) {
+			t.Errorf("%s: %v, want %q", name, got, c.want)
+		}
 	}
 }
