@@ -13,14 +13,15 @@ import (
 	"strings"
 )
 
-// containerd keeps what it knows in databases of bbolt. With a broken one it does not start, or starts and cannot make a container, for ever. What was
-// in it is lost either way, so it is set aside and containerd begins anew. The containers that it no longer knows are ended before, lest they run beside
-// those that take their places.
+// containerd keeps what it knows in databases of bbolt. With a broken one it does not start, or starts and cannot
+// make a container, for ever. What was in it is lost either way, so it is set aside and containerd begins anew. The
+// containers that it no longer knows are ended before, lest they run beside those that take their places.
 
 // start starts containerd and returns when it serves CRI. If its databases are broken, it begins anew.
 func (r *Runtime) start(ctx context.Context) error {
 	why := checkDatabases(r.paths)
-	// A database with a good head may be broken inside, which containerd finds. Once could have other reasons, such as a disk that fails to read.
+	// A database with a good head may be broken inside, which containerd finds. Once could have other reasons, such
+	// as a disk that fails to read.
 	for try := 1; why == nil && try <= 2; try++ {
 		logged := logSize(r.paths.log())
 		err := r.startOnce(ctx)
@@ -55,7 +56,8 @@ func (p paths) databases() ([]string, error) {
 // errBroken is the class of a database that containerd cannot use.
 var errBroken = errors.New("the database is broken")
 
-// checkDatabases returns what is wrong with containerd's databases; errBroken if containerd must begin anew. containerd does not run.
+// checkDatabases returns what is wrong with containerd's databases; errBroken if containerd must begin anew.
+// containerd does not run.
 func checkDatabases(p paths) error {
 	files, err := p.databases()
 	if err != nil {
@@ -140,7 +142,8 @@ func readMeta(r io.Reader) (head, error) {
 	return h, nil
 }
 
-// panicsOnDatabase reports whether containerd has logged, after the offset, that it ended because of what it read in a database.
+// panicsOnDatabase reports whether containerd has logged, after the offset, that it ended because of what it read
+// in a database.
 func panicsOnDatabase(log string, offset int64) bool {
 	f, err := os.Open(log)
 	if err != nil {
@@ -151,15 +154,15 @@ func panicsOnDatabase(log string, offset int64) bool {
 	if err != nil {
 		return false
 	}
-	ends := strings.Contains(string(said), "\npanic: ") || strings.Contains(string(said), "\nfatal error: ") || strings.Contains(string(said), "\nunexpected fault address")
-	return ends && strings.Contains(string(said), "\ngo.etcd.io/bbolt")
+	says := func(line string) bool { return strings.Contains(string(said), "\n"+line) }
+	return (says("panic: ") || says("fatal error: ")) && says("go.etcd.io/bbolt")
 }
 
 // beginAnew ends what containerd ran, sets its databases aside, and removes all that it had. containerd does not run.
 func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 	p := r.paths
-	r.log.Error("containerd begins anew: all pods are ended and started again, and images are pulled again; what was imported by hand must be imported again",
-		"reason", why, "databasesKeptIn", p.corrupt())
+	r.log.Error("containerd begins anew: all pods are ended and started again, and images are pulled again; "+
+		"what was imported by hand must be imported again", "reason", why, "databasesKeptIn", p.corrupt())
 	err := errors.Join(removeContainers(ctx, p), killAll(ctx, p), removeAttachments(ctx, p), unmountBelow(p.home(), p.state()))
 	if err != nil {
 		return fmt.Errorf("%w; to begin anew: %w", why, err)

@@ -24,9 +24,10 @@ type inventory struct {
 // maxAnswer is the most that containerd sends as one answer, in bytes (its max_send_message_size).
 const maxAnswer = 16 << 20
 
-// takeInventory asks containerd what it knows. What was on the host before, and is not in the answer, is of no call that is under way: containerd
-// takes a lease of the sandbox's id as the first step of RunPodSandbox and gives it back as the last step of a failed one, after its cleaning up;
-// until RemovePodSandbox it is the sandbox's. Hence the order, leases before sandboxes.
+// takeInventory asks containerd what it knows. What was on the host before, and is not in the answer, is of no call
+// that is under way: containerd takes a lease of the sandbox's id as the first step of RunPodSandbox and gives it
+// back as the last step of a failed one, after its cleaning up; until RemovePodSandbox it is the sandbox's. Hence
+// the order, leases before sandboxes.
 func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths) (inventory, error) {
 	has := inventory{known: map[string]bool{}, underWay: map[string]bool{}, tasks: map[string]bool{}}
 	fail := func(err error) (inventory, error) { return has, fmt.Errorf("ask containerd what it knows: %w", err) }
@@ -67,8 +68,8 @@ func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths) 
 	return has, nil
 }
 
-// computeEnded returns the ids of the sandboxes that are not ready and of which no task is left, and those of their containers. containerd has lost the
-// way to what still runs of them.
+// computeEnded returns the ids of the sandboxes that are not ready and of which no task is left, and those of their
+// containers. containerd has lost the way to what still runs of them.
 func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, tasks map[string]bool) map[string]bool {
 	ended := map[string]bool{}
 	for _, s := range sandboxes {
@@ -89,7 +90,8 @@ func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.C
 	return ended
 }
 
-// addLeases sorts the leases of sandboxes that are not there. One from before containerd was started is of no call that it is answering.
+// addLeases sorts the leases of sandboxes that are not there. One from before containerd was started is of no call
+// that it is answering.
 func (has *inventory) addLeases(leases []*leasesapi.Lease, began time.Time) {
 	for _, l := range leases {
 		switch id := l.GetID(); {
@@ -102,7 +104,8 @@ func (has *inventory) addLeases(leases []*leasesapi.Lease, began time.Time) {
 	}
 }
 
-// isID reports whether a name can be that of a sandbox or a container: 32 bytes in hexadecimal. Leases of pulls have other names.
+// isID reports whether a name can be that of a sandbox or a container: 32 bytes in hexadecimal. Leases of pulls
+// have other names.
 func isID(name string) bool {
 	for _, c := range name {
 		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {

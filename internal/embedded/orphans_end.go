@@ -17,13 +17,15 @@ import (
 )
 
 const (
-	// settleTime is the time between two looks for orphans: what containerd tidies beside its calls takes it 5 s at most.
+	// settleTime is the time between two looks for orphans: what containerd tidies beside its calls takes it 5 s at
+	// most.
 	settleTime = 5 * time.Second
 	// lookTimeout bounds one look for orphans and their end.
 	lookTimeout = time.Minute
 	// orphanTimeout bounds the orderly end of a task; what is left then is ended by force.
 	orphanTimeout = 10 * time.Second
-	// maxLooks bounds how often is looked; what is left then waits for the next upkeep. A call that is cut off tidies for a minute at most.
+	// maxLooks bounds how often is looked; what is left then waits for the next upkeep. A call that is cut off
+	// tidies for a minute at most.
 	maxLooks = 24
 )
 
@@ -41,7 +43,8 @@ func (s sightings) any() bool {
 	return len(s.orphans)+len(s.namespaces)+len(s.leases)+len(s.underWay) > 0
 }
 
-// endOrphans ends and removes what there is on the host of sandboxes and containers that containerd does not know, after it was seen twice.
+// endOrphans ends and removes what there is on the host of sandboxes and containers that containerd does not know,
+// after it was seen twice.
 func (r *Runtime) endOrphans(ctx context.Context) error {
 	conn, err := dial(r.paths.socket())
 	if err != nil {
@@ -63,7 +66,8 @@ func (r *Runtime) endOrphans(ctx context.Context) error {
 	return err
 }
 
-// endOrphansAtOnce is endOrphans for a runtime that is about to be stopped, and that nobody calls any more. It is brief, also when containerd hangs.
+// endOrphansAtOnce is endOrphans for a runtime that is about to be stopped, and that nobody calls any more. It is
+// brief, also when containerd hangs.
 func (r *Runtime) endOrphansAtOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
 	defer cancel()
@@ -117,7 +121,10 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 	if before == nil {
 		before = &sightings{underWay: has.underWay}
 	}
-	now := sightings{namespaces: setOf(idle), leases: setOf(has.stale), calls: has.underWay, underWay: both(before.underWay, has.underWay)}
+	now := sightings{
+		namespaces: setOf(idle), leases: setOf(has.stale),
+		calls: has.underWay, underWay: both(before.underWay, has.underWay),
+	}
 	var sure []string
 	now.orphans, sure = computeOrphans(found, has.known, before.orphans)
 	var errs []error
@@ -139,7 +146,8 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 	return now, errors.Join(errs...)
 }
 
-// sureNamespaces returns the namespaces that were idle at both looks and are of no call: one that is under way has been so since before it made its own.
+// sureNamespaces returns the namespaces that were idle at both looks and are of no call: one that is under way has
+// been so since before it made its own.
 func sureNamespaces(before, now sightings) map[string]bool {
 	if len(both(before.calls, now.calls)) > 0 {
 		return nil
@@ -226,8 +234,8 @@ func endTask(ctx context.Context, conn grpc.ClientConnInterface, id string) erro
 	return err
 }
 
-// killShim kills a shim, if it is still the one that was found, and returns when it is gone. If containerd has a connection to it, it tidies as after
-// any shim that dies.
+// killShim kills a shim, if it is still the one that was found, and returns when it is gone. If containerd has a
+// connection to it, it tidies as after any shim that dies.
 func (r *Runtime) killShim(ctx context.Context, s shimProcess) error {
 	c, err := openProcess(s.pid, func() (bool, error) {
 		id, err := shimID(r.paths, "/proc", s.pid)
@@ -245,7 +253,8 @@ func (r *Runtime) killShim(ctx context.Context, s shimProcess) error {
 
 // removeNamespace unmounts and removes the file of a network namespace, which goes with its interfaces.
 func removeNamespace(file string) error {
-	if err := unix.Unmount(file, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
+	err := unix.Unmount(file, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unmount %s: %w", file, err)
 	}
 	return removeFile(file)

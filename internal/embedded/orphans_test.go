@@ -57,7 +57,8 @@ func TestComputeOrphans(t *testing.T) {
 	}
 }
 
-// What a call under way has made is known by its lease; the lease of a call that ended with its containerd tells nothing.
+// What a call under way has made is known by its lease; the lease of a call that ended with its containerd tells
+// nothing.
 func TestAddLeases(t *testing.T) {
 	began := time.Unix(1000, 0)
 	lease := func(id string, at time.Time) *leasesapi.Lease {
@@ -130,7 +131,10 @@ func TestComputeEnded(t *testing.T) {
 		return &runtimeapi.PodSandbox{Id: id, State: state}
 	}
 	const ready, notReady = runtimeapi.PodSandboxState_SANDBOX_READY, runtimeapi.PodSandboxState_SANDBOX_NOTREADY
-	sandboxes := []*runtimeapi.PodSandbox{sandbox("runs", ready), sandbox("silent", ready), sandbox("stopping", notReady), sandbox("holds", notReady), sandbox("gone", notReady)}
+	sandboxes := []*runtimeapi.PodSandbox{
+		sandbox("runs", ready), sandbox("silent", ready),
+		sandbox("stopping", notReady), sandbox("holds", notReady), sandbox("gone", notReady),
+	}
 	var containers []*runtimeapi.Container
 	for _, s := range sandboxes {
 		containers = append(containers, &runtimeapi.Container{Id: s.Id + "-main", PodSandboxId: s.Id})
@@ -141,7 +145,8 @@ func TestComputeEnded(t *testing.T) {
 	}
 }
 
-// A network namespace may be of a call that was under way at both looks, and of no other: other calls do not keep what is idle.
+// A network namespace may be of a call that was under way at both looks, and of no other: other calls do not keep
+// what is idle.
 func TestSureNamespaces(t *testing.T) {
 	look := func(calls, namespaces string) sightings {
 		return sightings{calls: setOf(strings.Fields(calls)), namespaces: setOf(strings.Fields(namespaces))}

@@ -69,8 +69,8 @@ func (n *node) possessions() (possessions, error) {
 	return has, err
 }
 
-// orphans are what there is on the host of sandboxes and containers of the node's runtime that it does not know, and "no shim of …" for each that
-// runs without.
+// orphans are what there is on the host of sandboxes and containers of the node's runtime that it does not know,
+// and "no shim of …" for each that runs without.
 func (n *node) orphans() ([]string, error) {
 	n.t.Helper()
 	has, err := n.possessions()
@@ -156,7 +156,8 @@ func (n *node) tasks() ([]string, error) {
 	return ids, err
 }
 
-// addressesInRules are the addresses of the node's range that the host's firewall has rules for, but for those of the range itself.
+// addressesInRules are the addresses of the node's range that the host's firewall has rules for, but for those of
+// the range itself.
 func (n *node) addressesInRules() []string {
 	n.t.Helper()
 	var network struct{ Subnet netip.Prefix }
@@ -208,7 +209,8 @@ func (n *node) awaitNoOrphans(where string) {
 func (n *node) awaitNothing(where string, find func() ([]string, error)) {
 	n.t.Helper()
 	var left []string
-	for limit := time.Now().Add(patience(2 * time.Minute)); time.Now().Before(limit) && n.ctx.Err() == nil; <-time.After(500 * time.Millisecond) {
+	limit := time.Now().Add(patience(2 * time.Minute))
+	for ; time.Now().Before(limit) && n.ctx.Err() == nil; <-time.After(500 * time.Millisecond) {
 		found, err := find()
 		if err == nil && len(found) == 0 {
 			return
