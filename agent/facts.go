@@ -9,6 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroups"
+	"berth/internal/embedded"
 	"berth/internal/pod"
 )
 
@@ -168,6 +169,22 @@ func (f *facts) List() ([]pod.UID, error) {
 		return l.List()
 	}
 	return nil, nil
+}
+
+// EmptyContainers returns the cgroups of sandboxes and containers without a process, by their ids.
+func (f *facts) EmptyContainers() (map[string][]string, error) {
+	if c, ok := f.get().(embedded.Cgroups); ok {
+		return c.EmptyContainers()
+	}
+	return nil, nil
+}
+
+// RemoveEmpty removes the cgroups of one of them.
+func (f *facts) RemoveEmpty(dirs []string) error {
+	if c, ok := f.get().(embedded.Cgroups); ok {
+		return c.RemoveEmpty(dirs)
+	}
+	return nil
 }
 
 // RemoveQoS removes the cgroups above those of pods.

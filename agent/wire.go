@@ -151,7 +151,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if endpoint == "" && out.DialCRI == nil {
 		if a.embedded, err = embedded.New(embedded.Config{
 			Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, CgroupDriver: cfg.CgroupDriver, SELinux: cfg.SELinux,
-			PullProgressDeadline: cfg.ImagePullProgressDeadline, Log: cfg.Log,
+			PullProgressDeadline: cfg.ImagePullProgressDeadline, Cgroups: &a.facts, Log: cfg.Log,
 		}); err != nil {
 			return nil, err
 		}

@@ -30,10 +30,20 @@ type Config struct {
 	PullProgressDeadline time.Duration
 	// BundleFile is a bundle to use in place of the one in the binary; empty means the latter.
 	BundleFile string
+	// Cgroups knows the cgroups of containers; nil means that those of orphans stay.
+	Cgroups Cgroups
 	// Log receives what the runtime does; nil means slog.Default().
 	Log *slog.Logger
 	// Restarted, if set, is called from Run each time that containerd had ended and answers again.
 	Restarted func()
+}
+
+// Cgroups finds and removes cgroups of sandboxes and containers in which nothing runs.
+type Cgroups interface {
+	// EmptyContainers returns directories by the ids of their sandboxes and containers.
+	EmptyContainers() (map[string][]string, error)
+	// RemoveEmpty removes the directories of one of them.
+	RemoveEmpty(dirs []string) error
 }
 
 // maxSocketPath is what the kernel takes for the path of a unix socket, without its final zero (unix(7)).
@@ -92,10 +102,24 @@ func (p paths) bundles() string { return filepath.Join(p.root, "bundle") }
 // current is the stable link to the bundle in use; shims remember paths below it for the life of their containers.
 func (p paths) current() string { return filepath.Join(p.bundles(), "current") }
 
+// metadata is containerd's database of all that is not kept elsewhere.
+func (p paths) metadata() string { return p.home() + "/io.containerd.metadata.v1.bolt/meta.db" }
+
+// corrupt is where databases are kept that containerd could not use, for whoever wants to know what was in them.
+func (p paths) corrupt() string { return p.home() + ".corrupt" }
+
 func (p paths) home() string        { return filepath.Join(p.root, "containerd") }
 func (p paths) state() string       { return filepath.Join(p.run, "containerd") }
 func (p paths) runc() string        { return filepath.Join(p.run, "runc") }
+func (p paths) namespaces() string  { return p.state() + "/io.containerd.grpc.v1.cri/netns" }
 func (p paths) shimSockets() string { return filepath.Join(p.run, "s") }
+
+// shimSocket is the socket of the shim of a sandbox (containerd's pkg/shim, CreateSocketAddress).
+func (p paths) shimSocket(id string) string {
+	sum := sha256.Sum256([]byte(filepath.Join(p.socket(), podNamespace, id)))
+	return filepath.Join(p.shimSockets(), hex.EncodeToString(sum[:]))
+}
+
 func (p paths) socket() string      { return filepath.Join(p.run, "containerd.sock") }
 func (p paths) ttrpcSocket() string { return p.socket() + ".ttrpc" }
 func (p paths) record() string      { return filepath.Join(p.run, "containerd.json") }

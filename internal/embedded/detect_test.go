@@ -10,7 +10,7 @@ import (
 
 func TestChooseSnapshotter(t *testing.T) {
 	rendered := func(snapshotter string) string {
-		config, err := generateConfig(paths{root: "/r", run: "/s"}, facts{Snapshotter: snapshotter}, "pause:1")
+		config, err := generateConfig(paths{root: "/r", run: "/s"}, facts{Snapshotter: snapshotter}, DefaultPullProgressDeadline, "pause:1")
 		if err != nil {
 			t.Fatal(err)
 		}

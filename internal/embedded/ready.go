@@ -32,9 +32,12 @@ func dial(socket string) (*grpc.ClientConn, error) {
 		}))
 }
 
-// inPods is the namespace in which containerd keeps what CRI made.
+// podNamespace is the namespace in which containerd keeps what CRI made.
+const podNamespace = "k8s.io"
+
+// inPods makes the calls of a context about that namespace.
 func inPods(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
+	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", podNamespace)
 }
 
 // awaitReady returns when containerd serves CRI: its socket is there before its state is recovered.

@@ -38,7 +38,7 @@ func (r *Runtime) Remove(ctx context.Context) error {
 		// What is mounted or running must not be pulled away from under it.
 		return fmt.Errorf("embedded runtime: remove: %w", err)
 	}
-	for _, name := range []string{p.home(), p.state(), p.runc(), p.shimSockets(), p.addresses(), p.socket(), p.ttrpcSocket(), p.settings(), p.bundles()} {
+	for _, name := range []string{p.home(), p.corrupt(), p.state(), p.runc(), p.shimSockets(), p.addresses(), p.socket(), p.ttrpcSocket(), p.settings(), p.bundles()} {
 		errs = append(errs, os.RemoveAll(name))
 	}
 	errs = append(errs, unclaim(claimsDir, p.network()))
@@ -63,12 +63,17 @@ func (r *Runtime) EndShims(ctx context.Context) error {
 
 // removeContainers kills and deletes what runc still knows, its cgroups included.
 func removeContainers(ctx context.Context, p paths) error {
-	roots, err := filepath.Glob(filepath.Join(p.runc(), "*", "*"))
+	folders, err := filepath.Glob(filepath.Join(p.runc(), "*", "*"))
 	if err != nil {
 		return err
 	}
+	return deleteContainers(ctx, p, folders)
+}
+
+// deleteContainers kills and deletes the containers whose state runc keeps in these folders, as much of it as there is.
+func deleteContainers(ctx context.Context, p paths, folders []string) error {
 	var errs []error
-	for _, dir := range roots {
+	for _, dir := range folders {
 		cmd := exec.CommandContext(ctx, p.current()+"/bin/runc", "--root", filepath.Dir(dir), "delete", "--force", filepath.Base(dir))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			errs = append(errs, fmt.Errorf("container %s: runc delete: %w: %s", filepath.Base(dir), err, strings.TrimSpace(string(out))))
@@ -124,18 +129,25 @@ func removeAttachments(ctx context.Context, p paths) error {
 	}
 	var errs []error
 	for _, file := range files {
-		var a attachment
-		if err := readJSON(file, &a); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if err := detach(ctx, p, a); err != nil {
-			errs = append(errs, fmt.Errorf("network of sandbox %s: %w", a.ContainerID, err))
-			continue
-		}
-		errs = append(errs, os.Remove(file))
+		errs = append(errs, removeAttachment(ctx, p, file))
 	}
 	return errors.Join(errs...)
+}
+
+// removeAttachment takes a pod's network down and forgets it.
+func removeAttachment(ctx context.Context, p paths, file string) error {
+	var a attachment
+	err := readJSON(file, &a)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := detach(ctx, p, a); err != nil {
+		return fmt.Errorf("network of sandbox %s: %w", a.ContainerID, err)
+	}
+	return removeFile(file)
 }
 
 // detach runs DEL of each plugin in the order opposite to ADD (CNI specification 1.0, section 4).

@@ -42,6 +42,8 @@ type Runtime struct {
 
 	// one lets one of Ensure, Stop and a restart act at a time; it holds one token.
 	one chan struct{}
+	// restarted has upkeep look for orphans; it holds one token.
+	restarted chan struct{}
 }
 
 // settings are what a start of containerd needs.
@@ -61,7 +63,7 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), health: errNotStarted}
+	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), restarted: make(chan struct{}, 1), health: errNotStarted}
 	return r, nil
 }
 
@@ -246,8 +248,8 @@ func (r *Runtime) adopt(ctx context.Context, next settings) (*process, error) {
 	return nil, found.close()
 }
 
-// start starts containerd and returns when it serves CRI.
-func (r *Runtime) start(ctx context.Context) error {
+// startOnce starts containerd and returns when it serves CRI.
+func (r *Runtime) startOnce(ctx context.Context) error {
 	r.mu.Lock()
 	s := r.settings
 	r.mu.Unlock()
@@ -364,6 +366,9 @@ func (r *Runtime) stop(ctx context.Context) error {
 		}
 	}
 	if c != nil {
+		if err := r.endOrphansAtOnce(ctx); err != nil {
+			r.log.Warn("what calls that were cut off have left is there until the next start", "error", err)
+		}
 		if err := c.end(ctx, endTimeout); err != nil {
 			return fmt.Errorf("embedded runtime: stop containerd: %w", err)
 		}

@@ -22,21 +22,33 @@ func (r *Runtime) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.supervise(ctx) })
-	g.Go(func() error {
-		tick := time.NewTicker(upkeepPeriod)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-tick.C:
-				if err := r.upkeep(); err != nil {
-					r.log.Warn("upkeep of the embedded runtime", "err", err)
-				}
+	g.Go(func() error { r.keepUp(ctx); return nil })
+	return g.Wait()
+}
+
+// keepUp does the upkeep each hour, and looks for orphans also a moment after each start of the agent and of containerd: they come of ends of these.
+func (r *Runtime) keepUp(ctx context.Context) {
+	tick := time.NewTicker(upkeepPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(settleTime):
+		}
+		if err := r.endOrphans(ctx); err != nil {
+			r.log.Warn("upkeep of the embedded runtime", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.restarted:
+		case <-tick.C:
+			if err := r.upkeep(); err != nil {
+				r.log.Warn("upkeep of the embedded runtime", "err", err)
 			}
 		}
-	})
-	return g.Wait()
+	}
 }
 
 // supervise restarts containerd whenever it ends without being asked to.
@@ -114,6 +126,10 @@ func (r *Runtime) restartOnce(ctx context.Context, c *process, again func(contex
 		r.log.Warn("let go of the old containerd", "err", err)
 	}
 	r.setHealth(nil)
+	select {
+	case r.restarted <- struct{}{}:
+	default: // it is to look anyway
+	}
 	if r.cfg.Restarted != nil {
 		r.cfg.Restarted()
 	}

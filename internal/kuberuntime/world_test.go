@@ -153,7 +153,7 @@ func TestSandboxThatCannotBeDescribed(t *testing.T) {
 	}{
 		"name too long": {func(_ *bench, p *v1.Pod) {
 			p.Spec.Hostname, p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = strings.Repeat("h", 63), "sub", ptr.To(true)
-		}, "is too long (64 characters is the max, 79 characters requested)"},
+		}, "is too long (64 characters is the max, 80 characters requested)"},
 		"no resolver": {func(b *bench, _ *v1.Pod) { b.ResolvConf = ptr.To("/nonexistent") }, "resolver of the node: open /nonexistent"},
 		"no user namespaces": {
 			func(_ *bench, p *v1.Pod) { p.Spec.HostUsers = ptr.To(false) }, "there are no ids of the host for it",

@@ -304,3 +304,52 @@ func TestReservedCgroups(t *testing.T) {
 		t.Errorf("a cgroup that is not there: %v", err)
 	}
 }
+
+// Cgroups of containers are found when nothing runs in them, in whatever hierarchy, and removed; those in which something runs stay.
+func TestEmptyContainers(t *testing.T) {
+	m, _ := cgroupTree(t, cgroups.Allocatable{})
+	p := resourcePod("ffff-6", v1.ResourceRequirements{})
+	if err := m.EnsurePod(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	busy, _ := sleeper(t, m.PodParent(p))
+	empty, occupied := strings.Repeat("e", 64), strings.Repeat("f", 64)
+	var gone, stays []string
+	for i, dir := range busy {
+		gone, stays = append(gone, filepath.Join(filepath.Dir(dir), empty)), append(stays, filepath.Join(filepath.Dir(dir), occupied))
+		for _, made := range []string{gone[i], stays[i]} {
+			if err := os.Mkdir(made, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// The process of one is in it in a single hierarchy.
+	procs, err := os.ReadFile(filepath.Join(busy[0], "cgroup.procs"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(stays[0], "cgroup.procs"), procs, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := m.EmptyContainers()
+	if err != nil || len(found) != 1 || len(found[empty]) != len(gone) {
+		t.Fatalf("found %v, %v; want %v of %s", found, err, gone, empty)
+	}
+	if err := m.RemoveEmpty(found[empty]); err != nil {
+		t.Error(err)
+	}
+	if err := m.RemoveEmpty(stays); err == nil {
+		t.Error("a cgroup with a process could be removed")
+	}
+	for i := range gone {
+		if exists(t, gone[i]) {
+			t.Errorf("%s is still there", gone[i])
+		}
+	}
+	if !exists(t, stays[0]) {
+		t.Errorf("%s is gone, and a process was in it", stays[0])
+	}
+	if err := m.RemovePod(t.Context(), "ffff-6"); err != nil {
+		t.Error(err)
+	}
+}

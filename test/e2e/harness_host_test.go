@@ -21,15 +21,25 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// cri connects to the node's own runtime, past the agent.
+// cri asks the node's own runtime, past the agent.
 func (n *node) cri() runtimeapi.RuntimeServiceClient {
 	n.t.Helper()
+	return runtimeapi.NewRuntimeServiceClient(n.dial())
+}
+
+// dial connects to the node's own runtime, once.
+func (n *node) dial() *grpc.ClientConn {
+	n.t.Helper()
+	if n.conn != nil {
+		return n.conn
+	}
 	conn, err := grpc.NewClient("unix://"+n.place.Run+"/containerd.sock", grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(func() { _ = conn.Close() })
-	return runtimeapi.NewRuntimeServiceClient(conn)
+	n.conn = conn
+	return conn
 }
 
 // sandboxes are the ids of the pod's sandboxes, as the runtime tells them.

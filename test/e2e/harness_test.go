@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
 
 	"berth/internal/journal"
 )
@@ -41,6 +42,7 @@ type node struct {
 	binary string
 	flags  []string // of berth run, besides the folders
 	agents int
+	conn   *grpc.ClientConn // to the runtime; nil before it is asked
 }
 
 // place says where on the host a node lives.
@@ -55,6 +57,12 @@ var nodes atomic.Int32
 
 // newNode makes a node that is gone when the test ends, whatever becomes of the test.
 func newNode(t *testing.T) *node {
+	t.Helper()
+	return newNodeFor(t, testLimit)
+}
+
+// newNodeFor makes a node for a test that may take longer than others.
+func newNodeFor(t *testing.T, limit time.Duration) *node {
 	t.Helper()
 	n := &node{t: t, binary: os.Getenv("BERTH")}
 	if _, err := os.Stat(n.binary); err != nil {
@@ -73,7 +81,7 @@ func newNode(t *testing.T) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), testLimit, fmt.Errorf("the test took longer than %v", testLimit))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, fmt.Errorf("the test took longer than %v", limit))
 	n.ctx = ctx
 	t.Cleanup(func() {
 		cancel()

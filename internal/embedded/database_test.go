@@ -1,0 +1,108 @@
+package embedded
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// database is a file as bbolt makes it, of so many pages, all in use.
+func database(t *testing.T, pages uint64) []byte {
+	t.Helper()
+	size := os.Getpagesize()
+	db := make([]byte, int(pages)*size)
+	for txID := range uint64(2) {
+		h := head{Magic: boltMagic, Version: boltVersion, PageSize: uint32(size), Pages: pages, TxID: txID}
+		var raw bytes.Buffer
+		for range 2 { // the second time with the sum over the first
+			raw.Reset()
+			if err := binary.Write(&raw, binary.NativeEndian, h); err != nil {
+				t.Fatal(err)
+			}
+			sum := fnv.New64a()
+			sum.Write(raw.Bytes()[:headSize-8])
+			h.Checksum = sum.Sum64()
+		}
+		copy(db[int(txID)*size+pageHeaderSize:], raw.Bytes())
+	}
+	return db
+}
+
+func TestCheckDatabase(t *testing.T) {
+	size := os.Getpagesize()
+	for name, c := range map[string]struct {
+		change func(db []byte) []byte
+		broken bool
+	}{
+		"whole":             {func(db []byte) []byte { return db }, false},
+		"longer":            {func(db []byte) []byte { return append(db, make([]byte, size)...) }, false},
+		"first head lost":   {func(db []byte) []byte { return append(make([]byte, size), db[size:]...) }, false},
+		"second head lost":  {func(db []byte) []byte { clear(db[size : 2*size]); return db }, false},
+		"both heads lost":   {func(db []byte) []byte { clear(db[:2*size]); return db }, true},
+		"heads are garbage": {func(db []byte) []byte { db[40]++; db[size+40]++; return db }, true},
+		"empty":             {func([]byte) []byte { return nil }, true},
+		"cut in its head":   {func(db []byte) []byte { return db[:50] }, true},
+		"cut":               {func(db []byte) []byte { return db[:7*size] }, true},
+	} {
+		file := filepath.Join(t.TempDir(), "meta.db")
+		if err := os.WriteFile(file, c.change(database(t, 8)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkDatabase(file); errors.Is(err, errBroken) != c.broken || !c.broken && err != nil {
+			t.Errorf("%s: error %v, want it broken: %v", name, err, c.broken)
+		}
+	}
+}
+
+// Without containers, as after a reboot or before the first start, a missing database is none that is lost.
+func TestCheckDatabases(t *testing.T) {
+	dir := t.TempDir()
+	p := paths{root: dir + "/root", run: dir + "/run"}
+	if err := checkDatabases(p); err != nil {
+		t.Errorf("before the first start: %v", err)
+	}
+	if err := os.MkdirAll(p.runc()+"/k8s.io/x", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkDatabases(p); !errors.Is(err, errBroken) {
+		t.Errorf("with a container and no database: %v, want it broken", err)
+	}
+	if err := writeFile(p.metadata(), database(t, 4)); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkDatabases(p); err != nil {
+		t.Errorf("with its database: %v", err)
+	}
+	if err := writeFile(p.home()+"/io.containerd.snapshotter.v1.native/metadata.db", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkDatabases(p); !errors.Is(err, errBroken) {
+		t.Errorf("with a broken database of snapshots: %v, want it broken", err)
+	}
+}
+
+func TestPanicsOnDatabase(t *testing.T) {
+	const before = "panic: old\n\ngo.etcd.io/bbolt.old()\n"
+	for name, c := range map[string]struct {
+		said string
+		want bool
+	}{
+		"panic of bbolt":           {"level=info\npanic: assertion failed\n\ngoroutine 7 [running]:\ngo.etcd.io/bbolt/internal/common.Assert(...)\n", true},
+		"a file that is too short": {"level=info\nunexpected fault address 0x7f\nfatal error: fault\n\ngo.etcd.io/bbolt.(*DB).page()\n", true},
+		"panic of another":         {"level=info\npanic: nil map\n\ngoroutine 7 [running]:\nmain.main()\n", false},
+		"no panic":                 {"level=error msg=go.etcd.io/bbolt\n", false},
+		"nothing":                  {"", false},
+	} {
+		log := filepath.Join(t.TempDir(), "log")
+		if err := os.WriteFile(log, []byte(before+c.said), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := panicsOnDatabase(log, int64(len(before))); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

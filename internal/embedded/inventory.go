@@ -1,0 +1,116 @@
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// inventory is what containerd knows, by ids.
+type inventory struct {
+	known    map[string]bool // sandboxes and containers of CRI, and underWay
+	underWay map[string]bool // sandboxes that a call is making, or is tidying after it failed
+	stale    []string        // leases of calls that ended with the containerd that answered them
+	tasks    map[string]bool // also of what CRI does not know; nobody else makes any, since the API for that is disabled
+	ended    map[string]bool // sandboxes that are not ready and have no task, nor has one of their containers; and these containers
+}
+
+// maxAnswer is the most that containerd sends as one answer, in bytes (its max_send_message_size).
+const maxAnswer = 16 << 20
+
+// takeInventory asks containerd what it knows. What was on the host before, and is not in the answer, is of no call
+// that is under way: containerd takes a lease of the sandbox's id as the first step of RunPodSandbox and gives it
+// back as the last step of a failed one, after its cleaning up; until RemovePodSandbox it is the sandbox's. Hence
+// the order, leases before sandboxes.
+func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths) (inventory, error) {
+	has := inventory{known: map[string]bool{}, underWay: map[string]bool{}, tasks: map[string]bool{}}
+	fail := func(err error) (inventory, error) { return has, fmt.Errorf("ask containerd what it knows: %w", err) }
+	began, err := os.Stat(p.record()) // written when containerd was started
+	if err != nil {
+		return fail(err)
+	}
+	leases, err := leasesapi.NewLeasesClient(conn).List(inPods(ctx), &leasesapi.ListRequest{})
+	if err != nil {
+		return fail(err)
+	}
+	var (
+		sandboxes  runtimeapi.ListPodSandboxResponse
+		containers runtimeapi.ListContainersResponse
+		large      = grpc.MaxCallRecvMsgSize(maxAnswer)
+	)
+	if err := conn.Invoke(ctx, "/runtime.v1.RuntimeService/ListPodSandbox", &runtimeapi.ListPodSandboxRequest{}, &sandboxes, large); err != nil {
+		return fail(err)
+	}
+	if err := conn.Invoke(ctx, "/runtime.v1.RuntimeService/ListContainers", &runtimeapi.ListContainersRequest{}, &containers, large); err != nil {
+		return fail(err)
+	}
+	tasks, err := tasksapi.NewTasksClient(conn).List(inPods(ctx), &tasksapi.ListTasksRequest{})
+	if err != nil {
+		return fail(err)
+	}
+	for _, s := range sandboxes.GetItems() {
+		has.known[s.GetId()] = true
+	}
+	for _, c := range containers.GetContainers() {
+		has.known[c.GetId()] = true
+	}
+	has.addLeases(leases.GetLeases(), began.ModTime())
+	for _, t := range tasks.GetTasks() {
+		has.tasks[t.GetID()] = true
+	}
+	has.ended = computeEnded(sandboxes.GetItems(), containers.GetContainers(), has.tasks)
+	return has, nil
+}
+
+// computeEnded returns the ids of the sandboxes that are not ready and of which no task is left, and those of their
+// containers. containerd has lost the way to what still runs of them.
+func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, tasks map[string]bool) map[string]bool {
+	ended := map[string]bool{}
+	for _, s := range sandboxes {
+		if s.GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY && !tasks[s.GetId()] {
+			ended[s.GetId()] = true
+		}
+	}
+	for _, c := range containers {
+		if tasks[c.GetId()] {
+			delete(ended, c.GetPodSandboxId())
+		}
+	}
+	for _, c := range containers {
+		if ended[c.GetPodSandboxId()] {
+			ended[c.GetId()] = true
+		}
+	}
+	return ended
+}
+
+// addLeases sorts the leases of sandboxes that are not there. One from before containerd was started is of no call
+// that it is answering.
+func (has *inventory) addLeases(leases []*leasesapi.Lease, began time.Time) {
+	for _, l := range leases {
+		switch id := l.GetID(); {
+		case !isID(id) || has.known[id]:
+		case l.GetCreatedAt().AsTime().Before(began):
+			has.stale = append(has.stale, id)
+		default:
+			has.known[id], has.underWay[id] = true, true
+		}
+	}
+}
+
+// isID reports whether a name can be that of a sandbox or a container: 32 bytes in hexadecimal. Leases of pulls
+// have other names.
+func isID(name string) bool {
+	for _, c := range name {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return len(name) == 64
+}

@@ -1,0 +1,208 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A call that is cut off, because the agent that made it ends or loses patience, leaves orphans: containerd kills
+// the program that starts the shim after that has forked it; it asks a shim that is still at work to delete its
+// task, is refused, and forgets both; what it had runc make stays. A containerd that is killed leaves the same. All
+// of it bears the id of a sandbox or a container, by which it is found here and held against what containerd knows
+// (inventory.go). CRI offers nothing for it.
+
+// remains is what there is on the host of one sandbox or container.
+type remains struct {
+	shims       []shimProcess
+	runc        []string // folders with runc's state
+	folders     []string // of containerd, where something may be mounted; sockets of shims
+	attachments []string // files of the CNI library
+	addresses   []string // leases of host-local
+	cgroups     []string // without a process
+}
+
+// shimProcess is a shim that runs.
+type shimProcess struct {
+	id        string
+	pid       int
+	startTime uint64 // clock ticks since boot
+}
+
+// findRemains lists what there is of sandboxes and containers on the host, by their ids.
+func findRemains(p paths, proc string) (map[string]*remains, error) {
+	found := map[string]*remains{}
+	of := func(id string) *remains {
+		if found[id] == nil {
+			found[id] = &remains{}
+		}
+		return found[id]
+	}
+	shims, err := findShims(p, proc)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range shims {
+		of(s.id).shims = append(of(s.id).shims, s)
+	}
+	err = eachEntry(filepath.Join(p.runc(), podNamespace), func(path string) {
+		of(filepath.Base(path)).runc = append(of(filepath.Base(path)).runc, path)
+	})
+	for _, dir := range []string{p.state() + taskDir, p.home() + taskDir, p.state() + sandboxDir, p.home() + sandboxDir} {
+		err = errors.Join(err, eachEntry(dir, func(path string) {
+			// containerd hides a bundle by a dot before it deletes it.
+			id := strings.TrimPrefix(filepath.Base(path), ".")
+			of(id).folders = append(of(id).folders, path)
+		}))
+	}
+	err = errors.Join(err, eachEntry(filepath.Join(p.addresses(), p.bridge()), func(path string) {
+		if id := lessee(path); id != "" {
+			of(id).addresses = append(of(id).addresses, path)
+		}
+	}))
+	attachments, globErr := filepath.Glob(filepath.Join(attachmentsDir, p.bridge()+"-*"))
+	for _, path := range attachments {
+		name := strings.TrimPrefix(filepath.Base(path), p.bridge()+"-")
+		if i := strings.LastIndexByte(name, '-'); i > 0 { // the rest is the interface
+			of(name[:i]).attachments = append(of(name[:i]).attachments, path)
+		}
+	}
+	return found, errors.Join(err, globErr)
+}
+
+// Where containerd keeps bundles and the files of sandboxes, below its root and its state directory.
+const (
+	taskDir    = "/io.containerd.runtime.v2.task/" + podNamespace
+	sandboxDir = "/io.containerd.grpc.v1.cri/sandboxes"
+)
+
+// eachEntry calls use with each entry of a folder, which need not exist.
+func eachEntry(dir string, use func(path string)) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		use(filepath.Join(dir, e.Name()))
+	}
+	return nil
+}
+
+// lessee is the id of the sandbox that a file of host-local leases its address to, "" if the file is no lease.
+func lessee(file string) string {
+	if strings.Trim(filepath.Base(file), "0123456789.") != "" {
+		return "" // the lock, and the address given last
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	id, _, _ := strings.Cut(string(text), "\r\n")
+	return strings.TrimSpace(id)
+}
+
+// findShims lists the shims of our containerd that serve. Its program that starts one, or cleans up after one, is none.
+func findShims(p paths, proc string) ([]shimProcess, error) {
+	all, err := pids(proc)
+	if err != nil {
+		return nil, err
+	}
+	var shims []shimProcess
+	for _, pid := range all {
+		id, err := shimID(p, proc, pid)
+		if err != nil || id == "" {
+			continue // gone, a kernel thread, or none that may be looked at
+		}
+		start, err := startTime(proc, pid)
+		if err == nil {
+			shims = append(shims, shimProcess{id: id, pid: pid, startTime: start})
+		}
+	}
+	return shims, nil
+}
+
+// shimID returns the id that a shim of our containerd was started for, and "" for another process.
+func shimID(p paths, proc string, pid int) (string, error) {
+	exe, err := executable(proc, pid)
+	if err != nil || !strings.HasPrefix(exe, real(p.bundles())+"/") {
+		return "", err
+	}
+	line, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
+	if err != nil {
+		return "", err
+	}
+	return parseShim(strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00"), p.socket()), nil
+}
+
+// parseShim returns the id that a shim with these arguments serves for the containerd at the socket, in the
+// namespace of pods, else "".
+func parseShim(args []string, socket string) string {
+	flag := func(name string) string {
+		if i := slices.Index(args, name); i >= 0 && i+1 < len(args) {
+			return args[i+1]
+		}
+		return ""
+	}
+	// With an action, "start" or "delete", it is a program that ends by itself.
+	action := slices.Contains([]string{"start", "delete"}, args[len(args)-1])
+	if action || flag("-address") != socket || flag("-namespace") != podNamespace {
+		return ""
+	}
+	return flag("-id")
+}
+
+// idleNamespaces lists the files of network namespaces that neither an attachment names nor a process lives in. One
+// that a call is just making is among them.
+func idleNamespaces(p paths, proc string) ([]string, error) {
+	var files []string
+	if err := eachEntry(p.namespaces(), func(path string) { files = append(files, path) }); err != nil || len(files) == 0 {
+		return nil, err
+	}
+	used := map[string]bool{}
+	attachments, err := filepath.Glob(filepath.Join(attachmentsDir, p.bridge()+"-*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range attachments {
+		var a attachment
+		_ = readJSON(file, &a) // it may have gone; one that cannot be read keeps nothing from those who live in the namespace
+		used[a.NetNS] = true
+	}
+	all, err := pids(proc)
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range all {
+		if ns, err := os.Readlink(filepath.Join(proc, strconv.Itoa(pid), "ns/net")); err == nil {
+			used[ns] = true
+		}
+	}
+	return slices.DeleteFunc(files, func(file string) bool {
+		var st unix.Stat_t
+		err := unix.Stat(file, &st)
+		return err != nil || used[file] || used[fmt.Sprintf("net:[%d]", st.Ino)]
+	}), nil
+}
+
+// computeOrphans returns the ids that are not known, and those of them that were not known the last time either:
+// containerd needs a moment for what it tidies by itself. Names that are no ids belong to nobody here.
+func computeOrphans(found map[string]*remains, known, before map[string]bool) (now map[string]bool, sure []string) {
+	now = map[string]bool{}
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		if !isID(id) || known[id] {
+			continue
+		}
+		if now[id] = true; before[id] {
+			sure = append(sure, id)
+		}
+	}
+	return now, sure
+}

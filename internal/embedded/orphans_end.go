@@ -1,0 +1,269 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// settleTime is the time between two looks for orphans: what containerd tidies beside its calls takes it 5 s at
+	// most.
+	settleTime = 5 * time.Second
+	// lookTimeout bounds one look for orphans and their end.
+	lookTimeout = time.Minute
+	// orphanTimeout bounds the orderly end of a task; what is left then is ended by force.
+	orphanTimeout = 10 * time.Second
+	// maxLooks bounds how often is looked; what is left then waits for the next upkeep. A call that is cut off
+	// tidies for a minute at most.
+	maxLooks = 24
+)
+
+// sightings are what a look for orphans saw.
+type sightings struct {
+	orphans    map[string]bool // ids
+	namespaces map[string]bool // files
+	leases     map[string]bool // ids
+	calls      map[string]bool // ids of calls under way
+	underWay   map[string]bool // ids of calls that were under way at all looks, of which something may become
+}
+
+// any reports whether there is a reason to look again.
+func (s sightings) any() bool {
+	return len(s.orphans)+len(s.namespaces)+len(s.leases)+len(s.underWay) > 0
+}
+
+// endOrphans ends and removes what there is on the host of sandboxes and containers that containerd does not know,
+// after it was seen twice.
+func (r *Runtime) endOrphans(ctx context.Context) error {
+	conn, err := dial(r.paths.socket())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	last, err := r.lookForOrphans(ctx, conn, nil)
+	for looks := 1; last.any() && looks < maxLooks; looks++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(settleTime):
+		}
+		last, err = r.lookForOrphans(ctx, conn, &last)
+	}
+	if ctx.Err() != nil || status.Code(err) == codes.Unavailable {
+		return nil // whoever looks after containerd says so, and has it looked for orphans when it is back
+	}
+	return err
+}
+
+// endOrphansAtOnce is endOrphans for a runtime that is about to be stopped, and that nobody calls any more. It is
+// brief, also when containerd hangs.
+func (r *Runtime) endOrphansAtOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
+	defer cancel()
+	conn, err := dial(r.paths.socket())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	seen, err := r.lookForOrphans(ctx, conn, nil)
+	if err == nil && seen.any() {
+		_, err = r.lookForOrphans(ctx, conn, &seen)
+	}
+	return err
+}
+
+// lookForOrphans ends the orphans that it and the look before have seen, and returns what it saw.
+func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterface, before *sightings) (sightings, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	found, err := findRemains(r.paths, "/proc")
+	if err != nil {
+		return sightings{}, err
+	}
+	if r.cfg.Cgroups != nil {
+		dirs, err := r.cfg.Cgroups.EmptyContainers()
+		if err != nil {
+			return sightings{}, err
+		}
+		for id, dirs := range dirs {
+			if found[id] == nil {
+				found[id] = &remains{}
+			}
+			found[id].cgroups = dirs
+		}
+	}
+	idle, err := idleNamespaces(r.paths, "/proc")
+	if err != nil {
+		return sightings{}, err
+	}
+	has, err := takeInventory(ctx, conn, r.paths)
+	if err != nil {
+		return sightings{}, err
+	}
+	for id := range has.ended {
+		// Files and network are still CRI's to remove.
+		if of := found[id]; of != nil && len(of.shims)+len(of.runc)+len(of.cgroups) > 0 {
+			found[id] = &remains{shims: of.shims, runc: of.runc, cgroups: of.cgroups}
+			delete(has.known, id)
+		}
+	}
+	if before == nil {
+		before = &sightings{underWay: has.underWay}
+	}
+	now := sightings{
+		namespaces: setOf(idle), leases: setOf(has.stale),
+		calls: has.underWay, underWay: both(before.underWay, has.underWay),
+	}
+	var sure []string
+	now.orphans, sure = computeOrphans(found, has.known, before.orphans)
+	var errs []error
+	for _, id := range sure {
+		if err := r.endOrphan(ctx, conn, orphan{id: id, remains: *found[id], isTask: has.tasks[id]}); err != nil {
+			errs = append(errs, fmt.Errorf("remove what is left of %s, which containerd does not know: %w", id, err))
+		}
+	}
+	for file := range sureNamespaces(*before, now) {
+		r.log.Info("removed a network namespace that nothing uses", "file", file)
+		errs = append(errs, removeNamespace(file))
+	}
+	for id := range both(before.leases, now.leases) {
+		_, err := leasesapi.NewLeasesClient(conn).Delete(inPods(ctx), &leasesapi.DeleteRequest{ID: id})
+		if status.Code(err) != codes.NotFound {
+			errs = append(errs, err)
+		}
+	}
+	return now, errors.Join(errs...)
+}
+
+// sureNamespaces returns the namespaces that were idle at both looks and are of no call: one that is under way has
+// been so since before it made its own.
+func sureNamespaces(before, now sightings) map[string]bool {
+	if len(both(before.calls, now.calls)) > 0 {
+		return nil
+	}
+	return both(before.namespaces, now.namespaces)
+}
+
+func setOf(names []string) map[string]bool {
+	set := map[string]bool{}
+	for _, name := range names {
+		set[name] = true
+	}
+	return set
+}
+
+// both is the intersection of two sets.
+func both(a, b map[string]bool) map[string]bool {
+	set := map[string]bool{}
+	for name := range a {
+		if b[name] {
+			set[name] = true
+		}
+	}
+	return set
+}
+
+// orphan is what there is of a sandbox or container that containerd does not know.
+type orphan struct {
+	remains
+	id     string
+	isTask bool // containerd's task service has it
+}
+
+// endOrphan ends an orphan, in good order if there is one, and removes what it has on the host.
+func (r *Runtime) endOrphan(ctx context.Context, conn grpc.ClientConnInterface, o orphan) error {
+	r.log.Info("removing what is left of a call that was cut off", "id", o.id, "shims", len(o.shims), "task", o.isTask)
+	var errs []error
+	if o.isTask {
+		// What this does not end, force does.
+		if err := endTask(ctx, conn, o.id); err != nil {
+			r.log.Debug("task not ended in good order", "id", o.id, "error", err)
+		}
+	}
+	for _, s := range o.shims {
+		errs = append(errs, r.killShim(ctx, s))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // it may go on making what is removed here
+	}
+	errs = append(errs, deleteContainers(ctx, r.paths, o.runc))
+	if len(o.cgroups) > 0 {
+		errs = append(errs, r.cfg.Cgroups.RemoveEmpty(o.cgroups))
+	}
+	for _, file := range o.attachments {
+		errs = append(errs, removeAttachment(ctx, r.paths, file))
+	}
+	for _, path := range o.addresses {
+		if lessee(path) == o.id { // else it was given to another, when the network was taken down
+			errs = append(errs, removeFile(path))
+		}
+	}
+	for _, dir := range o.folders {
+		if err := unmountBelow(dir); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, os.RemoveAll(dir))
+	}
+	return errors.Join(append(errs, removeFile(r.paths.shimSocket(o.id)))...)
+}
+
+// endTask has containerd kill and delete a task, with its shim.
+func endTask(ctx context.Context, conn grpc.ClientConnInterface, id string) error {
+	ctx, cancel := context.WithTimeout(inPods(ctx), orphanTimeout)
+	defer cancel()
+	tasks := tasksapi.NewTasksClient(conn)
+	_, err := tasks.Kill(ctx, &tasksapi.KillRequest{ContainerID: id, Signal: uint32(unix.SIGKILL), All: true})
+	if err == nil {
+		_, err = tasks.Wait(ctx, &tasksapi.WaitRequest{ContainerID: id})
+	}
+	if err == nil || status.Code(err) == codes.NotFound { // its process may have ended before
+		_, err = tasks.Delete(ctx, &tasksapi.DeleteTaskRequest{ContainerID: id})
+	}
+	return err
+}
+
+// killShim kills a shim, if it is still the one that was found, and returns when it is gone. If containerd has a
+// connection to it, it tidies as after any shim that dies.
+func (r *Runtime) killShim(ctx context.Context, s shimProcess) error {
+	c, err := openProcess(s.pid, func() (bool, error) {
+		id, err := shimID(r.paths, "/proc", s.pid)
+		if err != nil || id != s.id {
+			return false, nil // it has ended
+		}
+		start, err := startTime("/proc", s.pid)
+		return err == nil && start == s.startTime, nil
+	})
+	if err != nil || c == nil {
+		return err
+	}
+	return errors.Join(c.end(ctx, 0), c.close())
+}
+
+// removeNamespace unmounts and removes the file of a network namespace, which goes with its interfaces.
+func removeNamespace(file string) error {
+	err := unix.Unmount(file, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unmount %s: %w", file, err)
+	}
+	return removeFile(file)
+}
+
+// removeFile removes a file that may be gone already.
+func removeFile(name string) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
