@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -27,7 +28,12 @@ func newListed(uid, message string) *v1.Pod {
 func TestPodEncoder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e podEncoder
-		list := func(pods ...*v1.Pod) map[pod.UID]string {
+		kept := func() map[pod.UID]encodedPod {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return maps.Clone(e.encoded)
+		}
+		list := func(pods ...*v1.Pod) map[pod.UID]encodedPod {
 			t.Helper()
 			var out strings.Builder
 			if err := e.write(&out, pods); err != nil {
@@ -44,19 +50,13 @@ func TestPodEncoder(t *testing.T) {
 			if d := cmp.Diff(want, got); d != "" {
 				t.Fatalf("listed (-want +got):\n%s", d)
 			}
-			at := map[pod.UID]string{}
-			for uid, p := range e.encoded {
-				at[uid] = string(p.json)
-			}
-			return at
+			return kept()
 		}
 		list()
 		a, b := newListed("a", ""), newListed("b", "")
-		list(a, b)
-		kept := &e.encoded["a"].json[0]
+		first := &list(a, b)["a"].json[0]
 		again := *a // as the agent makes the list anew for each question
-		list(&again, newListed("b", "it has changed"))
-		if &e.encoded["a"].json[0] != kept {
+		if second := list(&again, newListed("b", "it has changed")); &second["a"].json[0] != first {
 			t.Error("a pod that did not change was encoded again")
 		}
 		moved := *a
@@ -68,11 +68,11 @@ func TestPodEncoder(t *testing.T) {
 		time.Sleep(encodedFor - time.Second)
 		list(b)
 		time.Sleep(encodedFor - time.Second)
-		if synctest.Wait(); len(e.encoded) != 1 {
+		if synctest.Wait(); len(kept()) != 1 {
 			t.Error("what was encoded is gone although clients ask")
 		}
 		time.Sleep(2 * time.Second)
-		if synctest.Wait(); e.encoded != nil {
+		if synctest.Wait(); kept() != nil {
 			t.Error("what was encoded is kept although nobody asks")
 		}
 		list(b)
