@@ -34,13 +34,14 @@ type sightings struct {
 	orphans    map[string]bool // ids
 	namespaces map[string]bool // files
 	leases     map[string]bool // ids
+	rules      map[string]bool // beginnings of ids
 	calls      map[string]bool // ids of calls under way
 	underWay   map[string]bool // ids of calls that were under way at all looks, of which something may become
 }
 
 // any reports whether there is a reason to look again.
 func (s sightings) any() bool {
-	return len(s.orphans)+len(s.namespaces)+len(s.leases)+len(s.underWay) > 0
+	return len(s.orphans)+len(s.namespaces)+len(s.leases)+len(s.rules)+len(s.underWay) > 0
 }
 
 // endOrphans ends and removes what there is on the host of sandboxes and containers that containerd does not know,
@@ -107,10 +108,15 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 	if err != nil {
 		return sightings{}, err
 	}
+	rules, err := listRules(ctx, masquerades)
+	if err != nil {
+		return sightings{}, err
+	}
 	has, err := takeInventory(ctx, conn, r.paths)
 	if err != nil {
 		return sightings{}, err
 	}
+	stray := computeStrayRules(rules, r.paths.bridge(), has.known)
 	for id := range has.ended {
 		// Files and network are still CRI's to remove.
 		if of := found[id]; of != nil && len(of.shims)+len(of.runc)+len(of.cgroups) > 0 {
@@ -122,7 +128,7 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 		before = &sightings{underWay: has.underWay}
 	}
 	now := sightings{
-		namespaces: setOf(idle), leases: setOf(has.stale),
+		namespaces: setOf(idle), leases: setOf(has.stale), rules: stray,
 		calls: has.underWay, underWay: both(before.underWay, has.underWay),
 	}
 	var sure []string
@@ -137,6 +143,7 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 		r.log.Info("removed a network namespace that nothing uses", "file", file)
 		errs = append(errs, removeNamespace(file))
 	}
+	errs = append(errs, removeRules(ctx, r.paths.bridge(), both(before.rules, now.rules)))
 	for id := range both(before.leases, now.leases) {
 		_, err := leasesapi.NewLeasesClient(conn).Delete(inPods(ctx), &leasesapi.DeleteRequest{ID: id})
 		if status.Code(err) != codes.NotFound {

@@ -31,6 +31,7 @@ func (r *Runtime) Remove(ctx context.Context) error {
 		removeContainers(ctx, p),
 		killAll(ctx, p),
 		removeAttachments(ctx, p),
+		removeAllRules(ctx, p.bridge()),
 		removeBridge(p.bridge()),
 		unmountBelow(p.home(), p.state()),
 	}
