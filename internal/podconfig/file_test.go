@@ -536,6 +536,7 @@ func TestWatcherThatCannotBeOpenedOrEnds(t *testing.T) {
 		write(t, b.path("a.yaml"), manifest("a", "i"))
 		time.Sleep(defaultRescan)
 		b.expect("ADD default/a")
+		synctest.Wait()
 		if opened != 2 {
 			t.Fatalf("opened %d times", opened)
 		}
