@@ -35,6 +35,12 @@ func newFakeWatcher() *fakeWatcher {
 	return &fakeWatcher{events: make(chan inotify.Event), folders: map[string]bool{}}
 }
 
+func (w *fakeWatcher) isClosed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.closed
+}
+
 func (w *fakeWatcher) Add(folder string) error {
 	if _, err := os.Stat(folder); err != nil {
 		return err
@@ -515,19 +521,19 @@ func TestThousandsOfFilesAreReadOnce(t *testing.T) {
 
 func TestWatcherThatCannotBeOpenedOrEnds(t *testing.T) {
 	dir := t.TempDir()
-	opened := 0
-	var w *fakeWatcher
-	var log bytes.Buffer
+	var opened atomic.Int32
+	var w atomic.Pointer[fakeWatcher]
+	var log lockedBuffer
 	inBubbleAt(t, dir, nil, func(c *Config) {
 		first := c.Watch
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		c.Watch = func() (Watcher, error) {
-			if opened++; opened <= 2 {
+			switch n := opened.Add(1); {
+			case n <= 2:
 				return nil, syscall.EMFILE
-			}
-			if opened == 3 {
-				w = newFakeWatcher()
-				return w, nil
+			case n == 3:
+				w.Store(newFakeWatcher())
+				return w.Load(), nil
 			}
 			return first()
 		}
@@ -537,24 +543,42 @@ func TestWatcherThatCannotBeOpenedOrEnds(t *testing.T) {
 		time.Sleep(defaultRescan)
 		b.expect("ADD default/a")
 		synctest.Wait()
-		if opened != 2 {
-			t.Fatalf("opened %d times", opened)
+		if n := opened.Load(); n != 2 {
+			t.Fatalf("opened %d times", n)
 		}
 		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
 			t.Errorf("%d warnings:\n%s", n, log.String())
 		}
 		time.Sleep(defaultRescan)
 		synctest.Wait()
-		close(w.events)
+		close(w.Load().events)
 		time.Sleep(defaultRescan)
 		synctest.Wait()
-		if opened != 4 || !w.closed {
-			t.Errorf("opened %d times, closed %v", opened, w.closed)
+		if n := opened.Load(); n != 4 || !w.Load().isClosed() {
+			t.Errorf("opened %d times, closed %v", n, w.Load().isClosed())
 		}
 		write(t, b.path("b.yaml"), manifest("b", "i"))
 		b.watcher.touch(b.path("b.yaml"))
 		b.expect("ADD default/b")
 	})
+}
+
+// lockedBuffer is a buffer that is written and read side by side.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer // guarded by mu
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 func TestResolve(t *testing.T) {
