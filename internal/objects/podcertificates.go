@@ -243,7 +243,7 @@ func (c *credentials) step(ctx context.Context, h *credential) {
 	}
 	now := time.Now()
 	wanting := h.request.Name == "" && h.refused == nil && (h.key == nil || reached(h.refreshAt, now))
-	if wanting && !now.Before(h.next) {
+	if wanting && reached(h.next, now) {
 		h.next = time.Time{}
 		if err := c.ask(ctx, h); err != nil {
 			h.retry = min(max(2*h.retry, firstRequestRetry), lastRequestRetry)
