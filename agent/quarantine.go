@@ -144,6 +144,7 @@ func (q *quarantine) close() error {
 func (q *quarantine) path(name string) string { return filepath.Join(q.dir, name) }
 
 // load reads the crashes that were counted. What cannot be read is set aside: it costs a pod more crashes until it is quarantined.
+// A crash in the future was counted before the host's clock was set back, and counts as now.
 func (q *quarantine) load() {
 	b, err := os.ReadFile(q.path(quarantineFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -164,8 +165,20 @@ func (q *quarantine) load() {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	now, changed := q.now(), false
 	for _, s := range f.Pods {
+		for i, at := range s.Crashes {
+			if at.After(now) {
+				s.Crashes[i], changed = now, true
+			}
+		}
 		q.pods[s.wish] = s
+	}
+	if !changed {
+		return
+	}
+	if err := q.saveLocked(); err != nil { // or else they would be new with each agent
+		q.log.Error("crashes of an earlier clock are not written down as of now", "error", err)
 	}
 }
 

@@ -234,6 +234,32 @@ func TestCrashesOfLongAgoDoNotCount(t *testing.T) {
 	}
 }
 
+// A crash in the future, from before the clock was set back, counts as now, and is forgotten after a day.
+func TestCrashesInTheFuture(t *testing.T) {
+	dir := t.TempDir()
+	at := time.Now().AddDate(10, 0, 0)
+	next := func() *quarantine {
+		q := newQuarantine(dir, slog.New(slog.DiscardHandler), &witnessed{})
+		q.now = func() time.Time { return at }
+		q.load()
+		return q
+	}
+	next().count([]wish{{"u", 0}, {"v", 0}}, "panic")
+	next().count([]wish{{"u", 0}, {"v", 0}}, "panic")
+	at = at.AddDate(-10, 0, 0)
+	q := next()
+	q.count([]wish{{"u", 0}}, "panic")
+	if !q.Quarantined("u", 0) || q.Quarantined("v", 0) {
+		t.Errorf("set aside: u %v, v %v", q.Quarantined("u", 0), q.Quarantined("v", 0))
+	}
+	at = at.Add(crashWindow + time.Second)
+	q = next()
+	q.count([]wish{{"v", 0}}, "panic")
+	if q.Quarantined("v", 0) {
+		t.Error("crashes of more than a day ago count")
+	}
+}
+
 func TestQuarantineFilesThatCannotBeRead(t *testing.T) {
 	for name, content := range map[string]string{"no JSON": "{", "another version": `{"version": 2}`} {
 		dir := t.TempDir()

@@ -163,6 +163,7 @@ func (r *Rotation) Wait(ctx context.Context) error {
 		}
 		select {
 		case <-there:
+		case <-time.After(renewRetryMax): // the host's clock may have been set back, and the one there hold again
 		case <-ctx.Done():
 			return fmt.Errorf("no %s that is valid: %w", r.cfg.Name, ctx.Err())
 		}

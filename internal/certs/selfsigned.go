@@ -20,11 +20,10 @@ import (
 )
 
 const (
+	// selfSignedLife is how long after it was made a certificate ends. It belongs to the form by which isSelfMade knows one.
 	selfSignedLife = 365 * 24 * time.Hour
 	// renewBefore is how long before its end a self-signed certificate is replaced.
 	renewBefore = 30 * 24 * time.Hour
-	// skew is how far the clocks of clients may be behind.
-	skew = time.Hour
 )
 
 // ensureSelfSigned makes the pair unless there is one that holds for a while, and for the addresses that the node has now. Any other than one of
@@ -72,7 +71,7 @@ func (n certNames) heldBy(leaf *x509.Certificate, now time.Time) bool {
 // isSelfMade says whether makeSelfSigned has made a certificate.
 func isSelfMade(leaf *x509.Certificate) bool {
 	name := leaf.Subject.CommonName
-	return bytes.Equal(leaf.RawIssuer, leaf.RawSubject) && strings.HasSuffix(name, madeAt(leaf.NotBefore.Add(skew)))
+	return bytes.Equal(leaf.RawIssuer, leaf.RawSubject) && strings.HasSuffix(name, madeAt(leaf.NotAfter.Add(-selfSignedLife)))
 }
 
 // madeAt is the end of the name of a certificate that was made then.
@@ -118,7 +117,7 @@ func (s *Serving) makeSelfSigned(names certNames, now time.Time) error {
 	template := &x509.Certificate{
 		SerialNumber:          serial,
 		Subject:               pkix.Name{CommonName: s.hostname + madeAt(now)},
-		NotBefore:             now.Add(-skew),
+		NotBefore:             time.Unix(0, 0), // clocks may be behind, and the host's own may be ahead today and set back tomorrow
 		NotAfter:              now.Add(selfSignedLife),
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},

@@ -60,7 +60,7 @@ func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths) 
 	for _, c := range containers.GetContainers() {
 		has.known[c.GetId()] = true
 	}
-	has.addLeases(leases.GetLeases(), began.ModTime())
+	has.addLeases(leases.GetLeases(), began.ModTime(), time.Now())
 	for _, t := range tasks.GetTasks() {
 		has.tasks[t.GetID()] = true
 	}
@@ -91,12 +91,13 @@ func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.C
 }
 
 // addLeases sorts the leases of sandboxes that are not there. One from before containerd was started is of no call
-// that it is answering.
-func (has *inventory) addLeases(leases []*leasesapi.Lease, began time.Time) {
+// that it is answering. If containerd seems to have been started in the future, the host's clock was set back since
+// then: the times tell nothing, and every lease counts as that of a call.
+func (has *inventory) addLeases(leases []*leasesapi.Lease, began, now time.Time) {
 	for _, l := range leases {
 		switch id := l.GetID(); {
 		case !isID(id) || has.known[id]:
-		case l.GetCreatedAt().AsTime().Before(began):
+		case !began.After(now) && l.GetCreatedAt().AsTime().Before(began):
 			has.stale = append(has.stale, id)
 		default:
 			has.known[id], has.underWay[id] = true, true

@@ -68,10 +68,22 @@ func TestAddLeases(t *testing.T) {
 	has := inventory{known: map[string]bool{sandbox: true}, underWay: map[string]bool{}}
 	has.addLeases([]*leasesapi.Lease{
 		lease(making, began.Add(time.Second)), lease(sandbox, began.Add(-time.Hour)), lease(cutOff, began.Add(-time.Second)), lease("123-pull", began),
-	}, began)
+	}, began, began.Add(time.Minute))
 	want := inventory{known: setOf([]string{sandbox, making}), underWay: setOf([]string{making}), stale: []string{cutOff}}
 	if diff := cmp.Diff(want, has, cmp.AllowUnexported(inventory{})); diff != "" {
 		t.Errorf("inventory (-want +got):\n%s", diff)
+	}
+}
+
+// After the host's clock was set back by years, the lease of a call under way is older than containerd seems to be.
+func TestAddLeasesAfterTheClockWasSetBack(t *testing.T) {
+	began := time.Unix(1000, 0)
+	now := began.AddDate(-10, 0, 0)
+	making := strings.Repeat("a", 64)
+	has := inventory{known: map[string]bool{}, underWay: map[string]bool{}}
+	has.addLeases([]*leasesapi.Lease{{ID: making, CreatedAt: timestamppb.New(now.Add(-time.Second))}}, began, now)
+	if !has.known[making] || !has.underWay[making] || len(has.stale) != 0 {
+		t.Errorf("a call under way is taken for one that has ended: %+v", has)
 	}
 }
 

@@ -46,9 +46,9 @@ func computeGarbage(s *pod.Status, l GarbageLimits, now time.Time) garbage {
 		case pod.StateCreated, pod.StateUnknown:
 			drop = superseded
 		}
-		if due := endOf(cs).Add(l.MinAge); drop && due.After(now) {
+		if drop && isYoung(cs, l.MinAge, now) {
 			drop = false
-			if g.Next.IsZero() || due.Before(g.Next) {
+			if due := endOf(cs).Add(l.MinAge); g.Next.IsZero() || due.Before(g.Next) {
 				g.Next = due
 			}
 		}
@@ -87,7 +87,7 @@ func computeNodeGarbage(pods []*pod.Status, l GarbageLimits, now time.Time) []de
 				continue
 			}
 			total++
-			if last[cs.Name] && !endOf(cs).Add(l.MinAge).After(now) {
+			if last[cs.Name] && !isYoung(cs, l.MinAge, now) {
 				spare = append(spare, deadContainer{s, cs})
 			}
 			last[cs.Name] = true
@@ -97,6 +97,13 @@ func computeNodeGarbage(pods []*pod.Status, l GarbageLimits, now time.Time) []de
 		return cmp.Or(endOf(a.container).Compare(endOf(b.container)), cmp.Compare(a.container.ID, b.container.ID))
 	})
 	return spare[:min(len(spare), max(total-l.MaxTotal, 0))]
+}
+
+// isYoung reports whether the container ended less than minAge ago. An end in the future was written before the host's
+// clock was set back: it tells no age, and nobody waits until it is as late again.
+func isYoung(cs *pod.ContainerStatus, minAge time.Duration, now time.Time) bool {
+	age := now.Sub(endOf(cs))
+	return age >= 0 && age < minAge
 }
 
 // endOf returns when a container ended; of one that never ran, when it was created.

@@ -107,6 +107,23 @@ func TestComputeGarbage(t *testing.T) {
 	}
 }
 
+// After the clock was set back by years nobody waits until it is as late again: an end in the future tells no age.
+func TestGarbageAfterTheClockWasSetBack(t *testing.T) {
+	now := t0.AddDate(-10, 0, 0)
+	observed := inputOf(t, specOf(t, "Always a b"), "sb a=running a=1 a=2").Observed
+	g := computeGarbage(observed, GarbageLimits{MinAge: time.Minute}, now)
+	if got := ids(g.Containers); !slices.Equal(got, []pod.ContainerID{"c2"}) || !g.Next.IsZero() {
+		t.Errorf("of the pod %v are to go, and the next at %v", got, g.Next)
+	}
+	var node []pod.ContainerID
+	for _, d := range computeNodeGarbage([]*pod.Status{observed}, GarbageLimits{MinAge: time.Minute, MaxTotal: 1}, now) {
+		node = append(node, d.container.ID)
+	}
+	if !slices.Equal(node, []pod.ContainerID{"c2"}) {
+		t.Errorf("of the node %v are to go", node)
+	}
+}
+
 func TestComputeNodeGarbage(t *testing.T) {
 	end := func(s *pod.Status, uid string, minutes ...int) *pod.Status {
 		s.UID = pod.UID(uid)

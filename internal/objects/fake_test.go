@@ -31,6 +31,7 @@ type server struct {
 	classes    map[string]*nodev1.RuntimeClass
 	followers  map[chan struct{}]key
 	tokenErr   error
+	ahead      time.Duration // of its clock, before this node's
 	tokens     []*authenticationv1.TokenRequest
 	account    *v1.ServiceAccount
 	accountErr error
@@ -147,7 +148,7 @@ func (s *server) CreateToken(_ context.Context, namespace, account string, r *au
 	s.tokens = append(s.tokens, r)
 	out := r.DeepCopy()
 	out.Status.Token = fmt.Sprintf("token %d of %s/%s", len(s.tokens), namespace, account)
-	out.Status.ExpirationTimestamp = metav1.Time{Time: time.Now().Add(time.Duration(*r.Spec.ExpirationSeconds) * time.Second)}
+	out.Status.ExpirationTimestamp = metav1.Time{Time: time.Now().Add(s.ahead).Add(time.Duration(*r.Spec.ExpirationSeconds) * time.Second)}
 	return out, nil
 }
 

@@ -68,6 +68,8 @@ type credential struct {
 	src *v1.PodCertificateProjection
 
 	request   types.NamespacedName // that is waited for; its name is "" for none
+	asked     time.Time            // when the request was made, by this node's clock
+	created   time.Time            // the same by the server's
 	pending   []byte               // the key of the request, as PEM
 	lost      time.Time            // when the request counts as deleted, unless it is shown
 	retry     time.Duration        // after a request that could not be made
@@ -240,8 +242,8 @@ func (c *credentials) step(ctx context.Context, h *credential) {
 		c.takeAnswer(h)
 	}
 	now := time.Now()
-	wanting := h.request.Name == "" && h.refused == nil && (h.key == nil || !now.Before(h.refreshAt))
-	if wanting && !now.Before(h.next) {
+	wanting := h.request.Name == "" && h.refused == nil && (h.key == nil || reached(h.refreshAt, now))
+	if wanting && reached(h.next, now) {
 		h.next = time.Time{}
 		if err := c.ask(ctx, h); err != nil {
 			h.retry = min(max(2*h.retry, firstRequestRetry), lastRequestRetry)
@@ -254,7 +256,7 @@ func (c *credentials) step(ctx context.Context, h *credential) {
 		h.next = time.Time{}
 	case h.request.Name != "":
 		h.next = h.lost
-	case h.key != nil && now.Before(h.refreshAt):
+	case h.key != nil && !reached(h.refreshAt, now):
 		h.next = h.refreshAt
 	}
 	c.tellAge(h, now)
@@ -297,13 +299,18 @@ func (c *credentials) takeIssued(h *credential, r *certificatesv1beta1.PodCertif
 	for der := range certificatesIn(r.Status.CertificateChain) {
 		chain.Write(pem.EncodeToMemory(&pem.Block{Type: certificateBlock, Bytes: der}))
 	}
-	begin, end := ptr.Deref(r.Status.BeginRefreshAt, metav1.Time{}).Time, ptr.Deref(r.Status.NotAfter, metav1.Time{}).Time
+	begin, end := h.local(r.Status.BeginRefreshAt), h.local(r.Status.NotAfter)
 	c.mu.Lock()
 	h.key, h.chain = h.pending, chain.Bytes()
 	c.mu.Unlock()
 	h.request, h.pending, h.retry, h.next = types.NamespacedName{}, nil, 0, time.Time{}
 	h.refreshAt = begin.Add(rand.N(maxRefreshJitter))
 	h.overdueAt, h.expiresAt = begin.Add(overdueAfter), end
+}
+
+// local returns a time of the server's by the clock of this process, which may be another, and which nobody sets.
+func (h *credential) local(t *metav1.Time) time.Time {
+	return h.asked.Add(ptr.Deref(t, metav1.Time{}).Sub(h.created))
 }
 
 func (c *credentials) takeRefusal(h *credential, how string, condition metav1.Condition) {
@@ -376,7 +383,7 @@ func (c *credentials) ask(ctx context.Context, h *credential) error {
 	}
 	h.request = types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
 	h.pending = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	h.lost = c.lostAt()
+	h.asked, h.created, h.lost = time.Now(), r.CreationTimestamp.Time, c.lostAt()
 	return nil
 }
 

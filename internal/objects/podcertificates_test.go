@@ -49,6 +49,7 @@ func (s *signing) CreatePodCertificateRequest(_ context.Context, r *certificates
 		return nil, err
 	}
 	r = r.DeepCopy()
+	r.CreationTimestamp = metav1.NewTime(time.Now().Add(s.ahead))
 	s.change(func(string) {
 		s.made++
 		r.Name = fmt.Sprintf("%s%d", r.GenerateName, s.made)
@@ -68,7 +69,7 @@ func (s *signing) answer(f func(*certificatesv1beta1.PodCertificateRequestStatus
 }
 
 func (s *signing) issue(chain string, refresh, life time.Duration) {
-	now := time.Now()
+	now := time.Now().Add(s.ahead)
 	s.answer(func(st *certificatesv1beta1.PodCertificateRequestStatus) {
 		st.Conditions = []metav1.Condition{{Type: "Issued", Status: metav1.ConditionTrue}}
 		st.CertificateChain = chain
@@ -223,6 +224,34 @@ func TestACertificateIsAskedForAndRenewed(t *testing.T) {
 			t.Errorf("events: %q", s.events)
 		}
 	})
+}
+
+// This node's clock may be wrong by years: a certificate is replaced after as much of its life as by the signer's clock.
+func TestACertificateBesideAWrongClock(t *testing.T) {
+	chains := anchorsOf(t, "leaf")
+	for name, ahead := range map[string]time.Duration{"ours is behind": years, "ours is ahead": -years} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, o := startSigning(t)
+				s.ahead = ahead
+				o.Register(certified("1"))
+				s.newest()
+				time.Sleep(time.Minute)
+				s.issue(chains[0], time.Hour, 2*time.Hour)
+				time.Sleep(time.Hour - time.Second)
+				if _, made := s.newest(); made != 1 {
+					t.Errorf("%d requests before it was time", made)
+				}
+				time.Sleep(maxRefreshJitter + time.Second)
+				if _, made := s.newest(); made != 2 {
+					t.Errorf("%d requests when it was time", made)
+				}
+				if said := s.said(); len(said) != 0 {
+					t.Errorf("events: %q", said)
+				}
+			})
+		})
+	}
 }
 
 func TestACertificateThatIsRefused(t *testing.T) {

@@ -42,11 +42,15 @@ func (k tokenKey) String() string {
 	return fmt.Sprintf("of service account %s/%s for audience %q and pod %s", k.namespace, k.serviceAccount, k.audience, k.pod)
 }
 
-// token is what the server issued; it is never changed, only replaced.
+// token is what the server issued; it is never changed, only replaced. Its age counts from the request, so that a
+// clock that is set, or is not the server's, changes nothing.
+//
+// Differs from the kubelet: it compares the server's time with that of the node.
 type token struct {
 	value   string
+	expires time.Time // as the server says
 	renew   time.Time // from then on a new one is asked for; zero: never
-	expires time.Time
+	ends    time.Time // from then on it is not given out; set with renew
 }
 
 // tokens are the tokens of this node's pods.
@@ -90,7 +94,8 @@ func (t *tokens) tokenFor(ctx context.Context, p *v1.Pod, k tokenKey) (token, er
 	t.mu.Lock()
 	old, cached := t.cache[k]
 	t.mu.Unlock()
-	if cached && (old.renew.IsZero() || time.Now().Before(old.renew)) {
+	asked := time.Now()
+	if cached && (old.renew.IsZero() || !reached(old.renew, asked)) {
 		return old, nil
 	}
 	issued, err := t.create(ctx, k.namespace, k.serviceAccount, tokenRequest(p, k))
@@ -98,16 +103,18 @@ func (t *tokens) tokenFor(ctx context.Context, p *v1.Pod, k tokenKey) (token, er
 		switch {
 		case !cached:
 			return token{}, fmt.Errorf("failed to fetch token: %w", err)
-		case !time.Now().Before(old.expires):
+		case !time.Now().Before(old.ends):
 			return token{}, fmt.Errorf("token %s expired and refresh failed: %w", k, err)
 		}
 		t.log.Warn("token not renewed, the old one is kept", "token", k.String(), "expires", old.expires, "error", err)
 		return old, nil
 	}
-	fresh := token{
-		value:   issued.Status.Token,
-		renew:   computeRenewal(issued, time.Duration(rand.N(int64(maxTokenJitter/time.Second)+1))*time.Second),
-		expires: issued.Status.ExpirationTimestamp.Time,
+	fresh := token{value: issued.Status.Token, expires: issued.Status.ExpirationTimestamp.Time}
+	// The server may have granted another life than was asked for, and says so.
+	if seconds := issued.Spec.ExpirationSeconds; seconds != nil {
+		life := time.Duration(*seconds) * time.Second
+		jitter := time.Duration(rand.N(int64(maxTokenJitter/time.Second)+1)) * time.Second
+		fresh.renew, fresh.ends = asked.Add(computeRenewal(life, jitter)), asked.Add(life)
 	}
 	t.mu.Lock()
 	t.cache[k] = fresh
@@ -115,7 +122,7 @@ func (t *tokens) tokenFor(ctx context.Context, p *v1.Pod, k tokenKey) (token, er
 	case fresh.renew.IsZero():
 		delete(t.wake, k)
 	case k.quiet:
-		t.wake[k] = fresh.expires
+		t.wake[k] = fresh.ends
 	default:
 		t.wake[k] = fresh.renew
 	}
@@ -136,21 +143,15 @@ func tokenRequest(p *v1.Pod, k tokenKey) *authenticationv1.TokenRequest {
 	return r
 }
 
-// computeRenewal returns when a token is to be replaced: when a fifth of its life is left, and after a day at the latest, both earlier by the
-// jitter. The server may have granted another life than was asked for, and says so; a token of which it says nothing is never
-// replaced.
-func computeRenewal(issued *authenticationv1.TokenRequest, jitter time.Duration) time.Time {
-	if issued.Spec.ExpirationSeconds == nil {
-		return time.Time{}
-	}
-	life := time.Duration(*issued.Spec.ExpirationSeconds) * time.Second
-	expires := issued.Status.ExpirationTimestamp.Time
-	renew := expires.Add(-life / 5)
-	if oldest := expires.Add(-life).Add(maxTokenAge); oldest.Before(renew) {
-		renew = oldest
-	}
-	return renew.Add(-jitter)
+// computeRenewal returns how old a token of this life gets before it is replaced: until a fifth of its life is left,
+// and a day at most, both less the jitter.
+func computeRenewal(life, jitter time.Duration) time.Duration {
+	return min(life-life/5, maxTokenAge) - jitter
 }
+
+// reached reports whether it is a time that this process computed. After a machine slept only its wall clock tells, and
+// after that was set back only the monotonic one.
+func reached(at, now time.Time) bool { return !now.Before(at) || !now.Round(0).Before(at) }
 
 // run tells the pods of tokens that are to be renewed, and drops those that expired; a failed renewal is the pod's to try again then.
 func (t *tokens) run(ctx context.Context) {
@@ -181,7 +182,7 @@ func (t *tokens) tellDue(now time.Time) (next time.Time) {
 			if !k.quiet {
 				due = append(due, k.pod)
 			}
-			if !now.Before(t.cache[k].expires) {
+			if !now.Before(t.cache[k].ends) {
 				delete(t.cache, k)
 				delete(t.wake, k)
 				continue

@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -10,18 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
 
 func TestComputeRenewal(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	issued := func(life time.Duration) *authenticationv1.TokenRequest {
-		return &authenticationv1.TokenRequest{
-			Spec:   authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(life / time.Second))},
-			Status: authenticationv1.TokenRequestStatus{ExpirationTimestamp: metav1.Time{Time: now.Add(life)}},
-		}
-	}
 	for _, tc := range []struct {
 		life, jitter, want time.Duration
 	}{
@@ -30,12 +23,9 @@ func TestComputeRenewal(t *testing.T) {
 		{30 * time.Hour, 0, 24 * time.Hour},
 		{365 * 24 * time.Hour, 3 * time.Second, 24*time.Hour - 3*time.Second},
 	} {
-		if got := computeRenewal(issued(tc.life), tc.jitter).Sub(now); got != tc.want {
+		if got := computeRenewal(tc.life, tc.jitter); got != tc.want {
 			t.Errorf("life %s, jitter %s: got %s, want %s", tc.life, tc.jitter, got, tc.want)
 		}
-	}
-	if got := computeRenewal(&authenticationv1.TokenRequest{}, 0); !got.IsZero() {
-		t.Errorf("a token without a life: got %s, want never", got)
 	}
 }
 
@@ -120,6 +110,67 @@ func TestTokens(t *testing.T) {
 		time.Sleep(48 * time.Hour)
 		if got := told(o); got != nil {
 			t.Errorf("told %v of tokens that were dropped", got)
+		}
+	})
+}
+
+// years is by how much a clock may be wrong.
+const years = 10 * 365 * 24 * time.Hour
+
+// This node's clock may be wrong by years: a token is replaced after as much of its life as by the server's clock.
+func TestATokenBesideAWrongClock(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"ours is behind": years, "ours is ahead": -years} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer()
+				s.ahead = ahead
+				o := start(t, s)
+				p := podWith("1", nil, nil)
+				get := func(want string) {
+					t.Helper()
+					if got, err := o.Token(t.Context(), p, &v1.ServiceAccountTokenProjection{}); got != want || err != nil {
+						t.Errorf("got %s, %v, want %s", got, err, want)
+					}
+				}
+				get("token 1 of ns/account")
+				time.Sleep(40 * time.Minute)
+				get("token 1 of ns/account")
+				if got := told(o); got != nil {
+					t.Errorf("told %v before it was time", got)
+				}
+				time.Sleep(8 * time.Minute)
+				if got := told(o); !slices.Equal(got, []string{"1"}) {
+					t.Errorf("told %v when it was time", got)
+				}
+				get("token 2 of ns/account")
+				// Drivers are told what the server said: they may have the right clock.
+				if _, expires, err := o.DriverToken(t.Context(), p, "", nil); err != nil || !expires.Equal(time.Now().Add(ahead+time.Hour)) {
+					t.Errorf("valid until %v, %v", expires, err)
+				}
+			})
+		})
+	}
+}
+
+// A token of which the server does not say how long it lives is never replaced.
+func TestATokenWithoutALife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		o := start(t, s)
+		o.tokens.create = func(ctx context.Context, namespace, account string, r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+			out, err := s.CreateToken(ctx, namespace, account, r)
+			out.Spec.ExpirationSeconds = nil
+			return out, err
+		}
+		for range 2 {
+			got, err := o.Token(t.Context(), podWith("1", nil, nil), &v1.ServiceAccountTokenProjection{})
+			if got != "token 1 of ns/account" || err != nil {
+				t.Errorf("got %s, %v", got, err)
+			}
+			time.Sleep(48 * time.Hour)
+			if got := told(o); got != nil {
+				t.Errorf("told %v", got)
+			}
 		}
 	})
 }

@@ -38,7 +38,7 @@ func (s *Syncer) report(ctx context.Context, r Request, f finality) (terminal bo
 	}
 	st := status.Generate(status.Input{
 		Pod: r.Pod, Observed: *s.WithTerminationMessages(ctx, r.Observed), Old: old, Terminal: f == ended,
-		StartErrors: s.startErrors(r.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs(), Now: time.Now(),
+		StartErrors: s.startErrors(r.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs(), Now: time.Now(), Began: s.Status.Began(r.UID),
 		Actuated: s.Allocations.Actuated(r.Pod), Resize: s.Allocations.Resize(r.UID), Probes: s.ProbeResults, MountsMissing: !s.isMounted(r.UID) && len(r.Observed.Containers) == 0, // a container is made of mounts
 	})
 	if st.Reason == lifecycle.DeadlineExceeded && !isTerminal(old.Phase) {
@@ -59,11 +59,11 @@ func deadlineOf(p *v1.Pod, m *status.Manager) time.Time {
 	if p.Spec.ActiveDeadlineSeconds == nil {
 		return time.Time{}
 	}
-	st, ok := m.Get(p.UID)
-	if !ok || st.StartTime == nil {
+	began := m.Began(p.UID)
+	if began.IsZero() {
 		return time.Time{}
 	}
-	return st.StartTime.Add(time.Duration(*p.Spec.ActiveDeadlineSeconds) * time.Second)
+	return began.Add(time.Duration(*p.Spec.ActiveDeadlineSeconds) * time.Second)
 }
 
 // startErrors returns the last start error of each container of the pod.

@@ -43,6 +43,8 @@ type Input struct {
 	HostIPs []string
 	// Now is compared with the end of activeDeadlineSeconds; nothing else depends on the time.
 	Now time.Time
+	// Began is when Old.StartTime was by the clock of Now, which may have been set since; zero is Old.StartTime itself.
+	Began time.Time
 }
 
 // Generate returns the pod's status. Times of condition changes are left to Manager.Set, which knows them. A status that was
@@ -100,8 +102,16 @@ func deadline(in Input) time.Time {
 	if seconds == nil || in.Old.StartTime == nil {
 		return time.Time{}
 	}
-	return in.Old.StartTime.Add(time.Duration(*seconds) * time.Second)
+	began := in.Began
+	if began.IsZero() {
+		began = in.Old.StartTime.Time
+	}
+	return began.Add(time.Duration(*seconds) * time.Second)
 }
+
+// onClockOf returns a time that was written down by the clock of now, which goes on evenly when the host's is set. What
+// is in the future was written before that was set back, and counts as now.
+func onClockOf(now, written time.Time) time.Time { return now.Add(-max(now.Sub(written), 0)) }
 
 func isTerminal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
 

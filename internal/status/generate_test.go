@@ -2,6 +2,7 @@ package status
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -49,17 +50,20 @@ func TestActiveDeadline(t *testing.T) {
 		observed pod.Status
 		old      v1.PodStatus
 		now      int
+		began    int
 		want     v1.PodStatus
 	}{
-		{"before", newPod(limited), ran, v1.PodStatus{StartTime: &began}, 29, v1.PodStatus{Phase: v1.PodRunning}},
-		{"at", newPod(limited), ran, v1.PodStatus{StartTime: &began}, 30, exceeded},
-		{"not begun", newPod(limited), ran, v1.PodStatus{}, 3000, v1.PodStatus{Phase: v1.PodRunning}},
-		{"none", newPod(), ran, v1.PodStatus{StartTime: &began}, 3000, v1.PodStatus{Phase: v1.PodRunning}},
-		{"ended in time, seen late", newPod(limited, withPolicy(v1.RestartPolicyNever)), observed(seenExited("app", 0, 0)), v1.PodStatus{StartTime: &began}, 3000, v1.PodStatus{Phase: v1.PodSucceeded}},
-		{"stays", newPod(limited), ran, v1.PodStatus{StartTime: &began, Phase: v1.PodFailed, Reason: "DeadlineExceeded", Message: exceeded.Message}, 0, exceeded},
+		{"before", newPod(limited), ran, v1.PodStatus{StartTime: &began}, 29, 0, v1.PodStatus{Phase: v1.PodRunning}},
+		{"at", newPod(limited), ran, v1.PodStatus{StartTime: &began}, 30, 0, exceeded},
+		{"at, the clock was set ahead meanwhile", newPod(limited), ran, v1.PodStatus{StartTime: &began}, 30030, 30000, exceeded},
+		{"before, the clock was set ahead meanwhile", newPod(limited), ran, v1.PodStatus{StartTime: &began}, 30029, 30000, v1.PodStatus{Phase: v1.PodRunning}},
+		{"not begun", newPod(limited), ran, v1.PodStatus{}, 3000, 0, v1.PodStatus{Phase: v1.PodRunning}},
+		{"none", newPod(), ran, v1.PodStatus{StartTime: &began}, 3000, 0, v1.PodStatus{Phase: v1.PodRunning}},
+		{"ended in time, seen late", newPod(limited, withPolicy(v1.RestartPolicyNever)), observed(seenExited("app", 0, 0)), v1.PodStatus{StartTime: &began}, 3000, 0, v1.PodStatus{Phase: v1.PodSucceeded}},
+		{"stays", newPod(limited), ran, v1.PodStatus{StartTime: &began, Phase: v1.PodFailed, Reason: "DeadlineExceeded", Message: exceeded.Message}, 0, 0, exceeded},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := generate(tt.pod, tt.observed, after(tt.old), func(in *Input) { in.Now = at(tt.now).Time })
+			s := generate(tt.pod, tt.observed, after(tt.old), func(in *Input) { in.Now, in.Began = at(tt.now).Time, at(tt.began).Time })
 			got := v1.PodStatus{Phase: s.Phase, Reason: s.Reason, Message: s.Message}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("status (-want +got):\n%s", diff)
@@ -68,6 +72,23 @@ func TestActiveDeadline(t *testing.T) {
 				t.Errorf("in phase %s the pod's readiness is %s", s.Phase, c.Status)
 			}
 		})
+	}
+}
+
+// The answer must be of the monotonic clock, or else the pod ends when the host's clock is set.
+func TestOnClockOf(t *testing.T) {
+	now := time.Now()
+	if now == now.Round(0) {
+		t.Fatal("the clock of this process is not monotonic")
+	}
+	for name, tc := range map[string]struct{ at, want time.Time }{
+		"past":   {now.Round(0).Add(-time.Hour), now.Add(-time.Hour)},
+		"now":    {now.Round(0), now},
+		"future": {now.Round(0).AddDate(10, 0, 0), now},
+	} {
+		if got := onClockOf(now, tc.at); got != tc.want {
+			t.Errorf("%s: got %s, want %s", name, got, tc.want)
+		}
 	}
 }
 

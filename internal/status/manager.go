@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -31,6 +32,7 @@ type Manager struct {
 type entry struct {
 	pod      *v1.Pod // as of the newest status
 	status   v1.PodStatus
+	began    time.Time // see Manager.Began
 	finished bool
 }
 
@@ -51,6 +53,22 @@ func (m *Manager) Get(uid pod.UID) (v1.PodStatus, bool) {
 	}
 	s, ok := m.restored[uid]
 	return s, ok
+}
+
+// Began returns when the start time in the pod's newest status was, zero if there is none. A clock that is set after
+// this agent first saw the start time does not change how long ago that was.
+//
+// Differs from the kubelet: there a pod with activeDeadlineSeconds ends when the clock is set ahead.
+func (m *Manager) Began(uid pod.UID) time.Time {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if e, ok := m.entries[uid]; ok {
+		return e.began
+	}
+	if start := m.restored[uid].StartTime; start != nil {
+		return start.Time
+	}
+	return time.Time{}
 }
 
 // Shown returns the pod's newest status as readers are told it, and whether there is one. Of what an earlier agent kept these are the ends of pods
@@ -170,6 +188,9 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 	before.pod = p
 	after := before
 	err := change(&after)
+	if !known && err == nil {
+		after.began = onClockOf(time.Now(), after.status.StartTime.Time)
+	}
 	differs := err == nil && (!known || !equality.Semantic.DeepEqual(before.status, after.status))
 	finished := err == nil && after.finished && !before.finished
 	switch {
