@@ -1,6 +1,7 @@
 package images
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -39,7 +40,7 @@ func (p piped) Close() error   { p.close(); return nil }
 func (p piped) Addr() net.Addr { return &net.TCPAddr{} }
 
 // dial ends as a pipe does.
-func (p piped) dial(string, string) (net.Conn, error) {
+func (p piped) dial(context.Context, string, string) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	p.conns <- theirs
 	return ours, nil
@@ -76,7 +77,7 @@ func TestInTime(t *testing.T) {
 				server := &http.Server{Handler: mux}
 				go func() { _ = server.Serve(l) }() // ends with an error when it is closed
 				defer server.Close()
-				transport := &http.Transport{Dial: l.dial}
+				transport := &http.Transport{DialContext: l.dial}
 				defer transport.CloseIdleConnections()
 				var body []byte
 				began := time.Now()
