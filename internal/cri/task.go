@@ -35,9 +35,15 @@ func (c *Client) EndTask(ctx context.Context, id pod.ContainerID, signal unix.Si
 	})
 	if err == nil {
 		_, err = tasks.Wait(ctx, &tasksapi.WaitRequest{ContainerID: string(id)})
+		if isShimGone(err) {
+			err = nil
+		}
 	}
 	return ignoreNotFound(err)
 }
+
+// isShimGone reports whether a wait for a task ended as its shim did, which outlives it for a moment only.
+func isShimGone(err error) bool { return err != nil && strings.Contains(Message(err), "ttrpc: closed") }
 
 // inNamespace makes a call of containerd's own services one about CRI's containers.
 func inNamespace(ctx context.Context) context.Context {
