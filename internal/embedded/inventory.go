@@ -18,7 +18,7 @@ type inventory struct {
 	underWay map[string]bool // sandboxes that a call is making, or is tidying after it failed
 	stale    []string        // leases of calls that ended with the containerd that answered them
 	tasks    map[string]bool // also of what CRI does not know; nobody else makes any, since the API for that is disabled
-	ended    map[string]bool // sandboxes that are not ready and have no task, nor has one of their containers; and these containers
+	ended    map[string]bool // sandboxes and containers that have ended for good, see computeEnded
 }
 
 // maxAnswer is the most that containerd sends as one answer, in bytes (its max_send_message_size).
@@ -68,8 +68,9 @@ func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths) 
 	return has, nil
 }
 
-// computeEnded returns the ids of the sandboxes that are not ready and of which no task is left, and those of their
-// containers. containerd has lost the way to what still runs of them.
+// computeEnded returns the ids of what has ended for good, as far as CRI goes: the containers that have exited and
+// have no task; the sandboxes that are not ready and of which no task is left, and all their containers. Of what is
+// left on the host of them containerd has lost the way to shims, runc's state and cgroups.
 func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, tasks map[string]bool) map[string]bool {
 	ended := map[string]bool{}
 	for _, s := range sandboxes {
@@ -83,7 +84,8 @@ func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.C
 		}
 	}
 	for _, c := range containers {
-		if ended[c.GetPodSandboxId()] {
+		exited := c.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && !tasks[c.GetId()]
+		if exited || ended[c.GetPodSandboxId()] {
 			ended[c.GetId()] = true
 		}
 	}

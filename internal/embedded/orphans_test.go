@@ -137,7 +137,7 @@ func TestFindRemains(t *testing.T) {
 	}
 }
 
-// A sandbox is left alone as long as containerd knows a task of it.
+// A sandbox is left alone as long as containerd knows a task of it, and so is a container.
 func TestComputeEnded(t *testing.T) {
 	sandbox := func(id string, state runtimeapi.PodSandboxState) *runtimeapi.PodSandbox {
 		return &runtimeapi.PodSandbox{Id: id, State: state}
@@ -151,8 +151,13 @@ func TestComputeEnded(t *testing.T) {
 	for _, s := range sandboxes {
 		containers = append(containers, &runtimeapi.Container{Id: s.Id + "-main", PodSandboxId: s.Id})
 	}
-	got := computeEnded(sandboxes, containers, setOf([]string{"runs", "runs-main", "stopping", "holds-main"}))
-	if diff := cmp.Diff(setOf([]string{"gone", "gone-main"}), got); diff != "" {
+	const exited = runtimeapi.ContainerState_CONTAINER_EXITED
+	containers = append(containers,
+		&runtimeapi.Container{Id: "crashed", PodSandboxId: "runs", State: exited},
+		&runtimeapi.Container{Id: "ending", PodSandboxId: "runs", State: exited},
+		&runtimeapi.Container{Id: "new", PodSandboxId: "runs", State: runtimeapi.ContainerState_CONTAINER_CREATED})
+	got := computeEnded(sandboxes, containers, setOf([]string{"runs", "runs-main", "stopping", "holds-main", "ending"}))
+	if diff := cmp.Diff(setOf([]string{"gone", "gone-main", "crashed"}), got); diff != "" {
 		t.Errorf("ended (-want +got):\n%s", diff)
 	}
 }

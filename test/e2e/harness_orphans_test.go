@@ -171,6 +171,10 @@ func (n *node) addressesInRules() []string {
 	gateway := network.Subnet.Addr().Next()
 	var found []string
 	for _, rule := range n.rulesWith("") {
+		// A node that was here before may have had the same range.
+		if _, of, named := strings.Cut(rule, ", net: "); named && !strings.HasPrefix(of, n.bridge()+",") {
+			continue
+		}
 		for _, text := range regexp.MustCompile(`[0-9]+(\.[0-9]+){3}`).FindAllString(rule, -1) {
 			a, err := netip.ParseAddr(text)
 			if err == nil && network.Subnet.Contains(a) && a != network.Subnet.Addr() && a != gateway {
