@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -137,6 +138,36 @@ func TestSecondAgentOnOneRootIsRefused(t *testing.T) {
 		t.Fatalf("after the first has ended: %v", err)
 	}
 	again()
+}
+
+// A process that is killed while it starts another leaves a child that has its files, and so its lock, for a moment.
+func TestLockOfAKilledAgentIsWaitedFor(t *testing.T) {
+	root := t.TempDir()
+	killed := exec.Command("true")
+	if err := killed.Run(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := lock(filepath.Join(root, "berth.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(f.Name(), fmt.Appendf(nil, "%d\n", killed.Process.Pid), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command("sleep", "0.2")
+	child.ExtraFiles = []*os.File{f}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	unlock, err := lockRoot(root)
+	if err := child.Wait(); err != nil {
+		t.Error(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
 }
 
 func TestSecondAgentOnOneCgroupRootIsRefused(t *testing.T) {

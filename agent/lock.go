@@ -7,7 +7,9 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +20,7 @@ func lockRoot(root string) (unlock func(), err error) {
 		return nil, fmt.Errorf("root directory: %w", err)
 	}
 	f, err := lock(filepath.Join(root, "berth.lock"))
-	if held := (*heldError)(nil); errors.As(err, &held) {
+	if held, ok := errors.AsType[*heldError](err); ok {
 		return nil, fmt.Errorf("root directory %s: another agent uses it (pid %s); stop it with \"berth stop\", or give this one its own --root-dir and --run-dir", root, held.pid)
 	}
 	if err != nil {
@@ -39,7 +41,7 @@ func lockCgroups(folder, root string) (unlock func(), err error) {
 	}
 	file := filepath.Join(folder, url.PathEscape(root))
 	f, err := lock(file)
-	if held := (*heldError)(nil); errors.As(err, &held) {
+	if held, ok := errors.AsType[*heldError](err); ok {
 		return nil, fmt.Errorf("cgroup root %s: another agent uses it (pid %s); give this one its own --cgroup-root", root, held.pid)
 	}
 	if err != nil {
@@ -56,9 +58,20 @@ type heldError struct{ path, pid string }
 
 func (e *heldError) Error() string { return fmt.Sprintf("lock %s: process %s has it", e.path, e.pid) }
 
-// lock takes the lock on a file, which it makes, and writes the process id into it. The lock ends when the file is closed.
+// ended reports whether the process that took the lock is gone.
+func (e *heldError) ended() bool {
+	pid, err := strconv.Atoi(e.pid)
+	return err == nil && pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+}
+
+// forkPatience is how long the lock of a process that has ended may still be held: a process that is killed while it
+// starts another leaves a child which has all its files open until it executes its program.
+const forkPatience = 2 * time.Second
+
+// lock takes the lock on a file, which it makes, and writes the process id into it. The lock ends when the file is
+// closed, at the latest with the process.
 func lock(path string) (*os.File, error) {
-	for {
+	for limit := time.Now().Add(forkPatience); ; {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
@@ -68,6 +81,10 @@ func lock(path string) (*os.File, error) {
 			return f, nil
 		}
 		f.Close()
+		if held, ok := errors.AsType[*heldError](err); ok && held.ended() && time.Now().Before(limit) {
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
