@@ -181,12 +181,11 @@ func TestHooksOfSidecars(t *testing.T) {
 	n.write("staged.yaml", hookedPod("staged", shared, "  restartPolicy: Never\n  initContainers:\n"+
 		sidecar("first", `{preStop: {httpGet: {path: /farewell, port: 8080}}}`, "serve")+
 		sidecar("second", "{preStop: "+shellHook("echo second > /shared/second")+"}", "sleep"),
-		hooked("main", "{}", "sleep")))
+		hooked("main", "{}", "serve", "-port", "8081")))
 	n.start()
 	staged := n.awaitReady("staged").named("staged")
-	until(t, "the sidecar to listen", func() bool {
-		return strings.Contains(n.command(n.ctx, "logs", "staged", "-c", "first").out, "listening on")
-	})
+	n.awaitLog("staged", "listening on", "-c", "first")
+	n.awaitLog("staged", "listening on", "-c", "main")
 	n.signal(staged, "main", unix.SIGTERM)
 	n.await("the pod to succeed", func(p pods) bool {
 		s := p.named("staged")

@@ -341,7 +341,7 @@ metadata: {name: two}
 spec:
   terminationGracePeriodSeconds: 1
   initContainers:
-  - {name: first, image: "berth.local/hello:1", args: [sleep]}
+  - {name: first, image: "berth.local/hello:1", args: [serve]}
   containers:
   - {name: main, image: %q, imagePullPolicy: IfNotPresent, args: [sleep]}
 `, image))
@@ -356,6 +356,7 @@ spec:
 	close(answer)
 	n.awaitExplained("two", "ahead of its container's turn")
 	r.server.Close()
+	n.awaitLog("two", "listening on", "-c", "first")
 	n.signal(p, "first", unix.SIGTERM)
 	n.awaitReady("two")
 	if said := n.berth("events", "two"); strings.Contains(said, "Pulling") || !strings.Contains(said, image+`" already present on machine`) {
