@@ -75,6 +75,7 @@ func wantMatch(t *testing.T, where, text, pattern string) {
 }
 
 func TestGetPods(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	examples(n)
 	n.start()
@@ -117,6 +118,7 @@ func TestGetPods(t *testing.T) {
 }
 
 func TestLogs(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("web.yaml", manifest("web", "serve"))
 	n.write("once.yaml", manifest("once", "serve")+"  restartPolicy: Never\n")
@@ -169,6 +171,7 @@ func TestLogs(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("web.yaml", manifest("web", "serve"))
 	n.start()

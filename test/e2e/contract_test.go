@@ -23,6 +23,7 @@ import (
 // TestContract runs the contract suite of the fake runtime over the embedded one, or over the one whose CRI socket
 // BERTH_E2E_CRI names; that one is not restarted, and must have the hello image or find it under BERTH_E2E_IMAGE.
 func TestContract(t *testing.T) {
+	t.Parallel()
 	if socket := os.Getenv("BERTH_E2E_CRI"); socket != "" {
 		target := contractTarget(t, "unix://"+socket)
 		target.Tasks = nil // it may be another runtime than containerd

@@ -55,7 +55,8 @@ type place struct {
 
 var nodes atomic.Int32
 
-// newNode makes a node that is gone when the test ends, whatever becomes of the test.
+// newNode makes a node that is gone when the test ends, whatever becomes of the test. Nodes share nothing but the machine,
+// so that tests of them run side by side.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	return newNodeFor(t, testLimit)
