@@ -71,11 +71,7 @@ func TestPortForwardCommand(t *testing.T) {
 
 	// It ends with the pod.
 	n.remove("web.yaml")
-	select {
-	case <-forward.ended:
-	case <-n.ctx.Done():
-		t.Fatal("it goes on without its pod")
-	}
+	forward.awaitEnd()
 	if code := forward.cmd.ProcessState.ExitCode(); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
