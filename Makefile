@@ -56,7 +56,7 @@ lives:
 	go test -timeout 8m -run '$(LIVES)' ./agent
 
 .PHONY: race
-race: ## the tests that `make test` runs without the race detector with it, one part after the other
+race: ## the lives of the whole agent, which `make test` runs without the race detector, with it, one part after the other
 	go test -timeout 20m $(RACE) -run '^TestWalks$$' ./agent
 	go test -timeout 20m $(RACE) -run 'AtEachStep$$' ./agent
 
