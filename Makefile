@@ -38,16 +38,25 @@ run: ## build everything and run the pods of examples/hello (ONCE=1: end when al
 build: $(if $(TAGS),bundle) ## build bin/berth with the runtime inside (TAGS= for one without)
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
 
-# Tests of many lives of the whole agent, which take minutes with the race detector.
+# Tests of many lives of the whole agent, which take minutes with the race detector. `make walk` lives the same lives, and more.
 LIVES := ^TestWalks$$|AtEachStep$$
+# The rules of this repository have one goroutine, and take a minute with the race detector.
+RULES := ^TestRules$$
 
 .PHONY: test
-test: ## run every test that needs neither root nor a runtime
-	@set -e; for module in $(CODE); do (cd $$module; echo "go test $(RACE) in $$module"; go test -timeout 8m $(RACE) -skip '$(LIVES)' ./...); done
+test: test-short lives ## run every test that needs neither root nor a runtime
+
+.PHONY: test-short
+test-short:
+	@set -e; for module in $(CODE); do (cd $$module; echo "go test $(RACE) in $$module"; go test -timeout 8m -ldflags=-w $(RACE) -skip '$(LIVES)|$(RULES)' ./...); done
+	go test -timeout 8m -run '$(RULES)' .
+
+.PHONY: lives
+lives:
 	go test -timeout 8m -run '$(LIVES)' ./agent
 
 .PHONY: race
-race: ## the tests that `make test` runs without the race detector with it, one part after the other
+race: ## the lives of the whole agent, which `make test` runs without the race detector, with it, one part after the other
 	go test -timeout 20m $(RACE) -run '^TestWalks$$' ./agent
 	go test -timeout 20m $(RACE) -run 'AtEachStep$$' ./agent
 
@@ -58,9 +67,12 @@ walk: ## random steps of pods, runtime, API server and agent in virtual time (WA
 	BERTH_WALKS=$(WALKS) BERTH_WALK_STEPS=400 go test -count 1 -run '^TestWalks$$' -timeout 20m ./agent
 	BERTH_STRIKES=all go test -count 1 -run 'AtEachStep$$' -timeout 20m ./agent
 
+# How many tests run side by side, of those that can: a test over real containers waits for more than half of its time.
+PARALLEL ?= $(shell echo $$((2 * $$(nproc))))
+
 .PHONY: e2e
 e2e: need-root build controlplane ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell)
-	BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -timeout 60m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/...
+	BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -parallel $(PARALLEL) -timeout 60m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/...
 
 GOLDENS := internal/podconfig/testdata/apiserver
 
@@ -88,7 +100,7 @@ benchmarks: ## run the benchmarks of every package that has some
 lint: ## gofumpt, vet and staticcheck, in every module
 	@unformatted=$$($(TOOL) gofumpt -l .); if [ -n "$$unformatted" ]; then \
 		printf 'lint: not as gofumpt has it (make fmt):\n%s\n' "$$unformatted" >&2; exit 1; fi
-	@set -e; for module in $(CODE); do (set -x; cd $$module; go vet -tags e2e ./...; $(TOOL) staticcheck -tags e2e ./...); done
+	@set -e; for module in $(CODE); do (set -x; cd $$module; go vet -tags e2e,vm ./...; $(TOOL) staticcheck -tags e2e,vm ./...); done
 
 .PHONY: fmt
 fmt: ## format every Go file

@@ -53,14 +53,19 @@ func (f *follower) awaitText(pattern string) {
 	until(f.n.t, fmt.Sprintf("%q to print %s", f.cmd.Args, pattern), func() bool { return re.MatchString(read(f.n.t, f.out)) })
 }
 
-// wait waits for the command's own end.
-func (f *follower) wait() {
+// awaitEnd waits until the command has ended by itself.
+func (f *follower) awaitEnd() {
 	f.n.t.Helper()
-	select {
-	case <-f.ended:
-	case <-f.n.ctx.Done():
+	<-f.ended // at the latest when the test has taken too long, which kills it
+	if f.n.ctx.Err() != nil {
 		f.n.t.Fatalf("%q does not end: %v", f.cmd.Args, context.Cause(f.n.ctx))
 	}
+}
+
+// wait waits for the command's own end, which is a good one.
+func (f *follower) wait() {
+	f.n.t.Helper()
+	f.awaitEnd()
 	if code := f.cmd.ProcessState.ExitCode(); code != 0 {
 		f.n.t.Errorf("%q ended with code %d, want 0:\n%s", f.cmd.Args, code, read(f.n.t, f.out))
 	}
@@ -75,6 +80,7 @@ func wantMatch(t *testing.T, where, text, pattern string) {
 }
 
 func TestGetPods(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	examples(n)
 	n.start()
@@ -113,10 +119,11 @@ func TestGetPods(t *testing.T) {
 	if err := watch.cmd.Process.Signal(unix.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	<-watch.ended
+	watch.awaitEnd()
 }
 
 func TestLogs(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("web.yaml", manifest("web", "serve"))
 	n.write("once.yaml", manifest("once", "serve")+"  restartPolicy: Never\n")
@@ -169,6 +176,7 @@ func TestLogs(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("web.yaml", manifest("web", "serve"))
 	n.start()

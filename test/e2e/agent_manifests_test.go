@@ -16,6 +16,7 @@ const unknownImage = "127.0.0.1:1/nobody/nothing:1"
 
 // What is wrong with a manifest is said where a user looks, and harms no other pod.
 func TestRefusedManifestsAreExplained(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("steady.yaml", manifest("steady", "serve"))
 	a := n.start()
@@ -63,6 +64,7 @@ func TestRefusedManifestsAreExplained(t *testing.T) {
 
 // An image that cannot be had is said of its container, and harms no other pod; its pod starts when the manifest is put right.
 func TestUnknownImageIsExplained(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("steady.yaml", manifest("steady", "serve"))
 	a := n.start()

@@ -35,6 +35,7 @@ spec:
 
 // Init containers run one after the other before the rest, a sidecar from its turn on for as long as the rest.
 func TestInitContainersAndSidecar(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("staged.yaml", `apiVersion: v1
 kind: Pod
@@ -111,6 +112,7 @@ spec:
 
 // Pods whose containers are not to run for ever end, and their logs stay until the manifest goes.
 func TestPodsThatEnd(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	policy := func(policy, m string) string { return m + "  restartPolicy: " + policy + "\n" }
 	n.write("done.yaml", policy("Never", manifest("done", "exit", "0")))
@@ -172,6 +174,7 @@ func TestPodsThatEnd(t *testing.T) {
 
 // A container that fails again and again waits longer and longer, which is said; its pod can go at any time.
 func TestCrashLoop(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("crashing.yaml", manifest("crashing", "exit", "3"))
 	n.start()
@@ -193,6 +196,7 @@ func TestCrashLoop(t *testing.T) {
 
 // A folder in memory is a tmpfs of its size, and goes with the pod.
 func TestMemoryEmptyDir(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("memory.yaml", memoryPod)
 	n.start()
@@ -230,6 +234,7 @@ func TestMemoryEmptyDir(t *testing.T) {
 
 // A folder of the host is the container's too, and is nobody's to remove.
 func TestHostPath(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	shared := n.place.Dir + "/shared"
 	n.write("host.yaml", strings.Replace(manifest("host", "stamp", "/host/stamp"), "spec:\n", fmt.Sprintf(`spec:
@@ -249,6 +254,7 @@ func TestHostPath(t *testing.T) {
 
 // What a container leaves as its last words is in the pod's status: the file that it wrote, or the end of its log.
 func TestTerminationMessage(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("file.yaml", manifest("file", "serve"))
 	n.write("log.yaml", manifest("log", "nonsense")+"    terminationMessagePolicy: FallbackToLogsOnError\n  restartPolicy: Never\n")
@@ -278,6 +284,7 @@ func TestTerminationMessage(t *testing.T) {
 
 // A pod on the host's network has the host's name and addresses, and no cable of its own.
 func TestHostNetwork(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	port := freePort(t)
 	n.write("host.yaml", manifest("host", "serve", "-port", strconv.Itoa(port))+"  hostNetwork: true\n")
@@ -305,6 +312,7 @@ func TestHostNetwork(t *testing.T) {
 
 // An environment that the kernel would not take is told of by its size; one just below starts.
 func TestLargeEnvironment(t *testing.T) {
+	t.Parallel()
 	const size = 120_000 // bytes of a variable
 	var stack unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_STACK, &stack); err != nil {

@@ -39,6 +39,7 @@ func lives(p pods) map[string]v1.ContainerStatus {
 
 // A killed agent leaves its containers as they are, and the next one finds them so.
 func TestKilledAgentChangesNothing(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	examples(n)
 	a := n.start()
@@ -66,6 +67,7 @@ func TestKilledAgentChangesNothing(t *testing.T) {
 
 // What happened while no agent ran is made up for: a dead container is restarted, a removed manifest's pod is removed, a new one's started.
 func TestKilledAgentCatchesUp(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	for _, name := range []string{"steady", "dying", "leaving"} {
 		n.write(name+".yaml", manifest(name, "serve"))
@@ -99,6 +101,7 @@ func TestKilledAgentCatchesUp(t *testing.T) {
 // An agent that is killed while pods start or end leaves work half done, which the next one completes: one sandbox and one container
 // run per pod, and none of a removed one.
 func TestKilledAgentLeavesWorkHalfDone(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	names := []string{"one", "two", "three"}
 	a := n.start()
@@ -135,6 +138,7 @@ func TestKilledAgentLeavesWorkHalfDone(t *testing.T) {
 
 // Pods live on when containerd is killed, and the agent works on as soon as it is back, also with what happened meanwhile.
 func TestKilledContainerdComesBack(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	for _, name := range []string{"steady", "later", "meanwhile"} {
 		n.write(name+".yaml", manifest(name, "serve"))
@@ -174,6 +178,7 @@ func TestKilledContainerdComesBack(t *testing.T) {
 
 // A pod that is ending when containerd is killed ends when it is back.
 func TestKilledContainerdWhilePodsEnd(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	names := []string{"one", "two", "three"}
 	for _, name := range names {
@@ -244,6 +249,7 @@ func readLog(t *testing.T, name string) []logLine {
 // A container that writes a megabyte per second notices neither that the agent is stopped, nor that it is killed, nor that another
 // build with another runtime inside replaces it. Under that one it can be entered, stopped and deleted.
 func TestWriterOutlivesAgents(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("writer.yaml", manifest("writer", "write"))
 	a := n.start()

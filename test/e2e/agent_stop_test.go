@@ -21,6 +21,7 @@ import (
 
 // A second agent is refused on the root directory, the run directory and the cgroup root of a living one, which it does no harm.
 func TestSecondAgentIsRefused(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("web.yaml", manifest("web", "serve"))
 	first := n.start()
@@ -101,6 +102,7 @@ func TestOthersPodsInTheCgroupRoot(t *testing.T) {
 
 // A signal, like berth stop, ends the agent and nothing else.
 func TestStopLeavesPods(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("web.yaml", manifest("web", "serve"))
 	for _, stop := range []struct {

@@ -119,6 +119,7 @@ func (p *terminalProgram) wait() int {
 
 // At a terminal berth run shows its pods as they are, logs to a file, and ends at Ctrl-C with the cursor back; the pods run on.
 func TestTerminal(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("web.yaml", manifest("web", "serve"))
 	person, program := openTerminal(t)

@@ -66,6 +66,7 @@ func nodeAddress(t *testing.T) string {
 
 // The pods of examples/hello run, and answer where the README says.
 func TestExamplesServe(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	port := examples(n)
 	n.start()
@@ -96,6 +97,7 @@ func TestExamplesServe(t *testing.T) {
 
 // With --once the agent ends when its pods are ready, and they run on; the next agent takes over what it finds.
 func TestOnceEndsWhenReadyAndTheNextAgentAdopts(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	port := examples(n)
 	once := n.launch("--once")
@@ -155,6 +157,7 @@ func TestOnceSaysWhatIsNotReady(t *testing.T) {
 
 // With --once a manifest that is refused ends the agent at once: no time will make it a pod.
 func TestOnceSaysWhatIsRefused(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("broken.yaml", "kind: Pod\n  name: [\n")
 	a := n.launch("--once")
@@ -166,6 +169,7 @@ func TestOnceSaysWhatIsRefused(t *testing.T) {
 
 // A container whose process is killed is started again at once, in the same sandbox.
 func TestKilledContainerRestarts(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("web.yaml", manifest("web", "serve"))
 	n.start()
@@ -199,6 +203,7 @@ func TestKilledContainerRestarts(t *testing.T) {
 
 // A removed manifest ends its pod, and nothing of it is left on the host.
 func TestRemovedManifestLeavesNothing(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	port := examples(n)
 	n.start()
@@ -224,6 +229,7 @@ func TestRemovedManifestLeavesNothing(t *testing.T) {
 
 // A changed manifest replaces its pod; one that can no longer be read changes nothing but what is said of it.
 func TestChangedManifestReplacesThePod(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("web.yaml", manifest("web", "serve"))
 	n.start()

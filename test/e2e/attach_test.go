@@ -19,6 +19,7 @@ func shellPod(name, console, script string) string {
 
 // A person sits down at a container's own terminal, leaves it, and comes back; the program goes on meanwhile.
 func TestAttachOnTerminal(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("shell.yaml", shellPod("shell", "stdin: true\n    tty: true", "-i"))
 	n.start()
@@ -51,6 +52,7 @@ func TestAttachOnTerminal(t *testing.T) {
 
 // Without a terminal, what the program writes is written, each stream to its own; and what we write, it reads.
 func TestAttach(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("lines.yaml", shellPod("lines", "stdin: true", `-c, "while read line; do /usr/bin/echo got $line; /usr/bin/echo lost $line >&2; done"`))
 	n.start()

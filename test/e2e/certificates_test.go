@@ -155,6 +155,7 @@ func TestClusterTrustBundles(t *testing.T) {
 
 // Bundles of manifests are shown as those of a cluster are.
 func TestLocalTrustBundles(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	one, two := newAuthority(t, "one"), newAuthority(t, "two")
 	tier := map[string]string{"tier": "1"}

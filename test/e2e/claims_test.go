@@ -35,6 +35,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 // Claims of manifests are mounted from this machine, for the pod's group, over a kill of the agent, until the pod has ended; then nothing is left
 // but the data. A mount that somebody is in is told of, with who it is.
 func TestClaims(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	disk, shared := filepath.Join(n.place.Dir, "disk"), filepath.Join(n.place.Dir, "shared-dir")
 	must(t, os.MkdirAll(filepath.Join(disk, "sub"), 0o700), os.Mkdir(shared, 0o755), os.WriteFile(filepath.Join(disk, "sub/file"), []byte("kept"), 0o600))

@@ -13,6 +13,7 @@ import (
 
 // The node's own logs, through the API server: files, and the query of services that log to files. A host without a journal has those alone.
 func TestClusterNodeLogs(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.configure("enableSystemLogQuery: true\nfeatureGates: {ContainerCheckpoint: true}\n")
 	c.startMember()

@@ -60,6 +60,7 @@ func (p pods) allReady() bool {
 // Everything that makes pods in a cluster has its pods here: many at once, in order, on each node, by the clock, in place of others; and a node can
 // be drained.
 func TestClusterControllers(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.apply(jobsManifest) // whose time comes beside all the rest

@@ -15,6 +15,7 @@ import (
 
 // berth describe says what kubectl describe says, word for word.
 func TestClusterDescribe(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	p := withTools(c.helloPod("rich", "serve", "-dir", "/scratch"))

@@ -13,6 +13,7 @@ import (
 
 // A credential provider gets a token of the pod's service account, and what it opens is for pods of that account alone.
 func TestClusterImagesServiceAccountToken(t *testing.T) {
+	t.Parallel()
 	const user, password = "jane", "xyzzy-plugh-4711"
 	c := newCluster(t)
 	r := newRegistry(t, httptest.NewServer)

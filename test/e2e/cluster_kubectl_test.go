@@ -16,6 +16,7 @@ import (
 
 // kubectl logs shows what a container writes, follows it to its end, and has what the container before it wrote.
 func TestClusterLogs(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.create(c.helloPod("web", "serve"))
@@ -64,6 +65,7 @@ func TestClusterLogs(t *testing.T) {
 
 // kubectl exec brings a program's output, errors, input and exit code, also at a terminal.
 func TestClusterExec(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.create(withTools(c.helloPod("web", "serve")))
@@ -139,6 +141,7 @@ func (c *cluster) awaitKubectlLog(pod, text string) {
 
 // kubectl delete pod asks the containers to end, and kills those that do not in their time; the pod's object goes after them.
 func TestClusterDelete(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.create(c.helloPod("polite", "serve"), c.stubborn("stubborn", 2), c.stubborn("shortened", 600), c.stubborn("forced", 2), c.stubborn("hurried", 600))
@@ -216,6 +219,7 @@ func (c *cluster) wantEnded(p *v1.Pod) {
 
 // A pod with a finalizer stays in the API until that is taken away, and nothing of it runs; its name is free only then.
 func TestClusterFinalizer(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	a := c.startMember()
 	web := c.helloPod("web", "serve")
@@ -251,6 +255,7 @@ func TestClusterFinalizer(t *testing.T) {
 
 // What the pods of another node are is not this one's to say.
 func TestClusterOtherNodesPods(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	foreign := c.helloPod("foreign", "serve")
 	foreign.Spec.NodeName = "elsewhere"

@@ -130,6 +130,7 @@ func (l *liar) pour(w http.ResponseWriter, r *http.Request) {
 
 // A proxy that mixes up the answers of the API server, or floods the agent, ends no pod, and the agent goes on when the right answers come back.
 func TestClusterLies(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	l := c.viaLiar()
 	c.startMember()

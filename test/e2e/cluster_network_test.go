@@ -178,6 +178,7 @@ func (l *link) mend() {
 // A node that the network cuts off for so long that the cluster gives it up does its work meanwhile, and afterwards tells it all: nothing is
 // restarted, no status lost, and what happened in the API meanwhile is made up for.
 func TestClusterNetworkCut(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	l := c.viaLink()
 	c.startMember()

@@ -20,6 +20,7 @@ import (
 
 // The node registers itself as what it is, is ready, and keeps its lease.
 func TestClusterNode(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	a := c.startMember()
 	n, err := c.client.GetNode(c.ctx, c.name)
@@ -165,6 +166,7 @@ func memoryTotal(t *testing.T) int64 {
 
 // A node that is deleted by hand stays deleted until an agent starts, and what runs on it is not touched.
 func TestClusterDeletedNode(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	a := c.startMember()
 	c.create(c.helloPod("web", "serve"))

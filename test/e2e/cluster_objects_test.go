@@ -89,6 +89,7 @@ spec:
 
 // Config maps, secrets, the pod's own fields and its service account are in files and in the environment.
 func TestClusterObjects(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.apply(objectsManifest)
@@ -166,6 +167,7 @@ func (c *cluster) wantTokenOf(p *v1.Pod, token, audience string) {
 
 // Mounted objects follow what the API has, all files of a volume in one step; environments stay as they were.
 func TestClusterObjectsChange(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.apply(objectsManifest)
@@ -206,6 +208,7 @@ func TestClusterObjectsChange(t *testing.T) {
 
 // A volume that can no longer be made as its objects are now keeps what it has, and holds up nothing else of its pod.
 func TestClusterObjectsLost(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.apply(objectsManifest)
@@ -228,6 +231,7 @@ func TestClusterObjectsLost(t *testing.T) {
 
 // A pod waits for what it needs, says so, and runs once it is there.
 func TestClusterWaitingPods(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	volume := c.helloPod("volume", "serve")

@@ -96,6 +96,7 @@ func (c *cluster) stranger() caller {
 
 // The node's three ports answer whom they shall, and nobody else.
 func TestClusterPorts(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.create(c.helloPod("web", "serve"))

@@ -49,6 +49,7 @@ func course(p pods) map[string]any {
 
 // An agent that is killed and started again under five running pods disturbs none of them, and makes nothing a second time.
 func TestClusterKilledAgentChangesNothing(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	a := c.startMember()
 	names := c.five()
@@ -95,6 +96,7 @@ func TestClusterKilledAgentChangesNothing(t *testing.T) {
 
 // What happened to pods while no agent ran is made up for: ended ones are removed, also without the API's object, new ones started.
 func TestClusterKilledAgentCatchesUp(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	a := c.startMember()
 	kept := c.helloPod("finalized", "serve")
@@ -147,9 +149,13 @@ func TestClusterKilledAgentCatchesUp(t *testing.T) {
 	c.awaitAPI("the pod with a finalizer to go", func(p pods) bool { return !p.has(before.named("finalized").UID) })
 }
 
-// stopServer takes the API server away until it is started again, at the latest when the test ends.
+// stopServer takes the API server away until it is started again, at the latest when the test ends. It is that of all
+// tests in a cluster: a test that calls this does not call t.Parallel.
 func (c *cluster) stopServer() (start func()) {
 	c.t.Helper()
+	if n := liveClusters.Load(); n > 1 {
+		c.t.Fatalf("%d tests use the API server: a test that stops it must not call t.Parallel", n)
+	}
 	c.plane.must("stop-apiserver")
 	started := false
 	start = func() {

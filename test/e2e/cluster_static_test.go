@@ -14,6 +14,7 @@ import (
 // A static pod is shown in the API by its mirror, which comes back when it is deleted, changes with the manifest and goes with it;
 // the pod itself is its manifest's alone.
 func TestClusterStaticPod(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	name := "web-" + c.name
 	inNamespace := func(m string) string {

@@ -31,6 +31,7 @@ func noise(n int64) io.Reader { return io.LimitReader(rand.NewChaCha8([32]byte{1
 
 // 100 MB go through kubectl exec to a program and back, and every byte is the same.
 func TestClusterExecPipe(t *testing.T) {
+	t.Parallel()
 	const size = 100 << 20
 	c := newCluster(t)
 	c.startMember()
@@ -50,6 +51,7 @@ func TestClusterExecPipe(t *testing.T) {
 
 // A program at kubectl's terminal learns of its size, and of a new one.
 func TestClusterExecResize(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.create(withTools(c.helloPod("web", "sleep")))
@@ -95,6 +97,7 @@ func TestClusterExecResize(t *testing.T) {
 
 // kubectl attach speaks with the container's own process, to its end.
 func TestClusterAttach(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	p := shell(c.helloPod("echo"), `echo ready; while read line; do echo "got $line"; [ "$line" != enough ] || exit 0; done`)
@@ -180,6 +183,7 @@ func countBytes(address string, size int64, middle func() error) error {
 
 // kubectl port-forward carries ten connections at once, and each goes on for as long as one of its ends has something to send.
 func TestClusterPortForward(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	p := withTools(c.helloPod("count"))
@@ -222,6 +226,7 @@ func TestClusterPortForward(t *testing.T) {
 
 // kubectl cp takes files and folders there and back.
 func TestClusterCopy(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	p := withTools(c.helloPod("web", "sleep"))
@@ -252,6 +257,7 @@ func TestClusterCopy(t *testing.T) {
 
 // kubectl logs --since-time leaves out what is older, --since only what is older than that.
 func TestClusterLogsSince(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.create(c.helloPod("web", "serve"))

@@ -89,7 +89,8 @@ var sharedPlane = sync.OnceValues(func() (*heldPlane, error) {
 
 func nodeName(i int) string { return fmt.Sprintf("n%d", i+1) }
 
-var usedNodes atomic.Int32
+// How many nodes of the shared control plane tests have had, and have now.
+var usedNodes, liveClusters atomic.Int32
 
 // cluster is the control plane with one node of it, on this host, and a namespace of its own.
 type cluster struct {
@@ -124,7 +125,9 @@ func newCluster(t *testing.T) *cluster {
 	t.Cleanup(cancel)
 	c.ctx = ctx
 	c.plane = &controlPlane{t: t, ctx: ctx, binary: shared.binary, dir: shared.dir}
+	liveClusters.Add(1)
 	t.Cleanup(func() {
+		liveClusters.Add(-1)
 		// The test's own context is done.
 		plane := &controlPlane{t: t, ctx: context.Background(), binary: shared.binary, dir: shared.dir}
 		if t.Failed() {

@@ -11,6 +11,7 @@ import (
 
 // A Deployment of the hello image grows from nothing to five pods that answer, and shrinks to nothing.
 func TestClusterDeployment(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.apply(`apiVersion: apps/v1
@@ -66,6 +67,7 @@ func (c *cluster) clusterTraces(p *v1.Pod) traces {
 
 // A Job's pods run to their end: one that succeeds at once, and one whose first pods fail.
 func TestClusterJob(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	const job = `apiVersion: batch/v1

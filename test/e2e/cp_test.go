@@ -14,6 +14,7 @@ import (
 )
 
 func TestCopyFiles(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("tools.yaml", strings.ReplaceAll(toolsPod, "    args:", "    env: [{name: PATH, value: /usr/bin}]\n    args:"))
 	n.write("bare.yaml", manifest("bare", "serve", "-port", "8081"))

@@ -135,6 +135,7 @@ func csiUser(name string) string {
 // Volumes of a CSI driver: of a claim, which two pods share, and of a pod itself. The next agent and the next driver take down what earlier ones
 // made.
 func TestCSIVolumes(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	d := n.newDriver()
 	n.write("driver.yaml", `apiVersion: storage.k8s.io/v1

@@ -59,6 +59,7 @@ func (n *node) execIn(input string, args ...string) answer {
 }
 
 func TestExec(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("tools.yaml", toolsPod)
 	n.start()
@@ -89,6 +90,7 @@ func TestExec(t *testing.T) {
 }
 
 func TestExecOnTerminal(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("tools.yaml", toolsPod)
 	n.start()
@@ -108,6 +110,7 @@ func TestExecOnTerminal(t *testing.T) {
 }
 
 func TestPortForward(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("tools.yaml", toolsPod)
 	n.start()
@@ -165,6 +168,7 @@ func TestPortForward(t *testing.T) {
 
 // The runtime's streaming server is for the agent of this machine alone.
 func TestStreamingServerListensOnLoopback(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("tools.yaml", toolsPod)
 	n.start()
@@ -180,6 +184,7 @@ func TestStreamingServerListensOnLoopback(t *testing.T) {
 
 // A stream ends with the agent, and neither waits for the other.
 func TestExecEndsWithTheAgent(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("tools.yaml", toolsPod)
 	a := n.start()

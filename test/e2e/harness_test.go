@@ -55,7 +55,8 @@ type place struct {
 
 var nodes atomic.Int32
 
-// newNode makes a node that is gone when the test ends, whatever becomes of the test.
+// newNode makes a node that is gone when the test ends, whatever becomes of the test. Nodes share nothing but the machine,
+// so that tests of them run side by side.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	return newNodeFor(t, testLimit)
@@ -312,12 +313,13 @@ func (n *node) berth(args ...string) string {
 	return a.out
 }
 
-// awaitLog waits until the pod's newest container has written the text. A program that has just been started may not yet have made
-// itself ready for a signal.
-func (n *node) awaitLog(pod, text string) {
+// awaitLog waits until a container of the pod, which flags of berth logs name if it has more than one, has written the text.
+// A program that has just been started may not yet have made itself ready for a signal: the kernel keeps from the first
+// process of a container what that has no handler for.
+func (n *node) awaitLog(pod, text string, flags ...string) {
 	n.t.Helper()
 	until(n.t, fmt.Sprintf("the log of %s to have %q", pod, text), func() bool {
-		return strings.Contains(n.command(n.ctx, "logs", pod).out, text)
+		return strings.Contains(n.command(n.ctx, append([]string{"logs", pod}, flags...)...).out, text)
 	})
 }
 

@@ -81,6 +81,7 @@ func entryOf(t *testing.T, entries []journal.Entry, container, decision string) 
 
 // A postStart hook runs in its container, and the next container waits for its end.
 func TestPostStartHook(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	shared := n.shared()
 	n.write("web.yaml", hookedPod("web", shared, "",
@@ -105,6 +106,7 @@ func TestPostStartHook(t *testing.T) {
 
 // A container whose postStart hook fails is killed and started again.
 func TestFailedPostStartHook(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	shared := n.shared()
 	n.write("web.yaml", hookedPod("web", shared, "",
@@ -119,6 +121,7 @@ func TestFailedPostStartHook(t *testing.T) {
 
 // A preStop hook runs before its container is told to end.
 func TestPreStopHook(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	shared := n.shared()
 	n.write("web.yaml", hookedPod("web", shared, "  terminationGracePeriodSeconds: 30",
@@ -135,6 +138,7 @@ func TestPreStopHook(t *testing.T) {
 
 // A preStop hook that does not end is ended with the grace period, and that is told.
 func TestPreStopHookIsBoundedByGrace(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	shared := n.shared()
 	n.write("web.yaml", hookedPod("web", shared, "  terminationGracePeriodSeconds: 2",
@@ -151,6 +155,7 @@ func TestPreStopHookIsBoundedByGrace(t *testing.T) {
 
 // An agent that is killed while a preStop hook runs has the next one end the pod without running the hook again.
 func TestPreStopHookIsNotRepeated(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	shared := n.shared()
 	n.write("web.yaml", hookedPod("web", shared, "  terminationGracePeriodSeconds: 30",
@@ -173,6 +178,7 @@ func TestPreStopHookIsNotRepeated(t *testing.T) {
 
 // When the last regular container has ended, sidecars end in reverse order; their hooks run at once. A hook may ask its own container.
 func TestHooksOfSidecars(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	shared := n.shared()
 	sidecar := func(name, lifecycle string, args ...string) string {
@@ -181,12 +187,11 @@ func TestHooksOfSidecars(t *testing.T) {
 	n.write("staged.yaml", hookedPod("staged", shared, "  restartPolicy: Never\n  initContainers:\n"+
 		sidecar("first", `{preStop: {httpGet: {path: /farewell, port: 8080}}}`, "serve")+
 		sidecar("second", "{preStop: "+shellHook("echo second > /shared/second")+"}", "sleep"),
-		hooked("main", "{}", "sleep")))
+		hooked("main", "{}", "serve", "-port", "8081")))
 	n.start()
 	staged := n.awaitReady("staged").named("staged")
-	until(t, "the sidecar to listen", func() bool {
-		return strings.Contains(n.command(n.ctx, "logs", "staged", "-c", "first").out, "listening on")
-	})
+	n.awaitLog("staged", "listening on", "-c", "first")
+	n.awaitLog("staged", "listening on", "-c", "main")
 	n.signal(staged, "main", unix.SIGTERM)
 	n.await("the pod to succeed", func(p pods) bool {
 		s := p.named("staged")
@@ -203,6 +208,7 @@ func TestHooksOfSidecars(t *testing.T) {
 
 // A hook that sleeps holds the end back, and no longer than its container lives.
 func TestSleepHook(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	shared := n.shared()
 	n.write("short.yaml", hookedPod("short", shared, "  terminationGracePeriodSeconds: 30", hooked("main", "{preStop: {sleep: {seconds: 1}}}", "serve")))
@@ -226,6 +232,7 @@ func TestSleepHook(t *testing.T) {
 
 // A container is told to end by the signal that its spec names.
 func TestStopSignal(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	shared := n.shared()
 	const command = `    command: ["/usr/bin/sh", "-c", "trap 'echo USR1 > /shared/signal; exit 0' USR1; /usr/bin/touch /shared/ready; while :; do /usr/bin/sleep 0.05; done"]` + "\n"

@@ -17,13 +17,14 @@ import (
 // A host port that a program of the machine has open is left to it: its clients go on reaching it, the pod waits and says for
 // whom, and has the port when it is free. Other ports and other pods are not kept waiting.
 func TestHostPortOfAProgramIsLeftToIt(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	port := freePort(t) // which nobody else takes while neither has it
+	listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	port := listener.Addr().(*net.TCPAddr).Port
 	program := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprint(w, "the program")
 	})}

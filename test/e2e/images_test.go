@@ -80,6 +80,7 @@ func (n *node) awaitWaiting(pod string, reasons ...string) string {
 // Images of a registry that is known by a private authority and wants credentials: those with a secret that opens it run, also from what others
 // pulled; no other pod does, not even when the image is there already. No credential is in any log.
 func TestImagesNeedCredentials(t *testing.T) {
+	t.Parallel()
 	const user, password, wrong = "jane", "xyzzy-plugh-4711", "frobozz-0815-nope"
 	n := newNode(t)
 	a := n.start("--log-level", "debug")
@@ -183,6 +184,7 @@ func (n *node) wantNowhere(text string, except ...string) {
 
 // A registry that does all that registries do when they are bad: each fault is told of, none holds up the others, and what mends is pulled.
 func TestImagesOfBadRegistry(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	r := newRegistry(t, httptest.NewServer)
@@ -289,6 +291,7 @@ func (zeros) Read(p []byte) (int, error) {
 
 // Twenty pods of as many images at once all come to run, and no more images than allowed are pulled at one time.
 func TestImagesTwentyAtOnce(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	r := newRegistry(t, httptest.NewServer)
@@ -324,6 +327,7 @@ func TestImagesTwentyAtOnce(t *testing.T) {
 // While an init container runs, the image of the container behind it is pulled, and nobody is told. When its turn comes the registry is not needed
 // any more.
 func TestImagesAhead(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	r := newRegistry(t, httptest.NewServer)
@@ -341,7 +345,7 @@ metadata: {name: two}
 spec:
   terminationGracePeriodSeconds: 1
   initContainers:
-  - {name: first, image: "berth.local/hello:1", args: [sleep]}
+  - {name: first, image: "berth.local/hello:1", args: [serve]}
   containers:
   - {name: main, image: %q, imagePullPolicy: IfNotPresent, args: [sleep]}
 `, image))
@@ -356,6 +360,7 @@ spec:
 	close(answer)
 	n.awaitExplained("two", "ahead of its container's turn")
 	r.server.Close()
+	n.awaitLog("two", "listening on", "-c", "first")
 	n.signal(p, "first", unix.SIGTERM)
 	n.awaitReady("two")
 	if said := n.berth("events", "two"); strings.Contains(said, "Pulling") || !strings.Contains(said, image+`" already present on machine`) {
@@ -365,6 +370,7 @@ spec:
 
 // While an image is being pulled, users see how much of it has come.
 func TestImagesProgress(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	r := newRegistry(t, httptest.NewServer)
@@ -415,6 +421,7 @@ func (n *node) awaitExplained(pod, text string) {
 
 // The commands over images talk to the runtime itself, with progress, credentials of the node, and what pods use protected.
 func TestImagesCommands(t *testing.T) {
+	t.Parallel()
 	const user, password = "jane", "xyzzy-plugh-4711"
 	n := newNode(t)
 	a := n.start()
@@ -544,6 +551,7 @@ authorization: {mode: AlwaysAllow}
 
 // A kubelet without an API server gets credentials from a plugin, which it asks once for a registry, and demands them for every image.
 func TestImagesCredentialProvider(t *testing.T) {
+	t.Parallel()
 	const user, password = "jane", "xyzzy-plugh-4711"
 	n := newNode(t)
 	r := newRegistry(t, httptest.NewServer)

@@ -29,6 +29,7 @@ func (s killStep) String() string {
 // An agent of a cluster that is killed at steps of a pod's life, be they calls of the runtime or what the API server was told, changes nothing of
 // how that goes on: each container is started once, the API shows what it would have shown, and nothing is left.
 func TestLifeClusterAgentKilledAtEachStep(t *testing.T) {
+	t.Parallel()
 	runtime, image := startRuntime(t)
 	c := newCluster(t)
 	x, endpoint := c.tapInto(runtime, image)

@@ -55,6 +55,7 @@ func (c *cluster) awaitShown(uid types.UID) {
 
 // kubectl debug adds a container to a running pod, which sees the processes of its target, is started once, and goes with the pod.
 func TestLifeEphemeralContainers(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	a := c.startMember()
 	ended := actor("ended", "exit 0")
@@ -124,6 +125,7 @@ func TestLifeEphemeralContainers(t *testing.T) {
 
 // A pod for which the node has no room is refused and stays so; a critical one takes the room of another.
 func TestLifeAdmission(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	a := c.startMember()
 	n, err := c.client.GetNode(c.ctx, c.name)
@@ -184,6 +186,7 @@ func TestLifeAdmission(t *testing.T) {
 
 // A deletion that leaves less time ends a preStop hook that is under way; how the containers ended is in the API before the pod goes.
 func TestLifeShortenedDeletion(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	main := actor("main", deaf)

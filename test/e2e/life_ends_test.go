@@ -18,6 +18,7 @@ const deaf = `trap "say asked" TERM; say began; while :; do sleep 0.1; done`
 
 // A container has its grace period to end, of which its preStop hook takes a part, and is killed then; one that ends earlier is not waited for.
 func TestLifeGrace(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	act := func(name string, grace int64, main v1.Container) {
 		p := n.act(name, v1.RestartPolicyAlways, nil, main)
@@ -85,6 +86,7 @@ func TestLifeGrace(t *testing.T) {
 
 // How a container ended is in its status: code, reason, and the words that it left; also how the one before it did.
 func TestLifeEnds(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	never := func(name string, main v1.Container) *v1.Pod { return n.act(name, v1.RestartPolicyNever, nil, main) }
 	n.put(never("completed", actor("main", "echo fine > /dev/termination-log")))

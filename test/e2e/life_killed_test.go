@@ -73,6 +73,7 @@ func TestLifeAgentKilledAtEachStep(t *testing.T) {
 
 // Agents that are killed at any time, one after the other and with a runtime of their own, do the work of one. TEST_KILL_ROUNDS makes more rounds of it.
 func TestLifeAgentsKilledAtAnyTime(t *testing.T) {
+	t.Parallel()
 	rounds := 1
 	if text := os.Getenv("TEST_KILL_ROUNDS"); text != "" {
 		var err error

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -33,6 +34,7 @@ func withPolicy(c v1.Container, policy v1.ContainerRestartPolicy) v1.Container {
 
 // A container's own restart policy comes before its pod's, and its rules for exit codes come before both.
 func TestLifeRestartRules(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.put(n.act("rules", v1.RestartPolicyNever, nil,
 		ruled(actor("main", `test $run = 1 && exit 42; exit 7`), v1.ContainerRestartPolicyNever, 42, v1.ContainerRestartRuleActionRestart)))
@@ -113,12 +115,13 @@ func TestLifeRestartRules(t *testing.T) {
 	wantInOrder(t, n.explain("all"), "restart all containers", "prepare container started", "side container started", "work container started")
 }
 
-// awaitBackOff waits until the container main waits for its restart, has the restart count, and is held back for that time.
+// awaitBackOff waits until the container main was restarted at least so many times, and is held back for that time. On a
+// busy machine it may have been restarted more often by the time that somebody looks.
 func (n *node) awaitBackOff(pod string, restarts int32, delay string) *v1.Pod {
 	n.t.Helper()
 	return n.await(pod+" to be held back for "+delay, func(p pods) bool {
 		c := container(p.named(pod), "main")
-		return c.RestartCount == restarts && c.State.Waiting != nil && c.State.Waiting.Reason == lifecycle.CrashLoopBackOff &&
+		return c.RestartCount >= restarts && c.State.Waiting != nil && c.State.Waiting.Reason == lifecycle.CrashLoopBackOff &&
 			strings.Contains(c.State.Waiting.Message, "back-off "+delay+" restarting failed container=main pod="+pod+"_")
 	}).named(pod)
 }
@@ -142,6 +145,7 @@ func wantApart(t *testing.T, ends []journal.End, delays ...time.Duration) {
 // A container that ends again and again is held back, by its pod's law if that has one. Back-off and restart count outlive the agent, the
 // count also the sandbox. When the next try comes is said.
 func TestLifeBackOff(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	crashing := func(name, law string) *v1.Pod {
 		p := n.act(name, v1.RestartPolicyAlways, nil, actor("main", "say began; exit 4"))
@@ -152,6 +156,7 @@ func TestLifeBackOff(t *testing.T) {
 	}
 	n.put(crashing("usual", ""))
 	n.put(crashing("quick", "initial=1s,maximum=2s,factor=2"))
+	n.put(crashing("held", "initial=300s,maximum=300s")) // until the test ends, however slow the machine is
 	n.put(crashing("wrong", "initial=never"))
 	n.put(n.act("steady", v1.RestartPolicyAlways, nil, actor("main", "stay")))
 	a := n.start()
@@ -180,6 +185,7 @@ func TestLifeBackOff(t *testing.T) {
 
 	n.awaitBackOff("quick", 3, "2s")
 	wantApart(t, endsOf(n.newestStory("quick"), "main"), 0, time.Second, 2*time.Second)
+	n.awaitBackOff("held", 1, "5m0s")
 
 	// The next agent goes on where this one was.
 	a.kill()
@@ -193,7 +199,7 @@ func TestLifeBackOff(t *testing.T) {
 		}
 	}
 	n.start()
-	n.awaitBackOff("usual", 1, "10s")
+	n.awaitBackOff("held", 1, "5m0s")
 	after := n.await("the container to be restarted in another sandbox", func(p pods) bool {
 		return p.ready("steady") && container(p.named("steady"), "main").RestartCount == 2
 	}).named("steady")
@@ -208,14 +214,16 @@ func TestLifeBackOff(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.awaitBackOff("quick", 5, "2s")
+	then := container(quick, "main").RestartCount + 1
+	n.awaitBackOff("quick", then, "2s")
 	story := n.newestStory("quick")
-	wantInOrder(t, story.Entries, "sandbox created: attempt 0", "sandbox created: attempt 1", "main container started: incarnation 5")
+	wantInOrder(t, story.Entries, "sandbox created: attempt 0", "sandbox created: attempt 1", fmt.Sprintf("main container started: incarnation %d", then))
 	wantApart(t, endsOf(story, "main"), 0, time.Second, 2*time.Second, 2*time.Second, 2*time.Second)
-	if got, want := n.said("quick", "main began"), 6; got != want {
-		t.Errorf("the container ran %d times, and says that it was restarted %d times", got, want-1)
-	}
-	for _, name := range []string{"usual", "quick", "wrong", "steady"} {
+	until(t, "the container to have run once more than it says that it was restarted", func() bool {
+		now, err := n.list(n.ctx)
+		return err == nil && n.said("quick", "main began") == int(container(now.named("quick"), "main").RestartCount)+1
+	})
+	for _, name := range []string{"usual", "quick", "held", "wrong", "steady"} {
 		n.remove(name + ".yaml")
 	}
 	n.await("the pods to go", func(p pods) bool { return len(p) == 0 })

@@ -19,6 +19,7 @@ const slowToEnd = `trap "say asked; sleep 0.3; say ended; exit 0" TERM; say bega
 // Sidecars start in their turn, each when the one before has started up, run beside the rest, come back when they die, and end in reverse
 // order when the last of the rest has ended; the pod is over then, with the result of the rest.
 func TestLifeSidecars(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	gated := sidecar(actor("first", "stay"))
 	gated.StartupProbe = marked("up")

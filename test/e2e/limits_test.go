@@ -34,6 +34,7 @@ func withLimitedVolume(p *v1.Pod, limit string) *v1.Pod {
 // A pod whose emptyDir outgrows its sizeLimit is evicted, and so is one whose container writes more than its limit. Their neighbour below its limits
 // goes on.
 func TestLocalStorageLimits(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	const write = "head -c 9000000 /dev/zero > "
 	n.put(withLimitedVolume(n.act("volume", v1.RestartPolicyAlways, nil, actor("main", write+"/data/big; say written; stay")), "4Mi"))

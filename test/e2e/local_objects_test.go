@@ -75,6 +75,7 @@ spec:
 
 // Pods refer to ConfigMaps and Secrets of manifests: they wait for them, show their changes, and keep what they have over an end of the agent.
 func TestLocalObjects(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("reader.yaml", strings.ReplaceAll(localReader, "THE_ROOT", n.place.Root))
 	n.write("env.yaml", strings.Replace(manifest("env", "serve"), "    args:", "    envFrom: [{configMapRef: {name: conf}}]\n    args:", 1))
@@ -190,6 +191,7 @@ func TestLocalObjects(t *testing.T) {
 
 // The pod of examples/settings runs and serves what its objects hold.
 func TestSettingsExample(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	port := freePort(t)
 	for _, name := range []string{"page.yaml", "server.yaml"} {
@@ -208,6 +210,7 @@ func TestSettingsExample(t *testing.T) {
 
 // What only a cluster has is refused with what to do instead.
 func TestClusterObjectsAreRefused(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("account.yaml", manifest("account", "serve")+"  serviceAccountName: robot\n")
 	n.write("web.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n---\n"+manifest("web", "serve"))

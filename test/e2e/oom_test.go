@@ -37,6 +37,7 @@ func (n *node) kills(pod, container string) []journal.Entry {
 // A container whose own process takes too much ends with the reason OOMKilled. One whose child does goes on, and that is told too;
 // on cgroup version 2, all of it ends.
 func TestOOMKills(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.put(n.act("hog", v1.RestartPolicyNever, nil, limited(actor("main", "say began; exec tail /dev/zero"), "32Mi")))
 	n.put(n.act("parent", v1.RestartPolicyNever, nil, limited(actor("main", "tail /dev/zero; say child ended with $?; stay"), "32Mi"), actor("other", "stay")))
@@ -74,6 +75,7 @@ func TestOOMKills(t *testing.T) {
 // An agent that comes back tells of a kill while there was none, and of none again. Where the container ends with its child (cgroup version 2), it ended for
 // want of memory.
 func TestOOMKillsWhileTheAgentIsAway(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.put(n.act("pair", v1.RestartPolicyNever, nil,
 		limited(actor("early", "tail /dev/zero; stay"), "32Mi"),

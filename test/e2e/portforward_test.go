@@ -25,6 +25,7 @@ func (f *follower) localPort(remote int) string {
 }
 
 func TestPortForwardCommand(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("web.yaml", strings.ReplaceAll(manifest("web", "serve", "-port", "8123"), "    args:", "    ports:\n    - {name: http, containerPort: 8123}\n    args:"))
 	n.start()
@@ -70,11 +71,7 @@ func TestPortForwardCommand(t *testing.T) {
 
 	// It ends with the pod.
 	n.remove("web.yaml")
-	select {
-	case <-forward.ended:
-	case <-n.ctx.Done():
-		t.Fatal("it goes on without its pod")
-	}
+	forward.awaitEnd()
 	if code := forward.cmd.ProcessState.ExitCode(); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
@@ -83,6 +80,7 @@ func TestPortForwardCommand(t *testing.T) {
 
 // It ends when it is asked to, listens on IPv6 as well, and leaves nothing behind.
 func TestPortForwardInterrupted(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("web.yaml", manifest("web", "serve"))
 	n.start()
@@ -109,6 +107,7 @@ func TestPortForwardInterrupted(t *testing.T) {
 
 // A client that has said all it has to say gets its answer, however long that takes.
 func TestPortForwardHalfClose(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	program, err := json.Marshal([]string{"/usr/bin/perl", "-e", countServer})
 	if err != nil {

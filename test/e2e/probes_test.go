@@ -90,6 +90,7 @@ func (n *node) awaitUnready(name string) *v1.Pod {
 
 // A pod is ready as long as its readiness probe says so. Its container is not touched, and the next agent does not doubt it.
 func TestReadinessProbe(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	s := n.newState()
 	const probe = "    readinessProbe: {httpGet: {path: /files/ready, port: web}, periodSeconds: 1, failureThreshold: %d}\n    ports: [{name: web, containerPort: 8080}]\n"
@@ -132,6 +133,7 @@ func TestReadinessProbe(t *testing.T) {
 
 // A container whose liveness probe fails is restarted.
 func TestLivenessProbe(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	s := n.newState()
 	s.put("alive")
@@ -153,6 +155,7 @@ func TestLivenessProbe(t *testing.T) {
 
 // Nothing but the startup probe runs before the container has started; what fails for ever is restarted.
 func TestStartupProbe(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	s := n.newState()
 	n.write("slow.yaml", probedPod("slow", s.dir, there("startupProbe", "up", "failureThreshold: 60")+
@@ -182,6 +185,7 @@ func TestStartupProbe(t *testing.T) {
 
 // TCP and gRPC are probed at the pod's address, which on the host's network is the node's.
 func TestSocketProbes(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	tcp, rpc := freePort(t), freePort(t)
 	pod := func(name, handler string) string {

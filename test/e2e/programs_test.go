@@ -11,6 +11,7 @@ import (
 
 // All programs run on a machine without a C library. runc, which is made with one, is at another address each time that it runs.
 func TestPrograms(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	programs := []string{n.binary}

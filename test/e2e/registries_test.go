@@ -72,6 +72,7 @@ func (r *imageRegistry) say(registries, folder string) {
 
 // What is said of a registry while the runtime runs counts from the next pull on: for pods and for `berth image pull`, in each of the folders.
 func TestRegistriesAreReadAtEachPull(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	for _, tt := range []struct{ name, registries, folder string }{
@@ -111,6 +112,7 @@ func trickle(w http.ResponseWriter, req *http.Request) {
 // Images are pulled one at a time: a registry that sends manifests, or layers, by a byte a second holds up the others as long as the deadline allows, and
 // those that wait tell what for.
 func TestRegistriesThatTrickle(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	a := n.startKubelet("", "--image-pull-progress-deadline", "6s")
 	bad, good := newRegistry(t, httptest.NewServer), newRegistry(t, httptest.NewServer)

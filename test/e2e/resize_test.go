@@ -94,6 +94,7 @@ func wantRestarts(t *testing.T, s v1.ContainerStatus, id string, restarts int32)
 // CPU and memory of a running container grow and shrink without a restart, and the pod's with them; a container whose policy says so is
 // restarted for it; and what changes the pod's class is refused.
 func TestResizeInPlace(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.create(c.inCluster(c.act("web", v1.RestartPolicyAlways, nil,
@@ -146,6 +147,7 @@ func TestResizeInPlace(t *testing.T) {
 
 // What a pod may use as a whole is resized without a restart: the pod's cgroup, and the containers without a limit of their own.
 func TestResizePodLevel(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	p := c.inCluster(c.act("web", v1.RestartPolicyAlways, nil, actor("shared", "stay"), sized(actor("own", "stay"), "100m", "16Mi")))
@@ -188,6 +190,7 @@ func TestResizePodLevel(t *testing.T) {
 
 // What does not fit waits until another pod goes.
 func TestResizeDeferred(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	asking := func(cpu string) v1.Container {
@@ -226,6 +229,7 @@ func TestResizeDeferred(t *testing.T) {
 
 // A memory limit is not set below what is used; it is when there is room.
 func TestResizeBelowUse(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.startMember()
 	c.create(c.inCluster(c.act("web", v1.RestartPolicyAlways, nil, sized(actor("main",
@@ -247,6 +251,7 @@ func TestResizeBelowUse(t *testing.T) {
 
 // Whenever in a resize the agent is killed, the next brings it to its end: in place without a restart, and with one where there is to be one.
 func TestResizeKilled(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	a := c.startMember()
 	c.create(c.inCluster(c.act("web", v1.RestartPolicyAlways, nil,
@@ -271,6 +276,7 @@ func TestResizeKilled(t *testing.T) {
 
 // A manifest that keeps its UID asks for a resize too. It is refused: only pods of the API server are resized.
 func TestResizeStatic(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	p := n.act("web", v1.RestartPolicyAlways, nil, sized(actor("main", "stay"), "200m", "32Mi"))
 	p.UID = "11111111-2222-4333-8444-555555555555"

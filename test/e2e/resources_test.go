@@ -96,6 +96,7 @@ func oomScore(t *testing.T, want int) string {
 
 // Each limit is seen from inside of a container.
 func TestLimitsFromInside(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.put(n.act("guaranteed", v1.RestartPolicyNever, nil, bounded(actor("main", limits+"stay"), "300m 48Mi", "300m 48Mi")))
 	n.put(n.act("burstable", v1.RestartPolicyNever, nil, bounded(actor("main", limits+"stay"), "250m 32Mi", "500m 64Mi")))
@@ -128,6 +129,7 @@ func TestLimitsFromInside(t *testing.T) {
 
 // What a pod may use as a whole holds for its cgroup, and for containers that state nothing themselves.
 func TestPodLevelResources(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	whole := resourcesOf("200m 48Mi", "400m 64Mi")
 	shared := n.act("shared", v1.RestartPolicyNever, nil, actor("main", limits+"stay"), bounded(actor("own", "stay"), "100m 16Mi", "200m 32Mi"))
@@ -157,6 +159,7 @@ func TestPodLevelResources(t *testing.T) {
 
 // A configuration's settings: processes of a pod, the period of quotas, and what is kept from pods.
 func TestConfiguredResources(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.put(n.act("bound", v1.RestartPolicyNever, nil, bounded(actor("main", limits+"stay"), "", "500m 64Mi")))
 	n.put(n.act("forker", v1.RestartPolicyNever, nil, actor("main", "for i in $(seq 100); do sleep infinity & done; stay")))

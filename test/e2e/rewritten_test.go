@@ -14,6 +14,7 @@ import (
 // A manifest that is deleted and written again within a moment, with the same content, ends its pod and starts it again: each time,
 // as the same pod, with a restart more and no back-off. Another pod does not notice.
 func TestRewrittenManifestRestartsThePod(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	content := manifest("web", "serve")
 	n.write("web.yaml", content)
@@ -37,6 +38,7 @@ func TestRewrittenManifestRestartsThePod(t *testing.T) {
 
 // The mirror of a static pod is made anew with its pod.
 func TestClusterRewrittenStaticPod(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	name := "web-" + c.name
 	content := strings.Replace(manifest("web", "serve"), "metadata:\n", "metadata:\n  namespace: "+c.namespace+"\n", 1)

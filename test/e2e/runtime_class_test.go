@@ -11,6 +11,7 @@ import (
 
 // A pod runs by the handler of its RuntimeClass, and by one of the runtime that it names itself; one that waits for a class is told which there are.
 func TestRuntimeClass(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	withClass := func(name, class string) string {
 		return strings.Replace(manifest(name, "serve"), "  containers:", "  runtimeClassName: "+class+"\n  containers:", 1)

@@ -156,6 +156,7 @@ func valueOf(metrics, sample string) string {
 
 // What Prometheus and metrics-server scrape has the pod, agrees with the summary, and counts what the agent did.
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.put(n.act("web", v1.RestartPolicyNever, nil, limited(actor("main", "stay"), "64Mi")))
 	n.start()

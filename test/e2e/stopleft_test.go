@@ -47,6 +47,7 @@ func (n *node) newFreezer() (dir string, freeze, thaw func() error) {
 
 // berth stop --all kills what it can, names what no signal ends, and fails; when that has ended, so has all.
 func TestStopAllNamesWhatRunsOn(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	shared, freeze, thaw := n.newFreezer()
 	const command = `    command: ["/usr/bin/sh", "-c", "while :; do echo beat > /shared/beat; /usr/bin/sleep 0.02; done"]` + "\n"

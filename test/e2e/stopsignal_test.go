@@ -36,6 +36,7 @@ const (
 // are deaf to it with their grace period. So it is when the manifest goes, when a liveness probe fails,
 // and with berth stop --all.
 func TestStopSignalThatIsNone(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	a := n.start()
 	r := newRegistry(t, httptest.NewServer)

@@ -38,6 +38,7 @@ func (n *node) holding(pid int) held {
 // Many followers of a log and commands at a time get all that there is to read, and leave nothing behind in the agent: neither those that
 // read to the end nor those that go away in the middle.
 func TestStreamsLeaveNothing(t *testing.T) {
+	t.Parallel()
 	const followers, commands, commandBytes, logged = 20, 5, 8 << 20, 256 << 10
 	n := newNode(t)
 	n.write("tools.yaml", toolsPod)

@@ -67,6 +67,7 @@ func imageMount(name, image, policy, subPath string) string {
 
 // Images are mounted as volumes, whole or in part, and pulled under the rules of images.
 func TestSubpathOfImages(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	r := newRegistry(t, httptest.NewServer)
@@ -96,6 +97,7 @@ func TestSubpathOfImages(t *testing.T) {
 
 // What an image says of its volumes and its working directory stays inside the container.
 func TestSubHostileImage(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	r := newRegistry(t, httptest.NewServer)

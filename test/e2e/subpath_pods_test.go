@@ -66,6 +66,7 @@ func isReadOnly(options string) bool {
 }
 
 func TestSubpathPods(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	host := filepath.Join(n.place.Dir, "host")
 	inner := filepath.Join(host, "inner")

@@ -42,20 +42,9 @@ func awaitFile(t *testing.T, name, want string) {
 	})
 }
 
-// memoryQoSConfig is the configuration of a kubelet without an API server that protects and throttles memory.
-const memoryQoSConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-containerRuntimeEndpoint: embedded
-failSwapOn: false
-featureGates: {MemoryQoS: true}
+// memoryQoSConfig protects and throttles memory.
+const memoryQoSConfig = `featureGates: {MemoryQoS: true}
 memoryReservationPolicy: TieredReservation
-cgroupRoot: %s
-podLogsDir: %s
-staticPodPath: %s
-enableServer: false
-healthzPort: 0
-authentication: {webhook: {enabled: false}}
-authorization: {mode: AlwaysAllow}
 `
 
 // Under memory QoS, what pods ask for is protected in their cgroups and in all above them, and containers are slowed down before they reach their

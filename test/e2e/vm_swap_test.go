@@ -3,9 +3,6 @@
 package e2e
 
 import (
-	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,40 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// swapConfig is the configuration of a kubelet without an API server that lets pods swap.
-const swapConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-containerRuntimeEndpoint: embedded
-failSwapOn: false
-memorySwap: {swapBehavior: LimitedSwap}
-cgroupRoot: %s
-podLogsDir: %s
-staticPodPath: %s
-enableServer: false
-healthzPort: 0
-authentication: {webhook: {enabled: false}}
-authorization: {mode: AlwaysAllow}
-`
-
-// startConfigured starts a kubelet without an API server, with a configuration that says where its cgroups, logs and manifests are, and returns when
-// it answers.
-func (n *node) startConfigured(format string) {
-	n.t.Helper()
-	config := n.place.Dir + "/kubelet.yaml"
-	must(n.t, os.WriteFile(config, fmt.Appendf(nil, format, n.place.Cgroup, n.podLogs(), n.manifests()), 0o644))
-	a := n.newAgent()
-	a.cmd = exec.Command(n.binary, "kubelet", "--config", config, "--hostname-override", "n1", "--root-dir", n.place.Root, "--run-dir", n.place.Run,
-		"--cert-dir", n.place.Root+"/pki")
-	log, err := os.Create(a.log)
-	must(n.t, err)
-	defer log.Close()
-	a.cmd.Stdout, a.cmd.Stderr = log, log
-	a.run()
-	until(n.t, "the agent to answer", func() bool {
-		_, err := n.list(n.ctx)
-		return err == nil
-	})
-}
+// swapConfig has pods swap.
+const swapConfig = "memorySwap: {swapBehavior: LimitedSwap}\n"
 
 // What containers may swap, seen from inside: static pods are critical, and critical pods do not swap on a machine that has swap and lets others
 // (KEP-2400).

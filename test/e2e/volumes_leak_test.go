@@ -57,6 +57,7 @@ spec:
 
 // Pods with five volumes each come and go, and leave no mount, no folder, no goroutine and no open file. TEST_VOLUME_PODS says how many there are.
 func TestVolumesLeaveNothing(t *testing.T) {
+	t.Parallel()
 	many, wave := 20, 10 // as many come, or go, at one time
 	if text := os.Getenv("TEST_VOLUME_PODS"); text != "" {
 		var err error

@@ -14,6 +14,7 @@ import (
 // What a pod is called, and what it knows by name: its host name, its full name as the kernel's, its hosts file, which is whole again after a
 // restart whatever the container wrote into it.
 func TestWorldNames(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.put(n.looker("plain", func(*v1.Pod, *v1.Container) {}))
 	n.put(n.looker("full", func(p *v1.Pod, _ *v1.Container) {
@@ -72,6 +73,7 @@ if [ $run = 1 ]; then echo "192.0.2.66 intruder" > /etc/hosts; say wrote; exit 1
 
 // The resolver is what the pod's policy makes of the host's.
 func TestWorldDNS(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.put(n.looker("none", func(p *v1.Pod, _ *v1.Container) {
 		p.Spec.DNSPolicy = v1.DNSNone

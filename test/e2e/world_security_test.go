@@ -26,6 +26,7 @@ const (
 
 // Who the process is and what it may do: users, groups, capabilities, no_new_privs, seccomp, a root that is not written to, masked files.
 func TestWorldSecurity(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.put(n.looker("plain", func(*v1.Pod, *v1.Container) {}))
 	n.put(n.looker("restricted", func(p *v1.Pod, c *v1.Container) {
@@ -96,6 +97,7 @@ func TestWorldSecurity(t *testing.T) {
 
 // Containers that would be more than the pod allows are not made, and say why.
 func TestWorldRefused(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.put(n.looker("root", func(p *v1.Pod, _ *v1.Container) {
 		p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}
@@ -119,6 +121,7 @@ func TestWorldRefused(t *testing.T) {
 
 // Namespaces and kernel parameters: what is the host's, what is the pod's, what is each container's.
 func TestWorldNamespaces(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.put(n.looker("own", func(p *v1.Pod, _ *v1.Container) {
 		p.Spec.SecurityContext = &v1.PodSecurityContext{Sysctls: []v1.Sysctl{
@@ -172,6 +175,7 @@ func TestWorldNamespaces(t *testing.T) {
 // A pod with a user namespace is root to itself and nobody to the host; its ids are its own, and stay so over the end of its containers and of
 // the agent; they are free when it is gone.
 func TestWorldUserNamespace(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	must(t, os.Chmod(n.place.Dir, 0o711)) // as /run is: the pods' root must get to the runtime's mounts
 	inside := func(p *v1.Pod, c *v1.Container) {
@@ -246,6 +250,7 @@ func TestWorldUserNamespace(t *testing.T) {
 
 // The image's user is who runs, at the first start, at the second, and from what is there already; a group beside it does not change who.
 func TestWorldImageUser(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	r := newRegistry(t, httptest.NewServer)

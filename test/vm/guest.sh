@@ -33,7 +33,7 @@ if [ -e /sys/fs/selinux/enforce ]; then
 	as=(runcon unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023)
 fi
 cd checkout/test/e2e
-"${as[@]}" /opt/guest/tests -test.v -test.count=1 -test.timeout="${seconds}s" -test.run "$pattern"
+"${as[@]}" /opt/guest/tests -test.v -test.count=1 -test.parallel=1 -test.timeout="${seconds}s" -test.run "$pattern"
 code=$?
 
 result=$BERTH_VM/result
