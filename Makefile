@@ -39,21 +39,16 @@ build: $(if $(TAGS),bundle) ## build bin/berth with the runtime inside (TAGS= fo
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
 
 # Tests of many lives of the whole agent, which take minutes with the race detector. `make walk` lives the same lives, and more.
-LIVES := ^TestWalks$$|AtEachStep$$
+LIVES_TESTS := ^TestWalks$$|AtEachStep$$
 # The rules of this repository have one goroutine, and take a minute with the race detector.
 RULES := ^TestRules$$
 
+# LIVES=no leaves out the lives of the whole agent, for whoever runs `make walk` besides.
 .PHONY: test
-test: test-short lives ## run every test that needs neither root nor a runtime
-
-.PHONY: test-short
-test-short:
-	@set -e; for module in $(CODE); do (cd $$module; echo "go test $(RACE) in $$module"; go test -timeout 8m -ldflags=-w $(RACE) -skip '$(LIVES)|$(RULES)' ./...); done
+test: ## run every test that needs neither root nor a runtime
+	@set -e; for module in $(CODE); do (cd $$module; echo "go test $(RACE) in $$module"; go test -timeout 8m -ldflags=-w $(RACE) -skip '$(LIVES_TESTS)|$(RULES)' ./...); done
 	go test -timeout 8m -run '$(RULES)' .
-
-.PHONY: lives
-lives:
-	go test -timeout 8m -run '$(LIVES)' ./agent
+	$(if $(filter no,$(LIVES)),,go test -timeout 8m -run '$(LIVES_TESTS)' ./agent)
 
 .PHONY: race
 race: ## the lives of the whole agent, which `make test` runs without the race detector, with it, one part after the other
