@@ -74,6 +74,7 @@ var ranks = map[string]int{
 	"internal/keep":    0,
 	"internal/inotify": 0,
 	"internal/selinux": 0,
+	"internal/patch":   0,
 }
 
 // testSupport are the packages that exist for tests, each beside what it fakes. They are not linked into the product, and import

@@ -164,7 +164,7 @@ func (s sight) aboutContainer(cs v1.ContainerStatus) string {
 			text += fmt.Sprintf(". It %s%s%s", endText(end.ExitCode, end.Reason, end.Message), s.agoOf(end.Finished), s.killedFor(end))
 		}
 		return s.says("%s.", text)
-	case lifecycle.ErrImagePull, lifecycle.ImagePullBackOff, "ErrImageNeverPull", "InvalidImageName", "ImageInspectError":
+	case lifecycle.ErrImagePull, lifecycle.ImagePullBackOff, lifecycle.ErrImageNeverPull, lifecycle.InvalidImageName, lifecycle.ImageInspectError:
 		return s.says("is waiting: the image of container %q, %s, is not available (%s): %s", cs.Name, imageOf(s.pod, cs.Name), w.Reason, oneLine(w.Message))
 	}
 	return s.says("is waiting: container %q cannot be started (%s): %s", cs.Name, w.Reason, oneLine(w.Message))

@@ -91,7 +91,7 @@ func (s *podSummary) addInit(p *v1.Pod) (initializing bool) {
 			continue
 		case t != nil:
 			s.status = "Init:" + terminatedReason(t)
-		case w != nil && w.Reason != "" && w.Reason != "PodInitializing":
+		case w != nil && w.Reason != "" && w.Reason != lifecycle.PodInitializing:
 			s.status = "Init:" + w.Reason
 		default:
 			s.status = fmt.Sprintf("Init:%d/%d", i, len(p.Spec.InitContainers))
@@ -123,7 +123,7 @@ func (s *podSummary) addContainers(p *v1.Pod) {
 			s.ready++
 		}
 	}
-	if s.status == "Completed" && running {
+	if s.status == lifecycle.Completed && running {
 		s.status = "NotReady"
 		if isTrue(p, v1.PodReady) {
 			s.status = "Running"

@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/allocation"
 	"berth/internal/journal"
+	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
 
@@ -261,7 +262,7 @@ func (c *Chain) preempt(p *v1.Pod, victims []*v1.Pod) <-chan struct{} {
 		c.mu.Lock()
 		c.victims = append(c.victims, done)
 		c.mu.Unlock()
-		c.cfg.Event(v, "", v1.EventTypeWarning, preempting, preemptingMessage)
+		c.cfg.Event(v, "", v1.EventTypeWarning, lifecycle.Preempting, preemptingMessage)
 		c.note(v, "end the pod to make room", fmt.Sprintf("critical pod %s/%s", p.Namespace, p.Name), nil)
 		c.cfg.Killer.KillPod(v, preemptedStatus(v), done)
 	}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"berth/internal/cgroups"
+	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
 
@@ -27,7 +28,7 @@ func nodeConditions(a Attributes) *Rejection {
 			return nil
 		}
 	}
-	return &Rejection{Reason: "Evicted", Message: fmt.Sprintf("The node had condition: %v. ", a.Facts.Pressure)}
+	return &Rejection{Reason: lifecycle.Evicted, Message: fmt.Sprintf("The node had condition: %v. ", a.Facts.Pressure)}
 }
 
 // nodeShutdown refuses every pod while the machine is about to be turned off.

@@ -12,20 +12,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/cgroups"
+	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
 
-// What a pod is told that has to go for a critical one.
-const (
-	preempting        = "Preempting"
-	preemptingMessage = "Preempted in order to admit critical pod"
-)
+// preemptingMessage is what a pod is told that has to go for a critical one.
+const preemptingMessage = "Preempted in order to admit critical pod"
 
 // preemptedStatus returns what becomes of the status of a pod that has to go.
 func preemptedStatus(p *v1.Pod) func(*v1.PodStatus) {
 	generation := p.Generation
 	return func(s *v1.PodStatus) {
-		s.Phase, s.Reason, s.Message = v1.PodFailed, preempting, preemptingMessage
+		s.Phase, s.Reason, s.Message = v1.PodFailed, lifecycle.Preempting, preemptingMessage
 		condition := v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(time.Now()),
 			Reason: v1.PodReasonTerminationByKubelet, Message: "Pod was preempted by Kubelet to accommodate a critical pod.",

@@ -1,6 +1,7 @@
 package cgroups
 
 import (
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -9,19 +10,24 @@ import (
 
 var qosResources = [...]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
 
-// QOSClass returns the pod's quality of service class (Kubernetes documentation, "Pod Quality of Service Classes"). Resources
-// at pod level decide if there are any, else those of the init and regular containers; ephemeral containers never count.
+// QOSClass returns the pod's quality of service class (Kubernetes documentation, "Pod Quality of Service Classes").
+// Resources at pod level decide if there are any, else those of the init and regular containers; ephemeral containers
+// never count. The pod has the API's defaults: what has a limit has a request.
 func QOSClass(p *v1.Pod) v1.PodQOSClass {
-	if r := p.Spec.Resources; r != nil && statesQOS(r) {
-		if limitsEqualRequests(limitsOf(r), podRequestsWithoutOverhead(p)) {
-			return v1.PodQOSGuaranteed
-		}
-		return v1.PodQOSBurstable
-	}
 	stated, guaranteed := false, true
-	for c := range containersOf(p) {
-		stated = stated || statesQOS(&c.Resources)
-		guaranteed = guaranteed && limitsEqualRequests(limitsOf(&c.Resources), requestsOf(&c.Resources))
+	judge := func(r *v1.ResourceRequirements) {
+		limits, requests := amountsOf(r.Limits), amountsOf(r.Requests)
+		stated = stated || statesQOS(limits) || statesQOS(requests)
+		guaranteed = guaranteed && limitsEqualRequests(limits, requests)
+	}
+	if r := p.Spec.Resources; r != nil {
+		judge(r)
+	}
+	if !stated {
+		guaranteed = true
+		for c := range containersOf(p) {
+			judge(&c.Resources)
+		}
 	}
 	switch {
 	case !stated:
@@ -33,21 +39,9 @@ func QOSClass(p *v1.Pod) v1.PodQOSClass {
 	}
 }
 
-func podRequestsWithoutOverhead(p *v1.Pod) amounts {
-	bare := *p
-	bare.Spec.Overhead = nil
-	return podRequests(&bare)
-}
-
-// statesQOS reports whether the resources have a request or a limit of CPU or memory.
-func statesQOS(r *v1.ResourceRequirements) bool {
-	requests := requestsOf(r)
-	for _, name := range qosResources {
-		if requests[name] > 0 {
-			return true
-		}
-	}
-	return false
+// statesQOS reports whether there is an amount of CPU or memory.
+func statesQOS(a amounts) bool {
+	return slices.ContainsFunc(qosResources[:], func(name v1.ResourceName) bool { return a[name] > 0 })
 }
 
 func limitsEqualRequests(limits, requests amounts) bool {

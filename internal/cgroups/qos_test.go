@@ -1,6 +1,7 @@
 package cgroups
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,8 +19,14 @@ func list(kv ...string) v1.ResourceList {
 	return l
 }
 
+// needs is a container with the API's defaults: what has a limit and no request has a request of the same amount.
 func needs(requests, limits v1.ResourceList) v1.Container {
-	return v1.Container{Resources: v1.ResourceRequirements{Requests: requests, Limits: limits}}
+	all := maps.Clone(limits)
+	if all == nil {
+		all = v1.ResourceList{}
+	}
+	maps.Copy(all, requests)
+	return v1.Container{Resources: v1.ResourceRequirements{Requests: all, Limits: limits}}
 }
 
 func sidecar(c v1.Container) v1.Container {
@@ -124,7 +131,7 @@ func TestPodValues(t *testing.T) {
 		},
 		"pod level limit only": {
 			spec: v1.PodSpec{
-				Resources:  &v1.ResourceRequirements{Limits: list("memory", "32Mi")},
+				Resources:  &v1.ResourceRequirements{Requests: list("memory", "32Mi"), Limits: list("memory", "32Mi")},
 				Containers: []v1.Container{needs(list("cpu", "100m"), nil), {}},
 			},
 			class: v1.PodQOSBurstable,

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
 
@@ -51,7 +52,7 @@ func (b *backOff) check(key backOffKey, container string, now time.Time) (held *
 	}
 	again = e.told[container]
 	e.told[container] = true
-	return &Error{Reason: ErrImagePullBackOff, Message: e.cause.Error(), BackOffUntil: e.until, cause: e.cause}, again
+	return &Error{Reason: lifecycle.ImagePullBackOff, Message: e.cause.Error(), BackOffUntil: e.until, cause: e.cause}, again
 }
 
 // fail notes a failed pull, and returns its error with when the pod is to be looked at again. Failures of one pull that several containers of a pod

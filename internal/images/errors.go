@@ -9,23 +9,12 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/cri"
-)
-
-// Reasons why an image could not be made present. They are the waiting reasons of container statuses (Kubernetes API,
-// ContainerStateWaiting) and must not change.
-const (
-	ErrImagePull           = "ErrImagePull"
-	ErrImagePullBackOff    = "ImagePullBackOff"
-	ErrImageNeverPull      = "ErrImageNeverPull"
-	ErrInvalidImageName    = "InvalidImageName"
-	ErrImageInspect        = "ImageInspectError"
-	ErrRegistryUnavailable = "RegistryUnavailable"
-	ErrSignatureValidation = "SignatureValidationFailed"
+	"berth/internal/lifecycle"
 )
 
 // Error says why the image is not present, in the words of the API.
 type Error struct {
-	// Reason is the container's waiting reason, one of the constants of this package.
+	// Reason is the container's waiting reason, one of package lifecycle's.
 	Reason string
 	// Message is the container's waiting message.
 	Message string
@@ -45,8 +34,8 @@ func (e *Error) Unwrap() error { return e.cause }
 func pullError(image string, err error) *Error {
 	text := cri.Message(err)
 	for _, special := range []struct{ mark, reason, detail string }{
-		{crierrors.ErrRegistryUnavailable.Error(), ErrRegistryUnavailable, "the registry is unavailable"},
-		{crierrors.ErrSignatureValidationFailed.Error(), ErrSignatureValidation, "the signature validation failed"},
+		{crierrors.ErrRegistryUnavailable.Error(), lifecycle.RegistryUnavailable, "the registry is unavailable"},
+		{crierrors.ErrSignatureValidationFailed.Error(), lifecycle.SignatureValidationFailed, "the signature validation failed"},
 	} {
 		if strings.Contains(text, special.mark) {
 			return &Error{
@@ -60,5 +49,5 @@ func pullError(image string, err error) *Error {
 		// Runtimes end pulls so that do not come further; when nobody wants a pull any more, nobody is told.
 		text += ": the container runtime has ended the pull, because hardly anything came from the registry (--image-pull-progress-deadline of the runtime inside berth)"
 	}
-	return &Error{Reason: ErrImagePull, Message: text, cause: err}
+	return &Error{Reason: lifecycle.ErrImagePull, Message: text, cause: err}
 }

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/journal"
+	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
 
@@ -195,7 +196,7 @@ func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbo
 	if r.names, err = parseName(c.Image); err != nil {
 		message := fmt.Sprintf("Failed to apply default image tag %q: %v", c.Image, err)
 		p.event(r, v1.EventTypeWarning, eventInspectFailed, message)
-		return Result{}, p.fail(r, &Error{Reason: ErrInvalidImageName, Message: message, cause: err})
+		return Result{}, p.fail(r, &Error{Reason: lifecycle.InvalidImageName, Message: message, cause: err})
 	}
 	r.policy = effectivePolicy(c.ImagePullPolicy, r.image)
 	r.spec = &runtimeapi.ImageSpec{Image: r.image, RuntimeHandler: handler}
@@ -210,7 +211,7 @@ func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbo
 	if err != nil {
 		message := fmt.Sprintf("Failed to inspect image %q: %v", c.Image, err)
 		p.event(r, v1.EventTypeWarning, eventInspectFailed, message)
-		return Result{}, p.fail(r, &Error{Reason: ErrImageInspect, Message: message, cause: err})
+		return Result{}, p.fail(r, &Error{Reason: lifecycle.ImageInspectError, Message: message, cause: err})
 	}
 	if img != nil && p.mayUse(ctx, r, img.Id, secrets) {
 		p.event(r, v1.EventTypeNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image))
@@ -222,7 +223,7 @@ func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbo
 			message = fmt.Sprintf("Container image %q is present, but the pod has no credentials that give access to it, and its pull policy of Never forbids to try others", c.Image)
 		}
 		p.event(r, v1.EventTypeWarning, eventErrImageNeverPull, message)
-		return Result{}, p.fail(r, &Error{Reason: ErrImageNeverPull, Message: message})
+		return Result{}, p.fail(r, &Error{Reason: lifecycle.ErrImageNeverPull, Message: message})
 	}
 	return p.pull(ctx, r, secrets)
 }
@@ -236,7 +237,7 @@ func (p *Puller) pull(ctx context.Context, r request, secrets func() []credentia
 	}
 	key := backOffKey{uid: r.pod.UID, image: r.image}
 	if held, again := p.backOff.check(key, r.container.Name, r.began); held != nil {
-		if held.Reason == ErrImagePullBackOff {
+		if held.Reason == lifecycle.ImagePullBackOff {
 			message := fmt.Sprintf("Back-off pulling image %q", image)
 			held.Message = message + ": " + held.Message
 			if !again {
@@ -295,7 +296,7 @@ func (p *Puller) fail(r request, e *Error) error {
 	p.event(r, v1.EventTypeWarning, eventFailed, "Error: "+e.Reason)
 	entry := p.entry(r, fmt.Sprintf("image %q is not available: %s", r.container.Image, e.Reason))
 	entry.Error = e.Message
-	if e.Reason == ErrImagePullBackOff {
+	if e.Reason == lifecycle.ImagePullBackOff {
 		// What failed is in the entry of the pull; that a try is held back is no failure of its own.
 		entry.Why, entry.Error = e.Message+"; next try at "+e.BackOffUntil.Format(time.RFC3339), ""
 	}

@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/images"
 	"berth/internal/journal"
+	"berth/internal/lifecycle"
 )
 
 // store is a runtime's image store whose pulls take time and can fail.
@@ -287,13 +288,13 @@ func TestBackOffDoublesAndExpires(t *testing.T) {
 			s.failures = []error{errors.New("gone")}
 			began := time.Now()
 			e := held()
-			if again := held(); e.Reason != images.ErrImagePull || again != e {
+			if again := held(); e.Reason != lifecycle.ErrImagePull || again != e {
 				t.Fatalf("got %v, then %v; want a failed pull, and the same at once after it", e, again)
 			}
 			rec.take()
 			time.Sleep(time.Until(e.BackOffUntil))
 			e = held()
-			if want := `Back-off pulling image "app:v1": ErrImagePull: gone`; e.Reason != images.ErrImagePullBackOff || e.Message != want {
+			if want := `Back-off pulling image "app:v1": ErrImagePull: gone`; e.Reason != lifecycle.ImagePullBackOff || e.Message != want {
 				t.Fatalf("%s: %q, want ImagePullBackOff: %q", e.Reason, e.Message, want)
 			}
 			if diff := cmp.Diff([]string{
@@ -309,7 +310,7 @@ func TestBackOffDoublesAndExpires(t *testing.T) {
 				t.Fatalf("back-off %v, want %v", got, want*time.Second)
 			}
 			time.Sleep(want*time.Second - 500*time.Millisecond - time.Nanosecond)
-			if e := held(); e.Reason != images.ErrImagePullBackOff || time.Until(e.BackOffUntil) != time.Nanosecond {
+			if e := held(); e.Reason != lifecycle.ImagePullBackOff || time.Until(e.BackOffUntil) != time.Nanosecond {
 				t.Fatalf("just before the end: %v", e)
 			}
 			if events := rec.take(); len(events) > 0 {
@@ -344,7 +345,7 @@ func TestContainersShareOnePull(t *testing.T) {
 		}
 		for i, err := range errs {
 			var e *images.Error
-			if !errors.As(err, &e) || e.Reason != images.ErrImagePull || time.Until(e.BackOffUntil) != 500*time.Millisecond {
+			if !errors.As(err, &e) || e.Reason != lifecycle.ErrImagePull || time.Until(e.BackOffUntil) != 500*time.Millisecond {
 				t.Errorf("container %d: %v; three waiters of one failure are one back-off step", i, err)
 			}
 		}

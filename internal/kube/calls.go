@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+
+	"berth/internal/patch"
 )
 
 // GetPod reads a pod.
@@ -59,7 +61,7 @@ func (c *Client) CreateNode(ctx context.Context, n *v1.Node) (*v1.Node, error) {
 // refused, and IsOtherUID holds for the error, when the node with that name has another UID than old. Without a difference it returns old
 // and makes no call.
 func (c *Client) PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node, error) {
-	p, err := generatePatch(old, changed, withoutStatus)
+	p, err := patch.Generate(old, changed, patch.WithoutStatus)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +71,7 @@ func (c *Client) PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node
 // PatchNodeStatus writes what differs between the statuses of old and changed. Addresses are replaced as a whole when any differs: two of
 // them may have the same type, by which they would be merged. Otherwise it is like PatchNode.
 func (c *Client) PatchNodeStatus(ctx context.Context, old, changed *v1.Node) (*v1.Node, error) {
-	p, err := generatePatch(old, changed, onlyStatus, "addresses")
+	p, err := patch.Generate(old, changed, patch.OnlyStatus, "addresses")
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +126,7 @@ func (c *Client) GetPersistentVolume(ctx context.Context, name string) (*v1.Pers
 // PatchPersistentVolumeClaimStatus writes what differs between the statuses of old and changed, and returns the claim as stored. It is refused,
 // and IsOtherUID holds for the error, when the claim with that name has another UID than old.
 func (c *Client) PatchPersistentVolumeClaimStatus(ctx context.Context, old, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
-	p, err := generatePatch(old, changed, onlyStatus)
+	p, err := patch.Generate(old, changed, patch.OnlyStatus)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +173,7 @@ func (c *Client) CreateEvent(ctx context.Context, e *v1.Event) (*v1.Event, error
 // PatchEvent writes what differs between old and changed: the count and time of an event that happened again. An event that has expired
 // is NotFound.
 func (c *Client) PatchEvent(ctx context.Context, old, changed *v1.Event) (*v1.Event, error) {
-	p, err := generatePatch(old, changed, withoutStatus)
+	p, err := patch.Generate(old, changed, patch.WithoutStatus)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"reflect"
@@ -22,6 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"berth/internal/patch"
 )
 
 // ContentTypeProtobuf is the wire format that costs least. Every kube-apiserver knows it.
@@ -244,13 +245,13 @@ func update[P object](ctx context.Context, c *Client, obj P) (P, error) {
 	return out, nil
 }
 
-// patchObject sends the patch that generatePatch made for old; an empty one is not sent and gives old.
-func patchObject[P object](ctx context.Context, c *Client, old P, subresource string, p map[string]any) (P, error) {
+// patchObject sends the patch for old; an empty one is not sent and gives old.
+func patchObject[P object](ctx context.Context, c *Client, old P, subresource string, p patch.Patch) (P, error) {
 	if len(p) == 0 {
 		return old, nil
 	}
 	var none P
-	body, err := encodePatch(old.GetUID(), p)
+	body, err := p.Encode(old.GetUID())
 	if err != nil {
 		return none, fmt.Errorf("patch of %T %s: %w", old, old.GetName(), err)
 	}
@@ -291,18 +292,4 @@ func IsOtherUID(err error) bool {
 		return s.Details != nil && slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 	}
 	return false
-}
-
-// withoutStatus and onlyStatus split an object into what its main resource and what its status subresource may change.
-func withoutStatus(o map[string]any) map[string]any {
-	o = maps.Clone(o)
-	delete(o, "status")
-	return o
-}
-
-func onlyStatus(o map[string]any) map[string]any {
-	if status, ok := o["status"]; ok {
-		return map[string]any{"status": status}
-	}
-	return map[string]any{}
 }

@@ -60,7 +60,7 @@ type Config struct {
 	// sandbox is made.
 	CheckHostPorts func(p *v1.Pod) error
 	// StartFailed is told of each container that could not be started; nil: nobody is. It does not block.
-	StartFailed func(p *v1.Pod, container string, reason lifecycle.Reason)
+	StartFailed func(p *v1.Pod, container string, reason string)
 	// NodeEvent records an event about the node; nil records none.
 	NodeEvent func(eventtype, reason, message string)
 	// Volumes gives containers what is in their volumes.

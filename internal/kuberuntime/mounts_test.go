@@ -102,7 +102,7 @@ func TestMountsThatFail(t *testing.T) {
 		env         []v1.EnvVar
 		mount       v1.VolumeMount
 		fail        string // a method of the runtime
-		reason      lifecycle.Reason
+		reason      string
 		message     string
 	}{
 		{"subPath", testImage, nil, v1.VolumeMount{Name: "v", SubPath: "refused"}, "", lifecycle.CreateContainerConfigError, "failed to prepare subPath"},

@@ -93,7 +93,7 @@ func (r *Runtime) createContainer(ctx context.Context, s *start, spec crispec.Co
 
 // startFailed returns why the container does not run, and tells of it unless the pass was ended. Ids mean nothing to users: names stand for
 // them.
-func (r *Runtime) startFailed(ctx context.Context, s *start, reason lifecycle.Reason, err error) *lifecycle.StartError {
+func (r *Runtime) startFailed(ctx context.Context, s *start, reason string, err error) *lifecycle.StartError {
 	message := cri.Message(err)
 	for i := range s.req.Observed.Containers {
 		cs := &s.req.Observed.Containers[i]

@@ -27,7 +27,7 @@ func TestStartErrors(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		prepare func(*bench, *v1.Pod)
-		reason  lifecycle.Reason
+		reason  string
 		message string
 	}{
 		{

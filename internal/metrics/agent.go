@@ -264,7 +264,7 @@ var rejectionReasons = map[string]bool{
 	"OutOfcpu": true, "OutOfmemory": true, "OutOfephemeral-storage": true, "OutOfpods": true, "NodeAffinity": true, "TaintToleration": true,
 	"AppArmor": true, "SysctlForbidden": true, "UnexpectedAdmissionError": true, "TopologyAffinityError": true, "PodOSNotSupported": true,
 	"PodOSSelectorNodeLabelDoesNotMatch": true, "InvalidNodeInfo": true, "InitContainerRestartPolicyForbidden": true, "PodFeatureUnsupported": true,
-	"PodLevelResourcesNotAdmittedReason": true, "SupplementalGroupsPolicyNotSupported": true, "UnsupportedFeature": true, "Evicted": true, "NodeShutdown": true,
+	"PodLevelResourcesNotAdmittedReason": true, "SupplementalGroupsPolicyNotSupported": true, "UnsupportedFeature": true, lifecycle.Evicted: true, "NodeShutdown": true,
 }
 
 // Rejected counts a pod that was refused.
@@ -302,7 +302,7 @@ func (a *Agent) PluginRan(plugin string, took time.Duration, err error) {
 }
 
 // StartFailed counts a container that could not be started, by the reason in its status.
-func (a *Agent) StartFailed(p *v1.Pod, container string, reason lifecycle.Reason) {
+func (a *Agent) StartFailed(p *v1.Pod, container string, reason string) {
 	kind := regularType
 	if slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return c.Name == container }) {
 		kind = initType
@@ -310,13 +310,13 @@ func (a *Agent) StartFailed(p *v1.Pod, container string, reason lifecycle.Reason
 	if slices.ContainsFunc(p.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == container }) {
 		kind = ephemeralType
 	}
-	a.startedContainersErrors.WithLabelValues(string(kind), string(reason)).Inc()
+	a.startedContainersErrors.WithLabelValues(string(kind), reason).Inc()
 }
 
 // terminationReasons bound the label.
 var terminationReasons = map[string]bool{
-	"Completed": true, "Error": true, "OOMKilled": true, "StartError": true, "ContainerCannotRun": true, "ContainerStatusUnknown": true,
-	"RestartingAllContainers": true,
+	lifecycle.Completed: true, lifecycle.Error: true, lifecycle.OOMKilled: true, "StartError": true, lifecycle.ContainerCannotRun: true,
+	lifecycle.ContainerStatusUnknown: true, lifecycle.RestartingAllContainers: true,
 }
 
 func (a *Agent) containerEnded(kind containerType, code int32, reason string) {

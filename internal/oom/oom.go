@@ -9,6 +9,7 @@ import (
 
 	"berth/internal/cgroupstat"
 	"berth/internal/keep"
+	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
 
@@ -152,8 +153,8 @@ func (w *Watcher) Amend(s *pod.Status) {
 	defer w.mu.Unlock()
 	for i := range s.Containers {
 		c := &s.Containers[i]
-		if c.State == pod.StateExited && c.ExitCode == exitKilled && (c.Reason == "" || c.Reason == "Error") && w.counts[c.ID] > 0 {
-			c.Reason = "OOMKilled"
+		if c.State == pod.StateExited && c.ExitCode == exitKilled && (c.Reason == "" || c.Reason == lifecycle.Error) && w.counts[c.ID] > 0 {
+			c.Reason = lifecycle.OOMKilled
 		}
 	}
 }

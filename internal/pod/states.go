@@ -8,7 +8,8 @@ import (
 // State is the lifecycle of a pod's worker. It moves one way only.
 //
 //	Waiting ──► Syncing ──► Terminating ──► Terminated ──► Finished
-//	   └───────────────────────►┘ (ended before it began: Finished at once)
+//	   ├─────── ended ─────────►┘                ▲
+//	   └─────── refused ─────────────────────────┘
 type State int
 
 // The states of a pod worker.
@@ -99,49 +100,13 @@ func (s *States) List() map[UID]Lifecycle {
 	return maps.Clone(s.pods)
 }
 
-func (s *States) ask(uid UID, known func(Lifecycle) bool, before, after bool) bool {
+// CouldHaveRunningContainers reports whether containers of the pod may run now or later. They may of a pod that has no
+// lifecycle until SetKnown was called.
+func (s *States) CouldHaveRunningContainers(uid UID) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if l, ok := s.pods[uid]; ok {
-		return known(l)
+		return l.State < Terminated
 	}
-	if s.known {
-		return after
-	}
-	return before
-}
-
-// CouldHaveRunningContainers reports whether containers of the pod may run now or later.
-func (s *States) CouldHaveRunningContainers(uid UID) bool {
-	return s.ask(uid, func(l Lifecycle) bool { return l.State < Terminated }, true, false)
-}
-
-// ShouldBeFinished reports whether the worker has nothing left to do for the pod.
-func (s *States) ShouldBeFinished(uid UID) bool {
-	return s.ask(uid, func(l Lifecycle) bool { return l.State == Finished }, false, true)
-}
-
-// IsTerminationRequested reports whether the pod was asked to end.
-func (s *States) IsTerminationRequested(uid UID) bool {
-	return s.ask(uid, func(l Lifecycle) bool { return l.State >= Terminating }, false, false)
-}
-
-// ShouldContainersBeTerminating reports whether the worker has begun to stop containers.
-func (s *States) ShouldContainersBeTerminating(uid UID) bool {
-	return s.ask(uid, func(l Lifecycle) bool { return l.TerminationBegun }, false, true)
-}
-
-// ShouldRuntimeBeRemoved reports whether volumes and cgroups of the pod may go.
-func (s *States) ShouldRuntimeBeRemoved(uid UID) bool {
-	return s.ask(uid, func(l Lifecycle) bool { return l.State >= Terminated }, false, true)
-}
-
-// ShouldContentBeRemoved reports whether folders and dead containers of the pod may go.
-func (s *States) ShouldContentBeRemoved(uid UID) bool {
-	return s.ask(uid, func(l Lifecycle) bool { return l.Evicted || (l.Deleted && l.State >= Terminated) }, false, true)
-}
-
-// IsKnownTerminated reports whether all containers of a known pod have ended for good.
-func (s *States) IsKnownTerminated(uid UID) bool {
-	return s.ask(uid, func(l Lifecycle) bool { return l.State >= Terminated }, false, false)
+	return !s.known
 }

@@ -6,8 +6,9 @@
 //
 //	          UpdatePod                       pass                         ended
 //	Waiting ──admitted──► Syncing ──kill──► Terminating ──all stopped──► Terminated ──cleaned up──► Finished
-//	   │                     └──terminal phase──►┘                                                    │
-//	   └─ ended before it began, or refused ───────────────────────────────────────►┘
+//	   │                     └──terminal phase──►┘                        ▲
+//	   ├─ ended before it began ────────────────►┘                        │
+//	   └─ refused ────────────────────────────────────────────────────────┘
 //
 // A finished pod that is still desired keeps its (parked) worker; when it is no longer desired, its content is removed and the worker
 // leaves.

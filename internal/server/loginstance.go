@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
 
@@ -52,9 +53,9 @@ func logInstance(p *v1.Pod, container string, which Incarnation) (pod.ContainerI
 // waitingFor says what a container waits for. The two texts of image pulls are those that kubectl users know.
 func waitingFor(w *v1.ContainerStateWaiting) string {
 	switch w.Reason {
-	case "ErrImagePull":
+	case lifecycle.ErrImagePull:
 		return "image can't be pulled"
-	case "ImagePullBackOff":
+	case lifecycle.ImagePullBackOff:
 		return "trying and failing to pull image"
 	default:
 		return w.Reason

@@ -1,115 +1,22 @@
 package status
 
 import (
-	"encoding/json"
-	"fmt"
-	"maps"
-	"reflect"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"berth/internal/patch"
 )
 
-// generatePatch returns the strategic merge patch that turns the status old into s, with the pod's UID as precondition, or nil when there is
-// nothing to change. Conditions are patched one by one, so that those of others are never touched; every other field is replaced as a whole.
+// generatePatch returns the strategic merge patch that turns the status old into s, with the pod's UID as precondition,
+// or nil when there is nothing to change. Conditions are patched one by one, so that those of others are never touched.
 func generatePatch(uid types.UID, old, s *v1.PodStatus) ([]byte, error) {
-	before, err := fields(old)
-	if err != nil {
+	p, err := patch.Generate(old, s, patch.All, "podIPs", "hostIPs")
+	if err != nil || len(p) == 0 {
 		return nil, err
 	}
-	after, err := fields(s)
-	if err != nil {
-		return nil, err
-	}
-	patch := map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(after)) {
-		if name != "conditions" && !reflect.DeepEqual(before[name], after[name]) {
-			patch[name] = replacement(name, before[name], after[name])
-		}
-	}
-	for name := range before {
-		if _, ok := after[name]; !ok && name != "conditions" {
-			patch[name] = nil
-		}
-	}
-	if c := patchConditions(old.Conditions, s.Conditions); len(c) > 0 {
-		patch["conditions"] = c
-	}
-	if len(patch) == 0 {
-		return nil, nil
-	}
-	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": patch})
-}
-
-// fields returns the status as the API's JSON has it.
-func fields(s *v1.PodStatus) (map[string]any, error) {
-	b, err := json.Marshal(s)
-	if err != nil {
-		return nil, fmt.Errorf("encode pod status: %w", err)
-	}
-	var m map[string]any
-	return m, json.Unmarshal(b, &m)
-}
-
-// replacement is the value of a field in a patch. Lists and maps that a strategic merge would join are marked to be replaced; but not a map that is
-// new, as the API server ignores one that is to replace nothing.
-func replacement(name string, before, v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		if before == nil {
-			return v
-		}
-		v = maps.Clone(v)
-		v["$patch"] = "replace"
-		return v
-	case []any:
-		if name == "podIPs" || name == "hostIPs" {
-			return append([]any{map[string]any{"$patch": "replace"}}, v...)
-		}
-	}
-	return v
-}
-
-func patchConditions(old, now []v1.PodCondition) []any {
-	var out []any
-	for i := range now {
-		if before := findCondition(old, now[i].Type); before == nil || !reflect.DeepEqual(*before, now[i]) {
-			out = append(out, conditionFields(before, &now[i]))
-		}
-	}
-	for i := range old {
-		if findCondition(now, old[i].Type) == nil {
-			out = append(out, map[string]any{"type": old[i].Type, "$patch": "delete"})
-		}
-	}
-	return out
-}
-
-// conditionFields is a condition in a patch; what it no longer has is removed.
-func conditionFields(before, now *v1.PodCondition) map[string]any {
-	out := map[string]any{"type": now.Type, "status": now.Status, "lastProbeTime": nil, "lastTransitionTime": now.LastTransitionTime}
-	if !now.LastProbeTime.IsZero() {
-		out["lastProbeTime"] = now.LastProbeTime
-	}
-	set := func(name, old, value string) {
-		if value != "" {
-			out[name] = value
-		} else if old != "" {
-			out[name] = nil
-		}
-	}
-	if before == nil {
-		before = &v1.PodCondition{}
-	}
-	set("reason", before.Reason, now.Reason)
-	set("message", before.Message, now.Message)
-	if now.ObservedGeneration != 0 {
-		out["observedGeneration"] = now.ObservedGeneration
-	} else if before.ObservedGeneration != 0 {
-		out["observedGeneration"] = nil
-	}
-	return out
+	return patch.Patch{"status": map[string]any(p)}.Encode(uid)
 }
 
 // mayRun answers whether containers of the pod may still run.

@@ -1,4 +1,4 @@
-package kube
+package patch
 
 import (
 	"encoding/json"
@@ -58,28 +58,28 @@ func TestGeneratePatchIsWhatTheServerApplies(t *testing.T) {
 		"address of a second family": func(n *v1.Node) {
 			n.Status.Addresses = slices.Insert(n.Status.Addresses, 1, v1.NodeAddress{Type: "InternalIP", Address: "fd00::1"})
 		},
-		"address changed":   func(n *v1.Node) { n.Status.Addresses[0].Address = "10.0.0.2" },
-		"addresses removed": func(n *v1.Node) { n.Status.Addresses = nil },
-		"finalizers":        func(n *v1.Node) { n.Finalizers = []string{"h", "g"} },
-		"finalizers gone":   func(n *v1.Node) { n.Finalizers = nil },
-		"owner":             func(n *v1.Node) { n.OwnerReferences = append(n.OwnerReferences, metav1.OwnerReference{UID: "v"}) },
-		"owner's field":     func(n *v1.Node) { n.OwnerReferences[0].Controller = new(true) },
-		"list of values":    func(n *v1.Node) { n.Spec.PodCIDRs = []string{"10.0.1.0/24", "fd00::/64"} },
-		"taints":            func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: "u", Effect: v1.TaintEffectNoExecute}} },
-		"everything":        func(n *v1.Node) { *n = v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}} },
+		"address changed":     func(n *v1.Node) { n.Status.Addresses[0].Address = "10.0.0.2" },
+		"addresses removed":   func(n *v1.Node) { n.Status.Addresses = nil },
+		"addresses reordered": func(n *v1.Node) { slices.Reverse(n.Status.Addresses) },
+		"finalizers":          func(n *v1.Node) { n.Finalizers = []string{"h", "g"} },
+		"finalizers gone":     func(n *v1.Node) { n.Finalizers = nil },
+		"owner":               func(n *v1.Node) { n.OwnerReferences = append(n.OwnerReferences, metav1.OwnerReference{UID: "v"}) },
+		"owner's field":       func(n *v1.Node) { n.OwnerReferences[0].Controller = new(true) },
+		"list of values":      func(n *v1.Node) { n.Spec.PodCIDRs = []string{"10.0.1.0/24", "fd00::/64"} },
+		"taints":              func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: "u", Effect: v1.TaintEffectNoExecute}} },
+		"everything":          func(n *v1.Node) { *n = v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			old, want := base(), base()
 			change(want)
-			whole := func(o map[string]any) map[string]any { return o }
-			patch, err := generatePatch(old, want, whole, "addresses")
+			patch, err := Generate(old, want, All, "addresses")
 			if err != nil {
 				t.Fatal(err)
 			}
 			if (len(patch) == 0) != (name == "nothing") {
 				t.Errorf("patch = %v", patch)
 			}
-			body, err := encodePatch("", patch)
+			body, err := patch.Encode("")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,17 +111,17 @@ func TestPatchHasOnlyWhatDiffers(t *testing.T) {
 	changed.Labels["b"] = "2"
 	changed.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(time.Unix(1e9+10, 0).UTC())
 	for _, test := range []struct {
-		part func(map[string]any) map[string]any
+		part Part
 		want string
 	}{
-		{onlyStatus, `{"metadata":{"uid":"u"},"status":{"$setElementOrder/conditions":[{"type":"Ready"},{"type":"Disk"}],"conditions":[{"lastHeartbeatTime":"2001-09-09T01:46:50Z","type":"Ready"}]}}`},
-		{withoutStatus, `{"metadata":{"labels":{"b":"2"},"uid":"u"}}`},
+		{OnlyStatus, `{"metadata":{"uid":"u"},"status":{"$setElementOrder/conditions":[{"type":"Ready"},{"type":"Disk"}],"conditions":[{"lastHeartbeatTime":"2001-09-09T01:46:50Z","type":"Ready"}]}}`},
+		{WithoutStatus, `{"metadata":{"labels":{"b":"2"},"uid":"u"}}`},
 	} {
-		p, err := generatePatch(old, changed, test.part)
+		p, err := Generate(old, changed, test.part)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := encodePatch(old.UID, p)
+		got, err := p.Encode(old.UID)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,10 @@
-package kube
+// Package patch generates strategic merge patches (Kubernetes documentation, "Update API Objects in Place Using kubectl
+// patch"). The library's generator, strategicpatch, gives the same, but links the parsers of OpenAPI.
+//
+// Owns: nothing.
+// Reads: the tags patchStrategy and patchMergeKey of API types.
+// Never: calls the API server.
+package patch
 
 import (
 	"encoding/json"
@@ -12,23 +18,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// generatePatch returns the strategic merge patch that makes, of the parts of old that part selects, those of changed. Lists
-// named in replaced are sent as a whole. It is empty when nothing differs. The library's generator (strategicpatch) gives the same, but
-// links the parsers of OpenAPI.
-func generatePatch[P object](old, changed P, part func(map[string]any) map[string]any, replaced ...string) (map[string]any, error) {
+// Patch is a strategic merge patch. It is empty when nothing differs.
+type Patch map[string]any
+
+// Generate returns the patch that makes, of the parts of old that part selects, those of changed. T is a pointer to an
+// API type. Lists named in replaced are sent as a whole: what the server has of them besides goes.
+func Generate[T any](old, changed T, part Part, replaced ...string) (Patch, error) {
 	from, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
 	if err != nil {
-		return nil, fmt.Errorf("patch of %T %s: %w", old, old.GetName(), err)
+		return nil, fmt.Errorf("patch of %T: %w", old, err)
 	}
 	to, err := runtime.DefaultUnstructuredConverter.ToUnstructured(changed)
 	if err != nil {
-		return nil, fmt.Errorf("patch of %T %s: %w", changed, changed.GetName(), err)
+		return nil, fmt.Errorf("patch of %T: %w", changed, err)
 	}
-	return differ{replaced}.fields(part(from), part(to), reflect.TypeFor[P]()), nil
+	return differ{replaced}.fields(part(from), part(to), reflect.TypeFor[T]()), nil
 }
 
-// encodePatch adds the UID as the precondition that it is for the server: a patch of the object that has it, or of none.
-func encodePatch(uid types.UID, p map[string]any) ([]byte, error) {
+// Encode returns the patch in JSON with the UID as its precondition: the server refuses it for another object of the
+// name.
+func (p Patch) Encode(uid types.UID) ([]byte, error) {
 	if uid != "" {
 		p = maps.Clone(p)
 		metadata, _ := p["metadata"].(map[string]any)
@@ -40,6 +49,27 @@ func encodePatch(uid types.UID, p map[string]any) ([]byte, error) {
 		p["metadata"] = metadata
 	}
 	return json.Marshal(p)
+}
+
+// Part selects fields of an object.
+type Part func(object map[string]any) map[string]any
+
+// All selects all fields.
+func All(object map[string]any) map[string]any { return object }
+
+// OnlyStatus selects the status.
+func OnlyStatus(object map[string]any) map[string]any {
+	if status, ok := object["status"]; ok {
+		return map[string]any{"status": status}
+	}
+	return map[string]any{}
+}
+
+// WithoutStatus selects all fields but the status.
+func WithoutStatus(object map[string]any) map[string]any {
+	object = maps.Clone(object)
+	delete(object, "status")
+	return object
 }
 
 // differ computes strategic merge patches of JSON values, by the tags patchStrategy and patchMergeKey of the types that they come from.
@@ -68,6 +98,8 @@ func (d differ) fields(from, to map[string]any, t reflect.Type) map[string]any {
 		switch {
 		case wasObject && isObject:
 			patch[name] = d.fields(oldFields, newFields, f.typ)
+		case isList && f.merge && slices.Contains(d.replaced, name):
+			patch[name] = append([]any{map[string]any{"$patch": "replace"}}, newItems...)
 		case isList && len(oldItems) > 0 && f.merge:
 			d.list(patch, name, oldItems, newItems, f)
 		default:
@@ -85,7 +117,7 @@ func (d differ) list(patch map[string]any, name string, from, to []any, f field)
 	}
 	old, oldUnique := byKey(from, f.mergeKey)
 	new, newUnique := byKey(to, f.mergeKey)
-	if !oldUnique || !newUnique || slices.Contains(d.replaced, name) {
+	if !oldUnique || !newUnique {
 		patch[name] = append([]any{map[string]any{"$patch": "replace"}}, to...)
 		return
 	}
