@@ -1,0 +1,618 @@
+package containerlogs
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"berth/internal/journal"
+	"berth/internal/logs"
+	"berth/internal/pod"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// limits of the tests: lines have ten bytes.
+var limits = Limits{MaxSize: 1000, MaxFiles: 3, Workers: 1, Interval: 10 * time.Second}
+
+// node is a machine with a pod, whose containers write logs.
+type node struct {
+	t       *testing.T
+	dir     string // of the pod
+	changed *pod.Inbox[pod.UID]
+	journal *journal.Journal
+	manager *Manager
+	log     strings.Builder
+	deaf    bool // there is no inotify
+	written chan int
+
+	mu      sync.Mutex
+	pod     pod.Status
+	files   map[pod.ContainerID]*os.File
+	lines   map[pod.ContainerID]int
+	watched map[uint64]int // watches by their inodes
+	watches int
+	reopen  func(id pod.ContainerID, next func() error) error // replaces the runtime's answer
+	calls   int
+}
+
+func newNode(t *testing.T, l Limits) *node {
+	n := &node{
+		t: t, dir: filepath.Join(t.TempDir(), "logs/default_web_u"), changed: pod.NewInbox[pod.UID](), journal: journal.New(slog.New(slog.DiscardHandler)),
+		written: make(chan int), pod: pod.Status{UID: "u", Namespace: "default", Name: "web"},
+		files: map[pod.ContainerID]*os.File{}, lines: map[pod.ContainerID]int{}, watched: map[uint64]int{},
+	}
+	n.reopen = func(_ pod.ContainerID, next func() error) error { return next() }
+	n.manager = New(Config{
+		Limits: l, Runtime: n, Changed: n.changed, Journal: n.journal, Log: slog.New(slog.NewTextHandler(&n.log, nil)),
+		Newest: func(pod.UID) (*pod.Status, bool) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			s := n.pod
+			s.Containers = slices.Clone(s.Containers)
+			return &s, true
+		},
+		Watch: func() (Writes, error) {
+			if n.deaf {
+				return nil, errors.New("no inotify")
+			}
+			return n, nil
+		},
+	})
+	return n
+}
+
+// run runs the Manager for the rest of the test, or until it is stopped.
+func (n *node) run() (stop func()) {
+	ctx, cancel := context.WithCancel(n.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.manager.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			n.t.Errorf("Run: %v", err)
+		}
+	})
+	n.t.Cleanup(func() {
+		stop()
+		for _, f := range n.files {
+			f.Close()
+		}
+	})
+	synctest.Wait()
+	return stop
+}
+
+func (n *node) path(id pod.ContainerID) string { return filepath.Join(n.dir, string(id), "0.log") }
+
+func (n *node) must(errs ...error) {
+	n.t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) openLog(id pod.ContainerID) error {
+	f, err := os.OpenFile(n.path(id), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
+	if old := n.files[id]; err == nil && old != nil {
+		old.Close()
+	}
+	n.files[id] = f
+	return err
+}
+
+// add adds containers that run.
+func (n *node) add(ids ...pod.ContainerID) {
+	n.t.Helper()
+	for _, id := range ids {
+		n.must(os.MkdirAll(filepath.Dir(n.path(id)), 0o755), n.openLog(id))
+	}
+	n.observe(pod.StateRunning, ids...)
+}
+
+// observe has containers be seen in a state.
+func (n *node) observe(state pod.ContainerState, ids ...pod.ContainerID) {
+	n.mu.Lock()
+	for _, id := range ids {
+		n.pod.Containers = slices.DeleteFunc(n.pod.Containers, func(c pod.ContainerStatus) bool { return c.ID == id })
+		n.pod.Containers = append(n.pod.Containers, pod.ContainerStatus{ID: id, Name: string(id), State: state, LogPath: n.path(id)})
+	}
+	n.mu.Unlock()
+	n.changed.Put("u")
+}
+
+// write writes numbered lines of ten bytes.
+func (n *node) write(id pod.ContainerID, lines int) {
+	n.t.Helper()
+	n.mu.Lock()
+	var b bytes.Buffer
+	for range lines {
+		n.lines[id]++
+		fmt.Fprintf(&b, "%09d\n", n.lines[id])
+	}
+	_, err := n.files[id].Write(b.Bytes())
+	st, e := n.files[id].Stat()
+	n.must(err, e)
+	inode := st.Sys().(*syscall.Stat_t).Ino
+	watch, ok := n.watched[inode]
+	delete(n.watched, inode)
+	n.mu.Unlock()
+	if ok {
+		n.written <- watch
+	}
+}
+
+// settle lets time pass.
+func (n *node) settle(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (n *node) ReopenContainerLog(ctx context.Context, id pod.ContainerID) error {
+	n.mu.Lock()
+	reopen := n.reopen
+	n.mu.Unlock()
+	done := make(chan error, 1)
+	go func() {
+		done <- reopen(id, func() error {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.calls++
+			return n.openLog(id)
+		})
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (n *node) Watch(file *os.File) (int, error) {
+	st, err := file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.watches++
+	n.watched[st.Sys().(*syscall.Stat_t).Ino] = n.watches
+	return n.watches, nil
+}
+
+func (n *node) Forget(id int) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for inode, w := range n.watched {
+		if w == id {
+			delete(n.watched, inode)
+		}
+	}
+	return nil
+}
+
+func (n *node) Written() <-chan int { return n.written }
+func (n *node) Close() error        { return nil }
+
+// kept returns the files of a log, the oldest first, with what they hold in lines, "gz" before what is compressed.
+func (n *node) kept(id pod.ContainerID) []string {
+	n.t.Helper()
+	entries, err := os.ReadDir(filepath.Dir(n.path(id)))
+	n.must(err)
+	var out []string
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(filepath.Dir(n.path(id)), e.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		n.must(err)
+		text, kind := string(b), "log"
+		switch p, ok := logs.ParsePart("0.log", e.Name()); {
+		case p.Compressed:
+			z, err := gzip.NewReader(bytes.NewReader(b))
+			n.must(err)
+			b, err = io.ReadAll(z)
+			n.must(err)
+			text, kind = string(b), "gz"
+		case ok:
+			kind = "part"
+		case e.Name() != "0.log":
+			kind = e.Name()
+		}
+		lines := strings.Fields(text)
+		switch {
+		case len(text)%10 != 0:
+			n.t.Errorf("%s is no whole lines", e.Name())
+		case len(lines) == 0:
+			out = append(out, kind+" empty")
+		default:
+			out = append(out, fmt.Sprintf("%s %s-%s", kind, strings.TrimLeft(lines[0], "0"), strings.TrimLeft(lines[len(lines)-1], "0")))
+		}
+	}
+	if len(out) > 0 { // by its name, the log itself is first
+		out = append(out[1:], out[0])
+	}
+	return out
+}
+
+func (n *node) want(id pod.ContainerID, files ...string) {
+	n.t.Helper()
+	if diff := cmp.Diff(files, n.kept(id)); diff != "" {
+		n.t.Errorf("the files of %s (-want +got):\n%s", id, diff)
+	}
+}
+
+// story is what the journal has of the pod.
+func (n *node) story() []string {
+	var out []string
+	for _, e := range n.journal.Read("default", "web") {
+		out = append(out, strings.TrimRight(fmt.Sprintf("%s: %s: %s %s", e.Container, e.Decision, e.Why, e.Error), " "))
+	}
+	return out
+}
+
+func bubble(t *testing.T, l Limits, f func(n *node)) {
+	synctest.Test(t, func(t *testing.T) { f(newNode(t, l)) })
+}
+
+const rotated = "rotate the log: it has reached containerLogMaxSize, 1000 bytes; the last 3 files are kept"
+
+func TestRotation(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.add("a")
+		n.run()
+		n.settle(time.Hour)
+		n.want("a", "log empty")
+		n.write("a", 99)
+		n.settle(time.Minute)
+		n.want("a", "log 1-99")
+		n.write("a", 1) // what is as large as the limit is rotated
+		n.settle(time.Second)
+		n.want("a", "part 1-100", "log empty")
+		n.write("a", 150)
+		n.settle(time.Second)
+		n.want("a", "part 1-100", "part 101-250", "log empty")
+		n.settle(limits.Interval)
+		n.want("a", "gz 1-100", "part 101-250", "log empty")
+		n.write("a", 100)
+		n.settle(limits.Interval * 2)
+		n.want("a", "gz 101-250", "part 251-350", "log empty")
+		if diff := cmp.Diff([]string{"a: " + rotated}, n.story()); diff != "" {
+			t.Errorf("the journal (-want +got):\n%s", diff)
+		}
+		if n.calls != 3 {
+			t.Errorf("the runtime was called %d times", n.calls)
+		}
+	})
+}
+
+// A log that nobody writes to, or no longer, has no clock.
+func TestRest(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.add("a", "b")
+		n.run()
+		for range 30 {
+			n.write("a", 50)
+			n.settle(time.Second)
+		}
+		n.settle(time.Minute)
+		for id, l := range n.manager.logs {
+			if !l.lookAt.IsZero() || !l.tidyAt.IsZero() || !l.watched {
+				t.Errorf("the log of %s is not at rest: %+v", id, l)
+			}
+		}
+		n.mu.Lock()
+		n.pod.Containers = nil
+		n.mu.Unlock()
+		n.changed.Put("u")
+		synctest.Wait()
+		if len(n.manager.logs)+len(n.manager.watches)+len(n.watched) != 0 {
+			t.Errorf("of containers that are gone there is %v, watched %v", n.manager.logs, n.watched)
+		}
+	})
+}
+
+// In a flood nothing is compressed, and no more is kept than the limits and what is written between two looks.
+func TestFlood(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.add("a")
+		n.run()
+		for i := range 1000 {
+			n.write("a", 40) // 40 kB a second
+			n.settle(10 * time.Millisecond)
+			var sum, files int64
+			entries, err := os.ReadDir(filepath.Dir(n.path("a")))
+			n.must(err)
+			for _, e := range entries {
+				st, err := e.Info()
+				n.must(err)
+				sum, files = sum+st.Size(), files+1
+				if strings.HasSuffix(e.Name(), ".gz") {
+					t.Fatalf("after %d writes %s is compressed", i, e.Name())
+				}
+			}
+			// Between two looks it grows by 4 to 6 kB; there is one such file, and the one that is written.
+			if files > 3 || sum > 2*7000+limits.total() {
+				t.Fatalf("after %d writes there are %d files with %d bytes", i, files, sum)
+			}
+		}
+		n.settle(2 * limits.Interval)
+		all := n.kept("a")
+		last := all[len(all)-2]
+		if want := "-40000"; !strings.HasSuffix(last, want) && !strings.HasSuffix(all[len(all)-1], want) {
+			t.Errorf("the last line is lost: %q", all)
+		}
+		var sum int64
+		for _, name := range all {
+			var from, to int64
+			if _, err := fmt.Sscanf(name[strings.IndexByte(name, ' ')+1:], "%d-%d", &from, &to); err == nil {
+				sum += 10 * (to - from + 1)
+			}
+		}
+		if sum > limits.total()+limits.MaxSize {
+			t.Errorf("at rest there are %d bytes: %q", sum, all)
+		}
+		if got := n.story(); len(got) != 1 {
+			t.Errorf("the journal has %q", got)
+		}
+	})
+}
+
+// A burst that was over before it could be seen is cut.
+func TestBurst(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.add("a")
+		n.run()
+		n.write("a", 100)
+		n.settle(2 * limits.Interval)
+		n.write("a", 5000)
+		n.settle(2 * limits.Interval)
+		n.want("a", "part 4802-5100", "log empty")
+	})
+}
+
+func TestReopenFails(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.add("a")
+		broken := errors.New("runtime is broken")
+		n.reopen = func(pod.ContainerID, func() error) error { return broken }
+		n.run()
+		n.write("a", 100)
+		n.settle(time.Second)
+		n.want("a", "log 1-100")
+		n.write("a", 100)
+		n.settle(time.Second)
+		n.want("a", "log 1-200")
+		const told = "a: the log is not rotated, and grows:  runtime is broken"
+		if diff := cmp.Diff([]string{told}, n.story()); diff != "" {
+			t.Errorf("the journal (-want +got):\n%s", diff)
+		}
+		n.settle(time.Minute)
+		n.write("a", 100) // as much as all files may have together
+		n.settle(time.Minute)
+		n.want("a", "log empty")
+		n.write("a", 120)
+		n.settle(time.Minute)
+		n.want("a", "log 301-420")
+		n.mu.Lock()
+		n.reopen = func(_ pod.ContainerID, next func() error) error { return next() }
+		n.mu.Unlock()
+		n.settle(limits.Interval)
+		n.want("a", "part 301-420", "log empty")
+		if diff := cmp.Diff([]string{told, "a: empty the log: it cannot be rotated, and has reached 3000 bytes runtime is broken", "a: " + rotated}, n.story()); diff != "" {
+			t.Errorf("the journal (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The runtime has made the next file, and its answer is lost: what was renamed keeps its name, and the runtime is asked again.
+func TestAnswerIsLost(t *testing.T) {
+	for name, late := range map[string]bool{"it goes on with the old file": false, "it writes to the new one": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, limits, func(n *node) {
+				n.add("a")
+				first := true
+				n.reopen = func(id pod.ContainerID, next func() error) error {
+					if !first {
+						return next()
+					}
+					first = false
+					if late {
+						n.must(next())
+					} else {
+						n.must(os.WriteFile(n.path(id), nil, 0o640))
+					}
+					return errors.New("cut off")
+				}
+				n.run()
+				n.write("a", 100)
+				n.settle(time.Second / 2)
+				n.write("a", 10)
+				if late {
+					n.want("a", "part 1-100", "log 101-110")
+				} else {
+					n.want("a", "part 1-110", "log empty")
+				}
+				n.settle(time.Minute)
+				n.write("a", 1)
+				if n.calls < 1 || late && n.calls != 2 {
+					t.Errorf("the runtime was called %d times", n.calls)
+				}
+				if all := n.kept("a"); len(all) != 2 || !strings.HasSuffix(all[1], "-111") && !strings.HasSuffix(all[1], " 111-111") {
+					t.Errorf("at last there is %q", all)
+				}
+			})
+		})
+	}
+}
+
+// One container that the runtime is stuck with holds up others for a while.
+func TestReopenHangs(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.add("a", "b")
+		hang := make(chan struct{})
+		n.reopen = func(id pod.ContainerID, next func() error) error {
+			if id == "a" {
+				<-hang
+			}
+			return next()
+		}
+		n.run()
+		n.write("a", 100)
+		n.settle(time.Second)
+		n.write("b", 100)
+		n.settle(time.Second)
+		n.want("b", "log 1-100")
+		n.settle(reopenLimit - 3*time.Second/2)
+		n.want("b", "part 1-100", "log empty")
+		n.want("a", "log 1-100")
+		close(hang)
+		synctest.Wait()
+	})
+}
+
+// What an agent leaves that is killed in a rotation, or while it compresses.
+func TestKilled(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.add("a")
+		dir := filepath.Dir(n.path("a"))
+		n.write("a", 10)
+		n.must(os.Rename(n.path("a"), dir+"/0.log.20260101-000005"))
+		for name, content := range map[string]string{
+			"0.log.20260101-000003": "000000001\n", "0.log.20260101-000004": "000000002\n", "0.log.20260101-000003.tmp": "half", "0.log.20250101-000000": "000000000\n",
+			"1.log.20250101-000000": "000000000\n",
+		} {
+			n.must(os.WriteFile(filepath.Join(dir, name), []byte(content), 0o640))
+		}
+		n.run()
+		n.settle(2 * limits.Interval)
+		n.must(os.Remove(dir + "/1.log.20250101-000000")) // another incarnation's
+		n.want("a", "gz 2-2", "part 1-10", "log empty")
+	})
+}
+
+func TestExited(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.add("a", "b", "c")
+		n.run()
+		n.write("a", 290)
+		n.write("b", 5000)
+		n.write("c", 10)
+		n.observe(pod.StateExited, "a", "b", "c")
+		n.settle(time.Minute)
+		n.want("a", "log 1-290") // less than what a container may have that runs
+		n.want("b", "log 4702-5000")
+		n.want("c", "log 1-10")
+		n.changed.Put("u")
+		n.settle(time.Minute)
+		n.want("b", "log 4702-5000")
+		if len(n.watched) != 0 || n.calls != 0 || len(n.story()) != 0 {
+			t.Errorf("%d are watched, %d calls: %q", len(n.watched), n.calls, n.story())
+		}
+	})
+	// A rotation is under way when the container exits.
+	bubble(t, limits, func(n *node) {
+		n.add("a")
+		n.reopen = func(pod.ContainerID, func() error) error {
+			time.Sleep(time.Second)
+			return errors.New("container is not running")
+		}
+		n.run()
+		n.write("a", 150)
+		n.settle(time.Second / 2)
+		n.observe(pod.StateExited, "a")
+		n.settle(time.Minute)
+		n.want("a", "log 1-150")
+		if got := n.story(); len(got) != 0 {
+			t.Errorf("the journal has %q", got)
+		}
+	})
+}
+
+func TestWithoutInotify(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.deaf = true
+		n.add("a")
+		n.run()
+		n.settle(time.Minute)
+		n.write("a", 100)
+		n.settle(limits.Interval + time.Second)
+		n.want("a", "part 1-100", "log empty")
+		if !strings.Contains(n.log.String(), "no inotify") {
+			t.Errorf("the log of the agent is %q", n.log.String())
+		}
+	})
+}
+
+// What is no log is not touched: a link that a container has put there may lead anywhere.
+func TestLinks(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.add("a", "b")
+		other := filepath.Join(t.TempDir(), "other")
+		large := []byte(strings.Repeat("000000001\n", 1000))
+		n.must(os.WriteFile(other, large, 0o600), os.Remove(n.path("a")), os.Symlink(other, n.path("a")))
+		n.must(os.RemoveAll(filepath.Dir(n.path("b"))), os.Mkdir(other+".d", 0o755), os.WriteFile(other+".d/0.log", large, 0o600), os.Symlink(other+".d", filepath.Dir(n.path("b"))))
+		n.run()
+		n.settle(time.Hour)
+		n.observe(pod.StateExited, "a", "b")
+		n.settle(time.Hour)
+		for _, path := range []string{other, other + ".d/0.log"} {
+			if b, err := os.ReadFile(path); err != nil || !bytes.Equal(b, large) {
+				t.Errorf("%s has %d bytes: %v", path, len(b), err)
+			}
+		}
+		if got := strings.Count(n.log.String(), "is not bounded"); got != 2 {
+			t.Errorf("it is told %d times: %s", got, n.log.String())
+		}
+	})
+}
+
+func TestWithoutLimit(t *testing.T) {
+	l := limits
+	l.MaxSize = -1
+	bubble(t, l, func(n *node) {
+		n.deaf = true // nothing is watched
+		n.add("a")
+		n.run()
+		n.write("a", 5000)
+		n.settle(time.Hour)
+		n.observe(pod.StateExited, "a")
+		n.settle(time.Hour)
+		n.want("a", "log 1-5000")
+	})
+}
+
+// The end of the agent waits until a log that was renamed is written to again, and does not wait for compression.
+func TestEndOfTheAgent(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.add("a")
+		n.reopen = func(_ pod.ContainerID, next func() error) error {
+			time.Sleep(time.Second)
+			return next()
+		}
+		stop := n.run()
+		n.write("a", 100)
+		n.settle(time.Second / 2)
+		stop()
+		n.write("a", 1)
+		n.want("a", "part 1-100", "log 101-101")
+	})
+}
