@@ -107,7 +107,8 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 	for path, list := range map[string][]prometheus.Collector{
 		server.PathMetrics: {
 			a.lives, version,
-			metrics.Claims{Uses: a.stats.Claims}, metrics.Logs(a.stats.Logs),
+			metrics.Claims{Uses: a.stats.Claims},
+			metrics.Logs(a.stats.Logs),
 			a.nodeStart, a.certificates(),
 			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		},

@@ -60,8 +60,8 @@ type Manager struct {
 
 // result is the end of a job.
 type result struct {
-	log     *containerLog
-	rotated bool // or tidied
+	log      *containerLog
+	rotation bool // or tidying
 	outcome
 }
 
@@ -251,7 +251,7 @@ func (m *Manager) startTidying(ctx context.Context, l *containerLog) {
 // finished is told of the end of a job.
 func (m *Manager) finished(r *result) {
 	l, now := r.log, time.Now()
-	if !r.rotated {
+	if !r.rotation {
 		m.tidying--
 		l.cancel()
 		l.tidying = false
@@ -265,11 +265,13 @@ func (m *Manager) finished(r *result) {
 	if r.err == nil {
 		l.failures, l.size, l.lookedAt = 0, 0, now
 		l.lookAt, l.tidyAt = onGrid(now.Add(nextLook(0, l.rate, m.Limits))), now.Add(m.Interval)
-		m.tellRotated(l, now)
 	} else {
 		l.failures++
 		l.lookAt = now.Add(min(m.Interval, time.Second<<min(l.failures-1, 10)))
 		m.tellFailure(l, r)
+	}
+	if r.rotated {
+		m.tellRotated(l, now)
 	}
 	if l.exited {
 		l.due, l.lookAt, l.tidyAt = false, time.Time{}, now

@@ -506,6 +506,30 @@ func TestKilled(t *testing.T) {
 		n.settle(2 * limits.Interval)
 		n.must(os.Remove(dir + "/1.log.20250101-000000")) // another incarnation's
 		n.want("a", "gz 2-2", "part 1-10", "log empty")
+		if got := n.story(); len(got) != 0 {
+			t.Errorf("nothing was rotated, and the journal has %q", got)
+		}
+	})
+}
+
+// A runtime that says yes and makes no log is not asked without end.
+func TestLogStaysMissing(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.add("a")
+		n.must(os.Remove(n.path("a")))
+		n.reopen = func(pod.ContainerID, func() error) error {
+			n.calls++
+			return nil
+		}
+		n.run()
+		n.settle(time.Minute)
+		if n.calls < 2 || n.calls > 10 {
+			t.Errorf("the runtime was asked %d times in a minute", n.calls)
+		}
+		want := "a: the log is not rotated, and grows:  the container runtime has made no file at " + n.path("a")
+		if diff := cmp.Diff([]string{want}, n.story()); diff != "" {
+			t.Errorf("the journal (-want +got):\n%s", diff)
+		}
 	})
 }
 

@@ -33,6 +33,8 @@ type job struct {
 // outcome is what became of a job.
 type outcome struct {
 	err error
+	// rotated says that there is one more part.
+	rotated bool
 	// renamed is job.renamed for the next try.
 	renamed bool
 	// emptied says that what was in the log is lost.
@@ -52,7 +54,7 @@ func (m *Manager) rotate(ctx context.Context, j job) outcome {
 	if err := m.reopen(ctx, j); err != nil {
 		return outcome{err: err, renamed: true}
 	}
-	return outcome{err: m.prune(f, j)}
+	return outcome{err: m.prune(f, j), rotated: true}
 }
 
 func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
@@ -61,7 +63,7 @@ func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
 		return outcome{err: err}
 	}
 	if c.live == nil { // an agent was cut off after the renaming, or somebody has removed the file
-		return outcome{err: m.reopen(ctx, j)}
+		return outcome{err: m.remake(ctx, f, j)}
 	}
 	part := logs.Part{Stamp: c.newest().Next(time.Now())}.Name(f.log)
 	if err := f.rename(f.log, part); err != nil {
@@ -69,7 +71,7 @@ func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
 	}
 	err = m.reopen(ctx, j)
 	if err == nil {
-		return outcome{err: m.prune(f, j)}
+		return outcome{err: m.prune(f, j), rotated: true}
 	}
 	switch undone := f.rename(part, f.log); {
 	case errors.Is(undone, unix.EEXIST): // the next file is there: the answer is lost, and may still have been yes
@@ -84,6 +86,18 @@ func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
 		err = errors.Join(err, f.remove(p.name))
 	}
 	return outcome{err: errors.Join(err, f.empty()), emptied: true}
+}
+
+// remake has the runtime make a log that is missing.
+func (m *Manager) remake(ctx context.Context, f *folder, j job) error {
+	if err := m.reopen(ctx, j); err != nil {
+		return err
+	}
+	c, err := f.read()
+	if err == nil && c.live == nil {
+		err = fmt.Errorf("the container runtime has made no file at %s", j.path)
+	}
+	return err
 }
 
 // reopen has the runtime write to a new file. It is not cut off by the agent's end, which would leave it unknown whether it does.
