@@ -16,12 +16,14 @@ import (
 	"berth/internal/logs"
 )
 
-// isUnfinished reports whether the file is one that was being written beside the log when its writer was cut off.
+// isUnfinished reports whether the file is one that was being written beside the log when its
+// writer was cut off.
 func isUnfinished(log, name string) bool {
 	return strings.HasPrefix(name, log+".") && strings.HasSuffix(name, logs.UnfinishedSuffix)
 }
 
-// folder is the open folder of a container's logs. What a container may have put there instead of a file, is left alone.
+// folder is the open folder of a container's logs. What a container may have put there instead of a
+// file, is left alone.
 type folder struct {
 	dir *os.File
 	log string // the name of the log in it
@@ -95,7 +97,8 @@ func (f *folder) open(name string, flags int, mode uint32) (*os.File, error) {
 	return file, nil
 }
 
-// empty takes away what is in the file that is written. Runtimes append to it, so that it goes on at its beginning.
+// empty takes away what is in the file that is written. Runtimes append to it, so that it goes on
+// at its beginning.
 func (f *folder) empty() error {
 	file, err := f.open(f.log, unix.O_WRONLY, 0)
 	if err != nil {
@@ -138,8 +141,9 @@ func (f *folder) cut(ctx context.Context, name string, keep int64) error {
 // copyBuffer is in how large pieces files are written: each wakes those who watch the folder.
 const copyBuffer = 256 << 10
 
-// rewrite puts what copy makes of a file under another name, or the same, and takes the file away. It has the mode of the file, and the
-// time of its last write, by which readers know it again (package logs).
+// rewrite puts what copy makes of a file under another name, or the same, and takes the file away.
+// It has the mode of the file, and the time of its last write, by which readers know it again
+// (package logs).
 func (f *folder) rewrite(from, to string, copy func(w io.Writer, from *os.File) error) (err error) {
 	source, err := f.open(from, unix.O_RDONLY, 0)
 	if err != nil {

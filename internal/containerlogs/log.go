@@ -21,7 +21,8 @@ type containerLog struct {
 	path      string
 	exited    bool
 
-	// lookAt is when its size is looked at, the zero time for when it is written to. tidyAt is when it is tidied, the zero time for never.
+	// lookAt is when its size is looked at, the zero time for when it is written to. tidyAt is when
+	// it is tidied, the zero time for never.
 	lookAt, tidyAt time.Time
 	// What the last look has shown; rate in bytes a second.
 	lookedAt time.Time
@@ -82,7 +83,8 @@ func (l *containerLog) measure(file *os.File, now time.Time) (changed bool, err 
 	return changed, nil
 }
 
-// look reads the size of a log and decides: it is due, or is looked at again at a time, or with the next write.
+// look reads the size of a log and decides: it is due, or is looked at again at a time, or with the
+// next write.
 func (m *Manager) look(l *containerLog, now time.Time) {
 	l.lookAt = time.Time{}
 	if l.renamed {

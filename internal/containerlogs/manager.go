@@ -200,14 +200,15 @@ func (m *Manager) written(id int) {
 	}
 }
 
-// onGrid moves a time to the end of the twentieth of a second that it is in: many logs are looked at with one wake-up.
+// onGrid moves a time to the end of the twentieth of a second that it is in: many logs are looked
+// at with one wake-up.
 func onGrid(t time.Time) time.Time {
 	const grid = time.Second / 20
 	return t.Add(grid - 1).Truncate(grid)
 }
 
-// act looks at logs whose time has come, and gives to workers what there is to do. It returns when it is to be called again at the
-// latest, the zero time for never.
+// act looks at logs whose time has come, and gives to workers what there is to do. It returns when
+// it is to be called again at the latest, the zero time for never.
 func (m *Manager) act(ctx context.Context) (next time.Time) {
 	now := time.Now()
 	for _, l := range m.logs {
@@ -289,7 +290,8 @@ func (m *Manager) tellRotated(l *containerLog, now time.Time) {
 	m.note(l, "rotate the log", fmt.Sprintf("it has reached containerLogMaxSize, %d bytes; the last %d files are kept", m.MaxSize, m.MaxFiles), nil)
 }
 
-// tellFailure tells of the second failure in a row: the first may be that the container has exited a moment ago.
+// tellFailure tells of the second failure in a row: the first may be that the container has exited
+// a moment ago.
 func (m *Manager) tellFailure(l *containerLog, r *result) {
 	switch {
 	case r.emptied:

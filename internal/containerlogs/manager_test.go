@@ -73,7 +73,8 @@ func TestRest(t *testing.T) {
 	})
 }
 
-// In a flood nothing is compressed, and no more is kept than the limits and what is written between two looks.
+// In a flood nothing is compressed, and no more is kept than the limits and what is written between
+// two looks.
 func TestFlood(t *testing.T) {
 	bubble(t, limits, func(n *node) {
 		n.add("a")
@@ -166,7 +167,8 @@ func TestReopenFails(t *testing.T) {
 	})
 }
 
-// The runtime has made the next file, and its answer is lost: what was renamed keeps its name, and the runtime is asked again.
+// The runtime has made the next file, and its answer is lost: what was renamed keeps its name, and
+// the runtime is asked again.
 func TestAnswerIsLost(t *testing.T) {
 	for name, late := range map[string]bool{"it goes on with the old file": false, "it writes to the new one": true} {
 		t.Run(name, func(t *testing.T) {
@@ -367,7 +369,8 @@ func TestWithoutLimit(t *testing.T) {
 	})
 }
 
-// The end of the agent waits until a log that was renamed is written to again, and does not wait for compression.
+// The end of the agent waits until a log that was renamed is written to again, and does not wait
+// for compression.
 func TestEndOfTheAgent(t *testing.T) {
 	bubble(t, limits, func(n *node) {
 		n.add("a")

@@ -212,7 +212,8 @@ func (n *node) Forget(id int) error {
 func (n *node) Written() <-chan int { return n.written }
 func (n *node) Close() error        { return nil }
 
-// kept returns the files of a log, the oldest first, with what they hold in lines, "gz" before what is compressed.
+// kept returns the files of a log, the oldest first, with what they hold in lines, "gz" before what
+// is compressed.
 func (n *node) kept(id pod.ContainerID) []string {
 	n.t.Helper()
 	entries, err := os.ReadDir(filepath.Dir(n.path(id)))
@@ -272,4 +273,3 @@ func (n *node) story() []string {
 func bubble(t *testing.T, l Limits, f func(n *node)) {
 	synctest.Test(t, func(t *testing.T) { f(newNode(t, l)) })
 }
-

@@ -11,24 +11,27 @@ import (
 const (
 	// shortestLook is the least time between two looks at one log, and so between two rotations of it.
 	shortestLook = 100 * time.Millisecond
-	// presumedRate is how fast a log is presumed to grow at least, in bytes a second: one that was slow may become fast at any moment.
+	// presumedRate is how fast a log is presumed to grow at least, in bytes a second: one that was
+	// slow may become fast at any moment.
 	presumedRate = 10 << 20
 )
 
 // Limits bound the log of each incarnation of a container.
 type Limits struct {
-	// MaxSize is the size in bytes from which on a log is rotated (containerLogMaxSize); negative: logs are left alone.
+	// MaxSize is the size in bytes from which on a log is rotated (containerLogMaxSize); negative:
+	// logs are left alone.
 	MaxSize int64
 	// MaxFiles is how many files there are at most, the one that is written included (containerLogMaxFiles).
 	MaxFiles int
 	// Workers is how many logs are rotated at a time, and how many are compressed (containerLogMaxWorkers).
 	Workers int
-	// Interval is the longest time between two looks at a log that is written to, and how long a log goes without a rotation until its
-	// parts are compressed (containerLogMonitorInterval).
+	// Interval is the longest time between two looks at a log that is written to, and how long a
+	// log goes without a rotation until its parts are compressed (containerLogMonitorInterval).
 	Interval time.Duration
 }
 
-// total is how many bytes the rotated files of a log take together at most, and the log of a container that has exited.
+// total is how many bytes the rotated files of a log take together at most, and the log of a
+// container that has exited.
 func (l Limits) total() int64 {
 	if l.MaxSize > math.MaxInt64/int64(l.MaxFiles) {
 		return math.MaxInt64
@@ -36,7 +39,8 @@ func (l Limits) total() int64 {
 	return l.MaxSize * int64(l.MaxFiles)
 }
 
-// nextLook returns how long a log of that size, which grows at that rate, is left alone: it will not have reached its limit by then.
+// nextLook returns how long a log of that size, which grows at that rate, is left alone: it will
+// not have reached its limit by then.
 func nextLook(size int64, rate float64, l Limits) time.Duration {
 	seconds := float64(l.MaxSize-size) / max(presumedRate, 2*rate)
 	longest := max(shortestLook, l.Interval)
@@ -68,8 +72,9 @@ func (c *contents) newest() logs.Stamp {
 	return logs.Stamp{}
 }
 
-// computeRemoved returns which files, of some that are ordered from the oldest to the newest, have to go so that no more than most are
-// left, with no more than total bytes. The newest one always stays.
+// computeRemoved returns which files, of some that are ordered from the oldest to the newest, have
+// to go so that no more than most are left, with no more than total bytes. The newest one always
+// stays.
 func computeRemoved(files []file, most int, total int64) []file {
 	var kept int
 	var bytes int64
@@ -82,7 +87,8 @@ func computeRemoved(files []file, most int, total int64) []file {
 	return nil
 }
 
-// computeCompressed returns the parts that are to be compressed: all but the newest, which is the one most read.
+// computeCompressed returns the parts that are to be compressed: all but the newest, which is the
+// one most read.
 func computeCompressed(parts []file) []file {
 	var out []file
 	for i := range parts {

@@ -100,14 +100,16 @@ func (m *Manager) remake(ctx context.Context, f *folder, j job) error {
 	return err
 }
 
-// reopen has the runtime write to a new file. It is not cut off by the agent's end, which would leave it unknown whether it does.
+// reopen has the runtime write to a new file. It is not cut off by the agent's end, which would
+// leave it unknown whether it does.
 func (m *Manager) reopen(ctx context.Context, j job) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), reopenLimit, errors.New("no answer"))
 	defer cancel()
 	return m.Runtime.ReopenContainerLog(cri.For(ctx, j.uid), j.id)
 }
 
-// reopenLimit bounds one call, so that a container that the runtime is stuck with holds up the logs of others for no longer.
+// reopenLimit bounds one call, so that a container that the runtime is stuck with holds up the logs
+// of others for no longer.
 const reopenLimit = 10 * time.Second
 
 // prune removes what is too much of a log.

@@ -73,7 +73,8 @@ func TestStampsGoOn(t *testing.T) {
 	}
 }
 
-// rotatedLog makes a log of whole numbers, one a line, of which each part has some; those marked are compressed.
+// rotatedLog makes a log of whole numbers, one a line, of which each part has some; those marked
+// are compressed.
 func rotatedLog(t *testing.T, compressed ...bool) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "0.log")
@@ -145,7 +146,8 @@ func TestReadOverParts(t *testing.T) {
 	}
 }
 
-// A line that a rotation has cut is one line; parts of other incarnations are none of ours, nor is what is not whole.
+// A line that a rotation has cut is one line; parts of other incarnations are none of ours, nor is
+// what is not whole.
 func TestReadAmongOtherFiles(t *testing.T) {
 	path := rotatedLog(t, false)
 	dir := filepath.Dir(path)
@@ -265,8 +267,8 @@ func (s *shaker) prune() {
 	}
 }
 
-// Whatever is rotated, compressed and removed meanwhile, a follower that keeps up sees each line once; and who only reads sees, up to the end, all that
-// there is.
+// Whatever is rotated, compressed and removed meanwhile, a follower that keeps up sees each line
+// once; and who only reads sees, up to the end, all that there is.
 func TestFollowOverRandomRotations(t *testing.T) {
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
