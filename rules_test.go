@@ -32,11 +32,12 @@ var ranks = map[string]int{
 	"internal/eviction":  5,
 	"internal/admission": 5,
 
-	"internal/kuberuntime": 4,
-	"internal/pleg":        4,
-	"internal/prober":      4,
-	"internal/status":      4,
-	"internal/volumes":     4,
+	"internal/kuberuntime":   4,
+	"internal/containerlogs": 4,
+	"internal/pleg":          4,
+	"internal/prober":        4,
+	"internal/status":        4,
+	"internal/volumes":       4,
 
 	"internal/csi":      2,
 	"internal/objects":  3,

@@ -20,6 +20,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"berth/internal/config"
+	"berth/internal/containerlogs"
 	"berth/internal/cri"
 	"berth/internal/hostports"
 	"berth/internal/kuberuntime"
@@ -103,6 +104,8 @@ type Outside struct {
 	Watch podconfig.WatchFunc
 	// Plugins replaces inotify for the sockets of plugins.
 	Plugins func() (plugins.Watch, error)
+	// LogWrites replaces inotify for the logs of containers.
+	LogWrites func() (containerlogs.Writes, error)
 	// DialPlugin connects to the sockets of plugins; nil is the machine's.
 	DialPlugin func(ctx context.Context, socket string) (net.Conn, error)
 	// Machine reads what the Node says of the machine; nil reads this one. Network finds the Node's addresses; the zero value asks this machine.

@@ -108,6 +108,7 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 		server.PathMetrics: {
 			a.lives, version,
 			metrics.Claims{Uses: a.stats.Claims},
+			metrics.Logs(a.stats.Logs),
 			a.nodeStart, a.certificates(),
 			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		},

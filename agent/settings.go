@@ -3,9 +3,11 @@ package agent
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"berth/internal/config"
+	"berth/internal/containerlogs"
 	"berth/internal/crispec"
 	"berth/internal/images"
 	"berth/internal/kuberuntime"
@@ -26,11 +28,15 @@ type settings struct {
 	seccompDefault     bool
 	idsPerPod          int64 // of a pod with a user namespace; 0 is the default
 	maxPods            int   // that the ids must suffice for; 0 is the default
+	containerLogs      containerlogs.Limits
 }
 
 func settingsOf(k *config.Kubelet) settings {
 	if k == nil {
-		return settings{parallelImagePulls: 4, imageGC: imageGC{minAge: 2 * time.Minute, high: 85, low: 80}, dns: crispec.DNS{Domain: "cluster.local"}}
+		return settings{
+			parallelImagePulls: 4, imageGC: imageGC{minAge: 2 * time.Minute, high: 85, low: 80}, dns: crispec.DNS{Domain: "cluster.local"},
+			containerLogs: containerlogs.Limits{MaxSize: 10 << 20, MaxFiles: 5, Workers: 1, Interval: 10 * time.Second},
+		}
 	}
 	s := settings{
 		runtimeTimeout:     k.RuntimeRequestTimeout.Duration,
@@ -48,6 +54,10 @@ func settingsOf(k *config.Kubelet) settings {
 	s.dns = crispec.DNS{Servers: k.ClusterDNS, Domain: k.ClusterDomain, InCluster: true}
 	s.resolvConf, s.seccompDefault = k.ResolverConfig, *k.SeccompDefault
 	s.idsPerPod, s.maxPods = *k.UserNamespaces.IDsPerPod, int(k.MaxPods)
+	size := resource.MustParse(k.ContainerLogMaxSize)
+	s.containerLogs = containerlogs.Limits{
+		MaxSize: size.Value(), MaxFiles: int(*k.ContainerLogMaxFiles), Workers: int(*k.ContainerLogMaxWorkers), Interval: k.ContainerLogMonitorInterval.Duration,
+	}
 	if !*k.SerializeImagePulls {
 		s.parallelImagePulls = int(ptr.Deref(k.MaxParallelImagePulls, 0))
 	}

@@ -14,12 +14,14 @@ import (
 	"berth/internal/admission"
 	"berth/internal/allocation"
 	"berth/internal/cgroups"
+	"berth/internal/containerlogs"
 	"berth/internal/cri"
 	"berth/internal/embedded"
 	"berth/internal/events"
 	"berth/internal/eviction"
 	"berth/internal/hostports"
 	"berth/internal/images"
+	"berth/internal/inotify"
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
 	"berth/internal/metrics"
@@ -69,6 +71,8 @@ var (
 	_ eviction.PodKiller       = killer{}
 	_ eviction.Storage         = (*stats.Collector)(nil)
 	_ eviction.Lifecycles      = (*pod.States)(nil)
+	_ containerlogs.Runtime    = (*cri.Client)(nil)
+	_ containerlogs.Writes     = (*inotify.Once)(nil)
 	_ syncloop.PodSource       = (*podconfig.PodConfig)(nil)
 	_ syncloop.PodWorkers      = (*podworkers.PodWorkers)(nil)
 )
@@ -110,14 +114,16 @@ type Agent struct {
 	runtime   *kuberuntime.Runtime
 	pleg      *pleg.PLEG
 	kills     *oom.Watcher // nil on a host without cgroups
-	stats     *stats.Collector
-	workers   *podworkers.PodWorkers
-	syncer    *podsync.Syncer
-	source    *podconfig.PodConfig
-	loop      *syncloop.SyncLoop
-	server    *server.Server
-	storage   storage
-	traces    *tracing.Exporter // nil when nothing is traced
+	// containerLogs keeps the logs of containers within their limits.
+	containerLogs *containerlogs.Manager
+	stats         *stats.Collector
+	workers       *podworkers.PodWorkers
+	syncer        *podsync.Syncer
+	source        *podconfig.PodConfig
+	loop          *syncloop.SyncLoop
+	server        *server.Server
+	storage       storage
+	traces        *tracing.Exporter // nil when nothing is traced
 
 	allocations *allocation.Allocations
 	admit       *admission.Chain
@@ -224,6 +230,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	a.pleg = pleg.New(amendedRuntime{a.cri, a}, a.journal, cfg.Log)
 	a.newKills()
+	a.containerLogs = a.newContainerLogs(settings.containerLogs)
 	a.stats = a.newStats()
 	if a.users, err = userns.New(userns.Config{
 		Root: cfg.RootDir, IDsPerPod: settings.idsPerPod, MaxPods: settings.maxPods, Log: cfg.Log,
@@ -305,6 +312,7 @@ func (a *Agent) phases() []phase {
 		{"runtime", []component{runtime}},
 		{"upkeep", slices.Concat(a.killComponents(), []component{
 			{name: "pleg", run: a.pleg.Run},
+			{name: "logs of containers", run: a.containerLogs.Run},
 			{name: "hooks", run: a.runtime.Run, ready: loaded(a.runtime.CheckResolvConf)},
 			{name: "stats", run: a.stats.Run},
 			{name: "counts of pods", run: a.lives.Run},

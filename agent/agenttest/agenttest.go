@@ -22,6 +22,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"berth/agent"
+	"berth/internal/containerlogs"
 	"berth/internal/cri/critest"
 	"berth/internal/inotify"
 	"berth/internal/kube/kubetest"
@@ -141,6 +142,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		DialCRI: w.gate.Dial, Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: w.mounts, DialPlugin: w.gate.DialPlugin,
 		Watch:     func() (podconfig.Watcher, error) { return w.watch, nil },
 		Plugins:   func() (plugins.Watch, error) { return noPlugins{}, nil },
+		LogWrites: func() (containerlogs.Writes, error) { return quietLogs{}, nil },
 		Listen:    func() (net.Listener, error) { return w.door, nil },
 		HostPorts: &w.sockets,
 		Machine:   machine, Network: w.uplink.network(), Dial: w.Network.Dial,
@@ -251,6 +253,14 @@ func (noPlugins) Add(string) error { return nil }
 func (noPlugins) Events() <-chan inotify.Event { return nil }
 
 func (noPlugins) Close() error { return nil }
+
+// quietLogs is a watch that never tells of a write to a log.
+type quietLogs struct{}
+
+func (quietLogs) Watch(*os.File) (id int, err error) { return 0, nil }
+func (quietLogs) Forget(int) error                   { return nil }
+func (quietLogs) Written() <-chan int                { return nil }
+func (quietLogs) Close() error                       { return nil }
 
 func (quietWatch) Add(string) error { return nil }
 func (quietWatch) Remove(string)    {}

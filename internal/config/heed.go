@@ -34,11 +34,6 @@ var deviations = []deviation{
 		},
 	},
 	{
-		reason:  "logs of containers are not rotated",
-		inForce: []string{"containerLogMaxSize", "containerLogMaxFiles"},
-		fields:  []string{"containerLogMaxWorkers", "containerLogMonitorInterval"},
-	},
-	{
 		// With protectKernelDefaults: false the kubelet sets vm.overcommit_memory, vm.panic_on_oom, kernel.panic, kernel.panic_on_oops,
 		// kernel.keys.root_maxkeys and kernel.keys.root_maxbytes.
 		reason:  "the kernel's settings, and the agent's own OOM score and limit of open files, stay as they are",

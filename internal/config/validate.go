@@ -163,7 +163,9 @@ func (c *check) logs() {
 	c.quantity("containerLogMaxSize", c.ContainerLogMaxSize)
 	c.atLeast("containerLogMaxFiles", int64(*c.ContainerLogMaxFiles), 2)
 	c.atLeast("containerLogMaxWorkers", int64(*c.ContainerLogMaxWorkers), 1)
-	c.positive("containerLogMonitorInterval", c.ContainerLogMonitorInterval.Duration)
+	if d := c.ContainerLogMonitorInterval.Duration; d < 3*time.Second {
+		c.fail("containerLogMonitorInterval", "%v is less than 3s", d)
+	}
 	c.oneOf("logging.format", c.Logging.Format, "text", "json")
 	c.notNegative("logging.flushFrequency", c.Logging.FlushFrequency.Duration)
 }

@@ -141,6 +141,13 @@ func (c *Client) removeContainer(ctx context.Context, id pod.ContainerID) error 
 	return ignoreNotFound(err)
 }
 
+// ReopenContainerLog has the runtime write the log of a running container to a new file at its path, if the one that was there was
+// renamed. Idempotent.
+func (c *Client) ReopenContainerLog(ctx context.Context, id pod.ContainerID) error {
+	_, err := c.runtime.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: string(id)})
+	return err
+}
+
 // Exec makes the runtime ready to run a command in the container and returns the URL of its streaming server where the client's end
 // is awaited, once.
 func (c *Client) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (url string, err error) {

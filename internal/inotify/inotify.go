@@ -1,6 +1,6 @@
-// Package inotify watches folders: it tells which paths in them something happened to.
+// Package inotify watches folders: it tells which paths in them something happened to. Of files it tells the next write.
 //
-// Owns: an inotify instance for each Watch.
+// Owns: an inotify instance for each Watch, and for each Once.
 // Reads: the kernel's events (inotify(7)).
 // Never: looks at a path itself; what happened to it, the receiver finds out by looking.
 package inotify

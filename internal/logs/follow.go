@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -85,46 +86,101 @@ func (r *reader) catchUp(ctx context.Context) error {
 			}
 			return err
 		}
-		if err := r.finish(); err != nil {
+		wait := letGo
+		if next.stamp != (Stamp{}) { // rotated itself by now
+			wait = 0
+		}
+		if err := r.leave(ctx, wait); err != nil {
 			next.Close()
 			return err
 		}
-		r.lines.file.Close()
-		r.lines.file, r.long = next, longLine{}
-		r.lines.seek(0)
+		r.lines.Close()
+		if next.stamp != (Stamp{}) {
+			r.last = next.stamp
+		}
+		if err := r.lines.enter(next, 0); err != nil {
+			return err
+		}
 	}
 }
 
-// successor returns the opened file that a rotation has put in the place of ours, or nil. A path without a file is a rotation half
+// leave prints what the runtime still had in hand for our file when it began the next one.
+func (r *reader) leave(ctx context.Context, wait time.Duration) error {
+	err := awaitLetGo(ctx, wait)
+	if err == nil {
+		err = r.drain(ctx)
+	}
+	if err == nil {
+		err = r.finish()
+	}
+	r.long = longLine{}
+	return err
+}
+
+// successor returns the opened file that rotations have put in the place of ours, or nil. A path without a file is a rotation half
 // way; so is one with an empty file, because the runtime makes the new file before it stops to write to the old one. A file that
 // became shorter was emptied in place, and is read from its beginning.
-func (r *reader) successor() (*os.File, error) {
-	ours, err := r.lines.file.Stat()
+func (r *reader) successor() (*piece, error) {
+	ours, err := r.lines.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if ours.Size() < r.lines.offset {
-		r.lines.seek(0)
+	if !r.lines.packed && ours.Size() < r.lines.offset {
 		r.long = longLine{}
+		if err := r.lines.enter(r.lines.piece, 0); err != nil {
+			return nil, err
+		}
 	}
-	next, err := Open(r.path)
+	live, err := openLive(r.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if live == nil {
+		return r.nextPart(ours)
+	}
+	there, err := live.Stat()
+	if err != nil || os.SameFile(ours, there) {
+		return nil, errors.Join(err, live.Close())
+	}
+	// It is open before parts are looked for: if it is rotated meanwhile, it is one of them, or still what comes after them.
+	next, err := r.nextPart(ours)
+	if err != nil || next != nil || there.Size() == 0 {
+		return next, errors.Join(err, live.Close())
+	}
+	return live, nil
+}
+
+// nextPart opens the part that was rotated after our file, nil if there is none.
+func (r *reader) nextPart(ours os.FileInfo) (*piece, error) {
+	all, err := stamps(r.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	there, err := next.Stat()
-	if err != nil || os.SameFile(ours, there) || there.Size() == 0 {
-		return nil, errors.Join(err, next.Close())
+	newer := slices.IndexFunc(all, func(s Stamp) bool { return s.Compare(r.last) > 0 })
+	if newer < 0 {
+		return nil, nil
 	}
-	return next, nil
+	all = all[newer:]
+	if s, ok := findPart(r.path, all, ours); ok {
+		r.last = s
+		all = all[slices.Index(all, s)+1:]
+	}
+	for _, s := range all { // without ours, which was removed, all are newer
+		p, err := openPart(r.path, s)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return p, err
+		}
+	}
+	return nil, nil
 }
 
 // watchFile watches the directory that holds the log, because a file's own watch goes with the file at a rotation. It returns nil
 // where inotify has no instance left.
 func (r *reader) watchFile() *dirWatch {
-	w, err := r.options.Watches.watch(filepath.Dir(r.lines.file.Name())) // where a link of Docker's leads
+	w, err := r.options.Watches.watch(filepath.Dir(r.lines.Name())) // where a link of Docker's leads
 	if err != nil {
 		return nil
 	}

@@ -4,18 +4,17 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 )
 
 // bufferSize bounds what is held of a log file. It is above the longest line that containerd (16 KiB) and Docker (16 KiB, each
 // byte up to six as JSON) write.
 const bufferSize = 128 << 10
 
-// lines reads a file piece by piece. What was read of a line without its end stays for the next call, so that a file can grow
+// lines reads a file line by line. What was read of a line without its end stays for the next call, so that a file can grow
 // between calls.
 type lines struct {
-	file       *os.File
-	offset     int64 // of the next byte to read from file
+	*piece
+	offset     int64 // of the next byte to read from the piece
 	buf        []byte
 	start, end int // what of buf was read and not handed out
 }
@@ -40,7 +39,7 @@ func (l *lines) next() (piece []byte, ended bool, err error) {
 			copy(l.buf, l.buf[l.start:l.end])
 			l.start, l.end = 0, seen
 		}
-		n, err := l.file.ReadAt(l.buf[l.end:], l.offset)
+		n, err := l.source.Read(l.buf[l.end:])
 		l.offset += int64(n)
 		l.end += n
 		if n == 0 {
@@ -59,21 +58,24 @@ func (l *lines) rest() []byte {
 	return piece
 }
 
-// seek goes on at offset in the file, forgetting what was read.
-func (l *lines) seek(offset int64) { l.offset, l.start, l.end = offset, 0, 0 }
+// enter goes on at offset in the piece, forgetting what was read.
+func (l *lines) enter(p *piece, offset int64) error {
+	l.piece, l.offset, l.start, l.end = p, offset, 0, 0
+	return p.begin(offset)
+}
 
-// tailOffset returns where the last n lines of the file begin. It reads backwards in blocks of len(buf), no further than needed.
-// An end without a line end counts as a line.
-func tailOffset(file io.ReaderAt, size, n int64, buf []byte) (int64, error) {
-	if n <= 0 {
-		return size, nil
+// tailOffset returns where the last n lines of the file begin, and how many of them it does not have. It reads backwards in blocks
+// of len(buf), no further than needed. An end without a line end counts as a line.
+func tailOffset(file io.ReaderAt, size, n int64, buf []byte) (offset, missing int64, err error) {
+	if n <= 0 || size == 0 {
+		return size, max(n, 0), nil
 	}
 	end := size
 	for end > 0 {
 		begin := max(0, end-int64(len(buf)))
 		block := buf[:end-begin]
 		if _, err := file.ReadAt(block, begin); err != nil && !errors.Is(err, io.EOF) {
-			return 0, err
+			return 0, 0, err
 		}
 		for i := len(block); i > 0; {
 			i = bytes.LastIndexByte(block[:i], '\n')
@@ -85,10 +87,10 @@ func tailOffset(file io.ReaderAt, size, n int64, buf []byte) (int64, error) {
 				continue
 			}
 			if n--; n == 0 {
-				return at, nil
+				return at, 0, nil
 			}
 		}
 		end = begin
 	}
-	return 0, nil
+	return 0, n - 1, nil
 }

@@ -22,7 +22,7 @@ const (
 type Options struct {
 	// Follow goes on at the end of the log until the container has ended.
 	Follow bool
-	// TailLines begins so many lines before the end of the newest file, parts of long lines counted as lines; nil: at its beginning.
+	// TailLines begins so many lines before the end, parts of long lines counted as lines; nil: at the beginning of what is left of the log.
 	TailLines *int64
 	// Since leaves out lines that were written before; zero: none.
 	Since time.Time

@@ -5,15 +5,32 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+)
+
+const (
+	// letGo is how long the runtime may still write to a rotated file what it had in hand, once it has the next one. No log is rotated
+	// twice within that time.
+	letGo = 100 * time.Millisecond
+	// clockSlack is how much a file's time may be before that of its last line: the kernel's clock for files is coarse.
+	clockSlack = time.Second
 )
 
 // Running asks whether the container that writes the log still runs.
 type Running func(ctx context.Context) (bool, error)
 
-// Read prints the log at path. Without Follow it ends at the end of the file. With it, it goes on with what is written later, over
-// rotations, until the container has ended and all it wrote is printed, until LimitBytes are printed, or until ctx ends, whose
-// cause is then the error. running may be nil; then the container counts as ended unless Options.Exited says otherwise.
+// Read prints the log at path, with the parts that it was rotated into. Without Follow it ends at the end of the file. With it, it
+// goes on with what is written later, over rotations, until the container has ended and all it wrote is printed, until LimitBytes
+// are printed, or until ctx ends, whose cause is then the error. running may be nil; then the container counts as ended unless
+// Options.Exited says otherwise.
 //
+// Differs from the kubelet: it reads the newest file alone, so that after a rotation there is next to nothing to see.
+//
+// What is removed before its turn comes, because the container writes faster than the caller takes it, is left out.
 // Lines that no known runtime writes are left out. Of the file no more than a buffer of 128 KiB is held, whatever the length of
 // its lines; a longer line is printed in pieces if it is of CRI's format, and left out if it is JSON. A nil writer discards its
 // stream; both may be one.
@@ -36,6 +53,8 @@ type reader struct {
 	out     *output
 	lines   lines
 	long    longLine
+	// last is the newest part that comes before the piece that is read, or is it.
+	last Stamp
 }
 
 // longLine is the state inside a line that the buffer cannot hold.
@@ -49,22 +68,28 @@ func (r *reader) read(ctx context.Context, running Running, buf []byte) error {
 	if r.out.left == 0 {
 		return nil
 	}
-	file, err := Open(r.path)
+	older, newest, err := r.open()
 	if err != nil {
 		return err
 	}
-	r.lines = lines{file: file, buf: buf}
-	defer func() { r.lines.file.Close() }()
-	if r.options.TailLines != nil {
-		st, err := file.Stat()
-		if err != nil {
+	r.lines.buf = buf
+	defer func() { r.lines.Close() }() // of the piece that is read then
+	r.lines.piece = newest
+	offset := int64(0)
+	if n := r.options.TailLines; n != nil {
+		if older, offset, err = r.tail(older, newest, *n); err != nil {
 			return err
 		}
-		offset, err := tailOffset(file, st.Size(), *r.options.TailLines, buf)
-		if err != nil {
+	}
+	for i, s := range older {
+		if err := r.readPart(ctx, s, offset, i == len(older)-1); err != nil {
 			return err
 		}
-		r.lines.seek(offset)
+		offset = 0
+	}
+	r.long = longLine{}
+	if err := r.lines.enter(newest, offset); err != nil {
+		return err
 	}
 	if r.options.Follow {
 		err = r.follow(ctx, running)
@@ -75,6 +100,119 @@ func (r *reader) read(ctx context.Context, running Running, buf []byte) error {
 		return err
 	}
 	return r.finish()
+}
+
+// open opens the newest file, and returns which parts are before it. That is the newest part while a rotation is half way.
+func (r *reader) open() (older []Stamp, newest *piece, err error) {
+	const tries = 10
+	for range tries {
+		newest, err = openLive(r.path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, err
+		}
+		if older, _ = stamps(r.path); newest == nil && len(older) > 0 {
+			i := len(older) - 1
+			if newest, err = openPart(r.path, older[i]); errors.Is(err, fs.ErrNotExist) {
+				continue // the rotation was undone
+			}
+			older = older[:i]
+		}
+		break
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	// It may have been rotated since it was opened.
+	st, err := newest.Stat()
+	if err != nil {
+		return nil, nil, errors.Join(err, newest.Close())
+	}
+	if s, ok := findPart(r.path, older, st); ok {
+		i := slices.Index(older, s)
+		older, newest.stamp = older[:i], s
+	}
+	r.last = newest.stamp
+	if n := len(older); n > 0 && r.last == (Stamp{}) {
+		r.last = older[n-1]
+	}
+	return older, newest, nil
+}
+
+// tail returns the parts that hold something of the last n lines, and where in the first of them, or in the newest piece if there
+// are none, those begin.
+func (r *reader) tail(older []Stamp, newest *piece, n int64) (from []Stamp, offset int64, err error) {
+	offset, missing, err := newest.tail(n, r.lines.buf)
+	i := len(older)
+	for err == nil && missing > 0 && i > 0 {
+		i--
+		var p *piece
+		if p, err = openPart(r.path, older[i]); errors.Is(err, fs.ErrNotExist) {
+			return older[i+1:], 0, nil // it is gone, and those before it
+		}
+		if err == nil {
+			offset, missing, err = p.tail(missing, r.lines.buf)
+			err = errors.Join(err, p.Close())
+		}
+	}
+	return older[i:], offset, err
+}
+
+// readPart prints a part; one that is gone meanwhile is left out.
+func (r *reader) readPart(ctx context.Context, s Stamp, offset int64, isLast bool) error {
+	p, err := openPart(r.path, s)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	st, err := p.Stat()
+	if err != nil {
+		return err
+	}
+	if !r.options.Since.IsZero() && st.ModTime().Before(r.options.Since.Add(-clockSlack)) {
+		return nil
+	}
+	newest := r.lines.piece
+	defer func() { r.lines.piece = newest }()
+	r.long = longLine{}
+	if err := r.lines.enter(p, offset); err != nil {
+		return err
+	}
+	if isLast {
+		if err := awaitLetGo(ctx, letGo-sinceRename(st)); err != nil {
+			return err
+		}
+	}
+	if err := r.drain(ctx); err != nil {
+		return err
+	}
+	return r.finish()
+}
+
+// sinceRename returns how long ago a file was renamed.
+func sinceRename(file os.FileInfo) time.Duration {
+	st, ok := file.Sys().(*syscall.Stat_t)
+	if !ok {
+		return letGo
+	}
+	return max(0, time.Since(time.Unix(st.Ctim.Unix())))
+}
+
+// awaitLetGo gives the runtime time to write to a rotated file what it still had in hand.
+func awaitLetGo(ctx context.Context, wait time.Duration) error {
+	if wait <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // drain prints the file up to its present end, and what it holds of a line without an end stays in the buffer.

@@ -193,9 +193,12 @@ func TestTailOffset(t *testing.T) {
 		for n := range len(lines) + 2 {
 			want := strings.Join(lines[max(0, len(lines)-n):], "")
 			for size := 1; size <= len(all)+1; size++ {
-				offset, err := tailOffset(strings.NewReader(all), int64(len(all)), int64(n), make([]byte, size))
+				offset, missing, err := tailOffset(strings.NewReader(all), int64(len(all)), int64(n), make([]byte, size))
 				if err != nil {
 					t.Fatal(err)
+				}
+				if missing != int64(max(0, n-len(lines))) {
+					t.Errorf("last %d lines of %q in blocks of %d: %d are missing", n, all, size, missing)
 				}
 				if got := all[offset:]; got != want {
 					t.Errorf("last %d lines of %q in blocks of %d: %q, want %q", n, all, size, got, want)

@@ -111,6 +111,9 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 		t.Fatal(err)
 	}
 	out["/metrics"].MustRegister(&Pods{List: list, Lives: lives, Mirrored: true, Wanted: none, Observed: func() []*pod.Status { return nil }})
+	out["/metrics"].MustRegister(Logs(func() []stats.LogUse {
+		return []stats.LogUse{{UID: "u", Namespace: "default", Name: "web", Container: "main", Bytes: 4096}}
+	}))
 	out["/metrics"].MustRegister(Claims{Uses: func(context.Context) []stats.ClaimUse {
 		return []stats.ClaimUse{
 			{Namespace: "default", Claim: "disk", VolumeUse: stats.VolumeUse{

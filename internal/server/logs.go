@@ -89,11 +89,7 @@ func (d *door) logFile(uid pod.UID, id pod.ContainerID) (string, error) {
 	if path == "" {
 		return "", fmt.Errorf("the runtime keeps no log of container %s: %w", id, fs.ErrNotExist)
 	}
-	f, err := logs.Open(path)
-	if err != nil {
-		return "", err
-	}
-	return path, f.Close()
+	return path, logs.Find(path)
 }
 
 // writeLog writes the log. An error after its beginning can only be told in the trailer, without which a log that broke off looks

@@ -52,6 +52,10 @@ func TestLocal(t *testing.T) {
 	if diff := cmp.Diff(map[string]ContainerFiles{"main": main}, got.Containers); diff != "" || main.Rootfs == 0 || main.Logs == 0 {
 		t.Errorf("containers (-want +got):\n%s", diff)
 	}
+	logs := []LogUse{{"u", "default", "web", "main", main.Logs}}
+	if diff := cmp.Diff(logs, c.Logs()); diff != "" {
+		t.Errorf("logs of containers (-want +got):\n%s", diff)
+	}
 	if _, ok := got.Volumes["config"]; !ok || got.Own != uint64(len("127.0.0.1 localhost\n")) || len(got.Spaces) != 1 {
 		t.Errorf("the whole pod: %+v", got)
 	}

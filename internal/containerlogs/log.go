@@ -1,0 +1,152 @@
+package containerlogs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/journal"
+	"berth/internal/logs"
+	"berth/internal/pod"
+)
+
+// containerLog is the log of one incarnation of a container.
+type containerLog struct {
+	subject   journal.Subject
+	container string
+	id        pod.ContainerID
+	path      string
+	exited    bool
+
+	// lookAt is when its size is looked at, the zero time for when it is written to. tidyAt is when
+	// it is tidied, the zero time for never.
+	lookAt, tidyAt time.Time
+	// What the last look has shown; rate in bytes a second.
+	lookedAt time.Time
+	size     int64
+	rate     float64
+	watched  bool // the next write will be told, as watch
+	watch    int
+
+	due      bool // it is to be rotated
+	rotating bool
+	tidying  bool
+	cancel   func() // ends the tidying
+
+	renamed  bool // job.renamed
+	failures int
+	strange  bool      // told that it cannot be looked at
+	toldAt   time.Time // of a rotation
+}
+
+func newContainerLog(s *pod.Status, c *pod.ContainerStatus) *containerLog {
+	return &containerLog{
+		subject:   journal.Subject{UID: s.UID, Namespace: s.Namespace, Name: s.Name},
+		container: c.Name, id: c.ID, path: c.LogPath, cancel: func() {},
+	}
+}
+
+func (l *containerLog) job() job {
+	return job{uid: l.subject.UID, id: l.id, path: l.path, runs: !l.exited, renamed: l.renamed, failures: l.failures}
+}
+
+// next is the next time after now at which there is something to do for the log.
+func (l *containerLog) next(now time.Time) (next time.Time) {
+	if l.rotating {
+		return next
+	}
+	for _, t := range []time.Time{l.lookAt, l.tidyAt} {
+		if t.After(now) && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	return next
+}
+
+// measure reads the size of the open log, and reports whether it has changed.
+func (l *containerLog) measure(file *os.File, now time.Time) (changed bool, err error) {
+	st, err := file.Stat()
+	if err != nil {
+		return false, err
+	}
+	if !st.Mode().IsRegular() {
+		return false, errors.New("it is not a regular file")
+	}
+	if passed := now.Sub(l.lookedAt).Seconds(); !l.lookedAt.IsZero() && passed > 0 {
+		l.rate = float64(st.Size()-l.size) / passed
+	}
+	changed = st.Size() != l.size
+	l.size, l.lookedAt = st.Size(), now
+	return changed, nil
+}
+
+// look reads the size of a log and decides: it is due, or is looked at again at a time, or with the
+// next write.
+func (m *Manager) look(l *containerLog, now time.Time) {
+	l.lookAt = time.Time{}
+	if l.renamed {
+		l.due = true
+		return
+	}
+	file, err := logs.FilesOf(l.path).OpenFile(l.path, unix.O_PATH, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		l.due = true // the runtime is to make one
+		return
+	}
+	if err == nil {
+		defer file.Close()
+		err = m.lookAt(l, file, now)
+	}
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, unix.ELOOP) { // a link is Docker's, which rotates by itself
+		l.lookAt = now.Add(m.Interval)
+	}
+	if !l.strange {
+		m.Log.Warn("the log of a container is not bounded", "log", l.path, "error", err)
+	}
+	l.strange = true
+}
+
+// lookAt is look at the open log.
+func (m *Manager) lookAt(l *containerLog, file *os.File, now time.Time) error {
+	isFirst := l.lookedAt.IsZero()
+	changed, err := l.measure(file, now)
+	if err == nil && l.size < m.MaxSize && (isFirst || !changed) {
+		m.watch(l, file)
+		changed, err = l.measure(file, now) // it may have been written to just before
+	}
+	switch {
+	case err != nil:
+		return err
+	case l.size >= m.MaxSize && l.size > 0:
+		l.due = true
+	case changed:
+		l.lookAt = onGrid(now.Add(nextLook(l.size, l.rate, m.Limits)))
+	case !l.watched:
+		l.lookAt = onGrid(now.Add(m.Interval))
+	}
+	return nil
+}
+
+// watch asks for the next write to the open log.
+func (m *Manager) watch(l *containerLog, file *os.File) {
+	if m.writes == nil {
+		return
+	}
+	id, err := m.writes.Watch(file)
+	if err != nil {
+		if !m.blind {
+			m.Log.Warn("some logs of containers are looked at in each containerLogMonitorInterval: nothing tells that they are written to", "error", err)
+		}
+		m.blind = true
+		return
+	}
+	m.unwatch(l)
+	l.watch, l.watched = id, true
+	m.watches[id] = l
+}

@@ -1,0 +1,310 @@
+package containerlogs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"berth/internal/inotify"
+	"berth/internal/journal"
+	"berth/internal/pod"
+)
+
+// Runtime is what writes the logs; *cri.Client is one.
+type Runtime interface {
+	// ReopenContainerLog has the log written to a new file at its path.
+	ReopenContainerLog(ctx context.Context, id pod.ContainerID) error
+}
+
+// Writes tells of the next write to a file; *inotify.Once does.
+type Writes interface {
+	Watch(file *os.File) (id int, err error)
+	Forget(id int) error
+	// Written tells which watches saw a write, once each, or inotify.Overflow.
+	Written() <-chan int
+	Close() error
+}
+
+// Config is what a Manager needs.
+type Config struct {
+	Limits
+	Runtime Runtime
+	// Changed gets every pod whose observation changed; Newest returns that.
+	Changed *pod.Inbox[pod.UID]
+	Newest  func(uid pod.UID) (*pod.Status, bool)
+	// Watch opens what tells of writes. Where there is none, logs are looked at in each interval.
+	Watch   func() (Writes, error)
+	Journal *journal.Journal
+	Log     *slog.Logger
+}
+
+// Manager keeps logs within their limits.
+type Manager struct {
+	Config
+
+	// All of these are Run's.
+	began    time.Time
+	writes   Writes // nil where there is no inotify
+	blind    bool   // told that logs cannot be watched
+	logs     map[pod.ContainerID]*containerLog
+	watches  map[int]*containerLog
+	rotating int
+	tidying  int
+	results  chan result
+	workers  sync.WaitGroup
+}
+
+// result is the end of a job.
+type result struct {
+	log      *containerLog
+	rotation bool // or tidying
+	outcome
+}
+
+// New returns a Manager that follows pods once Run is called.
+func New(cfg Config) *Manager {
+	return &Manager{Config: cfg, logs: map[pod.ContainerID]*containerLog{}, watches: map[int]*containerLog{}, results: make(chan result)}
+}
+
+// Run keeps logs within their limits until ctx is done.
+func (m *Manager) Run(ctx context.Context) error {
+	if m.MaxSize < 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	m.began = time.Now()
+	var written <-chan int
+	if writes, err := m.Watch(); err != nil {
+		m.Log.Warn("logs of containers are looked at in each containerLogMonitorInterval: nothing tells that they are written to", "error", err)
+	} else {
+		m.writes, written = writes, writes.Written()
+		defer writes.Close()
+	}
+	defer m.finish()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		if next := m.act(ctx); next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(next))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		case <-m.Changed.Wake():
+			for _, uid := range m.Changed.Take() {
+				m.follow(uid)
+			}
+		case id, ok := <-written:
+			if !ok {
+				return errors.New("inotify has ended")
+			}
+			m.written(id)
+		case r := <-m.results:
+			m.finished(&r)
+		}
+	}
+}
+
+// finish waits for the workers: a log that was renamed is to be written to again.
+func (m *Manager) finish() {
+	for _, l := range m.logs {
+		l.cancel()
+	}
+	go func() {
+		m.workers.Wait()
+		close(m.results)
+	}()
+	for range m.results {
+	}
+}
+
+// follow takes note of what runs of a pod, and what has exited.
+func (m *Manager) follow(uid pod.UID) {
+	s, ok := m.Newest(uid)
+	if !ok {
+		s = &pod.Status{}
+	}
+	there := map[pod.ContainerID]bool{}
+	for i := range s.Containers {
+		c := &s.Containers[i]
+		runs := c.State == pod.StateRunning
+		if c.LogPath == "" || !runs && c.State != pod.StateExited {
+			continue
+		}
+		there[c.ID] = true
+		l, known := m.logs[c.ID]
+		if !known {
+			l = newContainerLog(s, c)
+			m.logs[c.ID] = l
+			if runs && c.StartedAt.Before(m.began) { // an earlier agent may have been cut off
+				l.tidyAt = m.began.Add(m.Interval)
+			}
+			l.lookAt = m.began
+		}
+		if !runs && !l.exited {
+			m.forget(l)
+			l.exited, l.due = true, false
+			l.lookAt, l.tidyAt = time.Time{}, m.began
+		}
+	}
+	for id, l := range m.logs {
+		if l.subject.UID == uid && !there[id] {
+			delete(m.logs, id)
+			m.forget(l)
+			l.cancel()
+		}
+	}
+}
+
+// forget gives up the watch of a log.
+func (m *Manager) forget(l *containerLog) {
+	if !l.watched {
+		return
+	}
+	if err := m.writes.Forget(l.watch); err != nil {
+		m.Log.Warn("the watch of a log is not given up", "log", l.path, "error", err)
+	}
+	m.unwatch(l)
+}
+
+// unwatch notes that a log is not watched any more.
+func (m *Manager) unwatch(l *containerLog) {
+	if l.watched {
+		delete(m.watches, l.watch)
+		l.watched = false
+	}
+}
+
+// written is told that somebody writes to a log.
+func (m *Manager) written(id int) {
+	if id == inotify.Overflow {
+		for _, l := range m.watches {
+			l.lookAt = time.Now()
+		}
+		return
+	}
+	l, ok := m.watches[id]
+	if !ok {
+		return // it was given up meanwhile
+	}
+	m.unwatch(l)
+	if l.lookAt.IsZero() {
+		l.lookAt = onGrid(time.Now().Add(nextLook(l.size, 0, m.Limits)))
+	}
+}
+
+// onGrid moves a time to the end of the twentieth of a second that it is in: many logs are looked
+// at with one wake-up.
+func onGrid(t time.Time) time.Time {
+	const grid = time.Second / 20
+	return t.Add(grid - 1).Truncate(grid)
+}
+
+// act looks at logs whose time has come, and gives to workers what there is to do. It returns when
+// it is to be called again at the latest, the zero time for never.
+func (m *Manager) act(ctx context.Context) (next time.Time) {
+	now := time.Now()
+	for _, l := range m.logs {
+		if !l.rotating && !l.lookAt.IsZero() && !l.lookAt.After(now) {
+			m.look(l, now)
+		}
+		switch {
+		case l.rotating:
+		case l.due && l.tidying:
+			l.cancel() // its end comes back here
+		case l.due:
+			if m.rotating < m.Workers {
+				m.startRotating(ctx, l)
+			}
+		case !l.tidying && !l.tidyAt.IsZero() && !l.tidyAt.After(now) && m.tidying < m.Workers:
+			m.startTidying(ctx, l)
+		}
+		if at := l.next(now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
+}
+
+func (m *Manager) startRotating(ctx context.Context, l *containerLog) {
+	m.rotating++
+	l.due, l.rotating = false, true
+	m.forget(l) // the next file is another one
+	j := l.job()
+	m.workers.Go(func() { m.results <- result{l, true, m.rotate(ctx, j)} })
+}
+
+func (m *Manager) startTidying(ctx context.Context, l *containerLog) {
+	m.tidying++
+	l.tidying, l.tidyAt = true, time.Time{}
+	ctx, l.cancel = context.WithCancel(ctx)
+	j := l.job()
+	m.workers.Go(func() { m.results <- result{l, false, m.tidy(ctx, j)} })
+}
+
+// finished is told of the end of a job.
+func (m *Manager) finished(r *result) {
+	l, now := r.log, time.Now()
+	if !r.rotation {
+		m.tidying--
+		l.cancel()
+		l.tidying = false
+		if r.err != nil && !errors.Is(r.err, context.Canceled) {
+			m.note(l, "the rotated files of the log stay as they are", "", r.err)
+		}
+		return
+	}
+	m.rotating--
+	l.rotating, l.renamed = false, r.renamed
+	if r.err == nil {
+		l.failures, l.size, l.lookedAt = 0, 0, now
+		l.lookAt, l.tidyAt = onGrid(now.Add(nextLook(0, l.rate, m.Limits))), now.Add(m.Interval)
+	} else {
+		l.failures++
+		l.lookAt = now.Add(min(m.Interval, time.Second<<min(l.failures-1, 10)))
+		m.tellFailure(l, r)
+	}
+	if r.rotated {
+		m.tellRotated(l, now)
+	}
+	if l.exited {
+		l.due, l.lookAt, l.tidyAt = false, time.Time{}, now
+	}
+}
+
+// tellEvery is how often a log that is rotated again and again is told of.
+const tellEvery = 10 * time.Minute
+
+func (m *Manager) tellRotated(l *containerLog, now time.Time) {
+	if !l.toldAt.IsZero() && now.Sub(l.toldAt) < tellEvery {
+		return
+	}
+	l.toldAt = now
+	m.note(l, "rotate the log", fmt.Sprintf("it has reached containerLogMaxSize, %d bytes; the last %d files are kept", m.MaxSize, m.MaxFiles), nil)
+}
+
+// tellFailure tells of the second failure in a row: the first may be that the container has exited
+// a moment ago.
+func (m *Manager) tellFailure(l *containerLog, r *result) {
+	switch {
+	case r.emptied:
+		m.note(l, "empty the log", fmt.Sprintf("it cannot be rotated, and has reached %d bytes", m.total()), r.err)
+	case l.failures == 2:
+		m.note(l, "the log is not rotated, and grows", "", r.err)
+	}
+}
+
+func (m *Manager) note(l *containerLog, decision, why string, err error) {
+	e := journal.Entry{Subject: l.subject, Container: l.container, Component: "logs", Decision: decision, Why: why}
+	if err != nil {
+		e.Error = err.Error()
+	}
+	m.Journal.Record(e)
+}

@@ -1,0 +1,183 @@
+package containerlogs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cri"
+	"berth/internal/logs"
+	"berth/internal/pod"
+)
+
+// patience is how many times in a row a log may fail to be rotated before it is emptied for its size.
+const patience = 3
+
+// job is what a worker does with one log.
+type job struct {
+	uid  pod.UID
+	id   pod.ContainerID
+	path string
+	// runs says that the container writes to the log.
+	runs bool
+	// renamed says that the log was renamed before, and the runtime has not begun the next file for certain.
+	renamed bool
+	// failures is how often in a row this has failed.
+	failures int
+}
+
+// outcome is what became of a job.
+type outcome struct {
+	err error
+	// rotated says that there is one more part.
+	rotated bool
+	// renamed is job.renamed for the next try.
+	renamed bool
+	// emptied says that what was in the log is lost.
+	emptied bool
+}
+
+// rotate renames the log and has the runtime begin the next file.
+func (m *Manager) rotate(ctx context.Context, j job) outcome {
+	f, err := openFolder(j.path)
+	if err != nil {
+		return outcome{err: err}
+	}
+	defer f.Close()
+	if !j.renamed {
+		return m.rotateIn(ctx, f, j)
+	}
+	if err := m.reopen(ctx, j); err != nil {
+		return outcome{err: err, renamed: true}
+	}
+	return outcome{err: m.prune(f, j), rotated: true}
+}
+
+func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
+	c, err := f.read()
+	if err != nil {
+		return outcome{err: err}
+	}
+	if c.live == nil { // an agent was cut off after the renaming, or somebody has removed the file
+		return outcome{err: m.remake(ctx, f, j)}
+	}
+	part := logs.Part{Stamp: c.newest().Next(time.Now())}.Name(f.log)
+	if err := f.rename(f.log, part); err != nil {
+		return outcome{err: err}
+	}
+	err = m.reopen(ctx, j)
+	if err == nil {
+		return outcome{err: m.prune(f, j), rotated: true}
+	}
+	switch undone := f.rename(part, f.log); {
+	case errors.Is(undone, unix.EEXIST): // the next file is there: the answer is lost, and may still have been yes
+		return outcome{err: err, renamed: true}
+	case undone != nil:
+		return outcome{err: errors.Join(err, undone), renamed: true}
+	}
+	if j.failures < patience || c.live.size < m.total() {
+		return outcome{err: err}
+	}
+	for _, p := range c.parts {
+		err = errors.Join(err, f.remove(p.name))
+	}
+	return outcome{err: errors.Join(err, f.empty()), emptied: true}
+}
+
+// remake has the runtime make a log that is missing.
+func (m *Manager) remake(ctx context.Context, f *folder, j job) error {
+	if err := m.reopen(ctx, j); err != nil {
+		return err
+	}
+	c, err := f.read()
+	if err == nil && c.live == nil {
+		err = fmt.Errorf("the container runtime has made no file at %s", j.path)
+	}
+	return err
+}
+
+// reopen has the runtime write to a new file. It is not cut off by the agent's end, which would
+// leave it unknown whether it does.
+func (m *Manager) reopen(ctx context.Context, j job) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), reopenLimit, errors.New("no answer"))
+	defer cancel()
+	return m.Runtime.ReopenContainerLog(cri.For(ctx, j.uid), j.id)
+}
+
+// reopenLimit bounds one call, so that a container that the runtime is stuck with holds up the logs
+// of others for no longer.
+const reopenLimit = 10 * time.Second
+
+// prune removes what is too much of a log.
+func (m *Manager) prune(f *folder, j job) error {
+	c, err := f.read()
+	if err != nil {
+		return err
+	}
+	err = f.remove(c.debris...)
+	for _, each := range computeRemoved(m.bounded(&c, j)) {
+		err = errors.Join(err, f.remove(each.name))
+	}
+	return err
+}
+
+// bounded returns the files that are bounded together, and how. That which is written has its own bound.
+func (m *Manager) bounded(c *contents, j job) (files []file, most int, total int64) {
+	if j.runs || c.live == nil {
+		return c.parts, m.MaxFiles - 1, m.total()
+	}
+	return append(c.parts, *c.live), m.MaxFiles, m.total()
+}
+
+// tidy compresses the parts of a log, and cuts what has outgrown all limits before it could be rotated.
+//
+// Differs from the kubelet: it compresses what the last rotation has left just before the next, and never
+// looks at the log of a container that has exited.
+func (m *Manager) tidy(ctx context.Context, j job) outcome {
+	f, err := openFolder(j.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return outcome{} // a container without a log, or one that is being removed
+	}
+	if err != nil {
+		return outcome{err: err}
+	}
+	defer f.Close()
+	return outcome{err: m.tidyIn(ctx, f, j)}
+}
+
+func (m *Manager) tidyIn(ctx context.Context, f *folder, j job) error {
+	c, err := f.read()
+	if err != nil {
+		return err
+	}
+	if err := f.remove(c.debris...); err != nil {
+		return err
+	}
+	for _, part := range computeCompressed(c.parts) {
+		if err := f.compress(ctx, part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("compress: %w", err)
+		}
+	}
+	if err := m.prune(f, j); err != nil {
+		return err
+	}
+	if c, err = f.read(); err != nil {
+		return err
+	}
+	files, _, total := m.bounded(&c, j)
+	if len(files) == 0 {
+		return nil
+	}
+	newest := files[len(files)-1]
+	if newest.size <= total || newest.part.Compressed {
+		return nil
+	}
+	if err := f.cut(ctx, newest.name, total); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cut to %d bytes: %w", total, err)
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package logs
+
+import (
+	"bytes"
+	"compress/flate"
+	"compress/gzip"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+)
+
+// piece is an open file of a log: the one that is written, or a part.
+type piece struct {
+	*os.File
+	stamp  Stamp // zero unless it is known to be a part
+	packed bool
+	source io.Reader // of what was logged
+}
+
+// openLive opens the file that is written.
+func openLive(path string) (*piece, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return &piece{File: f, source: f}, nil
+}
+
+// openPart opens a part, whatever has become of it; fs.ErrNotExist says that it is gone.
+func openPart(path string, s Stamp) (*piece, error) {
+	f, err := Open(partPath(path, Part{Stamp: s}))
+	if err == nil {
+		return &piece{File: f, stamp: s, source: f}, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if f, err = Open(partPath(path, Part{s, true})); err != nil {
+		return nil, err
+	}
+	return &piece{File: f, stamp: s, packed: true, source: &unpacker{file: f}}, nil
+}
+
+// unpacker reads a compressed part. One that is damaged ends where the damage is.
+type unpacker struct {
+	file io.Reader
+	z    *gzip.Reader // nil before the first Read
+}
+
+func (u *unpacker) Read(p []byte) (n int, err error) {
+	if u.z == nil {
+		u.z, err = gzip.NewReader(u.file)
+	}
+	if err == nil {
+		n, err = u.z.Read(p)
+	}
+	var corrupt flate.CorruptInputError
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &corrupt) {
+		u.z, err = nil, io.EOF
+		u.file = bytes.NewReader(nil)
+	}
+	return n, err
+}
+
+// begin goes to the offset of what was logged.
+func (p *piece) begin(offset int64) error {
+	if _, err := p.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	if !p.packed {
+		_, err := p.Seek(offset, io.SeekStart)
+		return err
+	}
+	p.source = &unpacker{file: p.File}
+	_, err := io.CopyN(io.Discard, p.source, offset)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return err
+}
+
+// tail returns where the last n lines begin, and how many of them are before this piece.
+func (p *piece) tail(n int64, buf []byte) (offset, missing int64, err error) {
+	if !p.packed {
+		st, err := p.Stat()
+		if err != nil {
+			return 0, 0, err
+		}
+		return tailOffset(p.File, st.Size(), n, buf)
+	}
+	if err := p.begin(0); err != nil {
+		return 0, 0, err
+	}
+	lines, _, err := skipLines(p.source, -1, buf)
+	if err != nil || lines <= n {
+		return 0, n - lines, err
+	}
+	if err := p.begin(0); err != nil {
+		return 0, 0, err
+	}
+	_, offset, err = skipLines(p.source, lines-n, buf)
+	return offset, 0, err
+}
+
+// skipLines reads n lines, or all with a negative n, and returns how many there were and in how many
+// bytes. An end without a line end counts as a line.
+func skipLines(from io.Reader, n int64, buf []byte) (lines, offset int64, err error) {
+	ended := true
+	for lines != n {
+		got, err := from.Read(buf)
+		for rest := buf[:got]; len(rest) > 0 && lines != n; {
+			i := bytes.IndexByte(rest, '\n')
+			if ended = i >= 0; !ended {
+				offset += int64(len(rest))
+				break
+			}
+			offset += int64(i) + 1
+			rest = rest[i+1:]
+			lines++
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+	if !ended {
+		lines++
+	}
+	return lines, offset, nil
+}
