@@ -165,31 +165,47 @@ func (a *Agent) Handlers() server.Handlers { return a.handlers() }
 // unless AtExit says otherwise. An agent runs once.
 func (a *Agent) Run(ctx context.Context) error { return a.run(ctx, a.phases()) }
 
-// run locks what must be the agent's own, and runs the phases.
+// claim locks what must be the agent's own, and opens its socket: an agent that is already in the run directory must be found before
+// anything of it is touched, and clients that come while the runtime starts wait instead of hearing that there is no agent.
+func (a *Agent) claim() (release func(), err error) {
+	unlock, err := lockRoot(a.cfg.RootDir)
+	if err != nil {
+		return nil, err
+	}
+	l, err := a.listen()
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	unlockCgroups := func() {}
+	if a.out.Cgroups == nil {
+		if unlockCgroups, err = lockCgroups(cgroupLocks, a.cfg.CgroupRoot); err != nil {
+			l.Close()
+			unlock()
+			return nil, err
+		}
+	}
+	a.listener <- l
+	return func() {
+		unlockCgroups()
+		l.Close()
+		unlock()
+	}, nil
+}
+
+// run claims what must be the agent's own, and runs the phases.
 func (a *Agent) run(ctx context.Context, phases []phase) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	a.stopping = stop
-	unlock, err := lockRoot(a.cfg.RootDir)
+	if isReadOnly(a.cfg.RootDir) {
+		return readOnlyError(a.cfg.RootDir)
+	}
+	release, err := a.claim()
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	// Before anything else: an agent that is already in the run directory must be found before anything of it is touched, and clients
-	// that come while the runtime starts wait instead of hearing that there is no agent.
-	l, err := a.listen()
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	if a.out.Cgroups == nil {
-		unlock, err := lockCgroups(cgroupLocks, a.cfg.CgroupRoot)
-		if err != nil {
-			return err
-		}
-		defer unlock()
-	}
-	a.listener <- l
+	defer release()
 	if err := errors.Join(makeDirs(&a.cfg), a.saveConfig()); err != nil {
 		return err
 	}

@@ -134,7 +134,7 @@ func (a *Agent) whatIsLeft(uids []pod.UID, containers map[pod.ContainerID]string
 		for _, p := range running {
 			out = append(out, fmt.Sprintf("%s%s: process %d (%s)", name, ofContainer(p, containers), p.PID, p.Command))
 		}
-		if len(running) > 0 {
+		if len(running) > 0 || isReadOnly(a.cfg.RootDir) { // then neither runtime nor disk can forget what has ended
 			continue
 		}
 		if s, known := a.pleg.Newest(uid); known {

@@ -53,7 +53,11 @@ func (a *Agent) endRuntime(ctx context.Context) error {
 	}
 	err := a.embedded.Stop(ctx)
 	if err == nil && len(a.left) == 0 {
-		err = a.embedded.EndShims(ctx)
+		end := a.embedded.EndShims
+		if isReadOnly(a.cfg.RootDir) {
+			end = a.embedded.EndAll // containerd could not
+		}
+		err = end(ctx)
 	}
 	if err != nil {
 		a.left = append(a.left, err.Error())

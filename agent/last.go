@@ -87,6 +87,9 @@ func (a *Agent) saveConfig() error {
 
 // Drain ends the pods that an earlier agent left behind, as AtExit says, and returns when that is done. It takes no manifests and serves no API.
 func (a *Agent) Drain(ctx context.Context) error {
+	if a.embedded != nil && isReadOnly(a.cfg.RootDir) {
+		return a.drainReadOnly(ctx)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	begin := component{name: "drain", run: waitDone, ready: func(context.Context) error {

@@ -14,12 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// lockFile is the file in the root directory whose lock an agent holds.
+const lockFile = "berth.lock"
+
 // lockRoot makes the root directory and takes the lock on it: two agents on one root would each undo what the other does. The lock ends with the process.
 func lockRoot(root string) (unlock func(), err error) {
 	if err := os.MkdirAll(root, 0o750); err != nil {
 		return nil, fmt.Errorf("root directory: %w", err)
 	}
-	f, err := lock(filepath.Join(root, "berth.lock"))
+	f, err := lock(filepath.Join(root, lockFile))
 	if held, ok := errors.AsType[*heldError](err); ok {
 		return nil, fmt.Errorf("root directory %s: another agent uses it (pid %s); stop it with \"berth stop\", or give this one its own --root-dir and --run-dir", root, held.pid)
 	}
@@ -69,10 +72,13 @@ func (e *heldError) ended() bool {
 const forkPatience = 2 * time.Second
 
 // lock takes the lock on a file, which it makes, and writes the process id into it. The lock ends when the file is
-// closed, at the latest with the process.
+// closed, at the latest with the process. On a read-only file system the file is locked as it is.
 func lock(path string) (*os.File, error) {
 	for limit := time.Now().Add(forkPatience); ; {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if errors.Is(err, unix.EROFS) {
+			f, err = os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
 		}
@@ -108,15 +114,11 @@ func lockOpen(f *os.File, path string) (ours bool, err error) {
 	if there, err := os.Stat(path); err != nil || !os.SameFile(opened, there) {
 		return false, nil
 	}
-	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
-		return false, fmt.Errorf("lock %s: %w", path, err)
+	// The number is for messages alone: a disk that takes none keeps nobody from the lock.
+	if n, err := f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0); err == nil {
+		_ = f.Truncate(int64(n))
 	}
 	return true, nil
-}
-
-func writePID(f *os.File) error {
-	_, err := fmt.Fprintf(f, "%d\n", os.Getpid())
-	return err
 }
 
 // makeDirs makes the folders that several components use.

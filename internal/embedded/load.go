@@ -45,7 +45,12 @@ func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
 			return err
 		}
 		if !present {
+			// containerd brings its records to disk, and of the layers only what happens to be written: after a power cut it would
+			// know an image whose files are empty, and no pod would start any more.
 			err = importLeased(ctx, conn, filepath.Join(bundle, image.File), image, snapshotter)
+			if err == nil {
+				err = syncFilesystem(bundle)
+			}
 		}
 		if err == nil {
 			err = awaitEntered(ctx, conn, image.Name, image.Digest)

@@ -23,28 +23,47 @@ func (r *Runtime) Remove(ctx context.Context) error {
 		return err
 	}
 	defer r.release()
-	if err := r.stop(ctx); err != nil {
+	if err := r.endAll(ctx); err != nil {
+		// What is mounted or running must not be pulled away from under it.
 		return err
 	}
 	p := r.paths
-	errs := []error{
-		removeContainers(ctx, p),
-		killAll(ctx, p),
-		removeAttachments(ctx, p),
-		removeAllRules(ctx, p.bridge()),
-		removeBridge(p.bridge()),
-		unmountBelow(p.home(), p.state()),
-	}
-	if err := errors.Join(errs...); err != nil {
-		// What is mounted or running must not be pulled away from under it.
-		return fmt.Errorf("embedded runtime: remove: %w", err)
-	}
+	var errs []error
 	for _, name := range []string{p.home(), p.corrupt(), p.state(), p.runc(), p.shimSockets(), p.addresses(), p.socket(), p.ttrpcSocket(), p.settings(), p.bundles()} {
 		errs = append(errs, os.RemoveAll(name))
 	}
 	errs = append(errs, unclaim(claimsDir, p.network()))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("embedded runtime: remove: %w", err)
+	}
+	return nil
+}
+
+// EndAll ends the runtime, and kills and takes away what of pods runs, is mounted or is connected. It does so without containerd, which
+// can end nothing when its disk takes no writes; what is kept on disk stays. It is idempotent, and needs no Ensure before.
+func (r *Runtime) EndAll(ctx context.Context) error {
+	if err := r.acquire(ctx); err != nil {
+		return err
+	}
+	defer r.release()
+	return r.endAll(ctx)
+}
+
+func (r *Runtime) endAll(ctx context.Context) error {
+	if err := r.stop(ctx); err != nil {
+		return err
+	}
+	p := r.paths
+	err := errors.Join(
+		removeContainers(ctx, p),
+		killAll(ctx, p),
+		removeAttachments(ctx, p),
+		removeAllRules(ctx, p.bridge()),
+		removeBridge(p.bridge()),
+		unmountBelow(p.home(), p.state()),
+	)
+	if err != nil {
+		return fmt.Errorf("embedded runtime: end all: %w", err)
 	}
 	return nil
 }

@@ -281,6 +281,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(seed), false)
 		f.Add([]byte(seed), true)
 	}
+	addManifests(f, func(m []byte) { f.Add(m, false) })
 	f.Fuzz(func(t *testing.T, content []byte, kubelet bool) {
 		d := decoder{node: node}
 		if kubelet {

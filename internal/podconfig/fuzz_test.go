@@ -283,6 +283,7 @@ func FuzzKeep(f *testing.F) {
 		f.Add([]byte(seed), true, false)
 		f.Add([]byte(seed), false, true)
 	}
+	addManifests(f, func(m []byte) { f.Add(m, false, false) })
 	f.Fuzz(func(t *testing.T, content []byte, mangle, url bool) {
 		d := decoder{node: node}
 		if mangle {

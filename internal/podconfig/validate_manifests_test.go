@@ -2,6 +2,8 @@ package podconfig
 
 import (
 	"bytes"
+	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,7 +29,7 @@ const (
 type manifests map[string]map[string]any
 
 // readManifests returns all manifests, complete: each has the kind, a name and a node, as a pod of this node has when it is validated.
-func readManifests(t *testing.T) manifests {
+func readManifests(t testing.TB) manifests {
 	t.Helper()
 	files, err := filepath.Glob(goldens + "/*.txtar")
 	if err != nil {
@@ -57,8 +59,21 @@ func readManifests(t *testing.T) manifests {
 	return all
 }
 
+// addManifests makes the manifests seeds, as JSON: most of what a fuzzer makes of them is a pod too.
+func addManifests(f *testing.F, add func(manifest []byte)) {
+	f.Helper()
+	all := readManifests(f)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		text, err := json.Marshal(all[name])
+		if err != nil {
+			f.Fatalf("%s: %v", name, err)
+		}
+		add(text)
+	}
+}
+
 // readYAML decodes YAML into values as JSON has them, integers as int64.
-func readYAML[T any](t *testing.T, name string, text []byte) T {
+func readYAML[T any](t testing.TB, name string, text []byte) T {
 	t.Helper()
 	raw, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {

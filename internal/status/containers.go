@@ -148,6 +148,8 @@ func (b *containerBuilder) restartsWithAll() bool {
 		return false
 	case b.old.State.Waiting != nil:
 		return b.old.State.Waiting.Reason == lifecycle.RestartingAllContainers
+	case b.old.State.Terminated != nil && b.old.State.Terminated.ContainerID == "":
+		return false // fillMissing judged it: it was cleaned away before the restart of all began
 	}
 	c := findCondition(b.in.Old.Conditions, v1.AllContainersRestarting)
 	return c != nil && c.Status == v1.ConditionTrue

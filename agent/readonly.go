@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// isReadOnly reports whether the file system of a root directory that agents have used takes no writes. An ext4 in which the kernel has found
+// an error says so only to who writes: neither access(2) nor statfs(2) do.
+func isReadOnly(root string) bool {
+	f, err := os.OpenFile(filepath.Join(root, lockFile), os.O_WRONLY, 0)
+	if err != nil {
+		return errors.Is(err, unix.EROFS)
+	}
+	_ = f.Close() // nothing was written
+	return false
+}
+
+func readOnlyError(root string) error {
+	return fmt.Errorf("root directory %s: the file system is read-only; have it checked (the kernel's log may say why it is so) and mount it "+
+		"read-write, or choose another --root-dir; running pods go on, and \"berth stop --all\" ends them", root)
+}
+
+// drainReadOnly ends what an earlier agent left behind on a root directory that cannot be written to. The embedded runtime writes down each
+// step of a container's end, and ends nothing when it cannot: so it is ended first, and the containers without it.
+func (a *Agent) drainReadOnly(ctx context.Context) error {
+	release, err := a.claim()
+	if err != nil {
+		return err
+	}
+	defer release()
+	a.cfg.Log.Warn("the file system of the root directory is read-only: containers are killed without a grace period; "+
+		"volumes that are mounted stay so, and what is kept of the pods there, until an agent starts that can write", "rootDir", a.cfg.RootDir)
+	if err := a.embedded.EndAll(ctx); err != nil {
+		return err
+	}
+	return errors.Join(a.noteEnded(), a.unshareRoot())
+}
