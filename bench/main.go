@@ -58,6 +58,7 @@ func run(ctx context.Context, o options) (err error) {
 	if o.only != "scale" {
 		err = onMachine(ctx, o, func(m *machine) error {
 			var errs []error
+			o.berth = m.berth
 			if wants("floor") || wants("agent") {
 				errs = append(errs, measureFloor(ctx, m, r))
 			}
