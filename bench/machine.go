@@ -53,6 +53,11 @@ func onMachine(ctx context.Context, o options, measure func(*machine) error) (er
 	if err := os.Mkdir(dir+"/none", 0o755); err != nil {
 		return err
 	}
+	// Of a file that was just written, large pieces lie together in the page cache, and are mapped together: up to 17 MiB more at the start.
+	if err := copyProgram(m.berth, dir+"/berth"); err != nil {
+		return err
+	}
+	m.berth = dir + "/berth"
 	say("start the runtime")
 	if err := m.startRuntime(ctx); err != nil {
 		return err
@@ -69,6 +74,20 @@ func onMachine(ctx context.Context, o options, measure func(*machine) error) (er
 		return err
 	}
 	return measure(m)
+}
+
+// copyProgram copies a program, and has the kernel read the copy from the disk, as after a boot.
+func copyProgram(from, to string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
 }
 
 // startRuntime has berth unpack and start its runtime, which stays when berth ends.

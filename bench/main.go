@@ -22,7 +22,7 @@ type options struct {
 	pods        int           // of the large batch
 	rest        time.Duration // for which CPU at rest is taken
 	scale       string        // numbers of pods over the fake runtime; "" leaves it out
-	only        string        // one part alone: floor, agent, volumes, scale, images, load or traffic; "" is all of them but traffic
+	only        string        // one part alone: floor, agent, volumes, scale, images, load, member or traffic; "" is all but the last two
 	plane       string        // the control plane for tests
 }
 
@@ -34,8 +34,8 @@ func main() {
 	flag.IntVar(&o.pods, "pods", 100, "pods of the large batch")
 	flag.DurationVar(&o.rest, "rest", 2*time.Minute, "how long the agent is watched at rest with all its pods")
 	flag.StringVar(&o.scale, "scale", "100,1000,5000", "numbers of pods over the fake runtime; empty leaves that part out")
-	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, volumes, scale, images or load, or traffic, which is measured only so")
-	flag.StringVar(&o.plane, "controlplane", "bin/controlplane", "the control plane of make controlplane, for -only traffic")
+	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, volumes, scale, images or load, or member or traffic, which are measured only so")
+	flag.StringVar(&o.plane, "controlplane", "bin/controlplane", "the control plane of make controlplane, for -only member and -only traffic")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -55,10 +55,10 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	r := newReport(o)
 	wants := func(part string) bool { return o.only == "" || o.only == part }
-	traffic := o.only == "traffic"
-	if wants("floor") || wants("agent") || wants("images") || wants("volumes") || wants("load") || traffic {
+	if o.only != "scale" {
 		err = onMachine(ctx, o, func(m *machine) error {
 			var errs []error
+			o.berth = m.berth
 			if wants("floor") || wants("agent") {
 				errs = append(errs, measureFloor(ctx, m, r))
 			}
@@ -78,7 +78,10 @@ func run(ctx context.Context, o options) (err error) {
 				if wants("load") {
 					errs = append(errs, measureLoad(ctx, m, a, r))
 				}
-				if traffic {
+				if o.only == "member" {
+					errs = append(errs, measureMember(ctx, m, a, o, r))
+				}
+				if o.only == "traffic" {
 					errs = append(errs, measureTraffic(ctx, m, a, o.plane, o.rest, r))
 				}
 			}

@@ -138,6 +138,8 @@ func (r *report) computeGoals() {
 	set("without pods: RSS of the agent", "MiB", 28, itself, "berth", "at rest with 0 pods: RSS of agent", "", "")
 	set(fmt.Sprintf(peakRSS, 0), "MiB", 32, itself, "berth", fmt.Sprintf(peakRSS, 0), "", "")
 	set(fmt.Sprintf(peakRSS, n), "MiB", 45, itself, "berth", fmt.Sprintf(peakRSS, n), "", "")
+	set(fmt.Sprintf(peakOfMember, 0), "MiB", 32, itself, "berth", fmt.Sprintf(peakOfMember, 0), "", "")
+	set(fmt.Sprintf(peakOfMember, n), "MiB", 45, itself, "berth", fmt.Sprintf(peakOfMember, n), "", "")
 	set(fmt.Sprintf("start of the agent over %d pods to all Ready visible", n), "s", 1, itself,
 		"berth", fmt.Sprintf("%d pods: start of the agent to all Ready in /pods", n), "", "")
 	// The kubelet's periods: a lease in 10 s, a status and each watch in 5 min; over a short time one more may fall into it.

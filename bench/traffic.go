@@ -1,69 +1,19 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"os/exec"
 	"regexp"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 )
 
 // trafficPods is how many pods a node has whose traffic is measured.
 const trafficPods = 20
-
-// plane is a control plane with one node, bench.
-type plane struct {
-	binary, dir string
-	stdin       io.Closer // with which it ends
-	cmd         *exec.Cmd
-}
-
-// startPlane starts a control plane, and returns when it can have pods.
-func startPlane(binary, dir string) (*plane, error) {
-	p := &plane{binary: binary, dir: dir, cmd: exec.Command(binary, "up", "--stdin", "--rm", "--dir", dir, "--node", "bench")}
-	stdin, err := p.cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	p.stdin = stdin
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	var log bytes.Buffer
-	p.cmd.Stderr = &log
-	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("the control plane: %w: build it with make controlplane", err)
-	}
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		return nil, fmt.Errorf("the control plane does not start: %w: %s", errors.Join(err, p.cmd.Wait()), log.Bytes())
-	}
-	return p, nil
-}
-
-// stop ends the control plane and removes its folder.
-func (p *plane) stop() error { return errors.Join(p.stdin.Close(), ended(p.cmd)) }
-
-// kubectl runs kubectl as the administrator.
-func (p *plane) kubectl(ctx context.Context, input string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, p.binary, append([]string{"kubectl", "--kubeconfig", p.dir + "/admin.kubeconfig"}, args...)...)
-	var errOut bytes.Buffer
-	cmd.Stdin, cmd.Stderr = strings.NewReader(input), &errOut
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, errOut.Bytes())
-	}
-	return string(out), nil
-}
 
 // traffic is what went between nodes and the API server since that began: requests by the API server's own count, bytes with TLS and all.
 type traffic struct {
@@ -147,55 +97,13 @@ func (c counter) Write(b []byte) (int, error) {
 // measureTraffic takes what an agent with pods at rest asks of a real API server.
 func measureTraffic(ctx context.Context, m *machine, kind agentKind, controlplane string, rest time.Duration, r *report) (err error) {
 	say("%s: traffic with the API server", kind.name)
-	dir, err := os.MkdirTemp("/tmp", "bp") // short: a socket is in it
+	a, err := m.startMember(ctx, kind, controlplane)
 	if err != nil {
 		return err
 	}
-	p, err := startPlane(controlplane, dir)
+	defer func() { err = errors.Join(err, a.end(ctx)) }()
+	names, err := a.apply(ctx, "rest", trafficPods)
 	if err != nil {
-		return errors.Join(err, os.RemoveAll(dir))
-	}
-	defer func() { err = errors.Join(err, p.stop()) }()
-	kubeconfig, err := os.ReadFile(dir + "/node-bench.kubeconfig")
-	if err != nil {
-		return err
-	}
-	server := regexp.MustCompile(`"server": "https://([^"]+)"`).FindSubmatch(kubeconfig)
-	if server == nil {
-		return errors.New("the kubeconfig names no server")
-	}
-	l, err := newLink(string(server[1]))
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	a, err := m.newAgent(kind, "")
-	if err != nil {
-		return err
-	}
-	a.flags = []string{"--kubeconfig", a.dir + "/kubeconfig", "--cert-dir", a.dir + "/pki"}
-	linked := bytes.Replace(kubeconfig, server[1], []byte(l.Addr().String()), 1)
-	if err := os.WriteFile(a.dir+"/kubeconfig", linked, 0o600); err != nil {
-		return err
-	}
-	if _, err := a.start(); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, a.stop(), m.empty(context.WithoutCancel(ctx))) }()
-	err = until(ctx, 3*time.Minute, time.Second, "the node to be ready", func() bool {
-		_, err := p.kubectl(ctx, "", "wait", "--for=condition=Ready", "node/bench", "--timeout=30s")
-		return err == nil
-	})
-	if err != nil {
-		return fmt.Errorf("%w; the agent's log: %s", err, tail(a.dir+"/log"))
-	}
-	var pods strings.Builder
-	var names []string
-	for i := range trafficPods {
-		names = append(names, fmt.Sprintf("rest-%d", i))
-		fmt.Fprintf(&pods, "apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {nodeName: bench, terminationGracePeriodSeconds: 1, containers: [{name: main, image: %q, args: [sleep]}]}\n---\n", names[i], image)
-	}
-	if _, err := p.kubectl(ctx, pods.String(), "apply", "-f", "-"); err != nil {
 		return err
 	}
 	if _, err := a.awaitReady(ctx, names); err != nil {
@@ -204,7 +112,7 @@ func measureTraffic(ctx context.Context, m *machine, kind agentKind, controlplan
 	if err := sleep(ctx, 30*time.Second); err != nil { // until what it has to say is said
 		return err
 	}
-	before, err := p.traffic(ctx, l)
+	before, err := a.plane.traffic(ctx, a.link)
 	if err != nil {
 		return err
 	}
@@ -212,7 +120,7 @@ func measureTraffic(ctx context.Context, m *machine, kind agentKind, controlplan
 	if err := sleep(ctx, rest); err != nil {
 		return err
 	}
-	after, err := p.traffic(ctx, l)
+	after, err := a.plane.traffic(ctx, a.link)
 	if err != nil {
 		return err
 	}

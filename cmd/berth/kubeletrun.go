@@ -32,8 +32,7 @@ func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, level *s
 	if *k.EnableProfilingHandler && k.EnableContentionProfiling {
 		runtime.SetBlockProfileRate(1)
 	}
-	unmapProgram()
-	cfg.Started, cfg.AtRest = unmapProgram, letGo
+	limitMemory(&cfg, log)
 	a, err := agent.Build(cfg)
 	if err != nil {
 		return err

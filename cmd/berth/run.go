@@ -167,8 +167,7 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, out, e
 		return err
 	}
 	cfg.Log = log
-	unmapProgram()
-	cfg.Started, cfg.AtRest = unmapProgram, letGo
+	limitMemory(&cfg, log)
 	a, err := agent.Build(cfg)
 	if err != nil {
 		return errors.Join(err, closeLog())
