@@ -32,7 +32,7 @@ func setDefaults(p *v1.Pod) {
 	for i := range spec.Containers {
 		setContainerDefaults(&spec.Containers[i], spec.HostNetwork)
 	}
-	setPodResourceDefaults(spec)
+	setPodResourceDefaults(p)
 	for i := range spec.Volumes {
 		setVolumeDefaults(&spec.Volumes[i].VolumeSource)
 	}

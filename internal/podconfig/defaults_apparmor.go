@@ -1,23 +1,23 @@
 package podconfig
 
 import (
-	"strings"
-
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
 )
 
 // setAppArmorDefaults sets the profiles of containers that still have theirs in the annotation that was its place before the field
 // (KEP-24; kubernetes.io/docs/tutorials/security/apparmor, "Securing a Pod").
 func setAppArmorDefaults(p *v1.Pod) {
-	if isWindows(&p.Spec) {
+	if p.Spec.OS != nil && p.Spec.OS.Name == v1.Windows {
 		return
 	}
 	whole := p.Spec.SecurityContext.AppArmorProfile
 	for _, containers := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range containers {
 			c := &containers[i]
-			kind, name := parseAppArmor(p.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name])
+			kind, name := pod.ParseAppArmor(p.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name])
 			if kind == "" || kind == v1.AppArmorProfileTypeLocalhost && name == "" {
 				continue
 			}
@@ -34,18 +34,4 @@ func setAppArmorDefaults(p *v1.Pod) {
 			}
 		}
 	}
-}
-
-// parseAppArmor returns the profile that the annotation's value names; the type is "" if there is no such form.
-func parseAppArmor(value string) (kind v1.AppArmorProfileType, name string) {
-	switch value {
-	case v1.DeprecatedAppArmorBetaProfileRuntimeDefault:
-		return v1.AppArmorProfileTypeRuntimeDefault, ""
-	case v1.DeprecatedAppArmorBetaProfileNameUnconfined:
-		return v1.AppArmorProfileTypeUnconfined, ""
-	}
-	if name, ok := strings.CutPrefix(value, v1.DeprecatedAppArmorBetaProfileNamePrefix); ok {
-		return v1.AppArmorProfileTypeLocalhost, name
-	}
-	return "", ""
 }

@@ -163,8 +163,11 @@ func TestComputePullPolicy(t *testing.T) {
 	}
 }
 
-func TestComputeRequest(t *testing.T) {
-	spec := parse[v1.PodSpec](t, `
+// Where the pod as a whole has limits only, it requests what its containers request together: all main ones and sidecars, or the
+// largest init container with the sidecars before it.
+func TestPodRequestsOfContainers(t *testing.T) {
+	p := &v1.Pod{Spec: parse[v1.PodSpec](t, `
+resources: {limits: {cpu: 10}}
 initContainers:
 - {name: a, resources: {requests: {cpu: 5}}}
 - {name: s, restartPolicy: Always, resources: {requests: {cpu: 1}}}
@@ -173,16 +176,18 @@ containers:
 - {name: c, resources: {requests: {cpu: 2}}}
 - {name: d, resources: {requests: {cpu: 1500m}}}
 - {name: e}
-`)
-	got, ok := computeSums(&spec, requestsOf)[v1.ResourceCPU]
-	if !ok || got.String() != "5" {
-		t.Errorf("the first init container is the largest: got %s, %v", got.String(), ok)
-	}
-	spec.InitContainers = spec.InitContainers[1:]
-	if got := computeSums(&spec, requestsOf)[v1.ResourceCPU]; got.String() != "4500m" {
-		t.Errorf("main containers and sidecar: got %s", got.String())
-	}
-	if _, ok := computeSums(&spec, requestsOf)[v1.ResourceMemory]; ok {
-		t.Error("nobody requests memory")
+`)}
+	smaller := p.DeepCopy()
+	smaller.Spec.InitContainers = smaller.Spec.InitContainers[1:]
+	for _, tt := range []struct {
+		name string
+		pod  *v1.Pod
+		want string
+	}{{"the first init container is the largest", p, "5"}, {"main containers and sidecar", smaller, "4500m"}} {
+		setDefaults(tt.pod)
+		got := tt.pod.Spec.Resources.Requests
+		if cpu := got[v1.ResourceCPU]; len(got) != 1 || cpu.String() != tt.want {
+			t.Errorf("%s: got %v, want cpu %s alone", tt.name, got, tt.want)
+		}
 	}
 }

@@ -147,7 +147,7 @@ func TestMergeDuplicates(t *testing.T) {
 		testPod("1", "a", path("/m/a")), testPod("2", "a", path("/m/b")), testPod("1", "c", path("/m/c")), testPod("3", "d", path("/m/d")),
 	}
 	kept, problems := mergeDuplicates(pod.FileSource, pods)
-	if got := ops([]pod.PodUpdate{{Pods: kept, Op: pod.SET}}); got != "SET default/a default/d" {
+	if got := ops([]pod.PodUpdate{{Pods: kept, Op: pod.ADD}}); got != "ADD default/a default/d" {
 		t.Errorf("kept: %s", got)
 	}
 	want := []Problem{

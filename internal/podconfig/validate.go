@@ -100,7 +100,7 @@ func validatePodSpec(p *v1.Pod, path *field.Path) field.ErrorList {
 	errs = append(errs, validatePodSecurity(spec, path)...)
 	errs = append(errs, validateOS(spec, path)...)
 	errs = append(errs, validateHostProcess(spec, path)...)
-	errs = append(errs, validatePodResources(spec, path)...)
+	errs = append(errs, validatePodResources(p, path)...)
 	errs = append(errs, validatePlacement(p, path)...)
 	if len(spec.EphemeralContainers) > 0 {
 		errs = append(errs, field.Forbidden(path.Child("ephemeralContainers"), "cannot be set on create"))

@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
 )
 
 // podDeletionCost ranks the pods of a ReplicaSet (kubernetes.io/docs/reference/labels-annotations-taints).
@@ -33,7 +35,7 @@ func validateAnnotations(p *v1.Pod, path *field.Path) field.ErrorList {
 		if name, ok := strings.CutPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix); ok {
 			if findContainer(&p.Spec, name) == nil {
 				errs = append(errs, field.Invalid(at, name, "container not found"))
-			} else if kind, _ := parseAppArmor(value); kind == "" && value != "" {
+			} else if kind, _ := pod.ParseAppArmor(value); kind == "" && value != "" {
 				errs = append(errs, field.Invalid(at, value, "invalid AppArmor profile name"))
 			}
 		}
@@ -126,7 +128,7 @@ func validateAppArmorMatch(p *v1.Pod, key string, profile *v1.AppArmorProfile, p
 	if !ok || profile == nil || !slices.Contains(appArmorTypes, profile.Type) || isWindows(&p.Spec) {
 		return nil
 	}
-	switch kind, name := parseAppArmor(value); {
+	switch kind, name := pod.ParseAppArmor(value); {
 	case kind != profile.Type:
 		return field.ErrorList{field.Forbidden(path.Child("type"), "apparmor type in annotation and field must match")}
 	case name != ptr.Deref(profile.LocalhostProfile, ""):

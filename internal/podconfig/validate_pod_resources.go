@@ -9,16 +9,17 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	podresource "k8s.io/component-helpers/resource"
 )
 
 // validatePodResources checks resources, overhead and resource claims of the pod as a whole.
-func validatePodResources(spec *v1.PodSpec, path *field.Path) field.ErrorList {
-	at := path.Child("overhead")
+func validatePodResources(p *v1.Pod, path *field.Path) field.ErrorList {
+	spec, at := &p.Spec, path.Child("overhead")
 	errs := validateAmountList(spec.Overhead, at, validateContainerResource)
 	errs = append(errs, validateHugePagesBase(at, spec.Overhead)...)
 	errs = append(errs, validateResourceClaims(spec.ResourceClaims, path.Child("resourceClaims"))...)
 	if spec.Resources != nil {
-		errs = append(errs, validatePodLevelResources(spec, path)...)
+		errs = append(errs, validatePodLevelResources(p, path)...)
 	}
 	return errs
 }
@@ -51,7 +52,8 @@ func validateResourceClaims(claims []v1.PodResourceClaim, path *field.Path) fiel
 }
 
 // validatePodLevelResources checks the resources that the containers share, and that each container fits in (KEP-2837).
-func validatePodLevelResources(spec *v1.PodSpec, path *field.Path) field.ErrorList {
+func validatePodLevelResources(p *v1.Pod, path *field.Path) field.ErrorList {
+	spec := &p.Spec
 	r, at := spec.Resources, path.Child("resources")
 	if isWindows(spec) {
 		return field.ErrorList{field.Forbidden(at, "may not be set for a windows pod")}
@@ -61,7 +63,8 @@ func validatePodLevelResources(spec *v1.PodSpec, path *field.Path) field.ErrorLi
 		errs = append(errs, field.Forbidden(at.Child("claims"), "claims cannot be set for Resources at pod-level"))
 		errs = append(errs, validateClaims(r.Claims, spec.ResourceClaims, at.Child("claims"))...)
 	}
-	requested, limited := computeSums(spec, requestsOf), computeSums(spec, limitsOf)
+	requested := podresource.AggregateContainerRequests(p, podresource.PodResourcesOptions{})
+	limited := podresource.AggregateContainerLimits(p, podresource.PodResourcesOptions{})
 	for _, name := range slices.Sorted(maps.Keys(r.Requests)) {
 		request := r.Requests[name]
 		if sum, ok := requested[name]; ok && sum.Cmp(request) > 0 {
@@ -113,7 +116,7 @@ func validatePodLevelResource(name v1.ResourceName, path *field.Path) field.Erro
 		return errs
 	}
 	switch {
-	case isPodLevel(name):
+	case podresource.IsSupportedPodLevelResource(name):
 		return nil
 	case !isStandard(name):
 		return field.ErrorList{field.Invalid(path, name, "must be a standard resource type or fully qualified")}

@@ -15,11 +15,6 @@ import (
 // resizable are the resources of a container that can be changed in place (ContainerResizePolicy.resourceName).
 var resizable = []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
 
-// isPodLevel reports whether a pod as a whole can have the resource (PodSpec.resources).
-func isPodLevel(name v1.ResourceName) bool {
-	return slices.Contains(resizable, name) || isHugePages(name)
-}
-
 // containerResources are the resources without a domain that a container can have; hugepages-<size> join them
 // (kubernetes.io/docs/concepts/configuration/manage-resources-containers).
 var containerResources = []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}
