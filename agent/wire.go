@@ -339,7 +339,7 @@ func (a *Agent) sources() podconfig.Config {
 		c.Names, c.Rescan = podconfig.MangleNames, k.FileCheckFrequency.Duration
 		c.Poll, c.Header = k.HTTPCheckFrequency.Duration, k.StaticPodURLHeader
 		if a.member.api != nil {
-			c.API = a.member.api.followPods
+			c.API = a.watchPods
 		}
 	} else {
 		c.Objects = func(o podconfig.LocalObjects) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -24,11 +25,20 @@ func pathOf(src pod.Source, p *v1.Pod) string {
 	return p.Annotations[pod.ManifestAnnotation]
 }
 
+// PodWatch follows the pods that the API server has bound to this node.
+type PodWatch interface {
+	// Run follows them until ctx is done.
+	Run(ctx context.Context) error
+	// List returns the pods, none before the first list is complete. They are shared, and without managedFields; one that has not
+	// changed is the same pointer as before.
+	List() (pods []*v1.Pod, synced bool)
+}
+
 // apiSource hands over the pods that the API server has bound to this node, without those that cannot be told apart by their names. Everything
 // else of a pod was checked by the API server, which may know newer fields and rules than the agent.
 // Differs from the kubelet, which checks nothing of these pods.
 type apiSource struct {
-	follow func(ctx context.Context, handOver func([]*v1.Pod)) error
+	watch func(changed func()) PodWatch
 
 	pods    []*v1.Pod           // as they came last
 	refused map[*v1.Pod]Problem // those of them that are refused
@@ -36,7 +46,20 @@ type apiSource struct {
 }
 
 func (s *apiSource) run(ctx context.Context, handOver func(snapshot)) error {
-	return s.follow(ctx, func(pods []*v1.Pod) { handOver(s.check(stripAll(pods))) })
+	changed := make(chan struct{}, 1)
+	w := s.watch(func() { wake(changed) })
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return w.Run(ctx) })
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-changed:
+			if pods, synced := w.List(); synced {
+				handOver(s.check(pods))
+			}
+		}
+	}
+	return g.Wait()
 }
 
 // check refuses the pods that validateIdentity refuses. A pod that was taken and has become such a one stays as it was.
@@ -110,19 +133,4 @@ func shown(name string) string {
 		return name
 	}
 	return name[:most] + "..."
-}
-
-// stripAll returns the API's pods without managedFields, which nobody here reads and which are half of a pod's memory. A pod that was
-// stripped before is returned as it is, by pointer, so that the merge sees that nothing changed. The pods given are not changed.
-func stripAll(pods []*v1.Pod) []*v1.Pod {
-	out := make([]*v1.Pod, len(pods))
-	for i, p := range pods {
-		if len(p.ManagedFields) > 0 {
-			stripped := *p
-			stripped.ManagedFields = nil
-			p = &stripped
-		}
-		out[i] = p
-	}
-	return out
 }

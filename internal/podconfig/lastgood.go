@@ -199,10 +199,7 @@ func (l *lastGood) others(paths []string) []string {
 // setPending asks the writer. l.mu is held.
 func (l *lastGood) setPending(key string, r *keptRecord) {
 	l.pending[key] = r
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	wake(l.wake)
 }
 
 // restore returns what was kept of the manifest: nothing if there is no record. A record that cannot be used is set aside.

@@ -1,7 +1,6 @@
 package podconfig
 
 import (
-	"context"
 	"maps"
 	"testing"
 	"time"
@@ -315,7 +314,7 @@ func TestWithAnnotationsSharesNothingThatItChanges(t *testing.T) {
 
 func TestOnePodInTwoSources(t *testing.T) {
 	cfg := newConfig(t.TempDir(), podsURL)
-	cfg.API = func(context.Context, func([]*v1.Pod)) error { return nil }
+	cfg.API = func(func()) PodWatch { return nil }
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

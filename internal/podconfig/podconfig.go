@@ -67,9 +67,9 @@ type Config struct {
 	// StateDir is where the last good version of each manifest is kept, for the time when it is bad while the agent starts. Empty means
 	// that none is kept.
 	StateDir string
-	// API follows the pods that the API server has bound to this node; nil means that there is no API source. It blocks until ctx is done and
-	// hands over the complete set, once the first list is complete and whenever it changes, from one goroutine.
-	API func(ctx context.Context, handOver func([]*v1.Pod)) error
+	// API opens the watch of the pods that the API server has bound to this node; nil means that there is no API source. The watch
+	// calls changed once its first list is complete and whenever the set changes; changed does not block.
+	API func(changed func()) PodWatch
 	// Objects is given the local objects of run mode, all of them, whenever they differ from those it was given last: by Take, before it
 	// returns the pods that came with them. It does not block. Nil means that nobody needs them.
 	Objects func(LocalObjects)
@@ -184,7 +184,7 @@ func New(cfg Config) (*PodConfig, error) {
 		c.sources = append(c.sources, source{name: pod.HTTPSource, run: s.run})
 	}
 	if cfg.API != nil {
-		s := &apiSource{follow: cfg.API}
+		s := &apiSource{watch: cfg.API}
 		c.sources = append(c.sources, source{name: pod.APISource, run: s.run})
 	}
 	for _, s := range c.sources {
@@ -240,8 +240,13 @@ func (c *PodConfig) handOver(f *feed, n snapshot) {
 	c.mu.Unlock()
 
 	c.recordProblems(before, after)
+	wake(c.wake)
+}
+
+// wake puts the element into the channel, unless it is there.
+func wake(c chan<- struct{}) {
 	select {
-	case c.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
