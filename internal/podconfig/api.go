@@ -7,9 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"berth/internal/pod"
 )
@@ -98,39 +96,4 @@ func refusal(p *v1.Pod) (Problem, bool) {
 		out.Namespace, out.Name = p.Namespace, p.Name // what is looked up by it is kept under it
 	}
 	return out, true
-}
-
-// validateIdentity checks what folders, files, cgroups and records of the pod are named after.
-func validateIdentity(p *v1.Pod) field.ErrorList {
-	meta, spec := field.NewPath("metadata"), field.NewPath("spec")
-	errs := invalid(meta.Child("name"), shown(p.Name), apivalidation.NameIsDNSSubdomain(p.Name, false))
-	errs = append(errs, invalid(meta.Child("namespace"), shown(p.Namespace), apivalidation.ValidateNamespaceName(p.Namespace, false))...)
-	errs = append(errs, validateUID(p.UID, meta.Child("uid"))...)
-	label := func(list string, i int, name string) {
-		if msgs := validation.IsDNS1123Label(name); len(msgs) > 0 {
-			errs = append(errs, invalid(spec.Child(list).Index(i).Child("name"), shown(name), msgs)...)
-		}
-	}
-	for i := range p.Spec.Containers {
-		label("containers", i, p.Spec.Containers[i].Name)
-	}
-	for i := range p.Spec.InitContainers {
-		label("initContainers", i, p.Spec.InitContainers[i].Name)
-	}
-	for i := range p.Spec.EphemeralContainers {
-		label("ephemeralContainers", i, p.Spec.EphemeralContainers[i].Name)
-	}
-	for i := range p.Spec.Volumes {
-		label("volumes", i, p.Spec.Volumes[i].Name)
-	}
-	return errs
-}
-
-// shown is what a message shows of a name that may be of any length.
-func shown(name string) string {
-	const most = 100
-	if len(name) <= most {
-		return name
-	}
-	return name[:most] + "..."
 }

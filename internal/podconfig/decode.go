@@ -101,6 +101,22 @@ func (d decoder) decode(from origin, content []byte) decoded {
 	return out.decoded
 }
 
+// restore decodes the documents of objects that were accepted before.
+func (d decoder) restore(from origin, documents []json.RawMessage) ([]accepted, error) {
+	out := &decoding{decoder: d, origin: from}
+	for i, text := range documents {
+		var object map[string]any
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &object); err != nil {
+			return nil, fmt.Errorf("document %d: %w", i+1, err)
+		}
+		out.object(Problem{Document: i + 1}, object)
+	}
+	if bad := out.refusal(); bad >= 0 {
+		return nil, fmt.Errorf("document %d is refused now: %s", out.problems[bad].Document, out.problems[bad].Message)
+	}
+	return out.objects, nil
+}
+
 // decoding is the work on one manifest.
 type decoding struct {
 	decoder

@@ -9,16 +9,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// parse decodes a YAML value of the API.
-func parse[T any](t *testing.T, text string) T {
-	t.Helper()
-	var v T
-	if err := yaml.UnmarshalStrict([]byte(text), &v); err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
-	return v
-}
-
 // defaulted are the defaults that every pod and container gets.
 const (
 	defaultedPod = "restartPolicy: Always\ndnsPolicy: ClusterFirst\nschedulerName: default-scheduler\nterminationGracePeriodSeconds: 30\n" +

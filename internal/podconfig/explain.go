@@ -1,6 +1,7 @@
 package podconfig
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,23 @@ func explainDecode(kind string, object map[string]any, into metav1.Object, err e
 		return strings.TrimPrefix(path, ".") + ": " + reason
 	}
 	return "is no " + kind + ": " + strings.TrimPrefix(err.Error(), "json: ")
+}
+
+// locateBase64 returns the first value of a Secret's data, or of a ConfigMap's binaryData, that is not base64; the decoder does not say
+// where it stands. The value is not told: it may be a secret.
+func locateBase64(kind string, object map[string]any) (path string, err error) {
+	member := map[string]string{"Secret": "data", "ConfigMap": "binaryData"}[kind]
+	values, _ := object[member].(map[string]any)
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		s, _ := values[k].(string)
+		if _, err := base64.StdEncoding.DecodeString(s); err != nil {
+			if kind == "Secret" {
+				err = fmt.Errorf("%w; plain text belongs under stringData", err)
+			}
+			return fmt.Sprintf("%s[%s]", member, k), err
+		}
+	}
+	return "", nil
 }
 
 // findMismatch returns the first value in v, in the order of the keys, that is none of its type, and why. Path leads from v to it.

@@ -448,7 +448,7 @@ func TestFolderSwappedAsConfigMapsAre(t *testing.T) {
 
 // uidOf returns the UID that the only pod of the file has.
 func uidOf(b *bench, name string) string {
-	pods, _ := decoder{node: node}.decodeFile(b.path(name), []byte(manifest("b", "k")))
+	pods := decodeAt(pod.FileSource, b.path(name), manifest("b", "k")).pods
 	return string(pods[0].UID)
 }
 

@@ -17,11 +17,6 @@ const node = "node-1"
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// manifest returns the YAML of a small pod.
-func manifest(name, image string) string {
-	return "apiVersion: v1\nkind: Pod\nmetadata:\n  name: " + name + "\nspec:\n  containers:\n  - name: c\n    image: " + image + "\n"
-}
-
 func write(t testing.TB, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
@@ -80,11 +75,4 @@ func testPod(uid, name string, change ...func(*v1.Pod)) *v1.Pod {
 		c(p)
 	}
 	return p
-}
-
-// decodeFile returns the pods of a manifest file, and what is wrong with it.
-func (d decoder) decodeFile(path string, content []byte) ([]*v1.Pod, []Problem) {
-	var n snapshot
-	n.add(d.decode(origin{pod.FileSource, path}, content))
-	return n.pods, n.problems
 }

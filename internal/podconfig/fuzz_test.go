@@ -312,7 +312,7 @@ func FuzzKeep(f *testing.F) {
 				t.Fatalf("problem %+v", p)
 			}
 		}
-		kept, err := (&lastGood{source: from.source, decoder: d}).decodeKept(from.path, documents)
+		kept, err := d.restore(from, documents)
 		if err != nil {
 			t.Fatalf("what was accepted cannot be read back: %v", err)
 		}

@@ -198,8 +198,8 @@ func TestHTTPPods(t *testing.T) {
 		if len(p.Spec.Tolerations) > 0 {
 			t.Errorf("tolerations %v: only pods from files tolerate all NoExecute taints", p.Spec.Tolerations)
 		}
-		file, _ := decoder{node: node, names: MangleNames}.decodeFile(podsURL, []byte(manifest("a", "i")))
-		if p.UID == file[0].UID || len(p.UID) != 32 {
+		file := decoder{node: node, names: MangleNames}.decode(origin{pod.FileSource, podsURL}, []byte(manifest("a", "i")))
+		if p.UID == file.objects[0].object.GetUID() || len(p.UID) != 32 {
 			t.Errorf("UID %s: a URL is no file", p.UID)
 		}
 	})

@@ -12,6 +12,18 @@ import (
 	"berth/internal/pod"
 )
 
+// NameRule says how a manifest becomes a pod's name, and with it whose rules for manifests hold.
+type NameRule int
+
+const (
+	// KeepNames is the rule of `berth run`: names as given, all documents of a file, lists too.
+	KeepNames NameRule = iota
+	// MangleNames is the rule of the kubelet: "<name>-<node>", the first document of a file only, no lists.
+	MangleNames
+)
+
+func (r NameRule) String() string { return [...]string{"KeepNames", "MangleNames"}[r] }
+
 // identify makes the decoded pod this node's static pod: UID, name, namespace, node, annotations, toleration, phase. canonical is the
 // manifest that the UID stands for. It returns what was taken from the manifest that its author may miss.
 func (d decoder) identify(p *v1.Pod, canonical []byte, from origin) (warnings []string) {

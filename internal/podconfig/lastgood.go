@@ -211,7 +211,7 @@ func (l *lastGood) restore(path string) ([]accepted, error) {
 	l.mu.Unlock()
 	switch {
 	case isPending:
-		return l.decodeKept(path, pending.Documents)
+		return l.decoder.restore(origin{l.source, path}, pending.Documents)
 	case len(stored) == 0:
 		return nil, nil
 	}

@@ -1,11 +1,6 @@
 package podconfig
 
 import (
-	"encoding/base64"
-	"fmt"
-	"maps"
-	"slices"
-
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -23,6 +18,30 @@ type LocalObjects struct {
 	RuntimeClasses         []*nodev1.RuntimeClass
 	ClusterTrustBundles    []*certificatesv1beta1.ClusterTrustBundle
 	CSIDrivers             []*storagev1.CSIDriver
+}
+
+// newLocalObjects sorts the objects by kind; pods are left out.
+func newLocalObjects(all []accepted) LocalObjects {
+	var out LocalObjects
+	for _, a := range all {
+		switch o := a.object.(type) {
+		case *v1.ConfigMap:
+			out.ConfigMaps = append(out.ConfigMaps, o)
+		case *v1.Secret:
+			out.Secrets = append(out.Secrets, o)
+		case *v1.PersistentVolumeClaim:
+			out.PersistentVolumeClaims = append(out.PersistentVolumeClaims, o)
+		case *v1.PersistentVolume:
+			out.PersistentVolumes = append(out.PersistentVolumes, o)
+		case *nodev1.RuntimeClass:
+			out.RuntimeClasses = append(out.RuntimeClasses, o)
+		case *certificatesv1beta1.ClusterTrustBundle:
+			out.ClusterTrustBundles = append(out.ClusterTrustBundles, o)
+		case *storagev1.CSIDriver:
+			out.CSIDrivers = append(out.CSIDrivers, o)
+		}
+	}
+	return out
 }
 
 // newLocalObject returns an empty object of a kind that run mode accepts beside pods, nil for all other kinds.
@@ -84,59 +103,4 @@ func (d *decoding) local(at Problem, kind string, object map[string]any) {
 		d.warn(at, "overhead: is written into pods by a cluster's admission: write spec.overhead in the pods that name this class")
 	}
 	d.objects = append(d.objects, accepted{kind: kind, object: o, origin: d.origin, document: canonical})
-}
-
-// setObjectDefaults fills in what the API server would when the object is created.
-func setObjectDefaults(o metav1.Object) {
-	switch o := o.(type) {
-	case *v1.Secret:
-		setDefault(&o.Type, v1.SecretTypeOpaque)
-		// stringData is for writing only: it wins, and is not kept.
-		if len(o.StringData) > 0 && o.Data == nil {
-			o.Data = make(map[string][]byte, len(o.StringData))
-		}
-		for k, s := range o.StringData {
-			o.Data[k] = []byte(s)
-		}
-		o.StringData = nil
-	case *v1.PersistentVolumeClaim:
-		setDefaultPtr(&o.Spec.VolumeMode, v1.PersistentVolumeFilesystem)
-		o.Status = v1.PersistentVolumeClaimStatus{Phase: v1.ClaimPending}
-	case *v1.PersistentVolume:
-		setDefaultPtr(&o.Spec.VolumeMode, v1.PersistentVolumeFilesystem)
-		setDefault(&o.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRetain)
-		if o.Spec.HostPath != nil {
-			setDefaultPtr(&o.Spec.HostPath.Type, v1.HostPathUnset)
-		}
-		if ref := o.Spec.ClaimRef; ref != nil {
-			setDefault(&ref.Namespace, v1.NamespaceDefault)
-		}
-		o.Status = v1.PersistentVolumeStatus{Phase: v1.VolumePending}
-	case *storagev1.CSIDriver:
-		setDefaultPtr(&o.Spec.AttachRequired, true)
-		setDefaultPtr(&o.Spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
-		for _, off := range []**bool{&o.Spec.PodInfoOnMount, &o.Spec.StorageCapacity, &o.Spec.RequiresRepublish, &o.Spec.SELinuxMount} {
-			setDefaultPtr(off, false)
-		}
-		if len(o.Spec.VolumeLifecycleModes) == 0 {
-			o.Spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
-		}
-	}
-}
-
-// locateBase64 returns the first value of a Secret's data, or of a ConfigMap's binaryData, that is not base64; the decoder does not say
-// where it stands. The value is not told: it may be a secret.
-func locateBase64(kind string, object map[string]any) (path string, err error) {
-	member := map[string]string{"Secret": "data", "ConfigMap": "binaryData"}[kind]
-	values, _ := object[member].(map[string]any)
-	for _, k := range slices.Sorted(maps.Keys(values)) {
-		s, _ := values[k].(string)
-		if _, err := base64.StdEncoding.DecodeString(s); err != nil {
-			if kind == "Secret" {
-				err = fmt.Errorf("%w; plain text belongs under stringData", err)
-			}
-			return fmt.Sprintf("%s[%s]", member, k), err
-		}
-	}
-	return "", nil
 }

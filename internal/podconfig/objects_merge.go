@@ -4,10 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
-	nodev1 "k8s.io/api/node/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -83,29 +80,6 @@ func (c *PodConfig) takeObjects() (objects LocalObjects, changed bool) {
 	}
 	c.taken = newest
 	return newLocalObjects(newest), true
-}
-
-func newLocalObjects(all []accepted) LocalObjects {
-	var out LocalObjects
-	for _, a := range all {
-		switch o := a.object.(type) {
-		case *v1.ConfigMap:
-			out.ConfigMaps = append(out.ConfigMaps, o)
-		case *v1.Secret:
-			out.Secrets = append(out.Secrets, o)
-		case *v1.PersistentVolumeClaim:
-			out.PersistentVolumeClaims = append(out.PersistentVolumeClaims, o)
-		case *v1.PersistentVolume:
-			out.PersistentVolumes = append(out.PersistentVolumes, o)
-		case *nodev1.RuntimeClass:
-			out.RuntimeClasses = append(out.RuntimeClasses, o)
-		case *certificatesv1beta1.ClusterTrustBundle:
-			out.ClusterTrustBundles = append(out.ClusterTrustBundles, o)
-		case *storagev1.CSIDriver:
-			out.CSIDrivers = append(out.CSIDrivers, o)
-		}
-	}
-	return out
 }
 
 // refuseChanges takes those objects out of now that would change an immutable one of old, as the API server does; the old ones then stay.

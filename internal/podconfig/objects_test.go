@@ -15,11 +15,6 @@ import (
 	"berth/internal/pod"
 )
 
-// object returns a manifest of the kind with the name "o" and further lines.
-func object(kind string, lines ...string) string {
-	return "apiVersion: v1\nkind: " + kind + "\nmetadata: {name: o}\n" + strings.Join(lines, "\n") + "\n"
-}
-
 func TestDecodeObjects(t *testing.T) {
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "o"}
 	typeOf := func(kind string) metav1.TypeMeta { return metav1.TypeMeta{APIVersion: "v1", Kind: kind} }

@@ -31,18 +31,6 @@ const (
 	defaultPoll   = 20 * time.Second
 )
 
-// NameRule says how a manifest becomes a pod's name, and with it whose rules for manifests hold.
-type NameRule int
-
-const (
-	// KeepNames is the rule of `berth run`: names as given, all documents of a file, lists too.
-	KeepNames NameRule = iota
-	// MangleNames is the rule of the kubelet: "<name>-<node>", the first document of a file only, no lists.
-	MangleNames
-)
-
-func (r NameRule) String() string { return [...]string{"KeepNames", "MangleNames"}[r] }
-
 // Config is what a PodConfig needs.
 type Config struct {
 	// NodeName is the name of this node: a DNS subdomain.

@@ -1,11 +1,8 @@
 package podconfig
 
 import (
-	"cmp"
-	"path/filepath"
 	"time"
 
-	"berth/internal/journal"
 	"berth/internal/pod"
 )
 
@@ -22,7 +19,7 @@ const (
 // Problem is what is wrong with one manifest now.
 type Problem struct {
 	Source pod.Source `json:"source"`
-	// Path is the file, folder or URL; apiPath for a pod of the API server.
+	// Path is the file, folder or URL; "API server" for a pod of the API server.
 	Path string `json:"path"`
 	// Document counts the documents of the file from 1; 0 stands for the file as a whole.
 	Document int `json:"document,omitempty"`
@@ -34,80 +31,4 @@ type Problem struct {
 	Message string `json:"message"`
 	// Since is when the problem was first seen.
 	Since time.Time `json:"since"`
-}
-
-// compareProblems orders problems by source, path, document, name, severity and message.
-func compareProblems(a, b Problem) int {
-	return cmp.Or(
-		cmp.Compare(a.Source, b.Source),
-		cmp.Compare(a.Path, b.Path),
-		cmp.Compare(a.Document, b.Document),
-		cmp.Compare(a.Namespace, b.Namespace),
-		cmp.Compare(a.Name, b.Name),
-		cmp.Compare(a.Severity, b.Severity),
-		cmp.Compare(a.Message, b.Message),
-	)
-}
-
-// undated is the problem without the time at which it was first seen: its identity.
-func (p Problem) undated() Problem {
-	p.Since = time.Time{}
-	return p
-}
-
-// mergeProblems dates the newest problems: one that was there before keeps its time.
-func mergeProblems(before, newest []Problem, now time.Time) []Problem {
-	since := make(map[Problem]time.Time, len(before))
-	for _, p := range before {
-		since[p.undated()] = p.Since
-	}
-	out := make([]Problem, 0, len(newest))
-	for _, p := range newest {
-		p.Since = now
-		if t, ok := since[p.undated()]; ok {
-			p.Since = t
-		}
-		out = append(out, p)
-	}
-	return out
-}
-
-// recordProblems writes to the journal which problems came and which went.
-func (c *PodConfig) recordProblems(before, now []Problem) {
-	for _, p := range missingFrom(before, now) {
-		c.recordProblem(p, journal.Entry{Decision: "manifest problem is gone", Why: p.Path + ": " + p.Message})
-	}
-	for _, p := range missingFrom(now, before) {
-		if p.Severity == SeverityWarning {
-			c.recordProblem(p, journal.Entry{Decision: "manifest warning", Why: p.Path + ": " + p.Message})
-		} else {
-			c.recordProblem(p, journal.Entry{Decision: "manifest refused", Why: p.Path, Error: p.Message})
-		}
-	}
-}
-
-// recordProblem records the entry under the file's name, as a user would type it, and under the pod's.
-func (c *PodConfig) recordProblem(p Problem, e journal.Entry) {
-	e.Component = component
-	e.Subject = journal.Subject{Name: filepath.Base(p.Path)}
-	c.journal.Record(e)
-	if p.Name != "" {
-		e.Subject = journal.Subject{Namespace: p.Namespace, Name: p.Name}
-		c.journal.Record(e)
-	}
-}
-
-// missingFrom returns the problems that are in a and not in b.
-func missingFrom(a, b []Problem) []Problem {
-	in := make(map[Problem]struct{}, len(b))
-	for _, p := range b {
-		in[p.undated()] = struct{}{}
-	}
-	var out []Problem
-	for _, p := range a {
-		if _, ok := in[p.undated()]; !ok {
-			out = append(out, p)
-		}
-	}
-	return out
 }

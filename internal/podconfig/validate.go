@@ -10,8 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-
-	"berth/internal/pod"
 )
 
 // The rules are those that the API server applies to a Pod that is created with spec.nodeName set, as far as the API reference
@@ -62,28 +60,6 @@ func validateMetadata(p *v1.Pod) field.ErrorList {
 
 // standardFinalizers are those without a domain (kubernetes.io/docs/concepts/overview/working-with-objects/finalizers).
 var standardFinalizers = []string{string(v1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}
-
-func validateUID(uid pod.UID, path *field.Path) field.ErrorList {
-	if isPathSafe(uid) {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(path, pod.UID(shown(string(uid))), "must be letters, digits, '-', '_' and '.', at most 253 of them, "+
-		"beginning with a letter or digit: folders are named after it")}
-}
-
-// isPathSafe reports whether the UID can name a folder.
-func isPathSafe(uid pod.UID) bool {
-	if len(uid) == 0 || len(uid) > validation.DNS1123SubdomainMaxLength {
-		return false
-	}
-	for i, r := range uid {
-		alphanumeric := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		if !alphanumeric && (i == 0 || r != '-' && r != '_' && r != '.') {
-			return false
-		}
-	}
-	return true
-}
 
 func validatePodSpec(p *v1.Pod, path *field.Path) field.ErrorList {
 	spec := &p.Spec

@@ -1,0 +1,130 @@
+package podconfig
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// manifest returns the YAML of a small pod.
+func manifest(name, image string) string {
+	return "apiVersion: v1\nkind: Pod\nmetadata:\n  name: " + name + "\nspec:\n  containers:\n  - name: c\n    image: " + image + "\n"
+}
+
+// object returns a manifest of the kind with the name "o" and further lines.
+func object(kind string, lines ...string) string {
+	return "apiVersion: v1\nkind: " + kind + "\nmetadata: {name: o}\n" + strings.Join(lines, "\n") + "\n"
+}
+
+// parse decodes a YAML value of the API.
+func parse[T any](t *testing.T, text string) T {
+	t.Helper()
+	var v T
+	if err := yaml.UnmarshalStrict([]byte(text), &v); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	return v
+}
+
+// readYAML decodes YAML into values as JSON has them, integers as int64.
+func readYAML[T any](t *testing.T, name string, text []byte) T {
+	t.Helper()
+	raw, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	var v T
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &v); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return v
+}
+
+// splitPath splits a field path: "a.b[0].c[d.e/f]" has the members a, b, 0, c, d.e/f.
+func splitPath(path string) []string {
+	var members []string
+	for path != "" {
+		if rest, ok := strings.CutPrefix(path, "["); ok {
+			var member string
+			member, path, _ = strings.Cut(rest, "]")
+			members = append(members, member)
+			continue
+		}
+		path = strings.TrimPrefix(path, ".")
+		end := strings.IndexAny(path, ".[")
+		if end < 0 {
+			end = len(path)
+		}
+		members = append(members, path[:end])
+		path = path[end:]
+	}
+	return members
+}
+
+// getField returns the value of the field, if there is one.
+func getField(object any, path string) (any, bool) {
+	for _, member := range splitPath(path) {
+		switch v := object.(type) {
+		case map[string]any:
+			e, ok := v[member]
+			if !ok {
+				return nil, false
+			}
+			object = e
+		case []any:
+			i, err := strconv.Atoi(member)
+			if err != nil || i >= len(v) {
+				return nil, false
+			}
+			object = v[i]
+		default:
+			return nil, false
+		}
+	}
+	return object, true
+}
+
+// setField sets the field, or removes it if value is nil. It makes the objects on the way, and appends to a list of which the index is
+// the length. It reports whether there was a place for it.
+func setField(object map[string]any, path string, value any) bool {
+	members := splitPath(path)
+	_, ok := setMember(object, members, value)
+	return ok
+}
+
+func setMember(v any, members []string, value any) (any, bool) {
+	if len(members) == 0 {
+		return value, true
+	}
+	switch c := v.(type) {
+	case nil:
+		if members[0] == "0" {
+			return setMember([]any{}, members, value)
+		}
+		return setMember(map[string]any{}, members, value)
+	case map[string]any:
+		e, ok := setMember(c[members[0]], members[1:], value)
+		if c[members[0]] = e; e == nil {
+			delete(c, members[0])
+		}
+		return c, ok
+	case []any:
+		i, err := strconv.Atoi(members[0])
+		switch {
+		case err != nil || i > len(c):
+			return v, false
+		case i == len(c):
+			c = append(c, nil)
+		}
+		e, ok := setMember(c[i], members[1:], value)
+		if c[i] = e; e == nil {
+			c = slices.Delete(c, i, i+1)
+		}
+		return c, ok
+	}
+	return v, false
+}
