@@ -37,8 +37,8 @@ type origin struct {
 
 // accepted is one object that a manifest defines.
 type accepted struct {
-	kind   string
-	object metav1.Object // a *v1.Pod for kind Pod; never changed
+	kind          string
+	metav1.Object // a *v1.Pod for kind Pod; never changed
 	origin
 	// document is the object as its manifest has it, in canonical JSON: decoded again it gives the same object with the same identity.
 	document json.RawMessage
@@ -46,7 +46,7 @@ type accepted struct {
 
 // key tells the objects of a manifest apart.
 func (a accepted) key() string {
-	return a.kind + " " + a.object.GetNamespace() + "/" + a.object.GetName()
+	return a.kind + " " + a.Object.GetNamespace() + "/" + a.Object.GetName()
 }
 
 // decoded is what a manifest stands for, in its order, and what is wrong with it.
@@ -57,7 +57,7 @@ type decoded struct {
 
 // equal reports whether both stand for the same, by identity, and have the same problems.
 func (d decoded) equal(o decoded) bool {
-	same := func(a, b accepted) bool { return a.object == b.object }
+	same := func(a, b accepted) bool { return a.Object == b.Object }
 	return slices.EqualFunc(d.objects, o.objects, same) && slices.Equal(d.problems, o.problems)
 }
 
@@ -251,7 +251,7 @@ func (d *decoding) pod(at Problem, object map[string]any) {
 		d.refuse(at, refusal)
 		return
 	}
-	d.objects = append(d.objects, accepted{kind: "Pod", object: p, origin: d.origin, document: canonical})
+	d.objects = append(d.objects, accepted{kind: "Pod", Object: p, origin: d.origin, document: canonical})
 }
 
 // checkPod returns why the defaulted pod is refused, or "".

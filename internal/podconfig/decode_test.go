@@ -19,7 +19,7 @@ func (d decoder) decodeFile(path string, content []byte) ([]*v1.Pod, []Problem) 
 	got := d.decode(origin{pod.FileSource, path}, content)
 	var pods []*v1.Pod
 	for _, o := range got.objects {
-		if p, ok := o.object.(*v1.Pod); ok {
+		if p, ok := o.Object.(*v1.Pod); ok {
 			pods = append(pods, p)
 		}
 	}

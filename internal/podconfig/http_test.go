@@ -199,7 +199,7 @@ func TestHTTPPods(t *testing.T) {
 			t.Errorf("tolerations %v: only pods from files tolerate all NoExecute taints", p.Spec.Tolerations)
 		}
 		file := decoder{node: node, names: MangleNames}.decode(origin{pod.FileSource, podsURL}, []byte(manifest("a", "i")))
-		if p.UID == file.objects[0].object.GetUID() || len(p.UID) != 32 {
+		if p.UID == file.objects[0].Object.GetUID() || len(p.UID) != 32 {
 			t.Errorf("UID %s: a URL is no file", p.UID)
 		}
 	})

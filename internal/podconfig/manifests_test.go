@@ -210,7 +210,7 @@ func checkRestored(t *testing.T, d decoder, objects []accepted) {
 		again := d.decode(a.origin, a.document)
 		if len(again.objects) != 1 {
 			t.Errorf("what is kept of %s stands for %d objects; %s", a.key(), len(again.objects), messages(again.problems))
-		} else if diff := cmp.Diff(a.object, again.objects[0].object); diff != "" {
+		} else if diff := cmp.Diff(a.Object, again.objects[0].Object); diff != "" {
 			t.Errorf("what is kept of %s stands for another object (-first +again):\n%s", a.key(), diff)
 		}
 	}

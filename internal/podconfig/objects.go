@@ -24,7 +24,7 @@ type LocalObjects struct {
 func newLocalObjects(all []accepted) LocalObjects {
 	var out LocalObjects
 	for _, a := range all {
-		switch o := a.object.(type) {
+		switch o := a.Object.(type) {
 		case *v1.ConfigMap:
 			out.ConfigMaps = append(out.ConfigMaps, o)
 		case *v1.Secret:
@@ -102,5 +102,5 @@ func (d *decoding) local(at Problem, kind string, object map[string]any) {
 	if c, ok := o.(*nodev1.RuntimeClass); ok && c.Overhead != nil {
 		d.warn(at, "overhead: is written into pods by a cluster's admission: write spec.overhead in the pods that name this class")
 	}
-	d.objects = append(d.objects, accepted{kind: kind, object: o, origin: d.origin, document: canonical})
+	d.objects = append(d.objects, accepted{kind: kind, Object: o, origin: d.origin, document: canonical})
 }

@@ -45,13 +45,13 @@ func computeObjectClashes(feeds []*feed) []Problem {
 }
 
 func explainObjectDuplicate(o, first accepted) Problem {
-	name := o.object.GetNamespace() + "/" + o.object.GetName()
+	name := o.Object.GetNamespace() + "/" + o.Object.GetName()
 	msg := fmt.Sprintf("%s %s is defined in %s already; this one is ignored: remove one of them, or rename it", o.kind, name, first.path)
 	if o.path == first.path {
 		msg = fmt.Sprintf("%s %s is defined twice; only the first one counts: remove one of them, or rename it", o.kind, name)
 	}
 	return Problem{
-		Source: o.source, Path: o.path, Namespace: o.object.GetNamespace(), Name: o.object.GetName(),
+		Source: o.source, Path: o.path, Namespace: o.Object.GetNamespace(), Name: o.Object.GetName(),
 		Severity: SeverityError, Message: msg,
 	}
 }
@@ -75,7 +75,7 @@ func mergeObjects(feeds []*feed) []accepted {
 // manifest still defines is the same one as before. The caller holds c.mu.
 func (c *PodConfig) takeObjects() (objects LocalObjects, changed bool) {
 	newest := mergeObjects(c.feeds)
-	if slices.EqualFunc(newest, c.taken, func(a, b accepted) bool { return a.object == b.object }) {
+	if slices.EqualFunc(newest, c.taken, func(a, b accepted) bool { return a.Object == b.Object }) {
 		return LocalObjects{}, false
 	}
 	c.taken = newest
@@ -86,8 +86,8 @@ func (c *PodConfig) takeObjects() (objects LocalObjects, changed bool) {
 func refuseChanges(old []accepted, now decoded) decoded {
 	fixed := map[string]metav1.Object{}
 	for _, a := range old {
-		if isImmutable(a.object) {
-			fixed[a.key()] = a.object
+		if isImmutable(a.Object) {
+			fixed[a.key()] = a.Object
 		}
 	}
 	if len(fixed) == 0 {
@@ -96,14 +96,14 @@ func refuseChanges(old []accepted, now decoded) decoded {
 	out := decoded{problems: slices.Clone(now.problems)}
 	for _, a := range now.objects {
 		before, ok := fixed[a.key()]
-		if !ok || isImmutable(a.object) && hasSameValues(before, a.object) {
+		if !ok || isImmutable(a.Object) && hasSameValues(before, a.Object) {
 			out.objects = append(out.objects, a)
 			continue
 		}
 		out.problems = append(out.problems, Problem{
-			Source: a.source, Path: a.path, Namespace: a.object.GetNamespace(), Name: a.object.GetName(), Severity: SeverityError,
+			Source: a.source, Path: a.path, Namespace: a.Object.GetNamespace(), Name: a.Object.GetName(), Severity: SeverityError,
 			Message: fmt.Sprintf("%s %s is immutable: give the new values another name, or take this document away before it comes with them",
-				a.kind, a.object.GetNamespace()+"/"+a.object.GetName()),
+				a.kind, a.Object.GetNamespace()+"/"+a.Object.GetName()),
 		})
 	}
 	return out

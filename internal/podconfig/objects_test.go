@@ -82,7 +82,7 @@ func TestDecodeObjects(t *testing.T) {
 			if len(got.objects) != 1 {
 				t.Fatalf("got %d objects; %s", len(got.objects), messages(got.problems))
 			}
-			if diff := cmp.Diff(tt.want, got.objects[0].object); diff != "" {
+			if diff := cmp.Diff(tt.want, got.objects[0].Object); diff != "" {
 				t.Errorf("object (-want +got):\n%s", diff)
 			}
 			want := ""
@@ -94,7 +94,7 @@ func TestDecodeObjects(t *testing.T) {
 			}
 			// What is kept of a manifest says all of it.
 			again := decoder{node: node}.decode(origin{pod.FileSource, "/m/a.yaml"}, got.objects[0].document)
-			if len(again.objects) != 1 || cmp.Diff(tt.want, again.objects[0].object) != "" || again.objects[0].key() != got.objects[0].key() {
+			if len(again.objects) != 1 || cmp.Diff(tt.want, again.objects[0].Object) != "" || again.objects[0].key() != got.objects[0].key() {
 				t.Errorf("its document means %+v, %s", again.objects, messages(again.problems))
 			}
 		})

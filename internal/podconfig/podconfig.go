@@ -107,7 +107,7 @@ func (n *snapshot) wasGone(uid pod.UID) bool {
 // add appends what a manifest stands for.
 func (n *snapshot) add(d decoded) {
 	for _, a := range d.objects {
-		if p, ok := a.object.(*v1.Pod); ok {
+		if p, ok := a.Object.(*v1.Pod); ok {
 			n.pods = append(n.pods, p)
 		} else {
 			n.objects = append(n.objects, a)

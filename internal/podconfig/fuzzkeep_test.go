@@ -1,0 +1,73 @@
+package podconfig
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
+
+// FuzzKeep: whatever is accepted, from a file or a URL, is complete, and is the same when it is read back as it is kept on disk.
+func FuzzKeep(f *testing.F) {
+	for _, seed := range []string{
+		manifest("a", "i"),
+		manifest("a", "i") + "---\n" + manifest("b", "j") + "...\n# end\n",
+		podList("a", "b"), podList(),
+		`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","uid":"u"},"spec":{"containers":[{"name":"c","image":"i"}]}}]}`,
+		`{"apiVersion":"v1","kind":"PodList","items":null}`,
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","annotations":{"k":"\u007f\ud83d\ude00<&>"}},"spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":1e-3,"memory":"1Gi"}}}]}}`,
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata: {a: b}\nbinaryData: {c: aGk=}\n",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {a: b}\n",
+		"apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: p}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n",
+		"a: &a [x]\nb: [*a, *a]\n", "\ufeff{}", "--- |\n  x\n", "%YAML 1.1\n---\nkind: Pod\n", "{", "[1]", "? {a: b}\n: c\n",
+	} {
+		f.Add([]byte(seed), true, false)
+		f.Add([]byte(seed), false, true)
+	}
+	f.Fuzz(func(t *testing.T, content []byte, mangle, url bool) {
+		d := decoder{node: node}
+		if mangle {
+			d.names = MangleNames
+		}
+		from := origin{pod.FileSource, "/m/a.yaml"}
+		if url {
+			from = origin{pod.HTTPSource, podsURL}
+		}
+		got := d.decode(from, content)
+		var documents []json.RawMessage
+		for _, a := range got.objects {
+			documents = append(documents, a.document)
+			if a.Object.GetName() == "" || a.Object.GetNamespace() == "" {
+				t.Fatalf("a %s without name or namespace: %s", a.kind, a.document)
+			}
+			p, ok := a.Object.(*v1.Pod)
+			if !ok {
+				continue
+			}
+			if p.UID == "" || p.Spec.NodeName != node || pod.SourceOf(p) != from.source || p.Annotations[pod.ManifestAnnotation] != from.path {
+				t.Fatalf("accepted without identity: %v", p)
+			}
+		}
+		for _, p := range got.problems {
+			if p.Message == "" || strings.Contains(p.Message, "\n") || p.Path != from.path || p.Source != from.source {
+				t.Fatalf("problem %+v", p)
+			}
+		}
+		kept, err := d.restore(from, documents)
+		if err != nil {
+			t.Fatalf("what was accepted cannot be read back: %v", err)
+		}
+		for i, a := range kept {
+			if diff := cmp.Diff(got.objects[i].Object, a.Object); diff != "" {
+				t.Fatalf("read back (-accepted +kept):\n%s", diff)
+			}
+			if string(a.document) != string(got.objects[i].document) {
+				t.Fatalf("read back: %s became %s", got.objects[i].document, a.document)
+			}
+		}
+	})
+}
