@@ -1,106 +1,133 @@
 package podconfig
 
 import (
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	"fmt"
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
-	nodev1 "k8s.io/api/node/v1"
-	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
-// LocalObjects are the API objects that manifests of run mode define for pods. They are complete: defaulted,
-// validated, with a namespace where their kind has one, and a Secret's stringData merged into its data. They are shared and never changed.
-type LocalObjects struct {
-	ConfigMaps             []*v1.ConfigMap
-	Secrets                []*v1.Secret
-	PersistentVolumeClaims []*v1.PersistentVolumeClaim
-	PersistentVolumes      []*v1.PersistentVolume
-	RuntimeClasses         []*nodev1.RuntimeClass
-	ClusterTrustBundles    []*certificatesv1beta1.ClusterTrustBundle
-	CSIDrivers             []*storagev1.CSIDriver
+// mergeObjectDuplicates drops local objects that an earlier one of the set has the kind, namespace and name of, and names them as problems.
+func mergeObjectDuplicates(objects []accepted) ([]accepted, []Problem) {
+	first := make(map[string]accepted, len(objects))
+	kept := make([]accepted, 0, len(objects))
+	var problems []Problem
+	for _, o := range objects {
+		other, taken := first[o.key()]
+		if taken {
+			problems = append(problems, explainObjectDuplicate(o, other))
+			continue
+		}
+		first[o.key()] = o
+		kept = append(kept, o)
+	}
+	return kept, problems
 }
 
-// newLocalObjects sorts the objects by kind; pods are left out.
-func newLocalObjects(all []accepted) LocalObjects {
-	var out LocalObjects
-	for _, a := range all {
-		switch o := a.Object.(type) {
-		case *v1.ConfigMap:
-			out.ConfigMaps = append(out.ConfigMaps, o)
-		case *v1.Secret:
-			out.Secrets = append(out.Secrets, o)
-		case *v1.PersistentVolumeClaim:
-			out.PersistentVolumeClaims = append(out.PersistentVolumeClaims, o)
-		case *v1.PersistentVolume:
-			out.PersistentVolumes = append(out.PersistentVolumes, o)
-		case *nodev1.RuntimeClass:
-			out.RuntimeClasses = append(out.RuntimeClasses, o)
-		case *certificatesv1beta1.ClusterTrustBundle:
-			out.ClusterTrustBundles = append(out.ClusterTrustBundles, o)
-		case *storagev1.CSIDriver:
-			out.CSIDrivers = append(out.CSIDrivers, o)
+// computeObjectClashes names the local objects that an earlier source has, too: that one's is in force.
+func computeObjectClashes(feeds []*feed) []Problem {
+	first := map[string]accepted{}
+	var problems []Problem
+	for _, f := range feeds {
+		for _, o := range f.newest.objects {
+			other, taken := first[o.key()]
+			if taken {
+				problems = append(problems, explainObjectDuplicate(o, other))
+				continue
+			}
+			first[o.key()] = o
+		}
+	}
+	return problems
+}
+
+func explainObjectDuplicate(o, first accepted) Problem {
+	name := o.Object.GetNamespace() + "/" + o.Object.GetName()
+	msg := fmt.Sprintf("%s %s is defined in %s already; this one is ignored: remove one of them, or rename it", o.kind, name, first.path)
+	if o.path == first.path {
+		msg = fmt.Sprintf("%s %s is defined twice; only the first one counts: remove one of them, or rename it", o.kind, name)
+	}
+	return Problem{
+		Source: o.source, Path: o.path, Namespace: o.Object.GetNamespace(), Name: o.Object.GetName(),
+		Severity: SeverityError, Message: msg,
+	}
+}
+
+// mergeObjects returns the local objects that are in force: the first source that defines one has it.
+func mergeObjects(feeds []*feed) []accepted {
+	defined := map[string]bool{}
+	var out []accepted
+	for _, f := range feeds {
+		for _, o := range f.newest.objects {
+			if !defined[o.key()] {
+				defined[o.key()] = true
+				out = append(out, o)
+			}
 		}
 	}
 	return out
 }
 
-// newLocalObject returns an empty object of a kind that run mode accepts beside pods, nil for all other kinds.
-func newLocalObject(kind string) metav1.Object {
-	switch kind {
-	case "ConfigMap":
-		return &v1.ConfigMap{}
-	case "Secret":
-		return &v1.Secret{}
-	case "PersistentVolumeClaim":
-		return &v1.PersistentVolumeClaim{}
-	case "PersistentVolume":
-		return &v1.PersistentVolume{}
-	case "RuntimeClass":
-		return &nodev1.RuntimeClass{}
-	case "ClusterTrustBundle":
-		return &certificatesv1beta1.ClusterTrustBundle{}
-	case "CSIDriver":
-		return &storagev1.CSIDriver{}
+// takeObjects returns the local objects that are in force, and whether they differ from those that it returned before. An object that a
+// manifest still defines is the same one as before. The caller holds c.mu.
+func (c *PodConfig) takeObjects() (objects LocalObjects, changed bool) {
+	newest := mergeObjects(c.feeds)
+	if slices.EqualFunc(newest, c.taken, func(a, b accepted) bool { return a.Object == b.Object }) {
+		return LocalObjects{}, false
 	}
-	return nil
+	c.taken = newest
+	return newLocalObjects(newest), true
 }
 
-// versionOf returns the apiVersion of a kind that is accepted.
-func versionOf(kind string) string {
-	switch kind {
-	case "RuntimeClass":
-		return nodev1.SchemeGroupVersion.String()
-	case "ClusterTrustBundle":
-		return certificatesv1beta1.SchemeGroupVersion.String()
-	case "CSIDriver":
-		return storagev1.SchemeGroupVersion.String()
+// refuseChanges takes those objects out of now that would change an immutable one of old, as the API server does; the old ones then stay.
+func refuseChanges(old []accepted, now decoded) decoded {
+	fixed := map[string]metav1.Object{}
+	for _, a := range old {
+		if isImmutable(a.Object) {
+			fixed[a.key()] = a.Object
+		}
 	}
-	return "v1"
+	if len(fixed) == 0 {
+		return now
+	}
+	out := decoded{problems: slices.Clone(now.problems)}
+	for _, a := range now.objects {
+		before, ok := fixed[a.key()]
+		if !ok || isImmutable(a.Object) && hasSameValues(before, a.Object) {
+			out.objects = append(out.objects, a)
+			continue
+		}
+		out.problems = append(out.problems, Problem{
+			Source: a.source, Path: a.path, Namespace: a.Object.GetNamespace(), Name: a.Object.GetName(), Severity: SeverityError,
+			Message: fmt.Sprintf("%s %s is immutable: give the new values another name, or take this document away before it comes with them",
+				a.kind, a.Object.GetNamespace()+"/"+a.Object.GetName()),
+		})
+	}
+	return out
 }
 
-// namespaced reports whether objects of the kind are in a namespace.
-func namespaced(kind string) bool {
-	return kind != "RuntimeClass" && kind != "PersistentVolume" && kind != "CSIDriver" && kind != "ClusterTrustBundle"
+func isImmutable(o metav1.Object) bool {
+	switch o := o.(type) {
+	case *v1.ConfigMap:
+		return ptr.Deref(o.Immutable, false)
+	case *v1.Secret:
+		return ptr.Deref(o.Immutable, false)
+	}
+	return false
 }
 
-// local takes one local object.
-func (d *decoding) local(at Problem, kind string, object map[string]any) {
-	o := newLocalObject(kind)
-	canonical, ok := d.unmarshal(at, kind, object, o)
-	if !ok {
-		return
+// hasSameValues compares two objects of one kind.
+func hasSameValues(a, b metav1.Object) bool {
+	switch a := a.(type) {
+	case *v1.ConfigMap:
+		b, ok := b.(*v1.ConfigMap)
+		return ok && equality.Semantic.DeepEqual(a.Data, b.Data) && equality.Semantic.DeepEqual(a.BinaryData, b.BinaryData)
+	case *v1.Secret:
+		b, ok := b.(*v1.Secret)
+		return ok && a.Type == b.Type && equality.Semantic.DeepEqual(a.Data, b.Data)
 	}
-	if o.GetNamespace() == "" && namespaced(kind) {
-		o.SetNamespace(v1.NamespaceDefault)
-	}
-	o.SetManagedFields(nil)
-	setObjectDefaults(o)
-	if errs := validateObject(o); len(errs) > 0 {
-		d.refuse(at, explainErrors(errs))
-		return
-	}
-	if c, ok := o.(*nodev1.RuntimeClass); ok && c.Overhead != nil {
-		d.warn(at, "overhead: is written into pods by a cluster's admission: write spec.overhead in the pods that name this class")
-	}
-	d.objects = append(d.objects, accepted{kind: kind, Object: o, origin: d.origin, document: canonical})
+	return false
 }
