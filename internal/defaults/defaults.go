@@ -1,15 +1,12 @@
-package podconfig
+package defaults
 
 import (
 	"github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
 )
 
-// The defaults are those of the API reference (k8s.io/api/core/v1, the comment of each field); where the documentation says more than
-// the comment, its page is named.
-
-// setDefaults fills in what the API server would have filled in on create, admission plugins aside. It must see each pod once.
-func setDefaults(p *v1.Pod) {
+// SetPodDefaults fills in what the API server would have filled in on create, admission plugins aside. It must see each pod once.
+func SetPodDefaults(p *v1.Pod) {
 	spec := &p.Spec
 	setDefault(&spec.RestartPolicy, v1.RestartPolicyAlways)
 	setDefault(&spec.DNSPolicy, v1.DNSClusterFirst)

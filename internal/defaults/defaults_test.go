@@ -1,4 +1,4 @@
-package podconfig
+package defaults
 
 import (
 	"strings"
@@ -7,6 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"berth/internal/manifest/manifesttest"
 )
 
 // defaulted are the defaults that every pod and container gets.
@@ -119,10 +121,10 @@ func TestSetDefaults(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := &v1.Pod{Spec: parse[v1.PodSpec](t, tt.spec)}
-			setDefaults(p)
-			want := parse[v1.PodSpec](t, defaultedPod)
-			overlay := parse[v1.PodSpec](t, tt.want)
+			p := &v1.Pod{Spec: manifesttest.Parse[v1.PodSpec](t, tt.spec)}
+			SetPodDefaults(p)
+			want := manifesttest.Parse[v1.PodSpec](t, defaultedPod)
+			overlay := manifesttest.Parse[v1.PodSpec](t, tt.want)
 			if err := yaml.Unmarshal([]byte(tt.want), &want); err != nil {
 				t.Fatal(err)
 			}
@@ -131,7 +133,7 @@ func TestSetDefaults(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			once := p.DeepCopy()
-			setDefaults(p)
+			SetPodDefaults(p)
 			if diff := cmp.Diff(once, p); diff != "" {
 				t.Errorf("the second time changes more (-once +twice):\n%s", diff)
 			}
@@ -156,7 +158,7 @@ func TestComputePullPolicy(t *testing.T) {
 // Where the pod as a whole has limits only, it requests what its containers request together: all main ones and sidecars, or the
 // largest init container with the sidecars before it.
 func TestPodRequestsOfContainers(t *testing.T) {
-	p := &v1.Pod{Spec: parse[v1.PodSpec](t, `
+	p := &v1.Pod{Spec: manifesttest.Parse[v1.PodSpec](t, `
 resources: {limits: {cpu: 10}}
 initContainers:
 - {name: a, resources: {requests: {cpu: 5}}}
@@ -174,7 +176,7 @@ containers:
 		pod  *v1.Pod
 		want string
 	}{{"the first init container is the largest", p, "5"}, {"main containers and sidecar", smaller, "4500m"}} {
-		setDefaults(tt.pod)
+		SetPodDefaults(tt.pod)
 		got := tt.pod.Spec.Resources.Requests
 		if cpu := got[v1.ResourceCPU]; len(got) != 1 || cpu.String() != tt.want {
 			t.Errorf("%s: got %v, want cpu %s alone", tt.name, got, tt.want)

@@ -1,4 +1,4 @@
-package podconfig
+package defaults
 
 import (
 	v1 "k8s.io/api/core/v1"
@@ -6,8 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// setObjectDefaults fills in what the API server would when the object is created.
-func setObjectDefaults(o metav1.Object) {
+// SetObjectDefaults fills in what the API server would when the object is created. It is one of the kinds that run mode accepts.
+func SetObjectDefaults(o metav1.Object) {
 	switch o := o.(type) {
 	case *v1.Secret:
 		setDefault(&o.Type, v1.SecretTypeOpaque)

@@ -1,4 +1,4 @@
-package podconfig
+package manifest
 
 import (
 	"bytes"
@@ -13,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 
+	"berth/internal/defaults"
 	"berth/internal/pod"
+	"berth/internal/validation"
 )
 
 const (
@@ -23,68 +25,68 @@ const (
 	maxObjects = 10_000
 )
 
-// decoder turns the bytes of a manifest into objects that are complete: identified, defaulted and validated.
-type decoder struct {
-	node  string
-	names NameRule
+// Decoder turns the bytes of a manifest into objects that are complete: identified, defaulted and validated.
+type Decoder struct {
+	Node  string // the name of this node
+	Names NameRule
 }
 
-// origin is where a manifest was read from.
-type origin struct {
-	source pod.Source
-	path   string // the file, or the URL without credentials
+// Origin is where a manifest was read from.
+type Origin struct {
+	Source pod.Source
+	Path   string // the file, or the URL without credentials
 }
 
-// accepted is one object that a manifest defines.
-type accepted struct {
-	kind          string
+// Object is one object that a manifest defines.
+type Object struct {
+	Kind          string
 	metav1.Object // a *v1.Pod for kind Pod; never changed
-	origin
-	// document is the object as its manifest has it, in canonical JSON: decoded again it gives the same object with the same identity.
-	document json.RawMessage
+	Origin
+	// Document is the object as its manifest has it, in canonical JSON: decoded again it gives the same object with the same identity.
+	Document json.RawMessage
 }
 
-// key tells the objects of a manifest apart.
-func (a accepted) key() string {
-	return a.kind + " " + a.Object.GetNamespace() + "/" + a.Object.GetName()
+// Key tells the objects of a manifest apart: "<kind> <namespace>/<name>".
+func (o Object) Key() string {
+	return o.Kind + " " + o.GetNamespace() + "/" + o.GetName()
 }
 
-// decoded is what a manifest stands for, in its order, and what is wrong with it.
-type decoded struct {
-	objects  []accepted
-	problems []Problem
+// Decoded is what a manifest stands for, in its order, and what is wrong with it.
+type Decoded struct {
+	Objects  []Object
+	Problems []Problem
 }
 
-// equal reports whether both stand for the same, by identity, and have the same problems.
-func (d decoded) equal(o decoded) bool {
-	same := func(a, b accepted) bool { return a.Object == b.Object }
-	return slices.EqualFunc(d.objects, o.objects, same) && slices.Equal(d.problems, o.problems)
+// Equal reports whether both stand for the same, by identity, and have the same problems.
+func (d Decoded) Equal(o Decoded) bool {
+	same := func(a, b Object) bool { return a.Object == b.Object }
+	return slices.EqualFunc(d.Objects, o.Objects, same) && slices.Equal(d.Problems, o.Problems)
 }
 
-// refusal returns the index of the first problem for which something of the manifest is refused, -1 without one.
-func (d decoded) refusal() int {
-	return slices.IndexFunc(d.problems, func(p Problem) bool { return p.Severity == SeverityError })
+// Refusal returns the index of the first problem for which something of the manifest is refused, -1 without one.
+func (d Decoded) Refusal() int {
+	return slices.IndexFunc(d.Problems, func(p Problem) bool { return p.Severity == SeverityError })
 }
 
-// decode decodes one manifest. A refused document does not touch the others.
-func (d decoder) decode(from origin, content []byte) decoded {
-	out := &decoding{decoder: d, origin: from}
+// Decode decodes one manifest. A refused document does not touch the others.
+func (d Decoder) Decode(from Origin, content []byte) Decoded {
+	out := &decoding{Decoder: d, Origin: from}
 	if bytes.HasPrefix(content, []byte("\xff\xfe")) || bytes.HasPrefix(content, []byte("\xfe\xff")) {
 		out.refuse(Problem{}, "is UTF-16 text: save it as UTF-8")
-		return out.decoded
+		return out.Decoded
 	}
 	docs := splitDocuments(content)
 	if len(docs) == 0 {
 		out.refuse(Problem{}, "is empty: a manifest needs apiVersion, kind, metadata and spec")
-		return out.decoded
+		return out.Decoded
 	}
-	if d.names == MangleNames && len(docs) > 1 {
+	if d.Names == MangleNames && len(docs) > 1 {
 		out.warn(Problem{}, fmt.Sprintf("has %d documents; only the first one is read", len(docs)))
 		docs = docs[:1]
 	}
 	if len(docs) > maxObjects {
 		out.refuse(Problem{}, fmt.Sprintf("has %d documents; at most %d are read", len(docs), maxObjects))
-		return out.decoded
+		return out.Decoded
 	}
 	for i, doc := range docs {
 		at := Problem{Document: i + 1}
@@ -98,12 +100,12 @@ func (d decoder) decode(from origin, content []byte) decoded {
 		}
 		out.object(at, object)
 	}
-	return out.decoded
+	return out.Decoded
 }
 
-// restore decodes the documents of objects that were accepted before.
-func (d decoder) restore(from origin, documents []json.RawMessage) ([]accepted, error) {
-	out := &decoding{decoder: d, origin: from}
+// Restore decodes the documents of objects that were accepted before. The error names the first that is no longer accepted.
+func (d Decoder) Restore(from Origin, documents []json.RawMessage) ([]Object, error) {
+	out := &decoding{Decoder: d, Origin: from}
 	for i, text := range documents {
 		var object map[string]any
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &object); err != nil {
@@ -111,17 +113,17 @@ func (d decoder) restore(from origin, documents []json.RawMessage) ([]accepted, 
 		}
 		out.object(Problem{Document: i + 1}, object)
 	}
-	if bad := out.refusal(); bad >= 0 {
-		return nil, fmt.Errorf("document %d is refused now: %s", out.problems[bad].Document, out.problems[bad].Message)
+	if bad := out.Refusal(); bad >= 0 {
+		return nil, fmt.Errorf("document %d is refused now: %s", out.Problems[bad].Document, out.Problems[bad].Message)
 	}
-	return out.objects, nil
+	return out.Objects, nil
 }
 
 // decoding is the work on one manifest.
 type decoding struct {
-	decoder
-	origin
-	decoded
+	Decoder
+	Origin
+	Decoded
 }
 
 // refuse adds an error at the place.
@@ -131,8 +133,8 @@ func (d *decoding) refuse(at Problem, message string) { d.add(at, SeverityError,
 func (d *decoding) warn(at Problem, message string) { d.add(at, SeverityWarning, message) }
 
 func (d *decoding) add(at Problem, severity Severity, message string) {
-	at.Source, at.Path, at.Severity, at.Message = d.source, d.path, severity, message
-	d.problems = append(d.problems, at)
+	at.Source, at.Path, at.Severity, at.Message = d.Source, d.Path, severity, message
+	d.Problems = append(d.Problems, at)
 }
 
 // object takes one object of the manifest: a pod, in run mode also a local object, or, in run mode and at URLs, a list.
@@ -150,7 +152,7 @@ func (d *decoding) object(at Problem, object map[string]any) {
 	}
 	isList := d.isList(kind)
 	switch {
-	case isList && d.names == MangleNames && d.source == pod.FileSource:
+	case isList && d.Names == MangleNames && d.Source == pod.FileSource:
 		d.refuse(at, fmt.Sprintf("kind %q: a static pod file holds one Pod, not a list", kind))
 	case (isList || d.accepts(kind)) && apiVersion != versionOf(strings.TrimSuffix(kind, "List")):
 		d.refuse(at, fmt.Sprintf("apiVersion: Unsupported value: %q: supported values: %q", apiVersion, versionOf(strings.TrimSuffix(kind, "List"))))
@@ -179,7 +181,7 @@ func textMember(object map[string]any, name, example string) (text, fault string
 
 // accepts reports whether manifests may define objects of the kind.
 func (d *decoding) accepts(kind string) bool {
-	return kind == "Pod" || d.names == KeepNames && newLocalObject(kind) != nil
+	return kind == "Pod" || d.Names == KeepNames && newLocalObject(kind) != nil
 }
 
 // isList reports whether objects of the kind are lists of what manifests may define.
@@ -243,29 +245,29 @@ func (d *decoding) pod(at Problem, object map[string]any) {
 	if !ok {
 		return
 	}
-	for _, w := range d.identify(p, canonical, d.origin) {
+	for _, w := range d.identify(p, canonical, d.Origin) {
 		d.warn(at, w)
 	}
-	setDefaults(p)
+	defaults.SetPodDefaults(p)
 	if refusal := d.checkPod(p); refusal != "" {
 		d.refuse(at, refusal)
 		return
 	}
-	d.objects = append(d.objects, accepted{kind: "Pod", Object: p, origin: d.origin, document: canonical})
+	d.Objects = append(d.Objects, Object{Kind: "Pod", Object: p, Origin: d.Origin, Document: canonical})
 }
 
 // checkPod returns why the defaulted pod is refused, or "".
 func (d *decoding) checkPod(p *v1.Pod) string {
-	if d.names == KeepNames {
+	if d.Names == KeepNames {
 		// First: a field that cannot be here at all is not to be mended.
 		if errs := findClusterReferences(&p.Spec, field.NewPath("spec")); len(errs) > 0 {
 			return explainErrors(errs)
 		}
 	}
-	if errs := validatePod(p); len(errs) > 0 {
+	if errs := validation.ValidatePod(p); len(errs) > 0 {
 		return explainErrors(errs)
 	}
-	if resource := findAPIReference(&p.Spec); d.names == MangleNames && resource != "" {
+	if resource := findAPIReference(&p.Spec); d.Names == MangleNames && resource != "" {
 		return "static pods may not reference " + resource // as the feature PreventStaticPodAPIReferences has it
 	}
 	return ""
@@ -303,7 +305,7 @@ func (d *decoding) nameOf(object map[string]any) (namespace, name string) {
 	if namespace, _ = meta["namespace"].(string); namespace == "" {
 		namespace = v1.NamespaceDefault
 	}
-	return namespace, d.decoder.podName(name)
+	return namespace, d.Decoder.podName(name)
 }
 
 // explainErrors returns the faults as one line.

@@ -1,4 +1,4 @@
-package podconfig
+package manifest
 
 import (
 	"encoding/json"
@@ -11,23 +11,25 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
+	"berth/internal/validation"
 )
 
 // decodeFile returns the pods of a manifest file, and what is wrong with it.
-func (d decoder) decodeFile(path string, content []byte) ([]*v1.Pod, []Problem) {
-	got := d.decode(origin{pod.FileSource, path}, content)
+func (d Decoder) decodeFile(path string, content []byte) ([]*v1.Pod, []Problem) {
+	got := d.Decode(Origin{pod.FileSource, path}, content)
 	var pods []*v1.Pod
-	for _, o := range got.objects {
+	for _, o := range got.Objects {
 		if p, ok := o.Object.(*v1.Pod); ok {
 			pods = append(pods, p)
 		}
 	}
-	return pods, got.problems
+	return pods, got.Problems
 }
 
 func TestDecodeFile(t *testing.T) {
-	pod := func(name string) string { return manifest(name, "i") }
+	pod := func(name string) string { return manifesttest.Pod(name, "i") }
 	list := "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: a}\n  spec: {containers: [{name: c, image: i}]}\n" +
 		"- apiVersion: v1\n  kind: Service\n  metadata: {name: s}\n- 7\n"
 	tests := []struct {
@@ -122,7 +124,7 @@ func TestDecodeFile(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			pods, problems := decoder{node: node, names: tt.rule}.decodeFile("/m/a.yaml", []byte(tt.content))
+			pods, problems := Decoder{Node: node, Names: tt.rule}.decodeFile("/m/a.yaml", []byte(tt.content))
 			var names, msgs []string
 			for _, p := range pods {
 				names = append(names, p.Namespace+"/"+p.Name)
@@ -144,7 +146,7 @@ func TestDecodeFile(t *testing.T) {
 }
 
 func TestProblemNamesItsPod(t *testing.T) {
-	_, problems := decoder{node: node, names: MangleNames}.decodeFile("/m/a.yaml", []byte(manifest("web", `""`)))
+	_, problems := Decoder{Node: node, Names: MangleNames}.decodeFile("/m/a.yaml", []byte(manifesttest.Pod("web", `""`)))
 	if len(problems) != 1 || problems[0].Namespace != "default" || problems[0].Name != "web-node-1" {
 		t.Errorf("got %+v", problems)
 	}
@@ -153,7 +155,7 @@ func TestProblemNamesItsPod(t *testing.T) {
 func TestIdentity(t *testing.T) {
 	content := "# a comment\napiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  managedFields: [{manager: kubectl}]\nspec:\n" +
 		"  nodeName: elsewhere\n  containers:\n  - name: c\n    image: nginx:1.27\nstatus: {phase: Running, podIP: 10.0.0.1}\n"
-	pods, problems := decoder{node: node, names: MangleNames}.decodeFile("/etc/kubernetes/manifests/web.yaml", []byte(content))
+	pods, problems := Decoder{Node: node, Names: MangleNames}.decodeFile("/etc/kubernetes/manifests/web.yaml", []byte(content))
 	if len(pods) != 1 || len(problems) > 0 {
 		t.Fatalf("got %v, %v", pods, problems)
 	}
@@ -181,39 +183,39 @@ func TestIdentity(t *testing.T) {
 func TestUIDChangesWithTheManifestNodeAndPathOnly(t *testing.T) {
 	uid := func(node, path, content string) pod.UID {
 		t.Helper()
-		pods, problems := decoder{node: node}.decodeFile(path, []byte(content))
+		pods, problems := Decoder{Node: node}.decodeFile(path, []byte(content))
 		if len(pods) != 1 {
 			t.Fatalf("problems: %v", problems)
 		}
 		return pods[0].UID
 	}
-	base := uid("n", "/p", manifest("a", "i"))
+	base := uid("n", "/p", manifesttest.Pod("a", "i"))
 	if len(base) != 32 || strings.Trim(string(base), "0123456789abcdef") != "" {
 		t.Errorf("not 32 lower-case hex digits: %q", base)
 	}
 	asJSON := `{"spec":{"containers":[{"image":"i","name":"c"}]},"metadata":{"name":"a"},"kind":"Pod","apiVersion":"v1"}`
 	for name, same := range map[string]string{
-		"comments":   "# x\n" + manifest("a", "i") + "# y\n",
+		"comments":   "# x\n" + manifesttest.Pod("a", "i") + "# y\n",
 		"json":       asJSON,
 		"white":      strings.ReplaceAll(asJSON, ",", " ,\n"),
-		"null field": manifest("a", "i") + "    command: null\n",
+		"null field": manifesttest.Pod("a", "i") + "    command: null\n",
 	} {
 		if got := uid("n", "/p", same); got != base {
 			t.Errorf("%s changed the UID", name)
 		}
 	}
 	for name, other := range map[string]pod.UID{
-		"image":           uid("n", "/p", manifest("a", "j")),
-		"a default value": uid("n", "/p", manifest("a", "i")+"  restartPolicy: Always\n"),
-		"unknown field":   uid("n", "/p", manifest("a", "i")+"  x: y\n"),
-		"node":            uid("m", "/p", manifest("a", "i")),
-		"path":            uid("n", "/q", manifest("a", "i")),
+		"image":           uid("n", "/p", manifesttest.Pod("a", "j")),
+		"a default value": uid("n", "/p", manifesttest.Pod("a", "i")+"  restartPolicy: Always\n"),
+		"unknown field":   uid("n", "/p", manifesttest.Pod("a", "i")+"  x: y\n"),
+		"node":            uid("m", "/p", manifesttest.Pod("a", "i")),
+		"path":            uid("n", "/q", manifesttest.Pod("a", "i")),
 	} {
 		if other == base {
 			t.Errorf("%s did not change the UID", name)
 		}
 	}
-	explicit := strings.Replace(manifest("a", "i"), "name: a", "name: a\n  uid: my-uid", 1)
+	explicit := strings.Replace(manifesttest.Pod("a", "i"), "name: a", "name: a\n  uid: my-uid", 1)
 	if got := uid("n", "/p", explicit); got != "my-uid" {
 		t.Errorf("explicit UID: got %q", got)
 	}
@@ -285,18 +287,18 @@ func TestFindAPIReference(t *testing.T) {
 // FuzzDecode checks that whatever a file holds, decoding it ends, gives the same twice, and gives only pods that can be run.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
-		manifest("a", "i"), manifest("a", "i") + "---\n" + manifest("b", "i"), `{"apiVersion":"v1","kind":"Pod"}`,
+		manifesttest.Pod("a", "i"), manifesttest.Pod("a", "i") + "---\n" + manifesttest.Pod("b", "i"), `{"apiVersion":"v1","kind":"Pod"}`,
 		"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}]",
 		"a: &a [*a]", "--- |\n x\n...\n%YAML 1.1\n---\n", "apiVersion: v1\nkind: Pod\nspec: {containers: [{resources: {limits: {cpu: 1x}}}]}",
-		manifest("a", "i") + "  volumes: [{name: v, projected: {sources: [{downwardAPI: {items: [{path: ../x}]}}]}}]\n  resources: {limits: {cpu: 1}}\n",
+		manifesttest.Pod("a", "i") + "  volumes: [{name: v, projected: {sources: [{downwardAPI: {items: [{path: ../x}]}}]}}]\n  resources: {limits: {cpu: 1}}\n",
 	} {
 		f.Add([]byte(seed), false)
 		f.Add([]byte(seed), true)
 	}
 	f.Fuzz(func(t *testing.T, content []byte, kubelet bool) {
-		d := decoder{node: node}
+		d := Decoder{Node: node}
 		if kubelet {
-			d.names = MangleNames
+			d.Names = MangleNames
 		}
 		pods, problems := d.decodeFile("/m/a.yaml", content)
 		again, _ := d.decodeFile("/m/a.yaml", content)
@@ -310,7 +312,7 @@ func FuzzDecode(f *testing.F) {
 			if p.Name == "" || p.Namespace == "" || len(p.Spec.Containers) == 0 || !pod.IsStatic(p) || pod.IsMirror(p) {
 				t.Errorf("unusable pod: %+v", p)
 			}
-			if errs := validatePod(p); len(errs) > 0 {
+			if errs := validation.ValidatePod(p); len(errs) > 0 {
 				t.Errorf("invalid pod: %v", errs)
 			}
 			if _, err := json.Marshal(p); err != nil {

@@ -1,4 +1,4 @@
-package podconfig
+package manifest
 
 import (
 	"encoding/json"
@@ -8,15 +8,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
 )
 
 // FuzzKeep: whatever is accepted, from a file or a URL, is complete, and is the same when it is read back as it is kept on disk.
 func FuzzKeep(f *testing.F) {
+	const podList = "apiVersion: v1\nkind: PodList\nitems:\n"
 	for _, seed := range []string{
-		manifest("a", "i"),
-		manifest("a", "i") + "---\n" + manifest("b", "j") + "...\n# end\n",
-		podList("a", "b"), podList(),
+		manifesttest.Pod("a", "i"),
+		manifesttest.Pod("a", "i") + "---\n" + manifesttest.Pod("b", "j") + "...\n# end\n",
+		podList + "- metadata: {name: a}\n  spec: {containers: [{name: c, image: i}]}\n", podList + "[]\n",
 		`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","uid":"u"},"spec":{"containers":[{"name":"c","image":"i"}]}}]}`,
 		`{"apiVersion":"v1","kind":"PodList","items":null}`,
 		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","annotations":{"k":"\u007f\ud83d\ude00<&>"}},"spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":1e-3,"memory":"1Gi"}}}]}}`,
@@ -29,44 +31,44 @@ func FuzzKeep(f *testing.F) {
 		f.Add([]byte(seed), false, true)
 	}
 	f.Fuzz(func(t *testing.T, content []byte, mangle, url bool) {
-		d := decoder{node: node}
+		d := Decoder{Node: node}
 		if mangle {
-			d.names = MangleNames
+			d.Names = MangleNames
 		}
-		from := origin{pod.FileSource, "/m/a.yaml"}
+		from := Origin{pod.FileSource, "/m/a.yaml"}
 		if url {
-			from = origin{pod.HTTPSource, podsURL}
+			from = Origin{pod.HTTPSource, "https://example.com/pods.yaml"}
 		}
-		got := d.decode(from, content)
+		got := d.Decode(from, content)
 		var documents []json.RawMessage
-		for _, a := range got.objects {
-			documents = append(documents, a.document)
-			if a.Object.GetName() == "" || a.Object.GetNamespace() == "" {
-				t.Fatalf("a %s without name or namespace: %s", a.kind, a.document)
+		for _, a := range got.Objects {
+			documents = append(documents, a.Document)
+			if a.GetName() == "" || a.GetNamespace() == "" {
+				t.Fatalf("a %s without name or namespace: %s", a.Kind, a.Document)
 			}
 			p, ok := a.Object.(*v1.Pod)
 			if !ok {
 				continue
 			}
-			if p.UID == "" || p.Spec.NodeName != node || pod.SourceOf(p) != from.source || p.Annotations[pod.ManifestAnnotation] != from.path {
+			if p.UID == "" || p.Spec.NodeName != node || pod.SourceOf(p) != from.Source || p.Annotations[pod.ManifestAnnotation] != from.Path {
 				t.Fatalf("accepted without identity: %v", p)
 			}
 		}
-		for _, p := range got.problems {
-			if p.Message == "" || strings.Contains(p.Message, "\n") || p.Path != from.path || p.Source != from.source {
+		for _, p := range got.Problems {
+			if p.Message == "" || strings.Contains(p.Message, "\n") || p.Path != from.Path || p.Source != from.Source {
 				t.Fatalf("problem %+v", p)
 			}
 		}
-		kept, err := d.restore(from, documents)
+		kept, err := d.Restore(from, documents)
 		if err != nil {
 			t.Fatalf("what was accepted cannot be read back: %v", err)
 		}
 		for i, a := range kept {
-			if diff := cmp.Diff(got.objects[i].Object, a.Object); diff != "" {
+			if diff := cmp.Diff(got.Objects[i].Object, a.Object); diff != "" {
 				t.Fatalf("read back (-accepted +kept):\n%s", diff)
 			}
-			if string(a.document) != string(got.objects[i].document) {
-				t.Fatalf("read back: %s became %s", got.objects[i].document, a.document)
+			if string(a.Document) != string(got.Objects[i].Document) {
+				t.Fatalf("read back: %s became %s", got.Objects[i].Document, a.Document)
 			}
 		}
 	})

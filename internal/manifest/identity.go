@@ -1,4 +1,4 @@
-package podconfig
+package manifest
 
 import (
 	"encoding/hex"
@@ -26,9 +26,9 @@ func (r NameRule) String() string { return [...]string{"KeepNames", "MangleNames
 
 // identify makes the decoded pod this node's static pod: UID, name, namespace, node, annotations, toleration, phase. canonical is the
 // manifest that the UID stands for. It returns what was taken from the manifest that its author may miss.
-func (d decoder) identify(p *v1.Pod, canonical []byte, from origin) (warnings []string) {
+func (d Decoder) identify(p *v1.Pod, canonical []byte, from Origin) (warnings []string) {
 	if p.UID == "" {
-		p.UID = computeUID(canonical, d.node, from)
+		p.UID = computeUID(canonical, d.Node, from)
 	}
 	if p.Name != "" {
 		p.Name = d.podName(p.Name)
@@ -36,7 +36,7 @@ func (d decoder) identify(p *v1.Pod, canonical []byte, from origin) (warnings []
 	if p.Namespace == "" {
 		p.Namespace = v1.NamespaceDefault
 	}
-	p.Spec.NodeName = d.node
+	p.Spec.NodeName = d.Node
 	p.ManagedFields = nil // nobody reads them, and they are large in manifests taken from a cluster
 
 	if p.Annotations == nil {
@@ -49,10 +49,10 @@ func (d decoder) identify(p *v1.Pod, canonical []byte, from origin) (warnings []
 			pod.ConfigMirrorAnnotation))
 	}
 	p.Annotations[pod.ConfigHashAnnotation] = string(p.UID)
-	p.Annotations[pod.ConfigSourceAnnotation] = string(from.source)
-	p.Annotations[pod.ManifestAnnotation] = from.path
+	p.Annotations[pod.ConfigSourceAnnotation] = string(from.Source)
+	p.Annotations[pod.ManifestAnnotation] = from.Path
 
-	if from.source == pod.FileSource {
+	if from.Source == pod.FileSource {
 		tolerateNoExecute(&p.Spec)
 	}
 	p.Status = v1.PodStatus{Phase: v1.PodPending}
@@ -60,24 +60,24 @@ func (d decoder) identify(p *v1.Pod, canonical []byte, from origin) (warnings []
 }
 
 // podName returns the name of the pod whose manifest says name.
-func (d decoder) podName(name string) string {
-	if d.names == KeepNames {
+func (d Decoder) podName(name string) string {
+	if d.Names == KeepNames {
 		return name
 	}
-	return name + "-" + strings.ToLower(d.node)
+	return name + "-" + strings.ToLower(d.Node)
 }
 
 // computeUID returns the UID of a static pod: 32 lower-case hex digits that change with any field of the manifest, the node and the
 // path or URL, and with nothing else.
 // Differs from the kubelet, which hashes the defaulted pod: there a release that adds a default restarts every static pod.
-func computeUID(canonical []byte, node string, from origin) pod.UID {
+func computeUID(canonical []byte, node string, from Origin) pod.UID {
 	h := fnv.New128a()
 	h.Write(canonical) // a hash.Hash never returns an error
 	io.WriteString(h, "host:"+node)
-	if from.source == pod.HTTPSource {
-		io.WriteString(h, "url:"+from.path)
+	if from.Source == pod.HTTPSource {
+		io.WriteString(h, "url:"+from.Path)
 	} else {
-		io.WriteString(h, "file:"+from.path)
+		io.WriteString(h, "file:"+from.Path)
 	}
 	return pod.UID(hex.EncodeToString(h.Sum(nil)))
 }

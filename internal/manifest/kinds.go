@@ -1,4 +1,4 @@
-package podconfig
+package manifest
 
 import (
 	"fmt"
@@ -69,7 +69,7 @@ func (d *decoding) other(at Problem, apiVersion, kind string, object map[string]
 	switch {
 	case isWorkload:
 		d.refuse(at, fmt.Sprintf("kind %q is not a Pod: Berth runs Pods; write %s", kind, explainTemplate(object, template)))
-	case d.names == MangleNames:
+	case d.Names == MangleNames:
 		d.refuse(at, fmt.Sprintf("kind %q is not a Pod: Berth runs Pods (apiVersion: v1, kind: Pod)", kind))
 	case known == "Namespace":
 		// Nothing is to be made: in run mode namespaces are only parts of names.

@@ -1,4 +1,4 @@
-package podconfig
+package manifest
 
 import (
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
@@ -6,6 +6,9 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/defaults"
+	"berth/internal/validation"
 )
 
 // LocalObjects are the API objects that manifests of run mode define for pods. They are complete: defaulted,
@@ -20,8 +23,8 @@ type LocalObjects struct {
 	CSIDrivers             []*storagev1.CSIDriver
 }
 
-// newLocalObjects sorts the objects by kind; pods are left out.
-func newLocalObjects(all []accepted) LocalObjects {
+// NewLocalObjects sorts the objects by kind; pods are left out.
+func NewLocalObjects(all []Object) LocalObjects {
 	var out LocalObjects
 	for _, a := range all {
 		switch o := a.Object.(type) {
@@ -94,13 +97,13 @@ func (d *decoding) local(at Problem, kind string, object map[string]any) {
 		o.SetNamespace(v1.NamespaceDefault)
 	}
 	o.SetManagedFields(nil)
-	setObjectDefaults(o)
-	if errs := validateObject(o); len(errs) > 0 {
+	defaults.SetObjectDefaults(o)
+	if errs := validation.ValidateObject(o); len(errs) > 0 {
 		d.refuse(at, explainErrors(errs))
 		return
 	}
 	if c, ok := o.(*nodev1.RuntimeClass); ok && c.Overhead != nil {
 		d.warn(at, "overhead: is written into pods by a cluster's admission: write spec.overhead in the pods that name this class")
 	}
-	d.objects = append(d.objects, accepted{kind: kind, Object: o, origin: d.origin, document: canonical})
+	d.Objects = append(d.Objects, Object{Kind: kind, Object: o, Origin: d.Origin, Document: canonical})
 }

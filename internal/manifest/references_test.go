@@ -1,11 +1,17 @@
-package podconfig
+package manifest
 
-import "testing"
+import (
+	"testing"
+
+	"berth/internal/manifest/manifesttest"
+)
 
 // Under the kubelet's rules a pod refers to no API object at all; in run mode, to none that only a cluster has.
 func TestReferencesToAPIObjects(t *testing.T) {
-	inContainer := func(lines string) string { return manifest("a", "i") + lines }
-	volume := func(source string) string { return manifest("a", "i") + "  volumes: [{name: v, " + source + "}]\n" }
+	inContainer := func(lines string) string { return manifesttest.Pod("a", "i") + lines }
+	volume := func(source string) string {
+		return manifesttest.Pod("a", "i") + "  volumes: [{name: v, " + source + "}]\n"
+	}
 	projected := func(source string) string {
 		return volume("projected: {sources: [{downwardAPI: {}}, {" + source + "}]}")
 	}
@@ -24,14 +30,14 @@ func TestReferencesToAPIObjects(t *testing.T) {
 		{"projected ConfigMap", projected("configMap: {name: o}"), "configmaps (via projected volumes)", ""},
 		{"projected Secret", projected("secret: {name: o}"), "secrets (via projected volumes)", ""},
 		{"claim", volume("persistentVolumeClaim: {claimName: o}"), "persistentvolumeclaims", ""},
-		{"imagePullSecrets", manifest("a", "i") + "  imagePullSecrets: [{name: o}]\n", "secrets", ""},
-		{"service account", manifest("a", "i") + "  serviceAccountName: o\n", "serviceaccounts", "spec.serviceAccountName" + noTokens},
-		{"service account's old name", manifest("a", "i") + "  serviceAccount: o\n", "serviceaccounts", "spec.serviceAccountName" + noTokens},
+		{"imagePullSecrets", manifesttest.Pod("a", "i") + "  imagePullSecrets: [{name: o}]\n", "secrets", ""},
+		{"service account", manifesttest.Pod("a", "i") + "  serviceAccountName: o\n", "serviceaccounts", "spec.serviceAccountName" + noTokens},
+		{"service account's old name", manifesttest.Pod("a", "i") + "  serviceAccount: o\n", "serviceaccounts", "spec.serviceAccountName" + noTokens},
 		{
 			"trust bundle", projected("clusterTrustBundle: {name: o, path: p}"), "clustertrustbundles", "",
 		},
 		{
-			"resource claim", manifest("a", "i") + "  resourceClaims: [{name: c, resourceClaimName: o}]\n", "resourceclaims",
+			"resource claim", manifesttest.Pod("a", "i") + "  resourceClaims: [{name: c, resourceClaimName: o}]\n", "resourceclaims",
 			"spec.resourceClaims: Forbidden: needs the scheduler of a cluster, which allocates claims: remove it",
 		},
 		{
@@ -58,7 +64,7 @@ func TestReferencesToAPIObjects(t *testing.T) {
 				run = "a.yaml error: " + tt.run
 			}
 			for rule, want := range map[NameRule]string{MangleNames: kubelet, KeepNames: run} {
-				pods, problems := decoder{node: node, names: rule}.decodeFile("/m/a.yaml", []byte(tt.content))
+				pods, problems := Decoder{Node: node, Names: rule}.decodeFile("/m/a.yaml", []byte(tt.content))
 				if got := messages(problems); got != want || (len(pods) == 0) != (want != "") {
 					t.Errorf("%s: got %d pods and %q, want %q", rule, len(pods), got, want)
 				}
@@ -69,8 +75,8 @@ func TestReferencesToAPIObjects(t *testing.T) {
 
 // A token needs more than an account's name: who is told of that would only be refused again.
 func TestTokenIsRefusedWithTheFix(t *testing.T) {
-	content := manifest("a", "i") + "  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]\n"
-	_, problems := decoder{node: node}.decodeFile("/m/a.yaml", []byte(content))
+	content := manifesttest.Pod("a", "i") + "  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]\n"
+	_, problems := Decoder{Node: node}.decodeFile("/m/a.yaml", []byte(content))
 	const want = "a.yaml error: spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: needs an API server, which issues the tokens: remove it"
 	if got := messages(problems); got != want {
 		t.Errorf("got %q", got)

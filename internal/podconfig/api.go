@@ -7,9 +7,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
+	"berth/internal/manifest"
 	"berth/internal/pod"
+	"berth/internal/validation"
 )
 
 // apiPath stands for the manifest of a pod that the API server has.
@@ -38,9 +40,9 @@ type PodWatch interface {
 type apiSource struct {
 	watch func(changed func()) PodWatch
 
-	pods    []*v1.Pod           // as they came last
-	refused map[*v1.Pod]Problem // those of them that are refused
-	taken   []*v1.Pod           // what was handed over last
+	pods    []*v1.Pod                    // as they came last
+	refused map[*v1.Pod]manifest.Problem // those of them that are refused
+	taken   []*v1.Pod                    // what was handed over last
 }
 
 func (s *apiSource) run(ctx context.Context, handOver func(snapshot)) error {
@@ -60,11 +62,11 @@ func (s *apiSource) run(ctx context.Context, handOver func(snapshot)) error {
 	return g.Wait()
 }
 
-// check refuses the pods that validateIdentity refuses. A pod that was taken and has become such a one stays as it was.
+// check refuses the pods without an identity. A pod that was taken and has become such a one stays as it was.
 func (s *apiSource) check(pods []*v1.Pod) snapshot {
 	head, tail := commonEnds(s.pods, pods, func(a, b *v1.Pod) bool { return a == b })
 	before, out := s.refused, snapshot{pods: make([]*v1.Pod, 0, len(pods))}
-	s.refused = map[*v1.Pod]Problem{}
+	s.refused = map[*v1.Pod]manifest.Problem{}
 	for i, p := range pods {
 		problem, bad := before[p]
 		if i >= head && i < len(pods)-tail {
@@ -85,14 +87,14 @@ func (s *apiSource) check(pods []*v1.Pod) snapshot {
 }
 
 // refusal returns why the pod is refused, if it is.
-func refusal(p *v1.Pod) (Problem, bool) {
-	errs := validateIdentity(p)
+func refusal(p *v1.Pod) (manifest.Problem, bool) {
+	errs := validation.ValidateIdentity(p)
 	if len(errs) == 0 {
-		return Problem{}, false
+		return manifest.Problem{}, false
 	}
-	out := Problem{Source: pod.APISource, Path: apiPath, Severity: SeverityError}
-	out.Message = fmt.Sprintf("pod %q of namespace %q: %v", shown(p.Name), shown(p.Namespace), errs[0])
-	if len(validation.IsDNS1123Subdomain(p.Name)) == 0 && len(validation.IsDNS1123Label(p.Namespace)) == 0 {
+	out := manifest.Problem{Source: pod.APISource, Path: apiPath, Severity: manifest.SeverityError}
+	out.Message = fmt.Sprintf("pod %q of namespace %q: %v", validation.Shorten(p.Name), validation.Shorten(p.Namespace), errs[0])
+	if len(utilvalidation.IsDNS1123Subdomain(p.Name)) == 0 && len(utilvalidation.IsDNS1123Label(p.Namespace)) == 0 {
 		out.Namespace, out.Name = p.Namespace, p.Name // what is looked up by it is kept under it
 	}
 	return out, true

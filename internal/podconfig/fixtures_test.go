@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
 )
 
@@ -54,8 +55,8 @@ func ops(updates []pod.PodUpdate) string {
 	return strings.Join(out, "; ")
 }
 
-// messages prints problems as "base[document] severity: message".
-func messages(problems []Problem) string {
+// messages prints problems as "base severity: message".
+func messages(problems []manifest.Problem) string {
 	var out []string
 	for _, p := range problems {
 		out = append(out, filepath.Base(p.Path)+" "+string(p.Severity)+": "+p.Message)

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"berth/internal/manifest"
 )
 
 // list finds the records in the folder.
@@ -49,7 +51,7 @@ func (l *lastGood) sortByAge(names []string) {
 }
 
 // read reads a record.
-func (l *lastGood) read(path, name string) ([]accepted, error) {
+func (l *lastGood) read(path, name string) ([]manifest.Object, error) {
 	b, err := os.ReadFile(filepath.Join(l.folder, name))
 	if err != nil {
 		var pathErr *os.PathError
@@ -68,7 +70,7 @@ func (l *lastGood) read(path, name string) ([]accepted, error) {
 	if r.Path != path || r.Source != l.source {
 		return nil, fmt.Errorf("it is of another manifest: %s", r.Path)
 	}
-	return l.decoder.restore(origin{l.source, path}, r.Documents)
+	return l.decoder.Restore(manifest.Origin{Source: l.source, Path: path}, r.Documents)
 }
 
 // setAside renames a record that cannot be used, for someone to look at. It goes with the manifest's next record.

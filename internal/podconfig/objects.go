@@ -8,62 +8,64 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/manifest"
 )
 
 // mergeObjectDuplicates drops local objects that an earlier one of the set has the kind, namespace and name of, and names them as problems.
-func mergeObjectDuplicates(objects []accepted) ([]accepted, []Problem) {
-	first := make(map[string]accepted, len(objects))
-	kept := make([]accepted, 0, len(objects))
-	var problems []Problem
+func mergeObjectDuplicates(objects []manifest.Object) ([]manifest.Object, []manifest.Problem) {
+	first := make(map[string]manifest.Object, len(objects))
+	kept := make([]manifest.Object, 0, len(objects))
+	var problems []manifest.Problem
 	for _, o := range objects {
-		other, taken := first[o.key()]
+		other, taken := first[o.Key()]
 		if taken {
 			problems = append(problems, explainObjectDuplicate(o, other))
 			continue
 		}
-		first[o.key()] = o
+		first[o.Key()] = o
 		kept = append(kept, o)
 	}
 	return kept, problems
 }
 
 // computeObjectClashes names the local objects that an earlier source has, too: that one's is in force.
-func computeObjectClashes(feeds []*feed) []Problem {
-	first := map[string]accepted{}
-	var problems []Problem
+func computeObjectClashes(feeds []*feed) []manifest.Problem {
+	first := map[string]manifest.Object{}
+	var problems []manifest.Problem
 	for _, f := range feeds {
 		for _, o := range f.newest.objects {
-			other, taken := first[o.key()]
+			other, taken := first[o.Key()]
 			if taken {
 				problems = append(problems, explainObjectDuplicate(o, other))
 				continue
 			}
-			first[o.key()] = o
+			first[o.Key()] = o
 		}
 	}
 	return problems
 }
 
-func explainObjectDuplicate(o, first accepted) Problem {
-	name := o.Object.GetNamespace() + "/" + o.Object.GetName()
-	msg := fmt.Sprintf("%s %s is defined in %s already; this one is ignored: remove one of them, or rename it", o.kind, name, first.path)
-	if o.path == first.path {
-		msg = fmt.Sprintf("%s %s is defined twice; only the first one counts: remove one of them, or rename it", o.kind, name)
+func explainObjectDuplicate(o, first manifest.Object) manifest.Problem {
+	name := o.GetNamespace() + "/" + o.GetName()
+	msg := fmt.Sprintf("%s %s is defined in %s already; this one is ignored: remove one of them, or rename it", o.Kind, name, first.Path)
+	if o.Path == first.Path {
+		msg = fmt.Sprintf("%s %s is defined twice; only the first one counts: remove one of them, or rename it", o.Kind, name)
 	}
-	return Problem{
-		Source: o.source, Path: o.path, Namespace: o.Object.GetNamespace(), Name: o.Object.GetName(),
-		Severity: SeverityError, Message: msg,
+	return manifest.Problem{
+		Source: o.Source, Path: o.Path, Namespace: o.GetNamespace(), Name: o.GetName(),
+		Severity: manifest.SeverityError, Message: msg,
 	}
 }
 
 // mergeObjects returns the local objects that are in force: the first source that defines one has it.
-func mergeObjects(feeds []*feed) []accepted {
+func mergeObjects(feeds []*feed) []manifest.Object {
 	defined := map[string]bool{}
-	var out []accepted
+	var out []manifest.Object
 	for _, f := range feeds {
 		for _, o := range f.newest.objects {
-			if !defined[o.key()] {
-				defined[o.key()] = true
+			if !defined[o.Key()] {
+				defined[o.Key()] = true
 				out = append(out, o)
 			}
 		}
@@ -73,37 +75,37 @@ func mergeObjects(feeds []*feed) []accepted {
 
 // takeObjects returns the local objects that are in force, and whether they differ from those that it returned before. An object that a
 // manifest still defines is the same one as before. The caller holds c.mu.
-func (c *PodConfig) takeObjects() (objects LocalObjects, changed bool) {
+func (c *PodConfig) takeObjects() (objects manifest.LocalObjects, changed bool) {
 	newest := mergeObjects(c.feeds)
-	if slices.EqualFunc(newest, c.taken, func(a, b accepted) bool { return a.Object == b.Object }) {
-		return LocalObjects{}, false
+	if slices.EqualFunc(newest, c.taken, func(a, b manifest.Object) bool { return a.Object == b.Object }) {
+		return manifest.LocalObjects{}, false
 	}
 	c.taken = newest
-	return newLocalObjects(newest), true
+	return manifest.NewLocalObjects(newest), true
 }
 
 // refuseChanges takes those objects out of now that would change an immutable one of old, as the API server does; the old ones then stay.
-func refuseChanges(old []accepted, now decoded) decoded {
+func refuseChanges(old []manifest.Object, now manifest.Decoded) manifest.Decoded {
 	fixed := map[string]metav1.Object{}
 	for _, a := range old {
 		if isImmutable(a.Object) {
-			fixed[a.key()] = a.Object
+			fixed[a.Key()] = a.Object
 		}
 	}
 	if len(fixed) == 0 {
 		return now
 	}
-	out := decoded{problems: slices.Clone(now.problems)}
-	for _, a := range now.objects {
-		before, ok := fixed[a.key()]
+	out := manifest.Decoded{Problems: slices.Clone(now.Problems)}
+	for _, a := range now.Objects {
+		before, ok := fixed[a.Key()]
 		if !ok || isImmutable(a.Object) && hasSameValues(before, a.Object) {
-			out.objects = append(out.objects, a)
+			out.Objects = append(out.Objects, a)
 			continue
 		}
-		out.problems = append(out.problems, Problem{
-			Source: a.source, Path: a.path, Namespace: a.Object.GetNamespace(), Name: a.Object.GetName(), Severity: SeverityError,
+		out.Problems = append(out.Problems, manifest.Problem{
+			Source: a.Source, Path: a.Path, Namespace: a.GetNamespace(), Name: a.GetName(), Severity: manifest.SeverityError,
 			Message: fmt.Sprintf("%s %s is immutable: give the new values another name, or take this document away before it comes with them",
-				a.kind, a.Object.GetNamespace()+"/"+a.Object.GetName()),
+				a.Kind, a.GetNamespace()+"/"+a.GetName()),
 		})
 	}
 	return out

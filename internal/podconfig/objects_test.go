@@ -7,13 +7,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth/internal/manifest"
+	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
 )
 
 // decodeAt returns what a source hands over for one manifest.
 func decodeAt(src pod.Source, path, content string) snapshot {
 	var n snapshot
-	n.add(decoder{node: node}.decode(origin{src, path}, []byte(content)))
+	n.add(manifest.Decoder{Node: node}.Decode(manifest.Origin{Source: src, Path: path}, []byte(content)))
 	return n
 }
 
@@ -24,7 +26,7 @@ func configMap(name, value string) string {
 // told collects what Config.Objects is given, as "name=value" words and lengths.
 type told struct{ words []string }
 
-func (t *told) objects(o LocalObjects) {
+func (t *told) objects(o manifest.LocalObjects) {
 	words := []string{}
 	for _, m := range o.ConfigMaps {
 		words = append(words, m.Name+"="+m.Data["k"])
@@ -64,23 +66,23 @@ func TestObjectsAreToldWithTheirPods(t *testing.T) {
 		{"nothing", func() {}, "", ""},
 		{
 			"objects and a pod", func() {
-				handOver(files, "/m/a", configMap("a", "1")+object("Secret")+"---\n"+manifest("web", "i")+"---\n"+
-					object("PersistentVolumeClaim", "spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1}}}"))
+				handOver(files, "/m/a", configMap("a", "1")+manifesttest.Object("Secret")+"---\n"+manifesttest.Pod("web", "i")+"---\n"+
+					manifesttest.Object("PersistentVolumeClaim", "spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1}}}"))
 			},
 			"a=1 secret:o claim:o", "ADD default/web",
 		},
 		{"the other source has more", func() { handOver(urls, "http://localhost/m", configMap("a", "url")+configMap("b", "url")) }, "a=1 b=url secret:o claim:o", "ADD"},
 		{"nothing again", func() {}, "", ""},
 		{
-			"an object changes, the pod does not", func() { handOver(files, "/m/a", configMap("a", "2")+manifest("web", "i")) },
+			"an object changes, the pod does not", func() { handOver(files, "/m/a", configMap("a", "2")+manifesttest.Pod("web", "i")) },
 			"a=2 b=url", "",
 		},
-		{"it goes: the other source's is in force", func() { handOver(files, "/m/a", manifest("web", "i")) }, "a=url b=url", ""},
+		{"it goes: the other source's is in force", func() { handOver(files, "/m/a", manifesttest.Pod("web", "i")) }, "a=url b=url", ""},
 		{"twice before it is taken", func() {
 			handOver(urls, "http://localhost/m", configMap("a", "3"))
 			handOver(urls, "http://localhost/m", configMap("a", "4"))
 		}, "a=4", ""},
-		{"all go", func() { handOver(urls, "http://localhost/m", object("Namespace")) }, "", ""},
+		{"all go", func() { handOver(urls, "http://localhost/m", manifesttest.Object("Namespace")) }, "", ""},
 	}
 	for _, step := range steps {
 		step.do()
@@ -123,7 +125,7 @@ func TestDuplicateObjects(t *testing.T) {
 	}
 
 	// The mended source ends them.
-	c.handOver(urls, decodeAt(pod.HTTPSource, "http://localhost/m", object("Namespace")))
+	c.handOver(urls, decodeAt(pod.HTTPSource, "http://localhost/m", manifesttest.Object("Namespace")))
 	c.handOver(files, b)
 	c.Take()
 	if got := heard.take(); got != "one=b two=b" {
@@ -149,7 +151,7 @@ func TestBadFileKeepsItsObjects(t *testing.T) {
 		s.scanAll(t.Context())
 		var heard told
 		n := s.collect()
-		heard.objects(newLocalObjects(n.objects))
+		heard.objects(manifest.NewLocalObjects(n.objects))
 		return heard.take(), messages(n.problems)
 	}
 	for _, step := range []struct{ content, objects, problem string }{
@@ -171,7 +173,9 @@ func TestImmutableObjectIsNotChanged(t *testing.T) {
 	fixed := func(value string) string {
 		return strings.TrimSuffix(configMap("a", value), "---\n") + "immutable: true\n---\n"
 	}
-	secret := func(value string) string { return object("Secret", "immutable: true", "stringData: {a: "+value+"}") }
+	secret := func(value string) string {
+		return manifesttest.Object("Secret", "immutable: true", "stringData: {a: "+value+"}")
+	}
 	relabel := func(content string) string {
 		return strings.Replace(content, "{name: a}", "{name: a, labels: {b: c}}", 1)
 	}
@@ -207,7 +211,7 @@ func TestImmutableObjectIsNotChanged(t *testing.T) {
 				s.scanAll(t.Context())
 				n := s.collect()
 				var heard told
-				heard.objects(newLocalObjects(n.objects))
+				heard.objects(manifest.NewLocalObjects(n.objects))
 				if got := heard.take(); got != step.objects {
 					t.Errorf("%s: got %q, want %q", step.name, got, step.objects)
 				}

@@ -18,6 +18,7 @@ import (
 
 	"berth/internal/inotify"
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
 )
 
@@ -41,7 +42,7 @@ type Config struct {
 	// exist is waited for. Relative paths are taken from the working directory at New. Without files and folders there is no file
 	// source, without URLs no HTTP source.
 	Paths []string
-	Names NameRule
+	Names manifest.NameRule
 	// Rescan is how often everything is looked at without an event; 0 means 20 s.
 	Rescan time.Duration
 	// Watch opens the watcher of the file system; nil means inotify.
@@ -60,7 +61,7 @@ type Config struct {
 	API func(changed func()) PodWatch
 	// Objects is given the local objects of run mode, all of them, whenever they differ from those it was given last: by Take, before it
 	// returns the pods that came with them. It does not block. Nil means that nobody needs them.
-	Objects func(LocalObjects)
+	Objects func(manifest.LocalObjects)
 }
 
 // PodConfig merges the sources of pods into one stream of operations. Take is for the loop alone; everything else is safe for
@@ -69,13 +70,13 @@ type PodConfig struct {
 	journal *journal.Journal
 	sources []source
 	wake    chan struct{} // capacity 1
-	tell    func(LocalObjects)
+	tell    func(manifest.LocalObjects)
 
 	mu      sync.Mutex
-	feeds   []*feed       // guarded by mu (the elements too); one per source, in the order of sources
-	clashes []Problem     // guarded by mu; pods and local objects that two sources define, dated
-	taken   []accepted    // guarded by mu; the local objects as of the last Take
-	changed chan struct{} // guarded by mu; closed and replaced when the problems change
+	feeds   []*feed            // guarded by mu (the elements too); one per source, in the order of sources
+	clashes []manifest.Problem // guarded by mu; pods and local objects that two sources define, dated
+	taken   []manifest.Object  // guarded by mu; the local objects as of the last Take
+	changed chan struct{}      // guarded by mu; closed and replaced when the problems change
 }
 
 // source reads pods from one place. run blocks until ctx is done and hands over the complete set whenever it changes, from one
@@ -87,9 +88,9 @@ type source struct {
 
 // snapshot is what a source knows at one moment.
 type snapshot struct {
-	pods     []*v1.Pod  // in the source's order; never changed after they were handed over
-	objects  []accepted // the local objects, likewise
-	problems []Problem
+	pods     []*v1.Pod         // in the source's order; never changed after they were handed over
+	objects  []manifest.Object // the local objects, likewise
+	problems []manifest.Problem
 	// partial: a part of the source has not been readable yet, so that pods may be missing which the source does have. They may be
 	// started from it, but the source does not count as seen.
 	partial bool
@@ -105,15 +106,15 @@ func (n *snapshot) wasGone(uid pod.UID) bool {
 }
 
 // add appends what a manifest stands for.
-func (n *snapshot) add(d decoded) {
-	for _, a := range d.objects {
+func (n *snapshot) add(d manifest.Decoded) {
+	for _, a := range d.Objects {
 		if p, ok := a.Object.(*v1.Pod); ok {
 			n.pods = append(n.pods, p)
 		} else {
 			n.objects = append(n.objects, a)
 		}
 	}
-	n.problems = append(n.problems, d.problems...)
+	n.problems = append(n.problems, d.Problems...)
 }
 
 // feed is one source as the merge sees it.
@@ -133,7 +134,7 @@ func New(cfg Config) (*PodConfig, error) {
 	if msgs := validation.IsDNS1123Subdomain(cfg.NodeName); len(msgs) > 0 {
 		return nil, fmt.Errorf("pod config: node name %q: %s", cfg.NodeName, strings.Join(msgs, "; "))
 	}
-	if cfg.Names != KeepNames && cfg.Names != MangleNames {
+	if cfg.Names != manifest.KeepNames && cfg.Names != manifest.MangleNames {
 		return nil, fmt.Errorf("pod config: unknown name rule %d", int(cfg.Names))
 	}
 	if cfg.Rescan < 0 {
@@ -145,7 +146,7 @@ func New(cfg Config) (*PodConfig, error) {
 	cfg.Rescan = cmp.Or(cfg.Rescan, defaultRescan)
 	cfg.Poll = cmp.Or(cfg.Poll, defaultPoll)
 	if cfg.Objects == nil {
-		cfg.Objects = func(LocalObjects) {}
+		cfg.Objects = func(manifest.LocalObjects) {}
 	}
 	if cfg.Watch == nil {
 		cfg.Watch = func() (Watcher, error) { return inotify.Open() }
@@ -203,7 +204,7 @@ func (c *PodConfig) Run(ctx context.Context) error {
 // handOver replaces the newest set of a source and wakes the loop. It does not block.
 func (c *PodConfig) handOver(f *feed, n snapshot) {
 	f.census.follow(n.pods)
-	var duplicates []Problem
+	var duplicates []manifest.Problem
 	if f.census.doubles > 0 {
 		n.pods, duplicates = mergeDuplicates(f.source, n.pods)
 		n.problems = append(n.problems, duplicates...)
@@ -284,7 +285,7 @@ func (c *PodConfig) SeenAllSources() bool {
 }
 
 // Problems returns what is wrong with manifests now, sorted by source, path, document and name.
-func (c *PodConfig) Problems() []Problem {
+func (c *PodConfig) Problems() []manifest.Problem {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := slices.Clone(c.clashes)

@@ -1,4 +1,4 @@
-package podconfig
+package validation
 
 import (
 	"maps"

@@ -1,4 +1,4 @@
-package podconfig
+package validation
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// docs/validation.md lists where this package and the API server differ on purpose, and why. This file reads the tables of the page: a
+// docs/validation.md lists where Berth and the API server differ on purpose, and why. This file reads the tables of the page: a
 // difference that is not in them fails the test, and so does an entry that matches no mutant any more.
 const differencesPage = "../../docs/validation.md"
 

@@ -1,6 +1,7 @@
-package podconfig
+package validation
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -8,10 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
+
+	"berth/internal/defaults"
 )
 
 // verdict is what an API server says about a pod.
@@ -37,7 +40,7 @@ func judge(object map[string]any) (causes []cause, decodes error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range validatePod(p) {
+	for _, e := range ValidatePod(p) {
 		causes = append(causes, cause{Field: e.Field, Type: e.Type, Message: e.ErrorBody()})
 	}
 	return causes, nil
@@ -54,8 +57,8 @@ func completePod(object map[string]any) (*v1.Pod, error) {
 		return nil, err
 	}
 	p.UID = "u" // the server gives its own
-	setDefault(&p.Namespace, v1.NamespaceDefault)
-	setDefaults(p)
+	p.Namespace = cmp.Or(p.Namespace, v1.NamespaceDefault)
+	defaults.SetPodDefaults(p)
 	return p, nil
 }
 
@@ -105,7 +108,7 @@ func TestMutantsAreJudged(t *testing.T) {
 	for _, v := range readLines[verdict](t, goldensRefused) {
 		got = append(got, v.mutant.String())
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("the goldens are out of date, run make goldens (-mutants +goldens):\n%s", diff)
 	}
 }
@@ -182,7 +185,7 @@ func TestVolumeKindsAreComplete(t *testing.T) {
 		name, _, _ := strings.Cut(source.Field(i).Tag.Get("json"), ",")
 		want = append(want, name)
 	}
-	if diff := cmp.Diff(sorted(want), sorted(got)); diff != "" {
+	if diff := gocmp.Diff(sorted(want), sorted(got)); diff != "" {
 		t.Errorf("(-API +got):\n%s", diff)
 	}
 }

@@ -1,6 +1,6 @@
 //go:build e2e
 
-package podconfig
+package validation
 
 import (
 	"bytes"

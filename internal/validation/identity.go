@@ -1,4 +1,4 @@
-package podconfig
+package validation
 
 import (
 	v1 "k8s.io/api/core/v1"
@@ -9,15 +9,15 @@ import (
 	"berth/internal/pod"
 )
 
-// validateIdentity checks what folders, files, cgroups and records of the pod are named after.
-func validateIdentity(p *v1.Pod) field.ErrorList {
+// ValidateIdentity checks what folders, files, cgroups and records of the pod are named after.
+func ValidateIdentity(p *v1.Pod) field.ErrorList {
 	meta, spec := field.NewPath("metadata"), field.NewPath("spec")
-	errs := invalid(meta.Child("name"), shown(p.Name), apivalidation.NameIsDNSSubdomain(p.Name, false))
-	errs = append(errs, invalid(meta.Child("namespace"), shown(p.Namespace), apivalidation.ValidateNamespaceName(p.Namespace, false))...)
+	errs := invalid(meta.Child("name"), Shorten(p.Name), apivalidation.NameIsDNSSubdomain(p.Name, false))
+	errs = append(errs, invalid(meta.Child("namespace"), Shorten(p.Namespace), apivalidation.ValidateNamespaceName(p.Namespace, false))...)
 	errs = append(errs, validateUID(p.UID, meta.Child("uid"))...)
 	label := func(list string, i int, name string) {
 		if msgs := validation.IsDNS1123Label(name); len(msgs) > 0 {
-			errs = append(errs, invalid(spec.Child(list).Index(i).Child("name"), shown(name), msgs)...)
+			errs = append(errs, invalid(spec.Child(list).Index(i).Child("name"), Shorten(name), msgs)...)
 		}
 	}
 	for i := range p.Spec.Containers {
@@ -35,8 +35,8 @@ func validateIdentity(p *v1.Pod) field.ErrorList {
 	return errs
 }
 
-// shown is what a message shows of a name that may be of any length.
-func shown(name string) string {
+// Shorten returns what a message shows of a name that may be of any length.
+func Shorten(name string) string {
 	const most = 100
 	if len(name) <= most {
 		return name
@@ -48,7 +48,7 @@ func validateUID(uid pod.UID, path *field.Path) field.ErrorList {
 	if isPathSafe(uid) {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(path, pod.UID(shown(string(uid))), "must be letters, digits, '-', '_' and '.', at most 253 of them, "+
+	return field.ErrorList{field.Invalid(path, pod.UID(Shorten(string(uid))), "must be letters, digits, '-', '_' and '.', at most 253 of them, "+
 		"beginning with a letter or digit: folders are named after it")}
 }
 

@@ -1,4 +1,4 @@
-package podconfig
+package validation
 
 import (
 	"bytes"
@@ -8,6 +8,8 @@ import (
 
 	"golang.org/x/tools/txtar"
 	kjson "sigs.k8s.io/json"
+
+	"berth/internal/manifest/manifesttest"
 )
 
 // What a real API server made of the manifests, and of mutants of them, is kept in testdata/apiserver; `make goldens` asks it again.
@@ -39,12 +41,12 @@ func readManifests(t *testing.T) manifests {
 			if all[m.Name] != nil {
 				t.Fatalf("%s: there are two manifests %q", f, m.Name)
 			}
-			object := readYAML[map[string]any](t, f+": "+m.Name, m.Data)
+			object := manifesttest.ReadYAML[map[string]any](t, f+": "+m.Name, m.Data)
 			for _, d := range []struct{ path, value string }{
-				{"apiVersion", "v1"}, {"kind", "Pod"}, {"metadata.name", "a"}, {"metadata.namespace", "default"}, {"spec.nodeName", node},
+				{"apiVersion", "v1"}, {"kind", "Pod"}, {"metadata.name", "a"}, {"metadata.namespace", "default"}, {"spec.nodeName", "node-1"},
 			} {
-				if _, ok := getField(object, d.path); !ok {
-					setField(object, d.path, d.value)
+				if _, ok := manifesttest.GetField(object, d.path); !ok {
+					manifesttest.SetField(object, d.path, d.value)
 				}
 			}
 			all[m.Name] = object

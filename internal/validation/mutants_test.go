@@ -1,4 +1,4 @@
-package podconfig
+package validation
 
 import (
 	"encoding/json"
@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"berth/internal/manifest/manifesttest"
 )
 
 // mutant is a manifest in which some fields are set to something else.
@@ -33,7 +35,7 @@ func (m mutant) object(t *testing.T, all manifests) map[string]any {
 	}
 	object := clone(base)
 	for _, path := range slices.Sorted(maps.Keys(m.Set)) {
-		if !setField(object, path, expand(clone(m.Set[path]))) {
+		if !manifesttest.SetField(object, path, expand(clone(m.Set[path]))) {
 			t.Fatalf("%s: there is no place for %s", m, path)
 		}
 	}
@@ -207,7 +209,7 @@ func readMutations(t *testing.T) []mutant {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, table := range readYAML[[]mutations](t, f, text) {
+		for _, table := range manifesttest.ReadYAML[[]mutations](t, f, text) {
 			for _, path := range slices.Sorted(maps.Keys(table.Each)) {
 				for _, value := range table.Each[path] {
 					mutants = append(mutants, mutant{Base: table.Base, Set: map[string]any{path: value}})

@@ -1,4 +1,4 @@
-package podconfig
+package validation
 
 import (
 	"encoding/json"
@@ -21,8 +21,8 @@ import (
 // The rules are those of the API server for objects that are created (API reference, "ConfigMap v1", "Secret v1",
 // "PersistentVolumeClaim v1", "RuntimeClass v1" and "ClusterTrustBundle v1beta1"; Kubernetes documentation, "Types of Secret").
 
-// validateObject returns what is wrong with the defaulted local object. Values of Secrets are not told.
-func validateObject(o metav1.Object) field.ErrorList {
+// ValidateObject returns what is wrong with the defaulted local object. Values of Secrets are not told.
+func ValidateObject(o metav1.Object) field.ErrorList {
 	errs := validateObjectMetadata(o)
 	switch o := o.(type) {
 	case *v1.ConfigMap:

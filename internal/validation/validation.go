@@ -1,4 +1,4 @@
-package podconfig
+package validation
 
 import (
 	"math"
@@ -12,11 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// The rules are those that the API server applies to a Pod that is created with spec.nodeName set, as far as the API reference
-// states them; the errors carry the field paths that kubectl shows.
-
-// validatePod returns what is wrong with the defaulted pod.
-func validatePod(p *v1.Pod) field.ErrorList {
+// ValidatePod returns what is wrong with the defaulted pod.
+func ValidatePod(p *v1.Pod) field.ErrorList {
 	errs := validateMetadata(p)
 	errs = append(errs, validatePodSpec(p, field.NewPath("spec"))...)
 	sortRuns(errs)

@@ -1,10 +1,14 @@
-package podconfig
+package validation
 
 import (
+	"cmp"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/defaults"
+	"berth/internal/manifest/manifesttest"
 )
 
 // What is accepted and refused is tested against an API server (TestValidateAsAPIServer). This test has what that one cannot have, and shows the
@@ -87,16 +91,14 @@ func TestValidatePod(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := parse[v1.Pod](t, tt.manifest)
-			setDefault(&p.Name, "a")
-			setDefault(&p.Namespace, "default")
-			setDefault(&p.UID, "u")
-			setDefaults(&p)
+			p := manifesttest.Parse[v1.Pod](t, tt.manifest)
+			p.Name, p.Namespace, p.UID = cmp.Or(p.Name, "a"), cmp.Or(p.Namespace, "default"), cmp.Or(p.UID, "u")
+			defaults.SetPodDefaults(&p)
 			var got []string
-			for _, e := range validatePod(&p) {
+			for _, e := range ValidatePod(&p) {
 				got = append(got, e.Error())
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
+			if diff := gocmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("errors (-want +got):\n%s", diff)
 			}
 		})
@@ -105,14 +107,14 @@ func TestValidatePod(t *testing.T) {
 
 // The errors of a manifest are the same ones in the same order each time, though some are found by going through a map.
 func TestValidatePodIsStable(t *testing.T) {
-	p := parse[v1.Pod](t, "metadata: {name: a, namespace: n, uid: u, labels: {'a a': x, 'b b': x, 'c c': 'x x', d: 'y y'}, annotations: {'a a': '', 'b b': '', 'c c': ''}}\n"+
+	p := manifesttest.Parse[v1.Pod](t, "metadata: {name: a, namespace: n, uid: u, labels: {'a a': x, 'b b': x, 'c c': 'x x', d: 'y y'}, annotations: {'a a': '', 'b b': '', 'c c': ''}}\n"+
 		"spec: {nodeSelector: {'a a': x, 'b b': x, 'c c': x}, containers: [{name: c, image: i, resources: {limits: {a: 1, b: 1, c: 1}}}], "+
 		"volumes: [{name: v, flexVolume: {driver: d, options: {k8s.io/a: x, k8s.io/b: x, k8s.io/c: x}}}]}")
-	setDefaults(&p)
-	want := validatePod(&p).ToAggregate().Error()
+	defaults.SetPodDefaults(&p)
+	want := ValidatePod(&p).ToAggregate().Error()
 	for range 50 {
-		if got := validatePod(&p).ToAggregate().Error(); got != want {
-			t.Fatalf("(-once +again):\n%s", cmp.Diff(want, got))
+		if got := ValidatePod(&p).ToAggregate().Error(); got != want {
+			t.Fatalf("(-once +again):\n%s", gocmp.Diff(want, got))
 		}
 	}
 }

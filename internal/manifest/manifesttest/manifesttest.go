@@ -1,4 +1,9 @@
-package podconfig
+// Package manifesttest has manifests for tests, and ways to their fields.
+//
+// Owns: nothing.
+// Reads: nothing.
+// Never: imports a package of the product, so that the tests of each can use it.
+package manifesttest
 
 import (
 	"slices"
@@ -10,18 +15,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifest returns the YAML of a small pod.
-func manifest(name, image string) string {
+// Pod returns the YAML of a small pod.
+func Pod(name, image string) string {
 	return "apiVersion: v1\nkind: Pod\nmetadata:\n  name: " + name + "\nspec:\n  containers:\n  - name: c\n    image: " + image + "\n"
 }
 
-// object returns a manifest of the kind with the name "o" and further lines.
-func object(kind string, lines ...string) string {
+// Object returns a manifest of the kind with the name "o" and further lines.
+func Object(kind string, lines ...string) string {
 	return "apiVersion: v1\nkind: " + kind + "\nmetadata: {name: o}\n" + strings.Join(lines, "\n") + "\n"
 }
 
-// parse decodes a YAML value of the API.
-func parse[T any](t *testing.T, text string) T {
+// Parse decodes a YAML value of the API.
+func Parse[T any](t *testing.T, text string) T {
 	t.Helper()
 	var v T
 	if err := yaml.UnmarshalStrict([]byte(text), &v); err != nil {
@@ -30,8 +35,8 @@ func parse[T any](t *testing.T, text string) T {
 	return v
 }
 
-// readYAML decodes YAML into values as JSON has them, integers as int64.
-func readYAML[T any](t *testing.T, name string, text []byte) T {
+// ReadYAML decodes YAML into values as JSON has them, integers as int64.
+func ReadYAML[T any](t *testing.T, name string, text []byte) T {
 	t.Helper()
 	raw, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
@@ -65,8 +70,8 @@ func splitPath(path string) []string {
 	return members
 }
 
-// getField returns the value of the field, if there is one.
-func getField(object any, path string) (any, bool) {
+// GetField returns the value of the field, if there is one.
+func GetField(object any, path string) (any, bool) {
 	for _, member := range splitPath(path) {
 		switch v := object.(type) {
 		case map[string]any:
@@ -88,9 +93,9 @@ func getField(object any, path string) (any, bool) {
 	return object, true
 }
 
-// setField sets the field, or removes it if value is nil. It makes the objects on the way, and appends to a list of which the index is
+// SetField sets the field, or removes it if value is nil. It makes the objects on the way, and appends to a list of which the index is
 // the length. It reports whether there was a place for it.
-func setField(object map[string]any, path string, value any) bool {
+func SetField(object map[string]any, path string, value any) bool {
 	members := splitPath(path)
 	_, ok := setMember(object, members, value)
 	return ok

@@ -20,13 +20,13 @@ import (
 	"berth/internal/kube"
 )
 
-// goldensOfPodconfig is where the verdicts of an API server are kept that defaults and validation of manifests are tested with.
-const goldensOfPodconfig = "../../internal/podconfig/testdata/apiserver/"
+// goldensOfValidation is where the verdicts of an API server are kept that defaults and validation of manifests are tested with.
+const goldensOfValidation = "../../internal/validation/testdata/apiserver/"
 
-// TestPodconfigGoldensHold asks a real API server about a sample of the goldens: it must still say the same.
-func TestPodconfigGoldensHold(t *testing.T) {
+// TestValidationGoldensHold asks a real API server about a sample of the goldens: it must still say the same.
+func TestValidationGoldensHold(t *testing.T) {
 	c := newControlPlane(t)
-	flags, err := os.ReadFile(goldensOfPodconfig + "flags")
+	flags, err := os.ReadFile(goldensOfValidation + "flags")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestPodconfigGoldensHold(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	made, err := os.ReadFile(goldensOfPodconfig + "version")
+	made, err := os.ReadFile(goldensOfValidation + "version")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestPodconfigGoldensHold(t *testing.T) {
 		t.Errorf("the goldens are those of %s, the API server is %s: run make goldens", got, version.GitVersion)
 	}
 
-	sample, err := os.Open(goldensOfPodconfig + "sample.jsonl")
+	sample, err := os.Open(goldensOfValidation + "sample.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
