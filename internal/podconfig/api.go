@@ -29,8 +29,8 @@ func pathOf(src pod.Source, p *v1.Pod) string {
 type PodWatch interface {
 	// Run follows them until ctx is done.
 	Run(ctx context.Context) error
-	// List returns the pods, none before the first list is complete. They are shared, and without managedFields; one that has not
-	// changed is the same pointer as before.
+	// List returns the pods, none before the first list is complete. They are shared, and without managedFields; one
+	// that has not changed is the same pointer as before.
 	List() (pods []*v1.Pod, synced bool)
 }
 

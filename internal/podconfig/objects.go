@@ -29,23 +29,6 @@ func mergeObjectDuplicates(objects []manifest.Object) ([]manifest.Object, []mani
 	return kept, problems
 }
 
-// computeObjectClashes names the local objects that an earlier source has, too: that one's is in force.
-func computeObjectClashes(feeds []*feed) []manifest.Problem {
-	first := map[string]manifest.Object{}
-	var problems []manifest.Problem
-	for _, f := range feeds {
-		for _, o := range f.newest.objects {
-			other, taken := first[o.Key()]
-			if taken {
-				problems = append(problems, explainObjectDuplicate(o, other))
-				continue
-			}
-			first[o.Key()] = o
-		}
-	}
-	return problems
-}
-
 func explainObjectDuplicate(o, first manifest.Object) manifest.Problem {
 	name := o.GetNamespace() + "/" + o.GetName()
 	msg := fmt.Sprintf("%s %s is defined in %s already; this one is ignored: remove one of them, or rename it", o.Kind, name, first.Path)
@@ -58,25 +41,20 @@ func explainObjectDuplicate(o, first manifest.Object) manifest.Problem {
 	}
 }
 
-// mergeObjects returns the local objects that are in force: the first source that defines one has it.
-func mergeObjects(feeds []*feed) []manifest.Object {
-	defined := map[string]bool{}
-	var out []manifest.Object
+// mergeObjects returns the local objects that are in force: the first source that defines one has it. Those of later
+// sources that an earlier one has, too, are named as problems.
+func mergeObjects(feeds []*feed) ([]manifest.Object, []manifest.Problem) {
+	var all []manifest.Object
 	for _, f := range feeds {
-		for _, o := range f.newest.objects {
-			if !defined[o.Key()] {
-				defined[o.Key()] = true
-				out = append(out, o)
-			}
-		}
+		all = append(all, f.newest.objects...)
 	}
-	return out
+	return mergeObjectDuplicates(all)
 }
 
 // takeObjects returns the local objects that are in force, and whether they differ from those that it returned before. An object that a
 // manifest still defines is the same one as before. The caller holds c.mu.
 func (c *PodConfig) takeObjects() (objects manifest.LocalObjects, changed bool) {
-	newest := mergeObjects(c.feeds)
+	newest, _ := mergeObjects(c.feeds)
 	if slices.EqualFunc(newest, c.taken, func(a, b manifest.Object) bool { return a.Object == b.Object }) {
 		return manifest.LocalObjects{}, false
 	}

@@ -56,8 +56,8 @@ type Config struct {
 	// StateDir is where the last good version of each manifest is kept, for the time when it is bad while the agent starts. Empty means
 	// that none is kept.
 	StateDir string
-	// API opens the watch of the pods that the API server has bound to this node; nil means that there is no API source. The watch
-	// calls changed once its first list is complete and whenever the set changes; changed does not block.
+	// API opens the watch of the pods that the API server has bound to this node; nil means that there is no API
+	// source. The watch calls changed once its first list is complete and whenever the set changes, which does not block.
 	API func(changed func()) PodWatch
 	// Objects is given the local objects of run mode, all of them, whenever they differ from those it was given last: by Take, before it
 	// returns the pods that came with them. It does not block. Nil means that nobody needs them.
@@ -219,7 +219,8 @@ func (c *PodConfig) handOver(f *feed, n snapshot) {
 	n.gone = mergeGone(f.newest, n.pods, f.fresh)
 	f.newest, f.fresh = n, true
 	if f.source != pod.APISource {
-		c.clashes = mergeProblems(c.clashes, append(computeClashes(c.feeds), computeObjectClashes(c.feeds)...), now)
+		_, clashes := mergeObjects(c.feeds)
+		c.clashes = mergeProblems(c.clashes, append(computeClashes(c.feeds), clashes...), now)
 	}
 	after := slices.Concat(n.problems, c.clashes)
 	if !slices.Equal(before, after) {
