@@ -41,6 +41,7 @@ var ranks = map[string]int{
 
 	"internal/csi":      2,
 	"internal/objects":  3,
+	"internal/manifest": 3,
 	"internal/images":   3,
 	"internal/devices":  3,
 	"internal/logs":     3,
@@ -50,11 +51,12 @@ var ranks = map[string]int{
 	"internal/action":   3,
 	"internal/crispec":  3,
 
-	"internal/topology": 2,
-	"internal/cri":      2,
-	"internal/certs":    2,
-	"internal/embedded": 2,
-	"internal/plugins":  2,
+	"internal/topology":   2,
+	"internal/validation": 2,
+	"internal/cri":        2,
+	"internal/certs":      2,
+	"internal/embedded":   2,
+	"internal/plugins":    2,
 
 	"internal/cgroups":    1,
 	"internal/mounts":     1,
@@ -67,6 +69,7 @@ var ranks = map[string]int{
 	"internal/tracing":    1,
 	"internal/netns":      1,
 	"internal/hostports":  1,
+	"internal/defaults":   1,
 
 	"internal/beneath": 0,
 	"internal/pod":     0,
@@ -86,6 +89,8 @@ var testSupport = map[string]string{
 	"internal/csi/csitest":   "internal/csi",
 	"internal/kube/kubetest": "internal/kube",
 	"internal/pod/podtest":   "internal/pod",
+
+	"internal/manifest/manifesttest": "internal/manifest",
 }
 
 // ban is an import that is refused although the ranks would allow it. from is a folder of this module, whose tests are free, or ""
@@ -128,6 +133,7 @@ var linkBans = map[string]string{
 	"berth/internal/cri/critest":             "test support",
 	"berth/internal/csi/csitest":             "test support",
 	"berth/internal/kube/kubetest":           "test support",
+	"berth/internal/manifest/manifesttest":   "test support",
 	"berth/internal/pod/podtest":             "test support",
 }
 

@@ -1,25 +1,18 @@
 package agent
 
 import (
-	"context"
-
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/kube"
 	"berth/internal/pod"
+	"berth/internal/podconfig"
 )
 
-// followPods is the API source of PodConfig.
-func (a *memberAPI) followPods(ctx context.Context, handOver func([]*v1.Pod)) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-a.podsWake:
-			if pods, synced := a.pods.List(); synced {
-				handOver(pods)
-			}
-		}
-	}
+// watchPods opens the watch of this node's pods.
+func (a *Agent) watchPods(changed func()) podconfig.PodWatch {
+	w := kube.NewWatch[*v1.Pod](a.member.api.client, kube.OfNode(a.cfg.NodeName), changed)
+	w.Expect(a.expectPods)
+	return w
 }
 
 // expectPods returns the pods of which an earlier agent left a folder. The API server is to have them, but for static pods, which it knows under

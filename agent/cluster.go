@@ -29,6 +29,7 @@ import (
 	"berth/internal/nodelogs"
 	"berth/internal/objects"
 	"berth/internal/pod"
+	"berth/internal/podconfig"
 	"berth/internal/server"
 	"berth/internal/status"
 )
@@ -50,6 +51,7 @@ var (
 	_ server.Streaming       = (*cri.Client)(nil)
 	_ certs.Signer           = objectsAPI{}
 	_ kube.Certificate       = (*certs.Client)(nil)
+	_ podconfig.PodWatch     = (*kube.Watch[*v1.Pod])(nil)
 )
 
 // member is what a member of a cluster has besides: the API server's part. It is nil for berth run, and its API is nil for a kubelet without
@@ -65,13 +67,11 @@ type member struct {
 
 // memberAPI are the components that talk to the API server.
 type memberAPI struct {
-	client   *kube.Client
-	pods     *kube.Watch[*v1.Pod]
-	podsWake chan struct{} // capacity 1
-	nodes    *kube.Watch[*v1.Node]
-	sender   *events.Sender
-	objects  *objects.Objects
-	node     *node.Node
+	client  *kube.Client
+	nodes   *kube.Watch[*v1.Node]
+	sender  *events.Sender
+	objects *objects.Objects
+	node    *node.Node
 
 	csiDrivers *kube.Watch[*storagev1.CSIDriver]
 	nodeWake   chan struct{} // capacity 1; the Node's UID may have changed
@@ -148,9 +148,8 @@ func (m *member) connect(cfg *Config, rc *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	a := &memberAPI{client: client, podsWake: make(chan struct{}, 1), nodeWake: make(chan struct{}, 1), static: pod.NewInbox[pod.FullName]()}
+	a := &memberAPI{client: client, nodeWake: make(chan struct{}, 1), static: pod.NewInbox[pod.FullName]()}
 	a.sender = events.NewSender(eventClient, "kubelet", cfg.NodeName, cfg.Log)
-	a.pods = kube.NewWatch[*v1.Pod](client, kube.OfNode(cfg.NodeName), func() { wake(a.podsWake) })
 	a.nodes = kube.NewWatch[*v1.Node](client, kube.Named("", cfg.NodeName), func() {
 		n, _ := a.nodes.Get("", cfg.NodeName)
 		a.node.Observe(n)
@@ -289,7 +288,6 @@ func (a *Agent) keepKnowledge(ctx context.Context) {
 // newReporting builds what tells the API server of pods.
 func (a *Agent) newReporting(states *pod.States) {
 	m := a.member.api
-	m.pods.Expect(a.expectPods)
 	m.patcher = status.NewPatcher(status.PatcherConfig{
 		API: m.client, Manager: a.status, Pods: a.pods, States: states, Keep: a.keepKnowledge, Told: a.counts.StatusTold, Journal: a.journal, Log: a.cfg.Log,
 	})
@@ -410,7 +408,6 @@ func (a *Agent) memberPhases(phases []phase) []phase {
 		component{name: "node", run: m.api.node.Run, ready: loaded(m.api.node.Load)}, // admission needs the stand-in
 	)
 	add("loop",
-		component{name: "pod watch", run: m.api.pods.Run},
 		component{name: "status patches", run: m.api.patcher.Run},
 		component{name: "mirror pods", run: m.api.mirrors.Run},
 	)

@@ -88,7 +88,7 @@ func lock(path string) (*os.File, error) {
 		}
 		f.Close()
 		if held, ok := errors.AsType[*heldError](err); ok && held.ended() && time.Now().Before(limit) {
-			time.Sleep(10 * time.Millisecond)
+			<-time.After(10 * time.Millisecond)
 			continue
 		}
 		if err != nil {

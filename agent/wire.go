@@ -24,6 +24,7 @@ import (
 	"berth/internal/inotify"
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
+	"berth/internal/manifest"
 	"berth/internal/metrics"
 	"berth/internal/mounts"
 	"berth/internal/node"
@@ -340,17 +341,17 @@ func (a *Agent) phases() []phase {
 // sources says where pods come from.
 func (a *Agent) sources() podconfig.Config {
 	c := podconfig.Config{
-		NodeName: a.cfg.NodeName, Log: a.cfg.Log, Journal: a.journal, Paths: a.cfg.Paths, Names: podconfig.KeepNames,
+		NodeName: a.cfg.NodeName, Log: a.cfg.Log, Journal: a.journal, Paths: a.cfg.Paths, Names: manifest.KeepNames,
 		StateDir: filepath.Join(a.cfg.RootDir, manifestsDir), Watch: a.out.Watch, Transport: a.out.Transport,
 	}
 	if k := a.cfg.Kubelet; k != nil {
-		c.Names, c.Rescan = podconfig.MangleNames, k.FileCheckFrequency.Duration
+		c.Names, c.Rescan = manifest.MangleNames, k.FileCheckFrequency.Duration
 		c.Poll, c.Header = k.HTTPCheckFrequency.Duration, k.StaticPodURLHeader
 		if a.member.api != nil {
-			c.API = a.member.api.followPods
+			c.API = a.watchPods
 		}
 	} else {
-		c.Objects = func(o podconfig.LocalObjects) {
+		c.Objects = func(o manifest.LocalObjects) {
 			a.local.Set(objects.Defined{
 				ConfigMaps: o.ConfigMaps, Secrets: o.Secrets, RuntimeClasses: o.RuntimeClasses,
 				Claims: o.PersistentVolumeClaims, Volumes: o.PersistentVolumes, TrustBundles: o.ClusterTrustBundles, Drivers: o.CSIDrivers,

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
 )
@@ -151,7 +152,7 @@ func (y yard) start(rescan time.Duration, then func(*started) error) (*started, 
 	before := heap()
 	began := now()
 	c, err := podconfig.New(podconfig.Config{
-		NodeName: "node", Log: discard, Journal: journal.New(discard), Paths: []string{y.dir}, Names: podconfig.KeepNames,
+		NodeName: "node", Log: discard, Journal: journal.New(discard), Paths: []string{y.dir}, Names: manifest.KeepNames,
 		Rescan: rescan, StateDir: y.state,
 	})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/journal"
-	"berth/internal/podconfig"
+	"berth/internal/manifest"
 	"berth/internal/server"
 )
 
@@ -111,8 +111,8 @@ func (c *client) pods(ctx context.Context) ([]*v1.Pod, error) {
 	return list.Items, nil
 }
 
-func (c *client) problems(ctx context.Context) ([]podconfig.Problem, error) {
-	var problems []podconfig.Problem
+func (c *client) problems(ctx context.Context) ([]manifest.Problem, error) {
+	var problems []manifest.Problem
 	err := c.getJSON(ctx, server.PathProblems, nil, &problems)
 	return problems, err
 }

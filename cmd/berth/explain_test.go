@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
 	"berth/internal/server"
 )
 
@@ -215,7 +215,7 @@ func TestExplainGolden(t *testing.T) {
 				failed(before(3*time.Second, "quarantine", "", "the pod is set aside", "the agent crashed 3 times with it in hand"), "panic: runtime error"))},
 		},
 		"manifest": {
-			Problems: []podconfig.Problem{{Path: "/m/broken.yaml", Severity: podconfig.SeverityError, Message: "spec.containers[0].image: Required value"}},
+			Problems: []manifest.Problem{{Path: "/m/broken.yaml", Severity: manifest.SeverityError, Message: "spec.containers[0].image: Required value"}},
 			Stories: []journal.Story{{
 				Subject: journal.Subject{Name: "broken.yaml"}, Seen: now.Add(-time.Minute),
 				Entries: []journal.Entry{{Time: now.Add(-time.Minute), Subject: journal.Subject{Name: "broken.yaml"}, Component: "config", Decision: "manifest refused", Why: "/m/broken.yaml", Error: "spec.containers[0].image: Required value"}},

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"berth/internal/podconfig"
+	"berth/internal/manifest"
 )
 
 // getFlags are the flags of `berth get pods`.
@@ -141,7 +141,7 @@ func (f podFilter) wants(p *v1.Pod) bool {
 	return len(f.refs) == 0 || slices.ContainsFunc(f.refs, func(r podRef) bool { return r.matches(p.Namespace, p.Name) })
 }
 
-func (f podFilter) wantsProblem(p podconfig.Problem) bool {
+func (f podFilter) wantsProblem(p manifest.Problem) bool {
 	if f.namespace != "" && p.Namespace != "" && p.Namespace != f.namespace || !f.selector.Empty() || !f.fields.Empty() {
 		return false
 	}
@@ -151,7 +151,7 @@ func (f podFilter) wantsProblem(p podconfig.Problem) bool {
 }
 
 // apply returns what was chosen, and an error for each name that nothing has.
-func (f podFilter) apply(pods []*v1.Pod, problems []podconfig.Problem) ([]*v1.Pod, []podconfig.Problem, error) {
+func (f podFilter) apply(pods []*v1.Pod, problems []manifest.Problem) ([]*v1.Pod, []manifest.Problem, error) {
 	var missing []error
 	for _, r := range f.refs {
 		one := podFilter{namespace: f.namespace, refs: []podRef{r}, selector: f.selector, fields: f.fields}
@@ -160,7 +160,7 @@ func (f podFilter) apply(pods []*v1.Pod, problems []podconfig.Problem) ([]*v1.Po
 		}
 	}
 	unwanted := func(p *v1.Pod) bool { return !f.wants(p) }
-	unwantedProblem := func(p podconfig.Problem) bool { return !f.wantsProblem(p) }
+	unwantedProblem := func(p manifest.Problem) bool { return !f.wantsProblem(p) }
 	return slices.DeleteFunc(slices.Clone(pods), unwanted), slices.DeleteFunc(slices.Clone(problems), unwantedProblem), errors.Join(missing...)
 }
 
@@ -201,11 +201,11 @@ func getPods(ctx context.Context, c *client, filter podFilter, out podPrinter) e
 // podPrinter prints pods in one format.
 type podPrinter interface {
 	// list prints what there is; one says that a single pod was asked for by name.
-	list(pods []*v1.Pod, problems []podconfig.Problem, one bool, now time.Time) error
+	list(pods []*v1.Pod, problems []manifest.Problem, one bool, now time.Time) error
 	// change prints a pod that changed after it was listed.
 	change(p *v1.Pod, now time.Time) error
 	// problems prints what is wrong with manifests now, as far as it was not printed before.
-	problems(problems []podconfig.Problem) error
+	problems(problems []manifest.Problem) error
 }
 
 func newPodPrinter(f getFlags, out, errOut io.Writer) (podPrinter, error) {

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"berth/internal/podconfig"
+	"berth/internal/manifest"
 )
 
 // tablePrinter prints pods as kubectl's table.
@@ -23,7 +23,7 @@ type tablePrinter struct {
 	printed     map[string]bool // lines about problems
 }
 
-func (t *tablePrinter) list(pods []*v1.Pod, problems []podconfig.Problem, _ bool, now time.Time) error {
+func (t *tablePrinter) list(pods []*v1.Pod, problems []manifest.Problem, _ bool, now time.Time) error {
 	if len(pods) > 0 {
 		t.namespace = pods[0].Namespace
 		t.columns.namespace = t.columns.namespace || severalNamespaces(pods)
@@ -56,7 +56,7 @@ func (t *tablePrinter) change(p *v1.Pod, now time.Time) error {
 	return err
 }
 
-func (t *tablePrinter) problems(problems []podconfig.Problem) error {
+func (t *tablePrinter) problems(problems []manifest.Problem) error {
 	for _, p := range problems {
 		line := problemLine(p)
 		if t.printed[line] {
@@ -84,7 +84,7 @@ type objectList struct {
 	Items      []any  `json:"items"`
 }
 
-func (o objectPrinter) list(pods []*v1.Pod, problems []podconfig.Problem, one bool, now time.Time) error {
+func (o objectPrinter) list(pods []*v1.Pod, problems []manifest.Problem, one bool, now time.Time) error {
 	if one && len(pods) == 0 && len(problems) > 0 {
 		return errors.New(problemLine(problems[0]))
 	}
@@ -120,7 +120,7 @@ func (o objectPrinter) change(p *v1.Pod, _ time.Time) error {
 	return o.print(typed(p))
 }
 
-func (o objectPrinter) problems([]podconfig.Problem) error { return nil }
+func (o objectPrinter) problems([]manifest.Problem) error { return nil }
 
 func (o objectPrinter) print(v any) error {
 	var (

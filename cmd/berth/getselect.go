@@ -16,7 +16,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/util/jsonpath"
 
-	"berth/internal/podconfig"
+	"berth/internal/manifest"
 )
 
 // selectableFields are the fields of pods that an API server selects by (the documentation of field selectors).
@@ -159,7 +159,7 @@ type templatePrinter struct {
 	out     io.Writer
 }
 
-func (t templatePrinter) list(pods []*v1.Pod, problems []podconfig.Problem, one bool, now time.Time) error {
+func (t templatePrinter) list(pods []*v1.Pod, problems []manifest.Problem, one bool, now time.Time) error {
 	switch {
 	case one && len(pods) == 0 && len(problems) > 0:
 		return fmt.Errorf("%s", problemLine(problems[0]))
@@ -171,7 +171,7 @@ func (t templatePrinter) list(pods []*v1.Pod, problems []podconfig.Problem, one 
 
 func (t templatePrinter) change(p *v1.Pod, _ time.Time) error { return t.print(typed(p)) }
 
-func (t templatePrinter) problems([]podconfig.Problem) error { return nil }
+func (t templatePrinter) problems([]manifest.Problem) error { return nil }
 
 func (t templatePrinter) print(v any) error {
 	object, err := plain(v)
@@ -193,7 +193,7 @@ type columnPrinter struct {
 	table     table
 }
 
-func (c *columnPrinter) list(pods []*v1.Pod, _ []podconfig.Problem, _ bool, _ time.Time) error {
+func (c *columnPrinter) list(pods []*v1.Pod, _ []manifest.Problem, _ bool, _ time.Time) error {
 	objects := make([]any, len(pods))
 	for i, p := range pods {
 		objects[i] = typed(p)
@@ -225,7 +225,7 @@ func (c *columnPrinter) change(p *v1.Pod, _ time.Time) error {
 	return c.print([][]string{row})
 }
 
-func (c *columnPrinter) problems([]podconfig.Problem) error { return nil }
+func (c *columnPrinter) problems([]manifest.Problem) error { return nil }
 
 func (c *columnPrinter) row(o any) ([]string, error) {
 	object, err := plain(o)

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/podconfig"
+	"berth/internal/manifest"
 	"berth/internal/server"
 )
 
@@ -56,7 +56,7 @@ func (c podColumns) cells(r podRow, of map[string]string) []string {
 }
 
 // rows returns the table of the pods and, below them, of the manifests that were refused.
-func (c podColumns) rows(pods []*v1.Pod, problems []podconfig.Problem, now time.Time) [][]string {
+func (c podColumns) rows(pods []*v1.Pod, problems []manifest.Problem, now time.Time) [][]string {
 	var rows [][]string
 	if !c.noHeader {
 		rows = append(rows, c.header())
@@ -73,11 +73,11 @@ func (c podColumns) rows(pods []*v1.Pod, problems []podconfig.Problem, now time.
 }
 
 // refusedRows returns one row per file that has a refused manifest.
-func refusedRows(problems []podconfig.Problem, now time.Time) []podRow {
+func refusedRows(problems []manifest.Problem, now time.Time) []podRow {
 	var rows []podRow
 	var last string
 	for _, p := range problems { // ordered by path
-		if p.Severity != podconfig.SeverityError || p.Path == last {
+		if p.Severity != manifest.SeverityError || p.Path == last {
 			continue
 		}
 		last = p.Path
@@ -90,12 +90,12 @@ func refusedRows(problems []podconfig.Problem, now time.Time) []podRow {
 }
 
 // problemLine says in one line what is wrong with a manifest.
-func problemLine(p podconfig.Problem) string {
+func problemLine(p manifest.Problem) string {
 	where := oneLine(filepath.Base(p.Path))
 	if p.Document > 1 {
 		where = fmt.Sprintf("%s (document %d)", where, p.Document)
 	}
-	if p.Severity == podconfig.SeverityWarning {
+	if p.Severity == manifest.SeverityWarning {
 		where += ": warning"
 	}
 	return where + ": " + oneLine(p.Message)

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
 	"berth/internal/server"
 )
 
@@ -35,10 +35,10 @@ func runningPod(namespace, name, ip string) *v1.Pod {
 	}
 }
 
-var refusals = []podconfig.Problem{
-	{Path: "/m/broken.yaml", Severity: podconfig.SeverityError, Message: "yaml: line 3:\n  mapping values\x1b[2J", Since: now.Add(-3 * time.Second)},
-	{Path: "/m/broken.yaml", Document: 2, Severity: podconfig.SeverityError, Message: "metadata.name: Required value", Since: now.Add(-3 * time.Second)},
-	{Path: "/m/odd.yaml", Severity: podconfig.SeverityWarning, Message: "unknown field", Since: now},
+var refusals = []manifest.Problem{
+	{Path: "/m/broken.yaml", Severity: manifest.SeverityError, Message: "yaml: line 3:\n  mapping values\x1b[2J", Since: now.Add(-3 * time.Second)},
+	{Path: "/m/broken.yaml", Document: 2, Severity: manifest.SeverityError, Message: "metadata.name: Required value", Since: now.Add(-3 * time.Second)},
+	{Path: "/m/odd.yaml", Severity: manifest.SeverityWarning, Message: "unknown field", Since: now},
 }
 
 func TestTablePrinter(t *testing.T) {
@@ -46,7 +46,7 @@ func TestTablePrinter(t *testing.T) {
 	for name, c := range map[string]struct {
 		flags    getFlags
 		pods     []*v1.Pod
-		problems []podconfig.Problem
+		problems []manifest.Problem
 		then     []*v1.Pod
 		out, err string
 	}{
@@ -196,7 +196,7 @@ func TestComputeVerdict(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		pods     []*v1.Pod
-		problems []podconfig.Problem
+		problems []manifest.Problem
 		ready    bool
 		err      string
 	}{
@@ -229,7 +229,7 @@ func TestLineView(t *testing.T) {
 	again.Status.ContainerStatuses[0].RestartCount = 1
 	for _, step := range []struct {
 		pods     []*v1.Pod
-		problems []podconfig.Problem
+		problems []manifest.Problem
 		want     string
 	}{
 		{nil, nil, ""},

@@ -20,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
 	"berth/internal/server"
 )
 
@@ -80,7 +80,7 @@ func (n *onePod) handlers() server.Handlers {
 		},
 		Subscribe:    n.subscribe,
 		ContainerLog: func(pod.UID, pod.ContainerID) (string, error) { return "", errors.New("none") },
-		Problems:     func() []podconfig.Problem { return nil },
+		Problems:     func() []manifest.Problem { return nil },
 		Journal:      journal.New(slog.New(slog.DiscardHandler)),
 		Version:      func() server.Version { return server.Version{} },
 		Stop:         func(server.StopScope) {},

@@ -11,8 +11,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/manifest"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
 	"berth/internal/server"
 )
 
@@ -57,7 +57,7 @@ func (v *lineView) run(ctx context.Context) error {
 }
 
 // refresh prints what is new since the last time.
-func (v *lineView) refresh(pods []*v1.Pod, problems []podconfig.Problem, now time.Time) error {
+func (v *lineView) refresh(pods []*v1.Pod, problems []manifest.Problem, now time.Time) error {
 	var lines []string
 	there := map[pod.UID]bool{}
 	for _, p := range pods {
@@ -108,7 +108,7 @@ func (v *lineView) podLine(p *v1.Pod, now time.Time) (string, bool) {
 }
 
 // problemLines returns the problems that came, and those that went.
-func (v *lineView) problemLines(problems []podconfig.Problem) []string {
+func (v *lineView) problemLines(problems []manifest.Problem) []string {
 	var lines []string
 	now := map[string]bool{}
 	for _, p := range problems {
@@ -117,7 +117,7 @@ func (v *lineView) problemLines(problems []podconfig.Problem) []string {
 		if v.refused[line] {
 			continue
 		}
-		if p.Severity == podconfig.SeverityError {
+		if p.Severity == manifest.SeverityError {
 			lines = append(lines, statusInvalidManifest+"  "+line)
 		} else {
 			lines = append(lines, line)

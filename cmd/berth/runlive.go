@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/agent"
-	"berth/internal/podconfig"
+	"berth/internal/manifest"
 	"berth/internal/server"
 )
 
@@ -109,7 +109,7 @@ func (v *liveView) write(s string) error {
 	return nil
 }
 
-func (v *liveView) draw(pods []*v1.Pod, problems []podconfig.Problem, now time.Time) error {
+func (v *liveView) draw(pods []*v1.Pod, problems []manifest.Problem, now time.Time) error {
 	width, height, err := term.GetSize(int(v.terminal.Fd()))
 	if err != nil {
 		width, height = 80, 24
@@ -138,7 +138,7 @@ func (v *liveView) head() []string {
 }
 
 // liveRows is the table with its header: kubectl's columns and the address.
-func liveRows(pods []*v1.Pod, problems []podconfig.Problem, now time.Time) []string {
+func liveRows(pods []*v1.Pod, problems []manifest.Problem, now time.Time) []string {
 	c := podColumns{namespace: severalNamespaces(pods)}
 	rows := c.rows(pods, problems, now)
 	if len(rows) == 1 {
@@ -152,7 +152,7 @@ func liveRows(pods []*v1.Pod, problems []podconfig.Problem, now time.Time) []str
 	return t.lines(rows)
 }
 
-func (v *liveView) foot(pods []*v1.Pod, problems []podconfig.Problem) []string {
+func (v *liveView) foot(pods []*v1.Pod, problems []manifest.Problem) []string {
 	foot := []string{""}
 	for _, p := range problems {
 		foot = append(foot, problemLine(p))

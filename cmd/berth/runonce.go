@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/podconfig"
+	"berth/internal/manifest"
 	"berth/internal/server"
 )
 
@@ -41,10 +41,10 @@ func awaitReady(ctx context.Context, h server.Handlers, timeout time.Duration) e
 }
 
 // computeVerdict reports whether all pods are ready or have succeeded; the error says why that will never be.
-func computeVerdict(pods []*v1.Pod, problems []podconfig.Problem) (ready bool, err error) {
+func computeVerdict(pods []*v1.Pod, problems []manifest.Problem) (ready bool, err error) {
 	var errs []error
 	for _, p := range problems {
-		if p.Severity == podconfig.SeverityError {
+		if p.Severity == manifest.SeverityError {
 			errs = append(errs, errors.New(problemLine(p)))
 		}
 	}
@@ -67,7 +67,7 @@ func isSettled(p *v1.Pod) bool {
 }
 
 // describeUnready says of each pod that is not ready what it waits for, and what is odd about manifests.
-func describeUnready(pods []*v1.Pod, problems []podconfig.Problem) []string {
+func describeUnready(pods []*v1.Pod, problems []manifest.Problem) []string {
 	var lines []string
 	for _, p := range problems {
 		lines = append(lines, problemLine(p))

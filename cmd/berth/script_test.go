@@ -20,8 +20,8 @@ import (
 	"berth/internal/embedded"
 	"berth/internal/events"
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
 	"berth/internal/server"
 )
 
@@ -113,8 +113,8 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 			}
 			return "", fmt.Errorf("container %s: %w", id, fs.ErrNotExist)
 		},
-		Problems: func() []podconfig.Problem {
-			return []podconfig.Problem{{Source: pod.FileSource, Path: filepath.Join("/m", "broken.yaml"), Severity: podconfig.SeverityError, Message: "line 3: no", Since: time.Now()}}
+		Problems: func() []manifest.Problem {
+			return []manifest.Problem{{Source: pod.FileSource, Path: filepath.Join("/m", "broken.yaml"), Severity: manifest.SeverityError, Message: "line 3: no", Since: time.Now()}}
 		},
 		Journal:    j,
 		Events:     storyEvents(),

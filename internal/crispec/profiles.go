@@ -7,6 +7,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
 )
 
 // seccomp returns the container's seccomp profile: its own, the pod's, or the node's default.
@@ -49,29 +51,16 @@ func appArmor(p *v1.Pod, c *v1.Container) (*runtimeapi.SecurityProfile, string, 
 	}
 	key := v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
 	if value, ok := p.Annotations[key]; ok && value != "" {
-		profile, err := appArmorAnnotation(value)
-		if err != nil {
-			return nil, "", fmt.Errorf("annotation %s: %w", key, err)
+		kind, name := pod.ParseAppArmor(value)
+		if kind == "" {
+			return nil, "", fmt.Errorf("annotation %s: %q is none of runtime/default, localhost/<profile> and unconfined", key, value)
 		}
-		return appArmorField(profile)
+		return appArmorField(&v1.AppArmorProfile{Type: kind, LocalhostProfile: &name})
 	}
 	if sc := p.Spec.SecurityContext; sc != nil && sc.AppArmorProfile != nil {
 		return appArmorField(sc.AppArmorProfile)
 	}
 	return nil, "", nil
-}
-
-func appArmorAnnotation(value string) (*v1.AppArmorProfile, error) {
-	switch value {
-	case v1.DeprecatedAppArmorBetaProfileRuntimeDefault:
-		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault}, nil
-	case v1.DeprecatedAppArmorBetaProfileNameUnconfined:
-		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeUnconfined}, nil
-	}
-	if name, ok := strings.CutPrefix(value, v1.DeprecatedAppArmorBetaProfileNamePrefix); ok {
-		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}, nil
-	}
-	return nil, fmt.Errorf("%q is none of runtime/default, localhost/<profile> and unconfined", value)
 }
 
 func appArmorField(a *v1.AppArmorProfile) (*runtimeapi.SecurityProfile, string, error) {

@@ -5,10 +5,9 @@ import v1 "k8s.io/api/core/v1"
 // PodOperation says what a PodUpdate asks for.
 type PodOperation int
 
-// The operations of PodConfig's merge. SET is what a source hands over (its complete set); the others are what the loop receives.
+// The operations that PodConfig's merge gives the loop.
 const (
-	SET PodOperation = iota
-	ADD
+	ADD PodOperation = iota
 	UPDATE
 	DELETE // graceful: deletionTimestamp is set
 	REMOVE // the pod is gone from its source
@@ -16,7 +15,7 @@ const (
 )
 
 func (o PodOperation) String() string {
-	return [...]string{"SET", "ADD", "UPDATE", "DELETE", "REMOVE", "RECONCILE"}[o]
+	return [...]string{"ADD", "UPDATE", "DELETE", "REMOVE", "RECONCILE"}[o]
 }
 
 // PodUpdate is one change of desired pods from one source. An ADD without pods says that the source has been heard.

@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/validation/field"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
+	"berth/internal/manifest"
 	"berth/internal/pod"
+	"berth/internal/validation"
 )
 
 // apiPath stands for the manifest of a pod that the API server has.
@@ -24,26 +25,48 @@ func pathOf(src pod.Source, p *v1.Pod) string {
 	return p.Annotations[pod.ManifestAnnotation]
 }
 
+// PodWatch follows the pods that the API server has bound to this node.
+type PodWatch interface {
+	// Run follows them until ctx is done.
+	Run(ctx context.Context) error
+	// List returns the pods, none before the first list is complete. They are shared, and without managedFields; one
+	// that has not changed is the same pointer as before.
+	List() (pods []*v1.Pod, synced bool)
+}
+
 // apiSource hands over the pods that the API server has bound to this node, without those that cannot be told apart by their names. Everything
 // else of a pod was checked by the API server, which may know newer fields and rules than the agent.
 // Differs from the kubelet, which checks nothing of these pods.
 type apiSource struct {
-	follow func(ctx context.Context, handOver func([]*v1.Pod)) error
+	watch func(changed func()) PodWatch
 
-	pods    []*v1.Pod           // as they came last
-	refused map[*v1.Pod]Problem // those of them that are refused
-	taken   []*v1.Pod           // what was handed over last
+	pods    []*v1.Pod                    // as they came last
+	refused map[*v1.Pod]manifest.Problem // those of them that are refused
+	taken   []*v1.Pod                    // what was handed over last
 }
 
 func (s *apiSource) run(ctx context.Context, handOver func(snapshot)) error {
-	return s.follow(ctx, func(pods []*v1.Pod) { handOver(s.check(stripAll(pods))) })
+	changed := make(chan struct{}, 1)
+	w := s.watch(func() { wake(changed) })
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return w.Run(ctx) })
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-changed:
+			if pods, synced := w.List(); synced {
+				handOver(s.check(pods))
+			}
+		}
+	}
+	return g.Wait()
 }
 
-// check refuses the pods that validateIdentity refuses. A pod that was taken and has become such a one stays as it was.
+// check refuses the pods without an identity. A pod that was taken and has become such a one stays as it was.
 func (s *apiSource) check(pods []*v1.Pod) snapshot {
 	head, tail := commonEnds(s.pods, pods, func(a, b *v1.Pod) bool { return a == b })
 	before, out := s.refused, snapshot{pods: make([]*v1.Pod, 0, len(pods))}
-	s.refused = map[*v1.Pod]Problem{}
+	s.refused = map[*v1.Pod]manifest.Problem{}
 	for i, p := range pods {
 		problem, bad := before[p]
 		if i >= head && i < len(pods)-tail {
@@ -64,65 +87,15 @@ func (s *apiSource) check(pods []*v1.Pod) snapshot {
 }
 
 // refusal returns why the pod is refused, if it is.
-func refusal(p *v1.Pod) (Problem, bool) {
-	errs := validateIdentity(p)
+func refusal(p *v1.Pod) (manifest.Problem, bool) {
+	errs := validation.ValidateIdentity(p)
 	if len(errs) == 0 {
-		return Problem{}, false
+		return manifest.Problem{}, false
 	}
-	out := Problem{Source: pod.APISource, Path: apiPath, Severity: SeverityError}
-	out.Message = fmt.Sprintf("pod %q of namespace %q: %v", shown(p.Name), shown(p.Namespace), errs[0])
-	if len(validation.IsDNS1123Subdomain(p.Name)) == 0 && len(validation.IsDNS1123Label(p.Namespace)) == 0 {
+	out := manifest.Problem{Source: pod.APISource, Path: apiPath, Severity: manifest.SeverityError}
+	out.Message = fmt.Sprintf("pod %q of namespace %q: %v", validation.Shorten(p.Name), validation.Shorten(p.Namespace), errs[0])
+	if len(utilvalidation.IsDNS1123Subdomain(p.Name)) == 0 && len(utilvalidation.IsDNS1123Label(p.Namespace)) == 0 {
 		out.Namespace, out.Name = p.Namespace, p.Name // what is looked up by it is kept under it
 	}
 	return out, true
-}
-
-// validateIdentity checks what folders, files, cgroups and records of the pod are named after.
-func validateIdentity(p *v1.Pod) field.ErrorList {
-	meta, spec := field.NewPath("metadata"), field.NewPath("spec")
-	errs := invalid(meta.Child("name"), shown(p.Name), apivalidation.NameIsDNSSubdomain(p.Name, false))
-	errs = append(errs, invalid(meta.Child("namespace"), shown(p.Namespace), apivalidation.ValidateNamespaceName(p.Namespace, false))...)
-	errs = append(errs, validateUID(p.UID, meta.Child("uid"))...)
-	label := func(list string, i int, name string) {
-		if msgs := validation.IsDNS1123Label(name); len(msgs) > 0 {
-			errs = append(errs, invalid(spec.Child(list).Index(i).Child("name"), shown(name), msgs)...)
-		}
-	}
-	for i := range p.Spec.Containers {
-		label("containers", i, p.Spec.Containers[i].Name)
-	}
-	for i := range p.Spec.InitContainers {
-		label("initContainers", i, p.Spec.InitContainers[i].Name)
-	}
-	for i := range p.Spec.EphemeralContainers {
-		label("ephemeralContainers", i, p.Spec.EphemeralContainers[i].Name)
-	}
-	for i := range p.Spec.Volumes {
-		label("volumes", i, p.Spec.Volumes[i].Name)
-	}
-	return errs
-}
-
-// shown is what a message shows of a name that may be of any length.
-func shown(name string) string {
-	const most = 100
-	if len(name) <= most {
-		return name
-	}
-	return name[:most] + "..."
-}
-
-// stripAll returns the API's pods without managedFields, which nobody here reads and which are half of a pod's memory. A pod that was
-// stripped before is returned as it is, by pointer, so that the merge sees that nothing changed. The pods given are not changed.
-func stripAll(pods []*v1.Pod) []*v1.Pod {
-	out := make([]*v1.Pod, len(pods))
-	for i, p := range pods {
-		if len(p.ManagedFields) > 0 {
-			stripped := *p
-			stripped.ManagedFields = nil
-			p = &stripped
-		}
-		out[i] = p
-	}
-	return out
 }

@@ -2,45 +2,94 @@ package podconfig
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/journal"
 	"berth/internal/pod"
 )
 
 // apiConfig returns a PodConfig with an API source, and what hands over sets for it.
 func apiConfig(t *testing.T) (*PodConfig, func(...*v1.Pod)) {
 	t.Helper()
-	sets := make(chan []*v1.Pod)
-	taken := make(chan struct{})
-	c, err := New(Config{
-		NodeName: "node", Log: slog.New(slog.DiscardHandler), Journal: journal.New(slog.New(slog.DiscardHandler)),
-		API: func(ctx context.Context, handOver func([]*v1.Pod)) error {
-			for {
-				select {
-				case pods := <-sets:
-					handOver(pods)
-					taken <- struct{}{}
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			}
-		},
-	})
+	w, c := newFakePodWatch(t)
+	return c, func(pods ...*v1.Pod) {
+		w.sets <- podSet{pods: pods, synced: true}
+		<-c.Wake()
+	}
+}
+
+// fakePodWatch is a watch of the sets that are sent to it.
+type fakePodWatch struct {
+	sets    chan podSet
+	changed func()
+
+	mu     sync.Mutex
+	newest podSet
+}
+
+type podSet struct {
+	pods   []*v1.Pod
+	synced bool
+}
+
+// newFakePodWatch returns a watch, and a PodConfig that runs with it as its only source.
+func newFakePodWatch(t *testing.T) (*fakePodWatch, *PodConfig) {
+	t.Helper()
+	w := &fakePodWatch{sets: make(chan podSet)}
+	cfg := newConfig()
+	cfg.API = func(changed func()) PodWatch {
+		w.changed = changed
+		return w
+	}
+	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	go func() { _ = c.Run(t.Context()) }()
-	return c, func(pods ...*v1.Pod) {
-		sets <- pods
-		<-taken
+	return w, c
+}
+
+func (w *fakePodWatch) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case set := <-w.sets:
+			w.mu.Lock()
+			w.newest = set
+			w.mu.Unlock()
+			w.changed()
+		}
 	}
+}
+
+func (w *fakePodWatch) List() ([]*v1.Pod, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.newest.pods, w.newest.synced
+}
+
+// Before the first list of pods is complete nothing is known of them.
+func TestAPIPodsAreTakenOnceTheyAreListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, c := newFakePodWatch(t)
+		for _, step := range []struct {
+			set  podSet
+			want string
+		}{{podSet{}, ""}, {podSet{synced: true}, "ADD"}, {podSet{[]*v1.Pod{testPod("u", "a")}, true}, "ADD default/a"}} {
+			w.sets <- step.set
+			synctest.Wait()
+			if got := ops(c.Take()); got != step.want || c.SeenAllSources() != step.set.synced {
+				t.Errorf("%+v: operations %q, seen %t; want %q", step.set, got, c.SeenAllSources(), step.want)
+			}
+		}
+	})
 }
 
 func apiPod(uid pod.UID, change func(*v1.Pod)) *v1.Pod {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/inotify"
+	"berth/internal/manifest"
 	"berth/internal/pod"
 )
 
@@ -29,7 +30,7 @@ const (
 // All fields from roots on belong to the goroutine of run.
 type fileSource struct {
 	log    *slog.Logger
-	decode func(from origin, content []byte) decoded
+	decode func(from manifest.Origin, content []byte) manifest.Decoded
 	kept   *lastGood
 	watch  WatchFunc
 	rescan time.Duration
@@ -51,8 +52,8 @@ type fileSource struct {
 type root struct {
 	path     string
 	files    fileList
-	problems []Problem // of the path as a whole
-	known    bool      // it was seen completely at least once
+	problems []manifest.Problem // of the path as a whole
+	known    bool               // it was seen completely at least once
 }
 
 // target is an entry of a root.
@@ -63,9 +64,9 @@ type target struct {
 
 // newFileSource returns the source of the files and folders.
 func newFileSource(cfg Config, paths []string) (*fileSource, error) {
-	d := decoder{node: cfg.NodeName, names: cfg.Names}
+	d := manifest.Decoder{Node: cfg.NodeName, Names: cfg.Names}
 	s := &fileSource{
-		log: cfg.Log, decode: d.decode, watch: cfg.Watch, rescan: cfg.Rescan,
+		log: cfg.Log, decode: d.Decode, watch: cfg.Watch, rescan: cfg.Rescan,
 		kept: newLastGood(cfg.StateDir, pod.FileSource, d, cfg.Log),
 	}
 	for _, p := range paths {
@@ -267,15 +268,15 @@ func (s *fileSource) scanRoot(ctx context.Context, r *root) {
 	fi, err := os.Stat(r.path)
 	switch {
 	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
-		s.setProblem(r, s.problem(r.path, SeverityWarning, "does not exist; it is read as soon as it does"))
+		s.setProblem(r, s.problem(r.path, manifest.SeverityWarning, "does not exist; it is read as soon as it does"))
 		s.forget(r, nil)
 		s.setKnown(r)
 	case err != nil:
-		s.setProblem(r, s.problem(r.path, SeverityError, "cannot be read: "+err.Error()))
+		s.setProblem(r, s.problem(r.path, manifest.SeverityError, "cannot be read: "+err.Error()))
 	case fi.IsDir():
 		entries, err := os.ReadDir(r.path)
 		if err != nil {
-			s.setProblem(r, s.problem(r.path, SeverityError, "cannot be listed: "+err.Error()))
+			s.setProblem(r, s.problem(r.path, manifest.SeverityError, "cannot be listed: "+err.Error()))
 			return
 		}
 		listed := make(map[string]struct{}, len(entries))
@@ -304,7 +305,7 @@ func (s *fileSource) scanRoot(ctx context.Context, r *root) {
 			s.setKnown(r)
 		}
 	default:
-		s.setProblem(r, s.problem(r.path, SeverityError, irregular(fi)))
+		s.setProblem(r, s.problem(r.path, manifest.SeverityError, irregular(fi)))
 	}
 }
 
@@ -321,9 +322,9 @@ func (s *fileSource) look(r *root, path string) bool {
 		s.drop(r, path)
 	case f != old:
 		r.files.set(path, f)
-		if old == nil || !old.decoded.equal(f.decoded) {
+		if old == nil || !old.Decoded.Equal(f.Decoded) {
 			s.dirty = true
-			s.kept.keep(path, f.objects)
+			s.kept.keep(path, f.Objects)
 		}
 	}
 	return true

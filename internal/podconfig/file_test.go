@@ -19,6 +19,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/inotify"
+	"berth/internal/manifest"
+	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
 )
 
@@ -136,8 +138,8 @@ func inBubbleAt(t *testing.T, dir string, paths []string, change func(*Config), 
 		}
 		files.rescan = defaultRescan
 		decode := files.decode
-		files.decode = func(from origin, content []byte) decoded {
-			n, _ := b.decodes.LoadOrStore(from.path, new(atomic.Int64))
+		files.decode = func(from manifest.Origin, content []byte) manifest.Decoded {
+			n, _ := b.decodes.LoadOrStore(from.Path, new(atomic.Int64))
 			n.(*atomic.Int64).Add(1)
 			return decode(from, content)
 		}
@@ -202,23 +204,23 @@ func TestFolder(t *testing.T) {
 		if !b.watcher.watches(b.dir) {
 			t.Error("the folder is not watched")
 		}
-		write(t, b.path("b.yaml"), manifest("b", "i"))
+		write(t, b.path("b.yaml"), manifesttest.Pod("b", "i"))
 		write(t, b.path("a.json"), `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
 		for _, name := range []string{".hidden.yaml", "b.yaml~", "#b.yaml#", ".b.yaml.swp", "b.swp", "b.swo", "b.swx", ".#b.yaml", "4913"} {
-			write(t, b.path(name), manifest("ignored", "i"))
+			write(t, b.path(name), manifesttest.Pod("ignored", "i"))
 			b.watcher.touch(b.path(name))
 		}
 		if err := os.Mkdir(b.path("folder"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		write(t, b.path("folder/c.yaml"), manifest("c", "i"))
+		write(t, b.path("folder/c.yaml"), manifesttest.Pod("c", "i"))
 		if err := syscall.Mkfifo(b.path("pipe"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		b.watcher.touch(b.path("b.yaml"), b.path("a.json"), b.path("folder"), b.path("pipe"))
 		b.expect("ADD default/a default/b")
 
-		replace(t, b.path("b.yaml"), manifest("b", "other"))
+		replace(t, b.path("b.yaml"), manifesttest.Pod("b", "other"))
 		b.watcher.touch(b.path("b.yaml"))
 		b.expect("REMOVE default/b; ADD default/b")
 
@@ -241,15 +243,15 @@ func TestFolder(t *testing.T) {
 
 func TestRescanFindsWhatEventsMissed(t *testing.T) {
 	inBubble(t, nil, nil, func(b *bench) {
-		write(t, b.path("a.yaml"), manifest("a", "i"))
+		write(t, b.path("a.yaml"), manifesttest.Pod("a", "i"))
 		b.expect("ADD default/a")
-		write(t, b.path("b.yaml"), manifest("b", "i"))
+		write(t, b.path("b.yaml"), manifesttest.Pod("b", "i"))
 		remove(t, b.path("a.yaml"))
 		b.expect("")
 		time.Sleep(defaultRescan)
 		b.expect("REMOVE default/a; ADD default/b")
 		b.watcher.events <- inotify.Event{Err: errors.New("overflow")}
-		write(t, b.path("c.yaml"), manifest("c", "i"))
+		write(t, b.path("c.yaml"), manifesttest.Pod("c", "i"))
 		b.expect("ADD default/c")
 	})
 }
@@ -258,7 +260,7 @@ func TestAFileThatIsBeingWrittenIsLeftAlone(t *testing.T) {
 	inBubble(t, nil, nil, func(b *bench) {
 		b.expect("ADD")
 		for i := range 100 {
-			write(t, b.path("a.yaml"), manifest("a", "i")+fmt.Sprintf("# %d\n", i))
+			write(t, b.path("a.yaml"), manifesttest.Pod("a", "i")+fmt.Sprintf("# %d\n", i))
 			b.watcher.touch(b.path("a.yaml"))
 			time.Sleep(quiet / 2)
 		}
@@ -274,7 +276,7 @@ func TestAFileThatIsBeingWrittenIsLeftAlone(t *testing.T) {
 }
 
 func TestAFileThatTurnsBadKeepsItsLastGoodPods(t *testing.T) {
-	two := manifest("a", "i") + "---\n" + manifest("b", "i")
+	two := manifesttest.Pod("a", "i") + "---\n" + manifesttest.Pod("b", "i")
 	for name, tt := range map[string]struct{ content, ops, problems string }{
 		"broken": {
 			"apiVersion: [", "",
@@ -285,14 +287,14 @@ func TestAFileThatTurnsBadKeepsItsLastGoodPods(t *testing.T) {
 			"a.yaml error: is empty: a manifest needs apiVersion, kind, metadata and spec; until this is mended the last good version stays: default/a, default/b",
 		},
 		"one document broken, the other changed": {
-			manifest("a", "j") + "---\n" + manifest("b", `""`), "REMOVE default/a; ADD default/a",
+			manifesttest.Pod("a", "j") + "---\n" + manifesttest.Pod("b", `""`), "REMOVE default/a; ADD default/a",
 			"a.yaml error: spec.containers[0].image: Required value; until this is mended the last good version stays: default/b",
 		},
 		"one document broken, a new one": {
-			manifest("c", "j") + "---\nkind: Pod\n", "ADD default/c",
+			manifesttest.Pod("c", "j") + "---\nkind: Pod\n", "ADD default/c",
 			"a.yaml error: apiVersion: Required value: must be \"v1\"; until this is mended the last good version stays: default/a, default/b",
 		},
-		"a document gone": {manifest("a", "i"), "REMOVE default/b", ""},
+		"a document gone": {manifesttest.Pod("a", "i"), "REMOVE default/b", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, nil, nil, func(b *bench) {
@@ -319,14 +321,14 @@ func TestAFileThatTurnsBadKeepsItsLastGoodPods(t *testing.T) {
 
 func TestMendedFile(t *testing.T) {
 	inBubble(t, nil, nil, func(b *bench) {
-		write(t, b.path("a.yaml"), manifest("a", "i"))
-		write(t, b.path("other.yaml"), manifest("other", "i"))
+		write(t, b.path("a.yaml"), manifesttest.Pod("a", "i"))
+		write(t, b.path("other.yaml"), manifesttest.Pod("other", "i"))
 		write(t, b.path("new.yaml"), "kind: Pod\n")
 		b.expect("ADD default/a default/other")
 		write(t, b.path("a.yaml"), "}")
 		b.watcher.touch(b.path("a.yaml"))
 		b.expect("")
-		write(t, b.path("a.yaml"), manifest("a", "i"))
+		write(t, b.path("a.yaml"), manifesttest.Pod("a", "i"))
 		b.watcher.touch(b.path("a.yaml"))
 		b.expect("")
 		b.expectProblems(`new.yaml error: apiVersion: Required value: must be "v1"`)
@@ -335,7 +337,7 @@ func TestMendedFile(t *testing.T) {
 
 func TestTooLargeFile(t *testing.T) {
 	inBubble(t, nil, nil, func(b *bench) {
-		write(t, b.path("a.yaml"), manifest("a", "i"))
+		write(t, b.path("a.yaml"), manifesttest.Pod("a", "i"))
 		b.expect("ADD default/a")
 		if err := os.Truncate(b.path("a.yaml"), maxManifest+1); err != nil {
 			t.Fatal(err)
@@ -370,14 +372,14 @@ func TestPathsThatDoNotExistYet(t *testing.T) {
 		if err := os.MkdirAll(b.path("x/y/z"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		write(t, b.path("x/y/z/a.yaml"), manifest("a", "i"))
+		write(t, b.path("x/y/z/a.yaml"), manifesttest.Pod("a", "i"))
 		b.watcher.touch(b.path("x/y"))
 		b.expect("ADD default/a")
-		write(t, b.path("x/y/z/b.yaml"), manifest("b", "i"))
+		write(t, b.path("x/y/z/b.yaml"), manifesttest.Pod("b", "i"))
 		b.watcher.touch(b.path("x/y/z/b.yaml"))
 		b.expect("ADD default/b")
 
-		write(t, b.path("one.yaml"), manifest("one", "i"))
+		write(t, b.path("one.yaml"), manifesttest.Pod("one", "i"))
 		b.watcher.touch(b.path("one.yaml"))
 		b.expect("ADD default/one")
 
@@ -392,7 +394,7 @@ func TestRootThatIsNoFile(t *testing.T) {
 		if err := syscall.Mkfifo(c.Paths[0], 0o644); err != nil {
 			t.Fatal(err)
 		}
-		write(t, c.Paths[1], manifest("a", "i"))
+		write(t, c.Paths[1], manifesttest.Pod("a", "i"))
 	}, func(b *bench) {
 		b.expect("ADD default/a")
 		if b.SeenAllSources() {
@@ -423,23 +425,23 @@ func TestFolderSwappedAsConfigMapsAre(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	version("..v1", manifest("a", "i"))
+	version("..v1", manifesttest.Pod("a", "i"))
 	link(t, "..data/a.yaml", filepath.Join(dir, "a.yaml"))
 	link(t, "nowhere", filepath.Join(dir, "b.yaml"))
 	inBubbleAt(t, dir, nil, nil, func(b *bench) {
 		b.expect("ADD default/a")
 		b.expectProblems("b.yaml warning: is a symbolic link that leads nowhere")
-		version("..v2", manifest("a", "j"))
+		version("..v2", manifesttest.Pod("a", "j"))
 		b.watcher.touch(b.path("..v2"), b.path("..data_tmp"), b.path("..data"))
 		b.expect("REMOVE default/a; ADD default/a")
 		if !b.watcher.watches(b.path("..v2")) || b.watcher.watches(b.path("..v1")) {
 			t.Error("the watch did not follow the link")
 		}
 		// An edit of the target in place has no event in the folder itself.
-		write(t, b.path("..v2/a.yaml"), manifest("a", "k"))
+		write(t, b.path("..v2/a.yaml"), manifesttest.Pod("a", "k"))
 		b.watcher.touch(b.path("..v2/a.yaml"))
 		b.expect("REMOVE default/a; ADD default/a")
-		write(t, b.path("nowhere"), manifest("b", "k"))
+		write(t, b.path("nowhere"), manifesttest.Pod("b", "k"))
 		b.watcher.touch(b.path("nowhere"))
 		b.settle()
 		b.expectProblems("nowhere error: Error validating pod b_default(" + uidOf(b, "nowhere") + ") from file due to duplicate pod name \"b\", ignoring")
@@ -448,7 +450,7 @@ func TestFolderSwappedAsConfigMapsAre(t *testing.T) {
 
 // uidOf returns the UID that the only pod of the file has.
 func uidOf(b *bench, name string) string {
-	pods, _ := decoder{node: node}.decodeFile(b.path(name), []byte(manifest("b", "k")))
+	pods := decodeAt(pod.FileSource, b.path(name), manifesttest.Pod("b", "k")).pods
 	return string(pods[0].UID)
 }
 
@@ -461,8 +463,8 @@ func link(t *testing.T, to, at string) {
 
 func TestOverlappingPathsAndDuplicates(t *testing.T) {
 	inBubble(t, []string{"", "b.yaml"}, nil, func(b *bench) {
-		write(t, b.path("a.yaml"), manifest("same", "i"))
-		write(t, b.path("b.yaml"), manifest("same", "j"))
+		write(t, b.path("a.yaml"), manifesttest.Pod("same", "i"))
+		write(t, b.path("b.yaml"), manifesttest.Pod("same", "j"))
 		b.expect("ADD default/same")
 		if got := b.feeds[0].delivered.pods[0].Annotations[pod.ManifestAnnotation]; got != b.path("a.yaml") {
 			t.Errorf("the first file does not win: %s", got)
@@ -484,7 +486,7 @@ func TestThousandsOfFilesAreReadOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := func(i int) string { return filepath.Join(dir, fmt.Sprintf("pod-%04d.yaml", i)) }
-	content := func(i int) string { return manifest(fmt.Sprintf("pod-%04d", i), "i") }
+	content := func(i int) string { return manifesttest.Pod(fmt.Sprintf("pod-%04d", i), "i") }
 	for i := range n {
 		write(t, name(i), content(i))
 	}
@@ -510,7 +512,7 @@ func TestThousandsOfFilesAreReadOnce(t *testing.T) {
 		if b.hands.Load() > 2 {
 			t.Errorf("a burst gave %d sets", b.hands.Load()-1)
 		}
-		write(t, name(7), manifest("pod-0007", "j"))
+		write(t, name(7), manifesttest.Pod("pod-0007", "j"))
 		b.watcher.touch(name(7))
 		b.expect("REMOVE default/pod-0007; ADD default/pod-0007")
 		if total() != 2*n+1 {
@@ -539,7 +541,7 @@ func TestWatcherThatCannotBeOpenedOrEnds(t *testing.T) {
 		}
 	}, func(b *bench) {
 		b.expect("ADD")
-		write(t, b.path("a.yaml"), manifest("a", "i"))
+		write(t, b.path("a.yaml"), manifesttest.Pod("a", "i"))
 		time.Sleep(defaultRescan)
 		b.expect("ADD default/a")
 		synctest.Wait()
@@ -557,7 +559,7 @@ func TestWatcherThatCannotBeOpenedOrEnds(t *testing.T) {
 		if n := opened.Load(); n != 4 || !w.Load().isClosed() {
 			t.Errorf("opened %d times, closed %v", n, w.Load().isClosed())
 		}
-		write(t, b.path("b.yaml"), manifest("b", "i"))
+		write(t, b.path("b.yaml"), manifesttest.Pod("b", "i"))
 		b.watcher.touch(b.path("b.yaml"))
 		b.expect("ADD default/b")
 	})

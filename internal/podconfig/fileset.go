@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"berth/internal/manifest"
 	"berth/internal/pod"
 )
 
@@ -57,15 +58,15 @@ func (s *fileSource) forgetDeparted() {
 	s.kept.forgetOthers(present)
 }
 
-func (s *fileSource) setProblem(r *root, problems ...Problem) {
+func (s *fileSource) setProblem(r *root, problems ...manifest.Problem) {
 	if !slices.Equal(r.problems, problems) {
 		r.problems = problems
 		s.dirty = true
 	}
 }
 
-func (s *fileSource) problem(path string, severity Severity, message string) Problem {
-	return Problem{Source: pod.FileSource, Path: path, Severity: severity, Message: message}
+func (s *fileSource) problem(path string, severity manifest.Severity, message string) manifest.Problem {
+	return manifest.Problem{Source: pod.FileSource, Path: path, Severity: severity, Message: message}
 }
 
 // collect returns the complete set: root by root, file by file in lexical order, a file reached through two roots once.
@@ -82,7 +83,7 @@ func (s *fileSource) collect() snapshot {
 				}
 				seen[f.path] = struct{}{}
 			}
-			out.add(f.decoded)
+			out.add(f.Decoded)
 		}
 	}
 	return out

@@ -10,17 +10,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
 )
 
 const node = "node-1"
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
-// manifest returns the YAML of a small pod.
-func manifest(name, image string) string {
-	return "apiVersion: v1\nkind: Pod\nmetadata:\n  name: " + name + "\nspec:\n  containers:\n  - name: c\n    image: " + image + "\n"
-}
 
 func write(t testing.TB, path, content string) {
 	t.Helper()
@@ -59,8 +55,8 @@ func ops(updates []pod.PodUpdate) string {
 	return strings.Join(out, "; ")
 }
 
-// messages prints problems as "base[document] severity: message".
-func messages(problems []Problem) string {
+// messages prints problems as "base severity: message".
+func messages(problems []manifest.Problem) string {
 	var out []string
 	for _, p := range problems {
 		out = append(out, filepath.Base(p.Path)+" "+string(p.Severity)+": "+p.Message)
@@ -80,11 +76,4 @@ func testPod(uid, name string, change ...func(*v1.Pod)) *v1.Pod {
 		c(p)
 	}
 	return p
-}
-
-// decodeFile returns the pods of a manifest file, and what is wrong with it.
-func (d decoder) decodeFile(path string, content []byte) ([]*v1.Pod, []Problem) {
-	var n snapshot
-	n.add(d.decode(origin{pod.FileSource, path}, content))
-	return n.pods, n.problems
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/manifest"
 	"berth/internal/pod"
 )
 
@@ -24,8 +25,8 @@ const (
 // httpSource reads manifests from URLs, each in a goroutine of its own. Nothing but a valid answer changes or ends a pod.
 type httpSource struct {
 	log    *slog.Logger
-	decode func(from origin, content []byte) decoded
-	names  NameRule
+	decode func(from manifest.Origin, content []byte) manifest.Decoded
+	names  manifest.NameRule
 	kept   *lastGood
 	client *http.Client
 	// header is sent with each request. Differs from the kubelet, which logs the values: they hold tokens, and are never shown here.
@@ -43,9 +44,9 @@ func newHTTPSource(cfg Config, urls []string) (*httpSource, error) {
 	if err := checkHeader(cfg.Header); err != nil {
 		return nil, err
 	}
-	d := decoder{node: cfg.NodeName, names: cfg.Names}
+	d := manifest.Decoder{Node: cfg.NodeName, Names: cfg.Names}
 	s := &httpSource{
-		log: cfg.Log, decode: d.decode, names: cfg.Names, header: canonicalHeader(cfg.Header), poll: cfg.Poll, pages: pages,
+		log: cfg.Log, decode: d.Decode, names: cfg.Names, header: canonicalHeader(cfg.Header), poll: cfg.Poll, pages: pages,
 		kept: newLastGood(cfg.StateDir, pod.HTTPSource, d, cfg.Log),
 	}
 	transport := cfg.Transport
@@ -105,7 +106,7 @@ func collectPages(standings []standing) snapshot {
 	var out snapshot
 	for _, now := range standings {
 		out.partial = out.partial || !now.known
-		out.add(now.decoded)
+		out.add(now.Decoded)
 	}
 	return out
 }
@@ -118,9 +119,9 @@ func (s *httpSource) restore() {
 	for _, p := range s.pages {
 		objects, err := s.kept.restore(p.name)
 		if err != nil {
-			p.problems = []Problem{s.problem(p, SeverityWarning, err.Error())}
+			p.Problems = []manifest.Problem{s.problem(p, manifest.SeverityWarning, err.Error())}
 		}
-		p.objects = objects
+		p.Objects = objects
 		p.known = len(objects) > 0 || safe && err == nil
 	}
 }
@@ -149,7 +150,7 @@ func (s *httpSource) follow(ctx context.Context, p *page, publish func(standing)
 		} else {
 			now = s.succeed(p, a)
 		}
-		if published == nil || published.known != now.known || !published.equal(now.decoded) {
+		if published == nil || published.known != now.known || !published.Equal(now.Decoded) {
 			published = &now
 			publish(now)
 		}
@@ -169,9 +170,9 @@ func (s *httpSource) fail(ctx context.Context, p *page, err error) standing {
 		level = slog.LevelDebug
 	}
 	s.log.Log(ctx, level, "cannot read manifests from a URL", "url", p.name, "failures", p.failures, "error", err)
-	now := keepLastGood(p.objects, decoded{problems: []Problem{s.problem(p, SeverityError, "cannot be read: "+err.Error())}})
-	now.problems = append(now.problems, p.problems...)
-	return standing{decoded: now, known: p.known}
+	now := keepLastGood(p.Objects, manifest.Decoded{Problems: []manifest.Problem{s.problem(p, manifest.SeverityError, "cannot be read: "+err.Error())}})
+	now.Problems = append(now.Problems, p.Problems...)
+	return standing{Decoded: now, known: p.known}
 }
 
 // succeed takes an answer, and returns what the page stands for now.
@@ -189,23 +190,23 @@ func (s *httpSource) succeed(p *page, a answer) standing {
 		return p.standing
 	}
 	p.answered, p.sum = true, sum
-	now := s.decode(origin{pod.HTTPSource, p.name}, a.content)
-	if bad := now.refusal(); bad >= 0 {
+	now := s.decode(manifest.Origin{Source: pod.HTTPSource, Path: p.name}, a.content)
+	if bad := now.Refusal(); bad >= 0 {
 		if a.isHTML {
-			now = decoded{problems: []Problem{s.problem(p, SeverityError, "answers with an HTML page, not with a manifest: is there a URL of the file itself?")}}
-		} else if s.names == MangleNames && len(now.objects) > 0 {
+			now = manifest.Decoded{Problems: []manifest.Problem{s.problem(p, manifest.SeverityError, "answers with an HTML page, not with a manifest: is there a URL of the file itself?")}}
+		} else if s.names == manifest.MangleNames && len(now.Objects) > 0 {
 			// As the kubelet has it; `berth run` treats the documents of a URL like those of a file.
-			now.objects = nil
-			now.problems[bad].Message += "; nothing of the answer is taken"
+			now.Objects = nil
+			now.Problems[bad].Message += "; nothing of the answer is taken"
 		}
 	}
-	p.standing = standing{decoded: keepLastGood(p.objects, now), known: true}
-	s.kept.keep(p.name, p.objects)
+	p.standing = standing{Decoded: keepLastGood(p.Objects, now), known: true}
+	s.kept.keep(p.name, p.Objects)
 	return p.standing
 }
 
-func (s *httpSource) problem(p *page, severity Severity, message string) Problem {
-	return Problem{Source: pod.HTTPSource, Path: p.name, Severity: severity, Message: message}
+func (s *httpSource) problem(p *page, severity manifest.Severity, message string) manifest.Problem {
+	return manifest.Problem{Source: pod.HTTPSource, Path: p.name, Severity: severity, Message: message}
 }
 
 // nextRequest returns how long a URL is left alone after so many failures in a row, when the server asked for patience.

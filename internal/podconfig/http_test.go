@@ -21,6 +21,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/manifest"
+	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
 )
 
@@ -170,10 +172,10 @@ func podList(names ...string) string {
 
 func TestHTTPPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &fakeWeb{answer: respond(200, manifest("a", "i"))}
+		w := &fakeWeb{answer: respond(200, manifesttest.Pod("a", "i"))}
 		cfg := webConfig(w)
 		cfg.Paths = []string{"https://user:secret@example.com/pods.yaml#part"}
-		cfg.Names = MangleNames
+		cfg.Names = manifest.MangleNames
 		cfg.Header = http.Header{"x-token": {"t1", "t2"}, "Host": {"pods.internal"}}
 		r := startRunning(t, cfg)
 		r.expectSeen(false)
@@ -198,8 +200,8 @@ func TestHTTPPods(t *testing.T) {
 		if len(p.Spec.Tolerations) > 0 {
 			t.Errorf("tolerations %v: only pods from files tolerate all NoExecute taints", p.Spec.Tolerations)
 		}
-		file, _ := decoder{node: node, names: MangleNames}.decodeFile(podsURL, []byte(manifest("a", "i")))
-		if p.UID == file[0].UID || len(p.UID) != 32 {
+		file := manifest.Decoder{Node: node, Names: manifest.MangleNames}.Decode(manifest.Origin{Source: pod.FileSource, Path: podsURL}, []byte(manifesttest.Pod("a", "i")))
+		if p.UID == file.Objects[0].GetUID() || len(p.UID) != 32 {
 			t.Errorf("UID %s: a URL is no file", p.UID)
 		}
 	})
@@ -237,7 +239,7 @@ func TestHTTPChanges(t *testing.T) {
 			`pods.yaml error: kind: Required value: must be "Pod"`)
 		w.say(respond(200, `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"j"},"spec":{"containers":[{"name":"c","image":"i"}]}}]}`))
 		r.after(defaultPoll, "REMOVE default/b default/c; ADD default/j")
-		w.say(respond(200, manifest("x", "i")+"---\n"+manifest("z", "i")))
+		w.say(respond(200, manifesttest.Pod("x", "i")+"---\n"+manifesttest.Pod("z", "i")))
 		r.after(defaultPoll, "REMOVE default/j; ADD default/x default/z")
 		w.say(respond(200, `{"apiVersion":"v1","kind":"PodList","items":null}`))
 		r.after(defaultPoll, "REMOVE default/x default/z")
@@ -332,13 +334,13 @@ func TestHTTPSlowServer(t *testing.T) {
 func TestHTTPListWithABadItem(t *testing.T) {
 	content := podList("a", "b") + "- metadata: {name: a b}\n  spec: {containers: [{name: c, image: i}]}\n"
 	for _, tt := range []struct {
-		names   NameRule
+		names   manifest.NameRule
 		first   string
 		problem string // how it ends
 		second  string // after a list with the pod old only
 	}{
-		{KeepNames, "ADD default/a default/b", `a-z0-9])?)*')`, "ADD default/a default/b"},
-		{MangleNames, "ADD", "; nothing of the answer is taken", ""},
+		{manifest.KeepNames, "ADD default/a default/b", `a-z0-9])?)*')`, "ADD default/a default/b"},
+		{manifest.MangleNames, "ADD", "; nothing of the answer is taken", ""},
 	} {
 		t.Run(tt.names.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
+
+	"berth/internal/manifest"
 )
 
 // page is one URL and what is known of it. The fields from answered on belong to the goroutine that follows it.
@@ -27,7 +29,7 @@ type page struct {
 
 // standing is what a page contributes to the source.
 type standing struct {
-	decoded
+	manifest.Decoded
 	known bool // the page's pods are known: it does not keep the source from being seen
 }
 

@@ -1,7 +1,6 @@
 package podconfig
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -39,7 +38,7 @@ func TestCommonEnds(t *testing.T) {
 // Whatever a source hands over one after the other, the census is that of the last set alone, and the operations lead to what the set wants.
 func TestSetsThatFollowEachOther(t *testing.T) {
 	cfg := newConfig()
-	cfg.API = func(context.Context, func([]*v1.Pod)) error { return nil }
+	cfg.API = func(func()) PodWatch { return nil }
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +111,7 @@ func TestSetsThatFollowEachOther(t *testing.T) {
 // A pod that the API server shows again is the same one, by pointer: the loop is not told of it.
 func TestUnchangedPodsOfTheAPIAreNotCompared(t *testing.T) {
 	cfg := newConfig()
-	cfg.API = func(context.Context, func([]*v1.Pod)) error { return nil }
+	cfg.API = func(func()) PodWatch { return nil }
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

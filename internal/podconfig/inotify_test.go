@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"berth/internal/manifest/manifesttest"
 )
 
 // live is a running PodConfig over the real inotify. Its rescan is an hour away: what it sees it sees by events.
@@ -70,15 +72,15 @@ func (l *live) expect(want map[string]string) {
 func TestInotifyFolder(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	write(t, at("a.yaml"), manifest("a", "i1"))
+	write(t, at("a.yaml"), manifesttest.Pod("a", "i1"))
 	l := startLive(t, dir)
 	l.expect(map[string]string{"a": "i1"})
 
-	write(t, at("b.yaml"), manifest("b", "i1")) // created
+	write(t, at("b.yaml"), manifesttest.Pod("b", "i1")) // created
 	l.expect(map[string]string{"a": "i1", "b": "i1"})
-	replace(t, at("a.yaml"), manifest("a", "i2")) // renamed over
+	replace(t, at("a.yaml"), manifesttest.Pod("a", "i2")) // renamed over
 	l.expect(map[string]string{"a": "i2", "b": "i1"})
-	write(t, at("a.yaml"), manifest("a", "i3")) // edited in place
+	write(t, at("a.yaml"), manifesttest.Pod("a", "i3")) // edited in place
 	l.expect(map[string]string{"a": "i3", "b": "i1"})
 	if err := os.Rename(at("b.yaml"), at(".b.yaml")); err != nil { // renamed away
 		t.Fatal(err)
@@ -93,19 +95,19 @@ func TestInotifyChmod(t *testing.T) {
 		// Root may read files of any mode: for root a change of mode only has to be harmless.
 		dir := t.TempDir()
 		path := filepath.Join(dir, "a.yaml")
-		write(t, path, manifest("a", "i1"))
+		write(t, path, manifesttest.Pod("a", "i1"))
 		l := startLive(t, dir)
 		l.expect(map[string]string{"a": "i1"})
 		if err := os.Chmod(path, 0); err != nil {
 			t.Fatal(err)
 		}
-		write(t, filepath.Join(dir, "b.yaml"), manifest("b", "i1"))
+		write(t, filepath.Join(dir, "b.yaml"), manifesttest.Pod("b", "i1"))
 		l.expect(map[string]string{"a": "i1", "b": "i1"})
 		return
 	}
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.yaml")
-	write(t, path, manifest("a", "i1"))
+	write(t, path, manifesttest.Pod("a", "i1"))
 	if err := os.Chmod(path, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -120,14 +122,14 @@ func TestInotifyChmod(t *testing.T) {
 func TestInotifyFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "only.yaml")
-	write(t, filepath.Join(dir, "other.yaml"), manifest("other", "i1"))
+	write(t, filepath.Join(dir, "other.yaml"), manifesttest.Pod("other", "i1"))
 	l := startLive(t, path)
 	l.expect(map[string]string{})
-	write(t, path, manifest("a", "i1"))
+	write(t, path, manifesttest.Pod("a", "i1"))
 	l.expect(map[string]string{"a": "i1"})
-	write(t, path, manifest("a", "i2"))
+	write(t, path, manifesttest.Pod("a", "i2"))
 	l.expect(map[string]string{"a": "i2"})
-	replace(t, path, manifest("a", "i3"))
+	replace(t, path, manifesttest.Pod("a", "i3"))
 	l.expect(map[string]string{"a": "i3"})
 	remove(t, path)
 	l.expect(map[string]string{})
@@ -142,9 +144,9 @@ func TestInotifyFolderCreatedLater(t *testing.T) {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		write(t, filepath.Join(dir, "a.yaml"), manifest("a", image))
+		write(t, filepath.Join(dir, "a.yaml"), manifesttest.Pod("a", image))
 		l.expect(map[string]string{"a": image})
-		write(t, filepath.Join(dir, "b.yaml"), manifest("b", image))
+		write(t, filepath.Join(dir, "b.yaml"), manifesttest.Pod("b", image))
 		l.expect(map[string]string{"a": image, "b": image})
 		remove(t, filepath.Join(base, "deep"))
 		l.expect(map[string]string{})
@@ -158,7 +160,7 @@ func TestInotifyFolderReplaced(t *testing.T) {
 		if err := os.Mkdir(at("v"+strings.TrimPrefix(v, "i")), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		write(t, at("v"+strings.TrimPrefix(v, "i"), "a.yaml"), manifest("a", v))
+		write(t, at("v"+strings.TrimPrefix(v, "i"), "a.yaml"), manifesttest.Pod("a", v))
 	}
 	if err := os.Rename(at("v1"), at("manifests")); err != nil {
 		t.Fatal(err)
@@ -172,7 +174,7 @@ func TestInotifyFolderReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.expect(map[string]string{"a": "i2"})
-	write(t, at("manifests", "a.yaml"), manifest("a", "i3"))
+	write(t, at("manifests", "a.yaml"), manifesttest.Pod("a", "i3"))
 	l.expect(map[string]string{"a": "i3"})
 }
 
@@ -183,13 +185,13 @@ func TestInotifyLinks(t *testing.T) {
 		if err := os.Mkdir(at("v"+strings.TrimPrefix(v, "i")), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		write(t, at("v"+strings.TrimPrefix(v, "i"), "a.yaml"), manifest("a", v))
+		write(t, at("v"+strings.TrimPrefix(v, "i"), "a.yaml"), manifesttest.Pod("a", v))
 	}
 	link(t, "v1", at("manifests"))
-	write(t, at("elsewhere"), manifest("b", "i1"))
+	write(t, at("elsewhere"), manifesttest.Pod("b", "i1"))
 	l := startLive(t, at("manifests"))
 	l.expect(map[string]string{"a": "i1"})
-	write(t, at("v1", "a.yaml"), manifest("a", "i1b"))
+	write(t, at("v1", "a.yaml"), manifesttest.Pod("a", "i1b"))
 	l.expect(map[string]string{"a": "i1b"})
 
 	link(t, "v2", at("next")) // the folder is a link that is switched
@@ -197,12 +199,12 @@ func TestInotifyLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.expect(map[string]string{"a": "i2"})
-	write(t, at("v2", "a.yaml"), manifest("a", "i2b"))
+	write(t, at("v2", "a.yaml"), manifesttest.Pod("a", "i2b"))
 	l.expect(map[string]string{"a": "i2b"})
 
 	link(t, "../elsewhere", at("v2", "b.yaml")) // a file is a link to another folder
 	l.expect(map[string]string{"a": "i2b", "b": "i1"})
-	write(t, at("elsewhere"), manifest("b", "i2"))
+	write(t, at("elsewhere"), manifesttest.Pod("b", "i2"))
 	l.expect(map[string]string{"a": "i2b", "b": "i2"})
 }
 
@@ -213,7 +215,7 @@ func TestInotifyFolderSwappedAsConfigMapsAre(t *testing.T) {
 		if err := os.Mkdir(at(name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		write(t, at(name, "a.yaml"), manifest("a", image))
+		write(t, at(name, "a.yaml"), manifesttest.Pod("a", image))
 		link(t, name, at("..data_tmp"))
 		if err := os.Rename(at("..data_tmp"), at("..data")); err != nil {
 			t.Fatal(err)
@@ -239,7 +241,7 @@ func TestInotifyEditors(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(t, at("a.yaml"), manifest("a", "i1"))
+	write(t, at("a.yaml"), manifesttest.Pod("a", "i1"))
 	l := startLive(t, dir)
 	l.expect(map[string]string{"a": "i1"})
 
@@ -248,22 +250,22 @@ func TestInotifyEditors(t *testing.T) {
 	write(t, at("4913"), "")
 	remove(t, at("4913"))
 	rename("a.yaml", "a.yaml~")
-	write(t, at("a.yaml"), manifest("a", "i2"))
+	write(t, at("a.yaml"), manifesttest.Pod("a", "i2"))
 	l.expect(map[string]string{"a": "i2"})
 	remove(t, at("a.yaml~"))
 	remove(t, at(".a.yaml.swp"))
 
 	// emacs: a lock that leads nowhere, an auto-save file, a backup that stays.
 	link(t, "user@host.1:1", at(".#a.yaml"))
-	write(t, at("#a.yaml#"), manifest("unsaved", "i3"))
+	write(t, at("#a.yaml#"), manifesttest.Pod("unsaved", "i3"))
 	rename("a.yaml", "a.yaml~")
-	write(t, at("a.yaml"), manifest("a", "i3"))
+	write(t, at("a.yaml"), manifesttest.Pod("a", "i3"))
 	remove(t, at(".#a.yaml"))
 	remove(t, at("#a.yaml#"))
 	l.expect(map[string]string{"a": "i3"})
 
 	// gedit, and sed -i: a temporary file that is renamed over the manifest.
-	write(t, at(".goutputstream-ABC"), manifest("a", "i4"))
+	write(t, at(".goutputstream-ABC"), manifesttest.Pod("a", "i4"))
 	rename(".goutputstream-ABC", "a.yaml")
 	l.expect(map[string]string{"a": "i4"})
 	if problems := l.Problems(); len(problems) > 0 {

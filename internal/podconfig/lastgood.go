@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"berth/internal/manifest"
 	"berth/internal/pod"
 )
 
@@ -32,22 +33,22 @@ const (
 // keepLastGood returns what a manifest stands for when it stood for the old objects before: as long as a part of it is refused, the
 // old objects that it does not define now stay, since they may be what the refused part means.
 // Differs from the kubelet: there the next full listing ends the pod of a file that turned bad.
-func keepLastGood(old []accepted, now decoded) decoded {
+func keepLastGood(old []manifest.Object, now manifest.Decoded) manifest.Decoded {
 	now = refuseChanges(old, now)
-	bad := now.refusal()
+	bad := now.Refusal()
 	if bad < 0 {
 		return now
 	}
-	defined := make(map[string]struct{}, len(now.objects))
-	for _, a := range now.objects {
-		defined[a.key()] = struct{}{}
+	defined := make(map[string]struct{}, len(now.Objects))
+	for _, a := range now.Objects {
+		defined[a.Key()] = struct{}{}
 	}
-	out := decoded{objects: slices.Clone(now.objects), problems: slices.Clone(now.problems)}
+	out := manifest.Decoded{Objects: slices.Clone(now.Objects), Problems: slices.Clone(now.Problems)}
 	var kept []string
 	for _, a := range old {
-		if _, ok := defined[a.key()]; !ok {
-			out.objects = append(out.objects, a)
-			kept = append(kept, strings.TrimPrefix(a.key(), "Pod "))
+		if _, ok := defined[a.Key()]; !ok {
+			out.Objects = append(out.Objects, a)
+			kept = append(kept, strings.TrimPrefix(a.Key(), "Pod "))
 		}
 	}
 	if len(kept) > 0 {
@@ -55,7 +56,7 @@ func keepLastGood(old []accepted, now decoded) decoded {
 		if len(kept) > 3 {
 			names += fmt.Sprintf(" and %d more", len(kept)-3)
 		}
-		out.problems[bad].Message += "; until this is mended the last good version stays: " + names
+		out.Problems[bad].Message += "; until this is mended the last good version stays: " + names
 	}
 	return out
 }
@@ -68,7 +69,7 @@ func keepLastGood(old []accepted, now decoded) decoded {
 type lastGood struct {
 	folder  string // "" keeps nothing
 	source  pod.Source
-	decoder decoder
+	decoder manifest.Decoder
 	log     *slog.Logger
 	wake    chan struct{} // capacity 1
 	listed  bool          // set by open: it is known which records there are
@@ -90,7 +91,7 @@ type keptRecord struct {
 }
 
 // newLastGood returns what keeps the source's manifests in a folder of its own below dir; with an empty dir it keeps nothing.
-func newLastGood(dir string, source pod.Source, d decoder, log *slog.Logger) *lastGood {
+func newLastGood(dir string, source pod.Source, d manifest.Decoder, log *slog.Logger) *lastGood {
 	l := &lastGood{
 		source: source, decoder: d, log: log, wake: make(chan struct{}, 1),
 		stored: map[string][]string{}, pending: map[string]*keptRecord{},
@@ -127,13 +128,13 @@ func (l *lastGood) keyOf(path string) string {
 }
 
 // keep has the objects written as what the manifest stands for, unless they are already.
-func (l *lastGood) keep(path string, objects []accepted) {
+func (l *lastGood) keep(path string, objects []manifest.Object) {
 	if l.folder == "" {
 		return
 	}
 	r := &keptRecord{Version: keptVersion, Source: l.source, Path: path, name: l.nameOf(path, objects)}
 	for _, a := range objects {
-		r.Documents = append(r.Documents, a.document)
+		r.Documents = append(r.Documents, a.Document)
 	}
 	key := l.keyOf(path)
 	l.mu.Lock()
@@ -147,18 +148,18 @@ func (l *lastGood) keep(path string, objects []accepted) {
 }
 
 // nameOf returns the name of the record that says that the manifest stands for the objects.
-func (l *lastGood) nameOf(path string, objects []accepted) string {
+func (l *lastGood) nameOf(path string, objects []manifest.Object) string {
 	content := sha256.New()
 	content.Write([]byte{keptVersion}) // a hash.Hash never returns an error
 	for _, a := range objects {
-		content.Write(a.document)
+		content.Write(a.Document)
 		content.Write([]byte{'\n'})
 	}
 	return l.keyOf(path) + "-" + hex.EncodeToString(content.Sum(nil)[:16]) + keptSuffix
 }
 
 // differs reports whether there is a record that says that the manifest stands for anything but the objects.
-func (l *lastGood) differs(path string, objects []accepted) bool {
+func (l *lastGood) differs(path string, objects []manifest.Object) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	stored := l.stored[l.keyOf(path)]
@@ -199,14 +200,11 @@ func (l *lastGood) others(paths []string) []string {
 // setPending asks the writer. l.mu is held.
 func (l *lastGood) setPending(key string, r *keptRecord) {
 	l.pending[key] = r
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	wake(l.wake)
 }
 
 // restore returns what was kept of the manifest: nothing if there is no record. A record that cannot be used is set aside.
-func (l *lastGood) restore(path string) ([]accepted, error) {
+func (l *lastGood) restore(path string) ([]manifest.Object, error) {
 	key := l.keyOf(path)
 	l.mu.Lock()
 	pending, isPending := l.pending[key]
@@ -214,7 +212,7 @@ func (l *lastGood) restore(path string) ([]accepted, error) {
 	l.mu.Unlock()
 	switch {
 	case isPending:
-		return l.decodeKept(path, pending.Documents)
+		return l.decoder.Restore(manifest.Origin{Source: l.source, Path: path}, pending.Documents)
 	case len(stored) == 0:
 		return nil, nil
 	}

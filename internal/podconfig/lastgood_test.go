@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth/internal/manifest"
+	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
 )
 
@@ -63,7 +65,7 @@ func uids(r *running) map[string]pod.UID {
 }
 
 func TestAFileThatIsBadWhenTheAgentStartsKeepsItsPods(t *testing.T) {
-	two := manifest("a", "i") + "---\n" + manifest("b", "i")
+	two := manifesttest.Pod("a", "i") + "---\n" + manifesttest.Pod("b", "i")
 	const stays = "; until this is mended the last good version stays: default/a, default/b"
 	for name, tt := range map[string]struct {
 		before  []string // contents while the first agent runs
@@ -90,7 +92,7 @@ func TestAFileThatIsBadWhenTheAgentStartsKeepsItsPods(t *testing.T) {
 			"a.yaml error: cannot be read: larger than the limit of 10485760 bytes for a manifest" + stays,
 		},
 		"bad already, in part and with a newer part": {
-			[]string{two, manifest("a", "j") + "---\n" + manifest("b", `""`)},
+			[]string{two, manifesttest.Pod("a", "j") + "---\n" + manifesttest.Pod("b", `""`)},
 			func(*testing.T, string) {},
 			"a.yaml error: spec.containers[0].image: Required value; until this is mended the last good version stays: default/b",
 		},
@@ -161,7 +163,7 @@ func TestKeptRecords(t *testing.T) {
 		return fi
 	}
 	synctest.Test(t, func(t *testing.T) {
-		write(t, path, manifest("a", "i"))
+		write(t, path, manifesttest.Pod("a", "i"))
 		r := startRunning(t, cfg)
 		r.after(patience, "ADD default/a")
 		if got := records(t, state, pod.FileSource); len(got) > 0 {
@@ -188,7 +190,7 @@ func TestKeptRecords(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("record (-want +got):\n%s", diff)
 		}
-		write(t, path, "# changed\n"+manifest("a", "i"))
+		write(t, path, "# changed\n"+manifesttest.Pod("a", "i"))
 		r.after(2*defaultRescan, "")
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -197,7 +199,7 @@ func TestKeptRecords(t *testing.T) {
 		if now := stat(t); !os.SameFile(now, written) || !now.ModTime().Equal(written.ModTime()) {
 			t.Error("a record was written again although nothing has changed")
 		}
-		write(t, path, manifest("a", "j"))
+		write(t, path, manifesttest.Pod("a", "j"))
 		r.after(defaultRescan+patience, "REMOVE default/a; ADD default/a")
 		r.stop()
 		if now := onlyRecord(t, state, pod.FileSource); now == record {
@@ -231,7 +233,7 @@ func TestKeptRecordThatCannotBeUsed(t *testing.T) {
 			path := filepath.Join(dir, "a.yaml")
 			cfg := newConfig(dir)
 			cfg.StateDir = state
-			write(t, path, manifest("a", "i"))
+			write(t, path, manifesttest.Pod("a", "i"))
 			synctest.Test(t, func(t *testing.T) {
 				startRunning(t, cfg).after(patience, "ADD default/a")
 			})
@@ -244,14 +246,14 @@ func TestKeptRecordThatCannotBeUsed(t *testing.T) {
 				r := startRunning(t, cfg)
 				r.after(patience, "ADD")
 				problems := r.Problems()
-				if len(problems) != 2 || problems[0].Severity != SeverityWarning || !strings.HasPrefix(problems[0].Message,
+				if len(problems) != 2 || problems[0].Severity != manifest.SeverityWarning || !strings.HasPrefix(problems[0].Message,
 					"the version kept of it is lost: "+record+" cannot be used: "+tt.reason) || strings.Contains(problems[0].Message, "\n") {
 					t.Errorf("problems:\n%s", messages(problems))
 				}
 				if now := onlyRecord(t, state, pod.FileSource); now != record+asideSuffix {
 					t.Errorf("not set aside: %s", now)
 				}
-				write(t, path, manifest("b", "i"))
+				write(t, path, manifesttest.Pod("b", "i"))
 				r.after(defaultRescan+patience, "ADD default/b")
 				r.expectProblems("")
 				r.stop()
@@ -275,14 +277,14 @@ func TestKeptTwice(t *testing.T) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) { startRunning(t, cfg).after(patience, want) })
 	}
-	write(t, path, manifest("a", "old"))
+	write(t, path, manifesttest.Pod("a", "old"))
 	run("ADD default/a")
 	old := onlyRecord(t, state, pod.FileSource)
 	content, err := os.ReadFile(old)
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, path, manifest("a", "new"))
+	write(t, path, manifesttest.Pod("a", "new"))
 	run("ADD default/a")
 	// As if the agent had been killed before it could remove the older one.
 	if err := errors.Join(os.WriteFile(old, content, 0o600), os.Chtimes(old, time.Unix(1, 0), time.Unix(1, 0))); err != nil {
@@ -309,7 +311,7 @@ func TestKeepingFails(t *testing.T) {
 		cfg := newConfig(dir)
 		cfg.StateDir = filepath.Join(file, "manifests")
 		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-		write(t, filepath.Join(dir, "a.yaml"), manifest("a", "i"))
+		write(t, filepath.Join(dir, "a.yaml"), manifesttest.Pod("a", "i"))
 		r := startRunning(t, cfg)
 		r.after(patience, "ADD default/a")
 		r.after(time.Hour, "")
@@ -428,7 +430,7 @@ func TestThousandsOfRecords(t *testing.T) {
 	cfg := newConfig(dir)
 	cfg.StateDir = state
 	for i := range n {
-		write(t, filepath.Join(dir, fmt.Sprintf("%04d.yaml", i)), manifest(fmt.Sprintf("p%d", i), "i"))
+		write(t, filepath.Join(dir, fmt.Sprintf("%04d.yaml", i)), manifesttest.Pod(fmt.Sprintf("p%d", i), "i"))
 	}
 	run := func(change func()) {
 		synctest.Test(t, func(t *testing.T) {
@@ -443,7 +445,7 @@ func TestThousandsOfRecords(t *testing.T) {
 	run(func() {})
 	before := records(t, state, pod.FileSource)
 	run(func() {
-		write(t, filepath.Join(dir, "0007.yaml"), manifest("p7", "j"))
+		write(t, filepath.Join(dir, "0007.yaml"), manifesttest.Pod("p7", "j"))
 		remove(t, filepath.Join(dir, "0008.yaml"))
 	})
 	came, went := 0, 0

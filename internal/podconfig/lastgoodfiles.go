@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	kjson "sigs.k8s.io/json"
+	"berth/internal/manifest"
 )
 
 // list finds the records in the folder.
@@ -51,7 +51,7 @@ func (l *lastGood) sortByAge(names []string) {
 }
 
 // read reads a record.
-func (l *lastGood) read(path, name string) ([]accepted, error) {
+func (l *lastGood) read(path, name string) ([]manifest.Object, error) {
 	b, err := os.ReadFile(filepath.Join(l.folder, name))
 	if err != nil {
 		var pathErr *os.PathError
@@ -70,23 +70,7 @@ func (l *lastGood) read(path, name string) ([]accepted, error) {
 	if r.Path != path || r.Source != l.source {
 		return nil, fmt.Errorf("it is of another manifest: %s", r.Path)
 	}
-	return l.decodeKept(path, r.Documents)
-}
-
-// decodeKept decodes objects that were accepted before.
-func (l *lastGood) decodeKept(path string, documents []json.RawMessage) ([]accepted, error) {
-	out := &decoding{decoder: l.decoder, origin: origin{l.source, path}}
-	for i, text := range documents {
-		var object map[string]any
-		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &object); err != nil {
-			return nil, fmt.Errorf("document %d: %w", i+1, err)
-		}
-		out.object(Problem{Document: i + 1}, object)
-	}
-	if bad := out.refusal(); bad >= 0 {
-		return nil, fmt.Errorf("document %d is refused now: %s", out.problems[bad].Document, out.problems[bad].Message)
-	}
-	return out.objects, nil
+	return l.decoder.Restore(manifest.Origin{Source: l.source, Path: path}, r.Documents)
 }
 
 // setAside renames a record that cannot be used, for someone to look at. It goes with the manifest's next record.

@@ -17,6 +17,8 @@ import (
 	"golang.org/x/tools/txtar"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/manifest"
+	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
 )
 
@@ -52,7 +54,7 @@ type manifestCase struct {
 
 type wantedOutcome struct {
 	title  string // what its name ends with
-	rule   NameRule
+	rule   manifest.NameRule
 	source pod.Source
 	outcome
 }
@@ -112,10 +114,10 @@ func checkManifest(t *testing.T, c manifestCase, w wantedOutcome) {
 		now = readFromURL
 	}
 	got := now(t, cfg, c)
-	checkRestored(t, decoder{node: node, names: w.rule}, got.objects)
+	checkRestored(t, manifest.Decoder{Node: node, Names: w.rule}, got.Objects)
 
-	var objects LocalObjects
-	cfg.Objects = func(all LocalObjects) { objects = all }
+	var objects manifest.LocalObjects
+	cfg.Objects = func(all manifest.LocalObjects) { objects = all }
 	config, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +163,7 @@ func checkManifest(t *testing.T, c manifestCase, w wantedOutcome) {
 }
 
 // readFromFile returns what the file source makes of the manifest.
-func readFromFile(t *testing.T, cfg Config, c manifestCase) decoded {
+func readFromFile(t *testing.T, cfg Config, c manifestCase) manifest.Decoded {
 	t.Helper()
 	write(t, cfg.Paths[0], string(c.content))
 	s, err := newFileSource(cfg, cfg.Paths)
@@ -172,11 +174,11 @@ func readFromFile(t *testing.T, cfg Config, c manifestCase) decoded {
 	if err != nil || !isManifest {
 		t.Fatalf("read: a manifest: %v, %v", isManifest, err)
 	}
-	return f.decoded
+	return f.Decoded
 }
 
 // readFromURL returns what the HTTP source makes of the manifest.
-func readFromURL(t *testing.T, cfg Config, c manifestCase) decoded {
+func readFromURL(t *testing.T, cfg Config, c manifestCase) manifest.Decoded {
 	t.Helper()
 	cfg.Transport = answering{contentType: "text/" + c.kind, content: c.content}
 	s, err := newHTTPSource(cfg, cfg.Paths)
@@ -185,9 +187,9 @@ func readFromURL(t *testing.T, cfg Config, c manifestCase) decoded {
 	}
 	a, err := s.fetch(t.Context(), s.pages[0])
 	if err != nil {
-		return s.fail(t.Context(), s.pages[0], err).decoded
+		return s.fail(t.Context(), s.pages[0], err).Decoded
 	}
-	return s.succeed(s.pages[0], a).decoded
+	return s.succeed(s.pages[0], a).Decoded
 }
 
 // answering is a server that has one page.
@@ -204,14 +206,14 @@ func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // checkRestored checks that what is kept on disk of each object stands for the same object.
-func checkRestored(t *testing.T, d decoder, objects []accepted) {
+func checkRestored(t *testing.T, d manifest.Decoder, objects []manifest.Object) {
 	t.Helper()
 	for _, a := range objects {
-		again := d.decode(a.origin, a.document)
-		if len(again.objects) != 1 {
-			t.Errorf("what is kept of %s stands for %d objects; %s", a.key(), len(again.objects), messages(again.problems))
-		} else if diff := cmp.Diff(a.object, again.objects[0].object); diff != "" {
-			t.Errorf("what is kept of %s stands for another object (-first +again):\n%s", a.key(), diff)
+		again := d.Decode(a.Origin, a.Document)
+		if len(again.Objects) != 1 {
+			t.Errorf("what is kept of %s stands for %d objects; %s", a.Key(), len(again.Objects), messages(again.Problems))
+		} else if diff := cmp.Diff(a.Object, again.Objects[0].Object); diff != "" {
+			t.Errorf("what is kept of %s stands for another object (-first +again):\n%s", a.Key(), diff)
 		}
 	}
 }
@@ -225,9 +227,9 @@ func (o *outcome) take(t *testing.T, kind string, object metav1.Object, w wanted
 		if err != nil {
 			t.Fatal(err)
 		}
-		whole := readYAML[map[string]any](t, found.key, raw)
+		whole := manifesttest.ReadYAML[map[string]any](t, found.key, raw)
 		for _, f := range w.objects[i].fields {
-			value, _ := getField(whole, f.path)
+			value, _ := manifesttest.GetField(whole, f.path)
 			found.fields = append(found.fields, wantedField{f.path, value})
 		}
 	}
@@ -291,11 +293,11 @@ func parseCases(t *testing.T, file string, archive *txtar.Archive) []manifestCas
 		}
 		switch rules {
 		case "run":
-			c.wants = append(c.wants, wantedOutcome{kind, KeepNames, source, o})
+			c.wants = append(c.wants, wantedOutcome{kind, manifest.KeepNames, source, o})
 		case "kubelet":
-			c.wants = append(c.wants, wantedOutcome{kind, MangleNames, source, o})
+			c.wants = append(c.wants, wantedOutcome{kind, manifest.MangleNames, source, o})
 		case "want":
-			c.wants = append(c.wants, wantedOutcome{kind, KeepNames, source, o}, wantedOutcome{kind, MangleNames, source, mangle(o)})
+			c.wants = append(c.wants, wantedOutcome{kind, manifest.KeepNames, source, o}, wantedOutcome{kind, manifest.MangleNames, source, mangle(o)})
 		default:
 			t.Fatalf("%s: is neither a manifest nor an outcome", at)
 		}
@@ -337,8 +339,8 @@ func parseOutcome(t *testing.T, at string, text []byte) outcome {
 				t.Fatalf("%s: %q is not of the form field = value", at, line)
 			}
 			last := &o.objects[len(o.objects)-1]
-			last.fields = append(last.fields, wantedField{path, readYAML[any](t, at, []byte(value))})
-		case severity == string(SeverityError) || severity == string(SeverityWarning):
+			last.fields = append(last.fields, wantedField{path, manifesttest.ReadYAML[any](t, at, []byte(value))})
+		case severity == string(manifest.SeverityError) || severity == string(manifest.SeverityWarning):
 			o.problems, inProblem = append(o.problems, line), true
 		case line == "nothing":
 		case wantedKey.MatchString(line):

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
 )
 
@@ -226,11 +227,11 @@ func count[K comparable](counts map[K]int, key K, by int) int {
 }
 
 // mergeDuplicates drops pods whose full name, or UID, an earlier pod of the set has, and names them as problems.
-func mergeDuplicates(src pod.Source, pods []*v1.Pod) ([]*v1.Pod, []Problem) {
+func mergeDuplicates(src pod.Source, pods []*v1.Pod) ([]*v1.Pod, []manifest.Problem) {
 	names := make(map[pod.FullName]struct{}, len(pods))
 	uids := make(map[pod.UID]struct{}, len(pods))
 	kept := make([]*v1.Pod, 0, len(pods))
-	var problems []Problem
+	var problems []manifest.Problem
 	for _, p := range pods {
 		_, sameName := names[pod.FullNameOf(p)]
 		_, sameUID := uids[p.UID]
@@ -245,9 +246,9 @@ func mergeDuplicates(src pod.Source, pods []*v1.Pod) ([]*v1.Pod, []Problem) {
 		if !sameName {
 			msg = fmt.Sprintf("Error validating pod %s from %s due to duplicate metadata.uid %q, ignoring", pod.Describe(p), src, p.UID)
 		}
-		problems = append(problems, Problem{
+		problems = append(problems, manifest.Problem{
 			Source: src, Path: pathOf(src, p), Namespace: p.Namespace, Name: p.Name,
-			Severity: SeverityError, Message: msg,
+			Severity: manifest.SeverityError, Message: msg,
 		})
 	}
 	return kept, problems
@@ -255,9 +256,9 @@ func mergeDuplicates(src pod.Source, pods []*v1.Pod) ([]*v1.Pod, []Problem) {
 
 // computeClashes names the pods of manifests that an earlier source wants under the same full name. Both stay desired, as at the
 // kubelet: the pod workers let one of them run at a time.
-func computeClashes(feeds []*feed) []Problem {
+func computeClashes(feeds []*feed) []manifest.Problem {
 	first := map[pod.FullName]*v1.Pod{}
-	var problems []Problem
+	var problems []manifest.Problem
 	manifests := slices.DeleteFunc(slices.Clone(feeds), func(f *feed) bool {
 		return f.source == pod.APISource // its copies of static pods have their names
 	})
@@ -274,9 +275,9 @@ func computeClashes(feeds []*feed) []Problem {
 			if pod.SourceOf(other) == f.source {
 				continue
 			}
-			problems = append(problems, Problem{
+			problems = append(problems, manifest.Problem{
 				Source: f.source, Path: p.Annotations[pod.ManifestAnnotation], Namespace: p.Namespace, Name: p.Name,
-				Severity: SeverityWarning,
+				Severity: manifest.SeverityWarning,
 				Message: fmt.Sprintf("pod %s/%s is wanted by %s too: only one of them runs, and the other one waits until that is gone; rename one of them",
 					p.Namespace, p.Name, describeOrigin(other)),
 			})

@@ -1,7 +1,6 @@
 package podconfig
 
 import (
-	"context"
 	"maps"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/manifest"
 	"berth/internal/pod"
 )
 
@@ -147,16 +147,16 @@ func TestMergeDuplicates(t *testing.T) {
 		testPod("1", "a", path("/m/a")), testPod("2", "a", path("/m/b")), testPod("1", "c", path("/m/c")), testPod("3", "d", path("/m/d")),
 	}
 	kept, problems := mergeDuplicates(pod.FileSource, pods)
-	if got := ops([]pod.PodUpdate{{Pods: kept, Op: pod.SET}}); got != "SET default/a default/d" {
+	if got := ops([]pod.PodUpdate{{Pods: kept, Op: pod.ADD}}); got != "ADD default/a default/d" {
 		t.Errorf("kept: %s", got)
 	}
-	want := []Problem{
+	want := []manifest.Problem{
 		{
-			Source: pod.FileSource, Path: "/m/b", Namespace: "default", Name: "a", Severity: SeverityError,
+			Source: pod.FileSource, Path: "/m/b", Namespace: "default", Name: "a", Severity: manifest.SeverityError,
 			Message: `Error validating pod a_default(2) from file due to duplicate pod name "a", ignoring`,
 		},
 		{
-			Source: pod.FileSource, Path: "/m/c", Namespace: "default", Name: "c", Severity: SeverityError,
+			Source: pod.FileSource, Path: "/m/c", Namespace: "default", Name: "c", Severity: manifest.SeverityError,
 			Message: `Error validating pod c_default(1) from file due to duplicate metadata.uid "1", ignoring`,
 		},
 	}
@@ -242,18 +242,18 @@ func TestProblemsKeepTheirTimeAndWake(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := c.feeds[0]
-	a := Problem{Source: pod.FileSource, Path: "/m/a.yaml", Document: 1, Namespace: "default", Name: "a", Severity: SeverityError, Message: "bad"}
-	b := Problem{Source: pod.FileSource, Path: "/m/b.yaml", Severity: SeverityWarning, Message: "odd"}
+	a := manifest.Problem{Source: pod.FileSource, Path: "/m/a.yaml", Document: 1, Namespace: "default", Name: "a", Severity: manifest.SeverityError, Message: "bad"}
+	b := manifest.Problem{Source: pod.FileSource, Path: "/m/b.yaml", Severity: manifest.SeverityWarning, Message: "odd"}
 
 	changed := c.ProblemsChanged()
-	c.handOver(f, snapshot{problems: []Problem{b, a}})
+	c.handOver(f, snapshot{problems: []manifest.Problem{b, a}})
 	<-changed
 	first := c.Problems()
 	if got := messages(first); got != "a.yaml error: bad\nb.yaml warning: odd" {
 		t.Errorf("problems: %s", got)
 	}
 	changed = c.ProblemsChanged()
-	c.handOver(f, snapshot{problems: []Problem{b, a}})
+	c.handOver(f, snapshot{problems: []manifest.Problem{b, a}})
 	select {
 	case <-changed:
 		t.Error("the same problems woke the watchers")
@@ -315,7 +315,7 @@ func TestWithAnnotationsSharesNothingThatItChanges(t *testing.T) {
 
 func TestOnePodInTwoSources(t *testing.T) {
 	cfg := newConfig(t.TempDir(), podsURL)
-	cfg.API = func(context.Context, func([]*v1.Pod)) error { return nil }
+	cfg.API = func(func()) PodWatch { return nil }
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

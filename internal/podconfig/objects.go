@@ -1,142 +1,113 @@
 package podconfig
 
 import (
-	"encoding/base64"
 	"fmt"
-	"maps"
 	"slices"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
-	nodev1 "k8s.io/api/node/v1"
-	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/manifest"
 )
 
-// LocalObjects are the API objects that manifests of run mode define for pods. They are complete: defaulted,
-// validated, with a namespace where their kind has one, and a Secret's stringData merged into its data. They are shared and never changed.
-type LocalObjects struct {
-	ConfigMaps             []*v1.ConfigMap
-	Secrets                []*v1.Secret
-	PersistentVolumeClaims []*v1.PersistentVolumeClaim
-	PersistentVolumes      []*v1.PersistentVolume
-	RuntimeClasses         []*nodev1.RuntimeClass
-	ClusterTrustBundles    []*certificatesv1beta1.ClusterTrustBundle
-	CSIDrivers             []*storagev1.CSIDriver
+// mergeObjectDuplicates drops local objects that an earlier one of the set has the kind, namespace and name of, and names them as problems.
+func mergeObjectDuplicates(objects []manifest.Object) ([]manifest.Object, []manifest.Problem) {
+	first := make(map[string]manifest.Object, len(objects))
+	kept := make([]manifest.Object, 0, len(objects))
+	var problems []manifest.Problem
+	for _, o := range objects {
+		other, taken := first[o.Key()]
+		if taken {
+			problems = append(problems, explainObjectDuplicate(o, other))
+			continue
+		}
+		first[o.Key()] = o
+		kept = append(kept, o)
+	}
+	return kept, problems
 }
 
-// newLocalObject returns an empty object of a kind that run mode accepts beside pods, nil for all other kinds.
-func newLocalObject(kind string) metav1.Object {
-	switch kind {
-	case "ConfigMap":
-		return &v1.ConfigMap{}
-	case "Secret":
-		return &v1.Secret{}
-	case "PersistentVolumeClaim":
-		return &v1.PersistentVolumeClaim{}
-	case "PersistentVolume":
-		return &v1.PersistentVolume{}
-	case "RuntimeClass":
-		return &nodev1.RuntimeClass{}
-	case "ClusterTrustBundle":
-		return &certificatesv1beta1.ClusterTrustBundle{}
-	case "CSIDriver":
-		return &storagev1.CSIDriver{}
+func explainObjectDuplicate(o, first manifest.Object) manifest.Problem {
+	name := o.GetNamespace() + "/" + o.GetName()
+	msg := fmt.Sprintf("%s %s is defined in %s already; this one is ignored: remove one of them, or rename it", o.Kind, name, first.Path)
+	if o.Path == first.Path {
+		msg = fmt.Sprintf("%s %s is defined twice; only the first one counts: remove one of them, or rename it", o.Kind, name)
 	}
-	return nil
+	return manifest.Problem{
+		Source: o.Source, Path: o.Path, Namespace: o.GetNamespace(), Name: o.GetName(),
+		Severity: manifest.SeverityError, Message: msg,
+	}
 }
 
-// versionOf returns the apiVersion of a kind that is accepted.
-func versionOf(kind string) string {
-	switch kind {
-	case "RuntimeClass":
-		return nodev1.SchemeGroupVersion.String()
-	case "ClusterTrustBundle":
-		return certificatesv1beta1.SchemeGroupVersion.String()
-	case "CSIDriver":
-		return storagev1.SchemeGroupVersion.String()
+// mergeObjects returns the local objects that are in force: the first source that defines one has it. Those of later
+// sources that an earlier one has, too, are named as problems.
+func mergeObjects(feeds []*feed) ([]manifest.Object, []manifest.Problem) {
+	var all []manifest.Object
+	for _, f := range feeds {
+		all = append(all, f.newest.objects...)
 	}
-	return "v1"
+	return mergeObjectDuplicates(all)
 }
 
-// namespaced reports whether objects of the kind are in a namespace.
-func namespaced(kind string) bool {
-	return kind != "RuntimeClass" && kind != "PersistentVolume" && kind != "CSIDriver" && kind != "ClusterTrustBundle"
+// takeObjects returns the local objects that are in force, and whether they differ from those that it returned before. An object that a
+// manifest still defines is the same one as before. The caller holds c.mu.
+func (c *PodConfig) takeObjects() (objects manifest.LocalObjects, changed bool) {
+	newest, _ := mergeObjects(c.feeds)
+	if slices.EqualFunc(newest, c.taken, func(a, b manifest.Object) bool { return a.Object == b.Object }) {
+		return manifest.LocalObjects{}, false
+	}
+	c.taken = newest
+	return manifest.NewLocalObjects(newest), true
 }
 
-// local takes one local object.
-func (d *decoding) local(at Problem, kind string, object map[string]any) {
-	o := newLocalObject(kind)
-	canonical, ok := d.unmarshal(at, kind, object, o)
-	if !ok {
-		return
+// refuseChanges takes those objects out of now that would change an immutable one of old, as the API server does; the old ones then stay.
+func refuseChanges(old []manifest.Object, now manifest.Decoded) manifest.Decoded {
+	fixed := map[string]metav1.Object{}
+	for _, a := range old {
+		if isImmutable(a.Object) {
+			fixed[a.Key()] = a.Object
+		}
 	}
-	if o.GetNamespace() == "" && namespaced(kind) {
-		o.SetNamespace(v1.NamespaceDefault)
+	if len(fixed) == 0 {
+		return now
 	}
-	o.SetManagedFields(nil)
-	setObjectDefaults(o)
-	if errs := validateObject(o); len(errs) > 0 {
-		d.refuse(at, explainErrors(errs))
-		return
+	out := manifest.Decoded{Problems: slices.Clone(now.Problems)}
+	for _, a := range now.Objects {
+		before, ok := fixed[a.Key()]
+		if !ok || isImmutable(a.Object) && hasSameValues(before, a.Object) {
+			out.Objects = append(out.Objects, a)
+			continue
+		}
+		out.Problems = append(out.Problems, manifest.Problem{
+			Source: a.Source, Path: a.Path, Namespace: a.GetNamespace(), Name: a.GetName(), Severity: manifest.SeverityError,
+			Message: fmt.Sprintf("%s %s is immutable: give the new values another name, or take this document away before it comes with them",
+				a.Kind, a.GetNamespace()+"/"+a.GetName()),
+		})
 	}
-	if c, ok := o.(*nodev1.RuntimeClass); ok && c.Overhead != nil {
-		d.warn(at, "overhead: is written into pods by a cluster's admission: write spec.overhead in the pods that name this class")
-	}
-	d.objects = append(d.objects, accepted{kind: kind, object: o, origin: d.origin, document: canonical})
+	return out
 }
 
-// setObjectDefaults fills in what the API server would when the object is created.
-func setObjectDefaults(o metav1.Object) {
+func isImmutable(o metav1.Object) bool {
 	switch o := o.(type) {
+	case *v1.ConfigMap:
+		return ptr.Deref(o.Immutable, false)
 	case *v1.Secret:
-		setDefault(&o.Type, v1.SecretTypeOpaque)
-		// stringData is for writing only: it wins, and is not kept.
-		if len(o.StringData) > 0 && o.Data == nil {
-			o.Data = make(map[string][]byte, len(o.StringData))
-		}
-		for k, s := range o.StringData {
-			o.Data[k] = []byte(s)
-		}
-		o.StringData = nil
-	case *v1.PersistentVolumeClaim:
-		setDefaultPtr(&o.Spec.VolumeMode, v1.PersistentVolumeFilesystem)
-		o.Status = v1.PersistentVolumeClaimStatus{Phase: v1.ClaimPending}
-	case *v1.PersistentVolume:
-		setDefaultPtr(&o.Spec.VolumeMode, v1.PersistentVolumeFilesystem)
-		setDefault(&o.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRetain)
-		if o.Spec.HostPath != nil {
-			setDefaultPtr(&o.Spec.HostPath.Type, v1.HostPathUnset)
-		}
-		if ref := o.Spec.ClaimRef; ref != nil {
-			setDefault(&ref.Namespace, v1.NamespaceDefault)
-		}
-		o.Status = v1.PersistentVolumeStatus{Phase: v1.VolumePending}
-	case *storagev1.CSIDriver:
-		setDefaultPtr(&o.Spec.AttachRequired, true)
-		setDefaultPtr(&o.Spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
-		for _, off := range []**bool{&o.Spec.PodInfoOnMount, &o.Spec.StorageCapacity, &o.Spec.RequiresRepublish, &o.Spec.SELinuxMount} {
-			setDefaultPtr(off, false)
-		}
-		if len(o.Spec.VolumeLifecycleModes) == 0 {
-			o.Spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
-		}
+		return ptr.Deref(o.Immutable, false)
 	}
+	return false
 }
 
-// locateBase64 returns the first value of a Secret's data, or of a ConfigMap's binaryData, that is not base64; the decoder does not say
-// where it stands. The value is not told: it may be a secret.
-func locateBase64(kind string, object map[string]any) (path string, err error) {
-	member := map[string]string{"Secret": "data", "ConfigMap": "binaryData"}[kind]
-	values, _ := object[member].(map[string]any)
-	for _, k := range slices.Sorted(maps.Keys(values)) {
-		s, _ := values[k].(string)
-		if _, err := base64.StdEncoding.DecodeString(s); err != nil {
-			if kind == "Secret" {
-				err = fmt.Errorf("%w; plain text belongs under stringData", err)
-			}
-			return fmt.Sprintf("%s[%s]", member, k), err
-		}
+// hasSameValues compares two objects of one kind.
+func hasSameValues(a, b metav1.Object) bool {
+	switch a := a.(type) {
+	case *v1.ConfigMap:
+		b, ok := b.(*v1.ConfigMap)
+		return ok && equality.Semantic.DeepEqual(a.Data, b.Data) && equality.Semantic.DeepEqual(a.BinaryData, b.BinaryData)
+	case *v1.Secret:
+		b, ok := b.(*v1.Secret)
+		return ok && a.Type == b.Type && equality.Semantic.DeepEqual(a.Data, b.Data)
 	}
-	return "", nil
+	return false
 }

@@ -18,6 +18,7 @@ import (
 
 	"berth/internal/inotify"
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
 )
 
@@ -31,18 +32,6 @@ const (
 	defaultPoll   = 20 * time.Second
 )
 
-// NameRule says how a manifest becomes a pod's name, and with it whose rules for manifests hold.
-type NameRule int
-
-const (
-	// KeepNames is the rule of `berth run`: names as given, all documents of a file, lists too.
-	KeepNames NameRule = iota
-	// MangleNames is the rule of the kubelet: "<name>-<node>", the first document of a file only, no lists.
-	MangleNames
-)
-
-func (r NameRule) String() string { return [...]string{"KeepNames", "MangleNames"}[r] }
-
 // Config is what a PodConfig needs.
 type Config struct {
 	// NodeName is the name of this node: a DNS subdomain.
@@ -53,7 +42,7 @@ type Config struct {
 	// exist is waited for. Relative paths are taken from the working directory at New. Without files and folders there is no file
 	// source, without URLs no HTTP source.
 	Paths []string
-	Names NameRule
+	Names manifest.NameRule
 	// Rescan is how often everything is looked at without an event; 0 means 20 s.
 	Rescan time.Duration
 	// Watch opens the watcher of the file system; nil means inotify.
@@ -67,12 +56,12 @@ type Config struct {
 	// StateDir is where the last good version of each manifest is kept, for the time when it is bad while the agent starts. Empty means
 	// that none is kept.
 	StateDir string
-	// API follows the pods that the API server has bound to this node; nil means that there is no API source. It blocks until ctx is done and
-	// hands over the complete set, once the first list is complete and whenever it changes, from one goroutine.
-	API func(ctx context.Context, handOver func([]*v1.Pod)) error
+	// API opens the watch of the pods that the API server has bound to this node; nil means that there is no API
+	// source. The watch calls changed once its first list is complete and whenever the set changes, which does not block.
+	API func(changed func()) PodWatch
 	// Objects is given the local objects of run mode, all of them, whenever they differ from those it was given last: by Take, before it
 	// returns the pods that came with them. It does not block. Nil means that nobody needs them.
-	Objects func(LocalObjects)
+	Objects func(manifest.LocalObjects)
 }
 
 // PodConfig merges the sources of pods into one stream of operations. Take is for the loop alone; everything else is safe for
@@ -81,13 +70,13 @@ type PodConfig struct {
 	journal *journal.Journal
 	sources []source
 	wake    chan struct{} // capacity 1
-	tell    func(LocalObjects)
+	tell    func(manifest.LocalObjects)
 
 	mu      sync.Mutex
-	feeds   []*feed       // guarded by mu (the elements too); one per source, in the order of sources
-	clashes []Problem     // guarded by mu; pods and local objects that two sources define, dated
-	taken   []accepted    // guarded by mu; the local objects as of the last Take
-	changed chan struct{} // guarded by mu; closed and replaced when the problems change
+	feeds   []*feed            // guarded by mu (the elements too); one per source, in the order of sources
+	clashes []manifest.Problem // guarded by mu; pods and local objects that two sources define, dated
+	taken   []manifest.Object  // guarded by mu; the local objects as of the last Take
+	changed chan struct{}      // guarded by mu; closed and replaced when the problems change
 }
 
 // source reads pods from one place. run blocks until ctx is done and hands over the complete set whenever it changes, from one
@@ -99,9 +88,9 @@ type source struct {
 
 // snapshot is what a source knows at one moment.
 type snapshot struct {
-	pods     []*v1.Pod  // in the source's order; never changed after they were handed over
-	objects  []accepted // the local objects, likewise
-	problems []Problem
+	pods     []*v1.Pod         // in the source's order; never changed after they were handed over
+	objects  []manifest.Object // the local objects, likewise
+	problems []manifest.Problem
 	// partial: a part of the source has not been readable yet, so that pods may be missing which the source does have. They may be
 	// started from it, but the source does not count as seen.
 	partial bool
@@ -117,15 +106,15 @@ func (n *snapshot) wasGone(uid pod.UID) bool {
 }
 
 // add appends what a manifest stands for.
-func (n *snapshot) add(d decoded) {
-	for _, a := range d.objects {
-		if p, ok := a.object.(*v1.Pod); ok {
+func (n *snapshot) add(d manifest.Decoded) {
+	for _, a := range d.Objects {
+		if p, ok := a.Object.(*v1.Pod); ok {
 			n.pods = append(n.pods, p)
 		} else {
 			n.objects = append(n.objects, a)
 		}
 	}
-	n.problems = append(n.problems, d.problems...)
+	n.problems = append(n.problems, d.Problems...)
 }
 
 // feed is one source as the merge sees it.
@@ -145,7 +134,7 @@ func New(cfg Config) (*PodConfig, error) {
 	if msgs := validation.IsDNS1123Subdomain(cfg.NodeName); len(msgs) > 0 {
 		return nil, fmt.Errorf("pod config: node name %q: %s", cfg.NodeName, strings.Join(msgs, "; "))
 	}
-	if cfg.Names != KeepNames && cfg.Names != MangleNames {
+	if cfg.Names != manifest.KeepNames && cfg.Names != manifest.MangleNames {
 		return nil, fmt.Errorf("pod config: unknown name rule %d", int(cfg.Names))
 	}
 	if cfg.Rescan < 0 {
@@ -157,7 +146,7 @@ func New(cfg Config) (*PodConfig, error) {
 	cfg.Rescan = cmp.Or(cfg.Rescan, defaultRescan)
 	cfg.Poll = cmp.Or(cfg.Poll, defaultPoll)
 	if cfg.Objects == nil {
-		cfg.Objects = func(LocalObjects) {}
+		cfg.Objects = func(manifest.LocalObjects) {}
 	}
 	if cfg.Watch == nil {
 		cfg.Watch = func() (Watcher, error) { return inotify.Open() }
@@ -184,7 +173,7 @@ func New(cfg Config) (*PodConfig, error) {
 		c.sources = append(c.sources, source{name: pod.HTTPSource, run: s.run})
 	}
 	if cfg.API != nil {
-		s := &apiSource{follow: cfg.API}
+		s := &apiSource{watch: cfg.API}
 		c.sources = append(c.sources, source{name: pod.APISource, run: s.run})
 	}
 	for _, s := range c.sources {
@@ -215,7 +204,7 @@ func (c *PodConfig) Run(ctx context.Context) error {
 // handOver replaces the newest set of a source and wakes the loop. It does not block.
 func (c *PodConfig) handOver(f *feed, n snapshot) {
 	f.census.follow(n.pods)
-	var duplicates []Problem
+	var duplicates []manifest.Problem
 	if f.census.doubles > 0 {
 		n.pods, duplicates = mergeDuplicates(f.source, n.pods)
 		n.problems = append(n.problems, duplicates...)
@@ -230,7 +219,8 @@ func (c *PodConfig) handOver(f *feed, n snapshot) {
 	n.gone = mergeGone(f.newest, n.pods, f.fresh)
 	f.newest, f.fresh = n, true
 	if f.source != pod.APISource {
-		c.clashes = mergeProblems(c.clashes, append(computeClashes(c.feeds), computeObjectClashes(c.feeds)...), now)
+		_, clashes := mergeObjects(c.feeds)
+		c.clashes = mergeProblems(c.clashes, append(computeClashes(c.feeds), clashes...), now)
 	}
 	after := slices.Concat(n.problems, c.clashes)
 	if !slices.Equal(before, after) {
@@ -240,8 +230,13 @@ func (c *PodConfig) handOver(f *feed, n snapshot) {
 	c.mu.Unlock()
 
 	c.recordProblems(before, after)
+	wake(c.wake)
+}
+
+// wake puts the element into the channel, unless it is there.
+func wake(c chan<- struct{}) {
 	select {
-	case c.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -291,7 +286,7 @@ func (c *PodConfig) SeenAllSources() bool {
 }
 
 // Problems returns what is wrong with manifests now, sorted by source, path, document and name.
-func (c *PodConfig) Problems() []Problem {
+func (c *PodConfig) Problems() []manifest.Problem {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := slices.Clone(c.clashes)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/manifest"
 	"berth/internal/pod"
 )
 
@@ -54,7 +55,7 @@ type file struct {
 	again  bool
 	sum    [sha256.Size]byte // of the content; zero when it was never read
 	places []place           // the links on the way to it
-	decoded
+	manifest.Decoded
 }
 
 // read returns what the manifest stands for, given what it stood for before (nil if nothing), and whether it is a manifest at all:
@@ -73,7 +74,7 @@ func (s *fileSource) read(path string, old *file) (f *file, isManifest bool, err
 	switch {
 	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ELOOP):
 		next.again = true
-		next.problems = []Problem{s.problem(path, SeverityWarning, "is a symbolic link that leads nowhere")}
+		next.Problems = []manifest.Problem{s.problem(path, manifest.SeverityWarning, "is a symbolic link that leads nowhere")}
 		return next, true, nil
 	case err != nil:
 		return s.keepUnread(path, old, next, err), true, nil
@@ -81,7 +82,7 @@ func (s *fileSource) read(path string, old *file) (f *file, isManifest bool, err
 		return nil, false, nil
 	case !fi.Mode().IsRegular(): // to open it may hang, or never end
 		next.again = true
-		next.problems = []Problem{s.problem(path, SeverityWarning, irregular(fi))}
+		next.Problems = []manifest.Problem{s.problem(path, manifest.SeverityWarning, irregular(fi))}
 		return next, true, nil
 	}
 	next.stamp = stampOf(fi)
@@ -99,10 +100,10 @@ func (s *fileSource) read(path string, old *file) (f *file, isManifest bool, err
 	next.again = now.Sub(time.Unix(0, next.stamp.ctime)) < clockGrain
 	next.sum = sha256.Sum256(content)
 	if old != nil && old.sum == next.sum {
-		next.decoded = old.decoded
+		next.Decoded = old.Decoded
 		return next, true, nil
 	}
-	next.decoded = s.keepGood(path, old, s.decode(origin{pod.FileSource, path}, content))
+	next.Decoded = s.keepGood(path, old, s.decode(manifest.Origin{Source: pod.FileSource, Path: path}, content))
 	return next, true, nil
 }
 
@@ -118,22 +119,22 @@ func (s *fileSource) keepUnread(path string, old, next *file, err error) *file {
 		err = fmt.Errorf("%s: %w", pathErr.Op, pathErr.Err) // the path is in the problem already
 	}
 	next.again = true
-	next.decoded = s.keepGood(path, old, decoded{problems: []Problem{s.problem(path, SeverityError, "cannot be read: "+err.Error())}})
+	next.Decoded = s.keepGood(path, old, manifest.Decoded{Problems: []manifest.Problem{s.problem(path, manifest.SeverityError, "cannot be read: "+err.Error())}})
 	return next
 }
 
 // keepGood returns what the file stands for when it was found to be now: as far as that is refused, what it was before, or what was kept
 // of it when it was not looked at before.
-func (s *fileSource) keepGood(path string, old *file, now decoded) decoded {
+func (s *fileSource) keepGood(path string, old *file, now manifest.Decoded) manifest.Decoded {
 	if old != nil {
-		return keepLastGood(old.objects, now)
+		return keepLastGood(old.Objects, now)
 	}
-	if now.refusal() < 0 && !s.kept.differs(path, now.objects) {
+	if now.Refusal() < 0 && !s.kept.differs(path, now.Objects) {
 		return now
 	}
 	kept, err := s.kept.restore(path)
 	if err != nil {
-		now.problems = append(now.problems, s.problem(path, SeverityWarning, err.Error()))
+		now.Problems = append(now.Problems, s.problem(path, manifest.SeverityWarning, err.Error()))
 	}
 	return keepLastGood(kept, now)
 }

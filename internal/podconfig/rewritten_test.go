@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
 )
 
@@ -50,7 +51,7 @@ func TestManifestThatIsDeletedAndWrittenAgain(t *testing.T) {
 			}
 		}},
 		{name: "with another content", want: again, act: func(b *bench, path, _ string) {
-			rewrite(b.t, path, manifest("a", "i2"))
+			rewrite(b.t, path, manifesttest.Pod("a", "i2"))
 			b.watcher.deleted(path)
 			b.watcher.touch(path)
 		}},
@@ -70,7 +71,7 @@ func TestManifestThatIsDeletedAndWrittenAgain(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, tt.roots, nil, func(b *bench) {
-				path, content := b.path("a.yaml"), manifest("a", "i1")
+				path, content := b.path("a.yaml"), manifesttest.Pod("a", "i1")
 				write(t, path, content)
 				b.expect("ADD default/a")
 				tt.act(b, path, content)
@@ -84,7 +85,7 @@ func TestManifestThatIsDeletedAndWrittenAgain(t *testing.T) {
 // The events may come when a look at everything has seen the new file already.
 func TestRewrittenManifestWhoseEventsAreLate(t *testing.T) {
 	inBubble(t, nil, nil, func(b *bench) {
-		path, content := b.path("a.yaml"), manifest("a", "i1")
+		path, content := b.path("a.yaml"), manifesttest.Pod("a", "i1")
 		write(t, path, content)
 		b.expect("ADD default/a")
 		rewrite(t, path, content)
@@ -101,9 +102,9 @@ func TestRewrittenManifestWhoseEventsAreLate(t *testing.T) {
 func TestRewrittenManifestIsExplained(t *testing.T) {
 	inBubble(t, nil, nil, func(b *bench) {
 		path := b.path("a.yaml")
-		write(t, path, manifest("a", "i1"))
+		write(t, path, manifesttest.Pod("a", "i1"))
 		b.expect("ADD default/a")
-		rewrite(t, path, manifest("a", "i1"))
+		rewrite(t, path, manifesttest.Pod("a", "i1"))
 		b.watcher.deleted(path)
 		b.watcher.touch(path)
 		b.expect("REMOVE default/a; ADD default/a")
@@ -155,7 +156,7 @@ func TestPodThatWasMissingBetweenTwoTakes(t *testing.T) {
 // The kernel's own events of a file that is deleted and written again within a moment lead to a removal and an addition, each time.
 func TestInotifyRewritten(t *testing.T) {
 	dir := t.TempDir()
-	path, content := dir+"/a.yaml", manifest("a", "i1")
+	path, content := dir+"/a.yaml", manifesttest.Pod("a", "i1")
 	write(t, path, content)
 	l := startLive(t, dir)
 	l.expect(map[string]string{"a": "i1"})

@@ -8,7 +8,7 @@ import (
 	"net/http"
 
 	"berth/internal/journal"
-	"berth/internal/podconfig"
+	"berth/internal/manifest"
 )
 
 func (d *door) getHealthz(w http.ResponseWriter, r *http.Request) {
@@ -28,7 +28,7 @@ func (d *door) getVersion(w http.ResponseWriter, r *http.Request) {
 func (d *door) getProblems(w http.ResponseWriter, r *http.Request) {
 	problems := d.h.Problems()
 	if problems == nil {
-		problems = []podconfig.Problem{} // "none" is a list too
+		problems = []manifest.Problem{} // "none" is a list too
 	}
 	d.writeJSON(w, r, problems)
 }

@@ -22,8 +22,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
 	"berth/internal/server"
 )
 
@@ -35,7 +35,7 @@ type node struct {
 	mu       sync.Mutex
 	pods     map[pod.UID]*v1.Pod
 	watchers map[*pod.Inbox[pod.UID]]bool
-	problems []podconfig.Problem
+	problems []manifest.Problem
 	logs     map[pod.ContainerID]string
 	stops    []server.StopScope
 }
@@ -72,7 +72,7 @@ func (n *node) handlers() server.Handlers {
 			}
 			return path, nil
 		},
-		Problems: func() []podconfig.Problem {
+		Problems: func() []manifest.Problem {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			return n.problems

@@ -9,8 +9,8 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
 	"berth/internal/stats"
 )
 
@@ -29,7 +29,7 @@ type Handlers struct {
 	// that wraps fs.ErrNotExist when the runtime does not have that incarnation any more.
 	ContainerLog func(uid pod.UID, id pod.ContainerID) (path string, err error)
 	// Problems returns what is wrong with manifests now.
-	Problems func() []podconfig.Problem
+	Problems func() []manifest.Problem
 	// Journal is the record of decisions.
 	Journal *journal.Journal
 	// Version says what the agent is and runs on.

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
 )
 
 // Explanation is what is known of the pods, or of the manifest, with one name: the answer of PathExplain.
@@ -31,7 +31,7 @@ type Explanation struct {
 	// Waits are the calls for the pods that the runtime has not answered yet.
 	Waits []Wait `json:"waits,omitempty"`
 	// Problems are what is wrong with manifests that describe such a pod, or with the manifest.
-	Problems []podconfig.Problem `json:"problems,omitempty"`
+	Problems []manifest.Problem `json:"problems,omitempty"`
 }
 
 // Wait is a call for a pod that the runtime has not answered yet.
@@ -95,15 +95,15 @@ func (d *door) routeJournal(mux *http.ServeMux) {
 
 func (d *door) explainManifest(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("subject")
-	d.writeExplanation(w, r, "", name, func(p podconfig.Problem) bool { return filepath.Base(p.Path) == name })
+	d.writeExplanation(w, r, "", name, func(p manifest.Problem) bool { return filepath.Base(p.Path) == name })
 }
 
 func (d *door) explainPod(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
-	d.writeExplanation(w, r, namespace, name, func(p podconfig.Problem) bool { return p.Namespace == namespace && p.Name == name })
+	d.writeExplanation(w, r, namespace, name, func(p manifest.Problem) bool { return p.Namespace == namespace && p.Name == name })
 }
 
-func (d *door) writeExplanation(w http.ResponseWriter, r *http.Request, namespace, name string, concerns func(podconfig.Problem) bool) {
+func (d *door) writeExplanation(w http.ResponseWriter, r *http.Request, namespace, name string, concerns func(manifest.Problem) bool) {
 	e := Explanation{Stories: d.h.Journal.Stories(namespace, name)}
 	if len(e.Stories) == 0 {
 		http.Error(w, "the journal has nothing of that name", http.StatusNotFound)

@@ -11,8 +11,8 @@ import (
 
 	"berth/internal/events"
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
 	"berth/internal/server"
 )
 
@@ -35,7 +35,7 @@ func TestExplain(t *testing.T) {
 		n.journal.Record(journal.Entry{Subject: journal.Subject{UID: uid, Namespace: "default", Name: "web"}, Decision: "accepted"})
 	}
 	n.journal.Record(journal.Entry{Subject: journal.Subject{Name: "broken.yaml"}, Decision: "manifest refused"})
-	n.problems = []podconfig.Problem{{Path: "/m/broken.yaml", Message: "no"}, {Path: "/m/web.yaml", Namespace: "default", Name: "web", Message: "odd"}}
+	n.problems = []manifest.Problem{{Path: "/m/broken.yaml", Message: "no"}, {Path: "/m/web.yaml", Namespace: "default", Name: "web", Message: "odd"}}
 	h := n.handlers()
 	q := &aside{uid: "u2"}
 	h.Quarantine = q

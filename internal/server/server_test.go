@@ -18,8 +18,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/journal"
+	"berth/internal/manifest"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
 	"berth/internal/server"
 )
 
@@ -84,8 +84,8 @@ func TestAnswers(t *testing.T) {
 		if len(entries) != 1 || entries[0].Error != "no name" {
 			t.Errorf("journal of the manifest: got %+v", entries)
 		}
-		n.problems = []podconfig.Problem{{Path: "/m/broken.yaml", Severity: podconfig.SeverityError, Message: "no name"}}
-		var problems []podconfig.Problem
+		n.problems = []manifest.Problem{{Path: "/m/broken.yaml", Severity: manifest.SeverityError, Message: "no name"}}
+		var problems []manifest.Problem
 		decode(t, a.get("/berth/v1/problems"), &problems)
 		if diff := cmp.Diff(n.problems, problems); diff != "" {
 			t.Errorf("problems (-want +got):\n%s", diff)

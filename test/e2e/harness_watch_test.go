@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/podconfig"
+	manifests "berth/internal/manifest"
 	"berth/internal/server"
 )
 
@@ -112,14 +112,14 @@ func (n *node) list(ctx context.Context) (pods, error) {
 }
 
 // problems are what the agent finds wrong with manifests now.
-func (n *node) problems() []podconfig.Problem {
+func (n *node) problems() []manifests.Problem {
 	n.t.Helper()
 	resp, err := n.api(n.ctx, server.PathProblems)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	var problems []podconfig.Problem
+	var problems []manifests.Problem
 	if err := json.NewDecoder(resp.Body).Decode(&problems); err != nil {
 		n.t.Fatal(err)
 	}

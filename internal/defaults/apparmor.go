@@ -1,0 +1,37 @@
+package defaults
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
+)
+
+// setAppArmorDefaults sets the profiles of containers that still have theirs in the annotation that was its place before the field
+// (KEP-24; kubernetes.io/docs/tutorials/security/apparmor, "Securing a Pod").
+func setAppArmorDefaults(p *v1.Pod) {
+	if p.Spec.OS != nil && p.Spec.OS.Name == v1.Windows {
+		return
+	}
+	whole := p.Spec.SecurityContext.AppArmorProfile
+	for _, containers := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			kind, name := pod.ParseAppArmor(p.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name])
+			if kind == "" || kind == v1.AppArmorProfileTypeLocalhost && name == "" {
+				continue
+			}
+			if whole != nil && whole.Type == kind && ptr.Deref(whole.LocalhostProfile, "") == name {
+				continue // it has the pod's
+			}
+			setDefaultPtr(&c.SecurityContext, v1.SecurityContext{})
+			if c.SecurityContext.AppArmorProfile != nil {
+				continue
+			}
+			c.SecurityContext.AppArmorProfile = &v1.AppArmorProfile{Type: kind}
+			if name != "" {
+				c.SecurityContext.AppArmorProfile.LocalhostProfile = &name
+			}
+		}
+	}
+}

@@ -1,0 +1,322 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+
+	"berth/internal/defaults"
+	"berth/internal/pod"
+	"berth/internal/validation"
+)
+
+const (
+	// maxMessages bounds how many faults of one manifest are named.
+	maxMessages = 10
+	// maxObjects bounds the documents of a file and the items of a list, far above what a node can run.
+	maxObjects = 10_000
+)
+
+// Decoder turns the bytes of a manifest into objects that are complete: identified, defaulted and validated.
+type Decoder struct {
+	Node  string // the name of this node
+	Names NameRule
+}
+
+// Origin is where a manifest was read from.
+type Origin struct {
+	Source pod.Source
+	Path   string // the file, or the URL without credentials
+}
+
+// Object is one object that a manifest defines.
+type Object struct {
+	Kind          string
+	metav1.Object // a *v1.Pod for kind Pod; never changed
+	Origin
+	// Document is the object as its manifest has it, in canonical JSON: decoded again it gives the same object with the same identity.
+	Document json.RawMessage
+}
+
+// Key tells the objects of a manifest apart: "<kind> <namespace>/<name>".
+func (o Object) Key() string {
+	return o.Kind + " " + o.GetNamespace() + "/" + o.GetName()
+}
+
+// Decoded is what a manifest stands for, in its order, and what is wrong with it.
+type Decoded struct {
+	Objects  []Object
+	Problems []Problem
+}
+
+// Equal reports whether both stand for the same, by identity, and have the same problems.
+func (d Decoded) Equal(o Decoded) bool {
+	same := func(a, b Object) bool { return a.Object == b.Object }
+	return slices.EqualFunc(d.Objects, o.Objects, same) && slices.Equal(d.Problems, o.Problems)
+}
+
+// Refusal returns the index of the first problem for which something of the manifest is refused, -1 without one.
+func (d Decoded) Refusal() int {
+	return slices.IndexFunc(d.Problems, func(p Problem) bool { return p.Severity == SeverityError })
+}
+
+// Decode decodes one manifest. A refused document does not touch the others.
+func (d Decoder) Decode(from Origin, content []byte) Decoded {
+	out := &decoding{Decoder: d, Origin: from}
+	if bytes.HasPrefix(content, []byte("\xff\xfe")) || bytes.HasPrefix(content, []byte("\xfe\xff")) {
+		out.refuse(Problem{}, "is UTF-16 text: save it as UTF-8")
+		return out.Decoded
+	}
+	docs := splitDocuments(content)
+	if len(docs) == 0 {
+		out.refuse(Problem{}, "is empty: a manifest needs apiVersion, kind, metadata and spec")
+		return out.Decoded
+	}
+	if d.Names == MangleNames && len(docs) > 1 {
+		out.warn(Problem{}, fmt.Sprintf("has %d documents; only the first one is read", len(docs)))
+		docs = docs[:1]
+	}
+	if len(docs) > maxObjects {
+		out.refuse(Problem{}, fmt.Sprintf("has %d documents; at most %d are read", len(docs), maxObjects))
+		return out.Decoded
+	}
+	for i, doc := range docs {
+		at := Problem{Document: i + 1}
+		object, warnings, err := doc.parse()
+		for _, w := range warnings {
+			out.warn(at, w)
+		}
+		if err != nil {
+			out.refuse(at, err.Error())
+			continue
+		}
+		out.object(at, object)
+	}
+	return out.Decoded
+}
+
+// Restore decodes the documents of objects that were accepted before. The error names the first that is no longer accepted.
+func (d Decoder) Restore(from Origin, documents []json.RawMessage) ([]Object, error) {
+	out := &decoding{Decoder: d, Origin: from}
+	for i, text := range documents {
+		var object map[string]any
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &object); err != nil {
+			return nil, fmt.Errorf("document %d: %w", i+1, err)
+		}
+		out.object(Problem{Document: i + 1}, object)
+	}
+	if bad := out.Refusal(); bad >= 0 {
+		return nil, fmt.Errorf("document %d is refused now: %s", out.Problems[bad].Document, out.Problems[bad].Message)
+	}
+	return out.Objects, nil
+}
+
+// decoding is the work on one manifest.
+type decoding struct {
+	Decoder
+	Origin
+	Decoded
+}
+
+// refuse adds an error at the place.
+func (d *decoding) refuse(at Problem, message string) { d.add(at, SeverityError, message) }
+
+// warn adds a warning at the place.
+func (d *decoding) warn(at Problem, message string) { d.add(at, SeverityWarning, message) }
+
+func (d *decoding) add(at Problem, severity Severity, message string) {
+	at.Source, at.Path, at.Severity, at.Message = d.Source, d.Path, severity, message
+	d.Problems = append(d.Problems, at)
+}
+
+// object takes one object of the manifest: a pod, in run mode also a local object, or, in run mode and at URLs, a list.
+func (d *decoding) object(at Problem, object map[string]any) {
+	at.Namespace, at.Name = d.nameOf(object)
+	kind, fault := textMember(object, "kind", "Pod")
+	if fault != "" {
+		d.refuse(at, fault)
+		return
+	}
+	apiVersion, fault := textMember(object, "apiVersion", "v1")
+	if fault != "" {
+		d.refuse(at, fault)
+		return
+	}
+	isList := d.isList(kind)
+	switch {
+	case isList && d.Names == MangleNames && d.Source == pod.FileSource:
+		d.refuse(at, fmt.Sprintf("kind %q: a static pod file holds one Pod, not a list", kind))
+	case (isList || d.accepts(kind)) && apiVersion != versionOf(strings.TrimSuffix(kind, "List")):
+		d.refuse(at, fmt.Sprintf("apiVersion: Unsupported value: %q: supported values: %q", apiVersion, versionOf(strings.TrimSuffix(kind, "List"))))
+	case isList:
+		d.list(at, kind, object)
+	case kind == "Pod":
+		d.pod(at, object)
+	case d.accepts(kind):
+		d.local(at, kind, object)
+	default:
+		d.other(at, apiVersion, kind, object)
+	}
+}
+
+// textMember returns the text that each object has at the top, or what is wrong with it; example is what is mostly meant.
+func textMember(object map[string]any, name, example string) (text, fault string) {
+	v := object[name]
+	if text, ok := v.(string); ok && text != "" {
+		return text, ""
+	}
+	if v == nil || v == "" {
+		return "", fmt.Sprintf("%s: Required value: must be %q", name, example)
+	}
+	return "", fmt.Sprintf("%s: Invalid type: must be a string such as %q, got %s", name, example, jsonKind(v))
+}
+
+// accepts reports whether manifests may define objects of the kind.
+func (d *decoding) accepts(kind string) bool {
+	return kind == "Pod" || d.Names == KeepNames && newLocalObject(kind) != nil
+}
+
+// isList reports whether objects of the kind are lists of what manifests may define.
+func (d *decoding) isList(kind string) bool {
+	of, ok := strings.CutSuffix(kind, "List")
+	return ok && (of == "" || d.accepts(of))
+}
+
+// list takes the items of a List, or of a list of one kind, such as PodList; the items of such a list need no kind: it is the list's.
+func (d *decoding) list(at Problem, kind string, list map[string]any) {
+	if _, ok := list["items"]; !ok {
+		// An empty list ends every pod of its file or URL: it must say so itself, not leave it out.
+		d.refuse(at, "items: Required value: a list without pods has items: []")
+		return
+	}
+	items, ok := list["items"].([]any)
+	if !ok {
+		d.refuse(at, "items: Invalid value: must be a list, got "+jsonKind(list["items"]))
+		return
+	}
+	if len(items) > maxObjects {
+		d.refuse(at, fmt.Sprintf("items: Too many: %d: must have at most %d items", len(items), maxObjects))
+		return
+	}
+	unknown := slices.DeleteFunc(slices.Sorted(maps.Keys(list)), func(k string) bool {
+		return slices.Contains([]string{"apiVersion", "kind", "metadata", "items"}, k)
+	})
+	for i, k := range unknown {
+		if i == maxMessages {
+			d.warn(at, fmt.Sprintf("%d more unknown fields", len(unknown)-i))
+			break
+		}
+		d.warn(at, fmt.Sprintf("unknown field %q is ignored", k))
+	}
+	for i, item := range items {
+		object, ok := item.(map[string]any)
+		if !ok {
+			d.refuse(at, fmt.Sprintf("items[%d]: Invalid value: must be an object, got %s", i, jsonKind(item)))
+			continue
+		}
+		if of := strings.TrimSuffix(kind, "List"); of != "" {
+			if object["kind"] == nil {
+				object["kind"] = of
+			}
+			if object["apiVersion"] == nil {
+				object["apiVersion"] = versionOf(of)
+			}
+		}
+		if k, _ := object["kind"].(string); d.isList(k) {
+			d.refuse(at, fmt.Sprintf("items[%d]: kind %q: lists inside lists are not read", i, k))
+			continue
+		}
+		d.object(at, object)
+	}
+}
+
+// pod takes one pod.
+func (d *decoding) pod(at Problem, object map[string]any) {
+	p := &v1.Pod{}
+	canonical, ok := d.unmarshal(at, "Pod", object, p)
+	if !ok {
+		return
+	}
+	for _, w := range d.identify(p, canonical, d.Origin) {
+		d.warn(at, w)
+	}
+	defaults.SetPodDefaults(p)
+	if refusal := d.checkPod(p); refusal != "" {
+		d.refuse(at, refusal)
+		return
+	}
+	d.Objects = append(d.Objects, Object{Kind: "Pod", Object: p, Origin: d.Origin, Document: canonical})
+}
+
+// checkPod returns why the defaulted pod is refused, or "".
+func (d *decoding) checkPod(p *v1.Pod) string {
+	if d.Names == KeepNames {
+		// First: a field that cannot be here at all is not to be mended.
+		if errs := findClusterReferences(&p.Spec, field.NewPath("spec")); len(errs) > 0 {
+			return explainErrors(errs)
+		}
+	}
+	if errs := validation.ValidatePod(p); len(errs) > 0 {
+		return explainErrors(errs)
+	}
+	if resource := findAPIReference(&p.Spec); d.Names == MangleNames && resource != "" {
+		return "static pods may not reference " + resource // as the feature PreventStaticPodAPIReferences has it
+	}
+	return ""
+}
+
+// unmarshal decodes the object into the empty one of its kind and returns its canonical form: members sorted, numbers in one form, nulls gone;
+// it depends on the manifest alone, not on our types. Unknown fields are warned of; ok is false when the object was refused.
+func (d *decoding) unmarshal(at Problem, kind string, object map[string]any, into metav1.Object) (canonical json.RawMessage, ok bool) {
+	canonical, err := json.Marshal(object)
+	if err != nil {
+		d.refuse(at, "cannot be encoded: "+err.Error())
+		return nil, false
+	}
+	unknown, err := kjson.UnmarshalStrict(canonical, into, kjson.DisallowUnknownFields)
+	if err != nil {
+		d.refuse(at, explainDecode(kind, object, into, err))
+		return nil, false
+	}
+	for i, u := range unknown {
+		if i == maxMessages {
+			d.warn(at, fmt.Sprintf("%d more unknown fields", len(unknown)-i))
+			break
+		}
+		d.warn(at, u.Error()+" is ignored")
+	}
+	return canonical, true
+}
+
+// nameOf returns the namespace and name that the object has, or its pod would have, as far as they can be read.
+func (d *decoding) nameOf(object map[string]any) (namespace, name string) {
+	meta, _ := object["metadata"].(map[string]any)
+	if name, _ = meta["name"].(string); name == "" {
+		return "", ""
+	}
+	if namespace, _ = meta["namespace"].(string); namespace == "" {
+		namespace = v1.NamespaceDefault
+	}
+	return namespace, d.Decoder.podName(name)
+}
+
+// explainErrors returns the faults as one line.
+func explainErrors(errs field.ErrorList) string {
+	msgs := make([]string, 0, maxMessages+1)
+	for i, e := range errs {
+		if i == maxMessages {
+			msgs = append(msgs, fmt.Sprintf("and %d more", len(errs)-i))
+			break
+		}
+		msgs = append(msgs, e.Error())
+	}
+	return strings.Join(msgs, "; ")
+}

@@ -1,0 +1,86 @@
+package podconfig
+
+import (
+	"cmp"
+	"path/filepath"
+	"time"
+
+	"berth/internal/journal"
+	"berth/internal/manifest"
+)
+
+// compareProblems orders problems by source, path, document, name, severity and message.
+func compareProblems(a, b manifest.Problem) int {
+	return cmp.Or(
+		cmp.Compare(a.Source, b.Source),
+		cmp.Compare(a.Path, b.Path),
+		cmp.Compare(a.Document, b.Document),
+		cmp.Compare(a.Namespace, b.Namespace),
+		cmp.Compare(a.Name, b.Name),
+		cmp.Compare(a.Severity, b.Severity),
+		cmp.Compare(a.Message, b.Message),
+	)
+}
+
+// undated returns the problem without the time at which it was first seen: its identity.
+func undated(p manifest.Problem) manifest.Problem {
+	p.Since = time.Time{}
+	return p
+}
+
+// mergeProblems dates the newest problems: one that was there before keeps its time.
+func mergeProblems(before, newest []manifest.Problem, now time.Time) []manifest.Problem {
+	since := make(map[manifest.Problem]time.Time, len(before))
+	for _, p := range before {
+		since[undated(p)] = p.Since
+	}
+	out := make([]manifest.Problem, 0, len(newest))
+	for _, p := range newest {
+		p.Since = now
+		if t, ok := since[undated(p)]; ok {
+			p.Since = t
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// recordProblems writes to the journal which problems came and which went.
+func (c *PodConfig) recordProblems(before, now []manifest.Problem) {
+	for _, p := range missingFrom(before, now) {
+		c.recordProblem(p, journal.Entry{Decision: "manifest problem is gone", Why: p.Path + ": " + p.Message})
+	}
+	for _, p := range missingFrom(now, before) {
+		if p.Severity == manifest.SeverityWarning {
+			c.recordProblem(p, journal.Entry{Decision: "manifest warning", Why: p.Path + ": " + p.Message})
+		} else {
+			c.recordProblem(p, journal.Entry{Decision: "manifest refused", Why: p.Path, Error: p.Message})
+		}
+	}
+}
+
+// recordProblem records the entry under the file's name, as a user would type it, and under the pod's.
+func (c *PodConfig) recordProblem(p manifest.Problem, e journal.Entry) {
+	e.Component = component
+	e.Subject = journal.Subject{Name: filepath.Base(p.Path)}
+	c.journal.Record(e)
+	if p.Name != "" {
+		e.Subject = journal.Subject{Namespace: p.Namespace, Name: p.Name}
+		c.journal.Record(e)
+	}
+}
+
+// missingFrom returns the problems that are in a and not in b.
+func missingFrom(a, b []manifest.Problem) []manifest.Problem {
+	in := make(map[manifest.Problem]struct{}, len(b))
+	for _, p := range b {
+		in[undated(p)] = struct{}{}
+	}
+	var out []manifest.Problem
+	for _, p := range a {
+		if _, ok := in[undated(p)]; !ok {
+			out = append(out, p)
+		}
+	}
+	return out
+}
