@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/crispec"
 	"berth/internal/pod"
 )
 
@@ -55,7 +56,7 @@ func (m *Manager) mapBound(ctx context.Context, p *v1.Pod, podDir string, b boun
 	if err := m.files.EnsureLink(device, link); err != nil {
 		return refuse("MapBlockVolume", err)
 	}
-	return outcome{block: true, mounted: Mounted{HostPath: link, ReadOnly: b.readOnly}, fresh: fresh}
+	return outcome{block: true, mounted: crispec.Volume{HostPath: link, ReadOnly: b.readOnly}, fresh: fresh}
 }
 
 // localDisks is where the disks of this machine are bound, by volume and pod.

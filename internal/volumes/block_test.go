@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/crispec"
 )
 
 // rawPod returns a pod whose container has the claim as a device.
@@ -56,7 +58,7 @@ func TestRawDisk(t *testing.T) {
 	link := filepath.Join(m.root, "pods", uid, "volumeDevices/kubernetes.io~local-volume/pv-raw")
 	for range 2 {
 		got, err := m.setup(t, p)
-		if err != nil || got["d"] != (Mounted{HostPath: link, ReadOnly: true}) {
+		if err != nil || got["d"] != (crispec.Volume{HostPath: link, ReadOnly: true}) {
 			t.Fatalf("got %+v, %v", got, err)
 		}
 		if to, err := os.Readlink(link); err != nil || to != node {
@@ -152,7 +154,7 @@ func TestRawDiskThatIsNone(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tc.err) || len(mounts.GetLog()) != 0 {
 			t.Errorf("%s: %v", name, err)
 		}
-		if failed, ok := err.(interface{ Unwrap() []error }); !ok || failed.Unwrap()[0].(*SetupError).Reason() != "FailedMapVolume" {
+		if failed, ok := errors.AsType[*Error](err); !ok || failed.Reason() != "FailedMapVolume" {
 			t.Errorf("%s: %T", name, err)
 		}
 	}

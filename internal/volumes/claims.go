@@ -29,21 +29,6 @@ type Claims interface {
 // Annotations and Taints").
 const gidAnnotation = "pv.beta.kubernetes.io/gid"
 
-// ClaimError says why a volume of a pod has nothing behind it. Its text is the message of the pod's FailedMount event.
-type ClaimError struct {
-	Volume           string // of the pod
-	Namespace, Claim string
-	Err              error
-}
-
-func (e *ClaimError) Error() string {
-	return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], failed to process volumes=[%s]: error processing PVC %s/%s: %v",
-		e.Volume, e.Volume, e.Volume, e.Namespace, e.Claim, e.Err)
-}
-
-// Unwrap returns the cause.
-func (e *ClaimError) Unwrap() error { return e.Err }
-
 // bound is what stands behind a volume of a pod that refers to a claim.
 type bound struct {
 	*v1.PersistentVolume
@@ -79,7 +64,7 @@ func (m *Manager) boundTo(ctx context.Context, p *v1.Pod, v *v1.Volume) (bound, 
 		case err != nil && had.failed:
 			b = had
 		case err != nil:
-			return bound{}, &ClaimError{Volume: v.Name, Namespace: p.Namespace, Claim: name, Err: err}
+			return bound{}, &Error{Class: ClaimFailed, Volume: v.Name, Err: fmt.Errorf("error processing PVC %s/%s: %w", p.Namespace, name, err)}
 		}
 	}
 	b.readOnly = readOnly

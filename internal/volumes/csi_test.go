@@ -478,7 +478,7 @@ func TestCSIVolumeThatIsAttached(t *testing.T) {
 
 	prepared := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { _, err := d.Prepare(ctx, p); prepared <- err }()
+	go func() { _, err := d.Prepare(ctx, p); prepared <- err.Err() }()
 	cancel()
 	if err := <-prepared; !errors.Is(err, context.Canceled) {
 		t.Fatalf("it did not wait: %v", err)

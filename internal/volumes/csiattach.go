@@ -17,35 +17,10 @@ import (
 // attachWait is how long one pass waits for a volume to be attached.
 const attachWait = 2*time.Minute + 3*time.Second
 
-// AttachError says that a volume was not attached in time. Its text is the message of the pod's FailedMount event.
-type AttachError struct {
-	Volume string // of the pod
-	Err    error
-}
-
-func (e *AttachError) Error() string {
-	return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], failed to process volumes=[]: %v", e.Volume, e.Volume, e.Err)
-}
-
-// Unwrap returns the cause.
-func (e *AttachError) Unwrap() error { return e.Err }
-
-// LimitError says that a volume was not attached in time because this machine has as many as it takes: the pod has no place here (KEP-4876).
-type LimitError struct {
-	Volume string // of the pod
-	Driver string
-	// Message is what the attach failed with.
-	Message string
-}
-
-func (e *LimitError) Error() string {
-	return fmt.Sprintf("the node takes no more volumes of CSI driver %s: volume %q was not attached: %s", e.Driver, e.Volume, e.Message)
-}
-
 // prepareCSI says that the pod is about to have the volume, and waits until it is attached, where it must be.
 func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiVolume) error {
 	if m.csi.Objects == nil {
-		return &SetupError{Volume: v.specName, Err: csiError("there are no CSI drivers here")}
+		return &Error{Volume: v.specName, Err: csiError("there are no CSI drivers here")}
 	}
 	m.csi.use(p.UID, v.csiID)
 	if v.claim != nil {
@@ -53,14 +28,14 @@ func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiV
 	}
 	object, err := m.csi.Objects.CSIDriver(ctx, v.driver)
 	if err != nil {
-		return &SetupError{Volume: v.specName, Err: csiError("read CSIDriver %s: %w", v.driver, err)}
+		return &Error{Volume: v.specName, Err: csiError("read CSIDriver %s: %w", v.driver, err)}
 	}
 	needs := mustAttach(v, object)
 	m.csi.note(func() { m.csi.attach[v.csiID] = needs })
 	m.csi.tellInUse()
 	dir, err := m.podDir(p.UID)
 	if err != nil {
-		return &SetupError{Volume: v.specName, Err: err}
+		return &Error{Volume: v.specName, Err: err}
 	}
 	mark := filepath.Join(publishDir(dir, v.specName), csiDataFile)
 	if v.block {
@@ -78,11 +53,11 @@ func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiV
 				m.csi.Exhausted(v.driver)
 				return full
 			}
-			return &AttachError{Volume: name, Err: err}
+			return &Error{Class: AttachFailed, Volume: name, Err: err}
 		}
 	}
 	if _, err := m.driver(p.UID, v.driver); err != nil {
-		return &SetupError{Volume: v.specName, Step: "MountDevice", Err: err}
+		return &Error{Volume: v.specName, Step: "MountDevice", Err: err}
 	}
 	return nil
 }
@@ -90,7 +65,7 @@ func (m *Manager) prepareCSI(ctx context.Context, p *v1.Pod, name string, v csiV
 // findLimit returns that the volume could not be attached because this machine has as many as it takes, nil if that is not known. Only drivers that
 // are asked from time to time how many that are say so. It is asked once, when a wait has ended in vain: the failure is told in the VolumeAttachment
 // alone, which the API server lets nodes read and not watch; and the controller tries again until then, as other volumes may go.
-func (m *Manager) findLimit(ctx context.Context, name string, v csiVolume, object *storagev1.CSIDriver) *LimitError {
+func (m *Manager) findLimit(ctx context.Context, name string, v csiVolume, object *storagev1.CSIDriver) error {
 	if ctx.Err() != nil || object == nil || ptr.Deref(object.Spec.NodeAllocatableUpdatePeriodSeconds, 0) <= 0 {
 		return nil
 	}
@@ -103,7 +78,10 @@ func (m *Manager) findLimit(ctx context.Context, name string, v csiVolume, objec
 	if a.DeletionTimestamp != nil || a.Status.Attached || e == nil || codes.Code(ptr.Deref(e.ErrorCode, 0)) != codes.ResourceExhausted {
 		return nil
 	}
-	return &LimitError{Volume: name, Driver: v.driver, Message: e.Message}
+	return &Error{
+		Class: LimitExceeded, Volume: name,
+		Err: fmt.Errorf("the node takes no more volumes of CSI driver %s: volume %q was not attached: %s", v.driver, name, e.Message),
+	}
 }
 
 // mustAttach reports whether a controller has to attach the volume first.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"berth/internal/beneath"
+	"berth/internal/crispec"
 	"berth/internal/csi"
 )
 
@@ -55,7 +56,7 @@ func (m *Manager) setupCSI(ctx context.Context, p *v1.Pod, podDir string, v csiV
 	}
 	again := object != nil && ptr.Deref(object.Spec.RequiresRepublish, false)
 	path := m.target(p.UID, podDir, v)
-	done := outcome{block: v.block, mounted: Mounted{HostPath: path, ReadOnly: v.readOnly}}
+	done := outcome{block: v.block, mounted: crispec.Volume{HostPath: path, ReadOnly: v.readOnly}}
 	if v.block {
 		done.mounted.HostPath = diskLink(podDir, v.specName)
 	}

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/cgroups"
+	"berth/internal/crispec"
 )
 
 // emptyDirPlugin is the directory name of the volume type ("kubernetes.io/empty-dir" with the slash escaped).
@@ -31,7 +32,7 @@ func (m *Manager) setupEmptyDir(p *v1.Pod, podDir, name string, src *v1.EmptyDir
 	if err != nil {
 		return outcome{err: err}
 	}
-	return outcome{mounted: Mounted{HostPath: dir, SELinuxRelabel: true}, fresh: fresh}
+	return outcome{mounted: crispec.Volume{HostPath: dir, SELinuxRelabel: true}, fresh: fresh}
 }
 
 func knownMedium(m v1.StorageMedium) bool {

@@ -152,7 +152,7 @@ func TestVolumesThatContainersChange(t *testing.T) {
 			host := filepath.Join(m.root, "host")
 			is := hostFolder(t, host)
 			want := is()
-			attack := func(mounted map[string]Mounted) {
+			attack := func(mounted map[string]crispec.Volume) {
 				t.Helper()
 				for _, v := range mounted {
 					if err := attacks[name](v.HostPath, host); err != nil {
@@ -160,7 +160,7 @@ func TestVolumesThatContainersChange(t *testing.T) {
 					}
 				}
 			}
-			var mounted map[string]Mounted
+			var mounted map[string]crispec.Volume
 			for _, content := range []string{"old", "new"} {
 				p := showingPod(o, content)
 				var err error

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/crispec"
 )
 
 // hostPathKind is what a hostPath type demands of the path.
@@ -38,7 +40,7 @@ func setupHostPath(src *v1.HostPathVolumeSource) outcome {
 	if slices.Contains(strings.Split(src.Path, "/"), "..") {
 		return outcome{err: fmt.Errorf("hostPath %q: must not contain \"..\"", src.Path)}
 	}
-	done := outcome{mounted: Mounted{HostPath: src.Path}}
+	done := outcome{mounted: crispec.Volume{HostPath: src.Path}}
 	if src.Type == nil || *src.Type == v1.HostPathUnset {
 		return done
 	}

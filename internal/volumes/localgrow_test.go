@@ -77,7 +77,7 @@ func TestLocalDiskGrows(t *testing.T) {
 				b := m.bound[p.UID]["v"]
 				err := m.growLocal(t.Context(), p, dir, b)
 				if err != nil {
-					err = &SetupError{Volume: b.Name, Step: "Setup failed while expanding volume", Err: err}
+					err = &Error{Volume: b.Name, Step: "Setup failed while expanding volume", Err: err}
 				}
 				if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.err)) {
 					t.Errorf("got %v", err)

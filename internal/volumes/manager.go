@@ -1,7 +1,6 @@
 package volumes
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	utilexec "k8s.io/utils/exec"
 
 	"berth/internal/beneath"
+	"berth/internal/crispec"
 	"berth/internal/journal"
 	"berth/internal/pod"
 )
@@ -127,45 +127,9 @@ func New(c Config) (*Manager, error) {
 	return m, nil
 }
 
-// Mounted is a volume that containers can be given.
-type Mounted struct {
-	// HostPath is the volume's directory, or file; of a disk, a link to its device.
-	HostPath string
-	// ReadOnly: the volume itself is read-only, whatever the container's mount asks for.
-	ReadOnly bool
-	// SELinuxRelabel: the runtime is to relabel the volume for the container.
-	SELinuxRelabel bool
-}
-
-// SetupError is the failure of one volume. Its text is the message of the pod's event.
-type SetupError struct {
-	Volume string
-	Step   string // "" is the set-up itself
-	Block  bool   // it is a disk
-	Err    error
-}
-
-func (e *SetupError) Error() string {
-	if e.Block {
-		return fmt.Sprintf("MapVolume.%s failed for volume %q : %v", cmp.Or(e.Step, "SetUpDevice"), e.Volume, e.Err)
-	}
-	return fmt.Sprintf("MountVolume.%s failed for volume %q : %v", cmp.Or(e.Step, "SetUp"), e.Volume, e.Err)
-}
-
-// Reason returns that of the pod's event.
-func (e *SetupError) Reason() string {
-	if e.Block {
-		return "FailedMapVolume"
-	}
-	return "FailedMount"
-}
-
-// Unwrap returns the cause.
-func (e *SetupError) Unwrap() error { return e.Err }
-
 // outcome is what setting up one volume led to.
 type outcome struct {
-	mounted Mounted
+	mounted crispec.Volume
 	fresh   bool   // something was made, in contrast to found
 	block   bool   // it is a disk
 	step    string // in which err came; "" is SetUp
@@ -181,11 +145,11 @@ func (o outcome) operation() Operation {
 
 // Setup makes the pod's volumes present, side by side, and returns them by name; volumes that no container mounts are left
 // out. It is idempotent, replaces files only where the inputs differ from what is shown, and blocks until all are done. The
-// error joins one *SetupError per volume that failed; then the others are set up nonetheless. The pod's directories must exist.
-func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]Mounted, error) {
+// others are set up nonetheless if one fails. The pod's directories must exist.
+func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]crispec.Volume, Errors) {
 	dir, err := m.podDir(p.UID)
 	if err != nil {
-		return nil, fmt.Errorf("set up volumes of pod %s/%s: %w", p.Namespace, p.Name, err)
+		return nil, Errors{{Err: err}}
 	}
 	began := time.Now()
 	needed := neededVolumes(p)
@@ -203,9 +167,9 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]M
 	}
 	wg.Wait()
 
-	mounted := map[string]Mounted{}
+	mounted := map[string]crispec.Volume{}
 	var fresh []string
-	var errs []error
+	var errs Errors
 	for i, o := range outcomes {
 		name := p.Spec.Volumes[i].Name
 		switch {
@@ -215,7 +179,11 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]M
 				m.noteFailed(p.UID, name)
 				name = b.Name
 			}
-			errs = append(errs, &SetupError{Volume: name, Step: o.step, Block: o.block, Err: o.err})
+			e := &Error{Volume: name, Step: o.step, Err: o.err}
+			if o.block {
+				e.Class = MapFailed
+			}
+			errs = append(errs, e)
 		default:
 			mounted[name] = o.mounted
 			if o.fresh {
@@ -223,8 +191,7 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]M
 			}
 		}
 	}
-	err = errors.Join(errs...)
-	if len(fresh) > 0 || err != nil {
+	if len(fresh) > 0 || errs != nil {
 		decision := "set up volumes"
 		if len(fresh) > 0 {
 			decision += ": " + strings.Join(fresh, ", ")
@@ -234,11 +201,11 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]M
 			Component: "volume",
 			Decision:  decision,
 			Took:      time.Since(began),
-			Error:     journal.Error(err),
+			Error:     journal.Error(errs.Err()),
 		})
 	}
-	if err != nil {
-		return nil, err
+	if errs != nil {
+		return nil, errs
 	}
 	return mounted, nil
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/crispec"
 )
 
 // setupNFS mounts a directory of a server. Who owns what is the server's business, so an fsGroup is not applied.
@@ -31,7 +33,7 @@ func (m *Manager) setupNFS(ctx context.Context, podDir, name string, src *v1.NFS
 	if err != nil {
 		return outcome{err: err}
 	}
-	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: readOnly}, fresh: fresh}
+	return outcome{mounted: crispec.Volume{HostPath: dir, ReadOnly: readOnly}, fresh: fresh}
 }
 
 // isRemote reports whether filesystems of the type have a server, which may never answer.

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/beneath"
+	"berth/internal/crispec"
 )
 
 // setupPayload makes the volume show the files. It lies in a directory, or a tmpfs, like that of an emptyDir.
@@ -37,7 +38,7 @@ func (m *Manager) setupPayload(p *v1.Pod, podDir, name string, kind payloadKind,
 	if err != nil {
 		return outcome{err: err}
 	}
-	return outcome{mounted: Mounted{HostPath: d.dir, ReadOnly: true, SELinuxRelabel: true}, fresh: fresh || changed}
+	return outcome{mounted: crispec.Volume{HostPath: d.dir, ReadOnly: true, SELinuxRelabel: true}, fresh: fresh || changed}
 }
 
 // shownPayload is a volume that goes on showing what it shows, since it cannot be known what it should show now.
@@ -46,7 +47,7 @@ func (m *Manager) shownPayload(podDir, name string, kind payloadKind) outcome {
 	if _, err := m.files.Lstat(filepath.Join(dir, dataLink)); err != nil {
 		return outcome{err: errors.New("what it shows was not read before")}
 	}
-	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: true, SELinuxRelabel: true}}
+	return outcome{mounted: crispec.Volume{HostPath: dir, ReadOnly: true, SELinuxRelabel: true}}
 }
 
 // mountPointsWithin returns where containers mount other volumes below this one, relative to it and without those that lie below

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"berth/internal/beneath"
+	"berth/internal/crispec"
 	"berth/internal/pod"
 )
 
@@ -98,7 +99,7 @@ func (m *Manager) setupLocal(ctx context.Context, p *v1.Pod, podDir string, b bo
 	if fresh {
 		m.ownLocal(p, dir, b, first)
 	}
-	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: b.readOnly, SELinuxRelabel: !b.readOnly}, fresh: fresh}
+	return outcome{mounted: crispec.Volume{HostPath: dir, ReadOnly: b.readOnly, SELinuxRelabel: !b.readOnly}, fresh: fresh}
 }
 
 // setupLocalDevice mounts the filesystem on a disk of this machine; if there is none, the first pod makes it.
@@ -126,7 +127,7 @@ func (m *Manager) setupLocalDevice(ctx context.Context, p *v1.Pod, podDir string
 	if err := m.growLocal(ctx, p, dir, b); err != nil {
 		return outcome{step: "Setup failed while expanding volume", err: err}
 	}
-	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: b.readOnly, SELinuxRelabel: !b.readOnly}, fresh: fresh}
+	return outcome{mounted: crispec.Volume{HostPath: dir, ReadOnly: b.readOnly, SELinuxRelabel: !b.readOnly}, fresh: fresh}
 }
 
 // ownLocal gives a volume that was mounted to the pod's fsGroup, if the pod is the first that has it.

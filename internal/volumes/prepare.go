@@ -73,10 +73,9 @@ type Inputs struct {
 // Live reports whether a pod has volumes that follow what they show, and so want a Setup in every pass.
 func (in Inputs) Live() bool { return len(in.payloads) > 0 || in.again }
 
-// Prepare reads all that the pod's volumes are made of; it makes nothing. The error joins one *SetupError, *ClaimError, *AttachError or *LimitError per volume
-// for which something is missing or cannot be read; the inputs are then those of the others. Until it has succeeded once, nothing of the pod is to be made;
-// later, a volume without inputs goes on showing what it shows.
-func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
+// Prepare reads all that the pod's volumes are made of; it makes nothing. The inputs are those of the volumes that did not fail. Until it has
+// succeeded once, nothing of the pod is to be made; later, a volume without inputs goes on showing what it shows.
+func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, Errors) {
 	type result struct {
 		files payload
 		bound bound
@@ -102,18 +101,16 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 	}
 	wg.Wait()
 	in := Inputs{payloads: map[string]payload{}, bound: map[string]bound{}}
-	var errs []error
+	var errs Errors
 	for i, r := range results {
 		name := p.Spec.Volumes[i].Name
 		switch {
-		case errors.As(r.err, new(*ClaimError)), errors.As(r.err, new(*AttachError)), errors.As(r.err, new(*LimitError)):
-			errs = append(errs, r.err)
 		case r.err != nil:
-			m.operated(ctx, pluginOf(&p.Spec.Volumes[i], r.bound), MountVolume, time.Since(began), r.err)
-			if !errors.As(r.err, new(*SetupError)) {
-				r.err = &SetupError{Volume: name, Err: r.err}
+			e := failed(name, r.err)
+			if e.Class == MountFailed {
+				m.operated(ctx, pluginOf(&p.Spec.Volumes[i], r.bound), MountVolume, time.Since(began), e)
 			}
-			errs = append(errs, r.err)
+			errs = append(errs, e)
 		case r.files != nil:
 			in.payloads[name] = r.files
 		case r.bound.PersistentVolume != nil:
@@ -121,7 +118,7 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, error) {
 		}
 	}
 	m.csi.note(func() { in.again = m.csi.republish[p.UID] })
-	return in, errors.Join(errs...)
+	return in, errs
 }
 
 // payloadOf returns the files of the volume, which is of a payloadKind.

@@ -16,6 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/crispec"
 )
 
 // objects are what an API server has in the namespace "default".
@@ -97,7 +99,7 @@ func prepared(t *testing.T, m *Manager, p *v1.Pod) (map[string]string, string) {
 	t.Helper()
 	in, err := m.Prepare(t.Context(), p)
 	if err != nil {
-		return nil, err.Error()
+		return nil, err.Err().Error()
 	}
 	out := map[string]string{}
 	for name, c := range in.payloads[p.Spec.Volumes[0].Name] {
@@ -288,7 +290,7 @@ func TestPrepareTellsEachVolume(t *testing.T) {
 	)
 	_, err := m.Prepare(t.Context(), p)
 	want := "MountVolume.SetUp failed for volume \"one\" : no answer\nMountVolume.SetUp failed for volume \"two\" : no answer"
-	if err == nil || err.Error() != want {
+	if err == nil || err.Err().Error() != want {
 		t.Errorf("got %v", err)
 	}
 }
@@ -340,9 +342,9 @@ func TestPayloadVolumes(t *testing.T) {
 	p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
 		v1.VolumeMount{Name: "s", MountPath: "/cm/inner"}, v1.VolumeMount{Name: "s", MountPath: "/cm/a/below"})
 	volumesDir := filepath.Join(m.root, "pods", uid, "volumes")
-	want := map[string]Mounted{}
+	want := map[string]crispec.Volume{}
 	for name, plugin := range map[string]string{"cm": "configmap", "s": "secret", "d": "downward-api", "p": "projected"} {
-		want[name] = Mounted{HostPath: filepath.Join(volumesDir, "kubernetes.io~"+plugin, name), ReadOnly: true, SELinuxRelabel: true}
+		want[name] = crispec.Volume{HostPath: filepath.Join(volumesDir, "kubernetes.io~"+plugin, name), ReadOnly: true, SELinuxRelabel: true}
 	}
 	pass := func() {
 		t.Helper()
@@ -461,9 +463,9 @@ func TestVolumeGoesOnShowingWhatItShows(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := shown(t, got["v"].HostPath)
-	again, err := m.Setup(t.Context(), p, Inputs{}) // the secret could not be read
-	if err != nil || again["v"] != got["v"] {
-		t.Fatalf("got %+v, %v", again, err)
+	again, errs := m.Setup(t.Context(), p, Inputs{}) // the secret could not be read
+	if errs != nil || again["v"] != got["v"] {
+		t.Fatalf("got %+v, %v", again, errs)
 	}
 	if after := shown(t, again["v"].HostPath); len(after) == 0 || !maps.Equal(before, after) {
 		t.Errorf("before %v, after %v", before, after)
@@ -473,7 +475,7 @@ func TestVolumeGoesOnShowingWhatItShows(t *testing.T) {
 func TestSetupNeedsInputs(t *testing.T) {
 	m, _ := newManager(t)
 	p := podWith(secretVolume("v", v1.SecretVolumeSource{SecretName: "s"}))
-	if _, err := m.Setup(t.Context(), p, Inputs{}); err == nil || !strings.Contains(err.Error(), "was not read before") {
-		t.Errorf("got %v", err)
+	if _, errs := m.Setup(t.Context(), p, Inputs{}); errs == nil || !strings.Contains(errs.Err().Error(), "was not read before") {
+		t.Errorf("got %v", errs)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/crispec"
 	"berth/internal/journal"
 	"berth/internal/mounts"
 	"berth/internal/volumes"
@@ -63,7 +64,7 @@ func TestSecretVolumes(t *testing.T) {
 			},
 		},
 	}
-	pass := func() map[string]volumes.Mounted {
+	pass := func() map[string]crispec.Volume {
 		t.Helper()
 		in, err := m.Prepare(t.Context(), p)
 		if err != nil {
