@@ -146,7 +146,7 @@ var pathUsers = map[string]string{
 	"internal/volumes/holders.go":    "the kernel's files",
 	"internal/volumes/hostpath.go":   "what a hostPath names is its user's, links and all",
 	"internal/volumes/loops.go":      "the kernel's files",
-	"internal/volumes/persistent.go": "directories of this machine, as persistent volumes name them",
+	"internal/volumes/local.go":      "directories of this machine, as persistent volumes name them",
 }
 
 // rule is one thing that holds everywhere in the repository. check returns what breaks it, as "file:line: what".

@@ -69,8 +69,8 @@ func newStorage(t *testing.T) (*Manager, *mount.FakeMounter, *storage) {
 	t.Helper()
 	m, fake := newManager(t)
 	s := &storage{claims: map[string]*v1.PersistentVolumeClaim{}, volumes: map[string]*v1.PersistentVolume{}}
-	m.claims = s
-	m.node = func() (*v1.Node, bool) {
+	m.claims.api = s
+	m.claims.node = func() (*v1.Node, bool) {
 		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"disk": "ssd"}}}, true
 	}
 	return m, fake, s

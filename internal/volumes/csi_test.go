@@ -109,7 +109,7 @@ func (d *driven) restart() {
 	}
 	d.register()
 	next, err := New(Config{
-		Root: d.root, Mounter: d.fake, Log: d.log, Journal: d.journal, Claims: d.storage, Node: d.node, Event: d.event,
+		Root: d.root, Mounter: d.fake, Log: d.log, Journal: d.journal, Claims: d.storage, Node: d.claims.node, Event: d.event,
 		CSI: CSIConfig{Drivers: d.drivers, Objects: d.objects, NodeName: "n", ControllerAttach: true, Wake: func(uid pod.UID) { d.woken <- uid }},
 	})
 	if err != nil {
@@ -472,7 +472,7 @@ func TestCSIVolumeThatIsAttached(t *testing.T) {
 	d.objects.drivers[driverName] = nil // attach is the default
 	p := d.user("one", "c")
 	node := &v1.Node{}
-	d.Manager.node = func() (*v1.Node, bool) { return node, true }
+	d.claims.node = func() (*v1.Node, bool) { return node, true }
 	d.csi.note(func() { d.csi.known = true })
 	const unique = v1.UniqueVolumeName("kubernetes.io/csi/csi.example.com^handle-c")
 
@@ -486,11 +486,11 @@ func TestCSIVolumeThatIsAttached(t *testing.T) {
 	if got := d.VolumesInUse(); len(got) != 1 || got[0] != unique {
 		t.Fatalf("in use: %v", got)
 	}
-	if err := d.missingToAttach(csiID{driverName, "handle-c"}); err == nil || err.Error() != "Volume has not been added to the list of VolumesInUse in the node's volume status" {
+	if err := d.attach.missingToAttach(csiID{driverName, "handle-c"}); err == nil || err.Error() != "Volume has not been added to the list of VolumesInUse in the node's volume status" {
 		t.Errorf("got %v", err)
 	}
 	node.Status.VolumesInUse = []v1.UniqueVolumeName{unique}
-	if err := d.missingToAttach(csiID{driverName, "handle-c"}); err == nil || err.Error() != "Volume not attached according to node status" {
+	if err := d.attach.missingToAttach(csiID{driverName, "handle-c"}); err == nil || err.Error() != "Volume not attached according to node status" {
 		t.Errorf("got %v", err)
 	}
 	node.Status.VolumesAttached = []v1.AttachedVolume{{Name: unique}}
@@ -545,7 +545,7 @@ func TestCSIVolumesInUseOverARestart(t *testing.T) {
 	if got := d.VolumesInUse(); got != nil {
 		t.Errorf("before anything is known: %v", got)
 	}
-	if !d.learnAttachable(t.Context()) {
+	if !d.attach.learnAttachable(t.Context()) {
 		t.Fatal("not learned")
 	}
 	if got := d.VolumesInUse(); len(got) != 1 {

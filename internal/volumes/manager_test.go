@@ -38,7 +38,7 @@ func newManager(t *testing.T) (*Manager, *mount.FakeMounter) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.tmpfsNoswap = func() bool { return true }
+	m.folders.tmpfsNoswap = func() bool { return true }
 	m.holdDisk, m.freeDisk = func(*os.File) (bool, error) { return false, nil }, func(string) error { return nil } // only root can hold one
 	for _, d := range []string{"volumes", "plugins"} {
 		if err := os.MkdirAll(filepath.Join(root, "pods", uid, d), 0o750); err != nil {
@@ -292,8 +292,8 @@ func TestHostPathTypes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		var got string
-		if o := setupHostPath(&v1.HostPathVolumeSource{Path: tt.path, Type: &tt.kind}); o.err != nil {
-			got = o.err.Error()
+		if _, err := ensureHostPath(&v1.HostPathVolumeSource{Path: tt.path, Type: &tt.kind}); err != nil {
+			got = err.Error()
 		}
 		if got != tt.want {
 			t.Errorf("%s %q: %q, want %q", tt.kind, tt.path, got, tt.want)

@@ -102,7 +102,7 @@ func prepared(t *testing.T, m *Manager, p *v1.Pod) (map[string]string, string) {
 		return nil, err.Err().Error()
 	}
 	out := map[string]string{}
-	for name, c := range in.payloads[p.Spec.Volumes[0].Name] {
+	for name, c := range in.volumes[p.Spec.Volumes[0].Name].input.(payload) {
 		out[name] = c.mode.String()[1:] + " " + string(c.data)
 	}
 	return out, ""
@@ -235,8 +235,8 @@ func TestPayloads(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m, _ := newManager(t)
-			m.objects, m.certificates = testObjects(), testObjects()
-			m.allocatable = func() v1.ResourceList { return v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")} }
+			m.reader.objects, m.reader.certificates = testObjects(), testObjects()
+			m.reader.allocatable = func() v1.ResourceList { return v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")} }
 			p := podWith(tc.volume)
 			p.Labels = map[string]string{"b": "2", "a": "1"}
 			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1500m")}
@@ -262,12 +262,12 @@ func TestPrepareWithoutServer(t *testing.T) {
 			t.Errorf("got %s", err)
 		}
 	}
-	m.objects = testObjects()
+	m.reader.objects = testObjects()
 	trust := projectedVolume("v", v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Path: "t"}})
 	if _, err := prepared(t, m, podWith(trust)); err != `MountVolume.SetUp failed for volume "v" : cannot setup projected volume v because kube client is not configured` {
 		t.Errorf("bundles from nowhere: %s", err)
 	}
-	m.objects = nil
+	m.reader.objects = nil
 	pod := v1.VolumeProjection{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{fieldFile("name", "metadata.name")}}}
 	for _, v := range []v1.Volume{projectedVolume("v", pod), downwardVolume("v", pod.DownwardAPI.Items...)} {
 		if got, err := prepared(t, m, podWith(v)); err != "" || got["name"] != "rw-r--r-- p" {
@@ -283,7 +283,7 @@ func TestPrepareWithoutServer(t *testing.T) {
 
 func TestPrepareTellsEachVolume(t *testing.T) {
 	m, _ := newManager(t)
-	m.objects = &objects{err: errors.New("no answer")}
+	m.reader.objects = &objects{err: errors.New("no answer")}
 	p := podWith(
 		configMapVolume("one", v1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Optional: ptr.To(true)}), emptyDir("fine", ""),
 		projectedVolume("two", v1.VolumeProjection{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "t"}}),
@@ -330,7 +330,7 @@ func TestCredential(t *testing.T) {
 func TestPayloadVolumes(t *testing.T) {
 	m, mounts := newManager(t)
 	o := testObjects()
-	m.objects = o
+	m.reader.objects = o
 	group := int64(os.Getgid())
 	p := podWith(
 		configMapVolume("cm", v1.ConfigMapVolumeSource{LocalObjectReference: local("cm")}),
@@ -433,7 +433,7 @@ func TestPayloadVolumes(t *testing.T) {
 func TestOptionalObjectComesAndGoes(t *testing.T) {
 	m, _ := newManager(t)
 	o := testObjects()
-	m.objects = o
+	m.reader.objects = o
 	late := o.configMaps["cm"]
 	delete(o.configMaps, "cm")
 	p := podWith(configMapVolume("v", v1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Optional: ptr.To(true)}))
@@ -456,7 +456,7 @@ func TestOptionalObjectComesAndGoes(t *testing.T) {
 func TestVolumeGoesOnShowingWhatItShows(t *testing.T) {
 	m, _ := newManager(t)
 	o := &objects{secrets: map[string]*v1.Secret{"s": {Data: map[string][]byte{"k": []byte("old")}}}}
-	m.objects = o
+	m.reader.objects = o
 	p := podWith(secretVolume("v", v1.SecretVolumeSource{SecretName: "s"}))
 	got, err := m.setup(t, p)
 	if err != nil {
