@@ -123,12 +123,7 @@ func csiOf(v *volume) csiVolume {
 }
 
 // csiCounted returns the name under which operations on the volume are counted: that of its driver's volumes.
-func csiCounted(v *volume) string {
-	if v.bound != nil {
-		return csiPluginName(v.bound.Spec.CSI.Driver)
-	}
-	return csiPluginName(v.spec.CSI.Driver)
-}
+func csiCounted(v *volume) string { return csiPluginName(csiOf(v).driver) }
 
 // failed returns the failure of a step of setting up the volume.
 func (v *csiVolume) failed(step string, err error) *Error {

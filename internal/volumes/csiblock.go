@@ -301,8 +301,8 @@ func (c *csiShared) knownDisks() ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// load finds the disks that an earlier agent left.
-func (c *csiDisks) load(pods []pod.UID) {
+// load finds the disks that an earlier agent left; pods are the folders of pods.
+func (c *csiDisks) load(pods []string) {
 	names, err := c.knownDisks()
 	if err != nil {
 		c.log.Warn("disks that an earlier agent left are not found", "error", err)
@@ -318,9 +318,9 @@ func (c *csiDisks) load(pods []pod.UID) {
 			continue
 		}
 		c.csi.note(func() { c.csi.staged[data.id()], c.csi.disks[data.id()] = false, name })
-		for _, uid := range pods {
-			if _, err := c.files.Lstat(diskLink(filepath.Join(c.root, "pods", string(uid)), name)); err == nil {
-				c.csi.use(uid, data.id())
+		for _, podDir := range pods {
+			if _, err := c.files.Lstat(diskLink(podDir, name)); err == nil {
+				c.csi.use(pod.UID(filepath.Base(podDir)), data.id())
 			}
 		}
 		shown, err := c.files.ReadDir(d.published)

@@ -40,17 +40,14 @@ func newCSI(p *parts) kind { return p.drivers }
 // prepare says that the pod is about to have the volume, and waits until it is attached, where it must be.
 func (c *csiKind) prepare(ctx context.Context, of *volume) error {
 	c.csi.note(func() { of.live = c.csi.republish[of.pod.UID] })
-	if c.csi.Objects == nil {
-		return csiError("there are no CSI drivers here")
-	}
 	v := csiOf(of)
 	c.csi.use(v.pod.UID, v.csiID)
 	if v.claim != nil {
 		c.expander.note(v)
 	}
 	var err error
-	if v.object, err = c.csi.Objects.CSIDriver(ctx, v.driver); err != nil {
-		return csiError("read CSIDriver %s: %w", v.driver, err)
+	if v.object, err = c.readDriver(ctx, v.driver); err != nil {
+		return err
 	}
 	needs := mustAttach(v)
 	c.csi.note(func() { c.csi.attach[v.csiID] = needs })
@@ -92,8 +89,8 @@ func (c *csiKind) setup(ctx context.Context, of *volume) (outcome, error) {
 	}
 	defer give()
 	c.csi.use(v.pod.UID, v.csiID)
-	if v.object, err = c.csi.Objects.CSIDriver(ctx, v.driver); err != nil {
-		return outcome{}, csiError("read CSIDriver %s: %w", v.driver, err)
+	if v.object, err = c.readDriver(ctx, v.driver); err != nil {
+		return outcome{}, err
 	}
 	if v, err = c.withLabel(ctx, v); err != nil {
 		return outcome{}, v.failed("MountDevice", err)

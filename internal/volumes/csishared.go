@@ -11,6 +11,7 @@ import (
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
 	"berth/internal/csi"
@@ -56,6 +57,18 @@ func (c *csiShared) staging(v csiVolume) string {
 		return c.diskOf(v.specName).staging
 	}
 	return c.stagePath(v.csiID)
+}
+
+// readDriver returns what the cluster says of the driver, nil if nothing is.
+func (c *csiShared) readDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+	if c.csi.Objects == nil {
+		return nil, csiError("there are no CSI drivers here")
+	}
+	object, err := c.csi.Objects.CSIDriver(ctx, name)
+	if err != nil {
+		return nil, csiError("read CSIDriver %s: %w", name, err)
+	}
+	return object, nil
 }
 
 // driver returns the registered driver. If it is missing, the pod is woken when it comes.

@@ -61,9 +61,10 @@ func (c *csiStager) Load() {
 		}
 		return data, err == nil
 	}
-	pods := c.podsOnDisk()
-	for _, uid := range pods {
-		for _, dir := range list(filepath.Join(c.root, "pods", string(uid), "volumes", csiPlugin)) {
+	pods := list(filepath.Join(c.root, "pods"))
+	for _, podDir := range pods {
+		uid := pod.UID(filepath.Base(podDir))
+		for _, dir := range list(filepath.Join(podDir, "volumes", csiPlugin)) {
 			if data, ok := read(dir); ok {
 				s.use(uid, data.id())
 				s.note(func() { s.label(data.id(), data.Label, uid) })

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Class is what the failure of a volume means to its pod.
@@ -65,6 +66,14 @@ func (e *Error) Unwrap() error { return e.Err }
 // Errors are the failures of a pod's volumes, one of each that failed. They are no error themselves, so that none of them is not taken for some.
 type Errors []*Error
 
+// compact returns the list without what is nil, nil if nothing is left.
+func (es Errors) compact() Errors {
+	if es = slices.DeleteFunc(es, func(e *Error) bool { return e == nil }); len(es) == 0 {
+		return nil
+	}
+	return es
+}
+
 // Err joins them, one a line; nil if nothing failed.
 func (es Errors) Err() error {
 	out := make([]error, len(es))
@@ -76,7 +85,7 @@ func (es Errors) Err() error {
 
 // failed returns the error as one of the named volume. What is no *Error yet is of class MountFailed.
 func failed(volume string, err error) *Error {
-	e, ok := errors.AsType[*Error](err)
+	e, ok := err.(*Error)
 	if !ok {
 		e = &Error{Err: err}
 	}

@@ -37,21 +37,6 @@ func (h *host) podDir(uid pod.UID) (string, error) {
 	return filepath.Join(h.root, "pods", string(uid)), nil
 }
 
-// podsOnDisk returns the pods that have a folder.
-func (h *host) podsOnDisk() []pod.UID {
-	entries, err := h.files.ReadDir(filepath.Join(h.root, "pods"))
-	if err := ignoreMissing(err); err != nil {
-		h.log.Warn("pods that an earlier agent left are not found", "error", err)
-	}
-	var uids []pod.UID
-	for _, e := range entries {
-		if e.IsDir() {
-			uids = append(uids, pod.UID(e.Name()))
-		}
-	}
-	return uids
-}
-
 // isOfPod reports whether something is mounted there for a pod.
 func (h *host) isOfPod(path string) bool {
 	return strings.HasPrefix(path, filepath.Join(h.root, "pods")+"/")

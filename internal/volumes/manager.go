@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -154,8 +153,7 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 			}
 		}
 	}
-	failures = slices.DeleteFunc(failures, func(e *Error) bool { return e == nil })
-	if len(fresh) > 0 || len(failures) > 0 {
+	if failures = failures.compact(); len(fresh) > 0 || failures != nil {
 		decision := "set up volumes"
 		if len(fresh) > 0 {
 			decision += ": " + strings.Join(fresh, ", ")
@@ -168,7 +166,7 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 			Error:     journal.Error(failures.Err()),
 		})
 	}
-	if len(failures) > 0 {
+	if failures != nil {
 		return nil, failures
 	}
 	return mounted, nil

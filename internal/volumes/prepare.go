@@ -68,8 +68,5 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, Errors) {
 			in.volumes[v.spec.Name] = *v
 		}
 	}
-	if failures = slices.DeleteFunc(failures, func(e *Error) bool { return e == nil }); len(failures) == 0 {
-		return in, nil
-	}
-	return in, failures
+	return in, failures.compact()
 }
