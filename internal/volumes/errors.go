@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 )
 
 // Class is what the failure of a volume means to its pod.
@@ -65,14 +64,6 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Errors are the failures of a pod's volumes, one of each that failed. They are no error themselves, so that none of them is not taken for some.
 type Errors []*Error
-
-// compact returns the list without what is nil, nil if nothing is left.
-func (es Errors) compact() Errors {
-	if es = slices.DeleteFunc(es, func(e *Error) bool { return e == nil }); len(es) == 0 {
-		return nil
-	}
-	return es
-}
 
 // Err joins them, one a line; nil if nothing failed.
 func (es Errors) Err() error {

@@ -80,6 +80,10 @@ type volume struct {
 	bound  *bound // what its claim is bound to; nil without a claim, or as long as that was not read
 	input  any    // what its kind has read, which nobody else looks into; nil: nothing
 	live   bool   // what it shows may change: it wants a setup in each pass
+
+	// What came of the last that was done with it.
+	done    outcome
+	failure *Error
 }
 
 // outcome is what setting up a volume led to.

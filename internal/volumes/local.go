@@ -72,7 +72,10 @@ func (k *locals) setup(ctx context.Context, v *volume) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	return k.mounted(v, fresh, first), nil
+	if fresh {
+		k.own(v, first)
+	}
+	return outcome{mounted: k.shown(v), fresh: fresh}, nil
 }
 
 // setupDevice mounts the filesystem on a disk of this machine; if there is none, the first pod makes it.
@@ -94,20 +97,18 @@ func (k *locals) setupDevice(ctx context.Context, v *volume) (outcome, error) {
 	if err != nil {
 		return outcome{}, &Error{Step: "MountDevice", Err: err}
 	}
-	done := k.mounted(v, fresh, first)
-	if err := k.grow(ctx, v); err != nil {
-		return outcome{}, &Error{Step: "Setup failed while expanding volume", Err: err}
-	}
-	return done, nil
-}
-
-// mounted is a volume that is there; one that was mounted just now is given to the pod's fsGroup.
-func (k *locals) mounted(v *volume, fresh, first bool) outcome {
 	if fresh {
 		k.own(v, first)
 	}
-	readOnly := v.isReadOnly()
-	return outcome{mounted: crispec.Volume{HostPath: v.dir(), ReadOnly: readOnly, SELinuxRelabel: !readOnly}, fresh: fresh}
+	if err := k.grow(ctx, v); err != nil {
+		return outcome{}, &Error{Step: "Setup failed while expanding volume", Err: err}
+	}
+	return outcome{mounted: k.shown(v), fresh: fresh}, nil
+}
+
+// shown is what containers are given of a volume that is mounted.
+func (k *locals) shown(v *volume) crispec.Volume {
+	return crispec.Volume{HostPath: v.dir(), ReadOnly: v.isReadOnly(), SELinuxRelabel: !v.isReadOnly()}
 }
 
 // own gives a volume that was mounted to the pod's fsGroup, if the pod is the first that has it.

@@ -98,25 +98,25 @@ func (m *Manager) kindOf(v *volume) kind {
 	return refused{}
 }
 
-// each does something with each volume that a container of the pod uses, side by side, and waits until all is done.
-func (m *Manager) each(p *v1.Pod, in Inputs, do func(i int, v *volume)) error {
+// each does something with each volume that a container of the pod uses, side by side, and returns them in their order when all is done.
+func (m *Manager) each(p *v1.Pod, in Inputs, do func(v *volume)) ([]*volume, error) {
 	podDir, err := m.podDir(p.UID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	needed := neededVolumes(p)
+	var all []*volume
 	var wg sync.WaitGroup
 	for i := range p.Spec.Volumes {
-		spec := &p.Spec.Volumes[i]
-		if !needed[spec.Name] {
-			continue
+		if spec := &p.Spec.Volumes[i]; needed[spec.Name] {
+			v := in.volumes[spec.Name]
+			v.pod, v.podDir, v.spec = p, podDir, spec
+			all = append(all, &v)
+			wg.Go(func() { do(&v) })
 		}
-		v := in.volumes[spec.Name]
-		v.pod, v.podDir, v.spec = p, podDir, spec
-		wg.Go(func() { do(i, &v) })
 	}
 	wg.Wait()
-	return nil
+	return all, nil
 }
 
 // Setup makes the pod's volumes present, side by side, and returns them by name; volumes that no container mounts are left
@@ -124,19 +124,20 @@ func (m *Manager) each(p *v1.Pod, in Inputs, do func(i int, v *volume)) error {
 // others are set up nonetheless if one fails. The pod's directories must exist.
 func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]crispec.Volume, Errors) {
 	began := time.Now()
-	outcomes, failures := make([]*outcome, len(p.Spec.Volumes)), make(Errors, len(p.Spec.Volumes))
-	err := m.each(p, in, func(i int, v *volume) {
-		o, err := m.setupOne(ctx, v)
-		outcomes[i] = &o
+	all, err := m.each(p, in, func(v *volume) {
 		operation := MountVolume
-		if err != nil {
-			failures[i] = failed(v.name(), err)
-			m.claims.noteFailed(v)
-		}
-		if v.isBlock() && (err == nil || failures[i].Class == MapFailed) {
+		if v.isBlock() {
 			operation = MapVolume
 		}
-		if o.fresh || err != nil {
+		var err error
+		if v.done, err = m.setupOne(ctx, v); err != nil {
+			v.failure = failed(v.name(), err)
+			m.claims.noteFailed(v)
+			if v.failure.Class != MapFailed {
+				operation = MountVolume
+			}
+		}
+		if v.done.fresh || err != nil {
 			m.operated(ctx, v.counted(), operation, time.Since(began), err)
 		}
 	})
@@ -145,15 +146,18 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 	}
 	mounted := map[string]crispec.Volume{}
 	var fresh []string
-	for i, o := range outcomes {
-		if name := p.Spec.Volumes[i].Name; o != nil && failures[i] == nil {
-			mounted[name] = o.mounted
-			if o.fresh {
-				fresh = append(fresh, name)
-			}
+	var errs Errors
+	for _, v := range all {
+		if v.failure != nil {
+			errs = append(errs, v.failure)
+			continue
+		}
+		mounted[v.spec.Name] = v.done.mounted
+		if v.done.fresh {
+			fresh = append(fresh, v.spec.Name)
 		}
 	}
-	if failures = failures.compact(); len(fresh) > 0 || failures != nil {
+	if len(fresh) > 0 || errs != nil {
 		decision := "set up volumes"
 		if len(fresh) > 0 {
 			decision += ": " + strings.Join(fresh, ", ")
@@ -163,11 +167,11 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 			Component: "volume",
 			Decision:  decision,
 			Took:      time.Since(began),
-			Error:     journal.Error(failures.Err()),
+			Error:     journal.Error(errs.Err()),
 		})
 	}
-	if failures != nil {
-		return nil, failures
+	if errs != nil {
+		return nil, errs
 	}
 	return mounted, nil
 }

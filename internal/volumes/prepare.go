@@ -43,9 +43,7 @@ func (in Inputs) Groups() []int64 {
 // succeeded once, nothing of the pod is to be made; later, a volume without inputs goes on showing what it shows.
 func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, Errors) {
 	began := time.Now()
-	read, failures := make([]*volume, len(p.Spec.Volumes)), make(Errors, len(p.Spec.Volumes))
-	err := m.each(p, Inputs{}, func(i int, v *volume) {
-		read[i] = v
+	all, err := m.each(p, Inputs{}, func(v *volume) {
 		err := m.claims.resolve(ctx, v)
 		if err == nil {
 			err = m.kindOf(v).prepare(ctx, v)
@@ -53,20 +51,22 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, Errors) {
 		if err == nil {
 			return
 		}
-		failures[i] = failed(v.name(), err)
-		if failures[i].Class == MountFailed {
+		v.failure = failed(v.name(), err)
+		if v.failure.Class == MountFailed {
 			m.operated(ctx, v.counted(), MountVolume, time.Since(began), err)
 		}
-		v.bound, v.input = nil, nil
 	})
 	if err != nil {
 		return Inputs{}, Errors{{Err: err}}
 	}
 	in := Inputs{volumes: map[string]volume{}}
-	for _, v := range read {
-		if v != nil {
-			in.volumes[v.spec.Name] = *v
+	var errs Errors
+	for _, v := range all {
+		if v.failure != nil {
+			errs = append(errs, v.failure)
+			v = &volume{live: v.live, spec: v.spec}
 		}
+		in.volumes[v.spec.Name] = *v
 	}
-	return in, failures.compact()
+	return in, errs
 }
