@@ -96,6 +96,36 @@ func TestRawDisk(t *testing.T) {
 	mode(t, other)
 }
 
+// What keeps one disk keeps no other volume: they are unmounted, and the disk is tried again.
+func TestRawDiskThatIsHeldKeepsNothingElse(t *testing.T) {
+	m, mounts, s := newStorage(t)
+	node := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(node, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.numberOf = func(string, *unix.Stat_t) uint64 { return 7 }
+	s.bindRaw("raw", localSource(node))
+	p := rawPod("raw")
+	memory := podWith(emptyDir("memory", v1.StorageMediumMemory))
+	p.Spec.Volumes = append(p.Spec.Volumes, memory.Spec.Volumes...)
+	p.Spec.Containers[0].VolumeMounts = memory.Spec.Containers[0].VolumeMounts
+	if _, err := m.setup(t, p); err != nil {
+		t.Fatal(err)
+	}
+	busy := errors.New("busy")
+	m.freeDisk = func(string) error { return busy }
+	if err := m.Teardown(t.Context(), uid); !errors.Is(err, busy) {
+		t.Errorf("got %v", err)
+	}
+	if mounted, err := mounts.IsMountPoint(m.emptyDirPath("memory")); err != nil || mounted {
+		t.Errorf("the memory is mounted: %t, %v", mounted, err)
+	}
+	m.freeDisk = func(string) error { return nil }
+	if err := m.Teardown(t.Context(), uid); err != nil {
+		t.Error(err)
+	}
+}
+
 // The disk behind a volume is another one: what was shown and held goes first. A disk that cannot be held is not given to the pod.
 func TestRawDiskThatChanges(t *testing.T) {
 	m, mounts, s := newStorage(t)
