@@ -62,7 +62,7 @@ func (e *Error) Reason() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errors are the failures of a pod's volumes, one of each that failed. They are no error themselves, so that none of them is not taken for some.
+// Errors are the failures of a pod's volumes, one of each that failed. The list itself is no error: so an empty one is not taken for a failure.
 type Errors []*Error
 
 // Err joins them, one a line; nil if nothing failed.

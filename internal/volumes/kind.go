@@ -18,8 +18,8 @@ import (
 type kind interface {
 	// prepare reads what the volume is made of, and waits for what others have to do first. It makes nothing.
 	prepare(ctx context.Context, v *volume) error
-	// setup makes the volume present for its pod. It is idempotent, and leaves what is shown already when the volume was not
-	// prepared this time.
+	// setup makes the volume present for its pod. It is idempotent. A volume that was not prepared this time goes on
+	// showing what it shows.
 	setup(ctx context.Context, v *volume) (outcome, error)
 	// teardown takes from the pod what unmounting does not, by whatever agent it was given that, and forgets the pod.
 	teardown(ctx context.Context, uid pod.UID, podDir string) error

@@ -34,7 +34,7 @@ func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) erro
 	if err := m.subpaths.unbind(ctx, podDir); err != nil {
 		return err
 	}
-	held := map[string]bool{} // the plugins whose mounts are not ours to take down, as they failed to
+	held := map[string]bool{} // the plugins of kinds that failed: their mounts are left to them
 	var errs []error
 	for _, source := range slices.Sorted(maps.Keys(m.kinds)) {
 		if err := m.kinds[source].teardown(ctx, uid, podDir); err != nil {
