@@ -150,11 +150,11 @@ var podFolderPackages = []string{"internal/volumes", "internal/podsync", "intern
 
 // pathUsers are the files in them that may use paths, and of what.
 var pathUsers = map[string]string{
-	"internal/volumes/block.go":      "disks of this machine, as persistent volumes name them",
-	"internal/volumes/holders.go":    "the kernel's files",
-	"internal/volumes/hostpath.go":   "what a hostPath names is its user's, links and all",
-	"internal/volumes/loops.go":      "the kernel's files",
-	"internal/volumes/persistent.go": "directories of this machine, as persistent volumes name them",
+	"internal/volumes/block.go":    "disks of this machine, as persistent volumes name them",
+	"internal/volumes/holders.go":  "the kernel's files",
+	"internal/volumes/hostpath.go": "what a hostPath names is its user's, links and all",
+	"internal/volumes/loops.go":    "the kernel's files",
+	"internal/volumes/local.go":    "directories of this machine, as persistent volumes name them",
 }
 
 // rule is one thing that holds everywhere in the repository. check returns what breaks it, as "file:line: what".

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -78,8 +79,8 @@ type Cgroups interface {
 
 // Volumes is what a pass needs of volumeManager: Prepare reads, Setup makes, both for a pod that is to run.
 type Volumes interface {
-	Prepare(ctx context.Context, p *v1.Pod) (volumes.Inputs, error)
-	Setup(ctx context.Context, p *v1.Pod, in volumes.Inputs) (map[string]volumes.Mounted, error)
+	Prepare(ctx context.Context, p *v1.Pod) (volumes.Inputs, volumes.Errors)
+	Setup(ctx context.Context, p *v1.Pod, in volumes.Inputs) (map[string]crispec.Volume, volumes.Errors)
 	Teardown(ctx context.Context, uid pod.UID) error
 }
 
@@ -230,19 +231,18 @@ func (s *Syncer) ensureCgroup(ctx context.Context, r Request, _ *Result) error {
 // prepareVolumes reads what the volumes show. Nothing is made of a pod for which something of that is missing; one whose volumes this machine has no
 // room for is rejected.
 func (s *Syncer) prepareVolumes(ctx context.Context, r Request, res *Result) (volumes.Inputs, error) {
-	in, err := s.Volumes.Prepare(ctx, r.Pod)
+	in, errs := s.Volumes.Prepare(ctx, r.Pod)
 	hasVolumes := r.Observed.ReadySandbox() != nil
-	if full := (*volumes.LimitError)(nil); errors.As(err, &full) && !hasVolumes {
-		s.reject(ctx, r, "VolumeAttachmentLimitExceeded", full.Error(), res)
+	full := slices.IndexFunc(errs, func(e *volumes.Error) bool { return e.Class == volumes.LimitExceeded })
+	if full >= 0 && !hasVolumes {
+		s.reject(ctx, r, "VolumeAttachmentLimitExceeded", errs[full].Error(), res)
 		return in, nil
 	}
-	if err != nil {
-		s.tellFailedMounts(ctx, r.Pod, err)
-	}
+	s.tellFailedMounts(ctx, r.Pod, errs)
 	if hasVolumes {
 		return in, nil // what cannot be read stays as it is, and the rest of the pod goes on
 	}
-	return in, err
+	return in, errs.Err()
 }
 
 func (s *Syncer) syncRuntime(ctx context.Context, r Request, in volumes.Inputs, res *Result) error {
@@ -281,36 +281,24 @@ func (s *Syncer) syncRuntime(ctx context.Context, r Request, in volumes.Inputs, 
 }
 
 func (s *Syncer) setupVolumes(ctx context.Context, p *v1.Pod, in volumes.Inputs) (map[string]crispec.Volume, error) {
-	mounted, err := s.Volumes.Setup(ctx, p, in)
-	if err != nil {
-		s.tellFailedMounts(ctx, p, err)
-		return nil, fmt.Errorf("volumes: %w", err)
+	mounted, errs := s.Volumes.Setup(ctx, p, in)
+	if errs != nil {
+		s.tellFailedMounts(ctx, p, errs)
+		return nil, fmt.Errorf("volumes: %w", errs.Err())
 	}
 	s.mu.Lock()
 	s.mounted[p.UID] = true
 	s.mu.Unlock()
-	out := make(map[string]crispec.Volume, len(mounted))
-	for name, m := range mounted {
-		out[name] = crispec.Volume{HostPath: m.HostPath, ReadOnly: m.ReadOnly, SELinuxRelabel: m.SELinuxRelabel}
-	}
-	return out, nil
+	return mounted, nil
 }
 
 // tellFailedMounts records one event per volume that failed, unless the pass was ended.
-func (s *Syncer) tellFailedMounts(ctx context.Context, p *v1.Pod, err error) {
+func (s *Syncer) tellFailedMounts(ctx context.Context, p *v1.Pod, errs volumes.Errors) {
 	if ctx.Err() != nil {
 		return
 	}
-	each := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		each = joined.Unwrap()
-	}
-	for _, e := range each {
-		reason := "FailedMount"
-		if failed := (*volumes.SetupError)(nil); errors.As(e, &failed) {
-			reason = failed.Reason()
-		}
-		s.Event(p, "", v1.EventTypeWarning, reason, e.Error())
+	for _, e := range errs {
+		s.Event(p, "", v1.EventTypeWarning, e.Reason(), e.Error())
 	}
 }
 

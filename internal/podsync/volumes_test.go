@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 
+	"berth/internal/crispec"
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
 	"berth/internal/pod"
@@ -25,7 +26,7 @@ type stage struct {
 	calls  []string
 	events []string
 
-	prepareErr, setupErr error
+	prepareErr, setupErr volumes.Errors
 	live                 volumes.Inputs
 	// starts: the runtime's pass starts containers, and so asks for the mounts.
 	starts bool
@@ -39,15 +40,15 @@ func (s *stage) Unregister(pod.UID) { s.note("unregister") }
 func (s *stage) EnsurePod(context.Context, *v1.Pod) error { s.note("cgroup"); return nil }
 func (s *stage) PodParent(*v1.Pod) string                 { return "" }
 
-func (s *stage) Prepare(context.Context, *v1.Pod) (volumes.Inputs, error) {
+func (s *stage) Prepare(context.Context, *v1.Pod) (volumes.Inputs, volumes.Errors) {
 	s.note("prepare")
 	return s.live, s.prepareErr
 }
 
-func (s *stage) Setup(_ context.Context, _ *v1.Pod, in volumes.Inputs) (map[string]volumes.Mounted, error) {
+func (s *stage) Setup(_ context.Context, _ *v1.Pod, in volumes.Inputs) (map[string]crispec.Volume, volumes.Errors) {
 	s.note("setup")
 	if in.Live() != s.live.Live() {
-		return nil, errors.New("setup got other inputs than prepare gave")
+		return nil, volumes.Errors{{Err: errors.New("setup got other inputs than prepare gave")}}
 	}
 	return nil, s.setupErr
 }
@@ -98,9 +99,9 @@ func testPod() *v1.Pod {
 func liveInputs(t *testing.T) volumes.Inputs {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	m, err := volumes.New(volumes.Config{Root: t.TempDir(), Mounter: mount.NewFakeMounter(nil), Log: log, Journal: journal.New(log)})
-	if err != nil {
-		t.Fatal(err)
+	m, failed := volumes.New(volumes.Config{Root: t.TempDir(), Mounter: mount.NewFakeMounter(nil), Log: log, Journal: journal.New(log)})
+	if failed != nil {
+		t.Fatal(failed)
 	}
 	p := testPod()
 	p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "d", MountPath: "/d"}}
@@ -113,9 +114,11 @@ func liveInputs(t *testing.T) volumes.Inputs {
 }
 
 func TestVolumesOfAPass(t *testing.T) {
-	missing := errors.Join(
-		&volumes.SetupError{Volume: "a", Err: errors.New(`secret "a" not found`)}, &volumes.SetupError{Volume: "b", Err: errors.New("no")},
-	)
+	missing := volumes.Errors{{Volume: "a", Err: errors.New(`secret "a" not found`)}, {Volume: "b", Err: errors.New("no")}}
+	full := &volumes.Error{
+		Class: volumes.LimitExceeded, Volume: "a",
+		Err: errors.New(`the node takes no more volumes of CSI driver d: volume "a" was not attached: 28 of 28`),
+	}
 	for _, tc := range []struct {
 		name     string
 		stage    stage
@@ -155,21 +158,21 @@ func TestVolumesOfAPass(t *testing.T) {
 		},
 		{
 			name:     "the machine takes no more volumes: no sandbox, ever",
-			stage:    stage{prepareErr: errors.Join(errors.New("another"), &volumes.LimitError{Volume: "a", Driver: "d", Message: "28 of 28"}), starts: true},
+			stage:    stage{prepareErr: volumes.Errors{{Err: errors.New("another")}, full}, starts: true},
 			calls:    []string{"register", "cgroup", "prepare"},
 			events:   []string{`Warning VolumeAttachmentLimitExceeded the node takes no more volumes of CSI driver d: volume "a" was not attached: 28 of 28`},
 			rejected: `VolumeAttachmentLimitExceeded: Pod was rejected: the node takes no more volumes of CSI driver d: volume "a" was not attached: 28 of 28`,
 		},
 		{
 			name:     "the machine takes no more volumes, of a pod that has them",
-			stage:    stage{prepareErr: &volumes.LimitError{Volume: "a", Driver: "d", Message: "28 of 28"}, starts: true},
+			stage:    stage{prepareErr: volumes.Errors{full}, starts: true},
 			observed: []pod.SandboxStatus{{ID: "s", Ready: true}},
 			calls:    []string{"register", "cgroup", "prepare", "runtime", "setup"},
 			events:   []string{`Warning FailedMount the node takes no more volumes of CSI driver d: volume "a" was not attached: 28 of 28`},
 		},
 		{
 			name:   "files cannot be written",
-			stage:  stage{setupErr: &volumes.SetupError{Volume: "a", Err: errors.New("no space")}, live: liveInputs(t)},
+			stage:  stage{setupErr: volumes.Errors{{Volume: "a", Err: errors.New("no space")}}, live: liveInputs(t)},
 			calls:  []string{"register", "cgroup", "prepare", "runtime", "setup"},
 			events: []string{`Warning FailedMount MountVolume.SetUp failed for volume "a" : no space`},
 			err:    true,
@@ -255,7 +258,7 @@ func TestVolumesFollowDuringAPass(t *testing.T) {
 		want("then", "setup")
 		wake <- struct{}{}
 		want("woken", "prepare", "setup")
-		st.prepareErr = errors.New("not now")
+		st.prepareErr = volumes.Errors{{Err: errors.New("not now")}}
 		wake <- struct{}{}
 		want("woken, and an object is missing", "prepare")
 		st.prepareErr = nil

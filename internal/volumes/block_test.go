@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/crispec"
 )
 
 // rawPod returns a pod whose container has the claim as a device.
@@ -56,7 +58,7 @@ func TestRawDisk(t *testing.T) {
 	link := filepath.Join(m.root, "pods", uid, "volumeDevices/kubernetes.io~local-volume/pv-raw")
 	for range 2 {
 		got, err := m.setup(t, p)
-		if err != nil || got["d"] != (Mounted{HostPath: link, ReadOnly: true}) {
+		if err != nil || got["d"] != (crispec.Volume{HostPath: link, ReadOnly: true}) {
 			t.Fatalf("got %+v, %v", got, err)
 		}
 		if to, err := os.Readlink(link); err != nil || to != node {
@@ -92,6 +94,36 @@ func TestRawDisk(t *testing.T) {
 	}
 	mode(t, node)
 	mode(t, other)
+}
+
+// What keeps one disk keeps no other volume: they are unmounted, and the disk is tried again.
+func TestRawDiskThatIsHeldKeepsNothingElse(t *testing.T) {
+	m, mounts, s := newStorage(t)
+	node := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(node, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.numberOf = func(string, *unix.Stat_t) uint64 { return 7 }
+	s.bindRaw("raw", localSource(node))
+	p := rawPod("raw")
+	memory := podWith(emptyDir("memory", v1.StorageMediumMemory))
+	p.Spec.Volumes = append(p.Spec.Volumes, memory.Spec.Volumes...)
+	p.Spec.Containers[0].VolumeMounts = memory.Spec.Containers[0].VolumeMounts
+	if _, err := m.setup(t, p); err != nil {
+		t.Fatal(err)
+	}
+	busy := errors.New("busy")
+	m.freeDisk = func(string) error { return busy }
+	if err := m.Teardown(t.Context(), uid); !errors.Is(err, busy) {
+		t.Errorf("got %v", err)
+	}
+	if mounted, err := mounts.IsMountPoint(m.emptyDirPath("memory")); err != nil || mounted {
+		t.Errorf("the memory is mounted: %t, %v", mounted, err)
+	}
+	m.freeDisk = func(string) error { return nil }
+	if err := m.Teardown(t.Context(), uid); err != nil {
+		t.Error(err)
+	}
 }
 
 // The disk behind a volume is another one: what was shown and held goes first. A disk that cannot be held is not given to the pod.
@@ -152,7 +184,7 @@ func TestRawDiskThatIsNone(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tc.err) || len(mounts.GetLog()) != 0 {
 			t.Errorf("%s: %v", name, err)
 		}
-		if failed, ok := err.(interface{ Unwrap() []error }); !ok || failed.Unwrap()[0].(*SetupError).Reason() != "FailedMapVolume" {
+		if failed, ok := errors.AsType[*Error](err); !ok || failed.Reason() != "FailedMapVolume" {
 			t.Errorf("%s: %T", name, err)
 		}
 	}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strconv"
+	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,20 +29,8 @@ type Claims interface {
 // Annotations and Taints").
 const gidAnnotation = "pv.beta.kubernetes.io/gid"
 
-// ClaimError says why a volume of a pod has nothing behind it. Its text is the message of the pod's FailedMount event.
-type ClaimError struct {
-	Volume           string // of the pod
-	Namespace, Claim string
-	Err              error
-}
-
-func (e *ClaimError) Error() string {
-	return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], failed to process volumes=[%s]: error processing PVC %s/%s: %v",
-		e.Volume, e.Volume, e.Volume, e.Namespace, e.Claim, e.Err)
-}
-
-// Unwrap returns the cause.
-func (e *ClaimError) Unwrap() error { return e.Err }
+// mountOptionsAnnotation is what mountOptions was before it was a field (Kubernetes documentation, "Persistent Volumes", Mount Options).
+const mountOptionsAnnotation = "volume.beta.kubernetes.io/mount-options"
 
 // bound is what stands behind a volume of a pod that refers to a claim.
 type bound struct {
@@ -63,35 +51,58 @@ func claimOf(p *v1.Pod, v *v1.Volume) (claim string, readOnly bool) {
 	return "", false
 }
 
-// boundTo returns what the pod's volume is bound to. A claim that is bound stays bound to the same volume, so it is read once in the life
-// of a pod, and again when the volume could not be set up, unless the API server is away.
-func (m *Manager) boundTo(ctx context.Context, p *v1.Pod, v *v1.Volume) (bound, error) {
-	name, readOnly := claimOf(p, v)
-	m.mu.Lock()
-	b := m.bound[p.UID][v.Name]
-	m.mu.Unlock()
-	if had := b; had.PersistentVolume == nil || had.failed {
+// claims knows what the claims of pods are bound to.
+type claims struct {
+	api  Claims                  // nil without an API server
+	node func() (*v1.Node, bool) // the newest Node, and whether it is known
+
+	mu sync.Mutex
+	// bound are what the claims of pods are bound to, by the names of the pods' volumes; guarded by mu.
+	bound map[pod.UID]map[string]bound
+}
+
+// resolve finds what the volume's claim, if it has one, is bound to. A claim that is bound stays bound to the same volume, so it is read once in the
+// life of a pod, and again when the volume could not be set up, unless the API server is away.
+func (c *claims) resolve(ctx context.Context, v *volume) error {
+	name, readOnly := claimOf(v.pod, v.spec)
+	if name == "" {
+		return nil
+	}
+	had := c.of(v.pod.UID, v.spec.Name)
+	b := had
+	if had == nil || had.failed {
 		var err error
-		if b, err = m.readBound(ctx, p, v, name); err == nil {
-			err = m.hold(p.UID, v.Name, b)
+		if b, err = c.read(ctx, v, name); err == nil {
+			err = c.hold(v.pod.UID, v.spec.Name, *b)
 		}
 		switch {
-		case err != nil && had.failed:
+		case err != nil && had != nil:
 			b = had
 		case err != nil:
-			return bound{}, &ClaimError{Volume: v.Name, Namespace: p.Namespace, Claim: name, Err: err}
+			return &Error{Class: ClaimFailed, Volume: v.spec.Name, Err: fmt.Errorf("error processing PVC %s/%s: %w", v.pod.Namespace, name, err)}
 		}
 	}
 	b.readOnly = readOnly
-	return b, nil
+	v.bound = b
+	return nil
+}
+
+// of returns a copy of what the pod's volume is bound to, nil if that is not known.
+func (c *claims) of(uid pod.UID, volume string) *bound {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b, ok := c.bound[uid][volume]; ok {
+		return &b
+	}
+	return nil
 }
 
 // hold notes that the pod has the volume, unless it is for one pod and another one has it.
-func (m *Manager) hold(uid pod.UID, name string, b bound) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (c *claims) hold(uid pod.UID, name string, b bound) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if slices.Equal(b.Spec.AccessModes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}) {
-		for other, volumes := range m.bound {
+		for other, volumes := range c.bound {
 			for _, o := range volumes {
 				if other != uid && o.Name == b.Name {
 					return errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
@@ -99,56 +110,77 @@ func (m *Manager) hold(uid pod.UID, name string, b bound) error {
 			}
 		}
 	}
-	if m.bound[uid] == nil {
-		m.bound[uid] = map[string]bound{}
+	if c.bound[uid] == nil {
+		c.bound[uid] = map[string]bound{}
 	}
-	m.bound[uid][name] = b
+	c.bound[uid][name] = b
 	return nil
 }
 
-// noteFailed notes that the pod's volume could not be set up.
-func (m *Manager) noteFailed(uid pod.UID, name string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if b, ok := m.bound[uid][name]; ok {
+// noteFailed notes that the volume could not be set up.
+func (c *claims) noteFailed(v *volume) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b, ok := c.bound[v.pod.UID][v.spec.Name]; ok && v.bound != nil {
 		b.failed = true
-		m.bound[uid][name] = b
+		c.bound[v.pod.UID][v.spec.Name] = b
+	}
+}
+
+// noteClaim notes what became of the claim through which the pod has the volume.
+func (c *claims) noteClaim(uid pod.UID, b *bound, claim *v1.PersistentVolumeClaim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, had := range c.bound[uid] {
+		if had.Name == b.Name {
+			had.claim = claim
+			c.bound[uid][name] = had
+		}
 	}
 }
 
 // release forgets what the pod has.
-func (m *Manager) release(uid pod.UID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.bound, uid)
-	maps.DeleteFunc(m.firsts, func(_ string, first pod.UID) bool { return first == uid })
+func (c *claims) release(uid pod.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.bound, uid)
 }
 
-func (m *Manager) readBound(ctx context.Context, p *v1.Pod, v *v1.Volume, name string) (bound, error) {
-	if m.claims == nil {
-		return bound{}, errors.New("there is no API server to read it from")
+// reread returns the claim as it is now.
+func (c *claims) reread(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	now, err := c.api.GetPersistentVolumeClaim(ctx, claim.Namespace, claim.Name)
+	if err == nil && now.UID != claim.UID {
+		return nil, fmt.Errorf("PVC %s/%s is another one by now", claim.Namespace, claim.Name)
 	}
-	claim, err := m.claims.GetPersistentVolumeClaim(ctx, p.Namespace, name)
+	return now, err
+}
+
+func (c *claims) read(ctx context.Context, v *volume, name string) (*bound, error) {
+	p := v.pod
+	if c.api == nil {
+		return nil, errors.New("there is no API server to read it from")
+	}
+	claim, err := c.api.GetPersistentVolumeClaim(ctx, p.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err):
-		return bound{}, fmt.Errorf("persistentvolumeclaim %q not found", name)
+		return nil, fmt.Errorf("persistentvolumeclaim %q not found", name)
 	case err != nil:
-		return bound{}, err
-	case v.Ephemeral != nil && !metav1.IsControlledBy(claim, p):
-		return bound{}, fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", p.Namespace, name, p.Namespace, p.Name)
+		return nil, err
+	case v.spec.Ephemeral != nil && !metav1.IsControlledBy(claim, p):
+		return nil, fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", p.Namespace, name, p.Namespace, p.Name)
 	case claim.DeletionTimestamp != nil && !slices.Contains(claim.Finalizers, "kubernetes.io/pvc-protection"):
-		return bound{}, errors.New("PVC is being deleted")
+		return nil, errors.New("PVC is being deleted")
 	case claim.Status.Phase != v1.ClaimBound || claim.Spec.VolumeName == "":
-		return bound{}, errors.New("PVC is not bound")
+		return nil, errors.New("PVC is not bound")
 	}
-	pv, err := m.claims.GetPersistentVolume(ctx, claim.Spec.VolumeName)
+	pv, err := c.api.GetPersistentVolume(ctx, claim.Spec.VolumeName)
 	switch {
 	case err != nil:
-		return bound{}, fmt.Errorf("failed to fetch PV %s: %w", claim.Spec.VolumeName, err)
+		return nil, fmt.Errorf("failed to fetch PV %s: %w", claim.Spec.VolumeName, err)
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID || pv.Spec.ClaimRef.Name != claim.Name:
-		return bound{}, fmt.Errorf("PV %s is not bound to this claim", pv.Name)
+		return nil, fmt.Errorf("PV %s is not bound to this claim", pv.Name)
 	}
-	return bound{PersistentVolume: pv, claim: claim}, checkMode(p, v, ptr.Deref(pv.Spec.VolumeMode, v1.PersistentVolumeFilesystem))
+	return &bound{PersistentVolume: pv, claim: claim}, checkMode(p, v.spec, ptr.Deref(pv.Spec.VolumeMode, v1.PersistentVolumeFilesystem))
 }
 
 // checkMode refuses containers that use the volume as what it is not.
@@ -166,24 +198,31 @@ func checkMode(p *v1.Pod, v *v1.Volume, mode v1.PersistentVolumeMode) error {
 	return nil
 }
 
-// Groups are those that the pod's processes have to be in to use its volumes, in addition to what the pod says.
-func (in Inputs) Groups() []int64 {
-	var groups []int64
-	for _, b := range in.bound {
-		if gid, err := strconv.ParseInt(b.Annotations[gidAnnotation], 10, 64); err == nil && gid > 0 {
-			groups = append(groups, gid)
-		}
+// check refuses what is behind a claim if it cannot be had here, or not as it says.
+func (c *claims) check(v *volume) error {
+	if v.bound == nil {
+		return nil
 	}
-	slices.Sort(groups)
-	return slices.Compact(groups)
+	class := MountFailed
+	if v.isBlock() {
+		class = MapFailed
+	}
+	if err := c.checkNodeAffinity(v.bound.PersistentVolume); err != nil {
+		return &Error{Class: class, Step: "NodeAffinity check", Err: err}
+	}
+	if v.isBlock() && !kinds[v.source()].disks {
+		err := fmt.Errorf("persistent volumes of type %s have no volumeMode Block here", v.source())
+		return &Error{Class: class, Step: "FindMapperPluginBySpec", Err: err}
+	}
+	return nil
 }
 
 // checkNodeAffinity refuses volumes that are to be had on other nodes.
-func (m *Manager) checkNodeAffinity(pv *v1.PersistentVolume) error {
+func (c *claims) checkNodeAffinity(pv *v1.PersistentVolume) error {
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
 		return nil
 	}
-	node, known := m.node()
+	node, known := c.node()
 	if !known {
 		return errors.New("the Node of this machine is not known")
 	}
@@ -195,4 +234,12 @@ func (m *Manager) checkNodeAffinity(pv *v1.PersistentVolume) error {
 		return errors.New("no matching NodeSelectorTerms")
 	}
 	return nil
+}
+
+// mountOptions returns how the volume is to be mounted.
+func mountOptions(pv *v1.PersistentVolume) []string {
+	if old, ok := pv.Annotations[mountOptionsAnnotation]; ok {
+		return strings.Split(old, ",")
+	}
+	return pv.Spec.MountOptions
 }

@@ -19,6 +19,7 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/crispec"
 	"berth/internal/pod"
 )
 
@@ -68,8 +69,8 @@ func newStorage(t *testing.T) (*Manager, *mount.FakeMounter, *storage) {
 	t.Helper()
 	m, fake := newManager(t)
 	s := &storage{claims: map[string]*v1.PersistentVolumeClaim{}, volumes: map[string]*v1.PersistentVolume{}}
-	m.claims = s
-	m.node = func() (*v1.Node, bool) {
+	m.claims.api = s
+	m.claims.node = func() (*v1.Node, bool) {
 		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"disk": "ssd"}}}, true
 	}
 	return m, fake, s
@@ -183,7 +184,7 @@ func TestClaimsAreMounted(t *testing.T) {
 	p.Spec.Volumes[2].PersistentVolumeClaim.ReadOnly = true
 
 	dir := filepath.Join(m.root, "pods", uid, "volumes")
-	want := map[string]Mounted{
+	want := map[string]crispec.Volume{
 		"a": {HostPath: host}, "scratch": {HostPath: host},
 		"b":      {HostPath: filepath.Join(dir, "kubernetes.io~local-volume/pv-disk"), SELinuxRelabel: true},
 		"c":      {HostPath: filepath.Join(dir, "kubernetes.io~nfs/pv-share"), ReadOnly: true},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -86,6 +85,10 @@ func hash(s string) string {
 // csiVolume is a volume of a CSI driver as a pod has it.
 type csiVolume struct {
 	csiID
+	pod                        *v1.Pod
+	podDir                     string
+	can                        csi.Capabilities          // of the driver, once it was asked
+	object                     *storagev1.CSIDriver      // what the cluster says of the driver; nil: nothing, or it was not asked
 	specName                   string                    // of its directory: the persistent volume's name, or that of the pod's volume
 	pv                         *v1.PersistentVolume      // nil for one that is written in the pod
 	claim                      *v1.PersistentVolumeClaim // nil without pv
@@ -100,26 +103,34 @@ type csiVolume struct {
 	expandSecret               *v1.SecretReference
 }
 
-// persistentCSI returns the volume that a claim is bound to.
-func persistentCSI(b bound) csiVolume {
-	src := b.Spec.CSI
-	return csiVolume{
-		csiID: csiID{src.Driver, src.VolumeHandle}, specName: b.Name, pv: b.PersistentVolume, claim: b.claim, readOnly: b.readOnly, block: isBlock(b), fsType: src.FSType,
-		attributes: src.VolumeAttributes, accessModes: b.Spec.AccessModes, mountOptions: b.Spec.MountOptions,
-		stageSecret: src.NodeStageSecretRef, publishSecret: src.NodePublishSecretRef, expandSecret: src.NodeExpandSecretRef,
+// csiOf returns what a volume of the pod is to its driver: one that a claim is bound to, or one that is written in the pod, and lives as long as it.
+func csiOf(v *volume) csiVolume {
+	out := csiVolume{pod: v.pod, podDir: v.podDir, specName: v.name(), block: v.isBlock()}
+	if b := v.bound; b != nil {
+		src := b.Spec.CSI
+		out.csiID, out.pv, out.claim, out.readOnly, out.fsType = csiID{src.Driver, src.VolumeHandle}, b.PersistentVolume, b.claim, b.readOnly, src.FSType
+		out.attributes, out.accessModes, out.mountOptions = src.VolumeAttributes, b.Spec.AccessModes, b.Spec.MountOptions
+		out.stageSecret, out.publishSecret, out.expandSecret = src.NodeStageSecretRef, src.NodePublishSecretRef, src.NodeExpandSecretRef
+		return out
 	}
-}
-
-// inlineCSI returns the volume that is written in the pod, and lives as long as it.
-func inlineCSI(p *v1.Pod, v *v1.Volume) csiVolume {
-	out := csiVolume{
-		csiID: csiID{v.CSI.Driver, "csi-" + hash(string(p.UID)+v.Name)}, specName: v.Name, readOnly: ptr.Deref(v.CSI.ReadOnly, false),
-		fsType: ptr.Deref(v.CSI.FSType, ""), attributes: v.CSI.VolumeAttributes, accessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
-	}
-	if ref := v.CSI.NodePublishSecretRef; ref != nil {
-		out.publishSecret = &v1.SecretReference{Namespace: p.Namespace, Name: ref.Name}
+	src := v.spec.CSI
+	out.csiID, out.readOnly = csiID{src.Driver, "csi-" + hash(string(v.pod.UID)+v.spec.Name)}, ptr.Deref(src.ReadOnly, false)
+	out.fsType, out.attributes, out.accessModes = ptr.Deref(src.FSType, ""), src.VolumeAttributes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
+	if ref := src.NodePublishSecretRef; ref != nil {
+		out.publishSecret = &v1.SecretReference{Namespace: v.pod.Namespace, Name: ref.Name}
 	}
 	return out
+}
+
+// csiCounted returns the name under which operations on the volume are counted: that of its driver's volumes.
+func csiCounted(v *volume) string { return csiPluginName(csiOf(v).driver) }
+
+// failed returns the failure of a step of setting up the volume.
+func (v *csiVolume) failed(step string, err error) *Error {
+	if v.block {
+		return &Error{Class: MapFailed, Step: step, Err: err}
+	}
+	return &Error{Step: step, Err: err}
 }
 
 func (v *csiVolume) lifecycle() storagev1.VolumeLifecycleMode {
@@ -127,40 +138,6 @@ func (v *csiVolume) lifecycle() storagev1.VolumeLifecycleMode {
 		return storagev1.VolumeLifecycleEphemeral
 	}
 	return storagev1.VolumeLifecyclePersistent
-}
-
-// Paths of a volume; those of the kubelet, so that a machine can change between the two.
-
-// stageDir is the directory of what all pods share of the volume; it is mounted at globalmount below it.
-func (m *Manager) stageDir(id csiID) string {
-	return filepath.Join(m.root, "plugins/kubernetes.io/csi", id.driver, hash(id.handle))
-}
-
-func (m *Manager) stagePath(id csiID) string { return filepath.Join(m.stageDir(id), "globalmount") }
-
-// publishDir is the directory of the volume in the pod's folder; it is mounted at mount below it.
-func publishDir(podDir, specName string) string {
-	return filepath.Join(podDir, "volumes", csiPlugin, specName)
-}
-
-func publishPath(podDir, specName string) string {
-	return filepath.Join(publishDir(podDir, specName), "mount")
-}
-
-// target is where the driver shows the volume to the pod.
-func (m *Manager) target(uid pod.UID, podDir string, v csiVolume) string {
-	if v.block {
-		return m.diskOf(v.specName).target(uid)
-	}
-	return publishPath(podDir, v.specName)
-}
-
-// staging is where the driver keeps what all pods share of the volume.
-func (m *Manager) staging(v csiVolume) string {
-	if v.block {
-		return m.diskOf(v.specName).staging
-	}
-	return m.stagePath(v.csiID)
 }
 
 // publication is a volume of a pod.
@@ -172,6 +149,7 @@ type publication struct {
 // csiState is what is known of the volumes of CSI drivers. What must outlive the agent is on disk.
 type csiState struct {
 	CSIConfig
+	*turns
 	wake chan struct{} // capacity 1: Run has something to look at
 
 	mu        sync.Mutex
@@ -181,7 +159,6 @@ type csiState struct {
 	disks     map[csiID]string           // guarded by mu; the names of volumes that are disks
 	labels    map[csiID]*mountLabel      // guarded by mu; of SELinux, with which volumes are mounted
 	attach    map[csiID]bool             // guarded by mu; whether a volume needs to be attached, as far as it is known
-	turns     map[csiID]*turn            // guarded by mu
 	unstaging map[csiID]*unstaging       // guarded by mu
 	republish map[pod.UID]bool           // guarded by mu; pods some of whose volumes are to be published again and again
 	waiting   map[pod.UID]bool           // guarded by mu; pods for which a driver is missing, or failed
@@ -216,41 +193,9 @@ func newCSIState(c CSIConfig) *csiState {
 	}
 	return &csiState{
 		CSIConfig: c, wake: make(chan struct{}, 1), users: map[csiID]map[pod.UID]bool{}, staged: map[csiID]bool{}, published: map[publication]bool{},
-		attach: map[csiID]bool{}, turns: map[csiID]*turn{}, unstaging: map[csiID]*unstaging{}, republish: map[pod.UID]bool{},
+		attach: map[csiID]bool{}, turns: newTurns(), unstaging: map[csiID]*unstaging{}, republish: map[pod.UID]bool{},
 		waiting: map[pod.UID]bool{}, changed: make(chan struct{}), freed: make(chan struct{}),
 		disks: map[csiID]string{}, labels: map[csiID]*mountLabel{}, growing: map[csiID]*growing{}, expands: map[string]bool{},
-	}
-}
-
-// turn is whose turn it is to do something with a volume.
-type turn struct {
-	taken   chan struct{} // capacity 1
-	waiting int           // who has it included; guarded by csiState.mu
-}
-
-// take waits for the turn with the volume.
-func (s *csiState) take(ctx context.Context, id csiID) (give func(), err error) {
-	s.mu.Lock()
-	t := s.turns[id]
-	if t == nil {
-		t = &turn{taken: make(chan struct{}, 1)}
-		s.turns[id] = t
-	}
-	t.waiting++
-	s.mu.Unlock()
-	leave := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if t.waiting--; t.waiting == 0 {
-			delete(s.turns, id)
-		}
-	}
-	select {
-	case t.taken <- struct{}{}:
-		return func() { <-t.taken; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, context.Cause(ctx)
 	}
 }
 
@@ -310,14 +255,6 @@ func (s *csiState) note(change func()) {
 	change()
 }
 
-// VolumesInUse returns the volumes that must not be detached from this machine, sorted. It is nil as long as it is not known what an earlier
-// agent left: then what is written of it holds.
-func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
-	m.csi.mu.Lock()
-	defer m.csi.mu.Unlock()
-	return m.csi.inUse()
-}
-
 // tellInUse says that VolumesInUse has changed, if it has.
 func (s *csiState) tellInUse() {
 	s.mu.Lock()
@@ -349,48 +286,42 @@ func (s *csiState) inUse() []v1.UniqueVolumeName {
 	return out
 }
 
-// NodeChanged says that the Node, which tells what is attached, has changed.
-func (m *Manager) NodeChanged() {
-	m.csi.note(func() {
-		close(m.csi.changed)
-		m.csi.changed = make(chan struct{})
-	})
+// turns lets one at a time do something with a volume.
+type turns struct {
+	mu sync.Mutex
+	of map[csiID]*turn // guarded by mu
 }
 
-// DriversChanged says that drivers have come or gone: whatever waits for one is tried again.
-func (m *Manager) DriversChanged() {
-	var waiting []pod.UID
-	m.csi.note(func() {
-		for uid := range m.csi.waiting {
-			waiting = append(waiting, uid)
-		}
-		clear(m.csi.waiting)
-		clear(m.csi.expands)
-		for _, g := range m.csi.growing {
-			g.asked = true
-		}
-		for _, u := range m.csi.unstaging {
-			u.retry = time.Time{}
-		}
-	})
-	for _, uid := range waiting {
-		m.csi.Wake(uid)
-	}
-	m.csi.wakeUp()
+// turn is whose turn it is to do something with a volume.
+type turn struct {
+	taken   chan struct{} // capacity 1
+	waiting int           // who has it included; guarded by turns.mu
 }
 
-// driver returns the registered driver. If it is missing, the pod is woken when it comes.
-func (m *Manager) driver(uid pod.UID, name string) (*csi.Driver, error) {
-	if m.csi.Drivers == nil {
-		return nil, csiError("there are no CSI drivers here")
+func newTurns() *turns { return &turns{of: map[csiID]*turn{}} }
+
+// take waits for the turn with the volume.
+func (t *turns) take(ctx context.Context, id csiID) (give func(), err error) {
+	t.mu.Lock()
+	mine := t.of[id]
+	if mine == nil {
+		mine = &turn{taken: make(chan struct{}, 1)}
+		t.of[id] = mine
 	}
-	d, err := m.csi.Drivers.Driver(name)
-	if err == nil {
-		return d, nil
+	mine.waiting++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if mine.waiting--; mine.waiting == 0 {
+			delete(t.of, id)
+		}
 	}
-	m.csi.note(func() { m.csi.waiting[uid] = true })
-	if d, again := m.csi.Drivers.Driver(name); again == nil { // it came meanwhile
-		return d, nil
+	select {
+	case mine.taken <- struct{}{}:
+		return func() { <-mine.taken; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, context.Cause(ctx)
 	}
-	return nil, csiError("%w", err)
 }

@@ -109,7 +109,7 @@ func (d *driven) restart() {
 	}
 	d.register()
 	next, err := New(Config{
-		Root: d.root, Mounter: d.fake, Log: d.log, Journal: d.journal, Claims: d.storage, Node: d.node, Event: d.event,
+		Root: d.root, Mounter: d.fake, Log: d.log, Journal: d.journal, Claims: d.storage, Node: d.claims.node, Event: d.event,
 		CSI: CSIConfig{Drivers: d.drivers, Objects: d.objects, NodeName: "n", ControllerAttach: true, Wake: func(uid pod.UID) { d.woken <- uid }},
 	})
 	if err != nil {
@@ -466,19 +466,33 @@ func TestCSIVolumeOfAPodItself(t *testing.T) {
 	d.expectGone()
 }
 
+// An agent that knows no drivers finds a pod of one that did.
+func TestCSIVolumeWithoutDrivers(t *testing.T) {
+	m, _ := newManager(t)
+	p := podWith(v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: driverName}}})
+	const want = `MountVolume.SetUp failed for volume "v" : kubernetes.io/csi: there are no CSI drivers here`
+	in, prepared := m.Prepare(t.Context(), p)
+	_, made := m.Setup(t.Context(), p, in)
+	for _, errs := range []Errors{prepared, made} {
+		if len(errs) != 1 || errs[0].Error() != want {
+			t.Errorf("got %v", errs)
+		}
+	}
+}
+
 func TestCSIVolumeThatIsAttached(t *testing.T) {
 	d := newDriven(t, nil)
 	d.claim("c")
 	d.objects.drivers[driverName] = nil // attach is the default
 	p := d.user("one", "c")
 	node := &v1.Node{}
-	d.Manager.node = func() (*v1.Node, bool) { return node, true }
+	d.claims.node = func() (*v1.Node, bool) { return node, true }
 	d.csi.note(func() { d.csi.known = true })
 	const unique = v1.UniqueVolumeName("kubernetes.io/csi/csi.example.com^handle-c")
 
 	prepared := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { _, err := d.Prepare(ctx, p); prepared <- err }()
+	go func() { _, err := d.Prepare(ctx, p); prepared <- err.Err() }()
 	cancel()
 	if err := <-prepared; !errors.Is(err, context.Canceled) {
 		t.Fatalf("it did not wait: %v", err)
@@ -486,11 +500,11 @@ func TestCSIVolumeThatIsAttached(t *testing.T) {
 	if got := d.VolumesInUse(); len(got) != 1 || got[0] != unique {
 		t.Fatalf("in use: %v", got)
 	}
-	if err := d.missingToAttach(csiID{driverName, "handle-c"}); err == nil || err.Error() != "Volume has not been added to the list of VolumesInUse in the node's volume status" {
+	if err := d.attach.missingToAttach(csiID{driverName, "handle-c"}); err == nil || err.Error() != "Volume has not been added to the list of VolumesInUse in the node's volume status" {
 		t.Errorf("got %v", err)
 	}
 	node.Status.VolumesInUse = []v1.UniqueVolumeName{unique}
-	if err := d.missingToAttach(csiID{driverName, "handle-c"}); err == nil || err.Error() != "Volume not attached according to node status" {
+	if err := d.attach.missingToAttach(csiID{driverName, "handle-c"}); err == nil || err.Error() != "Volume not attached according to node status" {
 		t.Errorf("got %v", err)
 	}
 	node.Status.VolumesAttached = []v1.AttachedVolume{{Name: unique}}
@@ -545,7 +559,7 @@ func TestCSIVolumesInUseOverARestart(t *testing.T) {
 	if got := d.VolumesInUse(); got != nil {
 		t.Errorf("before anything is known: %v", got)
 	}
-	if !d.learnAttachable(t.Context()) {
+	if !d.attach.learnAttachable(t.Context()) {
 		t.Fatal("not learned")
 	}
 	if got := d.VolumesInUse(); len(got) != 1 {

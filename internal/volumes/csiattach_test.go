@@ -1,7 +1,6 @@
 package volumes
 
 import (
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,14 +46,14 @@ func TestCSIVolumeThatFindsNoRoom(t *testing.T) {
 				var told []string
 				m.csi = newCSIState(CSIConfig{Objects: objects, NodeName: "n", ControllerAttach: true, Exhausted: func(driver string) { told = append(told, driver) }})
 				began := time.Now()
-				_, err := m.Prepare(t.Context(), podWith(claimVolume("v", "c")))
-				if err == nil || err.Error() != tc.want {
-					t.Errorf("got %v", err)
+				_, errs := m.Prepare(t.Context(), podWith(claimVolume("v", "c")))
+				if len(errs) != 1 || errs[0].Error() != tc.want {
+					t.Fatalf("got %v", errs)
 				}
 				if waited := time.Since(began); waited != attachWait {
 					t.Errorf("after %s, want %s", waited, attachWait)
 				}
-				if limit := errors.As(err, new(*LimitError)); limit != (tc.want != none) || len(told) > 0 != limit {
+				if limit := errs[0].Class == LimitExceeded; limit != (tc.want != none) || len(told) > 0 != limit {
 					t.Errorf("it is the limit: %t; drivers to be asked: %v", limit, told)
 				}
 			})

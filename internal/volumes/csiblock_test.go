@@ -17,6 +17,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/crispec"
 	"berth/internal/csi/csitest"
 )
 
@@ -62,7 +63,7 @@ func TestCSIDiskOfTwoPods(t *testing.T) {
 	target := filepath.Join(all, "publish/pv-c/first")
 	link := filepath.Join(d.root, "pods/first/volumeDevices/kubernetes.io~csi/pv-c")
 	for range 2 {
-		if got, err := d.setup(t, first); err != nil || got["v"] != (Mounted{HostPath: link}) {
+		if got, err := d.setup(t, first); err != nil || got["v"] != (crispec.Volume{HostPath: link}) {
 			t.Fatalf("got %+v, %v", got, err)
 		}
 	}
@@ -144,7 +145,7 @@ func testDiskRestart(t *testing.T, method, fault string, code codes.Code, wanted
 	if failed == nil || csitest.Broken(d.driver.Dir, method) {
 		t.Fatalf("nothing failed: %v", d.calls())
 	}
-	if setup := (*SetupError)(nil); errors.As(failed, &setup) && setup.Reason() != "FailedMapVolume" {
+	if setup, ok := errors.AsType[*Error](failed); ok && setup.Reason() != "FailedMapVolume" {
 		t.Errorf("%s: %v", setup.Reason(), failed)
 	}
 	d.restart()

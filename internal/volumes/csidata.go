@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-
 	storagev1 "k8s.io/api/storage/v1"
 
 	"berth/internal/beneath"
@@ -35,9 +34,9 @@ type csiData struct {
 func (d csiData) id() csiID { return csiID{d.DriverName, d.VolumeHandle} }
 
 // readCSIData reads the file in the directory. That there is none is fs.ErrNotExist.
-func (m *Manager) readCSIData(dir string) (csiData, error) {
+func (c *csiShared) readCSIData(dir string) (csiData, error) {
 	var d csiData
-	b, err := m.files.ReadFile(filepath.Join(dir, csiDataFile), csiDataLimit)
+	b, err := c.files.ReadFile(filepath.Join(dir, csiDataFile), csiDataLimit)
 	if err != nil {
 		return d, err
 	}
@@ -51,18 +50,18 @@ func (m *Manager) readCSIData(dir string) (csiData, error) {
 }
 
 // writeCSIData writes the file in the directory, which is made, and reports whether there was one before. A kill leaves the old one or the new.
-func (m *Manager) writeCSIData(path string, d csiData) (existed bool, err error) {
+func (c *csiShared) writeCSIData(path string, d csiData) (existed bool, err error) {
 	b, err := json.Marshal(d)
 	if err != nil {
 		return false, err
 	}
-	if err := m.files.Ensure(path, 0o750, 0o750); err != nil {
+	if err := c.files.Ensure(path, 0o750, 0o750); err != nil {
 		return false, err
 	}
 	file := filepath.Join(path, csiDataFile)
-	_, err = m.files.Lstat(file)
+	_, err = c.files.Lstat(file)
 	existed = err == nil
-	return existed, m.files.Replace(file, 0o600, func(f *os.File) error {
+	return existed, c.files.Replace(file, 0o600, func(f *os.File) error {
 		_, err := f.Write(b)
 		return err
 	})
@@ -70,8 +69,8 @@ func (m *Manager) writeCSIData(path string, d csiData) (existed bool, err error)
 
 // removeMounted removes the mount point in the directory, unless it is one still, then the data file and the directory. What is not there is no
 // error.
-func (m *Manager) removeMounted(dir, name string) error {
-	f, err := m.files.Open(dir)
+func (c *csiShared) removeMounted(dir, name string) error {
+	f, err := c.files.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -80,7 +79,7 @@ func (m *Manager) removeMounted(dir, name string) error {
 	}
 	defer f.Close()
 	path := filepath.Join(dir, name)
-	mounted, err := m.isMounted(path)
+	mounted, err := c.isMounted(path)
 	if err != nil {
 		return err
 	}
@@ -95,7 +94,7 @@ func (m *Manager) removeMounted(dir, name string) error {
 			return &fs.PathError{Op: "unlink", Path: filepath.Join(dir, file), Err: err}
 		}
 	}
-	parent, err := m.files.Open(filepath.Dir(dir))
+	parent, err := c.files.Open(filepath.Dir(dir))
 	if err != nil {
 		return err
 	}

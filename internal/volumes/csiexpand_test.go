@@ -69,9 +69,9 @@ func (g *growable) growTo(size string) {
 // look does what Run does after the time, and returns how many volumes it looked at.
 func (g *growable) look(after time.Duration) int {
 	g.t.Helper()
-	due, _ := g.dueLooks(time.Now().Add(after))
+	due, _ := g.expander.dueLooks(time.Now().Add(after))
 	for _, ids := range due {
-		g.lookForGrowth(g.t.Context(), ids)
+		g.expander.lookForGrowth(g.t.Context(), ids)
 	}
 	return len(due[driverName])
 }
@@ -146,7 +146,7 @@ func TestCSIVolumeGrowsWhilePodsHaveIt(t *testing.T) {
 	if n := g.look(0); n != 1 {
 		t.Errorf("%d volumes were looked at", n)
 	}
-	if _, next := g.dueLooks(time.Now()); next.IsZero() {
+	if _, next := g.expander.dueLooks(time.Now()); next.IsZero() {
 		t.Error("claims are not looked at again")
 	}
 	reads := g.storage.reads.Load()
@@ -178,7 +178,7 @@ func TestCSIVolumeGrowsWhilePodsHaveIt(t *testing.T) {
 	if err := g.Teardown(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
-	if _, next := g.dueLooks(time.Now()); !next.IsZero() || len(g.csi.growing) != 0 {
+	if _, next := g.expander.dueLooks(time.Now()); !next.IsZero() || len(g.csi.growing) != 0 {
 		t.Error("claims of nobody are looked at")
 	}
 }

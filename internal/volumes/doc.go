@@ -1,4 +1,5 @@
 // Package volumes is volumeManager: it makes the volumes of a pod present on the host, and removes them.
+// Each type of volume is a kind; the table of all is in kind.go.
 //
 // Owns: pods/<uid>/volumes and volumeDevices, plugins/kubernetes.io~local-volume and plugins/kubernetes.io/csi, the loop devices
 // that hold disks, the parts of volumes bound below pods/<uid>/volume-subpaths, and the markers of volumes below pods/<uid>/plugins.

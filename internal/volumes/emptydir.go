@@ -1,14 +1,20 @@
 package volumes
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"berth/internal/cgroups"
+	"berth/internal/crispec"
 )
 
 // emptyDirPlugin is the directory name of the volume type ("kubernetes.io/empty-dir" with the slash escaped).
@@ -22,16 +28,37 @@ type dirVolume struct {
 	src    *v1.EmptyDirVolumeSource
 }
 
-func (m *Manager) setupEmptyDir(p *v1.Pod, podDir, name string, src *v1.EmptyDirVolumeSource) outcome {
+// folders makes directories of the agent's own, on disk or in memory.
+type folders struct {
+	*host
+	allocatableMemory int64       // bytes; 0: not known
+	tmpfsNoswap       func() bool // asks the kernel once
+}
+
+// emptyDirs are directories that begin empty and go with their pod.
+type emptyDirs struct {
+	plain
+	*folders
+}
+
+func newEmptyDirs(p *parts) kind { return emptyDirs{folders: p.folders} }
+
+func (k emptyDirs) setup(_ context.Context, v *volume) (outcome, error) {
+	src := cmp.Or(v.spec.EmptyDir, &v1.EmptyDirVolumeSource{})
 	if !knownMedium(src.Medium) {
-		return outcome{err: fmt.Errorf("emptyDir medium %q is not known", src.Medium)}
+		return outcome{}, fmt.Errorf("emptyDir medium %q is not known", src.Medium)
 	}
-	dir := filepath.Join(podDir, "volumes", emptyDirPlugin, name)
-	fresh, err := m.ensureDir(p, dirVolume{dir: dir, marker: filepath.Join(podDir, "plugins", emptyDirPlugin, name, "ready"), src: src})
-	if err != nil {
-		return outcome{err: err}
+	marker := filepath.Join(v.podDir, "plugins", emptyDirPlugin, v.name(), "ready")
+	fresh, err := k.ensureDir(v.pod, dirVolume{dir: v.dir(), marker: marker, src: src})
+	return outcome{mounted: crispec.Volume{HostPath: v.dir(), SELinuxRelabel: true}, fresh: fresh}, err
+}
+
+// emptyDirLacks refuses media that nobody knows.
+func emptyDirLacks(v *v1.Volume) (field, why string) {
+	if v.EmptyDir == nil || knownMedium(v.EmptyDir.Medium) {
+		return "", ""
 	}
-	return outcome{mounted: Mounted{HostPath: dir, SELinuxRelabel: true}, fresh: fresh}
+	return "medium", fmt.Sprintf("medium %q is not known", v.EmptyDir.Medium)
 }
 
 func knownMedium(m v1.StorageMedium) bool {
@@ -40,25 +67,25 @@ func knownMedium(m v1.StorageMedium) bool {
 
 // ensureDir makes the directory and reports whether there was something to do. It is done when its marker exists and, for a memory-backed
 // one, its filesystem is mounted: the marker outlives a reboot, memory does not.
-func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
-	if err := m.files.Ensure(d.dir, 0o750, 0o777); err != nil {
+func (f *folders) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
+	if err := f.files.Ensure(d.dir, 0o750, 0o777); err != nil {
 		return false, err
 	}
 	if d.src.Medium != v1.StorageMediumDefault {
-		notMounted, err := m.mounter.IsLikelyNotMountPoint(d.dir)
+		notMounted, err := f.mounter.IsLikelyNotMountPoint(d.dir)
 		if err != nil {
 			return false, err
 		}
 		if notMounted {
-			if err := m.files.Unlink(d.marker); err != nil {
+			if err := f.files.Unlink(d.marker); err != nil {
 				return false, err
 			}
-			if err := m.mountMemory(p, d); err != nil {
+			if err := f.mountMemory(p, d); err != nil {
 				return false, err
 			}
 		}
 	}
-	marked, err := m.files.Make(filepath.Dir(d.marker), 0o750, 0o750)
+	marked, err := f.files.Make(filepath.Dir(d.marker), 0o750, 0o750)
 	if err != nil {
 		return false, err
 	}
@@ -68,7 +95,7 @@ func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 	if unix.Fstatat(int(marked.Fd()), marker, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		return false, nil
 	}
-	if err := m.ownRoot(p, d); err != nil {
+	if err := f.ownRoot(p, d); err != nil {
 		return false, err
 	}
 	fd, err := unix.Openat(int(marked.Fd()), marker, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
@@ -79,8 +106,8 @@ func (m *Manager) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 }
 
 // mountMemory mounts the filesystem of the volume's medium.
-func (m *Manager) mountMemory(p *v1.Pod, d dirVolume) error {
-	kind, options := "tmpfs", m.tmpfsOptions(p, d.src)
+func (f *folders) mountMemory(p *v1.Pod, d dirVolume) error {
+	kind, options := "tmpfs", f.tmpfsOptions(p, d.src)
 	if isHugePages(d.src.Medium) {
 		size, err := computePageSize(p, d.src.Medium)
 		if err != nil {
@@ -88,7 +115,7 @@ func (m *Manager) mountMemory(p *v1.Pod, d dirVolume) error {
 		}
 		kind, options = "hugetlbfs", []string{fmt.Sprintf("pagesize=%d", size.Value())}
 	}
-	if err := m.mounter.Mount(kind, d.dir, kind, options); err != nil {
+	if err := f.mounter.Mount(kind, d.dir, kind, options); err != nil {
 		return fmt.Errorf("mount %s: %w", kind, err)
 	}
 	return nil
@@ -97,33 +124,33 @@ func (m *Manager) mountMemory(p *v1.Pod, d dirVolume) error {
 // ownRoot gives the volume's root its mode, and the pod's fsGroup: the group, setgid so that what is made inside inherits it, and
 // read, write and search for the group. The volume is new, so there is nothing else to change. A filesystem that refuses an
 // fsGroup does not fail the volume.
-func (m *Manager) ownRoot(p *v1.Pod, d dirVolume) error {
-	f, err := m.files.Open(d.dir)
+func (f *folders) ownRoot(p *v1.Pod, d dirVolume) error {
+	dir, err := f.files.Open(d.dir)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer dir.Close()
 	mode := fs.FileMode(0o777) // by chmod, because the umask cut what mkdir was given
 	if d.src.Medium == v1.StorageMediumMemory {
 		mode |= fs.ModeSticky // as a tmpfs comes
 	}
 	gid := fsGroup(p)
 	if gid == nil {
-		return f.Chmod(mode)
+		return dir.Chmod(mode)
 	}
 	// The group first: changing it clears setgid.
-	if err := f.Chown(-1, int(*gid)); err != nil {
-		m.log.Warn("volume keeps its group", "pod", p.Namespace+"/"+p.Name, "fsGroup", *gid, "error", err)
+	if err := dir.Chown(-1, int(*gid)); err != nil {
+		f.log.Warn("volume keeps its group", "pod", p.Namespace+"/"+p.Name, "fsGroup", *gid, "error", err)
 	}
-	return f.Chmod(mode | fs.ModeSetgid)
+	return dir.Chmod(mode | fs.ModeSetgid)
 }
 
-func (m *Manager) tmpfsOptions(p *v1.Pod, src *v1.EmptyDirVolumeSource) []string {
+func (f *folders) tmpfsOptions(p *v1.Pod, src *v1.EmptyDirVolumeSource) []string {
 	var options []string
-	if size := computeTmpfsSize(m.allocatableMemory, p, src); size > 0 {
+	if size := computeTmpfsSize(f.allocatableMemory, p, src); size > 0 {
 		options = append(options, fmt.Sprintf("size=%d", size))
 	}
-	if m.tmpfsNoswap() {
+	if f.tmpfsNoswap() {
 		options = append(options, "noswap")
 	}
 	return options
@@ -154,4 +181,39 @@ func tmpfsKnowsNoswap() bool {
 	}
 	defer unix.Close(fd)
 	return unix.FsconfigSetFlag(fd, "noswap") == nil
+}
+
+// isHugePages reports whether the medium is HugePages, of whatever size.
+func isHugePages(m v1.StorageMedium) bool {
+	return m == v1.StorageMediumHugePages || strings.HasPrefix(string(m), string(v1.StorageMediumHugePagesPrefix))
+}
+
+// computePageSize returns the size of the pages that the volume of a pod is made of: the one that the medium names, which the pod must ask for, or the
+// only one that the pod asks for (Kubernetes documentation, "Manage HugePages").
+func computePageSize(p *v1.Pod, medium v1.StorageMedium) (resource.Quantity, error) {
+	var asked []string
+	for _, c := range containersOf(p) {
+		for _, list := range []v1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+			for name := range list {
+				if size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix); ok && !slices.Contains(asked, size) {
+					asked = append(asked, size)
+				}
+			}
+		}
+	}
+	slices.Sort(asked)
+	if size, ok := strings.CutPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix)); ok {
+		if !slices.Contains(asked, size) {
+			return resource.Quantity{}, fmt.Errorf("medium %q: no container of the pod requests %s%s", medium, v1.ResourceHugePagesPrefix, size)
+		}
+		asked = []string{size}
+	}
+	if len(asked) != 1 {
+		return resource.Quantity{}, fmt.Errorf("medium %q needs containers that request huge pages of one size, this pod requests %d: use medium HugePages-<size>", medium, len(asked))
+	}
+	q, err := resource.ParseQuantity(asked[0])
+	if err != nil {
+		return resource.Quantity{}, fmt.Errorf("size of huge pages %q: %w", asked[0], err)
+	}
+	return q, nil
 }

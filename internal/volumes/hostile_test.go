@@ -148,11 +148,11 @@ func TestVolumesThatContainersChange(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, _ := newManager(t)
 			o := &objects{}
-			m.objects = o
+			m.reader.objects = o
 			host := filepath.Join(m.root, "host")
 			is := hostFolder(t, host)
 			want := is()
-			attack := func(mounted map[string]Mounted) {
+			attack := func(mounted map[string]crispec.Volume) {
 				t.Helper()
 				for _, v := range mounted {
 					if err := attacks[name](v.HostPath, host); err != nil {
@@ -160,7 +160,7 @@ func TestVolumesThatContainersChange(t *testing.T) {
 					}
 				}
 			}
-			var mounted map[string]Mounted
+			var mounted map[string]crispec.Volume
 			for _, content := range []string{"old", "new"} {
 				p := showingPod(o, content)
 				var err error
@@ -206,7 +206,7 @@ func TestPodFoldersThatContainersChange(t *testing.T) {
 			t.Run(before+"/"+at, func(t *testing.T) {
 				m, fake := newManager(t)
 				o := &objects{}
-				m.objects = o
+				m.reader.objects = o
 				p := showingPod(o, "content")
 				p.Spec.Volumes = append(p.Spec.Volumes, emptyDir("e", ""))
 				p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: "e", MountPath: "/e"})
@@ -312,7 +312,7 @@ func TestNamesThatLeadUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d.objects.drivers["../up"], d.objects.drivers["../../up"] = d.objects.drivers[driverName], d.objects.drivers[driverName]
-			d.Manager.objects = o
+			d.reader.objects = o
 			d.fake.ResetLog()
 			p := podWith(v)
 			if strings.Contains(name, "disk") {

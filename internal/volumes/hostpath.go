@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/crispec"
 )
 
 // hostPathKind is what a hostPath type demands of the path.
@@ -33,37 +36,52 @@ var hostPathKinds = map[v1.HostPathType]hostPathKind{
 	v1.HostPathBlockDev:          {"block device", func(m fs.FileMode) bool { return m&fs.ModeDevice != 0 && m&fs.ModeCharDevice == 0 }, nil},
 }
 
-// setupHostPath checks the path, and creates it where its type says so; type "" checks nothing. The path itself is the volume.
-func setupHostPath(src *v1.HostPathVolumeSource) outcome {
-	if slices.Contains(strings.Split(src.Path, "/"), "..") {
-		return outcome{err: fmt.Errorf("hostPath %q: must not contain \"..\"", src.Path)}
+// hostPaths are what lies on this machine already.
+type hostPaths struct{ plain }
+
+func newHostPaths(*parts) kind { return hostPaths{} }
+
+// setup checks the path, and creates it where its type says so; type "" checks nothing. The path itself is the volume.
+func (hostPaths) setup(_ context.Context, v *volume) (outcome, error) {
+	src := v.spec.HostPath
+	if v.bound != nil {
+		if len(mountOptions(v.bound.PersistentVolume)) > 0 {
+			return outcome{}, &Error{Step: "MountOptionSupport check", Err: errors.New("mount options are not supported for this volume type")}
+		}
+		src = v.bound.Spec.HostPath
 	}
-	done := outcome{mounted: Mounted{HostPath: src.Path}}
+	fresh, err := ensureHostPath(src)
+	return outcome{mounted: crispec.Volume{HostPath: src.Path, ReadOnly: v.isReadOnly()}, fresh: fresh}, err
+}
+
+func ensureHostPath(src *v1.HostPathVolumeSource) (fresh bool, err error) {
+	if slices.Contains(strings.Split(src.Path, "/"), "..") {
+		return false, fmt.Errorf("hostPath %q: must not contain \"..\"", src.Path)
+	}
 	if src.Type == nil || *src.Type == v1.HostPathUnset {
-		return done
+		return false, nil
 	}
 	kind, ok := hostPathKinds[*src.Type]
 	if !ok {
-		return outcome{err: fmt.Errorf("hostPath type %q is not known", *src.Type)}
+		return false, fmt.Errorf("hostPath type %q is not known", *src.Type)
 	}
 	st, err := os.Stat(src.Path)
 	if errors.Is(err, fs.ErrNotExist) && kind.create != nil {
 		made := kind.create(src.Path)
 		if made == nil {
-			done.fresh = true
-			return done
+			return true, nil
 		}
 		if st, err = os.Stat(src.Path); err != nil { // else another pod has made it meanwhile
-			return outcome{err: fmt.Errorf("create hostPath: %w", made)}
+			return false, fmt.Errorf("create hostPath: %w", made)
 		}
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return outcome{err: fmt.Errorf("hostPath type check failed: %w", err)}
+		return false, fmt.Errorf("hostPath type check failed: %w", err)
 	}
 	if err != nil || !kind.is(st.Mode()) {
-		return outcome{err: fmt.Errorf("hostPath type check failed: %s is not a %s", src.Path, kind.noun)}
+		return false, fmt.Errorf("hostPath type check failed: %s is not a %s", src.Path, kind.noun)
 	}
-	return done
+	return false, nil
 }
 
 // createFile makes an empty file; its directory must exist. Where a link leads that a container may have put there, it makes none.

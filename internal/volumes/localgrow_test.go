@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -69,15 +70,18 @@ func TestLocalDiskGrows(t *testing.T) {
 			}
 			p := podWith(claimVolume("v", "c"))
 			b := bound{PersistentVolume: pv, claim: claim, readOnly: tc.readOnly}
-			if err := m.hold(p.UID, "v", b); err != nil {
+			if err := m.claims.hold(p.UID, "v", b); err != nil {
 				t.Fatal(err)
 			}
-			dir := filepath.Join(m.root, "pods", uid, "volumes")
 			for range 2 {
-				b := m.bound[p.UID]["v"]
-				err := m.growLocal(t.Context(), p, dir, b)
+				b := m.claims.of(p.UID, "v")
+				v := &volume{pod: p, podDir: filepath.Join(m.root, "pods", uid), spec: &p.Spec.Volumes[0], bound: b}
+				if err := os.MkdirAll(v.dir(), 0o750); err != nil {
+					t.Fatal(err)
+				}
+				err := m.kinds["local"].(*locals).grow(t.Context(), v)
 				if err != nil {
-					err = &SetupError{Volume: b.Name, Step: "Setup failed while expanding volume", Err: err}
+					err = &Error{Volume: b.Name, Step: "Setup failed while expanding volume", Err: err}
 				}
 				if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.err)) {
 					t.Errorf("got %v", err)

@@ -1,23 +1,21 @@
 package volumes
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 	utilexec "k8s.io/utils/exec"
 
 	"berth/internal/beneath"
+	"berth/internal/crispec"
 	"berth/internal/journal"
 	"berth/internal/pod"
 )
@@ -50,32 +48,11 @@ type Config struct {
 
 // Manager (volumeManager) sets up and tears down the volumes of pods. It is safe for concurrent use on different pods.
 type Manager struct {
-	root              string
-	files             beneath.Root // the same
-	allocatableMemory int64
-	allocatable       func() v1.ResourceList
-	objects           Objects
-	certificates      Certificates
-	claims            Claims
-	node              func() (*v1.Node, bool)
-	event             func(p *v1.Pod, eventtype, reason, message string)
-	told              func(plugin string, o Operation, took time.Duration, err error)
-	mounter           mount.Interface
-	log               *slog.Logger
-	journal           *journal.Journal
-	tmpfsNoswap       func() bool // asks the kernel once
-	numberOf          func(path string, st *unix.Stat_t) uint64
-	holdDisk          func(disk *os.File) (fresh bool, err error)
-	freeDisk          func(path string) error
-	exec              utilexec.Interface
-
-	mu sync.Mutex
-	// bound are what the claims of pods are bound to, by the names of the pods' volumes; guarded by mu.
-	bound map[pod.UID]map[string]bound
-	// firsts are the pods that had a directory of this machine before others, by the directory; guarded by mu.
-	firsts map[string]pod.UID
-
-	csi *csiState
+	parts
+	*subpaths
+	*csiStager
+	kinds   map[string]kind // as the table has them
+	journal *journal.Journal
 }
 
 // New checks the configuration and returns a manager. It touches no file.
@@ -95,136 +72,92 @@ func New(c Config) (*Manager, error) {
 	if c.Operated == nil {
 		c.Operated = func(string, Operation, time.Duration, error) {}
 	}
-	m := &Manager{
-		root:              filepath.Clean(c.Root),
-		files:             beneath.Root(filepath.Clean(c.Root)),
-		allocatableMemory: c.AllocatableMemory,
-		allocatable:       c.Allocatable,
-		objects:           c.Objects,
-		certificates:      c.Certificates,
-		claims:            c.Claims,
-		node:              c.Node,
-		event:             c.Event,
-		told:              c.Operated,
-		bound:             map[pod.UID]map[string]bound{},
-		firsts:            map[string]pod.UID{},
-		csi:               newCSIState(c.CSI),
-		mounter:           c.Mounter,
-		log:               c.Log,
-		journal:           c.Journal,
-		exec:              utilexec.New(),
-		tmpfsNoswap:       sync.OnceValue(tmpfsKnowsNoswap),
-		numberOf:          numberOf,
-		holdDisk:          func(disk *os.File) (bool, error) { return holdDisk("/", disk) },
-	}
-	m.freeDisk = func(path string) error {
-		real, err := m.files.Real(path)
-		if err != nil {
-			return err
+	root := filepath.Clean(c.Root)
+	p := parts{host: &host{
+		root: root, files: beneath.Root(root), mounter: c.Mounter, exec: utilexec.New(), log: c.Log, event: c.Event, told: c.Operated,
+	}}
+	p.folders = &folders{host: p.host, allocatableMemory: c.AllocatableMemory, tmpfsNoswap: sync.OnceValue(tmpfsKnowsNoswap)}
+	p.reader = &reader{objects: c.Objects, certificates: c.Certificates, allocatable: c.Allocatable}
+	p.disks = newDisks(p.host)
+	p.claims = &claims{api: c.Claims, node: c.Node, bound: map[pod.UID]map[string]bound{}}
+	p.drivers = newCSIKind(&csiShared{csi: newCSIState(c.CSI), claims: p.claims, disks: p.disks})
+	m := &Manager{parts: p, subpaths: &subpaths{p.host, c.Journal}, csiStager: p.drivers.stager, kinds: map[string]kind{}, journal: c.Journal}
+	for source, r := range kinds {
+		if r.open != nil {
+			m.kinds[source] = r.open(&p)
 		}
-		return freeDisk("/", real)
 	}
 	return m, nil
 }
 
-// Mounted is a volume that containers can be given.
-type Mounted struct {
-	// HostPath is the volume's directory, or file; of a disk, a link to its device.
-	HostPath string
-	// ReadOnly: the volume itself is read-only, whatever the container's mount asks for.
-	ReadOnly bool
-	// SELinuxRelabel: the runtime is to relabel the volume for the container.
-	SELinuxRelabel bool
-}
-
-// SetupError is the failure of one volume. Its text is the message of the pod's event.
-type SetupError struct {
-	Volume string
-	Step   string // "" is the set-up itself
-	Block  bool   // it is a disk
-	Err    error
-}
-
-func (e *SetupError) Error() string {
-	if e.Block {
-		return fmt.Sprintf("MapVolume.%s failed for volume %q : %v", cmp.Or(e.Step, "SetUpDevice"), e.Volume, e.Err)
+// kindOf returns the kind of the volume, which for a claim is that of what it is bound to.
+func (m *Manager) kindOf(v *volume) kind {
+	if k, ok := m.kinds[v.source()]; ok {
+		return k
 	}
-	return fmt.Sprintf("MountVolume.%s failed for volume %q : %v", cmp.Or(e.Step, "SetUp"), e.Volume, e.Err)
+	return refused{}
 }
 
-// Reason returns that of the pod's event.
-func (e *SetupError) Reason() string {
-	if e.Block {
-		return "FailedMapVolume"
+// each does something with each volume that a container of the pod uses, side by side, and returns them in their order when all is done.
+func (m *Manager) each(p *v1.Pod, in Inputs, do func(v *volume)) ([]*volume, error) {
+	podDir, err := m.podDir(p.UID)
+	if err != nil {
+		return nil, err
 	}
-	return "FailedMount"
-}
-
-// Unwrap returns the cause.
-func (e *SetupError) Unwrap() error { return e.Err }
-
-// outcome is what setting up one volume led to.
-type outcome struct {
-	mounted Mounted
-	fresh   bool   // something was made, in contrast to found
-	block   bool   // it is a disk
-	step    string // in which err came; "" is SetUp
-	err     error
-}
-
-func (o outcome) operation() Operation {
-	if o.block {
-		return MapVolume
+	needed := neededVolumes(p)
+	var all []*volume
+	var wg sync.WaitGroup
+	for i := range p.Spec.Volumes {
+		if spec := &p.Spec.Volumes[i]; needed[spec.Name] {
+			v := in.volumes[spec.Name]
+			v.pod, v.podDir, v.spec = p, podDir, spec
+			all = append(all, &v)
+			wg.Go(func() { do(&v) })
+		}
 	}
-	return MountVolume
+	wg.Wait()
+	return all, nil
 }
 
 // Setup makes the pod's volumes present, side by side, and returns them by name; volumes that no container mounts are left
 // out. It is idempotent, replaces files only where the inputs differ from what is shown, and blocks until all are done. The
-// error joins one *SetupError per volume that failed; then the others are set up nonetheless. The pod's directories must exist.
-func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]Mounted, error) {
-	dir, err := m.podDir(p.UID)
-	if err != nil {
-		return nil, fmt.Errorf("set up volumes of pod %s/%s: %w", p.Namespace, p.Name, err)
-	}
+// others are set up nonetheless if one fails. The pod's directories must exist.
+func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]crispec.Volume, Errors) {
 	began := time.Now()
-	needed := neededVolumes(p)
-	outcomes := make([]outcome, len(p.Spec.Volumes))
-	var wg sync.WaitGroup
-	for i := range p.Spec.Volumes {
-		if v := &p.Spec.Volumes[i]; needed[v.Name] {
-			wg.Go(func() {
-				o := m.setupOne(ctx, p, dir, v, in)
-				if outcomes[i] = o; o.fresh || o.err != nil {
-					m.operated(ctx, pluginOf(v, in.bound[v.Name]), o.operation(), time.Since(began), o.err)
-				}
-			})
+	all, err := m.each(p, in, func(v *volume) {
+		operation := MountVolume
+		if v.isBlock() {
+			operation = MapVolume
 		}
+		var err error
+		if v.done, err = m.setupOne(ctx, v); err != nil {
+			v.failure = failed(v.name(), err)
+			m.claims.noteFailed(v)
+			if v.failure.Class != MapFailed {
+				operation = MountVolume
+			}
+		}
+		if v.done.fresh || err != nil {
+			m.operated(ctx, v.counted(), operation, time.Since(began), err)
+		}
+	})
+	if err != nil {
+		return nil, Errors{{Err: err}}
 	}
-	wg.Wait()
-
-	mounted := map[string]Mounted{}
+	mounted := map[string]crispec.Volume{}
 	var fresh []string
-	var errs []error
-	for i, o := range outcomes {
-		name := p.Spec.Volumes[i].Name
-		switch {
-		case !needed[name]:
-		case o.err != nil:
-			if b, ok := in.bound[name]; ok {
-				m.noteFailed(p.UID, name)
-				name = b.Name
-			}
-			errs = append(errs, &SetupError{Volume: name, Step: o.step, Block: o.block, Err: o.err})
-		default:
-			mounted[name] = o.mounted
-			if o.fresh {
-				fresh = append(fresh, name)
-			}
+	var errs Errors
+	for _, v := range all {
+		if v.failure != nil {
+			errs = append(errs, v.failure)
+			continue
+		}
+		mounted[v.spec.Name] = v.done.mounted
+		if v.done.fresh {
+			fresh = append(fresh, v.spec.Name)
 		}
 	}
-	err = errors.Join(errs...)
-	if len(fresh) > 0 || err != nil {
+	if len(fresh) > 0 || errs != nil {
 		decision := "set up volumes"
 		if len(fresh) > 0 {
 			decision += ": " + strings.Join(fresh, ", ")
@@ -234,55 +167,27 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]M
 			Component: "volume",
 			Decision:  decision,
 			Took:      time.Since(began),
-			Error:     journal.Error(err),
+			Error:     journal.Error(errs.Err()),
 		})
 	}
-	if err != nil {
-		return nil, err
+	if errs != nil {
+		return nil, errs
 	}
 	return mounted, nil
 }
 
-func (m *Manager) setupOne(ctx context.Context, p *v1.Pod, podDir string, v *v1.Volume, in Inputs) outcome {
-	if err := ctx.Err(); err != nil {
-		return outcome{err: context.Cause(ctx)}
+func (m *Manager) setupOne(ctx context.Context, v *volume) (outcome, error) {
+	claim, _ := claimOf(v.pod, v.spec)
+	switch {
+	case ctx.Err() != nil:
+		return outcome{}, context.Cause(ctx)
+	case !beneath.IsElement(v.name()):
+		return outcome{}, errors.New("the volume's name is not a file name")
+	case claim != "" && v.bound == nil:
+		return outcome{}, fmt.Errorf("claim %q was not read before", claim)
 	}
-	if v.HostPath != nil {
-		return setupHostPath(v.HostPath)
+	if err := m.claims.check(v); err != nil {
+		return outcome{}, err
 	}
-	if !beneath.IsElement(v.Name) {
-		return outcome{err: errors.New("the volume's name is not a file name")}
-	}
-	if claim, _ := claimOf(p, v); claim != "" {
-		b, prepared := in.bound[v.Name]
-		if !prepared {
-			return outcome{err: fmt.Errorf("claim %q was not read before", claim)}
-		}
-		return m.setupBound(ctx, p, podDir, b)
-	}
-	if v.CSI != nil {
-		return m.setupCSI(ctx, p, podDir, inlineCSI(p, v))
-	}
-	if v.NFS != nil {
-		return m.setupNFS(ctx, podDir, v.Name, v.NFS, false, nil)
-	}
-	if kind, ok := payloadKindOf(v); ok {
-		files, prepared := in.payloads[v.Name]
-		if !prepared {
-			return m.shownPayload(podDir, v.Name, kind)
-		}
-		return m.setupPayload(p, podDir, v.Name, kind, files)
-	}
-	src, ok := emptyDirOf(v)
-	if !ok {
-		return outcome{err: fmt.Errorf("volumes of type %s are not supported yet", sourceName(&v.VolumeSource))}
-	}
-	return m.setupEmptyDir(p, podDir, v.Name, src)
-}
-
-func (m *Manager) podDir(uid pod.UID) (string, error) {
-	if !beneath.IsElement(string(uid)) {
-		return "", fmt.Errorf("pod UID %q is not a file name", uid)
-	}
-	return filepath.Join(m.root, "pods", string(uid)), nil
+	return m.kindOf(v).setup(ctx, v)
 }

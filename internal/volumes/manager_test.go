@@ -20,6 +20,7 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/crispec"
 	"berth/internal/journal"
 )
 
@@ -37,7 +38,7 @@ func newManager(t *testing.T) (*Manager, *mount.FakeMounter) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.tmpfsNoswap = func() bool { return true }
+	m.folders.tmpfsNoswap = func() bool { return true }
 	m.holdDisk, m.freeDisk = func(*os.File) (bool, error) { return false, nil }, func(string) error { return nil } // only root can hold one
 	for _, d := range []string{"volumes", "plugins"} {
 		if err := os.MkdirAll(filepath.Join(root, "pods", uid, d), 0o750); err != nil {
@@ -48,13 +49,14 @@ func newManager(t *testing.T) (*Manager, *mount.FakeMounter) {
 }
 
 // setup does what a pass does.
-func (m *Manager) setup(t *testing.T, p *v1.Pod) (map[string]Mounted, error) {
+func (m *Manager) setup(t *testing.T, p *v1.Pod) (map[string]crispec.Volume, error) {
 	t.Helper()
-	in, err := m.Prepare(t.Context(), p)
-	if err != nil {
-		return nil, err
+	in, errs := m.Prepare(t.Context(), p)
+	if errs != nil {
+		return nil, errs.Err()
 	}
-	return m.Setup(t.Context(), p, in)
+	mounted, errs := m.Setup(t.Context(), p, in)
+	return mounted, errs.Err()
 }
 
 // podWith returns a pod with these volumes, each mounted by its one container.
@@ -100,7 +102,7 @@ func TestSetup(t *testing.T) {
 	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To(int64(os.Getgid()))}
 	p.Spec.Volumes[1].EmptyDir.SizeLimit = ptr.To(resource.MustParse("64Mi"))
 
-	want := map[string]Mounted{
+	want := map[string]crispec.Volume{
 		"data":       {HostPath: m.emptyDirPath("data"), SELinuxRelabel: true},
 		"mem":        {HostPath: m.emptyDirPath("mem"), SELinuxRelabel: true},
 		"sourceless": {HostPath: m.emptyDirPath("sourceless"), SELinuxRelabel: true},
@@ -183,7 +185,7 @@ func TestSetupReportsEachVolume(t *testing.T) {
 	if diff := cmp.Diff(want, strings.Split(err.Error(), "\n")); diff != "" {
 		t.Errorf("errors (-want +got):\n%s", diff)
 	}
-	var e *SetupError
+	var e *Error
 	if !errors.As(err, &e) || e.Volume != "host" {
 		t.Errorf("the error does not tell the volume: %v", err)
 	}
@@ -191,7 +193,7 @@ func TestSetupReportsEachVolume(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := m.Setup(ctx, podWith(emptyDir("late", "")), Inputs{}); !errors.Is(err, context.Canceled) {
+	if _, err := m.Setup(ctx, podWith(emptyDir("late", "")), Inputs{}); !errors.Is(err.Err(), context.Canceled) {
 		t.Errorf("with a dead context: %v", err)
 	}
 	bad := podWith()
@@ -290,8 +292,8 @@ func TestHostPathTypes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		var got string
-		if o := setupHostPath(&v1.HostPathVolumeSource{Path: tt.path, Type: &tt.kind}); o.err != nil {
-			got = o.err.Error()
+		if _, err := ensureHostPath(&v1.HostPathVolumeSource{Path: tt.path, Type: &tt.kind}); err != nil {
+			got = err.Error()
 		}
 		if got != tt.want {
 			t.Errorf("%s %q: %q, want %q", tt.kind, tt.path, got, tt.want)

@@ -44,27 +44,21 @@ func Unsupported(p *v1.Pod) []string {
 	needed := neededVolumes(p)
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
-		path := fmt.Sprintf("spec.volumes[%d]", i)
-		src, isEmptyDir := emptyDirOf(v)
-		_, isPayload := payloadKindOf(v)
-		switch {
-		case !needed[v.Name] || v.HostPath != nil:
-		case isPayload, v.PersistentVolumeClaim != nil, v.Ephemeral != nil, v.NFS != nil, v.CSI != nil:
-		case !isEmptyDir:
-			add(path+"."+sourceName(&v.VolumeSource), "volume %q: volumes of this type are not supported yet", v.Name)
-		case !knownMedium(src.Medium):
-			add(path+".emptyDir.medium", "volume %q: medium %q is not known", v.Name, src.Medium)
+		if !needed[v.Name] {
+			continue
+		}
+		source := (&volume{spec: v}).source()
+		path := fmt.Sprintf("spec.volumes[%d].%s", i, source)
+		r, known := kinds[source]
+		if !known {
+			add(path, "volume %q: volumes of this type are not supported yet", v.Name)
+		} else if r.lacks != nil {
+			if field, why := r.lacks(v); field != "" {
+				add(path+"."+field, "volume %q: %s", v.Name, why)
+			}
 		}
 	}
 	return out
-}
-
-// emptyDirOf returns the volume's source if it is an emptyDir; a volume without any source is one (Kubernetes API, Volume).
-func emptyDirOf(v *v1.Volume) (*v1.EmptyDirVolumeSource, bool) {
-	if v.VolumeSource == (v1.VolumeSource{}) {
-		return &v1.EmptyDirVolumeSource{}, true
-	}
-	return v.EmptyDir, v.EmptyDir != nil
 }
 
 // sourceName returns the field of the API that the source of a volume, or of a persistent one, is in, "" when there is none.

@@ -24,21 +24,21 @@ const (
 
 // ownVolume gives what is in the volume to the pod's fsGroup, by its change policy. The root is last, so that a change which was interrupted
 // is begun again. What a filesystem refuses does not fail the volume. Pods that have the volume may change it meanwhile: no link is followed.
-func (m *Manager) ownVolume(p *v1.Pod, dir string) {
+func (h *host) ownVolume(p *v1.Pod, dir string) {
 	o := &owner{gid: int(*fsGroup(p))}
-	f, err := m.files.Open(dir)
+	f, err := h.files.Open(dir)
 	if err == nil {
 		defer f.Close()
 		root := int(f.Fd())
 		if policy := p.Spec.SecurityContext.FSGroupChangePolicy; policy != nil && *policy == v1.FSGroupChangeOnRootMismatch && isOwned(root, o.gid) {
 			return
 		}
-		stop := m.tellWhileSlow(p, dir, o)
+		stop := h.tellWhileSlow(p, dir, o)
 		err = o.ownDirectory(root)
 		stop()
 	}
 	if err != nil {
-		m.log.Warn("not all of the volume is the fsGroup's", "pod", p.Namespace+"/"+p.Name, "fsGroup", o.gid, "directory", dir, "error", err)
+		h.log.Warn("not all of the volume is the fsGroup's", "pod", p.Namespace+"/"+p.Name, "fsGroup", o.gid, "directory", dir, "error", err)
 	}
 }
 
@@ -55,11 +55,11 @@ const (
 )
 
 // tellWhileSlow tells the user of the pod of a change that lasts, until stop is called.
-func (m *Manager) tellWhileSlow(p *v1.Pod, dir string, o *owner) (stop func()) {
+func (h *host) tellWhileSlow(p *v1.Pod, dir string, o *owner) (stop func()) {
 	done, told := make(chan struct{}), make(chan struct{})
 	message := fmt.Sprintf("Setting volume ownership for %s is taking longer than expected, consider using OnRootMismatch - "+
 		"https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#configure-volume-permission-and-ownership-change-policy-for-pods",
-		strings.TrimPrefix(dir, filepath.Join(m.root, "pods")+"/"))
+		strings.TrimPrefix(dir, filepath.Join(h.root, "pods")+"/"))
 	go func() {
 		defer close(told)
 		timer := time.NewTimer(slowAfter)
@@ -74,7 +74,7 @@ func (m *Manager) tellWhileSlow(p *v1.Pod, dir string, o *owner) (stop func()) {
 			if !first {
 				progress = fmt.Sprintf(", processed %d files.", o.files.Load())
 			}
-			m.event(p, v1.EventTypeWarning, "VolumePermissionChangeInProgress", message+progress)
+			h.event(p, v1.EventTypeWarning, "VolumePermissionChangeInProgress", message+progress)
 			timer.Reset(slowAgain)
 		}
 	}()
@@ -155,4 +155,25 @@ func (o *owner) ownFile(fd int) error {
 		mode |= groupDir
 	}
 	return unix.Chmod(beneath.Self(fd), mode)
+}
+
+func fsGroup(p *v1.Pod) *int64 {
+	if p.Spec.SecurityContext == nil {
+		return nil
+	}
+	return p.Spec.SecurityContext.FSGroup
+}
+
+// groupOf returns the group of the root of a volume.
+func (h *host) groupOf(dir string) int64 {
+	f, err := h.files.Open(dir)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return 0
+	}
+	return int64(st.Gid)
 }

@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,41 +13,89 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/beneath"
+	"berth/internal/crispec"
 )
 
-// setupPayload makes the volume show the files. It lies in a directory, or a tmpfs, like that of an emptyDir.
-func (m *Manager) setupPayload(p *v1.Pod, podDir, name string, kind payloadKind, files payload) outcome {
-	d := dirVolume{
-		dir:    filepath.Join(podDir, "volumes", kind.plugin, name),
-		marker: filepath.Join(podDir, "plugins", emptyDirPlugin, "wrapped_"+name, "ready"),
-		src:    &v1.EmptyDirVolumeSource{Medium: kind.medium},
-	}
-	fresh, err := m.ensureDir(p, d)
-	if err != nil {
-		return outcome{err: err}
-	}
-	dir, err := m.files.Open(d.dir) // after the mount of its filesystem
-	if err != nil {
-		return outcome{err: err}
-	}
-	defer dir.Close()
-	if err := makeMountPoints(dir, mountPointsWithin(p, name), files); err != nil {
-		return outcome{err: err}
-	}
-	changed, err := writeAtomically(dir, files, fsGroup(p), m.log)
-	if err != nil {
-		return outcome{err: err}
-	}
-	return outcome{mounted: Mounted{HostPath: d.dir, ReadOnly: true, SELinuxRelabel: true}, fresh: fresh || changed}
+// Objects is what volumes show of the API server's objects.
+type Objects interface {
+	// ConfigMap returns the newest copy, which is not changed; what does not exist is a NotFound error of the API.
+	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
+	// Secret is like ConfigMap.
+	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+	// Token returns a valid token of the pod's service account.
+	Token(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountTokenProjection) (string, error)
 }
 
-// shownPayload is a volume that goes on showing what it shows, since it cannot be known what it should show now.
-func (m *Manager) shownPayload(podDir, name string, kind payloadKind) outcome {
-	dir := filepath.Join(podDir, "volumes", kind.plugin, name)
-	if _, err := m.files.Lstat(filepath.Join(dir, dataLink)); err != nil {
-		return outcome{err: errors.New("what it shows was not read before")}
+// Certificates is what volumes show of whom the cluster trusts, and of who its pods are. Both return PEM.
+type Certificates interface {
+	// TrustBundle returns the certificates of the source; a bundle that does not exist is a NotFound error of the API.
+	TrustBundle(ctx context.Context, p *v1.Pod, src *v1.ClusterTrustBundleProjection) ([]byte, error)
+	// PodCertificate returns what was issued to the pod for the source of this index of the volume.
+	PodCertificate(p *v1.Pod, volume string, source int) (key, chain []byte, err error)
+}
+
+// reader reads what volumes show.
+type reader struct {
+	objects      Objects
+	certificates Certificates
+	allocatable  func() v1.ResourceList
+}
+
+// errNoClient says that what the volume shows is not to be had here.
+func errNoClient(v *volume) error {
+	return fmt.Errorf("cannot setup %s volume %s because kube client is not configured", v.source(), v.spec.Name)
+}
+
+// payloads are volumes whose files the agent writes. They lie in a directory, or a tmpfs, like that of an emptyDir.
+type payloads struct {
+	plain
+	*folders
+	medium v1.StorageMedium
+	// read adds the files of the volume.
+	read func(ctx context.Context, to payload, v *volume) error
+}
+
+func (k *payloads) prepare(ctx context.Context, v *volume) error {
+	files := payload{}
+	if err := k.read(ctx, files, v); err != nil {
+		return err
 	}
-	return outcome{mounted: Mounted{HostPath: dir, ReadOnly: true, SELinuxRelabel: true}}
+	v.input, v.live = files, true
+	return nil
+}
+
+// setup makes the volume show its files, or leaves it as it is when it cannot be known what it should show now.
+func (k *payloads) setup(_ context.Context, v *volume) (outcome, error) {
+	done := outcome{mounted: crispec.Volume{HostPath: v.dir(), ReadOnly: true, SELinuxRelabel: true}}
+	files, read := v.input.(payload)
+	if !read {
+		if _, err := k.files.Lstat(filepath.Join(v.dir(), dataLink)); err != nil {
+			return outcome{}, errors.New("what it shows was not read before")
+		}
+		return done, nil
+	}
+	made, err := k.ensureDir(v.pod, dirVolume{
+		dir:    v.dir(),
+		marker: filepath.Join(v.podDir, "plugins", emptyDirPlugin, "wrapped_"+v.name(), "ready"),
+		src:    &v1.EmptyDirVolumeSource{Medium: k.medium},
+	})
+	if err != nil {
+		return outcome{}, err
+	}
+	dir, err := k.files.Open(v.dir()) // after the mount of its filesystem
+	if err != nil {
+		return outcome{}, err
+	}
+	defer dir.Close()
+	if err := makeMountPoints(dir, mountPointsWithin(v.pod, v.spec.Name), files); err != nil {
+		return outcome{}, err
+	}
+	changed, err := writeAtomically(dir, files, fsGroup(v.pod), k.log)
+	if err != nil {
+		return outcome{}, err
+	}
+	done.fresh = made || changed
+	return done, nil
 }
 
 // mountPointsWithin returns where containers mount other volumes below this one, relative to it and without those that lie below

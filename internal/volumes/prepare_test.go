@@ -16,6 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/crispec"
 )
 
 // objects are what an API server has in the namespace "default".
@@ -97,10 +99,10 @@ func prepared(t *testing.T, m *Manager, p *v1.Pod) (map[string]string, string) {
 	t.Helper()
 	in, err := m.Prepare(t.Context(), p)
 	if err != nil {
-		return nil, err.Error()
+		return nil, err.Err().Error()
 	}
 	out := map[string]string{}
-	for name, c := range in.payloads[p.Spec.Volumes[0].Name] {
+	for name, c := range in.volumes[p.Spec.Volumes[0].Name].input.(payload) {
 		out[name] = c.mode.String()[1:] + " " + string(c.data)
 	}
 	return out, ""
@@ -233,8 +235,8 @@ func TestPayloads(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m, _ := newManager(t)
-			m.objects, m.certificates = testObjects(), testObjects()
-			m.allocatable = func() v1.ResourceList { return v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")} }
+			m.reader.objects, m.reader.certificates = testObjects(), testObjects()
+			m.reader.allocatable = func() v1.ResourceList { return v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")} }
 			p := podWith(tc.volume)
 			p.Labels = map[string]string{"b": "2", "a": "1"}
 			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1500m")}
@@ -260,12 +262,12 @@ func TestPrepareWithoutServer(t *testing.T) {
 			t.Errorf("got %s", err)
 		}
 	}
-	m.objects = testObjects()
+	m.reader.objects = testObjects()
 	trust := projectedVolume("v", v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Path: "t"}})
 	if _, err := prepared(t, m, podWith(trust)); err != `MountVolume.SetUp failed for volume "v" : cannot setup projected volume v because kube client is not configured` {
 		t.Errorf("bundles from nowhere: %s", err)
 	}
-	m.objects = nil
+	m.reader.objects = nil
 	pod := v1.VolumeProjection{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{fieldFile("name", "metadata.name")}}}
 	for _, v := range []v1.Volume{projectedVolume("v", pod), downwardVolume("v", pod.DownwardAPI.Items...)} {
 		if got, err := prepared(t, m, podWith(v)); err != "" || got["name"] != "rw-r--r-- p" {
@@ -281,14 +283,14 @@ func TestPrepareWithoutServer(t *testing.T) {
 
 func TestPrepareTellsEachVolume(t *testing.T) {
 	m, _ := newManager(t)
-	m.objects = &objects{err: errors.New("no answer")}
+	m.reader.objects = &objects{err: errors.New("no answer")}
 	p := podWith(
 		configMapVolume("one", v1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Optional: ptr.To(true)}), emptyDir("fine", ""),
 		projectedVolume("two", v1.VolumeProjection{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "t"}}),
 	)
 	_, err := m.Prepare(t.Context(), p)
 	want := "MountVolume.SetUp failed for volume \"one\" : no answer\nMountVolume.SetUp failed for volume \"two\" : no answer"
-	if err == nil || err.Error() != want {
+	if err == nil || err.Err().Error() != want {
 		t.Errorf("got %v", err)
 	}
 }
@@ -328,7 +330,7 @@ func TestCredential(t *testing.T) {
 func TestPayloadVolumes(t *testing.T) {
 	m, mounts := newManager(t)
 	o := testObjects()
-	m.objects = o
+	m.reader.objects = o
 	group := int64(os.Getgid())
 	p := podWith(
 		configMapVolume("cm", v1.ConfigMapVolumeSource{LocalObjectReference: local("cm")}),
@@ -340,9 +342,9 @@ func TestPayloadVolumes(t *testing.T) {
 	p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
 		v1.VolumeMount{Name: "s", MountPath: "/cm/inner"}, v1.VolumeMount{Name: "s", MountPath: "/cm/a/below"})
 	volumesDir := filepath.Join(m.root, "pods", uid, "volumes")
-	want := map[string]Mounted{}
+	want := map[string]crispec.Volume{}
 	for name, plugin := range map[string]string{"cm": "configmap", "s": "secret", "d": "downward-api", "p": "projected"} {
-		want[name] = Mounted{HostPath: filepath.Join(volumesDir, "kubernetes.io~"+plugin, name), ReadOnly: true, SELinuxRelabel: true}
+		want[name] = crispec.Volume{HostPath: filepath.Join(volumesDir, "kubernetes.io~"+plugin, name), ReadOnly: true, SELinuxRelabel: true}
 	}
 	pass := func() {
 		t.Helper()
@@ -431,7 +433,7 @@ func TestPayloadVolumes(t *testing.T) {
 func TestOptionalObjectComesAndGoes(t *testing.T) {
 	m, _ := newManager(t)
 	o := testObjects()
-	m.objects = o
+	m.reader.objects = o
 	late := o.configMaps["cm"]
 	delete(o.configMaps, "cm")
 	p := podWith(configMapVolume("v", v1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Optional: ptr.To(true)}))
@@ -454,16 +456,16 @@ func TestOptionalObjectComesAndGoes(t *testing.T) {
 func TestVolumeGoesOnShowingWhatItShows(t *testing.T) {
 	m, _ := newManager(t)
 	o := &objects{secrets: map[string]*v1.Secret{"s": {Data: map[string][]byte{"k": []byte("old")}}}}
-	m.objects = o
+	m.reader.objects = o
 	p := podWith(secretVolume("v", v1.SecretVolumeSource{SecretName: "s"}))
 	got, err := m.setup(t, p)
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := shown(t, got["v"].HostPath)
-	again, err := m.Setup(t.Context(), p, Inputs{}) // the secret could not be read
-	if err != nil || again["v"] != got["v"] {
-		t.Fatalf("got %+v, %v", again, err)
+	again, errs := m.Setup(t.Context(), p, Inputs{}) // the secret could not be read
+	if errs != nil || again["v"] != got["v"] {
+		t.Fatalf("got %+v, %v", again, errs)
 	}
 	if after := shown(t, again["v"].HostPath); len(after) == 0 || !maps.Equal(before, after) {
 		t.Errorf("before %v, after %v", before, after)
@@ -473,7 +475,7 @@ func TestVolumeGoesOnShowingWhatItShows(t *testing.T) {
 func TestSetupNeedsInputs(t *testing.T) {
 	m, _ := newManager(t)
 	p := podWith(secretVolume("v", v1.SecretVolumeSource{SecretName: "s"}))
-	if _, err := m.Setup(t.Context(), p, Inputs{}); err == nil || !strings.Contains(err.Error(), "was not read before") {
-		t.Errorf("got %v", err)
+	if _, errs := m.Setup(t.Context(), p, Inputs{}); errs == nil || !strings.Contains(errs.Err().Error(), "was not read before") {
+		t.Errorf("got %v", errs)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
 	"berth/internal/pod"
@@ -55,9 +54,10 @@ func computeMountLabel(p *v1.Pod, names []string, policy string) (string, error)
 }
 
 // isMountedWithLabel reports whether the volume is mounted with a label at all, rather than relabelled file by file (KEP-1710).
-func isMountedWithLabel(p *v1.Pod, v csiVolume, object *storagev1.CSIDriver, modes LabelledModes) bool {
+func isMountedWithLabel(v csiVolume, modes LabelledModes) bool {
+	p := v.pod
 	switch {
-	case v.block || object == nil || !ptr.Deref(object.Spec.SELinuxMount, false):
+	case v.block || v.object == nil || !ptr.Deref(v.object.Spec.SELinuxMount, false):
 		return false
 	case p.Spec.SecurityContext != nil && ptr.Deref(p.Spec.SecurityContext.SELinuxChangePolicy, "") == v1.SELinuxChangePolicyRecursive:
 		return false
@@ -98,30 +98,30 @@ func (s *csiState) label(id csiID, text string, pods ...pod.UID) {
 // withLabel returns the volume with the label with which it is to be mounted for the pod. It is the caller's turn with the volume. Pods that have it at
 // the same time agree on the label; what an earlier pod left staged with another one is unstaged first. What is mounted for the pod keeps its label,
 // whatever is thought of that now: a driver or an agent may have been set up anew.
-func (m *Manager) withLabel(ctx context.Context, p *v1.Pod, podDir string, v csiVolume, object *storagev1.CSIDriver) (csiVolume, error) {
+func (c *csiKind) withLabel(ctx context.Context, v csiVolume) (csiVolume, error) {
 	var wrong error
-	if policy := m.csi.FileLabel(); policy != "" && isMountedWithLabel(p, v, object, m.csi.LabelledModes) {
-		v.label, wrong = computeMountLabel(p, namesOf(p, v), policy)
+	if policy := c.csi.FileLabel(); policy != "" && isMountedWithLabel(v, c.csi.LabelledModes) {
+		v.label, wrong = computeMountLabel(v.pod, namesOf(v), policy)
 	}
 	var has string
 	var known, others, staged, agreed bool
-	m.csi.note(func() {
-		l := m.csi.labels[v.csiID]
+	c.csi.note(func() {
+		l := c.csi.labels[v.csiID]
 		if known = l != nil; known {
 			has = l.text
 			for uid := range l.pods {
-				others = others || uid != p.UID
+				others = others || uid != v.pod.UID
 			}
 		}
-		_, staged = m.csi.staged[v.csiID]
+		_, staged = c.csi.staged[v.csiID]
 		if agreed = wrong == nil && (!known || has == v.label); agreed {
-			m.csi.label(v.csiID, v.label, p.UID)
+			c.csi.label(v.csiID, v.label, v.pod.UID)
 		}
 	})
 	if agreed {
 		return v, nil
 	}
-	mounted, err := m.isMounted(m.target(p.UID, podDir, v))
+	mounted, err := c.isMounted(c.target(v))
 	switch {
 	case err != nil:
 		return v, err
@@ -133,23 +133,24 @@ func (m *Manager) withLabel(ctx context.Context, p *v1.Pod, podDir string, v csi
 	case others:
 		return v, fmt.Errorf("conflicting SELinux labels of volume %s: %q and %q", v.specName, has, v.label)
 	case staged:
-		if err := m.unstageAlone(ctx, v.csiID); err != nil {
+		if err := c.stager.unstageAlone(ctx, v.csiID); err != nil {
 			return v, fmt.Errorf("waiting for unmount of volume %q, because it is already mounted to a different pod with a different SELinux label: %w", v.specName, err)
 		}
 	}
-	m.csi.note(func() {
-		delete(m.csi.staged, v.csiID)
-		m.csi.label(v.csiID, v.label, p.UID)
+	c.csi.note(func() {
+		delete(c.csi.staged, v.csiID)
+		c.csi.label(v.csiID, v.label, v.pod.UID)
 	})
 	return v, nil
 }
 
 // namesOf returns the names under which the pod has the volume.
-func namesOf(p *v1.Pod, v csiVolume) []string {
+func namesOf(v csiVolume) []string {
 	if v.claim == nil {
 		return []string{v.specName}
 	}
 	var names []string
+	p := v.pod
 	for i := range p.Spec.Volumes {
 		if claim, _ := claimOf(p, &p.Spec.Volumes[i]); claim == v.claim.Name {
 			names = append(names, p.Spec.Volumes[i].Name)

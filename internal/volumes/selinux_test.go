@@ -69,7 +69,8 @@ func TestIsMountedWithLabel(t *testing.T) {
 		"a pod that wants it otherwise":     {volume: csiVolume{accessModes: alone}, object: able, modes: AllModes, pod: recursive},
 		"a disk":                            {volume: csiVolume{accessModes: alone, block: true}, object: able, modes: AllModes},
 	} {
-		if got := isMountedWithLabel(&v1.Pod{Spec: v1.PodSpec{SecurityContext: tt.pod}}, tt.volume, tt.object, tt.modes); got != tt.want {
+		tt.volume.pod, tt.volume.object = &v1.Pod{Spec: v1.PodSpec{SecurityContext: tt.pod}}, tt.object
+		if got := isMountedWithLabel(tt.volume, tt.modes); got != tt.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}

@@ -20,6 +20,12 @@ import (
 // subpathsDir is the folder in a pod's directory that holds <volume>/<container>/<index>, on each of which a part of a volume is mounted.
 const subpathsDir = "volume-subpaths"
 
+// subpaths shows containers parts of volumes.
+type subpaths struct {
+	host    *host
+	journal *journal.Journal
+}
+
 // SubpathError says that a container cannot be given a part of a volume. Its text does not tell what lies outside the volume; Err, which the
 // journal shows, may.
 type SubpathError struct {
@@ -48,12 +54,12 @@ const (
 // BindSubpath shows the part of the volume at a path of the agent's own, which it returns: whatever a container makes of its volume
 // afterwards, that path stays what it is. Missing directories are made, with the mode of the volume's own. What was shown there before, to an
 // earlier incarnation of the container, gives way. Filesystems that are mounted inside the part already are not shown. The error is a *SubpathError; Teardown undoes it all.
-func (m *Manager) BindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (string, error) {
-	target, err := m.bindSubpath(ctx, p, s)
+func (sp *subpaths) BindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (string, error) {
+	target, err := sp.bindSubpath(ctx, p, s)
 	if err == nil {
 		return target, nil
 	}
-	m.journal.Record(journal.Entry{
+	sp.journal.Record(journal.Entry{
 		Subject:   journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
 		Component: "volume",
 		Decision:  fmt.Sprintf("container %s does not get the subPath %q of volume %s", s.Container, s.Path, s.Volume),
@@ -62,14 +68,14 @@ func (m *Manager) BindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath)
 	return "", err
 }
 
-func (m *Manager) bindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (string, *SubpathError) {
+func (sp *subpaths) bindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (string, *SubpathError) {
 	fail := func(step string, err error) (string, *SubpathError) {
 		return "", &SubpathError{Step: step, Volume: s.Volume, Container: s.Container, Err: err}
 	}
 	if ctx.Err() != nil {
 		return fail(prepareSubpath, context.Cause(ctx))
 	}
-	podDir, err := m.podDir(p.UID)
+	podDir, err := sp.host.podDir(p.UID)
 	if err != nil {
 		return fail(prepareSubpath, err)
 	}
@@ -94,15 +100,15 @@ func (m *Manager) bindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath)
 	}
 	defer unix.Close(part)
 	target := filepath.Join(podDir, subpathsDir, s.Volume, s.Container, strconv.Itoa(s.Index))
-	if err := m.bindAt(part, target, s.Propagation); err != nil {
+	if err := sp.bindAt(part, target, s.Propagation); err != nil {
 		return fail(prepareSubpath, err)
 	}
 	return target, nil
 }
 
 // bindAt mounts what the descriptor refers to at the target, in place of what is there.
-func (m *Manager) bindAt(part int, target string, propagation runtimeapi.MountPropagation) error {
-	f, err := m.files.Make(filepath.Dir(target), 0o750, 0o750)
+func (sp *subpaths) bindAt(part int, target string, propagation runtimeapi.MountPropagation) error {
+	f, err := sp.host.files.Make(filepath.Dir(target), 0o750, 0o750)
 	if err != nil {
 		return fmt.Errorf("make mount point: %w", err)
 	}
@@ -201,19 +207,19 @@ func detachTop(fd int) (mounted bool, err error) {
 	return true, unix.Unmount(beneath.Self(fd), unix.MNT_DETACH)
 }
 
-// unbindSubpaths unmounts the parts of volumes that the pod's containers were given, by whatever agent, and removes the folder that they were
+// unbind unmounts the parts of volumes that the pod's containers were given, by whatever agent, and removes the folder that they were
 // shown in.
-func (m *Manager) unbindSubpaths(ctx context.Context, podDir string) error {
+func (sp *subpaths) unbind(ctx context.Context, podDir string) error {
 	top := filepath.Join(podDir, subpathsDir)
-	if err := m.detachBelow(ctx, top, 2); err != nil {
+	if err := sp.detachBelow(ctx, top, 2); err != nil {
 		return fmt.Errorf("unmount subPaths: %w", err)
 	}
-	return m.files.Remove(top)
+	return sp.host.files.Remove(top)
 }
 
 // detachBelow unmounts what is mounted on the entries of the directories that are so many levels below dir.
-func (m *Manager) detachBelow(ctx context.Context, dir string, levels int) error {
-	f, err := m.files.Open(dir)
+func (sp *subpaths) detachBelow(ctx context.Context, dir string, levels int) error {
+	f, err := sp.host.files.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -234,7 +240,7 @@ func (m *Manager) detachBelow(ctx context.Context, dir string, levels int) error
 		case levels == 0:
 			err = detach(int(f.Fd()), e.Name(), path)
 		case e.IsDir():
-			err = m.detachBelow(ctx, path, levels-1)
+			err = sp.detachBelow(ctx, path, levels-1)
 		}
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,38 +21,39 @@ import (
 func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
 	dir, err := m.podDir(uid)
 	if err == nil {
-		err = m.unmapDisks(ctx, uid, dir)
-	}
-	if err == nil {
 		err = m.teardown(ctx, uid, dir)
 	}
 	if err != nil {
 		return fmt.Errorf("tear down volumes of pod %s: %w", uid, err)
 	}
-	m.release(uid)
-	m.csi.release(uid)
+	m.claims.release(uid)
 	return nil
 }
 
 func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) error {
+	if err := m.subpaths.unbind(ctx, podDir); err != nil {
+		return err
+	}
+	held := map[string]bool{} // the plugins of kinds that failed: their mounts are left to them
+	var errs []error
+	for _, source := range slices.Sorted(maps.Keys(m.kinds)) {
+		if err := m.kinds[source].teardown(ctx, uid, podDir); err != nil {
+			errs, held[kinds[source].plugin] = append(errs, err), true
+		}
+	}
 	f, err := m.files.Open(podDir)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return errors.Join(errs...)
 	}
 	if err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
 	f.Close()
-	if err := m.unbindSubpaths(ctx, podDir); err != nil {
+	spent, err := m.unmountBelow(ctx, filepath.Join(podDir, "volumes"), held)
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return err
 	}
-	unpublished := m.teardownCSI(ctx, uid, podDir)
-	except := ""
-	if unpublished != nil {
-		except = csiPlugin
-	}
-	spent, unmounted := m.unmountBelow(ctx, filepath.Join(podDir, "volumes"), except)
-	if err := errors.Join(unpublished, unmounted); err != nil {
+	if err := m.files.Remove(filepath.Join(podDir, devicesDir)); err != nil {
 		return err
 	}
 	// The marker goes first: a volume of which only a part was removed must not look ready.
@@ -93,7 +95,7 @@ func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os
 	if err != nil {
 		return err
 	}
-	own := ownPlugins[plugin.Name()]
+	own := ownsAll(plugin.Name())
 	for _, e := range entries {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -114,14 +116,19 @@ func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os
 	return beneath.RemoveEmptyAt(int(volumes.Fd()), plugin.Name(), path)
 }
 
-// ownPlugins are the types of volumes of which everything is the agent's.
-var ownPlugins = map[string]bool{
-	emptyDirPlugin: true, configMapKind.plugin: true, secretKind.plugin: true, downwardKind.plugin: true, projectedKind.plugin: true,
+// ownsAll reports whether everything in folders of the plugin is the agent's.
+func ownsAll(plugin string) bool {
+	for _, r := range kinds {
+		if r.plugin == plugin {
+			return r.owned
+		}
+	}
+	return false
 }
 
-// unmountBelow unmounts everything mounted below dir, the folder of a pod's volumes, later mounts first, but volumes of the type except. It returns how long that
+// unmountBelow unmounts everything mounted below dir, the folder of a pod's volumes, later mounts first, but those of the plugins that are held. It returns how long that
 // took, by the type of each volume and its folder.
-func (m *Manager) unmountBelow(ctx context.Context, dir, except string) (map[string]map[string]time.Duration, error) {
+func (m *Manager) unmountBelow(ctx context.Context, dir string, held map[string]bool) (map[string]map[string]time.Duration, error) {
 	real, err := m.files.Real(dir)
 	if err != nil {
 		return nil, err
@@ -135,7 +142,7 @@ func (m *Manager) unmountBelow(ctx context.Context, dir, except string) (map[str
 	for _, mp := range slices.Backward(points) {
 		within, ok := strings.CutPrefix(unescapeMount.Replace(mp.Path), real+"/")
 		plugin, volume, _ := strings.Cut(within, "/")
-		if !ok || plugin == except {
+		if !ok || held[plugin] {
 			continue
 		}
 		if ctx.Err() != nil {
@@ -155,6 +162,3 @@ func (m *Manager) unmountBelow(ctx context.Context, dir, except string) (map[str
 	}
 	return spent, errors.Join(errs...)
 }
-
-// unescapeMount undoes the escapes of /proc/mounts (fstab(5)).
-var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

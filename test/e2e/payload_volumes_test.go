@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/crispec"
 	"berth/internal/journal"
 	"berth/internal/mounts"
 	"berth/internal/volumes"
@@ -63,7 +64,7 @@ func TestSecretVolumes(t *testing.T) {
 			},
 		},
 	}
-	pass := func() map[string]volumes.Mounted {
+	pass := func() map[string]crispec.Volume {
 		t.Helper()
 		in, err := m.Prepare(t.Context(), p)
 		if err != nil {
@@ -145,10 +146,10 @@ func TestSecretVolumes(t *testing.T) {
 	// A folder of the host, mounted where an earlier agent could have left files.
 	left := filepath.Join(mounted["secret"].HostPath, "..2000_01_01_00_00_00.1")
 	must(t, os.Mkdir(left, 0o755), unix.Mount(host, left, "", unix.MS_BIND, ""))
-	in, err := m.Prepare(t.Context(), p)
-	must(t, err)
-	if _, err := m.Setup(t.Context(), p, in); !errors.Is(err, unix.EXDEV) {
-		t.Errorf("clean-up met a mount: %v, want a refusal to cross it", err)
+	in, errs := m.Prepare(t.Context(), p)
+	must(t, errs.Err())
+	if _, errs := m.Setup(t.Context(), p, in); !errors.Is(errs.Err(), unix.EXDEV) {
+		t.Errorf("clean-up met a mount: %v, want a refusal to cross it", errs)
 	}
 	wantHost("after an update of a volume with a mount inside")
 	must(t, unix.Unmount(left, 0))

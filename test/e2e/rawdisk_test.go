@@ -267,10 +267,10 @@ func TestRawDiskThatOthersHold(t *testing.T) {
 	})
 	setup := func() {
 		t.Helper()
-		in, err := m.Prepare(t.Context(), p)
-		must(t, err)
-		mounted, err := m.Setup(t.Context(), p, in)
-		must(t, err)
+		in, errs := m.Prepare(t.Context(), p)
+		must(t, errs.Err())
+		mounted, errs := m.Setup(t.Context(), p, in)
+		must(t, errs.Err())
 		if b := make([]byte, 6); mounted["v"].HostPath != "" {
 			f, err := os.Open(mounted["v"].HostPath)
 			must(t, err)

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/internal/crispec"
 	"berth/internal/journal"
 	"berth/internal/mounts"
 	"berth/internal/volumes"
@@ -271,13 +272,13 @@ func TestVMNFSClaim(t *testing.T) {
 			Spec:       v1.PodSpec{Containers: make([]v1.Container, 1)},
 		}, v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "share", ReadOnly: readOnly}})
 	}
-	setup := func(p *v1.Pod) (*volumes.Manager, volumes.Mounted) {
+	setup := func(p *v1.Pod) (*volumes.Manager, crispec.Volume) {
 		t.Helper()
 		m := open()
-		in, err := m.Prepare(t.Context(), p)
-		must(t, err)
-		mounted, err := m.Setup(t.Context(), p, in)
-		must(t, err)
+		in, errs := m.Prepare(t.Context(), p)
+		must(t, errs.Err())
+		mounted, errs := m.Setup(t.Context(), p, in)
+		must(t, errs.Err())
 		return m, mounted["data"]
 	}
 	one, two := user("one", false), user("two", true)

@@ -20,6 +20,7 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/crispec"
 	"berth/internal/journal"
 	"berth/internal/mounts"
 	"berth/internal/volumes"
@@ -55,9 +56,9 @@ func TestMemoryVolume(t *testing.T) {
 			},
 		},
 	}
-	var mounted map[string]volumes.Mounted
+	var mounted map[string]crispec.Volume
 	for range 2 {
-		var err error
+		var err volumes.Errors
 		if mounted, err = open().Setup(t.Context(), p, volumes.Inputs{}); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,39 @@
+package volumes
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// newConfigMaps returns the kind of volumes that show a ConfigMap.
+func newConfigMaps(p *parts) kind {
+	return &payloads{folders: p.folders, medium: v1.StorageMediumDefault, read: p.reader.readConfigMap}
+}
+
+func (r *reader) readConfigMap(ctx context.Context, to payload, v *volume) error {
+	if r.objects == nil {
+		return errNoClient(v)
+	}
+	src := v.spec.ConfigMap
+	return r.addConfigMap(ctx, to, v.pod, src.Name, newProjection(src.Items, src.DefaultMode, src.Optional))
+}
+
+func (r *reader) addConfigMap(ctx context.Context, to payload, p *v1.Pod, name string, j projection) error {
+	object, err := r.objects.ConfigMap(ctx, p.Namespace, name)
+	if apierrors.IsNotFound(err) && j.optional {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	data := make(map[string][]byte, len(object.Data)+len(object.BinaryData))
+	for key, value := range object.Data {
+		data[key] = []byte(value)
+	}
+	for key, value := range object.BinaryData {
+		data[key] = value
+	}
+	return to.addKeys(data, j, "configmap references non-existent config key: ")
+}

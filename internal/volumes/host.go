@@ -1,0 +1,150 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	mount "k8s.io/mount-utils"
+	utilexec "k8s.io/utils/exec"
+
+	"berth/internal/beneath"
+	"berth/internal/pod"
+)
+
+// host is what all kinds of volumes need of this machine: the agent's folder, what is mounted, and whom to tell.
+type host struct {
+	root    string
+	files   beneath.Root // the same
+	mounter mount.Interface
+	exec    utilexec.Interface
+	log     *slog.Logger
+	event   func(p *v1.Pod, eventtype, reason, message string)
+	told    func(plugin string, o Operation, took time.Duration, err error)
+}
+
+func (h *host) podDir(uid pod.UID) (string, error) {
+	if !beneath.IsElement(string(uid)) {
+		return "", fmt.Errorf("pod UID %q is not a file name", uid)
+	}
+	return filepath.Join(h.root, "pods", string(uid)), nil
+}
+
+// isOfPod reports whether something is mounted there for a pod.
+func (h *host) isOfPod(path string) bool {
+	return strings.HasPrefix(path, filepath.Join(h.root, "pods")+"/")
+}
+
+// isMounted reports whether something is mounted at the path. It asks the mount table alone: what is mounted may be readable to nobody here, its
+// server may never answer, and a bind mount looks like its directory.
+func (h *host) isMounted(path string) (bool, error) {
+	real, err := h.files.Real(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	points, err := h.mounter.List()
+	if err != nil {
+		return false, fmt.Errorf("read mount table: %w", err)
+	}
+	return slices.ContainsFunc(points, func(mp mount.MountPoint) bool { return unescapeMount.Replace(mp.Path) == real }), nil
+}
+
+// unescapeMount undoes the escapes of /proc/mounts (fstab(5)).
+var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// mountSource is what is mounted, and how.
+type mountSource struct {
+	source, fsType string
+	options        []string
+	format         bool // a disk without a filesystem gets one
+}
+
+// ensureMount mounts the source at dir, unless something is mounted there, and reports whether it did. A mount that fails, or is given up because ctx is
+// done, leaves nothing.
+func (h *host) ensureMount(ctx context.Context, dir string, s mountSource) (fresh bool, err error) {
+	// What is mounted is not opened: its server may not answer.
+	if err := h.files.Ensure(filepath.Dir(dir), 0o750, 0o750); err != nil {
+		return false, err
+	}
+	mounted, err := h.isMounted(dir)
+	if err != nil || mounted {
+		return false, err
+	}
+	if err := h.files.Ensure(dir, 0o750, 0o750); err != nil {
+		return false, err
+	}
+	if err = h.mount(ctx, dir, s); err == nil {
+		return true, nil
+	}
+	if half, e := h.isMounted(dir); e == nil && half {
+		err = errors.Join(err, h.unmount(dir, s.fsType))
+	}
+	err = errors.Join(err, h.files.RemoveEmpty(dir))
+	return false, fmt.Errorf("mount %s: %w", s.source, err)
+}
+
+func (h *host) mount(ctx context.Context, dir string, s mountSource) error {
+	if s.format {
+		return mount.NewSafeFormatAndMount(h.mounter, h.exec).FormatAndMount(s.source, dir, s.fsType, s.options)
+	}
+	if r, ok := h.mounter.(remote); ok && isRemote(s.fsType) {
+		return r.MountRemote(ctx, s.source, dir, s.fsType, s.options)
+	}
+	return h.mounter.MountSensitiveWithoutSystemd(s.source, dir, s.fsType, s.options, nil)
+}
+
+// isRemote reports whether filesystems of the type have a server, which may never answer.
+func isRemote(fsType string) bool { return strings.HasPrefix(fsType, "nfs") }
+
+// remote mounts and unmounts what has a server.
+type remote interface {
+	// MountRemote gives up when ctx is done.
+	MountRemote(ctx context.Context, source, target, fsType string, options []string) error
+	// UnmountRemote ends what waits for a server that does not answer.
+	UnmountRemote(target string) error
+}
+
+func (h *host) unmount(path, fsType string) error {
+	if r, ok := h.mounter.(remote); ok && isRemote(fsType) {
+		return r.UnmountRemote(path)
+	}
+	return h.mounter.Unmount(path)
+}
+
+// Operation is something that is done with one volume, under the kubelet's name for it (Kubernetes community, "Volume operation metrics").
+type Operation string
+
+// The operations. What all pods share of a volume is made by MountVolume and MapVolume, with what the first pod has of it.
+const (
+	MountVolume    Operation = "volume_mount"
+	MapVolume      Operation = "map_volume" // of a disk, like each Map and Unmap
+	UnmountVolume  Operation = "volume_unmount"
+	UnmapVolume    Operation = "unmap_volume"
+	UnmountDevice  Operation = "unmount_device" // takes down what all pods shared
+	UnmapDevice    Operation = "unmap_device"
+	VerifyAttached Operation = "verify_controller_attached_volume"
+	ExpandVolume   Operation = "volume_fs_resize" // by the driver, also in the course of MountVolume or MapVolume
+)
+
+// operated tells of an operation that has ended, unless it was cut off.
+func (h *host) operated(ctx context.Context, plugin string, o Operation, took time.Duration, err error) {
+	if err == nil || ctx.Err() == nil {
+		h.told(plugin, o, took, err)
+	}
+}
+
+// pluginName returns the name of the volume type that has the folder.
+func pluginName(folder string) string { return strings.ReplaceAll(folder, "~", "/") }
+
+// csiPluginName returns the name of the type of the driver's volumes.
+func csiPluginName(driver string) string { return pluginName(csiPlugin) + ":" + driver }

@@ -1,0 +1,201 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	mount "k8s.io/mount-utils"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/crispec"
+	"berth/internal/pod"
+)
+
+// localPlugin is the directory name of volumes of this machine.
+const localPlugin = "kubernetes.io~local-volume"
+
+// locals are directories and disks of this machine, as persistent volumes name them.
+type locals struct {
+	plain
+	*disks
+	resizes resizes
+	turns   *turns
+
+	mu sync.Mutex
+	// firsts are the pods that had a directory of this machine before others, by the directory; guarded by mu.
+	firsts map[string]pod.UID
+}
+
+func newLocal(p *parts) kind {
+	return &locals{disks: p.disks, resizes: p.drivers.expander.resizes, turns: newTurns(), firsts: map[string]pod.UID{}}
+}
+
+// setup shows a directory of this machine. Its files become the fsGroup's of the first pod that has it; later ones take it as it is.
+func (k *locals) setup(ctx context.Context, v *volume) (outcome, error) {
+	if v.isBlock() {
+		return k.mapDisk(v)
+	}
+	source := v.bound.Spec.Local.Path
+	if slices.Contains(strings.Split(source, "/"), "..") {
+		return outcome{}, fmt.Errorf("local volume path %q: must not contain \"..\"", source)
+	}
+	st, err := os.Stat(source)
+	switch {
+	case err != nil:
+		return outcome{}, &Error{Step: "NewMounter initialization", Err: fmt.Errorf("path %q does not exist: %w", source, err)}
+	case st.Mode()&fs.ModeDevice != 0 && st.Mode()&fs.ModeCharDevice == 0:
+		return k.setupDevice(ctx, v)
+	case !st.IsDir():
+		return outcome{}, fmt.Errorf("path %q: only directory and block device are supported", source)
+	}
+	refs, err := k.mounter.GetMountRefs(source)
+	if err != nil {
+		return outcome{}, fmt.Errorf("mounts of %q: %w", source, err)
+	}
+	first := k.isFirst(v.pod.UID, source) && !slices.ContainsFunc(refs, k.isOfPod)
+	how := []string{"bind"}
+	if v.isReadOnly() {
+		how = append(how, "ro")
+	}
+	s := mountSource{source: source, options: append(how, mountOptions(v.bound.PersistentVolume)...)}
+	fresh, err := k.ensureMount(ctx, v.dir(), s)
+	if err != nil {
+		return outcome{}, err
+	}
+	if fresh {
+		k.own(v, first)
+	}
+	return outcome{mounted: k.shown(v), fresh: fresh}, nil
+}
+
+// setupDevice mounts the filesystem on a disk of this machine; if there is none, the first pod makes it.
+//
+// Differs from the kubelet: each pod mounts the filesystem itself, rather than a part of one mount below plugins. To the kernel it is the
+// same filesystem, and there is nothing to be taken down after the last pod.
+func (k *locals) setupDevice(ctx context.Context, v *volume) (outcome, error) {
+	src, options := v.bound.Spec.Local, mountOptions(v.bound.PersistentVolume)
+	points, err := k.mounter.List()
+	if err != nil {
+		return outcome{}, fmt.Errorf("mounts of %q: %w", src.Path, err)
+	}
+	first := k.isFirst(v.pod.UID, src.Path) && !slices.ContainsFunc(points, func(mp mount.MountPoint) bool {
+		return mp.Device == src.Path && k.isOfPod(mp.Path)
+	})
+	// Never read-only: the pods of one filesystem have it in one way. A pod that may only read is given it so.
+	s := mountSource{source: src.Path, fsType: ptr.Deref(src.FSType, "ext4"), options: options, format: first}
+	fresh, err := k.ensureMount(ctx, v.dir(), s)
+	if err != nil {
+		return outcome{}, &Error{Step: "MountDevice", Err: err}
+	}
+	if fresh {
+		k.own(v, first)
+	}
+	if err := k.grow(ctx, v); err != nil {
+		return outcome{}, &Error{Step: "Setup failed while expanding volume", Err: err}
+	}
+	return outcome{mounted: k.shown(v), fresh: fresh}, nil
+}
+
+// shown is what containers are given of a volume that is mounted.
+func (k *locals) shown(v *volume) crispec.Volume {
+	return crispec.Volume{HostPath: v.dir(), ReadOnly: v.isReadOnly(), SELinuxRelabel: !v.isReadOnly()}
+}
+
+// own gives a volume that was mounted to the pod's fsGroup, if the pod is the first that has it.
+func (k *locals) own(v *volume, first bool) {
+	gid := fsGroup(v.pod)
+	if gid == nil || v.isReadOnly() {
+		return
+	}
+	if first {
+		k.ownVolume(v.pod, v.dir())
+		return
+	}
+	if have := k.groupOf(v.dir()); have != *gid {
+		k.event(v.pod, v1.EventTypeWarning, "AlreadyMountedVolume",
+			fmt.Sprintf("The requested fsGroup is %d, but the volume %s has GID %d. The volume may not be shareable.", *gid, v.name(), have))
+	}
+}
+
+// isFirst reports whether no other pod had the directory before, as far as this agent knows.
+func (k *locals) isFirst(uid pod.UID, source string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, had := k.firsts[source]; !had {
+		k.firsts[source] = uid
+	}
+	return k.firsts[source] == uid
+}
+
+// teardown takes the disks of the pod away, by whatever agent it was given them. Folders tell which; nothing of a disk is touched.
+func (k *locals) teardown(ctx context.Context, uid pod.UID, _ string) error {
+	volumes, err := k.files.ReadDir(k.disksDir())
+	if err := ignoreMissing(err); err != nil {
+		return err
+	}
+	for _, v := range volumes {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		dir, began := filepath.Join(k.disksDir(), v.Name()), time.Now()
+		if _, err := k.files.Lstat(filepath.Join(dir, string(uid))); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		err := k.unbindDisk(dir, string(uid))
+		k.operated(ctx, pluginName(localPlugin), UnmapVolume, time.Since(began), err)
+		if err != nil {
+			return err
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.firsts, func(_ string, first pod.UID) bool { return first == uid })
+	return nil
+}
+
+func (k *locals) use(_ context.Context, v *volume) (Use, error) {
+	if v.isBlock() {
+		return k.useDisk(filepath.Join(k.disksDir(), v.name(), string(v.pod.UID)))
+	}
+	return k.useFileSystem(v.dir())
+}
+
+// mapDisk makes a disk of this machine present for the pod: a bind mount of it, which is the pod's own and is held by a loop device, and
+// a link in the pod's folder.
+func (k *locals) mapDisk(v *volume) (outcome, error) {
+	refuse := func(step string, err error) (outcome, error) {
+		return outcome{}, &Error{Class: MapFailed, Step: step, Err: err}
+	}
+	src := v.bound.Spec.Local
+	if slices.Contains(strings.Split(src.Path, "/"), "..") {
+		return refuse("", fmt.Errorf("local volume path %q: must not contain \"..\"", src.Path))
+	}
+	device, number, err := k.findDisk(src.Path)
+	if err != nil {
+		return refuse("NewBlockVolumeMapper initialization", err)
+	}
+	fresh, err := k.bindDisk(device, number, filepath.Join(k.disksDir(), v.name(), string(v.pod.UID)))
+	if err != nil {
+		return refuse("MapBlockVolume", err)
+	}
+	link := filepath.Join(v.podDir, devicesDir, localPlugin, v.name())
+	if err := k.files.EnsureLink(device, link); err != nil {
+		return refuse("MapBlockVolume", err)
+	}
+	return outcome{mounted: crispec.Volume{HostPath: link, ReadOnly: v.isReadOnly()}, fresh: fresh}, nil
+}
+
+// disksDir is where the disks of this machine are bound, by volume and pod.
+func (k *locals) disksDir() string {
+	return filepath.Join(k.root, "plugins", localPlugin, devicesDir)
+}

@@ -1,0 +1,116 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+)
+
+// newProjected returns the kind of volumes that show several sources in one folder.
+func newProjected(p *parts) kind {
+	return &payloads{folders: p.folders, medium: v1.StorageMediumMemory, read: p.reader.readProjected}
+}
+
+func (r *reader) readProjected(ctx context.Context, to payload, v *volume) error {
+	sources := v.spec.Projected.Sources
+	// Whatever shows more than the pod itself comes from the API server.
+	more := slices.ContainsFunc(sources, func(s v1.VolumeProjection) bool { return s.DownwardAPI == nil })
+	certificates := slices.ContainsFunc(sources, func(s v1.VolumeProjection) bool {
+		return s.ClusterTrustBundle != nil || s.PodCertificate != nil
+	})
+	if more && r.objects == nil || certificates && r.certificates == nil {
+		return errNoClient(v)
+	}
+	var errs []error
+	for i := range sources {
+		if err := r.addSource(ctx, to, v, i); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return utilerrors.NewAggregate(errs)
+}
+
+// addSource adds the source of this index of a projected volume; later ones win.
+func (r *reader) addSource(ctx context.Context, to payload, v *volume, source int) error {
+	p, mode := v.pod, v.spec.Projected.DefaultMode
+	s := &v.spec.Projected.Sources[source]
+	switch {
+	case s.ConfigMap != nil:
+		return r.addConfigMap(ctx, to, p, s.ConfigMap.Name, newProjection(s.ConfigMap.Items, mode, s.ConfigMap.Optional))
+	case s.Secret != nil:
+		return r.addSecret(ctx, to, p, s.Secret.Name, newProjection(s.Secret.Items, mode, s.Secret.Optional))
+	case s.DownwardAPI != nil:
+		return r.addDownward(to, p, s.DownwardAPI.Items, mode)
+	case s.ServiceAccountToken != nil:
+		token, err := r.objects.Token(ctx, p, s.ServiceAccountToken)
+		if err != nil {
+			return err
+		}
+		return to.add(s.ServiceAccountToken.Path, credential(p, mode, []byte(token)))
+	case s.ClusterTrustBundle != nil:
+		anchors, err := r.certificates.TrustBundle(ctx, p, s.ClusterTrustBundle)
+		if err != nil {
+			return err
+		}
+		return to.add(s.ClusterTrustBundle.Path, credential(p, mode, anchors))
+	case s.PodCertificate != nil:
+		return r.addPodCertificate(to, v, source)
+	}
+	return errors.New("a source of the projected volume is of no known type")
+}
+
+// addPodCertificate adds the files of a podCertificate source: key and certificates in one, or apart.
+func (r *reader) addPodCertificate(to payload, v *volume, source int) error {
+	src, mode := v.spec.Projected.Sources[source].PodCertificate, v.spec.Projected.DefaultMode
+	key, chain, err := r.certificates.PodCertificate(v.pod, v.spec.Name, source)
+	if err != nil {
+		return err
+	}
+	for _, file := range []struct {
+		path string
+		data []byte
+	}{
+		{src.CredentialBundlePath, slices.Concat(key, chain)}, {src.KeyPath, key}, {src.CertificateChainPath, chain},
+	} {
+		if file.path == "" {
+			continue
+		}
+		if err := to.add(file.path, credential(v.pod, mode, file.data)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// credential returns a file that only its reader may see (KEP-2451). Where the pod says who that is, by its fsGroup or
+// by one user of all its containers, others are shut out; else the volume's mode decides.
+func credential(p *v1.Pod, mode *int32, data []byte) content {
+	user := commonUser(p)
+	if user == nil && fsGroup(p) == nil {
+		return content{data: data, mode: fileMode(nil, mode)}
+	}
+	return content{data: data, mode: fs.FileMode(0o600), owner: user}
+}
+
+// commonUser returns the user that all containers of the pod explicitly run as, or nil.
+func commonUser(p *v1.Pod) *int64 {
+	var common *int64
+	for _, c := range containersOf(p) {
+		var user *int64
+		if s := p.Spec.SecurityContext; s != nil {
+			user = s.RunAsUser
+		}
+		if s := c.SecurityContext; s != nil && s.RunAsUser != nil {
+			user = s.RunAsUser
+		}
+		if user == nil || (common != nil && *user != *common) {
+			return nil
+		}
+		common = user
+	}
+	return common
+}

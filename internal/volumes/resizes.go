@@ -1,0 +1,61 @@
+package volumes
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Reasons of events of volumes that grow; the words are the kubelet's.
+const (
+	resizedReason      = "FileSystemResizeSuccessful"
+	readOnlyReason     = "FileSystemResizeFailed"
+	resizeFailedReason = "VolumeResizeFailed"
+)
+
+// resizes tells claims, and those who look at them and at their pods, how far the growth of a volume has come.
+type resizes struct{ *csiShared }
+
+// begin notes in the claim that this node is at it, and returns the claim as stored.
+func (r resizes) begin(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	stored, err := r.claims.api.PatchPersistentVolumeClaimStatus(ctx, claim, mergeResizeBegun(claim))
+	if err != nil {
+		return nil, fmt.Errorf("mark PVC %s/%s as resize in progress: %w", claim.Namespace, claim.Name, err)
+	}
+	return stored, nil
+}
+
+// finish notes in the claim that its volume has the size.
+func (r resizes) finish(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) (*v1.PersistentVolumeClaim, error) {
+	stored, err := r.claims.api.PatchPersistentVolumeClaimStatus(ctx, claim, mergeResized(claim, size))
+	if err != nil {
+		return nil, fmt.Errorf("mark PVC %s/%s as resized: %w", claim.Namespace, claim.Name, err)
+	}
+	return stored, nil
+}
+
+// fail notes in the claim why its volume did not grow.
+func (r resizes) fail(ctx context.Context, claim *v1.PersistentVolumeClaim, how feasibility, cause error) error {
+	message := fmt.Sprintf("failed to expand pvc with %v", cause)
+	_, err := r.claims.api.PatchPersistentVolumeClaimStatus(ctx, claim, mergeResizeFailed(claim, message, how, time.Now()))
+	return err
+}
+
+func (r resizes) tellResized(p *v1.Pod, claim *v1.PersistentVolumeClaim, volume string) {
+	r.tell(p, claim, v1.EventTypeNormal, resizedReason,
+		fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", volume, r.csi.NodeName))
+}
+
+func (r resizes) tellReadOnly(p *v1.Pod, claim *v1.PersistentVolumeClaim, volume string) {
+	r.tell(p, claim, v1.EventTypeWarning, readOnlyReason,
+		fmt.Sprintf("MountVolume.NodeExpandVolume failed for volume %q requested read-only file system", volume))
+}
+
+// tell records one event about the pod and one about its claim.
+func (r resizes) tell(p *v1.Pod, claim *v1.PersistentVolumeClaim, eventtype, reason, message string) {
+	r.event(p, eventtype, reason, message)
+	r.csi.ClaimEvent(claim, eventtype, reason, message)
+}
