@@ -4,12 +4,12 @@ package e2e
 
 import (
 	"archive/tar"
-	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -213,37 +213,74 @@ type logLine struct {
 	number int
 }
 
-// readLog reads the lines of a container that runs hello write (the format of CRI logs: time, stream, tag, text).
-func readLog(t *testing.T, name string) []logLine {
+// readLines reads the lines of the pod's container that runs hello write, over all files of its log.
+func (n *node) readLines(pod string) []logLine {
+	n.t.Helper()
+	var lines []logLine
+	for text := range strings.Lines(n.berth("logs", pod, "--timestamps")) {
+		field := strings.Fields(text)
+		if len(field) != 2 {
+			n.t.Fatalf("line %d is %q", len(lines)+1, text)
+		}
+		at, err := time.Parse(time.RFC3339Nano, field[0])
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		number, err := strconv.Atoi(field[1])
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		lines = append(lines, logLine{at, number})
+	}
+	return lines
+}
+
+// writesOn waits until a container that runs hello write has written another megabyte, whose log may be rotated
+// meanwhile.
+func writesOn(t *testing.T, log string) {
 	t.Helper()
-	f, err := os.Open(name)
+	const megabyte = 1 << 20 / 64 // lines
+	start, began := 0, false
+	until(t, "the container to write", func() bool {
+		number, ok := newestLine(t, log)
+		if ok && !began {
+			start, began = number, true
+		}
+		return ok && number > start+megabyte
+	})
+}
+
+// newestLine returns the number in the last line of a log; false when it has none yet.
+func newestLine(t *testing.T, log string) (number int, ok bool) {
+	t.Helper()
+	f, err := os.Open(log)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, false // it is being rotated
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	var lines []logLine
-	for in := bufio.NewReader(f); ; {
-		text, err := in.ReadString('\n')
-		if errors.Is(err, io.EOF) {
-			return lines // the rest is being written
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		field := strings.Fields(text)
-		if len(field) != 4 {
-			t.Fatalf("%s: line %d is %q", name, len(lines)+1, text)
-		}
-		at, err := time.Parse(time.RFC3339Nano, field[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		number, err := strconv.Atoi(field[3])
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines = append(lines, logLine{at, number})
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		t.Fatal(err)
 	}
+	text := make([]byte, min(end, 4096))
+	if _, err := f.ReadAt(text, end-int64(len(text))); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(text), "\n")
+	if len(lines) < 3 { // the first and the last may be parts of one
+		return 0, false
+	}
+	field := strings.Fields(lines[len(lines)-2]) // time, stream, tag, text (CRI logs)
+	if len(field) != 4 {
+		t.Fatalf("%s has the line %q", log, lines[len(lines)-2])
+	}
+	if number, err = strconv.Atoi(field[3]); err != nil {
+		t.Fatal(err)
+	}
+	return number, true
 }
 
 // A container that writes a megabyte per second notices neither that the agent is stopped, nor that it is killed, nor that another
@@ -267,7 +304,7 @@ func TestWriterOutlivesAgents(t *testing.T) {
 		t.Helper()
 		end(a)
 		g := gap{how: how, from: time.Now()}
-		grows(t, log)
+		writesOn(t, log)
 		g.to = time.Now()
 		gaps = append(gaps, g)
 	}
@@ -276,7 +313,7 @@ func TestWriterOutlivesAgents(t *testing.T) {
 		if diff := cmp.Diff(began, lives(pods{n.awaitReady("writer").named("writer")})); diff != "" {
 			t.Errorf("the container changed %s (-before +after):\n%s", after, diff)
 		}
-		grows(t, log)
+		writesOn(t, log)
 	}
 	without("stopped", func(a *agent) { a.end(unix.SIGTERM) })
 	a = n.start()
@@ -285,7 +322,7 @@ func TestWriterOutlivesAgents(t *testing.T) {
 	a = n.start()
 	same("after a kill of the agent")
 	// Up to here containerd was left alone, and so not a line may be missing.
-	lines := readLog(t, log)
+	lines := n.readLines("writer")
 	for i, l := range lines {
 		if l.number != i {
 			t.Errorf("line %d of the log has number %d: lines are lost", i, l.number)
@@ -307,7 +344,7 @@ func TestWriterOutlivesAgents(t *testing.T) {
 	}
 	wantText(t, "berth version", n.berth("version"), "another")
 
-	lines = readLog(t, log)
+	lines = n.readLines("writer")
 	for _, g := range gaps {
 		written := 0
 		for _, l := range lines {

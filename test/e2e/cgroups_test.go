@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -73,7 +74,14 @@ func cgroupTree(t testing.TB, allocatable cgroups.Allocatable) (*cgroups.Manager
 	return m, root
 }
 
+// resourcePod has the API's defaults: what has a limit and no request has a request of the same amount.
 func resourcePod(uid types.UID, r v1.ResourceRequirements) *v1.Pod {
+	requests := maps.Clone(r.Limits)
+	if requests == nil {
+		requests = v1.ResourceList{}
+	}
+	maps.Copy(requests, r.Requests)
+	r.Requests = requests
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: uid},
 		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "c", Resources: r}}},
