@@ -64,6 +64,7 @@ bundle-build: bundle-needs
 			-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(call bundle_version,$(BUNDLE_CONTAINERD))' "$$@"; \
 	}; \
 	mkdir "$$work/source"; cp -r go.mod go.sum cmd "$$work/source/"; \
+	go mod download $(BUNDLE_CONTAINERD); \
 	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_CONTAINERD))" "$$work/source/containerd"; \
 	cp containerd/images/bounds.go "$$work/source/containerd/internal/cri/server/images/"; \
 	cp containerd/docker/redirected.go "$$work/source/containerd/core/remotes/docker/"; \
