@@ -1,6 +1,7 @@
 package critest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -42,10 +43,22 @@ type Container struct {
 
 // Sandboxes returns the sandboxes, oldest first.
 func (r *Runtime) Sandboxes() []Sandbox {
+	return r.sandboxesThat(func(*sandbox) bool { return true })
+}
+
+// SandboxesOf returns the sandboxes of a pod, oldest first.
+func (r *Runtime) SandboxesOf(podUID string) []Sandbox {
+	return r.sandboxesThat(func(sb *sandbox) bool { return sb.config.Metadata.Uid == podUID })
+}
+
+func (r *Runtime) sandboxesThat(match func(*sandbox) bool) []Sandbox {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []Sandbox
 	for _, sb := range r.sandboxes.all {
+		if !match(sb) {
+			continue
+		}
 		found = append(found, Sandbox{
 			ID:        sb.id,
 			Metadata:  proto.CloneOf(sb.config.Metadata),
@@ -57,70 +70,65 @@ func (r *Runtime) Sandboxes() []Sandbox {
 		})
 	}
 	slices.SortFunc(found, func(a, b Sandbox) int {
-		if order := a.CreatedAt.Compare(b.CreatedAt); order != 0 {
-			return order
-		}
-		return strings.Compare(a.ID, b.ID)
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), strings.Compare(a.ID, b.ID))
 	})
 	return found
-}
-
-// SandboxesOf returns the sandboxes of a pod, oldest first.
-func (r *Runtime) SandboxesOf(podUID string) []Sandbox {
-	return slices.DeleteFunc(r.Sandboxes(), func(sb Sandbox) bool { return sb.Metadata.Uid != podUID })
 }
 
 // Containers returns the containers, oldest first.
 func (r *Runtime) Containers() []Container {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var found []Container
-	for _, c := range r.containers.all {
-		found = append(found, Container{
-			ID:         c.id,
-			SandboxID:  c.sandbox.id,
-			Pod:        proto.CloneOf(c.sandbox.config.Metadata),
-			Name:       c.config.Metadata.Name,
-			Attempt:    c.config.Metadata.Attempt,
-			Config:     proto.CloneOf(c.config),
-			State:      c.state,
-			CreatedAt:  c.createdAt,
-			StartedAt:  c.startedAt,
-			FinishedAt: c.finishedAt,
-			ExitCode:   c.exitCode,
-			Reason:     c.reason,
-			Message:    c.message,
-			LogPath:    c.logPath,
-		})
-	}
-	slices.SortFunc(found, func(a, b Container) int {
-		if order := a.CreatedAt.Compare(b.CreatedAt); order != 0 {
-			return order
-		}
-		return strings.Compare(a.ID, b.ID)
-	})
-	return found
+	return r.containersThat(func(*container) bool { return true })
 }
 
 // ContainersOf returns the containers of a pod in all its sandboxes, oldest first.
 func (r *Runtime) ContainersOf(podUID string) []Container {
-	return slices.DeleteFunc(r.Containers(), func(c Container) bool { return c.Pod.Uid != podUID })
+	return r.containersThat(func(c *container) bool { return c.sandbox.config.Metadata.Uid == podUID })
+}
+
+func (r *Runtime) containersThat(match func(*container) bool) []Container {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []Container
+	for _, c := range r.containers.all {
+		if match(c) {
+			found = append(found, c.copied())
+		}
+	}
+	slices.SortFunc(found, func(a, b Container) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), strings.Compare(a.ID, b.ID))
+	})
+	return found
+}
+
+// copied returns the container as tests see it. The caller holds the lock.
+func (c *container) copied() Container {
+	return Container{
+		ID:         c.id,
+		SandboxID:  c.sandbox.id,
+		Pod:        proto.CloneOf(c.sandbox.config.Metadata),
+		Name:       c.config.Metadata.Name,
+		Attempt:    c.config.Metadata.Attempt,
+		Config:     proto.CloneOf(c.config),
+		State:      c.state,
+		CreatedAt:  c.createdAt,
+		StartedAt:  c.startedAt,
+		FinishedAt: c.finishedAt,
+		ExitCode:   c.exitCode,
+		Reason:     c.reason,
+		Message:    c.message,
+		LogPath:    c.logPath,
+	}
 }
 
 // Find returns the newest container that a reference names: an id, "container", "pod/container" or "namespace/pod/container".
 func (r *Runtime) Find(ref string) (Container, bool) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	c := r.find(ref)
-	r.mu.Unlock()
 	if c == nil {
 		return Container{}, false
 	}
-	for _, found := range r.Containers() {
-		if found.ID == c.id {
-			return found, true
-		}
-	}
-	return Container{}, false
+	return c.copied(), true
 }
 
 // find returns the newest container that a reference names, or nil. The caller holds the lock.
