@@ -31,7 +31,6 @@ type Sender struct {
 	api    API
 	log    *slog.Logger
 	source v1.EventSource
-	now    func() time.Time
 	queue  chan occurrence
 
 	// Run's own:
@@ -47,14 +46,14 @@ type Sender struct {
 // NewSender returns a sender for a component on a node.
 func NewSender(api API, component, node string, log *slog.Logger) *Sender {
 	return &Sender{
-		api: api, log: log, source: v1.EventSource{Component: component, Host: node}, now: time.Now, queue: make(chan occurrence, queued),
+		api: api, log: log, source: v1.EventSource{Component: component, Host: node}, queue: make(chan occurrence, queued),
 		similar: newAggregator(), sent: lru.New(rememberAtMost), spam: newSpamFilter(),
 	}
 }
 
 // Send takes an event to be sent. It never blocks.
 func (s *Sender) Send(ref v1.ObjectReference, eventtype, reason, message string) {
-	o := occurrence{ref: ref, eventtype: eventtype, reason: reason, message: message, at: s.now()}
+	o := occurrence{ref: ref, eventtype: eventtype, reason: reason, message: message, at: time.Now()}
 	s.mu.Lock()
 	allowed := s.spam.allow(objectOf(&ref), o.at)
 	s.mu.Unlock()

@@ -33,7 +33,6 @@ const (
 // Store keeps the newest events of this node, counted and combined as the API server's are. It is safe for concurrent use.
 type Store struct {
 	source v1.EventSource
-	now    func() time.Time
 	file   *journal.File // nil for a store in memory
 
 	mu          sync.Mutex
@@ -73,7 +72,7 @@ func (e *stored) key() seriesKey {
 // NewStore returns an empty store in memory of what a component on a node records.
 func NewStore(component, node string) *Store {
 	return &Store{
-		source: v1.EventSource{Component: component, Host: node}, now: time.Now, similar: newAggregator(),
+		source: v1.EventSource{Component: component, Host: node}, similar: newAggregator(),
 		order: list.New(), names: map[string]*list.Element{}, series: map[seriesKey]*list.Element{},
 		subscribers: map[*pod.Inbox[string]]struct{}{},
 	}
@@ -115,7 +114,7 @@ func (s *Store) Add(ref v1.ObjectReference, eventtype, reason, message string) {
 	if len(message) > storedMessage {
 		message = strings.ToValidUTF8(message[:storedMessage], "")
 	}
-	o := occurrence{ref: ref, eventtype: eventtype, reason: reason, message: message, at: s.now()}
+	o := occurrence{ref: ref, eventtype: eventtype, reason: reason, message: message, at: time.Now()}
 	s.mu.Lock()
 	name := s.addLocked(&o)
 	subscribers := make([]*pod.Inbox[string], 0, len(s.subscribers))

@@ -32,7 +32,7 @@ type Ahead struct {
 // registry would have to be asked again.
 func (p *Puller) LookAhead(po *v1.Pod, containers []Ahead, sandbox *runtimeapi.PodSandboxConfig, handler string) {
 	for _, a := range containers {
-		r := request{pod: po, container: a.Container, sandbox: sandbox, began: p.now(), silent: true}
+		r := request{pod: po, container: a.Container, sandbox: sandbox, began: time.Now(), silent: true}
 		var err error
 		if r.names, err = parseName(a.Container.Image); err != nil {
 			continue // Ensure tells
@@ -74,7 +74,7 @@ func (p *Puller) prefetch(ctx context.Context, r request) *prefetched {
 		return nil
 	}
 	p.journal.Record(p.entry(r, fmt.Sprintf("pulled image %q ahead of its container's turn", r.container.Image)))
-	return &prefetched{ref: fl.ref, size: fl.size, took: fl.took, at: p.now()}
+	return &prefetched{ref: fl.ref, size: fl.size, took: fl.took, at: time.Now()}
 }
 
 // fetch pulls the image with the credentials of the pod and then those of the node. The flight has ended, well or not.

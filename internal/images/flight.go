@@ -60,7 +60,6 @@ type flights struct {
 	turns   *turns   // nil when pulls are not bounded
 	limit   limiter  // nil when their rate is not
 	records *records // nil when nothing is recorded
-	now     func() time.Time
 	log     *slog.Logger
 
 	mu      sync.Mutex
@@ -139,17 +138,17 @@ func (f *flights) run(ctx context.Context, key flightKey, fl *flight, w want) {
 		}
 		defer func() {
 			if ctx.Err() == nil { // else nobody wanted it any more
-				f.turns.ended(c.registry, fl.took, f.now(), fl.err)
+				f.turns.ended(c.registry, fl.took, time.Now(), fl.err)
 			}
 			f.turns.give(c.uid)
 		}()
 	}
-	began := f.now()
+	began := time.Now()
 	f.mu.Lock()
 	fl.began = began
 	f.mu.Unlock()
 	fl.ref, fl.size, fl.err = f.recorded(ctx, w)
-	fl.took = f.now().Sub(began)
+	fl.took = time.Since(began)
 	// From here on a new caller gets a pull of its own: with policy Always the registry is asked at every start.
 	f.mu.Lock()
 	if f.pulling[key] == fl {

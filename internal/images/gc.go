@@ -50,8 +50,6 @@ type GCConfig struct {
 	// Removed is told of each image that was removed, by why: "age" or "space"; nil: nobody is.
 	Removed func(reason string)
 	Log     *slog.Logger
-	// Now is the clock; nil means time.Now.
-	Now func() time.Time
 }
 
 // Collector (imageManager's garbage collection) removes images that no container uses. It is safe for concurrent use.
@@ -66,10 +64,7 @@ type Collector struct {
 
 // NewCollector returns a Collector. It asks the runtime nothing until Run or RemoveUnused is called.
 func NewCollector(c GCConfig) *Collector {
-	if c.Now == nil {
-		c.Now = time.Now
-	}
-	return &Collector{GCConfig: c, one: make(chan struct{}, 1), seen: map[string]seenImage{}, began: c.Now()}
+	return &Collector{GCConfig: c, one: make(chan struct{}, 1), seen: map[string]seenImage{}, began: time.Now()}
 }
 
 // Run looks at the images at once, and then every five minutes to collect what is to go, until ctx ends. When neither the disk nor an age
@@ -109,7 +104,7 @@ func (c *Collector) Run(ctx context.Context) error {
 func (c *Collector) RemoveUnused(ctx context.Context) (freed uint64, err error) {
 	c.one <- struct{}{}
 	defer func() { <-c.one }()
-	began := c.Now()
+	began := time.Now()
 	candidates, err := c.detect(ctx, began)
 	if err != nil {
 		return 0, err
@@ -125,7 +120,7 @@ func (c *Collector) RemoveUnused(ctx context.Context) (freed uint64, err error) 
 func (c *Collector) look(ctx context.Context) error {
 	c.one <- struct{}{}
 	defer func() { <-c.one }()
-	if _, err := c.detect(ctx, c.Now()); err != nil {
+	if _, err := c.detect(ctx, time.Now()); err != nil {
 		return err
 	}
 	return c.prune(ctx)
@@ -135,7 +130,7 @@ func (c *Collector) look(ctx context.Context) error {
 func (c *Collector) collect(ctx context.Context) error {
 	c.one <- struct{}{}
 	defer func() { <-c.one }()
-	now := c.Now()
+	now := time.Now()
 	candidates, err := c.detect(ctx, now)
 	if err != nil {
 		return err

@@ -65,8 +65,6 @@ type Config struct {
 	RecordsDir string
 	// Verification says when pods must prove that they may use an image that is present.
 	Verification Verification
-	// Now is the clock; nil means time.Now.
-	Now func() time.Time
 }
 
 // Puller (imageManager's pull side) makes images present. It is safe for concurrent use.
@@ -75,7 +73,6 @@ type Puller struct {
 	recorder      Recorder
 	journal       *journal.Journal
 	log           *slog.Logger
-	now           func() time.Time
 	secrets       Secrets
 	dockerConfigs []string
 	providers     *Providers
@@ -88,21 +85,18 @@ type Puller struct {
 
 // New returns a puller. It asks the runtime nothing until Recover and Ensure are called.
 func New(c Config) *Puller {
-	if c.Now == nil {
-		c.Now = time.Now
-	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &Puller{
-		runtime: c.Runtime, recorder: c.Recorder, journal: c.Journal, log: c.Log, now: c.Now,
+		runtime: c.Runtime, recorder: c.Recorder, journal: c.Journal, log: c.Log,
 		secrets: c.Secrets, dockerConfigs: c.DockerConfigs, providers: c.Providers, verify: c.Verification,
 		backOff: &backOff{entries: map[backOffKey]backOffEntry{}}, ahead: &aheads{pods: map[pod.UID]map[aheadKey]*lookAhead{}},
 	}
 	if c.RecordsDir != "" {
-		p.records = newRecords(c.RecordsDir, c.Now)
+		p.records = newRecords(c.RecordsDir)
 	}
-	p.flights = &flights{runtime: c.Runtime, records: p.records, now: c.Now, log: c.Log, pulling: map[flightKey]*flight{}}
+	p.flights = &flights{runtime: c.Runtime, records: p.records, log: c.Log, pulling: map[flightKey]*flight{}}
 	if c.MaxParallel > 0 {
 		p.flights.turns = newTurns(c.MaxParallel)
 	}
@@ -191,7 +185,7 @@ type request struct {
 // and Message are the container's waiting reason and message; when ctx ends first, the error wraps ctx's cause and is not an
 // *Error, and counts for no back-off.
 func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, handler string) (Result, error) {
-	r := request{pod: po, container: c, sandbox: sandbox, began: p.now()}
+	r := request{pod: po, container: c, sandbox: sandbox, began: time.Now()}
 	var err error
 	if r.names, err = parseName(c.Image); err != nil {
 		message := fmt.Sprintf("Failed to apply default image tag %q: %v", c.Image, err)
@@ -256,12 +250,12 @@ func (p *Puller) pull(ctx context.Context, r request, secrets func() []credentia
 		return Result{}, fmt.Errorf("pull image %q: %w", r.image, err)
 	}
 	if fl.err != nil {
-		e := p.backOff.fail(key, *pullError(image, fl.err), p.now())
+		e := p.backOff.fail(key, *pullError(image, fl.err), time.Now())
 		p.event(r, v1.EventTypeWarning, eventFailed, fmt.Sprintf("Failed to pull image %q: %s", image, e.Message))
 		return Result{}, p.fail(r, e)
 	}
 	// What was begun ahead, or for another pod, took longer than this container waited.
-	p.event(r, v1.EventTypeNormal, eventPulled, pulledMessage(image, fl.took, max(fl.took, p.now().Sub(r.began)), fl.size))
+	p.event(r, v1.EventTypeNormal, eventPulled, pulledMessage(image, fl.took, max(fl.took, time.Since(r.began)), fl.size))
 	return p.succeed(r, Result{Ref: fl.ref, Pulled: true}), nil
 }
 
@@ -305,7 +299,7 @@ func (p *Puller) fail(r request, e *Error) error {
 }
 
 func (p *Puller) succeed(r request, res Result) Result {
-	res.Took = p.now().Sub(r.began)
+	res.Took = time.Since(r.began)
 	decision := "use present image"
 	if res.Pulled {
 		decision = "pulled image"
@@ -322,7 +316,7 @@ func (p *Puller) entry(r request, decision string) journal.Entry {
 		Component: "image",
 		Container: r.container.Name,
 		Decision:  decision,
-		Took:      p.now().Sub(r.began),
+		Took:      time.Since(r.began),
 	}
 	if r.policy != "" {
 		e.Why = "pull policy " + string(r.policy)

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -67,7 +66,6 @@ type pullServiceAccount struct {
 // whose record were lost would pass for one that nobody pulled, which every pod may use.
 type records struct {
 	dir string
-	now func() time.Time
 	// one lets one goroutine at a time read and write; it holds one token.
 	one chan struct{}
 	// intents counts, by the name without tag and digest, the pulls whose intents are on disk. It belongs to the holder of the token.
@@ -78,8 +76,8 @@ type records struct {
 	begun int
 }
 
-func newRecords(dir string, now func() time.Time) *records {
-	return &records{dir: dir, now: now, one: make(chan struct{}, 1), intents: map[string]int{}, files: map[string]int{}}
+func newRecords(dir string) *records {
+	return &records{dir: dir, one: make(chan struct{}, 1), intents: map[string]int{}, files: map[string]int{}}
 }
 
 func (s *records) intentFile(image string) string {
@@ -181,7 +179,7 @@ func (s *records) add(ref, repository string, with pulledWith) error {
 		mapping[repository] = merged
 	}
 	return writeDurably(s.pulledFile(ref), pulledRecord{
-		TypeMeta: metav1.TypeMeta{Kind: pulledKind, APIVersion: recordsVersion}, LastUpdatedTime: metav1.NewTime(s.now()),
+		TypeMeta: metav1.TypeMeta{Kind: pulledKind, APIVersion: recordsVersion}, LastUpdatedTime: metav1.Now(),
 		ImageRef: ref, CredentialMapping: mapping,
 	})
 }

@@ -13,7 +13,6 @@ import (
 
 // Journal keeps the newest entries of each subject. It is safe for concurrent use.
 type Journal struct {
-	now func() time.Time
 	log *slog.Logger
 
 	mu      sync.Mutex
@@ -27,7 +26,7 @@ type Journal struct {
 
 // New returns an empty journal in memory that also writes each entry to log at level debug (errors at level warn).
 func New(log *slog.Logger) *Journal {
-	return &Journal{now: time.Now, log: log, rings: map[string]*ring{}, order: list.New()}
+	return &Journal{log: log, rings: map[string]*ring{}, order: list.New()}
 }
 
 // fileLimit is the length of the journal's file at which it is replaced by a snapshot, which is never longer than memoryLimit: both
@@ -64,7 +63,7 @@ func key(s Subject) string {
 // raises that one's Count instead, so that a retry loop does not push the cause out of the ring.
 func (j *Journal) Record(e Entry) {
 	if e.Time.IsZero() {
-		e.Time = j.now()
+		e.Time = time.Now()
 	}
 	kept := newEntry(&e)
 	j.mu.Lock()
@@ -106,14 +105,16 @@ func (j *Journal) logEntry(e *Entry) {
 
 // Mark notes that a step of the pod's start is done now; container is "" for a step of the pod. Only the first mark of a step
 // counts: the journal tells of a pod's first start.
-func (j *Journal) Mark(s Subject, step Step, container string) { j.MarkAt(s, step, container, j.now()) }
+func (j *Journal) Mark(s Subject, step Step, container string) {
+	j.MarkAt(s, step, container, time.Now())
+}
 
 // MarkAt is Mark for a step of which somebody else, as the runtime, has seen the time.
 func (j *Journal) MarkAt(s Subject, step Step, container string, at time.Time) {
 	m := mark{at: at.UnixNano(), container: container, step: step}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r := j.ringLocked(s, min(m.at, j.now().UnixNano()))
+	r := j.ringLocked(s, min(m.at, time.Now().UnixNano()))
 	before := r.size
 	if r.addMark(m) {
 		j.appendLocked(r.appendMark(j.scratch, &m))
@@ -133,7 +134,7 @@ func (j *Journal) HasEnd(s Subject, container, id string) bool {
 func (j *Journal) Ended(s Subject, e End) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r := j.ringLocked(s, j.now().UnixNano())
+	r := j.ringLocked(s, time.Now().UnixNano())
 	before := r.size
 	if r.addEnd(e) {
 		j.appendLocked(r.appendEnd(j.scratch, &r.ends[len(r.ends)-1]))
@@ -151,7 +152,7 @@ func (j *Journal) Expect(s Subject, next ...Next) {
 		if len(next) == 0 {
 			return
 		}
-		r = j.ringLocked(s, j.now().UnixNano())
+		r = j.ringLocked(s, time.Now().UnixNano())
 	}
 	r.next = append(r.next[:0:0], next[:min(len(next), nextLimit)]...)
 }
