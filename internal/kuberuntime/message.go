@@ -106,7 +106,7 @@ func logTail(ctx context.Context, path string) string {
 	}
 	var b bytes.Buffer
 	lines := int64(maxFallbackLines)
-	if err := logs.Read(ctx, path, logs.Options{TailLines: &lines}, nil, &b, &b); err != nil {
+	if err := logs.Read(ctx, path, logs.Options{TailLines: &lines}, nil, logs.Streams{Out: &b, Err: &b}); err != nil {
 		return ""
 	}
 	out := b.Bytes()

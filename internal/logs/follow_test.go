@@ -68,7 +68,7 @@ func startFollow(t *testing.T, path string, o Options) *follower {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	asked := func(context.Context) (bool, error) { return false, errors.New("asked although there is a channel") }
 	go func() {
-		err := Read(ctx, path, o, asked, f, f)
+		err := Read(ctx, path, o, asked, Streams{f, f})
 		cancel()
 		f.mu.Lock()
 		f.over = true
@@ -193,7 +193,7 @@ func TestFollowEnds(t *testing.T) {
 		out := newCollector()
 		result := make(chan error, 1)
 		go func() {
-			result <- Read(ctx, path, Options{Follow: true, Exited: make(chan struct{}), Watches: &Watches{}}, nil, out, out)
+			result <- Read(ctx, path, Options{Follow: true, Exited: make(chan struct{}), Watches: &Watches{}}, nil, Streams{out, out})
 		}()
 		out.await(t, "one\ntwo\n")
 		cancel(gone)
@@ -203,7 +203,7 @@ func TestFollowEnds(t *testing.T) {
 	})
 	t.Run("at once without a container", func(t *testing.T) {
 		out := newCollector()
-		if err := Read(t.Context(), path, Options{Follow: true}, nil, out, out); err != nil {
+		if err := Read(t.Context(), path, Options{Follow: true}, nil, Streams{out, out}); err != nil {
 			t.Fatal(err)
 		}
 		out.await(t, "one\ntwo\n")
@@ -211,7 +211,7 @@ func TestFollowEnds(t *testing.T) {
 	t.Run("when asking fails", func(t *testing.T) {
 		broken := errors.New("no answer")
 		running := func(context.Context) (bool, error) { return false, broken }
-		if err := Read(t.Context(), path, Options{Follow: true}, running, nil, nil); !errors.Is(err, broken) {
+		if err := Read(t.Context(), path, Options{Follow: true}, running, Streams{nil, nil}); !errors.Is(err, broken) {
 			t.Errorf("got %v", err)
 		}
 	})

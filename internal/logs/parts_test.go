@@ -278,7 +278,7 @@ func TestFollowOverRandomRotations(t *testing.T) {
 			s.write(s.live)
 			out, exited, result := newCollector(), make(chan struct{}), make(chan error, 1)
 			go func() {
-				result <- Read(t.Context(), s.path, Options{Follow: true, Exited: exited}, nil, out, out)
+				result <- Read(t.Context(), s.path, Options{Follow: true, Exited: exited}, nil, Streams{out, out})
 			}()
 			for range 150 {
 				switch s.rand.IntN(8) {

@@ -20,6 +20,9 @@ const (
 	clockSlack = time.Second
 )
 
+// Streams is where the lines of a log go. A nil writer discards its stream; both may be one.
+type Streams struct{ Out, Err io.Writer }
+
 // Running asks whether the container that writes the log still runs.
 type Running func(ctx context.Context) (bool, error)
 
@@ -32,10 +35,9 @@ type Running func(ctx context.Context) (bool, error)
 //
 // What is removed before its turn comes, because the container writes faster than the caller takes it, is left out.
 // Lines that no known runtime writes are left out. Of the file no more than a buffer of 128 KiB is held, whatever the length of
-// its lines; a longer line is printed in pieces if it is of CRI's format, and left out if it is JSON. A nil writer discards its
-// stream; both may be one.
-func Read(ctx context.Context, path string, o Options, running Running, stdout, stderr io.Writer) error {
-	r := &reader{path: path, options: o, out: newOutput(o, stdout, stderr)}
+// its lines; a longer line is printed in pieces if it is of CRI's format, and left out if it is JSON.
+func Read(ctx context.Context, path string, o Options, running Running, to Streams) error {
+	r := &reader{path: path, options: o, out: newOutput(o, to.Out, to.Err)}
 	err := r.read(ctx, running, make([]byte, bufferSize))
 	switch {
 	case errors.Is(err, errLimit):
@@ -81,8 +83,8 @@ func (r *reader) read(ctx context.Context, running Running, buf []byte) error {
 			return err
 		}
 	}
-	for i, s := range older {
-		if err := r.readPart(ctx, s, offset, i == len(older)-1); err != nil {
+	for _, s := range older {
+		if err := r.readPart(ctx, s, offset, older[len(older)-1]); err != nil {
 			return err
 		}
 		offset = 0
@@ -157,8 +159,8 @@ func (r *reader) tail(older []Stamp, newest *piece, n int64) (from []Stamp, offs
 	return older[i:], offset, err
 }
 
-// readPart prints a part; one that is gone meanwhile is left out.
-func (r *reader) readPart(ctx context.Context, s Stamp, offset int64, isLast bool) error {
+// readPart prints a part; one that is gone meanwhile is left out. To the last one the runtime may still write.
+func (r *reader) readPart(ctx context.Context, s Stamp, offset int64, last Stamp) error {
 	p, err := openPart(r.path, s)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -180,7 +182,7 @@ func (r *reader) readPart(ctx context.Context, s Stamp, offset int64, isLast boo
 	if err := r.lines.enter(p, offset); err != nil {
 		return err
 	}
-	if isLast {
+	if s == last {
 		if err := awaitLetGo(ctx, letGo-sinceRename(st)); err != nil {
 			return err
 		}
@@ -223,7 +225,7 @@ func (r *reader) drain(ctx context.Context) error {
 			return r.out.flush()
 		}
 		if err == nil {
-			err = r.piece(piece, ended)
+			err = r.piece(fragment{piece, ended})
 		}
 		if err == nil && ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -237,28 +239,34 @@ func (r *reader) drain(ctx context.Context) error {
 // finish prints the line at the end of the file that has no line end: its writer is gone.
 func (r *reader) finish() error {
 	if rest := r.lines.rest(); len(rest) > 0 || r.long.inside {
-		if err := r.piece(rest, true); err != nil {
+		if err := r.piece(fragment{rest, true}); err != nil {
 			return err
 		}
 	}
 	return r.out.flush()
 }
 
+// fragment is a line, or a part of one.
+type fragment struct {
+	text  []byte
+	ended bool // its end is the line's
+}
+
 // piece prints a line, or a part of one that is too long for the buffer.
-func (r *reader) piece(piece []byte, ended bool) error {
+func (r *reader) piece(f fragment) error {
 	if r.long.inside {
-		r.long.inside = !ended
+		r.long.inside = !f.ended
 		if r.long.skip {
 			return nil
 		}
 		e := r.long.entry
-		e.text = piece
-		e.partial = e.partial || !ended
+		e.text = f.text
+		e.partial = e.partial || !f.ended
 		return r.out.print(e)
 	}
-	e, err := parse(piece)
+	e, err := parse(f.text)
 	selected := err == nil && r.out.wants(e)
-	if !ended {
+	if !f.ended {
 		// The beginning of a JSON object is no JSON.
 		r.long = longLine{inside: true, skip: !selected, entry: entry{time: e.time, stream: e.stream, partial: e.partial}}
 		e.partial = true

@@ -104,14 +104,14 @@ func TestRead(t *testing.T) {
 func TestOneWriterKeepsTheOrder(t *testing.T) {
 	path := logFile(t, line(1, Stdout, "F", "a")+line(2, Stderr, "F", "b")+line(3, Stdout, "F", "c"))
 	var b bytes.Buffer
-	if err := Read(t.Context(), path, Options{}, nil, &b, &b); err != nil {
+	if err := Read(t.Context(), path, Options{}, nil, Streams{&b, &b}); err != nil {
 		t.Fatal(err)
 	}
 	if b.String() != "a\nb\nc\n" {
 		t.Errorf("got %q", b.String())
 	}
 	b.Reset()
-	if err := Read(t.Context(), path, Options{}, nil, nil, &b); err != nil {
+	if err := Read(t.Context(), path, Options{}, nil, Streams{nil, &b}); err != nil {
 		t.Fatal(err)
 	}
 	if b.String() != "b\n" {
@@ -163,7 +163,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	var n countingWriter
-	if err := Read(t.Context(), path, Options{TailLines: ptr.To(int64(1))}, nil, &n, nil); err != nil {
+	if err := Read(t.Context(), path, Options{TailLines: ptr.To(int64(1))}, nil, Streams{&n, nil}); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
@@ -209,17 +209,17 @@ func TestTailOffset(t *testing.T) {
 }
 
 func TestReadErrors(t *testing.T) {
-	if err := Read(t.Context(), filepath.Join(t.TempDir(), "none"), Options{}, nil, nil, nil); !errors.Is(err, fs.ErrNotExist) {
+	if err := Read(t.Context(), filepath.Join(t.TempDir(), "none"), Options{}, nil, Streams{nil, nil}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing log: %v", err)
 	}
 	path := logFile(t, line(1, Stdout, "F", "x"))
 	closed := errors.New("closed")
-	if err := Read(t.Context(), path, Options{}, nil, failingWriter{closed}, nil); !errors.Is(err, closed) {
+	if err := Read(t.Context(), path, Options{}, nil, Streams{failingWriter{closed}, nil}); !errors.Is(err, closed) {
 		t.Errorf("broken writer: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Read(ctx, path, Options{}, nil, nil, nil); !errors.Is(err, context.Canceled) {
+	if err := Read(ctx, path, Options{}, nil, Streams{nil, nil}); !errors.Is(err, context.Canceled) {
 		t.Errorf("dead context: %v", err)
 	}
 }

@@ -70,7 +70,7 @@ func tailOf(ctx context.Context, path string) string {
 	}
 	lines := int64(tailLines)
 	var t tail
-	if err := logs.Read(ctx, path, logs.Options{TailLines: &lines}, nil, &t, &t); err != nil {
+	if err := logs.Read(ctx, path, logs.Options{TailLines: &lines}, nil, logs.Streams{Out: &t, Err: &t}); err != nil {
 		return ""
 	}
 	return string(t)

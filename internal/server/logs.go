@@ -105,7 +105,7 @@ func writeLog(ctx context.Context, w http.ResponseWriter, path string, o logs.Op
 			return err
 		}
 	}
-	err := logs.Read(ctx, path, o, nil, out, out)
+	err := logs.Read(ctx, path, o, nil, logs.Streams{Out: out, Err: out})
 	if err != nil {
 		why := err.Error()
 		if ctx.Err() != nil {
