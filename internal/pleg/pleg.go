@@ -100,13 +100,20 @@ func (s *stream) tell() {
 	}
 }
 
-// setPolling notes whether the runtime has events, and reports whether that is new.
-func (s *stream) setPolling(polls bool) (isNew bool) {
-	if s.polling.Swap(polls) == polls {
-		return false
+// startPolling notes that the runtime has no events, and reports whether that is new.
+func (s *stream) startPolling() (isNew bool) {
+	if isNew = s.polling.CompareAndSwap(false, true); isNew {
+		s.tell()
 	}
-	s.tell()
-	return true
+	return isNew
+}
+
+// stopPolling notes that the runtime has events, and reports whether that is new.
+func (s *stream) stopPolling() (isNew bool) {
+	if isNew = s.polling.CompareAndSwap(true, false); isNew {
+		s.tell()
+	}
+	return isNew
 }
 
 // New returns a PLEG that has not looked at the runtime yet. What hangs is written to the journal of the pod that it holds up.
@@ -190,7 +197,7 @@ func (g *PLEG) Run(ctx context.Context) error {
 				second = true
 			} else if second {
 				second = false
-				if g.stream.open.Load() && g.stream.setPolling(false) {
+				if g.stream.open.Load() && g.stream.stopPolling() {
 					g.log.Info("the container runtime offers events")
 				}
 			}
@@ -200,7 +207,14 @@ func (g *PLEG) Run(ctx context.Context) error {
 			})
 		case <-listed:
 			listing = false
-			timer.Reset(g.nextRelist(again, second))
+			wait := g.nextRelist()
+			if second {
+				wait = secondRelist
+			}
+			if again {
+				wait = 0
+			}
+			timer.Reset(wait)
 		case <-g.inbox.Wake():
 			for _, uid := range g.inbox.Take() {
 				if uid == "" {
@@ -213,16 +227,12 @@ func (g *PLEG) Run(ctx context.Context) error {
 	}
 }
 
-// nextRelist returns how long after a relist the next one begins.
-func (g *PLEG) nextRelist(again, second bool) time.Duration {
+// nextRelist returns how long after a relist the next one begins, if nothing asks for one before.
+func (g *PLEG) nextRelist() time.Duration {
 	g.mu.Lock()
 	overflow, failed := g.overflow, g.health != nil
 	g.mu.Unlock()
 	switch {
-	case again:
-		return 0
-	case second:
-		return secondRelist
 	case failed:
 		return retryPeriod
 	case overflow, g.stream.polling.Load():
@@ -242,7 +252,7 @@ func (g *PLEG) follow(ctx context.Context) {
 			g.stream.opened.Store(true)
 			g.stream.tell()
 		}, func(uid pod.UID) {
-			g.stream.setPolling(false)
+			g.stream.stopPolling()
 			g.inbox.Put(uid)
 		})
 		g.stream.open.Store(false)
@@ -252,7 +262,7 @@ func (g *PLEG) follow(ctx context.Context) {
 		wait := retryPeriod
 		switch {
 		case errors.Is(err, cri.ErrUnimplemented):
-			if g.stream.setPolling(true) {
+			if g.stream.startPolling() {
 				g.log.Info("the container runtime offers no events: relisting every second")
 			}
 			failures, wait = 0, relistPeriod // it may be replaced by one that does
@@ -266,7 +276,7 @@ func (g *PLEG) follow(ctx context.Context) {
 				failures = 1
 			}
 			if failures >= mostFailures {
-				if g.stream.setPolling(true) {
+				if g.stream.startPolling() {
 					g.log.Warn("the container runtime's event stream keeps breaking: relisting every second", "failures", failures)
 				}
 				wait = relistPeriod
