@@ -64,7 +64,11 @@ func writeAtomically(dir *os.File, files payload, group *int64, log *slog.Logger
 	}
 	defer w.root.Close()
 	changed = !w.isCurrent()
-	for _, s := range w.steps(changed) {
+	steps := w.finish()
+	if changed {
+		steps = w.replace()
+	}
+	for _, s := range steps {
 		if err := s.do(); err != nil {
 			return false, fmt.Errorf("%s: %w", s.name, err)
 		}
@@ -81,15 +85,18 @@ func newAtomicWriter(dir *os.File, files payload, group *int64, log *slog.Logger
 	return &atomicWriter{dir: fd, root: root, path: dir.Name(), files: files, group: group, log: log}, nil
 }
 
-// steps returns the work in order: all of it, or, when the payload is shown already, only what an interrupted writer may have left to do.
-func (w *atomicWriter) steps(replace bool) []writeStep {
-	var steps []writeStep
-	if replace {
-		steps = []writeStep{{"write files", w.writeFiles}, {"prepare link", w.prepareLink}, {"replace link", w.replaceLink}}
-	}
-	return append(steps, []writeStep{
+// replace returns the steps that show the payload in place of another.
+func (w *atomicWriter) replace() []writeStep {
+	return append([]writeStep{
+		{"write files", w.writeFiles}, {"prepare link", w.prepareLink}, {"replace link", w.replaceLink},
+	}, w.finish()...)
+}
+
+// finish returns the steps that a writer of the payload may have left undone when it was interrupted.
+func (w *atomicWriter) finish() []writeStep {
+	return []writeStep{
 		{"make links", w.makeLinks}, {"remove stale links", w.removeStaleLinks}, {"remove old files", w.removeOldFiles},
-	}...)
+	}
 }
 
 // isCurrent reports whether ..data shows the payload: the same paths with the same contents and modes, in a directory of the writer's own.

@@ -192,7 +192,7 @@ func TestAtomicWriterIsInterrupted(t *testing.T) {
 			if w.isCurrent() {
 				t.Fatal("the new payload is taken for the old")
 			}
-			steps := w.steps(true)
+			steps := w.replace()
 			if len(steps) != all {
 				t.Fatalf("%d steps, want %d", len(steps), all)
 			}

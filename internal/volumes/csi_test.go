@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
@@ -593,7 +594,7 @@ func TestCSIAccessModes(t *testing.T) {
 		v1.ReadWriteMany:    {"MULTI_NODE_MULTI_WRITER", "MULTI_NODE_MULTI_WRITER"},
 	} {
 		modes := []v1.PersistentVolumeAccessMode{mode, v1.ReadWriteMany}
-		if got := [2]string{accessMode(modes, false).String(), accessMode(modes, true).String()}; got != want {
+		if got := [2]string{accessMode(modes, nil).String(), accessMode(modes, csi.Capabilities{csiapi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER: true}).String()}; got != want {
 			t.Errorf("%s: %v, want %v", mode, got, want)
 		}
 	}

@@ -119,7 +119,7 @@ func (c *csiKind) stage(ctx context.Context, driver *csi.Driver, v csiVolume, pu
 
 // capabilityOf says how the volume is to be had.
 func capabilityOf(v csiVolume) *csiapi.VolumeCapability {
-	mode := &csiapi.VolumeCapability_AccessMode{Mode: accessMode(v.accessModes, v.can[csiapi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER])}
+	mode := &csiapi.VolumeCapability_AccessMode{Mode: accessMode(v.accessModes, v.can)}
 	if v.block {
 		return &csiapi.VolumeCapability{AccessMode: mode, AccessType: &csiapi.VolumeCapability_Block{Block: &csiapi.VolumeCapability_BlockVolume{}}}
 	}
@@ -133,8 +133,9 @@ func capabilityOf(v csiVolume) *csiapi.VolumeCapability {
 	return &csiapi.VolumeCapability{AccessMode: mode, AccessType: &csiapi.VolumeCapability_Mount{Mount: how}}
 }
 
-// accessMode returns the first of the volume's modes as CSI has it. fine: the driver tells one writer on a node from several.
-func accessMode(modes []v1.PersistentVolumeAccessMode, fine bool) csiapi.VolumeCapability_AccessMode_Mode {
+// accessMode returns the first of the volume's modes as CSI has it.
+func accessMode(modes []v1.PersistentVolumeAccessMode, can csi.Capabilities) csiapi.VolumeCapability_AccessMode_Mode {
+	fine := can[csiapi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER] // it tells one writer on a node from several
 	mode := v1.ReadWriteOnce
 	if len(modes) > 0 {
 		mode = modes[0]

@@ -72,8 +72,11 @@ func (k *locals) setup(ctx context.Context, v *volume) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	if fresh {
-		k.own(v, first)
+	switch {
+	case fresh && first:
+		k.own(v)
+	case fresh:
+		k.checkGroup(v)
 	}
 	return outcome{mounted: k.shown(v), fresh: fresh}, nil
 }
@@ -97,8 +100,11 @@ func (k *locals) setupDevice(ctx context.Context, v *volume) (outcome, error) {
 	if err != nil {
 		return outcome{}, &Error{Step: "MountDevice", Err: err}
 	}
-	if fresh {
-		k.own(v, first)
+	switch {
+	case fresh && first:
+		k.own(v)
+	case fresh:
+		k.checkGroup(v)
 	}
 	if err := k.grow(ctx, v); err != nil {
 		return outcome{}, &Error{Step: "Setup failed while expanding volume", Err: err}
@@ -111,14 +117,17 @@ func (k *locals) shown(v *volume) crispec.Volume {
 	return crispec.Volume{HostPath: v.dir(), ReadOnly: v.isReadOnly(), SELinuxRelabel: !v.isReadOnly()}
 }
 
-// own gives a volume that was mounted to the pod's fsGroup, if the pod is the first that has it.
-func (k *locals) own(v *volume, first bool) {
+// own gives a volume that was mounted to the fsGroup of the first pod that has it.
+func (k *locals) own(v *volume) {
+	if fsGroup(v.pod) != nil && !v.isReadOnly() {
+		k.ownVolume(v.pod, v.dir())
+	}
+}
+
+// checkGroup says when a volume that another pod has too belongs to another group than the pod's fsGroup.
+func (k *locals) checkGroup(v *volume) {
 	gid := fsGroup(v.pod)
 	if gid == nil || v.isReadOnly() {
-		return
-	}
-	if first {
-		k.ownVolume(v.pod, v.dir())
 		return
 	}
 	if have := k.groupOf(v.dir()); have != *gid {
