@@ -45,11 +45,18 @@ func setLegacyDefaults(c *KubeletConfiguration) {
 
 func setCommonDefaults(c *KubeletConfiguration) {
 	c.APIVersion, c.Kind = APIVersion, Kind
-
 	setDuration(&c.SyncFrequency, time.Minute)
 	setDuration(&c.FileCheckFrequency, 20*time.Second)
 	setDuration(&c.HTTPCheckFrequency, 20*time.Second)
+	setServerDefaults(c)
+	setClientDefaults(c)
+	setRuntimeDefaults(c)
+	setPodDefaults(c)
+	setNodeDefaults(c)
+}
 
+// setServerDefaults fills what the agent serves.
+func setServerDefaults(c *KubeletConfiguration) {
 	set(&c.EnableServer, ptr.To(true))
 	set(&c.Address, "0.0.0.0")
 	set(&c.Port, 10250)
@@ -64,7 +71,10 @@ func setCommonDefaults(c *KubeletConfiguration) {
 	set(&c.EnableSystemLogHandler, ptr.To(true))
 	set(&c.EnableSystemLogQuery, ptr.To(false))
 	setDuration(&c.StreamingConnectionIdleTimeout, 4*time.Hour)
+}
 
+// setClientDefaults fills how the agent speaks with the API server.
+func setClientDefaults(c *KubeletConfiguration) {
 	set(&c.ContentType, "application/vnd.kubernetes.protobuf")
 	set(&c.KubeAPIQPS, ptr.To[int32](50))
 	set(&c.KubeAPIBurst, 100)
@@ -80,7 +90,10 @@ func setCommonDefaults(c *KubeletConfiguration) {
 	set(&c.NodeLeaseDurationSeconds, 40)
 	set(&c.NodeStatusMaxImages, ptr.To[int32](50))
 	set(&c.ConfigMapAndSecretChangeDetectionStrategy, WatchChangeDetectionStrategy)
+}
 
+// setRuntimeDefaults fills how the agent speaks with the container runtime, and what is done with images.
+func setRuntimeDefaults(c *KubeletConfiguration) {
 	set(&c.ContainerRuntimeEndpoint, "unix:///run/containerd/containerd.sock")
 	setDuration(&c.RuntimeRequestTimeout, 2*time.Minute)
 
@@ -91,7 +104,10 @@ func setCommonDefaults(c *KubeletConfiguration) {
 	setDuration(&c.ImageMinimumGCAge, 2*time.Minute)
 	set(&c.ImageGCHighThresholdPercent, ptr.To[int32](85))
 	set(&c.ImageGCLowThresholdPercent, ptr.To[int32](80))
+}
 
+// setPodDefaults fills what holds for every pod.
+func setPodDefaults(c *KubeletConfiguration) {
 	set(&c.MaxPods, 110)
 	set(&c.PodPidsLimit, ptr.To[int64](-1))
 	set(&c.ResolverConfig, ptr.To("/etc/resolv.conf"))
@@ -114,7 +130,10 @@ func setCommonDefaults(c *KubeletConfiguration) {
 	setDuration(&c.VolumeStatsAggPeriod, time.Minute)
 	set(&c.EnableControllerAttachDetach, ptr.To(true))
 	set(&c.LocalStorageCapacityIsolation, ptr.To(true))
+}
 
+// setNodeDefaults fills what holds for the cgroups of the node.
+func setNodeDefaults(c *KubeletConfiguration) {
 	set(&c.CgroupsPerQOS, ptr.To(true))
 	set(&c.CgroupDriver, "cgroupfs")
 	if c.EnforceNodeAllocatable == nil {

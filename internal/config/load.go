@@ -30,7 +30,11 @@ func Load(flags *Flags) (*Kubelet, error) {
 	if err := l.mergeFiles(k.ConfigFile, k.ConfigDir); err != nil {
 		return nil, err
 	}
-	if err := l.mergeDefaults(k.ConfigFile != ""); err != nil {
+	defaults := setDefaults
+	if k.ConfigFile == "" {
+		defaults = setLegacyDefaults
+	}
+	if err := l.mergeDefaults(defaults); err != nil {
 		return nil, err
 	}
 	l.mergeFlags(flags)
@@ -83,16 +87,12 @@ func (l *layers) mergeFiles(file, dir string) error {
 }
 
 // mergeDefaults fills what the files left open.
-func (l *layers) mergeDefaults(hasFile bool) error {
+func (l *layers) mergeDefaults(set func(*KubeletConfiguration)) error {
 	c, err := fromDocument(l.doc)
 	if err != nil {
 		return err
 	}
-	if hasFile {
-		setDefaults(c)
-	} else {
-		setLegacyDefaults(c)
-	}
+	set(c)
 	l.doc, err = toDocument(c)
 	return err
 }

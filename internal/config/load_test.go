@@ -160,7 +160,7 @@ func FuzzParse(f *testing.F) {
 		l := &layers{doc: document{}, origins: Origins{}}
 		l.merge(doc, Origin{FromFile, "a"})
 		l.merge(doc, Origin{FromDropIn, "b"})
-		if err := l.mergeDefaults(true); err != nil {
+		if err := l.mergeDefaults(setDefaults); err != nil {
 			t.Fatalf("accepted, but: %v", err)
 		}
 		c, err := fromDocument(l.doc)

@@ -24,10 +24,10 @@ func SetPodDefaults(p *v1.Pod) {
 
 	roundUp(spec.Overhead)
 	for i := range spec.InitContainers {
-		setContainerDefaults(&spec.InitContainers[i], spec.HostNetwork)
+		setContainerDefaults(spec, &spec.InitContainers[i])
 	}
 	for i := range spec.Containers {
-		setContainerDefaults(&spec.Containers[i], spec.HostNetwork)
+		setContainerDefaults(spec, &spec.Containers[i])
 	}
 	setPodResourceDefaults(p)
 	for i := range spec.Volumes {
@@ -51,13 +51,13 @@ func setDefaultPtr[T any](field **T, value T) {
 	}
 }
 
-func setContainerDefaults(c *v1.Container, hostNetwork bool) {
+func setContainerDefaults(spec *v1.PodSpec, c *v1.Container) {
 	setDefault(&c.ImagePullPolicy, computePullPolicy(c.Image))
 	setDefault(&c.TerminationMessagePath, v1.TerminationMessagePathDefault)
 	setDefault(&c.TerminationMessagePolicy, v1.TerminationMessageReadFile)
 	for i := range c.Ports {
 		setDefault(&c.Ports[i].Protocol, v1.ProtocolTCP)
-		if hostNetwork { // PodSpec.hostNetwork: unspecified host ports match the container port
+		if spec.HostNetwork { // PodSpec.hostNetwork: unspecified host ports match the container port
 			setDefault(&c.Ports[i].HostPort, c.Ports[i].ContainerPort)
 		}
 	}
