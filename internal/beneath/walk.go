@@ -47,15 +47,16 @@ func walk(ctx context.Context, root int, dev uint64, see func(*unix.Stat_t)) err
 	}
 	for _, path := range far {
 		dir, name := filepath.Split(path)
-		if err := walkFar(ctx, root, strings.TrimSuffix(dir, "/"), name, dev, see); err != nil {
+		err := enterFar(root, strings.TrimSuffix(dir, "/"), name, func(fd int) error { return walk(ctx, fd, dev, see) })
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// walkFar shows what is in the directory name of a directory that is far from root.
-func walkFar(ctx context.Context, root int, dir, name string, dev uint64, see func(*unix.Stat_t)) error {
+// enterFar hands over the directory name of a directory that is far from root, unless it is gone.
+func enterFar(root int, dir, name string, visit func(fd int) error) error {
 	parent, err := Enter(root, dir)
 	if err != nil {
 		return ignoreGone(err)
@@ -66,7 +67,7 @@ func walkFar(ctx context.Context, root int, dir, name string, dev uint64, see fu
 		return ignoreGone(err)
 	}
 	defer unix.Close(fd)
-	return walk(ctx, fd, dev, see)
+	return visit(fd)
 }
 
 // seeIn shows what is directly in the directory at the path, and returns the directories among it.

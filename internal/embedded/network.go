@@ -31,14 +31,16 @@ var errSubnetTaken = errors.New("the range is taken")
 
 // computeSubnet chooses the pods' range. A range that was asked for must be free; one that was remembered is kept while it is free
 // or in use by our own bridge; else the first free /16 of 10.88 to 10.127 and 172.20 to 172.31 is taken.
-func computeSubnet(wanted string, remembered netip.Prefix, bridgeUp bool, taken []neighbour) (netip.Prefix, error) {
+//
+// inUse is the range of our own bridge, the zero value if there is none.
+func computeSubnet(wanted string, remembered, inUse netip.Prefix, taken []neighbour) (netip.Prefix, error) {
 	if wanted != "" {
 		p, err := parseSubnet(wanted)
 		if err != nil {
 			return netip.Prefix{}, err
 		}
-		if bridgeUp && remembered.IsValid() && remembered != p {
-			return netip.Prefix{}, fmt.Errorf("pod range %s: pods still use %s; stop them first (berth stop --all)", p, remembered)
+		if inUse.IsValid() && inUse != p {
+			return netip.Prefix{}, fmt.Errorf("pod range %s: pods still use %s; stop them first (berth stop --all)", p, inUse)
 		}
 		if n, ok := overlapping(p, taken); ok {
 			return netip.Prefix{}, fmt.Errorf("pod range %s: %w: it overlaps %s of %s; choose another", p, errSubnetTaken, n.prefix, n.owner)
@@ -46,7 +48,7 @@ func computeSubnet(wanted string, remembered netip.Prefix, bridgeUp bool, taken 
 		return p, nil
 	}
 	if remembered.IsValid() {
-		if _, ok := overlapping(remembered, taken); !ok || bridgeUp {
+		if _, ok := overlapping(remembered, taken); !ok || inUse.IsValid() {
 			return remembered, nil
 		}
 	}
@@ -104,7 +106,11 @@ func ensureNetwork(p paths, wanted, claims string, firewall func() string) (netw
 	if err != nil {
 		return network{}, err
 	}
-	if n.Subnet, err = computeSubnet(wanted, n.Subnet, bridgeUp, append(others, taken...)); err != nil {
+	var inUse netip.Prefix
+	if bridgeUp {
+		inUse = n.Subnet
+	}
+	if n.Subnet, err = computeSubnet(wanted, n.Subnet, inUse, append(others, taken...)); err != nil {
 		return network{}, err
 	}
 	n.Version = 1

@@ -40,7 +40,11 @@ func TestComputeSubnet(t *testing.T) {
 		"wanted, taken":             {"10.200.0.0/24", none, false, taken("10.0.0.0/8"), "it overlaps 10.0.0.0/8 of interface eth0; choose another"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := computeSubnet(c.wanted, c.remembered, c.bridgeUp, c.taken)
+			var inUse netip.Prefix
+			if c.bridgeUp {
+				inUse = c.remembered
+			}
+			p, err := computeSubnet(c.wanted, c.remembered, inUse, c.taken)
 			got := p.String()
 			if err != nil {
 				got = err.Error()

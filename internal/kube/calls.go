@@ -44,7 +44,8 @@ func (c *Client) DeletePod(ctx context.Context, namespace, name string, uid type
 // PatchPodStatus sends a strategic merge patch to the status of a pod. If the patch has a metadata.uid, a pod with another one is left
 // alone and IsOtherUID holds for the error.
 func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
-	return sendPatch(ctx, c, resourceOf[*v1.Pod](), namespace, name, "status", patch, &v1.Pod{})
+	o, r := op{verb: "patch", namespace: namespace, name: name, subresource: "status"}, resourceOf[*v1.Pod]()
+	return c.do(ctx, o, r, c.patchRequest(r, patch), &v1.Pod{})
 }
 
 // GetNode reads a node.

@@ -256,15 +256,15 @@ func patchObject[P object](ctx context.Context, c *Client, old P, subresource st
 		return none, fmt.Errorf("patch of %T %s: %w", old, old.GetName(), err)
 	}
 	out := newObject[P]()
-	if err := sendPatch(ctx, c, resourceOf[P](), old.GetNamespace(), old.GetName(), subresource, body, out); err != nil {
+	o := op{verb: "patch", namespace: old.GetNamespace(), name: old.GetName(), subresource: subresource}
+	if err := c.do(ctx, o, resourceOf[P](), c.patchRequest(resourceOf[P](), body), out); err != nil {
 		return none, err
 	}
 	return out, nil
 }
 
-func sendPatch(ctx context.Context, c *Client, r resource, namespace, name, subresource string, body []byte, into runtime.Object) error {
-	o := op{verb: "patch", namespace: namespace, name: name, subresource: subresource}
-	return c.do(ctx, o, r, c.rest[r].Patch(types.StrategicMergePatchType).Body(body), into)
+func (c *Client) patchRequest(r resource, body []byte) *rest.Request {
+	return c.rest[r].Patch(types.StrategicMergePatchType).Body(body)
 }
 
 // warnings writes the server's warnings (of deprecated fields and the like) to the log.

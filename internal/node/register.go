@@ -51,7 +51,7 @@ func (r *reporter) tryRegister(ctx context.Context) error {
 		r.record(&v1.Node{}, wanted)
 		r.made = true
 		r.cfg.Reached(Registered)
-		r.reported(wanted, now, true)
+		r.reported(wanted, r.spread(now.Add(r.cfg.ReportFrequency)))
 		return nil
 	}
 	// Forbidden, too: an agent may be allowed to change its Node, but not to make one.

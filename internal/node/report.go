@@ -147,23 +147,28 @@ func (r *reporter) write(ctx context.Context, base *v1.Node, facts *Facts) error
 		return err
 	}
 	r.record(base, &next)
-	r.reported(&next, now, changed)
+	again := now.Add(r.cfg.ReportFrequency)
+	if changed || r.nextReport.IsZero() {
+		again = r.spread(again)
+	}
+	r.reported(&next, again)
 	return nil
 }
 
-// reported notes what the API server now has, and when it is written again although nothing has changed: after a change at a random time
-// around ReportFrequency, so that what changed everywhere at once is not reported everywhere at once for ever.
-func (r *reporter) reported(n *v1.Node, at time.Time, changed bool) {
+// spread moves a report that is due at a time to a random time around it, so that what changed
+// everywhere at once is not reported everywhere at once for ever.
+func (r *reporter) spread(due time.Time) time.Time {
+	return due.Add(time.Duration((r.cfg.Random() - 0.5) * float64(r.cfg.ReportFrequency)))
+}
+
+// reported notes what the API server now has, and when that is written again although nothing has changed.
+func (r *reporter) reported(n *v1.Node, again time.Time) {
+	r.nextReport = again
 	if !r.ready && isReady(n.Status.Conditions) {
 		r.ready = true
 		if r.made {
 			r.cfg.Reached(Ready)
 		}
-	}
-	first := r.nextReport.IsZero()
-	r.nextReport = at.Add(r.cfg.ReportFrequency)
-	if changed || first {
-		r.nextReport = r.nextReport.Add(time.Duration((r.cfg.Random() - 0.5) * float64(r.cfg.ReportFrequency)))
 	}
 }
 

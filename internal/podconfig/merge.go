@@ -102,12 +102,12 @@ func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) 
 	return out, next
 }
 
-// mergeGone returns the pods that were missing from a set since the loop last took one, when pods follow the newest set. Fresh:
-// the loop has not taken that one.
-func mergeGone(newest snapshot, pods []*v1.Pod, fresh bool) map[pod.UID]struct{} {
-	gone := map[pod.UID]struct{}{}
-	if fresh {
-		maps.Copy(gone, newest.gone)
+// mergeGone returns the pods that were missing from a set since the loop last took one, when pods
+// follow the newest set.
+func mergeGone(newest snapshot, pods []*v1.Pod) map[pod.UID]struct{} {
+	gone := maps.Clone(newest.gone)
+	if gone == nil {
+		gone = map[pod.UID]struct{}{}
 	}
 	head, tail := commonEnds(newest.pods, pods, func(a, b *v1.Pod) bool { return a == b })
 	before, after := newest.pods[head:len(newest.pods)-tail], pods[head:len(pods)-tail]

@@ -216,7 +216,11 @@ func (c *PodConfig) handOver(f *feed, n snapshot) {
 	now := time.Now()
 	before := slices.Concat(f.newest.problems, c.clashes)
 	n.problems = mergeProblems(f.newest.problems, n.problems, now)
-	n.gone = mergeGone(f.newest, n.pods, f.fresh)
+	last := f.newest
+	if !f.fresh {
+		last.gone = nil // the loop has taken it
+	}
+	n.gone = mergeGone(last, n.pods)
 	f.newest, f.fresh = n, true
 	if f.source != pod.APISource {
 		_, clashes := mergeObjects(c.feeds)
