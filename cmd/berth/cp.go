@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,7 +84,11 @@ func (f copyFlags) run(ctx context.Context, c *client, from, to string, s stream
 	}
 	remote := remoteFiles{client: c, pod: p, container: container, errOut: &lockedWriter{out: s.errOut}}
 	if target.pod != "" {
-		return remote.put(ctx, source.path, target.path, f.noPreserve)
+		var unpack []string
+		if f.noPreserve {
+			unpack = []string{"--no-same-permissions", "--no-same-owner"}
+		}
+		return remote.put(ctx, source.path, target.path, unpack)
 	}
 	for try := 1; ; try++ {
 		err := remote.get(ctx, source.path, target.path)
@@ -162,8 +167,8 @@ func (f remoteFiles) isFolder(ctx context.Context, name string) bool {
 	return f.exec(ctx, nil, io.Discard, "test", "-d", name) == nil
 }
 
-// put copies a file or folder into the container.
-func (f remoteFiles) put(ctx context.Context, from, to string, noPreserve bool) error {
+// put copies a file or folder into the container, where tar unpacks it with the options.
+func (f remoteFiles) put(ctx context.Context, from, to string, unpack []string) error {
 	if _, err := os.Stat(from); err != nil {
 		return err
 	}
@@ -175,11 +180,7 @@ func (f remoteFiles) put(ctx context.Context, from, to string, noPreserve bool) 
 		}
 		name = path.Join(to, filepath.Base(abs))
 	}
-	command := []string{"tar"}
-	if noPreserve {
-		command = append(command, "--no-same-permissions", "--no-same-owner")
-	}
-	command = append(command, "-xmf", "-", "-C", path.Dir(name))
+	command := slices.Concat([]string{"tar"}, unpack, []string{"-xmf", "-", "-C", path.Dir(name)})
 	in, archive := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {

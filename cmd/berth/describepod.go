@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/utils/ptr"
 )
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
@@ -158,9 +159,27 @@ func (d *describer) volumes(list []v1.Volume) {
 	}
 }
 
+// pair prints one property of a volume.
+func (d *describer) pair(name string, value any) { d.line(2, name+":\t%v", value) }
+
+// projected prints one source of a projected volume.
+func (d *describer) projected(s *v1.VolumeProjection) {
+	switch {
+	case s.Secret != nil:
+		d.pair("SecretName", s.Secret.Name)
+		d.pair("Optional", ptr.Deref(s.Secret.Optional, false))
+	case s.DownwardAPI != nil:
+		d.pair("DownwardAPI", true)
+	case s.ConfigMap != nil:
+		d.pair("ConfigMapName", s.ConfigMap.Name)
+		d.pair("Optional", ptr.Deref(s.ConfigMap.Optional, false))
+	case s.ServiceAccountToken != nil:
+		d.pair("TokenExpirationSeconds", ptr.Deref(s.ServiceAccountToken.ExpirationSeconds, 0))
+	}
+}
+
 func (d *describer) volume(s *v1.VolumeSource) {
-	pair := func(name string, value any) { d.line(2, name+":\t%v", value) }
-	isSet := func(b *bool) bool { return b != nil && *b }
+	pair, isSet := d.pair, func(b *bool) bool { return ptr.Deref(b, false) }
 	switch {
 	case s.HostPath != nil:
 		kind := "<none>"
@@ -188,23 +207,8 @@ func (d *describer) volume(s *v1.VolumeSource) {
 		pair("Optional", isSet(s.ConfigMap.Optional))
 	case s.Projected != nil:
 		pair("Type", "Projected (a volume that contains injected data from multiple sources)")
-		for _, source := range s.Projected.Sources {
-			switch {
-			case source.Secret != nil:
-				pair("SecretName", source.Secret.Name)
-				pair("Optional", isSet(source.Secret.Optional))
-			case source.DownwardAPI != nil:
-				pair("DownwardAPI", true)
-			case source.ConfigMap != nil:
-				pair("ConfigMapName", source.ConfigMap.Name)
-				pair("Optional", isSet(source.ConfigMap.Optional))
-			case source.ServiceAccountToken != nil:
-				var seconds int64
-				if e := source.ServiceAccountToken.ExpirationSeconds; e != nil {
-					seconds = *e
-				}
-				pair("TokenExpirationSeconds", seconds)
-			}
+		for i := range s.Projected.Sources {
+			d.projected(&s.Projected.Sources[i])
 		}
 	case s.DownwardAPI != nil:
 		pair("Type", "DownwardAPI (a volume populated by information about the pod)")

@@ -195,13 +195,19 @@ func getPods(ctx context.Context, c *client, filter podFilter, out podPrinter) e
 		// A table without it is better than none.
 		t.columns.pulls, _ = c.pulls(ctx, chosen)
 	}
-	return errors.Join(out.list(chosen, chosenProblems, one, time.Now()), missing)
+	return errors.Join(out.list(podList{chosen, chosenProblems, one}, time.Now()), missing)
+}
+
+// podList is what there is to print.
+type podList struct {
+	pods     []*v1.Pod
+	problems []manifest.Problem
+	one      bool // a single pod was asked for by name
 }
 
 // podPrinter prints pods in one format.
 type podPrinter interface {
-	// list prints what there is; one says that a single pod was asked for by name.
-	list(pods []*v1.Pod, problems []manifest.Problem, one bool, now time.Time) error
+	list(l podList, now time.Time) error
 	// change prints a pod that changed after it was listed.
 	change(p *v1.Pod, now time.Time) error
 	// problems prints what is wrong with manifests now, as far as it was not printed before.
@@ -213,9 +219,9 @@ func newPodPrinter(f getFlags, out, errOut io.Writer) (podPrinter, error) {
 		out: out, errOut: errOut, printed: map[string]bool{},
 		columns: podColumns{namespace: f.allNamespaces, wide: f.output == "wide", noHeader: f.noHeaders, labels: f.showLabels, labelColumns: f.labelColumns},
 	}
-	switch kind, template, _ := strings.Cut(f.output, "="); kind {
+	switch kind, _, _ := strings.Cut(f.output, "="); kind {
 	case "jsonpath", "go-template", "custom-columns":
-		return newTemplatePrinter(kind, template, f.noHeaders, out)
+		return newTemplatePrinter(f, out)
 	}
 	switch f.output {
 	case "", "wide":

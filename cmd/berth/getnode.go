@@ -42,8 +42,8 @@ func printNode(n *v1.Node, f getFlags, one bool, now time.Time, out io.Writer) e
 	if !one {
 		object = objectList{APIVersion: "v1", Kind: "List", Items: []any{n}}
 	}
-	if kind, template, ok := strings.Cut(f.output, "="); ok {
-		p, err := newTemplatePrinter(kind, template, f.noHeaders, out)
+	if strings.Contains(f.output, "=") {
+		p, err := newTemplatePrinter(f, out)
 		if err != nil {
 			return err
 		}
@@ -73,7 +73,11 @@ func printNode(n *v1.Node, f getFlags, one bool, now time.Time, out io.Writer) e
 	if f.showLabels {
 		header, row = append(header, "LABELS"), append(row, orNone(labels.Set(n.Labels).String()))
 	}
-	return printTop(out, [][]string{header, row}, f.noHeaders)
+	rows := [][]string{header, row}
+	if f.noHeaders {
+		rows = rows[1:]
+	}
+	return printTop(out, rows)
 }
 
 // labelTitles are the titles of columns for labels: the last part of each name.

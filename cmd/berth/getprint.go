@@ -23,7 +23,8 @@ type tablePrinter struct {
 	printed     map[string]bool // lines about problems
 }
 
-func (t *tablePrinter) list(pods []*v1.Pod, problems []manifest.Problem, _ bool, now time.Time) error {
+func (t *tablePrinter) list(l podList, now time.Time) error {
+	pods, problems := l.pods, l.problems
 	if len(pods) > 0 {
 		t.namespace = pods[0].Namespace
 		t.columns.namespace = t.columns.namespace || severalNamespaces(pods)
@@ -84,19 +85,19 @@ type objectList struct {
 	Items      []any  `json:"items"`
 }
 
-func (o objectPrinter) list(pods []*v1.Pod, problems []manifest.Problem, one bool, now time.Time) error {
-	if one && len(pods) == 0 && len(problems) > 0 {
-		return errors.New(problemLine(problems[0]))
+func (o objectPrinter) list(l podList, now time.Time) error {
+	if l.one && len(l.pods) == 0 && len(l.problems) > 0 {
+		return errors.New(problemLine(l.problems[0]))
 	}
-	if o.format == "name" || o.watch || one && len(pods) == 1 {
-		for _, p := range pods {
+	if o.format == "name" || o.watch || l.one && len(l.pods) == 1 {
+		for _, p := range l.pods {
 			if err := o.change(p, now); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	return o.print(listOf(pods))
+	return o.print(listOf(l.pods))
 }
 
 func listOf(pods []*v1.Pod) objectList {

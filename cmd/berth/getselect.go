@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -120,7 +121,8 @@ func newPodOrder(arg string) (podOrder, error) {
 }
 
 // newTemplatePrinter returns a printer for jsonpath, go-template or custom-columns.
-func newTemplatePrinter(kind, text string, noHeaders bool, out io.Writer) (podPrinter, error) {
+func newTemplatePrinter(f getFlags, out io.Writer) (podPrinter, error) {
+	kind, text, _ := strings.Cut(f.output, "=")
 	if text == "" {
 		return nil, fmt.Errorf("--output: %s= needs a template behind it", kind)
 	}
@@ -138,7 +140,7 @@ func newTemplatePrinter(kind, text string, noHeaders bool, out io.Writer) (podPr
 		}
 		return templatePrinter{execute: t.Execute, out: out}, nil
 	}
-	p := &columnPrinter{out: out, noHeaders: noHeaders}
+	p := &columnPrinter{out: out, noHeaders: f.noHeaders}
 	for column := range strings.SplitSeq(text, ",") {
 		title, path, ok := strings.Cut(column, ":")
 		if !ok || title == "" || path == "" {
@@ -159,14 +161,14 @@ type templatePrinter struct {
 	out     io.Writer
 }
 
-func (t templatePrinter) list(pods []*v1.Pod, problems []manifest.Problem, one bool, now time.Time) error {
+func (t templatePrinter) list(l podList, now time.Time) error {
 	switch {
-	case one && len(pods) == 0 && len(problems) > 0:
-		return fmt.Errorf("%s", problemLine(problems[0]))
-	case one && len(pods) == 1:
-		return t.change(pods[0], now)
+	case l.one && len(l.pods) == 0 && len(l.problems) > 0:
+		return errors.New(problemLine(l.problems[0]))
+	case l.one && len(l.pods) == 1:
+		return t.change(l.pods[0], now)
 	}
-	return t.print(listOf(pods))
+	return t.print(listOf(l.pods))
 }
 
 func (t templatePrinter) change(p *v1.Pod, _ time.Time) error { return t.print(typed(p)) }
@@ -193,9 +195,9 @@ type columnPrinter struct {
 	table     table
 }
 
-func (c *columnPrinter) list(pods []*v1.Pod, _ []manifest.Problem, _ bool, _ time.Time) error {
-	objects := make([]any, len(pods))
-	for i, p := range pods {
+func (c *columnPrinter) list(l podList, _ time.Time) error {
+	objects := make([]any, len(l.pods))
+	for i, p := range l.pods {
 		objects[i] = typed(p)
 	}
 	return c.objects(objects)

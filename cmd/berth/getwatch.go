@@ -28,7 +28,7 @@ func watchPods(ctx context.Context, c *client, filter podFilter, out podPrinter)
 			if missing != nil {
 				return missing
 			}
-			return out.list(chosen, chosenProblems, len(filter.refs) == 1, time.Now())
+			return out.list(podList{chosen, chosenProblems, len(filter.refs) == 1}, time.Now())
 		case !listed:
 			first = append(first, e.Object)
 			return nil

@@ -59,7 +59,7 @@ func inspectImages(ctx context.Context, r *imageRuntime, names []string, out io.
 }
 
 func newImageRemoveCommand(g *globalFlags) *cobra.Command {
-	var force bool
+	var f imageRemoveFlags
 	cmd := &cobra.Command{
 		Use:   "rm IMAGE...",
 		Short: "Remove images",
@@ -73,15 +73,17 @@ The image that the runtime needs for every pod is always refused.`,
 			return completeImages(cmd.Context(), g), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withImages(g, func(r *imageRuntime) error { return removeImages(cmd.Context(), r, args, force, cmd.OutOrStdout()) })
+			return withImages(g, func(r *imageRuntime) error { return f.run(cmd.Context(), r, args, cmd.OutOrStdout()) })
 		},
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "also remove images that containers were made from")
+	cmd.Flags().BoolVarP(&f.force, "force", "f", false, "also remove images that containers were made from")
 	return cmd
 }
 
-// removeImages goes on after one that cannot be removed.
-func removeImages(ctx context.Context, r *imageRuntime, names []string, force bool, out io.Writer) error {
+type imageRemoveFlags struct{ force bool }
+
+// run removes images, and goes on after one that cannot be removed.
+func (f imageRemoveFlags) run(ctx context.Context, r *imageRuntime, names []string, out io.Writer) error {
 	users, err := r.ImageUsers(ctx)
 	if err != nil {
 		return err
@@ -95,7 +97,7 @@ func removeImages(ctx context.Context, r *imageRuntime, names []string, force bo
 			err = fmt.Errorf("image %q is not on this node", name)
 		case img.Pinned:
 			err = fmt.Errorf("image %q is pinned: the runtime needs it for every pod", name)
-		case len(users[img.Id]) > 0 && !force:
+		case len(users[img.Id]) > 0 && !f.force:
 			err = fmt.Errorf("image %q is used by %s: end them first, or use --force", name, strings.Join(users[img.Id], ", "))
 		default:
 			if err = r.RemoveImage(ctx, img.Id); err == nil {

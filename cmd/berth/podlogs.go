@@ -74,7 +74,7 @@ func newLogsCommand(g *globalFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.printAll(cmd.Context(), c, list, query, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return f.printAll(cmd.Context(), c, list, query, streamsOf(cmd))
 		},
 	}
 	fl := cmd.Flags()
@@ -227,11 +227,11 @@ func (f logsFlags) find(ctx context.Context, c *client, args []string, errOut io
 }
 
 // printAll prints the logs: one after the other, or side by side when they are followed.
-func (f logsFlags) printAll(ctx context.Context, c *client, sources []logSource, query url.Values, out, errOut io.Writer) error {
+func (f logsFlags) printAll(ctx context.Context, c *client, sources []logSource, query url.Values, to streams) error {
 	if f.follow && len(sources) > f.maxFollowed {
 		return fmt.Errorf("you are attempting to follow %d log streams, but maximum allowed concurrency is %d, use --max-log-requests to increase the limit", len(sources), f.maxFollowed)
 	}
-	shared := &lockedWriter{out: errOut}
+	shared := &lockedWriter{out: to.errOut}
 	failed := func(err error) error {
 		if err != nil && f.ignoreErrors && ctx.Err() == nil {
 			_, err = fmt.Fprintln(shared, "error:", err)
@@ -241,12 +241,12 @@ func (f logsFlags) printAll(ctx context.Context, c *client, sources []logSource,
 	if !f.follow || len(sources) == 1 {
 		var errs []error
 		for _, s := range sources {
-			errs = append(errs, failed(f.print(ctx, c, s, query, out)))
+			errs = append(errs, failed(f.print(ctx, c, s, query, to.out)))
 		}
 		return errors.Join(errs...)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	lines := &lockedWriter{out: out}
+	lines := &lockedWriter{out: to.out}
 	for _, s := range sources {
 		g.Go(func() error {
 			// Whole lines, so that those of two containers do not mix.

@@ -92,7 +92,7 @@ hello-web   1/1     Running   0          75s
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := p.list(c.pods, c.problems, false, now); err != nil {
+			if err := p.list(podList{pods: c.pods, problems: c.problems}, now); err != nil {
 				t.Fatal(err)
 			}
 			for _, changed := range c.then {
@@ -128,7 +128,7 @@ func TestObjectPrinter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := printer.list(c.pods, nil, c.one, now); err != nil {
+			if err := printer.list(podList{pods: c.pods, one: c.one}, now); err != nil {
 				t.Fatal(err)
 			}
 			golden(t, "output", c.want, out.String())

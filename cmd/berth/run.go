@@ -62,7 +62,7 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
   berth run https://config.example.com/site-a/pods.yaml
   berth run --once --once-timeout 30s manifests/ && echo ready`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return run(cmd.Context(), g, f, args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return run(cmd.Context(), g, f, args, streamsOf(cmd))
 		},
 	}
 	fl := cmd.Flags()
@@ -150,7 +150,7 @@ func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 }
 
 // run runs the agent and shows its pods until a signal or a client ends it, or --once is satisfied.
-func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, out, errOut io.Writer) error {
+func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s streams) error {
 	cfg, err := f.config(g.runDir, paths)
 	if err != nil {
 		return err
@@ -159,10 +159,10 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, out, e
 		return errors.New("berth run must be root, as it mounts volumes and makes cgroups and networks: try with sudo")
 	}
 	if len(paths) == 0 {
-		fmt.Fprintln(errOut, "No manifests are given: there will be no pods.")
+		fmt.Fprintln(s.errOut, "No manifests are given: there will be no pods.")
 	}
-	terminal := terminalOf(out)
-	log, closeLog, err := openLog(f, cfg.RootDir, terminal, errOut)
+	terminal := terminalOf(s.out)
+	log, closeLog, err := openLog(f, cfg.RootDir, terminal, s.errOut)
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, out, e
 	}
 	h := a.Handlers()
 	hints := hints{program: os.Args[0], runDir: g.runDir, remove: f.remove}
-	var show view = newLineView(h, hints, out)
+	var show view = newLineView(h, hints, s.out)
 	if terminal != nil {
 		live := newLiveView(h, hints, terminal, cfg)
 		live.logPath = logPath(f, cfg.RootDir)
@@ -182,10 +182,11 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, out, e
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	defer endOnSignals(stop, show, errOut)()
-	err = runAndShow(ctx, a.Run, h, f, show, stop)
+	defer endOnSignals(stop, show, s.errOut)()
+	shown := shownAgent{runAgent: a.Run, handlers: h, view: show, stop: stop}
+	err = shown.run(ctx, f)
 	if err == nil {
-		_, err = fmt.Fprintln(out, hints.farewell(a.Exit(), agent.CheckEnded(cfg.RunDir)))
+		_, err = fmt.Fprintln(s.out, hints.farewell(a.Exit(), agent.CheckEnded(cfg.RunDir)))
 	}
 	return errors.Join(err, closeLog())
 }
@@ -203,22 +204,30 @@ type view interface {
 // errReady is the cause of an end by --once.
 var errReady = errors.New("all pods are ready")
 
-// runAndShow runs the agent, shows its pods beside it, and judges them for --once. The agent's end ends the rest, not the other way
-// round: as long as it stops pods there is something to see.
-func runAndShow(ctx context.Context, runAgent func(context.Context) error, h server.Handlers, f runFlags, show view, stop context.CancelCauseFunc) error {
+// shownAgent is an agent whose pods are shown.
+type shownAgent struct {
+	runAgent func(context.Context) error
+	handlers server.Handlers
+	view     view
+	stop     context.CancelCauseFunc // ends the context of run
+}
+
+// run runs the agent, shows its pods beside it, and judges them for --once. The agent's end ends the
+// rest, not the other way round: as long as it stops pods there is something to see.
+func (a shownAgent) run(ctx context.Context, f runFlags) error {
 	beside, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var verdict error
 	var g errgroup.Group
-	g.Go(func() error { return show.run(beside) })
+	g.Go(func() error { return a.view.run(beside) })
 	if f.once {
 		g.Go(func() error {
-			verdict = awaitReady(beside, h, f.onceTimeout)
-			stop(errReady)
+			verdict = awaitReady(beside, a.handlers, f.onceTimeout)
+			a.stop(errReady)
 			return nil
 		})
 	}
-	err := runAgent(ctx)
+	err := a.runAgent(ctx)
 	end()
 	shown := g.Wait()
 	if !errors.Is(verdict, errEnded) || err == nil {

@@ -35,7 +35,7 @@ signal ends is named, and the exit code is 1.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := stopAgent(cmd.Context(), newClient(g.runDir), server.StopRequest{All: all}, timeout, cmd.OutOrStdout())
 			if all && errors.Is(err, errNoAgent) {
-				return stopLeftPods(cmd.Context(), g.runDir, timeout, err, cmd.OutOrStdout(), cmd.ErrOrStderr())
+				return stopLeftPods(cmd.Context(), g.runDir, timeout, err, streamsOf(cmd))
 			}
 			return err
 		},
@@ -78,7 +78,7 @@ func stopAgent(ctx context.Context, c *client, req server.StopRequest, timeout t
 }
 
 // stopLeftPods ends the pods that the last agent in the run directory left behind. noAgent is the answer when there are none.
-func stopLeftPods(ctx context.Context, runDir string, timeout time.Duration, noAgent error, out, errOut io.Writer) error {
+func stopLeftPods(ctx context.Context, runDir string, timeout time.Duration, noAgent error, s streams) error {
 	runDir, err := filepath.Abs(runDir)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func stopLeftPods(ctx context.Context, runDir string, timeout time.Duration, noA
 		return err
 	}
 	cfg.Version, cfg.AtExit = version, agent.StopPods
-	cfg.Log = slog.New(slog.NewTextHandler(errOut, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	cfg.Log = slog.New(slog.NewTextHandler(s.errOut, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	a, err := agent.Build(cfg)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func stopLeftPods(ctx context.Context, runDir string, timeout time.Duration, noA
 	if err := a.Drain(ctx); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(out, "No agent was running; the pods of the last one and the embedded runtime have ended.")
+	_, err = fmt.Fprintln(s.out, "No agent was running; the pods of the last one and the embedded runtime have ended.")
 	return err
 }
 

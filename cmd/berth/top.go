@@ -80,7 +80,11 @@ func newTopNodeCommand(g *globalFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printTop(cmd.OutOrStdout(), nodeRows(u, runtime.NumCPU()), noHeaders)
+			rows := nodeRows(u, runtime.NumCPU())
+			if noHeaders {
+				rows = rows[1:]
+			}
+			return printTop(cmd.OutOrStdout(), rows)
 		},
 	}
 	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "leave the header out")
@@ -173,7 +177,7 @@ func topPods(cmd *cobra.Command, c *client, args []string, f topFlags) error {
 		return err
 	}
 	var rows []topRow
-	for _, r := range podUse(u, f.containers) {
+	for _, r := range podUse(u, f) {
 		if wanted(r.namespace, r.pod) {
 			rows = append(rows, r)
 		}
@@ -185,7 +189,7 @@ func topPods(cmd *cobra.Command, c *client, args []string, f topFlags) error {
 		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "No pods run here.")
 		return err
 	}
-	return printTop(cmd.OutOrStdout(), podRows(rows, f), f.noHeaders)
+	return printTop(cmd.OutOrStdout(), podRows(rows, f))
 }
 
 // wantedPods says which pods are asked for.
@@ -227,11 +231,11 @@ func wantedPods(ctx context.Context, c *client, args []string, f topFlags) (func
 }
 
 // podUse computes the rows of all pods, or of all containers.
-func podUse(s *summary.Summary, containers bool) []topRow {
+func podUse(s *summary.Summary, f topFlags) []topRow {
 	var rows []topRow
 	for i := range s.Pods {
 		p := &s.Pods[i]
-		if !containers {
+		if !f.containers {
 			rows = append(rows, topRow{p.PodRef.Namespace, p.PodRef.Name, "", amountOf(p.CPU, p.Memory)})
 			continue
 		}
@@ -282,13 +286,13 @@ func podRows(rows []topRow, f topFlags) [][]string {
 		copy(sum[width-2:], total.cells())
 		table = append(table, rule, sum)
 	}
+	if f.noHeaders {
+		return table[1:]
+	}
 	return table
 }
 
-func printTop(w io.Writer, rows [][]string, noHeaders bool) error {
-	if noHeaders {
-		rows = rows[1:]
-	}
+func printTop(w io.Writer, rows [][]string) error {
 	var t table
 	for _, line := range t.lines(rows) {
 		if _, err := fmt.Fprintln(w, line); err != nil {

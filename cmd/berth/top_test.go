@@ -29,25 +29,24 @@ func topSummary() *summary.Summary {
 
 func TestTop(t *testing.T) {
 	tests := []struct {
-		name  string
-		rows  [][]string
-		quiet bool
-		want  []string
+		name string
+		rows [][]string
+		want []string
 	}{
-		{"node", nodeRows(topSummary(), 2), false, []string{
+		{"node", nodeRows(topSummary(), 2), []string{
 			"NAME   CPU(cores)   CPU(%)   MEMORY(bytes)   MEMORY(%)",
 			"n1     501m         25%      1024Mi          25%",
 		}},
-		{"pods by name", podRows(podUse(topSummary(), false), topFlags{}), false, []string{
+		{"pods by name", podRows(podUse(topSummary(), topFlags{}), topFlags{}), []string{
 			"NAME   CPU(cores)   MEMORY(bytes)",
 			"api    1m           99Mi",
 			"web    12m          20Mi",
 		}},
-		{"pods by CPU, without headers", podRows(podUse(topSummary(), false), topFlags{sortBy: "cpu"}), true, []string{
-			"web   12m          20Mi",
-			"api   1m           99Mi",
+		{"pods by CPU, without headers", podRows(podUse(topSummary(), topFlags{}), topFlags{sortBy: "cpu", noHeaders: true}), []string{
+			"web   12m   20Mi",
+			"api   1m    99Mi",
 		}},
-		{"containers, with namespaces and the sum", podRows(podUse(topSummary(), true), topFlags{containers: true, allNamespaces: true, sum: true}), false, []string{
+		{"containers, with namespaces and the sum", podRows(podUse(topSummary(), topFlags{containers: true}), topFlags{containers: true, allNamespaces: true, sum: true}), []string{
 			"NAMESPACE   POD   NAME   CPU(cores)   MEMORY(bytes)",
 			"default     web   a      10m          15Mi",
 			"default     web   b      <unknown>    5Mi",
@@ -58,18 +57,10 @@ func TestTop(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var b strings.Builder
-			if err := printTop(&b, tt.rows, tt.quiet); err != nil {
+			if err := printTop(&b, tt.rows); err != nil {
 				t.Fatal(err)
 			}
 			got := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-			if tt.quiet {
-				for i := range got {
-					got[i] = strings.Join(strings.Fields(got[i]), " ")
-				}
-				for i := range tt.want {
-					tt.want[i] = strings.Join(strings.Fields(tt.want[i]), " ")
-				}
-			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
 			}
