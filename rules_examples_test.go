@@ -224,6 +224,83 @@ var examples = map[string][]example{
 			"bundle/cmd/pack/main.go": "package main\n",
 		}},
 	},
+	"fileLength": {
+		{
+			files: map[string]string{"internal/pod/a.go": "package pod\n" + strings.Repeat("\n", 400)},
+			want:  []string{"internal/pod/a.go:1: 401 lines"},
+		},
+		{files: map[string]string{
+			"internal/pod/a.go":      "package pod\n" + strings.Repeat("\n", 399),
+			"internal/pod/a_test.go": "package pod\n" + strings.Repeat("\n", 400),
+			"bench/a.go":             "package main\n" + strings.Repeat("\n", 400),
+		}},
+	},
+	"functionLength": {
+		{
+			files: map[string]string{"internal/pod/a.go": "package pod\n\nfunc (m *Manager[T]) get() {\n" + strings.Repeat("\n", 79) + "}\n"},
+			want:  []string{"internal/pod/a.go:3: internal/pod.Manager.get has 81 lines"},
+		},
+		{files: map[string]string{"internal/pod/a.go": "package pod\n\nfunc get() {\n" + strings.Repeat("\n", 78) + "}\n"}},
+	},
+	"parameters": {
+		{
+			files: map[string]string{"internal/pod/a.go": "package pod\n\nfunc f(a, b, c, d int, e, f string) {}\n"},
+			want:  []string{"internal/pod/a.go:3: internal/pod.f has 6 parameters"},
+		},
+		{files: map[string]string{"internal/pod/a.go": "package pod\n\nfunc f(a, b, c, d int, e string) {}\n"}},
+	},
+	"booleans": {
+		{
+			files: map[string]string{"internal/pod/a.go": "package pod\n\nfunc f(a int, force bool) {}\n"},
+			want:  []string{"internal/pod/a.go:3: internal/pod.f has a boolean parameter"},
+		},
+		{files: map[string]string{"internal/pod/a.go": "package pod\n\nfunc f(a int) (found bool) { return true }\n"}},
+	},
+	"receivers": {
+		{
+			files: map[string]string{
+				"internal/pod/a.go": "package pod\n\n" + strings.Repeat("func (m *Manager) a() {}\n", 20),
+				"internal/pod/b.go": "package pod\n\n" + strings.Repeat("func (m Manager) b() {}\n", 21),
+			},
+			want: []string{"internal/pod.Manager has 41 methods"},
+		},
+		{files: map[string]string{
+			"internal/pod/a.go":      "package pod\n\n" + strings.Repeat("func (m *Manager) a() {}\n", 40),
+			"internal/pod/a_test.go": "package pod\n\nfunc (m *Manager) b() {}\n",
+		}},
+	},
+	"interfaces": {
+		{
+			files: map[string]string{"internal/pod/a.go": "package pod\n\ntype R interface {\n\ta()\n\tb()\n\tc()\n\td()\n\te()\n}\n"},
+			want:  []string{"internal/pod/a.go:3: internal/pod.R declares 5 methods"},
+		},
+		{files: map[string]string{"internal/pod/a.go": "package pod\n\ntype R interface {\n\tA\n\tB\n\ta()\n\tb()\n\tc()\n\td()\n}\n"}},
+	},
+	"clocks": {
+		{
+			files: map[string]string{"internal/pod/a.go": "package pod\n\ntype s struct{ now func() time.Time }\n"},
+			want:  []string{"internal/pod/a.go:3: internal/pod.s has a clock of its own"},
+		},
+		{files: map[string]string{"internal/pod/a.go": "package pod\n\ntype s struct {\n\tat time.Time\n\tend func(x int) time.Time\n}\n"}},
+	},
+	"columns": {
+		{
+			files: map[string]string{"internal/pod/a.go": "package pod\n\nfunc f() {\n\t// " + strings.Repeat("wide ", 18) + "comment\n}\n"},
+			want:  []string{"internal/pod/a.go:4: a comment of 104 columns"},
+		},
+		{files: map[string]string{"internal/pod/a.go": "package pod\n\n// " + strings.Repeat("wide ", 18) + "comment\n//go:embed " + strings.Repeat("x ", 60) + "\n"}},
+	},
+	"writers": {
+		{
+			files: map[string]string{"internal/node/a.go": "package node\n\nvar _ = c.PatchPodStatus(ctx)\n"},
+			want:  []string{"internal/node/a.go:3: PatchPodStatus: only internal/status may"},
+		},
+		{files: map[string]string{
+			"internal/status/a.go":        "package status\n\nvar _ = c.PatchPodStatus(ctx)\n",
+			"internal/kube/kubetest/a.go": "package kubetest\n\nvar _ = c.PatchPodStatus(ctx)\n",
+			"internal/node/a_test.go":     "package node\n\nvar _ = c.PatchPodStatus(ctx)\n",
+		}},
+	},
 	"prose": {
 		{files: map[string]string{
 			"a.md":              "built in /wo" + "rk/main\nas iss" + "ue 3 says\n",
