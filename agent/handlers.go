@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/netns"
 	"berth/internal/pod"
+	"berth/internal/quarantine"
 	"berth/internal/server"
 )
 
@@ -32,7 +33,7 @@ func (a *Agent) handlers() server.Handlers {
 		Problems:     a.source.Problems,
 		Journal:      a.journal,
 		Events:       a.events,
-		Quarantine:   quarantineHandler{a},
+		Quarantine:   quarantine.Releaser{Quarantine: a.quarantine, Pods: a.pods, Workers: a.workers},
 		Version:      a.version,
 		Stop:         a.stop,
 		Healthz:      a.healthz,

@@ -36,6 +36,7 @@ import (
 	"berth/internal/podsync"
 	"berth/internal/podworkers"
 	"berth/internal/prober"
+	"berth/internal/quarantine"
 	"berth/internal/server"
 	"berth/internal/stats"
 	"berth/internal/status"
@@ -64,7 +65,10 @@ var (
 	_ status.ProbeResults      = (*prober.Manager)(nil)
 	_ tracing.Statuses         = (*status.Manager)(nil)
 	_ tracing.Stories          = (*journal.Journal)(nil)
-	_ podworkers.PodSyncer     = guardedSyncer{}
+	_ podworkers.PodSyncer     = (*podsync.Syncer)(nil)
+	_ quarantine.Recorder      = (*events.Recorder)(nil)
+	_ quarantine.Pods          = (*pod.Manager)(nil)
+	_ quarantine.Workers       = (*podworkers.PodWorkers)(nil)
 	_ podworkers.Observer      = (*pleg.PLEG)(nil)
 	_ podworkers.Admitter      = (*admission.Chain)(nil)
 	_ podworkers.Resizer       = (*admission.Chain)(nil)
@@ -267,7 +271,8 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		m.api.roomMade, m.api.nodeChanged = a.admit.NodeChanged, a.storage.volumes.NodeChanged
 		m.api.driversChanged = a.storage.drivers.PeriodsChanged
 	}
-	a.workers = podworkers.New(podworkers.Config{Syncer: guardedSyncer{a.syncer, a.quarantine}, Observer: a.pleg, Admitter: a.admit, Resizer: a.admit, States: states, Journal: a.journal, Log: cfg.Log})
+	a.quarantine = quarantine.New(quarantine.Config{Dir: a.recordsDir(), Journal: a.journal, Events: recorder, Pod: a.lastPod, Log: cfg.Log})
+	a.workers = podworkers.New(podworkers.Config{Syncer: a.quarantine.Guard(a.syncer), Observer: a.pleg, Admitter: a.admit, Resizer: a.admit, States: states, Journal: a.journal, Log: cfg.Log})
 	if a.source, err = podconfig.New(a.sources()); err != nil {
 		return nil, err
 	}
