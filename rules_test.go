@@ -48,7 +48,7 @@ var ranks = map[string]int{
 	"internal/logs":     3,
 	"internal/nodelogs": 3,
 	"internal/stats":    3,
-	"internal/oom":      2,
+	"internal/oom":      3,
 	"internal/action":   3,
 	"internal/crispec":  3,
 

@@ -48,7 +48,8 @@ import (
 
 // Every joint of the agent: who is given to whom as what.
 var (
-	_ pleg.Runtime             = amendedRuntime{}
+	_ oom.Runtime              = (*cri.Client)(nil)
+	_ oom.Recorder             = (*events.Recorder)(nil)
 	_ images.Runtime           = (*cri.Client)(nil)
 	_ images.Store             = (*cri.Client)(nil)
 	_ images.Recorder          = (*events.Recorder)(nil)
@@ -118,7 +119,9 @@ type Agent struct {
 	collector *images.Collector // removes images that nobody uses
 	runtime   *kuberuntime.Runtime
 	pleg      *pleg.PLEG
-	kills     *oom.Watcher // nil on a host without cgroups
+	kills     *oom.Kills
+	// oomWatcher is nil on a host without cgroups.
+	oomWatcher *oom.Watcher
 	// containerLogs keeps the logs of containers within their limits.
 	containerLogs *containerlogs.Manager
 	stats         *stats.Collector
@@ -233,8 +236,9 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 			}
 		}
 	}
-	a.pleg = pleg.New(amendedRuntime{a.cri, a}, a.journal, cfg.Log)
-	a.newKills()
+	a.kills = oom.NewKills(filepath.Join(cfg.RootDir, killsFile), cfg.Log)
+	a.pleg = pleg.New(a.kills.Amend(a.cri), a.journal, cfg.Log)
+	a.newOOMWatcher()
 	a.containerLogs = a.newContainerLogs(settings.containerLogs)
 	a.stats = a.newStats()
 	if a.users, err = userns.New(userns.Config{
@@ -316,7 +320,7 @@ func (a *Agent) phases() []phase {
 	return a.memberPhases([]phase{
 		{"ground", ground},
 		{"runtime", []component{runtime}},
-		{"upkeep", slices.Concat(a.killComponents(), []component{
+		{"upkeep", slices.Concat(a.oomComponents(), []component{
 			{name: "pleg", run: a.pleg.Run},
 			{name: "logs of containers", run: a.containerLogs.Run},
 			{name: "hooks", run: a.runtime.Run, ready: loaded(a.runtime.CheckResolvConf)},
