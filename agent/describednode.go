@@ -30,7 +30,7 @@ func (a *Agent) describedNode(ctx context.Context) (*v1.Node, error) {
 		s.LocalStorageCapacityIsolation = *k.LocalStorageCapacityIsolation
 	}
 	f := node.Facts{Machine: a.readMachine(), Addresses: []v1.NodeAddress{}, Problems: a.nodeProblems()}
-	for _, ip := range a.hostIPs.current() {
+	for _, ip := range a.hostIPs.Current() {
 		f.Addresses = append(f.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
 	}
 	f.Addresses = append(f.Addresses, v1.NodeAddress{Type: v1.NodeHostName, Address: a.cfg.NodeName})

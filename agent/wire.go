@@ -103,7 +103,7 @@ type Agent struct {
 	local  *objects.Local // nil for berth kubelet
 	// localNode stands in for the Node where there is no API server.
 	localNode func() *v1.Node
-	hostIPs   *hostAddresses
+	hostIPs   *node.HostIPs
 	embedded  *embedded.Runtime // nil with a foreign runtime
 	ensured   chan struct{}     // closed when the embedded runtime serves
 	cri       *cri.Client
@@ -174,7 +174,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.resources, err = a.newNodeResources(); err != nil {
 		return nil, err
 	}
-	a.hostIPs = newHostAddresses(cfg.Kubelet, cfg.NodeName, out.Network, cfg.Log)
+	a.hostIPs = node.NewHostIPs(addressSettings(cfg), out.Network, cfg.Log)
 
 	a.newRecords()
 	a.pods = pod.NewManager()
@@ -226,7 +226,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.kept = status.NewKept(a.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
 	actions := action.New(action.Config{CRI: a.cri, Dial: out.Dial})
 	a.probes = prober.New(prober.Config{
-		Actions: actions, Recorder: recorder, Journal: a.journal, Log: cfg.Log, Path: filepath.Join(cfg.RootDir, probesFile), HostIPs: a.hostIPs.current,
+		Actions: actions, Recorder: recorder, Journal: a.journal, Log: cfg.Log, Path: filepath.Join(cfg.RootDir, probesFile), HostIPs: a.hostIPs.Current,
 	})
 	if m != nil {
 		m.health = node.NewRuntimeHealth(a.cri, a.wakeNode, cfg.Log)
@@ -267,7 +267,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		},
 		WithTerminationMessages: a.runtime.WithTerminationMessages,
 		Event:                   recorder.Event, Journal: a.journal, Log: cfg.Log,
-		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: a.hostIPs.current, MaxRestartPeriod: settings.maxRestartPeriod,
+		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: a.hostIPs.Current, MaxRestartPeriod: settings.maxRestartPeriod,
 	})
 	a.admit = admission.New(a.admission(states, recorder))
 	a.eviction = a.newEviction(recorder)
@@ -350,6 +350,25 @@ func (a *Agent) phases() []phase {
 // sources says where pods come from.
 func (a *Agent) sources() podconfig.Config {
 	c := podconfig.Config{
+// addressSettings are those by which the addresses of the Node are found, nil where there is no Node.
+func addressSettings(cfg Config) *node.Settings {
+	k := cfg.Kubelet
+	if k == nil {
+		return nil
+	}
+	return &node.Settings{Name: cfg.NodeName, NodeIPs: k.NodeIPs, ExternalCloudProvider: k.CloudProvider == "external"}
+}
+
+// followAddresses has pods and Node show the node's addresses when they change.
+func (a *Agent) followAddresses(ctx context.Context) error {
+	return a.hostIPs.Follow(ctx, func() {
+		a.workers.WakeAll()
+		if a.member != nil {
+			a.wakeNode()
+		}
+	})
+}
+
 		NodeName: a.cfg.NodeName, Log: a.cfg.Log, Journal: a.journal, Paths: a.cfg.Paths, Names: manifest.KeepNames,
 		StateDir: filepath.Join(a.cfg.RootDir, manifestsDir), Watch: a.out.Watch, Transport: a.out.Transport,
 	}
