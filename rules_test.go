@@ -18,11 +18,12 @@ var ranks = map[string]int{
 
 	"agent": 8,
 
-	"internal/syncloop":   7,
-	"internal/quarantine": 7,
-	"internal/server":     7,
-	"internal/localapi":   7,
-	"internal/dashboard":  7,
+	"internal/syncloop":        7,
+	"internal/quarantine":      7,
+	"internal/nodeallocatable": 7,
+	"internal/server":          7,
+	"internal/localapi":        7,
+	"internal/dashboard":       7,
 
 	"internal/podworkers": 6,
 	"internal/podconfig":  6,

@@ -23,7 +23,7 @@ func (a *Agent) describedNode(ctx context.Context) (*v1.Node, error) {
 	known := a.localNode()
 	s := node.Settings{
 		Name: a.cfg.NodeName, KubeletVersion: a.cfg.Version, Labels: known.Labels, MaxPods: int(known.Status.Capacity.Pods().Value()),
-		LocalStorageCapacityIsolation: true, Reservation: a.resources.reservation, MaxImages: mostNodeImages,
+		LocalStorageCapacityIsolation: true, Reservation: a.resources.Reservation, MaxImages: mostNodeImages,
 	}
 	if k := a.cfg.Kubelet; k != nil {
 		s.KubeletPort, s.PodsPerCore, s.MaxImages = k.Port, int(k.PodsPerCore), int(*k.NodeStatusMaxImages)

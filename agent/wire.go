@@ -28,6 +28,7 @@ import (
 	"berth/internal/metrics"
 	"berth/internal/mounts"
 	"berth/internal/node"
+	"berth/internal/nodeallocatable"
 	"berth/internal/objects"
 	"berth/internal/oom"
 	"berth/internal/pleg"
@@ -48,6 +49,8 @@ import (
 
 // Every joint of the agent: who is given to whom as what.
 var (
+	_ nodeallocatable.Groups   = (*cgroups.Manager)(nil)
+	_ nodeallocatable.Recorder = (*events.Recorder)(nil)
 	_ oom.Runtime              = (*cri.Client)(nil)
 	_ oom.Recorder             = (*events.Recorder)(nil)
 	_ images.Runtime           = (*cri.Client)(nil)
@@ -108,7 +111,7 @@ type Agent struct {
 	ensured   chan struct{}     // closed when the embedded runtime serves
 	cri       *cri.Client
 	facts     facts
-	resources *nodeResources
+	resources *nodeallocatable.Resources
 	records
 	pods      *pod.Manager
 	states    *pod.States
@@ -206,7 +209,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		m.api.podEvent = podEvent
 	}
 	volumeManager, err := volumes.New(volumes.Config{
-		Root: cfg.RootDir, AllocatableMemory: a.resources.allocatable.Memory().Value(), Mounter: mounter, Objects: a.podObjects(), Certificates: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
+		Root: cfg.RootDir, AllocatableMemory: a.resources.Allocatable.Memory().Value(), Mounter: mounter, Objects: a.podObjects(), Certificates: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
 		Claims: a.claims(), Node: a.currentNode, CSI: a.csiConfig(recorder),
 		Event: podEvent,
 		Operated: func(plugin string, o volumes.Operation, took time.Duration, err error) {
@@ -253,7 +256,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: a.cri, Images: a.puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
-		Resources: a.resources.containers(), ExecLimits: a.execLimits(), HostIPs: a.hostIPs.current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
+		Resources: a.resources.Containers, ExecLimits: a.execLimits(), HostIPs: a.hostIPs.Current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
 		Cgroups: &a.facts, Allocations: a.allocations,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
 		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
@@ -347,9 +350,6 @@ func (a *Agent) phases() []phase {
 	})
 }
 
-// sources says where pods come from.
-func (a *Agent) sources() podconfig.Config {
-	c := podconfig.Config{
 // addressSettings are those by which the addresses of the Node are found, nil where there is no Node.
 func addressSettings(cfg Config) *node.Settings {
 	k := cfg.Kubelet
@@ -369,6 +369,9 @@ func (a *Agent) followAddresses(ctx context.Context) error {
 	})
 }
 
+// sources says where pods come from.
+func (a *Agent) sources() podconfig.Config {
+	c := podconfig.Config{
 		NodeName: a.cfg.NodeName, Log: a.cfg.Log, Journal: a.journal, Paths: a.cfg.Paths, Names: manifest.KeepNames,
 		StateDir: filepath.Join(a.cfg.RootDir, manifestsDir), Watch: a.out.Watch, Transport: a.out.Transport,
 	}
