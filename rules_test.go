@@ -20,6 +20,7 @@ var ranks = map[string]int{
 
 	"internal/syncloop":        7,
 	"internal/quarantine":      7,
+	"internal/drain":           7,
 	"internal/nodeallocatable": 7,
 	"internal/server":          7,
 	"internal/localapi":        7,
@@ -33,6 +34,7 @@ var ranks = map[string]int{
 	"internal/metrics":   5,
 	"internal/eviction":  5,
 	"internal/admission": 5,
+	"internal/leftovers": 5,
 
 	"internal/kuberuntime":   4,
 	"internal/containerlogs": 4,

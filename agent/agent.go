@@ -220,7 +220,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 		started = func() {}
 	}
 	err = runPhases(ctx, phases, started, a.cfg.Log)
-	if len(a.left) > 0 && a.Exit() == StopPods && errors.Is(context.Cause(ctx), errStopped) {
+	if len(a.drain.Left()) > 0 && a.Exit() == StopPods && errors.Is(context.Cause(ctx), errStopped) {
 		// Told to who asked, by CheckEnded. A failure of ours would have a service manager start us,
 		// and the pods, again.
 		a.cfg.Log.Error("the end of all pods was asked for", "error", err)

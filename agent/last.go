@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"berth/internal/drain"
 )
 
 // lastFile, in the run directory, is what the last agent there was told about the places that its pods use, so that they can be ended
@@ -64,13 +66,13 @@ func CheckEnded(runDir string) error {
 		return errors.New("the agent ended before it had ended its pods, which may go on running; " +
 			`run "berth stop --all" again`)
 	}
-	return leftError(l.Left)
+	return drain.Left(l.Left).Err()
 }
 
 func (a *Agent) saveConfig() error {
 	c := &a.cfg
 	b, err := json.Marshal(lastConfig{
-		c.RootDir, c.NodeName, c.RuntimeEndpoint, c.CgroupRoot, c.PodLogsDir, c.ContainerLogsDir, a.left,
+		c.RootDir, c.NodeName, c.RuntimeEndpoint, c.CgroupRoot, c.PodLogsDir, c.ContainerLogsDir, a.drain.Left(),
 	})
 	if err != nil {
 		return err

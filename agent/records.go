@@ -25,12 +25,13 @@ type records struct {
 // eventComponent is the source of the agent's events, whose reasons and messages are those of the kubelet.
 const eventComponent = "kubelet"
 
-// recordsDir is the folder of the journal, the events and the quarantine. It is root's alone: logs' ends are in it.
-func (a *Agent) recordsDir() string { return filepath.Join(a.cfg.RootDir, "journal") }
+// recordsFolder, below the root directory, is that of the journal, the events and the quarantine. It is root's alone: logs' ends are in it.
+const recordsFolder = "journal"
 
 func (a *Agent) newRecords() {
-	a.journal = journal.NewInFolder(a.recordsDir(), a.cfg.Log)
-	a.events = events.NewStoreInFolder(a.recordsDir(), eventComponent, a.cfg.NodeName, a.cfg.Log)
+	dir := filepath.Join(a.cfg.RootDir, recordsFolder)
+	a.journal = journal.NewInFolder(dir, a.cfg.Log)
+	a.events = events.NewStoreInFolder(dir, eventComponent, a.cfg.NodeName, a.cfg.Log)
 }
 
 // newRecorder returns the recorder for the journal and the store, and for the API server if there is one.

@@ -16,6 +16,7 @@ import (
 	"berth/internal/cgroups"
 	"berth/internal/containerlogs"
 	"berth/internal/cri"
+	"berth/internal/drain"
 	"berth/internal/embedded"
 	"berth/internal/events"
 	"berth/internal/eviction"
@@ -24,6 +25,7 @@ import (
 	"berth/internal/inotify"
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
+	"berth/internal/leftovers"
 	"berth/internal/manifest"
 	"berth/internal/metrics"
 	"berth/internal/mounts"
@@ -70,6 +72,14 @@ var (
 	_ tracing.Statuses         = (*status.Manager)(nil)
 	_ tracing.Stories          = (*journal.Journal)(nil)
 	_ podworkers.PodSyncer     = (*podsync.Syncer)(nil)
+	_ drain.Workers            = (*podworkers.PodWorkers)(nil)
+	_ drain.Observations       = (*pleg.PLEG)(nil)
+	_ drain.Pods               = (*pod.Manager)(nil)
+	_ drain.Cgroups            = (*facts)(nil)
+	_ drain.Runtime            = (*embedded.Runtime)(nil)
+	_ leftovers.Cgroups        = (*facts)(nil)
+	_ leftovers.Statuses       = (*status.Manager)(nil)
+	_ leftovers.Pods           = (*pod.Manager)(nil)
 	_ quarantine.Recorder      = (*events.Recorder)(nil)
 	_ quarantine.Pods          = (*pod.Manager)(nil)
 	_ quarantine.Workers       = (*podworkers.PodWorkers)(nil)
@@ -146,8 +156,7 @@ type Agent struct {
 	started  time.Time
 	stopping context.CancelCauseFunc // set by Run
 	measures
-	scanned bool     // leftovers has looked at the disk
-	left    []string // of pods that were to end with the agent; see drainPods
+	drain *drain.Drain
 
 	mu     sync.Mutex
 	atExit AtExit // guarded by mu; a client's stop may raise it
@@ -278,15 +287,23 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		m.api.roomMade, m.api.nodeChanged = a.admit.NodeChanged, a.storage.volumes.NodeChanged
 		m.api.driversChanged = a.storage.drivers.PeriodsChanged
 	}
-	a.quarantine = quarantine.New(quarantine.Config{Dir: a.recordsDir(), Journal: a.journal, Events: recorder, Pod: a.lastPod, Log: cfg.Log})
+	a.quarantine = quarantine.New(quarantine.Config{Dir: filepath.Join(cfg.RootDir, recordsFolder), Journal: a.journal, Events: recorder, Pod: a.lastPod, Log: cfg.Log})
 	a.workers = podworkers.New(podworkers.Config{Syncer: a.quarantine.Guard(a.syncer), Observer: a.pleg, Admitter: a.admit, Resizer: a.admit, States: states, Journal: a.journal, Log: cfg.Log})
+	found := leftovers.New(leftovers.Config{
+		Observed: a.pleg.Known, Folders: []func() ([]pod.UID, error){a.syncer.OnDisk, a.runtime.OnDisk}, Cgroups: &a.facts,
+		Statuses: a.status, Pods: a.pods, Settled: volumeManager.Settled, SparesOthers: cfg.Kubelet == nil, Log: cfg.Log,
+	})
+	a.drain = drain.New(drain.Config{
+		Pods: a.pods, Workers: a.workers, Observed: a.pleg, Leftovers: found.Find, Cgroups: &a.facts,
+		ReadOnly: func() bool { return isReadOnly(cfg.RootDir) }, Journal: a.journal, Log: cfg.Log,
+	})
 	if a.source, err = podconfig.New(a.sources()); err != nil {
 		return nil, err
 	}
 	loop := syncloop.Config{
 		Source: a.source, Workers: a.workers, Pods: a.pods,
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(), Probes: a.probes.Results(),
-		Leftovers: a.leftovers, Observed: a.pleg.Newest,
+		Leftovers: found.Find, Observed: a.pleg.Newest,
 	}
 	if m != nil && m.api != nil {
 		loop.Static, loop.Objects = m.api.static, m.api.objects.Changed()
