@@ -75,14 +75,15 @@ var ranks = map[string]int{
 	"internal/hostports":  1,
 	"internal/defaults":   1,
 
-	"internal/beneath": 0,
-	"internal/pod":     0,
-	"internal/config":  0,
-	"internal/journal": 0,
-	"internal/keep":    0,
-	"internal/inotify": 0,
-	"internal/selinux": 0,
-	"internal/patch":   0,
+	"internal/beneath":  0,
+	"internal/pod":      0,
+	"internal/config":   0,
+	"internal/journal":  0,
+	"internal/keep":     0,
+	"internal/inotify":  0,
+	"internal/selinux":  0,
+	"internal/rootlock": 0,
+	"internal/patch":    0,
 }
 
 // testSupport are the packages that exist for tests, each beside what it fakes. They are not linked into the product, and import

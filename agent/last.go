@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"berth/internal/drain"
+	"berth/internal/rootlock"
 )
 
 // lastFile, in the run directory, is what the last agent there was told about the places that its pods use, so that they can be ended
@@ -89,7 +90,7 @@ func (a *Agent) saveConfig() error {
 
 // Drain ends the pods that an earlier agent left behind, as AtExit says, and returns when that is done. It takes no manifests and serves no API.
 func (a *Agent) Drain(ctx context.Context) error {
-	if a.embedded != nil && isReadOnly(a.cfg.RootDir) {
+	if a.embedded != nil && rootlock.IsReadOnly(a.cfg.RootDir) {
 		return a.drainReadOnly(ctx)
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -40,6 +40,7 @@ import (
 	"berth/internal/podworkers"
 	"berth/internal/prober"
 	"berth/internal/quarantine"
+	"berth/internal/rootlock"
 	"berth/internal/server"
 	"berth/internal/stats"
 	"berth/internal/status"
@@ -295,7 +296,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	})
 	a.drain = drain.New(drain.Config{
 		Pods: a.pods, Workers: a.workers, Observed: a.pleg, Leftovers: found.Find, Cgroups: &a.facts,
-		ReadOnly: func() bool { return isReadOnly(cfg.RootDir) }, Journal: a.journal, Log: cfg.Log,
+		ReadOnly: func() bool { return rootlock.IsReadOnly(cfg.RootDir) }, Journal: a.journal, Log: cfg.Log,
 	})
 	if a.source, err = podconfig.New(a.sources()); err != nil {
 		return nil, err
