@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/embedded"
 	"berth/internal/netns"
 	"berth/internal/pod"
 	"berth/internal/quarantine"
@@ -37,7 +38,7 @@ func (a *Agent) handlers() server.Handlers {
 		Version:      a.version,
 		Stop:         a.stop,
 		Healthz:      a.healthz,
-		Pulls:        a.pulls,
+		Pulls:        a.imagePulls().list,
 		Waits:        a.waits,
 		Node:         a.describedNode,
 		Streaming:    a.cri,
@@ -48,6 +49,15 @@ func (a *Agent) handlers() server.Handlers {
 		Stats:        a.stats,
 		Settings:     a.settings,
 	}
+}
+
+// imagePulls returns what knows of pulls.
+func (a *Agent) imagePulls() imagePulls {
+	p := imagePulls{puller: a.puller, pods: a.pods, log: a.cfg.Log}
+	if a.embedded != nil {
+		p.open = func() (*embedded.Images, error) { return embedded.OpenImages(a.cfg.RootDir, a.cfg.RunDir) }
+	}
+	return p
 }
 
 // podDialer returns how to connect inside of the sandbox's network, nil if the runtime does not tell where that is.

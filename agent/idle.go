@@ -3,19 +3,21 @@ package agent
 import (
 	"context"
 	"time"
+
+	"berth/internal/status"
 )
 
-// restAfter is how long nothing must have become of any pod until the agent is at rest.
-const restAfter = 10 * time.Second
+// idleAfter is how long the status of no pod must have changed until the agent is idle.
+const idleAfter = 10 * time.Second
 
-// followRest says each time that the agent comes to rest.
-func (a *Agent) followRest(ctx context.Context) error {
-	if a.cfg.AtRest == nil {
+// followIdle calls onIdle each time that the agent becomes idle; nil: nobody.
+func followIdle(ctx context.Context, statuses *status.Manager, onIdle func()) error {
+	if onIdle == nil {
 		return waitDone(ctx)
 	}
-	changed, cancel := a.status.Subscribe()
+	changed, cancel := statuses.Subscribe()
 	defer cancel()
-	quiet := time.NewTimer(restAfter)
+	quiet := time.NewTimer(idleAfter)
 	defer quiet.Stop()
 	for {
 		select {
@@ -23,9 +25,9 @@ func (a *Agent) followRest(ctx context.Context) error {
 			return ctx.Err()
 		case <-changed.Wake():
 			changed.Take()
-			quiet.Reset(restAfter)
+			quiet.Reset(idleAfter)
 		case <-quiet.C:
-			a.cfg.AtRest()
+			onIdle()
 		}
 	}
 }

@@ -2,49 +2,60 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"berth/internal/embedded"
 	"berth/internal/images"
+	"berth/internal/pod"
 	"berth/internal/server"
 )
 
 // progressTimeout bounds the question to the runtime how far its downloads are.
 const progressTimeout = 2 * time.Second
 
-// pulls returns the pulls under way, and of the runtime inside how far they are. It is asked only when somebody looks.
-func (a *Agent) pulls(ctx context.Context) []server.Pull {
-	under := a.puller.Pulls()
+// imagePulls answers which pulls are under way.
+type imagePulls struct {
+	puller *images.Puller
+	pods   *pod.Manager
+	// open returns the images of the embedded runtime, which says how far its downloads are; nil: CRI does not say.
+	open func() (*embedded.Images, error)
+	log  *slog.Logger
+}
+
+// list returns the pulls under way, and of the embedded runtime how far they are. It asks the runtime each time.
+func (p imagePulls) list(ctx context.Context) []server.Pull {
+	under := p.puller.Pulls()
 	if len(under) == 0 {
 		return nil
 	}
 	shown := make([]server.Pull, len(under))
-	first := a.firstOf(under)
-	for i, p := range under {
-		shown[i] = server.Pull{Image: p.Image, Pods: p.Pods, Ahead: p.Ahead}
-		if p.Since.IsZero() {
+	first := p.firstOf(under)
+	for i, u := range under {
+		shown[i] = server.Pull{Image: u.Image, Pods: u.Pods, Ahead: u.Ahead}
+		if u.Since.IsZero() {
 			shown[i].Behind = first
 		} else {
-			shown[i].Since = &p.Since
+			shown[i].Since = &u.Since
 		}
 	}
-	if a.embedded == nil {
-		return shown // CRI does not tell
+	if p.open == nil {
+		return shown
 	}
 	ctx, cancel := context.WithTimeout(ctx, progressTimeout)
 	defer cancel()
-	if err := a.addProgress(ctx, under, shown); err != nil {
-		a.cfg.Log.Debug("the runtime does not tell how far its downloads are", "error", err)
+	if err := p.addProgress(ctx, under, shown); err != nil {
+		p.log.Debug("the runtime does not tell how far its downloads are", "error", err)
 	}
 	return shown
 }
 
 // firstOf returns the pull that began first, nil if none has begun.
-func (a *Agent) firstOf(under []images.Pull) *server.PullAhead {
+func (p imagePulls) firstOf(under []images.Pull) *server.PullAhead {
 	var first *images.Pull
 	for i := range under {
-		if p := &under[i]; !p.Since.IsZero() && (first == nil || p.Since.Before(first.Since)) {
-			first = p
+		if u := &under[i]; !u.Since.IsZero() && (first == nil || u.Since.Before(first.Since)) {
+			first = u
 		}
 	}
 	if first == nil {
@@ -52,15 +63,15 @@ func (a *Agent) firstOf(under []images.Pull) *server.PullAhead {
 	}
 	ahead := &server.PullAhead{Image: first.Image, Since: first.Since}
 	for _, uid := range first.Pods {
-		if p, ok := a.pods.Get(uid); ok {
-			ahead.Pods = append(ahead.Pods, p.Namespace+"/"+p.Name)
+		if wanted, ok := p.pods.Get(uid); ok {
+			ahead.Pods = append(ahead.Pods, wanted.Namespace+"/"+wanted.Name)
 		}
 	}
 	return ahead
 }
 
-func (a *Agent) addProgress(ctx context.Context, under []images.Pull, shown []server.Pull) error {
-	store, err := embedded.OpenImages(a.cfg.RootDir, a.cfg.RunDir)
+func (p imagePulls) addProgress(ctx context.Context, under []images.Pull, shown []server.Pull) error {
+	store, err := p.open()
 	if err != nil {
 		return err
 	}
@@ -69,11 +80,11 @@ func (a *Agent) addProgress(ctx context.Context, under []images.Pull, shown []se
 	if err != nil {
 		return err
 	}
-	for i, p := range under {
-		if p.Since.IsZero() {
+	for i, u := range under {
+		if u.Since.IsZero() {
 			continue
 		}
-		d, known, err := downloads.Of(p.Name)
+		d, known, err := downloads.Of(u.Name)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"berth/internal/cgroups"
 	"berth/internal/containerlogs"
 	"berth/internal/cri"
+	"berth/internal/crispec"
 	"berth/internal/drain"
 	"berth/internal/embedded"
 	"berth/internal/events"
@@ -263,10 +265,14 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		File: filepath.Join(cfg.RootDir, allocationsFile), Log: cfg.Log,
 		SetAside: func(message string) { recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", message) },
 	})
+	execLimits := crispec.HostExecLimits(os.Getpagesize(), 0)
+	if a.embedded != nil {
+		execLimits = crispec.HostExecLimits(os.Getpagesize(), embedded.StackLimit())
+	}
 	a.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: a.cri, Images: a.puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
-		Resources: a.resources.Containers, ExecLimits: a.execLimits(), HostIPs: a.hostIPs.Current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
+		Resources: a.resources.Containers, ExecLimits: execLimits, HostIPs: a.hostIPs.Current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
 		Cgroups: &a.facts, Allocations: a.allocations,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
 		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
@@ -362,7 +368,7 @@ func (a *Agent) phases() []phase {
 			{name: "sync loop", run: a.loop.Run},
 			{name: "pod config", run: a.source.Run},
 			{name: "problems", run: a.followProblems},
-			{name: "rest", run: a.followRest},
+			{name: "idle", run: func(ctx context.Context) error { return followIdle(ctx, a.status, a.cfg.AtRest) }},
 		}},
 		{"doors", []component{{name: "server", run: a.server.Run}}},
 	})
