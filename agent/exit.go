@@ -48,7 +48,8 @@ func remainsOf(cfg *Config) drain.Remains {
 	}
 }
 
-// noteEnded leaves to who asked for the end of all pods, and to the next agent, whether there is something left.
+// noteEnded leaves to who asked for the end of all pods, and to the next agent, whether there is
+// something left.
 func (a *Agent) noteEnded() error {
 	if len(a.drain.Left()) > 0 {
 		return a.saveConfig()
@@ -59,7 +60,8 @@ func (a *Agent) noteEnded() error {
 	return nil
 }
 
-// drainPods ends every pod when the agent is not to leave any behind. The loop, which owns the desired pods, has stopped.
+// drainPods ends every pod when the agent is not to leave any behind. The loop, which owns the
+// desired pods, has stopped.
 func (a *Agent) drainPods(ctx context.Context) error {
 	if a.Exit() == KeepPods {
 		return nil

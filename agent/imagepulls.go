@@ -18,12 +18,14 @@ const progressTimeout = 2 * time.Second
 type imagePulls struct {
 	puller *images.Puller
 	pods   *pod.Manager
-	// open returns the images of the embedded runtime, which says how far its downloads are; nil: CRI does not say.
+	// open returns the images of the embedded runtime, which says how far its downloads are; nil:
+	// CRI does not say.
 	open func() (*embedded.Images, error)
 	log  *slog.Logger
 }
 
-// list returns the pulls under way, and of the embedded runtime how far they are. It asks the runtime each time.
+// list returns the pulls under way, and of the embedded runtime how far they are. It asks the
+// runtime each time.
 func (p imagePulls) list(ctx context.Context) []server.Pull {
 	under := p.puller.Pulls()
 	if len(under) == 0 {

@@ -16,7 +16,8 @@ func (a *Agent) newNodeResources() (*nodeallocatable.Resources, error) {
 	})
 }
 
-// newCgroups builds containerManager for the runtime's cgroup driver, and makes the cgroups that do not belong to a pod.
+// newCgroups builds containerManager for the runtime's cgroup driver, and makes the cgroups that do
+// not belong to a pod.
 func (a *Agent) newCgroups(ctx context.Context, driver cgroups.Driver) (ContainerManager, error) {
 	m, err := cgroups.New(cgroups.Config{
 		Root: a.cfg.CgroupRoot, Driver: driver, Allocatable: a.resources.Kubepods, Settings: a.resources.Pods, Log: a.cfg.Log,

@@ -1,4 +1,4 @@
-// Package drain ends all pods when the agent is not to leave any behind, and names what has not ended.
+// Package drain ends all pods when the agent leaves none behind. It names what has not ended.
 //
 // Owns: the list of what is left of pods that were to end.
 // Reads: the workers, observations, processes in pods' cgroups, the journal.
@@ -25,7 +25,8 @@ import (
 const (
 	// drainLimit is the longest usual grace period twice, and time to clean up.
 	drainLimit = 90 * time.Second
-	// shortGrace is the grace period in seconds of what runs on then, and hurriedLimit the time for its end.
+	// shortGrace is the grace period in seconds of what runs on then, and hurriedLimit the time for
+	// its end.
 	shortGrace   int64 = 1
 	hurriedLimit       = 15 * time.Second
 	// settleLimit is how long workers have to see that what ran on was killed by its cgroup.
@@ -82,7 +83,8 @@ type Config struct {
 	// Leftovers returns what the runtime and the disk hold of pods.
 	Leftovers func() []*pod.Status
 	Cgroups   Cgroups
-	// ReadOnly reports that the agent's disk takes no writes: then neither runtime nor disk can forget what has ended.
+	// ReadOnly reports that the agent's disk takes no writes: then neither runtime nor disk can
+	// forget what has ended.
 	ReadOnly func() bool
 	Journal  *journal.Journal
 	Log      *slog.Logger
@@ -97,10 +99,10 @@ type Drain struct {
 // New returns a Drain. It does no I/O.
 func New(cfg Config) *Drain { return &Drain{Config: cfg} }
 
-// EndPods ends every pod: those of the workers, and what the runtime and the disk have besides. It is
-// called when nothing else changes the desired pods any more. What has not ended after drainLimit has no
-// more patience coming, whatever its grace period is; what runs on after that is killed by the cgroup,
-// without the runtime. The error names what is left all the same.
+// EndPods ends every pod: those of the workers, and what the runtime and the disk have besides. It
+// is called when nothing else changes the desired pods any more. What has not ended after
+// drainLimit has no more patience coming, whatever its grace period is; what runs on after that is
+// killed by the cgroup, without the runtime. The error names what is left all the same.
 func (d *Drain) EndPods(ctx context.Context) error {
 	for _, p := range d.Pods.List() {
 		d.Pods.Remove(p)
@@ -120,8 +122,8 @@ func (d *Drain) EndPods(ctx context.Context) error {
 	return errors.Join(d.left.Err(), unlisted)
 }
 
-// endLeftovers ends what the runtime and the disk have besides the pods of workers. The error says that
-// the runtime does not tell.
+// endLeftovers ends what the runtime and the disk have besides the pods of workers. The error says
+// that the runtime does not list its pods.
 func (d *Drain) endLeftovers(ctx context.Context) error {
 	select {
 	case <-d.Observed.Relisted():
@@ -136,8 +138,8 @@ func (d *Drain) endLeftovers(ctx context.Context) error {
 	return nil
 }
 
-// killWithin has a worker end what the runtime has of a pod within the grace period in seconds, or in
-// less, if it is ending already.
+// killWithin has a worker end what the runtime has of a pod within the grace period in seconds, or
+// in less, if it is ending already.
 func (d *Drain) killWithin(s *pod.Status, grace int64) {
 	d.Workers.UpdatePod(podworkers.UpdatePodOptions{
 		UpdateType: podworkers.SyncPodKill, RunningPod: s,
@@ -145,7 +147,8 @@ func (d *Drain) killWithin(s *pod.Status, grace int64) {
 	})
 }
 
-// longestGrace returns the longest grace period in seconds that the pod's containers were made with.
+// longestGrace returns the longest grace period in seconds that the pod's containers were made
+// with.
 func longestGrace(s *pod.Status) int64 {
 	grace := int64(1)
 	for i := range s.Containers {

@@ -21,7 +21,8 @@ import (
 	"berth/internal/podworkers"
 )
 
-// world is a machine with pods, and a diary of what is done to them with the seconds after its beginning.
+// world is a machine with pods, and a diary of what is done to them with the seconds after its
+// beginning.
 type world struct {
 	began    time.Time
 	diary    []string

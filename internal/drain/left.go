@@ -27,8 +27,8 @@ func (d *Drain) Left() Left { return d.left }
 // Add adds what kept something else of the pods from its end.
 func (d *Drain) Add(err error) { d.left = append(d.left, err.Error()) }
 
-// whatIsLeft names, a line each, the processes of the pods that still run, what the runtime shows as
-// running, and the pods that are not removed for another reason.
+// whatIsLeft names, a line each, the processes of the pods that still run, what the runtime shows
+// as running, and the pods that are not removed for another reason.
 func (d *Drain) whatIsLeft(uids []pod.UID, containers map[pod.ContainerID]string) Left {
 	var out Left
 	for _, uid := range uids {

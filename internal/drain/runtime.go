@@ -41,7 +41,8 @@ func (d *Drain) EndRuntime(ctx context.Context, r Runtime) error {
 type Remains struct {
 	// Files are removed, and what was set aside of them; Folders with all that is in them.
 	Files, Folders []string
-	// Shared are folders in which others may have something: they are removed when they are empty. "" is none.
+	// Shared are folders in which others may have something: they are removed when they are empty.
+	// "" is none.
 	Shared []string
 }
 

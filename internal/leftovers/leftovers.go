@@ -1,4 +1,5 @@
-// Package leftovers finds what there is of pods on this machine, whether the pods are wanted or not: an earlier agent may have left it.
+// Package leftovers finds what there is of pods on this machine, whether the pods are wanted or
+// not: an earlier agent may have left it.
 //
 // Owns: whether disk and cgroups were searched, which happens once.
 // Reads: the newest observations, the folders of pods, the cgroups of pods.
@@ -46,8 +47,9 @@ type Config struct {
 	Pods     Pods
 	// Settled is called when all that is wanted is known, before the disk is searched.
 	Settled func()
-	// SparesOthers leaves out pods of which there is only a cgroup in which something runs: it belongs to another agent of this
-	// machine. Differs from the kubelet, which kills that: an agent without a KubeletConfiguration may have been started beside one.
+	// SparesOthers leaves out pods of which there is only a cgroup in which something runs: it
+	// belongs to another agent of this machine. Differs from the kubelet, which kills that: an
+	// agent without a KubeletConfiguration may have been started beside one.
 	SparesOthers bool
 	Log          *slog.Logger
 }
@@ -61,8 +63,8 @@ type Finder struct {
 // New returns a Finder. It does no I/O.
 func New(cfg Config) *Finder { return &Finder{Config: cfg} }
 
-// Find returns what the runtime holds of pods and, the first time, what disk and cgroups do. It is called when all that is wanted is
-// known.
+// Find returns what the runtime holds of pods and, the first time, what disk and cgroups do. It is
+// called when all that is wanted is known.
 func (f *Finder) Find() []*pod.Status {
 	out := f.Observed()
 	if f.searched {
@@ -100,7 +102,8 @@ func (f *Finder) Find() []*pod.Status {
 	return out
 }
 
-// isOthers reports whether the cgroup of a pod, of which neither runtime nor disk has anything, belongs to another agent: something runs in it.
+// isOthers reports whether the cgroup of a pod, of which neither runtime nor disk has anything,
+// belongs to another agent: something runs in it.
 func (f *Finder) isOthers(uid pod.UID) bool {
 	occupied, err := f.Cgroups.IsOccupied(uid)
 	if err == nil && !occupied {

@@ -11,7 +11,8 @@ import (
 	"berth/internal/pod"
 )
 
-// cgroups are pods that have a cgroup, and whether something runs in it; a pod that is "broken" does not say.
+// cgroups are pods that have a cgroup, and whether something runs in it; a pod that is "broken"
+// does not say.
 type cgroups map[pod.UID]bool
 
 func (c cgroups) List() ([]pod.UID, error) {

@@ -13,7 +13,8 @@ import (
 	"berth/internal/embedded"
 )
 
-// HostIPs are the addresses of the node that its pods show as status.hostIPs, as they were found last.
+// HostIPs are the addresses of the node that its pods show as status.hostIPs, as they were found
+// last.
 type HostIPs struct {
 	settings *Settings // nil: there is no Node
 	network  Network
@@ -21,8 +22,9 @@ type HostIPs struct {
 	found    atomic.Pointer[[]string]
 }
 
-// NewHostIPs finds the addresses. With settings they are those that the Node of these settings shows, by the same rules.
-// Where others find those, and with nil, it is the one address that others can reach. The zero Network is this machine's.
+// NewHostIPs finds the addresses. With settings they are those that the Node of these settings
+// shows, by the same rules. Where others find those, and with nil, it is the one address that
+// others can reach. The zero Network is this machine's.
 func NewHostIPs(settings *Settings, n Network, log *slog.Logger) *HostIPs {
 	if n.Interfaces == nil {
 		n = HostNetwork()
@@ -46,7 +48,8 @@ func (h *HostIPs) IPs() []net.IP {
 	return out
 }
 
-// refresh finds them anew, and reports whether they are others. Those of a node that has none for a while stay.
+// refresh finds them anew, and reports whether they are others. Those of a node that has none for a
+// while stay.
 func (h *HostIPs) refresh() bool {
 	next, old := h.find(), h.found.Load()
 	if old != nil && (len(next) == 0 || slices.Equal(next, *old)) {
@@ -56,11 +59,12 @@ func (h *HostIPs) refresh() bool {
 	return true
 }
 
-// quietPeriod is how long Follow waits after a change of addresses or routes, which come several at a time.
+// quietPeriod is how long Follow waits after a change of addresses or routes, which come several at
+// a time.
 const quietPeriod = time.Second
 
-// Follow keeps the addresses up to date until ctx is done, and calls changed when they are others. Where this machine does not
-// say that they change, they stay as they are.
+// Follow keeps the addresses up to date until ctx is done, and calls changed when they are others.
+// Where this machine does not say that they change, they stay as they are.
 func (h *HostIPs) Follow(ctx context.Context, changed func()) error {
 	wake, ended := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
@@ -116,8 +120,8 @@ func (h *HostIPs) find() []string {
 	return reachableIPs(h.network, h.log)
 }
 
-// reachableIPs returns the address of the default route, or the first of an interface where there is no such route, or nothing. Bridges of pods
-// have addresses, too, that nobody else can reach.
+// reachableIPs returns the address of the default route, or the first of an interface where there
+// is no such route, or nothing. Bridges of pods have addresses, too, that nobody else can reach.
 func reachableIPs(n Network, log *slog.Logger) []string {
 	if ip, err := n.DefaultRoute(netip.IPv4Unspecified()); err == nil {
 		return []string{ip.String()}

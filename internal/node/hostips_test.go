@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Pods show the addresses that the Node shows: a machine may have many addresses, and the first one may be of a network that
-// nobody else is in.
+// Pods show the addresses that the Node shows: a machine may have many addresses, and the first one
+// may be of a network that nobody else is in.
 func TestHostIPs(t *testing.T) {
 	first, second, six := netip.MustParseAddr("192.0.2.15"), netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")
 	network := Network{
@@ -63,7 +63,8 @@ func TestHostIPsOfCertificates(t *testing.T) {
 	}
 }
 
-// Changes come several at a time: they are looked at once, and only addresses that are others are published.
+// Changes come several at a time: they are looked at once, and only addresses that are others are
+// published.
 func TestFollowHostIPs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var address atomic.Value

@@ -35,7 +35,8 @@ type Enforcer struct {
 	Recorder  Recorder
 }
 
-// EnforceReserved makes the cgroups that do not belong to a pod, and limits those of daemons to what is reserved for them.
+// EnforceReserved makes the cgroups that do not belong to a pod, and limits those of daemons to
+// what is reserved for them.
 func (e Enforcer) EnforceReserved(ctx context.Context, g Groups) error {
 	if err := g.EnsureQoS(ctx); err != nil {
 		return err
@@ -62,7 +63,8 @@ func reservedName(field string) string {
 // retryPeriod is how long EnforceAllocatable waits before it tries again.
 const retryPeriod = time.Minute
 
-// EnforceAllocatable limits all pods together, and returns when that has succeeded once, or with the error of ctx. Pods start meanwhile.
+// EnforceAllocatable limits all pods together, and returns when that has succeeded once, or with
+// the error of ctx. Pods start meanwhile.
 func (e Enforcer) EnforceAllocatable(ctx context.Context, g Groups) error {
 	for {
 		err := g.EnforceAllocatable()

@@ -1,7 +1,8 @@
-// Package nodeallocatable computes what of the machine pods may use, and has containerManager hold them to it
-// (Kubernetes documentation, "Reserve Compute Resources for System Daemons").
+// Package nodeallocatable computes what of the machine pods may use, and has containerManager hold
+// them to it (Kubernetes documentation, "Reserve Compute Resources for System Daemons").
 //
-// Owns: what is reserved for daemons, what is allocatable, and the settings of cgroups that follow from it.
+// Owns: what is reserved for daemons, what is allocatable, and the settings of cgroups that follow
+// from it.
 // Reads: the KubeletConfiguration, the machine as it was at the start of the agent.
 // Never: writes to a cgroup itself; changes while the agent runs.
 package nodeallocatable
@@ -119,7 +120,8 @@ func kubepods(r *Resources, pids int64) cgroups.Allocatable {
 	return out
 }
 
-// pidResource is the name of process ids in kubeReserved and systemReserved (Kubernetes documentation, "Process ID Limits And Reservations").
+// pidResource is the name of process ids in kubeReserved and systemReserved (Kubernetes
+// documentation, "Process ID Limits And Reservations").
 const pidResource = "pid"
 
 func reservedPIDs(list v1.ResourceList) int64 {

@@ -46,8 +46,8 @@ func configured(t *testing.T, fields string) *config.Kubelet {
 // machine has 4 CPUs, 8 GiB of memory and 2 GiB of swap.
 var machine = node.Machine{CPUs: 4, Memory: 8 << 30, Swap: 2 << 30, PIDs: 30000}
 
-// What is held to what: all pods together to what is not reserved, daemons to what is reserved for them, each as far as
-// enforceNodeAllocatable says.
+// What is held to what: all pods together to what is not reserved, daemons to what is reserved for
+// them, each as far as enforceNodeAllocatable says.
 func TestComputeLimits(t *testing.T) {
 	const reservations = `
 kubeReserved: {cpu: 500m, memory: 1Gi, pid: "1000"}
@@ -98,7 +98,8 @@ evictionHard: {memory.available: 512Mi}
 	}
 }
 
-// What is reported as allocatable leaves out the hard eviction thresholds, which kubepods may reach.
+// What is reported as allocatable leaves out the hard eviction thresholds, which kubepods may
+// reach.
 func TestComputeAllocatable(t *testing.T) {
 	r, err := Compute(Input{
 		Config: configured(t, "maxPods: 50\npodsPerCore: 10\nkubeReserved: {memory: 1Gi}\nevictionHard: {memory.available: 1Gi}\n"), Machine: machine,

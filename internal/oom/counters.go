@@ -10,7 +10,8 @@ import (
 	"berth/internal/pod"
 )
 
-// counters are the counters of kills of the containers that run. They belong to the goroutine of the Watcher.
+// counters are the counters of kills of the containers that run. They belong to the goroutine of
+// the Watcher.
 type counters struct {
 	kernel Kernel
 	watch  Watch

@@ -24,7 +24,8 @@ type Events struct {
 	Refresh func(uid pod.UID)
 }
 
-// Killed records a kill in a container. It is an event of its own even when the container goes on: a parent may survive its child.
+// Killed records a kill in a container. It is an event of its own even when the container goes on:
+// a parent may survive its child.
 func (e Events) Killed(k Kill) {
 	p, ok := e.Pod(k.UID)
 	if !ok { // an agent that comes back hears of kills before it hears of pods

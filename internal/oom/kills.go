@@ -14,7 +14,8 @@ import (
 
 const fileVersion = 1
 
-// Kills are the kills that were reported, of containers that are there. They survive the agent, so that no kill is reported twice.
+// Kills are the kills that were reported, of containers that are there. They survive the agent, so
+// that no kill is reported twice.
 type Kills struct {
 	log  *slog.Logger
 	file *keep.File[reported]
@@ -45,8 +46,8 @@ func (k *Kills) content() (reported, error) {
 	return reported{Boot: k.boot, Seq: k.seq, Kills: maps.Clone(k.counts)}, nil
 }
 
-// load reads what an earlier agent reported. It returns how far that one has read the kernel log, and its counts. Those of
-// another boot mean nothing.
+// load reads what an earlier agent reported. It returns how far that one has read the kernel log,
+// and its counts. Those of another boot mean nothing.
 func (k *Kills) load(boot string) (seq uint64, counts map[pod.ContainerID]uint64) {
 	r, err := k.file.Load()
 	if err != nil {
@@ -104,7 +105,8 @@ func (k *Kills) setSeq(n uint64) {
 // exitKilled is the exit code of a process that was ended by SIGKILL.
 const exitKilled = 128 + 9
 
-// amend gives containers that ended by a kill the reason for it: a runtime may see the end before it hears of the kill.
+// amend gives containers that ended by a kill the reason for it: a runtime may see the end before
+// it hears of the kill.
 func (k *Kills) amend(s *pod.Status) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -129,7 +131,8 @@ type amended struct {
 	kills *Kills
 }
 
-// Amend returns the runtime with readings in which a container says that it was killed also where the runtime does not know.
+// Amend returns the runtime with readings in which a container says that it was killed also where
+// the runtime does not know.
 func (k *Kills) Amend(r Runtime) Runtime { return amended{r, k} }
 
 // ReadPod reads one pod.

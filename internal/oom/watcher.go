@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// settle is how long the log may take to say what a counter says already; it is looked at once in logPause. With version 1 the wake-up comes before
-	// the kill.
+	// settle is how long the log may take to say what a counter says already; it is looked at once
+	// in logPause. With version 1 the wake-up comes before the kill.
 	settle = logPause + time.Second
 	// maxUnmatched bounds the kills that are kept for containers that were not observed yet.
 	maxUnmatched = 64
@@ -24,13 +24,15 @@ type Kill struct {
 	Namespace, Name string
 	// Container is the container's name, "" for the pod's sandbox.
 	Container string
-	// Process and PID, the host's, are "" and 0 when the kernel log does not tell; Count is how many were killed then, else 1.
+	// Process and PID, the host's, are "" and 0 when the kernel log does not tell; Count is how
+	// many were killed then, else 1.
 	Process string
 	PID     int
 	Count   uint64
 	// Of says whose limit was reached.
 	Of Scope
-	// Used is what was used then, or the most ever used when the log does not tell; Limit the limit. In bytes, 0: not known.
+	// Used is what was used then, or the most ever used when the log does not tell; Limit the
+	// limit. In bytes, 0: not known.
 	Used, Limit uint64
 }
 
@@ -50,13 +52,15 @@ type Config struct {
 	Kernel Kernel
 	// Kills are those that were reported.
 	Kills *Kills
-	// Observed is told of every pod whose observation changed; Newest returns that. Known returns all.
+	// Observed gets every pod whose observation changed. Newest returns that, Known returns all.
 	Observed *pod.Inbox[pod.UID]
 	Newest   func(uid pod.UID) (*pod.Status, bool)
 	Known    func() []*pod.Status
-	// Relisted is closed when the runtime was listed for the first time: what runs then may be older than the agent.
+	// Relisted is closed when the runtime was listed for the first time: what runs then may be
+	// older than the agent.
 	Relisted <-chan struct{}
-	// Cgroup returns the path of the pod's cgroup from the hierarchies' root, "" when it is not known.
+	// Cgroup returns the path of the pod's cgroup from the hierarchies' root, "" when it is not
+	// known.
 	Cgroup func(uid pod.UID) string
 	// Reporter gets each kill once.
 	Reporter Reporter
@@ -291,7 +295,8 @@ func (w *Watcher) observe(uid pod.UID) {
 	}
 }
 
-// begin watches one container. What the counter of a container has that is older than the agent was reported by the last one, or is nobody's news.
+// begin watches one container. What the counter of a container has that is older than the agent was
+// reported by the last one, or is nobody's news.
 func (w *Watcher) begin(uid pod.UID, id pod.ContainerID, path string) {
 	if !w.counters.add(uid, id, path) {
 		return
@@ -304,8 +309,8 @@ func (w *Watcher) begin(uid pod.UID, id pod.ContainerID, path string) {
 	w.woken(path) // what happened before there was a watch
 }
 
-// woken has the log read now. It compares the counter with what was reported, at once if there is no log to wait for, and once more
-// when the kill is surely done.
+// woken has the log read now. It compares the counter with what was reported, at once if there is
+// no log to wait for, and once more when the kill is surely done.
 func (w *Watcher) woken(path string) {
 	id, ok := w.counters.byPath[path]
 	if !ok {

@@ -30,7 +30,8 @@ func (q *Quarantine) openReport() error {
 
 func closeReport() error { return debug.SetCrashOutput(nil, debug.CrashOptions{}) }
 
-// takeReport moves the last agent's crash report out of the way and returns its beginning, "" when it did not crash.
+// takeReport moves the last agent's crash report out of the way and returns its beginning, "" when
+// it did not crash.
 func (q *Quarantine) takeReport() (string, error) {
 	f, err := os.Open(q.path(crashFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -46,15 +47,16 @@ func (q *Quarantine) takeReport() (string, error) {
 	if len(b) == 0 {
 		return "", nil
 	}
-	// Before it is counted: an agent that is killed in between forgets a crash rather than counting it twice.
+	// Before it is counted: an agent that is killed in between forgets a crash rather than counting
+	// it twice.
 	if err := os.Rename(q.path(crashFile), q.path(lastCrashFile)); err != nil {
 		return "", fmt.Errorf("crash report: %w", err)
 	}
 	return summarizeCrash(b), nil
 }
 
-// summarizeCrash returns what a crash report says in its first lines, and the agent's function that it happened in. A process that was asked
-// for its stacks by a signal did not crash: then it is "".
+// summarizeCrash returns what a crash report says in its first lines, and the agent's function that
+// it happened in. A process that was asked for its stacks by a signal did not crash: then it is "".
 func summarizeCrash(report []byte) string {
 	text := strings.TrimLeft(string(report), "\n")
 	if strings.HasPrefix(text, "SIGQUIT") || strings.HasPrefix(text, "SIGABRT") {

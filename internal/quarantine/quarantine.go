@@ -1,8 +1,10 @@
-// Package quarantine leaves pods alone with which the agent crashed too often. A pass over a pod is noted in a file
-// while it is in hand. When the agent dies of a panic, the next one counts a crash for each pod that was in hand.
-// A pod with three crashes in a day is set aside: its containers go on as they are.
+// Package quarantine leaves pods alone with which the agent crashed too often. A pass over a pod is
+// noted in a file while it is in hand. When the agent dies of a panic, the next one counts a crash
+// for each pod that was in hand. A pod with three crashes in a day is set aside: its containers go
+// on as they are.
 //
-// Owns: the list of suspects, the slots of pods in hand, the crash report; their files in the journal's folder.
+// Owns: the list of suspects, the slots of pods in hand, the crash report; their files in the
+// journal's folder.
 // Reads: the crash report that the Go runtime writes.
 // Never: touches a pod; counts the end of an agent that was killed.
 package quarantine
@@ -27,7 +29,8 @@ import (
 )
 
 const (
-	// crashesUntilQuarantine is how often the agent may crash with a pod in hand, crashWindow within which time.
+	// crashesUntilQuarantine is how often the agent may crash with a pod in hand, crashWindow
+	// within which time.
 	crashesUntilQuarantine = 3
 	crashWindow            = 24 * time.Hour
 	// maxSuspects bounds the pods whose crashes are remembered.
@@ -37,7 +40,8 @@ const (
 // suspectsFile is the file of the counted crashes.
 const suspectsFile = "quarantine.json"
 
-// ending stands for the generation of a pod that is to end. To end it is other work than to run it, and has crashes of its own.
+// ending stands for the generation of a pod that is to end. To end it is other work than to run it,
+// and has crashes of its own.
 const ending int64 = -1
 
 // Config is what a Quarantine needs.
@@ -58,7 +62,8 @@ type Recorder interface {
 	Eventf(p *v1.Pod, container, eventtype, reason, format string, args ...any)
 }
 
-// Quarantine is the list of suspects. A suspect that is quarantined is not touched until its spec changes or it is released.
+// Quarantine is the list of suspects. A suspect that is quarantined is not touched until its spec
+// changes or it is released.
 type Quarantine struct {
 	Config
 	now    func() time.Time
@@ -99,8 +104,8 @@ func New(cfg Config) *Quarantine {
 	}
 }
 
-// Open counts the crash that ended the last agent, if one did, and makes ready for the next one: from then on
-// the Go runtime writes its report of a panic into a file too.
+// Open counts the crash that ended the last agent, if one did, and makes ready for the next one:
+// from then on the Go runtime writes its report of a panic into a file too.
 func (q *Quarantine) Open() error {
 	if err := os.MkdirAll(q.Dir, 0o700); err != nil {
 		return fmt.Errorf("quarantine: %w", err)
@@ -126,8 +131,9 @@ func (q *Quarantine) Close() error { return errors.Join(closeReport(), q.inHand.
 
 func (q *Quarantine) path(name string) string { return filepath.Join(q.Dir, name) }
 
-// load reads the crashes that were counted. What cannot be read is set aside: it costs a pod more crashes until it is quarantined.
-// A crash in the future was counted before the host's clock was set back, and counts as now.
+// load reads the crashes that were counted. What cannot be read is set aside: it costs a pod more
+// crashes until it is quarantined. A crash in the future was counted before the host's clock was
+// set back, and counts as now.
 func (q *Quarantine) load() {
 	b, err := os.ReadFile(q.path(suspectsFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -192,7 +198,8 @@ func (q *Quarantine) count(inHand []work, report string) {
 	}
 }
 
-// pruneLocked forgets crashes that are too old to count, and the oldest ones when they are too many.
+// pruneLocked forgets crashes that are too old to count, and the oldest ones when they are too
+// many.
 func (q *Quarantine) pruneLocked(now time.Time) {
 	last := func(s *suspect) time.Time { return s.Crashes[len(s.Crashes)-1] }
 	var all []*suspect
@@ -234,7 +241,8 @@ func (q *Quarantine) saveLocked() error {
 	return nil
 }
 
-// isQuarantined reports whether the work is not to be done. A pod with another generation than the one that was set aside is a new one.
+// isQuarantined reports whether the work is not to be done. A pod with another generation than the
+// one that was set aside is a new one.
 func (q *Quarantine) isQuarantined(w work) bool {
 	s, first := q.find(w)
 	if first {
@@ -243,8 +251,8 @@ func (q *Quarantine) isQuarantined(w work) bool {
 	return s.Quarantined
 }
 
-// find returns the suspect, which is zero when the work is not suspect, and whether this is the first time that
-// this agent finds it quarantined.
+// find returns the suspect, which is zero when the work is not suspect, and whether this is the
+// first time that this agent finds it quarantined.
 func (q *Quarantine) find(w work) (_ suspect, first bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -268,7 +268,8 @@ func TestCrashesOfLongAgoDoNotCount(t *testing.T) {
 	}
 }
 
-// A crash in the future, from before the clock was set back, counts as now, and is forgotten after a day.
+// A crash in the future, from before the clock was set back, counts as now, and is forgotten after
+// a day.
 func TestCrashesInTheFuture(t *testing.T) {
 	dir := t.TempDir()
 	at := time.Now().AddDate(10, 0, 0)

@@ -28,7 +28,8 @@ type Releaser struct {
 // Why returns the crash for which the pod is set aside.
 func (r Releaser) Why(uid pod.UID) (report string, quarantined bool) { return r.Quarantine.Why(uid) }
 
-// Release lets the pods of this name be touched again, at once, and reports whether one was set aside.
+// Release lets the pods of this name be touched again, at once, and reports whether one was set
+// aside.
 func (r Releaser) Release(namespace, name string) (released bool) {
 	j := r.Quarantine.Journal
 	for _, s := range j.Stories(namespace, name) {

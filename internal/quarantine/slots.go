@@ -17,14 +17,15 @@ import (
 // slotsFile is the file of the pods in hand.
 const slotsFile = "inhand"
 
-// A slot of slotsFile holds the length of a UID (0: the slot is free), the generation of the pod's spec, and the UID.
+// A slot of slotsFile holds the length of a UID (0: the slot is free), the generation of the pod's
+// spec, and the UID.
 const (
 	slotSize   = 128
 	slotHeader = 9
 )
 
-// slots is the file that says what is in hand: one slot for each pass that is under way. A note is one short write
-// into the page cache, which outlives the process.
+// slots is the file that says what is in hand: one slot for each pass that is under way. A note is
+// one short write into the page cache, which outlives the process.
 type slots struct {
 	log *slog.Logger
 

@@ -9,16 +9,19 @@ import (
 	"berth/internal/podworkers"
 )
 
-// errSetAside is the outcome of ending a pod that is set aside. It is tried again, in case the pod is released.
+// errSetAside is the outcome of ending a pod that is set aside. It is tried again, in case the pod
+// is released.
 var errSetAside = errors.New(`the pod is set aside, as the agent crashed with it in hand; see "berth explain", and let go of it with "berth release"`)
 
-// guarded is a PodSyncer that notes which pods are in hand, and leaves those alone that are set aside.
+// guarded is a PodSyncer that notes which pods are in hand, and leaves those alone that are set
+// aside.
 type guarded struct {
 	next podworkers.PodSyncer
 	q    *Quarantine
 }
 
-// Guard returns the syncer with the quarantine's policy around it. The runtime's calls of a pass are made for its pod.
+// Guard returns the syncer with the quarantine's policy around it. The runtime's calls of a pass
+// are made for its pod.
 func (q *Quarantine) Guard(next podworkers.PodSyncer) podworkers.PodSyncer { return guarded{next, q} }
 
 // SyncPod brings the pod nearer to its spec.

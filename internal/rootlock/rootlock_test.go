@@ -28,7 +28,8 @@ func TestSecondAgentOnOneRootIsRefused(t *testing.T) {
 	again()
 }
 
-// A process that is killed while it starts another leaves a child that has its files, and so its lock, for a moment.
+// A process that is killed while it starts another leaves a child that has its files, and so its
+// lock, for a moment.
 func TestLockOfAKilledAgentIsWaitedFor(t *testing.T) {
 	root := t.TempDir()
 	killed := exec.Command("true")
@@ -85,7 +86,8 @@ func TestSecondAgentOnOneCgroupRootIsRefused(t *testing.T) {
 	again()
 }
 
-// Agents that come and go, each of which removes the file when it leaves: one of them has it at a time.
+// Agents that come and go, each of which removes the file when it leaves: one of them has it at a
+// time.
 func TestOneCgroupLockAtATime(t *testing.T) {
 	folder := t.TempDir()
 	var have atomic.Int32
