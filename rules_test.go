@@ -18,10 +18,13 @@ var ranks = map[string]int{
 
 	"agent": 8,
 
-	"internal/syncloop":  7,
-	"internal/server":    7,
-	"internal/localapi":  7,
-	"internal/dashboard": 7,
+	"internal/syncloop":        7,
+	"internal/quarantine":      7,
+	"internal/drain":           7,
+	"internal/nodeallocatable": 7,
+	"internal/server":          7,
+	"internal/localapi":        7,
+	"internal/dashboard":       7,
 
 	"internal/podworkers": 6,
 	"internal/podconfig":  6,
@@ -31,6 +34,7 @@ var ranks = map[string]int{
 	"internal/metrics":   5,
 	"internal/eviction":  5,
 	"internal/admission": 5,
+	"internal/leftovers": 5,
 
 	"internal/kuberuntime":   4,
 	"internal/containerlogs": 4,
@@ -47,7 +51,7 @@ var ranks = map[string]int{
 	"internal/logs":     3,
 	"internal/nodelogs": 3,
 	"internal/stats":    3,
-	"internal/oom":      2,
+	"internal/oom":      3,
 	"internal/action":   3,
 	"internal/crispec":  3,
 
@@ -71,14 +75,15 @@ var ranks = map[string]int{
 	"internal/hostports":  1,
 	"internal/defaults":   1,
 
-	"internal/beneath": 0,
-	"internal/pod":     0,
-	"internal/config":  0,
-	"internal/journal": 0,
-	"internal/keep":    0,
-	"internal/inotify": 0,
-	"internal/selinux": 0,
-	"internal/patch":   0,
+	"internal/beneath":  0,
+	"internal/pod":      0,
+	"internal/config":   0,
+	"internal/journal":  0,
+	"internal/keep":     0,
+	"internal/inotify":  0,
+	"internal/selinux":  0,
+	"internal/rootlock": 0,
+	"internal/patch":    0,
 }
 
 // testSupport are the packages that exist for tests, each beside what it fakes. They are not linked into the product, and import

@@ -1,4 +1,4 @@
-package agent
+package quarantine
 
 import (
 	"bufio"
@@ -8,12 +8,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/journal"
 	"berth/internal/pod"
 )
 
@@ -29,20 +33,20 @@ func TestDyingProcess(t *testing.T) {
 	if dir == "" {
 		return // this is the test binary that runs the others
 	}
-	q := newQuarantine(dir, slog.New(slog.DiscardHandler), &witnessed{})
-	if err := q.open(); err != nil {
+	q := newQuarantine(dir)
+	if err := q.Open(); err != nil {
 		t.Fatal(err)
 	}
-	q.InHand("finished", 1)()
-	if !q.Quarantined("bad", 7) {
-		q.InHand("bad", 7)
+	q.inHand.take(work{"finished", 1})()
+	if !q.isQuarantined(work{"bad", 7}) {
+		q.inHand.take(work{"bad", 7})
 	}
 	for i := range 100 { // slots are used again, whatever the order
-		a, b := q.InHand(pod.UID(fmt.Sprint("a", i)), 0), q.InHand(pod.UID(fmt.Sprint("b", i)), 0)
+		a, b := q.inHand.take(work{pod.UID(fmt.Sprint("a", i)), 0}), q.inHand.take(work{pod.UID(fmt.Sprint("b", i)), 0})
 		a()
 		b()
 	}
-	q.InHand("ending", Ending)
+	q.inHand.take(work{"ending", ending})
 	switch os.Getenv(dyingHow) {
 	case "panic":
 		go func() {
@@ -66,8 +70,26 @@ func TestDyingProcess(t *testing.T) {
 	}
 }
 
-// die lets a process die and returns what the next agent finds, and what it was told.
-func die(t *testing.T, dir, how string) (*quarantine, []suspect) {
+// newQuarantine returns the quarantine of an agent that knows the pod bad alone.
+func newQuarantine(dir string) *Quarantine {
+	log := slog.New(slog.DiscardHandler)
+	return New(Config{
+		Dir: dir, Journal: journal.New(log), Events: &events{}, Log: log,
+		Pod: func(uid pod.UID) (*v1.Pod, bool) {
+			return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}, uid == "bad"
+		},
+	})
+}
+
+// events are the events that were recorded.
+type events []string
+
+func (e *events) Eventf(p *v1.Pod, _, eventtype, reason, format string, args ...any) {
+	*e = append(*e, fmt.Sprintf("%s %s %s: %s", p.UID, eventtype, reason, fmt.Sprintf(format, args...)))
+}
+
+// die lets a process die and returns what the next agent finds.
+func die(t *testing.T, dir, how string) *Quarantine {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestDyingProcess$")
 	cmd.Env = append(os.Environ(), dyingDir+"="+dir, dyingHow+"="+how)
@@ -91,33 +113,37 @@ func die(t *testing.T, dir, how string) (*quarantine, []suspect) {
 	if err := cmd.Wait(); err == nil {
 		t.Fatalf("the process did not die: %s", stderr.String())
 	}
-	var told witnessed
-	q := newQuarantine(dir, slog.New(slog.DiscardHandler), &told)
-	if err := q.open(); err != nil {
+	q := newQuarantine(dir)
+	if err := q.Open(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ended(t, q) })
-	return q, told.crashes
+	return q
 }
 
-func ended(t testing.TB, q *quarantine) {
+func ended(t testing.TB, q *Quarantine) {
 	t.Helper()
-	if err := q.close(); err != nil {
+	if err := q.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// witnessed keeps what it is told of.
-type witnessed struct{ crashes, aside []suspect }
-
-func (w *witnessed) crashed(s suspect)  { w.crashes = append(w.crashes, s) }
-func (w *witnessed) setAside(s suspect) { w.aside = append(w.aside, s) }
-
-// short is what matters of the pods that were told of.
-func short(told []suspect) []string {
+// list returns the suspects, by UID.
+func list(q *Quarantine) []string {
 	var out []string
-	for _, s := range told {
+	for _, s := range q.suspects {
 		out = append(out, fmt.Sprintf("%s %d crashes %d quarantined %v", s.UID, s.Generation, len(s.Crashes), s.Quarantined))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// decisions returns what the journal has of the pod.
+func decisions(q *Quarantine, uid pod.UID) []string {
+	var out []string
+	story, _ := q.Journal.StoryOf(uid)
+	for _, e := range story.Entries {
+		out = append(out, fmt.Sprintf("%s: %s", e.Component, e.Decision))
 	}
 	return out
 }
@@ -125,64 +151,73 @@ func short(told []suspect) []string {
 func TestAPodThatMakesTheAgentCrashIsSetAside(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "journal")
 	for n, how := range []string{"panic", "fatal", "panic"} {
-		q, told := die(t, dir, how)
+		q := die(t, dir, how)
 		aside := n == crashesUntilQuarantine-1
 		want := []string{
 			fmt.Sprintf("bad 7 crashes %d quarantined %v", n+1, aside),
 			fmt.Sprintf("ending -1 crashes %d quarantined %v", n+1, aside),
 		}
-		if diff := cmp.Diff(want, short(told)); diff != "" {
+		if diff := cmp.Diff(want, list(q)); diff != "" {
 			t.Fatalf("after crash %d (-want +got):\n%s", n+1, diff)
+		}
+		recorded := []string{fmt.Sprintf("quarantine: the agent crashed with the pod in hand, for the %s time in a day", ordinal(n+1))}
+		if diff := cmp.Diff(recorded, decisions(q, "bad")); diff != "" {
+			t.Errorf("entries after crash %d (-want +got):\n%s", n+1, diff)
 		}
 		report := "panic: runtime error: index out of range"
 		if how == "fatal" {
 			report = "fatal error\n"
 		}
-		if !strings.HasPrefix(told[0].Report, report) || !strings.Contains(told[0].Report, "\nin berth/agent.TestDyingProcess.func") {
-			t.Errorf("report %q", told[0].Report)
+		got := q.suspects[work{"bad", 7}].Report
+		if !strings.HasPrefix(got, report) || !strings.Contains(got, "\nin berth/internal/quarantine.TestDyingProcess.func") {
+			t.Errorf("report %q", got)
 		}
-		if got := q.Quarantined("bad", 7); got != aside {
+		if got := q.isQuarantined(work{"bad", 7}); got != aside {
 			t.Errorf("after crash %d: quarantined %v", n+1, got)
 		}
-		for _, f := range []string{quarantineFile, crashFile, lastCrashFile, handsFile} {
+		for _, f := range []string{suspectsFile, crashFile, lastCrashFile, slotsFile} {
 			if st, err := os.Stat(filepath.Join(dir, f)); err != nil || st.Mode().Perm() != 0o600 {
 				t.Errorf("%s: %v, %v", f, st, err)
 			}
 		}
 	}
 
-	// The next agent leaves it alone, also when that crashes for another reason, and tells of it once.
-	q, told := die(t, dir, "panic")
-	if diff := cmp.Diff([]string{"ending -1 crashes 4 quarantined true"}, short(told)); diff != "" {
+	// The next agent leaves it alone, also when that crashes for another reason, and says so once.
+	q := die(t, dir, "panic")
+	if diff := cmp.Diff([]string{"bad 7 crashes 3 quarantined true", "ending -1 crashes 4 quarantined true"}, list(q)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	var aside witnessed
-	q.tell = &aside
 	for range 3 {
-		if !q.Quarantined("bad", 7) || q.Quarantined("bad", Ending) || q.Quarantined("other", 7) {
+		if !q.isQuarantined(work{"bad", 7}) || q.isQuarantined(work{"bad", ending}) || q.isQuarantined(work{"other", 7}) {
 			t.Error("the wrong pods are set aside")
 		}
 	}
-	if diff := cmp.Diff([]string{"bad 7 crashes 3 quarantined true"}, short(aside.aside)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string{"quarantine: the pod is set aside"}, decisions(q, "bad")); diff != "" {
+		t.Errorf("entries (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(&events{
+		"bad Warning Quarantined: The node agent crashed 3 times with this pod in hand and leaves it alone. " +
+			"Its containers go on. It is touched again when its spec changes, or after \"berth release\".",
+	}, q.Events); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	if why, ok := q.Why("bad"); !ok || !strings.HasPrefix(why, "panic: ") {
 		t.Errorf("why: %q, %v", why, ok)
 	}
 
 	// A changed spec is another pod, and so is a released one; that outlives the agent.
-	if q.Quarantined("bad", 8) {
+	if q.isQuarantined(work{"bad", 8}) {
 		t.Error("a changed pod is set aside")
 	}
-	if !q.Release("ending") || q.Release("ending") {
+	if !q.release("ending") || q.release("ending") {
 		t.Error("it was not released once")
 	}
-	next := newQuarantine(dir, slog.New(slog.DiscardHandler), &witnessed{})
-	if err := next.open(); err != nil {
+	next := newQuarantine(dir)
+	if err := next.Open(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ended(t, next) })
-	if next.Quarantined("bad", 7) || next.Quarantined("ending", Ending) {
+	if next.isQuarantined(work{"bad", 7}) || next.isQuarantined(work{"ending", ending}) {
 		t.Error("set aside again after a restart")
 	}
 }
@@ -190,72 +225,72 @@ func TestAPodThatMakesTheAgentCrashIsSetAside(t *testing.T) {
 func TestAKilledAgentHasNotCrashed(t *testing.T) {
 	dir := t.TempDir()
 	for range crashesUntilQuarantine + 1 {
-		if q, told := die(t, dir, "killed"); len(told) != 0 || q.Quarantined("bad", 7) {
-			t.Fatalf("counted: %+v", told)
+		if q := die(t, dir, "killed"); len(q.suspects) != 0 || q.isQuarantined(work{"bad", 7}) {
+			t.Fatalf("counted: %v", list(q))
 		}
 	}
 	// And what it had in hand is forgotten: a later crash counts for what is in hand then.
-	var told witnessed
-	q := newQuarantine(dir, slog.New(slog.DiscardHandler), &told)
+	q := newQuarantine(dir)
 	if err := os.WriteFile(filepath.Join(dir, crashFile), []byte("panic: x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.open(); err != nil {
+	if err := q.Open(); err != nil {
 		t.Fatal(err)
 	}
 	ended(t, q)
-	if len(told.crashes) > 0 {
-		t.Errorf("counted: %+v", told.crashes)
+	if len(q.suspects) > 0 {
+		t.Errorf("counted: %v", list(q))
 	}
 }
 
 func TestCrashesOfLongAgoDoNotCount(t *testing.T) {
-	q := newQuarantine(t.TempDir(), slog.New(slog.DiscardHandler), &witnessed{})
+	q := newQuarantine(t.TempDir())
 	at := time.Now()
 	q.now = func() time.Time { return at }
 	for range 10 {
-		q.count([]wish{{"u", 0}}, "panic")
+		q.count([]work{{"u", 0}}, "panic")
 		at = at.Add(crashWindow/2 + time.Second)
 	}
-	if q.Quarantined("u", 0) {
+	if q.isQuarantined(work{"u", 0}) {
 		t.Error("crashes over days add up")
 	}
 	at = at.Add(crashWindow)
-	q.count([]wish{{"v", 0}}, "panic")
-	if len(q.pods) != 1 {
-		t.Errorf("%d pods are remembered", len(q.pods))
+	q.count([]work{{"v", 0}}, "panic")
+	if len(q.suspects) != 1 {
+		t.Errorf("%d pods are remembered", len(q.suspects))
 	}
-	for i := range 2 * quarantineKept {
+	for i := range 2 * maxSuspects {
 		at = at.Add(time.Second)
-		q.count([]wish{{pod.UID(fmt.Sprint(i)), 0}}, "panic")
+		q.count([]work{{pod.UID(fmt.Sprint(i)), 0}}, "panic")
 	}
-	if len(q.pods) != quarantineKept || q.pods[wish{"0", 0}] != nil {
-		t.Errorf("%d pods are remembered", len(q.pods))
+	if len(q.suspects) != maxSuspects || q.suspects[work{"0", 0}] != nil {
+		t.Errorf("%d pods are remembered", len(q.suspects))
 	}
 }
 
-// A crash in the future, from before the clock was set back, counts as now, and is forgotten after a day.
+// A crash in the future, from before the clock was set back, counts as now, and is forgotten after
+// a day.
 func TestCrashesInTheFuture(t *testing.T) {
 	dir := t.TempDir()
 	at := time.Now().AddDate(10, 0, 0)
-	next := func() *quarantine {
-		q := newQuarantine(dir, slog.New(slog.DiscardHandler), &witnessed{})
+	next := func() *Quarantine {
+		q := newQuarantine(dir)
 		q.now = func() time.Time { return at }
 		q.load()
 		return q
 	}
-	next().count([]wish{{"u", 0}, {"v", 0}}, "panic")
-	next().count([]wish{{"u", 0}, {"v", 0}}, "panic")
+	next().count([]work{{"u", 0}, {"v", 0}}, "panic")
+	next().count([]work{{"u", 0}, {"v", 0}}, "panic")
 	at = at.AddDate(-10, 0, 0)
 	q := next()
-	q.count([]wish{{"u", 0}}, "panic")
-	if !q.Quarantined("u", 0) || q.Quarantined("v", 0) {
-		t.Errorf("set aside: u %v, v %v", q.Quarantined("u", 0), q.Quarantined("v", 0))
+	q.count([]work{{"u", 0}}, "panic")
+	if !q.isQuarantined(work{"u", 0}) || q.isQuarantined(work{"v", 0}) {
+		t.Errorf("set aside: u %v, v %v", q.isQuarantined(work{"u", 0}), q.isQuarantined(work{"v", 0}))
 	}
 	at = at.Add(crashWindow + time.Second)
 	q = next()
-	q.count([]wish{{"v", 0}}, "panic")
-	if q.Quarantined("v", 0) {
+	q.count([]work{{"v", 0}}, "panic")
+	if q.isQuarantined(work{"v", 0}) {
 		t.Error("crashes of more than a day ago count")
 	}
 }
@@ -263,15 +298,15 @@ func TestCrashesInTheFuture(t *testing.T) {
 func TestQuarantineFilesThatCannotBeRead(t *testing.T) {
 	for name, content := range map[string]string{"no JSON": "{", "another version": `{"version": 2}`} {
 		dir := t.TempDir()
-		path := filepath.Join(dir, quarantineFile)
+		path := filepath.Join(dir, suspectsFile)
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, handsFile), bytes.Repeat([]byte{200}, slotSize+7), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, slotsFile), bytes.Repeat([]byte{200}, slotSize+7), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		q := newQuarantine(dir, slog.New(slog.DiscardHandler), &witnessed{})
-		if err := q.open(); err != nil {
+		q := newQuarantine(dir)
+		if err := q.Open(); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
@@ -302,13 +337,13 @@ func TestSummarizeCrash(t *testing.T) {
 }
 
 func BenchmarkInHand(b *testing.B) {
-	q := newQuarantine(b.TempDir(), slog.New(slog.DiscardHandler), &witnessed{})
-	if err := q.open(); err != nil {
+	q := newQuarantine(b.TempDir())
+	if err := q.Open(); err != nil {
 		b.Fatal(err)
 	}
 	defer ended(b, q)
 	b.ReportAllocs()
 	for b.Loop() {
-		q.InHand("3f1c7a52-0000-4000-8000-000000000000", 1)()
+		q.inHand.take(work{"3f1c7a52-0000-4000-8000-000000000000", 1})()
 	}
 }

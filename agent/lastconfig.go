@@ -8,6 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"berth/internal/drain"
+	"berth/internal/rootlock"
 )
 
 // lastFile, in the run directory, is what the last agent there was told about the places that its pods use, so that they can be ended
@@ -64,13 +67,13 @@ func CheckEnded(runDir string) error {
 		return errors.New("the agent ended before it had ended its pods, which may go on running; " +
 			`run "berth stop --all" again`)
 	}
-	return leftError(l.Left)
+	return drain.Left(l.Left).Err()
 }
 
 func (a *Agent) saveConfig() error {
 	c := &a.cfg
 	b, err := json.Marshal(lastConfig{
-		c.RootDir, c.NodeName, c.RuntimeEndpoint, c.CgroupRoot, c.PodLogsDir, c.ContainerLogsDir, a.left,
+		c.RootDir, c.NodeName, c.RuntimeEndpoint, c.CgroupRoot, c.PodLogsDir, c.ContainerLogsDir, a.drain.Left(),
 	})
 	if err != nil {
 		return err
@@ -87,7 +90,7 @@ func (a *Agent) saveConfig() error {
 
 // Drain ends the pods that an earlier agent left behind, as AtExit says, and returns when that is done. It takes no manifests and serves no API.
 func (a *Agent) Drain(ctx context.Context) error {
-	if a.embedded != nil && isReadOnly(a.cfg.RootDir) {
+	if a.embedded != nil && rootlock.IsReadOnly(a.cfg.RootDir) {
 		return a.drainReadOnly(ctx)
 	}
 	ctx, cancel := context.WithCancel(ctx)
