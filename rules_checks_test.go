@@ -448,6 +448,9 @@ func checkArchitecture(t tree) []string {
 			found = append(found, fmt.Sprintf("%s: does not name %s", doc, dir))
 		}
 	}
+	if n := len(t.text(doc)); n > architectureLines {
+		found = append(found, fmt.Sprintf("%s: %d lines, and a map has %d at most", doc, n, architectureLines))
+	}
 	for i, line := range t.text(doc) {
 		for _, m := range namedPackage.FindAllStringSubmatch(line, -1) {
 			if dir, file := path.Clean(m[2]), m[3] != ""; !file && !dirs[dir] {
@@ -458,6 +461,40 @@ func checkArchitecture(t tree) []string {
 	slices.Sort(found)
 	return found
 }
+
+// architectureLines is how long ARCHITECTURE.md may be.
+const architectureLines = 200
+
+func checkWords(t tree) []string {
+	const doc = "docs/words.md"
+	declared := map[string]bool{}
+	for _, f := range t.goFiles() {
+		for _, d := range f.ast.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				declared[f.dir()+"."+d.Name.Name] = true
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					if s, ok := s.(*ast.TypeSpec); ok {
+						declared[f.dir()+"."+s.Name.Name] = true
+					}
+				}
+			}
+		}
+	}
+	var found []string
+	for i, line := range t.text(doc) {
+		for _, m := range namedSymbol.FindAllStringSubmatch(line, -1) {
+			if !declared["internal/"+m[1]] {
+				found = append(found, fmt.Sprintf("%s:%d: there is no %s", doc, i+1, m[1]))
+			}
+		}
+	}
+	return found
+}
+
+// namedSymbol is an exported type or function in a text.
+var namedSymbol = regexp.MustCompile("`([a-z]+\\.[A-Z]\\w*)`")
 
 // namedPackage is the name of a package in a text, and the extension if it is a file after all.
 var namedPackage = regexp.MustCompile(`(^|[^\w/.])((?:internal|cmd|agent)/[a-z0-9][a-z0-9/]*)(\.[a-z]+)?`)

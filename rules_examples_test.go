@@ -223,6 +223,19 @@ var examples = map[string][]example{
 			"bundle/go.mod":           "module berth/bundle\n",
 			"bundle/cmd/pack/main.go": "package main\n",
 		}},
+		{files: map[string]string{
+			"ARCHITECTURE.md": strings.Repeat("\n", architectureLines+1),
+		}, want: []string{"ARCHITECTURE.md: 201 lines, and a map has 200 at most"}},
+	},
+	"words": {
+		{files: map[string]string{
+			"docs/words.md":     "| PLEG | `pod.Gone`, `podx.States`; `a.b` |\n",
+			"internal/pod/a.go": "package pod\n\ntype States struct{}\n",
+		}, want: []string{"docs/words.md:1: there is no pod.Gone", "docs/words.md:1: there is no podx.States"}},
+		{files: map[string]string{
+			"docs/words.md":     "| PLEG | `pod.States`, `pod.Kill` |\n",
+			"internal/pod/a.go": "package pod\n\ntype States struct{}\n\nfunc (States) Kill() {}\n",
+		}},
 	},
 	"fileLength": {
 		{

@@ -275,8 +275,13 @@ var rules = []rule{
 	},
 	{
 		name: "architecture", check: checkArchitecture,
-		why: "ARCHITECTURE.md is the map of what exists: a hole or a ghost in it misleads",
-		fix: "name the package in the layout of ARCHITECTURE.md, or remove the name",
+		why: "ARCHITECTURE.md is the map of what exists: a hole or a ghost in it misleads, and so does a map too long to read",
+		fix: "name the package in the layout of ARCHITECTURE.md, or remove the name; what is no map goes to docs/",
+	},
+	{
+		name: "words", check: checkWords,
+		why: "docs/words.md leads a reader of the literature to the code: a name that is gone leads nowhere",
+		fix: "give the word its new home in docs/words.md, or remove its row",
 	},
 	{
 		name: "fileLength", check: checkFileLength,

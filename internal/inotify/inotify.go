@@ -1,4 +1,4 @@
-// Package inotify watches folders: it tells which paths in them something happened to. Of files it tells the next write.
+// Package inotify watches folders and files: it tells which paths something happened to. Once tells of the next write to a file alone.
 //
 // Owns: an inotify instance for each Watch, and for each Once.
 // Reads: the kernel's events (inotify(7)).
@@ -16,15 +16,20 @@ import (
 
 // Event says that something happened to a path.
 type Event struct {
-	// Path is a watched folder or an entry of one, spelled as it was added.
+	// Path is what is watched or, in a folder, an entry of it, spelled as it was added.
 	Path string
+	// Written: something was written to it.
+	Written bool
 	// Deleted: the entry was deleted. Another one may be in its place by now.
 	Deleted bool
-	// Err is set when events were lost: everything has to be looked at again.
+	// Err is set when events were lost: everything has to be looked at again. It wraps ErrOverflow when the kernel's queue was full.
 	Err error
 }
 
-// Watch reports changes of folders and their entries, sub-folders not included.
+// ErrOverflow says that the kernel had more events than its queue takes.
+var ErrOverflow = fsnotify.ErrEventOverflow
+
+// Watch reports changes of files, and of folders and their entries, sub-folders not included.
 type Watch struct {
 	w      *fsnotify.Watcher
 	events chan Event
@@ -54,7 +59,7 @@ func (i *Watch) forward() {
 			if !ok {
 				return
 			}
-			e = Event{Path: ev.Name, Deleted: ev.Has(fsnotify.Remove)}
+			e = Event{Path: ev.Name, Written: ev.Has(fsnotify.Write), Deleted: ev.Has(fsnotify.Remove)}
 		case err, ok := <-i.w.Errors:
 			if !ok {
 				return
@@ -71,12 +76,15 @@ func (i *Watch) forward() {
 	}
 }
 
-// Add watches the folder. It wraps fs.ErrNotExist when there is none. Adding a folder twice is no error.
-func (i *Watch) Add(folder string) error { return explain(i.w.Add(folder)) }
+// Add watches the folder or file. It wraps fs.ErrNotExist when there is none. Adding a path twice is no error.
+func (i *Watch) Add(path string) error { return explain(i.w.Add(path)) }
 
-// Remove ends the watch of a folder; one that has ended by itself, because its folder went away, is no error.
-func (i *Watch) Remove(folder string) error {
-	if err := i.w.Remove(folder); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
+// Watched returns the paths that are watched.
+func (i *Watch) Watched() []string { return i.w.WatchList() }
+
+// Remove ends the watch of a path; one that has ended by itself, because what it watched went away, is no error.
+func (i *Watch) Remove(path string) error {
+	if err := i.w.Remove(path); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
 		return err
 	}
 	return nil

@@ -70,3 +70,27 @@ func TestDeleted(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A file is watched like a folder, and its writes say so.
+func TestFile(t *testing.T) {
+	w, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "a")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), w.Add(path)); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.Watched(); len(got) != 1 || got[0] != path {
+		t.Errorf("watched: %q, want %q alone", got, path)
+	}
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-w.Events(); e != (Event{Path: path, Written: true}) {
+		t.Errorf("got %+v, want that %s was written", e, path)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -4,16 +4,16 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/fsnotify/fsnotify"
+	"berth/internal/inotify"
 )
 
 // Watches tell any number of followers of changes in directories. They share one inotify instance, of which a user has few (128, by
 // default, for all of root's programs), and hold it while somebody follows. The zero value is ready for use; nil has no instance, and its
 // followers look once a second.
 type Watches struct {
-	mu      sync.Mutex
-	inotify *inotify                          // guarded by mu; nil while nobody follows
-	dirs    map[string]map[*dirWatch]struct{} // guarded by mu
+	mu     sync.Mutex
+	shared *instance                         // guarded by mu; nil while nobody follows
+	dirs   map[string]map[*dirWatch]struct{} // guarded by mu
 }
 
 // dirWatch tells one follower of changes in one directory. The nil watch never tells anything.
@@ -23,10 +23,10 @@ type dirWatch struct {
 	changed chan struct{} // capacity 1
 }
 
-// inotify is an instance, and the end of the goroutine that listens to it.
-type inotify struct {
-	*fsnotify.Watcher
-	ended chan struct{}
+// instance is of inotify, with the goroutine that listens to it.
+type instance struct {
+	*inotify.Watch
+	listening sync.WaitGroup
 }
 
 // watch tells of changes in the directory until the watch is closed.
@@ -40,19 +40,20 @@ func (w *Watches) watch(dir string) (*dirWatch, error) {
 }
 
 // add begins a watch; idle is an instance that nobody follows.
-func (w *Watches) add(dir string) (d *dirWatch, idle *inotify, err error) {
+func (w *Watches) add(dir string) (d *dirWatch, idle *instance, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.inotify == nil {
-		watcher, err := fsnotify.NewWatcher()
+	if w.shared == nil {
+		watch, err := inotify.Open()
 		if err != nil {
 			return nil, nil, err
 		}
-		w.inotify, w.dirs = &inotify{Watcher: watcher, ended: make(chan struct{})}, map[string]map[*dirWatch]struct{}{}
-		go w.forward(w.inotify)
+		shared := &instance{Watch: watch}
+		w.shared, w.dirs = shared, map[string]map[*dirWatch]struct{}{}
+		shared.listening.Go(func() { w.forward(shared) })
 	}
 	// Also where others watch it: theirs may be of a directory that is gone and was made again.
-	if err := w.inotify.Add(dir); err != nil {
+	if err := w.shared.Add(dir); err != nil {
 		return nil, w.takeIdle(), err
 	}
 	d = &dirWatch{all: w, dir: dir, changed: make(chan struct{}, 1)}
@@ -64,38 +65,26 @@ func (w *Watches) add(dir string) (d *dirWatch, idle *inotify, err error) {
 }
 
 // takeIdle takes out the instance if nobody follows. The caller holds mu.
-func (w *Watches) takeIdle() (idle *inotify) {
+func (w *Watches) takeIdle() (idle *instance) {
 	if len(w.dirs) == 0 {
-		idle, w.inotify = w.inotify, nil
+		idle, w.shared = w.shared, nil
 	}
 	return idle
 }
 
 // forward makes any number of events one wake-up for each follower, so that a slow reader of a log does not back up the kernel's queue. An
 // overflow of that queue wakes all.
-func (w *Watches) forward(from *inotify) {
-	defer close(from.ended)
-	for {
-		select {
-		case e, ok := <-from.Events:
-			if !ok {
-				return
-			}
-			w.wake(from, func(dir string) bool { return dir == e.Name || dir == filepath.Dir(e.Name) })
-		case _, ok := <-from.Errors:
-			if !ok {
-				return
-			}
-			w.wake(from, func(string) bool { return true })
-		}
+func (w *Watches) forward(from *instance) {
+	for e := range from.Events() {
+		w.wake(from, func(dir string) bool { return e.Err != nil || dir == e.Path || dir == filepath.Dir(e.Path) })
 	}
 }
 
 // wake wakes the followers of directories, if the instance is still theirs.
-func (w *Watches) wake(from *inotify, of func(dir string) bool) {
+func (w *Watches) wake(from *instance, of func(dir string) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.inotify != from {
+	if w.shared != from {
 		return
 	}
 	for dir, watches := range w.dirs {
@@ -112,7 +101,7 @@ func (w *Watches) wake(from *inotify, of func(dir string) bool) {
 }
 
 // forget ends a watch; idle is an instance that nobody follows any more.
-func (w *Watches) forget(d *dirWatch) (idle *inotify) {
+func (w *Watches) forget(d *dirWatch) (idle *instance) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.dirs[d.dir], d)
@@ -122,7 +111,7 @@ func (w *Watches) forget(d *dirWatch) (idle *inotify) {
 	delete(w.dirs, d.dir)
 	if idle = w.takeIdle(); idle == nil {
 		// The error is that the directory is gone, and its watch with it.
-		_ = w.inotify.Remove(d.dir)
+		_ = w.shared.Remove(d.dir)
 	}
 	return idle
 }
@@ -140,11 +129,11 @@ func (d *dirWatch) close() {
 	}
 }
 
-func (i *inotify) close() {
+func (i *instance) close() {
 	if i == nil {
 		return
 	}
-	// The error is of a watcher that is closed already, which this one is not.
+	// The error is of a watch that is closed already, which this one is not.
 	_ = i.Close()
-	<-i.ended
+	i.listening.Wait()
 }

@@ -6,68 +6,64 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/fsnotify/fsnotify"
-
 	"berth/internal/cgroupstat"
+	"berth/internal/inotify"
 )
 
-// inotify watches memory.events of version 2, which is "modified" whenever a count in it changes (Documentation/admin-guide/cgroup-v2.rst).
-type inotify struct {
+// eventFiles watches memory.events of version 2, which is "modified" whenever a count in it changes
+// (Documentation/admin-guide/cgroup-v2.rst).
+type eventFiles struct {
 	h    cgroupstat.Hierarchy
-	w    *fsnotify.Watcher
+	w    *inotify.Watch
 	wake func(path string)
 }
 
-func newInotify(h cgroupstat.Hierarchy, wake func(string)) (*inotify, error) {
-	w, err := fsnotify.NewWatcher()
+func newEventFiles(h cgroupstat.Hierarchy, wake func(string)) (*eventFiles, error) {
+	w, err := inotify.Open()
 	if err != nil {
 		return nil, fmt.Errorf("watch memory.events: %w", err)
 	}
-	return &inotify{h: h, w: w, wake: wake}, nil
+	return &eventFiles{h: h, w: w, wake: wake}, nil
 }
 
 // Add begins to watch the cgroup.
-func (i *inotify) Add(path string) error {
-	if err := i.w.Add(i.h.EventsFile(path)); err != nil {
+func (f *eventFiles) Add(path string) error {
+	if err := f.w.Add(f.h.EventsFile(path)); err != nil {
 		return fmt.Errorf("watch memory.events of %s: %w", path, err)
 	}
 	return nil
 }
 
 // Remove ends that.
-func (i *inotify) Remove(path string) { _ = i.w.Remove(i.h.EventsFile(path)) } // it went with the cgroup, most often
+func (f *eventFiles) Remove(path string) { _ = f.w.Remove(f.h.EventsFile(path)) } // it went with the cgroup, most often
 
 // Run serves until ctx is done.
-func (i *inotify) Run(ctx context.Context) error {
-	defer i.w.Close()
+func (f *eventFiles) Run(ctx context.Context) error {
+	defer f.w.Close()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case err, ok := <-i.w.Errors:
-			if !ok {
+		case e, ok := <-f.w.Events():
+			switch {
+			case !ok:
 				return ctx.Err()
-			}
-			if !errors.Is(err, fsnotify.ErrEventOverflow) {
-				return fmt.Errorf("watch memory.events: %w", err)
-			}
-			for _, file := range i.w.WatchList() { // which ones changed is lost
-				i.wakeOf(file)
-			}
-		case e, ok := <-i.w.Events:
-			if !ok {
-				return ctx.Err()
-			}
-			if e.Has(fsnotify.Write) {
-				i.wakeOf(e.Name)
+			case errors.Is(e.Err, inotify.ErrOverflow):
+				for _, file := range f.w.Watched() { // which ones changed is lost
+					f.wakeOf(file)
+				}
+			case e.Err != nil:
+				return fmt.Errorf("watch memory.events: %w", e.Err)
+			case e.Written:
+				f.wakeOf(e.Path)
 			}
 		}
 	}
 }
 
 // wakeOf wakes for the cgroup that the file is in.
-func (i *inotify) wakeOf(file string) {
-	if rel, err := filepath.Rel(i.h.Dir("", "/"), filepath.Dir(file)); err == nil {
-		i.wake("/" + rel)
+func (f *eventFiles) wakeOf(file string) {
+	if rel, err := filepath.Rel(f.h.Dir("", "/"), filepath.Dir(file)); err == nil {
+		f.wake("/" + rel)
 	}
 }

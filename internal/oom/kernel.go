@@ -78,7 +78,7 @@ func (k host) Memory(path string) (peak, limit uint64, err error) {
 
 func (k host) Watch(wake func(path string)) (Watch, error) {
 	if k.h.Version == 2 {
-		return newInotify(k.h, wake)
+		return newEventFiles(k.h, wake)
 	}
 	return newEventfds(k.h, wake)
 }

@@ -378,7 +378,7 @@ func TestInotify(t *testing.T) {
 		t.Fatal(err)
 	}
 	woken := make(chan string, 10)
-	w, err := newInotify(cgroupstat.At(2, dir), func(path string) { woken <- path })
+	w, err := newEventFiles(cgroupstat.At(2, dir), func(path string) { woken <- path })
 	if err != nil {
 		t.Fatal(err)
 	}
