@@ -66,7 +66,6 @@ type Recorder interface {
 // changes or it is released.
 type Quarantine struct {
 	Config
-	now    func() time.Time
 	inHand slots
 
 	mu       sync.Mutex
@@ -99,7 +98,7 @@ type suspectList struct {
 // New returns a Quarantine. It does no I/O.
 func New(cfg Config) *Quarantine {
 	return &Quarantine{
-		Config: cfg, now: time.Now, inHand: slots{log: cfg.Log},
+		Config: cfg, inHand: slots{log: cfg.Log},
 		suspects: map[work]*suspect{}, reported: map[work]struct{}{},
 	}
 }
@@ -154,7 +153,7 @@ func (q *Quarantine) load() {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now, changed := q.now(), false
+	now, changed := time.Now(), false
 	for _, s := range f.Pods {
 		for i, at := range s.Crashes {
 			if at.After(now) {
@@ -173,7 +172,7 @@ func (q *Quarantine) load() {
 
 // count counts one crash for each pod that was in hand.
 func (q *Quarantine) count(inHand []work, report string) {
-	now := q.now()
+	now := time.Now()
 	var counted []suspect
 	q.mu.Lock()
 	for _, w := range inHand {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -244,55 +245,57 @@ func TestAKilledAgentHasNotCrashed(t *testing.T) {
 }
 
 func TestCrashesOfLongAgoDoNotCount(t *testing.T) {
-	q := newQuarantine(t.TempDir())
-	at := time.Now()
-	q.now = func() time.Time { return at }
-	for range 10 {
-		q.count([]work{{"u", 0}}, "panic")
-		at = at.Add(crashWindow/2 + time.Second)
-	}
-	if q.isQuarantined(work{"u", 0}) {
-		t.Error("crashes over days add up")
-	}
-	at = at.Add(crashWindow)
-	q.count([]work{{"v", 0}}, "panic")
-	if len(q.suspects) != 1 {
-		t.Errorf("%d pods are remembered", len(q.suspects))
-	}
-	for i := range 2 * maxSuspects {
-		at = at.Add(time.Second)
-		q.count([]work{{pod.UID(fmt.Sprint(i)), 0}}, "panic")
-	}
-	if len(q.suspects) != maxSuspects || q.suspects[work{"0", 0}] != nil {
-		t.Errorf("%d pods are remembered", len(q.suspects))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuarantine(t.TempDir())
+		for range 10 {
+			q.count([]work{{"u", 0}}, "panic")
+			time.Sleep(crashWindow/2 + time.Second)
+		}
+		if q.isQuarantined(work{"u", 0}) {
+			t.Error("crashes over days add up")
+		}
+		time.Sleep(crashWindow)
+		q.count([]work{{"v", 0}}, "panic")
+		if len(q.suspects) != 1 {
+			t.Errorf("%d pods are remembered", len(q.suspects))
+		}
+		for i := range 2 * maxSuspects {
+			time.Sleep(time.Second)
+			q.count([]work{{pod.UID(fmt.Sprint(i)), 0}}, "panic")
+		}
+		if len(q.suspects) != maxSuspects || q.suspects[work{"0", 0}] != nil {
+			t.Errorf("%d pods are remembered", len(q.suspects))
+		}
+	})
 }
 
 // A crash in the future, from before the clock was set back, counts as now, and is forgotten after
 // a day.
 func TestCrashesInTheFuture(t *testing.T) {
 	dir := t.TempDir()
-	at := time.Now().AddDate(10, 0, 0)
 	next := func() *Quarantine {
 		q := newQuarantine(dir)
-		q.now = func() time.Time { return at }
 		q.load()
 		return q
 	}
-	next().count([]work{{"u", 0}, {"v", 0}}, "panic")
-	next().count([]work{{"u", 0}, {"v", 0}}, "panic")
-	at = at.AddDate(-10, 0, 0)
-	q := next()
-	q.count([]work{{"u", 0}}, "panic")
-	if !q.isQuarantined(work{"u", 0}) || q.isQuarantined(work{"v", 0}) {
-		t.Errorf("set aside: u %v, v %v", q.isQuarantined(work{"u", 0}), q.isQuarantined(work{"v", 0}))
-	}
-	at = at.Add(crashWindow + time.Second)
-	q = next()
-	q.count([]work{{"v", 0}}, "panic")
-	if q.isQuarantined(work{"v", 0}) {
-		t.Error("crashes of more than a day ago count")
-	}
+	synctest.Test(t, func(*testing.T) {
+		time.Sleep(10 * 365 * 24 * time.Hour) // from when a bubble's clock begins
+		next().count([]work{{"u", 0}, {"v", 0}}, "panic")
+		next().count([]work{{"u", 0}, {"v", 0}}, "panic")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		q := next()
+		q.count([]work{{"u", 0}}, "panic")
+		if !q.isQuarantined(work{"u", 0}) || q.isQuarantined(work{"v", 0}) {
+			t.Errorf("set aside: u %v, v %v", q.isQuarantined(work{"u", 0}), q.isQuarantined(work{"v", 0}))
+		}
+		time.Sleep(crashWindow + time.Second)
+		q = next()
+		q.count([]work{{"v", 0}}, "panic")
+		if q.isQuarantined(work{"v", 0}) {
+			t.Error("crashes of more than a day ago count")
+		}
+	})
 }
 
 func TestQuarantineFilesThatCannotBeRead(t *testing.T) {
