@@ -8,7 +8,23 @@ import (
 	"path/filepath"
 
 	"berth/internal/drain"
+	"berth/internal/leftovers"
+	"berth/internal/pod"
+	"berth/internal/rootlock"
 )
+
+// newDrain builds what ends all pods, and returns what finds them.
+func (a *Agent) newDrain() (find func() []*pod.Status) {
+	found := leftovers.New(leftovers.Config{
+		Observed: a.pleg.Known, Folders: []func() ([]pod.UID, error){a.syncer.OnDisk, a.runtime.OnDisk}, Cgroups: &a.facts,
+		Statuses: a.status, Pods: a.pods, Settled: a.storage.volumes.Settled, SparesOthers: a.cfg.Kubelet == nil, Log: a.cfg.Log,
+	})
+	a.drain = drain.New(drain.Config{
+		Pods: a.pods, Workers: a.workers, Observed: a.pleg, Leftovers: found.Find, Cgroups: &a.facts,
+		ReadOnly: func() bool { return rootlock.IsReadOnly(a.cfg.RootDir) }, Journal: a.journal, Log: a.cfg.Log,
+	})
+	return found.Find
+}
 
 // removeAll ends the embedded runtime and removes what was kept, as far as the agent was told to.
 func (a *Agent) removeAll(ctx context.Context) error {
@@ -30,22 +46,16 @@ func (a *Agent) removeAll(ctx context.Context) error {
 	if a.embedded != nil {
 		errs = append(errs, a.embedded.Remove(ctx))
 	}
-	return errors.Join(append(errs, remainsOf(&a.cfg).Remove(), a.unshareRoot())...)
+	return errors.Join(append(errs, removeFiles(&a.cfg), a.unshareRoot())...)
 }
 
-// remainsOf returns what an agent leaves on the disk.
-func remainsOf(cfg *Config) drain.Remains {
-	inRoot := func(names ...string) (paths []string) {
-		for _, name := range names {
-			paths = append(paths, filepath.Join(cfg.RootDir, name))
-		}
-		return paths
+// removeFiles removes what agents leave on the disk.
+func removeFiles(cfg *Config) error {
+	var own []string
+	for _, name := range []string{allocationsFile, probesFile, statusesFile, killsFile, recordsFolder, manifestsDir, imageRecordsDir} {
+		own = append(own, filepath.Join(cfg.RootDir, name))
 	}
-	return drain.Remains{
-		Files:   inRoot(allocationsFile, probesFile, statusesFile, killsFile),
-		Folders: inRoot(recordsFolder, manifestsDir, imageRecordsDir),
-		Shared:  append(inRoot("pods"), cfg.PodLogsDir, cfg.ContainerLogsDir),
-	}
+	return drain.RemoveFiles(own, []string{filepath.Join(cfg.RootDir, "pods"), cfg.PodLogsDir, cfg.ContainerLogsDir})
 }
 
 // noteEnded leaves to who asked for the end of all pods, and to the next agent, whether there is

@@ -42,7 +42,6 @@ import (
 	"berth/internal/podworkers"
 	"berth/internal/prober"
 	"berth/internal/quarantine"
-	"berth/internal/rootlock"
 	"berth/internal/server"
 	"berth/internal/stats"
 	"berth/internal/status"
@@ -296,21 +295,14 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	a.quarantine = quarantine.New(quarantine.Config{Dir: filepath.Join(cfg.RootDir, recordsFolder), Journal: a.journal, Events: recorder, Pod: a.lastPod, Log: cfg.Log})
 	a.workers = podworkers.New(podworkers.Config{Syncer: a.quarantine.Guard(a.syncer), Observer: a.pleg, Admitter: a.admit, Resizer: a.admit, States: states, Journal: a.journal, Log: cfg.Log})
-	found := leftovers.New(leftovers.Config{
-		Observed: a.pleg.Known, Folders: []func() ([]pod.UID, error){a.syncer.OnDisk, a.runtime.OnDisk}, Cgroups: &a.facts,
-		Statuses: a.status, Pods: a.pods, Settled: volumeManager.Settled, SparesOthers: cfg.Kubelet == nil, Log: cfg.Log,
-	})
-	a.drain = drain.New(drain.Config{
-		Pods: a.pods, Workers: a.workers, Observed: a.pleg, Leftovers: found.Find, Cgroups: &a.facts,
-		ReadOnly: func() bool { return rootlock.IsReadOnly(cfg.RootDir) }, Journal: a.journal, Log: cfg.Log,
-	})
+	found := a.newDrain()
 	if a.source, err = podconfig.New(a.sources()); err != nil {
 		return nil, err
 	}
 	loop := syncloop.Config{
 		Source: a.source, Workers: a.workers, Pods: a.pods,
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(), Probes: a.probes.Results(),
-		Leftovers: found.Find, Observed: a.pleg.Newest,
+		Leftovers: found, Observed: a.pleg.Newest,
 	}
 	if m != nil && m.api != nil {
 		loop.Static, loop.Objects = m.api.static, m.api.objects.Changed()
@@ -371,25 +363,6 @@ func (a *Agent) phases() []phase {
 			{name: "idle", run: func(ctx context.Context) error { return followIdle(ctx, a.status, a.cfg.AtRest) }},
 		}},
 		{"doors", []component{{name: "server", run: a.server.Run}}},
-	})
-}
-
-// addressSettings are those by which the addresses of the Node are found, nil where there is no Node.
-func addressSettings(cfg Config) *node.Settings {
-	k := cfg.Kubelet
-	if k == nil {
-		return nil
-	}
-	return &node.Settings{Name: cfg.NodeName, NodeIPs: k.NodeIPs, ExternalCloudProvider: k.CloudProvider == "external"}
-}
-
-// followAddresses has pods and Node show the node's addresses when they change.
-func (a *Agent) followAddresses(ctx context.Context) error {
-	return a.hostIPs.Follow(ctx, func() {
-		a.workers.WakeAll()
-		if a.member != nil {
-			a.wakeNode()
-		}
 	})
 }
 

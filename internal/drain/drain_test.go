@@ -258,7 +258,7 @@ func TestEndRuntime(t *testing.T) {
 }
 
 // What is the agent's goes; a folder in which others have something stays.
-func TestRemains(t *testing.T) {
+func TestRemoveFiles(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	for _, folder := range []string{"journal/old", "empty", "others/x"} {
@@ -271,11 +271,8 @@ func TestRemains(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := Remains{
-		Files: []string{in("probes.json"), in("none.json")}, Folders: []string{in("journal"), in("none")},
-		Shared: []string{in("empty"), in("others"), in("none"), ""},
-	}
-	if err := r.Remove(); err != nil {
+	own := []string{in("probes.json"), in("journal"), in("none")}
+	if err := RemoveFiles(own, []string{in("empty"), in("others"), in("none"), ""}); err != nil {
 		t.Error(err)
 	}
 	var left []string

@@ -37,36 +37,17 @@ func (d *Drain) EndRuntime(ctx context.Context, r Runtime) error {
 	return err
 }
 
-// Remains are what an agent leaves on the disk.
-type Remains struct {
-	// Files are removed, and what was set aside of them; Folders with all that is in them.
-	Files, Folders []string
-	// Shared are folders in which others may have something: they are removed when they are empty.
-	// "" is none.
-	Shared []string
-}
-
-// Remove removes what remains, as far as it can.
-func (r Remains) Remove() error {
+// RemoveFiles removes files and folders of an agent, and what was set aside of them, as far as it
+// can. It removes shared folders, in which others may have something, when they are empty.
+func RemoveFiles(own, shared []string) error {
 	var errs []error
-	for _, path := range r.Files {
-		errs = append(errs, remove(path), remove(path+keep.CorruptSuffix))
+	for _, path := range own {
+		errs = append(errs, os.RemoveAll(path), os.RemoveAll(path+keep.CorruptSuffix))
 	}
-	for _, path := range r.Folders {
-		errs = append(errs, os.RemoveAll(path))
-	}
-	for _, path := range r.Shared {
-		if err := remove(path); !errors.Is(err, unix.ENOTEMPTY) {
+	for _, path := range shared {
+		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// remove removes what may not be there.
-func remove(path string) error {
-	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }

@@ -17,17 +17,14 @@ import (
 
 // Cgroups are the cgroups of pods.
 type Cgroups interface {
-	// List returns the pods that have a cgroup.
 	List() ([]pod.UID, error)
 	// IsOccupied reports whether a process is in the pod's cgroup.
 	IsOccupied(uid pod.UID) (bool, error)
-	// PodPath returns the cgroup of a pod, "" for one that has none.
 	PodPath(uid pod.UID) string
 }
 
 // Statuses are those that earlier agents left on the disk.
 type Statuses interface {
-	// Retain drops what is kept of pods that are not among the known ones.
 	Retain(known func(pod.UID) bool)
 }
 

@@ -246,21 +246,18 @@ func (w *Watcher) observe(uid pod.UID) {
 	if !ok {
 		s = &pod.Status{UID: uid}
 	}
-	there, running := map[pod.ContainerID]bool{}, map[pod.ContainerID]bool{}
+	running := map[pod.ContainerID]bool{} // of all that are there
 	missing := false
 	for i := range s.Containers {
 		c := &s.Containers[i]
-		there[c.ID] = true
-		if c.State == pod.StateRunning || c.State == pod.StateCreated {
-			running[c.ID] = true
-			missing = missing || !w.counters.has(c.ID)
-		}
+		running[c.ID] = c.State == pod.StateRunning || c.State == pod.StateCreated
+		missing = missing || running[c.ID] && !w.counters.has(c.ID)
 	}
 	for _, id := range w.pods[uid] {
 		if !running[id] {
 			w.counters.remove(id)
 		}
-		if !there[id] {
+		if _, there := running[id]; !there {
 			w.Kills.forget(id)
 		}
 	}

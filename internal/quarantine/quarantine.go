@@ -70,7 +70,6 @@ type Quarantine struct {
 
 	mu       sync.Mutex
 	suspects map[work]*suspect // guarded by mu
-	reported map[work]struct{} // guarded by mu; this agent has said that they are set aside
 }
 
 // work is what is done to a pod: to run a generation of its spec, or to end it.
@@ -86,7 +85,8 @@ type suspect struct {
 	// Quarantined: it is not touched.
 	Quarantined bool `json:"quarantined,omitempty"`
 	// Report is the beginning of the last crash's report.
-	Report string `json:"report"`
+	Report   string `json:"report"`
+	recorded bool   // by this agent, that the pod is set aside
 }
 
 // suspectList is the content of suspectsFile.
@@ -97,10 +97,7 @@ type suspectList struct {
 
 // New returns a Quarantine. It does no I/O.
 func New(cfg Config) *Quarantine {
-	return &Quarantine{
-		Config: cfg, inHand: slots{log: cfg.Log},
-		suspects: map[work]*suspect{}, reported: map[work]struct{}{},
-	}
+	return &Quarantine{Config: cfg, inHand: slots{log: cfg.Log}, suspects: map[work]*suspect{}}
 }
 
 // Open counts the crash that ended the last agent, if one did, and makes ready for the next one:
@@ -262,11 +259,9 @@ func (q *Quarantine) find(w work) (_ suspect, first bool) {
 	if s == nil {
 		return suspect{}, false
 	}
-	_, reported := q.reported[w]
-	if s.Quarantined {
-		q.reported[w] = struct{}{}
-	}
-	return *s, s.Quarantined && !reported
+	first = s.Quarantined && !s.recorded
+	s.recorded = s.Quarantined
+	return *s, first
 }
 
 // forgetLocked forgets what matches and reports whether that was anything that was set aside.
@@ -276,7 +271,6 @@ func (q *Quarantine) forgetLocked(match func(work) bool) (released bool) {
 		if match(w) {
 			released = released || s.Quarantined
 			delete(q.suspects, w)
-			delete(q.reported, w)
 			changed = true
 		}
 	}
@@ -306,4 +300,43 @@ func (q *Quarantine) release(uid pod.UID) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.forgetLocked(func(w work) bool { return w.UID == uid })
+}
+
+// component is the name under which the quarantine writes to the journal.
+const component = "quarantine"
+
+// recordCrash says that the last agent crashed with the pod in hand.
+func (q *Quarantine) recordCrash(s suspect) {
+	q.Journal.Record(journal.Entry{
+		Subject: q.subjectOf(s.UID), Component: component, Error: s.Report,
+		Decision: fmt.Sprintf("the agent crashed with the pod in hand, for the %s time in a day", ordinal(len(s.Crashes))),
+	})
+}
+
+// recordSetAside says that the pod, which was about to be touched, is not.
+func (q *Quarantine) recordSetAside(s suspect) {
+	const rule = "Its containers go on. It is touched again when its spec changes, or after \"berth release\"."
+	q.Journal.Record(journal.Entry{
+		Subject: q.subjectOf(s.UID), Component: component, Decision: "the pod is set aside", Error: s.Report,
+		Why: fmt.Sprintf("the agent crashed %d times with it in hand; %s", len(s.Crashes), rule),
+	})
+	if p, ok := q.Pod(s.UID); ok {
+		q.Events.Eventf(p, "", v1.EventTypeWarning, "Quarantined",
+			"The node agent crashed %d times with this pod in hand and leaves it alone. %s", len(s.Crashes), rule)
+	}
+}
+
+// subjectOf names a pod of which only the UID is known.
+func (q *Quarantine) subjectOf(uid pod.UID) journal.Subject {
+	if s, ok := q.Journal.SubjectOf(uid); ok {
+		return s
+	}
+	return journal.Subject{UID: uid}
+}
+
+func ordinal(n int) string {
+	if n <= 3 {
+		return [...]string{"0th", "1st", "2nd", "3rd"}[n]
+	}
+	return fmt.Sprintf("%dth", n)
 }

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 
+	v1 "k8s.io/api/core/v1"
+
 	"berth/internal/cri"
+	"berth/internal/journal"
+	"berth/internal/pod"
 	"berth/internal/podsync"
 	"berth/internal/podworkers"
 )
@@ -56,4 +60,42 @@ func (g guarded) end(ctx context.Context, r podsync.Request, pass func(context.C
 	}
 	defer g.q.inHand.take(w)()
 	return pass(cri.For(ctx, r.UID), r)
+}
+
+// Workers are the pod workers.
+type Workers interface {
+	UpdatePod(o podworkers.UpdatePodOptions)
+}
+
+// Pods are the desired pods.
+type Pods interface {
+	Get(uid pod.UID) (*v1.Pod, bool)
+}
+
+// Releaser is the quarantine for clients, who know pods by name.
+type Releaser struct {
+	*Quarantine
+	Pods    Pods
+	Workers Workers
+}
+
+// Release lets the pods of this name be touched again, at once, and reports whether one was set
+// aside.
+func (r Releaser) Release(namespace, name string) (released bool) {
+	for _, s := range r.Journal.Stories(namespace, name) {
+		uid := s.Subject.UID
+		if uid == "" || !r.release(uid) {
+			continue
+		}
+		released = true
+		r.Journal.Record(journal.Entry{Subject: s.Subject, Component: component, Decision: "the pod is released", Why: "a client asked for it"})
+		wake := podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync}
+		if p, ok := r.Pods.Get(uid); ok {
+			wake.Pod = p
+		} else {
+			wake.RunningPod = &pod.Status{UID: uid, Namespace: namespace, Name: name}
+		}
+		r.Workers.UpdatePod(wake)
+	}
+	return released
 }
