@@ -23,12 +23,10 @@ import (
 	"berth/internal/containerlogs"
 	"berth/internal/cri"
 	"berth/internal/hostports"
-	"berth/internal/kuberuntime"
 	"berth/internal/node"
 	"berth/internal/oom"
 	"berth/internal/plugins"
 	"berth/internal/podconfig"
-	"berth/internal/podsync"
 	"berth/internal/server"
 )
 
@@ -119,12 +117,6 @@ type Outside struct {
 	REST *rest.Config
 	// Listen opens the local socket; nil listens on <RunDir>/berth.sock.
 	Listen func() (net.Listener, error)
-}
-
-// ContainerManager keeps the cgroups of pods.
-type ContainerManager interface {
-	podsync.Cgroups
-	kuberuntime.Cgroups
 }
 
 // Validate checks the configuration; the error names the field and the fix.

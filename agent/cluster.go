@@ -21,7 +21,6 @@ import (
 	"berth/internal/certs"
 	"berth/internal/cgroups"
 	"berth/internal/config"
-	"berth/internal/cri"
 	"berth/internal/events"
 	"berth/internal/kube"
 	"berth/internal/metrics"
@@ -29,29 +28,8 @@ import (
 	"berth/internal/nodelogs"
 	"berth/internal/objects"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
 	"berth/internal/server"
 	"berth/internal/status"
-)
-
-// Every joint that only a member of a cluster has.
-var (
-	_ status.API             = (*kube.Client)(nil)
-	_ status.MirrorAPI       = (*kube.Client)(nil)
-	_ events.API             = (*kube.Client)(nil)
-	_ node.Nodes             = (*kube.Client)(nil)
-	_ node.Leases            = (*kube.Client)(nil)
-	_ node.Recorder          = nodeRecorder{}
-	_ node.Runtime           = (*cri.Client)(nil)
-	_ objects.API            = objectsAPI{}
-	_ objects.TrustAPI       = objectsAPI{}
-	_ objects.CertificateAPI = ofNode{}
-	_ server.TokenReviewer   = (*kube.Client)(nil)
-	_ server.AccessReviewer  = (*kube.Client)(nil)
-	_ server.Streaming       = (*cri.Client)(nil)
-	_ certs.Signer           = objectsAPI{}
-	_ kube.Certificate       = (*certs.Client)(nil)
-	_ podconfig.PodWatch     = (*kube.Watch[*v1.Pod])(nil)
 )
 
 // member is what a member of a cluster has besides: the API server's part. It is nil for berth run, and its API is nil for a kubelet without

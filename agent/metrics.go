@@ -17,8 +17,6 @@ import (
 	"berth/internal/stats"
 )
 
-var _ metrics.Readings = (*stats.Collector)(nil)
-
 // measures is what the agent counts about itself.
 type measures struct {
 	counts *metrics.Agent

@@ -178,9 +178,8 @@ const allocatableRetry = time.Minute
 
 // enforceAllocatable limits all pods together, until that has succeeded once. Pods start meanwhile.
 func (a *Agent) enforceAllocatable(ctx context.Context) error {
-	m, ok := a.facts.get().(interface{ EnforceAllocatable() error })
-	for ok {
-		err := m.EnforceAllocatable()
+	for {
+		err := a.facts.EnforceAllocatable()
 		if err == nil {
 			if a.resources.enforces("pods") {
 				a.recorder.NodeEvent(v1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")

@@ -12,21 +12,10 @@ import (
 
 	"berth/internal/csi"
 	"berth/internal/events"
-	"berth/internal/kube"
-	"berth/internal/objects"
 	"berth/internal/plugins"
 	"berth/internal/pod"
 	"berth/internal/selinux"
 	"berth/internal/volumes"
-)
-
-var (
-	_ plugins.Handler        = (*csi.Drivers)(nil)
-	_ volumes.Drivers        = (*csi.Drivers)(nil)
-	_ csi.Nodes              = (*kube.Client)(nil)
-	_ csi.CSINodes           = (*kube.Client)(nil)
-	_ volumes.StorageObjects = (*objects.Local)(nil)
-	_ volumes.StorageObjects = storageAPI{}
 )
 
 // pluginsDir and registryDir are folders below the root directory: of plugins, and of the sockets on which they register.

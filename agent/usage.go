@@ -10,11 +10,8 @@ import (
 
 	"berth/internal/cgroupstat"
 	"berth/internal/config"
-	"berth/internal/cri"
 	"berth/internal/stats"
 )
-
-var _ stats.Runtime = (*cri.Client)(nil)
 
 // newStats builds what reads the use of pods and node.
 func (a *Agent) newStats() *stats.Collector {

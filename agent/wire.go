@@ -13,16 +13,12 @@ import (
 	"berth/internal/action"
 	"berth/internal/admission"
 	"berth/internal/allocation"
-	"berth/internal/cgroups"
 	"berth/internal/containerlogs"
 	"berth/internal/cri"
 	"berth/internal/embedded"
-	"berth/internal/events"
 	"berth/internal/eviction"
 	"berth/internal/hostports"
 	"berth/internal/images"
-	"berth/internal/inotify"
-	"berth/internal/journal"
 	"berth/internal/kuberuntime"
 	"berth/internal/manifest"
 	"berth/internal/metrics"
@@ -43,39 +39,6 @@ import (
 	"berth/internal/tracing"
 	"berth/internal/userns"
 	"berth/internal/volumes"
-)
-
-// Every joint of the agent: who is given to whom as what.
-var (
-	_ pleg.Runtime             = amendedRuntime{}
-	_ images.Runtime           = (*cri.Client)(nil)
-	_ images.Store             = (*cri.Client)(nil)
-	_ images.Recorder          = (*events.Recorder)(nil)
-	_ kuberuntime.Recorder     = (*events.Recorder)(nil)
-	_ podsync.ContainerRuntime = (*kuberuntime.Runtime)(nil)
-	_ ContainerManager         = (*cgroups.Manager)(nil)
-	_ podsync.Volumes          = (*volumes.Manager)(nil)
-	_ kuberuntime.Volumes      = (*volumes.Manager)(nil)
-	_ podObjects               = (*objects.Local)(nil)
-	_ podObjects               = (*objects.Objects)(nil)
-	_ podsync.Probes           = (*prober.Manager)(nil)
-	_ prober.Actions           = (*action.Actions)(nil)
-	_ prober.Recorder          = (*events.Recorder)(nil)
-	_ status.ProbeResults      = (*prober.Manager)(nil)
-	_ tracing.Statuses         = (*status.Manager)(nil)
-	_ tracing.Stories          = (*journal.Journal)(nil)
-	_ podworkers.PodSyncer     = guardedSyncer{}
-	_ podworkers.Observer      = (*pleg.PLEG)(nil)
-	_ podworkers.Admitter      = (*admission.Chain)(nil)
-	_ podworkers.Resizer       = (*admission.Chain)(nil)
-	_ admission.PodKiller      = killer{}
-	_ eviction.PodKiller       = killer{}
-	_ eviction.Storage         = (*stats.Collector)(nil)
-	_ eviction.Lifecycles      = (*pod.States)(nil)
-	_ containerlogs.Runtime    = (*cri.Client)(nil)
-	_ containerlogs.Writes     = (*inotify.Once)(nil)
-	_ syncloop.PodSource       = (*podconfig.PodConfig)(nil)
-	_ syncloop.PodWorkers      = (*podworkers.PodWorkers)(nil)
 )
 
 // Files below the root directory in which an agent leaves to the next what it knows.
@@ -102,7 +65,7 @@ type Agent struct {
 	embedded  *embedded.Runtime // nil with a foreign runtime
 	ensured   chan struct{}     // closed when the embedded runtime serves
 	cri       *cri.Client
-	facts     facts
+	facts     *runtimeInfo
 	resources *nodeResources
 	records
 	pods      *pod.Manager
@@ -153,12 +116,12 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		}
 	}
 	started := time.Now()
-	a := &Agent{member: m, measures: newMeasures(counts, started), cfg: cfg, out: out, atExit: cfg.AtExit, started: started, ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
+	a := &Agent{member: m, measures: newMeasures(counts, started), cfg: cfg, out: out, facts: newRuntimeInfo(out.Cgroups), atExit: cfg.AtExit, started: started, ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
 	endpoint := cfg.RuntimeEndpoint
 	if endpoint == "" && out.DialCRI == nil {
 		if a.embedded, err = embedded.New(embedded.Config{
 			Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, CgroupDriver: cfg.CgroupDriver, SELinux: cfg.SELinux,
-			PullProgressDeadline: cfg.ImagePullProgressDeadline, Cgroups: &a.facts, Log: cfg.Log,
+			PullProgressDeadline: cfg.ImagePullProgressDeadline, Cgroups: a.facts, Log: cfg.Log,
 		}); err != nil {
 			return nil, err
 		}
@@ -181,7 +144,6 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	a.facts.cgroups = out.Cgroups
 	mounter := out.Mounter
 	if mounter == nil {
 		own := mounts.New(cfg.RootDir, cfg.RunDir)
@@ -246,14 +208,14 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		CRI: a.cri, Images: a.puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
 		Resources: a.resources.containers(), ExecLimits: a.execLimits(), HostIPs: a.hostIPs.current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
-		Cgroups: &a.facts, Allocations: a.allocations,
+		Cgroups: a.facts, Allocations: a.allocations,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
 		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
 		UserNamespaces: a.users, StartFailed: counts.StartFailed, NodeEvent: recorder.NodeEvent,
 		CheckHostPorts: checkHostPorts(out.HostPorts),
 	})
 	a.syncer = podsync.New(podsync.Config{
-		Runtime: a.runtime, Cgroups: &a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Keep: a.kept.Write, Allocations: a.allocations, Probes: a.probes, ProbeResults: a.probes,
+		Runtime: a.runtime, Cgroups: a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Keep: a.kept.Write, Allocations: a.allocations, Probes: a.probes, ProbeResults: a.probes,
 		Observe: func(ctx context.Context, uid pod.UID) (*pod.Status, error) {
 			return a.pleg.Observe(ctx, uid, a.pleg.Mark())
 		},

@@ -1,0 +1,101 @@
+package agent
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/action"
+	"berth/internal/admission"
+	"berth/internal/certs"
+	"berth/internal/cgroups"
+	"berth/internal/containerlogs"
+	"berth/internal/cri"
+	"berth/internal/csi"
+	"berth/internal/embedded"
+	"berth/internal/events"
+	"berth/internal/eviction"
+	"berth/internal/images"
+	"berth/internal/inotify"
+	"berth/internal/journal"
+	"berth/internal/kube"
+	"berth/internal/kuberuntime"
+	"berth/internal/metrics"
+	"berth/internal/node"
+	"berth/internal/objects"
+	"berth/internal/pleg"
+	"berth/internal/plugins"
+	"berth/internal/pod"
+	"berth/internal/podconfig"
+	"berth/internal/podsync"
+	"berth/internal/podworkers"
+	"berth/internal/prober"
+	"berth/internal/server"
+	"berth/internal/stats"
+	"berth/internal/status"
+	"berth/internal/syncloop"
+	"berth/internal/tracing"
+	"berth/internal/volumes"
+)
+
+// Every joint of the agent: who is given to whom as what.
+var (
+	_ pleg.Runtime             = amendedRuntime{}
+	_ images.Runtime           = (*cri.Client)(nil)
+	_ images.Store             = (*cri.Client)(nil)
+	_ images.Recorder          = (*events.Recorder)(nil)
+	_ kuberuntime.Recorder     = (*events.Recorder)(nil)
+	_ podsync.ContainerRuntime = (*kuberuntime.Runtime)(nil)
+	_ ContainerManager         = (*cgroups.Manager)(nil)
+	_ podsync.Volumes          = (*volumes.Manager)(nil)
+	_ kuberuntime.Volumes      = (*volumes.Manager)(nil)
+	_ podObjects               = (*objects.Local)(nil)
+	_ podObjects               = (*objects.Objects)(nil)
+	_ podsync.Probes           = (*prober.Manager)(nil)
+	_ prober.Actions           = (*action.Actions)(nil)
+	_ prober.Recorder          = (*events.Recorder)(nil)
+	_ status.ProbeResults      = (*prober.Manager)(nil)
+	_ tracing.Statuses         = (*status.Manager)(nil)
+	_ tracing.Stories          = (*journal.Journal)(nil)
+	_ podworkers.PodSyncer     = guardedSyncer{}
+	_ podworkers.Observer      = (*pleg.PLEG)(nil)
+	_ podworkers.Admitter      = (*admission.Chain)(nil)
+	_ podworkers.Resizer       = (*admission.Chain)(nil)
+	_ admission.PodKiller      = killer{}
+	_ eviction.PodKiller       = killer{}
+	_ eviction.Storage         = (*stats.Collector)(nil)
+	_ eviction.Lifecycles      = (*pod.States)(nil)
+	_ containerlogs.Runtime    = (*cri.Client)(nil)
+	_ containerlogs.Writes     = (*inotify.Once)(nil)
+	_ syncloop.PodSource       = (*podconfig.PodConfig)(nil)
+	_ syncloop.PodWorkers      = (*podworkers.PodWorkers)(nil)
+	_ plugins.Handler          = (*csi.Drivers)(nil)
+	_ volumes.Drivers          = (*csi.Drivers)(nil)
+	_ csi.Nodes                = (*kube.Client)(nil)
+	_ csi.CSINodes             = (*kube.Client)(nil)
+	_ volumes.StorageObjects   = (*objects.Local)(nil)
+	_ volumes.StorageObjects   = storageAPI{}
+	_ metrics.Readings         = (*stats.Collector)(nil)
+	_ stats.Runtime            = (*cri.Client)(nil)
+	_ embedded.Cgroups         = (*runtimeInfo)(nil)
+	_ ContainerManager         = (*runtimeInfo)(nil)
+	_ ContainerManager         = noCgroups{}
+)
+
+// The joints that only a member of a cluster has.
+var (
+	_ status.API             = (*kube.Client)(nil)
+	_ status.MirrorAPI       = (*kube.Client)(nil)
+	_ events.API             = (*kube.Client)(nil)
+	_ node.Nodes             = (*kube.Client)(nil)
+	_ node.Leases            = (*kube.Client)(nil)
+	_ node.Recorder          = nodeRecorder{}
+	_ node.Runtime           = (*cri.Client)(nil)
+	_ objects.API            = objectsAPI{}
+	_ objects.TrustAPI       = objectsAPI{}
+	_ objects.CertificateAPI = ofNode{}
+	_ server.TokenReviewer   = (*kube.Client)(nil)
+	_ server.AccessReviewer  = (*kube.Client)(nil)
+	_ server.Streaming       = (*cri.Client)(nil)
+	_ certs.Signer           = objectsAPI{}
+	_ kube.Certificate       = (*certs.Client)(nil)
+	_ podconfig.PodWatch     = (*kube.Watch[*v1.Pod])(nil)
+)
