@@ -1,6 +1,6 @@
 // Package agent is the composition root: it builds every component, joins them, and runs them in order.
 //
-// Owns: the wiring (wire.go), the start order (components.go), the table of health conditions (health.go), the lock on the root directory.
+// Owns: the wiring (wire.go, joints.go), the start order (phases.go), the table of health conditions (health.go), the lock on the root directory.
 // Reads: its Config.
 // Never: does a component's work.
 package agent
@@ -189,7 +189,7 @@ func (a *Agent) claim() (release func(), err error) {
 func (a *Agent) run(ctx context.Context, phases []phase) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	a.stopping = stop
+	defer context.AfterFunc(a.asked, func() { stop(errStopped) })()
 	if isReadOnly(a.cfg.RootDir) {
 		return readOnlyError(a.cfg.RootDir)
 	}

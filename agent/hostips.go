@@ -90,9 +90,7 @@ func (a *Agent) followAddresses(ctx context.Context) error {
 		}
 		a.cfg.Log.Info("the node has other addresses", "addresses", a.hostIPs.current())
 		a.workers.WakeAll()
-		if a.member != nil {
-			a.wakeNode()
-		}
+		a.node.Wake()
 	}
 }
 

@@ -59,7 +59,6 @@ var (
 	_ podworkers.Observer      = (*pleg.PLEG)(nil)
 	_ podworkers.Admitter      = (*admission.Chain)(nil)
 	_ podworkers.Resizer       = (*admission.Chain)(nil)
-	_ admission.PodKiller      = killer{}
 	_ eviction.PodKiller       = killer{}
 	_ eviction.Storage         = (*stats.Collector)(nil)
 	_ eviction.Lifecycles      = (*pod.States)(nil)
@@ -69,19 +68,15 @@ var (
 	_ syncloop.PodWorkers      = (*podworkers.PodWorkers)(nil)
 	_ plugins.Handler          = (*csi.Drivers)(nil)
 	_ volumes.Drivers          = (*csi.Drivers)(nil)
-	_ csi.Nodes                = (*kube.Client)(nil)
-	_ csi.CSINodes             = (*kube.Client)(nil)
 	_ volumes.StorageObjects   = (*objects.Local)(nil)
-	_ volumes.StorageObjects   = storageAPI{}
 	_ metrics.Readings         = (*stats.Collector)(nil)
 	_ stats.Runtime            = (*cri.Client)(nil)
 	_ embedded.Cgroups         = (*runtimeInfo)(nil)
 	_ ContainerManager         = (*runtimeInfo)(nil)
 	_ ContainerManager         = noCgroups{}
-)
+	_ nodeSource               = (*localNode)(nil)
 
-// The joints that only a member of a cluster has.
-var (
+	// Only a member of a cluster has these.
 	_ status.API             = (*kube.Client)(nil)
 	_ status.MirrorAPI       = (*kube.Client)(nil)
 	_ events.API             = (*kube.Client)(nil)
@@ -89,13 +84,18 @@ var (
 	_ node.Leases            = (*kube.Client)(nil)
 	_ node.Recorder          = nodeRecorder{}
 	_ node.Runtime           = (*cri.Client)(nil)
-	_ objects.API            = objectsAPI{}
-	_ objects.TrustAPI       = objectsAPI{}
-	_ objects.CertificateAPI = ofNode{}
+	_ csi.Nodes              = (*kube.Client)(nil)
+	_ csi.CSINodes           = (*kube.Client)(nil)
+	_ volumes.StorageObjects = storageAPI{}
+	_ objects.API            = kube.Follower{}
+	_ objects.TrustAPI       = kube.Follower{}
+	_ objects.CertificateAPI = kube.Follower{}
 	_ server.TokenReviewer   = (*kube.Client)(nil)
 	_ server.AccessReviewer  = (*kube.Client)(nil)
 	_ server.Streaming       = (*cri.Client)(nil)
-	_ certs.Signer           = objectsAPI{}
+	_ certs.Signer           = kube.Follower{}
+	_ certs.API              = kube.Follower{}
+	_ nodeSource             = clusterNode{}
 	_ kube.Certificate       = (*certs.Client)(nil)
 	_ podconfig.PodWatch     = (*kube.Watch[*v1.Pod])(nil)
 )

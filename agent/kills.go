@@ -47,14 +47,6 @@ func (a *Agent) newKills() {
 	})
 }
 
-// killComponents are the watch, if there is one.
-func (a *Agent) killComponents() []component {
-	if a.kills == nil {
-		return nil
-	}
-	return []component{{name: "OOM watch", run: a.kills.Run}}
-}
-
 // oomKilled records a kill in a container. It is an event of its own even when the container goes on: a parent may survive its child.
 func (a *Agent) oomKilled(k oom.Kill) {
 	p, ok := a.pods.Get(k.UID)

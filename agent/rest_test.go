@@ -20,7 +20,7 @@ func TestFollowRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var rests atomic.Int64
 		log := slog.New(slog.DiscardHandler)
-		a := &Agent{status: status.NewManager(log, journal.New(log)), cfg: Config{AtRest: func() { rests.Add(1) }}}
+		a := &Agent{ground: ground{base: base{cfg: Config{AtRest: func() { rests.Add(1) }}}, truths: truths{status: status.NewManager(log, journal.New(log))}}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- a.followRest(ctx) }()

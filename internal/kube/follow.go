@@ -13,7 +13,7 @@ import (
 // there is, and whenever they change, from one goroutine, until ctx is done.
 type Follower struct {
 	*Client
-	// Node is the name of this node, of which the requests are that the server shows it.
+	// Node is the name of this node.
 	Node string
 }
 
@@ -30,6 +30,11 @@ func (f Follower) FollowSecret(ctx context.Context, namespace, name string, seen
 // FollowRuntimeClass hands over one RuntimeClass, nil when there is none.
 func (f Follower) FollowRuntimeClass(ctx context.Context, name string, seen func(*nodev1.RuntimeClass)) {
 	followOne(ctx, f.Client, Named("", name), seen)
+}
+
+// FollowNode hands over the Node, nil when there is none.
+func (f Follower) FollowNode(ctx context.Context, seen func(*v1.Node)) {
+	followOne(ctx, f.Client, Named("", f.Node), seen)
 }
 
 // FollowCertificateSigningRequest hands over one request for a certificate, nil when there is none.
