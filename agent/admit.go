@@ -9,114 +9,81 @@ import (
 
 	"berth/internal/admission"
 	"berth/internal/cgroups"
-	"berth/internal/events"
-	"berth/internal/node"
+	"berth/internal/eviction"
 	"berth/internal/pod"
+	"berth/internal/podworkers"
+	"berth/internal/stats"
 )
 
-// killer ends pods to make room for others; the workers are built after the admission chain, which they ask.
-type killer struct{ a *Agent }
-
-// KillPod evicts a pod.
-func (k killer) KillPod(p *v1.Pod, status func(*v1.PodStatus), done chan<- struct{}) {
-	k.a.workers.KillPod(p, status, done)
-}
-
-// admission returns what the admission chain is built from.
-func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admission.Config {
-	kernel := sync.OnceValue(func() string { return a.readMachine().Kernel })
+// newAdmission builds what decides whether pods start. resized gets the pods of which a resize that
+// waited was decided anew.
+func newAdmission(g *ground, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInputs) *admission.Chain {
 	c := admission.Config{
 		Handlers: admission.Handlers(),
-		Ready:    a.pleg.Relisted(), Pods: a.pods, States: states, Observed: a.pleg,
-		Ended: a.hasEnded,
-		Reject: func(p *v1.Pod, r admission.Rejection) {
-			a.counts.Rejected(r.Reason)
-			recorder.Event(p, "", v1.EventTypeWarning, r.Reason, r.Message)
-			a.status.Set(p, v1.PodStatus{Phase: v1.PodFailed, Reason: r.Reason, Message: "Pod was rejected: " + r.Message, QOSClass: cgroups.QOSClass(p)})
+		Ready:    in.pleg.Relisted(), Pods: g.pods, States: g.states, Observed: in.pleg,
+		Ended: g.hasEnded,
+		Reject: func(refused *v1.Pod, why admission.Rejection) {
+			g.counts.Rejected(why.Reason)
+			g.recorder.Event(refused, "", v1.EventTypeWarning, why.Reason, why.Message)
+			g.status.Set(refused, v1.PodStatus{
+				Phase: v1.PodFailed, Reason: why.Reason, Message: "Pod was rejected: " + why.Message, QOSClass: cgroups.QOSClass(refused),
+			})
 		},
-		Wake:        func(uid pod.UID) { a.workers.WakePod(uid) },
-		Allocations: a.allocations, Event: recorder.Event, Journal: a.journal, Preempted: a.counts.Preempted,
-		Accepted: func(t admission.Trigger) { a.counts.ResizeAccepted(string(t)) },
+		Node: in.node.Current, Wake: resized.Put,
+		Allocations: n.allocations, Event: g.recorder.Event, Journal: g.journal, Preempted: g.counts.Preempted,
+		Accepted: func(t admission.Trigger) { g.counts.ResizeAccepted(string(t)) },
 	}
-	c.Node = a.currentNode
+	kernel := sync.OnceValue(func() string { return g.readMachine().Kernel })
 	hasAppArmor := sync.OnceValue(func() bool { return admission.HasAppArmor("/") })
 	c.Facts = func() admission.Facts {
-		f := admission.Facts{AppArmor: hasAppArmor(), LimitedSwap: a.resources.Containers.LimitedSwap, Kernel: kernel(), SupplementalGroupsPolicy: a.facts.hasStrictGroups()}
-		if m := a.member; m != nil {
-			f.AllowedUnsafeSysctls, f.DeclaredFeatures = m.conf.AllowedUnsafeSysctls, declaredFeatures(m.conf)
-			f.PodLevelResizeOff = !a.cfg.Kubelet.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling")
-			if features := m.health.State().Features; features != nil {
-				f.SupplementalGroupsPolicy = ptr.Deref(features.SupplementalGroupsPolicy, false)
-			}
+		f := g.settings.admission
+		f.AppArmor, f.LimitedSwap, f.Kernel, f.SupplementalGroupsPolicy = hasAppArmor(), g.resources.Containers.LimitedSwap, kernel(), in.runtime.facts.hasStrictGroups()
+		if features := in.runtimeState().Features; features != nil {
+			f.SupplementalGroupsPolicy = ptr.Deref(features.SupplementalGroupsPolicy, false)
 		}
 		return f
 	}
-	if m := a.member; m != nil && m.api != nil {
+	if g.api.exists() {
+		c.Preempt = true
 		c.Refresh = func(ctx context.Context) error {
-			n, err := m.api.client.GetNode(ctx, a.cfg.NodeName)
+			newest, err := g.api.client.GetNode(ctx, g.cfg.NodeName)
 			if err == nil {
-				m.api.node.Observe(n)
+				g.api.current.Observe(newest)
 			}
 			return err
 		}
-		c.Killer = killer{a}
-		return c
 	}
-	return c
+	return admission.New(c)
 }
 
 // resizeWhenListed decides about resizes once it is known what runs.
-func (a *Agent) resizeWhenListed(ctx context.Context) error {
+func (l *podLife) resizeWhenListed(ctx context.Context) error {
 	select {
-	case <-a.pleg.Relisted():
-		a.admit.NodeChanged()
+	case <-l.listed:
+		l.admit.NodeChanged()
 	case <-ctx.Done():
 	}
 	return waitDone(ctx)
 }
 
-// newLocalNode describes this machine as a Node.
-func (a *Agent) newLocalNode() *v1.Node {
-	m := a.readMachine()
-	n := admission.LocalMachine{Name: a.cfg.NodeName, CPUs: m.CPUs, Memory: m.Memory, Storage: m.Storage, HugePages: m.HugePages, MaxPods: a.cfg.MaxPods}
-	if k := a.cfg.Kubelet; k != nil {
-		n.Labels, n.MaxPods = k.NodeLabels, int(k.MaxPods)
-	}
-	out := admission.LocalNode(n)
-	if a.cfg.Kubelet != nil {
-		out.Status.Capacity, out.Status.Allocatable = a.resources.Capacity, a.resources.Allocatable
-	}
-	return out
+// killer ends pods.
+type killer struct{ workers *podworkers.PodWorkers }
+
+// EvictPod evicts a pod within so many seconds.
+func (k killer) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{}) {
+	k.workers.UpdatePod(podworkers.UpdatePodOptions{
+		UpdateType: podworkers.SyncPodKill, Pod: p,
+		KillPodOptions: &podworkers.KillPodOptions{
+			Evict: podworkers.Evicted, PodTerminationGracePeriodSecondsOverride: &grace, PodStatusFunc: status, CompletedCh: done,
+		},
+	})
 }
 
-// allocatable returns what the node has for pods, nil while it is not known.
-func (a *Agent) allocatable() v1.ResourceList {
-	if m := a.member; m == nil || m.api == nil {
-		return a.localNode().Status.Allocatable
-	}
-	if n := a.member.api.node.Node(); n != nil {
-		return n.Status.Allocatable
-	}
-	return nil
-}
-
-// readMachine reads the machine; what could not be read is zero.
-func (a *Agent) readMachine() node.Machine {
-	read := a.out.Machine
-	if read == nil {
-		read = node.Host{Root: "/", Dir: a.cfg.RootDir}.Read
-	}
-	m, err := read()
-	if err != nil {
-		a.cfg.Log.Warn("not all of the machine could be read; pods that ask for what is not known are refused", "error", err)
-	}
-	return m
-}
-
-// loaded is readiness that is reached by reading something from the disk.
-func loaded(load func()) func(context.Context) error {
-	return func(context.Context) error {
-		load()
-		return nil
-	}
+// newEviction builds what holds pods to their limits of local storage.
+func newEviction(g *ground, l *podLife, observed func(pod.UID) (*pod.Status, bool), s *stats.Collector) *eviction.Manager {
+	return eviction.New(eviction.Config{
+		Lifecycles: g.states, Pod: g.pods.Get, Allotted: l.allocations.Apply, Observed: observed, Ended: g.hasEnded, IsCritical: g.settings.isCritical,
+		Storage: s, Space: s.ReadSpace, Killer: killer{l.workers}, Event: g.recorder.Event,
+		Evicted: func(of eviction.Signal) { g.counts.Evicted(string(of)) }, Journal: g.journal, Log: g.cfg.Log,
+	})
 }

@@ -1,6 +1,6 @@
 // Package agent is the composition root: it builds every component, joins them, and runs them in order.
 //
-// Owns: the wiring (wire.go), the start order (components.go), the table of health conditions (health.go), the lock on the root directory.
+// Owns: the wiring (wire.go, joints.go), the start order (phases.go), the table of health conditions (health.go), the lock on the root directory.
 // Reads: its Config.
 // Never: does a component's work.
 package agent
@@ -24,12 +24,10 @@ import (
 	"berth/internal/containerlogs"
 	"berth/internal/cri"
 	"berth/internal/hostports"
-	"berth/internal/kuberuntime"
 	"berth/internal/node"
 	"berth/internal/oom"
 	"berth/internal/plugins"
 	"berth/internal/podconfig"
-	"berth/internal/podsync"
 	"berth/internal/rootlock"
 	"berth/internal/server"
 )
@@ -123,12 +121,6 @@ type Outside struct {
 	Listen func() (net.Listener, error)
 }
 
-// ContainerManager keeps the cgroups of pods.
-type ContainerManager interface {
-	podsync.Cgroups
-	kuberuntime.Cgroups
-}
-
 // Validate checks the configuration; the error names the field and the fix.
 func (c *Config) Validate() error {
 	var errs []error
@@ -199,7 +191,7 @@ func (a *Agent) claim() (release func(), err error) {
 func (a *Agent) run(ctx context.Context, phases []phase) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	a.stopping = stop
+	defer context.AfterFunc(a.asked, func() { stop(errStopped) })()
 	if rootlock.IsReadOnly(a.cfg.RootDir) {
 		return readOnlyError(a.cfg.RootDir)
 	}

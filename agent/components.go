@@ -18,6 +18,8 @@ type component struct {
 	ready func(ctx context.Context) error
 	// drain does what must be done before run's context ends, when the agent stops in good order; nil: nothing.
 	drain func(ctx context.Context) error
+	// absent: the component is none of this agent's.
+	absent bool
 	// limit is how long run may take to return after its context is done.
 	limit time.Duration
 }

@@ -16,11 +16,11 @@ import (
 // newDrain builds what ends all pods, and returns what finds them.
 func (a *Agent) newDrain() (find func() []*pod.Status) {
 	found := leftovers.New(leftovers.Config{
-		Observed: a.pleg.Known, Folders: []func() ([]pod.UID, error){a.syncer.OnDisk, a.runtime.OnDisk}, Cgroups: &a.facts,
-		Statuses: a.status, Pods: a.pods, Settled: a.storage.volumes.Settled, SparesOthers: a.cfg.Kubelet == nil, Log: a.cfg.Log,
+		Observed: a.pleg.Known, Folders: []func() ([]pod.UID, error){a.syncer.OnDisk, a.runtime.OnDisk}, Cgroups: a.facts,
+		Statuses: a.status, Pods: a.pods, Settled: a.storage.volumes.Settled, SparesOthers: a.settings.mode == runMode, Log: a.cfg.Log,
 	})
 	a.drain = drain.New(drain.Config{
-		Pods: a.pods, Workers: a.workers, Observed: a.pleg, Leftovers: found.Find, Cgroups: &a.facts,
+		Pods: a.pods, Workers: a.workers, Observed: a.pleg, Leftovers: found.Find, Cgroups: a.facts,
 		ReadOnly: func() bool { return rootlock.IsReadOnly(a.cfg.RootDir) }, Journal: a.journal, Log: a.cfg.Log,
 	})
 	return found.Find

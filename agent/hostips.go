@@ -19,8 +19,6 @@ func addressSettings(cfg Config) *node.Settings {
 func (a *Agent) followAddresses(ctx context.Context) error {
 	return a.hostIPs.Follow(ctx, func() {
 		a.workers.WakeAll()
-		if a.member != nil {
-			a.wakeNode()
-		}
+		a.node.Wake()
 	})
 }

@@ -12,58 +12,73 @@ import (
 
 	"berth/internal/certs"
 	"berth/internal/kube"
-	"berth/internal/metrics"
 )
 
-// openIdentity finds the API server and how the agent proves to it who it is. There is no certs.Client where the kubeconfig suffices.
-func (m *member) openIdentity(cfg *Config, counts *metrics.Agent) (*rest.Config, error) {
-	k := m.conf
-	client, rc, err := certs.OpenClient(certs.ClientConfig{
-		Kubeconfig: k.Kubeconfig, BootstrapKubeconfig: k.BootstrapKubeconfig, Dir: k.CertDir, NodeName: cfg.NodeName, Rotate: k.RotateCertificates,
-		Signer: func(with *rest.Config) (certs.Signer, error) {
-			if with == nil {
-				return objectsAPI{m.api.client}, nil
-			}
-			c, err := kube.Open(kube.Config{REST: with, Version: cfg.Version, ContentType: k.ContentType, Log: cfg.Log})
-			return objectsAPI{c}, err
+// openIdentity finds the API server and how the agent proves to it who it is. There is no identity
+// where the kubeconfig suffices.
+func (s *apiServer) openIdentity(b *base) (rc *rest.Config, err error) {
+	k := b.cfg.Kubelet
+	s.identity, rc, err = certs.OpenClient(certs.ClientConfig{
+		Kubeconfig: k.Kubeconfig, BootstrapKubeconfig: k.BootstrapKubeconfig, Dir: k.CertDir, NodeName: b.cfg.NodeName, Rotate: k.RotateCertificates,
+		Bootstrap: func(with *rest.Config) (certs.Signer, error) {
+			c, err := kube.Open(kube.Config{REST: with, Version: b.cfg.Version, ContentType: k.ContentType, Log: b.cfg.Log})
+			return kube.Follower{Client: c}, err
 		},
-		Changed: func() { m.api.client.CloseConnections() }, Renewed: counts.ClientRenewed,
-		Log: cfg.Log,
+		Renewed: b.counts.ClientRenewed, Log: b.cfg.Log,
 	})
-	m.identity = client
 	return rc, err
 }
 
-// newServing finds the serving certificate: in files, signed by the API server, or made here.
-func (a *Agent) newServing() error {
-	k, m := a.cfg.Kubelet, a.member
-	cfg := certs.ServingConfig{
-		CertFile: k.TLSCertFile, KeyFile: k.TLSPrivateKeyFile, Dir: k.CertDir, Hostname: a.cfg.NodeName, IPs: a.hostIPs.IPs, Log: a.cfg.Log,
-	}
-	if m.api != nil && k.ServerTLSBootstrap && k.TLSCertFile == "" && k.FeatureEnabled("RotateKubeletServerCertificate") {
-		store := certs.NewStore(k.CertDir, "kubelet-server")
-		cfg.CertFile, cfg.KeyFile = store.Path(), store.Path()
-		m.api.serverCert = certs.NewRotation(certs.RotationConfig{
-			Name: "serving certificate", Store: store, SignerName: certificatesv1.KubeletServingSignerName, Prefix: "csr-",
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
-			Wanted: func() *x509.CertificateRequest { return servingRequest(m.api.node.Node()) }, Covers: certs.CoversNames,
-			Signer:  func() (certs.Signer, error) { return objectsAPI{m.api.client}, nil },
-			Renewed: a.counts.ServerRenewed,
-			Log:     a.cfg.Log,
-		})
-		if err := m.api.serverCert.Load(); err != nil {
-			a.cfg.Log.Warn("serving certificate not read; the node asks for a new one", "error", err)
-		}
-	}
-	var err error
-	if m.serving, err = certs.NewServing(cfg); err != nil || (m.api != nil && m.api.serverCert != nil) {
-		return err // one that the API server signs may be still to come
-	}
-	return m.serving.Load()
+// keepIdentity keeps the certificate that the API server knows the agent by.
+func (s *apiServer) keepIdentity(ctx context.Context) error {
+	return s.identity.Run(ctx, kube.Follower{Client: s.client})
 }
 
-// servingRequest returns what the serving certificate of a node must say: its names and addresses, as the API server shows them. It is nil while
-// that does not show an address.
+// serving is the certificate of the HTTPS port.
+type serving struct {
+	*certs.Serving
+	rotation *certs.Rotation // nil unless the API server signs the certificate
+	// wake says that the node may have other addresses.
+	wake func()
+}
+
+// newServing finds the serving certificate, if there is an HTTPS port: in files, signed by the API
+// server, or made here.
+func newServing(g *ground) (s serving, err error) {
+	s.wake = func() {}
+	k := g.cfg.Kubelet
+	if g.settings.mode == runMode || !*k.EnableServer {
+		return s, nil
+	}
+	cfg := certs.ServingConfig{
+		CertFile: k.TLSCertFile, KeyFile: k.TLSPrivateKeyFile, Dir: k.CertDir, Hostname: g.cfg.NodeName, IPs: g.hostIPs.IPs, Log: g.cfg.Log,
+	}
+	if !g.api.exists() || !k.ServerTLSBootstrap || k.TLSCertFile != "" || !k.FeatureEnabled("RotateKubeletServerCertificate") {
+		if s.Serving, err = certs.NewServing(cfg); err != nil {
+			return s, err
+		}
+		return s, s.Load()
+	}
+	store := certs.NewStore(k.CertDir, "kubelet-server")
+	cfg.CertFile, cfg.KeyFile = store.Path(), store.Path()
+	s.rotation = certs.NewRotation(certs.RotationConfig{
+		Name: "serving certificate", Store: store, SignerName: certificatesv1.KubeletServingSignerName, Prefix: "csr-",
+		Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+		Wanted: func() *x509.CertificateRequest { return servingRequest(g.api.current.Node()) }, Covers: certs.CoversNames,
+		Signer:  func() (certs.Signer, error) { return kube.Follower{Client: g.api.client}, nil },
+		Renewed: g.counts.ServerRenewed,
+		Log:     g.cfg.Log,
+	})
+	s.wake = s.rotation.Wake
+	if err := s.rotation.Load(); err != nil {
+		g.cfg.Log.Warn("serving certificate not read; the node asks for a new one", "error", err)
+	}
+	s.Serving, err = certs.NewServing(cfg) // whose files may be still to come
+	return s, err
+}
+
+// servingRequest returns what the serving certificate of a node must say: its names and addresses, as
+// the API server shows them. It is nil while that does not show an address.
 func servingRequest(n *v1.Node) *x509.CertificateRequest {
 	if n == nil || n.UID == "" { // the stand-in
 		return nil
@@ -84,21 +99,4 @@ func servingRequest(n *v1.Node) *x509.CertificateRequest {
 		return nil
 	}
 	return r
-}
-
-// identityComponents keep the agent's certificates.
-func (m *member) identityComponents() []component {
-	var out []component
-	if m.identity != nil {
-		out = append(out, component{name: "client certificate", run: m.identity.Run})
-	}
-	if m.api != nil && m.api.serverCert != nil {
-		out = append(out, component{name: "serving certificate", run: m.api.serverCert.Run})
-	}
-	return out
-}
-
-// FollowCertificateSigningRequest hands over one request for a certificate, nil when there is none.
-func (c objectsAPI) FollowCertificateSigningRequest(ctx context.Context, name string, seen func(*certificatesv1.CertificateSigningRequest)) {
-	followOne(ctx, c.Client, "", name, seen)
 }

@@ -96,3 +96,12 @@ func (p imagePulls) addProgress(ctx context.Context, under []images.Pull, shown 
 	}
 	return nil
 }
+
+// imagePulls returns what knows of pulls.
+func (a *Agent) imagePulls() imagePulls {
+	p := imagePulls{puller: a.puller, pods: a.pods, log: a.cfg.Log}
+	if a.embedded != nil {
+		p.open = func() (*embedded.Images, error) { return embedded.OpenImages(a.cfg.RootDir, a.cfg.RunDir) }
+	}
+	return p
+}

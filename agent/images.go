@@ -3,59 +3,59 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/events"
 	"berth/internal/images"
 	"berth/internal/pod"
 )
 
-// newPuller builds imageManager's pull side, and reads the configuration of the node's credential providers.
-func (a *Agent) newPuller(s settings, recorder *events.Recorder) (*images.Puller, error) {
+// imageManager is what pulls images and what removes those that nobody uses.
+type imageManager struct {
+	puller    *images.Puller
+	collector *images.Collector
+}
+
+// newImageManager also reads the configuration of the node's credential providers.
+func newImageManager(g *ground, rt *containerRuntime, o *origin) (m imageManager, err error) {
+	s := g.settings.images
 	c := images.Config{
-		Runtime: a.cri, Recorder: recorder, Journal: a.journal, Log: a.cfg.Log,
-		MaxParallel: s.parallelImagePulls, QPS: s.imagePullQPS, Burst: s.imagePullBurst,
-		DockerConfigs: images.DockerConfigFiles(a.cfg.RootDir),
-		RecordsDir:    filepath.Join(a.cfg.RootDir, imageRecordsDir), Verification: s.imageVerification,
+		Runtime: rt.cri, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Secrets: o.objects,
+		MaxParallel: s.parallelPulls, QPS: s.pullQPS, Burst: s.pullBurst,
+		DockerConfigs: images.DockerConfigFiles(g.cfg.RootDir),
+		RecordsDir:    filepath.Join(g.cfg.RootDir, imageRecordsDir), Verification: s.verification,
 	}
-	if o := a.podObjects(); o != nil {
-		c.Secrets = o
-	}
-	if k := a.cfg.Kubelet; k != nil && k.ImageCredentialProviderConfig != "" {
-		var accounts images.Accounts
-		if a.member.api != nil {
-			accounts = a.member.api.objects
+	if s.providers != "" {
+		if c.Providers, err = images.LoadProviders(s.providers, s.providerBinDir, o.accounts); err != nil {
+			return m, err
 		}
-		var err error
-		if c.Providers, err = images.LoadProviders(k.ImageCredentialProviderConfig, k.ImageCredentialProviderBinDir, accounts); err != nil {
-			return nil, err
-		}
-		c.Providers.OnRun(a.counts.PluginRan)
+		c.Providers.OnRun(g.counts.PluginRan)
 	}
-	return images.New(c), nil
+	m.puller = images.New(c)
+	gc := images.GCConfig{
+		Store: rt.cri, Puller: m.puller, MinAge: s.minAge, MaxAge: s.maxAge, HighPercent: s.highPercent, LowPercent: s.lowPercent,
+		KeepUnrecorded: s.keepsUnrecorded, Disk: g.out.Disk, HasImageVolumes: func(uid pod.UID) bool { return hasImageVolumes(g.pods, uid) },
+		NodeEvent: g.recorder.NodeEvent, Removed: g.counts.ImageCollected, Log: g.cfg.Log,
+	}
+	if gc.Disk == nil {
+		gc.Disk = diskOf
+	}
+	m.collector = images.NewCollector(gc)
+	return m, nil
 }
 
-// imageGC are the settings of image garbage collection.
-type imageGC struct {
-	minAge, maxAge time.Duration
-	high, low      int // percent
-}
-
-// newCollector builds imageManager's garbage collection. In run mode it leaves what the user brought: nobody could pull that again.
-func (a *Agent) newCollector(s settings, recorder *events.Recorder) *images.Collector {
-	c := images.GCConfig{
-		Store: a.cri, Puller: a.puller, MinAge: s.imageGC.minAge, MaxAge: s.imageGC.maxAge, HighPercent: s.imageGC.high, LowPercent: s.imageGC.low,
-		KeepUnrecorded: a.member == nil, Disk: a.out.Disk, HasImageVolumes: a.hasImageVolumes, NodeEvent: recorder.NodeEvent, Removed: a.counts.ImageCollected, Log: a.cfg.Log,
+// loadPullRecords brings the records of pulls up to date. Without them pods only have to pull more often.
+func (m *imageManager) loadPullRecords(log *slog.Logger) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := m.puller.Recover(ctx); err != nil {
+			log.Warn("some images must be pulled again before pods may use them", "error", err)
+		}
+		return nil
 	}
-	if c.Disk == nil {
-		c.Disk = diskOf
-	}
-	return images.NewCollector(c)
 }
 
 // diskOf asks the kernel. What is free for root alone is not free for images.
@@ -68,15 +68,7 @@ func diskOf(folder string) (capacity, available uint64, err error) {
 }
 
 // hasImageVolumes reports whether the pod mounts images, true if it is not known any more.
-func (a *Agent) hasImageVolumes(uid pod.UID) bool {
-	p, ok := a.pods.Get(uid)
+func hasImageVolumes(pods *pod.Manager, uid pod.UID) bool {
+	p, ok := pods.Get(uid)
 	return !ok || slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.Image != nil })
-}
-
-// recoverImageRecords brings the records of pulls up to date. Without them pods only have to pull more often.
-func (a *Agent) recoverImageRecords(ctx context.Context) error {
-	if err := a.puller.Recover(ctx); err != nil {
-		a.cfg.Log.Warn("some images must be pulled again before pods may use them", "error", err)
-	}
-	return nil
 }

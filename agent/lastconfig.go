@@ -99,5 +99,5 @@ func (a *Agent) Drain(ctx context.Context) error {
 		cancel()
 		return nil
 	}}
-	return a.run(ctx, append(a.phases()[:podsPhase+1], phase{"drain", []component{begin}}))
+	return a.run(ctx, append(a.podPhases(), phase{"drain", []component{begin}}))
 }

@@ -4,71 +4,42 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"berth/internal/cgroupstat"
 	"berth/internal/metrics"
-	"berth/internal/node"
+	"berth/internal/pleg"
 	"berth/internal/pod"
 	"berth/internal/server"
 	"berth/internal/stats"
 )
 
-var _ metrics.Readings = (*stats.Collector)(nil)
-
-// measures is what the agent counts about itself.
-type measures struct {
-	counts *metrics.Agent
-	lives  *metrics.Pods
-	health *metrics.Health
-	// nodeStart is how long the start of the node took.
-	nodeStart *metrics.NodeStart
-}
-
-func newMeasures(counts *metrics.Agent, started time.Time) measures {
-	return measures{counts: counts, health: metrics.NewHealth(), nodeStart: metrics.NewNodeStart(stats.BootTime("/proc"), started)}
-}
-
-// reached is told of the steps of the node's start.
-func (m measures) reached(s node.Step) {
-	switch s {
-	case node.Registering:
-		m.nodeStart.Registering()
-	case node.Registered:
-		m.nodeStart.Registered()
-	case node.Ready:
-		m.nodeStart.Ready()
-	}
-}
-
 // certificates tells how long those hold that the API server signs.
 func (a *Agent) certificates() metrics.Certificates {
 	var out metrics.Certificates
-	if a.member == nil {
-		return out
-	}
-	if c := a.member.identity; c != nil {
+	if c := a.api.identity; c != nil {
 		out.Client = c.Left
 	}
-	if a.member.api != nil && a.member.api.serverCert != nil {
-		out.Server = a.member.api.serverCert.Left
+	if c := a.serving.rotation; c != nil {
+		out.Server = c.Left
 	}
 	return out
 }
 
-// newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in two of them.
-func (a *Agent) newMetrics() (map[string]http.Handler, error) {
-	a.pleg.OnRelist(a.counts.Relisted)
-	a.pleg.OnRead(a.counts.Read)
-	a.workers.Passed, a.workers.WorkerStarted = a.counts.Passed, a.counts.WorkerStarted
-	changed, _ := a.status.Subscribe() // for as long as there is an agent
-	a.lives = &metrics.Pods{
-		Changed: changed, Pod: a.getPod, List: a.listPods, Wanted: a.pods.List, Observed: a.pleg.Known, Started: a.started, Agent: a.counts,
-		Lives: a.states.List, Mirrored: a.member != nil && a.member.api != nil,
+// newPodCounts builds what counts pods by what is reported of them.
+func newPodCounts(g *ground, p *pleg.PLEG, v podView) *metrics.Pods {
+	changed, _ := g.status.Subscribe() // for as long as there is an agent
+	return &metrics.Pods{
+		Changed: changed, Pod: v.getPod, List: v.listPods, Wanted: g.pods.List, Observed: p.Known, Started: g.started, Agent: g.counts,
+		Lives: g.states.List, Mirrored: g.api.exists(),
 	}
+}
+
+// newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in two
+// of them.
+func newMetrics(a *Agent) (map[string]http.Handler, error) {
 	a.counts.Node(a.cfg.NodeName, a.cfg.Version, runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
 	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_cgroup_version", Help: "[ALPHA] cgroup version on the hosts."}, func() float64 {
 		h, err := cgroupstat.Detect()
@@ -78,10 +49,7 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 		return float64(h.Version)
 	})
 	kills := func(id string) uint64 { return a.kills.Count(pod.ContainerID(id)) }
-	read := a.out.Machine
-	if read == nil {
-		read = node.Host{Root: "/", Dir: a.cfg.RootDir}.Read
-	}
+	read := a.machineReader()
 	hierarchy := sync.OnceValues(cgroupstat.Detect)
 	files := func(cgroup string) (stats.Files, bool) {
 		h, err := hierarchy()

@@ -34,10 +34,8 @@ func (a *Agent) enforcer() nodeallocatable.Enforcer {
 
 // enforceAllocatable limits all pods together.
 func (a *Agent) enforceAllocatable(ctx context.Context) error {
-	if g, ok := a.facts.get().(nodeallocatable.Groups); ok {
-		if err := a.enforcer().EnforceAllocatable(ctx, g); err != nil {
-			return err
-		}
+	if err := a.enforcer().EnforceAllocatable(ctx, a.facts); err != nil {
+		return err
 	}
 	return waitDone(ctx)
 }

@@ -23,11 +23,3 @@ func (a *Agent) newOOMWatcher() {
 		Reporter: oom.Events{Recorder: a.recorder, Pod: a.lastPod, Refresh: a.pleg.Refresh},
 	})
 }
-
-// oomComponents are the watch, if there is one.
-func (a *Agent) oomComponents() []component {
-	if a.oomWatcher == nil {
-		return nil
-	}
-	return []component{{name: "OOM watch", run: a.oomWatcher.Run}}
-}

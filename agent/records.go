@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 
 	"berth/internal/events"
 	"berth/internal/journal"
@@ -25,23 +24,31 @@ type records struct {
 // eventComponent is the source of the agent's events, whose reasons and messages are those of the kubelet.
 const eventComponent = "kubelet"
 
-// recordsFolder, below the root directory, is that of the journal, the events and the quarantine. It is root's alone: logs' ends are in it.
+// recordsFolder, below the root directory, is that of the journal, the events and the quarantine. It
+// is root's alone: logs' ends are in it.
 const recordsFolder = "journal"
 
-func (a *Agent) newRecords() {
-	dir := filepath.Join(a.cfg.RootDir, recordsFolder)
-	a.journal = journal.NewInFolder(dir, a.cfg.Log)
-	a.events = events.NewStoreInFolder(dir, eventComponent, a.cfg.NodeName, a.cfg.Log)
+// newRecords returns the records, which are also sent to the API server if there is one.
+func newRecords(b *base, api *apiServer, pods *pod.Manager) records {
+	dir := filepath.Join(b.cfg.RootDir, recordsFolder)
+	r := records{journal: journal.NewInFolder(dir, b.cfg.Log), events: events.NewStoreInFolder(dir, eventComponent, b.cfg.NodeName, b.cfg.Log)}
+	r.recorder = events.NewRecorder(events.Config{
+		Journal: r.journal, Store: r.events, Node: b.cfg.NodeName, Sender: api.sender,
+		Translate: func(p *v1.Pod) pod.UID { return apiUID(pods, p) },
+	})
+	return r
 }
 
-// newRecorder returns the recorder for the journal and the store, and for the API server if there is one.
-func (a *Agent) newRecorder() *events.Recorder {
-	c := events.Config{Journal: a.journal, Store: a.events, Node: a.cfg.NodeName}
-	if a.member != nil && a.member.api != nil {
-		c.Sender, c.Translate = a.member.api.sender, a.apiUID
+// apiUID returns the UID under which the API server knows the pod: its mirror's for a static pod, "" if
+// it does not know it.
+func apiUID(pods *pod.Manager, p *v1.Pod) pod.UID {
+	if !pod.IsStatic(p) {
+		return p.UID
 	}
-	a.recorder = events.NewRecorder(c)
-	return a.recorder
+	if mirror, ok := pods.Mirror(pod.FullNameOf(p)); ok {
+		return mirror.UID
+	}
+	return ""
 }
 
 // openRecords reads what earlier agents left, and counts their crash. The returned function ends it.
@@ -59,27 +66,10 @@ func (a *Agent) openRecords() (closeAll func(), err error) {
 	}, nil
 }
 
-// recordComponents write what is recorded. They begin before all others and end after them.
-func (a *Agent) recordComponents() []component {
-	return []component{{name: "journal", run: a.journal.Run}, {name: "events", run: a.events.Run}}
-}
-
-// newTraces returns what sends the starts of pods to a collector; nil unless the configuration says how many.
-func (a *Agent) newTraces() *tracing.Exporter {
-	k := a.cfg.Kubelet
-	if k == nil || k.Tracing == nil || ptr.Deref(k.Tracing.SamplingRatePerMillion, 0) == 0 {
-		return nil
-	}
-	return tracing.New(tracing.Config{
-		Endpoint: ptr.Deref(k.Tracing.Endpoint, tracing.DefaultEndpoint), PerMillion: *k.Tracing.SamplingRatePerMillion,
-		Node: a.cfg.NodeName, Version: a.cfg.Version, Statuses: a.status, Stories: a.journal, Log: a.cfg.Log, Dial: a.out.Dial,
-	})
-}
-
-// lastPod returns the pod as it is wanted, or as it was reported last.
-func (a *Agent) lastPod(uid pod.UID) (*v1.Pod, bool) {
-	if p, ok := a.pods.Get(uid); ok {
-		return p, true
-	}
-	return a.status.Pod(uid)
+// newTraces returns what sends the starts of pods to a collector.
+func newTraces(g *ground) *tracing.Exporter {
+	cfg := g.settings.tracing
+	cfg.Node, cfg.Version, cfg.Log, cfg.Dial = g.cfg.NodeName, g.cfg.Version, g.cfg.Log, g.out.Dial
+	cfg.Statuses, cfg.Stories = g.status, g.journal
+	return tracing.New(cfg)
 }

@@ -5,49 +5,96 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroups"
 	"berth/internal/cri"
+	"berth/internal/embedded"
+	"berth/internal/netns"
+	"berth/internal/node"
+	"berth/internal/pod"
+	"berth/internal/server"
 )
 
-func (a *Agent) startEmbedded(ctx context.Context) error {
-	if _, err := a.embedded.Ensure(ctx); err != nil {
-		return err
-	}
-	close(a.ensured)
-	return a.connect(ctx)
+// containerRuntime is the runtime and what it tells of itself.
+type containerRuntime struct {
+	embedded *embedded.Runtime // nil with a foreign runtime
+	ensured  chan struct{}     // closed when the embedded runtime serves
+	endpoint string
+	cri      *cri.Client
+	facts    *runtimeInfo
+	log      *slog.Logger
+	// driver counts where the runtime does not tell its own.
+	driver cgroups.Driver
 }
 
-// superviseEmbedded begins when the runtime was started for the first time.
-func (a *Agent) superviseEmbedded(ctx context.Context) error {
+func newContainerRuntime(b *base) (containerRuntime, error) {
+	cfg, err := &b.cfg, error(nil)
+	rt := containerRuntime{
+		ensured: make(chan struct{}), endpoint: cfg.RuntimeEndpoint, facts: newRuntimeInfo(b.out.Cgroups), log: cfg.Log,
+		driver: cmp.Or(cgroups.Driver(cfg.CgroupDriver), cgroups.Cgroupfs),
+	}
+	if rt.endpoint == "" && b.out.DialCRI == nil {
+		if rt.embedded, err = embedded.New(embedded.Config{
+			Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, CgroupDriver: cfg.CgroupDriver, SELinux: cfg.SELinux,
+			PullProgressDeadline: cfg.ImagePullProgressDeadline, Cgroups: rt.facts, Log: cfg.Log,
+		}); err != nil {
+			return rt, err
+		}
+		rt.endpoint = rt.embedded.Endpoint()
+	}
+	rt.cri, err = cri.New(cri.Config{
+		Endpoint: rt.endpoint, ImageEndpoint: cfg.ImageEndpoint, Timeout: b.settings.runtimeTimeout, Dial: b.out.DialCRI, Called: b.counts.RuntimeCall,
+	})
+	return rt, err
+}
+
+// component runs the runtime that berth brings along, and waits for the answer of any.
+func (rt *containerRuntime) component(connected func(context.Context, cgroups.Driver) (ContainerManager, error)) component {
+	connect := func(ctx context.Context) error { return rt.connect(ctx, connected) }
+	if rt.embedded == nil {
+		return component{name: "container runtime", run: waitDone, ready: connect}
+	}
+	return component{name: "container runtime", run: rt.supervise, limit: 5 * time.Second, ready: func(ctx context.Context) error {
+		if _, err := rt.embedded.Ensure(ctx); err != nil {
+			return err
+		}
+		close(rt.ensured)
+		return connect(ctx)
+	}}
+}
+
+// supervise begins when the runtime was started for the first time.
+func (rt *containerRuntime) supervise(ctx context.Context) error {
 	select {
-	case <-a.ensured:
-		return a.embedded.Run(ctx)
+	case <-rt.ensured:
+		return rt.embedded.Run(ctx)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// connect waits for the runtime's answer and learns what can only be learned from it.
-func (a *Agent) connect(ctx context.Context) error {
+// connect waits for the runtime's answer and learns what can only be learned from it; newCgroups builds
+// containerManager for its cgroup driver.
+func (rt *containerRuntime) connect(ctx context.Context, newCgroups func(context.Context, cgroups.Driver) (ContainerManager, error)) error {
 	for {
-		v, err := a.cri.Version(ctx)
+		v, err := rt.cri.Version(ctx)
 		var driver cgroups.Driver
 		if err == nil {
-			driver, err = a.cgroupDriver(ctx)
+			driver, err = rt.cgroupDriver(ctx)
 		}
 		if err == nil {
-			if s, err := a.cri.Status(ctx); err == nil {
-				a.facts.setFeatures(s.GetFeatures())
+			if s, err := rt.cri.Status(ctx); err == nil {
+				rt.facts.setFeatures(s.GetFeatures())
 			}
-			return a.facts.set(v.RuntimeName, v.RuntimeVersion, func() (ContainerManager, error) {
-				return a.newCgroups(ctx, driver)
-			})
+			return rt.facts.set(v.RuntimeName, v.RuntimeVersion, func() (ContainerManager, error) { return newCgroups(ctx, driver) })
 		}
-		a.cfg.Log.Warn("the container runtime does not answer", "error", err)
+		rt.log.Warn("the container runtime does not answer", "error", err)
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("container runtime: %w; last it said: %v", ctx.Err(), err)
@@ -57,10 +104,10 @@ func (a *Agent) connect(ctx context.Context) error {
 }
 
 // cgroupDriver returns the driver that the runtime uses, and the configured one when it does not tell.
-func (a *Agent) cgroupDriver(ctx context.Context) (cgroups.Driver, error) {
-	switch d, err := a.cri.CgroupDriver(ctx); {
+func (rt *containerRuntime) cgroupDriver(ctx context.Context) (cgroups.Driver, error) {
+	switch d, err := rt.cri.CgroupDriver(ctx); {
 	case errors.Is(err, cri.ErrUnimplemented):
-		return cmp.Or(cgroups.Driver(a.cfg.CgroupDriver), cgroups.Cgroupfs), nil
+		return rt.driver, nil
 	case err != nil:
 		return "", err
 	case d == runtimeapi.CgroupDriver_SYSTEMD:
@@ -70,9 +117,9 @@ func (a *Agent) cgroupDriver(ctx context.Context) (cgroups.Driver, error) {
 	}
 }
 
-// runtimeHandlers returns the names of the runtime's handlers.
-func (a *Agent) runtimeHandlers(ctx context.Context) ([]string, error) {
-	s, err := a.cri.Status(ctx)
+// handlers returns the names of the runtime's handlers.
+func (rt *containerRuntime) handlers(ctx context.Context) ([]string, error) {
+	s, err := rt.cri.Status(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("handlers of the runtime: %w", err)
 	}
@@ -81,4 +128,32 @@ func (a *Agent) runtimeHandlers(ctx context.Context) ([]string, error) {
 		names = append(names, h.GetName())
 	}
 	return names, nil
+}
+
+// nodeImages returns the images as a Node lists them.
+func (rt *containerRuntime) nodeImages(ctx context.Context) ([]v1.ContainerImage, error) {
+	images, err := rt.cri.ListImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return node.ContainerImages(images), nil
+}
+
+// podDialer returns how to connect inside of the sandbox's network, nil if the runtime does not tell
+// where that is.
+func (rt *containerRuntime) podDialer(ctx context.Context, sandbox *pod.SandboxStatus) (server.Dialer, error) {
+	if sandbox.HostNetwork {
+		return (&net.Dialer{}).DialContext, nil
+	}
+	path, err := rt.cri.NetworkNamespace(ctx, sandbox.ID)
+	if err != nil || path == "" {
+		return nil, err
+	}
+	if err := netns.Check(path); err != nil { // a runtime that sees other files than we do
+		rt.log.Debug("port-forward is left to the runtime", "sandbox", sandbox.ID, "error", err)
+		return nil, nil
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		return netns.Dial(ctx, path, network, address)
+	}, nil
 }

@@ -1,65 +1,200 @@
 package agent
 
 import (
+	"cmp"
+	"net/http"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/admission"
 	"berth/internal/config"
 	"berth/internal/containerlogs"
 	"berth/internal/crispec"
 	"berth/internal/images"
 	"berth/internal/kuberuntime"
+	"berth/internal/manifest"
+	"berth/internal/node"
+	"berth/internal/pod"
+	"berth/internal/tracing"
 )
 
-// settings are those of the KubeletConfiguration that components of every agent have, and what stands for them in run mode.
+// mode is a way of running.
+type mode int
+
+const (
+	runMode        mode = iota // berth run: manifests alone
+	standaloneMode             // berth kubelet without an API server
+	memberMode                 // berth kubelet as a member of a cluster
+)
+
+// settings are those of the KubeletConfiguration that components of every agent have, and what
+// stands for them in run mode.
 type settings struct {
-	runtimeTimeout     time.Duration // of an ordinary call of the runtime; 0 is the default
-	parallelImagePulls int           // 0 is without a bound
-	imagePullQPS       int           // 0 is without a bound, which is how it is in run mode: pods that start together would only wait for nothing
-	imagePullBurst     int
-	imageVerification  images.Verification
-	imageGC            imageGC
-	maxRestartPeriod   time.Duration
-	garbage            kuberuntime.GarbageLimits
-	dns                crispec.DNS
-	resolvConf         *string // nil is the host's
-	seccompDefault     bool
-	idsPerPod          int64 // of a pod with a user namespace; 0 is the default
-	maxPods            int   // that the ids must suffice for; 0 is the default
-	containerLogs      containerlogs.Limits
+	mode mode
+
+	runtimeTimeout   time.Duration // of an ordinary call of the runtime; 0 is the default
+	images           imageSettings
+	maxRestartPeriod time.Duration
+	garbage          kuberuntime.GarbageLimits
+	dns              crispec.DNS
+	resolvConf       *string // nil is the host's
+	seccompDefault   bool
+	idsPerPod        int64 // of a pod with a user namespace; 0 is the default
+	maxPods          int   // that the ids must suffice for; 0 is the default
+	containerLogs    containerlogs.Limits
+
+	manifests manifestSettings
+	// admission is what the configuration says to admission.
+	admission admission.Facts
+	// limitsStorage has pods held to their limits of local storage, but for the critical ones.
+	limitsStorage bool
+	isCritical    func(*v1.Pod) bool
+	// tracing.PerMillion is 0 when nothing is traced.
+	tracing tracing.Config
+	// volumePeriod is how long what a volume uses counts as known.
+	volumePeriod      time.Duration
+	systemCgroups     map[string]string
+	streamIdleTimeout time.Duration
+	profiling         bool
+	changesLogLevel   bool
+	// node describes this machine where there is no API server.
+	node node.Settings
 }
 
-func settingsOf(k *config.Kubelet) settings {
-	if k == nil {
-		return settings{
-			parallelImagePulls: 4, imageGC: imageGC{minAge: 2 * time.Minute, high: 85, low: 80}, dns: crispec.DNS{Domain: "cluster.local"},
-			containerLogs: containerlogs.Limits{MaxSize: 10 << 20, MaxFiles: 5, Workers: 1, Interval: 10 * time.Second},
-		}
+// imageSettings are those of pulls and of image garbage collection.
+type imageSettings struct {
+	parallelPulls int // 0 is without a bound
+	// pullQPS of 0 is without a bound, which is how it is in run mode: pods that start together would
+	// only wait for nothing.
+	pullQPS, pullBurst        int
+	verification              images.Verification
+	providers, providerBinDir string // of credentials; "" for none
+	minAge, maxAge            time.Duration
+	highPercent, lowPercent   int
+	keepsUnrecorded           bool // images that were not pulled by an agent stay
+}
+
+// manifestSettings say how manifests are read.
+type manifestSettings struct {
+	names        manifest.NameRule
+	rescan, poll time.Duration // 0 is the default
+	header       http.Header
+}
+
+// mostNodeImages is how many images a Node tells of, unless nodeStatusMaxImages says otherwise; the
+// default of that.
+const mostNodeImages = 50
+
+// settingsOf is the one place that looks whether there is a KubeletConfiguration.
+func settingsOf(cfg *Config) settings {
+	if cfg.Kubelet == nil {
+		return runSettings(cfg)
 	}
+	s := kubeletSettings(cfg.Kubelet)
+	s.maxPods = max(s.maxPods, cfg.MaxPods)
+	s.node.Name, s.node.KubeletVersion = cfg.NodeName, cfg.Version
+	return s
+}
+
+func runSettings(cfg *Config) settings {
+	return settings{
+		mode: runMode,
+		images: imageSettings{
+			parallelPulls: 4, minAge: 2 * time.Minute, highPercent: 85, lowPercent: 80,
+			keepsUnrecorded: true, // nobody could pull again what the user brought
+		},
+		dns:           crispec.DNS{Domain: "cluster.local"},
+		containerLogs: containerlogs.Limits{MaxSize: 10 << 20, MaxFiles: 5, Workers: 1, Interval: 10 * time.Second},
+		maxPods:       cfg.MaxPods,
+		manifests:     manifestSettings{names: manifest.KeepNames},
+		limitsStorage: true,
+		// Differs from the kubelet: it never evicts pods of files. In run mode all pods are of files, and
+		// a limit would hold for none of them. There, a pod is spared by its priority alone.
+		isCritical:   pod.HasCriticalPriority,
+		volumePeriod: time.Minute,
+		profiling:    true, // which only root sees
+		node: node.Settings{
+			Name: cfg.NodeName, KubeletVersion: cfg.Version, MaxPods: cmp.Or(cfg.MaxPods, admission.LocalMaxPods),
+			LocalStorageCapacityIsolation: true, MaxImages: mostNodeImages,
+		},
+	}
+}
+
+func kubeletSettings(k *config.Kubelet) settings {
+	size := resource.MustParse(k.ContainerLogMaxSize)
 	s := settings{
-		runtimeTimeout:     k.RuntimeRequestTimeout.Duration,
-		parallelImagePulls: 1, maxRestartPeriod: k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
+		mode:             memberMode,
+		runtimeTimeout:   k.RuntimeRequestTimeout.Duration,
+		images:           imageSettingsOf(k),
+		maxRestartPeriod: k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
 		garbage: kuberuntime.GarbageLimits{
 			MinAge: k.MinimumContainerTTL, MaxPerContainer: int(k.MaxDeadContainersPerContainer), MaxTotal: int(k.MaxDeadContainers),
 		},
+		dns:        crispec.DNS{Servers: k.ClusterDNS, Domain: k.ClusterDomain, InCluster: true},
+		resolvConf: k.ResolverConfig, seccompDefault: *k.SeccompDefault,
+		idsPerPod: *k.UserNamespaces.IDsPerPod, maxPods: int(k.MaxPods),
+		containerLogs: containerlogs.Limits{
+			MaxSize: size.Value(), MaxFiles: int(*k.ContainerLogMaxFiles), Workers: int(*k.ContainerLogMaxWorkers),
+			Interval: k.ContainerLogMonitorInterval.Duration,
+		},
+		manifests: manifestSettings{
+			names: manifest.MangleNames, rescan: k.FileCheckFrequency.Duration, poll: k.HTTPCheckFrequency.Duration, header: k.StaticPodURLHeader,
+		},
+		admission: admission.Facts{
+			AllowedUnsafeSysctls: k.AllowedUnsafeSysctls, DeclaredFeatures: declaredFeatures(k),
+			PodLevelResizeOff: !k.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling"),
+		},
+		limitsStorage: *k.LocalStorageCapacityIsolation, isCritical: pod.IsCritical,
+		volumePeriod: k.VolumeStatsAggPeriod.Duration, systemCgroups: systemCgroups(k),
+		streamIdleTimeout: k.StreamingConnectionIdleTimeout.Duration,
+		profiling:         *k.EnableProfilingHandler, changesLogLevel: *k.EnableDebugFlagsHandler,
+		node: node.Settings{
+			KubeletPort: k.Port, Labels: k.NodeLabels, MaxPods: int(k.MaxPods), PodsPerCore: int(k.PodsPerCore),
+			LocalStorageCapacityIsolation: *k.LocalStorageCapacityIsolation, MaxImages: int(*k.NodeStatusMaxImages),
+		},
 	}
-	s.imagePullQPS, s.imagePullBurst = int(ptr.Deref(k.RegistryPullQPS, 0)), int(k.RegistryBurst)
-	s.imageVerification = images.Verification{Policy: k.ImagePullCredentialsVerificationPolicy, Allowed: k.PreloadedImagesVerificationAllowlist}
-	s.imageGC = imageGC{
-		minAge: k.ImageMinimumGCAge.Duration, maxAge: k.ImageMaximumGCAge.Duration,
-		high: int(*k.ImageGCHighThresholdPercent), low: int(*k.ImageGCLowThresholdPercent),
+	if k.Standalone() {
+		s.mode = standaloneMode
 	}
-	s.dns = crispec.DNS{Servers: k.ClusterDNS, Domain: k.ClusterDomain, InCluster: true}
-	s.resolvConf, s.seccompDefault = k.ResolverConfig, *k.SeccompDefault
-	s.idsPerPod, s.maxPods = *k.UserNamespaces.IDsPerPod, int(k.MaxPods)
-	size := resource.MustParse(k.ContainerLogMaxSize)
-	s.containerLogs = containerlogs.Limits{
-		MaxSize: size.Value(), MaxFiles: int(*k.ContainerLogMaxFiles), Workers: int(*k.ContainerLogMaxWorkers), Interval: k.ContainerLogMonitorInterval.Duration,
-	}
-	if !*k.SerializeImagePulls {
-		s.parallelImagePulls = int(ptr.Deref(k.MaxParallelImagePulls, 0))
+	if t := k.Tracing; t != nil {
+		s.tracing = tracing.Config{
+			Endpoint: ptr.Deref(t.Endpoint, tracing.DefaultEndpoint), PerMillion: ptr.Deref(t.SamplingRatePerMillion, 0),
+		}
 	}
 	return s
+}
+
+func imageSettingsOf(k *config.Kubelet) imageSettings {
+	s := imageSettings{
+		parallelPulls: 1, pullQPS: int(ptr.Deref(k.RegistryPullQPS, 0)), pullBurst: int(k.RegistryBurst),
+		verification: images.Verification{Policy: k.ImagePullCredentialsVerificationPolicy, Allowed: k.PreloadedImagesVerificationAllowlist},
+		providers:    k.ImageCredentialProviderConfig, providerBinDir: k.ImageCredentialProviderBinDir,
+		minAge: k.ImageMinimumGCAge.Duration, maxAge: k.ImageMaximumGCAge.Duration,
+		highPercent: int(*k.ImageGCHighThresholdPercent), lowPercent: int(*k.ImageGCLowThresholdPercent),
+	}
+	if !*k.SerializeImagePulls {
+		s.parallelPulls = int(ptr.Deref(k.MaxParallelImagePulls, 0))
+	}
+	return s
+}
+
+// declaredFeatures are the features that others must know of before they rely on this node
+// (KEP-5328), as far as they are on; nil where none are declared.
+func declaredFeatures(k *config.Kubelet) []string {
+	if !k.FeatureEnabled("NodeDeclaredFeatures") {
+		return nil
+	}
+	out := []string{}
+	for _, name := range []string{ // sorted
+		"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+		"RestartAllContainersOnContainerExits",
+	} {
+		if k.FeatureEnabled(name) {
+			out = append(out, name)
+		}
+	}
+	return out
 }

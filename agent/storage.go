@@ -2,31 +2,16 @@ package agent
 
 import (
 	"context"
-	"errors"
+	"log/slog"
 	"path/filepath"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 
 	"berth/internal/csi"
-	"berth/internal/events"
-	"berth/internal/kube"
-	"berth/internal/objects"
+	"berth/internal/mounts"
 	"berth/internal/plugins"
-	"berth/internal/pod"
-	"berth/internal/selinux"
 	"berth/internal/volumes"
-)
-
-var (
-	_ plugins.Handler        = (*csi.Drivers)(nil)
-	_ volumes.Drivers        = (*csi.Drivers)(nil)
-	_ csi.Nodes              = (*kube.Client)(nil)
-	_ csi.CSINodes           = (*kube.Client)(nil)
-	_ volumes.StorageObjects = (*objects.Local)(nil)
-	_ volumes.StorageObjects = storageAPI{}
 )
 
 // pluginsDir and registryDir are folders below the root directory: of plugins, and of the sockets on which they register.
@@ -43,75 +28,53 @@ type storage struct {
 	sweep   func() error // removes what an earlier agent has mounted half way; nil: nothing is mounted here
 }
 
-// newDrivers builds the list of drivers and what finds them.
-func (a *Agent) newDrivers() error {
-	cfg := csi.Config{
-		NodeName: a.cfg.NodeName, Log: a.cfg.Log, Called: a.counts.DriverCall, Dial: a.out.DialPlugin,
-		Changed: func() { a.storage.volumes.DriversChanged() },
+func newStorage(g *ground, o *origin, n nodeSource) (s storage, err error) {
+	drivers := csi.Config{NodeName: g.cfg.NodeName, Log: g.cfg.Log, Called: g.counts.DriverCall, Dial: g.out.DialPlugin}
+	if g.api.exists() {
+		drivers.Nodes, drivers.CSINodes, drivers.Initialized, drivers.Registered = g.api.client, g.api.client, n.Wake, g.api.current.Registered
+		drivers.Period, drivers.PeriodsChanged = g.api.allocatablePeriod, g.api.driversChanged
 	}
-	if m := a.member; m != nil && m.api != nil {
-		cfg.Nodes, cfg.CSINodes, cfg.Initialized = m.api.client, m.api.client, a.wakeNode
-		cfg.Period = m.api.allocatablePeriod
-		cfg.Registered = func() <-chan struct{} { return m.api.node.Registered() }
+	if s.drivers, err = csi.New(drivers); err != nil {
+		return s, err
 	}
-	var err error
-	if a.storage.drivers, err = csi.New(cfg); err != nil {
-		return err
+	if s.plugins, err = plugins.New(plugins.Config{
+		Dir: filepath.Join(g.cfg.RootDir, registryDir), Watch: g.out.Plugins, Dial: g.out.DialPlugin, Log: g.cfg.Log,
+		Handlers: map[string]plugins.Handler{plugins.CSIPlugin: s.drivers},
+	}); err != nil {
+		return s, err
 	}
-	a.storage.plugins, err = plugins.New(plugins.Config{
-		Dir: filepath.Join(a.cfg.RootDir, registryDir), Watch: a.out.Plugins, Dial: a.out.DialPlugin, Log: a.cfg.Log,
-		Handlers: map[string]plugins.Handler{plugins.CSIPlugin: a.storage.drivers},
-	})
-	return err
+	mounter := g.out.Mounter
+	if mounter == nil {
+		own := mounts.New(g.cfg.RootDir, g.cfg.RunDir)
+		mounter, s.sweep = own, own.Sweep
+	}
+	if o.csi.Objects != nil { // without them a kubelet makes no volumes of drivers
+		o.csi.Drivers, o.csi.Exhausted = s.drivers, s.drivers.Refresh
+	}
+	if s.volumes, err = volumes.New(volumes.Config{
+		Root: g.cfg.RootDir, AllocatableMemory: g.resources.Allocatable.Memory().Value(), Mounter: mounter, Objects: o.objects, Certificates: o.objects,
+		Allocatable: func() v1.ResourceList { return allocatable(n) }, Log: g.cfg.Log, Journal: g.journal,
+		Claims: o.claims, Node: n.Current, CSI: o.csi, Event: podEvents(g.recorder),
+		Operated: func(plugin string, o volumes.Operation, took time.Duration, err error) {
+			g.counts.StorageOperation(plugin, string(o), took, err)
+		},
+	}); err != nil {
+		return s, err
+	}
+	s.drivers.Subscribe(s.volumes.DriversChanged)
+	return s, nil
 }
 
-// allocatablePeriod is how often the cluster wants to be told how many volumes this node takes of the driver, 0 for never.
-func (a *memberAPI) allocatablePeriod(driver string) time.Duration {
-	d, ok := a.csiDrivers.Get("", driver)
-	if !ok || d.Spec.NodeAllocatableUpdatePeriodSeconds == nil {
-		return 0
-	}
-	return time.Duration(*d.Spec.NodeAllocatableUpdatePeriodSeconds) * time.Second
-}
-
-// csiConfig is what volumes of CSI drivers need here; a kubelet without an API server has none.
-func (a *Agent) csiConfig(recorder *events.Recorder) volumes.CSIConfig {
-	c := volumes.CSIConfig{
-		NodeName: a.cfg.NodeName, ClaimEvent: recorder.ClaimEvent, FileLabel: sync.OnceValue(func() string { return selinux.ReadLabels("/").File }),
-	}
-	switch m := a.member; {
-	case m == nil:
-		c.Health = true
-		c.Drivers, c.Objects, c.Wake = a.storage.drivers, a.local, func(uid pod.UID) { a.local.Changed().Put(uid) }
-	case m.api != nil:
-		c.Drivers, c.Objects, c.Wake = a.storage.drivers, storageAPI{m.api}, func(uid pod.UID) { m.api.objects.Changed().Put(uid) }
-		c.InUseChanged, c.ControllerAttach, c.RepublishPeriod = a.wakeNode, *m.conf.EnableControllerAttachDetach, m.conf.SyncFrequency.Duration
-		c.Exhausted = a.storage.drivers.Refresh
-		if m.conf.FeatureEnabled("SELinuxMount") {
-			c.LabelledModes = volumes.AllModes
+// load finds what an earlier agent left of volumes.
+func (s *storage) load(log *slog.Logger) func() {
+	return func() {
+		if s.sweep != nil {
+			if err := s.sweep(); err != nil {
+				log.Warn("what an earlier agent has mounted half way stays until the next start", "error", err)
+			}
 		}
-		c.ClaimsPeriod, c.Health = m.conf.SyncFrequency.Duration, m.conf.FeatureEnabled("CSIVolumeHealth")
+		s.volumes.Load()
 	}
-	return c
-}
-
-// storageComponents run beside the other upkeep. Volumes come last, so that they end after the pods that have them and before what they need.
-func (a *Agent) storageComponents() []component {
-	return []component{
-		{name: "plugin watcher", run: a.storage.plugins.Run},
-		{name: "CSI drivers", run: a.storage.drivers.Run},
-		{name: "volumes", run: a.storage.volumes.Run, ready: loaded(a.loadVolumes), drain: a.drainVolumes},
-	}
-}
-
-// loadVolumes finds what an earlier agent left of volumes.
-func (a *Agent) loadVolumes() {
-	if a.storage.sweep != nil {
-		if err := a.storage.sweep(); err != nil {
-			a.cfg.Log.Warn("what an earlier agent has mounted half way stays until the next start", "error", err)
-		}
-	}
-	a.storage.volumes.Load()
 }
 
 // unstageLimit bounds how long an agent that has ended all pods waits for drivers to take down what the pods shared.
@@ -128,41 +91,4 @@ func (a *Agent) drainVolumes(ctx context.Context) error {
 		a.drain.Add(err)
 	}
 	return err
-}
-
-// storageAPI are the objects of the API server that volumes of CSI drivers need.
-type storageAPI struct{ *memberAPI }
-
-// driverWait is how long the API server is waited for to tell of drivers.
-const driverWait = 10 * time.Second
-
-// CSIDriver returns what is said of a driver, nil if nothing is.
-func (s storageAPI) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, driverWait, errors.New("the API server does not tell of CSI drivers"))
-	defer cancel()
-	select {
-	case <-s.csiDrivers.Synced():
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	d, ok := s.csiDrivers.Get("", name)
-	if !ok {
-		return nil, nil
-	}
-	return d, nil
-}
-
-// GetVolumeAttachment reads the record of a volume that is attached to this node.
-func (s storageAPI) GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
-	return s.client.GetVolumeAttachment(ctx, name)
-}
-
-// GetSecret reads the Secret as it is now.
-func (s storageAPI) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-	return s.client.GetSecret(ctx, namespace, name)
-}
-
-// DriverToken returns a token of the pod's service account.
-func (s storageAPI) DriverToken(ctx context.Context, p *v1.Pod, audience string, seconds *int64) (string, time.Time, error) {
-	return s.objects.DriverToken(ctx, p, audience, seconds)
 }

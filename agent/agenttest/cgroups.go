@@ -170,3 +170,27 @@ func (c *Cgroups) Len() int {
 	defer c.mu.Unlock()
 	return len(c.pods)
 }
+
+// PodPath returns "": there is no tree in which anything could be read.
+func (c *Cgroups) PodPath(pod.UID) string { return "" }
+
+// QoSPath returns "".
+func (c *Cgroups) QoSPath(v1.PodQOSClass) string { return "" }
+
+// List returns none: what an earlier agent left is found by the runtime and the disk.
+func (c *Cgroups) List() ([]pod.UID, error) { return nil, nil }
+
+// IsOccupied returns false.
+func (c *Cgroups) IsOccupied(pod.UID) (bool, error) { return false, nil }
+
+// EmptyContainers returns none.
+func (c *Cgroups) EmptyContainers() (map[string][]string, error) { return nil, nil }
+
+// RemoveEmpty has nothing to remove.
+func (c *Cgroups) RemoveEmpty([]string) error { return nil }
+
+// EnforceAllocatable succeeds.
+func (c *Cgroups) EnforceAllocatable() error { return nil }
+
+// RemoveQoS has nothing to remove.
+func (c *Cgroups) RemoveQoS() error { return nil }

@@ -2,7 +2,7 @@
 //
 // Owns: the chain of handlers and their order; the reasons and messages of refusals; who must go for a critical pod.
 // Reads: the pod, the other active pods and what they were admitted with, the Node, the facts of the machine.
-// Never: refuses a pod that runs already; ends a pod itself: it asks a PodKiller.
+// Never: refuses a pod that runs already; ends a pod: a verdict names the victims.
 package admission
 
 import (

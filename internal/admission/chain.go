@@ -43,8 +43,8 @@ type Config struct {
 	Allocations *allocation.Allocations
 	// Wake lets the worker of a pod look at it again, because a resize of it that waited was decided anew; nil: nobody cares. It must not block.
 	Wake func(uid pod.UID)
-	// Killer makes room for critical pods; if it is nil, none is made.
-	Killer PodKiller
+	// Preempt has other pods end for critical ones that lack resources.
+	Preempt bool
 	// Preempted is told of each resource that pods had to go for; nil: nobody counts.
 	Preempted func(v1.ResourceName)
 	// Accepted is told of each resize that is granted after it was deferred, and what had changed; nil: nobody counts.
@@ -63,18 +63,22 @@ type Observations interface {
 	Subscribe() *pod.Inbox[pod.UID]
 }
 
-// PodKiller ends pods.
-type PodKiller interface {
-	// KillPod evicts the pod: its containers end within its own grace period, and status is applied to its final status. It never
-	// blocks. When no container of the pod runs any more, done is closed.
-	KillPod(p *v1.Pod, status func(*v1.PodStatus), done chan<- struct{})
-}
-
 // Verdict is what becomes of a pod that asks to start.
 type Verdict struct {
 	Admitted bool
 	// Later is closed when the pod is to ask again, because room is being made; nil if the verdict is final.
 	Later <-chan struct{}
+	// Victims are to be evicted now, so that there is room later.
+	Victims []Victim
+}
+
+// Victim is a pod that has to go: its containers end within its own grace period.
+type Victim struct {
+	Pod *v1.Pod
+	// Status is applied to the final status of the pod.
+	Status func(*v1.PodStatus)
+	// Done is to be closed when no container of the pod runs any more.
+	Done chan<- struct{}
 }
 
 // Chain asks the handlers in turn.
@@ -152,13 +156,13 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 		}
 		a, r = c.judge(p)
 	}
-	if r != nil && len(r.shortages) > 0 && pod.IsCritical(p) && c.cfg.Killer != nil {
+	if r != nil && len(r.shortages) > 0 && pod.IsCritical(p) && c.cfg.Preempt {
 		victims, err := rankVictims(a.Pod, a.OtherPods(), r.shortages)
 		if err == nil {
 			for _, s := range r.shortages {
 				c.cfg.Preempted(s.resource)
 			}
-			return Verdict{Later: c.preempt(p, victims)}, nil
+			return c.preempt(p, victims), nil
 		}
 		r = &Rejection{
 			Reason:  "UnexpectedAdmissionError",
@@ -250,13 +254,14 @@ func (c *Chain) roomBeingMade() <-chan struct{} {
 	return nil
 }
 
-// preempt asks for the end of the victims and returns when to look again.
-func (c *Chain) preempt(p *v1.Pod, victims []*v1.Pod) <-chan struct{} {
+// preempt returns the verdict that the pod waits for the end of the victims.
+func (c *Chain) preempt(p *v1.Pod, victims []*v1.Pod) Verdict {
 	var names []string
 	for _, v := range victims {
 		names = append(names, v.Namespace+"/"+v.Name)
 	}
 	c.note(p, "end other pods to make room", strings.Join(names, ", "), nil)
+	var verdict Verdict
 	for _, v := range victims {
 		done := make(chan struct{})
 		c.mu.Lock()
@@ -264,11 +269,12 @@ func (c *Chain) preempt(p *v1.Pod, victims []*v1.Pod) <-chan struct{} {
 		c.mu.Unlock()
 		c.cfg.Event(v, "", v1.EventTypeWarning, lifecycle.Preempting, preemptingMessage)
 		c.note(v, "end the pod to make room", fmt.Sprintf("critical pod %s/%s", p.Namespace, p.Name), nil)
-		c.cfg.Killer.KillPod(v, preemptedStatus(v), done)
+		verdict.Victims = append(verdict.Victims, Victim{Pod: v, Status: preemptedStatus(v), Done: done})
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.victims[0]
+	verdict.Later = c.victims[0]
+	return verdict
 }
 
 func (c *Chain) note(p *v1.Pod, decision, why string, err error) {

@@ -40,20 +40,13 @@ func newBench(t *testing.T, active ...*v1.Pod) *bench {
 			}
 			return b.refresh()
 		},
-		Killer: b,
+		Preempt: true,
 		Event: func(p *v1.Pod, _, eventtype, reason, message string) {
 			b.events = append(b.events, p.Name+" "+eventtype+" "+reason+": "+message)
 		},
 	})
 	b.run(active...)
 	return b
-}
-
-func (b *bench) KillPod(p *v1.Pod, status func(*v1.PodStatus), done chan<- struct{}) {
-	b.killed[p.UID] = done
-	s := v1.PodStatus{Phase: v1.PodRunning}
-	status(&s)
-	b.statuses[p.UID] = s
 }
 
 // end lets a pod that is being ended have ended.
@@ -67,6 +60,13 @@ func (b *bench) admit(t *testing.T, p *v1.Pod) Verdict {
 	v, err := b.Admit(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, victim := range v.Victims {
+		uid := victim.Pod.UID
+		b.killed[uid] = victim.Done
+		s := v1.PodStatus{Phase: v1.PodRunning}
+		victim.Status(&s)
+		b.statuses[uid] = s
 	}
 	return v
 }
@@ -212,29 +212,29 @@ func TestRoomIsMadeForACriticalPod(t *testing.T) {
 
 func TestNoRoomCanBeMade(t *testing.T) {
 	for _, tc := range []struct {
-		name   string
-		active *v1.Pod
-		pod    *v1.Pod
-		killer PodKiller
-		want   string
+		name    string
+		active  *v1.Pod
+		pod     *v1.Pod
+		preempt bool
+		want    string
 	}{
 		{
-			"all others are critical", newPod("a", requests("cpu", "1"), critical), newPod("p", requests("cpu", "2"), critical), &bench{},
+			"all others are critical", newPod("a", requests("cpu", "1"), critical), newPod("p", requests("cpu", "2"), critical), true,
 			"p UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: " +
 				"error finding a set of pods to preempt: no set of running pods found to reclaim resources: cpu: 1000",
 		},
 		{
-			"the pod is not critical", newPod("a", requests("cpu", "1")), newPod("p", requests("cpu", "2"), withPriority(1000)), &bench{},
+			"the pod is not critical", newPod("a", requests("cpu", "1")), newPod("p", requests("cpu", "2"), withPriority(1000)), true,
 			"p OutOfcpu: Node didn't have enough resource: cpu, requested: 2000, used: 1000, capacity: 2000",
 		},
 		{
-			"nobody is ended here", newPod("a", requests("cpu", "1")), newPod("p", requests("cpu", "2"), static), nil,
+			"nobody is ended here", newPod("a", requests("cpu", "1")), newPod("p", requests("cpu", "2"), static), false,
 			"p OutOfcpu: Node didn't have enough resource: cpu, requested: 2000, used: 1000, capacity: 2000",
 		},
 	} {
 		b := newBench(t, tc.active)
-		b.cfg.Killer = tc.killer
-		if v := b.admit(t, tc.pod); v.Admitted || v.Later != nil {
+		b.cfg.Preempt = tc.preempt
+		if v := b.admit(t, tc.pod); v.Admitted || v.Later != nil || v.Victims != nil {
 			t.Errorf("%s: %+v", tc.name, v)
 		}
 		if diff := cmp.Diff([]string{tc.want}, b.refused); diff != "" {

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -34,13 +35,19 @@ type ClientConfig struct {
 	NodeName string
 	// Rotate is rotateCertificates.
 	Rotate bool
-	// Signer returns an API to ask for certificates: with the given credentials, or with those in force if it is nil.
-	Signer func(*rest.Config) (Signer, error)
-	// Changed is called after another certificate is in force: connections made with the old one are to be closed.
-	Changed func()
+	// Bootstrap returns an API to ask for certificates with the given credentials.
+	Bootstrap func(*rest.Config) (Signer, error)
 	// Renewed is RotationConfig.Renewed.
 	Renewed func(age time.Duration, err error)
 	Log     *slog.Logger
+}
+
+// API is the API server, asked with the certificate in force.
+type API interface {
+	Signer
+	// CloseConnections is called after another certificate is in force: those made with the old one are
+	// to be closed.
+	CloseConnections()
 }
 
 // Client is the client certificate of an agent that asks for it, renews it, or both.
@@ -48,6 +55,7 @@ type Client struct {
 	*Rotation
 	cfg   ClientConfig
 	write *api.Cluster // of the kubeconfig to write when there is a certificate; nil if there is one of use
+	own   API          // of the goroutine of Run
 
 	mu        sync.Mutex
 	bootstrap Signer // guarded by mu; nil before it is needed
@@ -148,6 +156,12 @@ func newClient(cfg ClientConfig, of *rest.Config) (*Client, *rest.Config, error)
 	return c, rest.AnonymousClientConfig(of), nil
 }
 
+// Run keeps the certificate, which the API server is asked with, until ctx is done.
+func (c *Client) Run(ctx context.Context, own API) error {
+	c.own = own
+	return c.Rotation.Run(ctx)
+}
+
 // initial is the certificate of the kubeconfig, as long as the store has none.
 func (c *Client) initial() (*tls.Certificate, error) {
 	config, err := loadKubeconfig(c.cfg.Kubeconfig)
@@ -160,12 +174,12 @@ func (c *Client) initial() (*tls.Certificate, error) {
 // signer returns the server's API: with the certificate in force, or else with the bootstrap credentials.
 func (c *Client) signer() (Signer, error) {
 	if c.Current() != nil {
-		return c.cfg.Signer(nil)
+		return c.own, nil
 	}
 	// Somebody may have put a new certificate there, for a node whose own has ended.
 	if err := c.Rotation.Load(); err == nil && c.Current() != nil {
-		c.cfg.Changed()
-		return c.cfg.Signer(nil)
+		c.own.CloseConnections()
+		return c.own, nil
 	}
 	if c.cfg.BootstrapKubeconfig == "" {
 		return nil, errors.New("the one there was has ended, and there is no --bootstrap-kubeconfig to ask for another")
@@ -179,7 +193,7 @@ func (c *Client) signer() (Signer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
-	s, err := c.cfg.Signer(given)
+	s, err := c.cfg.Bootstrap(given)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
@@ -195,7 +209,7 @@ func (c *Client) changed() {
 	if err := c.ensureKubeconfig(); err != nil {
 		c.cfg.Log.Warn("kubeconfig not written; the next agent does it", "error", err)
 	}
-	c.cfg.Changed()
+	c.own.CloseConnections()
 }
 
 // ensureKubeconfig makes a kubeconfig that names the certificate of the store, where there was none of use.

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/client-go/rest"
 
 	"berth/internal/certs"
@@ -104,6 +105,19 @@ func TestOpenClient(t *testing.T) {
 	}
 }
 
+// ownAPI notes what is asked with the node's own certificate.
+type ownAPI struct {
+	certs.Signer
+	note func(what string)
+}
+
+func (a ownAPI) CreateCertificateSigningRequest(ctx context.Context, r *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
+	a.note("own")
+	return a.Signer.CreateCertificateSigningRequest(ctx, r)
+}
+
+func (a ownAPI) CloseConnections() { a.note("closed") }
+
 // A node begins with bootstrap credentials and ends with a kubeconfig of its own, from which the next agent begins.
 func TestBootstrap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -115,15 +129,11 @@ func TestBootstrap(t *testing.T) {
 		usedNow := func() map[string]int { mu.Lock(); defer mu.Unlock(); return maps.Clone(used) }
 		cfg := certs.ClientConfig{
 			Kubeconfig: dir + "/kubelet.conf", BootstrapKubeconfig: dir + "/bootstrap.conf", Dir: dir + "/pki", NodeName: "box", Rotate: true,
-			Signer: func(with *rest.Config) (certs.Signer, error) {
-				if with == nil {
-					note("own")
-				} else {
-					note(with.BearerToken)
-				}
+			Bootstrap: func(with *rest.Config) (certs.Signer, error) {
+				note(with.BearerToken)
 				return o.api, nil
 			},
-			Changed: func() { note("closed") }, Log: discard,
+			Log: discard,
 		}
 		writeKubeconfig(t, cfg.BootstrapKubeconfig, `{"token": "boot"}`)
 		run := func() (c *certs.Client, stop func()) {
@@ -135,7 +145,7 @@ func TestBootstrap(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				_ = c.Run(ctx) // ends with ctx only
+				_ = c.Run(ctx, ownAPI{o.api, note}) // ends with ctx only
 			}()
 			synctest.Wait()
 			return c, func() { cancel(); <-done }

@@ -76,6 +76,7 @@ func (d *Drivers) Run(ctx context.Context) error {
 		case <-d.wake:
 			d.insist(ctx, "tell of drivers that are gone", func() error { return d.withdraw(ctx) })
 		case <-next.C:
+		case <-d.PeriodsChanged:
 		}
 		next.Stop()
 		if at := d.refreshDue(ctx, &refreshing, time.Now()); !at.IsZero() {

@@ -46,13 +46,13 @@ func newCluster(t *testing.T) cluster {
 }
 
 // start runs Drivers of the node.
-func (c cluster) start(changed func()) *csi.Drivers {
+func (c cluster) start() *csi.Drivers {
 	c.t.Helper()
 	registered, initialized := make(chan struct{}), make(chan struct{})
 	close(registered)
 	d, err := csi.New(csi.Config{
 		NodeName: "n", Nodes: c, CSINodes: c, Registered: func() <-chan struct{} { return registered },
-		Initialized: func() { close(initialized) }, Changed: changed, Period: func(string) time.Duration { return time.Hour }, Log: slog.New(slog.DiscardHandler),
+		Initialized: func() { close(initialized) }, Period: func(string) time.Duration { return time.Hour }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -119,17 +119,22 @@ var versions = []string{"0.3.0", "1.0.0", "9.0.0", "latest"}
 
 func TestDriversAreToldOf(t *testing.T) {
 	c := newCluster(t)
-	d := c.start(nil)
+	d := c.start()
 	owner := c.csiNode().OwnerReferences
 	if len(owner) != 1 || owner[0].Kind != "Node" || owner[0].UID != c.node.UID {
 		t.Errorf("owner of the CSINode: %v", owner)
 	}
 	a := serve(t, &csitest.Driver{Name: "a", NodeID: "id-a", MaxVolumes: 5, Topology: map[string]string{"zone": "z", "rack": "r"}})
 	b := serve(t, &csitest.Driver{Name: "b", NodeID: "id-b"})
+	changes := 0
+	d.Subscribe(func() { changes++ })
 	for _, err := range []error{d.RegisterPlugin(t.Context(), "a", a, versions), d.RegisterPlugin(t.Context(), "b", b, versions)} {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+	if changes != 2 {
+		t.Errorf("the subscriber was called %d times for two drivers", changes)
 	}
 	first := storagev1.CSINodeDriver{Name: "a", NodeID: "id-a", TopologyKeys: []string{"rack", "zone"}, Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To(int32(5))}}
 	second := storagev1.CSINodeDriver{Name: "b", NodeID: "id-b"}
@@ -142,7 +147,7 @@ func TestDriversAreToldOf(t *testing.T) {
 
 	// The next agent is told of the same drivers, and writes nothing.
 	before := c.csiNode().ResourceVersion
-	d = c.start(nil)
+	d = c.start()
 	if err := d.RegisterPlugin(t.Context(), "a", a, versions); err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +173,7 @@ func TestDriversAreToldOf(t *testing.T) {
 
 func TestDriversThatAreRefused(t *testing.T) {
 	c := newCluster(t)
-	d := c.start(nil)
+	d := c.start()
 	a := serve(t, &csitest.Driver{Name: "a", NodeID: "id-a"})
 	if err := d.RegisterPlugin(t.Context(), "a", a, versions); err != nil {
 		t.Fatal(err)
@@ -201,7 +206,7 @@ func TestDriversThatAreRefused(t *testing.T) {
 // A limit that the driver has changed is told when somebody sees that the old one does not hold, and nothing else is.
 func TestLimitsAreToldAnew(t *testing.T) {
 	c := newCluster(t)
-	d := c.start(nil)
+	d := c.start()
 	a := serve(t, &csitest.Driver{Name: "a", NodeID: "id-a", MaxVolumes: 5})
 	if err := d.RegisterPlugin(t.Context(), "a", a, versions); err != nil {
 		t.Fatal(err)
@@ -238,7 +243,7 @@ func TestCSINodeOfAnotherNode(t *testing.T) {
 	if _, err := c.CreateCSINode(t.Context(), foreign); err != nil {
 		t.Fatal(err)
 	}
-	c.start(nil)
+	c.start()
 	c.expectDrivers()
 }
 

@@ -27,8 +27,8 @@ type Config struct {
 	Initialized func()
 	// Period returns how often the API server is told anew how many volumes this node takes of a driver, 0 for never; nil: of none. It must not block.
 	Period func(driver string) time.Duration
-	// Changed is called when a driver has come or gone, without a lock; nil: nobody wants to know.
-	Changed func()
+	// PeriodsChanged has an element when Period may return something else; nil: it never does.
+	PeriodsChanged <-chan struct{}
 	// Called is told of every call of a driver; nil: nobody counts.
 	Called func(driver, method string, took time.Duration, err error)
 	// Dial connects to the socket of a driver; nil is the machine's.
@@ -48,6 +48,7 @@ type Drivers struct {
 	left        map[string]bool         // guarded by mu; drivers that are gone, of which the API server is still to be told
 	urgent      map[string]bool         // guarded by mu; drivers that are to be asked at once for their limits
 	initialized bool                    // guarded by mu
+	subscribers []func()                // guarded by mu
 }
 
 // registration is a driver that listens.
@@ -66,10 +67,8 @@ func New(cfg Config) (*Drivers, error) {
 	case cfg.Nodes != nil && (cfg.NodeName == "" || cfg.Registered == nil):
 		return nil, errors.New("csi: NodeName and Registered are both needed with an API server")
 	}
-	for _, f := range []*func(){&cfg.Changed, &cfg.Initialized} {
-		if *f == nil {
-			*f = func() {}
-		}
+	if cfg.Initialized == nil {
+		cfg.Initialized = func() {}
 	}
 	if cfg.Dial == nil {
 		cfg.Dial = func(ctx context.Context, socket string) (net.Conn, error) {
@@ -149,7 +148,7 @@ func (d *Drivers) RegisterPlugin(ctx context.Context, name, endpoint string, ver
 		return err
 	}
 	d.wakeUp()
-	d.Changed()
+	d.publish()
 	return nil
 }
 
@@ -166,7 +165,23 @@ func (d *Drivers) DeregisterPlugin(name, endpoint string) {
 	}
 	d.mu.Unlock()
 	d.wakeUp()
-	d.Changed()
+	d.publish()
+}
+
+// Subscribe has changed called, without a lock, whenever a driver has come or gone. It must not block.
+func (d *Drivers) Subscribe(changed func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.subscribers = append(d.subscribers, changed)
+}
+
+func (d *Drivers) publish() {
+	d.mu.Lock()
+	subscribers := d.subscribers // which only grow
+	d.mu.Unlock()
+	for _, changed := range subscribers {
+		changed()
+	}
 }
 
 // Names returns the registered drivers, sorted.

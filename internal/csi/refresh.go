@@ -20,9 +20,6 @@ type due struct {
 	period time.Duration
 }
 
-// PeriodsChanged says that Period may return something else.
-func (d *Drivers) PeriodsChanged() { d.wakeUp() }
-
 // Refresh asks the driver at once how many of its volumes this node takes, if it is asked from time to time at all: somebody has seen that the API
 // server was told too many.
 func (d *Drivers) Refresh(name string) {

@@ -94,12 +94,7 @@ func (c *Client) UpdateLease(ctx context.Context, l *coordinationv1.Lease) (*coo
 	return update(ctx, c, l)
 }
 
-// GetConfigMap reads a config map.
-func (c *Client) GetConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
-	return get[*v1.ConfigMap](ctx, c, namespace, name)
-}
-
-// ReadConfigMap is GetConfigMap with options: of version "0", what the server has in memory will do.
+// ReadConfigMap reads a config map: of version "0", what the server has in memory will do.
 func (c *Client) ReadConfigMap(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.ConfigMap, error) {
 	return read[*v1.ConfigMap](ctx, c, namespace, name, options)
 }
@@ -194,11 +189,6 @@ func (c *Client) CreateToken(ctx context.Context, namespace, serviceAccount stri
 // CreateCertificateSigningRequest asks for a certificate and returns the request as stored. What became of it is seen by a Watch.
 func (c *Client) CreateCertificateSigningRequest(ctx context.Context, r *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
 	return create(ctx, c, r)
-}
-
-// GetCertificateSigningRequest reads a request for a certificate.
-func (c *Client) GetCertificateSigningRequest(ctx context.Context, name string) (*certificatesv1.CertificateSigningRequest, error) {
-	return get[*certificatesv1.CertificateSigningRequest](ctx, c, "", name)
 }
 
 // CreatePodCertificateRequest asks for a certificate of a pod (KEP-4317) and returns the request as stored. What became of it is seen by a Watch.

@@ -215,7 +215,7 @@ func TestOtherCalls(t *testing.T) {
 
 		kubetest.Put(s, &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m"}, Data: map[string]string{"k": "v"}})
 		kubetest.Put(s, &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, StringData: map[string]string{"k": "v"}})
-		if m, err := c.GetConfigMap(ctx, "default", "m"); err != nil || m.Data["k"] != "v" {
+		if m, err := c.ReadConfigMap(ctx, "default", "m", metav1.GetOptions{}); err != nil || m.Data["k"] != "v" {
 			t.Errorf("config map = %v, %v", m, err)
 		}
 		if sec, err := c.GetSecret(ctx, "default", "s"); err != nil || string(sec.Data["k"]) != "v" {

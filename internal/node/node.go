@@ -12,8 +12,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
 // Nodes is the part of the API server that holds Nodes. Calls are made with a deadline; errors are those of the API (apierrors), and
@@ -94,6 +92,8 @@ type Config struct {
 	LabelsFile string
 	// CloseIdleConnections drops the API server's idle connections, when one may lead nowhere; nil if there is nothing to drop.
 	CloseIdleConnections func()
+	// Current is where the Node is to be found; nil: only in the Node that New returns.
+	Current *Current
 	// Random returns a number in [0,1); nil is math/rand.
 	Random func() float64
 	// Reached is told of each step of the start of a Node that the agent makes itself, once; nil: nobody cares. It must not block.
@@ -112,22 +112,11 @@ const (
 
 // Node keeps this machine's Node. Its methods are safe for concurrent use.
 type Node struct {
+	*Current
 	cfg         Config
 	callTimeout time.Duration
-	wake        chan struct{} // capacity 1: the status may have changed
-	observed    chan struct{} // capacity 1: current may have changed
-	registered  chan struct{} // closed when the API server has shown the Node
-	book        addressBook   // of the goroutine that reports
-	shelf       shelf         // of the same goroutine
-
-	mu      sync.Mutex
-	current *v1.Node // guarded by mu; shared with readers and never changed, only replaced
-	shown   bool     // guarded by mu; current is the API server's
-	watched bool     // guarded by mu; somebody calls Observe
-	deleted bool     // guarded by mu; the API server has it no more
-	doubted bool     // guarded by mu; a watch showed one that is older than current
-	// corrected: guarded by mu; no Node is shown any more that has the devices of an agent before this one.
-	corrected bool
+	book        addressBook // of the goroutine that reports
+	shelf       shelf       // of the same goroutine
 }
 
 // New returns a Node. Errors name the missing field.
@@ -154,6 +143,12 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Reached == nil {
 		cfg.Reached = func(Step) {}
 	}
+	if cfg.Current == nil {
+		cfg.Current = NewCurrent()
+	}
+	if !cfg.Settings.RegisterNode {
+		cfg.Current.correct() // a Node that others register is theirs to correct
+	}
 	if cfg.CloseIdleConnections == nil {
 		cfg.CloseIdleConnections = func() {}
 	}
@@ -163,10 +158,7 @@ func New(cfg Config) (*Node, error) {
 	return &Node{
 		cfg:         cfg,
 		callTimeout: min(10*time.Second, cfg.LeaseDuration),
-		wake:        make(chan struct{}, 1),
-		observed:    make(chan struct{}, 1),
-		registered:  make(chan struct{}),
-		corrected:   !cfg.Settings.RegisterNode, // a Node that others register is theirs to correct
+		Current:     cfg.Current,
 	}, nil
 }
 
@@ -187,13 +179,9 @@ func (n *Node) Load() {
 	if err != nil {
 		n.cfg.Log.Warn("the labels that the API server last showed are lost: static pods see those of the configuration until it answers", "error", err)
 	}
-	standIn := generateNode(&n.cfg.Settings, &Facts{Machine: machine}, time.Now())
-	maps.Copy(standIn.Labels, stored)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.current == nil {
-		n.current = standIn
-	}
+	known := generateNode(&n.cfg.Settings, &Facts{Machine: machine}, time.Now())
+	maps.Copy(known.Labels, stored)
+	n.standIn(known)
 }
 
 // Run registers the Node, reports its status and renews its lease until ctx is done. While the API server is away it tries again and
@@ -208,79 +196,6 @@ func (n *Node) Run(ctx context.Context) error {
 	running.Go(func() { n.report(ctx) })
 	running.Wait()
 	return ctx.Err()
-}
-
-// Wake says that something that the status tells has changed, above all readiness. It never blocks.
-func (n *Node) Wake() { signal(n.wake) }
-
-// Observe hands over the newest Node of a watch, or nil if it was deleted. It never blocks. Who calls it once goes on calling it: from
-// then on the Node is not read any more before its status is compared.
-func (n *Node) Observe(newest *v1.Node) {
-	n.mu.Lock()
-	n.watched = true
-	if newest == nil {
-		n.deleted = true
-		n.mu.Unlock()
-		return
-	}
-	n.mu.Unlock()
-	n.adopt(newest)
-}
-
-// Node returns the newest known Node: that of the API server, or a stand-in before it has answered, or nil before Load. It is shared and must not
-// be changed.
-func (n *Node) Node() *v1.Node {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.current
-}
-
-// UID returns the UID of the Node, or "" while it is not known, or the Node is deleted or about to be.
-func (n *Node) UID() types.UID {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.shown || n.deleted || n.current.DeletionTimestamp != nil {
-		return ""
-	}
-	return n.current.UID
-}
-
-// Registered returns the channel that is closed when the API server has shown the Node for the first time.
-func (n *Node) Registered() <-chan struct{} { return n.registered }
-
-// adopt keeps a Node that the API server showed, unless a newer one is known: watches lag behind writes. As it may also be that an older etcd was
-// restored, the Node is then read once, and what that shows is kept.
-func (n *Node) adopt(newest *v1.Node) {
-	kept := *newest
-	kept.ManagedFields = nil // nobody reads them, and they are most of the object
-	n.mu.Lock()
-	if n.shown && !n.deleted && n.current.UID == kept.UID {
-		if order, err := resourceversion.CompareResourceVersion(kept.ResourceVersion, n.current.ResourceVersion); err == nil && order < 0 && !n.doubted {
-			n.doubted = true
-			n.mu.Unlock()
-			return
-		}
-	}
-	if !n.corrected {
-		kept = *withoutExtended(&kept) // pods are admitted by it while the correction is under way
-	}
-	first := !n.shown
-	n.current, n.shown, n.deleted, n.doubted = &kept, true, false, false
-	n.mu.Unlock()
-	if first {
-		close(n.registered)
-	}
-	signal(n.observed)
-}
-
-// known returns the API server's Node if there is a watch that keeps it current, else nil.
-func (n *Node) known() *v1.Node {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.watched && n.shown && !n.deleted && !n.doubted {
-		return n.current
-	}
-	return nil
 }
 
 // read gets the Node from the API server.
@@ -298,13 +213,6 @@ func (n *Node) read(ctx context.Context) (*v1.Node, error) {
 // jitter returns d, stretched by up to part of it, so that nodes that started together do not call together for ever.
 func (n *Node) jitter(d time.Duration, part float64) time.Duration {
 	return d + time.Duration(n.cfg.Random()*part*float64(d))
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // pause waits, and reports whether ctx is still wanted.

@@ -27,9 +27,7 @@ func (r *reporter) register(ctx context.Context) bool {
 		}
 		trouble.note(err)
 		if err == nil {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.corrected = true
+			r.correct()
 			return true
 		}
 		if !pause(ctx, delay()) {

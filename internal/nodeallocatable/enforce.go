@@ -15,6 +15,10 @@ import (
 type Groups interface {
 	EnsureQoS(ctx context.Context) error
 	EnforceReserved(r cgroups.Reserved) error
+}
+
+// Kubepods is the cgroup of all pods together.
+type Kubepods interface {
 	EnforceAllocatable() error
 }
 
@@ -65,7 +69,7 @@ const retryPeriod = time.Minute
 
 // EnforceAllocatable limits all pods together, and returns when that has succeeded once, or with
 // the error of ctx. Pods start meanwhile.
-func (e Enforcer) EnforceAllocatable(ctx context.Context, g Groups) error {
+func (e Enforcer) EnforceAllocatable(ctx context.Context, g Kubepods) error {
 	for {
 		err := g.EnforceAllocatable()
 		if err == nil {

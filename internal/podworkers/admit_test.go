@@ -131,12 +131,7 @@ func TestWhatIsKeptOfPods(t *testing.T) {
 type node struct {
 	*rig
 	refused []string // guarded by rig.mu
-	killer  *podworkers.PodWorkers
 	pods    *pod.Manager
-}
-
-func (n *node) KillPod(p *v1.Pod, status func(*v1.PodStatus), done chan<- struct{}) {
-	n.killer.KillPod(p, status, done)
 }
 
 // startNode starts workers behind a whole admission chain.
@@ -146,7 +141,7 @@ func startNode(t *testing.T) *node {
 	close(ready)
 	machine := admission.LocalNode(admission.LocalMachine{Name: "node", CPUs: 2, Memory: 1 << 30})
 	chain := admission.New(admission.Config{
-		Handlers: admission.Handlers(), Ready: ready, Killer: n, Pods: n.pods, States: states,
+		Handlers: admission.Handlers(), Ready: ready, Preempt: true, Pods: n.pods, States: states,
 		Node: func() (*v1.Node, bool) { return machine, true },
 		Reject: func(p *v1.Pod, r admission.Rejection) {
 			n.mu.Lock()
@@ -155,7 +150,6 @@ func startNode(t *testing.T) *node {
 		},
 	})
 	n.rig = startWith(t, states, chain)
-	n.killer = n.PodWorkers
 	return n
 }
 

@@ -122,6 +122,9 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 				return forever, false // woken when it is
 			}
 			verdict, err := p.Admitter.Admit(passCtx, t.work.pod)
+			for _, v := range verdict.Victims {
+				p.KillPod(v.Pod, v.Status, v.Done)
+			}
 			switch {
 			case err != nil:
 				return 0, false // a stronger wish has arrived

@@ -46,6 +46,8 @@ type Config struct {
 	Relisted <-chan struct{}
 	// Objects names the pods of which an object changed that they refer to; nil without an API server.
 	Objects *pod.Inbox[pod.UID]
+	// Resized names the pods of which a resize that waited was decided anew; nil where none waits.
+	Resized *pod.Inbox[pod.UID]
 	// Probes names the pods of which a probe's verdict changed; nil where nothing probes.
 	Probes *pod.Inbox[pod.UID]
 	// Static gets the full names of static pods and mirrors that came, changed or went; nil when nobody keeps mirrors.
@@ -86,12 +88,15 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 	if h.listed || !h.known {
 		relisted = nil
 	}
-	var objects, probes <-chan struct{}
+	var objects, probes, resized <-chan struct{}
 	if h.Objects != nil {
 		objects = h.Objects.Wake()
 	}
 	if h.Probes != nil {
 		probes = h.Probes.Wake()
+	}
+	if h.Resized != nil {
+		resized = h.Resized.Wake()
 	}
 	select {
 	case <-ctx.Done():
@@ -110,6 +115,10 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 		h.HandlePodSyncs(h.desired(h.Objects.Take()))
 	case <-probes: // liveness, readiness and startup
 		h.HandlePodSyncs(h.desired(h.Probes.Take()))
+	case <-resized:
+		for _, uid := range h.Resized.Take() {
+			h.Workers.WakePod(uid)
+		}
 	case <-h.Restored: // the runtime is back: passes that failed meanwhile are tried again, also those of pods that end
 		h.Workers.WakeAll()
 	case <-h.Workers.Finished().Wake(): // housekeeping

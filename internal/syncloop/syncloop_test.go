@@ -27,6 +27,8 @@ type world struct {
 	orphans  map[pod.UID]bool
 	finished *pod.Inbox[pod.UID]
 	changed  *pod.Inbox[pod.UID]
+	resized  *pod.Inbox[pod.UID]
+	woken    []pod.UID
 	restored chan struct{}
 	static   *pod.Inbox[pod.FullName]
 	relisted chan struct{}
@@ -91,7 +93,11 @@ func (w *world) Orphan(uid pod.UID) {
 	}
 }
 
-func (w *world) WakePod(pod.UID) {}
+func (w *world) WakePod(uid pod.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.woken = append(w.woken, uid)
+}
 
 func (w *world) WakeAll() {
 	w.mu.Lock()
@@ -116,7 +122,7 @@ func start(t *testing.T) *world {
 func newWorld(t *testing.T) *world {
 	return &world{
 		t: t, wake: make(chan struct{}, 1), has: map[pod.UID]bool{}, orphans: map[pod.UID]bool{}, finished: pod.NewInbox[pod.UID](), changed: pod.NewInbox[pod.UID](),
-		restored: make(chan struct{}, 1), relisted: make(chan struct{}), pods: pod.NewManager(), static: pod.NewInbox[pod.FullName](),
+		restored: make(chan struct{}, 1), relisted: make(chan struct{}), pods: pod.NewManager(), static: pod.NewInbox[pod.FullName](), resized: pod.NewInbox[pod.UID](),
 	}
 }
 
@@ -124,7 +130,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) run() {
 	t := w.t
 	l := syncloop.New(syncloop.Config{
-		Source: w, Workers: w, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted, Static: w.static,
+		Source: w, Workers: w, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted, Static: w.static, Resized: w.resized,
 		Leftovers: func() []*pod.Status { return w.left },
 		Observed: func(uid pod.UID) (*pod.Status, bool) {
 			w.mu.Lock()
@@ -260,6 +266,11 @@ func TestChangedPodsAreSynced(t *testing.T) {
 		w.changed.Put("a")
 		w.changed.Put("unknown")
 		w.expect("sync a")
+		w.resized.Put("b")
+		w.expect()
+		if want := []pod.UID{"unknown", "b"}; !slices.Equal(w.woken, want) {
+			t.Errorf("woken %q, want %q", w.woken, want)
+		}
 		w.restored <- struct{}{}
 		w.expect("wake all")
 	})

@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/metrics"
+	"berth/internal/node"
+	"berth/internal/nodeallocatable"
+	"berth/internal/pod"
+	"berth/internal/quarantine"
+	"berth/internal/stats"
+	"berth/internal/status"
+)
+
+// base is what every group of components is built from.
+type base struct {
+	cfg      Config
+	out      Outside
+	settings settings
+	started  time.Time
+	measures
+	resources *nodeallocatable.Resources
+	hostIPs   *node.HostIPs
+}
+
+// ground is what all groups of components stand on.
+type ground struct {
+	base
+	api apiServer
+	records
+	truths
+}
+
+// truths are what is desired of pods, where they are in their lives, and what is reported of them.
+type truths struct {
+	pods   *pod.Manager
+	states *pod.States
+	status *status.Manager
+	kept   *status.Kept
+}
+
+func newGround(cfg Config, out Outside) (g ground, err error) {
+	g.base = newBase(cfg, out)
+	if g.api, err = openAPI(&g.base); err != nil {
+		return g, err
+	}
+	g.pods, g.states = pod.NewManager(), pod.NewStates()
+	g.records = newRecords(&g.base, &g.api, g.pods)
+	g.status = status.NewManager(cfg.Log, g.journal)
+	g.kept = status.NewKept(g.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
+	g.quarantine = quarantine.New(quarantine.Config{
+		Dir: filepath.Join(cfg.RootDir, recordsFolder), Journal: g.journal, Events: g.recorder, Pod: g.lastPod, Log: cfg.Log,
+	})
+	return g, nil
+}
+
+// lastPod returns the pod as it is wanted, or as it was reported last.
+func (t *truths) lastPod(uid pod.UID) (*v1.Pod, bool) {
+	if p, ok := t.pods.Get(uid); ok {
+		return p, true
+	}
+	return t.status.Pod(uid)
+}
+
+func newBase(cfg Config, out Outside) base {
+	started := time.Now()
+	return base{cfg: cfg, out: out, settings: settingsOf(&cfg), started: started, measures: newMeasures(metrics.NewAgent(), started)}
+}
+
+// measures is what the agent counts about itself.
+type measures struct {
+	counts *metrics.Agent
+	health *metrics.Health
+	// nodeStart is how long the start of the node took.
+	nodeStart *metrics.NodeStart
+}
+
+func newMeasures(counts *metrics.Agent, started time.Time) measures {
+	return measures{counts: counts, health: metrics.NewHealth(), nodeStart: metrics.NewNodeStart(stats.BootTime("/proc"), started)}
+}
+
+// reached counts the steps of the node's start.
+func (m measures) reached(s node.Step) {
+	switch s {
+	case node.Registering:
+		m.nodeStart.Registering()
+	case node.Registered:
+		m.nodeStart.Registered()
+	case node.Ready:
+		m.nodeStart.Ready()
+	}
+}
+
+// machineReader returns what reads the machine.
+func (b *base) machineReader() func() (node.Machine, error) {
+	if b.out.Machine != nil {
+		return b.out.Machine
+	}
+	return node.Host{Root: "/", Dir: b.cfg.RootDir}.Read
+}
+
+// readMachine reads the machine; what could not be read is zero.
+func (b *base) readMachine() node.Machine {
+	m, err := b.machineReader()()
+	if err != nil {
+		b.cfg.Log.Warn("not all of the machine could be read; pods that ask for what is not known are refused", "error", err)
+	}
+	return m
+}
+
+// loaded is readiness that is reached by reading something from the disk.
+func loaded(load func()) func(context.Context) error {
+	return func(context.Context) error {
+		load()
+		return nil
+	}
+}

@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/certs"
+	"berth/internal/config"
+	"berth/internal/cri"
+	"berth/internal/kube"
+	"berth/internal/nodelogs"
+	"berth/internal/server"
+)
+
+// newListeners builds the ports at which clients ask.
+func newListeners(a *Agent) (l listeners, err error) {
+	l.listener, l.listen = make(chan net.Listener, 1), a.out.Listen
+	if l.listen == nil {
+		l.listen = func() (net.Listener, error) { return server.Listen(a.cfg.RunDir, a.cfg.Log) }
+	}
+	registries, err := newMetrics(a)
+	if err != nil {
+		return l, err
+	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return l, fmt.Errorf("limit of open files: %w", err)
+	}
+	cfg := server.Config{
+		Handlers: a.handlers(), Metrics: registries, Counted: a.counts.Door, Checked: a.health.Checked, Debug: debugging(&a.base),
+		Listen:    func() (net.Listener, error) { return <-l.listener, nil },
+		OpenFiles: files.Cur, // Go's os package has raised it to the hard limit
+		Log:       a.cfg.Log, StreamIdleTimeout: a.settings.streamIdleTimeout,
+	}
+	if a.settings.mode != runMode {
+		if cfg.Kubelet, err = kubeletPorts(&a.ground, &a.serving, a.cri); err != nil {
+			return l, err
+		}
+	}
+	l.server, err = server.New(cfg)
+	return l, err
+}
+
+// kubeletPorts are the ports of kubelet mode.
+func kubeletPorts(g *ground, s *serving, runtime *cri.Client) (*server.Kubelet, error) {
+	k := g.cfg.Kubelet
+	d := &server.Kubelet{NodeName: g.cfg.NodeName, DisableDebugging: !*k.EnableDebuggingHandlers}
+	if k.FeatureEnabled("ContainerCheckpoint") {
+		d.Checkpoints = server.Checkpoints{Runtime: runtime, Dir: filepath.Join(g.cfg.RootDir, "checkpoints")}
+	}
+	if *k.EnableSystemLogHandler {
+		d.NodeLogs = server.NodeLogs{
+			Logs: &nodelogs.Logs{Dir: "/var/log", Journalctl: "journalctl"}, Query: *k.EnableSystemLogQuery && k.FeatureEnabled("NodeLogQuery"),
+		}
+	}
+	if *k.HealthzPort > 0 {
+		d.ListenHealthz = server.ListenTCP(k.HealthzBindAddress, *k.HealthzPort)
+	}
+	if !*k.EnableServer {
+		return d, nil
+	}
+	d.ListenSecure = server.ListenTCP(k.Address, k.Port)
+	if k.ReadOnlyPort > 0 {
+		d.ListenReadOnly = server.ListenTCP(k.Address, k.ReadOnlyPort)
+	}
+	d.Certificate = s.GetCertificate
+	t := k.TLS()
+	d.MinTLSVersion, d.CipherSuites, d.Curves = t.MinVersion, t.CipherSuites, t.Curves
+	return d, guard(d, g)
+}
+
+// guard says whom the HTTPS port lets in.
+func guard(d *server.Kubelet, g *ground) error {
+	k := g.cfg.Kubelet
+	d.Authentication = server.Authentication{Anonymous: *k.Authentication.Anonymous.Enabled, TokenTTL: k.Authentication.Webhook.CacheTTL.Duration}
+	if f := k.Authentication.X509.ClientCAFile; f != "" {
+		ca := certs.NewClientCA(f, g.cfg.Log)
+		if err := ca.Load(); err != nil {
+			return err
+		}
+		d.Authentication.VerifyClient = func(chain []*x509.Certificate) error { return ca.Verify(chain) }
+	}
+	d.Authorization = server.Authorization{
+		Mode: server.AuthorizationMode(k.Authorization.Mode), AllowTTL: k.Authorization.Webhook.CacheAuthorizedTTL.Duration,
+		DenyTTL: k.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
+	}
+	if !g.api.exists() {
+		return nil
+	}
+	// Whoever reaches the port causes reviews: the agent's own calls must not wait behind them.
+	reviews, err := g.api.client.With(kube.Limits{QPS: float32(*k.KubeAPIQPS), Burst: int(k.KubeAPIBurst)})
+	if err != nil {
+		return err
+	}
+	d.Authorization.Reviewer = reviews
+	if *k.Authentication.Webhook.Enabled {
+		d.Authentication.Tokens = reviews
+	}
+	return nil
+}
+
+// debugging returns what looks into the process: profiles, which in run mode only root sees, and the
+// level of the log.
+func debugging(b *base) server.Debug {
+	d := server.Debug{Profiling: b.settings.profiling}
+	if level := b.cfg.LogLevel; level != nil && b.settings.changesLogLevel {
+		d.SetVerbosity = func(v uint32) { level.Set(config.LogLevel(v)) }
+	}
+	return d
+}

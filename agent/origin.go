@@ -1,0 +1,162 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"berth/internal/events"
+	"berth/internal/images"
+	"berth/internal/kube"
+	"berth/internal/kuberuntime"
+	"berth/internal/manifest"
+	"berth/internal/objects"
+	"berth/internal/pod"
+	"berth/internal/podsync"
+	"berth/internal/selinux"
+	"berth/internal/volumes"
+)
+
+// podObjects are what pods refer to, for everyone who reads it.
+type podObjects interface {
+	kuberuntime.Objects
+	podsync.Objects
+	volumes.Objects
+	volumes.Certificates
+}
+
+// origin is where what pods refer to comes from: manifests, the API server, or nothing at all for a
+// kubelet without one. What is nil is not there.
+type origin struct {
+	objects  podObjects
+	changed  *pod.Inbox[pod.UID] // pods of which an object changed
+	claims   volumes.Claims
+	accounts images.Accounts
+	// define takes the objects of manifests.
+	define func(manifest.LocalObjects)
+	// run keeps the objects up to date.
+	run func(context.Context) error
+	// csi says how volumes of CSI drivers are made.
+	csi volumes.CSIConfig
+}
+
+// newOrigin is where the objects of pods come from in this mode.
+func newOrigin(g *ground, rt *containerRuntime) (origin, error) {
+	csi := volumes.CSIConfig{
+		NodeName: g.cfg.NodeName, ClaimEvent: g.recorder.ClaimEvent,
+		FileLabel: sync.OnceValue(func() string { return selinux.ReadLabels("/").File }),
+	}
+	switch g.settings.mode {
+	case runMode:
+		return localOrigin(objects.NewLocal(g.journal, rt.handlers), csi), nil
+	case memberMode:
+		return memberOrigin(g, csi)
+	}
+	return origin{csi: csi}, nil
+}
+
+func localOrigin(l *objects.Local, c volumes.CSIConfig) origin {
+	c.Objects, c.Wake, c.Health = l, l.Changed().Put, true
+	return origin{
+		objects: l, changed: l.Changed(), claims: l, csi: c,
+		define: func(o manifest.LocalObjects) {
+			l.Set(objects.Defined{
+				ConfigMaps: o.ConfigMaps, Secrets: o.Secrets, RuntimeClasses: o.RuntimeClasses,
+				Claims: o.PersistentVolumeClaims, Volumes: o.PersistentVolumes, TrustBundles: o.ClusterTrustBundles, Drivers: o.CSIDrivers,
+			})
+		},
+	}
+}
+
+func memberOrigin(g *ground, c volumes.CSIConfig) (origin, error) {
+	k, follower := g.cfg.Kubelet, kube.Follower{Client: g.api.client, Node: g.cfg.NodeName}
+	cfg := objects.Config{
+		API: follower, Classes: follower, Accounts: g.api.client, SyncFrequency: k.SyncFrequency.Duration, Log: g.cfg.Log,
+		Strategy: objects.Strategy{
+			Name: k.ConfigMapAndSecretChangeDetectionStrategy, Read: g.api.client,
+			TTL: func() (time.Duration, bool) { return objectTTL(g.api.current.Node()) },
+		},
+		Certificates: objects.PodCertificates{
+			Node:  func() (*v1.Node, bool) { return g.api.current.Node(), g.api.current.UID() != "" },
+			Event: podEvents(g.recorder),
+		},
+	}
+	if k.FeatureEnabled("ClusterTrustBundleProjection") {
+		cfg.Trust = follower
+	}
+	if k.FeatureEnabled("PodCertificateRequest") {
+		cfg.Certificates.API = follower
+	}
+	all, err := objects.New(cfg)
+	if err != nil {
+		return origin{}, err
+	}
+	c.Objects, c.Wake, c.Health = storageAPI{&g.api, all}, all.Changed().Put, k.FeatureEnabled("CSIVolumeHealth")
+	c.InUseChanged, c.ControllerAttach, c.RepublishPeriod = g.api.current.Wake, *k.EnableControllerAttachDetach, k.SyncFrequency.Duration
+	if k.FeatureEnabled("SELinuxMount") {
+		c.LabelledModes = volumes.AllModes
+	}
+	c.ClaimsPeriod = k.SyncFrequency.Duration
+	return origin{objects: all, changed: all.Changed(), claims: g.api.client, accounts: all, run: all.Run, csi: c}, nil
+}
+
+// podEvents records events about pods as a whole.
+func podEvents(r *events.Recorder) func(p *v1.Pod, eventtype, reason, message string) {
+	return func(p *v1.Pod, eventtype, reason, message string) { r.Event(p, "", eventtype, reason, message) }
+}
+
+// objectTTL returns how long copies of ConfigMaps and Secrets serve, as the controller of the
+// cluster's size wrote it to the Node (Kubernetes documentation, "Well-Known Labels, Annotations and
+// Taints").
+func objectTTL(n *v1.Node) (time.Duration, bool) {
+	if n == nil {
+		return 0, false
+	}
+	seconds, err := strconv.Atoi(n.Annotations[v1.ObjectTTLAnnotationKey])
+	return time.Duration(seconds) * time.Second, err == nil && seconds >= 0
+}
+
+// storageAPI are the objects of the API server that volumes of CSI drivers need.
+type storageAPI struct {
+	*apiServer
+	objects *objects.Objects
+}
+
+// driverWait is how long the API server is waited for to tell of drivers.
+const driverWait = 10 * time.Second
+
+// CSIDriver returns what is said of a driver, nil if nothing is.
+func (s storageAPI) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, driverWait, errors.New("the API server does not tell of CSI drivers"))
+	defer cancel()
+	select {
+	case <-s.csiDrivers.Synced():
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	d, ok := s.csiDrivers.Get("", name)
+	if !ok {
+		return nil, nil
+	}
+	return d, nil
+}
+
+// GetVolumeAttachment reads the record of a volume that is attached to this node.
+func (s storageAPI) GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
+	return s.client.GetVolumeAttachment(ctx, name)
+}
+
+// GetSecret reads the Secret as it is now.
+func (s storageAPI) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return s.client.GetSecret(ctx, namespace, name)
+}
+
+// DriverToken returns a token of the pod's service account.
+func (s storageAPI) DriverToken(ctx context.Context, p *v1.Pod, audience string, seconds *int64) (string, time.Time, error) {
+	return s.objects.DriverToken(ctx, p, audience, seconds)
+}

@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"context"
+	"slices"
+)
+
+// phases is the start order; stopping goes backwards.
+func (a *Agent) phases() []phase {
+	noAPI := !a.api.exists()
+	return append(a.podPhases(),
+		newPhase("loop",
+			component{name: "sync loop", run: a.loop.Run},
+			component{name: "pod config", run: a.source.Run},
+			component{name: "problems", run: a.followProblems},
+			component{name: "idle", run: func(ctx context.Context) error { return followIdle(ctx, a.status, a.cfg.AtRest) }},
+			component{name: "status patches", run: a.patcher.Run, absent: noAPI},
+			component{name: "mirror pods", run: a.mirrors.Run, absent: noAPI},
+		),
+		newPhase("server",
+			component{name: "server", run: a.server.Run},
+		),
+	)
+}
+
+// podPhases are the phases up to that in which pods are worked on. Nobody says yet which pods are
+// desired.
+func (a *Agent) podPhases() []phase {
+	noAPI := !a.api.exists()
+	return []phase{
+		newPhase("ground",
+			component{name: "cleanup", run: waitDone, drain: a.removeAll},
+			// What is recorded is written until all others have ended.
+			component{name: "journal", run: a.journal.Run},
+			component{name: "events", run: a.events.Run},
+			component{name: "traces", run: a.traces.Run, absent: a.traces.PerMillion == 0},
+		),
+		newPhase("runtime",
+			a.containerRuntime.component(a.newCgroups),
+		),
+		newPhase("upkeep",
+			component{name: "OOM watch", run: a.oomWatcher.Run, absent: a.oomWatcher == nil},
+			component{name: "pleg", run: a.pleg.Run},
+			component{name: "logs of containers", run: a.containerLogs.Run},
+			component{name: "hooks", run: a.runtime.Run, ready: loaded(a.runtime.CheckResolvConf)},
+			component{name: "stats", run: a.stats.Run},
+			component{name: "counts of pods", run: a.lives.Run},
+			component{name: "images", run: a.puller.Run, ready: a.loadPullRecords(a.cfg.Log)},
+			component{name: "image garbage collection", run: a.collector.Run},
+			component{name: "probes", run: a.probes.Run, ready: loaded(a.probes.Load)},
+			component{name: "statuses", run: a.kept.Run, ready: loaded(a.kept.Load)},
+			component{name: "resizes", run: a.resizeWhenListed},
+			component{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},
+			component{name: "addresses of the node", run: a.followAddresses},
+			component{name: "node allocatable", run: a.enforceAllocatable},
+			component{name: "user namespaces", run: waitDone, ready: loaded(a.users.Load)},
+			component{name: "limits of local storage", run: a.eviction.Run, absent: !a.settings.limitsStorage},
+			component{name: "plugin watcher", run: a.storage.plugins.Run},
+			component{name: "CSI drivers", run: a.storage.drivers.Run},
+			// Volumes end after the pods that have them and before what they need.
+			component{name: "volumes", run: a.storage.volumes.Run, ready: loaded(a.storage.load(a.cfg.Log)), drain: a.drainVolumes},
+			component{name: "runtime health", run: a.runtimeHealth.Run, absent: a.settings.mode == runMode},
+			component{name: "client certificate", run: a.api.keepIdentity, absent: a.api.identity == nil},
+			component{name: "serving certificate", run: a.serving.rotation.Run, absent: a.serving.rotation == nil},
+			component{name: "objects", run: a.origin.run, absent: noAPI},
+			component{name: "event sender", run: a.api.sender.Run, absent: noAPI},
+			component{name: "node watch", run: a.followNode, absent: noAPI},
+			component{name: "CSI driver watch", run: a.api.csiDrivers.Run, absent: noAPI},
+			component{name: "node", run: a.keeper.Run, ready: loaded(a.keeper.Load), absent: noAPI}, // admission needs the stand-in
+		),
+		newPhase("pods",
+			component{name: "pod workers", run: a.workers.Run, drain: a.drainPods},
+		),
+	}
+}
+
+// newPhase returns the phase of those components that are there.
+func newPhase(name string, components ...component) phase {
+	return phase{name, slices.DeleteFunc(components, func(c component) bool { return c.absent })}
+}

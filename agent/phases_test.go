@@ -1,0 +1,103 @@
+package agent
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
+
+	"berth/internal/config"
+	"berth/internal/cri/critest"
+)
+
+// What only a member of a cluster runs is absent elsewhere, and all the rest is the same.
+func TestPhasesOfEachMode(t *testing.T) {
+	kubelet := func(kubeconfig string) func(*Config, *Outside) {
+		return func(c *Config, out *Outside) {
+			c.Kubelet, out.REST = loadKubelet(t, kubeconfig), &rest.Config{Host: "http://127.0.0.1:1"}
+		}
+	}
+	every := names(t, func(*Config, *Outside) {})
+	for _, tc := range []struct {
+		name   string
+		change func(*Config, *Outside)
+		more   []string
+	}{
+		{"standalone", kubelet(""), []string{"runtime health"}},
+		{"member", kubelet("/does/not/exist"), []string{
+			"runtime health", "objects", "event sender", "node watch", "CSI driver watch", "node", "status patches", "mirror pods",
+		}},
+	} {
+		known := map[string]bool{}
+		for _, n := range every {
+			known[n] = true
+		}
+		var same, more []string
+		for _, n := range names(t, tc.change) {
+			if known[n] {
+				same = append(same, n)
+			} else {
+				more = append(more, n)
+			}
+		}
+		if diff := cmp.Diff(every, same); diff != "" {
+			t.Errorf("%s: what every agent runs (-want +got):\n%s", tc.name, diff)
+		}
+		if diff := cmp.Diff(tc.more, more); diff != "" {
+			t.Errorf("%s: what it runs besides (-want +got):\n%s", tc.name, diff)
+		}
+	}
+}
+
+// names returns the components of an agent in their start order.
+func names(t *testing.T, change func(*Config, *Outside)) []string {
+	t.Helper()
+	dir := t.TempDir()
+	cfg := Config{
+		RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
+	}
+	out := Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}}
+	change(&cfg, &out)
+	a, err := BuildIn(cfg, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, p := range a.phases() {
+		for _, c := range p.components {
+			if c.name != "OOM watch" { // which depends on the host
+				all = append(all, c.name)
+			}
+		}
+	}
+	return all
+}
+
+func loadKubelet(t *testing.T, kubeconfig string) *config.Kubelet {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "kubelet.yaml")
+	content := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" +
+		"containerRuntimeEndpoint: unix:///run/none.sock\nfailCgroupV1: false\nfailSwapOn: false\nenableServer: false\n" +
+		"authorization:\n  mode: AlwaysAllow\nauthentication:\n  webhook:\n    enabled: false\n"
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags := config.NewFlags()
+	values := map[string]string{"config": file, "kubeconfig": kubeconfig, "root-dir": dir}
+	for _, f := range flags.All() {
+		if value := values[f.Name]; value != "" {
+			if err := f.Set(value); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	k, err := config.Load(flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}

@@ -1,0 +1,213 @@
+package agent
+
+import (
+	"context"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/action"
+	"berth/internal/admission"
+	"berth/internal/allocation"
+	"berth/internal/containerlogs"
+	"berth/internal/crispec"
+	"berth/internal/hostports"
+	"berth/internal/inotify"
+	"berth/internal/kube"
+	"berth/internal/kuberuntime"
+	"berth/internal/node"
+	"berth/internal/pleg"
+	"berth/internal/pod"
+	"berth/internal/podconfig"
+	"berth/internal/podsync"
+	"berth/internal/podworkers"
+	"berth/internal/prober"
+	"berth/internal/status"
+	"berth/internal/userns"
+	"berth/internal/volumes"
+)
+
+// hasEnded reports whether the pod has failed or succeeded.
+func (t *truths) hasEnded(uid pod.UID) bool {
+	st, known := t.status.Get(uid)
+	return known && (st.Phase == v1.PodSucceeded || st.Phase == v1.PodFailed)
+}
+
+// newContainerLogs builds what keeps the logs of containers within their limits.
+func newContainerLogs(g *ground, rt *containerRuntime, p *pleg.PLEG) *containerlogs.Manager {
+	watch := g.out.LogWrites
+	if watch == nil {
+		watch = func() (containerlogs.Writes, error) { return inotify.OpenOnce() }
+	}
+	return containerlogs.New(containerlogs.Config{
+		Limits: g.settings.containerLogs, Runtime: rt.cri, Changed: p.Subscribe(), Newest: p.Newest, Watch: watch, Journal: g.journal, Log: g.cfg.Log,
+	})
+}
+
+// podNeeds is what a pod has when it runs.
+type podNeeds struct {
+	users       *userns.Allocator
+	allocations *allocation.Allocations
+	actions     *action.Actions
+	probes      *prober.Manager
+}
+
+func newPodNeeds(g *ground, rt *containerRuntime) (n podNeeds, err error) {
+	if n.users, err = userns.New(userns.Config{
+		Root: g.cfg.RootDir, IDsPerPod: g.settings.idsPerPod, MaxPods: g.settings.maxPods, Log: g.cfg.Log,
+	}); err != nil {
+		return n, err
+	}
+	n.allocations = allocation.New(allocation.Config{
+		File: filepath.Join(g.cfg.RootDir, allocationsFile), Log: g.cfg.Log,
+		SetAside: func(message string) { g.recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", message) },
+	})
+	n.actions = action.New(action.Config{CRI: rt.cri, Dial: g.out.Dial})
+	n.probes = prober.New(prober.Config{
+		Actions: n.actions, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Path: filepath.Join(g.cfg.RootDir, probesFile),
+		HostIPs: g.hostIPs.Current,
+	})
+	return n, nil
+}
+
+// podLife is the life of pods: admission, workers, and what a pass does.
+type podLife struct {
+	podNeeds
+	runtime *kuberuntime.Runtime
+	syncer  *podsync.Syncer
+	listed  <-chan struct{} // closed when it is known what runs
+	admit   *admission.Chain
+	workers *podworkers.PodWorkers
+	resized *pod.Inbox[pod.UID]
+}
+
+// sources says where pods come from.
+func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
+	m := g.settings.manifests
+	c := podconfig.Config{
+		NodeName: g.cfg.NodeName, Log: g.cfg.Log, Journal: g.journal, Paths: g.cfg.Paths, Names: m.names,
+		StateDir: filepath.Join(g.cfg.RootDir, manifestsDir), Watch: g.out.Watch, Transport: g.out.Transport,
+		Rescan: m.rescan, Poll: m.poll, Header: m.header, Objects: o.define,
+	}
+	if g.api.exists() {
+		c.API = func(changed func()) podconfig.PodWatch {
+			w := kube.NewWatch[*v1.Pod](g.api.client, kube.OfNode(g.cfg.NodeName), changed)
+			w.Expect(func() []pod.UID { return expectPods(g, syncer) })
+			return w
+		}
+	}
+	return c
+}
+
+// expectPods returns the pods of which an earlier agent left a folder. The API server is to have them,
+// but for static pods, which it knows under the UIDs of their mirrors.
+func expectPods(g *ground, syncer *podsync.Syncer) []pod.UID {
+	uids, err := syncer.OnDisk()
+	if err != nil {
+		g.cfg.Log.Warn("folders of earlier pods not read: the first list of pods is believed", "error", err)
+	}
+	return uids
+}
+
+// checkHostPorts returns what judges pods by the sockets of this machine, unless another table is given.
+func checkHostPorts(t hostports.Table) func(*v1.Pod) error {
+	if t == nil {
+		t = hostports.Host{Proc: "/proc"}
+	}
+	return func(p *v1.Pod) error { return hostports.Check(t, p) }
+}
+
+// reporting is what tells the API server of pods; the zero value is that nobody does.
+type reporting struct {
+	patcher *status.Patcher
+	mirrors *status.Mirrors
+	// followNode follows the Node at the API server.
+	followNode func(context.Context) error
+	// compare looks at a pod as the API server showed it.
+	compare func(*v1.Pod)
+}
+
+// newReporting builds what tells the API server of pods, and what follows the Node there.
+func newReporting(g *ground, l *podLife, s *podconfig.PodConfig, v *volumes.Manager, addressesChanged func()) reporting {
+	if !g.api.exists() {
+		return reporting{}
+	}
+	patcher := status.NewPatcher(status.PatcherConfig{
+		API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Told: g.counts.StatusTold, Journal: g.journal, Log: g.cfg.Log,
+		Keep: func(ctx context.Context) { // only this agent knows it of static pods
+			l.probes.Write(ctx)
+			g.kept.Write(ctx)
+		},
+	})
+	nodeChanged := make(chan struct{}, 1)
+	mirrors := status.NewMirrors(status.MirrorsConfig{
+		API: g.api.client, Pods: g.pods, Changed: g.api.static, NodeChanged: nodeChanged,
+		Node: func() (string, pod.UID) { return g.cfg.NodeName, g.api.current.UID() },
+		Ending: func(n pod.FullName) bool {
+			first, ok := l.workers.FirstOfName(n)
+			p, wanted := g.pods.GetByFullName(n)
+			_, ending := l.workers.Ending(first)
+			return ok && (!wanted || p.UID != first || ending)
+		},
+		Complete: s.SeenAllSources, Shown: patcher.Look, Log: g.cfg.Log,
+	})
+	follow := func(ctx context.Context) error {
+		kube.Follower{Client: g.api.client, Node: g.cfg.NodeName}.FollowNode(ctx, func(n *v1.Node) {
+			g.api.current.Observe(n)
+			l.admit.NodeChanged()
+			v.NodeChanged()
+			wake(nodeChanged)
+			addressesChanged()
+		})
+		return ctx.Err()
+	}
+	return reporting{patcher: patcher, mirrors: mirrors, followNode: follow, compare: patcher.Compare}
+}
+
+// lifeInputs are what the life of pods is built on.
+type lifeInputs struct {
+	runtime      *containerRuntime
+	images       *imageManager
+	objects      podObjects
+	volumes      *volumes.Manager
+	node         nodeSource
+	pleg         *pleg.PLEG
+	runtimeState func() node.RuntimeState
+	execLimits   crispec.ExecLimits
+}
+
+// newPodLife builds what starts, keeps and ends pods.
+func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
+	if l.podNeeds, err = newPodNeeds(g, in.runtime); err != nil {
+		return l, err
+	}
+	s, p := &g.settings, in.pleg
+	l.runtime = kuberuntime.New(kuberuntime.Config{
+		CRI: in.runtime.cri, Images: in.images.puller, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log,
+		RootDir: g.cfg.RootDir, PodLogsDir: g.cfg.PodLogsDir, ContainerLogsDir: g.cfg.ContainerLogsDir,
+		Resources: g.resources.Containers, ExecLimits: in.execLimits, HostIPs: g.hostIPs.Current, Objects: in.objects, Volumes: in.volumes,
+		Allocatable: func() v1.ResourceList { return allocatable(in.node) }, Actions: l.actions, Pods: p.Known,
+		Cgroups: in.runtime.facts, Allocations: l.allocations,
+		MaxRestartPeriod: s.maxRestartPeriod, Garbage: s.garbage,
+		DNS: s.dns, ResolvConf: s.resolvConf, SeccompDefault: s.seccompDefault,
+		UserNamespaces: l.users, StartFailed: g.counts.StartFailed, NodeEvent: g.recorder.NodeEvent,
+		CheckHostPorts: checkHostPorts(g.out.HostPorts),
+	})
+	l.syncer = podsync.New(podsync.Config{
+		Runtime: l.runtime, Cgroups: in.runtime.facts, Volumes: in.volumes, Objects: in.objects, Status: g.status, Keep: g.kept.Write,
+		Allocations: l.allocations, Probes: l.probes, ProbeResults: l.probes,
+		Observe: func(ctx context.Context, uid pod.UID) (*pod.Status, error) {
+			return p.Observe(ctx, uid, p.Mark())
+		},
+		WithTerminationMessages: l.runtime.WithTerminationMessages,
+		Event:                   g.recorder.Event, Journal: g.journal, Log: g.cfg.Log,
+		RootDir: g.cfg.RootDir, RuntimeName: in.runtime.facts.runtimeName, HostIPs: g.hostIPs.Current, MaxRestartPeriod: s.maxRestartPeriod,
+	})
+	l.listed, l.resized = p.Relisted(), pod.NewInbox[pod.UID]()
+	l.admit = newAdmission(g, l.podNeeds, l.resized, in)
+	l.workers = podworkers.New(podworkers.Config{
+		Syncer: g.quarantine.Guard(l.syncer), Observer: p, Admitter: l.admit, Resizer: l.admit, States: g.states, Journal: g.journal,
+		Log: g.cfg.Log, Passed: g.counts.Passed, WorkerStarted: g.counts.WorkerStarted,
+	})
+	return l, nil
+}

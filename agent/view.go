@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/pleg"
+	"berth/internal/pod"
+	"berth/internal/podworkers"
+	"berth/internal/status"
+)
+
+// podView is the pods as clients see them: what is desired with what is reported.
+type podView struct {
+	desired *pod.Manager
+	status  *status.Manager
+	workers *podworkers.PodWorkers
+	pleg    *pleg.PLEG
+	since   time.Time // the agent's start
+}
+
+// getPod returns the pod with its newest status. A pod that is no longer wanted but still ends is shown
+// as being deleted.
+func (v podView) getPod(uid pod.UID) (*v1.Pod, bool) {
+	uid = v.desired.TranslateUID(uid) // clients of the API know a static pod by its mirror
+	p, wanted := v.desired.Get(uid)
+	st, reported := v.status.Shown(uid)
+	if !wanted {
+		last, ok := v.status.Pod(uid)
+		if !ok { // this agent has said nothing of it yet
+			last, ok = v.workers.Ending(uid)
+		}
+		if !ok {
+			return nil, false
+		}
+		p = last
+	}
+	out := *p
+	if reported {
+		out.Status = st
+	}
+	if !wanted && out.DeletionTimestamp == nil {
+		out.DeletionTimestamp = &metav1.Time{Time: v.since}
+		out.DeletionGracePeriodSeconds = p.Spec.TerminationGracePeriodSeconds
+	}
+	return &out, true
+}
+
+// listPods returns all pods, ordered by namespace and name.
+func (v podView) listPods() []*v1.Pod {
+	uids := map[pod.UID]bool{}
+	for _, p := range v.desired.List() {
+		uids[p.UID] = true
+	}
+	for uid := range v.status.List() {
+		uids[uid] = true
+	}
+	for _, uid := range v.workers.AllEnding() {
+		uids[uid] = true
+	}
+	out := make([]*v1.Pod, 0, len(uids))
+	for uid := range uids {
+		if p, ok := v.getPod(uid); ok {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(x, y *v1.Pod) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID))
+	})
+	return out
+}
+
+// containerLog returns the log file of one incarnation of a container.
+func (v podView) containerLog(uid pod.UID, id pod.ContainerID) (string, error) {
+	s, ok := v.pleg.Newest(uid)
+	if !ok {
+		return "", fmt.Errorf("the runtime has nothing of pod %s: %w", uid, fs.ErrNotExist)
+	}
+	for i := range s.Containers {
+		if s.Containers[i].ID == id {
+			return s.Containers[i].LogPath, nil
+		}
+	}
+	return "", fmt.Errorf("the runtime has no container %s: %w", id, fs.ErrNotExist)
+}
