@@ -23,6 +23,7 @@ type base struct {
 	settings settings
 	started  time.Time
 	measures
+	// resources and hostIPs are those of the machine; the groups above the ground have them.
 	resources *nodeallocatable.Resources
 	hostIPs   *node.HostIPs
 }
@@ -43,6 +44,7 @@ type truths struct {
 	kept   *status.Kept
 }
 
+// newGround opens the API server, if there is one to be, and begins with records and truths.
 func newGround(cfg Config, out Outside) (g ground, err error) {
 	g.base = newBase(cfg, out)
 	if g.api, err = openAPI(&g.base); err != nil {

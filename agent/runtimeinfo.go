@@ -46,8 +46,8 @@ type NodeCgroups interface {
 	RemoveQoS() error
 }
 
-// runtimeInfo is what only the running runtime tells, and what depends on it: the cgroup driver. Until the runtime has answered, its
-// containerManager is noCgroups.
+// runtimeInfo is what only the running runtime tells, and what depends on it: the cgroup driver. Until
+// the runtime has answered, its containerManager is noCgroups.
 type runtimeInfo struct {
 	mu            sync.RWMutex
 	name, version string           // guarded by mu
@@ -55,8 +55,8 @@ type runtimeInfo struct {
 	strictGroups  bool             // guarded by mu; the runtime honours supplementalGroupsPolicy
 }
 
-// newRuntimeInfo returns what is known before the runtime has answered. cgroups replaces the containerManager that depends on its
-// answer; nil replaces none.
+// newRuntimeInfo returns what is known before the runtime has answered. cgroups replaces the
+// containerManager that depends on its answer; nil replaces none.
 func newRuntimeInfo(cgroups ContainerManager) *runtimeInfo {
 	if cgroups == nil {
 		cgroups = noCgroups{}
@@ -112,115 +112,67 @@ func (i *runtimeInfo) get() ContainerManager {
 	return i.cgroups
 }
 
-// EnsurePod makes the pod's cgroup.
+// What runtimeInfo is asked as a ContainerManager is asked of the newest one.
+
+func (i *runtimeInfo) PodParent(p *v1.Pod) string              { return i.get().PodParent(p) }
+func (i *runtimeInfo) PodMemoryUsage(p *v1.Pod) (int64, error) { return i.get().PodMemoryUsage(p) }
+func (i *runtimeInfo) RemoveEmpty(dirs []string) error         { return i.get().RemoveEmpty(dirs) }
+func (i *runtimeInfo) PodPath(uid pod.UID) string              { return i.get().PodPath(uid) }
+func (i *runtimeInfo) List() ([]pod.UID, error)                { return i.get().List() }
+func (i *runtimeInfo) IsOccupied(uid pod.UID) (bool, error)    { return i.get().IsOccupied(uid) }
+func (i *runtimeInfo) QoSPath(class v1.PodQOSClass) string     { return i.get().QoSPath(class) }
+func (i *runtimeInfo) EnforceAllocatable() error               { return i.get().EnforceAllocatable() }
+func (i *runtimeInfo) RemoveQoS() error                        { return i.get().RemoveQoS() }
+
 func (i *runtimeInfo) EnsurePod(ctx context.Context, p *v1.Pod) error {
 	return i.get().EnsurePod(ctx, p)
 }
 
-// PodParent returns the pod's cgroup in the form of the driver.
-func (i *runtimeInfo) PodParent(p *v1.Pod) string { return i.get().PodParent(p) }
-
-// RemovePod removes the pod's cgroup.
 func (i *runtimeInfo) RemovePod(ctx context.Context, uid pod.UID) error {
 	return i.get().RemovePod(ctx, uid)
 }
 
-// ResizePod changes one value of the pod's cgroup.
 func (i *runtimeInfo) ResizePod(ctx context.Context, p *v1.Pod, part cgroups.PodPart) error {
 	return i.get().ResizePod(ctx, p, part)
 }
 
-// PodMemoryUsage returns the bytes of memory that the pod uses.
-func (i *runtimeInfo) PodMemoryUsage(p *v1.Pod) (int64, error) { return i.get().PodMemoryUsage(p) }
-
-// KillPod kills what runs in the pod's cgroup.
 func (i *runtimeInfo) KillPod(ctx context.Context, uid pod.UID) error {
 	return i.get().KillPod(ctx, uid)
 }
 
-// KillContainer kills what runs in the cgroup of a container.
 func (i *runtimeInfo) KillContainer(ctx context.Context, uid pod.UID, id pod.ContainerID) error {
 	return i.get().KillContainer(ctx, uid, id)
 }
 
-// EmptyContainers returns the cgroups of sandboxes and containers without a process, by their ids.
 func (i *runtimeInfo) EmptyContainers() (map[string][]string, error) {
 	return i.get().EmptyContainers()
 }
 
-// RemoveEmpty removes the cgroups of one of them.
-func (i *runtimeInfo) RemoveEmpty(dirs []string) error { return i.get().RemoveEmpty(dirs) }
-
-// PodPath returns the cgroup of a pod, "" for one that has none.
-func (i *runtimeInfo) PodPath(uid pod.UID) string { return i.get().PodPath(uid) }
-
-// List returns the pods that have a cgroup.
-func (i *runtimeInfo) List() ([]pod.UID, error) { return i.get().List() }
-
-// IsOccupied reports whether a process is in the pod's cgroup.
-func (i *runtimeInfo) IsOccupied(uid pod.UID) (bool, error) { return i.get().IsOccupied(uid) }
-
-// Processes returns what runs in the pod's cgroup.
 func (i *runtimeInfo) Processes(uid pod.UID) ([]cgroups.Process, error) {
 	return i.get().Processes(uid)
 }
 
-// QoSPath returns the cgroup of a class of pods, "" while it is not known.
-func (i *runtimeInfo) QoSPath(class v1.PodQOSClass) string { return i.get().QoSPath(class) }
-
-// EnforceAllocatable limits all pods together.
-func (i *runtimeInfo) EnforceAllocatable() error { return i.get().EnforceAllocatable() }
-
-// RemoveQoS removes the cgroups above those of pods.
-func (i *runtimeInfo) RemoveQoS() error { return i.get().RemoveQoS() }
-
-// noCgroups is containerManager before the runtime has answered: what changes something fails with errNotReady, and there is nothing yet.
+// noCgroups is containerManager before the runtime has answered: what changes something fails with
+// errNotReady, and there is nothing yet. Nor is it known what a pod uses: 0 would be nothing.
 type noCgroups struct{}
 
-// EnsurePod fails.
 func (noCgroups) EnsurePod(context.Context, *v1.Pod) error { return errNotReady }
-
-// PodParent returns "".
-func (noCgroups) PodParent(*v1.Pod) string { return "" }
-
-// RemovePod fails.
+func (noCgroups) PodParent(*v1.Pod) string                 { return "" }
 func (noCgroups) RemovePod(context.Context, pod.UID) error { return errNotReady }
 
-// ResizePod fails.
 func (noCgroups) ResizePod(context.Context, *v1.Pod, cgroups.PodPart) error { return errNotReady }
 
-// PodMemoryUsage fails: 0 would be a pod that uses nothing.
 func (noCgroups) PodMemoryUsage(*v1.Pod) (int64, error) { return 0, errNotReady }
 
-// KillPod fails.
 func (noCgroups) KillPod(context.Context, pod.UID) error { return errNotReady }
 
-// KillContainer fails.
 func (noCgroups) KillContainer(context.Context, pod.UID, pod.ContainerID) error { return errNotReady }
-
-// EmptyContainers returns none.
-func (noCgroups) EmptyContainers() (map[string][]string, error) { return nil, nil }
-
-// RemoveEmpty has nothing to remove.
-func (noCgroups) RemoveEmpty([]string) error { return nil }
-
-// PodPath returns "".
-func (noCgroups) PodPath(pod.UID) string { return "" }
-
-// List returns none.
-func (noCgroups) List() ([]pod.UID, error) { return nil, nil }
-
-// IsOccupied returns false.
-func (noCgroups) IsOccupied(pod.UID) (bool, error) { return false, nil }
-
-// Processes returns none.
-func (noCgroups) Processes(pod.UID) ([]cgroups.Process, error) { return nil, nil }
-
-// QoSPath returns "".
-func (noCgroups) QoSPath(v1.PodQOSClass) string { return "" }
-
-// EnforceAllocatable fails.
-func (noCgroups) EnforceAllocatable() error { return errNotReady }
-
-// RemoveQoS has nothing to remove.
-func (noCgroups) RemoveQoS() error { return nil }
+func (noCgroups) EmptyContainers() (map[string][]string, error)                 { return nil, nil }
+func (noCgroups) RemoveEmpty([]string) error                                    { return nil }
+func (noCgroups) PodPath(pod.UID) string                                        { return "" }
+func (noCgroups) List() ([]pod.UID, error)                                      { return nil, nil }
+func (noCgroups) IsOccupied(pod.UID) (bool, error)                              { return false, nil }
+func (noCgroups) Processes(pod.UID) ([]cgroups.Process, error)                  { return nil, nil }
+func (noCgroups) QoSPath(v1.PodQOSClass) string                                 { return "" }
+func (noCgroups) EnforceAllocatable() error                                     { return errNotReady }
+func (noCgroups) RemoveQoS() error                                              { return nil }

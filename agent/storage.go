@@ -28,6 +28,7 @@ type storage struct {
 	sweep   func() error // removes what an earlier agent has mounted half way; nil: nothing is mounted here
 }
 
+// newStorage builds volumes, and what finds the drivers of some.
 func newStorage(g *ground, o *origin, n nodeSource) (s storage, err error) {
 	drivers := csi.Config{NodeName: g.cfg.NodeName, Log: g.cfg.Log, Called: g.counts.DriverCall, Dial: g.out.DialPlugin}
 	if g.api.exists() {
@@ -48,13 +49,14 @@ func newStorage(g *ground, o *origin, n nodeSource) (s storage, err error) {
 		own := mounts.New(g.cfg.RootDir, g.cfg.RunDir)
 		mounter, s.sweep = own, own.Sweep
 	}
-	if o.csi.Objects != nil { // without them a kubelet makes no volumes of drivers
-		o.csi.Drivers, o.csi.Exhausted = s.drivers, s.drivers.Refresh
+	ofDrivers := o.csi
+	if ofDrivers.Objects != nil { // without them a kubelet makes no volumes of drivers
+		ofDrivers.Drivers, ofDrivers.Exhausted = s.drivers, s.drivers.Refresh
 	}
 	if s.volumes, err = volumes.New(volumes.Config{
 		Root: g.cfg.RootDir, AllocatableMemory: g.resources.Allocatable.Memory().Value(), Mounter: mounter, Objects: o.objects, Certificates: o.objects,
 		Allocatable: func() v1.ResourceList { return allocatable(n) }, Log: g.cfg.Log, Journal: g.journal,
-		Claims: o.claims, Node: n.Current, CSI: o.csi, Event: podEvents(g.recorder),
+		Claims: o.claims, Node: n.Current, CSI: ofDrivers, Event: podEvents(g.recorder),
 		Operated: func(plugin string, o volumes.Operation, took time.Duration, err error) {
 			g.counts.StorageOperation(plugin, string(o), took, err)
 		},

@@ -28,6 +28,9 @@ func newAccount(cfg *Config) account {
 	if cfg.Observed != nil {
 		moved = append(moved, cfg.Observed.Subscribe())
 	}
+	for _, p := range cfg.Pods.List() {
+		moved[0].Put(p.UID) // nobody names those that are there already
+	}
 	return account{cfg: cfg, moved: moved, asks: map[pod.UID]ask{}, sum: amounts{}}
 }
 

@@ -127,3 +127,16 @@ func TestActivePods(t *testing.T) {
 		}
 	}
 }
+
+// A chain may be built when there are pods already.
+func TestAccountOfPodsThatWereThereBefore(t *testing.T) {
+	cfg, _ := newAccounted()
+	running := newPod("running", requests("cpu", "2"))
+	cfg.Pods.Set(running)
+	cfg.States.Set(running.UID, pod.Lifecycle{State: pod.Syncing})
+	cfg.Allocations.Allocate(running)
+	c := New(cfg)
+	if got, want := c.account.others("new"), requestsOf(running); !maps.Equal(got, want) {
+		t.Errorf("the others ask for %v, want %v", got, want)
+	}
+}

@@ -21,7 +21,7 @@ type Config struct {
 	Handlers []Handler
 	// Ready is closed when Observed is complete: when it is known what already runs.
 	Ready <-chan struct{}
-	// Pods are the desired pods and States their lives. Nobody has set any of them yet.
+	// Pods are the desired pods and States their lives.
 	Pods   *pod.Manager
 	States *pod.States
 	// Observed shows what runs.
@@ -39,7 +39,7 @@ type Config struct {
 	Refresh func(ctx context.Context) error
 	// Facts returns what is true of the machine now; nil is the zero Facts.
 	Facts func() Facts
-	// Allocations keep what pods were admitted with, and have no record yet; nil keeps it in memory.
+	// Allocations keep what pods were admitted with; nil keeps it in memory.
 	Allocations *allocation.Allocations
 	// Wake lets the worker of a pod look at it again, because a resize of it that waited was decided anew; nil: nobody cares. It must not block.
 	Wake func(uid pod.UID)
