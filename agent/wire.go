@@ -53,6 +53,7 @@ var (
 	_ images.Recorder          = (*events.Recorder)(nil)
 	_ kuberuntime.Recorder     = (*events.Recorder)(nil)
 	_ podsync.ContainerRuntime = (*kuberuntime.Runtime)(nil)
+	_ podsync.Remover          = (*kuberuntime.Runtime)(nil)
 	_ ContainerManager         = (*cgroups.Manager)(nil)
 	_ podsync.Volumes          = (*volumes.Manager)(nil)
 	_ kuberuntime.Volumes      = (*volumes.Manager)(nil)
@@ -61,7 +62,6 @@ var (
 	_ podsync.Probes           = (*prober.Manager)(nil)
 	_ prober.Actions           = (*action.Actions)(nil)
 	_ prober.Recorder          = (*events.Recorder)(nil)
-	_ status.ProbeResults      = (*prober.Manager)(nil)
 	_ tracing.Statuses         = (*status.Manager)(nil)
 	_ tracing.Stories          = (*journal.Journal)(nil)
 	_ podworkers.PodSyncer     = guardedSyncer{}
@@ -253,7 +253,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		CheckHostPorts: checkHostPorts(out.HostPorts),
 	})
 	a.syncer = podsync.New(podsync.Config{
-		Runtime: a.runtime, Cgroups: &a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Keep: a.kept.Write, Allocations: a.allocations, Probes: a.probes, ProbeResults: a.probes,
+		Runtime: a.runtime, Remover: a.runtime, Cgroups: &a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Checkpoint: a.kept.Write, Allocations: a.allocations, Probes: a.probes,
 		Observe: func(ctx context.Context, uid pod.UID) (*pod.Status, error) {
 			return a.pleg.Observe(ctx, uid, a.pleg.Mark())
 		},

@@ -12,8 +12,8 @@ const (
 
 func (v ProbeVerdict) String() string { return [...]string{"unknown", "success", "failure"}[v] }
 
-// ProbeVerdicts are the verdicts of a pod's liveness and startup probes, by incarnation. The maps are not changed after they were handed
+// ProbeVerdicts are the verdicts of a pod's probes at one moment, by incarnation. The maps are not changed after they were handed
 // out; a nil map has no verdict.
 type ProbeVerdicts struct {
-	Liveness, Startup map[ContainerID]ProbeVerdict
+	Liveness, Readiness, Startup map[ContainerID]ProbeVerdict
 }

@@ -1,6 +1,10 @@
 package pod
 
-import "time"
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
 
 // Status is what the runtime showed of one pod in one reading.
 type Status struct {
@@ -116,3 +120,6 @@ func (s *Status) Active() bool {
 	}
 	return false
 }
+
+// IsTerminal reports whether a pod of the phase has ended for good.
+func IsTerminal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }

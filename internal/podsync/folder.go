@@ -37,7 +37,7 @@ func (s *Syncer) unlinkStrangers(uid pod.UID) error {
 			err = s.files().Unlink(path)
 		}
 		if err != nil {
-			return fmt.Errorf("links in the folder of pod %s: %w", uid, err)
+			return err
 		}
 	}
 	return nil

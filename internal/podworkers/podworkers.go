@@ -4,11 +4,15 @@
 // Reads: observations of the pod, through Observer.
 // Never: calls the runtime or the API server itself, queues orders: an update joins the pending work and wakes the worker.
 //
-//	          UpdatePod                       pass                         ended
-//	Waiting ──admitted──► Syncing ──kill──► Terminating ──all stopped──► Terminated ──cleaned up──► Finished
-//	   │                     └──terminal phase──►┘                        ▲
-//	   ├─ ended before it began ────────────────►┘                        │
-//	   └─ refused ────────────────────────────────────────────────────────┘
+//	from         on                      to
+//	Waiting      admitted                Syncing
+//	Waiting      refused                 Terminated
+//	Waiting      kill                    Terminating
+//	Syncing      kill                    Terminating
+//	Syncing      terminal phase          Terminating
+//	Terminating  ended before it began   Terminated
+//	Terminating  all stopped             Terminated
+//	Terminated   cleaned up              Finished
 //
 // A finished pod that is still desired keeps its (parked) worker; when it is no longer desired, its content is removed and the worker
 // leaves.
@@ -18,7 +22,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -114,8 +117,9 @@ type worker struct {
 	arrived time.Time
 
 	// of the worker's goroutine:
-	room    <-chan struct{} // closed when a pod that waits for room is to ask again; else nil
-	refused bool            // the pod was not admitted
+	after    pod.Reading     // observations up to it are older than the last pass
+	capacity <-chan struct{} // closed when a pod that waits for capacity is to ask again; else nil
+	refused  bool            // the pod was not admitted
 	// removals is how often what is left of the ended pod could not be removed.
 	removals int
 
@@ -252,12 +256,7 @@ func (p *PodWorkers) addLocked(uid pod.UID, o *UpdatePodOptions) *worker {
 	return w
 }
 
-func (w *worker) poke() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
+func (w *worker) poke() { notify(w.wake) }
 
 // leave forgets the worker, lets the next pod of its name start, and tells who cares.
 func (p *PodWorkers) leave(w *worker) {
@@ -268,13 +267,7 @@ func (p *PodWorkers) leave(w *worker) {
 	done := w.work.completions
 	var next *worker
 	if w.static {
-		queue := p.names[w.name]
-		for i := range queue {
-			if queue[i] == w {
-				queue = append(queue[:i:i], queue[i+1:]...)
-				break
-			}
-		}
+		queue := slices.DeleteFunc(p.names[w.name], func(other *worker) bool { return other == w })
 		if len(queue) == 0 {
 			delete(p.names, w.name)
 		} else {
@@ -331,9 +324,10 @@ func (p *PodWorkers) orphanLocked(w *worker) (isNew bool) {
 	if w.life.Orphan {
 		return false
 	}
-	w.life.Orphan, w.life.Deleted = true, true
-	if w.life.State < Terminating {
-		w.life.State, w.why = Terminating, notWanted
+	before := w.life.State
+	w.life = orphaned(w.life)
+	if before < Terminating {
+		w.why = notWanted
 		if w.interrupt != nil {
 			w.interrupt()
 		}
@@ -401,16 +395,4 @@ func (p *PodWorkers) Len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.workers)
-}
-
-func jitter(d time.Duration) time.Duration {
-	return d + time.Duration(rand.Int64N(int64(d)/2+1))
-}
-
-// nextDelay is when the worker looks again after a failed pass, if nothing wakes it before.
-func nextDelay(retryAt, now time.Time) time.Duration {
-	if retryAt.IsZero() {
-		return jitter(errorBackOff)
-	}
-	return min(jitter(errorBackOff), max(retryAt.Sub(now), time.Millisecond)) // what is to be looked at later than that need not wait for it
 }

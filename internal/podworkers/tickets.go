@@ -6,8 +6,8 @@ import "slices"
 // waits for another of its name to end lets others pass. One for which room is being made lets nobody pass: what is freed for it is not for those
 // behind it, and a refusal is for ever, so they are not judged before the room is there. What runs already never waits.
 
-// onTurn reports whether the worker's pod is the next to be admitted.
-func (p *PodWorkers) onTurn(w *worker) bool {
+// isNext reports whether the worker's pod is the next to be admitted.
+func (p *PodWorkers) isNext(w *worker) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.nextTicketLocked() == w

@@ -143,7 +143,7 @@ func nextLifecycle(l pod.Lifecycle, o *UpdatePodOptions) pod.Lifecycle {
 	if p != nil && p.DeletionTimestamp != nil {
 		l.Deleted, end = true, true
 	}
-	if p != nil && (p.Status.Phase == v1.PodFailed || p.Status.Phase == v1.PodSucceeded) {
+	if p != nil && pod.IsTerminal(p.Status.Phase) {
 		end = true
 	}
 	if end && o.KillPodOptions != nil && o.KillPodOptions.Evict == Evicted {
@@ -152,6 +152,12 @@ func nextLifecycle(l pod.Lifecycle, o *UpdatePodOptions) pod.Lifecycle {
 	if end && l.State < Terminating {
 		l.State = Terminating
 	}
+	return l
+}
+
+// orphaned is the effect on the lifecycle of that no source has the pod any more.
+func orphaned(l pod.Lifecycle) pod.Lifecycle {
+	l.Orphan, l.Deleted, l.State = true, true, max(l.State, Terminating)
 	return l
 }
 

@@ -80,7 +80,7 @@ func (m *Manager) Shown(uid pod.UID) (v1.PodStatus, bool) {
 		return e.status, true
 	}
 	s := m.restored[uid]
-	return s, isTerminal(s.Phase)
+	return s, pod.IsTerminal(s.Phase)
 }
 
 // seen returns the pod's newest status if it is of this agent: what an earlier one kept says what was, and after a reboot nothing of it may be.
