@@ -5,11 +5,7 @@ import (
 	"sync"
 )
 
-// State is the lifecycle of a pod's worker. It moves one way only.
-//
-//	Waiting ──► Syncing ──► Terminating ──► Terminated ──► Finished
-//	   ├─────── ended ─────────►┘                ▲
-//	   └─────── refused ─────────────────────────┘
+// State is where the life of a pod stands. It moves one way only, as the doc of package podworkers shows.
 type State int
 
 // The states of a pod worker.

@@ -547,3 +547,67 @@ func TestDeletedPod(t *testing.T) {
 		r.expect("remove a")
 	})
 }
+
+// What wakes a worker during a pass is passed on to the pass, and no wake-up is lost that the pass has not taken.
+func TestWakeUpsDuringAPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		goOn := make(chan struct{})
+		taken := func(ctx context.Context, q podsync.Request) {
+			for {
+				select {
+				case <-q.Changed:
+					r.note("changed %s", q.UID)
+				case <-goOn:
+					return
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+		left := func(ctx context.Context, _ podsync.Request) {
+			select {
+			case <-goOn:
+			case <-ctx.Done():
+			}
+		}
+		r.sync = func(ctx context.Context, q podsync.Request) (podsync.Result, error) {
+			taken(ctx, q)
+			return podsync.Result{}, nil
+		}
+		p := newPod("a")
+		r.update(podworkers.SyncPodCreate, p)
+		r.expect("admit a", "sync a")
+		r.update(podworkers.SyncPodSync, p)
+		r.expect("changed a")
+		goOn <- struct{}{}
+		r.expect("sync a") // for what else the wake-up was
+		goOn <- struct{}{}
+		r.expect()
+
+		pass, fail := taken, errors.New("no")
+		r.stop = func(ctx context.Context, q podsync.Request) error {
+			pass(ctx, q)
+			return fail
+		}
+		r.update(podworkers.SyncPodKill, p)
+		r.expect("terminating a 30s")
+		r.WakePod("a")
+		r.expect("changed a")
+		goOn <- struct{}{}
+		r.expect() // it was taken: the failed pass waits for its time
+		time.Sleep(20 * time.Second)
+		r.expect("terminating a 30s")
+		pass = left
+		goOn <- struct{}{}
+		time.Sleep(20 * time.Second)
+		r.expect("terminating a 30s")
+		r.WakePod("a")
+		r.expect()
+		goOn <- struct{}{}
+		r.expect("terminating a 30s") // nobody took it
+		fail = nil
+		goOn <- struct{}{}
+		r.expect("terminated a")
+	})
+}

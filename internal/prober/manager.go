@@ -49,10 +49,10 @@ type Manager struct {
 	file    *keep.Table[pod.UID, savedPod]
 	unkept  *pod.Inbox[pod.UID] // pods whose verdicts may be others than in the file; told with mu held, before anybody sees them
 
-	mu         sync.Mutex
-	pods       map[pod.UID]*podProbes         // guarded by mu; pods with probes
-	restored   map[pod.UID]savedPod           // guarded by mu; what the file kept of pods that were not seen yet
-	schedule   schedule                       // guarded by mu
+	mu       sync.Mutex
+	pods     map[pod.UID]*podProbes // guarded by mu; pods with probes
+	restored map[pod.UID]savedPod   // guarded by mu; what the file kept of pods that were not seen yet
+	schedule schedule               // guarded by mu
 }
 
 // podProbes are the probes of one pod.

@@ -139,7 +139,9 @@ func passed(ids ...pod.ContainerID) map[pod.ContainerID]pod.ProbeVerdict {
 }
 
 func probes(ready, started []pod.ContainerID) func(*Input) {
-	return func(in *Input) { in.Probes = pod.ProbeVerdicts{Readiness: passed(ready...), Startup: passed(started...)} }
+	return func(in *Input) {
+		in.Probes = pod.ProbeVerdicts{Readiness: passed(ready...), Startup: passed(started...)}
+	}
 }
 
 func condition(s v1.PodStatus, t v1.PodConditionType) v1.PodCondition {
