@@ -76,6 +76,7 @@ var (
 	_ containerlogs.Writes     = (*inotify.Once)(nil)
 	_ syncloop.PodSource       = (*podconfig.PodConfig)(nil)
 	_ syncloop.PodWorkers      = (*podworkers.PodWorkers)(nil)
+	_ syncloop.Housekeeping    = (*podworkers.PodWorkers)(nil)
 )
 
 // Files below the root directory in which an agent leaves to the next what it knows.
@@ -272,7 +273,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		return nil, err
 	}
 	loop := syncloop.Config{
-		Source: a.source, Workers: a.workers, Pods: a.pods,
+		Source: a.source, Workers: a.workers, Housekeeping: a.workers, Finished: a.workers.Finished(), Pods: a.pods,
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(), Probes: a.probes.Results(),
 		Leftovers: a.leftovers, Observed: a.pleg.Newest,
 	}

@@ -8,7 +8,7 @@ import (
 	"berth/internal/pod"
 )
 
-// SyncPodType is what an update asks of a worker; a later constant is the stronger wish.
+// SyncPodType is what an update asks of a worker.
 type SyncPodType int
 
 // The kinds of updates.

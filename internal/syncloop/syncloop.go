@@ -23,22 +23,26 @@ type PodSource interface {
 	SeenAllSources() bool
 }
 
-// PodWorkers is what the loop needs of the workers. No method blocks.
+// PodWorkers is where the loop hands updates to. No method blocks.
 type PodWorkers interface {
 	UpdatePod(o podworkers.UpdatePodOptions)
-	SyncKnownPods(desired map[pod.UID]*v1.Pod)
-	Orphan(uid pod.UID)
-	Finished() *pod.Inbox[pod.UID]
-	Has(uid pod.UID) bool
 	WakePod(uid pod.UID)
 	WakeAll()
 }
 
+// Housekeeping is by what the loop makes the workers and the desired pods agree. No method blocks.
+type Housekeeping interface {
+	SyncKnownPods(desired map[pod.UID]*v1.Pod)
+	Orphan(uid pod.UID)
+	Has(uid pod.UID) bool
+}
+
 // Config is what the loop needs.
 type Config struct {
-	Source  PodSource
-	Workers PodWorkers
-	Pods    *pod.Manager
+	Source       PodSource
+	Workers      PodWorkers
+	Housekeeping Housekeeping
+	Pods         *pod.Manager
 	// Changed names the pods whose observation changed (PLEG), Restored has an element when the runtime is back, Relisted is closed once
 	// Leftovers is complete.
 	Changed  *pod.Inbox[pod.UID]
@@ -46,6 +50,8 @@ type Config struct {
 	Relisted <-chan struct{}
 	// Objects names the pods of which an object changed that they refer to; nil without an API server.
 	Objects *pod.Inbox[pod.UID]
+	// Finished names the pods whose worker has left, or has nothing left to do.
+	Finished *pod.Inbox[pod.UID]
 	// Probes names the pods of which a probe's verdict changed; nil where nothing probes.
 	Probes *pod.Inbox[pod.UID]
 	// Static gets the full names of static pods and mirrors that came, changed or went; nil when nobody keeps mirrors.
@@ -112,8 +118,8 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 		h.HandlePodSyncs(h.desired(h.Probes.Take()))
 	case <-h.Restored: // the runtime is back: passes that failed meanwhile are tried again, also those of pods that end
 		h.Workers.WakeAll()
-	case <-h.Workers.Finished().Wake(): // housekeeping
-		h.HandlePodCleanups(h.Workers.Finished().Take())
+	case <-h.Finished.Wake(): // housekeeping
+		h.HandlePodCleanups(h.Finished.Take())
 	case <-relisted:
 		h.endLeftovers()
 	}
@@ -124,7 +130,9 @@ func (h *SyncHandler) dispatch(u pod.PodUpdate) {
 	switch u.Op {
 	case pod.ADD:
 		h.HandlePodAdditions(u.Pods) // without pods: a source was heard for the first time
-	case pod.UPDATE, pod.DELETE:
+	case pod.UPDATE:
+		h.HandlePodUpdates(u.Pods)
+	case pod.DELETE: // an update to a spec with a deletionTimestamp, by which the worker ends the pod
 		h.HandlePodUpdates(u.Pods)
 	case pod.REMOVE:
 		h.HandlePodRemoves(u.Pods)
@@ -163,7 +171,7 @@ func (h *SyncHandler) noteStatic(p *v1.Pod) {
 	}
 }
 
-// HandlePodUpdates hands the new spec, or the wish to delete, to the workers.
+// HandlePodUpdates hands the new spec to the workers. One with a deletionTimestamp ends the pod.
 func (h *SyncHandler) HandlePodUpdates(pods []*v1.Pod) {
 	for _, p := range pods {
 		h.set(p, podworkers.SyncPodUpdate)
@@ -233,7 +241,7 @@ func (h *SyncHandler) knowPods() {
 	for _, p := range h.Pods.List() {
 		desired[p.UID] = p
 	}
-	h.Workers.SyncKnownPods(desired)
+	h.Housekeeping.SyncKnownPods(desired)
 }
 
 // endLeftovers ends what the runtime and the disk hold of pods that nobody wants, once it is known what is wanted and what is there.
@@ -245,7 +253,7 @@ func (h *SyncHandler) endLeftovers() {
 }
 
 func (h *SyncHandler) endLeftover(s *pod.Status) {
-	if _, wanted := h.Pods.Get(s.UID); !wanted && !h.Workers.Has(s.UID) {
+	if _, wanted := h.Pods.Get(s.UID); !wanted && !h.Housekeeping.Has(s.UID) {
 		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, RunningPod: s})
 	}
 }
@@ -256,9 +264,9 @@ func (h *SyncHandler) HandlePodCleanups(uids []pod.UID) {
 	for _, uid := range uids {
 		p, wanted := h.Pods.Get(uid)
 		switch {
-		case h.Workers.Has(uid):
+		case h.Housekeeping.Has(uid):
 			if !wanted && h.known {
-				h.Workers.Orphan(uid)
+				h.Housekeeping.Orphan(uid)
 			}
 		case wanted:
 			h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodCreate, Pod: p})

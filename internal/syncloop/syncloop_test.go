@@ -99,8 +99,6 @@ func (w *world) WakeAll() {
 	w.diary = append(w.diary, "wake all")
 }
 
-func (w *world) Finished() *pod.Inbox[pod.UID] { return w.finished }
-
 func (w *world) Has(uid pod.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,7 +122,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) run() {
 	t := w.t
 	l := syncloop.New(syncloop.Config{
-		Source: w, Workers: w, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted, Static: w.static,
+		Source: w, Workers: w, Housekeeping: w, Finished: w.finished, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted, Static: w.static,
 		Leftovers: func() []*pod.Status { return w.left },
 		Observed: func(uid pod.UID) (*pod.Status, bool) {
 			w.mu.Lock()
