@@ -34,7 +34,7 @@ type Lifecycle struct {
 
 // States answers the lifecycle questions of other components (may containers run, may files go). podWorkers is its only writer.
 type States struct {
-	told []*Inbox[UID] // told with mu held
+	changed Publisher[UID] // publishes with mu held
 
 	mu    sync.RWMutex
 	pods  map[UID]Lifecycle // guarded by mu
@@ -46,9 +46,8 @@ func NewStates() *States { return &States{pods: map[UID]Lifecycle{}} }
 
 // Subscribe returns an inbox that gets every pod whose lifecycle is set or forgotten. It is called before any is.
 func (s *States) Subscribe() *Inbox[UID] {
-	i := NewInbox[UID]()
-	s.told = append(s.told, i)
-	return i
+	in, _ := s.changed.Subscribe()
+	return in
 }
 
 // Set records the pod's lifecycle.
@@ -56,7 +55,7 @@ func (s *States) Set(uid UID, l Lifecycle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pods[uid] = l
-	putAll(s.told, uid)
+	s.changed.Publish(uid)
 }
 
 // Forget drops the pod.
@@ -64,7 +63,7 @@ func (s *States) Forget(uid UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pods, uid)
-	putAll(s.told, uid)
+	s.changed.Publish(uid)
 }
 
 // SetKnown latches that every source was seen and dispatched; from then on an unknown UID is a pod that is gone.
