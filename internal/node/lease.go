@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
 )
 
 const (
@@ -36,7 +38,7 @@ func (n *Node) renewLease(ctx context.Context) {
 		held = next
 		if held != nil {
 			retry = leaseRetry
-			if !pause(ctx, n.jitter(n.cfg.LeaseDuration/4, 0.04)) {
+			if !pod.Pause(ctx, n.jitter(n.cfg.LeaseDuration/4, 0.04)) {
 				return
 			}
 			continue

@@ -8,6 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"berth/internal/pod"
 )
 
 // Waits between tries to register: the first, and the longest after doubling.
@@ -33,7 +35,7 @@ func (r *reporter) register(ctx context.Context) bool {
 			r.corrected = true
 			return true
 		}
-		if !pause(ctx, wait) {
+		if !pod.Pause(ctx, wait) {
 			return false
 		}
 		wait = min(2*wait, registerRetryMax)
