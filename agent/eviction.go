@@ -48,5 +48,5 @@ func (a *Agent) evictionComponents() []component {
 // hasEnded reports whether the pod has failed or succeeded.
 func (a *Agent) hasEnded(uid pod.UID) bool {
 	st, known := a.status.Get(uid)
-	return known && (st.Phase == v1.PodSucceeded || st.Phase == v1.PodFailed)
+	return known && pod.IsTerminal(st.Phase)
 }
