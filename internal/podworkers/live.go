@@ -61,9 +61,19 @@ func (p *PodWorkers) turn(stop context.Context, w *worker) (d decision) {
 // enter ends the turn of a pod for which there is nothing to do.
 func (p *PodWorkers) enter(_ context.Context, t *turn) decision {
 	if t.life.State != Waiting {
-		p.dropTicket(t.worker)
+		p.letNextPass(t.worker)
 	}
 	return computeEntry(t)
+}
+
+// letNextPass takes the worker from those that wait for admission.
+func (p *PodWorkers) letNextPass(w *worker) {
+	p.mu.Lock()
+	next := p.queue.admitted(w)
+	p.mu.Unlock()
+	if next != nil {
+		next.poke()
+	}
 }
 
 // remove removes what is left of a finished pod.
@@ -83,6 +93,12 @@ func (p *PodWorkers) observe(kill context.Context, t *turn) decision {
 	t.observed, err = p.Observer.Observe(kill, t.worker.uid, t.worker.after)
 	t.next = p.isNext(t.worker)
 	return computeObserved(outcome{err: err, killed: kill.Err() != nil})
+}
+
+func (p *PodWorkers) isNext(w *worker) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.queue.next() == w
 }
 
 // admit asks whether a pod that waits may start.
@@ -195,7 +211,7 @@ func (p *PodWorkers) begin(w *worker, cancel context.CancelFunc) *turn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.interrupt = cancel
-	return &turn{worker: w, life: w.life, work: w.work, started: w.started, why: w.why, first: p.firstOfNameLocked(w)}
+	return &turn{worker: w, life: w.life, work: w.work, started: w.started, why: w.why, first: p.queue.isFirst(w)}
 }
 
 func (p *PodWorkers) end(w *worker) {
@@ -213,7 +229,7 @@ func (p *PodWorkers) apply(t *turn, d decision) {
 	t.life.State = max(t.life.State, d.to)
 	switch d.to {
 	case Syncing:
-		p.dropTicket(w)
+		p.letNextPass(w)
 	case Terminated:
 		p.Resizer.RoomMade()
 	}

@@ -101,10 +101,9 @@ type PodWorkers struct {
 	passes   sync.WaitGroup
 
 	mu      sync.Mutex
-	ctx     context.Context            // guarded by mu; nil before Run
-	workers map[pod.UID]*worker        // guarded by mu
-	names   map[pod.FullName][]*worker // guarded by mu; static pods in order of arrival: the first may start
-	tickets []*worker                  // guarded by mu; pods that wait to be admitted, in order of arrival
+	ctx     context.Context     // guarded by mu; nil before Run
+	workers map[pod.UID]*worker // guarded by mu
+	queue   queue               // guarded by mu
 }
 
 // worker is the life of one pod.
@@ -133,7 +132,7 @@ type worker struct {
 
 // New returns workers that run once Run is called.
 func New(cfg Config) *PodWorkers {
-	return &PodWorkers{Config: cfg, finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, names: map[pod.FullName][]*worker{}}
+	return &PodWorkers{Config: cfg, finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, queue: queue{names: map[pod.FullName][]*worker{}}}
 }
 
 // Ending returns a pod that is to end and whose content is not removed yet, as it was wanted last, and false if it is none, or only the
@@ -247,10 +246,10 @@ func (p *PodWorkers) addLocked(uid pod.UID, o *UpdatePodOptions) *worker {
 	}
 	p.workers[uid] = w
 	if o.Pod != nil {
-		p.tickets = append(p.tickets, w)
+		p.queue.waiting = append(p.queue.waiting, w)
 	}
 	if w.static {
-		p.names[w.name] = append(p.names[w.name], w)
+		p.queue.names[w.name] = append(p.queue.names[w.name], w)
 	}
 	p.startLocked(w)
 	return w
@@ -265,17 +264,8 @@ func (p *PodWorkers) leave(w *worker) {
 	delete(p.workers, w.uid)
 	p.States.Forget(w.uid)
 	done := w.work.completions
-	var next *worker
-	if w.static {
-		queue := slices.DeleteFunc(p.names[w.name], func(other *worker) bool { return other == w })
-		if len(queue) == 0 {
-			delete(p.names, w.name)
-		} else {
-			p.names[w.name], next = queue, queue[0]
-		}
-	}
+	next := p.queue.leave(w)
 	p.mu.Unlock()
-	p.dropTicket(w)
 	for _, c := range done {
 		close(c)
 	}
@@ -377,8 +367,8 @@ func (p *PodWorkers) WakeAll() {
 func (p *PodWorkers) FirstOfName(n pod.FullName) (pod.UID, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if queue := p.names[n]; len(queue) > 0 {
-		return queue[0].uid, true
+	if pods := p.queue.names[n]; len(pods) > 0 {
+		return pods[0].uid, true
 	}
 	return "", false
 }
