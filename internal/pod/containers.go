@@ -6,7 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Containers yields a pod's init containers and then its regular ones, each in the order of the spec. Ephemeral ones are not among them.
+// Containers yields a pod's init containers and then its regular ones, each in the order of the
+// spec. Ephemeral ones are not among them.
 func Containers(spec *v1.PodSpec) iter.Seq[*v1.Container] {
 	return func(yield func(*v1.Container) bool) {
 		for _, list := range [][]v1.Container{spec.InitContainers, spec.Containers} {

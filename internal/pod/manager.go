@@ -6,8 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Manager (podManager) holds the desired pods: what the sources want, not what runs. The sync loop is its only writer.
-// Pods are shared and must not be changed by readers.
+// Manager (podManager) holds the desired pods: what the sources want, not what runs. The sync loop
+// is its only writer. Pods are shared and must not be changed by readers.
 type Manager struct {
 	changed Publisher[UID] // publishes with mu held
 
@@ -55,7 +55,8 @@ func (m *Manager) indexOf(p *v1.Pod) index {
 	return m.pods
 }
 
-// Subscribe returns an inbox that gets every pod and mirror that is set or removed. It is called before any is.
+// Subscribe returns an inbox that gets every pod and mirror that is set or removed. It is called
+// before any is.
 func (m *Manager) Subscribe() *Inbox[UID] {
 	in, _ := m.changed.Subscribe()
 	return in
@@ -101,8 +102,8 @@ func (m *Manager) Mirror(n FullName) (*v1.Pod, bool) {
 	return p, ok
 }
 
-// TranslateUID returns the static pod's UID for that of its mirror, and any other UID as it is: clients of the API know a static pod by
-// its mirror's UID.
+// TranslateUID returns the static pod's UID for that of its mirror, and any other UID as it is:
+// clients of the API know a static pod by its mirror's UID.
 func (m *Manager) TranslateUID(uid UID) UID {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

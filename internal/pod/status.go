@@ -11,11 +11,12 @@ type Status struct {
 	UID       UID
 	Name      string
 	Namespace string
-	// ReadAt is when the reading began, Reading its place in the order of beginnings: a change that the runtime made before the
-	// reading began is in the status.
+	// ReadAt is when the reading began, Reading its place in the order of beginnings: a change that
+	// the runtime made before the reading began is in the status.
 	ReadAt  time.Time
 	Reading Reading
-	// IPs of the newest ready sandbox, primary first; empty for host network and before the network is up.
+	// IPs of the newest ready sandbox, primary first; empty for host network and before the network
+	// is up.
 	IPs []string
 	// Sandboxes, newest first (attempt, then creation time, then id).
 	Sandboxes []SandboxStatus
@@ -23,8 +24,8 @@ type Status struct {
 	Containers []ContainerStatus
 }
 
-// Reading numbers readings in the order of their beginnings. It is a counter and not a time, so that neither a coarse clock nor a
-// clock that is set can make an old observation look new.
+// Reading numbers readings in the order of their beginnings. It is a counter and not a time, so
+// that neither a coarse clock nor a clock that is set can make an old observation look new.
 type Reading uint64
 
 // SandboxStatus is one observed pod sandbox.
@@ -72,11 +73,14 @@ type ContainerStatus struct {
 	Image    string
 	ImageRef string
 	LogPath  string
-	// TerminationLog is the host's file for the container's termination message, "" when it has none.
+	// TerminationLog is the host's file for the container's termination message, "" when it has
+	// none.
 	TerminationLog string
-	// RecursiveReadOnly are the container's paths where the mount and all that is mounted below it are read-only.
+	// RecursiveReadOnly are the container's paths where the mount and all that is mounted below it
+	// are read-only.
 	RecursiveReadOnly []string
-	// ImageVolumes are the images that are mounted, as the runtime knows them, by the paths in the container.
+	// ImageVolumes are the images that are mounted, as the runtime knows them, by the paths in the
+	// container.
 	ImageVolumes map[string]string
 	// Hash is the container's spec hash at creation (annotation io.kubernetes.container.hash).
 	Hash string

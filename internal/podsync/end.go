@@ -11,7 +11,8 @@ import (
 	"berth/internal/pod"
 )
 
-// endProbes ends the probes that end with the pod; the others tell, as long as containers run, whether it still serves.
+// endProbes ends the probes that end with the pod. The others go on as long as containers run: by
+// them others see whether it still serves.
 func (p *pass) endProbes(context.Context) error {
 	if p.Pod != nil {
 		p.syncer.Probes.Sync(p.Pod, p.Observed)
@@ -38,8 +39,9 @@ func (p *pass) stopContainers(ctx context.Context) error {
 	return err
 }
 
-// killPod stops everything of the pod. That may last as long as the grace period; what changes meanwhile, a container that ends or that is not
-// ready any more, is reported, and what is new of objects is shown in volumes.
+// killPod stops everything of the pod. That may last as long as the grace period; what changes
+// meanwhile, a container that ends or that is not ready any more, is reported, and volumes are
+// refreshed with what is new of objects.
 func (p *pass) killPod(ctx context.Context) error {
 	kill := func(observed *pod.Status) error {
 		return p.syncer.Runtime.KillPod(ctx, p.Pod, observed, p.Grace)
@@ -80,7 +82,8 @@ func (p *pass) observeEnd(ctx context.Context) (err error) {
 	return nil
 }
 
-// reportEnd reports the end of all containers. What a refused pod ends with stays what its refusal says.
+// reportEnd reports the end of all containers. What a refused pod ends with stays what its refusal
+// says.
 func (p *pass) reportEnd(ctx context.Context) error {
 	if p.Pod != nil && !p.Refused {
 		p.report(ctx, ended)
@@ -112,7 +115,7 @@ func (p *pass) releaseUserNamespace(context.Context) error {
 	return p.syncer.Runtime.ReleaseUserNamespace(p.UID)
 }
 
-// pruneContainers leaves the containers that may be looked at, or none of an evicted pod.
+// pruneContainers leaves the containers that a user may inspect, and none of an evicted pod.
 func (p *pass) pruneContainers(ctx context.Context) error {
 	if p.Evicted {
 		return p.syncer.Remover.RemoveContainers(ctx, p.Observed)
@@ -133,7 +136,8 @@ func (p *pass) observeLeft(ctx context.Context) (err error) {
 	return err
 }
 
-// removeContainers removes containers and sandboxes. Logs stay if another pod of the UID follows, whose restarts go on being counted from there.
+// removeContainers removes containers and sandboxes. Logs stay if another pod of the UID follows,
+// whose restarts go on being counted from there.
 func (p *pass) removeContainers(ctx context.Context) error {
 	if p.Again {
 		return p.syncer.Remover.RemovePod(ctx, p.Observed, kuberuntime.KeepLogs)
@@ -147,7 +151,8 @@ func (p *pass) removeContainers(ctx context.Context) error {
 
 func (p *pass) removeFolder(context.Context) error { return p.syncer.removeDir(p.UID) }
 
-// observeNothing has the newest observation be that nothing is left, so that nobody ends the pod again.
+// observeNothing has the newest observation be that nothing is left, so that nobody ends the pod
+// again.
 func (p *pass) observeNothing(ctx context.Context) error {
 	_, err := p.syncer.Observe(ctx, p.UID)
 	return err
@@ -158,7 +163,9 @@ func (p *pass) removeStatus(ctx context.Context) error {
 	p.syncer.forget(p.UID)
 	p.syncer.Status.Remove(p.UID)
 	if p.Pod == nil || pod.IsStatic(p.Pod) {
-		p.syncer.Checkpoint(ctx) // now: a manifest may bring the UID back, and the next agent must not take this status for that pod's
+		// Now: a manifest may bring the UID back, and the next agent must not take this status for
+		// that pod's.
+		p.syncer.Checkpoint(ctx)
 	}
 	p.recordRemoved()
 	return nil

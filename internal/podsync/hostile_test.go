@@ -10,8 +10,8 @@ import (
 	"berth/internal/pod"
 )
 
-// A container that has been given its pod's folder, or all of them, puts links there: the host's folder stays as it is when the pod goes, and another pod
-// gets no folder in it.
+// A container that has been given its pod's folder, or all of them, puts links there: the host's
+// folder stays as it is when the pod goes, and another pod gets no folder in it.
 func TestLinksInThePodsFolder(t *testing.T) {
 	for name, refused := range map[string]bool{
 		"containers": false, "etc-hosts": false, "volumes": true, "plugins": true, ".": true,

@@ -110,7 +110,8 @@ func (p *pass) makeDataDirs(context.Context) error {
 }
 
 func (p *pass) ensureCgroup(ctx context.Context) error {
-	// What the cgroup has, not what it is to have: that comes in its order, also when an agent was killed in the middle of a resize.
+	// What the cgroup has, not what it is to have: that comes in its order, also when an agent was
+	// killed in the middle of a resize.
 	if err := p.syncer.Cgroups.EnsurePod(ctx, p.syncer.Allocations.Cgroup(p.Pod)); err != nil {
 		p.event(v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: "+err.Error())
 		return err
@@ -119,8 +120,8 @@ func (p *pass) ensureCgroup(ctx context.Context) error {
 	return nil
 }
 
-// prepareVolumes reads what the volumes show. Nothing is made of a pod for which something of that is missing; one for whose volumes this machine
-// has no capacity is rejected.
+// prepareVolumes reads what the volumes show. Nothing is made of a pod for which something of that
+// is missing; one for whose volumes this machine has no capacity is rejected.
 func (p *pass) prepareVolumes(ctx context.Context) error {
 	in, errs := p.syncer.Volumes.Prepare(ctx, p.Pod)
 	p.volumes = &podVolumes{syncer: p.syncer, pod: p.Pod, inputs: in}
@@ -168,7 +169,8 @@ func (p *pass) syncRuntime(ctx context.Context) (err error) {
 	return nil
 }
 
-// reportFailures reports why containers did not start, and why a resize is not done. After a change of the runtime the next pass does that.
+// reportFailures reports why containers did not start, and why a resize is not done. After a change
+// of the runtime the next pass does that.
 func (p *pass) reportFailures(ctx context.Context) error {
 	resizeFailed := p.resizeFailed()
 	if p.syncer.updateStartErrors(p.UID, p.synced) && !p.result.Touched || resizeFailed {
@@ -177,7 +179,8 @@ func (p *pass) reportFailures(ctx context.Context) error {
 	return nil
 }
 
-// refreshVolumes has the volumes of what runs show the newest files, if nothing was started that needed them.
+// refreshVolumes has the volumes of what runs show the newest files, if nothing was started that
+// needed them.
 func (p *pass) refreshVolumes(ctx context.Context) error {
 	if p.volumes.set || !p.volumes.inputs.Live() {
 		return nil

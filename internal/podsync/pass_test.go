@@ -17,7 +17,8 @@ func TestStepsOfAPass(t *testing.T) {
 	no := errors.New("no")
 	for _, tc := range []struct {
 		name string
-		// fails, over and killed are what becomes of the second of three steps and one that is always done.
+		// fails, over and killed are what becomes of the second of three steps and one that is
+		// always done.
 		fails, over, killed bool
 		done                []string
 		err                 string

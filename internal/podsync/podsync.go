@@ -1,4 +1,5 @@
-// Package podsync is one pass over one pod: SyncPod, SyncTerminatingPod and SyncTerminatedPod as ordered steps.
+// Package podsync is one pass over one pod: SyncPod, SyncTerminatingPod and SyncTerminatedPod as
+// ordered steps.
 //
 // Owns: the order of the steps, the pod's folder, the last start error of each container.
 // Reads: the observation that it is given; statuses through the status manager.
@@ -33,13 +34,14 @@ type Request struct {
 	Grace time.Duration
 	// StatusFunc, if not nil, changes the status that the pod ends with.
 	StatusFunc func(*v1.PodStatus)
-	// Evicted: the pod ended to make room, so that nothing of its containers is kept.
+	// Evicted: the pod ended to free capacity, so that nothing of its containers stays.
 	Evicted bool
 	// Refused: the pod was not admitted. Its status says why, and stays so.
 	Refused bool
 	// Again: a pod of the same UID follows, as its manifest was deleted and written again.
 	Again bool
-	// Changed has an element when the pod may look different than when the pass began. A pass that lasts takes it.
+	// Changed has an element when the pod may have changed since the pass began. A pass that lasts
+	// takes it.
 	Changed <-chan struct{}
 }
 
@@ -47,9 +49,10 @@ type Request struct {
 type Result struct {
 	// Terminal: the pod has succeeded or failed; nothing of it is to run any more.
 	Terminal bool
-	// Touched: the runtime was changed; the pod is to be looked at again at once.
+	// Touched: the runtime was changed; the next pass is to follow at once.
 	Touched bool
-	// RetryAt is when to look again without any event: the end of the earliest back-off, or the pod's deadline. Zero: never.
+	// RetryAt is when the next pass is due without any event: the end of the earliest back-off, or
+	// the pod's deadline. Zero: never.
 	RetryAt time.Time
 }
 
@@ -75,24 +78,26 @@ type Cgroups interface {
 	RemovePod(ctx context.Context, uid pod.UID) error
 }
 
-// Volumes is what a pass needs of volumeManager: Prepare reads, Setup makes, both for a pod that is to run.
+// Volumes is what a pass needs of volumeManager: Prepare reads, Setup makes, both for a pod that is
+// to run.
 type Volumes interface {
 	Prepare(ctx context.Context, p *v1.Pod) (volumes.Inputs, volumes.Errors)
 	Setup(ctx context.Context, p *v1.Pod, in volumes.Inputs) (map[string]crispec.Volume, volumes.Errors)
 	Teardown(ctx context.Context, uid pod.UID) error
 }
 
-// Objects (secretManager and configMapManager) are told which pods may ask for what they refer to.
+// Objects (secretManager and configMapManager) serve registered pods what they refer to.
 type Objects interface {
 	Register(p *v1.Pod)
 	Unregister(uid pod.UID)
 }
 
-// Probes (probeManager) probe the containers that they are shown, as long as they are.
+// Probes (probeManager) probe the containers of the newest observation.
 type Probes interface {
 	// Sync is given each new observation of a pod that is to run, or that ends. It does not block.
 	Sync(p *v1.Pod, observed *pod.Status)
-	// Terminating says that the pod begins to end: only what tells others whether it still serves goes on.
+	// Terminating says that the pod begins to end: only the probes go on by which others see
+	// whether it still serves.
 	Terminating(uid pod.UID)
 	// Remove forgets the pod.
 	Remove(uid pod.UID)
@@ -110,7 +115,8 @@ type Config struct {
 	Objects Objects
 	Probes  Probes
 	Status  *status.Manager
-	// Checkpoint has statuses written for the next agent as they are now, and waits until that was tried; nil: none are kept.
+	// Checkpoint has statuses written for the next agent as they are now, and waits until that was
+	// tried; nil: there is no checkpoint.
 	Checkpoint func(ctx context.Context)
 	// Allocations say how far a resize of a pod has come; nil: no pod is resized.
 	Allocations *allocation.Allocations
@@ -126,7 +132,8 @@ type Config struct {
 	RuntimeName func() string
 	// HostIPs returns the node's addresses, primary first.
 	HostIPs func() []string
-	// MaxRestartPeriod is crashLoopBackOff.maxContainerRestartPeriod, for what is told of back-offs; 0: the default.
+	// MaxRestartPeriod is crashLoopBackOff.maxContainerRestartPeriod, for what is expected of
+	// back-offs; 0: the default.
 	MaxRestartPeriod time.Duration
 }
 
@@ -160,9 +167,10 @@ type noObjects struct{}
 func (noObjects) Register(*v1.Pod)   {}
 func (noObjects) Unregister(pod.UID) {}
 
-// SyncPod brings the pod nearer to its spec. The status comes first, of what the pod was observed to be: by it the pod may be over, and others see
-// that its containers are being created before they are. What the pass changes is observed, and reported, by the next one; only what no observation
-// shows, why something failed, is reported by this one.
+// SyncPod brings the pod nearer to its spec. The status of what was observed comes first: it
+// decides whether the pod is over, and the API says that containers are being created before they
+// are. What the pass changes in the runtime is observed, and then reported, by the next pass. At
+// the end this one reports only what no observation shows: why something failed.
 func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 	p := &pass{Request: r, syncer: s}
 	err := p.run(ctx, "sync pod", []step{
@@ -172,14 +180,16 @@ func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 		{name: "data dirs", do: p.makeDataDirs},
 		{name: "cgroup", do: p.ensureCgroup},
 		{name: "volume inputs", do: p.prepareVolumes},
-		{name: "runtime", do: p.syncRuntime}, // sandbox, mounts and images side by side, then containers in order
+		// Sandbox, mounts and images side by side, then containers in order.
+		{name: "runtime", do: p.syncRuntime},
 		{name: "status of failures", do: p.reportFailures, always: true},
 		{name: "volumes", do: p.refreshVolumes},
 	})
 	return p.result, err
 }
 
-// SyncTerminatingPod stops everything of the pod. The status becomes final only when the runtime shows that nothing runs.
+// SyncTerminatingPod stops everything of the pod. The status becomes final only when the runtime
+// shows that nothing runs.
 func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
 	p := &pass{Request: r, syncer: s}
 	return p.run(ctx, "kill pod", []step{
@@ -209,10 +219,10 @@ func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 	})
 }
 
-// RemovePod removes what is left of an ended pod that nobody wants to look at any more. The next pod of its UID begins anew: of
-// this one it has the restart counts alone.
-// Differs from the kubelet: there the next pod finds the containers too, with their back-off, and does not start at all if its
-// restartPolicy is Never.
+// RemovePod removes what is left of an ended pod that no source has any more. The next pod of its
+// UID begins anew: of this one it has the restart counts alone.
+// Differs from the kubelet: there the next pod finds the containers too, with their back-off, and
+// does not start at all if its restartPolicy is Never.
 func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
 	p := &pass{Request: r, syncer: s}
 	return p.run(ctx, "remove pod", []step{

@@ -11,7 +11,7 @@ import (
 	"berth/internal/pod"
 )
 
-// What is kept of the log of a container that ended.
+// How much of the log of a container that ended is recorded.
 const (
 	tailLines = 10
 	tailBytes = 2048
@@ -44,8 +44,9 @@ func (p *pass) recordRemoved() {
 	})
 }
 
-// recordObserved records what the runtime shows: when the first sandbox and the first containers were made, by the
-// runtime's own clock and so also of a start that an earlier agent began, and how containers ended.
+// recordObserved records what the runtime shows: when the first sandbox and the first containers
+// were made, by the runtime's own clock and so also of a start that an earlier agent began, and how
+// containers ended.
 func (p *pass) recordObserved(ctx context.Context) {
 	about, j := p.subject(), p.syncer.Journal
 	markAt := func(step journal.Step, container string, at time.Time) {
@@ -86,7 +87,7 @@ func tailOf(ctx context.Context, path string) string {
 	return string(t)
 }
 
-// tail is a writer that keeps the last tailBytes.
+// tail is a writer that holds the last tailBytes.
 type tail []byte
 
 func (t *tail) Write(p []byte) (int, error) {

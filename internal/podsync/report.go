@@ -25,7 +25,8 @@ const (
 	ended
 )
 
-// report generates the pod's status from the observation and hands it to the status manager; it says whether the phase is terminal.
+// report generates the pod's status from the observation and hands it to the status manager; it
+// says whether the phase is terminal.
 func (p *pass) report(ctx context.Context, f finality) (terminal bool) {
 	p.recordObserved(ctx)
 	s := p.syncer
@@ -41,7 +42,8 @@ func (p *pass) report(ctx context.Context, f finality) (terminal bool) {
 		Pod: p.Pod, Observed: *s.WithTerminationMessages(ctx, p.Observed), Old: old, Terminal: f == ended,
 		StartErrors: s.startErrors(p.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs(), Now: time.Now(), Began: s.Status.Began(p.UID),
 		Actuated: s.Allocations.Actuated(p.Pod), Resize: s.Allocations.Resize(p.UID), Probes: p.verdicts,
-		MountsMissing: !s.isMounted(p.UID) && len(p.Observed.Containers) == 0, // a container is made of mounts
+		// A container is made of mounts.
+		MountsMissing: !s.isMounted(p.UID) && len(p.Observed.Containers) == 0,
 	})
 	if st.Reason == lifecycle.DeadlineExceeded && !pod.IsTerminal(old.Phase) {
 		p.event(v1.EventTypeNormal, st.Reason, st.Message)
@@ -73,22 +75,23 @@ func (s *Syncer) startErrors(uid pod.UID) map[string]lifecycle.StartError {
 	return maps.Clone(s.errors[uid])
 }
 
-// updateStartErrors remembers why containers did not start and forgets the errors of those that did; it reports whether anything changed.
+// updateStartErrors remembers why containers did not start and forgets the errors of those that
+// did; it reports whether anything changed.
 func (s *Syncer) updateStartErrors(uid pod.UID, r kuberuntime.Result) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	kept := s.errors[uid]
+	known := s.errors[uid]
 	for name, e := range r.StartErrors {
-		if kept == nil {
-			kept = map[string]lifecycle.StartError{}
-			s.errors[uid] = kept
+		if known == nil {
+			known = map[string]lifecycle.StartError{}
+			s.errors[uid] = known
 		}
-		changed = changed || kept[name] != e
-		kept[name] = e
+		changed = changed || known[name] != e
+		known[name] = e
 	}
 	for _, name := range r.Started {
-		if _, ok := kept[name]; ok {
-			delete(kept, name)
+		if _, ok := known[name]; ok {
+			delete(known, name)
 			changed = true
 		}
 	}

@@ -36,8 +36,9 @@ func (v *podVolumes) setUp(ctx context.Context) (map[string]crispec.Volume, erro
 	return mounted, nil
 }
 
-// follow has volumes show what objects say newly while the pass lasts: an image that is pulled or a hook of one container is nothing that the others'
-// files wait for. The returned function ends that.
+// follow has volumes show what objects say newly while the pass lasts: an image that is pulled or a
+// hook of one container is nothing that the others' files wait for. The returned function ends
+// that.
 func (v *podVolumes) follow(ctx context.Context, changed <-chan struct{}) (stop func()) {
 	if !v.inputs.Live() {
 		return func() {}
@@ -57,8 +58,9 @@ func (v *podVolumes) follow(ctx context.Context, changed <-chan struct{}) (stop 
 	})
 }
 
-// refreshWhileEnding has the volumes of a pod that ends show the newest of objects whenever refresh is called, until stop is: what still runs may take
-// long, and needs tokens that are valid. The error of one is nobody's: the next refresh does the same.
+// refreshWhileEnding has the volumes of a pod that ends show the newest of objects whenever refresh
+// is called, until stop is: what still runs may take long, and needs tokens that are valid. The
+// error of one is nobody's: the next refresh does the same.
 func (p *pass) refreshWhileEnding(ctx context.Context) (refresh, stop func()) {
 	if !slices.ContainsFunc(p.Observed.Containers, func(c pod.ContainerStatus) bool { return c.State == pod.StateRunning }) {
 		return func() {}, func() {}
@@ -82,7 +84,8 @@ func (p *pass) refreshWhileEnding(ctx context.Context) (refresh, stop func()) {
 	})
 }
 
-// whileLasts calls f for each wake-up until stop is called, which waits for a call that is under way; its context ends with stop.
+// whileLasts calls f for each wake-up until stop is called, which waits for a call that is under
+// way; its context ends with stop.
 func whileLasts(ctx context.Context, wake <-chan struct{}, f func(lasts context.Context)) (stop func()) {
 	lasts, end := context.WithCancel(ctx)
 	ended := make(chan struct{})

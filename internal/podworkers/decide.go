@@ -11,7 +11,8 @@ import (
 	"berth/internal/podsync"
 )
 
-// turn is what one turn of a worker decides from: a copy of the worker's state, and what the turn has observed.
+// turn is what one turn of a worker decides from: a copy of the worker's state, and what was
+// observed.
 type turn struct {
 	worker   *worker
 	life     pod.Lifecycle
@@ -42,7 +43,8 @@ type decision struct {
 	terminating bool
 	// finished: nothing is left to do while the pod's source has it.
 	finished bool
-	// at is when the worker looks again, and backOff after how long at the latest, about; both zero: when it is woken.
+	// at is when the worker takes its next turn, unless it is woken before; zero: not by time.
+	// backOff is the longest time until then, with some jitter; zero: there is none.
 	at      time.Time
 	backOff time.Duration
 	// entry is written to the pod's journal unless it is empty.
@@ -62,15 +64,18 @@ type outcome struct {
 func computeEntry(t *turn) decision {
 	switch {
 	case t.life.State == Finished && !t.life.RuntimeOnly && !t.life.Orphan:
-		// An API pod that is being deleted stays until its source has let go of it: its last status is still to be reported.
-		return decision{then: wait, finished: true} // one that was evicted as its source let go of it is to be orphaned
+		// An API pod that is being deleted stays until its source has let go of it: its last status
+		// is still to be reported. One that was evicted as its source let go of it is to be
+		// orphaned.
+		return decision{then: wait, finished: true}
 	case t.life.State == Waiting && !t.first:
 		return decision{then: wait, entry: journal.Entry{Decision: "wait for the pod of the same name to end"}}
 	}
 	return decision{}
 }
 
-// computeRemoval decides after a try to remove what is left of a pod; tries counts those that failed, this one included.
+// computeRemoval decides after a try to remove what is left of a pod; tries counts those that
+// failed, this one included.
 func computeRemoval(o outcome, tries int) decision {
 	switch {
 	case o.err == nil:
@@ -96,7 +101,7 @@ func failed(what string, err error) journal.Entry {
 	return journal.Entry{Decision: what + " failed, to be tried again", Error: err.Error()}
 }
 
-// whether a pod that waits is to be admitted
+// admitting says whether a pod that waits is to be admitted.
 type admitting int
 
 const (
@@ -166,7 +171,8 @@ func computeNext(s pod.State, o outcome) decision {
 	return decision{then: wait, at: o.result.RetryAt}
 }
 
-// delay returns after how long a worker that waits looks again, and false if only a wake-up has it look.
+// delay returns after how long a worker that waits takes its next turn, and false if only a wake-up
+// has it take one.
 func (d decision) delay(now time.Time) (time.Duration, bool) {
 	until := max(d.at.Sub(now), time.Millisecond)
 	switch {

@@ -192,7 +192,8 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// The transitions of the package's doc are those that the functions make by which a pod's state is decided: no more and no fewer.
+// The transitions of the package's doc are those that the functions make by which a pod's state is
+// decided: no more and no fewer.
 func TestTransitionsAreThoseOfTheDoc(t *testing.T) {
 	var made []string
 	move := func(from, to pod.State) {

@@ -10,7 +10,8 @@ import (
 	"berth/internal/podsync"
 )
 
-// live is a worker's goroutine: it waits for a wake-up or the timer and takes turns until there is nothing to do.
+// live is a worker's goroutine: it waits for a wake-up or the timer and takes turns until there is
+// nothing to do.
 func (p *PodWorkers) live(stop context.Context, w *worker) {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
@@ -42,8 +43,8 @@ func (p *PodWorkers) live(stop context.Context, w *worker) {
 	}
 }
 
-// turn takes one turn: its steps in order, until one decides how the worker goes on. kill ends when a stronger wish for the pod arrives, and, as
-// stop, when the agent stops.
+// turn takes one turn: its steps in order, until one decides how the worker goes on. stop ends when
+// the agent stops; kill ends then, and when a stronger wish for the pod arrives.
 func (p *PodWorkers) turn(stop context.Context, w *worker) (d decision) {
 	kill, cancel := context.WithCancel(stop)
 	defer cancel()
@@ -110,7 +111,7 @@ func (p *PodWorkers) admit(kill context.Context, t *turn) decision {
 	case asked:
 		verdict, err := p.Admitter.Admit(kill, t.work.pod)
 		d = computeAdmission(verdict, err)
-		t.worker.capacity = verdict.Later // the pod keeps its place
+		t.worker.capacity = verdict.Later // the pod stays the next
 		t.worker.refused = d.to == Terminated
 	}
 	return d
@@ -123,7 +124,7 @@ func (p *PodWorkers) terminate(_ context.Context, t *turn) decision { return com
 func (p *PodWorkers) run(kill context.Context, t *turn) decision {
 	w := t.worker
 	release := func() (missed bool) { return false }
-	if t.life.State != Terminating { // that pass looks at what changes while it lasts
+	if t.life.State != Terminating { // that pass observes what changes while it lasts
 		release = p.Observer.Hold(w.uid)
 	}
 	began := time.Now()
@@ -135,7 +136,8 @@ func (p *PodWorkers) run(kill context.Context, t *turn) decision {
 	return computeNext(t.life.State, o)
 }
 
-// pass runs the pass beside the worker, which passes on what wakes it meanwhile. The worker is woken again for all that the pass may not have seen.
+// pass runs the pass of the pod's state in a goroutine of its own. The worker forwards what wakes
+// it meanwhile, and is woken again for what the pass did not deal with.
 func (p *PodWorkers) pass(kill context.Context, t *turn) outcome {
 	w, changed, done := t.worker, make(chan struct{}, 1), make(chan outcome, 1)
 	r := podsync.Request{
@@ -161,7 +163,8 @@ func (p *PodWorkers) pass(kill context.Context, t *turn) outcome {
 			woken = true
 			notify(changed)
 		case o := <-done:
-			if len(changed) > 0 || woken && t.life.State == Syncing { // of what woke it, that pass looks at the volumes alone
+			// SyncPod refreshes volumes for a wake-up, and leaves the rest to the next pass.
+			if len(changed) > 0 || woken && t.life.State == Syncing {
 				w.poke()
 			}
 			return o
@@ -242,7 +245,8 @@ func (p *PodWorkers) apply(t *turn, d decision) {
 	}
 }
 
-// advance moves the lifecycle on, never back, and returns who waits for the end of the containers if they have ended.
+// advance moves the lifecycle on, never back, and returns who waits for the end of the containers
+// if they have ended.
 func (p *PodWorkers) advance(w *worker, d decision) (done []chan<- struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

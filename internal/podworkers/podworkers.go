@@ -1,8 +1,11 @@
-// Package podworkers runs the life of each pod: one goroutine per pod UID, which moves it one way through Waiting, Syncing, Terminating, Terminated and Finished.
+// Package podworkers runs the life of each pod: one goroutine per pod UID, which moves it one way
+// through Waiting, Syncing, Terminating, Terminated and Finished.
 //
-// Owns: the lifecycle truth (it is the only writer of pod.States), each worker's pending work, grace period and timer.
+// Owns: the lifecycle truth (it is the only writer of pod.States), each worker's pending work,
+// grace period and timer.
 // Reads: observations of the pod, through Observer.
-// Never: calls the runtime or the API server itself, queues orders: an update joins the pending work and wakes the worker.
+// Never: calls the runtime or the API server itself, queues orders: an update joins the pending
+// work and wakes the worker.
 //
 //	from         on                      to
 //	Waiting      admitted                Syncing
@@ -14,8 +17,8 @@
 //	Terminating  all stopped             Terminated
 //	Terminated   cleaned up              Finished
 //
-// A finished pod that is still desired keeps its (parked) worker; when it is no longer desired, its content is removed and the worker
-// leaves.
+// A finished pod that is still desired has a worker that waits; when it is no longer desired, its
+// content is removed and the worker leaves.
 package podworkers
 
 import (
@@ -34,15 +37,17 @@ import (
 	"berth/internal/podsync"
 )
 
-// PodSyncer is one pass over one pod. A method may be called again after any outcome; calls for one pod never overlap. The context ends when
-// the agent stops or when a stronger wish for the pod has arrived; a pass then returns between two steps.
+// PodSyncer is one pass over one pod. A method may be called again after any outcome; calls for one
+// pod never overlap. The context ends when the agent stops or when a stronger wish for the pod has
+// arrived; a pass then returns between two steps.
 type PodSyncer interface {
 	// SyncPod brings the pod nearer to its spec.
 	SyncPod(ctx context.Context, r podsync.Request) (podsync.Result, error)
-	// SyncTerminatingPod stops every container and the sandbox; nil means that nothing of the pod runs any more. Request.Pod is nil
-	// for a pod that only the runtime knows.
+	// SyncTerminatingPod stops every container and the sandbox; nil means that nothing of the pod
+	// runs any more. Request.Pod is nil for a pod that only the runtime knows.
 	SyncTerminatingPod(ctx context.Context, r podsync.Request) error
-	// SyncTerminatedPod frees what the running pod held: volumes, cgroup. Containers and logs stay to be looked at.
+	// SyncTerminatedPod frees what the running pod held: volumes, cgroup. Containers and logs stay
+	// for inspection.
 	SyncTerminatedPod(ctx context.Context, r podsync.Request) error
 	// RemovePod removes what is left: containers, sandboxes, logs, folders, the status.
 	RemovePod(ctx context.Context, r podsync.Request) error
@@ -55,27 +60,28 @@ type Observer interface {
 	Hold(uid pod.UID) (release func() (missed bool))
 }
 
-// Admitter decides whether a pod may start, and keeps what it was admitted with.
+// Admitter decides whether a pod may start, and remembers what it was admitted with.
 type Admitter interface {
-	// Admit records the refusal of a pod that may not start; such a pod's worker ends. It is asked about one pod at a time, in the order in
-	// which they came. A verdict of Later is asked for again when its channel is closed, and before any other pod's. The only
-	// error is that of ctx.
+	// Admit records the refusal of a pod that may not start; such a pod's worker ends. It is asked
+	// about one pod at a time, in the order in which they came. A verdict of Later is asked for
+	// again when its channel is closed, and before any other pod's. The only error is that of ctx.
 	Admit(ctx context.Context, p *v1.Pod) (admission.Verdict, error)
-	// Adopt is told of a pod that runs already.
+	// Adopt is called with a pod that runs already.
 	Adopt(p *v1.Pod)
-	// Forget is told of a pod whose worker leaves.
+	// Forget is called with a pod whose worker leaves.
 	Forget(uid pod.UID)
-	// Retain is told of all pods that there are.
+	// Retain is called with all pods that there are.
 	Retain(known map[pod.UID]bool)
 }
 
 // Resizer says which resources admitted pods have. No method blocks.
 type Resizer interface {
-	// Resize returns the pod, which is to run, with the resources that it is to have now, and has decided whether these are those of its spec.
+	// Resize returns the pod, which is to run, with the resources that it is to have now, and has
+	// decided whether these are those of its spec.
 	Resize(p *v1.Pod) *v1.Pod
 	// Allotted returns the pod, which is to end, with the resources that it was given.
 	Allotted(p *v1.Pod) *v1.Pod
-	// RoomMade is told when a pod has ended.
+	// RoomMade is called when a pod has ended.
 	RoomMade()
 }
 
@@ -88,8 +94,9 @@ type Config struct {
 	States   *pod.States
 	Journal  *journal.Journal
 	Log      *slog.Logger
-	// Passed is told of every pass, which is one of create, sync, terminating and terminated, and WorkerStarted of how long after its arrival a
-	// pod had its first; nil: nobody. They must not block.
+	// Passed is called for every pass, which is one of create, sync, terminating and terminated,
+	// and WorkerStarted with how long after its arrival a pod had its first; nil: nobody counts.
+	// They must not block.
 	Passed        func(operation string, took time.Duration)
 	WorkerStarted func(wait time.Duration)
 }
@@ -135,8 +142,8 @@ func New(cfg Config) *PodWorkers {
 	return &PodWorkers{Config: cfg, finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, queue: queue{names: map[pod.FullName][]*worker{}}}
 }
 
-// Ending returns a pod that is to end and whose content is not removed yet, as it was wanted last, and false if it is none, or only the
-// runtime knows it.
+// Ending returns a pod that is to end and whose content is not removed yet, as it was wanted last,
+// and false if it is none, or only the runtime knows it.
 func (p *PodWorkers) Ending(uid pod.UID) (*v1.Pod, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,7 +172,8 @@ func (w *worker) isEnding() bool {
 	return w.work.pod != nil && (w.life.State == Terminating || w.life.State == Terminated)
 }
 
-// Finished is where the pods appear whose worker left for good, or has nothing left to do while the pod is wanted.
+// Finished is where the pods appear whose worker left for good, or has nothing left to do while the
+// pod is wanted.
 func (p *PodWorkers) Finished() *pod.Inbox[pod.UID] { return p.finished }
 
 // Run lets the workers work until ctx is done; containers are left as they are.
@@ -189,7 +197,8 @@ func (p *PodWorkers) startLocked(w *worker) {
 	p.passes.Go(func() { p.live(ctx, w) })
 }
 
-// UpdatePod hands an update to the pod's worker and makes the worker if there is none. It never blocks and never fails.
+// UpdatePod hands an update to the pod's worker and makes the worker if there is none. It never
+// blocks and never fails.
 func (p *PodWorkers) UpdatePod(o UpdatePodOptions) {
 	uid := o.uid()
 	p.mu.Lock()
@@ -257,7 +266,7 @@ func (p *PodWorkers) addLocked(uid pod.UID, o *UpdatePodOptions) *worker {
 
 func (w *worker) poke() { notify(w.wake) }
 
-// leave forgets the worker, lets the next pod of its name start, and tells who cares.
+// leave forgets the worker, lets the next pod of its name start, and notifies who waits for it.
 func (p *PodWorkers) leave(w *worker) {
 	p.Admitter.Forget(w.uid) // before another worker of the same UID can be there
 	p.mu.Lock()
@@ -275,8 +284,8 @@ func (p *PodWorkers) leave(w *worker) {
 	p.finished.Put(w.uid)
 }
 
-// SyncKnownPods is given the desired pods: what is not among them is an orphan and must end. It latches that every desired pod is
-// known, from which on an unknown UID is one that is gone.
+// SyncKnownPods is given the desired pods: what is not among them is an orphan and must end. It
+// latches that every desired pod is known, from which on an unknown UID is one that is gone.
 func (p *PodWorkers) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 	var wake []*worker
 	known := map[pod.UID]bool{}
@@ -327,8 +336,8 @@ func (p *PodWorkers) orphanLocked(w *worker) (isNew bool) {
 	return true
 }
 
-// KillPod evicts the pod; status is applied to its final status. done is closed when none of its containers runs any more. It never
-// blocks.
+// KillPod evicts the pod; status is applied to its final status. done is closed when none of its
+// containers runs any more. It never blocks.
 func (p *PodWorkers) KillPod(victim *v1.Pod, status func(*v1.PodStatus), done chan<- struct{}) {
 	p.UpdatePod(UpdatePodOptions{
 		UpdateType: SyncPodKill, Pod: victim,
@@ -343,7 +352,7 @@ func (p *PodWorkers) Has(uid pod.UID) bool {
 	return p.workers[uid] != nil
 }
 
-// WakePod lets the worker of a pod look at it again, if there is one.
+// WakePod has the worker of a pod take a turn, if there is one.
 func (p *PodWorkers) WakePod(uid pod.UID) {
 	p.mu.Lock()
 	w := p.workers[uid]
@@ -353,7 +362,7 @@ func (p *PodWorkers) WakePod(uid pod.UID) {
 	}
 }
 
-// WakeAll lets every worker look at its pod again, whatever its state and its timer.
+// WakeAll has every worker take a turn, whatever its state and its timer.
 func (p *PodWorkers) WakeAll() {
 	p.mu.Lock()
 	workers := slices.Collect(maps.Values(p.workers))
@@ -363,7 +372,8 @@ func (p *PodWorkers) WakeAll() {
 	}
 }
 
-// FirstOfName returns the static pod of this name that runs, or ends; the others of the name wait for it.
+// FirstOfName returns the static pod of this name that runs, or ends; the others of the name wait
+// for it.
 func (p *PodWorkers) FirstOfName(n pod.FullName) (pod.UID, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -194,7 +194,8 @@ func (r *rig) expect(want ...string) {
 	r.diary = nil
 }
 
-// expectTogether is expect for what several workers do at the same time: only what is done to one pod has an order.
+// expectTogether is expect for what several workers do at the same time: only what is done to one
+// pod has an order.
 func (r *rig) expectTogether(want ...string) {
 	r.t.Helper()
 	synctest.Wait()
@@ -257,7 +258,8 @@ func TestLifeOfAPod(t *testing.T) {
 	})
 }
 
-// A pod that is evicted as its source lets go of it has a worker of which its source will not tell any more.
+// A pod that is evicted as its source lets go of it has a worker of which its source will not tell
+// any more.
 func TestEvictedPodThatNobodyWants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -450,7 +452,8 @@ func TestRuntimeOnlyPodIsEnded(t *testing.T) {
 	})
 }
 
-// A manifest can come back while what an earlier agent left of its pod still ends. Its spec does not make the leftovers the pod that is wanted.
+// A manifest can come back while what an earlier agent left of its pod still ends. Its spec does
+// not make the leftovers the pod that is wanted.
 func TestRuntimeOnlyPodIsWantedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -480,7 +483,8 @@ func TestSameUIDAgain(t *testing.T) {
 		r.expect("admit a", "sync a")
 		r.update(podworkers.SyncPodKill, p)
 		r.SyncKnownPods(nil)
-		r.update(podworkers.SyncPodCreate, p) // while it ends: the loop creates it anew when the worker has left
+		// While it ends: the loop creates it anew when the worker has left.
+		r.update(podworkers.SyncPodCreate, p)
 		r.expect("terminating a 30s", "terminated a", "make way for another a")
 		r.update(podworkers.SyncPodCreate, p)
 		r.expect("admit a", "sync a")
@@ -542,13 +546,15 @@ func TestDeletedPod(t *testing.T) {
 		five := int64(5)
 		deleted.DeletionGracePeriodSeconds = &five
 		r.update(podworkers.SyncPodUpdate, deleted)
-		r.expect("terminating a 5s", "terminated a") // what is left of it stays until the API server has let go of it
+		// What is left of it stays until the API server has let go of it.
+		r.expect("terminating a 5s", "terminated a")
 		r.SyncKnownPods(nil)
 		r.expect("remove a")
 	})
 }
 
-// What wakes a worker during a pass is passed on to the pass, and no wake-up is lost that the pass has not taken.
+// What wakes a worker during a pass is passed on to the pass, and no wake-up is lost that the pass
+// has not taken.
 func TestWakeUpsDuringAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

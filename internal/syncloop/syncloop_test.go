@@ -194,7 +194,8 @@ func TestOperationsBecomeUpdates(t *testing.T) {
 	})
 }
 
-// An object that goes while its pod is ending was deleted by force; whatever else goes leaves its pod the time that it has.
+// An object that goes while its pod is ending was deleted by force; whatever else goes leaves its
+// pod the time that it has.
 func TestRemovalOfEndingPods(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -282,7 +283,8 @@ func TestCleanups(t *testing.T) {
 	})
 }
 
-// What shows up later of a pod that nobody knows ends, too: a sandbox that an earlier agent had asked for may come after the first list.
+// What shows up later of a pod that nobody knows ends, too: a sandbox that an earlier agent had
+// asked for may come after the first list.
 func TestLateStrays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
@@ -343,7 +345,8 @@ func TestWithoutSourcesEverythingIsAStray(t *testing.T) {
 	})
 }
 
-// What comes to be at the runtime when it was listed long ago, as by a call that an earlier agent made, is a stray like any other.
+// What comes to be at the runtime when it was listed long ago, as by a call that an earlier agent
+// made, is a stray like any other.
 func TestStrayThatComesLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
