@@ -1,5 +1,5 @@
-// Package podsync is one pass over one pod: SyncPod, SyncTerminatingPod and SyncTerminatedPod as
-// ordered steps.
+// Package podsync is one pass over one pod: SyncPod, SyncTerminatingPod, SyncTerminatedPod and
+// RemovePod as lists of steps.
 //
 // Owns: the order of the steps, the pod's folder, the last start error of each container.
 // Reads: the observation that it is given; statuses through the status manager.

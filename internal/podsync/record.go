@@ -108,7 +108,8 @@ func (p *pass) expectKill() {
 	})
 }
 
-// expectRetries says when back-offs end, and the pod's time. RetryAt is that of the pod's time yet.
+// expectRetries says when back-offs end, and when the pod's time is over: until then result.RetryAt
+// is that of its deadline.
 func (p *pass) expectRetries() {
 	var next []journal.Next
 	for c := range pod.Containers(&p.Pod.Spec) {
