@@ -70,11 +70,13 @@ func (p *pass) killPod(ctx context.Context) error {
 	}
 }
 
-// observeEnd makes sure that nothing of the pod runs any more.
-func (p *pass) observeEnd(ctx context.Context) (err error) {
-	if p.Observed, err = p.syncer.Observe(ctx, p.UID); err != nil {
-		return err
-	}
+func (p *pass) observe(ctx context.Context) (err error) {
+	p.Observed, err = p.syncer.Observe(ctx, p.UID)
+	return err
+}
+
+// checkEnd makes sure that nothing of the pod runs any more.
+func (p *pass) checkEnd(context.Context) error {
 	running := func(c pod.ContainerStatus) bool { return c.State == pod.StateRunning }
 	if i := slices.IndexFunc(p.Observed.Containers, running); i >= 0 {
 		return fmt.Errorf("container %q still runs after it was stopped", p.Observed.Containers[i].Name)
@@ -91,28 +93,11 @@ func (p *pass) reportEnd(ctx context.Context) error {
 	return nil
 }
 
-func (p *pass) removeProbes(context.Context) error {
-	p.syncer.Probes.Remove(p.UID)
-	return nil
-}
-
-func (p *pass) unlinkStrangers(context.Context) error { return p.syncer.unlinkStrangers(p.UID) }
-
-func (p *pass) teardownVolumes(ctx context.Context) error {
-	return p.syncer.Volumes.Teardown(ctx, p.UID)
-}
-
-func (p *pass) unregisterObjects(context.Context) error {
-	p.syncer.Objects.Unregister(p.UID)
-	return nil
-}
-
-func (p *pass) removeCgroup(ctx context.Context) error {
-	return p.syncer.Cgroups.RemovePod(ctx, p.UID)
-}
-
-func (p *pass) releaseUserNamespace(context.Context) error {
-	return p.syncer.Runtime.ReleaseUserNamespace(p.UID)
+// reportTerminated reports that nothing is held for the pod any more.
+func (p *pass) reportTerminated() {
+	if p.Pod != nil {
+		p.syncer.Status.Terminated(p.Pod)
+	}
 }
 
 // pruneContainers leaves the containers that a user may inspect, and none of an evicted pod.
@@ -121,19 +106,6 @@ func (p *pass) pruneContainers(ctx context.Context) error {
 		return p.syncer.Remover.RemoveContainers(ctx, p.Observed)
 	}
 	return p.syncer.Remover.PruneDead(ctx, p.Observed)
-}
-
-// reportTerminated reports that nothing is held for the pod any more.
-func (p *pass) reportTerminated(context.Context) error {
-	if p.Pod != nil {
-		p.syncer.Status.Terminated(p.Pod)
-	}
-	return nil
-}
-
-func (p *pass) observeLeft(ctx context.Context) (err error) {
-	p.Observed, err = p.syncer.Observe(ctx, p.UID)
-	return err
 }
 
 // removeContainers removes containers and sandboxes. Logs stay if another pod of the UID follows,
@@ -147,15 +119,6 @@ func (p *pass) removeContainers(ctx context.Context) error {
 	}
 	s := p.subject()
 	return p.syncer.Remover.RemoveLogs(s.Namespace, s.Name, p.UID)
-}
-
-func (p *pass) removeFolder(context.Context) error { return p.syncer.removeDir(p.UID) }
-
-// observeNothing has the newest observation be that nothing is left, so that nobody ends the pod
-// again.
-func (p *pass) observeNothing(ctx context.Context) error {
-	_, err := p.syncer.Observe(ctx, p.UID)
-	return err
 }
 
 // removeStatus forgets the pod.

@@ -35,6 +35,14 @@ type step struct {
 	always bool
 }
 
+// does is a step that cannot fail.
+func does(f func()) func(context.Context) error {
+	return func(context.Context) error {
+		f()
+		return nil
+	}
+}
+
 // run does the steps in order, until one fails or shows that the pod is over.
 func (p *pass) run(ctx context.Context, what string, steps []step) (failed error) {
 	for _, st := range steps {
@@ -91,11 +99,6 @@ func (p *pass) reject(ctx context.Context, reason, message string) {
 // event records an event about the pod.
 func (p *pass) event(eventtype, reason, message string) {
 	p.syncer.Event(p.Pod, "", eventtype, reason, message)
-}
-
-func (p *pass) registerObjects(context.Context) error {
-	p.syncer.Objects.Register(p.Pod)
-	return nil
 }
 
 func (p *pass) makeDataDirs(context.Context) error {

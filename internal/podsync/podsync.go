@@ -176,7 +176,7 @@ func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 	err := p.run(ctx, "sync pod", []step{
 		{name: "probes", do: p.syncProbes},
 		{name: "status", do: p.reportObserved},
-		{name: "objects", do: p.registerObjects},
+		{name: "objects", do: does(func() { s.Objects.Register(r.Pod) })},
 		{name: "data dirs", do: p.makeDataDirs},
 		{name: "cgroup", do: p.ensureCgroup},
 		{name: "volume inputs", do: p.prepareVolumes},
@@ -196,7 +196,8 @@ func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
 		{name: "probes", do: p.endProbes},
 		{name: "status", do: p.reportEnding},
 		{name: "containers", do: p.stopContainers},
-		{name: "observation", do: p.observeEnd},
+		{name: "observation", do: p.observe},
+		{name: "end of containers", do: p.checkEnd},
 		{name: "last probes", do: p.endProbes},
 		{name: "last status", do: p.reportEnd},
 	})
@@ -208,14 +209,14 @@ func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 	p.expect()
 	return p.run(ctx, "clean up pod", []step{
 		{name: "status", do: p.reportEnd},
-		{name: "probes", do: p.removeProbes},
-		{name: "links", do: p.unlinkStrangers},
-		{name: "volumes", do: p.teardownVolumes},
-		{name: "objects", do: p.unregisterObjects},
-		{name: "cgroup", do: p.removeCgroup},
-		{name: "user namespace", do: p.releaseUserNamespace},
+		{name: "probes", do: does(func() { s.Probes.Remove(r.UID) })},
+		{name: "links", do: func(context.Context) error { return s.unlinkStrangers(r.UID) }},
+		{name: "volumes", do: func(ctx context.Context) error { return s.Volumes.Teardown(ctx, r.UID) }},
+		{name: "objects", do: does(func() { s.Objects.Unregister(r.UID) })},
+		{name: "cgroup", do: func(ctx context.Context) error { return s.Cgroups.RemovePod(ctx, r.UID) }},
+		{name: "user namespace", do: func(context.Context) error { return s.Runtime.ReleaseUserNamespace(r.UID) }},
 		{name: "dead containers", do: p.pruneContainers},
-		{name: "terminated", do: p.reportTerminated},
+		{name: "last status", do: does(p.reportTerminated)},
 	})
 }
 
@@ -226,11 +227,12 @@ func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
 	p := &pass{Request: r, syncer: s}
 	return p.run(ctx, "remove pod", []step{
-		{name: "observation", do: p.observeLeft},
+		{name: "observation", do: p.observe},
 		{name: "containers", do: p.removeContainers},
-		{name: "folder", do: p.removeFolder},
-		{name: "last observation", do: p.observeNothing},
-		{name: "probes", do: p.removeProbes},
+		{name: "folder", do: func(context.Context) error { return s.removeDir(r.UID) }},
+		// By it nobody ends the pod again.
+		{name: "last observation", do: func(ctx context.Context) error { _, err := s.Observe(ctx, r.UID); return err }},
+		{name: "probes", do: does(func() { s.Probes.Remove(r.UID) })},
 		{name: "status", do: p.removeStatus},
 	})
 }

@@ -77,28 +77,27 @@ func computeEntry(t *turn) decision {
 // computeRemoval decides after a try to remove what is left of a pod; tries counts those that
 // failed, this one included.
 func computeRemoval(o outcome, tries int) decision {
-	switch {
-	case o.err == nil:
+	if o.err == nil {
 		return decision{then: leave}
-	case o.killed:
-		return decision{then: lookAgain}
 	}
-	return decision{then: wait, backOff: min(errorBackOff<<min(tries-1, 10), removalBackOffCap), entry: failed("remove", o.err)}
+	return computeFailure("remove", o, min(errorBackOff<<min(tries-1, 10), removalBackOffCap))
 }
 
 // computeObserved decides after a try to observe the pod.
 func computeObserved(o outcome) decision {
-	switch {
-	case o.err == nil:
+	if o.err == nil {
 		return decision{}
-	case o.killed:
-		return decision{then: lookAgain}
 	}
-	return decision{then: wait, backOff: errorBackOff, entry: failed("observe", o.err)}
+	return computeFailure("observe", o, errorBackOff)
 }
 
-func failed(what string, err error) journal.Entry {
-	return journal.Entry{Decision: what + " failed, to be tried again", Error: err.Error()}
+func computeFailure(what string, o outcome, backOff time.Duration) decision {
+	if o.killed {
+		return decision{then: lookAgain}
+	}
+	return decision{then: wait, backOff: backOff, entry: journal.Entry{
+		Decision: what + " failed, to be tried again", Error: o.err.Error(),
+	}}
 }
 
 // admitting says whether a pod that waits is to be admitted.
