@@ -230,7 +230,7 @@ func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
 		{name: "observation", do: p.observe},
 		{name: "containers", do: p.removeContainers},
 		{name: "folder", do: func(context.Context) error { return s.removeDir(r.UID) }},
-		// By it nobody ends the pod again.
+		// It shows that nothing is left, so that nobody ends the pod again.
 		{name: "last observation", do: func(ctx context.Context) error { _, err := s.Observe(ctx, r.UID); return err }},
 		{name: "probes", do: does(func() { s.Probes.Remove(r.UID) })},
 		{name: "status", do: p.removeStatus},

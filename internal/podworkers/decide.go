@@ -29,7 +29,7 @@ type then int
 
 const (
 	goOn      then = iota // with the next step of the turn
-	lookAgain             // with another turn, at once
+	atOnce             // with another turn, at once
 	wait                  // with another turn, when something wakes the worker or when it is time
 	leave                 // not at all
 )
@@ -93,7 +93,7 @@ func computeObserved(o outcome) decision {
 
 func computeFailure(what string, o outcome, backOff time.Duration) decision {
 	if o.killed {
-		return decision{then: lookAgain}
+		return decision{then: atOnce}
 	}
 	return decision{then: wait, backOff: backOff, entry: journal.Entry{
 		Decision: what + " failed, to be tried again", Error: o.err.Error(),
@@ -126,11 +126,11 @@ func computeAsked(t *turn) (admitting, decision) {
 func computeAdmission(v admission.Verdict, err error) decision {
 	switch {
 	case err != nil: // a stronger wish has arrived
-		return decision{then: lookAgain}
+		return decision{then: atOnce}
 	case v.Later != nil:
 		return decision{then: wait, entry: journal.Entry{Decision: "wait for room to be made"}}
 	case !v.Admitted:
-		return decision{then: lookAgain, to: Terminated} // an earlier agent may have begun with it
+		return decision{then: atOnce, to: Terminated} // an earlier agent may have begun with it
 	}
 	return decision{to: Syncing}
 }
@@ -141,7 +141,7 @@ func computeTermination(t *turn) decision {
 	case t.life.State != Terminating || t.life.TerminationBegun:
 		return decision{}
 	case t.work.pod != nil && !t.started && len(t.observed.Sandboxes) == 0:
-		return decision{then: lookAgain, to: Terminated} // it ended before it began
+		return decision{then: atOnce, to: Terminated} // it ended before it began
 	}
 	return decision{terminating: true, entry: journal.Entry{
 		Decision: "end the pod", Why: fmt.Sprintf("%s; grace period %d s", t.why, t.work.grace),
@@ -152,20 +152,20 @@ func computeTermination(t *turn) decision {
 func computeNext(s pod.State, o outcome) decision {
 	switch {
 	case o.killed:
-		return decision{then: lookAgain}
+		return decision{then: atOnce}
 	case o.err != nil:
 		return decision{then: wait, backOff: errorBackOff, at: o.result.RetryAt, entry: journal.Entry{
 			Decision: "pass failed, to be tried again", Why: "state " + s.String(),
 			Took: o.took.Round(time.Millisecond), Error: o.err.Error(),
 		}}
 	case s == Syncing && o.result.Terminal:
-		return decision{then: lookAgain, to: Terminating}
+		return decision{then: atOnce, to: Terminating}
 	case s == Terminating:
-		return decision{then: lookAgain, to: Terminated}
+		return decision{then: atOnce, to: Terminated}
 	case s == Terminated:
-		return decision{then: lookAgain, to: Finished}
+		return decision{then: atOnce, to: Finished}
 	case o.result.Touched || o.missed:
-		return decision{then: lookAgain}
+		return decision{then: atOnce}
 	}
 	return decision{then: wait, at: o.result.RetryAt}
 }

@@ -84,12 +84,12 @@ func TestComputeAdmission(t *testing.T) {
 		want    decision
 	}{
 		{"admitted", admission.Verdict{Admitted: true}, nil, decision{to: Syncing}},
-		{"refused", admission.Verdict{}, nil, decision{then: lookAgain, to: Terminated}},
+		{"refused", admission.Verdict{}, nil, decision{then: atOnce, to: Terminated}},
 		{
 			"later", admission.Verdict{Later: make(chan struct{})}, nil,
 			decision{then: wait, entry: journal.Entry{Decision: "wait for room to be made"}},
 		},
-		{"killed meanwhile", admission.Verdict{}, errNo, decision{then: lookAgain}},
+		{"killed meanwhile", admission.Verdict{}, errNo, decision{then: atOnce}},
 	} {
 		wantDecision(t, tc.name, computeAdmission(tc.verdict, tc.err), tc.want)
 	}
@@ -106,7 +106,7 @@ func TestComputeTermination(t *testing.T) {
 		want decision
 	}{
 		{"a pod that runs", turn{life: pod.Lifecycle{State: Syncing}, work: wanted, observed: active}, decision{}},
-		{"it never began", turn{life: terminating, work: wanted, observed: nobody}, decision{then: lookAgain, to: Terminated}},
+		{"it never began", turn{life: terminating, work: wanted, observed: nobody}, decision{then: atOnce, to: Terminated}},
 		{"an earlier agent began with it", turn{life: terminating, work: wanted, observed: dead, why: "it is evicted"}, begins},
 		{"a pass began with it", turn{life: terminating, work: wanted, observed: nobody, started: true, why: "it is evicted"}, begins},
 		{"of only the runtime", turn{life: terminating, work: work{grace: 30}, observed: nobody, why: "it is evicted"}, begins},
@@ -119,7 +119,7 @@ func TestComputeTermination(t *testing.T) {
 
 func TestComputeNext(t *testing.T) {
 	at := time.Unix(1700000000, 0)
-	again := decision{then: lookAgain}
+	again := decision{then: atOnce}
 	failure := func(state string) decision {
 		return decision{then: wait, backOff: errorBackOff, entry: journal.Entry{
 			Decision: "pass failed, to be tried again", Why: "state " + state, Took: 2 * time.Millisecond, Error: "no",
@@ -138,14 +138,14 @@ func TestComputeNext(t *testing.T) {
 		{"a back-off", Syncing, outcome{result: podsync.Result{RetryAt: at}}, decision{then: wait, at: at}},
 		{"the runtime was changed", Syncing, outcome{result: podsync.Result{Touched: true, RetryAt: at}}, again},
 		{"the pod changed meanwhile", Syncing, outcome{missed: true, result: podsync.Result{RetryAt: at}}, again},
-		{"the pod is over", Syncing, outcome{result: podsync.Result{Terminal: true}}, decision{then: lookAgain, to: Terminating}},
+		{"the pod is over", Syncing, outcome{result: podsync.Result{Terminal: true}}, decision{then: atOnce, to: Terminating}},
 		{"failed", Syncing, outcome{err: errNo, took: took, missed: true}, failure("Syncing")},
 		{"failed, with a back-off", Syncing, outcome{err: errNo, took: took, result: podsync.Result{RetryAt: at}}, later},
 		{"killed", Syncing, outcome{killed: true, err: errNo, result: podsync.Result{Terminal: true}}, again},
-		{"all stopped", Terminating, outcome{}, decision{then: lookAgain, to: Terminated}},
+		{"all stopped", Terminating, outcome{}, decision{then: atOnce, to: Terminated}},
 		{"not stopped", Terminating, outcome{err: errNo, took: took}, failure("Terminating")},
 		{"less grace", Terminating, outcome{killed: true}, again},
-		{"cleaned up", Terminated, outcome{missed: true}, decision{then: lookAgain, to: Finished}},
+		{"cleaned up", Terminated, outcome{missed: true}, decision{then: atOnce, to: Finished}},
 		{"not cleaned up", Terminated, outcome{err: errNo, took: took}, failure("Terminated")},
 		{"the agent stops", Terminated, outcome{killed: true}, again},
 	} {
@@ -158,13 +158,13 @@ func TestComputeRemovalAndObserved(t *testing.T) {
 		return decision{then: wait, backOff: backOff, entry: journal.Entry{Decision: "remove failed, to be tried again", Error: "no"}}
 	}
 	wantDecision(t, "removed", computeRemoval(outcome{}, 1), decision{then: leave})
-	wantDecision(t, "the agent stops", computeRemoval(outcome{err: errNo, killed: true}, 1), decision{then: lookAgain})
+	wantDecision(t, "the agent stops", computeRemoval(outcome{err: errNo, killed: true}, 1), decision{then: atOnce})
 	for tries, backOff := range map[int]time.Duration{1: 10 * time.Second, 2: 20 * time.Second, 5: 160 * time.Second, 6: 5 * time.Minute, 1000: 5 * time.Minute} {
 		wantDecision(t, "not removed", computeRemoval(outcome{err: errNo}, tries), remains(backOff))
 	}
 	wantDecision(t, "observed", computeObserved(outcome{}), decision{})
 	wantDecision(t, "observed, and killed", computeObserved(outcome{killed: true}), decision{})
-	wantDecision(t, "killed", computeObserved(outcome{err: errNo, killed: true}), decision{then: lookAgain})
+	wantDecision(t, "killed", computeObserved(outcome{err: errNo, killed: true}), decision{then: atOnce})
 	wantDecision(t, "not observed", computeObserved(outcome{err: errNo}), decision{
 		then: wait, backOff: errorBackOff, entry: journal.Entry{Decision: "observe failed, to be tried again", Error: "no"},
 	})

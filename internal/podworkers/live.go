@@ -26,8 +26,8 @@ func (p *PodWorkers) live(stop context.Context, w *worker) {
 		}
 		timer.Stop()
 		w.capacity = nil
-		d := decision{then: lookAgain}
-		for d.then == lookAgain && stop.Err() == nil {
+		d := decision{then: atOnce}
+		for d.then == atOnce && stop.Err() == nil {
 			d = p.turn(stop, w)
 		}
 		switch {
