@@ -28,10 +28,10 @@ type turn struct {
 type then int
 
 const (
-	goOn      then = iota // with the next step of the turn
+	goOn   then = iota // with the next step of the turn
 	atOnce             // with another turn, at once
-	wait                  // with another turn, when something wakes the worker or when it is time
-	leave                 // not at all
+	wait               // with another turn, when something wakes the worker or when it is time
+	leave              // not at all
 )
 
 // decision is what one step of a turn comes to. It is data: PodWorkers.apply carries it out.
