@@ -271,10 +271,7 @@ func (g *PLEG) follow(ctx context.Context) {
 				wait = relistPeriod
 			}
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
+		pod.Pause(ctx, wait)
 	}
 }
 
