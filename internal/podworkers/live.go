@@ -188,7 +188,7 @@ func (p *PodWorkers) allocated(t *turn) *v1.Pod {
 	case t.life.State == Syncing:
 		return p.Resizer.Resize(t.work.pod)
 	}
-	return p.Resizer.Allotted(t.work.pod)
+	return p.Resizer.Allocated(t.work.pod)
 }
 
 // passed counts the pass.
@@ -234,7 +234,7 @@ func (p *PodWorkers) apply(t *turn, d decision) {
 	case Syncing:
 		p.letNextPass(w)
 	case Terminated:
-		p.Resizer.RoomMade()
+		p.Resizer.RetryPending()
 	}
 	if d.finished {
 		p.finished.Put(w.uid)

@@ -79,10 +79,10 @@ type Resizer interface {
 	// Resize returns the pod, which is to run, with the resources that it is to have now, and has
 	// decided whether these are those of its spec.
 	Resize(p *v1.Pod) *v1.Pod
-	// Allotted returns the pod, which is to end, with the resources that it was given.
-	Allotted(p *v1.Pod) *v1.Pod
-	// RoomMade is called when a pod has ended.
-	RoomMade()
+	// Allocated returns the pod, which is to end, with the resources that it was given.
+	Allocated(p *v1.Pod) *v1.Pod
+	// RetryPending is called when a pod has ended.
+	RetryPending()
 }
 
 // Config is what the workers need.

@@ -145,9 +145,9 @@ func (w *world) Retain(known map[pod.UID]bool) {
 
 func (w *world) Resize(p *v1.Pod) *v1.Pod { return p }
 
-func (w *world) Allotted(p *v1.Pod) *v1.Pod { return p }
+func (w *world) Allocated(p *v1.Pod) *v1.Pod { return p }
 
-func (w *world) RoomMade() {}
+func (w *world) RetryPending() {}
 
 type rig struct {
 	*podworkers.PodWorkers
