@@ -30,7 +30,7 @@ import (
 // hasEnded reports whether the pod has failed or succeeded.
 func (t *truths) hasEnded(uid pod.UID) bool {
 	st, known := t.status.Get(uid)
-	return known && (st.Phase == v1.PodSucceeded || st.Phase == v1.PodFailed)
+	return known && pod.IsTerminal(st.Phase)
 }
 
 // newContainerLogs builds what keeps the logs of containers within their limits.
@@ -194,8 +194,8 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 		CheckHostPorts: checkHostPorts(g.out.HostPorts),
 	})
 	l.syncer = podsync.New(podsync.Config{
-		Runtime: l.runtime, Cgroups: in.runtime.facts, Volumes: in.volumes, Objects: in.objects, Status: g.status, Keep: g.kept.Write,
-		Allocations: l.allocations, Probes: l.probes, ProbeResults: l.probes,
+		Runtime: l.runtime, Remover: l.runtime, Cgroups: in.runtime.facts, Volumes: in.volumes, Objects: in.objects, Status: g.status, Checkpoint: g.kept.Write,
+		Allocations: l.allocations, Probes: l.probes,
 		Observe: func(ctx context.Context, uid pod.UID) (*pod.Status, error) {
 			return p.Observe(ctx, uid, p.Mark())
 		},

@@ -166,7 +166,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	a.reporting = newReporting(g, &a.podLife, a.source, a.storage.volumes, a.serving.wake)
 	a.loop = syncloop.New(syncloop.Config{
-		Source: a.source, Workers: a.workers, Pods: a.pods,
+		Source: a.source, Workers: a.workers, Housekeeping: a.workers, Finished: a.workers.Finished(), Pods: a.pods,
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(), Probes: a.probes.Results(), Resized: a.resized,
 		Objects: a.origin.changed, Static: a.api.static, Shown: a.compare,
 		Leftovers: a.newDrain(), Observed: a.pleg.Newest,

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/kube/kubetest"
+	"berth/internal/pod"
 )
 
 // doResize carries out the commands of stories that are about resizes in place:
@@ -91,12 +92,8 @@ func (s *story) resize(podName, container string, changes []string) error {
 	}
 	var failed error
 	err := kubetest.Resize(s.API, v1.NamespaceDefault, podName, func(p *v1.Pod) {
-		for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-			for i := range list {
-				if list[i].Name == container {
-					failed = changeResources(&list[i].Resources, changes)
-				}
-			}
+		if c := pod.FindContainer(&p.Spec, container); c != nil {
+			failed = changeResources(&c.Resources, changes)
 		}
 		if container == "" {
 			failed = changeResources(p.Spec.Resources, changes)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/pod"
 	"berth/internal/server"
 )
 
@@ -49,7 +50,7 @@ func (f attachFlags) run(ctx context.Context, c *client, arg string, s streams) 
 	if err != nil {
 		return err
 	}
-	if phase := p.Status.Phase; phase == v1.PodSucceeded || phase == v1.PodFailed {
+	if phase := p.Status.Phase; pod.IsTerminal(phase) {
 		return fmt.Errorf("cannot attach a container in a completed pod; current phase is %s", phase)
 	}
 	tell := func(format string, a ...any) {
@@ -98,12 +99,8 @@ func (f attachFlags) run(ctx context.Context, c *client, arg string, s streams) 
 
 // consoleOf says what the container's program was started with.
 func consoleOf(p *v1.Pod, name string) (stdin, tty bool) {
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == name {
-				return list[i].Stdin, list[i].TTY
-			}
-		}
+	if c := pod.FindContainer(&p.Spec, name); c != nil {
+		return c.Stdin, c.TTY
 	}
 	for i := range p.Spec.EphemeralContainers {
 		if e := &p.Spec.EphemeralContainers[i]; e.Name == name {

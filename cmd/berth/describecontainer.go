@@ -10,6 +10,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
 )
 
 func (d *describer) containers(p *v1.Pod) {
@@ -221,12 +223,8 @@ func fieldOf(p *v1.Pod, path string) string {
 
 // resourceOf is the amount that a container has, in units of the divisor; a limit that is not set is the node's.
 func resourceOf(p *v1.Pod, c *v1.Container, r *v1.ResourceFieldSelector) string {
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == r.ContainerName {
-				c = &list[i]
-			}
-		}
+	if named := pod.FindContainer(&p.Spec, r.ContainerName); named != nil {
+		c = named
 	}
 	kind, name, _ := strings.Cut(r.Resource, ".")
 	amounts := c.Resources.Limits

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podresource "k8s.io/component-helpers/resource"
 
+	"berth/internal/pod"
 	"berth/internal/server"
 )
 
@@ -121,7 +122,7 @@ func taintLines(taints []v1.Taint) []string {
 
 // allocated writes the pods that have not ended, and what they have asked for together.
 func (d *describer) allocated(n *v1.Node, pods []*v1.Pod, now time.Time) {
-	pods = slices.DeleteFunc(slices.Clone(pods), func(p *v1.Pod) bool { return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed })
+	pods = slices.DeleteFunc(slices.Clone(pods), func(p *v1.Pod) bool { return pod.IsTerminal(p.Status.Phase) })
 	d.line(0, "Non-terminated Pods:\t(%d in total)", len(pods))
 	d.line(1, "Namespace\tName\t\tCPU Requests\tCPU Limits\tMemory Requests\tMemory Limits\tAge")
 	d.line(1, "---------\t----\t\t------------\t----------\t---------------\t-------------\t---")

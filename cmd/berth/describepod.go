@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
 )
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
@@ -75,7 +77,7 @@ func (d *describer) optional(title, value string) {
 }
 
 func (d *describer) status(p *v1.Pod, now time.Time) {
-	if p.DeletionTimestamp != nil && p.Status.Phase != v1.PodFailed && p.Status.Phase != v1.PodSucceeded {
+	if p.DeletionTimestamp != nil && !pod.IsTerminal(p.Status.Phase) {
 		d.line(0, "Status:\tTerminating (lasts %s)", duration.HumanDuration(now.Sub(p.DeletionTimestamp.Time)))
 		if g := p.DeletionGracePeriodSeconds; g != nil {
 			d.line(0, "Termination Grace Period:\t%ds", *g)

@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/journal"
 	"berth/internal/lifecycle"
+	"berth/internal/pod"
 	"berth/internal/server"
 )
 
@@ -231,7 +232,7 @@ func (s sight) aboutUnready() string {
 		if cs.Ready {
 			continue
 		}
-		c := specOf(p, cs.Name)
+		c := pod.FindContainer(&p.Spec, cs.Name)
 		switch {
 		case c != nil && c.StartupProbe != nil && (cs.Started == nil || !*cs.Started):
 			return s.says("runs and is not ready: container %q has not passed its startup probe yet%s.", cs.Name, s.lastProbe(cs.Name))

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/journal"
+	"berth/internal/pod"
 )
 
 // next says what happens without any further event, and when.
@@ -38,13 +39,13 @@ func (s sight) next() []string {
 		return nil
 	case s.e.Quarantined[p.UID] != "":
 		return []string{"nothing, until its spec changes or it is released"}
-	case p.Status.Phase == v1.PodFailed || p.Status.Phase == v1.PodSucceeded:
+	case pod.IsTerminal(p.Status.Phase):
 		return []string{"nothing: a pod that has ended stays as it is until it is deleted"}
 	case isTrue(p, v1.PodReady):
 		return nil
 	}
 	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
-		c := specOf(p, cs.Name)
+		c := pod.FindContainer(&p.Spec, cs.Name)
 		if cs.State.Running == nil || cs.Ready || c == nil {
 			continue
 		}

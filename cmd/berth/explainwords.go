@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"berth/internal/lifecycle"
+	"berth/internal/pod"
 )
 
 // endText says how a container ended.
@@ -94,19 +95,8 @@ func statusesOf(p *v1.Pod) []v1.ContainerStatus {
 	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses)
 }
 
-func specOf(p *v1.Pod, name string) *v1.Container {
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
-}
-
 func imageOf(p *v1.Pod, container string) string {
-	if c := specOf(p, container); c != nil {
+	if c := pod.FindContainer(&p.Spec, container); c != nil {
 		return c.Image
 	}
 	return ""

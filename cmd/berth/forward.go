@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/streaming/pkg/httpstream"
 
+	"berth/internal/pod"
 	"berth/internal/server"
 )
 
@@ -112,7 +113,7 @@ func (f *forwarder) run(ctx context.Context, listeners []portListener) error {
 func (f *forwarder) awaitEnd(ctx context.Context) error {
 	listed, there := false, false
 	return f.client.watch(ctx, func(e server.WatchEvent) error {
-		ended := e.Type == server.Deleted || e.Object.Status.Phase == v1.PodSucceeded || e.Object.Status.Phase == v1.PodFailed
+		ended := e.Type == server.Deleted || pod.IsTerminal(e.Object.Status.Phase)
 		switch {
 		case e.Type == server.Bookmark && !listed:
 			listed = true

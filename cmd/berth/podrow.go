@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"berth/internal/lifecycle"
+	"berth/internal/pod"
 )
 
 // podRow is a pod as `kubectl get pods -o wide` shows it.
@@ -69,7 +70,7 @@ func summarize(p *v1.Pod) podSummary {
 		switch {
 		case p.Status.Reason == "NodeLost":
 			s.status = "Unknown"
-		case p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed:
+		case !pod.IsTerminal(p.Status.Phase):
 			s.status = "Terminating"
 		}
 	}

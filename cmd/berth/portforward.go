@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
 )
 
 // forwardFlags are the flags of `berth port-forward`.
@@ -129,12 +131,10 @@ func parsePort(arg string, p *v1.Pod) (uint16, error) {
 // containerPorts iterates over the ports that the pod's containers declare.
 func containerPorts(p *v1.Pod) func(yield func(v1.ContainerPort) bool) {
 	return func(yield func(v1.ContainerPort) bool) {
-		for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-			for i := range list {
-				for _, port := range list[i].Ports {
-					if !yield(port) {
-						return
-					}
+		for c := range pod.Containers(&p.Spec) {
+			for _, port := range c.Ports {
+				if !yield(port) {
+					return
 				}
 			}
 		}

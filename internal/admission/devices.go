@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
 )
 
 // extendedResources refuses pods that ask for an extended resource of which the Node has none: no device plugin offers it, and
@@ -34,11 +36,9 @@ func extendedResources(a Attributes) *Rejection {
 
 // firstAsking returns the name of the first container that asks for a resource, "" if none does.
 func firstAsking(p *v1.Pod, name v1.ResourceName) string {
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if q := list[i].Resources.Requests[name]; !q.IsZero() {
-				return list[i].Name
-			}
+	for c := range pod.Containers(&p.Spec) {
+		if q := c.Resources.Requests[name]; !q.IsZero() {
+			return c.Name
 		}
 	}
 	return ""

@@ -119,18 +119,16 @@ func hostPorts(a Attributes) *Rejection {
 }
 
 func eachHostPort(p *v1.Pod, f func(k hostPort, ip string)) {
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			for _, port := range list[i].Ports {
-				if port.HostPort == 0 {
-					continue
-				}
-				ip := port.HostIP
-				if ip == "0.0.0.0" || ip == "::" {
-					ip = ""
-				}
-				f(hostPort{port.Protocol, port.HostPort}, ip)
+	for c := range pod.Containers(&p.Spec) {
+		for _, port := range c.Ports {
+			if port.HostPort == 0 {
+				continue
 			}
+			ip := port.HostIP
+			if ip == "0.0.0.0" || ip == "::" {
+				ip = ""
+			}
+			f(hostPort{port.Protocol, port.HostPort}, ip)
 		}
 	}
 }

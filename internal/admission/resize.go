@@ -36,8 +36,9 @@ const (
 	NodeChanged Trigger = "node_changed" // the node has become another
 )
 
-// Resize returns the pod with the resources that it is to have now. If its spec asks for others than it was given, that is decided here: it is
-// given them, or it is told why not. What is deferred is decided again when room was made. It does not block.
+// Resize returns the pod with the resources that it is to have now. If its spec asks for others
+// than it was given, that is decided here: it is given them, or it is told why not. What is
+// deferred is decided again when room was made. It does not block.
 func (c *Chain) Resize(p *v1.Pod) *v1.Pod {
 	c.deciding.Lock()
 	w, waits := c.wishes[p.UID]
@@ -62,8 +63,9 @@ func (c *Chain) Resize(p *v1.Pod) *v1.Pod {
 	return out
 }
 
-// Allotted returns the pod, which is to end, with the resources that it was given. It is not given others any more.
-func (c *Chain) Allotted(p *v1.Pod) *v1.Pod {
+// Allocated returns the pod, which is to end, with the resources that it was given. It is not given
+// others any more.
+func (c *Chain) Allocated(p *v1.Pod) *v1.Pod {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
 	delete(c.wishes, p.UID)
@@ -71,10 +73,12 @@ func (c *Chain) Allotted(p *v1.Pod) *v1.Pod {
 	return c.cfg.Allocations.Apply(p)
 }
 
-// RoomMade decides anew about all resizes that are deferred, because a pod has ended. It does not block.
-func (c *Chain) RoomMade() { c.decideAnew(PodsRemoved) }
+// RetryPending decides anew about all resizes that are deferred, because a pod has ended. It does
+// not block.
+func (c *Chain) RetryPending() { c.decideAnew(PodsRemoved) }
 
-// NodeChanged decides anew about all resizes that are deferred, because the node may have become another. It does not block.
+// NodeChanged decides anew about all resizes that are deferred, because the node may have become
+// another. It does not block.
 func (c *Chain) NodeChanged() { c.decideAnew(NodeChanged) }
 
 func (c *Chain) decideAnew(why Trigger) {
@@ -96,12 +100,13 @@ func (c *Chain) wake(uids []pod.UID, but pod.UID) {
 	}
 }
 
-// grantLocked decides about the wishes that are to be decided, in order. It returns the pods for which that made a difference.
+// grantLocked decides about the wishes that are to be decided, in order. It returns the pods for
+// which that made a difference.
 func (c *Chain) grantLocked() (woken []pod.UID) {
 	select {
 	case <-c.cfg.Ready:
 	default:
-		return nil // it is not known what runs; RoomMade is called when it is
+		return nil // it is not known what runs; RetryPending is called when it is
 	}
 	if c.roomBeingMade() != nil {
 		return nil // that is for the pod that it is made for; and then one has ended
@@ -162,8 +167,8 @@ func (c *Chain) decide(p *v1.Pod) (granted, news bool) {
 	return true, true
 }
 
-// rankWishesLocked returns the wishes in the order in which they are decided: those that take nothing first, then by priority, by class, and by
-// how long they wait.
+// rankWishesLocked returns the wishes in the order in which they are decided: those that take
+// nothing first, then by priority, by class, and by how long they wait.
 func (c *Chain) rankWishesLocked() []*resizeWish {
 	wishes := make([]*resizeWish, 0, len(c.wishes))
 	for _, w := range c.wishes {
@@ -219,8 +224,8 @@ func infeasible(given, wanted *v1.Pod, f Facts) string {
 	return ""
 }
 
-// swaps reports whether a container that may use swap, by its share of the memory that it asks for (KEP-2400), would ask for other memory
-// while it runs.
+// swaps reports whether a container that may use swap, by its share of the memory that it asks for
+// (KEP-2400), would ask for other memory while it runs.
 func swaps(given, wanted *v1.Pod) bool {
 	if cgroups.QOSClass(given) != v1.PodQOSBurstable || pod.IsCritical(given) {
 		return false

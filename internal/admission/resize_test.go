@@ -109,7 +109,7 @@ func TestResizeIsDecided(t *testing.T) {
 	if !slices.Equal(r.woken, []string{"b"}) {
 		t.Errorf("woken were %v, want b alone, when it was given what it waited for", r.woken)
 	}
-	r.check("at its end", r.Allotted(r.active["b"]).Spec.Containers[0].Resources.Requests.Cpu().String(), "700m")
+	r.check("at its end", r.Allocated(r.active["b"]).Spec.Containers[0].Resources.Requests.Cpu().String(), "700m")
 }
 
 func TestResizeIsInfeasible(t *testing.T) {
@@ -198,7 +198,7 @@ func TestResizeOrder(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		close(r.ready)
-		r.RoomMade()
+		r.RetryPending()
 		if diff := cmp.Diff([]string{"shrinks", "important", "guaranteed", "old", "young"}, order); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
@@ -222,7 +222,7 @@ func TestResizeWaitsForRoom(t *testing.T) {
 	r.victims = []<-chan struct{}{victim}
 	r.check("while room is made", r.wants("a", "cpu", "1500m"), "1")
 	close(victim)
-	r.RoomMade()
+	r.RetryPending()
 	r.check("after that", r.looks("a"), "1500m")
 	r.check("too much", r.wants("a", "cpu", "3"), "1500m Deferred")
 	r.node = LocalNode(LocalMachine{Name: "node", CPUs: 4, Memory: 4 << 30, Storage: 10 << 30, MaxPods: 10})
@@ -243,10 +243,10 @@ func TestResizeOfAPodThatEnds(t *testing.T) {
 	r.running(newPod("a", requests("cpu", "1")))
 	r.running(newPod("b", requests("cpu", "1")))
 	r.check("no room", r.wants("a", "cpu", "2"), "1 Deferred")
-	r.Allotted(r.active["a"])
+	r.Allocated(r.active["a"])
 	r.cfg.Pods.Remove(r.active["b"])
 	r.Forget("b")
-	r.RoomMade()
+	r.RetryPending()
 	if got := r.cfg.Allocations.Resize("a"); got != (allocation.Resize{}) || len(r.woken) > 0 {
 		t.Errorf("a pod that ends is resized: %+v, woken %v", got, r.woken)
 	}

@@ -7,6 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/nodedeclaredfeatures"
 	"k8s.io/component-helpers/nodedeclaredfeatures/features"
+
+	"berth/internal/pod"
 )
 
 // appArmor refuses pods that want a profile which the kernel would not enforce. A pod that was let in once stays.
@@ -26,11 +28,9 @@ func wantsAppArmor(p *v1.Pod) bool {
 	if sc := p.Spec.SecurityContext; sc != nil && confined(sc.AppArmorProfile) {
 		return true
 	}
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if sc := list[i].SecurityContext; sc != nil && confined(sc.AppArmorProfile) {
-				return true
-			}
+	for c := range pod.Containers(&p.Spec) {
+		if sc := c.SecurityContext; sc != nil && confined(sc.AppArmorProfile) {
+			return true
 		}
 	}
 	for name, profile := range p.Annotations {

@@ -1,7 +1,6 @@
 package allocation
 
 import (
-	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -53,10 +52,10 @@ type Config struct {
 type Allocations struct {
 	cfg  Config
 	file *keep.Table[pod.UID, record]
-	// changed names the pods whose record may be another than in the file, told those of which IsCurrent and Apply may say something else. They
-	// are told with mu held.
-	changed *pod.Inbox[pod.UID]
-	told    []*pod.Inbox[pod.UID]
+	// unsaved names the pods whose record may be another than in the file, changed those of which IsCurrent and Apply may say something else. Both
+	// get them with mu held.
+	unsaved *pod.Inbox[pod.UID]
+	changed pod.Publisher[pod.UID]
 
 	mu      sync.Mutex
 	pods    map[pod.UID]record // guarded by mu
@@ -65,22 +64,15 @@ type Allocations struct {
 
 // New returns Allocations without records. Load reads those of an earlier run.
 func New(cfg Config) *Allocations {
-	a := &Allocations{cfg: cfg, changed: pod.NewInbox[pod.UID](), pods: map[pod.UID]record{}, resizes: map[pod.UID]Resize{}}
+	a := &Allocations{cfg: cfg, unsaved: pod.NewInbox[pod.UID](), pods: map[pod.UID]record{}, resizes: map[pod.UID]Resize{}}
 	a.file = a.newFile()
 	return a
 }
 
 // Subscribe returns an inbox that gets every pod of which IsCurrent and Apply may say something else. It is called before any is recorded.
 func (a *Allocations) Subscribe() *pod.Inbox[pod.UID] {
-	i := pod.NewInbox[pod.UID]()
-	a.told = append(a.told, i)
-	return i
-}
-
-func (a *Allocations) tellLocked(uid pod.UID) {
-	for _, i := range a.told {
-		i.Put(uid)
-	}
+	in, _ := a.changed.Subscribe()
+	return in
 }
 
 // Allocate records the pod's resources, unless there is a record of it: what a pod was once given it keeps.
@@ -92,9 +84,9 @@ func (a *Allocations) Allocate(p *v1.Pod) {
 	}
 	r.current = true
 	a.pods[p.UID] = r
-	a.tellLocked(p.UID)
+	a.changed.Publish(p.UID)
 	if !known {
-		a.changed.Put(p.UID)
+		a.unsaved.Put(p.UID)
 	}
 	a.mu.Unlock()
 }
@@ -129,8 +121,8 @@ func (a *Allocations) Forget(uid pod.UID) {
 	delete(a.pods, uid)
 	delete(a.resizes, uid)
 	if known {
-		a.changed.Put(uid)
-		a.tellLocked(uid)
+		a.unsaved.Put(uid)
+		a.changed.Publish(uid)
 	}
 	a.mu.Unlock()
 }
@@ -143,15 +135,15 @@ func (a *Allocations) Retain(keep map[pod.UID]bool) {
 		if !keep[uid] {
 			delete(a.pods, uid)
 			delete(a.resizes, uid)
-			a.changed.Put(uid)
-			a.tellLocked(uid)
+			a.unsaved.Put(uid)
+			a.changed.Publish(uid)
 		}
 	}
 }
 
 func resourcesOf(p *v1.Pod) resources {
 	r := resources{Containers: map[string]v1.ResourceRequirements{}}
-	for c := range containersOf(p) {
+	for c := range pod.Containers(&p.Spec) {
 		r.Containers[c.Name] = *c.Resources.DeepCopy()
 	}
 	if p.Spec.Resources != nil {
@@ -163,7 +155,7 @@ func resourcesOf(p *v1.Pod) resources {
 // apply never changes p, which is shared.
 func (r *resources) apply(p *v1.Pod) *v1.Pod {
 	differs := r.Pod != nil && (p.Spec.Resources == nil || !same(r.Pod, p.Spec.Resources))
-	for c := range containersOf(p) {
+	for c := range pod.Containers(&p.Spec) {
 		was, known := r.Containers[c.Name]
 		differs = differs || known && !same(&was, &c.Resources)
 	}
@@ -174,7 +166,7 @@ func (r *resources) apply(p *v1.Pod) *v1.Pod {
 	if r.Pod != nil {
 		out.Spec.Resources = r.Pod.DeepCopy()
 	}
-	for c := range containersOf(out) {
+	for c := range pod.Containers(&out.Spec) {
 		if was, known := r.Containers[c.Name]; known {
 			c.Resources = *was.DeepCopy()
 		}
@@ -186,17 +178,4 @@ func (r *resources) apply(p *v1.Pod) *v1.Pod {
 func same(a, b *v1.ResourceRequirements) bool {
 	equal := func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 }
 	return maps.EqualFunc(a.Requests, b.Requests, equal) && maps.EqualFunc(a.Limits, b.Limits, equal) && slices.Equal(a.Claims, b.Claims)
-}
-
-// containersOf are the containers that have resources: ephemeral ones have none.
-func containersOf(p *v1.Pod) iter.Seq[*v1.Container] {
-	return func(yield func(*v1.Container) bool) {
-		for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-			for i := range list {
-				if !yield(&list[i]) {
-					return
-				}
-			}
-		}
-	}
 }

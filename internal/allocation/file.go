@@ -16,7 +16,7 @@ const fileVersion = 1
 
 func (a *Allocations) newFile() *keep.Table[pod.UID, record] {
 	return keep.NewTable(keep.TableConfig[pod.UID, record]{
-		Path: a.cfg.File, Version: fileVersion, What: "records of what pods were given", Log: a.cfg.Log, Changes: a.changed,
+		Path: a.cfg.File, Version: fileVersion, What: "records of what pods were given", Log: a.cfg.Log, Changes: a.unsaved,
 		All: func() map[pod.UID]record {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -45,7 +45,7 @@ func (a *Allocations) Load() {
 	defer a.mu.Unlock()
 	for uid, r := range pods {
 		a.pods[uid] = r
-		a.tellLocked(uid)
+		a.changed.Publish(uid)
 	}
 }
 

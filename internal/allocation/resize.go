@@ -53,8 +53,8 @@ func (a *Allocations) Grant(p *v1.Pod) {
 	}
 	a.pods[p.UID] = r
 	delete(a.resizes, p.UID)
-	a.changed.Put(p.UID)
-	a.tellLocked(p.UID)
+	a.unsaved.Put(p.UID)
+	a.changed.Publish(p.UID)
 	a.mu.Unlock()
 }
 
@@ -166,7 +166,7 @@ func (a *Allocations) Actuate(ctx context.Context, p *v1.Pod, containers ...stri
 		}
 		r.Actuated = &now
 		a.pods[p.UID] = r
-		a.changed.Put(p.UID)
+		a.unsaved.Put(p.UID)
 	}
 	a.mu.Unlock()
 	if underWay {
@@ -188,7 +188,7 @@ func (a *Allocations) Complete(ctx context.Context, p *v1.Pod) {
 	s := a.resizes[p.UID]
 	s.Error, s.RetryAt = "", time.Time{}
 	a.setLocked(p.UID, s)
-	a.changed.Put(p.UID)
+	a.unsaved.Put(p.UID)
 	a.mu.Unlock()
 	a.Keep(ctx)
 }

@@ -1,10 +1,10 @@
 package cgroups
 
 import (
-	"iter"
-
 	v1 "k8s.io/api/core/v1"
 	podresource "k8s.io/component-helpers/resource"
+
+	"berth/internal/pod"
 )
 
 // amounts are resources as plain numbers: CPU in thousandths, all others in their unit (bytes). Absent and zero are the same.
@@ -37,7 +37,7 @@ func podLimits(p *v1.Pod) amounts {
 	if r := p.Spec.Resources; r != nil {
 		podLevel = amountsOf(r.Limits)
 	}
-	for c := range containersOf(p) {
+	for c := range pod.Containers(&p.Spec) {
 		stated := amountsOf(c.Resources.Limits)
 		for name := range total {
 			if stated[name] == 0 && podLevel[name] == 0 {
@@ -54,17 +54,4 @@ func podLimits(p *v1.Pod) amounts {
 func SummedMemoryLimit(p *v1.Pod) int64 {
 	limits := podresource.PodLimits(p, podresource.PodResourcesOptions{ExcludeOverhead: true})
 	return limits.Memory().Value()
-}
-
-// containersOf yields the init and regular containers: those that have resources.
-func containersOf(p *v1.Pod) iter.Seq[*v1.Container] {
-	return func(yield func(*v1.Container) bool) {
-		for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-			for i := range list {
-				if !yield(&list[i]) {
-					return
-				}
-			}
-		}
-	}
 }

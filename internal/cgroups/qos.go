@@ -6,6 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"berth/internal/pod"
 )
 
 var qosResources = [...]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
@@ -25,7 +27,7 @@ func QOSClass(p *v1.Pod) v1.PodQOSClass {
 	}
 	if !stated {
 		guaranteed = true
-		for c := range containersOf(p) {
+		for c := range pod.Containers(&p.Spec) {
 			judge(&c.Resources)
 		}
 	}

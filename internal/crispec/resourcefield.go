@@ -7,29 +7,19 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"berth/internal/pod"
 )
 
 // resourceOf returns a resource of the container itself, or of the one that is named.
 func resourceOf(in Container, ref *v1.ResourceFieldSelector) (string, error) {
 	c := in.Container
 	if ref.ContainerName != "" && ref.ContainerName != c.Name {
-		if c = FindContainer(in.Pod, ref.ContainerName); c == nil {
+		if c = pod.FindContainer(&in.Pod.Spec, ref.ContainerName); c == nil {
 			return "", fmt.Errorf("container %s not found", ref.ContainerName)
 		}
 	}
 	return ResourceField(in.Pod, c, ref, in.Environment.Allocatable)
-}
-
-// FindContainer returns the pod's container or init container of that name, or nil.
-func FindContainer(p *v1.Pod, name string) *v1.Container {
-	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }
 
 // ResourceField returns a resource of a container as environment and downwardAPI volumes offer it (Kubernetes documentation, "Downward

@@ -9,6 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/lifecycle"
+	"berth/internal/pod"
 	"berth/internal/userns"
 )
 
@@ -150,11 +151,9 @@ func selinux(o *v1.SELinuxOptions) *runtimeapi.SELinuxOption {
 }
 
 func anyPrivileged(p *v1.Pod) bool {
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if sc := list[i].SecurityContext; sc != nil && isTrue(sc.Privileged) {
-				return true
-			}
+	for c := range pod.Containers(&p.Spec) {
+		if sc := c.SecurityContext; sc != nil && isTrue(sc.Privileged) {
+			return true
 		}
 	}
 	return slices.ContainsFunc(p.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool {

@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
 )
 
 // Nodes is the part of the API server that holds Nodes.
@@ -104,7 +106,7 @@ func (d *Drivers) insist(ctx context.Context, what string, try func() error) {
 		}
 		next := delay()
 		d.Log.Warn(what+": fails, and is tried again", "in", next, "error", err)
-		if !pause(ctx, next) {
+		if !pod.Pause(ctx, next) {
 			return
 		}
 	}
@@ -175,7 +177,7 @@ func (d *Drivers) write(ctx context.Context, change func(context.Context) error)
 	defer func() { <-d.turn }()
 	var err error
 	for try, wait := 0, writeWait; try < writeTries; try, wait = try+1, wait*writeFactor {
-		if try > 0 && !pause(ctx, wait+time.Duration(rand.Float64()*float64(wait)/10)) {
+		if try > 0 && !pod.Pause(ctx, wait+time.Duration(rand.Float64()*float64(wait)/10)) {
 			return context.Cause(ctx)
 		}
 		if err = change(ctx); err == nil {
@@ -317,16 +319,4 @@ func countOf(d storagev1.CSINodeDriver) int32 {
 		return -1
 	}
 	return ptr.Deref(d.Allocatable.Count, -1)
-}
-
-// pause waits, and reports whether ctx is still wanted.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -14,24 +14,21 @@ func setAppArmorDefaults(p *v1.Pod) {
 		return
 	}
 	whole := p.Spec.SecurityContext.AppArmorProfile
-	for _, containers := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range containers {
-			c := &containers[i]
-			kind, name := pod.ParseAppArmor(p.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name])
-			if kind == "" || kind == v1.AppArmorProfileTypeLocalhost && name == "" {
-				continue
-			}
-			if whole != nil && whole.Type == kind && ptr.Deref(whole.LocalhostProfile, "") == name {
-				continue // it has the pod's
-			}
-			setDefaultPtr(&c.SecurityContext, v1.SecurityContext{})
-			if c.SecurityContext.AppArmorProfile != nil {
-				continue
-			}
-			c.SecurityContext.AppArmorProfile = &v1.AppArmorProfile{Type: kind}
-			if name != "" {
-				c.SecurityContext.AppArmorProfile.LocalhostProfile = &name
-			}
+	for c := range pod.Containers(&p.Spec) {
+		kind, name := pod.ParseAppArmor(p.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name])
+		if kind == "" || kind == v1.AppArmorProfileTypeLocalhost && name == "" {
+			continue
+		}
+		if whole != nil && whole.Type == kind && ptr.Deref(whole.LocalhostProfile, "") == name {
+			continue // it has the pod's
+		}
+		setDefaultPtr(&c.SecurityContext, v1.SecurityContext{})
+		if c.SecurityContext.AppArmorProfile != nil {
+			continue
+		}
+		c.SecurityContext.AppArmorProfile = &v1.AppArmorProfile{Type: kind}
+		if name != "" {
+			c.SecurityContext.AppArmorProfile.LocalhostProfile = &name
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/lru"
+
+	"berth/internal/pod"
 )
 
 const (
@@ -98,9 +100,7 @@ func (s *Sender) send(ctx context.Context, o occurrence) {
 			s.log.Warn("event not sent", "reason", o.reason, "message", o.message, "tries", try, "error", err)
 			return
 		}
-		select {
-		case <-time.After(sendDelay):
-		case <-ctx.Done():
+		if !pod.Pause(ctx, sendDelay) {
 			return
 		}
 	}

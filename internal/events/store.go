@@ -34,14 +34,15 @@ const (
 type Store struct {
 	source v1.EventSource
 	file   *journal.File // nil for a store in memory
+	// recorded publishes the names of events.
+	recorded pod.Publisher[string]
 
-	mu          sync.Mutex
-	similar     aggregator                      // guarded by mu
-	order       *list.List                      // guarded by mu; least recently seen first; elements are *stored
-	names       map[string]*list.Element        // guarded by mu; by stored.name
-	series      map[seriesKey]*list.Element     // guarded by mu; the newest of each series
-	last        int64                           // guarded by mu; number of the last event's name
-	subscribers map[*pod.Inbox[string]]struct{} // guarded by mu
+	mu      sync.Mutex
+	similar aggregator                  // guarded by mu
+	order   *list.List                  // guarded by mu; least recently seen first; elements are *stored
+	names   map[string]*list.Element    // guarded by mu; by stored.name
+	series  map[seriesKey]*list.Element // guarded by mu; the newest of each series
+	last    int64                       // guarded by mu; number of the last event's name
 }
 
 // stored is one event as it is kept, in memory and, as JSON, in the file. With Count and Last alone it is a later occurrence of the event
@@ -74,7 +75,6 @@ func NewStore(component, node string) *Store {
 	return &Store{
 		source: v1.EventSource{Component: component, Host: node}, similar: newAggregator(),
 		order: list.New(), names: map[string]*list.Element{}, series: map[seriesKey]*list.Element{},
-		subscribers: map[*pod.Inbox[string]]struct{}{},
 	}
 }
 
@@ -117,14 +117,8 @@ func (s *Store) Add(ref v1.ObjectReference, eventtype, reason, message string) {
 	o := occurrence{ref: ref, eventtype: eventtype, reason: reason, message: message, at: time.Now()}
 	s.mu.Lock()
 	name := s.addLocked(&o)
-	subscribers := make([]*pod.Inbox[string], 0, len(s.subscribers))
-	for in := range s.subscribers {
-		subscribers = append(subscribers, in)
-	}
 	s.mu.Unlock()
-	for _, in := range subscribers {
-		in.Put(name)
-	}
+	s.recorded.Publish(name)
 }
 
 // addLocked counts the occurrence and returns the name of its event.
@@ -216,15 +210,7 @@ func (s *Store) Get(name string) (*v1.Event, bool) {
 
 // Subscribe returns an inbox that gets the name of each event that is recorded from now on, and the function that ends this.
 func (s *Store) Subscribe() (recorded *pod.Inbox[string], cancel func()) {
-	in := pod.NewInbox[string]()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.subscribers[in] = struct{}{}
-	return in, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.subscribers, in)
-	}
+	return s.recorded.Subscribe()
 }
 
 func (s *Store) eventLocked(e *stored) *v1.Event {

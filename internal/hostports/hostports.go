@@ -11,6 +11,8 @@ import (
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
 )
 
 // Socket is a socket of the machine to which anybody may send: one that listens, or of UDP one that is not connected.
@@ -78,12 +80,10 @@ func findConflict(p *v1.Pod, sockets []Socket) (container string, port *v1.Conta
 }
 
 func eachHostPort(p *v1.Pod, f func(container string, port *v1.ContainerPort)) {
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			for j := range list[i].Ports {
-				if port := &list[i].Ports[j]; port.HostPort != 0 {
-					f(list[i].Name, port)
-				}
+	for c := range pod.Containers(&p.Spec) {
+		for j := range c.Ports {
+			if port := &c.Ports[j]; port.HostPort != 0 {
+				f(c.Name, port)
 			}
 		}
 	}

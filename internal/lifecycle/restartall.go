@@ -13,16 +13,13 @@ func RestartAllTriggers(p *v1.Pod, s *pod.Status) []string {
 		return nil
 	}
 	var out []string
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			cs := s.FindContainer(c.Name)
-			if c.RestartPolicy == nil || cs == nil || cs.State != pod.StateExited || cs.SandboxID != s.Sandboxes[0].ID || !ShouldStart(p, c, cs) {
-				continue
-			}
-			if action, ok := MatchingRule(c, cs.ExitCode); ok && action == v1.ContainerRestartRuleActionRestartAllContainers {
-				out = append(out, c.Name)
-			}
+	for c := range pod.Containers(&p.Spec) {
+		cs := s.FindContainer(c.Name)
+		if c.RestartPolicy == nil || cs == nil || cs.State != pod.StateExited || cs.SandboxID != s.Sandboxes[0].ID || !ShouldStart(p, c, cs) {
+			continue
+		}
+		if action, ok := MatchingRule(c, cs.ExitCode); ok && action == v1.ContainerRestartRuleActionRestartAllContainers {
+			out = append(out, c.Name)
 		}
 	}
 	return out

@@ -3,6 +3,8 @@ package manifest
 import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/internal/pod"
 )
 
 // findClusterReferences returns the references to what only a cluster has, each with what to do instead. Run mode has ConfigMaps, Secrets and
@@ -51,11 +53,9 @@ func findAPIReference(spec *v1.PodSpec) string {
 	if len(spec.ImagePullSecrets) > 0 {
 		return "secrets"
 	}
-	for _, containers := range [][]v1.Container{spec.InitContainers, spec.Containers} {
-		for i := range containers {
-			if r := findEnvReference(&containers[i]); r != "" {
-				return r
-			}
+	for c := range pod.Containers(spec) {
+		if r := findEnvReference(c); r != "" {
+			return r
 		}
 	}
 	if len(spec.ResourceClaims) > 0 {

@@ -77,7 +77,7 @@ func (p *Pods) Collect(ch chan<- prometheus.Metric) {
 		ephemeral += len(w.Spec.EphemeralContainers)
 	}
 	for _, w := range p.List() {
-		if w.Status.Phase != v1.PodSucceeded && w.Status.Phase != v1.PodFailed {
+		if !pod.IsTerminal(w.Status.Phase) {
 			active[pod.IsStatic(w)]++
 		}
 	}

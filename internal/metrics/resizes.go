@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
 )
 
 var (
@@ -52,14 +54,11 @@ func conditionOf(x *v1.Pod, kind v1.PodConditionType) *v1.PodCondition {
 // lookAtResize counts what is new of the pod's resizes: what its spec asks for, that it cannot be had, and how long it took.
 func (a *Agent) lookAtResize(s *seenResize, x *v1.Pod) {
 	wanted := map[string]v1.ResourceRequirements{}
-	for _, list := range [][]v1.Container{x.Spec.InitContainers, x.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			wanted[c.Name] = c.Resources
-			if was, ok := s.wanted[c.Name]; ok {
-				a.requested("requests", was.Requests, c.Resources.Requests)
-				a.requested("limits", was.Limits, c.Resources.Limits)
-			}
+	for c := range pod.Containers(&x.Spec) {
+		wanted[c.Name] = c.Resources
+		if was, ok := s.wanted[c.Name]; ok {
+			a.requested("requests", was.Requests, c.Resources.Requests)
+			a.requested("limits", was.Limits, c.Resources.Limits)
 		}
 	}
 	s.wanted = wanted

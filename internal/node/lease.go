@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
 )
 
 // leaseTries is how often one renewal is tried.
@@ -36,7 +38,7 @@ func (n *Node) renewLease(ctx context.Context) {
 		held = next
 		if held != nil {
 			retry = leaseRetry.DelayFunc()
-			if !pause(ctx, n.jitter(n.cfg.LeaseDuration/4, 0.04)) {
+			if !pod.Pause(ctx, n.jitter(n.cfg.LeaseDuration/4, 0.04)) {
 				return
 			}
 			continue

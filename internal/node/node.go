@@ -215,18 +215,6 @@ func (n *Node) jitter(d time.Duration, part float64) time.Duration {
 	return d + time.Duration(n.cfg.Random()*part*float64(d))
 }
 
-// pause waits, and reports whether ctx is still wanted.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
 // complaint logs a repeated failure once, and its end.
 type complaint struct {
 	log  *slog.Logger

@@ -10,6 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"berth/internal/pod"
 )
 
 // registerRetry spaces the tries to register.
@@ -30,7 +32,7 @@ func (r *reporter) register(ctx context.Context) bool {
 			r.correct()
 			return true
 		}
-		if !pause(ctx, delay()) {
+		if !pod.Pause(ctx, delay()) {
 			return false
 		}
 	}

@@ -1,6 +1,10 @@
 package objects
 
-import v1 "k8s.io/api/core/v1"
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
 
 // use is what a pod refers to an object for.
 type use int
@@ -43,10 +47,8 @@ func references(p *v1.Pod) (configMaps, secrets map[string]use) {
 			}
 		}
 	}
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			environment(list[i].EnvFrom, list[i].Env)
-		}
+	for c := range pod.Containers(&p.Spec) {
+		environment(c.EnvFrom, c.Env)
 	}
 	for i := range p.Spec.EphemeralContainers {
 		environment(p.Spec.EphemeralContainers[i].EnvFrom, p.Spec.EphemeralContainers[i].Env)

@@ -203,9 +203,7 @@ func (g *PLEG) finish(uid pod.UID, f *flight, read func() (*pod.Status, error)) 
 		g.changed.Put(uid)
 	}
 	if changed {
-		for _, i := range g.told {
-			i.Put(uid)
-		}
+		g.observed.Publish(uid)
 	}
 }
 

@@ -54,9 +54,9 @@ type PLEG struct {
 	journal *journal.Journal
 	log     *slog.Logger
 
-	inbox    *pod.Inbox[pod.UID] // what the runtime's events name; "" asks for a relist
-	changed  *pod.Inbox[pod.UID] // pods whose observation changed, unless a worker waited for it
-	told     []*pod.Inbox[pod.UID]
+	inbox    *pod.Inbox[pod.UID]    // what the runtime's events name; "" asks for a relist
+	changed  *pod.Inbox[pod.UID]    // pods whose observation changed, unless a worker waited for it
+	observed pod.Publisher[pod.UID] // the same, whoever waited for it
 	onRelist func(took, interval time.Duration)
 	onRead   func(took time.Duration)
 	// lastRelist is when the last one began; of the goroutine that relists.
@@ -131,11 +131,10 @@ func New(runtime Runtime, j *journal.Journal, log *slog.Logger) *PLEG {
 // Changed is where the pods appear whose observation changed.
 func (g *PLEG) Changed() *pod.Inbox[pod.UID] { return g.changed }
 
-// Subscribe returns an inbox that gets every pod whose observation changed, whoever waited for it. It is called before Run.
+// Subscribe returns an inbox that gets every pod whose observation changed, whoever waited for it.
 func (g *PLEG) Subscribe() *pod.Inbox[pod.UID] {
-	i := pod.NewInbox[pod.UID]()
-	g.told = append(g.told, i)
-	return i
+	in, _ := g.observed.Subscribe()
+	return in
 }
 
 // OnRelist has f told of every relist: how long it took, and how long after the last one it began, 0 for the first. It is called before Run;
@@ -282,10 +281,7 @@ func (g *PLEG) follow(ctx context.Context) {
 				wait = relistPeriod
 			}
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
+		pod.Pause(ctx, wait)
 	}
 }
 

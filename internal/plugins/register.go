@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"berth/internal/pod"
 )
 
 // How long a plugin may take to be reached and to say what it is, and to hear how it went.
@@ -47,7 +49,7 @@ func (w *Watcher) keepRegistered(ctx context.Context, path string) {
 			last = err.Error()
 			log.Warn("plugin not registered, which is tried again", "error", err)
 		}
-		if !pause(ctx, delay()) {
+		if !pod.Pause(ctx, delay()) {
 			return
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"berth/internal/inotify"
+	"berth/internal/pod"
 )
 
 // Types of plugins, as they call themselves (k8s.io/kubelet, pluginregistration/v1).
@@ -129,7 +130,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		if err := w.lookAtAll(ctx, unwatched{}); err != nil {
 			w.Log.Debug("plugin sockets are not seen", "folder", w.Dir, "error", err)
 		}
-		if !pause(ctx, delay()) {
+		if !pod.Pause(ctx, delay()) {
 			return ctx.Err()
 		}
 	}
@@ -285,17 +286,5 @@ func (s *socket) hasEnded() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// pause waits, and reports whether ctx is still wanted.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

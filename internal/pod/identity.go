@@ -16,10 +16,12 @@ type FullName string
 // SandboxID is the runtime's identifier of a pod sandbox.
 type SandboxID string
 
-// ContainerID is the runtime's identifier of a container, without the "<runtime>://" prefix that the API shows.
+// ContainerID is the runtime's identifier of a container, without the "<runtime>://" prefix that
+// the API shows.
 type ContainerID string
 
-// Source names where a pod comes from; it is the value of the annotation kubernetes.io/config.source.
+// Source names where a pod comes from; it is the value of the annotation
+// kubernetes.io/config.source.
 type Source string
 
 // The three sources of pods (Kubernetes documentation, "Create static Pods").
@@ -39,7 +41,8 @@ const (
 	ManifestAnnotation = "berth.dev/manifest"
 )
 
-// systemCriticalPriority is the lowest priority of a system-critical pod (scheduling.SystemCriticalPriority).
+// systemCriticalPriority is the lowest priority of a system-critical pod
+// (scheduling.SystemCriticalPriority).
 const systemCriticalPriority = 2_000_000_000
 
 // FullNameOf returns the pod's full name.

@@ -2,8 +2,9 @@ package pod
 
 import "sync"
 
-// Inbox is a set of keys with a wake-up: many Puts of one key before a Take are one. It has no capacity, loses nothing and
-// never blocks the sender, so that a runtime event can never be held up by a busy loop.
+// Inbox is a set of keys with a wake-up: many Puts of one key before a Take are one. It has no
+// capacity, loses nothing and never blocks the sender, so that a runtime event can never be held up
+// by a busy loop.
 type Inbox[K comparable] struct {
 	wake chan struct{} // capacity 1
 
@@ -45,9 +46,35 @@ func (i *Inbox[K]) Take() []K {
 	return out
 }
 
-// putAll puts the key into each of the inboxes.
-func putAll[K comparable](inboxes []*Inbox[K], k K) {
-	for _, i := range inboxes {
-		i.Put(k)
+// Publisher puts each key that is published into the inboxes of all who have subscribed. Its zero
+// value has no subscribers; it is safe for concurrent use.
+type Publisher[K comparable] struct {
+	mu      sync.Mutex
+	inboxes map[*Inbox[K]]struct{} // guarded by mu
+}
+
+// Subscribe returns an inbox that gets each key published from now on, and the function that ends
+// this. Many Publishes may be one element of the inbox; a slow reader holds nobody up.
+func (p *Publisher[K]) Subscribe() (in *Inbox[K], cancel func()) {
+	in = NewInbox[K]()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.inboxes == nil {
+		p.inboxes = map[*Inbox[K]]struct{}{}
+	}
+	p.inboxes[in] = struct{}{}
+	return in, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.inboxes, in)
+	}
+}
+
+// Publish puts the key into the inbox of each subscriber. It never blocks.
+func (p *Publisher[K]) Publish(k K) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for in := range p.inboxes {
+		in.Put(k)
 	}
 }

@@ -6,10 +6,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Manager (podManager) holds the desired pods: what the sources want, not what runs. The sync loop is its only writer.
-// Pods are shared and must not be changed by readers.
+// Manager (podManager) holds the desired pods: what the sources want, not what runs. The sync loop
+// is its only writer. Pods are shared and must not be changed by readers.
 type Manager struct {
-	told []*Inbox[UID] // told with mu held
+	changed Publisher[UID] // publishes with mu held
 
 	mu      sync.RWMutex
 	pods    index // guarded by mu; ordinary and static pods
@@ -55,11 +55,11 @@ func (m *Manager) indexOf(p *v1.Pod) index {
 	return m.pods
 }
 
-// Subscribe returns an inbox that gets every pod and mirror that is set or removed. It is called before any is.
+// Subscribe returns an inbox that gets every pod and mirror that is set or removed. It is called
+// before any is.
 func (m *Manager) Subscribe() *Inbox[UID] {
-	i := NewInbox[UID]()
-	m.told = append(m.told, i)
-	return i
+	in, _ := m.changed.Subscribe()
+	return in
 }
 
 // Set adds the pod, or mirror, or replaces the one with its UID.
@@ -67,7 +67,7 @@ func (m *Manager) Set(p *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.indexOf(p).set(p)
-	putAll(m.told, p.UID)
+	m.changed.Publish(p.UID)
 }
 
 // Remove forgets the pod or mirror. A newer one of the same full name stays.
@@ -75,7 +75,7 @@ func (m *Manager) Remove(p *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.indexOf(p).remove(p)
-	putAll(m.told, p.UID)
+	m.changed.Publish(p.UID)
 }
 
 // Get returns the pod with this UID; mirrors are not found.
@@ -102,8 +102,8 @@ func (m *Manager) Mirror(n FullName) (*v1.Pod, bool) {
 	return p, ok
 }
 
-// TranslateUID returns the static pod's UID for that of its mirror, and any other UID as it is: clients of the API know a static pod by
-// its mirror's UID.
+// TranslateUID returns the static pod's UID for that of its mirror, and any other UID as it is:
+// clients of the API know a static pod by its mirror's UID.
 func (m *Manager) TranslateUID(uid UID) UID {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

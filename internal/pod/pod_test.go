@@ -111,3 +111,37 @@ func TestReadySandboxIsTheNewest(t *testing.T) {
 		t.Error("a pod with a ready sandbox is not active")
 	}
 }
+
+func TestPublisher(t *testing.T) {
+	var p Publisher[string]
+	p.Publish("nobody has subscribed")
+	a, cancelA := p.Subscribe()
+	b, cancelB := p.Subscribe()
+	defer cancelB()
+	p.Publish("first")
+	p.Publish("first")
+	cancelA()
+	cancelA()
+	p.Publish("second")
+	got := [][]string{a.Take(), b.Take()}
+	slices.Sort(got[1])
+	if want := [][]string{{"first"}, {"first", "second"}}; !slices.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestContainers(t *testing.T) {
+	spec := &v1.PodSpec{InitContainers: []v1.Container{{Name: "a"}, {Name: "b"}}, Containers: []v1.Container{{Name: "c"}, {Name: "d"}}}
+	var names []string
+	for c := range Containers(spec) {
+		if names = append(names, c.Name); c.Name == "c" {
+			break
+		}
+	}
+	if want := []string{"a", "b", "c"}; !slices.Equal(names, want) {
+		t.Errorf("got %v, want %v", names, want)
+	}
+	if FindContainer(spec, "b") != &spec.InitContainers[1] || FindContainer(spec, "d") != &spec.Containers[1] || FindContainer(spec, "e") != nil {
+		t.Error("a container is not found by its name, or one is that is not there")
+	}
+}

@@ -3,7 +3,8 @@ package pod
 // ProbeVerdict is what a probe of one container says now.
 type ProbeVerdict int
 
-// The verdicts. A probe that has not reached its threshold on this incarnation of the container, and one that does not exist, is unknown.
+// The verdicts. A probe that has not reached its threshold on this incarnation of the container,
+// and one that does not exist, is unknown.
 const (
 	ProbeUnknown ProbeVerdict = iota
 	ProbeSuccess
@@ -12,8 +13,8 @@ const (
 
 func (v ProbeVerdict) String() string { return [...]string{"unknown", "success", "failure"}[v] }
 
-// ProbeVerdicts are the verdicts of a pod's liveness and startup probes, by incarnation. The maps are not changed after they were handed
-// out; a nil map has no verdict.
+// ProbeVerdicts are the verdicts of a pod's probes at one moment, by incarnation. The maps are not
+// changed after they were handed out; a nil map has no verdict.
 type ProbeVerdicts struct {
-	Liveness, Startup map[ContainerID]ProbeVerdict
+	Liveness, Readiness, Startup map[ContainerID]ProbeVerdict
 }

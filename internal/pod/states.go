@@ -5,11 +5,8 @@ import (
 	"sync"
 )
 
-// State is the lifecycle of a pod's worker. It moves one way only.
-//
-//	Waiting ──► Syncing ──► Terminating ──► Terminated ──► Finished
-//	   ├─────── ended ─────────►┘                ▲
-//	   └─────── refused ─────────────────────────┘
+// State is where the life of a pod stands. It moves one way only, as the doc of package podworkers
+// shows.
 type State int
 
 // The states of a pod worker.
@@ -28,17 +25,20 @@ func (s State) String() string {
 // Lifecycle is what the worker of one pod has decided.
 type Lifecycle struct {
 	State State
-	// Evicted: killed to reclaim resources. Deleted: its deletion was asked for. Orphan: no source wants it any more.
+	// Evicted: killed to reclaim resources. Deleted: its deletion was asked for. Orphan: no source
+	// wants it any more.
 	Evicted, Deleted, Orphan bool
-	// TerminationBegun: the worker has started to stop containers, as opposed to termination being only requested.
+	// TerminationBegun: the worker has started to stop containers, as opposed to termination being
+	// only requested.
 	TerminationBegun bool
 	// RuntimeOnly: known from the runtime, without a spec.
 	RuntimeOnly bool
 }
 
-// States answers the lifecycle questions of other components (may containers run, may files go). podWorkers is its only writer.
+// States answers the lifecycle questions of other components (may containers run, may files go).
+// podWorkers is its only writer.
 type States struct {
-	told []*Inbox[UID] // told with mu held
+	changed Publisher[UID] // publishes with mu held
 
 	mu    sync.RWMutex
 	pods  map[UID]Lifecycle // guarded by mu
@@ -48,11 +48,11 @@ type States struct {
 // NewStates returns a table without pods.
 func NewStates() *States { return &States{pods: map[UID]Lifecycle{}} }
 
-// Subscribe returns an inbox that gets every pod whose lifecycle is set or forgotten. It is called before any is.
+// Subscribe returns an inbox that gets every pod whose lifecycle is set or forgotten. It is called
+// before any is.
 func (s *States) Subscribe() *Inbox[UID] {
-	i := NewInbox[UID]()
-	s.told = append(s.told, i)
-	return i
+	in, _ := s.changed.Subscribe()
+	return in
 }
 
 // Set records the pod's lifecycle.
@@ -60,7 +60,7 @@ func (s *States) Set(uid UID, l Lifecycle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pods[uid] = l
-	putAll(s.told, uid)
+	s.changed.Publish(uid)
 }
 
 // Forget drops the pod.
@@ -68,10 +68,11 @@ func (s *States) Forget(uid UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pods, uid)
-	putAll(s.told, uid)
+	s.changed.Publish(uid)
 }
 
-// SetKnown latches that every source was seen and dispatched; from then on an unknown UID is a pod that is gone.
+// SetKnown latches that every source was seen and dispatched; from then on an unknown UID is a pod
+// that is gone.
 func (s *States) SetKnown() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,8 +101,8 @@ func (s *States) List() map[UID]Lifecycle {
 	return maps.Clone(s.pods)
 }
 
-// CouldHaveRunningContainers reports whether containers of the pod may run now or later. They may of a pod that has no
-// lifecycle until SetKnown was called.
+// CouldHaveRunningContainers reports whether containers of the pod may run now or later. They may
+// of a pod that has no lifecycle until SetKnown was called.
 func (s *States) CouldHaveRunningContainers(uid UID) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -1,17 +1,22 @@
 package pod
 
-import "time"
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
 
 // Status is what the runtime showed of one pod in one reading.
 type Status struct {
 	UID       UID
 	Name      string
 	Namespace string
-	// ReadAt is when the reading began, Reading its place in the order of beginnings: a change that the runtime made before the
-	// reading began is in the status.
+	// ReadAt is when the reading began, Reading its place in the order of beginnings: a change that
+	// the runtime made before the reading began is in the status.
 	ReadAt  time.Time
 	Reading Reading
-	// IPs of the newest ready sandbox, primary first; empty for host network and before the network is up.
+	// IPs of the newest ready sandbox, primary first; empty for host network and before the network
+	// is up.
 	IPs []string
 	// Sandboxes, newest first (attempt, then creation time, then id).
 	Sandboxes []SandboxStatus
@@ -19,8 +24,8 @@ type Status struct {
 	Containers []ContainerStatus
 }
 
-// Reading numbers readings in the order of their beginnings. It is a counter and not a time, so that neither a coarse clock nor a
-// clock that is set can make an old observation look new.
+// Reading numbers readings in the order of their beginnings. It is a counter and not a time, so
+// that neither a coarse clock nor a clock that is set can make an old observation look new.
 type Reading uint64
 
 // SandboxStatus is one observed pod sandbox.
@@ -68,11 +73,14 @@ type ContainerStatus struct {
 	Image    string
 	ImageRef string
 	LogPath  string
-	// TerminationLog is the host's file for the container's termination message, "" when it has none.
+	// TerminationLog is the host's file for the container's termination message, "" when it has
+	// none.
 	TerminationLog string
-	// RecursiveReadOnly are the container's paths where the mount and all that is mounted below it are read-only.
+	// RecursiveReadOnly are the container's paths where the mount and all that is mounted below it
+	// are read-only.
 	RecursiveReadOnly []string
-	// ImageVolumes are the images that are mounted, as the runtime knows them, by the paths in the container.
+	// ImageVolumes are the images that are mounted, as the runtime knows them, by the paths in the
+	// container.
 	ImageVolumes map[string]string
 	// Hash is the container's spec hash at creation (annotation io.kubernetes.container.hash).
 	Hash string
@@ -116,3 +124,6 @@ func (s *Status) Active() bool {
 	}
 	return false
 }
+
+// IsTerminal reports whether a pod of the phase has ended for good.
+func IsTerminal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }

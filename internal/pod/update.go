@@ -18,7 +18,8 @@ func (o PodOperation) String() string {
 	return [...]string{"ADD", "UPDATE", "DELETE", "REMOVE", "RECONCILE"}[o]
 }
 
-// PodUpdate is one change of desired pods from one source. An ADD without pods says that the source has been heard.
+// PodUpdate is one change of desired pods from one source. An ADD without pods says that the source
+// has been heard.
 type PodUpdate struct {
 	Pods   []*v1.Pod
 	Op     PodOperation

@@ -12,9 +12,9 @@ import (
 	"berth/internal/pod"
 )
 
-// removeDir removes the pod's folder with what a container has put there, if it was given the folder: a
-// link itself, and never what it leads to. Volumes are gone by then; a folder in which one is still
-// mounted is an error, and what is mounted is untouched.
+// removeDir removes the pod's folder with what a container has put there, if it was given the
+// folder: a link itself, and never what it leads to. Volumes are gone by then; a folder in which
+// one is still mounted is an error, and what is mounted is untouched.
 func (s *Syncer) removeDir(uid pod.UID) error { return s.files().Remove(s.podDir(uid)) }
 
 // unlinkStrangers removes the links that stand in the place of the pod's folder, or of one of the
@@ -37,7 +37,7 @@ func (s *Syncer) unlinkStrangers(uid pod.UID) error {
 			err = s.files().Unlink(path)
 		}
 		if err != nil {
-			return fmt.Errorf("links in the folder of pod %s: %w", uid, err)
+			return err
 		}
 	}
 	return nil

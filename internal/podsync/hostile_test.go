@@ -10,8 +10,8 @@ import (
 	"berth/internal/pod"
 )
 
-// A container that has been given its pod's folder, or all of them, puts links there: the host's folder stays as it is when the pod goes, and another pod
-// gets no folder in it.
+// A container that has been given its pod's folder, or all of them, puts links there: the host's
+// folder stays as it is when the pod goes, and another pod gets no folder in it.
 func TestLinksInThePodsFolder(t *testing.T) {
 	for name, refused := range map[string]bool{
 		"containers": false, "etc-hosts": false, "volumes": true, "plugins": true, ".": true,
@@ -20,19 +20,19 @@ func TestLinksInThePodsFolder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var s stage
 			syncer := newSyncer(t, &s)
-			r := Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u"}}
+			p := &pass{Request: Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u"}}, syncer: syncer}
 			host, dir := t.TempDir(), syncer.podDir("u")
 			if err := errors.Join(os.Mkdir(filepath.Join(host, "empty"), 0o755), os.WriteFile(filepath.Join(host, "precious"), nil, 0o600)); err != nil {
 				t.Fatal(err)
 			}
-			if err := syncer.makeDataDirs(t.Context(), r, nil); err != nil {
+			if err := p.makeDataDirs(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			at := filepath.Join(dir, name)
 			if err := errors.Join(os.RemoveAll(at), os.MkdirAll(filepath.Dir(at), 0o750), os.Symlink(host, at)); err != nil {
 				t.Fatal(err)
 			}
-			if err := syncer.makeDataDirs(t.Context(), r, nil); (err != nil) != refused {
+			if err := p.makeDataDirs(t.Context()); (err != nil) != refused {
 				t.Errorf("make the folders: %v", err)
 			}
 			if err := syncer.unlinkStrangers("u"); err != nil {

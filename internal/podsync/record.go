@@ -5,57 +5,68 @@ import (
 	"fmt"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"berth/internal/journal"
-	"berth/internal/kuberuntime"
 	"berth/internal/lifecycle"
 	"berth/internal/logs"
 	"berth/internal/pod"
 )
 
-// What is kept of the log of a container that ended.
+// How much of the log of a container that ended is recorded.
 const (
 	tailLines = 10
 	tailBytes = 2048
 )
 
-func subject(r Request) journal.Subject {
-	s := journal.Subject{UID: r.UID}
+func (p *pass) subject() journal.Subject {
+	s := journal.Subject{UID: p.UID}
 	switch {
-	case r.Pod != nil:
-		s.Namespace, s.Name = r.Pod.Namespace, r.Pod.Name
-	case r.Observed != nil:
-		s.Namespace, s.Name = r.Observed.Namespace, r.Observed.Name
+	case p.Pod != nil:
+		s.Namespace, s.Name = p.Pod.Namespace, p.Pod.Name
+	case p.Observed != nil:
+		s.Namespace, s.Name = p.Observed.Namespace, p.Observed.Name
 	}
 	return s
 }
 
 // mark notes that a step of the pod's start is done.
-func (s *Syncer) mark(r Request, step journal.Step) { s.Journal.Mark(subject(r), step, "") }
+func (p *pass) mark(step journal.Step) { p.syncer.Journal.Mark(p.subject(), step, "") }
 
-// recordObserved tells the journal what the runtime shows: when the first sandbox and the first containers were made, by the
-// runtime's own clock and so also of a start that an earlier agent began, and how containers ended.
-func (s *Syncer) recordObserved(ctx context.Context, r Request) {
-	about := subject(r)
+// recordAdmitted notes that the pod may run, and that nothing is expected of it yet.
+func (p *pass) recordAdmitted() {
+	p.mark(journal.Admitted)
+	p.expect()
+}
+
+// recordRemoved notes that nothing of the pod is left.
+func (p *pass) recordRemoved() {
+	p.syncer.Journal.Record(journal.Entry{
+		Subject: p.subject(), Component: "worker", Decision: "pod removed: containers, sandboxes, logs and folders are gone",
+	})
+}
+
+// recordObserved records what the runtime shows: when the first sandbox and the first containers
+// were made, by the runtime's own clock and so also of a start that an earlier agent began, and how
+// containers ended.
+func (p *pass) recordObserved(ctx context.Context) {
+	about, j := p.subject(), p.syncer.Journal
 	markAt := func(step journal.Step, container string, at time.Time) {
 		if !at.IsZero() {
-			s.Journal.MarkAt(about, step, container, at)
+			j.MarkAt(about, step, container, at)
 		}
 	}
-	for i := range r.Observed.Sandboxes {
-		if sb := &r.Observed.Sandboxes[i]; sb.Attempt == 0 && sb.Ready {
+	for i := range p.Observed.Sandboxes {
+		if sb := &p.Observed.Sandboxes[i]; sb.Attempt == 0 && sb.Ready {
 			markAt(journal.Sandbox, "", sb.CreatedAt)
 		}
 	}
-	for i := len(r.Observed.Containers) - 1; i >= 0; i-- { // oldest first
-		cs := &r.Observed.Containers[i]
+	for i := len(p.Observed.Containers) - 1; i >= 0; i-- { // oldest first
+		cs := &p.Observed.Containers[i]
 		if cs.Attempt == 0 {
 			markAt(journal.Created, cs.Name, cs.CreatedAt)
 			markAt(journal.Started, cs.Name, cs.StartedAt)
 		}
-		if cs.State == pod.StateExited && !s.Journal.HasEnd(about, cs.Name, string(cs.ID)) {
-			s.Journal.Ended(about, journal.End{
+		if cs.State == pod.StateExited && !j.HasEnd(about, cs.Name, string(cs.ID)) {
+			j.Ended(about, journal.End{
 				Container: cs.Name, ID: string(cs.ID), Restart: int(cs.Attempt), ExitCode: int(cs.ExitCode), Reason: cs.Reason, Message: cs.Message,
 				Started: cs.StartedAt, Finished: cs.FinishedAt, Log: tailOf(ctx, cs.LogPath),
 			})
@@ -76,7 +87,7 @@ func tailOf(ctx context.Context, path string) string {
 	return string(t)
 }
 
-// tail is a writer that keeps the last tailBytes.
+// tail is a writer that holds the last tailBytes.
 type tail []byte
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -87,26 +98,35 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// expect tells the journal what will happen to the pod without any further event: the ends of back-offs, and of the pod's time.
-func (s *Syncer) expect(r Request, done kuberuntime.Result, deadline time.Time) {
+// expect says what will happen to the pod without any further event.
+func (p *pass) expect(next ...journal.Next) { p.syncer.Journal.Expect(p.subject(), next...) }
+
+// expectKill says when what still runs of the pod is killed.
+func (p *pass) expectKill() {
+	p.expect(journal.Next{
+		Time: time.Now().Add(p.Grace), What: "what still runs of the pod is killed", Rule: fmt.Sprintf("its grace period is %s", p.Grace),
+	})
+}
+
+// expectRetries says when back-offs end, and when the pod's time is over: until then result.RetryAt
+// is that of its deadline.
+func (p *pass) expectRetries() {
 	var next []journal.Next
-	for _, c := range [][]v1.Container{r.Pod.Spec.InitContainers, r.Pod.Spec.Containers} {
-		for i := range c {
-			if e, ok := done.StartErrors[c[i].Name]; ok && !e.BackOffUntil.IsZero() {
-				next = append(next, s.nextStart(r, c[i].Name, e))
-			}
+	for c := range pod.Containers(&p.Pod.Spec) {
+		if e, ok := p.synced.StartErrors[c.Name]; ok && !e.BackOffUntil.IsZero() {
+			next = append(next, p.nextStart(c.Name, e))
 		}
 	}
-	if !deadline.IsZero() {
+	if deadline := p.result.RetryAt; !deadline.IsZero() {
 		next = append(next, journal.Next{
-			Time: deadline, What: "the pod is failed", Rule: fmt.Sprintf("activeDeadlineSeconds is %d", *r.Pod.Spec.ActiveDeadlineSeconds),
+			Time: deadline, What: "the pod is failed", Rule: fmt.Sprintf("activeDeadlineSeconds is %d", *p.Pod.Spec.ActiveDeadlineSeconds),
 		})
 	}
-	s.Journal.Expect(subject(r), next...)
+	p.expect(next...)
 }
 
 // nextStart is the next try to start a container, and the rule that says when.
-func (s *Syncer) nextStart(r Request, container string, e lifecycle.StartError) journal.Next {
+func (p *pass) nextStart(container string, e lifecycle.StartError) journal.Next {
 	n := journal.Next{Time: e.BackOffUntil, Container: container, What: "next try to start it", Rule: e.Reason}
 	if e.Reason != lifecycle.CrashLoopBackOff {
 		if e.Reason == lifecycle.ErrImagePull || e.Reason == lifecycle.ImagePullBackOff {
@@ -114,12 +134,13 @@ func (s *Syncer) nextStart(r Request, container string, e lifecycle.StartError) 
 		}
 		return n
 	}
-	law, err := lifecycle.PodBackOff(r.Pod, lifecycle.NodeBackOff(s.MaxRestartPeriod))
+	node := lifecycle.NodeBackOff(p.syncer.MaxRestartPeriod)
+	law, err := lifecycle.PodBackOff(p.Pod, node)
 	if err != nil {
-		law = lifecycle.NodeBackOff(s.MaxRestartPeriod) // what cannot be understood does not count
+		law = node // what cannot be understood does not count
 	}
 	n.Rule = "crash-loop back-off"
-	cs := r.Observed.FindContainer(container)
+	cs := p.Observed.FindContainer(container)
 	if cs == nil {
 		return n
 	}

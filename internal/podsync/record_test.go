@@ -54,7 +54,7 @@ func TestWhatTheRuntimeShowsIsRecorded(t *testing.T) {
 	}}
 	s := recordingSyncer()
 	for range 2 { // and twice is once
-		s.recordObserved(t.Context(), r)
+		(&pass{Request: r, syncer: s}).recordObserved(t.Context())
 	}
 	got := storyOf(t, s)
 	wantMarks := []journal.Mark{
@@ -107,12 +107,13 @@ func TestWhatIsExpected(t *testing.T) {
 	}}}
 	s := recordingSyncer()
 	s.MaxRestartPeriod = 2 * time.Minute
-	s.expect(r, kuberuntime.Result{StartErrors: map[string]lifecycle.StartError{
+	synced := kuberuntime.Result{StartErrors: map[string]lifecycle.StartError{
 		"setup":  {Reason: lifecycle.ImagePullBackOff, BackOffUntil: at(9)},
 		"main":   {Reason: lifecycle.CrashLoopBackOff, BackOffUntil: at(40)},
 		"lost":   {Reason: lifecycle.CrashLoopBackOff, BackOffUntil: at(50)},
 		"broken": {Reason: lifecycle.CreateContainerError}, // tried again with the pass
-	}}, at(60))
+	}}
+	(&pass{Request: r, syncer: s, synced: synced, result: Result{RetryAt: at(60)}}).expectRetries()
 	want := []journal.Next{
 		{Time: at(9), Container: "setup", What: "next try to pull its image", Rule: "image-pull back-off, which doubles up to 5m0s"},
 		{Time: at(40), Container: "main", What: "next try to start it", Rule: "crash-loop back-off 40s of at most 2m0s after 3 restarts"},

@@ -25,34 +25,36 @@ const (
 	ended
 )
 
-// report generates the pod's status from the observation and hands it to the status manager; it says whether the phase is terminal.
-func (s *Syncer) report(ctx context.Context, r Request, f finality) (terminal bool) {
-	s.recordObserved(ctx, r)
-	old, known := s.Status.Get(r.UID)
+// report generates the pod's status from the observation and hands it to the status manager; it
+// says whether the phase is terminal.
+func (p *pass) report(ctx context.Context, f finality) (terminal bool) {
+	p.recordObserved(ctx)
+	s := p.syncer
+	old, known := s.Status.Get(p.UID)
 	if !known {
-		old = r.Pod.Status
-		if n := len(r.Observed.Sandboxes); old.StartTime == nil && n > 0 {
+		old = p.Pod.Status
+		if n := len(p.Observed.Sandboxes); old.StartTime == nil && n > 0 {
 			// It was started by an earlier run of the agent.
-			old.StartTime = &metav1.Time{Time: r.Observed.Sandboxes[n-1].CreatedAt}
+			old.StartTime = &metav1.Time{Time: p.Observed.Sandboxes[n-1].CreatedAt}
 		}
 	}
 	st := status.Generate(status.Input{
-		Pod: r.Pod, Observed: *s.WithTerminationMessages(ctx, r.Observed), Old: old, Terminal: f == ended,
-		StartErrors: s.startErrors(r.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs(), Now: time.Now(), Began: s.Status.Began(r.UID),
-		Actuated: s.Allocations.Actuated(r.Pod), Resize: s.Allocations.Resize(r.UID), Probes: s.ProbeResults, MountsMissing: !s.isMounted(r.UID) && len(r.Observed.Containers) == 0, // a container is made of mounts
+		Pod: p.Pod, Observed: *s.WithTerminationMessages(ctx, p.Observed), Old: old, Terminal: f == ended,
+		StartErrors: s.startErrors(p.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs(), Now: time.Now(), Began: s.Status.Began(p.UID),
+		Actuated: s.Allocations.Actuated(p.Pod), Resize: s.Allocations.Resize(p.UID), Probes: p.verdicts,
+		// A container is made of mounts.
+		MountsMissing: !s.isMounted(p.UID) && len(p.Observed.Containers) == 0,
 	})
-	if st.Reason == lifecycle.DeadlineExceeded && !isTerminal(old.Phase) {
-		s.Event(r.Pod, "", v1.EventTypeNormal, st.Reason, st.Message)
+	if st.Reason == lifecycle.DeadlineExceeded && !pod.IsTerminal(old.Phase) {
+		p.event(v1.EventTypeNormal, st.Reason, st.Message)
 	}
-	s.tellResized(r.Pod, old.Conditions, st.Conditions)
-	if r.StatusFunc != nil {
-		r.StatusFunc(&st)
+	p.reportResized(old.Conditions, st.Conditions)
+	if p.StatusFunc != nil {
+		p.StatusFunc(&st)
 	}
-	s.Status.Set(r.Pod, st)
-	return isTerminal(st.Phase)
+	s.Status.Set(p.Pod, st)
+	return pod.IsTerminal(st.Phase)
 }
-
-func isTerminal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
 
 // deadlineOf returns when the pod's activeDeadlineSeconds end, or zero.
 func deadlineOf(p *v1.Pod, m *status.Manager) time.Time {
@@ -73,22 +75,23 @@ func (s *Syncer) startErrors(uid pod.UID) map[string]lifecycle.StartError {
 	return maps.Clone(s.errors[uid])
 }
 
-// keepErrors remembers why containers did not start and forgets the errors of those that did; it reports whether anything changed.
-func (s *Syncer) keepErrors(uid pod.UID, r kuberuntime.Result) (changed bool) {
+// updateStartErrors remembers why containers did not start and forgets the errors of those that
+// did; it reports whether anything changed.
+func (s *Syncer) updateStartErrors(uid pod.UID, r kuberuntime.Result) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	kept := s.errors[uid]
+	known := s.errors[uid]
 	for name, e := range r.StartErrors {
-		if kept == nil {
-			kept = map[string]lifecycle.StartError{}
-			s.errors[uid] = kept
+		if known == nil {
+			known = map[string]lifecycle.StartError{}
+			s.errors[uid] = known
 		}
-		changed = changed || kept[name] != e
-		kept[name] = e
+		changed = changed || known[name] != e
+		known[name] = e
 	}
 	for _, name := range r.Started {
-		if _, ok := kept[name]; ok {
-			delete(kept, name)
+		if _, ok := known[name]; ok {
+			delete(known, name)
 			changed = true
 		}
 	}

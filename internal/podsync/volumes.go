@@ -5,15 +5,17 @@ import (
 	"slices"
 	"sync"
 
+	v1 "k8s.io/api/core/v1"
+
 	"berth/internal/crispec"
 	"berth/internal/pod"
 	"berth/internal/volumes"
 )
 
-// shownVolumes are the volumes of a pod in one pass.
-type shownVolumes struct {
-	syncer  *Syncer
-	request Request
+// podVolumes are the volumes of a pod in one pass.
+type podVolumes struct {
+	syncer *Syncer
+	pod    *v1.Pod
 
 	mu     sync.Mutex     // held while volumes are set up
 	inputs volumes.Inputs // guarded by mu; the newest
@@ -21,78 +23,72 @@ type shownVolumes struct {
 }
 
 // setUp makes the volumes show the newest inputs, and returns them by name.
-func (v *shownVolumes) setUp(ctx context.Context) (map[string]crispec.Volume, error) {
+func (v *podVolumes) setUp(ctx context.Context) (map[string]crispec.Volume, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.set = true
-	return v.syncer.setupVolumes(ctx, v.request.Pod, v.inputs)
+	mounted, errs := v.syncer.Volumes.Setup(ctx, v.pod, v.inputs)
+	if errs != nil {
+		v.syncer.reportFailedMounts(ctx, v.pod, errs)
+		return nil, errs.Err()
+	}
+	v.syncer.setMounted(v.pod.UID)
+	return mounted, nil
 }
 
-// follow has volumes show what objects say newly while the pass lasts: an image that is pulled or a hook of one container is nothing that the others'
-// files wait for. The returned function ends that and reports whether the pod was woken.
-func (v *shownVolumes) follow(ctx context.Context) (stop func() (woken bool)) {
+// follow has volumes show what objects say newly while the pass lasts: an image that is pulled or a
+// hook of one container is nothing that the others' files wait for. The returned function ends
+// that.
+func (v *podVolumes) follow(ctx context.Context, changed <-chan struct{}) (stop func()) {
 	if !v.inputs.Live() {
-		return func() bool { return false }
+		return func() {}
 	}
-	lasts, end := context.WithCancel(ctx)
-	followed := make(chan bool, 1) // a pass that panics does not ask
-	go func() {
-		woken := false
-		for {
-			select {
-			case <-lasts.Done():
-				followed <- woken
-				return
-			case <-v.request.Wake:
-				woken = true
-				if in, ok := v.newest(lasts); ok {
-					v.show(ctx, in)
-				}
-			}
+	return whileLasts(ctx, changed, func(lasts context.Context) {
+		// The pass that follows says what cannot be had, or be shown.
+		in, err := v.syncer.Volumes.Prepare(lasts, v.pod)
+		if err != nil || lasts.Err() != nil {
+			return
 		}
-	}()
-	return func() bool {
-		end()
-		return <-followed
-	}
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.inputs = in
+		if v.set || v.syncer.isMounted(v.pod.UID) {
+			_, _ = v.syncer.Volumes.Setup(ctx, v.pod, in)
+		}
+	})
 }
 
-// newest returns newer inputs, if all can be had. The pass that follows tells of what cannot.
-func (v *shownVolumes) newest(ctx context.Context) (volumes.Inputs, bool) {
-	in, err := v.syncer.Volumes.Prepare(ctx, v.request.Pod)
-	return in, err == nil && ctx.Err() == nil
-}
-
-// show takes over the inputs, and has them shown if this agent has set up the volumes. The pass that follows does the same, and tells of errors.
-func (v *shownVolumes) show(ctx context.Context, in volumes.Inputs) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.inputs = in
-	if v.set || v.syncer.isMounted(v.request.UID) {
-		_, _ = v.syncer.Volumes.Setup(ctx, v.request.Pod, in)
-	}
-}
-
-// showWhileEnding has the volumes of a pod that ends show the newest of objects whenever look is called, until stop is: what still runs may take long, and
-// needs tokens that are valid. The error of one is nobody's: the next look does the same.
-func (s *Syncer) showWhileEnding(ctx context.Context, r Request) (look, stop func()) {
-	if !slices.ContainsFunc(r.Observed.Containers, func(c pod.ContainerStatus) bool { return c.State == pod.StateRunning }) {
+// refreshWhileEnding has the volumes of a pod that ends show the newest of objects whenever refresh
+// is called, until stop is: what still runs may take long, and needs tokens that are valid. The
+// error of one is nobody's: the next refresh does the same.
+func (p *pass) refreshWhileEnding(ctx context.Context) (refresh, stop func()) {
+	if !slices.ContainsFunc(p.Observed.Containers, func(c pod.ContainerStatus) bool { return c.State == pod.StateRunning }) {
 		return func() {}, func() {}
 	}
-	lasts, end := context.WithCancel(ctx)
-	wake, ended := make(chan struct{}, 1), make(chan struct{})
-	look = func() {
+	wake := make(chan struct{}, 1)
+	refresh = func() {
 		select {
 		case wake <- struct{}{}:
-		default: // it is about to look
+		default: // it is about to be done
 		}
 	}
-	if !s.isMounted(r.UID) { // an earlier agent did, and does not follow the objects any more
-		if s.Objects != nil {
-			s.Objects.Register(r.Pod)
-		}
-		look()
+	s := p.syncer
+	if !s.isMounted(p.UID) { // an earlier agent did, and does not follow the objects any more
+		s.Objects.Register(p.Pod)
+		refresh()
 	}
+	return refresh, whileLasts(ctx, wake, func(lasts context.Context) {
+		if in, err := s.Volumes.Prepare(lasts, p.Pod); err == nil && in.Live() && lasts.Err() == nil {
+			_, _ = s.Volumes.Setup(ctx, p.Pod, in)
+		}
+	})
+}
+
+// whileLasts calls f for each wake-up until stop is called, which waits for a call that is under
+// way; its context ends with stop.
+func whileLasts(ctx context.Context, wake <-chan struct{}, f func(lasts context.Context)) (stop func()) {
+	lasts, end := context.WithCancel(ctx)
+	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for {
@@ -100,15 +96,23 @@ func (s *Syncer) showWhileEnding(ctx context.Context, r Request) (look, stop fun
 			case <-lasts.Done():
 				return
 			case <-wake:
-				if in, err := s.Volumes.Prepare(lasts, r.Pod); err == nil && in.Live() && lasts.Err() == nil {
-					_, _ = s.Volumes.Setup(ctx, r.Pod, in)
-				}
+				f(lasts)
 			}
 		}
 	}()
-	return look, func() {
+	return func() {
 		end()
 		<-ended
+	}
+}
+
+// reportFailedMounts records one event per volume that failed, unless the pass was ended.
+func (s *Syncer) reportFailedMounts(ctx context.Context, p *v1.Pod, errs volumes.Errors) {
+	if ctx.Err() != nil {
+		return
+	}
+	for _, e := range errs {
+		s.Event(p, "", v1.EventTypeWarning, e.Reason(), e.Error())
 	}
 }
 
@@ -117,4 +121,18 @@ func (s *Syncer) isMounted(uid pod.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mounted[uid]
+}
+
+func (s *Syncer) setMounted(uid pod.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mounted[uid] = true
+}
+
+// forget drops what is remembered of the pod.
+func (s *Syncer) forget(uid pod.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.errors, uid)
+	delete(s.mounted, uid)
 }

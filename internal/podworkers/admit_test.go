@@ -61,7 +61,8 @@ func TestRunningPodIsNotAdmittedAgain(t *testing.T) {
 	})
 }
 
-// A pod that waits for room keeps its place, is asked about again when there is some, and gives its place up when it is not wanted any more.
+// A pod that waits for room keeps its place, is asked about again when there is some, and gives its
+// place up when it is not wanted any more.
 func TestPodThatWaitsForRoomKeepsItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -95,7 +96,8 @@ func TestPodThatWaitsForRoomKeepsItsPlace(t *testing.T) {
 	})
 }
 
-// What is kept of a pod goes with it, and what was kept by an earlier run goes when it is known which pods there are.
+// What is kept of a pod goes with it, and what was kept by an earlier run goes when it is known
+// which pods there are.
 func TestWhatIsKeptOfPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -164,7 +166,8 @@ func (n *node) create(uid, cpu string, change ...func(*v1.Pod)) *v1.Pod {
 	return p
 }
 
-// Two pods want the last CPU at the same moment: the one that came first has it, whichever is observed first.
+// Two pods want the last CPU at the same moment: the one that came first has it, whichever is
+// observed first.
 func TestTheLastCPUGoesByTicket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)
@@ -184,7 +187,8 @@ func TestTheLastCPUGoesByTicket(t *testing.T) {
 	})
 }
 
-// A critical pod waits until those have ended that go for it, and everybody behind it waits, too. Nobody takes its room.
+// A critical pod waits until those have ended that go for it, and everybody behind it waits, too.
+// Nobody takes its room.
 func TestRoomForACriticalPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)

@@ -2,213 +2,200 @@ package podworkers
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/journal"
-	"berth/internal/pod"
 	"berth/internal/podsync"
 )
 
-// pass is what one turn of a worker works on: a copy of the worker's state.
-type pass struct {
-	life    pod.Lifecycle
-	work    work
-	started bool
-	why     string
-	first   bool // may start: first of its name
-}
-
-// live is a worker's goroutine: wait for a wake-up or the timer, observe, do one pass, compute state and timer.
-func (p *PodWorkers) live(ctx context.Context, w *worker) {
+// live is a worker's goroutine: it waits for a wake-up or the timer and takes turns until there is
+// nothing to do.
+func (p *PodWorkers) live(stop context.Context, w *worker) {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	defer timer.Stop()
-	var after pod.Reading
 	for {
 		select {
-		case <-ctx.Done():
+		case <-stop.Done():
 			return
 		case <-w.wake:
-		case <-w.room:
+		case <-w.capacity:
 		case <-timer.C:
 		}
 		timer.Stop()
-		w.room = nil
-		for {
-			delay, leave := p.turn(ctx, w, &after)
-			if ctx.Err() != nil {
-				return
-			}
-			if leave {
-				p.leave(w)
-				return
-			}
-			if delay == 0 {
-				continue
-			}
-			if delay > 0 {
-				timer.Reset(delay)
-			}
-			break
+		w.capacity = nil
+		d := decision{then: atOnce}
+		for d.then == atOnce && stop.Err() == nil {
+			d = p.turn(stop, w)
+		}
+		switch {
+		case stop.Err() != nil:
+			return
+		case d.then == leave:
+			p.leave(w)
+			return
+		}
+		if delay, timed := d.delay(time.Now()); timed {
+			timer.Reset(delay)
 		}
 	}
 }
 
-// allotted returns the pod of the pass with the resources that it is to have.
-func (p *PodWorkers) allotted(t pass) *v1.Pod {
+// turn takes one turn: its steps in order, until one decides how the worker goes on. stop ends when
+// the agent stops; kill ends then, and when a stronger wish for the pod arrives.
+func (p *PodWorkers) turn(stop context.Context, w *worker) (d decision) {
+	kill, cancel := context.WithCancel(stop)
+	defer cancel()
+	t := p.begin(w, cancel)
+	defer p.end(w)
+	for _, step := range []func(context.Context, *turn) decision{p.enter, p.remove, p.observe, p.admit, p.terminate, p.run} {
+		d = step(kill, t)
+		if p.apply(t, d); d.then != goOn {
+			break
+		}
+	}
+	return d
+}
+
+// enter ends the turn of a pod for which there is nothing to do.
+func (p *PodWorkers) enter(_ context.Context, t *turn) decision {
+	if t.life.State != Waiting {
+		p.letNextPass(t.worker)
+	}
+	return computeEntry(t)
+}
+
+// letNextPass takes the worker from those that wait for admission.
+func (p *PodWorkers) letNextPass(w *worker) {
+	p.mu.Lock()
+	next := p.queue.admitted(w)
+	p.mu.Unlock()
+	if next != nil {
+		next.poke()
+	}
+}
+
+// remove removes what is left of a finished pod.
+func (p *PodWorkers) remove(kill context.Context, t *turn) decision {
+	if t.life.State != Finished {
+		return decision{}
+	}
+	w := t.worker
+	err := p.Syncer.RemovePod(kill, podsync.Request{UID: w.uid, Pod: t.work.pod, Observed: t.work.running, Again: t.work.again})
+	w.removals++
+	return computeRemoval(outcome{err: err, killed: kill.Err() != nil}, w.removals)
+}
+
+// observe gets an observation that is newer than the pod's last pass.
+func (p *PodWorkers) observe(kill context.Context, t *turn) decision {
+	var err error
+	t.observed, err = p.Observer.Observe(kill, t.worker.uid, t.worker.after)
+	t.next = p.isNext(t.worker)
+	return computeObserved(outcome{err: err, killed: kill.Err() != nil})
+}
+
+func (p *PodWorkers) isNext(w *worker) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.queue.next() == w
+}
+
+// admit asks whether a pod that waits may start.
+func (p *PodWorkers) admit(kill context.Context, t *turn) decision {
+	ask, d := computeAsked(t)
+	switch ask {
+	case adopted:
+		p.Admitter.Adopt(t.work.pod)
+	case asked:
+		verdict, err := p.Admitter.Admit(kill, t.work.pod)
+		for _, v := range verdict.Victims {
+			p.KillPod(v.Pod, v.Status, v.Done)
+		}
+		d = computeAdmission(verdict, err)
+		t.worker.capacity = verdict.Later // the pod stays the next
+		t.worker.refused = d.to == Terminated
+	}
+	return d
+}
+
+// terminate begins the end of a pod.
+func (p *PodWorkers) terminate(_ context.Context, t *turn) decision { return computeTermination(t) }
+
+// run does the pass of the pod's state.
+func (p *PodWorkers) run(kill context.Context, t *turn) decision {
+	w := t.worker
+	release := func() (missed bool) { return false }
+	if t.life.State != Terminating { // that pass observes what changes while it lasts
+		release = p.Observer.Hold(w.uid)
+	}
+	began := time.Now()
+	o := p.pass(kill, t)
+	o.took, o.killed = time.Since(began), kill.Err() != nil
+	p.passed(t, o.took)
+	o.missed = release()
+	w.after = p.Observer.Mark()
+	return computeNext(t.life.State, o)
+}
+
+// pass runs the pass of the pod's state in a goroutine of its own. The worker forwards what wakes
+// it meanwhile, and is woken again for what the pass did not deal with.
+func (p *PodWorkers) pass(kill context.Context, t *turn) outcome {
+	w, changed, done := t.worker, make(chan struct{}, 1), make(chan outcome, 1)
+	r := podsync.Request{
+		UID: w.uid, Pod: p.allocated(t), Observed: t.observed, Grace: time.Duration(t.work.grace) * time.Second,
+		StatusFunc: t.work.statusFunc, Evicted: t.life.Evicted, Refused: w.refused, Changed: changed,
+	}
+	go func() {
+		var o outcome
+		switch t.life.State {
+		case Syncing:
+			o.result, o.err = p.Syncer.SyncPod(kill, r)
+		case Terminating:
+			o.err = p.Syncer.SyncTerminatingPod(kill, r)
+		case Terminated:
+			o.err = p.Syncer.SyncTerminatedPod(kill, r)
+		}
+		done <- o
+	}()
+	woken := false
+	for {
+		select {
+		case <-w.wake:
+			woken = true
+			notify(changed)
+		case o := <-done:
+			// SyncPod refreshes volumes for a wake-up, and leaves the rest to the next pass.
+			if len(changed) > 0 || woken && t.life.State == Syncing {
+				w.poke()
+			}
+			return o
+		}
+	}
+}
+
+// notify puts an element into a channel of capacity 1 unless there is one.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// allocated returns the pod of the turn with the resources that it is to have.
+func (p *PodWorkers) allocated(t *turn) *v1.Pod {
 	switch {
 	case t.work.pod == nil:
 		return nil
 	case t.life.State == Syncing:
 		return p.Resizer.Resize(t.work.pod)
 	}
-	return p.Resizer.Allotted(t.work.pod)
+	return p.Resizer.Allocated(t.work.pod)
 }
 
-// forever is the delay of a worker that waits for a wake-up only.
-const forever = -1
-
-// turn does one pass and returns how long to wait before the next: 0 for at once, forever for until something happens.
-func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (delay time.Duration, leave bool) {
-	passCtx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	t := p.begin(w, cancel)
-	defer p.end(w)
-	if t.life.State != Waiting {
-		p.dropTicket(w)
-	}
-
-	switch {
-	case t.life.State == Finished:
-		// An API pod that is being deleted stays until its source has let go of it: its last status is still to be reported.
-		if !t.life.RuntimeOnly && !t.life.Orphan {
-			p.finished.Put(w.uid) // one that was evicted as its source let go of it is to be orphaned
-			return forever, false
-		}
-		err := p.Syncer.RemovePod(passCtx, podsync.Request{
-			UID: w.uid, Pod: t.work.pod, Observed: t.work.running, Again: t.work.again,
-		})
-		switch {
-		case err == nil:
-			return 0, true
-		case passCtx.Err() != nil:
-			return 0, false
-		}
-		p.record(w, t, "remove", err)
-		w.removals++
-		return jitter(min(errorBackOff<<min(w.removals-1, 10), removalBackOffCap)), false
-	case t.life.State == Waiting && !t.first:
-		p.Journal.Record(journal.Entry{Subject: subject(w, t), Component: "worker", Decision: "wait for the pod of the same name to end"})
-		return forever, false
-	}
-
-	observed, err := p.Observer.Observe(passCtx, w.uid, *after)
-	if err != nil {
-		if passCtx.Err() != nil {
-			return 0, false
-		}
-		p.record(w, t, "observe", err)
-		return jitter(errorBackOff), false
-	}
-	if t.life.State == Waiting {
-		// What runs already was admitted by an earlier run of the agent.
-		if observed.Active() {
-			p.Admitter.Adopt(t.work.pod)
-		} else {
-			if !p.onTurn(w) {
-				return forever, false // woken when it is
-			}
-			verdict, err := p.Admitter.Admit(passCtx, t.work.pod)
-			for _, v := range verdict.Victims {
-				p.KillPod(v.Pod, v.Status, v.Done)
-			}
-			switch {
-			case err != nil:
-				return 0, false // a stronger wish has arrived
-			case verdict.Later != nil:
-				w.room = verdict.Later // it keeps its place
-				p.Journal.Record(journal.Entry{Subject: subject(w, t), Component: "worker", Decision: "wait for room to be made"})
-				return forever, false
-			case !verdict.Admitted:
-				w.refused = true
-				p.advance(w, Terminated) // an earlier agent may have begun with it
-				return 0, false
-			}
-		}
-		p.set(w, func(l *pod.Lifecycle) { l.State = max(l.State, Syncing) })
-		t.life.State = Syncing
-		p.dropTicket(w)
-	}
-	if t.life.State == Terminating && !t.life.TerminationBegun {
-		if t.work.pod != nil && !t.started && len(observed.Sandboxes) == 0 {
-			p.advance(w, Terminated) // it ended before it began
-			return 0, false
-		}
-		p.set(w, func(l *pod.Lifecycle) { l.TerminationBegun = true })
-		p.Journal.Record(journal.Entry{
-			Subject: subject(w, t), Component: "worker", Decision: "end the pod", Why: fmt.Sprintf("%s; grace period %d s", t.why, t.work.grace),
-		})
-	}
-
-	r := podsync.Request{
-		UID: w.uid, Pod: p.allotted(t), Observed: observed, Grace: time.Duration(t.work.grace) * time.Second,
-		StatusFunc: t.work.statusFunc, Evicted: t.life.Evicted, Refused: w.refused, Wake: w.wake,
-	}
-	release := func() (missed bool) { return false }
-	if t.life.State != Terminating { // which looks at what changes while it lasts
-		release = p.Observer.Hold(w.uid)
-	}
-	var result podsync.Result
-	began := time.Now()
-	switch t.life.State {
-	case Syncing:
-		if result, err = p.Syncer.SyncPod(passCtx, r); result.Woken {
-			w.poke()
-		}
-	case Terminating:
-		err = p.Syncer.SyncTerminatingPod(passCtx, r)
-	case Terminated:
-		err = p.Syncer.SyncTerminatedPod(passCtx, r)
-	}
-	p.passed(w, t, time.Since(began))
-	missed := release()
-	*after = p.Observer.Mark()
-	if ctx.Err() != nil {
-		return 0, false // the agent leaves
-	}
-	if passCtx.Err() != nil {
-		return 0, false // a stronger wish has arrived
-	}
-	if err != nil {
-		p.Journal.Record(journal.Entry{
-			Subject: subject(w, t), Component: "worker", Decision: "pass failed, to be tried again", Why: "state " + t.life.State.String(),
-			Took: time.Since(began).Round(time.Millisecond), Error: err.Error(),
-		})
-		return nextDelay(result.RetryAt, time.Now()), false
-	}
-	switch {
-	case t.life.State == Syncing && result.Terminal:
-		p.advance(w, Terminating)
-		return 0, false
-	case t.life.State == Terminating:
-		p.advance(w, Terminated)
-		return 0, false
-	case t.life.State == Terminated:
-		p.advance(w, Finished)
-		return 0, false
-	case result.Touched || missed:
-		return 0, false
-	case !result.RetryAt.IsZero():
-		return max(time.Until(result.RetryAt), time.Millisecond), false
-	}
-	return forever, false
-}
-
-// passed tells of the pass.
-func (p *PodWorkers) passed(w *worker, t pass, took time.Duration) {
+// passed counts the pass.
+func (p *PodWorkers) passed(t *turn, took time.Duration) {
 	operation := "sync"
 	switch {
 	case t.life.State == Terminating:
@@ -218,7 +205,7 @@ func (p *PodWorkers) passed(w *worker, t pass, took time.Duration) {
 	case !t.started:
 		operation = "create"
 		if p.WorkerStarted != nil {
-			p.WorkerStarted(time.Since(w.arrived) - took)
+			p.WorkerStarted(time.Since(t.worker.arrived) - took)
 		}
 	}
 	if p.Passed != nil {
@@ -226,11 +213,11 @@ func (p *PodWorkers) passed(w *worker, t pass, took time.Duration) {
 	}
 }
 
-func (p *PodWorkers) begin(w *worker, cancel context.CancelFunc) pass {
+func (p *PodWorkers) begin(w *worker, cancel context.CancelFunc) *turn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.interrupt = cancel
-	return pass{life: w.life, work: w.work, started: w.started, why: w.why, first: p.firstOfNameLocked(w)}
+	return &turn{worker: w, life: w.life, work: w.work, started: w.started, why: w.why, first: p.queue.isFirst(w)}
 }
 
 func (p *PodWorkers) end(w *worker) {
@@ -239,43 +226,54 @@ func (p *PodWorkers) end(w *worker) {
 	w.interrupt = nil
 }
 
-func (p *PodWorkers) set(w *worker, change func(*pod.Lifecycle)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	change(&w.life)
-	w.started = w.started || w.life.State == Syncing
-	p.States.Set(w.uid, w.life)
-}
-
-// advance moves the lifecycle on, never back, and tells who waits for the end of the containers.
-func (p *PodWorkers) advance(w *worker, to pod.State) {
-	p.mu.Lock()
-	var done []chan<- struct{}
-	if w.life.State < to {
-		w.life.State = to
-		if to == Terminating {
-			w.work.grace, w.why = computeGrace(w.work, nil), "its containers have ended for good"
-		}
-		if to >= Terminated {
-			done, w.work.completions = w.work.completions, nil
-		}
-		p.States.Set(w.uid, w.life)
-	}
-	p.mu.Unlock()
-	for _, c := range done {
+// apply carries out a decision. It alone writes the worker's entries in the pod's journal.
+func (p *PodWorkers) apply(t *turn, d decision) {
+	w := t.worker
+	for _, c := range p.advance(w, d) {
 		close(c)
 	}
-	if to == Terminated {
-		p.Resizer.RoomMade()
+	t.life.State = max(t.life.State, d.to)
+	switch d.to {
+	case Syncing:
+		p.letNextPass(w)
+	case Terminated:
+		p.Resizer.RetryPending()
+	}
+	if d.finished {
+		p.finished.Put(w.uid)
+	}
+	if d.entry.Decision != "" {
+		d.entry.Subject, d.entry.Component = t.subject(), "worker"
+		p.Journal.Record(d.entry)
 	}
 }
 
-func (p *PodWorkers) record(w *worker, t pass, what string, err error) {
-	p.Journal.Record(journal.Entry{Subject: subject(w, t), Component: "worker", Decision: what + " failed, to be tried again", Error: err.Error()})
+// advance moves the lifecycle on, never back, and returns who waits for the end of the containers
+// if they have ended.
+func (p *PodWorkers) advance(w *worker, d decision) (done []chan<- struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := w.life
+	w.life.TerminationBegun = w.life.TerminationBegun || d.terminating
+	if w.life.State < d.to {
+		w.life.State = d.to
+		switch d.to {
+		case Syncing:
+			w.started = true
+		case Terminating:
+			w.work.grace, w.why = computeGrace(w.work, nil), "its containers have ended for good"
+		default:
+			done, w.work.completions = w.work.completions, nil
+		}
+	}
+	if w.life != before {
+		p.States.Set(w.uid, w.life)
+	}
+	return done
 }
 
-func subject(w *worker, t pass) journal.Subject {
-	s := journal.Subject{UID: w.uid}
+func (t *turn) subject() journal.Subject {
+	s := journal.Subject{UID: t.worker.uid}
 	switch {
 	case t.work.pod != nil:
 		s.Namespace, s.Name = t.work.pod.Namespace, t.work.pod.Name

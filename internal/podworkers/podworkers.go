@@ -1,24 +1,30 @@
-// Package podworkers runs the life of each pod: one goroutine per pod UID, which moves it one way through Waiting, Syncing, Terminating, Terminated and Finished.
+// Package podworkers runs the life of each pod: one goroutine per pod UID, which moves it one way
+// through Waiting, Syncing, Terminating, Terminated and Finished.
 //
-// Owns: the lifecycle truth (it is the only writer of pod.States), each worker's pending work, grace period and timer.
+// Owns: the lifecycle truth (it is the only writer of pod.States), each worker's pending work,
+// grace period and timer.
 // Reads: observations of the pod, through Observer.
-// Never: calls the runtime or the API server itself, queues orders: an update joins the pending work and wakes the worker.
+// Never: calls the runtime or the API server itself, queues orders: an update joins the pending
+// work and wakes the worker.
 //
-//	          UpdatePod                       pass                         ended
-//	Waiting ──admitted──► Syncing ──kill──► Terminating ──all stopped──► Terminated ──cleaned up──► Finished
-//	   │                     └──terminal phase──►┘                        ▲
-//	   ├─ ended before it began ────────────────►┘                        │
-//	   └─ refused ────────────────────────────────────────────────────────┘
+//	from         on                      to
+//	Waiting      admitted                Syncing
+//	Waiting      refused                 Terminated
+//	Waiting      kill                    Terminating
+//	Syncing      kill                    Terminating
+//	Syncing      terminal phase          Terminating
+//	Terminating  ended before it began   Terminated
+//	Terminating  all stopped             Terminated
+//	Terminated   cleaned up              Finished
 //
-// A finished pod that is still desired keeps its (parked) worker; when it is no longer desired, its content is removed and the worker
-// leaves.
+// A finished pod that is still desired has a worker that waits; when it is no longer desired, its
+// content is removed and the worker leaves.
 package podworkers
 
 import (
 	"context"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -31,15 +37,17 @@ import (
 	"berth/internal/podsync"
 )
 
-// PodSyncer is one pass over one pod. A method may be called again after any outcome; calls for one pod never overlap. The context ends when
-// the agent stops or when a stronger wish for the pod has arrived; a pass then returns between two steps.
+// PodSyncer is one pass over one pod. A method may be called again after any outcome; calls for one
+// pod never overlap. The context ends when the agent stops or when a stronger wish for the pod has
+// arrived; a pass then returns between two steps.
 type PodSyncer interface {
 	// SyncPod brings the pod nearer to its spec.
 	SyncPod(ctx context.Context, r podsync.Request) (podsync.Result, error)
-	// SyncTerminatingPod stops every container and the sandbox; nil means that nothing of the pod runs any more. Request.Pod is nil
-	// for a pod that only the runtime knows.
+	// SyncTerminatingPod stops every container and the sandbox; nil means that nothing of the pod
+	// runs any more. Request.Pod is nil for a pod that only the runtime knows.
 	SyncTerminatingPod(ctx context.Context, r podsync.Request) error
-	// SyncTerminatedPod frees what the running pod held: volumes, cgroup. Containers and logs stay to be looked at.
+	// SyncTerminatedPod frees what the running pod held: volumes, cgroup. Containers and logs stay
+	// for inspection.
 	SyncTerminatedPod(ctx context.Context, r podsync.Request) error
 	// RemovePod removes what is left: containers, sandboxes, logs, folders, the status.
 	RemovePod(ctx context.Context, r podsync.Request) error
@@ -52,28 +60,29 @@ type Observer interface {
 	Hold(uid pod.UID) (release func() (missed bool))
 }
 
-// Admitter decides whether a pod may start, and keeps what it was admitted with.
+// Admitter decides whether a pod may start, and remembers what it was admitted with.
 type Admitter interface {
-	// Admit records the refusal of a pod that may not start; such a pod's worker ends. It is asked about one pod at a time, in the order in
-	// which they came. A verdict of Later is asked for again when its channel is closed, and before any other pod's. The only
-	// error is that of ctx.
+	// Admit records the refusal of a pod that may not start; such a pod's worker ends. It is asked
+	// about one pod at a time, in the order in which they came. A verdict of Later is asked for
+	// again when its channel is closed, and before any other pod's. The only error is that of ctx.
 	Admit(ctx context.Context, p *v1.Pod) (admission.Verdict, error)
-	// Adopt is told of a pod that runs already.
+	// Adopt is called with a pod that runs already.
 	Adopt(p *v1.Pod)
-	// Forget is told of a pod whose worker leaves.
+	// Forget is called with a pod whose worker leaves.
 	Forget(uid pod.UID)
-	// Retain is told of all pods that there are.
+	// Retain is called with all pods that there are.
 	Retain(known map[pod.UID]bool)
 }
 
 // Resizer says which resources admitted pods have. No method blocks.
 type Resizer interface {
-	// Resize returns the pod, which is to run, with the resources that it is to have now, and has decided whether these are those of its spec.
+	// Resize returns the pod, which is to run, with the resources that it is to have now, and has
+	// decided whether these are those of its spec.
 	Resize(p *v1.Pod) *v1.Pod
-	// Allotted returns the pod, which is to end, with the resources that it was given.
-	Allotted(p *v1.Pod) *v1.Pod
-	// RoomMade is told when a pod has ended.
-	RoomMade()
+	// Allocated returns the pod, which is to end, with the resources that it was given.
+	Allocated(p *v1.Pod) *v1.Pod
+	// RetryPending is called when a pod has ended.
+	RetryPending()
 }
 
 // Config is what the workers need.
@@ -85,8 +94,9 @@ type Config struct {
 	States   *pod.States
 	Journal  *journal.Journal
 	Log      *slog.Logger
-	// Passed is told of every pass, which is one of create, sync, terminating and terminated, and WorkerStarted of how long after its arrival a
-	// pod had its first; nil: nobody. They must not block.
+	// Passed is called for every pass, which is one of create, sync, terminating and terminated,
+	// and WorkerStarted with how long after its arrival a pod had its first; nil: nobody counts.
+	// They must not block.
 	Passed        func(operation string, took time.Duration)
 	WorkerStarted func(wait time.Duration)
 }
@@ -98,10 +108,9 @@ type PodWorkers struct {
 	passes   sync.WaitGroup
 
 	mu      sync.Mutex
-	ctx     context.Context            // guarded by mu; nil before Run
-	workers map[pod.UID]*worker        // guarded by mu
-	names   map[pod.FullName][]*worker // guarded by mu; static pods in order of arrival: the first may start
-	tickets []*worker                  // guarded by mu; pods that wait to be admitted, in order of arrival
+	ctx     context.Context     // guarded by mu; nil before Run
+	workers map[pod.UID]*worker // guarded by mu
+	queue   queue               // guarded by mu
 }
 
 // worker is the life of one pod.
@@ -114,8 +123,9 @@ type worker struct {
 	arrived time.Time
 
 	// of the worker's goroutine:
-	room    <-chan struct{} // closed when a pod that waits for room is to ask again; else nil
-	refused bool            // the pod was not admitted
+	after    pod.Reading     // observations up to it are older than the last pass
+	capacity <-chan struct{} // closed when a pod that waits for capacity is to ask again; else nil
+	refused  bool            // the pod was not admitted
 	// removals is how often what is left of the ended pod could not be removed.
 	removals int
 
@@ -129,11 +139,11 @@ type worker struct {
 
 // New returns workers that run once Run is called.
 func New(cfg Config) *PodWorkers {
-	return &PodWorkers{Config: cfg, finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, names: map[pod.FullName][]*worker{}}
+	return &PodWorkers{Config: cfg, finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, queue: queue{names: map[pod.FullName][]*worker{}}}
 }
 
-// Ending returns a pod that is to end and whose content is not removed yet, as it was wanted last, and false if it is none, or only the
-// runtime knows it.
+// Ending returns a pod that is to end and whose content is not removed yet, as it was wanted last,
+// and false if it is none, or only the runtime knows it.
 func (p *PodWorkers) Ending(uid pod.UID) (*v1.Pod, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,7 +172,8 @@ func (w *worker) isEnding() bool {
 	return w.work.pod != nil && (w.life.State == Terminating || w.life.State == Terminated)
 }
 
-// Finished is where the pods appear whose worker left for good, or has nothing left to do while the pod is wanted.
+// Finished is where the pods appear whose worker left for good, or has nothing left to do while the
+// pod is wanted.
 func (p *PodWorkers) Finished() *pod.Inbox[pod.UID] { return p.finished }
 
 // Run lets the workers work until ctx is done; containers are left as they are.
@@ -186,7 +197,8 @@ func (p *PodWorkers) startLocked(w *worker) {
 	p.passes.Go(func() { p.live(ctx, w) })
 }
 
-// UpdatePod hands an update to the pod's worker and makes the worker if there is none. It never blocks and never fails.
+// UpdatePod hands an update to the pod's worker and makes the worker if there is none. It never
+// blocks and never fails.
 func (p *PodWorkers) UpdatePod(o UpdatePodOptions) {
 	uid := o.uid()
 	p.mu.Lock()
@@ -243,46 +255,26 @@ func (p *PodWorkers) addLocked(uid pod.UID, o *UpdatePodOptions) *worker {
 	}
 	p.workers[uid] = w
 	if o.Pod != nil {
-		p.tickets = append(p.tickets, w)
+		p.queue.waiting = append(p.queue.waiting, w)
 	}
 	if w.static {
-		p.names[w.name] = append(p.names[w.name], w)
+		p.queue.names[w.name] = append(p.queue.names[w.name], w)
 	}
 	p.startLocked(w)
 	return w
 }
 
-func (w *worker) poke() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
+func (w *worker) poke() { notify(w.wake) }
 
-// leave forgets the worker, lets the next pod of its name start, and tells who cares.
+// leave forgets the worker, lets the next pod of its name start, and notifies who waits for it.
 func (p *PodWorkers) leave(w *worker) {
 	p.Admitter.Forget(w.uid) // before another worker of the same UID can be there
 	p.mu.Lock()
 	delete(p.workers, w.uid)
 	p.States.Forget(w.uid)
 	done := w.work.completions
-	var next *worker
-	if w.static {
-		queue := p.names[w.name]
-		for i := range queue {
-			if queue[i] == w {
-				queue = append(queue[:i:i], queue[i+1:]...)
-				break
-			}
-		}
-		if len(queue) == 0 {
-			delete(p.names, w.name)
-		} else {
-			p.names[w.name], next = queue, queue[0]
-		}
-	}
+	next := p.queue.leave(w)
 	p.mu.Unlock()
-	p.dropTicket(w)
 	for _, c := range done {
 		close(c)
 	}
@@ -292,8 +284,8 @@ func (p *PodWorkers) leave(w *worker) {
 	p.finished.Put(w.uid)
 }
 
-// SyncKnownPods is given the desired pods: what is not among them is an orphan and must end. It latches that every desired pod is
-// known, from which on an unknown UID is one that is gone.
+// SyncKnownPods is given the desired pods: what is not among them is an orphan and must end. It
+// latches that every desired pod is known, from which on an unknown UID is one that is gone.
 func (p *PodWorkers) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 	var wake []*worker
 	known := map[pod.UID]bool{}
@@ -331,9 +323,10 @@ func (p *PodWorkers) orphanLocked(w *worker) (isNew bool) {
 	if w.life.Orphan {
 		return false
 	}
-	w.life.Orphan, w.life.Deleted = true, true
-	if w.life.State < Terminating {
-		w.life.State, w.why = Terminating, notWanted
+	before := w.life.State
+	w.life = orphaned(w.life)
+	if before < Terminating {
+		w.why = notWanted
 		if w.interrupt != nil {
 			w.interrupt()
 		}
@@ -343,8 +336,8 @@ func (p *PodWorkers) orphanLocked(w *worker) (isNew bool) {
 	return true
 }
 
-// KillPod evicts the pod; status is applied to its final status. done is closed when none of its containers runs any more. It never
-// blocks.
+// KillPod evicts the pod; status is applied to its final status. done is closed when none of its
+// containers runs any more. It never blocks.
 func (p *PodWorkers) KillPod(victim *v1.Pod, status func(*v1.PodStatus), done chan<- struct{}) {
 	p.UpdatePod(UpdatePodOptions{
 		UpdateType: SyncPodKill, Pod: victim,
@@ -359,7 +352,7 @@ func (p *PodWorkers) Has(uid pod.UID) bool {
 	return p.workers[uid] != nil
 }
 
-// WakePod lets the worker of a pod look at it again, if there is one.
+// WakePod has the worker of a pod take a turn, if there is one.
 func (p *PodWorkers) WakePod(uid pod.UID) {
 	p.mu.Lock()
 	w := p.workers[uid]
@@ -369,7 +362,7 @@ func (p *PodWorkers) WakePod(uid pod.UID) {
 	}
 }
 
-// WakeAll lets every worker look at its pod again, whatever its state and its timer.
+// WakeAll has every worker take a turn, whatever its state and its timer.
 func (p *PodWorkers) WakeAll() {
 	p.mu.Lock()
 	workers := slices.Collect(maps.Values(p.workers))
@@ -379,12 +372,13 @@ func (p *PodWorkers) WakeAll() {
 	}
 }
 
-// FirstOfName returns the static pod of this name that runs, or ends; the others of the name wait for it.
+// FirstOfName returns the static pod of this name that runs, or ends; the others of the name wait
+// for it.
 func (p *PodWorkers) FirstOfName(n pod.FullName) (pod.UID, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if queue := p.names[n]; len(queue) > 0 {
-		return queue[0].uid, true
+	if pods := p.queue.names[n]; len(pods) > 0 {
+		return pods[0].uid, true
 	}
 	return "", false
 }
@@ -401,16 +395,4 @@ func (p *PodWorkers) Len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.workers)
-}
-
-func jitter(d time.Duration) time.Duration {
-	return d + time.Duration(rand.Int64N(int64(d)/2+1))
-}
-
-// nextDelay is when the worker looks again after a failed pass, if nothing wakes it before.
-func nextDelay(retryAt, now time.Time) time.Duration {
-	if retryAt.IsZero() {
-		return jitter(errorBackOff)
-	}
-	return min(jitter(errorBackOff), max(retryAt.Sub(now), time.Millisecond)) // what is to be looked at later than that need not wait for it
 }

@@ -145,9 +145,9 @@ func (w *world) Retain(known map[pod.UID]bool) {
 
 func (w *world) Resize(p *v1.Pod) *v1.Pod { return p }
 
-func (w *world) Allotted(p *v1.Pod) *v1.Pod { return p }
+func (w *world) Allocated(p *v1.Pod) *v1.Pod { return p }
 
-func (w *world) RoomMade() {}
+func (w *world) RetryPending() {}
 
 type rig struct {
 	*podworkers.PodWorkers
@@ -194,7 +194,8 @@ func (r *rig) expect(want ...string) {
 	r.diary = nil
 }
 
-// expectTogether is expect for what several workers do at the same time: only what is done to one pod has an order.
+// expectTogether is expect for what several workers do at the same time: only what is done to one
+// pod has an order.
 func (r *rig) expectTogether(want ...string) {
 	r.t.Helper()
 	synctest.Wait()
@@ -257,7 +258,8 @@ func TestLifeOfAPod(t *testing.T) {
 	})
 }
 
-// A pod that is evicted as its source lets go of it has a worker of which its source will not tell any more.
+// A pod that is evicted as its source lets go of it has a worker of which its source will not tell
+// any more.
 func TestEvictedPodThatNobodyWants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -450,7 +452,8 @@ func TestRuntimeOnlyPodIsEnded(t *testing.T) {
 	})
 }
 
-// A manifest can come back while what an earlier agent left of its pod still ends. Its spec does not make the leftovers the pod that is wanted.
+// A manifest can come back while what an earlier agent left of its pod still ends. Its spec does
+// not make the leftovers the pod that is wanted.
 func TestRuntimeOnlyPodIsWantedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -480,7 +483,8 @@ func TestSameUIDAgain(t *testing.T) {
 		r.expect("admit a", "sync a")
 		r.update(podworkers.SyncPodKill, p)
 		r.SyncKnownPods(nil)
-		r.update(podworkers.SyncPodCreate, p) // while it ends: the loop creates it anew when the worker has left
+		// While it ends: the loop creates it anew when the worker has left.
+		r.update(podworkers.SyncPodCreate, p)
 		r.expect("terminating a 30s", "terminated a", "make way for another a")
 		r.update(podworkers.SyncPodCreate, p)
 		r.expect("admit a", "sync a")
@@ -542,8 +546,74 @@ func TestDeletedPod(t *testing.T) {
 		five := int64(5)
 		deleted.DeletionGracePeriodSeconds = &five
 		r.update(podworkers.SyncPodUpdate, deleted)
-		r.expect("terminating a 5s", "terminated a") // what is left of it stays until the API server has let go of it
+		// What is left of it stays until the API server has let go of it.
+		r.expect("terminating a 5s", "terminated a")
 		r.SyncKnownPods(nil)
 		r.expect("remove a")
+	})
+}
+
+// What wakes a worker during a pass is passed on to the pass, and no wake-up is lost that the pass
+// has not taken.
+func TestWakeUpsDuringAPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		goOn := make(chan struct{})
+		taken := func(ctx context.Context, q podsync.Request) {
+			for {
+				select {
+				case <-q.Changed:
+					r.note("changed %s", q.UID)
+				case <-goOn:
+					return
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+		left := func(ctx context.Context, _ podsync.Request) {
+			select {
+			case <-goOn:
+			case <-ctx.Done():
+			}
+		}
+		r.sync = func(ctx context.Context, q podsync.Request) (podsync.Result, error) {
+			taken(ctx, q)
+			return podsync.Result{}, nil
+		}
+		p := newPod("a")
+		r.update(podworkers.SyncPodCreate, p)
+		r.expect("admit a", "sync a")
+		r.update(podworkers.SyncPodSync, p)
+		r.expect("changed a")
+		goOn <- struct{}{}
+		r.expect("sync a") // for what else the wake-up was
+		goOn <- struct{}{}
+		r.expect()
+
+		pass, fail := taken, errors.New("no")
+		r.stop = func(ctx context.Context, q podsync.Request) error {
+			pass(ctx, q)
+			return fail
+		}
+		r.update(podworkers.SyncPodKill, p)
+		r.expect("terminating a 30s")
+		r.WakePod("a")
+		r.expect("changed a")
+		goOn <- struct{}{}
+		r.expect() // it was taken: the failed pass waits for its time
+		time.Sleep(20 * time.Second)
+		r.expect("terminating a 30s")
+		pass = left
+		goOn <- struct{}{}
+		time.Sleep(20 * time.Second)
+		r.expect("terminating a 30s")
+		r.WakePod("a")
+		r.expect()
+		goOn <- struct{}{}
+		r.expect("terminating a 30s") // nobody took it
+		fail = nil
+		goOn <- struct{}{}
+		r.expect("terminated a")
 	})
 }

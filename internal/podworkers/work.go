@@ -8,12 +8,12 @@ import (
 	"berth/internal/pod"
 )
 
-// SyncPodType is what an update asks of a worker; a later constant is the stronger wish.
+// SyncPodType is what an update asks of a worker.
 type SyncPodType int
 
 // The kinds of updates.
 const (
-	SyncPodSync   SyncPodType = iota // look again
+	SyncPodSync   SyncPodType = iota // reconcile again
 	SyncPodUpdate                    // the pod's spec changed
 	SyncPodCreate                    // the pod is new
 	SyncPodKill                      // the pod must end
@@ -28,7 +28,8 @@ type PodStatusFunc func(*v1.PodStatus)
 type KillPodOptions struct {
 	// Evict marks the pod evicted: its content goes as soon as it has ended.
 	Evict Eviction
-	// PodTerminationGracePeriodSecondsOverride replaces the pod's own grace period; it can only shorten one that runs already.
+	// PodTerminationGracePeriodSecondsOverride replaces the pod's own grace period; it can only
+	// shorten one that runs already.
 	PodTerminationGracePeriodSecondsOverride *int64
 	// PodStatusFunc is applied to the final status; the last one given wins.
 	PodStatusFunc PodStatusFunc
@@ -50,11 +51,13 @@ type UpdatePodOptions struct {
 	UpdateType SyncPodType
 	// Pod is the pod's newest spec. It is shared and must not be changed by anybody.
 	Pod *v1.Pod
-	// RunningPod is given instead of Pod for what only the runtime, or the disk, still knows; it can only be killed.
+	// RunningPod is given instead of Pod for what only the runtime, or the disk, still knows; it
+	// can only be killed.
 	RunningPod *pod.Status
 	// KillPodOptions of a SyncPodKill; nil means the pod's own grace period.
 	KillPodOptions *KillPodOptions
-	// Wanted says whether the pod's source still has it. A pod that it has no more is killed, and nothing of it is kept.
+	// Wanted says whether the pod's source still has it. A pod that it has no more is killed, and
+	// nothing of it stays.
 	Wanted Wanted
 }
 
@@ -74,8 +77,8 @@ func (o *UpdatePodOptions) uid() pod.UID {
 	return o.RunningPod.UID
 }
 
-// work is what a worker has to do, joined from all updates since it last looked: newest pod, smallest grace, last status function,
-// all completion channels.
+// work is what a worker has to do, joined from all updates since its last turn: newest pod,
+// smallest grace, last status function, all completion channels.
 type work struct {
 	pod         *v1.Pod     // nil for a pod that only the runtime knows
 	running     *pod.Status // set then
@@ -85,7 +88,8 @@ type work struct {
 	again       bool // another pod of the UID is to follow this one, which ends
 }
 
-// mergeWork joins an update into the work and says whether the grace period became shorter than the one under way.
+// mergeWork joins an update into the work and says whether the grace period became shorter than the
+// one under way.
 func mergeWork(w work, o *UpdatePodOptions, l pod.Lifecycle) (_ work, shortened bool) {
 	w.again = w.again && o.Wanted == StillWanted
 	if o.Pod != nil {
@@ -130,10 +134,12 @@ func computeGrace(w work, k *KillPodOptions) int64 {
 	return max(grace, 1)
 }
 
-// nextLifecycle is the effect of an update on the lifecycle: whether it asks for the pod's end, and marks what it says about why.
+// nextLifecycle is the effect of an update on the lifecycle: whether it asks for the pod's end, and
+// marks what it says about why.
 func nextLifecycle(l pod.Lifecycle, o *UpdatePodOptions) pod.Lifecycle {
 	p := o.Pod
-	// It stays so when a manifest brings the pod back: what is left of it ends, and the pod starts afresh.
+	// It stays so when a manifest brings the pod back: what is left of it ends, and the pod starts
+	// afresh.
 	l.RuntimeOnly = l.RuntimeOnly || p == nil && l.State == Waiting
 	l.Deleted = l.Deleted || l.RuntimeOnly
 	end := o.UpdateType == SyncPodKill
@@ -143,7 +149,7 @@ func nextLifecycle(l pod.Lifecycle, o *UpdatePodOptions) pod.Lifecycle {
 	if p != nil && p.DeletionTimestamp != nil {
 		l.Deleted, end = true, true
 	}
-	if p != nil && (p.Status.Phase == v1.PodFailed || p.Status.Phase == v1.PodSucceeded) {
+	if p != nil && pod.IsTerminal(p.Status.Phase) {
 		end = true
 	}
 	if end && o.KillPodOptions != nil && o.KillPodOptions.Evict == Evicted {
@@ -152,6 +158,12 @@ func nextLifecycle(l pod.Lifecycle, o *UpdatePodOptions) pod.Lifecycle {
 	if end && l.State < Terminating {
 		l.State = Terminating
 	}
+	return l
+}
+
+// orphaned is the effect on the lifecycle of that no source has the pod any more.
+func orphaned(l pod.Lifecycle) pod.Lifecycle {
+	l.Orphan, l.Deleted, l.State = true, true, max(l.State, Terminating)
 	return l
 }
 
@@ -186,6 +198,6 @@ const (
 // errorBackOff spaces the tries of a pass that failed without saying when to try again.
 const errorBackOff = 10 * time.Second
 
-// removalBackOffCap is the longest time between two tries to remove what is left of an ended pod: from
-// errorBackOff on they are twice as far apart each time.
+// removalBackOffCap is the longest time between two tries to remove what is left of an ended pod:
+// from errorBackOff on they are twice as far apart each time.
 const removalBackOffCap = 5 * time.Minute

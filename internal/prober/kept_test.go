@@ -69,7 +69,7 @@ func TestAnotherAgent(t *testing.T) {
 		n = n.restart(t, time.Second)
 		n.Sync(p, o)
 		after(time.Minute)
-		n.wantVerdicts("a", "unknown true failure")
+		n.wantVerdicts("a", "unknown false failure")
 		n.wantCalls()
 	})
 	bubble(t, "a new incarnation is new", func(t *testing.T, n *node) {
@@ -182,7 +182,7 @@ func TestFilesThatAreNotTaken(t *testing.T) {
 				n.fails("r")
 				n.Sync(webPod(nil, probeOf("r"), nil), runs("a"))
 				synctest.Wait()
-				if got := n.Ready("a"); got != tc.ready {
+				if got := n.Verdicts("u").Readiness["a"] == pod.ProbeSuccess; got != tc.ready {
 					t.Errorf("ready: %t, want %t", got, tc.ready)
 				}
 			})

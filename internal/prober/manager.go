@@ -49,11 +49,10 @@ type Manager struct {
 	file    *keep.Table[pod.UID, savedPod]
 	unkept  *pod.Inbox[pod.UID] // pods whose verdicts may be others than in the file; told with mu held, before anybody sees them
 
-	mu         sync.Mutex
-	pods       map[pod.UID]*podProbes         // guarded by mu; pods with probes
-	containers map[pod.ContainerID]*container // guarded by mu; the incarnations seen last of containers with probes
-	restored   map[pod.UID]savedPod           // guarded by mu; what the file kept of pods that were not seen yet
-	schedule   schedule                       // guarded by mu
+	mu       sync.Mutex
+	pods     map[pod.UID]*podProbes // guarded by mu; pods with probes
+	restored map[pod.UID]savedPod   // guarded by mu; what the file kept of pods that were not seen yet
+	schedule schedule               // guarded by mu
 }
 
 // podProbes are the probes of one pod.
@@ -82,7 +81,7 @@ func New(cfg Config) *Manager {
 	m := &Manager{
 		Config: cfg, began: time.Now(), jitter: rand.N[time.Duration],
 		results: pod.NewInbox[pod.UID](), wake: make(chan struct{}, 1), unkept: pod.NewInbox[pod.UID](),
-		pods: map[pod.UID]*podProbes{}, containers: map[pod.ContainerID]*container{}, restored: map[pod.UID]savedPod{},
+		pods: map[pod.UID]*podProbes{}, restored: map[pod.UID]savedPod{},
 	}
 	m.file = m.newFile()
 	return m
@@ -182,9 +181,7 @@ func (m *Manager) syncContainerLocked(c *container, cs *pod.ContainerStatus, sav
 
 // beginIncarnationLocked makes the probes judge the incarnation anew, from what is known of it.
 func (m *Manager) beginIncarnationLocked(c *container, cs *pod.ContainerStatus, saved savedPod) (said []journal.Entry) {
-	delete(m.containers, c.id)
 	c.id, c.running = cs.ID, false
-	m.containers[c.id] = c
 	known := m.knownOf(c, cs, saved)
 	for k, p := range c.probes {
 		if p == nil {
@@ -269,7 +266,6 @@ func (m *Manager) Remove(uid pod.UID) {
 	}
 	delete(m.pods, uid)
 	for _, c := range pp.containers {
-		delete(m.containers, c.id)
 		for _, p := range c.probes {
 			if p != nil {
 				m.schedule.remove(p)
@@ -279,7 +275,7 @@ func (m *Manager) Remove(uid pod.UID) {
 	m.unkept.Put(uid)
 }
 
-// Verdicts returns what the pod's liveness and startup probes say of the newest incarnations.
+// Verdicts returns what the pod's probes say of the newest incarnations.
 func (m *Manager) Verdicts(uid pod.UID) pod.ProbeVerdicts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -287,7 +283,7 @@ func (m *Manager) Verdicts(uid pod.UID) pod.ProbeVerdicts {
 	if pp == nil {
 		return pod.ProbeVerdicts{}
 	}
-	return pod.ProbeVerdicts{Liveness: pp.verdicts(liveness), Startup: pp.verdicts(startup)}
+	return pod.ProbeVerdicts{Liveness: pp.verdicts(liveness), Readiness: pp.verdicts(readiness), Startup: pp.verdicts(startup)}
 }
 
 func (pp *podProbes) verdicts(k kind) map[pod.ContainerID]pod.ProbeVerdict {
@@ -301,21 +297,6 @@ func (pp *podProbes) verdicts(k kind) map[pod.ContainerID]pod.ProbeVerdict {
 		}
 	}
 	return out
-}
-
-// Ready reports whether the readiness probe's verdict on this incarnation is success. It is true for one that has other probes only, and
-// false for one that was not seen or has no probes.
-func (m *Manager) Ready(id pod.ContainerID) bool { return m.succeeded(id, readiness) }
-
-// Started reports whether the startup probe of this incarnation has succeeded. It is true for one that has other probes only, and false
-// for one that was not seen or has no probes.
-func (m *Manager) Started(id pod.ContainerID) bool { return m.succeeded(id, startup) }
-
-func (m *Manager) succeeded(id pod.ContainerID, k kind) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c := m.containers[id]
-	return c != nil && (c.probes[k] == nil || c.probes[k].verdict == pod.ProbeSuccess)
 }
 
 func later(a, b time.Time) time.Time {

@@ -127,11 +127,11 @@ func (n *node) wantCalls(want ...string) {
 	}
 }
 
-// wantVerdicts checks the verdicts on an incarnation in the form "liveness readiness startup".
+// wantVerdicts checks the verdicts on an incarnation in the form "liveness ready startup"; without a readiness probe it has not passed one.
 func (n *node) wantVerdicts(id pod.ContainerID, want string) {
 	n.t.Helper()
 	v := n.Verdicts("u")
-	if got := fmt.Sprint(v.Liveness[id], " ", n.Ready(id), " ", v.Startup[id]); got != want {
+	if got := fmt.Sprint(v.Liveness[id], " ", v.Readiness[id] == pod.ProbeSuccess, " ", v.Startup[id]); got != want {
 		n.t.Errorf("liveness, ready and startup of %s: %s, want %s", id, got, want)
 	}
 }
@@ -302,18 +302,16 @@ func TestVerdicts(t *testing.T) {
 	bubble(t, "an incarnation begins alive, not ready, and not known to have started", func(t *testing.T, n *node) {
 		n.Sync(webPod(probeOf("l", delay(60)), probeOf("r", delay(60)), probeOf("s", delay(60))), runs("a"))
 		n.wantVerdicts("a", "success false unknown")
-		if n.Started("a") {
-			t.Error("it has started")
-		}
 		n.wantChanged(false)
 	})
-	bubble(t, "what has no such probe is ready and started; what is not known is neither", func(t *testing.T, n *node) {
+	bubble(t, "what has no such probe, or is not known, has no verdict", func(t *testing.T, n *node) {
 		n.Sync(webPod(probeOf("l"), nil, nil), runs("a"))
-		if got := []bool{n.Ready("a"), n.Started("a"), n.Ready("b"), n.Started("b")}; !slices.Equal(got, []bool{true, true, false, false}) {
-			t.Errorf("got %v", got)
+		want := pod.ProbeVerdicts{Liveness: map[pod.ContainerID]pod.ProbeVerdict{"a": pod.ProbeSuccess}}
+		if d := cmp.Diff(want, n.Verdicts("u")); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
 		}
-		if v := n.Verdicts("nobody"); v.Liveness != nil || v.Startup != nil {
-			t.Errorf("a pod that is not known has verdicts: %v", v)
+		if d := cmp.Diff(pod.ProbeVerdicts{}, n.Verdicts("nobody")); d != "" {
+			t.Errorf("of a pod that is not known (-want +got):\n%s", d)
 		}
 	})
 	bubble(t, "the first success is told at once, a failure when there are enough", func(t *testing.T, n *node) {
@@ -354,14 +352,14 @@ func TestVerdicts(t *testing.T) {
 		n.Sync(p, runs("a"))
 		after(time.Hour)
 		n.wantCalls("a l@0s", "a l@10s", "a l@20s")
-		n.wantVerdicts("a", "failure true unknown")
+		n.wantVerdicts("a", "failure false unknown")
 		n.wantChanged(true)
 		handed := n.Verdicts("u")
 		n.Sync(p, shows(incarnation("a", "c", pod.StateExited, time.Now())))
-		n.wantVerdicts("a", "failure true unknown")
+		n.wantVerdicts("a", "failure false unknown")
 		n.Sync(p, runs("b"))
 		n.wantCalls("b l@1h0m0s")
-		n.wantVerdicts("b", "success true unknown")
+		n.wantVerdicts("b", "success false unknown")
 		if d := cmp.Diff(map[pod.ContainerID]pod.ProbeVerdict{"a": pod.ProbeFailure}, handed.Liveness); d != "" {
 			t.Errorf("verdicts that were handed out have changed:\n%s", d)
 		}
@@ -382,7 +380,7 @@ func TestVerdicts(t *testing.T) {
 		n.succeeds("l")
 		n.Sync(p, runs("b"))
 		synctest.Wait()
-		n.wantVerdicts("b", "success true unknown")
+		n.wantVerdicts("b", "success false unknown")
 		if !ended || len(n.events) > 0 {
 			t.Errorf("ended: %t, events: %v; want the attempt cancelled and nothing said", ended, n.events)
 		}
@@ -411,12 +409,12 @@ func TestStartupProbe(t *testing.T) {
 		n.fails("s")
 		n.Sync(webPod(probeOf("l"), nil, probeOf("s")), runs("a"))
 		after(20 * time.Second)
-		n.wantVerdicts("a", "success true failure")
+		n.wantVerdicts("a", "success false failure")
 		n.wantChanged(true)
 		n.succeeds("s")
 		after(time.Hour)
 		n.wantCalls("a s@0s", "a s@10s", "a s@20s")
-		n.wantVerdicts("a", "success true failure")
+		n.wantVerdicts("a", "success false failure")
 	})
 }
 
@@ -429,10 +427,10 @@ func TestAttemptsThatCannotBeMade(t *testing.T) {
 		n.set("l", result(action.Unknown, "the runtime is down"))
 		after(10 * time.Second)
 		n.wantCalls("a l@20s", "a l@20s", "a l@20s")
-		n.wantVerdicts("a", "success true unknown")
+		n.wantVerdicts("a", "success false unknown")
 		n.fails("l")
 		after(10 * time.Second)
-		n.wantVerdicts("a", "failure true unknown") // the third failure, for the one between was none
+		n.wantVerdicts("a", "failure false unknown") // the third failure, for the one between was none
 	})
 	bubble(t, "are enough if one succeeds", func(t *testing.T, n *node) {
 		tried := 0
@@ -533,8 +531,8 @@ func TestTermination(t *testing.T) {
 		after(time.Hour)
 		n.wantCalls()
 		n.wantChanged(false)
-		if len(n.events) > 0 || n.Ready("a") || len(n.containers) > 0 || n.schedule.attempts > 0 {
-			t.Errorf("events %v, ready %t, containers %v, attempts %d; want nothing", n.events, n.Ready("a"), n.containers, n.schedule.attempts)
+		if v := n.Verdicts("u"); len(n.events) > 0 || v.Readiness != nil || len(n.pods) > 0 || n.schedule.attempts > 0 {
+			t.Errorf("events %v, verdicts %v, pods %v, attempts %d; want nothing", n.events, v, n.pods, n.schedule.attempts)
 		}
 	})
 }

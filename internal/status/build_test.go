@@ -129,21 +129,19 @@ func startError(name, reason, message string) func(*Input) {
 	}
 }
 
-// verdicts are probe results: what is named has passed.
-type verdicts struct{ ready, started map[pod.ContainerID]bool }
-
-func (v verdicts) Ready(id pod.ContainerID) bool   { return v.ready[id] }
-func (v verdicts) Started(id pod.ContainerID) bool { return v.started[id] }
+// passed are the verdicts on incarnations that have passed a probe.
+func passed(ids ...pod.ContainerID) map[pod.ContainerID]pod.ProbeVerdict {
+	out := map[pod.ContainerID]pod.ProbeVerdict{}
+	for _, id := range ids {
+		out[id] = pod.ProbeSuccess
+	}
+	return out
+}
 
 func probes(ready, started []pod.ContainerID) func(*Input) {
-	v := verdicts{map[pod.ContainerID]bool{}, map[pod.ContainerID]bool{}}
-	for _, id := range ready {
-		v.ready[id] = true
+	return func(in *Input) {
+		in.Probes = pod.ProbeVerdicts{Readiness: passed(ready...), Startup: passed(started...)}
 	}
-	for _, id := range started {
-		v.started[id] = true
-	}
-	return func(in *Input) { in.Probes = v }
 }
 
 func condition(s v1.PodStatus, t v1.PodConditionType) v1.PodCondition {

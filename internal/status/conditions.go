@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/lifecycle"
+	"berth/internal/pod"
 )
 
 // Reasons of conditions.
@@ -43,7 +44,7 @@ func conditions(in Input, s *v1.PodStatus) []v1.PodCondition {
 	if c, ok := allRestarting(in); ok {
 		out = append(out, c)
 	}
-	if !isTerminal(s.Phase) {
+	if !pod.IsTerminal(s.Phase) {
 		out = append(out, resizeConditions(in.Resize)...)
 	}
 	for _, t := range keptConditions {

@@ -59,7 +59,7 @@ func TestConditions(t *testing.T) {
 			want: map[v1.PodConditionType]said{schedule: yes, sandbox: yes, inited: incomplete("proxy"), cReady: unready("proxy app"), ready: unready("proxy app")},
 		},
 		{
-			name: "sidecar has started", pod: newPod(withSidecar), observed: observed(seen("proxy", 0, pod.StateRunning), seenExited("init", 0, 0)),
+			name: "sidecar has started", pod: newPod(withSidecar), observed: observed(seen("proxy", 0, pod.StateRunning), seenExited("init", 0, 0)), change: []func(*Input){probes(nil, []pod.ContainerID{id("proxy", 0)})},
 			want: map[v1.PodConditionType]said{schedule: yes, sandbox: yes, inited: yes, cReady: unready("app"), ready: unready("app")},
 		},
 		{

@@ -289,19 +289,19 @@ func (b *containerBuilder) fillStartedReady(cs *v1.ContainerStatus) {
 		cs.Ready = cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0
 		return
 	}
-	cs.Ready = started && (b.in.Probes == nil || b.spec.ReadinessProbe == nil || b.in.Probes.Ready(b.newest.ID))
+	cs.Ready = started && (b.spec.ReadinessProbe == nil || b.in.Probes.Readiness[b.newest.ID] == pod.ProbeSuccess)
 }
 
 // hasStarted reports whether a running container is past its startup probe. That an incarnation has started is never taken back,
 // so that a prober that lost its memory does not make a serving container look unready.
 func (b *containerBuilder) hasStarted(cs *v1.ContainerStatus) bool {
-	if b.in.Probes == nil || b.spec.StartupProbe == nil {
+	if b.spec.StartupProbe == nil {
 		return true
 	}
 	if b.old != nil && b.old.ContainerID == cs.ContainerID && b.old.Started != nil && *b.old.Started {
 		return true
 	}
-	return b.in.Probes.Started(b.newest.ID)
+	return b.in.Probes.Startup[b.newest.ID] == pod.ProbeSuccess
 }
 
 func (b *containerBuilder) isPlainInit() bool {

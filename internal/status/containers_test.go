@@ -276,7 +276,6 @@ func TestProbes(t *testing.T) {
 		started, ready bool
 	}{
 		{"no probes in the spec", newPod(), []func(*Input){probes(nil, nil)}, true, true},
-		{"nothing probes", newPod(withProbes), nil, true, true},
 		{"no verdict", newPod(withProbes), []func(*Input){probes(nil, nil)}, false, false},
 		{"started", newPod(withProbes), []func(*Input){probes(nil, []pod.ContainerID{app})}, true, false},
 		{"started and ready", newPod(withProbes), []func(*Input){probes([]pod.ContainerID{app}, []pod.ContainerID{app})}, true, true},

@@ -11,14 +11,6 @@ import (
 	"berth/internal/pod"
 )
 
-// ProbeResults answers for containers that run and have the probe that is asked about.
-type ProbeResults interface {
-	// Ready reports whether the readiness probe's last verdict on this incarnation is success. It does not block.
-	Ready(id pod.ContainerID) bool
-	// Started reports whether the startup probe of this incarnation has succeeded. It does not block.
-	Started(id pod.ContainerID) bool
-}
-
 // Input is what a pod's status follows from. Generate changes nothing that it refers to.
 type Input struct {
 	Pod      *v1.Pod
@@ -35,8 +27,8 @@ type Input struct {
 	MountsMissing bool
 	// StartErrors are the last start errors by container name; a container that was started since has none.
 	StartErrors map[string]lifecycle.StartError
-	// Probes is nil when nothing probes; then a running container is started and ready, whatever probes it has.
-	Probes ProbeResults
+	// Probes are the verdicts on the containers of Observed.
+	Probes pod.ProbeVerdicts
 	// RuntimeName is the prefix of container ids: "containerd" makes "containerd://<id>".
 	RuntimeName string
 	// HostIPs are the node's internal addresses, primary first; empty when not known.
@@ -83,13 +75,13 @@ func setPhase(s *v1.PodStatus, in Input, initialized bool) {
 		Terminal: in.Terminal, HasInitialized: initialized, EndsWithSandbox: lifecycle.EndsWithSandbox(in.Pod, &in.Observed),
 	})
 	for _, known := range []*v1.PodStatus{&in.Old, &in.Pod.Status} {
-		if isTerminal(known.Phase) {
+		if pod.IsTerminal(known.Phase) {
 			s.Phase, s.Reason, s.Message = known.Phase, known.Reason, known.Message
 			return
 		}
 	}
 	switch d := deadline(in); {
-	case !isTerminal(s.Phase) && !d.IsZero() && !in.Now.Before(d):
+	case !pod.IsTerminal(s.Phase) && !d.IsZero() && !in.Now.Before(d):
 		s.Phase, s.Reason, s.Message = v1.PodFailed, lifecycle.DeadlineExceeded, deadlineExceeded
 	case s.Phase == in.Old.Phase:
 		s.Reason, s.Message = in.Old.Reason, in.Old.Message
@@ -112,8 +104,6 @@ func deadline(in Input) time.Time {
 // onClockOf returns a time that was written down by the clock of now, which goes on evenly when the host's is set. What
 // is in the future was written before that was set back, and counts as now.
 func onClockOf(now, written time.Time) time.Time { return now.Add(-max(now.Sub(written), 0)) }
-
-func isTerminal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
 
 // qosClass returns the class that the pod was given at first: it never changes.
 func qosClass(in Input) v1.PodQOSClass {

@@ -68,7 +68,7 @@ func TestActiveDeadline(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("status (-want +got):\n%s", diff)
 			}
-			if c := condition(s, v1.PodReady); (c.Status == v1.ConditionTrue) == isTerminal(s.Phase) {
+			if c := condition(s, v1.PodReady); (c.Status == v1.ConditionTrue) == pod.IsTerminal(s.Phase) {
 				t.Errorf("in phase %s the pod's readiness is %s", s.Phase, c.Status)
 			}
 		})

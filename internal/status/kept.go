@@ -78,7 +78,7 @@ func (e *entry) isKept() bool {
 	if pod.IsStatic(e.pod) {
 		return len(e.status.ContainerStatuses) > 0
 	}
-	return isTerminal(e.status.Phase)
+	return pod.IsTerminal(e.status.Phase)
 }
 
 // Retain drops what was kept of pods that are not among the known ones.

@@ -2,8 +2,6 @@ package status
 
 import (
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,12 +18,12 @@ type Manager struct {
 	log     *slog.Logger
 	journal *journal.Journal
 	// unkept names the pods of which what is to be kept may be another than in the file. It is told with mu held, before anybody sees the status.
-	unkept *pod.Inbox[pod.UID]
+	unkept  *pod.Inbox[pod.UID]
+	changed pod.Publisher[pod.UID]
 
-	mu          sync.RWMutex
-	entries     map[pod.UID]entry                // guarded by mu
-	restored    map[pod.UID]v1.PodStatus         // guarded by mu; what an earlier agent kept of pods that have no entry yet
-	subscribers map[*pod.Inbox[pod.UID]]struct{} // guarded by mu
+	mu       sync.RWMutex
+	entries  map[pod.UID]entry        // guarded by mu
+	restored map[pod.UID]v1.PodStatus // guarded by mu; what an earlier agent kept of pods that have no entry yet
 }
 
 // entry is what is known of one pod. Its status is shared with readers and never changed, only replaced.
@@ -40,7 +38,7 @@ type entry struct {
 func NewManager(log *slog.Logger, j *journal.Journal) *Manager {
 	return &Manager{
 		log: log, journal: j, unkept: pod.NewInbox[pod.UID](),
-		entries: map[pod.UID]entry{}, subscribers: map[*pod.Inbox[pod.UID]]struct{}{},
+		entries: map[pod.UID]entry{},
 	}
 }
 
@@ -80,7 +78,7 @@ func (m *Manager) Shown(uid pod.UID) (v1.PodStatus, bool) {
 		return e.status, true
 	}
 	s := m.restored[uid]
-	return s, isTerminal(s.Phase)
+	return s, pod.IsTerminal(s.Phase)
 }
 
 // seen returns the pod's newest status if it is of this agent: what an earlier one kept says what was, and after a reboot nothing of it may be.
@@ -120,24 +118,13 @@ func (m *Manager) Pod(uid pod.UID) (*v1.Pod, bool) {
 
 // Notify tells every subscriber of the key: of a pod, or, with "", of something else that they show.
 func (m *Manager) Notify(uid pod.UID) {
-	m.mu.RLock()
-	subscribers := m.subscribersLocked()
-	m.mu.RUnlock()
-	notify(subscribers, uid)
+	m.changed.Publish(uid)
 }
 
 // Subscribe returns an inbox that gets the UID of each pod whose status changes or goes, and the function that ends this. Changes
 // after Subscribe returned are never missed, but many may be one; a slow reader holds nobody up.
 func (m *Manager) Subscribe() (changed *pod.Inbox[pod.UID], cancel func()) {
-	in := pod.NewInbox[pod.UID]()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.subscribers[in] = struct{}{}
-	return in, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.subscribers, in)
-	}
+	return m.changed.Subscribe()
 }
 
 // Set makes s the pod's newest status; the pod's own status stands in for one that is not known yet. It sets what depends on the
@@ -169,10 +156,9 @@ func (m *Manager) Remove(uid pod.UID) {
 	m.mu.Lock()
 	delete(m.entries, uid)
 	delete(m.restored, uid)
-	subscribers := m.subscribersLocked()
 	m.unkept.Put(uid)
 	m.mu.Unlock()
-	notify(subscribers, uid)
+	m.changed.Publish(uid)
 }
 
 // update replaces the pod's entry by what change makes of it, unless change fails, and tells of a difference.
@@ -204,7 +190,6 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 	if err == nil {
 		delete(m.restored, p.UID)
 	}
-	subscribers := m.subscribersLocked()
 	m.mu.Unlock()
 
 	if err != nil {
@@ -220,16 +205,6 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 		}
 	}
 	if differs || finished { // a pod that has finished may go from the API server, though its status says no more than before
-		notify(subscribers, p.UID)
-	}
-}
-
-func (m *Manager) subscribersLocked() []*pod.Inbox[pod.UID] {
-	return slices.Collect(maps.Keys(m.subscribers))
-}
-
-func notify(subscribers []*pod.Inbox[pod.UID], uid pod.UID) {
-	for _, in := range subscribers {
-		in.Put(uid)
+		m.changed.Publish(p.UID)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/patch"
+	"berth/internal/pod"
 )
 
 // generatePatch returns the strategic merge patch that turns the status old into s, with the pod's UID as precondition,
@@ -26,13 +27,13 @@ type mayRun bool
 // what goes with it, while containers may still run.
 func mergeStatus(api, ours *v1.PodStatus, running mayRun) *v1.PodStatus {
 	s := ours.DeepCopy()
-	if bool(running) && isTerminal(s.Phase) && !isTerminal(api.Phase) {
+	if bool(running) && pod.IsTerminal(s.Phase) && !pod.IsTerminal(api.Phase) {
 		s.Phase, s.Reason, s.Message = api.Phase, api.Reason, api.Message
 	}
 	var conditions []v1.PodCondition
 	for _, c := range s.Conditions {
 		owned := slices.Contains(ownedConditions, c.Type)
-		if c.Type == v1.DisruptionTarget && !isTerminal(s.Phase) {
+		if c.Type == v1.DisruptionTarget && !pod.IsTerminal(s.Phase) {
 			continue // told together with the terminal phase
 		}
 		if owned || c.Type == v1.DisruptionTarget {

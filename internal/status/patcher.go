@@ -98,7 +98,7 @@ func (p *Patcher) merge(desired *v1.Pod, api, ours *v1.PodStatus) *v1.PodStatus 
 	switch {
 	case pod.IsStatic(desired):
 		asMirror(merged, api)
-	case isTerminal(api.Phase) && !isTerminal(merged.Phase):
+	case pod.IsTerminal(api.Phase) && !pod.IsTerminal(merged.Phase):
 		// Somebody else ended the pod and we have not seen it yet; that is never taken back.
 		merged.Phase, merged.Reason, merged.Message = api.Phase, api.Reason, api.Message
 	}
@@ -260,7 +260,7 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 			Component: "status", Decision: "told the API server", Why: "phase " + string(merged.Phase), Took: time.Since(began).Round(time.Millisecond),
 		})
 	}
-	if api.DeletionTimestamp == nil || pod.IsMirror(api) || !isTerminal(merged.Phase) || !p.Manager.Finished(uid) {
+	if api.DeletionTimestamp == nil || pod.IsMirror(api) || !pod.IsTerminal(merged.Phase) || !p.Manager.Finished(uid) {
 		return nil
 	}
 	if err := p.API.DeletePod(ctx, desired.Namespace, desired.Name, uid); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {

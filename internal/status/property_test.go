@@ -38,7 +38,7 @@ func FuzzGenerate(f *testing.F) {
 			checkSuccessor(t, old, got)
 		}
 		m.Terminated(h.pod)
-		if s, _ := m.Get(h.pod.UID); !isTerminal(s.Phase) && !pod.IsStatic(h.pod) {
+		if s, _ := m.Get(h.pod.UID); !pod.IsTerminal(s.Phase) && !pod.IsStatic(h.pod) {
 			t.Errorf("a terminated pod is %s", s.Phase)
 		}
 	})
@@ -65,7 +65,7 @@ func (h *history) check(t *testing.T, in Input) {
 	if ready.Status == v1.ConditionTrue && containers.Status != v1.ConditionTrue {
 		t.Fatalf("Ready without ContainersReady: %+v, %+v", ready, containers)
 	}
-	if containers.Status == v1.ConditionTrue && (condition(s, v1.PodInitialized).Status != v1.ConditionTrue || isTerminal(s.Phase)) {
+	if containers.Status == v1.ConditionTrue && (condition(s, v1.PodInitialized).Status != v1.ConditionTrue || pod.IsTerminal(s.Phase)) {
 		t.Fatalf("ContainersReady in phase %s, Initialized %+v", s.Phase, condition(s, v1.PodInitialized))
 	}
 	if len(s.ContainerStatuses) != len(in.Pod.Spec.Containers) || len(s.InitContainerStatuses) != len(in.Pod.Spec.InitContainers) {
@@ -93,7 +93,7 @@ func (h *history) check(t *testing.T, in Input) {
 // checkSuccessor checks what must hold of a status that follows another.
 func checkSuccessor(t *testing.T, old, s v1.PodStatus) {
 	t.Helper()
-	if isTerminal(old.Phase) && s.Phase != old.Phase {
+	if pod.IsTerminal(old.Phase) && s.Phase != old.Phase {
 		t.Fatalf("phase left %s for %s", old.Phase, s.Phase)
 	}
 	for _, cs := range allStatuses(&s) {
@@ -175,9 +175,7 @@ func (h *history) next() Input {
 	}
 	h.ended = h.ended || h.flip(25)
 	in := Input{Pod: h.pod, Terminal: h.ended, RuntimeName: "containerd", Now: h.now, StartErrors: map[string]lifecycle.StartError{}}
-	if h.flip(2) {
-		in.Probes = h
-	}
+	probing := h.flip(2)
 	if !h.flip(4) {
 		in.HostIPs = []string{"192.168.0.1", "fd00::1"}[:1+h.IntN(2)]
 	}
@@ -197,6 +195,9 @@ func (h *history) next() Input {
 		}
 	}
 	in.Observed = o
+	if probing {
+		in.Probes = evenPassed(o.Containers)
+	}
 	return in
 }
 
@@ -226,6 +227,13 @@ func (h *history) live(name string, list []pod.ContainerStatus) []pod.ContainerS
 	return list
 }
 
-// Ready and Started make a history its own prober: incarnations with an even number have passed.
-func (h *history) Ready(id pod.ContainerID) bool   { return id[len(id)-1]%2 == 0 }
-func (h *history) Started(id pod.ContainerID) bool { return id[len(id)-1]%2 == 0 }
+// evenPassed are the verdicts by which incarnations with an even number have passed.
+func evenPassed(list []pod.ContainerStatus) pod.ProbeVerdicts {
+	even := passed()
+	for _, cs := range list {
+		if cs.ID[len(cs.ID)-1]%2 == 0 {
+			even[cs.ID] = pod.ProbeSuccess
+		}
+	}
+	return pod.ProbeVerdicts{Readiness: even, Startup: even}
+}

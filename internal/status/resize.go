@@ -42,7 +42,7 @@ func (b *containerBuilder) fillResources(cs *v1.ContainerStatus) {
 	cs.AllocatedResources, cs.Resources = nil, nil
 	given, has := &b.spec.Resources, &b.spec.Resources
 	if b.in.Actuated != nil && b.newest != nil && b.newest.State == pod.StateRunning {
-		if c := findSpec(b.in.Actuated, b.spec.Name); c != nil {
+		if c := pod.FindContainer(&b.in.Actuated.Spec, b.spec.Name); c != nil {
 			has = &c.Resources
 		}
 	}
@@ -52,16 +52,4 @@ func (b *containerBuilder) fillResources(cs *v1.ContainerStatus) {
 	if len(has.Requests) > 0 || len(has.Limits) > 0 {
 		cs.Resources = has.DeepCopy()
 	}
-}
-
-// findSpec returns the named init or regular container, nil for any other.
-func findSpec(p *v1.Pod, name string) *v1.Container {
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }

@@ -20,10 +20,10 @@ const maxTerminationMessages = 12 * 1024
 // settle completes s as the successor of old: what stays of a status, and when conditions changed. It changes s.
 func settle(p *v1.Pod, old, s v1.PodStatus, now metav1.Time) v1.PodStatus {
 	s.ObservedGeneration = max(old.ObservedGeneration, p.Generation)
-	if isTerminal(old.Phase) && s.Phase != old.Phase {
+	if pod.IsTerminal(old.Phase) && s.Phase != old.Phase {
 		s.Phase, s.Reason, s.Message = old.Phase, old.Reason, old.Message
 	}
-	if isTerminal(s.Phase) {
+	if pod.IsTerminal(s.Phase) {
 		forceUnready(p, &s)
 	}
 	switch {
@@ -107,7 +107,7 @@ func terminatedStatus(p *v1.Pod, old v1.PodStatus) v1.PodStatus {
 		return cs.ContainerID != "" || cs.State.Running != nil || cs.LastTerminationState.Terminated != nil
 	})
 	endAll(s.EphemeralContainerStatuses, func(cs *v1.ContainerStatus) bool { return cs.State.Running != nil })
-	if !isTerminal(s.Phase) && !pod.IsStatic(p) {
+	if !pod.IsTerminal(s.Phase) && !pod.IsStatic(p) {
 		s.Phase = v1.PodFailed
 	}
 	containers := containersReady(p, &s)

@@ -237,15 +237,15 @@ func stateOfContainer(text string) (cs pod.ContainerStatus, err error) {
 }
 
 // stateOfProbes reads "ready:app#1 started:app#1".
-func stateOfProbes(words []string) ProbeResults {
-	v := verdicts{map[pod.ContainerID]bool{}, map[pod.ContainerID]bool{}}
+func stateOfProbes(words []string) pod.ProbeVerdicts {
+	v := pod.ProbeVerdicts{Readiness: passed(), Startup: passed()}
 	for _, word := range words {
 		kind, ref, _ := strings.Cut(word, ":")
 		id := pod.ContainerID(strings.Replace(ref, "#", "-", 1))
 		if kind == "ready" {
-			v.ready[id] = true
+			v.Readiness[id] = pod.ProbeSuccess
 		} else {
-			v.started[id] = true
+			v.Startup[id] = pod.ProbeSuccess
 		}
 	}
 	return v

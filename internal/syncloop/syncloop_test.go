@@ -105,8 +105,6 @@ func (w *world) WakeAll() {
 	w.diary = append(w.diary, "wake all")
 }
 
-func (w *world) Finished() *pod.Inbox[pod.UID] { return w.finished }
-
 func (w *world) Has(uid pod.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,7 +128,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) run() {
 	t := w.t
 	l := syncloop.New(syncloop.Config{
-		Source: w, Workers: w, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted, Static: w.static, Resized: w.resized,
+		Source: w, Workers: w, Housekeeping: w, Finished: w.finished, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted, Static: w.static, Resized: w.resized,
 		Leftovers: func() []*pod.Status { return w.left },
 		Observed: func(uid pod.UID) (*pod.Status, bool) {
 			w.mu.Lock()
@@ -202,7 +200,8 @@ func TestOperationsBecomeUpdates(t *testing.T) {
 	})
 }
 
-// An object that goes while its pod is ending was deleted by force; whatever else goes leaves its pod the time that it has.
+// An object that goes while its pod is ending was deleted by force; whatever else goes leaves its
+// pod the time that it has.
 func TestRemovalOfEndingPods(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -295,7 +294,8 @@ func TestCleanups(t *testing.T) {
 	})
 }
 
-// What shows up later of a pod that nobody knows ends, too: a sandbox that an earlier agent had asked for may come after the first list.
+// What shows up later of a pod that nobody knows ends, too: a sandbox that an earlier agent had
+// asked for may come after the first list.
 func TestLateStrays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
@@ -356,7 +356,8 @@ func TestWithoutSourcesEverythingIsAStray(t *testing.T) {
 	})
 }
 
-// What comes to be at the runtime when it was listed long ago, as by a call that an earlier agent made, is a stray like any other.
+// What comes to be at the runtime when it was listed long ago, as by a call that an earlier agent
+// made, is a stray like any other.
 func TestStrayThatComesLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)

@@ -175,7 +175,7 @@ func isOver(s *v1.PodStatus) bool {
 			return true
 		}
 	}
-	return s.Phase == v1.PodSucceeded || s.Phase == v1.PodFailed
+	return pod.IsTerminal(s.Phase)
 }
 
 // endOf returns when and how the start ended: when the pod became ready, else with its last entry.

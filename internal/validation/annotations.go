@@ -33,7 +33,7 @@ func validateAnnotations(p *v1.Pod, path *field.Path) field.ErrorList {
 			}
 		}
 		if name, ok := strings.CutPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix); ok {
-			if findContainer(&p.Spec, name) == nil {
+			if pod.FindContainer(&p.Spec, name) == nil {
 				errs = append(errs, field.Invalid(at, name, "container not found"))
 			} else if kind, _ := pod.ParseAppArmor(value); kind == "" && value != "" {
 				errs = append(errs, field.Invalid(at, value, "invalid AppArmor profile name"))
@@ -41,17 +41,6 @@ func validateAnnotations(p *v1.Pod, path *field.Path) field.ErrorList {
 		}
 	}
 	return append(errs, validateProfileAnnotations(p, field.NewPath("spec"))...)
-}
-
-func findContainer(spec *v1.PodSpec, name string) *v1.Container {
-	for _, containers := range [][]v1.Container{spec.InitContainers, spec.Containers} {
-		for i := range containers {
-			if containers[i].Name == name {
-				return &containers[i]
-			}
-		}
-	}
-	return nil
 }
 
 // validateSeccompValue returns what is wrong with the value of a seccomp annotation, or "".

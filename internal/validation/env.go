@@ -9,6 +9,8 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/internal/pod"
 )
 
 // envFields are the fields of a pod that its environment can show, volumeFields those that its downwardAPI volumes can
@@ -81,7 +83,7 @@ func validateEnvSource(e *v1.EnvVar, spec *v1.PodSpec, path *field.Path) field.E
 	}
 	if from.ResourceFieldRef != nil {
 		errs = append(errs, validateResourceFieldRef(from.ResourceFieldRef, path.Child("resourceFieldRef"))...)
-		if name := from.ResourceFieldRef.ContainerName; name != "" && findContainer(spec, name) == nil {
+		if name := from.ResourceFieldRef.ContainerName; name != "" && pod.FindContainer(spec, name) == nil {
 			errs = append(errs, field.NotFound(path.Child("resourceFieldRef", "containerName"), name))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"berth/internal/crispec"
+	"berth/internal/pod"
 )
 
 // newDownwardAPI returns the kind of volumes that show fields and resources of their pod, which may be secret.
@@ -43,7 +44,7 @@ func (r *reader) downwardValue(p *v1.Pod, item *v1.DownwardAPIVolumeFile) (strin
 		}
 		return "", fmt.Errorf("unsupported fieldPath: %v", item.FieldRef.FieldPath)
 	case item.ResourceFieldRef != nil:
-		c := crispec.FindContainer(p, item.ResourceFieldRef.ContainerName)
+		c := pod.FindContainer(&p.Spec, item.ResourceFieldRef.ContainerName)
 		if c == nil {
 			return "", fmt.Errorf("container %s not found", item.ResourceFieldRef.ContainerName)
 		}

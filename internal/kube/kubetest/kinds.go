@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/internal/pod"
 )
 
 // object is what every API object is.
@@ -259,13 +261,11 @@ func preparePod(o object) {
 	if s.SecurityContext == nil {
 		s.SecurityContext = &v1.PodSecurityContext{}
 	}
-	for _, containers := range [][]v1.Container{s.InitContainers, s.Containers} {
-		for i := range containers {
-			setDefault(&containers[i].TerminationMessagePath, v1.TerminationMessagePathDefault)
-			setDefault(&containers[i].TerminationMessagePolicy, v1.TerminationMessageReadFile)
-			setDefault(&containers[i].ImagePullPolicy, v1.PullIfNotPresent)
-			defaultResources(&containers[i])
-		}
+	for c := range pod.Containers(s) {
+		setDefault(&c.TerminationMessagePath, v1.TerminationMessagePathDefault)
+		setDefault(&c.TerminationMessagePolicy, v1.TerminationMessageReadFile)
+		setDefault(&c.ImagePullPolicy, v1.PullIfNotPresent)
+		defaultResources(c)
 	}
 }
 

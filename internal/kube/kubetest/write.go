@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/internal/pod"
 )
 
 func now() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second)) }
@@ -246,7 +248,7 @@ func (e *exchange) remove(old object, options *metav1.DeleteOptions) (object, er
 // graceOf returns how many seconds an object may take to end. Only pods that are bound to a node and have not ended take any.
 func graceOf(o object, options *metav1.DeleteOptions) int64 {
 	p, ok := o.(*v1.Pod)
-	if !ok || p.Spec.NodeName == "" || p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed {
+	if !ok || p.Spec.NodeName == "" || pod.IsTerminal(p.Status.Phase) {
 		return 0
 	}
 	grace := int64(v1.DefaultTerminationGracePeriodSeconds)

@@ -1,0 +1,18 @@
+package pod
+
+import (
+	"context"
+	"time"
+)
+
+// Pause waits for d, and reports false if ctx ended before.
+func Pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

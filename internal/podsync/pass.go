@@ -1,0 +1,193 @@
+package podsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/crispec"
+	"berth/internal/journal"
+	"berth/internal/kuberuntime"
+	"berth/internal/pod"
+	"berth/internal/volumes"
+)
+
+// pass is one pass: what was asked, what its steps have found, and what comes of it.
+type pass struct {
+	Request
+	syncer *Syncer
+
+	verdicts pod.ProbeVerdicts // on the containers of Observed
+	volumes  *podVolumes       // once their inputs are read
+	synced   kuberuntime.Result
+	result   Result
+}
+
+// step is one part of a pass.
+type step struct {
+	name string
+	do   func(ctx context.Context) error
+	// always: the step is done also when one before it has failed, or the pass was ended.
+	always bool
+}
+
+// does is a step that cannot fail.
+func does(f func()) func(context.Context) error {
+	return func(context.Context) error {
+		f()
+		return nil
+	}
+}
+
+// run does the steps in order, until one fails or shows that the pod is over.
+func (p *pass) run(ctx context.Context, what string, steps []step) (failed error) {
+	for _, st := range steps {
+		if failed == nil {
+			failed = ctx.Err()
+		}
+		if failed != nil && !st.always {
+			continue
+		}
+		if err := st.do(ctx); err != nil {
+			failed = fmt.Errorf("%s %s: step %s: %w", what, p.name(), st.name, err)
+		}
+		if p.result.Terminal {
+			break
+		}
+	}
+	return failed
+}
+
+// name is the pod's, as errors have it.
+func (p *pass) name() string {
+	if s := p.subject(); s.Name != "" {
+		return s.String()
+	}
+	return string(p.UID)
+}
+
+// syncProbes has the probes follow what was observed, and reads what they say of it.
+func (p *pass) syncProbes(context.Context) error {
+	p.syncer.Probes.Sync(p.Pod, p.Observed)
+	p.verdicts = p.syncer.Probes.Verdicts(p.UID)
+	return nil
+}
+
+// reportObserved reports the pod as it was observed, which may be the end of it.
+func (p *pass) reportObserved(ctx context.Context) error {
+	p.recordAdmitted()
+	p.result.Terminal = p.report(ctx, stillRunning)
+	if !p.result.Terminal {
+		p.result.RetryAt = deadlineOf(p.Pod, p.syncer.Status)
+	}
+	return nil
+}
+
+// reject lets a pod of which nothing runs fail for good: there is no place for it here.
+func (p *pass) reject(ctx context.Context, reason, message string) {
+	p.event(v1.EventTypeWarning, reason, message)
+	p.StatusFunc = func(st *v1.PodStatus) {
+		st.Phase, st.Reason, st.Message = v1.PodFailed, reason, "Pod was rejected: "+message
+	}
+	p.result.Terminal = p.report(ctx, stillRunning)
+}
+
+// event records an event about the pod.
+func (p *pass) event(eventtype, reason, message string) {
+	p.syncer.Event(p.Pod, "", eventtype, reason, message)
+}
+
+func (p *pass) makeDataDirs(context.Context) error {
+	dir := p.syncer.podDir(p.UID)
+	for _, d := range []string{dir, filepath.Join(dir, "volumes"), filepath.Join(dir, "plugins")} {
+		if err := p.syncer.files().Ensure(d, 0o750, 0o750); err != nil {
+			p.event(v1.EventTypeWarning, "Failed", "error making pod data directories: "+err.Error())
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pass) ensureCgroup(ctx context.Context) error {
+	// What the cgroup has, not what it is to have: that comes in its order, also when an agent was
+	// killed in the middle of a resize.
+	if err := p.syncer.Cgroups.EnsurePod(ctx, p.syncer.Allocations.Cgroup(p.Pod)); err != nil {
+		p.event(v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: "+err.Error())
+		return err
+	}
+	p.mark(journal.Cgroup)
+	return nil
+}
+
+// prepareVolumes reads what the volumes show. Nothing is made of a pod for which something of that
+// is missing; one for whose volumes this machine has no capacity is rejected.
+func (p *pass) prepareVolumes(ctx context.Context) error {
+	in, errs := p.syncer.Volumes.Prepare(ctx, p.Pod)
+	p.volumes = &podVolumes{syncer: p.syncer, pod: p.Pod, inputs: in}
+	hasVolumes := p.Observed.ReadySandbox() != nil
+	full := slices.IndexFunc(errs, func(e *volumes.Error) bool { return e.Class == volumes.LimitExceeded })
+	if full >= 0 && !hasVolumes {
+		p.reject(ctx, "VolumeAttachmentLimitExceeded", errs[full].Error())
+		return nil
+	}
+	p.syncer.reportFailedMounts(ctx, p.Pod, errs)
+	if hasVolumes {
+		return nil // what cannot be read stays as it is, and the rest of the pod goes on
+	}
+	return errs.Err()
+}
+
+func (p *pass) syncRuntime(ctx context.Context) (err error) {
+	r := kuberuntime.Request{
+		Pod: p.Pod, Observed: p.Observed, CgroupParent: p.syncer.Cgroups.PodParent(p.Pod), Probes: p.verdicts, VolumeGroups: p.volumes.inputs.Groups(),
+		Volumes: func(ctx context.Context) (map[string]crispec.Volume, error) {
+			mounted, err := p.volumes.setUp(ctx)
+			if err != nil {
+				return nil, fmt.Errorf("volumes: %w", err)
+			}
+			p.mark(journal.Volumes)
+			return mounted, nil
+		},
+	}
+	stop := p.volumes.follow(ctx, p.Changed)
+	p.synced, err = p.syncer.Runtime.SyncPod(ctx, r)
+	stop()
+	p.result.Touched = p.synced.Touched
+	p.expectRetries()
+	if at := p.synced.RetryAt; !at.IsZero() && (p.result.RetryAt.IsZero() || at.Before(p.result.RetryAt)) {
+		p.result.RetryAt = at
+	}
+	switch {
+	case err != nil:
+		return err
+	case p.synced.ResizeError != nil:
+		return p.synced.ResizeError
+	case !p.synced.Touched && len(p.synced.StartErrors) > 0 && p.synced.RetryAt.IsZero():
+		return errors.New(describe(p.synced.StartErrors)) // tried again like any failure
+	}
+	return nil
+}
+
+// reportFailures reports why containers did not start, and why a resize is not done. After a change
+// of the runtime the next pass does that.
+func (p *pass) reportFailures(ctx context.Context) error {
+	resizeFailed := p.resizeFailed()
+	if p.syncer.updateStartErrors(p.UID, p.synced) && !p.result.Touched || resizeFailed {
+		p.report(ctx, stillRunning)
+	}
+	return nil
+}
+
+// refreshVolumes has the volumes of what runs show the newest files, if nothing was started that
+// needed them.
+func (p *pass) refreshVolumes(ctx context.Context) error {
+	if p.volumes.set || !p.volumes.inputs.Live() {
+		return nil
+	}
+	_, err := p.volumes.setUp(ctx)
+	return err
+}
