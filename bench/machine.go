@@ -127,11 +127,11 @@ func (m *machine) startRuntime(ctx context.Context) error {
 
 // ended waits for the process; that a signal ended it is no error.
 func ended(cmd *exec.Cmd) error {
-	var exit *exec.ExitError
-	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
-		return err
+	err := cmd.Wait()
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // remove ends whatever runs and removes what it was made of.

@@ -76,14 +76,14 @@ func (c *client) do(ctx context.Context, method, path string, query url.Values, 
 
 // explain turns the errors of a socket into what the user can do about them.
 func (c *client) explain(err error) error {
-	var op *net.OpError
+	op, isOp := errors.AsType[*net.OpError](err)
 	switch {
-	case errors.As(err, &op) && op.Op == "dial" && (errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)):
+	case isOp && op.Op == "dial" && (errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)):
 		return fmt.Errorf(`%w on %s: start one with "berth run DIR", or name its --run-dir`, errNoAgent, c.runDir)
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("the agent's socket %s is for root only: try with sudo", server.SocketPath(c.runDir))
 	}
-	if u := (*url.Error)(nil); errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err // the URL is made up and would mislead
 	}
 	return fmt.Errorf("ask the agent on %s: %w", c.runDir, err)

@@ -33,7 +33,7 @@ func (m machine) Exec(ctx context.Context, _ string, args []string, in io.Reader
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = m.dir, in, out, errOut
 	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return utilexec.CodeExitError{Err: err, Code: exit.ExitCode()}
 	}
 	return err

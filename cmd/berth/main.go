@@ -41,7 +41,7 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	if code := exitCodeError(0); errors.As(err, &code) {
+	if code, ok := errors.AsType[exitCodeError](err); ok {
 		fmt.Fprintln(errOut, err)
 		return int(code)
 	}

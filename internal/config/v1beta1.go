@@ -21,7 +21,7 @@ const (
 // but for those said here to stay nil.
 //
 // It is declared here because the published package (k8s.io/kubelet/config/v1beta1) links component-base with a metrics registry of its
-// own: 1.4 MB of memory on every node. A test compares it with the list of the published fields.
+// own (docs/dependencies.md has the figures). A test compares it with the list of the published fields.
 type KubeletConfiguration struct {
 	metav1.TypeMeta `json:",inline"`
 

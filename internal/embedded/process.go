@@ -272,8 +272,7 @@ func (c *process) close() error {
 
 // ignoreExit drops the error that only says how a process ended.
 func ignoreExit(err error) error {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
 		return nil
 	}
 	return err

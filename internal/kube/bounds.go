@@ -139,8 +139,7 @@ func (f boundedFrames) Read(p []byte) (int, error) {
 
 // plainly returns the reason alone if an answer was too large: the library says that one might try again.
 func plainly(err error) error {
-	var large tooLarge
-	if errors.As(err, &large) {
+	if large, ok := errors.AsType[tooLarge](err); ok {
 		return large
 	}
 	return err

@@ -1,6 +1,8 @@
 package kuberuntime
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/lifecycle"
@@ -52,9 +54,7 @@ func planInit(in planInput) initSteps {
 		}
 		reached = true
 	}
-	for i, j := 0, len(st.Start)-1; i < j; i, j = i+1, j-1 {
-		st.Start[i], st.Start[j] = st.Start[j], st.Start[i]
-	}
+	slices.Reverse(st.Start)
 	return st
 }
 

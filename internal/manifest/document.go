@@ -187,8 +187,7 @@ func (d document) parseYAML() (value any, warnings []string, err error) {
 		return nil, nil, fmt.Errorf("is too large for YAML: it has %d lines and commas, at most %d are read; %s", size, maxYAMLValues, remedy)
 	}
 	raw, err := yaml.YAMLToJSONStrict(d.text)
-	var doubled *yaml2.TypeError
-	if errors.As(err, &doubled) {
+	if doubled, ok := errors.AsType[*yaml2.TypeError](err); ok {
 		if raw, err = yaml.YAMLToJSON(d.text); err == nil {
 			if messages := doubledKeys(d.text, doubled.Errors); len(messages) > 0 {
 				warnings = []string{d.explainYAML(messages) + " (the last one counts)"}

@@ -110,8 +110,7 @@ func checkValue(v any, t reflect.Type) string {
 		return ""
 	}
 	text, isText := v.(string)
-	var mismatch *json.UnmarshalTypeError
-	if isText && !errors.As(err, &mismatch) {
+	if _, mismatch := errors.AsType[*json.UnmarshalTypeError](err); isText && !mismatch {
 		return fmt.Sprintf("Invalid value: %.100q: %v", text, err) // a quantity or a time
 	}
 	found := jsonKind(v)

@@ -138,7 +138,7 @@ func (l *Logs) journalctl(ctx context.Context, w io.Writer, args ...string) erro
 	}
 	message := strings.TrimSpace(complaint.String())
 	// A pattern that nothing matches makes journalctl end with 1, like grep.
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 1 && message == "" {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 && message == "" {
 		return nil
 	}
 	err = fmt.Errorf("journalctl: %w: %s", err, message)

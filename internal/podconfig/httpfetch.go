@@ -132,8 +132,7 @@ func explainRequest(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), errSlow) {
 		return errSlow
 	}
-	var urlErr *url.Error
-	if errors.As(err, &urlErr) { // it names the URL, which the problem does
+	if urlErr, ok := errors.AsType[*url.Error](err); ok { // it names the URL, which the problem does
 		err = urlErr.Err
 	}
 	var dnsErr *net.DNSError

@@ -114,8 +114,7 @@ func irregular(fi os.FileInfo) string {
 
 // keepUnread fills next for a file that cannot be read: its pods stay. It is tried again at the next look.
 func (s *fileSource) keepUnread(path string, old, next *file, err error) *file {
-	var pathErr *os.PathError
-	if errors.As(err, &pathErr) {
+	if pathErr, ok := errors.AsType[*os.PathError](err); ok {
 		err = fmt.Errorf("%s: %w", pathErr.Op, pathErr.Err) // the path is in the problem already
 	}
 	next.again = true
