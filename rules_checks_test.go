@@ -448,7 +448,7 @@ func checkArchitecture(t tree) []string {
 			found = append(found, fmt.Sprintf("%s: does not name %s", doc, dir))
 		}
 	}
-	if n := len(t.text(doc)); n > architectureLines {
+	if n := strings.Count(text, "\n"); n > architectureLines {
 		found = append(found, fmt.Sprintf("%s: %d lines, and a map has %d at most", doc, n, architectureLines))
 	}
 	for i, line := range t.text(doc) {
