@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -15,17 +16,18 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
-	// Waits between tries to get a certificate: the first, and the longest after doubling; each is stretched by up to a half.
-	renewRetry    = 2 * time.Second
-	renewRetryMax = 30 * time.Second
 	// lookAgain bounds the sleep until a certificate is due: the host's clock may be set meanwhile.
 	lookAgain = time.Hour
 	// settle is the least time between a new certificate and the request for the next: a signer may make some that are due at once.
 	settle = 30 * time.Second
 )
+
+// renewRetry spaces the tries to get a certificate. Each wait is stretched by up to a half.
+var renewRetry = wait.Backoff{Duration: 2 * time.Second, Factor: 2, Cap: 30 * time.Second, Steps: math.MaxInt}
 
 // RotationConfig says what a Rotation keeps in force.
 type RotationConfig struct {
@@ -163,7 +165,7 @@ func (r *Rotation) Wait(ctx context.Context) error {
 		}
 		select {
 		case <-there:
-		case <-time.After(renewRetryMax): // the host's clock may have been set back, and the one there hold again
+		case <-time.After(renewRetry.Cap): // the host's clock may have been set back, and the one there hold again
 		case <-ctx.Done():
 			return fmt.Errorf("no %s that is valid: %w", r.cfg.Name, ctx.Err())
 		}
@@ -180,7 +182,7 @@ func (r *Rotation) Wake() {
 
 // Run keeps the certificate in force until ctx is done.
 func (r *Rotation) Run(ctx context.Context) error {
-	retry := renewRetry
+	retry := renewRetry.DelayFunc()
 	for ctx.Err() == nil {
 		wanted := r.cfg.Wanted()
 		sleep := lookAgain
@@ -196,10 +198,10 @@ func (r *Rotation) Run(ctx context.Context) error {
 			r.cfg.Renewed(age, err)
 			r.tell(err)
 			if err == nil {
-				sleep, retry = settle, renewRetry
+				sleep, retry = settle, renewRetry.DelayFunc()
 			} else {
-				sleep = retry + time.Duration(r.cfg.Random()*0.5*float64(retry))
-				retry = min(2*retry, renewRetryMax)
+				sleep = retry()
+				sleep += time.Duration(r.cfg.Random() * 0.5 * float64(sleep))
 			}
 		}
 		t := time.NewTimer(sleep)

@@ -102,20 +102,19 @@ func (m *Manager) kill(ctx context.Context, uid pod.UID, dirs []string) error {
 	return err
 }
 
-// untilGone does what fails with EBUSY while killed processes have not left, again after 1 ms, 2 ms … removeDelayCap.
+// untilGone does what fails with EBUSY while killed processes have not left, removeTries times at most.
 func untilGone(ctx context.Context, do func() error) error {
-	delay := time.Millisecond
+	delay := removeRetry.DelayFunc()
 	for try := 1; ; try++ {
 		err := do()
 		if err == nil || try == removeTries || !errors.Is(err, unix.EBUSY) {
 			return err
 		}
 		select {
-		case <-time.After(delay):
+		case <-time.After(delay()):
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), err)
 		}
-		delay = min(2*delay, removeDelayCap)
 	}
 }
 

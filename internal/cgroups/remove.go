@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,17 +15,17 @@ import (
 	lib "github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"berth/internal/pod"
 )
 
 var classes = [...]v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort}
 
-// Killed processes are waited for: 1 ms, 2 ms … removeDelayCap between tries, 2.3 seconds in all.
-const (
-	removeTries    = 16
-	removeDelayCap = 300 * time.Millisecond
-)
+// removeTries is how often a cgroup is removed whose killed processes have not left, removeRetry spaces the tries: 2.3 seconds in all.
+const removeTries = 16
+
+var removeRetry = wait.Backoff{Duration: time.Millisecond, Factor: 2, Cap: 300 * time.Millisecond, Steps: math.MaxInt}
 
 // RemovePod removes the pod's cgroup with everything below it, after killing what still runs there. It blocks until the
 // cgroup is gone, for 2.3 seconds at most and no longer than ctx; a pod without a cgroup is no error.

@@ -15,6 +15,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 )
 
@@ -44,11 +45,8 @@ const (
 	writeFactor = 5
 )
 
-// Waits between tries of what is tried until it works: the first, and the longest after doubling.
-const (
-	firstRetry = 500 * time.Millisecond
-	lastRetry  = 30 * time.Second
-)
+// retries space the tries of what is tried until it works.
+var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 30 * time.Second, Steps: math.MaxInt}
 
 // Run tells the API server what there is to tell besides registrations: of this machine when it starts, of drivers that are gone, and from time to
 // time of the limits of those that are there.
@@ -98,13 +96,14 @@ func (d *Drivers) Health() error {
 
 // insist tries until it works or ctx is done.
 func (d *Drivers) insist(ctx context.Context, what string, try func() error) {
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+	for delay := retries.DelayFunc(); ; {
 		err := try()
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		d.Log.Warn(what+": fails, and is tried again", "in", wait, "error", err)
-		if !pause(ctx, wait) {
+		next := delay()
+		d.Log.Warn(what+": fails, and is tried again", "in", next, "error", err)
+		if !pause(ctx, next) {
 			return
 		}
 	}

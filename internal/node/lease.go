@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -10,22 +11,21 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 )
 
-const (
-	// leaseTries is how often one renewal is tried.
-	leaseTries = 5
-	// Waits between tries to find or make the lease: the first, and the longest after doubling.
-	leaseRetry    = 200 * time.Millisecond
-	leaseRetryMax = 7 * time.Second
-)
+// leaseTries is how often one renewal is tried.
+const leaseTries = 5
+
+// leaseRetry spaces the tries to find or make the lease.
+var leaseRetry = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 7 * time.Second, Steps: math.MaxInt}
 
 // renewLease keeps the node's lease (KEP-589): as long as it is renewed, the node is alive, whatever its status says.
 func (n *Node) renewLease(ctx context.Context) {
 	trouble := complaint{log: n.cfg.Log, what: "renew the lease of the node"}
 	var held *coordinationv1.Lease
-	retry := leaseRetry
+	retry := leaseRetry.DelayFunc()
 	registered := n.registered // a new lease needs the Node, and does not sleep through its registration
 	for {
 		next, err := n.syncLease(ctx, held)
@@ -35,7 +35,7 @@ func (n *Node) renewLease(ctx context.Context) {
 		trouble.note(err)
 		held = next
 		if held != nil {
-			retry = leaseRetry
+			retry = leaseRetry.DelayFunc()
 			if !pause(ctx, n.jitter(n.cfg.LeaseDuration/4, 0.04)) {
 				return
 			}
@@ -45,9 +45,8 @@ func (n *Node) renewLease(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-registered:
-			registered = nil
-		case <-time.After(retry):
-			retry = min(2*retry, leaseRetryMax)
+			registered, retry = nil, leaseRetry.DelayFunc()
+		case <-time.After(retry()):
 		}
 	}
 }

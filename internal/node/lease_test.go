@@ -68,7 +68,7 @@ func TestLeaseIsNotMadeBeforeTheNodeCanBeRead(t *testing.T) {
 			t.Errorf("CreateLease was called %d times", got)
 		}
 		w.api.back()
-		after(registerRetryMax)
+		after(registerRetry.Cap)
 		if _, l := w.api.snapshot(); l == nil {
 			t.Error("no lease after the Node could be read")
 		}

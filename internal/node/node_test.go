@@ -91,11 +91,11 @@ func TestAPIServerAwayForHours(t *testing.T) {
 		if w.UID() != "" {
 			t.Errorf("UID = %q before the API server told it", w.UID())
 		}
-		if got, most := w.api.count("CreateNode"), int(3*time.Hour/registerRetryMax)+10; got > most {
+		if got, most := w.api.count("CreateNode"), int(3*time.Hour/registerRetry.Cap)+10; got > most {
 			t.Errorf("CreateNode was called %d times, want at most %d", got, most)
 		}
 		w.api.back()
-		after(registerRetryMax)
+		after(registerRetry.Cap)
 		if n, l := w.api.snapshot(); n == nil || l == nil {
 			t.Errorf("node = %v, lease = %v after the API server came back", n, l)
 		}

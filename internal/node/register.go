@@ -4,23 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Waits between tries to register: the first, and the longest after doubling.
-const (
-	registerRetry    = 100 * time.Millisecond
-	registerRetryMax = 7 * time.Second
-)
+// registerRetry spaces the tries to register.
+var registerRetry = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap: 7 * time.Second, Steps: math.MaxInt}
 
 // register makes the Node, or takes over the one that is there, and tries until it has. It returns false if ctx is done before.
 func (r *reporter) register(ctx context.Context) bool {
 	trouble := complaint{log: r.cfg.Log, what: "register the node"}
 	r.cfg.Reached(Registering)
-	wait := registerRetry
+	delay := registerRetry.DelayFunc()
 	for {
 		err := r.tryRegister(ctx)
 		if ctx.Err() != nil {
@@ -33,10 +32,9 @@ func (r *reporter) register(ctx context.Context) bool {
 			r.corrected = true
 			return true
 		}
-		if !pause(ctx, wait) {
+		if !pause(ctx, delay()) {
 			return false
 		}
-		wait = min(2*wait, registerRetryMax)
 	}
 }
 

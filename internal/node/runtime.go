@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 )
@@ -18,11 +20,12 @@ import (
 const (
 	// runtimeCheckPeriod is how often the runtime is asked; nothing tells when it stops being ready.
 	runtimeCheckPeriod = 5 * time.Second
-	// runtimeRetry is the first wait while the runtime or its network is not ready. It doubles up to the period.
-	runtimeRetry = 100 * time.Millisecond
 	// runtimeDownAfter is how long a runtime that does not answer counts as ready: it may be starting again.
 	runtimeDownAfter = 30 * time.Second
 )
+
+// runtimeRetry spaces the checks while the runtime or its network is not ready.
+var runtimeRetry = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap: runtimeCheckPeriod, Steps: math.MaxInt}
 
 // Runtime is what the runtime check asks the container runtime.
 type Runtime interface {
@@ -80,7 +83,7 @@ func (h *RuntimeHealth) State() RuntimeState {
 
 // Run asks until ctx is done: often while something is not ready, and else each 5 s.
 func (h *RuntimeHealth) Run(ctx context.Context) error {
-	retry := runtimeRetry
+	retry := runtimeRetry.DelayFunc()
 	said := ""
 	for {
 		err := h.check(ctx)
@@ -90,16 +93,16 @@ func (h *RuntimeHealth) Run(ctx context.Context) error {
 			said = now
 			h.changed()
 		}
-		wait := runtimeCheckPeriod
+		next := runtimeCheckPeriod
 		if err != nil || s.Err != nil || s.NetworkErr != nil {
-			wait, retry = retry, min(2*retry, runtimeCheckPeriod)
+			next = retry()
 		} else {
-			retry = runtimeRetry
+			retry = runtimeRetry.DelayFunc()
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(wait):
+		case <-time.After(next):
 		}
 	}
 }

@@ -29,7 +29,7 @@ type registered struct {
 // keepRegistered registers what listens on the socket, and again until that works; when the socket is gone, it takes it back.
 func (w *Watcher) keepRegistered(ctx context.Context, path string) {
 	log, last := w.Log.With("socket", path), ""
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+	for delay := retries.DelayFunc(); ; {
 		if ctx.Err() != nil {
 			return
 		}
@@ -47,7 +47,7 @@ func (w *Watcher) keepRegistered(ctx context.Context, path string) {
 			last = err.Error()
 			log.Warn("plugin not registered, which is tried again", "error", err)
 		}
-		if !pause(ctx, wait) {
+		if !pause(ctx, delay()) {
 			return
 		}
 	}

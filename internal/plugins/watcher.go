@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"berth/internal/inotify"
 )
@@ -100,11 +102,8 @@ func New(cfg Config) (*Watcher, error) {
 // errSocketGone says that a registration ends because its socket does, in contrast to the agent.
 var errSocketGone = errors.New("the plugin's socket is gone")
 
-// Waits between tries to open a watch, and to register a plugin: the first, and the longest after doubling.
-const (
-	firstRetry = 500 * time.Millisecond
-	lastRetry  = 2*time.Minute + 2*time.Second
-)
+// retries space the tries to open a watch, and to register a plugin.
+var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 2*time.Minute + 2*time.Second, Steps: math.MaxInt}
 
 // Run registers plugins until ctx is done. Then they stay with their handlers: the next agent finds them again.
 func (w *Watcher) Run(ctx context.Context) error {
@@ -113,24 +112,24 @@ func (w *Watcher) Run(ctx context.Context) error {
 		return fmt.Errorf("folder of plugin sockets: %w", err)
 	}
 	told := ""
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+	for delay := retries.DelayFunc(); ; {
 		began := time.Now()
 		err := w.follow(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if time.Since(began) > lastRetry {
-			wait, told = firstRetry, ""
+		if time.Since(began) > retries.Cap {
+			delay, told = retries.DelayFunc(), ""
 		}
 		if err.Error() != told {
 			told = err.Error()
 			w.Log.Warn("plugin sockets are not watched; they are looked at each time that this is tried again",
-				"folder", w.Dir, "after", fmt.Sprintf("%v to %v", firstRetry, lastRetry), "error", err)
+				"folder", w.Dir, "after", fmt.Sprintf("%v to %v", retries.Duration, retries.Cap), "error", err)
 		}
 		if err := w.lookAtAll(ctx, unwatched{}); err != nil {
 			w.Log.Debug("plugin sockets are not seen", "folder", w.Dir, "error", err)
 		}
-		if !pause(ctx, wait) {
+		if !pause(ctx, delay()) {
 			return ctx.Err()
 		}
 	}

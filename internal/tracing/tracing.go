@@ -13,6 +13,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/emptypb"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"berth/internal/journal"
 	"berth/internal/pod"
@@ -37,11 +39,12 @@ const (
 	sendTimeout = 10 * time.Second
 	// lastTimeout bounds the last call of an agent that ends.
 	lastTimeout = time.Second
-	firstRetry  = time.Second
-	mostRetry   = time.Minute
 	// mostPending is how many traces wait for a collector that is away; the oldest make room.
 	mostPending = 256
 )
+
+// retries space the tries to send to a collector that does not take it.
+var retries = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minute, Steps: math.MaxInt}
 
 // Statuses are the statuses of pods.
 type Statuses interface {
@@ -108,7 +111,7 @@ func (e *Exporter) Run(ctx context.Context) error {
 	defer conn.Close()
 	changed, cancel := e.Statuses.Subscribe()
 	defer cancel()
-	retry, delay := time.NewTimer(0), firstRetry
+	retry, delay := time.NewTimer(0), retries.DelayFunc()
 	retry.Stop()
 	defer retry.Stop()
 	for {
@@ -129,10 +132,9 @@ func (e *Exporter) Run(ctx context.Context) error {
 		}
 		within, done := context.WithTimeout(ctx, sendTimeout)
 		if e.send(within, conn) {
-			delay = firstRetry
+			delay = retries.DelayFunc()
 		} else {
-			retry.Reset(delay)
-			delay = min(2*delay, mostRetry)
+			retry.Reset(delay())
 		}
 		done()
 	}

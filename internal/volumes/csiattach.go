@@ -120,7 +120,7 @@ func (c *csiAttacher) learnAttachable(ctx context.Context) bool {
 		if strings.HasPrefix(id.handle, "csi-") && len(id.handle) == len("csi-")+64 {
 			continue // written in a pod, and never attached
 		}
-		wait := firstUnstageRetry
+		delay := unstageRetry.DelayFunc()
 		for {
 			object, err := s.Objects.CSIDriver(ctx, id.driver)
 			if err == nil {
@@ -129,10 +129,9 @@ func (c *csiAttacher) learnAttachable(ctx context.Context) bool {
 				})
 				break
 			}
-			if !sleep(ctx, wait) {
+			if !sleep(ctx, delay()) {
 				return false
 			}
-			wait = min(2*wait, lastUnstageRetry)
 		}
 	}
 	s.note(func() { s.known = true })

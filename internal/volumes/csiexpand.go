@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"berth/internal/csi"
 	"berth/internal/pod"
@@ -27,7 +28,7 @@ type growing struct {
 	inUse  bool              // the driver cannot make it larger while it is in use: it is not asked again
 	asked  bool              // there is a reason to look at it
 	looked bool              // being looked at
-	wait   time.Duration     // after the last failure
+	delay  wait.DelayFunc    // after a failure
 	retry  time.Time
 }
 
@@ -46,7 +47,7 @@ func (c *csiExpander) note(v csiVolume) {
 	c.csi.note(func() {
 		g := c.csi.growing[v.csiID]
 		if g == nil {
-			g = &growing{users: map[pod.UID]csiVolume{}, known: v.claim.Status.Capacity[v1.ResourceStorage]}
+			g = &growing{users: map[pod.UID]csiVolume{}, delay: unstageRetry.DelayFunc(), known: v.claim.Status.Capacity[v1.ResourceStorage]}
 			c.csi.growing[v.csiID] = g
 			news = true
 		}
@@ -252,12 +253,11 @@ func (c *csiExpander) lookForGrowth(ctx context.Context, ids []csiID) {
 			}
 			g.looked = false
 			if err == nil {
-				g.wait, g.retry = 0, time.Time{}
+				g.delay, g.retry = unstageRetry.DelayFunc(), time.Time{}
 				return
 			}
 			g.seen = ""
-			g.wait = min(max(2*g.wait, firstUnstageRetry), lastUnstageRetry)
-			g.retry = time.Now().Add(g.wait)
+			g.retry = time.Now().Add(g.delay())
 		})
 		if err != nil && ctx.Err() == nil {
 			c.log.Warn("volume not expanded, which is tried again", "driver", id.driver, "volume", id.handle, "error", err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"berth/internal/pod"
 )
@@ -28,15 +30,12 @@ type csiStager struct {
 // unstaging is a volume that no pod has any more.
 type unstaging struct {
 	running bool
-	wait    time.Duration // after the last failure
+	delay   wait.DelayFunc // after a failure
 	retry   time.Time
 }
 
-// Waits between tries to unstage a volume: the first, and the longest after doubling.
-const (
-	firstUnstageRetry = 500 * time.Millisecond
-	lastUnstageRetry  = 2*time.Minute + 2*time.Second
-)
+// unstageRetry spaces the tries to unstage a volume.
+var unstageRetry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 2*time.Minute + 2*time.Second, Steps: math.MaxInt}
 
 // Load finds what an earlier agent left of volumes of CSI drivers.
 func (c *csiStager) Load() {
@@ -218,7 +217,7 @@ func (c *csiStager) dueUnstages(now time.Time) (due []csiID, next time.Time) {
 			}
 		default:
 			if u == nil {
-				u = &unstaging{}
+				u = &unstaging{delay: unstageRetry.DelayFunc()}
 				s.unstaging[id] = u
 			}
 			u.running = true
@@ -240,8 +239,7 @@ func (c *csiStager) unstageUnused(ctx context.Context, id csiID) {
 			return
 		}
 		u.running = false
-		u.wait = min(max(2*u.wait, firstUnstageRetry), lastUnstageRetry)
-		u.retry = time.Now().Add(u.wait)
+		u.retry = time.Now().Add(u.delay())
 	})
 	if err != nil && ctx.Err() == nil {
 		c.log.Warn("volume not unstaged, which is tried again", "driver", id.driver, "volume", id.handle, "error", err)
