@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -16,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
 	"berth/internal/pod"
@@ -36,10 +38,10 @@ const (
 	maxRefreshJitter = 5 * time.Minute
 	// overdueAfter is how late a renewal may be before the pod's user is told.
 	overdueAfter = 10 * time.Minute
-	// A request that cannot be made is tried again after a second, doubling to two minutes.
-	firstRequestRetry = time.Second
-	lastRequestRetry  = 2 * time.Minute
 )
+
+// requestRetry spaces the tries to make a request.
+var requestRetry = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 2 * time.Minute, Steps: math.MaxInt}
 
 // PodCertificates says how certificates of pods are had; the zero value is that there are none.
 type PodCertificates struct {
@@ -72,7 +74,7 @@ type credential struct {
 	created   time.Time            // the same by the server's
 	pending   []byte               // the key of the request, as PEM
 	lost      time.Time            // when the request counts as deleted, unless it is shown
-	retry     time.Duration        // after a request that could not be made
+	delay     wait.DelayFunc       // after a request that could not be made
 	next      time.Time            // when to look again; zero: when something is told
 	refreshAt time.Time
 	overdueAt time.Time // when the user is told that the pair is old; zero: no more
@@ -123,7 +125,7 @@ func (c *credentials) register(p *v1.Pod) {
 	came := false
 	for k, src := range wanted {
 		if c.held[k] == nil {
-			c.held[k] = &credential{pod: p, src: src}
+			c.held[k] = &credential{pod: p, src: src, delay: requestRetry.DelayFunc()}
 			came = true
 		}
 	}
@@ -246,9 +248,9 @@ func (c *credentials) step(ctx context.Context, h *credential) {
 	if wanting && reached(h.next, now) {
 		h.next = time.Time{}
 		if err := c.ask(ctx, h); err != nil {
-			h.retry = min(max(2*h.retry, firstRequestRetry), lastRequestRetry)
-			h.next = now.Add(h.retry)
-			c.log.Warn("no certificate asked for", "pod", h.pod.Namespace+"/"+h.pod.Name, "signer", h.src.SignerName, "again", h.retry, "error", err)
+			again := h.delay()
+			h.next = now.Add(again)
+			c.log.Warn("no certificate asked for", "pod", h.pod.Namespace+"/"+h.pod.Name, "signer", h.src.SignerName, "again", again, "error", err)
 		}
 	}
 	switch {
@@ -303,7 +305,7 @@ func (c *credentials) takeIssued(h *credential, r *certificatesv1beta1.PodCertif
 	c.mu.Lock()
 	h.key, h.chain = h.pending, chain.Bytes()
 	c.mu.Unlock()
-	h.request, h.pending, h.retry, h.next = types.NamespacedName{}, nil, 0, time.Time{}
+	h.request, h.pending, h.delay, h.next = types.NamespacedName{}, nil, requestRetry.DelayFunc(), time.Time{}
 	h.refreshAt = begin.Add(rand.N(maxRefreshJitter))
 	h.overdueAt, h.expiresAt = begin.Add(overdueAfter), end
 }

@@ -292,16 +292,16 @@ func TestRequestsThatGo(t *testing.T) {
 			t.Errorf("%d requests", made)
 		}
 		s.change(func(string) { s.createErr = nil })
-		time.Sleep(lastRequestRetry)
+		time.Sleep(requestRetry.Cap)
 		if _, made := s.newest(); made != 1 {
 			t.Errorf("%d requests", made)
 		}
 		s.change(func(string) { s.requests = nil })
-		time.Sleep(lostAfter - lastRequestRetry - time.Second)
+		time.Sleep(lostAfter - requestRetry.Cap - time.Second)
 		if _, made := s.newest(); made != 1 {
 			t.Errorf("%d requests too early", made)
 		}
-		time.Sleep(maxRefreshJitter + lastRequestRetry + time.Minute)
+		time.Sleep(maxRefreshJitter + requestRetry.Cap + time.Minute)
 		if _, made := s.newest(); made != 2 {
 			t.Errorf("%d requests", made)
 		}

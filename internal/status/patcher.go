@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
 	"berth/internal/journal"
@@ -58,11 +60,8 @@ type write struct {
 // parallelWrites bounds the writes under way.
 const parallelWrites = 16
 
-// Delays between the tries of a write that failed.
-const (
-	firstRetry = 200 * time.Millisecond
-	mostRetry  = 10 * time.Second
-)
+// writeRetry spaces the tries of a write that failed.
+var writeRetry = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 10 * time.Second, Steps: math.MaxInt}
 
 // NewPatcher returns a patcher.
 func NewPatcher(cfg PatcherConfig) *Patcher {
@@ -173,7 +172,7 @@ func (p *Patcher) changedFor(uid pod.UID) time.Duration {
 
 // write brings the API's copy of one pod up to date, and tries again while that fails.
 func (p *Patcher) write(ctx context.Context, uid pod.UID, slots chan struct{}) {
-	delay := firstRetry
+	delay := writeRetry.DelayFunc()
 	for {
 		select {
 		case slots <- struct{}{}:
@@ -186,7 +185,7 @@ func (p *Patcher) write(ctx context.Context, uid pod.UID, slots chan struct{}) {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			delay = firstRetry
+			delay = writeRetry.DelayFunc()
 			if p.end(uid) {
 				return
 			}
@@ -197,11 +196,10 @@ func (p *Patcher) write(ctx context.Context, uid pod.UID, slots chan struct{}) {
 			}
 			p.Log.Log(ctx, level, "pod status not written", "uid", uid, "error", err)
 			select {
-			case <-time.After(delay):
+			case <-time.After(delay()):
 			case <-ctx.Done():
 				return
 			}
-			delay = min(2*delay, mostRetry)
 		}
 	}
 }
