@@ -244,13 +244,18 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	})
 	a.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: a.cri, Images: a.puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
-		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
-		Resources: a.resources.containers(), ExecLimits: a.execLimits(), HostIPs: a.hostIPs.current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
+		Folders:   kuberuntime.Folders{Root: cfg.RootDir, PodLogs: cfg.PodLogsDir, ContainerLogs: cfg.ContainerLogsDir},
+		Resources: a.resources.containers(), HostIPs: a.hostIPs.current, Objects: a.podObjects(), Actions: actions, Pods: a.pleg.Known,
 		Cgroups: &a.facts, Allocations: a.allocations,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
-		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
-		UserNamespaces: a.users, StartFailed: counts.StartFailed, NodeEvent: recorder.NodeEvent,
-		CheckHostPorts: checkHostPorts(out.HostPorts),
+		Sandboxes: kuberuntime.SandboxConfig{
+			DNS: settings.dns, ResolvConf: settings.resolvConf, UserNamespaces: a.users, NodeEvent: recorder.NodeEvent,
+			CheckHostPorts: checkHostPorts(out.HostPorts),
+		},
+		Containers: kuberuntime.ContainerConfig{
+			Volumes: volumeManager, ExecLimits: a.execLimits(), SeccompDefault: settings.seccompDefault,
+			Allocatable: a.allocatable, StartFailed: counts.StartFailed,
+		},
 	})
 	a.syncer = podsync.New(podsync.Config{
 		Runtime: a.runtime, Cgroups: &a.facts, Volumes: volumeManager, Objects: a.podObjects(), Status: a.status, Keep: a.kept.Write, Allocations: a.allocations, Probes: a.probes, ProbeResults: a.probes,

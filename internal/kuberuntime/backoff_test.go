@@ -56,7 +56,7 @@ func TestBackOffs(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
-				b.nodeBackOff = lifecycle.NodeBackOff(tc.node)
+				b.backOffs.node = lifecycle.NodeBackOff(tc.node)
 				if d := cmp.Diff(tc.want, b.crashing(t, "Always a", tc.annotation, len(tc.want))); d != "" {
 					t.Errorf("held back (-want +got):\n%s", d)
 				}
@@ -102,7 +102,7 @@ func TestBackOffOutlivesTheAgent(t *testing.T) {
 		p := specOf(t, "Always a")
 		b.crashing(t, "Always a", "", 3)
 		b.leave()
-		b.Runtime = b.newRuntime(b.RootDir)
+		b.Runtime = b.newRuntime(b.root)
 		b.exit("a", 1)
 		b.settle(p)
 		e := b.sync(p).StartErrors["a"]

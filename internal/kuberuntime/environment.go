@@ -2,6 +2,7 @@ package kuberuntime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
@@ -22,18 +23,38 @@ type Objects interface {
 	RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error)
 }
 
-// environment reads what the container's variables refer to. What does not exist is left out: whether it may be missing is decided
+// noObjects are those of an agent without an API server.
+type noObjects struct{}
+
+func (noObjects) ConfigMap(_ context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	return nil, fmt.Errorf("couldn't get configMap %v/%v, no kubeClient defined", namespace, name)
+}
+
+func (noObjects) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
+	return nil, fmt.Errorf("couldn't get secret %v/%v, no kubeClient defined", namespace, name)
+}
+
+func (noObjects) Services(context.Context, *v1.Pod) ([]*v1.Service, error) { return nil, nil }
+
+func (noObjects) RuntimeHandler(context.Context, *v1.Pod) (string, error) {
+	return "", errors.New("there is no API server to read it from")
+}
+
+// environments reads what the variables of containers refer to.
+type environments struct {
+	objects     Objects
+	allocatable func() v1.ResourceList
+}
+
+// read reads what the container's variables refer to. What does not exist is left out: whether it may be missing is decided
 // where it is used.
-func (r *Runtime) environment(ctx context.Context, p *v1.Pod, c *v1.Container) (crispec.Environment, error) {
-	e := crispec.Environment{ConfigMaps: map[string]*v1.ConfigMap{}, Secrets: map[string]*v1.Secret{}}
-	if r.Allocatable != nil {
-		e.Allocatable = r.Allocatable()
+func (r *environments) read(ctx context.Context, p *v1.Pod, c *v1.Container) (crispec.Environment, error) {
+	e := crispec.Environment{
+		ConfigMaps: map[string]*v1.ConfigMap{}, Secrets: map[string]*v1.Secret{}, Allocatable: r.allocatable(),
 	}
-	if r.Objects != nil {
-		var err error
-		if e.Services, err = r.Objects.Services(ctx, p); err != nil {
-			return e, err
-		}
+	var err error
+	if e.Services, err = r.objects.Services(ctx, p); err != nil {
+		return e, err
 	}
 	for i := range c.EnvFrom {
 		f := &c.EnvFrom[i]
@@ -65,14 +86,11 @@ func (r *Runtime) environment(ctx context.Context, p *v1.Pod, c *v1.Container) (
 }
 
 // readConfigMap adds the ConfigMap once; a container so gets all its variables from one state of it.
-func (r *Runtime) readConfigMap(ctx context.Context, p *v1.Pod, name string, e *crispec.Environment) error {
-	if r.Objects == nil {
-		return fmt.Errorf("couldn't get configMap %v/%v, no kubeClient defined", p.Namespace, name)
-	}
+func (r *environments) readConfigMap(ctx context.Context, p *v1.Pod, name string, e *crispec.Environment) error {
 	if _, read := e.ConfigMaps[name]; read {
 		return nil
 	}
-	m, err := r.Objects.ConfigMap(ctx, p.Namespace, name)
+	m, err := r.objects.ConfigMap(ctx, p.Namespace, name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -81,14 +99,11 @@ func (r *Runtime) readConfigMap(ctx context.Context, p *v1.Pod, name string, e *
 }
 
 // readSecret is readConfigMap for Secrets.
-func (r *Runtime) readSecret(ctx context.Context, p *v1.Pod, name string, e *crispec.Environment) error {
-	if r.Objects == nil {
-		return fmt.Errorf("couldn't get secret %v/%v, no kubeClient defined", p.Namespace, name)
-	}
+func (r *environments) readSecret(ctx context.Context, p *v1.Pod, name string, e *crispec.Environment) error {
 	if _, read := e.Secrets[name]; read {
 		return nil
 	}
-	s, err := r.Objects.Secret(ctx, p.Namespace, name)
+	s, err := r.objects.Secret(ctx, p.Namespace, name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}

@@ -32,6 +32,8 @@ import (
 type bench struct {
 	*Runtime
 	t      *testing.T
+	root   string
+	client *cri.Client
 	fake   *critest.Runtime
 	events *recorder
 	began  time.Time
@@ -41,7 +43,7 @@ type bench struct {
 func newBench(t *testing.T, options ...critest.Option) *bench {
 	t.Helper()
 	root := t.TempDir()
-	b := &bench{t: t, events: &recorder{}, began: time.Now()}
+	b := &bench{t: t, root: root, events: &recorder{}, began: time.Now()}
 	b.fake = critest.Start(t, append(options, critest.WithImages(testImage), critest.WithLogs("/"), critest.WithoutEvents())...)
 	b.Runtime = b.newRuntime(root)
 	return b
@@ -54,11 +56,12 @@ func (b *bench) newRuntime(root string) *Runtime {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	b.client = client
 	log := slog.New(slog.DiscardHandler)
 	j := journal.New(log)
 	r := New(Config{
-		CRI: client, Recorder: b.events, Journal: j, Log: log, RootDir: root, HostIPs: func() []string { return []string{"192.0.2.1"} },
-		PodLogsDir: filepath.Join(root, "logs"), ContainerLogsDir: filepath.Join(root, "links"),
+		CRI: client, Recorder: b.events, Journal: j, Log: log, HostIPs: func() []string { return []string{"192.0.2.1"} },
+		Folders: Folders{Root: root, PodLogs: filepath.Join(root, "logs"), ContainerLogs: filepath.Join(root, "links")},
 		Actions: action.New(action.Config{CRI: client, Dial: answerInHTTP}),
 		Cgroups: killing{fake: b.fake},
 		Images:  images.New(images.Config{Runtime: client, Recorder: b.events, Journal: j, MaxParallel: 1}),
@@ -116,7 +119,7 @@ func (k killing) KillContainer(_ context.Context, _ pod.UID, id pod.ContainerID)
 
 func (b *bench) observe() *pod.Status {
 	b.t.Helper()
-	s, err := b.CRI.ReadPod(context.Background(), "u1", nil, nil)
+	s, err := b.client.ReadPod(context.Background(), "u1", nil, nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -135,7 +138,7 @@ func (b *bench) sync(p *v1.Pod) Result {
 
 func (b *bench) trySync(ctx context.Context, p *v1.Pod) (Result, error) {
 	b.t.Helper()
-	if err := os.MkdirAll(b.podDir(p.UID), 0o750); err != nil {
+	if err := os.MkdirAll(b.starter.files.dir(p.UID), 0o750); err != nil {
 		b.t.Fatal(err)
 	}
 	return b.SyncPod(ctx, Request{Pod: p, Observed: b.observe(), Volumes: func(context.Context) (map[string]crispec.Volume, error) { return nil, nil }})

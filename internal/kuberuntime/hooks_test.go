@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"berth/internal/beneath"
 	"berth/internal/cri"
 	"berth/internal/cri/critest"
 	"berth/internal/lifecycle"
@@ -266,7 +266,7 @@ func TestPreStopRunsOnce(t *testing.T) {
 			}
 		}
 		b.leave()
-		b.Runtime = b.newRuntime(b.RootDir)
+		b.Runtime = b.newRuntime(b.root)
 		b.kill(p, 30*time.Second)
 		if d := cmp.Diff([]string{"0s exec pre in a", "0s stop a 30", "0s stop a 30", "0s stop a 30"}, b.calls()); d != "" {
 			t.Error(d)
@@ -281,7 +281,7 @@ func TestPreStopOfEachIncarnation(t *testing.T) {
 		p := withHooks(podOf(v1.RestartPolicyAlways, "a"), "a", nil, execHook("pre"))
 		for range 2 {
 			b.run(p)
-			if err := b.killContainer(t.Context(), p, b.observe().FindContainer("a"), "it is to end", time.Second); err != nil {
+			if err := b.killer.killContainer(t.Context(), p, b.observe().FindContainer("a"), "it is to end", time.Second); err != nil {
 				t.Fatal(err)
 			}
 			if d := cmp.Diff([]string{"0s exec pre in a", "0s stop a 2"}, b.calls()); d != "" {
@@ -335,7 +335,7 @@ func TestPreStopWithoutAPod(t *testing.T) {
 				p := withHooks(podOf(v1.RestartPolicyAlways, "a", "b"), "a", nil, hook)
 				p.Spec.Containers[0].Ports = []v1.ContainerPort{{Name: "web", ContainerPort: 80}}
 				b.run(p)
-				if err := os.RemoveAll(b.podDir(p.UID)); err != nil {
+				if err := os.RemoveAll(b.starter.files.dir(p.UID)); err != nil {
 					t.Fatal(err)
 				}
 				b.kill(nil, time.Second)
@@ -352,7 +352,7 @@ func TestPreStopWithoutAPod(t *testing.T) {
 				if events := b.events.take(); events != nil {
 					t.Errorf("got events %v", events)
 				}
-				if _, err := os.Stat(b.podDir(p.UID)); !errors.Is(err, os.ErrNotExist) {
+				if _, err := os.Stat(b.starter.files.dir(p.UID)); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("the pod's folder was made again: %v", err)
 				}
 			})
@@ -382,24 +382,29 @@ func TestPreStopAnnotationThatIsBroken(t *testing.T) {
 
 // What is noted of a container's hooks goes with its pod's folder, and takes one file per container.
 func TestPreStopNote(t *testing.T) {
-	r := New(Config{RootDir: t.TempDir()})
-	s := func(id pod.ContainerID) *stopping {
-		return &stopping{uid: "u1", container: &pod.ContainerStatus{ID: id, Name: "a"}}
+	files := podFiles{beneath.Root(t.TempDir())}
+	isFirst := func(id pod.ContainerID) bool {
+		t.Helper()
+		first, err := files.notePreStop("u1", &pod.ContainerStatus{ID: id, Name: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return first
 	}
 	for range 2 {
-		if !r.notePreStop(s("1")) {
+		if !isFirst("1") {
 			t.Error("noted without a pod's folder")
 		}
 	}
-	if err := os.MkdirAll(r.podDir("u1"), 0o750); err != nil {
+	if err := os.MkdirAll(files.dir("u1"), 0o750); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []pod.ContainerID{"1", "2"} {
-		if !r.notePreStop(s(id)) || r.notePreStop(s(id)) {
+		if !isFirst(id) || isFirst(id) {
 			t.Errorf("incarnation %s: want it noted once", id)
 		}
 	}
-	entries, err := os.ReadDir(filepath.Join(r.podDir("u1"), "containers", "a"))
+	entries, err := os.ReadDir(files.containerDir("u1", "a"))
 	if err != nil || len(entries) != 1 {
 		t.Errorf("got %v, %v", entries, err)
 	}

@@ -114,7 +114,7 @@ func TestRestartAllContainers(t *testing.T) {
 		if d := cmp.Diff(map[string]uint32{"debug": 0, "init": 2, "side": 2, "helper": 2}, b.restarts()); d != "" {
 			t.Errorf("restart counts (-want +got):\n%s", d)
 		}
-		logs, err := filepath.Glob(filepath.Join(b.PodLogsDir, "*", "helper", "*"))
+		logs, err := filepath.Glob(filepath.Join(b.logs.dir, "*", "helper", "*"))
 		if err != nil || len(logs) != 2 {
 			t.Errorf("logs of helper: %v, %v; want those of the newest two incarnations", logs, err)
 		}
