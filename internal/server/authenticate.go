@@ -22,7 +22,7 @@ const (
 	// maxCached bounds each cache of the API server's answers, in answers. An answer takes less than a kilobyte.
 	maxCached = 4096
 	// maxTokenReviews bounds the questions about tokens at a time: with made-up tokens anybody can cause them, and those who wait
-	// must not fill the door. maxTokenReviewsEach is the share of one remote address, which may stand for many clients.
+	// must not fill the port. maxTokenReviewsEach is the share of one remote address, which may stand for many clients.
 	maxTokenReviews     = 64
 	maxTokenReviewsEach = 16
 	// reviewTimeout bounds one question to the API server. Whoever waits longer for an answer gives up anyway.
@@ -60,9 +60,9 @@ type authenticator struct {
 	log     *slog.Logger
 	secret  [32]byte // tokens are kept as hashes only, which somebody who reads our memory cannot look up in a table
 	flights singleflight.Group
-	waiting *sharedGate
+	waiting *sharedLimiter
 
-	// The answers about tokens, apart from each other: of bad tokens there are as many as anybody likes, and they must not take the room of
+	// The answers about tokens, apart from each other: of bad tokens there are as many as anybody likes, and they must not take the place of
 	// good ones.
 	good, bad *cache.LRUExpireCache
 }
@@ -74,14 +74,14 @@ func newAuthenticator(a Authentication, log *slog.Logger) (*authenticator, error
 	if a.TokenTTL == 0 {
 		a.TokenTTL = 2 * time.Minute
 	}
-	who := &authenticator{
-		Authentication: a, log: log, waiting: newSharedGate(maxTokenReviews, maxTokenReviewsEach),
+	authn := &authenticator{
+		Authentication: a, log: log, waiting: newSharedLimiter(maxTokenReviews, maxTokenReviewsEach),
 		good: cache.NewLRUExpireCache(maxCached), bad: cache.NewLRUExpireCache(maxCached),
 	}
-	if _, err := rand.Read(who.secret[:]); err != nil {
+	if _, err := rand.Read(authn.secret[:]); err != nil {
 		return nil, err
 	}
-	return who, nil
+	return authn, nil
 }
 
 var (

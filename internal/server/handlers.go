@@ -12,6 +12,7 @@ import (
 	"berth/internal/manifest"
 	"berth/internal/pod"
 	"berth/internal/stats"
+	"berth/internal/streams"
 )
 
 // Handlers is what the server asks of the agent. All functions up to Healthz are needed; all must be safe for concurrent use and must not wait for
@@ -63,7 +64,7 @@ type Handlers struct {
 	Streaming Streaming
 	// PodDialer returns how to connect inside of a sandbox's network, nil if only the runtime can: then it has the port-forwards, as it has
 	// all of them when PodDialer is nil. It waits for the runtime too.
-	PodDialer func(ctx context.Context, sandbox *pod.SandboxStatus) (Dialer, error)
+	PodDialer func(ctx context.Context, sandbox *pod.SandboxStatus) (streams.Dialer, error)
 	// Observed returns what the runtime showed of a pod last, and false when it has nothing of it.
 	Observed func(uid pod.UID) (*pod.Status, bool)
 
@@ -78,6 +79,34 @@ type Handlers struct {
 	Configz func() any
 	// Settings returns what the agent was told, and where each value came from; nothing if it has no KubeletConfiguration. It may be nil.
 	Settings func() ([]Setting, error)
+}
+
+// missing returns the names of the handlers that are needed and not there; k is nil without the kubelet's ports.
+func (h *Handlers) missing(k *Kubelet) []string {
+	var names []string
+	for _, f := range []struct {
+		name       string
+		is, needed bool
+	}{
+		{"Pods", h.Pods != nil, true},
+		{"Pod", h.Pod != nil, true},
+		{"Subscribe", h.Subscribe != nil, true},
+		{"ContainerLog", h.ContainerLog != nil, true},
+		{"Problems", h.Problems != nil, true},
+		{"Journal", h.Journal != nil, true},
+		{"Version", h.Version != nil, true},
+		{"Stop", h.Stop != nil, true},
+		{"Healthz", h.Healthz != nil, true},
+		{"Streaming", h.Streaming != nil, h.Observed != nil},
+		{"Observed", h.Observed != nil, h.Streaming != nil},
+		{"ObservedPods", h.ObservedPods != nil, k != nil},
+		{"Configz", h.Configz != nil, k != nil},
+	} {
+		if f.needed && !f.is {
+			names = append(names, f.name)
+		}
+	}
+	return names
 }
 
 // Setting is one value that the agent was told, an item of the answer of /berth/v1/settings.

@@ -79,59 +79,65 @@ type WatchedEvent struct {
 	Object *v1.Event `json:"object,omitempty"`
 }
 
-// routeJournal adds what explains the agent.
-func (d *door) routeJournal(mux *http.ServeMux) {
-	mux.HandleFunc("GET "+PathJournal, d.getSubjects)
-	mux.HandleFunc("GET "+PathJournal+"/{namespace}/{pod}", d.getJournal)
-	mux.HandleFunc("GET "+PathExplain, d.explainManifest)
-	mux.HandleFunc("GET "+PathExplain+"/{namespace}/{pod}", d.explainPod)
-	if d.h.Events != nil {
-		mux.HandleFunc("GET "+PathEvents, d.getEvents)
+// journalHandlers answer what explains the agent, and release pods from the quarantine.
+type journalHandlers struct {
+	*answerer
+	h *Handlers
+}
+
+// route adds what explains the agent.
+func (j journalHandlers) route(mux *http.ServeMux) {
+	mux.HandleFunc("GET "+PathJournal, j.getSubjects)
+	mux.HandleFunc("GET "+PathJournal+"/{namespace}/{pod}", j.getJournal)
+	mux.HandleFunc("GET "+PathExplain, j.explainManifest)
+	mux.HandleFunc("GET "+PathExplain+"/{namespace}/{pod}", j.explainPod)
+	if j.h.Events != nil {
+		mux.HandleFunc("GET "+PathEvents, j.getEvents)
 	}
-	if d.h.Quarantine != nil {
-		mux.HandleFunc("POST "+PathRelease+"/{namespace}/{pod}", d.postRelease)
+	if j.h.Quarantine != nil {
+		mux.HandleFunc("POST "+PathRelease+"/{namespace}/{pod}", j.postRelease)
 	}
 }
 
-func (d *door) explainManifest(w http.ResponseWriter, r *http.Request) {
+func (j journalHandlers) explainManifest(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("subject")
-	d.writeExplanation(w, r, "", name, func(p manifest.Problem) bool { return filepath.Base(p.Path) == name })
+	j.writeExplanation(w, r, "", name, func(p manifest.Problem) bool { return filepath.Base(p.Path) == name })
 }
 
-func (d *door) explainPod(w http.ResponseWriter, r *http.Request) {
+func (j journalHandlers) explainPod(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
-	d.writeExplanation(w, r, namespace, name, func(p manifest.Problem) bool { return p.Namespace == namespace && p.Name == name })
+	j.writeExplanation(w, r, namespace, name, func(p manifest.Problem) bool { return p.Namespace == namespace && p.Name == name })
 }
 
-func (d *door) writeExplanation(w http.ResponseWriter, r *http.Request, namespace, name string, concerns func(manifest.Problem) bool) {
-	e := Explanation{Stories: d.h.Journal.Stories(namespace, name)}
+func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request, namespace, name string, concerns func(manifest.Problem) bool) {
+	e := Explanation{Stories: j.h.Journal.Stories(namespace, name)}
 	if len(e.Stories) == 0 {
 		http.Error(w, "the journal has nothing of that name", http.StatusNotFound)
 		return
 	}
-	for _, p := range d.h.Pods() {
+	for _, p := range j.h.Pods() {
 		if namespace != "" && p.Namespace == namespace && p.Name == name {
 			e.Pods = append(e.Pods, p)
 		}
 	}
-	if d.h.Pulls != nil && len(e.Pods) > 0 {
-		e.Pulls = slices.DeleteFunc(d.h.Pulls(r.Context()), func(pull Pull) bool {
+	if j.h.Pulls != nil && len(e.Pods) > 0 {
+		e.Pulls = slices.DeleteFunc(j.h.Pulls(r.Context()), func(pull Pull) bool {
 			return !slices.ContainsFunc(e.Pods, func(p *v1.Pod) bool { return slices.Contains(pull.Pods, p.UID) })
 		})
 	}
-	if d.h.Waits != nil {
+	if j.h.Waits != nil {
 		for _, p := range e.Pods {
-			e.Waits = append(e.Waits, d.h.Waits(p.UID)...)
+			e.Waits = append(e.Waits, j.h.Waits(p.UID)...)
 		}
 	}
-	for _, p := range d.h.Problems() {
+	for _, p := range j.h.Problems() {
 		if concerns(p) {
 			e.Problems = append(e.Problems, p)
 		}
 	}
 	for i := range e.Stories {
-		if uid := e.Stories[i].Subject.UID; uid != "" && d.h.Quarantine != nil {
-			if why, ok := d.h.Quarantine.Why(uid); ok {
+		if uid := e.Stories[i].Subject.UID; uid != "" && j.h.Quarantine != nil {
+			if why, ok := j.h.Quarantine.Why(uid); ok {
 				if e.Quarantined == nil {
 					e.Quarantined = map[pod.UID]string{}
 				}
@@ -139,10 +145,10 @@ func (d *door) writeExplanation(w http.ResponseWriter, r *http.Request, namespac
 			}
 		}
 	}
-	d.writeJSON(w, r, e)
+	j.writeJSON(w, r, e)
 }
 
-func (d *door) getEvents(w http.ResponseWriter, r *http.Request) {
+func (j journalHandlers) getEvents(w http.ResponseWriter, r *http.Request) {
 	watch := false
 	if v := r.URL.Query().Get("watch"); v != "" {
 		var err error
@@ -153,19 +159,19 @@ func (d *door) getEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	if watch {
 		w.Header().Set("Content-Type", "application/json")
-		d.ended(r, d.stream(w, func() error { return d.watchEvents(r.Context(), w) }))
+		j.ended(r, j.stream(w, func() error { return j.watchEvents(r.Context(), w) }))
 		return
 	}
-	d.writeJSON(w, r, EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}, Items: d.h.Events.List()})
+	j.writeJSON(w, r, EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}, Items: j.h.Events.List()})
 }
 
 // watchEvents writes each event that is recorded. However slowly the client reads, only names wait for it: an event that came often meanwhile
 // is written once, with its count.
-func (d *door) watchEvents(ctx context.Context, w http.ResponseWriter) error {
-	recorded, cancel := d.h.Events.Subscribe()
+func (j journalHandlers) watchEvents(ctx context.Context, w http.ResponseWriter) error {
+	recorded, cancel := j.h.Events.Subscribe()
 	defer cancel()
 	out := json.NewEncoder(w)
-	for _, e := range d.h.Events.List() {
+	for _, e := range j.h.Events.List() {
 		if err := out.Encode(WatchedEvent{Type: Added, Object: e}); err != nil {
 			return err
 		}
@@ -184,7 +190,7 @@ func (d *door) watchEvents(ctx context.Context, w http.ResponseWriter) error {
 		case <-recorded.Wake():
 		}
 		for _, name := range recorded.Take() {
-			e, ok := d.h.Events.Get(name)
+			e, ok := j.h.Events.Get(name)
 			if !ok {
 				continue // so many came that it is gone already
 			}
@@ -199,12 +205,33 @@ func (d *door) watchEvents(ctx context.Context, w http.ResponseWriter) error {
 	}
 }
 
-func (d *door) postRelease(w http.ResponseWriter, r *http.Request) {
+func (j journalHandlers) postRelease(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
-	if !d.h.Quarantine.Release(namespace, name) {
+	if !j.h.Quarantine.Release(namespace, name) {
 		http.Error(w, fmt.Sprintf("pod %s/%s is not set aside", namespace, name), http.StatusNotFound)
 		return
 	}
-	d.log.Info("asked to release a pod", "pod", namespace+"/"+name)
+	j.log.Info("asked to release a pod", "pod", namespace+"/"+name)
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// getSubjects answers what the journal knows, or with ?subject= the entries of a manifest.
+func (j journalHandlers) getSubjects(w http.ResponseWriter, r *http.Request) {
+	if name := r.URL.Query().Get("subject"); name != "" {
+		j.writeEntries(w, r, j.h.Journal.Read("", name))
+		return
+	}
+	j.writeJSON(w, r, j.h.Journal.Subjects())
+}
+
+func (j journalHandlers) getJournal(w http.ResponseWriter, r *http.Request) {
+	j.writeEntries(w, r, j.h.Journal.Read(r.PathValue("namespace"), r.PathValue("pod")))
+}
+
+func (j journalHandlers) writeEntries(w http.ResponseWriter, r *http.Request, entries []journal.Entry) {
+	if len(entries) == 0 {
+		http.Error(w, "the journal has nothing of that name", http.StatusNotFound)
+		return
+	}
+	j.writeJSON(w, r, entries)
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"net/http"
 	"time"
 
 	"berth/internal/pod"
@@ -29,12 +28,4 @@ type PullAhead struct {
 	Since time.Time `json:"since"`
 	// Pods are those that it is for, as namespace/name; none when they are gone.
 	Pods []string `json:"pods,omitempty"`
-}
-
-func (d *door) getPulls(w http.ResponseWriter, r *http.Request) {
-	pulls := d.h.Pulls(r.Context())
-	if pulls == nil {
-		pulls = []Pull{} // a list, not null
-	}
-	d.writeJSON(w, r, pulls)
 }

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -69,17 +68,14 @@ func FuzzStreamQueries(f *testing.F) {
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, query string) {
 		runtime := pickyRuntime{t}
-		d := &door{
-			streams: make(gate, 1), log: slog.New(slog.DiscardHandler), streaming: &runtimeStreams{runtime: runtime},
-			h: Handlers{
-				Pods:     func() []*v1.Pod { return []*v1.Pod{runs} },
-				Pod:      func(pod.UID) (*v1.Pod, bool) { return runs, true },
-				Observed: func(pod.UID) (*pod.Status, bool) { return observed, true },
-			},
-		}
+		finder := podFinder{&Handlers{
+			Pods:     func() []*v1.Pod { return []*v1.Pod{runs} },
+			Pod:      func(pod.UID) (*v1.Pod, bool) { return runs, true },
+			Observed: func(pod.UID) (*pod.Status, bool) { return observed, true },
+		}}
 		mux := http.NewServeMux()
-		d.routeStreams(mux)
-		d.routeCheckpoint(mux, Checkpoints{Runtime: runtime, Dir: dir})
+		streamHandlers{answerer: testAnswerer(), podFinder: finder, runtime: runtime}.route(mux)
+		checkpointHandlers{testAnswerer(), finder, Checkpoints{Runtime: runtime, Dir: dir}}.route(mux)
 		for _, path := range []string{
 			PathExec + "/default/web/main", PathAttach + "/default/web/main", PathPortForward + "/default/web", PathRun + "/default/web/main", PathCheckpoint + "/default/web/main",
 		} {

@@ -1,4 +1,4 @@
-package server
+package streams
 
 import (
 	"bufio"
@@ -28,7 +28,7 @@ import (
 
 // serveSPDY answers an upgrade to SPDY and has use speak it, over the connection itself or inside of a WebSocket (KEP-4006). The connection
 // has ended when serveSPDY returns. protocol is what was agreed on.
-func (s *runtimeStreams) serveSPDY(w http.ResponseWriter, r *http.Request, protocol string, use func(net.Conn)) error {
+func (s *Joiner) serveSPDY(w http.ResponseWriter, r *http.Request, protocol string, use func(net.Conn)) error {
 	client := &upgradingWriter{ResponseWriter: w, ctx: r.Context(), idle: s.idle}
 	defer client.close()
 	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
@@ -74,7 +74,7 @@ func serveTunnel(w http.ResponseWriter, r *http.Request, use func(net.Conn)) {
 //
 // Bytes alone are not passed on: the client's pings would be, and one that reaches the runtime after it has closed its side makes the
 // kernel there reset the connection, and the end of the output and the result of the command with it. Pings are answered here.
-func (s *runtimeStreams) relay(w http.ResponseWriter, r *http.Request, target *url.URL) error {
+func (s *Joiner) relay(w http.ResponseWriter, r *http.Request, target *url.URL) error {
 	protocols := r.Header.Values(httpstream.HeaderProtocolVersion)
 	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
 		protocols = []string{portforward.PortForwardV1Name}
@@ -192,9 +192,9 @@ func (f *frames) write(frame spdy.Frame) error {
 	return f.out.Flush()
 }
 
-// pour copies until the end of from, and returns how much came. What to does not take is let go: it would hold up the other streams of
+// copyAll copies until the end of from, and returns how much came. What to does not take is let go: it would hold up the other streams of
 // the connection.
-func pour(to io.Writer, from io.Reader) int64 {
+func copyAll(to io.Writer, from io.Reader) int64 {
 	n, err := io.Copy(to, from)
 	if err != nil {
 		rest, _ := io.Copy(io.Discard, from)
