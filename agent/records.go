@@ -168,7 +168,7 @@ func (g guardedSyncer) SyncPod(ctx context.Context, r podsync.Request) (podsync.
 		return podsync.Result{}, nil
 	}
 	defer g.InHand(r.UID, generation)()
-	return g.next.SyncPod(cri.For(ctx, r.UID), r)
+	return g.next.SyncPod(cri.WithPod(ctx, r.UID), r)
 }
 
 // SyncTerminatingPod stops everything of the pod.
@@ -191,5 +191,5 @@ func (g guardedSyncer) end(ctx context.Context, r podsync.Request, pass func(con
 		return errSetAside
 	}
 	defer g.InHand(r.UID, Ending)()
-	return pass(cri.For(ctx, r.UID), r)
+	return pass(cri.WithPod(ctx, r.UID), r)
 }

@@ -120,7 +120,7 @@ func (c *Client) StartContainer(ctx context.Context, id pod.ContainerID) error {
 // Idempotent. Cancelling ctx ends the wait, not the stop signal. The error is ErrStopSignal when the
 // signal of the image is none: then nothing was sent.
 func (c *Client) StopContainer(ctx context.Context, id pod.ContainerID, grace time.Duration) error {
-	_, err := c.runtime.StopContainer(withExtraTime(ctx, grace), &runtimeapi.StopContainerRequest{ContainerId: string(id), Timeout: int64(grace / time.Second)})
+	_, err := c.runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: string(id), Timeout: int64(grace / time.Second)})
 	return ignoreNotFound(err)
 }
 
@@ -128,7 +128,7 @@ func (c *Client) StopContainer(ctx context.Context, id pod.ContainerID, grace ti
 func (c *Client) RemoveContainer(ctx context.Context, id pod.ContainerID) error {
 	err := c.removeContainer(ctx, id)
 	if isTaskLeft(err) {
-		if ended := c.deleteTask(ctx, id); ended != nil {
+		if ended := c.Tasks.remove(ctx, id); ended != nil {
 			return fmt.Errorf("%w; %w", err, ended)
 		}
 		err = c.removeContainer(ctx, id)
@@ -148,25 +148,6 @@ func (c *Client) ReopenContainerLog(ctx context.Context, id pod.ContainerID) err
 	return err
 }
 
-// Exec makes the runtime ready to run a command in the container and returns the URL of its streaming server where the client's end
-// is awaited, once.
-func (c *Client) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (url string, err error) {
-	r, err := c.runtime.Exec(ctx, req)
-	return r.GetUrl(), err
-}
-
-// Attach is Exec for the container's own process.
-func (c *Client) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (url string, err error) {
-	r, err := c.runtime.Attach(ctx, req)
-	return r.GetUrl(), err
-}
-
-// PortForward is Exec for the ports of a sandbox.
-func (c *Client) PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (url string, err error) {
-	r, err := c.runtime.PortForward(ctx, req)
-	return r.GetUrl(), err
-}
-
 // ContainerState returns the state of one container now; a container that the runtime does not know has exited.
 func (c *Client) ContainerState(ctx context.Context, id pod.ContainerID) (pod.ContainerState, error) {
 	r, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: string(id)})
@@ -179,37 +160,8 @@ func (c *Client) ContainerState(ctx context.Context, id pod.ContainerID) (pod.Co
 	return stateOf(r.Status.GetState()), nil
 }
 
-// ExecSync runs a command in the container and returns what it wrote and its exit code. Timeout, in seconds, bounds the command; with 0
-// only ctx does. When ctx ends, the runtime kills the command.
-func (c *Client) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-	limit := noDeadline
-	if req.Timeout > 0 {
-		limit = time.Duration(req.Timeout) * time.Second
-	}
-	return c.runtime.ExecSync(withExtraTime(ctx, limit), req)
-}
-
 // CheckpointContainer puts a running container on disk. It has the time that the request names, and an ordinary call's at least.
 func (c *Client) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) error {
-	asked := time.Duration(req.Timeout) * time.Second
-	_, err := c.runtime.CheckpointContainer(withExtraTime(ctx, max(0, asked-c.timeout)), req)
+	_, err := c.runtime.CheckpointContainer(ctx, req)
 	return err
-}
-
-// ImageStatus returns the image, or nil when the runtime does not have it.
-func (c *Client) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
-	r, err := c.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
-	if err != nil {
-		return nil, err
-	}
-	return r.Image, nil
-}
-
-// PullImage pulls the image and returns its reference. It has no deadline but ctx, since nobody can tell how large an image is.
-func (c *Client) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (string, error) {
-	r, err := c.images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, Auth: auth, SandboxConfig: sandbox})
-	if err != nil {
-		return "", err
-	}
-	return r.ImageRef, nil
 }

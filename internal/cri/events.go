@@ -16,15 +16,15 @@ import (
 // UID of the pod that an event is about, or "" when the event does not tell. Both must return at once: containerd publishes
 // synchronously, so that a reader which stalls blocks every create, start and stop of the runtime.
 // Only one stream may be open at a time. ErrUnimplemented says that the runtime has no events.
-func (c *Client) Events(ctx context.Context, opened func(), put func(pod.UID)) error {
+func (o *Observer) Events(ctx context.Context, opened func(), put func(pod.UID)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	began := time.Now()
-	s, err := c.stream.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
+	s, err := o.events.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		return classify(ctx, "GetContainerEvents", runtimeServer, began, err)
 	}
-	c.noStreams.Store(false) // it may be another runtime than the one that was asked for streamed lists
+	o.noStreams.Store(false) // it may be another runtime than the one that was asked for streamed lists
 	opened()
 	for {
 		e, err := s.Recv()

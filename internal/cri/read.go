@@ -60,10 +60,10 @@ func (r *RuntimePod) Matches(s *pod.Status) bool {
 // ReadPod reads one pod, of which listed is what the runtime's lists told just now; nil has it listed. A pod that the runtime does not know is
 // an empty status, not an error. What cannot have changed since prev (which may be nil) is taken from there: a sandbox that stayed ready, and
 // a container that stayed in its state.
-func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *RuntimePod) (*pod.Status, error) {
+func (o *Observer) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *RuntimePod) (*pod.Status, error) {
 	if listed == nil {
 		var err error
-		if listed, err = c.listPod(ctx, uid); err != nil {
+		if listed, err = o.listPod(ctx, uid); err != nil {
 			return nil, fmt.Errorf("read pod %s: %w", uid, err)
 		}
 	}
@@ -73,14 +73,14 @@ func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, lis
 			out.Sandboxes = append(out.Sandboxes, *known)
 			continue
 		}
-		st, err := c.PodSandboxStatus(ctx, s.ID)
+		r, err := o.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: string(s.ID)})
 		if errors.Is(err, ErrNotFound) {
 			continue // removed since it was listed
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read pod %s: sandbox %s: %w", uid, s.ID, err)
 		}
-		sb, err := sandboxStatus(st)
+		sb, err := sandboxStatus(r.Status)
 		if err != nil {
 			return nil, fmt.Errorf("read pod %s: %w", uid, err)
 		}
@@ -91,7 +91,7 @@ func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, lis
 			out.Containers = append(out.Containers, *known)
 			continue
 		}
-		r, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: string(ct.ID)})
+		r, err := o.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: string(ct.ID)})
 		if errors.Is(err, ErrNotFound) {
 			continue
 		}

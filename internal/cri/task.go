@@ -24,17 +24,19 @@ func isTaskLeft(err error) bool {
 	return err != nil && strings.Contains(Message(err), "cannot delete running task")
 }
 
+// Tasks reaches the processes of containers through containerd's task service.
+type Tasks struct{ service tasksapi.TasksClient }
+
 // EndTask sends a signal to the container's process, SIGKILL to all its processes, and waits for the
 // end, as long as ctx allows. That nothing of it runs is no error. The error is ErrUnimplemented with a
 // runtime without a task service.
-func (c *Client) EndTask(ctx context.Context, id pod.ContainerID, signal unix.Signal) error {
+func (t *Tasks) EndTask(ctx context.Context, id pod.ContainerID, signal unix.Signal) error {
 	ctx = inNamespace(ctx)
-	tasks := tasksapi.NewTasksClient(c.conn)
-	_, err := tasks.Kill(ctx, &tasksapi.KillRequest{
+	_, err := t.service.Kill(ctx, &tasksapi.KillRequest{
 		ContainerID: string(id), Signal: uint32(signal), All: signal == unix.SIGKILL,
 	})
 	if err == nil {
-		_, err = tasks.Wait(ctx, &tasksapi.WaitRequest{ContainerID: string(id)})
+		_, err = t.service.Wait(ctx, &tasksapi.WaitRequest{ContainerID: string(id)})
 		if isShimGone(err) {
 			err = nil
 		}
@@ -50,13 +52,12 @@ func inNamespace(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
 }
 
-// deleteTask kills and deletes the task of a container, whatever its state. Idempotent.
-func (c *Client) deleteTask(ctx context.Context, id pod.ContainerID) error {
+// remove kills and deletes the task of a container, whatever its state. Idempotent.
+func (t *Tasks) remove(ctx context.Context, id pod.ContainerID) error {
 	ctx = context.WithoutCancel(ctx)
-	err := c.EndTask(ctx, id, unix.SIGKILL)
+	err := t.EndTask(ctx, id, unix.SIGKILL)
 	if err == nil {
-		tasks := tasksapi.NewTasksClient(c.conn)
-		_, err = tasks.Delete(inNamespace(ctx), &tasksapi.DeleteTaskRequest{ContainerID: string(id)})
+		_, err = t.service.Delete(inNamespace(ctx), &tasksapi.DeleteTaskRequest{ContainerID: string(id)})
 	}
 	if err = ignoreNotFound(err); err != nil {
 		return fmt.Errorf("end the task of a start that was cut off: %w", err)
