@@ -94,8 +94,8 @@ func TestVolumesOfOthers(t *testing.T) {
 		}
 		time.Sleep(idle + time.Second)
 		synctest.Wait()
-		if len(c.uses.known) != 0 {
-			t.Errorf("%d volumes are remembered at rest", len(c.uses.known))
+		if len(c.claimed.uses.known) != 0 {
+			t.Errorf("%d volumes are remembered at rest", len(c.claimed.uses.known))
 		}
 		stop()
 	})

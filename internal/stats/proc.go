@@ -18,12 +18,15 @@ type Interface struct {
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
+// procFS is the folder of /proc.
+type procFS string
+
 // ignoredInterfaces are prefixes of interfaces that are the host's ends of pods, or nobody's network.
 var ignoredInterfaces = []string{"lo", "veth", "docker", "nerdctl"}
 
 // network reads the interfaces that a process sees; nil when it is gone.
-func (c *Collector) network(pid int) []Interface {
-	b, err := os.ReadFile(filepath.Join(c.Proc, strconv.Itoa(pid), "net/dev"))
+func (p procFS) network(pid int) []Interface {
+	b, err := os.ReadFile(filepath.Join(string(p), strconv.Itoa(pid), "net/dev"))
 	if err != nil {
 		return nil
 	}
@@ -59,9 +62,9 @@ type machine struct {
 	tasks, maxTasks        int64
 }
 
-func (c *Collector) machine() machine {
+func (p procFS) machine() machine {
 	var m machine
-	for line := range bytes.Lines(c.proc("meminfo")) {
+	for line := range bytes.Lines(p.read("meminfo")) {
 		fields := strings.Fields(string(line))
 		if len(fields) < 2 {
 			continue
@@ -76,13 +79,13 @@ func (c *Collector) machine() machine {
 			m.swapFree = n << 10
 		}
 	}
-	m.boot = BootTime(c.Proc)
-	if fields := strings.Fields(string(c.proc("loadavg"))); len(fields) > 3 { // 0.00 0.01 0.05 1/234 5678
+	m.boot = BootTime(string(p))
+	if fields := strings.Fields(string(p.read("loadavg"))); len(fields) > 3 { // 0.00 0.01 0.05 1/234 5678
 		_, all, _ := strings.Cut(fields[3], "/")
 		m.tasks, _ = strconv.ParseInt(all, 10, 64)
 	}
-	pids, _ := strconv.ParseInt(strings.TrimSpace(string(c.proc("sys/kernel/pid_max"))), 10, 64)
-	threads, _ := strconv.ParseInt(strings.TrimSpace(string(c.proc("sys/kernel/threads-max"))), 10, 64)
+	pids, _ := strconv.ParseInt(strings.TrimSpace(string(p.read("sys/kernel/pid_max"))), 10, 64)
+	threads, _ := strconv.ParseInt(strings.TrimSpace(string(p.read("sys/kernel/threads-max"))), 10, 64)
 	switch {
 	case pids == 0:
 		m.maxTasks = threads
@@ -107,9 +110,9 @@ func BootTime(proc string) time.Time {
 	return time.Time{}
 }
 
-// proc returns a file of /proc, nil when it cannot be read.
-func (c *Collector) proc(name string) []byte {
-	b, err := os.ReadFile(filepath.Join(c.Proc, name))
+// read returns a file of /proc, nil when it cannot be read.
+func (p procFS) read(name string) []byte {
+	b, err := os.ReadFile(filepath.Join(string(p), name))
 	if err != nil {
 		return nil
 	}

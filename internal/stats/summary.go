@@ -32,7 +32,7 @@ func (c *Collector) Summary(ctx context.Context, scope Scope) (*summary.Summary,
 	if err != nil {
 		return nil, err
 	}
-	m := c.machine()
+	m := c.proc.machine()
 	s := &summary.Summary{Node: c.nodeStats(r, m, scope), Pods: []summary.PodStats{}}
 	var root fileSystem
 	if scope == Full {
@@ -49,7 +49,7 @@ func (c *Collector) Summary(ctx context.Context, scope Scope) (*summary.Summary,
 	defer cancel()
 	if scope == Full {
 		for i := range r.Pods {
-			c.beginVolumes(c.podOf(&r.Pods[i]))
+			c.claimed.begin(c.podOf(&r.Pods[i]))
 		}
 	}
 	for i := range r.Pods {
