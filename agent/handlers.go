@@ -17,7 +17,6 @@ import (
 	"berth/internal/netns"
 	"berth/internal/pod"
 	"berth/internal/server"
-	"berth/internal/streams"
 )
 
 // errStopped is the cause of an end that a client asked for.
@@ -51,7 +50,7 @@ func (a *Agent) handlers() server.Handlers {
 }
 
 // podDialer returns how to connect inside of the sandbox's network, nil if the runtime does not tell where that is.
-func (a *Agent) podDialer(ctx context.Context, sandbox *pod.SandboxStatus) (streams.Dialer, error) {
+func (a *Agent) podDialer(ctx context.Context, sandbox *pod.SandboxStatus) (server.Dialer, error) {
 	if sandbox.HostNetwork {
 		return (&net.Dialer{}).DialContext, nil
 	}

@@ -15,7 +15,8 @@ import (
 	"berth/internal/pod"
 )
 
-// calls is what every call goes through: it gets its deadline, is traced and counted, and is known while it is under way.
+// calls is what every call goes through: it gets its deadline, is traced and counted, and is known
+// while it is under way.
 type calls struct {
 	timeout time.Duration // of an ordinary call
 	called  func(method, handler string, took time.Duration, err error)
@@ -55,7 +56,8 @@ type Wait struct {
 	Call string
 	// Container is the one that it is about, "" for a call about the pod.
 	Container string
-	// Since is when an answer could be expected: when the call was made, or when the time was over that the call itself asks for, as a grace period.
+	// Since is when an answer could be expected: when the call was made, or when the time was over
+	// that the call itself asks for, as a grace period.
 	Since time.Time
 	// Until is when the answer is given up.
 	Until time.Time
@@ -76,8 +78,8 @@ func WithPod(ctx context.Context, uid pod.UID) context.Context {
 	return context.WithValue(ctx, podKey{}, uid)
 }
 
-// begin records a call, if it is for a pod and has a deadline; an answer is due at since. The returned function ends the
-// record.
+// begin records a call, if it is for a pod and has a deadline; an answer is due at since. The
+// returned function ends the record.
 func (c *calls) begin(ctx context.Context, op string, since time.Time, req any) (end func()) {
 	uid, known := ctx.Value(podKey{}).(pod.UID)
 	until, limited := ctx.Deadline()
@@ -101,8 +103,8 @@ func (c *calls) begin(ctx context.Context, op string, since time.Time, req any) 
 	}
 }
 
-// Waits returns the calls for a pod that the runtime has not answered, the oldest first. Containers have the names that the pod's newest
-// observation gives them.
+// Waits returns the calls for a pod that the runtime has not answered, the oldest first. Containers
+// have the names that the pod's newest observation gives them.
 func (c *calls) Waits(observed *pod.Status) []Wait {
 	c.mu.Lock()
 	defer c.mu.Unlock()

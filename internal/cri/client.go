@@ -1,8 +1,8 @@
 // Package cri is the client of the container runtime: the only place that speaks CRI's gRPC.
 //
-// Owns: the connections, deadlines and error classes of CRI calls; the codec of labels and annotations; the reading of one pod.
-// Reads: the runtime.
-// Never: retries (but for RemoveContainer, see task.go), caches or decides.
+// Owns: the connections, deadlines and error classes of CRI calls; the codec of labels and
+// annotations; the reading of one pod. Reads: the runtime. Never: retries (but for RemoveContainer,
+// see task.go), caches or decides.
 package cri
 
 import (
@@ -46,17 +46,18 @@ type Config struct {
 	Timeout time.Duration
 	// Dial replaces the dialling of the unix socket, for tests in memory.
 	Dial Dialer
-	// Called is called after every CRI call with the name of its method, and the runtime handler of a RunPodSandbox;
-	// nil: not called. It must not block.
+	// Called is called after every CRI call with the name of its method, and the runtime handler of
+	// a RunPodSandbox; nil: not called. It must not block.
 	Called func(method, handler string, took time.Duration, err error)
 }
 
-// Client calls one runtime: pods and containers by its own methods, the rest by its parts. All methods are safe for
-// concurrent use. Errors carry a class (see errors.go).
+// Client calls one runtime: pods and containers by its own methods, the rest by its parts. All
+// methods are safe for concurrent use. Errors carry a class (see errors.go).
 //
-// Calls that change the runtime's state are not cancelled with their context: containerd keeps the name of a cancelled
-// RunPodSandbox or CreateContainer reserved for a while, so that a cancelled call costs more than a finished one. A pass is
-// ended between calls. StopContainer, ExecSync and PullImage are the exceptions.
+// Calls that change the runtime's state are not cancelled with their context: containerd keeps the
+// name of a cancelled RunPodSandbox or CreateContainer reserved for a while, so that a cancelled
+// call costs more than a finished one. A pass is ended between calls. StopContainer, ExecSync and
+// PullImage are the exceptions.
 type Client struct {
 	*Images
 	*Streaming
@@ -110,7 +111,8 @@ func (c *Client) newPool(what, endpoint string, dial Dialer) (*connPool, error) 
 	return pool, nil
 }
 
-// connect returns a connection to a socket, which closes while it was not used for idle and is opened again, 0: never; what names it in errors.
+// connect returns a connection to a socket, which closes while it was not used for idle and is
+// opened again, 0: never; what names it in errors.
 func connect(what, endpoint string, dial Dialer, intercept grpc.UnaryClientInterceptor, idle time.Duration) (*grpc.ClientConn, error) {
 	if dial == nil {
 		path, ok := strings.CutPrefix(endpoint, "unix://")

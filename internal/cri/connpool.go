@@ -10,15 +10,17 @@ import (
 )
 
 const (
-	// callsPerConn is how many calls have one connection. An end of a gRPC connection reads no further while a hundred frames, other than
-	// headers and data, wait to be written. If both ends do that, each with a full socket before it, they wait for each other for ever; it takes
-	// a few hundred calls at a time.
+	// callsPerConn is how many calls have one connection. An end of a gRPC connection reads no
+	// further while a hundred frames, other than headers and data, wait to be written. If both ends
+	// do that, each with a full socket before it, they wait for each other for ever; it takes a few
+	// hundred calls at a time.
 	callsPerConn = 32
 	// poolIdle is how long a connection that was opened for a crowd stays open without a call.
 	poolIdle = time.Minute
 )
 
-// connPool is the connections to one socket. A call takes the first that has capacity; when none has, one more is opened. None waits for another.
+// connPool is the connections to one socket. A call takes the first that has capacity; when none
+// has, one more is opened. None waits for another.
 type connPool struct {
 	open func(idle time.Duration) (*grpc.ClientConn, error) // of a connection that closes after idle, 0: never
 

@@ -17,7 +17,8 @@ import (
 	"berth/internal/pod"
 )
 
-// What a call says that is not answered, whichever end of the connection saw first that its time is over.
+// What a call says that is not answered, whichever end of the connection saw first that its time is
+// over.
 func TestNoAnswer(t *testing.T) {
 	reset := status.Error(codes.Canceled, "stream terminated by RST_STREAM with error code: CANCEL")
 	late := status.Error(codes.DeadlineExceeded, "context deadline exceeded")
@@ -112,7 +113,8 @@ func TestNoAnswerOfTheImageService(t *testing.T) {
 	})
 }
 
-// Calls for a pod are known while they are under way: of which container, since when an answer is due, and when it is given up.
+// Calls for a pod are known while they are under way: of which container, since when an answer is
+// due, and when it is given up.
 func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New(Config{Endpoint: "/fake"})

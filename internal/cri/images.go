@@ -25,7 +25,8 @@ func (i *Images) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*
 	return r.Image, nil
 }
 
-// PullImage pulls the image and returns its reference. It has no deadline but ctx, since nobody can tell how large an image is.
+// PullImage pulls the image and returns its reference. It has no deadline but ctx, since the size
+// of an image is not known before.
 func (i *Images) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (string, error) {
 	r, err := i.service.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, Auth: auth, SandboxConfig: sandbox})
 	if err != nil {
@@ -48,7 +49,8 @@ func (i *Images) ImageFsInfo(ctx context.Context) (*runtimeapi.ImageFsInfoRespon
 	return i.service.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 }
 
-// InspectImage returns the image and what the runtime tells of it besides, JSON by name; a nil image when it is not present.
+// InspectImage returns the image and what the runtime says of it besides, JSON by name; a nil image
+// when it is not present.
 func (i *Images) InspectImage(ctx context.Context, name string) (*runtimeapi.Image, map[string]string, error) {
 	r, err := i.service.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}, Verbose: true})
 	if err != nil {
@@ -75,8 +77,8 @@ func (i *Images) ImageFilesystem(ctx context.Context) (string, error) {
 	return r.ImageFilesystems[0].FsId.Mountpoint, nil
 }
 
-// ImagesInUse returns the ids of the images of all containers, running or not, and of those that are mounted as volumes into containers of the
-// pods for which withVolumes holds.
+// ImagesInUse returns the ids of the images of all containers, running or not, and of those that
+// are mounted as volumes into containers of the pods for which withVolumes holds.
 func (i *Images) ImagesInUse(ctx context.Context, withVolumes func(pod.UID) bool) (map[string]bool, error) {
 	r, err := i.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
@@ -113,7 +115,8 @@ func imageID(ct *runtimeapi.Container) string {
 	return ct.ImageId
 }
 
-// ImageUsers returns the containers, running or not, by the id of the image that they were made from, as namespace/pod/container.
+// ImageUsers returns the containers, running or not, by the id of the image that they were made
+// from, as namespace/pod/container.
 func (i *Images) ImageUsers(ctx context.Context) (map[string][]string, error) {
 	r, err := i.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// rule is what differs from call to call. The zero value is an ordinary call, which has the ordinary time and ends with its
-// context.
+// rule is what differs from call to call. The zero value is an ordinary call, which has the
+// ordinary time and ends with its context.
 type rule struct {
 	// finishes: the call changes the runtime, and goes on to its end when its context is done.
 	finishes bool
@@ -16,7 +16,8 @@ type rule struct {
 	twice bool
 	// unlimited: the call has no deadline but its context's.
 	unlimited bool
-	// asked returns the time that the request itself asks for, beside the ordinary time; negative is as unlimited.
+	// asked returns the time that the request itself asks for, beside the ordinary time; negative
+	// is as unlimited.
 	asked func(req any, ordinary time.Duration) time.Duration
 }
 
@@ -33,7 +34,7 @@ var rules = map[string]rule{
 	"UpdateContainerResources":  {finishes: true},
 	"CheckpointContainer":       {asked: checkpointTime},
 	"ExecSync":                  {asked: commandTime},
-	"PullImage":                 {unlimited: true}, // nobody can tell how large an image is
+	"PullImage":                 {unlimited: true}, // the size of an image is not known before
 	"RemoveImage":               {finishes: true},
 }
 

@@ -21,8 +21,9 @@ type Observer struct {
 	noStreams atomic.Bool
 }
 
-// ListPods lists every pod that the runtime has something of. Sandboxes and containers without a pod UID are not ours and left out.
-// Where the runtime streams its lists (KEP-5825, CRIListStreaming), no more than a part of them is held at a time.
+// ListPods lists every pod that the runtime has something of. Sandboxes and containers without a
+// pod UID are not ours and left out. Where the runtime streams its lists (KEP-5825,
+// CRIListStreaming), no more than a part of them is held at a time.
 func (o *Observer) ListPods(ctx context.Context) (map[pod.UID]*RuntimePod, error) {
 	l := lists{map[pod.UID]*RuntimePod{}, time.Now()}
 	if err := o.eachSandbox(ctx, l.addSandbox); err != nil {
@@ -58,7 +59,7 @@ func (o *Observer) listPod(ctx context.Context, uid pod.UID) (*RuntimePod, error
 	return &RuntimePod{UID: uid, ListedAt: l.began}, nil
 }
 
-// lists are the pods that lists of sandboxes and containers tell of.
+// lists are the pods that lists of sandboxes and containers name.
 type lists struct {
 	pods  map[pod.UID]*RuntimePod
 	began time.Time
@@ -134,8 +135,9 @@ type streamedList[P, E any] struct {
 	items func(P) []E
 }
 
-// streamList visits what a streamed list brings. streamed is false when the runtime does not offer it; then nothing was visited. A runtime
-// that was started again may be another one, and is asked again.
+// streamList visits what a streamed list brings. streamed is false when the runtime does not offer
+// it; then nothing was visited. A runtime that was started again may be another one, and is asked
+// again.
 func streamList[P, E any](ctx context.Context, o *Observer, l streamedList[P, E], visit func(E)) (streamed bool, err error) {
 	if o.noStreams.Load() {
 		return false, nil

@@ -16,7 +16,8 @@ import (
 	"berth/internal/pod"
 )
 
-// RuntimePod is what the runtime's lists tell of one pod: enough to see that something changed, and to read it.
+// RuntimePod is what the runtime's lists say of one pod: enough to see that something changed, and
+// to read it.
 type RuntimePod struct {
 	UID             pod.UID
 	Name, Namespace string
@@ -39,7 +40,8 @@ type RuntimeContainer struct {
 	State   pod.ContainerState
 }
 
-// Matches reports whether the observation shows the same sandboxes and containers in the same states.
+// Matches reports whether the observation shows the same sandboxes and containers in the same
+// states.
 func (r *RuntimePod) Matches(s *pod.Status) bool {
 	if len(r.Sandboxes) != len(s.Sandboxes) || len(r.Containers) != len(s.Containers) {
 		return false
@@ -57,9 +59,10 @@ func (r *RuntimePod) Matches(s *pod.Status) bool {
 	return true
 }
 
-// ReadPod reads one pod, of which listed is what the runtime's lists told just now; nil has it listed. A pod that the runtime does not know is
-// an empty status, not an error. What cannot have changed since prev (which may be nil) is taken from there: a sandbox that stayed ready, and
-// a container that stayed in its state.
+// ReadPod reads one pod, of which listed is what the runtime's lists said just now; nil has it
+// listed. A pod that the runtime does not know is an empty status, not an error. What cannot have
+// changed since prev (which may be nil) is taken from there: a sandbox that stayed ready, and a
+// container that stayed in its state.
 func (o *Observer) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *RuntimePod) (*pod.Status, error) {
 	if listed == nil {
 		var err error
@@ -239,9 +242,11 @@ func containerStatus(s *runtimeapi.ContainerStatus) (pod.ContainerStatus, error)
 	return out, nil
 }
 
-// isCutOff reports whether the container's start was cut off by the end of the agent that asked for it before there was a process: nothing of it ever
-// ran, and the pod is not to pay for that. containerd ends the start with the call, and the container with exit code 128. A start that was cut
-// off later ("failed to start containerd task") looks the same otherwise, but its process may have run.
+// isCutOff reports whether the container's start was cut off by the end of the agent that asked for
+// it before there was a process: nothing of it ever ran, and the pod is not to pay for that.
+// containerd ends the start with the call, and the container with exit code 128. A start that was
+// cut off later ("failed to start containerd task") looks the same otherwise, but its process may
+// have run.
 func isCutOff(s *runtimeapi.ContainerStatus) bool {
 	return s.State == runtimeapi.ContainerState_CONTAINER_EXITED && s.StartedAt == 0 && s.ExitCode == 128 &&
 		strings.HasPrefix(s.Message, "failed to create containerd task") && strings.Contains(s.Message, "context canceled")

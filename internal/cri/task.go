@@ -13,13 +13,14 @@ import (
 )
 
 // A container of containerd has a task while there is a process of it, and the task service, at the
-// same socket as CRI, reaches that process where CRI does not: CRI sends a container no signal but the
-// one of its image, and forgets the task of a StartContainer that is cut off between the making of the
-// task and the answer that tells its process id. Such a container has exited for CRI, which offers
-// nothing more to end it by, and yet RemoveContainer refuses it for its task. Other runtimes have no
-// such service.
+// same socket as CRI, reaches that process where CRI does not: CRI sends a container no signal but
+// the one of its image, and forgets the task of a StartContainer that is cut off between the making
+// of the task and the answer that has its process id. Such a container has exited for CRI, which
+// offers nothing more to end it by, and yet RemoveContainer refuses it for its task. Other runtimes
+// have no such service.
 
-// isTaskLeft reports whether a container could not be removed for its task. containerd ends tasks that it knows to run by itself.
+// isTaskLeft reports whether a container could not be removed for its task. containerd ends tasks
+// that it knows to run by itself.
 func isTaskLeft(err error) bool {
 	return err != nil && strings.Contains(Message(err), "cannot delete running task")
 }
@@ -27,9 +28,9 @@ func isTaskLeft(err error) bool {
 // Tasks reaches the processes of containers through containerd's task service.
 type Tasks struct{ service tasksapi.TasksClient }
 
-// EndTask sends a signal to the container's process, SIGKILL to all its processes, and waits for the
-// end, as long as ctx allows. That nothing of it runs is no error. The error is ErrUnimplemented with a
-// runtime without a task service.
+// EndTask sends a signal to the container's process, SIGKILL to all its processes, and waits for
+// the end, as long as ctx allows. That nothing of it runs is no error. The error is
+// ErrUnimplemented with a runtime without a task service.
 func (t *Tasks) EndTask(ctx context.Context, id pod.ContainerID, signal unix.Signal) error {
 	ctx = inNamespace(ctx)
 	_, err := t.service.Kill(ctx, &tasksapi.KillRequest{
@@ -44,7 +45,8 @@ func (t *Tasks) EndTask(ctx context.Context, id pod.ContainerID, signal unix.Sig
 	return ignoreNotFound(err)
 }
 
-// isShimGone reports whether a wait for a task ended as its shim did, which outlives it for a moment only.
+// isShimGone reports whether a wait for a task ended as its shim did, which outlives it for a
+// moment only.
 func isShimGone(err error) bool { return err != nil && strings.Contains(Message(err), "ttrpc: closed") }
 
 // inNamespace makes a call of containerd's own services one about CRI's containers.

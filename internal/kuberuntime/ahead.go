@@ -24,7 +24,8 @@ type pulled struct {
 	volumes map[string]*runtimeapi.ImageSpec // by the names of the volumes that they are (KEP-4639)
 }
 
-// pull makes the container's images present for the runtime handler: its own, and those that it mounts as volumes, under the same rules.
+// pull makes the container's images present for the runtime handler: its own, and those that it
+// mounts as volumes, under the same rules.
 func (f imageFetcher) pull(ctx context.Context, p *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, handler string) (pulled, error) {
 	out := pulled{volumes: map[string]*runtimeapi.ImageSpec{}}
 	var err error
@@ -56,7 +57,8 @@ func mountsVolume(c *v1.Container, name string) bool {
 	return false
 }
 
-// computeAhead returns the containers that come after what the plan starts and what runs: those that wait for init containers.
+// computeAhead returns the containers that come after what the plan starts and what runs: those
+// that wait for init containers.
 func computeAhead(p *v1.Pod, s *pod.Status, a *podActions) []images.Ahead {
 	inits := p.Spec.InitContainers
 	if len(inits) == 0 || p.DeletionTimestamp != nil || a.KillPod && !a.CreateSandbox || len(a.RestartAll) > 0 {
@@ -97,8 +99,9 @@ func (a *podActions) starts(name string) bool {
 	return slices.ContainsFunc(a.Start, func(s startAction) bool { return s.Name == name })
 }
 
-// imagesOf returns the container, and for each image that it mounts as a volume a container of the same name with that image: what is wrong with
-// the image is said of the container that waits for it.
+// imagesOf returns the container, and for each image that it mounts as a volume a container of the
+// same name with that image: what is wrong with the image is said of the container that waits for
+// it.
 func imagesOf(p *v1.Pod, c *v1.Container) []*v1.Container {
 	all := []*v1.Container{c}
 	for i := range p.Spec.Volumes {

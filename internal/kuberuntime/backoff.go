@@ -12,8 +12,8 @@ import (
 	"berth/internal/pod"
 )
 
-// restartDelayAnnotation is on containers that were restarted: how long their next restart is held back. By it a later agent goes on
-// with the back-off where this one was.
+// restartDelayAnnotation is on containers that were restarted: how long their next restart is held
+// back. By it a later agent goes on with the back-off where this one was.
 const restartDelayAnnotation = "berth.dev/restart-delay"
 
 // backOffs holds the starts of containers back that end again and again.
@@ -38,7 +38,8 @@ func (b *backOffs) of(p *v1.Pod) lifecycle.BackOff {
 	return law
 }
 
-// check records an event, once, about a pod's back-off that cannot be understood, and that the node's is used.
+// check records an event, once, about a pod's back-off that cannot be understood, and that the
+// node's is used.
 func (b *backOffs) check(p *v1.Pod) {
 	text := p.Annotations[lifecycle.BackOffAnnotation]
 	b.mu.Lock()
@@ -92,7 +93,8 @@ func (b *backOffs) holds(p *v1.Pod, s *pod.Status, now time.Time) map[string]lif
 	return out
 }
 
-// annotate notes on a container that is about to be created how long its next restart will be held back.
+// annotate notes on a container that is about to be created how long its next restart will be held
+// back.
 func (b *backOffs) annotate(cfg *runtimeapi.ContainerConfig, p *v1.Pod, c *v1.Container, s *pod.Status) {
 	if d := b.crash.After(lifecycle.CrashKey(p, c), b.of(p), lastEnd(s, c.Name), time.Now()); d > 0 {
 		if cfg.Annotations == nil {
@@ -107,8 +109,9 @@ func (b *backOffs) restarted(p *v1.Pod, c *v1.Container, s *pod.Status) {
 	b.crash.Next(lifecycle.CrashKey(p, c), b.of(p), lastEnd(s, c.Name), time.Now())
 }
 
-// lastEnd returns when the newest incarnation of a container that has ended did so, or zero. One that was created and never started
-// failed at its creation: it must back off like one that crashed.
+// lastEnd returns when the newest incarnation of a container that has ended did so, or zero. One
+// that was created and never started failed at its creation: it must back off like one that
+// crashed.
 func lastEnd(s *pod.Status, name string) time.Time {
 	for i := range s.Containers {
 		switch cs := &s.Containers[i]; {

@@ -12,7 +12,8 @@ import (
 	"berth/internal/pod"
 )
 
-// crashing lets the container end n times, each time as soon as it runs again, and returns how long it was held back.
+// crashing lets the container end n times, each time as soon as it runs again, and returns how long
+// it was held back.
 func (b *bench) crashing(t *testing.T, spec string, annotation string, n int) []time.Duration {
 	t.Helper()
 	p := specOf(t, spec)
@@ -133,7 +134,8 @@ func TestRestartCountsOutliveContainers(t *testing.T) {
 	})
 }
 
-// A container that its liveness probe ends again and again is held back too, once its runs are shorter than its back-off.
+// A container that its liveness probe ends again and again is held back too, once its runs are
+// shorter than its back-off.
 func TestBackOffOfFailedProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

@@ -28,18 +28,19 @@ import (
 //   - The runtime is down: tried again when it is back. An agent that is to leave nothing behind kills
 //     by the cgroup.
 //   - A process in state D waits for a device or a file server: nothing ends it before that has
-//     answered. The pod is told of it, by number and command, at each try.
+//     answered. The error names it, by number and command, at each try.
 const (
 	// askAgain is how long after a StopContainer that failed the runtime is asked again.
 	askAgain = 5 * time.Second
-	// patience is how long after the grace period the runtime has to answer that a container has ended.
+	// patience is how long after the grace period the runtime has to answer that a container has
+	// ended.
 	patience = 10 * time.Second
 	// forceLimit is how long each means of force has.
 	forceLimit = 10 * time.Second
 )
 
-// end lets a container end within grace, and forces it when the runtime cannot. It returns when nothing
-// of the container runs; the error says why something does.
+// end lets a container end within grace, and forces it when the runtime cannot. It returns when
+// nothing of the container runs; the error says why something does.
 func (k *killer) end(ctx context.Context, s *stopping, grace time.Duration) error {
 	deadline := time.Now().Add(grace)
 	for noted := ""; ; {
@@ -66,15 +67,16 @@ func (k *killer) end(ctx context.Context, s *stopping, grace time.Duration) erro
 	}
 }
 
-// askToStop is StopContainer with a bound on the time that the runtime takes besides the grace period.
+// askToStop is StopContainer with a bound on the time that the runtime takes besides the grace
+// period.
 func (k *killer) askToStop(ctx context.Context, s *stopping, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, grace+patience)
 	defer cancel()
 	return k.cri.StopContainer(ctx, s.container.ID, grace)
 }
 
-// terminate sends SIGTERM to a container whose own stop signal is none, and waits for its end, at most
-// until the deadline. What comes of it does not matter: what still runs is forced.
+// terminate sends SIGTERM to a container whose own stop signal is none, and waits for its end, at
+// most until the deadline. What comes of it does not matter: what still runs is forced.
 func (k *killer) terminate(ctx context.Context, s *stopping, deadline time.Time, why error) {
 	if s.pod != nil {
 		k.events.Event(s.pod, s.container.Name, v1.EventTypeWarning, "InvalidStopSignal", fmt.Sprintf(
@@ -125,7 +127,8 @@ func (k *killer) force(ctx context.Context, s *stopping, why error) error {
 	return errors.Join(errs...)
 }
 
-// forceBy kills a container and waits until the runtime shows that it has ended, for forceLimit at most.
+// forceBy kills a container and waits until the runtime shows that it has ended, for forceLimit at
+// most.
 func (k *killer) forceBy(ctx context.Context, id pod.ContainerID, kill func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, forceLimit)
 	defer cancel()

@@ -116,7 +116,8 @@ func TestKillContainerForced(t *testing.T) {
 	})
 }
 
-// What no means ends is an error that names each, and the sandbox stays until all containers have ended.
+// What no means ends is an error that names each, and the sandbox stays until all containers have
+// ended.
 func TestKillPodFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

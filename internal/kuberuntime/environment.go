@@ -11,13 +11,15 @@ import (
 	"berth/internal/crispec"
 )
 
-// Objects are the API server's objects that sandboxes and the environment of containers are made from.
+// Objects are the API server's objects that sandboxes and the environment of containers are made
+// from.
 type Objects interface {
-	// ConfigMap returns the newest copy, which is not changed; what does not exist is a NotFound error of the API.
+	// ConfigMap returns the newest copy, which is not changed; what does not exist is a NotFound
+	// error of the API.
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 	// Secret is like ConfigMap.
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
-	// Services returns the services that the pod is told of, or those of more namespaces.
+	// Services returns the services that the pod's environment names, or those of more namespaces.
 	Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error)
 	// RuntimeHandler returns the handler of the RuntimeClass that the pod names.
 	RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error)
@@ -46,8 +48,8 @@ type environments struct {
 	allocatable func() v1.ResourceList
 }
 
-// read reads what the container's variables refer to. What does not exist is left out: whether it may be missing is decided
-// where it is used.
+// read reads what the container's variables refer to. What does not exist is left out: whether it
+// may be missing is decided where it is used.
 func (r *environments) read(ctx context.Context, p *v1.Pod, c *v1.Container) (crispec.Environment, error) {
 	e := crispec.Environment{
 		ConfigMaps: map[string]*v1.ConfigMap{}, Secrets: map[string]*v1.Secret{}, Allocatable: r.allocatable(),
@@ -85,7 +87,8 @@ func (r *environments) read(ctx context.Context, p *v1.Pod, c *v1.Container) (cr
 	return e, nil
 }
 
-// readConfigMap adds the ConfigMap once; a container so gets all its variables from one state of it.
+// readConfigMap adds the ConfigMap once; a container so gets all its variables from one state of
+// it.
 func (r *environments) readConfigMap(ctx context.Context, p *v1.Pod, name string, e *crispec.Environment) error {
 	if _, read := e.ConfigMaps[name]; read {
 		return nil

@@ -88,7 +88,8 @@ func (b *bench) newRuntime(root string) *Runtime {
 	return r
 }
 
-// killing are cgroups whose processes are those of the fake runtime; failure keeps them from ending.
+// killing are cgroups whose processes are those of the fake runtime; failure keeps them from
+// ending.
 type killing struct {
 	Cgroups
 	fake    *critest.Runtime
@@ -165,7 +166,8 @@ func (b *bench) kill(p *v1.Pod, grace time.Duration) {
 	}
 }
 
-// calls returns what changed the runtime since run, each with its time: "5s exec stop a", "5s stop a 25".
+// calls returns what changed the runtime since run, each with its time: "5s exec stop a", "5s stop
+// a 25".
 func (b *bench) calls() []string {
 	var out []string
 	names := map[string]string{}
@@ -240,7 +242,8 @@ func sleepHook(seconds int64) *v1.LifecycleHandler {
 	return &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: seconds}}
 }
 
-// executes returns a program that runs until it is stopped and whose commands take so long and end with code.
+// executes returns a program that runs until it is stopped and whose commands take so long and end
+// with code.
 func executes(d time.Duration, code int32) critest.Program {
 	return critest.Program{Exec: func([]string) critest.ExecResult { return critest.ExecResult{Takes: d, ExitCode: code} }}
 }

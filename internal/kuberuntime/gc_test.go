@@ -20,7 +20,8 @@ import (
 
 var errBusy = status.Error(codes.Unknown, "busy")
 
-// settle makes passes until one changes nothing; runAll also awaits what containers do by themselves.
+// settle makes passes until one changes nothing; runAll also awaits what containers do by
+// themselves.
 func (b *bench) settle(p *v1.Pod) {
 	b.t.Helper()
 	for range 20 {
@@ -32,7 +33,8 @@ func (b *bench) settle(p *v1.Pod) {
 	b.t.Fatal("the pod does not come to rest")
 }
 
-// runAll settles the pod, after which every container must run or be done, and forgets what has happened so far.
+// runAll settles the pod, after which every container must run or be done, and forgets what has
+// happened so far.
 func (b *bench) runAll(p *v1.Pod) {
 	b.t.Helper()
 	b.settle(p)
@@ -107,7 +109,8 @@ func TestComputeGarbage(t *testing.T) {
 	}
 }
 
-// After the clock was set back by years nobody waits until it is as late again: an end in the future tells no age.
+// After the clock was set back by years nobody waits until it is as late again: an end in the
+// future tells no age.
 func TestGarbageAfterTheClockWasSetBack(t *testing.T) {
 	now := t0.AddDate(-10, 0, 0)
 	observed := inputOf(t, specOf(t, "Always a b"), "sb a=running a=1 a=2").Observed

@@ -14,7 +14,8 @@ import (
 	"berth/internal/pod"
 )
 
-// hookWatch is how often a container is inspected while a hook runs that would not notice its end: CRI has no call that waits for one.
+// hookWatch is how often a container is inspected while a hook runs that would not notice its end:
+// CRI has no call that waits for one.
 const hookWatch = time.Second
 
 // Why a hook is ended before its time.
@@ -45,14 +46,16 @@ func newHookRunner(cfg Config, files podFiles) *hookRunner {
 	}
 }
 
-// hookRun is the run of the preStop hook of one incarnation of a container. It belongs to no pass: a pass that ends early, for the
-// grace period became shorter, leaves it running, and the next one waits for it.
+// hookRun is the run of the preStop hook of one incarnation of a container. It belongs to no pass:
+// a pass that ends early, for the grace period became shorter, leaves it running, and the next one
+// waits for it.
 type hookRun struct {
 	end   context.CancelCauseFunc // ends it early
 	ended chan struct{}           // closed when it has ended
 }
 
-// run keeps what runs beside passes, the preStop hooks, until ctx is done; they have ended when it returns.
+// run keeps what runs beside passes, the preStop hooks, until ctx is done; they have ended when it
+// returns.
 func (r *hookRunner) run(ctx context.Context) error {
 	<-ctx.Done()
 	r.mu.Lock()
@@ -65,11 +68,11 @@ func (r *hookRunner) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// preStop lets the container's preStop hook run, and waits for its end or the deadline, or for that of
-// ctx, which is the error. A hook that is not over at the deadline goes on while its container is
-// stopped. It runs at most once in the life of a container: also when its end is asked for again, with
-// a shorter grace period, by the next try of a pass that failed, or by another agent. An agent that
-// leaves takes a running hook with it.
+// preStop lets the container's preStop hook run, and waits for its end or the deadline, or for that
+// of ctx, which is the error. A hook that is not over at the deadline goes on while its container
+// is stopped. It runs at most once in the life of a container: also when its end is asked for
+// again, with a shorter grace period, by the next try of a pass that failed, or by another agent.
+// An agent that leaves takes a running hook with it.
 func (r *hookRunner) preStop(ctx context.Context, s *stopping, deadline time.Time) error {
 	h, c, err := preStopOf(s.pod, s.container)
 	if err != nil {
@@ -94,7 +97,8 @@ func (r *hookRunner) preStop(ctx context.Context, s *stopping, deadline time.Tim
 	return nil
 }
 
-// endPreStop ends the preStop hook of a container that has ended, if one still runs, and waits for it.
+// endPreStop ends the preStop hook of a container that has ended, if one still runs, and waits for
+// it.
 func (r *hookRunner) endPreStop(id pod.ContainerID) {
 	r.mu.Lock()
 	run := r.preStops[id]
@@ -112,8 +116,8 @@ func (r *hookRunner) forget(id pod.ContainerID) {
 	delete(r.preStops, id)
 }
 
-// beginPreStop returns the run of the hook, which it begins unless it runs or ran already; nil when an earlier agent began it, or this one
-// leaves.
+// beginPreStop returns the run of the hook, which it begins unless it runs or ran already; nil when
+// an earlier agent began it, or this one leaves.
 func (r *hookRunner) beginPreStop(s *stopping, h *v1.LifecycleHandler, c *v1.Container) *hookRun {
 	id := s.container.ID
 	r.mu.Lock()
@@ -170,8 +174,8 @@ func (r *hookRunner) runPreStop(ctx context.Context, s *stopping, h *v1.Lifecycl
 	}
 }
 
-// preStopOf returns the preStop hook of a container and the spec that it refers to. Of a container without a pod's spec, both are what
-// the container was made with.
+// preStopOf returns the preStop hook of a container and the spec that it refers to. Of a container
+// without a pod's spec, both are what the container was made with.
 func preStopOf(p *v1.Pod, cs *pod.ContainerStatus) (*v1.LifecycleHandler, *v1.Container, error) {
 	if p != nil {
 		if c := findSpec(p, cs.Name); c != nil {

@@ -90,7 +90,8 @@ func TestFailedPostStart(t *testing.T) {
 	}
 }
 
-// A pass that is ended while a postStart hook runs tells nothing and kills nothing: the next one ends the pod.
+// A pass that is ended while a postStart hook runs tells nothing and kills nothing: the next one
+// ends the pod.
 func TestPostStartOfAnEndedPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -222,7 +223,8 @@ func TestHostOfHTTPHook(t *testing.T) {
 	}
 }
 
-// When the grace period becomes shorter, the pass is ended and done again: the hook goes on and is not run a second time.
+// When the grace period becomes shorter, the pass is ended and done again: the hook goes on and is
+// not run a second time.
 func TestPreStopOutlivesItsPass(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -253,7 +255,8 @@ func TestPreStopOutlivesItsPass(t *testing.T) {
 	}
 }
 
-// A hook that has ended is not run again by the next try to stop the container, and by another agent neither.
+// A hook that has ended is not run again by the next try to stop the container, and by another
+// agent neither.
 func TestPreStopRunsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -294,7 +297,8 @@ func TestPreStopOfEachIncarnation(t *testing.T) {
 	})
 }
 
-// An agent that leaves takes a running hook with it and says nothing; the next agent does not run it again.
+// An agent that leaves takes a running hook with it and says nothing; the next agent does not run
+// it again.
 func TestPreStopOfAnAgentThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -322,7 +326,8 @@ func TestPreStopOfAnAgentThatLeaves(t *testing.T) {
 	})
 }
 
-// A pod that only the runtime knows is ended with the hooks that its containers were created with, without events.
+// A pod that only the runtime knows is ended with the hooks that its containers were created with,
+// without events.
 func TestPreStopWithoutAPod(t *testing.T) {
 	for name, hook := range map[string]*v1.LifecycleHandler{
 		"exec": execHook("pre"),
@@ -380,7 +385,8 @@ func TestPreStopAnnotationThatIsBroken(t *testing.T) {
 	})
 }
 
-// What is noted of a container's hooks goes with its pod's folder, and takes one file per container.
+// What is noted of a container's hooks goes with its pod's folder, and takes one file per
+// container.
 func TestPreStopNote(t *testing.T) {
 	files := podFiles{beneath.Root(t.TempDir())}
 	isFirst := func(id pod.ContainerID) bool {

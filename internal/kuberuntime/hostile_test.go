@@ -13,8 +13,8 @@ import (
 	"berth/internal/pod"
 )
 
-// A container that has been given its pod's folder puts links in the place of what the agent keeps there: nothing of the host is made, changed or removed
-// through them.
+// A container that has been given its pod's folder puts links in the place of what the agent keeps
+// there: nothing of the host is made, changed or removed through them.
 func TestLinksInThePodsFolder(t *testing.T) {
 	for _, name := range []string{"containers", "containers/a", "etc-hosts", "containers/a/" + preStopFile} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +69,8 @@ func TestLinksInThePodsFolder(t *testing.T) {
 	}
 }
 
-// One that has been given the folder of all logs cannot have the agent make or remove files elsewhere.
+// One that has been given the folder of all logs cannot have the agent make or remove files
+// elsewhere.
 func TestLinksAmongLogs(t *testing.T) {
 	l := &podLogs{dir: filepath.Join(t.TempDir(), "pods"), linkDir: filepath.Join(t.TempDir(), "containers")}
 	host, dir := t.TempDir(), filepath.Join(l.dir, "default_web_u")
@@ -101,8 +102,8 @@ func TestLinksAmongLogs(t *testing.T) {
 	}
 }
 
-// A pod whose log folder, or a folder of its own, was replaced by a link to one of the host is removed
-// like any other; what is behind the link stays.
+// A pod whose log folder, or a folder of its own, was replaced by a link to one of the host is
+// removed like any other; what is behind the link stays.
 func TestRemovePodWithLinks(t *testing.T) {
 	for _, at := range []string{"logs/default_web_u1", "logs/default_web_u1/a", "pods/u1/containers", "pods/u1/containers/a"} {
 		t.Run(at, func(t *testing.T) {

@@ -24,7 +24,8 @@ type hostsFiles struct {
 	domain  string // of the cluster
 }
 
-// write writes the pod's managed /etc/hosts and returns its path, or "" for a pod without an address.
+// write writes the pod's managed /etc/hosts and returns its path, or "" for a pod without an
+// address.
 func (h *hostsFiles) write(p *v1.Pod, ips []string) (string, error) {
 	var content []byte
 	switch {
@@ -47,8 +48,9 @@ func (h *hostsFiles) write(p *v1.Pod, ips []string) (string, error) {
 	return path, nil
 }
 
-// ensureContent writes the file in its place, which is mounted into containers already: another file of the name would not be seen by them.
-// What is as it should be is not touched, so that nobody finds it empty. Containers may have written to it, as much as they liked.
+// ensureContent writes the file in its place, which is mounted into containers already: another
+// file of the name would not be seen by them. What is as it should be is not touched, so that
+// nobody finds it empty. Containers may have written to it, as much as they liked.
 func ensureContent(files beneath.Root, path string, content []byte) (err error) {
 	f, err := files.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

@@ -26,8 +26,8 @@ const (
 	killStartup
 )
 
-// computeGrace returns the grace period of a container of a pod that goes on: that of the pod's deletion if it was asked for, else that of
-// the probe that failed, else the pod's own.
+// computeGrace returns the grace period of a container of a pod that goes on: that of the pod's
+// deletion if it was asked for, else that of the probe that failed, else the pod's own.
 func computeGrace(p *v1.Pod, container string, why killReason) time.Duration {
 	var probe *v1.Probe
 	if c := findSpec(p, container); c != nil {
@@ -58,7 +58,8 @@ type stopping struct {
 	container *pod.ContainerStatus
 	message   string // why it is stopped; "" is the end of the pod
 	grace     time.Duration
-	// await, if not nil, waits for the containers that must end before this one is told to, at most until the deadline.
+	// await, if not nil, waits for the containers that must end before this one gets its stop
+	// signal, at most until the deadline.
 	await func(ctx context.Context, deadline time.Time)
 }
 
@@ -83,9 +84,10 @@ func (k *killer) endPod(ctx context.Context, p *v1.Pod, observed *pod.Status, gr
 		return errors.Join(stopped, err)
 	}
 	if stopped != nil {
-		// Differs from the kubelet, whose pod goes on to end for as long as the network cannot be taken
-		// down: no process of it is left, which is what its end means to others. Its addresses stay
-		// taken until its removal, which stops the sandbox again, until the runtime does.
+		// Differs from the kubelet, whose pod goes on to end for as long as the network cannot be
+		// taken down: no process of it is left, which is what its end means to others. Its
+		// addresses stay taken until its removal, which stops the sandbox again, until the runtime
+		// does.
 		k.log.Warn("pod has ended, but its sandbox has not; its removal tries again",
 			"pod", observed.Namespace+"/"+observed.Name, "uid", observed.UID, "error", stopped)
 	}
@@ -139,7 +141,8 @@ func (k *killer) killAll(ctx context.Context, p *v1.Pod, observed *pod.Status, g
 	return err
 }
 
-// stopSandboxes stops the sandboxes of the pod, with what still runs in them, and takes its network down.
+// stopSandboxes stops the sandboxes of the pod, with what still runs in them, and takes its network
+// down.
 func (k *killer) stopSandboxes(ctx context.Context, p *v1.Pod, observed *pod.Status) error {
 	var errs []error
 	for i := range observed.Sandboxes {
@@ -156,7 +159,8 @@ func (k *killer) stopSandboxes(ctx context.Context, p *v1.Pod, observed *pod.Sta
 	return errors.Join(errs...)
 }
 
-// sidecarWaits returns the containers that must have ended before the named sidecar is stopped: all regular ones and the sidecars after it.
+// sidecarWaits returns the containers that must have ended before the named sidecar is stopped: all
+// regular ones and the sidecars after it.
 func sidecarWaits(p *v1.Pod, name string) []string {
 	if p == nil {
 		return nil
@@ -205,8 +209,8 @@ func (k *killer) killContainer(ctx context.Context, p *v1.Pod, cs *pod.Container
 	return k.stop(ctx, &stopping{uid: p.UID, pod: p, container: cs, message: message, grace: grace})
 }
 
-// stop ends a container: its preStop hook, the wait for others, the stop signal, and the kill at the
-// end of the grace period. What comes before the signal is taken from the grace period in whole
+// stop ends a container: its preStop hook, the wait for others, the stop signal, and the kill at
+// the end of the grace period. What comes before the signal is taken from the grace period in whole
 // seconds; at least minGrace is left. A hook that is not over by then ends with its container.
 func (k *killer) stop(ctx context.Context, s *stopping) error {
 	cs := s.container
@@ -246,7 +250,8 @@ func (k *killer) stop(ctx context.Context, s *stopping) error {
 	return nil
 }
 
-// ceilSeconds rounds up, for the runtime counts in seconds, and a second that was only begun is not taken from a grace period.
+// ceilSeconds rounds up, for the runtime counts in seconds, and a second that was only begun is not
+// taken from a grace period.
 func ceilSeconds(d time.Duration) time.Duration {
 	return (d + time.Second - 1).Truncate(time.Second)
 }

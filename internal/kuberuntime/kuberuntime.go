@@ -1,8 +1,11 @@
-// Package kuberuntime makes a pod real: it plans what one pass has to do (computePodActions, pure) and does it over the runtime.
+// Package kuberuntime makes a pod real: it plans what one pass has to do (computePodActions, pure)
+// and does it over the runtime. Runtime is the face; each part has an owner: sandboxes, starter,
+// hookRunner, killer, remover, collector, resizer, backOffs, messages, and podLogs and podFiles for
+// what is on disk.
 //
-// Owns: sandboxes and containers of pods: their start, stop, replacement and removal; crash-loop back-off; container log folders.
-// Reads: the observation that it is given; images through the puller.
-// Never: observes by itself, keeps a truth about pods, decides when a pass happens.
+// Owns: sandboxes and containers of pods: their start, stop, replacement and removal; crash-loop
+// back-off; container log folders. Reads: the observation that it is given; images through the
+// puller. Never: observes by itself, keeps a truth about pods, decides when a pass happens.
 package kuberuntime
 
 import (
@@ -40,7 +43,7 @@ type Config struct {
 	Folders  Folders
 	// HostIPs returns the node's addresses, for the downward API.
 	HostIPs func() []string
-	// Resources are what the kernel is told of containers' resources by.
+	// Resources say how containers' resources become values of the kernel.
 	Resources crispec.ResourceSettings
 	// Cgroups are those of pods.
 	Cgroups Cgroups
@@ -50,37 +53,40 @@ type Config struct {
 	Objects    Objects
 	Sandboxes  SandboxConfig
 	Containers ContainerConfig
-	// MaxRestartPeriod is the longest crash-loop back-off (crashLoopBackOff.maxContainerRestartPeriod, 1 s to 300 s);
-	// 0 is the default, 300 s.
+	// MaxRestartPeriod is the longest crash-loop back-off
+	// (crashLoopBackOff.maxContainerRestartPeriod, 1 s to 300 s); 0 is the default, 300 s.
 	MaxRestartPeriod time.Duration
 	// Garbage limits the dead containers that stay.
 	Garbage GarbageLimits
-	// Pods returns what the runtime has of every pod, as last observed; nil: Garbage.MaxTotal is not enforced.
-	// It must not block.
+	// Pods returns what the runtime has of every pod, as last observed; nil: Garbage.MaxTotal is
+	// not enforced. It must not block.
 	Pods func() []*pod.Status
 }
 
 // Folders are where the files of pods are.
 type Folders struct {
-	// Root is the agent's root: pods/<uid> below it holds a pod's files, seccomp/ the Localhost profiles.
+	// Root is the agent's root: pods/<uid> below it holds a pod's files, seccomp/ the Localhost
+	// profiles.
 	Root string
 	// PodLogs is the folder of pod logs (KubeletConfiguration podLogsDir).
 	PodLogs string
-	// ContainerLogs is the folder of the links that log shippers read (/var/log/containers); "" makes no links.
+	// ContainerLogs is the folder of the links that log shippers read (/var/log/containers); ""
+	// makes no links.
 	ContainerLogs string
 }
 
 // SandboxConfig is what sandboxes are made with.
 type SandboxConfig struct {
-	// DNS is what the node knows of name resolution. Its Host is read from ResolvConf each time a sandbox is made.
+	// DNS is what the node knows of name resolution. Its Host is read from ResolvConf each time a
+	// sandbox is made.
 	DNS crispec.DNS
-	// ResolvConf is the resolver configuration that pods inherit (KubeletConfiguration resolvConf): nil is the host's,
-	// "" none.
+	// ResolvConf is the resolver configuration that pods inherit (KubeletConfiguration resolvConf):
+	// nil is the host's, "" none.
 	ResolvConf *string
 	// UserNamespaces gives pods their ranges of user ids; nil: pods that want one cannot run.
 	UserNamespaces UserNamespaces
-	// CheckHostPorts returns an error if a program of the machine uses a host port of the pod; nil: none does.
-	// It is called each time a sandbox is made.
+	// CheckHostPorts returns an error if a program of the machine uses a host port of the pod; nil:
+	// none does. It is called each time a sandbox is made.
 	CheckHostPorts func(p *v1.Pod) error
 	// NodeEvent records an event about the node; nil records none.
 	NodeEvent func(eventtype, reason, message string)
@@ -92,17 +98,19 @@ type ContainerConfig struct {
 	Volumes Volumes
 	// ExecLimits are what the kernel takes of containers' arguments and variables.
 	ExecLimits crispec.ExecLimits
-	// SeccompDefault gives containers that name no seccomp profile the runtime's (KubeletConfiguration seccompDefault).
+	// SeccompDefault gives containers that name no seccomp profile the runtime's
+	// (KubeletConfiguration seccompDefault).
 	SeccompDefault bool
-	// Allocatable returns what the node has for pods, for environments that show limits which are not set; nil: it is
-	// not known.
+	// Allocatable returns what the node has for pods, for environments that show limits which are
+	// not set; nil: it is not known.
 	Allocatable func() v1.ResourceList
-	// StartFailed is called for each container that could not be started; nil: not called. It does not block.
+	// StartFailed is called for each container that could not be started; nil: not called. It does
+	// not block.
 	StartFailed func(p *v1.Pod, container string, reason string)
 }
 
-// Runtime acts on pods through CRI (containerRuntime of the literature). It decides what a pass does, and has it done by
-// the owner of each part.
+// Runtime acts on pods through CRI (containerRuntime of the literature). It decides what a pass
+// does, and has it done by the owner of each part.
 type Runtime struct {
 	reporter
 	allocations *allocation.Allocations
@@ -163,7 +171,8 @@ type Request struct {
 	CgroupParent string
 	// VolumeGroups are those that the pod's processes must be in to use its volumes.
 	VolumeGroups []int64
-	// Volumes waits for the pod's mounts. It is called beside the creation of the sandbox and before the first container.
+	// Volumes waits for the pod's mounts. It is called beside the creation of the sandbox and
+	// before the first container.
 	Volumes func(ctx context.Context) (map[string]crispec.Volume, error)
 }
 
@@ -171,7 +180,8 @@ type Request struct {
 type Result struct {
 	// Touched: something changed in the runtime, so that the pod is to be observed again.
 	Touched bool
-	// StartErrors of the containers that should run and could not be started, and containers that were started (with a zero error).
+	// StartErrors of the containers that should run and could not be started, and containers that
+	// were started (with a zero error).
 	StartErrors map[string]lifecycle.StartError
 	Started     []string
 	// RetryAt is when the earliest back-off ends; zero when nothing waits for time.
@@ -199,7 +209,8 @@ func subject(p *v1.Pod) journal.Subject {
 	return journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}
 }
 
-// reporter says what is done to pods: events to users, entries of the journal, the log to operators.
+// reporter says what is done to pods: events to users, entries of the journal, the log to
+// operators.
 type reporter struct {
 	events  Recorder
 	journal *journal.Journal
@@ -211,7 +222,7 @@ type decision struct {
 	pod       *v1.Pod
 	container string // "" for the pod
 	what, why string
-	began     time.Time // when what is told of began; zero for what takes no time
+	began     time.Time // when the step began; zero for what takes no time
 	err       error
 }
 
@@ -229,33 +240,37 @@ func (r reporter) note(d decision) {
 // Run lets preStop hooks run beside passes until ctx is done; they have ended when it returns.
 func (r *Runtime) Run(ctx context.Context) error { return r.hooks.run(ctx) }
 
-// CheckResolvConf records an event about a resolver of the node that is more than pods can be given, or that cannot be
-// read.
+// CheckResolvConf records an event about a resolver of the node that is more than pods can be
+// given, or that cannot be read.
 func (r *Runtime) CheckResolvConf() { r.resolver.check() }
 
-// WithTerminationMessages returns the observation with the messages that exited containers left. A message is read once.
+// WithTerminationMessages returns the observation with the messages that exited containers left. A
+// message is read once.
 func (r *Runtime) WithTerminationMessages(ctx context.Context, s *pod.Status) *pod.Status {
 	return r.messages.with(ctx, s)
 }
 
-// KillPod stops every container of the pod within grace and then its sandboxes. Containers stop side by side, but a
-// sidecar waits for the regular containers and for the sidecars after it, as long as the grace period lasts; its preStop
-// hook does not wait. p is nil for a pod that only the runtime knows. With a grace of 0, no preStop hook runs. Nothing of
-// the pod is to be started any more, and nothing of it runs when the error is nil. Idempotent.
+// KillPod stops every container of the pod within grace and then its sandboxes. Containers stop
+// side by side, but a sidecar waits for the regular containers and for the sidecars after it, as
+// long as the grace period lasts; its preStop hook does not wait. p is nil for a pod that only the
+// runtime knows. With a grace of 0, no preStop hook runs. Nothing of the pod is to be started any
+// more, and nothing of it runs when the error is nil. Idempotent.
 func (r *Runtime) KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
 	r.images.forget(observed.UID)
 	return r.killer.endPod(ctx, p, observed, grace)
 }
 
-// PruneDead removes the ended containers of a pod beyond those that stay, and its sandboxes that nothing needs. It is for
-// a pod of which nothing runs any more; SyncPod does the same at the end of each pass.
+// PruneDead removes the ended containers of a pod beyond those that stay, and its sandboxes that
+// nothing needs. It is for a pod of which nothing runs any more; SyncPod does the same at the end
+// of each pass.
 func (r *Runtime) PruneDead(ctx context.Context, observed *pod.Status) error {
 	var res Result
 	return r.garbage.collect(ctx, observed, &res)
 }
 
-// RemovePod removes every container and sandbox of the pod. Nothing of it may run any more. With KeepLogs one log of each
-// container stays, so that the restarts of a pod with the same UID go on being counted from there. Idempotent.
+// RemovePod removes every container and sandbox of the pod. Nothing of it may run any more. With
+// KeepLogs one log of each container stays, so that the restarts of a pod with the same UID go on
+// being counted from there. Idempotent.
 func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status, fate LogFate) error {
 	r.backOffs.forget(observed.UID)
 	if err := r.remover.removeContainers(ctx, observed, fate); err != nil {
@@ -269,15 +284,15 @@ func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status, fate LogF
 	return r.users.release(observed.UID)
 }
 
-// RemoveContainers removes every container of the pod with its logs, as for a pod that was evicted because the node ran
-// out of local storage. Nothing of it may run any more. Idempotent.
+// RemoveContainers removes every container of the pod with its logs, as for a pod that was evicted
+// because the node ran out of local storage. Nothing of it may run any more. Idempotent.
 func (r *Runtime) RemoveContainers(ctx context.Context, observed *pod.Status) error {
 	return r.remover.removeContainers(ctx, observed, WithLogs)
 }
 
-// RemoveLogs removes the log folders of the pod, and the links of log shippers that lead into them. There is one for each
-// name that the UID had: a manifest that gives its pod a UID may have been renamed while no agent ran. Without a name,
-// folders are found by the UID.
+// RemoveLogs removes the log folders of the pod, and the links of log shippers that lead into them.
+// There is one for each name that the UID had: a manifest that gives its pod a UID may have been
+// renamed while no agent ran. Without a name, folders are found by the UID.
 func (r *Runtime) RemoveLogs(namespace, name string, uid pod.UID) error {
 	return r.logs.remove(namespace, name, uid)
 }

@@ -16,7 +16,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Limits of termination messages (Kubernetes documentation, "Determine the Reason for Pod Failure").
+// Limits of termination messages (Kubernetes documentation, "Determine the Reason for Pod
+// Failure").
 const (
 	maxTerminationMessage = 4096
 	maxFallbackLines      = 80
@@ -82,8 +83,9 @@ func (m *messages) forget(id pod.ContainerID) {
 	delete(m.texts, id)
 }
 
-// readTail returns the last n bytes of a file; a file that is missing or cannot be read is no message. The file was in a container's hands: if
-// it is a link now, it is not followed, and only a regular file is read, for others may hang or have no end.
+// readTail returns the last n bytes of a file; a file that is missing or cannot be read is no
+// message. A container may have changed the file: if it is a link now, it is not followed, and only
+// a regular file is read, for others may hang or have no end.
 func readTail(files beneath.Root, path string, n int64) []byte {
 	if path == "" {
 		return nil

@@ -13,9 +13,11 @@ import (
 	"berth/internal/crispec"
 )
 
-// Volumes gives containers what is in their pod's volumes, which belong to the containers: nothing in them can be trusted to stay.
+// Volumes gives containers what is in their pod's volumes, which belong to the containers: nothing
+// in them can be trusted to stay.
 type Volumes interface {
-	// BindSubpath shows the part at a path of the host that no container can change, and returns that path.
+	// BindSubpath shows the part at a path of the host that no container can change, and returns
+	// that path.
 	BindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (hostPath string, err error)
 }
 
@@ -46,7 +48,8 @@ func (m *mountPreparer) prepare(ctx context.Context, in *crispec.Container, hand
 	return nil
 }
 
-// recursiveReadOnly asks the runtime whether the handler can make mounts read-only with all that is mounted below.
+// recursiveReadOnly asks the runtime whether the handler can make mounts read-only with all that is
+// mounted below.
 func (m *mountPreparer) recursiveReadOnly(ctx context.Context, handler string) (bool, error) {
 	s, err := m.cri.Status(ctx)
 	if err != nil {
@@ -60,7 +63,8 @@ func (m *mountPreparer) recursiveReadOnly(ctx context.Context, handler string) (
 	return false, nil
 }
 
-// readEnvFiles reads the files in volumes that the container takes variables from. What does not exist is left out.
+// readEnvFiles reads the files in volumes that the container takes variables from. What does not
+// exist is left out.
 func readEnvFiles(c *v1.Container, volumes map[string]crispec.Volume) (map[crispec.EnvFile][]byte, error) {
 	files := map[crispec.EnvFile][]byte{}
 	for _, f := range crispec.EnvFiles(c) {

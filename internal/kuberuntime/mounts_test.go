@@ -34,7 +34,8 @@ func (fakeVolumes) BindSubpath(_ context.Context, _ *v1.Pod, s crispec.Subpath) 
 // volume is the folder of the pod's volume.
 func (b *bench) volume() string { return filepath.Join(b.root, "volume") }
 
-// syncMounting does one pass over a pod of one container with the mounts, the volume v at /v, and the volume img, which is an image.
+// syncMounting does one pass over a pod of one container with the mounts, the volume v at /v, and
+// the volume img, which is an image.
 func (b *bench) syncMounting(image string, env []v1.EnvVar, mounts ...v1.VolumeMount) lifecycle.StartError {
 	b.t.Helper()
 	b.starter.mounts.volumes = fakeVolumes{}

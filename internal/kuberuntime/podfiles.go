@@ -14,8 +14,8 @@ import (
 	"berth/internal/pod"
 )
 
-// podFiles are the files of pods below the agent's root. A container may have been given its pod's folder, or all of
-// them.
+// podFiles are the files of pods below the agent's root. A container may have been given its pod's
+// folder, or all of them.
 type podFiles struct{ beneath.Root }
 
 func (f podFiles) dir(uid pod.UID) string { return filepath.Join(string(f.Root), "pods", string(uid)) }
@@ -25,7 +25,8 @@ func (f podFiles) containerDir(uid pod.UID, name string) string {
 	return filepath.Join(f.dir(uid), "containers", name)
 }
 
-// makeTerminationLog makes the empty file that a container writes its termination message to; each incarnation has its own.
+// makeTerminationLog makes the empty file that a container writes its termination message to; each
+// incarnation has its own.
 func (f podFiles) makeTerminationLog(p *v1.Pod, c *v1.Container) (string, error) {
 	if c.TerminationMessagePath == "" {
 		return "", nil
@@ -45,7 +46,8 @@ func (f podFiles) makeTerminationLog(p *v1.Pod, c *v1.Container) (string, error)
 	return path, errors.Join(log.Chmod(0o666), log.Close())
 }
 
-// removeTerminationLog removes the file, "" for none. One that is in no folder of this agent's pods is another agent's.
+// removeTerminationLog removes the file, "" for none. One that is in no folder of this agent's pods
+// is another agent's.
 func (f podFiles) removeTerminationLog(path string) error {
 	if !f.Contains(path) {
 		return nil
@@ -53,14 +55,16 @@ func (f podFiles) removeTerminationLog(path string) error {
 	return f.Unlink(path)
 }
 
-// preStopFile is the file in a container's folder that names the incarnation whose preStop hook was begun last.
+// preStopFile is the file in a container's folder that names the incarnation whose preStop hook was
+// begun last.
 const preStopFile = "prestop"
 
 // noteLimit is how long that file can be, in bytes; an id of a container is shorter.
 const noteLimit = 4096
 
-// notePreStop writes to disk that the hook of an incarnation of a container begins. It returns false if that is written
-// already. Without the pod's folder nothing can be written, and the hook is the first.
+// notePreStop writes to disk that the hook of an incarnation of a container begins. It returns
+// false if that is written already. Without the pod's folder nothing can be written, and the hook
+// is the first.
 func (f podFiles) notePreStop(uid pod.UID, cs *pod.ContainerStatus) (first bool, err error) {
 	path := filepath.Join(f.containerDir(uid, cs.Name), preStopFile)
 	known, err := f.ReadFile(path, noteLimit)

@@ -29,7 +29,8 @@ type podLogs struct {
 	old map[pod.UID][]string // guarded by mu; folders that were there when the agent began, of pods that are still
 }
 
-// files are the logs of containers, linkFiles the links to them: a container may have been given all logs of the machine.
+// files are the logs of containers, linkFiles the links to them: a container may have been given
+// all logs of the machine.
 func (l *podLogs) files() beneath.Root     { return logs.Files(l.dir) }
 func (l *podLogs) linkFiles() beneath.Root { return logs.Files(l.linkDir) }
 
@@ -58,7 +59,8 @@ func (l *podLogs) remove(namespace, name string, uid pod.UID) error {
 	return nil
 }
 
-// dirsOf returns the log folders of a pod: that of its name, and those that were there when the agent began.
+// dirsOf returns the log folders of a pod: that of its name, and those that were there when the
+// agent began.
 func (l *podLogs) dirsOf(namespace, name string, uid pod.UID) ([]string, error) {
 	if namespace == "" || name == "" {
 		entries, err := l.list()
@@ -122,7 +124,8 @@ func (l *podLogs) list() ([]podLogDir, error) {
 	return out, nil
 }
 
-// removeLinksInto removes the links whose target is below dir, the log folder of a pod. Their names begin with the pod's.
+// removeLinksInto removes the links whose target is below dir, the log folder of a pod. Their names
+// begin with the pod's.
 func (l *podLogs) removeLinksInto(dir string) error {
 	if l.linkDir == "" {
 		return nil
@@ -179,8 +182,9 @@ func (l *podLogs) unlink(s *pod.Status, cs *pod.ContainerStatus) error {
 	return l.linkFiles().Unlink(logs.LinkPath(l.linkDir, s.Name, s.Namespace, cs.Name, string(cs.ID)))
 }
 
-// nextAttempt returns the restart count of a new container: one more than any that is known, by the runtime or by a log file, since
-// containers may have been lost. The newest one counts for nothing if it was never started: it gives way to the new one.
+// nextAttempt returns the restart count of a new container: one more than any that is known, by the
+// runtime or by a log file, since containers may have been lost. The newest one counts for nothing
+// if it was never started: it gives way to the new one.
 func (l *podLogs) nextAttempt(p *v1.Pod, c *v1.Container, observed *pod.Status) (uint32, error) {
 	next := uint32(0)
 	newest := observed.FindContainer(c.Name)
@@ -206,8 +210,9 @@ func (l *podLogs) nextAttempt(p *v1.Pod, c *v1.Container, observed *pod.Status) 
 	return next, nil
 }
 
-// keepCount leaves exactly one log of a container that is taken away, by which its next incarnation is counted: its own, and of one that was
-// never started that of the one before. What could not be started has no log; then the file is made, empty.
+// keepCount leaves exactly one log of a container that is taken away, by which its next incarnation
+// is counted: its own, and of one that was never started that of the one before. What could not be
+// started has no log; then the file is made, empty.
 func keepCount(cs *pod.ContainerStatus) error {
 	if cs.LogPath == "" {
 		return nil

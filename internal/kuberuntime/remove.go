@@ -46,8 +46,9 @@ func (r *remover) removeContainers(ctx context.Context, observed *pod.Status, fa
 	return nil
 }
 
-// removeContainer removes a container that does not run, with its termination message, its link and, if so told, its logs. One of which
-// the runtime does not know whether it runs is stopped first.
+// removeContainer removes a container that does not run, with its termination message, its link
+// and, with WithLogs, its logs. One of which the runtime does not know whether it runs is stopped
+// first.
 func (r *remover) removeContainer(ctx context.Context, s *pod.Status, cs *pod.ContainerStatus, fate LogFate) error {
 	fail := func(err error) error { return fmt.Errorf("remove container %q: %w", cs.Name, err) }
 	if fate == WithLogs && cs.LogPath != "" { // first: without the container nobody would know of them
@@ -79,9 +80,9 @@ func (r *remover) forget(id pod.ContainerID) {
 	r.hooks.forget(id)
 }
 
-// ignoreLink makes a file that lies behind a link one that is not there: a container has put the link
-// in the place of a folder of the agent's, and what it leads to is not the agent's. The link goes with
-// the pod's folders.
+// ignoreLink makes a file that lies behind a link one that is not there: a container has put the
+// link in the place of a folder of the agent's, and what it leads to is not the agent's. The link
+// goes with the pod's folders.
 func ignoreLink(err error) error {
 	if errors.Is(err, unix.ELOOP) {
 		return nil
@@ -99,8 +100,8 @@ func (r *remover) removeSandbox(ctx context.Context, id pod.SandboxID) error {
 	return nil
 }
 
-// removeUnstarted removes a container that was created and never started, as by a pass that was ended in between. It gives way, with its
-// name, to one made from what holds now.
+// removeUnstarted removes a container that was created and never started, as by a pass that was
+// ended in between. It gives way, with its name, to one made from what holds now.
 func (r *remover) removeUnstarted(ctx context.Context, cs *pod.ContainerStatus) error {
 	if cs == nil || cs.State != pod.StateCreated {
 		return nil

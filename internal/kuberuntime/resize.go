@@ -17,15 +17,15 @@ import (
 	"berth/internal/pod"
 )
 
-// Cgroups (containerManager) changes what a pod as a whole may use, and ends what the runtime cannot.
-// Calls for one pod do not overlap, but for KillContainer.
+// Cgroups (containerManager) changes what a pod as a whole may use, and ends what the runtime
+// cannot. Calls for one pod do not overlap, but for KillContainer.
 type Cgroups interface {
 	// ResizePod writes one part of the pod's cgroup as the pod's resources have it. Idempotent.
 	ResizePod(ctx context.Context, p *v1.Pod, part cgroups.PodPart) error
-	// PodMemoryUsage returns the bytes that the pod uses; 0 if nothing can be told.
+	// PodMemoryUsage returns the bytes that the pod uses; 0 if it is not known.
 	PodMemoryUsage(p *v1.Pod) (int64, error)
-	// KillPod kills what runs in the pod's cgroup and waits for its end, a few seconds; the error names
-	// what does not end. KillContainer does so for a container.
+	// KillPod kills what runs in the pod's cgroup and waits for its end, a few seconds; the error
+	// names what does not end. KillContainer does so for a container.
 	KillPod(ctx context.Context, uid pod.UID) error
 	KillContainer(ctx context.Context, uid pod.UID, id pod.ContainerID) error
 }
@@ -39,8 +39,9 @@ type resizer struct {
 	resources   crispec.ResourceSettings
 }
 
-// resize lets what the pod was given hold, in the order of computeResizeSteps. What runs is changed in place; what does not will be made with it.
-// Each step can be done twice, so a resize that was cut off begins again. An error says what could not be done; the rest is left as it was, but the
+// resize lets what the pod was given hold, in the order of computeResizeSteps. What runs is changed
+// in place; what does not will be made with it. Each step can be done twice, so a resize that was
+// cut off begins again. An error says what could not be done; the rest is left as it was, but the
 // pod grows all the same: until the next try a container may start, with what it was given.
 func (r *resizer) resize(ctx context.Context, req Request, a *podActions, res *Result) error {
 	p := req.Pod
@@ -121,7 +122,8 @@ func (r *resizer) step(ctx context.Context, p *v1.Pod, s resizeStep, id pod.Cont
 	return nil
 }
 
-// checkLowered refuses a memory limit that is not more than what is used: the kernel would kill for it.
+// checkLowered refuses a memory limit that is not more than what is used: the kernel would kill for
+// it.
 func (r *resizer) checkLowered(ctx context.Context, p *v1.Pod, s resizeStep, id pod.ContainerID) error {
 	if s.Lowers == 0 {
 		return nil

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// stubResolvConf may name only systemd-resolved's own address, which is the host's loopback; uplinkResolvConf then names the servers
-	// that it asks (systemd-resolved.service(8)).
+	// stubResolvConf may name only systemd-resolved's own address, which is the host's loopback;
+	// uplinkResolvConf then names the servers that it asks (systemd-resolved.service(8)).
 	stubResolvConf   = "/etc/resolv.conf"
 	uplinkResolvConf = "/run/systemd/resolve/resolv.conf"
 	// maxResolvConf is the most that is read of a resolv.conf.
@@ -43,9 +43,11 @@ func (r *resolver) of(p *v1.Pod) (crispec.Resolver, error) {
 	}
 }
 
-// readReachable reads the stub, or the uplink if the servers of the stub are only on the host's loopback.
+// readReachable reads the stub, or the uplink if the servers of the stub are only on the host's
+// loopback.
 //
-// Differs from the kubelet: a pod with a network of its own does not get servers that it cannot reach when there are others.
+// Differs from the kubelet: a pod with a network of its own does not get servers that it cannot
+// reach when there are others.
 func readReachable(stub, uplink string) (crispec.Resolver, error) {
 	host, err := readResolvConf(stub)
 	if err != nil || !host.IsLoopback() {

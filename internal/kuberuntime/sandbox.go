@@ -23,8 +23,8 @@ const (
 	reservedMost  = time.Second
 )
 
-// parallelSandboxes is where containerd's throughput stops to grow on a small machine (measured on two cores: 1/2/4/10/30
-// in parallel take 3.3/2.1/1.7/1.6/1.6 s for 30 pods).
+// parallelSandboxes is where containerd's throughput stops to grow on a small machine (measured on
+// two cores: 1/2/4/10/30 in parallel take 3.3/2.1/1.7/1.6/1.6 s for 30 pods).
 const parallelSandboxes = 4
 
 // sandboxes makes the sandboxes of pods.
@@ -38,7 +38,8 @@ type sandboxes struct {
 	resources      crispec.ResourceSettings
 	checkHostPorts func(p *v1.Pod) error
 	node           *nodeWarner
-	// starting bounds sandbox creations under way: containerd is saturated by a few, and more only make each slower.
+	// starting bounds sandbox creations under way: containerd is saturated by a few, and more only
+	// make each slower.
 	starting chan struct{}
 }
 
@@ -62,7 +63,8 @@ type sandbox struct {
 	ips     []string
 }
 
-// config returns the configuration of the pod's sandbox. When one is to be made, events say what is wrong with it.
+// config returns the configuration of the pod's sandbox. When one is to be made, events say what is
+// wrong with it.
 func (s *sandboxes) config(ctx context.Context, req Request, a *podActions, attempt uint32, handler string) (*runtimeapi.PodSandboxConfig, error) {
 	p := req.Pod
 	cfg, warnings, err := s.translate(ctx, req, a, attempt, handler)
@@ -97,8 +99,9 @@ func (s *sandboxes) translate(ctx context.Context, req Request, a *podActions, a
 	}
 	// A sandbox that is there has its resolver and its host ports already.
 	if a.CreateSandbox {
-		// Differs from the kubelet, which lets the network of the pod take the port over: what clients send to the program goes to
-		// the pod then. Here the pod waits: it is tried again like any sandbox that cannot be made.
+		// Differs from the kubelet, which lets the network of the pod take the port over: what
+		// clients send to the program goes to the pod then. Here the pod waits: it is tried again
+		// like any sandbox that cannot be made.
 		if err = s.checkHostPorts(p); err != nil {
 			return nil, nil, err
 		}
@@ -114,8 +117,8 @@ func (s *sandboxes) translate(ctx context.Context, req Request, a *podActions, a
 	return crispec.SandboxConfig(in)
 }
 
-// handler returns what runs the pod's sandbox: for one that is there what the runtime says, since its class may have gone meanwhile. The
-// user is told of a class that cannot be had.
+// handler returns what runs the pod's sandbox: for one that is there what the runtime says, since
+// its class may have gone meanwhile. An event says that a class cannot be had.
 func (s *sandboxes) handler(ctx context.Context, req Request, a *podActions) (string, error) {
 	p := req.Pod
 	if !a.CreateSandbox {
@@ -165,8 +168,8 @@ func (s *sandboxes) create(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSa
 	return made, nil
 }
 
-// run has the runtime run the sandbox. While a cancelled call holds its name it tries again; at last it takes the next
-// attempt's name.
+// run has the runtime run the sandbox. While a cancelled call holds its name it tries again; at
+// last it takes the next attempt's name.
 func (s *sandboxes) run(ctx context.Context, p *v1.Pod, made *sandbox) (err error) {
 	select {
 	case s.starting <- struct{}{}:
@@ -202,8 +205,9 @@ func sandboxIPs(ctx context.Context, client *cri.Client, id pod.SandboxID) ([]st
 	return cri.SandboxIPs(st), nil
 }
 
-// whileReserved calls create until the name that it asks for is free: a call that was cancelled, as by the end of an earlier agent, holds
-// its name for a moment. After a few tries the error is returned.
+// whileReserved calls create until the name that it asks for is free: a call that was cancelled, as
+// by the end of an earlier agent, holds its name for a moment. After a few tries the error is
+// returned.
 func whileReserved[ID any](ctx context.Context, create func() (ID, error)) (ID, error) {
 	for wait := reservedFirst; ; wait *= 2 {
 		id, err := create()

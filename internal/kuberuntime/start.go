@@ -58,7 +58,8 @@ func newStarter(cfg Config, r *Runtime, files podFiles) *starter {
 	}
 }
 
-// thermalThrottles returns the counters of the processors' heat, from which a container could learn what its neighbours do.
+// thermalThrottles returns the counters of the processors' heat, from which a container could learn
+// what its neighbours do.
 func thermalThrottles() []string {
 	found, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle") // fails only for a bad pattern
 	return found
@@ -74,8 +75,8 @@ type start struct {
 	created   bool // the runtime has a new container
 }
 
-// startContainer creates and starts one container and runs its postStart hook. The returned error says why it does not run; nil means that
-// it was started.
+// startContainer creates and starts one container and runs its postStart hook. The returned error
+// says why it does not run; nil means that it was started.
 func (t *starter) startContainer(ctx context.Context, s *start) *lifecycle.StartError {
 	p, c := s.req.Pod, s.container
 	got, err := s.images()
@@ -113,8 +114,8 @@ func (t *starter) startContainer(ctx context.Context, s *start) *lifecycle.Start
 	return t.postStart(ctx, s, id)
 }
 
-// postStart runs the postStart hook of a container that was just started. A container whose hook fails is killed. The error says why the
-// container does not run.
+// postStart runs the postStart hook of a container that was just started. A container whose hook
+// fails is killed. The error says why the container does not run.
 func (t *starter) postStart(ctx context.Context, s *start, id pod.ContainerID) *lifecycle.StartError {
 	p, c := s.req.Pod, s.container
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
@@ -146,7 +147,8 @@ func (t *starter) postStart(ctx context.Context, s *start, id pod.ContainerID) *
 	return e
 }
 
-// create creates the container. While a cancelled call holds its name it tries again; at last it takes the next attempt's name.
+// create creates the container. While a cancelled call holds its name it tries again; at last it
+// takes the next attempt's name.
 func (t *starter) create(ctx context.Context, s *start, spec crispec.Container) (pod.ContainerID, *runtimeapi.ContainerConfig, *lifecycle.StartError) {
 	for last := spec.Attempt + 1; ; spec.Attempt++ {
 		cfg, err := crispec.ContainerConfig(spec)
@@ -167,8 +169,8 @@ func (t *starter) create(ctx context.Context, s *start, spec crispec.Container) 
 	}
 }
 
-// failed returns why the container does not run, and records an event unless the pass was ended. Ids mean nothing to users: names stand for
-// them.
+// failed returns why the container does not run, and records an event unless the pass was ended.
+// Ids mean nothing to users: names stand for them.
 func (t *starter) failed(ctx context.Context, s *start, reason string, err error) *lifecycle.StartError {
 	message := cri.Message(err)
 	for i := range s.req.Observed.Containers {
@@ -231,7 +233,8 @@ func (t *starter) spec(ctx context.Context, s *start, got pulled) (crispec.Conta
 	return in, err
 }
 
-// targetOf returns the container whose processes the named ephemeral container is to see, "" for none.
+// targetOf returns the container whose processes the named ephemeral container is to see, "" for
+// none.
 func targetOf(p *v1.Pod, name string, observed *pod.Status) (pod.ContainerID, error) {
 	for i := range p.Spec.EphemeralContainers {
 		e := &p.Spec.EphemeralContainers[i]
@@ -247,7 +250,8 @@ func targetOf(p *v1.Pod, name string, observed *pod.Status) (pod.ContainerID, er
 	return "", nil
 }
 
-// imageUser returns who the image runs as. It is read from what the container is made of: a name may stand for another image by now.
+// imageUser returns who the image runs as. It is read from what the container is made of: a name
+// may stand for another image by now.
 func (t *starter) imageUser(ctx context.Context, p *v1.Pod, c *v1.Container, image images.Result) (crispec.ImageUser, error) {
 	if crispec.RunAsUser(p, c) != nil {
 		return crispec.ImageUser{}, nil // it does not matter

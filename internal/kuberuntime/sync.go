@@ -15,8 +15,8 @@ import (
 	"berth/internal/pod"
 )
 
-// SyncPod brings the pod nearer to its spec: it plans and does what the plan says, in the plan's order. Failures of single containers are in the
-// result; an error ends the pass.
+// SyncPod brings the pod nearer to its spec: it plans and does what the plan says, in the plan's
+// order. Failures of single containers are in the result; an error ends the pass.
 func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 	p := req.Pod
 	r.backOffs.check(p)
@@ -111,7 +111,8 @@ func find(s *pod.Status, id pod.ContainerID) *pod.ContainerStatus {
 	return &s.Containers[i]
 }
 
-// restartAll stops all containers of the pod, without preStop hooks and grace periods (KEP-5532), and removes those of the plan.
+// restartAll stops all containers of the pod, without preStop hooks and grace periods (KEP-5532),
+// and removes those of the plan.
 func (r *Runtime) restartAll(ctx context.Context, req Request, a *podActions, res *Result) error {
 	var stop []killAction
 	for i := range req.Observed.Containers {
@@ -125,7 +126,7 @@ func (r *Runtime) restartAll(ctx context.Context, req Request, a *podActions, re
 	}
 	for _, k := range a.RestartAll {
 		res.Touched = true
-		if err := r.takeAway(ctx, req, find(req.Observed, k.ID)); err != nil {
+		if err := r.removeIncarnation(ctx, req, find(req.Observed, k.ID)); err != nil {
 			return err
 		}
 		res.failed(k.Name, lifecycle.StartError{Reason: lifecycle.RestartingAllContainers})
@@ -133,9 +134,10 @@ func (r *Runtime) restartAll(ctx context.Context, req Request, a *podActions, re
 	return nil
 }
 
-// takeAway removes an incarnation of a container that is to run anew; the newest must come first. One log stays, so that its restarts go on
-// being counted from there, and if it crashed its back-off is remembered.
-func (r *Runtime) takeAway(ctx context.Context, req Request, cs *pod.ContainerStatus) error {
+// removeIncarnation removes an incarnation of a container that is to run anew; the newest must come
+// first. One log stays, so that its restarts go on being counted from there, and if it crashed its
+// back-off is remembered.
+func (r *Runtime) removeIncarnation(ctx context.Context, req Request, cs *pod.ContainerStatus) error {
 	if cs == req.Observed.FindContainer(cs.Name) {
 		if cs.State == pod.StateExited && (cs.ExitCode != 0 || slices.Contains(lifecycle.RestartAllTriggers(req.Pod, req.Observed), cs.Name)) {
 			r.backOffs.removed(req.Pod, cs)
@@ -147,8 +149,9 @@ func (r *Runtime) takeAway(ctx context.Context, req Request, cs *pod.ContainerSt
 	return r.remover.removeContainer(ctx, req.Observed, cs, KeepLogs)
 }
 
-// start makes the sandbox if the plan wants one and starts the plan's containers. The sandbox, the mounts and the images of those
-// containers are got side by side, and the images of the containers after them beside all of it.
+// start makes the sandbox if the plan wants one and starts the plan's containers. The sandbox, the
+// mounts and the images of those containers are got side by side, and the images of the containers
+// after them beside all of it.
 func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Result) error {
 	p, starts := req.Pod, a.Start
 	if len(starts) == 0 && !a.CreateSandbox {
@@ -230,7 +233,8 @@ func (r *Runtime) startContainers(ctx context.Context, starts []*start, res *Res
 	return nil
 }
 
-// lookAheadBesideInit does so in a pass that starts nothing: an earlier agent may have begun what nobody goes on with.
+// lookAheadBesideInit has images fetched in a pass that starts nothing: an earlier agent may have
+// begun a fetch that has ended with it.
 func (r *Runtime) lookAheadBesideInit(ctx context.Context, req Request, a *podActions) error {
 	if len(computeAhead(req.Pod, req.Observed, a)) == 0 || len(req.Observed.Sandboxes) == 0 {
 		return nil
@@ -254,14 +258,15 @@ func (r *Runtime) purgeInit(ctx context.Context, req Request, a *podActions) err
 		if !isInit(req.Pod, cs.Name) {
 			continue
 		}
-		if err := r.takeAway(ctx, req, cs); err != nil {
+		if err := r.removeIncarnation(ctx, req, cs); err != nil {
 			return fmt.Errorf("init container of the old sandbox: %w", err)
 		}
 	}
 	return nil
 }
 
-// begin runs f beside the caller; the returned function waits for its result and may be called again.
+// begin runs f beside the caller; the returned function waits for its result and may be called
+// again.
 func begin[T any](f func() (T, error)) (wait func() (T, error)) {
 	done := make(chan struct{})
 	var v T

@@ -12,7 +12,8 @@ import (
 
 // UserNamespaces gives each pod a range of the host's user ids.
 type UserNamespaces interface {
-	// Allocate returns the pod's range; it is the same one each time until it is released. It does not wait.
+	// Allocate returns the pod's range; it is the same one each time until it is released. It does
+	// not wait.
 	Allocate(uid pod.UID) (userns.Range, error)
 	// Release gives the pod's range back, if it has one. Idempotent.
 	Release(uid pod.UID) error

@@ -24,7 +24,8 @@ import (
 	"berth/internal/userns"
 )
 
-// sandboxRequests returns the configurations of the sandboxes made since the last call of ResetCalls.
+// sandboxRequests returns the configurations of the sandboxes made since the last call of
+// ResetCalls.
 func (b *bench) sandboxRequests() []*runtimeapi.PodSandboxConfig {
 	var out []*runtimeapi.PodSandboxConfig
 	for _, c := range b.fake.Calls() {
@@ -55,7 +56,8 @@ func writeTemp(t *testing.T, content string) *string {
 	return &path
 }
 
-// The image's user is who runs at every start: the first one, the second one, and with an image that is there already (CVE-2019-11245).
+// The image's user is who runs at every start: the first one, the second one, and with an image
+// that is there already (CVE-2019-11245).
 func TestImageUserHoldsAtEveryStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -84,7 +86,8 @@ func TestImageUserHoldsAtEveryStart(t *testing.T) {
 	})
 }
 
-// Limits of the resolver are told once per sandbox, to the pod; a missing DNS of the cluster to the node, too, once.
+// Limits of the resolver are told once per sandbox, to the pod; a missing DNS of the cluster to the
+// node, too, once.
 func TestResolverOfTheSandbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -233,7 +236,8 @@ func TestUserNamespaceNeedsTheRuntime(t *testing.T) {
 	})
 }
 
-// The hosts file is written in its place, as running containers have it mounted, and only when it is not as it should be.
+// The hosts file is written in its place, as running containers have it mounted, and only when it
+// is not as it should be.
 func TestHostsFileStaysInItsPlace(t *testing.T) {
 	files := beneath.Root(t.TempDir())
 	dir := filepath.Join(string(files), "pods/one")
@@ -326,7 +330,8 @@ func TestHostResolver(t *testing.T) {
 	})
 }
 
-// The handler of the pod's RuntimeClass makes the sandbox and gets the images; a class that is not there is told of, and nothing is made.
+// The handler of the pod's RuntimeClass makes the sandbox and gets the images; a class that is not
+// there is told of, and nothing is made.
 func TestRuntimeClass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kata := &runtimeapi.RuntimeHandler{Name: "kata", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}

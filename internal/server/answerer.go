@@ -40,7 +40,8 @@ func (a *answerer) writeJSON(w http.ResponseWriter, r *http.Request, v any) {
 	a.ended(r, json.NewEncoder(w).Encode(v))
 }
 
-// ended takes the error of an answer that had begun: the client is gone or slow, which the agent does nothing about.
+// ended takes the error of an answer that had begun: the client is gone or slow, which the agent
+// does nothing about.
 func (a *answerer) ended(r *http.Request, err error) {
 	if err != nil && r.Context().Err() == nil {
 		a.log.Debug(a.name+": answer broke off", "path", r.URL.Path, "error", err)

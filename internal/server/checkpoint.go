@@ -15,7 +15,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxCheckpointSeconds bounds timeout=, so that it can be counted in nanoseconds and no client holds the limit for a day.
+// maxCheckpointSeconds bounds timeout=, so that it can be counted in nanoseconds and no client
+// holds the limit for a day.
 const maxCheckpointSeconds = 3600
 
 // Checkpointer is the part of CRI that puts a running container on disk.
@@ -23,7 +24,8 @@ type Checkpointer interface {
 	CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) error
 }
 
-// Checkpoints are what /checkpoint makes. The zero value is none: the path does not exist (feature gate ContainerCheckpoint).
+// Checkpoints are what /checkpoint makes. The zero value is none: the path does not exist (feature
+// gate ContainerCheckpoint).
 type Checkpoints struct {
 	Runtime Checkpointer
 	// Dir is the folder of the archives; it is made when it is needed.
@@ -83,7 +85,8 @@ func parseTimeout(v string) (int64, error) {
 	return n, nil
 }
 
-// write has the runtime write one archive, which only root can read: it is the container's memory. What a failure leaves is removed.
+// write has the runtime write one archive, which only root can read: it is the container's memory.
+// What a failure leaves is removed.
 func (c Checkpoints) write(ctx context.Context, name string, req *runtimeapi.CheckpointContainerRequest) (path string, err error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return "", err

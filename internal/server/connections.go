@@ -12,14 +12,17 @@ import (
 	"time"
 )
 
-// warnEvery is how often at most a warning says that connections are closed: whoever reaches a port can cause it.
+// warnEvery is how often at most a warning says that connections are closed: whoever reaches a port
+// can cause it.
 const warnEvery = time.Minute
 
-// connections are those that a listener has open. A connection is a stranger's until a request of it is let in. Strangers have a share of their own: when
-// it is full, the next one takes the place of another, so that nobody's silence keeps others out, and those who were let in lose nothing by it.
+// connections are those that a listener has open. A connection is a stranger's until a request of
+// it is let in. Strangers have a share of their own: when it is full, the next one takes the place
+// of another, so that nobody's silence keeps others out, and those who were let in lose nothing by
+// it.
 //
-// Who makes room is a connection of the origin that has the most. Many clients may have one address, such as that of a proxy, and so none has
-// a limit that is only its own.
+// The one that is closed for another is of the origin that has the most. Many clients may have one
+// address, such as that of a proxy, and so none has a limit that is only its own.
 type connections struct {
 	name   string
 	limits limits
@@ -63,7 +66,7 @@ func (l boundedListener) Accept() (net.Conn, error) {
 	c := &conn{Conn: accepted, all: l.all, origin: computeOrigin(accepted.RemoteAddr().String())}
 	leaves, closed := l.all.add(c)
 	if leaves != nil {
-		_ = leaves.Conn.Close() // there is nobody to tell how that went
+		_ = leaves.Conn.Close() // how that went does not matter
 	}
 	if closed > 0 {
 		l.all.log.Warn(l.all.name+": connections are closed to make room: too many are open that nobody was let in by",
@@ -72,7 +75,8 @@ func (l boundedListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// add takes a stranger. It returns the one that has to leave for it, or nil, and how many have left since the last warning, if it is time for the next.
+// add takes a stranger. It returns the one that has to leave for it, or nil, and how many have left
+// since the last warning, if it is time for the next.
 func (s *connections) add(c *conn) (leaves *conn, closed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +93,8 @@ func (s *connections) add(c *conn) (leaves *conn, closed int) {
 	return leaves, closed
 }
 
-// chooseLeaving returns who makes room for one more: of the origin that has the most, the oldest that has said nothing, or else the oldest.
+// chooseLeaving returns the one that is closed for one more: of the origin that has the most, the
+// oldest that has said nothing, or else the oldest.
 func chooseLeaving(strangers []*conn, origins map[string]int) *conn {
 	var best *conn
 	var most int
@@ -126,7 +131,8 @@ func (s *connections) leave(c *conn) {
 	}
 }
 
-// letIn makes a stranger known. When too many are, it stays a stranger, which costs it nothing until they are too many, too.
+// letIn makes a stranger known. When too many are, it stays a stranger, which costs it nothing
+// until they are too many, too.
 func (s *connections) letIn(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +171,8 @@ func (c *conn) CloseWrite() error {
 
 type connKey struct{}
 
-// withConn returns a context that knows its connection, for requests of it. It is a http.Server's ConnContext.
+// withConn returns a context that knows its connection, for requests of it. It is a http.Server's
+// ConnContext.
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()

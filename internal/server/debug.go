@@ -16,7 +16,8 @@ const maxProfileSeconds = 300
 type Debug struct {
 	// Profiling opens /debug/pprof (enableProfilingHandler).
 	Profiling bool
-	// SetVerbosity sets how much the agent logs, in klog's numbers; nil: /debug/flags/v is closed (enableDebugFlagsHandler).
+	// SetVerbosity sets how much the agent logs, in klog's numbers; nil: /debug/flags/v is closed
+	// (enableDebugFlagsHandler).
 	SetVerbosity func(v uint32)
 }
 

@@ -15,10 +15,10 @@ import (
 
 	"berth/internal/pod"
 	"berth/internal/server"
-	"berth/internal/streams"
 )
 
-// servePorts serves an agent whose pod web is the given server at 127.0.0.1:80 of a network of its own; nobody listens on other ports.
+// servePorts serves an agent whose pod web is the given server at 127.0.0.1:80 of a network of its
+// own; nobody listens on other ports.
 func servePorts(t *testing.T, serve func(*net.TCPConn)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,7 +39,7 @@ func servePorts(t *testing.T, serve func(*net.TCPConn)) (addr string) {
 		}
 	})
 	h := streamingNode(&streamer{})
-	h.PodDialer = func(_ context.Context, sandbox *pod.SandboxStatus) (streams.Dialer, error) {
+	h.PodDialer = func(_ context.Context, sandbox *pod.SandboxStatus) (server.Dialer, error) {
 		return func(ctx context.Context, network, address string) (net.Conn, error) {
 			if sandbox.ID != "s-web" || network != "tcp4" || address != "127.0.0.1:80" {
 				return nil, fmt.Errorf("dial %s %s: nobody listens", network, address)
@@ -52,7 +52,8 @@ func servePorts(t *testing.T, serve func(*net.TCPConn)) (addr string) {
 	return serveTCP(t, server.Config{Handlers: h})
 }
 
-// eachClient runs the test once for each way to have a connection for port-forwards, each time with a pod of its own.
+// eachClient runs the test once for each way to have a connection for port-forwards, each time with
+// a pod of its own.
 func eachClient(t *testing.T, test func(t *testing.T, connect func(serve func(*net.TCPConn)) httpstream.Connection)) {
 	const path = "/portForward/default/web"
 	t.Run("SPDY", func(t *testing.T) {
@@ -72,7 +73,8 @@ func eachClient(t *testing.T, test func(t *testing.T, connect func(serve func(*n
 	})
 }
 
-// openPort opens the streams of one connection; the client has nothing to say to the stream of failures.
+// openPort opens the streams of one connection; the client has nothing to say to the stream of
+// failures.
 func openPort(t *testing.T, conn httpstream.Connection, port, request string) (data, failure httpstream.Stream) {
 	t.Helper()
 	failure = open(t, conn, "streamType", "error", "port", port, "requestID", request)

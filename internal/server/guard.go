@@ -10,8 +10,8 @@ import (
 
 // guard lets only authenticated and authorized requests through.
 //
-// Differs from the kubelet: who showed a token that could not be reviewed gets an answer to come again (429, 503) and not that the token is bad (401),
-// since a client may then throw it away.
+// Differs from the kubelet: who showed a token that could not be reviewed gets an answer to come
+// again (429, 503) and not that the token is bad (401), since a client may then throw it away.
 type guard struct {
 	authn *authenticator
 	authz *authorizer

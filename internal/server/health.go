@@ -18,7 +18,8 @@ type healthCheck struct {
 	check func() error
 }
 
-// healthy is the check that answering is enough for. Log records are written at once, so that there is no queue to be behind with.
+// healthy is the check that answering is enough for. Log records are written at once, so that there
+// is no queue to be behind with.
 func healthy() error { return nil }
 
 // route adds /healthz over all checks and /healthz/{name} for each.
@@ -42,7 +43,8 @@ func (h healthHandlers) check(c healthCheck) error {
 	return err
 }
 
-// writeHealth answers in the form of all Kubernetes components: ok, or which check failed. Why is said one check at a time.
+// writeHealth answers in the form of all Kubernetes components: ok, or which check failed. Why is
+// said one check at a time.
 func (h healthHandlers) writeHealth(w http.ResponseWriter, r *http.Request, checks []healthCheck) {
 	var list strings.Builder
 	failed := false

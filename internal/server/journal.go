@@ -18,11 +18,13 @@ import (
 	"berth/internal/pod"
 )
 
-// Explanation is what is known of the pods, or of the manifest, with one name: the answer of PathExplain.
+// Explanation is what is known of the pods, or of the manifest, with one name: the answer of
+// PathExplain.
 type Explanation struct {
 	// Pods are those of this name that the node has, with their status.
 	Pods []*v1.Pod `json:"pods,omitempty"`
-	// Stories are what the journal has: one per incarnation of the name, the one that was written to last at the end.
+	// Stories are what the journal has: one per incarnation of the name, the one that was written
+	// to last at the end.
 	Stories []journal.Story `json:"stories"`
 	// Quarantined are the pods that are not touched, by UID, with the crash of the agent for which.
 	Quarantined map[pod.UID]string `json:"quarantined,omitempty"`
@@ -39,9 +41,11 @@ type Wait struct {
 	Pod pod.UID `json:"pod"`
 	// Call is the name of the call, such as "CreateContainer".
 	Call string `json:"call"`
-	// Container is the one that it is about; empty for a call about the pod, and when it is not known.
+	// Container is the one that it is about; empty for a call about the pod, and when it is not
+	// known.
 	Container string `json:"container,omitempty"`
-	// Since is when an answer could be expected: when the call was made, or when the time was over that the call itself asks for, as a grace period.
+	// Since is when an answer could be expected: when the call was made, or when the time was over
+	// that the call itself asks for, as a grace period.
 	Since time.Time `json:"since"`
 	// Until is when the answer is given up.
 	Until time.Time `json:"until"`
@@ -51,9 +55,10 @@ type Wait struct {
 type Events interface {
 	// List returns the events, those that were seen last at the end.
 	List() []*v1.Event
-	// Get returns an event by its name, and false when it is not kept any more.
+	// Get returns an event by its name, and false when it is not stored any more.
 	Get(name string) (*v1.Event, bool)
-	// Subscribe returns an inbox that gets the name of each event that is recorded from now on, and the function that ends this.
+	// Subscribe returns an inbox that gets the name of each event that is recorded from now on, and
+	// the function that ends this.
 	Subscribe() (recorded *pod.Inbox[string], cancel func())
 }
 
@@ -65,15 +70,17 @@ type Quarantine interface {
 	Release(namespace, name string) bool
 }
 
-// EventList is the answer of PathEvents. A watch answers a WatchedEvent per line instead: an Added for each event that there is, a Bookmark, and
-// then an Added for each that is new and a Modified for each that came again.
+// EventList is the answer of PathEvents. A watch answers a WatchedEvent per line instead: an Added
+// for each event that there is, a Bookmark, and then an Added for each that is new and a Modified
+// for each that came again.
 type EventList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []*v1.Event `json:"items"`
 }
 
-// WatchedEvent is one line of a watch of events, in the form of metav1.WatchEvent. The Bookmark has no event.
+// WatchedEvent is one line of a watch of events, in the form of metav1.WatchEvent. The Bookmark has
+// no event.
 type WatchedEvent struct {
 	Type   EventType `json:"type"`
 	Object *v1.Event `json:"object,omitempty"`
@@ -165,8 +172,8 @@ func (j journalHandlers) getEvents(w http.ResponseWriter, r *http.Request) {
 	j.writeJSON(w, r, EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}, Items: j.h.Events.List()})
 }
 
-// watchEvents writes each event that is recorded. However slowly the client reads, only names wait for it: an event that came often meanwhile
-// is written once, with its count.
+// watchEvents writes each event that is recorded. However slowly the client reads, only names wait
+// for it: an event that came often meanwhile is written once, with its count.
 func (j journalHandlers) watchEvents(ctx context.Context, w http.ResponseWriter) error {
 	recorded, cancel := j.h.Events.Subscribe()
 	defer cancel()

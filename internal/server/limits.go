@@ -8,8 +8,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// The limits of every listener. They are generous for people and small for a process that should not grow: a request costs a goroutine
-// and two buffers.
+// The limits of every listener. They are generous for people and small for a process that should
+// not grow: a request costs a goroutine and two buffers.
 const (
 	maxBodyBytes  = 64 << 10
 	headerTimeout = 10 * time.Second
@@ -32,21 +32,22 @@ type limits struct {
 
 var (
 	localLimits = limits{requests: 64, streams: 32, headerBytes: 16 << 10, known: 64, strangers: 64}
-	// Everybody on the cluster who reads a log or enters a container comes by here; tokens can be long.
+	// Everybody on the cluster who reads a log or enters a container comes by here; tokens can be
+	// long.
 	secureLimits = limits{requests: 512, streams: 256, headerBytes: 64 << 10, known: 1024, strangers: 1024}
 	// Without authentication, no connection becomes a known one.
 	readOnlyLimits = limits{requests: 32, headerBytes: 16 << 10, strangers: 128}
 )
 
-// manyFiles is how many open files leave the agent more than enough beside all that clients can have open. minConnections are what a listener has
-// with however few.
+// manyFiles is how many open files leave the agent more than enough beside all that clients can
+// have open. minConnections are what a listener has with however few.
 const (
 	manyFiles      = 8192
 	minConnections = 8
 )
 
-// computeShare returns how much of n, which is for manyFiles, there may be when the process may have so many files open (0: enough): most of
-// them are for the agent's own work.
+// computeShare returns how much of n, which is for manyFiles, there may be when the process may
+// have so many files open (0: enough): most of them are for the agent's own work.
 func computeShare(n int, files uint64) int {
 	if n == 0 || files == 0 || files >= manyFiles {
 		return n
@@ -54,9 +55,9 @@ func computeShare(n int, files uint64) int {
 	return max(n*int(files)/manyFiles, minConnections)
 }
 
-// limiter bounds how many requests are served at a time and how much one may send. A request to upgrade the connection is
-// the last one on it, whether it becomes a stream or is refused: who passed it on may take what comes after it for a
-// stream's (CVE-2018-1002105).
+// limiter bounds how many requests are served at a time and how much one may send. A request to
+// upgrade the connection is the last one on it, whether it becomes a stream or is refused: who
+// passed it on may take what comes after it for a stream's (CVE-2018-1002105).
 type limiter struct {
 	requests *semaphore.Weighted
 	next     http.Handler

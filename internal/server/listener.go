@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// listener is one socket or port and what is served there. Each has limits of its own, so that a crowd at one does not
-// close another.
+// listener is one socket or port and what is served there. Each has limits of its own, so that a
+// crowd at one does not close another.
 type listener struct {
 	name     string
 	listen   func() (net.Listener, error)
@@ -73,8 +73,8 @@ func (l *listener) run(ctx context.Context) error {
 	return err
 }
 
-// computeProtocols returns what a listener speaks. HTTP/2 has a cipher suite that it needs (RFC 9113, section 9.2.2), and a configuration may
-// leave that out.
+// computeProtocols returns what a listener speaks. HTTP/2 has a cipher suite that it needs (RFC
+// 9113, section 9.2.2), and a configuration may leave that out.
 func computeProtocols(c *tls.Config) *http.Protocols {
 	var p http.Protocols
 	p.SetHTTP1(true)

@@ -28,8 +28,8 @@ func (l logHandlers) route(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", l.getContainerLogs)
 }
 
-// getContainerLogs answers with the log of a container: 404 for an unknown pod, container or log, 400 for one that has none yet, 422 for
-// options that contradict each other.
+// getContainerLogs answers with the log of a container: 404 for an unknown pod, container or log,
+// 400 for one that has none yet, 422 for options that contradict each other.
 func (l logHandlers) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 	namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
 	asked, err := parseLogOptions(r.URL.Query())
@@ -92,8 +92,8 @@ func (l logHandlers) logFile(uid pod.UID, id pod.ContainerID) (string, error) {
 	return path, logs.Find(path)
 }
 
-// writeLog writes the log. An error after its beginning can only be said in the trailer, without which a log that broke off looks
-// complete.
+// writeLog writes the log. An error after its beginning can only be said in the trailer, without
+// which a log that broke off looks complete.
 func writeLog(ctx context.Context, w http.ResponseWriter, path string, o logs.Options) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Trailer", LogErrorTrailer)
@@ -130,7 +130,8 @@ func (f flushWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// exited returns a channel that is closed when this incarnation of the container has ended; end gives up waiting for it.
+// exited returns a channel that is closed when this incarnation of the container has ended; end
+// gives up waiting for it.
 func (l logHandlers) exited(ctx context.Context, uid pod.UID, container string, id pod.ContainerID) (exited <-chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	changed, unsubscribe := l.h.Subscribe()

@@ -18,8 +18,8 @@ import (
 	"berth/internal/pod"
 )
 
-// FuzzContainerLogsQuery asks for the log of a container that has ended with any query: the answer is the log or a part of it, or says what
-// is wrong, and it is never longer than limitBytes.
+// FuzzContainerLogsQuery asks for the log of a container that has ended with any query: the answer
+// is the log or a part of it, or says what is wrong, and it is never longer than limitBytes.
 func FuzzContainerLogsQuery(f *testing.F) {
 	for _, query := range []string{
 		"", "follow=true", "follow=false&previous=true", "previous=yes", "timestamps=1", "tailLines=0", "tailLines=1&timestamps=true", "tailLines=-1",

@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// maxLogQueries bounds the queries of node logs at a time, each of which may be a process that reads the whole journal.
+	// maxLogQueries bounds the queries of node logs at a time, each of which may be a process that
+	// reads the whole journal.
 	maxLogQueries = 8
 	// maxListed bounds the names of a folder in an answer.
 	maxListed = 10_000
@@ -27,7 +28,8 @@ const (
 
 // NodeLogs are the logs of the node itself.
 type NodeLogs struct {
-	// Logs are what can be read; nil: the path answers that it is disabled (enableSystemLogHandler).
+	// Logs are what can be read; nil: the path answers that it is disabled
+	// (enableSystemLogHandler).
 	Logs *nodelogs.Logs
 	// Query opens what is asked with query= (enableSystemLogQuery, KEP-2258).
 	Query bool
@@ -91,7 +93,8 @@ func (n nodeLogHandlers) queryNodeLogs(w http.ResponseWriter, r *http.Request, v
 	n.ended(r, n.stream(w, func() error { return writeNodeLog(r.Context(), w, n.Logs, q) }))
 }
 
-// writeNodeLog writes the log. As with the log of a container, an error after its beginning can only be said in the trailer.
+// writeNodeLog writes the log. As with the log of a container, an error after its beginning can
+// only be said in the trailer.
 func writeNodeLog(ctx context.Context, w http.ResponseWriter, l *nodelogs.Logs, q nodelogs.Query) error {
 	setPlainText(w)
 	w.Header().Set("Trailer", LogErrorTrailer)
@@ -130,7 +133,8 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 
 // getNodeFile answers with a file of the log folder, or the list of what is in a folder.
 //
-// Differs from the kubelet: a folder that is asked for without a slash at its end is listed, where the kubelet sends the client to the other path.
+// Differs from the kubelet: a folder that is asked for without a slash at its end is listed, where
+// the kubelet sends the client to the other path.
 func (n nodeLogHandlers) getNodeFile(w http.ResponseWriter, r *http.Request, name string) {
 	if base := strings.TrimSuffix(name, "/"); name != "" && (base == "." || !fs.ValidPath(base)) { // "..", escaped so that it came this far, names nothing
 		http.Error(w, "404 page not found", http.StatusNotFound)
@@ -156,8 +160,8 @@ func (n nodeLogHandlers) getNodeFile(w http.ResponseWriter, r *http.Request, nam
 	}
 }
 
-// writeNodeFile writes a file, or the ranges of it that are asked for. What a file says it is does not count: a container can write to some,
-// and a browser must not take it for a page.
+// writeNodeFile writes a file, or the ranges of it that are asked for. What a file says it is does
+// not count: a container can write to some, and a browser must not take it for a page.
 func writeNodeFile(w http.ResponseWriter, r *http.Request, f *os.File, st fs.FileInfo) error {
 	begin := make([]byte, 512)
 	n, err := f.ReadAt(begin, 0)

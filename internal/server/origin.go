@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// computeOrigin returns what stands for the sender of a remote address like 10.0.0.1:1234: its IP address, of version 6 the network of 64 bits, all of
-// whose addresses one machine can have. What is no address of IP stands for itself.
+// computeOrigin returns what stands for the sender of a remote address like 10.0.0.1:1234: its IP
+// address, of version 6 the network of 64 bits, all of whose addresses one machine can have. What
+// is no address of IP stands for itself.
 func computeOrigin(remote string) string {
 	a, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -19,7 +20,8 @@ func computeOrigin(remote string) string {
 	return ip.String()
 }
 
-// sharedLimiter is a limiter of which each origin has at most a share, so that one alone does not fill it.
+// sharedLimiter is a limiter of which each origin has at most a share, so that one alone does not
+// fill it.
 type sharedLimiter struct {
 	limit, share int
 

@@ -26,8 +26,8 @@ type WatchEvent struct {
 // EventType says what became of the pod; the words are those of k8s.io/apimachinery/pkg/watch.
 type EventType string
 
-// The types of watch events. A watch begins with an Added for every pod, then a Bookmark, whose pod is empty: all were named.
-// Each further Bookmark says that the problems of manifests changed.
+// The types of watch events. A watch begins with an Added for every pod, then a Bookmark, whose pod
+// is empty: all were named. Each further Bookmark says that the problems of manifests changed.
 const (
 	Added    EventType = "ADDED"
 	Modified EventType = "MODIFIED"
@@ -59,8 +59,9 @@ func (p podHandlers) getPods(w http.ResponseWriter, r *http.Request) {
 	p.ended(r, p.stream(w, func() error { return p.watchPods(r.Context(), w) }))
 }
 
-// watchPods writes an event per change. However slowly the client reads, the agent only puts UIDs into the inbox; what is written
-// is the pod as it is then, so that a slow client misses intermediate states and never the last one.
+// watchPods writes an event per change. However slowly the client reads, the agent only puts UIDs
+// into the inbox; what is written is the pod as it is then, so that a slow client misses
+// intermediate states and never the last one.
 func (p podHandlers) watchPods(ctx context.Context, w http.ResponseWriter) error {
 	changed, cancel := p.h.Subscribe()
 	defer cancel()
@@ -95,7 +96,8 @@ func (p podHandlers) getPodList(w http.ResponseWriter, r *http.Request) {
 	p.ended(r, p.lists.pods.write(w, p.h.Pods()))
 }
 
-// getRunningPods answers with what runs by the runtime's word: names, and no more of a pod than the runtime keeps.
+// getRunningPods answers with what runs by the runtime's word: names, and no more of a pod than the
+// runtime keeps.
 func (p podHandlers) getRunningPods(w http.ResponseWriter, r *http.Request) {
 	var running []*v1.Pod
 	for _, s := range p.h.ObservedPods() {
@@ -122,7 +124,8 @@ type watcher struct {
 	seen map[pod.UID]*v1.Pod // as last written
 }
 
-// take writes what became of the pods: the deleted first, so that a pod that took another's name follows it.
+// take writes what became of the pods: the deleted first, so that a pod that took another's name
+// follows it.
 func (v *watcher) take(uids []pod.UID, get func(pod.UID) (*v1.Pod, bool)) error {
 	slices.Sort(uids)
 	var alive []*v1.Pod

@@ -15,9 +15,10 @@ type Pull struct {
 	Ahead bool `json:"ahead,omitempty"`
 	// Since is when the registry was asked; nil while other pulls have their turns.
 	Since *time.Time `json:"since,omitempty"`
-	// Behind is what it waits for, nil when the registry was asked: of the pulls under way the one that began first.
+	// Behind is what it waits for, nil when the registry was asked: of the pulls under way the one
+	// that began first.
 	Behind *PullAhead `json:"behind,omitempty"`
-	// Done and Total are in bytes; Total 0 is not known: the runtime does not tell, or not yet.
+	// Done and Total are in bytes; Total 0 is not known: the runtime does not say, or not yet.
 	Done  int64 `json:"done,omitempty"`
 	Total int64 `json:"total,omitempty"`
 }

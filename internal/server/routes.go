@@ -34,7 +34,8 @@ func (s *routes) local() http.Handler {
 	return asServed(mux)
 }
 
-// secure are the paths of the kubelet's HTTPS port, without those that show or enter containers if they are closed.
+// secure are the paths of the kubelet's HTTPS port, without those that show or enter containers if
+// they are closed.
 func (s *routes) secure(k *Kubelet) http.Handler {
 	mux := s.readOnlyPaths()
 	mux.HandleFunc("GET "+PathRunningPods, s.pods.getRunningPods)
@@ -72,10 +73,11 @@ func (s *routes) healthz() http.Handler {
 	return asServed(mux)
 }
 
-// asServed answers 404 to a path that is not in its shortest form, where a mux sends the client to that form: what is allowed was found out for
-// the path as it was asked for, and a client that follows (CVE-2020-8559) asks for another one. The same goes for a slash that is escaped, which
-// ends a part of the path for those who read it decoded, and not for a mux. The routes leave a mux no other redirect: what ends with a slash there
-// is also there without.
+// asServed answers 404 to a path that is not in its shortest form, where a mux sends the client to
+// that form: what is allowed was found out for the path as it was asked for, and a client that
+// follows (CVE-2020-8559) asks for another one. The same goes for a slash that is escaped, which
+// ends a part of the path for those who read it decoded, and not for a mux. The routes leave a mux
+// no other redirect: what ends with a slash there is also there without.
 func asServed(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shortest := path.Clean("/" + r.URL.Path)

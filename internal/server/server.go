@@ -22,22 +22,27 @@ import (
 // Config is what a Server needs.
 type Config struct {
 	Handlers Handlers
-	// Listen opens the listener of the local API when Run begins; Listen(runDir) of this package is the one for a real socket.
+	// Listen opens the listener of the local API when Run begins; Listen(runDir) of this package is
+	// the one for a real socket.
 	Listen func() (net.Listener, error)
 	// Kubelet are the ports of kubelet mode; nil: only the local API.
 	Kubelet *Kubelet
-	// OpenFiles is how many files the process may have open (RLIMIT_NOFILE): clients get a part of them. 0: enough.
+	// OpenFiles is how many files the process may have open (RLIMIT_NOFILE): clients get a part of
+	// them. 0: enough.
 	OpenFiles uint64
 	// StreamIdleTimeout ends an exec, attach or port-forward that nothing went through for so long
 	// (streamingConnectionIdleTimeout); 0: four hours.
 	StreamIdleTimeout time.Duration
 	// StreamTransport connects to the runtime's streaming server; nil: over the network.
 	StreamTransport http.RoundTripper
-	// Metrics are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as Stats may.
+	// Metrics are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as
+	// Stats may.
 	Metrics map[string]http.Handler
-	// Counted counts requests at the kubelet's ports; serverType is readonly or readwrite. nil: not counted.
+	// Counted counts requests at the kubelet's ports; serverType is readonly or readwrite. nil: not
+	// counted.
 	Counted func(serverType string, next http.Handler) http.Handler
-	// Checked is called with the result of each health check that a client asks for; nil: not called.
+	// Checked is called with the result of each health check that a client asks for; nil: not
+	// called.
 	Checked func(check string, err error)
 	// Debug is what looks into the process, at the local API and the HTTPS port.
 	Debug Debug
@@ -48,17 +53,20 @@ type Config struct {
 type Kubelet struct {
 	// NodeName is the name of the node that requests are authorized for.
 	NodeName string
-	// ListenSecure, ListenReadOnly and ListenHealthz open HTTPS 10250, HTTP 10255 and HTTP 10248; see ListenTCP.
+	// ListenSecure, ListenReadOnly and ListenHealthz open HTTPS 10250, HTTP 10255 and HTTP 10248;
+	// see ListenTCP.
 	ListenSecure, ListenReadOnly, ListenHealthz func() (net.Listener, error)
 	// Certificate returns the certificate that a handshake shows.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// MinTLSVersion, CipherSuites and Curves are tlsMinVersion, tlsCipherSuites and tlsCurvePreferences; 0 and nil: TLS 1.2, and Go's choice.
+	// MinTLSVersion, CipherSuites and Curves are tlsMinVersion, tlsCipherSuites and
+	// tlsCurvePreferences; 0 and nil: TLS 1.2, and Go's choice.
 	MinTLSVersion  uint16
 	CipherSuites   []uint16
 	Curves         []tls.CurveID
 	Authentication Authentication
 	Authorization  Authorization
-	// DisableDebugging closes what enters containers or shows their logs (enableDebuggingHandlers: false).
+	// DisableDebugging closes what enters containers or shows their logs (enableDebuggingHandlers:
+	// false).
 	DisableDebugging bool
 	// NodeLogs are what /logs/ shows.
 	NodeLogs NodeLogs
@@ -189,8 +197,8 @@ func (b *builder) secure(k *Kubelet) error {
 	return nil
 }
 
-// Run opens every listener and serves until ctx is done; then streams end at once and other answers get two seconds. It can be
-// called once. A listener that cannot be opened ends the others.
+// Run opens every listener and serves until ctx is done; then streams end at once and other answers
+// get two seconds. It can be called once. A listener that cannot be opened ends the others.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, l := range s.listeners {

@@ -13,7 +13,8 @@ type statsHandlers struct {
 	metrics map[string]http.Handler
 }
 
-// route adds what shows use and what Prometheus scrapes, if the agent can. The methods are the kubelet's.
+// route adds what shows use and what Prometheus scrapes, if the agent can. The methods are the
+// kubelet's.
 func (s statsHandlers) route(mux *http.ServeMux) {
 	for path, h := range s.metrics {
 		mux.Handle("GET "+path, h)
@@ -27,7 +28,8 @@ func (s statsHandlers) route(mux *http.ServeMux) {
 	}
 }
 
-// getSummary answers with what pods and node use. Only the one value "true", in the query or in a form, asks for the short answer.
+// getSummary answers with what pods and node use. Only the one value "true", in the query or in a
+// form, asks for the short answer.
 func (s statsHandlers) getSummary(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, "the query or form cannot be read: "+err.Error(), http.StatusBadRequest)

@@ -19,7 +19,8 @@ import (
 	"berth/internal/streams"
 )
 
-// maxForwardedPorts bounds the ports of one request of the old WebSocket protocol, which must name them all.
+// maxForwardedPorts bounds the ports of one request of the old WebSocket protocol, which must name
+// them all.
 const maxForwardedPorts = 64
 
 // streamHandlers lead clients into containers and pods.
@@ -27,12 +28,12 @@ type streamHandlers struct {
 	*answerer
 	podFinder
 	runtime   Streaming
-	podDialer func(context.Context, *pod.SandboxStatus) (streams.Dialer, error)
+	podDialer func(context.Context, *pod.SandboxStatus) (Dialer, error)
 	joiner    *streams.Joiner
 }
 
-// route adds what enters containers and pods, if the agent can. The methods are those of the API server: POST for SPDY, GET
-// for WebSocket, which knows no other.
+// route adds what enters containers and pods, if the agent can. The methods are those of the API
+// server: POST for SPDY, GET for WebSocket, which knows no other.
 func (s streamHandlers) route(mux *http.ServeMux) {
 	if s.runtime == nil {
 		return

@@ -17,7 +17,8 @@ import (
 	"berth/internal/pod"
 )
 
-// pickyRuntime fails the test when it is asked for what no request may ask for, and refuses everything.
+// pickyRuntime fails the test when it is asked for what no request may ask for, and refuses
+// everything.
 type pickyRuntime struct{ t *testing.T }
 
 var errRefusedByRuntime = errors.New("the runtime refuses")
@@ -50,8 +51,8 @@ func (r pickyRuntime) CheckpointContainer(_ context.Context, q *runtimeapi.Check
 	return r.check(q.ContainerId, q.Timeout >= 0 && q.Timeout <= maxCheckpointSeconds)
 }
 
-// FuzzStreamQueries enters a container that runs with any query: it is refused for what is wrong with it, or the runtime is asked for
-// something that makes sense.
+// FuzzStreamQueries enters a container that runs with any query: it is refused for what is wrong
+// with it, or the runtime is asked for something that makes sense.
 func FuzzStreamQueries(f *testing.F) {
 	for _, query := range []string{
 		"", "command=ls&output=1", "command=&output=true", "command=a&command=b&input=1&tty=1&error=1", "command=%00&error=1", "output=1;command=ls", "input=2",

@@ -23,8 +23,8 @@ func (a agentHandlers) getStatusz(w http.ResponseWriter, r *http.Request) {
 		strings.Join([]string{PathConfigz, PathFlagz, PathHealthz}, " ")))
 }
 
-// getFlagz answers with everything that the agent was told (KEP-4828): the flags that are no fields, and the fields of the configuration, whether a
-// flag or a file set them.
+// getFlagz answers with the whole configuration of the agent (KEP-4828): the flags that are no
+// fields, and the fields of the configuration, whether a flag or a file set them.
 func (a agentHandlers) getFlagz(w http.ResponseWriter, r *http.Request) {
 	if a.h.Settings == nil {
 		http.NotFound(w, r)

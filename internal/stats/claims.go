@@ -12,14 +12,15 @@ import (
 	"berth/internal/pod"
 )
 
-// asksAtOnce bounds the volumes that are asked for at a time; some drivers answer slowly, and some servers never.
+// asksAtOnce bounds the volumes that are asked for at a time; some drivers answer slowly, and some
+// servers never.
 const asksAtOnce = 8
 
-// VolumeUse is what is used of a volume; numbers that nobody tells are 0.
+// VolumeUse is what is used of a volume; numbers that are not known are 0.
 type VolumeUse struct {
 	Capacity, Available, Used      uint64 // bytes
 	Inodes, InodesFree, InodesUsed uint64
-	// Abnormal says whether the volume is in a bad state; nil: its driver does not tell.
+	// Abnormal says whether the volume is in a bad state; nil: its driver does not say.
 	Abnormal *bool
 }
 
@@ -72,7 +73,7 @@ func (u VolumeUse) stats(p *v1.Pod, v *v1.Volume, at time.Time) summary.VolumeSt
 	return out
 }
 
-// begin asks for the volumes of the pod that others keep, so that nobody waits for one after the other.
+// begin asks for the volumes of the pod that others keep, side by side.
 func (u *volumeUses) begin(p *v1.Pod) {
 	period, ok := u.period()
 	for i := range p.Spec.Volumes {
@@ -90,8 +91,8 @@ func (u *volumeUses) period() (time.Duration, bool) {
 	return u.cfg.VolumePeriod, u.cfg.VolumePeriod > 0
 }
 
-// Claims returns what is used of the volumes behind the claims of pods, each claim once. Those that do not tell in time are left out, and are there
-// the next time.
+// Claims returns what is used of the volumes behind the claims of pods, each claim once. Those
+// without an answer in time are left out, and are there the next time.
 func (c *Collector) Claims(ctx context.Context) []ClaimUse {
 	period, ok := c.claimed.period()
 	if !ok {

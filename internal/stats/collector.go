@@ -19,8 +19,8 @@ type Collector struct {
 	claimed *volumeUses
 	layers  layers // of containers
 
-	// lock has an element while the reader of cgroups is free; it can be waited for as long as a context lasts. What follows
-	// belongs to whoever took it.
+	// lock has an element while the reader of cgroups is free; it can be waited for as long as a
+	// context lasts. What follows belongs to whoever took it.
 	lock    chan struct{}
 	cgroups *cgroupReader
 	timer   *time.Timer // forgets what is open and remembered

@@ -14,8 +14,9 @@ import (
 // overlay is a mount of overlayfs.
 type overlay struct{ point, upper string }
 
-// layers finds the writable layers of containers among the mounts of the agent's own namespace, in which runtimes make them. Their processes are not
-// believed: one that has changed its root shows no layer, and one that mounts an overlay of its own any folder of the host.
+// layers finds the writable layers of containers among the mounts of the agent's own namespace, in
+// which runtimes make them. Their processes are not believed: one that has changed its root shows
+// no layer, and one that mounts an overlay of its own any folder of the host.
 type layers struct {
 	proc    procFS
 	cgroups *cgroupReader
@@ -27,12 +28,14 @@ type layers struct {
 // mounts are the overlays that there were at a time. It is never changed.
 type mounts struct {
 	at time.Time
-	// in has the upper directory by each part of the path that it is mounted at, is says which there are.
+	// in has the upper directory by each part of the path that it is mounted at, is says which
+	// there are.
 	in map[string]string
 	is map[string]bool
 }
 
-// upperDir returns the writable layer of a container: the upper directory of the overlay that is its root; "" for a snapshotter that is no overlay.
+// upperDir returns the writable layer of a container: the upper directory of the overlay that is
+// its root; "" for a snapshotter that is no overlay.
 func (l *layers) upperDir(m mounts, id pod.ContainerID, cgroup string) string {
 	if upper, ok := m.in[string(id)]; ok { // as containerd names it
 		return upper

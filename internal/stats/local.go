@@ -29,7 +29,8 @@ type Local struct {
 	Containers map[string]ContainerFiles
 	// Own is what belongs to no container: the pod's own logs, its hosts file.
 	Own uint64
-	// Spaces are the file systems on disks that all this is in, as they were before they were walked; each once.
+	// Spaces are the file systems on disks that all this is in, as they were before they were
+	// walked; each once.
 	Spaces []Space
 }
 
@@ -37,7 +38,8 @@ type Local struct {
 type ContainerFiles struct {
 	// Rootfs is its writable layer, Logs its log with the parts that were rotated.
 	Rootfs, Logs uint64
-	// Dedicated says that the layer is on another file system than the root directory: on one for images.
+	// Dedicated says that the layer is on another file system than the root directory: on one for
+	// images.
 	Dedicated bool
 }
 
@@ -52,14 +54,15 @@ type Space struct {
 // ReadSpace returns the free space of the file system that the path is in.
 func (c *Collector) ReadSpace(path string) (Space, error) { return c.folders.space(path) }
 
-// IsEphemeral reports whether the volume counts as ephemeral storage of its pod (Kubernetes documentation, "Local ephemeral storage"): what is in
-// memory does not.
+// IsEphemeral reports whether the volume counts as ephemeral storage of its pod (Kubernetes
+// documentation, "Local ephemeral storage"): what is in memory does not.
 func IsEphemeral(v *v1.Volume) bool {
 	return v.ConfigMap != nil || v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumDefault
 }
 
-// Local measures files of a pod now, one folder after the other; s is what the runtime showed of the pod last. Nothing is remembered of it: what was
-// measured for a summary is too old to hold a pod to its limits. What is not there takes nothing.
+// Local measures files of a pod now, one folder after the other; s is what the runtime showed of
+// the pod last. Nothing is remembered of it: what was measured for a summary is too old to hold a
+// pod to its limits. What is not there takes nothing.
 func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Extent) (Local, error) {
 	out := Local{Volumes: map[string]uint64{}, Containers: map[string]ContainerFiles{}}
 	dir := c.folders.podDir(p.UID)
@@ -123,7 +126,8 @@ func (l *Local) addSpace(d folders, path string) (device uint64, ok bool) {
 	return s.Device, true
 }
 
-// containerCgroups returns the cgroups of the pod's containers by their ids; none where there are no cgroups.
+// containerCgroups returns the cgroups of the pod's containers by their ids; none where there are
+// no cgroups.
 func (c *Collector) containerCgroups(ctx context.Context, uid pod.UID) (map[string]string, error) {
 	if err := c.acquire(ctx); err != nil {
 		return nil, err
@@ -132,7 +136,8 @@ func (c *Collector) containerCgroups(ctx context.Context, uid pod.UID) (map[stri
 	return c.cgroups.containersOf(uid)
 }
 
-// volumeBytes returns what a volume takes of its medium; dir is the folder of the pod's volumes. A tmpfs knows it without a walk.
+// volumeBytes returns what a volume takes of its medium; dir is the folder of the pod's volumes. A
+// tmpfs knows it without a walk.
 func (d folders) volumeBytes(ctx context.Context, dir string, v *v1.Volume) (uint64, error) {
 	plugin := "kubernetes.io~empty-dir"
 	if v.ConfigMap != nil {

@@ -13,7 +13,8 @@ type LogUse struct {
 	Bytes                      uint64
 }
 
-// Logs returns what the logs of containers that run take now, with the parts that were rotated, and those of earlier incarnations.
+// Logs returns what the logs of containers that run take now, with the parts that were rotated, and
+// those of earlier incarnations.
 func (c *Collector) Logs() []LogUse {
 	var out []LogUse
 	for _, s := range c.Observed() {

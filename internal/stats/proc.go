@@ -21,7 +21,8 @@ type Interface struct {
 // procFS is the folder of /proc.
 type procFS string
 
-// ignoredInterfaces are prefixes of interfaces that are the host's ends of pods, or nobody's network.
+// ignoredInterfaces are prefixes of interfaces that are the host's ends of pods, or nobody's
+// network.
 var ignoredInterfaces = []string{"lo", "veth", "docker", "nerdctl"}
 
 // network reads the interfaces that a process sees; nil when it is gone.
@@ -33,8 +34,9 @@ func (p procFS) network(pid int) []Interface {
 	return parseNetDev(b)
 }
 
-// parseNetDev reads /proc/<pid>/net/dev: two lines of headings, then per interface eight columns received and eight sent. An interface whose
-// name is no text is left out: whoever is root in a pod's network names its interfaces, and names become labels of metrics.
+// parseNetDev reads /proc/<pid>/net/dev: two lines of headings, then per interface eight columns
+// received and eight sent. An interface whose name is no text is left out: whoever is root in a
+// pod's network names its interfaces, and names become labels of metrics.
 func parseNetDev(b []byte) []Interface {
 	out := []Interface{}
 	for line := range bytes.Lines(b) {
@@ -55,7 +57,7 @@ func parseNetDev(b []byte) []Interface {
 	return out
 }
 
-// machine is what /proc tells of the machine; what it does not is zero.
+// machine is what /proc says of the machine; what it does not is zero.
 type machine struct {
 	memory, swap, swapFree uint64
 	boot                   time.Time
@@ -97,7 +99,8 @@ func (p procFS) machine() machine {
 	return m
 }
 
-// BootTime returns when the machine booted, by its folder of processes; zero when that does not tell.
+// BootTime returns when the machine booted, by its folder of processes; zero when that does not
+// say.
 func BootTime(proc string) time.Time {
 	b, _ := os.ReadFile(filepath.Join(proc, "stat"))
 	for line := range bytes.Lines(b) {

@@ -17,13 +17,15 @@ import (
 )
 
 const (
-	// fresh is how long readings serve further questions: several scrapers at a time are one reading.
+	// fresh is how long readings serve further questions: several scrapers at a time are one
+	// reading.
 	fresh = time.Second
-	// idle is how long descriptors and earlier samples are kept after the last question.
+	// idle is how long descriptors stay open and earlier samples in memory after the last question.
 	idle = 10 * time.Minute
-	// rateWindow is the least time between two samples that a rate is taken over, once there are such; rateMin the least at all.
+	// rateWindow is the least time between two samples that a rate is taken over, once there are
+	// such; rateMin the least at all.
 	rateWindow, rateMin = 10 * time.Second, 100 * time.Millisecond
-	// rateMax is the most: an average over longer tells nothing of now.
+	// rateMax is the most: an average over longer says nothing of now.
 	rateMax = 5 * time.Minute
 	// maxOpen bounds the cgroups whose files stay open between readings: each has about twenty.
 	maxOpen = 512
@@ -37,21 +39,26 @@ type Config struct {
 	Hierarchy func() (cgroupstat.Hierarchy, error)
 	// Proc is where the kernel's files are: "/proc" when empty.
 	Proc string
-	// Observed returns what the runtime showed of every pod last; Pod returns the pod itself, false when it is gone.
+	// Observed returns what the runtime showed of every pod last; Pod returns the pod itself, false
+	// when it is gone.
 	Observed func() []*pod.Status
 	Pod      func(uid pod.UID) (*v1.Pod, bool)
-	// Cgroup returns the path of a pod's cgroup, Class that of the parent of a class's pods (Guaranteed: of all pods); "" for unknown.
+	// Cgroup returns the path of a pod's cgroup, Class that of the parent of a class's pods
+	// (Guaranteed: of all pods); "" for unknown.
 	Cgroup func(uid pod.UID) string
 	Class  func(v1.PodQOSClass) string
-	// System are the cgroups of the node's own parts by their names in the summary: kubelet, runtime, misc.
+	// System are the cgroups of the node's own parts by their names in the summary: kubelet,
+	// runtime, misc.
 	System map[string]string
 	// Started is when the agent was.
 	Started time.Time
 	Runtime Runtime
-	// Volume says what is used of a volume of a pod that has a claim or is somebody else's: of CSI drivers, NFS. errors.ErrUnsupported is of those of
-	// which nothing is known; nil: nothing is of any. It may take long.
+	// Volume says what is used of a volume of a pod that has a claim or is somebody else's: of CSI
+	// drivers, NFS. errors.ErrUnsupported is of those of which nothing is known; nil: nothing is of
+	// any. It may take long.
 	Volume func(ctx context.Context, p *v1.Pod, volume string) (VolumeUse, error)
-	// VolumePeriod is how long sizes of volumes hold (volumeStatsAggPeriod); negative: they are not computed.
+	// VolumePeriod is how long sizes of volumes hold (volumeStatsAggPeriod); negative: they are not
+	// computed.
 	VolumePeriod time.Duration
 	Log          *slog.Logger
 }
@@ -97,7 +104,8 @@ type Pod struct {
 // Readings is everything at one time.
 type Readings struct {
 	Time time.Time
-	// Root is the whole machine; Classes are kubepods and those of the classes below it; System as in Config.
+	// Root is the whole machine; Classes are kubepods and those of the classes below it; System as
+	// in Config.
 	Root    *Reading
 	Classes []*Reading
 	System  map[string]*Reading
@@ -114,7 +122,8 @@ type group struct {
 	seen    bool // by the reading under way
 }
 
-// cgroupReader reads cgroups, whose files it keeps open, and what the kernel counts of networks. It has one user at a time.
+// cgroupReader reads cgroups, whose files it keeps open, and what the kernel counts of networks. It
+// has one user at a time.
 type cgroupReader struct {
 	cfg       *Config
 	proc      procFS
@@ -164,7 +173,8 @@ func (r *cgroupReader) findHierarchy() error {
 	return err
 }
 
-// containersOf returns the cgroups of the pod's containers by their ids; none where there are no cgroups.
+// containersOf returns the cgroups of the pod's containers by their ids; none where there are no
+// cgroups.
 func (r *cgroupReader) containersOf(uid pod.UID) (map[string]string, error) {
 	parent := r.cfg.Cgroup(uid)
 	if parent == "" || r.findHierarchy() != nil {
@@ -173,8 +183,8 @@ func (r *cgroupReader) containersOf(uid pod.UID) (map[string]string, error) {
 	return r.hierarchy.List(parent)
 }
 
-// firstProcess returns a process of the cgroup, 0 when none is known. Unlike the rest, it can be called by anybody who has
-// had an answer from the reader.
+// firstProcess returns a process of the cgroup, 0 when none is known. Unlike the rest, it can be
+// called by anybody who has had an answer from the reader.
 func (r *cgroupReader) firstProcess(cgroup string) int {
 	if cgroup == "" || r.hierarchy == nil {
 		return 0
@@ -293,7 +303,8 @@ func (r *cgroupReader) readPod(s *pod.Status) (Pod, bool, error) {
 	return p, true, nil
 }
 
-// inNetwork returns cgroups whose processes are in the pod's network: the sandbox's, or a container's where sandboxes have no process.
+// inNetwork returns cgroups whose processes are in the pod's network: the sandbox's, or a
+// container's where sandboxes have no process.
 func inNetwork(sandbox string, paths map[string]string, containers []Container) []string {
 	out := []string{sandbox}
 	for i := range containers {
@@ -323,8 +334,9 @@ func (r *cgroupReader) read(path string) (*Reading, error) {
 	return &Reading{Path: path, Created: g.created, Sample: s, NanoCores: g.rate}, nil
 }
 
-// computeRate returns the CPU time per time since the base, in billionths of a CPU, and moves the base when it is old enough. A counter that
-// went backwards begins anew; after a long silence there is no rate.
+// computeRate returns the CPU time per time since the base, in billionths of a CPU, and moves the
+// base when it is old enough. A counter that went backwards begins anew; after a long silence there
+// is no rate.
 func computeRate(base *cgroupstat.Sample, s cgroupstat.Sample, last *uint64) *uint64 {
 	if s.CPU == nil {
 		return nil

@@ -14,9 +14,11 @@ import (
 )
 
 const (
-	// walksAtOnce bounds the directories that are walked at a time, so that a question does not take the disk from pods.
+	// walksAtOnce bounds the directories that are walked at a time, so that a question does not
+	// take the disk from pods.
 	walksAtOnce = 2
-	// maxLinked bounds the files of several names that one walk remembers; those beyond count once per name.
+	// maxLinked bounds the files of several names that one walk remembers; those beyond count once
+	// per name.
 	maxLinked = 1 << 16
 )
 
@@ -41,8 +43,8 @@ type size struct{ bytes, inodes uint64 }
 // inode identifies a file.
 type inode struct{ dev, ino uint64 }
 
-// walk adds up what a directory takes: blocks and inodes, itself included, of its own file system alone; a file with several names counts once,
-// what vanishes meanwhile not at all.
+// walk adds up what a directory takes: blocks and inodes, itself included, of its own file system
+// alone; a file with several names counts once, what vanishes meanwhile not at all.
 func (d folders) walk(ctx context.Context, path string) (size, error) {
 	var s size
 	dir, err := d.open(path, unix.O_RDONLY|unix.O_DIRECTORY)

@@ -121,7 +121,8 @@ func (h *host) collector() *Collector {
 	})
 }
 
-// Whoever is root in a pod's network gives its interfaces their names, which may be any bytes. No label of a metric may hold such a name.
+// Whoever is root in a pod's network gives its interfaces their names, which may be any bytes. No
+// label of a metric may hold such a name.
 func TestInterfaceWithANameThatIsNoText(t *testing.T) {
 	const columns = " 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n"
 	var got []string

@@ -55,8 +55,8 @@ func (d folders) hostsFile(dir string) size {
 	return size{uint64(st.Size), 1}
 }
 
-// rootfs is the writable layer of a container; nil for a snapshotter that is no overlay. The runtime's own account of it is as old as the period of
-// its statistics, which is an hour here.
+// rootfs is the writable layer of a container; nil for a snapshotter that is no overlay. The
+// runtime's own account of it is as old as the period of its statistics, which is an hour here.
 func (c *Collector) rootfs(ctx context.Context, ct *Container) *summary.FsStats {
 	if ct.Reading == nil {
 		return nil
@@ -84,7 +84,8 @@ var walkedPlugins = map[string]bool{
 	"kubernetes.io~projected": true,
 }
 
-// volumes returns the pod's volumes, those that count as the pod's ephemeral storage first, and adds these up.
+// volumes returns the pod's volumes, those that count as the pod's ephemeral storage first, and
+// adds these up.
 func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func(bytes, inodes uint64)) []summary.VolumeStats {
 	period, ok := c.claimed.period()
 	if !ok {

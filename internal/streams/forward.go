@@ -21,13 +21,15 @@ import (
 	"berth/internal/pod"
 )
 
-// pairTimeout is how long one of the two streams of a connection waits for the other, and a connection for its port.
+// pairTimeout is how long one of the two streams of a connection waits for the other, and a
+// connection for its port.
 const pairTimeout = 30 * time.Second
 
 // Dialer connects to an address inside of a pod's network.
 type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Forward brings the client to ports of a pod. Either end of a connection can end its direction alone, and the other direction goes on.
+// Forward brings the client to ports of a pod. Either end of a connection can end its direction
+// alone, and the other direction goes on.
 func (s *Joiner) Forward(w http.ResponseWriter, r *http.Request, sandbox pod.SandboxID, dial Dialer) error {
 	if !wsstream.IsWebSocketRequest(r) {
 		if _, err := httpstream.Handshake(r, w, []string{portforward.PortForwardV1Name}); err != nil {
@@ -59,7 +61,8 @@ type forwarder struct {
 	running sync.WaitGroup
 }
 
-// portStreams are what a client opens for each connection: a stream for the data and one that says why it failed.
+// portStreams are what a client opens for each connection: a stream for the data and one that says
+// why it failed.
 type portStreams struct {
 	data, failure httpstream.Stream
 	expiry        *time.Timer
@@ -94,7 +97,8 @@ func portOf(s httpstream.Stream) (uint16, error) {
 	return uint16(port), nil
 }
 
-// requestOf returns what the two streams of a connection have in common. Clients that do not say it open the one for failures first.
+// requestOf returns what the two streams of a connection have in common. Clients that do not say it
+// open the one for failures first.
 func requestOf(s httpstream.Stream) string {
 	if id := s.Headers().Get(v1.PortForwardRequestIDHeader); id != "" {
 		return id
@@ -188,7 +192,8 @@ func (f *forwarder) join(p *portStreams) {
 	if err != nil {
 		f.refuse(p, err)
 	} else {
-		// The pod has said all, and how it went: clients that do not know of half-closed connections wait for the end of both.
+		// The pod has said all, and how it went: clients that do not know of half-closed
+		// connections wait for the end of both.
 		_ = p.data.Close()
 		_ = p.failure.Close()
 	}

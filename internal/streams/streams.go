@@ -1,13 +1,14 @@
-// Package streams joins clients of exec, attach and port-forward with the container runtime or with ports of a pod.
+// Package streams joins clients of exec, attach and port-forward with the container runtime or with
+// ports of a pod.
 //
 //	SPDY, or SPDY in a WebSocket ──► relay ──────► the runtime's streaming server, in SPDY
 //	WebSocket of a command ────────► translate ──► the runtime's streaming server, in SPDY
 //	WebSocket of ports ────────────► pass ───────► the runtime's streaming server, as it is
 //	port-forward ──────────────────► Forward ────► ports inside of the pod's network
 //
-// Owns: the protocols between a client and the runtime's streaming server, and the end of upgraded connections.
-// Reads: what either side sends.
-// Never: decides who may have a stream, or which container it leads to.
+// Owns: the protocols between a client and the runtime's streaming server, and the end of upgraded
+// connections. Reads: what either side sends. Never: decides who may have a stream, or which
+// container it leads to.
 package streams
 
 import (
@@ -30,7 +31,8 @@ import (
 const (
 	// answerTimeout is how long the runtime has to answer a request for a stream.
 	answerTimeout = 30 * time.Second
-	// maxAnswerBytes is the most that is read of a refusal of the runtime, and of the result of a command.
+	// maxAnswerBytes is the most that is read of a refusal of the runtime, and of the result of a
+	// command.
 	maxAnswerBytes = 64 << 10
 )
 
@@ -60,7 +62,8 @@ func New(cfg Config) *Joiner {
 		forwarded: semaphore.NewWeighted(int64(cfg.MaxForwarded)), log: cfg.Log,
 	}
 	if s.transport == nil {
-		// No proxy of the environment: the runtime is on this machine. A URL is good for one connection.
+		// No proxy of the environment: the runtime is on this machine. A URL is good for one
+		// connection.
 		s.transport = &http.Transport{
 			DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: answerTimeout,
 		}
@@ -74,9 +77,9 @@ type Options struct {
 	Ports                      bool // of the pod, instead of all these
 }
 
-// Join connects the client with the runtime's streaming server, which waits for it at target. Whatever the client speaks
-// of a command, SPDY or WebSocket, the runtime hears SPDY. It returns when the stream has ended; what is refused, the
-// client is told, and is no error.
+// Join connects the client with the runtime's streaming server, which waits for it at target.
+// Whatever the client speaks of a command, SPDY or WebSocket, the runtime hears SPDY. It returns
+// when the stream has ended; a refusal is the client's answer, and no error.
 func (s *Joiner) Join(w http.ResponseWriter, r *http.Request, target *url.URL, wanted Options) error {
 	switch {
 	case !wsstream.IsWebSocketRequest(r), wanted.Ports && wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
@@ -123,7 +126,8 @@ func (e *refusal) Error() string {
 	return fmt.Sprintf("streaming server of the container runtime: %d %s", e.status, e.message)
 }
 
-// dial opens a SPDY connection to the runtime with one of the subprotocols, and returns which. It ends with ctx.
+// dial opens a SPDY connection to the runtime with one of the subprotocols, and returns which. It
+// ends with ctx.
 func (s *Joiner) dial(ctx context.Context, target *url.URL, protocols ...string) (io.ReadWriteCloser, string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), nil)
 	if err != nil {

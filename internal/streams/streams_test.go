@@ -54,7 +54,8 @@ func TestChannels(t *testing.T) {
 	}
 }
 
-// What one side does not take is read all the same, or the other streams of the connection would wait for it.
+// What one side does not take is read all the same, or the other streams of the connection would
+// wait for it.
 func TestCopyAll(t *testing.T) {
 	from := strings.NewReader(strings.Repeat("x", 100_000))
 	if n := copyAll(failing{}, from); n != 100_000 || from.Len() != 0 {

@@ -22,8 +22,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// webSocketProtocols are the WebSocket protocols of commands, and the SPDY protocol of the runtime whose result has the same form: text
-// before v4, a Status since.
+// webSocketProtocols are the WebSocket protocols of commands, and the SPDY protocol of the runtime
+// whose result has the same form: text before v4, a Status since.
 var webSocketProtocols = map[string]struct {
 	binary bool
 	spdy   string
@@ -50,7 +50,8 @@ func chooseWebSocketProtocol(r *http.Request) (string, error) {
 	return "", fmt.Errorf("WebSocket protocols %q: only %q are spoken here", wanted, slices.Sorted(maps.Keys(webSocketProtocols)))
 }
 
-// translate joins a client of a WebSocket protocol with the runtime, which speaks SPDY: the same streams.
+// translate joins a client of a WebSocket protocol with the runtime, which speaks SPDY: the same
+// streams.
 func (s *Joiner) translate(w http.ResponseWriter, r *http.Request, target *url.URL, wanted Options) error {
 	protocol, err := chooseWebSocketProtocol(r)
 	if err != nil {
@@ -110,8 +111,8 @@ func (s *Joiner) translate(w http.ResponseWriter, r *http.Request, target *url.U
 	return err
 }
 
-// translation is one client of a WebSocket protocol and the runtime: their streams, by the numbers of the protocol. The
-// runtime's are nil if they are not wanted.
+// translation is one client of a WebSocket protocol and the runtime: their streams, by the numbers
+// of the protocol. The runtime's are nil if they are not wanted.
 type translation struct {
 	to   []httpstream.Stream  // the runtime
 	from []io.ReadWriteCloser // the client
@@ -127,8 +128,8 @@ func (t translation) begin() {
 	}
 }
 
-// copyInput starts to bring the runtime what the client sends. It ends with the client or with the runtime, and either
-// shows in the output.
+// copyInput starts to bring the runtime what the client sends. It ends with the client or with the
+// runtime, and either shows in the output.
 func (t translation) copyInput(running *sync.WaitGroup) {
 	for _, channel := range []int{remotecommand.StreamStdIn, remotecommand.StreamResize} {
 		if stream := t.to[channel]; stream != nil {
@@ -182,8 +183,8 @@ func channelsFor(wanted Options) []wsstream.ChannelType {
 	return channels
 }
 
-// createStreams opens the streams of the SPDY protocol that the runtime waits for, by the numbers of the WebSocket protocol; those
-// that are not wanted are nil.
+// createStreams opens the streams of the SPDY protocol that the runtime waits for, by the numbers
+// of the WebSocket protocol; those that are not wanted are nil.
 func createStreams(conn httpstream.Connection, wanted Options) ([]httpstream.Stream, error) {
 	streams := make([]httpstream.Stream, remotecommand.StreamResize+1)
 	for _, s := range []struct {
@@ -222,7 +223,8 @@ func refuseStream(w http.ResponseWriter, err error) error {
 	return nil
 }
 
-// streamConn is an upgraded connection as SPDY wants it. Deadlines are never set: idleConn ends what is idle.
+// streamConn is an upgraded connection as SPDY wants it. Deadlines are never set: idleConn ends
+// what is idle.
 type streamConn struct{ io.ReadWriteCloser }
 
 func (streamConn) LocalAddr() net.Addr              { return streamAddr{} }
