@@ -1,8 +1,9 @@
 // Package cri is the client of the container runtime: the only place that speaks CRI's gRPC.
 //
 // Owns: the connections, deadlines and error classes of CRI calls; the codec of labels and
-// annotations; the reading of one pod. Reads: the runtime. Never: retries (but for RemoveContainer,
-// see task.go), caches or decides.
+// annotations; the reading of one pod.
+// Reads: the runtime.
+// Never: retries (but for RemoveContainer, see task.go), caches or decides.
 package cri
 
 import (

@@ -4,8 +4,9 @@
 // what is on disk.
 //
 // Owns: sandboxes and containers of pods: their start, stop, replacement and removal; crash-loop
-// back-off; container log folders. Reads: the observation that it is given; images through the
-// puller. Never: observes by itself, keeps a truth about pods, decides when a pass happens.
+// back-off; container log folders.
+// Reads: the observation that it is given; images through the puller.
+// Never: observes by itself, keeps a truth about pods, decides when a pass happens.
 package kuberuntime
 
 import (

@@ -12,7 +12,8 @@
 // socket alone. Run mode opens the socket only.
 //
 // Owns: the listeners, the paths, the errors and the limits of the API; the cached answers of the
-// API server about tokens and access. Reads: what Handlers hand out, container logs, and where the
-// runtime waits for a stream. Never: changes a pod it was given, lets a client hold up the agent,
-// knows who implements Handlers.
+// API server about tokens and access.
+// Reads: what Handlers hand out, container logs, and where the runtime waits for a stream.
+// Never: changes a pod it was given, lets a client hold up the agent, knows who implements
+// Handlers.
 package server

@@ -5,7 +5,8 @@
 //	walks of directories, statfs, CRI's image file system ┴──► Summary
 //
 // Owns: the cached descriptors of cgroups, the rates of CPU time, the sizes of directories that
-// were walked. Reads: cgroupfs, /proc, file systems of pods, observations, the runtime's image file
-// system. Never: looks when nobody asks; ten minutes after the last question nothing is open and
-// nothing remembered.
+// were walked.
+// Reads: cgroupfs, /proc, file systems of pods, observations, the runtime's image file system.
+// Never: looks when nobody asks; ten minutes after the last question nothing is open and nothing
+// remembered.
 package stats

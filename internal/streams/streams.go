@@ -7,8 +7,9 @@
 //	port-forward ──────────────────► Forward ────► ports inside of the pod's network
 //
 // Owns: the protocols between a client and the runtime's streaming server, and the end of upgraded
-// connections. Reads: what either side sends. Never: decides who may have a stream, or which
-// container it leads to.
+// connections.
+// Reads: what either side sends.
+// Never: decides who may have a stream, or which container it leads to.
 package streams
 
 import (
