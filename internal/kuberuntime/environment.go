@@ -58,58 +58,49 @@ func (r *environments) read(ctx context.Context, p *v1.Pod, c *v1.Container) (cr
 	if e.Services, err = r.objects.Services(ctx, p); err != nil {
 		return e, err
 	}
+	configMap := func(name string) error {
+		return readOnce(ctx, p.Namespace, name, e.ConfigMaps, r.objects.ConfigMap)
+	}
+	secret := func(name string) error { return readOnce(ctx, p.Namespace, name, e.Secrets, r.objects.Secret) }
 	for i := range c.EnvFrom {
 		f := &c.EnvFrom[i]
 		if f.ConfigMapRef != nil {
-			if err := r.readConfigMap(ctx, p, f.ConfigMapRef.Name, &e); err != nil {
-				return e, err
-			}
+			err = configMap(f.ConfigMapRef.Name)
 		}
-		if f.SecretRef != nil {
-			if err := r.readSecret(ctx, p, f.SecretRef.Name, &e); err != nil {
-				return e, err
-			}
+		if err == nil && f.SecretRef != nil {
+			err = secret(f.SecretRef.Name)
+		}
+		if err != nil {
+			return e, err
 		}
 	}
 	for i := range c.Env {
 		f := c.Env[i].ValueFrom
 		if f != nil && f.ConfigMapKeyRef != nil {
-			if err := r.readConfigMap(ctx, p, f.ConfigMapKeyRef.Name, &e); err != nil {
-				return e, err
-			}
+			err = configMap(f.ConfigMapKeyRef.Name)
 		}
-		if f != nil && f.SecretKeyRef != nil {
-			if err := r.readSecret(ctx, p, f.SecretKeyRef.Name, &e); err != nil {
-				return e, err
-			}
+		if err == nil && f != nil && f.SecretKeyRef != nil {
+			err = secret(f.SecretKeyRef.Name)
+		}
+		if err != nil {
+			return e, err
 		}
 	}
 	return e, nil
 }
 
-// readConfigMap adds the ConfigMap once; a container so gets all its variables from one state of
-// it.
-func (r *environments) readConfigMap(ctx context.Context, p *v1.Pod, name string, e *crispec.Environment) error {
-	if _, read := e.ConfigMaps[name]; read {
+// readOnce adds the object to those that are known, unless it is there: a container gets all its
+// variables from one state of it. An object that does not exist is known as nil.
+func readOnce[T any](
+	ctx context.Context, namespace, name string, known map[string]*T, get func(ctx context.Context, namespace, name string) (*T, error),
+) error {
+	if _, read := known[name]; read {
 		return nil
 	}
-	m, err := r.objects.ConfigMap(ctx, p.Namespace, name)
+	object, err := get(ctx, namespace, name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	e.ConfigMaps[name] = m // nil when it does not exist
-	return nil
-}
-
-// readSecret is readConfigMap for Secrets.
-func (r *environments) readSecret(ctx context.Context, p *v1.Pod, name string, e *crispec.Environment) error {
-	if _, read := e.Secrets[name]; read {
-		return nil
-	}
-	s, err := r.objects.Secret(ctx, p.Namespace, name)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return err
-	}
-	e.Secrets[name] = s
+	known[name] = object
 	return nil
 }

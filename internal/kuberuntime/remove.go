@@ -117,10 +117,8 @@ func (r *remover) removeUnstarted(ctx context.Context, cs *pod.ContainerStatus) 
 		case !errors.Is(err, cri.ErrStarting) || time.Now().After(limit):
 			return fmt.Errorf("remove container %q, which was never started: %w", cs.Name, err)
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := sleep(ctx, wait); err != nil {
+			return err
 		}
 	}
 }

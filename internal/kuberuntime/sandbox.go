@@ -214,10 +214,8 @@ func whileReserved[ID any](ctx context.Context, create func() (ID, error)) (ID, 
 		if !errors.Is(err, cri.ErrNameReserved) || wait > reservedMost {
 			return id, err
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return id, ctx.Err()
+		if err := sleep(ctx, wait); err != nil {
+			return id, err
 		}
 	}
 }
