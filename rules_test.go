@@ -72,6 +72,7 @@ var ranks = map[string]int{
 	"internal/userns":     1,
 	"internal/tracing":    1,
 	"internal/netns":      1,
+	"internal/streams":    1,
 	"internal/hostports":  1,
 	"internal/defaults":   1,
 

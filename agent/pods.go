@@ -184,14 +184,18 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 	s, p := &g.settings, in.pleg
 	l.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: in.runtime.cri, Images: in.images.puller, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log,
-		RootDir: g.cfg.RootDir, PodLogsDir: g.cfg.PodLogsDir, ContainerLogsDir: g.cfg.ContainerLogsDir,
-		Resources: g.resources.Containers, ExecLimits: in.execLimits, HostIPs: g.hostIPs.Current, Objects: in.objects, Volumes: in.volumes,
-		Allocatable: func() v1.ResourceList { return allocatable(in.node) }, Actions: l.actions, Pods: p.Known,
+		Folders:   kuberuntime.Folders{Root: g.cfg.RootDir, PodLogs: g.cfg.PodLogsDir, ContainerLogs: g.cfg.ContainerLogsDir},
+		Resources: g.resources.Containers, HostIPs: g.hostIPs.Current, Objects: in.objects, Actions: l.actions, Pods: p.Known,
 		Cgroups: in.runtime.facts, Allocations: l.allocations,
 		MaxRestartPeriod: s.maxRestartPeriod, Garbage: s.garbage,
-		DNS: s.dns, ResolvConf: s.resolvConf, SeccompDefault: s.seccompDefault,
-		UserNamespaces: l.users, StartFailed: g.counts.StartFailed, NodeEvent: g.recorder.NodeEvent,
-		CheckHostPorts: checkHostPorts(g.out.HostPorts),
+		Sandboxes: kuberuntime.SandboxConfig{
+			DNS: s.dns, ResolvConf: s.resolvConf, UserNamespaces: l.users, NodeEvent: g.recorder.NodeEvent,
+			CheckHostPorts: checkHostPorts(g.out.HostPorts),
+		},
+		Containers: kuberuntime.ContainerConfig{
+			Volumes: in.volumes, ExecLimits: in.execLimits, SeccompDefault: s.seccompDefault,
+			Allocatable: func() v1.ResourceList { return allocatable(in.node) }, StartFailed: g.counts.StartFailed,
+		},
 	})
 	l.syncer = podsync.New(podsync.Config{
 		Runtime: l.runtime, Remover: l.runtime, Cgroups: in.runtime.facts, Volumes: in.volumes, Objects: in.objects, Status: g.status, Checkpoint: g.kept.Write,

@@ -105,7 +105,7 @@ func (m *Manager) remake(ctx context.Context, f *folder, j job) error {
 func (m *Manager) reopen(ctx context.Context, j job) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), reopenLimit, errors.New("no answer"))
 	defer cancel()
-	return m.Runtime.ReopenContainerLog(cri.For(ctx, j.uid), j.id)
+	return m.Runtime.ReopenContainerLog(cri.WithPod(ctx, j.uid), j.id)
 }
 
 // reopenLimit bounds one call, so that a container that the runtime is stuck with holds up the logs

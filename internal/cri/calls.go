@@ -32,7 +32,7 @@ func (c *Client) Status(ctx context.Context) (*runtimeapi.StatusResponse, error)
 	return c.runtime.Status(ctx, &runtimeapi.StatusRequest{})
 }
 
-// CgroupDriver returns the driver that the runtime uses; ErrUnimplemented when it does not tell.
+// CgroupDriver returns the driver that the runtime uses; ErrUnimplemented when it does not say.
 func (c *Client) CgroupDriver(ctx context.Context) (runtimeapi.CgroupDriver, error) {
 	r, err := c.runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})
 	if err != nil {
@@ -50,7 +50,8 @@ func (c *Client) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxCo
 	return pod.SandboxID(r.PodSandboxId), nil
 }
 
-// StopPodSandbox ends the sandbox and takes its network down. Idempotent; a sandbox that is not there is stopped.
+// StopPodSandbox ends the sandbox and takes its network down. Idempotent; a sandbox that is not
+// there is stopped.
 func (c *Client) StopPodSandbox(ctx context.Context, id pod.SandboxID) error {
 	_, err := c.runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: string(id)})
 	return ignoreNotFound(err)
@@ -71,8 +72,9 @@ func (c *Client) PodSandboxStatus(ctx context.Context, id pod.SandboxID) (*runti
 	return r.Status, nil
 }
 
-// NetworkNamespace returns the file of the sandbox's network namespace, "" if the runtime does not tell. CRI has no field for it: containerd
-// and CRI-O tell of the sandbox's OCI spec in the verbose part of its status.
+// NetworkNamespace returns the file of the sandbox's network namespace, "" if the runtime does not
+// say. CRI has no field for it: containerd and CRI-O give the sandbox's OCI spec in the verbose
+// part of its status.
 func (c *Client) NetworkNamespace(ctx context.Context, id pod.SandboxID) (path string, err error) {
 	r, err := c.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: string(id), Verbose: true})
 	if err != nil {
@@ -81,7 +83,7 @@ func (c *Client) NetworkNamespace(ctx context.Context, id pod.SandboxID) (path s
 	return networkNamespaceOf(r.Info["info"]), nil
 }
 
-// networkNamespaceOf reads the verbose part of a sandbox's status; what has another form does not tell.
+// networkNamespaceOf reads the verbose part of a sandbox's status; another form says nothing.
 func networkNamespaceOf(text string) string {
 	var v struct {
 		RuntimeSpec struct {
@@ -117,18 +119,19 @@ func (c *Client) StartContainer(ctx context.Context, id pod.ContainerID) error {
 }
 
 // StopContainer sends the stop signal and, after grace, kills; without grace it kills at once.
-// Idempotent. Cancelling ctx ends the wait, not the stop signal. The error is ErrStopSignal when the
-// signal of the image is none: then nothing was sent.
+// Idempotent. Cancelling ctx ends the wait, not the stop signal. The error is ErrStopSignal when
+// the signal of the image is none: then nothing was sent.
 func (c *Client) StopContainer(ctx context.Context, id pod.ContainerID, grace time.Duration) error {
-	_, err := c.runtime.StopContainer(withExtraTime(ctx, grace), &runtimeapi.StopContainerRequest{ContainerId: string(id), Timeout: int64(grace / time.Second)})
+	_, err := c.runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: string(id), Timeout: int64(grace / time.Second)})
 	return ignoreNotFound(err)
 }
 
-// RemoveContainer removes the container, by force when it runs, with what a start that was cut off has left of it. Idempotent.
+// RemoveContainer removes the container, by force when it runs, with what a start that was cut off
+// has left of it. Idempotent.
 func (c *Client) RemoveContainer(ctx context.Context, id pod.ContainerID) error {
 	err := c.removeContainer(ctx, id)
 	if isTaskLeft(err) {
-		if ended := c.deleteTask(ctx, id); ended != nil {
+		if ended := c.Tasks.remove(ctx, id); ended != nil {
 			return fmt.Errorf("%w; %w", err, ended)
 		}
 		err = c.removeContainer(ctx, id)
@@ -141,33 +144,15 @@ func (c *Client) removeContainer(ctx context.Context, id pod.ContainerID) error 
 	return ignoreNotFound(err)
 }
 
-// ReopenContainerLog has the runtime write the log of a running container to a new file at its path, if the one that was there was
-// renamed. Idempotent.
+// ReopenContainerLog has the runtime write the log of a running container to a new file at its
+// path, if the one that was there was renamed. Idempotent.
 func (c *Client) ReopenContainerLog(ctx context.Context, id pod.ContainerID) error {
 	_, err := c.runtime.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: string(id)})
 	return err
 }
 
-// Exec makes the runtime ready to run a command in the container and returns the URL of its streaming server where the client's end
-// is awaited, once.
-func (c *Client) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (url string, err error) {
-	r, err := c.runtime.Exec(ctx, req)
-	return r.GetUrl(), err
-}
-
-// Attach is Exec for the container's own process.
-func (c *Client) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (url string, err error) {
-	r, err := c.runtime.Attach(ctx, req)
-	return r.GetUrl(), err
-}
-
-// PortForward is Exec for the ports of a sandbox.
-func (c *Client) PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (url string, err error) {
-	r, err := c.runtime.PortForward(ctx, req)
-	return r.GetUrl(), err
-}
-
-// ContainerState returns the state of one container now; a container that the runtime does not know has exited.
+// ContainerState returns the state of one container now; a container that the runtime does not know
+// has exited.
 func (c *Client) ContainerState(ctx context.Context, id pod.ContainerID) (pod.ContainerState, error) {
 	r, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: string(id)})
 	switch {
@@ -179,37 +164,9 @@ func (c *Client) ContainerState(ctx context.Context, id pod.ContainerID) (pod.Co
 	return stateOf(r.Status.GetState()), nil
 }
 
-// ExecSync runs a command in the container and returns what it wrote and its exit code. Timeout, in seconds, bounds the command; with 0
-// only ctx does. When ctx ends, the runtime kills the command.
-func (c *Client) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-	limit := noDeadline
-	if req.Timeout > 0 {
-		limit = time.Duration(req.Timeout) * time.Second
-	}
-	return c.runtime.ExecSync(withExtraTime(ctx, limit), req)
-}
-
-// CheckpointContainer puts a running container on disk. It has the time that the request names, and an ordinary call's at least.
+// CheckpointContainer puts a running container on disk. It has the time that the request names, and
+// an ordinary call's at least.
 func (c *Client) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) error {
-	asked := time.Duration(req.Timeout) * time.Second
-	_, err := c.runtime.CheckpointContainer(withExtraTime(ctx, max(0, asked-c.timeout)), req)
+	_, err := c.runtime.CheckpointContainer(ctx, req)
 	return err
-}
-
-// ImageStatus returns the image, or nil when the runtime does not have it.
-func (c *Client) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
-	r, err := c.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
-	if err != nil {
-		return nil, err
-	}
-	return r.Image, nil
-}
-
-// PullImage pulls the image and returns its reference. It has no deadline but ctx, since nobody can tell how large an image is.
-func (c *Client) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (string, error) {
-	r, err := c.images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, Auth: auth, SandboxConfig: sandbox})
-	if err != nil {
-		return "", err
-	}
-	return r.ImageRef, nil
 }

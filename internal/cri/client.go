@@ -1,6 +1,7 @@
 // Package cri is the client of the container runtime: the only place that speaks CRI's gRPC.
 //
-// Owns: the connections, deadlines and error classes of CRI calls; the codec of labels and annotations; the reading of one pod.
+// Owns: the connections, deadlines and error classes of CRI calls; the codec of labels and
+// annotations; the reading of one pod.
 // Reads: the runtime.
 // Never: retries (but for RemoveContainer, see task.go), caches or decides.
 package cri
@@ -11,10 +12,9 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -47,30 +47,27 @@ type Config struct {
 	Timeout time.Duration
 	// Dial replaces the dialling of the unix socket, for tests in memory.
 	Dial Dialer
-	// Called is told of every CRI call by the name of its method, with the runtime handler of a RunPodSandbox; nil: nobody. It must not block.
+	// Called is called after every CRI call with the name of its method, and the runtime handler of
+	// a RunPodSandbox; nil: not called. It must not block.
 	Called func(method, handler string, took time.Duration, err error)
 }
 
-// Client calls one runtime. Its methods are safe for concurrent use. Errors carry a class (see errors.go).
+// Client calls one runtime: pods and containers by its own methods, the rest by its parts. All
+// methods are safe for concurrent use. Errors carry a class (see errors.go).
 //
-// Calls that change the runtime's state are not cancelled with their context: containerd keeps the name of a cancelled
-// RunPodSandbox or CreateContainer reserved for a while, so that a cancelled call costs more than a finished one. A pass is
-// ended between calls. StopContainer, ExecSync and PullImage are the exceptions.
+// Calls that change the runtime's state are not cancelled with their context: containerd keeps the
+// name of a cancelled RunPodSandbox or CreateContainer reserved for a while, so that a cancelled
+// call costs more than a finished one. A pass is ended between calls. StopContainer, ExecSync and
+// PullImage are the exceptions.
 type Client struct {
-	timeout time.Duration
-	called  func(method, handler string, took time.Duration, err error)
-	conn    *lanes
-	events  *grpc.ClientConn // of its own: a stalled call must not hold up the event stream
-	runtime runtimeapi.RuntimeServiceClient
-	images  runtimeapi.ImageServiceClient
-	// imageConn is conn unless images have a service of their own.
-	imageConn *lanes
-	stream    runtimeapi.RuntimeServiceClient
-	// noStreams is set while the runtime is known to offer no streamed lists.
-	noStreams atomic.Bool
+	*Images
+	*Streaming
+	*Observer
+	*Tasks
+	*calls
 
-	mu    sync.Mutex
-	calls map[*call]bool // guarded by mu; those for pods that are under way
+	runtime runtimeapi.RuntimeServiceClient
+	close   []func() error
 }
 
 // New returns a client that connects at its first call.
@@ -78,33 +75,45 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
 	}
-	c := &Client{timeout: cfg.Timeout, called: cfg.Called, calls: map[*call]bool{}}
-	var err error
-	if c.conn, err = c.newLanes(runtimeServer, cfg.Endpoint, cfg.Dial); err != nil {
+	calls := &calls{timeout: cfg.Timeout, called: cfg.Called, underWay: map[*call]bool{}}
+	c := &Client{calls: calls}
+	pool, err := c.newPool(runtimeServer, cfg.Endpoint, cfg.Dial)
+	if err != nil {
 		return nil, err
 	}
-	c.imageConn = c.conn
+	images := pool
 	if cfg.ImageEndpoint != "" && cfg.ImageEndpoint != cfg.Endpoint {
-		if c.imageConn, err = c.newLanes(imageServer, cfg.ImageEndpoint, cfg.Dial); err != nil {
-			return nil, errors.Join(err, c.conn.Close())
+		if images, err = c.newPool(imageServer, cfg.ImageEndpoint, cfg.Dial); err != nil {
+			return nil, errors.Join(err, c.Close())
 		}
 	}
-	if c.events, err = connect(runtimeServer, cfg.Endpoint, cfg.Dial, c.interceptFor(runtimeServer), 0); err != nil {
-		return nil, errors.Join(err, c.conn.Close(), c.imageConn.Close())
+	// Of its own: a stalled call must not hold up the event stream.
+	events, err := connect(runtimeServer, cfg.Endpoint, cfg.Dial, calls.intercept(runtimeServer), 0)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
 	}
-	c.runtime = runtimeapi.NewRuntimeServiceClient(c.conn)
-	c.images = runtimeapi.NewImageServiceClient(c.imageConn)
-	c.stream = runtimeapi.NewRuntimeServiceClient(c.events)
+	c.close = append(c.close, events.Close)
+	c.runtime = runtimeapi.NewRuntimeServiceClient(pool)
+	c.Images = &Images{service: runtimeapi.NewImageServiceClient(images), runtime: c.runtime}
+	c.Streaming = &Streaming{c.runtime}
+	c.Observer = &Observer{runtime: c.runtime, events: runtimeapi.NewRuntimeServiceClient(events), timeout: cfg.Timeout}
+	c.Tasks = &Tasks{tasksapi.NewTasksClient(pool)}
 	return c, nil
 }
 
-func (c *Client) newLanes(what, endpoint string, dial Dialer) (*lanes, error) {
-	return newLanes(func(idle time.Duration) (*grpc.ClientConn, error) {
-		return connect(what, endpoint, dial, c.interceptFor(what), idle)
+func (c *Client) newPool(what, endpoint string, dial Dialer) (*connPool, error) {
+	pool, err := newConnPool(func(idle time.Duration) (*grpc.ClientConn, error) {
+		return connect(what, endpoint, dial, c.calls.intercept(what), idle)
 	})
+	if err != nil {
+		return nil, err
+	}
+	c.close = append(c.close, pool.Close)
+	return pool, nil
 }
 
-// connect returns a connection to a socket, which closes while it was not used for idle and is opened again, 0: never; what names it in errors.
+// connect returns a connection to a socket, which closes while it was not used for idle and is
+// opened again, 0: never; what names it in errors.
 func connect(what, endpoint string, dial Dialer, intercept grpc.UnaryClientInterceptor, idle time.Duration) (*grpc.ClientConn, error) {
 	if dial == nil {
 		path, ok := strings.CutPrefix(endpoint, "unix://")
@@ -136,66 +145,9 @@ func connect(what, endpoint string, dial Dialer, intercept grpc.UnaryClientInter
 
 // Close ends the connections; calls in flight fail.
 func (c *Client) Close() error {
-	errs := []error{c.conn.Close(), c.events.Close()}
-	if c.imageConn != c.conn {
-		errs = append(errs, c.imageConn.Close())
+	var errs []error
+	for _, each := range c.close {
+		errs = append(errs, each())
 	}
 	return errors.Join(errs...)
-}
-
-// deadlineKey carries a deadline of its own for a call, in addition to the client's.
-type deadlineKey struct{}
-
-// noDeadline as a deadline of its own leaves the call to its context alone.
-const noDeadline time.Duration = -1
-
-func withExtraTime(ctx context.Context, d time.Duration) context.Context {
-	return context.WithValue(ctx, deadlineKey{}, d)
-}
-
-// mutating calls run to their end whatever becomes of their context.
-var mutating = map[string]bool{
-	"RunPodSandbox": true, "StopPodSandbox": true, "RemovePodSandbox": true,
-	"CreateContainer": true, "StartContainer": true, "RemoveContainer": true, "RemoveImage": true,
-	"UpdateContainerResources": true, "UpdatePodSandboxResources": true,
-}
-
-// interceptFor returns what each call of a server, which errors name so, goes through.
-func (c *Client) interceptFor(server string) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		op := method[strings.LastIndexByte(method, '/')+1:]
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("%s: %w", op, err)
-		}
-		defer traced(ctx, op)()
-		began := time.Now()
-		ctx, cancel := c.bounded(ctx, op, began)
-		defer cancel()
-		defer c.noted(ctx, op, began, req)()
-		err := classify(ctx, op, server, began, invoke(ctx, method, req, reply, cc, opts...))
-		if c.called != nil && strings.HasPrefix(method, "/runtime.v1.") {
-			handler := ""
-			if r, ok := req.(*runtimeapi.RunPodSandboxRequest); ok {
-				handler = r.RuntimeHandler
-			}
-			c.called(op, handler, time.Since(began), err)
-		}
-		return err
-	}
-}
-
-// bounded returns the context with the deadline of a call that begins now, which a call that changes something has only that of.
-func (c *Client) bounded(ctx context.Context, op string, began time.Time) (context.Context, context.CancelFunc) {
-	extra, _ := ctx.Value(deadlineKey{}).(time.Duration)
-	limit := c.timeout + extra
-	if op == "RunPodSandbox" {
-		limit *= 2
-	}
-	if mutating[op] {
-		ctx = context.WithoutCancel(ctx)
-	}
-	if op == "PullImage" || extra == noDeadline {
-		return ctx, func() {}
-	}
-	return context.WithDeadline(ctx, began.Add(limit))
 }

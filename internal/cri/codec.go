@@ -11,8 +11,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Labels and annotations that sandboxes and containers carry. They are the kubelet's, so that a node can be taken over and
-// that tools which read them (crictl, log shippers) keep working.
+// Labels and annotations that sandboxes and containers carry. They are the kubelet's, so that a
+// node can be taken over and that tools which read them (crictl, log shippers) keep working.
 const (
 	PodNameLabel       = "io.kubernetes.pod.name"
 	PodNamespaceLabel  = "io.kubernetes.pod.namespace"
@@ -29,7 +29,8 @@ const (
 	PortsAnnotation                    = "io.kubernetes.container.ports"
 )
 
-// SandboxLabels returns the labels of a pod's sandbox: the pod's own and the three that identify it.
+// SandboxLabels returns the labels of a pod's sandbox: the pod's own and the three that identify
+// it.
 func SandboxLabels(p *v1.Pod) map[string]string {
 	l := make(map[string]string, len(p.Labels)+3)
 	maps.Copy(l, p.Labels)
@@ -44,7 +45,8 @@ func ContainerLabels(p *v1.Pod, c *v1.Container) map[string]string {
 	}
 }
 
-// ContainerAnnotations returns what the container must carry so that it can be judged and stopped without its pod's spec.
+// ContainerAnnotations returns what the container must carry so that it can be judged and stopped
+// without its pod's spec.
 func ContainerAnnotations(p *v1.Pod, c *v1.Container, hash string, restartCount uint32) (map[string]string, error) {
 	a := map[string]string{
 		HashAnnotation:                     hash,
@@ -75,7 +77,8 @@ func ContainerAnnotations(p *v1.Pod, c *v1.Container, hash string, restartCount 
 	return a, nil
 }
 
-// TerminationGrace returns the grace period in seconds that the container was created with, for stopping it without its pod.
+// TerminationGrace returns the grace period in seconds that the container was created with, for
+// stopping it without its pod.
 func TerminationGrace(cs *pod.ContainerStatus) (int64, bool) {
 	for _, key := range []string{DeletionGracePeriodAnnotation, TerminationGracePeriodAnnotation} {
 		if s, err := strconv.ParseInt(cs.Annotations[key], 10, 64); err == nil {

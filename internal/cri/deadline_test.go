@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"errors"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,8 @@ import (
 	"berth/internal/pod"
 )
 
-// What a call says that is not answered, whichever end of the connection saw first that its time is over.
+// What a call says that is not answered, whichever end of the connection saw first that its time is
+// over.
 func TestNoAnswer(t *testing.T) {
 	reset := status.Error(codes.Canceled, "stream terminated by RST_STREAM with error code: CANCEL")
 	late := status.Error(codes.DeadlineExceeded, "context deadline exceeded")
@@ -25,7 +27,6 @@ func TestNoAnswer(t *testing.T) {
 		name    string
 		method  string
 		req     any
-		extra   time.Duration
 		callers time.Duration // the caller's deadline, 0: none
 		cancel  time.Duration // when the caller gives up, 0: never
 		after   time.Duration // when the call ends
@@ -46,7 +47,7 @@ func TestNoAnswer(t *testing.T) {
 			class: ErrTimeout, want: "RunPodSandbox: no answer from the container runtime within 4m0s",
 		},
 		{
-			name: "time of its own", method: "StopContainer", req: &runtimeapi.StopContainerRequest{}, extra: 30 * time.Second, after: 150 * time.Second, err: late,
+			name: "time of its own", method: "StopContainer", req: &runtimeapi.StopContainerRequest{Timeout: 30}, after: 150 * time.Second, err: late,
 			class: ErrTimeout, want: "StopContainer: no answer from the container runtime within 2m30s",
 		},
 		{
@@ -58,7 +59,7 @@ func TestNoAnswer(t *testing.T) {
 			class: context.Canceled, want: "StopContainer: context canceled",
 		},
 		{
-			name: "a deadline of the runtime's", method: "ExecSync", req: &runtimeapi.ExecSyncRequest{}, extra: 5 * time.Second, after: 5 * time.Second,
+			name: "a deadline of the runtime's", method: "ExecSync", req: &runtimeapi.ExecSyncRequest{Timeout: 5}, after: 5 * time.Second,
 			err: status.Error(codes.DeadlineExceeded, "timeout 5s exceeded"), class: ErrTimeout, want: "ExecSync: timeout 5s exceeded",
 		},
 		{
@@ -72,7 +73,7 @@ func TestNoAnswer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx := withExtraTime(t.Context(), tc.extra)
+				ctx := t.Context()
 				if tc.callers > 0 {
 					var cancel context.CancelFunc
 					ctx, cancel = context.WithTimeout(ctx, tc.callers)
@@ -83,7 +84,7 @@ func TestNoAnswer(t *testing.T) {
 					ctx, cancel = context.WithCancel(ctx)
 					time.AfterFunc(tc.cancel, cancel)
 				}
-				err = c.interceptFor(runtimeServer)(ctx, "/runtime.v1.RuntimeService/"+tc.method, tc.req, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+				err = c.calls.intercept(runtimeServer)(ctx, "/runtime.v1.RuntimeService/"+tc.method, tc.req, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
 					time.Sleep(tc.after)
 					return tc.err
 				})
@@ -112,7 +113,8 @@ func TestNoAnswerOfTheImageService(t *testing.T) {
 	})
 }
 
-// Calls for a pod are known while they are under way: of which container, since when an answer is due, and when it is given up.
+// Calls for a pod are known while they are under way: of which container, since when an answer is
+// due, and when it is given up.
 func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New(Config{Endpoint: "/fake"})
@@ -120,7 +122,7 @@ func TestWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		call := func(ctx context.Context, method string, req any) {
-			err := c.interceptFor(runtimeServer)(ctx, "/runtime.v1.RuntimeService/"+method, req, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+			err := c.calls.intercept(runtimeServer)(ctx, "/runtime.v1.RuntimeService/"+method, req, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
 				time.Sleep(time.Minute)
 				return nil
 			})
@@ -129,12 +131,12 @@ func TestWaits(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		web := For(t.Context(), "web")
+		web := WithPod(t.Context(), "web")
 		go call(web, "RunPodSandbox", &runtimeapi.RunPodSandboxRequest{})
 		go call(web, "CreateContainer", &runtimeapi.CreateContainerRequest{Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "main"}}})
-		go call(withExtraTime(web, 30*time.Second), "StopContainer", &runtimeapi.StopContainerRequest{ContainerId: "c1"})
-		go call(withExtraTime(web, noDeadline), "ExecSync", &runtimeapi.ExecSyncRequest{ContainerId: "c1"})
-		go call(For(t.Context(), "other"), "StartContainer", &runtimeapi.StartContainerRequest{ContainerId: "c2"})
+		go call(web, "StopContainer", &runtimeapi.StopContainerRequest{ContainerId: "c1", Timeout: 30})
+		go call(web, "ExecSync", &runtimeapi.ExecSyncRequest{ContainerId: "c1"})
+		go call(WithPod(t.Context(), "other"), "StartContainer", &runtimeapi.StartContainerRequest{ContainerId: "c2"})
 		go call(t.Context(), "Status", &runtimeapi.StatusRequest{})
 		synctest.Wait()
 		observed := &pod.Status{UID: "web", Containers: []pod.ContainerStatus{{ID: "c1", Name: "side"}}}
@@ -155,4 +157,39 @@ func TestWaits(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A rule for a call that does not exist would leave the one that is meant an ordinary call.
+func TestRulesAreOfCalls(t *testing.T) {
+	for op := range rules {
+		_, ofRuntime := reflect.TypeFor[runtimeapi.RuntimeServiceClient]().MethodByName(op)
+		_, ofImages := reflect.TypeFor[runtimeapi.ImageServiceClient]().MethodByName(op)
+		if !ofRuntime && !ofImages {
+			t.Errorf("CRI has no call %s", op)
+		}
+	}
+}
+
+func TestComputeLimit(t *testing.T) {
+	for _, c := range []struct {
+		op              string
+		req             any
+		time, asked     time.Duration
+		forever, finish bool
+	}{
+		{op: "Status", time: time.Minute},
+		{op: "RunPodSandbox", time: 2 * time.Minute, finish: true},
+		{op: "CreateContainer", time: time.Minute, finish: true},
+		{op: "StopContainer", req: &runtimeapi.StopContainerRequest{Timeout: 7}, time: 67 * time.Second, asked: 7 * time.Second},
+		{op: "ExecSync", req: &runtimeapi.ExecSyncRequest{Timeout: 7}, time: 67 * time.Second, asked: 7 * time.Second},
+		{op: "ExecSync", req: &runtimeapi.ExecSyncRequest{}, time: time.Minute, forever: true},
+		{op: "CheckpointContainer", req: &runtimeapi.CheckpointContainerRequest{Timeout: 30}, time: time.Minute},
+		{op: "CheckpointContainer", req: &runtimeapi.CheckpointContainerRequest{Timeout: 90}, time: 90 * time.Second, asked: 30 * time.Second},
+		{op: "PullImage", time: time.Minute, forever: true},
+	} {
+		got := computeLimit(c.op, c.req, time.Minute)
+		if got.time != c.time || got.asked != c.asked || got.unlimited != c.forever || got.finishes != c.finish {
+			t.Errorf("%s %v: got %+v", c.op, c.req, got)
+		}
+	}
 }

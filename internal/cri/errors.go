@@ -15,11 +15,14 @@ import (
 var (
 	// ErrNotFound: the sandbox, container or image does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrNameReserved: an earlier, cancelled or concurrent call still holds the name. Trying again in a moment succeeds.
+	// ErrNameReserved: an earlier, cancelled or concurrent call still holds the name. Trying again
+	// in a moment succeeds.
 	ErrNameReserved = errors.New("name reserved")
-	// ErrStarting: a start of the container that was cancelled is still under way. Trying again in a moment succeeds.
+	// ErrStarting: a start of the container that was cancelled is still under way. Trying again in
+	// a moment succeeds.
 	ErrStarting = errors.New("container is being started")
-	// ErrStopSignal: what the container's image names as its stop signal is none, so that the runtime sends nothing.
+	// ErrStopSignal: what the container's image names as its stop signal is none, so that the
+	// runtime sends nothing.
 	ErrStopSignal = errors.New("no stop signal")
 	// ErrUnavailable: the runtime does not answer at its socket.
 	ErrUnavailable = errors.New("container runtime is down")
@@ -46,7 +49,8 @@ func (e *callError) Unwrap() []error {
 	return []error{e.cause, e.class}
 }
 
-// Message returns the runtime's own words of a failed call, without the name of the call; for other errors their text.
+// Message returns the runtime's own words of a failed call, without the name of the call; for other
+// errors their text.
 func Message(err error) string {
 	var ce *callError
 	if errors.As(err, &ce) {
@@ -55,7 +59,8 @@ func Message(err error) string {
 	return err.Error()
 }
 
-// classify makes the error of a call of a server, which names it, one of this package. The call began then, and had until the deadline of ctx.
+// classify makes the error of a call of a server, which names it, one of this package. The call
+// began then, and had until the deadline of ctx.
 func classify(ctx context.Context, op, server string, began time.Time, err error) error {
 	if err == nil {
 		return nil
@@ -87,15 +92,16 @@ func classify(ctx context.Context, op, server string, began time.Time, err error
 	return ce
 }
 
-// isNoSignal reports whether containerd could not send a stop signal because it is none: it does not
-// parse, or the kernel has no such number (EINVAL).
+// isNoSignal reports whether containerd could not send a stop signal because it is none: it does
+// not parse, or the kernel has no such number (EINVAL).
 func isNoSignal(message string) bool {
 	return strings.Contains(message, "failed to parse stop signal") ||
 		strings.Contains(message, "failed to stop container") && strings.Contains(message, "invalid argument")
 }
 
-// unanswered reports whether a call was ended by its deadline, and how long it had. Either end of the connection may see the deadline first:
-// ours then says DeadlineExceeded, and the server's ends the stream, which reads as if somebody had cancelled the call.
+// unanswered reports whether a call was ended by its deadline, and how long it had. Either end of
+// the connection may see the deadline first: ours then says DeadlineExceeded, and the server's ends
+// the stream, which reads as if somebody had cancelled the call.
 func unanswered(ctx context.Context, began time.Time, code codes.Code) (within time.Duration, ok bool) {
 	deadline, limited := ctx.Deadline()
 	if !limited || time.Now().Before(deadline) || errors.Is(ctx.Err(), context.Canceled) {

@@ -10,21 +10,23 @@ import (
 	"berth/internal/pod"
 )
 
-// Events reads the runtime's event stream until it breaks or ctx is done, and returns why. It waits for a runtime that is down.
+// Events reads the runtime's event stream until it breaks or ctx is done, and returns why. It waits
+// for a runtime that is down.
 //
-// opened is called once the stream is open as far as the client can know (the runtime does not acknowledge it). put is called with the
-// UID of the pod that an event is about, or "" when the event does not tell. Both must return at once: containerd publishes
-// synchronously, so that a reader which stalls blocks every create, start and stop of the runtime.
-// Only one stream may be open at a time. ErrUnimplemented says that the runtime has no events.
-func (c *Client) Events(ctx context.Context, opened func(), put func(pod.UID)) error {
+// opened is called once the stream is open as far as the client can know (the runtime does not
+// acknowledge it). put is called with the UID of the pod that an event is about, or "" when the
+// event does not say. Both must return at once: containerd publishes synchronously, so that a
+// reader which stalls blocks every create, start and stop of the runtime. Only one stream may be
+// open at a time. ErrUnimplemented says that the runtime has no events.
+func (o *Observer) Events(ctx context.Context, opened func(), put func(pod.UID)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	began := time.Now()
-	s, err := c.stream.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
+	s, err := o.events.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		return classify(ctx, "GetContainerEvents", runtimeServer, began, err)
 	}
-	c.noStreams.Store(false) // it may be another runtime than the one that was asked for streamed lists
+	o.noStreams.Store(false) // it may be another runtime than the one that was asked for streamed lists
 	opened()
 	for {
 		e, err := s.Recv()

@@ -10,9 +10,34 @@ import (
 	"berth/internal/pod"
 )
 
+// Images asks for images, and for what uses them.
+type Images struct {
+	service runtimeapi.ImageServiceClient
+	runtime runtimeapi.RuntimeServiceClient
+}
+
+// ImageStatus returns the image, or nil when the runtime does not have it.
+func (i *Images) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
+	r, err := i.service.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+	if err != nil {
+		return nil, err
+	}
+	return r.Image, nil
+}
+
+// PullImage pulls the image and returns its reference. It has no deadline but ctx, since the size
+// of an image is not known before.
+func (i *Images) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (string, error) {
+	r, err := i.service.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, Auth: auth, SandboxConfig: sandbox})
+	if err != nil {
+		return "", err
+	}
+	return r.ImageRef, nil
+}
+
 // ListImages returns the images that the runtime has.
-func (c *Client) ListImages(ctx context.Context) ([]*runtimeapi.Image, error) {
-	r, err := c.images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+func (i *Images) ListImages(ctx context.Context) ([]*runtimeapi.Image, error) {
+	r, err := i.service.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -20,13 +45,14 @@ func (c *Client) ListImages(ctx context.Context) ([]*runtimeapi.Image, error) {
 }
 
 // ImageFsInfo returns the file systems of images and of containers.
-func (c *Client) ImageFsInfo(ctx context.Context) (*runtimeapi.ImageFsInfoResponse, error) {
-	return c.images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+func (i *Images) ImageFsInfo(ctx context.Context) (*runtimeapi.ImageFsInfoResponse, error) {
+	return i.service.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 }
 
-// InspectImage returns the image and what the runtime tells of it besides, JSON by name; a nil image when it is not present.
-func (c *Client) InspectImage(ctx context.Context, name string) (*runtimeapi.Image, map[string]string, error) {
-	r, err := c.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}, Verbose: true})
+// InspectImage returns the image and what the runtime says of it besides, JSON by name; a nil image
+// when it is not present.
+func (i *Images) InspectImage(ctx context.Context, name string) (*runtimeapi.Image, map[string]string, error) {
+	r, err := i.service.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}, Verbose: true})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -34,14 +60,14 @@ func (c *Client) InspectImage(ctx context.Context, name string) (*runtimeapi.Ima
 }
 
 // RemoveImage removes the image with all its names. Idempotent.
-func (c *Client) RemoveImage(ctx context.Context, name string) error {
-	_, err := c.images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+func (i *Images) RemoveImage(ctx context.Context, name string) error {
+	_, err := i.service.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: name}})
 	return ignoreNotFound(err)
 }
 
 // ImageFilesystem returns the mount point of the file system that the images are on.
-func (c *Client) ImageFilesystem(ctx context.Context) (string, error) {
-	r, err := c.images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+func (i *Images) ImageFilesystem(ctx context.Context) (string, error) {
+	r, err := i.service.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil {
 		return "", err
 	}
@@ -51,10 +77,10 @@ func (c *Client) ImageFilesystem(ctx context.Context) (string, error) {
 	return r.ImageFilesystems[0].FsId.Mountpoint, nil
 }
 
-// ImagesInUse returns the ids of the images of all containers, running or not, and of those that are mounted as volumes into containers of the
-// pods for which withVolumes holds.
-func (c *Client) ImagesInUse(ctx context.Context, withVolumes func(pod.UID) bool) (map[string]bool, error) {
-	r, err := c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+// ImagesInUse returns the ids of the images of all containers, running or not, and of those that
+// are mounted as volumes into containers of the pods for which withVolumes holds.
+func (i *Images) ImagesInUse(ctx context.Context, withVolumes func(pod.UID) bool) (map[string]bool, error) {
+	r, err := i.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +90,7 @@ func (c *Client) ImagesInUse(ctx context.Context, withVolumes func(pod.UID) bool
 		if !withVolumes(pod.UID(ct.Labels[PodUIDLabel])) {
 			continue
 		}
-		st, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ct.Id})
+		st, err := i.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ct.Id})
 		if errors.Is(err, ErrNotFound) {
 			continue // removed since
 		}
@@ -89,9 +115,10 @@ func imageID(ct *runtimeapi.Container) string {
 	return ct.ImageId
 }
 
-// ImageUsers returns the containers, running or not, by the id of the image that they were made from, as namespace/pod/container.
-func (c *Client) ImageUsers(ctx context.Context) (map[string][]string, error) {
-	r, err := c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+// ImageUsers returns the containers, running or not, by the id of the image that they were made
+// from, as namespace/pod/container.
+func (i *Images) ImageUsers(ctx context.Context) (map[string][]string, error) {
+	r, err := i.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -11,31 +12,41 @@ import (
 	"berth/internal/pod"
 )
 
-// ListPods lists every pod that the runtime has something of. Sandboxes and containers without a pod UID are not ours and left out.
-// Where the runtime streams its lists (KEP-5825, CRIListStreaming), no more than a part of them is held at a time.
-func (c *Client) ListPods(ctx context.Context) (map[pod.UID]*RuntimePod, error) {
+// Observer reads what the runtime has of pods.
+type Observer struct {
+	runtime runtimeapi.RuntimeServiceClient
+	events  runtimeapi.RuntimeServiceClient // on a connection of its own
+	timeout time.Duration
+	// noStreams is set while the runtime is known to offer no streamed lists.
+	noStreams atomic.Bool
+}
+
+// ListPods lists every pod that the runtime has something of. Sandboxes and containers without a
+// pod UID are not ours and left out. Where the runtime streams its lists (KEP-5825,
+// CRIListStreaming), no more than a part of them is held at a time.
+func (o *Observer) ListPods(ctx context.Context) (map[pod.UID]*RuntimePod, error) {
 	l := lists{map[pod.UID]*RuntimePod{}, time.Now()}
-	if err := c.eachSandbox(ctx, l.addSandbox); err != nil {
+	if err := o.eachSandbox(ctx, l.addSandbox); err != nil {
 		return nil, err
 	}
-	if err := c.eachContainer(ctx, l.addContainer); err != nil {
+	if err := o.eachContainer(ctx, l.addContainer); err != nil {
 		return nil, err
 	}
 	return l.pods, nil
 }
 
 // listPod lists what the runtime has of one pod.
-func (c *Client) listPod(ctx context.Context, uid pod.UID) (*RuntimePod, error) {
+func (o *Observer) listPod(ctx context.Context, uid pod.UID) (*RuntimePod, error) {
 	l := lists{map[pod.UID]*RuntimePod{}, time.Now()}
 	selector := map[string]string{PodUIDLabel: string(uid)}
-	s, err := c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: selector}})
+	s, err := o.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: selector}})
 	if err != nil {
 		return nil, err
 	}
 	for _, sb := range s.Items {
 		l.addSandbox(sb)
 	}
-	ct, err := c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: selector}})
+	ct, err := o.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: selector}})
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +59,7 @@ func (c *Client) listPod(ctx context.Context, uid pod.UID) (*RuntimePod, error) 
 	return &RuntimePod{UID: uid, ListedAt: l.began}, nil
 }
 
-// lists are the pods that lists of sandboxes and containers tell of.
+// lists are the pods that lists of sandboxes and containers name.
 type lists struct {
 	pods  map[pod.UID]*RuntimePod
 	began time.Time
@@ -80,28 +91,34 @@ func (l lists) pod(labels map[string]string) *RuntimePod {
 	return p
 }
 
-func (c *Client) eachSandbox(ctx context.Context, visit func(*runtimeapi.PodSandbox)) error {
-	streamed, err := streamList(ctx, c, "StreamPodSandboxes", func(ctx context.Context) (parts[*runtimeapi.StreamPodSandboxesResponse], error) {
-		return c.runtime.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{})
-	}, (*runtimeapi.StreamPodSandboxesResponse).GetPodSandboxes, visit)
+func (o *Observer) eachSandbox(ctx context.Context, visit func(*runtimeapi.PodSandbox)) error {
+	streamed, err := streamList(ctx, o, streamedList[*runtimeapi.StreamPodSandboxesResponse, *runtimeapi.PodSandbox]{
+		op: "StreamPodSandboxes", items: (*runtimeapi.StreamPodSandboxesResponse).GetPodSandboxes,
+		open: func(ctx context.Context) (parts[*runtimeapi.StreamPodSandboxesResponse], error) {
+			return o.runtime.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{})
+		},
+	}, visit)
 	if streamed {
 		return err
 	}
-	list, err := c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	list, err := o.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	for _, s := range list.GetItems() {
 		visit(s)
 	}
 	return err
 }
 
-func (c *Client) eachContainer(ctx context.Context, visit func(*runtimeapi.Container)) error {
-	streamed, err := streamList(ctx, c, "StreamContainers", func(ctx context.Context) (parts[*runtimeapi.StreamContainersResponse], error) {
-		return c.runtime.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{})
-	}, (*runtimeapi.StreamContainersResponse).GetContainers, visit)
+func (o *Observer) eachContainer(ctx context.Context, visit func(*runtimeapi.Container)) error {
+	streamed, err := streamList(ctx, o, streamedList[*runtimeapi.StreamContainersResponse, *runtimeapi.Container]{
+		op: "StreamContainers", items: (*runtimeapi.StreamContainersResponse).GetContainers,
+		open: func(ctx context.Context) (parts[*runtimeapi.StreamContainersResponse], error) {
+			return o.runtime.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{})
+		},
+	}, visit)
 	if streamed {
 		return err
 	}
-	list, err := c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	list, err := o.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	for _, ct := range list.GetContainers() {
 		visit(ct)
 	}
@@ -111,32 +128,40 @@ func (c *Client) eachContainer(ctx context.Context, visit func(*runtimeapi.Conta
 // parts is a list as it comes.
 type parts[P any] interface{ Recv() (P, error) }
 
-// streamList visits what a streamed list brings. streamed is false when the runtime does not offer it; then nothing was visited. A runtime
-// that was started again may be another one, and is asked again.
-func streamList[P, E any](ctx context.Context, c *Client, op string, open func(context.Context) (parts[P], error), items func(P) []E, visit func(E)) (streamed bool, err error) {
-	if c.noStreams.Load() {
+// streamedList is how a list of Es is streamed, in parts P.
+type streamedList[P, E any] struct {
+	op    string
+	open  func(context.Context) (parts[P], error)
+	items func(P) []E
+}
+
+// streamList visits what a streamed list brings. streamed is false when the runtime does not offer
+// it; then nothing was visited. A runtime that was started again may be another one, and is asked
+// again.
+func streamList[P, E any](ctx context.Context, o *Observer, l streamedList[P, E], visit func(E)) (streamed bool, err error) {
+	if o.noStreams.Load() {
 		return false, nil
 	}
 	began := time.Now()
-	ctx, cancel := context.WithDeadline(ctx, began.Add(c.timeout))
+	ctx, cancel := context.WithDeadline(ctx, began.Add(o.timeout))
 	defer cancel()
-	defer traced(ctx, op)()
-	s, err := open(ctx)
+	defer traced(ctx, l.op)()
+	s, err := l.open(ctx)
 	for err == nil {
 		var part P
 		if part, err = s.Recv(); err != nil {
 			break
 		}
-		for _, e := range items(part) {
+		for _, e := range l.items(part) {
 			visit(e)
 		}
 	}
 	if errors.Is(err, io.EOF) {
 		return true, nil
 	}
-	err = classify(ctx, op, runtimeServer, began, err)
+	err = classify(ctx, l.op, runtimeServer, began, err)
 	if errors.Is(err, ErrUnimplemented) {
-		c.noStreams.Store(true)
+		o.noStreams.Store(true)
 		return false, nil
 	}
 	return true, err

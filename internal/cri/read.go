@@ -16,7 +16,8 @@ import (
 	"berth/internal/pod"
 )
 
-// RuntimePod is what the runtime's lists tell of one pod: enough to see that something changed, and to read it.
+// RuntimePod is what the runtime's lists say of one pod: enough to see that something changed, and
+// to read it.
 type RuntimePod struct {
 	UID             pod.UID
 	Name, Namespace string
@@ -39,7 +40,8 @@ type RuntimeContainer struct {
 	State   pod.ContainerState
 }
 
-// Matches reports whether the observation shows the same sandboxes and containers in the same states.
+// Matches reports whether the observation shows the same sandboxes and containers in the same
+// states.
 func (r *RuntimePod) Matches(s *pod.Status) bool {
 	if len(r.Sandboxes) != len(s.Sandboxes) || len(r.Containers) != len(s.Containers) {
 		return false
@@ -57,13 +59,14 @@ func (r *RuntimePod) Matches(s *pod.Status) bool {
 	return true
 }
 
-// ReadPod reads one pod, of which listed is what the runtime's lists told just now; nil has it listed. A pod that the runtime does not know is
-// an empty status, not an error. What cannot have changed since prev (which may be nil) is taken from there: a sandbox that stayed ready, and
-// a container that stayed in its state.
-func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *RuntimePod) (*pod.Status, error) {
+// ReadPod reads one pod, of which listed is what the runtime's lists said just now; nil has it
+// listed. A pod that the runtime does not know is an empty status, not an error. What cannot have
+// changed since prev (which may be nil) is taken from there: a sandbox that stayed ready, and a
+// container that stayed in its state.
+func (o *Observer) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *RuntimePod) (*pod.Status, error) {
 	if listed == nil {
 		var err error
-		if listed, err = c.listPod(ctx, uid); err != nil {
+		if listed, err = o.listPod(ctx, uid); err != nil {
 			return nil, fmt.Errorf("read pod %s: %w", uid, err)
 		}
 	}
@@ -73,14 +76,14 @@ func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, lis
 			out.Sandboxes = append(out.Sandboxes, *known)
 			continue
 		}
-		st, err := c.PodSandboxStatus(ctx, s.ID)
+		r, err := o.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: string(s.ID)})
 		if errors.Is(err, ErrNotFound) {
 			continue // removed since it was listed
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read pod %s: sandbox %s: %w", uid, s.ID, err)
 		}
-		sb, err := sandboxStatus(st)
+		sb, err := sandboxStatus(r.Status)
 		if err != nil {
 			return nil, fmt.Errorf("read pod %s: %w", uid, err)
 		}
@@ -91,7 +94,7 @@ func (c *Client) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, lis
 			out.Containers = append(out.Containers, *known)
 			continue
 		}
-		r, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: string(ct.ID)})
+		r, err := o.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: string(ct.ID)})
 		if errors.Is(err, ErrNotFound) {
 			continue
 		}
@@ -239,9 +242,11 @@ func containerStatus(s *runtimeapi.ContainerStatus) (pod.ContainerStatus, error)
 	return out, nil
 }
 
-// isCutOff reports whether the container's start was cut off by the end of the agent that asked for it before there was a process: nothing of it ever
-// ran, and the pod is not to pay for that. containerd ends the start with the call, and the container with exit code 128. A start that was cut
-// off later ("failed to start containerd task") looks the same otherwise, but its process may have run.
+// isCutOff reports whether the container's start was cut off by the end of the agent that asked for
+// it before there was a process: nothing of it ever ran, and the pod is not to pay for that.
+// containerd ends the start with the call, and the container with exit code 128. A start that was
+// cut off later ("failed to start containerd task") looks the same otherwise, but its process may
+// have run.
 func isCutOff(s *runtimeapi.ContainerStatus) bool {
 	return s.State == runtimeapi.ContainerState_CONTAINER_EXITED && s.StartedAt == 0 && s.ExitCode == 128 &&
 		strings.HasPrefix(s.Message, "failed to create containerd task") && strings.Contains(s.Message, "context canceled")

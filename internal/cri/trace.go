@@ -8,8 +8,9 @@ import (
 // traceKey carries an *atomic.Pointer[string]: the name of the call that is waited for.
 type traceKey struct{}
 
-// WithTrace returns a context whose calls can be asked for: waitsFor returns the name of the call, such as "ContainerStatus", that whoever
-// uses the context waits for now, "" when for none. The calls are made one after the other.
+// WithTrace returns a context whose calls can be asked for: waitsFor returns the name of the call,
+// such as "ContainerStatus", that whoever uses the context waits for now, "" when for none. The
+// calls are made one after the other.
 func WithTrace(ctx context.Context) (traced context.Context, waitsFor func() string) {
 	t := new(atomic.Pointer[string])
 	return context.WithValue(ctx, traceKey{}, t), func() string {

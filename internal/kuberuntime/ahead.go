@@ -12,7 +12,53 @@ import (
 	"berth/internal/pod"
 )
 
-// computeAhead returns the containers that come after what the plan starts and what runs: those that wait for init containers.
+// imageFetcher makes the images of containers present.
+type imageFetcher struct{ puller *images.Puller }
+
+// forget drops what is known of the pulls for a pod.
+func (f imageFetcher) forget(uid pod.UID) { f.puller.Forget(uid) }
+
+// pulled are the images that a container needs.
+type pulled struct {
+	image   images.Result
+	volumes map[string]*runtimeapi.ImageSpec // by the names of the volumes that they are (KEP-4639)
+}
+
+// pull makes the container's images present for the runtime handler: its own, and those that it
+// mounts as volumes, under the same rules.
+func (f imageFetcher) pull(ctx context.Context, p *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, handler string) (pulled, error) {
+	out := pulled{volumes: map[string]*runtimeapi.ImageSpec{}}
+	var err error
+	if out.image, err = f.puller.Ensure(ctx, p, c, sandbox, handler); err != nil {
+		return pulled{}, err
+	}
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		if v.Image == nil || !mountsVolume(c, v.Name) {
+			continue
+		}
+		// What is wrong with the image is said of the container that waits for it.
+		wanted := &v1.Container{Name: c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}
+		got, err := f.puller.Ensure(ctx, p, wanted, sandbox, handler)
+		if err != nil {
+			return pulled{}, err
+		}
+		out.volumes[v.Name] = &runtimeapi.ImageSpec{Image: got.Ref, UserSpecifiedImage: v.Image.Reference}
+	}
+	return out, nil
+}
+
+func mountsVolume(c *v1.Container, name string) bool {
+	for i := range c.VolumeMounts {
+		if c.VolumeMounts[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// computeAhead returns the containers that come after what the plan starts and what runs: those
+// that wait for init containers.
 func computeAhead(p *v1.Pod, s *pod.Status, a *podActions) []images.Ahead {
 	inits := p.Spec.InitContainers
 	if len(inits) == 0 || p.DeletionTimestamp != nil || a.KillPod && !a.CreateSandbox || len(a.RestartAll) > 0 {
@@ -53,8 +99,9 @@ func (a *podActions) starts(name string) bool {
 	return slices.ContainsFunc(a.Start, func(s startAction) bool { return s.Name == name })
 }
 
-// imagesOf returns the container, and for each image that it mounts as a volume a container of the same name with that image: what is wrong with
-// the image is told as of the container that waits for it.
+// imagesOf returns the container, and for each image that it mounts as a volume a container of the
+// same name with that image: what is wrong with the image is said of the container that waits for
+// it.
 func imagesOf(p *v1.Pod, c *v1.Container) []*v1.Container {
 	all := []*v1.Container{c}
 	for i := range p.Spec.Volumes {
@@ -66,22 +113,8 @@ func imagesOf(p *v1.Pod, c *v1.Container) []*v1.Container {
 }
 
 // lookAhead has the images fetched of the containers whose turn is to come.
-func (r *Runtime) lookAhead(req Request, a *podActions, sandbox *runtimeapi.PodSandboxConfig, handler string) {
+func (f imageFetcher) lookAhead(req Request, a *podActions, sandbox *runtimeapi.PodSandboxConfig, handler string) {
 	if ahead := computeAhead(req.Pod, req.Observed, a); len(ahead) > 0 {
-		r.Images.LookAhead(req.Pod, ahead, sandbox, handler)
+		f.puller.LookAhead(req.Pod, ahead, sandbox, handler)
 	}
-}
-
-// lookAheadBesideInit does so in a pass that starts nothing: an earlier agent may have begun what nobody goes on with.
-func (r *Runtime) lookAheadBesideInit(ctx context.Context, req Request, a *podActions) error {
-	if len(computeAhead(req.Pod, req.Observed, a)) == 0 || len(req.Observed.Sandboxes) == 0 {
-		return nil
-	}
-	handler := req.Observed.Sandboxes[0].RuntimeHandler
-	cfg, err := r.sandboxConfig(ctx, req, a, req.Observed.Sandboxes[0].Attempt, handler)
-	if err != nil {
-		return err
-	}
-	r.lookAhead(req, a, cfg, handler)
-	return nil
 }

@@ -12,7 +12,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Pods and observations are written as words: "i" and "j" are init containers, "s" is a sidecar between them, "a" and "b" are regular.
+// Pods and observations are written as words: "i" and "j" are init containers, "s" is a sidecar
+// between them, "a" and "b" are regular.
 func TestComputeAhead(t *testing.T) {
 	tests := map[string]struct {
 		inits    string

@@ -2,6 +2,7 @@ package kuberuntime
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -11,38 +12,69 @@ import (
 	"berth/internal/pod"
 )
 
-// restartDelayAnnotation is on containers that were restarted: how long their next restart is held back. By it a later agent goes on
-// with the back-off where this one was.
+// restartDelayAnnotation is on containers that were restarted: how long their next restart is held
+// back. By it a later agent goes on with the back-off where this one was.
 const restartDelayAnnotation = "berth.dev/restart-delay"
 
-// backOffOf returns the back-off of the pod's containers. A bad annotation was told of by checkBackOff.
-func (r *Runtime) backOffOf(p *v1.Pod) lifecycle.BackOff {
-	b, _ := lifecycle.PodBackOff(p, r.nodeBackOff)
-	return b
+// backOffs holds the starts of containers back that end again and again.
+type backOffs struct {
+	events Recorder
+	crash  *lifecycle.CrashLoop
+	node   lifecycle.BackOff
+
+	mu    sync.Mutex
+	texts map[pod.UID]string // guarded by mu; the back-off annotations that were checked
 }
 
-// checkBackOff tells once of a pod's back-off that cannot be understood, and that the node's is used.
-func (r *Runtime) checkBackOff(p *v1.Pod) {
-	text := p.Annotations[lifecycle.BackOffAnnotation]
-	r.mu.Lock()
-	old := r.backOffs[p.UID]
-	if text == "" {
-		delete(r.backOffs, p.UID)
-	} else {
-		r.backOffs[p.UID] = text
+func newBackOffs(events Recorder, longest time.Duration) *backOffs {
+	return &backOffs{
+		events: events, crash: lifecycle.NewCrashLoop(), node: lifecycle.NodeBackOff(longest), texts: map[pod.UID]string{},
 	}
-	r.mu.Unlock()
+}
+
+// of returns the back-off of the pod's containers. A bad annotation gets its event from check.
+func (b *backOffs) of(p *v1.Pod) lifecycle.BackOff {
+	law, _ := lifecycle.PodBackOff(p, b.node)
+	return law
+}
+
+// check records an event, once, about a pod's back-off that cannot be understood, and that the
+// node's is used.
+func (b *backOffs) check(p *v1.Pod) {
+	text := p.Annotations[lifecycle.BackOffAnnotation]
+	b.mu.Lock()
+	old := b.texts[p.UID]
+	if text == "" {
+		delete(b.texts, p.UID)
+	} else {
+		b.texts[p.UID] = text
+	}
+	b.mu.Unlock()
 	if text == old {
 		return
 	}
-	if b, err := lifecycle.PodBackOff(p, r.nodeBackOff); err != nil {
-		r.Recorder.Event(p, "", v1.EventTypeWarning, "InvalidBackOff", fmt.Sprintf("%v; the node's back-off is used: %s", err, b))
+	if law, err := lifecycle.PodBackOff(p, b.node); err != nil {
+		b.events.Event(p, "", v1.EventTypeWarning, "InvalidBackOff", fmt.Sprintf("%v; the node's back-off is used: %s", err, law))
 	}
 }
 
+// removed remembers the crash of a container that is removed and will run anew.
+func (b *backOffs) removed(p *v1.Pod, cs *pod.ContainerStatus) {
+	b.crash.Removed(lifecycle.CrashKey(p, findSpec(p, cs.Name)), cs.FinishedAt, time.Now())
+}
+
+// forget drops what is known of a pod that is removed.
+func (b *backOffs) forget(uid pod.UID) {
+	b.crash.Forget(uid)
+	b.crash.GC(time.Now())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.texts, uid)
+}
+
 // holds returns the back-offs of the pod's containers that last.
-func (r *Runtime) holds(p *v1.Pod, s *pod.Status, now time.Time) map[string]lifecycle.Hold {
-	law := r.backOffOf(p)
+func (b *backOffs) holds(p *v1.Pod, s *pod.Status, now time.Time) map[string]lifecycle.Hold {
+	law := b.of(p)
 	out := map[string]lifecycle.Hold{}
 	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
@@ -50,10 +82,10 @@ func (r *Runtime) holds(p *v1.Pod, s *pod.Status, now time.Time) map[string]life
 			key := lifecycle.CrashKey(p, c)
 			if newest := s.FindContainer(c.Name); newest != nil && newest.Hash == lifecycle.ContainerHash(c) {
 				if d, err := time.ParseDuration(newest.Annotations[restartDelayAnnotation]); err == nil && d > 0 {
-					r.crash.Resume(key, d, newest.CreatedAt, now)
+					b.crash.Resume(key, d, newest.CreatedAt, now)
 				}
 			}
-			if h, held := r.crash.Held(key, law, lastEnd(s, c.Name), now); held {
+			if h, held := b.crash.Held(key, law, lastEnd(s, c.Name), now); held {
 				out[c.Name] = h
 			}
 		}
@@ -61,9 +93,10 @@ func (r *Runtime) holds(p *v1.Pod, s *pod.Status, now time.Time) map[string]life
 	return out
 }
 
-// annotateBackOff notes on a container that is about to be created how long its next restart will be held back.
-func (r *Runtime) annotateBackOff(cfg *runtimeapi.ContainerConfig, p *v1.Pod, c *v1.Container, s *pod.Status) {
-	if d := r.crash.After(lifecycle.CrashKey(p, c), r.backOffOf(p), lastEnd(s, c.Name), time.Now()); d > 0 {
+// annotate notes on a container that is about to be created how long its next restart will be held
+// back.
+func (b *backOffs) annotate(cfg *runtimeapi.ContainerConfig, p *v1.Pod, c *v1.Container, s *pod.Status) {
+	if d := b.crash.After(lifecycle.CrashKey(p, c), b.of(p), lastEnd(s, c.Name), time.Now()); d > 0 {
 		if cfg.Annotations == nil {
 			cfg.Annotations = map[string]string{}
 		}
@@ -71,13 +104,14 @@ func (r *Runtime) annotateBackOff(cfg *runtimeapi.ContainerConfig, p *v1.Pod, c 
 	}
 }
 
-// noteRestart lets the container's back-off grow, if what was created is a restart.
-func (r *Runtime) noteRestart(p *v1.Pod, c *v1.Container, s *pod.Status) {
-	r.crash.Next(lifecycle.CrashKey(p, c), r.backOffOf(p), lastEnd(s, c.Name), time.Now())
+// restarted lets the container's back-off grow, if what was created is a restart.
+func (b *backOffs) restarted(p *v1.Pod, c *v1.Container, s *pod.Status) {
+	b.crash.Next(lifecycle.CrashKey(p, c), b.of(p), lastEnd(s, c.Name), time.Now())
 }
 
-// lastEnd returns when the newest incarnation of a container that has ended did so, or zero. One that was created and never started
-// failed at its creation: it must back off like one that crashed.
+// lastEnd returns when the newest incarnation of a container that has ended did so, or zero. One
+// that was created and never started failed at its creation: it must back off like one that
+// crashed.
 func lastEnd(s *pod.Status, name string) time.Time {
 	for i := range s.Containers {
 		switch cs := &s.Containers[i]; {
@@ -91,10 +125,10 @@ func lastEnd(s *pod.Status, name string) time.Time {
 	return time.Time{}
 }
 
-// waitFor tells of the starts that are held back.
-func (r *Runtime) waitFor(p *v1.Pod, waits []waitAction, res *Result) {
+// waitFor puts the starts that are held back into the result, and records an event about each.
+func (b *backOffs) waitFor(p *v1.Pod, waits []waitAction, res *Result) {
 	for _, w := range waits {
-		r.Recorder.Event(p, w.Name, v1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", w.Name, pod.Describe(p)))
+		b.events.Event(p, w.Name, v1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", w.Name, pod.Describe(p)))
 		res.failed(w.Name, lifecycle.StartError{
 			Reason:       lifecycle.CrashLoopBackOff,
 			Message:      fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", w.Hold.Delay, w.Name, pod.Describe(p)),

@@ -12,7 +12,8 @@ import (
 	"berth/internal/pod"
 )
 
-// crashing lets the container end n times, each time as soon as it runs again, and returns how long it was held back.
+// crashing lets the container end n times, each time as soon as it runs again, and returns how long
+// it was held back.
 func (b *bench) crashing(t *testing.T, spec string, annotation string, n int) []time.Duration {
 	t.Helper()
 	p := specOf(t, spec)
@@ -56,7 +57,7 @@ func TestBackOffs(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
-				b.nodeBackOff = lifecycle.NodeBackOff(tc.node)
+				b.backOffs.node = lifecycle.NodeBackOff(tc.node)
 				if d := cmp.Diff(tc.want, b.crashing(t, "Always a", tc.annotation, len(tc.want))); d != "" {
 					t.Errorf("held back (-want +got):\n%s", d)
 				}
@@ -102,7 +103,7 @@ func TestBackOffOutlivesTheAgent(t *testing.T) {
 		p := specOf(t, "Always a")
 		b.crashing(t, "Always a", "", 3)
 		b.leave()
-		b.Runtime = b.newRuntime(b.RootDir)
+		b.Runtime = b.newRuntime(b.root)
 		b.exit("a", 1)
 		b.settle(p)
 		e := b.sync(p).StartErrors["a"]
@@ -133,7 +134,8 @@ func TestRestartCountsOutliveContainers(t *testing.T) {
 	})
 }
 
-// A container that its liveness probe ends again and again is held back too, once its runs are shorter than its back-off.
+// A container that its liveness probe ends again and again is held back too, once its runs are
+// shorter than its back-off.
 func TestBackOffOfFailedProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

@@ -28,69 +28,71 @@ import (
 //   - The runtime is down: tried again when it is back. An agent that is to leave nothing behind kills
 //     by the cgroup.
 //   - A process in state D waits for a device or a file server: nothing ends it before that has
-//     answered. The pod is told of it, by number and command, at each try.
+//     answered. The error names it, by number and command, at each try.
 const (
 	// askAgain is how long after a StopContainer that failed the runtime is asked again.
 	askAgain = 5 * time.Second
-	// patience is how long after the grace period the runtime has to answer that a container has ended.
+	// patience is how long after the grace period the runtime has to answer that a container has
+	// ended.
 	patience = 10 * time.Second
 	// forceLimit is how long each means of force has.
 	forceLimit = 10 * time.Second
 )
 
-// end lets a container end within grace, and forces it when the runtime cannot. It returns when nothing
-// of the container runs; the error says why something does.
-func (r *Runtime) end(ctx context.Context, s *stopping, grace time.Duration) error {
+// end lets a container end within grace, and forces it when the runtime cannot. It returns when
+// nothing of the container runs; the error says why something does.
+func (k *killer) end(ctx context.Context, s *stopping, grace time.Duration) error {
 	deadline := time.Now().Add(grace)
-	for told := ""; ; {
-		err := r.askToStop(ctx, s, ceilSeconds(time.Until(deadline)))
+	for noted := ""; ; {
+		err := k.askToStop(ctx, s, ceilSeconds(time.Until(deadline)))
 		if err == nil || ctx.Err() != nil || errors.Is(err, cri.ErrUnavailable) {
 			return err
 		}
 		if errors.Is(err, cri.ErrStopSignal) {
-			r.terminate(ctx, s, deadline, err)
-			return r.force(ctx, s, err)
+			k.terminate(ctx, s, deadline, err)
+			return k.force(ctx, s, err)
 		}
 		rest := time.Until(deadline)
-		if rest > 0 && s.pod != nil && err.Error() != told {
-			told = err.Error()
+		if rest > 0 && s.pod != nil && err.Error() != noted {
+			noted = err.Error()
 			why := fmt.Sprintf("asked again until the grace period is over, in %s", ceilSeconds(rest))
-			r.note(s.pod, s.container.Name, "container not stopped", why, time.Time{}, err)
+			k.note(decision{pod: s.pod, container: s.container.Name, what: "container not stopped", why: why, err: err})
 		}
 		if err := sleep(ctx, min(askAgain, rest)); err != nil {
 			return err
 		}
 		if rest <= askAgain {
-			return r.force(ctx, s, err)
+			return k.force(ctx, s, err)
 		}
 	}
 }
 
-// askToStop is StopContainer with a bound on the time that the runtime takes besides the grace period.
-func (r *Runtime) askToStop(ctx context.Context, s *stopping, grace time.Duration) error {
+// askToStop is StopContainer with a bound on the time that the runtime takes besides the grace
+// period.
+func (k *killer) askToStop(ctx context.Context, s *stopping, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, grace+patience)
 	defer cancel()
-	return r.CRI.StopContainer(ctx, s.container.ID, grace)
+	return k.cri.StopContainer(ctx, s.container.ID, grace)
 }
 
-// terminate sends SIGTERM to a container whose own stop signal is none, and waits for its end, at most
-// until the deadline. What comes of it does not matter: what still runs is forced.
-func (r *Runtime) terminate(ctx context.Context, s *stopping, deadline time.Time, why error) {
+// terminate sends SIGTERM to a container whose own stop signal is none, and waits for its end, at
+// most until the deadline. What comes of it does not matter: what still runs is forced.
+func (k *killer) terminate(ctx context.Context, s *stopping, deadline time.Time, why error) {
 	if s.pod != nil {
-		r.Recorder.Event(s.pod, s.container.Name, v1.EventTypeWarning, "InvalidStopSignal", fmt.Sprintf(
+		k.events.Event(s.pod, s.container.Name, v1.EventTypeWarning, "InvalidStopSignal", fmt.Sprintf(
 			"The stop signal of the image (STOPSIGNAL) is none: %s. SIGTERM is sent instead, and SIGKILL after %s; "+
 				"name a signal in the image, such as SIGTERM", cri.Message(why), ceilSeconds(time.Until(deadline))))
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	if err := r.CRI.EndTask(ctx, s.container.ID, unix.SIGTERM); err != nil {
-		r.Log.Debug("SIGTERM not sent, or container not ended on it",
+	if err := k.cri.EndTask(ctx, s.container.ID, unix.SIGTERM); err != nil {
+		k.log.Debug("SIGTERM not sent, or container not ended on it",
 			"container", s.container.Name, "id", s.container.ID, "error", err)
 	}
 }
 
 // force ends a container whose grace period is over, by each means until one has.
-func (r *Runtime) force(ctx context.Context, s *stopping, why error) error {
+func (k *killer) force(ctx context.Context, s *stopping, why error) error {
 	id := s.container.ID
 	errs := []error{why}
 	for _, means := range []struct {
@@ -98,21 +100,24 @@ func (r *Runtime) force(ctx context.Context, s *stopping, why error) error {
 		kill func(context.Context) error
 	}{
 		// It sends SIGKILL, whatever the image's stop signal is.
-		{"StopContainer without grace period", func(ctx context.Context) error { return r.CRI.StopContainer(ctx, id, 0) }},
-		{"the runtime's task service", func(ctx context.Context) error { return r.CRI.EndTask(ctx, id, unix.SIGKILL) }},
-		{"its cgroup", func(ctx context.Context) error { return r.Cgroups.KillContainer(ctx, s.uid, id) }},
+		{"StopContainer without grace period", func(ctx context.Context) error { return k.cri.StopContainer(ctx, id, 0) }},
+		{"the runtime's task service", func(ctx context.Context) error { return k.cri.EndTask(ctx, id, unix.SIGKILL) }},
+		{"its cgroup", func(ctx context.Context) error { return k.cgroups.KillContainer(ctx, s.uid, id) }},
 	} {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		began := time.Now()
-		err := r.forceBy(ctx, id, means.kill)
+		err := k.forceBy(ctx, id, means.kill)
 		if s.pod != nil {
-			decision := "container killed by "
+			what := "container killed by "
 			if err != nil {
-				decision = "container not killed by "
+				what = "container not killed by "
 			}
-			r.note(s.pod, s.container.Name, decision+means.name, "the runtime did not stop it: "+cri.Message(why), began, err)
+			k.note(decision{
+				pod: s.pod, container: s.container.Name, what: what + means.name,
+				why: "the runtime did not stop it: " + cri.Message(why), began: began, err: err,
+			})
 		}
 		if err == nil {
 			return nil
@@ -122,14 +127,15 @@ func (r *Runtime) force(ctx context.Context, s *stopping, why error) error {
 	return errors.Join(errs...)
 }
 
-// forceBy kills a container and waits until the runtime shows that it has ended, for forceLimit at most.
-func (r *Runtime) forceBy(ctx context.Context, id pod.ContainerID, kill func(context.Context) error) error {
+// forceBy kills a container and waits until the runtime shows that it has ended, for forceLimit at
+// most.
+func (k *killer) forceBy(ctx context.Context, id pod.ContainerID, kill func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, forceLimit)
 	defer cancel()
 	if err := kill(ctx); err != nil {
 		return err
 	}
-	if state, err := r.CRI.ContainerState(ctx, id); err == nil && state == pod.StateExited || r.awaitEnd(ctx, id) {
+	if state, err := k.cri.ContainerState(ctx, id); err == nil && state == pod.StateExited || awaitEnd(ctx, k.cri, id) {
 		return nil
 	}
 	return errors.New("killed, but the runtime shows it running")

@@ -103,7 +103,7 @@ func TestKillContainerForced(t *testing.T) {
 		p := podOf(v1.RestartPolicyAlways, "a", "b")
 		b.run(p)
 		b.fake.Inject(critest.Fault{Method: "StopContainer", Times: -1, Err: status.Error(codes.Unknown, `failed to parse stop signal "SIGFOO"`)})
-		if err := b.killContainer(t.Context(), p, b.observe().FindContainer("a"), "it is to end", 7*time.Second); err != nil {
+		if err := b.killer.killContainer(t.Context(), p, b.observe().FindContainer("a"), "it is to end", 7*time.Second); err != nil {
 			t.Fatal(err)
 		}
 		s := b.observe()
@@ -116,13 +116,14 @@ func TestKillContainerForced(t *testing.T) {
 	})
 }
 
-// What no means ends is an error that names each, and the sandbox stays until all containers have ended.
+// What no means ends is an error that names each, and the sandbox stays until all containers have
+// ended.
 func TestKillPodFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		p := podOf(v1.RestartPolicyAlways, "a", "b")
 		b.run(p)
-		b.Cgroups = killing{fake: b.fake, failure: errors.New("process 7 (dd) in state D")}
+		b.killer.cgroups = killing{fake: b.fake, failure: errors.New("process 7 (dd) in state D")}
 		for _, method := range []string{"StopContainer", "Kill"} {
 			b.fake.Inject(critest.Fault{Method: method, Times: -1, Err: errBroken})
 		}
@@ -181,7 +182,7 @@ func TestSandboxThatCannotBeStopped(t *testing.T) {
 		p := podOf(v1.RestartPolicyAlways, "a")
 		b.run(p)
 		b.fake.Fail("StopPodSandbox", -1, status.Error(codes.Unknown, "failed to destroy network for sandbox"))
-		if err := b.killPod(t.Context(), p, b.observe(), time.Second); err == nil || !strings.Contains(err.Error(), "failed to destroy network") {
+		if err := b.killer.restartPod(t.Context(), p, b.observe(), time.Second); err == nil || !strings.Contains(err.Error(), "failed to destroy network") {
 			t.Errorf("a pod that goes on: %v", err)
 		}
 		b.kill(p, time.Second)

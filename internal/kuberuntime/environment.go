@@ -2,6 +2,7 @@ package kuberuntime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
@@ -10,88 +11,96 @@ import (
 	"berth/internal/crispec"
 )
 
-// Objects are the API server's objects that sandboxes and the environment of containers are made from.
+// Objects are the API server's objects that sandboxes and the environment of containers are made
+// from.
 type Objects interface {
-	// ConfigMap returns the newest copy, which is not changed; what does not exist is a NotFound error of the API.
+	// ConfigMap returns the newest copy, which is not changed; what does not exist is a NotFound
+	// error of the API.
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 	// Secret is like ConfigMap.
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
-	// Services returns the services that the pod is told of, or those of more namespaces.
+	// Services returns the services that the pod's environment names, or those of more namespaces.
 	Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error)
 	// RuntimeHandler returns the handler of the RuntimeClass that the pod names.
 	RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error)
 }
 
-// environment reads what the container's variables refer to. What does not exist is left out: whether it may be missing is decided
-// where it is used.
-func (r *Runtime) environment(ctx context.Context, p *v1.Pod, c *v1.Container) (crispec.Environment, error) {
-	e := crispec.Environment{ConfigMaps: map[string]*v1.ConfigMap{}, Secrets: map[string]*v1.Secret{}}
-	if r.Allocatable != nil {
-		e.Allocatable = r.Allocatable()
+// noObjects are those of an agent without an API server.
+type noObjects struct{}
+
+func (noObjects) ConfigMap(_ context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	return nil, fmt.Errorf("couldn't get configMap %v/%v, no kubeClient defined", namespace, name)
+}
+
+func (noObjects) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
+	return nil, fmt.Errorf("couldn't get secret %v/%v, no kubeClient defined", namespace, name)
+}
+
+func (noObjects) Services(context.Context, *v1.Pod) ([]*v1.Service, error) { return nil, nil }
+
+func (noObjects) RuntimeHandler(context.Context, *v1.Pod) (string, error) {
+	return "", errors.New("there is no API server to read it from")
+}
+
+// environments reads what the variables of containers refer to.
+type environments struct {
+	objects     Objects
+	allocatable func() v1.ResourceList
+}
+
+// read reads what the container's variables refer to. What does not exist is left out: whether it
+// may be missing is decided where it is used.
+func (r *environments) read(ctx context.Context, p *v1.Pod, c *v1.Container) (crispec.Environment, error) {
+	e := crispec.Environment{
+		ConfigMaps: map[string]*v1.ConfigMap{}, Secrets: map[string]*v1.Secret{}, Allocatable: r.allocatable(),
 	}
-	if r.Objects != nil {
-		var err error
-		if e.Services, err = r.Objects.Services(ctx, p); err != nil {
-			return e, err
-		}
+	var err error
+	if e.Services, err = r.objects.Services(ctx, p); err != nil {
+		return e, err
 	}
+	configMap := func(name string) error {
+		return readOnce(ctx, p.Namespace, name, e.ConfigMaps, r.objects.ConfigMap)
+	}
+	secret := func(name string) error { return readOnce(ctx, p.Namespace, name, e.Secrets, r.objects.Secret) }
 	for i := range c.EnvFrom {
 		f := &c.EnvFrom[i]
 		if f.ConfigMapRef != nil {
-			if err := r.readConfigMap(ctx, p, f.ConfigMapRef.Name, &e); err != nil {
-				return e, err
-			}
+			err = configMap(f.ConfigMapRef.Name)
 		}
-		if f.SecretRef != nil {
-			if err := r.readSecret(ctx, p, f.SecretRef.Name, &e); err != nil {
-				return e, err
-			}
+		if err == nil && f.SecretRef != nil {
+			err = secret(f.SecretRef.Name)
+		}
+		if err != nil {
+			return e, err
 		}
 	}
 	for i := range c.Env {
 		f := c.Env[i].ValueFrom
 		if f != nil && f.ConfigMapKeyRef != nil {
-			if err := r.readConfigMap(ctx, p, f.ConfigMapKeyRef.Name, &e); err != nil {
-				return e, err
-			}
+			err = configMap(f.ConfigMapKeyRef.Name)
 		}
-		if f != nil && f.SecretKeyRef != nil {
-			if err := r.readSecret(ctx, p, f.SecretKeyRef.Name, &e); err != nil {
-				return e, err
-			}
+		if err == nil && f != nil && f.SecretKeyRef != nil {
+			err = secret(f.SecretKeyRef.Name)
+		}
+		if err != nil {
+			return e, err
 		}
 	}
 	return e, nil
 }
 
-// readConfigMap adds the ConfigMap once; a container so gets all its variables from one state of it.
-func (r *Runtime) readConfigMap(ctx context.Context, p *v1.Pod, name string, e *crispec.Environment) error {
-	if r.Objects == nil {
-		return fmt.Errorf("couldn't get configMap %v/%v, no kubeClient defined", p.Namespace, name)
-	}
-	if _, read := e.ConfigMaps[name]; read {
+// readOnce adds the object to those that are known, unless it is there: a container gets all its
+// variables from one state of it. An object that does not exist is known as nil.
+func readOnce[T any](
+	ctx context.Context, namespace, name string, known map[string]*T, get func(ctx context.Context, namespace, name string) (*T, error),
+) error {
+	if _, read := known[name]; read {
 		return nil
 	}
-	m, err := r.Objects.ConfigMap(ctx, p.Namespace, name)
+	object, err := get(ctx, namespace, name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	e.ConfigMaps[name] = m // nil when it does not exist
-	return nil
-}
-
-// readSecret is readConfigMap for Secrets.
-func (r *Runtime) readSecret(ctx context.Context, p *v1.Pod, name string, e *crispec.Environment) error {
-	if r.Objects == nil {
-		return fmt.Errorf("couldn't get secret %v/%v, no kubeClient defined", p.Namespace, name)
-	}
-	if _, read := e.Secrets[name]; read {
-		return nil
-	}
-	s, err := r.Objects.Secret(ctx, p.Namespace, name)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return err
-	}
-	e.Secrets[name] = s
+	known[name] = object
 	return nil
 }

@@ -68,8 +68,9 @@ func TestEnvironmentOfObjects(t *testing.T) {
 		Env: []v1.EnvVar{{Name: "plain"}, configMapKey, secretKey},
 	}
 	o := &apiObjects{}
-	r := New(Config{Objects: o, Allocatable: func() v1.ResourceList { return v1.ResourceList{"cpu": resource.MustParse("2")} }})
-	e, err := r.environment(t.Context(), p, c)
+	allocatable := func() v1.ResourceList { return v1.ResourceList{"cpu": resource.MustParse("2")} }
+	r := &environments{objects: o, allocatable: allocatable}
+	e, err := r.read(t.Context(), p, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,19 +82,19 @@ func TestEnvironmentOfObjects(t *testing.T) {
 	}
 
 	o.err = errors.New("no answer")
-	if _, err := r.environment(t.Context(), p, c); !errors.Is(err, o.err) {
+	if _, err := r.read(t.Context(), p, c); !errors.Is(err, o.err) {
 		t.Errorf("got %v", err)
 	}
 
-	alone := New(Config{})
-	if _, err := alone.environment(t.Context(), p, &v1.Container{Env: []v1.EnvVar{{Name: "plain"}}}); err != nil {
+	alone := &environments{objects: noObjects{}, allocatable: allocatable}
+	if _, err := alone.read(t.Context(), p, &v1.Container{Env: []v1.EnvVar{{Name: "plain"}}}); err != nil {
 		t.Error(err)
 	}
 	for want, ref := range map[string]v1.EnvVar{
 		"couldn't get configMap ns/cm, no kubeClient defined": configMapKey,
 		"couldn't get secret ns/s, no kubeClient defined":     secretKey,
 	} {
-		if _, err := alone.environment(t.Context(), p, &v1.Container{Env: []v1.EnvVar{ref}}); err == nil || err.Error() != want {
+		if _, err := alone.read(t.Context(), p, &v1.Container{Env: []v1.EnvVar{ref}}); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}

@@ -32,6 +32,8 @@ import (
 type bench struct {
 	*Runtime
 	t      *testing.T
+	root   string
+	client *cri.Client
 	fake   *critest.Runtime
 	events *recorder
 	began  time.Time
@@ -41,7 +43,7 @@ type bench struct {
 func newBench(t *testing.T, options ...critest.Option) *bench {
 	t.Helper()
 	root := t.TempDir()
-	b := &bench{t: t, events: &recorder{}, began: time.Now()}
+	b := &bench{t: t, root: root, events: &recorder{}, began: time.Now()}
 	b.fake = critest.Start(t, append(options, critest.WithImages(testImage), critest.WithLogs("/"), critest.WithoutEvents())...)
 	b.Runtime = b.newRuntime(root)
 	return b
@@ -54,11 +56,12 @@ func (b *bench) newRuntime(root string) *Runtime {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	b.client = client
 	log := slog.New(slog.DiscardHandler)
 	j := journal.New(log)
 	r := New(Config{
-		CRI: client, Recorder: b.events, Journal: j, Log: log, RootDir: root, HostIPs: func() []string { return []string{"192.0.2.1"} },
-		PodLogsDir: filepath.Join(root, "logs"), ContainerLogsDir: filepath.Join(root, "links"),
+		CRI: client, Recorder: b.events, Journal: j, Log: log, HostIPs: func() []string { return []string{"192.0.2.1"} },
+		Folders: Folders{Root: root, PodLogs: filepath.Join(root, "logs"), ContainerLogs: filepath.Join(root, "links")},
 		Actions: action.New(action.Config{CRI: client, Dial: answerInHTTP}),
 		Cgroups: killing{fake: b.fake},
 		Images:  images.New(images.Config{Runtime: client, Recorder: b.events, Journal: j, MaxParallel: 1}),
@@ -85,7 +88,8 @@ func (b *bench) newRuntime(root string) *Runtime {
 	return r
 }
 
-// killing are cgroups whose processes are those of the fake runtime; failure keeps them from ending.
+// killing are cgroups whose processes are those of the fake runtime; failure keeps them from
+// ending.
 type killing struct {
 	Cgroups
 	fake    *critest.Runtime
@@ -116,7 +120,7 @@ func (k killing) KillContainer(_ context.Context, _ pod.UID, id pod.ContainerID)
 
 func (b *bench) observe() *pod.Status {
 	b.t.Helper()
-	s, err := b.CRI.ReadPod(context.Background(), "u1", nil, nil)
+	s, err := b.client.ReadPod(context.Background(), "u1", nil, nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -135,7 +139,7 @@ func (b *bench) sync(p *v1.Pod) Result {
 
 func (b *bench) trySync(ctx context.Context, p *v1.Pod) (Result, error) {
 	b.t.Helper()
-	if err := os.MkdirAll(b.podDir(p.UID), 0o750); err != nil {
+	if err := os.MkdirAll(b.starter.files.dir(p.UID), 0o750); err != nil {
 		b.t.Fatal(err)
 	}
 	return b.SyncPod(ctx, Request{Pod: p, Observed: b.observe(), Volumes: func(context.Context) (map[string]crispec.Volume, error) { return nil, nil }})
@@ -162,7 +166,8 @@ func (b *bench) kill(p *v1.Pod, grace time.Duration) {
 	}
 }
 
-// calls returns what changed the runtime since run, each with its time: "5s exec stop a", "5s stop a 25".
+// calls returns what changed the runtime since run, each with its time: "5s exec stop a", "5s stop
+// a 25".
 func (b *bench) calls() []string {
 	var out []string
 	names := map[string]string{}
@@ -237,7 +242,8 @@ func sleepHook(seconds int64) *v1.LifecycleHandler {
 	return &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: seconds}}
 }
 
-// executes returns a program that runs until it is stopped and whose commands take so long and end with code.
+// executes returns a program that runs until it is stopped and whose commands take so long and end
+// with code.
 func executes(d time.Duration, code int32) critest.Program {
 	return critest.Program{Exec: func([]string) critest.ExecResult { return critest.ExecResult{Takes: d, ExitCode: code} }}
 }

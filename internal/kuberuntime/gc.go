@@ -9,14 +9,18 @@ import (
 	"berth/internal/pod"
 )
 
-// GarbageLimits say how many containers that have ended are kept to be looked at. The newest ended incarnation of each container is
-// always kept as long as its pod is there: it is the container's last state, and holds its restart count.
+// GarbageLimits say how many containers that have ended stay for inspection. The newest ended
+// incarnation of each container is always there as long as its pod is there: it is the container's
+// last state, and holds its restart count.
 type GarbageLimits struct {
-	// MinAge is how long ago a container must have ended to be removed (--minimum-container-ttl-duration).
+	// MinAge is how long ago a container must have ended to be removed
+	// (--minimum-container-ttl-duration).
 	MinAge time.Duration
-	// MaxPerContainer is the number of ended incarnations kept of one container (--maximum-dead-containers-per-container); less than 1 means 1.
+	// MaxPerContainer is the number of ended incarnations that stay of one container
+	// (--maximum-dead-containers-per-container); less than 1 means 1.
 	MaxPerContainer int
-	// MaxTotal is the number of ended containers on the node above which the oldest go (--maximum-dead-containers); less than 1 means no limit.
+	// MaxTotal is the number of ended containers on the node above which the oldest go
+	// (--maximum-dead-containers); less than 1 means no limit.
 	MaxTotal int
 }
 
@@ -28,8 +32,9 @@ type garbage struct {
 	Next time.Time
 }
 
-// computeGarbage picks of one pod the ended incarnations beyond those that are kept, containers that were created and never started,
-// of which there is a newer one, and dead sandboxes other than the newest that have no container.
+// computeGarbage picks of one pod the ended incarnations beyond those that stay, containers that
+// were created and never started, of which there is a newer one, and dead sandboxes other than the
+// newest that have no container.
 func computeGarbage(s *pod.Status, l GarbageLimits, now time.Time) garbage {
 	var g garbage
 	newest, ended := map[string]bool{}, map[string]int{}
@@ -72,7 +77,8 @@ type deadContainer struct {
 	container *pod.ContainerStatus
 }
 
-// computeNodeGarbage picks the oldest ended containers of all pods above the node's limit, as far as they are no last states.
+// computeNodeGarbage picks the oldest ended containers of all pods above the node's limit, as far
+// as they are no last states.
 func computeNodeGarbage(pods []*pod.Status, l GarbageLimits, now time.Time) []deadContainer {
 	if l.MaxTotal < 1 {
 		return nil
@@ -99,8 +105,9 @@ func computeNodeGarbage(pods []*pod.Status, l GarbageLimits, now time.Time) []de
 	return spare[:min(len(spare), max(total-l.MaxTotal, 0))]
 }
 
-// isYoung reports whether the container ended less than minAge ago. An end in the future was written before the host's
-// clock was set back: it tells no age, and nobody waits until it is as late again.
+// isYoung reports whether the container ended less than minAge ago. An end in the future was
+// written before the host's clock was set back: it says no age, and nothing waits until it is as
+// late again.
 func isYoung(cs *pod.ContainerStatus, minAge time.Duration, now time.Time) bool {
 	age := now.Sub(endOf(cs))
 	return age >= 0 && age < minAge
@@ -117,47 +124,49 @@ func endOf(cs *pod.ContainerStatus) time.Time {
 // garbageRetry spaces the tries to remove what could not be removed.
 const garbageRetry = time.Minute
 
-// PruneDead removes the ended containers of a pod beyond those that are kept, and its sandboxes that nothing needs. It is for a pod of
-// which nothing runs any more; SyncPod does the same at the end of each pass.
-func (r *Runtime) PruneDead(ctx context.Context, observed *pod.Status) error {
-	var res Result
-	return r.collectGarbage(ctx, observed, &res)
+// collector removes containers and sandboxes that nothing needs any more.
+type collector struct {
+	limits  GarbageLimits
+	pods    func() []*pod.Status // nil: limits.MaxTotal is not enforced
+	remover *remover
 }
 
-// collectGarbage removes what the pod, and by the node's limit other pods, do not need any more.
-func (r *Runtime) collectGarbage(ctx context.Context, observed *pod.Status, res *Result) error {
+// collect removes what the pod, and by the node's limit other pods, do not need any more.
+func (c *collector) collect(ctx context.Context, observed *pod.Status, res *Result) error {
 	now := time.Now()
-	g := computeGarbage(observed, r.Garbage, now)
+	g := computeGarbage(observed, c.limits, now)
 	gone := map[pod.ContainerID]bool{}
 	for _, cs := range g.Containers {
-		if err := r.removeContainer(ctx, observed, cs, WithLogs); err != nil {
+		if err := c.remover.removeContainer(ctx, observed, cs, WithLogs); err != nil {
 			return err
 		}
 		res.Touched, gone[cs.ID] = true, true
 	}
 	for _, id := range g.Sandboxes {
-		if err := r.removeSandbox(ctx, id); err != nil {
+		if err := c.remover.removeSandbox(ctx, id); err != nil {
 			return err
 		}
 		res.Touched = true
 	}
 	res.retry(g.Next)
-	if r.Pods == nil || r.Garbage.MaxTotal < 1 {
+	if c.pods == nil || c.limits.MaxTotal < 1 {
 		return nil
 	}
-	// Others' containers as they were last seen: one that is gone by now is removed once more, which does nothing.
-	for _, d := range computeNodeGarbage(r.nodeWith(observed, gone), r.Garbage, now) {
-		if err := r.removeContainer(ctx, d.pod, d.container, WithLogs); err != nil {
+	// Others' containers as they were last seen: one that is gone by now is removed once more,
+	// which does nothing.
+	for _, d := range computeNodeGarbage(c.nodeWith(observed, gone), c.limits, now) {
+		if err := c.remover.removeContainer(ctx, d.pod, d.container, WithLogs); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// nodeWith returns all pods as last seen, this one as observed and without the containers that are gone.
-func (r *Runtime) nodeWith(observed *pod.Status, gone map[pod.ContainerID]bool) []*pod.Status {
+// nodeWith returns all pods as last seen, this one as observed and without the containers that are
+// gone.
+func (c *collector) nodeWith(observed *pod.Status, gone map[pod.ContainerID]bool) []*pod.Status {
 	mine := *observed
 	mine.Containers = slices.DeleteFunc(slices.Clone(observed.Containers), func(cs pod.ContainerStatus) bool { return gone[cs.ID] })
-	out := slices.DeleteFunc(slices.Clone(r.Pods()), func(s *pod.Status) bool { return s.UID == observed.UID })
+	out := slices.DeleteFunc(slices.Clone(c.pods()), func(s *pod.Status) bool { return s.UID == observed.UID })
 	return append(out, &mine)
 }

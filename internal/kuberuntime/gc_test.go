@@ -20,7 +20,8 @@ import (
 
 var errBusy = status.Error(codes.Unknown, "busy")
 
-// settle makes passes until one changes nothing; runAll also awaits what containers do by themselves.
+// settle makes passes until one changes nothing; runAll also awaits what containers do by
+// themselves.
 func (b *bench) settle(p *v1.Pod) {
 	b.t.Helper()
 	for range 20 {
@@ -32,7 +33,8 @@ func (b *bench) settle(p *v1.Pod) {
 	b.t.Fatal("the pod does not come to rest")
 }
 
-// runAll settles the pod, after which every container must run or be done, and forgets what has happened so far.
+// runAll settles the pod, after which every container must run or be done, and forgets what has
+// happened so far.
 func (b *bench) runAll(p *v1.Pod) {
 	b.t.Helper()
 	b.settle(p)
@@ -107,7 +109,8 @@ func TestComputeGarbage(t *testing.T) {
 	}
 }
 
-// After the clock was set back by years nobody waits until it is as late again: an end in the future tells no age.
+// After the clock was set back by years nobody waits until it is as late again: an end in the
+// future tells no age.
 func TestGarbageAfterTheClockWasSetBack(t *testing.T) {
 	now := t0.AddDate(-10, 0, 0)
 	observed := inputOf(t, specOf(t, "Always a b"), "sb a=running a=1 a=2").Observed
@@ -164,7 +167,7 @@ func TestComputeNodeGarbage(t *testing.T) {
 func TestGarbageOfPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.Garbage.MaxPerContainer = 2
+		b.garbage.limits.MaxPerContainer = 2
 		p := specOf(t, "Always a")
 		b.runAll(p)
 		for _, want := range []int{2, 3, 3, 3} {
@@ -181,7 +184,7 @@ func TestGarbageOfPasses(t *testing.T) {
 func TestGarbageThatIsTooYoung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.Garbage.MinAge = 15 * time.Minute
+		b.garbage.limits.MinAge = 15 * time.Minute
 		p := specOf(t, "Always a")
 		b.runAll(p)
 		b.exit("a", 1)
@@ -204,12 +207,12 @@ func TestGarbageThatIsTooYoung(t *testing.T) {
 func TestNodeGarbage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.Garbage = GarbageLimits{MaxPerContainer: 3, MaxTotal: 3}
+		b.garbage.limits = GarbageLimits{MaxPerContainer: 3, MaxTotal: 3}
 		all := map[pod.UID]bool{"u1": true, "u2": true}
-		b.Pods = func() []*pod.Status {
+		b.garbage.pods = func() []*pod.Status {
 			var out []*pod.Status
 			for uid := range all {
-				s, err := b.CRI.ReadPod(context.Background(), uid, nil, nil)
+				s, err := b.client.ReadPod(context.Background(), uid, nil, nil)
 				if err != nil {
 					t.Error(err)
 				}
@@ -222,11 +225,11 @@ func TestNodeGarbage(t *testing.T) {
 		p := specOf(t, "Always a")
 		for range 3 {
 			for _, q := range []*v1.Pod{p, other} {
-				if err := os.MkdirAll(b.podDir(q.UID), 0o750); err != nil {
+				if err := os.MkdirAll(b.starter.files.dir(q.UID), 0o750); err != nil {
 					t.Fatal(err)
 				}
 				for range 3 {
-					s, err := b.CRI.ReadPod(t.Context(), q.UID, nil, nil)
+					s, err := b.client.ReadPod(t.Context(), q.UID, nil, nil)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -252,7 +255,7 @@ func TestLogsGoWithThePod(t *testing.T) {
 		b := newBench(t)
 		p := specOf(t, "Always a")
 		b.runAll(p)
-		dir := filepath.Join(b.PodLogsDir, "default_web_u1")
+		dir := filepath.Join(b.logs.dir, "default_web_u1")
 		glob := func(pattern string) []string {
 			found, err := filepath.Glob(pattern)
 			if err != nil {
@@ -268,16 +271,16 @@ func TestLogsGoWithThePod(t *testing.T) {
 		if got := glob(dir + "/a/*"); len(got) != 2 || filepath.Base(got[0]) != "1.log" {
 			t.Errorf("logs %v, want those of incarnations 1 and 2", got)
 		}
-		if got := glob(b.ContainerLogsDir + "/*"); len(got) != 2 {
+		if got := glob(b.logs.linkDir + "/*"); len(got) != 2 {
 			t.Errorf("links %v, want two", got)
 		}
-		stranger := filepath.Join(b.ContainerLogsDir, "stranger.log")
+		stranger := filepath.Join(b.logs.linkDir, "stranger.log")
 		if err := os.Symlink("/nowhere", stranger); err != nil {
 			t.Fatal(err)
 		}
 		// One of another name that the UID had, and one of a UID with an underscore.
 		for _, name := range []string{"default_before_u1/a", "default_web_u_1/a"} {
-			if err := os.MkdirAll(filepath.Join(b.PodLogsDir, name), 0o755); err != nil {
+			if err := os.MkdirAll(filepath.Join(b.logs.dir, name), 0o755); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -290,14 +293,14 @@ func TestLogsGoWithThePod(t *testing.T) {
 			t.Errorf("another pod's logs are gone, %v", err)
 		}
 		for range 2 {
-			if err := b.RemoveLogs("default", "web", "u1"); err != nil || len(glob(b.PodLogsDir+"/*_u1")) != 0 {
+			if err := b.RemoveLogs("default", "web", "u1"); err != nil || len(glob(b.logs.dir+"/*_u1")) != 0 {
 				t.Errorf("the logs are not gone, %v", err)
 			}
 		}
-		if err := b.RemoveLogs("", "", "u_1"); err != nil || len(glob(b.PodLogsDir+"/*")) != 0 {
+		if err := b.RemoveLogs("", "", "u_1"); err != nil || len(glob(b.logs.dir+"/*")) != 0 {
 			t.Errorf("the logs of a UID with an underscore are not gone, %v", err)
 		}
-		if d := cmp.Diff([]string{stranger}, glob(b.ContainerLogsDir+"/*")); d != "" {
+		if d := cmp.Diff([]string{stranger}, glob(b.logs.linkDir+"/*")); d != "" {
 			t.Errorf("links (-want +got):\n%s", d)
 		}
 	})
@@ -343,7 +346,7 @@ func TestRemoveContainers(t *testing.T) {
 				t.Errorf("left: %v and %d sandboxes, want the sandbox alone", got, n)
 			}
 		}
-		logs, err := filepath.Glob(filepath.Join(b.PodLogsDir, "*", "*", "*"))
+		logs, err := filepath.Glob(filepath.Join(b.logs.dir, "*", "*", "*"))
 		if err != nil || len(logs) != 0 {
 			t.Errorf("logs left: %v, %v", logs, err)
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"berth/internal/beneath"
 	"berth/internal/cri"
 	"berth/internal/cri/critest"
 	"berth/internal/lifecycle"
@@ -90,7 +90,8 @@ func TestFailedPostStart(t *testing.T) {
 	}
 }
 
-// A pass that is ended while a postStart hook runs tells nothing and kills nothing: the next one ends the pod.
+// A pass that is ended while a postStart hook runs tells nothing and kills nothing: the next one
+// ends the pod.
 func TestPostStartOfAnEndedPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -222,7 +223,8 @@ func TestHostOfHTTPHook(t *testing.T) {
 	}
 }
 
-// When the grace period becomes shorter, the pass is ended and done again: the hook goes on and is not run a second time.
+// When the grace period becomes shorter, the pass is ended and done again: the hook goes on and is
+// not run a second time.
 func TestPreStopOutlivesItsPass(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -253,7 +255,8 @@ func TestPreStopOutlivesItsPass(t *testing.T) {
 	}
 }
 
-// A hook that has ended is not run again by the next try to stop the container, and by another agent neither.
+// A hook that has ended is not run again by the next try to stop the container, and by another
+// agent neither.
 func TestPreStopRunsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -266,7 +269,7 @@ func TestPreStopRunsOnce(t *testing.T) {
 			}
 		}
 		b.leave()
-		b.Runtime = b.newRuntime(b.RootDir)
+		b.Runtime = b.newRuntime(b.root)
 		b.kill(p, 30*time.Second)
 		if d := cmp.Diff([]string{"0s exec pre in a", "0s stop a 30", "0s stop a 30", "0s stop a 30"}, b.calls()); d != "" {
 			t.Error(d)
@@ -281,7 +284,7 @@ func TestPreStopOfEachIncarnation(t *testing.T) {
 		p := withHooks(podOf(v1.RestartPolicyAlways, "a"), "a", nil, execHook("pre"))
 		for range 2 {
 			b.run(p)
-			if err := b.killContainer(t.Context(), p, b.observe().FindContainer("a"), "it is to end", time.Second); err != nil {
+			if err := b.killer.killContainer(t.Context(), p, b.observe().FindContainer("a"), "it is to end", time.Second); err != nil {
 				t.Fatal(err)
 			}
 			if d := cmp.Diff([]string{"0s exec pre in a", "0s stop a 2"}, b.calls()); d != "" {
@@ -294,7 +297,8 @@ func TestPreStopOfEachIncarnation(t *testing.T) {
 	})
 }
 
-// An agent that leaves takes a running hook with it and says nothing; the next agent does not run it again.
+// An agent that leaves takes a running hook with it and says nothing; the next agent does not run
+// it again.
 func TestPreStopOfAnAgentThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -322,7 +326,8 @@ func TestPreStopOfAnAgentThatLeaves(t *testing.T) {
 	})
 }
 
-// A pod that only the runtime knows is ended with the hooks that its containers were created with, without events.
+// A pod that only the runtime knows is ended with the hooks that its containers were created with,
+// without events.
 func TestPreStopWithoutAPod(t *testing.T) {
 	for name, hook := range map[string]*v1.LifecycleHandler{
 		"exec": execHook("pre"),
@@ -335,7 +340,7 @@ func TestPreStopWithoutAPod(t *testing.T) {
 				p := withHooks(podOf(v1.RestartPolicyAlways, "a", "b"), "a", nil, hook)
 				p.Spec.Containers[0].Ports = []v1.ContainerPort{{Name: "web", ContainerPort: 80}}
 				b.run(p)
-				if err := os.RemoveAll(b.podDir(p.UID)); err != nil {
+				if err := os.RemoveAll(b.starter.files.dir(p.UID)); err != nil {
 					t.Fatal(err)
 				}
 				b.kill(nil, time.Second)
@@ -352,7 +357,7 @@ func TestPreStopWithoutAPod(t *testing.T) {
 				if events := b.events.take(); events != nil {
 					t.Errorf("got events %v", events)
 				}
-				if _, err := os.Stat(b.podDir(p.UID)); !errors.Is(err, os.ErrNotExist) {
+				if _, err := os.Stat(b.starter.files.dir(p.UID)); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("the pod's folder was made again: %v", err)
 				}
 			})
@@ -380,26 +385,32 @@ func TestPreStopAnnotationThatIsBroken(t *testing.T) {
 	})
 }
 
-// What is noted of a container's hooks goes with its pod's folder, and takes one file per container.
+// What is noted of a container's hooks goes with its pod's folder, and takes one file per
+// container.
 func TestPreStopNote(t *testing.T) {
-	r := New(Config{RootDir: t.TempDir()})
-	s := func(id pod.ContainerID) *stopping {
-		return &stopping{uid: "u1", container: &pod.ContainerStatus{ID: id, Name: "a"}}
+	files := podFiles{beneath.Root(t.TempDir())}
+	isFirst := func(id pod.ContainerID) bool {
+		t.Helper()
+		first, err := files.notePreStop("u1", &pod.ContainerStatus{ID: id, Name: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return first
 	}
 	for range 2 {
-		if !r.notePreStop(s("1")) {
+		if !isFirst("1") {
 			t.Error("noted without a pod's folder")
 		}
 	}
-	if err := os.MkdirAll(r.podDir("u1"), 0o750); err != nil {
+	if err := os.MkdirAll(files.dir("u1"), 0o750); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []pod.ContainerID{"1", "2"} {
-		if !r.notePreStop(s(id)) || r.notePreStop(s(id)) {
+		if !isFirst(id) || isFirst(id) {
 			t.Errorf("incarnation %s: want it noted once", id)
 		}
 	}
-	entries, err := os.ReadDir(filepath.Join(r.podDir("u1"), "containers", "a"))
+	entries, err := os.ReadDir(files.containerDir("u1", "a"))
 	if err != nil || len(entries) != 1 {
 		t.Errorf("got %v, %v", entries, err)
 	}

@@ -13,8 +13,8 @@ import (
 	"berth/internal/pod"
 )
 
-// A container that has been given its pod's folder puts links in the place of what the agent keeps there: nothing of the host is made, changed or removed
-// through them.
+// A container that has been given its pod's folder puts links in the place of what the agent keeps
+// there: nothing of the host is made, changed or removed through them.
 func TestLinksInThePodsFolder(t *testing.T) {
 	for _, name := range []string{"containers", "containers/a", "etc-hosts", "containers/a/" + preStopFile} {
 		t.Run(name, func(t *testing.T) {
@@ -37,15 +37,15 @@ func TestLinksInThePodsFolder(t *testing.T) {
 				if name == "etc-hosts" || filepath.Base(name) == preStopFile {
 					target = filepath.Join(host, "precious")
 				}
-				at := filepath.Join(b.podDir(p.UID), name)
+				at := filepath.Join(b.starter.files.dir(p.UID), name)
 				if err := errors.Join(os.RemoveAll(at), os.Symlink(target, at)); err != nil {
 					t.Fatal(err)
 				}
-				b.notePreStop(&stopping{uid: p.UID, container: &b.observe().Containers[0]})
-				if _, err := b.makeTerminationLog(p, &p.Spec.Containers[0]); (err == nil) != (target != host) {
+				_, _ = b.hooks.files.notePreStop(p.UID, &b.observe().Containers[0])
+				if _, err := b.starter.files.makeTerminationLog(p, &p.Spec.Containers[0]); (err == nil) != (target != host) {
 					t.Errorf("a file for the message of the next container: %v", err)
 				}
-				if _, err := b.writeHosts(p, []string{"192.0.2.1"}); (err == nil) != (name != "etc-hosts") {
+				if _, err := b.starter.hosts.write(p, []string{"192.0.2.1"}); (err == nil) != (name != "etc-hosts") {
 					t.Errorf("the hosts file: %v", err)
 				}
 				if got := b.WithTerminationMessages(t.Context(), &pod.Status{Containers: []pod.ContainerStatus{{
@@ -53,7 +53,7 @@ func TestLinksInThePodsFolder(t *testing.T) {
 				}}}); got.Containers[0].Message != "" {
 					t.Errorf("a message %q", got.Containers[0].Message)
 				}
-				if err := b.removeTerminationLog(filepath.Join(at, "precious")); (name == "containers" || name == "containers/a") && !errors.Is(err, unix.ELOOP) {
+				if err := b.starter.files.removeTerminationLog(filepath.Join(at, "precious")); (name == "containers" || name == "containers/a") && !errors.Is(err, unix.ELOOP) {
 					t.Errorf("remove a message: %v", err)
 				}
 				for _, file := range precious {
@@ -69,10 +69,11 @@ func TestLinksInThePodsFolder(t *testing.T) {
 	}
 }
 
-// One that has been given the folder of all logs cannot have the agent make or remove files elsewhere.
+// One that has been given the folder of all logs cannot have the agent make or remove files
+// elsewhere.
 func TestLinksAmongLogs(t *testing.T) {
-	r := New(Config{PodLogsDir: filepath.Join(t.TempDir(), "pods"), ContainerLogsDir: filepath.Join(t.TempDir(), "containers")})
-	host, dir := t.TempDir(), filepath.Join(r.PodLogsDir, "default_web_u")
+	l := &podLogs{dir: filepath.Join(t.TempDir(), "pods"), linkDir: filepath.Join(t.TempDir(), "containers")}
+	host, dir := t.TempDir(), filepath.Join(l.dir, "default_web_u")
 	for _, err := range []error{
 		os.MkdirAll(dir, 0o755), os.Symlink(host, filepath.Join(dir, "a")), os.WriteFile(filepath.Join(host, "0.log"), nil, 0o600),
 		os.WriteFile(filepath.Join(host, "1.log.gz"), nil, 0o600),
@@ -90,7 +91,7 @@ func TestLinksAmongLogs(t *testing.T) {
 			t.Errorf("keep a log: %v", err)
 		}
 	}
-	if err := r.RemoveLogs("default", "web", "u"); err != nil {
+	if err := l.remove("default", "web", "u"); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
@@ -101,8 +102,8 @@ func TestLinksAmongLogs(t *testing.T) {
 	}
 }
 
-// A pod whose log folder, or a folder of its own, was replaced by a link to one of the host is removed
-// like any other; what is behind the link stays.
+// A pod whose log folder, or a folder of its own, was replaced by a link to one of the host is
+// removed like any other; what is behind the link stays.
 func TestRemovePodWithLinks(t *testing.T) {
 	for _, at := range []string{"logs/default_web_u1", "logs/default_web_u1/a", "pods/u1/containers", "pods/u1/containers/a"} {
 		t.Run(at, func(t *testing.T) {
@@ -113,7 +114,7 @@ func TestRemovePodWithLinks(t *testing.T) {
 				b.run(p)
 				b.kill(p, 0)
 				observed := b.observe()
-				host, link := t.TempDir(), filepath.Join(b.RootDir, at)
+				host, link := t.TempDir(), filepath.Join(b.root, at)
 				err := errors.Join(os.WriteFile(filepath.Join(host, "0.log"), nil, 0o600), os.RemoveAll(link), os.Symlink(host, link))
 				if err != nil {
 					t.Fatal(err)

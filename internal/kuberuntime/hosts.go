@@ -17,8 +17,16 @@ import (
 // nodeHosts is the node's own list of hosts.
 const nodeHosts = "/etc/hosts"
 
-// writeHosts writes the pod's managed /etc/hosts and returns its path, or "" for a pod without an address.
-func (r *Runtime) writeHosts(p *v1.Pod, ips []string) (string, error) {
+// hostsFiles writes the managed /etc/hosts of pods.
+type hostsFiles struct {
+	files   podFiles
+	hostIPs func() []string
+	domain  string // of the cluster
+}
+
+// write writes the pod's managed /etc/hosts and returns its path, or "" for a pod without an
+// address.
+func (h *hostsFiles) write(p *v1.Pod, ips []string) (string, error) {
 	var content []byte
 	switch {
 	case p.Spec.HostNetwork:
@@ -30,18 +38,19 @@ func (r *Runtime) writeHosts(p *v1.Pod, ips []string) (string, error) {
 	case len(ips) == 0:
 		return "", nil
 	default:
-		ips = crispec.OnePerFamily(ips, r.HostIPs())
-		content = crispec.HostsFile(crispec.ComputeNames(p, r.DNS.Domain), ips, p.Spec.HostAliases)
+		ips = crispec.OnePerFamily(ips, h.hostIPs())
+		content = crispec.HostsFile(crispec.ComputeNames(p, h.domain), ips, p.Spec.HostAliases)
 	}
-	path := filepath.Join(r.podDir(p.UID), "etc-hosts")
-	if err := ensureContent(r.files(), path, content); err != nil {
+	path := filepath.Join(h.files.dir(p.UID), "etc-hosts")
+	if err := ensureContent(h.files.Root, path, content); err != nil {
 		return "", fmt.Errorf("hosts file: %w", err)
 	}
 	return path, nil
 }
 
-// ensureContent writes the file in its place, which is mounted into containers already: another file of the name would not be seen by them.
-// What is as it should be is not touched, so that nobody finds it empty. Containers may have written to it, as much as they liked.
+// ensureContent writes the file in its place, which is mounted into containers already: another
+// file of the name would not be seen by them. What is as it should be is not touched, so that
+// nobody finds it empty. Containers may have written to it, as much as they liked.
 func ensureContent(files beneath.Root, path string, content []byte) (err error) {
 	f, err := files.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -64,10 +73,4 @@ func ensureContent(files beneath.Root, path string, content []byte) (err error) 
 	}
 	_, err = f.WriteAt(content, 0)
 	return err
-}
-
-// thermalThrottles returns the counters of the processors' heat, from which a container could learn what its neighbours do.
-func thermalThrottles() []string {
-	found, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle") // fails only for a bad pattern
-	return found
 }

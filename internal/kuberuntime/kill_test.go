@@ -42,7 +42,8 @@ func TestComputeGrace(t *testing.T) {
 	}
 }
 
-// Containers stop side by side, sidecars after them in reverse order; preStop hooks of sidecars do not wait.
+// Containers stop side by side, sidecars after them in reverse order; preStop hooks of sidecars do
+// not wait.
 func TestOrderOfKillPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -15,23 +16,32 @@ import (
 	"berth/internal/pod"
 )
 
-// Limits of termination messages (Kubernetes documentation, "Determine the Reason for Pod Failure").
+// Limits of termination messages (Kubernetes documentation, "Determine the Reason for Pod
+// Failure").
 const (
 	maxTerminationMessage = 4096
 	maxFallbackLines      = 80
 	maxFallbackBytes      = 2048
 )
 
-// WithTerminationMessages returns the observation with the messages that exited containers left. A message is read once.
-func (r *Runtime) WithTerminationMessages(ctx context.Context, s *pod.Status) *pod.Status {
+// messages reads the termination messages of containers, each once.
+type messages struct {
+	files podFiles
+
+	mu    sync.Mutex
+	texts map[pod.ContainerID]string // guarded by mu; of exited containers
+}
+
+// with is what Runtime.WithTerminationMessages says.
+func (m *messages) with(ctx context.Context, s *pod.Status) *pod.Status {
 	out := s
 	for i := range s.Containers {
 		cs := &s.Containers[i]
 		if cs.State != pod.StateExited {
 			continue
 		}
-		m := r.terminationMessage(ctx, cs)
-		if m == "" {
+		text := m.of(ctx, cs)
+		if text == "" {
 			continue
 		}
 		if out == s {
@@ -40,41 +50,42 @@ func (r *Runtime) WithTerminationMessages(ctx context.Context, s *pod.Status) *p
 			out = &clone
 		}
 		if cs.Message != "" {
-			m = cs.Message + ": " + m
+			text = cs.Message + ": " + text
 		}
-		out.Containers[i].Message = m
+		out.Containers[i].Message = text
 	}
 	return out
 }
 
-func (r *Runtime) terminationMessage(ctx context.Context, cs *pod.ContainerStatus) string {
-	r.mu.Lock()
-	m, ok := r.messages[cs.ID]
-	r.mu.Unlock()
+func (m *messages) of(ctx context.Context, cs *pod.ContainerStatus) string {
+	m.mu.Lock()
+	text, ok := m.texts[cs.ID]
+	m.mu.Unlock()
 	if ok {
-		return m
+		return text
 	}
-	m = string(readTail(r.files(), cs.TerminationLog, maxTerminationMessage))
+	text = string(readTail(m.files.Root, cs.TerminationLog, maxTerminationMessage))
 	policy := cs.Annotations[cri.TerminationMessagePolicyAnnotation]
-	if m == "" && policy == string(v1.TerminationMessageFallbackToLogsOnError) && cs.ExitCode != 0 && cs.Reason != lifecycle.ContainerCannotRun {
-		m = logTail(ctx, cs.LogPath)
+	if text == "" && policy == string(v1.TerminationMessageFallbackToLogsOnError) && cs.ExitCode != 0 &&
+		cs.Reason != lifecycle.ContainerCannotRun {
+		text = logTail(ctx, cs.LogPath)
 	}
-	r.mu.Lock()
-	r.messages[cs.ID] = m
-	r.mu.Unlock()
-	return m
+	m.mu.Lock()
+	m.texts[cs.ID] = text
+	m.mu.Unlock()
+	return text
 }
 
-// forgetMessage forgets what is kept of a container that is removed.
-func (r *Runtime) forgetMessage(id pod.ContainerID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.messages, id)
-	delete(r.preStops, id)
+// forget drops the message of a container that is removed.
+func (m *messages) forget(id pod.ContainerID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.texts, id)
 }
 
-// readTail returns the last n bytes of a file; a file that is missing or cannot be read is no message. The file was in a container's hands: if
-// it is a link now, it is not followed, and only a regular file is read, for others may hang or have no end.
+// readTail returns the last n bytes of a file; a file that is missing or cannot be read is no
+// message. A container may have changed the file: if it is a link now, it is not followed, and only
+// a regular file is read, for others may hang or have no end.
 func readTail(files beneath.Root, path string, n int64) []byte {
 	if path == "" {
 		return nil

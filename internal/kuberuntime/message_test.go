@@ -103,9 +103,9 @@ func TestTerminationMessage(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			r := New(Config{RootDir: root})
+			m := &messages{files: podFiles{beneath.Root(root)}, texts: map[pod.ContainerID]string{}}
 			s := &pod.Status{Containers: []pod.ContainerStatus{cs}}
-			got := r.WithTerminationMessages(t.Context(), s).Containers[0].Message
+			got := m.with(t.Context(), s).Containers[0].Message
 			if want := tc.want; got != want && (want != "" || got != tc.runtime) {
 				t.Errorf("got %d bytes %.100q, want %d bytes %.100q", len(got), got, len(want), want)
 			}
@@ -115,7 +115,7 @@ func TestTerminationMessage(t *testing.T) {
 			if err := os.Remove(cs.TerminationLog); err != nil {
 				t.Fatal(err)
 			}
-			if again := r.WithTerminationMessages(t.Context(), s).Containers[0].Message; again != got {
+			if again := m.with(t.Context(), s).Containers[0].Message; again != got {
 				t.Errorf("read again: got %.100q", again)
 			}
 		})

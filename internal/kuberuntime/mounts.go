@@ -7,24 +7,31 @@ import (
 	"io/fs"
 
 	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/beneath"
+	"berth/internal/cri"
 	"berth/internal/crispec"
-	"berth/internal/images"
 )
 
-// Volumes gives containers what is in their pod's volumes, which belong to the containers: nothing in them can be trusted to stay.
+// Volumes gives containers what is in their pod's volumes, which belong to the containers: nothing
+// in them can be trusted to stay.
 type Volumes interface {
-	// BindSubpath shows the part at a path of the host that no container can change, and returns that path.
+	// BindSubpath shows the part at a path of the host that no container can change, and returns
+	// that path.
 	BindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (hostPath string, err error)
 }
 
-// prepareMounts gets what the container's mounts need beyond the volumes of the pod.
-func (r *Runtime) prepareMounts(ctx context.Context, in *crispec.Container, handler string) error {
+// mountPreparer gets what the mounts of containers need.
+type mountPreparer struct {
+	cri     *cri.Client
+	volumes Volumes
+}
+
+// prepare gets what the container's mounts need beyond the volumes of the pod.
+func (m *mountPreparer) prepare(ctx context.Context, in *crispec.Container, handler string) error {
 	if crispec.WantsRecursiveReadOnly(in.Container) {
 		var err error
-		if in.RecursiveReadOnly, err = r.recursiveReadOnly(ctx, handler); err != nil {
+		if in.RecursiveReadOnly, err = m.recursiveReadOnly(ctx, handler); err != nil {
 			return err
 		}
 	}
@@ -34,16 +41,17 @@ func (r *Runtime) prepareMounts(ctx context.Context, in *crispec.Container, hand
 	}
 	in.Subpaths = make(map[int]string, len(parts))
 	for _, s := range parts {
-		if in.Subpaths[s.Index], err = r.Volumes.BindSubpath(ctx, in.Pod, s); err != nil {
+		if in.Subpaths[s.Index], err = m.volumes.BindSubpath(ctx, in.Pod, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// recursiveReadOnly asks the runtime whether the handler can make mounts read-only with all that is mounted below.
-func (r *Runtime) recursiveReadOnly(ctx context.Context, handler string) (bool, error) {
-	s, err := r.CRI.Status(ctx)
+// recursiveReadOnly asks the runtime whether the handler can make mounts read-only with all that is
+// mounted below.
+func (m *mountPreparer) recursiveReadOnly(ctx context.Context, handler string) (bool, error) {
+	s, err := m.cri.Status(ctx)
 	if err != nil {
 		return false, fmt.Errorf("features of the runtime: %w", err)
 	}
@@ -55,8 +63,9 @@ func (r *Runtime) recursiveReadOnly(ctx context.Context, handler string) (bool, 
 	return false, nil
 }
 
-// readEnvFiles reads the files in volumes that the container takes variables from. What does not exist is left out.
-func (r *Runtime) readEnvFiles(c *v1.Container, volumes map[string]crispec.Volume) (map[crispec.EnvFile][]byte, error) {
+// readEnvFiles reads the files in volumes that the container takes variables from. What does not
+// exist is left out.
+func readEnvFiles(c *v1.Container, volumes map[string]crispec.Volume) (map[crispec.EnvFile][]byte, error) {
 	files := map[crispec.EnvFile][]byte{}
 	for _, f := range crispec.EnvFiles(c) {
 		vol, ok := volumes[f.Volume]
@@ -73,42 +82,4 @@ func (r *Runtime) readEnvFiles(c *v1.Container, volumes map[string]crispec.Volum
 		files[f] = content
 	}
 	return files, nil
-}
-
-// pulled are the images that a container needs.
-type pulled struct {
-	image   images.Result
-	volumes map[string]*runtimeapi.ImageSpec // by the names of the volumes that they are (KEP-4639)
-}
-
-// pull makes the container's images present for the runtime handler: its own, and those that it mounts as volumes, under the same rules.
-func (r *Runtime) pull(ctx context.Context, p *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, handler string) (pulled, error) {
-	out := pulled{volumes: map[string]*runtimeapi.ImageSpec{}}
-	var err error
-	if out.image, err = r.Images.Ensure(ctx, p, c, sandbox, handler); err != nil {
-		return pulled{}, err
-	}
-	for i := range p.Spec.Volumes {
-		v := &p.Spec.Volumes[i]
-		if v.Image == nil || !mountsVolume(c, v.Name) {
-			continue
-		}
-		// What is wrong with the image is told as of the container that waits for it.
-		wanted := &v1.Container{Name: c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}
-		got, err := r.Images.Ensure(ctx, p, wanted, sandbox, handler)
-		if err != nil {
-			return pulled{}, err
-		}
-		out.volumes[v.Name] = &runtimeapi.ImageSpec{Image: got.Ref, UserSpecifiedImage: v.Image.Reference}
-	}
-	return out, nil
-}
-
-func mountsVolume(c *v1.Container, name string) bool {
-	for i := range c.VolumeMounts {
-		if c.VolumeMounts[i].Name == name {
-			return true
-		}
-	}
-	return false
 }

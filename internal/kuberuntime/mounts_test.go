@@ -32,12 +32,13 @@ func (fakeVolumes) BindSubpath(_ context.Context, _ *v1.Pod, s crispec.Subpath) 
 }
 
 // volume is the folder of the pod's volume.
-func (b *bench) volume() string { return filepath.Join(b.RootDir, "volume") }
+func (b *bench) volume() string { return filepath.Join(b.root, "volume") }
 
-// syncMounting does one pass over a pod of one container with the mounts, the volume v at /v, and the volume img, which is an image.
+// syncMounting does one pass over a pod of one container with the mounts, the volume v at /v, and
+// the volume img, which is an image.
 func (b *bench) syncMounting(image string, env []v1.EnvVar, mounts ...v1.VolumeMount) lifecycle.StartError {
 	b.t.Helper()
-	b.Volumes = fakeVolumes{}
+	b.starter.mounts.volumes = fakeVolumes{}
 	for _, err := range []error{
 		os.MkdirAll(filepath.Join(b.volume(), "damaged"), 0o755), os.WriteFile(filepath.Join(b.volume(), "f.env"), []byte("A='1'\n"), 0o600),
 	} {
@@ -48,7 +49,7 @@ func (b *bench) syncMounting(image string, env []v1.EnvVar, mounts ...v1.VolumeM
 	p := podOf(v1.RestartPolicyAlways, "a")
 	p.Spec.Volumes = []v1.Volume{{Name: "img", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: image, PullPolicy: v1.PullNever}}}}
 	p.Spec.Containers[0].Env, p.Spec.Containers[0].VolumeMounts = env, mounts
-	if err := os.MkdirAll(b.podDir(p.UID), 0o750); err != nil {
+	if err := os.MkdirAll(b.starter.files.dir(p.UID), 0o750); err != nil {
 		b.t.Fatal(err)
 	}
 	res, err := b.SyncPod(b.t.Context(), Request{Pod: p, Observed: b.observe(), Volumes: func(context.Context) (map[string]crispec.Volume, error) {
@@ -69,7 +70,7 @@ func TestMountsOfAContainer(t *testing.T) {
 		if e.Reason != "" {
 			t.Fatalf("the container did not start: %+v", e)
 		}
-		img, err := b.CRI.ImageStatus(t.Context(), &runtimeapi.ImageSpec{Image: testImage})
+		img, err := b.client.ImageStatus(t.Context(), &runtimeapi.ImageSpec{Image: testImage})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,11 +17,13 @@ type planInput struct {
 	Pod      *v1.Pod
 	Observed *pod.Status
 	Probes   pod.ProbeVerdicts
-	// Actuated is the pod with the resources that hold; nil, or Pod itself, unless it is being resized.
+	// Actuated is the pod with the resources that hold; nil, or Pod itself, unless it is being
+	// resized.
 	Actuated *v1.Pod
 	// Resources are what the limits of containers depend on besides.
 	Resources crispec.ResourceSettings
-	// ResizeAnew: the resize took the place of another that was not complete; all values are written.
+	// ResizeAnew: the resize took the place of another that was not complete; all values are
+	// written.
 	ResizeAnew bool
 	// ResizeHeld is when a resize that failed is tried again; zero if it need not wait.
 	ResizeHeld time.Time
@@ -29,24 +31,29 @@ type planInput struct {
 	Holds map[string]lifecycle.Hold
 }
 
-// podActions is the plan of one pass over a running pod: what computePodActions decides and SyncPod does, in this order.
+// podActions is the plan of one pass over a running pod: what computePodActions decides and SyncPod
+// does, in this order.
 type podActions struct {
 	// KillPod stops all containers and sandboxes first.
 	KillPod bool
-	// CreateSandbox makes a new sandbox, numbered Attempt, in the place of Replaces if that is not empty.
+	// CreateSandbox makes a new sandbox, numbered Attempt, in the place of Replaces if that is not
+	// empty.
 	CreateSandbox bool
 	Attempt       uint32
 	Replaces      pod.SandboxID
-	// PurgeInit removes init containers of the old sandbox: a new sandbox begins with the first one.
+	// PurgeInit removes init containers of the old sandbox: a new sandbox begins with the first
+	// one.
 	PurgeInit bool
 	// SandboxID is the sandbox that containers are started in when none is created.
 	SandboxID pod.SandboxID
-	// RestartAll are all incarnations of the pod's init and regular containers, to be stopped at once and removed in this order, so that
-	// the pod begins anew in its sandbox. The containers that asked for it are last: as long as they are there, the restart is not done.
-	// Ephemeral containers are stopped and stay: they are not started twice.
+	// RestartAll are all incarnations of the pod's init and regular containers, to be stopped at
+	// once and removed in this order, so that the pod begins anew in its sandbox. The containers
+	// that asked for it are last: as long as they are there, the restart is not done. Ephemeral
+	// containers are stopped and stay: they are not started twice.
 	RestartAll []removeAction
 	Kill       []killAction
-	// Resize: the pod is resized. What of it runs on is given its new limits, in ResizeInPlace; what does not is made with them.
+	// Resize: the pod is resized. What of it runs on is given its new limits, in ResizeInPlace;
+	// what does not is made with them.
 	Resize        bool
 	ResizeInPlace []resizeAction
 	Start         []startAction
@@ -189,8 +196,8 @@ func planRunningSandbox(in planInput) podActions {
 	if !steps.Initialized {
 		return a
 	}
-	kills, starts, kept := planRegular(in)
-	if kept == 0 && len(starts) == 0 {
+	kills, starts, running := planRegular(in)
+	if running == 0 && len(starts) == 0 {
 		// The sandbox goes with the last regular container; sidecars are not restarted for it.
 		a.KillPod, a.Kill, a.Start = true, nil, nil
 		a.Why = "no regular container runs or is to be started"
@@ -214,8 +221,9 @@ func planEphemeral(p *v1.Pod, s *pod.Status) []startAction {
 	return starts
 }
 
-// planRegular judges each regular container of an initialized pod; kept is the number of those that go on as they are.
-func planRegular(in planInput) (kills []killAction, starts []startAction, kept int) {
+// planRegular judges each regular container of an initialized pod; running is the number of those
+// that go on as they are.
+func planRegular(in planInput) (kills []killAction, starts []startAction, running int) {
 	p, s := in.Pod, in.Observed
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
@@ -232,7 +240,7 @@ func planRegular(in planInput) (kills []killAction, starts []startAction, kept i
 		}
 		k, why := judgeRunning(in, c, cs, "Container ")
 		if why == "" {
-			kept++
+			running++
 			continue
 		}
 		// A changed definition makes another container, which no policy keeps away.
@@ -242,10 +250,11 @@ func planRegular(in planInput) (kills []killAction, starts []startAction, kept i
 		}
 		kills = append(kills, k)
 	}
-	return kills, starts, kept
+	return kills, starts, running
 }
 
-// judgeRunning says why a running container must be stopped; "" when it goes on. kind begins the message that users see.
+// judgeRunning says why a running container must be stopped; "" when it goes on. kind begins the
+// message that users see.
 func judgeRunning(in planInput, c *v1.Container, cs *pod.ContainerStatus, kind string) (_ killAction, why string) {
 	switch {
 	case cs.Hash != "" && cs.Hash != lifecycle.ContainerHash(c):
@@ -260,7 +269,8 @@ func judgeRunning(in planInput, c *v1.Container, cs *pod.ContainerStatus, kind s
 	return killAction{}, ""
 }
 
-// planRestartAll takes every init and regular container away, so that the next pass begins with the first init container.
+// planRestartAll takes every init and regular container away, so that the next pass begins with the
+// first init container.
 func planRestartAll(in planInput, triggers []string) podActions {
 	p, s := in.Pod, in.Observed
 	a := podActions{SandboxID: s.Sandboxes[0].ID}
@@ -295,7 +305,8 @@ func removalsOf(s *pod.Status, name string) []removeAction {
 	return out
 }
 
-// holdBack turns starts whose back-off lasts into waits. Nothing starts before a plain init container that waits.
+// holdBack turns starts whose back-off lasts into waits. Nothing starts before a plain init
+// container that waits.
 func (a *podActions) holdBack(in planInput) {
 	starts := a.Start
 	a.Start = nil

@@ -18,7 +18,8 @@ var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 const testImage = "berth.local/hello:1"
 
-// specOf makes a pod of words: its restart policy, then containers. A container is its name with marks:
+// specOf makes a pod of words: its restart policy, then containers. A container is its name with
+// marks:
 //
 //	i:NAME s:NAME e:NAME   an init container, a sidecar, an ephemeral one; without a prefix a regular one
 //	NAME?                  with a startup and a liveness probe
@@ -85,7 +86,8 @@ func addContainer(t *testing.T, p *v1.Pod, w string) {
 	}
 }
 
-// podOf returns a pod with the named containers; a name with the prefix "init-" is an init container, "sidecar-" a sidecar.
+// podOf returns a pod with the named containers; a name with the prefix "init-" is an init
+// container, "sidecar-" a sidecar.
 func podOf(policy v1.RestartPolicy, names ...string) *v1.Pod {
 	p := &v1.Pod{}
 	p.Name, p.Namespace, p.UID = "web", "default", "u1"
@@ -105,8 +107,9 @@ func podOf(policy v1.RestartPolicy, names ...string) *v1.Pod {
 	return p
 }
 
-// inputOf makes an observation of words. Sandboxes, newest first: sb (ready), sb-dead, sb-host (in the host's network), sb-noip. Then containers, newest
-// first, in the newest sandbox: NAME=running, NAME=created, NAME=unknown, NAME=CODE (exited), with marks:
+// inputOf makes an observation of words. Sandboxes, newest first: sb (ready), sb-dead, sb-host (in
+// the host's network), sb-noip. Then containers, newest first, in the newest sandbox: NAME=running,
+// NAME=created, NAME=unknown, NAME=CODE (exited), with marks:
 //
 //	+changed                made from another definition
 //	+live +dead             its liveness probe succeeded, failed

@@ -20,8 +20,8 @@ type initSteps struct {
 	Why     string
 }
 
-// planInit plans init containers and sidecars, last to first: the furthest one that was reached tells how far the pod is. Sidecars
-// before it are kept running; plain ones before it are done.
+// planInit plans init containers and sidecars, last to first: the furthest one that was reached
+// says how far the pod is. Sidecars before it go on running; plain ones before it are done.
 func planInit(in planInput) initSteps {
 	p, s := in.Pod, in.Observed
 	inits := p.Spec.InitContainers
@@ -42,7 +42,7 @@ func planInit(in planInput) initSteps {
 			if i == 0 {
 				st.Start = append(st.Start, startAction{c.Name, "first init container"})
 			}
-			continue // an earlier one tells
+			continue // an earlier one says
 		case sidecar:
 			if st.sidecar(in, c, cs) && !reached {
 				st.next(inits, i)

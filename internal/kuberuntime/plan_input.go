@@ -10,7 +10,8 @@ import (
 	"berth/internal/pod"
 )
 
-// String is what the plan follows from as one line of the journal: the sandbox, and the newest incarnation of each container.
+// String is what the plan follows from as one line of the journal: the sandbox, and the newest
+// incarnation of each container.
 func (in planInput) String() string {
 	p, s := in.Pod, in.Observed
 	parts := []string{"no sandbox"}

@@ -39,7 +39,8 @@ func TestPlanProperties(t *testing.T) {
 	}
 }
 
-// A pod whose containers do what they should comes to rest: plans that are carried out lead to one that is empty.
+// A pod whose containers do what they should comes to rest: plans that are carried out lead to one
+// that is empty.
 func TestPlansComeToRest(t *testing.T) {
 	for seed := range uint64(planWorlds / 4) {
 		rng := rand.New(rand.NewPCG(seed, 11))
@@ -146,7 +147,8 @@ func regularStarts(p *v1.Pod, a *podActions) bool {
 		slices.ContainsFunc(a.Wait, func(w waitAction) bool { return isRegular(w.Name) })
 }
 
-// initIsDone is a second opinion on when regular containers may start: some were, or the last init container is over.
+// initIsDone is a second opinion on when regular containers may start: some were, or the last init
+// container is over.
 func initIsDone(in planInput, a *podActions) bool {
 	inits := in.Pod.Spec.InitContainers
 	if len(inits) == 0 {
@@ -169,7 +171,8 @@ func initIsDone(in planInput, a *podActions) bool {
 	return cs != nil && cs.State == pod.StateExited && cs.ExitCode == 0 && cs.Reason != lifecycle.OOMKilled
 }
 
-// succeedProbes lets the unknown startup probes of what runs succeed, and reports whether there were any.
+// succeedProbes lets the unknown startup probes of what runs succeed, and reports whether there
+// were any.
 func succeedProbes(in *planInput) (changed bool) {
 	for i := range in.Observed.Containers {
 		cs := &in.Observed.Containers[i]

@@ -13,7 +13,8 @@ import (
 // isResized reports whether a resize of the pod is under way.
 func (in *planInput) isResized() bool { return in.Actuated != nil && in.Actuated != in.Pod }
 
-// planResize adds what a resize needs besides the containers that are restarted for it. A restart of all containers comes first.
+// planResize adds what a resize needs besides the containers that are restarted for it. A restart
+// of all containers comes first.
 func (a *podActions) planResize(in planInput) {
 	if !in.isResized() || !in.ResizeHeld.IsZero() || len(a.RestartAll) > 0 {
 		return
@@ -32,7 +33,8 @@ func (a *podActions) planResize(in planInput) {
 	}
 }
 
-// resizeRestarts reports whether the running container has to be restarted to get the resources that it was given.
+// resizeRestarts reports whether the running container has to be restarted to get the resources
+// that it was given.
 func resizeRestarts(in planInput, c *v1.Container) bool {
 	for _, p := range c.ResizePolicy {
 		if p.RestartPolicy == v1.RestartContainer && changes(in, c, p.ResourceName) {
@@ -42,7 +44,8 @@ func resizeRestarts(in planInput, c *v1.Container) bool {
 	return false
 }
 
-// changes reports whether the container runs with another request or limit of the resource than it was given.
+// changes reports whether the container runs with another request or limit of the resource than it
+// was given.
 func changes(in planInput, c *v1.Container, name v1.ResourceName) bool {
 	if !in.isResized() {
 		return false

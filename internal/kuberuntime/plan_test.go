@@ -6,7 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// planCase is one row: the pod, what is observed of it (see specOf and inputOf), and the plan's line.
+// planCase is one row: the pod, what is observed of it (see specOf and inputOf), and the plan's
+// line.
 type planCase struct{ name, spec, observed, want string }
 
 func checkPlans(t *testing.T, cases []planCase) {

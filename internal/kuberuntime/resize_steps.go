@@ -21,7 +21,8 @@ type resizeStep struct {
 	Part      cgroups.PodPart
 	// Update are the container's new values.
 	Update *runtimeapi.LinuxContainerResources
-	// Lowers is the new memory limit in bytes if the step lowers one, else 0: what is used must be less.
+	// Lowers is the new memory limit in bytes if the step lowers one, else 0: what is used must be
+	// less.
 	Lowers int64
 
 	way direction
@@ -37,7 +38,8 @@ func (s resizeStep) String() string {
 // growsPod reports whether the step lets the pod as a whole have more.
 func (s resizeStep) growsPod() bool { return s.Container == "" && s.way == grows }
 
-// holding is what holds before a resize: the pod as its cgroup was made, and as its containers were.
+// holding is what holds before a resize: the pod as its cgroup was made, and as its containers
+// were.
 type holding struct{ Cgroup, Containers *v1.Pod }
 
 // extent says what a resize writes.
@@ -48,8 +50,9 @@ const (
 	everything         // nobody knows how far an earlier resize has come
 )
 
-// computeResizeSteps returns how to get from the resources that hold to those that the pod was given, without any container ever having more than
-// its pod: memory first, then CPU. What grows grows in the pod first, what shrinks shrinks in the containers first; among the containers, those
+// computeResizeSteps returns how to get from the resources that hold to those that the pod was
+// given, without any container ever having more than its pod: memory first, then CPU. What grows
+// grows in the pod first, what shrinks shrinks in the containers first; among the containers, those
 // that shrink come first. Only the named containers run.
 func computeResizeSteps(has holding, given *v1.Pod, running []string, e extent, settings crispec.ResourceSettings) []resizeStep {
 	podSteps := func(way direction, parts ...cgroups.PodPart) (steps []resizeStep) {
@@ -105,7 +108,7 @@ const (
 	grows
 )
 
-// compareLimits tells where a limit goes; 0 is none.
+// compareLimits says where a limit goes; 0 is none.
 func compareLimits(from, to int64) direction {
 	unlimited := func(n int64) int64 {
 		if n <= 0 {
@@ -116,7 +119,8 @@ func compareLimits(from, to int64) direction {
 	return direction(cmp.Compare(unlimited(to), unlimited(from)))
 }
 
-// memoryOf is the change of what is said of a container's memory. A limit cannot be taken away in place: 0 leaves it as it is.
+// memoryOf is the change of what is said of a container's memory. A limit cannot be taken away in
+// place: 0 leaves it as it is.
 func memoryOf(from, to *runtimeapi.LinuxContainerResources, e extent) resizeStep {
 	s := resizeStep{Part: cgroups.MemoryLimit, way: compareLimits(from.MemoryLimitInBytes, to.MemoryLimitInBytes)}
 	of := func(r *runtimeapi.LinuxContainerResources) *runtimeapi.LinuxContainerResources {
@@ -132,7 +136,7 @@ func memoryOf(from, to *runtimeapi.LinuxContainerResources, e extent) resizeStep
 	return s
 }
 
-// cpuOf is the change of a container's CPU time. Where its limit stays, its share tells the way.
+// cpuOf is the change of a container's CPU time. Where its limit stays, its share says the way.
 func cpuOf(from, to *runtimeapi.LinuxContainerResources, e extent) resizeStep {
 	s := resizeStep{
 		Part: cgroups.CPULimit,

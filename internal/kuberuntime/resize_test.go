@@ -13,7 +13,8 @@ import (
 	"berth/internal/crispec"
 )
 
-// sizes gives the containers of a pod sizes, each as NAME=CPU/MEMORY of limits, of which the requests are one half; - is none.
+// sizes gives the containers of a pod sizes, each as NAME=CPU/MEMORY of limits, of which the
+// requests are one half; - is none.
 func sizes(t *testing.T, p *v1.Pod, words string) *v1.Pod {
 	t.Helper()
 	p = p.DeepCopy()
@@ -82,7 +83,8 @@ func TestComputeResizeSteps(t *testing.T) {
 	}
 }
 
-// Memory that is asked for is protected in the pod before it is in its containers, and no longer than in them.
+// Memory that is asked for is protected in the pod before it is in its containers, and no longer
+// than in them.
 func TestComputeResizeStepsOfProtectedMemory(t *testing.T) {
 	p := sizes(t, podOf(v1.RestartPolicyAlways, "a"), "a=1/64Mi")
 	asking := func(memory string) *v1.Pod {

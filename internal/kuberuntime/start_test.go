@@ -18,7 +18,6 @@ import (
 
 	"berth/internal/cri/critest"
 	"berth/internal/lifecycle"
-	"berth/internal/logs"
 	"berth/internal/pod"
 )
 
@@ -69,7 +68,7 @@ func TestStartErrors(t *testing.T) {
 				if got, want := events[len(events)-1], "Warning Failed a: Error: "+e.Message; got != want {
 					t.Errorf("got event %q, want %q", got, want)
 				}
-				left, err := filepath.Glob(filepath.Join(b.podDir(p.UID), "containers", "a", "*"))
+				left, err := filepath.Glob(filepath.Join(b.starter.files.dir(p.UID), "containers", "a", "*"))
 				if err != nil || (len(left) == 1) != (tc.reason == lifecycle.RunContainerError) {
 					t.Errorf("termination logs %v, %v: want that of a container that exists", left, err)
 				}
@@ -85,7 +84,7 @@ func TestNamesStandForIDs(t *testing.T) {
 		p := podOf(v1.RestartPolicyAlways, "a")
 		b.run(p)
 		id := b.observe().Containers[0].ID
-		if err := b.killContainer(t.Context(), p, b.observe().FindContainer("a"), "", time.Second); err != nil {
+		if err := b.killer.killContainer(t.Context(), p, b.observe().FindContainer("a"), "", time.Second); err != nil {
 			t.Fatal(err)
 		}
 		b.events.take()
@@ -154,7 +153,7 @@ func TestContainerThatWasNeverStarted(t *testing.T) {
 }
 
 func TestNextAttempt(t *testing.T) {
-	r := New(Config{PodLogsDir: t.TempDir()})
+	l := &podLogs{dir: t.TempDir()}
 	p := podOf(v1.RestartPolicyAlways, "a")
 	c := &p.Spec.Containers[0]
 	state := func(attempt uint32, s pod.ContainerState) *pod.Status {
@@ -162,7 +161,7 @@ func TestNextAttempt(t *testing.T) {
 	}
 	check := func(what string, s *pod.Status, want uint32) {
 		t.Helper()
-		if got, err := r.nextAttempt(p, c, s); got != want || err != nil {
+		if got, err := l.nextAttempt(p, c, s); got != want || err != nil {
 			t.Errorf("%s: got %d, %v, want %d", what, got, err, want)
 		}
 	}
@@ -172,7 +171,7 @@ func TestNextAttempt(t *testing.T) {
 	both := state(4, pod.StateCreated)
 	both.Containers = append(both.Containers, pod.ContainerStatus{Name: "a", Attempt: 6, State: pod.StateExited}, pod.ContainerStatus{Name: "b", Attempt: 9})
 	check("never started, and an older one has a higher number", both, 7)
-	dir := filepath.Join(logs.PodDir(r.PodLogsDir, p.Namespace, p.Name, string(p.UID)), "a")
+	dir := filepath.Join(l.of(p), "a")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +193,7 @@ func TestLogLink(t *testing.T) {
 		b.fake.SetProgram("a", critest.Program{Output: []string{"hello"}})
 		b.run(podOf(v1.RestartPolicyAlways, "a"))
 		cs := b.observe().FindContainer("a")
-		target, err := os.Readlink(filepath.Join(b.ContainerLogsDir, "web_default_a-"+string(cs.ID)+".log"))
+		target, err := os.Readlink(filepath.Join(b.logs.linkDir, "web_default_a-"+string(cs.ID)+".log"))
 		if err != nil || target != cs.LogPath {
 			t.Errorf("got %s, %v, want %s", target, err, cs.LogPath)
 		}

@@ -10,20 +10,19 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/cri"
 	"berth/internal/crispec"
 	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
 
-// SyncPod brings the pod nearer to its spec: it plans and does what the plan says, in the plan's order. Failures of single containers are in the
-// result; an error ends the pass.
+// SyncPod brings the pod nearer to its spec: it plans and does what the plan says, in the plan's
+// order. Failures of single containers are in the result; an error ends the pass.
 func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 	p := req.Pod
-	r.checkBackOff(p)
-	in := planInput{Pod: p, Observed: req.Observed, Probes: req.Probes, Actuated: r.Allocations.Actuated(p), Resources: r.Resources, Holds: r.holds(p, req.Observed, time.Now())}
+	r.backOffs.check(p)
+	in := planInput{Pod: p, Observed: req.Observed, Probes: req.Probes, Actuated: r.allocations.Actuated(p), Resources: r.resizer.resources, Holds: r.backOffs.holds(p, req.Observed, time.Now())}
 	var res Result
-	resize := r.Allocations.Resize(p.UID)
+	resize := r.allocations.Resize(p.UID)
 	in.ResizeAnew = resize.Superseded
 	if time.Now().Before(resize.RetryAt) {
 		in.ResizeHeld = resize.RetryAt
@@ -42,9 +41,9 @@ func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return res, err
 	}
-	if err := r.collectGarbage(ctx, req.Observed, &res); err != nil && ctx.Err() == nil {
+	if err := r.garbage.collect(ctx, req.Observed, &res); err != nil && ctx.Err() == nil {
 		// The pod is none the worse for it: its pass has done what it should.
-		r.note(p, "", "garbage is left, to be tried again", "", time.Time{}, err)
+		r.note(decision{pod: p, what: "garbage is left, to be tried again", err: err})
 		res.retry(time.Now().Add(garbageRetry))
 	}
 	return res, ctx.Err()
@@ -53,14 +52,14 @@ func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 // act does what the plan says, as far as garbage.
 func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Result) error {
 	if a.Resize {
-		r.Allocations.Keep(ctx)
+		r.allocations.Keep(ctx)
 	}
 	if a.KillPod {
 		if a.CreateSandbox && a.Replaces != "" {
-			r.Recorder.Event(req.Pod, "", v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+			r.events.Event(req.Pod, "", v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 		}
 		res.Touched = true
-		if err := r.killPod(ctx, req.Pod, req.Observed, graceOf(req.Pod)); err != nil {
+		if err := r.killer.restartPod(ctx, req.Pod, req.Observed, graceOf(req.Pod)); err != nil {
 			return fmt.Errorf("kill pod: %w", err)
 		}
 	}
@@ -72,13 +71,13 @@ func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Resu
 		return err
 	}
 	if a.Resize {
-		res.ResizeError = r.resize(ctx, req, a, res) // what is to start is started all the same
+		res.ResizeError = r.resizer.resize(ctx, req, a, res) // what is to start is started all the same
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 	}
-	r.waitFor(req.Pod, a.Wait, res)
-	r.noteActuated(ctx, req.Pod, a)
+	r.backOffs.waitFor(req.Pod, a.Wait, res)
+	r.resizer.noteActuated(ctx, req.Pod, a)
 	return r.start(ctx, req, a, res)
 }
 
@@ -87,7 +86,7 @@ func (r *Runtime) notePlan(in planInput, a *podActions) {
 	if a.Why != "" {
 		why = a.Why + " [" + why + "]"
 	}
-	r.note(in.Pod, "", a.String(), why, time.Time{}, nil)
+	r.note(decision{pod: in.Pod, what: a.String(), why: why})
 }
 
 // killContainers stops containers side by side.
@@ -97,7 +96,7 @@ func (r *Runtime) killContainers(ctx context.Context, req Request, kills []killA
 	for i, k := range kills {
 		res.Touched = true
 		all.Go(func() {
-			if err := r.killContainer(ctx, req.Pod, find(req.Observed, k.ID), k.Message, grace(k)); err != nil {
+			if err := r.killer.killContainer(ctx, req.Pod, find(req.Observed, k.ID), k.Message, grace(k)); err != nil {
 				errs[i] = fmt.Errorf("kill container %q: %w", k.Name, err)
 			}
 		})
@@ -112,7 +111,8 @@ func find(s *pod.Status, id pod.ContainerID) *pod.ContainerStatus {
 	return &s.Containers[i]
 }
 
-// restartAll stops all containers of the pod, without preStop hooks and grace periods (KEP-5532), and removes those of the plan.
+// restartAll stops all containers of the pod, without preStop hooks and grace periods (KEP-5532),
+// and removes those of the plan.
 func (r *Runtime) restartAll(ctx context.Context, req Request, a *podActions, res *Result) error {
 	var stop []killAction
 	for i := range req.Observed.Containers {
@@ -126,7 +126,7 @@ func (r *Runtime) restartAll(ctx context.Context, req Request, a *podActions, re
 	}
 	for _, k := range a.RestartAll {
 		res.Touched = true
-		if err := r.takeAway(ctx, req, find(req.Observed, k.ID)); err != nil {
+		if err := r.removeIncarnation(ctx, req, find(req.Observed, k.ID)); err != nil {
 			return err
 		}
 		res.failed(k.Name, lifecycle.StartError{Reason: lifecycle.RestartingAllContainers})
@@ -134,22 +134,24 @@ func (r *Runtime) restartAll(ctx context.Context, req Request, a *podActions, re
 	return nil
 }
 
-// takeAway removes an incarnation of a container that is to run anew; the newest must come first. One log stays, so that its restarts go on
-// being counted from there, and if it crashed its back-off is remembered.
-func (r *Runtime) takeAway(ctx context.Context, req Request, cs *pod.ContainerStatus) error {
+// removeIncarnation removes an incarnation of a container that is to run anew; the newest must come
+// first. One log stays, so that its restarts go on being counted from there, and if it crashed its
+// back-off is remembered.
+func (r *Runtime) removeIncarnation(ctx context.Context, req Request, cs *pod.ContainerStatus) error {
 	if cs == req.Observed.FindContainer(cs.Name) {
 		if cs.State == pod.StateExited && (cs.ExitCode != 0 || slices.Contains(lifecycle.RestartAllTriggers(req.Pod, req.Observed), cs.Name)) {
-			r.crash.Removed(lifecycle.CrashKey(req.Pod, findSpec(req.Pod, cs.Name)), cs.FinishedAt, time.Now())
+			r.backOffs.removed(req.Pod, cs)
 		}
 		if err := keepCount(cs); err != nil {
 			return err
 		}
 	}
-	return r.removeContainer(ctx, req.Observed, cs, KeepLogs)
+	return r.remover.removeContainer(ctx, req.Observed, cs, KeepLogs)
 }
 
-// start makes the sandbox if the plan wants one and starts the plan's containers. The sandbox, the mounts and the images of those
-// containers are got side by side, and the images of the containers after them beside all of it.
+// start makes the sandbox if the plan wants one and starts the plan's containers. The sandbox, the
+// mounts and the images of those containers are got side by side, and the images of the containers
+// after them beside all of it.
 func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Result) error {
 	p, starts := req.Pod, a.Start
 	if len(starts) == 0 && !a.CreateSandbox {
@@ -159,11 +161,11 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 	if !a.CreateSandbox {
 		attempt = req.Observed.Sandboxes[0].Attempt
 	}
-	handler, err := r.runtimeHandler(ctx, req, a)
+	handler, err := r.sandboxes.handler(ctx, req, a)
 	if err != nil {
 		return err
 	}
-	cfg, err := r.sandboxConfig(ctx, req, a, attempt, handler) // shared with the pulls from here on, and not changed any more
+	cfg, err := r.sandboxes.config(ctx, req, a, attempt, handler) // shared with the pulls from here on, and not changed any more
 	if err != nil {
 		return err
 	}
@@ -173,9 +175,9 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 	pulls := make([]func() (pulled, error), len(starts))
 	for i, s := range starts {
 		c := findSpec(p, s.Name)
-		pulls[i] = begin(func() (pulled, error) { return r.pull(ctx, p, c, cfg, handler) })
+		pulls[i] = begin(func() (pulled, error) { return r.images.pull(ctx, p, c, cfg, handler) })
 	}
-	r.lookAhead(req, a, cfg, handler)
+	r.images.lookAhead(req, a, cfg, handler)
 	defer func() {
 		// A pass leaves nothing running behind: what is not waited for below has been cancelled.
 		cancel()
@@ -185,51 +187,64 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 		}
 	}()
 
-	sandbox, ips, made := a.SandboxID, req.Observed.IPs, cfg
+	sb := sandbox{id: a.SandboxID, config: cfg, handler: handler, ips: req.Observed.IPs}
 	if a.CreateSandbox {
 		if err := r.purgeInit(ctx, req, a); err != nil {
 			return err
 		}
 		res.Touched = true
-		var err error
-		if sandbox, made, err = r.createSandbox(ctx, p, cfg, handler); err != nil {
-			if ctx.Err() == nil {
-				r.Recorder.Event(p, "", v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+cri.Message(err))
-			}
-			return fmt.Errorf("create pod sandbox: %w", err)
-		}
-		if ips, err = r.sandboxIPs(ctx, sandbox); err != nil {
-			r.Recorder.Event(p, "", v1.EventTypeWarning, "FailedPodSandBoxStatus", "Unable to get pod sandbox status: "+cri.Message(err))
-			return fmt.Errorf("pod sandbox status: %w", err)
+		if sb, err = r.sandboxes.create(ctx, p, cfg, handler); err != nil {
+			return err
 		}
 	}
 	mounted, err := volumes()
 	if err != nil {
 		return err
 	}
+	list := make([]*start, len(starts))
 	for i, s := range starts {
+		list[i] = &start{req: req, container: findSpec(p, s.Name), sandbox: sb, volumes: mounted, images: pulls[i]}
+	}
+	return r.startContainers(ctx, list, res)
+}
+
+// startContainers starts containers one after the other.
+func (r *Runtime) startContainers(ctx context.Context, starts []*start, res *Result) error {
+	for _, s := range starts {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		c := findSpec(p, s.Name)
-		st := &start{req: req, container: c, sandbox: sandbox, sandboxConfig: made, handler: handler, volumes: mounted, ips: ips, images: pulls[i]}
-		if e := r.startContainer(ctx, st); e != nil {
+		name := s.container.Name
+		if e := r.starter.startContainer(ctx, s); e != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			res.failed(s.Name, *e)
-			if r.StartFailed != nil {
-				r.StartFailed(p, s.Name, e.Reason)
-			}
-			res.Touched = res.Touched || st.created
-			if isPlainInit(p, s.Name) {
+			res.failed(name, *e)
+			r.starter.config.StartFailed(s.req.Pod, name, e.Reason)
+			res.Touched = res.Touched || s.created
+			if isPlainInit(s.req.Pod, name) {
 				return nil // nothing may start before it
 			}
 			continue
 		}
 		res.Touched = true
-		res.Started = append(res.Started, s.Name)
+		res.Started = append(res.Started, name)
 	}
+	return nil
+}
+
+// lookAheadBesideInit has images fetched in a pass that starts nothing: an earlier agent may have
+// begun a fetch that has ended with it.
+func (r *Runtime) lookAheadBesideInit(ctx context.Context, req Request, a *podActions) error {
+	if len(computeAhead(req.Pod, req.Observed, a)) == 0 || len(req.Observed.Sandboxes) == 0 {
+		return nil
+	}
+	handler := req.Observed.Sandboxes[0].RuntimeHandler
+	cfg, err := r.sandboxes.config(ctx, req, a, req.Observed.Sandboxes[0].Attempt, handler)
+	if err != nil {
+		return err
+	}
+	r.images.lookAhead(req, a, cfg, handler)
 	return nil
 }
 
@@ -243,14 +258,15 @@ func (r *Runtime) purgeInit(ctx context.Context, req Request, a *podActions) err
 		if !isInit(req.Pod, cs.Name) {
 			continue
 		}
-		if err := r.takeAway(ctx, req, cs); err != nil {
+		if err := r.removeIncarnation(ctx, req, cs); err != nil {
 			return fmt.Errorf("init container of the old sandbox: %w", err)
 		}
 	}
 	return nil
 }
 
-// begin runs f beside the caller; the returned function waits for its result and may be called again.
+// begin runs f beside the caller; the returned function waits for its result and may be called
+// again.
 func begin[T any](f func() (T, error)) (wait func() (T, error)) {
 	done := make(chan struct{})
 	var v T

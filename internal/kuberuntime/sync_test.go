@@ -114,7 +114,7 @@ func TestRestartAllContainers(t *testing.T) {
 		if d := cmp.Diff(map[string]uint32{"debug": 0, "init": 2, "side": 2, "helper": 2}, b.restarts()); d != "" {
 			t.Errorf("restart counts (-want +got):\n%s", d)
 		}
-		logs, err := filepath.Glob(filepath.Join(b.PodLogsDir, "*", "helper", "*"))
+		logs, err := filepath.Glob(filepath.Join(b.logs.dir, "*", "helper", "*"))
 		if err != nil || len(logs) != 2 {
 			t.Errorf("logs of helper: %v, %v; want those of the newest two incarnations", logs, err)
 		}
@@ -229,7 +229,8 @@ func TestKillsSideBySide(t *testing.T) {
 	})
 }
 
-// One regular container that cannot be started does not keep the others away; an init container does.
+// One regular container that cannot be started does not keep the others away; an init container
+// does.
 func TestFailedStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -280,7 +281,8 @@ func TestSandboxChanges(t *testing.T) {
 		if d := cmp.Diff(map[string]uint32{"init": 1, "a": 1}, b.restarts()); d != "" {
 			t.Errorf("restart counts (-want +got):\n%s", d)
 		}
-		// Nothing refers to the old sandbox once the restarted containers have ended in the new one.
+		// Nothing refers to the old sandbox once the restarted containers have ended in the new
+		// one.
 		time.Sleep(11 * time.Minute)
 		b.exit("a", 1)
 		b.runAll(p)

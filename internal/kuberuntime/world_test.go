@@ -24,7 +24,8 @@ import (
 	"berth/internal/userns"
 )
 
-// sandboxRequests returns the configurations of the sandboxes made since the last call of ResetCalls.
+// sandboxRequests returns the configurations of the sandboxes made since the last call of
+// ResetCalls.
 func (b *bench) sandboxRequests() []*runtimeapi.PodSandboxConfig {
 	var out []*runtimeapi.PodSandboxConfig
 	for _, c := range b.fake.Calls() {
@@ -55,7 +56,8 @@ func writeTemp(t *testing.T, content string) *string {
 	return &path
 }
 
-// The image's user is who runs at every start: the first one, the second one, and with an image that is there already (CVE-2019-11245).
+// The image's user is who runs at every start: the first one, the second one, and with an image
+// that is there already (CVE-2019-11245).
 func TestImageUserHoldsAtEveryStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -84,14 +86,15 @@ func TestImageUserHoldsAtEveryStart(t *testing.T) {
 	})
 }
 
-// Limits of the resolver are told once per sandbox, to the pod; a missing DNS of the cluster to the node, too, once.
+// Limits of the resolver are told once per sandbox, to the pod; a missing DNS of the cluster to the
+// node, too, once.
 func TestResolverOfTheSandbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.ResolvConf = writeTemp(t, "nameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver 192.0.2.3\nnameserver 192.0.2.4\nsearch corp.example\n")
-		b.DNS = crispec.DNS{InCluster: true}
+		b.resolver.path = writeTemp(t, "nameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver 192.0.2.3\nnameserver 192.0.2.4\nsearch corp.example\n")
+		b.resolver.dns = crispec.DNS{InCluster: true}
 		var node []string
-		b.NodeEvent = func(eventtype, reason, message string) { node = append(node, eventtype+" "+reason+": "+message) }
+		b.resolver.node.event = func(eventtype, reason, message string) { node = append(node, eventtype+" "+reason+": "+message) }
 		p := podOf(v1.RestartPolicyAlways, "a")
 		b.sync(p)
 		sandboxes := b.sandboxRequests()
@@ -111,7 +114,7 @@ func TestResolverOfTheSandbox(t *testing.T) {
 			t.Errorf("events: %q", told)
 		}
 		// A container that starts again finds the sandbox as it is: nothing is read or told again.
-		b.ResolvConf = ptr.To("/nonexistent")
+		b.resolver.path = ptr.To("/nonexistent")
 		if err := b.fake.Kill("web/a", 1); err != nil {
 			t.Fatal(err)
 		}
@@ -124,10 +127,10 @@ func TestResolverOfTheSandbox(t *testing.T) {
 			t.Errorf("told again: %q", told)
 		}
 		// The next pod is told for itself, the node has been.
-		b.ResolvConf = writeTemp(t, "nameserver 192.0.2.1\n")
+		b.resolver.path = writeTemp(t, "nameserver 192.0.2.1\n")
 		other := podOf(v1.RestartPolicyAlways, "a")
 		other.Name, other.UID = "other", "u2"
-		if err := os.MkdirAll(b.podDir(other.UID), 0o750); err != nil {
+		if err := os.MkdirAll(b.starter.files.dir(other.UID), 0o750); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.SyncPod(t.Context(), Request{
@@ -154,7 +157,7 @@ func TestSandboxThatCannotBeDescribed(t *testing.T) {
 		"name too long": {func(_ *bench, p *v1.Pod) {
 			p.Spec.Hostname, p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = strings.Repeat("h", 63), "sub", ptr.To(true)
 		}, "is too long (64 characters is the max, 80 characters requested)"},
-		"no resolver": {func(b *bench, _ *v1.Pod) { b.ResolvConf = ptr.To("/nonexistent") }, "resolver of the node: open /nonexistent"},
+		"no resolver": {func(b *bench, _ *v1.Pod) { b.resolver.path = ptr.To("/nonexistent") }, "resolver of the node: open /nonexistent"},
 		"no user namespaces": {
 			func(_ *bench, p *v1.Pod) { p.Spec.HostUsers = ptr.To(false) }, "there are no ids of the host for it",
 		},
@@ -193,7 +196,7 @@ func TestUserNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		users := &fixedUsers{}
-		b.UserNamespaces = users
+		b.users.ranges = users
 		p := podOf(v1.RestartPolicyAlways, "a")
 		p.Spec.HostUsers = ptr.To(false)
 		b.sync(p)
@@ -221,7 +224,7 @@ func TestUserNamespace(t *testing.T) {
 func TestUserNamespaceNeedsTheRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, critest.WithHandlers(&runtimeapi.RuntimeHandler{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{}}))
-		b.UserNamespaces = &fixedUsers{}
+		b.users.ranges = &fixedUsers{}
 		p := podOf(v1.RestartPolicyAlways, "a")
 		p.Spec.HostUsers = ptr.To(false)
 		if _, err := b.trySync(t.Context(), p); err == nil || !strings.Contains(err.Error(), `the runtime handler "" does not support user namespaces`) {
@@ -233,7 +236,8 @@ func TestUserNamespaceNeedsTheRuntime(t *testing.T) {
 	})
 }
 
-// The hosts file is written in its place, as running containers have it mounted, and only when it is not as it should be.
+// The hosts file is written in its place, as running containers have it mounted, and only when it
+// is not as it should be.
 func TestHostsFileStaysInItsPlace(t *testing.T) {
 	files := beneath.Root(t.TempDir())
 	dir := filepath.Join(string(files), "pods/one")
@@ -309,30 +313,31 @@ func TestHostResolver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		p := podOf(v1.RestartPolicyAlways, "a")
-		b.ResolvConf = ptr.To("")
-		got, err := b.hostResolver(p)
+		b.resolver.path = ptr.To("")
+		got, err := b.resolver.of(p)
 		if d := cmp.Diff(crispec.Resolver{Servers: []string{"127.0.0.1"}, Searches: []string{"."}}, got); d != "" || err != nil {
 			t.Error(d, err)
 		}
-		b.ResolvConf = writeTemp(t, "nameserver 127.0.0.53\n")
-		if got, err := b.hostResolver(p); err != nil || !slices.Equal(got.Servers, []string{"127.0.0.53"}) {
+		b.resolver.path = writeTemp(t, "nameserver 127.0.0.53\n")
+		if got, err := b.resolver.of(p); err != nil || !slices.Equal(got.Servers, []string{"127.0.0.53"}) {
 			t.Errorf("a file that was named: got %v, %v", got, err)
 		}
-		b.ResolvConf = ptr.To("/nonexistent")
+		b.resolver.path = ptr.To("/nonexistent")
 		p.Spec.DNSPolicy = v1.DNSNone
-		if got, err := b.hostResolver(p); err != nil || got.Servers != nil {
+		if got, err := b.resolver.of(p); err != nil || got.Servers != nil {
 			t.Errorf("nobody asks: got %v, %v", got, err)
 		}
 	})
 }
 
-// The handler of the pod's RuntimeClass makes the sandbox and gets the images; a class that is not there is told of, and nothing is made.
+// The handler of the pod's RuntimeClass makes the sandbox and gets the images; a class that is not
+// there is told of, and nothing is made.
 func TestRuntimeClass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kata := &runtimeapi.RuntimeHandler{Name: "kata", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}
 		b := newBench(t, critest.WithHandlers(&runtimeapi.RuntimeHandler{Name: ""}, kata))
 		o := &apiObjects{}
-		b.Objects, b.UserNamespaces = o, &fixedUsers{}
+		b.sandboxes.objects, b.users.ranges = o, &fixedUsers{}
 		p := podOf(v1.RestartPolicyAlways, "a")
 		p.Spec.HostUsers = ptr.To(false) // which only kata can
 		b.fake.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "registry.local/app:1"}})

@@ -35,7 +35,7 @@ func (g guarded) SyncPod(ctx context.Context, r podsync.Request) (podsync.Result
 		return podsync.Result{}, nil
 	}
 	defer g.q.inHand.take(w)()
-	return g.next.SyncPod(cri.For(ctx, r.UID), r)
+	return g.next.SyncPod(cri.WithPod(ctx, r.UID), r)
 }
 
 // SyncTerminatingPod stops everything of the pod.
@@ -59,7 +59,7 @@ func (g guarded) end(ctx context.Context, r podsync.Request, pass func(context.C
 		return errSetAside
 	}
 	defer g.q.inHand.take(w)()
-	return pass(cri.For(ctx, r.UID), r)
+	return pass(cri.WithPod(ctx, r.UID), r)
 }
 
 // Workers are the pod workers.

@@ -19,20 +19,23 @@ import (
 )
 
 const (
-	// maxCached bounds each cache of the API server's answers, in answers. An answer takes less than a kilobyte.
+	// maxCached bounds each cache of the API server's answers, in answers. An answer takes less
+	// than a kilobyte.
 	maxCached = 4096
-	// maxTokenReviews bounds the questions about tokens at a time: with made-up tokens anybody can cause them, and those who wait
-	// must not fill the door. maxTokenReviewsEach is the share of one remote address, which may stand for many clients.
+	// maxTokenReviews bounds the questions about tokens at a time: with made-up tokens anybody can
+	// cause them, and those who wait must not fill the port. maxTokenReviewsEach is the share of
+	// one remote address, which may stand for many clients.
 	maxTokenReviews     = 64
 	maxTokenReviewsEach = 16
-	// reviewTimeout bounds one question to the API server. Whoever waits longer for an answer gives up anyway.
+	// reviewTimeout bounds one question to the API server. Whoever waits longer for an answer gives
+	// up anyway.
 	reviewTimeout = 10 * time.Second
 )
 
 // Authentication says whom the HTTPS port believes (KubeletConfiguration, authentication).
 type Authentication struct {
-	// VerifyClient says whether a chain of client certificates, the client's own first, is good; nil: client certificates say
-	// nothing.
+	// VerifyClient says whether a chain of client certificates, the client's own first, is good;
+	// nil: client certificates say nothing.
 	VerifyClient func(chain []*x509.Certificate) error
 	// Tokens asks whose a bearer token is; nil: tokens say nothing.
 	Tokens TokenReviewer
@@ -58,12 +61,12 @@ const (
 type authenticator struct {
 	Authentication
 	log     *slog.Logger
-	secret  [32]byte // tokens are kept as hashes only, which somebody who reads our memory cannot look up in a table
+	secret  [32]byte // tokens are stored as hashes only, which a reader of this memory cannot find in a table
 	flights singleflight.Group
-	waiting *sharedGate
+	waiting *sharedLimiter
 
-	// The answers about tokens, apart from each other: of bad tokens there are as many as anybody likes, and they must not take the room of
-	// good ones.
+	// The answers about tokens, apart from each other: of bad tokens there are as many as anybody
+	// likes, and they must not take the place of good ones.
 	good, bad *cache.LRUExpireCache
 }
 
@@ -74,14 +77,14 @@ func newAuthenticator(a Authentication, log *slog.Logger) (*authenticator, error
 	if a.TokenTTL == 0 {
 		a.TokenTTL = 2 * time.Minute
 	}
-	who := &authenticator{
-		Authentication: a, log: log, waiting: newSharedGate(maxTokenReviews, maxTokenReviewsEach),
+	authn := &authenticator{
+		Authentication: a, log: log, waiting: newSharedLimiter(maxTokenReviews, maxTokenReviewsEach),
 		good: cache.NewLRUExpireCache(maxCached), bad: cache.NewLRUExpireCache(maxCached),
 	}
-	if _, err := rand.Read(who.secret[:]); err != nil {
+	if _, err := rand.Read(authn.secret[:]); err != nil {
 		return nil, err
 	}
-	return who, nil
+	return authn, nil
 }
 
 var (
@@ -92,8 +95,8 @@ var (
 	errNotReviewed = errors.New("the API server cannot be asked whose the bearer token is")
 )
 
-// authenticate returns who sends the request, or why nobody is believed to. A certificate or token that is not good is an error also
-// where anonymous requests are let in.
+// authenticate returns who sends the request, or why nobody is believed to. A certificate or token
+// that is not good is an error also where anonymous requests are let in.
 func (a *authenticator) authenticate(r *http.Request) (authenticationv1.UserInfo, error) {
 	var errs []error
 	if a.VerifyClient != nil && r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
@@ -140,9 +143,10 @@ func bearer(h http.Header) string {
 	return strings.TrimSpace(token)
 }
 
-// byToken asks the API server, once for all requests with the token and again when the answer is too old. What could not be asked
-// is asked again. No token is refused for its form: to the authenticators of a cluster a token is any text, and whoever makes tokens up can give
-// them any form.
+// byToken asks the API server, once for all requests with the token and again when the answer is
+// too old. What could not be asked is asked again. No token is refused for its form: to the
+// authenticators of a cluster a token is any text, and whoever makes tokens up can give them any
+// form.
 func (a *authenticator) byToken(r *http.Request, token string) (authenticationv1.UserInfo, error) {
 	key := sha256.Sum256(append(a.secret[:], token...))
 	for _, answers := range []*cache.LRUExpireCache{a.good, a.bad} {

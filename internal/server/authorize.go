@@ -29,8 +29,8 @@ type Authorization struct {
 	Mode AuthorizationMode
 	// Reviewer asks the API server; needed for Webhook.
 	Reviewer AccessReviewer
-	// AllowTTL and DenyTTL are how long an answer holds (webhook.cacheAuthorizedTTL, cacheUnauthorizedTTL); 0: five minutes and 30
-	// seconds.
+	// AllowTTL and DenyTTL are how long an answer holds (webhook.cacheAuthorizedTTL,
+	// cacheUnauthorizedTTL); 0: five minutes and 30 seconds.
 	AllowTTL, DenyTTL time.Duration
 }
 
@@ -67,13 +67,15 @@ func newAuthorizer(a Authorization, node string) (*authorizer, error) {
 	return &authorizer{Authorization: a, node: node, answers: cache.NewLRUExpireCache(maxCached)}, nil
 }
 
-// attributes are what a request asks for: a verb on a subresource of the node. The first subresource that is allowed is enough.
+// attributes are what a request asks for: a verb on a subresource of the node. The first
+// subresource that is allowed is enough.
 type attributes struct {
 	verb         string
 	subresources []string
 }
 
-// computeAttributes returns what the request asks for (Kubelet authorization; KEP-2862 for the finer names, which are tried before proxy).
+// computeAttributes returns what the request asks for (Kubelet authorization; KEP-2862 for the
+// finer names, which are tried before proxy).
 func computeAttributes(r *http.Request) attributes {
 	a := attributes{verb: verbOf(r.Method), subresources: []string{"proxy"}}
 	switch part := firstPart(r.URL.Path); part {
@@ -88,7 +90,8 @@ func computeAttributes(r *http.Request) attributes {
 	case "flagz":
 		a.subresources = []string{"configz", "proxy"}
 	case "exec", "attach", "run", "portForward":
-		// Whoever enters a container changes what runs there, also by a GET, which is how a WebSocket begins.
+		// Whoever enters a container changes what runs there, also by a GET, which is how a
+		// WebSocket begins.
 		a.verb = "create"
 	}
 	return a
@@ -137,7 +140,8 @@ func (a *authorizer) authorize(ctx context.Context, u authenticationv1.UserInfo,
 	return false, errors.Join(errs...)
 }
 
-// review asks the API server, once for all requests of the kind and again when the answer is too old.
+// review asks the API server, once for all requests of the kind and again when the answer is too
+// old.
 func (a *authorizer) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (bool, error) {
 	b, err := json.Marshal(spec)
 	if err != nil {

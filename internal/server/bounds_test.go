@@ -22,7 +22,8 @@ func TestComputeShare(t *testing.T) {
 	}
 }
 
-// All that clients can have open leaves the agent more than half of its files, however many those are.
+// All that clients can have open leaves the agent more than half of its files, however many those
+// are.
 func TestClientsLeaveFiles(t *testing.T) {
 	for _, files := range []uint64{1024, 4096, manyFiles, 20000} {
 		open := computeShare(maxForwarded, files)
@@ -37,7 +38,8 @@ func TestClientsLeaveFiles(t *testing.T) {
 	}
 }
 
-// Of the origin that has the most the oldest leaves that has said nothing, and if all have spoken the oldest.
+// Of the origin that has the most the oldest leaves that has said nothing, and if all have spoken
+// the oldest.
 func TestChooseLeaving(t *testing.T) {
 	type c struct {
 		origin string

@@ -11,10 +11,12 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxCheckpointSeconds bounds timeout=, so that it can be counted in nanoseconds and nobody holds the gate for a day.
+// maxCheckpointSeconds bounds timeout=, so that it can be counted in nanoseconds and no client
+// holds the limit for a day.
 const maxCheckpointSeconds = 3600
 
 // Checkpointer is the part of CRI that puts a running container on disk.
@@ -22,42 +24,50 @@ type Checkpointer interface {
 	CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) error
 }
 
-// Checkpoints are what /checkpoint makes. The zero value is none: the path does not exist (feature gate ContainerCheckpoint).
+// Checkpoints are what /checkpoint makes. The zero value is none: the path does not exist (feature
+// gate ContainerCheckpoint).
 type Checkpoints struct {
 	Runtime Checkpointer
 	// Dir is the folder of the archives; it is made when it is needed.
 	Dir string
 }
 
-// routeCheckpoint adds the Kubelet Checkpoint API, if somebody wants it.
-func (d *door) routeCheckpoint(mux *http.ServeMux, c Checkpoints) {
-	if c.Runtime == nil {
+// checkpointHandlers put running containers on disk.
+type checkpointHandlers struct {
+	*answerer
+	podFinder
+	Checkpoints
+}
+
+// route adds the Kubelet Checkpoint API, if the configuration opens it.
+func (h checkpointHandlers) route(mux *http.ServeMux) {
+	if h.Runtime == nil {
 		return
 	}
-	one := make(gate, 1) // each stops a container and writes all of its memory
+	one := semaphore.NewWeighted(1) // each stops a container and writes all of its memory
 	mux.HandleFunc("POST "+PathCheckpoint+"/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
 		seconds, err := parseTimeout(r.URL.Query().Get("timeout"))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		id, ok := d.runningContainer(w, r)
+		id, ok := h.runningContainer(w, r)
 		if !ok {
 			return
 		}
-		if !one.enter() {
+		if !one.TryAcquire(1) {
 			refuseBusy(w, "a checkpoint is under way")
 			return
 		}
-		defer one.leave()
+		defer one.Release(1)
 		name := fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", r.PathValue("pod"), r.PathValue("namespace"), r.PathValue("container"), time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
-		d.ended(r, d.stream(w, func() error { // it takes as long as the memory is large
-			path, err := c.write(r.Context(), name, &runtimeapi.CheckpointContainerRequest{ContainerId: string(id), Timeout: seconds})
+		h.ended(r, h.stream(w, func() error { // it takes as long as the memory is large
+			path, err := h.write(r.Context(), name, &runtimeapi.CheckpointContainerRequest{ContainerId: string(id), Timeout: seconds})
 			if err != nil {
 				http.Error(w, fmt.Sprintf("checkpoint of %s/%s/%s: %v", r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container"), err), http.StatusInternalServerError)
 				return nil
 			}
-			d.writeJSON(w, r, map[string][]string{"items": {path}})
+			h.writeJSON(w, r, map[string][]string{"items": {path}})
 			return nil
 		}))
 	})
@@ -75,7 +85,8 @@ func parseTimeout(v string) (int64, error) {
 	return n, nil
 }
 
-// write has the runtime write one archive, which only root can read: it is the container's memory. What a failure leaves is removed.
+// write has the runtime write one archive, which only root can read: it is the container's memory.
+// What a failure leaves is removed.
 func (c Checkpoints) write(ctx context.Context, name string, req *runtimeapi.CheckpointContainerRequest) (path string, err error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return "", err

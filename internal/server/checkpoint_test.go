@@ -15,7 +15,8 @@ import (
 	"berth/internal/server"
 )
 
-// A checkpoint is an archive that only root reads, in the folder and of the name that the Kubelet Checkpoint API has.
+// A checkpoint is an archive that only root reads, in the folder and of the name that the Kubelet
+// Checkpoint API has.
 func TestCheckpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "checkpoints")

@@ -12,14 +12,17 @@ import (
 	"time"
 )
 
-// tellEvery is how often it is told at most that connections are closed: whoever reaches a port can cause it.
-const tellEvery = time.Minute
+// warnEvery is how often at most a warning says that connections are closed: whoever reaches a port
+// can cause it.
+const warnEvery = time.Minute
 
-// connections are those that a door has open. A connection is a stranger's until a request of it is let in. Strangers have a share of their own: when
-// it is full, the next one takes the place of another, so that nobody's silence keeps others out, and those who were let in lose nothing by it.
+// connections are those that a listener has open. A connection is a stranger's until a request of
+// it is let in. Strangers have a share of their own: when it is full, the next one takes the place
+// of another, so that nobody's silence keeps others out, and those who were let in lose nothing by
+// it.
 //
-// Who makes room is a connection of the origin that has the most. Many clients may have one address, such as that of a proxy, and so none has
-// a limit that is only its own.
+// The one that is closed for another is of the origin that has the most. Many clients may have one
+// address, such as that of a proxy, and so none has a limit that is only its own.
 type connections struct {
 	name   string
 	limits limits
@@ -29,29 +32,29 @@ type connections struct {
 	strangers []*conn        // the oldest first
 	origins   map[string]int // how many strangers are of each
 	known     int
-	closed    int // to make room, since it was told
-	told      time.Time
+	closed    int // for others, since the last warning
+	warned    time.Time
 }
 
 func newConnections(name string, l limits, log *slog.Logger) *connections {
 	return &connections{name: name, limits: l, log: log, origins: map[string]int{}}
 }
 
-// conn is one connection of a door.
+// conn is one connection of a listener.
 type conn struct {
 	net.Conn
-	door   *connections
+	all    *connections
 	origin string
 	spoke  atomic.Bool // something came from the client
 
-	// Held by the door.
+	// Guarded by the lock of all.
 	isKnown, ended bool
 }
 
-// boundedListener has a door take part in what it accepts.
+// boundedListener accounts for the connections that it accepts.
 type boundedListener struct {
 	net.Listener
-	door *connections
+	all *connections
 }
 
 // Accept implements net.Listener.
@@ -60,20 +63,21 @@ func (l boundedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: accepted, door: l.door, origin: computeOrigin(accepted.RemoteAddr().String())}
-	leaves, toTell := l.door.add(c)
+	c := &conn{Conn: accepted, all: l.all, origin: computeOrigin(accepted.RemoteAddr().String())}
+	leaves, closed := l.all.add(c)
 	if leaves != nil {
-		_ = leaves.Conn.Close() // there is nobody to tell how that went
+		_ = leaves.Conn.Close() // how that went does not matter
 	}
-	if toTell > 0 {
-		l.door.log.Warn(l.door.name+": connections are closed to make room: too many are open that nobody was let in by",
-			"limit", l.door.limits.strangers, "closed", toTell, "from", leaves.origin)
+	if closed > 0 {
+		l.all.log.Warn(l.all.name+": connections are closed to make room: too many are open that nobody was let in by",
+			"limit", l.all.limits.strangers, "closed", closed, "from", leaves.origin)
 	}
 	return c, nil
 }
 
-// add takes a stranger. It returns the one that has to leave for it, or nil, and how many have left that nobody was told of, if it is time to tell.
-func (s *connections) add(c *conn) (leaves *conn, toTell int) {
+// add takes a stranger. It returns the one that has to leave for it, or nil, and how many have left
+// since the last warning, if it is time for the next.
+func (s *connections) add(c *conn) (leaves *conn, closed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.origins[c.origin]++
@@ -81,15 +85,16 @@ func (s *connections) add(c *conn) (leaves *conn, toTell int) {
 		leaves = chooseLeaving(s.strangers, s.origins)
 		s.forget(leaves)
 		s.closed++
-		if now := time.Now(); now.Sub(s.told) >= tellEvery {
-			toTell, s.told, s.closed = s.closed, now, 0
+		if now := time.Now(); now.Sub(s.warned) >= warnEvery {
+			closed, s.warned, s.closed = s.closed, now, 0
 		}
 	}
 	s.strangers = append(s.strangers, c)
-	return leaves, toTell
+	return leaves, closed
 }
 
-// chooseLeaving returns who makes room for one more: of the origin that has the most, the oldest that has said nothing, or else the oldest.
+// chooseLeaving returns the one that is closed for one more: of the origin that has the most, the
+// oldest that has said nothing, or else the oldest.
 func chooseLeaving(strangers []*conn, origins map[string]int) *conn {
 	var best *conn
 	var most int
@@ -126,7 +131,8 @@ func (s *connections) leave(c *conn) {
 	}
 }
 
-// letIn makes a stranger known. When too many are, it stays a stranger, which costs it nothing until they are too many, too.
+// letIn makes a stranger known. When too many are, it stays a stranger, which costs it nothing
+// until they are too many, too.
 func (s *connections) letIn(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,9 +155,9 @@ func (c *conn) Read(b []byte) (int, error) {
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
-	c.door.mu.Lock()
-	c.door.forget(c)
-	c.door.mu.Unlock()
+	c.all.mu.Lock()
+	c.all.forget(c)
+	c.all.mu.Unlock()
 	return c.Conn.Close()
 }
 
@@ -165,7 +171,8 @@ func (c *conn) CloseWrite() error {
 
 type connKey struct{}
 
-// withConn returns a context that knows its connection, for requests of it. It is a http.Server's ConnContext.
+// withConn returns a context that knows its connection, for requests of it. It is a http.Server's
+// ConnContext.
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
@@ -176,6 +183,6 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 // letIn makes the connection of a request known.
 func letIn(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*conn); ok {
-		c.door.letIn(c)
+		c.all.letIn(c)
 	}
 }

@@ -18,10 +18,12 @@ import (
 	"berth/internal/server"
 )
 
-// fewFiles is a limit of open files with which the HTTPS port has 128 connections for strangers and 128 for those it knows, and the read-only port 16.
+// fewFiles is a limit of open files with which the HTTPS port has 128 connections for strangers and
+// 128 for those it knows, and the read-only port 16.
 const fewFiles = 1024
 
-// flood opens connections that say nothing, one after the other, from an address; "": each from another.
+// flood opens connections that say nothing, one after the other, from an address; "": each from
+// another.
 func flood(t *testing.T, l *pipeListener, n int, from string) []net.Conn {
 	t.Helper()
 	conns := make([]net.Conn, n)
@@ -61,7 +63,8 @@ func closed(conns []net.Conn) int {
 // believed authenticates whoever shows a certificate.
 var believed = server.Authentication{VerifyClient: func([]*x509.Certificate) error { return nil }}
 
-// Connections that show nothing have no more than their share, and the next client gets in, from their address as from another.
+// Connections that show nothing have no more than their share, and the next client gets in, from
+// their address as from another.
 func TestSilentConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -90,7 +93,8 @@ func TestSilentConnections(t *testing.T) {
 	})
 }
 
-// Who was let in keeps the connection, idle or with an answer under way, whatever comes to the door, from wherever it comes.
+// Who was let in keeps the connection, idle or with an answer under way, whatever comes to the
+// door, from wherever it comes.
 func TestKnownConnectionsStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := server.Config{Handlers: newNode().handlers(), OpenFiles: fewFiles}

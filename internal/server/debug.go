@@ -16,13 +16,20 @@ const maxProfileSeconds = 300
 type Debug struct {
 	// Profiling opens /debug/pprof (enableProfilingHandler).
 	Profiling bool
-	// SetVerbosity sets how much the agent logs, in klog's numbers; nil: /debug/flags/v is closed (enableDebugFlagsHandler).
+	// SetVerbosity sets how much the agent logs, in klog's numbers; nil: /debug/flags/v is closed
+	// (enableDebugFlagsHandler).
 	SetVerbosity func(v uint32)
 }
 
-// routeDebug adds the profiles of the process and the level of its log, or why they are closed.
-func (d *door) routeDebug(mux *http.ServeMux, dbg Debug) {
-	if !dbg.Profiling {
+// debugHandlers look into the agent's own process.
+type debugHandlers struct {
+	*answerer
+	Debug
+}
+
+// route adds the profiles of the process and the level of its log, or why they are closed.
+func (d debugHandlers) route(mux *http.ServeMux) {
+	if !d.Profiling {
 		mux.HandleFunc(PathProfiles, disabled("profiling endpoint is disabled."))
 		mux.HandleFunc(PathProfiles+"/", disabled("profiling endpoint is disabled."))
 	} else {
@@ -35,15 +42,15 @@ func (d *door) routeDebug(mux *http.ServeMux, dbg Debug) {
 		profile("GET "+PathProfiles+"/symbol", pprof.Symbol)
 		profile("POST "+PathProfiles+"/symbol", pprof.Symbol)
 	}
-	if dbg.SetVerbosity == nil {
+	if d.SetVerbosity == nil {
 		mux.HandleFunc(PathVerbosity, disabled("flags endpoint is disabled."))
 		return
 	}
-	mux.HandleFunc("PUT "+PathVerbosity, func(w http.ResponseWriter, r *http.Request) { d.putVerbosity(w, r, dbg.SetVerbosity) })
+	mux.HandleFunc("PUT "+PathVerbosity, func(w http.ResponseWriter, r *http.Request) { d.putVerbosity(w, r, d.SetVerbosity) })
 }
 
 // profile bounds how long a profile is taken, and how many at a time: they count as streams.
-func (d *door) profile(next http.HandlerFunc) http.HandlerFunc {
+func (d debugHandlers) profile(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if v := r.FormValue("seconds"); v != "" {
 			if s, err := strconv.ParseFloat(v, 64); err != nil || !(s > 0 && s <= maxProfileSeconds) {
@@ -59,7 +66,7 @@ func (d *door) profile(next http.HandlerFunc) http.HandlerFunc {
 }
 
 // putVerbosity sets how much is logged, until the agent ends.
-func (d *door) putVerbosity(w http.ResponseWriter, r *http.Request, set func(uint32)) {
+func (d debugHandlers) putVerbosity(w http.ResponseWriter, r *http.Request, set func(uint32)) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		http.Error(w, fmt.Sprintf("body: %v", err), http.StatusBadRequest)

@@ -6,12 +6,19 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"golang.org/x/sync/semaphore"
 )
 
+// testAnswerer answers one stream at a time.
+func testAnswerer() *answerer {
+	return &answerer{name: "test", streams: semaphore.NewWeighted(1), log: slog.New(slog.DiscardHandler)}
+}
+
 func debugMux(dbg Debug) *http.ServeMux {
-	d := &door{streams: make(gate, 1), log: slog.New(slog.DiscardHandler)}
+	d := debugHandlers{testAnswerer(), dbg}
 	mux := http.NewServeMux()
-	d.routeDebug(mux, dbg)
+	d.route(mux)
 	return mux
 }
 

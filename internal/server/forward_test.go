@@ -17,7 +17,8 @@ import (
 	"berth/internal/server"
 )
 
-// servePorts serves an agent whose pod web is the given server at 127.0.0.1:80 of a network of its own; nobody listens on other ports.
+// servePorts serves an agent whose pod web is the given server at 127.0.0.1:80 of a network of its
+// own; nobody listens on other ports.
 func servePorts(t *testing.T, serve func(*net.TCPConn)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,7 +52,8 @@ func servePorts(t *testing.T, serve func(*net.TCPConn)) (addr string) {
 	return serveTCP(t, server.Config{Handlers: h})
 }
 
-// eachClient runs the test once for each way to have a connection for port-forwards, each time with a pod of its own.
+// eachClient runs the test once for each way to have a connection for port-forwards, each time with
+// a pod of its own.
 func eachClient(t *testing.T, test func(t *testing.T, connect func(serve func(*net.TCPConn)) httpstream.Connection)) {
 	const path = "/portForward/default/web"
 	t.Run("SPDY", func(t *testing.T) {
@@ -71,7 +73,8 @@ func eachClient(t *testing.T, test func(t *testing.T, connect func(serve func(*n
 	})
 }
 
-// openPort opens the streams of one connection; the client has nothing to say to the stream of failures.
+// openPort opens the streams of one connection; the client has nothing to say to the stream of
+// failures.
 func openPort(t *testing.T, conn httpstream.Connection, port, request string) (data, failure httpstream.Stream) {
 	t.Helper()
 	failure = open(t, conn, "streamType", "error", "port", port, "requestID", request)

@@ -8,19 +8,19 @@ import (
 	"net/http"
 )
 
-// guard lets only those through who are known and may.
+// guard lets only authenticated and authorized requests through.
 //
-// Differs from the kubelet: who showed a token that could not be reviewed is asked to come again (429, 503) and not told that the token is bad (401),
-// since a client may then throw it away.
+// Differs from the kubelet: who showed a token that could not be reviewed gets an answer to come
+// again (429, 503) and not that the token is bad (401), since a client may then throw it away.
 type guard struct {
-	who  *authenticator
-	may  *authorizer
-	log  *slog.Logger
-	next http.Handler
+	authn *authenticator
+	authz *authorizer
+	log   *slog.Logger
+	next  http.Handler
 }
 
 func (g guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	u, err := g.who.authenticate(r)
+	u, err := g.authn.authenticate(r)
 	if err != nil {
 		// Not a warning: whoever can reach the port can cause it as often as they like.
 		g.log.Debug("request not authenticated", "path", r.URL.Path, "from", r.RemoteAddr, "error", err)
@@ -36,7 +36,7 @@ func (g guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	what := computeAttributes(r)
-	allowed, err := g.may.authorize(r.Context(), u, what)
+	allowed, err := g.authz.authorize(r.Context(), u, what)
 	asked := fmt.Sprintf("user=%s, verb=%s, resource=nodes, subresource(s)=%v", u.Username, what.verb, what.subresources)
 	switch {
 	case err != nil:

@@ -12,21 +12,28 @@ import (
 	"berth/internal/manifest"
 	"berth/internal/pod"
 	"berth/internal/stats"
+	"berth/internal/streams"
 )
 
-// Handlers is what the server asks of the agent. All functions up to Healthz are needed; all must be safe for concurrent use and must not wait for
-// the runtime or another process. Pods that they hand out are shared and are never changed.
+// Dialer connects to an address inside of a pod's network.
+type Dialer = streams.Dialer
+
+// Handlers is what the server asks of the agent. All functions up to Healthz are needed; all must
+// be safe for concurrent use and must not wait for the runtime or another process. Pods that they
+// hand out are shared and are never changed.
 type Handlers struct {
 	// Pods returns every pod of the node with its status filled in, ordered by namespace and name.
 	Pods func() []*v1.Pod
-	// Pod returns one pod with its status filled in, and false when the node does not have it (any more).
+	// Pod returns one pod with its status filled in, and false when the node does not have it (any
+	// more).
 	Pod func(uid pod.UID) (*v1.Pod, bool)
-	// Subscribe returns an inbox that gets the UID of every pod that comes, changes (status included) or goes, and the function
-	// that ends the subscription. A change after the return of Subscribe is never missed. The empty UID says that the problems of
-	// manifests changed.
+	// Subscribe returns an inbox that gets the UID of every pod that comes, changes (status
+	// included) or goes, and the function that ends the subscription. A change after the return of
+	// Subscribe is never missed. The empty UID says that the problems of manifests changed.
 	Subscribe func() (changed *pod.Inbox[pod.UID], cancel func())
-	// ContainerLog returns the log file of one incarnation of a container, which the pod's status names. It fails with an error
-	// that wraps fs.ErrNotExist when the runtime does not have that incarnation any more.
+	// ContainerLog returns the log file of one incarnation of a container, which the pod's status
+	// names. It fails with an error that wraps fs.ErrNotExist when the runtime does not have that
+	// incarnation any more.
 	ContainerLog func(uid pod.UID, id pod.ContainerID) (path string, err error)
 	// Problems returns what is wrong with manifests now.
 	Problems func() []manifest.Problem
@@ -46,28 +53,34 @@ type Handlers struct {
 	// Quarantine knows the pods that are set aside.
 	Quarantine Quarantine
 
-	// Pulls returns the pulls of images under way. It may be nil; then the path does not exist. Unlike the other functions, it may wait for the
-	// runtime, for as long as it takes to be told how far the pulls are.
+	// Pulls returns the pulls of images under way. It may be nil; then the path does not exist.
+	// Unlike the other functions, it may wait for the runtime, for as long as it takes to learn how
+	// far the pulls are.
 	Pulls func(ctx context.Context) []Pull
 
-	// Waits returns the calls for a pod that the runtime has not answered yet, the oldest first. It may be nil.
+	// Waits returns the calls for a pod that the runtime has not answered yet, the oldest first. It
+	// may be nil.
 	Waits func(uid pod.UID) []Wait
 
-	// Node returns the Node, with its kind: the newest that the API server showed, or this machine's own description where there is none. It may be nil;
-	// then the path does not exist. Unlike the functions, it may wait for the runtime.
+	// Node returns the Node, with its kind: the newest that the API server showed, or this
+	// machine's own description where there is none. It may be nil; then the path does not exist.
+	// Unlike the functions, it may wait for the runtime.
 	Node func(ctx context.Context) (*v1.Node, error)
 
 	// Streaming and Observed are needed to enter containers; without both, the paths do not exist.
 
-	// Streaming makes the runtime ready for a stream. Unlike the functions, it waits for the runtime.
+	// Streaming makes the runtime ready for a stream. Unlike the functions, it waits for the
+	// runtime.
 	Streaming Streaming
-	// PodDialer returns how to connect inside of a sandbox's network, nil if only the runtime can: then it has the port-forwards, as it has
-	// all of them when PodDialer is nil. It waits for the runtime too.
+	// PodDialer returns how to connect inside of a sandbox's network, nil if only the runtime can:
+	// then it has the port-forwards, as it has all of them when PodDialer is nil. It waits for the
+	// runtime too.
 	PodDialer func(ctx context.Context, sandbox *pod.SandboxStatus) (Dialer, error)
 	// Observed returns what the runtime showed of a pod last, and false when it has nothing of it.
 	Observed func(uid pod.UID) (*pod.Status, bool)
 
-	// Stats tells what pods and node use; nil: the paths of it do not exist. Unlike the functions, it waits: for disks, and the runtime.
+	// Stats says what pods and node use; nil: the paths of it do not exist. Unlike the functions,
+	// it waits: for disks, and the runtime.
 	Stats Stats
 
 	// ObservedPods and Configz are needed in kubelet mode only.
@@ -76,11 +89,41 @@ type Handlers struct {
 	ObservedPods func() []*pod.Status
 	// Configz returns the KubeletConfiguration in force, for encoding/json.
 	Configz func() any
-	// Settings returns what the agent was told, and where each value came from; nothing if it has no KubeletConfiguration. It may be nil.
+	// Settings returns what the agent was configured with, and where each value came from; nothing
+	// if it has no KubeletConfiguration. It may be nil.
 	Settings func() ([]Setting, error)
 }
 
-// Setting is one value that the agent was told, an item of the answer of /berth/v1/settings.
+// missing returns the names of the handlers that are needed and not there; k is nil without the
+// kubelet's ports.
+func (h *Handlers) missing(k *Kubelet) []string {
+	var names []string
+	for _, f := range []struct {
+		name       string
+		is, needed bool
+	}{
+		{"Pods", h.Pods != nil, true},
+		{"Pod", h.Pod != nil, true},
+		{"Subscribe", h.Subscribe != nil, true},
+		{"ContainerLog", h.ContainerLog != nil, true},
+		{"Problems", h.Problems != nil, true},
+		{"Journal", h.Journal != nil, true},
+		{"Version", h.Version != nil, true},
+		{"Stop", h.Stop != nil, true},
+		{"Healthz", h.Healthz != nil, true},
+		{"Streaming", h.Streaming != nil, h.Observed != nil},
+		{"Observed", h.Observed != nil, h.Streaming != nil},
+		{"ObservedPods", h.ObservedPods != nil, k != nil},
+		{"Configz", h.Configz != nil, k != nil},
+	} {
+		if f.needed && !f.is {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// Setting is one value of the agent's configuration, an item of the answer of /berth/v1/settings.
 type Setting struct {
 	// Path is the field of the KubeletConfiguration, or the flag with its dashes.
 	Path string `json:"path"`
@@ -90,13 +133,14 @@ type Setting struct {
 	From string `json:"from"`
 }
 
-// Stats tells what pods and node use.
+// Stats says what pods and node use.
 type Stats interface {
 	// Summary returns it in the form of the Summary API, in whole or not at all.
 	Summary(ctx context.Context, scope stats.Scope) (*summary.Summary, error)
 }
 
-// Streaming is the part of CRI that streams begin with. The URL is where the runtime waits for one client, once.
+// Streaming is the part of CRI that streams begin with. The URL is where the runtime waits for one
+// client, once.
 type Streaming interface {
 	Exec(ctx context.Context, req *runtimeapi.ExecRequest) (url string, err error)
 	Attach(ctx context.Context, req *runtimeapi.AttachRequest) (url string, err error)
@@ -113,7 +157,8 @@ type Version struct {
 	StartedAt time.Time `json:"startedAt"`
 	NodeName  string    `json:"nodeName"`
 	RootDir   string    `json:"rootDir"`
-	// RuntimeName, RuntimeVersion are the runtime's own words (CRI VersionResponse); empty while it has not answered.
+	// RuntimeName, RuntimeVersion are the runtime's own words (CRI VersionResponse); empty while it
+	// has not answered.
 	RuntimeName     string `json:"runtimeName,omitempty"`
 	RuntimeVersion  string `json:"runtimeVersion,omitempty"`
 	RuntimeEndpoint string `json:"runtimeEndpoint"`

@@ -18,11 +18,13 @@ import (
 	"berth/internal/pod"
 )
 
-// Explanation is what is known of the pods, or of the manifest, with one name: the answer of PathExplain.
+// Explanation is what is known of the pods, or of the manifest, with one name: the answer of
+// PathExplain.
 type Explanation struct {
 	// Pods are those of this name that the node has, with their status.
 	Pods []*v1.Pod `json:"pods,omitempty"`
-	// Stories are what the journal has: one per incarnation of the name, the one that was written to last at the end.
+	// Stories are what the journal has: one per incarnation of the name, the one that was written
+	// to last at the end.
 	Stories []journal.Story `json:"stories"`
 	// Quarantined are the pods that are not touched, by UID, with the crash of the agent for which.
 	Quarantined map[pod.UID]string `json:"quarantined,omitempty"`
@@ -39,9 +41,11 @@ type Wait struct {
 	Pod pod.UID `json:"pod"`
 	// Call is the name of the call, such as "CreateContainer".
 	Call string `json:"call"`
-	// Container is the one that it is about; empty for a call about the pod, and when it is not known.
+	// Container is the one that it is about; empty for a call about the pod, and when it is not
+	// known.
 	Container string `json:"container,omitempty"`
-	// Since is when an answer could be expected: when the call was made, or when the time was over that the call itself asks for, as a grace period.
+	// Since is when an answer could be expected: when the call was made, or when the time was over
+	// that the call itself asks for, as a grace period.
 	Since time.Time `json:"since"`
 	// Until is when the answer is given up.
 	Until time.Time `json:"until"`
@@ -51,9 +55,10 @@ type Wait struct {
 type Events interface {
 	// List returns the events, those that were seen last at the end.
 	List() []*v1.Event
-	// Get returns an event by its name, and false when it is not kept any more.
+	// Get returns an event by its name, and false when it is not stored any more.
 	Get(name string) (*v1.Event, bool)
-	// Subscribe returns an inbox that gets the name of each event that is recorded from now on, and the function that ends this.
+	// Subscribe returns an inbox that gets the name of each event that is recorded from now on, and
+	// the function that ends this.
 	Subscribe() (recorded *pod.Inbox[string], cancel func())
 }
 
@@ -65,73 +70,81 @@ type Quarantine interface {
 	Release(namespace, name string) bool
 }
 
-// EventList is the answer of PathEvents. A watch answers a WatchedEvent per line instead: an Added for each event that there is, a Bookmark, and
-// then an Added for each that is new and a Modified for each that came again.
+// EventList is the answer of PathEvents. A watch answers a WatchedEvent per line instead: an Added
+// for each event that there is, a Bookmark, and then an Added for each that is new and a Modified
+// for each that came again.
 type EventList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []*v1.Event `json:"items"`
 }
 
-// WatchedEvent is one line of a watch of events, in the form of metav1.WatchEvent. The Bookmark has no event.
+// WatchedEvent is one line of a watch of events, in the form of metav1.WatchEvent. The Bookmark has
+// no event.
 type WatchedEvent struct {
 	Type   EventType `json:"type"`
 	Object *v1.Event `json:"object,omitempty"`
 }
 
-// routeJournal adds what explains the agent.
-func (d *door) routeJournal(mux *http.ServeMux) {
-	mux.HandleFunc("GET "+PathJournal, d.getSubjects)
-	mux.HandleFunc("GET "+PathJournal+"/{namespace}/{pod}", d.getJournal)
-	mux.HandleFunc("GET "+PathExplain, d.explainManifest)
-	mux.HandleFunc("GET "+PathExplain+"/{namespace}/{pod}", d.explainPod)
-	if d.h.Events != nil {
-		mux.HandleFunc("GET "+PathEvents, d.getEvents)
+// journalHandlers answer what explains the agent, and release pods from the quarantine.
+type journalHandlers struct {
+	*answerer
+	h *Handlers
+}
+
+// route adds what explains the agent.
+func (j journalHandlers) route(mux *http.ServeMux) {
+	mux.HandleFunc("GET "+PathJournal, j.getSubjects)
+	mux.HandleFunc("GET "+PathJournal+"/{namespace}/{pod}", j.getJournal)
+	mux.HandleFunc("GET "+PathExplain, j.explainManifest)
+	mux.HandleFunc("GET "+PathExplain+"/{namespace}/{pod}", j.explainPod)
+	if j.h.Events != nil {
+		mux.HandleFunc("GET "+PathEvents, j.getEvents)
 	}
-	if d.h.Quarantine != nil {
-		mux.HandleFunc("POST "+PathRelease+"/{namespace}/{pod}", d.postRelease)
+	if j.h.Quarantine != nil {
+		mux.HandleFunc("POST "+PathRelease+"/{namespace}/{pod}", j.postRelease)
 	}
 }
 
-func (d *door) explainManifest(w http.ResponseWriter, r *http.Request) {
+func (j journalHandlers) explainManifest(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("subject")
-	d.writeExplanation(w, r, "", name, func(p manifest.Problem) bool { return filepath.Base(p.Path) == name })
+	j.writeExplanation(w, r, "", name, func(p manifest.Problem) bool { return filepath.Base(p.Path) == name })
 }
 
-func (d *door) explainPod(w http.ResponseWriter, r *http.Request) {
+func (j journalHandlers) explainPod(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
-	d.writeExplanation(w, r, namespace, name, func(p manifest.Problem) bool { return p.Namespace == namespace && p.Name == name })
+	j.writeExplanation(w, r, namespace, name, func(p manifest.Problem) bool { return p.Namespace == namespace && p.Name == name })
 }
 
-func (d *door) writeExplanation(w http.ResponseWriter, r *http.Request, namespace, name string, concerns func(manifest.Problem) bool) {
-	e := Explanation{Stories: d.h.Journal.Stories(namespace, name)}
+func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request, namespace, name string, concerns func(manifest.Problem) bool) {
+	e := Explanation{Stories: j.h.Journal.Stories(namespace, name)}
 	if len(e.Stories) == 0 {
 		http.Error(w, "the journal has nothing of that name", http.StatusNotFound)
 		return
 	}
-	for _, p := range d.h.Pods() {
+	for _, p := range j.h.Pods() {
 		if namespace != "" && p.Namespace == namespace && p.Name == name {
 			e.Pods = append(e.Pods, p)
 		}
 	}
-	if d.h.Pulls != nil && len(e.Pods) > 0 {
-		e.Pulls = slices.DeleteFunc(d.h.Pulls(r.Context()), func(pull Pull) bool {
+	if j.h.Pulls != nil && len(e.Pods) > 0 {
+		e.Pulls = slices.DeleteFunc(j.h.Pulls(r.Context()), func(pull Pull) bool {
 			return !slices.ContainsFunc(e.Pods, func(p *v1.Pod) bool { return slices.Contains(pull.Pods, p.UID) })
 		})
 	}
-	if d.h.Waits != nil {
+	if j.h.Waits != nil {
 		for _, p := range e.Pods {
-			e.Waits = append(e.Waits, d.h.Waits(p.UID)...)
+			e.Waits = append(e.Waits, j.h.Waits(p.UID)...)
 		}
 	}
-	for _, p := range d.h.Problems() {
+	for _, p := range j.h.Problems() {
 		if concerns(p) {
 			e.Problems = append(e.Problems, p)
 		}
 	}
 	for i := range e.Stories {
-		if uid := e.Stories[i].Subject.UID; uid != "" && d.h.Quarantine != nil {
-			if why, ok := d.h.Quarantine.Why(uid); ok {
+		if uid := e.Stories[i].Subject.UID; uid != "" && j.h.Quarantine != nil {
+			if why, ok := j.h.Quarantine.Why(uid); ok {
 				if e.Quarantined == nil {
 					e.Quarantined = map[pod.UID]string{}
 				}
@@ -139,10 +152,10 @@ func (d *door) writeExplanation(w http.ResponseWriter, r *http.Request, namespac
 			}
 		}
 	}
-	d.writeJSON(w, r, e)
+	j.writeJSON(w, r, e)
 }
 
-func (d *door) getEvents(w http.ResponseWriter, r *http.Request) {
+func (j journalHandlers) getEvents(w http.ResponseWriter, r *http.Request) {
 	watch := false
 	if v := r.URL.Query().Get("watch"); v != "" {
 		var err error
@@ -153,19 +166,19 @@ func (d *door) getEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	if watch {
 		w.Header().Set("Content-Type", "application/json")
-		d.ended(r, d.stream(w, func() error { return d.watchEvents(r.Context(), w) }))
+		j.ended(r, j.stream(w, func() error { return j.watchEvents(r.Context(), w) }))
 		return
 	}
-	d.writeJSON(w, r, EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}, Items: d.h.Events.List()})
+	j.writeJSON(w, r, EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}, Items: j.h.Events.List()})
 }
 
-// watchEvents writes each event that is recorded. However slowly the client reads, only names wait for it: an event that came often meanwhile
-// is written once, with its count.
-func (d *door) watchEvents(ctx context.Context, w http.ResponseWriter) error {
-	recorded, cancel := d.h.Events.Subscribe()
+// watchEvents writes each event that is recorded. However slowly the client reads, only names wait
+// for it: an event that came often meanwhile is written once, with its count.
+func (j journalHandlers) watchEvents(ctx context.Context, w http.ResponseWriter) error {
+	recorded, cancel := j.h.Events.Subscribe()
 	defer cancel()
 	out := json.NewEncoder(w)
-	for _, e := range d.h.Events.List() {
+	for _, e := range j.h.Events.List() {
 		if err := out.Encode(WatchedEvent{Type: Added, Object: e}); err != nil {
 			return err
 		}
@@ -184,7 +197,7 @@ func (d *door) watchEvents(ctx context.Context, w http.ResponseWriter) error {
 		case <-recorded.Wake():
 		}
 		for _, name := range recorded.Take() {
-			e, ok := d.h.Events.Get(name)
+			e, ok := j.h.Events.Get(name)
 			if !ok {
 				continue // so many came that it is gone already
 			}
@@ -199,12 +212,33 @@ func (d *door) watchEvents(ctx context.Context, w http.ResponseWriter) error {
 	}
 }
 
-func (d *door) postRelease(w http.ResponseWriter, r *http.Request) {
+func (j journalHandlers) postRelease(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
-	if !d.h.Quarantine.Release(namespace, name) {
+	if !j.h.Quarantine.Release(namespace, name) {
 		http.Error(w, fmt.Sprintf("pod %s/%s is not set aside", namespace, name), http.StatusNotFound)
 		return
 	}
-	d.log.Info("asked to release a pod", "pod", namespace+"/"+name)
+	j.log.Info("asked to release a pod", "pod", namespace+"/"+name)
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// getSubjects answers what the journal knows, or with ?subject= the entries of a manifest.
+func (j journalHandlers) getSubjects(w http.ResponseWriter, r *http.Request) {
+	if name := r.URL.Query().Get("subject"); name != "" {
+		j.writeEntries(w, r, j.h.Journal.Read("", name))
+		return
+	}
+	j.writeJSON(w, r, j.h.Journal.Subjects())
+}
+
+func (j journalHandlers) getJournal(w http.ResponseWriter, r *http.Request) {
+	j.writeEntries(w, r, j.h.Journal.Read(r.PathValue("namespace"), r.PathValue("pod")))
+}
+
+func (j journalHandlers) writeEntries(w http.ResponseWriter, r *http.Request, entries []journal.Entry) {
+	if len(entries) == 0 {
+		http.Error(w, "the journal has nothing of that name", http.StatusNotFound)
+		return
+	}
+	j.writeJSON(w, r, entries)
 }

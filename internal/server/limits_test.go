@@ -9,18 +9,19 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"golang.org/x/sync/semaphore"
 )
 
-// Each door serves so many requests at a time, and refuses the next without letting it wait.
+// Each listener serves so many requests at a time, and refuses the next without letting it wait.
 func TestTooManyRequests(t *testing.T) {
-	d := &door{requests: make(gate, 2), log: slog.New(slog.DiscardHandler)}
 	entered, leave := make(chan bool), make(chan bool)
-	h := d.limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	h := limiter{semaphore.NewWeighted(2), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/logs" {
 			entered <- true
 			<-leave
 		}
-	}))
+	})}
 	ended := make(chan bool)
 	for range 2 {
 		go func() {
@@ -44,14 +45,13 @@ func TestTooManyRequests(t *testing.T) {
 
 // A body is read up to its limit, whatever handler reads it.
 func TestLargeBody(t *testing.T) {
-	d := &door{requests: make(gate, 1), log: slog.New(slog.DiscardHandler)}
 	var read int
 	var err error
-	h := d.limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	h := limiter{semaphore.NewWeighted(1), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var b []byte
 		b, err = io.ReadAll(r.Body)
 		read = len(b)
-	}))
+	})}
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", maxBodyBytes+1))))
 	if read > maxBodyBytes || err == nil {
 		t.Errorf("%d bytes were read: %v", read, err)
@@ -64,13 +64,14 @@ func TestLargeHeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{
-		name: "test", listen: func() (net.Listener, error) { return l, nil }, limits: localLimits, requests: make(gate, 1), log: slog.New(slog.DiscardHandler),
-		handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a request with a large header is served") }),
+	served := &listener{
+		name: "test", listen: func() (net.Listener, error) { return l, nil }, limits: localLimits, log: slog.New(slog.DiscardHandler),
+		requests: semaphore.NewWeighted(int64(localLimits.requests)),
+		handler:  http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a request with a large header is served") }),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- d.run(ctx) }()
+	go func() { ended <- served.run(ctx) }()
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", l.Addr().String()) }}
 	req := httptest.NewRequest(http.MethodGet, "http://node/pods", nil)
 	req.Header.Set("X-Large", strings.Repeat("x", 2*localLimits.headerBytes))

@@ -15,10 +15,11 @@ import (
 // ErrInUse says that another agent listens in this run directory.
 var ErrInUse = errors.New("another agent is running there")
 
-// Listen opens the API's socket below runDir: the folder gets mode 0711, so that the root users of user namespaces
-// get through it to the mounts of the runtime and nobody sees what is in it, the socket 0600, and connections of users other than root
-// and the agent's own are closed. What a killed agent left behind is replaced; of a living one it says ErrInUse. Closing the
-// listener removes the socket.
+// Listen opens the API's socket below runDir: the folder gets mode 0711, so that the root users of
+// user namespaces get through it to the mounts of the runtime and nobody sees what is in it, the
+// socket 0600, and connections of users other than root and the agent's own are closed. What a
+// killed agent left behind is replaced; of a living one it says ErrInUse. Closing the listener
+// removes the socket.
 func Listen(runDir string, log *slog.Logger) (net.Listener, error) {
 	path := SocketPath(runDir)
 	// The length of sun_path (unix(7)); the kernel's own message is "invalid argument".
@@ -42,7 +43,8 @@ func Listen(runDir string, log *slog.Logger) (net.Listener, error) {
 	return &rootListener{UnixListener: l, lock: lock, log: log}, nil
 }
 
-// lockRunDir takes the lock that tells a living agent's socket from a leftover, also when two agents start at the same time.
+// lockRunDir takes the lock that distinguishes a living agent's socket from a leftover, also when
+// two agents start at the same time.
 func lockRunDir(runDir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(runDir, "berth.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -74,8 +76,8 @@ func listenLocked(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// rootListener accepts connections of root and of the agent's own user only: a socket can be passed on or mounted elsewhere, and
-// then the folder's mode guards it no more.
+// rootListener accepts connections of root and of the agent's own user only: a socket can be passed
+// on or mounted elsewhere, and then the folder's mode guards it no more.
 type rootListener struct {
 	*net.UnixListener
 	log *slog.Logger
@@ -98,7 +100,8 @@ func (l *rootListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close closes the socket, removes it and gives up the lock, in this order: the next agent must not find the old socket under it.
+// Close closes the socket, removes it and gives up the lock, in this order: the next agent must not
+// find the old socket under it.
 func (l *rootListener) Close() error {
 	err := l.UnixListener.Close()
 	l.closing.Do(func() { err = errors.Join(err, l.lock.Close()) })

@@ -21,8 +21,8 @@ const (
 	Previous
 )
 
-// logInstance returns which incarnation of the container has the wanted log, by the pod's status. The errors are what kubectl
-// users read.
+// logInstance returns which incarnation of the container has the wanted log, by the pod's status.
+// The errors are what kubectl users read.
 func logInstance(p *v1.Pod, container string, which Incarnation) (pod.ContainerID, error) {
 	st := containerStatus(p, container)
 	if st == nil {
@@ -41,7 +41,7 @@ func logInstance(p *v1.Pod, container string, which Incarnation) (pod.ContainerI
 	case st.State.Terminated != nil && st.State.Terminated.ContainerID != "":
 		return bareID(st.State.Terminated.ContainerID), nil
 	case last != nil && last.ContainerID != "":
-		// Between two runs (CrashLoopBackOff) the last one tells why.
+		// Between two runs (CrashLoopBackOff) the last one shows why.
 		return bareID(last.ContainerID), nil
 	case st.State.Waiting != nil:
 		return "", fmt.Errorf("container %q in pod %q is waiting to start: %s", container, p.Name, waitingFor(st.State.Waiting))
@@ -50,7 +50,8 @@ func logInstance(p *v1.Pod, container string, which Incarnation) (pod.ContainerI
 	}
 }
 
-// waitingFor says what a container waits for. The two texts of image pulls are those that kubectl users know.
+// waitingFor says what a container waits for. The two texts of image pulls are those that kubectl
+// users know.
 func waitingFor(w *v1.ContainerStateWaiting) string {
 	switch w.Reason {
 	case lifecycle.ErrImagePull:

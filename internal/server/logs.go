@@ -17,9 +17,20 @@ import (
 	"berth/internal/pod"
 )
 
-// getContainerLogs answers with the log of a container: 404 for an unknown pod, container or log, 400 for one that has none yet, 422 for
-// options that contradict each other.
-func (d *door) getContainerLogs(w http.ResponseWriter, r *http.Request) {
+// logHandlers answer with the logs of containers.
+type logHandlers struct {
+	*answerer
+	podFinder
+	watches *logs.Watches // nil: logs are followed by the clock
+}
+
+func (l logHandlers) route(mux *http.ServeMux) {
+	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", l.getContainerLogs)
+}
+
+// getContainerLogs answers with the log of a container: 404 for an unknown pod, container or log,
+// 400 for one that has none yet, 422 for options that contradict each other.
+func (l logHandlers) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 	namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
 	asked, err := parseLogOptions(r.URL.Query())
 	if err != nil {
@@ -31,7 +42,7 @@ func (d *door) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		return
 	}
-	p, ok := d.findPod(namespace, name)
+	p, ok := l.find(namespace, name)
 	if !ok {
 		http.Error(w, fmt.Sprintf("pod %q not found in namespace %q", name, namespace), http.StatusNotFound)
 		return
@@ -49,7 +60,7 @@ func (d *door) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	path, err := d.logFile(p.UID, id)
+	path, err := l.logFile(p.UID, id)
 	if errors.Is(err, fs.ErrNotExist) {
 		http.Error(w, fmt.Sprintf("log of container %q in pod %q is gone: %v", container, name, err), http.StatusNotFound)
 		return
@@ -58,31 +69,20 @@ func (d *door) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("log of container %q in pod %q: %v", container, name, err), http.StatusInternalServerError)
 		return
 	}
-	d.ended(r, d.stream(w, func() error {
+	l.ended(r, l.stream(w, func() error {
 		ctx := r.Context()
 		if options.Follow {
-			exited, end := d.exited(ctx, p.UID, container, id)
+			exited, end := l.exited(ctx, p.UID, container, id)
 			defer end()
-			options.Exited, options.Watches = exited, d.watches
+			options.Exited, options.Watches = exited, l.watches
 		}
 		return writeLog(ctx, w, path, options)
 	}))
 }
 
-// findPod returns the pod of this name; of two incarnations the one that is not being deleted.
-func (d *door) findPod(namespace, name string) (*v1.Pod, bool) {
-	var found *v1.Pod
-	for _, p := range d.h.Pods() {
-		if p.Namespace == namespace && p.Name == name && (found == nil || p.DeletionTimestamp == nil) {
-			found = p
-		}
-	}
-	return found, found != nil
-}
-
 // logFile returns the path of a log that exists.
-func (d *door) logFile(uid pod.UID, id pod.ContainerID) (string, error) {
-	path, err := d.h.ContainerLog(uid, id)
+func (l logHandlers) logFile(uid pod.UID, id pod.ContainerID) (string, error) {
+	path, err := l.h.ContainerLog(uid, id)
 	if err != nil {
 		return "", err
 	}
@@ -92,8 +92,8 @@ func (d *door) logFile(uid pod.UID, id pod.ContainerID) (string, error) {
 	return path, logs.Find(path)
 }
 
-// writeLog writes the log. An error after its beginning can only be told in the trailer, without which a log that broke off looks
-// complete.
+// writeLog writes the log. An error after its beginning can only be said in the trailer, without
+// which a log that broke off looks complete.
 func writeLog(ctx context.Context, w http.ResponseWriter, path string, o logs.Options) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Trailer", LogErrorTrailer)
@@ -130,16 +130,17 @@ func (f flushWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// exited returns a channel that is closed when this incarnation of the container has ended; end gives up waiting for it.
-func (d *door) exited(ctx context.Context, uid pod.UID, container string, id pod.ContainerID) (exited <-chan struct{}, end func()) {
+// exited returns a channel that is closed when this incarnation of the container has ended; end
+// gives up waiting for it.
+func (l logHandlers) exited(ctx context.Context, uid pod.UID, container string, id pod.ContainerID) (exited <-chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	changed, unsubscribe := d.h.Subscribe()
+	changed, unsubscribe := l.h.Subscribe()
 	done, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
 		defer unsubscribe()
 		for {
-			if p, ok := d.h.Pod(uid); !ok || !isRunning(p, container, id) {
+			if p, ok := l.h.Pod(uid); !ok || !isRunning(p, container, id) {
 				close(done)
 				return
 			}

@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -19,8 +18,8 @@ import (
 	"berth/internal/pod"
 )
 
-// FuzzContainerLogsQuery asks for the log of a container that has ended with any query: the answer is the log or a part of it, or says what
-// is wrong, and it is never longer than limitBytes.
+// FuzzContainerLogsQuery asks for the log of a container that has ended with any query: the answer
+// is the log or a part of it, or says what is wrong, and it is never longer than limitBytes.
 func FuzzContainerLogsQuery(f *testing.F) {
 	for _, query := range []string{
 		"", "follow=true", "follow=false&previous=true", "previous=yes", "timestamps=1", "tailLines=0", "tailLines=1&timestamps=true", "tailLines=-1",
@@ -46,17 +45,14 @@ func FuzzContainerLogsQuery(f *testing.F) {
 			Name: "main", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ContainerID: "fake://c1"}},
 		}}},
 	}
-	d := &door{
-		streams: make(gate, 1), log: slog.New(slog.DiscardHandler),
-		h: Handlers{
-			Pods:         func() []*v1.Pod { return []*v1.Pod{ended} },
-			Pod:          func(pod.UID) (*v1.Pod, bool) { return ended, true },
-			Subscribe:    func() (*pod.Inbox[pod.UID], func()) { return pod.NewInbox[pod.UID](), func() {} },
-			ContainerLog: func(pod.UID, pod.ContainerID) (string, error) { return path, nil },
-		},
-	}
+	l := logHandlers{answerer: testAnswerer(), podFinder: podFinder{&Handlers{
+		Pods:         func() []*v1.Pod { return []*v1.Pod{ended} },
+		Pod:          func(pod.UID) (*v1.Pod, bool) { return ended, true },
+		Subscribe:    func() (*pod.Inbox[pod.UID], func()) { return pod.NewInbox[pod.UID](), func() {} },
+		ContainerLog: func(pod.UID, pod.ContainerID) (string, error) { return path, nil },
+	}}}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", d.getContainerLogs)
+	l.route(mux)
 	f.Fuzz(func(t *testing.T, query string) {
 		r := httptest.NewRequest(http.MethodGet, PathContainerLogs+"/default/web/main", nil)
 		r.URL.RawQuery = query

@@ -30,7 +30,8 @@ var nodeSubresources = []string{"proxy", "stats", "metrics", "log", "checkpoint"
 
 var verbs = []string{"get", "create", "update", "patch", "delete"}
 
-// methods are the columns of the matrix. What OPTIONS asks for has no verb, so that no rule that names verbs allows it.
+// methods are the columns of the matrix. What OPTIONS asks for has no verb, so that no rule that
+// names verbs allows it.
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 type emptyStats struct{}
@@ -39,7 +40,8 @@ func (emptyStats) Summary(context.Context, stats.Scope) (*summary.Summary, error
 	return &summary.Summary{}, nil
 }
 
-// wholeNode is a node that has everything that the kubelet's port can show: the pod web, whose container main runs and has a log.
+// wholeNode is a node that has everything that the kubelet's port can show: the pod web, whose
+// container main runs and has a log.
 func wholeNode(t *testing.T) server.Config {
 	n := newNode(aPod("web", "2", v1.PodRunning))
 	n.logs = map[pod.ContainerID]string{"web2": filepath.Join(t.TempDir(), "0.log")}
@@ -107,7 +109,8 @@ func (k *kubelet) status(via *http.Transport, method, path string) int {
 	return resp.StatusCode
 }
 
-// Every endpoint, by every method, for those who show nothing, show a bad certificate, may do everything but this, and may do this alone.
+// Every endpoint, by every method, for those who show nothing, show a bad certificate, may do
+// everything but this, and may do this alone.
 func TestMatrixOfAccess(t *testing.T) {
 	refused, alien := [7]int{401, 401, 401, 401, 401, 401, 401}, [7]int{403, 403, 403, 403, 403, 403, 403}
 	readOnly := [7]int{200, 200, 405, 405, 405, 405, 403}
@@ -148,7 +151,8 @@ func TestMatrixOfAccess(t *testing.T) {
 		{"/portForward/default/web/2", []string{"proxy"}, true, upgraded},
 		{"/run/default/web/main?cmd=ls", []string{"proxy"}, true, [7]int{405, 405, 200, 405, 405, 405, 405}},
 		{"/run/default/web/2/main?cmd=ls", []string{"proxy"}, true, [7]int{405, 405, 200, 405, 405, 405, 405}},
-		// What is not there is not told to those who may not ask; the local API's paths are not there.
+		// What is not there is not told to those who may not ask; the local API's paths are not
+		// there.
 		{"/", []string{"proxy"}, false, missing},
 		{"/nothing", []string{"proxy"}, false, missing},
 		{"/healthz/nothing", []string{"healthz", "proxy"}, false, missing},
@@ -256,7 +260,8 @@ func (r watchfulRuntime) ExecSync(_ context.Context, q *runtimeapi.ExecSyncReque
 	return nil, errors.New("no")
 }
 
-// No path parameter leads out of what it names, however it is written: no file is asked for, no container entered.
+// No path parameter leads out of what it names, however it is written: no file is asked for, no
+// container entered.
 func TestTraversal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := wholeNode(t)
@@ -329,7 +334,8 @@ func TestTraversal(t *testing.T) {
 	})
 }
 
-// A path that begins like a harmless one is not a way to a stream: with every right but that to create, no container is entered.
+// A path that begins like a harmless one is not a way to a stream: with every right but that to
+// create, no container is entered.
 func TestPathsInDisguise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reviewer := &apiServer{allowed: map[string]bool{}}

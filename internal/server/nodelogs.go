@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"golang.org/x/sync/semaphore"
 	"html"
 	"io"
 	"io/fs"
@@ -18,7 +19,8 @@ import (
 )
 
 const (
-	// maxLogQueries bounds the queries of node logs at a time, each of which may be a process that reads the whole journal.
+	// maxLogQueries bounds the queries of node logs at a time, each of which may be a process that
+	// reads the whole journal.
 	maxLogQueries = 8
 	// maxListed bounds the names of a folder in an answer.
 	maxListed = 10_000
@@ -26,20 +28,27 @@ const (
 
 // NodeLogs are the logs of the node itself.
 type NodeLogs struct {
-	// Logs are what can be read; nil: the path answers that it is disabled (enableSystemLogHandler).
+	// Logs are what can be read; nil: the path answers that it is disabled
+	// (enableSystemLogHandler).
 	Logs *nodelogs.Logs
 	// Query opens what is asked with query= (enableSystemLogQuery, KEP-2258).
 	Query bool
 }
 
-// routeNodeLogs adds the log folder of the node, and the query of its services' logs.
-func (d *door) routeNodeLogs(mux *http.ServeMux, l NodeLogs) {
-	if l.Logs == nil {
+// nodeLogHandlers answer with the logs of the node.
+type nodeLogHandlers struct {
+	*answerer
+	NodeLogs
+	queries *semaphore.Weighted // at a time
+}
+
+// route adds the log folder of the node, and the query of its services' logs.
+func (n nodeLogHandlers) route(mux *http.ServeMux) {
+	if n.Logs == nil {
 		mux.HandleFunc(PathNodeLogs, disabled("logs endpoint is disabled."))
 		mux.HandleFunc(PathNodeLogs+"/", disabled("logs endpoint is disabled."))
 		return
 	}
-	queries := make(gate, maxLogQueries)
 	get := func(w http.ResponseWriter, r *http.Request) {
 		name := r.PathValue("name")
 		q, err := url.ParseQuery(r.URL.RawQuery)
@@ -47,13 +56,13 @@ func (d *door) routeNodeLogs(mux *http.ServeMux, l NodeLogs) {
 		case err != nil: // what is left of it may ask for more than was meant
 			http.Error(w, fmt.Sprintf("query: %v", err), http.StatusBadRequest)
 		case !q.Has("query"):
-			d.getNodeFile(w, r, l.Logs, name)
-		case !l.Query:
+			n.getNodeFile(w, r, name)
+		case !n.Query:
 			http.Error(w, "node log query is disabled: it needs enableSystemLogQuery: true", http.StatusMethodNotAllowed)
 		case name != "":
 			http.Error(w, fmt.Sprintf("a path and query= cannot be asked for together: ask for %s/?query=, or for the path alone", PathNodeLogs), http.StatusNotAcceptable)
 		default:
-			d.queryNodeLogs(w, r, l.Logs, q, queries)
+			n.queryNodeLogs(w, r, q)
 		}
 	}
 	mux.HandleFunc("GET "+PathNodeLogs, get)
@@ -66,7 +75,7 @@ func disabled(text string) http.HandlerFunc {
 }
 
 // queryNodeLogs answers with the log of services, or the lines of a file.
-func (d *door) queryNodeLogs(w http.ResponseWriter, r *http.Request, l *nodelogs.Logs, values url.Values, queries gate) {
+func (n nodeLogHandlers) queryNodeLogs(w http.ResponseWriter, r *http.Request, values url.Values) {
 	q, err := nodelogs.ParseQuery(values)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -76,15 +85,16 @@ func (d *door) queryNodeLogs(w http.ResponseWriter, r *http.Request, l *nodelogs
 		http.Error(w, err.Error(), http.StatusNotAcceptable)
 		return
 	}
-	if !queries.enter() {
+	if !n.queries.TryAcquire(1) {
 		refuseBusy(w, "too many queries of node logs at a time")
 		return
 	}
-	defer queries.leave()
-	d.ended(r, d.stream(w, func() error { return writeNodeLog(r.Context(), w, l, q) }))
+	defer n.queries.Release(1)
+	n.ended(r, n.stream(w, func() error { return writeNodeLog(r.Context(), w, n.Logs, q) }))
 }
 
-// writeNodeLog writes the log. As with the log of a container, an error after its beginning can only be told in the trailer.
+// writeNodeLog writes the log. As with the log of a container, an error after its beginning can
+// only be said in the trailer.
 func writeNodeLog(ctx context.Context, w http.ResponseWriter, l *nodelogs.Logs, q nodelogs.Query) error {
 	setPlainText(w)
 	w.Header().Set("Trailer", LogErrorTrailer)
@@ -123,13 +133,14 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 
 // getNodeFile answers with a file of the log folder, or the list of what is in a folder.
 //
-// Differs from the kubelet: a folder that is asked for without a slash at its end is listed, where the kubelet sends the client to the other path.
-func (d *door) getNodeFile(w http.ResponseWriter, r *http.Request, l *nodelogs.Logs, name string) {
+// Differs from the kubelet: a folder that is asked for without a slash at its end is listed, where
+// the kubelet sends the client to the other path.
+func (n nodeLogHandlers) getNodeFile(w http.ResponseWriter, r *http.Request, name string) {
 	if base := strings.TrimSuffix(name, "/"); name != "" && (base == "." || !fs.ValidPath(base)) { // "..", escaped so that it came this far, names nothing
 		http.Error(w, "404 page not found", http.StatusNotFound)
 		return
 	}
-	f, st, err := l.Open(name)
+	f, st, err := n.Logs.Open(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		http.Error(w, "404 page not found", http.StatusNotFound)
@@ -141,16 +152,16 @@ func (d *door) getNodeFile(w http.ResponseWriter, r *http.Request, l *nodelogs.L
 	defer f.Close()
 	switch {
 	case st.IsDir():
-		d.listNodeFolder(w, r, f)
+		n.listNodeFolder(w, r, f)
 	case strings.HasSuffix(name, "/"):
 		http.Error(w, "404 page not found", http.StatusNotFound)
 	default:
-		d.ended(r, d.stream(w, func() error { return writeNodeFile(w, r, f, st) }))
+		n.ended(r, n.stream(w, func() error { return writeNodeFile(w, r, f, st) }))
 	}
 }
 
-// writeNodeFile writes a file, or the ranges of it that are asked for. What a file says it is does not count: a container can write to some,
-// and a browser must not take it for a page.
+// writeNodeFile writes a file, or the ranges of it that are asked for. What a file says it is does
+// not count: a container can write to some, and a browser must not take it for a page.
 func writeNodeFile(w http.ResponseWriter, r *http.Request, f *os.File, st fs.FileInfo) error {
 	begin := make([]byte, 512)
 	n, err := f.ReadAt(begin, 0)
@@ -167,7 +178,7 @@ func writeNodeFile(w http.ResponseWriter, r *http.Request, f *os.File, st fs.Fil
 }
 
 // listNodeFolder writes the names in a folder in the form of net/http.
-func (d *door) listNodeFolder(w http.ResponseWriter, r *http.Request, folder *os.File) {
+func (n nodeLogHandlers) listNodeFolder(w http.ResponseWriter, r *http.Request, folder *os.File) {
 	entries, err := folder.ReadDir(maxListed)
 	if err != nil && !errors.Is(err, io.EOF) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -194,10 +205,5 @@ func (d *door) listNodeFolder(w http.ResponseWriter, r *http.Request, folder *os
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	_, err = io.WriteString(w, list.String())
-	d.ended(r, err)
-}
-
-func setPlainText(w http.ResponseWriter) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	n.ended(r, err)
 }

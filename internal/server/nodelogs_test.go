@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sync/semaphore"
 
 	"berth/internal/nodelogs"
 )
@@ -34,9 +35,12 @@ func nodeLogsDoor(t testing.TB, query bool, script string) (http.Handler, string
 			t.Fatal(err)
 		}
 	}
-	d := &door{streams: make(gate, 1), log: slog.New(slog.DiscardHandler)}
+	n := nodeLogHandlers{
+		testAnswerer(), NodeLogs{Logs: &nodelogs.Logs{Dir: dir, Journalctl: journalctl}, Query: query},
+		semaphore.NewWeighted(maxLogQueries),
+	}
 	mux := http.NewServeMux()
-	d.routeNodeLogs(mux, NodeLogs{Logs: &nodelogs.Logs{Dir: dir, Journalctl: journalctl}, Query: query})
+	n.route(mux)
 	return asServed(mux), dir
 }
 
@@ -128,9 +132,8 @@ func TestLargeFolder(t *testing.T) {
 }
 
 func TestNodeLogsDisabled(t *testing.T) {
-	d := &door{}
 	mux := http.NewServeMux()
-	d.routeNodeLogs(mux, NodeLogs{})
+	nodeLogHandlers{}.route(mux)
 	for _, path := range []string{"/logs/", "/logs/a.log", "/logs/?query=a"} {
 		if w := get(mux, path); w.Code != http.StatusMethodNotAllowed || w.Body.String() != "logs endpoint is disabled.\n" {
 			t.Errorf("%s: %d %q", path, w.Code, w.Body)
@@ -141,14 +144,12 @@ func TestNodeLogsDisabled(t *testing.T) {
 // So many queries at a time, and no more: each may be a process.
 func TestNodeLogQueriesAreBounded(t *testing.T) {
 	mux, dir := nodeLogsDoor(t, true, "echo logged")
-	full := make(gate, maxLogQueries)
-	for range maxLogQueries {
-		full.enter()
-	}
-	d := &door{log: slog.New(slog.DiscardHandler)}
+	full := semaphore.NewWeighted(maxLogQueries)
+	full.TryAcquire(maxLogQueries)
+	n := nodeLogHandlers{testAnswerer(), NodeLogs{Logs: &nodelogs.Logs{Dir: dir}}, full}
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodGet, "/logs/?query=a", nil)
-	d.queryNodeLogs(w, r, &nodelogs.Logs{Dir: dir}, r.URL.Query(), full)
+	n.queryNodeLogs(w, r, r.URL.Query())
 	if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {
 		t.Errorf("one query too many: %d %q", w.Code, w.Body)
 	}

@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// computeOrigin returns what stands for the sender of a remote address like 10.0.0.1:1234: its IP address, of version 6 the network of 64 bits, all of
-// whose addresses one machine can have. What is no address of IP stands for itself.
+// computeOrigin returns what stands for the sender of a remote address like 10.0.0.1:1234: its IP
+// address, of version 6 the network of 64 bits, all of whose addresses one machine can have. What
+// is no address of IP stands for itself.
 func computeOrigin(remote string) string {
 	a, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -19,8 +20,9 @@ func computeOrigin(remote string) string {
 	return ip.String()
 }
 
-// sharedGate is a gate of which each origin has at most a share, so that one alone does not close it for others.
-type sharedGate struct {
+// sharedLimiter is a limiter of which each origin has at most a share, so that one alone does not
+// fill it.
+type sharedLimiter struct {
 	limit, share int
 
 	mu     sync.Mutex
@@ -28,26 +30,26 @@ type sharedGate struct {
 	all    int
 }
 
-func newSharedGate(limit, share int) *sharedGate {
-	return &sharedGate{limit: limit, share: share, inside: map[string]int{}}
+func newSharedLimiter(limit, share int) *sharedLimiter {
+	return &sharedLimiter{limit: limit, share: share, inside: map[string]int{}}
 }
 
-func (g *sharedGate) enter(origin string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.all >= g.limit || g.inside[origin] >= g.share {
+func (l *sharedLimiter) enter(origin string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all >= l.limit || l.inside[origin] >= l.share {
 		return false
 	}
-	g.all++
-	g.inside[origin]++
+	l.all++
+	l.inside[origin]++
 	return true
 }
 
-func (g *sharedGate) leave(origin string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.all--
-	if g.inside[origin]--; g.inside[origin] == 0 {
-		delete(g.inside, origin)
+func (l *sharedLimiter) leave(origin string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all--
+	if l.inside[origin]--; l.inside[origin] == 0 {
+		delete(l.inside, origin)
 	}
 }

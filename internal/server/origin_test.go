@@ -24,7 +24,7 @@ func TestComputeOrigin(t *testing.T) {
 
 // What one origin has inside leaves room for the others, until there is none at all.
 func TestSharedGate(t *testing.T) {
-	g := newSharedGate(3, 2)
+	g := newSharedLimiter(3, 2)
 	for i, c := range []struct {
 		leave  bool
 		origin string

@@ -37,7 +37,8 @@ const (
 	PathStop          = "/berth/v1/stop" // POST StopRequest
 )
 
-// LogErrorTrailer is the HTTP trailer that tells why a log ended early; it is absent after a complete one.
+// LogErrorTrailer is the HTTP trailer that says why a log ended early; it is absent after a
+// complete one.
 const LogErrorTrailer = "Berth-Log-Error"
 
 // StopRequest is the body of POST /berth/v1/stop.

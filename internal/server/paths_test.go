@@ -45,7 +45,8 @@ func (k *kubelet) exchange(conn net.Conn, line string) int {
 	return resp.StatusCode
 }
 
-// A path is served as it is asked for or not at all: no door sends a client elsewhere, and a request for no path is one like others.
+// A path is served as it is asked for or not at all: no door sends a client elsewhere, and a
+// request for no path is one like others.
 func TestNoDoorRedirects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(aPod("web", "2", v1.PodRunning))

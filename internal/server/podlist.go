@@ -14,7 +14,8 @@ import (
 	"berth/internal/pod"
 )
 
-// encodedFor is how long what was encoded for an answer is kept for the next one. Monitoring asks every 10 to 30 s.
+// encodedFor is how long what was encoded for an answer serves the next one. Monitoring asks every
+// 10 to 30 s.
 const encodedFor = time.Minute
 
 // podLists are the lists of pods that clients ask for.
@@ -22,8 +23,8 @@ type podLists struct {
 	pods, running podEncoder
 }
 
-// podEncoder writes lists of pods. It keeps the JSON of each pod of the last list, because monitoring asks often and most
-// pods do not change in between.
+// podEncoder writes lists of pods. It keeps the JSON of each pod of the last list, because
+// monitoring asks often and most pods do not change in between.
 type podEncoder struct {
 	mu      sync.Mutex
 	encoded map[pod.UID]encodedPod // guarded by mu; of the last list alone
@@ -36,7 +37,8 @@ type encodedPod struct {
 	json []byte
 }
 
-// write writes a v1.PodList. The pods must not be changed afterwards. A client that reads slowly holds up nobody else.
+// write writes a v1.PodList. The pods must not be changed afterwards. A client that reads slowly
+// holds up nobody else.
 func (e *podEncoder) write(w io.Writer, pods []*v1.Pod) error {
 	items, err := e.encode(pods)
 	if err != nil {
@@ -61,7 +63,8 @@ func (e *podEncoder) encode(pods []*v1.Pod) ([][]byte, error) {
 	now := make(map[pod.UID]encodedPod, len(pods))
 	items := make([][]byte, 0, len(pods))
 	for _, p := range pods {
-		// Versions of a pod share what they have in common, and the comparison looks at nothing that is shared.
+		// Versions of a pod share what they have in common, and the comparison looks at nothing
+		// that is shared.
 		known := e.encoded[p.UID]
 		if known.pod == nil || !reflect.DeepEqual(known.pod, p) {
 			b, err := json.Marshal(p)

@@ -24,7 +24,8 @@ func newListed(uid, message string) *v1.Pod {
 	}
 }
 
-// What a list shows is what the pods are now, and what was encoded serves again only for a pod that is the same.
+// What a list shows is what the pods are now, and what was encoded serves again only for a pod that
+// is the same.
 func TestPodEncoder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e podEncoder

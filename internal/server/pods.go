@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/pod"
 )
@@ -24,8 +26,8 @@ type WatchEvent struct {
 // EventType says what became of the pod; the words are those of k8s.io/apimachinery/pkg/watch.
 type EventType string
 
-// The types of watch events. A watch begins with an Added for every pod, then a Bookmark, whose pod is empty: all were named.
-// Each further Bookmark says that the problems of manifests changed.
+// The types of watch events. A watch begins with an Added for every pod, then a Bookmark, whose pod
+// is empty: all were named. Each further Bookmark says that the problems of manifests changed.
 const (
 	Added    EventType = "ADDED"
 	Modified EventType = "MODIFIED"
@@ -33,7 +35,14 @@ const (
 	Bookmark EventType = "BOOKMARK"
 )
 
-func (d *door) getPods(w http.ResponseWriter, r *http.Request) {
+// podHandlers answer which pods the node has.
+type podHandlers struct {
+	*answerer
+	h     *Handlers
+	lists *podLists
+}
+
+func (p podHandlers) getPods(w http.ResponseWriter, r *http.Request) {
 	watch := false
 	if v := r.URL.Query().Get("watch"); v != "" {
 		var err error
@@ -44,20 +53,21 @@ func (d *door) getPods(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if !watch {
-		d.ended(r, d.lists.pods.write(w, d.h.Pods()))
+		p.ended(r, p.lists.pods.write(w, p.h.Pods()))
 		return
 	}
-	d.ended(r, d.stream(w, func() error { return d.watchPods(r.Context(), w) }))
+	p.ended(r, p.stream(w, func() error { return p.watchPods(r.Context(), w) }))
 }
 
-// watchPods writes an event per change. However slowly the client reads, the agent only puts UIDs into the inbox; what is written
-// is the pod as it is then, so that a slow client misses intermediate states and never the last one.
-func (d *door) watchPods(ctx context.Context, w http.ResponseWriter) error {
-	changed, cancel := d.h.Subscribe()
+// watchPods writes an event per change. However slowly the client reads, the agent only puts UIDs
+// into the inbox; what is written is the pod as it is then, so that a slow client misses
+// intermediate states and never the last one.
+func (p podHandlers) watchPods(ctx context.Context, w http.ResponseWriter) error {
+	changed, cancel := p.h.Subscribe()
 	defer cancel()
 	v := watcher{out: json.NewEncoder(w), seen: map[pod.UID]*v1.Pod{}}
-	for _, p := range d.h.Pods() {
-		if err := v.update(p); err != nil {
+	for _, one := range p.h.Pods() {
+		if err := v.update(one); err != nil {
 			return err
 		}
 	}
@@ -74,10 +84,38 @@ func (d *door) watchPods(ctx context.Context, w http.ResponseWriter) error {
 			return nil
 		case <-changed.Wake():
 		}
-		if err := v.take(changed.Take(), d.h.Pod); err != nil {
+		if err := v.take(changed.Take(), p.h.Pod); err != nil {
 			return err
 		}
 	}
+}
+
+// getPodList answers with the pods as the node knows them, static pods with their status.
+func (p podHandlers) getPodList(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	p.ended(r, p.lists.pods.write(w, p.h.Pods()))
+}
+
+// getRunningPods answers with what runs by the runtime's word: names, and no more of a pod than the
+// runtime keeps.
+func (p podHandlers) getRunningPods(w http.ResponseWriter, r *http.Request) {
+	var running []*v1.Pod
+	for _, s := range p.h.ObservedPods() {
+		one := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace, UID: s.UID}}
+		for i := range s.Containers {
+			if c := &s.Containers[i]; c.State == pod.StateRunning {
+				one.Spec.Containers = append(one.Spec.Containers, v1.Container{Name: c.Name, Image: c.Image})
+			}
+		}
+		if len(one.Spec.Containers) > 0 {
+			running = append(running, one)
+		}
+	}
+	slices.SortFunc(running, func(a, b *v1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	w.Header().Set("Content-Type", "application/json")
+	p.ended(r, p.lists.running.write(w, running))
 }
 
 // watcher is one watch: what its client knows.
@@ -86,7 +124,8 @@ type watcher struct {
 	seen map[pod.UID]*v1.Pod // as last written
 }
 
-// take writes what became of the pods: the deleted first, so that a pod that took another's name follows it.
+// take writes what became of the pods: the deleted first, so that a pod that took another's name
+// follows it.
 func (v *watcher) take(uids []pod.UID, get func(pod.UID) (*v1.Pod, bool)) error {
 	slices.Sort(uids)
 	var alive []*v1.Pod

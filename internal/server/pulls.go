@@ -1,7 +1,6 @@
 package server
 
 import (
-	"net/http"
 	"time"
 
 	"berth/internal/pod"
@@ -16,9 +15,10 @@ type Pull struct {
 	Ahead bool `json:"ahead,omitempty"`
 	// Since is when the registry was asked; nil while other pulls have their turns.
 	Since *time.Time `json:"since,omitempty"`
-	// Behind is what it waits for, nil when the registry was asked: of the pulls under way the one that began first.
+	// Behind is what it waits for, nil when the registry was asked: of the pulls under way the one
+	// that began first.
 	Behind *PullAhead `json:"behind,omitempty"`
-	// Done and Total are in bytes; Total 0 is not known: the runtime does not tell, or not yet.
+	// Done and Total are in bytes; Total 0 is not known: the runtime does not say, or not yet.
 	Done  int64 `json:"done,omitempty"`
 	Total int64 `json:"total,omitempty"`
 }
@@ -29,12 +29,4 @@ type PullAhead struct {
 	Since time.Time `json:"since"`
 	// Pods are those that it is for, as namespace/name; none when they are gone.
 	Pods []string `json:"pods,omitempty"`
-}
-
-func (d *door) getPulls(w http.ResponseWriter, r *http.Request) {
-	pulls := d.h.Pulls(r.Context())
-	if pulls == nil {
-		pulls = []Pull{} // a list, not null
-	}
-	d.writeJSON(w, r, pulls)
 }

@@ -16,8 +16,8 @@ import (
 	"berth/internal/server"
 )
 
-// floodSize is more than the buffers between a program and a client that does not read take, and less than those of all sockets on
-// the way.
+// floodSize is more than the buffers between a program and a client that does not read take, and
+// less than those of all sockets on the way.
 const floodSize = 6 << 20
 
 type zeros struct{}
@@ -27,7 +27,8 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A client that reads slowly gets all of the output and the result, though its pings come when the runtime has long left.
+// A client that reads slowly gets all of the output and the result, though its pings come when the
+// runtime has long left.
 func TestOutputOutlivesTheRuntimesConnection(t *testing.T) {
 	runtime := newStreamer(t)
 	addr := serveTCP(t, server.Config{Handlers: streamingNode(runtime)})

@@ -6,68 +6,78 @@ import (
 	"strings"
 )
 
-// localRoutes are all that root can ask for at the unix socket.
-func (d *door) localRoutes(dbg Debug) http.Handler {
+// routes are the handlers of one listener, by subject.
+type routes struct {
+	agent       agentHandlers
+	pods        podHandlers
+	logs        logHandlers
+	streams     streamHandlers
+	journal     journalHandlers
+	stats       statsHandlers
+	health      healthHandlers
+	debug       debugHandlers
+	nodeLogs    nodeLogHandlers
+	checkpoints checkpointHandlers
+}
+
+// local are all paths of the unix socket.
+func (s *routes) local() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+PathHealthz, d.getHealthz)
-	mux.HandleFunc("GET "+PathPods, d.getPods)
-	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", d.getContainerLogs)
-	mux.HandleFunc("GET "+PathVersion, d.getVersion)
-	mux.HandleFunc("GET "+PathProblems, d.getProblems)
-	mux.HandleFunc("GET "+PathSettings, d.getSettings)
-	if d.h.Pulls != nil {
-		mux.HandleFunc("GET "+PathPulls, d.getPulls)
-	}
-	if d.h.Node != nil {
-		mux.HandleFunc("GET "+PathNode, d.getNode)
-	}
-	d.routeJournal(mux)
-	d.routeStats(mux)
-	mux.HandleFunc("POST "+PathStop, d.postStop)
-	d.routeStreams(mux)
-	d.routeDebug(mux, dbg)
+	mux.HandleFunc("GET "+PathHealthz, s.agent.getHealthz)
+	mux.HandleFunc("GET "+PathPods, s.pods.getPods)
+	s.logs.route(mux)
+	s.agent.route(mux)
+	s.journal.route(mux)
+	s.stats.route(mux)
+	s.streams.route(mux)
+	s.debug.route(mux)
 	return asServed(mux)
 }
 
-// secureRoutes are the paths of the kubelet's HTTPS port.
-func (d *door) secureRoutes(k *Kubelet, dbg Debug) http.Handler {
-	mux := d.readOnlyPaths()
-	mux.HandleFunc("GET "+PathRunningPods, d.getRunningPods)
-	mux.HandleFunc("GET "+PathRunningPods+"/{$}", d.getRunningPods)
-	mux.HandleFunc("GET "+PathConfigz, d.getConfigz)
-	mux.HandleFunc("GET "+PathStatusz, d.getStatusz)
-	mux.HandleFunc("GET "+PathFlagz, d.getFlagz)
-	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", d.getContainerLogs)
-	d.routeStreams(mux)
-	d.routeNodeLogs(mux, k.NodeLogs)
-	d.routeCheckpoint(mux, k.Checkpoints)
-	d.routeDebug(mux, dbg)
+// secure are the paths of the kubelet's HTTPS port, without those that show or enter containers if
+// they are closed.
+func (s *routes) secure(k *Kubelet) http.Handler {
+	mux := s.readOnlyPaths()
+	mux.HandleFunc("GET "+PathRunningPods, s.pods.getRunningPods)
+	mux.HandleFunc("GET "+PathRunningPods+"/{$}", s.pods.getRunningPods)
+	mux.HandleFunc("GET "+PathConfigz, s.agent.getConfigz)
+	mux.HandleFunc("GET "+PathStatusz, s.agent.getStatusz)
+	mux.HandleFunc("GET "+PathFlagz, s.agent.getFlagz)
+	s.logs.route(mux)
+	s.streams.route(mux)
+	s.nodeLogs.route(mux)
+	s.checkpoints.route(mux)
+	s.debug.route(mux)
+	if k.DisableDebugging {
+		return withoutDebugging(asServed(mux))
+	}
 	return asServed(mux)
 }
 
-// readOnlyRoutes are the paths of the port that nobody needs a name for.
-func (d *door) readOnlyRoutes() http.Handler { return withoutDebugging(asServed(d.readOnlyPaths())) }
+// readOnly are the paths of the port without authentication.
+func (s *routes) readOnly() http.Handler { return withoutDebugging(asServed(s.readOnlyPaths())) }
 
-func (d *door) readOnlyPaths() *http.ServeMux {
+func (s *routes) readOnlyPaths() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+PathPods, d.getPodList)
-	mux.HandleFunc("GET "+PathPods+"/{$}", d.getPodList)
-	d.routeStats(mux)
-	d.routeHealth(mux, healthCheck{"ping", healthy}, healthCheck{"log", healthy}, healthCheck{"syncloop", d.h.Healthz})
+	mux.HandleFunc("GET "+PathPods, s.pods.getPodList)
+	mux.HandleFunc("GET "+PathPods+"/{$}", s.pods.getPodList)
+	s.stats.route(mux)
+	s.health.route(mux, healthCheck{"ping", healthy}, healthCheck{"log", healthy}, healthCheck{"syncloop", s.agent.h.Healthz})
 	return mux
 }
 
-// healthzRoutes are the paths of the port that says that the agent answers, and nothing else.
-func (d *door) healthzRoutes() http.Handler {
+// healthz are the paths of the port that says that the agent answers, and nothing else.
+func (s *routes) healthz() http.Handler {
 	mux := http.NewServeMux()
-	d.routeHealth(mux, healthCheck{"ping", healthy})
+	s.health.route(mux, healthCheck{"ping", healthy})
 	return asServed(mux)
 }
 
-// asServed answers 404 to a path that is not in its shortest form, where a mux sends the client to that form: what is allowed was found out for
-// the path as it was asked for, and a client that follows (CVE-2020-8559) asks for another one. The same goes for a slash that is escaped, which
-// ends a part of the path for those who read it decoded, and not for a mux. The routes leave a mux no other redirect: what ends with a slash there
-// is also there without.
+// asServed answers 404 to a path that is not in its shortest form, where a mux sends the client to
+// that form: what is allowed was found out for the path as it was asked for, and a client that
+// follows (CVE-2020-8559) asks for another one. The same goes for a slash that is escaped, which
+// ends a part of the path for those who read it decoded, and not for a mux. The routes leave a mux
+// no other redirect: what ends with a slash there is also there without.
 func asServed(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shortest := path.Clean("/" + r.URL.Path)
@@ -80,23 +90,6 @@ func asServed(mux *http.ServeMux) http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
-}
-
-// routeStreams adds what enters containers and pods, if the agent can. The methods are those of the API server: POST for SPDY, GET
-// for WebSocket, which knows no other.
-func (d *door) routeStreams(mux *http.ServeMux) {
-	if d.streaming == nil {
-		return
-	}
-	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		for _, uid := range []string{"", "/{uid}"} {
-			mux.HandleFunc(method+" "+PathExec+"/{namespace}/{pod}"+uid+"/{container}", d.exec)
-			mux.HandleFunc(method+" "+PathAttach+"/{namespace}/{pod}"+uid+"/{container}", d.attach)
-			mux.HandleFunc(method+" "+PathPortForward+"/{namespace}/{pod}"+uid, d.portForward)
-		}
-	}
-	mux.HandleFunc("POST "+PathRun+"/{namespace}/{pod}/{container}", d.runCommand)
-	mux.HandleFunc("POST "+PathRun+"/{namespace}/{pod}/{uid}/{container}", d.runCommand)
 }
 
 // debugging are the first parts of the paths that enableDebuggingHandlers is about.

@@ -9,53 +9,64 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"berth/internal/logs"
+	"berth/internal/streams"
 )
 
 // Config is what a Server needs.
 type Config struct {
 	Handlers Handlers
-	// Listen opens the listener of the local API when Run begins; Listen(runDir) of this package is the one for a real socket.
+	// Listen opens the listener of the local API when Run begins; Listen(runDir) of this package is
+	// the one for a real socket.
 	Listen func() (net.Listener, error)
-	// Kubelet are the doors of kubelet mode; nil: only the local API.
+	// Kubelet are the ports of kubelet mode; nil: only the local API.
 	Kubelet *Kubelet
-	// OpenFiles is how many files the process may have open (RLIMIT_NOFILE): clients get a part of them. 0: enough.
+	// OpenFiles is how many files the process may have open (RLIMIT_NOFILE): clients get a part of
+	// them. 0: enough.
 	OpenFiles uint64
 	// StreamIdleTimeout ends an exec, attach or port-forward that nothing went through for so long
 	// (streamingConnectionIdleTimeout); 0: four hours.
 	StreamIdleTimeout time.Duration
 	// StreamTransport connects to the runtime's streaming server; nil: over the network.
 	StreamTransport http.RoundTripper
-	// Metrics are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as Stats may.
+	// Metrics are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as
+	// Stats may.
 	Metrics map[string]http.Handler
-	// Counted counts requests at the kubelet's ports; serverType is readonly or readwrite. nil: nobody counts.
+	// Counted counts requests at the kubelet's ports; serverType is readonly or readwrite. nil: not
+	// counted.
 	Counted func(serverType string, next http.Handler) http.Handler
-	// Checked is told of the result of each health check that somebody asked for; nil: nobody counts.
+	// Checked is called with the result of each health check that a client asks for; nil: not
+	// called.
 	Checked func(check string, err error)
 	// Debug is what looks into the process, at the local API and the HTTPS port.
 	Debug Debug
 	Log   *slog.Logger
 }
 
-// Kubelet are the ports of kubelet mode. A door without a listen function stays closed.
+// Kubelet are the ports of kubelet mode. A port without a listen function stays closed.
 type Kubelet struct {
 	// NodeName is the name of the node that requests are authorized for.
 	NodeName string
-	// ListenSecure, ListenReadOnly and ListenHealthz open HTTPS 10250, HTTP 10255 and HTTP 10248; see ListenTCP.
+	// ListenSecure, ListenReadOnly and ListenHealthz open HTTPS 10250, HTTP 10255 and HTTP 10248;
+	// see ListenTCP.
 	ListenSecure, ListenReadOnly, ListenHealthz func() (net.Listener, error)
 	// Certificate returns the certificate that a handshake shows.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// MinTLSVersion, CipherSuites and Curves are tlsMinVersion, tlsCipherSuites and tlsCurvePreferences; 0 and nil: TLS 1.2, and Go's choice.
+	// MinTLSVersion, CipherSuites and Curves are tlsMinVersion, tlsCipherSuites and
+	// tlsCurvePreferences; 0 and nil: TLS 1.2, and Go's choice.
 	MinTLSVersion  uint16
 	CipherSuites   []uint16
 	Curves         []tls.CurveID
 	Authentication Authentication
 	Authorization  Authorization
-	// DisableDebugging closes what enters containers or shows their logs (enableDebuggingHandlers: false).
+	// DisableDebugging closes what enters containers or shows their logs (enableDebuggingHandlers:
+	// false).
 	DisableDebugging bool
 	// NodeLogs are what /logs/ shows.
 	NodeLogs NodeLogs
@@ -63,98 +74,135 @@ type Kubelet struct {
 	Checkpoints Checkpoints
 }
 
-// Server serves the API at all its doors.
+// Server serves the API at all its listeners.
 type Server struct {
-	doors []*door
+	listeners []*listener
 }
 
 // New returns a server that does not listen yet.
 func New(cfg Config) (*Server, error) {
-	h := cfg.Handlers
-	if h.Pods == nil || h.Pod == nil || h.Subscribe == nil || h.ContainerLog == nil || h.Problems == nil || h.Journal == nil ||
-		h.Version == nil || h.Stop == nil || h.Healthz == nil {
-		return nil, errors.New("local API: every handler is needed")
-	}
-	if (h.Streaming == nil) != (h.Observed == nil) {
-		return nil, errors.New("local API: exec needs both the runtime's streams and what was observed of it")
-	}
 	if cfg.Listen == nil || cfg.Log == nil {
 		return nil, errors.New("local API: a listener and a logger are needed")
 	}
-	streaming, watches, lists := newRuntimeStreams(cfg), &logs.Watches{}, &podLists{}
-	newDoor := func(name string, listen func() (net.Listener, error), l limits) *door {
-		l.known, l.strangers = computeShare(l.known, cfg.OpenFiles), computeShare(l.strangers, cfg.OpenFiles)
-		return &door{
-			name: name, h: h, listen: listen, log: cfg.Log, streaming: streaming, watches: watches, lists: lists, limits: l,
-			requests: make(gate, l.requests), streams: make(gate, l.streams), metrics: cfg.Metrics, counted: cfg.Counted, checked: cfg.Checked,
-		}
+	if missing := cfg.Handlers.missing(cfg.Kubelet); len(missing) > 0 {
+		return nil, fmt.Errorf("local API: handlers are missing: %s", strings.Join(missing, ", "))
 	}
-	local := newDoor("local API", cfg.Listen, localLimits)
-	local.handler = local.limit(admit(local.localRoutes(cfg.Debug)))
-	s := &Server{doors: []*door{local}}
+	if cfg.Counted == nil {
+		cfg.Counted = func(_ string, next http.Handler) http.Handler { return next }
+	}
+	if cfg.Checked == nil {
+		cfg.Checked = func(string, error) {}
+	}
+	b := newBuilder(cfg)
+	b.local()
 	k := cfg.Kubelet
 	if k == nil {
-		return s, nil
-	}
-	if h.ObservedPods == nil || h.Configz == nil {
-		return nil, errors.New("kubelet API: the runtime's pods and the configuration are needed")
+		return &Server{b.listeners}, nil
 	}
 	if k.ListenSecure != nil {
-		d := newDoor("kubelet API", k.ListenSecure, secureLimits)
-		if err := d.secure(k, cfg.Debug); err != nil {
+		if err := b.secure(k); err != nil {
 			return nil, fmt.Errorf("kubelet API: %w", err)
 		}
-		s.doors = append(s.doors, d)
 	}
 	if k.ListenReadOnly != nil {
-		d := newDoor("read-only kubelet API", k.ListenReadOnly, readOnlyLimits)
-		d.handler = d.limit(d.count("readonly", d.readOnlyRoutes()))
-		s.doors = append(s.doors, d)
+		l, r := b.add("read-only kubelet API", k.ListenReadOnly, readOnlyLimits)
+		l.serve(cfg.Counted("readonly", r.readOnly()))
 	}
 	if k.ListenHealthz != nil {
-		d := newDoor("healthz", k.ListenHealthz, readOnlyLimits)
-		d.handler = d.limit(d.healthzRoutes())
-		s.doors = append(s.doors, d)
+		l, r := b.add("healthz", k.ListenHealthz, readOnlyLimits)
+		l.serve(r.healthz())
 	}
-	return s, nil
+	return &Server{b.listeners}, nil
 }
 
-// secure makes the door the HTTPS port.
-func (d *door) secure(k *Kubelet, dbg Debug) error {
+// builder makes listeners, and what they have in common.
+type builder struct {
+	cfg       Config
+	joiner    *streams.Joiner
+	watches   *logs.Watches
+	lists     *podLists
+	listeners []*listener
+}
+
+func newBuilder(cfg Config) *builder {
+	return &builder{
+		cfg: cfg, watches: &logs.Watches{}, lists: &podLists{},
+		joiner: streams.New(streams.Config{
+			Transport: cfg.StreamTransport, IdleTimeout: cfg.StreamIdleTimeout, Log: cfg.Log,
+			MaxForwarded: computeShare(maxForwarded, cfg.OpenFiles),
+		}),
+	}
+}
+
+// add adds a listener and returns it with the handlers that it may serve.
+func (b *builder) add(name string, listen func() (net.Listener, error), lim limits) (*listener, *routes) {
+	lim.known, lim.strangers = computeShare(lim.known, b.cfg.OpenFiles), computeShare(lim.strangers, b.cfg.OpenFiles)
+	l := &listener{
+		name: name, listen: listen, limits: lim, requests: semaphore.NewWeighted(int64(lim.requests)), log: b.cfg.Log,
+	}
+	b.listeners = append(b.listeners, l)
+	return l, b.routes(&answerer{name: name, streams: semaphore.NewWeighted(int64(lim.streams)), log: b.cfg.Log})
+}
+
+func (b *builder) routes(a *answerer) *routes {
+	h := &b.cfg.Handlers
+	finder := podFinder{h}
+	r := &routes{
+		agent:   agentHandlers{a, h},
+		pods:    podHandlers{a, h, b.lists},
+		logs:    logHandlers{a, finder, b.watches},
+		streams: streamHandlers{a, finder, h.Streaming, h.PodDialer, b.joiner},
+		journal: journalHandlers{a, h},
+		stats:   statsHandlers{a, h.Stats, b.cfg.Metrics},
+		health:  healthHandlers{a, b.cfg.Checked},
+		debug:   debugHandlers{a, b.cfg.Debug},
+	}
+	if k := b.cfg.Kubelet; k != nil {
+		r.nodeLogs = nodeLogHandlers{a, k.NodeLogs, semaphore.NewWeighted(maxLogQueries)}
+		r.checkpoints = checkpointHandlers{a, finder, k.Checkpoints}
+	}
+	return r
+}
+
+// local adds the unix socket.
+func (b *builder) local() {
+	l, r := b.add("local API", b.cfg.Listen, localLimits)
+	l.serve(admit(r.local()))
+}
+
+// secure adds the HTTPS port.
+func (b *builder) secure(k *Kubelet) error {
 	if k.Certificate == nil {
 		return errors.New("a serving certificate is needed")
 	}
-	who, err := newAuthenticator(k.Authentication, d.log)
+	authn, err := newAuthenticator(k.Authentication, b.cfg.Log)
 	if err != nil {
 		return err
 	}
-	may, err := newAuthorizer(k.Authorization, k.NodeName)
+	authz, err := newAuthorizer(k.Authorization, k.NodeName)
 	if err != nil {
 		return err
 	}
-	d.tls = &tls.Config{
+	l, r := b.add("kubelet API", k.ListenSecure, secureLimits)
+	l.tls = &tls.Config{
 		GetCertificate:   k.Certificate,
 		MinVersion:       max(k.MinTLSVersion, tls.VersionTLS12),
 		CipherSuites:     k.CipherSuites,
 		CurvePreferences: k.Curves,
 	}
 	if k.Authentication.VerifyClient != nil {
-		d.tls.ClientAuth = tls.RequestClientCert // verified with each request, by the authorities of that moment
+		l.tls.ClientAuth = tls.RequestClientCert // verified with each request, by the authorities of that moment
 	}
-	routes := d.secureRoutes(k, dbg)
-	if k.DisableDebugging {
-		routes = withoutDebugging(routes)
-	}
-	d.handler = d.limit(guard{who: who, may: may, log: d.log, next: admit(d.count("readwrite", routes))})
+	l.serve(guard{authn: authn, authz: authz, log: b.cfg.Log, next: admit(b.cfg.Counted("readwrite", r.secure(k)))})
 	return nil
 }
 
-// Run listens at every door and serves until ctx is done; then streams end at once and other answers get two seconds. It can be
-// called once. A door that cannot be opened ends the others.
+// Run opens every listener and serves until ctx is done; then streams end at once and other answers
+// get two seconds. It can be called once. A listener that cannot be opened ends the others.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for _, d := range s.doors {
-		g.Go(func() error { return d.run(ctx) })
+	for _, l := range s.listeners {
+		g.Go(func() error { return l.run(ctx) })
 	}
 	return g.Wait()
 }

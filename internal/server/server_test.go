@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -24,10 +25,25 @@ import (
 )
 
 func TestNewNeedsEverything(t *testing.T) {
-	h := newNode().handlers()
-	h.Stop = nil
-	if _, err := server.New(server.Config{Handlers: h}); err == nil {
-		t.Error("New accepted a missing handler")
+	listen := func() (net.Listener, error) { return newPipeListener(), nil }
+	for name, c := range map[string]struct {
+		take    func(h *server.Handlers)
+		kubelet *server.Kubelet
+		want    string
+	}{
+		"nothing": {func(*server.Handlers) {}, nil, ""},
+		"some":    {func(h *server.Handlers) { h.Pods, h.Stop = nil, nil }, nil, "Pods, Stop"},
+		"half of exec": {
+			func(h *server.Handlers) { h.Observed = func(pod.UID) (*pod.Status, bool) { return nil, false } }, nil, "Streaming",
+		},
+		"those of the kubelet's ports": {func(*server.Handlers) {}, &server.Kubelet{}, "ObservedPods, Configz"},
+	} {
+		h := newNode().handlers()
+		c.take(&h)
+		_, err := server.New(server.Config{Handlers: h, Kubelet: c.kubelet, Listen: listen, Log: slog.New(slog.DiscardHandler)})
+		if (err == nil) != (c.want == "") || err != nil && !strings.HasSuffix(err.Error(), "missing: "+c.want) {
+			t.Errorf("without %s: got %v, want %q", name, err, c.want)
+		}
 	}
 	if _, err := server.New(server.Config{Handlers: newNode().handlers(), Log: slog.New(slog.DiscardHandler)}); err == nil {
 		t.Error("New accepted a missing listener")
@@ -170,7 +186,8 @@ func TestWatchEndsWithTheServer(t *testing.T) {
 	})
 }
 
-// A client that does not read must not hold up the agent, and must find the newest state when it reads on.
+// A client that does not read must not hold up the agent, and must find the newest state when it
+// reads on.
 func TestWatchOfSlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode()

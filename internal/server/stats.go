@@ -6,22 +6,31 @@ import (
 	"berth/internal/stats"
 )
 
-// routeStats adds what tells of use and what Prometheus scrapes, if the agent can. The methods are the kubelet's.
-func (d *door) routeStats(mux *http.ServeMux) {
-	for path, h := range d.metrics {
+// statsHandlers answer what pods and node use.
+type statsHandlers struct {
+	*answerer
+	stats   Stats // nil: the paths do not exist
+	metrics map[string]http.Handler
+}
+
+// route adds what shows use and what Prometheus scrapes, if the agent can. The methods are the
+// kubelet's.
+func (s statsHandlers) route(mux *http.ServeMux) {
+	for path, h := range s.metrics {
 		mux.Handle("GET "+path, h)
 	}
-	if d.h.Stats == nil {
+	if s.stats == nil {
 		return
 	}
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		mux.HandleFunc(method+" "+PathStatsSummary, d.getSummary)
-		mux.HandleFunc(method+" "+PathStatsSummary+"/{$}", d.getSummary)
+		mux.HandleFunc(method+" "+PathStatsSummary, s.getSummary)
+		mux.HandleFunc(method+" "+PathStatsSummary+"/{$}", s.getSummary)
 	}
 }
 
-// getSummary answers with what pods and node use. Only the one value "true", in the query or in a form, asks for the short answer.
-func (d *door) getSummary(w http.ResponseWriter, r *http.Request) {
+// getSummary answers with what pods and node use. Only the one value "true", in the query or in a
+// form, asks for the short answer.
+func (s statsHandlers) getSummary(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, "the query or form cannot be read: "+err.Error(), http.StatusBadRequest)
 		return
@@ -30,11 +39,11 @@ func (d *door) getSummary(w http.ResponseWriter, r *http.Request) {
 	if v := r.Form["only_cpu_and_memory"]; len(v) == 1 && v[0] == "true" {
 		scope = stats.CPUAndMemory
 	}
-	s, err := d.h.Stats.Summary(r.Context(), scope)
+	sum, err := s.stats.Summary(r.Context(), scope)
 	if err != nil {
-		d.log.Warn("summary of use failed", "error", err)
+		s.log.Warn("summary of use failed", "error", err)
 		http.Error(w, "Internal Error: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
-	d.writeJSON(w, r, s)
+	s.writeJSON(w, r, sum)
 }

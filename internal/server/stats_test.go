@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -46,9 +45,9 @@ func TestStatsSummary(t *testing.T) {
 		{"GET", "/stats/summary", "", errors.New("no disk"), 500, "Internal Error: no disk"},
 	}
 	for _, tt := range tests {
-		d := &door{h: Handlers{Stats: fakeStats{tt.err}}, log: slog.New(slog.DiscardHandler)}
+		s := statsHandlers{answerer: testAnswerer(), stats: fakeStats{tt.err}}
 		mux := http.NewServeMux()
-		d.routeStats(mux)
+		s.route(mux)
 		r := httptest.NewRequest(tt.method, tt.path, strings.NewReader(tt.form))
 		if tt.form != "" {
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")

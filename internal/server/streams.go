@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,48 +8,49 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"berth/internal/pod"
+	"berth/internal/streams"
 )
 
-// maxForwardedPorts bounds the ports of one request of the old WebSocket protocol, which must name them all.
+// maxForwardedPorts bounds the ports of one request of the old WebSocket protocol, which must name
+// them all.
 const maxForwardedPorts = 64
 
-// runtimeStreams is the way to the runtime's streaming server.
-type runtimeStreams struct {
+// streamHandlers lead clients into containers and pods.
+type streamHandlers struct {
+	*answerer
+	podFinder
 	runtime   Streaming
-	podDialer func(context.Context, *pod.SandboxStatus) (Dialer, error) // nil: ports are the runtime's affair
-	forwarded gate
-	transport http.RoundTripper
-	idle      time.Duration // connections that nothing goes through end after this
+	podDialer func(context.Context, *pod.SandboxStatus) (Dialer, error)
+	joiner    *streams.Joiner
 }
 
-// newRuntimeStreams returns nil if the handlers have no streams.
-func newRuntimeStreams(cfg Config) *runtimeStreams {
-	if cfg.Handlers.Streaming == nil {
-		return nil
+// route adds what enters containers and pods, if the agent can. The methods are those of the API
+// server: POST for SPDY, GET for WebSocket, which knows no other.
+func (s streamHandlers) route(mux *http.ServeMux) {
+	if s.runtime == nil {
+		return
 	}
-	s := &runtimeStreams{
-		runtime: cfg.Handlers.Streaming, podDialer: cfg.Handlers.PodDialer, forwarded: make(gate, computeShare(maxForwarded, cfg.OpenFiles)),
-		transport: cfg.StreamTransport, idle: cmp.Or(cfg.StreamIdleTimeout, 4*time.Hour),
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		for _, uid := range []string{"", "/{uid}"} {
+			mux.HandleFunc(method+" "+PathExec+"/{namespace}/{pod}"+uid+"/{container}", s.exec)
+			mux.HandleFunc(method+" "+PathAttach+"/{namespace}/{pod}"+uid+"/{container}", s.attach)
+			mux.HandleFunc(method+" "+PathPortForward+"/{namespace}/{pod}"+uid, s.portForward)
+		}
 	}
-	if s.transport == nil {
-		// No proxy of the environment: the runtime is on this machine. A URL is good for one connection.
-		s.transport = &http.Transport{DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: answerTimeout}
-	}
-	return s
+	mux.HandleFunc("POST "+PathRun+"/{namespace}/{pod}/{container}", s.runCommand)
+	mux.HandleFunc("POST "+PathRun+"/{namespace}/{pod}/{uid}/{container}", s.runCommand)
 }
 
 // exec runs a command in a container and joins the client to it.
-func (d *door) exec(w http.ResponseWriter, r *http.Request) {
+func (s streamHandlers) exec(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	wanted, err := parseStreamOptions(q)
 	if err != nil {
@@ -61,81 +61,81 @@ func (d *door) exec(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "you must specify a command", http.StatusBadRequest)
 		return
 	}
-	id, ok := d.runningContainer(w, r)
+	id, ok := s.runningContainer(w, r)
 	if !ok {
 		return
 	}
-	d.join(w, r, wanted, func(ctx context.Context) (string, error) {
-		return d.streaming.runtime.Exec(ctx, &runtimeapi.ExecRequest{
+	s.join(w, r, wanted, func(ctx context.Context) (string, error) {
+		return s.runtime.Exec(ctx, &runtimeapi.ExecRequest{
 			ContainerId: string(id), Cmd: q["command"],
-			Stdin: wanted.stdin, Stdout: wanted.stdout, Stderr: wanted.stderr, Tty: wanted.tty,
+			Stdin: wanted.Stdin, Stdout: wanted.Stdout, Stderr: wanted.Stderr, Tty: wanted.TTY,
 		})
 	})
 }
 
 // attach joins the client to the container's own process.
-func (d *door) attach(w http.ResponseWriter, r *http.Request) {
+func (s streamHandlers) attach(w http.ResponseWriter, r *http.Request) {
 	wanted, err := parseStreamOptions(r.URL.Query())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	id, ok := d.runningContainer(w, r)
+	id, ok := s.runningContainer(w, r)
 	if !ok {
 		return
 	}
-	d.join(w, r, wanted, func(ctx context.Context) (string, error) {
-		return d.streaming.runtime.Attach(ctx, &runtimeapi.AttachRequest{
-			ContainerId: string(id), Stdin: wanted.stdin, Stdout: wanted.stdout, Stderr: wanted.stderr, Tty: wanted.tty,
+	s.join(w, r, wanted, func(ctx context.Context) (string, error) {
+		return s.runtime.Attach(ctx, &runtimeapi.AttachRequest{
+			ContainerId: string(id), Stdin: wanted.Stdin, Stdout: wanted.Stdout, Stderr: wanted.Stderr, Tty: wanted.TTY,
 		})
 	})
 }
 
 // portForward joins the client to ports of a pod.
-func (d *door) portForward(w http.ResponseWriter, r *http.Request) {
+func (s streamHandlers) portForward(w http.ResponseWriter, r *http.Request) {
 	ports, err := parsePorts(r.URL.Query()["port"])
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	p, ok := d.streamedPod(w, r)
+	p, ok := s.streamedPod(w, r)
 	if !ok {
 		return
 	}
-	s, ok := d.h.Observed(p.UID)
-	if !ok || s.ReadySandbox() == nil {
+	observed, ok := s.h.Observed(p.UID)
+	if !ok || observed.ReadySandbox() == nil {
 		http.Error(w, fmt.Sprintf("pod %q has no sandbox that is ready", p.Name), http.StatusNotFound)
 		return
 	}
-	if httpstream.IsUpgradeRequest(r) && d.streaming.podDialer != nil && (!wsstream.IsWebSocketRequest(r) || wsstream.IsWebSocketRequestWithTunnelingProtocol(r)) {
-		dial, err := d.streaming.podDialer(r.Context(), s.ReadySandbox())
+	if httpstream.IsUpgradeRequest(r) && s.podDialer != nil && (!wsstream.IsWebSocketRequest(r) || wsstream.IsWebSocketRequestWithTunnelingProtocol(r)) {
+		dial, err := s.podDialer(r.Context(), observed.ReadySandbox())
 		if err != nil {
 			refuseRuntime(w, err)
 			return
 		}
 		if dial != nil {
-			d.ended(r, d.stream(w, func() error { return d.streaming.forward(w, r, s.ReadySandbox().ID, dial) }))
+			s.ended(r, s.stream(w, func() error { return s.joiner.Forward(w, r, observed.ReadySandbox().ID, dial) }))
 			return
 		}
 	}
-	d.join(w, r, streamOptions{ports: true}, func(ctx context.Context) (string, error) {
-		return d.streaming.runtime.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: string(s.ReadySandbox().ID), Port: ports})
+	s.join(w, r, streams.Options{Ports: true}, func(ctx context.Context) (string, error) {
+		return s.runtime.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: string(observed.ReadySandbox().ID), Port: ports})
 	})
 }
 
 // runCommand runs a command to its end and answers with what it wrote.
-func (d *door) runCommand(w http.ResponseWriter, r *http.Request) {
+func (s streamHandlers) runCommand(w http.ResponseWriter, r *http.Request) {
 	cmd := strings.Fields(r.FormValue("cmd"))
 	if len(cmd) == 0 {
 		http.Error(w, "you must specify a command: cmd=", http.StatusBadRequest)
 		return
 	}
-	id, ok := d.runningContainer(w, r)
+	id, ok := s.runningContainer(w, r)
 	if !ok {
 		return
 	}
-	d.ended(r, d.stream(w, func() error { // it takes as long as the command does
-		resp, err := d.streaming.runtime.ExecSync(r.Context(), &runtimeapi.ExecSyncRequest{ContainerId: string(id), Cmd: cmd})
+	s.ended(r, s.stream(w, func() error { // it takes as long as the command does
+		resp, err := s.runtime.ExecSync(r.Context(), &runtimeapi.ExecSyncRequest{ContainerId: string(id), Cmd: cmd})
 		if err != nil {
 			refuseRuntime(w, err)
 			return nil
@@ -151,34 +151,23 @@ func (d *door) runCommand(w http.ResponseWriter, r *http.Request) {
 	}))
 }
 
-// streamedPod returns the pod of the path, or answers that there is none.
-func (d *door) streamedPod(w http.ResponseWriter, r *http.Request) (*v1.Pod, bool) {
-	p, ok := d.findPod(r.PathValue("namespace"), r.PathValue("pod"))
-	if uid := pod.UID(r.PathValue("uid")); ok && uid != "" && uid != p.UID {
-		if p, ok = d.h.Pod(uid); ok {
-			ok = p.Namespace == r.PathValue("namespace") && p.Name == r.PathValue("pod")
-		}
+// join has the runtime wait for the client, and connects the two.
+func (s streamHandlers) join(w http.ResponseWriter, r *http.Request, wanted streams.Options, begin func(context.Context) (runtimeURL string, err error)) {
+	if !httpstream.IsUpgradeRequest(r) {
+		http.Error(w, "Upgrade request required", http.StatusBadRequest)
+		return
 	}
-	if !ok {
-		http.Error(w, "pod does not exist", http.StatusNotFound)
+	runtimeURL, err := begin(r.Context())
+	if err != nil {
+		refuseRuntime(w, err)
+		return
 	}
-	return p, ok
-}
-
-// runningContainer returns the container of the path that runs now, or answers that there is none.
-func (d *door) runningContainer(w http.ResponseWriter, r *http.Request) (pod.ContainerID, bool) {
-	p, ok := d.streamedPod(w, r)
-	if !ok {
-		return "", false
+	target, err := url.Parse(runtimeURL)
+	if err != nil || target.Host == "" {
+		http.Error(w, fmt.Sprintf("the container runtime waits for the stream at %q, which is no URL", runtimeURL), http.StatusInternalServerError)
+		return
 	}
-	name := r.PathValue("container")
-	if s, ok := d.h.Observed(p.UID); ok {
-		if c := s.FindContainer(name); c != nil && c.State == pod.StateRunning {
-			return c.ID, true
-		}
-	}
-	http.Error(w, fmt.Sprintf("container not found (%q)", name), http.StatusNotFound)
-	return "", false
+	s.ended(r, s.stream(w, func() error { return s.joiner.Join(w, r, target, wanted) }))
 }
 
 // refuseRuntime answers that the runtime did not do it.
@@ -194,19 +183,13 @@ func refuseRuntime(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), code)
 }
 
-// streamOptions are what the client wants to be joined to.
-type streamOptions struct {
-	stdin, stdout, stderr, tty bool
-	ports                      bool // of the pod, instead of all these
-}
-
-func parseStreamOptions(q url.Values) (streamOptions, error) {
+func parseStreamOptions(q url.Values) (streams.Options, error) {
 	on := func(name string) bool { return q.Get(name) == "1" || q.Get(name) == "true" }
-	o := streamOptions{stdin: on("input"), stdout: on("output"), stderr: on("error"), tty: on("tty")}
-	if o.tty {
-		o.stderr = false // a terminal has one output
+	o := streams.Options{Stdin: on("input"), Stdout: on("output"), Stderr: on("error"), TTY: on("tty")}
+	if o.TTY {
+		o.Stderr = false // a terminal has one output
 	}
-	if !o.stdin && !o.stdout && !o.stderr {
+	if !o.Stdin && !o.Stdout && !o.Stderr {
 		return o, errors.New("you must specify at least 1 of stdin, stdout, stderr")
 	}
 	return o, nil

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -18,7 +17,8 @@ import (
 	"berth/internal/pod"
 )
 
-// pickyRuntime fails the test when it is asked for what no request may ask for, and refuses everything.
+// pickyRuntime fails the test when it is asked for what no request may ask for, and refuses
+// everything.
 type pickyRuntime struct{ t *testing.T }
 
 var errRefusedByRuntime = errors.New("the runtime refuses")
@@ -51,8 +51,8 @@ func (r pickyRuntime) CheckpointContainer(_ context.Context, q *runtimeapi.Check
 	return r.check(q.ContainerId, q.Timeout >= 0 && q.Timeout <= maxCheckpointSeconds)
 }
 
-// FuzzStreamQueries enters a container that runs with any query: it is refused for what is wrong with it, or the runtime is asked for
-// something that makes sense.
+// FuzzStreamQueries enters a container that runs with any query: it is refused for what is wrong
+// with it, or the runtime is asked for something that makes sense.
 func FuzzStreamQueries(f *testing.F) {
 	for _, query := range []string{
 		"", "command=ls&output=1", "command=&output=true", "command=a&command=b&input=1&tty=1&error=1", "command=%00&error=1", "output=1;command=ls", "input=2",
@@ -69,17 +69,14 @@ func FuzzStreamQueries(f *testing.F) {
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, query string) {
 		runtime := pickyRuntime{t}
-		d := &door{
-			streams: make(gate, 1), log: slog.New(slog.DiscardHandler), streaming: &runtimeStreams{runtime: runtime},
-			h: Handlers{
-				Pods:     func() []*v1.Pod { return []*v1.Pod{runs} },
-				Pod:      func(pod.UID) (*v1.Pod, bool) { return runs, true },
-				Observed: func(pod.UID) (*pod.Status, bool) { return observed, true },
-			},
-		}
+		finder := podFinder{&Handlers{
+			Pods:     func() []*v1.Pod { return []*v1.Pod{runs} },
+			Pod:      func(pod.UID) (*v1.Pod, bool) { return runs, true },
+			Observed: func(pod.UID) (*pod.Status, bool) { return observed, true },
+		}}
 		mux := http.NewServeMux()
-		d.routeStreams(mux)
-		d.routeCheckpoint(mux, Checkpoints{Runtime: runtime, Dir: dir})
+		streamHandlers{answerer: testAnswerer(), podFinder: finder, runtime: runtime}.route(mux)
+		checkpointHandlers{testAnswerer(), finder, Checkpoints{Runtime: runtime, Dir: dir}}.route(mux)
 		for _, path := range []string{
 			PathExec + "/default/web/main", PathAttach + "/default/web/main", PathPortForward + "/default/web", PathRun + "/default/web/main", PathCheckpoint + "/default/web/main",
 		} {

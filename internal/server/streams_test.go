@@ -34,7 +34,8 @@ import (
 	"berth/internal/server"
 )
 
-// streamer is a runtime as streams see it; urls come from a streaming server, or from what a test sets.
+// streamer is a runtime as streams see it; urls come from a streaming server, or from what a test
+// sets.
 type streamer struct {
 	streaming.Server
 	err      error
@@ -76,7 +77,8 @@ func (s *streamer) ExecSync(_ context.Context, r *runtimeapi.ExecSyncRequest) (*
 	return &s.sync, s.err
 }
 
-// program is what runs in the fake containers: it repeats its input between its arguments and the last size of its terminal.
+// program is what runs in the fake containers: it repeats its input between its arguments and the
+// last size of its terminal.
 type program struct{}
 
 func (program) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
@@ -138,7 +140,8 @@ func newStreamer(t *testing.T) *streamer {
 	return &streamer{Server: s, ended: ended}
 }
 
-// streamingNode has the pod web, whose container main runs as c-main and whose container late does not.
+// streamingNode has the pod web, whose container main runs as c-main and whose container late does
+// not.
 func streamingNode(s *streamer) server.Handlers {
 	h := newNode(aPod("web", "2", v1.PodRunning), aPod("starting", "3", v1.PodPending)).handlers()
 	h.Streaming = s

@@ -51,8 +51,9 @@ func TestTokensAreRemembered(t *testing.T) {
 	})
 }
 
-// Tokens that somebody makes up keep nobody else out: those who have a certificate, who come from elsewhere, and who are known already. What was not
-// reviewed is never said to be bad: a client may throw its token away then.
+// Tokens that somebody makes up keep nobody else out: those who have a certificate, who come from
+// elsewhere, and who are known already. What was not reviewed is never said to be bad: a client may
+// throw its token away then.
 func TestTokensThatNobodyAnswersFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reviewer := &apiServer{users: map[string]authenticationv1.UserInfo{"good": {Username: "bob"}, "fresh": {Username: "bob"}}}

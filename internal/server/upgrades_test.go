@@ -13,8 +13,8 @@ import (
 	"berth/internal/server"
 )
 
-// An upgrade that is refused ends the connection: whoever passed it on may take it for a stream by now, and bytes that come after it are no
-// requests (CVE-2018-1002105).
+// An upgrade that is refused ends the connection: whoever passed it on may take it for a stream by
+// now, and bytes that come after it are no requests (CVE-2018-1002105).
 func TestRefusedUpgradesEndTheConnection(t *testing.T) {
 	s := newStreamer(t)
 	addr := serveTCP(t, server.Config{Handlers: streamingNode(s)})

@@ -16,21 +16,21 @@ Warning: This endpoint is not meant to be machine parseable, has no formatting c
 `
 
 // getStatusz answers with what the agent is and for how long it has run (KEP-4827).
-func (d *door) getStatusz(w http.ResponseWriter, r *http.Request) {
-	v := d.h.Version()
-	d.writeText(w, r, fmt.Sprintf("kubelet statusz%sStarted: %s\nUp: %s\nGo version: %s\nBinary version: %s\nPaths: %s\n", zpagesWarning,
+func (a agentHandlers) getStatusz(w http.ResponseWriter, r *http.Request) {
+	v := a.h.Version()
+	a.writeText(w, r, fmt.Sprintf("kubelet statusz%sStarted: %s\nUp: %s\nGo version: %s\nBinary version: %s\nPaths: %s\n", zpagesWarning,
 		v.StartedAt.UTC().Format(time.UnixDate), time.Since(v.StartedAt).Round(time.Second), runtime.Version(), v.Version,
 		strings.Join([]string{PathConfigz, PathFlagz, PathHealthz}, " ")))
 }
 
-// getFlagz answers with everything that the agent was told (KEP-4828): the flags that are no fields, and the fields of the configuration, whether a
-// flag or a file set them.
-func (d *door) getFlagz(w http.ResponseWriter, r *http.Request) {
-	if d.h.Settings == nil {
+// getFlagz answers with the whole configuration of the agent (KEP-4828): the flags that are no
+// fields, and the fields of the configuration, whether a flag or a file set them.
+func (a agentHandlers) getFlagz(w http.ResponseWriter, r *http.Request) {
+	if a.h.Settings == nil {
 		http.NotFound(w, r)
 		return
 	}
-	settings, err := d.h.Settings()
+	settings, err := a.h.Settings()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -40,5 +40,5 @@ func (d *door) getFlagz(w http.ResponseWriter, r *http.Request) {
 		lines[i] = fmt.Sprintf("%s=%v\n", strings.TrimPrefix(s.Path, "--"), s.Value)
 	}
 	slices.Sort(lines)
-	d.writeText(w, r, "kubelet flagz"+zpagesWarning+strings.Join(lines, ""))
+	a.writeText(w, r, "kubelet flagz"+zpagesWarning+strings.Join(lines, ""))
 }

@@ -12,14 +12,15 @@ import (
 	"berth/internal/pod"
 )
 
-// asksAtOnce bounds the volumes that are asked for at a time; some drivers answer slowly, and some servers never.
+// asksAtOnce bounds the volumes that are asked for at a time; some drivers answer slowly, and some
+// servers never.
 const asksAtOnce = 8
 
-// VolumeUse is what is used of a volume; numbers that nobody tells are 0.
+// VolumeUse is what is used of a volume; numbers that are not known are 0.
 type VolumeUse struct {
 	Capacity, Available, Used      uint64 // bytes
 	Inodes, InodesFree, InodesUsed uint64
-	// Abnormal says whether the volume is in a bad state; nil: its driver does not tell.
+	// Abnormal says whether the volume is in a bad state; nil: its driver does not say.
 	Abnormal *bool
 }
 
@@ -35,18 +36,30 @@ type volumeKey struct {
 	volume string
 }
 
+// volumeUses remembers what others say is used of volumes.
+type volumeUses struct {
+	cfg  *Config
+	uses *remembered[volumeKey, VolumeUse]
+}
+
+func newVolumeUses(cfg *Config) *volumeUses {
+	u := &volumeUses{cfg: cfg}
+	u.uses = newRemembered(cfg.Log, asksAtOnce, u.ask)
+	return u
+}
+
 // isAsked reports whether what is used of the volume is for others to say.
 func isAsked(v *v1.Volume) bool {
 	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil || v.NFS != nil
 }
 
-// askVolume asks what is used of a volume.
-func (c *Collector) askVolume(ctx context.Context, k volumeKey) (VolumeUse, error) {
-	p, ok := c.Pod(k.uid)
-	if !ok || c.Volume == nil {
+// ask asks what is used of a volume.
+func (u *volumeUses) ask(ctx context.Context, k volumeKey) (VolumeUse, error) {
+	p, ok := u.cfg.Pod(k.uid)
+	if !ok || u.cfg.Volume == nil {
 		return VolumeUse{}, errors.ErrUnsupported
 	}
-	return c.Volume(ctx, p, k.volume)
+	return u.cfg.Volume(ctx, p, k.volume)
 }
 
 func (u VolumeUse) stats(p *v1.Pod, v *v1.Volume, at time.Time) summary.VolumeStats {
@@ -60,43 +73,43 @@ func (u VolumeUse) stats(p *v1.Pod, v *v1.Volume, at time.Time) summary.VolumeSt
 	return out
 }
 
-// beginVolumes asks for the volumes of the pod that others keep, so that nobody waits for one after the other.
-func (c *Collector) beginVolumes(p *v1.Pod) {
-	period, ok := c.volumePeriod()
+// begin asks for the volumes of the pod that others keep, side by side.
+func (u *volumeUses) begin(p *v1.Pod) {
+	period, ok := u.period()
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; ok && isAsked(v) {
-			c.uses.begin(volumeKey{p.UID, v.Name}, period)
+			u.uses.begin(volumeKey{p.UID, v.Name}, period)
 		}
 	}
 }
 
-// volumePeriod returns how long what is known of volumes holds; false when nobody wants to know.
-func (c *Collector) volumePeriod() (time.Duration, bool) {
-	if c.VolumePeriod == 0 {
+// period returns how long what is known of volumes holds; false when they are not computed.
+func (u *volumeUses) period() (time.Duration, bool) {
+	if u.cfg.VolumePeriod == 0 {
 		return defaultVolumePeriod, true
 	}
-	return c.VolumePeriod, c.VolumePeriod > 0
+	return u.cfg.VolumePeriod, u.cfg.VolumePeriod > 0
 }
 
-// Claims returns what is used of the volumes behind the claims of pods, each claim once. Those that do not tell in time are left out, and are there
-// the next time.
+// Claims returns what is used of the volumes behind the claims of pods, each claim once. Those
+// without an answer in time are left out, and are there the next time.
 func (c *Collector) Claims(ctx context.Context) []ClaimUse {
-	period, ok := c.volumePeriod()
+	period, ok := c.claimed.period()
 	if !ok {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, walkLimit)
 	defer cancel()
-	if err := c.take(ctx); err != nil {
+	if err := c.acquire(ctx); err != nil {
 		return nil
 	}
-	c.keep()
-	c.turn <- struct{}{}
+	c.postponeForget()
+	c.release()
 	var pods []*v1.Pod
 	for _, s := range c.Observed() {
 		if p, ok := c.Pod(s.UID); ok {
 			pods = append(pods, p)
-			c.beginVolumes(p)
+			c.claimed.begin(p)
 		}
 	}
 	seen := map[summary.PVCReference]bool{}
@@ -108,7 +121,7 @@ func (c *Collector) Claims(ctx context.Context) []ClaimUse {
 			if ref == nil || seen[*ref] {
 				continue
 			}
-			if u, _, ok := c.uses.get(ctx, volumeKey{p.UID, v.Name}, period); ok {
+			if u, _, ok := c.claimed.uses.get(ctx, volumeKey{p.UID, v.Name}, period); ok {
 				seen[*ref] = true
 				out = append(out, ClaimUse{ref.Namespace, ref.Name, u})
 			}

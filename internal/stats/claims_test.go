@@ -17,7 +17,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Volumes that others keep are asked for when somebody asks, at most once in a period; one that does not answer is left out, and keeps nobody waiting.
+// Volumes that others keep are asked for when somebody asks, at most once in a period; one that
+// does not answer is left out, and keeps nobody waiting.
 func TestVolumesOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
@@ -94,14 +95,15 @@ func TestVolumesOfOthers(t *testing.T) {
 		}
 		time.Sleep(idle + time.Second)
 		synctest.Wait()
-		if len(c.uses.known) != 0 {
-			t.Errorf("%d volumes are remembered at rest", len(c.uses.known))
+		if len(c.claimed.uses.known) != 0 {
+			t.Errorf("%d volumes are remembered at rest", len(c.claimed.uses.known))
 		}
 		stop()
 	})
 }
 
-// One that never answers does not keep the agent from ending, and what nobody asks for any more makes room.
+// One that never answers does not keep the agent from ending, and what nobody asks for any more
+// makes room.
 func TestRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		never := make(chan struct{})

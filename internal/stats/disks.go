@@ -19,12 +19,14 @@ type Disk struct {
 	Capacity, Free uint64 // bytes
 	Inodes         uint64
 	InodesFree     uint64
-	// IO is what the kernel counts for the device (Documentation/admin-guide/iostats.rst); nil: nothing.
+	// IO is what the kernel counts for the device (Documentation/admin-guide/iostats.rst); nil:
+	// nothing.
 	IO *blockdevice.IOStats
 }
 
-// ReadDisks reads the filesystems of block devices that are mounted, each device once, by the folder of /proc. Those in user space are left out: their
-// process may hang, and who asks them with it.
+// ReadDisks reads the filesystems of block devices that are mounted, each device once, by the
+// folder of /proc. Those in user space are left out: their process may hang, and who asks them with
+// it.
 func ReadDisks(proc string) ([]Disk, error) {
 	mounts, err := mount.ParseMountInfo(filepath.Join(proc, "self/mountinfo"))
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/prometheus/procfs/blockdevice"
 )
 
-// Each device is told once, by a mount that is to be seen, and without those that a process may keep anybody waiting for.
+// Each device is told once, by a mount that is to be seen, and without those that a process may
+// keep anybody waiting for.
 func TestReadDisks(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "self"), 0o755); err != nil {

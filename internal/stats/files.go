@@ -11,7 +11,7 @@ import (
 // maxProcesses bounds the processes of a container whose open files are counted.
 const maxProcesses = 1000
 
-// Files is what processes have open, as far as /proc tells.
+// Files is what processes have open, as far as /proc says.
 type Files struct {
 	// Descriptors are open files, sockets included.
 	Descriptors, Sockets uint64
@@ -19,7 +19,8 @@ type Files struct {
 	MaxOpen *uint64
 }
 
-// ReadFiles counts what processes have open, by the folder of /proc; false when they are gone, or nothing can be told.
+// ReadFiles counts what processes have open, by the folder of /proc; false when they are gone, or
+// nothing is known.
 func ReadFiles(proc string, pids []int) (Files, bool) {
 	var out Files
 	found := false
@@ -59,7 +60,8 @@ func parseMaxOpen(b []byte) *uint64 {
 	return nil
 }
 
-// Topology counts the parts of the machine's processors; 0 where the kernel does not tell. Books and drawers are s390x's.
+// Topology counts the parts of the machine's processors; 0 where the kernel does not say. Books and
+// drawers are s390x's.
 type Topology struct{ Cores, Sockets, Books, Drawers int }
 
 // ReadTopology reads it from the folder of processors, /sys/devices/system/cpu.

@@ -26,7 +26,7 @@ func TestUpperDir(t *testing.T) {
 			if _, err := c.Read(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if got := c.upperDir(c.mounts(), mainID, "/kubepods/podu/"+mainID); got != tt.want {
+			if got := c.layers.upperDir(c.layers.current(), mainID, "/kubepods/podu/"+mainID); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
@@ -36,7 +36,7 @@ func TestUpperDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := h.collector()
-	if got := c.upperDir(c.readMounts(), mainID, ""); got != "" {
+	if got := c.layers.upperDir(c.layers.read(), mainID, ""); got != "" {
 		t.Errorf("nothing can be read, and it is %q", got)
 	}
 }

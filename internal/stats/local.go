@@ -29,7 +29,8 @@ type Local struct {
 	Containers map[string]ContainerFiles
 	// Own is what belongs to no container: the pod's own logs, its hosts file.
 	Own uint64
-	// Spaces are the file systems on disks that all this is in, as they were before they were walked; each once.
+	// Spaces are the file systems on disks that all this is in, as they were before they were
+	// walked; each once.
 	Spaces []Space
 }
 
@@ -37,7 +38,8 @@ type Local struct {
 type ContainerFiles struct {
 	// Rootfs is its writable layer, Logs its log with the parts that were rotated.
 	Rootfs, Logs uint64
-	// Dedicated says that the layer is on another file system than the root directory: on one for images.
+	// Dedicated says that the layer is on another file system than the root directory: on one for
+	// images.
 	Dedicated bool
 }
 
@@ -50,41 +52,27 @@ type Space struct {
 }
 
 // ReadSpace returns the free space of the file system that the path is in.
-func (c *Collector) ReadSpace(path string) (Space, error) {
-	f, err := c.open(path, unix.O_PATH)
-	if err != nil {
-		return Space{}, err
-	}
-	defer f.Close()
-	s, err := statfsOf(f)
-	if err != nil {
-		return Space{}, err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return Space{}, &fs.PathError{Op: "fstat", Path: path, Err: err}
-	}
-	return Space{Path: path, Device: st.Dev, Free: s.free}, nil
-}
+func (c *Collector) ReadSpace(path string) (Space, error) { return c.folders.space(path) }
 
-// IsEphemeral reports whether the volume counts as ephemeral storage of its pod (Kubernetes documentation, "Local ephemeral storage"): what is in
-// memory does not.
+// IsEphemeral reports whether the volume counts as ephemeral storage of its pod (Kubernetes
+// documentation, "Local ephemeral storage"): what is in memory does not.
 func IsEphemeral(v *v1.Volume) bool {
 	return v.ConfigMap != nil || v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumDefault
 }
 
-// Local measures files of a pod now, one folder after the other; s is what the runtime showed of the pod last. Nothing is remembered of it: what was
-// measured for a summary is too old to hold a pod to its limits. What is not there takes nothing.
+// Local measures files of a pod now, one folder after the other; s is what the runtime showed of
+// the pod last. Nothing is remembered of it: what was measured for a summary is too old to hold a
+// pod to its limits. What is not there takes nothing.
 func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Extent) (Local, error) {
 	out := Local{Volumes: map[string]uint64{}, Containers: map[string]ContainerFiles{}}
-	dir := filepath.Join(c.RootDir, "pods", string(p.UID))
-	c.addSpace(&out, dir)
+	dir := c.folders.podDir(p.UID)
+	out.addSpace(c.folders, dir)
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
 		if !slices.Contains(of.Volumes, v.Name) {
 			continue
 		}
-		used, err := c.volumeBytes(ctx, filepath.Join(dir, "volumes"), v)
+		used, err := c.folders.volumeBytes(ctx, filepath.Join(dir, "volumes"), v)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -96,26 +84,26 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 	if !of.Containers {
 		return out, nil
 	}
-	logs := filepath.Join(c.PodLogsDir, p.Namespace+"_"+p.Name+"_"+string(p.UID))
-	c.addSpace(&out, logs)
-	out.Own = c.logsIn(logs).bytes
-	out.Own += c.hostsFile(dir).bytes
+	logs := c.folders.logsOf(p.Namespace, p.Name, p.UID)
+	out.addSpace(c.folders, logs)
+	out.Own = c.folders.logsIn(logs).bytes
+	out.Own += c.folders.hostsFile(dir).bytes
 	paths, err := c.containerCgroups(ctx, p.UID)
 	if err != nil {
 		return Local{}, err
 	}
-	mounted := c.readMounts()
-	root, known := c.addSpace(&out, c.RootDir)
+	mounted := c.layers.read()
+	root, known := out.addSpace(c.folders, c.RootDir)
 	for i := range s.Containers {
 		ct := &s.Containers[i]
 		if _, seen := out.Containers[ct.Name]; seen || ct.State != pod.StateRunning { // newest first
 			continue
 		}
-		files := ContainerFiles{Logs: c.logsIn(filepath.Join(logs, ct.Name)).bytes}
-		if upper := c.upperDir(mounted, ct.ID, paths[string(ct.ID)]); upper != "" {
-			device, found := c.addSpace(&out, upper)
+		files := ContainerFiles{Logs: c.folders.logsIn(filepath.Join(logs, ct.Name)).bytes}
+		if upper := c.layers.upperDir(mounted, ct.ID, paths[string(ct.ID)]); upper != "" {
+			device, found := out.addSpace(c.folders, upper)
 			files.Dedicated = known && found && device != root
-			layer, err := c.walk(ctx, upper)
+			layer, err := c.folders.walk(ctx, upper)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return Local{}, err
 			}
@@ -127,8 +115,8 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 }
 
 // addSpace adds the file system of the path, if it is there and the first of its device.
-func (c *Collector) addSpace(l *Local, path string) (device uint64, ok bool) {
-	s, err := c.ReadSpace(path)
+func (l *Local) addSpace(d folders, path string) (device uint64, ok bool) {
+	s, err := d.space(path)
 	if err != nil {
 		return 0, false
 	}
@@ -138,28 +126,26 @@ func (c *Collector) addSpace(l *Local, path string) (device uint64, ok bool) {
 	return s.Device, true
 }
 
-// containerCgroups returns the cgroups of the pod's containers by their ids; none where there are no cgroups.
+// containerCgroups returns the cgroups of the pod's containers by their ids; none where there are
+// no cgroups.
 func (c *Collector) containerCgroups(ctx context.Context, uid pod.UID) (map[string]string, error) {
-	if err := c.take(ctx); err != nil {
+	if err := c.acquire(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { c.turn <- struct{}{} }()
-	parent := c.Cgroup(uid)
-	if parent == "" || c.findHierarchy() != nil {
-		return nil, nil
-	}
-	return c.hierarchy.List(parent)
+	defer c.release()
+	return c.cgroups.containersOf(uid)
 }
 
-// volumeBytes returns what a volume takes of its medium; dir is the folder of the pod's volumes. A tmpfs knows it without a walk.
-func (c *Collector) volumeBytes(ctx context.Context, dir string, v *v1.Volume) (uint64, error) {
+// volumeBytes returns what a volume takes of its medium; dir is the folder of the pod's volumes. A
+// tmpfs knows it without a walk.
+func (d folders) volumeBytes(ctx context.Context, dir string, v *v1.Volume) (uint64, error) {
 	plugin := "kubernetes.io~empty-dir"
 	if v.ConfigMap != nil {
 		plugin = "kubernetes.io~configmap"
 	}
 	dir = filepath.Join(dir, plugin, v.Name)
 	if v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumMemory {
-		f, err := c.statfs(dir)
+		f, err := d.statfs(dir)
 		if err != nil {
 			return 0, err
 		}
@@ -167,6 +153,6 @@ func (c *Collector) volumeBytes(ctx context.Context, dir string, v *v1.Volume) (
 			return f.capacity - f.free, nil
 		}
 	}
-	s, err := c.walk(ctx, dir)
+	s, err := d.walk(ctx, dir)
 	return s.bytes, err
 }

@@ -26,7 +26,7 @@ func TestLocal(t *testing.T) {
 	h.write("logs/default_web_u/main/0.log.20260101-000000", "rotated\n")
 	bytes := func(path string) uint64 {
 		t.Helper()
-		s, err := c.walk(t.Context(), filepath.Join(h.dir, path))
+		s, err := c.folders.walk(t.Context(), filepath.Join(h.dir, path))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +48,7 @@ func TestLocal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	main := ContainerFiles{Rootfs: bytes("layer"), Logs: c.logsIn(h.dir + "/logs/default_web_u/main").bytes}
+	main := ContainerFiles{Rootfs: bytes("layer"), Logs: c.folders.logsIn(h.dir + "/logs/default_web_u/main").bytes}
 	if diff := cmp.Diff(map[string]ContainerFiles{"main": main}, got.Containers); diff != "" || main.Rootfs == 0 || main.Logs == 0 {
 		t.Errorf("containers (-want +got):\n%s", diff)
 	}

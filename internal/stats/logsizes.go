@@ -13,15 +13,16 @@ type LogUse struct {
 	Bytes                      uint64
 }
 
-// Logs returns what the logs of containers that run take now, with the parts that were rotated, and those of earlier incarnations.
+// Logs returns what the logs of containers that run take now, with the parts that were rotated, and
+// those of earlier incarnations.
 func (c *Collector) Logs() []LogUse {
 	var out []LogUse
 	for _, s := range c.Observed() {
-		dir := filepath.Join(c.PodLogsDir, s.Namespace+"_"+s.Name+"_"+string(s.UID))
+		dir := c.folders.logsOf(s.Namespace, s.Name, s.UID)
 		for i := range s.Containers {
 			ct := &s.Containers[i]
 			if ct.State == pod.StateRunning && ct == s.FindContainer(ct.Name) {
-				out = append(out, LogUse{s.UID, s.Namespace, s.Name, ct.Name, c.logsIn(filepath.Join(dir, ct.Name)).bytes})
+				out = append(out, LogUse{s.UID, s.Namespace, s.Name, ct.Name, c.folders.logsIn(filepath.Join(dir, ct.Name)).bytes})
 			}
 		}
 	}

@@ -18,20 +18,25 @@ type Interface struct {
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
-// ignoredInterfaces are prefixes of interfaces that are the host's ends of pods, or nobody's network.
+// procFS is the folder of /proc.
+type procFS string
+
+// ignoredInterfaces are prefixes of interfaces that are the host's ends of pods, or nobody's
+// network.
 var ignoredInterfaces = []string{"lo", "veth", "docker", "nerdctl"}
 
 // network reads the interfaces that a process sees; nil when it is gone.
-func (c *Collector) network(pid int) []Interface {
-	b, err := os.ReadFile(filepath.Join(c.Proc, strconv.Itoa(pid), "net/dev"))
+func (p procFS) network(pid int) []Interface {
+	b, err := os.ReadFile(filepath.Join(string(p), strconv.Itoa(pid), "net/dev"))
 	if err != nil {
 		return nil
 	}
 	return parseNetDev(b)
 }
 
-// parseNetDev reads /proc/<pid>/net/dev: two lines of headings, then per interface eight columns received and eight sent. An interface whose
-// name is no text is left out: whoever is root in a pod's network names its interfaces, and names become labels of metrics.
+// parseNetDev reads /proc/<pid>/net/dev: two lines of headings, then per interface eight columns
+// received and eight sent. An interface whose name is no text is left out: whoever is root in a
+// pod's network names its interfaces, and names become labels of metrics.
 func parseNetDev(b []byte) []Interface {
 	out := []Interface{}
 	for line := range bytes.Lines(b) {
@@ -52,16 +57,16 @@ func parseNetDev(b []byte) []Interface {
 	return out
 }
 
-// machine is what /proc tells of the machine; what it does not is zero.
+// machine is what /proc says of the machine; what it does not is zero.
 type machine struct {
 	memory, swap, swapFree uint64
 	boot                   time.Time
 	tasks, maxTasks        int64
 }
 
-func (c *Collector) machine() machine {
+func (p procFS) machine() machine {
 	var m machine
-	for line := range bytes.Lines(c.proc("meminfo")) {
+	for line := range bytes.Lines(p.read("meminfo")) {
 		fields := strings.Fields(string(line))
 		if len(fields) < 2 {
 			continue
@@ -76,13 +81,13 @@ func (c *Collector) machine() machine {
 			m.swapFree = n << 10
 		}
 	}
-	m.boot = BootTime(c.Proc)
-	if fields := strings.Fields(string(c.proc("loadavg"))); len(fields) > 3 { // 0.00 0.01 0.05 1/234 5678
+	m.boot = BootTime(string(p))
+	if fields := strings.Fields(string(p.read("loadavg"))); len(fields) > 3 { // 0.00 0.01 0.05 1/234 5678
 		_, all, _ := strings.Cut(fields[3], "/")
 		m.tasks, _ = strconv.ParseInt(all, 10, 64)
 	}
-	pids, _ := strconv.ParseInt(strings.TrimSpace(string(c.proc("sys/kernel/pid_max"))), 10, 64)
-	threads, _ := strconv.ParseInt(strings.TrimSpace(string(c.proc("sys/kernel/threads-max"))), 10, 64)
+	pids, _ := strconv.ParseInt(strings.TrimSpace(string(p.read("sys/kernel/pid_max"))), 10, 64)
+	threads, _ := strconv.ParseInt(strings.TrimSpace(string(p.read("sys/kernel/threads-max"))), 10, 64)
 	switch {
 	case pids == 0:
 		m.maxTasks = threads
@@ -94,7 +99,8 @@ func (c *Collector) machine() machine {
 	return m
 }
 
-// BootTime returns when the machine booted, by its folder of processes; zero when that does not tell.
+// BootTime returns when the machine booted, by its folder of processes; zero when that does not
+// say.
 func BootTime(proc string) time.Time {
 	b, _ := os.ReadFile(filepath.Join(proc, "stat"))
 	for line := range bytes.Lines(b) {
@@ -107,9 +113,9 @@ func BootTime(proc string) time.Time {
 	return time.Time{}
 }
 
-// proc returns a file of /proc, nil when it cannot be read.
-func (c *Collector) proc(name string) []byte {
-	b, err := os.ReadFile(filepath.Join(c.Proc, name))
+// read returns a file of /proc, nil when it cannot be read.
+func (p procFS) read(name string) []byte {
+	b, err := os.ReadFile(filepath.Join(string(p), name))
 	if err != nil {
 		return nil
 	}

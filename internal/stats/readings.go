@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -18,13 +17,15 @@ import (
 )
 
 const (
-	// fresh is how long readings serve further questions: several scrapers at a time are one reading.
+	// fresh is how long readings serve further questions: several scrapers at a time are one
+	// reading.
 	fresh = time.Second
-	// idle is how long descriptors and earlier samples are kept after the last question.
+	// idle is how long descriptors stay open and earlier samples in memory after the last question.
 	idle = 10 * time.Minute
-	// rateWindow is the least time between two samples that a rate is taken over, once there are such; rateMin the least at all.
+	// rateWindow is the least time between two samples that a rate is taken over, once there are
+	// such; rateMin the least at all.
 	rateWindow, rateMin = 10 * time.Second, 100 * time.Millisecond
-	// rateMax is the most: an average over longer tells nothing of now.
+	// rateMax is the most: an average over longer says nothing of now.
 	rateMax = 5 * time.Minute
 	// maxOpen bounds the cgroups whose files stay open between readings: each has about twenty.
 	maxOpen = 512
@@ -38,21 +39,26 @@ type Config struct {
 	Hierarchy func() (cgroupstat.Hierarchy, error)
 	// Proc is where the kernel's files are: "/proc" when empty.
 	Proc string
-	// Observed returns what the runtime showed of every pod last; Pod returns the pod itself, false when it is gone.
+	// Observed returns what the runtime showed of every pod last; Pod returns the pod itself, false
+	// when it is gone.
 	Observed func() []*pod.Status
 	Pod      func(uid pod.UID) (*v1.Pod, bool)
-	// Cgroup returns the path of a pod's cgroup, Class that of the parent of a class's pods (Guaranteed: of all pods); "" for unknown.
+	// Cgroup returns the path of a pod's cgroup, Class that of the parent of a class's pods
+	// (Guaranteed: of all pods); "" for unknown.
 	Cgroup func(uid pod.UID) string
 	Class  func(v1.PodQOSClass) string
-	// System are the cgroups of the node's own parts by their names in the summary: kubelet, runtime, misc.
+	// System are the cgroups of the node's own parts by their names in the summary: kubelet,
+	// runtime, misc.
 	System map[string]string
 	// Started is when the agent was.
 	Started time.Time
 	Runtime Runtime
-	// Volume says what is used of a volume of a pod that has a claim or is somebody else's: of CSI drivers, NFS. errors.ErrUnsupported is of those of
-	// which nothing is known; nil: nothing is of any. It may take long.
+	// Volume says what is used of a volume of a pod that has a claim or is somebody else's: of CSI
+	// drivers, NFS. errors.ErrUnsupported is of those of which nothing is known; nil: nothing is of
+	// any. It may take long.
 	Volume func(ctx context.Context, p *v1.Pod, volume string) (VolumeUse, error)
-	// VolumePeriod is how long sizes of volumes hold (volumeStatsAggPeriod); negative: they are not computed.
+	// VolumePeriod is how long sizes of volumes hold (volumeStatsAggPeriod); negative: they are not
+	// computed.
 	VolumePeriod time.Duration
 	Log          *slog.Logger
 }
@@ -98,7 +104,8 @@ type Pod struct {
 // Readings is everything at one time.
 type Readings struct {
 	Time time.Time
-	// Root is the whole machine; Classes are kubepods and those of the classes below it; System as in Config.
+	// Root is the whole machine; Classes are kubepods and those of the classes below it; System as
+	// in Config.
 	Root    *Reading
 	Classes []*Reading
 	System  map[string]*Reading
@@ -115,194 +122,145 @@ type group struct {
 	seen    bool // by the reading under way
 }
 
-// Collector reads. It is safe for concurrent use.
-type Collector struct {
-	Config
-	// sizes are those of directories, uses what is used of volumes that others keep.
-	sizes *remembered[string, size]
-	uses  *remembered[volumeKey, VolumeUse]
-	// layers are those of containers.
-	layers layers
-
-	// turn has an element while nobody reads. What follows belongs to whoever took it.
-	turn      chan struct{}
-	hierarchy *cgroupstat.Hierarchy
+// cgroupReader reads cgroups, whose files it keeps open, and what the kernel counts of networks. It
+// has one user at a time.
+type cgroupReader struct {
+	cfg       *Config
+	proc      procFS
+	hierarchy *cgroupstat.Hierarchy // nil before the first question
 	groups    map[string]*group
 	parents   map[pod.UID]string // cgroups of pods, as they were found
 	last      *Readings
-	timer     *time.Timer // closes what is open
 }
 
-// New returns a Collector that has not looked at anything.
-func New(cfg Config) *Collector {
-	if cfg.Proc == "" {
-		cfg.Proc = "/proc"
-	}
-	c := &Collector{Config: cfg, turn: make(chan struct{}, 1), groups: map[string]*group{}, parents: map[pod.UID]string{}}
-	c.sizes = newRemembered(cfg.Log, walksAtOnce, c.walk)
-	c.uses = newRemembered(cfg.Log, asksAtOnce, c.askVolume)
-	c.turn <- struct{}{}
-	return c
+func newCgroupReader(cfg *Config) *cgroupReader {
+	return &cgroupReader{cfg: cfg, proc: procFS(cfg.Proc), groups: map[string]*group{}, parents: map[pod.UID]string{}}
 }
 
-// Run frees everything when ctx is done, and waits for walks under way.
-func (c *Collector) Run(ctx context.Context) error {
-	var remembering sync.WaitGroup
-	remembering.Go(func() { c.sizes.run(ctx) })
-	remembering.Go(func() { c.uses.run(ctx) })
-	remembering.Wait()
-	<-c.turn // for good: nobody reads any more
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	c.closeAll()
-	return ctx.Err()
-}
-
-// take waits for the turn.
-func (c *Collector) take(ctx context.Context) error {
-	select {
-	case <-c.turn:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("read usage: %w", context.Cause(ctx))
-	}
-}
-
-func (c *Collector) closeAll() {
-	for _, g := range c.groups {
+func (r *cgroupReader) closeAll() {
+	for _, g := range r.groups {
 		g.Close()
 	}
-	clear(c.groups)
-	clear(c.parents)
-	c.last = nil
+	clear(r.groups)
+	clear(r.parents)
+	r.last = nil
 }
 
-// forget frees what nobody asked for since long.
-func (c *Collector) forget() {
-	select {
-	case <-c.turn:
-	default:
-		return // somebody asks
+// current returns readings that are a second old at most.
+func (r *cgroupReader) current() (*Readings, error) {
+	if r.last != nil && time.Since(r.last.Time) < fresh {
+		return r.last, nil
 	}
-	c.closeAll()
-	c.layers.set(mounts{})
-	c.sizes.forget(time.Now())
-	c.uses.forget(time.Now())
-	c.turn <- struct{}{}
-}
-
-// keep puts off that everything is forgotten. It is the caller's turn.
-func (c *Collector) keep() {
-	if c.timer == nil {
-		c.timer = time.AfterFunc(idle, c.forget)
-		return
+	err := r.findHierarchy()
+	if err == nil {
+		r.last, err = r.readAll(time.Now())
 	}
-	c.timer.Reset(idle)
-}
-
-// Read returns readings that are a second old at most.
-func (c *Collector) Read(ctx context.Context) (*Readings, error) {
-	if err := c.take(ctx); err != nil {
-		return nil, err
-	}
-	defer func() { c.turn <- struct{}{} }()
-	c.keep()
-	if c.last != nil && time.Since(c.last.Time) < fresh {
-		return c.last, nil
-	}
-	if err := c.findHierarchy(); err != nil {
-		return nil, fmt.Errorf("read usage: %w", err)
-	}
-	r, err := c.readAll(time.Now())
 	if err != nil {
 		return nil, fmt.Errorf("read usage: %w", err)
 	}
-	c.last = r
-	return r, nil
+	return r.last, nil
 }
 
-// findHierarchy finds the host's cgroups with the first question. It is the caller's turn.
-func (c *Collector) findHierarchy() error {
-	if c.hierarchy != nil {
+// findHierarchy finds the host's cgroups with the first question.
+func (r *cgroupReader) findHierarchy() error {
+	if r.hierarchy != nil {
 		return nil
 	}
-	h, err := c.Hierarchy()
+	h, err := r.cfg.Hierarchy()
 	if err == nil {
-		c.hierarchy = &h
+		r.hierarchy = &h
 	}
 	return err
 }
 
-func (c *Collector) readAll(now time.Time) (*Readings, error) {
-	r := &Readings{Time: now, System: map[string]*Reading{}}
+// containersOf returns the cgroups of the pod's containers by their ids; none where there are no
+// cgroups.
+func (r *cgroupReader) containersOf(uid pod.UID) (map[string]string, error) {
+	parent := r.cfg.Cgroup(uid)
+	if parent == "" || r.findHierarchy() != nil {
+		return nil, nil
+	}
+	return r.hierarchy.List(parent)
+}
+
+// firstProcess returns a process of the cgroup, 0 when none is known. Unlike the rest, it can be
+// called by anybody who has had an answer from the reader.
+func (r *cgroupReader) firstProcess(cgroup string) int {
+	if cgroup == "" || r.hierarchy == nil {
+		return 0
+	}
+	return r.hierarchy.FirstProcess(cgroup)
+}
+
+func (r *cgroupReader) readAll(now time.Time) (*Readings, error) {
+	out := &Readings{Time: now, System: map[string]*Reading{}}
 	var err error
-	if r.Root, err = c.read("/"); err != nil {
+	if out.Root, err = r.read("/"); err != nil {
 		return nil, err
 	}
-	if r.Root == nil {
+	if out.Root == nil {
 		return nil, fmt.Errorf("the root cgroup has neither CPU nor memory")
 	}
 	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
-		g, err := c.readKnown(c.Class(class))
+		g, err := r.readKnown(r.cfg.Class(class))
 		if err != nil {
 			return nil, err
 		}
 		if g != nil {
-			r.Classes = append(r.Classes, g)
+			out.Classes = append(out.Classes, g)
 		}
 	}
-	for name, path := range c.System {
-		if r.System[name], err = c.readKnown(path); err != nil {
+	for name, path := range r.cfg.System {
+		if out.System[name], err = r.readKnown(path); err != nil {
 			return nil, err
 		}
 	}
-	for _, s := range c.Observed() {
-		p, ok, err := c.readPod(s)
+	for _, s := range r.cfg.Observed() {
+		p, ok, err := r.readPod(s)
 		if err != nil {
 			return nil, err
 		}
 		if ok {
-			r.Pods = append(r.Pods, p)
+			out.Pods = append(out.Pods, p)
 		}
 	}
-	slices.SortFunc(r.Pods, func(a, b Pod) int {
+	slices.SortFunc(out.Pods, func(a, b Pod) int {
 		return strings.Compare(a.Namespace+"/"+a.Name+"/"+string(a.UID), b.Namespace+"/"+b.Name+"/"+string(b.UID))
 	})
-	r.Network = c.network(1)
-	maps.DeleteFunc(c.parents, func(_ pod.UID, path string) bool { return c.groups[path] == nil })
-	for path, g := range c.groups {
+	out.Network = r.proc.network(1)
+	maps.DeleteFunc(r.parents, func(_ pod.UID, path string) bool { return r.groups[path] == nil })
+	for path, g := range r.groups {
 		if !g.seen {
 			g.Close()
-			delete(c.groups, path)
+			delete(r.groups, path)
 			continue
 		}
 		g.seen = false
-		if len(c.groups) > maxOpen {
+		if len(r.groups) > maxOpen {
 			g.Close()
 		}
 	}
-	return r, nil
+	return out, nil
 }
 
-func (c *Collector) readKnown(path string) (*Reading, error) {
+func (r *cgroupReader) readKnown(path string) (*Reading, error) {
 	if path == "" {
 		return nil, nil
 	}
-	return c.read(path)
+	return r.read(path)
 }
 
 // readPod reads a pod and what runs of it.
-func (c *Collector) readPod(s *pod.Status) (Pod, bool, error) {
+func (r *cgroupReader) readPod(s *pod.Status) (Pod, bool, error) {
 	p := Pod{UID: s.UID, Namespace: s.Namespace, Name: s.Name}
-	parent := c.parents[s.UID]
+	parent := r.parents[s.UID]
 	if parent == "" {
-		if parent = c.Cgroup(s.UID); parent == "" {
+		if parent = r.cfg.Cgroup(s.UID); parent == "" {
 			return p, false, nil
 		}
-		c.parents[s.UID] = parent
+		r.parents[s.UID] = parent
 	}
-	paths, err := c.hierarchy.List(parent)
+	paths, err := r.hierarchy.List(parent)
 	if err != nil {
 		return p, false, err
 	}
@@ -314,7 +272,7 @@ func (c *Collector) readPod(s *pod.Status) (Pod, bool, error) {
 		}
 		names[cs.Name] = true
 		ct := Container{ID: cs.ID, Name: cs.Name, Image: cs.Image, CreatedAt: cs.CreatedAt}
-		if ct.Reading, err = c.readKnown(paths[string(cs.ID)]); err != nil {
+		if ct.Reading, err = r.readKnown(paths[string(cs.ID)]); err != nil {
 			return p, false, err
 		}
 		p.Containers = append(p.Containers, ct)
@@ -323,7 +281,7 @@ func (c *Collector) readPod(s *pod.Status) (Pod, bool, error) {
 		return p, false, nil
 	}
 	slices.SortFunc(p.Containers, func(a, b Container) int { return strings.Compare(a.Name, b.Name) })
-	if p.Reading, err = c.read(parent); err != nil {
+	if p.Reading, err = r.read(parent); err != nil {
 		return p, false, err
 	}
 	if len(s.Sandboxes) == 0 {
@@ -333,20 +291,21 @@ func (c *Collector) readPod(s *pod.Status) (Pod, bool, error) {
 	p.StartedAt, p.HostNetwork = sb.CreatedAt, sb.HostNetwork
 	path := paths[string(sb.ID)]
 	p.Sandbox = &Container{ID: pod.ContainerID(sb.ID), CreatedAt: sb.CreatedAt}
-	if p.Sandbox.Reading, err = c.readKnown(path); err != nil {
+	if p.Sandbox.Reading, err = r.readKnown(path); err != nil {
 		return p, false, err
 	}
-	for _, cgroup := range c.inNetwork(path, paths, p.Containers) {
-		if pid := c.hierarchy.FirstProcess(cgroup); pid > 0 {
-			p.Network = c.network(pid)
+	for _, cgroup := range inNetwork(path, paths, p.Containers) {
+		if pid := r.hierarchy.FirstProcess(cgroup); pid > 0 {
+			p.Network = r.proc.network(pid)
 			break
 		}
 	}
 	return p, true, nil
 }
 
-// inNetwork returns cgroups whose processes are in the pod's network: the sandbox's, or a container's where sandboxes have no process.
-func (c *Collector) inNetwork(sandbox string, paths map[string]string, containers []Container) []string {
+// inNetwork returns cgroups whose processes are in the pod's network: the sandbox's, or a
+// container's where sandboxes have no process.
+func inNetwork(sandbox string, paths map[string]string, containers []Container) []string {
 	out := []string{sandbox}
 	for i := range containers {
 		out = append(out, paths[string(containers[i].ID)])
@@ -355,17 +314,17 @@ func (c *Collector) inNetwork(sandbox string, paths map[string]string, container
 }
 
 // read reads one cgroup; nil when it is gone.
-func (c *Collector) read(path string) (*Reading, error) {
-	g := c.groups[path]
+func (r *cgroupReader) read(path string) (*Reading, error) {
+	g := r.groups[path]
 	if g == nil {
-		g = &group{Group: c.hierarchy.Open(path), created: c.hierarchy.Created(path)}
-		c.groups[path] = g
+		g = &group{Group: r.hierarchy.Open(path), created: r.hierarchy.Created(path)}
+		r.groups[path] = g
 	}
 	g.seen = true
 	s, err := g.Read()
 	if cgroupstat.IsGone(err) {
 		g.Close()
-		delete(c.groups, path)
+		delete(r.groups, path)
 		return nil, nil
 	}
 	if err != nil {
@@ -375,8 +334,9 @@ func (c *Collector) read(path string) (*Reading, error) {
 	return &Reading{Path: path, Created: g.created, Sample: s, NanoCores: g.rate}, nil
 }
 
-// computeRate returns the CPU time per time since the base, in billionths of a CPU, and moves the base when it is old enough. A counter that
-// went backwards begins anew; after a long silence there is no rate.
+// computeRate returns the CPU time per time since the base, in billionths of a CPU, and moves the
+// base when it is old enough. A counter that went backwards begins anew; after a long silence there
+// is no rate.
 func computeRate(base *cgroupstat.Sample, s cgroupstat.Sample, last *uint64) *uint64 {
 	if s.CPU == nil {
 		return nil

@@ -14,12 +14,14 @@ const (
 	maxRemembered = 4096
 	// failedAge is how long it is remembered at most that an answer was not found.
 	failedAge = 15 * time.Second
-	// abandon is how long the end waits for questions that nobody answers: that of a file system whose server is gone cannot be given up.
+	// abandon is how long the end waits for questions that nobody answers: that of a file system
+	// whose server is gone cannot be given up.
 	abandon = 5 * time.Second
 )
 
-// remembered remembers answers that take long to find. One is looked for when somebody asks and what is known is too old; that goes on when the
-// question is over, so that the next one finds the answer.
+// remembered remembers answers that take long to find. One is searched for when a question comes
+// and what is known is too old; that goes on when the question is over, so that the next one finds
+// the answer.
 type remembered[K comparable, V any] struct {
 	find  func(ctx context.Context, key K) (V, error)
 	log   *slog.Logger
@@ -78,7 +80,8 @@ func (r *remembered[K, V]) forgetLocked(since time.Time) {
 	}
 }
 
-// get returns an answer that is at most maxAge old if ctx gives the time, else what is known; false when nothing is, or when it could not be found.
+// get returns an answer that is at most maxAge old if ctx gives the time, else what is known; false
+// when nothing is, or when it could not be found.
 func (r *remembered[K, V]) get(ctx context.Context, key K, maxAge time.Duration) (value V, at time.Time, ok bool) {
 	a, done := r.begin(key, maxAge)
 	if a == nil {
@@ -95,8 +98,9 @@ func (r *remembered[K, V]) get(ctx context.Context, key K, maxAge time.Duration)
 	return a.value, a.at, a.ok
 }
 
-// begin looks for an answer, unless one is known that is at most maxAge old: done is closed when that ends, and nil where there is nothing to wait for.
-// There is no answer to come where too many are remembered already.
+// begin looks for an answer, unless one is known that is at most maxAge old: done is closed when
+// that ends, and nil where there is nothing to wait for. There is no answer to come where too many
+// are remembered already.
 func (r *remembered[K, V]) begin(key K, maxAge time.Duration) (a *answer[V], done <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,13 +126,13 @@ func (r *remembered[K, V]) begin(key K, maxAge time.Duration) (a *answer[V], don
 	if a.done == nil && r.ctx != nil {
 		a.done = make(chan struct{})
 		of := r.ctx
-		r.under.Go(func() { r.look(of, key, a) })
+		r.under.Go(func() { r.try(of, key, a) })
 	}
 	return a, a.done
 }
 
-// look is one try to find an answer.
-func (r *remembered[K, V]) look(ctx context.Context, key K, a *answer[V]) {
+// try is one try to find an answer.
+func (r *remembered[K, V]) try(ctx context.Context, key K, a *answer[V]) {
 	var value V
 	var err error
 	at := time.Now()

@@ -10,14 +10,32 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/beneath"
+	"berth/internal/pod"
 )
 
 const (
-	// walksAtOnce bounds the directories that are walked at a time, so that a question does not take the disk from pods.
+	// walksAtOnce bounds the directories that are walked at a time, so that a question does not
+	// take the disk from pods.
 	walksAtOnce = 2
-	// maxLinked bounds the files of several names that one walk remembers; those beyond count once per name.
+	// maxLinked bounds the files of several names that one walk remembers; those beyond count once
+	// per name.
 	maxLinked = 1 << 16
 )
+
+// folders are the agent's root and the logs of pods.
+type folders struct {
+	root beneath.Root // a container may have been given its pod's folder, or all of them
+	logs string
+}
+
+// podDir is the folder of a pod, logsOf that of its logs.
+func (d folders) podDir(uid pod.UID) string {
+	return filepath.Join(string(d.root), "pods", string(uid))
+}
+
+func (d folders) logsOf(namespace, name string, uid pod.UID) string {
+	return filepath.Join(d.logs, namespace+"_"+name+"_"+string(uid))
+}
 
 // size is what a directory takes on its file system.
 type size struct{ bytes, inodes uint64 }
@@ -25,11 +43,11 @@ type size struct{ bytes, inodes uint64 }
 // inode identifies a file.
 type inode struct{ dev, ino uint64 }
 
-// walk adds up what a directory takes: blocks and inodes, itself included, of its own file system alone; a file with several names counts once,
-// what vanishes meanwhile not at all.
-func (c *Collector) walk(ctx context.Context, path string) (size, error) {
+// walk adds up what a directory takes: blocks and inodes, itself included, of its own file system
+// alone; a file with several names counts once, what vanishes meanwhile not at all.
+func (d folders) walk(ctx context.Context, path string) (size, error) {
 	var s size
-	dir, err := c.open(path, unix.O_RDONLY|unix.O_DIRECTORY)
+	dir, err := d.open(path, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return s, err
 	}
@@ -52,20 +70,17 @@ func (c *Collector) walk(ctx context.Context, path string) (size, error) {
 }
 
 // open opens what is at the path: through no link where containers may have put one.
-func (c *Collector) open(path string, flags int) (*os.File, error) {
-	if c.files().Contains(path) {
-		return c.files().OpenFile(path, flags, 0)
+func (d folders) open(path string, flags int) (*os.File, error) {
+	if d.root.Contains(path) {
+		return d.root.OpenFile(path, flags, 0)
 	}
 	return os.OpenFile(path, flags, 0)
 }
 
-// files are those of pods: a container may have been given its pod's folder, or all of them.
-func (c *Collector) files() beneath.Root { return beneath.Root(c.RootDir) }
-
 // logsIn adds up the files that are directly in a directory of logs; nothing when it is not there.
-func (c *Collector) logsIn(path string) size {
+func (d folders) logsIn(path string) size {
 	var s size
-	dir, err := beneath.Root(filepath.Dir(c.PodLogsDir)).Open(path)
+	dir, err := beneath.Root(filepath.Dir(d.logs)).Open(path)
 	if err != nil {
 		return s
 	}
@@ -105,8 +120,8 @@ func statfs(path string) (fileSystem, error) {
 }
 
 // statfs returns the file system that a directory of a pod, or the agent's own, is in.
-func (c *Collector) statfs(path string) (fileSystem, error) {
-	f, err := c.open(path, unix.O_PATH)
+func (d folders) statfs(path string) (fileSystem, error) {
+	f, err := d.open(path, unix.O_PATH)
 	if err != nil {
 		return fileSystem{}, err
 	}
@@ -127,4 +142,22 @@ func fileSystemOf(st *unix.Statfs_t) fileSystem {
 	return fileSystem{
 		kind: int64(st.Type), at: time.Now(), capacity: st.Blocks * block, available: st.Bavail * block, free: st.Bfree * block, inodes: st.Files, inodesFree: st.Ffree,
 	}
+}
+
+// space returns the free space of the file system that the path is in.
+func (d folders) space(path string) (Space, error) {
+	f, err := d.open(path, unix.O_PATH)
+	if err != nil {
+		return Space{}, err
+	}
+	defer f.Close()
+	s, err := statfsOf(f)
+	if err != nil {
+		return Space{}, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return Space{}, &fs.PathError{Op: "fstat", Path: path, Err: err}
+	}
+	return Space{Path: path, Device: st.Dev, Free: s.free}, nil
 }

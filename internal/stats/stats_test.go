@@ -121,7 +121,8 @@ func (h *host) collector() *Collector {
 	})
 }
 
-// Whoever is root in a pod's network gives its interfaces their names, which may be any bytes. No label of a metric may hold such a name.
+// Whoever is root in a pod's network gives its interfaces their names, which may be any bytes. No
+// label of a metric may hold such a name.
 func TestInterfaceWithANameThatIsNoText(t *testing.T) {
 	const columns = " 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n"
 	var got []string
@@ -267,9 +268,9 @@ func TestRatesAndRest(t *testing.T) {
 		time.Sleep(rateMax + time.Second)
 		want("after a silence", rate(), nil)
 		open := func() int {
-			<-c.turn
-			defer func() { c.turn <- struct{}{} }()
-			return len(c.groups)
+			<-c.lock
+			defer func() { c.release() }()
+			return len(c.cgroups.groups)
 		}
 		if open() != 5 {
 			t.Errorf("%d cgroups are open, want 5", open())
@@ -279,33 +280,33 @@ func TestRatesAndRest(t *testing.T) {
 		if _, err := c.Read(t.Context()); err != nil || open() != 2 {
 			t.Errorf("%d cgroups are open without a pod, error %v; want 2", open(), err)
 		}
-		c.mounts() // as a summary does
+		c.layers.current() // as a summary does
 		time.Sleep(idle + time.Second)
 		synctest.Wait()
-		if open() != 0 || c.last != nil || len(c.sizes.known)+len(c.layers.read.in) != 0 {
-			t.Errorf("remembered at rest: %d cgroups, %v, %d sizes, %d mounts", open(), c.last, len(c.sizes.known), len(c.layers.read.in))
+		if open() != 0 || c.cgroups.last != nil || len(c.sizes.known)+len(c.layers.last.in) != 0 {
+			t.Errorf("remembered at rest: %d cgroups, %v, %d sizes, %d mounts", open(), c.cgroups.last, len(c.sizes.known), len(c.layers.last.in))
 		}
 	})
 }
 
 func TestWalk(t *testing.T) {
-	c := New(Config{RootDir: "/var/lib/berth"})
+	d := folders{root: "/var/lib/berth"}
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/a", make([]byte, 10000), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	alone, err := c.walk(t.Context(), dir)
+	alone, err := d.walk(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(os.Link(dir+"/a", dir+"/b"), os.Symlink("/proc", dir+"/c")); err != nil {
 		t.Fatal(err)
 	}
-	both, err := c.walk(t.Context(), dir)
+	both, err := d.walk(t.Context(), dir)
 	if err != nil || both.bytes != alone.bytes || alone.inodes != 2 || both.inodes != 3 || alone.bytes < 10000 {
 		t.Errorf("a file with two names and a link: %+v, alone %+v, error %v", both, alone, err)
 	}
-	if _, err := c.walk(t.Context(), dir+"/none"); !os.IsNotExist(err) {
+	if _, err := d.walk(t.Context(), dir+"/none"); !os.IsNotExist(err) {
 		t.Errorf("a folder that is not there: %v", err)
 	}
 }

@@ -26,42 +26,42 @@ const (
 
 // addStorage adds what the pod has on disks: the files of its containers, their logs, its volumes.
 func (c *Collector) addStorage(ctx context.Context, p *Pod, out *summary.PodStats, root fileSystem) {
-	logs := filepath.Join(c.PodLogsDir, p.Namespace+"_"+p.Name+"_"+string(p.UID))
+	logs := c.folders.logsOf(p.Namespace, p.Name, p.UID)
 	var used, inodes uint64
 	add := func(bytes, n uint64) { used, inodes = used+bytes, inodes+n }
 	for i := range out.Containers {
 		ct := &out.Containers[i]
-		log := c.logsIn(filepath.Join(logs, ct.Name))
+		log := c.folders.logsIn(filepath.Join(logs, ct.Name))
 		ct.Logs = fsOf(root, log.bytes, log.inodes)
 		if ct.Rootfs = c.rootfs(ctx, &p.Containers[i]); ct.Rootfs != nil {
 			add(*ct.Rootfs.UsedBytes+log.bytes, *ct.Rootfs.InodesUsed+log.inodes)
 		}
 	}
-	own := c.logsIn(logs)
+	own := c.folders.logsIn(logs)
 	add(own.bytes, own.inodes)
-	dir := filepath.Join(c.RootDir, "pods", string(p.UID))
-	hosts := c.hostsFile(dir)
+	dir := c.folders.podDir(p.UID)
+	hosts := c.folders.hostsFile(dir)
 	add(hosts.bytes, hosts.inodes)
 	out.VolumeStats = c.volumes(ctx, c.podOf(p), filepath.Join(dir, "volumes"), add)
 	out.EphemeralStorage = fsOf(root, used, inodes)
 }
 
 // hostsFile returns what the hosts file takes of the pod whose folder is dir.
-func (c *Collector) hostsFile(dir string) size {
-	st, err := c.files().Lstat(filepath.Join(dir, "etc-hosts"))
+func (d folders) hostsFile(dir string) size {
+	st, err := d.root.Lstat(filepath.Join(dir, "etc-hosts"))
 	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return size{}
 	}
 	return size{uint64(st.Size), 1}
 }
 
-// rootfs is the writable layer of a container; nil for a snapshotter that is no overlay. The runtime's own account of it is as old as the period of
-// its statistics, which is an hour here.
+// rootfs is the writable layer of a container; nil for a snapshotter that is no overlay. The
+// runtime's own account of it is as old as the period of its statistics, which is an hour here.
 func (c *Collector) rootfs(ctx context.Context, ct *Container) *summary.FsStats {
 	if ct.Reading == nil {
 		return nil
 	}
-	upper := c.upperDir(c.mounts(), ct.ID, ct.Reading.Path)
+	upper := c.layers.upperDir(c.layers.current(), ct.ID, ct.Reading.Path)
 	if upper == "" {
 		return nil
 	}
@@ -69,7 +69,7 @@ func (c *Collector) rootfs(ctx context.Context, ct *Container) *summary.FsStats 
 	if !ok {
 		return nil
 	}
-	f, err := c.statfs(upper)
+	f, err := c.folders.statfs(upper)
 	if err != nil {
 		return nil
 	}
@@ -84,13 +84,14 @@ var walkedPlugins = map[string]bool{
 	"kubernetes.io~projected": true,
 }
 
-// volumes returns the pod's volumes, those that count as the pod's ephemeral storage first, and adds these up.
+// volumes returns the pod's volumes, those that count as the pod's ephemeral storage first, and
+// adds these up.
 func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func(bytes, inodes uint64)) []summary.VolumeStats {
-	period, ok := c.volumePeriod()
+	period, ok := c.claimed.period()
 	if !ok {
 		return nil
 	}
-	plugins, err := c.files().ReadDir(dir)
+	plugins, err := c.folders.root.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -98,13 +99,13 @@ func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
 		if isAsked(v) {
-			if u, at, ok := c.uses.get(ctx, volumeKey{p.UID, v.Name}, period); ok {
+			if u, at, ok := c.claimed.uses.get(ctx, volumeKey{p.UID, v.Name}, period); ok {
 				rest = append(rest, u.stats(p, v, at))
 			}
 			continue
 		}
 		at := slices.IndexFunc(plugins, func(e os.DirEntry) bool {
-			_, err := c.files().Lstat(filepath.Join(dir, e.Name(), v.Name))
+			_, err := c.folders.root.Lstat(filepath.Join(dir, e.Name(), v.Name))
 			return err == nil
 		})
 		if at < 0 {
@@ -129,7 +130,7 @@ func (c *Collector) volume(ctx context.Context, path, plugin string, v *v1.Volum
 	if !walkedPlugins[plugin] {
 		return nil
 	}
-	f, err := c.statfs(path)
+	f, err := c.folders.statfs(path)
 	if err != nil {
 		return nil
 	}

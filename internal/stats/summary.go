@@ -23,7 +23,8 @@ const (
 	CPUAndMemory
 )
 
-// walkLimit is how long one question waits for directories that were never walked. They are missing then, and there the next time.
+// walkLimit is how long one question waits for directories that were never walked. They are missing
+// then, and there the next time.
 const walkLimit = 5 * time.Second
 
 // Summary returns what node and pods use, in the form of the Summary API. It fails as a whole.
@@ -32,7 +33,7 @@ func (c *Collector) Summary(ctx context.Context, scope Scope) (*summary.Summary,
 	if err != nil {
 		return nil, err
 	}
-	m := c.machine()
+	m := c.proc.machine()
 	s := &summary.Summary{Node: c.nodeStats(r, m, scope), Pods: []summary.PodStats{}}
 	var root fileSystem
 	if scope == Full {
@@ -49,7 +50,7 @@ func (c *Collector) Summary(ctx context.Context, scope Scope) (*summary.Summary,
 	defer cancel()
 	if scope == Full {
 		for i := range r.Pods {
-			c.beginVolumes(c.podOf(&r.Pods[i]))
+			c.claimed.begin(c.podOf(&r.Pods[i]))
 		}
 	}
 	for i := range r.Pods {
@@ -217,7 +218,7 @@ func fsOf(f fileSystem, used, inodesUsed uint64) *summary.FsStats {
 	}
 }
 
-// runtimeStats are the file systems of images and writable layers, as the runtime tells them.
+// runtimeStats are the file systems of images and writable layers, as the runtime gives them.
 func (c *Collector) runtimeStats(ctx context.Context) (*summary.RuntimeStats, error) {
 	info, err := c.Runtime.ImageFsInfo(ctx)
 	if err != nil {

@@ -1,4 +1,4 @@
-package server
+package streams
 
 import (
 	"bufio"
@@ -13,10 +13,12 @@ import (
 	"time"
 )
 
-// lingerTimeout bounds how long the end of a stream waits for the client to have everything and to end its side too.
+// lingerTimeout bounds how long the end of a stream waits for the client to have everything and to
+// end its side too.
 const lingerTimeout = 30 * time.Second
 
-// upgradingWriter answers a request whose connection becomes a stream, and keeps that connection as a clientConn.
+// upgradingWriter answers a request whose connection becomes a stream, and keeps that connection as
+// a clientConn.
 type upgradingWriter struct {
 	http.ResponseWriter
 	ctx  context.Context // of the request: the connection ends with it
@@ -43,11 +45,13 @@ func (w *upgradingWriter) close() {
 	}
 }
 
-// clientConn is the upgraded connection of a client. It ends at once with its context, or when nothing goes through it for a while.
+// clientConn is the upgraded connection of a client. It ends at once with its context, or when
+// nothing goes through it for a while.
 //
-// Close lets the client read to the end first: a socket that is closed while there is something to read from it, or gets something
-// afterwards (a ping, input that nobody wants any more), is reset by the kernel, and what was written to it and is still on its way is
-// lost (RFC 9112, section 9.6).
+// Close lets the client read to the end first: a socket that is closed while there is something to
+// read from it, or gets something afterwards (a ping, input that nobody wants any more), is reset
+// by the kernel, and what was written to it and is still on its way is lost (RFC 9112, section
+// 9.6).
 type clientConn struct {
 	net.Conn
 	in      *bufio.Reader // has what came with the request
@@ -85,7 +89,8 @@ func (c *clientConn) used(n int) {
 	}
 }
 
-// Close ends the connection and returns when the client has ended it too, or has not for lingerTimeout.
+// Close ends the connection and returns when the client has ended it too, or has not for
+// lingerTimeout.
 func (c *clientConn) Close() error { return c.closing() }
 
 func (c *clientConn) linger() error {

@@ -16,8 +16,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Thousands of calls at a time, which fill the sockets both ways, all end; a call that hangs holds up no other; the connections that they took
-// are closed when they are not needed any more.
+// Thousands of calls at a time, which fill the sockets both ways, all end; a call that hangs holds
+// up no other; the connections that they took are closed when they are not needed any more.
 func TestManyCallsAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := critest.Start(t, critest.WithImages("img"))

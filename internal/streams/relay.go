@@ -1,4 +1,4 @@
-package server
+package streams
 
 import (
 	"bufio"
@@ -26,9 +26,10 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// serveSPDY answers an upgrade to SPDY and has use speak it, over the connection itself or inside of a WebSocket (KEP-4006). The connection
-// has ended when serveSPDY returns. protocol is what was agreed on.
-func (s *runtimeStreams) serveSPDY(w http.ResponseWriter, r *http.Request, protocol string, use func(net.Conn)) error {
+// serveSPDY answers an upgrade to SPDY and has use speak it, over the connection itself or inside
+// of a WebSocket (KEP-4006). The connection has ended when serveSPDY returns. protocol is what was
+// agreed on.
+func (s *Joiner) serveSPDY(w http.ResponseWriter, r *http.Request, protocol string, use func(net.Conn)) error {
 	client := &upgradingWriter{ResponseWriter: w, ctx: r.Context(), idle: s.idle}
 	defer client.close()
 	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
@@ -72,9 +73,10 @@ func serveTunnel(w http.ResponseWriter, r *http.Request, use func(net.Conn)) {
 
 // relay joins a client that speaks SPDY with the runtime, which speaks it too, frame by frame.
 //
-// Bytes alone are not passed on: the client's pings would be, and one that reaches the runtime after it has closed its side makes the
-// kernel there reset the connection, and the end of the output and the result of the command with it. Pings are answered here.
-func (s *runtimeStreams) relay(w http.ResponseWriter, r *http.Request, target *url.URL) error {
+// Bytes alone are not passed on: the client's pings would be, and one that reaches the runtime
+// after it has closed its side makes the kernel there reset the connection, and the end of the
+// output and the result of the command with it. Pings are answered here.
+func (s *Joiner) relay(w http.ResponseWriter, r *http.Request, target *url.URL) error {
 	protocols := r.Header.Values(httpstream.HeaderProtocolVersion)
 	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
 		protocols = []string{portforward.PortForwardV1Name}
@@ -84,7 +86,7 @@ func (s *runtimeStreams) relay(w http.ResponseWriter, r *http.Request, target *u
 		return refuseStream(w, err)
 	}
 	defer conn.Close()
-	y := &relay{ctx: r.Context(), tellsResult: protocol == remotecommand.StreamProtocolV4Name}
+	y := &relay{ctx: r.Context(), givesResult: protocol == remotecommand.StreamProtocolV4Name}
 	if y.runtime, err = newFrames(conn); err != nil {
 		return refuseStream(w, err)
 	}
@@ -110,12 +112,12 @@ func (s *runtimeStreams) relay(w http.ResponseWriter, r *http.Request, target *u
 type relay struct {
 	ctx             context.Context // of the request: it is done when the agent ends
 	client, runtime *frames
-	tellsResult     bool          // the runtime must tell how the command ended, even when it ended well
-	resultStream    atomic.Uint32 // where it tells that; 0: the client has not opened it yet
+	givesResult     bool          // the runtime must say how the command ended, even when it ended well
+	resultStream    atomic.Uint32 // where it says that; 0: the client has not opened it yet
 }
 
-// send brings the runtime what the client sends, until the client is gone. The runtime may be gone before: then there is nobody to take it,
-// and what is not read would keep the client from reading.
+// send brings the runtime what the client sends, until the client is gone. The runtime may be gone
+// before: then it is read and dropped, and what is not read would block the client.
 func (y *relay) send() {
 	gone := false
 	for {
@@ -132,7 +134,7 @@ func (y *relay) send() {
 				continue
 			}
 		case *spdy.SynStreamFrame:
-			if y.tellsResult && f.Headers.Get(v1.StreamType) == v1.StreamTypeError {
+			if y.givesResult && f.Headers.Get(v1.StreamType) == v1.StreamTypeError {
 				y.resultStream.Store(uint32(f.StreamId))
 			}
 		}
@@ -140,28 +142,29 @@ func (y *relay) send() {
 	}
 }
 
-// receive brings the client what the runtime sends, until the runtime is gone or the client does not take it.
+// receive brings the client what the runtime sends, until the runtime is gone or the client does
+// not take it.
 func (y *relay) receive() error {
-	told := false
+	given := false
 	for {
 		frame, err := y.runtime.ReadFrame()
 		result := spdy.StreamId(y.resultStream.Load())
 		ends := err != nil
 		switch f := frame.(type) {
 		case *spdy.DataFrame:
-			told = told || f.StreamId == result && len(f.Data) > 0
+			given = given || f.StreamId == result && len(f.Data) > 0
 			ends = f.StreamId == result && f.Flags&spdy.DataFlagFin != 0
 		case *spdy.RstStreamFrame:
 			ends = f.StreamId == result
 		}
-		if ends && !told && result != 0 && y.ctx.Err() == nil {
-			told = true
+		if ends && !given && result != 0 && y.ctx.Err() == nil {
+			given = true
 			if err := y.client.write(&spdy.DataFrame{StreamId: result, Data: computeLostResult()}); err != nil {
 				return err
 			}
 		}
 		if err != nil {
-			return nil // how it left, does not matter: it has told the result, or the client was told that it has not
+			return nil // how it left does not matter: the client has the result, or knows that there is none
 		}
 		if err := y.client.write(frame); err != nil {
 			return err
@@ -192,9 +195,9 @@ func (f *frames) write(frame spdy.Frame) error {
 	return f.out.Flush()
 }
 
-// pour copies until the end of from, and returns how much came. What to does not take is let go: it would hold up the other streams of
-// the connection.
-func pour(to io.Writer, from io.Reader) int64 {
+// copyAll copies until the end of from, and returns how much came. What to does not take is let go:
+// it would hold up the other streams of the connection.
+func copyAll(to io.Writer, from io.Reader) int64 {
 	n, err := io.Copy(to, from)
 	if err != nil {
 		rest, _ := io.Copy(io.Discard, from)
@@ -203,8 +206,8 @@ func pour(to io.Writer, from io.Reader) int64 {
 	return n
 }
 
-// computeLostResult returns the last word of a stream whose runtime did not have one: clients take silence for success, though part of
-// the output may be missing.
+// computeLostResult returns the last word of a stream whose runtime did not have one: clients take
+// silence for success, though part of the output may be missing.
 func computeLostResult() []byte {
 	b, err := json.Marshal(&metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},

@@ -1,4 +1,4 @@
-package server
+package streams
 
 import (
 	"errors"
@@ -22,8 +22,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// webSocketProtocols are the WebSocket protocols of commands, and the SPDY protocol of the runtime whose result has the same form: text
-// before v4, a Status since.
+// webSocketProtocols are the WebSocket protocols of commands, and the SPDY protocol of the runtime
+// whose result has the same form: text before v4, a Status since.
 var webSocketProtocols = map[string]struct {
 	binary bool
 	spdy   string
@@ -50,8 +50,9 @@ func chooseWebSocketProtocol(r *http.Request) (string, error) {
 	return "", fmt.Errorf("WebSocket protocols %q: only %q are spoken here", wanted, slices.Sorted(maps.Keys(webSocketProtocols)))
 }
 
-// translate joins a client of a WebSocket protocol with the runtime, which speaks SPDY: the same streams.
-func (s *runtimeStreams) translate(w http.ResponseWriter, r *http.Request, target *url.URL, wanted streamOptions) error {
+// translate joins a client of a WebSocket protocol with the runtime, which speaks SPDY: the same
+// streams.
+func (s *Joiner) translate(w http.ResponseWriter, r *http.Request, target *url.URL, wanted Options) error {
 	protocol, err := chooseWebSocketProtocol(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -79,20 +80,15 @@ func (s *runtimeStreams) translate(w http.ResponseWriter, r *http.Request, targe
 	defer client.close()
 	// The library would log each end of a connection as an error, to where klog writes.
 	r = r.WithContext(klog.NewContext(r.Context(), klog.Logger{}))
-	_, from, err := ws.Open(client, r) // a client that is refused was told so
+	_, from, err := ws.Open(client, r) // a client that is refused has its answer
 	if err != nil {
 		return fmt.Errorf("open the WebSocket: %w", err)
 	}
 	defer ws.Close()
 
-	// Clients of the old protocols begin when something comes.
-	for _, channel := range []int{remotecommand.StreamStdOut, remotecommand.StreamStdErr, remotecommand.StreamErr} {
-		if to[channel] != nil {
-			_, _ = from[channel].Write(nil) // whether the client is there, shows below
-			break
-		}
-	}
-	// Nobody writes to the channel of errors but us: reading from it ends when the client is gone.
+	t := translation{to: to, from: from}
+	t.begin()
+	// Only this side writes to the channel of errors: reading from it ends when the client is gone.
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -101,33 +97,13 @@ func (s *runtimeStreams) translate(w http.ResponseWriter, r *http.Request, targe
 		ours.Close()
 	}()
 	var input sync.WaitGroup
-	for _, channel := range []int{remotecommand.StreamStdIn, remotecommand.StreamResize} {
-		if stream := to[channel]; stream != nil {
-			input.Go(func() {
-				pour(stream, from[channel]) // ends with the client or with the runtime, and either shows below
-				stream.Close()
-			})
-		}
-	}
-	var output errgroup.Group
-	for _, channel := range []int{remotecommand.StreamStdOut, remotecommand.StreamStdErr} {
-		if stream := to[channel]; stream != nil {
-			output.Go(func() error {
-				_, err := io.Copy(from[channel], stream)
-				return err
-			})
-		}
-	}
-	// The result is the last thing that the client gets.
-	result, err := io.ReadAll(io.LimitReader(to[remotecommand.StreamErr], maxBodyBytes))
-	if e := output.Wait(); err == nil {
-		err = e
-	}
+	t.copyInput(&input)
+	result, err := t.copyOutput()
 	if len(result) == 0 && webSocketProtocols[protocol].spdy == remotecommand.StreamProtocolV4Name && r.Context().Err() == nil {
 		result = computeLostResult()
 	}
 	if err == nil && len(result) > 0 {
-		_, err = from[remotecommand.StreamErr].Write(result)
+		_, err = from[remotecommand.StreamErr].Write(result) // the last thing that the client gets
 	}
 	ws.Close() // the client may have closed it already
 	<-gone
@@ -135,8 +111,56 @@ func (s *runtimeStreams) translate(w http.ResponseWriter, r *http.Request, targe
 	return err
 }
 
+// translation is one client of a WebSocket protocol and the runtime: their streams, by the numbers
+// of the protocol. The runtime's are nil if they are not wanted.
+type translation struct {
+	to   []httpstream.Stream  // the runtime
+	from []io.ReadWriteCloser // the client
+}
+
+// begin writes nothing to one output: clients of the old protocols begin when something comes.
+func (t translation) begin() {
+	for _, channel := range []int{remotecommand.StreamStdOut, remotecommand.StreamStdErr, remotecommand.StreamErr} {
+		if t.to[channel] != nil {
+			_, _ = t.from[channel].Write(nil) // whether the client is there, shows later
+			return
+		}
+	}
+}
+
+// copyInput starts to bring the runtime what the client sends. It ends with the client or with the
+// runtime, and either shows in the output.
+func (t translation) copyInput(running *sync.WaitGroup) {
+	for _, channel := range []int{remotecommand.StreamStdIn, remotecommand.StreamResize} {
+		if stream := t.to[channel]; stream != nil {
+			running.Go(func() {
+				copyAll(stream, t.from[channel])
+				stream.Close()
+			})
+		}
+	}
+}
+
+// copyOutput brings the client the output of the command to its end, and returns the result.
+func (t translation) copyOutput() (result []byte, err error) {
+	var output errgroup.Group
+	for _, channel := range []int{remotecommand.StreamStdOut, remotecommand.StreamStdErr} {
+		if stream := t.to[channel]; stream != nil {
+			output.Go(func() error {
+				_, err := io.Copy(t.from[channel], stream)
+				return err
+			})
+		}
+	}
+	result, err = io.ReadAll(io.LimitReader(t.to[remotecommand.StreamErr], maxAnswerBytes))
+	if e := output.Wait(); err == nil {
+		err = e
+	}
+	return result, err
+}
+
 // channelsFor returns the directions of the channels, by their numbers in the protocol.
-func channelsFor(wanted streamOptions) []wsstream.ChannelType {
+func channelsFor(wanted Options) []wsstream.ChannelType {
 	channels := []wsstream.ChannelType{
 		remotecommand.StreamStdIn:  wsstream.IgnoreChannel,
 		remotecommand.StreamStdOut: wsstream.IgnoreChannel,
@@ -144,24 +168,24 @@ func channelsFor(wanted streamOptions) []wsstream.ChannelType {
 		remotecommand.StreamErr:    wsstream.ReadWriteChannel,
 		remotecommand.StreamResize: wsstream.IgnoreChannel,
 	}
-	if wanted.stdin {
+	if wanted.Stdin {
 		channels[remotecommand.StreamStdIn] = wsstream.ReadChannel
 	}
-	if wanted.stdout {
+	if wanted.Stdout {
 		channels[remotecommand.StreamStdOut] = wsstream.WriteChannel
 	}
-	if wanted.stderr {
+	if wanted.Stderr {
 		channels[remotecommand.StreamStdErr] = wsstream.WriteChannel
 	}
-	if wanted.tty {
+	if wanted.TTY {
 		channels[remotecommand.StreamResize] = wsstream.ReadChannel
 	}
 	return channels
 }
 
-// createStreams opens the streams of the SPDY protocol that the runtime waits for, by the numbers of the WebSocket protocol; those
-// that are not wanted are nil.
-func createStreams(conn httpstream.Connection, wanted streamOptions) ([]httpstream.Stream, error) {
+// createStreams opens the streams of the SPDY protocol that the runtime waits for, by the numbers
+// of the WebSocket protocol; those that are not wanted are nil.
+func createStreams(conn httpstream.Connection, wanted Options) ([]httpstream.Stream, error) {
 	streams := make([]httpstream.Stream, remotecommand.StreamResize+1)
 	for _, s := range []struct {
 		channel int
@@ -169,10 +193,10 @@ func createStreams(conn httpstream.Connection, wanted streamOptions) ([]httpstre
 		wanted  bool
 	}{
 		{remotecommand.StreamErr, v1.StreamTypeError, true},
-		{remotecommand.StreamStdIn, v1.StreamTypeStdin, wanted.stdin},
-		{remotecommand.StreamStdOut, v1.StreamTypeStdout, wanted.stdout},
-		{remotecommand.StreamStdErr, v1.StreamTypeStderr, wanted.stderr},
-		{remotecommand.StreamResize, v1.StreamTypeResize, wanted.tty},
+		{remotecommand.StreamStdIn, v1.StreamTypeStdin, wanted.Stdin},
+		{remotecommand.StreamStdOut, v1.StreamTypeStdout, wanted.Stdout},
+		{remotecommand.StreamStdErr, v1.StreamTypeStderr, wanted.Stderr},
+		{remotecommand.StreamResize, v1.StreamTypeResize, wanted.TTY},
 	} {
 		if !s.wanted {
 			continue
@@ -199,7 +223,8 @@ func refuseStream(w http.ResponseWriter, err error) error {
 	return nil
 }
 
-// streamConn is an upgraded connection as SPDY wants it. Deadlines are never set: idleConn ends what is idle.
+// streamConn is an upgraded connection as SPDY wants it. Deadlines are never set: idleConn ends
+// what is idle.
 type streamConn struct{ io.ReadWriteCloser }
 
 func (streamConn) LocalAddr() net.Addr              { return streamAddr{} }

@@ -1,4 +1,4 @@
-package server
+package streams
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/portforward"
 	"k8s.io/streaming/pkg/httpstream"
@@ -20,26 +21,24 @@ import (
 	"berth/internal/pod"
 )
 
-const (
-	// maxForwarded bounds the connections to pods at a time, whoever asks for them.
-	maxForwarded = 512
-	// pairTimeout is how long one of the two streams of a connection waits for the other, and a connection for its port.
-	pairTimeout = 30 * time.Second
-)
+// pairTimeout is how long one of the two streams of a connection waits for the other, and a
+// connection for its port.
+const pairTimeout = 30 * time.Second
 
 // Dialer connects to an address inside of a pod's network.
 type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// forward brings the client to ports of a pod. Either end of a connection can end its direction alone, and the other direction goes on.
-func (s *runtimeStreams) forward(w http.ResponseWriter, r *http.Request, sandbox pod.SandboxID, dial Dialer) error {
+// Forward brings the client to ports of a pod. Either end of a connection can end its direction
+// alone, and the other direction goes on.
+func (s *Joiner) Forward(w http.ResponseWriter, r *http.Request, sandbox pod.SandboxID, dial Dialer) error {
 	if !wsstream.IsWebSocketRequest(r) {
 		if _, err := httpstream.Handshake(r, w, []string{portforward.PortForwardV1Name}); err != nil {
-			return nil // the client was told
+			return nil // the client has its answer
 		}
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	f := &forwarder{ctx: ctx, sandbox: sandbox, dial: dial, gate: s.forwarded, streams: make(chan httpstream.Stream)}
+	f := &forwarder{ctx: ctx, sandbox: sandbox, dial: dial, limit: s.forwarded, streams: make(chan httpstream.Stream)}
 	return s.serveSPDY(w, r, portforward.PortForwardV1Name, func(client net.Conn) {
 		conn, err := spdy.NewServerConnection(client, f.accept)
 		if err != nil {
@@ -57,12 +56,13 @@ type forwarder struct {
 	ctx     context.Context // ends with the client's connection
 	sandbox pod.SandboxID
 	dial    Dialer
-	gate    gate
+	limit   *semaphore.Weighted    // of connections
 	streams chan httpstream.Stream // that the client has opened
 	running sync.WaitGroup
 }
 
-// portStreams are what a client opens for each connection: a stream for the data and one that says why it failed.
+// portStreams are what a client opens for each connection: a stream for the data and one that says
+// why it failed.
 type portStreams struct {
 	data, failure httpstream.Stream
 	expiry        *time.Timer
@@ -97,7 +97,8 @@ func portOf(s httpstream.Stream) (uint16, error) {
 	return uint16(port), nil
 }
 
-// requestOf returns what the two streams of a connection have in common. Clients that do not say it open the one for failures first.
+// requestOf returns what the two streams of a connection have in common. Clients that do not say it
+// open the one for failures first.
 func requestOf(s httpstream.Stream) string {
 	if id := s.Headers().Get(v1.PortForwardRequestIDHeader); id != "" {
 		return id
@@ -163,11 +164,11 @@ func (f *forwarder) serve(conn httpstream.Connection) {
 
 // join connects the streams with the port, until both directions have ended.
 func (f *forwarder) join(p *portStreams) {
-	if !f.gate.enter() {
+	if !f.limit.TryAcquire(1) {
 		f.refuse(p, errors.New("too many connections at a time"))
 		return
 	}
-	defer f.gate.leave()
+	defer f.limit.Release(1)
 	conn, err := f.connect(p)
 	if err != nil {
 		f.refuse(p, err)
@@ -179,7 +180,7 @@ func (f *forwarder) join(p *portStreams) {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		pour(conn, p.data)
+		copyAll(conn, p.data)
 		_ = closeWrite(conn) // it may have ended altogether
 	}()
 	_, err = io.Copy(p.data, conn)
@@ -191,7 +192,8 @@ func (f *forwarder) join(p *portStreams) {
 	if err != nil {
 		f.refuse(p, err)
 	} else {
-		// The pod has said all, and how it went: clients that do not know of half-closed connections wait for the end of both.
+		// The pod has said all, and how it went: clients that do not know of half-closed
+		// connections wait for the end of both.
 		_ = p.data.Close()
 		_ = p.failure.Close()
 	}

@@ -1,0 +1,128 @@
+package cri
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// calls is what every call goes through: it gets its deadline, is traced and counted, and is known
+// while it is under way.
+type calls struct {
+	timeout time.Duration // of an ordinary call
+	called  func(method, handler string, took time.Duration, err error)
+
+	mu       sync.Mutex
+	underWay map[*call]bool // guarded by mu; those for pods
+}
+
+// intercept returns what each call of a server goes through; errors call the server so.
+func (c *calls) intercept(server string) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		op := method[strings.LastIndexByte(method, '/')+1:]
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+		defer traced(ctx, op)()
+		began := time.Now()
+		limit := computeLimit(op, req, c.timeout)
+		ctx, cancel := limit.bound(ctx, began)
+		defer cancel()
+		defer c.begin(ctx, op, began.Add(limit.asked), req)()
+		err := classify(ctx, op, server, began, invoke(ctx, method, req, reply, cc, opts...))
+		if c.called != nil && strings.HasPrefix(method, "/runtime.v1.") {
+			handler := ""
+			if r, ok := req.(*runtimeapi.RunPodSandboxRequest); ok {
+				handler = r.RuntimeHandler
+			}
+			c.called(op, handler, time.Since(began), err)
+		}
+		return err
+	}
+}
+
+// Wait is a call for a pod that the runtime has not answered yet.
+type Wait struct {
+	// Call is the name of the call, such as "CreateContainer".
+	Call string
+	// Container is the one that it is about, "" for a call about the pod.
+	Container string
+	// Since is when an answer could be expected: when the call was made, or when the time was over
+	// that the call itself asks for, as a grace period.
+	Since time.Time
+	// Until is when the answer is given up.
+	Until time.Time
+}
+
+// call is a call for a pod that is under way.
+type call struct {
+	Wait
+	uid pod.UID
+	id  string // of the container, "" when it is to be made
+}
+
+// podKey carries the pod that calls are made for.
+type podKey struct{}
+
+// WithPod returns a context whose calls are made for the pod, so that Waits knows of them.
+func WithPod(ctx context.Context, uid pod.UID) context.Context {
+	return context.WithValue(ctx, podKey{}, uid)
+}
+
+// begin records a call, if it is for a pod and has a deadline; an answer is due at since. The
+// returned function ends the record.
+func (c *calls) begin(ctx context.Context, op string, since time.Time, req any) (end func()) {
+	uid, known := ctx.Value(podKey{}).(pod.UID)
+	until, limited := ctx.Deadline()
+	if !known || !limited {
+		return func() {}
+	}
+	made := &call{uid: uid, Wait: Wait{Call: op, Since: since, Until: until}}
+	switch r := req.(type) {
+	case *runtimeapi.CreateContainerRequest:
+		made.Container = r.GetConfig().GetMetadata().GetName()
+	case interface{ GetContainerId() string }:
+		made.id = r.GetContainerId()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.underWay[made] = true
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.underWay, made)
+	}
+}
+
+// Waits returns the calls for a pod that the runtime has not answered, the oldest first. Containers
+// have the names that the pod's newest observation gives them.
+func (c *calls) Waits(observed *pod.Status) []Wait {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []Wait
+	for made := range c.underWay {
+		if made.uid != observed.UID {
+			continue
+		}
+		w := made.Wait
+		for i := range observed.Containers {
+			if cs := &observed.Containers[i]; made.id == string(cs.ID) {
+				w.Container = cs.Name
+			}
+		}
+		out = append(out, w)
+	}
+	slices.SortFunc(out, func(a, b Wait) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Call, b.Call), cmp.Compare(a.Container, b.Container))
+	})
+	return out
+}

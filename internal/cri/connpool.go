@@ -1,0 +1,106 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+const (
+	// callsPerConn is how many calls have one connection. An end of a gRPC connection reads no
+	// further while a hundred frames, other than headers and data, wait to be written. If both ends
+	// do that, each with a full socket before it, they wait for each other for ever; it takes a few
+	// hundred calls at a time.
+	callsPerConn = 32
+	// poolIdle is how long a connection that was opened for a crowd stays open without a call.
+	poolIdle = time.Minute
+)
+
+// connPool is the connections to one socket. A call takes the first that has capacity; when none
+// has, one more is opened. None waits for another.
+type connPool struct {
+	open func(idle time.Duration) (*grpc.ClientConn, error) // of a connection that closes after idle, 0: never
+
+	mu     sync.Mutex
+	all    []*pooledConn // guarded by mu
+	closed bool          // guarded by mu
+}
+
+// pooledConn is one connection.
+type pooledConn struct {
+	conn  *grpc.ClientConn
+	calls int // guarded by connPool.mu
+}
+
+func newConnPool(open func(idle time.Duration) (*grpc.ClientConn, error)) (*connPool, error) {
+	first, err := open(0)
+	if err != nil {
+		return nil, err
+	}
+	return &connPool{open: open, all: []*pooledConn{{conn: first}}}, nil
+}
+
+// take returns a connection with capacity for a call, and the function that gives it back.
+func (p *connPool) take() (conn *grpc.ClientConn, leave func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var with *pooledConn
+	for _, each := range p.all {
+		if each.calls < callsPerConn {
+			with = each
+			break
+		}
+	}
+	switch {
+	case with != nil:
+	case p.closed:
+		with = p.all[0] // which says so
+	default:
+		conn, err := p.open(poolIdle)
+		if err != nil {
+			return nil, nil, err
+		}
+		with = &pooledConn{conn: conn}
+		p.all = append(p.all, with)
+	}
+	with.calls++
+	return with.conn, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		with.calls--
+	}, nil
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (p *connPool) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	conn, leave, err := p.take()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return conn.Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream implements grpc.ClientConnInterface. Streams, which are few, do not count.
+func (p *connPool) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	p.mu.Lock()
+	first := p.all[0].conn
+	p.mu.Unlock()
+	return first.NewStream(ctx, desc, method, opts...)
+}
+
+// Close ends the connections; calls in flight fail.
+func (p *connPool) Close() error {
+	p.mu.Lock()
+	all := p.all
+	p.closed = true
+	p.mu.Unlock()
+	var errs []error
+	for _, each := range all {
+		errs = append(errs, each.conn.Close())
+	}
+	return errors.Join(errs...)
+}

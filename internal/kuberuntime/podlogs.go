@@ -1,0 +1,276 @@
+package kuberuntime
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/beneath"
+	"berth/internal/logs"
+	"berth/internal/pod"
+)
+
+// podLogs are the log folders of pods, and the links to logs that log shippers read.
+type podLogs struct {
+	dir     string // of the log folders
+	linkDir string // of the links; "" for none
+	log     *slog.Logger
+
+	mu  sync.Mutex
+	old map[pod.UID][]string // guarded by mu; folders that were there when the agent began, of pods that are still
+}
+
+// files are the logs of containers, linkFiles the links to them: a container may have been given
+// all logs of the machine.
+func (l *podLogs) files() beneath.Root     { return logs.Files(l.dir) }
+func (l *podLogs) linkFiles() beneath.Root { return logs.Files(l.linkDir) }
+
+// of returns the log folder of a pod.
+func (l *podLogs) of(p *v1.Pod) string {
+	return logs.PodDir(l.dir, p.Namespace, p.Name, string(p.UID))
+}
+
+// remove is what Runtime.RemoveLogs says.
+func (l *podLogs) remove(namespace, name string, uid pod.UID) error {
+	dirs, err := l.dirsOf(namespace, name, uid)
+	if err != nil {
+		return fmt.Errorf("remove logs: %w", err)
+	}
+	for _, dir := range dirs {
+		if err := l.files().Remove(dir); err != nil {
+			return fmt.Errorf("remove logs: %w", err)
+		}
+		if err := l.removeLinksInto(dir); err != nil {
+			return fmt.Errorf("remove links to logs: %w", err)
+		}
+	}
+	l.mu.Lock()
+	delete(l.old, uid)
+	l.mu.Unlock()
+	return nil
+}
+
+// dirsOf returns the log folders of a pod: that of its name, and those that were there when the
+// agent began.
+func (l *podLogs) dirsOf(namespace, name string, uid pod.UID) ([]string, error) {
+	if namespace == "" || name == "" {
+		entries, err := l.list()
+		var dirs []string
+		for _, e := range entries {
+			if e.uid == uid {
+				dirs = append(dirs, e.path)
+			}
+		}
+		return dirs, err
+	}
+	l.mu.Lock()
+	dirs := append(slices.Clone(l.old[uid]), logs.PodDir(l.dir, namespace, name, string(uid)))
+	l.mu.Unlock()
+	slices.Sort(dirs)
+	return slices.Compact(dirs), nil
+}
+
+// onDisk returns the pods that have a log folder. It is asked once, when the agent begins.
+func (l *podLogs) onDisk() ([]pod.UID, error) {
+	entries, err := l.list()
+	if err != nil {
+		return nil, fmt.Errorf("log folders: %w", err)
+	}
+	var out []pod.UID
+	old := map[pod.UID][]string{}
+	for _, e := range entries {
+		if old[e.uid] == nil {
+			out = append(out, e.uid)
+		}
+		old[e.uid] = append(old[e.uid], e.path)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.old = old
+	return out, nil
+}
+
+// podLogDir is the log folder of one pod.
+type podLogDir struct {
+	path string
+	uid  pod.UID
+}
+
+// list lists the folders of the form namespace_name_uid; what else is there is not ours.
+func (l *podLogs) list() ([]podLogDir, error) {
+	entries, err := l.files().ReadDir(l.dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []podLogDir
+	for _, e := range entries {
+		parts := strings.SplitN(e.Name(), "_", 3) // neither a namespace nor a name has an underscore
+		if e.IsDir() && len(parts) == 3 && parts[2] != "" {
+			out = append(out, podLogDir{filepath.Join(l.dir, e.Name()), pod.UID(parts[2])})
+		}
+	}
+	return out, nil
+}
+
+// removeLinksInto removes the links whose target is below dir, the log folder of a pod. Their names
+// begin with the pod's.
+func (l *podLogs) removeLinksInto(dir string) error {
+	if l.linkDir == "" {
+		return nil
+	}
+	links, err := l.linkFiles().Open(l.linkDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer links.Close()
+	entries, err := links.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	namespace, rest, _ := strings.Cut(filepath.Base(dir), "_")
+	name, _, _ := strings.Cut(rest, "_")
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), name) || !strings.Contains(e.Name(), namespace) {
+			continue
+		}
+		target, err := os.Readlink(filepath.Join(beneath.Self(int(links.Fd())), e.Name()))
+		if err != nil || !strings.HasPrefix(target, dir+string(filepath.Separator)) {
+			continue // no link, or another pod's
+		}
+		if err := l.linkFiles().Unlink(filepath.Join(l.linkDir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// link makes the link that log shippers follow, if the log file exists.
+func (l *podLogs) link(p *v1.Pod, c *v1.Container, id pod.ContainerID, cfg *runtimeapi.ContainerConfig) {
+	if l.linkDir == "" {
+		return
+	}
+	target := filepath.Join(l.of(p), cfg.LogPath)
+	if _, err := l.files().Lstat(target); err != nil {
+		return
+	}
+	link := logs.LinkPath(l.linkDir, p.Name, p.Namespace, c.Name, string(id))
+	if err := l.linkFiles().EnsureLink(target, link); err != nil {
+		l.log.Warn("link to the container's log not made", "link", link, "error", err)
+	}
+}
+
+// unlink removes the link to a container's log.
+func (l *podLogs) unlink(s *pod.Status, cs *pod.ContainerStatus) error {
+	if l.linkDir == "" {
+		return nil
+	}
+	return l.linkFiles().Unlink(logs.LinkPath(l.linkDir, s.Name, s.Namespace, cs.Name, string(cs.ID)))
+}
+
+// nextAttempt returns the restart count of a new container: one more than any that is known, by the
+// runtime or by a log file, since containers may have been lost. The newest one counts for nothing
+// if it was never started: it gives way to the new one.
+func (l *podLogs) nextAttempt(p *v1.Pod, c *v1.Container, observed *pod.Status) (uint32, error) {
+	next := uint32(0)
+	newest := observed.FindContainer(c.Name)
+	for i := range observed.Containers {
+		switch cs := &observed.Containers[i]; {
+		case cs.Name != c.Name:
+		case cs == newest && cs.State == pod.StateCreated:
+			next = max(next, cs.Attempt)
+		default:
+			next = max(next, cs.Attempt+1)
+		}
+	}
+	dir := filepath.Join(l.of(p), c.Name)
+	entries, err := l.files().ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return 0, fmt.Errorf("restart count from logs: %w", err)
+	}
+	for _, e := range entries {
+		if n, ok := incarnationOf(e.Name()); ok {
+			next = max(next, n+1)
+		}
+	}
+	return next, nil
+}
+
+// keepCount leaves exactly one log of a container that is taken away, by which its next incarnation
+// is counted: its own, and of one that was never started that of the one before. What could not be
+// started has no log; then the file is made, empty.
+func keepCount(cs *pod.ContainerStatus) error {
+	if cs.LogPath == "" {
+		return nil
+	}
+	fail := func(err error) error { return fmt.Errorf("logs of container %q: %w", cs.Name, err) }
+	dir, last := filepath.Dir(cs.LogPath), int64(cs.Attempt)
+	if cs.State == pod.StateCreated {
+		last--
+	}
+	files := logs.FilesOf(cs.LogPath)
+	if err := files.Ensure(dir, 0o755, 0o755); err != nil {
+		return fail(err)
+	}
+	entries, err := files.ReadDir(dir)
+	if err != nil {
+		return fail(err)
+	}
+	for _, e := range entries {
+		if n, ok := incarnationOf(e.Name()); ok && int64(n) < last {
+			if err := files.Unlink(filepath.Join(dir, e.Name())); err != nil {
+				return fail(err)
+			}
+		}
+	}
+	if last < 0 {
+		return nil
+	}
+	f, err := files.OpenFile(filepath.Join(dir, strconv.FormatInt(last, 10)+".log"), os.O_CREATE|os.O_WRONLY, 0o640)
+	if err != nil {
+		return fail(err)
+	}
+	return f.Close()
+}
+
+// incarnationOf returns the restart count that a log file, rotated or not, has in its name.
+func incarnationOf(file string) (uint32, bool) {
+	number, _, isLog := strings.Cut(file, ".log")
+	n, err := strconv.ParseUint(number, 10, 32)
+	return uint32(n), isLog && err == nil
+}
+
+// removeLog removes the log of a container, with the parts that were rotated.
+func removeLog(path string) error {
+	files, dir := logs.FilesOf(path), filepath.Dir(path)
+	entries, err := files.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), filepath.Base(path)) {
+			continue
+		}
+		if err := files.Unlink(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

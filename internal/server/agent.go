@@ -1,0 +1,115 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"berth/internal/manifest"
+)
+
+// agentHandlers answer what the agent is, runs with and does, and take the order to stop.
+type agentHandlers struct {
+	*answerer
+	h *Handlers
+}
+
+// route adds the paths of the local API; the kubelet's ports have a few of them under other names.
+func (a agentHandlers) route(mux *http.ServeMux) {
+	mux.HandleFunc("GET "+PathVersion, a.getVersion)
+	mux.HandleFunc("GET "+PathProblems, a.getProblems)
+	mux.HandleFunc("GET "+PathSettings, a.getSettings)
+	if a.h.Pulls != nil {
+		mux.HandleFunc("GET "+PathPulls, a.getPulls)
+	}
+	if a.h.Node != nil {
+		mux.HandleFunc("GET "+PathNode, a.getNode)
+	}
+	mux.HandleFunc("POST "+PathStop, a.postStop)
+}
+
+func (a agentHandlers) getHealthz(w http.ResponseWriter, r *http.Request) {
+	if err := a.h.Healthz(); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, err := io.WriteString(w, "ok")
+	a.ended(r, err)
+}
+
+func (a agentHandlers) getVersion(w http.ResponseWriter, r *http.Request) {
+	a.writeJSON(w, r, a.h.Version())
+}
+
+func (a agentHandlers) getProblems(w http.ResponseWriter, r *http.Request) {
+	problems := a.h.Problems()
+	if problems == nil {
+		problems = []manifest.Problem{} // "none" is a list too
+	}
+	a.writeJSON(w, r, problems)
+}
+
+func (a agentHandlers) getSettings(w http.ResponseWriter, r *http.Request) {
+	if a.h.Settings == nil {
+		http.NotFound(w, r)
+		return
+	}
+	settings, err := a.h.Settings()
+	switch {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	case settings == nil:
+		http.Error(w, `the agent has no KubeletConfiguration: it was started with "berth run"`, http.StatusNotFound)
+	default:
+		a.writeJSON(w, r, settings)
+	}
+}
+
+// postStop accepts the order to stop. The answer is written before the agent closes this server.
+func (a agentHandlers) postStop(w http.ResponseWriter, r *http.Request) {
+	var req StopRequest
+	body := json.NewDecoder(r.Body)
+	body.DisallowUnknownFields()
+	if err := body.Decode(&req); err != nil && !errors.Is(err, io.EOF) { // no body means the defaults
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			http.Error(w, fmt.Sprintf("the body is larger than %d bytes", tooLarge.Limit), http.StatusRequestEntityTooLarge)
+			return
+		}
+		http.Error(w, fmt.Sprintf(`body: %v; expected {"all": true} or {"all": false}`, err), http.StatusBadRequest)
+		return
+	}
+	scope := StopAgent
+	if req.All {
+		scope = StopAll
+	}
+	a.log.Info("asked to stop", "scope", scope.String())
+	a.h.Stop(scope)
+	w.WriteHeader(http.StatusAccepted)
+}
+
+// getNode answers with the Node: the API server's, or what stands for it where there is none.
+func (a agentHandlers) getNode(w http.ResponseWriter, r *http.Request) {
+	n, err := a.h.Node(r.Context())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	a.writeJSON(w, r, n)
+}
+
+func (a agentHandlers) getPulls(w http.ResponseWriter, r *http.Request) {
+	pulls := a.h.Pulls(r.Context())
+	if pulls == nil {
+		pulls = []Pull{} // a list, not null
+	}
+	a.writeJSON(w, r, pulls)
+}
+
+// getConfigz answers with the configuration in force.
+func (a agentHandlers) getConfigz(w http.ResponseWriter, r *http.Request) {
+	a.writeJSON(w, r, map[string]any{"kubeletconfig": a.h.Configz()})
+}

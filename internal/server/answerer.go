@@ -1,0 +1,66 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// answerer writes the answers of one listener.
+type answerer struct {
+	name    string              // of the listener
+	streams *semaphore.Weighted // answers of unlimited length at a time
+	log     *slog.Logger
+}
+
+// stream runs f as an answer of unlimited length, or refuses it when there are too many.
+func (a *answerer) stream(w http.ResponseWriter, f func() error) error {
+	if !a.streams.TryAcquire(1) {
+		refuseBusy(w, "too many streams at a time")
+		return nil
+	}
+	defer a.streams.Release(1)
+	// Reading too: the server reads on during an answer, to learn that the client is gone.
+	c := http.NewResponseController(w)
+	err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{}))
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("lift the time limit of the answer: %w", err)
+	}
+	return f()
+}
+
+func (a *answerer) writeJSON(w http.ResponseWriter, r *http.Request, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	a.ended(r, json.NewEncoder(w).Encode(v))
+}
+
+// ended takes the error of an answer that had begun: the client is gone or slow, which the agent
+// does nothing about.
+func (a *answerer) ended(r *http.Request, err error) {
+	if err != nil && r.Context().Err() == nil {
+		a.log.Debug(a.name+": answer broke off", "path", r.URL.Path, "error", err)
+	}
+}
+
+func (a *answerer) writeText(w http.ResponseWriter, r *http.Request, text string) {
+	setPlainText(w)
+	_, err := io.WriteString(w, text)
+	a.ended(r, err)
+}
+
+func refuseBusy(w http.ResponseWriter, why string) {
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, why, http.StatusTooManyRequests)
+}
+
+// setPlainText marks an answer as text, whatever it contains.
+func setPlainText(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+}

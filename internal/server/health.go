@@ -1,0 +1,68 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// healthHandlers answer whether the agent works.
+type healthHandlers struct {
+	*answerer
+	checked func(check string, err error) // counts
+}
+
+// healthCheck is one of the checks behind /healthz.
+type healthCheck struct {
+	name  string
+	check func() error
+}
+
+// healthy is the check that answering is enough for. Log records are written at once, so that there
+// is no queue to be behind with.
+func healthy() error { return nil }
+
+// route adds /healthz over all checks and /healthz/{name} for each.
+func (h healthHandlers) route(mux *http.ServeMux, checks ...healthCheck) {
+	mux.HandleFunc("GET "+PathHealthz, func(w http.ResponseWriter, r *http.Request) { h.writeHealth(w, r, checks) })
+	for _, c := range checks {
+		mux.HandleFunc("GET "+PathHealthz+"/"+c.name, func(w http.ResponseWriter, r *http.Request) {
+			if err := h.check(c); err != nil {
+				http.Error(w, fmt.Sprintf("internal server error: %v", err), http.StatusInternalServerError)
+				return
+			}
+			h.writeText(w, r, "ok")
+		})
+	}
+}
+
+// check makes the check and counts its result.
+func (h healthHandlers) check(c healthCheck) error {
+	err := c.check()
+	h.checked(c.name, err)
+	return err
+}
+
+// writeHealth answers in the form of all Kubernetes components: ok, or which check failed. Why is
+// said one check at a time.
+func (h healthHandlers) writeHealth(w http.ResponseWriter, r *http.Request, checks []healthCheck) {
+	var list strings.Builder
+	failed := false
+	for _, c := range checks {
+		if err := h.check(c); err != nil {
+			failed = true
+			fmt.Fprintf(&list, "[-]%s failed: reason withheld\n", c.name)
+			continue
+		}
+		fmt.Fprintf(&list, "[+]%s ok\n", c.name)
+	}
+	_, verbose := r.URL.Query()["verbose"]
+	switch {
+	case failed:
+		http.Error(w, list.String()+"healthz check failed", http.StatusInternalServerError)
+	case verbose:
+		h.writeText(w, r, list.String()+"healthz check passed\n")
+	default:
+		h.writeText(w, r, "ok")
+	}
+}
