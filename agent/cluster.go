@@ -75,8 +75,8 @@ func openAPI(b *base) (s apiServer, err error) {
 // exists reports whether there is an API server.
 func (s *apiServer) exists() bool { return s.client != nil }
 
-// allocatablePeriod is how often the cluster wants to be told how many volumes this node takes of the
-// driver, 0 for never.
+// allocatablePeriod is how often the cluster wants to be told how many volumes this node takes of
+// the driver, 0 for never.
 func (s *apiServer) allocatablePeriod(driver string) time.Duration {
 	d, ok := s.csiDrivers.Get("", driver)
 	if !ok || d.Spec.NodeAllocatableUpdatePeriodSeconds == nil {

@@ -16,7 +16,8 @@ type component struct {
 	run func(ctx context.Context) error
 	// ready blocks until the next phase may begin; nil: at once.
 	ready func(ctx context.Context) error
-	// drain does what must be done before run's context ends, when the agent stops in good order; nil: nothing.
+	// drain does what must be done before run's context ends, when the agent stops in good order; nil:
+	// nothing.
 	drain func(ctx context.Context) error
 	// absent: the component is none of this agent's.
 	absent bool
@@ -31,8 +32,8 @@ type phase struct {
 }
 
 // runPhases starts the phases in order, calls started after each, runs them until ctx is done or a
-// component ends, and stops them backwards. It returns why it ended, nil for ctx, and what failed in
-// its stopping.
+// component ends, and stops them backwards. It returns why it ended, nil for ctx, and what failed
+// in its stopping.
 func runPhases(ctx context.Context, phases []phase, started func(), log *slog.Logger) error {
 	failed := make(chan error, 1)
 	fail := func(err error) {
@@ -99,7 +100,8 @@ func waitReady(ctx context.Context, c component, failed <-chan error) error {
 	}
 }
 
-// startComponent runs the component in a context of its own; the returned function drains and stops it.
+// startComponent runs the component in a context of its own; the returned function drains and stops
+// it.
 func startComponent(parent context.Context, c component, fail func(error), log *slog.Logger) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(parent))
 	done := make(chan struct{})

@@ -106,7 +106,8 @@ func (a *Agent) configz() any {
 	return &c
 }
 
-// listSettings returns what the agent was told, and by what; nothing in run mode, which has no KubeletConfiguration.
+// listSettings returns what the agent was told, and by what; nothing in run mode, which has no
+// KubeletConfiguration.
 func (a *Agent) listSettings() ([]server.Setting, error) {
 	if a.settings.mode == runMode {
 		return nil, nil

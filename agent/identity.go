@@ -77,8 +77,8 @@ func newServing(g *ground) (s serving, err error) {
 	return s, err
 }
 
-// servingRequest returns what the serving certificate of a node must say: its names and addresses, as
-// the API server shows them. It is nil while that does not show an address.
+// servingRequest returns what the serving certificate of a node must say: its names and addresses,
+// as the API server shows them. It is nil while that does not show an address.
 func servingRequest(n *v1.Node) *x509.CertificateRequest {
 	if n == nil || n.UID == "" { // the stand-in
 		return nil

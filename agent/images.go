@@ -48,7 +48,8 @@ func newImageManager(g *ground, rt *containerRuntime, o *origin) (m imageManager
 	return m, nil
 }
 
-// loadPullRecords brings the records of pulls up to date. Without them pods only have to pull more often.
+// loadPullRecords brings the records of pulls up to date. Without them pods only have to pull more
+// often.
 func (m *imageManager) loadPullRecords(log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := m.puller.Recover(ctx); err != nil {

@@ -103,8 +103,8 @@ func guard(d *server.Kubelet, g *ground) error {
 	return nil
 }
 
-// debugging returns what looks into the process: profiles, which in run mode only root sees, and the
-// level of the log.
+// debugging returns what looks into the process: profiles, which in run mode only root sees, and
+// the level of the log.
 func debugging(b *base) server.Debug {
 	d := server.Debug{Profiling: b.settings.profiling}
 	if level := b.cfg.LogLevel; level != nil && b.settings.changesLogLevel {

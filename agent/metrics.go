@@ -37,8 +37,8 @@ func newPodCounts(g *ground, p *pleg.PLEG, v podView) *metrics.Pods {
 	}
 }
 
-// newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in two
-// of them.
+// newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in
+// two of them.
 func newMetrics(a *Agent) (map[string]http.Handler, error) {
 	a.counts.Node(a.cfg.NodeName, a.cfg.Version, runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
 	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_cgroup_version", Help: "[ALPHA] cgroup version on the hosts."}, func() float64 {

@@ -28,8 +28,8 @@ type nodeSource interface {
 	Wake()
 }
 
-// newNodeSource returns the Node of the API server, or this machine where there is none. problems are
-// what keeps the latter from being ready.
+// newNodeSource returns the Node of the API server, or this machine where there is none. problems
+// are what keeps the latter from being ready.
 func newNodeSource(g *ground, rt *containerRuntime, problems func() []error) nodeSource {
 	if g.api.exists() {
 		return clusterNode{g.api.current}

@@ -111,8 +111,8 @@ func podEvents(r *events.Recorder) func(p *v1.Pod, eventtype, reason, message st
 }
 
 // objectTTL returns how long copies of ConfigMaps and Secrets serve, as the controller of the
-// cluster's size wrote it to the Node (Kubernetes documentation, "Well-Known Labels, Annotations and
-// Taints").
+// cluster's size wrote it to the Node (Kubernetes documentation, "Well-Known Labels, Annotations
+// and Taints").
 func objectTTL(n *v1.Node) (time.Duration, bool) {
 	if n == nil {
 		return 0, false

@@ -99,8 +99,8 @@ func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 	return c
 }
 
-// expectPods returns the pods of which an earlier agent left a folder. The API server is to have them,
-// but for static pods, which it knows under the UIDs of their mirrors.
+// expectPods returns the pods of which an earlier agent left a folder. The API server is to have
+// them, but for static pods, which it knows under the UIDs of their mirrors.
 func expectPods(g *ground, syncer *podsync.Syncer) []pod.UID {
 	uids, err := syncer.OnDisk()
 	if err != nil {
@@ -109,7 +109,8 @@ func expectPods(g *ground, syncer *podsync.Syncer) []pod.UID {
 	return uids
 }
 
-// checkHostPorts returns what judges pods by the sockets of this machine, unless another table is given.
+// checkHostPorts returns what judges pods by the sockets of this machine, unless another table is
+// given.
 func checkHostPorts(t hostports.Table) func(*v1.Pod) error {
 	if t == nil {
 		t = hostports.Host{Proc: "/proc"}

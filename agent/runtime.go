@@ -79,8 +79,8 @@ func (rt *containerRuntime) supervise(ctx context.Context) error {
 	}
 }
 
-// connect waits for the runtime's answer and learns what can only be learned from it; newCgroups builds
-// containerManager for its cgroup driver.
+// connect waits for the runtime's answer and learns what can only be learned from it; newCgroups
+// builds containerManager for its cgroup driver.
 func (rt *containerRuntime) connect(ctx context.Context, newCgroups func(context.Context, cgroups.Driver) (ContainerManager, error)) error {
 	for {
 		v, err := rt.cri.Version(ctx)
@@ -103,7 +103,8 @@ func (rt *containerRuntime) connect(ctx context.Context, newCgroups func(context
 	}
 }
 
-// cgroupDriver returns the driver that the runtime uses, and the configured one when it does not tell.
+// cgroupDriver returns the driver that the runtime uses, and the configured one when it does not
+// tell.
 func (rt *containerRuntime) cgroupDriver(ctx context.Context) (cgroups.Driver, error) {
 	switch d, err := rt.cri.CgroupDriver(ctx); {
 	case errors.Is(err, cri.ErrUnimplemented):
@@ -139,8 +140,8 @@ func (rt *containerRuntime) nodeImages(ctx context.Context) ([]v1.ContainerImage
 	return node.ContainerImages(images), nil
 }
 
-// podDialer returns how to connect inside of the sandbox's network, nil if the runtime does not tell
-// where that is.
+// podDialer returns how to connect inside of the sandbox's network, nil if the runtime does not
+// tell where that is.
 func (rt *containerRuntime) podDialer(ctx context.Context, sandbox *pod.SandboxStatus) (server.Dialer, error) {
 	if sandbox.HostNetwork {
 		return (&net.Dialer{}).DialContext, nil

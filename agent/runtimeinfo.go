@@ -46,8 +46,8 @@ type NodeCgroups interface {
 	RemoveQoS() error
 }
 
-// runtimeInfo is what only the running runtime tells, and what depends on it: the cgroup driver. Until
-// the runtime has answered, its containerManager is noCgroups.
+// runtimeInfo is what only the running runtime tells, and what depends on it: the cgroup driver.
+// Until the runtime has answered, its containerManager is noCgroups.
 type runtimeInfo struct {
 	mu            sync.RWMutex
 	name, version string           // guarded by mu

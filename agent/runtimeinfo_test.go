@@ -10,7 +10,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Before the runtime has answered nothing can be changed, and nothing is there. From then on its answer counts.
+// Before the runtime has answered nothing can be changed, and nothing is there. From then on its
+// answer counts.
 func TestRuntimeInfoBeforeTheRuntimeAnswers(t *testing.T) {
 	i, ctx, p := newRuntimeInfo(nil), t.Context(), &v1.Pod{}
 	_, usage := i.PodMemoryUsage(p)

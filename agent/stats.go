@@ -27,7 +27,8 @@ func newStats(b *base, rt *containerRuntime, p *pleg.PLEG, v podView, m *volumes
 	})
 }
 
-// systemCgroups returns the cgroups of the node's own parts that the configuration names, by their names in the summary.
+// systemCgroups returns the cgroups of the node's own parts that the configuration names, by their
+// names in the summary.
 func systemCgroups(k *config.Kubelet) map[string]string {
 	all := map[string]string{
 		summary.SystemContainerKubelet: k.KubeletCgroups, summary.SystemContainerRuntime: k.RuntimeCgroups, summary.SystemContainerMisc: k.SystemCgroups,

@@ -14,7 +14,8 @@ import (
 	"berth/internal/volumes"
 )
 
-// pluginsDir and registryDir are folders below the root directory: of plugins, and of the sockets on which they register.
+// pluginsDir and registryDir are folders below the root directory: of plugins, and of the sockets
+// on which they register.
 const (
 	pluginsDir  = "plugins"
 	registryDir = "plugins_registry"
@@ -79,7 +80,8 @@ func (s *storage) load(log *slog.Logger) func() {
 	}
 }
 
-// unstageLimit bounds how long an agent that has ended all pods waits for drivers to take down what the pods shared.
+// unstageLimit bounds how long an agent that has ended all pods waits for drivers to take down what
+// the pods shared.
 const unstageLimit = 30 * time.Second
 
 func (a *Agent) drainVolumes(ctx context.Context) error {

@@ -25,8 +25,8 @@ type podView struct {
 	since   time.Time // the agent's start
 }
 
-// getPod returns the pod with its newest status. A pod that is no longer wanted but still ends is shown
-// as being deleted.
+// getPod returns the pod with its newest status. A pod that is no longer wanted but still ends is
+// shown as being deleted.
 func (v podView) getPod(uid pod.UID) (*v1.Pod, bool) {
 	uid = v.desired.TranslateUID(uid) // clients of the API know a static pod by its mirror
 	p, wanted := v.desired.Get(uid)

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// Current is the newest known Node, for everyone who reads it or has news of it. It is there before the Node that keeps it, and safe for
-// concurrent use.
+// Current is the newest known Node, for everyone who reads it or has news of it. It is there before
+// the Node that keeps it, and safe for concurrent use.
 type Current struct {
 	wake       chan struct{} // capacity 1: the status may have changed
 	observed   chan struct{} // capacity 1: current may have changed
@@ -21,7 +21,8 @@ type Current struct {
 	watched bool     // guarded by mu; somebody calls Observe
 	deleted bool     // guarded by mu; the API server has it no more
 	doubted bool     // guarded by mu; a watch showed one that is older than current
-	// corrected: guarded by mu; no Node is shown any more that has the devices of an agent before this one.
+	// corrected: guarded by mu; no Node is shown any more that has the devices of an agent before this
+	// one.
 	corrected bool
 }
 
@@ -33,8 +34,9 @@ func NewCurrent() *Current {
 // Wake says that something that the status tells has changed, above all readiness. It never blocks.
 func (c *Current) Wake() { signal(c.wake) }
 
-// Observe hands over the newest Node of a watch, or nil if it was deleted. It never blocks. Who calls it once goes on calling it: from
-// then on the Node is not read any more before its status is compared.
+// Observe hands over the newest Node of a watch, or nil if it was deleted. It never blocks. Who
+// calls it once goes on calling it: from then on the Node is not read any more before its status is
+// compared.
 func (c *Current) Observe(newest *v1.Node) {
 	c.mu.Lock()
 	c.watched = true
@@ -47,15 +49,16 @@ func (c *Current) Observe(newest *v1.Node) {
 	c.adopt(newest)
 }
 
-// Node returns the newest known Node: that of the API server, or a stand-in before it has answered, or nil before Load. It is shared and must not
-// be changed.
+// Node returns the newest known Node: that of the API server, or a stand-in before it has answered,
+// or nil before Load. It is shared and must not be changed.
 func (c *Current) Node() *v1.Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.current
 }
 
-// UID returns the UID of the Node, or "" while it is not known, or the Node is deleted or about to be.
+// UID returns the UID of the Node, or "" while it is not known, or the Node is deleted or about to
+// be.
 func (c *Current) UID() types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,11 +68,13 @@ func (c *Current) UID() types.UID {
 	return c.current.UID
 }
 
-// Registered returns the channel that is closed when the API server has shown the Node for the first time.
+// Registered returns the channel that is closed when the API server has shown the Node for the
+// first time.
 func (c *Current) Registered() <-chan struct{} { return c.registered }
 
-// adopt keeps a Node that the API server showed, unless a newer one is known: watches lag behind writes. As it may also be that an older etcd was
-// restored, the Node is then read once, and what that shows is kept.
+// adopt keeps a Node that the API server showed, unless a newer one is known: watches lag behind
+// writes. As it may also be that an older etcd was restored, the Node is then read once, and what
+// that shows is kept.
 func (c *Current) adopt(newest *v1.Node) {
 	kept := *newest
 	kept.ManagedFields = nil // nobody reads them, and they are most of the object
