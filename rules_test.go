@@ -62,20 +62,20 @@ var ranks = map[string]int{
 	"internal/mounts":     1,
 	"internal/cgroupstat": 1,
 	"internal/kube":       1,
-	"internal/events":     1,
+	"internal/events":     2,
+	"internal/journal":    1,
 	"internal/allocation": 1,
 	"internal/lifecycle":  1,
 	"internal/userns":     1,
-	"internal/tracing":    1,
+	"internal/tracing":    2,
 	"internal/netns":      1,
 	"internal/hostports":  1,
 	"internal/defaults":   1,
 
-	"internal/beneath": 0,
+	"internal/beneath":    0,
+	"internal/checkpoint": 0,
 	"internal/pod":     0,
 	"internal/config":  0,
-	"internal/journal": 0,
-	"internal/keep":    0,
 	"internal/inotify": 0,
 	"internal/selinux": 0,
 	"internal/patch":   0,
@@ -89,6 +89,8 @@ var testSupport = map[string]string{
 	"internal/csi/csitest":   "internal/csi",
 	"internal/kube/kubetest": "internal/kube",
 	"internal/pod/podtest":   "internal/pod",
+
+	"internal/checkpoint/checkpointtest": "internal/checkpoint",
 
 	"internal/manifest/manifesttest": "internal/manifest",
 }
@@ -135,6 +137,8 @@ var linkBans = map[string]string{
 	"berth/internal/kube/kubetest":           "test support",
 	"berth/internal/manifest/manifesttest":   "test support",
 	"berth/internal/pod/podtest":             "test support",
+
+	"berth/internal/checkpoint/checkpointtest": "test support",
 }
 
 // cgroupfsReaders are the folders whose code may name the cgroup file system, and what for.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keep"
+	"berth/internal/checkpoint"
 )
 
 // removeAll ends the embedded runtime and removes what was kept, as far as the agent was told to.
@@ -30,11 +30,7 @@ func (a *Agent) removeAll(ctx context.Context) error {
 		errs = append(errs, a.embedded.Remove(ctx))
 	}
 	for _, name := range []string{allocationsFile, probesFile, statusesFile, killsFile} {
-		for _, suffix := range []string{"", keep.CorruptSuffix} {
-			if err := os.Remove(filepath.Join(a.cfg.RootDir, name+suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
+		errs = append(errs, checkpoint.RemoveAll(filepath.Join(a.cfg.RootDir, name)))
 	}
 	errs = append(errs, os.RemoveAll(filepath.Join(a.cfg.RootDir, manifestsDir)), os.RemoveAll(filepath.Join(a.cfg.RootDir, imageRecordsDir)))
 	// Whatever else is there is not ours, and stays.

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/keep"
+	"berth/internal/checkpoint"
 	"berth/internal/pod"
 )
 
@@ -52,7 +52,7 @@ type Config struct {
 // Allocations are the records of all admitted pods. They are safe for concurrent use.
 type Allocations struct {
 	cfg  Config
-	file *keep.Table[pod.UID, record]
+	file *checkpoint.WarmTable[pod.UID, record]
 	// changed names the pods whose record may be another than in the file, told those of which IsCurrent and Apply may say something else. They
 	// are told with mu held.
 	changed *pod.Inbox[pod.UID]

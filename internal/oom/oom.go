@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"berth/internal/cgroupstat"
-	"berth/internal/keep"
+	"berth/internal/checkpoint"
 	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
@@ -72,7 +72,7 @@ type Config struct {
 type Watcher struct {
 	Config
 	parser    parser
-	file      *keep.File[told]
+	file      *checkpoint.WarmFile[told]
 	wakes     *pod.Inbox[string] // paths whose counter may have changed
 	watch     Watch
 	lookNow   chan struct{} // capacity 1; the log has something, or soon will
@@ -111,19 +111,22 @@ func New(cfg Config) *Watcher {
 		Config: cfg, wakes: pod.NewInbox[string](), lookNow: make(chan struct{}, 1), first: true, containers: map[pod.ContainerID]*tracked{}, byPath: map[string]pod.ContainerID{},
 		pods: map[pod.UID][]pod.ContainerID{}, counts: map[pod.ContainerID]uint64{},
 	}
-	w.file = keep.New(keep.Config[told]{Path: cfg.Path, Version: fileVersion, What: "kills that were told", Content: w.content, Log: cfg.Log})
+	w.file = checkpoint.NewFile(checkpoint.FileConfig[told]{Path: cfg.Path, Version: fileVersion, What: "kills that were told", Content: w.content, Log: cfg.Log})
 	return w
 }
 
-func (w *Watcher) content() (told, error) {
+func (w *Watcher) content() told {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t := told{Boot: w.boot, Seq: w.seq, Kills: map[pod.ContainerID]uint64{}}
 	for id, n := range w.counts {
 		t.Kills[id] = n
 	}
-	return t, nil
+	return t
 }
+
+// Health returns what cannot be written, since when and why, as a *checkpoint.Failing, or nil.
+func (w *Watcher) Health() error { return w.file.Health() }
 
 // load reads what an earlier agent told.
 func (w *Watcher) load() {

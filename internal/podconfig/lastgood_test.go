@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth/internal/checkpoint"
 	"berth/internal/manifest"
 	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
@@ -250,14 +251,14 @@ func TestKeptRecordThatCannotBeUsed(t *testing.T) {
 					"the version kept of it is lost: "+record+" cannot be used: "+tt.reason) || strings.Contains(problems[0].Message, "\n") {
 					t.Errorf("problems:\n%s", messages(problems))
 				}
-				if now := onlyRecord(t, state, pod.FileSource); now != record+asideSuffix {
+				if now := onlyRecord(t, state, pod.FileSource); now != record+checkpoint.AsideSuffix {
 					t.Errorf("not set aside: %s", now)
 				}
 				write(t, path, manifesttest.Pod("b", "i"))
 				r.after(defaultRescan+patience, "ADD default/b")
 				r.expectProblems("")
 				r.stop()
-				if now := onlyRecord(t, state, pod.FileSource); strings.HasSuffix(now, asideSuffix) {
+				if now := onlyRecord(t, state, pod.FileSource); checkpoint.IsAside(now) {
 					t.Errorf("no new record: %s", now)
 				}
 				if !strings.Contains(log.String(), "cannot restore a manifest") {
@@ -315,11 +316,11 @@ func TestKeepingFails(t *testing.T) {
 		r := startRunning(t, cfg)
 		r.after(patience, "ADD default/a")
 		r.after(time.Hour, "")
-		if n := strings.Count(log.String(), "cannot keep versions of manifests"); n != 1 {
+		if n := strings.Count(log.String(), "not saved"); n != 1 {
 			t.Errorf("said %d times:\n%s", n, log.String())
 		}
 		remove(t, file)
-		r.after(keptRetry, "")
+		r.after(10*time.Second+keptDelay, "")
 		onlyRecord(t, cfg.StateDir, pod.FileSource)
 	})
 }

@@ -1,0 +1,166 @@
+package checkpoint
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	// pause is the least time between two writes: what changes meanwhile is one write.
+	pause = time.Second
+	// retry is the time after a write that failed before the next.
+	retry = 10 * time.Second
+)
+
+// WriterConfig is what a Writer needs.
+type WriterConfig struct {
+	// What names the content in the log and in errors: "verdicts of probes".
+	What string
+	// Wake has an element when the files are older than the content.
+	Wake <-chan struct{}
+	// Write brings the files up to date. It is called from one goroutine.
+	Write func() error
+	// Delay is how long a change waits at least.
+	Delay time.Duration
+	Log   *slog.Logger
+}
+
+// Writer writes files behind their owner.
+type Writer struct {
+	cfg    WriterConfig
+	wanted chan chan struct{} // of those that wait for a write; closed when one that began later was tried
+
+	mu      sync.Mutex
+	failing *Failing // guarded by mu; nil: what was written last is on the disk
+}
+
+// Failing says what cannot be written, since when and why.
+type Failing struct {
+	What  string
+	Since time.Time
+	Err   error
+}
+
+// Error implements error.
+func (f *Failing) Error() string {
+	return fmt.Sprintf("%s not saved since %s: %v", f.What, f.Since.Format(time.RFC3339), f.Err)
+}
+
+// Unwrap returns the cause.
+func (f *Failing) Unwrap() error { return f.Err }
+
+// NewWriter returns a Writer. It does no I/O.
+func NewWriter(cfg WriterConfig) *Writer {
+	return &Writer{cfg: cfg, wanted: make(chan chan struct{})}
+}
+
+// Health returns a *Failing while the last write has failed, else nil. It is safe for concurrent use.
+func (w *Writer) Health() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.failing == nil {
+		return nil
+	}
+	return w.failing
+}
+
+// Flush has the content written as it is now, and waits until that was tried: what others learn must
+// not be older in the file. A write that fails is tried again by Run, which must run. Flush ends early
+// when ctx is done.
+func (w *Writer) Flush(ctx context.Context) {
+	done := make(chan struct{})
+	select {
+	case w.wanted <- done:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// Run writes when the content has changed, at most once a second unless Flush asks for it, and once
+// more at the end. It blocks until ctx is done.
+func (w *Writer) Run(ctx context.Context) error {
+	due := w.cfg.Wake      // nil: a write is planned
+	var earliest time.Time // of the next write
+	timer := time.NewTimer(0)
+	timer.Stop()
+	defer timer.Stop()
+	for {
+		var waiting []chan struct{}
+		select {
+		case <-ctx.Done():
+			select {
+			case <-w.cfg.Wake:
+				due = nil
+			default:
+			}
+			if due == nil {
+				_ = w.write() // it has logged the failure
+			}
+			return ctx.Err()
+		case <-due:
+			due = nil
+			timer.Reset(max(w.cfg.Delay, time.Until(earliest)))
+			continue
+		case <-timer.C:
+		case done := <-w.wanted:
+			waiting = w.everybody(done)
+		}
+		select {
+		case <-w.cfg.Wake: // which is written now
+		default:
+		}
+		err := w.write()
+		for _, done := range waiting {
+			close(done)
+		}
+		if err != nil {
+			due = nil
+			timer.Reset(retry)
+			continue
+		}
+		due, earliest = w.cfg.Wake, time.Now().Add(pause)
+		timer.Stop()
+	}
+}
+
+// write writes and notes how that went. Only the first failure of several is logged.
+func (w *Writer) write() error {
+	err := w.cfg.Write()
+	w.mu.Lock()
+	was := w.failing
+	w.failing = nil
+	if err != nil {
+		w.failing = &Failing{What: w.cfg.What, Since: time.Now(), Err: err}
+		if was != nil {
+			w.failing.Since = was.Since
+		}
+	}
+	w.mu.Unlock()
+	switch {
+	case err != nil && was == nil:
+		w.cfg.Log.Warn("not saved; it is tried again", "what", w.cfg.What, "error", err, "retry", retry)
+	case err == nil && was != nil:
+		w.cfg.Log.Info("saved again", "what", w.cfg.What)
+	}
+	return err
+}
+
+// everybody returns the first and all others that wait for a write.
+func (w *Writer) everybody(first chan struct{}) []chan struct{} {
+	waiting := []chan struct{}{first}
+	for {
+		select {
+		case done := <-w.wanted:
+			waiting = append(waiting, done)
+		default:
+			return waiting
+		}
+	}
+}
