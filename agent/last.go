@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"berth/internal/checkpoint"
 )
 
 // lastFile, in the run directory, is what the last agent there was told about the places that its pods use, so that they can be ended
@@ -79,7 +81,7 @@ func (a *Agent) saveConfig() error {
 		return err
 	}
 	path := filepath.Join(c.RunDir, lastFile)
-	if err := errors.Join(os.WriteFile(path+".tmp", b, 0o600), os.Rename(path+".tmp", path)); err != nil {
+	if err := checkpoint.Write(path, 0o600, b); err != nil {
 		return fmt.Errorf("keep what the agent was told: %w", err)
 	}
 	return nil

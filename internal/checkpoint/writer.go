@@ -34,37 +34,35 @@ type Writer struct {
 	wanted chan chan struct{} // of those that wait for a write; closed when one that began later was tried
 
 	mu      sync.Mutex
-	failing *Failing // guarded by mu; nil: what was written last is on the disk
+	failing *failing // guarded by mu; nil: the last write succeeded
 }
 
-// Failing says what cannot be written, since when and why.
-type Failing struct {
-	What  string
-	Since time.Time
-	Err   error
+// failing says what cannot be written, why, and since when.
+type failing struct {
+	error
+	since time.Time
 }
 
-// Error implements error.
-func (f *Failing) Error() string {
-	return fmt.Sprintf("%s not saved since %s: %v", f.What, f.Since.Format(time.RFC3339), f.Err)
-}
+// Since returns when the first write failed.
+func (f failing) Since() time.Time { return f.since }
 
 // Unwrap returns the cause.
-func (f *Failing) Unwrap() error { return f.Err }
+func (f failing) Unwrap() error { return f.error }
 
 // NewWriter returns a Writer. It does no I/O.
 func NewWriter(cfg WriterConfig) *Writer {
 	return &Writer{cfg: cfg, wanted: make(chan chan struct{})}
 }
 
-// Health returns a *Failing while the last write has failed, else nil. It is safe for concurrent use.
+// Health returns what cannot be written, since when and why, or nil. Its error has a method
+// Since() time.Time. It is safe for concurrent use.
 func (w *Writer) Health() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.failing == nil {
 		return nil
 	}
-	return w.failing
+	return *w.failing
 }
 
 // Flush has the content written as it is now, and waits until that was tried: what others learn must
@@ -135,12 +133,11 @@ func (w *Writer) write() error {
 	err := w.cfg.Write()
 	w.mu.Lock()
 	was := w.failing
-	w.failing = nil
-	if err != nil {
-		w.failing = &Failing{What: w.cfg.What, Since: time.Now(), Err: err}
-		if was != nil {
-			w.failing.Since = was.Since
-		}
+	switch {
+	case err == nil:
+		w.failing = nil
+	case was == nil:
+		w.failing = &failing{fmt.Errorf("%s not saved: %w", w.cfg.What, err), time.Now()}
 	}
 	w.mu.Unlock()
 	switch {

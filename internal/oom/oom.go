@@ -125,7 +125,7 @@ func (w *Watcher) content() told {
 	return t
 }
 
-// Health returns what cannot be written, since when and why, as a *checkpoint.Failing, or nil.
+// Health returns what cannot be written, since when and why, or nil.
 func (w *Watcher) Health() error { return w.file.Health() }
 
 // load reads what an earlier agent told.

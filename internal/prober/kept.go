@@ -77,7 +77,7 @@ func (m *Manager) Load() {
 // Write has the verdicts written as they are now, and waits until that was tried.
 func (m *Manager) Write(ctx context.Context) { m.file.Flush(ctx) }
 
-// Health returns what cannot be written, since when and why, as a *checkpoint.Failing, or nil.
+// Health returns what cannot be written, since when and why, or nil.
 func (m *Manager) Health() error { return m.file.Health() }
 
 // bootID names the boot of the machine; "" where the kernel does not say, so that all boots count as one.

@@ -46,7 +46,7 @@ func (k *Kept) Run(ctx context.Context) error { return k.file.Run(ctx) }
 // Write has the statuses written as they are now, and waits until that was tried.
 func (k *Kept) Write(ctx context.Context) { k.file.Flush(ctx) }
 
-// Health returns what cannot be written, since when and why, as a *checkpoint.Failing, or nil.
+// Health returns what cannot be written, since when and why, or nil.
 func (k *Kept) Health() error { return k.file.Health() }
 
 // allToKeep returns the statuses that are kept, those of which nothing was seen yet included.
