@@ -59,7 +59,12 @@ func (a *Agent) newServing() error {
 	if m.serving, err = certs.NewServing(cfg); err != nil || (m.api != nil && m.api.serverCert != nil) {
 		return err // one that the API server signs may be still to come
 	}
-	return m.serving.Load()
+	if err = m.serving.Load(); err != nil {
+		if _, missing := m.serving.GetCertificate(nil); missing != nil {
+			return err
+		}
+	}
+	return nil // with the one of before, if it cannot be replaced
 }
 
 // servingRequest returns what the serving certificate of a node must say: its names and addresses, as the API server shows them. It is nil while

@@ -139,8 +139,8 @@ func (s *Serving) makeSelfSigned(names certNames, now time.Time) error {
 	if err := os.MkdirAll(filepath.Dir(s.cert), 0o755); err != nil {
 		return err
 	}
-	if err := checkpoint.Write(s.key, 0o600, pem.EncodeToMemory(block)); err != nil {
-		return err
-	}
-	return checkpoint.Write(s.cert, 0o644, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}))
+	return checkpoint.WriteAll(
+		checkpoint.Content{Path: s.key, Mode: 0o600, Bytes: pem.EncodeToMemory(block)},
+		checkpoint.Content{Path: s.cert, Mode: 0o644, Bytes: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})},
+	)
 }

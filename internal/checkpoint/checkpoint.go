@@ -1,6 +1,6 @@
 // Package checkpoint is how the agent keeps on disk what must survive it. There are two kinds.
 //
-// Durable: Write and Remove return when neither the old content nor the new is lost in a power cut.
+// Durable: Write, WriteAll and Remove return when what they did is not lost in a power cut.
 // Warm: WriteWarm, WarmFile, WarmTable and WarmLog survive the end of the agent, however it ends, but
 // perhaps not a power cut, which ends the containers that they tell of too. The last three are written
 // behind the owner, at most once a second. No kind leaves a file that is half of the old content and
@@ -32,45 +32,77 @@ var (
 	oldUnfinished = []string{".tmp", ".new", ".next"}
 )
 
+// Content is what a file is to hold.
+type Content struct {
+	Path  string
+	Mode  fs.FileMode
+	Bytes []byte
+}
+
 // Write replaces the file in one step, and is durable: it returns when the new content is not lost in
 // a power cut. The folder must exist. The error names the file, the cause and the fix.
 func Write(path string, mode fs.FileMode, content []byte) error {
-	if err := replace(path, mode, content, (*os.File).Sync); err != nil {
-		return failed("write", path, err)
-	}
-	return syncFolder(path)
+	return WriteAll(Content{path, mode, content})
 }
 
-// WriteWarm is Write for what may be lost in a power cut: it does not wait for the disk.
-func WriteWarm(path string, mode fs.FileMode, content []byte) error {
-	if err := replace(path, mode, content, func(*os.File) error { return nil }); err != nil {
-		return failed("write", path, err)
+// WriteAll is Write for files that belong together: if one cannot be written, none is replaced. An agent
+// that is killed may have replaced the first ones.
+func WriteAll(files ...Content) error {
+	for i, c := range files {
+		if err := stage(c, (*os.File).Sync); err != nil {
+			for _, staged := range files[:i] {
+				err = errors.Join(err, os.Remove(unfinished(staged.Path)))
+			}
+			return err
+		}
+	}
+	for _, c := range files {
+		if err := publish(c.Path); err != nil {
+			return err
+		}
+		if err := syncFolder(c.Path); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// replace writes a file beside path and gives it the name. A file has one writer at a time.
-func replace(path string, mode fs.FileMode, content []byte, sync func(*os.File) error) (err error) {
-	temp := unfinished(path) // that of an agent that was killed is overwritten
-	if _, err := allow(path, 0); err != nil {
+// WriteWarm is Write for what may be lost in a power cut: it does not wait for the disk.
+func WriteWarm(path string, mode fs.FileMode, content []byte) error {
+	if err := stage(Content{path, mode, content}, func(*os.File) error { return nil }); err != nil {
 		return err
 	}
+	return publish(path)
+}
+
+// stage writes the content beside its path. A file has one writer at a time.
+func stage(c Content, sync func(*os.File) error) error {
+	if _, err := allow(c.Path, 0); err != nil {
+		return failed("write", c.Path, err)
+	}
+	temp := unfinished(c.Path) // that of an agent that was killed is overwritten
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return failed("write", c.Path, err)
 	}
-	err = f.Chmod(mode)
+	err = f.Chmod(c.Mode)
 	if err == nil {
-		err = write(f, path, content)
+		err = write(f, c.Path, c.Bytes)
 	}
 	if err == nil {
 		err = sync(f)
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(temp, path)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return failed("write", c.Path, errors.Join(err, os.Remove(temp)))
 	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temp))
+	return nil
+}
+
+// publish gives the file that was staged the name.
+func publish(path string) error {
+	temp := unfinished(path)
+	if err := os.Rename(temp, path); err != nil {
+		return failed("write", path, errors.Join(err, os.Remove(temp)))
 	}
 	return nil
 }

@@ -152,57 +152,52 @@ func TestWrittenBeforeItIsTold(t *testing.T) {
 // The owner of a file that cannot be written goes on, says so once, and knows since when. What was there
 // stays until there is something better.
 func TestTriesAgain(t *testing.T) {
-	for name, fail := range map[string]func(testing.TB, string) func(){
-		"read-only": checkpointtest.ReadOnly,
-		"full":      func(t testing.TB, dir string) func() { return checkpointtest.Full(t, dir, 10) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			path := filepath.Join(dir, "counts.json")
-			synctest.Test(t, func(t *testing.T) {
-				k := newSaved(path)
-				k.set(content{"a": 1})
-				stop := k.run(t)
-				k.Changed()
-				time.Sleep(5 * time.Second)
-				mend := fail(t, dir)
-				k.set(content{"a": 2})
-				k.Changed()
-				synctest.Wait()
-				began := time.Now()
-				time.Sleep(35 * time.Second)
-				if n := k.written(); n != 1+4 {
-					t.Errorf("%d writes in 35 s, want 4", n-1)
-				}
-				var failing interface {
-					error
-					Since() time.Time
-				}
-				if err := k.Health(); !errors.As(err, &failing) || !failing.Since().Equal(began) ||
-					!strings.Contains(err.Error(), "counts not saved: write "+path+": ") {
-					t.Errorf("health %v", err)
-				}
-				if got := load(t, path); !cmp.Equal(got, content{"a": 1}) {
-					t.Errorf("meanwhile kept %v", got)
-				}
-				mend()
-				time.Sleep(11 * time.Second)
-				if err := k.Health(); err != nil {
-					t.Errorf("health after it was mended: %v", err)
-				}
-				stop()
-				if strings.Count(k.log.String(), "not saved") != 1 || strings.Count(k.log.String(), "saved again") != 1 {
-					t.Errorf("the log:\n%s", &k.log)
-				}
-			})
-			if got := load(t, path); !cmp.Equal(got, content{"a": 2}) {
-				t.Errorf("kept %v", got)
+	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "counts.json")
+		synctest.Test(t, func(t *testing.T) {
+			k := newSaved(path)
+			k.set(content{"a": 1})
+			stop := k.run(t)
+			k.Changed()
+			time.Sleep(5 * time.Second)
+			mend := fail(dir)
+			k.set(content{"a": 2})
+			k.Changed()
+			synctest.Wait()
+			began := time.Now()
+			time.Sleep(35 * time.Second)
+			if n := k.written(); n != 1+4 {
+				t.Errorf("%d writes in 35 s, want 4", n-1)
 			}
-			if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
-				t.Errorf("left beside the file: %v %v", left, err)
+			var failing interface {
+				error
+				Since() time.Time
+			}
+			if err := k.Health(); !errors.As(err, &failing) || !failing.Since().Equal(began) ||
+				!strings.Contains(err.Error(), "counts not saved: write "+path+": ") {
+				t.Errorf("health %v", err)
+			}
+			if got := load(t, path); !cmp.Equal(got, content{"a": 1}) {
+				t.Errorf("meanwhile kept %v", got)
+			}
+			mend()
+			time.Sleep(11 * time.Second)
+			if err := k.Health(); err != nil {
+				t.Errorf("health after it was mended: %v", err)
+			}
+			stop()
+			if strings.Count(k.log.String(), "not saved") != 1 || strings.Count(k.log.String(), "saved again") != 1 {
+				t.Errorf("the log:\n%s", &k.log)
 			}
 		})
-	}
+		if got := load(t, path); !cmp.Equal(got, content{"a": 2}) {
+			t.Errorf("kept %v", got)
+		}
+		if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
+			t.Errorf("left beside the file: %v %v", left, err)
+		}
+	})
 }
 
 func TestSetsAside(t *testing.T) {

@@ -275,45 +275,40 @@ func (b *lockedBuffer) String() string {
 // A disk that takes nothing keeps no pod waiting, and what was recorded meanwhile is written when it
 // takes something again.
 func TestADiskThatTakesNothing(t *testing.T) {
-	for name, fail := range map[string]func(testing.TB, string) func(){
-		"read-only": checkpointtest.ReadOnly,
-		"full":      func(t testing.TB, dir string) func() { return checkpointtest.Full(t, dir, 100) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			synctest.Test(t, func(t *testing.T) {
-				var logged lockedBuffer
-				j, end := open(t, dir, slog.New(slog.NewTextHandler(&logged, nil)))
-				j.Record(Entry{Subject: web, Decision: "before"})
-				time.Sleep(time.Minute)
-				mend := fail(t, dir)
-				for i := range 1000 {
-					j.Record(Entry{Subject: web, Decision: fmt.Sprint(i)})
-					time.Sleep(time.Second)
-				}
-				synctest.Wait()
-				if err := j.Health(); err == nil || strings.Count(logged.String(), "not saved") != 1 {
-					t.Errorf("health %v; log: %s", err, logged.String())
-				}
-				killed := NewInFolder(dir, discard)
-				if err := killed.Load(); err != nil || len(killed.Read("default", "web")) == 0 {
-					t.Errorf("what was there before is lost: %v", err)
-				}
-				mend()
-				time.Sleep(10 * time.Second)
-				synctest.Wait()
-				if err := j.Health(); err != nil || strings.Count(logged.String(), "saved again") != 1 {
-					t.Errorf("health %v; log: %s", err, logged.String())
-				}
-				end()
-				j, end = open(t, dir, discard)
-				defer end()
-				if got := j.Read("default", "web"); len(got) != entriesPerPod || got[entriesPerPod-1].Decision != "999" {
-					t.Errorf("%d entries", len(got))
-				}
-			})
+	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			var logged lockedBuffer
+			j, end := open(t, dir, slog.New(slog.NewTextHandler(&logged, nil)))
+			j.Record(Entry{Subject: web, Decision: "before"})
+			time.Sleep(time.Minute)
+			mend := fail(dir)
+			for i := range 1000 {
+				j.Record(Entry{Subject: web, Decision: fmt.Sprint(i)})
+				time.Sleep(time.Second)
+			}
+			synctest.Wait()
+			if err := j.Health(); err == nil || strings.Count(logged.String(), "not saved") != 1 {
+				t.Errorf("health %v; log: %s", err, logged.String())
+			}
+			killed := NewInFolder(dir, discard)
+			if err := killed.Load(); err != nil || len(killed.Read("default", "web")) == 0 {
+				t.Errorf("what was there before is lost: %v", err)
+			}
+			mend()
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if err := j.Health(); err != nil || strings.Count(logged.String(), "saved again") != 1 {
+				t.Errorf("health %v; log: %s", err, logged.String())
+			}
+			end()
+			j, end = open(t, dir, discard)
+			defer end()
+			if got := j.Read("default", "web"); len(got) != entriesPerPod || got[entriesPerPod-1].Decision != "999" {
+				t.Errorf("%d entries", len(got))
+			}
 		})
-	}
+	})
 }
 
 // crowd records what a crowded node does: many pods, each with long texts, until every bound is reached.

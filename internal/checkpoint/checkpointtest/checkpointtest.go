@@ -35,6 +35,16 @@ func Full(t testing.TB, folder string, free int64) (mend func()) {
 	})
 }
 
+// Each runs the test once for each kind of disk. fail makes the disk below a folder of that kind.
+func Each(t *testing.T, test func(t *testing.T, fail func(folder string) (mend func()))) {
+	t.Run("read-only", func(t *testing.T) {
+		test(t, func(folder string) func() { return ReadOnly(t, folder) })
+	})
+	t.Run("full", func(t *testing.T) {
+		test(t, func(folder string) func() { return Full(t, folder, 20) })
+	})
+}
+
 func inject(t testing.TB, folder string, f checkpoint.Fault) (mend func()) {
 	mend = checkpoint.Inject(folder, f)
 	t.Cleanup(mend)
