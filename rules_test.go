@@ -161,6 +161,14 @@ var pathUsers = map[string]string{
 	"internal/volumes/local.go":    "directories of this machine, as persistent volumes name them",
 }
 
+// renamers are the files that replace something by a new name themselves, and what.
+var renamers = map[string]string{
+	"agent/quarantine.go":         "the report of a crash, which the Go runtime writes, and the list of suspects",
+	"internal/certs/store.go":     "a link",
+	"internal/embedded/log.go":    "a log that is full",
+	"internal/embedded/unpack.go": "a folder, and a link",
+}
+
 // rule is one thing that holds everywhere in the repository. check returns what breaks it, as "file:line: what".
 type rule struct {
 	name, why, fix string
@@ -187,6 +195,11 @@ var rules = []rule{
 		name: "cgroupfs", check: checkCgroupfs,
 		why: "two writers of one cgroup undo each other",
 		fix: "ask internal/cgroups",
+	},
+	{
+		name: "checkpoints", check: checkCheckpoints,
+		why: "a file that survives the agent has one way to be written, to fail and to be set aside, which is tested with disks that take nothing",
+		fix: "use internal/checkpoint; for what is no file of state, say in rules_test.go what it is",
 	},
 	{
 		name: "podFolders", check: checkPodFolders,
