@@ -204,8 +204,10 @@ func TestSetsAside(t *testing.T) {
 	for name, text := range map[string]string{"no JSON": "{", "another version": `{"version":1,"content":{}}`, "another form": `{"version":2,"content":[]}`} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "counts.json")
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
+			for _, name := range []string{path, path + ".bad"} { // the second by an earlier version
+				if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
 			}
 			_, err := newSaved(path).Load()
 			if err == nil || !strings.Contains(err.Error(), "counts from before are lost") || !strings.Contains(err.Error(), path+checkpoint.AsideSuffix) {
@@ -216,6 +218,15 @@ func TestSetsAside(t *testing.T) {
 			}
 			if got := load(t, path); got != nil {
 				t.Errorf("then %v", got)
+			}
+			if all, err := os.ReadDir(filepath.Dir(path)); err != nil || len(all) != 1 {
+				t.Errorf("in the folder: %v, %v", all, err)
+			}
+			if err := checkpoint.RemoveAll(path); err != nil {
+				t.Error(err)
+			}
+			if all, err := os.ReadDir(filepath.Dir(path)); err != nil || len(all) != 0 {
+				t.Errorf("left in the folder: %v, %v", all, err)
 			}
 		})
 	}
