@@ -1,14 +1,15 @@
 // Package checkpoint is how the agent keeps on disk what must survive it. There are two kinds.
 //
 // Durable: Write, WriteAll and Remove return when what they did is not lost in a power cut.
-// Warm: WriteWarm, WarmFile, WarmTable and WarmLog survive the end of the agent, however it ends, but
-// perhaps not a power cut, which ends the containers that they tell of too. The last three are written
-// behind the owner, at most once a second. No kind leaves a file that is half of the old content and
-// half of the new: a reader sees one or the other, and what a power cut has torn is set aside.
+// Warm: WriteWarm, WarmFile, WarmTable and WarmLog survive the end of the agent, however it ends,
+// but perhaps not a power cut, which ends the containers that they tell of too. The last three are
+// written behind the owner, at most once a second. No kind leaves a file that is half of the old
+// content and half of the new: a reader sees one or the other, and what a power cut has torn is set
+// aside.
 //
 // Owns: how such files are written, what becomes of one that cannot be read, the words for both.
 // Reads: the files, once, at the start.
-// Never: decides what is kept, or in which form; makes folders.
+// Never: decides what is kept.
 package checkpoint
 
 import (
@@ -39,14 +40,14 @@ type Content struct {
 	Bytes []byte
 }
 
-// Write replaces the file in one step, and is durable: it returns when the new content is not lost in
-// a power cut. The folder must exist. The error names the file, the cause and the fix.
+// Write replaces the file in one step, and is durable: it returns when the new content is not lost
+// in a power cut. The folder must exist. The error names the file, the cause and the fix.
 func Write(path string, mode fs.FileMode, content []byte) error {
 	return WriteAll(Content{path, mode, content})
 }
 
-// WriteAll is Write for files that belong together: if one cannot be written, none is replaced. An agent
-// that is killed may have replaced the first ones.
+// WriteAll is Write for files that belong together: if one cannot be written, none is replaced. An
+// agent that is killed may have replaced the first ones.
 func WriteAll(files ...Content) error {
 	for i, c := range files {
 		if err := stage(c, (*os.File).Sync); err != nil {
@@ -176,7 +177,8 @@ func Read(path, what string, decode func([]byte) error) error {
 	if moved != nil {
 		return fmt.Errorf("%s from before are lost: %s: %w; %w", what, path, cause(err), moved)
 	}
-	return fmt.Errorf("%s from before are lost: %s: %w; the file is kept as %s", what, path, cause(err), aside)
+	return fmt.Errorf("%s from before are lost: %s: %w; the file is kept as %s",
+		what, path, cause(err), aside)
 }
 
 // UnknownVersion is the error of a file in a form that this version does not know.
@@ -184,8 +186,8 @@ func UnknownVersion(is, known int) error {
 	return fmt.Errorf("version %d is not known, %d is", is, known)
 }
 
-// SetAside moves a file that cannot be read out of the way, for somebody to look at, and returns its
-// new path. An earlier one is lost.
+// SetAside moves a file that cannot be read out of the way, for somebody to look at, and returns
+// its new path. An earlier one is lost.
 func SetAside(path string) (aside string, err error) {
 	for _, suffix := range oldAside {
 		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {

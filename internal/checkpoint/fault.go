@@ -10,15 +10,15 @@ import (
 // many are, and the error of the rest. Size 0 is a step that needs no space, such as a removal.
 type Fault func(size int) (written int, err error)
 
-// faults are those of the folders below which they count. Folders tell apart the tests of one process,
-// which run side by side.
+// faults are those of the folders below which they count. Folders tell apart the tests of one
+// process, which run side by side.
 var faults struct {
 	sync.RWMutex
 	of map[string]Fault
 }
 
-// Inject makes writes below the folder fail until the returned function is called. It is for package
-// checkpointtest alone.
+// Inject makes writes below the folder fail until the returned function is called. It is for
+// package checkpointtest alone.
 func Inject(folder string, f Fault) (mend func()) {
 	faults.Lock()
 	defer faults.Unlock()

@@ -38,12 +38,14 @@ type document[T any] struct {
 // NewFile returns a WarmFile. It does no I/O.
 func NewFile[T any](cfg FileConfig[T]) *WarmFile[T] {
 	f := &WarmFile[T]{FileConfig: cfg, changed: make(chan struct{}, 1)}
-	f.Writer = NewWriter(WriterConfig{What: cfg.What, Log: cfg.Log, Wake: f.changed, Write: f.write})
+	f.Writer = NewWriter(WriterConfig{
+		What: cfg.What, Log: cfg.Log, Wake: f.changed, Write: f.write,
+	})
 	return f
 }
 
-// Load returns what an earlier agent kept, nothing if there is no file. A file that cannot be read is
-// set aside, and is the error, which says so: the agent goes on without it.
+// Load returns what an earlier agent kept, nothing if there is no file. A file that cannot be read
+// is set aside, and is the error, which says so: the agent goes on without it.
 func (f *WarmFile[T]) Load() (T, error) {
 	var d document[T]
 	if f.Path == "" {

@@ -119,7 +119,8 @@ func TestWritesBehind(t *testing.T) {
 	}
 }
 
-// Who is about to tell others waits for the file, not for the pause, and everybody who waits is one write.
+// Who is about to tell others waits for the file, not for the pause, and everybody who waits is one
+// write.
 func TestWrittenBeforeItIsTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "counts.json")
 	synctest.Test(t, func(t *testing.T) {
@@ -149,8 +150,8 @@ func TestWrittenBeforeItIsTold(t *testing.T) {
 	})
 }
 
-// The owner of a file that cannot be written goes on, says so once, and knows since when. What was there
-// stays until there is something better.
+// The owner of a file that cannot be written goes on, says so once, and knows since when. What was
+// there stays until there is something better.
 func TestTriesAgain(t *testing.T) {
 	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
 		dir := t.TempDir()

@@ -32,17 +32,18 @@ type LogConfig struct {
 	Version int
 	// Limit is the length in bytes at which the file is replaced by a snapshot.
 	Limit int64
-	// Lock guards the state that the records describe, and what is appended and not written yet. No file
-	// is waited for while it is held.
+	// Lock guards the state that the records describe, and what is appended and not written yet. No
+	// file is waited for while it is held.
 	Lock sync.Locker
-	// Snapshot calls add with records from which the state can be made again. It is called with Lock
-	// held; add keeps no record.
+	// Snapshot calls add with records from which the state can be made again. It is called with
+	// Lock held; add keeps no record.
 	Snapshot func(add func(record []byte))
 	Log      *slog.Logger
 }
 
-// WarmLog keeps a state as records that are appended to a file. A file that has grown to its limit is
-// replaced by a snapshot. What cannot be written is not queued: a later snapshot makes up for it.
+// WarmLog keeps a state as records that are appended to a file. A file that has grown to its limit
+// is replaced by a snapshot. What cannot be written is not queued: a later snapshot makes up for
+// it.
 type WarmLog struct {
 	LogConfig
 	*Writer
@@ -65,7 +66,8 @@ func NewLog(c LogConfig) *WarmLog {
 // header is the first line of the file.
 func (l *WarmLog) header() string { return fmt.Sprintf("berth %s %d\n", l.Name, l.Version) }
 
-// Append hands a record over to be written. The caller holds Lock; the record may be reused at once.
+// Append hands a record over to be written. The caller holds Lock; the record may be reused at
+// once.
 func (l *WarmLog) Append(record []byte) {
 	if len(record) > maxRecord {
 		return // it would look like damage when it is read
@@ -92,15 +94,16 @@ func appendFrame(b, record []byte) []byte {
 	return append(b, record...)
 }
 
-// Load calls replay, with Lock held, for each record of the file. A record that was written half, as by
-// a process that was killed, is left out. A file with a damaged record is set aside, and what stands
-// before it is taken; of one of another version nothing is. The error says that the folder cannot be
-// used.
+// Load calls replay, with Lock held, for each record of the file. A record that was written half,
+// as by a process that was killed, is left out. A file with a damaged record is set aside, and what
+// stands before it is taken; of one of another version nothing is. The error says that the folder
+// cannot be used.
 func (l *WarmLog) Load(replay func(record []byte) error) error {
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
 		return fmt.Errorf("%s: %w", l.Name, err)
 	}
-	if err := os.Remove(l.path + ".tmp"); err != nil && !errors.Is(err, fs.ErrNotExist) { // of an earlier version
+	// An earlier version that was killed may have left it.
+	if err := os.Remove(l.path + ".tmp"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", l.Name, err)
 	}
 	good, err := l.read(replay)
@@ -111,11 +114,13 @@ func (l *WarmLog) Load(replay func(record []byte) error) error {
 		if err != nil {
 			return err
 		}
-		l.Log.Warn("a file cannot be read to its end and is set aside", "path", l.path, "aside", aside, "at", good, "error", damaged)
+		l.Log.Warn("a file cannot be read to its end and is set aside",
+			"path", l.path, "aside", aside, "at", good, "error", damaged)
 	case err != nil:
 		return fmt.Errorf("read %s: %w", l.path, err)
 	case good < l.size:
-		l.Log.Info("the last record was not written to its end and is left out", "path", l.path, "bytes", l.size-good)
+		l.Log.Info("the last record was not written to its end and is left out",
+			"path", l.path, "bytes", l.size-good)
 	default:
 		return nil
 	}
@@ -188,7 +193,9 @@ func (l *WarmLog) read(replay func([]byte) error) (good int64, err error) {
 	}
 }
 
-func endOfFile(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
+func endOfFile(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
 
 func unlessEnd(err error) error {
 	if endOfFile(err) {

@@ -14,7 +14,8 @@ import (
 // fewest is how many changes are appended at least before a table is written whole.
 const fewest = 100
 
-// Changes names the keys of which what is to be kept may have changed since it was last asked. *pod.Inbox is one.
+// Changes names the keys of which what is to be kept may have changed since it was last asked.
+// *pod.Inbox is one.
 type Changes[K ~string] interface {
 	Wake() <-chan struct{}
 	Take() []K
@@ -31,19 +32,21 @@ type TableConfig[K ~string, V any] struct {
 	// Epoch names what the content does not outlive: a file of another one says nothing. Nil is for
 	// content that outlives everything.
 	Epoch func() string
-	// Changes get a key before anybody can learn that what is kept under it has changed, and not before
-	// Get would say so.
+	// Changes get a key before anybody can learn that what is kept under it has changed, and not
+	// before Get would say so.
 	Changes Changes[K]
-	// All returns what is to be kept, Get what of it is under one key. They are called from one goroutine.
+	// All returns what is to be kept, Get what of it is under one key. They are called from one
+	// goroutine.
 	All func() map[K]V
 	Get func(K) (V, bool)
 	Log *slog.Logger
 }
 
-// WarmTable is one file of many entries, of which a change costs what the entry costs and not what the
-// table does. It is a document as a WarmFile's, followed by the changes to it, each a line of JSON; when
-// they are more than the entries, the file is written whole. It is written whole too by each agent's
-// first write, and after one that failed: what is not a whole line can only be the last.
+// WarmTable is one file of many entries, of which a change costs what the entry costs and not what
+// the table does. It is a document as a WarmFile's, followed by the changes to it, each a line of
+// JSON; when they are more than the entries, the file is written whole. It is written whole too by
+// each agent's first write, and after one that failed: what is not a whole line can only be the
+// last.
 type WarmTable[K ~string, V any] struct {
 	TableConfig[K, V]
 	*Writer
@@ -65,12 +68,14 @@ func NewTable[K ~string, V any](cfg TableConfig[K, V]) *WarmTable[K, V] {
 		cfg.Epoch = func() string { return "" }
 	}
 	t := &WarmTable[K, V]{TableConfig: cfg}
-	t.Writer = NewWriter(WriterConfig{What: cfg.What, Log: cfg.Log, Wake: cfg.Changes.Wake(), Write: t.write})
+	t.Writer = NewWriter(WriterConfig{
+		What: cfg.What, Log: cfg.Log, Wake: cfg.Changes.Wake(), Write: t.write,
+	})
 	return t
 }
 
-// Load returns what an earlier agent kept, nothing if there is no file. A file that cannot be read is
-// set aside, and is the error, which says so: the agent goes on without it.
+// Load returns what an earlier agent kept, nothing if there is no file. A file that cannot be read
+// is set aside, and is the error, which says so: the agent goes on without it.
 func (t *WarmTable[K, V]) Load() (content map[K]V, err error) {
 	if t.Path == "" {
 		return nil, nil
@@ -116,7 +121,8 @@ func (t *WarmTable[K, V]) decode(b []byte) (map[K]V, error) {
 
 // write brings the file up to date.
 func (t *WarmTable[K, V]) write() error {
-	keys := t.Changes.Take() // before what is under them is read: what changes meanwhile comes again
+	// They are taken before what is under them is read: what changes meanwhile comes again.
+	keys := t.Changes.Take()
 	if t.Path == "" {
 		return nil
 	}
@@ -132,7 +138,8 @@ func (t *WarmTable[K, V]) write() error {
 func (t *WarmTable[K, V]) writeWhole() error {
 	t.saved, t.appended = nil, 0
 	all := t.All()
-	if err := writeDocument(t.Path, document[map[K]V]{Version: t.Version, Epoch: t.Epoch(), Content: all}); err != nil {
+	d := document[map[K]V]{Version: t.Version, Epoch: t.Epoch(), Content: all}
+	if err := writeDocument(t.Path, d); err != nil {
 		return err
 	}
 	t.saved = make(map[K]struct{}, len(all))

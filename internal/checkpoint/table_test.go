@@ -102,7 +102,8 @@ func lines(t *testing.T, path string) int {
 	return bytes.Count(b, []byte("\n"))
 }
 
-// A change costs what it says, not what the table holds; a file that has more changes than entries is written anew.
+// A change costs what it says, not what the table holds; a file that has more changes than entries
+// is written anew.
 func TestChangesAreAppended(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "counts.json")
 	synctest.Test(t, func(t *testing.T) {
@@ -221,8 +222,8 @@ func TestTableIsWholeAgain(t *testing.T) {
 	})
 }
 
-// A disk that becomes full in the middle of a line loses nothing of what is in the file, also for an agent
-// that is killed then.
+// A disk that becomes full in the middle of a line loses nothing of what is in the file, also for
+// an agent that is killed then.
 func TestTableOnAFullDisk(t *testing.T) {
 	for free := range int64(60) {
 		dir := t.TempDir()

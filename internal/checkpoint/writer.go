@@ -30,8 +30,9 @@ type WriterConfig struct {
 
 // Writer writes files behind their owner.
 type Writer struct {
-	cfg    WriterConfig
-	wanted chan chan struct{} // of those that wait for a write; closed when one that began later was tried
+	cfg WriterConfig
+	// wanted has a channel for each Flush, which is closed when a write that began later was tried.
+	wanted chan chan struct{}
 
 	mu      sync.Mutex
 	failing *failing // guarded by mu; nil: the last write succeeded
@@ -65,9 +66,9 @@ func (w *Writer) Health() error {
 	return *w.failing
 }
 
-// Flush has the content written as it is now, and waits until that was tried: what others learn must
-// not be older in the file. A write that fails is tried again by Run, which must run. Flush ends early
-// when ctx is done.
+// Flush has the content written as it is now, and waits until that was tried: what others learn
+// must not be older in the file. A write that fails is tried again by Run, which must run. Flush
+// ends early when ctx is done.
 func (w *Writer) Flush(ctx context.Context) {
 	done := make(chan struct{})
 	select {
@@ -133,16 +134,18 @@ func (w *Writer) write() error {
 	err := w.cfg.Write()
 	w.mu.Lock()
 	was := w.failing
-	switch {
-	case err == nil:
-		w.failing = nil
-	case was == nil:
+	w.failing = nil
+	if err != nil {
 		w.failing = &failing{fmt.Errorf("%s not saved: %w", w.cfg.What, err), time.Now()}
+		if was != nil {
+			w.failing.since = was.since
+		}
 	}
 	w.mu.Unlock()
 	switch {
 	case err != nil && was == nil:
-		w.cfg.Log.Warn("not saved; it is tried again", "what", w.cfg.What, "error", err, "retry", retry)
+		w.cfg.Log.Warn("not saved; it is tried again",
+			"what", w.cfg.What, "error", err, "retry", retry)
 	case err == nil && was != nil:
 		w.cfg.Log.Info("saved again", "what", w.cfg.What)
 	}

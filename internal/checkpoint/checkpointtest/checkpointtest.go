@@ -15,13 +15,14 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// ReadOnly makes every write and removal below the folder fail, until mend is called or the test ends.
+// ReadOnly makes every write and removal below the folder fail, until mend is called or the test
+// ends.
 func ReadOnly(t testing.TB, folder string) (mend func()) {
 	return inject(t, folder, func(int) (int, error) { return 0, unix.EROFS })
 }
 
-// Full makes writes below the folder fail when free more bytes were written, until mend is called or the
-// test ends. What still fits of a write is written. Removals work, and free nothing.
+// Full makes writes below the folder fail when free more bytes were written, until mend is called
+// or the test ends. What still fits of a write is written. Removals work, and free nothing.
 func Full(t testing.TB, folder string, free int64) (mend func()) {
 	var left atomic.Int64
 	left.Store(free)
