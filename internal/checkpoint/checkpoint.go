@@ -120,33 +120,25 @@ func Remove(path string) error {
 	if err == nil {
 		err = os.Remove(path)
 	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return failed("remove", path, err)
 	}
 	return syncFolder(path)
 }
 
-// RemoveAll removes the file and all that was set aside or left of it.
+// RemoveAll removes the file and all that was set aside or left of it, by earlier versions too.
 func RemoveAll(path string) error {
+	names := []string{path, path + AsideSuffix, unfinished(path)}
+	for _, suffix := range slices.Concat(oldUnfinished, oldAside) {
+		names = append(names, path+suffix)
+	}
 	var errs []error
-	for _, name := range append(leftOf(path), path, path+AsideSuffix) {
+	for _, name := range names {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// leftOf returns the names of what writers that were killed, and earlier versions, may have left of
-// the file.
-func leftOf(path string) []string {
-	names := []string{unfinished(path)}
-	for _, suffix := range slices.Concat(oldUnfinished, oldAside) {
-		names = append(names, path+suffix)
-	}
-	return names
 }
 
 func syncFolder(path string) error {
@@ -173,12 +165,12 @@ func Read(path, what string, decode func([]byte) error) error {
 	if err == nil {
 		return nil
 	}
+	err = fmt.Errorf("%s from before are lost: %s: %w", what, path, cause(err))
 	aside, moved := SetAside(path)
 	if moved != nil {
-		return fmt.Errorf("%s from before are lost: %s: %w; %w", what, path, cause(err), moved)
+		return fmt.Errorf("%w; %w", err, moved)
 	}
-	return fmt.Errorf("%s from before are lost: %s: %w; the file is kept as %s",
-		what, path, cause(err), aside)
+	return fmt.Errorf("%w; the file is kept as %s", err, aside)
 }
 
 // UnknownVersion is the error of a file in a form that this version does not know.
@@ -221,24 +213,21 @@ var fixes = map[unix.Errno]string{
 // failed returns the error of an operation on a file: the file, the cause and, where one is known,
 // the fix.
 func failed(operation, path string, err error) error {
-	var errno unix.Errno
-	if errors.As(err, &errno) && fixes[errno] != "" {
-		return fmt.Errorf("%s %s: %w; %s", operation, path, cause(err), fixes[errno])
+	if fix := fixes[errnoOf(err)]; fix != "" {
+		return fmt.Errorf("%s %s: %w; %s", operation, path, cause(err), fix)
 	}
 	return fmt.Errorf("%s %s: %w", operation, path, cause(err))
 }
 
+func errnoOf(err error) unix.Errno {
+	errno, _ := errors.AsType[unix.Errno](err)
+	return errno
+}
+
 // cause takes the names of files and system calls off an error.
 func cause(err error) error {
-	var (
-		path *fs.PathError
-		link *os.LinkError
-	)
-	switch {
-	case errors.As(err, &path):
-		return path.Err
-	case errors.As(err, &link):
-		return link.Err
+	if errno := errnoOf(err); errno != 0 {
+		return errno
 	}
 	return err
 }

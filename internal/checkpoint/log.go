@@ -156,7 +156,7 @@ func (l *WarmLog) read(replay func([]byte) error) (good int64, err error) {
 	}
 	in := bufio.NewReaderSize(f, maxRecord)
 	header := make([]byte, len(l.header()))
-	if _, err := io.ReadFull(in, header); err != nil && !endOfFile(err) {
+	if _, err := io.ReadFull(in, header); unlessEnd(err) != nil {
 		return 0, err
 	}
 	if string(header) != l.header() {
@@ -193,12 +193,8 @@ func (l *WarmLog) read(replay func([]byte) error) (good int64, err error) {
 	}
 }
 
-func endOfFile(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-}
-
 func unlessEnd(err error) error {
-	if endOfFile(err) {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
 	}
 	return err

@@ -94,12 +94,7 @@ func (w *Writer) Run(ctx context.Context) error {
 		var waiting []chan struct{}
 		select {
 		case <-ctx.Done():
-			select {
-			case <-w.cfg.Wake:
-				due = nil
-			default:
-			}
-			if due == nil {
+			if due == nil || len(w.cfg.Wake) > 0 {
 				_ = w.write() // it has logged the failure
 			}
 			return ctx.Err()
