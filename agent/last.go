@@ -81,7 +81,7 @@ func (a *Agent) saveConfig() error {
 		return err
 	}
 	path := filepath.Join(c.RunDir, lastFile)
-	if err := checkpoint.Write(path, 0o600, b); err != nil {
+	if err := checkpoint.WriteWarm(path, 0o600, b); err != nil { // a reboot forgets it
 		return fmt.Errorf("keep what the agent was told: %w", err)
 	}
 	return nil
