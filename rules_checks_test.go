@@ -105,6 +105,21 @@ func checkCRIClients(t tree) []string {
 	})
 }
 
+func checkCheckpoints(t tree) []string {
+	return findSelectors(t, func(f source, sel *ast.SelectorExpr) string {
+		switch {
+		case f.isTest() || testSupport[f.dir()] != "" || renamers[f.path] != "" || f.dir() == "internal/checkpoint",
+			!within(f.dir(), "agent") && !within(f.dir(), "internal"):
+			return ""
+		case isSelector(sel, "os", "Rename"), isSelector(sel, "os", "CreateTemp"):
+			return "os." + sel.Sel.Name + ": only internal/checkpoint replaces files"
+		case isSelector(sel, "checkpoint", "Inject"):
+			return "checkpoint.Inject: for checkpointtest alone"
+		}
+		return ""
+	})
+}
+
 func checkCgroupfs(t tree) []string {
 	var found []string
 	for _, f := range t.goFiles() {

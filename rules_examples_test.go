@@ -69,6 +69,21 @@ var examples = map[string][]example{
 		},
 		{files: map[string]string{"internal/cri/a.go": "package cri\n\nvar c = runtimeapi.NewImageServiceClient(nil)\n"}},
 	},
+	"checkpoints": {
+		{
+			files: map[string]string{"internal/status/a.go": "package status\n\nvar rename = os.Rename\n\nvar fail = checkpoint.Inject\n"},
+			want: []string{
+				"internal/status/a.go:3: os.Rename: only internal/checkpoint replaces files",
+				"internal/status/a.go:5: checkpoint.Inject: for checkpointtest alone",
+			},
+		},
+		{files: map[string]string{
+			"internal/checkpoint/a.go":                "package checkpoint\n\nvar rename = os.Rename\n",
+			"internal/checkpoint/checkpointtest/a.go": "package checkpointtest\n\nvar fail = checkpoint.Inject\n",
+			"internal/certs/store.go":                 "package certs\n\nvar rename = os.Rename\n",
+			"cmd/berth/a.go":                          "package main\n\nvar rename = os.Rename\n",
+		}},
+	},
 	"cgroupfs": {
 		{
 			files: map[string]string{"internal/volumes/a.go": "package volumes\n\nconst dir = \"/sys/fs/cgroup/x\"\n"},

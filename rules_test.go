@@ -66,25 +66,25 @@ var ranks = map[string]int{
 	"internal/mounts":     1,
 	"internal/cgroupstat": 1,
 	"internal/kube":       1,
-	"internal/events":     1,
+	"internal/events":     2,
 	"internal/allocation": 1,
+	"internal/journal":    1,
 	"internal/lifecycle":  1,
 	"internal/userns":     1,
-	"internal/tracing":    1,
+	"internal/tracing":    2,
 	"internal/netns":      1,
 	"internal/streams":    1,
 	"internal/hostports":  1,
 	"internal/defaults":   1,
 
-	"internal/beneath":  0,
-	"internal/pod":      0,
-	"internal/config":   0,
-	"internal/journal":  0,
-	"internal/keep":     0,
-	"internal/inotify":  0,
-	"internal/selinux":  0,
-	"internal/rootlock": 0,
-	"internal/patch":    0,
+	"internal/beneath":    0,
+	"internal/pod":        0,
+	"internal/config":     0,
+	"internal/checkpoint": 0,
+	"internal/inotify":    0,
+	"internal/selinux":    0,
+	"internal/rootlock":   0,
+	"internal/patch":      0,
 }
 
 // testSupport are the packages that exist for tests, each beside what it fakes. They are not linked into the product, and import
@@ -95,6 +95,8 @@ var testSupport = map[string]string{
 	"internal/csi/csitest":   "internal/csi",
 	"internal/kube/kubetest": "internal/kube",
 	"internal/pod/podtest":   "internal/pod",
+
+	"internal/checkpoint/checkpointtest": "internal/checkpoint",
 
 	"internal/manifest/manifesttest": "internal/manifest",
 }
@@ -141,6 +143,8 @@ var linkBans = map[string]string{
 	"berth/internal/kube/kubetest":           "test support",
 	"berth/internal/manifest/manifesttest":   "test support",
 	"berth/internal/pod/podtest":             "test support",
+
+	"berth/internal/checkpoint/checkpointtest": "test support",
 }
 
 // cgroupfsReaders are the folders whose code may name the cgroup file system, and what for.
@@ -187,6 +191,14 @@ var writers = map[string][]string{
 // not needed any more is found too.
 var exceptions = map[string]map[string]string{}
 
+// renamers are the files that replace something by a new name themselves, and what.
+var renamers = map[string]string{
+	"internal/quarantine/quarantine.go": "the report of a crash, which the Go runtime writes, and the list of suspects",
+	"internal/certs/store.go":           "a link",
+	"internal/embedded/log.go":          "a log that is full",
+	"internal/embedded/unpack.go":       "a folder, and a link",
+}
+
 // rule is one thing that holds everywhere in the repository. check returns what breaks it, as "file:line: what".
 type rule struct {
 	name, why, fix string
@@ -213,6 +225,11 @@ var rules = []rule{
 		name: "cgroupfs", check: checkCgroupfs,
 		why: "two writers of one cgroup undo each other",
 		fix: "ask internal/cgroups",
+	},
+	{
+		name: "checkpoints", check: checkCheckpoints,
+		why: "a file that survives the agent has one way to be written, to fail and to be set aside, which is tested with disks that take nothing",
+		fix: "use internal/checkpoint; for what is no file of state, say in rules_test.go what it is",
 	},
 	{
 		name: "podFolders", check: checkPodFolders,

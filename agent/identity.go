@@ -57,7 +57,12 @@ func newServing(g *ground) (s serving, err error) {
 		if s.Serving, err = certs.NewServing(cfg); err != nil {
 			return s, err
 		}
-		return s, s.Load()
+		if err = s.Load(); err != nil {
+			if _, missing := s.GetCertificate(nil); missing != nil {
+				return s, err
+			}
+		}
+		return s, nil // with the one of before, if it cannot be replaced
 	}
 	store := certs.NewStore(k.CertDir, "kubelet-server")
 	cfg.CertFile, cfg.KeyFile = store.Path(), store.Path()

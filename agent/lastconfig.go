@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"berth/internal/checkpoint"
 	"berth/internal/drain"
 	"berth/internal/rootlock"
 )
@@ -82,7 +83,7 @@ func (a *Agent) saveConfig() error {
 		return err
 	}
 	path := filepath.Join(c.RunDir, lastFile)
-	if err := errors.Join(os.WriteFile(path+".tmp", b, 0o600), os.Rename(path+".tmp", path)); err != nil {
+	if err := checkpoint.WriteWarm(path, 0o600, b); err != nil { // a reboot forgets it
 		return fmt.Errorf("keep what the agent was told: %w", err)
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/keep"
+	"berth/internal/checkpoint"
 	"berth/internal/pod"
 )
 
@@ -51,7 +51,7 @@ type Config struct {
 // Allocations are the records of all admitted pods. They are safe for concurrent use.
 type Allocations struct {
 	cfg  Config
-	file *keep.Table[pod.UID, record]
+	file *checkpoint.WarmTable[pod.UID, record]
 	// unsaved names the pods whose record may be another than in the file, changed those of which IsCurrent and Apply may say something else. Both
 	// get them with mu held.
 	unsaved *pod.Inbox[pod.UID]

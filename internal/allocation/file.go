@@ -4,7 +4,7 @@ import (
 	"context"
 	"maps"
 
-	"berth/internal/keep"
+	"berth/internal/checkpoint"
 	"berth/internal/pod"
 )
 
@@ -14,8 +14,8 @@ import (
 // fileVersion is the version of the file's form.
 const fileVersion = 1
 
-func (a *Allocations) newFile() *keep.Table[pod.UID, record] {
-	return keep.NewTable(keep.TableConfig[pod.UID, record]{
+func (a *Allocations) newFile() *checkpoint.WarmTable[pod.UID, record] {
+	return checkpoint.NewTable(checkpoint.TableConfig[pod.UID, record]{
 		Path: a.cfg.File, Version: fileVersion, What: "records of what pods were given", Log: a.cfg.Log, Changes: a.unsaved,
 		All: func() map[pod.UID]record {
 			a.mu.Lock()
@@ -51,3 +51,6 @@ func (a *Allocations) Load() {
 
 // Run writes the records behind the pods' backs, and once more at the end. It blocks until ctx is done.
 func (a *Allocations) Run(ctx context.Context) error { return a.file.Run(ctx) }
+
+// Health returns what cannot be written, since when and why, or nil.
+func (a *Allocations) Health() error { return a.file.Health() }

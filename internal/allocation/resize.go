@@ -62,7 +62,7 @@ func (a *Allocations) Grant(p *v1.Pod) {
 // successor that goes on where it was. It returns early when ctx is done, and needs Run.
 func (a *Allocations) Keep(ctx context.Context) {
 	if a.cfg.File != "" {
-		a.file.Write(ctx)
+		a.file.Flush(ctx)
 	}
 }
 

@@ -17,6 +17,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"berth/internal/checkpoint"
 )
 
 const (
@@ -137,35 +139,8 @@ func (s *Serving) makeSelfSigned(names certNames, now time.Time) error {
 	if err := os.MkdirAll(filepath.Dir(s.cert), 0o755); err != nil {
 		return err
 	}
-	if err := replaceFile(s.key, pem.EncodeToMemory(block), 0o600); err != nil {
-		return err
-	}
-	return replaceFile(s.cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o644)
-}
-
-// replaceFile replaces the file in one step.
-func replaceFile(path string, content []byte, mode fs.FileMode) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // made with mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = f.Close() // it may be closed already
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	if _, err := f.Write(content); err != nil {
-		return err
-	}
-	if err := f.Chmod(mode); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return checkpoint.WriteAll(
+		checkpoint.Content{Path: s.key, Mode: 0o600, Bytes: pem.EncodeToMemory(block)},
+		checkpoint.Content{Path: s.cert, Mode: 0o644, Bytes: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})},
+	)
 }

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -34,7 +35,8 @@ type Serving struct {
 	log        *slog.Logger
 
 	now      atomic.Pointer[pair]
-	renewing sync.Mutex // held while a self-signed pair is made; whoever finds it held goes on with what there is
+	noted    atomic.Pointer[string] // the failure that was logged last, nil after a success
+	renewing sync.Mutex             // held while a self-signed pair is made; whoever finds it held goes on with what there is
 }
 
 type pair struct {
@@ -62,13 +64,20 @@ func NewServing(cfg ServingConfig) (*Serving, error) {
 }
 
 // Load reads the files if they changed, and makes a self-signed pair if that is what is wanted and there is none that holds, or one for
-// other addresses. The error names the file; the pair that was read before stays in force.
+// other addresses. The error names the file; the pair of before stays in force, in memory or on the disk.
 func (s *Serving) Load() error {
+	var notMade error
 	if s.selfSigned {
-		if err := s.ensureSelfSigned(time.Now()); err != nil {
-			return err
-		}
+		notMade = s.ensureSelfSigned(time.Now())
 	}
+	if err := s.read(); err != nil {
+		return cmp.Or(notMade, err) // the second follows from the first
+	}
+	return notMade
+}
+
+// read reads the files if they changed.
+func (s *Serving) read() error {
 	cert, err := stampOf(s.cert)
 	if err != nil {
 		return fmt.Errorf("serving certificate: %w", err)
@@ -97,13 +106,25 @@ func (s *Serving) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// Between the writing of the two files they do not fit each other: the old pair serves until they do.
 	err := s.Load()
 	p := s.now.Load()
-	if err != nil && (p != nil || !errors.Is(err, fs.ErrNotExist)) { // one that is yet to be signed is told by who asks for it
-		s.log.Warn("serving certificate not read; the last one stays in force", "error", err)
+	if p != nil || !errors.Is(err, fs.ErrNotExist) { // who waits for one that is yet to be signed logs it
+		s.note(err)
 	}
 	if p == nil {
 		return nil, errors.New("no serving certificate available for the kubelet")
 	}
 	return p.tls, nil
+}
+
+// note logs a failure once.
+func (s *Serving) note(err error) {
+	if err == nil {
+		s.noted.Store(nil)
+		return
+	}
+	text := err.Error()
+	if last := s.noted.Swap(&text); last == nil || *last != text {
+		s.log.Warn("serving certificate not read or not made; the last one stays in force", "error", err)
+	}
 }
 
 func readPair(certFile, keyFile string) (*tls.Certificate, error) {

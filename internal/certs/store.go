@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"berth/internal/checkpoint"
 )
 
 // Store is a folder that keeps the certificates of one purpose with their keys, under the kubelet's names: each pair is a file
@@ -46,7 +48,7 @@ func (s *Store) Write(certificates []byte, key *ecdsa.PrivateKey, now time.Time)
 		return nil, err
 	}
 	name := s.prefix + "-" + now.Format("2006-01-02-15-04-05") + ".pem"
-	if err := replaceFile(filepath.Join(s.dir, name), append(certificates, pem.EncodeToMemory(block)...), 0o600); err != nil {
+	if err := checkpoint.Write(filepath.Join(s.dir, name), 0o600, append(certificates, pem.EncodeToMemory(block)...)); err != nil {
 		return nil, err
 	}
 	link := s.Path() + ".new"
@@ -101,16 +103,11 @@ func (s *Store) pendingKey() (*ecdsa.PrivateKey, error) {
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return nil, err
 	}
-	return key, replaceFile(s.pendingPath(), pem.EncodeToMemory(block), 0o600)
+	return key, checkpoint.Write(s.pendingPath(), 0o600, pem.EncodeToMemory(block))
 }
 
 // forgetPending makes the next request a new one.
-func (s *Store) forgetPending() error {
-	if err := os.Remove(s.pendingPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
+func (s *Store) forgetPending() error { return checkpoint.Remove(s.pendingPath()) }
 
 func encodeKey(key *ecdsa.PrivateKey) (*pem.Block, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)

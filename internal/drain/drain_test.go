@@ -15,8 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/cgroups"
+	"berth/internal/checkpoint"
 	"berth/internal/journal"
-	"berth/internal/keep"
 	"berth/internal/pod"
 	"berth/internal/podworkers"
 )
@@ -266,7 +266,7 @@ func TestRemoveFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, file := range []string{"probes.json", "probes.json" + keep.CorruptSuffix, "mine"} {
+	for _, file := range []string{"probes.json", "probes.json" + checkpoint.AsideSuffix, "mine"} {
 		if err := os.WriteFile(in(file), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keep"
+	"berth/internal/checkpoint"
 )
 
 // Runtime is a container runtime that ends together with the pods.
@@ -42,7 +42,7 @@ func (d *Drain) EndRuntime(ctx context.Context, r Runtime) error {
 func RemoveFiles(own, shared []string) error {
 	var errs []error
 	for _, path := range own {
-		errs = append(errs, os.RemoveAll(path), os.RemoveAll(path+keep.CorruptSuffix))
+		errs = append(errs, os.RemoveAll(path), checkpoint.RemoveAll(path))
 	}
 	for _, path := range shared {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {

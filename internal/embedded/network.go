@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"berth/internal/checkpoint"
 )
 
 // network is what was chosen for the pods' network. It is remembered, because pods hold addresses of the range and rules of the
@@ -82,7 +84,7 @@ func ensureNetwork(p paths, wanted, claims string, firewall func() string) (netw
 	var n network
 	if err := readJSON(p.network(), &n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		// Set aside for whoever wants to know what was in it; the choice can be made again.
-		if err := os.Rename(p.network(), p.network()+".corrupt"); err != nil {
+		if _, err := checkpoint.SetAside(p.network()); err != nil {
 			return network{}, err
 		}
 		n = network{}
@@ -222,9 +224,5 @@ func writeFile(name string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
-	next := name + ".next"
-	if err := os.WriteFile(next, content, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, name)
+	return checkpoint.Write(name, 0o600, content)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/checkpoint/checkpointtest"
 )
 
 func TestComputeSubnet(t *testing.T) {
@@ -163,4 +165,32 @@ func TestEnsureNetworkCorrupt(t *testing.T) {
 	if aside, err := os.ReadFile(p.network() + ".corrupt"); err != nil || string(aside) != "{" {
 		t.Errorf("the corrupt file was not set aside: %q, %v", aside, err)
 	}
+}
+
+// An agent whose disk takes nothing goes on with the network that it has; a new one is not chosen without
+// being remembered.
+func TestDiskThatTakesNoNetwork(t *testing.T) {
+	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
+		claims := t.TempDir()
+		known, fresh := paths{root: t.TempDir()}, paths{root: t.TempDir()}
+		choose := func(p paths) (network, error) {
+			return ensureNetwork(p, "", claims, func() string { return iptables })
+		}
+		before, err := choose(known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer fail(known.root)()
+		if now, err := choose(known); err != nil || now != before {
+			t.Errorf("chose %v, %v; had %v", now, err, before)
+		}
+		mend := fail(fresh.root)
+		if _, err := choose(fresh); err == nil || !strings.Contains(err.Error(), "write "+fresh.network()+": ") {
+			t.Errorf("error %v", err)
+		}
+		mend()
+		if _, err := choose(fresh); err != nil {
+			t.Error(err)
+		}
+	})
 }

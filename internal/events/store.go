@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/journal"
+	"berth/internal/checkpoint"
 	"berth/internal/pod"
 )
 
@@ -33,7 +33,7 @@ const (
 // Store keeps the newest events of this node, counted and combined as the API server's are. It is safe for concurrent use.
 type Store struct {
 	source v1.EventSource
-	file   *journal.File // nil for a store in memory
+	file   *checkpoint.WarmLog // nil for a store in memory
 	// recorded publishes the names of events.
 	recorded pod.Publisher[string]
 
@@ -81,7 +81,7 @@ func NewStore(component, node string) *Store {
 // NewStoreInFolder returns a store that keeps its events in a file of the folder. Load reads what is there, Run writes.
 func NewStoreInFolder(dir, component, node string, log *slog.Logger) *Store {
 	s := NewStore(component, node)
-	s.file = journal.NewFile(journal.FileConfig{
+	s.file = checkpoint.NewLog(checkpoint.LogConfig{
 		Dir: dir, Name: "events", Version: 1, Limit: storeFileLimit, Lock: &s.mu, Snapshot: s.snapshotLocked, Log: log,
 	})
 	return s
@@ -108,6 +108,9 @@ func (s *Store) Load() error {
 
 // Run writes behind until ctx is done, and then what is left.
 func (s *Store) Run(ctx context.Context) error { return s.file.Run(ctx) }
+
+// Health returns what cannot be written, since when and why, or nil.
+func (s *Store) Health() error { return s.file.Health() }
 
 // Add records one event about an object.
 func (s *Store) Add(ref v1.ObjectReference, eventtype, reason, message string) {

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/checkpoint"
 )
 
 // The group and version of records; those of the older versions have the same form.
@@ -100,7 +102,7 @@ func (s *records) begin(n names) error {
 	defer s.unlock()
 	intent := pullIntent{TypeMeta: metav1.TypeMeta{Kind: intentKind, APIVersion: recordsVersion}, Image: n.image}
 	if s.files[n.image] == 0 {
-		if err := writeDurably(s.intentFile(n.image), intent); err != nil {
+		if err := writeRecord(s.intentFile(n.image), intent); err != nil {
 			return fmt.Errorf("record that image %q is being pulled: %w", n.image, err)
 		}
 	}
@@ -116,7 +118,7 @@ func (s *records) end(n names) error {
 	defer s.unlock()
 	if s.files[n.image]--; s.files[n.image] == 0 {
 		delete(s.files, n.image)
-		if err := removeDurably(s.intentFile(n.image)); err != nil {
+		if err := checkpoint.Remove(s.intentFile(n.image)); err != nil {
 			return err
 		}
 	}
@@ -178,7 +180,7 @@ func (s *records) add(ref, repository string, with pulledWith) error {
 	if !merged.equal(pulledWith{}) {
 		mapping[repository] = merged
 	}
-	return writeDurably(s.pulledFile(ref), pulledRecord{
+	return writeRecord(s.pulledFile(ref), pulledRecord{
 		TypeMeta: metav1.TypeMeta{Kind: pulledKind, APIVersion: recordsVersion}, LastUpdatedTime: metav1.Now(),
 		ImageRef: ref, CredentialMapping: mapping,
 	})
@@ -260,7 +262,7 @@ func (s *records) settle(ctx context.Context, file string, present func(context.
 	}
 	if err != nil {
 		// Written in one step, it was not us; what it is about cannot be found out.
-		return errors.Join(fmt.Errorf("pull intent %s: %w", file, err), removeDurably(file))
+		return errors.Join(fmt.Errorf("pull intent %s: %w", file, err), checkpoint.Remove(file))
 	}
 	ref, err := present(ctx, intent.Image)
 	if err == nil && ref != "" {
@@ -278,7 +280,7 @@ func (s *records) settle(ctx context.Context, file string, present func(context.
 		}
 		return fmt.Errorf("pull intent of image %q is left: %w", intent.Image, err)
 	}
-	return removeDurably(file)
+	return checkpoint.Remove(file)
 }
 
 // quiet reports whether no image is being pulled, and how many pulls have begun.
@@ -315,42 +317,14 @@ func (s *records) prune(there map[string]bool, begun int) error {
 	return err
 }
 
-// writeDurably replaces a file in one step, and returns when neither is lost in a power cut.
-func writeDurably(path string, content any) (err error) {
+// writeRecord replaces the file durably.
+func writeRecord(path string, content any) error {
 	b, err := json.Marshal(content)
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	t, err := os.CreateTemp(dir, ".next-") // with mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = t.Write(b)
-	err = errors.Join(err, t.Sync(), t.Close())
-	if err == nil {
-		err = os.Rename(t.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(t.Name()))
-	}
-	return syncDir(dir)
-}
-
-func removeDurably(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return checkpoint.Write(path, 0o600, b)
 }

@@ -17,6 +17,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
+
+	"berth/internal/checkpoint"
+	"berth/internal/checkpoint/checkpointtest"
 )
 
 var discard = slog.New(slog.DiscardHandler)
@@ -133,11 +136,8 @@ func TestHalfAWriteIsCutOff(t *testing.T) {
 			t.Fatalf("cut at %d: %d things, fewer than of a shorter file", cut, n)
 		}
 		last = n
-		if _, err := os.Stat(path + asideSuffix); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(path + checkpoint.AsideSuffix); !errors.Is(err, fs.ErrNotExist) {
 			t.Fatalf("cut at %d: the file was set aside", cut)
-		}
-		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 || st.Size() > int64(cut) {
-			t.Fatalf("cut at %d: %v, %v", cut, st, err)
 		}
 	}
 	if last != 2+3+2+2 {
@@ -186,7 +186,7 @@ func TestADamagedFileIsSetAside(t *testing.T) {
 			if !strings.Contains(logged.String(), "set aside") {
 				t.Errorf("log: %s", logged.String())
 			}
-			if aside, err := os.ReadFile(path + asideSuffix); err != nil || !bytes.Equal(aside, bad) {
+			if aside, err := os.ReadFile(path + checkpoint.AsideSuffix); err != nil || !bytes.Equal(aside, bad) {
 				t.Errorf("set aside: %d bytes, %v", len(aside), err)
 			}
 			j, end = open(t, dir, discard)
@@ -208,7 +208,7 @@ func TestFolderThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-func size(t *testing.T, path string) int64 {
+func size(t testing.TB, path string) int64 {
 	t.Helper()
 	st, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -272,43 +272,42 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// A disk that takes nothing costs no memory, and what was recorded meanwhile is written when it does again.
+// A disk that takes nothing keeps no pod waiting, and what was recorded meanwhile is written when it
+// takes something again.
 func TestADiskThatTakesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "journal")
-		var logged lockedBuffer
-		j, end := open(t, dir, slog.New(slog.NewTextHandler(&logged, nil)))
-		j.mu.Lock()
-		j.file.stale = true // so that the next write is a snapshot, which needs the folder
-		j.mu.Unlock()
-		if err := os.Rename(dir, dir+".away"); err != nil {
-			t.Fatal(err)
-		}
-		for i := range 1000 {
-			j.Record(Entry{Subject: web, Decision: fmt.Sprint(i)})
-			time.Sleep(time.Second)
-		}
-		synctest.Wait()
-		j.mu.Lock()
-		n := len(j.file.pending)
-		j.mu.Unlock()
-		if n != 0 || strings.Count(logged.String(), "not written") != 1 {
-			t.Errorf("%d bytes wait; log: %s", n, logged.String())
-		}
-		if err := os.Rename(dir+".away", dir); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(retryPeriod)
-		synctest.Wait()
-		if !strings.Contains(logged.String(), "written again") {
-			t.Errorf("log: %s", logged.String())
-		}
-		end()
-		j, end = open(t, dir, discard)
-		defer end()
-		if got := j.Read("default", "web"); len(got) != entriesPerPod || got[entriesPerPod-1].Decision != "999" {
-			t.Errorf("%d entries", len(got))
-		}
+	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			var logged lockedBuffer
+			j, end := open(t, dir, slog.New(slog.NewTextHandler(&logged, nil)))
+			j.Record(Entry{Subject: web, Decision: "before"})
+			time.Sleep(time.Minute)
+			mend := fail(dir)
+			for i := range 1000 {
+				j.Record(Entry{Subject: web, Decision: fmt.Sprint(i)})
+				time.Sleep(time.Second)
+			}
+			synctest.Wait()
+			if err := j.Health(); err == nil || strings.Count(logged.String(), "not saved") != 1 {
+				t.Errorf("health %v; log: %s", err, logged.String())
+			}
+			killed := NewInFolder(dir, discard)
+			if err := killed.Load(); err != nil || len(killed.Read("default", "web")) == 0 {
+				t.Errorf("what was there before is lost: %v", err)
+			}
+			mend()
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if err := j.Health(); err != nil || strings.Count(logged.String(), "saved again") != 1 {
+				t.Errorf("health %v; log: %s", err, logged.String())
+			}
+			end()
+			j, end = open(t, dir, discard)
+			defer end()
+			if got := j.Read("default", "web"); len(got) != entriesPerPod || got[entriesPerPod-1].Decision != "999" {
+				t.Errorf("%d entries", len(got))
+			}
+		})
 	})
 }
 
@@ -327,15 +326,12 @@ func crowd(j *Journal, pods, entries int) {
 
 func TestEverythingIsBounded(t *testing.T) {
 	dir := t.TempDir()
-	j := NewInFolder(dir, discard)
-	if err := j.Load(); err != nil {
-		t.Fatal(err)
-	}
+	j, end := open(t, dir, discard)
 	biggest, snapshots := int64(0), 0
 	for range 10 {
 		crowd(j, 3000, 5)
-		if !j.file.write() {
-			t.Fatal("not written")
+		if j.file.Flush(t.Context()); j.Health() != nil {
+			t.Fatal(j.Health())
 		}
 		now := size(t, filepath.Join(dir, "journal"))
 		if now < biggest {
@@ -358,15 +354,13 @@ func TestEverythingIsBounded(t *testing.T) {
 		t.Errorf("the file grew to %d bytes, limit %d, and was replaced %d times", biggest, fileLimit, snapshots)
 	}
 	snapshot := int64(0)
-	j.snapshotLocked(func(record []byte) { snapshot += int64(len(record)) + frameHeader })
+	j.snapshotLocked(func(record []byte) { snapshot += int64(len(record)) + 8 })
 	if snapshot > memoryLimit {
 		t.Errorf("a snapshot has %d bytes, more than the rings are counted as, %d", snapshot, j.size)
 	}
 	want := j.Subjects()
-	if err := j.file.file.Close(); err != nil {
-		t.Fatal(err)
-	}
-	j, end := open(t, dir, discard)
+	end()
+	j, end = open(t, dir, discard)
 	defer end()
 	if diff := cmp.Diff(want, j.Subjects()); diff != "" {
 		t.Errorf("subjects after a start (-want +got):\n%s", diff)
@@ -441,38 +435,30 @@ func TestSubjectLearnsItsName(t *testing.T) {
 
 func BenchmarkLoad(b *testing.B) {
 	dir := b.TempDir()
-	j := NewInFolder(dir, discard)
-	if err := j.Load(); err != nil {
-		b.Fatal(err)
-	}
-	for j.file.size < fileLimit*9/10 {
+	j, end := open(b, dir, discard)
+	for size(b, filepath.Join(dir, "journal")) < fileLimit*9/10 {
 		crowd(j, 200, 1)
-		j.file.write()
+		j.file.Flush(b.Context())
 	}
-	b.SetBytes(j.file.size)
+	end()
+	b.SetBytes(size(b, filepath.Join(dir, "journal")))
 	for b.Loop() {
-		j := NewInFolder(dir, discard)
-		if err := j.Load(); err != nil {
-			b.Fatal(err)
-		}
-		if err := j.file.file.Close(); err != nil {
+		if err := NewInFolder(dir, discard).Load(); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
 func BenchmarkRecord(b *testing.B) {
-	j := NewInFolder(b.TempDir(), discard)
-	if err := j.Load(); err != nil {
-		b.Fatal(err)
-	}
+	j, end := open(b, b.TempDir(), discard)
+	defer end()
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
 		i++
 		j.Record(Entry{Subject: web, Component: "runtime", Container: "main", Decision: "container started", Why: "incarnation 1", Count: i & 1})
 		if i%10000 == 0 {
-			j.file.write()
+			j.file.Flush(b.Context())
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"berth/internal/checkpoint"
 )
 
 // Journal keeps the newest entries of each subject. It is safe for concurrent use.
@@ -16,12 +18,12 @@ type Journal struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
-	rings   map[string]*ring // guarded by mu; key: UID, or Subject.String() without one
-	order   *list.List       // guarded by mu; least recently written first; elements are *ring
-	size    int              // guarded by mu; sum of the rings' sizes
-	numbers uint64           // guarded by mu; the last one given to a ring
-	scratch []byte           // guarded by mu; for records
-	file    *File            // nil for a journal in memory; what it is appended to is guarded by mu
+	rings   map[string]*ring    // guarded by mu; key: UID, or Subject.String() without one
+	order   *list.List          // guarded by mu; least recently written first; elements are *ring
+	size    int                 // guarded by mu; sum of the rings' sizes
+	numbers uint64              // guarded by mu; the last one given to a ring
+	scratch []byte              // guarded by mu; for records
+	file    *checkpoint.WarmLog // nil for a journal in memory; what it is appended to is guarded by mu
 }
 
 // New returns an empty journal in memory that also writes each entry to log at level debug (errors at level warn).
@@ -36,7 +38,7 @@ const fileLimit = 5 << 20
 // NewInFolder returns a journal that keeps what is recorded in a file of the folder. Load reads what is there, Run writes.
 func NewInFolder(dir string, log *slog.Logger) *Journal {
 	j := New(log)
-	j.file = NewFile(FileConfig{
+	j.file = checkpoint.NewLog(checkpoint.LogConfig{
 		Dir: dir, Name: "journal", Version: 1, Limit: fileLimit, Lock: &j.mu, Snapshot: j.snapshotLocked, Log: log,
 	})
 	return j
@@ -51,6 +53,9 @@ func (j *Journal) Load() error {
 
 // Run writes behind until ctx is done, and then what is left.
 func (j *Journal) Run(ctx context.Context) error { return j.file.Run(ctx) }
+
+// Health returns what cannot be written, since when and why, or nil.
+func (j *Journal) Health() error { return j.file.Health() }
 
 func key(s Subject) string {
 	if s.UID != "" {

@@ -31,8 +31,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
+	"berth/internal/checkpoint/checkpointtest"
 	"berth/internal/kube"
 	"berth/internal/kube/kubetest"
 )
@@ -383,6 +385,24 @@ func TestKubeconfigErrorsNameTheFile(t *testing.T) {
 }
 
 // A kubeconfig that a node writes for itself has all that another file says of the cluster, with paths that hold in every folder.
+// A kubeconfig that cannot be written leaves the one of before as it is.
+func TestDiskThatTakesNoKubeconfig(t *testing.T) {
+	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
+		path := filepath.Join(t.TempDir(), "kubelet.conf")
+		if err := kube.WriteKubeconfig(path, &api.Cluster{Server: "https://192.0.2.9:6443"}, "/pki/current.pem"); err != nil {
+			t.Fatal(err)
+		}
+		defer fail(filepath.Dir(path))()
+		err := kube.WriteKubeconfig(path, &api.Cluster{Server: "https://192.0.2.8:6443"}, "/pki/current.pem")
+		if err == nil || !strings.Contains(err.Error(), "kubeconfig: write "+path+": ") {
+			t.Errorf("error %v", err)
+		}
+		if own, err := kube.LoadCluster(path); err != nil || own.Server != "https://192.0.2.9:6443" {
+			t.Errorf("kubeconfig %v, %v", own, err)
+		}
+	})
+}
+
 func TestWriteKubeconfigKeepsTheCluster(t *testing.T) {
 	for _, c := range []struct{ name, cluster, want string }{
 		{

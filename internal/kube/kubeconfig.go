@@ -9,6 +9,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"berth/internal/checkpoint"
 )
 
 // LoadKubeconfig reads the current context of a kubeconfig file: the server, and how the agent proves who it is. Credentials that
@@ -73,11 +75,7 @@ func WriteKubeconfig(path string, of *api.Cluster, pair string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
-	temp := path + ".new"
-	if err := os.WriteFile(temp, content, 0o600); err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	if err := os.Rename(temp, path); err != nil {
+	if err := checkpoint.Write(path, 0o600, content); err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	return nil

@@ -4,11 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strings"
+
+	"berth/internal/checkpoint"
 )
 
 // ValidateLabels returns the labels of --node-labels that an agent may not set on its own Node: in the domains kubernetes.io and
@@ -52,39 +52,29 @@ type storedLabels struct {
 const storedLabelsVersion = 1
 
 // readLabels returns the stored labels of the node; nil if there are none, or those of another node.
+// A file that cannot be read is set aside.
 func readLabels(file, node string) (map[string]string, error) {
-	b, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("stored node labels: %w", err)
-	}
 	var s storedLabels
-	if err := json.Unmarshal(b, &s); err != nil {
-		return nil, fmt.Errorf("stored node labels: %s: %w", file, err)
-	}
-	if s.Version != storedLabelsVersion {
-		return nil, fmt.Errorf("stored node labels: %s: version %d is not known", file, s.Version)
-	}
-	if s.Node != node {
-		return nil, nil
+	err := checkpoint.Read(file, "labels of the node", func(b []byte) error {
+		if err := json.Unmarshal(b, &s); err != nil {
+			return err
+		}
+		if s.Version != storedLabelsVersion {
+			return checkpoint.UnknownVersion(s.Version, storedLabelsVersion)
+		}
+		return nil
+	})
+	if err != nil || s.Node != node {
+		return nil, err
 	}
 	return s.Labels, nil
 }
 
-// writeLabels replaces the file at once. It is not synced: what a power cut loses, the API server shows again.
+// writeLabels replaces the file. What a power cut loses, the API server shows again.
 func writeLabels(file, node string, labels map[string]string) error {
 	b, err := json.Marshal(storedLabels{Version: storedLabelsVersion, Node: node, Labels: labels})
 	if err != nil {
 		return fmt.Errorf("store node labels: %w", err)
 	}
-	temp := file + ".new"
-	if err := os.WriteFile(temp, b, 0o600); err != nil {
-		return fmt.Errorf("store node labels: %w", err)
-	}
-	if err := os.Rename(temp, file); err != nil {
-		return fmt.Errorf("store node labels: %w", err)
-	}
-	return nil
+	return checkpoint.WriteWarm(file, 0o600, b)
 }

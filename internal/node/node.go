@@ -177,7 +177,7 @@ func (n *Node) Load() {
 	}
 	stored, err := readLabels(n.cfg.LabelsFile, n.cfg.Settings.Name)
 	if err != nil {
-		n.cfg.Log.Warn("the labels that the API server last showed are lost: static pods see those of the configuration until it answers", "error", err)
+		n.cfg.Log.Warn("static pods see the labels of the configuration until the API server answers", "error", err)
 	}
 	known := generateNode(&n.cfg.Settings, &Facts{Machine: machine}, time.Now())
 	maps.Copy(known.Labels, stored)

@@ -6,8 +6,8 @@ import (
 	"maps"
 	"sync"
 
+	"berth/internal/checkpoint"
 	"berth/internal/cri"
-	"berth/internal/keep"
 	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
@@ -18,7 +18,7 @@ const fileVersion = 1
 // that no kill is reported twice.
 type Kills struct {
 	log  *slog.Logger
-	file *keep.File[reported]
+	file *checkpoint.WarmFile[reported]
 
 	mu     sync.Mutex
 	boot   string                     // guarded by mu; of this kernel
@@ -36,15 +36,20 @@ type reported struct {
 // NewKills returns Kills that are kept in the file of the path. It does no I/O.
 func NewKills(path string, log *slog.Logger) *Kills {
 	k := &Kills{log: log, counts: map[pod.ContainerID]uint64{}}
-	k.file = keep.New(keep.Config[reported]{Path: path, Version: fileVersion, What: "kills that were told", Content: k.content, Log: log})
+	k.file = checkpoint.NewFile(checkpoint.FileConfig[reported]{
+		Path: path, Version: fileVersion, What: "kills that were told", Content: k.content, Log: log,
+	})
 	return k
 }
 
-func (k *Kills) content() (reported, error) {
+func (k *Kills) content() reported {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return reported{Boot: k.boot, Seq: k.seq, Kills: maps.Clone(k.counts)}, nil
+	return reported{Boot: k.boot, Seq: k.seq, Kills: maps.Clone(k.counts)}
 }
+
+// Health returns what cannot be written, since when and why, or nil.
+func (k *Kills) Health() error { return k.file.Health() }
 
 // load reads what an earlier agent reported. It returns how far that one has read the kernel log,
 // and its counts. Those of another boot mean nothing.

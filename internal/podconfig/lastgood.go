@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"berth/internal/checkpoint"
 	"berth/internal/manifest"
 	"berth/internal/pod"
 )
@@ -23,11 +24,8 @@ const (
 	keptVersion = 1
 	// keptDelay is how long a record waits to be written, so that what changes often is written once.
 	keptDelay = time.Second
-	// keptRetry is how long the writer waits after a failure.
-	keptRetry = time.Minute
-	// keptSuffix ends the name of a record, asideSuffix follows it on one that was found unusable.
-	keptSuffix  = ".json"
-	asideSuffix = ".unusable"
+	// keptSuffix ends the name of a record.
+	keptSuffix = ".json"
 )
 
 // keepLastGood returns what a manifest stands for when it stood for the old objects before: as long as a part of it is refused, the
@@ -72,7 +70,8 @@ type lastGood struct {
 	decoder manifest.Decoder
 	log     *slog.Logger
 	wake    chan struct{} // capacity 1
-	listed  bool          // set by open: it is known which records there are
+	writer  *checkpoint.Writer
+	listed  bool // set by open: it is known which records there are
 
 	mu      sync.Mutex
 	stored  map[string][]string    // guarded by mu; names of the files, the newest last, by the manifest's key
@@ -99,6 +98,9 @@ func newLastGood(dir string, source pod.Source, d manifest.Decoder, log *slog.Lo
 	if dir != "" {
 		l.folder = filepath.Join(dir, string(source))
 	}
+	l.writer = checkpoint.NewWriter(checkpoint.WriterConfig{
+		What: "the last good versions of manifests", Wake: l.wake, Delay: keptDelay, Write: l.flush, Log: log,
+	})
 	return l
 }
 
@@ -114,7 +116,7 @@ func (l *lastGood) open(ctx context.Context) (end func()) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var writer sync.WaitGroup
-	writer.Go(func() { l.write(ctx) })
+	writer.Go(func() { _ = l.writer.Run(ctx) }) // it returns the end of ctx
 	return func() {
 		cancel()
 		writer.Wait()
@@ -222,7 +224,7 @@ func (l *lastGood) restore(path string) ([]manifest.Object, error) {
 		return objects, nil
 	}
 	err = fmt.Errorf("the version kept of it is lost: %s cannot be used: %w", filepath.Join(l.folder, name), err)
-	if !strings.HasSuffix(name, asideSuffix) {
+	if !checkpoint.IsAside(name) {
 		if asideErr := l.setAside(key, name); asideErr != nil {
 			err = fmt.Errorf("%w; %w", err, asideErr)
 		}

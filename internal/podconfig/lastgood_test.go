@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth/internal/checkpoint"
+	"berth/internal/checkpoint/checkpointtest"
 	"berth/internal/manifest"
 	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
@@ -250,14 +252,14 @@ func TestKeptRecordThatCannotBeUsed(t *testing.T) {
 					"the version kept of it is lost: "+record+" cannot be used: "+tt.reason) || strings.Contains(problems[0].Message, "\n") {
 					t.Errorf("problems:\n%s", messages(problems))
 				}
-				if now := onlyRecord(t, state, pod.FileSource); now != record+asideSuffix {
+				if now := onlyRecord(t, state, pod.FileSource); now != record+checkpoint.AsideSuffix {
 					t.Errorf("not set aside: %s", now)
 				}
 				write(t, path, manifesttest.Pod("b", "i"))
 				r.after(defaultRescan+patience, "ADD default/b")
 				r.expectProblems("")
 				r.stop()
-				if now := onlyRecord(t, state, pod.FileSource); strings.HasSuffix(now, asideSuffix) {
+				if now := onlyRecord(t, state, pod.FileSource); checkpoint.IsAside(now) {
 					t.Errorf("no new record: %s", now)
 				}
 				if !strings.Contains(log.String(), "cannot restore a manifest") {
@@ -315,12 +317,72 @@ func TestKeepingFails(t *testing.T) {
 		r := startRunning(t, cfg)
 		r.after(patience, "ADD default/a")
 		r.after(time.Hour, "")
-		if n := strings.Count(log.String(), "cannot keep versions of manifests"); n != 1 {
+		if n := strings.Count(log.String(), "not saved"); n != 1 {
 			t.Errorf("said %d times:\n%s", n, log.String())
 		}
 		remove(t, file)
-		r.after(keptRetry, "")
+		r.after(10*time.Second+keptDelay, "")
 		onlyRecord(t, cfg.StateDir, pod.FileSource)
+	})
+}
+
+// What was kept stays until it can be replaced.
+func TestDiskThatTakesNoRecords(t *testing.T) {
+	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
+		dir, state := t.TempDir(), filepath.Join(t.TempDir(), "manifests")
+		path := filepath.Join(dir, "a.yaml")
+		synctest.Test(t, func(t *testing.T) {
+			cfg := newConfig(dir)
+			cfg.StateDir = state
+			write(t, path, manifesttest.Pod("a", "i"))
+			r := startRunning(t, cfg)
+			r.after(patience, "ADD default/a")
+			r.after(2*keptDelay, "")
+			before := onlyRecord(t, state, pod.FileSource)
+			mend := fail(state)
+			write(t, path, manifesttest.Pod("a", "j"))
+			r.after(defaultRescan+patience, "REMOVE default/a; ADD default/a")
+			r.after(time.Minute, "")
+			if now := onlyRecord(t, state, pod.FileSource); now != before || r.Health() == nil {
+				t.Errorf("kept %s, had %s, health %v", now, before, r.Health())
+			}
+			mend()
+			r.after(11*time.Second, "")
+			if now := onlyRecord(t, state, pod.FileSource); now == before || r.Health() != nil {
+				t.Errorf("kept %s, health %v", now, r.Health())
+			}
+		})
+	})
+}
+
+// Records that an earlier version set aside count as set aside, and what a killed agent left is no record.
+func TestRecordsOfEarlierAgents(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	cfg := newConfig(dir)
+	cfg.StateDir = state
+	write(t, path, manifesttest.Pod("a", "i"))
+	synctest.Test(t, func(t *testing.T) { startRunning(t, cfg).after(patience, "ADD default/a") })
+	record := onlyRecord(t, state, pod.FileSource)
+	aside := record + ".unusable"
+	if err := os.Rename(record, aside); err != nil {
+		t.Fatal(err)
+	}
+	write(t, aside, "{")
+	write(t, filepath.Join(filepath.Dir(record), "."+filepath.Base(record)+".tmp"), "{")
+	write(t, path, "}")
+	synctest.Test(t, func(t *testing.T) {
+		r := startRunning(t, cfg)
+		r.after(patience, "ADD")
+		if now := onlyRecord(t, state, pod.FileSource); now != aside {
+			t.Errorf("set aside again: %s", now)
+		}
+		write(t, path, manifesttest.Pod("b", "i"))
+		r.after(defaultRescan+patience, "ADD default/b")
+		r.after(2*keptDelay, "")
+		if now := onlyRecord(t, state, pod.FileSource); checkpoint.IsAside(now) {
+			t.Errorf("no new record: %s", now)
+		}
 	})
 }
 

@@ -1,7 +1,6 @@
 package podconfig
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/checkpoint"
 	"berth/internal/manifest"
 )
 
@@ -23,6 +23,12 @@ func (l *lastGood) list() error {
 	}
 	stored := map[string][]string{}
 	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") { // of an agent that was killed while it wrote
+			if err := os.Remove(filepath.Join(l.folder, e.Name())); err != nil {
+				return err
+			}
+			continue
+		}
 		key, _, ok := strings.Cut(e.Name(), "-")
 		if ok && !e.IsDir() {
 			stored[key] = append(stored[key], e.Name())
@@ -75,48 +81,18 @@ func (l *lastGood) read(path, name string) ([]manifest.Object, error) {
 
 // setAside renames a record that cannot be used, for someone to look at. It goes with the manifest's next record.
 func (l *lastGood) setAside(key, name string) error {
-	aside := name + asideSuffix
-	if err := os.Rename(filepath.Join(l.folder, name), filepath.Join(l.folder, aside)); err != nil {
-		return fmt.Errorf("set it aside: %w", err)
+	aside, err := checkpoint.SetAside(filepath.Join(l.folder, name))
+	if err != nil {
+		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	names := slices.Clone(l.stored[key])
 	if i := slices.Index(names, name); i >= 0 {
-		names[i] = aside
+		names[i] = filepath.Base(aside)
 	}
 	l.stored[key] = names
 	return nil
-}
-
-// write writes what is pending until ctx is done, and then once more.
-func (l *lastGood) write(ctx context.Context) {
-	failing := false
-	for ctx.Err() == nil {
-		wait := keptDelay
-		if failing {
-			wait = keptRetry
-		} else {
-			select {
-			case <-ctx.Done():
-				continue
-			case <-l.wake:
-			}
-		}
-		select {
-		case <-ctx.Done():
-			continue
-		case <-time.After(wait):
-		}
-		err := l.flush()
-		if err != nil && !failing {
-			l.log.Warn("cannot keep versions of manifests: one that is bad when the agent starts again may lose its pods; it is tried again every "+keptRetry.String(), "error", err)
-		}
-		failing = err != nil
-	}
-	if err := l.flush(); err != nil && !failing {
-		l.log.Warn("cannot keep versions of manifests", "error", err)
-	}
 }
 
 // flush writes what is pending. What fails stays pending.
@@ -160,12 +136,7 @@ func (l *lastGood) put(r *keptRecord, stored []string) (left []string, err error
 		if err != nil {
 			return stored, err
 		}
-		to := filepath.Join(l.folder, r.name)
-		temp := filepath.Join(l.folder, ".tmp")              // one writer: what a killed one left is overwritten
-		if err := os.WriteFile(temp, b, 0o600); err != nil { // manifests may hold secrets
-			return stored, err
-		}
-		if err := os.Rename(temp, to); err != nil {
+		if err := checkpoint.WriteWarm(filepath.Join(l.folder, r.name), 0o600, b); err != nil { // manifests may hold secrets
 			return stored, err
 		}
 	}

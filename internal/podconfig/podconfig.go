@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"berth/internal/checkpoint"
 	"berth/internal/inotify"
 	"berth/internal/journal"
 	"berth/internal/manifest"
@@ -69,7 +70,8 @@ type Config struct {
 type PodConfig struct {
 	journal *journal.Journal
 	sources []source
-	wake    chan struct{} // capacity 1
+	savers  []*checkpoint.Writer // of the sources that keep what their manifests stand for
+	wake    chan struct{}        // capacity 1
 	tell    func(manifest.LocalObjects)
 
 	mu      sync.Mutex
@@ -164,6 +166,7 @@ func New(cfg Config) (*PodConfig, error) {
 			return nil, fmt.Errorf("pod config: %w", err)
 		}
 		c.sources = append(c.sources, source{name: pod.FileSource, run: s.run})
+		c.savers = append(c.savers, s.kept.writer)
 	}
 	if len(urls) > 0 {
 		s, err := newHTTPSource(cfg, urls)
@@ -171,6 +174,7 @@ func New(cfg Config) (*PodConfig, error) {
 			return nil, fmt.Errorf("pod config: %w", err)
 		}
 		c.sources = append(c.sources, source{name: pod.HTTPSource, run: s.run})
+		c.savers = append(c.savers, s.kept.writer)
 	}
 	if cfg.API != nil {
 		s := &apiSource{watch: cfg.API}
@@ -199,6 +203,15 @@ func (c *PodConfig) Run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return g.Wait()
+}
+
+// Health returns what cannot be written, since when and why, or nil.
+func (c *PodConfig) Health() error {
+	var errs []error
+	for _, w := range c.savers {
+		errs = append(errs, w.Health())
+	}
+	return errors.Join(errs...)
 }
 
 // handOver replaces the newest set of a source and wakes the loop. It does not block.

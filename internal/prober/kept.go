@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/keep"
+	"berth/internal/checkpoint"
 	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
@@ -51,8 +51,8 @@ func (v *savedVerdict) UnmarshalText(b []byte) error {
 }
 
 // newFile returns the file of the manager's verdicts. They end with the boot of the machine: no container outlives that.
-func (m *Manager) newFile() *keep.Table[pod.UID, savedPod] {
-	return keep.NewTable(keep.TableConfig[pod.UID, savedPod]{
+func (m *Manager) newFile() *checkpoint.WarmTable[pod.UID, savedPod] {
+	return checkpoint.NewTable(checkpoint.TableConfig[pod.UID, savedPod]{
 		Path: m.Path, Version: keptVersion, What: "verdicts of probes", Log: m.Log,
 		Epoch: bootID, Changes: m.unkept, All: m.allToKeep, Get: m.toKeep,
 	})
@@ -75,7 +75,10 @@ func (m *Manager) Load() {
 }
 
 // Write has the verdicts written as they are now, and waits until that was tried.
-func (m *Manager) Write(ctx context.Context) { m.file.Write(ctx) }
+func (m *Manager) Write(ctx context.Context) { m.file.Flush(ctx) }
+
+// Health returns what cannot be written, since when and why, or nil.
+func (m *Manager) Health() error { return m.file.Health() }
 
 // bootID names the boot of the machine; "" where the kernel does not say, so that all boots count as one.
 func bootID() string {

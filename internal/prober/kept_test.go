@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/keep"
+	"berth/internal/checkpoint"
 	"berth/internal/pod"
 )
 
@@ -186,7 +186,7 @@ func TestFilesThatAreNotTaken(t *testing.T) {
 					t.Errorf("ready: %t, want %t", got, tc.ready)
 				}
 			})
-			b, err := os.ReadFile(path + keep.CorruptSuffix)
+			b, err := os.ReadFile(path + checkpoint.AsideSuffix)
 			if tc.aside != (err == nil) || tc.aside && string(b) != tc.content {
 				t.Errorf("set aside: %q, %v; want %t", b, err, tc.aside)
 			}

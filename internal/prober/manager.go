@@ -11,8 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/action"
+	"berth/internal/checkpoint"
 	"berth/internal/journal"
-	"berth/internal/keep"
 	"berth/internal/lifecycle"
 	"berth/internal/pod"
 )
@@ -46,7 +46,7 @@ type Manager struct {
 	jitter  func(most time.Duration) time.Duration
 	results *pod.Inbox[pod.UID]
 	wake    chan struct{} // capacity 1; there may be something to do before until
-	file    *keep.Table[pod.UID, savedPod]
+	file    *checkpoint.WarmTable[pod.UID, savedPod]
 	unkept  *pod.Inbox[pod.UID] // pods whose verdicts may be others than in the file; told with mu held, before anybody sees them
 
 	mu       sync.Mutex

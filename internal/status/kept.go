@@ -7,7 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/keep"
+	"berth/internal/checkpoint"
 	"berth/internal/pod"
 )
 
@@ -15,7 +15,7 @@ import (
 // started, and when its conditions changed; and of pods that have ended, since the API server may not have heard of it.
 type Kept struct {
 	manager *Manager
-	file    *keep.Table[pod.UID, v1.PodStatus]
+	file    *checkpoint.WarmTable[pod.UID, v1.PodStatus]
 	log     *slog.Logger
 }
 
@@ -24,7 +24,7 @@ const keptVersion = 1
 
 // NewKept returns what keeps the manager's statuses in the file at path.
 func NewKept(m *Manager, path string, log *slog.Logger) *Kept {
-	return &Kept{manager: m, log: log, file: keep.NewTable(keep.TableConfig[pod.UID, v1.PodStatus]{
+	return &Kept{manager: m, log: log, file: checkpoint.NewTable(checkpoint.TableConfig[pod.UID, v1.PodStatus]{
 		Path: path, Version: keptVersion, What: "statuses of pods", Log: log, Changes: m.unkept, All: m.allToKeep, Get: m.toKeep,
 	})}
 }
@@ -44,7 +44,10 @@ func (k *Kept) Load() {
 func (k *Kept) Run(ctx context.Context) error { return k.file.Run(ctx) }
 
 // Write has the statuses written as they are now, and waits until that was tried.
-func (k *Kept) Write(ctx context.Context) { k.file.Write(ctx) }
+func (k *Kept) Write(ctx context.Context) { k.file.Flush(ctx) }
+
+// Health returns what cannot be written, since when and why, or nil.
+func (k *Kept) Health() error { return k.file.Health() }
 
 // allToKeep returns the statuses that are kept, those of which nothing was seen yet included.
 func (m *Manager) allToKeep() map[pod.UID]v1.PodStatus {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/beneath"
+	"berth/internal/checkpoint"
 	"berth/internal/pod"
 )
 
@@ -18,8 +19,6 @@ const (
 	fileName = "userns"
 	// maxSize is how long the file can be, in bytes.
 	maxSize = 1 << 16
-	// corruptSuffix is what is appended to the name of a file that cannot be read.
-	corruptSuffix = ".corrupt"
 )
 
 // document is the file's form, which is that of the kubelet.
@@ -61,7 +60,7 @@ func (a *Allocator) readPods() map[pod.UID]Range {
 // setAside renames a file that cannot be read.
 func (a *Allocator) setAside(path string) error {
 	return a.files().In(path, func(dir int, name string) error {
-		return unix.Renameat(dir, name, dir, name+corruptSuffix)
+		return unix.Renameat(dir, name, dir, name+checkpoint.AsideSuffix)
 	})
 }
 
@@ -107,7 +106,7 @@ func (a *Allocator) writeFile(path string, r Range) error {
 
 // removeFile removes the file and what can lie beside it.
 func (a *Allocator) removeFile(path string) error {
-	for _, name := range []string{path + beneath.NewSuffix, path + corruptSuffix, path} {
+	for _, name := range []string{path + beneath.NewSuffix, path + checkpoint.AsideSuffix, path} {
 		if err := a.files().Unlink(name); err != nil {
 			return err
 		}

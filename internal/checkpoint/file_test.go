@@ -1,4 +1,4 @@
-package keep_test
+package checkpoint_test
 
 import (
 	"bytes"
@@ -15,51 +15,51 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/keep"
+	"berth/internal/checkpoint"
+	"berth/internal/checkpoint/checkpointtest"
 )
 
 type content map[string]int
 
-// kept is a File whose content tests set, and whose log they read.
-type kept struct {
-	*keep.File[content]
+// saved is a WarmFile whose content tests set, and whose log they read.
+type saved struct {
+	*checkpoint.WarmFile[content]
 	log bytes.Buffer // read when nothing runs
 
 	mu     sync.Mutex
 	now    content // guarded by mu
 	writes int     // guarded by mu
-	fails  error   // guarded by mu
 }
 
-// set makes c the content, and err what comes of asking for it.
-func (k *kept) set(c content, err error) {
+// set makes c the content.
+func (k *saved) set(c content) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.now, k.fails = c, err
+	k.now = c
 }
 
-func (k *kept) written() int {
+func (k *saved) written() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.writes
 }
 
-func newKept(path string) *kept {
-	k := &kept{}
-	k.File = keep.New(keep.Config[content]{
+func newSaved(path string) *saved {
+	k := &saved{}
+	k.WarmFile = checkpoint.NewFile(checkpoint.FileConfig[content]{
 		Path: path, Version: 2, What: "counts", Log: slog.New(slog.NewTextHandler(&k.log, nil)),
-		Content: func() (content, error) {
+		Content: func() content {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			k.writes++
-			return k.now, k.fails
+			return k.now
 		},
 	})
 	return k
 }
 
 // run runs the file in a bubble until the returned function is called.
-func (k *kept) run(t *testing.T) (stop func()) {
+func (k *saved) run(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
@@ -73,7 +73,7 @@ func (k *kept) run(t *testing.T) (stop func()) {
 
 func load(t *testing.T, path string) content {
 	t.Helper()
-	got, err := newKept(path).Load()
+	got, err := newSaved(path).Load()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,14 +86,14 @@ func TestWritesBehind(t *testing.T) {
 		t.Errorf("without a file: %v", got)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		k := newKept(path)
+		k := newSaved(path)
 		stop := k.run(t)
 		time.Sleep(time.Hour)
 		if n := k.written(); n != 0 {
 			t.Errorf("%d writes of what did not change", n)
 		}
 		for i := range 50 {
-			k.set(content{"a": i}, nil)
+			k.set(content{"a": i})
 			k.Changed()
 			synctest.Wait()
 		}
@@ -104,7 +104,7 @@ func TestWritesBehind(t *testing.T) {
 		if got := load(t, path); !cmp.Equal(got, content{"a": 49}) {
 			t.Errorf("kept %v", got)
 		}
-		k.set(content{"b": 1}, nil)
+		k.set(content{"b": 1})
 		k.Changed()
 		stop()
 		if got := load(t, path); !cmp.Equal(got, content{"b": 1}) {
@@ -119,19 +119,20 @@ func TestWritesBehind(t *testing.T) {
 	}
 }
 
-// Who is about to tell others waits for the file, not for the pause, and everybody who waits is one write.
+// Who is about to tell others waits for the file, not for the pause, and everybody who waits is one
+// write.
 func TestWrittenBeforeItIsTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "counts.json")
 	synctest.Test(t, func(t *testing.T) {
-		k := newKept(path)
+		k := newSaved(path)
 		stop := k.run(t)
-		k.set(content{"a": 1}, nil)
+		k.set(content{"a": 1})
 		k.Changed()
 		synctest.Wait()
-		k.set(content{"a": 2}, nil)
+		k.set(content{"a": 2})
 		k.Changed()
 		began := time.Now()
-		k.Write(t.Context())
+		k.Flush(t.Context())
 		if got := load(t, path); !cmp.Equal(got, content{"a": 2}) || time.Since(began) != 0 {
 			t.Errorf("kept %v after %v", got, time.Since(began))
 		}
@@ -142,52 +143,91 @@ func TestWrittenBeforeItIsTold(t *testing.T) {
 		stop()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		k.Write(ctx) // nobody runs the file any more
+		k.Flush(ctx) // nobody runs the file any more
 		if n := k.written(); n != 2 {
 			t.Errorf("%d writes after the end", n)
 		}
 	})
 }
 
+// The owner of a file that cannot be written goes on, says so once, and knows since when. What was
+// there stays until there is something better.
 func TestTriesAgain(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "counts.json")
-	synctest.Test(t, func(t *testing.T) {
-		k := newKept(path)
-		k.set(content{"a": 1}, errors.New("no"))
-		stop := k.run(t)
-		k.Changed()
-		time.Sleep(35 * time.Second)
-		if n := k.written(); n != 4 {
-			t.Errorf("%d writes in 35 s, want 4", n)
+	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "counts.json")
+		synctest.Test(t, func(t *testing.T) {
+			k := newSaved(path)
+			k.set(content{"a": 1})
+			stop := k.run(t)
+			k.Changed()
+			time.Sleep(5 * time.Second)
+			mend := fail(dir)
+			k.set(content{"a": 2})
+			k.Changed()
+			synctest.Wait()
+			began := time.Now()
+			time.Sleep(35 * time.Second)
+			if n := k.written(); n != 1+4 {
+				t.Errorf("%d writes in 35 s, want 4", n-1)
+			}
+			var failing interface {
+				error
+				Since() time.Time
+			}
+			if err := k.Health(); !errors.As(err, &failing) || !failing.Since().Equal(began) ||
+				!strings.Contains(err.Error(), "counts not saved: write "+path+": ") {
+				t.Errorf("health %v", err)
+			}
+			if got := load(t, path); !cmp.Equal(got, content{"a": 1}) {
+				t.Errorf("meanwhile kept %v", got)
+			}
+			mend()
+			time.Sleep(11 * time.Second)
+			if err := k.Health(); err != nil {
+				t.Errorf("health after it was mended: %v", err)
+			}
+			stop()
+			if strings.Count(k.log.String(), "not saved") != 1 || strings.Count(k.log.String(), "saved again") != 1 {
+				t.Errorf("the log:\n%s", &k.log)
+			}
+		})
+		if got := load(t, path); !cmp.Equal(got, content{"a": 2}) {
+			t.Errorf("kept %v", got)
 		}
-		k.set(content{"a": 1}, nil)
-		time.Sleep(10 * time.Second)
-		stop()
-		if strings.Count(k.log.String(), "are not kept") != 1 {
-			t.Errorf("the log:\n%s", &k.log)
+		if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
+			t.Errorf("left beside the file: %v %v", left, err)
 		}
 	})
-	if got := load(t, path); !cmp.Equal(got, content{"a": 1}) {
-		t.Errorf("kept %v", got)
-	}
 }
 
 func TestSetsAside(t *testing.T) {
 	for name, text := range map[string]string{"no JSON": "{", "another version": `{"version":1,"content":{}}`, "another form": `{"version":2,"content":[]}`} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "counts.json")
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
+			for _, name := range []string{path, path + ".bad"} { // the second by an earlier version
+				if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
 			}
-			_, err := newKept(path).Load()
-			if err == nil || !strings.Contains(err.Error(), "counts from before are lost") || !strings.Contains(err.Error(), path+keep.CorruptSuffix) {
+			_, err := newSaved(path).Load()
+			if err == nil || !strings.Contains(err.Error(), "counts from before are lost") || !strings.Contains(err.Error(), path+checkpoint.AsideSuffix) {
 				t.Errorf("error %v", err)
 			}
-			if b, err := os.ReadFile(path + keep.CorruptSuffix); err != nil || string(b) != text {
+			if b, err := os.ReadFile(path + checkpoint.AsideSuffix); err != nil || string(b) != text {
 				t.Errorf("set aside %q, error %v", b, err)
 			}
 			if got := load(t, path); got != nil {
 				t.Errorf("then %v", got)
+			}
+			if all, err := os.ReadDir(filepath.Dir(path)); err != nil || len(all) != 1 {
+				t.Errorf("in the folder: %v, %v", all, err)
+			}
+			if err := checkpoint.RemoveAll(path); err != nil {
+				t.Error(err)
+			}
+			if all, err := os.ReadDir(filepath.Dir(path)); err != nil || len(all) != 0 {
+				t.Errorf("left in the folder: %v, %v", all, err)
 			}
 		})
 	}
@@ -195,7 +235,7 @@ func TestSetsAside(t *testing.T) {
 
 func TestWithoutPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKept("")
+		k := newSaved("")
 		stop := k.run(t)
 		k.Changed()
 		time.Sleep(time.Minute)

@@ -1,4 +1,4 @@
-package keep_test
+package checkpoint_test
 
 import (
 	"bytes"
@@ -17,13 +17,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/keep"
+	"berth/internal/checkpoint"
+	"berth/internal/checkpoint/checkpointtest"
 	"berth/internal/pod"
 )
 
-// table is a Table whose content tests set, and whose log they read.
+// table is a WarmTable whose content tests set, and whose log they read.
 type table struct {
-	*keep.Table[string, int]
+	*checkpoint.WarmTable[string, int]
 	changes *pod.Inbox[string]
 	log     bytes.Buffer // read when nothing runs
 
@@ -34,7 +35,7 @@ type table struct {
 
 func newTable(path, epoch string) *table {
 	t := &table{changes: pod.NewInbox[string](), now: map[string]int{}}
-	t.Table = keep.NewTable(keep.TableConfig[string, int]{
+	t.WarmTable = checkpoint.NewTable(checkpoint.TableConfig[string, int]{
 		Path: path, Version: 2, What: "counts", Log: slog.New(slog.NewTextHandler(&t.log, nil)), Changes: t.changes,
 		Epoch: func() string { return epoch },
 		All: func() map[string]int {
@@ -101,7 +102,8 @@ func lines(t *testing.T, path string) int {
 	return bytes.Count(b, []byte("\n"))
 }
 
-// A change costs what it says, not what the table holds; a file that has more changes than entries is written anew.
+// A change costs what it says, not what the table holds; a file that has more changes than entries
+// is written anew.
 func TestChangesAreAppended(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "counts.json")
 	synctest.Test(t, func(t *testing.T) {
@@ -113,12 +115,12 @@ func TestChangesAreAppended(t *testing.T) {
 			k.set(name, i+1)
 		}
 		defer k.run(t)()
-		k.Write(t.Context())
+		k.Flush(t.Context())
 		for i := range 1000 {
 			name := fmt.Sprint(i % 100)
 			want[name] = i + 1000
 			k.set(name, want[name])
-			k.Write(t.Context())
+			k.Flush(t.Context())
 		}
 		if n := k.wholes(); n != 1 || lines(t, path) != 1001 {
 			t.Errorf("%d whole writes, %d lines, want 1 and one for each change", n, lines(t, path))
@@ -126,17 +128,17 @@ func TestChangesAreAppended(t *testing.T) {
 		k.set("never there", 0)
 		k.set("5", 0)
 		delete(want, "5")
-		k.Write(t.Context())
+		k.Flush(t.Context())
 		if n := k.wholes(); n != 2 || lines(t, path) != 1 {
 			t.Errorf("%d whole writes, %d lines, want 2 and 1", n, lines(t, path))
 		}
 		k.set("never there", 0)
-		k.Write(t.Context())
+		k.Flush(t.Context())
 		k.set("6", 0)
 		delete(want, "6")
 		k.set("new", 7)
 		want["new"] = 7
-		k.Write(t.Context())
+		k.Flush(t.Context())
 		if lines(t, path) != 2 {
 			t.Errorf("%d lines, want one for what changed", lines(t, path))
 		}
@@ -214,10 +216,39 @@ func TestTableIsWholeAgain(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		wantKept(t, path, map[string]int{"a": 1, "b": 2, "c": 3})
 		stop()
-		if strings.Count(k.log.String(), "are not kept") != 1 {
+		if strings.Count(k.log.String(), "not saved") != 1 {
 			t.Errorf("the log:\n%s", &k.log)
 		}
 	})
+}
+
+// A disk that becomes full in the middle of a line loses nothing of what is in the file, also for
+// an agent that is killed then.
+func TestTableOnAFullDisk(t *testing.T) {
+	for free := range int64(60) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "counts.json")
+		synctest.Test(t, func(t *testing.T) {
+			k := newTable(path, "")
+			defer k.run(t)()
+			k.set("a", 1)
+			k.Flush(t.Context())
+			mend := checkpointtest.Full(t, dir, free)
+			k.set("b", 2)
+			k.Flush(t.Context())
+			if got, err := newTable(path, "").Load(); err != nil || got["a"] != 1 || k.Health() == nil && got["b"] != 2 {
+				t.Errorf("%d bytes free: kept %v, error %v, health %v", free, got, err, k.Health())
+			}
+			k.set("c", 3)
+			k.Flush(t.Context())
+			if got, err := newTable(path, "").Load(); err != nil || got["a"] != 1 {
+				t.Errorf("%d bytes free: kept %v, error %v", free, got, err)
+			}
+			mend()
+			time.Sleep(11 * time.Second)
+			wantKept(t, path, map[string]int{"a": 1, "b": 2, "c": 3})
+		})
+	}
 }
 
 func TestTablesThatAreNotTaken(t *testing.T) {
@@ -242,7 +273,7 @@ func TestTablesThatAreNotTaken(t *testing.T) {
 			if len(got) > 0 || (err != nil) != tc.aside {
 				t.Errorf("kept %v, error %v", got, err)
 			}
-			if b, err := os.ReadFile(path + keep.CorruptSuffix); tc.aside != (err == nil) || tc.aside && string(b) != tc.content {
+			if b, err := os.ReadFile(path + checkpoint.AsideSuffix); tc.aside != (err == nil) || tc.aside && string(b) != tc.content {
 				t.Errorf("set aside %q, error %v", b, err)
 			}
 		})

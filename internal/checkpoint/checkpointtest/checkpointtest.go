@@ -1,0 +1,53 @@
+// Package checkpointtest has the disks that a test of an owner of checkpoints needs: one that takes
+// nothing, and one that is full.
+//
+// Owns: nothing.
+// Reads: nothing.
+// Never: fails what is outside of the folder that a test names; fails reads.
+package checkpointtest
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/checkpoint"
+)
+
+// ReadOnly makes every write and removal below the folder fail, until mend is called or the test
+// ends.
+func ReadOnly(t testing.TB, folder string) (mend func()) {
+	return inject(t, folder, func(int) (int, error) { return 0, unix.EROFS })
+}
+
+// Full makes writes below the folder fail when free more bytes were written, until mend is called
+// or the test ends. What still fits of a write is written. Removals work, and free nothing.
+func Full(t testing.TB, folder string, free int64) (mend func()) {
+	var left atomic.Int64
+	left.Store(free)
+	return inject(t, folder, func(size int) (int, error) {
+		after := left.Add(-int64(size))
+		if after >= 0 {
+			return size, nil
+		}
+		left.Store(0)
+		return max(0, size+int(after)), unix.ENOSPC
+	})
+}
+
+// Each runs the test once for each kind of disk. fail makes the disk below a folder of that kind.
+func Each(t *testing.T, test func(t *testing.T, fail func(folder string) (mend func()))) {
+	t.Run("read-only", func(t *testing.T) {
+		test(t, func(folder string) func() { return ReadOnly(t, folder) })
+	})
+	t.Run("full", func(t *testing.T) {
+		test(t, func(folder string) func() { return Full(t, folder, 20) })
+	})
+}
+
+func inject(t testing.TB, folder string, f checkpoint.Fault) (mend func()) {
+	mend = checkpoint.Inject(folder, f)
+	t.Cleanup(mend)
+	return mend
+}

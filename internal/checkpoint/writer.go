@@ -1,0 +1,161 @@
+package checkpoint
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	// pause is the least time between two writes: what changes meanwhile is one write.
+	pause = time.Second
+	// retry is the time after a write that failed before the next.
+	retry = 10 * time.Second
+)
+
+// WriterConfig is what a Writer needs.
+type WriterConfig struct {
+	// What names the content in the log and in errors: "verdicts of probes".
+	What string
+	// Wake has an element when the files are older than the content.
+	Wake <-chan struct{}
+	// Write brings the files up to date. It is called from one goroutine.
+	Write func() error
+	// Delay is how long a change waits at least.
+	Delay time.Duration
+	Log   *slog.Logger
+}
+
+// Writer writes files behind their owner.
+type Writer struct {
+	cfg WriterConfig
+	// wanted has a channel for each Flush, which is closed when a write that began later was tried.
+	wanted chan chan struct{}
+
+	mu      sync.Mutex
+	failing *failing // guarded by mu; nil: the last write succeeded
+}
+
+// failing says what cannot be written, why, and since when.
+type failing struct {
+	error
+	since time.Time
+}
+
+// Since returns when the first write failed.
+func (f failing) Since() time.Time { return f.since }
+
+// Unwrap returns the cause.
+func (f failing) Unwrap() error { return f.error }
+
+// NewWriter returns a Writer. It does no I/O.
+func NewWriter(cfg WriterConfig) *Writer {
+	return &Writer{cfg: cfg, wanted: make(chan chan struct{})}
+}
+
+// Health returns what cannot be written, since when and why, or nil. Its error has a method
+// Since() time.Time. It is safe for concurrent use.
+func (w *Writer) Health() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.failing == nil {
+		return nil
+	}
+	return *w.failing
+}
+
+// Flush has the content written as it is now, and waits until that was tried: what others learn
+// must not be older in the file. A write that fails is tried again by Run, which must run. Flush
+// ends early when ctx is done.
+func (w *Writer) Flush(ctx context.Context) {
+	done := make(chan struct{})
+	select {
+	case w.wanted <- done:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// Run writes when the content has changed, at most once a second unless Flush asks for it, and once
+// more at the end. It blocks until ctx is done.
+func (w *Writer) Run(ctx context.Context) error {
+	due := w.cfg.Wake      // nil: a write is planned
+	var earliest time.Time // of the next write
+	timer := time.NewTimer(0)
+	timer.Stop()
+	defer timer.Stop()
+	for {
+		var waiting []chan struct{}
+		select {
+		case <-ctx.Done():
+			if due == nil || len(w.cfg.Wake) > 0 {
+				_ = w.write() // it has logged the failure
+			}
+			return ctx.Err()
+		case <-due:
+			due = nil
+			timer.Reset(max(w.cfg.Delay, time.Until(earliest)))
+			continue
+		case <-timer.C:
+		case done := <-w.wanted:
+			waiting = w.everybody(done)
+		}
+		select {
+		case <-w.cfg.Wake: // which is written now
+		default:
+		}
+		err := w.write()
+		for _, done := range waiting {
+			close(done)
+		}
+		if err != nil {
+			due = nil
+			timer.Reset(retry)
+			continue
+		}
+		due, earliest = w.cfg.Wake, time.Now().Add(pause)
+		timer.Stop()
+	}
+}
+
+// write writes and notes how that went. Only the first failure of several is logged.
+func (w *Writer) write() error {
+	err := w.cfg.Write()
+	w.mu.Lock()
+	was := w.failing
+	w.failing = nil
+	if err != nil {
+		w.failing = &failing{fmt.Errorf("%s not saved: %w", w.cfg.What, err), time.Now()}
+		if was != nil {
+			w.failing.since = was.since
+		}
+	}
+	w.mu.Unlock()
+	switch {
+	case err != nil && was == nil:
+		w.cfg.Log.Warn("not saved; it is tried again",
+			"what", w.cfg.What, "error", err, "retry", retry)
+	case err == nil && was != nil:
+		w.cfg.Log.Info("saved again", "what", w.cfg.What)
+	}
+	return err
+}
+
+// everybody returns the first and all others that wait for a write.
+func (w *Writer) everybody(first chan struct{}) []chan struct{} {
+	waiting := []chan struct{}{first}
+	for {
+		select {
+		case done := <-w.wanted:
+			waiting = append(waiting, done)
+		default:
+			return waiting
+		}
+	}
+}
