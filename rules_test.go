@@ -18,10 +18,13 @@ var ranks = map[string]int{
 
 	"agent": 8,
 
-	"internal/syncloop":  7,
-	"internal/server":    7,
-	"internal/localapi":  7,
-	"internal/dashboard": 7,
+	"internal/syncloop":        7,
+	"internal/quarantine":      7,
+	"internal/drain":           7,
+	"internal/nodeallocatable": 7,
+	"internal/server":          7,
+	"internal/localapi":        7,
+	"internal/dashboard":       7,
 
 	"internal/podworkers": 6,
 	"internal/podconfig":  6,
@@ -31,6 +34,7 @@ var ranks = map[string]int{
 	"internal/metrics":   5,
 	"internal/eviction":  5,
 	"internal/admission": 5,
+	"internal/leftovers": 5,
 
 	"internal/kuberuntime":   4,
 	"internal/containerlogs": 4,
@@ -47,7 +51,7 @@ var ranks = map[string]int{
 	"internal/logs":     3,
 	"internal/nodelogs": 3,
 	"internal/stats":    3,
-	"internal/oom":      2,
+	"internal/oom":      3,
 	"internal/action":   3,
 	"internal/crispec":  3,
 
@@ -74,11 +78,12 @@ var ranks = map[string]int{
 
 	"internal/beneath":    0,
 	"internal/checkpoint": 0,
-	"internal/pod":     0,
-	"internal/config":  0,
-	"internal/inotify": 0,
-	"internal/selinux": 0,
-	"internal/patch":   0,
+	"internal/pod":        0,
+	"internal/config":     0,
+	"internal/inotify":    0,
+	"internal/selinux":    0,
+	"internal/rootlock":   0,
+	"internal/patch":      0,
 }
 
 // testSupport are the packages that exist for tests, each beside what it fakes. They are not linked into the product, and import
@@ -163,10 +168,10 @@ var pathUsers = map[string]string{
 
 // renamers are the files that replace something by a new name themselves, and what.
 var renamers = map[string]string{
-	"agent/quarantine.go":         "the report of a crash, which the Go runtime writes, and the list of suspects",
-	"internal/certs/store.go":     "a link",
-	"internal/embedded/log.go":    "a log that is full",
-	"internal/embedded/unpack.go": "a folder, and a link",
+	"internal/quarantine/crash.go": "the report of a crash, which the Go runtime writes",
+	"internal/certs/store.go":      "a link",
+	"internal/embedded/log.go":     "a log that is full",
+	"internal/embedded/unpack.go":  "a folder, and a link",
 }
 
 // rule is one thing that holds everywhere in the repository. check returns what breaks it, as "file:line: what".

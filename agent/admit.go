@@ -41,7 +41,7 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 	c.Node = a.currentNode
 	hasAppArmor := sync.OnceValue(func() bool { return admission.HasAppArmor("/") })
 	c.Facts = func() admission.Facts {
-		f := admission.Facts{AppArmor: hasAppArmor(), LimitedSwap: a.resources.limitedSwap(), Kernel: kernel(), SupplementalGroupsPolicy: a.facts.hasStrictGroups()}
+		f := admission.Facts{AppArmor: hasAppArmor(), LimitedSwap: a.resources.Containers.LimitedSwap, Kernel: kernel(), SupplementalGroupsPolicy: a.facts.hasStrictGroups()}
 		if m := a.member; m != nil {
 			f.AllowedUnsafeSysctls, f.DeclaredFeatures = m.conf.AllowedUnsafeSysctls, declaredFeatures(m.conf)
 			f.PodLevelResizeOff = !a.cfg.Kubelet.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling")
@@ -84,7 +84,7 @@ func (a *Agent) newLocalNode() *v1.Node {
 	}
 	out := admission.LocalNode(n)
 	if a.cfg.Kubelet != nil {
-		out.Status.Capacity, out.Status.Allocatable = a.resources.capacity, a.resources.allocatable
+		out.Status.Capacity, out.Status.Allocatable = a.resources.Capacity, a.resources.Allocatable
 	}
 	return out
 }

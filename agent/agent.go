@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ import (
 	"berth/internal/plugins"
 	"berth/internal/podconfig"
 	"berth/internal/podsync"
+	"berth/internal/rootlock"
 	"berth/internal/server"
 )
 
@@ -168,7 +170,7 @@ func (a *Agent) Run(ctx context.Context) error { return a.run(ctx, a.phases()) }
 // claim locks what must be the agent's own, and opens its socket: an agent that is already in the run directory must be found before
 // anything of it is touched, and clients that come while the runtime starts wait instead of hearing that there is no agent.
 func (a *Agent) claim() (release func(), err error) {
-	unlock, err := lockRoot(a.cfg.RootDir)
+	unlock, err := rootlock.Lock(a.cfg.RootDir)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +181,7 @@ func (a *Agent) claim() (release func(), err error) {
 	}
 	unlockCgroups := func() {}
 	if a.out.Cgroups == nil {
-		if unlockCgroups, err = lockCgroups(cgroupLocks, a.cfg.CgroupRoot); err != nil {
+		if unlockCgroups, err = rootlock.LockCgroups(rootlock.CgroupFolder, a.cfg.CgroupRoot); err != nil {
 			l.Close()
 			unlock()
 			return nil, err
@@ -198,7 +200,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	a.stopping = stop
-	if isReadOnly(a.cfg.RootDir) {
+	if rootlock.IsReadOnly(a.cfg.RootDir) {
 		return readOnlyError(a.cfg.RootDir)
 	}
 	release, err := a.claim()
@@ -220,11 +222,28 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 		started = func() {}
 	}
 	err = runPhases(ctx, phases, started, a.cfg.Log)
-	if len(a.left) > 0 && a.Exit() == StopPods && errors.Is(context.Cause(ctx), errStopped) {
+	if len(a.drain.Left()) > 0 && a.Exit() == StopPods && errors.Is(context.Cause(ctx), errStopped) {
 		// Told to who asked, by CheckEnded. A failure of ours would have a service manager start us,
 		// and the pods, again.
 		a.cfg.Log.Error("the end of all pods was asked for", "error", err)
 		err = nil
 	}
 	return errors.Join(err, a.cri.Close())
+}
+
+// makeDirs makes the folders that several components use.
+func makeDirs(cfg *Config) error {
+	dirs := []struct {
+		path string
+		mode os.FileMode
+	}{{filepath.Join(cfg.RootDir, "pods"), 0o750}, {cfg.PodLogsDir, 0o750}, {cfg.ContainerLogsDir, 0o755}}
+	for _, d := range dirs {
+		if d.path == "" {
+			continue
+		}
+		if err := os.MkdirAll(d.path, d.mode); err != nil {
+			return fmt.Errorf("folders of the agent: %w", err)
+		}
+	}
+	return nil
 }

@@ -219,7 +219,7 @@ func (a *Agent) newNode(recorder *events.Recorder) error {
 			Name: a.cfg.NodeName, KubeletVersion: a.cfg.Version, KubeletPort: k.Port, RegisterNode: *k.RegisterNode, Labels: k.NodeLabels,
 			Taints: k.RegisterWithTaints, ProviderID: k.ProviderID, ExternalCloudProvider: k.CloudProvider == "external", NodeIPs: k.NodeIPs,
 			ControllerAttachDetach: *k.EnableControllerAttachDetach, MaxPods: int(k.MaxPods), PodsPerCore: int(k.PodsPerCore),
-			LocalStorageCapacityIsolation: *k.LocalStorageCapacityIsolation, Reservation: a.resources.reservation, MaxImages: int(*k.NodeStatusMaxImages),
+			LocalStorageCapacityIsolation: *k.LocalStorageCapacityIsolation, Reservation: a.resources.Reservation, MaxImages: int(*k.NodeStatusMaxImages),
 			DeclaredFeatures: declaredFeatures(k),
 		},
 		Sources: node.Sources{

@@ -23,14 +23,14 @@ func (a *Agent) describedNode(ctx context.Context) (*v1.Node, error) {
 	known := a.localNode()
 	s := node.Settings{
 		Name: a.cfg.NodeName, KubeletVersion: a.cfg.Version, Labels: known.Labels, MaxPods: int(known.Status.Capacity.Pods().Value()),
-		LocalStorageCapacityIsolation: true, Reservation: a.resources.reservation, MaxImages: mostNodeImages,
+		LocalStorageCapacityIsolation: true, Reservation: a.resources.Reservation, MaxImages: mostNodeImages,
 	}
 	if k := a.cfg.Kubelet; k != nil {
 		s.KubeletPort, s.PodsPerCore, s.MaxImages = k.Port, int(k.PodsPerCore), int(*k.NodeStatusMaxImages)
 		s.LocalStorageCapacityIsolation = *k.LocalStorageCapacityIsolation
 	}
 	f := node.Facts{Machine: a.readMachine(), Addresses: []v1.NodeAddress{}, Problems: a.nodeProblems()}
-	for _, ip := range a.hostIPs.current() {
+	for _, ip := range a.hostIPs.Current() {
 		f.Addresses = append(f.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
 	}
 	f.Addresses = append(f.Addresses, v1.NodeAddress{Type: v1.NodeHostName, Address: a.cfg.NodeName})

@@ -7,10 +7,24 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
-	"berth/internal/checkpoint"
+	"berth/internal/drain"
+	"berth/internal/leftovers"
+	"berth/internal/pod"
+	"berth/internal/rootlock"
 )
+
+// newDrain builds what ends all pods, and returns what finds them.
+func (a *Agent) newDrain() (find func() []*pod.Status) {
+	found := leftovers.New(leftovers.Config{
+		Observed: a.pleg.Known, Folders: []func() ([]pod.UID, error){a.syncer.OnDisk, a.runtime.OnDisk}, Cgroups: &a.facts,
+		Statuses: a.status, Pods: a.pods, Settled: a.storage.volumes.Settled, SparesOthers: a.cfg.Kubelet == nil, Log: a.cfg.Log,
+	})
+	a.drain = drain.New(drain.Config{
+		Pods: a.pods, Workers: a.workers, Observed: a.pleg, Leftovers: found.Find, Cgroups: &a.facts,
+		ReadOnly: func() bool { return rootlock.IsReadOnly(a.cfg.RootDir) }, Journal: a.journal, Log: a.cfg.Log,
+	})
+	return found.Find
+}
 
 // removeAll ends the embedded runtime and removes what was kept, as far as the agent was told to.
 func (a *Agent) removeAll(ctx context.Context) error {
@@ -18,47 +32,51 @@ func (a *Agent) removeAll(ctx context.Context) error {
 	if exit == KeepPods {
 		return nil
 	}
-	ended := a.endRuntime(ctx)
+	var ended error
+	if a.embedded != nil {
+		ended = a.drain.EndRuntime(ctx, a.embedded)
+	}
 	if err := errors.Join(ended, a.noteEnded()); err != nil {
 		return err
 	}
 	if exit != RemoveAll {
 		return a.unshareRoot()
 	}
-	errs := []error{a.facts.RemoveQoS(), os.RemoveAll(a.recordsDir())}
+	errs := []error{a.facts.RemoveQoS()}
 	if a.embedded != nil {
 		errs = append(errs, a.embedded.Remove(ctx))
 	}
-	for _, name := range []string{allocationsFile, probesFile, statusesFile, killsFile} {
-		errs = append(errs, checkpoint.RemoveAll(filepath.Join(a.cfg.RootDir, name)))
-	}
-	errs = append(errs, os.RemoveAll(filepath.Join(a.cfg.RootDir, manifestsDir)), os.RemoveAll(filepath.Join(a.cfg.RootDir, imageRecordsDir)))
-	// Whatever else is there is not ours, and stays.
-	for _, d := range []string{filepath.Join(a.cfg.RootDir, "pods"), a.cfg.PodLogsDir, a.cfg.ContainerLogsDir} {
-		if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(append(errs, a.unshareRoot())...)
+	return errors.Join(append(errs, removeFiles(&a.cfg), a.unshareRoot())...)
 }
 
-// endRuntime ends the embedded runtime, and the shims that no container needs any more.
-func (a *Agent) endRuntime(ctx context.Context) error {
-	if a.embedded == nil {
+// removeFiles removes what agents leave on the disk.
+func removeFiles(cfg *Config) error {
+	var own []string
+	for _, name := range []string{allocationsFile, probesFile, statusesFile, killsFile, recordsFolder, manifestsDir, imageRecordsDir} {
+		own = append(own, filepath.Join(cfg.RootDir, name))
+	}
+	return drain.RemoveFiles(own, []string{filepath.Join(cfg.RootDir, "pods"), cfg.PodLogsDir, cfg.ContainerLogsDir})
+}
+
+// noteEnded leaves to who asked for the end of all pods, and to the next agent, whether there is
+// something left.
+func (a *Agent) noteEnded() error {
+	if len(a.drain.Left()) > 0 {
+		return a.saveConfig()
+	}
+	if err := os.Remove(filepath.Join(a.cfg.RunDir, lastFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// drainPods ends every pod when the agent is not to leave any behind. The loop, which owns the
+// desired pods, has stopped.
+func (a *Agent) drainPods(ctx context.Context) error {
+	if a.Exit() == KeepPods {
 		return nil
 	}
-	err := a.embedded.Stop(ctx)
-	if err == nil && len(a.left) == 0 {
-		end := a.embedded.EndShims
-		if isReadOnly(a.cfg.RootDir) {
-			end = a.embedded.EndAll // containerd could not
-		}
-		err = end(ctx)
-	}
-	if err != nil {
-		a.left = append(a.left, err.Error())
-	}
-	return err
+	return a.drain.EndPods(ctx)
 }
 
 // Exit says what becomes of pods and runtime when the agent ends, a client's wish included.

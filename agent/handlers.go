@@ -14,8 +14,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/embedded"
 	"berth/internal/netns"
 	"berth/internal/pod"
+	"berth/internal/quarantine"
 	"berth/internal/server"
 )
 
@@ -32,11 +34,11 @@ func (a *Agent) handlers() server.Handlers {
 		Problems:     a.source.Problems,
 		Journal:      a.journal,
 		Events:       a.events,
-		Quarantine:   quarantineHandler{a},
+		Quarantine:   quarantine.Releaser{Quarantine: a.quarantine, Pods: a.pods, Workers: a.workers},
 		Version:      a.version,
 		Stop:         a.stop,
 		Healthz:      a.healthz,
-		Pulls:        a.pulls,
+		Pulls:        a.imagePulls().list,
 		Waits:        a.waits,
 		Node:         a.describedNode,
 		Streaming:    a.cri,
@@ -47,6 +49,15 @@ func (a *Agent) handlers() server.Handlers {
 		Stats:        a.stats,
 		Settings:     a.settings,
 	}
+}
+
+// imagePulls returns what knows of pulls.
+func (a *Agent) imagePulls() imagePulls {
+	p := imagePulls{puller: a.puller, pods: a.pods, log: a.cfg.Log}
+	if a.embedded != nil {
+		p.open = func() (*embedded.Images, error) { return embedded.OpenImages(a.cfg.RootDir, a.cfg.RunDir) }
+	}
+	return p
 }
 
 // podDialer returns how to connect inside of the sandbox's network, nil if the runtime does not tell where that is.

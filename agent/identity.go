@@ -38,7 +38,7 @@ func (m *member) openIdentity(cfg *Config, counts *metrics.Agent) (*rest.Config,
 func (a *Agent) newServing() error {
 	k, m := a.cfg.Kubelet, a.member
 	cfg := certs.ServingConfig{
-		CertFile: k.TLSCertFile, KeyFile: k.TLSPrivateKeyFile, Dir: k.CertDir, Hostname: a.cfg.NodeName, IPs: a.hostIPs.addresses, Log: a.cfg.Log,
+		CertFile: k.TLSCertFile, KeyFile: k.TLSPrivateKeyFile, Dir: k.CertDir, Hostname: a.cfg.NodeName, IPs: a.hostIPs.IPs, Log: a.cfg.Log,
 	}
 	if m.api != nil && k.ServerTLSBootstrap && k.TLSCertFile == "" && k.FeatureEnabled("RotateKubeletServerCertificate") {
 		store := certs.NewStore(k.CertDir, "kubelet-server")

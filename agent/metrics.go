@@ -77,12 +77,7 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 		}
 		return float64(h.Version)
 	})
-	kills := func(id string) uint64 {
-		if a.kills == nil {
-			return 0
-		}
-		return a.kills.Count(pod.ContainerID(id))
-	}
+	kills := func(id string) uint64 { return a.kills.Count(pod.ContainerID(id)) }
 	read := a.out.Machine
 	if read == nil {
 		read = node.Host{Root: "/", Dir: a.cfg.RootDir}.Read

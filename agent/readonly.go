@@ -4,22 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-
-	"golang.org/x/sys/unix"
 )
-
-// isReadOnly reports whether the file system of a root directory that agents have used takes no writes. An ext4 in which the kernel has found
-// an error says so only to who writes: neither access(2) nor statfs(2) do.
-func isReadOnly(root string) bool {
-	f, err := os.OpenFile(filepath.Join(root, lockFile), os.O_WRONLY, 0)
-	if err != nil {
-		return errors.Is(err, unix.EROFS)
-	}
-	_ = f.Close() // nothing was written
-	return false
-}
 
 func readOnlyError(root string) error {
 	return fmt.Errorf("root directory %s: the file system is read-only; have it checked (the kernel's log may say why it is so) and mount it "+

@@ -125,7 +125,7 @@ func (a *Agent) drainVolumes(ctx context.Context) error {
 	defer cancel()
 	err := a.storage.volumes.Drain(ctx)
 	if err != nil {
-		a.left = append(a.left, err.Error())
+		a.drain.Add(err)
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -16,6 +17,8 @@ import (
 	"berth/internal/cgroups"
 	"berth/internal/containerlogs"
 	"berth/internal/cri"
+	"berth/internal/crispec"
+	"berth/internal/drain"
 	"berth/internal/embedded"
 	"berth/internal/events"
 	"berth/internal/eviction"
@@ -24,10 +27,12 @@ import (
 	"berth/internal/inotify"
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
+	"berth/internal/leftovers"
 	"berth/internal/manifest"
 	"berth/internal/metrics"
 	"berth/internal/mounts"
 	"berth/internal/node"
+	"berth/internal/nodeallocatable"
 	"berth/internal/objects"
 	"berth/internal/oom"
 	"berth/internal/pleg"
@@ -36,6 +41,7 @@ import (
 	"berth/internal/podsync"
 	"berth/internal/podworkers"
 	"berth/internal/prober"
+	"berth/internal/quarantine"
 	"berth/internal/server"
 	"berth/internal/stats"
 	"berth/internal/status"
@@ -47,7 +53,10 @@ import (
 
 // Every joint of the agent: who is given to whom as what.
 var (
-	_ pleg.Runtime             = amendedRuntime{}
+	_ nodeallocatable.Groups   = (*cgroups.Manager)(nil)
+	_ nodeallocatable.Recorder = (*events.Recorder)(nil)
+	_ oom.Runtime              = (*cri.Client)(nil)
+	_ oom.Recorder             = (*events.Recorder)(nil)
 	_ images.Runtime           = (*cri.Client)(nil)
 	_ images.Store             = (*cri.Client)(nil)
 	_ images.Recorder          = (*events.Recorder)(nil)
@@ -64,7 +73,18 @@ var (
 	_ status.ProbeResults      = (*prober.Manager)(nil)
 	_ tracing.Statuses         = (*status.Manager)(nil)
 	_ tracing.Stories          = (*journal.Journal)(nil)
-	_ podworkers.PodSyncer     = guardedSyncer{}
+	_ podworkers.PodSyncer     = (*podsync.Syncer)(nil)
+	_ drain.Workers            = (*podworkers.PodWorkers)(nil)
+	_ drain.Observations       = (*pleg.PLEG)(nil)
+	_ drain.Pods               = (*pod.Manager)(nil)
+	_ drain.Cgroups            = (*facts)(nil)
+	_ drain.Runtime            = (*embedded.Runtime)(nil)
+	_ leftovers.Cgroups        = (*facts)(nil)
+	_ leftovers.Statuses       = (*status.Manager)(nil)
+	_ leftovers.Pods           = (*pod.Manager)(nil)
+	_ quarantine.Recorder      = (*events.Recorder)(nil)
+	_ quarantine.Pods          = (*pod.Manager)(nil)
+	_ quarantine.Workers       = (*podworkers.PodWorkers)(nil)
 	_ podworkers.Observer      = (*pleg.PLEG)(nil)
 	_ podworkers.Admitter      = (*admission.Chain)(nil)
 	_ podworkers.Resizer       = (*admission.Chain)(nil)
@@ -98,12 +118,12 @@ type Agent struct {
 	local  *objects.Local // nil for berth kubelet
 	// localNode stands in for the Node where there is no API server.
 	localNode func() *v1.Node
-	hostIPs   *hostAddresses
+	hostIPs   *node.HostIPs
 	embedded  *embedded.Runtime // nil with a foreign runtime
 	ensured   chan struct{}     // closed when the embedded runtime serves
 	cri       *cri.Client
 	facts     facts
-	resources *nodeResources
+	resources *nodeallocatable.Resources
 	records
 	pods      *pod.Manager
 	states    *pod.States
@@ -114,7 +134,9 @@ type Agent struct {
 	collector *images.Collector // removes images that nobody uses
 	runtime   *kuberuntime.Runtime
 	pleg      *pleg.PLEG
-	kills     *oom.Watcher // nil on a host without cgroups
+	kills     *oom.Kills
+	// oomWatcher is nil on a host without cgroups.
+	oomWatcher *oom.Watcher
 	// containerLogs keeps the logs of containers within their limits.
 	containerLogs *containerlogs.Manager
 	stats         *stats.Collector
@@ -136,8 +158,7 @@ type Agent struct {
 	started  time.Time
 	stopping context.CancelCauseFunc // set by Run
 	measures
-	scanned bool     // leftovers has looked at the disk
-	left    []string // of pods that were to end with the agent; see drainPods
+	drain *drain.Drain
 
 	mu     sync.Mutex
 	atExit AtExit // guarded by mu; a client's stop may raise it
@@ -167,7 +188,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.resources, err = a.newNodeResources(); err != nil {
 		return nil, err
 	}
-	a.hostIPs = newHostAddresses(cfg.Kubelet, cfg.NodeName, out.Network, cfg.Log)
+	a.hostIPs = node.NewHostIPs(addressSettings(cfg), out.Network, cfg.Log)
 
 	a.newRecords()
 	a.pods = pod.NewManager()
@@ -199,7 +220,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		m.api.podEvent = podEvent
 	}
 	volumeManager, err := volumes.New(volumes.Config{
-		Root: cfg.RootDir, AllocatableMemory: a.resources.allocatable.Memory().Value(), Mounter: mounter, Objects: a.podObjects(), Certificates: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
+		Root: cfg.RootDir, AllocatableMemory: a.resources.Allocatable.Memory().Value(), Mounter: mounter, Objects: a.podObjects(), Certificates: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
 		Claims: a.claims(), Node: a.currentNode, CSI: a.csiConfig(recorder),
 		Event: podEvent,
 		Operated: func(plugin string, o volumes.Operation, took time.Duration, err error) {
@@ -219,7 +240,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.kept = status.NewKept(a.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
 	actions := action.New(action.Config{CRI: a.cri, Dial: out.Dial})
 	a.probes = prober.New(prober.Config{
-		Actions: actions, Recorder: recorder, Journal: a.journal, Log: cfg.Log, Path: filepath.Join(cfg.RootDir, probesFile), HostIPs: a.hostIPs.current,
+		Actions: actions, Recorder: recorder, Journal: a.journal, Log: cfg.Log, Path: filepath.Join(cfg.RootDir, probesFile), HostIPs: a.hostIPs.Current,
 	})
 	if m != nil {
 		m.health = node.NewRuntimeHealth(a.cri, a.wakeNode, cfg.Log)
@@ -229,8 +250,9 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 			}
 		}
 	}
-	a.pleg = pleg.New(amendedRuntime{a.cri, a}, a.journal, cfg.Log)
-	a.newKills()
+	a.kills = oom.NewKills(filepath.Join(cfg.RootDir, killsFile), cfg.Log)
+	a.pleg = pleg.New(a.kills.Amend(a.cri), a.journal, cfg.Log)
+	a.newOOMWatcher()
 	a.containerLogs = a.newContainerLogs(settings.containerLogs)
 	a.stats = a.newStats()
 	if a.users, err = userns.New(userns.Config{
@@ -242,10 +264,14 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		File: filepath.Join(cfg.RootDir, allocationsFile), Log: cfg.Log,
 		SetAside: func(message string) { recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", message) },
 	})
+	execLimits := crispec.HostExecLimits(os.Getpagesize(), 0)
+	if a.embedded != nil {
+		execLimits = crispec.HostExecLimits(os.Getpagesize(), embedded.StackLimit())
+	}
 	a.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: a.cri, Images: a.puller, Recorder: recorder, Journal: a.journal, Log: cfg.Log,
 		RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir,
-		Resources: a.resources.containers(), ExecLimits: a.execLimits(), HostIPs: a.hostIPs.current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
+		Resources: a.resources.Containers, ExecLimits: execLimits, HostIPs: a.hostIPs.Current, Objects: a.podObjects(), Volumes: volumeManager, Allocatable: a.allocatable, Actions: actions, Pods: a.pleg.Known,
 		Cgroups: &a.facts, Allocations: a.allocations,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
 		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
@@ -259,7 +285,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		},
 		WithTerminationMessages: a.runtime.WithTerminationMessages,
 		Event:                   recorder.Event, Journal: a.journal, Log: cfg.Log,
-		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: a.hostIPs.current, MaxRestartPeriod: settings.maxRestartPeriod,
+		RootDir: cfg.RootDir, RuntimeName: a.facts.runtimeName, HostIPs: a.hostIPs.Current, MaxRestartPeriod: settings.maxRestartPeriod,
 	})
 	a.admit = admission.New(a.admission(states, recorder))
 	a.eviction = a.newEviction(recorder)
@@ -267,14 +293,16 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		m.api.roomMade, m.api.nodeChanged = a.admit.NodeChanged, a.storage.volumes.NodeChanged
 		m.api.driversChanged = a.storage.drivers.PeriodsChanged
 	}
-	a.workers = podworkers.New(podworkers.Config{Syncer: guardedSyncer{a.syncer, a.quarantine}, Observer: a.pleg, Admitter: a.admit, Resizer: a.admit, States: states, Journal: a.journal, Log: cfg.Log})
+	a.quarantine = quarantine.New(quarantine.Config{Dir: filepath.Join(cfg.RootDir, recordsFolder), Journal: a.journal, Events: recorder, Pod: a.lastPod, Log: cfg.Log})
+	a.workers = podworkers.New(podworkers.Config{Syncer: a.quarantine.Guard(a.syncer), Observer: a.pleg, Admitter: a.admit, Resizer: a.admit, States: states, Journal: a.journal, Log: cfg.Log})
+	found := a.newDrain()
 	if a.source, err = podconfig.New(a.sources()); err != nil {
 		return nil, err
 	}
 	loop := syncloop.Config{
 		Source: a.source, Workers: a.workers, Pods: a.pods,
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(), Probes: a.probes.Results(),
-		Leftovers: a.leftovers, Observed: a.pleg.Newest,
+		Leftovers: found, Observed: a.pleg.Newest,
 	}
 	if m != nil && m.api != nil {
 		loop.Static, loop.Objects = m.api.static, m.api.objects.Changed()
@@ -311,7 +339,7 @@ func (a *Agent) phases() []phase {
 	return a.memberPhases([]phase{
 		{"ground", ground},
 		{"runtime", []component{runtime}},
-		{"upkeep", slices.Concat(a.killComponents(), []component{
+		{"upkeep", slices.Concat(a.oomComponents(), []component{
 			{name: "pleg", run: a.pleg.Run},
 			{name: "logs of containers", run: a.containerLogs.Run},
 			{name: "hooks", run: a.runtime.Run, ready: loaded(a.runtime.CheckResolvConf)},
@@ -332,7 +360,7 @@ func (a *Agent) phases() []phase {
 			{name: "sync loop", run: a.loop.Run},
 			{name: "pod config", run: a.source.Run},
 			{name: "problems", run: a.followProblems},
-			{name: "rest", run: a.followRest},
+			{name: "idle", run: func(ctx context.Context) error { return followIdle(ctx, a.status, a.cfg.AtRest) }},
 		}},
 		{"doors", []component{{name: "server", run: a.server.Run}}},
 	})

@@ -15,6 +15,22 @@ type ExecLimits struct {
 	Total int
 }
 
+const (
+	// execString is how many pages the kernel takes of one argument or variable (MAX_ARG_STRLEN).
+	execString = 32
+	// minExecTotal and maxExecTotal bound what, in bytes, a quarter of the limit of the stack counts for all of them.
+	minExecTotal, maxExecTotal = 128 << 10, 6 << 20
+)
+
+// HostExecLimits returns the limits of a kernel with pages of a size in bytes, for containers whose stack has a limit in bytes; 0 is not known.
+func HostExecLimits(pageSize int, stackLimit uint64) ExecLimits {
+	limits := ExecLimits{String: execString * pageSize, Total: maxExecTotal}
+	if stackLimit > 0 {
+		limits.Total = int(max(minExecTotal, min(stackLimit/4, maxExecTotal)))
+	}
+	return limits
+}
+
 // pointerSize is what the kernel counts for each string besides.
 const pointerSize = 8
 

@@ -8,6 +8,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
+// A quarter of the stack counts, within the kernel's bounds.
+func TestHostExecLimits(t *testing.T) {
+	for stack, want := range map[uint64]int{0: 6 << 20, 1: 128 << 10, 8 << 20: 2 << 20, 1 << 40: 6 << 20, ^uint64(0): 6 << 20} {
+		if got := HostExecLimits(4096, stack); got != (ExecLimits{String: 128 << 10, Total: want}) {
+			t.Errorf("stack of %d bytes: %+v, want a total of %d", stack, got, want)
+		}
+	}
+}
+
 // What the kernel would not take is told before the container is made.
 func TestExecLimits(t *testing.T) {
 	limits := ExecLimits{String: 128 << 10, Total: 2 << 20}

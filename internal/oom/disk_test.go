@@ -21,12 +21,12 @@ func TestDiskThatTakesNoKills(t *testing.T) {
 			mend := fail(dir)
 			x.kernel.kill(path1, 1)
 			x.want(t, of1(Kill{Count: 1, Used: 5 << 20, Limit: 6 << 20}))
-			if x.w.Health() == nil {
+			if x.kills.Health() == nil {
 				t.Error("healthy")
 			}
 			mend()
 			time.Sleep(11 * time.Second)
-			if err := x.w.Health(); err != nil {
+			if err := x.kills.Health(); err != nil {
 				t.Error(err)
 			}
 			x.stop()

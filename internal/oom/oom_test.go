@@ -6,14 +6,18 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/cgroupstat"
+	"berth/internal/cri"
 	"berth/internal/pod"
 )
 
@@ -112,14 +116,29 @@ type world struct {
 	killed   []Kill
 	system   []string
 	observed *pod.Inbox[pod.UID]
+	kills    *Kills
 	w        *Watcher
 	stop     func()
+}
+
+func (x *world) Killed(k Kill) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.killed = append(x.killed, k)
+}
+
+func (x *world) SystemOOM(process string, _ int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.system = append(x.system, process)
 }
 
 func (x *world) start(t *testing.T) {
 	x.observed = pod.NewInbox[pod.UID]()
 	relisted := make(chan struct{})
 	close(relisted)
+	log := slog.New(slog.DiscardHandler)
+	x.kills = NewKills(filepath.Join(x.dir, "kills.json"), log)
 	x.w = New(Config{
 		Kernel: x.kernel, Observed: x.observed, Relisted: relisted,
 		Newest: func(pod.UID) (*pod.Status, bool) { x.mu.Lock(); defer x.mu.Unlock(); return x.status, x.status != nil },
@@ -132,9 +151,7 @@ func (x *world) start(t *testing.T) {
 			return []*pod.Status{x.status}
 		},
 		Cgroup: func(pod.UID) string { return "/kubepods/podu" },
-		Killed: func(k Kill) { x.mu.Lock(); defer x.mu.Unlock(); x.killed = append(x.killed, k) },
-		System: func(p string, _ int) { x.mu.Lock(); defer x.mu.Unlock(); x.system = append(x.system, p) },
-		Path:   filepath.Join(x.dir, "kills.json"), Log: slog.New(slog.DiscardHandler),
+		Kills:  x.kills, Reporter: x, Log: log,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -180,7 +197,17 @@ func of1(k Kill) Kill {
 	return k
 }
 
-func TestKillsAreToldOnce(t *testing.T) {
+// reading is a runtime that answers with one status.
+type reading struct {
+	Runtime
+	status *pod.Status
+}
+
+func (r reading) ReadPod(context.Context, pod.UID, *pod.Status, *cri.RuntimePod) (*pod.Status, error) {
+	return r.status, nil
+}
+
+func TestKillsAreReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := &world{kernel: newFakeKernel(), dir: t.TempDir()}
 		x.kernel.kills[path1] = 7 // of a container that is older than the agent: nobody's news
@@ -210,18 +237,20 @@ func TestKillsAreToldOnce(t *testing.T) {
 		s := &pod.Status{Containers: []pod.ContainerStatus{
 			{ID: id1, State: pod.StateExited, ExitCode: 137, Reason: "Error"}, {ID: id2, State: pod.StateExited, ExitCode: 137, Reason: "Error"},
 		}}
-		x.w.Amend(s)
+		if _, err := x.kills.Amend(reading{status: s}).ReadPod(t.Context(), "u", nil, nil); err != nil {
+			t.Error(err)
+		}
 		if a, b := s.Containers[0].Reason, s.Containers[1].Reason; a != "OOMKilled" || b != "Error" {
 			t.Errorf("reasons %s and %s, want OOMKilled and Error", a, b)
 		}
 
 		x.show(map[string]pod.ContainerState{id1: pod.StateExited})
-		if len(x.kernel.paths) != 0 || x.w.Count(id1) == 0 {
-			t.Errorf("watched: %v, told: %d; want an ended container not watched and its kills known", x.kernel.paths, x.w.Count(id1))
+		if len(x.kernel.paths) != 0 || x.kills.Count(id1) == 0 {
+			t.Errorf("watched: %v, told: %d; want an ended container not watched and its kills known", x.kernel.paths, x.kills.Count(id1))
 		}
 		x.show(nil)
-		if x.w.Count(id1) != 0 || len(x.w.pods) != 0 {
-			t.Errorf("still known: %d kills, pods %v", x.w.Count(id1), x.w.pods)
+		if x.kills.Count(id1) != 0 || len(x.w.pods) != 0 {
+			t.Errorf("still known: %d kills, pods %v", x.kills.Count(id1), x.w.pods)
 		}
 		x.stop()
 	})
@@ -286,6 +315,45 @@ func TestMessage(t *testing.T) {
 		if got := tt.kill.Message(); got != tt.want {
 			t.Errorf("%+v:\n got %s\nwant %s", tt.kill, got, tt.want)
 		}
+	}
+}
+
+// recorder writes events down.
+type recorder []string
+
+func (r *recorder) Event(p *v1.Pod, container, eventtype, reason, message string) {
+	*r = append(*r, strings.Join([]string{p.Name, container, eventtype, reason, message}, "|"))
+}
+
+func (r *recorder) NodeEvent(eventtype, reason, message string) {
+	*r = append(*r, strings.Join([]string{eventtype, reason, message}, "|"))
+}
+
+// A kill is an event of its pod, also when the agent does not know the pod yet, and has the pod read again.
+func TestEvents(t *testing.T) {
+	var recorded recorder
+	var refreshed []pod.UID
+	e := Events{
+		Recorder: &recorded, Refresh: func(uid pod.UID) { refreshed = append(refreshed, uid) },
+		Pod: func(uid pod.UID) (*v1.Pod, bool) {
+			return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "wanted"}}, uid == "u"
+		},
+	}
+	e.Killed(Kill{UID: "u", Name: "web", Container: "main", Count: 2})
+	e.Killed(Kill{UID: "v", Name: "web", Container: "main", Count: 2})
+	e.SystemOOM("", 0)
+	e.SystemOOM("hog", 42)
+	want := recorder{
+		"wanted|main|Warning|OOMKilled|the kernel killed 2 processes of container main: a memory limit was reached",
+		"web|main|Warning|OOMKilled|the kernel killed 2 processes of container main: a memory limit was reached",
+		"Warning|SystemOOM|System OOM encountered",
+		"Warning|SystemOOM|System OOM encountered, victim process: hog, pid: 42",
+	}
+	if diff := cmp.Diff(want, recorded); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]pod.UID{"u", "v"}, refreshed); diff != "" {
+		t.Errorf("read again (-want +got):\n%s", diff)
 	}
 }
 

@@ -15,30 +15,30 @@ import (
 	"berth/internal/status"
 )
 
-// An agent comes to rest after its start, and again after each burst of changes; at rest nothing happens twice.
-func TestFollowRest(t *testing.T) {
+// An agent becomes idle after its start, and again after each burst of changes; while it is idle nothing happens twice.
+func TestFollowIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var rests atomic.Int64
+		var times atomic.Int64
 		log := slog.New(slog.DiscardHandler)
-		a := &Agent{status: status.NewManager(log, journal.New(log)), cfg: Config{AtRest: func() { rests.Add(1) }}}
+		statuses := status.NewManager(log, journal.New(log))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- a.followRest(ctx) }()
+		go func() { ended <- followIdle(ctx, statuses, func() { times.Add(1) }) }()
 		want := func(n int64, after time.Duration) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			if got := rests.Load(); got != n {
-				t.Errorf("came to rest %d times, want %d", got, n)
+			if got := times.Load(); got != n {
+				t.Errorf("became idle %d times, want %d", got, n)
 			}
 		}
-		want(0, restAfter-time.Second)
+		want(0, idleAfter-time.Second)
 		want(1, 2*time.Second)
 		want(1, time.Hour)
 		for i := range 3 {
 			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "1"}}
-			a.status.Set(p, v1.PodStatus{Phase: v1.PodRunning, Message: string(rune('a' + i))})
-			want(1, restAfter-time.Second)
+			statuses.Set(p, v1.PodStatus{Phase: v1.PodRunning, Message: string(rune('a' + i))})
+			want(1, idleAfter-time.Second)
 		}
 		want(2, 2*time.Second)
 		cancel()

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"berth/internal/checkpoint"
+	"berth/internal/drain"
+	"berth/internal/rootlock"
 )
 
 // lastFile, in the run directory, is what the last agent there was told about the places that its pods use, so that they can be ended
@@ -66,13 +68,13 @@ func CheckEnded(runDir string) error {
 		return errors.New("the agent ended before it had ended its pods, which may go on running; " +
 			`run "berth stop --all" again`)
 	}
-	return leftError(l.Left)
+	return drain.Left(l.Left).Err()
 }
 
 func (a *Agent) saveConfig() error {
 	c := &a.cfg
 	b, err := json.Marshal(lastConfig{
-		c.RootDir, c.NodeName, c.RuntimeEndpoint, c.CgroupRoot, c.PodLogsDir, c.ContainerLogsDir, a.left,
+		c.RootDir, c.NodeName, c.RuntimeEndpoint, c.CgroupRoot, c.PodLogsDir, c.ContainerLogsDir, a.drain.Left(),
 	})
 	if err != nil {
 		return err
@@ -81,7 +83,7 @@ func (a *Agent) saveConfig() error {
 		return err
 	}
 	path := filepath.Join(c.RunDir, lastFile)
-	if err := checkpoint.Write(path, 0o600, b); err != nil {
+	if err := checkpoint.WriteWarm(path, 0o600, b); err != nil { // a reboot forgets it
 		return fmt.Errorf("keep what the agent was told: %w", err)
 	}
 	return nil
@@ -89,7 +91,7 @@ func (a *Agent) saveConfig() error {
 
 // Drain ends the pods that an earlier agent left behind, as AtExit says, and returns when that is done. It takes no manifests and serves no API.
 func (a *Agent) Drain(ctx context.Context) error {
-	if a.embedded != nil && isReadOnly(a.cfg.RootDir) {
+	if a.embedded != nil && rootlock.IsReadOnly(a.cfg.RootDir) {
 		return a.drainReadOnly(ctx)
 	}
 	ctx, cancel := context.WithCancel(ctx)

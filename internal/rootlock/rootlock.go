@@ -1,4 +1,9 @@
-package agent
+// Package rootlock has the locks by which agents of one machine keep out of each other's way.
+//
+// Owns: the lock file in a root directory, the lock files of cgroup roots.
+// Reads: nothing else.
+// Never: holds a lock longer than the process lives.
+package rootlock
 
 import (
 	"errors"
@@ -17,8 +22,9 @@ import (
 // lockFile is the file in the root directory whose lock an agent holds.
 const lockFile = "berth.lock"
 
-// lockRoot makes the root directory and takes the lock on it: two agents on one root would each undo what the other does. The lock ends with the process.
-func lockRoot(root string) (unlock func(), err error) {
+// Lock makes the root directory and takes the lock on it: two agents on one root would each undo
+// what the other does. The lock ends with the process.
+func Lock(root string) (unlock func(), err error) {
 	if err := os.MkdirAll(root, 0o750); err != nil {
 		return nil, fmt.Errorf("root directory: %w", err)
 	}
@@ -32,12 +38,13 @@ func lockRoot(root string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// cgroupLocks is where the agents of this machine have the locks on their cgroup roots.
-const cgroupLocks = "/run/berth-cgroups"
+// CgroupFolder is where the agents of this machine have the locks on their cgroup roots.
+const CgroupFolder = "/run/berth-cgroups"
 
-// lockCgroups takes the lock on a cgroup root, whose file is in the folder: the shares and limits of the cgroups that pods have in common follow from the
-// pods of one agent, and two would each write theirs. It ends with the process. A kubelet takes no such lock.
-func lockCgroups(folder, root string) (unlock func(), err error) {
+// LockCgroups takes the lock on a cgroup root, whose file is in the folder: the shares and limits
+// of the cgroups that pods have in common follow from the pods of one agent, and two would each
+// write theirs. It ends with the process. A kubelet takes no such lock.
+func LockCgroups(folder, root string) (unlock func(), err error) {
 	root = path.Clean("/" + root)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, fmt.Errorf("lock of cgroup root %s: %w", root, err)
@@ -67,12 +74,14 @@ func (e *heldError) ended() bool {
 	return err == nil && pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }
 
-// forkPatience is how long the lock of a process that has ended may still be held: a process that is killed while it
-// starts another leaves a child which has all its files open until it executes its program.
+// forkPatience is how long the lock of a process that has ended may still be held: a process that
+// is killed while it starts another leaves a child which has all its files open until it executes
+// its program.
 const forkPatience = 2 * time.Second
 
-// lock takes the lock on a file, which it makes, and writes the process id into it. The lock ends when the file is
-// closed, at the latest with the process. On a read-only file system the file is locked as it is.
+// lock takes the lock on a file, which it makes, and writes the process id into it. The lock ends
+// when the file is closed, at the latest with the process. On a read-only file system the file is
+// locked as it is.
 func lock(path string) (*os.File, error) {
 	for limit := time.Now().Add(forkPatience); ; {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -97,7 +106,8 @@ func lock(path string) (*os.File, error) {
 	}
 }
 
-// lockOpen takes the lock on a file that was opened by the path. It is false if who had the lock before has removed the file meanwhile.
+// lockOpen takes the lock on a file that was opened by the path. It is false if who had the lock
+// before has removed the file meanwhile.
 func lockOpen(f *os.File, path string) (ours bool, err error) {
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -121,19 +131,14 @@ func lockOpen(f *os.File, path string) (ours bool, err error) {
 	return true, nil
 }
 
-// makeDirs makes the folders that several components use.
-func makeDirs(cfg *Config) error {
-	dirs := []struct {
-		path string
-		mode os.FileMode
-	}{{filepath.Join(cfg.RootDir, "pods"), 0o750}, {cfg.PodLogsDir, 0o750}, {cfg.ContainerLogsDir, 0o755}}
-	for _, d := range dirs {
-		if d.path == "" {
-			continue
-		}
-		if err := os.MkdirAll(d.path, d.mode); err != nil {
-			return fmt.Errorf("folders of the agent: %w", err)
-		}
+// IsReadOnly reports whether the file system of a root directory that agents have used takes no
+// writes. An ext4 in which the kernel has found an error says so only to who writes: neither
+// access(2) nor statfs(2) do.
+func IsReadOnly(root string) bool {
+	f, err := os.OpenFile(filepath.Join(root, lockFile), os.O_WRONLY, 0)
+	if err != nil {
+		return errors.Is(err, unix.EROFS)
 	}
-	return nil
+	_ = f.Close() // nothing was written
+	return false
 }

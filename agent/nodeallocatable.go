@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+
+	"berth/internal/admission"
+	"berth/internal/cgroups"
+	"berth/internal/nodeallocatable"
+)
+
+// newNodeResources returns the machine's resources, and what the configuration makes of them.
+func (a *Agent) newNodeResources() (*nodeallocatable.Resources, error) {
+	return nodeallocatable.Compute(nodeallocatable.Input{
+		Config: a.cfg.Kubelet, MaxPods: cmp.Or(a.cfg.MaxPods, admission.LocalMaxPods), Machine: a.readMachine(), Host: nodeallocatable.ReadHost(),
+	})
+}
+
+// newCgroups builds containerManager for the runtime's cgroup driver, and makes the cgroups that do
+// not belong to a pod.
+func (a *Agent) newCgroups(ctx context.Context, driver cgroups.Driver) (ContainerManager, error) {
+	m, err := cgroups.New(cgroups.Config{
+		Root: a.cfg.CgroupRoot, Driver: driver, Allocatable: a.resources.Kubepods, Settings: a.resources.Pods, Log: a.cfg.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m, a.enforcer().EnforceReserved(ctx, m)
+}
+
+func (a *Agent) enforcer() nodeallocatable.Enforcer {
+	return nodeallocatable.Enforcer{Resources: a.resources, Recorder: a.recorder}
+}
+
+// enforceAllocatable limits all pods together.
+func (a *Agent) enforceAllocatable(ctx context.Context) error {
+	if g, ok := a.facts.get().(nodeallocatable.Groups); ok {
+		if err := a.enforcer().EnforceAllocatable(ctx, g); err != nil {
+			return err
+		}
+	}
+	return waitDone(ctx)
+}

@@ -1,0 +1,33 @@
+package agent
+
+import (
+	"berth/internal/oom"
+)
+
+// killsFile says which OOM kills were reported.
+const killsFile = "oom_kills.json"
+
+// newOOMWatcher builds the watch on OOM kills. A host without cgroups has none.
+func (a *Agent) newOOMWatcher() {
+	kernel := a.out.Kernel
+	if kernel == nil {
+		var err error
+		if kernel, err = oom.NewKernel(); err != nil {
+			a.cfg.Log.Warn("OOM kills are not told", "error", err)
+			return
+		}
+	}
+	a.oomWatcher = oom.New(oom.Config{
+		Kernel: kernel, Kills: a.kills, Observed: a.pleg.Subscribe(), Newest: a.pleg.Newest, Known: a.pleg.Known, Relisted: a.pleg.Relisted(),
+		Cgroup: a.facts.PodPath, Log: a.cfg.Log,
+		Reporter: oom.Events{Recorder: a.recorder, Pod: a.lastPod, Refresh: a.pleg.Refresh},
+	})
+}
+
+// oomComponents are the watch, if there is one.
+func (a *Agent) oomComponents() []component {
+	if a.oomWatcher == nil {
+		return nil
+	}
+	return []component{{name: "OOM watch", run: a.oomWatcher.Run}}
+}

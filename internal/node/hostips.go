@@ -1,0 +1,149 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"berth/internal/embedded"
+)
+
+// HostIPs are the addresses of the node that its pods show as status.hostIPs, as they were found
+// last.
+type HostIPs struct {
+	settings *Settings // nil: there is no Node
+	network  Network
+	log      *slog.Logger
+	found    atomic.Pointer[[]string]
+}
+
+// NewHostIPs finds the addresses. With settings they are those that the Node of these settings
+// shows, by the same rules. Where others find those, and with nil, it is the one address that
+// others can reach. The zero Network is this machine's.
+func NewHostIPs(settings *Settings, n Network, log *slog.Logger) *HostIPs {
+	if n.Interfaces == nil {
+		n = HostNetwork()
+	}
+	h := &HostIPs{settings: settings, network: n, log: log}
+	h.refresh()
+	return h
+}
+
+// Current returns the addresses, primary first.
+func (h *HostIPs) Current() []string { return *h.found.Load() }
+
+// IPs returns them as certificates have them.
+func (h *HostIPs) IPs() []net.IP {
+	var out []net.IP
+	for _, text := range h.Current() {
+		if ip := net.ParseIP(text); ip != nil {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// refresh finds them anew, and reports whether they are others. Those of a node that has none for a
+// while stay.
+func (h *HostIPs) refresh() bool {
+	next, old := h.find(), h.found.Load()
+	if old != nil && (len(next) == 0 || slices.Equal(next, *old)) {
+		return false
+	}
+	h.found.Store(&next)
+	return true
+}
+
+// quietPeriod is how long Follow waits after a change of addresses or routes, which come several at
+// a time.
+const quietPeriod = time.Second
+
+// Follow keeps the addresses up to date until ctx is done, and calls changed when they are others.
+// Where this machine does not say that they change, they stay as they are.
+func (h *HostIPs) Follow(ctx context.Context, changed func()) error {
+	wake, ended := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		ended <- h.network.Watch(ctx, func() {
+			select {
+			case wake <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	for {
+		select {
+		case err := <-ended:
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			h.log.Warn("addresses of the node are not followed; they stay as they are until the agent is started anew", "error", err)
+			<-ctx.Done()
+			return ctx.Err()
+		case <-wake:
+		}
+		select {
+		case <-ctx.Done():
+			<-ended
+			return ctx.Err()
+		case <-time.After(quietPeriod):
+		}
+		if h.refresh() {
+			h.log.Info("the node has other addresses", "addresses", h.Current())
+			changed()
+		}
+	}
+}
+
+func (h *HostIPs) find() []string {
+	if h.settings == nil {
+		return reachableIPs(h.network, h.log)
+	}
+	var out []string
+	for _, ip := range slices.DeleteFunc(slices.Clone(h.settings.NodeIPs), netip.Addr.IsUnspecified) {
+		out = append(out, ip.String()) // whether an interface has it already or is about to
+	}
+	if len(out) > 0 {
+		return out
+	}
+	out, err := InternalIPs(context.Background(), h.settings, h.network)
+	if err != nil {
+		h.log.Warn("addresses of the node not found by its name or the default route", "error", err)
+	}
+	if len(out) > 0 {
+		return out
+	}
+	return reachableIPs(h.network, h.log)
+}
+
+// reachableIPs returns the address of the default route, or the first of an interface where there
+// is no such route, or nothing. Bridges of pods have addresses, too, that nobody else can reach.
+func reachableIPs(n Network, log *slog.Logger) []string {
+	if ip, err := n.DefaultRoute(netip.IPv4Unspecified()); err == nil {
+		return []string{ip.String()}
+	}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		log.Warn("addresses of the node not found", "error", err)
+		return nil
+	}
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 || strings.HasPrefix(i.Name, embedded.BridgePrefix) {
+			continue
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, ad := range addrs {
+			if n, ok := ad.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
+				return []string{n.IP.String()}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package nodeallocatable
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/cgroups"
+)
+
+// Groups are the cgroups above those of pods, and those of daemons (containerManager).
+type Groups interface {
+	EnsureQoS(ctx context.Context) error
+	EnforceReserved(r cgroups.Reserved) error
+	EnforceAllocatable() error
+}
+
+// Recorder records events about the Node.
+type Recorder interface {
+	NodeEvent(eventtype, reason, message string)
+}
+
+// The reasons of events.
+const (
+	enforcedReason = "NodeAllocatableEnforced"
+	failedReason   = "FailedNodeAllocatableEnforcement"
+)
+
+// Enforcer has what was computed enforced, and records an event for each outcome.
+type Enforcer struct {
+	Resources *Resources
+	Recorder  Recorder
+}
+
+// EnforceReserved makes the cgroups that do not belong to a pod, and limits those of daemons to
+// what is reserved for them.
+func (e Enforcer) EnforceReserved(ctx context.Context, g Groups) error {
+	if err := g.EnsureQoS(ctx); err != nil {
+		return err
+	}
+	for _, r := range e.Resources.Reserved {
+		if err := g.EnforceReserved(r); err != nil {
+			e.Recorder.NodeEvent(v1.EventTypeWarning, failedReason,
+				fmt.Sprintf("Failed to enforce %s Cgroup Limits on %q: %v", reservedName(r.Field), r.Cgroup, err))
+			return err
+		}
+		e.Recorder.NodeEvent(v1.EventTypeNormal, enforcedReason,
+			fmt.Sprintf("Updated limits on %s cgroup %s", strings.ToLower(reservedName(r.Field)), r.Cgroup))
+	}
+	return nil
+}
+
+func reservedName(field string) string {
+	if strings.HasPrefix(field, "kube") {
+		return "Kube Reserved"
+	}
+	return "System Reserved"
+}
+
+// retryPeriod is how long EnforceAllocatable waits before it tries again.
+const retryPeriod = time.Minute
+
+// EnforceAllocatable limits all pods together, and returns when that has succeeded once, or with
+// the error of ctx. Pods start meanwhile.
+func (e Enforcer) EnforceAllocatable(ctx context.Context, g Groups) error {
+	for {
+		err := g.EnforceAllocatable()
+		if err == nil {
+			break
+		}
+		e.Recorder.NodeEvent(v1.EventTypeWarning, failedReason, "Failed to update Node Allocatable Limits: "+err.Error())
+		select {
+		case <-time.After(retryPeriod):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if e.Resources.EnforcesPods {
+		e.Recorder.NodeEvent(v1.EventTypeNormal, enforcedReason, "Updated Node Allocatable limit across pods")
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+// Package nodeallocatable computes what of the machine pods may use, and has containerManager hold
+// them to it (Kubernetes documentation, "Reserve Compute Resources for System Daemons").
+//
+// Owns: what is reserved for daemons, what is allocatable, and the settings of cgroups that follow
+// from it.
+// Reads: the KubeletConfiguration, the machine as it was at the start of the agent.
+// Never: writes to a cgroup itself; changes while the agent runs.
+package nodeallocatable
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/cgroups"
+	"berth/internal/config"
+	"berth/internal/crispec"
+	"berth/internal/node"
+)
+
+// Input is what everything here follows from.
+type Input struct {
+	// Config is nil for an agent without a KubeletConfiguration: nothing is reserved.
+	Config *config.Kubelet
+	// MaxPods is how many pods an agent without Config takes.
+	MaxPods int
+	Machine node.Machine
+	Host    Host
+}
+
+// Host is what the kernel of this machine can do for a cgroup.
+type Host struct {
+	CgroupVersion int // 1 or 2
+	SwapAccounted bool
+	HugePageSizes []int64 // in bytes
+}
+
+// ReadHost asks this machine.
+func ReadHost() Host {
+	version, _ := cgroups.Detect()
+	return Host{CgroupVersion: version, SwapAccounted: cgroups.SwapAccounted(), HugePageSizes: cgroups.HugePageSizes()}
+}
+
+// Resources are the machine's resources, and what the configuration makes of them.
+type Resources struct {
+	Reservation           node.Reservation
+	Capacity, Allocatable v1.ResourceList
+	// Containers is what the resources of containers depend on, Pods what the cgroups of pods do.
+	Containers crispec.ResourceSettings
+	Pods       cgroups.Settings
+	// Kubepods is what all pods together may use.
+	Kubepods cgroups.Allocatable
+	// Reserved are the cgroups of daemons that are held to what is reserved for them.
+	Reserved []cgroups.Reserved
+	// EnforcesPods: enforceNodeAllocatable has "pods".
+	EnforcesPods bool
+}
+
+// Compute returns the resources. The error names the field of the configuration.
+func Compute(in Input) (*Resources, error) {
+	s := node.Settings{MaxPods: in.MaxPods, LocalStorageCapacityIsolation: true}
+	enforced := []string{"pods"}
+	if k := in.Config; k != nil {
+		reservation, err := node.NewReservation(k.KubeReserved, k.SystemReserved, k.EvictionHard, k.ReservedSystemCPUs)
+		if err != nil {
+			return nil, err
+		}
+		s = node.Settings{
+			MaxPods: int(k.MaxPods), PodsPerCore: int(k.PodsPerCore), LocalStorageCapacityIsolation: *k.LocalStorageCapacityIsolation, Reservation: reservation,
+		}
+		enforced = k.EnforceNodeAllocatable
+	}
+	r := &Resources{Reservation: s.Reservation, EnforcesPods: slices.Contains(enforced, "pods")}
+	r.Capacity, r.Allocatable = node.Resources(&s, &in.Machine)
+	r.Pods = podSettings(in, r.Allocatable)
+	r.Containers = containerSettings(in, r.Pods)
+	r.Kubepods = kubepods(r, in.Machine.PIDs)
+	r.Reserved = reserved(in.Config, s.Reservation)
+	return r, nil
+}
+
+func podSettings(in Input, allocatable v1.ResourceList) cgroups.Settings {
+	k := in.Config
+	if k == nil {
+		return cgroups.Settings{}
+	}
+	s := cgroups.Settings{
+		PodPidsLimit: *k.PodPidsLimit,
+		CPUQuota:     cgroups.CPUQuota{Off: !*k.CPUCFSQuota, Period: k.CPUCFSQuotaPeriod.Duration},
+	}
+	if in.Host.CgroupVersion == 2 && k.FeatureEnabled("MemoryQoS") {
+		s.MemoryQoS = &cgroups.MemoryQoS{
+			ThrottlingFactor: *k.MemoryThrottlingFactor, Allocatable: allocatable.Memory().Value(),
+			Reserve: k.MemoryReservationPolicy == config.TieredReservationMemoryReservationPolicy,
+		}
+	}
+	return s
+}
+
+func containerSettings(in Input, pods cgroups.Settings) crispec.ResourceSettings {
+	s := crispec.ResourceSettings{
+		NodeMemory: in.Machine.Memory, NodeSwap: in.Machine.Swap, CPUQuota: pods.CPUQuota, CgroupVersion: in.Host.CgroupVersion,
+		SwapAccounted: in.Host.SwapAccounted, HugePageSizes: in.Host.HugePageSizes, KillTogether: true, MemoryQoS: pods.MemoryQoS,
+	}
+	if k := in.Config; k != nil {
+		s.LimitedSwap = k.MemorySwap.SwapBehavior == "LimitedSwap"
+		s.KillTogether = !ptr.Deref(k.SingleProcessOOMKill, false)
+	}
+	return s
+}
+
+func kubepods(r *Resources, pids int64) cgroups.Allocatable {
+	has := r.Reservation.Enforced(r.Capacity)
+	out := cgroups.Allocatable{MilliCPU: has.Cpu().MilliValue()}
+	if r.EnforcesPods {
+		out.MemoryBytes = has.Memory().Value()
+		out.Pids = max(pids-reservedPIDs(r.Reservation.Kube())-reservedPIDs(r.Reservation.System()), 0)
+	}
+	return out
+}
+
+// pidResource is the name of process ids in kubeReserved and systemReserved (Kubernetes
+// documentation, "Process ID Limits And Reservations").
+const pidResource = "pid"
+
+func reservedPIDs(list v1.ResourceList) int64 {
+	q := list[pidResource]
+	return q.Value()
+}
+
+func reserved(k *config.Kubelet, reservation node.Reservation) []cgroups.Reserved {
+	if k == nil {
+		return nil
+	}
+	var out []cgroups.Reserved
+	for _, g := range []struct {
+		level, field, cgroup string
+		resources            v1.ResourceList
+	}{
+		{"system-reserved", "systemReservedCgroup", k.SystemReservedCgroup, reservation.System()},
+		{"kube-reserved", "kubeReservedCgroup", k.KubeReservedCgroup, reservation.Kube()},
+	} {
+		limits := cgroups.Allocatable{MilliCPU: g.resources.Cpu().MilliValue()}
+		switch {
+		case slices.Contains(k.EnforceNodeAllocatable, g.level):
+			limits.MemoryBytes, limits.Pids = g.resources.Memory().Value(), reservedPIDs(g.resources)
+		case !slices.Contains(k.EnforceNodeAllocatable, g.level+"-compressible"):
+			continue
+		}
+		out = append(out, cgroups.Reserved{Field: g.field, Cgroup: g.cgroup, Resources: limits})
+	}
+	return out
+}

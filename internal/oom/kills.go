@@ -1,0 +1,150 @@
+package oom
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"sync"
+
+	"berth/internal/checkpoint"
+	"berth/internal/cri"
+	"berth/internal/lifecycle"
+	"berth/internal/pod"
+)
+
+const fileVersion = 1
+
+// Kills are the kills that were reported, of containers that are there. They survive the agent, so
+// that no kill is reported twice.
+type Kills struct {
+	log  *slog.Logger
+	file *checkpoint.WarmFile[reported]
+
+	mu     sync.Mutex
+	boot   string                     // guarded by mu; of this kernel
+	seq    uint64                     // guarded by mu; of the last record of the kernel log that mattered
+	counts map[pod.ContainerID]uint64 // guarded by mu
+}
+
+// reported is the form of the file.
+type reported struct {
+	Boot  string                     `json:"boot"`
+	Seq   uint64                     `json:"seq"`
+	Kills map[pod.ContainerID]uint64 `json:"kills"`
+}
+
+// NewKills returns Kills that are kept in the file of the path. It does no I/O.
+func NewKills(path string, log *slog.Logger) *Kills {
+	k := &Kills{log: log, counts: map[pod.ContainerID]uint64{}}
+	k.file = checkpoint.NewFile(checkpoint.FileConfig[reported]{
+		Path: path, Version: fileVersion, What: "kills that were told", Content: k.content, Log: log,
+	})
+	return k
+}
+
+func (k *Kills) content() reported {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return reported{Boot: k.boot, Seq: k.seq, Kills: maps.Clone(k.counts)}
+}
+
+// Health returns what cannot be written, since when and why, or nil.
+func (k *Kills) Health() error { return k.file.Health() }
+
+// load reads what an earlier agent reported. It returns how far that one has read the kernel log,
+// and its counts. Those of another boot mean nothing.
+func (k *Kills) load(boot string) (seq uint64, counts map[pod.ContainerID]uint64) {
+	r, err := k.file.Load()
+	if err != nil {
+		k.log.Warn("OOM kills may be told again", "error", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.boot = boot
+	if boot == "" || r.Boot != boot {
+		return 0, nil
+	}
+	k.seq = r.Seq
+	return r.Seq, r.Kills
+}
+
+// Count returns how many processes of the container the kernel killed, as far as it was reported.
+func (k *Kills) Count(id pod.ContainerID) uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.counts[id]
+}
+
+// add counts kills that are reported now.
+func (k *Kills) add(id pod.ContainerID, n uint64) {
+	k.mu.Lock()
+	k.counts[id] += n
+	k.mu.Unlock()
+	k.file.Changed()
+}
+
+// set counts kills that are no news.
+func (k *Kills) set(id pod.ContainerID, n uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if n > 0 {
+		k.counts[id] = n
+	}
+}
+
+// forget forgets a container that is gone.
+func (k *Kills) forget(id pod.ContainerID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.counts, id)
+}
+
+// setSeq says how far the kernel log is read.
+func (k *Kills) setSeq(n uint64) {
+	k.mu.Lock()
+	k.seq = n
+	k.mu.Unlock()
+	k.file.Changed()
+}
+
+// exitKilled is the exit code of a process that was ended by SIGKILL.
+const exitKilled = 128 + 9
+
+// amend gives containers that ended by a kill the reason for it: a runtime may see the end before
+// it hears of the kill.
+func (k *Kills) amend(s *pod.Status) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range s.Containers {
+		c := &s.Containers[i]
+		if c.State == pod.StateExited && c.ExitCode == exitKilled && (c.Reason == "" || c.Reason == lifecycle.Error) && k.counts[c.ID] > 0 {
+			c.Reason = lifecycle.OOMKilled
+		}
+	}
+}
+
+// Runtime is the container runtime as PLEG reads it.
+type Runtime interface {
+	ListPods(ctx context.Context) (map[pod.UID]*cri.RuntimePod, error)
+	ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *cri.RuntimePod) (*pod.Status, error)
+	Events(ctx context.Context, opened func(), put func(pod.UID)) error
+}
+
+// amended is a Runtime whose readings say which containers were killed.
+type amended struct {
+	Runtime
+	kills *Kills
+}
+
+// Amend returns the runtime with readings in which a container says that it was killed also where
+// the runtime does not know.
+func (k *Kills) Amend(r Runtime) Runtime { return amended{r, k} }
+
+// ReadPod reads one pod.
+func (r amended) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *cri.RuntimePod) (*pod.Status, error) {
+	s, err := r.Runtime.ReadPod(ctx, uid, prev, listed)
+	if err == nil {
+		r.kills.amend(s)
+	}
+	return s, err
+}

@@ -1,0 +1,338 @@
+package oom
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"berth/internal/cgroupstat"
+	"berth/internal/pod"
+)
+
+const (
+	// settle is how long the log may take to say what a counter says already; it is looked at once
+	// in logPause. With version 1 the wake-up comes before the kill.
+	settle = logPause + time.Second
+	// maxUnmatched bounds the kills that are kept for containers that were not observed yet.
+	maxUnmatched = 64
+)
+
+// Kill is a kill in a container, as it is reported.
+type Kill struct {
+	UID             pod.UID
+	Namespace, Name string
+	// Container is the container's name, "" for the pod's sandbox.
+	Container string
+	// Process and PID, the host's, are "" and 0 when the kernel log does not tell; Count is how
+	// many were killed then, else 1.
+	Process string
+	PID     int
+	Count   uint64
+	// Of says whose limit was reached.
+	Of Scope
+	// Used is what was used then, or the most ever used when the log does not tell; Limit the
+	// limit. In bytes, 0: not known.
+	Used, Limit uint64
+}
+
+// Scope is what had no memory left.
+type Scope int
+
+// The scopes of a kill.
+const (
+	Container Scope = iota
+	Pod
+	Above // the pod: the pods of a class, or all
+	Node
+)
+
+// Config is what a Watcher needs.
+type Config struct {
+	Kernel Kernel
+	// Kills are those that were reported.
+	Kills *Kills
+	// Observed gets every pod whose observation changed. Newest returns that, Known returns all.
+	Observed *pod.Inbox[pod.UID]
+	Newest   func(uid pod.UID) (*pod.Status, bool)
+	Known    func() []*pod.Status
+	// Relisted is closed when the runtime was listed for the first time: what runs then may be
+	// older than the agent.
+	Relisted <-chan struct{}
+	// Cgroup returns the path of the pod's cgroup from the hierarchies' root, "" when it is not
+	// known.
+	Cgroup func(uid pod.UID) string
+	// Reporter gets each kill once.
+	Reporter Reporter
+	Log      *slog.Logger
+}
+
+// Reporter reports kills to the outside. Its methods must not block.
+type Reporter interface {
+	// Killed reports a kill in a container.
+	Killed(k Kill)
+	// SystemOOM reports that the node itself had no memory left, and the process that ended for it.
+	SystemOOM(process string, pid int)
+}
+
+// Watcher finds kills and reports each once. What is in it belongs to the goroutine of Run.
+type Watcher struct {
+	Config
+	parser    parser
+	wakes     *pod.Inbox[string] // paths whose counter may have changed
+	readNow   chan struct{}      // capacity 1; the log has something, or soon will
+	logBroken bool               // there is no log: counters are reported at once
+	counters  *counters
+	adopted   map[pod.ContainerID]uint64 // what an earlier agent reported
+	first     bool                       // containers that are found now may be older than the agent
+	pods      map[pod.UID][]pod.ContainerID
+	unmatched []kill
+}
+
+// New returns a Watcher. It does no I/O.
+func New(cfg Config) *Watcher {
+	return &Watcher{
+		Config: cfg, wakes: pod.NewInbox[string](), readNow: make(chan struct{}, 1), first: true, pods: map[pod.UID][]pod.ContainerID{},
+	}
+}
+
+// Run watches until ctx is done.
+func (w *Watcher) Run(ctx context.Context) error {
+	after, adopted := w.Kills.load(w.Kernel.Boot())
+	w.adopted = adopted
+	watch, err := w.Kernel.Watch(w.wakes.Put)
+	if err != nil {
+		w.Log.Warn("OOM kills are told by the kernel log alone", "error", err)
+		watch = noWatch{}
+	}
+	w.counters = newCounters(w.Kernel, watch, w.Log)
+	var helpers sync.WaitGroup
+	defer helpers.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	records, ended := make(chan Record), make(chan error, 1)
+	watchEnded := make(chan error, 1)
+	helpers.Go(func() { _ = w.Kills.file.Run(ctx) }) // it returns the end of ctx
+	helpers.Go(func() { watchEnded <- watch.Run(ctx) })
+	helpers.Go(func() {
+		ended <- w.Kernel.Log(ctx, after, w.readNow, func(r Record) {
+			select {
+			case records <- r:
+			case <-ctx.Done():
+			}
+		})
+	})
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	defer timer.Stop()
+	relisted := w.Relisted
+	for {
+		if next := w.counters.next(); !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-watchEnded:
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			watchEnded = nil // the agent does not end for it
+			w.Log.Warn("OOM kills are told by the kernel log alone", "error", err)
+		case err := <-ended:
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			w.logBroken = true
+			w.Log.Info("the kernel log cannot be read: OOM kills are told without the name of the process", "error", err)
+		case <-relisted:
+			relisted = nil
+			for _, s := range w.Known() {
+				w.observe(s.UID)
+			}
+			w.first, w.adopted = false, nil
+		case r := <-records:
+			w.record(r)
+		case <-w.Observed.Wake():
+			for _, uid := range w.Observed.Take() {
+				w.observe(uid)
+			}
+		case <-w.wakes.Wake():
+			for _, path := range w.wakes.Take() {
+				w.woken(path)
+			}
+		case <-timer.C:
+			for _, id := range w.counters.due(time.Now()) {
+				w.check(id)
+			}
+		}
+	}
+}
+
+// record takes a line of the kernel log.
+func (w *Watcher) record(r Record) {
+	if r.Text == "" { // where the log stood when it was opened for the first time
+		w.Kills.setSeq(r.Seq)
+		return
+	}
+	k, ok := w.parser.line(r.Text)
+	if !ok {
+		return
+	}
+	w.Kills.setSeq(r.Seq)
+	if k.limit == "" || k.limit == "/" {
+		w.Reporter.SystemOOM(k.process, k.pid)
+	}
+	if k.container() == "" {
+		return
+	}
+	if !w.match(k) {
+		w.unmatched = append(w.unmatched, k)
+		if n := len(w.unmatched); n > maxUnmatched {
+			w.unmatched = w.unmatched[n-maxUnmatched:]
+		}
+	}
+}
+
+// match reports a kill of the log if the container is known.
+func (w *Watcher) match(k kill) bool {
+	id := pod.ContainerID(k.container())
+	for _, s := range w.Known() {
+		name, ok := nameOf(s, id)
+		if !ok {
+			continue
+		}
+		out := Kill{
+			UID: s.UID, Namespace: s.Namespace, Name: s.Name, Container: name, Process: k.process, PID: k.pid, Count: 1, Used: k.used, Limit: k.allowed,
+		}
+		switch {
+		case k.limit == "" || k.limit == "/":
+			out.Of = Node
+		case cgroupstat.ContainerIn(k.limit) != "":
+			out.Of = Container
+		case k.isLimitOfPod():
+			out.Of = Pod
+		default:
+			out.Of = Above
+		}
+		w.report(id, out)
+		return true
+	}
+	return false
+}
+
+func nameOf(s *pod.Status, id pod.ContainerID) (name string, ok bool) {
+	for i := range s.Containers {
+		if s.Containers[i].ID == id {
+			return s.Containers[i].Name, true
+		}
+	}
+	for i := range s.Sandboxes {
+		if string(s.Sandboxes[i].ID) == string(id) {
+			return "", true
+		}
+	}
+	return "", false
+}
+
+func (w *Watcher) report(id pod.ContainerID, k Kill) {
+	w.Kills.add(id, k.Count)
+	w.Reporter.Killed(k)
+}
+
+// observe begins to watch the containers of the pod that run, and ends it for those that do not.
+func (w *Watcher) observe(uid pod.UID) {
+	s, ok := w.Newest(uid)
+	if !ok {
+		s = &pod.Status{UID: uid}
+	}
+	running := map[pod.ContainerID]bool{} // of all that are there
+	missing := false
+	for i := range s.Containers {
+		c := &s.Containers[i]
+		running[c.ID] = c.State == pod.StateRunning || c.State == pod.StateCreated
+		missing = missing || running[c.ID] && !w.counters.has(c.ID)
+	}
+	for _, id := range w.pods[uid] {
+		if !running[id] {
+			w.counters.remove(id)
+		}
+		if _, there := running[id]; !there {
+			w.Kills.forget(id)
+		}
+	}
+	var paths map[string]string
+	if cgroup := w.Cgroup(uid); missing && cgroup != "" {
+		var err error
+		if paths, err = w.Kernel.Containers(cgroup); err != nil {
+			w.Log.Warn("containers' cgroups not found: their OOM kills may not be told", "uid", uid, "error", err)
+		}
+	}
+	ids := w.pods[uid][:0]
+	for i := range s.Containers {
+		id := s.Containers[i].ID
+		ids = append(ids, id)
+		if before, ok := w.adopted[id]; ok && w.Kills.Count(id) == 0 {
+			w.Kills.set(id, before)
+		}
+		if path := paths[string(id)]; path != "" && running[id] && !w.counters.has(id) {
+			w.begin(uid, id, path)
+		}
+	}
+	w.pods[uid] = ids
+	if len(ids) == 0 {
+		delete(w.pods, uid)
+	}
+	for i := 0; i < len(w.unmatched); {
+		if w.match(w.unmatched[i]) {
+			w.unmatched = append(w.unmatched[:i], w.unmatched[i+1:]...)
+			continue
+		}
+		i++
+	}
+}
+
+// begin watches one container. What the counter of a container has that is older than the agent was
+// reported by the last one, or is nobody's news.
+func (w *Watcher) begin(uid pod.UID, id pod.ContainerID, path string) {
+	if !w.counters.add(uid, id, path) {
+		return
+	}
+	if _, ok := w.adopted[id]; !ok && w.first {
+		if n, err := w.Kernel.Kills(path); err == nil {
+			w.Kills.set(id, n)
+		}
+	}
+	w.woken(path) // what happened before there was a watch
+}
+
+// woken has the log read now. It compares the counter with what was reported, at once if there is
+// no log to wait for, and once more when the kill is surely done.
+func (w *Watcher) woken(path string) {
+	id, ok := w.counters.byPath[path]
+	if !ok {
+		return
+	}
+	if w.logBroken {
+		w.check(id)
+	}
+	select {
+	case w.readNow <- struct{}{}:
+	default: // it will
+	}
+	w.counters.schedule(id)
+}
+
+// check reports what the counter has beyond what was reported.
+func (w *Watcher) check(id pod.ContainerID) {
+	uid, n := w.counters.read(id)
+	before := w.Kills.Count(id)
+	s, ok := w.Newest(uid)
+	if n <= before || !ok {
+		return
+	}
+	name, _ := nameOf(s, id)
+	k := Kill{UID: s.UID, Namespace: s.Namespace, Name: s.Name, Container: name, Count: n - before}
+	k.Used, k.Limit = w.counters.memory(id)
+	w.report(id, k)
+}

@@ -1,0 +1,101 @@
+package quarantine
+
+import (
+	"context"
+	"errors"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/cri"
+	"berth/internal/journal"
+	"berth/internal/pod"
+	"berth/internal/podsync"
+	"berth/internal/podworkers"
+)
+
+// errSetAside is the outcome of ending a pod that is set aside. It is tried again, in case the pod
+// is released.
+var errSetAside = errors.New(`the pod is set aside, as the agent crashed with it in hand; see "berth explain", and let go of it with "berth release"`)
+
+// guarded is a PodSyncer that notes which pods are in hand, and leaves those alone that are set
+// aside.
+type guarded struct {
+	next podworkers.PodSyncer
+	q    *Quarantine
+}
+
+// Guard returns the syncer with the quarantine's policy around it. The runtime's calls of a pass
+// are made for its pod.
+func (q *Quarantine) Guard(next podworkers.PodSyncer) podworkers.PodSyncer { return guarded{next, q} }
+
+// SyncPod brings the pod nearer to its spec.
+func (g guarded) SyncPod(ctx context.Context, r podsync.Request) (podsync.Result, error) {
+	w := work{r.UID, r.Pod.Generation}
+	if g.q.isQuarantined(w) {
+		return podsync.Result{}, nil
+	}
+	defer g.q.inHand.take(w)()
+	return g.next.SyncPod(cri.For(ctx, r.UID), r)
+}
+
+// SyncTerminatingPod stops everything of the pod.
+func (g guarded) SyncTerminatingPod(ctx context.Context, r podsync.Request) error {
+	return g.end(ctx, r, g.next.SyncTerminatingPod)
+}
+
+// SyncTerminatedPod frees what the running pod held.
+func (g guarded) SyncTerminatedPod(ctx context.Context, r podsync.Request) error {
+	return g.end(ctx, r, g.next.SyncTerminatedPod)
+}
+
+// RemovePod removes what is left of the pod.
+func (g guarded) RemovePod(ctx context.Context, r podsync.Request) error {
+	return g.end(ctx, r, g.next.RemovePod)
+}
+
+func (g guarded) end(ctx context.Context, r podsync.Request, pass func(context.Context, podsync.Request) error) error {
+	w := work{r.UID, ending}
+	if g.q.isQuarantined(w) {
+		return errSetAside
+	}
+	defer g.q.inHand.take(w)()
+	return pass(cri.For(ctx, r.UID), r)
+}
+
+// Workers are the pod workers.
+type Workers interface {
+	UpdatePod(o podworkers.UpdatePodOptions)
+}
+
+// Pods are the desired pods.
+type Pods interface {
+	Get(uid pod.UID) (*v1.Pod, bool)
+}
+
+// Releaser is the quarantine for clients, who know pods by name.
+type Releaser struct {
+	*Quarantine
+	Pods    Pods
+	Workers Workers
+}
+
+// Release lets the pods of this name be touched again, at once, and reports whether one was set
+// aside.
+func (r Releaser) Release(namespace, name string) (released bool) {
+	for _, s := range r.Journal.Stories(namespace, name) {
+		uid := s.Subject.UID
+		if uid == "" || !r.release(uid) {
+			continue
+		}
+		released = true
+		r.Journal.Record(journal.Entry{Subject: s.Subject, Component: component, Decision: "the pod is released", Why: "a client asked for it"})
+		wake := podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync}
+		if p, ok := r.Pods.Get(uid); ok {
+			wake.Pod = p
+		} else {
+			wake.RunningPod = &pod.Status{UID: uid, Namespace: namespace, Name: name}
+		}
+		r.Workers.UpdatePod(wake)
+	}
+	return released
+}
