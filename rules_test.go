@@ -193,10 +193,10 @@ var exceptions = map[string]map[string]string{}
 
 // renamers are the files that replace something by a new name themselves, and what.
 var renamers = map[string]string{
-	"internal/quarantine/quarantine.go": "the report of a crash, which the Go runtime writes, and the list of suspects",
-	"internal/certs/store.go":           "a link",
-	"internal/embedded/log.go":          "a log that is full",
-	"internal/embedded/unpack.go":       "a folder, and a link",
+	"internal/quarantine/crash.go": "the report of a crash, which the Go runtime writes",
+	"internal/certs/store.go":      "a link",
+	"internal/embedded/log.go":     "a log that is full",
+	"internal/embedded/unpack.go":  "a folder, and a link",
 }
 
 // rule is one thing that holds everywhere in the repository. check returns what breaks it, as "file:line: what".

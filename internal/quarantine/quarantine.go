@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -24,6 +23,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/checkpoint"
 	"berth/internal/journal"
 	"berth/internal/pod"
 )
@@ -37,8 +37,11 @@ const (
 	maxSuspects = 256
 )
 
-// suspectsFile is the file of the counted crashes.
-const suspectsFile = "quarantine.json"
+// suspectsFile is the file of the counted crashes, suspectsVersion that of its form.
+const (
+	suspectsFile    = "quarantine.json"
+	suspectsVersion = 1
+)
 
 // ending stands for the generation of a pod that is to end. To end it is other work than to run it,
 // and has crashes of its own.
@@ -131,21 +134,18 @@ func (q *Quarantine) path(name string) string { return filepath.Join(q.Dir, name
 // crashes until it is quarantined. A crash in the future was counted before the host's clock was
 // set back, and counts as now.
 func (q *Quarantine) load() {
-	b, err := os.ReadFile(q.path(suspectsFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
 	var f suspectList
-	if err == nil {
-		err = json.Unmarshal(b, &f)
-	}
-	if err == nil && f.Version != 1 {
-		err = fmt.Errorf("version %d", f.Version)
-	}
+	err := checkpoint.Read(q.path(suspectsFile), "counted crashes", func(b []byte) error {
+		if err := json.Unmarshal(b, &f); err != nil {
+			return err
+		}
+		if f.Version != suspectsVersion {
+			return checkpoint.UnknownVersion(f.Version, suspectsVersion)
+		}
+		return nil
+	})
 	if err != nil {
-		aside := q.path(suspectsFile) + ".bad"
-		q.Log.Warn("the list of pods that are set aside cannot be read; it is begun anew", "path", q.path(suspectsFile), "aside", aside,
-			"error", errors.Join(err, os.Rename(q.path(suspectsFile), aside)))
+		q.Log.Warn("the list of pods that are set aside is begun anew", "error", err)
 		return
 	}
 	q.mu.Lock()
@@ -216,7 +216,7 @@ func (q *Quarantine) pruneLocked(now time.Time) {
 }
 
 func (q *Quarantine) saveLocked() error {
-	f := suspectList{Version: 1, Pods: make([]*suspect, 0, len(q.suspects))}
+	f := suspectList{Version: suspectsVersion, Pods: make([]*suspect, 0, len(q.suspects))}
 	for _, s := range q.suspects {
 		f.Pods = append(f.Pods, s)
 	}
@@ -227,14 +227,7 @@ func (q *Quarantine) saveLocked() error {
 	if err != nil {
 		return err
 	}
-	path := q.path(suspectsFile)
-	if err := os.WriteFile(path+".tmp", append(b, '\n'), 0o600); err != nil {
-		return fmt.Errorf("pods that are set aside: %w", err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return fmt.Errorf("pods that are set aside: %w", err)
-	}
-	return nil
+	return checkpoint.WriteWarm(q.path(suspectsFile), 0o600, append(b, '\n'))
 }
 
 // isQuarantined reports whether the work is not to be done. A pod with another generation than the

@@ -18,6 +18,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/checkpoint"
+	"berth/internal/checkpoint/checkpointtest"
 	"berth/internal/journal"
 	"berth/internal/pod"
 )
@@ -314,10 +316,41 @@ func TestQuarantineFilesThatCannotBeRead(t *testing.T) {
 			continue
 		}
 		ended(t, q)
-		if b, err := os.ReadFile(path + ".bad"); err != nil || string(b) != content {
+		if b, err := os.ReadFile(path + checkpoint.AsideSuffix); err != nil || string(b) != content {
 			t.Errorf("%s: set aside: %q, %v", name, b, err)
 		}
 	}
+}
+
+// Crashes that cannot be written count for this agent; those of before are known to the next.
+func TestDiskThatTakesNoCrashes(t *testing.T) {
+	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
+		dir := t.TempDir()
+		next := func() *Quarantine {
+			q := newQuarantine(dir)
+			q.load()
+			return q
+		}
+		q := next()
+		for range crashesUntilQuarantine {
+			q.count([]work{{"before", 1}}, "panic")
+		}
+		mend := fail(dir)
+		for range crashesUntilQuarantine {
+			q.count([]work{{"meanwhile", 1}}, "panic")
+		}
+		if !q.isQuarantined(work{"before", 1}) || !q.isQuarantined(work{"meanwhile", 1}) {
+			t.Error("a pod that made the agent crash is touched")
+		}
+		if q = next(); !q.isQuarantined(work{"before", 1}) || q.isQuarantined(work{"meanwhile", 1}) {
+			t.Error("the next agent does not know what was written")
+		}
+		mend()
+		q.count([]work{{"later", 1}}, "panic")
+		if q = next(); !q.isQuarantined(work{"before", 1}) || len(q.suspects) != 2 {
+			t.Errorf("then the next agent knows %d pods", len(q.suspects))
+		}
+	})
 }
 
 func TestSummarizeCrash(t *testing.T) {
