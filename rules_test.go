@@ -76,6 +76,7 @@ var ranks = map[string]int{
 	"internal/config":  0,
 	"internal/journal": 0,
 	"internal/keep":    0,
+	"internal/health":  0,
 	"internal/inotify": 0,
 	"internal/selinux": 0,
 	"internal/patch":   0,
