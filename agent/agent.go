@@ -1,6 +1,6 @@
 // Package agent is the composition root: it builds every component, joins them, and runs them in order.
 //
-// Owns: the wiring (wire.go), the start order (components.go), the table of health conditions (health.go), the lock on the root directory.
+// Owns: the wiring (wire.go), the start order (components.go), who owns which health condition (health.go), the lock on the root directory.
 // Reads: its Config.
 // Never: does a component's work.
 package agent

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -263,20 +262,6 @@ func (a *Agent) nodeImages(ctx context.Context) ([]v1.ContainerImage, error) {
 		return nil, err
 	}
 	return node.ContainerImages(images), nil
-}
-
-// nodeProblems are the conditions that make the node not ready.
-func (a *Agent) nodeProblems() []error {
-	var errs []error
-	for _, c := range a.conditions() {
-		if err := c.check(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", c.title, err))
-		}
-	}
-	if err := a.storage.drivers.Health(); err != nil {
-		errs = append(errs, err)
-	}
-	return errs
 }
 
 // keepKnowledge keeps on disk what only the agent knows of static pods.

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -37,11 +38,11 @@ func (a *Agent) describedNode(ctx context.Context) (*v1.Node, error) {
 	if name := a.facts.runtimeName(); name != "" {
 		f.Runtime.Version = name + "://" + a.facts.runtimeVersion()
 	} else {
-		f.Runtime.Err = errNotReady
+		f.Problems = slices.Insert(f.Problems, 0, errNotReady)
 	}
 	images, err := a.nodeImages(ctx)
-	if err != nil && f.Runtime.Err == nil {
-		f.Runtime.Err = err
+	if err != nil && f.Runtime.Version != "" {
+		f.Problems = slices.Insert(f.Problems, 0, err)
 	}
 	f.Images = images
 	return node.Describe(&s, &f, a.started), nil

@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -36,6 +35,7 @@ func (a *Agent) handlers() server.Handlers {
 		Version:      a.version,
 		Stop:         a.stop,
 		Healthz:      a.healthz,
+		Health:       a.healthStates,
 		Pulls:        a.pulls,
 		Waits:        a.waits,
 		Node:         a.describedNode,
@@ -178,17 +178,6 @@ func (a *Agent) stop(scope server.StopScope) {
 		a.mu.Unlock()
 	}
 	a.stopping(errStopped)
-}
-
-// healthz returns what keeps the agent from working, or nil.
-func (a *Agent) healthz() error {
-	var errs []error
-	for _, c := range a.conditions() {
-		if err := c.check(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", c.title, err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // configz returns the KubeletConfiguration in force.

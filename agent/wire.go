@@ -19,6 +19,7 @@ import (
 	"berth/internal/embedded"
 	"berth/internal/events"
 	"berth/internal/eviction"
+	"berth/internal/health"
 	"berth/internal/hostports"
 	"berth/internal/images"
 	"berth/internal/inotify"
@@ -123,6 +124,7 @@ type Agent struct {
 	source        *podconfig.PodConfig
 	loop          *syncloop.SyncLoop
 	server        *server.Server
+	conditions    *health.Table
 	storage       storage
 	traces        *tracing.Exporter // nil when nothing is traced
 
@@ -290,6 +292,9 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		a.listen = func() (net.Listener, error) { return server.Listen(cfg.RunDir, cfg.Log) }
 	}
 	if a.server, err = a.newServer(counts); err != nil {
+		return nil, err
+	}
+	if a.conditions, err = a.newConditions(); err != nil {
 		return nil, err
 	}
 	return a, nil

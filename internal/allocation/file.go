@@ -51,3 +51,6 @@ func (a *Allocations) Load() {
 
 // Run writes the records behind the pods' backs, and once more at the end. It blocks until ctx is done.
 func (a *Allocations) Run(ctx context.Context) error { return a.file.Run(ctx) }
+
+// Health returns what cannot be written, since when and why, or nil.
+func (a *Allocations) Health() error { return a.file.Health() }

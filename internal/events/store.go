@@ -110,6 +110,9 @@ func (s *Store) Load() error {
 // Run writes behind until ctx is done, and then what is left.
 func (s *Store) Run(ctx context.Context) error { return s.file.Run(ctx) }
 
+// Health returns what cannot be written, since when and why, or nil.
+func (s *Store) Health() error { return s.file.Health() }
+
 // Add records one event about an object.
 func (s *Store) Add(ref v1.ObjectReference, eventtype, reason, message string) {
 	if len(message) > storedMessage {

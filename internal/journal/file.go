@@ -58,6 +58,40 @@ type File struct {
 	file *os.File // Load's, then Run's own
 	size int64    // the same
 	down bool     // Run's own; the last write failed
+
+	mu      sync.Mutex
+	failing error // guarded by mu; a failing, or nil
+}
+
+// failing says what cannot be written, why, and since when.
+type failing struct {
+	error
+	since time.Time
+}
+
+// Since returns when the first write failed.
+func (f failing) Since() time.Time { return f.since }
+
+// Unwrap returns the cause.
+func (f failing) Unwrap() error { return f.error }
+
+// Health returns what cannot be written, since when and why, or nil. Its error has a method Since() time.Time.
+func (f *File) Health() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failing
+}
+
+// note notes how a write ended.
+func (f *File) note(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case err == nil:
+		f.failing = nil
+	case f.failing == nil:
+		f.failing = failing{fmt.Errorf("%s is not saved: %w", f.Name, err), time.Now()}
+	}
 }
 
 // NewFile returns a file that was not read yet.
@@ -283,6 +317,7 @@ func (f *File) write() bool {
 		f.Log.Info("written again", "path", f.path())
 	}
 	f.down = err != nil
+	f.note(err)
 	return err == nil
 }
 

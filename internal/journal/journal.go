@@ -53,6 +53,9 @@ func (j *Journal) Load() error {
 // Run writes behind until ctx is done, and then what is left.
 func (j *Journal) Run(ctx context.Context) error { return j.file.Run(ctx) }
 
+// Health returns what cannot be written, since when and why, or nil.
+func (j *Journal) Health() error { return j.file.Health() }
+
 func key(s Subject) string {
 	if s.UID != "" {
 		return string(s.UID)

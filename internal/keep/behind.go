@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 )
 
@@ -28,6 +29,43 @@ type behind struct {
 	wake   <-chan struct{}    // has an element when the file is older than what is to be kept
 	wanted chan chan struct{} // of those that wait for a write; each is closed when one that began later was tried
 	write  func() error       // brings the file up to date
+
+	mu      sync.Mutex
+	failing *failing // guarded by mu; nil: the last write succeeded
+}
+
+// failing says what cannot be written, why, and since when.
+type failing struct {
+	error
+	since time.Time
+}
+
+// Since returns when the first write failed.
+func (f failing) Since() time.Time { return f.since }
+
+// Unwrap returns the cause.
+func (f failing) Unwrap() error { return f.error }
+
+// Health returns what cannot be written, since when and why, or nil. Its error has a method Since() time.Time.
+func (b *behind) Health() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failing == nil {
+		return nil
+	}
+	return *b.failing
+}
+
+// note notes how a write ended.
+func (b *behind) note(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case err == nil:
+		b.failing = nil
+	case b.failing == nil:
+		b.failing = &failing{fmt.Errorf("%s are not saved: %w", b.what, err), time.Now()}
+	}
 }
 
 // Write has the content written as it is now, and waits until that was tried: what is told to others must not be older in the file. A write
@@ -70,6 +108,7 @@ func (b *behind) Run(ctx context.Context) error {
 			}
 		}
 		next, err := pause, b.write()
+		b.note(err)
 		for _, done := range waiting {
 			close(done)
 		}

@@ -54,7 +54,7 @@ type Sources struct {
 	Runtime func() RuntimeState
 	// Images returns the images on the node.
 	Images func(context.Context) ([]v1.ContainerImage, error)
-	// Problems returns what else makes the node not ready, in the words of the message of Ready.
+	// Problems returns what makes the node not ready besides missing capacity, in the words of the message of Ready.
 	Problems func() []error
 	// Pressure is what eviction sees; nil: nobody looks, and the conditions say Unknown.
 	Pressure func() Pressure
@@ -119,6 +119,7 @@ type Node struct {
 	registered  chan struct{} // closed when the API server has shown the Node
 	book        addressBook   // of the goroutine that reports
 	shelf       shelf         // of the same goroutine
+	clock       clock
 
 	mu      sync.Mutex
 	current *v1.Node // guarded by mu; shared with readers and never changed, only replaced
@@ -212,6 +213,9 @@ func (n *Node) Run(ctx context.Context) error {
 
 // Wake says that something that the status tells has changed, above all readiness. It never blocks.
 func (n *Node) Wake() { signal(n.wake) }
+
+// ClockHealth says that the machine's clock was set during the last hour; nil if it was not.
+func (n *Node) ClockHealth() error { return n.clock.health() }
 
 // Observe hands over the newest Node of a watch, or nil if it was deleted. It never blocks. Who calls it once goes on calling it: from
 // then on the Node is not read any more before its status is compared.

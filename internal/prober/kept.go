@@ -77,6 +77,9 @@ func (m *Manager) Load() {
 // Write has the verdicts written as they are now, and waits until that was tried.
 func (m *Manager) Write(ctx context.Context) { m.file.Write(ctx) }
 
+// Health returns what cannot be written, since when and why, or nil.
+func (m *Manager) Health() error { return m.file.Health() }
+
 // bootID names the boot of the machine; "" where the kernel does not say, so that all boots count as one.
 func bootID() string {
 	b, err := os.ReadFile(bootIDFile)

@@ -21,6 +21,9 @@ func (d *door) getHealthz(w http.ResponseWriter, r *http.Request) {
 	d.ended(r, err)
 }
 
+// getHealth answers with all conditions of the agent.
+func (d *door) getHealth(w http.ResponseWriter, r *http.Request) { d.writeJSON(w, r, d.h.Health()) }
+
 func (d *door) getVersion(w http.ResponseWriter, r *http.Request) {
 	d.writeJSON(w, r, d.h.Version())
 }

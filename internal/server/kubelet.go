@@ -46,11 +46,16 @@ func (d *door) check(c healthCheck) error {
 	return err
 }
 
-// writeHealth answers in the form of all Kubernetes components: ok, or which check failed. Why is said one check at a time.
+// writeHealth answers in the form of all Kubernetes components: ok, or which check failed. Why is said one check at a time. Queries are
+// those of the Kubernetes documentation, "Kubernetes API health endpoints": ?verbose lists all checks, ?exclude=NAME leaves one out.
 func (d *door) writeHealth(w http.ResponseWriter, r *http.Request, checks []healthCheck) {
 	var list strings.Builder
-	failed := false
+	failed, query := false, r.URL.Query()
 	for _, c := range checks {
+		if slices.Contains(query["exclude"], c.name) {
+			fmt.Fprintf(&list, "[+]%s excluded: ok\n", c.name)
+			continue
+		}
 		if err := d.check(c); err != nil {
 			failed = true
 			fmt.Fprintf(&list, "[-]%s failed: reason withheld\n", c.name)
@@ -58,7 +63,7 @@ func (d *door) writeHealth(w http.ResponseWriter, r *http.Request, checks []heal
 		}
 		fmt.Fprintf(&list, "[+]%s ok\n", c.name)
 	}
-	_, verbose := r.URL.Query()["verbose"]
+	_, verbose := query["verbose"]
 	switch {
 	case failed:
 		http.Error(w, list.String()+"healthz check failed", http.StatusInternalServerError)

@@ -21,6 +21,9 @@ func (d *door) localRoutes(dbg Debug) http.Handler {
 	if d.h.Node != nil {
 		mux.HandleFunc("GET "+PathNode, d.getNode)
 	}
+	if d.h.Health != nil {
+		mux.HandleFunc("GET "+PathHealth, d.getHealth)
+	}
 	d.routeJournal(mux)
 	d.routeStats(mux)
 	mux.HandleFunc("POST "+PathStop, d.postStop)

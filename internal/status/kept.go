@@ -46,6 +46,9 @@ func (k *Kept) Run(ctx context.Context) error { return k.file.Run(ctx) }
 // Write has the statuses written as they are now, and waits until that was tried.
 func (k *Kept) Write(ctx context.Context) { k.file.Write(ctx) }
 
+// Health returns what cannot be written, since when and why, or nil.
+func (k *Kept) Health() error { return k.file.Health() }
+
 // allToKeep returns the statuses that are kept, those of which nothing was seen yet included.
 func (m *Manager) allToKeep() map[pod.UID]v1.PodStatus {
 	m.mu.RLock()
