@@ -68,7 +68,7 @@ var declared = []Condition{
 	},
 	{
 		Code: EmbeddedRuntime, Title: "The container runtime inside berth does not run.",
-		Help:          "It is started again by itself; the message and containerd.log in the root directory say why it ends. Running containers go on.",
+		Help:          "It is started again by itself; the message and containerd.log below the root directory say why it ends. Running containers go on.",
 		MakesNotReady: true, FailsHealthz: true,
 	},
 	{
