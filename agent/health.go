@@ -10,7 +10,8 @@ import (
 	"berth/internal/manifest"
 )
 
-// newConditions gives the declared conditions their owners. What this agent does not have is not in the table.
+// newConditions gives the declared conditions their owners. What this agent does not have is not in
+// the table.
 func (a *Agent) newConditions() (*health.Table, error) {
 	owners := map[health.Code]health.Check{
 		health.PLEG:        named("PLEG is not healthy", a.pleg.Health),

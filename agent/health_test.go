@@ -26,7 +26,8 @@ users: [{name: u, user: {token: t}}]
 contexts: [{name: c, context: {cluster: c, user: u}}]
 `
 
-// conditionsOf returns the conditions of an agent that is built with these lines of a KubeletConfiguration and these flags; berth run without.
+// conditionsOf returns the conditions of an agent that is built with these lines of a
+// KubeletConfiguration and these flags; berth run without.
 func conditionsOf(t *testing.T, kubelet string, flags map[string]string) []health.Code {
 	t.Helper()
 	dir := t.TempDir()

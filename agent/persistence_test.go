@@ -12,7 +12,8 @@ import (
 	"berth/internal/health"
 )
 
-// A file that cannot be written shows in the agent's health until it can be written again. Pods go on.
+// A file that cannot be written shows in the agent's health until it can be written again. Pods go
+// on.
 func TestUnsavedState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := agenttest.New(t)

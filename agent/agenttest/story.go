@@ -60,8 +60,9 @@ import (
 //	explain POD TEXT           a line of the pod's journal contains TEXT
 //	calls METHOD N             METHOD was called N times since the last reset-calls
 //	reset-calls
-//	health CODE fine | absent | TEXT   what is wrong by a condition of the agent's health contains TEXT: its error, and "because of" other conditions.
-//	                           CODE healthz is the whole answer of /healthz, CODE Ready the message of the Node's condition Ready
+//	health CODE fine | absent | TEXT   what is wrong by a condition of the agent contains TEXT;
+//	                           CODE healthz is what /healthz fails for, CODE Ready the message of
+//	                           the Node's condition Ready
 //
 // and those of doContainer, doOutside and doResize.
 func RunStories(t *testing.T, pattern string) { RunStoriesWith(t, pattern, nil) }

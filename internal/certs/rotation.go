@@ -148,7 +148,8 @@ func (r *Rotation) Left() (time.Duration, bool) {
 // latestRenewal is the part of its life after which a certificate should have been replaced.
 const latestRenewal = 0.9
 
-// Health says that there is no certificate in force, or that it ends soon and has not been replaced; else nil.
+// Health says that there is no certificate in force, or that it ends soon and has not been
+// replaced. It returns nil if neither is so.
 func (r *Rotation) Health() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -108,10 +108,12 @@ func (s *Serving) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	return p.tls, nil
 }
 
-// servingEndsSoon is how long before the end of a certificate its end is reported; of a short life, the last tenth.
+// servingEndsSoon is how long before the end of a certificate its end is reported. Of a short life
+// it is the last tenth.
 const servingEndsSoon = 7 * 24 * time.Hour
 
-// Health says that the certificate cannot be read, has ended or ends soon; else nil. A self-signed one is replaced first if it is time.
+// Health says that the certificate cannot be read, has ended or ends soon. It returns nil if it is
+// in order. A self-signed one is replaced first if it is time.
 func (s *Serving) Health() error {
 	err := s.Load()
 	p := s.now.Load()

@@ -39,13 +39,15 @@ func sinceOf(err error) time.Time {
 	return time.Time{}
 }
 
-// Latch remembers how the last try of its owner ended, and since when tries fail. The zero value is healthy. It is safe for concurrent use.
+// Latch remembers how the last try of its owner ended, and since when tries fail. The zero value is
+// healthy. It is safe for concurrent use.
 type Latch struct {
 	mu  sync.Mutex
 	err error // guarded by mu; a failure, or nil
 }
 
-// Set notes the outcome of one more try and returns the outcome before. A failure that follows a failure keeps the time of the first.
+// Set notes the outcome of one more try and returns the outcome before. A failure that follows a
+// failure keeps the time of the first.
 func (l *Latch) Set(err error) (before error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,13 +65,17 @@ func (l *Latch) Err() error {
 
 // follow returns the outcome err with the time since which tries fail.
 func follow(before, err error) error {
+	if err == nil {
+		return nil
+	}
 	if began := sinceOf(before); !began.IsZero() {
 		return Since(err, began)
 	}
 	return Since(err, time.Now())
 }
 
-// Latches are latches by name, such as one for each file that is written. The zero value is healthy. It is safe for concurrent use.
+// Latches are latches by name, such as one for each file that is written. The zero value is
+// healthy. It is safe for concurrent use.
 type Latches struct {
 	mu     sync.Mutex
 	failed map[string]error // guarded by mu; failures only

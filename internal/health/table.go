@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Check returns nil while its condition does not hold, and else what is wrong, as one line that can stand alone. It answers at once.
+// Check returns nil while its condition does not hold, and else what is wrong, as one line that can
+// stand alone. It answers at once.
 type Check func() error
 
 // Table is the conditions that have an owner in this agent. It is safe for concurrent use.
@@ -18,19 +19,21 @@ type Table struct {
 	checks     map[Code]Check
 }
 
-// State is one condition at one moment. GET /berth/v1/health answers with a list of them, in the order of the declaration: all that this
-// agent can tell of, whether they hold or not.
+// State is one condition at one moment. GET /berth/v1/health answers with a list of them, in the
+// order of the declaration: all that this agent can tell of, whether they hold or not.
 type State struct {
 	Condition
 	// Error is what is wrong, one line; empty while nothing is.
 	Error string `json:"error,omitempty"`
 	// Since is when it began; zero if nothing is wrong, or the owner does not know.
 	Since time.Time `json:"since,omitzero"`
-	// BecauseOf are the conditions that hold too and that this one follows from, those at the bottom only. It is no trouble of its own then.
+	// BecauseOf are the conditions that hold too and that this one follows from, those at the
+	// bottom only. It is no trouble of its own then.
 	BecauseOf []Code `json:"becauseOf,omitempty"`
 }
 
-// New returns the table of those conditions that have an owner. It fails for a code that is not declared.
+// New returns the table of those conditions that have an owner. It fails for a code that is not
+// declared.
 func New(owners map[Code]Check) (*Table, error) {
 	t := &Table{checks: map[Code]Check{}}
 	for _, c := range Declared() {
@@ -90,8 +93,8 @@ func (t *Table) causes(c Condition, failed map[Code]error) []Code {
 	return slices.Compact(out)
 }
 
-// NotReady returns what keeps the Node from being ready, in the order of the declaration, those that follow from others included: it is the
-// message of the condition Ready.
+// NotReady returns what keeps the Node from being ready, in the order of the declaration, those
+// that follow from others included: it is the message of the condition Ready.
 func (t *Table) NotReady() []error {
 	return t.errors(func(c Condition) bool { return c.MakesNotReady })
 }

@@ -75,7 +75,8 @@ func (f failing) Since() time.Time { return f.since }
 // Unwrap returns the cause.
 func (f failing) Unwrap() error { return f.error }
 
-// Health returns what cannot be written, since when and why, or nil. Its error has a method Since() time.Time.
+// Health returns what cannot be written, since when and why, or nil. Its error has a method
+// Since() time.Time.
 func (f *File) Health() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -46,7 +46,8 @@ func (f failing) Since() time.Time { return f.since }
 // Unwrap returns the cause.
 func (f failing) Unwrap() error { return f.error }
 
-// Health returns what cannot be written, since when and why, or nil. Its error has a method Since() time.Time.
+// Health returns what cannot be written, since when and why, or nil. Its error has a method
+// Since() time.Time.
 func (b *behind) Health() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

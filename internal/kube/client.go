@@ -112,7 +112,7 @@ func Open(c Config) (*Client, error) {
 		}
 	}
 	reached := &health.Latch{}
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return noting{bounded{next}, reached} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{noting{next, reached}} })
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
@@ -153,7 +153,8 @@ func (c *Client) With(l Limits) (*Client, error) {
 // Host returns the server's address as configured, for messages.
 func (c *Client) Host() string { return c.config.Host }
 
-// Health returns nil while the server answers, whatever it says, else why the last request got no answer.
+// Health returns nil while the server answers, whatever it says, and else why the last request got
+// no answer.
 func (c *Client) Health() error { return c.reached.Err() }
 
 // noting notes whether requests are answered.

@@ -288,7 +288,7 @@ func TestWritesAreNotRepeated(t *testing.T) {
 	})
 }
 
-// A server that answers with an error is reached; a call that nobody waits for any more says nothing.
+// A server that answers with an error is reached. A call that nobody waits for any more says nothing.
 func TestHealth(t *testing.T) {
 	bubble(t, func(t *testing.T, s *kubetest.Server, c *kube.Client) {
 		heartbeat, err := c.With(kube.Limits{Timeout: time.Second})

@@ -9,13 +9,15 @@ import (
 )
 
 const (
-	// smallestStep is the least step of the machine's clock that is reported: time services make smaller ones all the time.
+	// smallestStep is the least step of the machine's clock that is reported: time services make
+	// smaller ones all the time.
 	smallestStep = 10 * time.Second
 	// stepShows is how long a step is reported.
 	stepShows = time.Hour
 )
 
-// clock notices that the machine's clock was set. It is checked at each renewal of the lease, which happens anyhow.
+// clock notices that the machine's clock was set. It is checked at each renewal of the lease, which
+// happens anyhow.
 type clock struct {
 	last reading // of the goroutine that renews the lease
 
@@ -24,7 +26,8 @@ type clock struct {
 	at   time.Time // guarded by mu; when it was noticed
 }
 
-// reading is what the machine's clock shows, and how long this agent has run by the kernel's monotonic clock, which nobody sets.
+// reading is what the machine's clock shows, and how long this agent has run by the kernel's
+// monotonic clock, which nobody sets.
 type reading struct {
 	wall    time.Time
 	elapsed time.Duration

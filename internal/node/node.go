@@ -54,7 +54,8 @@ type Sources struct {
 	Runtime func() RuntimeState
 	// Images returns the images on the node.
 	Images func(context.Context) ([]v1.ContainerImage, error)
-	// Problems returns what makes the node not ready besides missing capacity, in the words of the message of Ready.
+	// Problems returns what makes the node not ready besides missing capacity, in the words of the
+	// message of Ready.
 	Problems func() []error
 	// Pressure is what eviction sees; nil: nobody looks, and the conditions say Unknown.
 	Pressure func() Pressure

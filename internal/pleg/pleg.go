@@ -104,11 +104,11 @@ func (s *stream) tell() {
 
 // setPolling notes whether the runtime has events, and reports whether that is new.
 func (s *stream) setPolling(polls bool) (isNew bool) {
-	if !polls {
-		s.health.Set(nil)
-	}
 	if s.polling.Swap(polls) == polls {
 		return false
+	}
+	if !polls {
+		s.health.Set(nil)
 	}
 	s.tell()
 	return true

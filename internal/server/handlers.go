@@ -40,7 +40,8 @@ type Handlers struct {
 	// Healthz returns what keeps the agent from working, or nil.
 	Healthz func() error
 
-	// Health returns every condition that the agent can tell of, as it is now. It may be nil; then the path does not exist.
+	// Health returns all conditions of the agent as they are now. It may be nil; then the path does
+	// not exist.
 	Health func() []health.State
 
 	// Events and Quarantine may be nil; then the paths do not exist.

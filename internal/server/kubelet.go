@@ -46,8 +46,9 @@ func (d *door) check(c healthCheck) error {
 	return err
 }
 
-// writeHealth answers in the form of all Kubernetes components: ok, or which check failed. Why is said one check at a time. Queries are
-// those of the Kubernetes documentation, "Kubernetes API health endpoints": ?verbose lists all checks, ?exclude=NAME leaves one out.
+// writeHealth answers in the form of all Kubernetes components: ok, or which check failed. Why is
+// said one check at a time. The query is that of the Kubernetes documentation, "Kubernetes API health
+// endpoints": ?verbose lists all checks, ?exclude=NAME leaves one out.
 func (d *door) writeHealth(w http.ResponseWriter, r *http.Request, checks []healthCheck) {
 	var list strings.Builder
 	failed, query := false, r.URL.Query()
