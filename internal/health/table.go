@@ -33,18 +33,16 @@ type State struct {
 }
 
 // New returns the table of those conditions that have an owner. It fails for a code that is not
-// declared.
+// declared, and for an owner that is nil.
 func New(owners map[Code]Check) (*Table, error) {
-	t := &Table{checks: map[Code]Check{}}
-	for _, c := range Declared() {
-		if check := owners[c.Code]; check != nil {
+	t := &Table{checks: maps.Clone(owners)}
+	for _, c := range declared {
+		if owners[c.Code] != nil {
 			t.conditions = append(t.conditions, c)
-			t.checks[c.Code] = check
 		}
-		delete(owners, c.Code)
 	}
-	if len(owners) > 0 {
-		return nil, fmt.Errorf("health: not declared: %v", slices.Sorted(maps.Keys(owners)))
+	if len(t.conditions) < len(owners) {
+		return nil, fmt.Errorf("health: one of these is not declared, or its owner is nil: %v", slices.Sorted(maps.Keys(owners)))
 	}
 	return t, nil
 }

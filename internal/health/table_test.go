@@ -136,6 +136,9 @@ func TestOwners(t *testing.T) {
 	if _, err := health.New(map[health.Code]health.Check{"Weather": fine}); err == nil || !strings.Contains(err.Error(), "Weather") {
 		t.Errorf("error of a code that is not declared: %v", err)
 	}
+	if _, err := health.New(map[health.Code]health.Check{health.PLEG: nil}); err == nil {
+		t.Error("nil is taken for an owner")
+	}
 	if got := newTable(t, nil).States(); len(got) != 0 {
 		t.Errorf("without owners: %v", got)
 	}
