@@ -139,7 +139,7 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 
 // storyHealth is the health of an agent whose runtime ended a while ago.
 func storyHealth(ts *testscript.TestScript) *health.Table {
-	ended := time.Now().Add(-5 * time.Minute)
+	ended := time.Now().Add(-20*time.Hour - 30*time.Minute)
 	t, err := health.New(map[health.Code]health.Check{
 		health.EmbeddedRuntime: func() error { return health.Since(errors.New("the embedded runtime is not healthy: it ended"), ended) },
 		health.PLEG:            func() error { return health.Since(errors.New("PLEG is not healthy: no answer"), ended) },
