@@ -81,6 +81,7 @@ var ranks = map[string]int{
 	"internal/pod":        0,
 	"internal/config":     0,
 	"internal/checkpoint": 0,
+	"internal/health":     0,
 	"internal/inotify":    0,
 	"internal/selinux":    0,
 	"internal/rootlock":   0,

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -108,18 +107,4 @@ func checkHost(k *config.Kubelet) error {
 		errs = append(errs, errors.New("cgroupsPerQOS: false is not supported: pods always have cgroups of their own"))
 	}
 	return errors.Join(errs...)
-}
-
-// nodeProblems are the conditions that make the node not ready.
-func (a *Agent) nodeProblems() []error {
-	var errs []error
-	for _, c := range a.conditions() {
-		if err := c.check(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", c.title, err))
-		}
-	}
-	if err := a.storage.drivers.Health(); err != nil {
-		errs = append(errs, err)
-	}
-	return errs
 }

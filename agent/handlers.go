@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -29,6 +28,7 @@ func (a *Agent) handlers() server.Handlers {
 		Version:      a.version,
 		Stop:         a.stop,
 		Healthz:      a.healthz,
+		Health:       a.healthStates,
 		Pulls:        a.imagePulls().list,
 		Waits:        a.waits,
 		Node:         a.node.Describe,
@@ -84,17 +84,6 @@ func (a *Agent) stop(scope server.StopScope) {
 		a.mu.Unlock()
 	}
 	a.ask()
-}
-
-// healthz returns what keeps the agent from working, or nil.
-func (a *Agent) healthz() error {
-	var errs []error
-	for _, c := range a.conditions() {
-		if err := c.check(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", c.title, err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // configz returns the KubeletConfiguration in force.

@@ -1,18 +1,104 @@
 package agent
 
-// condition is one declared health condition; /healthz and the command line show this table.
-type condition struct {
-	code  string
-	title string
-	check func() error // nil: healthy
-}
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
-func (a *Agent) conditions() []condition {
-	c := []condition{
-		{"PLEG", "PLEG is not healthy", a.pleg.Health},
+	"berth/internal/health"
+	"berth/internal/manifest"
+)
+
+// newConditions gives the declared conditions their owners. What this agent does not have is not in
+// the table.
+func (a *Agent) newConditions() (*health.Table, error) {
+	owners := map[health.Code]health.Check{
+		health.PLEG:        named("PLEG is not healthy", a.pleg.Health),
+		health.EventStream: a.pleg.StreamHealth,
+		health.Plugins:     a.storage.plugins.Health,
+		health.Persistence: all(
+			a.journal.Health, a.events.Health, a.kept.Health, a.probes.Health, a.allocations.Health, a.kills.Health, a.source.Health,
+		),
+		health.Manifests:  func() error { return refused(a.source.Problems()) },
+		health.Quarantine: a.quarantined,
 	}
 	if a.embedded != nil {
-		c = append(c, condition{"EmbeddedRuntime", "the embedded runtime is not healthy", a.embedded.Health})
+		owners[health.EmbeddedRuntime] = named("the embedded runtime is not healthy", a.embedded.Health)
 	}
-	return c
+	if a.settings.mode != runMode {
+		owners[health.ContainerRuntime], owners[health.ContainerNetwork] = a.runtimeHealth.Ready, a.runtimeHealth.NetworkReady
+	}
+	if a.serving.Serving != nil {
+		owners[health.ServingCertificate] = a.serving.Health
+	}
+	if a.serving.rotation != nil {
+		owners[health.ServingCertificate] = a.serving.rotation.Health
+	}
+	if a.api.identity != nil {
+		owners[health.ClientCertificate] = a.api.identity.Health
+	}
+	if a.api.exists() {
+		owners[health.APIServer], owners[health.Clock] = a.api.client.Health, a.keeper.ClockHealth
+		owners[health.CSINode] = a.storage.drivers.Health
+	}
+	return health.New(owners)
+}
+
+// healthz returns what keeps the agent from working, or nil.
+func (a *Agent) healthz() error { return a.conditions.Healthz() }
+
+// healthStates returns all conditions as they are now.
+func (a *Agent) healthStates() []health.State { return a.conditions.States() }
+
+// nodeProblems are the conditions that make the node not ready.
+func (a *Agent) nodeProblems() []error { return a.conditions.NotReady() }
+
+// named puts a name before the error of a check.
+func named(name string, check health.Check) health.Check {
+	return func() error {
+		if err := check(); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	}
+}
+
+// all makes one check of several.
+func all(checks ...health.Check) health.Check {
+	return func() error {
+		var errs []error
+		for _, check := range checks {
+			errs = append(errs, check())
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// refused names the manifest that was refused first, and says how many were; nil if none was.
+func refused(problems []manifest.Problem) error {
+	problems = slices.DeleteFunc(slices.Clone(problems), func(p manifest.Problem) bool { return p.Severity != manifest.SeverityError })
+	if len(problems) == 0 {
+		return nil
+	}
+	first := slices.MinFunc(problems, func(x, y manifest.Problem) int { return x.Since.Compare(y.Since) })
+	err := fmt.Errorf("%s: %s", first.Path, first.Message)
+	if others := len(problems) - 1; others > 0 {
+		err = fmt.Errorf("%w; and %d more", err, others)
+	}
+	return health.Since(err, first.Since)
+}
+
+// quarantined names the pods that are set aside; nil if none is.
+func (a *Agent) quarantined() error {
+	var names []string
+	for _, p := range a.view.listPods() {
+		if _, ok := a.quarantine.Why(p.UID); ok {
+			names = append(names, p.Namespace+"/"+p.Name)
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	return fmt.Errorf("set aside after crashes of the agent: %s", strings.Join(names, ", "))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -104,11 +105,11 @@ func (n *localNode) Describe(ctx context.Context) (*v1.Node, error) {
 	if name := n.runtime.facts.runtimeName(); name != "" {
 		f.Runtime.Version = name + "://" + n.runtime.facts.runtimeVersion()
 	} else {
-		f.Runtime.Err = errNotReady
+		f.Problems = slices.Insert(f.Problems, 0, errNotReady)
 	}
 	images, err := n.runtime.nodeImages(ctx)
-	if err != nil && f.Runtime.Err == nil {
-		f.Runtime.Err = err
+	if err != nil && f.Runtime.Version != "" {
+		f.Problems = slices.Insert(f.Problems, 0, err)
 	}
 	f.Images = images
 	return node.Describe(&s, &f, n.started), nil

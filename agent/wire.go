@@ -12,6 +12,7 @@ import (
 	"berth/internal/drain"
 	"berth/internal/embedded"
 	"berth/internal/eviction"
+	"berth/internal/health"
 	"berth/internal/metrics"
 	"berth/internal/node"
 	"berth/internal/oom"
@@ -56,6 +57,7 @@ type Agent struct {
 type nodeParts struct {
 	node          nodeSource
 	runtimeHealth *node.RuntimeHealth
+	conditions    *health.Table
 	keeper        *node.Node // nil without an API server
 }
 
@@ -171,6 +173,9 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		Objects: a.origin.changed, Static: a.api.static, Shown: a.compare,
 		Leftovers: a.newDrain(), Observed: a.pleg.Newest,
 	})
+	if a.conditions, err = a.newConditions(); err != nil {
+		return nil, err
+	}
 	a.listeners, err = newListeners(a)
 	return a, err
 }

@@ -60,6 +60,9 @@ import (
 //	explain POD TEXT           a line of the pod's journal contains TEXT
 //	calls METHOD N             METHOD was called N times since the last reset-calls
 //	reset-calls
+//	health CODE fine | absent | TEXT   what is wrong by a condition of the agent contains TEXT;
+//	                           CODE healthz is what /healthz fails for, CODE Ready the message of
+//	                           the Node's condition Ready
 //
 // and those of doContainer, doOutside and doResize.
 func RunStories(t *testing.T, pattern string) { RunStoriesWith(t, pattern, nil) }
@@ -245,6 +248,8 @@ func (s *story) do(words []string) error {
 		if s.API != nil {
 			s.API.ForgetRequests()
 		}
+	case "health":
+		return s.health(arg(0), strings.Join(args[min(1, len(args)):], " "))
 	default:
 		return s.doContainer(verb, args)
 	}

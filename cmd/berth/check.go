@@ -1,46 +1,56 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"berth/internal/embedded"
 )
 
-func newCheckCommand(*globalFlags) *cobra.Command {
+func newCheckCommand(g *globalFlags) *cobra.Command {
 	var (
 		query  embedded.HostQuery
 		output string
 	)
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Tell what this host has and lacks for running pods",
-		Long: `Tell what this host has and lacks for running pods, and what follows from it.
+		Short: "Tell what this host has and lacks for running pods, and how the agent is",
+		Long: `Tell what this host has and lacks for running pods, and what follows from it. If an agent runs, tell how it is, too.
 
-The exit code is 1 if something is missing without which pods cannot run, otherwise 0.`,
+The exit code is 1 if something is missing without which pods cannot run, or a condition of the agent has failed, otherwise 0.
+The agent's conditions are explained in docs/health.md.`,
 		Example: `  berth check
   berth check --port 80,443`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := append(embedded.CheckHost(query), checkRuntime(embedded.Available()))
-			switch output {
+			agent := checkAgent(cmd.Context(), newClient(g.runDir), time.Now())
+			var err error
+			switch out := cmd.OutOrStdout(); output {
 			case "":
-				if err := printChecks(cmd.OutOrStdout(), checks); err != nil {
-					return err
+				err = printChecks(out, "CHECK", checks)
+				if agent != nil {
+					_, lineErr := fmt.Fprintln(out)
+					err = errors.Join(err, lineErr, printChecks(out, "AGENT", agent))
 				}
 			case "json":
-				if err := printJSON(cmd.OutOrStdout(), checks); err != nil {
-					return err
-				}
+				err = printJSON(out, slices.Concat(checks, agent))
 			default:
 				return fmt.Errorf("--output: %q is not a format: choose json", output)
 			}
-			if slices.ContainsFunc(checks, func(c embedded.HostCheck) bool { return c.Result == embedded.Missing }) {
-				return errReported
+			if err != nil {
+				return err
+			}
+			for _, c := range slices.Concat(checks, agent) {
+				if c.Result == embedded.Missing || c.Result == conditionFailed {
+					return errReported
+				}
 			}
 			return nil
 		},
@@ -65,8 +75,8 @@ func checkRuntime(available bool) embedded.HostCheck {
 }
 
 // printChecks prints a table; below each check stands what follows from it.
-func printChecks(w io.Writer, checks []embedded.HostCheck) error {
-	rows := [][]string{{"CHECK", "RESULT", "FOUND"}}
+func printChecks(w io.Writer, title string, checks []embedded.HostCheck) error {
+	rows := [][]string{{title, "RESULT", "FOUND"}}
 	for _, c := range checks {
 		rows = append(rows, []string{c.Name, string(c.Result), oneLine(c.Found)})
 		if c.Consequence != "" {

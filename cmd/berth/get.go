@@ -40,7 +40,7 @@ func newGetCommand(g *globalFlags) *cobra.Command {
 		Long: `Show the pods of this node, or the node itself, in kubectl's columns.
 
 Pods of all namespaces are shown unless --namespace says otherwise; the NAMESPACE column appears when there is more than one.
-A manifest that was refused has a row with the name of its file and the status InvalidManifest; below the table stands why.`,
+A manifest that was refused has a row with the name of its file and the status InvalidManifest; below the table stands why. Below the node stands what is wrong with the agent.`,
 		Example: `  berth get pods
   berth get pods -o wide
   berth get pod/hello-web -o yaml

@@ -33,7 +33,15 @@ func getNode(ctx context.Context, c *client, names []string, f getFlags, s strea
 		_, err := fmt.Fprintln(s.errOut, "No nodes found.")
 		return err
 	}
-	return printNode(n, f, len(names) == 1, time.Now(), s.out)
+	now := time.Now()
+	if err := printNode(n, f, len(names) == 1, now, s.out); err != nil || f.output != "" && f.output != "wide" {
+		return err
+	}
+	states, err := c.health(ctx)
+	for _, line := range unhealthyLines(states, now) {
+		fmt.Fprintln(s.errOut, line)
+	}
+	return err
 }
 
 // printNode prints the node in the format of the flags; one says that it was asked for by its name.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 
 	"berth/internal/embedded"
 	"berth/internal/events"
+	"berth/internal/health"
 	"berth/internal/journal"
 	"berth/internal/manifest"
 	"berth/internal/pod"
@@ -127,11 +129,25 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 			ts.Check(process.Process.Kill())
 		},
 		Healthz: func() error { return nil },
+		Health:  storyHealth(ts).States,
 		Node:    func(context.Context) (*v1.Node, error) { return storyNode(), nil },
 		Settings: func() ([]server.Setting, error) {
 			return []server.Setting{{Path: "maxPods", Value: 50, From: "--max-pods"}}, nil
 		},
 	}
+}
+
+// storyHealth is the health of an agent whose runtime ended a while ago.
+func storyHealth(ts *testscript.TestScript) *health.Table {
+	ended := time.Now().Add(-20*time.Hour - 30*time.Minute)
+	t, err := health.New(map[health.Code]health.Check{
+		health.EmbeddedRuntime: func() error { return health.Since(errors.New("the embedded runtime is not healthy: it ended"), ended) },
+		health.PLEG:            func() error { return health.Since(errors.New("PLEG is not healthy: no answer"), ended) },
+		health.Manifests:       func() error { return errors.New("/m/broken.yaml: line 3: no") },
+		health.Persistence:     func() error { return nil },
+	})
+	ts.Check(err)
+	return t
 }
 
 func storyEvents() *events.Store {

@@ -134,6 +134,36 @@ func TestServingFromFiles(t *testing.T) {
 	shows(second)
 }
 
+func TestServingHealth(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	for name, tt := range map[string]struct {
+		life time.Duration // from now; it began two hours ago
+		want string
+	}{
+		"holds":     {time.Hour, ""},
+		"ends soon": {10 * time.Minute, "the serving certificate ends on "},
+		"has ended": {-time.Minute, "the serving certificate ended on "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+			s, err := certs.NewServing(certs.ServingConfig{CertFile: certFile, KeyFile: keyFile, Log: discard})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Health(); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("without files: %v", err)
+			}
+			cert, key := ca.issue(t, "node", x509.ExtKeyUsageServerAuth, tt.life)
+			write(t, certFile, "CERTIFICATE", cert.Raw)
+			writeKey(t, keyFile, key)
+			if err := s.Health(); (err == nil) != (tt.want == "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
 func TestServingNeedsBothFiles(t *testing.T) {
 	if _, err := certs.NewServing(certs.ServingConfig{CertFile: "/a", Log: discard}); err == nil || !strings.Contains(err.Error(), "tlsPrivateKeyFile") {
 		t.Errorf("got %v", err)

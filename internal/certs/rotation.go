@@ -17,6 +17,8 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"berth/internal/health"
 )
 
 const (
@@ -62,8 +64,9 @@ type RotationConfig struct {
 // Rotation keeps one certificate in force: it asks for one when there is none, and for the next before the end of its life. It is safe
 // for concurrent use.
 type Rotation struct {
-	cfg  RotationConfig
-	wake chan struct{} // capacity 1
+	cfg     RotationConfig
+	wake    chan struct{} // capacity 1
+	missing time.Time     // since when there is no certificate, if there is none
 
 	mu       sync.Mutex
 	current  *tls.Certificate // guarded by mu; nil if there is none
@@ -86,7 +89,7 @@ func NewRotation(cfg RotationConfig) *Rotation {
 	if cfg.Covers == nil {
 		cfg.Covers = func(*x509.Certificate, *x509.CertificateRequest) bool { return true }
 	}
-	return &Rotation{cfg: cfg, wake: make(chan struct{}, 1), there: make(chan struct{})}
+	return &Rotation{cfg: cfg, wake: make(chan struct{}, 1), there: make(chan struct{}), missing: time.Now()}
 }
 
 // Load reads the certificate of the store, or the initial one. That there is none is no error.
@@ -142,6 +145,33 @@ func (r *Rotation) Left() (time.Duration, bool) {
 		return 0, false
 	}
 	return time.Until(r.current.Leaf.NotAfter), true
+}
+
+// latestRenewal is the part of its life after which a certificate should have been replaced.
+const latestRenewal = 0.9
+
+// Health says that there is no certificate in force, or that it ends soon and has not been
+// replaced. It returns nil if neither is so.
+func (r *Rotation) Health() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.current == nil {
+		return health.Since(fmt.Errorf("there is no %s yet", r.cfg.Name), r.missing)
+	}
+	leaf, now := r.current.Leaf, time.Now()
+	late := leaf.NotBefore.Add(time.Duration(float64(leaf.NotAfter.Sub(leaf.NotBefore)) * latestRenewal))
+	switch {
+	case !now.Before(leaf.NotAfter):
+		return endOf(r.cfg.Name, leaf)
+	case !r.cfg.UntilEnd && now.After(late):
+		return health.Since(fmt.Errorf("the %s ends on %s and has not been replaced", r.cfg.Name, leaf.NotAfter.Format(time.RFC3339)), late)
+	}
+	return nil
+}
+
+// endOf says that a certificate has ended.
+func endOf(name string, leaf *x509.Certificate) error {
+	return health.Since(fmt.Errorf("the %s ended on %s", name, leaf.NotAfter.Format(time.RFC3339)), leaf.NotAfter)
 }
 
 // age returns how long ago the certificate in force began to hold, 0 if there is none.

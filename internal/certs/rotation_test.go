@@ -16,11 +16,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+
 	"berth/internal/certs"
 	"berth/internal/kube"
 	"berth/internal/kube/kubetest"
-	certificatesv1 "k8s.io/api/certificates/v1"
-	v1 "k8s.io/api/core/v1"
 )
 
 const day = 24 * time.Hour
@@ -301,6 +302,32 @@ func TestRotationToTheEnd(t *testing.T) {
 		if n := len(o.requests()); n != 2 {
 			t.Errorf("after the end: %d requests, want another", n)
 		}
+	})
+}
+
+func TestRotationHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(t)
+		r, stop := o.rotation(t, t.TempDir(), nil)
+		defer stop()
+		expect := func(when, want string) {
+			t.Helper()
+			if err := r.Health(); (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%s: got %v, want %q", when, err, want)
+			}
+		}
+		synctest.Wait()
+		expect("before it is signed", "there is no client certificate yet")
+		o.decide(t, day)
+		await(t, r)
+		o.Stop()
+		time.Sleep(21 * time.Hour)
+		synctest.Wait()
+		expect("while it may be replaced in time", "")
+		time.Sleep(time.Hour)
+		expect("when that is late", "the client certificate ends on ")
+		time.Sleep(2 * time.Hour)
+		expect("when it is over", "the client certificate ended on ")
 	})
 }
 

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"berth/internal/health"
 )
 
 // ServingConfig says where the serving certificate comes from.
@@ -125,6 +127,29 @@ func (s *Serving) note(err error) {
 	if last := s.noted.Swap(&text); last == nil || *last != text {
 		s.log.Warn("serving certificate not read or not made; the last one stays in force", "error", err)
 	}
+}
+
+// servingEndsSoon is how long before the end of a certificate its end is reported. Of a short life
+// it is the last tenth.
+const servingEndsSoon = 7 * 24 * time.Hour
+
+// Health says that the certificate cannot be read, has ended or ends soon. It returns nil if it is
+// in order. A self-signed one is replaced first if it is time.
+func (s *Serving) Health() error {
+	err := s.Load()
+	p := s.now.Load()
+	if p == nil {
+		return err
+	}
+	leaf, now := p.tls.Leaf, time.Now()
+	soon := leaf.NotAfter.Add(-min(servingEndsSoon, leaf.NotAfter.Sub(leaf.NotBefore)/10))
+	switch {
+	case !now.Before(leaf.NotAfter):
+		return endOf("serving certificate", leaf)
+	case now.After(soon):
+		return health.Since(fmt.Errorf("the serving certificate ends on %s: %s", leaf.NotAfter.Format(time.RFC3339), s.cert), soon)
+	}
+	return err
 }
 
 func readPair(certFile, keyFile string) (*tls.Certificate, error) {

@@ -63,9 +63,7 @@ func (d *Drivers) Run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	d.insist(ctx, "make the CSINode", func() error { return d.write(ctx, d.ensureCSINode) })
-	d.mu.Lock()
-	d.initialized = true
-	d.mu.Unlock()
+	d.health.Set(nil)
 	d.Initialized()
 	var refreshing refreshes
 	defer refreshing.running.Wait()
@@ -88,14 +86,7 @@ func (d *Drivers) Run(ctx context.Context) error {
 }
 
 // Health says that the API server has no CSINode of this machine yet, without which pods with volumes must not be sent here.
-func (d *Drivers) Health() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.Nodes != nil && !d.initialized {
-		return errors.New("CSINode is not yet initialized")
-	}
-	return nil
-}
+func (d *Drivers) Health() error { return d.health.Err() }
 
 // insist tries until it works or ctx is done.
 func (d *Drivers) insist(ctx context.Context, what string, try func() error) {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	utilversion "k8s.io/apimachinery/pkg/util/version"
+
+	"berth/internal/health"
 )
 
 // Config is what Drivers need.
@@ -43,11 +45,12 @@ type Drivers struct {
 	turn chan struct{} // capacity 1: who holds the one token writes to the API server
 	wake chan struct{} // capacity 1: there is something for Run to look at
 
+	health health.Latch // whether the CSINode is there
+
 	mu          sync.Mutex
 	drivers     map[string]registration // guarded by mu; by name
 	left        map[string]bool         // guarded by mu; drivers that are gone, of which the API server is still to be told
 	urgent      map[string]bool         // guarded by mu; drivers that are to be asked at once for their limits
-	initialized bool                    // guarded by mu
 	subscribers []func()                // guarded by mu
 }
 
@@ -81,10 +84,14 @@ func New(cfg Config) (*Drivers, error) {
 	if cfg.Called == nil {
 		cfg.Called = func(string, string, time.Duration, error) {}
 	}
-	return &Drivers{
+	d := &Drivers{
 		Config: cfg, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), drivers: map[string]registration{}, left: map[string]bool{},
 		urgent: map[string]bool{},
-	}, nil
+	}
+	if d.Nodes != nil {
+		d.health.Set(errors.New("CSINode is not yet initialized"))
+	}
+	return d, nil
 }
 
 // ValidatePlugin refuses a driver that speaks no known version, and one that an at least equally new one of the same name is there of.

@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+
+	"berth/internal/health"
 )
 
 const (
@@ -38,7 +40,8 @@ type Runtime struct {
 	running  *process   // nil before Ensure and after Stop
 	settings settings   // of the last Ensure
 	stopped  bool       // Stop was called: an end is not a failure
-	health   error      // why containerd does not answer, nil while it does
+
+	health health.Latch // why containerd does not answer
 
 	// one lets one of Ensure, Stop and a restart act at a time; it holds one token.
 	one chan struct{}
@@ -63,7 +66,8 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), restarted: make(chan struct{}, 1), health: errNotStarted}
+	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), restarted: make(chan struct{}, 1)}
+	r.health.Set(errNotStarted)
 	return r, nil
 }
 
@@ -73,11 +77,7 @@ var errNotStarted = errors.New("the embedded runtime was not started")
 func (r *Runtime) Endpoint() string { return "unix://" + r.paths.socket() }
 
 // Health returns nil while containerd answers, and else why it does not.
-func (r *Runtime) Health() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.health
-}
+func (r *Runtime) Health() error { return r.health.Err() }
 
 // Ensure makes the runtime run with the bundle and configuration of this agent, and returns its endpoint when it serves CRI and has
 // the bundle's images. It adopts a containerd that runs with the same, replaces one that runs with others, and starts one if none
@@ -89,10 +89,10 @@ func (r *Runtime) Ensure(ctx context.Context) (endpoint string, err error) {
 	defer r.release()
 	if err := r.ensure(ctx); err != nil {
 		err = fmt.Errorf("embedded runtime: %w", err)
-		r.setHealth(err)
+		r.health.Set(err)
 		return "", err
 	}
-	r.setHealth(nil)
+	r.health.Set(nil)
 	return r.Endpoint(), nil
 }
 
@@ -106,12 +106,6 @@ func (r *Runtime) acquire(ctx context.Context) error {
 }
 
 func (r *Runtime) release() { <-r.one }
-
-func (r *Runtime) setHealth(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.health = err
-}
 
 func (r *Runtime) ensure(ctx context.Context) error {
 	next, config, err := r.prepare(ctx)
@@ -357,8 +351,9 @@ func (r *Runtime) Stop(ctx context.Context) error {
 func (r *Runtime) stop(ctx context.Context) error {
 	r.mu.Lock()
 	c := r.running
-	r.running, r.stopped, r.health = nil, true, errNotStarted
+	r.running, r.stopped = nil, true
 	r.mu.Unlock()
+	r.health.Set(errNotStarted)
 	if c == nil {
 		var err error
 		if c, err = findProcess(r.paths); err != nil {

@@ -81,7 +81,7 @@ func (r *Runtime) restart(ctx context.Context, c *process, how string, delay tim
 	if !r.inCharge(c) {
 		return delay, nil
 	}
-	r.setHealth(fmt.Errorf("embedded runtime: %w: %s", errEnded, how))
+	r.health.Set(fmt.Errorf("embedded runtime: %w: %s", errEnded, how))
 	r.log.Warn("containerd ended; starting it again", "pid", c.PID, "status", how)
 	// The first try is a mere start; when that did not help, everything below the root directory is looked at again.
 	for again := r.start; ; again = r.ensure {
@@ -102,7 +102,7 @@ func (r *Runtime) restart(ctx context.Context, c *process, how string, delay tim
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
-		r.setHealth(fmt.Errorf("embedded runtime: %w", err))
+		r.health.Set(fmt.Errorf("embedded runtime: %w", err))
 		r.log.Error("containerd does not come back", "err", err, "nextTry", nextDelay(delay, 0))
 		lived = 0
 	}
@@ -125,7 +125,7 @@ func (r *Runtime) restartOnce(ctx context.Context, c *process, again func(contex
 	if err := c.close(); err != nil {
 		r.log.Warn("let go of the old containerd", "err", err)
 	}
-	r.setHealth(nil)
+	r.health.Set(nil)
 	select {
 	case r.restarted <- struct{}{}:
 	default: // it is to look anyway

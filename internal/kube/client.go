@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/util/connrotation"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"berth/internal/health"
 	"berth/internal/patch"
 )
 
@@ -73,6 +74,7 @@ type Client struct {
 	log     *slog.Logger
 	timeout time.Duration
 	rest    map[resource]*rest.RESTClient
+	reached *health.Latch // shared by all clients that With made of one
 }
 
 // Open reads the credentials and returns a client. It does not connect: a server that cannot be reached shows in the calls.
@@ -109,12 +111,13 @@ func Open(c Config) (*Client, error) {
 			return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
 		}
 	}
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
+	reached := &health.Latch{}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{noting{next, reached}} })
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
 	}
-	return (&Client{config: config, http: httpClient, dialer: dialer, log: c.Log}).With(c.Limits)
+	return (&Client{config: config, http: httpClient, dialer: dialer, log: c.Log, reached: reached}).With(c.Limits)
 }
 
 // With returns a client that has limits of its own and shares connections and credentials with c: for heartbeats, which must not
@@ -149,6 +152,31 @@ func (c *Client) With(l Limits) (*Client, error) {
 
 // Host returns the server's address as configured, for messages.
 func (c *Client) Host() string { return c.config.Host }
+
+// Health returns nil while the server answers, whatever it says, and else why the last request got
+// no answer.
+func (c *Client) Health() error { return c.reached.Err() }
+
+// noting notes whether requests are answered.
+type noting struct {
+	next    http.RoundTripper
+	reached *health.Latch
+}
+
+// RoundTrip sends one request.
+func (n noting) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := n.next.RoundTrip(r)
+	switch {
+	case err == nil:
+		n.reached.Set(nil)
+	case !errors.Is(err, context.Canceled): // else nobody wants the answer any more
+		n.reached.Set(fmt.Errorf("the API server cannot be reached: %w", err))
+	}
+	return response, err
+}
+
+// WrappedRoundTripper returns what sends the requests.
+func (n noting) WrappedRoundTripper() http.RoundTripper { return n.next }
 
 // CloseConnections closes all connections to the server, also those of watches; the next calls make new ones, with the credentials
 // that are in the files then. It is the cure for a connection that hangs, and due after a change of the client certificate.

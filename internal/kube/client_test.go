@@ -290,6 +290,36 @@ func TestWritesAreNotRepeated(t *testing.T) {
 	})
 }
 
+// A server that answers with an error is reached. A call that nobody waits for any more says nothing.
+func TestHealth(t *testing.T) {
+	bubble(t, func(t *testing.T, s *kubetest.Server, c *kube.Client) {
+		heartbeat, err := c.With(kube.Limits{Timeout: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect := func(step string, reached bool) {
+			t.Helper()
+			_, err := heartbeat.GetNode(t.Context(), "n")
+			if err == nil {
+				t.Errorf("%s: there is a node", step)
+			}
+			if health := c.Health(); (health == nil) != reached || !reached && !strings.Contains(health.Error(), "the API server cannot be reached: ") {
+				t.Errorf("%s: health %v, want reached %v", step, health, reached)
+			}
+		}
+		expect("not found", true)
+		s.Stop()
+		expect("gone", false)
+		s.Start()
+		expect("back", true)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := c.GetNode(ctx, "n"); err == nil || c.Health() != nil {
+			t.Errorf("a call that was given up: %v, health %v", err, c.Health())
+		}
+	})
+}
+
 func TestTokenFileIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "token")

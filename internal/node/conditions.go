@@ -89,8 +89,7 @@ func newCondition(kind v1.NodeConditionType, status v1.ConditionStatus) v1.NodeC
 
 // notReady returns everything that keeps the node from being ready, as one error, or nil.
 func notReady(s *Settings, f *Facts, capacity v1.ResourceList) error {
-	errs := []error{f.Runtime.Err, f.Runtime.NetworkErr}
-	errs = append(errs, f.Problems...)
+	errs := slices.Clone(f.Problems)
 	if missing := missingCapacity(s, capacity); len(missing) > 0 {
 		errs = append(errs, fmt.Errorf("missing node capacity for resources: %s", strings.Join(missing, ", ")))
 	}

@@ -11,7 +11,7 @@ import (
 func TestDescribe(t *testing.T) {
 	since := time.Unix(1700000000, 5e8)
 	n := Describe(&Settings{Name: "box", MaxPods: 7}, &Facts{
-		Machine: Machine{CPUs: 2, Memory: 1 << 30}, Runtime: RuntimeState{Version: "containerd://v2", Err: errors.New("it hangs")},
+		Machine: Machine{CPUs: 2, Memory: 1 << 30}, Runtime: RuntimeState{Version: "containerd://v2"}, Problems: []error{errors.New("it hangs")},
 	}, since)
 	if n.Kind != "Node" || n.Name != "box" || n.CreationTimestamp.Unix() != since.Unix() || n.Status.Capacity.Pods().Value() != 7 ||
 		n.Status.NodeInfo.ContainerRuntimeVersion != "containerd://v2" {

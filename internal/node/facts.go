@@ -48,7 +48,7 @@ type Facts struct {
 	Runtime   RuntimeState
 	// Images on the node, in any order.
 	Images []v1.ContainerImage
-	// Problems that make the node not ready, besides those of the runtime and of the facts themselves.
+	// Problems that make the node not ready, besides those of the facts themselves.
 	Problems []error
 	// Pressure of memory, disk and PIDs; nil: nobody looks.
 	Pressure *Pressure

@@ -312,6 +312,7 @@ type machine struct {
 	facts   Machine
 	err     error
 	runtime RuntimeState
+	problem error // that makes the node not ready
 	reads   int
 }
 
@@ -336,6 +337,15 @@ func (m *machine) read() (Machine, error) {
 	defer m.mu.Unlock()
 	m.reads++
 	return m.facts, m.err
+}
+
+func (m *machine) problems() []error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.problem == nil {
+		return nil
+	}
+	return []error{m.problem}
 }
 
 func (m *machine) state() RuntimeState {
@@ -373,7 +383,7 @@ func newWorld(t *testing.T, adjust ...func(*Config)) *world {
 	w := &world{api: newFakeAPI(t), events: &fakeRecorder{}, machine: newMachine()}
 	cfg := Config{
 		Settings: testSettings(),
-		Sources:  Sources{Machine: w.machine.read, Network: testNetwork, Runtime: w.machine.state},
+		Sources:  Sources{Machine: w.machine.read, Network: testNetwork, Runtime: w.machine.state, Problems: w.machine.problems},
 		Nodes:    w.api, Leases: w.api, Recorder: w.events, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		RootDir: t.TempDir(), LabelsFile: filepath.Join(t.TempDir(), "node_labels"),
 		Random: func() float64 { return 0.5 },

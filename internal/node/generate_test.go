@@ -230,7 +230,7 @@ func TestGenerateConditions(t *testing.T) {
 		"one problem":          {isolated, Facts{Problems: []error{errors.New("PLEG is not healthy: x")}}, whole, v1.NodeReady, "False KubeletNotReady PLEG is not healthy: x"},
 		"several problems": {
 			isolated,
-			Facts{Runtime: RuntimeState{Err: errors.New("a"), NetworkErr: errors.New("b")}, Problems: []error{errors.New("node is shutting down")}},
+			Facts{Problems: []error{errors.New("a"), errors.New("b"), errors.New("node is shutting down")}},
 			whole, v1.NodeReady, "False KubeletNotReady [a, b, node is shutting down]",
 		},
 		"capacity unknown": {

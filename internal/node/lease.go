@@ -29,7 +29,9 @@ func (n *Node) renewLease(ctx context.Context) {
 	var held *coordinationv1.Lease
 	retry := leaseRetry.DelayFunc()
 	registered := n.registered // a new lease needs the Node, and does not sleep through its registration
+	started := time.Now()
 	for {
+		n.clock.check(read(started))
 		next, err := n.syncLease(ctx, held)
 		if ctx.Err() != nil {
 			return

@@ -52,7 +52,8 @@ type Sources struct {
 	Runtime func() RuntimeState
 	// Images returns the images on the node.
 	Images func(context.Context) ([]v1.ContainerImage, error)
-	// Problems returns what else makes the node not ready, in the words of the message of Ready.
+	// Problems returns what makes the node not ready besides missing capacity, in the words of the
+	// message of Ready.
 	Problems func() []error
 	// Pressure is what eviction sees; nil: nobody looks, and the conditions say Unknown.
 	Pressure func() Pressure
@@ -117,6 +118,7 @@ type Node struct {
 	callTimeout time.Duration
 	book        addressBook // of the goroutine that reports
 	shelf       shelf       // of the same goroutine
+	clock       clock
 }
 
 // New returns a Node. Errors name the missing field.
@@ -197,6 +199,9 @@ func (n *Node) Run(ctx context.Context) error {
 	running.Wait()
 	return ctx.Err()
 }
+
+// ClockHealth says that the machine's clock was set during the last hour; nil if it was not.
+func (n *Node) ClockHealth() error { return n.clock.health() }
 
 // read gets the Node from the API server.
 func (n *Node) read(ctx context.Context) (*v1.Node, error) {

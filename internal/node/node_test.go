@@ -241,11 +241,11 @@ func TestReadinessIsToldAtOnce(t *testing.T) {
 		synctest.Wait()
 		w.events.take()
 		after(3 * time.Second)
-		w.machine.set(func(m *machine) { m.runtime.Err = errors.New("container runtime is down") })
+		w.machine.set(func(m *machine) { m.problem = errors.New("container runtime is down") })
 		w.Wake()
 		synctest.Wait()
 		after(time.Second)
-		w.machine.set(func(m *machine) { m.runtime.Err = nil })
+		w.machine.set(func(m *machine) { m.problem = nil })
 		w.Wake()
 		synctest.Wait()
 		if diff := cmp.Diff([]string{ready, "False container runtime is down", ready}, w.api.history()); diff != "" {
@@ -261,10 +261,10 @@ func TestReadinessIsToldAtOnce(t *testing.T) {
 func TestFastPathToReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.machine.runtime.NetworkErr = errors.New("no network")
+		w.machine.problem = errors.New("no network")
 		w.start(t)
 		after(1500 * time.Millisecond)
-		w.machine.set(func(m *machine) { m.runtime.NetworkErr = nil })
+		w.machine.set(func(m *machine) { m.problem = nil })
 		after(fastPeriod)
 		if diff := cmp.Diff([]string{"False no network", ready}, w.api.history()); diff != "" {
 			t.Errorf("Ready as written (-want +got):\n%s", diff)
@@ -277,13 +277,13 @@ func TestRestartKeepsReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.existing()
-		w.machine.runtime.Err = errors.New("container runtime status check may not have completed yet")
+		w.machine.problem = errors.New("container runtime status check may not have completed yet")
 		w.start(t)
 		after(25 * time.Second)
 		if got := w.api.history(); len(got) != 0 {
 			t.Errorf("Ready was written while the checks were not done: %v", got)
 		}
-		w.machine.set(func(m *machine) { m.runtime.Err = nil })
+		w.machine.set(func(m *machine) { m.problem = nil })
 		after(fastPeriod)
 		if diff := cmp.Diff([]string{ready}, w.api.history()); diff != "" {
 			t.Errorf("Ready as written (-want +got):\n%s", diff)
@@ -299,7 +299,7 @@ func TestRestartWithoutRuntimeBecomesNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.existing()
-		w.machine.runtime.Err = errors.New("container runtime is down")
+		w.machine.problem = errors.New("container runtime is down")
 		w.start(t)
 		after(settleLimit + 11*time.Second)
 		if diff := cmp.Diff([]string{"False container runtime is down"}, w.api.history()); diff != "" {

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/health"
 )
 
 const (
@@ -43,8 +45,6 @@ type RuntimeState struct {
 	Handlers []v1.NodeRuntimeHandler
 	// Features that do not depend on a handler; nil if the runtime tells none.
 	Features *v1.NodeFeatures
-	// Err says why the runtime is not ready, NetworkErr why its network is not; nil if it is.
-	Err, NetworkErr error
 }
 
 // RuntimeHealth asks the runtime how it is. It is safe for concurrent use.
@@ -53,33 +53,47 @@ type RuntimeHealth struct {
 	changed func()
 	log     *slog.Logger
 
+	ready, network health.Latch // the runtime's own last word
+
 	mu     sync.RWMutex
-	state  RuntimeState // guarded by mu; Err is the runtime's own word
-	lastOK time.Time    // guarded by mu; when the runtime last said that it is ready
+	state  RuntimeState // guarded by mu
+	lastOK time.Time    // guarded by mu; when the runtime last said that it is ready; before that, when this began
+	known  bool         // guarded by mu; the runtime has said that it is ready
 	silent bool         // guarded by mu; it did not answer since: it may come back as another version
 }
 
 // NewRuntimeHealth returns a check of the runtime. changed is called after each change of the state and must not block.
 func NewRuntimeHealth(r Runtime, changed func(), log *slog.Logger) *RuntimeHealth {
-	return &RuntimeHealth{
-		runtime: r, changed: changed, log: log,
-		state: RuntimeState{NetworkErr: errors.New("container runtime network not ready: network state unknown")},
-	}
+	h := &RuntimeHealth{runtime: r, changed: changed, log: log, lastOK: time.Now()}
+	h.network.Set(errors.New("container runtime network not ready: network state unknown"))
+	return h
 }
 
 // State returns what is known of the runtime now.
 func (h *RuntimeHealth) State() RuntimeState {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	s := h.state
-	switch {
-	case h.lastOK.IsZero() && s.Err == nil:
-		s.Err = errors.New("container runtime status check may not have completed yet")
-	case s.Err == nil && time.Since(h.lastOK) > runtimeDownAfter:
-		s.Err = errors.New("container runtime is down")
-	}
-	return s
+	return h.state
 }
+
+// Ready says why the runtime is not ready; nil if it is.
+func (h *RuntimeHealth) Ready() error {
+	if err := h.ready.Err(); err != nil {
+		return err
+	}
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	switch {
+	case !h.known:
+		return health.Since(errors.New("container runtime status check may not have completed yet"), h.lastOK)
+	case time.Since(h.lastOK) > runtimeDownAfter:
+		return health.Since(errors.New("container runtime is down"), h.lastOK)
+	}
+	return nil
+}
+
+// NetworkReady says why the runtime has no network for pods; nil if it has.
+func (h *RuntimeHealth) NetworkReady() error { return h.network.Err() }
 
 // Run asks until ctx is done: often while something is not ready, and else each 5 s.
 func (h *RuntimeHealth) Run(ctx context.Context) error {
@@ -87,14 +101,14 @@ func (h *RuntimeHealth) Run(ctx context.Context) error {
 	said := ""
 	for {
 		err := h.check(ctx)
-		s := h.State()
-		if now := describeRuntime(s); now != said {
+		ready, network := h.Ready(), h.NetworkReady()
+		if now := describeRuntime(h.State(), ready, network); now != said {
 			h.log.Info("state of the container runtime", "state", now)
 			said = now
 			h.changed()
 		}
 		next := runtimeCheckPeriod
-		if err != nil || s.Err != nil || s.NetworkErr != nil {
+		if err != nil || ready != nil || network != nil {
 			next = retry()
 		} else {
 			retry = runtimeRetry.DelayFunc()
@@ -108,7 +122,7 @@ func (h *RuntimeHealth) Run(ctx context.Context) error {
 }
 
 // describeRuntime says everything of a state, for comparison and for the log.
-func describeRuntime(s RuntimeState) string {
+func describeRuntime(s RuntimeState, problems ...error) string {
 	var b strings.Builder
 	b.WriteString(s.Version)
 	for _, h := range s.Handlers {
@@ -120,7 +134,7 @@ func describeRuntime(s RuntimeState) string {
 	if s.Features != nil {
 		fmt.Fprintf(&b, " supplementalGroupsPolicy=%t", ptr.Deref(s.Features.SupplementalGroupsPolicy, false))
 	}
-	for _, err := range []error{s.Err, s.NetworkErr} {
+	for _, err := range problems {
 		if err != nil {
 			fmt.Fprintf(&b, "; %v", err)
 		}
@@ -145,8 +159,11 @@ func (h *RuntimeHealth) check(ctx context.Context) error {
 	}
 	h.state = readRuntimeState(answer)
 	h.state.Version = version
-	if h.state.Err == nil {
-		h.lastOK = time.Now()
+	notReady := unmet(answer, runtimeapi.RuntimeReady, "container runtime not ready")
+	h.ready.Set(notReady)
+	h.network.Set(unmet(answer, runtimeapi.NetworkReady, "container runtime network not ready"))
+	if notReady == nil {
+		h.lastOK, h.known = time.Now(), true
 	}
 	return nil
 }
@@ -161,14 +178,7 @@ func (h *RuntimeHealth) version(ctx context.Context) (string, error) {
 
 // readRuntimeState reads the runtime's answer; the version is not in it.
 func readRuntimeState(r *runtimeapi.StatusResponse) RuntimeState {
-	var s RuntimeState
-	if c := findRuntimeCondition(r, runtimeapi.RuntimeReady); !c.GetStatus() {
-		s.Err = fmt.Errorf("container runtime not ready: %s", describeRuntimeCondition(runtimeapi.RuntimeReady, c))
-	}
-	if c := findRuntimeCondition(r, runtimeapi.NetworkReady); !c.GetStatus() {
-		s.NetworkErr = fmt.Errorf("container runtime network not ready: %s", describeRuntimeCondition(runtimeapi.NetworkReady, c))
-	}
-	s.Handlers = []v1.NodeRuntimeHandler{}
+	s := RuntimeState{Handlers: []v1.NodeRuntimeHandler{}}
 	for _, h := range r.GetRuntimeHandlers() {
 		out := v1.NodeRuntimeHandler{Name: h.Name}
 		if f := h.GetFeatures(); f != nil {
@@ -185,16 +195,14 @@ func readRuntimeState(r *runtimeapi.StatusResponse) RuntimeState {
 	return s
 }
 
-func findRuntimeCondition(r *runtimeapi.StatusResponse, kind string) *runtimeapi.RuntimeCondition {
-	for _, c := range r.GetStatus().GetConditions() {
-		if c.GetType() == kind {
-			return c
-		}
+// unmet returns an error in the kubelet's words if the runtime does not meet a condition.
+func unmet(r *runtimeapi.StatusResponse, kind, what string) error {
+	var c *runtimeapi.RuntimeCondition // which answers for itself if it is missing
+	if i := slices.IndexFunc(r.GetStatus().GetConditions(), func(c *runtimeapi.RuntimeCondition) bool { return c.GetType() == kind }); i >= 0 {
+		c = r.Status.Conditions[i]
 	}
-	return nil
-}
-
-// describeRuntimeCondition says a condition that is not met in the kubelet's words.
-func describeRuntimeCondition(kind string, c *runtimeapi.RuntimeCondition) string {
-	return fmt.Sprintf("%s=%t reason:%s message:%s", kind, c.GetStatus(), c.GetReason(), c.GetMessage())
+	if c.GetStatus() {
+		return nil
+	}
+	return fmt.Errorf("%s: %s=%t reason:%s message:%s", what, kind, c.GetStatus(), c.GetReason(), c.GetMessage())
 }

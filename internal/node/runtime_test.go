@@ -81,7 +81,7 @@ func TestRuntimeHealth(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			s := h.State()
-			if diff := cmp.Diff([]string{runtimeErr, networkErr, version}, []string{text(s.Err), text(s.NetworkErr), s.Version}); diff != "" {
+			if diff := cmp.Diff([]string{runtimeErr, networkErr, version}, []string{text(h.Ready()), text(h.NetworkReady()), s.Version}); diff != "" {
 				t.Errorf("%s: state (-want +got):\n%s", step, diff)
 			}
 			if got := changes.Load(); got != total {

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"berth/internal/cri"
+	"berth/internal/health"
 	"berth/internal/journal"
 	"berth/internal/pod"
 )
@@ -68,13 +69,13 @@ type PLEG struct {
 	reads      sync.WaitGroup // readings in flight
 	room       chan struct{}  // capacity 1; a reading has ended
 	stream     stream
+	health     health.Latch // why the last relist failed
 
 	mu       sync.Mutex
 	entries  map[pod.UID]entry   // guarded by mu; podCache
 	flights  map[pod.UID]*flight // guarded by mu
 	held     map[pod.UID]bool    // guarded by mu; value: something happened meanwhile
 	overflow bool                // guarded by mu; a pod that an event named was not read for want of room
-	health   error               // guarded by mu; why the last relist failed
 	listing  *listing            // guarded by mu; the relist under way, or nil
 }
 
@@ -90,6 +91,7 @@ type stream struct {
 	open    atomic.Bool
 	polling atomic.Bool // the runtime has no events
 	news    chan struct{}
+	health  health.Latch // why there is none, or none that lasts
 }
 
 // tell wakes Run. It never blocks.
@@ -111,6 +113,7 @@ func (s *stream) startPolling() (isNew bool) {
 // stopPolling notes that the runtime has events, and reports whether that is new.
 func (s *stream) stopPolling() (isNew bool) {
 	if isNew = s.polling.CompareAndSwap(true, false); isNew {
+		s.health.Set(nil)
 		s.tell()
 	}
 	return isNew
@@ -118,14 +121,15 @@ func (s *stream) stopPolling() (isNew bool) {
 
 // New returns a PLEG that has not looked at the runtime yet. What hangs is written to the journal of the pod that it holds up.
 func New(runtime Runtime, j *journal.Journal, log *slog.Logger) *PLEG {
-	return &PLEG{
+	g := &PLEG{
 		runtime: runtime, journal: j, log: log,
 		inbox: pod.NewInbox[pod.UID](), changed: pod.NewInbox[pod.UID](),
 		restored: make(chan struct{}, 1), relisted: make(chan struct{}), room: make(chan struct{}, 1),
 		stream:  stream{news: make(chan struct{}, 1)},
 		entries: map[pod.UID]entry{}, flights: map[pod.UID]*flight{}, held: map[pod.UID]bool{},
-		health: errors.New("pleg has yet to be successful"),
 	}
+	g.health.Set(errors.New("pleg has yet to be successful"))
+	return g
 }
 
 // Changed is where the pods appear whose observation changed.
@@ -158,10 +162,14 @@ func (g *PLEG) Health() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if l := g.listing; l != nil && time.Since(l.began) >= stallAfter {
-		return fmt.Errorf("relist: the container runtime has not answered %s for %s", l.waitsFor(), time.Since(l.began).Round(time.Second))
+		err := fmt.Errorf("relist: the container runtime has not answered %s for %s", l.waitsFor(), time.Since(l.began).Round(time.Second))
+		return health.Since(err, l.began)
 	}
-	return g.health
+	return g.health.Err()
 }
+
+// StreamHealth returns nil while the runtime sends events, else why it does not.
+func (g *PLEG) StreamHealth() error { return g.stream.health.Err() }
 
 // Run follows the runtime until ctx is done.
 func (g *PLEG) Run(ctx context.Context) error {
@@ -229,10 +237,10 @@ func (g *PLEG) Run(ctx context.Context) error {
 // nextRelist returns how long after a relist the next one begins, if nothing asks for one before.
 func (g *PLEG) nextRelist() time.Duration {
 	g.mu.Lock()
-	overflow, failed := g.overflow, g.health != nil
+	overflow := g.overflow
 	g.mu.Unlock()
 	switch {
-	case failed:
+	case g.health.Err() != nil:
 		return retryPeriod
 	case overflow, g.stream.polling.Load():
 		return pollPeriod
@@ -249,6 +257,9 @@ func (g *PLEG) follow(ctx context.Context) {
 			openedAt = time.Now()
 			g.stream.open.Store(true)
 			g.stream.opened.Store(true)
+			if !g.stream.polling.Load() { // a stream that keeps breaking must last first
+				g.stream.health.Set(nil)
+			}
 			g.stream.tell()
 		}, func(uid pod.UID) {
 			g.stream.stopPolling()
@@ -258,6 +269,7 @@ func (g *PLEG) follow(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		g.stream.health.Set(fmt.Errorf("the event stream of the container runtime: %w", err))
 		wait := retryPeriod
 		switch {
 		case errors.Is(err, cri.ErrUnimplemented):
@@ -354,11 +366,7 @@ func (g *PLEG) list(ctx context.Context) (map[pod.UID]*cri.RuntimePod, error) {
 }
 
 func (g *PLEG) setHealth(err error) {
-	g.mu.Lock()
-	before := g.health
-	g.health = err
-	g.mu.Unlock()
-	if err == nil && before != nil {
+	if before := g.health.Set(err); err == nil && before != nil {
 		select {
 		case g.restored <- struct{}{}:
 		default:

@@ -296,9 +296,15 @@ func TestEventsComeAndGo(t *testing.T) {
 		if n := relists(time.Minute); n < 55 {
 			t.Errorf("%d relists in a minute without events", n)
 		}
+		if r.StreamHealth() == nil {
+			t.Error("the stream of a runtime without events is healthy")
+		}
 		replace(true)
 		if n := relists(time.Hour); n > 13 {
 			t.Errorf("%d relists in an hour with events", n)
+		}
+		if err := r.StreamHealth(); err != nil {
+			t.Errorf("with events: %v", err)
 		}
 		r.must(t, r.fake.Kill("c", 3))
 		synctest.Wait()
@@ -326,11 +332,17 @@ func TestStreamThatKeepsBreaking(t *testing.T) {
 		if n := r.fake.CallCount("GetContainerEvents"); n > 8 {
 			t.Errorf("%d streams were tried in 20 s", n)
 		}
+		if err := r.StreamHealth(); err == nil || !strings.Contains(err.Error(), "the event stream of the container runtime: ") {
+			t.Errorf("while the stream keeps breaking: %v", err)
+		}
 		time.Sleep(3 * calm)
 		r.fake.ResetCalls()
 		time.Sleep(time.Hour)
 		if n := r.fake.CallCount("ListPodSandbox"); n > 13 {
 			t.Errorf("%d relists in an hour after the stream was open again", n)
+		}
+		if err := r.StreamHealth(); err != nil {
+			t.Errorf("after the stream was open again: %v", err)
 		}
 	})
 }

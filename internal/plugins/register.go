@@ -31,12 +31,14 @@ type registered struct {
 // keepRegistered registers what listens on the socket, and again until that works; when the socket is gone, it takes it back.
 func (w *Watcher) keepRegistered(ctx context.Context, path string) {
 	log, last := w.Log.With("socket", path), ""
+	defer w.health.Set(path, nil)
 	for delay := retries.DelayFunc(); ; {
 		if ctx.Err() != nil {
 			return
 		}
 		r, err := w.register(ctx, path)
 		if err == nil {
+			w.health.Set(path, nil)
 			log.Info("plugin registered", "type", r.kind, "plugin", r.name, "endpoint", r.endpoint)
 			<-ctx.Done()
 			if !leaving(ctx) {
@@ -45,6 +47,7 @@ func (w *Watcher) keepRegistered(ctx context.Context, path string) {
 			}
 			return
 		}
+		w.health.Set(path, fmt.Errorf("%s: %w", path, err))
 		if ctx.Err() == nil && err.Error() != last {
 			last = err.Error()
 			log.Warn("plugin not registered, which is tried again", "error", err)

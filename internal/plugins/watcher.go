@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"berth/internal/health"
 	"berth/internal/inotify"
 	"berth/internal/pod"
 )
@@ -69,6 +70,7 @@ type Watcher struct {
 	sockets map[string]*socket // by path; of the goroutine in Run
 	ending  map[string]*socket // by path; those that went last, of the same goroutine
 	running sync.WaitGroup     // registrations
+	health  health.Latches     // by path: why a plugin is not registered, or the folder not watched
 }
 
 // socket is one that is there.
@@ -122,6 +124,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		if time.Since(began) > retries.Cap {
 			delay, told = retries.DelayFunc(), ""
 		}
+		w.health.Set(w.Dir, fmt.Errorf("%s: %w", w.Dir, err))
 		if err.Error() != told {
 			told = err.Error()
 			w.Log.Warn("plugin sockets are not watched; they are looked at each time that this is tried again",
@@ -135,6 +138,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// Health says which plugins are not registered, and why; nil if all that are there are.
+func (w *Watcher) Health() error { return w.health.Err() }
 
 // unwatched is a Watch for a look that nothing follows.
 type unwatched struct{}
@@ -153,6 +159,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 	if err := w.lookAtAll(ctx, watch); err != nil {
 		return err
 	}
+	w.health.Set(w.Dir, nil)
 	for {
 		select {
 		case <-ctx.Done():

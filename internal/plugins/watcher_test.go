@@ -282,6 +282,33 @@ func TestRegistrationThatFailsIsTriedAgain(t *testing.T) {
 	expect(t, p.told, "true ")
 }
 
+// What is not registered is named until it is.
+func TestHealth(t *testing.T) {
+	dir := short(t)
+	r := &recorder{calls: make(chan string, 100), fail: make(chan error, 2)}
+	r.fail <- errors.New("not now")
+	r.fail <- errors.New("not yet")
+	socket := filepath.Join(dir, "p.sock")
+	serve(t, socket, csiInfo("p"))
+	w, err := New(Config{Dir: dir, Handlers: map[string]Handler{CSIPlugin: r}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	expect(t, r.calls, "register p p.sock [1.0.0] not now")
+	expect(t, r.calls, "register p p.sock [1.0.0] not yet") // the first failure is noted by now
+	if err := w.Health(); err == nil || !strings.HasPrefix(err.Error(), socket+": plugin registration failed with err: not ") {
+		t.Errorf("while it fails: %v", err)
+	}
+	expect(t, r.calls, "register p p.sock [1.0.0] <nil>")
+	for w.Health() != nil { // until the plugin has heard of it
+		<-time.After(time.Millisecond)
+	}
+}
+
 func TestPluginsThatAreRefused(t *testing.T) {
 	dir := short(t)
 	r := &recorder{calls: make(chan string, 100), validate: errors.New("too old")}

@@ -27,7 +27,15 @@ func (a agentHandlers) route(mux *http.ServeMux) {
 	if a.h.Node != nil {
 		mux.HandleFunc("GET "+PathNode, a.getNode)
 	}
+	if a.h.Health != nil {
+		mux.HandleFunc("GET "+PathHealth, a.getHealth)
+	}
 	mux.HandleFunc("POST "+PathStop, a.postStop)
+}
+
+// getHealth answers with all conditions of the agent.
+func (a agentHandlers) getHealth(w http.ResponseWriter, r *http.Request) {
+	a.writeJSON(w, r, a.h.Health())
 }
 
 func (a agentHandlers) getHealthz(w http.ResponseWriter, r *http.Request) {

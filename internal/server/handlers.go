@@ -8,6 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"berth/internal/health"
 	"berth/internal/journal"
 	"berth/internal/manifest"
 	"berth/internal/pod"
@@ -45,6 +46,10 @@ type Handlers struct {
 	Stop func(StopScope)
 	// Healthz returns what keeps the agent from working, or nil.
 	Healthz func() error
+
+	// Health returns all conditions of the agent as they are now. It may be nil; then the path does
+	// not exist.
+	Health func() []health.State
 
 	// Events and Quarantine may be nil; then the paths do not exist.
 

@@ -343,7 +343,11 @@ func TestHealthChecksAreTold(t *testing.T) {
 		})
 		k.ask(k.readOnly, "GET", "/healthz", credential{})
 		k.ask(k.readOnly, "GET", "/healthz/syncloop", credential{})
-		if diff := cmp.Diff(map[string]string{"ping": "<nil>;", "log": "<nil>;", "syncloop": "stuck;stuck;"}, told); diff != "" {
+		want := answer{200, "[+]ping ok\n[+]log ok\n[+]syncloop excluded: ok\nhealthz check passed\n"}
+		if got := k.ask(k.readOnly, "GET", "/healthz?verbose&exclude=syncloop", credential{}); got != want {
+			t.Errorf("without the check that fails: %+v", got)
+		}
+		if diff := cmp.Diff(map[string]string{"ping": "<nil>;<nil>;", "log": "<nil>;<nil>;", "syncloop": "stuck;stuck;"}, told); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"golang.org/x/sync/semaphore"
 	"html"
 	"io"
 	"io/fs"
@@ -14,6 +13,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"golang.org/x/sync/semaphore"
 
 	"berth/internal/nodelogs"
 )

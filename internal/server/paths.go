@@ -34,7 +34,8 @@ const (
 	PathSettings      = "/berth/v1/settings"
 	PathPulls         = "/berth/v1/pulls"
 	PathNode          = "/berth/v1/node"
-	PathStop          = "/berth/v1/stop" // POST StopRequest
+	PathHealth        = "/berth/v1/health" // a list of health.State
+	PathStop          = "/berth/v1/stop"   // POST StopRequest
 )
 
 // LogErrorTrailer is the HTTP trailer that says why a log ended early; it is absent after a

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/embedded"
+	"berth/internal/health"
+	"berth/internal/server"
+)
+
+// health returns the conditions of the agent, none of an agent that is too old to tell them.
+func (c *client) health(ctx context.Context) ([]health.State, error) {
+	var states []health.State
+	err := c.getJSON(ctx, server.PathHealth, nil, &states)
+	if e, ok := errors.AsType[*apiError](err); ok && e.status == http.StatusNotFound {
+		return nil, nil
+	}
+	return states, err
+}
+
+// conditionFailed is the result of a condition for which the agent or its node cannot be relied on.
+const conditionFailed embedded.Result = "failed"
+
+// checkAgent returns the conditions of the agent as checks, none if no agent runs.
+func checkAgent(ctx context.Context, c *client, now time.Time) []embedded.HostCheck {
+	states, err := c.health(ctx)
+	if errors.Is(err, errNoAgent) {
+		return nil
+	}
+	if err != nil {
+		return []embedded.HostCheck{{Name: "agent", Result: embedded.Warn, Found: "does not answer", Consequence: err.Error()}}
+	}
+	var checks []embedded.HostCheck
+	for _, s := range states {
+		check := embedded.HostCheck{Name: string(s.Code), Result: embedded.OK, Found: "fine"}
+		if s.Error != "" {
+			check.Found = s.Error + heldFor(s, now)
+			check.Consequence = s.Help + " See " + s.More()
+			if s.BecauseOf != nil {
+				check.Consequence = becauseOf(s)
+			}
+			if check.Result = embedded.Warn; s.MakesNotReady || s.FailsHealthz {
+				check.Result = conditionFailed
+			}
+		}
+		checks = append(checks, check)
+	}
+	return checks
+}
+
+// unhealthyLines is a line for each condition that holds.
+func unhealthyLines(states []health.State, now time.Time) []string {
+	var lines []string
+	for _, s := range states {
+		if s.Error == "" {
+			continue
+		}
+		line := string(s.Code) + heldFor(s, now)
+		if s.BecauseOf != nil {
+			line += " " + becauseOf(s)
+		}
+		lines = append(lines, line+": "+oneLine(s.Error))
+	}
+	return lines
+}
+
+// heldFor says for how long a condition holds, as " (for 5m)"; "" if nobody knows.
+func heldFor(s health.State, now time.Time) string {
+	if s.Since.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(" (for %s)", formatAge(metav1.NewTime(s.Since), now))
+}
+
+// becauseOf names the conditions that a condition follows from.
+func becauseOf(s health.State) string {
+	var codes []string
+	for _, c := range s.BecauseOf {
+		codes = append(codes, string(c))
+	}
+	return "because of " + strings.Join(codes, " and ")
+}

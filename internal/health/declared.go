@@ -1,0 +1,137 @@
+package health
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Code names a condition. It is stable: scripts may rely on it.
+type Code string
+
+// The codes of all conditions.
+const (
+	ContainerRuntime   Code = "ContainerRuntime"
+	ContainerNetwork   Code = "ContainerNetwork"
+	PLEG               Code = "PLEG"
+	EmbeddedRuntime    Code = "EmbeddedRuntime"
+	CSINode            Code = "CSINode"
+	EventStream        Code = "EventStream"
+	Plugins            Code = "Plugins"
+	Persistence        Code = "Persistence"
+	APIServer          Code = "APIServer"
+	ClientCertificate  Code = "ClientCertificate"
+	ServingCertificate Code = "ServingCertificate"
+	Clock              Code = "Clock"
+	Manifests          Code = "Manifests"
+	Quarantine         Code = "Quarantine"
+)
+
+// Condition is one thing that can be wrong with the agent, or with what it stands on.
+type Condition struct {
+	Code Code `json:"code"`
+	// Title says what is wrong while the condition holds.
+	Title string `json:"title"`
+	// Help says what a user can do about it.
+	Help string `json:"help"`
+	// DependsOn are the conditions that this one follows from when they hold.
+	DependsOn []Code `json:"-"`
+	// VisibleAfter is how long it must last until it shows.
+	VisibleAfter time.Duration `json:"-"`
+	// MakesNotReady says that the Node is not ready meanwhile.
+	MakesNotReady bool `json:"makesNotReady,omitempty"`
+	// FailsHealthz says that /healthz fails meanwhile.
+	FailsHealthz bool `json:"failsHealthz,omitempty"`
+}
+
+// More is where a user reads more of the condition.
+func (c Condition) More() string { return "docs/health.md#" + strings.ToLower(string(c.Code)) }
+
+// Declared returns all conditions. Their order is that of the message of the Node's condition
+// Ready.
+func Declared() []Condition { return slices.Clone(declared) }
+
+var declared = []Condition{
+	{
+		Code:      ContainerRuntime,
+		Title:     "The container runtime does not answer, or says that it is not ready.",
+		Help:      "Look at the runtime's own log and service. Running containers go on.",
+		DependsOn: []Code{EmbeddedRuntime}, MakesNotReady: true,
+	},
+	{
+		Code: ContainerNetwork, Title: "The container runtime has no network for pods.",
+		Help: "Install the network plugin of the cluster, or look at its configuration. Pods " +
+			"in the host's network run.",
+		DependsOn: []Code{ContainerRuntime}, MakesNotReady: true,
+	},
+	{
+		Code: PLEG, Title: "The pods of the container runtime cannot be listed.",
+		Help: "The message names the call that fails or hangs. Until it works, changes of " +
+			"pods are not carried out.",
+		DependsOn: []Code{ContainerRuntime, EmbeddedRuntime}, MakesNotReady: true, FailsHealthz: true,
+	},
+	{
+		Code: EmbeddedRuntime, Title: "The container runtime inside berth does not run.",
+		Help: "It is started again by itself; the message and containerd.log below the " +
+			"root directory say why it ends. Running containers go on.",
+		MakesNotReady: true, FailsHealthz: true,
+	},
+	{
+		Code: CSINode, Title: "The API server has no CSINode of this machine yet.",
+		Help: "It is written as soon as the API server takes it. Pods with volumes of " +
+			"drivers cannot be scheduled here before.",
+		DependsOn: []Code{APIServer}, MakesNotReady: true,
+	},
+	{
+		Code: EventStream, Title: "The container runtime sends no events.",
+		Help: "The runtime is listed every second instead, which costs CPU. Use a runtime " +
+			"with CRI's GetContainerEvents, and look at its log if it has it.",
+		DependsOn: []Code{ContainerRuntime, EmbeddedRuntime, PLEG}, VisibleAfter: 10 * time.Second,
+	},
+	{
+		Code: Plugins, Title: "A driver has not been registered.",
+		Help: "The message names the driver's socket. Look at the log of the driver; it is " +
+			"tried again.",
+		DependsOn: []Code{APIServer}, VisibleAfter: 10 * time.Second,
+	},
+	{
+		Code: Persistence, Title: "A file of the root directory cannot be written.",
+		Help: "Make room on the disk, or make it writable. Pods go on; the next agent may not " +
+			"know what happened to them meanwhile.",
+	},
+	{
+		Code: APIServer, Title: "The API server cannot be reached.",
+		Help: "Look at the network, and at the server's address in the kubeconfig. Pods go " +
+			"on; their status is written when the server is back.",
+		DependsOn: []Code{ClientCertificate}, VisibleAfter: 30 * time.Second,
+	},
+	{
+		Code:  ClientCertificate,
+		Title: "The client certificate of this node is missing, has ended, or ends soon.",
+		Help: "Look whether the cluster signs the node's request (kubectl get csr). After " +
+			"the end, the node needs a new bootstrap kubeconfig.",
+		VisibleAfter: 5 * time.Minute,
+	},
+	{
+		Code:  ServingCertificate,
+		Title: "The certificate of port 10250 is missing, has ended, or ends soon.",
+		Help: "Approve the node's request (kubectl get csr), or replace tlsCertFile and " +
+			"tlsPrivateKeyFile. Logs and exec fail without it.",
+		DependsOn: []Code{APIServer}, VisibleAfter: 5 * time.Minute,
+	},
+	{
+		Code: Clock, Title: "The clock of the machine was set.",
+		Help: "Ages, deadlines and certificates may look wrong. Look at the machine's time " +
+			"service. The condition shows for an hour.",
+	},
+	{
+		Code: Manifests, Title: "A manifest is refused.",
+		Help: "The message names file and field; berth get pods shows all. The last good version " +
+			"of the manifest stays in force.",
+	},
+	{
+		Code: Quarantine, Title: "A pod is set aside, because the agent crashed with it in hand.",
+		Help: "berth explain shows the crash. The pod is touched again when its spec changes, or " +
+			"after berth release.",
+	},
+}
