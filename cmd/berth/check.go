@@ -29,7 +29,7 @@ The agent's conditions are explained in docs/health.md.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			checks := append(embedded.CheckHost(query), checkRuntime(embedded.Available()))
+			checks := append(embedded.CheckHost(query), checkRuntime())
 			agent := checkAgent(cmd.Context(), newClient(g.runDir), time.Now())
 			var err error
 			switch out := cmd.OutOrStdout(); output {
@@ -63,9 +63,9 @@ The agent's conditions are explained in docs/health.md.`,
 }
 
 // checkRuntime says whether this program brings a runtime along.
-func checkRuntime(available bool) embedded.HostCheck {
+func checkRuntime() embedded.HostCheck {
 	const name = "container runtime"
-	if available {
+	if embedded.Available() {
 		return embedded.HostCheck{Name: name, Result: embedded.OK, Found: "inside this program"}
 	}
 	return embedded.HostCheck{

@@ -34,7 +34,11 @@ func getNode(ctx context.Context, c *client, names []string, f getFlags, s strea
 		return err
 	}
 	now := time.Now()
-	if err := printNode(n, f, len(names) == 1, now, s.out); err != nil || f.output != "" && f.output != "wide" {
+	var object any = n
+	if len(names) != 1 {
+		object = objectList{APIVersion: "v1", Kind: "List", Items: []any{n}}
+	}
+	if err := printNode(n, object, f, now, s.out); err != nil || f.output != "" && f.output != "wide" {
 		return err
 	}
 	states, err := c.health(ctx)
@@ -44,12 +48,9 @@ func getNode(ctx context.Context, c *client, names []string, f getFlags, s strea
 	return err
 }
 
-// printNode prints the node in the format of the flags; one says that it was asked for by its name.
-func printNode(n *v1.Node, f getFlags, one bool, now time.Time, out io.Writer) error {
-	var object any = n
-	if !one {
-		object = objectList{APIVersion: "v1", Kind: "List", Items: []any{n}}
-	}
+// printNode prints the node in the format of the flags; object is the node alone if it was asked for by
+// its name, else a list.
+func printNode(n *v1.Node, object any, f getFlags, now time.Time, out io.Writer) error {
 	if strings.Contains(f.output, "=") {
 		p, err := newTemplatePrinter(f, out)
 		if err != nil {

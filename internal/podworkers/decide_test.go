@@ -43,7 +43,8 @@ func TestComputeEntry(t *testing.T) {
 	}{
 		{"a pod that waits", turn{first: true}, decision{}},
 		{
-			"behind another of its name", turn{},
+			"behind another of its name",
+			turn{},
 			decision{then: wait, entry: journal.Entry{Decision: "wait for the pod of the same name to end"}},
 		},
 		{"a pod that runs is past its name's turn", turn{life: pod.Lifecycle{State: Syncing}}, decision{}},
@@ -86,7 +87,9 @@ func TestComputeAdmission(t *testing.T) {
 		{"admitted", admission.Verdict{Admitted: true}, nil, decision{to: Syncing}},
 		{"refused", admission.Verdict{}, nil, decision{then: atOnce, to: Terminated}},
 		{
-			"later", admission.Verdict{Later: make(chan struct{})}, nil,
+			"later",
+			admission.Verdict{Later: make(chan struct{})},
+			nil,
 			decision{then: wait, entry: journal.Entry{Decision: "wait for room to be made"}},
 		},
 		{"killed meanwhile", admission.Verdict{}, errNo, decision{then: atOnce}},

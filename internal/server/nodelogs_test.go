@@ -36,7 +36,8 @@ func nodeLogsDoor(t testing.TB, query bool, script string) (http.Handler, string
 		}
 	}
 	n := nodeLogHandlers{
-		testAnswerer(), NodeLogs{Logs: &nodelogs.Logs{Dir: dir, Journalctl: journalctl}, Query: query},
+		testAnswerer(),
+		NodeLogs{Logs: &nodelogs.Logs{Dir: dir, Journalctl: journalctl}, Query: query},
 		semaphore.NewWeighted(maxLogQueries),
 	}
 	mux := http.NewServeMux()

@@ -28,14 +28,14 @@ const (
 )
 
 // containerStatuses returns the statuses of the containers of one kind: init containers in the order of the spec, others by name.
-func containerStatuses(in Input, specs []v1.Container, old []v1.ContainerStatus, kind containerKind, initialized bool) []v1.ContainerStatus {
+func containerStatuses(in Input, specs []v1.Container, old []v1.ContainerStatus, kind containerKind) []v1.ContainerStatus {
 	if len(specs) == 0 {
 		return nil
 	}
 	out := make([]v1.ContainerStatus, 0, len(specs))
 	for i := range specs {
 		b := containerBuilder{
-			in: in, spec: &specs[i], kind: kind, initialized: initialized,
+			in: in, spec: &specs[i], kind: kind,
 			old: lifecycle.FindStatus(old, specs[i].Name),
 		}
 		b.newest, b.previous = incarnations(&in.Observed, specs[i].Name)
@@ -67,7 +67,6 @@ type containerBuilder struct {
 	in               Input
 	spec             *v1.Container
 	kind             containerKind
-	initialized      bool
 	old              *v1.ContainerStatus // nil without one
 	newest, previous *pod.ContainerStatus
 }
@@ -112,7 +111,7 @@ func (b *containerBuilder) fillMissing(cs *v1.ContainerStatus) {
 		b.fillRestarting(cs)
 		return
 	}
-	if b.isPlainInit() && b.initialized {
+	if b.isPlainInit() && b.in.hasInitialized {
 		t := cs.State.Terminated
 		if t != nil && t.ExitCode == 0 {
 			return

@@ -37,6 +37,8 @@ type Input struct {
 	Now time.Time
 	// Began is when Old.StartTime was by the clock of Now, which may have been set since; zero is Old.StartTime itself.
 	Began time.Time
+
+	hasInitialized bool // what Generate finds of Pod and Observed
 }
 
 // Generate returns the pod's status. Times of condition changes are left to Manager.Set, which knows them. A status that was
@@ -55,11 +57,11 @@ func Generate(in Input) v1.PodStatus {
 		NodeAllocatableResourceClaimStatuses: p.Status.NodeAllocatableResourceClaimStatuses,
 	}
 	s = *s.DeepCopy()
-	initialized := lifecycle.HasInitialized(p, &in.Observed)
-	s.InitContainerStatuses = containerStatuses(in, p.Spec.InitContainers, in.Old.InitContainerStatuses, initContainer, initialized)
-	s.ContainerStatuses = containerStatuses(in, p.Spec.Containers, in.Old.ContainerStatuses, regularContainer, initialized)
-	s.EphemeralContainerStatuses = containerStatuses(in, ephemeralSpecs(p), in.Old.EphemeralContainerStatuses, ephemeralContainer, initialized)
-	setPhase(&s, in, initialized)
+	in.hasInitialized = lifecycle.HasInitialized(p, &in.Observed)
+	s.InitContainerStatuses = containerStatuses(in, p.Spec.InitContainers, in.Old.InitContainerStatuses, initContainer)
+	s.ContainerStatuses = containerStatuses(in, p.Spec.Containers, in.Old.ContainerStatuses, regularContainer)
+	s.EphemeralContainerStatuses = containerStatuses(in, ephemeralSpecs(p), in.Old.EphemeralContainerStatuses, ephemeralContainer)
+	setPhase(&s, in)
 	setIPs(&s, in)
 	setPodResources(&s, in)
 	s.Conditions = conditions(in, &s)
@@ -70,9 +72,9 @@ const deadlineExceeded = "Pod was active on the node longer than the specified d
 
 // setPhase sets phase, reason and message. A terminal phase stays; reason and message stay as long as the phase does. A pod that was
 // active for longer than it may fails.
-func setPhase(s *v1.PodStatus, in Input, initialized bool) {
+func setPhase(s *v1.PodStatus, in Input) {
 	s.Phase = lifecycle.Phase(in.Pod, s, lifecycle.PhaseFacts{
-		Terminal: in.Terminal, HasInitialized: initialized, EndsWithSandbox: lifecycle.EndsWithSandbox(in.Pod, &in.Observed),
+		Terminal: in.Terminal, HasInitialized: in.hasInitialized, EndsWithSandbox: lifecycle.EndsWithSandbox(in.Pod, &in.Observed),
 	})
 	for _, known := range []*v1.PodStatus{&in.Old, &in.Pod.Status} {
 		if pod.IsTerminal(known.Phase) {
