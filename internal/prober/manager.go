@@ -173,7 +173,7 @@ func (m *Manager) syncContainerLocked(c *container, cs *pod.ContainerStatus, sav
 	}
 	c.running = running
 	m.armLocked(c, now)
-	if p := c.probes[readiness]; p != nil && p.verdict != pod.ProbeSuccess && p.index != notInHeap {
+	if p := c.probes[readiness]; p != nil && p.verdict != pod.ProbeSuccess && p.index != notInHeap && now.After(p.began) {
 		m.schedule.set(p, later(now, p.notBefore))
 	}
 	return said

@@ -215,6 +215,19 @@ func TestWhenAttemptsAreMade(t *testing.T) {
 		after(6 * time.Second)
 		n.wantCalls("a r@5s")
 	})
+	bubble(t, "not twice in one moment, whatever is observed", func(t *testing.T, n *node) {
+		n.fails("r")
+		p := webPod(nil, probeOf("r"), nil)
+		n.Sync(p, runs("a"))
+		synctest.Wait()
+		n.Sync(p, runs("a"))
+		synctest.Wait()
+		n.wantCalls("a r@0s")
+		after(time.Second) // a pod that is not ready is probed when it is observed anew
+		n.Sync(p, runs("a"))
+		synctest.Wait()
+		n.wantCalls("a r@1s")
+	})
 	bubble(t, "a slow attempt does not move the next one, a very slow one is followed at once", func(t *testing.T, n *node) {
 		n.set("r", hangs(4*time.Second))
 		n.Sync(webPod(nil, probeOf("r"), nil), runs("a"))

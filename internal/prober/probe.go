@@ -91,6 +91,7 @@ type probe struct {
 	tally
 	held      bool      // until a new incarnation: its verdict is final, or nobody asks any more
 	notBefore time.Time // of the first attempt
+	began     time.Time // the newest attempt; zero before the first
 
 	// Of the schedule. It is in the heap, in a queue, or under way, or neither.
 	due     time.Time
@@ -105,7 +106,7 @@ type probe struct {
 
 // begin makes the probe judge a new incarnation. known is what an earlier agent knew of it.
 func (p *probe) begin(known pod.ProbeVerdict) {
-	p.tally, p.held, p.notBefore = tally{verdict: p.kind.initial()}, false, time.Time{}
+	p.tally, p.held, p.notBefore, p.began = tally{verdict: p.kind.initial()}, false, time.Time{}, time.Time{}
 	if known != pod.ProbeUnknown {
 		p.tally = tally{verdict: known, confirmed: true}
 	}

@@ -138,7 +138,7 @@ func (s *schedule) begin(ctx context.Context, p *probe, now time.Time) *attempt 
 	c := p.container
 	a := &attempt{probe: p, target: action.Target{ID: c.id, Container: c.spec, PodIP: c.pod.ip}, began: now}
 	a.ctx, a.cancel = context.WithCancel(ctx)
-	p.current = a
+	p.current, p.began = a, now
 	behind := now.Sub(p.due)
 	if behind >= lateness {
 		p.counts.late++
