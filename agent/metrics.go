@@ -117,7 +117,10 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 		server.PathResource: {metrics.Resource{Readings: a.stats, Log: a.cfg.Log}},
 		server.PathCadvisor: {metrics.Cadvisor{Readings: a.stats, Kills: kills, Files: files, Disks: disks, Machine: machine, Log: a.cfg.Log}},
 	} {
-		r := prometheus.NewRegistry()
+		var r Registry = prometheus.NewRegistry()
+		if path == server.PathMetrics {
+			r = a.out.Metrics
+		}
 		for _, c := range list {
 			if err := r.Register(c); err != nil {
 				return nil, err

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/action"
@@ -145,6 +146,9 @@ type Agent struct {
 
 // wire builds every component, bottom up.
 func wire(cfg Config, out Outside) (_ *Agent, err error) {
+	if out.Metrics == nil {
+		out.Metrics = prometheus.NewRegistry()
+	}
 	counts := metrics.NewAgent()
 	var m *member
 	if cfg.Kubelet != nil {
