@@ -90,6 +90,7 @@ var testSupport = map[string]string{
 	"internal/kube/kubetest": "internal/kube",
 	"internal/pod/podtest":   "internal/pod",
 
+	"internal/metrics/metricstest":   "internal/metrics",
 	"internal/manifest/manifesttest": "internal/manifest",
 }
 
@@ -134,6 +135,7 @@ var linkBans = map[string]string{
 	"berth/internal/csi/csitest":             "test support",
 	"berth/internal/kube/kubetest":           "test support",
 	"berth/internal/manifest/manifesttest":   "test support",
+	"berth/internal/metrics/metricstest":     "test support",
 	"berth/internal/pod/podtest":             "test support",
 }
 

@@ -61,8 +61,6 @@ func (a *Agent) certificates() metrics.Certificates {
 
 // newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in two of them.
 func (a *Agent) newMetrics() (map[string]http.Handler, error) {
-	a.pleg.OnRelist(a.counts.Relisted)
-	a.pleg.OnRead(a.counts.Read)
 	a.workers.Passed, a.workers.WorkerStarted = a.counts.Passed, a.counts.WorkerStarted
 	changed, _ := a.status.Subscribe() // for as long as there is an agent
 	a.lives = &metrics.Pods{

@@ -46,7 +46,7 @@ type storage struct {
 // newDrivers builds the list of drivers and what finds them.
 func (a *Agent) newDrivers() error {
 	cfg := csi.Config{
-		NodeName: a.cfg.NodeName, Log: a.cfg.Log, Called: a.counts.DriverCall, Dial: a.out.DialPlugin,
+		NodeName: a.cfg.NodeName, Log: a.cfg.Log, Metrics: a.out.Metrics, Dial: a.out.DialPlugin,
 		Changed: func() { a.storage.volumes.DriversChanged() },
 	}
 	if m := a.member; m != nil && m.api != nil {

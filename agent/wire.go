@@ -205,10 +205,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	volumeManager, err := volumes.New(volumes.Config{
 		Root: cfg.RootDir, AllocatableMemory: a.resources.allocatable.Memory().Value(), Mounter: mounter, Objects: a.podObjects(), Certificates: a.podObjects(), Allocatable: a.allocatable, Log: cfg.Log, Journal: a.journal,
 		Claims: a.claims(), Node: a.currentNode, CSI: a.csiConfig(recorder),
-		Event: podEvent,
-		Operated: func(plugin string, o volumes.Operation, took time.Duration, err error) {
-			counts.StorageOperation(plugin, string(o), took, err)
-		},
+		Event: podEvent, Metrics: out.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -233,7 +230,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 			}
 		}
 	}
-	a.pleg = pleg.New(amendedRuntime{a.cri, a}, a.journal, cfg.Log)
+	a.pleg = pleg.New(amendedRuntime{a.cri, a}, a.journal, cfg.Log, out.Metrics)
 	a.newKills()
 	a.containerLogs = a.newContainerLogs(settings.containerLogs)
 	a.stats = a.newStats()

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/lifecycle"
@@ -19,8 +18,6 @@ var (
 	statusBuckets = []float64{0.01, 0.05, 0.1, 0.5, 1, 5, 10, 20, 30, 45, 60}
 	// resizeBuckets are in milliseconds.
 	resizeBuckets = []float64{10, 50, 100, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5}
-	// driverBuckets are of calls of storage, which may take minutes.
-	driverBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
 	callBuckets   = prometheus.ExponentialBuckets(0.005, 2.5, 14)
 )
 
@@ -31,10 +28,6 @@ type Agent struct {
 	sandboxTime                 *prometheus.HistogramVec
 	sandboxErrors               *prometheus.CounterVec
 	pullTime                    *prometheus.HistogramVec
-	driverTime                  *prometheus.HistogramVec
-	storageTime                 *prometheus.HistogramVec
-	relistTime, relistInterval  prometheus.Histogram
-	lastSeen                    prometheus.Gauge
 	workerTime                  *prometheus.HistogramVec
 	workerStart                 prometheus.Histogram
 	podStart                    prometheus.Histogram
@@ -55,7 +48,6 @@ type Agent struct {
 	inFlight                    *prometheus.GaugeVec
 	apiRequests                 *prometheus.CounterVec
 	apiTime                     *prometheus.HistogramVec
-	readTime                    prometheus.Histogram
 	statusTime                  prometheus.Histogram
 	podStartTotal               prometheus.Histogram
 	startedPodsErrors           prometheus.Counter
@@ -107,14 +99,6 @@ func NewAgent() *Agent {
 	a.sandboxTime = histogram("kubelet_run_podsandbox_duration_seconds", "[ALPHA] Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.", def, "runtime_handler")
 	a.sandboxErrors = counter("kubelet_run_podsandbox_errors_total", "[ALPHA] Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.", "runtime_handler")
 	a.pullTime = histogram("kubelet_image_pull_duration_seconds", "[ALPHA] Duration in seconds to pull an image.", pullBuckets, "image_size_in_bytes")
-	a.driverTime = histogram("csi_operations_seconds", "[ALPHA] Container Storage Interface operation duration with gRPC error code status total",
-		driverBuckets, "driver_name", "method_name", "grpc_status_code", "migrated")
-	a.storageTime = histogram("storage_operation_duration_seconds", "[ALPHA] Storage operation duration", driverBuckets, "volume_plugin", "operation_name", "status", "migrated")
-	a.relistTime = one("kubelet_pleg_relist_duration_seconds", "[ALPHA] Duration in seconds for relisting pods in PLEG.", def)
-	a.relistInterval = one("kubelet_pleg_relist_interval_seconds", "[ALPHA] Interval in seconds between relisting in PLEG.", def)
-	a.lastSeen = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_pleg_last_seen_seconds", Help: "[ALPHA] Timestamp in seconds when PLEG was last seen active."})
-	a.all = append(a.all, a.lastSeen)
-	a.readTime = one("kubelet_pleg_pod_relist_duration_seconds", "[ALPHA] Duration in seconds for relisting a single pod in PLEG.", def)
 	a.statusTime = one("kubelet_pod_status_sync_duration_seconds", "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intermediate changes to pod status occur.", statusBuckets)
 	a.preemptions = counter("kubelet_preemptions", "[ALPHA] Cumulative number of pod preemptions by preemption resource", "preemption_signal")
 	a.evictions = counter("kubelet_evictions", "[ALPHA] Cumulative number of pod evictions by eviction signal", "eviction_signal")
@@ -200,36 +184,6 @@ func (a *Agent) RuntimeCall(method, handler string, took time.Duration, err erro
 		}
 	}
 }
-
-// DriverCall counts a call of a CSI driver by the full name of its method.
-func (a *Agent) DriverCall(driver, method string, took time.Duration, err error) {
-	code := "unknown-non-grpc"
-	if s, ok := status.FromError(err); ok {
-		code = s.Code().String()
-	}
-	a.driverTime.WithLabelValues(driver, method, code, "false").Observe(took.Seconds())
-}
-
-// StorageOperation counts what was done with a volume, by the name of its type and the operation's.
-func (a *Agent) StorageOperation(plugin, operation string, took time.Duration, err error) {
-	result := "success"
-	if err != nil {
-		result = "fail-unknown"
-	}
-	a.storageTime.WithLabelValues(plugin, operation, result, "false").Observe(took.Seconds())
-}
-
-// Relisted counts a relist of PLEG; interval is the time since the last, 0 for the first.
-func (a *Agent) Relisted(took, interval time.Duration) {
-	a.relistTime.Observe(took.Seconds())
-	if interval > 0 {
-		a.relistInterval.Observe(interval.Seconds())
-	}
-	a.lastSeen.SetToCurrentTime()
-}
-
-// Read counts a reading of one pod.
-func (a *Agent) Read(took time.Duration) { a.readTime.Observe(took.Seconds()) }
 
 // StatusTold counts a status that the API server took, so long after it changed.
 func (a *Agent) StatusTold(took time.Duration) { a.statusTime.Observe(took.Seconds()) }

@@ -73,8 +73,6 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	agent := NewAgent()
 	agent.RuntimeCall("RunPodSandbox", "", time.Second, errors.New("x"))
 	agent.RuntimeCall("PullImage", "", time.Second, nil)
-	agent.Relisted(time.Second, time.Second)
-	agent.Read(time.Second)
 	agent.StatusTold(time.Second)
 	agent.Preempted("memory")
 	agent.Preempted("example.com/gpu")
@@ -92,8 +90,6 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	agent.containerEnded(regularType, 137, "OOMKilled")
 	agent.ImageCollected("age")
 	agent.PluginRan("ecr", time.Second, errors.New("x"))
-	agent.DriverCall("csi.example.com", "/csi.v1.Node/NodePublishVolume", time.Second, nil)
-	agent.StorageOperation("kubernetes.io/csi:csi.example.com", "volume_mount", time.Second, errors.New("x"))
 	agent.StartFailed(&v1.Pod{Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "first"}}}}, "first", lifecycle.ErrImagePull)
 	agent.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
 	agent.infeasibleResizes.WithLabelValues("other").Inc()
@@ -322,7 +318,6 @@ func TestScrapes(t *testing.T) {
 			"kubelet_certificate_manager_client_expiration_renew_errors 1",
 			"kubelet_server_expiration_renew_errors 1",
 			"kubelet_started_pods_errors_total 1",
-			"kubelet_pleg_pod_relist_duration_seconds_count 1",
 			"kubelet_pod_status_sync_duration_seconds_count 1",
 			`kubelet_volume_stats_available_bytes{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_inodes_used{namespace="default",persistentvolumeclaim="disk"} 3`,
