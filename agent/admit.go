@@ -30,13 +30,11 @@ func (a *Agent) admission(states *pod.States, recorder *events.Recorder) admissi
 		Ready:    a.pleg.Relisted(), Pods: a.pods, States: states, Observed: a.pleg,
 		Ended: a.hasEnded,
 		Reject: func(p *v1.Pod, r admission.Rejection) {
-			a.counts.Rejected(r.Reason)
 			recorder.Event(p, "", v1.EventTypeWarning, r.Reason, r.Message)
 			a.status.Set(p, v1.PodStatus{Phase: v1.PodFailed, Reason: r.Reason, Message: "Pod was rejected: " + r.Message, QOSClass: cgroups.QOSClass(p)})
 		},
 		Wake:        func(uid pod.UID) { a.workers.WakePod(uid) },
-		Allocations: a.allocations, Event: recorder.Event, Journal: a.journal, Preempted: a.counts.Preempted,
-		Accepted: func(t admission.Trigger) { a.counts.ResizeAccepted(string(t)) },
+		Allocations: a.allocations, Event: recorder.Event, Journal: a.journal, Metrics: a.out.Metrics,
 	}
 	c.Node = a.currentNode
 	hasAppArmor := sync.OnceValue(func() bool { return admission.HasAppArmor("/") })

@@ -33,7 +33,7 @@ func (a *Agent) newEviction(recorder *events.Recorder) *eviction.Manager {
 	return eviction.New(eviction.Config{
 		Lifecycles: a.states, Pod: a.pods.Get, Allotted: a.allocations.Apply, Observed: a.pleg.Newest, Ended: a.hasEnded, IsCritical: critical,
 		Storage: a.stats, Space: a.stats.ReadSpace, Killer: killer{a}, Event: recorder.Event,
-		Evicted: func(s eviction.Signal) { a.counts.Evicted(string(s)) }, Journal: a.journal, Log: a.cfg.Log,
+		Metrics: a.out.Metrics, Journal: a.journal, Log: a.cfg.Log,
 	})
 }
 

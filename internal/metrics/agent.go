@@ -42,7 +42,6 @@ type Agent struct {
 	infeasibleResizes           *prometheus.CounterVec
 	resizeTime                  *prometheus.HistogramVec
 	containersPerPod            prometheus.Histogram
-	rejections                  *prometheus.CounterVec
 	requests                    *prometheus.CounterVec
 	requestTime                 *prometheus.HistogramVec
 	inFlight                    *prometheus.GaugeVec
@@ -52,9 +51,6 @@ type Agent struct {
 	podStartTotal               prometheus.Histogram
 	startedPodsErrors           prometheus.Counter
 	startedUserNamespaced       prometheus.Counter
-	preemptions                 *prometheus.CounterVec
-	evictions                   *prometheus.CounterVec
-	acceptedResizes             *prometheus.CounterVec
 	webSockets                  *prometheus.CounterVec
 	clientRenewErrors           prometheus.Counter
 	serverRenewErrors           prometheus.Counter
@@ -100,9 +96,6 @@ func NewAgent() *Agent {
 	a.sandboxErrors = counter("kubelet_run_podsandbox_errors_total", "[ALPHA] Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.", "runtime_handler")
 	a.pullTime = histogram("kubelet_image_pull_duration_seconds", "[ALPHA] Duration in seconds to pull an image.", pullBuckets, "image_size_in_bytes")
 	a.statusTime = one("kubelet_pod_status_sync_duration_seconds", "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intermediate changes to pod status occur.", statusBuckets)
-	a.preemptions = counter("kubelet_preemptions", "[ALPHA] Cumulative number of pod preemptions by preemption resource", "preemption_signal")
-	a.evictions = counter("kubelet_evictions", "[ALPHA] Cumulative number of pod evictions by eviction signal", "eviction_signal")
-	a.acceptedResizes = counter("kubelet_pod_deferred_accepted_resizes_total", "[ALPHA] Cumulative number of resizes that were accepted after being deferred.", "retry_trigger")
 	a.webSockets = counter("kubelet_websocket_streaming_requests_total", "[ALPHA] Total number of WebSocket streaming requests received by kubelet.", "subresource")
 	a.clientRenewErrors = count("kubelet_certificate_manager_client_expiration_renew_errors", "[ALPHA] Counter of certificate renewal errors.")
 	a.serverRenewErrors = count("kubelet_server_expiration_renew_errors", "[ALPHA] Counter of certificate renewal errors.")
@@ -124,7 +117,6 @@ func NewAgent() *Agent {
 	a.infeasibleResizes = counter("kubelet_pod_infeasible_resizes_total", "[ALPHA] Number of infeasible resizes for pods.", "reason_detail")
 	a.resizeTime = histogram("kubelet_pod_resize_duration_milliseconds", "[ALPHA] Duration in milliseconds to actuate a pod resize", resizeBuckets, "success")
 	a.containersPerPod = one("kubelet_containers_per_pod_count", "[ALPHA] The number of containers per pod.", prometheus.ExponentialBuckets(1, 2, 5))
-	a.rejections = counter("kubelet_admission_rejections_total", "[ALPHA] Cumulative number pod admission rejections by the Kubelet.", "reason")
 	a.requests = counter("kubelet_http_requests_total", "[ALPHA] Number of the http requests received since the server started", "method", "path", "server_type", "long_running")
 	a.requestTime = histogram("kubelet_http_requests_duration_seconds", "[ALPHA] Duration in seconds to serve http requests", def, "method", "path", "server_type", "long_running")
 	a.inFlight = gauge("kubelet_http_inflight_requests", "[ALPHA] Number of the inflight http requests", "method", "path", "server_type", "long_running")
@@ -188,23 +180,6 @@ func (a *Agent) RuntimeCall(method, handler string, took time.Duration, err erro
 // StatusTold counts a status that the API server took, so long after it changed.
 func (a *Agent) StatusTold(took time.Duration) { a.statusTime.Observe(took.Seconds()) }
 
-// preemptionSignals bound the label; pods are ended for extended resources, too.
-var preemptionSignals = map[v1.ResourceName]bool{v1.ResourceCPU: true, v1.ResourceMemory: true, v1.ResourcePods: true, v1.ResourceEphemeralStorage: true}
-
-// Preempted counts a resource that pods had to go for.
-func (a *Agent) Preempted(name v1.ResourceName) {
-	if !preemptionSignals[name] {
-		name = "other"
-	}
-	a.preemptions.WithLabelValues(string(name)).Inc()
-}
-
-// Evicted counts a pod that was evicted; the signals are few.
-func (a *Agent) Evicted(signal string) { a.evictions.WithLabelValues(signal).Inc() }
-
-// ResizeAccepted counts a resize that was granted after it was deferred; trigger is why it was decided anew.
-func (a *Agent) ResizeAccepted(trigger string) { a.acceptedResizes.WithLabelValues(trigger).Inc() }
-
 // Passed counts a pass over a pod: create, sync, terminating or terminated.
 func (a *Agent) Passed(operation string, took time.Duration) {
 	a.workerTime.WithLabelValues(operation).Observe(took.Seconds())
@@ -212,22 +187,6 @@ func (a *Agent) Passed(operation string, took time.Duration) {
 
 // WorkerStarted counts a pod's first pass, so long after the pod was first seen.
 func (a *Agent) WorkerStarted(wait time.Duration) { a.workerStart.Observe(wait.Seconds()) }
-
-// rejectionReasons bound the label: what is not the kubelet's word may be of a user's making.
-var rejectionReasons = map[string]bool{
-	"OutOfcpu": true, "OutOfmemory": true, "OutOfephemeral-storage": true, "OutOfpods": true, "NodeAffinity": true, "TaintToleration": true,
-	"AppArmor": true, "SysctlForbidden": true, "UnexpectedAdmissionError": true, "TopologyAffinityError": true, "PodOSNotSupported": true,
-	"PodOSSelectorNodeLabelDoesNotMatch": true, "InvalidNodeInfo": true, "InitContainerRestartPolicyForbidden": true, "PodFeatureUnsupported": true,
-	"PodLevelResourcesNotAdmittedReason": true, "SupplementalGroupsPolicyNotSupported": true, "UnsupportedFeature": true, lifecycle.Evicted: true, "NodeShutdown": true,
-}
-
-// Rejected counts a pod that was refused.
-func (a *Agent) Rejected(reason string) {
-	if !rejectionReasons[reason] {
-		reason = "Other"
-	}
-	a.rejections.WithLabelValues(reason).Inc()
-}
 
 // Node sets what is said once.
 func (a *Agent) Node(name, version, goVersion, platform string) {

@@ -74,17 +74,11 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	agent.RuntimeCall("RunPodSandbox", "", time.Second, errors.New("x"))
 	agent.RuntimeCall("PullImage", "", time.Second, nil)
 	agent.StatusTold(time.Second)
-	agent.Preempted("memory")
-	agent.Preempted("example.com/gpu")
-	agent.Evicted("emptydirfs.limit")
-	agent.ResizeAccepted("pods_removed")
 	agent.ClientRenewed(0, errors.New("x"))
 	agent.ServerRenewed(0, errors.New("x"))
 	agent.ServerRenewed(time.Hour, nil)
 	agent.Passed("sync", time.Second)
 	agent.WorkerStarted(time.Second)
-	agent.Rejected("OutOfcpu")
-	agent.Rejected("made up")
 	agent.Node("n1", "v1", "go1", "linux/amd64")
 	agent.startedContainers.WithLabelValues("container").Inc()
 	agent.containerEnded(regularType, 137, "OOMKilled")
@@ -289,7 +283,6 @@ func TestScrapes(t *testing.T) {
 			`kubelet_runtime_operations_total{operation_type="run_podsandbox"} 1`,
 			`kubelet_runtime_operations_errors_total{operation_type="run_podsandbox"} 1`,
 			`kubelet_run_podsandbox_errors_total{runtime_handler=""} 1`,
-			`kubelet_admission_rejections_total{reason="Other"} 1`,
 			`kubelet_http_requests_total{long_running="false",method="GET",path="metrics/cadvisor",server_type="readwrite"} 1`,
 			`kubelet_http_requests_total{long_running="false",method="other",path="other",server_type="readwrite"} 1`,
 			`rest_client_requests_total{code="404",host="api",method="GET"} 1`,
@@ -306,10 +299,6 @@ func TestScrapes(t *testing.T) {
 			`kubelet_working_pods{config="orphan",lifecycle="terminating",static="unknown"} 1`,
 			`kubelet_working_pods{config="runtime_only",lifecycle="terminating",static="unknown"} 1`,
 			"kubelet_mirror_pods 1",
-			`kubelet_preemptions{preemption_signal="memory"} 1`,
-			`kubelet_preemptions{preemption_signal="other"} 1`,
-			`kubelet_evictions{eviction_signal="emptydirfs.limit"} 1`,
-			`kubelet_pod_deferred_accepted_resizes_total{retry_trigger="pods_removed"} 1`,
 			`kubelet_websocket_streaming_requests_total{subresource="portforward"} 1`,
 			"kubelet_node_startup_pre_kubelet_duration_seconds 100",
 			"kubelet_certificate_manager_client_ttl_seconds 3600",
