@@ -24,13 +24,13 @@ import (
 	"berth/internal/cri"
 	"berth/internal/events"
 	"berth/internal/kube"
-	"berth/internal/metrics"
 	"berth/internal/node"
 	"berth/internal/nodelogs"
 	"berth/internal/objects"
 	"berth/internal/pod"
 	"berth/internal/podconfig"
 	"berth/internal/server"
+	"berth/internal/stats"
 	"berth/internal/status"
 )
 
@@ -110,7 +110,7 @@ func checkHost(k *config.Kubelet) error {
 }
 
 // newMember builds what talks to the API server, up to what needs the components of every agent.
-func newMember(cfg *Config, out Outside, counts *metrics.Agent) (*member, error) {
+func newMember(cfg *Config, out Outside, count measures) (*member, error) {
 	k := cfg.Kubelet
 	if err := checkHost(k); err != nil {
 		return nil, err
@@ -122,19 +122,17 @@ func newMember(cfg *Config, out Outside, counts *metrics.Agent) (*member, error)
 	rc := out.REST
 	if rc == nil {
 		var err error
-		if rc, err = m.openIdentity(cfg, counts); err != nil {
+		if rc, err = m.openIdentity(cfg, count.clientCert); err != nil {
 			return nil, err
 		}
 	}
-	rc = rest.CopyConfig(rc)
-	rc.Wrap(counts.Transport)
-	return m, m.connect(cfg, rc)
+	return m, m.connect(cfg, out, rc)
 }
 
-func (m *member) connect(cfg *Config, rc *rest.Config) error {
+func (m *member) connect(cfg *Config, out Outside, rc *rest.Config) error {
 	k := m.conf
 	open := kube.Config{
-		REST: rc, Version: cfg.Version, ContentType: k.ContentType, Log: cfg.Log,
+		REST: rc, Version: cfg.Version, ContentType: k.ContentType, Metrics: out.Metrics, Log: cfg.Log,
 		Limits: kube.Limits{QPS: float32(*k.KubeAPIQPS), Burst: int(k.KubeAPIBurst)},
 	}
 	if m.identity != nil {
@@ -235,7 +233,7 @@ func (a *Agent) newNode(recorder *events.Recorder) error {
 		UpdateFrequency: k.NodeStatusUpdateFrequency.Duration, ReportFrequency: k.NodeStatusReportFrequency.Duration,
 		LeaseDuration: time.Duration(k.NodeLeaseDurationSeconds) * time.Second,
 		RootDir:       a.cfg.RootDir, LabelsFile: filepath.Join(a.cfg.RootDir, "node_labels.json"),
-		CloseIdleConnections: heartbeat.CloseConnections, Reached: a.reached,
+		CloseIdleConnections: heartbeat.CloseConnections, Metrics: a.out.Metrics, Booted: stats.BootTime("/proc"), Started: a.started,
 	})
 	return err
 }

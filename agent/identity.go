@@ -12,11 +12,10 @@ import (
 
 	"berth/internal/certs"
 	"berth/internal/kube"
-	"berth/internal/metrics"
 )
 
 // openIdentity finds the API server and how the agent proves to it who it is. There is no certs.Client where the kubeconfig suffices.
-func (m *member) openIdentity(cfg *Config, counts *metrics.Agent) (*rest.Config, error) {
+func (m *member) openIdentity(cfg *Config, count *certs.Metrics) (*rest.Config, error) {
 	k := m.conf
 	client, rc, err := certs.OpenClient(certs.ClientConfig{
 		Kubeconfig: k.Kubeconfig, BootstrapKubeconfig: k.BootstrapKubeconfig, Dir: k.CertDir, NodeName: cfg.NodeName, Rotate: k.RotateCertificates,
@@ -27,7 +26,7 @@ func (m *member) openIdentity(cfg *Config, counts *metrics.Agent) (*rest.Config,
 			c, err := kube.Open(kube.Config{REST: with, Version: cfg.Version, ContentType: k.ContentType, Log: cfg.Log})
 			return objectsAPI{c}, err
 		},
-		Changed: func() { m.api.client.CloseConnections() }, Renewed: counts.ClientRenewed,
+		Changed: func() { m.api.client.CloseConnections() }, Metrics: count,
 		Log: cfg.Log,
 	})
 	m.identity = client
@@ -48,7 +47,7 @@ func (a *Agent) newServing() error {
 			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
 			Wanted: func() *x509.CertificateRequest { return servingRequest(m.api.node.Node()) }, Covers: certs.CoversNames,
 			Signer:  func() (certs.Signer, error) { return objectsAPI{m.api.client}, nil },
-			Renewed: a.counts.ServerRenewed,
+			Metrics: a.servingCert,
 			Log:     a.cfg.Log,
 		})
 		if err := m.api.serverCert.Load(); err != nil {

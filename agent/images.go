@@ -32,10 +32,9 @@ func (a *Agent) newPuller(s settings, recorder *events.Recorder) (*images.Puller
 			accounts = a.member.api.objects
 		}
 		var err error
-		if c.Providers, err = images.LoadProviders(k.ImageCredentialProviderConfig, k.ImageCredentialProviderBinDir, accounts); err != nil {
+		if c.Providers, err = images.LoadProviders(k.ImageCredentialProviderConfig, k.ImageCredentialProviderBinDir, accounts, a.out.Metrics); err != nil {
 			return nil, err
 		}
-		c.Providers.OnRun(a.counts.PluginRan)
 	}
 	return images.New(c), nil
 }
@@ -50,7 +49,7 @@ type imageGC struct {
 func (a *Agent) newCollector(s settings, recorder *events.Recorder) *images.Collector {
 	c := images.GCConfig{
 		Store: a.cri, Puller: a.puller, MinAge: s.imageGC.minAge, MaxAge: s.imageGC.maxAge, HighPercent: s.imageGC.high, LowPercent: s.imageGC.low,
-		KeepUnrecorded: a.member == nil, Disk: a.out.Disk, HasImageVolumes: a.hasImageVolumes, NodeEvent: recorder.NodeEvent, Removed: a.counts.ImageCollected, Log: a.cfg.Log,
+		KeepUnrecorded: a.member == nil, Disk: a.out.Disk, HasImageVolumes: a.hasImageVolumes, NodeEvent: recorder.NodeEvent, Metrics: a.out.Metrics, Log: a.cfg.Log,
 	}
 	if c.Disk == nil {
 		c.Disk = diskOf

@@ -4,11 +4,11 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"berth/internal/certs"
 	"berth/internal/cgroupstat"
 	"berth/internal/metrics"
 	"berth/internal/node"
@@ -24,24 +24,12 @@ type measures struct {
 	counts *metrics.Agent
 	lives  *metrics.Pods
 	health *metrics.Health
-	// nodeStart is how long the start of the node took.
-	nodeStart *metrics.NodeStart
+	// These are shown, too, where there is nothing for them to count.
+	clientCert, servingCert *certs.Metrics
 }
 
-func newMeasures(counts *metrics.Agent, started time.Time) measures {
-	return measures{counts: counts, health: metrics.NewHealth(), nodeStart: metrics.NewNodeStart(stats.BootTime("/proc"), started)}
-}
-
-// reached is told of the steps of the node's start.
-func (m measures) reached(s node.Step) {
-	switch s {
-	case node.Registering:
-		m.nodeStart.Registering()
-	case node.Registered:
-		m.nodeStart.Registered()
-	case node.Ready:
-		m.nodeStart.Ready()
-	}
+func newMeasures(counts *metrics.Agent, r prometheus.Registerer) measures {
+	return measures{counts: counts, health: metrics.NewHealth(), clientCert: certs.ClientMetrics(r), servingCert: certs.ServingMetrics(r)}
 }
 
 // certificates tells how long those hold that the API server signs.
@@ -107,7 +95,7 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 			a.lives, version,
 			metrics.Claims{Uses: a.stats.Claims},
 			metrics.Logs(a.stats.Logs),
-			a.nodeStart, a.certificates(),
+			a.certificates(),
 			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		},
 		server.PathProbes:   {metrics.Probes(a.probes.Counts), metrics.ProcessStart("/proc")},

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -88,6 +89,12 @@ func TestMetricFamilies(t *testing.T) {
 		w := agenttest.New(t)
 		r := families{prometheus.NewRegistry()}
 		w.Metrics = r
+		providers := filepath.Join(t.TempDir(), "providers.yaml")
+		if err := os.WriteFile(providers, []byte(`{"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": [
+			{"name": "true", "matchImages": ["a.example"], "defaultCacheDuration": "1h", "apiVersion": "credentialprovider.kubelet.k8s.io/v1"}]}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.Flags = map[string]string{"image-credential-provider-config": providers, "image-credential-provider-bin-dir": "/bin"}
 		w.Join()
 		bind(w, "web")
 		w.Settle(time.Second)

@@ -150,14 +150,15 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		out.Metrics = prometheus.NewRegistry()
 	}
 	counts := metrics.NewAgent()
+	count := newMeasures(counts, out.Metrics)
 	var m *member
 	if cfg.Kubelet != nil {
-		if m, err = newMember(&cfg, out, counts); err != nil {
+		if m, err = newMember(&cfg, out, count); err != nil {
 			return nil, err
 		}
 	}
 	started := time.Now()
-	a := &Agent{member: m, measures: newMeasures(counts, started), cfg: cfg, out: out, atExit: cfg.AtExit, started: started, ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
+	a := &Agent{member: m, measures: count, cfg: cfg, out: out, atExit: cfg.AtExit, started: started, ensured: make(chan struct{}), listener: make(chan net.Listener, 1)}
 	endpoint := cfg.RuntimeEndpoint
 	if endpoint == "" && out.DialCRI == nil {
 		if a.embedded, err = embedded.New(embedded.Config{

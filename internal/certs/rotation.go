@@ -49,9 +49,8 @@ type RotationConfig struct {
 	Signer func() (Signer, error)
 	// Changed is called after another certificate is in force; nil if nobody cares.
 	Changed func()
-	// Renewed is told of each try to get a certificate: how old the one before was, 0 if there was none, and why there is no new one. nil if
-	// nobody counts.
-	Renewed func(age time.Duration, err error)
+	// Metrics count the tries to get a certificate; nil: nothing does.
+	Metrics *Metrics
 	Log     *slog.Logger
 	// Random returns a number in [0,1); nil is math/rand.
 	Random func() float64
@@ -78,8 +77,8 @@ func NewRotation(cfg RotationConfig) *Rotation {
 	if cfg.Changed == nil {
 		cfg.Changed = func() {}
 	}
-	if cfg.Renewed == nil {
-		cfg.Renewed = func(time.Duration, error) {}
+	if cfg.Metrics == nil {
+		cfg.Metrics = ClientMetrics(nil)
 	}
 	if cfg.Covers == nil {
 		cfg.Covers = func(*x509.Certificate, *x509.CertificateRequest) bool { return true }
@@ -193,7 +192,7 @@ func (r *Rotation) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				break
 			}
-			r.cfg.Renewed(age, err)
+			r.cfg.Metrics.renewed(age, err)
 			r.tell(err)
 			if err == nil {
 				sleep, retry = settle, renewRetry

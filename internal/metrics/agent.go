@@ -35,9 +35,6 @@ type Agent struct {
 	startedContainers           *prometheus.CounterVec
 	startedContainersErrors     *prometheus.CounterVec
 	terminated                  *prometheus.CounterVec
-	imagesCollected             *prometheus.CounterVec
-	pluginErrors                *prometheus.CounterVec
-	pluginTime                  *prometheus.HistogramVec
 	requestedResizes            *prometheus.CounterVec
 	infeasibleResizes           *prometheus.CounterVec
 	resizeTime                  *prometheus.HistogramVec
@@ -45,16 +42,11 @@ type Agent struct {
 	requests                    *prometheus.CounterVec
 	requestTime                 *prometheus.HistogramVec
 	inFlight                    *prometheus.GaugeVec
-	apiRequests                 *prometheus.CounterVec
-	apiTime                     *prometheus.HistogramVec
 	statusTime                  prometheus.Histogram
 	podStartTotal               prometheus.Histogram
 	startedPodsErrors           prometheus.Counter
 	startedUserNamespaced       prometheus.Counter
 	webSockets                  *prometheus.CounterVec
-	clientRenewErrors           prometheus.Counter
-	serverRenewErrors           prometheus.Counter
-	serverRotation              prometheus.Histogram
 	nodeName                    *prometheus.GaugeVec
 	buildInfo                   *prometheus.GaugeVec
 	all                         []prometheus.Collector
@@ -97,9 +89,6 @@ func NewAgent() *Agent {
 	a.pullTime = histogram("kubelet_image_pull_duration_seconds", "[ALPHA] Duration in seconds to pull an image.", pullBuckets, "image_size_in_bytes")
 	a.statusTime = one("kubelet_pod_status_sync_duration_seconds", "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intermediate changes to pod status occur.", statusBuckets)
 	a.webSockets = counter("kubelet_websocket_streaming_requests_total", "[ALPHA] Total number of WebSocket streaming requests received by kubelet.", "subresource")
-	a.clientRenewErrors = count("kubelet_certificate_manager_client_expiration_renew_errors", "[ALPHA] Counter of certificate renewal errors.")
-	a.serverRenewErrors = count("kubelet_server_expiration_renew_errors", "[ALPHA] Counter of certificate renewal errors.")
-	a.serverRotation = one("kubelet_certificate_manager_server_rotation_seconds", "[ALPHA] Histogram of the number of seconds the previous certificate lived before being rotated.", rotationBuckets)
 	a.workerTime = histogram("kubelet_pod_worker_duration_seconds", "[ALPHA] Duration in seconds to sync a single pod. Broken down by operation type: create, sync, terminating or terminated", def, "operation_type")
 	a.workerStart = one("kubelet_pod_worker_start_duration_seconds", "[ALPHA] Duration in seconds from kubelet seeing a pod to starting a worker.", def)
 	a.podStart = one("kubelet_pod_start_duration_seconds", "[ALPHA] Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run", startBuckets)
@@ -110,9 +99,6 @@ func NewAgent() *Agent {
 	a.startedContainers = counter("kubelet_started_containers_total", "[ALPHA] Cumulative number of containers started", "container_type")
 	a.startedContainersErrors = counter("kubelet_started_containers_errors_total", "[ALPHA] Cumulative number of errors when starting containers", "container_type", "code")
 	a.terminated = counter("kubelet_terminated_containers_total", "[ALPHA] Cumulative number of terminated containers", "container_type", "exit_code", "reason")
-	a.imagesCollected = counter("kubelet_image_garbage_collected_total", "[ALPHA] Total number of images garbage collected by the kubelet, whether through disk usage or image age.", "reason")
-	a.pluginErrors = counter("kubelet_credential_provider_plugin_errors_total", "[ALPHA] Number of errors from credential provider plugin", "plugin_name")
-	a.pluginTime = histogram("kubelet_credential_provider_plugin_duration", "[ALPHA] Duration of execution in seconds for credential provider plugin", def, "plugin_name")
 	a.requestedResizes = counter("kubelet_container_requested_resizes_total", "[ALPHA] Number of requested resizes, counted at the container level. Different resources on the same container are counted separately.", "resource", "requirement", "operation")
 	a.infeasibleResizes = counter("kubelet_pod_infeasible_resizes_total", "[ALPHA] Number of infeasible resizes for pods.", "reason_detail")
 	a.resizeTime = histogram("kubelet_pod_resize_duration_milliseconds", "[ALPHA] Duration in milliseconds to actuate a pod resize", resizeBuckets, "success")
@@ -120,9 +106,6 @@ func NewAgent() *Agent {
 	a.requests = counter("kubelet_http_requests_total", "[ALPHA] Number of the http requests received since the server started", "method", "path", "server_type", "long_running")
 	a.requestTime = histogram("kubelet_http_requests_duration_seconds", "[ALPHA] Duration in seconds to serve http requests", def, "method", "path", "server_type", "long_running")
 	a.inFlight = gauge("kubelet_http_inflight_requests", "[ALPHA] Number of the inflight http requests", "method", "path", "server_type", "long_running")
-	a.apiRequests = counter("rest_client_requests_total", "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.", "code", "method", "host")
-	a.apiTime = histogram("rest_client_request_duration_seconds", "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
-		[]float64{0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0}, "verb", "host")
 	a.nodeName = gauge("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.", "node")
 	a.buildInfo = gauge("kubernetes_build_info", "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
 		"major", "minor", "git_version", "go_version", "platform")
@@ -202,17 +185,6 @@ const (
 	regularType   containerType = "container"
 	ephemeralType containerType = "ephemeral_container"
 )
-
-// ImageCollected counts an image that was removed, by why: age or space.
-func (a *Agent) ImageCollected(reason string) { a.imagesCollected.WithLabelValues(reason).Inc() }
-
-// PluginRan counts a run of a credential provider plugin. Plugins are the node's own, and few.
-func (a *Agent) PluginRan(plugin string, took time.Duration, err error) {
-	a.pluginTime.WithLabelValues(plugin).Observe(took.Seconds())
-	if err != nil {
-		a.pluginErrors.WithLabelValues(plugin).Inc()
-	}
-}
 
 // StartFailed counts a container that could not be started, by the reason in its status.
 func (a *Agent) StartFailed(p *v1.Pod, container string, reason string) {

@@ -72,27 +72,3 @@ func (a *Agent) Door(serverType string, next http.Handler) http.Handler {
 		a.requestTime.WithLabelValues(labels...).Observe(time.Since(began).Seconds())
 	})
 }
-
-// Transport counts requests to the API server. The host is one, and the agent's own choice.
-func (a *Agent) Transport(next http.RoundTripper) http.RoundTripper { return transport{a, next} }
-
-type transport struct {
-	a    *Agent
-	next http.RoundTripper
-}
-
-// RoundTrip does the request.
-func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	began := time.Now()
-	resp, err := t.next.RoundTrip(r)
-	code := "<error>"
-	if err == nil {
-		code = strconv.Itoa(resp.StatusCode)
-	}
-	t.a.apiRequests.WithLabelValues(code, r.Method, r.URL.Host).Inc()
-	t.a.apiTime.WithLabelValues(r.Method, r.URL.Host).Observe(time.Since(began).Seconds())
-	return resp, err
-}
-
-// WrappedRoundTripper returns what is wrapped, by which client-go finds connections to close.
-func (t transport) WrappedRoundTripper() http.RoundTripper { return t.next }

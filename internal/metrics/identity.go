@@ -39,23 +39,3 @@ func (c Certificates) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(of.d, gauge, seconds)
 	}
 }
-
-// rotationBuckets are the ages of certificates that were replaced: from a minute to four years.
-var rotationBuckets = []float64{60, 3600, 14400, 86400, 604800, 2592000, 7776000, 15552000, 31104000, 124416000}
-
-// ClientRenewed counts a try to get the next client certificate.
-func (a *Agent) ClientRenewed(_ time.Duration, err error) {
-	if err != nil {
-		a.clientRenewErrors.Inc()
-	}
-}
-
-// ServerRenewed counts a try to get the next serving certificate; age is that of the one before, 0 if there was none.
-func (a *Agent) ServerRenewed(age time.Duration, err error) {
-	switch {
-	case err != nil:
-		a.serverRenewErrors.Inc()
-	case age > 0:
-		a.serverRotation.Observe(age.Seconds())
-	}
-}

@@ -74,16 +74,11 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	agent.RuntimeCall("RunPodSandbox", "", time.Second, errors.New("x"))
 	agent.RuntimeCall("PullImage", "", time.Second, nil)
 	agent.StatusTold(time.Second)
-	agent.ClientRenewed(0, errors.New("x"))
-	agent.ServerRenewed(0, errors.New("x"))
-	agent.ServerRenewed(time.Hour, nil)
 	agent.Passed("sync", time.Second)
 	agent.WorkerStarted(time.Second)
 	agent.Node("n1", "v1", "go1", "linux/amd64")
 	agent.startedContainers.WithLabelValues("container").Inc()
 	agent.containerEnded(regularType, 137, "OOMKilled")
-	agent.ImageCollected("age")
-	agent.PluginRan("ecr", time.Second, errors.New("x"))
 	agent.StartFailed(&v1.Pod{Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "first"}}}}, "first", lifecycle.ErrImagePull)
 	agent.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
 	agent.infeasibleResizes.WithLabelValues("other").Inc()
@@ -112,11 +107,7 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 			{Namespace: "default", Claim: "other"},
 		}
 	}})
-	start := NewNodeStart(time.Unix(1700000000, 0), time.Unix(1700000100, 0))
-	start.Registering()
-	start.Registered()
-	start.Ready()
-	out["/metrics"].MustRegister(start, Certificates{Client: func() (time.Duration, bool) { return time.Hour, true }})
+	out["/metrics"].MustRegister(Certificates{Client: func() (time.Duration, bool) { return time.Hour, true }})
 	out["/metrics/slis"] = prometheus.NewRegistry()
 	health := NewHealth()
 	health.Checked("ping", nil)
@@ -128,9 +119,6 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	h.ServeHTTP(httptest.NewRecorder(), upgrade)
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics/cadvisor", nil))
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("BREW", "/whatever/it/is", nil))
-	if _, err := agent.Transport(http.NewFileTransport(http.Dir(t.TempDir()))).RoundTrip(httptest.NewRequest("GET", "http://api/x", nil)); err != nil {
-		t.Fatal(err)
-	}
 	out["/metrics/probes"] = prometheus.NewRegistry()
 	web := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}
 	out["/metrics/probes"].MustRegister(Probes(func() []prober.Count {
@@ -285,12 +273,8 @@ func TestScrapes(t *testing.T) {
 			`kubelet_run_podsandbox_errors_total{runtime_handler=""} 1`,
 			`kubelet_http_requests_total{long_running="false",method="GET",path="metrics/cadvisor",server_type="readwrite"} 1`,
 			`kubelet_http_requests_total{long_running="false",method="other",path="other",server_type="readwrite"} 1`,
-			`rest_client_requests_total{code="404",host="api",method="GET"} 1`,
 			`kubelet_terminated_containers_total{container_type="container",exit_code="137",reason="OOMKilled"} 1`,
 			`kubelet_node_name{node="n1"} 1`,
-			`kubelet_image_garbage_collected_total{reason="age"} 1`,
-			`kubelet_credential_provider_plugin_errors_total{plugin_name="ecr"} 1`,
-			`kubelet_credential_provider_plugin_duration_count{plugin_name="ecr"} 1`,
 			`kubelet_started_containers_errors_total{code="ErrImagePull",container_type="init_container"} 1`,
 			`kubelet_container_requested_resizes_total{operation="add",requirement="limits",resource="cpu"} 1`,
 			`kubelet_pod_pending_resizes{reason="deferred"} 0`,
@@ -300,12 +284,8 @@ func TestScrapes(t *testing.T) {
 			`kubelet_working_pods{config="runtime_only",lifecycle="terminating",static="unknown"} 1`,
 			"kubelet_mirror_pods 1",
 			`kubelet_websocket_streaming_requests_total{subresource="portforward"} 1`,
-			"kubelet_node_startup_pre_kubelet_duration_seconds 100",
 			"kubelet_certificate_manager_client_ttl_seconds 3600",
 			"kubelet_certificate_manager_server_ttl_seconds +Inf",
-			"kubelet_certificate_manager_server_rotation_seconds_sum 3600",
-			"kubelet_certificate_manager_client_expiration_renew_errors 1",
-			"kubelet_server_expiration_renew_errors 1",
 			"kubelet_started_pods_errors_total 1",
 			"kubelet_pod_status_sync_duration_seconds_count 1",
 			`kubelet_volume_stats_available_bytes{namespace="default",persistentvolumeclaim="disk"} 3`,

@@ -19,7 +19,7 @@ const (
 // register makes the Node, or takes over the one that is there, and tries until it has. It returns false if ctx is done before.
 func (r *reporter) register(ctx context.Context) bool {
 	trouble := complaint{log: r.cfg.Log, what: "register the node"}
-	r.cfg.Reached(Registering)
+	r.metrics.reach(stepRegistering)
 	wait := registerRetry
 	for {
 		err := r.tryRegister(ctx)
@@ -50,7 +50,7 @@ func (r *reporter) tryRegister(ctx context.Context) error {
 		r.adopt(created)
 		r.record(&v1.Node{}, wanted)
 		r.made = true
-		r.cfg.Reached(Registered)
+		r.metrics.reach(stepRegistered)
 		r.reported(wanted, now, true)
 		return nil
 	}

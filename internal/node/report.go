@@ -157,7 +157,7 @@ func (r *reporter) reported(n *v1.Node, at time.Time, changed bool) {
 	if !r.ready && isReady(n.Status.Conditions) {
 		r.ready = true
 		if r.made {
-			r.cfg.Reached(Ready)
+			r.metrics.reach(stepReady)
 		}
 	}
 	first := r.nextReport.IsZero()
