@@ -287,7 +287,7 @@ func (a *Agent) keepKnowledge(ctx context.Context) {
 func (a *Agent) newReporting(states *pod.States) {
 	m := a.member.api
 	m.patcher = status.NewPatcher(status.PatcherConfig{
-		API: m.client, Manager: a.status, Pods: a.pods, States: states, Keep: a.keepKnowledge, Told: a.counts.StatusTold, Journal: a.journal, Log: a.cfg.Log,
+		API: m.client, Manager: a.status, Pods: a.pods, States: states, Keep: a.keepKnowledge, Metrics: a.statuses, Journal: a.journal, Log: a.cfg.Log,
 	})
 	m.mirrors = status.NewMirrors(status.MirrorsConfig{
 		API: m.client, Pods: a.pods, Changed: m.static,

@@ -15,6 +15,7 @@ import (
 	"berth/internal/pod"
 	"berth/internal/server"
 	"berth/internal/stats"
+	"berth/internal/status"
 )
 
 var _ metrics.Readings = (*stats.Collector)(nil)
@@ -26,10 +27,14 @@ type measures struct {
 	health *metrics.Health
 	// These are shown, too, where there is nothing for them to count.
 	clientCert, servingCert *certs.Metrics
+	statuses                *status.Metrics
 }
 
 func newMeasures(counts *metrics.Agent, r prometheus.Registerer) measures {
-	return measures{counts: counts, health: metrics.NewHealth(), clientCert: certs.ClientMetrics(r), servingCert: certs.ServingMetrics(r)}
+	return measures{
+		counts: counts, health: metrics.NewHealth(),
+		clientCert: certs.ClientMetrics(r), servingCert: certs.ServingMetrics(r), statuses: status.NewMetrics(r),
+	}
 }
 
 // certificates tells how long those hold that the API server signs.
@@ -49,7 +54,6 @@ func (a *Agent) certificates() metrics.Certificates {
 
 // newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in two of them.
 func (a *Agent) newMetrics() (map[string]http.Handler, error) {
-	a.workers.Passed, a.workers.WorkerStarted = a.counts.Passed, a.counts.WorkerStarted
 	changed, _ := a.status.Subscribe() // for as long as there is an agent
 	a.lives = &metrics.Pods{
 		Changed: changed, Pod: a.getPod, List: a.listPods, Wanted: a.pods.List, Observed: a.pleg.Known, Started: a.started, Agent: a.counts,

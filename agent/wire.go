@@ -182,7 +182,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	settings := settingsOf(cfg.Kubelet)
 	settings.maxPods = max(settings.maxPods, cfg.MaxPods)
 	if a.cri, err = cri.New(cri.Config{
-		Endpoint: endpoint, ImageEndpoint: cfg.ImageEndpoint, Timeout: settings.runtimeTimeout, Dial: out.DialCRI, Called: counts.RuntimeCall,
+		Endpoint: endpoint, ImageEndpoint: cfg.ImageEndpoint, Timeout: settings.runtimeTimeout, Dial: out.DialCRI, Metrics: out.Metrics,
 	}); err != nil {
 		return nil, err
 	}
@@ -251,7 +251,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		Cgroups: &a.facts, Allocations: a.allocations,
 		MaxRestartPeriod: settings.maxRestartPeriod, Garbage: settings.garbage,
 		DNS: settings.dns, ResolvConf: settings.resolvConf, SeccompDefault: settings.seccompDefault,
-		UserNamespaces: a.users, StartFailed: counts.StartFailed, NodeEvent: recorder.NodeEvent,
+		UserNamespaces: a.users, Metrics: out.Metrics, NodeEvent: recorder.NodeEvent,
 		CheckHostPorts: checkHostPorts(out.HostPorts),
 	})
 	a.syncer = podsync.New(podsync.Config{
@@ -269,7 +269,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		m.api.roomMade, m.api.nodeChanged = a.admit.NodeChanged, a.storage.volumes.NodeChanged
 		m.api.driversChanged = a.storage.drivers.PeriodsChanged
 	}
-	a.workers = podworkers.New(podworkers.Config{Syncer: guardedSyncer{a.syncer, a.quarantine}, Observer: a.pleg, Admitter: a.admit, Resizer: a.admit, States: states, Journal: a.journal, Log: cfg.Log})
+	a.workers = podworkers.New(podworkers.Config{Syncer: guardedSyncer{a.syncer, a.quarantine}, Observer: a.pleg, Admitter: a.admit, Resizer: a.admit, States: states, Metrics: out.Metrics, Journal: a.journal, Log: cfg.Log})
 	if a.source, err = podconfig.New(a.sources()); err != nil {
 		return nil, err
 	}

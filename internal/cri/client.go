@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -47,8 +48,8 @@ type Config struct {
 	Timeout time.Duration
 	// Dial replaces the dialling of the unix socket, for tests in memory.
 	Dial Dialer
-	// Called is told of every CRI call by the name of its method, with the runtime handler of a RunPodSandbox; nil: nobody. It must not block.
-	Called func(method, handler string, took time.Duration, err error)
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
 }
 
 // Client calls one runtime. Its methods are safe for concurrent use. Errors carry a class (see errors.go).
@@ -58,7 +59,7 @@ type Config struct {
 // ended between calls. StopContainer, ExecSync and PullImage are the exceptions.
 type Client struct {
 	timeout time.Duration
-	called  func(method, handler string, took time.Duration, err error)
+	metrics *metrics
 	conn    *lanes
 	events  *grpc.ClientConn // of its own: a stalled call must not hold up the event stream
 	runtime runtimeapi.RuntimeServiceClient
@@ -78,7 +79,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
 	}
-	c := &Client{timeout: cfg.Timeout, called: cfg.Called, calls: map[*call]bool{}}
+	c := &Client{timeout: cfg.Timeout, metrics: newMetrics(cfg.Metrics), calls: map[*call]bool{}}
 	var err error
 	if c.conn, err = c.newLanes(runtimeServer, cfg.Endpoint, cfg.Dial); err != nil {
 		return nil, err
@@ -173,12 +174,8 @@ func (c *Client) interceptFor(server string) grpc.UnaryClientInterceptor {
 		defer cancel()
 		defer c.noted(ctx, op, began, req)()
 		err := classify(ctx, op, server, began, invoke(ctx, method, req, reply, cc, opts...))
-		if c.called != nil && strings.HasPrefix(method, "/runtime.v1.") {
-			handler := ""
-			if r, ok := req.(*runtimeapi.RunPodSandboxRequest); ok {
-				handler = r.RuntimeHandler
-			}
-			c.called(op, handler, time.Since(began), err)
+		if strings.HasPrefix(method, "/runtime.v1.") {
+			c.metrics.called(op, req, time.Since(began), err)
 		}
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/action"
@@ -59,8 +60,8 @@ type Config struct {
 	// CheckHostPorts returns an error if a program of the machine uses a host port of the pod; nil: none does. It is asked each time a
 	// sandbox is made.
 	CheckHostPorts func(p *v1.Pod) error
-	// StartFailed is told of each container that could not be started; nil: nobody is. It does not block.
-	StartFailed func(p *v1.Pod, container string, reason string)
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
 	// NodeEvent records an event about the node; nil records none.
 	NodeEvent func(eventtype, reason, message string)
 	// Volumes gives containers what is in their volumes.
@@ -84,6 +85,7 @@ type Config struct {
 // Runtime acts on pods through CRI (containerRuntime of the literature).
 type Runtime struct {
 	Config
+	metrics     *metrics
 	crash       *lifecycle.CrashLoop
 	nodeBackOff lifecycle.BackOff
 
@@ -111,7 +113,7 @@ func New(cfg Config) *Runtime {
 		cfg.Allocations = allocation.New(allocation.Config{})
 	}
 	return &Runtime{
-		Config: cfg, crash: lifecycle.NewCrashLoop(), nodeBackOff: lifecycle.NodeBackOff(cfg.MaxRestartPeriod),
+		Config: cfg, metrics: newMetrics(cfg.Metrics), crash: lifecycle.NewCrashLoop(), nodeBackOff: lifecycle.NodeBackOff(cfg.MaxRestartPeriod),
 		starting: make(chan struct{}, parallelSandboxes), messages: map[pod.ContainerID]string{},
 		preStops: map[pod.ContainerID]*hookRun{}, backOffs: map[pod.UID]string{}, maskedPaths: sync.OnceValue(thermalThrottles),
 	}

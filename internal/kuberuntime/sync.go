@@ -218,9 +218,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 				return ctx.Err()
 			}
 			res.failed(s.Name, *e)
-			if r.StartFailed != nil {
-				r.StartFailed(p, s.Name, e.Reason)
-			}
+			r.metrics.startFailed(p, s.Name, e.Reason)
 			res.Touched = res.Touched || st.created
 			if isPlainInit(p, s.Name) {
 				return nil // nothing may start before it

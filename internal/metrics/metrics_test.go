@@ -24,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/cgroupstat"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
 	"berth/internal/prober"
 	"berth/internal/stats"
@@ -71,15 +70,9 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	agent := NewAgent()
-	agent.RuntimeCall("RunPodSandbox", "", time.Second, errors.New("x"))
-	agent.RuntimeCall("PullImage", "", time.Second, nil)
-	agent.StatusTold(time.Second)
-	agent.Passed("sync", time.Second)
-	agent.WorkerStarted(time.Second)
 	agent.Node("n1", "v1", "go1", "linux/amd64")
 	agent.startedContainers.WithLabelValues("container").Inc()
 	agent.containerEnded(regularType, 137, "OOMKilled")
-	agent.StartFailed(&v1.Pod{Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "first"}}}}, "first", lifecycle.ErrImagePull)
 	agent.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
 	agent.infeasibleResizes.WithLabelValues("other").Inc()
 	agent.resizeTime.WithLabelValues("true").Observe(20)
@@ -268,14 +261,10 @@ func TestScrapes(t *testing.T) {
 			`prober_probe_duration_seconds_count{container="main",namespace="default",pod="web",probe_type="Liveness"} 3`,
 		},
 		"/metrics": {
-			`kubelet_runtime_operations_total{operation_type="run_podsandbox"} 1`,
-			`kubelet_runtime_operations_errors_total{operation_type="run_podsandbox"} 1`,
-			`kubelet_run_podsandbox_errors_total{runtime_handler=""} 1`,
 			`kubelet_http_requests_total{long_running="false",method="GET",path="metrics/cadvisor",server_type="readwrite"} 1`,
 			`kubelet_http_requests_total{long_running="false",method="other",path="other",server_type="readwrite"} 1`,
 			`kubelet_terminated_containers_total{container_type="container",exit_code="137",reason="OOMKilled"} 1`,
 			`kubelet_node_name{node="n1"} 1`,
-			`kubelet_started_containers_errors_total{code="ErrImagePull",container_type="init_container"} 1`,
 			`kubelet_container_requested_resizes_total{operation="add",requirement="limits",resource="cpu"} 1`,
 			`kubelet_pod_pending_resizes{reason="deferred"} 0`,
 			"kubelet_pod_in_progress_resizes 0",
@@ -286,8 +275,6 @@ func TestScrapes(t *testing.T) {
 			`kubelet_websocket_streaming_requests_total{subresource="portforward"} 1`,
 			"kubelet_certificate_manager_client_ttl_seconds 3600",
 			"kubelet_certificate_manager_server_ttl_seconds +Inf",
-			"kubelet_started_pods_errors_total 1",
-			"kubelet_pod_status_sync_duration_seconds_count 1",
 			`kubelet_volume_stats_available_bytes{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_inodes_used{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_health_status_abnormal{namespace="default",persistentvolumeclaim="disk"} 1`,

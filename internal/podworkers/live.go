@@ -204,7 +204,7 @@ func (p *PodWorkers) turn(ctx context.Context, w *worker, after *pod.Reading) (d
 	return forever, false
 }
 
-// passed tells of the pass.
+// passed counts the pass.
 func (p *PodWorkers) passed(w *worker, t pass, took time.Duration) {
 	operation := "sync"
 	switch {
@@ -214,13 +214,9 @@ func (p *PodWorkers) passed(w *worker, t pass, took time.Duration) {
 		operation = "terminated"
 	case !t.started:
 		operation = "create"
-		if p.WorkerStarted != nil {
-			p.WorkerStarted(time.Since(w.arrived) - took)
-		}
+		p.metrics.startDuration.Observe((time.Since(w.arrived) - took).Seconds())
 	}
-	if p.Passed != nil {
-		p.Passed(operation, took)
-	}
+	p.metrics.duration.WithLabelValues(operation).Observe(took.Seconds())
 }
 
 func (p *PodWorkers) begin(w *worker, cancel context.CancelFunc) pass {
