@@ -6,13 +6,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/metrics"
 	"berth/internal/server"
 )
 
 // newServer builds the agent's doors.
-func (a *Agent) newServer(counts *metrics.Agent) (*server.Server, error) {
-	registries, err := a.newMetrics()
+func (a *Agent) newServer() (*server.Server, error) {
+	scrapes, err := a.newMetrics()
 	if err != nil {
 		return nil, err
 	}
@@ -21,7 +20,7 @@ func (a *Agent) newServer(counts *metrics.Agent) (*server.Server, error) {
 		return nil, fmt.Errorf("limit of open files: %w", err)
 	}
 	doors := server.Config{
-		Handlers: a.handlers(), Metrics: registries, Counted: counts.Door, Checked: a.health.Checked, Debug: a.debugging(),
+		Handlers: a.handlers(), Scrapes: scrapes, Metrics: a.out.Metrics, SLIs: a.out.SLIs, Debug: a.debugging(),
 		Listen:    func() (net.Listener, error) { return <-a.listener, nil },
 		OpenFiles: files.Cur, // Go's os package has raised it to the hard limit
 		Log:       a.cfg.Log,

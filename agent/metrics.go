@@ -22,17 +22,14 @@ var _ metrics.Readings = (*stats.Collector)(nil)
 
 // measures is what the agent counts about itself.
 type measures struct {
-	counts *metrics.Agent
-	lives  *metrics.Pods
-	health *metrics.Health
+	lives *metrics.Pods
 	// These are shown, too, where there is nothing for them to count.
 	clientCert, servingCert *certs.Metrics
 	statuses                *status.Metrics
 }
 
-func newMeasures(counts *metrics.Agent, r prometheus.Registerer) measures {
+func newMeasures(r prometheus.Registerer) measures {
 	return measures{
-		counts: counts, health: metrics.NewHealth(),
 		clientCert: certs.ClientMetrics(r), servingCert: certs.ServingMetrics(r), statuses: status.NewMetrics(r),
 	}
 }
@@ -55,11 +52,11 @@ func (a *Agent) certificates() metrics.Certificates {
 // newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in two of them.
 func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 	changed, _ := a.status.Subscribe() // for as long as there is an agent
-	a.lives = &metrics.Pods{
-		Changed: changed, Pod: a.getPod, List: a.listPods, Wanted: a.pods.List, Observed: a.pleg.Known, Started: a.started, Agent: a.counts,
+	a.lives = metrics.NewPods(metrics.PodsConfig{
+		Changed: changed, Pod: a.getPod, List: a.listPods, Wanted: a.pods.List, Observed: a.pleg.Known, Started: a.started, Metrics: a.out.Metrics,
 		Lives: a.states.List, Mirrored: a.member != nil && a.member.api != nil,
-	}
-	a.counts.Node(a.cfg.NodeName, a.cfg.Version, runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
+	})
+	build := metrics.Build{Node: a.cfg.NodeName, Version: a.cfg.Version, GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_cgroup_version", Help: "[ALPHA] cgroup version on the hosts."}, func() float64 {
 		h, err := cgroupstat.Detect()
 		if err != nil {
@@ -93,31 +90,27 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 			ID: m.MachineID, SystemUUID: m.SystemUUID, BootID: m.BootID, CPUs: m.CPUs, Topology: topology(), Memory: m.Memory, Swap: m.Swap, Kernel: m.Kernel, OSImage: m.OSImage,
 		}, err
 	}
+	shared := map[string]Registry{server.PathMetrics: a.out.Metrics, server.PathSLIs: a.out.SLIs} // others register there, too
 	out := map[string]http.Handler{}
 	for path, list := range map[string][]prometheus.Collector{
 		server.PathMetrics: {
-			a.lives, version,
+			a.lives, build, version,
 			metrics.Claims{Uses: a.stats.Claims},
 			metrics.Logs(a.stats.Logs),
 			a.certificates(),
 			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		},
+		server.PathSLIs:     nil, // the server counts health checks
 		server.PathProbes:   {metrics.Probes(a.probes.Counts), metrics.ProcessStart("/proc")},
-		server.PathSLIs:     {a.health},
 		server.PathResource: {metrics.Resource{Readings: a.stats, Log: a.cfg.Log}},
 		server.PathCadvisor: {metrics.Cadvisor{Readings: a.stats, Kills: kills, Files: files, Disks: disks, Machine: machine, Log: a.cfg.Log}},
 	} {
-		var r Registry = prometheus.NewRegistry()
-		if path == server.PathMetrics {
-			r = a.out.Metrics
+		r := shared[path]
+		if r == nil {
+			r = prometheus.NewRegistry()
 		}
 		for _, c := range list {
 			if err := r.Register(c); err != nil {
-				return nil, err
-			}
-		}
-		if path == server.PathMetrics {
-			if err := a.counts.Register(r); err != nil {
 				return nil, err
 			}
 		}

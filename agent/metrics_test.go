@@ -83,12 +83,53 @@ var oddNames = []string{
 	"kubelet_preemptions", "kubelet_server_expiration_renew_errors",
 }
 
-// Names, help, types, buckets and labels of all that a member of a cluster shows at /metrics are what dashboards go by.
+// describe lists the families of a registry, in the order of their names.
+func describe(t *testing.T, r families) string {
+	t.Helper()
+	gathered, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := map[string]string{}
+	for _, f := range gathered {
+		types[f.GetName()] = shown(f)
+	}
+	problems, err := promlint.NewWithMetricFamilies(gathered).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if !slices.Contains(oddNames, p.Metric) {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+	descs := make(chan *prometheus.Desc)
+	go func() {
+		r.Describe(descs)
+		close(descs)
+	}()
+	var lines []string
+	for d := range descs {
+		if isLibrary(d) {
+			continue
+		}
+		m := description.FindStringSubmatch(d.String())
+		if m == nil {
+			t.Errorf("not understood: %s", d)
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("%s{%s} %s\n\t%s\n", m[1], m[3], cmp.Or(types[m[1]], "not shown"), m[2]))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// Names, help, types, buckets and labels of all that a member of a cluster counts, and where it is shown, are what dashboards go by.
 func TestMetricFamilies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := agenttest.New(t)
-		r := families{prometheus.NewRegistry()}
-		w.Metrics = r
+		own, slis := families{prometheus.NewRegistry()}, families{prometheus.NewRegistry()}
+		w.Metrics, w.SLIs = own, slis
 		providers := filepath.Join(t.TempDir(), "providers.yaml")
 		if err := os.WriteFile(providers, []byte(`{"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": [
 			{"name": "true", "matchImages": ["a.example"], "defaultCacheDuration": "1h", "apiVersion": "credentialprovider.kubelet.k8s.io/v1"}]}`), 0o600); err != nil {
@@ -98,43 +139,8 @@ func TestMetricFamilies(t *testing.T) {
 		w.Join()
 		bind(w, "web")
 		w.Settle(time.Second)
-		gathered, err := r.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		types := map[string]string{}
-		for _, f := range gathered {
-			types[f.GetName()] = shown(f)
-		}
-		problems, err := promlint.NewWithMetricFamilies(gathered).Lint()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range problems {
-			if !slices.Contains(oddNames, p.Metric) {
-				t.Errorf("%s: %s", p.Metric, p.Text)
-			}
-		}
-		descs := make(chan *prometheus.Desc)
-		go func() {
-			r.Describe(descs)
-			close(descs)
-		}()
-		var lines []string
-		for d := range descs {
-			if isLibrary(d) {
-				continue
-			}
-			m := description.FindStringSubmatch(d.String())
-			if m == nil {
-				t.Errorf("not understood: %s", d)
-				continue
-			}
-			lines = append(lines, fmt.Sprintf("%s{%s} %s\n\t%s\n", m[1], m[3], cmp.Or(types[m[1]], "not shown"), m[2]))
-		}
-		slices.Sort(lines)
+		got := "# /metrics\n" + describe(t, own) + "# /metrics/slis\n" + describe(t, slis)
 		const golden = "testdata/metrics.txt"
-		got := strings.Join(lines, "")
 		if *update {
 			if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
 				t.Fatal(err)

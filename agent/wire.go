@@ -26,7 +26,6 @@ import (
 	"berth/internal/journal"
 	"berth/internal/kuberuntime"
 	"berth/internal/manifest"
-	"berth/internal/metrics"
 	"berth/internal/mounts"
 	"berth/internal/node"
 	"berth/internal/objects"
@@ -146,11 +145,12 @@ type Agent struct {
 
 // wire builds every component, bottom up.
 func wire(cfg Config, out Outside) (_ *Agent, err error) {
-	if out.Metrics == nil {
-		out.Metrics = prometheus.NewRegistry()
+	for _, r := range []*Registry{&out.Metrics, &out.SLIs} {
+		if *r == nil {
+			*r = prometheus.NewRegistry()
+		}
 	}
-	counts := metrics.NewAgent()
-	count := newMeasures(counts, out.Metrics)
+	count := newMeasures(out.Metrics)
 	var m *member
 	if cfg.Kubelet != nil {
 		if m, err = newMember(&cfg, out, count); err != nil {
@@ -291,7 +291,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.listen == nil {
 		a.listen = func() (net.Listener, error) { return server.Listen(cfg.RunDir, cfg.Log) }
 	}
-	if a.server, err = a.newServer(counts); err != nil {
+	if a.server, err = a.newServer(); err != nil {
 		return nil, err
 	}
 	return a, nil

@@ -69,13 +69,6 @@ func (r readings) Read(context.Context) (*stats.Readings, error) {
 func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	agent := NewAgent()
-	agent.Node("n1", "v1", "go1", "linux/amd64")
-	agent.startedContainers.WithLabelValues("container").Inc()
-	agent.containerEnded(regularType, 137, "OOMKilled")
-	agent.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
-	agent.infeasibleResizes.WithLabelValues("other").Inc()
-	agent.resizeTime.WithLabelValues("true").Observe(20)
 	static := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "s", Annotations: map[string]string{pod.ConfigSourceAnnotation: string(pod.FileSource)}}}
 	list := func() []*v1.Pod { return []*v1.Pod{static} }
 	lives := func() map[pod.UID]pod.Lifecycle {
@@ -85,10 +78,15 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	}
 	none := func() []*v1.Pod { return nil }
 	out := map[string]*prometheus.Registry{"/metrics": prometheus.NewRegistry()}
-	if err := agent.Register(out["/metrics"]); err != nil {
-		t.Fatal(err)
-	}
-	out["/metrics"].MustRegister(&Pods{List: list, Lives: lives, Mirrored: true, Wanted: none, Observed: func() []*pod.Status { return nil }})
+	pods := NewPods(PodsConfig{
+		List: list, Lives: lives, Mirrored: true, Wanted: none, Observed: func() []*pod.Status { return nil }, Metrics: out["/metrics"],
+	})
+	pods.startedContainers.WithLabelValues("container").Inc()
+	pods.containerEnded(regularType, 137, "OOMKilled")
+	pods.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
+	pods.infeasibleResizes.WithLabelValues("other").Inc()
+	pods.resizeDuration.WithLabelValues("true").Observe(20)
+	out["/metrics"].MustRegister(pods, Build{"n1", "v1", "go1", "linux/amd64"})
 	out["/metrics"].MustRegister(Logs(func() []stats.LogUse {
 		return []stats.LogUse{{UID: "u", Namespace: "default", Name: "web", Container: "main", Bytes: 4096}}
 	}))
@@ -101,17 +99,6 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 		}
 	}})
 	out["/metrics"].MustRegister(Certificates{Client: func() (time.Duration, bool) { return time.Hour, true }})
-	out["/metrics/slis"] = prometheus.NewRegistry()
-	health := NewHealth()
-	health.Checked("ping", nil)
-	health.Checked("syncloop", errors.New("x"))
-	out["/metrics/slis"].MustRegister(health)
-	h := agent.Door("readwrite", http.NotFoundHandler())
-	upgrade := httptest.NewRequest("GET", "/portForward/default/web", nil)
-	upgrade.Header.Set("Upgrade", "websocket")
-	h.ServeHTTP(httptest.NewRecorder(), upgrade)
-	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics/cadvisor", nil))
-	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("BREW", "/whatever/it/is", nil))
 	out["/metrics/probes"] = prometheus.NewRegistry()
 	web := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}
 	out["/metrics/probes"].MustRegister(Probes(func() []prober.Count {
@@ -156,7 +143,7 @@ func gather(t *testing.T, r *prometheus.Registry) []*dto.MetricFamily {
 func TestNames(t *testing.T) {
 	var b strings.Builder
 	all := collectors(t, readings{})
-	for _, path := range []string{"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource", "/metrics/slis"} {
+	for _, path := range []string{"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource"} {
 		fmt.Fprintf(&b, "# %s\n", path)
 		for _, f := range gather(t, all[path]) {
 			var labels []string
@@ -183,15 +170,11 @@ func TestNames(t *testing.T) {
 
 // upstreamNames are the kubelet's and cAdvisor's own names that promtool complains about. They stay as dashboards know them.
 var upstreamNames = map[string]string{
-	"kubelet_pod_resize_duration_milliseconds":                   `use base unit "seconds" instead of "milliseconds"`,
-	"kubelet_preemptions":                                        `counter metrics should have "_total" suffix`,
-	"kubelet_evictions":                                          `counter metrics should have "_total" suffix`,
-	"kubelet_server_expiration_renew_errors":                     `counter metrics should have "_total" suffix`,
-	"kubelet_certificate_manager_client_expiration_renew_errors": `counter metrics should have "_total" suffix`,
-	"container_memory_failcnt":                                   `counter metrics should have "_total" suffix`,
-	"container_cpu_load_d_average_10s":                           "metric names should not contain abbreviated units",
-	"container_fs_inodes_total":                                  `non-counter metrics should not have "_total" suffix`,
-	"cadvisor_version_info":                                      "label names should be written in 'snake_case' not 'camelCase'",
+	"kubelet_pod_resize_duration_milliseconds": `use base unit "seconds" instead of "milliseconds"`,
+	"container_memory_failcnt":                 `counter metrics should have "_total" suffix`,
+	"container_cpu_load_d_average_10s":         "metric names should not contain abbreviated units",
+	"container_fs_inodes_total":                `non-counter metrics should not have "_total" suffix`,
+	"cadvisor_version_info":                    "label names should be written in 'snake_case' not 'camelCase'",
 }
 
 // `promtool check metrics` is this library over the same text.
@@ -261,8 +244,6 @@ func TestScrapes(t *testing.T) {
 			`prober_probe_duration_seconds_count{container="main",namespace="default",pod="web",probe_type="Liveness"} 3`,
 		},
 		"/metrics": {
-			`kubelet_http_requests_total{long_running="false",method="GET",path="metrics/cadvisor",server_type="readwrite"} 1`,
-			`kubelet_http_requests_total{long_running="false",method="other",path="other",server_type="readwrite"} 1`,
 			`kubelet_terminated_containers_total{container_type="container",exit_code="137",reason="OOMKilled"} 1`,
 			`kubelet_node_name{node="n1"} 1`,
 			`kubelet_container_requested_resizes_total{operation="add",requirement="limits",resource="cpu"} 1`,
@@ -272,17 +253,12 @@ func TestScrapes(t *testing.T) {
 			`kubelet_working_pods{config="orphan",lifecycle="terminating",static="unknown"} 1`,
 			`kubelet_working_pods{config="runtime_only",lifecycle="terminating",static="unknown"} 1`,
 			"kubelet_mirror_pods 1",
-			`kubelet_websocket_streaming_requests_total{subresource="portforward"} 1`,
 			"kubelet_certificate_manager_client_ttl_seconds 3600",
 			"kubelet_certificate_manager_server_ttl_seconds +Inf",
 			`kubelet_volume_stats_available_bytes{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_inodes_used{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_health_status_abnormal{namespace="default",persistentvolumeclaim="disk"} 1`,
 			`kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="other"} 0`,
-		},
-		"/metrics/slis": {
-			`kubernetes_healthcheck{name="ping",type="healthz"} 1`, `kubernetes_healthcheck{name="syncloop",type="healthz"} 0`,
-			`kubernetes_healthchecks_total{name="syncloop",status="error",type="healthz"} 1`,
 		},
 	}
 	for path, lines := range tests {
@@ -316,11 +292,11 @@ func TestPodCounts(t *testing.T) {
 		fresh := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "new"}, Status: v1.PodStatus{Phase: v1.PodPending, StartTime: &metav1.Time{Time: now}}}
 		pods := map[pod.UID]*v1.Pod{"old": old, "new": fresh}
 		changed := pod.NewInbox[pod.UID]()
-		agent := NewAgent()
-		p := &Pods{
+		r := prometheus.NewRegistry()
+		p := NewPods(PodsConfig{
 			Changed: changed, Pod: func(uid pod.UID) (*v1.Pod, bool) { x, ok := pods[uid]; return x, ok },
-			List: func() []*v1.Pod { return []*v1.Pod{old, fresh} }, Started: now, Agent: agent,
-		}
+			List: func() []*v1.Pod { return []*v1.Pod{old, fresh} }, Started: now, Metrics: r,
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- p.Run(ctx) }()
@@ -334,10 +310,6 @@ func TestPodCounts(t *testing.T) {
 			})}
 			changed.Put("new")
 			synctest.Wait()
-		}
-		r := prometheus.NewRegistry()
-		if err := agent.Register(r); err != nil {
-			t.Fatal(err)
 		}
 		got := text(t, r)
 		for _, want := range []string{
@@ -357,14 +329,4 @@ func TestPodCounts(t *testing.T) {
 		cancel()
 		<-done
 	})
-}
-
-func TestPathLabel(t *testing.T) {
-	for path, want := range map[string]string{
-		"/metrics": "metrics", "/metrics/cadvisor": "metrics/cadvisor", "/metrics/x": "other", "/exec/a/b/c": "exec", "/": "other", "/stats/summary": "stats",
-	} {
-		if got := pathLabel(path); got != want {
-			t.Errorf("pathLabel(%q) = %q, want %q", path, got, want)
-		}
-	}
 }

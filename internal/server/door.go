@@ -71,19 +71,10 @@ type door struct {
 	lists     *podLists       // of all doors
 	log       *slog.Logger
 	limits    limits
-	metrics   map[string]http.Handler
-	counted   func(serverType string, next http.Handler) http.Handler
-	checked   func(check string, err error)
+	scrapes   map[string]http.Handler
+	metrics   *metrics // of all doors
 	requests  gate
 	streams   gate
-}
-
-// count has the requests counted that get as far as next.
-func (d *door) count(serverType string, next http.Handler) http.Handler {
-	if d.counted == nil {
-		return next
-	}
-	return d.counted(serverType, next)
 }
 
 // run serves until ctx is done.

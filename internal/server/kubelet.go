@@ -37,12 +37,10 @@ func (d *door) routeHealth(mux *http.ServeMux, checks ...healthCheck) {
 	}
 }
 
-// check makes the check and tells of its result.
+// check makes the check and counts its result.
 func (d *door) check(c healthCheck) error {
 	err := c.check()
-	if d.checked != nil {
-		d.checked(c.name, err)
-	}
+	d.metrics.checked(c.name, err)
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/logs"
@@ -30,12 +31,10 @@ type Config struct {
 	StreamIdleTimeout time.Duration
 	// StreamTransport connects to the runtime's streaming server; nil: over the network.
 	StreamTransport http.RoundTripper
-	// Metrics are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as Stats may.
-	Metrics map[string]http.Handler
-	// Counted counts requests at the kubelet's ports; serverType is readonly or readwrite. nil: nobody counts.
-	Counted func(serverType string, next http.Handler) http.Handler
-	// Checked is told of the result of each health check that somebody asked for; nil: nobody counts.
-	Checked func(check string, err error)
+	// Scrapes are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as Stats may.
+	Scrapes map[string]http.Handler
+	// Metrics is where metrics of requests at the kubelet's ports are registered, SLIs where those of health checks are; nil: nowhere.
+	Metrics, SLIs prometheus.Registerer
 	// Debug is what looks into the process, at the local API and the HTTPS port.
 	Debug Debug
 	Log   *slog.Logger
@@ -81,12 +80,13 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Listen == nil || cfg.Log == nil {
 		return nil, errors.New("local API: a listener and a logger are needed")
 	}
+	count := newMetrics(cfg.Metrics, cfg.SLIs)
 	streaming, watches, lists := newRuntimeStreams(cfg), &logs.Watches{}, &podLists{}
 	newDoor := func(name string, listen func() (net.Listener, error), l limits) *door {
 		l.known, l.strangers = computeShare(l.known, cfg.OpenFiles), computeShare(l.strangers, cfg.OpenFiles)
 		return &door{
 			name: name, h: h, listen: listen, log: cfg.Log, streaming: streaming, watches: watches, lists: lists, limits: l,
-			requests: make(gate, l.requests), streams: make(gate, l.streams), metrics: cfg.Metrics, counted: cfg.Counted, checked: cfg.Checked,
+			requests: make(gate, l.requests), streams: make(gate, l.streams), scrapes: cfg.Scrapes, metrics: count,
 		}
 	}
 	local := newDoor("local API", cfg.Listen, localLimits)
@@ -108,7 +108,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	if k.ListenReadOnly != nil {
 		d := newDoor("read-only kubelet API", k.ListenReadOnly, readOnlyLimits)
-		d.handler = d.limit(d.count("readonly", d.readOnlyRoutes()))
+		d.handler = d.limit(d.metrics.count("readonly", d.readOnlyRoutes()))
 		s.doors = append(s.doors, d)
 	}
 	if k.ListenHealthz != nil {
@@ -145,7 +145,7 @@ func (d *door) secure(k *Kubelet, dbg Debug) error {
 	if k.DisableDebugging {
 		routes = withoutDebugging(routes)
 	}
-	d.handler = d.limit(guard{who: who, may: may, log: d.log, next: admit(d.count("readwrite", routes))})
+	d.handler = d.limit(guard{who: who, may: may, log: d.log, next: admit(d.metrics.count("readwrite", routes))})
 	return nil
 }
 

@@ -8,7 +8,7 @@ import (
 
 // routeStats adds what tells of use and what Prometheus scrapes, if the agent can. The methods are the kubelet's.
 func (d *door) routeStats(mux *http.ServeMux) {
-	for path, h := range d.metrics {
+	for path, h := range d.scrapes {
 		mux.Handle("GET "+path, h)
 	}
 	if d.h.Stats == nil {
