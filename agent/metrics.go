@@ -34,21 +34,6 @@ func newMeasures(r prometheus.Registerer) measures {
 	}
 }
 
-// certificates tells how long those hold that the API server signs.
-func (a *Agent) certificates() metrics.Certificates {
-	var out metrics.Certificates
-	if a.member == nil {
-		return out
-	}
-	if c := a.member.identity; c != nil {
-		out.Client = c.Left
-	}
-	if a.member.api != nil && a.member.api.serverCert != nil {
-		out.Server = a.member.api.serverCert.Left
-	}
-	return out
-}
-
 // newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in two of them.
 func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 	changed, _ := a.status.Subscribe() // for as long as there is an agent
@@ -97,7 +82,6 @@ func (a *Agent) newMetrics() (map[string]http.Handler, error) {
 			a.lives, build, version,
 			metrics.Claims{Uses: a.stats.Claims},
 			metrics.Logs(a.stats.Logs),
-			a.certificates(),
 			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		},
 		server.PathSLIs:     nil, // the server counts health checks

@@ -19,8 +19,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "[ALPHA] Cumulative number pod admission rejections by the Kubelet.",
 		}, []string{"reason"}),
 		preemptions: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_preemptions",
-			Help: "[ALPHA] Cumulative number of pod preemptions by preemption resource",
+			Name: "kubelet_preemptions", Help: "[ALPHA] Cumulative number of pod preemptions by preemption resource",
 		}, []string{"preemption_signal"}),
 		deferredAccepted: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_pod_deferred_accepted_resizes_total",

@@ -49,7 +49,7 @@ type RotationConfig struct {
 	Signer func() (Signer, error)
 	// Changed is called after another certificate is in force; nil if nobody cares.
 	Changed func()
-	// Metrics count the tries to get a certificate; nil: nothing does.
+	// Metrics count the tries to get a certificate, and show how long it holds; of this Rotation alone. nil: nothing does.
 	Metrics *Metrics
 	Log     *slog.Logger
 	// Random returns a number in [0,1); nil is math/rand.
@@ -83,7 +83,9 @@ func NewRotation(cfg RotationConfig) *Rotation {
 	if cfg.Covers == nil {
 		cfg.Covers = func(*x509.Certificate, *x509.CertificateRequest) bool { return true }
 	}
-	return &Rotation{cfg: cfg, wake: make(chan struct{}, 1), there: make(chan struct{})}
+	r := &Rotation{cfg: cfg, wake: make(chan struct{}, 1), there: make(chan struct{})}
+	cfg.Metrics.rotation.Store(r)
+	return r
 }
 
 // Load reads the certificate of the store, or the initial one. That there is none is no error.

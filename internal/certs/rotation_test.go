@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"math"
 	"math/big"
 	mathrand "math/rand/v2"
 	"net"
@@ -149,6 +150,8 @@ func TestRotation(t *testing.T) {
 		})
 		defer stop()
 		synctest.Wait()
+		const ttl = "kubelet_certificate_manager_server_ttl_seconds"
+		metricstest.Expect(t, registry, map[string]float64{ttl: math.Inf(1)})
 		if _, ok := r.Left(); r.Current() != nil || ok {
 			t.Fatal("a certificate that nobody signed")
 		}
@@ -160,6 +163,8 @@ func TestRotation(t *testing.T) {
 		first := await(t, r)
 		if left, ok := r.Left(); !ok || left <= 0 || left > day {
 			t.Errorf("it holds for %v, %v", left, ok)
+		} else {
+			metricstest.Expect(t, registry, map[string]float64{ttl: left.Seconds()})
 		}
 		if first.Subject.String() != "CN=system:node:box,O=system:nodes" {
 			t.Errorf("subject %s", first.Subject)

@@ -43,12 +43,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "[ALPHA] Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
 		}, []string{"runtime_handler"}),
 		startedPodsErrors: f.NewCounter(prometheus.CounterOpts{
-			Name: "kubelet_started_pods_errors_total",
-			Help: "[ALPHA] Cumulative number of errors when starting pods",
+			Name: "kubelet_started_pods_errors_total", Help: "[ALPHA] Cumulative number of errors when starting pods",
 		}),
 		pullDuration: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "kubelet_image_pull_duration_seconds",
-			Help:    "[ALPHA] Duration in seconds to pull an image.",
+			Name: "kubelet_image_pull_duration_seconds", Help: "[ALPHA] Duration in seconds to pull an image.",
 			Buckets: []float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600},
 		}, []string{"image_size_in_bytes"}),
 	}

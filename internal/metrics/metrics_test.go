@@ -98,7 +98,6 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 			{Namespace: "default", Claim: "other"},
 		}
 	}})
-	out["/metrics"].MustRegister(Certificates{Client: func() (time.Duration, bool) { return time.Hour, true }})
 	out["/metrics/probes"] = prometheus.NewRegistry()
 	web := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}
 	out["/metrics/probes"].MustRegister(Probes(func() []prober.Count {
@@ -253,8 +252,6 @@ func TestScrapes(t *testing.T) {
 			`kubelet_working_pods{config="orphan",lifecycle="terminating",static="unknown"} 1`,
 			`kubelet_working_pods{config="runtime_only",lifecycle="terminating",static="unknown"} 1`,
 			"kubelet_mirror_pods 1",
-			"kubelet_certificate_manager_client_ttl_seconds 3600",
-			"kubelet_certificate_manager_server_ttl_seconds +Inf",
 			`kubelet_volume_stats_available_bytes{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_inodes_used{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_health_status_abnormal{namespace="default",persistentvolumeclaim="disk"} 1`,

@@ -38,24 +38,20 @@ func newPodCounts(r prometheus.Registerer) *podCounts {
 			Buckets: startBuckets,
 		}),
 		started: f.NewCounter(prometheus.CounterOpts{
-			Name: "kubelet_started_pods_total",
-			Help: "[ALPHA] Cumulative number of pods started",
+			Name: "kubelet_started_pods_total", Help: "[ALPHA] Cumulative number of pods started",
 		}),
 		startedUserNamespaced: f.NewCounter(prometheus.CounterOpts{
 			Name: "kubelet_started_user_namespaced_pods_total",
 			Help: "[ALPHA] Cumulative number of pods with user namespaces started",
 		}),
 		startedContainers: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_started_containers_total",
-			Help: "[ALPHA] Cumulative number of containers started",
+			Name: "kubelet_started_containers_total", Help: "[ALPHA] Cumulative number of containers started",
 		}, []string{"container_type"}),
 		terminated: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_terminated_containers_total",
-			Help: "[ALPHA] Cumulative number of terminated containers",
+			Name: "kubelet_terminated_containers_total", Help: "[ALPHA] Cumulative number of terminated containers",
 		}, []string{"container_type", "exit_code", "reason"}),
 		containersPerPod: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "kubelet_containers_per_pod_count",
-			Help:    "[ALPHA] The number of containers per pod.",
+			Name: "kubelet_containers_per_pod_count", Help: "[ALPHA] The number of containers per pod.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 5),
 		}),
 		requestedResizes: f.NewCounterVec(prometheus.CounterOpts{
@@ -64,8 +60,7 @@ func newPodCounts(r prometheus.Registerer) *podCounts {
 				"Different resources on the same container are counted separately.",
 		}, []string{"resource", "requirement", "operation"}),
 		infeasibleResizes: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_pod_infeasible_resizes_total",
-			Help: "[ALPHA] Number of infeasible resizes for pods.",
+			Name: "kubelet_pod_infeasible_resizes_total", Help: "[ALPHA] Number of infeasible resizes for pods.",
 		}, []string{"reason_detail"}),
 		resizeDuration: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "kubelet_pod_resize_duration_milliseconds",

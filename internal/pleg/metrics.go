@@ -18,20 +18,17 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{
 		relistDuration: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "kubelet_pleg_relist_duration_seconds",
-			Help: "[ALPHA] Duration in seconds for relisting pods in PLEG.",
+			Name: "kubelet_pleg_relist_duration_seconds", Help: "[ALPHA] Duration in seconds for relisting pods in PLEG.",
 		}),
 		relistInterval: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "kubelet_pleg_relist_interval_seconds",
-			Help: "[ALPHA] Interval in seconds between relisting in PLEG.",
+			Name: "kubelet_pleg_relist_interval_seconds", Help: "[ALPHA] Interval in seconds between relisting in PLEG.",
 		}),
 		readDuration: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "kubelet_pleg_pod_relist_duration_seconds",
 			Help: "[ALPHA] Duration in seconds for relisting a single pod in PLEG.",
 		}),
 		lastSeen: f.NewGauge(prometheus.GaugeOpts{
-			Name: "kubelet_pleg_last_seen_seconds",
-			Help: "[ALPHA] Timestamp in seconds when PLEG was last seen active.",
+			Name: "kubelet_pleg_last_seen_seconds", Help: "[ALPHA] Timestamp in seconds when PLEG was last seen active.",
 		}),
 	}
 }

@@ -29,24 +29,20 @@ func newMetrics(r, slis prometheus.Registerer) *metrics {
 			Help: "[ALPHA] Number of the http requests received since the server started",
 		}, request),
 		requestDuration: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "kubelet_http_requests_duration_seconds",
-			Help: "[ALPHA] Duration in seconds to serve http requests",
+			Name: "kubelet_http_requests_duration_seconds", Help: "[ALPHA] Duration in seconds to serve http requests",
 		}, request),
 		inFlight: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "kubelet_http_inflight_requests",
-			Help: "[ALPHA] Number of the inflight http requests",
+			Name: "kubelet_http_inflight_requests", Help: "[ALPHA] Number of the inflight http requests",
 		}, request),
 		webSockets: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_websocket_streaming_requests_total",
 			Help: "[ALPHA] Total number of WebSocket streaming requests received by kubelet.",
 		}, []string{"subresource"}),
 		health: sli.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "kubernetes_healthcheck",
-			Help: "[STABLE] This metric records the result of a single healthcheck.",
+			Name: "kubernetes_healthcheck", Help: "[STABLE] This metric records the result of a single healthcheck.",
 		}, []string{"type", "name"}),
 		healthResults: sli.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubernetes_healthchecks_total",
-			Help: "[STABLE] This metric records the results of all healthcheck.",
+			Name: "kubernetes_healthchecks_total", Help: "[STABLE] This metric records the results of all healthcheck.",
 		}, []string{"type", "name", "status"}),
 	}
 }

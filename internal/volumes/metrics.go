@@ -13,8 +13,7 @@ type metrics struct{ operations *prometheus.HistogramVec }
 // newMetrics registers the family of this package; nobody scrapes it if r is nil.
 func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{operations: promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "storage_operation_duration_seconds",
-		Help:    "[ALPHA] Storage operation duration",
+		Name: "storage_operation_duration_seconds", Help: "[ALPHA] Storage operation duration",
 		Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600},
 	}, []string{"volume_plugin", "operation_name", "status", "migrated"})}
 }
