@@ -120,7 +120,8 @@ type Outside struct {
 	REST *rest.Config
 	// Listen opens the local socket; nil listens on <RunDir>/berth.sock.
 	Listen func() (net.Listener, error)
-	// Metrics is the registry of /metrics and SLIs that of /metrics/slis, each of one agent alone; nil is a new one.
+	// Metrics is the registry of /metrics and SLIs that of /metrics/slis, each of one agent alone;
+	// nil is a new one.
 	Metrics, SLIs Registry
 }
 

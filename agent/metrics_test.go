@@ -77,7 +77,8 @@ func isLibrary(d *prometheus.Desc) bool {
 	return strings.Contains(d.String(), `"go_`) || strings.Contains(d.String(), `"process_`)
 }
 
-// oddNames are the kubelet's own names that promtool complains about. They stay as dashboards know them.
+// oddNames are the kubelet's own names that promtool complains about. They stay as dashboards know
+// them.
 var oddNames = []string{
 	"kubelet_certificate_manager_client_expiration_renew_errors", "kubelet_evictions", "kubelet_pod_resize_duration_milliseconds",
 	"kubelet_preemptions", "kubelet_server_expiration_renew_errors",
@@ -124,7 +125,8 @@ func describe(t *testing.T, r families) string {
 	return strings.Join(lines, "")
 }
 
-// Names, help, types, buckets and labels of all that a member of a cluster counts, and where it is shown, are what dashboards go by.
+// Names, help, types, buckets and labels of all that a member of a cluster counts, and where it is
+// shown, are what dashboards go by.
 func TestMetricFamilies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := agenttest.New(t)

@@ -55,7 +55,8 @@ type World struct {
 	Flags map[string]string
 	// MaxPods is how many pods the machine takes; 0 is as many as run mode does. Agents that start read it.
 	MaxPods int
-	// Metrics and SLIs are the registries of /metrics and /metrics/slis; nil is one of each agent's own. The agent that starts next reads them.
+	// Metrics and SLIs are the registries of /metrics and /metrics/slis; nil is one of each agent's
+	// own. The agent that starts next reads them.
 	Metrics, SLIs agent.Registry
 	// API is the API server of the cluster that the machine is a member of, nil before Join.
 	API *kubetest.Server

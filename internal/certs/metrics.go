@@ -30,7 +30,8 @@ func ClientMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// ServingMetrics registers the families of the serving certificate; nobody scrapes them if r is nil.
+// ServingMetrics registers the families of the serving certificate; nobody scrapes them if r is
+// nil.
 func ServingMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{}
 	m.errors = promauto.With(r).NewCounter(prometheus.CounterOpts{
@@ -59,7 +60,8 @@ func (m *Metrics) left() float64 {
 	return math.Inf(1)
 }
 
-// renewed counts a try to get the next certificate; age is that of the one before, 0 if there was none.
+// renewed counts a try to get the next certificate; age is that of the one before, 0 if there was
+// none.
 func (m *Metrics) renewed(age time.Duration, err error) {
 	switch {
 	case err != nil:

@@ -49,7 +49,8 @@ type RotationConfig struct {
 	Signer func() (Signer, error)
 	// Changed is called after another certificate is in force; nil if nobody cares.
 	Changed func()
-	// Metrics count the tries to get a certificate, and show how long it holds; of this Rotation alone. nil: nothing does.
+	// Metrics count the tries to get a certificate, and show how long it holds; of this Rotation
+	// alone. nil: nothing does.
 	Metrics *Metrics
 	Log     *slog.Logger
 	// Random returns a number in [0,1); nil is math/rand.

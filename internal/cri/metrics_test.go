@@ -14,7 +14,8 @@ import (
 	"berth/internal/metrics/metricstest"
 )
 
-// Calls count under the kubelet's words for them, and those of sandboxes and images by themselves, too.
+// Calls count under the kubelet's words for them, and those of sandboxes and images by themselves,
+// too.
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake, registry := critest.Start(t, critest.WithImages(image)), prometheus.NewRegistry()

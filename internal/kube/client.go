@@ -46,7 +46,8 @@ type Config struct {
 	Limits Limits
 	// Certificate is the client certificate, if it may change, or is still to come; nil: the credentials are those of REST.
 	Certificate Certificate
-	// Metrics is where metrics are registered, of all clients that With makes together; nil: nowhere.
+	// Metrics is where metrics are registered, of all clients that With makes together; nil:
+	// nowhere.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }

@@ -14,7 +14,8 @@ type metrics struct {
 	latency  *prometheus.HistogramVec
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil. The host is one, and the agent's own choice.
+// newMetrics registers the families of this package; nobody scrapes them if r is nil. The host is
+// one, and the agent's own choice.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{

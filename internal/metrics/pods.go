@@ -29,7 +29,8 @@ type PodsConfig struct {
 	Metrics prometheus.Registerer
 }
 
-// Pods counts what becomes of pods, from their statuses, and collects at a scrape how many there are.
+// Pods counts what becomes of pods, from their statuses, and collects at a scrape how many there
+// are.
 type Pods struct {
 	PodsConfig
 	*podCounts
@@ -169,7 +170,8 @@ func (p *Pods) Run(ctx context.Context) error {
 	}
 }
 
-// count counts what is new in the pod's status. What began or ended before the agent did was counted by the one before.
+// count counts what is new in the pod's status. What began or ended before the agent did was
+// counted by the one before.
 func (p *Pods) count(x *v1.Pod) {
 	s := p.seen[x.UID]
 	if s == nil {

@@ -49,7 +49,8 @@ func conditionOf(x *v1.Pod, kind v1.PodConditionType) *v1.PodCondition {
 	return nil
 }
 
-// countResize counts what is new of the pod's resizes: what its spec asks for, that it cannot be had, and how long it took.
+// countResize counts what is new of the pod's resizes: what its spec asks for, that it cannot be
+// had, and how long it took.
 func (n *podCounts) countResize(s *seenResize, x *v1.Pod) {
 	wanted := map[string]v1.ResourceRequirements{}
 	for _, list := range [][]v1.Container{x.Spec.InitContainers, x.Spec.Containers} {

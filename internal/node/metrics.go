@@ -10,7 +10,8 @@ import (
 // startStep is a step of the start of a Node that was not there before.
 type startStep int
 
-// The steps in their order: it is about to be registered, the API server has made it, it was reported as ready.
+// The steps in their order: it is about to be registered, the API server has made it, it was
+// reported as ready.
 const (
 	stepRegistering startStep = iota
 	stepRegistered
@@ -18,8 +19,9 @@ const (
 	startSteps
 )
 
-// metrics measure the start of a Node. One that was there before has no such start, and no samples: the families have no labels, but children, so
-// that nothing is shown of what is not over. They belong to the goroutine that reports.
+// metrics measure the start of a Node. One that was there before has no such start, and no samples:
+// the families have no labels, but children, so that nothing is shown of what is not over. They
+// belong to the goroutine that reports.
 type metrics struct {
 	booted, began time.Time             // of the machine and of the agent; zero: not known
 	at            [startSteps]time.Time // zero: not yet

@@ -97,8 +97,9 @@ type Config struct {
 	CloseIdleConnections func()
 	// Random returns a number in [0,1); nil is math/rand.
 	Random func() float64
-	// Metrics is where metrics are registered; nil: nowhere. They tell of the start of a Node that the agent makes itself, which begins with that of
-	// the machine (Booted) and of the agent (Started); zero times are not known.
+	// Metrics is where metrics are registered; nil: nowhere. They tell of the start of a Node that
+	// the agent makes itself, which begins with that of the machine (Booted) and of the agent
+	// (Started); zero times are not known.
 	Metrics         prometheus.Registerer
 	Booted, Started time.Time
 }

@@ -110,8 +110,8 @@ func (s *stream) setPolling(polls bool) (isNew bool) {
 	return true
 }
 
-// New returns a PLEG that has not looked at the runtime yet. What hangs is written to the journal of the pod that it holds up. Metrics are
-// registered with r, if it is not nil.
+// New returns a PLEG that has not looked at the runtime yet. What hangs is written to the journal
+// of the pod that it holds up. Metrics are registered with r, if it is not nil.
 func New(runtime Runtime, j *journal.Journal, log *slog.Logger, r prometheus.Registerer) *PLEG {
 	return &PLEG{
 		runtime: runtime, journal: j, log: log, metrics: newMetrics(r),

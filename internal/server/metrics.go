@@ -19,7 +19,8 @@ type metrics struct {
 	healthResults   *prometheus.CounterVec
 }
 
-// newMetrics registers the families of this package: with slis those of health checks, with r the others. Nobody scrapes what is registered with nil.
+// newMetrics registers the families of this package: with slis those of health checks, with r the
+// others. Nobody scrapes what is registered with nil.
 func newMetrics(r, slis prometheus.Registerer) *metrics {
 	f, sli := promauto.With(r), promauto.With(slis)
 	request := []string{"method", "path", "server_type", "long_running"}

@@ -31,9 +31,11 @@ type Config struct {
 	StreamIdleTimeout time.Duration
 	// StreamTransport connects to the runtime's streaming server; nil: over the network.
 	StreamTransport http.RoundTripper
-	// Scrapes are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as Stats may.
+	// Scrapes are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as
+	// Stats may.
 	Scrapes map[string]http.Handler
-	// Metrics is where metrics of requests at the kubelet's ports are registered, SLIs where those of health checks are; nil: nowhere.
+	// Metrics is where metrics of requests at the kubelet's ports are registered, SLIs where those
+	// of health checks are; nil: nowhere.
 	Metrics, SLIs prometheus.Registerer
 	// Debug is what looks into the process, at the local API and the HTTPS port.
 	Debug Debug

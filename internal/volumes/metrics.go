@@ -18,10 +18,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}, []string{"volume_plugin", "operation_name", "status", "migrated"})}
 }
 
-// operation is something that is done with one volume, under the kubelet's name for it (Kubernetes community, "Volume operation metrics").
+// operation is something that is done with one volume, under the kubelet's name for it (Kubernetes
+// community, "Volume operation metrics").
 type operation string
 
-// The operations. What all pods share of a volume is made by mountVolume and mapVolume, with what the first pod has of it.
+// The operations. What all pods share of a volume is made by mountVolume and mapVolume, with what
+// the first pod has of it.
 const (
 	mountVolume    operation = "volume_mount"
 	mapVolume      operation = "map_volume" // of a disk, like each Map and Unmap
@@ -33,7 +35,8 @@ const (
 	expandVolume   operation = "volume_fs_resize" // by the driver, also in the course of mountVolume or mapVolume
 )
 
-// operated counts an operation that has ended, unless it was cut off, by the type of the volume, and of CSI drivers by theirs.
+// operated counts an operation that has ended, unless it was cut off, by the type of the volume,
+// and of CSI drivers by theirs.
 func (m *metrics) operated(ctx context.Context, plugin string, o operation, took time.Duration, err error) {
 	result := "success"
 	if err != nil {

@@ -27,7 +27,8 @@ func newLedger(h *host) *ledger {
 	return l
 }
 
-// expect checks what was counted since the last time, in whatever order: the type of the volume, the operation, and whether it failed.
+// expect checks what was counted since the last time, in whatever order: the type of the volume,
+// the operation, and whether it failed.
 func (l *ledger) expect(t *testing.T, step string, want ...string) {
 	t.Helper()
 	expected, got := map[string]float64{}, map[string]float64{}

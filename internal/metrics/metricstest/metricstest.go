@@ -13,7 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Values returns the samples by name and labels, as the text format has them: `name{label="value"}`. A histogram has name_count and name_sum.
+// Values returns the samples by name and labels, as the text format has them:
+// `name{label="value"}`. A histogram has name_count and name_sum.
 func Values(t testing.TB, g prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := g.Gather()
