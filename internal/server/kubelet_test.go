@@ -332,23 +332,6 @@ func TestAuthorizationsAreRemembered(t *testing.T) {
 	})
 }
 
-// Every check that somebody asks for is told of, one by one.
-func TestHealthChecksAreTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newNode().handlers()
-		h.Healthz = func() error { return errors.New("stuck") }
-		told := map[string]string{}
-		k := serveKubeletWith(t, server.Config{Handlers: h, Checked: func(check string, err error) { told[check] += fmt.Sprint(err, ";") }}, server.Kubelet{
-			Authorization: server.Authorization{Mode: server.AlwaysAllow}, Authentication: server.Authentication{Anonymous: true},
-		})
-		k.ask(k.readOnly, "GET", "/healthz", credential{})
-		k.ask(k.readOnly, "GET", "/healthz/syncloop", credential{})
-		if diff := cmp.Diff(map[string]string{"ping": "<nil>;", "log": "<nil>;", "syncloop": "stuck;stuck;"}, told); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
-	})
-}
-
 func TestWhatIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reviewer := &apiServer{}
