@@ -99,6 +99,7 @@ var testSupport = map[string]string{
 
 	"internal/checkpoint/checkpointtest": "internal/checkpoint",
 
+	"internal/metrics/metricstest":   "internal/metrics",
 	"internal/manifest/manifesttest": "internal/manifest",
 }
 
@@ -143,6 +144,7 @@ var linkBans = map[string]string{
 	"berth/internal/csi/csitest":             "test support",
 	"berth/internal/kube/kubetest":           "test support",
 	"berth/internal/manifest/manifesttest":   "test support",
+	"berth/internal/metrics/metricstest":     "test support",
 	"berth/internal/pod/podtest":             "test support",
 
 	"berth/internal/checkpoint/checkpointtest": "test support",

@@ -23,15 +23,13 @@ func newAdmission(g *ground, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInp
 		Ready:    in.pleg.Relisted(), Pods: g.pods, States: g.states, Observed: in.pleg,
 		Ended: g.hasEnded,
 		Reject: func(refused *v1.Pod, why admission.Rejection) {
-			g.counts.Rejected(why.Reason)
 			g.recorder.Event(refused, "", v1.EventTypeWarning, why.Reason, why.Message)
 			g.status.Set(refused, v1.PodStatus{
 				Phase: v1.PodFailed, Reason: why.Reason, Message: "Pod was rejected: " + why.Message, QOSClass: cgroups.QOSClass(refused),
 			})
 		},
 		Node: in.node.Current, Wake: resized.Put,
-		Allocations: n.allocations, Event: g.recorder.Event, Journal: g.journal, Preempted: g.counts.Preempted,
-		Accepted: func(t admission.Trigger) { g.counts.ResizeAccepted(string(t)) },
+		Allocations: n.allocations, Event: g.recorder.Event, Journal: g.journal, Metrics: g.out.Metrics,
 	}
 	kernel := sync.OnceValue(func() string { return g.readMachine().Kernel })
 	hasAppArmor := sync.OnceValue(func() bool { return admission.HasAppArmor("/") })
@@ -84,6 +82,6 @@ func newEviction(g *ground, l *podLife, observed func(pod.UID) (*pod.Status, boo
 	return eviction.New(eviction.Config{
 		Lifecycles: g.states, Pod: g.pods.Get, Allotted: l.allocations.Apply, Observed: observed, Ended: g.hasEnded, IsCritical: g.settings.isCritical,
 		Storage: s, Space: s.ReadSpace, Killer: killer{l.workers}, Event: g.recorder.Event,
-		Evicted: func(of eviction.Signal) { g.counts.Evicted(string(of)) }, Journal: g.journal, Log: g.cfg.Log,
+		Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
 	})
 }

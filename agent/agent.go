@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 	mount "k8s.io/mount-utils"
 
@@ -119,6 +120,15 @@ type Outside struct {
 	REST *rest.Config
 	// Listen opens the local socket; nil listens on <RunDir>/berth.sock.
 	Listen func() (net.Listener, error)
+	// Metrics is the registry of /metrics and SLIs that of /metrics/slis, each of one agent alone;
+	// nil is a new one.
+	Metrics, SLIs Registry
+}
+
+// Registry is where metrics are registered and gathered.
+type Registry interface {
+	prometheus.Registerer
+	prometheus.Gatherer
 }
 
 // Validate checks the configuration; the error names the field and the fix.

@@ -5,14 +5,14 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/metrics"
+	"berth/internal/certs"
 	"berth/internal/node"
 	"berth/internal/nodeallocatable"
 	"berth/internal/pod"
 	"berth/internal/quarantine"
-	"berth/internal/stats"
 	"berth/internal/status"
 )
 
@@ -69,31 +69,23 @@ func (t *truths) lastPod(uid pod.UID) (*v1.Pod, bool) {
 }
 
 func newBase(cfg Config, out Outside) base {
-	started := time.Now()
-	return base{cfg: cfg, out: out, settings: settingsOf(&cfg), started: started, measures: newMeasures(metrics.NewAgent(), started)}
+	for _, r := range []*Registry{&out.Metrics, &out.SLIs} {
+		if *r == nil {
+			*r = prometheus.NewRegistry()
+		}
+	}
+	return base{cfg: cfg, out: out, settings: settingsOf(&cfg), started: time.Now(), measures: newMeasures(out.Metrics)}
 }
 
-// measures is what the agent counts about itself.
+// measures are families that are shown, too, where there is nothing for them to count.
 type measures struct {
-	counts *metrics.Agent
-	health *metrics.Health
-	// nodeStart is how long the start of the node took.
-	nodeStart *metrics.NodeStart
+	clientCert, servingCert *certs.Metrics
+	statuses                *status.Metrics
 }
 
-func newMeasures(counts *metrics.Agent, started time.Time) measures {
-	return measures{counts: counts, health: metrics.NewHealth(), nodeStart: metrics.NewNodeStart(stats.BootTime("/proc"), started)}
-}
-
-// reached counts the steps of the node's start.
-func (m measures) reached(s node.Step) {
-	switch s {
-	case node.Registering:
-		m.nodeStart.Registering()
-	case node.Registered:
-		m.nodeStart.Registered()
-	case node.Ready:
-		m.nodeStart.Ready()
+func newMeasures(r prometheus.Registerer) measures {
+	return measures{
+		clientCert: certs.ClientMetrics(r), servingCert: certs.ServingMetrics(r), statuses: status.NewMetrics(r),
 	}
 }
 

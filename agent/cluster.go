@@ -7,7 +7,6 @@ import (
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/client-go/rest"
 
 	"berth/internal/certs"
 	"berth/internal/cgroups"
@@ -47,10 +46,8 @@ func openAPI(b *base) (s apiServer, err error) {
 			return s, err
 		}
 	}
-	rc = rest.CopyConfig(rc)
-	rc.Wrap(b.counts.Transport)
 	open := kube.Config{
-		REST: rc, Version: b.cfg.Version, ContentType: k.ContentType, Log: b.cfg.Log,
+		REST: rc, Version: b.cfg.Version, ContentType: k.ContentType, Metrics: b.out.Metrics, Log: b.cfg.Log,
 		Limits: kube.Limits{QPS: float32(*k.KubeAPIQPS), Burst: int(k.KubeAPIBurst)},
 	}
 	if s.identity != nil {

@@ -24,7 +24,7 @@ func (s *apiServer) openIdentity(b *base) (rc *rest.Config, err error) {
 			c, err := kube.Open(kube.Config{REST: with, Version: b.cfg.Version, ContentType: k.ContentType, Log: b.cfg.Log})
 			return kube.Follower{Client: c}, err
 		},
-		Renewed: b.counts.ClientRenewed, Log: b.cfg.Log,
+		Metrics: b.clientCert, Log: b.cfg.Log,
 	})
 	return rc, err
 }
@@ -71,7 +71,7 @@ func newServing(g *ground) (s serving, err error) {
 		Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
 		Wanted: func() *x509.CertificateRequest { return servingRequest(g.api.current.Node()) }, Covers: certs.CoversNames,
 		Signer:  func() (certs.Signer, error) { return kube.Follower{Client: g.api.client}, nil },
-		Renewed: g.counts.ServerRenewed,
+		Metrics: g.servingCert,
 		Log:     g.cfg.Log,
 	})
 	s.wake = s.rotation.Wake

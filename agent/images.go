@@ -30,16 +30,15 @@ func newImageManager(g *ground, rt *containerRuntime, o *origin) (m imageManager
 		RecordsDir:    filepath.Join(g.cfg.RootDir, imageRecordsDir), Verification: s.verification,
 	}
 	if s.providers != "" {
-		if c.Providers, err = images.LoadProviders(s.providers, s.providerBinDir, o.accounts); err != nil {
+		if c.Providers, err = images.LoadProviders(s.providers, s.providerBinDir, o.accounts, g.out.Metrics); err != nil {
 			return m, err
 		}
-		c.Providers.OnRun(g.counts.PluginRan)
 	}
 	m.puller = images.New(c)
 	gc := images.GCConfig{
 		Store: rt.cri, Puller: m.puller, MinAge: s.minAge, MaxAge: s.maxAge, HighPercent: s.highPercent, LowPercent: s.lowPercent,
 		KeepUnrecorded: s.keepsUnrecorded, Disk: g.out.Disk, HasImageVolumes: func(uid pod.UID) bool { return hasImageVolumes(g.pods, uid) },
-		NodeEvent: g.recorder.NodeEvent, Removed: g.counts.ImageCollected, Log: g.cfg.Log,
+		NodeEvent: g.recorder.NodeEvent, Metrics: g.out.Metrics, Log: g.cfg.Log,
 	}
 	if gc.Disk == nil {
 		gc.Disk = diskOf

@@ -16,31 +16,21 @@ import (
 	"berth/internal/stats"
 )
 
-// certificates tells how long those hold that the API server signs.
-func (a *Agent) certificates() metrics.Certificates {
-	var out metrics.Certificates
-	if c := a.api.identity; c != nil {
-		out.Client = c.Left
-	}
-	if c := a.serving.rotation; c != nil {
-		out.Server = c.Left
-	}
-	return out
-}
+var _ metrics.Readings = (*stats.Collector)(nil)
 
 // newPodCounts builds what counts pods by what is reported of them.
 func newPodCounts(g *ground, p *pleg.PLEG, v podView) *metrics.Pods {
 	changed, _ := g.status.Subscribe() // for as long as there is an agent
-	return &metrics.Pods{
-		Changed: changed, Pod: v.getPod, List: v.listPods, Wanted: g.pods.List, Observed: p.Known, Started: g.started, Agent: g.counts,
+	return metrics.NewPods(metrics.PodsConfig{
+		Changed: changed, Pod: v.getPod, List: v.listPods, Wanted: g.pods.List, Observed: p.Known, Started: g.started, Metrics: g.out.Metrics,
 		Lives: g.states.List, Mirrored: g.api.exists(),
-	}
+	})
 }
 
 // newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in
 // two of them.
 func newMetrics(a *Agent) (map[string]http.Handler, error) {
-	a.counts.Node(a.cfg.NodeName, a.cfg.Version, runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
+	build := metrics.Build{Node: a.cfg.NodeName, Version: a.cfg.Version, GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_cgroup_version", Help: "[ALPHA] cgroup version on the hosts."}, func() float64 {
 		h, err := cgroupstat.Detect()
 		if err != nil {
@@ -66,28 +56,27 @@ func newMetrics(a *Agent) (map[string]http.Handler, error) {
 			ID: m.MachineID, SystemUUID: m.SystemUUID, BootID: m.BootID, CPUs: m.CPUs, Topology: topology(), Memory: m.Memory, Swap: m.Swap, Kernel: m.Kernel, OSImage: m.OSImage,
 		}, err
 	}
+	// Others register there, too.
+	shared := map[string]Registry{server.PathMetrics: a.out.Metrics, server.PathSLIs: a.out.SLIs}
 	out := map[string]http.Handler{}
 	for path, list := range map[string][]prometheus.Collector{
 		server.PathMetrics: {
-			a.lives, version,
+			a.lives, build, version,
 			metrics.Claims{Uses: a.stats.Claims},
 			metrics.Logs(a.stats.Logs),
-			a.nodeStart, a.certificates(),
 			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		},
+		server.PathSLIs:     nil, // the server counts health checks
 		server.PathProbes:   {metrics.Probes(a.probes.Counts), metrics.ProcessStart("/proc")},
-		server.PathSLIs:     {a.health},
 		server.PathResource: {metrics.Resource{Readings: a.stats, Log: a.cfg.Log}},
 		server.PathCadvisor: {metrics.Cadvisor{Readings: a.stats, Kills: kills, Files: files, Disks: disks, Machine: machine, Log: a.cfg.Log}},
 	} {
-		r := prometheus.NewRegistry()
+		r := shared[path]
+		if r == nil {
+			r = prometheus.NewRegistry()
+		}
 		for _, c := range list {
 			if err := r.Register(c); err != nil {
-				return nil, err
-			}
-		}
-		if path == server.PathMetrics {
-			if err := a.counts.Register(r); err != nil {
 				return nil, err
 			}
 		}

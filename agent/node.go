@@ -14,6 +14,7 @@ import (
 	"berth/internal/events"
 	"berth/internal/kube"
 	"berth/internal/node"
+	"berth/internal/stats"
 )
 
 // heartbeatTimeout bounds the calls that keep the node alive: they wait for nobody.
@@ -147,6 +148,7 @@ func newNode(g *ground, sources node.Sources) (*node.Node, error) {
 		UpdateFrequency: k.NodeStatusUpdateFrequency.Duration, ReportFrequency: k.NodeStatusReportFrequency.Duration,
 		LeaseDuration: time.Duration(k.NodeLeaseDurationSeconds) * time.Second,
 		RootDir:       g.cfg.RootDir, LabelsFile: filepath.Join(g.cfg.RootDir, "node_labels.json"),
-		CloseIdleConnections: heartbeat.CloseConnections, Reached: g.reached,
+		CloseIdleConnections: heartbeat.CloseConnections, Metrics: g.out.Metrics,
+		Booted: stats.BootTime("/proc"), Started: g.started,
 	})
 }

@@ -134,7 +134,7 @@ func newReporting(g *ground, l *podLife, s *podconfig.PodConfig, v *volumes.Mana
 		return reporting{}
 	}
 	patcher := status.NewPatcher(status.PatcherConfig{
-		API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Told: g.counts.StatusTold, Journal: g.journal, Log: g.cfg.Log,
+		API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Metrics: g.statuses, Journal: g.journal, Log: g.cfg.Log,
 		Keep: func(ctx context.Context) { // only this agent knows it of static pods
 			l.probes.Write(ctx)
 			g.kept.Write(ctx)
@@ -187,7 +187,7 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 		CRI: in.runtime.cri, Images: in.images.puller, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log,
 		Folders:   kuberuntime.Folders{Root: g.cfg.RootDir, PodLogs: g.cfg.PodLogsDir, ContainerLogs: g.cfg.ContainerLogsDir},
 		Resources: g.resources.Containers, HostIPs: g.hostIPs.Current, Objects: in.objects, Actions: l.actions, Pods: p.Known,
-		Cgroups: in.runtime.facts, Allocations: l.allocations,
+		Cgroups: in.runtime.facts, Allocations: l.allocations, Metrics: g.out.Metrics,
 		MaxRestartPeriod: s.maxRestartPeriod, Garbage: s.garbage,
 		Sandboxes: kuberuntime.SandboxConfig{
 			DNS: s.dns, ResolvConf: s.resolvConf, UserNamespaces: l.users, NodeEvent: g.recorder.NodeEvent,
@@ -195,7 +195,7 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 		},
 		Containers: kuberuntime.ContainerConfig{
 			Volumes: in.volumes, ExecLimits: in.execLimits, SeccompDefault: s.seccompDefault,
-			Allocatable: func() v1.ResourceList { return allocatable(in.node) }, StartFailed: g.counts.StartFailed,
+			Allocatable: func() v1.ResourceList { return allocatable(in.node) },
 		},
 	})
 	l.syncer = podsync.New(podsync.Config{
@@ -212,7 +212,7 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 	l.admit = newAdmission(g, l.podNeeds, l.resized, in)
 	l.workers = podworkers.New(podworkers.Config{
 		Syncer: g.quarantine.Guard(l.syncer), Observer: p, Admitter: l.admit, Resizer: l.admit, States: g.states, Journal: g.journal,
-		Log: g.cfg.Log, Passed: g.counts.Passed, WorkerStarted: g.counts.WorkerStarted,
+		Log: g.cfg.Log, Metrics: g.out.Metrics,
 	})
 	return l, nil
 }

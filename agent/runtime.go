@@ -49,7 +49,7 @@ func newContainerRuntime(b *base) (containerRuntime, error) {
 		rt.endpoint = rt.embedded.Endpoint()
 	}
 	rt.cri, err = cri.New(cri.Config{
-		Endpoint: rt.endpoint, ImageEndpoint: cfg.ImageEndpoint, Timeout: b.settings.runtimeTimeout, Dial: b.out.DialCRI, Called: b.counts.RuntimeCall,
+		Endpoint: rt.endpoint, ImageEndpoint: cfg.ImageEndpoint, Timeout: b.settings.runtimeTimeout, Dial: b.out.DialCRI, Metrics: b.out.Metrics,
 	})
 	return rt, err
 }

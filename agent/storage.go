@@ -31,7 +31,7 @@ type storage struct {
 
 // newStorage builds volumes, and what finds the drivers of some.
 func newStorage(g *ground, o *origin, n nodeSource) (s storage, err error) {
-	drivers := csi.Config{NodeName: g.cfg.NodeName, Log: g.cfg.Log, Called: g.counts.DriverCall, Dial: g.out.DialPlugin}
+	drivers := csi.Config{NodeName: g.cfg.NodeName, Log: g.cfg.Log, Metrics: g.out.Metrics, Dial: g.out.DialPlugin}
 	if g.api.exists() {
 		drivers.Nodes, drivers.CSINodes, drivers.Initialized, drivers.Registered = g.api.client, g.api.client, n.Wake, g.api.current.Registered
 		drivers.Period, drivers.PeriodsChanged = g.api.allocatablePeriod, g.api.driversChanged
@@ -57,10 +57,7 @@ func newStorage(g *ground, o *origin, n nodeSource) (s storage, err error) {
 	if s.volumes, err = volumes.New(volumes.Config{
 		Root: g.cfg.RootDir, AllocatableMemory: g.resources.Allocatable.Memory().Value(), Mounter: mounter, Objects: o.objects, Certificates: o.objects,
 		Allocatable: func() v1.ResourceList { return allocatable(n) }, Log: g.cfg.Log, Journal: g.journal,
-		Claims: o.claims, Node: n.Current, CSI: ofDrivers, Event: podEvents(g.recorder),
-		Operated: func(plugin string, o volumes.Operation, took time.Duration, err error) {
-			g.counts.StorageOperation(plugin, string(o), took, err)
-		},
+		Claims: o.claims, Node: n.Current, CSI: ofDrivers, Event: podEvents(g.recorder), Metrics: g.out.Metrics,
 	}); err != nil {
 		return s, err
 	}

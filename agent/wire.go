@@ -135,9 +135,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	a.runtimeHealth = node.NewRuntimeHealth(a.cri, a.node.Wake, cfg.Log)
 	a.kills = oom.NewKills(filepath.Join(cfg.RootDir, killsFile), cfg.Log)
-	a.pleg = pleg.New(a.kills.Amend(a.cri), a.journal, cfg.Log)
-	a.pleg.OnRelist(a.counts.Relisted)
-	a.pleg.OnRead(a.counts.Read)
+	a.pleg = pleg.New(a.kills.Amend(a.cri), a.journal, cfg.Log, a.out.Metrics)
 	a.newOOMWatcher()
 	a.containerLogs = newContainerLogs(g, &a.containerRuntime, a.pleg)
 	if a.keeper, err = newNode(g, node.Sources{

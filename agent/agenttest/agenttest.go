@@ -55,6 +55,9 @@ type World struct {
 	Flags map[string]string
 	// MaxPods is how many pods the machine takes; 0 is as many as run mode does. Agents that start read it.
 	MaxPods int
+	// Metrics and SLIs are the registries of /metrics and /metrics/slis; nil is one of each agent's
+	// own. The agent that starts next reads them.
+	Metrics, SLIs agent.Registry
 	// API is the API server of the cluster that the machine is a member of, nil before Join.
 	API *kubetest.Server
 	// DiskUsed is how much of the disk of images is in use, in percent.
@@ -144,8 +147,8 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		Plugins:   func() (plugins.Watch, error) { return noPlugins{}, nil },
 		LogWrites: func() (containerlogs.Writes, error) { return quietLogs{}, nil },
 		Listen:    func() (net.Listener, error) { return w.door, nil },
-		HostPorts: &w.sockets,
-		Machine:   machine, Network: w.uplink.network(), Dial: w.Network.Dial,
+		HostPorts: &w.sockets, Metrics: w.Metrics, SLIs: w.SLIs,
+		Machine: machine, Network: w.uplink.network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {
 			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil
 		},

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/allocation"
@@ -45,12 +46,10 @@ type Config struct {
 	Wake func(uid pod.UID)
 	// Preempt has other pods end for critical ones that lack resources.
 	Preempt bool
-	// Preempted is told of each resource that pods had to go for; nil: nobody counts.
-	Preempted func(v1.ResourceName)
-	// Accepted is told of each resize that is granted after it was deferred, and what had changed; nil: nobody counts.
-	Accepted func(Trigger)
 	// Event records an event about a pod; nil if nobody reads them.
 	Event func(p *v1.Pod, container, eventtype, reason, message string)
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
 	// Journal may be nil.
 	Journal *journal.Journal
 }
@@ -83,7 +82,8 @@ type Victim struct {
 
 // Chain asks the handlers in turn.
 type Chain struct {
-	cfg Config
+	cfg     Config
+	metrics *metrics
 
 	deciding sync.Mutex              // one decision at a time: what a pod is given another cannot get
 	wishes   map[pod.UID]*resizeWish // guarded by deciding; resizes that were not granted
@@ -116,16 +116,10 @@ func New(cfg Config) *Chain {
 	if cfg.Journal == nil {
 		cfg.Journal = journal.New(slog.New(slog.DiscardHandler))
 	}
-	if cfg.Preempted == nil {
-		cfg.Preempted = func(v1.ResourceName) {}
-	}
-	if cfg.Accepted == nil {
-		cfg.Accepted = func(Trigger) {}
-	}
 	if cfg.Wake == nil {
 		cfg.Wake = func(pod.UID) {}
 	}
-	c := &Chain{cfg: cfg, wishes: map[pod.UID]*resizeWish{}}
+	c := &Chain{cfg: cfg, metrics: newMetrics(cfg.Metrics), wishes: map[pod.UID]*resizeWish{}}
 	c.account = newAccount(&c.cfg)
 	return c
 }
@@ -160,7 +154,7 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 		victims, err := rankVictims(a.Pod, a.OtherPods(), r.shortages)
 		if err == nil {
 			for _, s := range r.shortages {
-				c.cfg.Preempted(s.resource)
+				c.metrics.preempted(s.resource)
 			}
 			return c.preempt(p, victims), nil
 		}
@@ -171,6 +165,7 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 	}
 	if r != nil {
 		c.cfg.Allocations.Forget(p.UID)
+		c.metrics.rejected(r.Reason)
 		c.cfg.Reject(p, *r)
 		return Verdict{}, nil
 	}

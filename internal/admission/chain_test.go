@@ -3,13 +3,14 @@ package admission
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/metrics/metricstest"
 	"berth/internal/pod"
 )
 
@@ -174,11 +175,11 @@ func TestRoomIsMadeForACriticalPod(t *testing.T) {
 	a, other := newPod("a", requests("cpu", "1200m")), newPod("b", requests("cpu", "800m"))
 	b := newBench(t, a, other)
 	needy := newPod("needy", requests("cpu", "2"), critical)
-	var preempted []v1.ResourceName
-	b.cfg.Preempted = func(name v1.ResourceName) { preempted = append(preempted, name) }
+	registry := prometheus.NewRegistry()
+	b.metrics = newMetrics(registry)
 	v := b.admit(t, needy)
-	if !slices.Equal(preempted, []v1.ResourceName{v1.ResourceCPU}) {
-		t.Errorf("what pods had to go for: %v", preempted)
+	if diff := cmp.Diff(map[string]float64{`kubelet_preemptions{preemption_signal="cpu"}`: 1}, metricstest.Values(t, registry)); diff != "" {
+		t.Errorf("what pods had to end for (-want +got):\n%s", diff)
 	}
 	if v.Admitted || v.Later == nil || len(b.killed) != 2 || len(b.refused) != 0 {
 		t.Fatalf("got %+v, killed %d, refused %q", v, len(b.killed), b.refused)

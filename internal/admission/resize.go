@@ -130,7 +130,7 @@ func (c *Chain) grantLocked() (woken []pod.UID) {
 			}
 			delete(c.wishes, uid)
 			if w.deferred {
-				c.cfg.Accepted(w.trigger)
+				c.metrics.deferredAccepted.WithLabelValues(string(w.trigger)).Inc()
 			}
 			if shrinks { // which is room for others
 				for _, o := range c.wishes {

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"berth/internal/allocation"
+	"berth/internal/metrics/metricstest"
 	"berth/internal/pod"
 )
 
@@ -25,18 +27,18 @@ type resizing struct {
 	woken  []string
 	facts  Facts
 	node   *v1.Node
-	// accepted are the triggers of what was granted after it was deferred.
-	accepted []Trigger
+	// metrics count what was granted after it was deferred.
+	metrics *prometheus.Registry
 }
 
 func newResizing(t *testing.T) *resizing {
-	r := &resizing{t: t, active: map[string]*v1.Pod{}, ready: make(chan struct{}), node: newNode()}
+	r := &resizing{t: t, active: map[string]*v1.Pod{}, ready: make(chan struct{}), node: newNode(), metrics: prometheus.NewRegistry()}
 	r.Chain = New(Config{
 		Handlers: []Handler{predicates}, Ready: r.ready, Allocations: allocation.New(allocation.Config{}),
-		Node:     func() (*v1.Node, bool) { return r.node, true },
-		Facts:    func() Facts { return r.facts },
-		Accepted: func(t Trigger) { r.accepted = append(r.accepted, t) },
-		Wake:     func(uid pod.UID) { r.woken = append(r.woken, string(uid)) },
+		Node:    func() (*v1.Node, bool) { return r.node, true },
+		Facts:   func() Facts { return r.facts },
+		Metrics: r.metrics,
+		Wake:    func(uid pod.UID) { r.woken = append(r.woken, string(uid)) },
 		Event: func(p *v1.Pod, _, eventtype, reason, message string) {
 			summary, _, _ := strings.Cut(message, "{")
 			r.events = append(r.events, eventtype+" "+reason+" "+p.Name+": "+summary)
@@ -103,8 +105,8 @@ func TestResizeIsDecided(t *testing.T) {
 	}, r.events); diff != "" {
 		t.Errorf("events: -want +got:\n%s", diff)
 	}
-	if !slices.Equal(r.accepted, []Trigger{PodResized}) {
-		t.Errorf("granted after it was deferred: %v", r.accepted)
+	if diff := cmp.Diff(map[string]float64{`kubelet_pod_deferred_accepted_resizes_total{retry_trigger="pod_resized"}`: 1}, metricstest.Values(t, r.metrics)); diff != "" {
+		t.Errorf("granted after it was deferred (-want +got):\n%s", diff)
 	}
 	if !slices.Equal(r.woken, []string{"b"}) {
 		t.Errorf("woken were %v, want b alone, when it was given what it waited for", r.woken)
@@ -228,8 +230,8 @@ func TestResizeWaitsForRoom(t *testing.T) {
 	r.node = LocalNode(LocalMachine{Name: "node", CPUs: 4, Memory: 4 << 30, Storage: 10 << 30, MaxPods: 10})
 	r.NodeChanged()
 	r.check("on a larger node", r.looks("a"), "3")
-	if !slices.Equal(r.accepted, []Trigger{NodeChanged}) {
-		t.Errorf("granted after it was deferred: %v", r.accepted)
+	if diff := cmp.Diff(map[string]float64{`kubelet_pod_deferred_accepted_resizes_total{retry_trigger="node_changed"}`: 1}, metricstest.Values(t, r.metrics)); diff != "" {
+		t.Errorf("granted after it was deferred (-want +got):\n%s", diff)
 	}
 	if !slices.Equal(r.woken, []string{"a", "a"}) {
 		t.Errorf("woken were %v", r.woken)

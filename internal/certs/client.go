@@ -37,8 +37,8 @@ type ClientConfig struct {
 	Rotate bool
 	// Bootstrap returns an API to ask for certificates with the given credentials.
 	Bootstrap func(*rest.Config) (Signer, error)
-	// Renewed is RotationConfig.Renewed.
-	Renewed func(age time.Duration, err error)
+	// Metrics are RotationConfig.Metrics.
+	Metrics *Metrics
 	Log     *slog.Logger
 }
 
@@ -148,7 +148,7 @@ func newClient(cfg ClientConfig, of *rest.Config) (*Client, *rest.Config, error)
 		SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Prefix: "node-csr-",
 		Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
 		Wanted: func() *x509.CertificateRequest { return wanted }, UntilEnd: !cfg.Rotate,
-		Signer: c.signer, Changed: c.changed, Renewed: cfg.Renewed, Log: cfg.Log,
+		Signer: c.signer, Changed: c.changed, Metrics: cfg.Metrics, Log: cfg.Log,
 	})
 	if err := c.Load(); err != nil {
 		cfg.Log.Warn("client certificate not read; the node asks for a new one", "error", err)

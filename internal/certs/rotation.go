@@ -53,9 +53,9 @@ type RotationConfig struct {
 	Signer func() (Signer, error)
 	// Changed is called after another certificate is in force; nil if nobody cares.
 	Changed func()
-	// Renewed is told of each try to get a certificate: how old the one before was, 0 if there was none, and why there is no new one. nil if
-	// nobody counts.
-	Renewed func(age time.Duration, err error)
+	// Metrics count the tries to get a certificate, and show how long it holds; of this Rotation
+	// alone. nil: nothing does.
+	Metrics *Metrics
 	Log     *slog.Logger
 	// Random returns a number in [0,1); nil is math/rand.
 	Random func() float64
@@ -83,13 +83,15 @@ func NewRotation(cfg RotationConfig) *Rotation {
 	if cfg.Changed == nil {
 		cfg.Changed = func() {}
 	}
-	if cfg.Renewed == nil {
-		cfg.Renewed = func(time.Duration, error) {}
+	if cfg.Metrics == nil {
+		cfg.Metrics = ClientMetrics(nil)
 	}
 	if cfg.Covers == nil {
 		cfg.Covers = func(*x509.Certificate, *x509.CertificateRequest) bool { return true }
 	}
-	return &Rotation{cfg: cfg, wake: make(chan struct{}, 1), there: make(chan struct{}), missing: time.Now()}
+	r := &Rotation{cfg: cfg, wake: make(chan struct{}, 1), there: make(chan struct{}), missing: time.Now()}
+	cfg.Metrics.rotation.Store(r)
+	return r
 }
 
 // Load reads the certificate of the store, or the initial one. That there is none is no error.
@@ -225,7 +227,7 @@ func (r *Rotation) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				break
 			}
-			r.cfg.Renewed(age, err)
+			r.cfg.Metrics.renewed(age, err)
 			r.tell(err)
 			if err == nil {
 				sleep, retry = settle, renewRetry.DelayFunc()

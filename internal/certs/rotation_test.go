@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"math"
 	"math/big"
 	mathrand "math/rand/v2"
 	"net"
@@ -16,12 +17,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/certs"
 	"berth/internal/kube"
 	"berth/internal/kube/kubetest"
+	"berth/internal/metrics/metricstest"
 )
 
 const day = 24 * time.Hour
@@ -140,21 +143,16 @@ func await(t *testing.T, r *certs.Rotation) *x509.Certificate {
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, dir := newOffice(t), filepath.Join(t.TempDir(), "pki")
-		changes, renewed := 0, 0
+		changes, registry := 0, prometheus.NewRegistry()
 		r, stop := o.rotation(t, dir, func(c *certs.RotationConfig) {
-			c.Renewed = func(age time.Duration, err error) {
-				if err != nil {
-					return // nobody signed it in time
-				}
-				if renewed++; (age == 0) != (renewed == 1) || age > 22*time.Hour {
-					t.Errorf("certificate %d came when the one before was %v old", renewed, age)
-				}
-			}
+			c.Metrics = certs.ServingMetrics(registry)
 			c.Changed = func() { changes++ }
 			c.Random = mathrand.New(mathrand.NewPCG(1, 2)).Float64 // no request is under way at the end
 		})
 		defer stop()
 		synctest.Wait()
+		const ttl = "kubelet_certificate_manager_server_ttl_seconds"
+		metricstest.Expect(t, registry, map[string]float64{ttl: math.Inf(1)})
 		if _, ok := r.Left(); r.Current() != nil || ok {
 			t.Fatal("a certificate that nobody signed")
 		}
@@ -166,6 +164,8 @@ func TestRotation(t *testing.T) {
 		first := await(t, r)
 		if left, ok := r.Left(); !ok || left <= 0 || left > day {
 			t.Errorf("it holds for %v, %v", left, ok)
+		} else {
+			metricstest.Expect(t, registry, map[string]float64{ttl: left.Seconds()})
 		}
 		if first.Subject.String() != "CN=system:node:box,O=system:nodes" {
 			t.Errorf("subject %s", first.Subject)
@@ -185,8 +185,17 @@ func TestRotation(t *testing.T) {
 		if changes < 11 || changes > 15 {
 			t.Errorf("%d certificates in ten days", changes)
 		}
-		if n := len(o.requests()); n != changes || renewed != changes {
-			t.Errorf("%d requests for %d certificates, of which %d were told", n, changes, renewed)
+		if n := len(o.requests()); n != changes {
+			t.Errorf("%d requests for %d certificates", n, changes)
+		}
+		const rotations = "kubelet_certificate_manager_server_rotation_seconds"
+		counted := metricstest.Values(t, registry)
+		metricstest.Expect(t, registry, map[string]float64{rotations + "_count": float64(changes - 1)}) // the first replaces none
+		if age := counted[rotations+"_sum"] / counted[rotations+"_count"]; age < 16*3600 || age > 22*3600 {
+			t.Errorf("certificates were replaced when they were %v s old on average", age)
+		}
+		if counted["kubelet_server_expiration_renew_errors"] == 0 {
+			t.Error("nobody signed in time, and that was not counted")
 		}
 		entries, err := os.ReadDir(dir)
 		if err != nil || len(entries) != 3 {

@@ -19,7 +19,7 @@ import (
 // while it is under way.
 type calls struct {
 	timeout time.Duration // of an ordinary call
-	called  func(method, handler string, took time.Duration, err error)
+	metrics *metrics
 
 	mu       sync.Mutex
 	underWay map[*call]bool // guarded by mu; those for pods
@@ -39,12 +39,8 @@ func (c *calls) intercept(server string) grpc.UnaryClientInterceptor {
 		defer cancel()
 		defer c.begin(ctx, op, began.Add(limit.asked), req)()
 		err := classify(ctx, op, server, began, invoke(ctx, method, req, reply, cc, opts...))
-		if c.called != nil && strings.HasPrefix(method, "/runtime.v1.") {
-			handler := ""
-			if r, ok := req.(*runtimeapi.RunPodSandboxRequest); ok {
-				handler = r.RuntimeHandler
-			}
-			c.called(op, handler, time.Since(began), err)
+		if strings.HasPrefix(method, "/runtime.v1.") {
+			c.metrics.called(op, req, time.Since(began), err)
 		}
 		return err
 	}

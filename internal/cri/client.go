@@ -15,6 +15,7 @@ import (
 	"time"
 
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -47,9 +48,8 @@ type Config struct {
 	Timeout time.Duration
 	// Dial replaces the dialling of the unix socket, for tests in memory.
 	Dial Dialer
-	// Called is called after every CRI call with the name of its method, and the runtime handler of
-	// a RunPodSandbox; nil: not called. It must not block.
-	Called func(method, handler string, took time.Duration, err error)
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
 }
 
 // Client calls one runtime: pods and containers by its own methods, the rest by its parts. All
@@ -75,7 +75,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
 	}
-	calls := &calls{timeout: cfg.Timeout, called: cfg.Called, underWay: map[*call]bool{}}
+	calls := &calls{timeout: cfg.Timeout, metrics: newMetrics(cfg.Metrics), underWay: map[*call]bool{}}
 	c := &Client{calls: calls}
 	pool, err := c.newPool(runtimeServer, cfg.Endpoint, cfg.Dial)
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
+	"berth/internal/metrics/metricstest"
 )
 
 // leftTask is containerd with the task of a start that was cut off.
@@ -67,8 +68,8 @@ func (s taskService) Delete(ctx context.Context, r *tasksapi.DeleteTaskRequest) 
 	return &tasksapi.DeleteResponse{}, s.left.task(ctx, "Delete", r.ContainerID, s.left.stays)
 }
 
-// connect serves, and returns a client and the calls that were told of.
-func (l *leftTask) connect(t *testing.T) (c *cri.Client, told func() []string) {
+// connect serves, and returns a client and where its calls are counted.
+func (l *leftTask) connect(t *testing.T) (*cri.Client, *prometheus.Registry) {
 	t.Helper()
 	server := grpc.NewServer()
 	runtimeapi.RegisterRuntimeServiceServer(server, l)
@@ -76,11 +77,11 @@ func (l *leftTask) connect(t *testing.T) (c *cri.Client, told func() []string) {
 	listener := bufconn.Listen(1 << 16)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	var calls []string
+	registry := prometheus.NewRegistry()
 	c, err := cri.New(cri.Config{
 		Endpoint: "fake",
 		Dial:     func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) },
-		Called:   func(method, _ string, _ time.Duration, _ error) { calls = append(calls, method) },
+		Metrics:  registry,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +95,7 @@ func (l *leftTask) connect(t *testing.T) (c *cri.Client, told func() []string) {
 			t.Error(err)
 		}
 	})
-	return c, func() []string { return calls }
+	return c, registry
 }
 
 func TestRemoveContainerWithATaskLeft(t *testing.T) {
@@ -113,7 +114,7 @@ func TestRemoveContainerWithATaskLeft(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c, told := test.left.connect(t)
+			c, registry := test.left.connect(t)
 			err := c.RemoveContainer(t.Context(), "c")
 			switch {
 			case test.words == "" && err != nil:
@@ -124,8 +125,10 @@ func TestRemoveContainerWithATaskLeft(t *testing.T) {
 			if !slices.Equal(test.left.calls, test.want) {
 				t.Errorf("calls %q, want %q", test.left.calls, test.want)
 			}
-			if calls := told(); slices.ContainsFunc(calls, func(call string) bool { return call != "RemoveContainer" }) {
-				t.Errorf("told of %q, which are not all of CRI", calls)
+			for name := range metricstest.Values(t, registry) {
+				if strings.Contains(name, "operation_type=") && !strings.Contains(name, `"remove_container"`) {
+					t.Errorf("counted %s, which is no call of CRI", name)
+				}
 			}
 		})
 	}

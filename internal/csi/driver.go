@@ -22,7 +22,7 @@ type Driver struct {
 	Name     string
 	endpoint string
 	dial     func(ctx context.Context, endpoint string) (net.Conn, error)
-	called   func(driver, method string, took time.Duration, err error)
+	metrics  *metrics
 }
 
 // Capabilities are what a driver's node service says that it can.
@@ -166,7 +166,7 @@ func (d *Driver) call(ctx context.Context, method string, do func(context.Contex
 	defer conn.Close()
 	began := time.Now()
 	err = do(ctx, csiapi.NewNodeClient(conn))
-	d.called(d.Name, method, time.Since(began), err)
+	d.metrics.called(d.Name, method, time.Since(began), err)
 	if err != nil {
 		return fmt.Errorf("driver %s: %w", d.Name, err)
 	}

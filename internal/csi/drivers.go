@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 
 	"berth/internal/health"
@@ -31,16 +32,17 @@ type Config struct {
 	Period func(driver string) time.Duration
 	// PeriodsChanged has an element when Period may return something else; nil: it never does.
 	PeriodsChanged <-chan struct{}
-	// Called is told of every call of a driver; nil: nobody counts.
-	Called func(driver, method string, took time.Duration, err error)
 	// Dial connects to the socket of a driver; nil is the machine's.
 	Dial func(ctx context.Context, socket string) (net.Conn, error)
-	Log  *slog.Logger
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
 }
 
 // Drivers are those that are registered on this machine. It is safe for concurrent use.
 type Drivers struct {
 	Config
+	metrics *metrics
 
 	turn chan struct{} // capacity 1: who holds the one token writes to the API server
 	wake chan struct{} // capacity 1: there is something for Run to look at
@@ -81,11 +83,8 @@ func New(cfg Config) (*Drivers, error) {
 	if cfg.Period == nil {
 		cfg.Period = func(string) time.Duration { return 0 }
 	}
-	if cfg.Called == nil {
-		cfg.Called = func(string, string, time.Duration, error) {}
-	}
 	d := &Drivers{
-		Config: cfg, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), drivers: map[string]registration{}, left: map[string]bool{},
+		Config: cfg, metrics: newMetrics(cfg.Metrics), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), drivers: map[string]registration{}, left: map[string]bool{},
 		urgent: map[string]bool{},
 	}
 	if d.Nodes != nil {
@@ -145,7 +144,7 @@ func (d *Drivers) RegisterPlugin(ctx context.Context, name, endpoint string, ver
 	d.drivers[name] = registration{endpoint: endpoint, version: highest}
 	delete(d.left, name)
 	d.mu.Unlock()
-	driver := &Driver{Name: name, endpoint: endpoint, dial: d.Dial, called: d.Called}
+	driver := &Driver{Name: name, endpoint: endpoint, dial: d.Dial, metrics: d.metrics}
 	info, err := driver.Info(ctx)
 	if err == nil {
 		err = d.announce(ctx, name, info)
@@ -206,5 +205,5 @@ func (d *Drivers) Driver(name string) (*Driver, error) {
 	if !ok {
 		return nil, fmt.Errorf("driver name %s not found in the list of registered CSI drivers", name)
 	}
-	return &Driver{Name: name, endpoint: r.endpoint, dial: d.Dial, called: d.Called}, nil
+	return &Driver{Name: name, endpoint: r.endpoint, dial: d.Dial, metrics: d.metrics}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/journal"
@@ -62,10 +63,11 @@ type Config struct {
 	IsCritical func(p *v1.Pod) bool
 	Storage    Storage
 	// Space returns what is free on the file system of a path.
-	Space   func(path string) (stats.Space, error)
-	Killer  PodKiller
-	Event   func(p *v1.Pod, container, eventtype, reason, message string)
-	Evicted func(s Signal)
+	Space  func(path string) (stats.Space, error)
+	Killer PodKiller
+	Event  func(p *v1.Pod, container, eventtype, reason, message string)
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
@@ -73,6 +75,7 @@ type Config struct {
 // Manager holds pods to their limits of local storage.
 type Manager struct {
 	Config
+	metrics *metrics
 	changed *pod.Inbox[pod.UID]
 	pods    map[pod.UID]*limited // those that run and have limits; Run's
 }
@@ -88,7 +91,7 @@ type limited struct {
 
 // New returns a Manager that follows pods once Run is called.
 func New(cfg Config) *Manager {
-	return &Manager{Config: cfg, changed: cfg.Lifecycles.Subscribe(), pods: map[pod.UID]*limited{}}
+	return &Manager{Config: cfg, metrics: newMetrics(cfg.Metrics), changed: cfg.Lifecycles.Subscribe(), pods: map[pod.UID]*limited{}}
 }
 
 // Run looks at pods with limits until ctx is done.
@@ -258,7 +261,7 @@ func (m *Manager) await(ctx context.Context, k *kill) {
 	case <-limit.C:
 		m.Event(k.pod, "", v1.EventTypeWarning, exceededGracePeriod, exceededGracePeriodMessage)
 	}
-	m.Evicted(k.signal)
+	m.metrics.evictions.WithLabelValues(string(k.signal)).Inc()
 }
 
 func (m *Manager) note(p *v1.Pod, decision string, e *excess) {

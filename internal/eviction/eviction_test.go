@@ -12,11 +12,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"berth/internal/journal"
+	"berth/internal/metrics/metricstest"
 	"berth/internal/pod"
 	"berth/internal/stats"
 )
@@ -29,6 +31,7 @@ type node struct {
 	journal *journal.Journal
 	manager *Manager
 	log     strings.Builder
+	metrics *prometheus.Registry
 	slow    map[pod.UID]time.Duration // walks take so long
 	broken  map[pod.UID]error
 	hangs   map[pod.UID]bool // evicted pods do not end
@@ -48,6 +51,7 @@ func newNode(t *testing.T) *node {
 	n := &node{
 		t: t, began: time.Now(), states: pod.NewStates(), journal: journal.New(slog.New(slog.DiscardHandler)), slow: map[pod.UID]time.Duration{}, broken: map[pod.UID]error{},
 		hangs: map[pod.UID]bool{}, ended: map[pod.UID]bool{}, pods: map[pod.UID]*v1.Pod{}, used: map[pod.UID]uint64{}, free: 1 << 30,
+		metrics: prometheus.NewRegistry(),
 	}
 	n.manager = New(Config{
 		Lifecycles: n.states, Pod: n.pod, Allotted: func(p *v1.Pod) *v1.Pod { return p },
@@ -65,10 +69,16 @@ func newNode(t *testing.T) *node {
 			return stats.Space{Path: path, Device: 1, Free: n.free}, nil
 		},
 		Event:   func(p *v1.Pod, _, kind, reason, message string) { n.tell("%s: %s %s %s", p.UID, kind, reason, message) },
-		Evicted: func(s Signal) { n.tell("counted %s", s) },
+		Metrics: n.metrics,
 		Journal: n.journal, Log: slog.New(slog.NewTextHandler(&n.log, nil)),
 	})
 	return n
+}
+
+// wantEvictions checks how many pods were counted that exceeded the limit of a volume.
+func (n *node) wantEvictions(count float64) {
+	n.t.Helper()
+	metricstest.Expect(n.t, n.metrics, map[string]float64{`kubelet_evictions{eviction_signal="emptydirfs.limit"}`: count})
 }
 
 // run runs the Manager for the rest of the test.
@@ -195,8 +205,8 @@ func TestPodThatExceedsItsLimit(t *testing.T) {
 			"30 big: walked",
 			`30 big: Warning Evicted Usage of EmptyDir volume "v" exceeds the limit "1Mi".`,
 			`30 big: evicted within 1 s: Failed Evicted Usage of EmptyDir volume "v" exceeds the limit "1Mi".`,
-			"30 counted emptydirfs.limit",
 		)
+		n.wantEvictions(1)
 		time.Sleep(time.Minute)
 		n.want("70 near: walked")
 		var entries []string
@@ -223,9 +233,10 @@ func TestWhatIsFreeDoesNotTell(t *testing.T) {
 		time.Sleep(58 * time.Second)
 		n.want()
 		time.Sleep(time.Second)
-		if told := n.told(); len(told) != 4 || told[3] != "70 counted emptydirfs.limit" {
+		if told := n.told(); len(told) != 3 {
 			n.t.Errorf("after a minute: %q", told)
 		}
+		n.wantEvictions(1)
 	})
 }
 
@@ -253,8 +264,8 @@ func TestVolumeInMemory(t *testing.T) {
 		n.want(
 			`20 memory: Warning Evicted Usage of EmptyDir volume "v" exceeds the limit "1k".`,
 			`20 memory: evicted within 1 s: Failed Evicted Usage of EmptyDir volume "v" exceeds the limit "1k".`,
-			"20 counted emptydirfs.limit",
 		)
+		n.wantEvictions(1)
 		if asked := n.questions(); asked != 0 {
 			n.t.Errorf("it was asked %d times what is free on disks", asked)
 		}
@@ -285,10 +296,11 @@ func TestPodThatDoesNotEnd(t *testing.T) {
 		n.run()
 		time.Sleep(30 * time.Second)
 		told := n.told()
-		want := []string{"20 deaf: Warning ExceededGracePeriod Container runtime did not kill the pod within specified grace period.", "20 counted emptydirfs.limit"}
-		if diff := cmp.Diff(want, told[len(told)-2:]); diff != "" {
-			n.t.Errorf("(-want +got):\n%s", diff)
+		want := "20 deaf: Warning ExceededGracePeriod Container runtime did not kill the pod within specified grace period."
+		if got := told[len(told)-1]; got != want {
+			n.t.Errorf("at last %q, want %q", got, want)
 		}
+		n.wantEvictions(1)
 	})
 }
 

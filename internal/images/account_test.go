@@ -51,7 +51,7 @@ func TestLoadProvidersWithTokens(t *testing.T) {
 				lines = strings.TrimSuffix(usual, "\n  apiVersion: credentialprovider.kubelet.k8s.io/v1")
 			}
 			write(t, file, providerConfig("good", lines, tt.attributes), 0o600)
-			_, err := LoadProviders(file, bin, &directory{})
+			_, err := LoadProviders(file, bin, &directory{}, nil)
 			switch {
 			case tt.want == "" && err != nil:
 				t.Error(err)
@@ -111,7 +111,7 @@ echo '{"kind":"CredentialProviderResponse","apiVersion":"credentialprovider.kube
 	file := filepath.Join(bin, "config.yaml")
 	write(t, file, providerConfig("good", usual, attributes), 0o600)
 	var err error
-	if a.Providers, err = LoadProviders(file, bin, a.names); err != nil {
+	if a.Providers, err = LoadProviders(file, bin, a.names, nil); err != nil {
 		t.Fatal(err)
 	}
 	return a
@@ -240,7 +240,7 @@ func TestTokenIsHidden(t *testing.T) {
 	write(t, file, providerConfig("bad", usual, tokens), 0o600)
 	names := &directory{}
 	names.add("robot", "1", nil)
-	p, err := LoadProviders(file, bin, names)
+	p, err := LoadProviders(file, bin, names, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

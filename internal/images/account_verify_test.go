@@ -77,7 +77,7 @@ providers:
 			}
 		}
 		var err error
-		if s.conf.Providers, err = images.LoadProviders(bin+"/config.yaml", bin, known); err != nil {
+		if s.conf.Providers, err = images.LoadProviders(bin+"/config.yaml", bin, known, nil); err != nil {
 			t.Fatal(err)
 		}
 		s.restart()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -47,14 +48,15 @@ type GCConfig struct {
 	HasImageVolumes func(pod.UID) bool
 	// NodeEvent records an event about the node. It does not block.
 	NodeEvent func(eventtype, reason, message string)
-	// Removed is told of each image that was removed, by why: "age" or "space"; nil: nobody is.
-	Removed func(reason string)
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }
 
 // Collector (imageManager's garbage collection) removes images that no container uses. It is safe for concurrent use.
 type Collector struct {
 	GCConfig
+	collected *prometheus.CounterVec
 	// one lets one goroutine at a time collect; it holds one token.
 	one chan struct{}
 	// seen belongs to the holder of the token.
@@ -64,7 +66,7 @@ type Collector struct {
 
 // NewCollector returns a Collector. It asks the runtime nothing until Run or RemoveUnused is called.
 func NewCollector(c GCConfig) *Collector {
-	return &Collector{GCConfig: c, one: make(chan struct{}, 1), seen: map[string]seenImage{}, began: time.Now()}
+	return &Collector{GCConfig: c, collected: newCollected(c.Metrics), one: make(chan struct{}, 1), seen: map[string]seenImage{}, began: time.Now()}
 }
 
 // Run looks at the images at once, and then every five minutes to collect what is to go, until ctx ends. When neither the disk nor an age
@@ -249,9 +251,7 @@ func (c *Collector) remove(ctx context.Context, i seenImage, reason, why string)
 		return fmt.Errorf("remove image %s: %w", i.id, err)
 	}
 	delete(c.seen, i.id)
-	if c.Removed != nil {
-		c.Removed(reason)
-	}
+	c.collected.WithLabelValues(reason).Inc()
 	c.Log.Info("removed an unused image", "image", i.name, "id", i.id, "size", byteSize(i.size), "why", why)
 	return nil
 }

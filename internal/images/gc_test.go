@@ -15,11 +15,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/images"
 	"berth/internal/journal"
+	"berth/internal/metrics/metricstest"
 	"berth/internal/pod"
 )
 
@@ -254,8 +256,8 @@ func TestImageGCOrder(t *testing.T) {
 		for i := range 5 {
 			s.put(fmt.Sprintf("%d:1", i), 1)
 		}
-		reasons := map[string]int{}
-		c := s.collector(func(g *images.GCConfig) { g.Removed = func(reason string) { reasons[reason]++ } })
+		registry := prometheus.NewRegistry()
+		c := s.collector(func(g *images.GCConfig) { g.Metrics = registry })
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- c.Run(ctx) }()
@@ -274,8 +276,8 @@ func TestImageGCOrder(t *testing.T) {
 		if d := cmp.Diff([]string{"2:1", "4:1", "3:1", "1:1", "0:1"}, s.removed); d != "" {
 			t.Error(d)
 		}
-		if d := cmp.Diff(map[string]int{"space": 5}, reasons); d != "" {
-			t.Errorf("told of images that were removed: %s", d)
+		if d := cmp.Diff(map[string]float64{`kubelet_image_garbage_collected_total{reason="space"}`: 5}, metricstest.Values(t, registry)); d != "" {
+			t.Errorf("images that were counted (-want +got):\n%s", d)
 		}
 		cancel()
 		<-done

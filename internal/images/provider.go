@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 	v1 "k8s.io/api/core/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1"
@@ -34,23 +35,17 @@ type provider struct {
 	conf    kubeletconfig.CredentialProvider
 	program string
 	match   []location
-	ran     func(plugin string, took time.Duration, err error) // nil: nobody is told
+	metrics *pluginMetrics
 	asking  singleflight.Group
 
 	mu    sync.Mutex
 	cache map[cacheKey]cached // guarded by mu
 }
 
-// OnRun has f told of each run of a plugin. It is called before the first pull; f does not block.
-func (p *Providers) OnRun(f func(plugin string, took time.Duration, err error)) {
-	for _, pr := range p.all {
-		pr.ran = f
-	}
-}
-
 // LoadProviders reads the configuration, a file or a folder of files (.json, .yaml, .yml; in the order of their names), and looks for each program
 // in binDir. Errors name the file and the field. Without accounts, which is without an API server, no provider may have tokenAttributes.
-func LoadProviders(config, binDir string, accounts Accounts) (*Providers, error) {
+// Metrics are registered with r, if it is not nil.
+func LoadProviders(config, binDir string, accounts Accounts, r prometheus.Registerer) (*Providers, error) {
 	files := []string{config}
 	if fi, err := os.Stat(config); err != nil {
 		return nil, fmt.Errorf("credential providers: %w", err)
@@ -75,6 +70,10 @@ func LoadProviders(config, binDir string, accounts Accounts) (*Providers, error)
 		if err := p.load(file, binDir, seen); err != nil {
 			return nil, fmt.Errorf("credential providers: %s: %w", file, err)
 		}
+	}
+	count := newPluginMetrics(r)
+	for _, pr := range p.all {
+		pr.metrics = count
 	}
 	return p, nil
 }
@@ -271,9 +270,7 @@ func cacheKeys(q question) []cacheKey {
 func (pr *provider) run(ctx context.Context, q question, log *slog.Logger) (keyring, error) {
 	began := time.Now()
 	r, err := pr.exec(ctx, q)
-	if pr.ran != nil {
-		pr.ran(pr.conf.Name, time.Since(began), err)
-	}
+	pr.metrics.ran(pr.conf.Name, time.Since(began), err)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/metrics/metricstest"
 )
 
 // providerConfig is a configuration of one provider, with lines replaced or added.
@@ -46,7 +49,7 @@ func TestLoadProviders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "config.yaml")
 			write(t, file, tt.content, 0o600)
-			_, err := LoadProviders(file, bin, nil)
+			_, err := LoadProviders(file, bin, nil, nil)
 			switch {
 			case tt.want == "" && err != nil:
 				t.Error(err)
@@ -60,12 +63,12 @@ func TestLoadProviders(t *testing.T) {
 		write(t, filepath.Join(dir, "20.json"), `{"apiVersion":"kubelet.config.k8s.io/v1","kind":"CredentialProviderConfig","providers":[{"name":"good","matchImages":["a"],"defaultCacheDuration":"1m","apiVersion":"credentialprovider.kubelet.k8s.io/v1"}]}`, 0o600)
 		write(t, filepath.Join(dir, "10.yaml"), providerConfig("other", usual), 0o600)
 		write(t, filepath.Join(dir, "README"), "not one", 0o600)
-		p, err := LoadProviders(dir, bin, nil)
+		p, err := LoadProviders(dir, bin, nil, nil)
 		if err != nil || len(p.all) != 2 || p.all[0].conf.Name != "other" {
 			t.Fatalf("%v, %v; want other, good", p, err)
 		}
 		write(t, filepath.Join(dir, "30.yml"), providerConfig("good", usual), 0o600)
-		if _, err := LoadProviders(dir, bin, nil); err == nil || !strings.Contains(err.Error(), `name: "good" is also in `+filepath.Join(dir, "20.json")) {
+		if _, err := LoadProviders(dir, bin, nil, nil); err == nil || !strings.Contains(err.Error(), `name: "good" is also in `+filepath.Join(dir, "20.json")) {
 			t.Errorf("a name that is there twice: %v", err)
 		}
 	})
@@ -91,7 +94,7 @@ func TestProviderProtocol(t *testing.T) {
 				script(t, bin, "good", fmt.Sprintf("cat >> %s/asked; echo \" $A $1\" >> %s/asked\necho '%s'", bin, bin, fmt.Sprintf(answer, tt.kind, tt.duration)))
 				file := filepath.Join(bin, "config.yaml")
 				write(t, file, providerConfig("good", usual, "args: [get]", "env: [{name: A, value: b}]"), 0o600)
-				p, err := LoadProviders(file, bin, nil)
+				p, err := LoadProviders(file, bin, nil, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -144,18 +147,19 @@ func TestProviderFails(t *testing.T) {
 			script(t, bin, "bad", tt.body)
 			file := filepath.Join(bin, "config.yaml")
 			write(t, file, providerConfig("bad", usual), 0o600)
-			p, err := LoadProviders(file, bin, nil)
+			registry := prometheus.NewRegistry()
+			p, err := LoadProviders(file, bin, nil, registry)
 			if err != nil {
 				t.Fatal(err)
 			}
-			var ran []string
-			p.OnRun(func(plugin string, _ time.Duration, err error) {
-				ran = append(ran, fmt.Sprint(plugin, " ", err != nil))
-			})
 			found, err := p.lookup(t.Context(), mustParse(t, "a.example/x"), &v1.Pod{}, slog.New(slog.DiscardHandler))
-			if diff := cmp.Diff([]string{fmt.Sprint("bad ", name != "no cache key")}, ran); diff != "" {
-				t.Errorf("told of runs (-want +got):\n%s", diff)
+			failures := 1.0
+			if name == "no cache key" {
+				failures = 0
 			}
+			metricstest.Expect(t, registry, map[string]float64{
+				`kubelet_credential_provider_plugin_duration_count{plugin_name="bad"}`: 1, `kubelet_credential_provider_plugin_errors_total{plugin_name="bad"}`: failures,
+			})
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "s3cret") || len(found) > 0 {
 				t.Errorf("%v, %v; want error %s", found, err, tt.want)
 			}

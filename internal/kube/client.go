@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -46,7 +47,10 @@ type Config struct {
 	Limits Limits
 	// Certificate is the client certificate, if it may change, or is still to come; nil: the credentials are those of REST.
 	Certificate Certificate
-	Log         *slog.Logger
+	// Metrics is where metrics are registered, of all clients that With makes together; nil:
+	// nowhere.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
 }
 
 // Certificate is a client certificate that changes while it is used.
@@ -97,6 +101,8 @@ func Open(c Config) (*Client, error) {
 	if config.ContentType != runtime.ContentTypeJSON {
 		config.AcceptContentTypes += "," + runtime.ContentTypeJSON
 	}
+	count := newMetrics(c.Metrics)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counted{count, next} })
 	config.Timeout = 0 // it would end watches too; calls have a deadline each
 	config.WarningHandlerWithContext = warnings{c.Log}
 

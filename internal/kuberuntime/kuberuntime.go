@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/action"
@@ -62,6 +63,8 @@ type Config struct {
 	// Pods returns what the runtime has of every pod, as last observed; nil: Garbage.MaxTotal is
 	// not enforced. It must not block.
 	Pods func() []*pod.Status
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
 }
 
 // Folders are where the files of pods are.
@@ -105,15 +108,13 @@ type ContainerConfig struct {
 	// Allocatable returns what the node has for pods, for environments that show limits which are
 	// not set; nil: it is not known.
 	Allocatable func() v1.ResourceList
-	// StartFailed is called for each container that could not be started; nil: not called. It does
-	// not block.
-	StartFailed func(p *v1.Pod, container string, reason string)
 }
 
 // Runtime acts on pods through CRI (containerRuntime of the literature). It decides what a pass
 // does, and has it done by the owner of each part.
 type Runtime struct {
 	reporter
+	metrics     *metrics
 	allocations *allocation.Allocations
 	backOffs    *backOffs
 	images      imageFetcher
@@ -139,7 +140,7 @@ func New(cfg Config) *Runtime {
 		cfg.Objects = noObjects{}
 	}
 	r := &Runtime{
-		reporter: reporter{cfg.Recorder, cfg.Journal, cfg.Log}, allocations: cfg.Allocations,
+		reporter: reporter{cfg.Recorder, cfg.Journal, cfg.Log}, metrics: newMetrics(cfg.Metrics), allocations: cfg.Allocations,
 		images: imageFetcher{cfg.Images}, users: &userNamespaces{cfg.Sandboxes.UserNamespaces},
 	}
 	files := podFiles{beneath.Root(cfg.Folders.Root)}

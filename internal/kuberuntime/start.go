@@ -45,9 +45,6 @@ func newStarter(cfg Config, r *Runtime, files podFiles) *starter {
 	if cfg.Containers.Allocatable == nil {
 		cfg.Containers.Allocatable = func() v1.ResourceList { return nil }
 	}
-	if cfg.Containers.StartFailed == nil {
-		cfg.Containers.StartFailed = func(*v1.Pod, string, string) {}
-	}
 	return &starter{
 		reporter: r.reporter, cri: cfg.CRI, config: cfg.Containers, resources: cfg.Resources, hostIPs: cfg.HostIPs,
 		environments: &environments{objects: cfg.Objects, allocatable: cfg.Containers.Allocatable},

@@ -220,7 +220,7 @@ func (r *Runtime) startContainers(ctx context.Context, starts []*start, res *Res
 				return ctx.Err()
 			}
 			res.failed(name, *e)
-			r.starter.config.StartFailed(s.req.Pod, name, e.Reason)
+			r.metrics.startFailed(s.req.Pod, name, e.Reason)
 			res.Touched = res.Touched || s.created
 			if isPlainInit(s.req.Pod, name) {
 				return nil // nothing may start before it

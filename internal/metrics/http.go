@@ -3,9 +3,6 @@ package metrics
 import (
 	"log/slog"
 	"net/http"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -22,77 +19,3 @@ func Handler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
 type errorLog struct{ log *slog.Logger }
 
 func (l errorLog) Println(v ...any) { l.log.Warn("metrics not collected", "error", v) }
-
-// knownPaths bound the label path; what begins with them is the kubelet's API.
-var knownPaths = map[string]bool{
-	"pods": true, "runningpods": true, "healthz": true, "configz": true, "stats": true, "logs": true, "checkpoint": true, "statusz": true, "flagz": true,
-	"containerLogs": true, "exec": true, "attach": true, "portForward": true, "run": true, "debug": true, "metrics": true,
-	"metrics/cadvisor": true, "metrics/resource": true, "metrics/probes": true,
-	"metrics/slis": true,
-}
-
-// webSocketPaths are the streams that WebSocket carries, as the kubelet calls them.
-var webSocketPaths = map[string]string{"exec": "exec", "attach": "attach", "portForward": "portforward"}
-
-var longRunning = map[string]bool{"exec": true, "attach": true, "portForward": true, "debug": true}
-
-var knownMethods = map[string]bool{
-	http.MethodGet: true, http.MethodHead: true, http.MethodPost: true, http.MethodPut: true, http.MethodPatch: true, http.MethodDelete: true,
-}
-
-// pathLabel is the first part of the path, for metrics the first two.
-func pathLabel(path string) string {
-	parts := strings.SplitN(strings.Trim(path, "/"), "/", 3)
-	label := parts[0]
-	if label == "metrics" && len(parts) > 1 {
-		label += "/" + parts[1]
-	}
-	if !knownPaths[label] {
-		return "other"
-	}
-	return label
-}
-
-// Door counts requests at a door; serverType is readonly or readwrite.
-func (a *Agent) Door(serverType string, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		path, method := pathLabel(r.URL.Path), r.Method
-		if !knownMethods[method] {
-			method = "other"
-		}
-		labels := []string{method, path, serverType, strconv.FormatBool(longRunning[path])}
-		a.requests.WithLabelValues(labels...).Inc()
-		if name := webSocketPaths[path]; name != "" && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-			a.webSockets.WithLabelValues(name).Inc()
-		}
-		a.inFlight.WithLabelValues(labels...).Inc()
-		defer a.inFlight.WithLabelValues(labels...).Dec()
-		began := time.Now()
-		next.ServeHTTP(w, r)
-		a.requestTime.WithLabelValues(labels...).Observe(time.Since(began).Seconds())
-	})
-}
-
-// Transport counts requests to the API server. The host is one, and the agent's own choice.
-func (a *Agent) Transport(next http.RoundTripper) http.RoundTripper { return transport{a, next} }
-
-type transport struct {
-	a    *Agent
-	next http.RoundTripper
-}
-
-// RoundTrip does the request.
-func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	began := time.Now()
-	resp, err := t.next.RoundTrip(r)
-	code := "<error>"
-	if err == nil {
-		code = strconv.Itoa(resp.StatusCode)
-	}
-	t.a.apiRequests.WithLabelValues(code, r.Method, r.URL.Host).Inc()
-	t.a.apiTime.WithLabelValues(r.Method, r.URL.Host).Observe(time.Since(began).Seconds())
-	return resp, err
-}
-
-// WrappedRoundTripper returns what is wrapped, by which client-go finds connections to close.
-func (t transport) WrappedRoundTripper() http.RoundTripper { return t.next }

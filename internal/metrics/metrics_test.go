@@ -24,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/cgroupstat"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
 	"berth/internal/prober"
 	"berth/internal/stats"
@@ -70,34 +69,6 @@ func (r readings) Read(context.Context) (*stats.Readings, error) {
 func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	agent := NewAgent()
-	agent.RuntimeCall("RunPodSandbox", "", time.Second, errors.New("x"))
-	agent.RuntimeCall("PullImage", "", time.Second, nil)
-	agent.Relisted(time.Second, time.Second)
-	agent.Read(time.Second)
-	agent.StatusTold(time.Second)
-	agent.Preempted("memory")
-	agent.Preempted("example.com/gpu")
-	agent.Evicted("emptydirfs.limit")
-	agent.ResizeAccepted("pods_removed")
-	agent.ClientRenewed(0, errors.New("x"))
-	agent.ServerRenewed(0, errors.New("x"))
-	agent.ServerRenewed(time.Hour, nil)
-	agent.Passed("sync", time.Second)
-	agent.WorkerStarted(time.Second)
-	agent.Rejected("OutOfcpu")
-	agent.Rejected("made up")
-	agent.Node("n1", "v1", "go1", "linux/amd64")
-	agent.startedContainers.WithLabelValues("container").Inc()
-	agent.containerEnded(regularType, 137, "OOMKilled")
-	agent.ImageCollected("age")
-	agent.PluginRan("ecr", time.Second, errors.New("x"))
-	agent.DriverCall("csi.example.com", "/csi.v1.Node/NodePublishVolume", time.Second, nil)
-	agent.StorageOperation("kubernetes.io/csi:csi.example.com", "volume_mount", time.Second, errors.New("x"))
-	agent.StartFailed(&v1.Pod{Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "first"}}}}, "first", lifecycle.ErrImagePull)
-	agent.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
-	agent.infeasibleResizes.WithLabelValues("other").Inc()
-	agent.resizeTime.WithLabelValues("true").Observe(20)
 	static := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "s", Annotations: map[string]string{pod.ConfigSourceAnnotation: string(pod.FileSource)}}}
 	list := func() []*v1.Pod { return []*v1.Pod{static} }
 	lives := func() map[pod.UID]pod.Lifecycle {
@@ -107,10 +78,15 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	}
 	none := func() []*v1.Pod { return nil }
 	out := map[string]*prometheus.Registry{"/metrics": prometheus.NewRegistry()}
-	if err := agent.Register(out["/metrics"]); err != nil {
-		t.Fatal(err)
-	}
-	out["/metrics"].MustRegister(&Pods{List: list, Lives: lives, Mirrored: true, Wanted: none, Observed: func() []*pod.Status { return nil }})
+	pods := NewPods(PodsConfig{
+		List: list, Lives: lives, Mirrored: true, Wanted: none, Observed: func() []*pod.Status { return nil }, Metrics: out["/metrics"],
+	})
+	pods.startedContainers.WithLabelValues("container").Inc()
+	pods.containerEnded(regularType, 137, "OOMKilled")
+	pods.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
+	pods.infeasibleResizes.WithLabelValues("other").Inc()
+	pods.resizeDuration.WithLabelValues("true").Observe(20)
+	out["/metrics"].MustRegister(pods, Build{"n1", "v1", "go1", "linux/amd64"})
 	out["/metrics"].MustRegister(Logs(func() []stats.LogUse {
 		return []stats.LogUse{{UID: "u", Namespace: "default", Name: "web", Container: "main", Bytes: 4096}}
 	}))
@@ -122,25 +98,6 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 			{Namespace: "default", Claim: "other"},
 		}
 	}})
-	start := NewNodeStart(time.Unix(1700000000, 0), time.Unix(1700000100, 0))
-	start.Registering()
-	start.Registered()
-	start.Ready()
-	out["/metrics"].MustRegister(start, Certificates{Client: func() (time.Duration, bool) { return time.Hour, true }})
-	out["/metrics/slis"] = prometheus.NewRegistry()
-	health := NewHealth()
-	health.Checked("ping", nil)
-	health.Checked("syncloop", errors.New("x"))
-	out["/metrics/slis"].MustRegister(health)
-	h := agent.Door("readwrite", http.NotFoundHandler())
-	upgrade := httptest.NewRequest("GET", "/portForward/default/web", nil)
-	upgrade.Header.Set("Upgrade", "websocket")
-	h.ServeHTTP(httptest.NewRecorder(), upgrade)
-	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics/cadvisor", nil))
-	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("BREW", "/whatever/it/is", nil))
-	if _, err := agent.Transport(http.NewFileTransport(http.Dir(t.TempDir()))).RoundTrip(httptest.NewRequest("GET", "http://api/x", nil)); err != nil {
-		t.Fatal(err)
-	}
 	out["/metrics/probes"] = prometheus.NewRegistry()
 	web := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}
 	out["/metrics/probes"].MustRegister(Probes(func() []prober.Count {
@@ -185,7 +142,7 @@ func gather(t *testing.T, r *prometheus.Registry) []*dto.MetricFamily {
 func TestNames(t *testing.T) {
 	var b strings.Builder
 	all := collectors(t, readings{})
-	for _, path := range []string{"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource", "/metrics/slis"} {
+	for _, path := range []string{"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource"} {
 		fmt.Fprintf(&b, "# %s\n", path)
 		for _, f := range gather(t, all[path]) {
 			var labels []string
@@ -212,15 +169,11 @@ func TestNames(t *testing.T) {
 
 // upstreamNames are the kubelet's and cAdvisor's own names that promtool complains about. They stay as dashboards know them.
 var upstreamNames = map[string]string{
-	"kubelet_pod_resize_duration_milliseconds":                   `use base unit "seconds" instead of "milliseconds"`,
-	"kubelet_preemptions":                                        `counter metrics should have "_total" suffix`,
-	"kubelet_evictions":                                          `counter metrics should have "_total" suffix`,
-	"kubelet_server_expiration_renew_errors":                     `counter metrics should have "_total" suffix`,
-	"kubelet_certificate_manager_client_expiration_renew_errors": `counter metrics should have "_total" suffix`,
-	"container_memory_failcnt":                                   `counter metrics should have "_total" suffix`,
-	"container_cpu_load_d_average_10s":                           "metric names should not contain abbreviated units",
-	"container_fs_inodes_total":                                  `non-counter metrics should not have "_total" suffix`,
-	"cadvisor_version_info":                                      "label names should be written in 'snake_case' not 'camelCase'",
+	"kubelet_pod_resize_duration_milliseconds": `use base unit "seconds" instead of "milliseconds"`,
+	"container_memory_failcnt":                 `counter metrics should have "_total" suffix`,
+	"container_cpu_load_d_average_10s":         "metric names should not contain abbreviated units",
+	"container_fs_inodes_total":                `non-counter metrics should not have "_total" suffix`,
+	"cadvisor_version_info":                    "label names should be written in 'snake_case' not 'camelCase'",
 }
 
 // `promtool check metrics` is this library over the same text.
@@ -290,19 +243,8 @@ func TestScrapes(t *testing.T) {
 			`prober_probe_duration_seconds_count{container="main",namespace="default",pod="web",probe_type="Liveness"} 3`,
 		},
 		"/metrics": {
-			`kubelet_runtime_operations_total{operation_type="run_podsandbox"} 1`,
-			`kubelet_runtime_operations_errors_total{operation_type="run_podsandbox"} 1`,
-			`kubelet_run_podsandbox_errors_total{runtime_handler=""} 1`,
-			`kubelet_admission_rejections_total{reason="Other"} 1`,
-			`kubelet_http_requests_total{long_running="false",method="GET",path="metrics/cadvisor",server_type="readwrite"} 1`,
-			`kubelet_http_requests_total{long_running="false",method="other",path="other",server_type="readwrite"} 1`,
-			`rest_client_requests_total{code="404",host="api",method="GET"} 1`,
 			`kubelet_terminated_containers_total{container_type="container",exit_code="137",reason="OOMKilled"} 1`,
 			`kubelet_node_name{node="n1"} 1`,
-			`kubelet_image_garbage_collected_total{reason="age"} 1`,
-			`kubelet_credential_provider_plugin_errors_total{plugin_name="ecr"} 1`,
-			`kubelet_credential_provider_plugin_duration_count{plugin_name="ecr"} 1`,
-			`kubelet_started_containers_errors_total{code="ErrImagePull",container_type="init_container"} 1`,
 			`kubelet_container_requested_resizes_total{operation="add",requirement="limits",resource="cpu"} 1`,
 			`kubelet_pod_pending_resizes{reason="deferred"} 0`,
 			"kubelet_pod_in_progress_resizes 0",
@@ -310,28 +252,10 @@ func TestScrapes(t *testing.T) {
 			`kubelet_working_pods{config="orphan",lifecycle="terminating",static="unknown"} 1`,
 			`kubelet_working_pods{config="runtime_only",lifecycle="terminating",static="unknown"} 1`,
 			"kubelet_mirror_pods 1",
-			`kubelet_preemptions{preemption_signal="memory"} 1`,
-			`kubelet_preemptions{preemption_signal="other"} 1`,
-			`kubelet_evictions{eviction_signal="emptydirfs.limit"} 1`,
-			`kubelet_pod_deferred_accepted_resizes_total{retry_trigger="pods_removed"} 1`,
-			`kubelet_websocket_streaming_requests_total{subresource="portforward"} 1`,
-			"kubelet_node_startup_pre_kubelet_duration_seconds 100",
-			"kubelet_certificate_manager_client_ttl_seconds 3600",
-			"kubelet_certificate_manager_server_ttl_seconds +Inf",
-			"kubelet_certificate_manager_server_rotation_seconds_sum 3600",
-			"kubelet_certificate_manager_client_expiration_renew_errors 1",
-			"kubelet_server_expiration_renew_errors 1",
-			"kubelet_started_pods_errors_total 1",
-			"kubelet_pleg_pod_relist_duration_seconds_count 1",
-			"kubelet_pod_status_sync_duration_seconds_count 1",
 			`kubelet_volume_stats_available_bytes{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_inodes_used{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_health_status_abnormal{namespace="default",persistentvolumeclaim="disk"} 1`,
 			`kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="other"} 0`,
-		},
-		"/metrics/slis": {
-			`kubernetes_healthcheck{name="ping",type="healthz"} 1`, `kubernetes_healthcheck{name="syncloop",type="healthz"} 0`,
-			`kubernetes_healthchecks_total{name="syncloop",status="error",type="healthz"} 1`,
 		},
 	}
 	for path, lines := range tests {
@@ -365,11 +289,11 @@ func TestPodCounts(t *testing.T) {
 		fresh := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "new"}, Status: v1.PodStatus{Phase: v1.PodPending, StartTime: &metav1.Time{Time: now}}}
 		pods := map[pod.UID]*v1.Pod{"old": old, "new": fresh}
 		changed := pod.NewInbox[pod.UID]()
-		agent := NewAgent()
-		p := &Pods{
+		r := prometheus.NewRegistry()
+		p := NewPods(PodsConfig{
 			Changed: changed, Pod: func(uid pod.UID) (*v1.Pod, bool) { x, ok := pods[uid]; return x, ok },
-			List: func() []*v1.Pod { return []*v1.Pod{old, fresh} }, Started: now, Agent: agent,
-		}
+			List: func() []*v1.Pod { return []*v1.Pod{old, fresh} }, Started: now, Metrics: r,
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- p.Run(ctx) }()
@@ -383,10 +307,6 @@ func TestPodCounts(t *testing.T) {
 			})}
 			changed.Put("new")
 			synctest.Wait()
-		}
-		r := prometheus.NewRegistry()
-		if err := agent.Register(r); err != nil {
-			t.Fatal(err)
 		}
 		got := text(t, r)
 		for _, want := range []string{
@@ -406,14 +326,4 @@ func TestPodCounts(t *testing.T) {
 		cancel()
 		<-done
 	})
-}
-
-func TestPathLabel(t *testing.T) {
-	for path, want := range map[string]string{
-		"/metrics": "metrics", "/metrics/cadvisor": "metrics/cadvisor", "/metrics/x": "other", "/exec/a/b/c": "exec", "/": "other", "/stats/summary": "stats",
-	} {
-		if got := pathLabel(path); got != want {
-			t.Errorf("pathLabel(%q) = %q, want %q", path, got, want)
-		}
-	}
 }

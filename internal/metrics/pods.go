@@ -10,8 +10,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Pods counts what becomes of pods, from their statuses, and tells at a scrape how many there are.
-type Pods struct {
+// PodsConfig is what Pods needs.
+type PodsConfig struct {
 	// Changed is told of every pod whose status changed; Pod returns that, false when the pod is gone. List returns all.
 	Changed *pod.Inbox[pod.UID]
 	Pod     func(uid pod.UID) (*v1.Pod, bool)
@@ -25,9 +25,21 @@ type Pods struct {
 	Observed func() []*pod.Status
 	// Started is when the agent was: what began before is another agent's.
 	Started time.Time
-	Agent   *Agent
+	// Metrics is where the families are registered that count; nil: nowhere.
+	Metrics prometheus.Registerer
+}
 
+// Pods counts what becomes of pods, from their statuses, and collects at a scrape how many there
+// are.
+type Pods struct {
+	PodsConfig
+	*podCounts
 	seen map[pod.UID]*seenPod // Run's
+}
+
+// NewPods returns Pods that count once Run is called.
+func NewPods(cfg PodsConfig) *Pods {
+	return &Pods{PodsConfig: cfg, podCounts: newPodCounts(cfg.Metrics), seen: map[pod.UID]*seenPod{}}
 }
 
 // seenPod is what was counted of a pod.
@@ -138,9 +150,8 @@ func (p *Pods) collectLives(ch chan<- prometheus.Metric) {
 
 // Run counts until ctx is done.
 func (p *Pods) Run(ctx context.Context) error {
-	p.seen = map[pod.UID]*seenPod{}
 	for _, x := range p.List() {
-		p.look(x)
+		p.count(x)
 	}
 	for {
 		select {
@@ -153,33 +164,34 @@ func (p *Pods) Run(ctx context.Context) error {
 					delete(p.seen, uid)
 					continue
 				}
-				p.look(x)
+				p.count(x)
 			}
 		}
 	}
 }
 
-// look counts what is new in the pod's status. What began or ended before the agent did was counted by the one before.
-func (p *Pods) look(x *v1.Pod) {
+// count counts what is new in the pod's status. What began or ended before the agent did was
+// counted by the one before.
+func (p *Pods) count(x *v1.Pod) {
 	s := p.seen[x.UID]
 	if s == nil {
 		s = &seenPod{first: time.Now(), started: map[string]bool{}, ended: map[string]bool{}}
 		p.seen[x.UID] = s
-		p.Agent.containersPerPod.Observe(float64(len(x.Spec.Containers)))
+		p.containersPerPod.Observe(float64(len(x.Spec.Containers)))
 	}
-	p.Agent.lookAtResize(&s.resize, x)
+	p.countResize(&s.resize, x)
 	own := !x.Status.StartTime.IsZero() && !x.Status.StartTime.Time.Before(p.Started.Truncate(time.Second))
 	if !s.running && x.Status.Phase == v1.PodRunning {
 		s.running = true
 		if own {
-			p.Agent.startedPods.Inc()
+			p.started.Inc()
 			if x.Spec.HostUsers != nil && !*x.Spec.HostUsers {
-				p.Agent.startedUserNamespaced.Inc()
+				p.startedUserNamespaced.Inc()
 			}
 			if !x.CreationTimestamp.IsZero() {
-				p.Agent.podStartTotal.Observe(max(0, time.Since(x.CreationTimestamp.Time).Seconds()))
+				p.startTotal.Observe(max(0, time.Since(x.CreationTimestamp.Time).Seconds()))
 			}
-			p.Agent.podStart.Observe(time.Since(s.first).Seconds())
+			p.start.Observe(time.Since(s.first).Seconds())
 		}
 	}
 	there := map[string]bool{}
@@ -202,7 +214,7 @@ func (p *Pods) look(x *v1.Pod) {
 				if !s.ended[t.ContainerID] {
 					s.ended[t.ContainerID] = true
 					if !t.FinishedAt.Time.Before(p.Started.Truncate(time.Second)) {
-						p.Agent.containerEnded(k.kind, t.ExitCode, t.Reason)
+						p.containerEnded(k.kind, t.ExitCode, t.Reason)
 					}
 				}
 			}
@@ -223,6 +235,6 @@ func (p *Pods) began(s *seenPod, kind containerType, id string, at time.Time) {
 	}
 	s.started[id] = true
 	if !at.Before(p.Started.Truncate(time.Second)) {
-		p.Agent.startedContainers.WithLabelValues(string(kind)).Inc()
+		p.startedContainers.WithLabelValues(string(kind)).Inc()
 	}
 }

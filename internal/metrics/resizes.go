@@ -51,14 +51,15 @@ func conditionOf(x *v1.Pod, kind v1.PodConditionType) *v1.PodCondition {
 	return nil
 }
 
-// lookAtResize counts what is new of the pod's resizes: what its spec asks for, that it cannot be had, and how long it took.
-func (a *Agent) lookAtResize(s *seenResize, x *v1.Pod) {
+// countResize counts what is new of the pod's resizes: what its spec asks for, that it cannot be
+// had, and how long it took.
+func (n *podCounts) countResize(s *seenResize, x *v1.Pod) {
 	wanted := map[string]v1.ResourceRequirements{}
 	for c := range pod.Containers(&x.Spec) {
 		wanted[c.Name] = c.Resources
 		if was, ok := s.wanted[c.Name]; ok {
-			a.requested("requests", was.Requests, c.Resources.Requests)
-			a.requested("limits", was.Limits, c.Resources.Limits)
+			n.requested("requests", was.Requests, c.Resources.Requests)
+			n.requested("limits", was.Limits, c.Resources.Limits)
 		}
 	}
 	s.wanted = wanted
@@ -67,7 +68,7 @@ func (a *Agent) lookAtResize(s *seenResize, x *v1.Pod) {
 	if c := conditionOf(x, v1.PodResizePending); c != nil && c.Status == v1.ConditionTrue && c.Reason == v1.PodReasonInfeasible {
 		infeasible = c.Message
 		if infeasible != s.infeasible {
-			a.infeasibleResizes.WithLabelValues(infeasibleDetail(infeasible)).Inc()
+			n.infeasibleResizes.WithLabelValues(infeasibleDetail(infeasible)).Inc()
 		}
 	}
 	s.infeasible = infeasible
@@ -81,11 +82,11 @@ func (a *Agent) lookAtResize(s *seenResize, x *v1.Pod) {
 		if failed := c.Reason == v1.PodReasonError; failed != s.failed {
 			s.failed = failed
 			if failed {
-				a.resizeTime.WithLabelValues("false").Observe(milliseconds(time.Since(s.began)))
+				n.resizeDuration.WithLabelValues("false").Observe(milliseconds(time.Since(s.began)))
 			}
 		}
 	case !s.began.IsZero():
-		a.resizeTime.WithLabelValues("true").Observe(milliseconds(time.Since(s.began)))
+		n.resizeDuration.WithLabelValues("true").Observe(milliseconds(time.Since(s.began)))
 		s.began = time.Time{}
 	}
 }
@@ -93,7 +94,7 @@ func (a *Agent) lookAtResize(s *seenResize, x *v1.Pod) {
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // requested counts what differs between two lists.
-func (a *Agent) requested(requirement string, was, is v1.ResourceList) {
+func (n *podCounts) requested(requirement string, was, is v1.ResourceList) {
 	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
 		old, had := was[name]
 		now, has := is[name]
@@ -110,7 +111,7 @@ func (a *Agent) requested(requirement string, was, is v1.ResourceList) {
 		default:
 			continue
 		}
-		a.requestedResizes.WithLabelValues(string(name), requirement, operation).Inc()
+		n.requestedResizes.WithLabelValues(string(name), requirement, operation).Inc()
 	}
 }
 

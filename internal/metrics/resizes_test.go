@@ -16,17 +16,13 @@ import (
 // A resize is counted when it is asked for, when it cannot be had, and when it is done; telling it twice makes no difference.
 func TestResizes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		agent := NewAgent()
 		var shown *v1.Pod
-		p := &Pods{
-			Agent: agent, List: func() []*v1.Pod { return []*v1.Pod{shown} }, Wanted: func() []*v1.Pod { return nil },
-			Observed: func() []*pod.Status { return nil }, Lives: func() map[pod.UID]pod.Lifecycle { return nil }, seen: map[pod.UID]*seenPod{},
-		}
 		r := prometheus.NewRegistry()
+		p := NewPods(PodsConfig{
+			Metrics: r, List: func() []*v1.Pod { return []*v1.Pod{shown} }, Wanted: func() []*v1.Pod { return nil },
+			Observed: func() []*pod.Status { return nil }, Lives: func() map[pod.UID]pod.Lifecycle { return nil },
+		})
 		r.MustRegister(p)
-		if err := agent.Register(r); err != nil {
-			t.Fatal(err)
-		}
 		show := func(request, limit string, conditions ...v1.PodCondition) {
 			shown = &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}, Status: v1.PodStatus{Conditions: conditions}}
 			list := func(q string) v1.ResourceList {
@@ -36,8 +32,8 @@ func TestResizes(t *testing.T) {
 				return v1.ResourceList{v1.ResourceMemory: resource.MustParse(q)}
 			}
 			shown.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: list(request), Limits: list(limit)}
-			p.look(shown)
-			p.look(shown)
+			p.count(shown)
+			p.count(shown)
 		}
 		condition := func(kind v1.PodConditionType, reason, message string) v1.PodCondition {
 			return v1.PodCondition{Type: kind, Status: v1.ConditionTrue, Reason: reason, Message: message}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 )
@@ -97,24 +98,18 @@ type Config struct {
 	Current *Current
 	// Random returns a number in [0,1); nil is math/rand.
 	Random func() float64
-	// Reached is told of each step of the start of a Node that the agent makes itself, once; nil: nobody cares. It must not block.
-	Reached func(Step)
+	// Metrics is where metrics are registered; nil: nowhere. They tell of the start of a Node that
+	// the agent makes itself, which begins with that of the machine (Booted) and of the agent
+	// (Started); zero times are not known.
+	Metrics         prometheus.Registerer
+	Booted, Started time.Time
 }
-
-// Step is a step of the start of a Node.
-type Step int
-
-// The steps of the start of a Node, in their order: it is about to be registered, the API server has made it, it was reported as ready.
-const (
-	Registering Step = iota
-	Registered
-	Ready
-)
 
 // Node keeps this machine's Node. Its methods are safe for concurrent use.
 type Node struct {
 	*Current
 	cfg         Config
+	metrics     *metrics
 	callTimeout time.Duration
 	book        addressBook // of the goroutine that reports
 	shelf       shelf       // of the same goroutine
@@ -142,9 +137,6 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Sources.Network.Interfaces == nil {
 		cfg.Sources.Network = HostNetwork()
 	}
-	if cfg.Reached == nil {
-		cfg.Reached = func(Step) {}
-	}
 	if cfg.Current == nil {
 		cfg.Current = NewCurrent()
 	}
@@ -159,6 +151,7 @@ func New(cfg Config) (*Node, error) {
 	}
 	return &Node{
 		cfg:         cfg,
+		metrics:     newMetrics(&cfg),
 		callTimeout: min(10*time.Second, cfg.LeaseDuration),
 		Current:     cfg.Current,
 	}, nil

@@ -13,11 +13,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"berth/internal/metrics/metricstest"
 )
 
 const ready = "True kubelet is posting ready status"
@@ -42,8 +45,13 @@ func TestNewRefuses(t *testing.T) {
 
 func TestRegistersNewNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var reached []Step
-		w := newWorld(t, func(c *Config) { c.Reached = func(s Step) { reached = append(reached, s) } })
+		registry, now := prometheus.NewRegistry(), time.Now()
+		w := newWorld(t, func(c *Config) {
+			c.Metrics, c.Booted, c.Started = registry, now.Add(-time.Minute), now.Add(-time.Second)
+		})
+		if early := metricstest.Values(t, registry); len(early) > 0 {
+			t.Errorf("a start that has not come so far: %v", early)
+		}
 		w.start(t)
 		synctest.Wait()
 		select {
@@ -51,8 +59,12 @@ func TestRegistersNewNode(t *testing.T) {
 		default:
 			t.Fatal("not registered")
 		}
-		if !slices.Equal(reached, []Step{Registering, Registered, Ready}) {
-			t.Errorf("steps that were reached: %v", reached)
+		if diff := cmp.Diff(map[string]float64{
+			"kubelet_node_startup_pre_kubelet_duration_seconds": 59, "kubelet_node_startup_pre_registration_duration_seconds": 1,
+			"kubelet_node_startup_registration_duration_seconds": 0, "kubelet_node_startup_post_registration_duration_seconds": 0,
+			"kubelet_node_startup_duration_seconds": 60,
+		}, metricstest.Values(t, registry)); diff != "" {
+			t.Errorf("the start of the node (-want +got):\n%s", diff)
 		}
 		n, _ := w.api.snapshot()
 		if diff := cmp.Diff([]string{ready}, w.api.history()); diff != "" {

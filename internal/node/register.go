@@ -20,7 +20,7 @@ var registerRetry = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Ca
 // register makes the Node, or takes over the one that is there, and tries until it has. It returns false if ctx is done before.
 func (r *reporter) register(ctx context.Context) bool {
 	trouble := complaint{log: r.cfg.Log, what: "register the node"}
-	r.cfg.Reached(Registering)
+	r.metrics.reach(stepRegistering)
 	delay := registerRetry.DelayFunc()
 	for {
 		err := r.tryRegister(ctx)
@@ -48,7 +48,7 @@ func (r *reporter) tryRegister(ctx context.Context) error {
 		r.adopt(created)
 		r.record(&v1.Node{}, wanted)
 		r.made = true
-		r.cfg.Reached(Registered)
+		r.metrics.reach(stepRegistered)
 		r.reported(wanted, r.spread(now.Add(r.cfg.ReportFrequency)))
 		return nil
 	}

@@ -167,7 +167,7 @@ func (r *reporter) reported(n *v1.Node, again time.Time) {
 	if !r.ready && isReady(n.Status.Conditions) {
 		r.ready = true
 		if r.made {
-			r.cfg.Reached(Ready)
+			r.metrics.reach(stepReady)
 		}
 	}
 }

@@ -159,9 +159,7 @@ func (g *PLEG) beginLocked(uid pod.UID, s seen) *flight {
 		stalled := time.AfterFunc(stallAfter, func() { g.reportStall(uid, prev, waitsFor()) })
 		g.finish(uid, f, func() (*pod.Status, error) { return g.runtime.ReadPod(ctx, uid, prev, s.pod) })
 		stalled.Stop()
-		if g.onRead != nil {
-			g.onRead(time.Since(began))
-		}
+		g.metrics.readDuration.Observe(time.Since(began).Seconds())
 		select {
 		case g.room <- struct{}{}:
 		default:

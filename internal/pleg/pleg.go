@@ -20,6 +20,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"berth/internal/cri"
 	"berth/internal/health"
 	"berth/internal/journal"
@@ -58,8 +60,7 @@ type PLEG struct {
 	inbox    *pod.Inbox[pod.UID]    // what the runtime's events name; "" asks for a relist
 	changed  *pod.Inbox[pod.UID]    // pods whose observation changed, unless a worker waited for it
 	observed pod.Publisher[pod.UID] // the same, whoever waited for it
-	onRelist func(took, interval time.Duration)
-	onRead   func(took time.Duration)
+	metrics  *metrics
 	// lastRelist is when the last one began; of the goroutine that relists.
 	lastRelist time.Time
 	restored   chan struct{} // capacity 1
@@ -119,10 +120,11 @@ func (s *stream) stopPolling() (isNew bool) {
 	return isNew
 }
 
-// New returns a PLEG that has not looked at the runtime yet. What hangs is written to the journal of the pod that it holds up.
-func New(runtime Runtime, j *journal.Journal, log *slog.Logger) *PLEG {
+// New returns a PLEG that has not looked at the runtime yet. What hangs is written to the journal
+// of the pod that it holds up. Metrics are registered with r, if it is not nil.
+func New(runtime Runtime, j *journal.Journal, log *slog.Logger, r prometheus.Registerer) *PLEG {
 	g := &PLEG{
-		runtime: runtime, journal: j, log: log,
+		runtime: runtime, journal: j, log: log, metrics: newMetrics(r),
 		inbox: pod.NewInbox[pod.UID](), changed: pod.NewInbox[pod.UID](),
 		restored: make(chan struct{}, 1), relisted: make(chan struct{}), room: make(chan struct{}, 1),
 		stream:  stream{news: make(chan struct{}, 1)},
@@ -140,13 +142,6 @@ func (g *PLEG) Subscribe() *pod.Inbox[pod.UID] {
 	in, _ := g.observed.Subscribe()
 	return in
 }
-
-// OnRelist has f told of every relist: how long it took, and how long after the last one it began, 0 for the first. It is called before Run;
-// f must not block.
-func (g *PLEG) OnRelist(f func(took, interval time.Duration)) { g.onRelist = f }
-
-// OnRead has f told of every reading of a pod, and how long it took. It is called before Run; f must not block.
-func (g *PLEG) OnRead(f func(took time.Duration)) { g.onRead = f }
 
 // Refresh has the pod read again: what a reading adds to what the runtime says has changed. It does not block.
 func (g *PLEG) Refresh(uid pod.UID) { g.inbox.Put(uid) }
@@ -309,9 +304,7 @@ func (g *PLEG) relist(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	if g.onRelist != nil {
-		g.onRelist(time.Since(began), interval)
-	}
+	g.metrics.relisted(began, interval)
 	g.setHealth(err)
 	if err != nil {
 		g.log.Warn("relist failed", "error", err)

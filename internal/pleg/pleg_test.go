@@ -11,6 +11,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"berth/internal/cri"
 	"berth/internal/cri/critest"
 	"berth/internal/journal"
@@ -26,6 +28,8 @@ type rig struct {
 	fake    *critest.Runtime
 	client  *cri.Client
 	journal *journal.Journal
+	// registry has the metrics.
+	registry *prometheus.Registry
 }
 
 func start(t *testing.T, opts ...critest.Option) *rig {
@@ -36,8 +40,8 @@ func start(t *testing.T, opts ...critest.Option) *rig {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	r := &rig{journal: journal.New(log), fake: fake, client: client}
-	r.PLEG = pleg.New(client, r.journal, log)
+	r := &rig{journal: journal.New(log), registry: prometheus.NewRegistry(), fake: fake, client: client}
+	r.PLEG = pleg.New(client, r.journal, log, r.registry)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -307,7 +311,7 @@ func TestIdleStreamDoesNothing(t *testing.T) {
 // follow runs another PLEG over the runtime of the rig.
 func (r *rig) follow(t *testing.T, runtime pleg.Runtime) *pleg.PLEG {
 	t.Helper()
-	g := pleg.New(runtime, r.journal, slog.New(slog.DiscardHandler))
+	g := pleg.New(runtime, r.journal, slog.New(slog.DiscardHandler), nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

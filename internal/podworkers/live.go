@@ -204,13 +204,9 @@ func (p *PodWorkers) passed(t *turn, took time.Duration) {
 		operation = "terminated"
 	case !t.started:
 		operation = "create"
-		if p.WorkerStarted != nil {
-			p.WorkerStarted(time.Since(t.worker.arrived) - took)
-		}
+		p.metrics.startDuration.Observe((time.Since(t.worker.arrived) - took).Seconds())
 	}
-	if p.Passed != nil {
-		p.Passed(operation, took)
-	}
+	p.metrics.duration.WithLabelValues(operation).Observe(took.Seconds())
 }
 
 func (p *PodWorkers) begin(w *worker, cancel context.CancelFunc) *turn {

@@ -29,6 +29,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/admission"
@@ -94,16 +95,14 @@ type Config struct {
 	States   *pod.States
 	Journal  *journal.Journal
 	Log      *slog.Logger
-	// Passed is called for every pass, which is one of create, sync, terminating and terminated,
-	// and WorkerStarted with how long after its arrival a pod had its first; nil: nobody counts.
-	// They must not block.
-	Passed        func(operation string, took time.Duration)
-	WorkerStarted func(wait time.Duration)
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
 }
 
 // PodWorkers is the set of workers.
 type PodWorkers struct {
 	Config
+	metrics  *metrics
 	finished *pod.Inbox[pod.UID] // pods whose worker left
 	passes   sync.WaitGroup
 
@@ -139,7 +138,7 @@ type worker struct {
 
 // New returns workers that run once Run is called.
 func New(cfg Config) *PodWorkers {
-	return &PodWorkers{Config: cfg, finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, queue: queue{names: map[pod.FullName][]*worker{}}}
+	return &PodWorkers{Config: cfg, metrics: newMetrics(cfg.Metrics), finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, queue: queue{names: map[pod.FullName][]*worker{}}}
 }
 
 // Ending returns a pod that is to end and whose content is not removed yet, as it was wanted last,

@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/admission"
 	"berth/internal/journal"
+	"berth/internal/metrics/metricstest"
 	"berth/internal/pod"
 	"berth/internal/podsync"
 	"berth/internal/podworkers"
@@ -152,8 +154,9 @@ func (w *world) RetryPending() {}
 type rig struct {
 	*podworkers.PodWorkers
 	*world
-	states *pod.States
-	t      *testing.T
+	states  *pod.States
+	metrics *prometheus.Registry
+	t       *testing.T
 }
 
 func start(t *testing.T) *rig { return startWith(t, pod.NewStates(), nil) }
@@ -162,12 +165,12 @@ func start(t *testing.T) *rig { return startWith(t, pod.NewStates(), nil) }
 func startWith(t *testing.T, states *pod.States, a podworkers.Admitter) *rig {
 	w := &world{active: map[pod.UID]bool{}, inFlight: map[pod.UID]bool{}, kept: map[pod.UID]bool{}}
 	log := slog.New(slog.DiscardHandler)
-	r := &rig{world: w, states: states, t: t}
+	r := &rig{world: w, states: states, metrics: prometheus.NewRegistry(), t: t}
 	if a == nil {
 		a = w
 	}
 	r.PodWorkers = podworkers.New(podworkers.Config{
-		Syncer: syncer{w, t}, Observer: w, Admitter: a, Resizer: w, States: r.states, Journal: journal.New(log), Log: log,
+		Syncer: syncer{w, t}, Observer: w, Admitter: a, Resizer: w, States: r.states, Metrics: r.metrics, Journal: journal.New(log), Log: log,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -255,6 +258,11 @@ func TestLifeOfAPod(t *testing.T) {
 		if r.Has("a") || len(r.Finished().Take()) != 1 {
 			t.Fatal("the worker of a removed pod did not leave")
 		}
+		metricstest.Expect(t, r.metrics, map[string]float64{
+			`kubelet_pod_worker_duration_seconds_count{operation_type="create"}`: 1, `kubelet_pod_worker_duration_seconds_count{operation_type="sync"}`: 1,
+			`kubelet_pod_worker_duration_seconds_count{operation_type="terminating"}`: 1, `kubelet_pod_worker_duration_seconds_count{operation_type="terminated"}`: 1,
+			`kubelet_pod_worker_start_duration_seconds_count`: 1, `kubelet_pod_worker_start_duration_seconds_sum`: 0,
+		})
 	})
 }
 

@@ -10,7 +10,7 @@ import (
 // healthHandlers answer whether the agent works.
 type healthHandlers struct {
 	*answerer
-	checked func(check string, err error) // counts
+	metrics *metrics
 }
 
 // healthCheck is one of the checks behind /healthz.
@@ -40,7 +40,7 @@ func (h healthHandlers) route(mux *http.ServeMux, checks ...healthCheck) {
 // check makes the check and counts its result.
 func (h healthHandlers) check(c healthCheck) error {
 	err := c.check()
-	h.checked(c.name, err)
+	h.metrics.checked(c.name, err)
 	return err
 }
 

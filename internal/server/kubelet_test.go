@@ -332,27 +332,6 @@ func TestAuthorizationsAreRemembered(t *testing.T) {
 	})
 }
 
-// Every check that somebody asks for is told of, one by one.
-func TestHealthChecksAreTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newNode().handlers()
-		h.Healthz = func() error { return errors.New("stuck") }
-		told := map[string]string{}
-		k := serveKubeletWith(t, server.Config{Handlers: h, Checked: func(check string, err error) { told[check] += fmt.Sprint(err, ";") }}, server.Kubelet{
-			Authorization: server.Authorization{Mode: server.AlwaysAllow}, Authentication: server.Authentication{Anonymous: true},
-		})
-		k.ask(k.readOnly, "GET", "/healthz", credential{})
-		k.ask(k.readOnly, "GET", "/healthz/syncloop", credential{})
-		want := answer{200, "[+]ping ok\n[+]log ok\n[+]syncloop excluded: ok\nhealthz check passed\n"}
-		if got := k.ask(k.readOnly, "GET", "/healthz?verbose&exclude=syncloop", credential{}); got != want {
-			t.Errorf("without the check that fails: %+v", got)
-		}
-		if diff := cmp.Diff(map[string]string{"ping": "<nil>;<nil>;", "log": "<nil>;<nil>;", "syncloop": "stuck;stuck;"}, told); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
-	})
-}
-
 func TestWhatIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reviewer := &apiServer{}

@@ -50,7 +50,7 @@ func wholeNode(t *testing.T) server.Config {
 	streaming := streamingNode(&streamer{sync: runtimeapi.ExecSyncResponse{}})
 	h.Streaming, h.Observed, h.Stats = streaming.Streaming, streaming.Observed, emptyStats{}
 	scraped := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "# scraped\n") })
-	return server.Config{Handlers: h, Debug: server.Debug{Profiling: true, SetVerbosity: func(uint32) {}}, Metrics: map[string]http.Handler{
+	return server.Config{Handlers: h, Debug: server.Debug{Profiling: true, SetVerbosity: func(uint32) {}}, Scrapes: map[string]http.Handler{
 		server.PathMetrics: scraped, server.PathCadvisor: scraped, server.PathResource: scraped, server.PathProbes: scraped, server.PathSLIs: scraped,
 	}}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
@@ -35,15 +36,12 @@ type Config struct {
 	StreamIdleTimeout time.Duration
 	// StreamTransport connects to the runtime's streaming server; nil: over the network.
 	StreamTransport http.RoundTripper
-	// Metrics are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as
+	// Scrapes are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as
 	// Stats may.
-	Metrics map[string]http.Handler
-	// Counted counts requests at the kubelet's ports; serverType is readonly or readwrite. nil: not
-	// counted.
-	Counted func(serverType string, next http.Handler) http.Handler
-	// Checked is called with the result of each health check that a client asks for; nil: not
-	// called.
-	Checked func(check string, err error)
+	Scrapes map[string]http.Handler
+	// Metrics is where metrics of requests at the kubelet's ports are registered, SLIs where those
+	// of health checks are; nil: nowhere.
+	Metrics, SLIs prometheus.Registerer
 	// Debug is what looks into the process, at the local API and the HTTPS port.
 	Debug Debug
 	Log   *slog.Logger
@@ -87,12 +85,6 @@ func New(cfg Config) (*Server, error) {
 	if missing := cfg.Handlers.missing(cfg.Kubelet); len(missing) > 0 {
 		return nil, fmt.Errorf("local API: handlers are missing: %s", strings.Join(missing, ", "))
 	}
-	if cfg.Counted == nil {
-		cfg.Counted = func(_ string, next http.Handler) http.Handler { return next }
-	}
-	if cfg.Checked == nil {
-		cfg.Checked = func(string, error) {}
-	}
 	b := newBuilder(cfg)
 	b.local()
 	k := cfg.Kubelet
@@ -106,7 +98,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	if k.ListenReadOnly != nil {
 		l, r := b.add("read-only kubelet API", k.ListenReadOnly, readOnlyLimits)
-		l.serve(cfg.Counted("readonly", r.readOnly()))
+		l.serve(b.metrics.count("readonly", r.readOnly()))
 	}
 	if k.ListenHealthz != nil {
 		l, r := b.add("healthz", k.ListenHealthz, readOnlyLimits)
@@ -118,6 +110,7 @@ func New(cfg Config) (*Server, error) {
 // builder makes listeners, and what they have in common.
 type builder struct {
 	cfg       Config
+	metrics   *metrics
 	joiner    *streams.Joiner
 	watches   *logs.Watches
 	lists     *podLists
@@ -126,7 +119,7 @@ type builder struct {
 
 func newBuilder(cfg Config) *builder {
 	return &builder{
-		cfg: cfg, watches: &logs.Watches{}, lists: &podLists{},
+		cfg: cfg, metrics: newMetrics(cfg.Metrics, cfg.SLIs), watches: &logs.Watches{}, lists: &podLists{},
 		joiner: streams.New(streams.Config{
 			Transport: cfg.StreamTransport, IdleTimeout: cfg.StreamIdleTimeout, Log: cfg.Log,
 			MaxForwarded: computeShare(maxForwarded, cfg.OpenFiles),
@@ -153,8 +146,8 @@ func (b *builder) routes(a *answerer) *routes {
 		logs:    logHandlers{a, finder, b.watches},
 		streams: streamHandlers{a, finder, h.Streaming, h.PodDialer, b.joiner},
 		journal: journalHandlers{a, h},
-		stats:   statsHandlers{a, h.Stats, b.cfg.Metrics},
-		health:  healthHandlers{a, b.cfg.Checked},
+		stats:   statsHandlers{a, h.Stats, b.cfg.Scrapes},
+		health:  healthHandlers{a, b.metrics},
 		debug:   debugHandlers{a, b.cfg.Debug},
 	}
 	if k := b.cfg.Kubelet; k != nil {
@@ -193,7 +186,7 @@ func (b *builder) secure(k *Kubelet) error {
 	if k.Authentication.VerifyClient != nil {
 		l.tls.ClientAuth = tls.RequestClientCert // verified with each request, by the authorities of that moment
 	}
-	l.serve(guard{authn: authn, authz: authz, log: b.cfg.Log, next: admit(b.cfg.Counted("readwrite", r.secure(k)))})
+	l.serve(guard{authn: authn, authz: authz, log: b.cfg.Log, next: admit(b.metrics.count("readwrite", r.secure(k)))})
 	return nil
 }
 

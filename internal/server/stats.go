@@ -10,13 +10,13 @@ import (
 type statsHandlers struct {
 	*answerer
 	stats   Stats // nil: the paths do not exist
-	metrics map[string]http.Handler
+	scrapes map[string]http.Handler
 }
 
 // route adds what shows use and what Prometheus scrapes, if the agent can. The methods are the
 // kubelet's.
 func (s statsHandlers) route(mux *http.ServeMux) {
-	for path, h := range s.metrics {
+	for path, h := range s.scrapes {
 		mux.Handle("GET "+path, h)
 	}
 	if s.stats == nil {

@@ -34,8 +34,8 @@ type PatcherConfig struct {
 	States  *pod.States
 	// Keep keeps on disk what an agent knows of static pods: what it tells of them, the next agent must not tell otherwise.
 	Keep func(context.Context)
-	// Told is told how long after a change of a status the API server had it; nil: nobody counts. It must not block.
-	Told    func(took time.Duration)
+	// Metrics measure how long after a change of a status the API server has it; nil: nothing does.
+	Metrics *Metrics
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
@@ -65,8 +65,8 @@ var writeRetry = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 
 
 // NewPatcher returns a patcher.
 func NewPatcher(cfg PatcherConfig) *Patcher {
-	if cfg.Told == nil {
-		cfg.Told = func(time.Duration) {}
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics(nil)
 	}
 	return &Patcher{PatcherConfig: cfg, retry: pod.NewInbox[pod.UID](), writes: map[pod.UID]*write{}}
 }
@@ -254,7 +254,7 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 		if err != nil {
 			return fmt.Errorf("pod %s/%s: patch status: %w", desired.Namespace, desired.Name, err)
 		}
-		p.Told(p.changedFor(uid))
+		p.Metrics.syncDuration.Observe(p.changedFor(uid).Seconds())
 		p.Journal.Record(journal.Entry{
 			Subject:   journal.Subject{UID: uid, Namespace: desired.Namespace, Name: desired.Name},
 			Component: "status", Decision: "told the API server", Why: "phase " + string(merged.Phase), Took: time.Since(began).Round(time.Millisecond),

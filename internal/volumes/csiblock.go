@@ -183,7 +183,7 @@ func (c *csiDisks) unpublish(ctx context.Context, uid pod.UID, podDir, name stri
 	}
 	defer give()
 	began := time.Now()
-	defer func() { c.operated(ctx, csiPluginName(data.DriverName), UnmapVolume, time.Since(began), err) }()
+	defer func() { c.operated(ctx, csiPluginName(data.DriverName), unmapVolume, time.Since(began), err) }()
 	c.csi.note(func() { delete(c.csi.published, publication{uid, name}) })
 	if err := c.unbindDisk(d.bound, string(uid)); err != nil {
 		return err

@@ -182,7 +182,7 @@ func (c *csiExpander) callExpand(ctx context.Context, driver *csi.Driver, v csiV
 	}
 	began := time.Now()
 	_, err = driver.Expand(ctx, r)
-	c.operated(ctx, csiPluginName(v.driver), ExpandVolume, time.Since(began), err)
+	c.operated(ctx, csiPluginName(v.driver), expandVolume, time.Since(began), err)
 	if err != nil {
 		return csiError("Expander.NodeExpand failed to expand the volume: %w", err)
 	}

@@ -62,7 +62,7 @@ func (c *csiKind) prepare(ctx context.Context, of *volume) error {
 	if needs && c.csi.ControllerAttach {
 		began := time.Now()
 		err := c.attach.await(ctx, v.csiID)
-		c.operated(ctx, csiPluginName(v.driver), VerifyAttached, time.Since(began), err)
+		c.operated(ctx, csiPluginName(v.driver), verifyAttached, time.Since(began), err)
 		if err != nil {
 			if full := c.attach.findLimit(ctx, of.spec.Name, v); full != nil {
 				c.csi.Exhausted(v.driver)
@@ -174,7 +174,7 @@ func (c *csiKind) unpublish(ctx context.Context, uid pod.UID, podDir, specName s
 	}
 	defer give()
 	began := time.Now()
-	defer func() { c.operated(ctx, csiPluginName(data.DriverName), UnmountVolume, time.Since(began), err) }()
+	defer func() { c.operated(ctx, csiPluginName(data.DriverName), unmountVolume, time.Since(began), err) }()
 	c.csi.note(func() { delete(c.csi.published, publication{uid, specName}) })
 	driver, err := c.driver(uid, data.DriverName)
 	if err != nil {

@@ -264,10 +264,10 @@ func (c *csiStager) unstage(ctx context.Context, id csiID) error {
 	if used {
 		return nil // a pod came meanwhile
 	}
-	began, operation := time.Now(), UnmountDevice
+	began, operation := time.Now(), unmountDevice
 	c.csi.note(func() {
 		if c.csi.disks[id] != "" {
-			operation = UnmapDevice
+			operation = unmapDevice
 		}
 	})
 	err = c.unstageAlone(ctx, id)

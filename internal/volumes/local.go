@@ -161,7 +161,7 @@ func (k *locals) teardown(ctx context.Context, uid pod.UID, _ string) error {
 			continue
 		}
 		err := k.unbindDisk(dir, string(uid))
-		k.operated(ctx, pluginName(localPlugin), UnmapVolume, time.Since(began), err)
+		k.operated(ctx, pluginName(localPlugin), unmapVolume, time.Since(began), err)
 		if err != nil {
 			return err
 		}

@@ -50,7 +50,7 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 	began := time.Now()
 	failed := k.resizeFilesystem(b.Spec.Local.Path, v.dir())
 	if !known.IsZero() {
-		k.operated(ctx, pluginName(localPlugin), ExpandVolume, time.Since(began), failed)
+		k.operated(ctx, pluginName(localPlugin), expandVolume, time.Since(began), failed)
 	}
 	switch {
 	case failed != nil && known.IsZero():

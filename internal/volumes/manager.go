@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 	utilexec "k8s.io/utils/exec"
@@ -37,13 +38,13 @@ type Config struct {
 	// Node returns the newest Node, and whether it is known, for volumes that only some nodes have; nil: it is not known.
 	Node func() (*v1.Node, bool)
 	// Event records an event about a pod; nil records none.
-	Event func(p *v1.Pod, eventtype, reason, message string)
-	// Operated is told of each operation, by the type of the volume, and of CSI drivers by theirs; nil: nobody counts.
-	Operated func(plugin string, o Operation, took time.Duration, err error)
-	CSI      CSIConfig
-	Mounter  mount.Interface
-	Log      *slog.Logger
-	Journal  *journal.Journal
+	Event   func(p *v1.Pod, eventtype, reason, message string)
+	CSI     CSIConfig
+	Mounter mount.Interface
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
+	Journal *journal.Journal
 }
 
 // Manager (volumeManager) sets up and tears down the volumes of pods. It is safe for concurrent use on different pods.
@@ -69,12 +70,9 @@ func New(c Config) (*Manager, error) {
 	if c.Event == nil {
 		c.Event = func(*v1.Pod, string, string, string) {}
 	}
-	if c.Operated == nil {
-		c.Operated = func(string, Operation, time.Duration, error) {}
-	}
 	root := filepath.Clean(c.Root)
 	p := parts{host: &host{
-		root: root, files: beneath.Root(root), mounter: c.Mounter, exec: utilexec.New(), log: c.Log, event: c.Event, told: c.Operated,
+		root: root, files: beneath.Root(root), mounter: c.Mounter, exec: utilexec.New(), log: c.Log, event: c.Event, metrics: newMetrics(c.Metrics),
 	}}
 	p.folders = &folders{host: p.host, allocatableMemory: c.AllocatableMemory, tmpfsNoswap: sync.OnceValue(tmpfsKnowsNoswap)}
 	p.reader = &reader{objects: c.Objects, certificates: c.Certificates, allocatable: c.Allocatable}
@@ -125,16 +123,16 @@ func (m *Manager) each(p *v1.Pod, in Inputs, do func(v *volume)) ([]*volume, err
 func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]crispec.Volume, Errors) {
 	began := time.Now()
 	all, err := m.each(p, in, func(v *volume) {
-		operation := MountVolume
+		operation := mountVolume
 		if v.isBlock() {
-			operation = MapVolume
+			operation = mapVolume
 		}
 		var err error
 		if v.done, err = m.setupOne(ctx, v); err != nil {
 			v.failure = failed(v.name(), err)
 			m.claims.noteFailed(v)
 			if v.failure.Class != MapFailed {
-				operation = MountVolume
+				operation = mountVolume
 			}
 		}
 		if v.done.fresh || err != nil {

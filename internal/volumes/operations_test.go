@@ -4,51 +4,59 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/metrics/metricstest"
 )
 
-// ledger holds the operations that a Manager tells of.
+// ledger shows which operations a Manager counts.
 type ledger struct {
-	mu   sync.Mutex
-	told []string // guarded by mu
+	registry *prometheus.Registry
+	counted  map[string]float64 // as last seen
 }
 
-func (l *ledger) note(plugin string, o Operation, took time.Duration, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	text := fmt.Sprintf("%s %s", plugin, o)
-	if err != nil {
-		text += " failed"
-	}
-	if took < 0 {
-		text += " before it began"
-	}
-	l.told = append(l.told, text)
+// newLedger has the operations of a host counted anew.
+func newLedger(h *host) *ledger {
+	l := &ledger{registry: prometheus.NewRegistry()}
+	h.metrics = newMetrics(l.registry)
+	return l
 }
 
-// expect checks what was told since the last time, in whatever order.
+// expect checks what was counted since the last time, in whatever order: the type of the volume,
+// the operation, and whether it failed.
 func (l *ledger) expect(t *testing.T, step string, want ...string) {
 	t.Helper()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	slices.Sort(l.told)
-	slices.Sort(want)
-	if diff := cmp.Diff(want, l.told); diff != "" {
+	expected, got := map[string]float64{}, map[string]float64{}
+	for _, text := range want {
+		what, status := strings.Fields(text), "success"
+		if len(what) == 3 {
+			status = "fail-unknown"
+		}
+		expected[fmt.Sprintf("storage_operation_duration_seconds_count{migrated=%q,operation_name=%q,status=%q,volume_plugin=%q}", "false", what[1], status, what[0])]++
+	}
+	all := metricstest.Values(t, l.registry)
+	for name, value := range all {
+		if strings.Contains(name, "_sum{") && value < 0 {
+			t.Errorf("%s: an operation ended before it began: %s is %v", step, name, value)
+		}
+		if n := value - l.counted[name]; n > 0 && strings.Contains(name, "_count{") {
+			got[name] = n
+		}
+	}
+	if diff := cmp.Diff(expected, got); diff != "" {
 		t.Errorf("%s: operations (-want +got):\n%s", step, diff)
 	}
-	l.told = nil
+	l.counted = all
 }
 
 func TestOperations(t *testing.T) {
-	var l ledger
 	m, mounts, s := newStorage(t)
-	m.told = l.note
+	l := newLedger(m.parts.host)
 	s.bind("remote", nfsSource())
 	s.bind("here", localSource(t.TempDir()))
 	host := filepath.Join(t.TempDir(), "host")
@@ -120,9 +128,8 @@ func TestOperationsOfADriver(t *testing.T) {
 		"disk":  {newRaw(t, nil), func(d *driven) *v1.Pod { return d.rawUser("one") }, "map_volume", "unmap_volume", "unmap_device"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var l ledger
 			d := tc.d
-			d.told = l.note
+			l := newLedger(d.parts.host)
 			p := tc.user(d)
 			for range 2 {
 				if _, err := d.setup(t, p); err != nil {

@@ -53,7 +53,7 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, Errors) {
 		}
 		v.failure = failed(v.name(), err)
 		if v.failure.Class == MountFailed {
-			m.operated(ctx, v.counted(), MountVolume, time.Since(began), err)
+			m.operated(ctx, v.counted(), mountVolume, time.Since(began), err)
 		}
 	})
 	if err != nil {

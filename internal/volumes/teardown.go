@@ -107,7 +107,7 @@ func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os
 			err = beneath.RemoveEmptyAt(int(dir.Fd()), e.Name(), path)
 		}
 		if plugin.Name() != csiPlugin { // those are counted where their drivers are called
-			m.operated(ctx, pluginName(plugin.Name()), UnmountVolume, spent[e.Name()]+time.Since(began), err)
+			m.operated(ctx, pluginName(plugin.Name()), unmountVolume, spent[e.Name()]+time.Since(began), err)
 		}
 		if err != nil {
 			return err
@@ -156,7 +156,7 @@ func (m *Manager) unmountBelow(ctx context.Context, dir string, held map[string]
 		}
 		spent[plugin][volume] += time.Since(began)
 		if err != nil {
-			m.operated(ctx, pluginName(plugin), UnmountVolume, time.Since(began), err)
+			m.operated(ctx, pluginName(plugin), unmountVolume, time.Since(began), err)
 			errs = append(errs, heldBy(fmt.Errorf("unmount %s: %w", path, err), path))
 		}
 	}

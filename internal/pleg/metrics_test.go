@@ -1,0 +1,32 @@
+package pleg_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/internal/metrics/metricstest"
+)
+
+func TestMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		seen := time.Now()
+		// At the start, when the stream opens, which takes no time here, and a second later.
+		want := map[string]float64{
+			"kubelet_pleg_relist_duration_seconds_count": 3, "kubelet_pleg_relist_interval_seconds_count": 1,
+			"kubelet_pleg_relist_interval_seconds_sum": 1, "kubelet_pleg_pod_relist_duration_seconds_count": 0,
+		}
+		metricstest.Expect(t, r.registry, want)
+		if got := metricstest.Values(t, r.registry)["kubelet_pleg_last_seen_seconds"]; got != float64(seen.Add(-2*time.Second).Unix()) {
+			t.Errorf("last seen at %v", got)
+		}
+		r.run(t, "a", "main")
+		if _, err := r.Observe(t.Context(), "a", r.Mark()); err != nil {
+			t.Fatal(err)
+		}
+		if reads := metricstest.Values(t, r.registry)["kubelet_pleg_pod_relist_duration_seconds_count"]; reads == 0 {
+			t.Error("a reading was not counted")
+		}
+	})
+}
