@@ -17,7 +17,8 @@ const accountWait = 5 * time.Second
 
 // AccountAPI is the API server as the service accounts of pods need it.
 type AccountAPI interface {
-	// GetServiceAccount reads a service account. The node authorizer lets a node read those of its pods one by one.
+	// GetServiceAccount reads a service account. The node authorizer lets a node read those of its
+	// pods one by one.
 	GetServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error)
 }
 
@@ -47,8 +48,9 @@ func (a *accounts) forget(uid pod.UID) {
 	delete(a.last, uid)
 }
 
-// get asks the server, and makes do with what the pod's account was when the server gives no answer: a restart of a container does not depend
-// on it. That an account is gone, or may not be read, is an answer.
+// get asks the server, and makes do with what the pod's account was when the server gives no
+// answer: a restart of a container does not depend on it. That an account is gone, or may not be
+// read, is an answer.
 func (a *accounts) get(ctx context.Context, p *v1.Pod) (*v1.ServiceAccount, error) {
 	a.mu.Lock()
 	last := a.last[p.UID]
@@ -84,8 +86,9 @@ func (o *Objects) ServiceAccount(ctx context.Context, p *v1.Pod) (*v1.ServiceAcc
 	return o.accounts.get(ctx, p)
 }
 
-// ImageToken returns a token of the service account, which is the pod's, for the audience. It is bound to the pod, and from the cache unless it
-// is to be renewed. Nobody is told when that is: who pulls an image asks.
+// ImageToken returns a token of the service account, which is the pod's, for the audience. It is
+// bound to the pod, and from the cache unless it is to be renewed. Nobody is told when that is: who
+// pulls an image asks.
 func (o *Objects) ImageToken(ctx context.Context, p *v1.Pod, account *v1.ServiceAccount, audience string) (string, error) {
 	return o.tokens.getFor(ctx, p, tokenKey{
 		pod: p.UID, namespace: account.Namespace, serviceAccount: account.Name, accountUID: account.UID, audience: audience, seconds: defaultTokenSeconds, quiet: true,

@@ -18,7 +18,8 @@ const syncWait = time.Second
 
 type key struct{ namespace, name string }
 
-// cache is secretManager or configMapManager with the strategy Watch: one watch per object that a pod refers to.
+// cache is secretManager or configMapManager with the strategy Watch: one watch per object that a
+// pod refers to.
 //
 // The watch of an object:
 //
@@ -150,7 +151,8 @@ func (c *cache[T]) get(ctx context.Context, namespace, name string) (*T, error) 
 	return object, nil
 }
 
-// run starts the watches that are wanted and ends those that are idle, until ctx is done and all watches have ended.
+// run starts the watches that are wanted and ends those that are idle, until ctx is done and all
+// watches have ended.
 func (c *cache[T]) run(ctx context.Context) {
 	var watches sync.WaitGroup
 	defer watches.Wait()
@@ -227,8 +229,8 @@ func (c *cache[T]) seen(it *item[T], w *watching, object *T) {
 	}
 }
 
-// endIdle ends the watches of objects that nobody needs to be told of and that were not read for long, and returns when the next one may be
-// ended; zero when there is none.
+// endIdle ends the watches of objects that nobody needs to be told of and that were not read for
+// long, and returns when the next one may be ended; zero when there is none.
 func (c *cache[T]) endIdle(now time.Time) (next time.Time) {
 	var ended []*watching
 	c.mu.Lock()

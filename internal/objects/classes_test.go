@@ -9,7 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// A RuntimeClass is watched while a pod names it, and the pod that waits for one is told when it comes.
+// A RuntimeClass is watched while a pod names it, and the pod that waits for one is told when it
+// comes.
 func TestRuntimeHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -42,7 +43,8 @@ func TestRuntimeHandler(t *testing.T) {
 	})
 }
 
-// A running pod needs its class no more until its sandbox has to be made anew: nobody watches it all the time.
+// A running pod needs its class no more until its sandbox has to be made anew: nobody watches it
+// all the time.
 func TestRuntimeClassIsNotWatchedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()

@@ -210,7 +210,8 @@ func told(o interface{ Changed() *pod.Inbox[pod.UID] }) []string {
 	return out
 }
 
-// podWith returns a pod that mounts the ConfigMaps in volumes and has those in env in its environment.
+// podWith returns a pod that mounts the ConfigMaps in volumes and has those in env in its
+// environment.
 func podWith(uid string, mounted, inEnv []string) *v1.Pod {
 	p := &v1.Pod{}
 	p.UID, p.Namespace, p.Name, p.Spec.ServiceAccountName = pod.UID(uid), "ns", "p-"+uid, "account"

@@ -7,6 +7,8 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 )
 
@@ -28,4 +30,21 @@ func generateKey(keyType string) (crypto.Signer, error) {
 		return key, err
 	}
 	return nil, fmt.Errorf("keys of type %q are not known: use RSA3072, RSA4096, ECDSAP256, ECDSAP384, ECDSAP521 or ED25519", keyType)
+}
+
+// generateRequest returns a new private key, as PEM (PKCS #8), and a request that it has signed
+// (PKCS #10, DER), which says nothing but that the key is there.
+func generateRequest(keyType string) (key, stub []byte, err error) {
+	signer, err := generateKey(keyType)
+	if err != nil {
+		return nil, nil, err
+	}
+	if stub, err = x509.CreateCertificateRequest(nil, &x509.CertificateRequest{}, signer); err != nil {
+		return nil, nil, fmt.Errorf("sign the request: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(signer)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode the key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), stub, nil
 }

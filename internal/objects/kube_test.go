@@ -54,7 +54,8 @@ func follow[P kube.Watchable](ctx context.Context, c *kube.Client, namespace, na
 	_ = w.Run(ctx)
 }
 
-// The whole way from the API server to the pod that is told: over the agent's client, whose watches break and whose server goes away.
+// The whole way from the API server to the pod that is told: over the agent's client, whose watches
+// break and whose server goes away.
 func TestOverTheClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubetest.New()

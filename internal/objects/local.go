@@ -22,8 +22,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Local is what pods need besides themselves where there is no API server: the objects that manifests define. It answers as Objects do, and is
-// safe for concurrent use. It runs nothing.
+// Local is what pods need besides themselves where there is no API server: the objects that
+// manifests define. It answers as Objects do, and is safe for concurrent use. It runs nothing.
 type Local struct {
 	journal  *journal.Journal
 	handlers func(context.Context) ([]string, error)
@@ -70,7 +70,8 @@ type localObject interface {
 	metav1.Object
 }
 
-// NewLocal returns a Local without objects. handlers asks the runtime for the names of its handlers; a pod may name one as its RuntimeClass.
+// NewLocal returns a Local without objects. handlers asks the runtime for the names of its
+// handlers; a pod may name one as its RuntimeClass.
 func NewLocal(j *journal.Journal, handlers func(context.Context) ([]string, error)) *Local {
 	return &Local{
 		journal:    j,
@@ -100,7 +101,8 @@ func (l *Local) Set(d Defined) {
 	}
 }
 
-// Changed is where the pods appear whose objects changed: a pass over such a pod brings its volumes up to date, and starts what waited.
+// Changed is where the pods appear whose objects changed: a pass over such a pod brings its volumes
+// up to date, and starts what waited.
 func (l *Local) Changed() *pod.Inbox[pod.UID] { return l.changed }
 
 // Register makes the pod's references those of p.
@@ -140,7 +142,8 @@ func (l *Local) Unregister(uid pod.UID) {
 	delete(l.drivers.pods, uid)
 }
 
-// ConfigMap returns the newest copy of a ConfigMap, which is shared and must not be changed. What does not exist is a NotFound error of the API.
+// ConfigMap returns the newest copy of a ConfigMap, which is shared and must not be changed. What
+// does not exist is a NotFound error of the API.
 func (l *Local) ConfigMap(_ context.Context, namespace, name string) (*v1.ConfigMap, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,8 +157,9 @@ func (l *Local) Secret(_ context.Context, namespace, name string) (*v1.Secret, e
 	return l.secrets.get(namespace, name)
 }
 
-// RuntimeHandler returns the handler that the pod's runtimeClassName stands for: that of the RuntimeClass of that name, or else the runtime's
-// handler of that name. One that the runtime does not have is an error that names those that it has.
+// RuntimeHandler returns the handler that the pod's runtimeClassName stands for: that of the
+// RuntimeClass of that name, or else the runtime's handler of that name. One that the runtime does
+// not have is an error that names those that it has.
 func (l *Local) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error) {
 	name := *p.Spec.RuntimeClassName
 	l.mu.Lock()
@@ -197,7 +201,8 @@ func (l *Local) Token(context.Context, *v1.Pod, *v1.ServiceAccountTokenProjectio
 	return "", errors.New("service account tokens need an API server: remove the serviceAccountToken source from the volume")
 }
 
-// TrustBundle returns the certificates of a source of a volume, as PEM, from the ClusterTrustBundles of manifests.
+// TrustBundle returns the certificates of a source of a volume, as PEM, from the
+// ClusterTrustBundles of manifests.
 func (l *Local) TrustBundle(_ context.Context, _ *v1.Pod, src *v1.ClusterTrustBundleProjection) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -212,13 +217,15 @@ func (l *Local) PodCertificate(*v1.Pod, string, int) (key, chain []byte, err err
 // Services returns none: only a cluster has services.
 func (l *Local) Services(context.Context, *v1.Pod) ([]*v1.Service, error) { return nil, nil }
 
-// set replaces the objects and returns, for each pod, which of those that it refers to are not as they were.
+// set replaces the objects and returns, for each pod, which of those that it refers to are not as
+// they were.
 func (l *localObjects[P]) set(all []P) []journal.Entry {
 	objects := make(map[key]P, len(all))
 	for _, o := range all {
 		k := key{o.GetNamespace(), o.GetName()}
 		objects[k] = o
-		// An unchanged object of a file that was edited elsewhere is another copy of the same: nobody is to look at it again.
+		// An unchanged object of a file that was edited elsewhere is another copy of the same:
+		// nobody is to look at it again.
 		if old := l.objects[k]; equality.Semantic.DeepEqual(old, o) {
 			objects[k] = old
 		}

@@ -96,7 +96,8 @@ func TestLocalSaysWhyAPodIsLookedAt(t *testing.T) {
 	}
 }
 
-// A loop that sleeps on the inbox wakes when an object changes, and the reader then sees the change.
+// A loop that sleeps on the inbox wakes when an object changes, and the reader then sees the
+// change.
 func TestLocalWakesTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocal()

@@ -10,11 +10,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Run mode has no controller that looks for a volume which suits a claim. A claim is bound to the one that it names (spec.volumeName), or that names
-// it (spec.claimRef); nothing but a manifest can change that.
+// Run mode has no controller that looks for a volume which suits a claim. A claim is bound to the
+// one that it names (spec.volumeName), or that names it (spec.claimRef); nothing but a manifest can
+// change that.
 
-// GetPersistentVolumeClaim returns a claim of manifests, and what it is bound to. A claim that is bound to nothing is an error that says how to
-// bind it.
+// GetPersistentVolumeClaim returns a claim of manifests, and what it is bound to. A claim that is
+// bound to nothing is an error that says how to bind it.
 func (l *Local) GetPersistentVolumeClaim(_ context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,8 +36,9 @@ func (l *Local) GetPersistentVolumeClaim(_ context.Context, namespace, name stri
 	return bound, nil
 }
 
-// PatchPersistentVolumeClaimStatus remembers the size that a claim's volume was given; all else about a claim is in manifests. The size is forgotten
-// with the agent: then drivers are asked anew to make volumes as large as manifests say.
+// PatchPersistentVolumeClaimStatus remembers the size that a claim's volume was given; all else
+// about a claim is in manifests. The size is forgotten with the agent: then drivers are asked anew
+// to make volumes as large as manifests say.
 func (l *Local) PatchPersistentVolumeClaimStatus(_ context.Context, _, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,8 +48,8 @@ func (l *Local) PatchPersistentVolumeClaimStatus(_ context.Context, _, changed *
 	return changed, nil
 }
 
-// GetPersistentVolume returns a volume of manifests, and the claim that it is bound to: of several claims that name it, the first by namespace
-// and name.
+// GetPersistentVolume returns a volume of manifests, and the claim that it is bound to: of several
+// claims that name it, the first by namespace and name.
 func (l *Local) GetPersistentVolume(_ context.Context, name string) (*v1.PersistentVolume, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,7 +67,8 @@ func (l *Local) GetPersistentVolume(_ context.Context, name string) (*v1.Persist
 	return pv, nil
 }
 
-// volumeOf returns the name of the volume that the claim is bound to, "" for none. The caller holds l.mu.
+// volumeOf returns the name of the volume that the claim is bound to, "" for none. The caller holds
+// l.mu.
 func (l *Local) volumeOf(claim *v1.PersistentVolumeClaim) string {
 	if claim.Spec.VolumeName != "" {
 		return claim.Spec.VolumeName

@@ -12,8 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// CSIDriver returns what a manifest says of a driver. Of one that no manifest speaks of, it says what fits a machine without controllers: its
-// volumes are not attached first.
+// CSIDriver returns what a manifest says of a driver. Of one that no manifest speaks of, it says
+// what fits a machine without controllers: its volumes are not attached first.
 func (l *Local) CSIDriver(_ context.Context, name string) (*storagev1.CSIDriver, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,9 +19,10 @@ import (
 	"berth/internal/pod"
 )
 
-// API is the API server as this package needs it. The Follow methods block until ctx is done and get over every loss of the connection by
-// themselves. They call seen, from one goroutine, as soon as they have read what the server has, and again after every change; what
-// they hand over is shared and must not be changed by anybody.
+// API is the API server as this package needs it. The Follow methods block until ctx is done and
+// get over every loss of the connection by themselves. They call seen, from one goroutine, as soon
+// as they have read what the server has, and again after every change; what they hand over is
+// shared and must not be changed by anybody.
 type API interface {
 	// FollowConfigMap hands over one ConfigMap, nil when there is none.
 	FollowConfigMap(ctx context.Context, namespace, name string, seen func(*v1.ConfigMap))
@@ -35,11 +36,13 @@ type API interface {
 
 // ClassAPI is the API server as RuntimeClasses need it.
 type ClassAPI interface {
-	// FollowRuntimeClass hands over one RuntimeClass, nil when there is none, as the methods of API do.
+	// FollowRuntimeClass hands over one RuntimeClass, nil when there is none, as the methods of API
+	// do.
 	FollowRuntimeClass(ctx context.Context, name string, seen func(*nodev1.RuntimeClass))
 }
 
-// ReadAPI is the API server as the strategies Cache and Get need it. What does not exist is a NotFound error of the API.
+// ReadAPI is the API server as the strategies Cache and Get need it. What does not exist is a
+// NotFound error of the API.
 type ReadAPI interface {
 	ReadConfigMap(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.ConfigMap, error)
 	ReadSecret(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.Secret, error)
@@ -50,7 +53,8 @@ type Strategy struct {
 	Name config.ResourceChangeDetectionStrategy
 	// Read is what Cache and Get read with.
 	Read ReadAPI
-	// TTL returns how long a copy serves with the strategy Cache, as the Node says; false: it says nothing. nil: it never does.
+	// TTL returns how long a copy serves with the strategy Cache, as the Node says; false: it says
+	// nothing. nil: it never does.
 	TTL func() (time.Duration, bool)
 }
 
@@ -63,8 +67,9 @@ type Config struct {
 	// Certificates are those of pods.
 	Certificates PodCertificates
 	Strategy     Strategy
-	// SyncFrequency is KubeletConfiguration's; an object that is only read when containers start is watched for five times as long after it
-	// was last read, and for at least a minute. Without watches, it is how often pods are looked at that show objects in volumes.
+	// SyncFrequency is KubeletConfiguration's; an object that is only read when containers start is
+	// watched for five times as long after it was last read, and for at least a minute. Without
+	// watches, it is how often pods are looked at that show objects in volumes.
 	SyncFrequency time.Duration
 	Log           *slog.Logger
 }
@@ -117,7 +122,8 @@ func New(cfg Config) (*Objects, error) {
 	}, nil
 }
 
-// store is secretManager or configMapManager: what it knows of the objects of one kind that pods refer to.
+// store is secretManager or configMapManager: what it knows of the objects of one kind that pods
+// refer to.
 type store[T any] interface {
 	// register makes the references of the pod, in this version of it, those in uses, by name.
 	register(uid pod.UID, version, namespace string, uses map[string]use)
@@ -169,11 +175,12 @@ func (o *Objects) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Changed is where the pods appear whose objects changed, or whose tokens are to be renewed: a pass over such a pod brings its volumes
-// up to date.
+// Changed is where the pods appear whose objects changed, or whose tokens are to be renewed: a pass
+// over such a pod brings its volumes up to date.
 func (o *Objects) Changed() *pod.Inbox[pod.UID] { return o.changed }
 
-// Register makes the pod's references those of p: what is new is followed from now on, what nobody refers to any more is forgotten.
+// Register makes the pod's references those of p: what is new is followed from now on, what nobody
+// refers to any more is forgotten.
 func (o *Objects) Register(p *v1.Pod) {
 	configMaps, secrets := references(p)
 	o.configMaps.register(p.UID, p.ResourceVersion, p.Namespace, configMaps)
@@ -195,8 +202,9 @@ func (o *Objects) Unregister(uid pod.UID) {
 	o.credentials.forget(uid)
 }
 
-// ConfigMap (configMapManager's Get) returns the newest copy of a registered ConfigMap, which is shared and must not be changed. It waits up to
-// a second for the first. What does not exist is a NotFound error of the API.
+// ConfigMap (configMapManager's Get) returns the newest copy of a registered ConfigMap, which is
+// shared and must not be changed. It waits up to a second for the first. What does not exist is a
+// NotFound error of the API.
 func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
 	return o.configMaps.get(ctx, namespace, name)
 }
@@ -206,7 +214,8 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secre
 	return o.secrets.get(ctx, namespace, name)
 }
 
-// RuntimeHandler returns the handler of the RuntimeClass that the registered pod names (KEP-585). It waits up to a second for the class.
+// RuntimeHandler returns the handler of the RuntimeClass that the registered pod names (KEP-585).
+// It waits up to a second for the class.
 func (o *Objects) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error) {
 	name := *p.Spec.RuntimeClassName
 	class, err := o.classes.get(ctx, "", name)
@@ -219,13 +228,15 @@ func (o *Objects) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error)
 	return class.Handler, nil
 }
 
-// Token returns a token of the pod's service account that is bound to the pod, from the cache unless it is to be renewed.
+// Token returns a token of the pod's service account that is bound to the pod, from the cache
+// unless it is to be renewed.
 func (o *Objects) Token(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountTokenProjection) (string, error) {
 	return o.tokens.get(ctx, p, src)
 }
 
-// DriverToken returns a token of the pod's service account for a storage driver, bound to the pod, and until when it is valid. An empty audience
-// is the API server's own; nil seconds are an hour. Nobody is told when it is to be renewed: who publishes a volume asks.
+// DriverToken returns a token of the pod's service account for a storage driver, bound to the pod,
+// and until when it is valid. An empty audience is the API server's own; nil seconds are an hour.
+// Nobody is told when it is to be renewed: who publishes a volume asks.
 func (o *Objects) DriverToken(ctx context.Context, p *v1.Pod, audience string, seconds *int64) (string, time.Time, error) {
 	k := tokenKey{pod: p.UID, namespace: p.Namespace, serviceAccount: p.Spec.ServiceAccountName, audience: audience, seconds: defaultTokenSeconds, quiet: true}
 	if seconds != nil {
@@ -235,8 +246,9 @@ func (o *Objects) DriverToken(ctx context.Context, p *v1.Pod, audience string, s
 	return t.value, t.expires, err
 }
 
-// Services returns the services of all namespaces, which are shared and must not be changed. A pod of the API server waits up to a second
-// for them to be read for the first time; a static pod waits for nothing of the API server's, and gets what is known.
+// Services returns the services of all namespaces, which are shared and must not be changed. A pod
+// of the API server waits up to a second for them to be read for the first time; a static pod waits
+// for nothing of the API server's, and gets what is known.
 func (o *Objects) Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error) {
 	if !pod.IsStatic(p) {
 		timer := time.NewTimer(syncWait)

@@ -3,7 +3,6 @@ package objects
 import (
 	"bytes"
 	"context"
-	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -25,14 +24,16 @@ import (
 
 // CertificateAPI is the API server as the certificates of pods need it (KEP-4317).
 type CertificateAPI interface {
-	// FollowPodCertificateRequests hands over the requests of this node, each time all of them, as the methods of API do.
+	// FollowPodCertificateRequests hands over the requests of this node, each time all of them, as
+	// the methods of API do.
 	FollowPodCertificateRequests(ctx context.Context, seen func([]*certificatesv1beta1.PodCertificateRequest))
 	// CreatePodCertificateRequest makes a request and returns it as stored.
 	CreatePodCertificateRequest(ctx context.Context, r *certificatesv1beta1.PodCertificateRequest) (*certificatesv1beta1.PodCertificateRequest, error)
 }
 
 const (
-	// lostAfter is how long a request is waited for that the server does not show, before it counts as deleted; up to half of it more.
+	// lostAfter is how long a request is waited for that the server does not show, before it counts
+	// as deleted; up to half of it more.
 	lostAfter = 10 * time.Minute
 	// maxRefreshJitter spreads renewals.
 	maxRefreshJitter = 5 * time.Minute
@@ -59,7 +60,8 @@ type credentialKey struct {
 	source int // its index in the volume
 }
 
-// credential is what one podCertificate source shows. All but pod and src is run's own; what others read is guarded by the mu of the store.
+// credential is what one podCertificate source shows. All but pod and src is run's own; what others
+// read is guarded by the mu of the store.
 //
 //	requested ──issued──► shown ──beginRefreshAt, and up to 5 min more──► requested again, the old pair being shown meanwhile
 //	    │ ▲
@@ -84,7 +86,8 @@ type credential struct {
 	refused    error  // nothing is shown any more
 }
 
-// credentials are the keys and certificates of pods. They live in memory only: the next agent asks for others.
+// credentials are the keys and certificates of pods. They live in memory only: the next agent asks
+// for others.
 type credentials struct {
 	PodCertificates
 	accounts *accounts
@@ -170,7 +173,8 @@ func (c *credentials) get(p *v1.Pod, volume string, source int) (key, chain []by
 	return h.key, h.chain, nil
 }
 
-// run asks for certificates and takes them over until ctx is done. Requests are followed while a pod wants a certificate.
+// run asks for certificates and takes them over until ctx is done. Requests are followed while a
+// pod wants a certificate.
 func (c *credentials) run(ctx context.Context) {
 	var watches sync.WaitGroup
 	defer watches.Wait()
@@ -310,7 +314,8 @@ func (c *credentials) takeIssued(h *credential, r *certificatesv1beta1.PodCertif
 	h.overdueAt, h.expiresAt = begin.Add(overdueAfter), end
 }
 
-// local returns a time of the server's by the clock of this process, which may be another, and which nobody sets.
+// local returns a time of the server's by the clock of this process, which may be another, and
+// which nobody sets.
 func (h *credential) local(t *metav1.Time) time.Time {
 	return h.asked.Add(ptr.Deref(t, metav1.Time{}).Sub(h.created))
 }
@@ -324,7 +329,8 @@ func (c *credentials) takeRefusal(h *credential, how string, condition metav1.Co
 		fmt.Sprintf("PodCertificateRequest %s: reason=%q message=%q", h.request.Name, condition.Reason, condition.Message))
 }
 
-// tellAge tells the pod's user, once each, that a pair should have been replaced long ago, and that it is expired.
+// tellAge tells the pod's user, once each, that a pair should have been replaced long ago, and that
+// it is expired.
 func (c *credentials) tellAge(h *credential, now time.Time) {
 	for _, at := range []struct {
 		when            *time.Time
@@ -357,17 +363,9 @@ func (c *credentials) ask(ctx context.Context, h *credential) error {
 	if err != nil {
 		return err
 	}
-	key, err := generateKey(h.src.KeyType)
+	key, stub, err := generateRequest(h.src.KeyType)
 	if err != nil {
 		return err
-	}
-	stub, err := x509.CreateCertificateRequest(nil, &x509.CertificateRequest{}, key)
-	if err != nil {
-		return fmt.Errorf("sign the request: %w", err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return fmt.Errorf("encode the key: %w", err)
 	}
 	r, err := c.API.CreatePodCertificateRequest(ctx, &certificatesv1beta1.PodCertificateRequest{
 		ObjectMeta: metav1.ObjectMeta{
@@ -384,13 +382,14 @@ func (c *credentials) ask(ctx context.Context, h *credential) error {
 		return err
 	}
 	h.request = types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
-	h.pending = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	h.pending = key
 	h.asked, h.created, h.lost = time.Now(), r.CreationTimestamp.Time, c.lostAt()
 	return nil
 }
 
-// PodCertificate returns the private key (PKCS #8) and the certificates of a podCertificate source of a registered pod, as PEM: the source's index
-// in the volume says which. It does not wait: the pod is told when they are issued.
+// PodCertificate returns the private key (PKCS #8) and the certificates of a podCertificate source
+// of a registered pod, as PEM: the source's index in the volume says which. It does not wait: the
+// pod is told when they are issued.
 func (o *Objects) PodCertificate(p *v1.Pod, volume string, source int) (key, chain []byte, err error) {
 	return o.credentials.get(p, volume, source)
 }

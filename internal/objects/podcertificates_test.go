@@ -226,7 +226,8 @@ func TestACertificateIsAskedForAndRenewed(t *testing.T) {
 	})
 }
 
-// This node's clock may be wrong by years: a certificate is replaced after as much of its life as by the signer's clock.
+// This node's clock may be wrong by years: a certificate is replaced after as much of its life as
+// by the signer's clock.
 func TestACertificateBesideAWrongClock(t *testing.T) {
 	chains := anchorsOf(t, "leaf")
 	for name, ahead := range map[string]time.Duration{"ours is behind": years, "ours is ahead": -years} {

@@ -15,11 +15,13 @@ import (
 	"berth/internal/pod"
 )
 
-// defaultTTL is how long a copy counts as new where the Node does not say (KubeletConfiguration, configMapAndSecretChangeDetectionStrategy).
+// defaultTTL is how long a copy counts as new where the Node does not say (KubeletConfiguration,
+// configMapAndSecretChangeDetectionStrategy).
 const defaultTTL = time.Minute
 
-// readings is secretManager or configMapManager with the strategies Cache and Get: an object is read from the server when somebody asks for it,
-// and a copy serves for its ttl. Nothing tells of changes, so pods that show objects in volumes are looked at once in a while.
+// readings is secretManager or configMapManager with the strategies Cache and Get: an object is
+// read from the server when somebody asks for it, and a copy serves for its ttl. Nothing tells of
+// changes, so pods that show objects in volumes are looked at once in a while.
 type readings[T any] struct {
 	resource string // as errors name it
 	read     func(ctx context.Context, namespace, name string, options metav1.GetOptions) (*T, error)
@@ -62,8 +64,9 @@ func newReadings[T any](resource string, read func(context.Context, string, stri
 	}
 }
 
-// register makes the pod's references those in uses, by name. The copies of what a pod refers to that is new, or another version of itself, are
-// too old for it: who made it may have changed them just before.
+// register makes the pod's references those in uses, by name. The copies of what a pod refers to
+// that is new, or another version of itself, are too old for it: who made it may have changed them
+// just before.
 func (r *readings[T]) register(uid pod.UID, version, namespace string, uses map[string]use) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,8 +119,8 @@ func (r *readings[T]) nextLook(now time.Time) time.Time {
 	return now.Add(r.period + rand.N(r.period/2+1))
 }
 
-// get returns a registered object: the copy while it is new enough, else what the server has. While the server does not answer, a copy that is
-// only too old serves.
+// get returns a registered object: the copy while it is new enough, else what the server has. While
+// the server does not answer, a copy that is only too old serves.
 func (r *readings[T]) get(ctx context.Context, namespace, name string) (*T, error) {
 	k := key{namespace, name}
 	ttl := r.ttl()
@@ -197,7 +200,8 @@ func (r *readings[T]) run(ctx context.Context) {
 	}
 }
 
-// tellDue tells the pods that are to be looked at now, and returns when the next is; zero for never.
+// tellDue tells the pods that are to be looked at now, and returns when the next is; zero for
+// never.
 func (r *readings[T]) tellDue(now time.Time) (next time.Time) {
 	var due []pod.UID
 	r.mu.Lock()

@@ -16,7 +16,8 @@ import (
 	"berth/internal/config"
 )
 
-// reads is an API server that is only read from: it answers from memory, which may be old, to who allows it.
+// reads is an API server that is only read from: it answers from memory, which may be old, to who
+// allows it.
 type reads struct {
 	*server
 	asked  []string // the versions that were asked for

@@ -14,8 +14,8 @@ const (
 	live               // shown in a volume, and so to be followed
 )
 
-// references returns the names of the ConfigMaps and Secrets that the pod refers to, all of its own namespace: imagePullSecrets,
-// environment of all containers, volumes.
+// references returns the names of the ConfigMaps and Secrets that the pod refers to, all of its own
+// namespace: imagePullSecrets, environment of all containers, volumes.
 func references(p *v1.Pod) (configMaps, secrets map[string]use) {
 	configMaps, secrets = map[string]use{}, map[string]use{}
 	add := func(to map[string]use, name string, u use) {
@@ -76,7 +76,8 @@ func references(p *v1.Pod) (configMaps, secrets map[string]use) {
 	return configMaps, secrets
 }
 
-// classOf returns the name of the pod's RuntimeClass, if it names one. A pod whose class is missing is told when it comes.
+// classOf returns the name of the pod's RuntimeClass, if it names one. A pod whose class is missing
+// is told when it comes.
 func classOf(p *v1.Pod) map[string]use {
 	if name := p.Spec.RuntimeClassName; name != nil && *name != "" {
 		return map[string]use{*name: atStart}

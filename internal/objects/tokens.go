@@ -42,8 +42,8 @@ func (k tokenKey) String() string {
 	return fmt.Sprintf("of service account %s/%s for audience %q and pod %s", k.namespace, k.serviceAccount, k.audience, k.pod)
 }
 
-// token is what the server issued; it is never changed, only replaced. Its age counts from the request, so that a
-// clock that is set, or is not the server's, changes nothing.
+// token is what the server issued; it is never changed, only replaced. Its age counts from the
+// request, so that a clock that is set, or is not the server's, changes nothing.
 //
 // Differs from the kubelet: it compares the server's time with that of the node.
 type token struct {
@@ -83,8 +83,8 @@ func (t *tokens) get(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountToken
 	return t.getFor(ctx, p, k)
 }
 
-// getFor returns the cached token, or a new one when there is none or it is to be renewed. While a renewal fails, the old one serves until it
-// expires.
+// getFor returns the cached token, or a new one when there is none or it is to be renewed. While a
+// renewal fails, the old one serves until it expires.
 func (t *tokens) getFor(ctx context.Context, p *v1.Pod, k tokenKey) (string, error) {
 	issued, err := t.tokenFor(ctx, p, k)
 	return issued.value, err
@@ -143,17 +143,18 @@ func tokenRequest(p *v1.Pod, k tokenKey) *authenticationv1.TokenRequest {
 	return r
 }
 
-// computeRenewal returns how old a token of this life gets before it is replaced: until a fifth of its life is left,
-// and a day at most, both less the jitter.
+// computeRenewal returns how old a token of this life gets before it is replaced: until a fifth of
+// its life is left, and a day at most, both less the jitter.
 func computeRenewal(life, jitter time.Duration) time.Duration {
 	return min(life-life/5, maxTokenAge) - jitter
 }
 
-// reached reports whether it is a time that this process computed. After a machine slept only its wall clock tells, and
-// after that was set back only the monotonic one.
+// reached reports whether it is a time that this process computed. After a machine slept only its
+// wall clock tells, and after that was set back only the monotonic one.
 func reached(at, now time.Time) bool { return !now.Before(at) || !now.Round(0).Before(at) }
 
-// run tells the pods of tokens that are to be renewed, and drops those that expired; a failed renewal is the pod's to try again then.
+// run tells the pods of tokens that are to be renewed, and drops those that expired; a failed
+// renewal is the pod's to try again then.
 func (t *tokens) run(ctx context.Context) {
 	timer := time.NewTimer(maxTokenAge)
 	defer timer.Stop()

@@ -75,7 +75,8 @@ func TestTokens(t *testing.T) {
 			t.Errorf("got %s", got)
 		}
 
-		// A server that refuses: the old one serves while it is valid, and the pod is told each minute.
+		// A server that refuses: the old one serves while it is valid, and the pod is told each
+		// minute.
 		s.failTokens(errors.New("not now"))
 		time.Sleep(8 * time.Minute)
 		for range 2 {
@@ -117,7 +118,8 @@ func TestTokens(t *testing.T) {
 // years is by how much a clock may be wrong.
 const years = 10 * 365 * 24 * time.Hour
 
-// This node's clock may be wrong by years: a token is replaced after as much of its life as by the server's clock.
+// This node's clock may be wrong by years: a token is replaced after as much of its life as by the
+// server's clock.
 func TestATokenBesideAWrongClock(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"ours is behind": years, "ours is ahead": -years} {
 		t.Run(name, func(t *testing.T) {

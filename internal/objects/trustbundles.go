@@ -23,9 +23,11 @@ import (
 
 // TrustAPI is the API server as ClusterTrustBundles need it (KEP-3257).
 type TrustAPI interface {
-	// ProbeClusterTrustBundles asks whether the server has any such kind; the error of one that does not is NotFound.
+	// ProbeClusterTrustBundles asks whether the server has any such kind; the error of one that
+	// does not is NotFound.
 	ProbeClusterTrustBundles(ctx context.Context) error
-	// FollowClusterTrustBundles hands over all bundles, each time all of them, as the methods of API do.
+	// FollowClusterTrustBundles hands over all bundles, each time all of them, as the methods of
+	// API do.
 	FollowClusterTrustBundles(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle))
 }
 
@@ -207,7 +209,8 @@ func (t *trustBundles) await(ctx context.Context, p *v1.Pod, f *followed) error 
 // maxSelectorLength bounds a selector of bundles, in bytes.
 const maxSelectorLength = 100 << 10
 
-// selectAnchors returns the certificates of the bundles that the source names, as PEM. An optional source may name none.
+// selectAnchors returns the certificates of the bundles that the source names, as PEM. An optional
+// source may name none.
 func selectAnchors(all []*certificatesv1beta1.ClusterTrustBundle, src *v1.ClusterTrustBundleProjection) ([]byte, error) {
 	var bundles []string
 	switch {
@@ -241,8 +244,9 @@ func selectAnchors(all []*certificatesv1beta1.ClusterTrustBundle, src *v1.Cluste
 	return mergeAnchors(bundles), nil
 }
 
-// mergeAnchors returns each certificate of the bundles once, without what stands between and beside them. Their order means nothing, and looks it:
-// it is that of their digests, so that an equal set is the same file.
+// mergeAnchors returns each certificate of the bundles once, without what stands between and beside
+// them. Their order means nothing, and looks it: it is that of their digests, so that an equal set
+// is the same file.
 func mergeAnchors(bundles []string) []byte {
 	type anchor struct {
 		digest [sha256.Size]byte
@@ -281,7 +285,8 @@ func certificatesIn(text string) func(yield func([]byte) bool) {
 	}
 }
 
-// TrustBundle returns the certificates of a source of a registered pod's volume, as PEM. It waits up to ten seconds for the first reading.
+// TrustBundle returns the certificates of a source of a registered pod's volume, as PEM. It waits
+// up to ten seconds for the first reading.
 func (o *Objects) TrustBundle(ctx context.Context, p *v1.Pod, src *v1.ClusterTrustBundleProjection) ([]byte, error) {
 	return o.trust.get(ctx, p, src)
 }

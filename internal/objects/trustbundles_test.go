@@ -42,7 +42,8 @@ func anchorsOf(t *testing.T, names ...string) []string {
 	return out
 }
 
-// namesIn returns the common names of certificates, sorted; everything else in the text is an error.
+// namesIn returns the common names of certificates, sorted; everything else in the text is an
+// error.
 func namesIn(t *testing.T, text []byte) string {
 	t.Helper()
 	var out []string
