@@ -13,7 +13,8 @@ import (
 	"berth/internal/podconfig"
 )
 
-// TestExamples loads each folder of examples/ as the agent would: no manifest of it has a problem, and no pod is refused.
+// TestExamples loads each folder of examples/ as the agent would: no manifest of it has a problem,
+// and no pod is refused.
 func TestExamples(t *testing.T) {
 	folders, err := os.ReadDir("examples")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// bannedLinks returns the packages of linked that the binary must not contain, each with the reason.
+// bannedLinks returns the packages of linked that the binary must not contain, each with the
+// reason.
 func bannedLinks(linked []string) []string {
 	var found []string
 	for _, p := range linked {
@@ -177,7 +178,8 @@ func checkPodFolders(t tree) []string {
 	return found
 }
 
-// takesDescriptor reports whether a call is told by a descriptor where to look: beneath.Self(fd), or unix.Openat(fd, …, unix.O_NOFOLLOW|…).
+// takesDescriptor reports whether a call is told by a descriptor where to look: beneath.Self(fd),
+// or unix.Openat(fd, …, unix.O_NOFOLLOW|…).
 func takesDescriptor(call *ast.CallExpr) bool {
 	found := false
 	for _, arg := range call.Args {
@@ -271,7 +273,8 @@ func checkNames(t tree) []string {
 
 func checkSleep(t tree) []string {
 	return findSelectors(t, func(f source, sel *ast.SelectorExpr) string {
-		// What is outside of the process, in e2e tests, can only be looked at again after a while; what is measured takes its time.
+		// What is outside of the process, in e2e tests, can only be looked at again after a while;
+		// what is measured takes its time.
 		isTest := f.isTest() || testSupport[f.dir()] != ""
 		if !isSelector(sel, "time", "Sleep") || within(f.dir(), "test/e2e") || within(f.dir(), "bench") || isTest && f.imports("testing/synctest") {
 			return ""
@@ -362,7 +365,8 @@ func isChannelType(e ast.Expr) bool {
 	return ok
 }
 
-// makesChannel reports whether e is make(chan …), or a function literal that is called at once and returns a channel.
+// makesChannel reports whether e is make(chan …), or a function literal that is called at once and
+// returns a channel.
 func makesChannel(e ast.Expr) bool {
 	call, ok := e.(*ast.CallExpr)
 	if !ok {
@@ -514,8 +518,8 @@ var namedSymbol = regexp.MustCompile("`([a-z]+\\.[A-Z]\\w*)`")
 // namedPackage is the name of a package in a text, and the extension if it is a file after all.
 var namedPackage = regexp.MustCompile(`(^|[^\w/.])((?:internal|cmd|agent)/[a-z0-9][a-z0-9/]*)(\.[a-z]+)?`)
 
-// unspeakable are words that point out of the repository, each with what is wrong with it. They are put together here so that this
-// file does not contain them.
+// unspeakable are words that point out of the repository, each with what is wrong with it. They are
+// put together here so that this file does not contain them.
 var unspeakable = map[*regexp.Regexp]string{
 	regexp.MustCompile(`(^|[^\w/.~-])/(wo` + `rk|ro` + `ot)/`):              "a path of somebody's machine",
 	regexp.MustCompile(`(^|[^\w/.~-])/(ho` + `me|Us` + `ers)/[a-z]+/`):      "a path of somebody's machine",

@@ -384,7 +384,8 @@ func TestBannedLinks(t *testing.T) {
 	}
 }
 
-// TestTablesNameWhatExists keeps the tables of rules_test.go from pointing at names that no package has a rank for.
+// TestTablesNameWhatExists keeps the tables of rules_test.go from pointing at names that no package
+// has a rank for.
 func TestTablesNameWhatExists(t *testing.T) {
 	for support, parent := range testSupport {
 		if _, ok := ranks[parent]; !ok || !within(support, parent) {

@@ -1,6 +1,8 @@
-// Package berth_test holds the rules of the repository that a compiler does not check: who may import whom, what the binary may
-// link, what every package says about itself. The tables and rules are in rules_test.go, each rule with its reason and the fix; how it is
-// checked is in rules_checks_test.go; rules_examples_test.go shows each rule what it must find and what it must leave alone.
+// Package berth_test holds the rules of the repository that a compiler does not check: who may
+// import whom, what the binary may link, what every package says about itself. The tables and rules
+// are in rules_test.go, each rule with its reason and the fix; how it is checked is in
+// rules_checks_test.go; rules_examples_test.go shows each rule what it must find and what it must
+// leave alone.
 package berth_test
 
 import (
@@ -11,8 +13,9 @@ import (
 	"testing"
 )
 
-// ranks gives every package of the product its rank. A package imports strictly lower ranks only. Packages that are still to come
-// have theirs already, so that a new package finds its place instead of choosing one.
+// ranks gives every package of the product its rank. A package imports strictly lower ranks only.
+// Packages that are still to come have theirs already, so that a new package finds its place
+// instead of choosing one.
 var ranks = map[string]int{
 	"cmd/berth": 9,
 
@@ -88,8 +91,8 @@ var ranks = map[string]int{
 	"internal/patch":      0,
 }
 
-// testSupport are the packages that exist for tests, each beside what it fakes. They are not linked into the product, and import
-// at most the rank of the package that they stand beside.
+// testSupport are the packages that exist for tests, each beside what it fakes. They are not linked
+// into the product, and import at most the rank of the package that they stand beside.
 var testSupport = map[string]string{
 	"agent/agenttest":        "agent",
 	"internal/cri/critest":   "internal/cri",
@@ -103,8 +106,9 @@ var testSupport = map[string]string{
 	"internal/manifest/manifesttest": "internal/manifest",
 }
 
-// ban is an import that is refused although the ranks would allow it. from is a folder of this module, whose tests are free, or ""
-// for everything, tests included; to is a pattern of import paths as the go command has them: "x/..." is x and what is below it.
+// ban is an import that is refused although the ranks would allow it. from is a folder of this
+// module, whose tests are free, or "" for everything, tests included; to is a pattern of import
+// paths as the go command has them: "x/..." is x and what is below it.
 type ban struct{ from, to string }
 
 var bans = map[ban]string{
@@ -158,7 +162,8 @@ var cgroupfsReaders = map[string]string{
 	"internal/cgroupstat": "reads usage",
 }
 
-// podFolderPackages are those whose code reaches what is in folders of pods, and only through package beneath.
+// podFolderPackages are those whose code reaches what is in folders of pods, and only through
+// package beneath.
 var podFolderPackages = []string{"internal/volumes", "internal/podsync", "internal/userns"}
 
 // pathUsers are the files in them that may use paths, and of what.
@@ -190,8 +195,8 @@ var writers = map[string][]string{
 	"CreateCertificateSigningRequest":  {"internal/certs"},
 }
 
-// exceptions are what may break a rule about the shape of code, by the rule, each with the reason. One that is
-// not needed any more is found too.
+// exceptions are what may break a rule about the shape of code, by the rule, each with the reason.
+// One that is not needed any more is found too.
 var exceptions = map[string]map[string]string{
 	"parameters": {
 		"internal/events.Recorder.Eventf": "it is Eventf of Kubernetes' event recorders, and a container",
@@ -206,7 +211,8 @@ var renamers = map[string]string{
 	"internal/embedded/unpack.go":  "a folder, and a link",
 }
 
-// rule is one thing that holds everywhere in the repository. check returns what breaks it, as "file:line: what".
+// rule is one thing that holds everywhere in the repository. check returns what breaks it, as
+// "file:line: what".
 type rule struct {
 	name, why, fix string
 	check          func(tree) []string
@@ -377,7 +383,8 @@ func TestRules(t *testing.T) {
 func TestLinkSet(t *testing.T) {
 	for _, tags := range []string{"", "bundle"} {
 		t.Run("tags="+tags, func(t *testing.T) {
-			// -e, because the archive that the tag bundle embeds may not be built yet. A package that is missing is found by the compiler.
+			// -e, because the archive that the tag bundle embeds may not be built yet. A package
+			// that is missing is found by the compiler.
 			cmd := exec.Command("go", "list", "-e", "-deps", "-tags", tags, "./cmd/berth")
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr

@@ -90,7 +90,8 @@ func newTree(files map[string][]byte) (tree, error) {
 	return t, nil
 }
 
-// readTree reads the text of the repository at root: without what is built, checksums and binary files.
+// readTree reads the text of the repository at root: without what is built, checksums and binary
+// files.
 func readTree(root string) (tree, error) {
 	files := map[string][]byte{}
 	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {

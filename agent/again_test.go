@@ -20,8 +20,9 @@ spec:
   - {name: main, image: "` + agenttest.Image + `"}
 `
 
-// A manifest that is taken away and comes back at once is a new pod, also to an agent that takes the place of one which was killed in the next moment: it
-// does not take what is kept of the pod before for this one's, which would never run.
+// A manifest that is taken away and comes back at once is a new pod, also to an agent that takes
+// the place of one which was killed in the next moment: it does not take what is kept of the pod
+// before for this one's, which would never run.
 func TestPodOfTheSameManifestAfterAKill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := agenttest.New(t)

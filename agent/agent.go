@@ -1,6 +1,8 @@
-// Package agent is the composition root: it builds every component, joins them, and runs them in order.
+// Package agent is the composition root: it builds every component, joins them, and runs them in
+// order.
 //
-// Owns: the wiring (wire.go, joints.go), the start order (phases.go), the table of health conditions (health.go), the lock on the root directory.
+// Owns: the wiring (wire.go, joints.go), the start order (phases.go), the table of health
+// conditions (health.go), the lock on the root directory.
 // Reads: its Config.
 // Never: does a component's work.
 package agent
@@ -49,27 +51,34 @@ type Config struct {
 	PodCIDR string
 	// CgroupRoot is the cgroup below which kubepods lies; "" is the root.
 	CgroupRoot string
-	// CgroupDriver is "cgroupfs" or "systemd": what the embedded runtime is told to use, and what a foreign one is taken to use that does not
-	// tell. "" is systemd where systemd runs the host on cgroup v2, else cgroupfs.
+	// CgroupDriver is "cgroupfs" or "systemd": what the embedded runtime is told to use, and what a
+	// foreign one is taken to use that does not tell. "" is systemd where systemd runs the host on
+	// cgroup v2, else cgroupfs.
 	CgroupDriver string
 	// SELinux: the embedded runtime labels containers by the host's policy, and as pods ask.
 	SELinux bool
-	// ImagePullProgressDeadline: the embedded runtime ends a pull of which less than 64 KiB come in this time; 0 is 5 minutes.
+	// ImagePullProgressDeadline: the embedded runtime ends a pull of which less than 64 KiB come in
+	// this time; 0 is 5 minutes.
 	ImagePullProgressDeadline time.Duration
-	// PodLogsDir is the folder of pod logs; ContainerLogsDir the folder of links for log shippers, "" for none.
+	// PodLogsDir is the folder of pod logs; ContainerLogsDir the folder of links for log shippers,
+	// "" for none.
 	PodLogsDir, ContainerLogsDir string
-	// Kubelet is what a member of a cluster is told besides; nil for berth run. Load has checked it.
+	// Kubelet is what a member of a cluster is told besides; nil for berth run. Load has checked
+	// it.
 	Kubelet *config.Kubelet
-	// MaxPods is how many pods an agent without Kubelet takes; 0 is admission.LocalMaxPods. With Kubelet its own maxPods counts.
+	// MaxPods is how many pods an agent without Kubelet takes; 0 is admission.LocalMaxPods. With
+	// Kubelet its own maxPods counts.
 	MaxPods int
 	// AtExit says what becomes of pods and runtime when the agent ends.
 	AtExit AtExit
 	// Version is the agent's own.
 	Version string
 	Log     *slog.Logger
-	// Started is called after each phase of the start: what the phase needed may not be needed again. nil: nothing is.
+	// Started is called after each phase of the start: what the phase needed may not be needed
+	// again. nil: nothing is.
 	Started func()
-	// AtRest is called when nothing has become of any pod for a while after something did, or after the start; nil: nothing is.
+	// AtRest is called when nothing has become of any pod for a while after something did, or after
+	// the start; nil: nothing is.
 	AtRest func()
 	// LogLevel is the level of Log, for those who may change it; nil: nobody.
 	LogLevel *slog.LevelVar
@@ -97,7 +106,8 @@ type Outside struct {
 	Kernel oom.Kernel
 	// Mounter replaces mount(2).
 	Mounter mount.Interface
-	// Disk returns size and free part, in bytes, of the file system that a folder is on; nil asks this machine.
+	// Disk returns size and free part, in bytes, of the file system that a folder is on; nil asks
+	// this machine.
 	Disk func(folder string) (capacity, available uint64, err error)
 	// Transport replaces HTTP to the URLs of manifests.
 	Transport http.RoundTripper
@@ -109,7 +119,8 @@ type Outside struct {
 	LogWrites func() (containerlogs.Writes, error)
 	// DialPlugin connects to the sockets of plugins; nil is the machine's.
 	DialPlugin func(ctx context.Context, socket string) (net.Conn, error)
-	// Machine reads what the Node says of the machine; nil reads this one. Network finds the Node's addresses; the zero value asks this machine.
+	// Machine reads what the Node says of the machine; nil reads this one. Network finds the Node's
+	// addresses; the zero value asks this machine.
 	Machine func() (node.Machine, error)
 	Network node.Network
 	// Dial connects to containers, for probes and hooks; nil is the network.
@@ -165,12 +176,13 @@ func BuildIn(cfg Config, out Outside) (*Agent, error) {
 // Handlers is what the HTTP API serves, for use within the process.
 func (a *Agent) Handlers() server.Handlers { return a.handlers() }
 
-// Run runs the agent until ctx is done or a client asks it to stop, and returns nil then; other reasons to end are errors. Pods go on running
-// unless AtExit says otherwise. An agent runs once.
+// Run runs the agent until ctx is done or a client asks it to stop, and returns nil then; other
+// reasons to end are errors. Pods go on running unless AtExit says otherwise. An agent runs once.
 func (a *Agent) Run(ctx context.Context) error { return a.run(ctx, a.phases()) }
 
-// claim locks what must be the agent's own, and opens its socket: an agent that is already in the run directory must be found before
-// anything of it is touched, and clients that come while the runtime starts wait instead of hearing that there is no agent.
+// claim locks what must be the agent's own, and opens its socket: an agent that is already in the
+// run directory must be found before anything of it is touched, and clients that come while the
+// runtime starts wait instead of hearing that there is no agent.
 func (a *Agent) claim() (release func(), err error) {
 	unlock, err := rootlock.Lock(a.cfg.RootDir)
 	if err != nil {
@@ -225,8 +237,8 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 	}
 	err = runPhases(ctx, phases, started, a.cfg.Log)
 	if len(a.drain.Left()) > 0 && a.Exit() == StopPods && errors.Is(context.Cause(ctx), errStopped) {
-		// Told to who asked, by CheckEnded. A failure of ours would have a service manager start us,
-		// and the pods, again.
+		// Told to who asked, by CheckEnded. A failure of ours would have a service manager start
+		// us, and the pods, again.
 		a.cfg.Log.Error("the end of all pods was asked for", "error", err)
 		err = nil
 	}

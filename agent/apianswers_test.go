@@ -23,7 +23,8 @@ const endOfList = `{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","
 
 const emptyPodList = `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[]}`
 
-// lies are what a server, or a proxy that mixes up its answers, says to those who list and watch pods. The pods are there all the time.
+// lies are what a server, or a proxy that mixes up its answers, says to those who list and watch
+// pods. The pods are there all the time.
 var lies = []struct{ name, list, stream string }{
 	{
 		"another kind", `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"99999999"},"items":[]}`,
@@ -40,7 +41,8 @@ func tell(w *agenttest.World, list, stream string) {
 	w.API.Inject(kubetest.Fault{Verb: "watch", Resource: "pods", Then: kubetest.Say(stream)})
 }
 
-// What the API server says of pods ends none unless it says so clearly, and twice if it is the end of them all; also when the agent has just started.
+// What the API server says of pods ends none unless it says so clearly, and twice if it is the end
+// of them all; also when the agent has just started.
 func TestAPILies(t *testing.T) {
 	for _, lie := range lies {
 		t.Run(lie.name, func(t *testing.T) {
@@ -75,8 +77,8 @@ func TestAPILies(t *testing.T) {
 	}
 }
 
-// A server that says twice that there are no pods is believed: they end. Those that it has again run again, and are not said to have failed, but
-// for those that must not run twice.
+// A server that says twice that there are no pods is believed: they end. Those that it has again
+// run again, and are not said to have failed, but for those that must not run twice.
 func TestAPIForgetsPodsForAWhile(t *testing.T) {
 	for name, back := range map[string]time.Duration{"while they end": 10 * time.Second, "when they have ended": 5 * time.Minute} {
 		t.Run(name, func(t *testing.T) {

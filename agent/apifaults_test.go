@@ -32,11 +32,13 @@ var apiFaults = []struct {
 	{"loses answers", kubetest.LoseAnswer()},
 }
 
-// faultyRequests bounds what an agent with two pods may ask of a server in trouble, in a minute: renewals of its lease with their tries, the status of its
-// node, its watches, and what happens to its pods. A server that says when to come back is asked again then.
+// faultyRequests bounds what an agent with two pods may ask of a server in trouble, in a minute:
+// renewals of its lease with their tries, the status of its node, its watches, and what happens to
+// its pods. A server that says when to come back is asked again then.
 const faultyRequests = 400
 
-// An API server that is in trouble while pods start, change and end delays what is said of them, and nothing else.
+// An API server that is in trouble while pods start, change and end delays what is said of them,
+// and nothing else.
 func TestAPIFaults(t *testing.T) {
 	for _, f := range apiFaults {
 		t.Run(f.name, func(t *testing.T) {
@@ -98,7 +100,8 @@ func apiInTrouble(t *testing.T, effect kubetest.Effect) {
 	}
 }
 
-// When an older etcd is restored, what the API server has forgotten ends, what it has again runs, and it is told how things are.
+// When an older etcd is restored, what the API server has forgotten ends, what it has again runs,
+// and it is told how things are.
 func TestAPIRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := agenttest.New(t)

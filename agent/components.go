@@ -16,8 +16,8 @@ type component struct {
 	run func(ctx context.Context) error
 	// ready blocks until the next phase may begin; nil: at once.
 	ready func(ctx context.Context) error
-	// drain does what must be done before run's context ends, when the agent stops in good order; nil:
-	// nothing.
+	// drain does what must be done before run's context ends, when the agent stops in good order;
+	// nil: nothing.
 	drain func(ctx context.Context) error
 	// absent: the component is none of this agent's.
 	absent bool

@@ -34,7 +34,8 @@ func newPatient(t *testing.T) *agenttest.World {
 	return w
 }
 
-// ends are the ways in which an agent takes its pods along: its own end, and that of what it has left behind.
+// ends are the ways in which an agent takes its pods along: its own end, and that of what it has
+// left behind.
 func ends(t *testing.T, test func(t *testing.T, w *agenttest.World, end func() error)) {
 	for name, end := range map[string]func(w *agenttest.World) func() error{
 		"of a running agent": func(w *agenttest.World) func() error { return w.StopAll },

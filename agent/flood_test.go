@@ -15,7 +15,8 @@ import (
 	"berth/internal/kube/kubetest"
 )
 
-// Whatever becomes of events, and however many there are: each container that ends is started again once, and no container runs twice.
+// Whatever becomes of events, and however many there are: each container that ends is started again
+// once, and no container runs twice.
 func TestEventsOfAllKindsMakeNoDuplicates(t *testing.T) {
 	random := func() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }
 	for name, script := range map[string]critest.EventScript{

@@ -6,7 +6,8 @@ import (
 	"berth/internal/node"
 )
 
-// addressSettings are those by which the addresses of the Node are found, nil where there is no Node.
+// addressSettings are those by which the addresses of the Node are found, nil where there is no
+// Node.
 func addressSettings(cfg Config) *node.Settings {
 	k := cfg.Kubelet
 	if k == nil {

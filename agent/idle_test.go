@@ -15,7 +15,8 @@ import (
 	"berth/internal/status"
 )
 
-// An agent becomes idle after its start, and again after each burst of changes; while it is idle nothing happens twice.
+// An agent becomes idle after its start, and again after each burst of changes; while it is idle
+// nothing happens twice.
 func TestFollowIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var times atomic.Int64

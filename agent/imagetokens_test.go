@@ -18,8 +18,8 @@ import (
 	"berth/internal/kube/kubetest"
 )
 
-// Pods pull with what a credential provider has for a token of their service account. What was pulled is theirs while the API server is away, and with
-// another agent.
+// Pods pull with what a credential provider has for a token of their service account. What was
+// pulled is theirs while the API server is away, and with another agent.
 func TestImageTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bin := t.TempDir()

@@ -14,8 +14,9 @@ import (
 	"berth/internal/rootlock"
 )
 
-// lastFile, in the run directory, is what the last agent there was told about the places that its pods use, so that they can be ended
-// when no agent runs. A reboot forgets it together with the pods.
+// lastFile, in the run directory, is what the last agent there was told about the places that its
+// pods use, so that they can be ended when no agent runs. A reboot forgets it together with the
+// pods.
 const lastFile = "agent.json"
 
 // lastConfig is the file's content.
@@ -30,8 +31,9 @@ type lastConfig struct {
 	Left []string `json:"left,omitempty"`
 }
 
-// LastConfig returns the configuration of the last agent in the run directory that left its pods behind, without paths and log. It wraps
-// fs.ErrNotExist when there was none, or when it took its pods along.
+// LastConfig returns the configuration of the last agent in the run directory that left its pods
+// behind, without paths and log. It wraps fs.ErrNotExist when there was none, or when it took its
+// pods along.
 func LastConfig(runDir string) (Config, error) {
 	l, err := readLast(runDir)
 	if err != nil {
@@ -89,7 +91,8 @@ func (a *Agent) saveConfig() error {
 	return nil
 }
 
-// Drain ends the pods that an earlier agent left behind, as AtExit says, and returns when that is done. It takes no manifests and serves no API.
+// Drain ends the pods that an earlier agent left behind, as AtExit says, and returns when that is
+// done. It takes no manifests and serves no API.
 func (a *Agent) Drain(ctx context.Context) error {
 	if a.embedded != nil && rootlock.IsReadOnly(a.cfg.RootDir) {
 		return a.drainReadOnly(ctx)

@@ -13,7 +13,8 @@ import (
 	"berth/internal/tracing"
 )
 
-// records is what the agent keeps about itself: what it decided and told, and with what in hand it crashed.
+// records is what the agent keeps about itself: what it decided and told, and with what in hand it
+// crashed.
 type records struct {
 	journal    *journal.Journal
 	events     *events.Store
@@ -21,11 +22,12 @@ type records struct {
 	quarantine *quarantine.Quarantine
 }
 
-// eventComponent is the source of the agent's events, whose reasons and messages are those of the kubelet.
+// eventComponent is the source of the agent's events, whose reasons and messages are those of the
+// kubelet.
 const eventComponent = "kubelet"
 
-// recordsFolder, below the root directory, is that of the journal, the events and the quarantine. It
-// is root's alone: logs' ends are in it.
+// recordsFolder, below the root directory, is that of the journal, the events and the quarantine.
+// It is root's alone: logs' ends are in it.
 const recordsFolder = "journal"
 
 // newRecords returns the records, which are also sent to the API server if there is one.
@@ -39,8 +41,8 @@ func newRecords(b *base, api *apiServer, pods *pod.Manager) records {
 	return r
 }
 
-// apiUID returns the UID under which the API server knows the pod: its mirror's for a static pod, "" if
-// it does not know it.
+// apiUID returns the UID under which the API server knows the pod: its mirror's for a static pod,
+// "" if it does not know it.
 func apiUID(pods *pod.Manager, p *v1.Pod) pod.UID {
 	if !pod.IsStatic(p) {
 		return p.UID
@@ -51,7 +53,8 @@ func apiUID(pods *pod.Manager, p *v1.Pod) pod.UID {
 	return ""
 }
 
-// openRecords reads what earlier agents left, and counts their crash. The returned function ends it.
+// openRecords reads what earlier agents left, and counts their crash. The returned function ends
+// it.
 func (a *Agent) openRecords() (closeAll func(), err error) {
 	if err := errors.Join(a.journal.Load(), a.events.Load()); err != nil {
 		return nil, err

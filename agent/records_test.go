@@ -47,7 +47,8 @@ func reasons(h server.Handlers) map[string]int32 {
 	return out
 }
 
-// A pod's start, the ends of its containers and what comes next are in the journal, and there still after a restart of the agent.
+// A pod's start, the ends of its containers and what comes next are in the journal, and there still
+// after a restart of the agent.
 func TestRecordsOfAPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := agenttest.New(t)
@@ -124,7 +125,8 @@ func crash(t *testing.T, w *agenttest.World, inHand ...pod.UID) {
 	w.StartAgent()
 }
 
-// After three crashes with it in hand a pod is left alone, and the others are not; a client can let go of it.
+// After three crashes with it in hand a pod is left alone, and the others are not; a client can let
+// go of it.
 func TestAPodIsSetAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := agenttest.New(t)

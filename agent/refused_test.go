@@ -13,7 +13,8 @@ import (
 	"berth/internal/kube/kubetest"
 )
 
-// A pod that was refused and is deleted before the API server has heard of the refusal goes as any other that has ended: nobody else would end it.
+// A pod that was refused and is deleted before the API server has heard of the refusal goes as any
+// other that has ended: nobody else would end it.
 func TestRefusedPodIsDeleted(t *testing.T) {
 	for _, f := range []struct {
 		name   string

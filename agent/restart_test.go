@@ -22,8 +22,8 @@ import (
 // manyPods is how many pods an agent is restarted under.
 const manyPods = 100
 
-// An agent that is started again under a hundred ready pods, in whatever way it ended, disturbs none of them: nobody who watches the API
-// server sees anything of it.
+// An agent that is started again under a hundred ready pods, in whatever way it ended, disturbs
+// none of them: nobody who watches the API server sees anything of it.
 func TestRestartUnderManyReadyPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := agenttest.New(t)
@@ -69,7 +69,8 @@ func TestRestartUnderManyReadyPods(t *testing.T) {
 	})
 }
 
-// readyPod returns one pod of many, of four sorts: with a readiness probe, with all probes, with a sidecar, without probes.
+// readyPod returns one pod of many, of four sorts: with a readiness probe, with all probes, with a
+// sidecar, without probes.
 func readyPod(i int) *v1.Pod {
 	exec := func(period int32) *v1.Probe {
 		return &v1.Probe{
@@ -111,7 +112,8 @@ type podWatcher struct {
 	changes []string           // of status, in words
 }
 
-// watchPods watches the node's pods until the end of the test. What it has seen may be read when the bubble is at rest.
+// watchPods watches the node's pods until the end of the test. What it has seen may be read when
+// the bubble is at rest.
 func watchPods(t *testing.T, w *agenttest.World) *podWatcher {
 	t.Helper()
 	client, err := kube.Open(kube.Config{REST: w.API.Config(), Version: "test", Log: slog.New(slog.DiscardHandler)})

@@ -67,8 +67,8 @@ type settings struct {
 // imageSettings are those of pulls and of image garbage collection.
 type imageSettings struct {
 	parallelPulls int // 0 is without a bound
-	// pullQPS of 0 is without a bound, which is how it is in run mode: pods that start together would
-	// only wait for nothing.
+	// pullQPS of 0 is without a bound, which is how it is in run mode: pods that start together
+	// would only wait for nothing.
 	pullQPS, pullBurst        int
 	verification              images.Verification
 	providers, providerBinDir string // of credentials; "" for none
@@ -111,8 +111,9 @@ func runSettings(cfg *Config) settings {
 		maxPods:       cfg.MaxPods,
 		manifests:     manifestSettings{names: manifest.KeepNames},
 		limitsStorage: true,
-		// Differs from the kubelet: it never evicts pods of files. In run mode all pods are of files, and
-		// a limit would hold for none of them. There, a pod is spared by its priority alone.
+		// Differs from the kubelet: it never evicts pods of files. In run mode all pods are of
+		// files, and a limit would hold for none of them. There, a pod is spared by its priority
+		// alone.
 		isCritical:   pod.HasCriticalPriority,
 		volumePeriod: time.Minute,
 		profiling:    true, // which only root sees

@@ -9,8 +9,9 @@ import (
 // sharedMark, in the run directory, says that the root directory was mounted on itself.
 const sharedMark = "root.shared"
 
-// shareRoot has mounts in volumes get to the host and follow it, as pods ask by mountPropagation, also where no systemd has made the host's
-// mounts shared. Without it, pods that do not ask run all the same.
+// shareRoot has mounts in volumes get to the host and follow it, as pods ask by mountPropagation,
+// also where no systemd has made the host's mounts shared. Without it, pods that do not ask run all
+// the same.
 func (a *Agent) shareRoot() {
 	if a.out.Mounter != nil {
 		return

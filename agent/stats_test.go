@@ -8,7 +8,8 @@ import (
 	"berth/internal/config"
 )
 
-// The summary tells of each part of the node whose cgroup is named: the runtime's is named by a flag alone.
+// The summary tells of each part of the node whose cgroup is named: the runtime's is named by a
+// flag alone.
 func TestSystemCgroups(t *testing.T) {
 	k := &config.Kubelet{RuntimeCgroups: "/system.slice/containerd.service"}
 	k.KubeletCgroups = "/system.slice/kubelet.service"

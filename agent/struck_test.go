@@ -52,7 +52,8 @@ var struckLives = map[string][]func(*struckWorld){
 		func(w *struckWorld) { w.Write("web.yaml", []byte(staticManifest)) },
 		func(w *struckWorld) { w.Remove("web.yaml") },
 	},
-	// One is an image, the other one goes with the pod: the cluster makes a claim of the pod's own, a volume for it, and attaches that.
+	// One is an image, the other one goes with the pod: the cluster makes a claim of the pod's own,
+	// a volume for it, and attaches that.
 	"a pod with volumes of its own": {
 		func(w *struckWorld) { w.create(ownVolumesPod()) },
 		(*struckWorld).makeClaim,
@@ -63,14 +64,16 @@ var struckLives = map[string][]func(*struckWorld){
 	},
 }
 
-// An agent that is killed at any call that it makes for a pod, of the runtime, of the API server or of the CSI driver, before the call or when it is
-// done, leaves nothing that the next one does not bring to the end to which it would have come: no container is started twice, no status is lost,
+// An agent that is killed at any call that it makes for a pod, of the runtime, of the API server or
+// of the CSI driver, before the call or when it is done, leaves nothing that the next one does not
+// bring to the end to which it would have come: no container is started twice, no status is lost,
 // nothing is left or stays mounted.
 func TestAgentKilledAtEachStep(t *testing.T) {
 	strikeEverywhere(t, []agenttest.Door{agenttest.ToRuntime, agenttest.ToAPI, agenttest.ToDriver}, (*agenttest.World).KillAgentAt, (*agenttest.World).ReplaceKilled)
 }
 
-// An API server that goes away for a minute, at any request that is made for a pod, delays what is said of it, and nothing else.
+// An API server that goes away for a minute, at any request that is made for a pod, delays what is
+// said of it, and nothing else.
 func TestAPILostAtEachStep(t *testing.T) {
 	strikeEverywhere(t, []agenttest.Door{agenttest.ToAPI}, (*agenttest.World).LoseAPIAt, func(w *agenttest.World) {
 		w.Settle(time.Minute)
@@ -129,8 +132,8 @@ func strikeEverywhere(t *testing.T, doors []agenttest.Door, arm func(*agenttest.
 	}
 }
 
-// strikes are the steps at which a life with so many calls is struck: at each call, before it and after it in turns, of the few
-// of the driver both. With BERTH_STRIKES=all it is both at each.
+// strikes are the steps at which a life with so many calls is struck: at each call, before it and
+// after it in turns, of the few of the driver both. With BERTH_STRIKES=all it is both at each.
 func strikes(door agenttest.Door, calls int) []agenttest.Step {
 	var out []agenttest.Step
 	for nth := 1; nth <= calls; nth++ {
@@ -224,7 +227,8 @@ func (w *struckWorld) release() {
 	kubetest.Remove[*v1.Pod](w.API, v1.NamespaceDefault, "web")
 }
 
-// makeClaim does what the cluster does for a pod with a volume of its own: there is a claim, and nothing for it.
+// makeClaim does what the cluster does for a pod with a volume of its own: there is a claim, and
+// nothing for it.
 func (w *struckWorld) makeClaim() {
 	p, _ := kubetest.Get[*v1.Pod](w.API, v1.NamespaceDefault, "web")
 	kubetest.Put(w.API, &v1.PersistentVolumeClaim{

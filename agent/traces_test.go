@@ -100,7 +100,8 @@ func (c *collector) spansOf(p *v1.Pod) (names []string) {
 	return names
 }
 
-// The start of a pod is a trace at the collector, once, also when that was away and when the agent is started again.
+// The start of a pod is a trace at the collector, once, also when that was away and when the agent
+// is started again.
 func TestTracesOfPodStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := agenttest.New(t)

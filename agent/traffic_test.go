@@ -11,8 +11,9 @@ import (
 	"berth/agent/agenttest"
 )
 
-// A node on which nothing happens renews its lease, tells of itself now and then, and goes on with its watches. That is all that it asks of the API
-// server; neither is more frequent than the kubelet's documented periods.
+// A node on which nothing happens renews its lease, tells of itself now and then, and goes on with
+// its watches. That is all that it asks of the API server; neither is more frequent than the
+// kubelet's documented periods.
 func TestTrafficAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := agenttest.New(t)

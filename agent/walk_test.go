@@ -12,10 +12,12 @@ import (
 	"berth/agent/agenttest"
 )
 
-// Walks are random: whatever happens to pods, runtime and agent, in whatever order, the rules hold at every step; once the world is well
-// again every pod reaches its goal, and a pod that is taken away leaves nothing.
+// Walks are random: whatever happens to pods, runtime and agent, in whatever order, the rules hold
+// at every step; once the world is well again every pod reaches its goal, and a pod that is taken
+// away leaves nothing.
 //
-// Every second one is that of a member of a cluster. BERTH_WALKS and BERTH_WALK_STEPS make more of them; BERTH_WALK_SEED repeats one.
+// Every second one is that of a member of a cluster. BERTH_WALKS and BERTH_WALK_STEPS make more of
+// them; BERTH_WALK_SEED repeats one.
 func TestWalks(t *testing.T) {
 	walks, steps := number(t, "BERTH_WALKS", 20), number(t, "BERTH_WALK_STEPS", 400)
 	seeds := make([]uint64, walks)

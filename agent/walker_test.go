@@ -187,7 +187,8 @@ func (w *walker) troubleAPI() {
 	}
 }
 
-// troubleEvents lets events get lost, doubled, late or out of order from now on, or come as they should.
+// troubleEvents lets events get lost, doubled, late or out of order from now on, or come as they
+// should.
 func (w *walker) troubleEvents() {
 	kinds := map[int]string{0: "in order", 1: "lost", 2: "doubled", 3: "late", 4: "in any order"}
 	n := w.random.IntN(len(kinds))

@@ -34,10 +34,12 @@ type walkPod struct {
 	liveness, readiness, startup bool
 	// rule gives container b a policy of its own: Never, but for the exit code 42.
 	rule bool
-	// sizes are those of the containers that have one; restarts says that container b is restarted when its memory is resized.
+	// sizes are those of the containers that have one; restarts says that container b is restarted
+	// when its memory is resized.
 	sizes    map[string]size
 	restarts bool
-	// lost says that a sandbox of it died and it gets no other, by its policy Never: what had not started by then never will.
+	// lost says that a sandbox of it died and it gets no other, by its policy Never: what had not
+	// started by then never will.
 	lost bool
 }
 
@@ -105,7 +107,8 @@ func (p *walkPod) mayStay(container string, code int32) bool {
 
 func (w *walker) name() string { return "p" + strconv.Itoa(w.random.IntN(walkPods)) }
 
-// fromAPI reports whether the pod of this name comes from the API server; the others come from files.
+// fromAPI reports whether the pod of this name comes from the API server; the others come from
+// files.
 func (w *walker) fromAPI(name string) bool { return w.API != nil && (name == "p2" || name == "p3") }
 
 // shownAs is the name under which the agent shows the pod.
@@ -192,7 +195,8 @@ func (w *walker) dismiss(name string) {
 	}
 }
 
-// wellBehaved is what containers do of which nothing else is said: init containers end, the others run.
+// wellBehaved is what containers do of which nothing else is said: init containers end, the others
+// run.
 func (w *walker) wellBehaved(c *runtimeapi.ContainerConfig) (critest.Program, bool) {
 	return w.answering(goodProgram(c.GetMetadata().GetName())), true
 }

@@ -38,7 +38,8 @@ func (w *walker) check() {
 		}
 	}
 	w.checkSizes(containers)
-	// An agent that has just begun shows what the API server knew until it has looked at the runtime.
+	// An agent that has just begun shows what the API server knew until it has looked at the
+	// runtime.
 	if w.agentUp && w.runtimeUp && time.Since(w.toggled) > settled {
 		w.checkShown()
 	}
@@ -83,7 +84,8 @@ func (w *walker) checkCalls() {
 	w.Runtime.ResetCalls()
 }
 
-// checkShown looks at what the agent says of its pods: restart counts do not shrink, and a terminal phase stays.
+// checkShown looks at what the agent says of its pods: restart counts do not shrink, and a terminal
+// phase stays.
 func (w *walker) checkShown() {
 	for _, p := range w.Agent.Handlers().Pods() {
 		uid := string(p.UID)
@@ -105,7 +107,8 @@ func (w *walker) checkShown() {
 	}
 }
 
-// wantGoals looks whether every pod that is wanted runs, or has ended as it may, in a world where all is well.
+// wantGoals looks whether every pod that is wanted runs, or has ended as it may, in a world where
+// all is well.
 func (w *walker) wantGoals() {
 	shown := map[string]*v1.Pod{}
 	for _, p := range w.Agent.Handlers().Pods() {

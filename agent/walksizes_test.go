@@ -16,7 +16,8 @@ import (
 	"berth/internal/pod"
 )
 
-// size is what a container may use: thousandths of a CPU, and MiB of memory. It asks for the half of that. The zero value is no limit.
+// size is what a container may use: thousandths of a CPU, and MiB of memory. It asks for the half
+// of that. The zero value is no limit.
 type size struct{ cpu, memory int64 }
 
 func (s size) resources() (r v1.ResourceRequirements) {
@@ -40,7 +41,8 @@ func (w *walker) size() size {
 	return size{cpu: 20 * int64(1+w.random.IntN(10)), memory: 16 * int64(1+w.random.IntN(10))}
 }
 
-// resize asks for another size of a container, which may be more than there is if the pod runs: one that was not admitted yet would be refused.
+// resize asks for another size of a container, which may be more than there is if the pod runs: one
+// that was not admitted yet would be refused.
 func (w *walker) resize() {
 	name, to := []string{"p2", "p3"}[w.random.IntN(2)], w.size()
 	if w.random.IntN(8) == 0 && w.runs(name) {
@@ -94,8 +96,9 @@ func (w *walker) shrink(name string) {
 	}
 }
 
-// checkSizes looks whether all containers of a pod together may use no more than the pod, at any time in a resize, and whether none was restarted
-// for one that is not to be. After a resize that took the place of another, which had not come to its end, it is only said how it ends.
+// checkSizes looks whether all containers of a pod together may use no more than the pod, at any
+// time in a resize, and whether none was restarted for one that is not to be. After a resize that
+// took the place of another, which had not come to its end, it is only said how it ends.
 func (w *walker) checkSizes(containers []critest.Container) {
 	memory, quota := map[pod.UID]int64{}, map[pod.UID]int64{}
 	for _, c := range containers {
@@ -145,7 +148,8 @@ func resizeOf(p *v1.Pod) string {
 	return out
 }
 
-// wantSizes looks whether a pod of the API server that runs was given all that it asks for, and whether that holds.
+// wantSizes looks whether a pod of the API server that runs was given all that it asks for, and
+// whether that holds.
 func (w *walker) wantSizes(p *v1.Pod) {
 	there, ok := kubetest.Get[*v1.Pod](w.API, p.Namespace, p.Name)
 	if !ok || !w.fromAPI(p.Name) || p.Status.Phase != v1.PodRunning {

@@ -31,8 +31,8 @@ const (
 	statusesFile    = "statuses.json"
 	// manifestsDir is the folder of the last good version of each manifest.
 	manifestsDir = "manifests"
-	// imageRecordsDir is the folder that says with which credentials images were pulled; its name and
-	// form are the kubelet's.
+	// imageRecordsDir is the folder that says with which credentials images were pulled; its name
+	// and form are the kubelet's.
 	imageRecordsDir = "image_manager"
 )
 

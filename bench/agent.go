@@ -188,8 +188,9 @@ func tail(file string) string {
 	return string(b[max(0, len(b)-2000):])
 }
 
-// write puts pods into the folder of manifests, each complete, and returns their names as the agent shows them, and when it began. Fields, if
-// not nil, returns what a pod's container has besides, and lines of its spec.
+// write puts pods into the folder of manifests, each complete, and returns their names as the agent
+// shows them, and when it began. Fields, if not nil, returns what a pod's container has besides,
+// and lines of its spec.
 func (a *agent) write(prefix string, n int, fields func(name string) (container, spec string)) (names []string, began time.Time, err error) {
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", prefix, i)
@@ -220,7 +221,8 @@ spec:
 	return names, began, nil
 }
 
-// removeAll takes all manifests away, waits until nothing of their pods runs or is shown, and returns how long that took.
+// removeAll takes all manifests away, waits until nothing of their pods runs or is shown, and
+// returns how long that took.
 func (a *agent) removeAll(ctx context.Context) (time.Duration, error) {
 	files, err := os.ReadDir(a.manifests)
 	if err != nil {

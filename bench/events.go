@@ -50,7 +50,8 @@ func (e *events) take(got *runtimeapi.ContainerEventResponse, err error) {
 	}
 }
 
-// since returns the last time of each of the named that is not before the given one, sorted; nil unless all have one.
+// since returns the last time of each of the named that is not before the given one, sorted; nil
+// unless all have one.
 func since(times map[string][]time.Time, names []string, begin time.Time) []time.Time {
 	var found []time.Time
 	for _, n := range names {

@@ -122,8 +122,8 @@ func measureFloor(ctx context.Context, m *machine, r *report) error {
 	return measureFloorBatch(ctx, m, r, r.options.pods, ratioParallel)
 }
 
-// measureFloorBatch takes what the runtime itself needs for many pods. What ratios are taken of is measured again after each agent, so that a
-// machine that others use too does not favour one side.
+// measureFloorBatch takes what the runtime itself needs for many pods. What ratios are taken of is
+// measured again after each agent, so that a machine that others use too does not favour one side.
 func measureFloorBatch(ctx context.Context, m *machine, r *report, n, parallel int) error {
 	say("floor: %d pods, %d at a time", n, parallel)
 	took, err := m.batch(ctx, n, parallel)

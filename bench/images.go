@@ -27,7 +27,8 @@ const (
 	coldImages = 5
 	// layerSize is what each image has of its own, in bytes.
 	layerSize = 4 << 20
-	// latency is how long the registry takes to begin each answer, and rate its bytes in a second for each of them.
+	// latency is how long the registry takes to begin each answer, and rate its bytes in a second
+	// for each of them.
 	latency = 100 * time.Millisecond
 	rate    = 8 << 20
 )
@@ -79,7 +80,8 @@ func (s *slowWriter) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// push puts the hello image with a layer of its own into the registry, without its delays, and returns its name.
+// push puts the hello image with a layer of its own into the registry, without its delays, and
+// returns its name.
 func (s *slowRegistry) push(repository string) (string, error) {
 	layer, err := random.Layer(layerSize, types.OCILayer)
 	if err != nil {
@@ -163,8 +165,8 @@ func unpack(archive, dir string) error {
 	}
 }
 
-// measureImages takes a pod of cold images: an init container that does nothing, and four behind it. One after the other is the same agent with
-// serializeImagePulls.
+// measureImages takes a pod of cold images: an init container that does nothing, and four behind
+// it. One after the other is the same agent with serializeImagePulls.
 func measureImages(ctx context.Context, m *machine, kind agentKind, r *report) error {
 	s, err := m.newRegistry()
 	if err != nil {

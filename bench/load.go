@@ -19,7 +19,8 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// The load: so many followers of one log and commands in its container at a time, and what each of them reads. Together it is 1 GB.
+// The load: so many followers of one log and commands in its container at a time, and what each of
+// them reads. Together it is 1 GB.
 const (
 	followers     = 200
 	followedBytes = 1 << 20
@@ -27,7 +28,8 @@ const (
 	sessionBytes  = 16 << 20
 )
 
-// settled is how much more than before may be left: connections that wait for their next request have gone by then, the profile's own has not.
+// settled is how much more than before may be left: connections that wait for their next request
+// have gone by then, the profile's own has not.
 const settled = 4
 
 // loadManifest is a pod with the host's programs, which the hello image has none of.
@@ -51,7 +53,8 @@ spec:
     - {name: lib64, mountPath: /lib64, readOnly: true}
 `
 
-// measureLoad takes what the agent needs for many readers of logs and commands at a time, and what is left of it afterwards.
+// measureLoad takes what the agent needs for many readers of logs and commands at a time, and what
+// is left of it afterwards.
 func measureLoad(ctx context.Context, m *machine, kind agentKind, r *report) (err error) {
 	a, err := m.newAgent(kind, "")
 	if err != nil {
@@ -128,7 +131,8 @@ func (l load) warm(ctx context.Context) error {
 	return l.exec(ctx, io.Discard, "/usr/bin/true")
 }
 
-// run puts the load on the agent until everybody has read everything, and returns the most anonymous memory that was seen.
+// run puts the load on the agent until everybody has read everything, and returns the most
+// anonymous memory that was seen.
 func (l load) run(ctx context.Context) (peak int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -252,7 +256,8 @@ func (l load) holding(ctx context.Context) (h held, err error) {
 	return h, err
 }
 
-// settle waits until the agent holds what it held before, and returns what it holds then. A leak is an error.
+// settle waits until the agent holds what it held before, and returns what it holds then. A leak is
+// an error.
 func (l load) settle(ctx context.Context, before held) (after held, err error) {
 	waitErr := until(ctx, 2*time.Minute, 100*time.Millisecond, "the agent to let go of what the load needed", func() bool {
 		after, err = l.holding(ctx)

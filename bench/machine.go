@@ -53,7 +53,8 @@ func onMachine(ctx context.Context, o options, measure func(*machine) error) (er
 	if err := os.Mkdir(dir+"/none", 0o755); err != nil {
 		return err
 	}
-	// Of a file that was just written, large pieces lie together in the page cache, and are mapped together: up to 17 MiB more at the start.
+	// Of a file that was just written, large pieces lie together in the page cache, and are mapped
+	// together: up to 17 MiB more at the start.
 	if err := copyProgram(m.berth, dir+"/berth"); err != nil {
 		return err
 	}

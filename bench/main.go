@@ -1,5 +1,6 @@
-// Command bench measures how far an agent is from what the container runtime itself takes: the same pods made by a minimal client of the
-// runtime and by the agent, on the same runtime, one after the other. docs/performance.md says what each figure is.
+// Command bench measures how far an agent is from what the container runtime itself takes: the same
+// pods made by a minimal client of the runtime and by the agent, on the same runtime, one after the
+// other. docs/performance.md says what each figure is.
 package main
 
 import (

@@ -148,10 +148,12 @@ spec:
 	return names, err
 }
 
-// peakOfMember is the most that a member of a cluster had resident from its start until it was at rest with so many pods.
+// peakOfMember is the most that a member of a cluster had resident from its start until it was at
+// rest with so many pods.
 const peakOfMember = "member of a cluster, " + peakRSS
 
-// measureMember takes what a member of a cluster has resident at most, without pods and with many that start at once.
+// measureMember takes what a member of a cluster has resident at most, without pods and with many
+// that start at once.
 func measureMember(ctx context.Context, m *machine, kind agentKind, o options, r *report) (err error) {
 	say("%s: a member of a cluster starts, and %d pods at once", kind.name, o.pods)
 	a, err := m.startMember(ctx, kind, o.plane)

@@ -42,7 +42,8 @@ func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fail lets the probes of a path fail until a container was started that follows, as awaited, and returns when they first did.
+// fail lets the probes of a path fail until a container was started that follows, as awaited, and
+// returns when they first did.
 func (h *health) fail(path string, awaited func() error) (time.Time, error) {
 	h.mu.Lock()
 	h.failed[path] = time.Time{}
@@ -55,7 +56,8 @@ func (h *health) fail(path string, awaited func() error) (time.Time, error) {
 	return at, err
 }
 
-// probed takes the restarts of containers whose liveness probe fails, one after the other, from the answer that fails.
+// probed takes the restarts of containers whose liveness probe fails, one after the other, from the
+// answer that fails.
 func (a *agent) probed(ctx context.Context, r *report) error {
 	say("%s: liveness probes fail", a.kind.name)
 	ctx, cancel := context.WithCancel(ctx)

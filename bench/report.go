@@ -85,7 +85,8 @@ func (r *report) agent(kind agentKind, what string, took ...time.Duration) {
 	r.add(kind.name, what, "s", seconds(took)...)
 }
 
-// peakRSS is the most that the agent had resident from its start until it was at rest with so many pods.
+// peakRSS is the most that the agent had resident from its start until it was at rest with so many
+// pods.
 const peakRSS = "from the start to rest with %d pods: RSS of the agent at most"
 
 // rest adds what was used between two readings.
@@ -142,7 +143,8 @@ func (r *report) computeGoals() {
 	set(fmt.Sprintf(peakOfMember, n), "MiB", 45, itself, "berth", fmt.Sprintf(peakOfMember, n), "", "")
 	set(fmt.Sprintf("start of the agent over %d pods to all Ready visible", n), "s", 1, itself,
 		"berth", fmt.Sprintf("%d pods: start of the agent to all Ready in /pods", n), "", "")
-	// The kubelet's periods: a lease in 10 s, a status and each watch in 5 min; over a short time one more may fall into it.
+	// The kubelet's periods: a lease in 10 s, a status and each watch in 5 min; over a short time
+	// one more may fall into it.
 	minutes := r.options.rest.Minutes()
 	set(trafficReports, "/min", 6.2+2/minutes, itself, "berth", trafficReports, "", "")
 	set(trafficOthers, "/min", 8*(0.2+1/minutes), itself, "berth", trafficOthers, "", "")

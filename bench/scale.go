@@ -49,10 +49,12 @@ var scaleFigures = []struct {
 // scaleIdle is what an agent does when nothing happens and no probe is due.
 const scaleIdle = "allocations in seven seconds between two rounds of probes"
 
-// rounds is how often each number of pods is measured at least, one number after the other, as other users of the machine come and go.
+// rounds is how often each number of pods is measured at least, one number after the other, as
+// other users of the machine come and go.
 const rounds = 3
 
-// timesARound is how often n pods are measured in a round: what is over soon is measured more often.
+// timesARound is how often n pods are measured in a round: what is over soon is measured more
+// often.
 func timesARound(n int) int { return max(1, 500/n) }
 
 // measureScale runs the agent over the fake runtime, each time in a process of its own.

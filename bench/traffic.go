@@ -15,13 +15,15 @@ import (
 // trafficPods is how many pods a node has whose traffic is measured.
 const trafficPods = 20
 
-// traffic is what went between nodes and the API server since that began: requests by the API server's own count, bytes with TLS and all.
+// traffic is what went between nodes and the API server since that began: requests by the API
+// server's own count, bytes with TLS and all.
 type traffic struct {
 	reports, others float64 // leases and statuses of nodes; everything else, which at rest are watches
 	sent, received  int64
 }
 
-// dispatched is a line of the API server's metrics about requests of nodes, which its flow schemas tell from everybody else's.
+// dispatched is a line of the API server's metrics about requests of nodes, which its flow schemas
+// tell from everybody else's.
 var dispatched = regexp.MustCompile(`(?m)^apiserver_flowcontrol_dispatched_requests_total\{flow_schema="(system-node-high|system-nodes)",.*\} (\S+)$`)
 
 func (p *plane) traffic(ctx context.Context, l *link) (traffic, error) {

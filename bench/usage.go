@@ -26,7 +26,8 @@ func (u usage) add(v usage) usage {
 	return usage{u.CPU + v.CPU, u.Wakeups + v.Wakeups, u.RSS + v.RSS, u.RssAnon + v.RssAnon, u.PSS + v.PSS, u.PeakRSS + v.PeakRSS}
 }
 
-// usageOf reads what the processes have used. Threads that have ended are not in it, which Go programs at rest do not have.
+// usageOf reads what the processes have used. Threads that have ended are not in it, which Go
+// programs at rest do not have.
 func usageOf(pids ...int) (usage, error) {
 	var all usage
 	for _, pid := range pids {

@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// manyVolumes is how many a pod has of which they are the matter: a third each of emptyDir on the disk, emptyDir in memory, and downwardAPI, which
-// needs no API server and has all that other volumes of files have.
+// manyVolumes is how many a pod has of which they are the matter: a third each of emptyDir on the
+// disk, emptyDir in memory, and downwardAPI, which needs no API server and has all that other
+// volumes of files have.
 const manyVolumes = 30
 
 // measureVolumes takes the figures of pods with many volumes of one agent.
@@ -36,8 +37,8 @@ func measureVolumes(ctx context.Context, m *machine, kind agentKind, r *report) 
 	return a.volumes(ctx, r)
 }
 
-// volumes takes how much later a pod's container starts that has many volumes, than one without; a pair after the other, as other users of the
-// machine come and go.
+// volumes takes how much later a pod's container starts that has many volumes, than one without; a
+// pair after the other, as other users of the machine come and go.
 func (a *agent) volumes(ctx context.Context, r *report) error {
 	say("%s: one pod alone with %d volumes, and one without, %d times", a.kind.name, manyVolumes, alone)
 	start := func(name string, fields func(string) (string, string)) (time.Duration, error) {
@@ -88,8 +89,8 @@ func volumesOf(n int) (container, spec string) {
 // updates is how often a ConfigMap is changed.
 const updates = 20
 
-// measureUpdates takes how long a change of a ConfigMap needs to the file of a running pod: a manifest of berth run, so that no API server is part of
-// it.
+// measureUpdates takes how long a change of a ConfigMap needs to the file of a running pod: a
+// manifest of berth run, so that no API server is part of it.
 func measureUpdates(ctx context.Context, m *machine, kind agentKind, r *report) (err error) {
 	dir, err := os.MkdirTemp(m.dir, "updates")
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package agenttest runs a whole agent inside a testing/synctest bubble: production wiring over a runtime, cgroups, mounts and file events that live in memory.
+// Package agenttest runs a whole agent inside a testing/synctest bubble: production wiring over a
+// runtime, cgroups, mounts and file events that live in memory.
 //
 // Owns: World, the agent's surroundings, and the runner of scenario stories.
 // Reads: stories (txtar files).
@@ -49,11 +50,13 @@ type World struct {
 	Cgroups   *Cgroups
 	// Network is what answers at the ports of pods.
 	Network *Network
-	// Kubelet are lines of the configuration of a member of a cluster, besides those that every member has. Agents that start read them.
+	// Kubelet are lines of the configuration of a member of a cluster, besides those that every
+	// member has. Agents that start read them.
 	Kubelet string
 	// Flags are more flags of a member of a cluster, by their names. Agents that start read them.
 	Flags map[string]string
-	// MaxPods is how many pods the machine takes; 0 is as many as run mode does. Agents that start read it.
+	// MaxPods is how many pods the machine takes; 0 is as many as run mode does. Agents that start
+	// read it.
 	MaxPods int
 	// Metrics and SLIs are the registries of /metrics and /metrics/slis; nil is one of each agent's
 	// own. The agent that starts next reads them.
@@ -178,13 +181,15 @@ func (w *World) StopAgent() {
 	w.stop = nil
 }
 
-// Settle lets d pass, and then everything happen that needs no more time than a file event takes to be believed.
+// Settle lets d pass, and then everything happen that needs no more time than a file event takes to
+// be believed.
 func (w *World) Settle(d time.Duration) {
 	time.Sleep(d + FileQuiet)
 	synctest.Wait()
 }
 
-// FileQuiet is how long Settle waits at least: longer than podconfig waits for a file to be written out.
+// FileQuiet is how long Settle waits at least: longer than podconfig waits for a file to be written
+// out.
 const FileQuiet = 200 * time.Millisecond
 
 // Write puts a manifest into the agent's folder, as an editor does that renames into place.

@@ -102,7 +102,8 @@ func (c *Cgroups) SetMemoryUsage(usage int64) {
 	c.usage = usage
 }
 
-// TakeResized returns the changes of pods' cgroups since it was last asked: "web memory limit 67108864".
+// TakeResized returns the changes of pods' cgroups since it was last asked: "web memory limit
+// 67108864".
 func (c *Cgroups) TakeResized() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

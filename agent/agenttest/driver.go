@@ -29,7 +29,8 @@ type driver struct {
 	armed *callStrike // guarded by mu; nil for none
 }
 
-// AddDriver puts a CSI driver on the machine, which stages its volumes. Agents that start from now on find it.
+// AddDriver puts a CSI driver on the machine, which stages its volumes. Agents that start from now
+// on find it.
 func (w *World) AddDriver(name string) {
 	w.T.Helper()
 	d := &driver{door: bufconn.Listen(1 << 16), Driver: csitest.Driver{

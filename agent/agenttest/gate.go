@@ -10,7 +10,8 @@ import (
 	"berth/internal/cri"
 )
 
-// gate stands between one agent and its outside. Closed, it lets nothing through, as if the agent's process were gone.
+// gate stands between one agent and its outside. Closed, it lets nothing through, as if the agent's
+// process were gone.
 type gate struct {
 	dial   cri.Dialer
 	plugin func(ctx context.Context, socket string) (net.Conn, error)

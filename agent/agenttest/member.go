@@ -13,7 +13,8 @@ import (
 // NodeName is the name of the machine.
 const NodeName = "node"
 
-// Join makes the machine a member of a cluster: the agent ends, and one that runs as a kubelet takes its place. The API server is in memory.
+// Join makes the machine a member of a cluster: the agent ends, and one that runs as a kubelet
+// takes its place. The API server is in memory.
 func (w *World) Join() {
 	w.T.Helper()
 	w.StopAgent()

@@ -20,7 +20,8 @@ import (
 	"berth/internal/cri/critest"
 )
 
-// Network is what answers at the ports of pods: in memory, and nothing where nobody was told to. It is safe for concurrent use.
+// Network is what answers at the ports of pods: in memory, and nothing where nobody was told to. It
+// is safe for concurrent use.
 type Network struct {
 	runtime *critest.Runtime
 
@@ -30,11 +31,13 @@ type Network struct {
 	others   map[string]*bufconn.Listener // guarded by mu; by address: what is not a pod
 }
 
-// Server is what a port answers; the zero value hangs: it takes connections and requests, and never answers.
+// Server is what a port answers; the zero value hangs: it takes connections and requests, and never
+// answers.
 type Server struct {
 	// Answers are those to HTTP requests by path; that of "" is for all other paths.
 	Answers map[string]Answer
-	// Health, if it is not unknown, is what the port answers to the health service's Check; it does not speak HTTP then.
+	// Health, if it is not unknown, is what the port answers to the health service's Check; it does
+	// not speak HTTP then.
 	Health healthpb.HealthCheckResponse_ServingStatus
 	// Deaf: no connection comes about, and none is refused.
 	Deaf bool
@@ -86,7 +89,8 @@ func (n *Network) Close(port string) {
 	delete(n.servers, port)
 }
 
-// Requests returns how many HTTP requests for a path, as "pod:port/path", came since ForgetRequests.
+// Requests returns how many HTTP requests for a path, as "pod:port/path", came since
+// ForgetRequests.
 func (n *Network) Requests(path string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -143,7 +147,8 @@ func (n *Network) serveHTTP(c net.Conn, port string, s Server) {
 	in := bufio.NewReader(c)
 	req, err := http.ReadRequest(in)
 	if err != nil {
-		// What is no HTTP gets the answer of servers that were spoken to in TLS; a client that only connected does not read it.
+		// What is no HTTP gets the answer of servers that were spoken to in TLS; a client that only
+		// connected does not read it.
 		_, _ = fmt.Fprint(c, "HTTP/1.0 400 Bad Request\r\n\r\n")
 		return
 	}

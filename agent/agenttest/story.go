@@ -23,7 +23,8 @@ import (
 
 // RunStories runs every story that matches the pattern, each in a world of its own.
 //
-// A story is a txtar archive. Its comment is the story, a command a line; its files are manifests. Commands:
+// A story is a txtar archive. Its comment is the story, a command a line; its files are manifests.
+// Commands:
 //
 //	write FILE                 put the manifest into the agent's folder; write FILE as NAME gives it another name there
 //	remove NAME                take it away
@@ -67,7 +68,8 @@ import (
 // and those of doContainer, doOutside and doResize.
 func RunStories(t *testing.T, pattern string) { RunStoriesWith(t, pattern, nil) }
 
-// Explain is the command berth explain for a pod, at an agent that dial connects to. It returns what the command prints.
+// Explain is the command berth explain for a pod, at an agent that dial connects to. It returns
+// what the command prints.
 type Explain func(dial func(context.Context) (net.Conn, error), pod string) (string, error)
 
 // RunStoriesWith runs stories that ask for explanations.
@@ -329,7 +331,8 @@ func (s *story) program(args []string) error {
 	return nil
 }
 
-// lines are the pods as the agent shows them: name, phase, ready containers, restarts, and why something waits or the pod failed.
+// lines are the pods as the agent shows them: name, phase, ready containers, restarts, and why
+// something waits or the pod failed.
 func (s *story) lines() []string {
 	var out []string
 	for _, p := range s.Agent.Handlers().Pods() {

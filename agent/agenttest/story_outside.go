@@ -20,8 +20,8 @@ import (
 	"berth/internal/cri/critest"
 )
 
-// doOutside carries out the commands of stories that are about what surrounds the agent: the programs in containers, registries, the disk,
-// and what users are told.
+// doOutside carries out the commands of stories that are about what surrounds the agent: the
+// programs in containers, registries, the disk, and what users are told.
 //
 //	http POD:PORT[/PATH] CODE [LOCATION] | hangs | deaf | refuses   what the port answers to HTTP from now on: a status code, to all
 //	                           paths or to one; nothing; not even connections; or it is closed, as all ports are at first

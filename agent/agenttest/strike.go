@@ -36,7 +36,8 @@ const (
 	AfterCall Moment = "after"
 )
 
-// Step is a moment in a call that an agent makes. Calls that are about the node alone are not counted.
+// Step is a moment in a call that an agent makes. Calls that are about the node alone are not
+// counted.
 type Step struct {
 	Door Door
 	// Nth is which call it is, counted from 1.
@@ -44,8 +45,9 @@ type Step struct {
 	Moment Moment
 }
 
-// KillAgentAt has the agent that runs killed at a step, counted from now, as by SIGKILL: nothing that it does from then on has an effect, and its
-// disk is as it was at that moment. Struck tells when it was; ReplaceKilled starts the next one.
+// KillAgentAt has the agent that runs killed at a step, counted from now, as by SIGKILL: nothing
+// that it does from then on has an effect, and its disk is as it was at that moment. Struck tells
+// when it was; ReplaceKilled starts the next one.
 func (w *World) KillAgentAt(at Step) {
 	g := w.gate
 	w.strikeAt(at, func() {
@@ -54,7 +56,8 @@ func (w *World) KillAgentAt(at Step) {
 	})
 }
 
-// LoseAPIAt takes the API server away at a step, counted from now. Struck tells when it was; w.API.Start brings it back.
+// LoseAPIAt takes the API server away at a step, counted from now. Struck tells when it was;
+// w.API.Start brings it back.
 func (w *World) LoseAPIAt(at Step) { w.strikeAt(at, w.API.Stop) }
 
 // Steps returns how many calls that count as steps were made so far.
@@ -131,7 +134,8 @@ func ofNode(path string) bool {
 	return false
 }
 
-// keepDisk keeps a copy of what the agent has on disk, and of what is mounted. Files that come and go meanwhile may be in it or not.
+// keepDisk keeps a copy of what the agent has on disk, and of what is mounted. Files that come and
+// go meanwhile may be in it or not.
 func (w *World) keepDisk() {
 	if err := copyTree(w.Root(), w.kept()); err != nil {
 		w.T.Errorf("keep the disk of a killed agent: %v", err)

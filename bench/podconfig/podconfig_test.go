@@ -1,5 +1,6 @@
-// Package podconfig_test measures the file source of PodConfig over one folder of many manifests, with real inotify: how long the first
-// and the next start take to the last ADD, and what it costs to touch, to change and to rescan. It prints a Markdown table.
+// Package podconfig_test measures the file source of PodConfig over one folder of many manifests,
+// with real inotify: how long the first and the next start take to the last ADD, and what it costs
+// to touch, to change and to rescan. It prints a Markdown table.
 package podconfig_test
 
 import (
@@ -24,7 +25,8 @@ import (
 	"berth/internal/podconfig"
 )
 
-// settle is how long a change that has no effect is given to show its cost: more than the source's quiet time.
+// settle is how long a change that has no effect is given to show its cost: more than the source's
+// quiet time.
 const settle = 100 * time.Millisecond
 
 // period is the time between rescans where they are measured.
@@ -35,7 +37,8 @@ const (
 	rounds    = 20 // how often each change is made
 )
 
-// BenchmarkManifests measures everything once, however often it is asked to; the table is its result.
+// BenchmarkManifests measures everything once, however often it is asked to; the table is its
+// result.
 func BenchmarkManifests(b *testing.B) {
 	for range b.N {
 		var table strings.Builder
@@ -146,7 +149,8 @@ type started struct {
 	heap  float64 // bytes
 }
 
-// start runs a PodConfig, which rescans that often, until it has told every pod and the function has returned.
+// start runs a PodConfig, which rescans that often, until it has told every pod and the function
+// has returned.
 func (y yard) start(rescan time.Duration, then func(*started) error) (*started, error) {
 	discard := slog.New(slog.DiscardHandler)
 	before := heap()

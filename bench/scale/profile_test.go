@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// profiler writes CPU profiles from outside of the bubble, whose time stands still for what samples inside. A nil one writes none.
+// profiler writes CPU profiles from outside of the bubble, whose time stands still for what samples
+// inside. A nil one writes none.
 type profiler struct {
 	files chan string // of the profile that is to begin; "" ends the one that did
 	done  chan struct{}

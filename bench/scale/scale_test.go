@@ -1,6 +1,7 @@
-// Package scale_test runs the whole agent over the fake runtime, in virtual time, with as many pods as it is asked to, and measures what
-// they cost: BERTH_BENCH_PODS pods of two containers and a probe, written to the file BERTH_BENCH_RESULT; a CPU profile of each phase is
-// written to the folder BERTH_BENCH_PROFILES. Without these it sees to it that some pods come to run.
+// Package scale_test runs the whole agent over the fake runtime, in virtual time, with as many pods
+// as it is asked to, and measures what they cost: BERTH_BENCH_PODS pods of two containers and a
+// probe, written to the file BERTH_BENCH_RESULT; a CPU profile of each phase is written to the
+// folder BERTH_BENCH_PROFILES. Without these it sees to it that some pods come to run.
 package scale_test
 
 import (
@@ -50,7 +51,8 @@ const (
 const (
 	// changes is how often each change is made, one after the other, for the cost of one.
 	changes = 20
-	// between is the time for these and for all that follows from them: within the ten seconds between two rounds of probes.
+	// between is the time for these and for all that follows from them: within the ten seconds
+	// between two rounds of probes.
 	between = 7 * time.Second
 )
 
@@ -134,8 +136,9 @@ func (y *yard) measure() result {
 	return r
 }
 
-// changes makes a change to one pod after the other, without waiting for the one before to be over, and returns what all cost. They fall between two
-// rounds of probes: pods that began together are probed together, and in between an agent at rest does nothing.
+// changes makes a change to one pod after the other, without waiting for the one before to be over,
+// and returns what all cost. They fall between two rounds of probes: pods that began together are
+// probed together, and in between an agent at rest does nothing.
 func (y *yard) changes(name string, change func(pod int)) used {
 	for probed := y.probed(); y.probed() == probed; {
 		y.World.Settle(0)
@@ -149,11 +152,12 @@ func (y *yard) changes(name string, change func(pod int)) used {
 	})
 }
 
-// probed is how often the last pod was probed: a pod that no change is made to, if there are enough.
+// probed is how often the last pod was probed: a pod that no change is made to, if there are
+// enough.
 func (y *yard) probed() int { return y.Network.Requests(fmt.Sprintf("pod-%d:8080/", y.pods-1)) }
 
-// uncollected is phase without collections of garbage: it is chance whether one falls into a short time, and with many pods one costs more than all
-// changes in it. Allocations stand for them.
+// uncollected is phase without collections of garbage: it is chance whether one falls into a short
+// time, and with many pods one costs more than all changes in it. Allocations stand for them.
 func (y *yard) uncollected(name string, f func()) used {
 	return y.phase(name, func() {
 		defer debug.SetGCPercent(debug.SetGCPercent(-1))

@@ -113,7 +113,8 @@ func consoleOf(p *v1.Pod, name string) (stdin, tty bool) {
 // errDetached says that the user leaves a program that goes on.
 var errDetached = errors.New("detached")
 
-// parseKeys reads keys as kubectl and docker name them: characters, or ctrl- and a letter or one of @[\]^_, with commas between them.
+// parseKeys reads keys as kubectl and docker name them: characters, or ctrl- and a letter or one of
+// @[\]^_, with commas between them.
 func parseKeys(s string) ([]byte, error) {
 	var keys []byte
 	if s == "" {
@@ -133,7 +134,8 @@ func parseKeys(s string) ([]byte, error) {
 	return keys, nil
 }
 
-// detachReader passes input on until it reads the keys, when it fails with errDetached. Keys that may become theirs are held back.
+// detachReader passes input on until it reads the keys, when it fails with errDetached. Keys that
+// may become theirs are held back.
 type detachReader struct {
 	in   io.Reader
 	keys []byte

@@ -19,7 +19,8 @@ func addRunningTimeout(fl *pflag.FlagSet, timeout *time.Duration) {
 
 var errRuns = errors.New("the pod runs")
 
-// awaitRunning waits until the pod that the argument names runs, or has ended, for at most so long; 0 is not at all.
+// awaitRunning waits until the pod that the argument names runs, or has ended, for at most so long;
+// 0 is not at all.
 func awaitRunning(ctx context.Context, c *client, arg, namespace string, limit time.Duration) error {
 	if limit < 0 {
 		return fmt.Errorf("--pod-running-timeout %v: must be positive", limit)

@@ -141,7 +141,8 @@ func (c *client) stop(ctx context.Context, req server.StopRequest) error {
 	return resp.Body.Close()
 }
 
-// watch calls f with every event until ctx is done (nil), the agent ends (io.EOF, wrapped) or f fails.
+// watch calls f with every event until ctx is done (nil), the agent ends (io.EOF, wrapped) or f
+// fails.
 func (c *client) watch(ctx context.Context, f func(server.WatchEvent) error) error {
 	resp, err := c.do(ctx, http.MethodGet, server.PathPods, url.Values{"watch": {"true"}}, nil)
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// machine is a runtime whose containers have this machine's programs, but for those that are hidden.
+// machine is a runtime whose containers have this machine's programs, but for those that are
+// hidden.
 type machine struct {
 	streaming.Runtime
 	dir    string // working directory of the programs

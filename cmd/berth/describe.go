@@ -72,7 +72,8 @@ A name that no pod has stands for all pods whose names begin with it. Why the ag
 	return cmd
 }
 
-// describePods prints the pods that are meant. events says whether with their events; nil: if it is one by its name.
+// describePods prints the pods that are meant. events says whether with their events; nil: if it is
+// one by its name.
 func describePods(ctx context.Context, c *client, filter podFilter, events *bool, s streams) error {
 	pods, err := c.pods(ctx)
 	if err != nil {
@@ -112,7 +113,8 @@ func describePods(ctx context.Context, c *client, filter podFilter, events *bool
 	return missing
 }
 
-// chooseDescribed returns the pods that the filter means, whether all by their whole names, and an error for each name that begins none.
+// chooseDescribed returns the pods that the filter means, whether all by their whole names, and an
+// error for each name that begins none.
 func chooseDescribed(pods []*v1.Pod, filter podFilter) (chosen []*v1.Pod, byName bool, missing error) {
 	add := func(wants func(*v1.Pod) bool) (found bool) {
 		for _, p := range pods {
@@ -158,7 +160,8 @@ func eventsAbout(all []*v1.Event, about v1.ObjectReference) []*v1.Event {
 	return found
 }
 
-// describer writes kubectl's form: lines whose parts are separated by tabs, which stand below each other.
+// describer writes kubectl's form: lines whose parts are separated by tabs, which stand below each
+// other.
 type describer struct {
 	text strings.Builder
 }
@@ -224,7 +227,8 @@ func sortedLabels(m map[string]string) []string {
 	return lines
 }
 
-// maxAnnotation is the length up to which an annotation with its name stands on one line; a line of a longer one is cut after maxAnnotationLine.
+// maxAnnotation is the length up to which an annotation with its name stands on one line; a line of
+// a longer one is cut after maxAnnotationLine.
 const (
 	maxAnnotation     = 140
 	maxAnnotationLine = 138

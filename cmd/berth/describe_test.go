@@ -9,7 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// What a program says when it ends has lines of its own, and may be meant for the terminal of whoever reads it.
+// What a program says when it ends has lines of its own, and may be meant for the terminal of
+// whoever reads it.
 func TestDescribeMessageOfSeveralLines(t *testing.T) {
 	d := &describer{}
 	d.state("Last State", v1.ContainerState{Terminated: &v1.ContainerStateTerminated{

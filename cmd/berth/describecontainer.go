@@ -221,7 +221,8 @@ func fieldOf(p *v1.Pod, path string) string {
 	return map[string]string{"metadata.name": p.Name, "metadata.namespace": p.Namespace, "metadata.uid": string(p.UID)}[path]
 }
 
-// resourceOf is the amount that a container has, in units of the divisor; a limit that is not set is the node's.
+// resourceOf is the amount that a container has, in units of the divisor; a limit that is not set
+// is the node's.
 func resourceOf(p *v1.Pod, c *v1.Container, r *v1.ResourceFieldSelector) string {
 	if named := pod.FindContainer(&p.Spec, r.ContainerName); named != nil {
 		c = named

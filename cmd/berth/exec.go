@@ -61,7 +61,8 @@ func (f execFlags) run(ctx context.Context, c *client, arg string, command []str
 	return r.join(ctx, c, containerPath(server.PathExec, p, container), url.Values{"command": command})
 }
 
-// exitCodeError ends the program with the exit code of a remote command, which has said itself what was wrong.
+// exitCodeError ends the program with the exit code of a remote command, which has said itself what
+// was wrong.
 type exitCodeError int
 
 func (e exitCodeError) Error() string {

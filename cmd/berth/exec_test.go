@@ -23,8 +23,8 @@ import (
 	"berth/internal/server"
 )
 
-// shell is a runtime whose containers have one program: it writes its arguments, repeats its input, and ends with the code that its
-// first argument gives.
+// shell is a runtime whose containers have one program: it writes its arguments, repeats its input,
+// and ends with the code that its first argument gives.
 type shell struct{ streaming.Server }
 
 func (s shell) Exec(_ context.Context, r *runtimeapi.ExecRequest) (string, error) {
@@ -75,7 +75,8 @@ func (shellProgram) Attach(_ context.Context, id string, in io.Reader, out, errO
 	return err
 }
 
-// PortForward repeats, in one piece, what comes to port 80 up to its end; other ports have nobody who listens.
+// PortForward repeats, in one piece, what comes to port 80 up to its end; other ports have nobody
+// who listens.
 func (shellProgram) PortForward(_ context.Context, _ string, port int32, stream io.ReadWriteCloser) error {
 	if port != 80 {
 		return fmt.Errorf("failed to connect to localhost:%d: connect: connection refused", port)

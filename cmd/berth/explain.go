@@ -68,8 +68,8 @@ A manifest that was refused is named by its file. Pods that are gone are remembe
 	return cmd
 }
 
-// findSubject returns what the argument names: a manifest's file, or a pod, which may be gone. A static pod of a cluster's node may be
-// named as its manifest does, without the name of the node.
+// findSubject returns what the argument names: a manifest's file, or a pod, which may be gone. A
+// static pod of a cluster's node may be named as its manifest does, without the name of the node.
 func findSubject(ctx context.Context, c *client, arg, namespace string) (journal.Subject, error) {
 	subjects, err := c.subjects(ctx)
 	if err != nil {
@@ -117,7 +117,8 @@ func chooseSubject(subjects []journal.Subject, arg, namespace string) (journal.S
 	}
 }
 
-// explain asks the agent for all that it has of a pod, or of a manifest when the subject has no namespace.
+// explain asks the agent for all that it has of a pod, or of a manifest when the subject has no
+// namespace.
 func explain(ctx context.Context, c *client, s journal.Subject) (server.Explanation, error) {
 	path, query := server.PathExplain+"/"+s.Namespace+"/"+s.Name, url.Values(nil)
 	if s.Namespace == "" {

@@ -119,7 +119,8 @@ func (s sight) aboutFailed() string {
 	return s.says("has failed.")
 }
 
-// aboutContainers tells of the first container that keeps the pod from running, "" when there is none.
+// aboutContainers tells of the first container that keeps the pod from running, "" when there is
+// none.
 func (s sight) aboutContainers() string {
 	p := s.pod
 	for i, cs := range p.Status.InitContainerStatuses {
@@ -264,7 +265,8 @@ func (s sight) lastProbe(container string) string {
 	return ""
 }
 
-// killedFor says why the agent ended a container, if it did: the event Killing comes before the end.
+// killedFor says why the agent ended a container, if it did: the event Killing comes before the
+// end.
 func (s sight) killedFor(end journal.End) string {
 	for _, e := range slices.Backward(s.story.Entries) {
 		if e.Component == "event" && e.Decision == "Killing" && e.Container == end.Container && !e.Time.After(end.Finished) && !e.Time.Before(end.Started) {

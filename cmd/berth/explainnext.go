@@ -65,7 +65,8 @@ func (s sight) next() []string {
 // slowCall is how long the runtime may take for a call before that is worth to be told.
 const slowCall = 2 * time.Second
 
-// waits tells of calls that the runtime has not answered for long. The pod's worker waits for them, whatever is wanted of the pod meanwhile.
+// waits tells of calls that the runtime has not answered for long. The pod's worker waits for them,
+// whatever is wanted of the pod meanwhile.
 func (s sight) waits() []string {
 	var lines []string
 	for _, w := range s.e.Waits {

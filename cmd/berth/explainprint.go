@@ -18,7 +18,8 @@ const (
 	barWidth  = 30
 )
 
-// printExplanation prints how the pod is, what comes next, its start, the ends of its containers, and all decisions.
+// printExplanation prints how the pod is, what comes next, its start, the ends of its containers,
+// and all decisions.
 func printExplanation(w io.Writer, e server.Explanation, now time.Time, zone *time.Location) error {
 	s := newSight(e, now, zone)
 	var b strings.Builder
@@ -62,7 +63,8 @@ func writeWrapped(b *strings.Builder, text, indent string) {
 	b.WriteString("\n")
 }
 
-// start is the waterfall of the pod's first start: when each step was done, and as a bar the time since the one before.
+// start is the waterfall of the pod's first start: when each step was done, and as a bar the time
+// since the one before.
 func (s sight) start() []string {
 	marks := slices.Clone(s.story.Marks)
 	if len(marks) == 0 || s.story.Subject.UID == "" {

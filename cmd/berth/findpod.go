@@ -71,7 +71,8 @@ func completePods(ctx context.Context, g *globalFlags) []string {
 	return names
 }
 
-// completePod completes the first argument with the names of pods; what follows is completed as after says.
+// completePod completes the first argument with the names of pods; what follows is completed as
+// after says.
 func completePod(g *globalFlags, after cobra.ShellCompDirective) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
@@ -81,7 +82,8 @@ func completePod(g *globalFlags, after cobra.ShellCompDirective) cobra.Completio
 	}
 }
 
-// completeContainer completes the flag --container with the containers of the pod that was named before it.
+// completeContainer completes the flag --container with the containers of the pod that was named
+// before it.
 func completeContainer(cmd *cobra.Command, g *globalFlags) {
 	f := func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {

@@ -19,11 +19,12 @@ import (
 	"berth/internal/server"
 )
 
-// portForwardProtocol is the name of the protocol of PodPortForward: a stream for the data and one for an error.
+// portForwardProtocol is the name of the protocol of PodPortForward: a stream for the data and one
+// for an error.
 const portForwardProtocol = "portforward.k8s.io"
 
-// forwarder joins connections to this machine with a pod's ports. Each has a connection of its own to the agent, so that none waits
-// for another, and none ends with another.
+// forwarder joins connections to this machine with a pod's ports. Each has a connection of its own
+// to the agent, so that none waits for another, and none ends with another.
 type forwarder struct {
 	client      *client
 	pod         *v1.Pod
@@ -53,7 +54,8 @@ func (f *forwarder) listen(ctx context.Context, addresses []listenAddress, pairs
 	return all, nil
 }
 
-// listenOn listens on the port at the addresses. A port that is 0 is set to the free one that was found.
+// listenOn listens on the port at the addresses. A port that is 0 is set to the free one that was
+// found.
 func (f *forwarder) listenOn(ctx context.Context, addresses []listenAddress, pair *portPair) (found []portListener, err error) {
 	var failed []error
 	required := false
@@ -154,8 +156,8 @@ func (f *forwarder) accept(ctx context.Context, l portListener) error {
 	}
 }
 
-// join copies both ways between a connection and the port, until both have ended or the pod's end has failed. An end of either way is
-// passed on alone, and the other way goes on.
+// join copies both ways between a connection and the port, until both have ended or the pod's end
+// has failed. An end of either way is passed on alone, and the other way goes on.
 func (f *forwarder) join(ctx context.Context, conn *net.TCPConn, port uint16) (err error) {
 	defer conn.Close()
 	path := strings.Join([]string{server.PathPortForward, f.pod.Namespace, f.pod.Name, string(f.pod.UID)}, "/")

@@ -48,8 +48,8 @@ func getNode(ctx context.Context, c *client, names []string, f getFlags, s strea
 	return err
 }
 
-// printNode prints the node in the format of the flags; object is the node alone if it was asked for by
-// its name, else a list.
+// printNode prints the node in the format of the flags; object is the node alone if it was asked
+// for by its name, else a list.
 func printNode(n *v1.Node, object any, f getFlags, now time.Time, out io.Writer) error {
 	if strings.Contains(f.output, "=") {
 		p, err := newTemplatePrinter(f, out)

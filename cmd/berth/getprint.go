@@ -71,7 +71,8 @@ func (t *tablePrinter) problems(problems []manifest.Problem) error {
 	return nil
 }
 
-// objectPrinter prints pods as API objects or their names. Manifests that were refused are no objects.
+// objectPrinter prints pods as API objects or their names. Manifests that were refused are no
+// objects.
 type objectPrinter struct {
 	format string // json, yaml or name
 	watch  bool

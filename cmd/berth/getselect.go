@@ -20,7 +20,8 @@ import (
 	"berth/internal/manifest"
 )
 
-// selectableFields are the fields of pods that an API server selects by (the documentation of field selectors).
+// selectableFields are the fields of pods that an API server selects by (the documentation of field
+// selectors).
 func selectableFields(p *v1.Pod) fields.Set {
 	return fields.Set{
 		"metadata.name":            p.Name,
@@ -50,7 +51,8 @@ func parseFieldSelector(s string) (fields.Selector, error) {
 	return selector, nil
 }
 
-// parsePath reads a path as custom columns and --sort-by have it: the braces and the first dot may be left out.
+// parsePath reads a path as custom columns and --sort-by have it: the braces and the first dot may
+// be left out.
 func parsePath(s string) (*jsonpath.JSONPath, error) {
 	bare := strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(s, "{"), "}"), ".")
 	j := jsonpath.New("path").AllowMissingKeys(true)
@@ -88,8 +90,8 @@ func valuesAt(path *jsonpath.JSONPath, object any) ([]string, error) {
 // podOrder sorts pods.
 type podOrder func([]*v1.Pod) error
 
-// newPodOrder sorts by the field at the path: numbers by their size, all else as text, which is right for times, too. Pods that lack
-// the field come first.
+// newPodOrder sorts by the field at the path: numbers by their size, all else as text, which is
+// right for times, too. Pods that lack the field come first.
 func newPodOrder(arg string) (podOrder, error) {
 	path, err := parsePath(arg)
 	if err != nil {

@@ -86,7 +86,8 @@ func listImages(ctx context.Context, r *imageRuntime, output string, out io.Writ
 	return nil
 }
 
-// imageRows has a line for each name of each image; an image without one is shown by what else it has.
+// imageRows has a line for each name of each image; an image without one is shown by what else it
+// has.
 func imageRows(list []image) [][]string {
 	rows := [][]string{{"IMAGE", "ID", "SIZE", ""}}
 	for _, i := range list {
@@ -108,7 +109,8 @@ func imageRows(list []image) [][]string {
 	return rows
 }
 
-// familiar returns the name as people write it: without the registry and the folder that are the default ones.
+// familiar returns the name as people write it: without the registry and the folder that are the
+// default ones.
 func familiar(name string) string {
 	ref, err := reference.ParseNormalizedNamed(name)
 	if err != nil {

@@ -49,7 +49,8 @@ On a terminal, a bar shows how far the runtime is that berth brings along; other
 	}
 }
 
-// pullImage tries the node's credentials for the image one after the other, or none if there are none.
+// pullImage tries the node's credentials for the image one after the other, or none if there are
+// none.
 func pullImage(ctx context.Context, r *imageRuntime, ref reference.Named, out, errOut io.Writer) error {
 	credentials, err := images.NodeCredentials(images.DockerConfigFiles(r.rootDir), ref)
 	if err != nil {

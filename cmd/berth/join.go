@@ -91,7 +91,8 @@ func (r remote) join(ctx context.Context, c *client, path string, query url.Valu
 		// The terminal must not be left as it is then.
 		ctx, leave = signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGHUP)
 		defer leave()
-		// From here on the terminal at the other end does what ours did: echo, line editing, signals.
+		// From here on the terminal at the other end does what ours did: echo, line editing,
+		// signals.
 		fd := int(r.terminal.Fd())
 		before, err := term.MakeRaw(fd)
 		if err != nil {

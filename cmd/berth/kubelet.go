@@ -18,8 +18,8 @@ import (
 // kubeletName is the command, and the name under which the whole program is that command.
 const kubeletName = "kubelet"
 
-// commandArgs returns the arguments of the root command: a program that is called kubelet is `berth kubelet`, so that a link is all that
-// the unit files of a node need.
+// commandArgs returns the arguments of the root command: a program that is called kubelet is `berth
+// kubelet`, so that a link is all that the unit files of a node need.
 func commandArgs(argv []string) []string {
 	if filepath.Base(argv[0]) == kubeletName {
 		return append([]string{kubeletName}, argv[1:]...)
@@ -83,7 +83,8 @@ func addKubeletFlag(fs *pflag.FlagSet, f *config.Flag) *pflag.Flag {
 	return flag
 }
 
-// printKubeletVersion prints what `kubelet --version` does, which programs that install nodes parse.
+// printKubeletVersion prints what `kubelet --version` does, which programs that install nodes
+// parse.
 func printKubeletVersion(out io.Writer, asked string) error {
 	line := "Kubernetes " + config.KubeletVersion(version)
 	if asked == config.VersionRaw {

@@ -82,7 +82,8 @@ func kubeletConfig(g *globalFlags, k *config.Kubelet, log *slog.Logger) (agent.C
 		RootDir: k.RootDir, RunDir: runDir, NodeName: name, RuntimeEndpoint: k.RuntimeEndpoint(), ImageEndpoint: k.ImageEndpoint(), CgroupRoot: k.CgroupRoot,
 		PodLogsDir: k.PodLogsDir, ContainerLogsDir: "/var/log/containers", SELinux: k.SELinux, ImagePullProgressDeadline: k.ImagePullProgressDeadline, Kubelet: k, Version: config.KubeletVersion(version), Log: log,
 	}
-	// The kubelet's default is for runtimes that do not tell; the one inside is told only what somebody has chosen.
+	// The kubelet's default is for runtimes that do not tell; the one inside is told only what
+	// somebody has chosen.
 	if k.Origins.Of("cgroupDriver").Kind != config.FromDefault {
 		cfg.CgroupDriver = k.CgroupDriver
 	}

@@ -9,10 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errLockWanted is the cause of an end because somebody else opened the lock file (--exit-on-lock-contention).
+// errLockWanted is the cause of an end because somebody else opened the lock file
+// (--exit-on-lock-contention).
 var errLockWanted = errors.New("somebody else wants the lock of --lock-file")
 
-// lockFile waits for the lock on the file, which ends with the process: an agent that is to take over from another one starts when that has ended.
+// lockFile waits for the lock on the file, which ends with the process: an agent that is to take
+// over from another one starts when that has ended.
 func lockFile(ctx context.Context, path string) error {
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -38,7 +40,8 @@ func lockFile(ctx context.Context, path string) error {
 	}
 }
 
-// cancelOnContention ends the returned context when somebody opens or removes the lock file, which this agent holds.
+// cancelOnContention ends the returned context when somebody opens or removes the lock file, which
+// this agent holds.
 func cancelOnContention(ctx context.Context, path string) (context.Context, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {

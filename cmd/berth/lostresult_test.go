@@ -29,7 +29,8 @@ func (s sleeper) Exec(_ context.Context, _ string, _ []string, _ io.Reader, out,
 	return nil
 }
 
-// startCuttable returns a run directory whose socket leads to that of another one, until cut is called.
+// startCuttable returns a run directory whose socket leads to that of another one, until cut is
+// called.
 func startCuttable(t *testing.T, to string) (runDir string, cut func()) {
 	t.Helper()
 	runDir = filepath.Join(t.TempDir(), "run")

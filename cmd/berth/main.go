@@ -102,7 +102,8 @@ The other commands ask the running agent.`,
 	return root
 }
 
-// explainArguments adds how a command is used to what the library says of a wrong number of arguments.
+// explainArguments adds how a command is used to what the library says of a wrong number of
+// arguments.
 func explainArguments(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		explainArguments(sub)

@@ -14,8 +14,9 @@ import (
 	"berth/agent"
 )
 
-// limitMemory has the agent take less memory: the kernel maps only those pages of the program that are
-// read, and what work took is given back when it is over. What fails here costs memory and nothing else.
+// limitMemory has the agent take less memory: the kernel maps only those pages of the program that
+// are read, and what work took is given back when it is over. What fails here costs memory and
+// nothing else.
 func limitMemory(cfg *agent.Config, log *slog.Logger) {
 	program := programMappings()
 	if _, err := mapPagesAlone(program); err != nil { // the descriptor stays open as long as the process lives
@@ -32,16 +33,17 @@ func limitMemory(cfg *agent.Config, log *slog.Logger) {
 // mapping is a part of the process's memory: its first address, and the one behind its last.
 type mapping struct{ from, to uintptr }
 
-// mapPagesAlone has the kernel map a page of the mappings only when it is read, as long as the returned
-// descriptor is open. Otherwise it maps the 64 KiB around each page that is read, as far as they are in the
-// page cache (fault-around). What a program reads is spread over its file, so that an agent that starts
-// 100 pods then has 29 MiB of its program resident, instead of 18. The price is one minor fault for each
-// page that is read, instead of one for its neighbours too: some 2,500 at the start.
+// mapPagesAlone has the kernel map a page of the mappings only when it is read, as long as the
+// returned descriptor is open. Otherwise it maps the 64 KiB around each page that is read, as far
+// as they are in the page cache (fault-around). What a program reads is spread over its file, so
+// that an agent that starts 100 pods then has 29 MiB of its program resident, instead of 18. The
+// price is one minor fault for each page that is read, instead of one for its neighbours too: some
+// 2,500 at the start.
 //
-// The kernel has no call for this. But it does so where it may have to remember which pages were written
-// (userfaultfd(2), write-protect mode), as a page that nobody used would lose its mark. Nothing is marked
-// here, so that no fault ever waits for us. The error is ENOSYS, EINVAL or EPERM where the kernel is older
-// than 6.7 (UFFD_FEATURE_WP_ASYNC), or is built or told not to allow it.
+// The kernel has no call for this. But it does so where it may have to remember which pages were
+// written (userfaultfd(2), write-protect mode), as a page that nobody used would lose its mark.
+// Nothing is marked here, so that no fault ever waits for us. The error is ENOSYS, EINVAL or EPERM
+// where the kernel is older than 6.7 (UFFD_FEATURE_WP_ASYNC), or is built or told not to allow it.
 func mapPagesAlone(mappings []mapping) (fd int, err error) {
 	// linux/userfaultfd.h
 	const (
@@ -77,15 +79,17 @@ func mapPagesAlone(mappings []mapping) (fd int, err error) {
 }
 
 // unmap takes the pages of mappings of a file out of the process: most of them were read once, by
-// initializers, by the start, by a burst of work. They stay in the page cache, where the kernel may take
-// them when it needs memory, and come back as they are used (madvise(2), MADV_DONTNEED on a file mapping).
+// initializers, by the start, by a burst of work. They stay in the page cache, where the kernel may
+// take them when it needs memory, and come back as they are used (madvise(2), MADV_DONTNEED on a
+// file mapping).
 func unmap(mappings []mapping) {
 	for _, m := range mappings {
 		_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED)
 	}
 }
 
-// programMappings returns where the program's file is mapped, but for what can be written; none if the kernel does not tell.
+// programMappings returns where the program's file is mapped, but for what can be written; none if
+// the kernel does not tell.
 func programMappings() []mapping {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -105,7 +109,8 @@ func programMappings() []mapping {
 	return found
 }
 
-// parseProgramMapping reads a line of /proc/PID/maps (proc(5)); ok is false unless it maps the program's file, not to be written.
+// parseProgramMapping reads a line of /proc/PID/maps (proc(5)); ok is false unless it maps the
+// program's file, not to be written.
 func parseProgramMapping(line, exe string) (m mapping, ok bool) {
 	var perms, offset, device, inode string
 	if n, err := fmt.Sscanf(line, "%x-%x %s %s %s %s", &m.from, &m.to, &perms, &offset, &device, &inode); err != nil || n != 6 {

@@ -16,7 +16,8 @@ import (
 // isNodeType reports whether the word is one of kubectl's for nodes.
 func isNodeType(s string) bool { return s == "node" || s == "nodes" || s == "no" }
 
-// nodeNames reads `node [NAME…]` and `node/NAME…`; ok is false when it is not nodes that are asked for.
+// nodeNames reads `node [NAME…]` and `node/NAME…`; ok is false when it is not nodes that are asked
+// for.
 func nodeNames(args []string) (names []string, ok bool) {
 	if isNodeType(args[0]) {
 		args = args[1:]

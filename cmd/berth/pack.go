@@ -10,8 +10,9 @@ import (
 	"path/filepath"
 )
 
-// pack writes the file or folder as an archive, in which it has the name. Links are kept as links, but for one that is asked for by
-// its name. What an archive cannot hold is left out with a warning.
+// pack writes the file or folder as an archive, in which it has the name. Links are kept as links,
+// but for one that is asked for by its name. What an archive cannot hold is left out with a
+// warning.
 func pack(w io.Writer, from, name string, warnings io.Writer) error {
 	from, err := filepath.EvalSymlinks(from)
 	if err != nil {

@@ -134,7 +134,8 @@ func (f logsFlags) query() (url.Values, error) {
 	return q, nil
 }
 
-// defaultContainer is the pod's first container, or the one that kubectl's annotation names. Where that is a choice, it says so.
+// defaultContainer is the pod's first container, or the one that kubectl's annotation names. Where
+// that is a choice, it says so.
 func defaultContainer(p *v1.Pod, errOut io.Writer) string {
 	names := containerNames(p)
 	name := p.Spec.Containers[0].Name
@@ -147,7 +148,8 @@ func defaultContainer(p *v1.Pod, errOut io.Writer) string {
 	return name
 }
 
-// containerNames returns all containers of the pod, init containers first, in the order in which they run.
+// containerNames returns all containers of the pod, init containers first, in the order in which
+// they run.
 func containerNames(p *v1.Pod) []string {
 	var names []string
 	for _, c := range p.Spec.InitContainers {

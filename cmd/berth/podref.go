@@ -28,7 +28,8 @@ func (r podRef) matches(namespace, name string) bool {
 // isPodType reports whether the word is one of kubectl's for pods.
 func isPodType(s string) bool { return s == "pod" || s == "pods" || s == "po" }
 
-// parsePodRef reads NAME, NAMESPACE/NAME, pod/NAME or pod/NAMESPACE/NAME. namespace is that of the flag -n; both must agree.
+// parsePodRef reads NAME, NAMESPACE/NAME, pod/NAME or pod/NAMESPACE/NAME. namespace is that of the
+// flag -n; both must agree.
 func parsePodRef(arg, namespace string) (podRef, error) {
 	rest := arg
 	if kind, after, ok := strings.Cut(arg, "/"); ok && isPodType(kind) {
@@ -50,7 +51,8 @@ func parsePodRef(arg, namespace string) (podRef, error) {
 // errNotFound says that nothing has the name that was given.
 var errNotFound = errors.New("not found")
 
-// notFound is the error for a name that does not exist, with those that it may have been meant to be.
+// notFound is the error for a name that does not exist, with those that it may have been meant to
+// be.
 func notFound(ref podRef, known []podRef) error {
 	near := nearest(ref, known)
 	if len(near) == 0 {

@@ -23,8 +23,8 @@ type podRow struct {
 	Labels                                        string
 }
 
-// computePodRow computes the row. The words are those that kubectl prints ("Pod Lifecycle" and "Debug Pods" of the Kubernetes
-// documentation describe most of them).
+// computePodRow computes the row. The words are those that kubectl prints ("Pod Lifecycle" and
+// "Debug Pods" of the Kubernetes documentation describe most of them).
 func computePodRow(p *v1.Pod, now time.Time) podRow {
 	s := summarize(p)
 	return podRow{
@@ -102,8 +102,9 @@ func (s *podSummary) addInit(p *v1.Pod) (initializing bool) {
 	return false
 }
 
-// addContainers adds the ordinary containers. The first one in trouble names the status; the restarts of init containers that have
-// done their work are of no interest any more, those of sidecars are.
+// addContainers adds the ordinary containers. The first one in trouble names the status; the
+// restarts of init containers that have done their work are of no interest any more, those of
+// sidecars are.
 func (s *podSummary) addContainers(p *v1.Pod) {
 	s.restarts, s.lastRestart = 0, time.Time{}
 	for _, c := range p.Status.InitContainerStatuses {

@@ -141,7 +141,8 @@ func containerPorts(p *v1.Pod) func(yield func(v1.ContainerPort) bool) {
 	}
 }
 
-// listenAddress is an address to listen on; optional is one that may fail where another one does not.
+// listenAddress is an address to listen on; optional is one that may fail where another one does
+// not.
 type listenAddress struct {
 	host     string
 	optional bool

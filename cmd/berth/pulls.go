@@ -35,7 +35,8 @@ func pullsOf(pulls []server.Pull, uid pod.UID) []server.Pull {
 	return found
 }
 
-// pullMark is what the STATUS column says of the pod's pulls, "" for none: how much of the bytes that are known of has come.
+// pullMark is what the STATUS column says of the pod's pulls, "" for none: how much of the bytes
+// that are known of has come.
 func pullMark(pulls []server.Pull) string {
 	if len(pulls) == 0 {
 		return ""

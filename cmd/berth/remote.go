@@ -84,7 +84,8 @@ type remote struct {
 	redraw      bool      // the program has its screen already, and shows it anew only when the size changes
 }
 
-// query says which streams there will be, and that the program is on a terminal if it has but one output.
+// query says which streams there will be, and that the program is on a terminal if it has but one
+// output.
 func (r remote) query() url.Values {
 	q := url.Values{"output": {"1"}}
 	if r.in != nil {
@@ -98,8 +99,8 @@ func (r remote) query() url.Values {
 	return q
 }
 
-// run joins the streams until the program has ended, and returns its exit code as an error unless that is 0. It ends early with the
-// cause of ctx, and with errDetached when the input says so.
+// run joins the streams until the program has ended, and returns its exit code as an error unless
+// that is 0. It ends early with the cause of ctx, and with errDetached when the input says so.
 func (r remote) run(ctx context.Context, conn httpstream.Connection) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

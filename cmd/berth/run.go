@@ -212,8 +212,8 @@ type shownAgent struct {
 	stop     context.CancelCauseFunc // ends the context of run
 }
 
-// run runs the agent, shows its pods beside it, and judges them for --once. The agent's end ends the
-// rest, not the other way round: as long as it stops pods there is something to see.
+// run runs the agent, shows its pods beside it, and judges them for --once. The agent's end ends
+// the rest, not the other way round: as long as it stops pods there is something to see.
 func (a shownAgent) run(ctx context.Context, f runFlags) error {
 	beside, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -253,7 +253,8 @@ func logPath(f runFlags, rootDir string) string {
 	return filepath.Join(rootDir, "berth.log")
 }
 
-// openLog opens the agent's log: a table that is redrawn in place cannot share the terminal with it.
+// openLog opens the agent's log: a table that is redrawn in place cannot share the terminal with
+// it.
 func openLog(f runFlags, rootDir string, terminal *os.File, errOut io.Writer) (*slog.Logger, func() error, error) {
 	options := &slog.HandlerOptions{Level: f.logLevel}
 	if f.logFile == "" && terminal == nil {

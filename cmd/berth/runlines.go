@@ -84,8 +84,8 @@ func (v *lineView) refresh(pods []*v1.Pod, problems []manifest.Problem, now time
 	return v.print(lines)
 }
 
-// podLine returns the pod's line and whether it says anything new. Of a pod that the agent has not looked at yet, which may run since long ago,
-// there is nothing to say.
+// podLine returns the pod's line and whether it says anything new. Of a pod that the agent has not
+// looked at yet, which may run since long ago, there is nothing to say.
 func (v *lineView) podLine(p *v1.Pod, now time.Time) (string, bool) {
 	if s := &p.Status; len(s.Conditions)+len(s.ContainerStatuses) == 0 && !pod.IsTerminal(s.Phase) {
 		return "", false

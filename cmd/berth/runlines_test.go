@@ -12,7 +12,8 @@ import (
 	"berth/internal/server"
 )
 
-// A pod has its first line when the agent has looked at it, or refuses it, and another with each change.
+// A pod has its first line when the agent has looked at it, or refuses it, and another with each
+// change.
 func TestPodLines(t *testing.T) {
 	var out strings.Builder
 	v := newLineView(server.Handlers{}, hints{}, &out)

@@ -18,7 +18,8 @@ import (
 	"berth/internal/server"
 )
 
-// Control sequences (ECMA-48, and the synchronized output mode 2026, which terminals without it ignore).
+// Control sequences (ECMA-48, and the synchronized output mode 2026, which terminals without it
+// ignore).
 const (
 	hideCursor = "\x1b[?25l"
 	showCursor = "\x1b[?25h"
@@ -181,8 +182,8 @@ type frame struct {
 	head, rows, foot []string // rows[0] is the table's header, if there is a table
 }
 
-// fit returns the frame's lines for a terminal of this size: rows that have no place are counted instead, and then the foot goes.
-// One line stays free for the cursor.
+// fit returns the frame's lines for a terminal of this size: rows that have no place are counted
+// instead, and then the foot goes. One line stays free for the cursor.
 func (f frame) fit(width, height int) []string {
 	space := max(height-1-len(f.head), 2)
 	foot := f.foot
@@ -211,8 +212,8 @@ func clip(line string, width int) string {
 	return line
 }
 
-// redrawFrom returns what to write so that the lines stand where the old ones do; the cursor is and stays below them. Nothing is
-// cleared that is not written at once, so that nothing flickers.
+// redrawFrom returns what to write so that the lines stand where the old ones do; the cursor is and
+// stays below them. Nothing is cleared that is not written at once, so that nothing flickers.
 func redrawFrom(old, lines []string) string {
 	same := len(old) == len(lines)
 	for i := 0; same && i < len(lines); i++ {
@@ -233,7 +234,8 @@ func redrawFrom(old, lines []string) string {
 	return b.String()
 }
 
-// nextRedraw is how long the ages in the table stay right: duration.HumanDuration shows seconds up to ten minutes, then minutes.
+// nextRedraw is how long the ages in the table stay right: duration.HumanDuration shows seconds up
+// to ten minutes, then minutes.
 func nextRedraw(pods []*v1.Pod, now time.Time) time.Duration {
 	for _, p := range pods {
 		if t := created(p); !t.IsZero() && now.Sub(t.Time) < 10*time.Minute {

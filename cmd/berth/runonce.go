@@ -18,7 +18,8 @@ import (
 // errEnded is the verdict of --once on an agent that ends for another reason.
 var errEnded = errors.New("ended before all pods were ready")
 
-// awaitReady returns nil when all pods are ready, and otherwise the reason why they will not be or are not in time.
+// awaitReady returns nil when all pods are ready, and otherwise the reason why they will not be or
+// are not in time.
 func awaitReady(ctx context.Context, h server.Handlers, timeout time.Duration) error {
 	changed, cancel := h.Subscribe()
 	defer cancel()
@@ -40,7 +41,8 @@ func awaitReady(ctx context.Context, h server.Handlers, timeout time.Duration) e
 	}
 }
 
-// computeVerdict reports whether all pods are ready or have succeeded; the error says why that will never be.
+// computeVerdict reports whether all pods are ready or have succeeded; the error says why that will
+// never be.
 func computeVerdict(pods []*v1.Pod, problems []manifest.Problem) (ready bool, err error) {
 	var errs []error
 	for _, p := range problems {
@@ -66,7 +68,8 @@ func isSettled(p *v1.Pod) bool {
 	return p.Status.Phase == v1.PodSucceeded || p.DeletionTimestamp == nil && isTrue(p, v1.PodReady)
 }
 
-// describeUnready says of each pod that is not ready what it waits for, and what is odd about manifests.
+// describeUnready says of each pod that is not ready what it waits for, and what is odd about
+// manifests.
 func describeUnready(pods []*v1.Pod, problems []manifest.Problem) []string {
 	var lines []string
 	for _, p := range problems {
@@ -83,7 +86,8 @@ func describeUnready(pods []*v1.Pod, problems []manifest.Problem) []string {
 	return lines
 }
 
-// describePod says in one line in what state the pod is, with the runtime's words on its containers.
+// describePod says in one line in what state the pod is, with the runtime's words on its
+// containers.
 func describePod(p *v1.Pod) string {
 	s := summarize(p)
 	line := fmt.Sprintf("pod %s/%s: %s, %d of %d containers ready", p.Namespace, p.Name, s.status, s.ready, s.total)

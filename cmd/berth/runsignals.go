@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// endOnSignals ends the agent in good order at the first signal and the process at the second. The returned function ends that.
+// endOnSignals ends the agent in good order at the first signal and the process at the second. The
+// returned function ends that.
 func endOnSignals(stop context.CancelCauseFunc, show view, errOut io.Writer) func() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -35,8 +36,8 @@ func endOnSignals(stop context.CancelCauseFunc, show view, errOut io.Writer) fun
 	}
 }
 
-// sameSignal is how long after the first signal another one is taken for the same: timeout(1) signals a program, and then its group, which has the
-// program in it.
+// sameSignal is how long after the first signal another one is taken for the same: timeout(1)
+// signals a program, and then its group, which has the program in it.
 const sameSignal = 500 * time.Millisecond
 
 // awaitSecond waits for a second signal, and reports false when done is closed before it comes.

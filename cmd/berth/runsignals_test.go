@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A signal that is sent twice in one breath, as timeout(1) does, is one signal; a second one that somebody means is another.
+// A signal that is sent twice in one breath, as timeout(1) does, is one signal; a second one that
+// somebody means is another.
 func TestAwaitSecond(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"berth": main, kubeletName: main})
 }
 
-// TestScripts runs the command line as users do; testdata/*.txtar are the stories. The command `agent` starts an API over a node
-// whose pods do not change, in the run directory ./run.
+// TestScripts runs the command line as users do; testdata/*.txtar are the stories. The command
+// `agent` starts an API over a node whose pods do not change, in the run directory ./run.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
@@ -50,7 +50,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// startAgent serves the API until the script ends. Its process is one that sleeps, and ends when it is asked to.
+// startAgent serves the API until the script ends. Its process is one that sleeps, and ends when it
+// is asked to.
 func startAgent(ts *testscript.TestScript, _ bool, _ []string) {
 	log := slog.New(slog.DiscardHandler)
 	process := exec.Command("sleep", "1000")

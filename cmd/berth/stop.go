@@ -77,7 +77,8 @@ func stopAgent(ctx context.Context, c *client, req server.StopRequest, timeout t
 	return err
 }
 
-// stopLeftPods ends the pods that the last agent in the run directory left behind. noAgent is the answer when there are none.
+// stopLeftPods ends the pods that the last agent in the run directory left behind. noAgent is the
+// answer when there are none.
 func stopLeftPods(ctx context.Context, runDir string, timeout time.Duration, noAgent error, s streams) error {
 	runDir, err := filepath.Abs(runDir)
 	if err != nil {
@@ -105,7 +106,8 @@ func stopLeftPods(ctx context.Context, runDir string, timeout time.Duration, noA
 	return err
 }
 
-// waitEnd waits until the process has ended, which its pidfd tells by becoming readable (pidfd_open(2)).
+// waitEnd waits until the process has ended, which its pidfd tells by becoming readable
+// (pidfd_open(2)).
 func waitEnd(pidfd int, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}

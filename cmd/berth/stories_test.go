@@ -11,7 +11,8 @@ import (
 	"berth/agent/agenttest"
 )
 
-// TestStories tells what berth explain says of pods over their lives, at an agent whose surroundings are in memory.
+// TestStories tells what berth explain says of pods over their lives, at an agent whose
+// surroundings are in memory.
 func TestStories(t *testing.T) {
 	agenttest.RunStoriesWith(t, "testdata/stories/*.txtar", explainAt)
 }

@@ -9,7 +9,8 @@ import (
 // columnGap is the space between columns, as kubectl prints it.
 const columnGap = 3
 
-// table lines rows up in columns. Its columns only grow, so that rows printed later (a watch) stand below those before them.
+// table lines rows up in columns. Its columns only grow, so that rows printed later (a watch) stand
+// below those before them.
 type table struct {
 	widths []int
 }
@@ -48,8 +49,8 @@ func (t *table) lines(rows [][]string) []string {
 	return out
 }
 
-// oneLine returns the text as one line that is safe to print: what a program or a manifest says must not be able to move the cursor
-// or rename the window of whoever reads it.
+// oneLine returns the text as one line that is safe to print: what a program or a manifest says
+// must not be able to move the cursor or rename the window of whoever reads it.
 func oneLine(s string) string {
 	printable := func(r rune) rune {
 		if unicode.IsPrint(r) || r == ' ' {

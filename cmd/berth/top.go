@@ -91,7 +91,8 @@ func newTopNodeCommand(g *globalFlags) *cobra.Command {
 	return cmd
 }
 
-// topWindow is the least time that CPU is measured over. The agent answers with the same readings within a second.
+// topWindow is the least time that CPU is measured over. The agent answers with the same readings
+// within a second.
 const topWindow = 1100 * time.Millisecond
 
 // readUse asks twice, since the first answer may tell of CPU over minutes, or not at all.

@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// unpack writes what an archive has under the name to a path of this machine: a folder's content into the folder to, which may exist;
-// a file to the path, or into it if that is a folder.
+// unpack writes what an archive has under the name to a path of this machine: a folder's content
+// into the folder to, which may exist; a file to the path, or into it if that is a folder.
 //
-// The archive comes from a container, which may be hostile. Nothing is written outside of to: every file is opened below it by
-// os.Root, and the links that are made lead nowhere else.
+// The archive comes from a container, which may be hostile. Nothing is written outside of to: every
+// file is opened below it by os.Root, and the links that are made lead nowhere else.
 func unpack(r io.Reader, name, to string, warnings io.Writer) error {
 	archive := tar.NewReader(r)
 	var u *unpacker
@@ -24,7 +24,8 @@ func unpack(r io.Reader, name, to string, warnings io.Writer) error {
 		h, err := archive.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			// What fills the last block its writer wants to get rid of. Why there was nothing before it, the writer says itself.
+			// What fills the last block its writer wants to get rid of. Why there was nothing
+			// before it, the writer says itself.
 			_, err := io.Copy(io.Discard, r)
 			if u != nil {
 				err = errors.Join(err, u.root.Close())
@@ -136,7 +137,8 @@ func (u *unpacker) writeFile(name string, mode fs.FileMode, content io.Reader) e
 	return nil
 }
 
-// clear takes away what is neither a file nor a folder, so that nothing is written through a link or into a pipe.
+// clear takes away what is neither a file nor a folder, so that nothing is written through a link
+// or into a pipe.
 func (u *unpacker) clear(name string) error {
 	info, err := u.root.Lstat(name)
 	switch {
@@ -165,9 +167,10 @@ func (u *unpacker) writeSymlink(name string, h *tar.Header) error {
 	return u.root.Symlink(h.Linkname, name)
 }
 
-// leadsInside reports whether a link by this name leads to a place below root, whatever other links there are or will be: it goes up
-// only at its beginning, where it goes through real folders, and not above root; from there it goes down, and each link on that way is
-// itself one that leads inside.
+// leadsInside reports whether a link by this name leads to a place below root, whatever other links
+// there are or will be: it goes up only at its beginning, where it goes through real folders, and
+// not above root; from there it goes down, and each link on that way is itself one that leads
+// inside.
 func (u *unpacker) leadsInside(name, target string) (bool, error) {
 	if path.IsAbs(target) || target == "" {
 		return false, nil

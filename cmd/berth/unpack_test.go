@@ -51,7 +51,8 @@ const (
 	hard = tar.TypeLink
 )
 
-// What a container that is up to no good may send: CVE-2019-1002101, CVE-2019-11246, CVE-2019-11249, CVE-2019-11251 were of this kind.
+// What a container that is up to no good may send: CVE-2019-1002101, CVE-2019-11246,
+// CVE-2019-11249, CVE-2019-11251 were of this kind.
 func TestUnpackWritesNowhereElse(t *testing.T) {
 	for name, c := range map[string]struct {
 		members []member

@@ -1,6 +1,8 @@
-// Package action does what probes and lifecycle hooks ask for: httpGet, exec, tcpSocket, grpc and sleep, one attempt each.
+// Package action does what probes and lifecycle hooks ask for: httpGet, exec, tcpSocket, grpc and
+// sleep, one attempt each.
 //
-// Owns: the rules of each kind of action: addresses, headers, redirects, time-outs, and the texts of what came out.
+// Owns: the rules of each kind of action: addresses, headers, redirects, time-outs, and the texts
+// of what came out.
 // Reads: only its arguments; what answers at the addresses, and the runtime's answers to ExecSync.
 // Never: repeats an attempt, counts failures, records an event, decides what follows from a result.
 package action
@@ -23,13 +25,15 @@ import (
 // maxOutput bounds what is read of an answer and kept of an output, in bytes.
 const maxOutput = 10 << 10
 
-// lingerSeconds is SO_LINGER of the sockets, as of the kubelet's: to close one waits so long at most for the peer to take its end. A linger of
-// 0 would keep closed connections from staying in TIME_WAIT, but servers would see each attempt end with a reset.
+// lingerSeconds is SO_LINGER of the sockets, as of the kubelet's: to close one waits so long at
+// most for the peer to take its end. A linger of 0 would keep closed connections from staying in
+// TIME_WAIT, but servers would see each attempt end with a reset.
 const lingerSeconds = 1
 
 // Executor is what exec actions need of the runtime; *cri.Client provides it.
 type Executor interface {
-	// ExecSync runs a command in a container to its end, at most for the request's timeout in seconds; 0 is no limit but ctx.
+	// ExecSync runs a command in a container to its end, at most for the request's timeout in
+	// seconds; 0 is no limit but ctx.
 	ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error)
 }
 
@@ -65,7 +69,8 @@ func New(cfg Config) *Actions {
 type Target struct {
 	// ID is the container that commands run in.
 	ID pod.ContainerID
-	// Container has the ports that an action may name, and the environment that a probe's command is expanded with.
+	// Container has the ports that an action may name, and the environment that a probe's command
+	// is expanded with.
 	Container *v1.Container
 	// PodIP is the host of an action that names none; for a pod in the host's network, the node's.
 	PodIP string
@@ -76,7 +81,8 @@ type Outcome int
 
 // The outcomes.
 const (
-	// Unknown: the attempt says nothing about the container, for it could not be made or was ended before its time.
+	// Unknown: the attempt says nothing about the container, for it could not be made or was ended
+	// before its time.
 	Unknown Outcome = iota
 	Success
 	Failure
@@ -98,8 +104,8 @@ func unknown(err error) Result { return Result{Unknown, err.Error()} }
 
 func failure(err error) Result { return Result{Failure, err.Error()} }
 
-// Probe makes one attempt of the probe, bounded by its timeoutSeconds. It is Unknown when the probe's port has no number, when the
-// runtime fails and when ctx ends.
+// Probe makes one attempt of the probe, bounded by its timeoutSeconds. It is Unknown when the
+// probe's port has no number, when the runtime fails and when ctx ends.
 func (a *Actions) Probe(ctx context.Context, t Target, p *v1.Probe) Result {
 	timeout := time.Duration(max(p.TimeoutSeconds, 1)) * time.Second
 	var r Result
@@ -121,8 +127,8 @@ func (a *Actions) Probe(ctx context.Context, t Target, p *v1.Probe) Result {
 	return r
 }
 
-// Hook runs a lifecycle handler to its end; only ctx bounds it. It is Success, Failure, or Warning when a handler that asks for HTTPS was
-// answered in HTTP.
+// Hook runs a lifecycle handler to its end; only ctx bounds it. It is Success, Failure, or Warning
+// when a handler that asks for HTTPS was answered in HTTP.
 func (a *Actions) Hook(ctx context.Context, t Target, h *v1.LifecycleHandler) Result {
 	switch {
 	case h.Exec != nil:
@@ -179,7 +185,8 @@ func (t Target) address(host string, port intstr.IntOrString) (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(n)), nil
 }
 
-// port returns the number of a port that is given as a number or as the name of one of the container's ports.
+// port returns the number of a port that is given as a number or as the name of one of the
+// container's ports.
 func (t Target) port(port intstr.IntOrString) (int, error) {
 	n := port.IntValue() // also of a number that is given as a string
 	if port.Type == intstr.String {

@@ -285,7 +285,8 @@ func TestProbeGRPC(t *testing.T) {
 	})
 }
 
-// A probe that nobody waits for any more says nothing about the container, and a time-out that is not set is a second.
+// A probe that nobody waits for any more says nothing about the container, and a time-out that is
+// not set is a second.
 func TestProbeEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := pipes{}

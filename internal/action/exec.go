@@ -14,8 +14,9 @@ import (
 	"berth/internal/pod"
 )
 
-// execSlack is how much longer than its time-out a command may take to be ended. The runtime also waits for those that hold the command's
-// output open, such as a child that it left in the background, and that for ever.
+// execSlack is how much longer than its time-out a command may take to be ended. The runtime also
+// waits for those that hold the command's output open, such as a child that it left in the
+// background, and that for ever.
 const execSlack = 2 * time.Second
 
 func (a *Actions) probeExec(ctx context.Context, t Target, e *v1.ExecAction, timeout time.Duration) Result {
@@ -54,7 +55,8 @@ func output(resp *runtimeapi.ExecSyncResponse) string {
 	return string(out[:min(len(out), maxOutput)])
 }
 
-// expandCommand replaces the variables whose values the spec itself gives; the others are known only inside the container.
+// expandCommand replaces the variables whose values the spec itself gives; the others are known
+// only inside the container.
 func expandCommand(command []string, env []v1.EnvVar) []string {
 	values := map[string]string{}
 	for i := range env {

@@ -13,7 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// pipes is a network in memory: whoever dials the address of a listener gets a pipe to it. Others are refused.
+// pipes is a network in memory: whoever dials the address of a listener gets a pipe to it. Others
+// are refused.
 type pipes map[string]chan net.Conn
 
 var errRefused = errors.New("connection refused")

@@ -22,18 +22,20 @@ const (
 	hookAgent  = "kube-lifecycle/"
 )
 
-// maxRedirects is how many redirects to the same host a probe follows (Kubernetes documentation, "Configure Liveness, Readiness and Startup
-// Probes").
+// maxRedirects is how many redirects to the same host a probe follows (Kubernetes documentation,
+// "Configure Liveness, Readiness and Startup Probes").
 const maxRedirects = 10
 
-// newTransport returns a transport that keeps nothing between two attempts: each one sees what a new client would see.
+// newTransport returns a transport that keeps nothing between two attempts: each one sees what a
+// new client would see.
 func newTransport(dial Dialer) *http.Transport {
 	return &http.Transport{
 		DialContext:        dial,
 		DisableKeepAlives:  true,
 		DisableCompression: true,
 		ForceAttemptHTTP2:  true, // a server may offer nothing else over TLS
-		// Whether the container answers is asked, not who it is: the API says that certificates are not verified.
+		// Whether the container answers is asked, not who it is: the API says that certificates are
+		// not verified.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 		Proxy:           nil,
 	}
@@ -62,8 +64,9 @@ func (a *Actions) probeHTTP(ctx context.Context, t Target, g *v1.HTTPGetAction, 
 	return Result{Success, body}
 }
 
-// hookHTTP asks and ignores what is answered. A handler whose scheme says HTTPS by mistake is asked again in HTTP, as it was before
-// schemes were heeded; what only the right server may see is then left out.
+// hookHTTP asks and ignores what is answered. A handler whose scheme says HTTPS by mistake is asked
+// again in HTTP, as it was before schemes were heeded; what only the right server may see is then
+// left out.
 func (a *Actions) hookHTTP(ctx context.Context, t Target, g *v1.HTTPGetAction) Result {
 	req, err := newRequest(ctx, t, g, hookAgent)
 	if err != nil {
@@ -99,7 +102,8 @@ func hookResult(err error) Result {
 	return Result{Outcome: Success}
 }
 
-// sameHost follows redirects as long as they stay at the host that was asked, and tells when one was not followed.
+// sameHost follows redirects as long as they stay at the host that was asked, and tells when one
+// was not followed.
 func sameHost(refused *bool) func(*http.Request, []*http.Request) error {
 	return func(req *http.Request, via []*http.Request) error {
 		if req.URL.Hostname() == via[0].URL.Hostname() && len(via) <= maxRedirects {

@@ -8,8 +8,9 @@ import (
 	"berth/internal/pod"
 )
 
-// account is what the active pods ask of the node, each and in all, so that a pod is judged without a look at all others. Whatever says whether a
-// pod is active, and with which resources, names the pods of which it says something else; only these are looked at again.
+// account is what the active pods ask of the node, each and in all, so that a pod is judged without
+// a look at all others. Whatever says whether a pod is active, and with which resources, names the
+// pods of which it says something else; only these are looked at again.
 type account struct {
 	cfg   *Config
 	moved []*pod.Inbox[pod.UID]
@@ -17,7 +18,8 @@ type account struct {
 	sum   amounts // of asks
 }
 
-// ask is what a version of a pod asks of the node. Pods are never changed, so that it holds for the same pointer.
+// ask is what a version of a pod asks of the node. Pods are never changed, so that it holds for the
+// same pointer.
 type ask struct {
 	of      *v1.Pod
 	amounts amounts
@@ -65,8 +67,9 @@ func (a *account) look(uid pod.UID) {
 	a.sum.add(now.amounts)
 }
 
-// isActive reports whether the desired pod takes part of the node: it was admitted, or found running, and has not ended. What had ended when this
-// agent began is neither, though its worker may still be looking at it.
+// isActive reports whether the desired pod takes part of the node: it was admitted, or found
+// running, and has not ended. What had ended when this agent began is neither, though its worker
+// may still be looking at it.
 func (cfg *Config) isActive(uid pod.UID) bool {
 	if l, known := cfg.States.Get(uid); known && l.State >= pod.Terminated {
 		return false

@@ -90,7 +90,8 @@ func TestAccountIsTheSumOfActivePods(t *testing.T) {
 	}
 }
 
-// A pod takes part of the node from its admission, or from when it is seen to run, until it has ended.
+// A pod takes part of the node from its admission, or from when it is seen to run, until it has
+// ended.
 func TestActivePods(t *testing.T) {
 	for _, tc := range []struct {
 		name                     string

@@ -1,7 +1,9 @@
 // Package admission decides whether a pod may start on this node.
 //
-// Owns: the chain of handlers and their order; the reasons and messages of refusals; who must go for a critical pod.
-// Reads: the pod, the other active pods and what they were admitted with, the Node, the facts of the machine.
+// Owns: the chain of handlers and their order; the reasons and messages of refusals; who must go
+// for a critical pod.
+// Reads: the pod, the other active pods and what they were admitted with, the Node, the facts of
+// the machine.
 // Never: refuses a pod that runs already; ends a pod: a verdict names the victims.
 package admission
 
@@ -16,9 +18,11 @@ import (
 
 // Attributes are what a handler judges.
 type Attributes struct {
-	// Pod asks to start. Its resources are those that it was admitted with by an earlier run of the agent, if it was.
+	// Pod asks to start. Its resources are those that it was admitted with by an earlier run of the
+	// agent, if it was.
 	Pod *v1.Pod
-	// OtherPods returns the active pods of the node but this one, with the resources that they were admitted with. There may be thousands of them.
+	// OtherPods returns the active pods of the node but this one, with the resources that they were
+	// admitted with. There may be thousands of them.
 	OtherPods func() []*v1.Pod
 	// Node is the newest Node; nil if it is not known.
 	Node  *v1.Node
@@ -29,7 +33,8 @@ type Attributes struct {
 
 // Facts are what is true of this machine besides its Node.
 type Facts struct {
-	// Pressure are the conditions under which the node does not take every pod: MemoryPressure, DiskPressure, PIDPressure.
+	// Pressure are the conditions under which the node does not take every pod: MemoryPressure,
+	// DiskPressure, PIDPressure.
 	Pressure []v1.NodeConditionType
 	// ShuttingDown: the machine is about to be turned off.
 	ShuttingDown bool
@@ -37,13 +42,15 @@ type Facts struct {
 	AppArmor bool
 	// LimitedSwap: containers of burstable pods may use swap.
 	LimitedSwap bool
-	// PodLevelResizeOff: resources of pods as a whole are not resized (the gate InPlacePodLevelResourcesVerticalScaling turned off).
+	// PodLevelResizeOff: resources of pods as a whole are not resized (the gate
+	// InPlacePodLevelResourcesVerticalScaling turned off).
 	PodLevelResizeOff bool
 	// Kernel is the kernel's release, such as "6.12.9-generic".
 	Kernel string
 	// SupplementalGroupsPolicy: the runtime honours it.
 	SupplementalGroupsPolicy bool
-	// DeclaredFeatures are those of status.declaredFeatures, sorted. Nil is the gate NodeDeclaredFeatures turned off.
+	// DeclaredFeatures are those of status.declaredFeatures, sorted. Nil is the gate
+	// NodeDeclaredFeatures turned off.
 	DeclaredFeatures []string
 	// AllowedUnsafeSysctls are names of sysctls, or beginnings of names that end in *.
 	AllowedUnsafeSysctls []string
@@ -84,7 +91,8 @@ func judge(handlers []Handler, a Attributes) *Rejection {
 	return nil
 }
 
-// unsupportedFields refuses pods that ask for what this version does not do: a pod that runs without what it asks for would be a lie.
+// unsupportedFields refuses pods that ask for what this version does not do: a pod that runs
+// without what it asks for would be a lie.
 func unsupportedFields(a Attributes) *Rejection {
 	fields := append(Unsupported(a.Pod), volumes.Unsupported(a.Pod)...)
 	if len(fields) == 0 {

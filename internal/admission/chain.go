@@ -27,22 +27,24 @@ type Config struct {
 	States *pod.States
 	// Observed shows what runs.
 	Observed Observations
-	// Ended reports whether the pod has ended already, as an earlier agent saw: it asks for nothing any more. Nil: none has. It must not block.
+	// Ended reports whether the pod has ended already, as an earlier agent saw: it asks for nothing
+	// any more. Nil: none has. It must not block.
 	Ended func(uid pod.UID) bool
 	// Reject records a refusal: status Failed and an event.
 	Reject func(p *v1.Pod, r Rejection)
 
-	// Node returns the newest Node, which is shared and is not changed, and whether it is known. If the func is nil, nothing that
-	// depends on the Node is judged.
+	// Node returns the newest Node, which is shared and is not changed, and whether it is known. If
+	// the func is nil, nothing that depends on the Node is judged.
 	Node func() (*v1.Node, bool)
-	// Refresh reads the Node from the API server, so that Node returns what it is now; nil where there is none. Static pods never
-	// wait for it.
+	// Refresh reads the Node from the API server, so that Node returns what it is now; nil where
+	// there is none. Static pods never wait for it.
 	Refresh func(ctx context.Context) error
 	// Facts returns what is true of the machine now; nil is the zero Facts.
 	Facts func() Facts
 	// Allocations keep what pods were admitted with; nil keeps it in memory.
 	Allocations *allocation.Allocations
-	// Wake lets the worker of a pod look at it again, because a resize of it that waited was decided anew; nil: nobody cares. It must not block.
+	// Wake lets the worker of a pod look at it again, because a resize of it that waited was
+	// decided anew; nil: nobody cares. It must not block.
 	Wake func(uid pod.UID)
 	// Preempt has other pods end for critical ones that lack resources.
 	Preempt bool
@@ -56,7 +58,8 @@ type Config struct {
 
 // Observations are what the runtime showed last of pods. No method blocks.
 type Observations interface {
-	// Newest returns the newest observation of the pod, and false when the runtime has nothing of it.
+	// Newest returns the newest observation of the pod, and false when the runtime has nothing of
+	// it.
 	Newest(uid pod.UID) (*pod.Status, bool)
 	// Subscribe returns an inbox that gets every pod whose observation changed.
 	Subscribe() *pod.Inbox[pod.UID]
@@ -65,7 +68,8 @@ type Observations interface {
 // Verdict is what becomes of a pod that asks to start.
 type Verdict struct {
 	Admitted bool
-	// Later is closed when the pod is to ask again, because room is being made; nil if the verdict is final.
+	// Later is closed when the pod is to ask again, because room is being made; nil if the verdict
+	// is final.
 	Later <-chan struct{}
 	// Victims are to be evicted now, so that there is room later.
 	Victims []Victim
@@ -124,10 +128,12 @@ func New(cfg Config) *Chain {
 	return c
 }
 
-// Admit decides whether the pod may start. A refusal is recorded; what an admitted pod asks for is kept as its allocation. A pod that has ended
-// is admitted and given nothing: only its end is looked at. Admit waits until it is known what already runs, and a few seconds for a newer Node. It
-// does not wait for room: the verdict is Later as long as some is being made, for this pod or another, since nobody is to be refused for want of
-// what is about to be free. Its error is that of ctx.
+// Admit decides whether the pod may start. A refusal is recorded; what an admitted pod asks for is
+// kept as its allocation. A pod that has ended is admitted and given nothing: only its end is
+// looked at. Admit waits until it is known what already runs, and a few seconds for a newer Node.
+// It does not wait for room: the verdict is Later as long as some is being made, for this pod or
+// another, since nobody is to be refused for want of what is about to be free. Its error is that of
+// ctx.
 func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 	select {
 	case <-c.cfg.Ready:
@@ -211,7 +217,8 @@ func (c *Chain) Retain(keep map[pod.UID]bool) {
 	c.cfg.Allocations.Retain(keep)
 }
 
-// attributesLocked gathers what is to be judged of the pod with these resources. c.deciding is held, also while it is judged.
+// attributesLocked gathers what is to be judged of the pod with these resources. c.deciding is
+// held, also while it is judged.
 func (c *Chain) attributesLocked(p *v1.Pod) Attributes {
 	a := Attributes{
 		Pod: p, Facts: c.cfg.Facts(), used: c.account.others(p.UID),
@@ -234,7 +241,8 @@ func (c *Chain) otherPods(uid pod.UID) []*v1.Pod {
 	return out
 }
 
-// roomBeingMade returns what is closed when the next pod has ended that was killed to make room, nil if there is none to wait for.
+// roomBeingMade returns what is closed when the next pod has ended that was killed to make room,
+// nil if there is none to wait for.
 func (c *Chain) roomBeingMade() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,8 @@ import (
 	"berth/internal/pod"
 )
 
-// bench is what surrounds a chain: pods that run, pods that were refused, pods that are being ended.
+// bench is what surrounds a chain: pods that run, pods that were refused, pods that are being
+// ended.
 type bench struct {
 	*Chain
 	node     *v1.Node
@@ -244,7 +245,8 @@ func TestNoRoomCanBeMade(t *testing.T) {
 	}
 }
 
-// An API server that does not answer holds pods up for a while, not for ever; the end of the agent ends the wait, and nobody is refused by it.
+// An API server that does not answer holds pods up for a while, not for ever; the end of the agent
+// ends the wait, and nobody is refused by it.
 func TestWaitForANewerNodeIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -265,7 +267,8 @@ func TestWaitForANewerNodeIsBounded(t *testing.T) {
 	})
 }
 
-// An extended resource that somebody has just advertised may not be in the Node as it was last seen.
+// An extended resource that somebody has just advertised may not be in the Node as it was last
+// seen.
 func TestExtendedResourceOfANewerNode(t *testing.T) {
 	b := newBench(t)
 	b.refresh = func() error {

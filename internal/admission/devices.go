@@ -11,11 +11,13 @@ import (
 	"berth/internal/pod"
 )
 
-// extendedResources refuses pods that ask for an extended resource of which the Node has none: no device plugin offers it, and
-// nobody has advertised it on the Node by hand (Kubernetes documentation, "Advertise Extended Resources for a Node").
+// extendedResources refuses pods that ask for an extended resource of which the Node has none: no
+// device plugin offers it, and nobody has advertised it on the Node by hand (Kubernetes
+// documentation, "Advertise Extended Resources for a Node").
 //
-// Differs from the kubelet: it takes a pod whose extended resource the Node does not name at all, because a scheduler extender may
-// handle it. A device that is asked for and not there is worse than a refusal that says so.
+// Differs from the kubelet: it takes a pod whose extended resource the Node does not name at all,
+// because a scheduler extender may handle it. A device that is asked for and not there is worse
+// than a refusal that says so.
 func extendedResources(a Attributes) *Rejection {
 	if a.Node == nil {
 		return nil // predicates says so
@@ -44,8 +46,8 @@ func firstAsking(p *v1.Pod, name v1.ResourceName) string {
 	return ""
 }
 
-// isExtended reports whether a resource belongs to neither Kubernetes nor the kernel: it has a domain, which is not kubernetes.io
-// (Kubernetes documentation, "Extended resources").
+// isExtended reports whether a resource belongs to neither Kubernetes nor the kernel: it has a
+// domain, which is not kubernetes.io (Kubernetes documentation, "Extended resources").
 func isExtended(name v1.ResourceName) bool {
 	domain, _, ok := strings.Cut(string(name), "/")
 	return ok && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io")

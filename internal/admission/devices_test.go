@@ -11,7 +11,8 @@ import (
 
 const gpu = v1.ResourceName("nvidia.com/gpu")
 
-// inInit gives the pod an init container that asks for what the first container asks for, which asks for nothing any more.
+// inInit gives the pod an init container that asks for what the first container asks for, which
+// asks for nothing any more.
 func inInit(p *v1.Pod) {
 	p.Spec.InitContainers = []v1.Container{{Name: "setup", Resources: p.Spec.Containers[0].Resources}}
 	p.Spec.Containers[0].Resources = v1.ResourceRequirements{}

@@ -12,9 +12,10 @@ import (
 // amounts are resources in their base unit: bytes, pieces, and thousandths of CPUs.
 type amounts map[v1.ResourceName]int64
 
-// requestsOf returns what the pod asks of the node: the sum of containers and sidecars, or the most that a step of its init containers needs,
-// and its overhead; resources at pod level override (Kubernetes documentation, "Resource sharing within containers" of sidecars). A pod is
-// one of pods.
+// requestsOf returns what the pod asks of the node: the sum of containers and sidecars, or the most
+// that a step of its init containers needs, and its overhead; resources at pod level override
+// (Kubernetes documentation, "Resource sharing within containers" of sidecars). A pod is one of
+// pods.
 func requestsOf(p *v1.Pod) amounts {
 	out := amountsOf(podresource.PodRequests(p, podresource.PodResourcesOptions{}))
 	out[v1.ResourcePods] = 1
@@ -65,8 +66,8 @@ func (s shortage) rejection() *Rejection {
 // wellKnown are the resources that are told first, in this order; others follow by name.
 var wellKnown = []v1.ResourceName{v1.ResourcePods, v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}
 
-// computeShortages returns the resources of which the node's allocatable less what others asked for is not enough. A node that tells nothing
-// of what it has is short of nothing.
+// computeShortages returns the resources of which the node's allocatable less what others asked for
+// is not enough. A node that tells nothing of what it has is short of nothing.
 func computeShortages(a Attributes) []shortage {
 	if a.Node.Status.Allocatable == nil {
 		return nil

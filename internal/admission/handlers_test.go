@@ -323,7 +323,8 @@ func TestNodeShutdown(t *testing.T) {
 	}
 }
 
-// A pod that every handler would refuse is told of them in the documented order, as one after the other is mended.
+// A pod that every handler would refuse is told of them in the documented order, as one after the
+// other is mended.
 func TestOrderOfTheChain(t *testing.T) {
 	n := newNode()
 	n.Spec.Taints = []v1.Taint{{Key: "gone", Effect: v1.TaintEffectNoExecute}}

@@ -12,11 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// LocalMaxPods is how many pods a machine takes that no API server knows, unless it is told otherwise. It is higher than the kubelet's 110,
-// which goes with the addresses that clusters set aside for a node, and guards only against a flood.
+// LocalMaxPods is how many pods a machine takes that no API server knows, unless it is told
+// otherwise. It is higher than the kubelet's 110, which goes with the addresses that clusters set
+// aside for a node, and guards only against a flood.
 const LocalMaxPods = 1000
 
-// LocalMachine is what a LocalNode is made from. What is 0 is not known, and pods that ask for it are refused.
+// LocalMachine is what a LocalNode is made from. What is 0 is not known, and pods that ask for it
+// are refused.
 type LocalMachine struct {
 	// Name is the node's name.
 	Name string
@@ -24,7 +26,8 @@ type LocalMachine struct {
 	Labels map[string]string
 	// CPUs that are online.
 	CPUs int
-	// Memory and Storage in bytes; Storage is the size of the file system of the agent's root directory.
+	// Memory and Storage in bytes; Storage is the size of the file system of the agent's root
+	// directory.
 	Memory, Storage int64
 	// HugePages is the reserved memory in bytes by page size in bytes; it is not there as Memory.
 	HugePages map[int64]int64
@@ -32,7 +35,8 @@ type LocalMachine struct {
 	MaxPods int
 }
 
-// LocalNode returns the Node that pods are judged by on a machine without an API server: all of the machine is for pods.
+// LocalNode returns the Node that pods are judged by on a machine without an API server: all of the
+// machine is for pods.
 func LocalNode(m LocalMachine) *v1.Node {
 	if m.MaxPods == 0 {
 		m.MaxPods = LocalMaxPods

@@ -13,8 +13,9 @@ import (
 	"berth/internal/pod"
 )
 
-// nodeConditions refuses pods while the node is short of something, so that they are not evicted at once. Critical pods are always taken. If
-// only memory is short, pods that ask for some are taken, and others that tolerate the taint.
+// nodeConditions refuses pods while the node is short of something, so that they are not evicted at
+// once. Critical pods are always taken. If only memory is short, pods that ask for some are taken,
+// and others that tolerate the taint.
 func nodeConditions(a Attributes) *Rejection {
 	if len(a.Facts.Pressure) == 0 || pod.IsCritical(a.Pod) {
 		return nil

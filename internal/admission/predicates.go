@@ -11,9 +11,9 @@ import (
 	"berth/internal/pod"
 )
 
-// predicates refuses pods that the scheduler would not have sent here, or that nobody scheduled. All that is wrong is collected, and the
-// first is told. What is missing of resources can be taken from others for a critical pod, so if other things are wrong with
-// such a pod, those are told.
+// predicates refuses pods that the scheduler would not have sent here, or that nobody scheduled.
+// All that is wrong is collected, and the first is told. What is missing of resources can be taken
+// from others for a critical pod, so if other things are wrong with such a pod, those are told.
 func predicates(a Attributes) *Rejection {
 	if a.Node == nil {
 		return &Rejection{Reason: "InvalidNodeInfo", Message: "The Node of this machine is not known."}
@@ -74,7 +74,8 @@ func failed(predicate, text string) *Rejection {
 	return &Rejection{Reason: predicate, Message: fmt.Sprintf("Predicate %s failed: %s", predicate, text)}
 }
 
-// nodeAffinity refuses pods that are for nodes with other labels. A selector that cannot be read matches no node.
+// nodeAffinity refuses pods that are for nodes with other labels. A selector that cannot be read
+// matches no node.
 func nodeAffinity(a Attributes) *Rejection {
 	if match, err := nodeaffinity.GetRequiredNodeAffinity(a.Pod).Match(a.Node); match && err == nil {
 		return nil
@@ -97,7 +98,8 @@ type hostPort struct {
 	port     int32
 }
 
-// hostPorts refuses pods that ask for a host port which another pod has. A port on all addresses conflicts with the same port on any.
+// hostPorts refuses pods that ask for a host port which another pod has. A port on all addresses
+// conflicts with the same port on any.
 func hostPorts(a Attributes) *Rejection {
 	wanted := map[hostPort][]string{}
 	eachHostPort(a.Pod, func(k hostPort, ip string) { wanted[k] = append(wanted[k], ip) })
@@ -133,7 +135,8 @@ func eachHostPort(p *v1.Pod, f func(k hostPort, ip string)) {
 	}
 }
 
-// taints refuses pods that would be driven out at once. Static pods stay whatever taints the node has.
+// taints refuses pods that would be driven out at once. Static pods stay whatever taints the node
+// has.
 func taints(a Attributes) *Rejection {
 	noExecute := slices.DeleteFunc(slices.Clone(a.Node.Spec.Taints), func(t v1.Taint) bool { return t.Effect != v1.TaintEffectNoExecute })
 	if pod.IsStatic(a.Pod) || tolerates(a.Pod, noExecute...) {

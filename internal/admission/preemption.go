@@ -47,8 +47,9 @@ type candidate struct {
 	requests amounts
 }
 
-// rankVictims returns the pods that have to go so that nothing is missing to the preemptor: of the best classes as few as will do.
-// Guaranteed pods go only if all others together are not enough, and burstable pods only if those of best effort are not. The error is that there are not enough.
+// rankVictims returns the pods that have to go so that nothing is missing to the preemptor: of the
+// best classes as few as will do. Guaranteed pods go only if all others together are not enough,
+// and burstable pods only if those of best effort are not. The error is that there are not enough.
 func rankVictims(preemptor *v1.Pod, pods []*v1.Pod, shortages []shortage) ([]*v1.Pod, error) {
 	need := amounts{}
 	for _, s := range shortages {
@@ -77,8 +78,8 @@ func rankVictims(preemptor *v1.Pod, pods []*v1.Pod, shortages []shortage) ([]*v1
 	return out, nil
 }
 
-// isPreemptable reports whether the pod may have to go for the preemptor (Kubernetes documentation, "Guaranteed Scheduling For Critical
-// Add-On Pods").
+// isPreemptable reports whether the pod may have to go for the preemptor (Kubernetes documentation,
+// "Guaranteed Scheduling For Critical Add-On Pods").
 func isPreemptable(preemptor, p *v1.Pod) bool {
 	return pod.IsCritical(preemptor) && !pod.IsCritical(p) || priorityOf(preemptor) > priorityOf(p)
 }
@@ -90,8 +91,9 @@ func priorityOf(p *v1.Pod) int32 {
 	return *p.Spec.Priority
 }
 
-// pickFew returns pods that together meet the need, which they can. It takes the one that leaves the least of it, again and again; of several
-// the one that asked for less memory, then for less CPU.
+// pickFew returns pods that together meet the need, which they can. It takes the one that leaves
+// the least of it, again and again; of several the one that asked for less memory, then for less
+// CPU.
 func pickFew(from []candidate, need amounts) []candidate {
 	from = slices.Clone(from)
 	var picked []candidate

@@ -114,7 +114,8 @@ func TestRankVictims(t *testing.T) {
 	}
 }
 
-// Whatever runs: the victims are enough, all of them may be ended, and a better class goes only if the worse ones together are not enough.
+// Whatever runs: the victims are enough, all of them may be ended, and a better class goes only if
+// the worse ones together are not enough.
 func TestRankVictimsHolds(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for round := range 2000 {

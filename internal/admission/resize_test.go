@@ -55,7 +55,8 @@ func (r *resizing) running(p *v1.Pod) *v1.Pod {
 	return p
 }
 
-// wants lets a pod's spec ask for so much CPU and memory, and its worker see it. It returns what the pod has after that.
+// wants lets a pod's spec ask for so much CPU and memory, and its worker see it. It returns what
+// the pod has after that.
 func (r *resizing) wants(name string, pairs ...string) string {
 	p := r.active[name].DeepCopy()
 	p.Generation++
@@ -178,7 +179,8 @@ func restartsForMemory(p *v1.Pod) {
 	p.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer}}
 }
 
-// What is deferred is granted in this order: what takes nothing, then by priority, by class, by age.
+// What is deferred is granted in this order: what takes nothing, then by priority, by class, by
+// age.
 func TestResizeOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newResizing(t)

@@ -11,7 +11,8 @@ import (
 	"berth/internal/pod"
 )
 
-// appArmor refuses pods that want a profile which the kernel would not enforce. A pod that was let in once stays.
+// appArmor refuses pods that want a profile which the kernel would not enforce. A pod that was let
+// in once stays.
 func appArmor(a Attributes) *Rejection {
 	phase := a.Pod.Status.Phase
 	if a.Facts.AppArmor || phase != v1.PodPending && phase != "" || !wantsAppArmor(a.Pod) {
@@ -20,7 +21,8 @@ func appArmor(a Attributes) *Rejection {
 	return &Rejection{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
 }
 
-// wantsAppArmor reports whether a container has a profile other than unconfined: by its field, by the pod's, or by the annotation of old.
+// wantsAppArmor reports whether a container has a profile other than unconfined: by its field, by
+// the pod's, or by the annotation of old.
 func wantsAppArmor(p *v1.Pod) bool {
 	confined := func(profile *v1.AppArmorProfile) bool {
 		return profile != nil && profile.Type != v1.AppArmorProfileTypeUnconfined

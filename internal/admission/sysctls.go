@@ -9,8 +9,9 @@ import (
 	"k8s.io/component-helpers/node/util/sysctl"
 )
 
-// safeSysctls may be set by every pod: they concern nobody but the pod, and cannot be used to harm the node. The value is the first kernel
-// that has the sysctl in a namespace, "" for all (Kubernetes documentation, "Using sysctls in a Kubernetes Cluster").
+// safeSysctls may be set by every pod: they concern nobody but the pod, and cannot be used to harm
+// the node. The value is the first kernel that has the sysctl in a namespace, "" for all
+// (Kubernetes documentation, "Using sysctls in a Kubernetes Cluster").
 var safeSysctls = map[string]string{
 	"kernel.shm_rmid_forced":              "",
 	"net.ipv4.ip_local_port_range":        "",
@@ -26,7 +27,8 @@ var safeSysctls = map[string]string{
 	"net.ipv4.tcp_wmem":                   "4.15",
 }
 
-// sysctls refuses pods that set sysctls which are neither safe nor allowed by the node's administrator, or which would change the host.
+// sysctls refuses pods that set sysctls which are neither safe nor allowed by the node's
+// administrator, or which would change the host.
 func sysctls(a Attributes) *Rejection {
 	sc := a.Pod.Spec.SecurityContext
 	if sc == nil {
@@ -40,7 +42,8 @@ func sysctls(a Attributes) *Rejection {
 	return nil
 }
 
-// forbidden returns why the pod may not set the sysctl, "" if it may. Names are written with dots or with slashes (sysctl.d(5)).
+// forbidden returns why the pod may not set the sysctl, "" if it may. Names are written with dots
+// or with slashes (sysctl.d(5)).
 func forbidden(a Attributes, name string) string {
 	name = sysctl.NormalizeName(name)
 	if !isSafe(name, a.Facts.Kernel) && !isAllowed(name, a.Facts.AllowedUnsafeSysctls) {
@@ -64,8 +67,8 @@ func isSafe(name, kernel string) bool {
 	return err == nil && running.AtLeast(version.MustParseGeneric(since))
 }
 
-// isAllowed reports whether one of the patterns names the sysctl. Patterns for sysctls without a namespace are refused when the
-// configuration is read.
+// isAllowed reports whether one of the patterns names the sysctl. Patterns for sysctls without a
+// namespace are refused when the configuration is read.
 func isAllowed(name string, patterns []string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		beginning, isBeginning := strings.CutSuffix(sysctl.NormalizeName(pattern), "*")

@@ -6,7 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Unsupported returns the paths of the pod's fields that this version does not carry out. Volumes are the business of volumes.Unsupported.
+// Unsupported returns the paths of the pod's fields that this version does not carry out. Volumes
+// are the business of volumes.Unsupported.
 func Unsupported(p *v1.Pod) []string {
 	var out []string
 	is := func(set bool, format string, args ...any) {

@@ -16,18 +16,21 @@ import (
 // record is what one pod was given. It is replaced, never changed.
 type record struct {
 	resources
-	// Actuated is what the containers have, and Cgroup what the pod's cgroup was made for, while a resize is under way; nil otherwise: then
-	// it is what the pod was given.
+	// Actuated is what the containers have, and Cgroup what the pod's cgroup was made for, while a
+	// resize is under way; nil otherwise: then it is what the pod was given.
 	Actuated *resources `json:"actuated,omitempty"`
 	Cgroup   *resources `json:"cgroup,omitempty"`
-	// Superseded: the resize under way took the place of another that was not complete, so that some values may be what that one wanted.
+	// Superseded: the resize under way took the place of another that was not complete, so that
+	// some values may be what that one wanted.
 	Superseded bool `json:"superseded,omitempty"`
-	// Generation is that of the spec whose resources these are; 0 is that of a pod that was never resized.
+	// Generation is that of the spec whose resources these are; 0 is that of a pod that was never
+	// resized.
 	Generation int64 `json:"generation,omitempty"`
 
 	// current: this agent admitted the pod, or found it running.
 	current bool
-	// same is the pod that was last found to have these resources in its spec. It is asked of every pod of the node whenever one is admitted.
+	// same is the pod that was last found to have these resources in its spec. It is asked of every
+	// pod of the node whenever one is admitted.
 	same *v1.Pod
 }
 
@@ -44,7 +47,8 @@ type Config struct {
 	// File keeps the records; "" keeps them in memory alone.
 	File string
 	Log  *slog.Logger
-	// SetAside is told that a file that could not be read was moved out of the way, in words for an event about the node. It may be nil.
+	// SetAside is told that a file that could not be read was moved out of the way, in words for an
+	// event about the node. It may be nil.
 	SetAside func(message string)
 }
 
@@ -52,8 +56,8 @@ type Config struct {
 type Allocations struct {
 	cfg  Config
 	file *checkpoint.WarmTable[pod.UID, record]
-	// unsaved names the pods whose record may be another than in the file, changed those of which IsCurrent and Apply may say something else. Both
-	// get them with mu held.
+	// unsaved names the pods whose record may be another than in the file, changed those of which
+	// IsCurrent and Apply may say something else. Both get them with mu held.
 	unsaved *pod.Inbox[pod.UID]
 	changed pod.Publisher[pod.UID]
 
@@ -69,13 +73,15 @@ func New(cfg Config) *Allocations {
 	return a
 }
 
-// Subscribe returns an inbox that gets every pod of which IsCurrent and Apply may say something else. It is called before any is recorded.
+// Subscribe returns an inbox that gets every pod of which IsCurrent and Apply may say something
+// else. It is called before any is recorded.
 func (a *Allocations) Subscribe() *pod.Inbox[pod.UID] {
 	in, _ := a.changed.Subscribe()
 	return in
 }
 
-// Allocate records the pod's resources, unless there is a record of it: what a pod was once given it keeps.
+// Allocate records the pod's resources, unless there is a record of it: what a pod was once given
+// it keeps.
 func (a *Allocations) Allocate(p *v1.Pod) {
 	a.mu.Lock()
 	r, known := a.pods[p.UID]
@@ -98,7 +104,8 @@ func (a *Allocations) IsCurrent(uid pod.UID) bool {
 	return a.pods[uid].current
 }
 
-// Apply returns the pod with the resources that it was given: p itself if they are those of its spec, or if it has no record.
+// Apply returns the pod with the resources that it was given: p itself if they are those of its
+// spec, or if it has no record.
 func (a *Allocations) Apply(p *v1.Pod) *v1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -174,7 +181,8 @@ func (r *resources) apply(p *v1.Pod) *v1.Pod {
 	return out
 }
 
-// same compares amounts, however they are written. It is asked of every pod of the node whenever a pod is admitted, so it does not reflect.
+// same compares amounts, however they are written. It is asked of every pod of the node whenever a
+// pod is admitted, so it does not reflect.
 func same(a, b *v1.ResourceRequirements) bool {
 	equal := func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 }
 	return maps.EqualFunc(a.Requests, b.Requests, equal) && maps.EqualFunc(a.Limits, b.Limits, equal) && slices.Equal(a.Claims, b.Claims)

@@ -8,8 +8,9 @@ import (
 	"berth/internal/pod"
 )
 
-// Differs from the kubelet: the file is not its allocated_pods_state, whose checksum is not documented, and a file that cannot be read does
-// not keep the agent from starting. What runs goes on by its spec, and is recorded anew.
+// Differs from the kubelet: the file is not its allocated_pods_state, whose checksum is not
+// documented, and a file that cannot be read does not keep the agent from starting. What runs goes
+// on by its spec, and is recorded anew.
 
 // fileVersion is the version of the file's form.
 const fileVersion = 1
@@ -31,7 +32,8 @@ func (a *Allocations) newFile() *checkpoint.WarmTable[pod.UID, record] {
 	})
 }
 
-// Load reads the records of an earlier run. A file that cannot be understood is set aside, and there are no records then.
+// Load reads the records of an earlier run. A file that cannot be understood is set aside, and
+// there are no records then.
 func (a *Allocations) Load() {
 	pods, err := a.file.Load()
 	if err != nil {
@@ -49,7 +51,8 @@ func (a *Allocations) Load() {
 	}
 }
 
-// Run writes the records behind the pods' backs, and once more at the end. It blocks until ctx is done.
+// Run writes the records behind the pods' backs, and once more at the end. It blocks until ctx is
+// done.
 func (a *Allocations) Run(ctx context.Context) error { return a.file.Run(ctx) }
 
 // Health returns what cannot be written, since when and why, or nil.

@@ -12,14 +12,18 @@ import (
 
 // Resize is how far a resize of a pod in place has come (KEP-1287).
 type Resize struct {
-	// Pending is why the pod has not been given what its spec asks for; nil if it has, or if it is not decided yet.
+	// Pending is why the pod has not been given what its spec asks for; nil if it has, or if it is
+	// not decided yet.
 	Pending *Pending
-	// InProgress: the pod was given other resources than those that hold; Generation is that of the spec that asked for them.
+	// InProgress: the pod was given other resources than those that hold; Generation is that of the
+	// spec that asked for them.
 	InProgress bool
 	Generation int64
-	// Superseded: it took the place of another resize that was not complete, of which some values may hold.
+	// Superseded: it took the place of another resize that was not complete, of which some values
+	// may hold.
 	Superseded bool
-	// Error is why the last try to let them hold failed; "" if it did not. The next comes at RetryAt.
+	// Error is why the last try to let them hold failed; "" if it did not. The next comes at
+	// RetryAt.
 	Error   string
 	RetryAt time.Time
 }
@@ -42,8 +46,8 @@ func SameWish(p, q *v1.Pod) bool {
 	return p.Generation == q.Generation && r.apply(q) == q
 }
 
-// Grant gives the pod the resources of its spec. What held until now is what is actuated, until Complete. Keep is to be called before
-// anything is done about it.
+// Grant gives the pod the resources of its spec. What held until now is what is actuated, until
+// Complete. Keep is to be called before anything is done about it.
 func (a *Allocations) Grant(p *v1.Pod) {
 	a.mu.Lock()
 	old, known := a.pods[p.UID]
@@ -58,8 +62,9 @@ func (a *Allocations) Grant(p *v1.Pod) {
 	a.mu.Unlock()
 }
 
-// Keep returns when what was granted and what is complete was written to the file, or could not be: an agent that is killed after that has a
-// successor that goes on where it was. It returns early when ctx is done, and needs Run.
+// Keep returns when what was granted and what is complete was written to the file, or could not be:
+// an agent that is killed after that has a successor that goes on where it was. It returns early
+// when ctx is done, and needs Run.
 func (a *Allocations) Keep(ctx context.Context) {
 	if a.cfg.File != "" {
 		a.file.Flush(ctx)
@@ -74,7 +79,8 @@ func (a *Allocations) IsDeferred(uid pod.UID) bool {
 	return p != nil && p.Reason == v1.PodReasonDeferred
 }
 
-// Refuse notes why the pod does not get what its spec asks for; nil takes that back. It reports whether that is news.
+// Refuse notes why the pod does not get what its spec asks for; nil takes that back. It reports
+// whether that is news.
 func (a *Allocations) Refuse(uid pod.UID, why *Pending) (news bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,8 +91,9 @@ func (a *Allocations) Refuse(uid pod.UID, why *Pending) (news bool) {
 	return news
 }
 
-// Failed notes that what the pod was given, as Apply returned it, could not be made to hold, and when that is tried again. It reports whether
-// the try before had not failed. A try for what the pod was given before is of no interest any more.
+// Failed notes that what the pod was given, as Apply returned it, could not be made to hold, and
+// when that is tried again. It reports whether the try before had not failed. A try for what the
+// pod was given before is of no interest any more.
 func (a *Allocations) Failed(p *v1.Pod, message string, retryAt time.Time) (first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -100,7 +107,8 @@ func (a *Allocations) Failed(p *v1.Pod, message string, retryAt time.Time) (firs
 	return first
 }
 
-// isGivenLocked reports whether the pod, as Apply returned it, has what it is given now: another resize may have been granted since.
+// isGivenLocked reports whether the pod, as Apply returned it, has what it is given now: another
+// resize may have been granted since.
 func (a *Allocations) isGivenLocked(p *v1.Pod) bool {
 	r, known := a.pods[p.UID]
 	return known && r.apply(p) == p
@@ -114,7 +122,8 @@ func (a *Allocations) setLocked(uid pod.UID, s Resize) {
 	a.resizes[uid] = s
 }
 
-// Resize returns how far a resize of the pod has come; the zero value is that of a pod that is not being resized.
+// Resize returns how far a resize of the pod has come; the zero value is that of a pod that is not
+// being resized.
 func (a *Allocations) Resize(uid pod.UID) Resize {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,8 +132,9 @@ func (a *Allocations) Resize(uid pod.UID) Resize {
 	return s
 }
 
-// Actuated returns the pod, as Apply returned it, with the resources that its containers have; p itself if no resize of it is under way, or if
-// one was granted since Apply: that is for who looks next. Else it is never p.
+// Actuated returns the pod, as Apply returned it, with the resources that its containers have; p
+// itself if no resize of it is under way, or if one was granted since Apply: that is for who looks
+// next. Else it is never p.
 func (a *Allocations) Actuated(p *v1.Pod) *v1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -152,8 +162,9 @@ func (r *resources) applyToCopy(p *v1.Pod) *v1.Pod {
 	return &q
 }
 
-// Actuate notes that containers run with what the pod, as Apply returned it, was given. It matters while a resize of the pod is under way: they
-// are not to be restarted for it once more. It is kept when Actuate returns, so by no later agent either.
+// Actuate notes that containers run with what the pod, as Apply returned it, was given. It matters
+// while a resize of the pod is under way: they are not to be restarted for it once more. It is kept
+// when Actuate returns, so by no later agent either.
 func (a *Allocations) Actuate(ctx context.Context, p *v1.Pod, containers ...string) {
 	a.mu.Lock()
 	r := a.pods[p.UID]
@@ -174,8 +185,9 @@ func (a *Allocations) Actuate(ctx context.Context, p *v1.Pod, containers ...stri
 	}
 }
 
-// Complete notes that all that the pod, as Apply returned it, was given holds; if it was given something else since, that is still to come. It
-// is kept when Complete returns, so that no later agent restarts a container for the same resize once more.
+// Complete notes that all that the pod, as Apply returned it, was given holds; if it was given
+// something else since, that is still to come. It is kept when Complete returns, so that no later
+// agent restarts a container for the same resize once more.
 func (a *Allocations) Complete(ctx context.Context, p *v1.Pod) {
 	a.mu.Lock()
 	if !a.isGivenLocked(p) {

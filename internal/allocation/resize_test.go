@@ -19,7 +19,8 @@ func ofGeneration(p *v1.Pod, n int64) *v1.Pod {
 	return p
 }
 
-// asks is the CPU request of the pod's containers, as the record has it for a pod that asks for something else.
+// asks is the CPU request of the pod's containers, as the record has it for a pod that asks for
+// something else.
 func asks(of func(*v1.Pod) *v1.Pod) string {
 	p := of(newPod("p", "90", "91"))
 	return p.Spec.InitContainers[0].Resources.Requests.Cpu().String() + " " + p.Spec.Containers[0].Resources.Requests.Cpu().String()

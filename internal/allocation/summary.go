@@ -21,7 +21,8 @@ type containerSummary struct {
 	Resources v1.ResourceRequirements `json:"resources"`
 }
 
-// Summary returns the pod's resources as the JSON that events about a resize have, with an error if it is not "".
+// Summary returns the pod's resources as the JSON that events about a resize have, with an error if
+// it is not "".
 func Summary(p *v1.Pod, failure string) string {
 	list := func(containers []v1.Container) []containerSummary {
 		var out []containerSummary

@@ -1,9 +1,12 @@
-// Package beneath reaches files and folders that lie where containers may change them: in a volume, or in the agent's own folder of a pod or plugin, which
-// a container may have been given by a hostPath.
+// Package beneath reaches files and folders that lie where containers may change them: in a volume,
+// or in the agent's own folder of a pod or plugin, which a container may have been given by a
+// hostPath.
 //
-// Owns: every lookup of a path there. The kernel does each in one step (openat2(2)), and from there on a file is known by its descriptor alone.
+// Owns: every lookup of a path there. The kernel does each in one step (openat2(2)), and from there
+// on a file is known by its descriptor alone.
 // Reads: what is on the disk.
-// Never: follows a link in the agent's own folders, leaves a volume, or enters a mount to remove what is in it.
+// Never: follows a link in the agent's own folders, leaves a volume, or enters a mount to remove
+// what is in it.
 package beneath
 
 import (
@@ -17,11 +20,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Root is the agent's root directory, an absolute path. The folders in it, that of all pods and that of all plugins, may be reached through links, which
-// are the operator's; what is below those is reached through none. Its methods take absolute paths of what is in these folders.
+// Root is the agent's root directory, an absolute path. The folders in it, that of all pods and
+// that of all plugins, may be reached through links, which are the operator's; what is below those
+// is reached through none. Its methods take absolute paths of what is in these folders.
 type Root string
 
-// locate splits a path into the folder in the root and the rest, which is "." for the folder itself.
+// locate splits a path into the folder in the root and the rest, which is "." for the folder
+// itself.
 func (r Root) locate(path string) (top, rest string, err error) {
 	kind, rest, _ := strings.Cut(strings.TrimPrefix(path, strings.TrimSuffix(string(r), "/")+"/"), "/")
 	if top = filepath.Join(string(r), kind); path != filepath.Join(top, rest) || !IsElement(kind) {
@@ -41,7 +46,8 @@ func IsElement(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/')
 }
 
-// at opens what is at the path. A link anywhere in it is an error that is ELOOP, what is not there one that is fs.ErrNotExist.
+// at opens what is at the path. A link anywhere in it is an error that is ELOOP, what is not there
+// one that is fs.ErrNotExist.
 func (r Root) at(path string, flags int, perm uint32) (*os.File, error) {
 	top, rest, err := r.locate(path)
 	if err != nil {
@@ -75,7 +81,8 @@ func realError(path string, err error) error {
 	return &fs.PathError{Op: "open", Path: path, Err: err}
 }
 
-// OpenReal opens a file or directory of the host. A link anywhere in its path, which is absolute, is an error that is ELOOP.
+// OpenReal opens a file or directory of the host. A link anywhere in its path, which is absolute,
+// is an error that is ELOOP.
 func OpenReal(path string, flags int) (*os.File, error) {
 	root, err := OpenRoot("/")
 	if err != nil {
@@ -102,8 +109,8 @@ func (r Root) OpenFile(path string, flags int, perm uint32) (*os.File, error) {
 	return r.at(path, flags, perm)
 }
 
-// Make opens a directory, which it makes with mode last, and those above it that are missing with mode parents, less the umask. An existing one is left as
-// it is.
+// Make opens a directory, which it makes with mode last, and those above it that are missing with
+// mode parents, less the umask. An existing one is left as it is.
 func (r Root) Make(path string, parents, last uint32) (*os.File, error) {
 	f, err := r.Open(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -173,7 +180,8 @@ func (r Root) ReadFile(path string, limit int64) ([]byte, error) {
 // NewSuffix is what Replace appends to the name of a file that is not whole yet.
 const NewSuffix = ".new"
 
-// Replace makes a file with what write writes, in place of what was at the path: who reads it, also after a kill, finds either. Its directory must exist.
+// Replace makes a file with what write writes, in place of what was at the path: who reads it, also
+// after a kill, finds either. Its directory must exist.
 func (r Root) Replace(path string, perm uint32, write func(*os.File) error) error {
 	return r.In(path, func(parent int, name string) error {
 		next := name + NewSuffix
@@ -217,7 +225,8 @@ func (r Root) In(path string, do func(parent int, name string) error) error {
 	return do(int(f.Fd()), filepath.Base(path))
 }
 
-// Remove removes what is at the path, a link itself, a directory with all it holds (see RemoveAt). That nothing is there is no error.
+// Remove removes what is at the path, a link itself, a directory with all it holds (see RemoveAt).
+// That nothing is there is no error.
 func (r Root) Remove(path string) error {
 	return r.removeBy(path, func(parent int, name string) error { return RemoveAt(parent, name, path) })
 }
@@ -265,7 +274,8 @@ func (r Root) EnsureLink(target, link string) error {
 	return nil
 }
 
-// Real returns the path without the links that the operator has made, as the kernel's tables have it.
+// Real returns the path without the links that the operator has made, as the kernel's tables have
+// it.
 func (r Root) Real(path string) (string, error) {
 	var real string
 	err := r.In(path, func(parent int, name string) error {

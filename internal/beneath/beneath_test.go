@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newRoot returns a root whose folder of pods is reached through a link, with the pod "one", and a folder of the host.
+// newRoot returns a root whose folder of pods is reached through a link, with the pod "one", and a
+// folder of the host.
 func newRoot(t *testing.T) (r Root, pod, host string) {
 	t.Helper()
 	base := t.TempDir()

@@ -16,11 +16,13 @@ import (
 // ErrNoOpenat2 is the error on a kernel that cannot look a path up safely.
 var ErrNoOpenat2 = errors.New("the kernel has no openat2, which looks up paths in volumes safely: use Linux 5.6 or later")
 
-// LookupTries bounds the lookups of one path: the kernel gives up (EAGAIN) on one that a rename anywhere on the host has disturbed, and a
-// path that somebody takes away again and again is never there.
+// LookupTries bounds the lookups of one path: the kernel gives up (EAGAIN) on one that a rename
+// anywhere on the host has disturbed, and a path that somebody takes away again and again is never
+// there.
 const LookupTries = 64
 
-// OpenRoot opens, for its path only, a directory that lookups begin at: that of a volume, whose path is the agent's own, or a hostPath, which may be a link.
+// OpenRoot opens, for its path only, a directory that lookups begin at: that of a volume, whose
+// path is the agent's own, or a hostPath, which may be a link.
 func OpenRoot(root string) (int, error) {
 	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -29,8 +31,8 @@ func OpenRoot(root string) (int, error) {
 	return fd, nil
 }
 
-// Lookup opens what the path names inside the directory root. It follows links that stay inside; one that leads out, or an absolute one,
-// is an error (EXDEV).
+// Lookup opens what the path names inside the directory root. It follows links that stay inside;
+// one that leads out, or an absolute one, is an error (EXDEV).
 func Lookup(root int, path string, flags uint64) (int, error) {
 	how := &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := openat2(root, path, how)
@@ -56,8 +58,9 @@ func openat2(root int, path string, how *unix.OpenHow) (int, error) {
 	return fd, nil
 }
 
-// MakeDirs makes the directories of the path that are missing inside the directory root, with the mode of root. It makes nothing outside:
-// each is made in a directory that was looked up, or made, before, and through no link.
+// MakeDirs makes the directories of the path that are missing inside the directory root, with the
+// mode of root. It makes nothing outside: each is made in a directory that was looked up, or made,
+// before, and through no link.
 func MakeDirs(root int, path string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(root, &st); err != nil {
@@ -80,7 +83,8 @@ func MakeDirs(root int, path string) error {
 	return nil
 }
 
-// openExisting opens the longest part of the path that exists as a directory, and returns the elements after it.
+// openExisting opens the longest part of the path that exists as a directory, and returns the
+// elements after it.
 func openExisting(root int, elements []string) (fd int, missing []string, err error) {
 	for n := len(elements) - 1; ; n-- {
 		path := filepath.Join(elements[:n]...)
@@ -116,8 +120,9 @@ func makeIn(parent int, name string, mode uint32) (int, error) {
 	return fd, nil
 }
 
-// openUp gives a new directory its mode, of which the umask has taken a part. A directory that somebody has put in its place meanwhile keeps
-// the mode that it has: it may be one that is closed to him.
+// openUp gives a new directory its mode, of which the umask has taken a part. A directory that
+// somebody has put in its place meanwhile keeps the mode that it has: it may be one that is closed
+// to him.
 func openUp(fd int, mode uint32) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -133,8 +138,9 @@ func openUp(fd int, mode uint32) error {
 	return unix.Fchmod(fd, mode)
 }
 
-// ReadFile returns the regular file at the path inside the volume whose directory is root, of at most limit bytes. The last element must not be
-// a link. What does not exist is an error that is fs.ErrNotExist.
+// ReadFile returns the regular file at the path inside the volume whose directory is root, of at
+// most limit bytes. The last element must not be a link. What does not exist is an error that is
+// fs.ErrNotExist.
 func ReadFile(root, path string, limit int64) ([]byte, error) {
 	dir, err := OpenRoot(root)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // Batch is how many names of a directory are held at one time; a volume may have millions.
 const Batch = 1024
 
-// deepest is the nesting that removal follows with one open file per level. What lies deeper is first moved up, so that a
-// container cannot make its volume unremovable.
+// deepest is the nesting that removal follows with one open file per level. What lies deeper is
+// first moved up, so that a container cannot make its volume unremovable.
 const deepest = 64
 
 // remover removes a tree inside one filesystem.
@@ -25,7 +25,8 @@ type remover struct {
 	moved int
 }
 
-// removeIn removes the directory name inside parent with all it holds; the path is for errors only. A missing directory is no error.
+// removeIn removes the directory name inside parent with all it holds; the path is for errors only.
+// A missing directory is no error.
 func removeIn(parent int, name, path string) error {
 	root, err := Enter(parent, name)
 	if errors.Is(err, unix.ENOENT) {
@@ -42,8 +43,9 @@ func removeIn(parent int, name, path string) error {
 	return RemoveEmptyAt(parent, name, path)
 }
 
-// RemoveAt removes what is at the name in the directory parent: a link itself, a directory with all it holds. It follows no link and enters no mount,
-// wherever it comes from; then the error is EXDEV and what is mounted is untouched. That nothing is there is no error. The path is for errors only.
+// RemoveAt removes what is at the name in the directory parent: a link itself, a directory with all
+// it holds. It follows no link and enters no mount, wherever it comes from; then the error is EXDEV
+// and what is mounted is untouched. That nothing is there is no error. The path is for errors only.
 func RemoveAt(parent int, name, path string) error {
 	err := unix.Unlinkat(parent, name, 0)
 	switch {
@@ -55,8 +57,8 @@ func RemoveAt(parent int, name, path string) error {
 	return &fs.PathError{Op: "unlink", Path: path, Err: err}
 }
 
-// removeContents removes what is in the directory fd, whose path is for errors only. It ends when the directory is empty: in the
-// root it so removes what was moved up meanwhile.
+// removeContents removes what is in the directory fd, whose path is for errors only. It ends when
+// the directory is empty: in the root it so removes what was moved up meanwhile.
 func (r *remover) removeContents(fd int, path string, depth int) error {
 	for {
 		names, err := ReadNames(fd)
@@ -142,8 +144,8 @@ func ReadNames(fd int) ([]string, error) {
 	return names, err
 }
 
-// RemoveEmptyAt removes the directory, which holds nothing, in the directory parent. Data in it is somebody's and stays, as an error. A missing
-// directory is no error. The path is for errors only.
+// RemoveEmptyAt removes the directory, which holds nothing, in the directory parent. Data in it is
+// somebody's and stays, as an error. A missing directory is no error. The path is for errors only.
 func RemoveEmptyAt(parent int, name, path string) error {
 	if err := unix.Unlinkat(parent, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
 		return &fs.PathError{Op: "rmdir", Path: path, Err: err}

@@ -93,7 +93,8 @@ func TestRemoveAtDoesNotFollow(t *testing.T) {
 	}
 }
 
-// A path this deep cannot even be named in one system call, and one open file per level would be too many.
+// A path this deep cannot even be named in one system call, and one open file per level would be
+// too many.
 func TestRemoveAtAnyDepth(t *testing.T) {
 	parent := t.TempDir()
 	fd, err := unix.Open(parent, unix.O_DIRECTORY|unix.O_RDONLY, 0)

@@ -10,11 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// longest is how long a path is that a walk has looked up at once; the kernel takes somewhat more (PATH_MAX).
+// longest is how long a path is that a walk has looked up at once; the kernel takes somewhat more
+// (PATH_MAX).
 const longest = 3000
 
-// Walk shows everything that is in the directory, and that itself, however deep, but enters no mount and follows no link. What vanishes meanwhile, or may
-// not be read, is left out. It holds one directory open at a time, and one more for each longest bytes of path.
+// Walk shows everything that is in the directory, and that itself, however deep, but enters no
+// mount and follows no link. What vanishes meanwhile, or may not be read, is left out. It holds one
+// directory open at a time, and one more for each longest bytes of path.
 func Walk(ctx context.Context, root *os.File, see func(*unix.Stat_t)) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(root.Fd()), &st); err != nil {

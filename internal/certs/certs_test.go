@@ -223,8 +223,8 @@ func TestSelfSigned(t *testing.T) {
 	})
 }
 
-// A node that gets other addresses shows a certificate for them from the next handshake on, and one that gets them while no agent runs does so too.
-// What is connected already goes on.
+// A node that gets other addresses shows a certificate for them from the next handshake on, and one
+// that gets them while no agent runs does so too. What is connected already goes on.
 func TestSelfSignedFollowsAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ips := []net.IP{net.IPv4(192, 0, 2, 1)}
@@ -305,7 +305,8 @@ func (c connection) echo(t *testing.T) {
 	}
 }
 
-// A pair that somebody signed for himself and put where ours would be is his, whatever it is for and however soon it ends.
+// A pair that somebody signed for himself and put where ours would be is his, whatever it is for
+// and however soon it ends.
 func TestSelfSignedLeavesTheUsersOwnAlone(t *testing.T) {
 	dir := t.TempDir()
 	own := newAuthority(t, "user@1700000000")

@@ -19,7 +19,8 @@ import (
 	"berth/internal/kube"
 )
 
-// NodeGroup is the group of nodes, and NodeUser the name of one, as the API server's node authorizer knows them.
+// NodeGroup is the group of nodes, and NodeUser the name of one, as the API server's node
+// authorizer knows them.
 const NodeGroup = "system:nodes"
 
 // NodeUser returns the user name of a node.
@@ -27,7 +28,8 @@ func NodeUser(node string) string { return "system:node:" + node }
 
 // ClientConfig says how the agent proves to the API server who it is.
 type ClientConfig struct {
-	// Kubeconfig is --kubeconfig, and BootstrapKubeconfig --bootstrap-kubeconfig; either may be empty.
+	// Kubeconfig is --kubeconfig, and BootstrapKubeconfig --bootstrap-kubeconfig; either may be
+	// empty.
 	Kubeconfig, BootstrapKubeconfig string
 	// Dir is --cert-dir.
 	Dir string
@@ -45,8 +47,8 @@ type ClientConfig struct {
 // API is the API server, asked with the certificate in force.
 type API interface {
 	Signer
-	// CloseConnections is called after another certificate is in force: those made with the old one are
-	// to be closed.
+	// CloseConnections is called after another certificate is in force: those made with the old one
+	// are to be closed.
 	CloseConnections()
 }
 
@@ -61,10 +63,12 @@ type Client struct {
 	bootstrap Signer // guarded by mu; nil before it is needed
 }
 
-// OpenClient reads the kubeconfig. If that is all that is needed, it is returned and there is no Client. Otherwise the Client gets certificates once it
-// runs, and the configuration is that of the server without credentials, to be used with the Client's certificate.
+// OpenClient reads the kubeconfig. If that is all that is needed, it is returned and there is no
+// Client. Otherwise the Client gets certificates once it runs, and the configuration is that of the
+// server without credentials, to be used with the Client's certificate.
 //
-// The bootstrap kubeconfig is read only when it is needed: it may be removed once the node has its certificate, as kubeadm does.
+// The bootstrap kubeconfig is read only when it is needed: it may be removed once the node has its
+// certificate, as kubeadm does.
 func OpenClient(cfg ClientConfig) (*Client, *rest.Config, error) {
 	found, err := loadKubeconfig(cfg.Kubeconfig)
 	if cfg.BootstrapKubeconfig == "" {
@@ -139,7 +143,8 @@ func certificateOf(c *rest.Config) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// newClient returns a client for the server of a kubeconfig, with the certificate that is there, if any.
+// newClient returns a client for the server of a kubeconfig, with the certificate that is there, if
+// any.
 func newClient(cfg ClientConfig, of *rest.Config) (*Client, *rest.Config, error) {
 	c := &Client{cfg: cfg}
 	wanted := &x509.CertificateRequest{Subject: pkix.Name{CommonName: NodeUser(cfg.NodeName), Organization: []string{NodeGroup}}}
@@ -171,7 +176,8 @@ func (c *Client) initial() (*tls.Certificate, error) {
 	return certificateOf(config)
 }
 
-// signer returns the server's API: with the certificate in force, or else with the bootstrap credentials.
+// signer returns the server's API: with the certificate in force, or else with the bootstrap
+// credentials.
 func (c *Client) signer() (Signer, error) {
 	if c.Current() != nil {
 		return c.own, nil
@@ -212,7 +218,8 @@ func (c *Client) changed() {
 	c.own.CloseConnections()
 }
 
-// ensureKubeconfig makes a kubeconfig that names the certificate of the store, where there was none of use.
+// ensureKubeconfig makes a kubeconfig that names the certificate of the store, where there was none
+// of use.
 func (c *Client) ensureKubeconfig() error {
 	if c.write == nil || c.cfg.Kubeconfig == "" || c.Current() == nil {
 		return nil

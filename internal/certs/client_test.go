@@ -118,7 +118,8 @@ func (a ownAPI) CreateCertificateSigningRequest(ctx context.Context, r *certific
 
 func (a ownAPI) CloseConnections() { a.note("closed") }
 
-// A node begins with bootstrap credentials and ends with a kubeconfig of its own, from which the next agent begins.
+// A node begins with bootstrap credentials and ends with a kubeconfig of its own, from which the
+// next agent begins.
 func TestBootstrap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, dir := newOffice(t), t.TempDir()

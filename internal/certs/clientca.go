@@ -8,7 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// ClientCA verifies client certificates against the authorities of a file (authentication.x509.clientCAFile).
+// ClientCA verifies client certificates against the authorities of a file
+// (authentication.x509.clientCAFile).
 type ClientCA struct {
 	file string
 	log  *slog.Logger
@@ -48,7 +49,8 @@ func (c *ClientCA) Load() error {
 	return nil
 }
 
-// Verify says whether the chain, the client's own certificate first, was signed for a client by one of the authorities.
+// Verify says whether the chain, the client's own certificate first, was signed for a client by one
+// of the authorities.
 func (c *ClientCA) Verify(chain []*x509.Certificate) error {
 	if len(chain) == 0 {
 		return errors.New("no client certificate")

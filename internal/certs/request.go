@@ -21,10 +21,12 @@ import (
 // signLimit is how long a request may wait to be approved and signed before it is asked for again.
 const signLimit = 15 * time.Minute
 
-// Signer is the part of the API server that signs certificates. Errors are those of the API (apierrors).
+// Signer is the part of the API server that signs certificates. Errors are those of the API
+// (apierrors).
 type Signer interface {
 	CreateCertificateSigningRequest(ctx context.Context, r *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error)
-	// FollowCertificateSigningRequest hands over the request of this name whenever it has changed, and nil when there is none, until ctx is done.
+	// FollowCertificateSigningRequest hands over the request of this name whenever it has changed,
+	// and nil when there is none, until ctx is done.
 	FollowCertificateSigningRequest(ctx context.Context, name string, seen func(*certificatesv1.CertificateSigningRequest))
 }
 
@@ -40,7 +42,8 @@ type request struct {
 	key        *ecdsa.PrivateKey
 }
 
-// sign asks for the certificate and waits until it is signed. It returns the certificates in PEM form.
+// sign asks for the certificate and waits until it is signed. It returns the certificates in PEM
+// form.
 func (r *request) sign(ctx context.Context, s Signer) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, r.template, r.key)
 	if err != nil {
@@ -95,7 +98,8 @@ func (r *request) await(ctx context.Context, s Signer, name string) ([]byte, err
 	return nil, context.Cause(ctx)
 }
 
-// outcome returns the certificate of a request, or why there will be none; neither as long as it waits.
+// outcome returns the certificate of a request, or why there will be none; neither as long as it
+// waits.
 func outcome(r *certificatesv1.CertificateSigningRequest) ([]byte, error) {
 	approved := false
 	for _, c := range r.Status.Conditions {
@@ -112,7 +116,8 @@ func outcome(r *certificatesv1.CertificateSigningRequest) ([]byte, error) {
 	return nil, nil
 }
 
-// name is made from the key and what is asked for, so that an agent that was ended goes on with the request that it made.
+// name is made from the key and what is asked for, so that an agent that was ended goes on with the
+// request that it made.
 func (r *request) name() (string, error) {
 	public, err := x509.MarshalPKIXPublicKey(r.key.Public())
 	if err != nil {

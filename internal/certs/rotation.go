@@ -24,7 +24,8 @@ import (
 const (
 	// lookAgain bounds the sleep until a certificate is due: the host's clock may be set meanwhile.
 	lookAgain = time.Hour
-	// settle is the least time between a new certificate and the request for the next: a signer may make some that are due at once.
+	// settle is the least time between a new certificate and the request for the next: a signer may
+	// make some that are due at once.
 	settle = 30 * time.Second
 )
 
@@ -37,13 +38,15 @@ type RotationConfig struct {
 	Name string
 	// Store keeps it.
 	Store *Store
-	// Initial reads a certificate from elsewhere that is used while the store has none that holds; nil if there is no such place.
+	// Initial reads a certificate from elsewhere that is used while the store has none that holds;
+	// nil if there is no such place.
 	Initial func() (*tls.Certificate, error)
 	// SignerName and Usages are those of the request; its name begins with Prefix.
 	SignerName string
 	Usages     []certificatesv1.KeyUsage
 	Prefix     string
-	// Wanted returns what the certificate must say, or nil while that is not known. When it changes, Wake is called.
+	// Wanted returns what the certificate must say, or nil while that is not known. When it
+	// changes, Wake is called.
 	Wanted func() *x509.CertificateRequest
 	// Covers says whether a certificate says what is wanted; nil is always.
 	Covers func(leaf *x509.Certificate, wanted *x509.CertificateRequest) bool
@@ -61,8 +64,8 @@ type RotationConfig struct {
 	Random func() float64
 }
 
-// Rotation keeps one certificate in force: it asks for one when there is none, and for the next before the end of its life. It is safe
-// for concurrent use.
+// Rotation keeps one certificate in force: it asks for one when there is none, and for the next
+// before the end of its life. It is safe for concurrent use.
 type Rotation struct {
 	cfg     RotationConfig
 	wake    chan struct{} // capacity 1
@@ -113,8 +116,8 @@ func (r *Rotation) Load() error {
 	return nil
 }
 
-// keep puts a certificate in force. It is replaced at a random time between 70 and 90 % of its life, so that nodes that were set up together
-// do not ask together.
+// keep puts a certificate in force. It is replaced at a random time between 70 and 90 % of its
+// life, so that nodes that were set up together do not ask together.
 func (r *Rotation) keep(c *tls.Certificate) {
 	life := c.Leaf.NotAfter.Sub(c.Leaf.NotBefore)
 	r.mu.Lock()
@@ -139,7 +142,8 @@ func (r *Rotation) Current() *tls.Certificate {
 	return r.current
 }
 
-// Left returns how long the certificate in force holds, negative after its end; false if there is none.
+// Left returns how long the certificate in force holds, negative after its end; false if there is
+// none.
 func (r *Rotation) Left() (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -300,7 +304,8 @@ func (r *Rotation) tell(err error) {
 	}
 }
 
-// CoversNames says whether a certificate is for all names and addresses of a request and its subject, and for no others.
+// CoversNames says whether a certificate is for all names and addresses of a request and its
+// subject, and for no others.
 func CoversNames(leaf *x509.Certificate, wanted *x509.CertificateRequest) bool {
 	return leaf.Subject.CommonName == wanted.Subject.CommonName && slices.Equal(leaf.Subject.Organization, wanted.Subject.Organization) &&
 		isFor(leaf, wanted.DNSNames, wanted.IPAddresses)

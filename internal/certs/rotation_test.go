@@ -65,7 +65,8 @@ func newOffice(t *testing.T) *office {
 	return &office{server, signerAPI{client}, authority{sign(t, template, template, key, key), key}}
 }
 
-// decide signs the requests that wait, for certificates of the given life, or denies them if it is 0.
+// decide signs the requests that wait, for certificates of the given life, or denies them if it is
+// zero.
 func (o *office) decide(t *testing.T, life time.Duration) {
 	t.Helper()
 	for _, r := range kubetest.List[*certificatesv1.CertificateSigningRequest](o.Server) {
@@ -241,7 +242,8 @@ func TestRotationRefused(t *testing.T) {
 		if names := o.requests(); len(names) != 2 {
 			t.Fatalf("requests %v, want a second one", names)
 		}
-		// One that nobody decides about is asked for again after 15 minutes, and one that is deleted at once.
+		// One that nobody decides about is asked for again after 15 minutes, and one that is
+		// deleted at once.
 		for _, name := range o.requests() {
 			kubetest.Remove[*certificatesv1.CertificateSigningRequest](o.Server, "", name)
 		}

@@ -22,14 +22,15 @@ import (
 )
 
 const (
-	// selfSignedLife is how long after it was made a certificate ends. It belongs to the form by which isSelfMade knows one.
+	// selfSignedLife is how long after it was made a certificate ends. It belongs to the form by
+	// which isSelfMade knows one.
 	selfSignedLife = 365 * 24 * time.Hour
 	// renewBefore is how long before its end a self-signed certificate is replaced.
 	renewBefore = 30 * 24 * time.Hour
 )
 
-// ensureSelfSigned makes the pair unless there is one that holds for a while, and for the addresses that the node has now. Any other than one of
-// our own making is left alone.
+// ensureSelfSigned makes the pair unless there is one that holds for a while, and for the addresses
+// that the node has now. Any other than one of our own making is left alone.
 func (s *Serving) ensureSelfSigned(now time.Time) error {
 	names := s.names()
 	// The leaf in force is asked first: every handshake comes by here.
@@ -79,7 +80,8 @@ func isSelfMade(leaf *x509.Certificate) bool {
 // madeAt is the end of the name of a certificate that was made then.
 func madeAt(now time.Time) string { return fmt.Sprintf("@%d", now.Unix()) }
 
-// replaceable says whether a new pair is to be made: there is none, or one of our making that ends soon, is for other names, or is incomplete.
+// replaceable says whether a new pair is to be made: there is none, or one of our making that ends
+// soon, is for other names, or is incomplete.
 func (s *Serving) replaceable(names certNames, now time.Time) (bool, error) {
 	b, err := readPEM(s.cert)
 	if errors.Is(err, fs.ErrNotExist) {

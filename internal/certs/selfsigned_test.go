@@ -45,7 +45,8 @@ func TestSelfSignedByAClockThatWasAhead(t *testing.T) {
 	})
 }
 
-// Agents before this one made certificates that began an hour before they were made. They are known as their own.
+// Agents before this one made certificates that began an hour before they were made. They are known
+// as their own.
 func TestSelfSignedKnowsEarlierForms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, key, now := t.TempDir(), newKey(t), time.Now()

@@ -22,7 +22,8 @@ type ServingConfig struct {
 	CertFile, KeyFile string
 	// Dir is where a self-signed pair is kept when there are no files (--cert-dir).
 	Dir string
-	// Hostname and IPs are what a self-signed certificate is for. IPs is asked at each handshake; nil: there are none. With other addresses there is another pair.
+	// Hostname and IPs are what a self-signed certificate is for. IPs is asked at each handshake;
+	// nil: there are none. With other addresses there is another pair.
 	Hostname string
 	IPs      func() []net.IP
 	Log      *slog.Logger
@@ -65,8 +66,9 @@ func NewServing(cfg ServingConfig) (*Serving, error) {
 	return s, nil
 }
 
-// Load reads the files if they changed, and makes a self-signed pair if that is what is wanted and there is none that holds, or one for
-// other addresses. The error names the file; the pair of before stays in force, in memory or on the disk.
+// Load reads the files if they changed, and makes a self-signed pair if that is what is wanted and
+// there is none that holds, or one for other addresses. The error names the file; the pair of
+// before stays in force, in memory or on the disk.
 func (s *Serving) Load() error {
 	var notMade error
 	if s.selfSigned {
@@ -105,7 +107,8 @@ func (s *Serving) read() error {
 
 // GetCertificate is for tls.Config: the newest certificate that could be read.
 func (s *Serving) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	// Between the writing of the two files they do not fit each other: the old pair serves until they do.
+	// Between the writing of the two files they do not fit each other: the old pair serves until
+	// they do.
 	err := s.Load()
 	p := s.now.Load()
 	if p != nil || !errors.Is(err, fs.ErrNotExist) { // who waits for one that is yet to be signed logs it

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stamp tells one version of a file from the next: replaced by a rename, a link that points elsewhere, or written in place.
+// stamp tells one version of a file from the next: replaced by a rename, a link that points
+// elsewhere, or written in place.
 type stamp struct {
 	dev, ino uint64
 	size     int64

@@ -17,14 +17,16 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// Store is a folder that keeps the certificates of one purpose with their keys, under the kubelet's names: each pair is a file
-// <prefix>-<time>.pem, and <prefix>-current.pem is a link to the one in force. The one before it is kept, older ones are removed.
+// Store is a folder that keeps the certificates of one purpose with their keys, under the kubelet's
+// names: each pair is a file <prefix>-<time>.pem, and <prefix>-current.pem is a link to the one in
+// force. The one before it is kept, older ones are removed.
 type Store struct{ dir, prefix string }
 
 // NewStore returns the store of the pairs <dir>/<prefix>-*.pem.
 func NewStore(dir, prefix string) *Store { return &Store{dir: dir, prefix: prefix} }
 
-// Path is the link to the pair in force, which a kubeconfig may name as client-certificate and as client-key.
+// Path is the link to the pair in force, which a kubeconfig may name as client-certificate and as
+// client-key.
 func (s *Store) Path() string { return filepath.Join(s.dir, s.prefix+"-current.pem") }
 
 // Read returns the pair in force; fs.ErrNotExist if there is none.
@@ -76,7 +78,8 @@ func (s *Store) prune(kept ...string) error {
 	return errors.Join(errs...)
 }
 
-// pendingPath is the key of a request that is under way: the next agent goes on with the same request.
+// pendingPath is the key of a request that is under way: the next agent goes on with the same
+// request.
 func (s *Store) pendingPath() string { return filepath.Join(s.dir, s.prefix+".key.tmp") }
 
 // pendingKey returns the key of the request under way, or makes one.

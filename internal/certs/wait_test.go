@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A certificate that seemed to have ended while the host's clock was ahead is in force again when that is right, and who
-// waits is told.
+// A certificate that seemed to have ended while the host's clock was ahead is in force again when
+// that is right, and who waits is told.
 func TestWaitSeesThatTheClockWasSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRotation(RotationConfig{Name: "client certificate"})

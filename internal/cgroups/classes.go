@@ -12,8 +12,9 @@ import (
 	"berth/internal/pod"
 )
 
-// EnsureQoS makes kubepods and the parents of burstable and best-effort pods, and writes their values. Of pods that an earlier agent left, it
-// reads what they ask for, so that their parents keep their shares until each is ensured or removed.
+// EnsureQoS makes kubepods and the parents of burstable and best-effort pods, and writes their
+// values. Of pods that an earlier agent left, it reads what they ask for, so that their parents
+// keep their shares until each is ensured or removed.
 func (m *Manager) EnsureQoS(ctx context.Context) error {
 	top := podValues{}
 	if m.allocatable.MilliCPU > 0 {
@@ -47,8 +48,9 @@ type classValues struct {
 	burstable  protection
 }
 
-// computeClassValues returns what the pods add up to. Memory is protected only as far as it is in all parents (kernel documentation, cgroup
-// version 2, memory.min), so kubepods has the sum of both classes.
+// computeClassValues returns what the pods add up to. Memory is protected only as far as it is in
+// all parents (kernel documentation, cgroup version 2, memory.min), so kubepods has the sum of both
+// classes.
 func computeClassValues(pods map[pod.UID]ensured, q *MemoryQoS) classValues {
 	var milli int64
 	var v classValues
@@ -67,8 +69,8 @@ func computeClassValues(pods map[pod.UID]ensured, q *MemoryQoS) classValues {
 	return v
 }
 
-// syncClasses writes what follows from the pods to their parents. Concurrent calls are one writer: who finds a write in progress leaves the
-// newer sum to it.
+// syncClasses writes what follows from the pods to their parents. Concurrent calls are one writer:
+// who finds a write in progress leaves the newer sum to it.
 func (m *Manager) syncClasses() error {
 	for {
 		m.mu.Lock()
@@ -112,7 +114,8 @@ func (m *Manager) writeClasses(was, want classValues) error {
 // unlimited takes away a limit that an agent with another configuration left.
 const unlimited = -1
 
-// EnforceAllocatable limits kubepods to the memory and processes of Allocatable, and takes those limits away that are not in it (enforceNodeAllocatable).
+// EnforceAllocatable limits kubepods to the memory and processes of Allocatable, and takes those
+// limits away that are not in it (enforceNodeAllocatable).
 func (m *Manager) EnforceAllocatable() error {
 	v := podValues{memory: m.allocatable.MemoryBytes, pids: m.allocatable.Pids}
 	if v.memory <= 0 {
@@ -125,11 +128,13 @@ func (m *Manager) EnforceAllocatable() error {
 	return err
 }
 
-// Reserved is what is kept for the daemons of a cgroup that others made: kubeReservedCgroup or systemReservedCgroup.
+// Reserved is what is kept for the daemons of a cgroup that others made: kubeReservedCgroup or
+// systemReservedCgroup.
 type Reserved struct {
 	// Field of the configuration that names the cgroup, for errors.
 	Field string
-	// Cgroup is its path from the root of the hierarchies. With the systemd driver it is a slice, whether ".slice" is said or not.
+	// Cgroup is its path from the root of the hierarchies. With the systemd driver it is a slice,
+	// whether ".slice" is said or not.
 	Cgroup string
 	// Resources are what is kept; what is zero is not limited.
 	Resources Allocatable

@@ -52,7 +52,8 @@ func TestSharesReadBack(t *testing.T) {
 	}
 }
 
-// A weight stands for many requests: what is read back from pods adds up to what they asked for as far as their weights tell.
+// A weight stands for many requests: what is read back from pods adds up to what they asked for as
+// far as their weights tell.
 func TestWeightsReadBackAddUp(t *testing.T) {
 	tests := map[string]struct {
 		requests     []int64
@@ -123,7 +124,8 @@ func TestMemoryHigh(t *testing.T) {
 	}
 }
 
-// KEP-2400 has the formula: the container's part of the node's memory is its part of the node's swap.
+// KEP-2400 has the formula: the container's part of the node's memory is its part of the node's
+// swap.
 func TestSwapLimit(t *testing.T) {
 	const gi = 1 << 30
 	for _, tt := range []struct{ request, memory, swap, want int64 }{

@@ -10,13 +10,13 @@ import (
 	lib "github.com/opencontainers/cgroups"
 )
 
-// containerID is the part of a container's cgroup that is its id: 32 bytes in hexadecimal, all of the name with the
-// driver cgroupfs.
+// containerID is the part of a container's cgroup that is its id: 32 bytes in hexadecimal, all of
+// the name with the driver cgroupfs.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// EmptyContainers returns the directories of the containers' and sandboxes' cgroups below those of pods, in every
-// hierarchy, by their ids, if no process is in them. A runtime makes them, and leaves them when it is cut off.
-// Those with processes may be another agent's.
+// EmptyContainers returns the directories of the containers' and sandboxes' cgroups below those of
+// pods, in every hierarchy, by their ids, if no process is in them. A runtime makes them, and
+// leaves them when it is cut off. Those with processes may be another agent's.
 func (m *Manager) EmptyContainers() (map[string][]string, error) {
 	found := map[string][]string{}
 	for _, class := range classes {
@@ -52,8 +52,8 @@ func (m *Manager) EmptyContainers() (map[string][]string, error) {
 	return found, nil
 }
 
-// RemoveEmpty removes directories of one container that EmptyContainers returned. EBUSY means that there is a
-// process by now.
+// RemoveEmpty removes directories of one container that EmptyContainers returned. EBUSY means that
+// there is a process by now.
 func (m *Manager) RemoveEmpty(dirs []string) error {
 	var errs []error
 	for _, d := range dirs {

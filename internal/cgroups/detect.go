@@ -10,8 +10,9 @@ import (
 	lib "github.com/opencontainers/cgroups"
 )
 
-// Detect returns the cgroup version that the host's resources are managed with (1 or 2; a hybrid host is 1) and the sorted names
-// of its usable controllers. Version 0 means that no cgroup hierarchy could be found.
+// Detect returns the cgroup version that the host's resources are managed with (1 or 2; a hybrid
+// host is 1) and the sorted names of its usable controllers. Version 0 means that no cgroup
+// hierarchy could be found.
 func Detect() (version int, controllers []string) {
 	mounts, err := lib.GetCgroupMounts(true)
 	if err != nil {
@@ -36,7 +37,8 @@ func Detect() (version int, controllers []string) {
 	return version, slices.Compact(controllers)
 }
 
-// SwapAccounted reports whether the kernel limits the swap of cgroups: kernels can be built or booted without it.
+// SwapAccounted reports whether the kernel limits the swap of cgroups: kernels can be built or
+// booted without it.
 func SwapAccounted() bool {
 	for _, pattern := range []string{"memory/memory.memsw.limit_in_bytes", "*/memory.swap.max"} { // version 1, version 2: the root has no limit
 		if found, err := filepath.Glob(filepath.Join(mountpoint, pattern)); err == nil && len(found) > 0 {
@@ -46,7 +48,8 @@ func SwapAccounted() bool {
 	return false
 }
 
-// HugePageSizes returns the sizes in bytes of the huge pages that can be limited for a cgroup, sorted.
+// HugePageSizes returns the sizes in bytes of the huge pages that can be limited for a cgroup,
+// sorted.
 func HugePageSizes() []int64 {
 	return slices.Sorted(maps.Keys(detectHost().pageSizes))
 }
@@ -92,7 +95,8 @@ func (h host) missing() []string {
 	return out
 }
 
-// hugetlbBytes reads a page size as the hugetlb controller spells it: 64KB, 2MB, 1GB, in powers of two.
+// hugetlbBytes reads a page size as the hugetlb controller spells it: 64KB, 2MB, 1GB, in powers of
+// two.
 func hugetlbBytes(s string) (int64, bool) {
 	for unit, shift := range map[string]int{"KB": 10, "MB": 20, "GB": 30} {
 		if digits, ok := strings.CutSuffix(s, unit); ok {
@@ -105,7 +109,8 @@ func hugetlbBytes(s string) (int64, bool) {
 
 // resources translates values to the library's, leaving out what this host cannot limit.
 func (h host) resources(v podValues) *lib.Resources {
-	// Device rules are the runtime's business, and rewriting a slice must not freeze the pods in it.
+	// Device rules are the runtime's business, and rewriting a slice must not freeze the pods in
+	// it.
 	r := &lib.Resources{SkipDevices: true, SkipFreezeOnSet: true}
 	if h.has["cpu"] && v.shares > 0 {
 		if h.version == 2 {

@@ -2,11 +2,13 @@ package cgroups
 
 import "time"
 
-// Bounds of CPU shares, and the period of CPU quotas (kernel documentation, cgroup v1 cpu controller and CFS bandwidth).
+// Bounds of CPU shares, and the period of CPU quotas (kernel documentation, cgroup v1 cpu
+// controller and CFS bandwidth).
 const (
 	MinShares = 2
 	MaxShares = 262144
-	// QuotaPeriod is the period that quotas are for unless cpuCFSQuotaPeriod says otherwise, in microseconds.
+	// QuotaPeriod is the period that quotas are for unless cpuCFSQuotaPeriod says otherwise, in
+	// microseconds.
 	QuotaPeriod = 100_000
 
 	minQuota       = 1000 // microseconds; the kernel refuses less
@@ -14,8 +16,8 @@ const (
 	milliCPUPerCPU = 1000
 )
 
-// CPUQuota says how CPU limits are enforced (KubeletConfiguration's cpuCFSQuota and cpuCFSQuotaPeriod). The zero value enforces them with
-// periods of 100 ms.
+// CPUQuota says how CPU limits are enforced (KubeletConfiguration's cpuCFSQuota and
+// cpuCFSQuotaPeriod). The zero value enforces them with periods of 100 ms.
 type CPUQuota struct {
 	// Off enforces no CPU limit.
 	Off bool
@@ -23,7 +25,8 @@ type CPUQuota struct {
 	Period time.Duration
 }
 
-// Of returns the quota and its period, in microseconds, for a limit in thousandths of a CPU. Both are 0 where there is no limit.
+// Of returns the quota and its period, in microseconds, for a limit in thousandths of a CPU. Both
+// are 0 where there is no limit.
 func (q CPUQuota) Of(milli int64) (quota, period int64) {
 	if q.Off || milli <= 0 {
 		return 0, 0
@@ -35,7 +38,8 @@ func (q CPUQuota) Of(milli int64) (quota, period int64) {
 	return QuotaFromMilliCPU(milli, period), period
 }
 
-// SharesFromMilliCPU returns the CPU shares for a request in thousandths of a CPU; no request is MinShares.
+// SharesFromMilliCPU returns the CPU shares for a request in thousandths of a CPU; no request is
+// MinShares.
 func SharesFromMilliCPU(milli int64) uint64 {
 	if milli <= 0 {
 		return MinShares
@@ -47,7 +51,8 @@ func SharesFromMilliCPU(milli int64) uint64 {
 	return uint64(min(max(milli*sharesPerCPU/milliCPUPerCPU, MinShares), MaxShares))
 }
 
-// milliCPUFromShares returns a request that gives the shares; 0 for MinShares, which is what no request gives.
+// milliCPUFromShares returns a request that gives the shares; 0 for MinShares, which is what no
+// request gives.
 func milliCPUFromShares(shares uint64) int64 {
 	if shares <= MinShares {
 		return 0
@@ -55,14 +60,16 @@ func milliCPUFromShares(shares uint64) int64 {
 	return (int64(min(shares, MaxShares))*milliCPUPerCPU + sharesPerCPU - 1) / sharesPerCPU
 }
 
-// WeightFromShares returns the cgroup v2 cpu.weight (1 to 10000) that stands for CPU shares (KEP-2254).
+// WeightFromShares returns the cgroup v2 cpu.weight (1 to 10000) that stands for CPU shares
+// (KEP-2254).
 func WeightFromShares(shares uint64) uint64 {
 	shares = min(max(shares, MinShares), MaxShares)
 	return 1 + (shares-MinShares)*9999/(MaxShares-MinShares)
 }
 
-// sharesFromWeight returns shares that give the cpu.weight: the middle of all that do, as sums of the least would come out too small. They
-// are MinShares for the least weight, which is what no request gives.
+// sharesFromWeight returns shares that give the cpu.weight: the middle of all that do, as sums of
+// the least would come out too small. They are MinShares for the least weight, which is what no
+// request gives.
 func sharesFromWeight(weight uint64) uint64 {
 	least := func(weight uint64) uint64 { return MinShares + ((weight-1)*(MaxShares-MinShares)+9998)/9999 }
 	switch {
@@ -74,8 +81,8 @@ func sharesFromWeight(weight uint64) uint64 {
 	return (least(weight) + least(weight+1)) / 2
 }
 
-// QuotaFromMilliCPU returns the CPU time in microseconds per period (also in microseconds) for a limit in thousandths of a
-// CPU; 0 means that there is no limit.
+// QuotaFromMilliCPU returns the CPU time in microseconds per period (also in microseconds) for a
+// limit in thousandths of a CPU; 0 means that there is no limit.
 func QuotaFromMilliCPU(milli, period int64) int64 {
 	if milli <= 0 {
 		return 0
@@ -83,9 +90,10 @@ func QuotaFromMilliCPU(milli, period int64) int64 {
 	return max(milli*period/milliCPUPerCPU, minQuota)
 }
 
-// MemoryHigh returns memory.high of a container: the use of memory from which on it is slowed down and reclaimed from, in whole pages
-// (KEP-2570). The limit is the container's, or the node's allocatable memory for one without. 0 is none: where requests reach
-// the limit there is nothing to throttle in between.
+// MemoryHigh returns memory.high of a container: the use of memory from which on it is slowed down
+// and reclaimed from, in whole pages (KEP-2570). The limit is the container's, or the node's
+// allocatable memory for one without. 0 is none: where requests reach the limit there is nothing to
+// throttle in between.
 func MemoryHigh(request, limit int64, factor float64, pageSize int64) int64 {
 	if limit <= request {
 		return 0
@@ -97,8 +105,8 @@ func MemoryHigh(request, limit int64, factor float64, pageSize int64) int64 {
 	return high
 }
 
-// SwapLimit returns the swap of a container under LimitedSwap, in bytes: the part of the node's swap that its request is of the node's
-// memory (KEP-2400).
+// SwapLimit returns the swap of a container under LimitedSwap, in bytes: the part of the node's
+// swap that its request is of the node's memory (KEP-2400).
 func SwapLimit(request, nodeMemory, nodeSwap int64) int64 {
 	if request <= 0 || nodeMemory <= 0 || nodeSwap <= 0 {
 		return 0

@@ -31,8 +31,9 @@ func (m *Manager) find() error {
 	return nil
 }
 
-// requestsAttr is the extended attribute of a pod's cgroup with what the pod asks for: thousandths of a CPU, and bytes of memory. On cgroup version 2
-// the values alone do not tell: a weight stands for some 26 shares. It goes with the cgroup, and needs CAP_SYS_ADMIN, as "trusted" ones do.
+// requestsAttr is the extended attribute of a pod's cgroup with what the pod asks for: thousandths
+// of a CPU, and bytes of memory. On cgroup version 2 the values alone do not tell: a weight stands
+// for some 26 shares. It goes with the cgroup, and needs CAP_SYS_ADMIN, as "trusted" ones do.
 const requestsAttr = "trusted.berth.requests"
 
 // writeRequests keeps in the directory of a pod's cgroup what the pod asks for.
@@ -62,7 +63,8 @@ func readRequests(dirs []string) ensured {
 	return e
 }
 
-// readMilliCPU returns the request that gives the shares in one of the directories of a cgroup, or 0.
+// readMilliCPU returns the request that gives the shares in one of the directories of a cgroup, or
+// zero.
 func readMilliCPU(dirs []string) int64 {
 	if shares, ok := readNumber(dirs, "cpu.shares"); ok {
 		return milliCPUFromShares(uint64(shares))
@@ -74,7 +76,8 @@ func readMilliCPU(dirs []string) int64 {
 	return milliCPUFromShares(sharesFromWeight(uint64(weight)))
 }
 
-// readProtected returns the memory that is protected in one of the directories of a cgroup, in bytes.
+// readProtected returns the memory that is protected in one of the directories of a cgroup, in
+// bytes.
 func readProtected(dirs []string) int64 {
 	for _, file := range []string{"memory.min", "memory.low"} {
 		if n, ok := readNumber(dirs, file); ok && n > 0 {

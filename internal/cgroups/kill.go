@@ -29,8 +29,8 @@ type Process struct {
 }
 
 // KillPod kills what runs in the pod's cgroup, and below it, and blocks until nothing does, for 2.3
-// seconds at most and no longer than ctx. An error names the processes that do not end. A pod without a
-// cgroup is no error.
+// seconds at most and no longer than ctx. An error names the processes that do not end. A pod
+// without a cgroup is no error.
 func (m *Manager) KillPod(ctx context.Context, uid pod.UID) error {
 	dirs, err := m.podDirs(uid)
 	if err != nil {
@@ -39,8 +39,8 @@ func (m *Manager) KillPod(ctx context.Context, uid pod.UID) error {
 	return m.kill(ctx, uid, dirs)
 }
 
-// KillContainer is KillPod for one container of a pod. The runtime makes its cgroup, below the pod's,
-// with the id in its name.
+// KillContainer is KillPod for one container of a pod. The runtime makes its cgroup, below the
+// pod's, with the id in its name.
 func (m *Manager) KillContainer(ctx context.Context, uid pod.UID, id pod.ContainerID) error {
 	if id == "" {
 		return fmt.Errorf("kill a container of pod %s: it has no id", uid) // every name has that in it
@@ -102,7 +102,8 @@ func (m *Manager) kill(ctx context.Context, uid pod.UID, dirs []string) error {
 	return err
 }
 
-// untilGone does what fails with EBUSY while killed processes have not left, removeTries times at most.
+// untilGone does what fails with EBUSY while killed processes have not left, removeTries times at
+// most.
 func untilGone(ctx context.Context, do func() error) error {
 	delay := removeRetry.DelayFunc()
 	for try := 1; ; try++ {
@@ -177,8 +178,8 @@ func containerOf(dir string) pod.ContainerID {
 	return ""
 }
 
-// containerIn returns the container whose cgroup has this name, "" when it is none: runtimes put the id
-// last, but for systemd's suffix. A container's monitor of CRI-O is none.
+// containerIn returns the container whose cgroup has this name, "" when it is none: runtimes put
+// the id last, but for systemd's suffix. A container's monitor of CRI-O is none.
 func containerIn(name string) pod.ContainerID {
 	name = strings.TrimSuffix(name, ".scope")
 	n := len(name) - idDigits
@@ -205,14 +206,16 @@ func command(pid int) string {
 	return "[" + strings.TrimSpace(string(name)) + "]"
 }
 
-// describe names processes with the state that the kernel has them in. In state D (proc_pid_stat(5)) a
-// process waits for a device or a file server, and nothing ends it before that has answered.
+// describe names processes with the state that the kernel has them in. In state D
+// (proc_pid_stat(5)) a process waits for a device or a file server, and nothing ends it before that
+// has answered.
 func describe(left []Process) string {
 	var out []string
 	for _, p := range left {
 		text := fmt.Sprintf("process %d (%s)", p.PID, p.Command)
 		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.PID), "stat"))
-		// The name of the command may have blanks and parentheses; what follows the last one is plain.
+		// The name of the command may have blanks and parentheses; what follows the last one is
+		// plain.
 		state := string(stat[strings.LastIndexByte(string(stat), ')')+1:])
 		if err == nil && strings.HasPrefix(state, " D") {
 			text += " in state D: it waits for a device or a file server, which must answer first"

@@ -24,18 +24,20 @@ type Allocatable struct {
 
 // Config is what a Manager needs.
 type Config struct {
-	// Root is the cgroup that kubepods is made in ("/" when empty): a path from the root of each hierarchy, never relative to the
-	// agent's own cgroup, so that pods do not count as the agent.
+	// Root is the cgroup that kubepods is made in ("/" when empty): a path from the root of each
+	// hierarchy, never relative to the agent's own cgroup, so that pods do not count as the agent.
 	Root string
 	// Driver must be the runtime's.
 	Driver Driver
-	// Allocatable bounds kubepods once EnforceAllocatable was called; its MilliCPU does so from the beginning.
+	// Allocatable bounds kubepods once EnforceAllocatable was called; its MilliCPU does so from the
+	// beginning.
 	Allocatable Allocatable
 	Settings    Settings
 	Log         *slog.Logger
 }
 
-// Manager (containerManager) keeps the cgroup tree of pods. It is safe for concurrent use on different pods.
+// Manager (containerManager) keeps the cgroup tree of pods. It is safe for concurrent use on
+// different pods.
 type Manager struct {
 	driver      Driver
 	root        name
@@ -96,8 +98,8 @@ func New(c Config) (*Manager, error) {
 	}, nil
 }
 
-// EnsurePod makes the pod's cgroup and writes its values. For a pod that this agent has made or seen before it does nothing:
-// only a resize rewrites values.
+// EnsurePod makes the pod's cgroup and writes its values. For a pod that this agent has made or
+// seen before it does nothing: only a resize rewrites values.
 func (m *Manager) EnsurePod(ctx context.Context, p *v1.Pod) error {
 	if p.UID == "" {
 		return fmt.Errorf("ensure cgroup of pod %s/%s: the pod has no UID", p.Namespace, p.Name)
@@ -134,13 +136,14 @@ func (m *Manager) noteRequests(p *v1.Pod, class v1.PodQOSClass, g lib.Manager) {
 	m.mu.Unlock()
 }
 
-// PodParent returns the pod's cgroup as LinuxPodSandboxConfig.cgroup_parent wants it: a path from the root of the hierarchies;
-// with the systemd driver its last element is the pod's slice unit.
+// PodParent returns the pod's cgroup as LinuxPodSandboxConfig.cgroup_parent wants it: a path from
+// the root of the hierarchies; with the systemd driver its last element is the pod's slice unit.
 func (m *Manager) PodParent(p *v1.Pod) string {
 	return podName(m.root, QOSClass(p), p.UID).path(m.driver)
 }
 
-// PodPath returns the pod's cgroup by its path from the root of the hierarchies, also when it was made by an earlier agent; "" if it has none.
+// PodPath returns the pod's cgroup by its path from the root of the hierarchies, also when it was
+// made by an earlier agent; "" if it has none.
 func (m *Manager) PodPath(uid pod.UID) string {
 	for _, class := range classes {
 		n := podName(m.root, class, uid)
@@ -151,7 +154,8 @@ func (m *Manager) PodPath(uid pod.UID) string {
 	return ""
 }
 
-// QoSPath returns the cgroup of all pods of a class by its path from the root of the hierarchies; Guaranteed is that of all pods.
+// QoSPath returns the cgroup of all pods of a class by its path from the root of the hierarchies;
+// Guaranteed is that of all pods.
 func (m *Manager) QoSPath(class v1.PodQOSClass) string { return qosName(m.root, class).path(m.driver) }
 
 // ensure makes the cgroup, if it is not there, and writes the values.

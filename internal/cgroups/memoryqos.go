@@ -10,7 +10,8 @@ import (
 type MemoryQoS struct {
 	// ThrottlingFactor is KubeletConfiguration's memoryThrottlingFactor, more than 0 and at most 1.
 	ThrottlingFactor float64
-	// Reserve protects requested memory from being reclaimed (memoryReservationPolicy TieredReservation).
+	// Reserve protects requested memory from being reclaimed (memoryReservationPolicy
+	// TieredReservation).
 	Reserve bool
 	// Allocatable is the node's memory for pods in bytes: the limit of containers without one.
 	Allocatable int64
@@ -19,7 +20,8 @@ type MemoryQoS struct {
 // Reserves reports whether requested memory is protected; nil protects none.
 func (q *MemoryQoS) Reserves() bool { return q != nil && q.Reserve }
 
-// High returns memory.high of a container of a burstable or best-effort pod; limit 0 is none. 0: memory.high is not set.
+// High returns memory.high of a container of a burstable or best-effort pod; limit 0 is none. 0:
+// memory.high is not set.
 func (q MemoryQoS) High(request, limit int64) int64 {
 	if limit == 0 {
 		limit = q.Allocatable
@@ -27,8 +29,9 @@ func (q MemoryQoS) High(request, limit int64) int64 {
 	return MemoryHigh(request, limit, q.ThrottlingFactor, int64(os.Getpagesize()))
 }
 
-// Protected returns memory.min and memory.low of a pod of the class, or of a container in one, that requests so much memory: guaranteed memory
-// is never reclaimed, burstable memory last. At most one is not 0.
+// Protected returns memory.min and memory.low of a pod of the class, or of a container in one, that
+// requests so much memory: guaranteed memory is never reclaimed, burstable memory last. At most one
+// is not 0.
 func (q MemoryQoS) Protected(class v1.PodQOSClass, request int64) (lowest, low int64) {
 	switch {
 	case !q.Reserve:

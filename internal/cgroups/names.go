@@ -26,7 +26,8 @@ const (
 	slice      = ".slice"
 )
 
-// name is a cgroup's place in the tree, from the hierarchy's root, as plain words; drivers spell it differently.
+// name is a cgroup's place in the tree, from the hierarchy's root, as plain words; drivers spell it
+// differently.
 type name []string
 
 // child returns the name of the cgroup called word inside n.
@@ -74,8 +75,8 @@ func (n name) path(d Driver) string {
 	return p
 }
 
-// unit returns the systemd slice unit of the cgroup. A dash in a slice's name separates levels (systemd.slice(5)), hence dashes
-// within words become underscores.
+// unit returns the systemd slice unit of the cgroup. A dash in a slice's name separates levels
+// (systemd.slice(5)), hence dashes within words become underscores.
 func (n name) unit() string {
 	if len(n) == 0 {
 		return "-" + slice
@@ -87,8 +88,8 @@ func (n name) unit() string {
 	return strings.Join(words, "-") + slice
 }
 
-// uidOf returns the pod that a directory inside the cgroup parent belongs to, or false when it is not a pod's. UIDs have no
-// underscores, so the systemd spelling can be undone.
+// uidOf returns the pod that a directory inside the cgroup parent belongs to, or false when it is
+// not a pod's. UIDs have no underscores, so the systemd spelling can be undone.
 func uidOf(parent name, dir string, d Driver) (pod.UID, bool) {
 	if d == Systemd {
 		unit, ok := strings.CutSuffix(dir, slice)

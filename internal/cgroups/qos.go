@@ -12,9 +12,10 @@ import (
 
 var qosResources = [...]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
 
-// QOSClass returns the pod's quality of service class (Kubernetes documentation, "Pod Quality of Service Classes").
-// Resources at pod level decide if there are any, else those of the init and regular containers; ephemeral containers
-// never count. The pod has the API's defaults: what has a limit has a request.
+// QOSClass returns the pod's quality of service class (Kubernetes documentation, "Pod Quality of
+// Service Classes"). Resources at pod level decide if there are any, else those of the init and
+// regular containers; ephemeral containers never count. The pod has the API's defaults: what has a
+// limit has a request.
 func QOSClass(p *v1.Pod) v1.PodQOSClass {
 	stated, guaranteed := false, true
 	judge := func(r *v1.ResourceRequirements) {
@@ -64,7 +65,8 @@ type podValues struct {
 	pids          int64 // 0: no limit
 	// protection is memory.min and memory.low of cgroup version 2; nil: not written.
 	protection *protection
-	// hugePages are the limits in bytes by page size in bytes. Page sizes that are not in it are not to be used at all.
+	// hugePages are the limits in bytes by page size in bytes. Page sizes that are not in it are
+	// not to be used at all.
 	hugePages map[int64]int64
 }
 

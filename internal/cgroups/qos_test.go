@@ -19,7 +19,8 @@ func list(kv ...string) v1.ResourceList {
 	return l
 }
 
-// needs is a container with the API's defaults: what has a limit and no request has a request of the same amount.
+// needs is a container with the API's defaults: what has a limit and no request has a request of
+// the same amount.
 func needs(requests, limits v1.ResourceList) v1.Container {
 	all := maps.Clone(limits)
 	if all == nil {

@@ -22,13 +22,15 @@ import (
 
 var classes = [...]v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort}
 
-// removeTries is how often a cgroup is removed whose killed processes have not left, removeRetry spaces the tries: 2.3 seconds in all.
+// removeTries is how often a cgroup is removed whose killed processes have not left, removeRetry
+// spaces the tries: 2.3 seconds in all.
 const removeTries = 16
 
 var removeRetry = wait.Backoff{Duration: time.Millisecond, Factor: 2, Cap: 300 * time.Millisecond, Steps: math.MaxInt}
 
-// RemovePod removes the pod's cgroup with everything below it, after killing what still runs there. It blocks until the
-// cgroup is gone, for 2.3 seconds at most and no longer than ctx; a pod without a cgroup is no error.
+// RemovePod removes the pod's cgroup with everything below it, after killing what still runs there.
+// It blocks until the cgroup is gone, for 2.3 seconds at most and no longer than ctx; a pod without
+// a cgroup is no error.
 func (m *Manager) RemovePod(ctx context.Context, uid pod.UID) error {
 	if uid == "" {
 		// Without this, a pod without a UID would remove the cgroup "pod", which is nobody's.
@@ -75,7 +77,8 @@ func (m *Manager) stopUnit(n name) error {
 	return nil
 }
 
-// killAndRemove kills all processes below the directories, then removes the directories. EBUSY means that some have not ended.
+// killAndRemove kills all processes below the directories, then removes the directories. EBUSY
+// means that some have not ended.
 func killAndRemove(dirs []string) error {
 	errs := []error{killAll(dirs)}
 	for _, d := range dirs {
@@ -100,7 +103,8 @@ func killAll(dirs []string) error {
 	return errors.Join(errs...)
 }
 
-// freezerState is the file of the freezer controller of version 1. Processes of version 2 can be killed while they are frozen.
+// freezerState is the file of the freezer controller of version 1. Processes of version 2 can be
+// killed while they are frozen.
 const freezerState = "freezer.state"
 
 // freeze freezes what is below the directory, if it is one of the freezer's.
@@ -141,7 +145,8 @@ func killIn(dir string) error {
 		return fmt.Errorf("list processes of %s: %w", dir, err)
 	}
 	for _, pid := range pids {
-		// 0 stands for a process of a PID namespace that we cannot see, and would be our own process group.
+		// 0 stands for a process of a PID namespace that we cannot see, and would be our own
+		// process group.
 		if pid <= 0 || pid == os.Getpid() {
 			continue
 		}
@@ -152,8 +157,8 @@ func killIn(dir string) error {
 	return nil
 }
 
-// removeTree removes the cgroup directory after those below it. The files of a cgroup go with their directory and are never
-// removed one by one.
+// removeTree removes the cgroup directory after those below it. The files of a cgroup go with their
+// directory and are never removed one by one.
 func removeTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if gone(err) {
@@ -174,7 +179,8 @@ func removeTree(dir string) error {
 	return errors.Join(errs...)
 }
 
-// gone reports whether the error says that the cgroup was removed: ENODEV comes from files of a cgroup that goes meanwhile.
+// gone reports whether the error says that the cgroup was removed: ENODEV comes from files of a
+// cgroup that goes meanwhile.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveQoS removes what EnsureQoS made, and the cgroup root unless it is the hierarchy's, as far as they are empty: pods of another
-// agent, or processes that others put there, keep theirs. Idempotent.
+// RemoveQoS removes what EnsureQoS made, and the cgroup root unless it is the hierarchy's, as far
+// as they are empty: pods of another agent, or processes that others put there, keep theirs.
+// Idempotent.
 func (m *Manager) RemoveQoS() error {
 	names := []name{m.root.child(kubepods, bestEffort), m.root.child(kubepods, burstable), m.root.child(kubepods)}
 	for n := m.root; len(n) > 0; n = n[:len(n)-1] {

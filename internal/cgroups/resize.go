@@ -42,7 +42,8 @@ func (p PodPart) of(v podValues) podValues {
 	}
 }
 
-// PodValue returns what the part is in the cgroup of a pod with these resources, with the default period; 0 is no limit, or no request.
+// PodValue returns what the part is in the cgroup of a pod with these resources, with the default
+// period; 0 is no limit, or no request.
 func PodValue(p *v1.Pod, part PodPart) int64 {
 	if part == MemoryRequest {
 		return podRequests(p)[v1.ResourceMemory]
@@ -54,7 +55,8 @@ func PodValue(p *v1.Pod, part PodPart) int64 {
 // noLimit takes a limit away.
 const noLimit = -1
 
-// ResizePod writes one part of the pod's cgroup, as the pod's resources have it, and leaves the others as they are.
+// ResizePod writes one part of the pod's cgroup, as the pod's resources have it, and leaves the
+// others as they are.
 func (m *Manager) ResizePod(ctx context.Context, p *v1.Pod, part PodPart) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("resize cgroup of pod %s/%s: %w", p.Namespace, p.Name, context.Cause(ctx))
@@ -83,7 +85,8 @@ func (m *Manager) ResizePod(ctx context.Context, p *v1.Pod, part PodPart) error 
 	return m.syncClasses()
 }
 
-// PodMemoryUsage returns the bytes of memory that the pod uses, caches included; 0 on a host without the memory controller.
+// PodMemoryUsage returns the bytes of memory that the pod uses, caches included; 0 on a host
+// without the memory controller.
 func (m *Manager) PodMemoryUsage(p *v1.Pod) (int64, error) {
 	n := podName(m.root, QOSClass(p), p.UID)
 	dirs, err := m.dirs(n)

@@ -68,8 +68,8 @@ const (
 	missing = -2
 )
 
-// Group reads one cgroup again and again. Between readings it keeps its files open, so that a reading is a few calls of pread. It is used by
-// one goroutine at a time.
+// Group reads one cgroup again and again. Between readings it keeps its files open, so that a
+// reading is a few calls of pread. It is used by one goroutine at a time.
 type Group struct {
 	h    Hierarchy
 	path string
@@ -95,7 +95,8 @@ func (g *Group) Close() {
 	}
 }
 
-// content returns what is in the file now, nil when this host or this cgroup does not have it. It is overwritten by the next call.
+// content returns what is in the file now, nil when this host or this cgroup does not have it. It
+// is overwritten by the next call.
 func (g *Group) content(f file, buf *[]byte) ([]byte, error) {
 	if g.fds[f] == missing {
 		return nil, nil

@@ -46,7 +46,8 @@ func Detect() (Hierarchy, error) {
 	return h, nil
 }
 
-// At returns a hierarchy of the given version whose controllers are mounted below dir, for tests over trees that are plain files.
+// At returns a hierarchy of the given version whose controllers are mounted below dir, for tests
+// over trees that are plain files.
 func At(version int, dir string) Hierarchy {
 	h := Hierarchy{Version: version, mounts: map[string]string{"": dir}}
 	if version == 1 {
@@ -58,7 +59,8 @@ func At(version int, dir string) Hierarchy {
 	return h
 }
 
-// Dir returns the folder of a cgroup in the tree of a controller, by its path from the tree's root; "" if the controller is not mounted.
+// Dir returns the folder of a cgroup in the tree of a controller, by its path from the tree's root;
+// "" if the controller is not mounted.
 func (h Hierarchy) Dir(controller, path string) string {
 	if h.Version == 2 {
 		controller = ""
@@ -70,8 +72,9 @@ func (h Hierarchy) Dir(controller, path string) string {
 	return filepath.Join(m, path)
 }
 
-// List returns the path of every container's cgroup in the pod's, by container id. Runtimes name them after the id, with a prefix and a
-// suffix of their own when systemd makes them: cri-containerd-<id>.scope, crio-<id>.scope. A pod without a cgroup has none.
+// List returns the path of every container's cgroup in the pod's, by container id. Runtimes name
+// them after the id, with a prefix and a suffix of their own when systemd makes them:
+// cri-containerd-<id>.scope, crio-<id>.scope. A pod without a cgroup has none.
 func (h Hierarchy) List(podPath string) (map[string]string, error) {
 	entries, err := os.ReadDir(h.Dir("memory", podPath))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -89,7 +92,8 @@ func (h Hierarchy) List(podPath string) (map[string]string, error) {
 	return out, nil
 }
 
-// ContainerID returns the id of the container whose cgroup has this name, or "" when it is not a container's: ids have 64 hexadecimal digits.
+// ContainerID returns the id of the container whose cgroup has this name, or "" when it is not a
+// container's: ids have 64 hexadecimal digits.
 func ContainerID(name string) string {
 	const digits = 64
 	name = strings.TrimSuffix(name, ".scope")
@@ -106,9 +110,10 @@ func ContainerID(name string) string {
 	return id
 }
 
-// OOMKills returns how many processes of the cgroup the kernel has chosen to kill for want of memory: of the whole subtree in version 2, of the
-// cgroup itself in version 1. Those that are killed along with one (memory.oom.group) do not count: oom_kill of memory.events has
-// each of them, oom_group_kill has the choice.
+// OOMKills returns how many processes of the cgroup the kernel has chosen to kill for want of
+// memory: of the whole subtree in version 2, of the cgroup itself in version 1. Those that are
+// killed along with one (memory.oom.group) do not count: oom_kill of memory.events has each of
+// them, oom_group_kill has the choice.
 func (h Hierarchy) OOMKills(path string) (uint64, error) {
 	b, err := os.ReadFile(h.EventsFile(path))
 	if err != nil {
@@ -186,7 +191,8 @@ func (h Hierarchy) Processes(path string) []int {
 	return nil
 }
 
-// Created returns when the cgroup was made: the oldest change of its folder and of a file in it that nobody writes; zero when it is gone.
+// Created returns when the cgroup was made: the oldest change of its folder and of a file in it
+// that nobody writes; zero when it is gone.
 func (h Hierarchy) Created(path string) time.Time {
 	dir, name := h.Dir("memory", path), "cgroup.clone_children"
 	if h.Version == 2 {

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// parseNumber reads a file of one number. "max" and numbers beyond any memory are Unlimited; -1, a quota that is none, is 0.
+// parseNumber reads a file of one number. "max" and numbers beyond any memory are Unlimited; -1, a
+// quota that is none, is 0.
 func parseNumber(b []byte) (uint64, error) {
 	s := string(bytes.TrimSpace(b))
 	switch s {
@@ -28,7 +29,8 @@ func parseNumber(b []byte) (uint64, error) {
 	return n, nil
 }
 
-// parseFlat calls f with each line "key value"; lines of another form are skipped, as kernels add to these files.
+// parseFlat calls f with each line "key value"; lines of another form are skipped, as kernels add
+// to these files.
 func parseFlat(b []byte, f func(key string, value uint64)) {
 	for line := range bytes.Lines(b) {
 		key, value, ok := strings.Cut(strings.TrimSpace(string(line)), " ")
@@ -64,8 +66,8 @@ func sharesFromWeight(weight uint64) uint64 {
 	return 2 + (min(weight, 10000)-1)*262142/9999
 }
 
-// parsePressure reads a pressure file: a line "some avg10=0.00 avg60=0.00 avg300=0.00 total=0" and one for full, which old kernels
-// lack for the CPU.
+// parsePressure reads a pressure file: a line "some avg10=0.00 avg60=0.00 avg300=0.00 total=0" and
+// one for full, which old kernels lack for the CPU.
 func parsePressure(b []byte) (*Stall, error) {
 	var s Stall
 	seen := false
@@ -153,7 +155,8 @@ func parseIOStat(b []byte) []DeviceIO {
 	return out
 }
 
-// parseBlkio reads blkio.throttle.io_service_bytes_recursive and io_serviced_recursive of version 1, whose lines are "254:0 Read 4096".
+// parseBlkio reads blkio.throttle.io_service_bytes_recursive and io_serviced_recursive of version
+// 1, whose lines are "254:0 Read 4096".
 func parseBlkio(bytesFile, countFile []byte) []DeviceIO {
 	var out []DeviceIO
 	read := func(b []byte, set func(d *DeviceIO, op string, n uint64)) {

@@ -37,7 +37,8 @@ func (r *reader) number(f file) (n uint64, ok bool) {
 	return n, err == nil
 }
 
-// clockTick is the unit of cpuacct.stat (USER_HZ, which is 100 on every architecture that Go knows).
+// clockTick is the unit of cpuacct.stat (USER_HZ, which is 100 on every architecture that Go
+// knows).
 const clockTick = uint64(time.Second / 100)
 
 func (r *reader) cpu() *CPU {
@@ -158,7 +159,8 @@ func (r *reader) memory() *Memory {
 	return &m
 }
 
-// setV1 takes a line of memory.stat of version 1. Faults are the cgroup's own, the rest the subtree's.
+// setV1 takes a line of memory.stat of version 1. Faults are the cgroup's own, the rest the
+// subtree's.
 func (m *Memory) setV1(key string, n uint64) {
 	switch key {
 	case "total_cache":

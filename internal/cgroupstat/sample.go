@@ -8,7 +8,8 @@ import (
 // Unlimited stands for a limit that is none.
 const Unlimited = math.MaxUint64
 
-// unlimitedFrom is the least value that counts as none: version 1 writes the largest number of pages.
+// unlimitedFrom is the least value that counts as none: version 1 writes the largest number of
+// pages.
 const unlimitedFrom = 1 << 62
 
 // Sample is one reading. A part that the kernel does not offer here is nil.
@@ -27,7 +28,8 @@ type CPU struct {
 	// Periods, ThrottledPeriods and Bursts count periods of the quota.
 	Periods, ThrottledPeriods, Bursts uint64
 	ThrottledTime, BurstTime          uint64 // nanoseconds
-	// Shares are CPU shares, from the weight in version 2 (KEP-2254). Quota and Period are microseconds; Quota 0 is none.
+	// Shares are CPU shares, from the weight in version 2 (KEP-2254). Quota and Period are
+	// microseconds; Quota 0 is none.
 	Shares, Quota, Period uint64
 }
 
@@ -44,7 +46,8 @@ type Memory struct {
 // WorkingSet is what cannot be reclaimed without harm: the usage without inactive pages of files.
 func (m *Memory) WorkingSet() uint64 { return m.Usage - min(m.InactiveFile, m.Usage) }
 
-// Pids counts tasks of the subtree (threads), and processes of the cgroup itself. Max 0 is without a bound.
+// Pids counts tasks of the subtree (threads), and processes of the cgroup itself. Max 0 is without
+// a bound.
 type Pids struct {
 	Threads, Max, Processes uint64
 }
@@ -58,12 +61,14 @@ type DeviceIO struct {
 	Cost *IOCost
 }
 
-// IOCost is the time of a device that was used, waited for, and gone without because of debts, in microseconds.
+// IOCost is the time of a device that was used, waited for, and gone without because of debts, in
+// microseconds.
 type IOCost struct {
 	Usage, Wait, Debt, Delay uint64
 }
 
-// Pressure is the kernel's pressure stall information (Documentation/accounting/psi.rst); a resource without it is nil.
+// Pressure is the kernel's pressure stall information (Documentation/accounting/psi.rst); a
+// resource without it is nil.
 type Pressure struct {
 	CPU, Memory, IO *Stall
 }
@@ -73,7 +78,8 @@ type Stall struct {
 	Some, Full Stalled
 }
 
-// Stalled is the share of time in percent over 10, 60 and 300 seconds, and the total in microseconds.
+// Stalled is the share of time in percent over 10, 60 and 300 seconds, and the total in
+// microseconds.
 type Stalled struct {
 	Avg10, Avg60, Avg300 float64
 	Total                uint64

@@ -17,7 +17,8 @@ var defaultEvictionHard = map[string]string{
 	"imagefs.inodesFree": "5%",
 }
 
-// setDefaults fills what the --config file and its drop-ins left open, with the defaults of v1beta1.
+// setDefaults fills what the --config file and its drop-ins left open, with the defaults of
+// v1beta1.
 func setDefaults(c *KubeletConfiguration) {
 	set(&c.Authentication.Anonymous.Enabled, ptr.To(false))
 	set(&c.Authentication.Webhook.Enabled, ptr.To(true))
@@ -33,8 +34,8 @@ func setDefaults(c *KubeletConfiguration) {
 	setCommonDefaults(c)
 }
 
-// setLegacyDefaults fills what is open without a --config file: the kubelet's flags are older than its configuration file, and their
-// defaults were never made as strict.
+// setLegacyDefaults fills what is open without a --config file: the kubelet's flags are older than
+// its configuration file, and their defaults were never made as strict.
 func setLegacyDefaults(c *KubeletConfiguration) {
 	set(&c.Authentication.Anonymous.Enabled, ptr.To(true))
 	set(&c.Authentication.Webhook.Enabled, ptr.To(false))
@@ -81,7 +82,8 @@ func setClientDefaults(c *KubeletConfiguration) {
 	set(&c.EventRecordQPS, ptr.To[int32](50))
 	set(&c.EventBurst, 100)
 	set(&c.RegisterNode, ptr.To(true))
-	// Before nodeStatusUpdateFrequency gets its own: who sets that one alone wants reports as often.
+	// Before nodeStatusUpdateFrequency gets its own: who sets that one alone wants reports as
+	// often.
 	if c.NodeStatusUpdateFrequency.Duration != 0 {
 		set(&c.NodeStatusReportFrequency, c.NodeStatusUpdateFrequency)
 	}
@@ -92,7 +94,8 @@ func setClientDefaults(c *KubeletConfiguration) {
 	set(&c.ConfigMapAndSecretChangeDetectionStrategy, WatchChangeDetectionStrategy)
 }
 
-// setRuntimeDefaults fills how the agent speaks with the container runtime, and what is done with images.
+// setRuntimeDefaults fills how the agent speaks with the container runtime, and what is done with
+// images.
 func setRuntimeDefaults(c *KubeletConfiguration) {
 	set(&c.ContainerRuntimeEndpoint, "unix:///run/containerd/containerd.sock")
 	setDuration(&c.RuntimeRequestTimeout, 2*time.Minute)

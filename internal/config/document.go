@@ -17,7 +17,8 @@ type document = map[string]any
 // configurationType is the shape of every document.
 var configurationType = reflect.TypeFor[KubeletConfiguration]()
 
-// mergePatch merges patch into target by the rules of JSON merge patch (RFC 7386): objects merge, null deletes, everything else replaces.
+// mergePatch merges patch into target by the rules of JSON merge patch (RFC 7386): objects merge,
+// null deletes, everything else replaces.
 func mergePatch(target, patch document) {
 	for key, value := range patch {
 		object, ok := value.(document)
@@ -51,8 +52,8 @@ func setField(target document, path string, value any) {
 	target[names[len(names)-1]] = value
 }
 
-// Document returns the KubeletConfiguration that has the given values by path, as Field has them, in the form of a file. Flags that are no fields are
-// left out.
+// Document returns the KubeletConfiguration that has the given values by path, as Field has them,
+// in the form of a file. Flags that are no fields are left out.
 func Document(values map[string]any) map[string]any {
 	doc := document{"apiVersion": APIVersion, "kind": Kind}
 	for path, value := range values {
@@ -185,8 +186,8 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// checkTypes compares a document with the type of the configuration: unknown are the names that it does not have, wrong the values that
-// do not fit.
+// checkTypes compares a document with the type of the configuration: unknown are the names that it
+// does not have, wrong the values that do not fit.
 func checkTypes(doc document) (unknown, wrong []error) {
 	visitor{
 		list: func(reflect.Type) bool { return true },
@@ -209,7 +210,8 @@ func unknownField(path, name string, known []string) error {
 	return fmt.Errorf("%s: unknown field", path)
 }
 
-// checkLeaf reports why the value does not fit the type. null fits everything: it takes a value away.
+// checkLeaf reports why the value does not fit the type. null fits everything: it takes a value
+// away.
 func checkLeaf(value any, t reflect.Type) error {
 	if value == nil {
 		return nil

@@ -19,7 +19,8 @@ const (
 	stable = "GA"
 )
 
-// gates are the feature gates that change what the agent does, at their 1.36 defaults but for those that say why.
+// gates are the feature gates that change what the agent does, at their 1.36 defaults but for those
+// that say why.
 var gates = map[string]gate{
 	"CustomCPUCFSQuotaPeriod":       {true, stable},
 	"ImageVolume":                   {true, stable},
@@ -73,14 +74,16 @@ var gates = map[string]gate{
 	"TopologyManagerPolicyAlphaOptions":       {false, alpha},
 }
 
-// unheededGates are those of gates that nothing asks: the agent does what their defaults say, whatever they are set to.
+// unheededGates are those of gates that nothing asks: the agent does what their defaults say,
+// whatever they are set to.
 var unheededGates = []string{
 	"ContainerRestartRules", "EnvFiles", "EventedPLEG", "HostnameOverride", "KubeletCrashLoopBackOffMax",
 	"KubeletEnsureSecretPulledImages", "KubeletSeparateDiskGC", "PLEGOnDemandRelist", "PodAndContainerStatsFromCRI", "PodLevelResourceManagers",
 	"PodLevelResources", "PodReadyToStartContainersCondition", "PodsAPI", "PreventStaticPodAPIReferences", "ResourceHealthStatus",
 }
 
-// declaredGates are those of gates that only say whether the Node declares a feature, which is there all the same.
+// declaredGates are those of gates that only say whether the Node declares a feature, which is
+// there all the same.
 var declaredGates = []string{"ExtendWebSocketsToKubelet", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"}
 
 // allAlpha and allBeta turn every gate of a stage that is not set itself on or off.
@@ -91,7 +94,8 @@ const (
 
 var allOfStage = map[string]string{alpha: allAlpha, beta: allBeta}
 
-// FeatureEnabled reports whether a feature gate is on. A gate that is not among those that change what the agent does is off.
+// FeatureEnabled reports whether a feature gate is on. A gate that is not among those that change
+// what the agent does is off.
 func (k *Kubelet) FeatureEnabled(name string) bool {
 	g, ok := gates[name]
 	if !ok || g.stage == stable {
@@ -106,8 +110,8 @@ func (k *Kubelet) FeatureEnabled(name string) bool {
 	return g.on
 }
 
-// gateWarnings tells which of the gates that were set take no effect. They are no errors: the components of a cluster are often given
-// one set of gates.
+// gateWarnings tells which of the gates that were set take no effect. They are no errors: the
+// components of a cluster are often given one set of gates.
 func gateWarnings(set map[string]bool, origins Origins) []string {
 	var warnings []string
 	for _, name := range slices.Sorted(maps.Keys(set)) {

@@ -17,7 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// pathFields are the fields that name files and folders on the host. In a file they are relative to the file's folder.
+// pathFields are the fields that name files and folders on the host. In a file they are relative to
+// the file's folder.
 var pathFields = []string{
 	"staticPodPath",
 	"podLogsDir",
@@ -31,8 +32,9 @@ var pathFields = []string{
 // dropInExtension is what the names of files below --config-dir end with; others are left alone.
 const dropInExtension = ".conf"
 
-// readFile reads a configuration file. Warnings tell what was passed over: fields that are not known and keys that are doubled do not
-// keep a node from starting, as they do not in the kubelet. path is absolute.
+// readFile reads a configuration file. Warnings tell what was passed over: fields that are not
+// known and keys that are doubled do not keep a node from starting, as they do not in the kubelet.
+// path is absolute.
 func readFile(path string) (doc document, warnings []string, errs []error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

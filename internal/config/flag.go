@@ -99,7 +99,8 @@ func NewFlags() *Flags {
 	return fs
 }
 
-// defaultText returns a default as one would write it after the flag, and "" for what goes without saying.
+// defaultText returns a default as one would write it after the flag, and "" for what goes without
+// saying.
 func defaultText(value any) string {
 	switch v := value.(type) {
 	case bool:
@@ -121,7 +122,8 @@ func defaultText(value any) string {
 // All returns the flags in the order of the groups.
 func (fs *Flags) All() []*Flag { return fs.flags }
 
-// Nearest returns the flag whose name a wrong one is most likely a slip of, or "" if none is near. Underscores stand for dashes.
+// Nearest returns the flag whose name a wrong one is most likely a slip of, or "" if none is near.
+// Underscores stand for dashes.
 func (fs *Flags) Nearest(name string) string {
 	names := make([]string, len(fs.flags))
 	for i, f := range fs.flags {
@@ -130,7 +132,8 @@ func (fs *Flags) Nearest(name string) string {
 	return nearest(strings.ReplaceAll(name, "_", "-"), names)
 }
 
-// Version returns whether --version asks for the version (VersionRaw: for all that is known), "" if not.
+// Version returns whether --version asks for the version (VersionRaw: for all that is known), "" if
+// not.
 func (fs *Flags) Version() string {
 	switch v := fs.named["version"].value.(type) {
 	case bool:

@@ -1,7 +1,9 @@
 package config
 
-// flagTable lists the flags of the kubelet at 1.36 (https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/), with what
-// they do here, and two for the runtime inside alone: --selinux, and --image-pull-progress-deadline, which the kubelet had until 1.24.
+// flagTable lists the flags of the kubelet at 1.36
+// (https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/), with what they do
+// here, and two for the runtime inside alone: --selinux, and --image-pull-progress-deadline, which
+// the kubelet had until 1.24.
 func flagTable() []Flag {
 	table := []Flag{
 		{Name: "config", Group: ConfigurationGroup, kind: pathKind, Usage: "the KubeletConfiguration file; without it older and laxer defaults hold"},
@@ -148,7 +150,8 @@ var fieldFlags = []Flag{
 	{Name: "volume-stats-agg-period", Field: "volumeStatsAggPeriod", kind: durationKind, Usage: "how often the size of volumes is computed; negative is never"},
 }
 
-// noEffectFlags are accepted so that the unit files of a node need no change. Usage says why there is no effect.
+// noEffectFlags are accepted so that the unit files of a node need no change. Usage says why there
+// is no effect.
 var noEffectFlags = []Flag{
 	{Name: "experimental-allocatable-ignore-eviction", kind: boolKind, Usage: "hard eviction thresholds are always part of the reservation"},
 	{Name: "experimental-mounter-path", kind: textKind, Usage: "volumes are mounted by mount(8) and system calls alone"},

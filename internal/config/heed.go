@@ -13,7 +13,8 @@ type deviation struct {
 	reason string
 	// inForce are fields whose defaults already ask for it: they are told whatever they are set to.
 	inForce []string
-	// fields are told when they are set to other than their defaults. What belongs to a field goes with it.
+	// fields are told when they are set to other than their defaults. What belongs to a field goes
+	// with it.
 	fields []string
 	// when reports whether the configuration asks for it at all; nil: by the fields alone.
 	when func(*Kubelet) bool
@@ -34,8 +35,9 @@ var deviations = []deviation{
 		},
 	},
 	{
-		// With protectKernelDefaults: false the kubelet sets vm.overcommit_memory, vm.panic_on_oom, kernel.panic, kernel.panic_on_oops,
-		// kernel.keys.root_maxkeys and kernel.keys.root_maxbytes.
+		// With protectKernelDefaults: false the kubelet sets vm.overcommit_memory, vm.panic_on_oom,
+		// kernel.panic, kernel.panic_on_oops, kernel.keys.root_maxkeys and
+		// kernel.keys.root_maxbytes.
 		reason:  "the kernel's settings, and the agent's own OOM score and limit of open files, stay as they are",
 		inForce: []string{"protectKernelDefaults", "oomScoreAdj", "maxOpenFiles"},
 	},
@@ -84,8 +86,8 @@ var deviations = []deviation{
 	},
 }
 
-// heedWarnings tells which of the fields in force do not do what they do in the kubelet. They are no errors: a node's configuration is the
-// kubelet's too.
+// heedWarnings tells which of the fields in force do not do what they do in the kubelet. They are
+// no errors: a node's configuration is the kubelet's too.
 func (k *Kubelet) heedWarnings(flags *Flags) ([]string, error) {
 	fields, err := k.Fields()
 	if err != nil {
@@ -115,7 +117,8 @@ func (k *Kubelet) heedWarnings(flags *Flags) ([]string, error) {
 	return warnings, nil
 }
 
-// chosen returns the fields that were set to other than their defaults, but for those of flags that are told to have no effect.
+// chosen returns the fields that were set to other than their defaults, but for those of flags that
+// are told to have no effect.
 func (k *Kubelet) chosen(fields []Field, flags *Flags) ([]Field, error) {
 	unset := &KubeletConfiguration{}
 	setDefaults(unset)

@@ -14,27 +14,30 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// EmbeddedRuntime as containerRuntimeEndpoint stands for the container runtime that berth brings along.
+// EmbeddedRuntime as containerRuntimeEndpoint stands for the container runtime that berth brings
+// along.
 const EmbeddedRuntime = "embedded"
 
-// Kubelet is everything that `berth kubelet` was told: the KubeletConfiguration in force, and what only flags can say. Load makes it;
-// nothing changes it afterwards.
+// Kubelet is everything that `berth kubelet` was told: the KubeletConfiguration in force, and what
+// only flags can say. Load makes it; nothing changes it afterwards.
 type Kubelet struct {
 	KubeletConfiguration
 
 	// ConfigFile and ConfigDir are the values of --config and --config-dir, "" for none.
 	ConfigFile, ConfigDir string
 
-	// Kubeconfig is how the API server is reached; "" is standalone: there is no API server. BootstrapKubeconfig is used to ask for a
-	// client certificate while Kubeconfig does not exist or is not valid.
+	// Kubeconfig is how the API server is reached; "" is standalone: there is no API server.
+	// BootstrapKubeconfig is used to ask for a client certificate while Kubeconfig does not exist
+	// or is not valid.
 	Kubeconfig, BootstrapKubeconfig string
-	// RootDir holds the agent's files and the pods' volumes; CertDir its certificates. Both absolute.
+	// RootDir holds the agent's files and the pods' volumes; CertDir its certificates. Both
+	// absolute.
 	RootDir, CertDir string
 
 	// HostnameOverride replaces the host's name; see NodeName.
 	HostnameOverride string
-	// NodeIPs are the addresses given by --node-ip: none, one, or one of each family. An unspecified one (0.0.0.0, ::) asks for the
-	// default address of that family.
+	// NodeIPs are the addresses given by --node-ip: none, one, or one of each family. An
+	// unspecified one (0.0.0.0, ::) asks for the default address of that family.
 	NodeIPs []netip.Addr
 	// NodeLabels are added to the node when it is registered.
 	NodeLabels map[string]string
@@ -45,22 +48,26 @@ type Kubelet struct {
 	RuntimeCgroups string
 	// SELinux has the runtime inside label containers; another one has its own configuration.
 	SELinux bool
-	// ImagePullProgressDeadline ends pulls of the runtime inside that hardly come further; another one has its own configuration.
+	// ImagePullProgressDeadline ends pulls of the runtime inside that hardly come further; another
+	// one has its own configuration.
 	ImagePullProgressDeadline time.Duration
-	// LockFile is held while the agent runs, "" for none; with ExitOnLockContention the agent ends when somebody else wants it.
+	// LockFile is held while the agent runs, "" for none; with ExitOnLockContention the agent ends
+	// when somebody else wants it.
 	LockFile             string
 	ExitOnLockContention bool
-	// ImageCredentialProviderConfig is a file or folder, ImageCredentialProviderBinDir the folder of the programs that it names.
+	// ImageCredentialProviderConfig is a file or folder, ImageCredentialProviderBinDir the folder
+	// of the programs that it names.
 	ImageCredentialProviderConfig, ImageCredentialProviderBinDir string
 
-	// MinimumContainerTTL, MaxDeadContainersPerContainer and MaxDeadContainers say how many dead containers are kept, and for how long;
-	// a negative number is without a limit.
+	// MinimumContainerTTL, MaxDeadContainersPerContainer and MaxDeadContainers say how many dead
+	// containers are kept, and for how long; a negative number is without a limit.
 	MinimumContainerTTL                              time.Duration
 	MaxDeadContainersPerContainer, MaxDeadContainers int32
 
 	// Origins says where each value came from.
 	Origins Origins
-	// Warnings are for the log, in the order in which they were found: unknown fields, flags and gates without effect.
+	// Warnings are for the log, in the order in which they were found: unknown fields, flags and
+	// gates without effect.
 	Warnings []string
 
 	// Flags are the values of the flags that are no fields of the KubeletConfiguration.
@@ -89,7 +96,8 @@ func (k *Kubelet) NodeName(hostname string) (string, error) {
 // RuntimeEndpoint returns the CRI socket, or "" for the runtime that berth brings along.
 func (k *Kubelet) RuntimeEndpoint() string { return withoutEmbedded(k.ContainerRuntimeEndpoint) }
 
-// ImageEndpoint returns the CRI socket of the image service, or "" for the runtime that berth brings along.
+// ImageEndpoint returns the CRI socket of the image service, or "" for the runtime that berth
+// brings along.
 func (k *Kubelet) ImageEndpoint() string { return withoutEmbedded(k.ImageServiceEndpoint) }
 
 func withoutEmbedded(endpoint string) string {
@@ -99,7 +107,8 @@ func withoutEmbedded(endpoint string) string {
 	return endpoint
 }
 
-// LogLevel returns the level that stands for a verbosity (--v): level N of klog is -N of slog, so that 4 is Debug. Below 4 it is Info.
+// LogLevel returns the level that stands for a verbosity (--v): level N of klog is -N of slog, so
+// that 4 is Debug. Below 4 it is Info.
 func LogLevel(verbosity uint32) slog.Level {
 	if verbosity < 4 {
 		return slog.LevelInfo
@@ -116,7 +125,8 @@ type Field struct {
 	Origin Origin
 }
 
-// Fields returns the values of the KubeletConfiguration in force, in the order of their paths; lists as a whole, maps by key.
+// Fields returns the values of the KubeletConfiguration in force, in the order of their paths;
+// lists as a whole, maps by key.
 func (k *Kubelet) Fields() ([]Field, error) {
 	return k.fieldsOf(&k.KubeletConfiguration)
 }
@@ -135,15 +145,16 @@ func (k *Kubelet) fieldsOf(c *KubeletConfiguration) ([]Field, error) {
 	return fields, nil
 }
 
-// Settings returns everything that was told, for people: the flags that are no fields, with their dashes, and then the fields. Secrets that
-// staticPodURL and its header may hold are left out.
+// Settings returns everything that was told, for people: the flags that are no fields, with their
+// dashes, and then the fields. Secrets that staticPodURL and its header may hold are left out.
 func (k *Kubelet) Settings() ([]Field, error) {
 	c := k.Redacted()
 	fields, err := k.fieldsOf(&c)
 	return slices.Concat(k.Flags, fields), err
 }
 
-// Redacted returns the KubeletConfiguration without the secrets that staticPodURL and its header may hold.
+// Redacted returns the KubeletConfiguration without the secrets that staticPodURL and its header
+// may hold.
 func (k *Kubelet) Redacted() KubeletConfiguration {
 	c := k.KubeletConfiguration
 	if u, err := url.Parse(c.StaticPodURL); err == nil {
@@ -156,7 +167,8 @@ func (k *Kubelet) Redacted() KubeletConfiguration {
 	return c
 }
 
-// flagSettings returns the values of the flags that are no fields and that say more than which configuration is read.
+// flagSettings returns the values of the flags that are no fields and that say more than which
+// configuration is read.
 func flagSettings(flags *Flags, origins Origins) []Field {
 	var out []Field
 	for _, f := range flags.All() {

@@ -21,9 +21,10 @@ func (l *layers) merge(doc document, origin Origin) {
 	l.origins.record(doc, origin)
 }
 
-// Load makes the configuration of flags that were parsed: defaults, over them the --config file, over it the drop-ins of --config-dir, over
-// them the flags; of feature gates those of the flag come first, as the kubelet has it. Files are read now. The error joins everything
-// that is wrong, each with its file or flag, its field, and what would be right.
+// Load makes the configuration of flags that were parsed: defaults, over them the --config file,
+// over it the drop-ins of --config-dir, over them the flags; of feature gates those of the flag
+// come first, as the kubelet has it. Files are read now. The error joins everything that is wrong,
+// each with its file or flag, its field, and what would be right.
 func Load(flags *Flags) (*Kubelet, error) {
 	k := &Kubelet{ConfigFile: flags.text("config"), ConfigDir: flags.text("config-dir")}
 	l := &layers{doc: document{}, origins: Origins{}}
@@ -97,7 +98,8 @@ func (l *layers) mergeDefaults(set func(*KubeletConfiguration)) error {
 	return err
 }
 
-// mergeFlags puts the flags that stand for fields over the rest. A map or list of a flag replaces what was there.
+// mergeFlags puts the flags that stand for fields over the rest. A map or list of a flag replaces
+// what was there.
 func (l *layers) mergeFlags(flags *Flags) {
 	for _, f := range flags.All() {
 		if !f.IsSet() {
@@ -174,7 +176,8 @@ func (fs *Flags) number(name string, fallback int32) int32 {
 	return fallback
 }
 
-// flagWarnings tells which of the flags that were given have no effect, and which belong into the file.
+// flagWarnings tells which of the flags that were given have no effect, and which belong into the
+// file.
 func flagWarnings(flags *Flags) []string {
 	var warnings, moved []string
 	for _, f := range flags.All() {

@@ -15,8 +15,9 @@ import (
 
 var update = flag.Bool("update", false, "write what Load returns into the stories of testdata")
 
-// TestLoad runs the stories of testdata: the file `flags` is the command line, `warnings`, `error`, `effective` (all fields) and `set`
-// (those that are no defaults) are what Load must say, all other files are on disk. $WORK is their folder.
+// TestLoad runs the stories of testdata: the file `flags` is the command line, `warnings`, `error`,
+// `effective` (all fields) and `set` (those that are no defaults) are what Load must say, all other
+// files are on disk. $WORK is their folder.
 func TestLoad(t *testing.T) {
 	stories, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(stories) == 0 {

@@ -13,7 +13,8 @@ func nearest(name string, candidates []string) string {
 	return best
 }
 
-// EditDistance is the number of bytes to insert, remove or replace that turn a into b (Levenshtein).
+// EditDistance is the number of bytes to insert, remove or replace that turn a into b
+// (Levenshtein).
 func EditDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

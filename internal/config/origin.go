@@ -31,12 +31,13 @@ func (o Origin) String() string {
 	return o.Name
 }
 
-// Origins holds, by the path of a field ("maxPods", "authentication.anonymous.enabled", "evictionHard[memory.available]", or the name of
-// a flag that is no field, with its dashes), where its value came from. What is not in it is a default.
+// Origins holds, by the path of a field ("maxPods", "authentication.anonymous.enabled",
+// "evictionHard[memory.available]", or the name of a flag that is no field, with its dashes), where
+// its value came from. What is not in it is a default.
 type Origins map[string]Origin
 
-// Of returns the origin of the field. A list comes as a whole: the path of something within it, or within a map that was set by a flag,
-// is answered with the list's.
+// Of returns the origin of the field. A list comes as a whole: the path of something within it, or
+// within a map that was set by a flag, is answered with the list's.
 func (o Origins) Of(path string) Origin {
 	for path != "" {
 		if origin, ok := o[path]; ok {

@@ -19,7 +19,8 @@ var tlsVersions = map[string]uint16{
 	"VersionTLS10": tls.VersionTLS10, "VersionTLS11": tls.VersionTLS11, "VersionTLS12": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13,
 }
 
-// cipherSuites are the values of tlsCipherSuites: the names of crypto/tls, and the older names of two, which the kubelet takes too.
+// cipherSuites are the values of tlsCipherSuites: the names of crypto/tls, and the older names of
+// two, which the kubelet takes too.
 var cipherSuites = func() map[string]uint16 {
 	known := map[string]uint16{
 		"TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305":   tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305,
@@ -31,7 +32,8 @@ var cipherSuites = func() map[string]uint16 {
 	return known
 }()
 
-// TLS returns tlsMinVersion, tlsCipherSuites and tlsCurvePreferences, whose values Load has checked.
+// TLS returns tlsMinVersion, tlsCipherSuites and tlsCurvePreferences, whose values Load has
+// checked.
 func (k *Kubelet) TLS() TLS {
 	t := TLS{MinVersion: tlsVersions[k.TLSMinVersion]}
 	for _, name := range k.TLSCipherSuites {

@@ -16,12 +16,14 @@ const (
 	Kind       = "KubeletConfiguration"
 )
 
-// KubeletConfiguration is the published configuration of the kubelet, kubelet.config.k8s.io/v1beta1, field by field; what each field
-// means is in its reference (https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/). After Load every pointer is set
-// but for those said here to stay nil.
+// KubeletConfiguration is the published configuration of the kubelet,
+// kubelet.config.k8s.io/v1beta1, field by field; what each field means is in its reference
+// (https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/). After Load every
+// pointer is set but for those said here to stay nil.
 //
-// It is declared here because the published package (k8s.io/kubelet/config/v1beta1) links component-base with a metrics registry of its
-// own (docs/dependencies.md has the figures). A test compares it with the list of the published fields.
+// It is declared here because the published package (k8s.io/kubelet/config/v1beta1) links
+// component-base with a metrics registry of its own (docs/dependencies.md has the figures). A test
+// compares it with the list of the published fields.
 type KubeletConfiguration struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -56,7 +58,8 @@ type KubeletConfiguration struct {
 	EnableDebugFlagsHandler   *bool                 `json:"enableDebugFlagsHandler,omitempty"`
 	EnableSystemLogHandler    *bool                 `json:"enableSystemLogHandler,omitempty"`
 	EnableSystemLogQuery      *bool                 `json:"enableSystemLogQuery,omitempty"`
-	// StreamingConnectionIdleTimeout ends streams of exec, attach and port-forward that nothing goes through.
+	// StreamingConnectionIdleTimeout ends streams of exec, attach and port-forward that nothing
+	// goes through.
 	StreamingConnectionIdleTimeout metav1.Duration `json:"streamingConnectionIdleTimeout,omitempty"`
 
 	// The API server, the Node object and its lease. EventRecordQPS 0 is without a limit.
@@ -75,7 +78,8 @@ type KubeletConfiguration struct {
 	NodeStatusMaxImages                       *int32                          `json:"nodeStatusMaxImages,omitempty"`
 	ConfigMapAndSecretChangeDetectionStrategy ResourceChangeDetectionStrategy `json:"configMapAndSecretChangeDetectionStrategy,omitempty"`
 
-	// The container runtime. After Load ImageServiceEndpoint is set; ContainerRuntimeEndpoint may be EmbeddedRuntime.
+	// The container runtime. After Load ImageServiceEndpoint is set; ContainerRuntimeEndpoint may
+	// be EmbeddedRuntime.
 	ContainerRuntimeEndpoint string          `json:"containerRuntimeEndpoint"`
 	ImageServiceEndpoint     string          `json:"imageServiceEndpoint,omitempty"`
 	RuntimeRequestTimeout    metav1.Duration `json:"runtimeRequestTimeout,omitempty"`
@@ -92,8 +96,9 @@ type KubeletConfiguration struct {
 	ImageGCHighThresholdPercent            *int32                                 `json:"imageGCHighThresholdPercent,omitempty"`
 	ImageGCLowThresholdPercent             *int32                                 `json:"imageGCLowThresholdPercent,omitempty"`
 
-	// Pods. PodPidsLimit -1 is the node's own limit; ResolverConfig may be "" for none. SingleProcessOOMKill stays nil for the default of
-	// the host's cgroup version: true with v1, false with v2.
+	// Pods. PodPidsLimit -1 is the node's own limit; ResolverConfig may be "" for none.
+	// SingleProcessOOMKill stays nil for the default of the host's cgroup version: true with v1,
+	// false with v2.
 	MaxPods                int32                  `json:"maxPods,omitempty"`
 	PodsPerCore            int32                  `json:"podsPerCore,omitempty"`
 	PodCIDR                string                 `json:"podCIDR,omitempty"`
@@ -154,7 +159,8 @@ type KubeletConfiguration struct {
 	TopologyManagerScope         string            `json:"topologyManagerScope,omitempty"`
 	TopologyManagerPolicyOptions map[string]string `json:"topologyManagerPolicyOptions,omitempty"`
 
-	// Eviction: maps of signal to quantity, percentage or duration. EvictionMaxPodGracePeriod is in seconds.
+	// Eviction: maps of signal to quantity, percentage or duration. EvictionMaxPodGracePeriod is in
+	// seconds.
 	EvictionHard                     map[string]string `json:"evictionHard,omitempty"`
 	EvictionSoft                     map[string]string `json:"evictionSoft,omitempty"`
 	EvictionSoftGracePeriod          map[string]string `json:"evictionSoftGracePeriod,omitempty"`
@@ -190,7 +196,8 @@ type KubeletAuthentication struct {
 	Anonymous KubeletAnonymousAuthentication `json:"anonymous"`
 }
 
-// KubeletX509Authentication accepts client certificates that the bundle of authorities has signed; "" is none.
+// KubeletX509Authentication accepts client certificates that the bundle of authorities has signed;
+// "" is none.
 type KubeletX509Authentication struct {
 	ClientCAFile string `json:"clientCAFile,omitempty"`
 }
@@ -237,7 +244,8 @@ const (
 	WatchChangeDetectionStrategy    ResourceChangeDetectionStrategy = "Watch"
 )
 
-// ImagePullCredentialsVerificationPolicy says for which images that are already on the node a pod must still prove that it may pull them.
+// ImagePullCredentialsVerificationPolicy says for which images that are already on the node a pod
+// must still prove that it may pull them.
 type ImagePullCredentialsVerificationPolicy string
 
 // The policies of verification.
@@ -263,7 +271,8 @@ type MemoryReservation struct {
 	Limits   v1.ResourceList `json:"limits"`
 }
 
-// ShutdownGracePeriodByPodPriority is the time that pods of this priority and above, up to the next entry, have at node shutdown.
+// ShutdownGracePeriodByPodPriority is the time that pods of this priority and above, up to the next
+// entry, have at node shutdown.
 type ShutdownGracePeriodByPodPriority struct {
 	Priority                   int32 `json:"priority"`
 	ShutdownGracePeriodSeconds int64 `json:"shutdownGracePeriodSeconds"`
@@ -279,7 +288,8 @@ type CrashLoopBackOffConfig struct {
 	MaxContainerRestartPeriod *metav1.Duration `json:"maxContainerRestartPeriod,omitempty"`
 }
 
-// UserNamespaces is the size of the range of user and group ids that a pod with a user namespace gets.
+// UserNamespaces is the size of the range of user and group ids that a pod with a user namespace
+// gets.
 type UserNamespaces struct {
 	IDsPerPod *int64 `json:"idsPerPod,omitempty"`
 }

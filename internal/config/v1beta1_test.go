@@ -11,8 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFieldsAreThePublishedOnes compares KubeletConfiguration with testdata/v1beta1.fields, the fields of the published type of
-// k8s.io/kubelet v0.36.3, listed by listFields over that type: path, form, and whether an empty value is left out.
+// TestFieldsAreThePublishedOnes compares KubeletConfiguration with testdata/v1beta1.fields, the
+// fields of the published type of k8s.io/kubelet v0.36.3, listed by listFields over that type:
+// path, form, and whether an empty value is left out.
 func TestFieldsAreThePublishedOnes(t *testing.T) {
 	published, err := os.ReadFile("testdata/v1beta1.fields")
 	if err != nil {

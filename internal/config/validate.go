@@ -9,7 +9,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// check collects what is wrong with a configuration. Each error says where the value came from, its field, and what would be right.
+// check collects what is wrong with a configuration. Each error says where the value came from, its
+// field, and what would be right.
 type check struct {
 	*Kubelet
 	errs []error

@@ -136,7 +136,8 @@ func (c *check) flags() {
 	}
 }
 
-// ownLabels are the labels of Kubernetes that a node may give itself, besides those in ownNamespaces and below.
+// ownLabels are the labels of Kubernetes that a node may give itself, besides those in
+// ownNamespaces and below.
 var ownLabels = []string{
 	"beta.kubernetes.io/arch", "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os",
 	"failure-domain.beta.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone",

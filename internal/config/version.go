@@ -5,8 +5,8 @@ import "regexp"
 // KubernetesVersion is the version whose behaviour, flags and configuration are offered.
 const KubernetesVersion = "v1.36.3"
 
-// KubeletVersion returns the version that a node reports for an agent of the given version: to what reads it as Kubernetes does, the
-// part after the plus says nothing about age.
+// KubeletVersion returns the version that a node reports for an agent of the given version: to what
+// reads it as Kubernetes does, the part after the plus says nothing about age.
 func KubeletVersion(agent string) string {
 	return KubernetesVersion + "+berth." + notMetadata.ReplaceAllString(agent, "-")
 }

@@ -120,7 +120,8 @@ func (f *folder) compress(ctx context.Context, part file) error {
 	})
 }
 
-// cut takes away all of a file that nobody writes to but whole lines at its end, of so many bytes at most.
+// cut takes away all of a file that nobody writes to but whole lines at its end, of so many bytes
+// at most.
 func (f *folder) cut(ctx context.Context, name string, keep int64) error {
 	return f.rewrite(name, name, func(w io.Writer, from *os.File) error {
 		if _, err := from.Seek(-keep, io.SeekEnd); err != nil {

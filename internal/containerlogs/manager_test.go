@@ -93,7 +93,8 @@ func TestFlood(t *testing.T) {
 					t.Fatalf("after %d writes %s is compressed", i, e.Name())
 				}
 			}
-			// Between two looks it grows by 4 to 6 kB; there is one such file, and the one that is written.
+			// Between two looks it grows by 4 to 6 kB; there is one such file, and the one that is
+			// written.
 			if files > 3 || sum > 2*7000+limits.total() {
 				t.Fatalf("after %d writes there are %d files with %d bytes", i, files, sum)
 			}

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// shortestLook is the least time between two looks at one log, and so between two rotations of it.
+	// shortestLook is the least time between two looks at one log, and so between two rotations of
+	// it.
 	shortestLook = 100 * time.Millisecond
 	// presumedRate is how fast a log is presumed to grow at least, in bytes a second: one that was
 	// slow may become fast at any moment.
@@ -21,9 +22,11 @@ type Limits struct {
 	// MaxSize is the size in bytes from which on a log is rotated (containerLogMaxSize); negative:
 	// logs are left alone.
 	MaxSize int64
-	// MaxFiles is how many files there are at most, the one that is written included (containerLogMaxFiles).
+	// MaxFiles is how many files there are at most, the one that is written included
+	// (containerLogMaxFiles).
 	MaxFiles int
-	// Workers is how many logs are rotated at a time, and how many are compressed (containerLogMaxWorkers).
+	// Workers is how many logs are rotated at a time, and how many are compressed
+	// (containerLogMaxWorkers).
 	Workers int
 	// Interval is the longest time between two looks at a log that is written to, and how long a
 	// log goes without a rotation until its parts are compressed (containerLogMonitorInterval).

@@ -14,7 +14,8 @@ import (
 	"berth/internal/pod"
 )
 
-// patience is how many times in a row a log may fail to be rotated before it is emptied for its size.
+// patience is how many times in a row a log may fail to be rotated before it is emptied for its
+// size.
 const patience = 3
 
 // job is what a worker does with one log.
@@ -24,7 +25,8 @@ type job struct {
 	path string
 	// runs says that the container writes to the log.
 	runs bool
-	// renamed says that the log was renamed before, and the runtime has not begun the next file for certain.
+	// renamed says that the log was renamed before, and the runtime has not begun the next file for
+	// certain.
 	renamed bool
 	// failures is how often in a row this has failed.
 	failures int
@@ -125,7 +127,8 @@ func (m *Manager) prune(f *folder, j job) error {
 	return err
 }
 
-// bounded returns the files that are bounded together, and how. That which is written has its own bound.
+// bounded returns the files that are bounded together, and how. That which is written has its own
+// bound.
 func (m *Manager) bounded(c *contents, j job) (files []file, most int, total int64) {
 	if j.runs || c.live == nil {
 		return c.parts, m.MaxFiles - 1, m.total()
@@ -133,10 +136,11 @@ func (m *Manager) bounded(c *contents, j job) (files []file, most int, total int
 	return append(c.parts, *c.live), m.MaxFiles, m.total()
 }
 
-// tidy compresses the parts of a log, and cuts what has outgrown all limits before it could be rotated.
+// tidy compresses the parts of a log, and cuts what has outgrown all limits before it could be
+// rotated.
 //
-// Differs from the kubelet: it compresses what the last rotation has left just before the next, and never
-// looks at the log of a container that has exited.
+// Differs from the kubelet: it compresses what the last rotation has left just before the next, and
+// never looks at the log of a container that has exited.
 func (m *Manager) tidy(ctx context.Context, j job) outcome {
 	f, err := openFolder(j.path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -31,9 +31,11 @@ type Container struct {
 	Subpaths map[int]string
 	// ImageVolumes are the images that are mounted as volumes, by the volumes' names.
 	ImageVolumes map[string]*runtimeapi.ImageSpec
-	// RecursiveReadOnly says that the runtime can make mounts read-only with all that is mounted below. It matters if WantsRecursiveReadOnly.
+	// RecursiveReadOnly says that the runtime can make mounts read-only with all that is mounted
+	// below. It matters if WantsRecursiveReadOnly.
 	RecursiveReadOnly bool
-	// HostsFile is the managed /etc/hosts, or "" for none; TerminationLog the host's file for the termination message.
+	// HostsFile is the managed /etc/hosts, or "" for none; TerminationLog the host's file for the
+	// termination message.
 	HostsFile, TerminationLog string
 	// User is who the image runs as; it is not asked for where the pod says it (RunAsUser).
 	User ImageUser
@@ -41,7 +43,8 @@ type Container struct {
 	Users *userns.Range
 	// VolumeGroups are those that the pod's processes must be in to use its volumes.
 	VolumeGroups []int64
-	// SeccompRoot is the folder of Localhost seccomp profiles, SeccompDefault the profile of containers that name none.
+	// SeccompRoot is the folder of Localhost seccomp profiles, SeccompDefault the profile of
+	// containers that name none.
 	SeccompRoot    string
 	SeccompDefault runtimeapi.SecurityProfile_ProfileType
 	// MaskedPaths are further files of this node that containers must not see.
@@ -54,7 +57,8 @@ type Container struct {
 	Target pod.ContainerID
 }
 
-// ContainerConfig returns the CRI configuration of a container. An error is the user's to mend (CreateContainerConfigError).
+// ContainerConfig returns the CRI configuration of a container. An error is the user's to mend
+// (CreateContainerConfigError).
 func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 	p, c := in.Pod, in.Container
 	env, values, err := environment(in)
@@ -107,8 +111,9 @@ func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 	return cfg, nil
 }
 
-// stopSignal returns the signal that the container is asked to end with; RUNTIME_DEFAULT leaves it to the image. The API gives a container a
-// signal only together with the operating system that it is one of.
+// stopSignal returns the signal that the container is asked to end with; RUNTIME_DEFAULT leaves it
+// to the image. The API gives a container a signal only together with the operating system that it
+// is one of.
 func stopSignal(p *v1.Pod, c *v1.Container) runtimeapi.Signal {
 	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil || p.Spec.OS == nil || p.Spec.OS.Name != v1.Linux {
 		return runtimeapi.Signal_RUNTIME_DEFAULT

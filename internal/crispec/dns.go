@@ -12,7 +12,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Limits of a resolver's configuration (Kubernetes documentation, "DNS for Services and Pods": what glibc takes, and KEP-2595).
+// Limits of a resolver's configuration (Kubernetes documentation, "DNS for Services and Pods": what
+// glibc takes, and KEP-2595).
 const (
 	maxServers    = 3
 	maxSearches   = 32
@@ -26,7 +27,8 @@ const (
 	reasonDNSConfigForming  = "DNSConfigForming"
 )
 
-// ndots makes names with fewer dots be looked for in the search domains first, so that service.namespace is found.
+// ndots makes names with fewer dots be looked for in the search domains first, so that
+// service.namespace is found.
 const ndots = "ndots:5"
 
 // DNS is what the node knows of name resolution.
@@ -36,7 +38,8 @@ type DNS struct {
 	Domain  string
 	// Host is the resolver that pods inherit.
 	Host Resolver
-	// InCluster says that the node is one of a cluster, so that pods expect the cluster's servers, and miss them where there are none.
+	// InCluster says that the node is one of a cluster, so that pods expect the cluster's servers,
+	// and miss them where there are none.
 	InCluster bool
 }
 
@@ -50,7 +53,8 @@ type Warning struct {
 // Resolver is the content of a resolv.conf.
 type Resolver struct{ Servers, Searches, Options []string }
 
-// LoopbackResolver is the resolver of a node that is told to have none (resolvConf ""): each pod asks itself. ips are the node's addresses.
+// LoopbackResolver is the resolver of a node that is told to have none (resolvConf ""): each pod
+// asks itself. ips are the node's addresses.
 func LoopbackResolver(ips []string) Resolver {
 	r := Resolver{Searches: []string{"."}}
 	for _, ip := range OnePerFamily(ips, nil) {
@@ -66,8 +70,9 @@ func LoopbackResolver(ips []string) Resolver {
 	return r
 }
 
-// ParseResolvConf reads a resolv.conf (resolv.conf(5)). What cannot be understood is passed over, as the C library does. Of the lines
-// "search" and "domain" the last one holds. The domain "." is no domain, and dots at the end of others mean nothing.
+// ParseResolvConf reads a resolv.conf (resolv.conf(5)). What cannot be understood is passed over,
+// as the C library does. Of the lines "search" and "domain" the last one holds. The domain "." is
+// no domain, and dots at the end of others mean nothing.
 func ParseResolvConf(content []byte) Resolver {
 	var r Resolver
 	for line := range strings.Lines(string(content)) {
@@ -101,8 +106,8 @@ func ParseResolvConf(content []byte) Resolver {
 // clusterSearches is how many search domains a pod gets of its cluster.
 const clusterSearches = 3
 
-// ExplainExcess returns what pods cannot be given of the host's resolver, which is read from path, "" if nothing: its search domains have to fit
-// into the limits together with those of the cluster.
+// ExplainExcess returns what pods cannot be given of the host's resolver, which is read from path,
+// "" if nothing: its search domains have to fit into the limits together with those of the cluster.
 func (r Resolver) ExplainExcess(path string, dns DNS) string {
 	most := maxSearches
 	if dns.InCluster && dns.Domain != "" {
@@ -125,7 +130,8 @@ func (r Resolver) IsLoopback() bool {
 	})
 }
 
-// computeDNS returns the resolver of the pod's containers: what the policy says, and dnsConfig over it, within the limits.
+// computeDNS returns the resolver of the pod's containers: what the policy says, and dnsConfig over
+// it, within the limits.
 func computeDNS(p *v1.Pod, dns DNS) (*runtimeapi.DNSConfig, []Warning) {
 	out, warnings := policyDNS(p, dns)
 	if c := p.Spec.DNSConfig; c != nil {
@@ -185,7 +191,8 @@ func policyDNS(p *v1.Pod, dns DNS) (Resolver, []Warning) {
 // InheritsResolver reports whether the pod's resolver has to do with the host's.
 func InheritsResolver(p *v1.Pod) bool { return p.Spec.DNSPolicy != v1.DNSNone }
 
-// mergeOptions returns the options with the others over them: one of the same name takes the place of the earlier one.
+// mergeOptions returns the options with the others over them: one of the same name takes the place
+// of the earlier one.
 func mergeOptions(options, over []string) []string {
 	name := func(option string) string {
 		n, _, _ := strings.Cut(option, ":")
@@ -209,7 +216,8 @@ func fitServers(servers []string) (fit []string, exceeded bool) {
 	return servers, false
 }
 
-// fitSearches leaves out domains that are too long to be any, and what is too many or too long for the whole line.
+// fitSearches leaves out domains that are too long to be any, and what is too many or too long for
+// the whole line.
 func fitSearches(searches []string) (fit []string, exceeded bool) {
 	length := 0
 	for _, s := range searches {
@@ -237,8 +245,9 @@ func unique(s []string) []string {
 	return out
 }
 
-// OnePerFamily returns the first address of each family, the family of the first of nodeIPs first: the form in which a pod is told of its
-// addresses and of the node's (Kubernetes documentation, "IPv4/IPv6 dual-stack").
+// OnePerFamily returns the first address of each family, the family of the first of nodeIPs first:
+// the form in which a pod is told of its addresses and of the node's (Kubernetes documentation,
+// "IPv4/IPv6 dual-stack").
 func OnePerFamily(ips, nodeIPs []string) []string {
 	var out []string
 	for _, ip := range ips {

@@ -18,7 +18,8 @@ type Environment struct {
 	// ConfigMaps and Secrets of the pod's namespace by name. One that is not here does not exist.
 	ConfigMaps map[string]*v1.ConfigMap
 	Secrets    map[string]*v1.Secret
-	// Files are the contents of the files that EnvFiles returns. One that is not here does not exist.
+	// Files are the contents of the files that EnvFiles returns. One that is not here does not
+	// exist.
 	Files map[EnvFile][]byte
 	// Services are at least those of the pod's namespace and of the namespace "default".
 	Services []*v1.Service
@@ -39,8 +40,9 @@ func (v *variables) set(name, value string) {
 	v.values[name] = value
 }
 
-// environment resolves the container's variables: envFrom, then env in order, whose entries may refer to earlier ones and to the
-// variables of services, then the variables of services that are not defined yet.
+// environment resolves the container's variables: envFrom, then env in order, whose entries may
+// refer to earlier ones and to the variables of services, then the variables of services that are
+// not defined yet.
 func environment(in Container) ([]*runtimeapi.KeyValue, map[string]string, error) {
 	vars := variables{values: make(map[string]string, len(in.Container.Env))}
 	for i := range in.Container.EnvFrom {
@@ -105,7 +107,8 @@ func (v *variables) addAll(in Container, from *v1.EnvFromSource) error {
 	return nil
 }
 
-// valueFrom returns the value of a variable that is not written out; ok is false when it is optional and there is none.
+// valueFrom returns the value of a variable that is not written out; ok is false when it is
+// optional and there is none.
 func valueFrom(in Container, e *v1.EnvVar) (value string, ok bool, err error) {
 	switch f := e.ValueFrom; {
 	case f.FieldRef != nil:
@@ -174,7 +177,8 @@ func findSecret(in Container, name string, optional *bool) (*v1.Secret, error) {
 	return nil, fmt.Errorf("secret %q not found", name)
 }
 
-// fieldValue returns a field of the pod, or of where it runs, as the environment offers it (Kubernetes documentation, "Downward API").
+// fieldValue returns a field of the pod, or of where it runs, as the environment offers it
+// (Kubernetes documentation, "Downward API").
 func fieldValue(in Container, path string) (string, error) {
 	p := in.Pod
 	switch path {
@@ -197,8 +201,9 @@ func fieldValue(in Container, path string) (string, error) {
 	return "", fmt.Errorf("fieldPath %q is not a field that a container can be given", path)
 }
 
-// MetadataField returns a field of the pod's metadata as environment and downwardAPI volumes offer it, and whether there is such a field:
-// maps are lines of key="value", ordered by key; a missing key of one is "".
+// MetadataField returns a field of the pod's metadata as environment and downwardAPI volumes offer
+// it, and whether there is such a field: maps are lines of key="value", ordered by key; a missing
+// key of one is "".
 func MetadataField(p *v1.Pod, path string) (value string, ok bool) {
 	if name, key, ok := subscript(path); ok {
 		switch name {

@@ -51,10 +51,11 @@ func fileValue(in Container, ref *v1.FileKeySelector) (string, bool, error) {
 	return "", false, fmt.Errorf("couldn't find key %q in file %q of volume %q", ref.Key, ref.Path, ref.VolumeName)
 }
 
-// parseEnvFile reads NAME='value' declarations, of which a later one of the same name wins (Kubernetes documentation, "Define Environment
-// Variable Values Using An Init Container"). It takes only what a shell reads the same way: values stand in single quotes, may have several
-// lines, and are taken literally; whitespace before a name, blank lines, and lines that begin with # are skipped. Its errors show nothing of
-// the file, which may hold secrets.
+// parseEnvFile reads NAME='value' declarations, of which a later one of the same name wins
+// (Kubernetes documentation, "Define Environment Variable Values Using An Init Container"). It
+// takes only what a shell reads the same way: values stand in single quotes, may have several
+// lines, and are taken literally; whitespace before a name, blank lines, and lines that begin
+// with # are skipped. Its errors show nothing of the file, which may hold secrets.
 func parseEnvFile(text string) (map[string]string, error) {
 	values := map[string]string{}
 	for line := 1; text != ""; {
@@ -73,7 +74,8 @@ func parseEnvFile(text string) (map[string]string, error) {
 
 const blank = " \t"
 
-// parseDeclaration reads the declaration at the beginning of the text, to the end of its last line; name is "" where there is none.
+// parseDeclaration reads the declaration at the beginning of the text, to the end of its last line;
+// name is "" where there is none.
 func parseDeclaration(text string) (name, value, rest string, err error) {
 	line, after, _ := strings.Cut(text, "\n")
 	line = strings.TrimLeft(line, blank)

@@ -6,8 +6,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ExecLimits are what the kernel takes at the start of a program, in bytes (execve(2), "Limits on size of arguments and environment"); 0 is not known.
-// What exceeds them ends the container with an exit code alone: by then there is nobody left to say why.
+// ExecLimits are what the kernel takes at the start of a program, in bytes (execve(2), "Limits on
+// size of arguments and environment"); 0 is not known. What exceeds them ends the container with an
+// exit code alone: by then there is nobody left to say why.
 type ExecLimits struct {
 	// String bounds an argument, or a variable with its name, and its final zero.
 	String int
@@ -18,11 +19,13 @@ type ExecLimits struct {
 const (
 	// execString is how many pages the kernel takes of one argument or variable (MAX_ARG_STRLEN).
 	execString = 32
-	// minExecTotal and maxExecTotal bound what, in bytes, a quarter of the limit of the stack counts for all of them.
+	// minExecTotal and maxExecTotal bound what, in bytes, a quarter of the limit of the stack
+	// counts for all of them.
 	minExecTotal, maxExecTotal = 128 << 10, 6 << 20
 )
 
-// HostExecLimits returns the limits of a kernel with pages of a size in bytes, for containers whose stack has a limit in bytes; 0 is not known.
+// HostExecLimits returns the limits of a kernel with pages of a size in bytes, for containers whose
+// stack has a limit in bytes; 0 is not known.
 func HostExecLimits(pageSize int, stackLimit uint64) ExecLimits {
 	limits := ExecLimits{String: execString * pageSize, Total: maxExecTotal}
 	if stackLimit > 0 {
@@ -34,7 +37,8 @@ func HostExecLimits(pageSize int, stackLimit uint64) ExecLimits {
 // pointerSize is what the kernel counts for each string besides.
 const pointerSize = 8
 
-// check returns what the kernel would not take of a container's arguments and variables. Those of its image, which come on top, are not counted.
+// check returns what the kernel would not take of a container's arguments and variables. Those of
+// its image, which come on top, are not counted.
 func (l ExecLimits) check(cfg *runtimeapi.ContainerConfig) error {
 	total := 0
 	add := func(what string, size int) error {

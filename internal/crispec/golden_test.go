@@ -27,10 +27,11 @@ import (
 
 var update = flag.Bool("update", false, "write the requests that pods lead to into testdata, to be read before they are believed")
 
-// The exact requests that pods lead to. testdata/plain.txtar has the whole of it for the plainest pod. Every other file is about one subject,
-// and says at its top what to look at. It has pairs: a pod, as what it differs in from the plain one; and its requests, as what they differ
-// in from the plain pod's (in YAML, as a JSON merge patch, RFC 7386: null is a field that is not there, lists are whole). A request is so
-// fixed to the last field, and yet can be read.
+// The exact requests that pods lead to. testdata/plain.txtar has the whole of it for the plainest
+// pod. Every other file is about one subject, and says at its top what to look at. It has pairs: a
+// pod, as what it differs in from the plain one; and its requests, as what they differ in from the
+// plain pod's (in YAML, as a JSON merge patch, RFC 7386: null is a field that is not there, lists
+// are whole). A request is so fixed to the last field, and yet can be read.
 func TestGolden(t *testing.T) {
 	plain, _, err := translate(goldenCase{})
 	if err != nil {
@@ -106,8 +107,8 @@ func checkGolden(t *testing.T, file string, plain map[string]any) int {
 
 const wanted = " leads to"
 
-// goldenCase is what a pod and its node differ in from the plain ones. container is merged into the pod's first container, everything else
-// over what it names.
+// goldenCase is what a pod and its node differ in from the plain ones. container is merged into the
+// pod's first container, everything else over what it names.
 type goldenCase struct {
 	Node      goldenNode     `json:"node"`
 	Metadata  map[string]any `json:"metadata"`
@@ -277,8 +278,8 @@ func tree(m proto.Message) map[string]any {
 	return withoutEmpty(decode(b)).(map[string]any)
 }
 
-// withoutEmpty leaves out empty texts and lists, and what is not so. Numbers and names of choices stay: the user 0 is one, and POD says more
-// than nothing.
+// withoutEmpty leaves out empty texts and lists, and what is not so. Numbers and names of choices
+// stay: the user 0 is one, and POD says more than nothing.
 func withoutEmpty(v any) any {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -311,7 +312,8 @@ func decode(b []byte) map[string]any {
 	return out
 }
 
-// containerTree is tree with values of variables as texts, and without the hash of the container, which says nothing more than the pod does.
+// containerTree is tree with values of variables as texts, and without the hash of the container,
+// which says nothing more than the pod does.
 func containerTree(cfg *runtimeapi.ContainerConfig) map[string]any {
 	cfg = proto.Clone(cfg).(*runtimeapi.ContainerConfig)
 	var envs []any
@@ -329,7 +331,8 @@ func containerTree(cfg *runtimeapi.ContainerConfig) map[string]any {
 	return out
 }
 
-// overlay returns the tree with another over it: maps are merged, everything else is replaced, null removes.
+// overlay returns the tree with another over it: maps are merged, everything else is replaced, null
+// removes.
 func overlay(base, over map[string]any) map[string]any {
 	out := maps.Clone(base)
 	for k, v := range over {
@@ -347,7 +350,8 @@ func overlay(base, over map[string]any) map[string]any {
 	return out
 }
 
-// diff returns what overlay makes the second tree of the first with. Each container of the second is compared with the first one's "main".
+// diff returns what overlay makes the second tree of the first with. Each container of the second
+// is compared with the first one's "main".
 func diff(base, got map[string]any) map[string]any {
 	out := map[string]any{}
 	for k := range maps.Keys(base) {

@@ -14,7 +14,8 @@ import (
 
 // Volume is where a pod's volume lies on the host.
 type Volume struct {
-	// HostPath is the volume's directory, or file; of a volume that containers have as a device, a path that leads to it.
+	// HostPath is the volume's directory, or file; of a volume that containers have as a device, a
+	// path that leads to it.
 	HostPath       string
 	ReadOnly       bool
 	SELinuxRelabel bool
@@ -27,12 +28,14 @@ type Subpath struct {
 	Container    string
 	// Index is the mount's place in the container's volumeMounts.
 	Index int
-	// Path is relative to Root and has no "..". What lies there is the containers' to change: it can be a symlink to anywhere.
+	// Path is relative to Root and has no "..". What lies there is the containers' to change: it
+	// can be a symlink to anywhere.
 	Path        string
 	Propagation runtimeapi.MountPropagation
 }
 
-// Subpaths returns the parts of volumes of the host that the container mounts, in the order of its mounts. An error is the user's to mend.
+// Subpaths returns the parts of volumes of the host that the container mounts, in the order of its
+// mounts. An error is the user's to mend.
 func Subpaths(in Container) ([]Subpath, error) {
 	c := in.Container
 	if !slices.ContainsFunc(c.VolumeMounts, hasSubpath) {
@@ -99,7 +102,8 @@ func volumeOf(in Container, m *v1.VolumeMount) (Volume, error) {
 	return vol, nil
 }
 
-// mounts returns the container's mounts in the order of its volumeMounts, then those that every container has.
+// mounts returns the container's mounts in the order of its volumeMounts, then those that every
+// container has.
 func mounts(in Container, values map[string]string) ([]*runtimeapi.Mount, error) {
 	c := in.Container
 	var out []*runtimeapi.Mount
@@ -171,7 +175,8 @@ func volumeMount(in Container, index int, values map[string]string) (*runtimeapi
 	return out, nil
 }
 
-// WantsRecursiveReadOnly reports whether it matters for the container's mounts that the runtime can make them read-only with all below.
+// WantsRecursiveReadOnly reports whether it matters for the container's mounts that the runtime can
+// make them read-only with all below.
 func WantsRecursiveReadOnly(c *v1.Container) bool {
 	return slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool {
 		return m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled

@@ -10,7 +10,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// mounting is a container with these mounts of the volumes v, which can be written to, and ro, which cannot, and of the image img.
+// mounting is a container with these mounts of the volumes v, which can be written to, and ro,
+// which cannot, and of the image img.
 func mounting(mounts ...v1.VolumeMount) Container {
 	p := newPod(func(p *v1.Pod) {
 		c := &p.Spec.Containers[0]

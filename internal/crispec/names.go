@@ -8,13 +8,15 @@ import (
 )
 
 const (
-	// maxLabel is the length of a DNS label, which a host name that is made of the pod's name is cut to.
+	// maxLabel is the length of a DNS label, which a host name that is made of the pod's name is
+	// cut to.
 	maxLabel = 63
 	// maxKernelName is the longest host name that the kernel takes (HOST_NAME_MAX of limits.h).
 	maxKernelName = 64
 )
 
-// Names are what a pod is called in its network (Kubernetes documentation, "DNS for Services and Pods").
+// Names are what a pod is called in its network (Kubernetes documentation, "DNS for Services and
+// Pods").
 type Names struct {
 	// Host is the host name.
 	Host string
@@ -22,9 +24,10 @@ type Names struct {
 	Domain string
 }
 
-// ComputeNames returns the pod's names. A hostnameOverride is the whole name and has no domain (KEP-4762); otherwise the name is
-// spec.hostname or the pod's name, cut to a DNS label. The domain is that of the pod's headless service. clusterDomain may be "": the
-// full name then ends with a dot, as the kubelet has it, which counts where the length does.
+// ComputeNames returns the pod's names. A hostnameOverride is the whole name and has no domain
+// (KEP-4762); otherwise the name is spec.hostname or the pod's name, cut to a DNS label. The domain
+// is that of the pod's headless service. clusterDomain may be "": the full name then ends with a
+// dot, as the kubelet has it, which counts where the length does.
 func ComputeNames(p *v1.Pod, clusterDomain string) Names {
 	if o := p.Spec.HostnameOverride; o != nil && *o != "" {
 		return Names{Host: *o}
@@ -50,7 +53,8 @@ func (n Names) Full() string {
 	return n.Host + "." + n.Domain
 }
 
-// kernelName returns what uname -n says in the pod: "" for a pod in the host's network, which shares the host's name.
+// kernelName returns what uname -n says in the pod: "" for a pod in the host's network, which
+// shares the host's name.
 func kernelName(p *v1.Pod, clusterDomain string) (string, error) {
 	if p.Spec.HostNetwork {
 		return "", nil
@@ -83,7 +87,8 @@ func HostsFile(n Names, ips []string, aliases []v1.HostAlias) []byte {
 	return appendAliases(b, aliases)
 }
 
-// NodeHostsFile returns the /etc/hosts of a pod in the host's network: the node's own with the pod's aliases.
+// NodeHostsFile returns the /etc/hosts of a pod in the host's network: the node's own with the
+// pod's aliases.
 func NodeHostsFile(node []byte, aliases []v1.HostAlias) []byte {
 	b := append([]byte("# Kubernetes-managed hosts file (host network).\n"), node...)
 	if len(node) > 0 && node[len(node)-1] != '\n' {

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// The translation is pure: nothing in it can read a file, ask a server, start a program, or look at the clock.
+// The translation is pure: nothing in it can read a file, ask a server, start a program, or look at
+// the clock.
 func TestNoIO(t *testing.T) {
 	banned := []string{
 		"crypto/rand", "golang.org/x/sys/unix", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "net/http", "os", "os/exec", "syscall", "time",

@@ -22,9 +22,10 @@ func resourceOf(in Container, ref *v1.ResourceFieldSelector) (string, error) {
 	return ResourceField(in.Pod, c, ref, in.Environment.Allocatable)
 }
 
-// ResourceField returns a resource of a container as environment and downwardAPI volumes offer it (Kubernetes documentation, "Downward
-// API"): the amount divided by the divisor, rounded up. A limit of cpu, memory or ephemeral-storage that is not set is the pod's, and
-// without one the node's allocatable amount.
+// ResourceField returns a resource of a container as environment and downwardAPI volumes offer it
+// (Kubernetes documentation, "Downward API"): the amount divided by the divisor, rounded up. A
+// limit of cpu, memory or ephemeral-storage that is not set is the pod's, and without one the
+// node's allocatable amount.
 func ResourceField(p *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, allocatable v1.ResourceList) (string, error) {
 	kind, name, _ := strings.Cut(ref.Resource, ".")
 	resourceName := v1.ResourceName(name)

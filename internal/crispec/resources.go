@@ -14,7 +14,8 @@ import (
 	"berth/internal/pod"
 )
 
-// ResourceSettings are what of the node and its configuration the resources of containers depend on.
+// ResourceSettings are what of the node and its configuration the resources of containers depend
+// on.
 type ResourceSettings struct {
 	// NodeMemory and NodeSwap are the node's capacity in bytes.
 	NodeMemory, NodeSwap int64
@@ -22,14 +23,16 @@ type ResourceSettings struct {
 	CPUQuota cgroups.CPUQuota
 	// CgroupVersion is 1 or 2.
 	CgroupVersion int
-	// SwapAccounted says that the kernel can limit the swap of a cgroup; without it nothing is said of swap.
+	// SwapAccounted says that the kernel can limit the swap of a cgroup; without it nothing is said
+	// of swap.
 	SwapAccounted bool
-	// LimitedSwap lets containers of burstable pods have their part of the node's swap (memorySwap.swapBehavior, KEP-2400); without it no container swaps.
+	// LimitedSwap lets containers of burstable pods have their part of the node's swap
+	// (memorySwap.swapBehavior, KEP-2400); without it no container swaps.
 	LimitedSwap bool
 	// HugePageSizes are the sizes in bytes that the kernel can limit for a cgroup.
 	HugePageSizes []int64
-	// KillTogether has the kernel end all processes of a container when it runs out of memory (the opposite of singleProcessOOMKill). It needs
-	// cgroup version 2.
+	// KillTogether has the kernel end all processes of a container when it runs out of memory (the
+	// opposite of singleProcessOOMKill). It needs cgroup version 2.
 	KillTogether bool
 	// MemoryQoS throttles and protects memory on cgroup version 2 (KEP-2570); nil does neither.
 	MemoryQoS *cgroups.MemoryQoS
@@ -41,8 +44,8 @@ func resources(in Container) *runtimeapi.LinuxContainerResources {
 	return out
 }
 
-// ContainerResources returns the resources of a container of the pod that can be changed while it runs: all but its OOM score. A limit that the
-// container does not state is the pod's (KEP-2837).
+// ContainerResources returns the resources of a container of the pod that can be changed while it
+// runs: all but its OOM score. A limit that the container does not state is the pod's (KEP-2837).
 func ContainerResources(p *v1.Pod, c *v1.Container, s ResourceSettings) *runtimeapi.LinuxContainerResources {
 	requests, limits := c.Resources.Requests, limitsOf(p, c)
 	out := linuxResources(requests, limits, s)
@@ -76,7 +79,8 @@ func limitsOf(p *v1.Pod, c *v1.Container) v1.ResourceList {
 	return out
 }
 
-// linuxResources returns processor and memory as the kernel is told of them. What asks for no processor time gets it by its limit.
+// linuxResources returns processor and memory as the kernel is told of them. What asks for no
+// processor time gets it by its limit.
 func linuxResources(requests, limits v1.ResourceList, s ResourceSettings) *runtimeapi.LinuxContainerResources {
 	cpu, asked := requests[v1.ResourceCPU]
 	if limit, ok := limits[v1.ResourceCPU]; ok && !asked {
@@ -101,8 +105,8 @@ func (s ResourceSettings) setSwap(out *runtimeapi.LinuxContainerResources, p *v1
 	}
 }
 
-// swapLimit returns how many bytes the container may swap. Only burstable pods swap, and of their containers those that ask for memory, and for
-// less of it than their limit (KEP-2400).
+// swapLimit returns how many bytes the container may swap. Only burstable pods swap, and of their
+// containers those that ask for memory, and for less of it than their limit (KEP-2400).
 func (s ResourceSettings) swapLimit(p *v1.Pod, c *v1.Container) int64 {
 	request, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
 	if !s.LimitedSwap || cgroups.QOSClass(p) != v1.PodQOSBurstable || pod.IsCritical(p) || request.Cmp(*limit) == 0 {
@@ -111,7 +115,8 @@ func (s ResourceSettings) swapLimit(p *v1.Pod, c *v1.Container) int64 {
 	return cgroups.SwapLimit(request.Value(), s.NodeMemory, s.NodeSwap)
 }
 
-// setMemoryQoS throttles the container before it reaches its limit, and protects what it asks for from being reclaimed.
+// setMemoryQoS throttles the container before it reaches its limit, and protects what it asks for
+// from being reclaimed.
 func (s ResourceSettings) setMemoryQoS(out *runtimeapi.LinuxContainerResources, p *v1.Pod, request int64) {
 	if s.MemoryQoS == nil {
 		return
@@ -141,7 +146,8 @@ func setUnified(out *runtimeapi.LinuxContainerResources, file string, value any)
 	out.Unified[file] = fmt.Sprint(value)
 }
 
-// hugePageSize spells a page size as the runtime expects it (OCI runtime specification, hugepageLimits): 64KB, 2MB, 1GB.
+// hugePageSize spells a page size as the runtime expects it (OCI runtime specification,
+// hugepageLimits): 64KB, 2MB, 1GB.
 func hugePageSize(size int64) string {
 	for _, unit := range []struct {
 		shift int
@@ -162,13 +168,15 @@ func Overhead(p *v1.Pod, s ResourceSettings) *runtimeapi.LinuxContainerResources
 	return linuxResources(p.Spec.Overhead, p.Spec.Overhead, s)
 }
 
-// SandboxResources returns what the pod's containers may take together. Runtimes that give each pod a machine make it of that size.
+// SandboxResources returns what the pod's containers may take together. Runtimes that give each pod
+// a machine make it of that size.
 func SandboxResources(p *v1.Pod, s ResourceSettings) *runtimeapi.LinuxContainerResources {
 	containers := podresource.PodResourcesOptions{ExcludeOverhead: true}
 	return linuxResources(podresource.PodRequests(p, containers), podresource.PodLimits(p, containers), s)
 }
 
-// OOM scores of the quality-of-service classes (Kubernetes documentation, "Node-pressure Eviction", node out of memory behaviour).
+// OOM scores of the quality-of-service classes (Kubernetes documentation, "Node-pressure Eviction",
+// node out of memory behaviour).
 const (
 	guaranteedOOMScore   = -997
 	bestEffortOOMScore   = 1000
@@ -178,8 +186,9 @@ const (
 	systemNodeCritical = 2_000_001_000
 )
 
-// computeOOMScore returns oom_score_adj of a container: the less of the node's memory it asks for, the sooner it is killed. What a pod asks for
-// beyond its containers counts for each of them alike (KEP-2837).
+// computeOOMScore returns oom_score_adj of a container: the less of the node's memory it asks for,
+// the sooner it is killed. What a pod asks for beyond its containers counts for each of them alike
+// (KEP-2837).
 func computeOOMScore(p *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	if p.Spec.Priority != nil && *p.Spec.Priority >= systemNodeCritical {
 		return guaranteedOOMScore
@@ -208,7 +217,8 @@ func computeOOMScore(p *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	return min(max(s, minBurstableOOMScore), maxBurstableOOMScore)
 }
 
-// sharedMemoryRequest returns each long-running container's part of the memory that the pod asks for beyond what its containers do.
+// sharedMemoryRequest returns each long-running container's part of the memory that the pod asks
+// for beyond what its containers do.
 func sharedMemoryRequest(p *v1.Pod) int64 {
 	if p.Spec.Resources == nil {
 		return 0

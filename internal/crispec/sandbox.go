@@ -1,4 +1,5 @@
-// Package crispec translates a v1.Pod into the runtime's terms: the configuration of its sandbox and of each container.
+// Package crispec translates a v1.Pod into the runtime's terms: the configuration of its sandbox
+// and of each container.
 //
 // Owns: the translation of names, environment, mounts, security and resources, as pure functions.
 // Reads: only its arguments.
@@ -32,7 +33,8 @@ type Sandbox struct {
 	VolumeGroups []int64
 }
 
-// SandboxConfig returns the CRI configuration of the pod's sandbox, and of what its user is to be warned. An error is the user's to mend.
+// SandboxConfig returns the CRI configuration of the pod's sandbox, and of what its user is to be
+// warned. An error is the user's to mend.
 func SandboxConfig(s Sandbox) (*runtimeapi.PodSandboxConfig, []Warning, error) {
 	p := s.Pod
 	hostname, err := kernelName(p, s.DNS.Domain)
@@ -62,8 +64,8 @@ func SandboxConfig(s Sandbox) (*runtimeapi.PodSandboxConfig, []Warning, error) {
 	}, warnings, nil
 }
 
-// portMappings returns the ports of regular containers and sidecars; one that is named twice is mapped once. A pod in the host's network
-// has nothing to map.
+// portMappings returns the ports of regular containers and sidecars; one that is named twice is
+// mapped once. A pod in the host's network has nothing to map.
 func portMappings(p *v1.Pod) []*runtimeapi.PortMapping {
 	if p.Spec.HostNetwork {
 		return nil
@@ -99,7 +101,8 @@ func protocol(p v1.Protocol) runtimeapi.Protocol {
 	return runtimeapi.Protocol_TCP
 }
 
-// sysctls returns the pod's kernel parameters by their names with dots, whichever way they are written (sysctl.d(5)).
+// sysctls returns the pod's kernel parameters by their names with dots, whichever way they are
+// written (sysctl.d(5)).
 func sysctls(p *v1.Pod) map[string]string {
 	if p.Spec.SecurityContext == nil || len(p.Spec.SecurityContext.Sysctls) == 0 {
 		return nil

@@ -45,7 +45,8 @@ func sandboxSecurity(s Sandbox) (*runtimeapi.LinuxSandboxSecurityContext, error)
 	return out, nil
 }
 
-// containerSecurity returns the container's effective security context: the container's fields over the pod's.
+// containerSecurity returns the container's effective security context: the container's fields over
+// the pod's.
 func containerSecurity(in Container) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	p, c := in.Pod, in.Container
 	psc, sc := p.Spec.SecurityContext, c.SecurityContext
@@ -90,7 +91,8 @@ func containerSecurity(in Container) (*runtimeapi.LinuxContainerSecurityContext,
 	return out, nil
 }
 
-// namespaces returns what the pod shares with the host, and what its containers share with each other.
+// namespaces returns what the pod shares with the host, and what its containers share with each
+// other.
 func namespaces(p *v1.Pod, users *userns.Range) (*runtimeapi.NamespaceOption, error) {
 	mode := func(host bool, own runtimeapi.NamespaceMode) runtimeapi.NamespaceMode {
 		if host {

@@ -12,8 +12,9 @@ import (
 // apiService is the service of the API server, in metav1.NamespaceDefault; every pod is told of it.
 const apiService = "kubernetes"
 
-// serviceVariables returns the variables that tell a container of services (Kubernetes documentation, "Discovering services"): of
-// those with a cluster IP in the pod's namespace, unless the pod has enableServiceLinks false, and of the API server's.
+// serviceVariables returns the variables that tell a container of services (Kubernetes
+// documentation, "Discovering services"): of those with a cluster IP in the pod's namespace, unless
+// the pod has enableServiceLinks false, and of the API server's.
 func serviceVariables(p *v1.Pod, services []*v1.Service) map[string]string {
 	links := p.Spec.EnableServiceLinks == nil || *p.Spec.EnableServiceLinks // unset is the API's default
 	byName := map[string]*v1.Service{}

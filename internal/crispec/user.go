@@ -22,8 +22,8 @@ var (
 )
 
 const (
-	// maxUID is the highest user id that Kubernetes and the runtimes take. Higher ones could come out as another user, even root, where
-	// they are cut to 32 bits.
+	// maxUID is the highest user id that Kubernetes and the runtimes take. Higher ones could come
+	// out as another user, even root, where they are cut to 32 bits.
 	maxUID = math.MaxInt32
 	// maxUserName is the longest name of a user (LOGIN_NAME_MAX of limits.h).
 	maxUserName = 256
@@ -49,8 +49,9 @@ func (u ImageUser) check() error {
 	return nil
 }
 
-// setUser sets who the container's process runs as: runAsUser of container or pod, else the image's user, so that this is who it runs as
-// whatever becomes of the image's name meanwhile, and who runAsNonRoot was checked for.
+// setUser sets who the container's process runs as: runAsUser of container or pod, else the image's
+// user, so that this is who it runs as whatever becomes of the image's name meanwhile, and who
+// runAsNonRoot was checked for.
 func setUser(in Container, out *runtimeapi.LinuxContainerSecurityContext) error {
 	p, c := in.Pod, in.Container
 	out.RunAsGroup = int64Value(runAsGroup(p, c))
@@ -116,7 +117,8 @@ func runAsGroup(p *v1.Pod, c *v1.Container) *int64 {
 	return nil
 }
 
-// supplementalGroups returns the groups that the pod's processes are in besides their own: first the one that its volumes belong to.
+// supplementalGroups returns the groups that the pod's processes are in besides their own: first
+// the one that its volumes belong to.
 func supplementalGroups(p *v1.Pod, volumes []int64) []int64 {
 	var out []int64
 	if sc := p.Spec.SecurityContext; sc != nil {

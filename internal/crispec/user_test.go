@@ -10,7 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Images are made by anybody: who they say they run as must not become somebody else on the way to the kernel.
+// Images are made by anybody: who they say they run as must not become somebody else on the way to
+// the kernel.
 func TestImageUser(t *testing.T) {
 	id := func(n int64) ImageUser { return ImageUser{UID: &n} }
 	for _, tc := range []struct {

@@ -37,7 +37,8 @@ type CSINodes interface {
 	DeleteCSINode(ctx context.Context, name string) error
 }
 
-// nodeIDAnnotation of the Node maps drivers to what they call it (Kubernetes CSI documentation, "CSINode Object").
+// nodeIDAnnotation of the Node maps drivers to what they call it (Kubernetes CSI documentation,
+// "CSINode Object").
 const nodeIDAnnotation = "csi.volume.kubernetes.io/nodeid"
 
 // Tries of one write to the API server, and the waits between them.
@@ -50,8 +51,8 @@ const (
 // retries space the tries of what is tried until it works.
 var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 30 * time.Second, Steps: math.MaxInt}
 
-// Run tells the API server what there is to tell besides registrations: of this machine when it starts, of drivers that are gone, and from time to
-// time of the limits of those that are there.
+// Run tells the API server what there is to tell besides registrations: of this machine when it
+// starts, of drivers that are gone, and from time to time of the limits of those that are there.
 func (d *Drivers) Run(ctx context.Context) error {
 	if d.Nodes == nil {
 		<-ctx.Done()
@@ -85,7 +86,8 @@ func (d *Drivers) Run(ctx context.Context) error {
 	}
 }
 
-// Health says that the API server has no CSINode of this machine yet, without which pods with volumes must not be sent here.
+// Health says that the API server has no CSINode of this machine yet, without which pods with
+// volumes must not be sent here.
 func (d *Drivers) Health() error { return d.health.Err() }
 
 // insist tries until it works or ctx is done.
@@ -132,7 +134,8 @@ func (d *Drivers) withdraw(ctx context.Context) error {
 	d.mu.Unlock()
 	var errs []error
 	for _, name := range left {
-		// A driver that has come back meanwhile is told of by its registration, which waits for its turn.
+		// A driver that has come back meanwhile is told of by its registration, which waits for its
+		// turn.
 		still := func() bool {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -205,7 +208,8 @@ func addToNode(n *v1.Node, driver string, info Info) error {
 	return changeNodeIDs(n, func(ids map[string]string) { ids[driver] = info.NodeID })
 }
 
-// removeFromNode takes the driver's name of the node away. Labels stay: volumes may have been made by them.
+// removeFromNode takes the driver's name of the node away. Labels stay: volumes may have been made
+// by them.
 func removeFromNode(n *v1.Node, driver string) error {
 	return changeNodeIDs(n, func(ids map[string]string) { delete(ids, driver) })
 }
@@ -252,8 +256,8 @@ func (d *Drivers) ensureCSINode(ctx context.Context) error {
 	return err
 }
 
-// ownCSINode returns this machine's CSINode, which it makes if there is none. One that belongs to an earlier Node of the same name goes: then
-// this try fails, and the next one makes it.
+// ownCSINode returns this machine's CSINode, which it makes if there is none. One that belongs to
+// an earlier Node of the same name goes: then this try fails, and the next one makes it.
 func (d *Drivers) ownCSINode(ctx context.Context) (*storagev1.CSINode, error) {
 	owner, err := d.Nodes.GetNode(ctx, d.NodeName)
 	if err != nil {

@@ -203,7 +203,8 @@ func TestDriversThatAreRefused(t *testing.T) {
 	c.expectNodeIDs(`{"a":"id-a"}`)
 }
 
-// A limit that the driver has changed is told when somebody sees that the old one does not hold, and nothing else is.
+// A limit that the driver has changed is told when somebody sees that the old one does not hold,
+// and nothing else is.
 func TestLimitsAreToldAnew(t *testing.T) {
 	c := newCluster(t)
 	d := c.start()

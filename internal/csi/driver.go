@@ -17,7 +17,8 @@ import (
 // callTimeout bounds one call of a driver.
 const callTimeout = 2 * time.Minute
 
-// Driver is one registered driver. Each call has a connection of its own, and so reaches whoever listens by then.
+// Driver is one registered driver. Each call has a connection of its own, and so reaches whoever
+// listens by then.
 type Driver struct {
 	Name     string
 	endpoint string
@@ -47,7 +48,8 @@ func (d *Driver) Info(ctx context.Context) (Info, error) {
 	return out, err
 }
 
-// Capabilities asks what the driver can. It may change with each version of the driver, so it is asked before each decision.
+// Capabilities asks what the driver can. It may change with each version of the driver, so it is
+// asked before each decision.
 func (d *Driver) Capabilities(ctx context.Context) (Capabilities, error) {
 	out := Capabilities{}
 	err := d.call(ctx, csiapi.Node_NodeGetCapabilities_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
@@ -106,8 +108,8 @@ func (d *Driver) Unstage(ctx context.Context, id, staging string) error {
 	})
 }
 
-// Expand has the driver make the volume's file system as large as the volume is, and returns the size in bytes; 0 if it does not tell
-// (NodeExpandVolume).
+// Expand has the driver make the volume's file system as large as the volume is, and returns the
+// size in bytes; 0 if it does not tell (NodeExpandVolume).
 func (d *Driver) Expand(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) (size int64, err error) {
 	if err := complete(r.GetVolumeId(), "volume", r.GetVolumePath()); err != nil {
 		return 0, err
@@ -173,7 +175,8 @@ func (d *Driver) call(ctx context.Context, method string, do func(context.Contex
 	return nil
 }
 
-// IsUncertain reports whether a call that failed may have had its effect all the same, so that it has to be undone.
+// IsUncertain reports whether a call that failed may have had its effect all the same, so that it
+// has to be undone.
 func IsUncertain(err error) bool {
 	s, ok := status.FromError(err)
 	if !ok {

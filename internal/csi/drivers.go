@@ -26,9 +26,11 @@ type Config struct {
 	CSINodes CSINodes
 	// Registered returns what is closed when the API server has the Node; Run asks for it.
 	Registered func() <-chan struct{}
-	// Initialized is called when the API server has a CSINode of this machine; nil: nobody waits for it.
+	// Initialized is called when the API server has a CSINode of this machine; nil: nobody waits
+	// for it.
 	Initialized func()
-	// Period returns how often the API server is told anew how many volumes this node takes of a driver, 0 for never; nil: of none. It must not block.
+	// Period returns how often the API server is told anew how many volumes this node takes of a
+	// driver, 0 for never; nil: of none. It must not block.
 	Period func(driver string) time.Duration
 	// PeriodsChanged has an element when Period may return something else; nil: it never does.
 	PeriodsChanged <-chan struct{}
@@ -93,7 +95,8 @@ func New(cfg Config) (*Drivers, error) {
 	return d, nil
 }
 
-// ValidatePlugin refuses a driver that speaks no known version, and one that an at least equally new one of the same name is there of.
+// ValidatePlugin refuses a driver that speaks no known version, and one that an at least equally
+// new one of the same name is there of.
 func (d *Drivers) ValidatePlugin(name, _ string, versions []string) error {
 	_, err := d.validate("ValidatePlugin", name, versions)
 	return err
@@ -134,7 +137,8 @@ func highestVersion(versions []string) (*utilversion.Version, error) {
 	return highest, nil
 }
 
-// RegisterPlugin asks the driver what it says of this node and tells the API server. On an error the driver is not registered.
+// RegisterPlugin asks the driver what it says of this node and tells the API server. On an error
+// the driver is not registered.
 func (d *Drivers) RegisterPlugin(ctx context.Context, name, endpoint string, versions []string) error {
 	highest, err := d.validate("RegisterPlugin", name, versions)
 	if err != nil {
@@ -158,7 +162,8 @@ func (d *Drivers) RegisterPlugin(ctx context.Context, name, endpoint string, ver
 	return nil
 }
 
-// DeregisterPlugin forgets the driver. Volumes that it has mounted stay as they are; whatever is to be done with them waits for its return.
+// DeregisterPlugin forgets the driver. Volumes that it has mounted stay as they are; whatever is to
+// be done with them waits for its return.
 func (d *Drivers) DeregisterPlugin(name, endpoint string) {
 	d.mu.Lock()
 	if d.drivers[name].endpoint != endpoint {
@@ -174,7 +179,8 @@ func (d *Drivers) DeregisterPlugin(name, endpoint string) {
 	d.publish()
 }
 
-// Subscribe has changed called, without a lock, whenever a driver has come or gone. It must not block.
+// Subscribe has changed called, without a lock, whenever a driver has come or gone. It must not
+// block.
 func (d *Drivers) Subscribe(changed func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// refreshes are when the API server is to be told anew how many volumes this node takes of drivers (KEP-4876). It is Run's.
+// refreshes are when the API server is to be told anew how many volumes this node takes of drivers
+// (KEP-4876). It is Run's.
 type refreshes struct {
 	running sync.WaitGroup
 	dues    map[string]due
@@ -20,8 +21,8 @@ type due struct {
 	period time.Duration
 }
 
-// Refresh asks the driver at once how many of its volumes this node takes, if it is asked from time to time at all: somebody has seen that the API
-// server was told too many.
+// Refresh asks the driver at once how many of its volumes this node takes, if it is asked from time
+// to time at all: somebody has seen that the API server was told too many.
 func (d *Drivers) Refresh(name string) {
 	d.mu.Lock()
 	d.urgent[name] = true
@@ -36,7 +37,8 @@ func (d *Drivers) wakeUp() {
 	}
 }
 
-// refreshDue asks the drivers whose time has come, and returns when the next is due; zero for never.
+// refreshDue asks the drivers whose time has come, and returns when the next is due; zero for
+// never.
 func (d *Drivers) refreshDue(ctx context.Context, r *refreshes, now time.Time) (next time.Time) {
 	d.mu.Lock()
 	urgent := d.urgent

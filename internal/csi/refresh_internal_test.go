@@ -14,7 +14,8 @@ import (
 	"berth/internal/metrics/metricstest"
 )
 
-// Drivers are asked in their own periods; one whose period was changed, or that somebody is in a hurry for, out of its turn.
+// Drivers are asked in their own periods; one whose period was changed, or that somebody is in a
+// hurry for, out of its turn.
 func TestRefreshDue(t *testing.T) {
 	periods := map[string]time.Duration{"a": time.Minute, "b": 3 * time.Minute}
 	registry := prometheus.NewRegistry()

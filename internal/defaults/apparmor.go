@@ -7,8 +7,9 @@ import (
 	"berth/internal/pod"
 )
 
-// setAppArmorDefaults sets the profiles of containers that still have theirs in the annotation that was its place before the field
-// (KEP-24; kubernetes.io/docs/tutorials/security/apparmor, "Securing a Pod").
+// setAppArmorDefaults sets the profiles of containers that still have theirs in the annotation that
+// was its place before the field (KEP-24; kubernetes.io/docs/tutorials/security/apparmor, "Securing
+// a Pod").
 func setAppArmorDefaults(p *v1.Pod) {
 	if p.Spec.OS != nil && p.Spec.OS.Name == v1.Windows {
 		return

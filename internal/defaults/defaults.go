@@ -5,7 +5,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// SetPodDefaults fills in what the API server would have filled in on create, admission plugins aside. It must see each pod once.
+// SetPodDefaults fills in what the API server would have filled in on create, admission plugins
+// aside. It must see each pod once.
 func SetPodDefaults(p *v1.Pod) {
 	spec := &p.Spec
 	setDefault(&spec.RestartPolicy, v1.RestartPolicyAlways)
@@ -13,12 +14,14 @@ func SetPodDefaults(p *v1.Pod) {
 	setDefault(&spec.SchedulerName, v1.DefaultSchedulerName)
 	setDefaultPtr(&spec.TerminationGracePeriodSeconds, int64(v1.DefaultTerminationGracePeriodSeconds))
 	if *spec.TerminationGracePeriodSeconds < 0 {
-		// Pods from before it was forbidden have such values; the API server stores the shortest grace period for them.
+		// Pods from before it was forbidden have such values; the API server stores the shortest
+		// grace period for them.
 		*spec.TerminationGracePeriodSeconds = 1
 	}
 	setDefaultPtr(&spec.EnableServiceLinks, v1.DefaultEnableServiceLinks)
 	setDefaultPtr(&spec.SecurityContext, v1.PodSecurityContext{})
-	// serviceAccount is the deprecated alias of serviceAccountName; the API server keeps them equal.
+	// serviceAccount is the deprecated alias of serviceAccountName; the API server keeps them
+	// equal.
 	setDefault(&spec.ServiceAccountName, spec.DeprecatedServiceAccount)
 	spec.DeprecatedServiceAccount = spec.ServiceAccountName
 
@@ -82,8 +85,10 @@ func setContainerDefaults(spec *v1.PodSpec, c *v1.Container) {
 	setResourceDefaults(&c.Resources)
 }
 
-// computePullPolicy returns Always for the tag latest, whether given, with a digest or not, or meant by giving neither tag nor digest;
-// IfNotPresent for any other (kubernetes.io/docs/concepts/containers/images, "Default image pull policy"), and for what is no image's name.
+// computePullPolicy returns Always for the tag latest, whether given, with a digest or not, or
+// meant by giving neither tag nor digest; IfNotPresent for any other
+// (kubernetes.io/docs/concepts/containers/images, "Default image pull policy"), and for what is no
+// image's name.
 func computePullPolicy(image string) v1.PullPolicy {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {

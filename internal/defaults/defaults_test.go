@@ -155,8 +155,8 @@ func TestComputePullPolicy(t *testing.T) {
 	}
 }
 
-// Where the pod as a whole has limits only, it requests what its containers request together: all main ones and sidecars, or the
-// largest init container with the sidecars before it.
+// Where the pod as a whole has limits only, it requests what its containers request together: all
+// main ones and sidecars, or the largest init container with the sidecars before it.
 func TestPodRequestsOfContainers(t *testing.T) {
 	p := &v1.Pod{Spec: manifesttest.Parse[v1.PodSpec](t, `
 resources: {limits: {cpu: 10}}

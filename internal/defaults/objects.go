@@ -6,7 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SetObjectDefaults fills in what the API server would when the object is created. It is one of the kinds that run mode accepts.
+// SetObjectDefaults fills in what the API server would when the object is created. It is one of the
+// kinds that run mode accepts.
 func SetObjectDefaults(o metav1.Object) {
 	switch o := o.(type) {
 	case *v1.Secret:

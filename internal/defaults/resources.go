@@ -28,8 +28,9 @@ func roundUp(list v1.ResourceList) {
 	}
 }
 
-// setPodResourceDefaults completes the resources of the pod as a whole, if it has some (KEP-2837): the huge pages are what the containers
-// have together. Where there are limits, requests are what the containers request together, and the limit where they request nothing.
+// setPodResourceDefaults completes the resources of the pod as a whole, if it has some (KEP-2837):
+// the huge pages are what the containers have together. Where there are limits, requests are what
+// the containers request together, and the limit where they request nothing.
 func setPodResourceDefaults(p *v1.Pod) {
 	r := p.Spec.Resources
 	if r == nil || len(r.Limits) == 0 && len(r.Requests) == 0 {

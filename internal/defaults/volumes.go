@@ -5,13 +5,16 @@ import (
 )
 
 const (
-	// defaultFileMode is the mode of files in secret, configMap, downwardAPI and projected volumes (their field defaultMode).
+	// defaultFileMode is the mode of files in secret, configMap, downwardAPI and projected volumes
+	// (their field defaultMode).
 	defaultFileMode int32 = 0o644
-	// defaultTokenSeconds is the lifetime of projected service account tokens (ServiceAccountTokenProjection.expirationSeconds).
+	// defaultTokenSeconds is the lifetime of projected service account tokens
+	// (ServiceAccountTokenProjection.expirationSeconds).
 	defaultTokenSeconds int64 = 3600
 )
 
-// setVolumeDefaults fills in one volume. A volume that names no kind is an emptyDir (kubernetes.io/docs/concepts/storage/volumes).
+// setVolumeDefaults fills in one volume. A volume that names no kind is an emptyDir
+// (kubernetes.io/docs/concepts/storage/volumes).
 func setVolumeDefaults(v *v1.VolumeSource) {
 	if *v == (v1.VolumeSource{}) {
 		v.EmptyDir = &v1.EmptyDirVolumeSource{}

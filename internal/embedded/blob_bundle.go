@@ -11,7 +11,8 @@ import (
 // hasBlob tells builds apart.
 const hasBlob = true
 
-// blob is a string so that reading it copies nothing: a page of it becomes resident when it is read, which only the unpacking child does.
+// blob is a string so that reading it copies nothing: a page of it becomes resident when it is
+// read, which only the unpacking child does.
 //
 //go:embed bundle/bundle.tar.zst
 var blob string

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deleteBridge is the ioctl SIOCBRDELBR, whose argument is the bare name of the bridge (netdevice(7) has the flags, not this).
+// deleteBridge is the ioctl SIOCBRDELBR, whose argument is the bare name of the bridge
+// (netdevice(7) has the flags, not this).
 func deleteBridge(socket int, name string) error {
 	arg, err := unix.BytePtrFromString(name)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// bundleHash is the SHA-256 of the manifest of the bundle in this binary, in hexadecimal. It is set by the linker, because hashing
-// the bundle itself would keep all of it in memory.
+// bundleHash is the SHA-256 of the manifest of the bundle in this binary, in hexadecimal. It is set
+// by the linker, because hashing the bundle itself would keep all of it in memory.
 var bundleHash string
 
 // errNoBundle says that this binary was built without the tag "bundle".
@@ -25,8 +25,8 @@ var errNoBundle = errors.New("this build of berth brings no runtime along; build
 // Available reports whether this binary has a bundle in it.
 func Available() bool { return bundleHash != "" && hasBlob }
 
-// Version returns the versions of what the bundle in use holds, by name (containerd, runc, cni-plugins), as unpacked below the root
-// directory; it fails when nothing was unpacked yet.
+// Version returns the versions of what the bundle in use holds, by name (containerd, runc,
+// cni-plugins), as unpacked below the root directory; it fails when nothing was unpacked yet.
 func Version(root string) (map[string]string, error) {
 	m, err := readManifest(paths{root: root}.current())
 	return m.Components, err
@@ -34,7 +34,8 @@ func Version(root string) (map[string]string, error) {
 
 const manifestName = "manifest.json"
 
-// manifest lists what is in a bundle. It is the bundle's first entry, and its hash is the bundle's hash.
+// manifest lists what is in a bundle. It is the bundle's first entry, and its hash is the bundle's
+// hash.
 type manifest struct {
 	Version    int               `json:"version"`
 	Components map[string]string `json:"components"`
@@ -56,7 +57,8 @@ type bundledImage struct {
 	Pinned bool   `json:"pinned"` // the sandbox image, which the runtime itself needs
 }
 
-// folderName is the folder of a bundle below the bundles' folder: enough of the hash to tell bundles apart, short in process lists.
+// folderName is the folder of a bundle below the bundles' folder: enough of the hash to tell
+// bundles apart, short in process lists.
 func folderName(hash string) string { return hash[:16] }
 
 // openBlob opens the bundle: the given file, or the one in the binary.
@@ -95,7 +97,8 @@ func hashOf(file string) (string, error) {
 	return hash, nil
 }
 
-// readHead reads a bundle's first entry, the manifest, and returns it as it is written, with its hash.
+// readHead reads a bundle's first entry, the manifest, and returns it as it is written, with its
+// hash.
 func readHead(t *tar.Reader) (head []byte, hash string, err error) {
 	h, err := t.Next()
 	if err != nil {

@@ -10,14 +10,15 @@ import (
 	"strings"
 )
 
-// The hidden commands that berth runs itself with. What they do needs much memory once; in a child it is gone afterwards.
+// The hidden commands that berth runs itself with. What they do needs much memory once; in a child
+// it is gone afterwards.
 const (
 	childUnpack = "__unpack" // BUNDLES HASH [FILE]
 	childLoad   = "__load"   // SOCKET BUNDLE SNAPSHOTTER
 )
 
-// RunChild does the work of a hidden command if args (as os.Args) name one, and returns the exit code to end with. The main
-// function of a program that uses Runtime calls it before anything else.
+// RunChild does the work of a hidden command if args (as os.Args) name one, and returns the exit
+// code to end with. The main function of a program that uses Runtime calls it before anything else.
 func RunChild(args []string) (handled bool, exitCode int) {
 	if len(args) < 2 {
 		return false, 0
@@ -40,7 +41,8 @@ func RunChild(args []string) (handled bool, exitCode int) {
 
 // child runs this program again with a hidden command. The error is what the child said.
 func child(ctx context.Context, args ...string) error {
-	// The link is the program that runs, even if the file of its name was replaced or removed meanwhile.
+	// The link is the program that runs, even if the file of its name was replaced or removed
+	// meanwhile.
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
 	cmd.Args[0] = "berth"
 	cmd.Dir = "/"

@@ -13,20 +13,26 @@ import (
 	"unicode"
 )
 
-// Config says where the runtime lives and what it may use. Root and RunDir belong to one agent at a time; the caller holds the lock.
+// Config says where the runtime lives and what it may use. Root and RunDir belong to one agent at a
+// time; the caller holds the lock.
 type Config struct {
-	// Root is the agent's root directory, an absolute path; the bundle, the images and containerd's database live below it.
+	// Root is the agent's root directory, an absolute path; the bundle, the images and containerd's
+	// database live below it.
 	Root string
-	// RunDir is the agent's run directory, an absolute and short path; sockets and what a reboot may forget live below it.
+	// RunDir is the agent's run directory, an absolute and short path; sockets and what a reboot
+	// may forget live below it.
 	RunDir string
 	// Subnet is the IPv4 range of the pods, such as 10.88.0.0/16. Empty means the first free /16 of
 	// 10.88 to 10.127 and 172.20 to 172.31, remembered.
 	Subnet string
-	// CgroupDriver is "cgroupfs" or "systemd"; empty means systemd where systemd runs the host on cgroup v2, else cgroupfs.
+	// CgroupDriver is "cgroupfs" or "systemd"; empty means systemd where systemd runs the host on
+	// cgroup v2, else cgroupfs.
 	CgroupDriver string
-	// SELinux: containers and their volumes are labelled by the host's policy, which must know of containers and let this process start them.
+	// SELinux: containers and their volumes are labelled by the host's policy, which must know of
+	// containers and let this process start them.
 	SELinux bool
-	// PullProgressDeadline ends a pull of which less than 64 KiB have come in this time. 0 is the default.
+	// PullProgressDeadline ends a pull of which less than 64 KiB have come in this time. 0 is the
+	// default.
 	PullProgressDeadline time.Duration
 	// BundleFile is a bundle to use in place of the one in the binary; empty means the latter.
 	BundleFile string
@@ -46,7 +52,8 @@ type Cgroups interface {
 	RemoveEmpty(dirs []string) error
 }
 
-// maxSocketPath is what the kernel takes for the path of a unix socket, without its final zero (unix(7)).
+// maxSocketPath is what the kernel takes for the path of a unix socket, without its final zero
+// (unix(7)).
 const maxSocketPath = 107
 
 // check returns what is wrong with the configuration, naming the field.
@@ -56,7 +63,8 @@ func (c Config) check() error {
 		if !filepath.IsAbs(dir.path) || filepath.Clean(dir.path) != dir.path || dir.path == "/" {
 			errs = append(errs, fmt.Errorf("%s %q: must be a clean absolute path below /", dir.field, dir.path))
 		}
-		// Colons and commas separate the options of an overlay mount; quotes and backslashes those of the configuration.
+		// Colons and commas separate the options of an overlay mount; quotes and backslashes those
+		// of the configuration.
 		if i := strings.IndexFunc(dir.path, func(r rune) bool { return unicode.IsControl(r) || strings.ContainsRune(`:,'"\`, r) }); i >= 0 {
 			errs = append(errs, fmt.Errorf("%s %q: the character %q cannot be used in it", dir.field, dir.path, dir.path[i]))
 		}
@@ -78,7 +86,8 @@ func (c Config) check() error {
 	return errors.Join(errs...)
 }
 
-// parseSubnet reads the range of the pods: IPv4, written with its network address, and large enough for a few pods.
+// parseSubnet reads the range of the pods: IPv4, written with its network address, and large enough
+// for a few pods.
 func parseSubnet(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil || !p.Addr().Is4() || p != p.Masked() || p.Bits() < 8 || p.Bits() > 28 {
@@ -99,13 +108,15 @@ type paths struct{ root, run string }
 
 func (p paths) bundles() string { return filepath.Join(p.root, "bundle") }
 
-// current is the stable link to the bundle in use; shims remember paths below it for the life of their containers.
+// current is the stable link to the bundle in use; shims remember paths below it for the life of
+// their containers.
 func (p paths) current() string { return filepath.Join(p.bundles(), "current") }
 
 // metadata is containerd's database of all that is not kept elsewhere.
 func (p paths) metadata() string { return p.home() + "/io.containerd.metadata.v1.bolt/meta.db" }
 
-// corrupt is where databases are kept that containerd could not use, for whoever wants to know what was in them.
+// corrupt is where databases are kept that containerd could not use, for whoever wants to know what
+// was in them.
 func (p paths) corrupt() string { return p.home() + ".corrupt" }
 
 func (p paths) home() string        { return filepath.Join(p.root, "containerd") }
@@ -131,17 +142,19 @@ func (p paths) conflist() string { return filepath.Join(p.cniConf(), "10-berth.c
 func (p paths) network() string  { return filepath.Join(p.settings(), "network.json") }
 func (p paths) log() string      { return filepath.Join(p.settings(), "containerd.log") }
 
-// registries is where an administrator says how registries are reached: a folder for each, named after it, with containerd's hosts.toml.
+// registries is where an administrator says how registries are reached: a folder for each, named
+// after it, with containerd's hosts.toml.
 func (p paths) registries() string { return filepath.Join(p.root, "registries") }
 
-// addresses is where host-local keeps the leases; pod addresses do not survive a reboot, so neither do they.
+// addresses is where host-local keeps the leases; pod addresses do not survive a reboot, so neither
+// do they.
 func (p paths) addresses() string { return filepath.Join(p.run, "addresses") }
 
 // BridgePrefix is what the names of the bridges of pods begin with.
 const BridgePrefix = "berth"
 
-// bridge names the pods' bridge after the root directory, so that agents with different roots have different bridges.
-// Interface names have at most 15 bytes.
+// bridge names the pods' bridge after the root directory, so that agents with different roots have
+// different bridges. Interface names have at most 15 bytes.
 func (p paths) bridge() string {
 	sum := sha256.Sum256([]byte(p.root))
 	return BridgePrefix + hex.EncodeToString(sum[:4])

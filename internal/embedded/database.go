@@ -13,15 +13,17 @@ import (
 	"strings"
 )
 
-// containerd keeps what it knows in databases of bbolt. With a broken one it does not start, or starts and cannot
-// make a container, for ever. What was in it is lost either way, so it is set aside and containerd begins anew. The
-// containers that it no longer knows are ended before, lest they run beside those that take their places.
+// containerd keeps what it knows in databases of bbolt. With a broken one it does not start, or
+// starts and cannot make a container, for ever. What was in it is lost either way, so it is set
+// aside and containerd begins anew. The containers that it no longer knows are ended before, lest
+// they run beside those that take their places.
 
-// start starts containerd and returns when it serves CRI. If its databases are broken, it begins anew.
+// start starts containerd and returns when it serves CRI. If its databases are broken, it begins
+// anew.
 func (r *Runtime) start(ctx context.Context) error {
 	why := checkDatabases(r.paths)
-	// A database with a good head may be broken inside, which containerd finds. Once could have other reasons, such
-	// as a disk that fails to read.
+	// A database with a good head may be broken inside, which containerd finds. Once could have
+	// other reasons, such as a disk that fails to read.
 	for try := 1; why == nil && try <= 2; try++ {
 		logged := logSize(r.paths.log())
 		err := r.startOnce(ctx)
@@ -56,8 +58,8 @@ func (p paths) databases() ([]string, error) {
 // errBroken is the class of a database that containerd cannot use.
 var errBroken = errors.New("the database is broken")
 
-// checkDatabases returns what is wrong with containerd's databases; errBroken if containerd must begin anew.
-// containerd does not run.
+// checkDatabases returns what is wrong with containerd's databases; errBroken if containerd must
+// begin anew. containerd does not run.
 func checkDatabases(p paths) error {
 	files, err := p.databases()
 	if err != nil {
@@ -77,7 +79,8 @@ func checkDatabases(p paths) error {
 	return fmt.Errorf("%s: %w: it is gone, and there are containers", p.metadata(), errBroken)
 }
 
-// head is the head of a database: bbolt's meta page, of which there are two, the one with the higher TxID being in use.
+// head is the head of a database: bbolt's meta page, of which there are two, the one with the
+// higher TxID being in use.
 type head struct {
 	Magic, Version, PageSize, Flags uint32
 	Root, Sequence, Freelist        uint64
@@ -142,8 +145,8 @@ func readMeta(r io.Reader) (head, error) {
 	return h, nil
 }
 
-// panicsOnDatabase reports whether containerd has logged, after the offset, that it ended because of what it read
-// in a database.
+// panicsOnDatabase reports whether containerd has logged, after the offset, that it ended because
+// of what it read in a database.
 func panicsOnDatabase(log string, offset int64) bool {
 	f, err := os.Open(log)
 	if err != nil {
@@ -158,7 +161,8 @@ func panicsOnDatabase(log string, offset int64) bool {
 	return (says("panic: ") || says("fatal error: ")) && says("go.etcd.io/bbolt")
 }
 
-// beginAnew ends what containerd ran, sets its databases aside, and removes all that it had. containerd does not run.
+// beginAnew ends what containerd ran, sets its databases aside, and removes all that it had.
+// containerd does not run.
 func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 	p := r.paths
 	r.log.Error("containerd begins anew: all pods are ended and started again, and images are pulled again; "+
@@ -173,7 +177,8 @@ func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 	}
 	errs := []error{os.RemoveAll(p.corrupt()), os.MkdirAll(p.corrupt(), 0o700)}
 	for _, file := range files {
-		// Named after its folder: "io.containerd.metadata.v1.bolt-meta.db". It may be on another file system.
+		// Named after its folder: "io.containerd.metadata.v1.bolt-meta.db". It may be on another
+		// file system.
 		errs = append(errs, copyFile(file, filepath.Join(p.corrupt(), filepath.Base(filepath.Dir(file))+"-"+filepath.Base(file))))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -58,7 +58,8 @@ func TestCheckDatabase(t *testing.T) {
 	}
 }
 
-// Without containers, as after a reboot or before the first start, a missing database is none that is lost.
+// Without containers, as after a reboot or before the first start, a missing database is none that
+// is lost.
 func TestCheckDatabases(t *testing.T) {
 	dir := t.TempDir()
 	p := paths{root: dir + "/root", run: dir + "/run"}

@@ -18,7 +18,8 @@ import (
 	"berth/internal/selinux"
 )
 
-// maxShimSocketDir is what containerd allows for the folder of shim sockets: their names are 64 bytes of hash.
+// maxShimSocketDir is what containerd allows for the folder of shim sockets: their names are 64
+// bytes of hash.
 const maxShimSocketDir = 42
 
 // detectFacts looks at the host; it leaves nothing behind.
@@ -88,9 +89,10 @@ func hasCapability(capability int) bool {
 	return false
 }
 
-// chooseSnapshotter decides by how the trial of an overlay ended, and by the configuration of the agent before, "" if there was
-// none. A trial that could not be made, as on a disk that is full or read-only, says nothing: then the choice stays, since another
-// one would end containerd and take the layers away from the containers that run.
+// chooseSnapshotter decides by how the trial of an overlay ended, and by the configuration of the
+// agent before, "" if there was none. A trial that could not be made, as on a disk that is full or
+// read-only, says nothing: then the choice stays, since another one would end containerd and take
+// the layers away from the containers that run.
 func chooseSnapshotter(before string, trial error) string {
 	const overlay, native = "overlayfs", "native"
 	refused := errors.As(trial, &refusedError{})
@@ -108,7 +110,8 @@ func (e refusedError) Unwrap() error { return e.error }
 // trialPrefix begins the names of the folders in which overlays are tried.
 const trialPrefix = ".overlay-"
 
-// tryOverlay mounts an overlay below dir and takes it away again: some kernels, file systems and containers refuse.
+// tryOverlay mounts an overlay below dir and takes it away again: some kernels, file systems and
+// containers refuse.
 func tryOverlay(dir string) (err error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
@@ -165,7 +168,8 @@ func detectFirewall() string {
 	return ""
 }
 
-// runTool runs a program of the host, wherever the system keeps it, and returns what it said if it failed.
+// runTool runs a program of the host, wherever the system keeps it, and returns what it said if it
+// failed.
 func runTool(args ...string) error {
 	name, err := lookTool(args[0])
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// sourceLabel and the host of the registry, without its port, name the label of content by which containerd knows the repositories that it came from.
+	// sourceLabel and the host of the registry, without its port, name the label of content by
+	// which containerd knows the repositories that it came from.
 	sourceLabel = "containerd.io/distribution.source."
 	// maxManifest is the most that a manifest has, in bytes; registries refuse larger ones.
 	maxManifest = 4 << 20
@@ -94,8 +95,9 @@ func repositoriesOf(labels map[string]string) map[string][]string {
 	return found
 }
 
-// Of returns how far the image of a repository is, and false when that is not known: before its manifest has come, and when nothing of it is being
-// downloaded. Of several images of the repository it is the one of which most is under way.
+// Of returns how far the image of a repository is, and false when that is not known: before its
+// manifest has come, and when nothing of it is being downloaded. Of several images of the
+// repository it is the one of which most is under way.
 func (d *Downloads) Of(image reference.Named) (Download, bool, error) {
 	var best Download
 	most := 0
@@ -115,7 +117,8 @@ func (d *Downloads) Of(image reference.Named) (Download, bool, error) {
 	return best, most > 0, nil
 }
 
-// computeDownload returns how far an image with this manifest is, and how many parts of it are under way: none if it is no manifest.
+// computeDownload returns how far an image with this manifest is, and how many parts of it are
+// under way: none if it is no manifest.
 func (d *Downloads) computeDownload(manifest []byte) (all Download, under int) {
 	type part struct {
 		Digest string `json:"digest"`

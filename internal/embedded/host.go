@@ -41,7 +41,8 @@ type HostCheck struct {
 
 // HostQuery is what to check besides what always is.
 type HostQuery struct {
-	// Root is the agent's root directory, in whose file system overlays are tried; it need not exist.
+	// Root is the agent's root directory, in whose file system overlays are tried; it need not
+	// exist.
 	Root string
 	// Ports are the TCP ports that the agent would listen on.
 	Ports []int

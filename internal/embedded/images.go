@@ -22,8 +22,9 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Images are the images of an embedded runtime that runs, through containerd's own API: it tells how far a pull is and takes archives,
-// both of which CRI does not. What it brings is shown by CRI when a method returns.
+// Images are the images of an embedded runtime that runs, through containerd's own API: it tells
+// how far a pull is and takes archives, both of which CRI does not. What it brings is shown by CRI
+// when a method returns.
 type Images struct {
 	paths       paths
 	conn        *grpc.ClientConn
@@ -49,7 +50,8 @@ func (i *Images) Close() error { return i.conn.Close() }
 
 // Progress is how far one part of a pull or an import is.
 type Progress struct {
-	// Event is containerd's word for what happens: "waiting", "downloading", "complete", "extracting", "saved".
+	// Event is containerd's word for what happens: "waiting", "downloading", "complete",
+	// "extracting", "saved".
 	Event string
 	// Name is the part's, or for "saved" the image's.
 	Name string
@@ -64,8 +66,8 @@ type Credential struct {
 	Username, Password, Token string
 }
 
-// Pull pulls the image of a full reference ("docker.io/library/nginx:1"), anonymously when credential is nil. progress is called from one
-// goroutine, and not after Pull has returned.
+// Pull pulls the image of a full reference ("docker.io/library/nginx:1"), anonymously when
+// credential is nil. progress is called from one goroutine, and not after Pull has returned.
 func (i *Images) Pull(ctx context.Context, image reference.Named, credential *Credential, progress func(Progress)) error {
 	platform := &types.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	destination, err := packed(&transfertypes.ImageStore{
@@ -108,7 +110,8 @@ func (i *Images) Pull(ctx context.Context, image reference.Named, credential *Cr
 // unnamed is the repository of imported images that their archive names by a tag alone.
 const unnamed = "localhost/imported"
 
-// Import imports the images of an OCI or docker archive under the names that they have in it, and returns those. progress is as for Pull.
+// Import imports the images of an OCI or docker archive under the names that they have in it, and
+// returns those. progress is as for Pull.
 func (i *Images) Import(ctx context.Context, archive io.Reader, progress func(Progress)) ([]string, error) {
 	platform := &types.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	destination, err := packed(&transfertypes.ImageStore{
@@ -220,7 +223,8 @@ func (p paths) registryFolders() []string {
 	return []string{p.registries(), "/etc/containerd/certs.d", "/etc/docker/certs.d"}
 }
 
-// registriesFor returns the folder that says how the registry is reached. A transfer takes one alone.
+// registriesFor returns the folder that says how the registry is reached. A transfer takes one
+// alone.
 func (p paths) registriesFor(registry string) string {
 	for _, dir := range p.registryFolders() {
 		for _, name := range []string{registry, strings.Replace(registry, ":", "_", 1) + "_", "_default"} {

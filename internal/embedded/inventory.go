@@ -24,10 +24,11 @@ type inventory struct {
 // maxAnswer is the most that containerd sends as one answer, in bytes (its max_send_message_size).
 const maxAnswer = 16 << 20
 
-// takeInventory asks containerd what it knows. What was on the host before, and is not in the answer, is of no call
-// that is under way: containerd takes a lease of the sandbox's id as the first step of RunPodSandbox and gives it
-// back as the last step of a failed one, after its cleaning up; until RemovePodSandbox it is the sandbox's. Hence
-// the order, leases before sandboxes.
+// takeInventory asks containerd what it knows. What was on the host before, and is not in the
+// answer, is of no call that is under way: containerd takes a lease of the sandbox's id as the
+// first step of RunPodSandbox and gives it back as the last step of a failed one, after its
+// cleaning up; until RemovePodSandbox it is the sandbox's. Hence the order, leases before
+// sandboxes.
 func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths) (inventory, error) {
 	has := inventory{known: map[string]bool{}, underWay: map[string]bool{}, tasks: map[string]bool{}}
 	fail := func(err error) (inventory, error) { return has, fmt.Errorf("ask containerd what it knows: %w", err) }
@@ -68,9 +69,10 @@ func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths) 
 	return has, nil
 }
 
-// computeEnded returns the ids of what has ended for good, as far as CRI goes: the containers that have exited and
-// have no task; the sandboxes that are not ready and of which no task is left, and all their containers. Of what is
-// left on the host of them containerd has lost the way to shims, runc's state and cgroups.
+// computeEnded returns the ids of what has ended for good, as far as CRI goes: the containers that
+// have exited and have no task; the sandboxes that are not ready and of which no task is left, and
+// all their containers. Of what is left on the host of them containerd has lost the way to shims,
+// runc's state and cgroups.
 func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, tasks map[string]bool) map[string]bool {
 	ended := map[string]bool{}
 	for _, s := range sandboxes {
@@ -92,9 +94,10 @@ func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.C
 	return ended
 }
 
-// addLeases sorts the leases of sandboxes that are not there. One from before containerd was started is of no call
-// that it is answering. If containerd seems to have been started in the future, the host's clock was set back since
-// then: the times tell nothing, and every lease counts as that of a call.
+// addLeases sorts the leases of sandboxes that are not there. One from before containerd was
+// started is of no call that it is answering. If containerd seems to have been started in the
+// future, the host's clock was set back since then: the times tell nothing, and every lease counts
+// as that of a call.
 func (has *inventory) addLeases(leases []*leasesapi.Lease, began, now time.Time) {
 	for _, l := range leases {
 		switch id := l.GetID(); {
@@ -107,8 +110,8 @@ func (has *inventory) addLeases(leases []*leasesapi.Lease, began, now time.Time)
 	}
 }
 
-// isID reports whether a name can be that of a sandbox or a container: 32 bytes in hexadecimal. Leases of pulls
-// have other names.
+// isID reports whether a name can be that of a sandbox or a container: 32 bytes in hexadecimal.
+// Leases of pulls have other names.
 func isID(name string) bool {
 	for _, c := range name {
 		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {

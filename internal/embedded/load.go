@@ -23,10 +23,12 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// loadTimeout bounds the import of the bundle's images: a machine that is slow, or busy with other things, takes minutes for it.
+// loadTimeout bounds the import of the bundle's images: a machine that is slow, or busy with other
+// things, takes minutes for it.
 const loadTimeout = 5 * time.Minute
 
-// loadImages imports those images of an unpacked bundle that containerd lacks, and returns when CRI knows them.
+// loadImages imports those images of an unpacked bundle that containerd lacks, and returns when CRI
+// knows them.
 func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
@@ -45,8 +47,9 @@ func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
 			return err
 		}
 		if !present {
-			// containerd brings its records to disk, and of the layers only what happens to be written: after a power cut it would
-			// know an image whose files are empty, and no pod would start any more.
+			// containerd brings its records to disk, and of the layers only what happens to be
+			// written: after a power cut it would know an image whose files are empty, and no pod
+			// would start any more.
 			err = importLeased(ctx, conn, filepath.Join(bundle, image.File), image, snapshotter)
 			if err == nil {
 				err = syncFilesystem(bundle)
@@ -62,8 +65,8 @@ func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
 	return nil
 }
 
-// awaitEntered returns when CRI has entered an imported image; it learns of it by an event. No label of CRI's is set here: CRI takes
-// an image that has them all for one that it entered.
+// awaitEntered returns when CRI has entered an imported image; it learns of it by an event. No
+// label of CRI's is set here: CRI takes an image that has them all for one that it entered.
 func awaitEntered(ctx context.Context, conn *grpc.ClientConn, name, digest string) error {
 	retry := time.NewTicker(5 * time.Millisecond)
 	defer retry.Stop()
@@ -85,8 +88,8 @@ func importLeased(ctx context.Context, conn *grpc.ClientConn, archive string, im
 	return leased(ctx, conn, func(ctx context.Context) error { return importArchive(ctx, conn, archive, image, snapshotter) })
 }
 
-// leased calls f under a lease. Without one containerd's garbage collection, which runs soon after its start, takes a stream away
-// between its announcement and the transfer.
+// leased calls f under a lease. Without one containerd's garbage collection, which runs soon after
+// its start, takes a stream away between its announcement and the transfer.
 func leased(ctx context.Context, conn *grpc.ClientConn, f func(ctx context.Context) error) error {
 	leases := leasesapi.NewLeasesClient(conn)
 	made, err := leases.Create(inPods(ctx), &leasesapi.CreateRequest{Labels: map[string]string{
@@ -109,7 +112,8 @@ const (
 	leaseTime   = time.Hour
 )
 
-// importArchive sends an OCI archive to containerd's transfer service, which stores and unpacks the image under its name.
+// importArchive sends an OCI archive to containerd's transfer service, which stores and unpacks the
+// image under its name.
 func importArchive(ctx context.Context, conn *grpc.ClientConn, archive string, image bundledImage, snapshotter string) error {
 	f, err := os.Open(archive)
 	if err != nil {
@@ -141,7 +145,8 @@ func importArchive(ctx context.Context, conn *grpc.ClientConn, archive string, i
 	sent := make(chan error, 1)
 	go func() { sent <- sendStream(open, f) }()
 	_, err = transferapi.NewTransferClient(conn).Transfer(ctx, &transferapi.TransferRequest{Source: source, Destination: destination})
-	// containerd may have read all that it needs, the end of the archive's index, before all was sent.
+	// containerd may have read all that it needs, the end of the archive's index, before all was
+	// sent.
 	cancel()
 	if serr := <-sent; err != nil {
 		return errors.Join(err, serr)
@@ -172,7 +177,8 @@ func openStream(ctx context.Context, conn *grpc.ClientConn, name string) (stream
 // chunk is the most that is sent in one message.
 const chunk = 32 << 10
 
-// sendStream sends the content as the receiver makes room for it: each window update allows that many bytes more.
+// sendStream sends the content as the receiver makes room for it: each window update allows that
+// many bytes more.
 func sendStream(stream streamingapi.Streaming_StreamClient, from io.Reader) error {
 	buf := make([]byte, chunk)
 	window := 0

@@ -10,7 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// receiver is the other end of a stream: it grants the window in the given steps and refuses what exceeds it.
+// receiver is the other end of a stream: it grants the window in the given steps and refuses what
+// exceeds it.
 type receiver struct {
 	streamingapi.Streaming_StreamClient
 	t       *testing.T

@@ -12,8 +12,9 @@ import (
 // maxLog is the size in bytes above which containerd's log is rotated; one older file is kept.
 const maxLog = 16 << 20
 
-// rotateLog copies the log to NAME.1 and empties it if it has grown beyond max. It is emptied, not renamed, because containerd
-// writes on to the file that it inherited (opened for appending), also while no agent runs that could hand it another.
+// rotateLog copies the log to NAME.1 and empties it if it has grown beyond max. It is emptied, not
+// renamed, because containerd writes on to the file that it inherited (opened for appending), also
+// while no agent runs that could hand it another.
 func rotateLog(name string, max int64) (err error) {
 	in, err := os.OpenFile(name, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,8 +52,8 @@ func logSize(name string) int64 {
 	return fi.Size()
 }
 
-// complaint returns the last lines of severity error or worse, else the last line, that were logged after the offset: the
-// reason why containerd did not come up.
+// complaint returns the last lines of severity error or worse, else the last line, that were logged
+// after the offset: the reason why containerd did not come up.
 func complaint(name string, offset int64) string {
 	f, err := os.Open(name)
 	if err != nil {

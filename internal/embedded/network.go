@@ -14,8 +14,8 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// network is what was chosen for the pods' network. It is remembered, because pods hold addresses of the range and rules of the
-// firewall for as long as they live.
+// network is what was chosen for the pods' network. It is remembered, because pods hold addresses
+// of the range and rules of the firewall for as long as they live.
 type network struct {
 	Version  int          `json:"version"`
 	Subnet   netip.Prefix `json:"subnet"`
@@ -31,8 +31,9 @@ type neighbour struct {
 // errSubnetTaken is the class of a range that cannot be had.
 var errSubnetTaken = errors.New("the range is taken")
 
-// computeSubnet chooses the pods' range. A range that was asked for must be free; one that was remembered is kept while it is free
-// or in use by our own bridge; else the first free /16 of 10.88 to 10.127 and 172.20 to 172.31 is taken.
+// computeSubnet chooses the pods' range. A range that was asked for must be free; one that was
+// remembered is kept while it is free or in use by our own bridge; else the first free /16 of 10.88
+// to 10.127 and 172.20 to 172.31 is taken.
 //
 // inUse is the range of our own bridge, the zero value if there is none.
 func computeSubnet(wanted string, remembered, inUse netip.Prefix, taken []neighbour) (netip.Prefix, error) {
@@ -75,11 +76,13 @@ func overlapping(p netip.Prefix, taken []neighbour) (neighbour, bool) {
 	return neighbour{}, false
 }
 
-// claimsDir holds one link per range that an agent of this host claimed, NETWORK-BITS → the agent's network file: a bridge is made
-// with the first pod only, and until then the interfaces do not show that its range is taken. The folder is locked while a range is chosen.
+// claimsDir holds one link per range that an agent of this host claimed, NETWORK-BITS → the agent's
+// network file: a bridge is made with the first pod only, and until then the interfaces do not show
+// that its range is taken. The folder is locked while a range is chosen.
 const claimsDir = "/run/berth-subnets"
 
-// ensureNetwork returns the network of the pods, as remembered or newly chosen, and records the choice.
+// ensureNetwork returns the network of the pods, as remembered or newly chosen, and records the
+// choice.
 func ensureNetwork(p paths, wanted, claims string, firewall func() string) (network, error) {
 	var n network
 	if err := readJSON(p.network(), &n); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -146,7 +149,8 @@ func unclaim(claims, owner string) error {
 	return errors.Join(errs...)
 }
 
-// claimed lists the ranges that other agents of this host claimed, and removes links of agents that are gone or have another range by now.
+// claimed lists the ranges that other agents of this host claimed, and removes links of agents that
+// are gone or have another range by now.
 func claimed(claims, owner string) ([]neighbour, error) {
 	entries, err := os.ReadDir(claims)
 	if err != nil {
@@ -172,7 +176,8 @@ func claimed(claims, owner string) ([]neighbour, error) {
 // claimName is the name of the link that claims a range.
 func claimName(subnet netip.Prefix) string { return strings.ReplaceAll(subnet.String(), "/", "-") }
 
-// interfaces lists the networks of the host's interfaces other than our bridge, and whether that bridge is there.
+// interfaces lists the networks of the host's interfaces other than our bridge, and whether that
+// bridge is there.
 func interfaces(bridge string) (taken []neighbour, bridgeUp bool, err error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -216,7 +221,8 @@ func writeJSON(name string, v any) error {
 	return writeFile(name, append(b, '\n'))
 }
 
-// writeFile replaces a file in one step, making its folder if need be. A file that has the content already is left alone.
+// writeFile replaces a file in one step, making its folder if need be. A file that has the content
+// already is left alone.
 func writeFile(name string, content []byte) error {
 	if old, err := os.ReadFile(name); err == nil && string(old) == string(content) {
 		return nil

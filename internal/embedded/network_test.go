@@ -58,7 +58,8 @@ func TestComputeSubnet(t *testing.T) {
 	}
 }
 
-// Agents that choose one after the other, before any has a bridge, choose different ranges and stay with them.
+// Agents that choose one after the other, before any has a bridge, choose different ranges and stay
+// with them.
 func TestEnsureNetwork(t *testing.T) {
 	claims := t.TempDir()
 	a, b := paths{root: filepath.Join(t.TempDir(), "a")}, paths{root: filepath.Join(t.TempDir(), "b")}
@@ -105,7 +106,8 @@ func TestEnsureNetwork(t *testing.T) {
 		return out
 	}
 
-	// One that changes its mind claims the new range alone, and one that is gone leaves no link behind.
+	// One that changes its mind claims the new range alone, and one that is gone leaves no link
+	// behind.
 	choose(c, "10.200.0.0/16")
 	if err := os.RemoveAll(c.root); err != nil {
 		t.Fatal(err)
@@ -167,8 +169,8 @@ func TestEnsureNetworkCorrupt(t *testing.T) {
 	}
 }
 
-// An agent whose disk takes nothing goes on with the network that it has; a new one is not chosen without
-// being remembered.
+// An agent whose disk takes nothing goes on with the network that it has; a new one is not chosen
+// without being remembered.
 func TestDiskThatTakesNoNetwork(t *testing.T) {
 	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
 		claims := t.TempDir()

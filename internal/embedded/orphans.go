@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A call that is cut off, because the agent that made it ends or loses patience, leaves orphans: containerd kills
-// the program that starts the shim after that has forked it; it asks a shim that is still at work to delete its
-// task, is refused, and forgets both; what it had runc make stays. A containerd that is killed leaves the same. All
-// of it bears the id of a sandbox or a container, by which it is found here and held against what containerd knows
-// (inventory.go). CRI offers nothing for it.
+// A call that is cut off, because the agent that made it ends or loses patience, leaves orphans:
+// containerd kills the program that starts the shim after that has forked it; it asks a shim that
+// is still at work to delete its task, is refused, and forgets both; what it had runc make stays. A
+// containerd that is killed leaves the same. All of it bears the id of a sandbox or a container, by
+// which it is found here and held against what containerd knows (inventory.go). CRI offers nothing
+// for it.
 
 // remains is what there is on the host of one sandbox or container.
 type remains struct {
@@ -78,7 +79,8 @@ func findRemains(p paths, proc string) (map[string]*remains, error) {
 	return found, errors.Join(err, globErr)
 }
 
-// Where containerd keeps bundles and the files of sandboxes, below its root and its state directory.
+// Where containerd keeps bundles and the files of sandboxes, below its root and its state
+// directory.
 const (
 	taskDir    = "/io.containerd.runtime.v2.task/" + podNamespace
 	sandboxDir = "/io.containerd.grpc.v1.cri/sandboxes"
@@ -96,7 +98,8 @@ func eachEntry(dir string, use func(path string)) error {
 	return nil
 }
 
-// lessee is the id of the sandbox that a file of host-local leases its address to, "" if the file is no lease.
+// lessee is the id of the sandbox that a file of host-local leases its address to, "" if the file
+// is no lease.
 func lessee(file string) string {
 	if strings.Trim(filepath.Base(file), "0123456789.") != "" {
 		return "" // the lock, and the address given last
@@ -109,7 +112,8 @@ func lessee(file string) string {
 	return strings.TrimSpace(id)
 }
 
-// findShims lists the shims of our containerd that serve. Its program that starts one, or cleans up after one, is none.
+// findShims lists the shims of our containerd that serve. Its program that starts one, or cleans up
+// after one, is none.
 func findShims(p paths, proc string) ([]shimProcess, error) {
 	all, err := pids(proc)
 	if err != nil {
@@ -142,8 +146,8 @@ func shimID(p paths, proc string, pid int) (string, error) {
 	return parseShim(strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00"), p.socket()), nil
 }
 
-// parseShim returns the id that a shim with these arguments serves for the containerd at the socket, in the
-// namespace of pods, else "".
+// parseShim returns the id that a shim with these arguments serves for the containerd at the
+// socket, in the namespace of pods, else "".
 func parseShim(args []string, socket string) string {
 	flag := func(name string) string {
 		if i := slices.Index(args, name); i >= 0 && i+1 < len(args) {
@@ -159,8 +163,8 @@ func parseShim(args []string, socket string) string {
 	return flag("-id")
 }
 
-// idleNamespaces lists the files of network namespaces that neither an attachment names nor a process lives in. One
-// that a call is just making is among them.
+// idleNamespaces lists the files of network namespaces that neither an attachment names nor a
+// process lives in. One that a call is just making is among them.
 func idleNamespaces(p paths, proc string) ([]string, error) {
 	var files []string
 	if err := eachEntry(p.namespaces(), func(path string) { files = append(files, path) }); err != nil || len(files) == 0 {
@@ -192,8 +196,9 @@ func idleNamespaces(p paths, proc string) ([]string, error) {
 	}), nil
 }
 
-// computeOrphans returns the ids that are not known, and those of them that were not known the last time either:
-// containerd needs a moment for what it tidies by itself. Names that are no ids belong to nobody here.
+// computeOrphans returns the ids that are not known, and those of them that were not known the last
+// time either: containerd needs a moment for what it tidies by itself. Names that are no ids belong
+// to nobody here.
 func computeOrphans(found map[string]*remains, known, before map[string]bool) (now map[string]bool, sure []string) {
 	now = map[string]bool{}
 	for _, id := range slices.Sorted(maps.Keys(found)) {

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// settleTime is the time between two looks for orphans: what containerd tidies beside its calls takes it 5 s at
-	// most.
+	// settleTime is the time between two looks for orphans: what containerd tidies beside its calls
+	// takes it 5 s at most.
 	settleTime = 5 * time.Second
 	// lookTimeout bounds one look for orphans and their end.
 	lookTimeout = time.Minute
 	// orphanTimeout bounds the orderly end of a task; what is left then is ended by force.
 	orphanTimeout = 10 * time.Second
-	// maxLooks bounds how often is looked; what is left then waits for the next upkeep. A call that is cut off
-	// tidies for a minute at most.
+	// maxLooks bounds how often is looked; what is left then waits for the next upkeep. A call that
+	// is cut off tidies for a minute at most.
 	maxLooks = 24
 )
 
@@ -44,8 +44,8 @@ func (s sightings) any() bool {
 	return len(s.orphans)+len(s.namespaces)+len(s.leases)+len(s.rules)+len(s.underWay) > 0
 }
 
-// endOrphans ends and removes what there is on the host of sandboxes and containers that containerd does not know,
-// after it was seen twice.
+// endOrphans ends and removes what there is on the host of sandboxes and containers that containerd
+// does not know, after it was seen twice.
 func (r *Runtime) endOrphans(ctx context.Context) error {
 	conn, err := dial(r.paths.socket())
 	if err != nil {
@@ -67,8 +67,8 @@ func (r *Runtime) endOrphans(ctx context.Context) error {
 	return err
 }
 
-// endOrphansAtOnce is endOrphans for a runtime that is about to be stopped, and that nobody calls any more. It is
-// brief, also when containerd hangs.
+// endOrphansAtOnce is endOrphans for a runtime that is about to be stopped, and that nobody calls
+// any more. It is brief, also when containerd hangs.
 func (r *Runtime) endOrphansAtOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
 	defer cancel()
@@ -153,8 +153,8 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 	return now, errors.Join(errs...)
 }
 
-// sureNamespaces returns the namespaces that were idle at both looks and are of no call: one that is under way has
-// been so since before it made its own.
+// sureNamespaces returns the namespaces that were idle at both looks and are of no call: one that
+// is under way has been so since before it made its own.
 func sureNamespaces(before, now sightings) map[string]bool {
 	if len(both(before.calls, now.calls)) > 0 {
 		return nil
@@ -241,8 +241,8 @@ func endTask(ctx context.Context, conn grpc.ClientConnInterface, id string) erro
 	return err
 }
 
-// killShim kills a shim, if it is still the one that was found, and returns when it is gone. If containerd has a
-// connection to it, it tidies as after any shim that dies.
+// killShim kills a shim, if it is still the one that was found, and returns when it is gone. If
+// containerd has a connection to it, it tidies as after any shim that dies.
 func (r *Runtime) killShim(ctx context.Context, s shimProcess) error {
 	c, err := openProcess(s.pid, func() (bool, error) {
 		id, err := shimID(r.paths, "/proc", s.pid)
@@ -258,7 +258,8 @@ func (r *Runtime) killShim(ctx context.Context, s shimProcess) error {
 	return errors.Join(c.end(ctx, 0), c.close())
 }
 
-// removeNamespace unmounts and removes the file of a network namespace, which goes with its interfaces.
+// removeNamespace unmounts and removes the file of a network namespace, which goes with its
+// interfaces.
 func removeNamespace(file string) error {
 	err := unix.Unmount(file, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {

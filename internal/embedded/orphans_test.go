@@ -57,8 +57,8 @@ func TestComputeOrphans(t *testing.T) {
 	}
 }
 
-// What a call under way has made is known by its lease; the lease of a call that ended with its containerd tells
-// nothing.
+// What a call under way has made is known by its lease; the lease of a call that ended with its
+// containerd tells nothing.
 func TestAddLeases(t *testing.T) {
 	began := time.Unix(1000, 0)
 	lease := func(id string, at time.Time) *leasesapi.Lease {
@@ -75,7 +75,8 @@ func TestAddLeases(t *testing.T) {
 	}
 }
 
-// After the host's clock was set back by years, the lease of a call under way is older than containerd seems to be.
+// After the host's clock was set back by years, the lease of a call under way is older than
+// containerd seems to be.
 func TestAddLeasesAfterTheClockWasSetBack(t *testing.T) {
 	began := time.Unix(1000, 0)
 	now := began.AddDate(-10, 0, 0)
@@ -162,8 +163,8 @@ func TestComputeEnded(t *testing.T) {
 	}
 }
 
-// A network namespace may be of a call that was under way at both looks, and of no other: other calls do not keep
-// what is idle.
+// A network namespace may be of a call that was under way at both looks, and of no other: other
+// calls do not keep what is idle.
 func TestSureNamespaces(t *testing.T) {
 	look := func(calls, namespaces string) sightings {
 		return sightings{calls: setOf(strings.Fields(calls)), namespaces: setOf(strings.Fields(namespaces))}

@@ -12,14 +12,16 @@ import (
 	"syscall"
 )
 
-// startTime returns the time at which a process started, in clock ticks since boot (proc_pid_stat(5), field 22). With the boot it
-// identifies a process, which the number alone does not.
+// startTime returns the time at which a process started, in clock ticks since boot
+// (proc_pid_stat(5), field 22). With the boot it identifies a process, which the number alone does
+// not.
 func startTime(proc string, pid int) (uint64, error) {
 	stat, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return 0, err
 	}
-	// The command name may hold blanks and parentheses; the fields after its last parenthesis are plain.
+	// The command name may hold blanks and parentheses; the fields after its last parenthesis are
+	// plain.
 	i := strings.LastIndexByte(string(stat), ')')
 	fields := strings.Fields(string(stat[i+1:]))
 	if i < 0 || len(fields) < 20 {
@@ -63,9 +65,10 @@ func pids(proc string) ([]int, error) {
 	return out, nil
 }
 
-// foldersInUse returns the names of the folders directly below dir in which some process has its executable, its working directory
-// or a mapped file. A process that must not be read is none of ours. One that cannot be read for another reason, and is not merely
-// gone, makes the answer an error: better keep a folder too many.
+// foldersInUse returns the names of the folders directly below dir in which some process has its
+// executable, its working directory or a mapped file. A process that must not be read is none of
+// ours. One that cannot be read for another reason, and is not merely gone, makes the answer an
+// error: better keep a folder too many.
 func foldersInUse(dir, proc string) (map[string]bool, error) {
 	all, err := pids(proc)
 	if err != nil {
@@ -94,7 +97,8 @@ func foldersInUse(dir, proc string) (map[string]bool, error) {
 	return used, nil
 }
 
-// gone says that a process ended while it was looked at; kernel threads and zombies have no executable either.
+// gone says that a process ended while it was looked at; kernel threads and zombies have no
+// executable either.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 func mappedFiles(maps string, note func(path string)) error {

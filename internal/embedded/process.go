@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// record says which process containerd is and what it was started with. The number alone could be another process by now; with the
-// start time and the boot it cannot.
+// record says which process containerd is and what it was started with. The number alone could be
+// another process by now; with the start time and the boot it cannot.
 type record struct {
 	Version   int    `json:"version"`
 	PID       int    `json:"pid"`
@@ -26,7 +26,8 @@ type record struct {
 	Config    string `json:"config"` // hash of its configuration
 }
 
-// sameAs reports whether a containerd with this record may be adopted in place of starting one with the other.
+// sameAs reports whether a containerd with this record may be adopted in place of starting one with
+// the other.
 func (r record) sameAs(other record) bool {
 	return r.Bundle == other.Bundle && r.Config == other.Config
 }
@@ -42,8 +43,9 @@ type process struct {
 	fd int        // pidfd, non-blocking, readable when the process has ended; -1 once closed
 }
 
-// findProcess returns the containerd that runs on the root directory, and nil if none does. One without a record of its own, because
-// the run directory was lost, is found too: its empty record equals no other, so that it is replaced.
+// findProcess returns the containerd that runs on the root directory, and nil if none does. One
+// without a record of its own, because the run directory was lost, is found too: its empty record
+// equals no other, so that it is replaced.
 func findProcess(p paths) (*process, error) {
 	var r record
 	if err := readJSON(p.record(), &r); err == nil {
@@ -68,8 +70,9 @@ func findProcess(p paths) (*process, error) {
 	return nil, nil
 }
 
-// openProcess takes hold of a process if it is the right one, and else returns nil. First comes the descriptor, then the question,
-// whose answer is thereby about the process that the descriptor holds.
+// openProcess takes hold of a process if it is the right one, and else returns nil. First comes the
+// descriptor, then the question, whose answer is thereby about the process that the descriptor
+// holds.
 func openProcess(pid int, right func() (bool, error)) (*process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
@@ -85,7 +88,8 @@ func openProcess(pid int, right func() (bool, error)) (*process, error) {
 	return found, nil
 }
 
-// runsContainerd reports whether a process runs containerd from one of our bundles. One that must not be looked at is none of ours.
+// runsContainerd reports whether a process runs containerd from one of our bundles. One that must
+// not be looked at is none of ours.
 func runsContainerd(p paths, proc string, pid int) (bool, error) {
 	exe, err := executable(proc, pid)
 	if gone(err) || errors.Is(err, fs.ErrPermission) {
@@ -113,8 +117,8 @@ func isOurs(p paths, proc string, r record) (bool, error) {
 	return runsContainerd(p, proc, r.PID)
 }
 
-// startProcess starts containerd in a session of its own and records it. It is to outlive this process: no parent-death signal, no
-// terminal, no pipe that would break.
+// startProcess starts containerd in a session of its own and records it. It is to outlive this
+// process: no parent-death signal, no terminal, no pipe that would break.
 func startProcess(p paths, env []string, r record) (*process, error) {
 	log, err := os.OpenFile(p.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -157,8 +161,9 @@ func (c *process) identify(pidfd int) (err error) {
 	return err
 }
 
-// wait blocks until the process has ended, and returns how, or until ctx is done, and returns its error. No thread waits: the
-// descriptor is polled with the others of this program. It may be called concurrently.
+// wait blocks until the process has ended, and returns how, or until ctx is done, and returns its
+// error. No thread waits: the descriptor is polled with the others of this program. It may be
+// called concurrently.
 func (c *process) wait(ctx context.Context) (how string, err error) {
 	fd, err := c.dup()
 	if err != nil {
@@ -191,7 +196,8 @@ func (c *process) wait(ctx context.Context) (how string, err error) {
 	return c.buried(), nil
 }
 
-// dup returns a descriptor for one waiter, with a deadline of its own; nil once the process was let go of.
+// dup returns a descriptor for one waiter, with a deadline of its own; nil once the process was let
+// go of.
 func (c *process) dup() (*os.File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,7 +221,8 @@ func poll(fd int) (bool, error) {
 	}
 }
 
-// buried takes the exit status of our child from the kernel; of a process that is not our child nobody tells us.
+// buried takes the exit status of our child from the kernel; of a process that is not our child
+// nobody tells us.
 func (c *process) buried() string {
 	how := "not our child, its exit status is unknown"
 	if c.child != nil {
@@ -225,7 +232,8 @@ func (c *process) buried() string {
 	return how
 }
 
-// end asks the process to end, insists after the given time, and returns when it is gone. Shims and containers live on.
+// end asks the process to end, insists after the given time, and returns when it is gone. Shims and
+// containers live on.
 func (c *process) end(ctx context.Context, patience time.Duration) error {
 	if patience > 0 {
 		if err := c.signal(unix.SIGTERM); err != nil {
@@ -240,7 +248,8 @@ func (c *process) end(ctx context.Context, patience time.Duration) error {
 	if err := c.signal(unix.SIGKILL); err != nil {
 		return err
 	}
-	// Death by SIGKILL is certain and near, so the caller's impatience must not leave the process half ended.
+	// Death by SIGKILL is certain and near, so the caller's impatience must not leave the process
+	// half ended.
 	_, err := c.wait(context.WithoutCancel(ctx))
 	return err
 }
@@ -258,7 +267,8 @@ func (c *process) signal(sig unix.Signal) error {
 	return nil
 }
 
-// close lets go of the process without ending it; whoever waits goes on waiting. Later calls do nothing.
+// close lets go of the process without ending it; whoever waits goes on waiting. Later calls do
+// nothing.
 func (c *process) close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -45,7 +45,8 @@ func awaitReady(ctx context.Context, conn *grpc.ClientConn) error {
 	retry := time.NewTicker(10 * time.Millisecond)
 	defer retry.Stop()
 	for {
-		// Version has no field that matters here, so its messages are read and written as empty ones.
+		// Version has no field that matters here, so its messages are read and written as empty
+		// ones.
 		err := conn.Invoke(ctx, "/runtime.v1.RuntimeService/Version", &emptypb.Empty{}, &emptypb.Empty{}, grpc.WaitForReady(true))
 		switch {
 		case err == nil:
@@ -63,7 +64,8 @@ func awaitReady(ctx context.Context, conn *grpc.ClientConn) error {
 	}
 }
 
-// managedLabel is set by containerd's CRI service on images that it knows and has entered under their id.
+// managedLabel is set by containerd's CRI service on images that it knows and has entered under
+// their id.
 const managedLabel = "io.cri-containerd.image"
 
 // imagePresent reports whether CRI has the image with exactly this content.
@@ -71,7 +73,8 @@ func imagePresent(ctx context.Context, conn *grpc.ClientConn, want bundledImage)
 	return imageEntered(ctx, conn, want.Name, want.Digest)
 }
 
-// imageEntered reports whether containerd has the image of this name and digest, "" for any, and CRI shows it.
+// imageEntered reports whether containerd has the image of this name and digest, "" for any, and
+// CRI shows it.
 func imageEntered(ctx context.Context, conn *grpc.ClientConn, name, digest string) (bool, error) {
 	got, err := imagesapi.NewImagesClient(conn).Get(inPods(ctx), &imagesapi.GetImageRequest{Name: name})
 	if status.Code(err) == codes.NotFound {
@@ -83,7 +86,8 @@ func imageEntered(ctx context.Context, conn *grpc.ClientConn, name, digest strin
 	if digest != "" && got.Image.GetTarget().GetDigest() != digest || got.Image.GetLabels()[managedLabel] == "" {
 		return false, nil
 	}
-	// CRI writes the label first and shows the image a moment later: a pod that starts in between would pull it.
+	// CRI writes the label first and shows the image a moment later: a pod that starts in between
+	// would pull it.
 	var shown runtimeapi.ImageStatusResponse
 	ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}}
 	if err := conn.Invoke(ctx, "/runtime.v1.ImageService/ImageStatus", ask, &shown); err != nil {

@@ -16,8 +16,9 @@ import (
 	"k8s.io/mount-utils"
 )
 
-// Remove ends the runtime and takes away all that it made: containers and shims that are still there, the pods' network, mounts,
-// folders, the bundle. It goes as far as it can and returns what it could not remove. It is idempotent, and needs no Ensure before.
+// Remove ends the runtime and takes away all that it made: containers and shims that are still
+// there, the pods' network, mounts, folders, the bundle. It goes as far as it can and returns what
+// it could not remove. It is idempotent, and needs no Ensure before.
 func (r *Runtime) Remove(ctx context.Context) error {
 	if err := r.acquire(ctx); err != nil {
 		return err
@@ -39,8 +40,9 @@ func (r *Runtime) Remove(ctx context.Context) error {
 	return nil
 }
 
-// EndAll ends the runtime, and kills and takes away what of pods runs, is mounted or is connected. It does so without containerd, which
-// can end nothing when its disk takes no writes; what is kept on disk stays. It is idempotent, and needs no Ensure before.
+// EndAll ends the runtime, and kills and takes away what of pods runs, is mounted or is connected.
+// It does so without containerd, which can end nothing when its disk takes no writes; what is kept
+// on disk stays. It is idempotent, and needs no Ensure before.
 func (r *Runtime) EndAll(ctx context.Context) error {
 	if err := r.acquire(ctx); err != nil {
 		return err
@@ -68,8 +70,8 @@ func (r *Runtime) endAll(ctx context.Context) error {
 	return nil
 }
 
-// EndShims ends the shims that are left when the runtime was stopped and no container runs any more:
-// some outlive their sandbox when an agent is killed in the middle of a change.
+// EndShims ends the shims that are left when the runtime was stopped and no container runs any
+// more: some outlive their sandbox when an agent is killed in the middle of a change.
 func (r *Runtime) EndShims(ctx context.Context) error {
 	if err := r.acquire(ctx); err != nil {
 		return err
@@ -90,7 +92,8 @@ func removeContainers(ctx context.Context, p paths) error {
 	return deleteContainers(ctx, p, folders)
 }
 
-// deleteContainers kills and deletes the containers whose state runc keeps in these folders, as much of it as there is.
+// deleteContainers kills and deletes the containers whose state runc keeps in these folders, as
+// much of it as there is.
 func deleteContainers(ctx context.Context, p paths, folders []string) error {
 	var errs []error
 	for _, dir := range folders {
@@ -102,7 +105,8 @@ func deleteContainers(ctx context.Context, p paths, folders []string) error {
 	return errors.Join(errs...)
 }
 
-// killAll kills the processes that run programs of our bundles, shims above all, and returns when they are gone.
+// killAll kills the processes that run programs of our bundles, shims above all, and returns when
+// they are gone.
 func killAll(ctx context.Context, p paths) error {
 	all, err := pids("/proc")
 	if err != nil {
@@ -140,8 +144,8 @@ type attachment struct {
 // attachmentsDir is where the CNI library keeps attachments, by network, container and interface.
 const attachmentsDir = "/var/lib/cni/results"
 
-// removeAttachments runs the CNI plugins' DEL for pods whose sandbox is gone without having been stopped: their rules in the host's
-// firewall would otherwise stay for ever.
+// removeAttachments runs the CNI plugins' DEL for pods whose sandbox is gone without having been
+// stopped: their rules in the host's firewall would otherwise stay for ever.
 func removeAttachments(ctx context.Context, p paths) error {
 	files, err := filepath.Glob(filepath.Join(attachmentsDir, p.bridge()+"-*"))
 	if err != nil {
@@ -240,7 +244,8 @@ func unmountBelow(dirs ...string) error {
 		if !slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(m.MountPoint, real(dir)+"/") }) {
 			continue
 		}
-		// A mount that is hidden below another is not found at its place before that one is gone; it goes with its parent.
+		// A mount that is hidden below another is not found at its place before that one is gone;
+		// it goes with its parent.
 		if err := unix.Unmount(m.MountPoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", m.MountPoint, err))
 		}

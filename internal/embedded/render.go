@@ -23,14 +23,15 @@ type facts struct {
 	ShimSockets string // folder for the sockets of shims, "" for containerd's default
 }
 
-// DefaultPullProgressDeadline is containerd's own: storage that is slow to take what has come counts as no progress, too.
+// DefaultPullProgressDeadline is containerd's own: storage that is slow to take what has come
+// counts as no progress, too.
 const DefaultPullProgressDeadline = 5 * time.Minute
 
 //go:embed containerd.toml.tmpl
 var configTemplate string
 
-// generateConfig renders containerd's configuration. Equal arguments make equal bytes: their hash decides whether a running
-// containerd is adopted.
+// generateConfig renders containerd's configuration. Equal arguments make equal bytes: their hash
+// decides whether a running containerd is adopted.
 func generateConfig(p paths, f facts, pullDeadline time.Duration, sandboxImage string) ([]byte, error) {
 	t, err := template.New("containerd.toml").Option("missingkey=error").Parse(configTemplate)
 	if err != nil {
@@ -52,9 +53,10 @@ const (
 	iptables = "iptables"
 )
 
-// generateConflist renders the pods' network: a bridge with the range's first address, leases by host-local, host ports by portmap.
-// An empty firewall means that the host has no tool to translate addresses with: pods then reach the host and each other only, and
-// a pod that asks for a host port fails with the plugin's reason.
+// generateConflist renders the pods' network: a bridge with the range's first address, leases by
+// host-local, host ports by portmap. An empty firewall means that the host has no tool to translate
+// addresses with: pods then reach the host and each other only, and a pod that asks for a host port
+// fails with the plugin's reason.
 func generateConflist(p paths, subnet netip.Prefix, firewall string) ([]byte, error) {
 	bridge := map[string]any{
 		"type":             "bridge",
@@ -74,7 +76,8 @@ func generateConflist(p paths, subnet netip.Prefix, firewall string) ([]byte, er
 	portmap := map[string]any{
 		"type":         "portmap",
 		"capabilities": map[string]bool{"portMappings": true},
-		// Without the tool, nftables fails only where a port is asked for; iptables would fail each removal as well.
+		// Without the tool, nftables fails only where a port is asked for; iptables would fail each
+		// removal as well.
 		"backend": nftables,
 	}
 	if firewall != "" {
@@ -89,8 +92,8 @@ func generateConflist(p paths, subnet netip.Prefix, firewall string) ([]byte, er
 	return append(out, '\n'), err
 }
 
-// passedOn are the variables that containerd gets from the agent's environment besides PATH: how to reach registries, and where
-// temporary files go.
+// passedOn are the variables that containerd gets from the agent's environment besides PATH: how to
+// reach registries, and where temporary files go.
 var passedOn = []string{
 	"HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -99,8 +102,9 @@ var passedOn = []string{
 // systemPath is searched for nft, iptables and modprobe, which a login's PATH may lack.
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// generateEnv is containerd's environment. NOTIFY_SOCKET and its like are the agent's own and are left out. PATH begins with the
-// stable link to the bundle: there containerd finds the shim, and the shim remembers where it was found.
+// generateEnv is containerd's environment. NOTIFY_SOCKET and its like are the agent's own and are
+// left out. PATH begins with the stable link to the bundle: there containerd finds the shim, and
+// the shim remembers where it was found.
 func generateEnv(p paths, lookup func(string) (string, bool)) []string {
 	env := []string{"PATH=" + p.current() + "/bin:" + systemPath}
 	for _, name := range passedOn {
@@ -111,7 +115,8 @@ func generateEnv(p paths, lookup func(string) (string, bool)) []string {
 	return env
 }
 
-// hashConfig identifies a configuration: the file, and the environment that changes what containerd does.
+// hashConfig identifies a configuration: the file, and the environment that changes what containerd
+// does.
 func hashConfig(config []byte, env []string) string {
 	sum := sha256.New()
 	sum.Write(config)

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// A network plugin that outlives its containerd makes its rules all the same, and without the namespace of its
-// sandbox, its DEL leaves them. Each rule of nftables names its sandbox in its comment. Those of iptables are not
-// looked for: only a host without nft has them.
+// A network plugin that outlives its containerd makes its rules all the same, and without the
+// namespace of its sandbox, its DEL leaves them. Each rule of nftables names its sandbox in its
+// comment. Those of iptables are not looked for: only a host without nft has them.
 
 // table is one of nftables that the plugins of all runtimes of the host share.
 type table struct{ family, name string }
@@ -29,7 +29,8 @@ type rule struct {
 	Comment string `json:"comment"`
 }
 
-// listRules lists the rules of a table. A table that is not there has none, nor has a host without nft.
+// listRules lists the rules of a table. A table that is not there has none, nor has a host without
+// nft.
 func listRules(ctx context.Context, t table) ([]rule, error) {
 	out, err := runNft(ctx, "--json", "list", "table", t.family, t.name)
 	if errors.Is(err, exec.ErrNotFound) || err != nil && strings.Contains(err.Error(), "No such file or directory") {
@@ -59,8 +60,8 @@ func parseRules(out []byte) ([]rule, error) {
 	return rules, nil
 }
 
-// masqueraded returns the sandbox that a rule of masquerades is for, if it is of the pods' network: the beginning of
-// its id, as much as fits into a comment.
+// masqueraded returns the sandbox that a rule of masquerades is for, if it is of the pods' network:
+// the beginning of its id, as much as fits into a comment.
 func (r rule) masqueraded(network string) string {
 	_, rest, _ := strings.Cut(r.Comment, ", net: ")
 	of, rest, _ := strings.Cut(rest, ", if: ")
@@ -74,7 +75,8 @@ func (r rule) masqueraded(network string) string {
 // minPrefix is how much of an id stands for it: more than two ids have in common.
 const minPrefix = 32
 
-// computeStrayRules returns the beginnings of the ids of sandboxes for which there are rules, and which are not known.
+// computeStrayRules returns the beginnings of the ids of sandboxes for which there are rules, and
+// which are not known.
 func computeStrayRules(rules []rule, network string, known map[string]bool) map[string]bool {
 	stray := map[string]bool{}
 	for _, r := range rules {

@@ -19,8 +19,8 @@ const listedRules = `{"nftables": [{"metainfo": {"version": "1.0.6"}}, {"table":
 {"rule": {"family": "inet", "table": "cni_plugins_masquerade", "chain": "masq_checks", "handle": 10,
  "comment": "an administrator's, net: berth9c8c3e75, if: eth0, id: e", "expr": []}}]}`
 
-// Rules are strays whose sandbox is not known, and which are of the pods' own network: other runtimes and people have
-// rules in the same table.
+// Rules are strays whose sandbox is not known, and which are of the pods' own network: other
+// runtimes and people have rules in the same table.
 func TestComputeStrayRules(t *testing.T) {
 	rules, err := parseRules([]byte(listedRules))
 	if err != nil || len(rules) != 5 || rules[1].Handle != 8 || rules[1].Chain != "masq_checks" {

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// readyTimeout bounds the time from the start of containerd to its first answer; with many pods it recovers for seconds.
+	// readyTimeout bounds the time from the start of containerd to its first answer; with many pods
+	// it recovers for seconds.
 	readyTimeout = time.Minute
 	// adoptTimeout bounds the first answer of a containerd that was found running.
 	adoptTimeout = 10 * time.Second
@@ -58,7 +59,8 @@ type settings struct {
 	record      record
 }
 
-// New returns a runtime that is neither unpacked nor started. It fails if the configuration cannot work.
+// New returns a runtime that is neither unpacked nor started. It fails if the configuration cannot
+// work.
 func New(cfg Config) (*Runtime, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("embedded runtime: %w", err)
@@ -73,15 +75,17 @@ func New(cfg Config) (*Runtime, error) {
 
 var errNotStarted = errors.New("the embedded runtime was not started")
 
-// Endpoint is where the runtime serves CRI once Ensure has returned: unix:// and the path of its socket.
+// Endpoint is where the runtime serves CRI once Ensure has returned: unix:// and the path of its
+// socket.
 func (r *Runtime) Endpoint() string { return "unix://" + r.paths.socket() }
 
 // Health returns nil while containerd answers, and else why it does not.
 func (r *Runtime) Health() error { return r.health.Err() }
 
-// Ensure makes the runtime run with the bundle and configuration of this agent, and returns its endpoint when it serves CRI and has
-// the bundle's images. It adopts a containerd that runs with the same, replaces one that runs with others, and starts one if none
-// runs. It is idempotent. Containers live through all of it.
+// Ensure makes the runtime run with the bundle and configuration of this agent, and returns its
+// endpoint when it serves CRI and has the bundle's images. It adopts a containerd that runs with
+// the same, replaces one that runs with others, and starts one if none runs. It is idempotent.
+// Containers live through all of it.
 func (r *Runtime) Ensure(ctx context.Context) (endpoint string, err error) {
 	if err := r.acquire(ctx); err != nil {
 		return "", err
@@ -112,7 +116,8 @@ func (r *Runtime) ensure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// First: a disk that takes no more must not cost the containerd that runs with the configuration of before.
+	// First: a disk that takes no more must not cost the containerd that runs with the
+	// configuration of before.
 	if err := writeFile(r.paths.config(), config); err != nil {
 		return err
 	}
@@ -205,14 +210,16 @@ func (r *Runtime) makeFolders() error {
 			return err
 		}
 	}
-	// containerd gives its sockets to root's group as well; until guard has taken them back, the folder keeps everybody but root out.
+	// containerd gives its sockets to root's group as well; until guard has taken them back, the
+	// folder keeps everybody but root out.
 	if err := os.MkdirAll(r.paths.run, 0o700); err != nil {
 		return err
 	}
 	return os.Chmod(r.paths.run, 0o700)
 }
 
-// adopt returns the containerd that runs with these settings. One that runs with others, or does not answer, is ended.
+// adopt returns the containerd that runs with these settings. One that runs with others, or does
+// not answer, is ended.
 func (r *Runtime) adopt(ctx context.Context, next settings) (*process, error) {
 	r.mu.Lock()
 	found := r.running
@@ -256,7 +263,8 @@ func (r *Runtime) startOnce(ctx context.Context) error {
 		return err
 	}
 	if err := r.answers(ctx, started, readyTimeout); err != nil && ctx.Err() == nil {
-		// Left alone, a containerd that never answered would be adopted by nobody and in the way of the next.
+		// Left alone, a containerd that never answered would be adopted by nobody and in the way of
+		// the next.
 		err = fmt.Errorf("%w; its log %s says: %s", err, r.paths.log(), complaint(r.paths.log(), logged))
 		return errors.Join(err, started.end(context.WithoutCancel(ctx), endTimeout), started.close())
 	}
@@ -271,7 +279,8 @@ func (r *Runtime) startOnce(ctx context.Context) error {
 	return nil
 }
 
-// answers returns nil when the process serves CRI, and an error as soon as it has ended or the time is over.
+// answers returns nil when the process serves CRI, and an error as soon as it has ended or the time
+// is over.
 func (r *Runtime) answers(ctx context.Context, c *process, limit time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("containerd did not answer within %s", limit))
 	defer cancel()
@@ -297,8 +306,9 @@ func (r *Runtime) answers(ctx context.Context, c *process, limit time.Duration) 
 	return errors.Join(r.guard(), conn.Close())
 }
 
-// guard leaves containerd's sockets to root alone. The folder that they lie in can then be passed through, though not read: the root users of
-// user namespaces must get to the root filesystems of their containers.
+// guard leaves containerd's sockets to root alone. The folder that they lie in can then be passed
+// through, though not read: the root users of user namespaces must get to the root filesystems of
+// their containers.
 func (r *Runtime) guard() error {
 	for _, socket := range []string{r.paths.socket(), r.paths.ttrpcSocket()} {
 		if err := os.Chmod(socket, 0o600); err != nil {
@@ -338,8 +348,9 @@ func missingImages(ctx context.Context, conn *grpc.ClientConn, images []bundledI
 	return false, nil
 }
 
-// Stop ends containerd, whoever started it. Containers that still run live on, without logs, until the next Ensure. It is
-// idempotent, and needs no Ensure before it. A Run of this Runtime then lets it rest; one of another process would start it again.
+// Stop ends containerd, whoever started it. Containers that still run live on, without logs, until
+// the next Ensure. It is idempotent, and needs no Ensure before it. A Run of this Runtime then lets
+// it rest; one of another process would start it again.
 func (r *Runtime) Stop(ctx context.Context) error {
 	if err := r.acquire(ctx); err != nil {
 		return err
@@ -368,7 +379,8 @@ func (r *Runtime) stop(ctx context.Context) error {
 			return fmt.Errorf("embedded runtime: stop containerd: %w", err)
 		}
 		r.log.Info("stopped containerd", "pid", c.PID)
-		// Run may be waiting with a descriptor of its own; closing ours does not wake it, the end of the process does.
+		// Run may be waiting with a descriptor of its own; closing ours does not wake it, the end
+		// of the process does.
 		if err := c.close(); err != nil {
 			return err
 		}
@@ -379,6 +391,7 @@ func (r *Runtime) stop(ctx context.Context) error {
 	if bridgePorts(r.paths.bridge()) > 0 {
 		return nil
 	}
-	// The next start may choose another range, which a bridge with an address of the old one would not take.
+	// The next start may choose another range, which a bridge with an address of the old one would
+	// not take.
 	return errors.Join(removeBridge(r.paths.bridge()), unclaim(claimsDir, r.paths.network()))
 }

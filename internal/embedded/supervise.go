@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Run keeps the runtime running until ctx is done, which leaves containerd running. It calls Ensure first if nobody did, and fails
-// only if that fails or the process cannot be watched.
+// Run keeps the runtime running until ctx is done, which leaves containerd running. It calls Ensure
+// first if nobody did, and fails only if that fails or the process cannot be watched.
 func (r *Runtime) Run(ctx context.Context) error {
 	r.mu.Lock()
 	needed := r.running == nil && !r.stopped
@@ -26,7 +26,8 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// keepUp does the upkeep each hour, and looks for orphans also a moment after each start of the agent and of containerd: they come of ends of these.
+// keepUp does the upkeep each hour, and looks for orphans also a moment after each start of the
+// agent and of containerd: they come of ends of these.
 func (r *Runtime) keepUp(ctx context.Context) {
 	tick := time.NewTicker(upkeepPeriod)
 	defer tick.Stop()
@@ -75,7 +76,8 @@ func (r *Runtime) supervise(ctx context.Context) error {
 	}
 }
 
-// restart starts containerd again after c ended, as often as it takes, and returns the delay that it came to. Its error is that of ctx.
+// restart starts containerd again after c ended, as often as it takes, and returns the delay that
+// it came to. Its error is that of ctx.
 func (r *Runtime) restart(ctx context.Context, c *process, how string, delay time.Duration) (time.Duration, error) {
 	lived := time.Since(c.began)
 	if !r.inCharge(c) {
@@ -83,7 +85,8 @@ func (r *Runtime) restart(ctx context.Context, c *process, how string, delay tim
 	}
 	r.health.Set(fmt.Errorf("embedded runtime: %w: %s", errEnded, how))
 	r.log.Warn("containerd ended; starting it again", "pid", c.PID, "status", how)
-	// The first try is a mere start; when that did not help, everything below the root directory is looked at again.
+	// The first try is a mere start; when that did not help, everything below the root directory is
+	// looked at again.
 	for again := r.start; ; again = r.ensure {
 		delay = nextDelay(delay, lived)
 		select {
@@ -140,12 +143,13 @@ func (r *Runtime) restartOnce(ctx context.Context, c *process, again func(contex
 const (
 	firstDelay = 100 * time.Millisecond
 	lastDelay  = 10 * time.Second
-	// steady is how long containerd must have lived for its end to be a mishap, after which it is started again at once: every
-	// container that logs stands still meanwhile.
+	// steady is how long containerd must have lived for its end to be a mishap, after which it is
+	// started again at once: every container that logs stands still meanwhile.
 	steady = time.Minute
 )
 
-// nextDelay is the time to wait before the next start, given the delay before the last one and how long containerd then lived.
+// nextDelay is the time to wait before the next start, given the delay before the last one and how
+// long containerd then lived.
 func nextDelay(last, lived time.Duration) time.Duration {
 	switch {
 	case lived >= steady:

@@ -22,19 +22,22 @@ const completeName = ".complete"
 // unpackPrefix begins the names of folders that are being unpacked, or were when the power went.
 const unpackPrefix = ".unpack-"
 
-// unpacked reports whether the bundle is below bundles already. It looks at names only: the content was verified when it was written.
+// unpacked reports whether the bundle is below bundles already. It looks at names only: the content
+// was verified when it was written.
 func unpacked(bundles, hash string) bool {
 	marker, err := os.ReadFile(filepath.Join(bundles, folderName(hash), completeName))
 	return err == nil && string(marker) == hash
 }
 
-// unpack writes the bundle to its folder below bundles. The folder appears complete and verified or not at all: a file that
-// differs from the manifest, or a manifest that differs from the hash, is an error that leaves nothing behind.
+// unpack writes the bundle to its folder below bundles. The folder appears complete and verified or
+// not at all: a file that differs from the manifest, or a manifest that differs from the hash, is
+// an error that leaves nothing behind.
 func unpack(blob io.Reader, bundles, hash string) (err error) {
 	if err := os.MkdirAll(bundles, 0o755); err != nil {
 		return err
 	}
-	// One at a time: the child of an agent that was killed goes on, and must not take the folder away under the next agent.
+	// One at a time: the child of an agent that was killed goes on, and must not take the folder
+	// away under the next agent.
 	lock, err := lockFolder(bundles)
 	if err != nil {
 		return err
@@ -89,7 +92,8 @@ func lockFolder(dir string) (*os.File, error) {
 	}
 }
 
-// syncFilesystem brings the folder's file system to disk: a rename must not become durable before what was renamed.
+// syncFilesystem brings the folder's file system to disk: a rename must not become durable before
+// what was renamed.
 func syncFilesystem(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -160,7 +164,8 @@ func extractFile(from io.Reader, dir string, want bundledFile) (err error) {
 	return f.Chmod(fs.FileMode(want.Mode).Perm())
 }
 
-// link points the stable link at the bundle's folder, in one step, so that there is no moment without runc.
+// link points the stable link at the bundle's folder, in one step, so that there is no moment
+// without runc.
 func link(p paths, hash string) error {
 	target := folderName(hash)
 	if old, err := os.Readlink(p.current()); err == nil && old == target {
@@ -176,7 +181,8 @@ func link(p paths, hash string) error {
 	return os.Rename(next, p.current())
 }
 
-// removeOld removes bundles that are neither current nor used by a process, and what an interrupted unpacking left behind.
+// removeOld removes bundles that are neither current nor used by a process, and what an interrupted
+// unpacking left behind.
 func removeOld(p paths, proc string) (removed []string, err error) {
 	entries, err := os.ReadDir(p.bundles())
 	if errors.Is(err, fs.ErrNotExist) {

@@ -8,8 +8,8 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// The rules of events that repeat, as every Kubernetes client has them: the same event again raises its count; many similar ones become
-// one; one object may not flood the API server.
+// The rules of events that repeat, as every Kubernetes client has them: the same event again raises
+// its count; many similar ones become one; one object may not flood the API server.
 const (
 	similarWindow  = 10 * time.Minute // similar events that are further apart are not counted together
 	similarMost    = 10               // so many messages of one reason are told apart

@@ -1,7 +1,9 @@
-// Package events is the event recorder: what the agent tells users about a pod, in the words of the kubelet's events.
+// Package events is the event recorder: what the agent tells users about a pod, in the words of the
+// kubelet's events.
 //
-// Owns: the form of events and their object references (containerRefManager): which container of which pod an event is about; the node's own
-// record of its events (Store) and its file; the rules of events that repeat.
+// Owns: the form of events and their object references (containerRefManager): which container of
+// which pod an event is about; the node's own record of its events (Store) and its file; the rules
+// of events that repeat.
 // Reads: nothing.
 // Never: blocks the caller.
 package events
@@ -23,15 +25,16 @@ type Config struct {
 	Journal *journal.Journal
 	// Store keeps them as the API server does.
 	Store *Store
-	// Sender sends them to the API server. Translate, needed with it, returns the UID under which that knows a pod, "" when it does not:
-	// it knows a static pod by its mirror.
+	// Sender sends them to the API server. Translate, needed with it, returns the UID under which
+	// that knows a pod, "" when it does not: it knows a static pod by its mirror.
 	Sender    *Sender
 	Translate func(p *v1.Pod) types.UID
 	// Node is the node's name, for events about it.
 	Node string
 }
 
-// Recorder records events in the pod's journal and in the store, and sends them where there is an API server.
+// Recorder records events in the pod's journal and in the store, and sends them where there is an
+// API server.
 type Recorder struct {
 	Config
 }
@@ -42,7 +45,8 @@ func New(j *journal.Journal) *Recorder { return NewRecorder(Config{Journal: j}) 
 // NewRecorder returns a recorder for all that the configuration names.
 func NewRecorder(c Config) *Recorder { return &Recorder{Config: c} }
 
-// Event records one event. container names the container that it is about, or is "" for the pod; eventtype is v1.EventTypeNormal or v1.EventTypeWarning.
+// Event records one event. container names the container that it is about, or is "" for the pod;
+// eventtype is v1.EventTypeNormal or v1.EventTypeWarning.
 func (r *Recorder) Event(p *v1.Pod, container, eventtype, reason, message string) {
 	e := journal.Entry{
 		Subject:   journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
@@ -97,7 +101,8 @@ func (r *Recorder) Eventf(p *v1.Pod, container, eventtype, reason, format string
 	r.Event(p, container, eventtype, reason, fmt.Sprintf(format, args...))
 }
 
-// FieldPath returns the event's reference to a container: spec.containers{name}, spec.initContainers{name} or spec.ephemeralContainers{name}.
+// FieldPath returns the event's reference to a container: spec.containers{name},
+// spec.initContainers{name} or spec.ephemeralContainers{name}.
 func FieldPath(p *v1.Pod, container string) string {
 	for i := range p.Spec.InitContainers {
 		if p.Spec.InitContainers[i].Name == container {
@@ -112,7 +117,8 @@ func FieldPath(p *v1.Pod, container string) string {
 	return "spec.containers{" + container + "}"
 }
 
-// newEvent returns an event about the object with its name and source. Its number makes the name unique.
+// newEvent returns an event about the object with its name and source. Its number makes the name
+// unique.
 func newEvent(ref *v1.ObjectReference, source v1.EventSource, number int64) *v1.Event {
 	return &v1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Name: eventName(ref, number), Namespace: cmp.Or(ref.Namespace, metav1.NamespaceDefault)},

@@ -28,7 +28,8 @@ type API interface {
 	PatchEvent(ctx context.Context, old, changed *v1.Event) (*v1.Event, error)
 }
 
-// Sender tells the API server of events, one after another. An API server that is away delays them; what is too much is dropped.
+// Sender tells the API server of events, one after another. An API server that is away delays them;
+// what is too much is dropped.
 type Sender struct {
 	api    API
 	log    *slog.Logger
@@ -106,7 +107,8 @@ func (s *Sender) send(ctx context.Context, o occurrence) {
 	}
 }
 
-// refused reports whether the server will not take the event, however often it is asked: a namespace that goes is the usual case.
+// refused reports whether the server will not take the event, however often it is asked: a
+// namespace that goes is the usual case.
 func refused(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && status.Status().Code/100 == 4 && !apierrors.IsTooManyRequests(err)

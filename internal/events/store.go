@@ -22,7 +22,8 @@ import (
 const (
 	// storedAtMost is how many events a store keeps.
 	storedAtMost = 1000
-	// storedPause is how long an event may stay away and still be the same one; the API server forgets events after as long.
+	// storedPause is how long an event may stay away and still be the same one; the API server
+	// forgets events after as long.
 	storedPause = time.Hour
 	// storedMessage is the longest message in bytes.
 	storedMessage = 1024
@@ -30,7 +31,8 @@ const (
 	storeFileLimit = 1 << 20
 )
 
-// Store keeps the newest events of this node, counted and combined as the API server's are. It is safe for concurrent use.
+// Store keeps the newest events of this node, counted and combined as the API server's are. It is
+// safe for concurrent use.
 type Store struct {
 	source v1.EventSource
 	file   *checkpoint.WarmLog // nil for a store in memory
@@ -45,8 +47,8 @@ type Store struct {
 	last    int64                       // guarded by mu; number of the last event's name
 }
 
-// stored is one event as it is kept, in memory and, as JSON, in the file. With Count and Last alone it is a later occurrence of the event
-// with its number.
+// stored is one event as it is kept, in memory and, as JSON, in the file. With Count and Last alone
+// it is a later occurrence of the event with its number.
 type stored struct {
 	Number  int64               `json:"n"`
 	Ref     *v1.ObjectReference `json:"ref,omitempty"`
@@ -78,7 +80,8 @@ func NewStore(component, node string) *Store {
 	}
 }
 
-// NewStoreInFolder returns a store that keeps its events in a file of the folder. Load reads what is there, Run writes.
+// NewStoreInFolder returns a store that keeps its events in a file of the folder. Load reads what
+// is there, Run writes.
 func NewStoreInFolder(dir, component, node string, log *slog.Logger) *Store {
 	s := NewStore(component, node)
 	s.file = checkpoint.NewLog(checkpoint.LogConfig{
@@ -161,7 +164,8 @@ func (s *Store) insertLocked(e *stored) *list.Element {
 	return el
 }
 
-// repeatLocked counts an occurrence. The series of the event stays what it is: only one that combines others changes its message.
+// repeatLocked counts an occurrence. The series of the event stays what it is: only one that
+// combines others changes its message.
 func (s *Store) repeatLocked(el *list.Element, again *stored) {
 	e := el.Value.(*stored)
 	e.Last, e.Count, e.Message = again.Last, again.Count, cmp.Or(again.Message, e.Message)
@@ -211,7 +215,8 @@ func (s *Store) Get(name string) (*v1.Event, bool) {
 	return s.eventLocked(el.Value.(*stored)), true
 }
 
-// Subscribe returns an inbox that gets the name of each event that is recorded from now on, and the function that ends this.
+// Subscribe returns an inbox that gets the name of each event that is recorded from now on, and the
+// function that ends this.
 func (s *Store) Subscribe() (recorded *pod.Inbox[string], cancel func()) {
 	return s.recorded.Subscribe()
 }

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// grace is how long, in seconds, containers of a pod may take that exceeds a limit of local storage.
+	// grace is how long, in seconds, containers of a pod may take that exceeds a limit of local
+	// storage.
 	grace = 1
 	// killLimit is how long the end of an evicted pod is waited for.
 	killLimit = 10 * time.Second
@@ -38,22 +39,24 @@ type Storage interface {
 
 // PodKiller ends pods.
 type PodKiller interface {
-	// EvictPod ends the pod for good, within so many seconds; status is applied to its final status. It never blocks. When no container of the pod runs
-	// any more, done is closed.
+	// EvictPod ends the pod for good, within so many seconds; status is applied to its final
+	// status. It never blocks. When no container of the pod runs any more, done is closed.
 	EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{})
 }
 
 // Lifecycles tells how far pods are.
 type Lifecycles interface {
 	Get(uid pod.UID) (pod.Lifecycle, bool)
-	// Subscribe returns an inbox that gets every pod whose lifecycle changes. It is called before any does.
+	// Subscribe returns an inbox that gets every pod whose lifecycle changes. It is called before
+	// any does.
 	Subscribe() *pod.Inbox[pod.UID]
 }
 
 // Config is what a Manager needs. Its functions do not block.
 type Config struct {
 	Lifecycles Lifecycles
-	// Pod returns a pod that is wanted; Allotted that pod with the resources that it was allotted, and Observed what the runtime showed of it last.
+	// Pod returns a pod that is wanted; Allotted that pod with the resources that it was allotted,
+	// and Observed what the runtime showed of it last.
 	Pod      func(uid pod.UID) (*v1.Pod, bool)
 	Allotted func(p *v1.Pod) *v1.Pod
 	Observed func(uid pod.UID) (*pod.Status, bool)
@@ -122,7 +125,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// follow takes note of how far a pod is. It has limits to be held to while containers of it may run.
+// follow takes note of how far a pod is. It has limits to be held to while containers of it may
+// run.
 func (m *Manager) follow(uid pod.UID) {
 	l, ok := m.Lifecycles.Get(uid)
 	runs := ok && (l.State == pod.Syncing || l.State == pod.Terminating) && !l.Evicted
@@ -144,7 +148,8 @@ func (m *Manager) follow(uid pod.UID) {
 	of.pod, of.memory, of.disk = p, memory, disk
 }
 
-// round looks at each pod that may exceed a limit, that which was not looked at for the longest time first, and evicts those that do.
+// round looks at each pod that may exceed a limit, that which was not looked at for the longest
+// time first, and evicts those that do.
 func (m *Manager) round(ctx context.Context) {
 	free := m.newSpaces()
 	var kills []*kill
@@ -171,7 +176,8 @@ func (m *Manager) round(ctx context.Context) {
 	}
 }
 
-// look returns the limit that the pod exceeds, nil if there is none or if it is not time to walk its files.
+// look returns the limit that the pod exceeds, nil if there is none or if it is not time to walk
+// its files.
 func (m *Manager) look(ctx context.Context, l *limited, free func(stats.Space) (uint64, bool)) *excess {
 	if !l.memory.none() {
 		if e, _ := m.measure(ctx, l, &l.memory); e != nil {
@@ -188,7 +194,8 @@ func (m *Manager) look(ctx context.Context, l *limited, free func(stats.Space) (
 	return e
 }
 
-// measure returns which of the limits is exceeded, and what is known of the file systems since. What cannot be measured is told once.
+// measure returns which of the limits is exceeded, and what is known of the file systems since.
+// What cannot be measured is told once.
 func (m *Manager) measure(ctx context.Context, l *limited, of *limits) (*excess, walk) {
 	s, ok := m.Observed(l.pod.UID)
 	if !ok {

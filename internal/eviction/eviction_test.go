@@ -23,7 +23,8 @@ import (
 	"berth/internal/stats"
 )
 
-// node is a machine with pods. What is done to them is in story, with the seconds since the beginning.
+// node is a machine with pods. What is done to them is in story, with the seconds since the
+// beginning.
 type node struct {
 	t       *testing.T
 	began   time.Time

@@ -37,8 +37,8 @@ type limit struct {
 	most resource.Quantity
 }
 
-// computeLimits returns the limits of the pod, which has the resources that it was allotted: of what is in memory, where a look costs nothing, and
-// of what is on disks.
+// computeLimits returns the limits of the pod, which has the resources that it was allotted: of
+// what is in memory, where a look costs nothing, and of what is on disks.
 func computeLimits(p *v1.Pod) (memory, disk limits) {
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
@@ -88,8 +88,8 @@ type excess struct {
 	used    uint64 // bytes
 }
 
-// computeExcess returns the first limit that is exceeded: of emptyDirs, of the pod, of its containers; nil if none is. headroom is how many bytes may
-// be written before any can be.
+// computeExcess returns the first limit that is exceeded: of emptyDirs, of the pod, of its
+// containers; nil if none is. headroom is how many bytes may be written before any can be.
 func computeExcess(l *limits, u *stats.Local) (first *excess, headroom uint64) {
 	headroom = math.MaxUint64
 	look := func(used uint64, most limit, signal Signal, format string, args ...any) {

@@ -1,7 +1,9 @@
-// Package hostports tells whether a host port that a pod asks for is in use by a program of the machine.
+// Package hostports tells whether a host port that a pod asks for is in use by a program of the
+// machine.
 //
 // Owns: nothing.
-// Reads: the kernel's tables of sockets in the agent's network namespace, and whose these are (proc_pid_net(5), proc_pid_fd(5)).
+// Reads: the kernel's tables of sockets in the agent's network namespace, and whose these are
+// (proc_pid_net(5), proc_pid_fd(5)).
 // Never: opens a port, or keeps one from somebody else.
 package hostports
 
@@ -15,7 +17,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Socket is a socket of the machine to which anybody may send: one that listens, or of UDP one that is not connected.
+// Socket is a socket of the machine to which anybody may send: one that listens, or of UDP one that
+// is not connected.
 type Socket struct {
 	Protocol v1.Protocol // TCP or UDP
 	Address  netip.AddrPort
@@ -30,8 +33,8 @@ type Table interface {
 	Holder(s Socket) string
 }
 
-// Check returns an error if a host port of the pod is in use. A pod on the host's network opens its ports itself. SCTP is not
-// looked at.
+// Check returns an error if a host port of the pod is in use. A pod on the host's network opens its
+// ports itself. SCTP is not looked at.
 func Check(t Table, p *v1.Pod) error {
 	if p.Spec.HostNetwork || !hasHostPort(p) {
 		return nil
@@ -66,7 +69,8 @@ func hasHostPort(p *v1.Pod) bool {
 	return found
 }
 
-// findConflict returns the first host port of the pod that is in use, and the socket that has it, nil if none has.
+// findConflict returns the first host port of the pod that is in use, and the socket that has it,
+// nil if none has.
 func findConflict(p *v1.Pod, sockets []Socket) (container string, port *v1.ContainerPort, in *Socket) {
 	eachHostPort(p, func(name string, want *v1.ContainerPort) {
 		for i := range sockets {
@@ -96,8 +100,9 @@ func protocolOf(port *v1.ContainerPort) v1.Protocol {
 	return port.Protocol
 }
 
-// overlaps reports whether what is sent to the host IP of a pod, "" for all, could be meant for a socket with the address. A
-// socket on all addresses of IPv6 takes those of IPv4 too, unless it was told not to, which the tables do not show.
+// overlaps reports whether what is sent to the host IP of a pod, "" for all, could be meant for a
+// socket with the address. A socket on all addresses of IPv6 takes those of IPv4 too, unless it was
+// told not to, which the tables do not show.
 func overlaps(hostIP string, of netip.Addr) bool {
 	want, err := netip.ParseAddr(hostIP)
 	if err != nil { // "": other texts are refused before

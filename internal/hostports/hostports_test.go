@@ -103,7 +103,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What this process opens is found in the kernel's tables, with its address and with this program as the one that has it.
+// What this process opens is found in the kernel's tables, with its address and with this program
+// as the one that has it.
 func TestHost(t *testing.T) {
 	h := Host{Proc: "/proc"}
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")

@@ -21,7 +21,8 @@ type Host struct {
 	Proc string
 }
 
-// tables are the kernel's lists of sockets, with the state in which one is open to anybody (include/net/tcp_states.h).
+// tables are the kernel's lists of sockets, with the state in which one is open to anybody
+// (include/net/tcp_states.h).
 var tables = []struct {
 	file     string
 	protocol v1.Protocol
@@ -68,7 +69,8 @@ func (h Host) Sockets() ([]Socket, error) {
 	return out, nil
 }
 
-// parseAddress reads "0100007F:1F90": the address as words of 32 bits in the machine's byte order, and the port.
+// parseAddress reads "0100007F:1F90": the address as words of 32 bits in the machine's byte order,
+// and the port.
 func parseAddress(text string) (netip.AddrPort, error) {
 	fail := func(err error) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("address %q: %w", text, err)
@@ -92,7 +94,8 @@ func parseAddress(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(address, uint16(port)), nil
 }
 
-// Holder looks for the socket among the open files of all processes. Of several that have it, the first is named.
+// Holder looks for the socket among the open files of all processes. Of several that have it, the
+// first is named.
 func (h Host) Holder(s Socket) string {
 	links, err := filepath.Glob(filepath.Join(h.Proc, "[0-9]*", "fd", "*"))
 	if err != nil || s.Inode == 0 {

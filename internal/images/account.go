@@ -29,8 +29,8 @@ type Accounts interface {
 // tokenVersion is the only version of the exec protocol whose requests hold tokens.
 const tokenVersion = "credentialprovider.kubelet.k8s.io/v1"
 
-// validateTokens checks a provider's tokenAttributes, and tells fail what is wrong (KEP-4412; ServiceAccountTokenAttributes of
-// kubelet.config.k8s.io/v1).
+// validateTokens checks a provider's tokenAttributes, and tells fail what is wrong (KEP-4412;
+// ServiceAccountTokenAttributes of kubelet.config.k8s.io/v1).
 func validateTokens(t *kubeletconfig.ServiceAccountTokenAttributes, version string, fail func(field, format string, args ...any)) {
 	if version != tokenVersion {
 		fail("tokenAttributes", "needs apiVersion: %s, which alone gives tokens to providers", tokenVersion)
@@ -113,7 +113,8 @@ func (id identity) String() string {
 // errNoAccount: the pod has no service account, and the provider serves no others.
 var errNoAccount = errors.New("the pod has no service account")
 
-// identify returns on whose behalf the provider is asked for the pod. It is errNoAccount for a pod that the provider is not for.
+// identify returns on whose behalf the provider is asked for the pod. It is errNoAccount for a pod
+// that the provider is not for.
 func (pr *provider) identify(c claimant) (identity, error) {
 	t := pr.conf.TokenAttributes
 	switch {
@@ -137,8 +138,9 @@ func (pr *provider) identify(c claimant) (identity, error) {
 	return id, nil
 }
 
-// authorize completes the identity of a service account: it says how the token is had, and what the provider's answers are kept under. Where
-// credentials end with the token, they are kept under the token.
+// authorize completes the identity of a service account: it says how the token is had, and what the
+// provider's answers are kept under. Where credentials end with the token, they are kept under the
+// token.
 func (id *identity) authorize(ctx context.Context, accounts Accounts, po *v1.Pod, t *kubeletconfig.ServiceAccountTokenAttributes) error {
 	id.token = func(ctx context.Context) (string, error) {
 		return accounts.ImageToken(ctx, po, id.account, t.ServiceAccountTokenAudience)
@@ -157,7 +159,8 @@ func (id *identity) authorize(ctx context.Context, accounts Accounts, po *v1.Pod
 	return nil
 }
 
-// opens reports whether the pod has one of the service accounts, and would still get credentials for the image with it.
+// opens reports whether the pod has one of the service accounts, and would still get credentials
+// for the image with it.
 func (p *Providers) opens(ctx context.Context, n names, po *v1.Pod, with []pullServiceAccount) (bool, error) {
 	if p == nil || len(with) == 0 {
 		return false, nil

@@ -94,7 +94,8 @@ func podOf(name, account string) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{ServiceAccountName: account}}
 }
 
-// asking is a provider that writes down what it is asked, and says a password that is the number of the question.
+// asking is a provider that writes down what it is asked, and says a password that is the number of
+// the question.
 type asking struct {
 	t     *testing.T
 	file  string

@@ -51,7 +51,8 @@ func (s *site) runAs(account string, policy v1.PullPolicy) string {
 	return "present"
 }
 
-// What was pulled with a service account's credentials is for pods with that service account, and no others.
+// What was pulled with a service account's credentials is for pods with that service account, and
+// no others.
 func TestCredentialsOfServiceAccounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, known := newSite(t), accounts{"robot": "1", "other": "2"}

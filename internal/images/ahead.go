@@ -15,21 +15,24 @@ import (
 	"berth/internal/pod"
 )
 
-// aheadValid is how long a look-ahead counts as the question to the registry that the pull policy Always asks for at a container's start.
+// aheadValid is how long a look-ahead counts as the question to the registry that the pull policy
+// Always asks for at a container's start.
 const aheadValid = 60 * time.Second
 
 // Ahead is a container whose turn to be started is still to come.
 type Ahead struct {
 	Container *v1.Container
-	// BehindInit: an init container that has to end runs before it, so that nobody knows when its turn comes.
+	// BehindInit: an init container that has to end runs before it, so that nobody knows when its
+	// turn comes.
 	BehindInit bool
 }
 
-// LookAhead begins to make the containers' images present, and returns at once. It is silent: it records no event, and what fails is only in the
-// journal, to be tried again and told of by Ensure. What was begun for a pod before is not begun again; Forget ends it.
+// LookAhead begins to make the containers' images present, and returns at once. It is silent: it
+// records no event, and what fails is only in the journal, to be tried again and told of by Ensure.
+// What was begun for a pod before is not begun again; Forget ends it.
 //
-// Not looked ahead for are images with the pull policy Never, and behind an init container those with the policy Always, for which the
-// registry would have to be asked again.
+// Not looked ahead for are images with the pull policy Never, and behind an init container those
+// with the policy Always, for which the registry would have to be asked again.
 func (p *Puller) LookAhead(po *v1.Pod, containers []Ahead, sandbox *runtimeapi.PodSandboxConfig, handler string) {
 	for _, a := range containers {
 		r := request{pod: po, container: a.Container, sandbox: sandbox, began: time.Now(), silent: true}
@@ -46,7 +49,8 @@ func (p *Puller) LookAhead(po *v1.Pod, containers []Ahead, sandbox *runtimeapi.P
 	}
 }
 
-// prefetch makes the image present if the pod may have it, and returns nil when it did not come to that.
+// prefetch makes the image present if the pod may have it, and returns nil when it did not come to
+// that.
 func (p *Puller) prefetch(ctx context.Context, r request) *prefetched {
 	secrets := sync.OnceValue(func() []credential { return p.pullSecrets(ctx, r).lookup(locate(r.full)) })
 	if r.policy != v1.PullAlways {
@@ -77,7 +81,8 @@ func (p *Puller) prefetch(ctx context.Context, r request) *prefetched {
 	return &prefetched{ref: fl.ref, size: fl.size, took: fl.took, at: time.Now()}
 }
 
-// fetch pulls the image with the credentials of the pod and then those of the node. The flight has ended, well or not.
+// fetch pulls the image with the credentials of the pod and then those of the node. The flight has
+// ended, well or not.
 func (p *Puller) fetch(ctx context.Context, r request, secrets func() []credential) (*flight, error) {
 	credentials := append(slices.Clip(secrets()), p.nodeCredentials(ctx, r)...)
 	if ctx.Err() != nil {
@@ -88,11 +93,13 @@ func (p *Puller) fetch(ctx context.Context, r request, secrets func() []credenti
 	})
 }
 
-// Forget ends the look-ahead for the pod, none of whose containers will be started any more, and unpins its images. Idempotent.
+// Forget ends the look-ahead for the pod, none of whose containers will be started any more, and
+// unpins its images. Idempotent.
 func (p *Puller) Forget(uid pod.UID) { p.ahead.forget(uid) }
 
-// Pinned returns the runtime's references to images that pods are still to start containers from: those that were looked ahead for. Image
-// garbage collection leaves them alone, although no container uses them.
+// Pinned returns the runtime's references to images that pods are still to start containers from:
+// those that were looked ahead for. Image garbage collection leaves them alone, although no
+// container uses them.
 func (p *Puller) Pinned() map[string]bool { return p.ahead.refs() }
 
 // Run ends what was begun ahead of its time when ctx ends, and returns when it has ended.
@@ -155,7 +162,8 @@ func (a *aheads) begin(r request, fetch func(context.Context) *prefetched) {
 	})
 }
 
-// take returns what was pulled ahead, if it may stand for the pull at the container's start: at the first one alone, and not for long.
+// take returns what was pulled ahead, if it may stand for the pull at the container's start: at the
+// first one alone, and not for long.
 func (a *aheads) take(r request) *prefetched {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -132,7 +132,8 @@ func TestLookAheadUnderWayIsJoined(t *testing.T) {
 	})
 }
 
-// Pulls that containers wait for come first, and a look-ahead becomes one of them when its container's turn comes.
+// Pulls that containers wait for come first, and a look-ahead becomes one of them when its
+// container's turn comes.
 func TestLookAheadGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{takes: 10 * time.Second}

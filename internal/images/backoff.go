@@ -12,7 +12,8 @@ const (
 	backOffBase   = 10 * time.Second
 	backOffCap    = 300 * time.Second
 	backOffExpiry = 600 * time.Second // after the last use
-	// failureShown is how long a pod shows the failure of a pull before it shows that it is held back.
+	// failureShown is how long a pod shows the failure of a pull before it shows that it is held
+	// back.
 	failureShown = 500 * time.Millisecond
 )
 
@@ -29,15 +30,17 @@ type backOffEntry struct {
 	told     map[string]bool // the containers of which it was told that they are held back
 }
 
-// backOff holds back pulls that failed. An entry is forgotten when it was not used for backOffExpiry, not when a pull
-// succeeds: a registry that answers every other time is still a bad registry.
+// backOff holds back pulls that failed. An entry is forgotten when it was not used for
+// backOffExpiry, not when a pull succeeds: a registry that answers every other time is still a bad
+// registry.
 type backOff struct {
 	mu      sync.Mutex
 	entries map[backOffKey]backOffEntry // guarded by mu
 }
 
-// check returns why the container's image may not be pulled now, or nil when it may: for a moment still the failure that began the back-off, with
-// the end of that moment, then the back-off itself. again says that the answer is the same as before.
+// check returns why the container's image may not be pulled now, or nil when it may: for a moment
+// still the failure that began the back-off, with the end of that moment, then the back-off itself.
+// again says that the answer is the same as before.
 func (b *backOff) check(key backOffKey, container string, now time.Time) (held *Error, again bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -55,8 +58,9 @@ func (b *backOff) check(key backOffKey, container string, now time.Time) (held *
 	return &Error{Reason: lifecycle.ImagePullBackOff, Message: e.cause.Error(), BackOffUntil: e.until, cause: e.cause}, again
 }
 
-// fail notes a failed pull, and returns its error with when the pod is to be looked at again. Failures of one pull that several containers of a pod
-// waited for count once: the first of them opens a back-off, and the others find it open.
+// fail notes a failed pull, and returns its error with when the pod is to be looked at again.
+// Failures of one pull that several containers of a pod waited for count once: the first of them
+// opens a back-off, and the others find it open.
 func (b *backOff) fail(key backOffKey, cause Error, now time.Time) *Error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

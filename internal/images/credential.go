@@ -35,7 +35,8 @@ func (a auth) toCRI() *runtimeapi.AuthConfig {
 	return &runtimeapi.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken}
 }
 
-// credential is an auth and the secret, or the service account, that it is from; of a credential of the node, which every pod may use, both are nil.
+// credential is an auth and the secret, or the service account, that it is from; of a credential of
+// the node, which every pod may use, both are nil.
 type credential struct {
 	auth
 	secret  *pullSecret
@@ -51,8 +52,8 @@ func (k keyring) add(auths map[string]auth, secret *pullSecret) {
 	}
 }
 
-// lookup returns the credentials for an image, those of longer patterns first, and those without wildcards before those with one.
-// Patterns that are none are for no image.
+// lookup returns the credentials for an image, those of longer patterns first, and those without
+// wildcards before those with one. Patterns that are none are for no image.
 func (k keyring) lookup(image location) []credential {
 	var found []credential
 	for _, pattern := range slices.Backward(slices.Sorted(maps.Keys(k))) {

@@ -11,8 +11,8 @@ import (
 	"berth/internal/checkpoint/checkpointtest"
 )
 
-// No image is pulled that nobody would know to be private; what was recorded stays, and so does the use
-// of what was pulled.
+// No image is pulled that nobody would know to be private; what was recorded stays, and so does the
+// use of what was pulled.
 func TestDiskThatTakesNoPullRecords(t *testing.T) {
 	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
 		synctest.Test(t, func(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// DockerConfigFiles returns where the node's own credentials are looked for, in this order; the first file that can be read is
-// the one. The folders are those of the Kubernetes documentation ("Images", configuring nodes) without the working directory,
-// which for a service means nothing.
+// DockerConfigFiles returns where the node's own credentials are looked for, in this order; the
+// first file that can be read is the one. The folders are those of the Kubernetes documentation
+// ("Images", configuring nodes) without the working directory, which for a service means nothing.
 func DockerConfigFiles(rootDir string) []string {
 	dirs := []string{rootDir, "/"}
 	docker := []string{rootDir, "/.docker"}
@@ -31,7 +31,8 @@ func DockerConfigFiles(rootDir string) []string {
 	return files
 }
 
-// readDockerConfig returns the auths of the first of the files that can be read, and what is wrong with those before it.
+// readDockerConfig returns the auths of the first of the files that can be read, and what is wrong
+// with those before it.
 func readDockerConfig(files []string) (map[string]auth, error) {
 	var errs []error
 	for _, file := range files {
@@ -55,7 +56,8 @@ func readDockerConfig(files []string) (map[string]auth, error) {
 	return nil, errors.Join(errs...)
 }
 
-// parseDockerConfigJSON reads the form of ~/.docker/config.json and of secrets of type kubernetes.io/dockerconfigjson.
+// parseDockerConfigJSON reads the form of ~/.docker/config.json and of secrets of type
+// kubernetes.io/dockerconfigjson.
 func parseDockerConfigJSON(b []byte) (map[string]auth, error) {
 	var doc struct {
 		Auths map[string]dockerEntry `json:"auths"`
@@ -66,7 +68,8 @@ func parseDockerConfigJSON(b []byte) (map[string]auth, error) {
 	return authsOf(doc.Auths)
 }
 
-// parseDockerCfg reads the older form of ~/.dockercfg and of secrets of type kubernetes.io/dockercfg.
+// parseDockerCfg reads the older form of ~/.dockercfg and of secrets of type
+// kubernetes.io/dockercfg.
 func parseDockerCfg(b []byte) (map[string]auth, error) {
 	var entries map[string]dockerEntry
 	if err := json.Unmarshal(b, &entries); err != nil {
@@ -75,7 +78,8 @@ func parseDockerCfg(b []byte) (map[string]auth, error) {
 	return authsOf(entries)
 }
 
-// dockerEntry is the credential of one registry. Auth is the base64 of username:password, and wins over both.
+// dockerEntry is the credential of one registry. Auth is the base64 of username:password, and wins
+// over both.
 type dockerEntry struct {
 	Username      string `json:"username"`
 	Password      string `json:"password"`
@@ -103,7 +107,8 @@ func authsOf(entries map[string]dockerEntry) (map[string]auth, error) {
 	return auths, nil
 }
 
-// withoutContent says what is wrong with JSON without quoting any of it: the words of the decoder may hold a password.
+// withoutContent says what is wrong with JSON without quoting any of it: the words of the decoder
+// may hold a password.
 func withoutContent(err error) error {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError

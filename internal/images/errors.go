@@ -18,7 +18,8 @@ type Error struct {
 	Reason string
 	// Message is the container's waiting message.
 	Message string
-	// BackOffUntil is the time before which another look at the image brings nothing new; zero when there is none.
+	// BackOffUntil is the time before which another look at the image brings nothing new; zero when
+	// there is none.
 	BackOffUntil time.Time
 
 	cause error
@@ -29,8 +30,8 @@ func (e *Error) Error() string { return e.Reason + ": " + e.Message }
 // Unwrap returns the runtime's error, or nil when the image was refused without asking the runtime.
 func (e *Error) Unwrap() error { return e.cause }
 
-// pullError sorts the runtime's failure to pull image. Runtimes mark the two special causes by a word in the error's text
-// (k8s.io/cri-api/pkg/errors), because CRI has no status codes for them.
+// pullError sorts the runtime's failure to pull image. Runtimes mark the two special causes by a
+// word in the error's text (k8s.io/cri-api/pkg/errors), because CRI has no status codes for them.
 func pullError(image string, err error) *Error {
 	text := cri.Message(err)
 	for _, special := range []struct{ mark, reason, detail string }{
@@ -46,7 +47,8 @@ func pullError(image string, err error) *Error {
 		}
 	}
 	if errors.Is(err, context.Canceled) {
-		// Runtimes end pulls so that do not come further; when nobody wants a pull any more, nobody is told.
+		// Runtimes end pulls so that do not come further; when nobody wants a pull any more, nobody
+		// is told.
 		text += ": the container runtime has ended the pull, because hardly anything came from the registry (--image-pull-progress-deadline of the runtime inside berth)"
 	}
 	return &Error{Reason: lifecycle.ErrImagePull, Message: text, cause: err}

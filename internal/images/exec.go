@@ -79,7 +79,8 @@ func readResponse(b []byte, version string) (*credentialprovider.CredentialProvi
 	return &r, nil
 }
 
-// limited keeps the first maxAnswer bytes that are written. It takes everything, so that the program does not hang.
+// limited keeps the first maxAnswer bytes that are written. It takes everything, so that the
+// program does not hang.
 type limited struct {
 	kept bytes.Buffer
 	over bool

@@ -18,7 +18,8 @@ import (
 	"berth/internal/pod"
 )
 
-// flightKey says which pulls are the same pull: the same image, with the same credentials in the same order, of the same service accounts.
+// flightKey says which pulls are the same pull: the same image, with the same credentials in the
+// same order, of the same service accounts.
 type flightKey struct {
 	image, handler, auths string
 }
@@ -35,8 +36,8 @@ type want struct {
 	ahead bool
 }
 
-// flight is one pull that any number of callers wait for. The fields below done are written before done is closed and only
-// read after it.
+// flight is one pull that any number of callers wait for. The fields below done are written before
+// done is closed and only read after it.
 type flight struct {
 	cancel  context.CancelFunc
 	waiters int // guarded by flights.mu
@@ -66,8 +67,9 @@ type flights struct {
 	pulling map[flightKey]*flight // guarded by mu
 }
 
-// pull waits for the pull of w, starting it unless it is in flight. When ctx ends before, it returns ctx's cause; the
-// last caller to leave cancels the pull and waits until the runtime has let go of it.
+// pull waits for the pull of w, starting it unless it is in flight. When ctx ends before, it
+// returns ctx's cause; the last caller to leave cancels the pull and waits until the runtime has
+// let go of it.
 func (f *flights) pull(ctx context.Context, w want) (*flight, error) {
 	key := flightKey{image: w.image, handler: w.spec.RuntimeHandler}
 	for _, a := range distinct(w.credentials) {
@@ -102,7 +104,8 @@ func (f *flights) join(key flightKey, w want) *flight {
 		}
 		return fl
 	}
-	// Not derived from the caller's context: the pull serves whoever joins, and must survive the first caller.
+	// Not derived from the caller's context: the pull serves whoever joins, and must survive the
+	// first caller.
 	ctx, cancel := context.WithCancel(context.Background())
 	fl := &flight{cancel: cancel, waiters: 1, name: w.full, pods: map[pod.UID]int{w.uid: 1}, done: make(chan struct{})}
 	fl.ahead.Store(w.ahead)
@@ -111,7 +114,8 @@ func (f *flights) join(key flightKey, w want) *flight {
 	return fl
 }
 
-// leave reports whether the caller was the last to wait for the flight. Then the flight is not joined any more.
+// leave reports whether the caller was the last to wait for the flight. Then the flight is not
+// joined any more.
 func (f *flights) leave(key flightKey, fl *flight, uid pod.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,7 +153,8 @@ func (f *flights) run(ctx context.Context, key flightKey, fl *flight, w want) {
 	f.mu.Unlock()
 	fl.ref, fl.size, fl.err = f.recorded(ctx, w)
 	fl.took = time.Since(began)
-	// From here on a new caller gets a pull of its own: with policy Always the registry is asked at every start.
+	// From here on a new caller gets a pull of its own: with policy Always the registry is asked at
+	// every start.
 	f.mu.Lock()
 	if f.pulling[key] == fl {
 		delete(f.pulling, key)
@@ -167,7 +172,8 @@ func (f *flights) recorded(ctx context.Context, w want) (ref string, size uint64
 		if err != nil {
 			return "", 0, err
 		}
-		// The size is for the event's text only; a pull that succeeded does not fail for the lack of it.
+		// The size is for the event's text only; a pull that succeeded does not fail for the lack
+		// of it.
 		img, _ := f.runtime.ImageStatus(ctx, w.spec)
 		return ref, img.GetSize(), nil
 	}
@@ -185,7 +191,8 @@ func (f *flights) recorded(ctx context.Context, w want) (ref string, size uint64
 	}
 	after, lost := f.note(ctx, w, before.GetId(), ref, with)
 	if lost != nil {
-		// The intent stays, here and on disk: nobody takes the image for one that every pod may use.
+		// The intent stays, here and on disk: nobody takes the image for one that every pod may
+		// use.
 		f.log.Warn("the pull of an image is not recorded: pods must prove again that they may use it", "image", w.image, "error", lost)
 	}
 	if err != nil {
@@ -194,7 +201,8 @@ func (f *flights) recorded(ctx context.Context, w want) (ref string, size uint64
 	return ref, after.GetSize(), nil
 }
 
-// note records the outcome of a pull. A failed or cancelled one may have brought the image all the same.
+// note records the outcome of a pull. A failed or cancelled one may have brought the image all the
+// same.
 func (f *flights) note(ctx context.Context, w want, before, ref string, with pulledWith) (*runtimeapi.Image, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
@@ -243,7 +251,8 @@ func pulledWithOf(credentials []credential, used *auth) pulledWith {
 // errTooFast is the kubelet's own error, which users know.
 var errTooFast = errors.New("pull QPS exceeded")
 
-// tryAll tries one auth after the other, and returns the runtime's reference and the auth that opened the registry, nil for none.
+// tryAll tries one auth after the other, and returns the runtime's reference and the auth that
+// opened the registry, nil for none.
 func (f *flights) tryAll(ctx context.Context, w want) (ref string, used *auth, err error) {
 	auths := distinct(w.credentials)
 	if len(auths) == 0 {
@@ -274,7 +283,8 @@ func (f *flights) try(ctx context.Context, w want, a *runtimeapi.AuthConfig) (st
 	return f.runtime.PullImage(ctx, w.spec, a, w.sandbox)
 }
 
-// hideIn returns the error without the secret parts of the auth, should a runtime or a registry have put them into its words.
+// hideIn returns the error without the secret parts of the auth, should a runtime or a registry
+// have put them into its words.
 func hideIn(err error, a auth) error {
 	text := cri.Message(err)
 	hidden := text
@@ -295,5 +305,6 @@ func hide(text, secret string) string {
 	return strings.ReplaceAll(text, secret, "(hidden)")
 }
 
-// minSecret is the least length of a secret that is looked for in texts: a shorter one is in most of them anyway.
+// minSecret is the least length of a secret that is looked for in texts: a shorter one is in most
+// of them anyway.
 const minSecret = 4

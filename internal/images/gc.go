@@ -17,12 +17,13 @@ import (
 // gcPeriod is the kubelet's. Neither a disk nor an image tells when it is time.
 const gcPeriod = 5 * time.Minute
 
-// Store is the runtime's image store, for garbage collection. Its methods must return soon after ctx is done.
+// Store is the runtime's image store, for garbage collection. Its methods must return soon after
+// ctx is done.
 type Store interface {
 	// ListImages returns all images.
 	ListImages(ctx context.Context) ([]*runtimeapi.Image, error)
-	// ImagesInUse returns the ids of the images of all containers, running or not, and of those that are mounted as volumes into containers of
-	// the pods for which withVolumes holds.
+	// ImagesInUse returns the ids of the images of all containers, running or not, and of those
+	// that are mounted as volumes into containers of the pods for which withVolumes holds.
 	ImagesInUse(ctx context.Context, withVolumes func(pod.UID) bool) (map[string]bool, error)
 	// RemoveImage removes the image of the id with all its names. Idempotent.
 	RemoveImage(ctx context.Context, id string) error
@@ -35,16 +36,19 @@ type GCConfig struct {
 	Store Store
 	// Puller says which images are looked ahead for, and has the records of pulls.
 	Puller *Puller
-	// MinAge is how long an image is kept at least after it was first seen (imageMinimumGCAge), MaxAge how long one that nobody uses is kept
-	// at most (imageMaximumGCAge); 0 is for ever.
+	// MinAge is how long an image is kept at least after it was first seen (imageMinimumGCAge),
+	// MaxAge how long one that nobody uses is kept at most (imageMaximumGCAge); 0 is for ever.
 	MinAge, MaxAge time.Duration
-	// HighPercent of the disk in use begins a collection, which ends at LowPercent. With 100 the disk begins none.
+	// HighPercent of the disk in use begins a collection, which ends at LowPercent. With 100 the
+	// disk begins none.
 	HighPercent, LowPercent int
-	// KeepUnrecorded keeps images that the agent did not pull: those that somebody imported or pulled by hand.
+	// KeepUnrecorded keeps images that the agent did not pull: those that somebody imported or
+	// pulled by hand.
 	KeepUnrecorded bool
 	// Disk returns the size and the free part in bytes of the file system that the folder is on.
 	Disk func(folder string) (capacity, available uint64, err error)
-	// HasImageVolumes reports whether the pod has volumes that are images; true when it is not known.
+	// HasImageVolumes reports whether the pod has volumes that are images; true when it is not
+	// known.
 	HasImageVolumes func(pod.UID) bool
 	// NodeEvent records an event about the node. It does not block.
 	NodeEvent func(eventtype, reason, message string)
@@ -53,7 +57,8 @@ type GCConfig struct {
 	Log     *slog.Logger
 }
 
-// Collector (imageManager's garbage collection) removes images that no container uses. It is safe for concurrent use.
+// Collector (imageManager's garbage collection) removes images that no container uses. It is safe
+// for concurrent use.
 type Collector struct {
 	GCConfig
 	collected *prometheus.CounterVec
@@ -64,15 +69,17 @@ type Collector struct {
 	began time.Time // when Run began
 }
 
-// NewCollector returns a Collector. It asks the runtime nothing until Run or RemoveUnused is called.
+// NewCollector returns a Collector. It asks the runtime nothing until Run or RemoveUnused is
+// called.
 func NewCollector(c GCConfig) *Collector {
 	return &Collector{GCConfig: c, collected: newCollected(c.Metrics), one: make(chan struct{}, 1), seen: map[string]seenImage{}, began: time.Now()}
 }
 
-// Run looks at the images at once, and then every five minutes to collect what is to go, until ctx ends. When neither the disk nor an age
-// begins a collection, it only waits for that.
+// Run looks at the images at once, and then every five minutes to collect what is to go, until ctx
+// ends. When neither the disk nor an age begins a collection, it only waits for that.
 //
-// Differs from the kubelet: nothing is collected at once, as every image is new then, so that a full disk is not told of as one that cannot be helped.
+// Differs from the kubelet: nothing is collected at once, as every image is new then, so that a
+// full disk is not told of as one that cannot be helped.
 func (c *Collector) Run(ctx context.Context) error {
 	if c.HighPercent == 100 && c.MaxAge == 0 {
 		<-ctx.Done()
@@ -101,8 +108,9 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// RemoveUnused removes every image that nobody uses and that is older than MinAge, as for a node that runs out of disk, and returns the bytes
-// that they were said to have. An error may come beside them.
+// RemoveUnused removes every image that nobody uses and that is older than MinAge, as for a node
+// that runs out of disk, and returns the bytes that they were said to have. An error may come
+// beside them.
 func (c *Collector) RemoveUnused(ctx context.Context) (freed uint64, err error) {
 	c.one <- struct{}{}
 	defer func() { <-c.one }()
@@ -146,7 +154,8 @@ func (c *Collector) collect(ctx context.Context) error {
 	return c.prune(ctx)
 }
 
-// detect brings what is known of images up to date and returns those that may go, the ones that go first in front.
+// detect brings what is known of images up to date and returns those that may go, the ones that go
+// first in front.
 func (c *Collector) detect(ctx context.Context, now time.Time) ([]seenImage, error) {
 	list, err := c.Store.ListImages(ctx)
 	if err != nil {
@@ -169,8 +178,8 @@ func (c *Collector) detect(ctx context.Context, now time.Time) ([]seenImage, err
 	return rankUnused(c.seen, used, keep), nil
 }
 
-// removeOld removes what nobody has used for MaxAge, and returns the rest. As nobody knows what was before, it does nothing until it has run so
-// long.
+// removeOld removes what nobody has used for MaxAge, and returns the rest. As nobody knows what was
+// before, it does nothing until it has run so long.
 func (c *Collector) removeOld(ctx context.Context, candidates []seenImage, now time.Time) ([]seenImage, error) {
 	if c.MaxAge == 0 || now.Sub(c.began) <= c.MaxAge {
 		return candidates, nil
@@ -224,7 +233,8 @@ func (c *Collector) makeRoom(ctx context.Context, candidates []seenImage, now ti
 	return nil
 }
 
-// free removes images in their order until wanted bytes are freed, as far as their sizes tell. What cannot be removed is left out.
+// free removes images in their order until wanted bytes are freed, as far as their sizes tell. What
+// cannot be removed is left out.
 func (c *Collector) free(ctx context.Context, candidates []seenImage, wanted uint64, now time.Time) (freed uint64, err error) {
 	var errs []error
 	for _, i := range candidates {

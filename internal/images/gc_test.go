@@ -284,7 +284,8 @@ func TestImageGCOrder(t *testing.T) {
 	})
 }
 
-// The records of pulls go with their images, whoever removed those, and those of pulls under way do not.
+// The records of pulls go with their images, whoever removed those, and those of pulls under way do
+// not.
 func TestRecordsGoWithTheirImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShelf(t, 100)

@@ -9,7 +9,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// seenImage is what garbage collection knows of an image. It is in memory only: to a new agent every image is new.
+// seenImage is what garbage collection knows of an image. It is in memory only: to a new agent
+// every image is new.
 type seenImage struct {
 	id, name string
 	size     uint64 // bytes
@@ -49,8 +50,9 @@ func mergeSeen(before map[string]seenImage, list []*runtimeapi.Image, used map[s
 	return seen
 }
 
-// rankUnused returns the images that nobody uses and nothing keeps: the ones that were not used for the longest time first, and of those that
-// never were, the ones that have been there for the longest.
+// rankUnused returns the images that nobody uses and nothing keeps: the ones that were not used for
+// the longest time first, and of those that never were, the ones that have been there for the
+// longest.
 func rankUnused(seen map[string]seenImage, used, keep map[string]bool) []seenImage {
 	var unused []seenImage
 	for id, i := range seen {
@@ -64,8 +66,8 @@ func rankUnused(seen map[string]seenImage, used, keep map[string]bool) []seenIma
 	return unused
 }
 
-// computeRoom returns how much of the disk is in use, in percent, and how many bytes are to be freed: none below high percent, and from there on as
-// many as lead to low percent.
+// computeRoom returns how much of the disk is in use, in percent, and how many bytes are to be
+// freed: none below high percent, and from there on as many as lead to low percent.
 func computeRoom(capacity, available uint64, high, low int) (percent int, wanted uint64) {
 	available = min(available, capacity)
 	percent = 100 - int(float64(available)*100/float64(capacity))
@@ -79,7 +81,8 @@ func computeRoom(capacity, available uint64, high, low int) (percent int, wanted
 	return percent, free - available
 }
 
-// byteSize writes a number of bytes with the largest binary unit that leaves a whole number before the point.
+// byteSize writes a number of bytes with the largest binary unit that leaves a whole number before
+// the point.
 func byteSize(n uint64) string {
 	f, unit := float64(n), "B"
 	for _, next := range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {

@@ -8,11 +8,12 @@ import (
 	"github.com/distribution/reference"
 )
 
-// defaultRegistry is the host under which docker configs keep the credentials of images that name no registry.
+// defaultRegistry is the host under which docker configs keep the credentials of images that name
+// no registry.
 const defaultRegistry = "index.docker.io"
 
-// location is what an image is pulled from, or the pattern of the images that credentials are for. Each part of a pattern's host may hold
-// the wildcards of path.Match.
+// location is what an image is pulled from, or the pattern of the images that credentials are for.
+// Each part of a pattern's host may hold the wildcards of path.Match.
 type location struct {
 	host []string // its parts between dots; an IPv6 address is one
 	port string   // "" for none
@@ -25,8 +26,8 @@ func locate(image reference.Named) location {
 	return l
 }
 
-// parseLocation reads a pattern: a key of a docker config, or one of a credential provider. A scheme and the API version that
-// docker login writes ("https://index.docker.io/v1/") do not count.
+// parseLocation reads a pattern: a key of a docker config, or one of a credential provider. A
+// scheme and the API version that docker login writes ("https://index.docker.io/v1/") do not count.
 func parseLocation(pattern string) (location, error) {
 	rest := strings.TrimPrefix(strings.TrimPrefix(pattern, "https://"), "http://")
 	host, below, _ := strings.Cut(rest, "/")
@@ -57,8 +58,9 @@ func parseLocation(pattern string) (location, error) {
 	return l, nil
 }
 
-// matches reports whether the pattern is for the image: each part of the host matches, the port is equal, and the pattern's path begins the
-// image's (https://kubernetes.io/docs/tasks/administer-cluster/kubelet-credential-provider/).
+// matches reports whether the pattern is for the image: each part of the host matches, the port is
+// equal, and the pattern's path begins the image's
+// (https://kubernetes.io/docs/tasks/administer-cluster/kubelet-credential-provider/).
 func (pattern location) matches(image location) bool {
 	if len(pattern.host) != len(image.host) || pattern.port != image.port || !strings.HasPrefix(image.path, pattern.path) {
 		return false

@@ -8,7 +8,8 @@ import (
 
 // names are what an image is called.
 type names struct {
-	// image is how the runtime is asked for it: as the container has it, with ":latest" appended when it has neither tag nor digest.
+	// image is how the runtime is asked for it: as the container has it, with ":latest" appended
+	// when it has neither tag nor digest.
 	image string
 	// repository is how the container has it, without tag and digest; records of pulls are by it.
 	repository string
@@ -16,7 +17,8 @@ type names struct {
 	full reference.Named
 }
 
-// parseName returns the names of a container's image. Those outside the grammar of image references are refused.
+// parseName returns the names of a container's image. Those outside the grammar of image references
+// are refused.
 func parseName(name string) (names, error) {
 	ref, err := reference.ParseNormalizedNamed(name)
 	if err != nil {

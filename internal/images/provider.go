@@ -23,8 +23,9 @@ import (
 	"berth/internal/journal"
 )
 
-// Providers are the node's credential provider plugins: programs that are asked for the credentials of images
-// (https://kubernetes.io/docs/tasks/administer-cluster/kubelet-credential-provider/). They are safe for concurrent use.
+// Providers are the node's credential provider plugins: programs that are asked for the credentials
+// of images (https://kubernetes.io/docs/tasks/administer-cluster/kubelet-credential-provider/).
+// They are safe for concurrent use.
 type Providers struct {
 	all      []*provider
 	accounts Accounts // nil when none has tokenAttributes
@@ -42,9 +43,10 @@ type provider struct {
 	cache map[cacheKey]cached // guarded by mu
 }
 
-// LoadProviders reads the configuration, a file or a folder of files (.json, .yaml, .yml; in the order of their names), and looks for each program
-// in binDir. Errors name the file and the field. Without accounts, which is without an API server, no provider may have tokenAttributes.
-// Metrics are registered with r, if it is not nil.
+// LoadProviders reads the configuration, a file or a folder of files (.json, .yaml, .yml; in the
+// order of their names), and looks for each program in binDir. Errors name the file and the field.
+// Without accounts, which is without an API server, no provider may have tokenAttributes. Metrics
+// are registered with r, if it is not nil.
 func LoadProviders(config, binDir string, accounts Accounts, r prometheus.Registerer) (*Providers, error) {
 	files := []string{config}
 	if fi, err := os.Stat(config); err != nil {
@@ -157,7 +159,8 @@ func newProvider(c kubeletconfig.CredentialProvider, binDir string) (*provider, 
 	return pr, errors.Join(errs...)
 }
 
-// providerVersions are those of the exec protocol; what is used of it, tokens apart, is the same in all of them.
+// providerVersions are those of the exec protocol; what is used of it, tokens apart, is the same in
+// all of them.
 var providerVersions = []string{
 	tokenVersion, "credentialprovider.kubelet.k8s.io/v1beta1", "credentialprovider.kubelet.k8s.io/v1alpha1",
 }
@@ -174,7 +177,8 @@ func (p *Providers) matching(n names) []*provider {
 	return found
 }
 
-// lookup returns the credentials that the providers have for the image and the pod, in their order, and what went wrong with some.
+// lookup returns the credentials that the providers have for the image and the pod, in their order,
+// and what went wrong with some.
 func (p *Providers) lookup(ctx context.Context, n names, po *v1.Pod, log *slog.Logger) ([]credential, error) {
 	if p == nil {
 		return nil, nil
@@ -218,7 +222,8 @@ type question struct {
 	identity
 }
 
-// cacheKey says for what an answer of a plugin holds: one image, one registry, or everything; and for whom.
+// cacheKey says for what an answer of a plugin holds: one image, one registry, or everything; and
+// for whom.
 type cacheKey struct {
 	kind  credentialprovider.PluginCacheKeyType
 	of    string
@@ -230,7 +235,8 @@ type cached struct {
 	expires time.Time
 }
 
-// ask returns the plugin's credentials, from the cache while they last. Callers who ask for the same image on behalf of the same identity share one run of the program.
+// ask returns the plugin's credentials, from the cache while they last. Callers who ask for the
+// same image on behalf of the same identity share one run of the program.
 func (pr *provider) ask(ctx context.Context, q question, log *slog.Logger) (keyring, error) {
 	if ring, ok := pr.cached(q); ok {
 		return ring, nil
@@ -301,8 +307,8 @@ func (pr *provider) run(ctx context.Context, q question, log *slog.Logger) (keyr
 	return ring, nil
 }
 
-// nodeCredentials returns the credentials that need no secret of the pod: those of the docker config, then those of the providers. What
-// cannot be had is told of and left out.
+// nodeCredentials returns the credentials that need no secret of the pod: those of the docker
+// config, then those of the providers. What cannot be had is told of and left out.
 func (p *Puller) nodeCredentials(ctx context.Context, r request) []credential {
 	auths, err := readDockerConfig(p.dockerConfigs)
 	ring := keyring{}

@@ -27,19 +27,20 @@ const (
 	eventErrImageNeverPull = "ErrImageNeverPull"
 )
 
-// Runtime is the image service of the container runtime. Its methods may be called concurrently and must return soon after
-// ctx is done.
+// Runtime is the image service of the container runtime. Its methods may be called concurrently and
+// must return soon after ctx is done.
 type Runtime interface {
 	// ImageStatus returns the image, or nil when it is not present.
 	ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error)
-	// PullImage fetches the image and returns the runtime's reference to it. It may take as long as ctx allows; auth is nil
-	// for an anonymous pull.
+	// PullImage fetches the image and returns the runtime's reference to it. It may take as long as
+	// ctx allows; auth is nil for an anonymous pull.
 	PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (ref string, err error)
 	// ListImages returns all images.
 	ListImages(ctx context.Context) ([]*runtimeapi.Image, error)
 }
 
-// Recorder takes events about a container of a pod, or about the pod when container is "". It does not block.
+// Recorder takes events about a container of a pod, or about the pod when container is "". It does
+// not block.
 type Recorder interface {
 	Event(p *v1.Pod, container, eventtype, reason, message string)
 }
@@ -53,15 +54,18 @@ type Config struct {
 	Log *slog.Logger
 	// MaxParallel bounds the pulls at one time: 1 is serial, 0 is no bound.
 	MaxParallel int
-	// QPS and Burst bound the rate of pulls (registryPullQPS, registryBurst): those above it fail. QPS 0 is no bound.
+	// QPS and Burst bound the rate of pulls (registryPullQPS, registryBurst): those above it fail.
+	// QPS 0 is no bound.
 	QPS, Burst int
 	// Secrets are what imagePullSecrets name; nil when there are none to be had.
 	Secrets Secrets
-	// DockerConfigs are the files of the node's own credentials, in the order in which they are looked for: DockerConfigFiles.
+	// DockerConfigs are the files of the node's own credentials, in the order in which they are
+	// looked for: DockerConfigFiles.
 	DockerConfigs []string
 	// Providers are the node's credential provider plugins; nil for none.
 	Providers *Providers
-	// RecordsDir is the folder of the records of pulls, image_manager in the root directory; "" records and verifies nothing.
+	// RecordsDir is the folder of the records of pulls, image_manager in the root directory; ""
+	// records and verifies nothing.
 	RecordsDir string
 	// Verification says when pods must prove that they may use an image that is present.
 	Verification Verification
@@ -106,8 +110,9 @@ func New(c Config) *Puller {
 	return p
 }
 
-// Recover brings the records of pulls up to date after an earlier agent. It is called once, when the runtime answers and before the first
-// Ensure. An error leaves images that pods must prove again that they may use, and nothing worse.
+// Recover brings the records of pulls up to date after an earlier agent. It is called once, when
+// the runtime answers and before the first Ensure. An error leaves images that pods must prove
+// again that they may use, and nothing worse.
 func (p *Puller) Recover(ctx context.Context) error {
 	if p.records == nil {
 		return nil
@@ -131,7 +136,8 @@ func (p *Puller) allRefs(ctx context.Context) (map[string]bool, error) {
 	return refs, err
 }
 
-// PruneRecords removes the records of pulls whose images are gone. While images are being pulled it does nothing.
+// PruneRecords removes the records of pulls whose images are gone. While images are being pulled it
+// does nothing.
 func (p *Puller) PruneRecords(ctx context.Context) error {
 	if p.records == nil {
 		return nil
@@ -178,12 +184,13 @@ type request struct {
 	silent    bool // ahead of the container's turn: nothing is told but in the journal
 }
 
-// Ensure makes the container's image present, as its pull policy demands, and blocks until it is. Calls for one image and
-// runtime handler share one pull. handler is the runtime handler of the pod's RuntimeClass, "" for the default one.
+// Ensure makes the container's image present, as its pull policy demands, and blocks until it is.
+// Calls for one image and runtime handler share one pull. handler is the runtime handler of the
+// pod's RuntimeClass, "" for the default one.
 //
-// It records every event of the image, "Error: <reason>" included: callers record none. A failure is an *Error, whose Reason
-// and Message are the container's waiting reason and message; when ctx ends first, the error wraps ctx's cause and is not an
-// *Error, and counts for no back-off.
+// It records every event of the image, "Error: <reason>" included: callers record none. A failure
+// is an *Error, whose Reason and Message are the container's waiting reason and message; when ctx
+// ends first, the error wraps ctx's cause and is not an *Error, and counts for no back-off.
 func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, handler string) (Result, error) {
 	r := request{pod: po, container: c, sandbox: sandbox, began: time.Now()}
 	var err error
@@ -291,7 +298,8 @@ func (p *Puller) fail(r request, e *Error) error {
 	entry := p.entry(r, fmt.Sprintf("image %q is not available: %s", r.container.Image, e.Reason))
 	entry.Error = e.Message
 	if e.Reason == lifecycle.ImagePullBackOff {
-		// What failed is in the entry of the pull; that a try is held back is no failure of its own.
+		// What failed is in the entry of the pull; that a try is held back is no failure of its
+		// own.
 		entry.Why, entry.Error = e.Message+"; next try at "+e.BackOffUntil.Format(time.RFC3339), ""
 	}
 	p.journal.Record(entry)

@@ -282,7 +282,8 @@ func TestBackOffDoublesAndExpires(t *testing.T) {
 			}
 			return e
 		}
-		// fail lets a pull fail and the moment pass in which that is shown, and returns the back-off.
+		// fail lets a pull fail and the moment pass in which that is shown, and returns the
+		// back-off.
 		fail := func() time.Duration {
 			t.Helper()
 			s.failures = []error{errors.New("gone")}

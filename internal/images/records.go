@@ -27,15 +27,18 @@ const (
 	pulledKind     = "ImagePulledRecord"
 )
 
-// pullIntent is on disk while an image is being pulled (ImagePullIntent of kubelet.config.k8s.io/v1beta1).
+// pullIntent is on disk while an image is being pulled (ImagePullIntent of
+// kubelet.config.k8s.io/v1beta1).
 //
-// The types are declared here because the published package links component-base with a metrics registry of its own.
+// The types are declared here because the published package links component-base with a metrics
+// registry of its own.
 type pullIntent struct {
 	metav1.TypeMeta `json:",inline"`
 	Image           string `json:"image"`
 }
 
-// pulledRecord says with what an image was pulled (ImagePulledRecord of kubelet.config.k8s.io/v1beta1).
+// pulledRecord says with what an image was pulled (ImagePulledRecord of
+// kubelet.config.k8s.io/v1beta1).
 type pulledRecord struct {
 	metav1.TypeMeta `json:",inline"`
 	LastUpdatedTime metav1.Time `json:"lastUpdatedTime"`
@@ -44,7 +47,8 @@ type pulledRecord struct {
 	CredentialMapping map[string]pulledWith `json:"credentialMapping,omitempty"`
 }
 
-// pulledWith are credentials that an image was had with; either every pod of the node has them, or those with one of the secrets or service accounts.
+// pulledWith are credentials that an image was had with; either every pod of the node has them, or
+// those with one of the secrets or service accounts.
 type pulledWith struct {
 	KubernetesSecrets         []pullSecret         `json:"kubernetesSecrets,omitempty"`
 	KubernetesServiceAccounts []pullServiceAccount `json:"kubernetesServiceAccounts,omitempty"`
@@ -64,13 +68,15 @@ type pullServiceAccount struct {
 	Name      string `json:"name"`
 }
 
-// records are the files that say with which credentials images were pulled (KEP-2535), in the kubelet's form. They are durable: an image
-// whose record were lost would pass for one that nobody pulled, which every pod may use.
+// records are the files that say with which credentials images were pulled (KEP-2535), in the
+// kubelet's form. They are durable: an image whose record were lost would pass for one that nobody
+// pulled, which every pod may use.
 type records struct {
 	dir string
 	// one lets one goroutine at a time read and write; it holds one token.
 	one chan struct{}
-	// intents counts, by the name without tag and digest, the pulls whose intents are on disk. It belongs to the holder of the token.
+	// intents counts, by the name without tag and digest, the pulls whose intents are on disk. It
+	// belongs to the holder of the token.
 	intents map[string]int
 	// files counts them by the whole name.
 	files map[string]int
@@ -128,14 +134,16 @@ func (s *records) end(n names) error {
 	return nil
 }
 
-// pulling reports whether an image of the repository is being pulled, or was without its outcome having been recorded.
+// pulling reports whether an image of the repository is being pulled, or was without its outcome
+// having been recorded.
 func (s *records) pulling(n names) bool {
 	s.lock()
 	defer s.unlock()
 	return s.intents[n.repository] > 0
 }
 
-// find returns the record of an image, or nil when it has none. A record that cannot be read is one that tells of no credentials.
+// find returns the record of an image, or nil when it has none. A record that cannot be read is one
+// that tells of no credentials.
 func (s *records) find(ref string) (*pulledRecord, error) {
 	s.lock()
 	defer s.unlock()
@@ -161,8 +169,8 @@ func (s *records) read(ref string) (*pulledRecord, error) {
 	return &r, nil
 }
 
-// add writes down that the image was had under the name of the repository with the credentials; with none, only that it was pulled. What cannot be
-// read is replaced.
+// add writes down that the image was had under the name of the repository with the credentials;
+// with none, only that it was pulled. What cannot be read is replaced.
 func (s *records) add(ref, repository string, with pulledWith) error {
 	s.lock()
 	defer s.unlock()
@@ -186,8 +194,8 @@ func (s *records) add(ref, repository string, with pulledWith) error {
 	})
 }
 
-// mergePulledWith returns what was known together with what is new; of each secret only the newest credential counts, and of service
-// accounts of one name only the newest: the other is gone.
+// mergePulledWith returns what was known together with what is new; of each secret only the newest
+// credential counts, and of service accounts of one name only the newest: the other is gone.
 func mergePulledWith(known, with pulledWith) pulledWith {
 	if known.NodePodsAccessible || with.NodePodsAccessible {
 		return pulledWith{NodePodsAccessible: true}
@@ -212,7 +220,8 @@ func mergePulledWith(known, with pulledWith) pulledWith {
 	return merged
 }
 
-// replacedBy reports whether both are of the same object. Secrets of manifests have no UID: of these only the newest of a name is.
+// replacedBy reports whether both are of the same object. Secrets of manifests have no UID: of
+// these only the newest of a name is.
 func (s pullSecret) replacedBy(next pullSecret) bool {
 	return s.UID == next.UID && s.Namespace == next.Namespace && s.Name == next.Name
 }
@@ -226,9 +235,11 @@ func (w pulledWith) equal(other pulledWith) bool {
 		slices.Equal(w.KubernetesServiceAccounts, other.KubernetesServiceAccounts)
 }
 
-// recover makes the records true again after an agent that ended in the middle: what was being pulled and is present gets a record without
-// credentials, so that a pod must prove that it may use it, and records of images that are gone go too. An intent whose image cannot be
-// looked at stays. present returns the ref of a named image, "" if it is not there; all returns the refs of all images.
+// recover makes the records true again after an agent that ended in the middle: what was being
+// pulled and is present gets a record without credentials, so that a pod must prove that it may use
+// it, and records of images that are gone go too. An intent whose image cannot be looked at stays.
+// present returns the ref of a named image, "" if it is not there; all returns the refs of all
+// images.
 func (s *records) recover(ctx context.Context, present func(context.Context, string) (string, error), all func(context.Context) (map[string]bool, error)) error {
 	for _, dir := range []string{"pulling", "pulled"} {
 		if err := os.MkdirAll(filepath.Join(s.dir, dir), 0o700); err != nil {
@@ -290,8 +301,8 @@ func (s *records) quiet() (begun int, quiet bool) {
 	return s.begun, len(s.files) == 0
 }
 
-// prune removes the records of images that are not there any more. It does nothing if a pull has begun since so many had: what it brought
-// may not be among those that were there.
+// prune removes the records of images that are not there any more. It does nothing if a pull has
+// begun since so many had: what it brought may not be among those that were there.
 func (s *records) prune(there map[string]bool, begun int) error {
 	s.lock()
 	defer s.unlock()

@@ -16,7 +16,8 @@ type Secrets interface {
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
 }
 
-// pullSecrets returns the credentials of the pod's imagePullSecrets. Secrets that cannot be had, or hold none, are told of and left out.
+// pullSecrets returns the credentials of the pod's imagePullSecrets. Secrets that cannot be had, or
+// hold none, are told of and left out.
 func (p *Puller) pullSecrets(ctx context.Context, r request) keyring {
 	ring := keyring{}
 	var names []string

@@ -12,9 +12,11 @@ import (
 	"berth/internal/pod"
 )
 
-// turns bounds how many pulls run at one time. Those that a container waits for come before those that look ahead. Of them, the pull of the pod with the fewest running ones is next, and of several
-// such that of the pod whose last turn is longest ago: a pod with many images does not keep the others waiting. Behind all of them are pulls from
-// registries that were slow to fail: such a registry holds up the others for one pull, and not for one after the other.
+// turns bounds how many pulls run at one time. Those that a container waits for come before those
+// that look ahead. Of them, the pull of the pod with the fewest running ones is next, and of
+// several such that of the pod whose last turn is longest ago: a pod with many images does not keep
+// the others waiting. Behind all of them are pulls from registries that were slow to fail: such a
+// registry holds up the others for one pull, and not for one after the other.
 type turns struct {
 	mu      sync.Mutex
 	free    int                  // guarded by mu
@@ -38,9 +40,11 @@ type waiter struct {
 }
 
 const (
-	// slowFailure is how long a pull takes at least that is slow to fail: longer than a registry needs to refuse one.
+	// slowFailure is how long a pull takes at least that is slow to fail: longer than a registry
+	// needs to refuse one.
 	slowFailure = 20 * time.Second
-	// slowExpiry is how long a registry is remembered for that, which is longer than any pull is held back after it.
+	// slowExpiry is how long a registry is remembered for that, which is longer than any pull is
+	// held back after it.
 	slowExpiry = 2 * backOffCap
 )
 
@@ -48,7 +52,8 @@ func newTurns(atOnce int) *turns {
 	return &turns{free: atOnce, running: map[pod.UID]int{}, last: map[pod.UID]int{}, slow: map[string]time.Time{}}
 }
 
-// take waits for a turn, which the caller gives back with give. When ctx ends first, it returns ctx's cause.
+// take waits for a turn, which the caller gives back with give. When ctx ends first, it returns
+// ctx's cause.
 func (t *turns) take(ctx context.Context, c claim) error {
 	w := &waiter{claim: c, turn: make(chan struct{})}
 	t.mu.Lock()
@@ -98,7 +103,8 @@ func (t *turns) ended(registry string, took time.Duration, now time.Time, err er
 	}
 }
 
-// forget drops what is known of a pod that neither has a turn nor waits for one; the caller holds mu.
+// forget drops what is known of a pod that neither has a turn nor waits for one; the caller holds
+// mu.
 func (t *turns) forget(uid pod.UID) {
 	if t.running[uid] == 0 && !slices.ContainsFunc(t.waiting, func(w *waiter) bool { return w.uid == uid }) {
 		delete(t.last, uid)
@@ -124,7 +130,8 @@ func (t *turns) next() {
 	}
 }
 
-// compare returns less than 0 when a comes before b, and 0 when whoever arrived first does; the caller holds mu.
+// compare returns less than 0 when a comes before b, and 0 when whoever arrived first does; the
+// caller holds mu.
 func (t *turns) compare(a, b claim) int {
 	rank := func(c claim) int {
 		_, slow := t.slow[c.registry]

@@ -16,7 +16,8 @@ import (
 	"berth/internal/pod"
 )
 
-// A pod with many images does not keep one with few waiting, and the order of arrival counts otherwise.
+// A pod with many images does not keep one with few waiting, and the order of arrival counts
+// otherwise.
 func TestTurnsAreFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns(2)
@@ -110,7 +111,8 @@ func TestTurnGivenUp(t *testing.T) {
 	})
 }
 
-// A registry whose pulls are slow to fail holds up those from others once, not as often as there are pods that want something of it.
+// A registry whose pulls are slow to fail holds up those from others once, not as often as there
+// are pods that want something of it.
 func TestTurnsOfSlowRegistries(t *testing.T) {
 	failed := errors.New("no progress")
 	tests := map[string]struct {

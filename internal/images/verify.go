@@ -10,13 +10,16 @@ import (
 
 // Verification says when a pod must prove that it may use an image that is present.
 type Verification struct {
-	// Policy is KubeletConfiguration's imagePullCredentialsVerificationPolicy; "" is NeverVerifyPreloadedImages.
+	// Policy is KubeletConfiguration's imagePullCredentialsVerificationPolicy; "" is
+	// NeverVerifyPreloadedImages.
 	Policy config.ImagePullCredentialsVerificationPolicy
-	// Allowed is KubeletConfiguration's preloadedImagesVerificationAllowlist: names without tag and digest, or beginnings of such that end in "/*".
+	// Allowed is KubeletConfiguration's preloadedImagesVerificationAllowlist: names without tag and
+	// digest, or beginnings of such that end in "/*".
 	Allowed []string
 }
 
-// exempt reports whether the policy lets every pod use an image that nobody is known to have pulled.
+// exempt reports whether the policy lets every pod use an image that nobody is known to have
+// pulled.
 func (v Verification) exempt(repository string) bool {
 	switch v.Policy {
 	case config.NeverVerify, config.NeverVerifyPreloadedImages, "":
@@ -32,9 +35,10 @@ func (v Verification) exempt(repository string) bool {
 	return false
 }
 
-// match reports whether the pod's secrets give access to an image that was pulled like this: one holds a credential that it was pulled with, or is
-// the very object of which the credential was. It also returns those that hold such a credential; nobody has asked a registry for what
-// the others hold.
+// match reports whether the pod's secrets give access to an image that was pulled like this: one
+// holds a credential that it was pulled with, or is the very object of which the credential was. It
+// also returns those that hold such a credential; nobody has asked a registry for what the others
+// hold.
 func (w pulledWith) match(secrets []credential) (ok bool, proven []pullSecret) {
 	for _, c := range secrets {
 		s := *c.secret

@@ -80,7 +80,8 @@ func (s *site) restart() {
 	}
 }
 
-// run lets a new pod use the image and returns how that went: "pulled", "present" or the reason why not.
+// run lets a new pod use the image and returns how that went: "pulled", "present" or the reason why
+// not.
 func (s *site) run(image string, policy v1.PullPolicy, secretNames ...string) string {
 	s.t.Helper()
 	s.pods++
@@ -194,7 +195,8 @@ func TestRuntimeDown(t *testing.T) {
 	})
 }
 
-// Pods with the same credentials share a pull; one with others has its own, and does not wait for the failure of the first.
+// Pods with the same credentials share a pull; one with others has its own, and does not wait for
+// the failure of the first.
 func TestPullsAreSharedByCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t)
@@ -237,7 +239,8 @@ func TestPresentImageIsVerified(t *testing.T) {
 		s.restart()
 		check()
 
-		// The very secret counts also with a new credential, which opens nothing to others: it was never tried.
+		// The very secret counts also with a new credential, which opens nothing to others: it was
+		// never tried.
 		s.secrets.add("good", "1", "registry.example/team", "jane", "rotated")
 		s.want("the rotated secret", "present", s.run(private, v1.PullIfNotPresent, "good"))
 		s.secrets.add("other", "9", "registry.example", "jane", "rotated")
@@ -287,7 +290,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// An agent that ends in the middle of a pull leaves an intent: the image is then none that was always there.
+// An agent that ends in the middle of a pull leaves an intent: the image is then none that was
+// always there.
 func TestRecover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t)

@@ -1,4 +1,5 @@
-// Package inotify watches folders and files: it tells which paths something happened to. Once tells of the next write to a file alone.
+// Package inotify watches folders and files: it tells which paths something happened to. Once tells
+// of the next write to a file alone.
 //
 // Owns: an inotify instance for each Watch, and for each Once.
 // Reads: the kernel's events (inotify(7)).
@@ -22,7 +23,8 @@ type Event struct {
 	Written bool
 	// Deleted: the entry was deleted. Another one may be in its place by now.
 	Deleted bool
-	// Err is set when events were lost: everything has to be looked at again. It wraps ErrOverflow when the kernel's queue was full.
+	// Err is set when events were lost: everything has to be looked at again. It wraps ErrOverflow
+	// when the kernel's queue was full.
 	Err error
 }
 
@@ -76,13 +78,15 @@ func (i *Watch) forward() {
 	}
 }
 
-// Add watches the folder or file. It wraps fs.ErrNotExist when there is none. Adding a path twice is no error.
+// Add watches the folder or file. It wraps fs.ErrNotExist when there is none. Adding a path twice
+// is no error.
 func (i *Watch) Add(path string) error { return explain(i.w.Add(path)) }
 
 // Watched returns the paths that are watched.
 func (i *Watch) Watched() []string { return i.w.WatchList() }
 
-// Remove ends the watch of a path; one that has ended by itself, because what it watched went away, is no error.
+// Remove ends the watch of a path; one that has ended by itself, because what it watched went away,
+// is no error.
 func (i *Watch) Remove(path string) error {
 	if err := i.w.Remove(path); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
 		return err
@@ -90,7 +94,8 @@ func (i *Watch) Remove(path string) error {
 	return nil
 }
 
-// explain names the limit behind the kernel's misleading error numbers (inotify_init(2), inotify_add_watch(2)).
+// explain names the limit behind the kernel's misleading error numbers (inotify_init(2),
+// inotify_add_watch(2)).
 func explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EMFILE):

@@ -37,8 +37,8 @@ func OpenOnce() (*Once, error) {
 	return o, nil
 }
 
-// Watch asks for the next write to an open file, and returns by which number it will be told. A file
-// has the same number for as long as it is watched.
+// Watch asks for the next write to an open file, and returns by which number it will be told. A
+// file has the same number for as long as it is watched.
 func (o *Once) Watch(file *os.File) (id int, err error) {
 	rc, err := o.file.SyscallConn()
 	if err != nil {

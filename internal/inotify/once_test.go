@@ -43,7 +43,8 @@ func TestOnce(t *testing.T) {
 	if err := errors.Join(o.Forget(third), o.Forget(third)); err != nil {
 		t.Error(err)
 	}
-	// Of many writes one is told, also when the file has another name; of what is not watched any more, none.
+	// Of many writes one is told, also when the file has another name; of what is not watched any
+	// more, none.
 	if err := os.Rename(a.Name(), a.Name()+".old"); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,8 @@ import (
 // kind is the first byte of a record in the journal's file.
 type kind byte
 
-// The records. All but recordSubject begin with the number of their subject, which names it in this file.
+// The records. All but recordSubject begin with the number of their subject, which names it in this
+// file.
 const (
 	recordSubject kind = iota + 1 // number, seen, UID, namespace, name
 	recordEntry                   // number, time, took, count, text

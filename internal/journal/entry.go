@@ -7,7 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Subject is what an entry is about: a pod, or a manifest that did not become one (then Name is its file or URL and UID is empty).
+// Subject is what an entry is about: a pod, or a manifest that did not become one (then Name is its
+// file or URL and UID is empty).
 type Subject struct {
 	UID             types.UID `json:"uid,omitempty"`
 	Namespace, Name string
@@ -36,7 +37,8 @@ type Entry struct {
 // Step is one step of a pod's start.
 type Step uint8
 
-// The steps of a start. Image, Created and Started are those of one container each; the others are the pod's.
+// The steps of a start. Image, Created and Started are those of one container each; the others are
+// the pod's.
 const (
 	Seen     Step = iota // the pod's first entry; nobody marks it
 	Admitted             // it may run here

@@ -107,7 +107,8 @@ func TestAJournalSurvivesItsProcess(t *testing.T) {
 	}
 }
 
-// A process may be killed at any byte of a write: what is complete is kept, and nothing is said to be damaged.
+// A process may be killed at any byte of a write: what is complete is kept, and nothing is said to
+// be damaged.
 func TestHalfAWriteIsCutOff(t *testing.T) {
 	dir := t.TempDir()
 	j, end := open(t, dir, discard)
@@ -272,8 +273,8 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// A disk that takes nothing keeps no pod waiting, and what was recorded meanwhile is written when it
-// takes something again.
+// A disk that takes nothing keeps no pod waiting, and what was recorded meanwhile is written when
+// it takes something again.
 func TestADiskThatTakesNothing(t *testing.T) {
 	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
 		dir := t.TempDir()
@@ -311,7 +312,8 @@ func TestADiskThatTakesNothing(t *testing.T) {
 	})
 }
 
-// crowd records what a crowded node does: many pods, each with long texts, until every bound is reached.
+// crowd records what a crowded node does: many pods, each with long texts, until every bound is
+// reached.
 func crowd(j *Journal, pods, entries int) {
 	for i := range entries {
 		for p := range pods {

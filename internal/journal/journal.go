@@ -26,16 +26,18 @@ type Journal struct {
 	file    *checkpoint.WarmLog // nil for a journal in memory; what it is appended to is guarded by mu
 }
 
-// New returns an empty journal in memory that also writes each entry to log at level debug (errors at level warn).
+// New returns an empty journal in memory that also writes each entry to log at level debug (errors
+// at level warn).
 func New(log *slog.Logger) *Journal {
 	return &Journal{log: log, rings: map[string]*ring{}, order: list.New()}
 }
 
-// fileLimit is the length of the journal's file at which it is replaced by a snapshot, which is never longer than memoryLimit: both
-// together, which exist for a moment, stay below 8 MiB.
+// fileLimit is the length of the journal's file at which it is replaced by a snapshot, which is
+// never longer than memoryLimit: both together, which exist for a moment, stay below 8 MiB.
 const fileLimit = 5 << 20
 
-// NewInFolder returns a journal that keeps what is recorded in a file of the folder. Load reads what is there, Run writes.
+// NewInFolder returns a journal that keeps what is recorded in a file of the folder. Load reads
+// what is there, Run writes.
 func NewInFolder(dir string, log *slog.Logger) *Journal {
 	j := New(log)
 	j.file = checkpoint.NewLog(checkpoint.LogConfig{
@@ -44,8 +46,8 @@ func NewInFolder(dir string, log *slog.Logger) *Journal {
 	return j
 }
 
-// Load reads the folder. It must be called before anything is recorded. What cannot be read is set aside or cut off, and logged; an
-// error means that nothing can be written either.
+// Load reads the folder. It must be called before anything is recorded. What cannot be read is set
+// aside or cut off, and logged; an error means that nothing can be written either.
 func (j *Journal) Load() error {
 	numbers := map[uint64]*ring{}
 	return j.file.Load(func(record []byte) error { return j.replay(record, numbers) })
@@ -64,8 +66,9 @@ func key(s Subject) string {
 	return s.String()
 }
 
-// Record appends the entry to its subject's ring. Time is set when zero. An entry equal to the previous one but for its times
-// raises that one's Count instead, so that a retry loop does not push the cause out of the ring.
+// Record appends the entry to its subject's ring. Time is set when zero. An entry equal to the
+// previous one but for its times raises that one's Count instead, so that a retry loop does not
+// push the cause out of the ring.
 func (j *Journal) Record(e Entry) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
@@ -108,8 +111,8 @@ func (j *Journal) logEntry(e *Entry) {
 	j.log.Log(context.Background(), level, e.Decision, attrs...)
 }
 
-// Mark notes that a step of the pod's start is done now; container is "" for a step of the pod. Only the first mark of a step
-// counts: the journal tells of a pod's first start.
+// Mark notes that a step of the pod's start is done now; container is "" for a step of the pod.
+// Only the first mark of a step counts: the journal tells of a pod's first start.
 func (j *Journal) Mark(s Subject, step Step, container string) {
 	j.MarkAt(s, step, container, time.Now())
 }
@@ -127,7 +130,8 @@ func (j *Journal) MarkAt(s Subject, step Step, container string, at time.Time) {
 	j.chargeLocked(r, before)
 }
 
-// HasEnd reports whether the end of that incarnation is known, so that its log need not be read again.
+// HasEnd reports whether the end of that incarnation is known, so that its log need not be read
+// again.
 func (j *Journal) HasEnd(s Subject, container, id string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -147,8 +151,8 @@ func (j *Journal) Ended(s Subject, e End) {
 	j.chargeLocked(r, before)
 }
 
-// Expect says what will happen to the subject, in place of what was expected before. It is not kept over a restart of the agent,
-// after which everything is planned anew.
+// Expect says what will happen to the subject, in place of what was expected before. It is not kept
+// over a restart of the agent, after which everything is planned anew.
 func (j *Journal) Expect(s Subject, next ...Next) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -162,8 +166,9 @@ func (j *Journal) Expect(s Subject, next ...Next) {
 	r.next = append(r.next[:0:0], next[:min(len(next), nextLimit)]...)
 }
 
-// Read returns the entries of the pods (or manifests) with this namespace and name, oldest first; several incarnations of one
-// name follow each other. An empty result means that nothing of that name was ever seen, or that it was long ago.
+// Read returns the entries of the pods (or manifests) with this namespace and name, oldest first;
+// several incarnations of one name follow each other. An empty result means that nothing of that
+// name was ever seen, or that it was long ago.
 func (j *Journal) Read(namespace, name string) []Entry {
 	var out []Entry
 	for _, s := range j.Stories(namespace, name) {
@@ -172,8 +177,8 @@ func (j *Journal) Read(namespace, name string) []Entry {
 	return out
 }
 
-// Stories returns all that is known of the pods (or manifests) with this namespace and name: one story per incarnation, the one that was
-// written to last at the end.
+// Stories returns all that is known of the pods (or manifests) with this namespace and name: one
+// story per incarnation, the one that was written to last at the end.
 func (j *Journal) Stories(namespace, name string) []Story {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -225,7 +230,8 @@ func Error(err error) string {
 	return fmt.Sprint(err)
 }
 
-// ringLocked returns the subject's ring, which is now the most recently written one. A new one is seen at the given time.
+// ringLocked returns the subject's ring, which is now the most recently written one. A new one is
+// seen at the given time.
 func (j *Journal) ringLocked(s Subject, seen int64) *ring {
 	if r := j.rings[key(s)]; r != nil {
 		j.order.MoveToBack(r.place)
@@ -256,7 +262,8 @@ func (j *Journal) insertLocked(s Subject, number uint64, seen int64) *ring {
 	return r
 }
 
-// chargeLocked accounts for what r has grown since it had the size before, and makes room at the cost of the least recently written.
+// chargeLocked accounts for what r has grown since it had the size before, and makes room at the
+// cost of the least recently written.
 func (j *Journal) chargeLocked(r *ring, before int) {
 	j.size += r.size - before
 	for j.size > memoryLimit && j.order.Front() != r.place {

@@ -80,7 +80,8 @@ func (e *entry) entry(s Subject) Entry {
 	return out
 }
 
-// clip cuts a text to so many bytes, at the end of a character, and takes out what the kept form cannot hold.
+// clip cuts a text to so many bytes, at the end of a character, and takes out what the kept form
+// cannot hold.
 func clip(s string, limit int) string {
 	if strings.Contains(s, partSeparator) {
 		s = strings.ReplaceAll(s, partSeparator, nulReplacement)

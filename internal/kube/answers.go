@@ -12,10 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// answers are the serializers of one kind of objects. They take an answer of the server only for what was asked for: an answer that says its
-// kind and version, and at which resourceVersion it was true. Without that, a list of something else, or an empty object, would be an empty
-// list, and end every pod of the node. It holds for answers to calls, lists and the events of watches alike.
-// Differs from the kubelet: its client takes another kind, or none, for an empty object of the kind that it asked for.
+// answers are the serializers of one kind of objects. They take an answer of the server only for
+// what was asked for: an answer that says its kind and version, and at which resourceVersion it was
+// true. Without that, a list of something else, or an empty object, would be an empty list, and end
+// every pod of the node. It holds for answers to calls, lists and the events of watches alike.
+// Differs from the kubelet: its client takes another kind, or none, for an empty object of the kind
+// that it asked for.
 type answers struct {
 	runtime.NegotiatedSerializer
 	object reflect.Type // what the events of watches are about: a pointer
@@ -36,9 +38,10 @@ type answer struct {
 
 var errNoKind = errors.New("the server answered with something that has no kind or no apiVersion")
 
-// Decode reads an answer into an object of the kind that is expected. With nil, it is the object of an event, or what an error came with; into a
-// runtime.Unknown, it is the answer to a deletion, which is the object or a Status and of which nothing is kept. A Status of a failure is
-// returned as it is: the client makes an error of it.
+// Decode reads an answer into an object of the kind that is expected. With nil, it is the object of
+// an event, or what an error came with; into a runtime.Unknown, it is the answer to a deletion,
+// which is the object or a Status and of which nothing is kept. A Status of a failure is returned
+// as it is: the client makes an error of it.
 func (a answer) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	o, kind, err := a.Decoder.Decode(data, defaults, nil) // given an object, it would add the kind that is missing
 	if runtime.IsMissingKind(err) || runtime.IsMissingVersion(err) {

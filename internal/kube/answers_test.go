@@ -76,7 +76,8 @@ func TestAnswersThatAreNoneAreErrors(t *testing.T) {
 	}
 }
 
-// A kept object has a resourceVersion and the name that was asked for; an answer to a question has neither.
+// A kept object has a resourceVersion and the name that was asked for; an answer to a question has
+// neither.
 func TestAnswersAboutAnotherObjectAreErrors(t *testing.T) {
 	bubble(t, func(t *testing.T, s *kubetest.Server, c *kube.Client) {
 		for body, want := range map[string]string{

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// What the server may send at once, in bytes before decoding and after decompression. An object in etcd has 1.5 MiB at most, and the library
-// reads events of protobuf up to 16 MiB.
+// What the server may send at once, in bytes before decoding and after decompression. An object in
+// etcd has 1.5 MiB at most, and the library reads events of protobuf up to 16 MiB.
 const (
 	mostOfObject = 16 << 20 // an answer with one object, an error, an event of a watch
 	mostOfList   = 64 << 20 // all objects of a list, or all that a watch begins with
@@ -58,7 +58,8 @@ func allow(ctx context.Context, a *allowance) context.Context {
 	return context.WithValue(ctx, allowanceKey{}, a)
 }
 
-// bounded carries requests and reads no more of an answer than is allowed; without an allowance, that of one object.
+// bounded carries requests and reads no more of an answer than is allowed; without an allowance,
+// that of one object.
 type bounded struct{ next http.RoundTripper }
 
 // RoundTrip sends one request.
@@ -114,7 +115,8 @@ var boundedMediaTypes = sync.OnceValue(func() []runtime.SerializerInfo {
 	return out
 })
 
-// boundedFramer splits a stream into events of a bounded size. The library's own bound holds for protobuf alone; JSON it reads to the end first.
+// boundedFramer splits a stream into events of a bounded size. The library's own bound holds for
+// protobuf alone; JSON it reads to the end first.
 type boundedFramer struct{ runtime.Framer }
 
 // NewFrameReader returns what reads one event after the other.
@@ -137,7 +139,8 @@ func (f boundedFrames) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// plainly returns the reason alone if an answer was too large: the library says that one might try again.
+// plainly returns the reason alone if an answer was too large: the library says that one might try
+// again.
 func plainly(err error) error {
 	if large, ok := errors.AsType[tooLarge](err); ok {
 		return large

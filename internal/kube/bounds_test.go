@@ -78,7 +78,8 @@ func bigMap(name string) *v1.ConfigMap {
 	return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string]string{"x": strings.Repeat(letters, 17)}}
 }
 
-// A set that is too large as a whole is refused, in a list and in the events that a watch begins with, with words that say so.
+// A set that is too large as a whole is refused, in a list and in the events that a watch begins
+// with, with words that say so.
 func TestWatchRefusesASetThatIsTooLarge(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +118,8 @@ func TestWatchRefusesPagesWithoutEnd(t *testing.T) {
 	}, kubetest.WithoutWatchList())
 }
 
-// The bounds are those of one event, and of the set that a watch begins with, and not of all that it ever brings.
+// The bounds are those of one event, and of the set that a watch begins with, and not of all that
+// it ever brings.
 func TestWatchReadsEventsWithoutEnd(t *testing.T) {
 	for name, test := range map[string]struct {
 		options []kubetest.Option

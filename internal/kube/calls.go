@@ -30,8 +30,9 @@ func (c *Client) CreatePod(ctx context.Context, p *v1.Pod) error {
 	return err
 }
 
-// DeletePod removes a pod at once, without a grace period: whoever calls it knows that nothing of the pod runs. A pod that is gone is
-// NotFound. If uid is not empty, a pod with another one is left alone and the error is a conflict; IsOtherUID holds for it.
+// DeletePod removes a pod at once, without a grace period: whoever calls it knows that nothing of
+// the pod runs. A pod that is gone is NotFound. If uid is not empty, a pod with another one is left
+// alone and the error is a conflict; IsOtherUID holds for it.
 func (c *Client) DeletePod(ctx context.Context, namespace, name string, uid types.UID) error {
 	options := metav1.NewDeleteOptions(0)
 	if uid != "" {
@@ -41,8 +42,8 @@ func (c *Client) DeletePod(ctx context.Context, namespace, name string, uid type
 	return c.do(ctx, op{verb: "delete", namespace: namespace, name: name}, r, c.rest[r].Delete().Body(options), &runtime.Unknown{})
 }
 
-// PatchPodStatus sends a strategic merge patch to the status of a pod. If the patch has a metadata.uid, a pod with another one is left
-// alone and IsOtherUID holds for the error.
+// PatchPodStatus sends a strategic merge patch to the status of a pod. If the patch has a
+// metadata.uid, a pod with another one is left alone and IsOtherUID holds for the error.
 func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
 	o, r := op{verb: "patch", namespace: namespace, name: name, subresource: "status"}, resourceOf[*v1.Pod]()
 	return c.do(ctx, o, r, c.patchRequest(r, patch), &v1.Pod{})
@@ -58,9 +59,9 @@ func (c *Client) CreateNode(ctx context.Context, n *v1.Node) (*v1.Node, error) {
 	return create(ctx, c, n)
 }
 
-// PatchNode writes what differs between old and changed, except their statuses, and nothing else, and returns the node as stored. It is
-// refused, and IsOtherUID holds for the error, when the node with that name has another UID than old. Without a difference it returns old
-// and makes no call.
+// PatchNode writes what differs between old and changed, except their statuses, and nothing else,
+// and returns the node as stored. It is refused, and IsOtherUID holds for the error, when the node
+// with that name has another UID than old. Without a difference it returns old and makes no call.
 func (c *Client) PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node, error) {
 	p, err := patch.Generate(old, changed, patch.WithoutStatus)
 	if err != nil {
@@ -69,8 +70,9 @@ func (c *Client) PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node
 	return patchObject(ctx, c, old, "", p)
 }
 
-// PatchNodeStatus writes what differs between the statuses of old and changed. Addresses are replaced as a whole when any differs: two of
-// them may have the same type, by which they would be merged. Otherwise it is like PatchNode.
+// PatchNodeStatus writes what differs between the statuses of old and changed. Addresses are
+// replaced as a whole when any differs: two of them may have the same type, by which they would be
+// merged. Otherwise it is like PatchNode.
 func (c *Client) PatchNodeStatus(ctx context.Context, old, changed *v1.Node) (*v1.Node, error) {
 	p, err := patch.Generate(old, changed, patch.OnlyStatus, "addresses")
 	if err != nil {
@@ -89,7 +91,8 @@ func (c *Client) CreateLease(ctx context.Context, l *coordinationv1.Lease) (*coo
 	return create(ctx, c, l)
 }
 
-// UpdateLease replaces the lease and returns it as stored. It is a conflict when the lease changed since l was read.
+// UpdateLease replaces the lease and returns it as stored. It is a conflict when the lease changed
+// since l was read.
 func (c *Client) UpdateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	return update(ctx, c, l)
 }
@@ -109,7 +112,8 @@ func (c *Client) ReadSecret(ctx context.Context, namespace, name string, options
 	return read[*v1.Secret](ctx, c, namespace, name, options)
 }
 
-// GetPersistentVolumeClaim reads a claim. The node authorizer lets a node read those of its pods one by one, and watch none.
+// GetPersistentVolumeClaim reads a claim. The node authorizer lets a node read those of its pods
+// one by one, and watch none.
 func (c *Client) GetPersistentVolumeClaim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
 	return get[*v1.PersistentVolumeClaim](ctx, c, namespace, name)
 }
@@ -119,8 +123,9 @@ func (c *Client) GetPersistentVolume(ctx context.Context, name string) (*v1.Pers
 	return get[*v1.PersistentVolume](ctx, c, "", name)
 }
 
-// PatchPersistentVolumeClaimStatus writes what differs between the statuses of old and changed, and returns the claim as stored. It is refused,
-// and IsOtherUID holds for the error, when the claim with that name has another UID than old.
+// PatchPersistentVolumeClaimStatus writes what differs between the statuses of old and changed, and
+// returns the claim as stored. It is refused, and IsOtherUID holds for the error, when the claim
+// with that name has another UID than old.
 func (c *Client) PatchPersistentVolumeClaimStatus(ctx context.Context, old, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	p, err := patch.Generate(old, changed, patch.OnlyStatus)
 	if err != nil {
@@ -129,8 +134,8 @@ func (c *Client) PatchPersistentVolumeClaimStatus(ctx context.Context, old, chan
 	return patchObject(ctx, c, old, "status", p)
 }
 
-// GetVolumeAttachment reads the record of a volume that is attached to a node. The node authorizer lets a node read its own one by one, and
-// watch none.
+// GetVolumeAttachment reads the record of a volume that is attached to a node. The node authorizer
+// lets a node read its own one by one, and watch none.
 func (c *Client) GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
 	return get[*storagev1.VolumeAttachment](ctx, c, "", name)
 }
@@ -145,7 +150,8 @@ func (c *Client) CreateCSINode(ctx context.Context, n *storagev1.CSINode) (*stor
 	return create(ctx, c, n)
 }
 
-// UpdateCSINode replaces the CSINode and returns it as stored. It is a conflict when it changed since n was read.
+// UpdateCSINode replaces the CSINode and returns it as stored. It is a conflict when it changed
+// since n was read.
 func (c *Client) UpdateCSINode(ctx context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error) {
 	return update(ctx, c, n)
 }
@@ -156,7 +162,8 @@ func (c *Client) DeleteCSINode(ctx context.Context, name string) error {
 	return c.do(ctx, op{verb: "delete", name: name}, r, c.rest[r].Delete(), &runtime.Unknown{})
 }
 
-// GetServiceAccount reads a service account. The node authorizer lets a node read those of its pods.
+// GetServiceAccount reads a service account. The node authorizer lets a node read those of its
+// pods.
 func (c *Client) GetServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
 	return get[*v1.ServiceAccount](ctx, c, namespace, name)
 }
@@ -166,8 +173,8 @@ func (c *Client) CreateEvent(ctx context.Context, e *v1.Event) (*v1.Event, error
 	return create(ctx, c, e)
 }
 
-// PatchEvent writes what differs between old and changed: the count and time of an event that happened again. An event that has expired
-// is NotFound.
+// PatchEvent writes what differs between old and changed: the count and time of an event that
+// happened again. An event that has expired is NotFound.
 func (c *Client) PatchEvent(ctx context.Context, old, changed *v1.Event) (*v1.Event, error) {
 	p, err := patch.Generate(old, changed, patch.WithoutStatus)
 	if err != nil {
@@ -176,7 +183,8 @@ func (c *Client) PatchEvent(ctx context.Context, old, changed *v1.Event) (*v1.Ev
 	return patchObject(ctx, c, old, "", p)
 }
 
-// CreateToken asks for a token of a service account, for the audiences, life time and bound object that t says; its status has the token.
+// CreateToken asks for a token of a service account, for the audiences, life time and bound object
+// that t says; its status has the token.
 func (c *Client) CreateToken(ctx context.Context, namespace, serviceAccount string, t *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	r, out := resourceOf[*authenticationv1.TokenRequest](), &authenticationv1.TokenRequest{}
 	o := op{verb: "create", namespace: namespace, name: serviceAccount, subresource: "token"}
@@ -186,17 +194,20 @@ func (c *Client) CreateToken(ctx context.Context, namespace, serviceAccount stri
 	return out, nil
 }
 
-// CreateCertificateSigningRequest asks for a certificate and returns the request as stored. What became of it is seen by a Watch.
+// CreateCertificateSigningRequest asks for a certificate and returns the request as stored. What
+// became of it is seen by a Watch.
 func (c *Client) CreateCertificateSigningRequest(ctx context.Context, r *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
 	return create(ctx, c, r)
 }
 
-// CreatePodCertificateRequest asks for a certificate of a pod (KEP-4317) and returns the request as stored. What became of it is seen by a Watch.
+// CreatePodCertificateRequest asks for a certificate of a pod (KEP-4317) and returns the request as
+// stored. What became of it is seen by a Watch.
 func (c *Client) CreatePodCertificateRequest(ctx context.Context, r *certificatesv1beta1.PodCertificateRequest) (*certificatesv1beta1.PodCertificateRequest, error) {
 	return create(ctx, c, r)
 }
 
-// ProbeClusterTrustBundles asks whether the server has ClusterTrustBundles (KEP-3257); one that does not know the kind is NotFound.
+// ProbeClusterTrustBundles asks whether the server has ClusterTrustBundles (KEP-3257); one that
+// does not know the kind is NotFound.
 func (c *Client) ProbeClusterTrustBundles(ctx context.Context) error {
 	r := resourceOf[*certificatesv1beta1.ClusterTrustBundle]()
 	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(ctx, c.log), c.timeout)

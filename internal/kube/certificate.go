@@ -10,7 +10,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// useCertificate makes connections with a certificate that may change. A transport that the configuration brings stays.
+// useCertificate makes connections with a certificate that may change. A transport that the
+// configuration brings stays.
 func useCertificate(config *rest.Config, c Certificate) error {
 	if config.Transport == nil {
 		settings, err := rest.TLSConfigFor(config)

@@ -30,22 +30,24 @@ import (
 // ContentTypeProtobuf is the wire format that costs least. Every kube-apiserver knows it.
 const ContentTypeProtobuf = runtime.ContentTypeProtobuf
 
-// defaultTimeout ends calls that nothing else ends. It is what an API server by default allows itself for one.
+// defaultTimeout ends calls that nothing else ends. It is what an API server by default allows
+// itself for one.
 const defaultTimeout = 60 * time.Second
 
 // Config is what a Client needs.
 type Config struct {
-	// REST is the server and the credentials, for example from LoadKubeconfig. It is copied. Its limits, time-out, content type and user
-	// agent are not used.
+	// REST is the server and the credentials, for example from LoadKubeconfig. It is copied. Its
+	// limits, time-out, content type and user agent are not used.
 	REST *rest.Config
 	// Version is the agent's; requests carry the user agent "berth/<Version>".
 	Version string
-	// ContentType is the wire format of objects; empty means ContentTypeProtobuf, and a server that knows only JSON needs to be told so
-	// here. Answers may always be JSON; patches always are.
+	// ContentType is the wire format of objects; empty means ContentTypeProtobuf, and a server that
+	// knows only JSON needs to be told so here. Answers may always be JSON; patches always are.
 	ContentType string
 	// Limits hold for the calls of the client together. Watches count as no calls.
 	Limits Limits
-	// Certificate is the client certificate, if it may change, or is still to come; nil: the credentials are those of REST.
+	// Certificate is the client certificate, if it may change, or is still to come; nil: the
+	// credentials are those of REST.
 	Certificate Certificate
 	// Metrics is where metrics are registered, of all clients that With makes together; nil:
 	// nowhere.
@@ -57,13 +59,15 @@ type Config struct {
 type Certificate interface {
 	// Current returns the certificate for a new connection, or nil if there is none.
 	Current() *tls.Certificate
-	// Wait returns when there is one, or with an error when ctx is done. Calls wait, so that none fails for that there is none yet.
+	// Wait returns when there is one, or with an error when ctx is done. Calls wait, so that none
+	// fails for that there is none yet.
 	Wait(ctx context.Context) error
 }
 
 // Limits bound the calls of a client.
 type Limits struct {
-	// QPS is how many calls are made per second in the long run; 0 or less means no limit. Burst is how many may go ahead; at least 1.
+	// QPS is how many calls are made per second in the long run; 0 or less means no limit. Burst is
+	// how many may go ahead; at least 1.
 	QPS   float32
 	Burst int
 	// Timeout is how long one call may take, waiting for its turn included; 0 means 60 s.
@@ -81,9 +85,10 @@ type Client struct {
 	reached *health.Latch // shared by all clients that With made of one
 }
 
-// Open reads the credentials and returns a client. It does not connect: a server that cannot be reached shows in the calls.
-// Client certificates in files are read again when a connection is made and every 5 minutes, and connections are made anew when they
-// changed; for that a goroutine lives as long as the client is used. A token file is read again after a minute at the latest.
+// Open reads the credentials and returns a client. It does not connect: a server that cannot be
+// reached shows in the calls. Client certificates in files are read again when a connection is made
+// and every 5 minutes, and connections are made anew when they changed; for that a goroutine lives
+// as long as the client is used. A token file is read again after a minute at the latest.
 func Open(c Config) (*Client, error) {
 	if c.REST == nil {
 		return nil, errors.New("kube: no server: Config.REST is nil")
@@ -126,8 +131,9 @@ func Open(c Config) (*Client, error) {
 	return (&Client{config: config, http: httpClient, dialer: dialer, log: c.Log, reached: reached}).With(c.Limits)
 }
 
-// With returns a client that has limits of its own and shares connections and credentials with c: for heartbeats, which must not
-// wait behind other calls nor for a server that hangs, and for events, which must not hold up other calls.
+// With returns a client that has limits of its own and shares connections and credentials with c:
+// for heartbeats, which must not wait behind other calls nor for a server that hangs, and for
+// events, which must not hold up other calls.
 func (c *Client) With(l Limits) (*Client, error) {
 	with := *c
 	with.timeout = l.Timeout
@@ -184,8 +190,9 @@ func (n noting) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper returns what sends the requests.
 func (n noting) WrappedRoundTripper() http.RoundTripper { return n.next }
 
-// CloseConnections closes all connections to the server, also those of watches; the next calls make new ones, with the credentials
-// that are in the files then. It is the cure for a connection that hangs, and due after a change of the client certificate.
+// CloseConnections closes all connections to the server, also those of watches; the next calls make
+// new ones, with the credentials that are in the files then. It is the cure for a connection that
+// hangs, and due after a change of the client certificate.
 func (c *Client) CloseConnections() {
 	c.dialer.CloseAll()
 	c.http.CloseIdleConnections()
@@ -310,8 +317,9 @@ func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, code int, 
 	}
 }
 
-// IsOtherUID reports whether a call was refused because the object with that name has another UID than the call was for: it was deleted
-// and made anew. Servers call it a conflict in an update or a deletion, which are conflicts for other reasons too, and invalid in a patch.
+// IsOtherUID reports whether a call was refused because the object with that name has another UID
+// than the call was for: it was deleted and made anew. Servers call it a conflict in an update or a
+// deletion, which are conflicts for other reasons too, and invalid in a patch.
 func IsOtherUID(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

@@ -290,7 +290,8 @@ func TestWritesAreNotRepeated(t *testing.T) {
 	})
 }
 
-// A server that answers with an error is reached. A call that nobody waits for any more says nothing.
+// A server that answers with an error is reached. A call that nobody waits for any more says
+// nothing.
 func TestHealth(t *testing.T) {
 	bubble(t, func(t *testing.T, s *kubetest.Server, c *kube.Client) {
 		heartbeat, err := c.With(kube.Limits{Timeout: time.Second})
@@ -414,8 +415,9 @@ func TestKubeconfigErrorsNameTheFile(t *testing.T) {
 	}
 }
 
-// A kubeconfig that a node writes for itself has all that another file says of the cluster, with paths that hold in every folder.
-// A kubeconfig that cannot be written leaves the one of before as it is.
+// A kubeconfig that a node writes for itself has all that another file says of the cluster, with
+// paths that hold in every folder. A kubeconfig that cannot be written leaves the one of before as
+// it is.
 func TestDiskThatTakesNoKubeconfig(t *testing.T) {
 	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
 		path := filepath.Join(t.TempDir(), "kubelet.conf")

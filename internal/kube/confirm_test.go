@@ -41,7 +41,8 @@ var ways = map[string]way{
 	"list, then watch": {[]kubetest.Option{kubetest.WithoutWatchList()}, "list", func(s wrongSet) string { return s.list }},
 }
 
-// once makes the server answer wrongly to the next request for the set, and rightly to those after it.
+// once makes the server answer wrongly to the next request for the set, and rightly to those after
+// it.
 func (w way) once(s *kubetest.Server, wrong wrongSet) {
 	s.Inject(kubetest.Fault{Verb: w.verb, Resource: "pods", Times: 1, Then: kubetest.Say(w.body(wrong))})
 }
@@ -75,7 +76,8 @@ func TestWatchConfirmsAListThatLeavesNothing(t *testing.T) {
 	}
 }
 
-// What is really gone is gone, at the price of one list more: of the newest, not of what the server has in memory.
+// What is really gone is gone, at the price of one list more: of the newest, not of what the server
+// has in memory.
 func TestWatchBelievesWhatIsConfirmed(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {

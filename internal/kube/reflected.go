@@ -55,8 +55,9 @@ func (w *Watch[P]) replace(list []any) error {
 	return nil
 }
 
-// confirm asks the server once more for a list in which nothing is left of what there was, this time for the newest that is stored, and not for what
-// the server has in memory: no pod of the node is ended because of one wrong list. Deletions that a watch tells one by one need no confirmation.
+// confirm asks the server once more for a list in which nothing is left of what there was, this
+// time for the newest that is stored, and not for what the server has in memory: no pod of the node
+// is ended because of one wrong list. Deletions that a watch tells one by one need no confirmation.
 // Differs from the kubelet, which believes such a list.
 func (w *Watch[P]) confirm(ctx context.Context, objects map[types.NamespacedName]P) error {
 	had := w.had()
@@ -142,7 +143,8 @@ func (r *reflected[P]) Resync() error { return nil }
 
 var errNotListed = errors.New("a change came before the list that it changes")
 
-// accept checks the type of what the server sent and drops what nobody on a node reads and what is half of an object's size.
+// accept checks the type of what the server sent and drops what nobody on a node reads and what is
+// half of an object's size.
 func accept[P Watchable](item any) (P, error) {
 	o, ok := item.(P)
 	if !ok {

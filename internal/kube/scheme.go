@@ -19,7 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 )
 
-// groupVersions are the API groups that a node uses, and what registers their types. Each costs memory on every node.
+// groupVersions are the API groups that a node uses, and what registers their types. Each costs
+// memory on every node.
 var groupVersions = []struct {
 	version schema.GroupVersion
 	add     func(*runtime.Scheme) error
@@ -34,7 +35,8 @@ var groupVersions = []struct {
 	{storagev1.SchemeGroupVersion, storagev1.AddToScheme},
 }
 
-// Scheme returns the types of all API groups that a node uses. It is made at the first call and must not be changed.
+// Scheme returns the types of all API groups that a node uses. It is made at the first call and
+// must not be changed.
 var Scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"}) // Status and the options of calls, in every group
@@ -97,7 +99,8 @@ var resources = map[reflect.Type]resource{
 	reflect.TypeFor[storagev1.VolumeAttachment]():                {storagev1.SchemeGroupVersion, "volumeattachments", "VolumeAttachment", false},
 }
 
-// resourceOf returns where objects of type P are found. P is a pointer to one of the types of resources.
+// resourceOf returns where objects of type P are found. P is a pointer to one of the types of
+// resources.
 func resourceOf[P object]() resource {
 	r, ok := resources[reflect.TypeFor[P]().Elem()]
 	if !ok {

@@ -24,8 +24,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Waits between tries while the server does not answer: each is drawn between the wait and its double, so that the nodes of a cluster do
-// not come back all at once. A server that is back is noticed after 20 s at the latest.
+// Waits between tries while the server does not answer: each is drawn between the wait and its
+// double, so that the nodes of a cluster do not come back all at once. A server that is back is
+// noticed after 20 s at the latest.
 const (
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 10 * time.Second
@@ -33,10 +34,11 @@ const (
 	calmAfter = 2 * time.Minute
 )
 
-// Watch keeps a set of objects equal to what the server has. Nothing of it can be seen before the first list is complete. While the
-// server cannot be reached the set stays as it was.
+// Watch keeps a set of objects equal to what the server has. Nothing of it can be seen before the
+// first list is complete. While the server cannot be reached the set stays as it was.
 //
-// The objects are shared and must not be changed; they come without managedFields. Everything but Run may be called at any time.
+// The objects are shared and must not be changed; they come without managedFields. Everything but
+// Run may be called at any time.
 type Watch[P Watchable] struct {
 	client   *Client
 	resource resource
@@ -59,8 +61,9 @@ type Watch[P Watchable] struct {
 	err     error                      // guarded by mu
 }
 
-// NewWatch returns a watch that begins with Run. changed is called, from one goroutine, after the first complete list, even if it is empty,
-// and after every change; it must not block: it is where an inbox is put into. It may be nil.
+// NewWatch returns a watch that begins with Run. changed is called, from one goroutine, after the
+// first complete list, even if it is empty, and after every change; it must not block: it is where
+// an inbox is put into. It may be nil.
 func NewWatch[P Watchable](c *Client, s Selector, changed func()) *Watch[P] {
 	if changed == nil {
 		changed = func() {}
@@ -73,8 +76,8 @@ func NewWatch[P Watchable](c *Client, s Selector, changed func()) *Watch[P] {
 	return &Watch[P]{client: c, resource: r, selector: s, changed: changed, synced: make(chan struct{}), log: log}
 }
 
-// Expect says what an earlier agent had of the set. A first list without any of it is confirmed, like every later one without anything of what
-// there was. It is called before Run.
+// Expect says what an earlier agent had of the set. A first list without any of it is confirmed,
+// like every later one without anything of what there was. It is called before Run.
 func (w *Watch[P]) Expect(known func() []types.UID) { w.expected = known }
 
 // Run watches until ctx is done, and then returns nil. It must be called once.
@@ -91,7 +94,8 @@ func (w *Watch[P]) Run(ctx context.Context) error {
 		&cache.ListWatch{ListWithContextFunc: w.list, WatchFuncWithContext: w.watch},
 		newObject[P](), (*reflected[P])(w),
 		cache.ReflectorOptions{Logger: &log, Name: w.resource.plural, Clock: stoppable, Backoff: &waits})
-	// This is what the reflector's own Run does, but that hands errors to a handler which sleeps on a clock of the whole process.
+	// This is what the reflector's own Run does, but that hands errors to a handler which sleeps on
+	// a clock of the whole process.
 	tries := waits
 	err := tries.DelayWithReset(stoppable, calmAfter).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		if err := r.ListAndWatchWithContext(ctx); err != nil {
@@ -108,7 +112,8 @@ func (w *Watch[P]) Run(ctx context.Context) error {
 // Synced returns a channel that is closed when the first list is complete.
 func (w *Watch[P]) Synced() <-chan struct{} { return w.synced }
 
-// List returns the set, ordered by namespace and name. synced is false, and the set empty, before the first list is complete.
+// List returns the set, ordered by namespace and name. synced is false, and the set empty, before
+// the first list is complete.
 func (w *Watch[P]) List() (objects []P, synced bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +133,8 @@ func (w *Watch[P]) List() (objects []P, synced bool) {
 	return objects, true
 }
 
-// Get returns one object of the set. namespace is "" for kinds that have none. Before the first list is complete there is none.
+// Get returns one object of the set. namespace is "" for kinds that have none. Before the first
+// list is complete there is none.
 func (w *Watch[P]) Get(namespace, name string) (P, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +142,8 @@ func (w *Watch[P]) Get(namespace, name string) (P, bool) {
 	return o, ok
 }
 
-// Err returns why the last try to list or watch failed, or nil if it worked: what to tell who waits for Synced.
+// Err returns why the last try to list or watch failed, or nil if it worked: what to tell who waits
+// for Synced.
 func (w *Watch[P]) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -162,7 +169,8 @@ func (w *Watch[P]) note(ctx context.Context, err error) {
 	}
 }
 
-// list is one try of the reflector to list. That it works is not yet the end of trouble: what comes next, the watch, may fail.
+// list is one try of the reflector to list. That it works is not yet the end of trouble: what comes
+// next, the watch, may fail.
 func (w *Watch[P]) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	w.opened, w.first = time.Time{}, nil
 	objects, err := w.listObjects(ctx, w.selector.apply(o))
@@ -238,8 +246,9 @@ type opening struct {
 	size   *allowance
 }
 
-// cutOff reports, once, whether the last stream ended before its time. Then the server may have been restarted with older data, under whose versions
-// a watch that goes on where it was would wait for a long time: the reflector lists again, which costs the server little if nothing of the kind
+// cutOff reports, once, whether the last stream ended before its time. Then the server may have
+// been restarted with older data, under whose versions a watch that goes on where it was would wait
+// for a long time: the reflector lists again, which costs the server little if nothing of the kind
 // happened.
 func (w *Watch[P]) cutOff() bool {
 	early := !w.opened.IsZero() && time.Since(w.opened) < w.life
@@ -250,7 +259,8 @@ func (w *Watch[P]) cutOff() bool {
 // errUnanswered says that a server took a request for a watch and said nothing to it.
 var errUnanswered = errors.New("the server does not answer")
 
-// open begins to watch. A server begins its answer at once, however long it has nothing to tell: one that does not is given up.
+// open begins to watch. A server begins its answer at once, however long it has nothing to tell:
+// one that does not is given up.
 func (w *Watch[P]) open(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	answered := time.AfterFunc(w.client.timeout, func() { cancel(errUnanswered) })
@@ -278,8 +288,8 @@ func (o opened) Stop() {
 	o.cancel()
 }
 
-// pace waits before the next try if one after the other asks for a version that the server does not have: the reflector begins anew without a
-// pause then, which is right only once.
+// pace waits before the next try if one after the other asks for a version that the server does not
+// have: the reflector begins anew without a pause then, which is right only once.
 func (w *Watch[P]) pace(ctx context.Context, err error) {
 	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 		w.stale = 0
@@ -296,8 +306,8 @@ func (w *Watch[P]) pace(ctx context.Context, err error) {
 	}
 }
 
-// stoppableClock is the real one, but for waits: they end when the context does. The reflector waits for some of them without
-// looking whether it is to stop.
+// stoppableClock is the real one, but for waits: they end when the context does. The reflector
+// waits for some of them without looking whether it is to stop.
 type stoppableClock struct {
 	clock.RealClock
 	done context.Context

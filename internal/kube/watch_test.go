@@ -166,7 +166,8 @@ func TestWatchDeliversAnEmptySet(t *testing.T) {
 	})
 }
 
-// A server that is not there, hangs, or is slow when the agent starts must look like no answer, never like an empty set.
+// A server that is not there, hangs, or is slow when the agent starts must look like no answer,
+// never like an empty set.
 func TestWatchDeliversNothingBeforeTheFirstList(t *testing.T) {
 	for name, test := range map[string]struct {
 		trouble func(*kubetest.Server)
@@ -269,7 +270,8 @@ func TestWatchGoesOnAfterABreak(t *testing.T) {
 	}
 }
 
-// Without bookmarks, a quiet watch would ask for a version that is forgotten, and list everything anew.
+// Without bookmarks, a quiet watch would ask for a version that is forgotten, and list everything
+// anew.
 func TestWatchResumesWhereABookmarkLeftIt(t *testing.T) {
 	bubble(t, func(t *testing.T, s *kubetest.Server, c *kube.Client) {
 		kubetest.Put(s, newPod("a", "here"))
@@ -294,7 +296,8 @@ func TestWatchResumesWhereABookmarkLeftIt(t *testing.T) {
 	})
 }
 
-// A watch that is cut off lists again, at least what it has seen: the server may have come back with older data.
+// A watch that is cut off lists again, at least what it has seen: the server may have come back
+// with older data.
 func TestWatchAfterARestore(t *testing.T) {
 	bubble(t, func(t *testing.T, s *kubetest.Server, c *kube.Client) {
 		kubetest.Put(s, newPod("a", "here"))

@@ -12,10 +12,12 @@ import (
 	"berth/internal/pod"
 )
 
-// CrashReset: a container that ended this long after its last restart starts anew without a back-off (Kubernetes documentation, "Pod Lifecycle").
+// CrashReset: a container that ended this long after its last restart starts anew without a
+// back-off (Kubernetes documentation, "Pod Lifecycle").
 const CrashReset = 10 * time.Minute
 
-// CrashLoopKey identifies what is held back. Image and resources are part of it, so that a changed container is tried at once.
+// CrashLoopKey identifies what is held back. Image and resources are part of it, so that a changed
+// container is tried at once.
 type CrashLoopKey struct {
 	pod       pod.FullName
 	uid       pod.UID
@@ -44,15 +46,18 @@ type Hold struct {
 type crash struct {
 	delay   time.Duration // 0 before the first restart
 	updated time.Time     // of the last restart
-	// removed is the end of an incarnation that was taken away before its restart; zero when the runtime still shows it.
+	// removed is the end of an incarnation that was taken away before its restart; zero when the
+	// runtime still shows it.
 	removed time.Time
-	// finish is the last finish time asked for that was in the future, seen the time at which it was first seen.
+	// finish is the last finish time asked for that was in the future, seen the time at which it
+	// was first seen.
 	finish, seen time.Time
 	used         time.Time // of the last question or restart
 }
 
-// CrashLoop holds containers back that were restarted and ended again: the first restart is immediate, the next ones come after a
-// delay that grows by the container's BackOff, counted from its finish time. It is safe for concurrent use.
+// CrashLoop holds containers back that were restarted and ended again: the first restart is
+// immediate, the next ones come after a delay that grows by the container's BackOff, counted from
+// its finish time. It is safe for concurrent use.
 type CrashLoop struct {
 	mu     sync.Mutex
 	states map[CrashLoopKey]crash // guarded by mu
@@ -61,9 +66,9 @@ type CrashLoop struct {
 // NewCrashLoop returns a CrashLoop that holds nothing back.
 func NewCrashLoop() *CrashLoop { return &CrashLoop{states: map[CrashLoopKey]crash{}} }
 
-// Held returns the hold of the container that ended at finishedAt, and whether it still lasts. A zero finishedAt stands for the
-// incarnation that Removed told of. A finish time in the future, as the clock may have been set back, counts as the moment at
-// which it was first asked about.
+// Held returns the hold of the container that ended at finishedAt, and whether it still lasts. A
+// zero finishedAt stands for the incarnation that Removed told of. A finish time in the future, as
+// the clock may have been set back, counts as the moment at which it was first asked about.
 func (l *CrashLoop) Held(k CrashLoopKey, b BackOff, finishedAt, now time.Time) (h Hold, held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +90,8 @@ func (l *CrashLoop) Held(k CrashLoopKey, b BackOff, finishedAt, now time.Time) (
 	return h, now.Before(h.Until)
 }
 
-// After returns the delay that the container will have after its restart now, having ended at finishedAt; 0 when it never ended.
+// After returns the delay that the container will have after its restart now, having ended at
+// finishedAt; 0 when it never ended.
 func (l *CrashLoop) After(k CrashLoopKey, b BackOff, finishedAt, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,8 +99,9 @@ func (l *CrashLoop) After(k CrashLoopKey, b BackOff, finishedAt, now time.Time) 
 	return s.delay
 }
 
-// Next notes that the container that ended at finishedAt is restarted now, and lets the back-off of its next end grow. A container
-// that never ended is not restarted but started, which changes nothing.
+// Next notes that the container that ended at finishedAt is restarted now, and lets the back-off of
+// its next end grow. A container that never ended is not restarted but started, which changes
+// nothing.
 func (l *CrashLoop) Next(k CrashLoopKey, b BackOff, finishedAt, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +121,8 @@ func (l *CrashLoop) nextLocked(k CrashLoopKey, b BackOff, finishedAt, now time.T
 	return nextCrash(s, b, s.pastFinish(finishedAt, now), now), true
 }
 
-// Resume takes over the back-off of a container that an earlier agent restarted at the given time. What is known already stays.
+// Resume takes over the back-off of a container that an earlier agent restarted at the given time.
+// What is known already stays.
 func (l *CrashLoop) Resume(k CrashLoopKey, delay time.Duration, restarted, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,7 +131,8 @@ func (l *CrashLoop) Resume(k CrashLoopKey, delay time.Duration, restarted, now t
 	}
 }
 
-// Removed notes that the incarnation which ended at finishedAt was taken away and is yet to be restarted.
+// Removed notes that the incarnation which ended at finishedAt was taken away and is yet to be
+// restarted.
 func (l *CrashLoop) Removed(k CrashLoopKey, finishedAt, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,7 +151,8 @@ func (l *CrashLoop) Forget(uid pod.UID) {
 	maps.DeleteFunc(l.states, func(k CrashLoopKey, _ crash) bool { return k.uid == uid })
 }
 
-// GC forgets the containers that nothing was heard of for CrashReset: a longer back-off than that does not exist.
+// GC forgets the containers that nothing was heard of for CrashReset: a longer back-off than that
+// does not exist.
 func (l *CrashLoop) GC(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,7 +168,8 @@ func (l *CrashLoop) GC(now time.Time) {
 	}
 }
 
-// pastFinish returns finishedAt, or a substitute that stays the same when asked again if finishedAt is yet to come.
+// pastFinish returns finishedAt, or a substitute that stays the same when asked again if finishedAt
+// is yet to come.
 func (s *crash) pastFinish(finishedAt, now time.Time) time.Time {
 	if !finishedAt.After(now) {
 		return finishedAt

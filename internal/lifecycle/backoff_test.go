@@ -19,7 +19,8 @@ func crashTarget() (*v1.Pod, *v1.Container) {
 
 var node = NodeBackOff(0)
 
-// delays lets a container crash n times, each time after it ran for the given time, and returns how long it was held back.
+// delays lets a container crash n times, each time after it ran for the given time, and returns how
+// long it was held back.
 func delays(b BackOff, n int, ran time.Duration) []time.Duration {
 	l, k := NewCrashLoop(), CrashKey(crashTarget())
 	now := epoch
@@ -79,7 +80,8 @@ func TestCrashLoopForgivesAtFinish(t *testing.T) {
 	for range 7 {
 		l.Next(k, node, epoch, epoch)
 	}
-	// It ran for 9 minutes and is held back for 5: what counts is the time of its end, not of the question.
+	// It ran for 9 minutes and is held back for 5: what counts is the time of its end, not of the
+	// question.
 	finished := epoch.Add(9 * time.Minute)
 	now := finished.Add(4 * time.Minute)
 	h, held := l.Held(k, node, finished, now)

@@ -9,15 +9,18 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// BackOffAnnotation lets a pod have a crash-loop back-off of its own, as far as the node's maximum allows:
+// BackOffAnnotation lets a pod have a crash-loop back-off of its own, as far as the node's maximum
+// allows:
 //
 //	berth.dev/backoff: initial=1s,maximum=1m,factor=2
 //
-// Each part may be left out, and is then the node's: initial (1s or more) is the delay before the second restart, factor (1 to 10)
-// what each further restart multiplies it by, maximum (1s or more) where it stops to grow.
+// Each part may be left out, and is then the node's: initial (1s or more) is the delay before the
+// second restart, factor (1 to 10) what each further restart multiplies it by, maximum (1s or more)
+// where it stops to grow.
 const BackOffAnnotation = "berth.dev/backoff"
 
-// The back-off of a pod that does not choose (Kubernetes documentation, "Pod Lifecycle", and KEP-4603).
+// The back-off of a pod that does not choose (Kubernetes documentation, "Pod Lifecycle", and
+// KEP-4603).
 const (
 	CrashInitial = 10 * time.Second
 	CrashMaximum = 300 * time.Second
@@ -31,8 +34,8 @@ const (
 	mostGrow   = 10
 )
 
-// BackOff says how long restarts of a container that keeps ending are held back: Initial, then Factor times longer with each
-// restart, never longer than Maximum.
+// BackOff says how long restarts of a container that keeps ending are held back: Initial, then
+// Factor times longer with each restart, never longer than Maximum.
 type BackOff struct {
 	Initial, Maximum time.Duration
 	Factor           float64
@@ -42,8 +45,9 @@ func (b BackOff) String() string {
 	return fmt.Sprintf("initial=%s,maximum=%s,factor=%s", b.Initial, b.Maximum, strconv.FormatFloat(b.Factor, 'g', -1, 64))
 }
 
-// NodeBackOff returns the node's back-off for a maximum (crashLoopBackOff.maxContainerRestartPeriod, 1 s to 300 s); zero means the default. A
-// maximum below the initial delay lowers that too.
+// NodeBackOff returns the node's back-off for a maximum
+// (crashLoopBackOff.maxContainerRestartPeriod, 1 s to 300 s); zero means the default. A maximum
+// below the initial delay lowers that too.
 func NodeBackOff(most time.Duration) BackOff {
 	if most == 0 {
 		most = CrashMaximum
@@ -51,8 +55,9 @@ func NodeBackOff(most time.Duration) BackOff {
 	return BackOff{Initial: min(CrashInitial, most), Maximum: most, Factor: CrashFactor}
 }
 
-// PodBackOff returns the back-off of the pod's containers: what its annotation asks for, within the node's maximum, else the
-// node's. An annotation that cannot be understood is an error; the node's back-off is returned beside it.
+// PodBackOff returns the back-off of the pod's containers: what its annotation asks for, within the
+// node's maximum, else the node's. An annotation that cannot be understood is an error; the node's
+// back-off is returned beside it.
 func PodBackOff(p *v1.Pod, node BackOff) (BackOff, error) {
 	text, ok := p.Annotations[BackOffAnnotation]
 	if !ok {

@@ -1,7 +1,9 @@
-// Package lifecycle is the set of pure rules that plan, status and probes share: start a container or not, make a new sandbox or
-// not, how long to hold a crashing container back, which phase a pod is in.
+// Package lifecycle is the set of pure rules that plan, status and probes share: start a container
+// or not, make a new sandbox or not, how long to hold a crashing container back, which phase a pod
+// is in.
 //
-// Owns: the rules, the user-visible reasons, the spec hash of containers, the state of crash-loop back-offs.
+// Owns: the rules, the user-visible reasons, the spec hash of containers, the state of crash-loop
+// back-offs.
 // Reads: only what is passed in; no clock.
 // Never: does I/O, starts a goroutine, changes a pod or a status.
 package lifecycle

@@ -16,8 +16,9 @@ type PhaseFacts struct {
 	EndsWithSandbox bool
 }
 
-// Phase returns the phase that follows from the statuses of the pod's containers (Kubernetes documentation, "Pod Lifecycle"). It
-// does not look at the phase that s has: that a terminal phase is never left is the caller's part.
+// Phase returns the phase that follows from the statuses of the pod's containers (Kubernetes
+// documentation, "Pod Lifecycle"). It does not look at the phase that s has: that a terminal phase
+// is never left is the caller's part.
 //
 //	Failed     an init container failed for good, or all containers have ended, one of them in failure, or before it ran
 //	Pending    init containers are at work, or a container has not run yet
@@ -55,10 +56,11 @@ func Phase(p *v1.Pod, s *v1.PodStatus, f PhaseFacts) v1.PodPhase {
 // phaseCounts counts containers of the spec.
 type phaseCounts struct {
 	initPending, initFailed, sidecarPending int
-	// running, waiting (never ran) and unknown (without a status) are regular containers and sidecars.
+	// running, waiting (never ran) and unknown (without a status) are regular containers and
+	// sidecars.
 	running, waiting, unknown int
-	// stopped are regular containers that have ended, restartable those of them that may run again, succeeded those that are in
-	// state terminated with code 0.
+	// stopped are regular containers that have ended, restartable those of them that may run again,
+	// succeeded those that are in state terminated with code 0.
 	stopped, restartable, succeeded int
 }
 
@@ -120,13 +122,14 @@ func (n *phaseCounts) addRegular(p *v1.Pod, s *v1.PodStatus) {
 	}
 }
 
-// beginsAnew reports whether the container was taken away to be restarted with all others, whatever its policy. The pod is pending
-// meanwhile (KEP-5532).
+// beginsAnew reports whether the container was taken away to be restarted with all others, whatever
+// its policy. The pod is pending meanwhile (KEP-5532).
 func beginsAnew(cs *v1.ContainerStatus) bool {
 	return cs.State.Waiting != nil && cs.State.Waiting.Reason == RestartingAllContainers
 }
 
-// lastEnd returns how the container ended last: now, or before the start that it waits for; nil when it never did.
+// lastEnd returns how the container ended last: now, or before the start that it waits for; nil
+// when it never did.
 func lastEnd(cs *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	switch {
 	case cs == nil:

@@ -29,7 +29,8 @@ func again(name string, code int32) v1.ContainerStatus {
 	return v1.ContainerStatus{Name: name, State: waiting(), LastTerminationState: ended(code)}
 }
 
-// anew is a container that was taken away after it ended with code, to be restarted with all others.
+// anew is a container that was taken away after it ended with code, to be restarted with all
+// others.
 func anew(name string, code int32) v1.ContainerStatus {
 	return v1.ContainerStatus{
 		Name: name, LastTerminationState: ended(code),

@@ -2,8 +2,8 @@ package lifecycle
 
 import "time"
 
-// The reasons of container states and pods that users see. The strings are part of the Kubernetes API: tools match on
-// them, so they never change.
+// The reasons of container states and pods that users see. The strings are part of the Kubernetes
+// API: tools match on them, so they never change.
 
 // Waiting reasons (ContainerStateWaiting.reason) of a container that has no error.
 const (
@@ -28,13 +28,15 @@ const (
 	PostStartHookError         = "PostStartHookError"
 )
 
-// Terminated reasons (ContainerStateTerminated.reason). All but ContainerStatusUnknown come from the runtime as a rule.
+// Terminated reasons (ContainerStateTerminated.reason). All but ContainerStatusUnknown come from
+// the runtime as a rule.
 const (
 	Completed          = "Completed"
 	Error              = "Error"
 	OOMKilled          = "OOMKilled"
 	ContainerCannotRun = "ContainerCannotRun"
-	// ContainerStatusUnknown is the reason of a container that ran and that the runtime no longer knows.
+	// ContainerStatusUnknown is the reason of a container that ran and that the runtime no longer
+	// knows.
 	ContainerStatusUnknown = "ContainerStatusUnknown"
 )
 
@@ -48,7 +50,8 @@ const (
 // UnknownExitCode is the exit code of a container whose end nobody saw: 128 + SIGKILL.
 const UnknownExitCode = 137
 
-// StartError is why the last attempt to start a container failed. It becomes the container's Waiting state.
+// StartError is why the last attempt to start a container failed. It becomes the container's
+// Waiting state.
 type StartError struct {
 	Reason  string
 	Message string

@@ -8,14 +8,14 @@ import (
 	"berth/internal/pod"
 )
 
-// IsSidecar reports whether the init container is restartable: it keeps running beside the regular containers (KEP-753). It has no
-// meaning for other kinds of containers.
+// IsSidecar reports whether the init container is restartable: it keeps running beside the regular
+// containers (KEP-753). It has no meaning for other kinds of containers.
 func IsSidecar(c *v1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
 
-// RestartPolicy returns the policy that holds for the container: its own if it has one (KEP-5307), else the pod's. Restart rules
-// are not considered.
+// RestartPolicy returns the policy that holds for the container: its own if it has one (KEP-5307),
+// else the pod's. Restart rules are not considered.
 func RestartPolicy(p *v1.Pod, c *v1.Container) v1.RestartPolicy {
 	if c.RestartPolicy != nil {
 		return v1.RestartPolicy(*c.RestartPolicy)
@@ -23,9 +23,10 @@ func RestartPolicy(p *v1.Pod, c *v1.Container) v1.RestartPolicy {
 	return p.Spec.RestartPolicy
 }
 
-// ShouldStart reports whether a new incarnation of the container is to be started; cs is the newest one, nil when the runtime knows
-// none. It holds for every kind of container: an init container that succeeded is not started again, an ephemeral one is started
-// only once. It says nothing of order and back-off.
+// ShouldStart reports whether a new incarnation of the container is to be started; cs is the newest
+// one, nil when the runtime knows none. It holds for every kind of container: an init container
+// that succeeded is not started again, an ephemeral one is started only once. It says nothing of
+// order and back-off.
 func ShouldStart(p *v1.Pod, c *v1.Container, cs *pod.ContainerStatus) bool {
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -44,8 +45,9 @@ func ShouldStart(p *v1.Pod, c *v1.Container, cs *pod.ContainerStatus) bool {
 	}
 }
 
-// IsRestartable reports whether a container that ended with the exit code may be restarted: the first restart rule that matches
-// decides, else the restart policy. Rules count only beside a restart policy of the container's own (KEP-5307).
+// IsRestartable reports whether a container that ended with the exit code may be restarted: the
+// first restart rule that matches decides, else the restart policy. Rules count only beside a
+// restart policy of the container's own (KEP-5307).
 func IsRestartable(p *v1.Pod, c *v1.Container, exitCode int32) bool {
 	if c.RestartPolicy != nil {
 		if _, ok := MatchingRule(c, exitCode); ok {
@@ -62,8 +64,9 @@ func IsRestartable(p *v1.Pod, c *v1.Container, exitCode int32) bool {
 	}
 }
 
-// MatchingRule returns the action of the first restart rule that matches the exit code. Both actions that exist, Restart and
-// RestartAllContainers, restart the container; unknown ones are skipped.
+// MatchingRule returns the action of the first restart rule that matches the exit code. Both
+// actions that exist, Restart and RestartAllContainers, restart the container; unknown ones are
+// skipped.
 func MatchingRule(c *v1.Container, exitCode int32) (v1.ContainerRestartRuleAction, bool) {
 	for i := range c.RestartPolicyRules {
 		r := &c.RestartPolicyRules[i]

@@ -13,15 +13,15 @@ type SandboxDecision struct {
 	Create bool
 	// Attempt numbers the sandbox to create; without Create it is the current one's number.
 	Attempt uint32
-	// OldID is the sandbox that the containers were in or are in; empty when there is none, or when it is of no use because it is
-	// in another network namespace mode.
+	// OldID is the sandbox that the containers were in or are in; empty when there is none, or when
+	// it is of no use because it is in another network namespace mode.
 	OldID pod.SandboxID
 	// Why says what is wrong with the current sandbox; empty without Create.
 	Why string
 }
 
-// NeedsNewSandbox decides whether the pod can use its current sandbox. An address that is missing counts only in the pod's own
-// network.
+// NeedsNewSandbox decides whether the pod can use its current sandbox. An address that is missing
+// counts only in the pod's own network.
 func NeedsNewSandbox(p *v1.Pod, s *pod.Status) SandboxDecision {
 	if len(s.Sandboxes) == 0 {
 		return SandboxDecision{Create: true, Why: "no sandbox"}
@@ -49,15 +49,16 @@ func NeedsNewSandbox(p *v1.Pod, s *pod.Status) SandboxDecision {
 	return next
 }
 
-// EndsWithSandbox reports whether the pod has lost its sandbox and gets no other, so that what has not run yet never will: its restartPolicy is
-// Never and containers of it have run, none of which is restarted by a policy of its own.
+// EndsWithSandbox reports whether the pod has lost its sandbox and gets no other, so that what has
+// not run yet never will: its restartPolicy is Never and containers of it have run, none of which
+// is restarted by a policy of its own.
 func EndsWithSandbox(p *v1.Pod, s *pod.Status) bool {
 	d := NeedsNewSandbox(p, s)
 	return d.Create && d.Attempt > 0 && p.Spec.RestartPolicy == v1.RestartPolicyNever && anyRegularRan(p, s) && !restartsByItself(p, s)
 }
 
-// anyRegularRan reports whether a regular container was ever started. Init containers and sidecars do not matter: with them alone, the pod has
-// not done anything yet, and would wait for ever.
+// anyRegularRan reports whether a regular container was ever started. Init containers and sidecars
+// do not matter: with them alone, the pod has not done anything yet, and would wait for ever.
 func anyRegularRan(p *v1.Pod, s *pod.Status) bool {
 	return slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool {
 		cs := s.FindContainer(c.Name)
@@ -65,7 +66,8 @@ func anyRegularRan(p *v1.Pod, s *pod.Status) bool {
 	})
 }
 
-// restartsByItself reports whether a regular container that has ended is restarted by a policy or rule of its own, whatever the pod's.
+// restartsByItself reports whether a regular container that has ended is restarted by a policy or
+// rule of its own, whatever the pod's.
 func restartsByItself(p *v1.Pod, s *pod.Status) bool {
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]

@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// followPeriod is how often the world is asked for what no event tells: the container's end without Options.Exited, and the
-// file's growth where inotify is not to be had (its instances are few per user).
+// followPeriod is how often the world is asked for what no event tells: the container's end without
+// Options.Exited, and the file's growth where inotify is not to be had (its instances are few per
+// user).
 const followPeriod = time.Second
 
 // follow prints the log until the container has ended.
@@ -30,7 +31,8 @@ func (r *reader) follow(ctx context.Context, running Running) error {
 		tick = ticker.C
 	}
 	for {
-		// What was written before the container ended is in the file by now, so that one more round prints the last of it.
+		// What was written before the container ended is in the file by now, so that one more round
+		// prints the last of it.
 		if err := r.catchUp(ctx); err != nil {
 			return err
 		}
@@ -74,8 +76,8 @@ func (r *reader) ended(ctx context.Context, running Running) (bool, error) {
 // catchUp prints all there is: the rest of the open file, then the files that took its place.
 func (r *reader) catchUp(ctx context.Context) error {
 	for {
-		// The path is looked at before the file is drained: when another file grows there, the runtime has let go of ours, and
-		// what is drained then is all that ours will ever hold.
+		// The path is looked at before the file is drained: when another file grows there, the
+		// runtime has let go of ours, and what is drained then is all that ours will ever hold.
 		next, err := r.successor()
 		if err != nil {
 			return err
@@ -117,9 +119,10 @@ func (r *reader) leave(ctx context.Context, wait time.Duration) error {
 	return err
 }
 
-// successor returns the opened file that rotations have put in the place of ours, or nil. A path without a file is a rotation half
-// way; so is one with an empty file, because the runtime makes the new file before it stops to write to the old one. A file that
-// became shorter was emptied in place, and is read from its beginning.
+// successor returns the opened file that rotations have put in the place of ours, or nil. A path
+// without a file is a rotation half way; so is one with an empty file, because the runtime makes
+// the new file before it stops to write to the old one. A file that became shorter was emptied in
+// place, and is read from its beginning.
 func (r *reader) successor() (*piece, error) {
 	ours, err := r.lines.Stat()
 	if err != nil {
@@ -142,7 +145,8 @@ func (r *reader) successor() (*piece, error) {
 	if err != nil || os.SameFile(ours, there) {
 		return nil, errors.Join(err, live.Close())
 	}
-	// It is open before parts are looked for: if it is rotated meanwhile, it is one of them, or still what comes after them.
+	// It is open before parts are looked for: if it is rotated meanwhile, it is one of them, or
+	// still what comes after them.
 	next, err := r.nextPart(ours)
 	if err != nil || next != nil || there.Size() == 0 {
 		return next, errors.Join(err, live.Close())
@@ -177,8 +181,8 @@ func (r *reader) nextPart(ours os.FileInfo) (*piece, error) {
 	return nil, nil
 }
 
-// watchFile watches the directory that holds the log, because a file's own watch goes with the file at a rotation. It returns nil
-// where inotify has no instance left.
+// watchFile watches the directory that holds the log, because a file's own watch goes with the file
+// at a rotation. It returns nil where inotify has no instance left.
 func (r *reader) watchFile() *dirWatch {
 	w, err := r.options.Watches.watch(filepath.Dir(r.lines.Name())) // where a link of Docker's leads
 	if err != nil {

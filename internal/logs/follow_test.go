@@ -217,7 +217,8 @@ func TestFollowEnds(t *testing.T) {
 	})
 }
 
-// Without inotify and without a channel the clock does: once a second, and what was written before the end is printed.
+// Without inotify and without a channel the clock does: once a second, and what was written before
+// the end is printed.
 func TestFollowByClock(t *testing.T) {
 	path := logFile(t, line(1, Stdout, "F", "one"))
 	synctest.Test(t, func(t *testing.T) {

@@ -6,12 +6,12 @@ import (
 	"io"
 )
 
-// bufferSize bounds what is held of a log file. It is above the longest line that containerd (16 KiB) and Docker (16 KiB, each
-// byte up to six as JSON) write.
+// bufferSize bounds what is held of a log file. It is above the longest line that containerd (16
+// KiB) and Docker (16 KiB, each byte up to six as JSON) write.
 const bufferSize = 128 << 10
 
-// lines reads a file line by line. What was read of a line without its end stays for the next call, so that a file can grow
-// between calls.
+// lines reads a file line by line. What was read of a line without its end stays for the next call,
+// so that a file can grow between calls.
 type lines struct {
 	*piece
 	offset     int64 // of the next byte to read from the piece
@@ -19,8 +19,9 @@ type lines struct {
 	start, end int // what of buf was read and not handed out
 }
 
-// next returns the next piece of the file, valid until the next call: a line without its line end (ended), or, when the buffer
-// cannot hold the line, a part of it. io.EOF means that there is no whole line yet.
+// next returns the next piece of the file, valid until the next call: a line without its line end
+// (ended), or, when the buffer cannot hold the line, a part of it. io.EOF means that there is no
+// whole line yet.
 func (l *lines) next() (piece []byte, ended bool, err error) {
 	seen := 0
 	for {
@@ -64,8 +65,9 @@ func (l *lines) enter(p *piece, offset int64) error {
 	return p.begin(offset)
 }
 
-// tailOffset returns where the last n lines of the file begin, and how many of them it does not have. It reads backwards in blocks
-// of len(buf), no further than needed. An end without a line end counts as a line.
+// tailOffset returns where the last n lines of the file begin, and how many of them it does not
+// have. It reads backwards in blocks of len(buf), no further than needed. An end without a line end
+// counts as a line.
 func tailOffset(file io.ReaderAt, size, n int64, buf []byte) (offset, missing int64, err error) {
 	if n <= 0 || size == 0 {
 		return size, max(n, 0), nil

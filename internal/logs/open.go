@@ -12,17 +12,19 @@ import (
 	"berth/internal/beneath"
 )
 
-// Files returns how to reach the logs in a directory of all pods' logs: through no link, for pods that have been given the machine's logs may put links
-// there.
+// Files returns how to reach the logs in a directory of all pods' logs: through no link, for pods
+// that have been given the machine's logs may put links there.
 func Files(podLogsDir string) beneath.Root { return beneath.Root(filepath.Dir(podLogsDir)) }
 
-// FilesOf returns how to reach what is beside the log of a container, whose path is as CRI has it: <podLogsDir>/<pod>/<container>/<restartCount>.log.
+// FilesOf returns how to reach what is beside the log of a container, whose path is as CRI has it:
+// <podLogsDir>/<pod>/<container>/<restartCount>.log.
 func FilesOf(path string) beneath.Root { return Files(filepath.Dir(filepath.Dir(filepath.Dir(path)))) }
 
 // dockerLog is what the logs of Docker are called, to which those of its pods are links.
 var dockerLog = regexp.MustCompile(`^/.*/containers/([0-9a-f]{64})/([0-9a-f]{64})-json\.log$`)
 
-// Open opens the log of a container. Only a link of Docker's is followed; any other is an error that is ELOOP.
+// Open opens the log of a container. Only a link of Docker's is followed; any other is an error
+// that is ELOOP.
 func Open(path string) (*os.File, error) {
 	files := FilesOf(path)
 	f, err := files.OpenFile(path, os.O_RDONLY, 0)

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dockerLogOf puts a log file where Docker has them, and a link to it in the place of the log. The ids are a letter repeated.
+// dockerLogOf puts a log file where Docker has them, and a link to it in the place of the log. The
+// ids are a letter repeated.
 func dockerLogOf(t *testing.T, log, folder, file string) (target string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "docker/containers", strings.Repeat(folder, 64))
@@ -22,7 +23,8 @@ func dockerLogOf(t *testing.T, log, folder, file string) (target string) {
 	return target
 }
 
-// A pod that has the folder of all logs puts links there: nobody is shown a file of the host for the log of a container.
+// A pod that has the folder of all logs puts links there: nobody is shown a file of the host for
+// the log of a container.
 func TestOpenFollowsNoLink(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {

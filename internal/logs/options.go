@@ -18,11 +18,13 @@ const (
 	Stderr     Stream = "stderr"
 )
 
-// Options say which part of a log is read, and how it is printed. The zero value is all of it, as it was printed.
+// Options say which part of a log is read, and how it is printed. The zero value is all of it, as
+// it was printed.
 type Options struct {
 	// Follow goes on at the end of the log until the container has ended.
 	Follow bool
-	// TailLines begins so many lines before the end, parts of long lines counted as lines; nil: at the beginning of what is left of the log.
+	// TailLines begins so many lines before the end, parts of long lines counted as lines; nil: at
+	// the beginning of what is left of the log.
 	TailLines *int64
 	// Since leaves out lines that were written before; zero: none.
 	Since time.Time
@@ -32,15 +34,15 @@ type Options struct {
 	Timestamps bool
 	// Stream leaves out the other stream.
 	Stream Stream
-	// Exited is closed when the container has ended and its log is complete. With it, following needs no clock; without
-	// it, Running is asked every second.
+	// Exited is closed when the container has ended and its log is complete. With it, following
+	// needs no clock; without it, Running is asked every second.
 	Exited <-chan struct{}
 	// Watches are shared with other followers; nil: the file is looked at every second instead.
 	Watches *Watches
 }
 
-// OptionsFrom translates the options of the API (GET …/pods/{name}/log), which it also validates. now is what SinceSeconds counts
-// from.
+// OptionsFrom translates the options of the API (GET …/pods/{name}/log), which it also validates.
+// now is what SinceSeconds counts from.
 func OptionsFrom(o *v1.PodLogOptions, now time.Time) (Options, error) {
 	out := Options{Follow: o.Follow, Timestamps: o.Timestamps, TailLines: o.TailLines, LimitBytes: o.LimitBytes}
 	var errs []error

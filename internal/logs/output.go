@@ -15,8 +15,8 @@ const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"
 // errLimit ends reading when LimitBytes are written.
 var errLimit = errors.New("byte limit reached")
 
-// output prints entries. It collects what goes to one stream and writes it before anything goes to the other, so that the order is
-// kept when both are one writer.
+// output prints entries. It collects what goes to one stream and writes it before anything goes to
+// the other, so that the order is kept when both are one writer.
 type output struct {
 	options Options
 	writers map[Stream]io.Writer

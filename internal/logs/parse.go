@@ -28,8 +28,8 @@ func parse(line []byte) (entry, error) {
 // isJSON reports whether the line can only be Docker's: CRI's begin with a digit.
 func isJSON(line []byte) bool { return len(line) > 0 && line[0] == '{' }
 
-// parseCRI reads "<RFC3339Nano> <stdout|stderr> <P|F>[:tags] <text>" (CRI API, "Container Log Format"). Without a text the last
-// blank may be missing.
+// parseCRI reads "<RFC3339Nano> <stdout|stderr> <P|F>[:tags] <text>" (CRI API, "Container Log
+// Format"). Without a text the last blank may be missing.
 func parseCRI(line []byte) (entry, error) {
 	stamp, rest, ok := bytes.Cut(line, []byte{' '})
 	if !ok {
@@ -59,8 +59,8 @@ func parseCRI(line []byte) (entry, error) {
 	return e, nil
 }
 
-// parseJSON reads {"log":"…","stream":"stdout","time":"…"} (Docker, "JSON File logging driver"), whose log ends with a line end
-// unless the line goes on.
+// parseJSON reads {"log":"…","stream":"stdout","time":"…"} (Docker, "JSON File logging driver"),
+// whose log ends with a line end unless the line goes on.
 func parseJSON(line []byte) (entry, error) {
 	var l struct {
 		Log    string    `json:"log"`

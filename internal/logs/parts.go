@@ -25,7 +25,8 @@ const (
 	UnfinishedSuffix = ".tmp"
 )
 
-// Stamp says when a file was rotated, and so the order of parts. The zero stamp is before all others.
+// Stamp says when a file was rotated, and so the order of parts. The zero stamp is before all
+// others.
 type Stamp struct {
 	// Second is the local time, as 20060102-150405.
 	Second string
@@ -38,8 +39,8 @@ func (s Stamp) Compare(o Stamp) int {
 	return cmp.Or(cmp.Compare(s.Second, o.Second), cmp.Compare(s.Number, o.Number))
 }
 
-// Next returns the stamp of a rotation at now that comes after s. A clock that was set back does not
-// disturb the order.
+// Next returns the stamp of a rotation at now that comes after s. A clock that was set back does
+// not disturb the order.
 func (s Stamp) Next(now time.Time) Stamp {
 	if second := now.Local().Format(stampFormat); second > s.Second {
 		return Stamp{Second: second}
@@ -54,8 +55,8 @@ func (s Stamp) String() string {
 	return fmt.Sprintf("%s-%03d", s.Second, s.Number)
 }
 
-// Part is a file that a log was rotated into: 0.log.20260102-150405, 0.log.20260102-150405-001 for the
-// next one within that second, each with .gz once it is compressed.
+// Part is a file that a log was rotated into: 0.log.20260102-150405, 0.log.20260102-150405-001 for
+// the next one within that second, each with .gz once it is compressed.
 type Part struct {
 	Stamp
 	Compressed bool
@@ -92,8 +93,9 @@ func ParsePart(log, name string) (Part, bool) {
 	return p, true
 }
 
-// stamps returns those of the log's parts, oldest first. A compressed part appears before what it was
-// made of goes, so that one look at the folder may miss both; two looks that agree have missed nothing.
+// stamps returns those of the log's parts, oldest first. A compressed part appears before what it
+// was made of goes, so that one look at the folder may miss both; two looks that agree have missed
+// nothing.
 func stamps(path string) ([]Stamp, error) {
 	const tries = 10
 	var last []Stamp
@@ -118,8 +120,8 @@ func stamps(path string) ([]Stamp, error) {
 	return last, nil
 }
 
-// findPart returns which of the parts an open file is now. One that was rewritten since is another file,
-// with the time of the last write to ours. False says that it is none of them.
+// findPart returns which of the parts an open file is now. One that was rewritten since is another
+// file, with the time of the last write to ours. False says that it is none of them.
 func findPart(path string, among []Stamp, file os.FileInfo) (Stamp, bool) {
 	ours, ok := file.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -145,8 +147,8 @@ func partPath(path string, p Part) string {
 	return filepath.Join(filepath.Dir(path), p.Name(filepath.Base(path)))
 }
 
-// Find returns nil if there is something of the log: its file, or a part while a rotation is half way.
-// Else the error is fs.ErrNotExist.
+// Find returns nil if there is something of the log: its file, or a part while a rotation is half
+// way. Else the error is fs.ErrNotExist.
 func Find(path string) error {
 	f, err := Open(path)
 	if err == nil {

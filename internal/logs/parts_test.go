@@ -285,7 +285,8 @@ func TestFollowOverRandomRotations(t *testing.T) {
 				case 0, 1:
 					s.rotate()
 				case 2:
-					// A follower without inotify looks once a second. It has printed what was rotated before.
+					// A follower without inotify looks once a second. It has printed what was
+					// rotated before.
 					time.Sleep(3 * time.Second)
 					for len(s.parts) > 2 {
 						s.prune()

@@ -8,19 +8,21 @@ import (
 // maxFileName is the longest file name that Linux's filesystems take, in bytes.
 const maxFileName = 255
 
-// PodDir returns the directory of a pod's logs: <podLogsDir>/<namespace>_<name>_<uid>. It is the sandbox's log_directory.
+// PodDir returns the directory of a pod's logs: <podLogsDir>/<namespace>_<name>_<uid>. It is the
+// sandbox's log_directory.
 func PodDir(podLogsDir, namespace, name, uid string) string {
 	return filepath.Join(podLogsDir, namespace+"_"+name+"_"+uid)
 }
 
-// ContainerLog returns the path of a container's log inside its pod's directory: <container>/<restartCount>.log. It is the
-// container's log_path.
+// ContainerLog returns the path of a container's log inside its pod's directory:
+// <container>/<restartCount>.log. It is the container's log_path.
 func ContainerLog(container string, restartCount int) string {
 	return filepath.Join(container, strconv.Itoa(restartCount)+".log")
 }
 
 // LinkPath returns the symlink by which log shippers find a container's log:
-// <containerLogsDir>/<pod>_<namespace>_<container>-<id>.log, the name cut to 255 bytes before its suffix.
+// <containerLogsDir>/<pod>_<namespace>_<container>-<id>.log, the name cut to 255 bytes before its
+// suffix.
 func LinkPath(containerLogsDir, podName, namespace, container, id string) string {
 	const suffix = ".log"
 	name := podName + "_" + namespace + "_" + container + "-" + id

@@ -103,8 +103,8 @@ func (p *piece) tail(n int64, buf []byte) (offset, missing int64, err error) {
 	return offset, 0, err
 }
 
-// skipLines reads n lines, or all with a negative n, and returns how many there were and in how many
-// bytes. An end without a line end counts as a line.
+// skipLines reads n lines, or all with a negative n, and returns how many there were and in how
+// many bytes. An end without a line end counts as a line.
 func skipLines(from io.Reader, n int64, buf []byte) (lines, offset int64, err error) {
 	ended := true
 	for lines != n {

@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// letGo is how long the runtime may still write to a rotated file what it had in hand, once it has the next one. No log is rotated
-	// twice within that time.
+	// letGo is how long the runtime may still write to a rotated file what it had in hand, once it
+	// has the next one. No log is rotated twice within that time.
 	letGo = 100 * time.Millisecond
-	// clockSlack is how much a file's time may be before that of its last line: the kernel's clock for files is coarse.
+	// clockSlack is how much a file's time may be before that of its last line: the kernel's clock
+	// for files is coarse.
 	clockSlack = time.Second
 )
 
@@ -26,16 +27,19 @@ type Streams struct{ Out, Err io.Writer }
 // Running asks whether the container that writes the log still runs.
 type Running func(ctx context.Context) (bool, error)
 
-// Read prints the log at path, with the parts that it was rotated into. Without Follow it ends at the end of the file. With it, it
-// goes on with what is written later, over rotations, until the container has ended and all it wrote is printed, until LimitBytes
-// are printed, or until ctx ends, whose cause is then the error. running may be nil; then the container counts as ended unless
+// Read prints the log at path, with the parts that it was rotated into. Without Follow it ends at
+// the end of the file. With it, it goes on with what is written later, over rotations, until the
+// container has ended and all it wrote is printed, until LimitBytes are printed, or until ctx ends,
+// whose cause is then the error. running may be nil; then the container counts as ended unless
 // Options.Exited says otherwise.
 //
-// Differs from the kubelet: it reads the newest file alone, so that after a rotation there is next to nothing to see.
+// Differs from the kubelet: it reads the newest file alone, so that after a rotation there is next
+// to nothing to see.
 //
-// What is removed before its turn comes, because the container writes faster than the caller takes it, is left out.
-// Lines that no known runtime writes are left out. Of the file no more than a buffer of 128 KiB is held, whatever the length of
-// its lines; a longer line is printed in pieces if it is of CRI's format, and left out if it is JSON.
+// What is removed before its turn comes, because the container writes faster than the caller takes
+// it, is left out. Lines that no known runtime writes are left out. Of the file no more than a
+// buffer of 128 KiB is held, whatever the length of its lines; a longer line is printed in pieces
+// if it is of CRI's format, and left out if it is JSON.
 func Read(ctx context.Context, path string, o Options, running Running, to Streams) error {
 	r := &reader{path: path, options: o, out: newOutput(o, to.Out, to.Err)}
 	err := r.read(ctx, running, make([]byte, bufferSize))
@@ -104,7 +108,8 @@ func (r *reader) read(ctx context.Context, running Running, buf []byte) error {
 	return r.finish()
 }
 
-// open opens the newest file, and returns which parts are before it. That is the newest part while a rotation is half way.
+// open opens the newest file, and returns which parts are before it. That is the newest part while
+// a rotation is half way.
 func (r *reader) open() (older []Stamp, newest *piece, err error) {
 	const tries = 10
 	for range tries {
@@ -140,8 +145,8 @@ func (r *reader) open() (older []Stamp, newest *piece, err error) {
 	return older, newest, nil
 }
 
-// tail returns the parts that hold something of the last n lines, and where in the first of them, or in the newest piece if there
-// are none, those begin.
+// tail returns the parts that hold something of the last n lines, and where in the first of them,
+// or in the newest piece if there are none, those begin.
 func (r *reader) tail(older []Stamp, newest *piece, n int64) (from []Stamp, offset int64, err error) {
 	offset, missing, err := newest.tail(n, r.lines.buf)
 	i := len(older)
@@ -159,7 +164,8 @@ func (r *reader) tail(older []Stamp, newest *piece, n int64) (from []Stamp, offs
 	return older[i:], offset, err
 }
 
-// readPart prints a part; one that is gone meanwhile is left out. To the last one the runtime may still write.
+// readPart prints a part; one that is gone meanwhile is left out. To the last one the runtime may
+// still write.
 func (r *reader) readPart(ctx context.Context, s Stamp, offset int64, last Stamp) error {
 	p, err := openPart(r.path, s)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -217,7 +223,8 @@ func awaitLetGo(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// drain prints the file up to its present end, and what it holds of a line without an end stays in the buffer.
+// drain prints the file up to its present end, and what it holds of a line without an end stays in
+// the buffer.
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		piece, ended, err := r.lines.next()

@@ -7,9 +7,10 @@ import (
 	"berth/internal/inotify"
 )
 
-// Watches tell any number of followers of changes in directories. They share one inotify instance, of which a user has few (128, by
-// default, for all of root's programs), and hold it while somebody follows. The zero value is ready for use; nil has no instance, and its
-// followers look once a second.
+// Watches tell any number of followers of changes in directories. They share one inotify instance,
+// of which a user has few (128, by default, for all of root's programs), and hold it while somebody
+// follows. The zero value is ready for use; nil has no instance, and its followers look once a
+// second.
 type Watches struct {
 	mu     sync.Mutex
 	shared *instance                         // guarded by mu; nil while nobody follows
@@ -72,8 +73,8 @@ func (w *Watches) takeIdle() (idle *instance) {
 	return idle
 }
 
-// forward makes any number of events one wake-up for each follower, so that a slow reader of a log does not back up the kernel's queue. An
-// overflow of that queue wakes all.
+// forward makes any number of events one wake-up for each follower, so that a slow reader of a log
+// does not back up the kernel's queue. An overflow of that queue wakes all.
 func (w *Watches) forward(from *instance) {
 	for e := range from.Events() {
 		w.wake(from, func(dir string) bool { return e.Err != nil || dir == e.Path || dir == filepath.Dir(e.Path) })

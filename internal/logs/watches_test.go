@@ -72,7 +72,8 @@ func TestFollowersShareInotify(t *testing.T) {
 	end([]*follower{again})
 }
 
-// A directory that is made again is watched again, although somebody still follows what was in the first.
+// A directory that is made again is watched again, although somebody still follows what was in the
+// first.
 func TestWatchOfADirectoryMadeAgain(t *testing.T) {
 	watches := &Watches{}
 	path := filepath.Join(t.TempDir(), "main", "0.log")

@@ -21,11 +21,13 @@ import (
 const (
 	// maxMessages bounds how many faults of one manifest are named.
 	maxMessages = 10
-	// maxObjects bounds the documents of a file and the items of a list, far above what a node can run.
+	// maxObjects bounds the documents of a file and the items of a list, far above what a node can
+	// run.
 	maxObjects = 10_000
 )
 
-// Decoder turns the bytes of a manifest into objects that are complete: identified, defaulted and validated.
+// Decoder turns the bytes of a manifest into objects that are complete: identified, defaulted and
+// validated.
 type Decoder struct {
 	Node  string // the name of this node
 	Names NameRule
@@ -42,7 +44,8 @@ type Object struct {
 	Kind          string
 	metav1.Object // a *v1.Pod for kind Pod; never changed
 	Origin
-	// Document is the object as its manifest has it, in canonical JSON: decoded again it gives the same object with the same identity.
+	// Document is the object as its manifest has it, in canonical JSON: decoded again it gives the
+	// same object with the same identity.
 	Document json.RawMessage
 }
 
@@ -63,7 +66,8 @@ func (d Decoded) Equal(o Decoded) bool {
 	return slices.EqualFunc(d.Objects, o.Objects, same) && slices.Equal(d.Problems, o.Problems)
 }
 
-// Refusal returns the index of the first problem for which something of the manifest is refused, -1 without one.
+// Refusal returns the index of the first problem for which something of the manifest is refused, -1
+// without one.
 func (d Decoded) Refusal() int {
 	return slices.IndexFunc(d.Problems, func(p Problem) bool { return p.Severity == SeverityError })
 }
@@ -103,7 +107,8 @@ func (d Decoder) Decode(from Origin, content []byte) Decoded {
 	return out.Decoded
 }
 
-// Restore decodes the documents of objects that were accepted before. The error names the first that is no longer accepted.
+// Restore decodes the documents of objects that were accepted before. The error names the first
+// that is no longer accepted.
 func (d Decoder) Restore(from Origin, documents []json.RawMessage) ([]Object, error) {
 	out := &decoding{Decoder: d, Origin: from}
 	for i, text := range documents {
@@ -137,7 +142,8 @@ func (d *decoding) add(at Problem, severity Severity, message string) {
 	d.Problems = append(d.Problems, at)
 }
 
-// object takes one object of the manifest: a pod, in run mode also a local object, or, in run mode and at URLs, a list.
+// object takes one object of the manifest: a pod, in run mode also a local object, or, in run mode
+// and at URLs, a list.
 func (d *decoding) object(at Problem, object map[string]any) {
 	at.Namespace, at.Name = d.nameOf(object)
 	kind, fault := textMember(object, "kind", "Pod")
@@ -167,7 +173,8 @@ func (d *decoding) object(at Problem, object map[string]any) {
 	}
 }
 
-// textMember returns the text that each object has at the top, or what is wrong with it; example is what is mostly meant.
+// textMember returns the text that each object has at the top, or what is wrong with it; example is
+// what is mostly meant.
 func textMember(object map[string]any, name, example string) (text, fault string) {
 	v := object[name]
 	if text, ok := v.(string); ok && text != "" {
@@ -190,7 +197,8 @@ func (d *decoding) isList(kind string) bool {
 	return ok && (of == "" || d.accepts(of))
 }
 
-// list takes the items of a List, or of a list of one kind, such as PodList; the items of such a list need no kind: it is the list's.
+// list takes the items of a List, or of a list of one kind, such as PodList; the items of such a
+// list need no kind: it is the list's.
 func (d *decoding) list(at Problem, kind string, list map[string]any) {
 	if _, ok := list["items"]; !ok {
 		// An empty list ends every pod of its file or URL: it must say so itself, not leave it out.
@@ -273,8 +281,9 @@ func (d *decoding) checkPod(p *v1.Pod) string {
 	return ""
 }
 
-// unmarshal decodes the object into the empty one of its kind and returns its canonical form: members sorted, numbers in one form, nulls gone;
-// it depends on the manifest alone, not on our types. Unknown fields are warned of; ok is false when the object was refused.
+// unmarshal decodes the object into the empty one of its kind and returns its canonical form:
+// members sorted, numbers in one form, nulls gone; it depends on the manifest alone, not on our
+// types. Unknown fields are warned of; ok is false when the object was refused.
 func (d *decoding) unmarshal(at Problem, kind string, object map[string]any, into metav1.Object) (canonical json.RawMessage, ok bool) {
 	canonical, err := json.Marshal(object)
 	if err != nil {
@@ -296,7 +305,8 @@ func (d *decoding) unmarshal(at Problem, kind string, object map[string]any, int
 	return canonical, true
 }
 
-// nameOf returns the namespace and name that the object has, or its pod would have, as far as they can be read.
+// nameOf returns the namespace and name that the object has, or its pod would have, as far as they
+// can be read.
 func (d *decoding) nameOf(object map[string]any) (namespace, name string) {
 	meta, _ := object["metadata"].(map[string]any)
 	if name, _ = meta["name"].(string); name == "" {

@@ -284,7 +284,8 @@ func TestFindAPIReference(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that whatever a file holds, decoding it ends, gives the same twice, and gives only pods that can be run.
+// FuzzDecode checks that whatever a file holds, decoding it ends, gives the same twice, and gives
+// only pods that can be run.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		manifesttest.Pod("a", "i"), manifesttest.Pod("a", "i") + "---\n" + manifesttest.Pod("b", "i"), `{"apiVersion":"v1","kind":"Pod"}`,
@@ -328,7 +329,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestMapsOfValues: textMaps and quantityMaps name all maps that manifests have, and nothing that has members of its own.
+// TestMapsOfValues: textMaps and quantityMaps name all maps that manifests have, and nothing that
+// has members of its own.
 func TestMapsOfValues(t *testing.T) {
 	visited := map[reflect.Type]bool{}
 	n := 0

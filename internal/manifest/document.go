@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxYAMLValues bounds the lines and commas of one YAML document: the parser takes some hundred bytes for each value. It is more than
-// a file of ordinary lines can have.
+// maxYAMLValues bounds the lines and commas of one YAML document: the parser takes some hundred
+// bytes for each value. It is more than a file of ordinary lines can have.
 const maxYAMLValues = 500_000
 
 // document is one YAML document or JSON value of a file.
@@ -29,8 +29,9 @@ type document struct {
 	text []byte
 }
 
-// splitDocuments returns the documents of a manifest that hold something: YAML documents are separated by lines that begin with "---"
-// or are "...", JSON values follow each other. A document of comments and directives only is none.
+// splitDocuments returns the documents of a manifest that hold something: YAML documents are
+// separated by lines that begin with "---" or are "...", JSON values follow each other. A document
+// of comments and directives only is none.
 func splitDocuments(content []byte) []document {
 	content = bytes.TrimPrefix(content, []byte("\ufeff"))
 	if docs, ok := splitJSON(content); ok {
@@ -135,7 +136,8 @@ func (d document) beginsLikeJSON() bool {
 	return bytes.HasPrefix(bytes.TrimSpace(d.text), []byte("{"))
 }
 
-// parse returns the document's object and what is doubtful about it. Numbers are int64 or float64; nulls are as dropNulls leaves them.
+// parse returns the document's object and what is doubtful about it. Numbers are int64 or float64;
+// nulls are as dropNulls leaves them.
 func (d document) parse() (object map[string]any, warnings []string, err error) {
 	parse := d.parseYAML
 	if d.beginsLikeJSON() && utf8.Valid(d.text) && json.Valid(d.text) {
@@ -157,7 +159,8 @@ func (d document) parse() (object map[string]any, warnings []string, err error) 
 	return object, warnings, nil
 }
 
-// parseJSON returns the value of valid JSON. Not all JSON is YAML: to that, "\/" and the pairs that stand for one character are errors.
+// parseJSON returns the value of valid JSON. Not all JSON is YAML: to that, "\/" and the pairs that
+// stand for one character are errors.
 func (d document) parseJSON() (value any, warnings []string, err error) {
 	doubled, err := kjson.UnmarshalStrict(d.text, &value, kjson.DisallowDuplicateFields)
 	if err != nil {
@@ -210,7 +213,8 @@ var (
 	nullKey   = regexp.MustCompile(`(?s)^unsupported map key of type: .*`)
 )
 
-// explainYAML returns the parser's messages as one line, with line numbers of the file instead of the document.
+// explainYAML returns the parser's messages as one line, with line numbers of the file instead of
+// the document.
 func (d document) explainYAML(messages []string) string {
 	var out []string
 	for _, msg := range messages[:min(len(messages), maxMessages+1)] {
@@ -237,8 +241,9 @@ func joinMessages(messages []string) string {
 	return strings.Join(messages, "; ")
 }
 
-// doubledKeys returns those messages of the strict parser that are about keys that stand twice: it also complains of a key that an
-// object has itself after it took over another one's by "<<", which is what "<<" is for.
+// doubledKeys returns those messages of the strict parser that are about keys that stand twice: it
+// also complains of a key that an object has itself after it took over another one's by "<<", which
+// is what "<<" is for.
 func doubledKeys(text []byte, messages []string) []string {
 	if !bytes.Contains(text, []byte("<<")) {
 		return messages
@@ -250,7 +255,8 @@ func doubledKeys(text []byte, messages []string) []string {
 	return appendDoubled(nil, &root)
 }
 
-// appendDoubled appends a message for each key in the tree that replaces another one, until there are more than are shown.
+// appendDoubled appends a message for each key in the tree that replaces another one, until there
+// are more than are shown.
 func appendDoubled(messages []string, n *yaml3.Node) []string {
 	if n.Kind == yaml3.MappingNode {
 		own, all := map[string]bool{}, map[string]bool{} // all: with those that were taken over
@@ -280,7 +286,8 @@ func appendDoubled(messages []string, n *yaml3.Node) []string {
 
 func isMergeKey(key *yaml3.Node) bool { return key.ShortTag() == "!!merge" }
 
-// appendMergedKeys appends the keys of the object, or the list of objects, that stands behind "<<". None of them is visited twice.
+// appendMergedKeys appends the keys of the object, or the list of objects, that stands behind "<<".
+// None of them is visited twice.
 func appendMergedKeys(keys []*yaml3.Node, n *yaml3.Node, visited map[*yaml3.Node]bool) []*yaml3.Node {
 	if n.Kind == yaml3.AliasNode {
 		n = n.Alias
@@ -304,7 +311,8 @@ func appendMergedKeys(keys []*yaml3.Node, n *yaml3.Node, visited map[*yaml3.Node
 }
 
 var (
-	// textMaps are the members of manifests whose values are maps of text, quantityMaps those whose values are maps of quantities.
+	// textMaps are the members of manifests whose values are maps of text, quantityMaps those whose
+	// values are maps of quantities.
 	textMaps = []string{
 		"labels", "annotations", "nodeSelector", "matchLabels", "options", "volumeAttributes", "userAnnotations",
 		"data", "stringData", "binaryData",
@@ -312,8 +320,8 @@ var (
 	quantityMaps = []string{"limits", "requests", "overhead"}
 )
 
-// dropNulls removes the members that are null, at every depth: the API does not tell them from absent ones. But a key of a map is
-// there, with the empty text or the quantity 0.
+// dropNulls removes the members that are null, at every depth: the API does not tell them from
+// absent ones. But a key of a map is there, with the empty text or the quantity 0.
 func dropNulls(v any) {
 	switch v := v.(type) {
 	case map[string]any:

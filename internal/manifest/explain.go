@@ -15,9 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// explainDecode says why an object is none of its kind, whose type into has: the field with its indexes, what was found and what belongs
-// there. err is what the decoder said; it is the answer when nothing better is found: the decoder names embedded Go types, no indexes, and
-// for times and quantities no field at all.
+// explainDecode says why an object is none of its kind, whose type into has: the field with its
+// indexes, what was found and what belongs there. err is what the decoder said; it is the answer
+// when nothing better is found: the decoder names embedded Go types, no indexes, and for times and
+// quantities no field at all.
 func explainDecode(kind string, object map[string]any, into metav1.Object, err error) string {
 	if path, reason := locateBase64(kind, object); reason != nil {
 		return fmt.Sprintf("%s: Invalid value: must be base64: %v", path, reason)
@@ -28,8 +29,8 @@ func explainDecode(kind string, object map[string]any, into metav1.Object, err e
 	return "is no " + kind + ": " + strings.TrimPrefix(err.Error(), "json: ")
 }
 
-// locateBase64 returns the first value of a Secret's data, or of a ConfigMap's binaryData, that is not base64; the decoder does not say
-// where it stands. The value is not told: it may be a secret.
+// locateBase64 returns the first value of a Secret's data, or of a ConfigMap's binaryData, that is
+// not base64; the decoder does not say where it stands. The value is not told: it may be a secret.
 func locateBase64(kind string, object map[string]any) (path string, err error) {
 	member := map[string]string{"Secret": "data", "ConfigMap": "binaryData"}[kind]
 	values, _ := object[member].(map[string]any)
@@ -45,7 +46,8 @@ func locateBase64(kind string, object map[string]any) (path string, err error) {
 	return "", nil
 }
 
-// findMismatch returns the first value in v, in the order of the keys, that is none of its type, and why. Path leads from v to it.
+// findMismatch returns the first value in v, in the order of the keys, that is none of its type,
+// and why. Path leads from v to it.
 func findMismatch(v any, t reflect.Type) (path, reason string) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -82,7 +84,8 @@ func findMismatch(v any, t reflect.Type) (path, reason string) {
 	}
 }
 
-// fieldType returns the type of the struct's field of that name in JSON, also if it is that of an embedded struct; nil without one.
+// fieldType returns the type of the struct's field of that name in JSON, also if it is that of an
+// embedded struct; nil without one.
 func fieldType(t reflect.Type, name string) reflect.Type {
 	for i := range t.NumField() {
 		f := t.Field(i)

@@ -15,7 +15,8 @@ import (
 // accepted has manifests that an API server accepts.
 const accepted = "../validation/testdata/apiserver"
 
-// FuzzKeep: whatever is accepted, from a file or a URL, is complete, and is the same when it is read back as it is kept on disk.
+// FuzzKeep: whatever is accepted, from a file or a URL, is complete, and is the same when it is
+// read back as it is kept on disk.
 func FuzzKeep(f *testing.F) {
 	const podList = "apiVersion: v1\nkind: PodList\nitems:\n"
 	for _, seed := range []string{

@@ -18,14 +18,16 @@ type NameRule int
 const (
 	// KeepNames is the rule of `berth run`: names as given, all documents of a file, lists too.
 	KeepNames NameRule = iota
-	// MangleNames is the rule of the kubelet: "<name>-<node>", the first document of a file only, no lists.
+	// MangleNames is the rule of the kubelet: "<name>-<node>", the first document of a file only,
+	// no lists.
 	MangleNames
 )
 
 func (r NameRule) String() string { return [...]string{"KeepNames", "MangleNames"}[r] }
 
-// identify makes the decoded pod this node's static pod: UID, name, namespace, node, annotations, toleration, phase. canonical is the
-// manifest that the UID stands for. It returns what was taken from the manifest that its author may miss.
+// identify makes the decoded pod this node's static pod: UID, name, namespace, node, annotations,
+// toleration, phase. canonical is the manifest that the UID stands for. It returns what was taken
+// from the manifest that its author may miss.
 func (d Decoder) identify(p *v1.Pod, canonical []byte, from Origin) (warnings []string) {
 	if p.UID == "" {
 		p.UID = computeUID(canonical, d.Node, from)
@@ -67,9 +69,9 @@ func (d Decoder) podName(name string) string {
 	return name + "-" + strings.ToLower(d.Node)
 }
 
-// computeUID returns the UID of a static pod: 32 lower-case hex digits that change with any field of the manifest, the node and the
-// path or URL, and with nothing else.
-// Differs from the kubelet, which hashes the defaulted pod: there a release that adds a default restarts every static pod.
+// computeUID returns the UID of a static pod: 32 lower-case hex digits that change with any field
+// of the manifest, the node and the path or URL, and with nothing else. Differs from the kubelet,
+// which hashes the defaulted pod: there a release that adds a default restarts every static pod.
 func computeUID(canonical []byte, node string, from Origin) pod.UID {
 	h := fnv.New128a()
 	h.Write(canonical) // a hash.Hash never returns an error
@@ -82,7 +84,8 @@ func computeUID(canonical []byte, node string, from Origin) pod.UID {
 	return pod.UID(hex.EncodeToString(h.Sum(nil)))
 }
 
-// tolerateNoExecute adds the toleration of all NoExecute taints that static pods from files have: no taint may evict them.
+// tolerateNoExecute adds the toleration of all NoExecute taints that static pods from files have:
+// no taint may evict them.
 func tolerateNoExecute(spec *v1.PodSpec) {
 	all := v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}
 	for i := range spec.Tolerations {

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// templatePaths are the kinds that controllers of a cluster make Pods from, each with the path of its pod template.
+// templatePaths are the kinds that controllers of a cluster make Pods from, each with the path of
+// its pod template.
 var templatePaths = map[string]string{
 	"Deployment":            "spec.template",
 	"ReplicaSet":            "spec.template",
@@ -17,8 +18,9 @@ var templatePaths = map[string]string{
 	"PodTemplate":           "template",
 }
 
-// ignoredKinds are well-known kinds without which the pods of a file run all the same, each with why nothing comes of it and what to do
-// instead. They are warned of: files that are made for clusters have them beside pods.
+// ignoredKinds are well-known kinds without which the pods of a file run all the same, each with
+// why nothing comes of it and what to do instead. They are warned of: files that are made for
+// clusters have them beside pods.
 var ignoredKinds = map[string]string{
 	"Service":                 "there are no service addresses; reach the pod at its IP, or publish a port of it with hostPort",
 	"Endpoints":               "there are no services; reach the pod at its IP, or publish a port of it with hostPort",
@@ -50,8 +52,9 @@ var refusedKinds = map[string]string{
 	"Kustomization":                    "build it first: Berth reads what `kubectl kustomize` prints",
 }
 
-// ofKubernetes reports whether the version is one of Kubernetes itself: others have kinds of the same names that are something else, such
-// as the Service of serving.knative.dev. Its groups have a name without a domain, or one below k8s.io.
+// ofKubernetes reports whether the version is one of Kubernetes itself: others have kinds of the
+// same names that are something else, such as the Service of serving.knative.dev. Its groups have a
+// name without a domain, or one below k8s.io.
 func ofKubernetes(apiVersion string) bool {
 	group, _, ok := strings.Cut(apiVersion, "/")
 	return !ok || !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
@@ -84,7 +87,8 @@ func (d *decoding) other(at Problem, apiVersion, kind string, object map[string]
 	}
 }
 
-// explainTemplate says how a workload's pod template becomes a manifest: which containers it has and what the workload would do besides.
+// explainTemplate says how a workload's pod template becomes a manifest: which containers it has
+// and what the workload would do besides.
 func explainTemplate(workload map[string]any, path string) string {
 	out := path
 	if names := containerNames(workload, path); len(names) > 0 {

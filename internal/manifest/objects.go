@@ -11,8 +11,9 @@ import (
 	"berth/internal/validation"
 )
 
-// LocalObjects are the API objects that manifests of run mode define for pods. They are complete: defaulted,
-// validated, with a namespace where their kind has one, and a Secret's stringData merged into its data. They are shared and never changed.
+// LocalObjects are the API objects that manifests of run mode define for pods. They are complete:
+// defaulted, validated, with a namespace where their kind has one, and a Secret's stringData merged
+// into its data. They are shared and never changed.
 type LocalObjects struct {
 	ConfigMaps             []*v1.ConfigMap
 	Secrets                []*v1.Secret
@@ -47,7 +48,8 @@ func NewLocalObjects(all []Object) LocalObjects {
 	return out
 }
 
-// newLocalObject returns an empty object of a kind that run mode accepts beside pods, nil for all other kinds.
+// newLocalObject returns an empty object of a kind that run mode accepts beside pods, nil for all
+// other kinds.
 func newLocalObject(kind string) metav1.Object {
 	switch kind {
 	case "ConfigMap":

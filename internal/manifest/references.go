@@ -7,8 +7,9 @@ import (
 	"berth/internal/pod"
 )
 
-// findClusterReferences returns the references to what only a cluster has, each with what to do instead. Run mode has ConfigMaps, Secrets and
-// claims of its own, which manifests define: the pod may refer to one that is still to come.
+// findClusterReferences returns the references to what only a cluster has, each with what to do
+// instead. Run mode has ConfigMaps, Secrets and claims of its own, which manifests define: the pod
+// may refer to one that is still to come.
 func findClusterReferences(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	const (
 		noTokens = "needs an API server, which issues the tokens: remove it"
@@ -44,8 +45,8 @@ func findClusterReferences(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// findAPIReference returns the first kind of API object that the pod refers to, as the kubelet names it, or "". Under the kubelet's rules a
-// static pod refers to none.
+// findAPIReference returns the first kind of API object that the pod refers to, as the kubelet
+// names it, or "". Under the kubelet's rules a static pod refers to none.
 func findAPIReference(spec *v1.PodSpec) string {
 	if spec.ServiceAccountName != "" {
 		return "serviceaccounts"

@@ -6,7 +6,8 @@ import (
 	"berth/internal/manifest/manifesttest"
 )
 
-// Under the kubelet's rules a pod refers to no API object at all; in run mode, to none that only a cluster has.
+// Under the kubelet's rules a pod refers to no API object at all; in run mode, to none that only a
+// cluster has.
 func TestReferencesToAPIObjects(t *testing.T) {
 	inContainer := func(lines string) string { return manifesttest.Pod("a", "i") + lines }
 	volume := func(source string) string {

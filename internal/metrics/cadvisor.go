@@ -114,7 +114,8 @@ func (c Cadvisor) collectMachine(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(versionDesc, gauge, 1, m.Kernel, m.OSImage, "", "", "")
 }
 
-// targets are all cgroups that samples are of: the root, those of classes, and of each pod its own, its sandbox's and its containers'.
+// targets are all cgroups that samples are of: the root, those of classes, and of each pod its own,
+// its sandbox's and its containers'.
 func (c Cadvisor) targets(all *stats.Readings, disks []stats.Disk) []target {
 	out := []target{{Reading: all.Root, labels: []string{"/", "", "", "", "", ""}, root: true, interfaces: all.Network, disks: disks}}
 	add := func(r *stats.Reading, t target, labels ...string) {

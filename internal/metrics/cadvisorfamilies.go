@@ -88,7 +88,8 @@ func ofIO(f func(cgroupstat.DeviceIO) uint64) func(target, emit) {
 	}
 }
 
-// ofRequests are requests that a cgroup made, and of the root those to disks that its cgroup does not count.
+// ofRequests are requests that a cgroup made, and of the root those to disks that its cgroup does
+// not count.
 func ofRequests(f func(cgroupstat.DeviceIO) uint64, g func(*blockdevice.IOStats) uint64) func(target, emit) {
 	own := ofIO(f)
 	return func(t target, send emit) {

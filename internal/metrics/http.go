@@ -8,7 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Handler answers with what the gatherer has. Several scrapes at a time are few, and what could not be collected does not hide the rest.
+// Handler answers with what the gatherer has. Several scrapes at a time are few, and what could not
+// be collected does not hide the rest.
 func Handler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
 	const atOnce = 4
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{

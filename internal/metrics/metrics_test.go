@@ -167,7 +167,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// upstreamNames are the kubelet's and cAdvisor's own names that promtool complains about. They stay as dashboards know them.
+// upstreamNames are the kubelet's and cAdvisor's own names that promtool complains about. They stay
+// as dashboards know them.
 var upstreamNames = map[string]string{
 	"kubelet_pod_resize_duration_milliseconds": `use base unit "seconds" instead of "milliseconds"`,
 	"container_memory_failcnt":                 `counter metrics should have "_total" suffix`,
@@ -274,7 +275,8 @@ func TestScrapes(t *testing.T) {
 	}
 }
 
-// A pod's start, and the starts and ends of its containers, count once; those before the agent's time do not.
+// A pod's start, and the starts and ends of its containers, count once; those before the agent's
+// time do not.
 func TestPodCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()

@@ -12,13 +12,15 @@ import (
 
 // PodsConfig is what Pods needs.
 type PodsConfig struct {
-	// Changed is told of every pod whose status changed; Pod returns that, false when the pod is gone. List returns all.
+	// Changed is told of every pod whose status changed; Pod returns that, false when the pod is
+	// gone. List returns all.
 	Changed *pod.Inbox[pod.UID]
 	Pod     func(uid pod.UID) (*v1.Pod, bool)
 	List    func() []*v1.Pod
 	// Wanted are the pods that should be here.
 	Wanted func() []*v1.Pod
-	// Lives are the lifecycles that workers have given pods. Mirrored: static pods have mirrors, as there is an API server.
+	// Lives are the lifecycles that workers have given pods. Mirrored: static pods have mirrors, as
+	// there is an API server.
 	Lives    func() map[pod.UID]pod.Lifecycle
 	Mirrored bool
 	// Observed is what the runtime has.

@@ -14,7 +14,8 @@ var (
 	probeTime = desc("prober_probe_duration_seconds", "[ALPHA] Duration in seconds for a probe response.", "probe_type", "container", "pod", "namespace")
 )
 
-// Probes collects /metrics/probes from the counts of the probes that there are, so that pods that are gone leave nothing behind.
+// Probes collects /metrics/probes from the counts of the probes that there are, so that pods that
+// are gone leave nothing behind.
 type Probes func() []prober.Count
 
 // Describe names the families.
@@ -36,7 +37,8 @@ func (p Probes) Collect(ch chan<- prometheus.Metric) {
 				ch <- prometheus.MustNewConstMetric(probeTotal, counter, float64(r.count), c.Kind, r.result, c.Container, c.Pod.Name, c.Pod.Namespace, string(c.Pod.UID))
 			}
 		}
-		// Durations have no UID: two incarnations of a name may be there at a time, one of which is ending.
+		// Durations have no UID: two incarnations of a name may be there at a time, one of which is
+		// ending.
 		s := series{c.Kind, c.Container, c.Pod.Name, c.Pod.Namespace}
 		if seen[s] {
 			continue
@@ -50,7 +52,8 @@ func (p Probes) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// ProcessStart tells when this process began, by the folder of /proc, without all else that client_golang tells of a process.
+// ProcessStart tells when this process began, by the folder of /proc, without all else that
+// client_golang tells of a process.
 type ProcessStart string
 
 var processStart = desc("process_start_time_seconds", "Start time of the process since unix epoch in seconds.")

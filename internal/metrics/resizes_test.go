@@ -13,7 +13,8 @@ import (
 	"berth/internal/pod"
 )
 
-// A resize is counted when it is asked for, when it cannot be had, and when it is done; telling it twice makes no difference.
+// A resize is counted when it is asked for, when it cannot be had, and when it is done; telling it
+// twice makes no difference.
 func TestResizes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var shown *v1.Pod

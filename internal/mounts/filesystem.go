@@ -37,7 +37,8 @@ func computeAttributes(flags uintptr) int {
 	return out
 }
 
-// openFilesystem returns a descriptor of a mount of the filesystem, which is nowhere yet. A device that can only be read is mounted so, as mount(8) does.
+// openFilesystem returns a descriptor of a mount of the filesystem, which is nowhere yet. A device
+// that can only be read is mounted so, as mount(8) does.
 func openFilesystem(source, fsType string, o options) (int, error) {
 	tree, err := openFilesystemAs(source, fsType, o)
 	if o.flags&unix.MS_RDONLY == 0 && (errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES)) {
@@ -77,7 +78,8 @@ func openFilesystemAs(source, fsType string, o options) (int, error) {
 	return tree, nil
 }
 
-// explain adds what the kernel says of an error, which it hands to who reads the context of the filesystem.
+// explain adds what the kernel says of an error, which it hands to who reads the context of the
+// filesystem.
 func explain(fd int, step string, err error) error {
 	var said []string
 	line := make([]byte, 4096)

@@ -1,7 +1,7 @@
 // Package mounts mounts filesystems in folders that containers may change, and unmounts them.
 //
-// Owns: what of mount(8) the agent needs: on which directory a filesystem comes, which is known by its descriptor (package beneath), and how long a server
-// may take to answer.
+// Owns: what of mount(8) the agent needs: on which directory a filesystem comes, which is known by
+// its descriptor (package beneath), and how long a server may take to answer.
 // Reads: the mount table, through k8s.io/mount-utils.
 // Never: mounts or unmounts where a link leads, or hands an option to a shell.
 package mounts
@@ -22,7 +22,8 @@ import (
 	"berth/internal/beneath"
 )
 
-// Mounter mounts in the folders of pods and plugins. Its paths are absolute ones there; a link in one, below the folder of all pods or plugins, is an error.
+// Mounter mounts in the folders of pods and plugins. Its paths are absolute ones there; a link in
+// one, below the folder of all pods or plugins, is an error.
 type Mounter struct {
 	mount.Interface // reads the mount table
 	files           beneath.Root
@@ -35,7 +36,8 @@ func New(rootDir, runDir string) *Mounter {
 	return &Mounter{Interface: mount.New(""), files: beneath.Root(filepath.Clean(rootDir)), passage: filepath.Join(runDir, "mounts")}
 }
 
-// Mount mounts the source at the target, an existing directory, or file where a file is bound, with the options of mount(8).
+// Mount mounts the source at the target, an existing directory, or file where a file is bound, with
+// the options of mount(8).
 func (m *Mounter) Mount(source, target, fsType string, options []string) error {
 	return m.MountSensitive(source, target, fsType, options, nil)
 }
@@ -45,7 +47,8 @@ func (m *Mounter) MountSensitiveWithoutSystemd(source, target, fsType string, op
 	return m.MountSensitive(source, target, fsType, options, sensitive)
 }
 
-// MountSensitive does the same with options that are in no error. Errors do not name the source, which their reader has.
+// MountSensitive does the same with options that are in no error. Errors do not name the source,
+// which their reader has.
 func (m *Mounter) MountSensitive(source, target, fsType string, options, sensitive []string) error {
 	all := slices.Concat(options, sensitive)
 	o := parseOptions(all)
@@ -63,7 +66,8 @@ func (m *Mounter) MountSensitive(source, target, fsType string, options, sensiti
 	return nil
 }
 
-// openTree returns a descriptor of a mount that is nowhere yet: of a directory or file that is there already, or of another filesystem.
+// openTree returns a descriptor of a mount that is nowhere yet: of a directory or file that is
+// there already, or of another filesystem.
 func openTree(source, fsType string, o options) (int, error) {
 	if o.bind == 0 {
 		return openFilesystem(source, fsType, o)
@@ -95,7 +99,8 @@ func (m *Mounter) attach(tree int, target string, o options) error {
 	return nil
 }
 
-// Unmount unmounts what is mounted at the target; where nothing is, it does nothing. It may wait for a server: see UnmountRemote.
+// Unmount unmounts what is mounted at the target; where nothing is, it does nothing. It may wait
+// for a server: see UnmountRemote.
 func (m *Mounter) Unmount(target string) error {
 	err := m.files.In(target, func(parent int, name string) error { return unmountAt(parent, name, 0) })
 	if errors.Is(err, fs.ErrNotExist) {
@@ -131,7 +136,8 @@ func (m *Mounter) GetMountRefs(path string) ([]string, error) {
 	return mount.SearchMountPoints(real, "/proc/self/mountinfo")
 }
 
-// IsLikelyNotMountPoint reports whether the directory is of the same filesystem as the one that it is in. Of a bind mount it does not tell.
+// IsLikelyNotMountPoint reports whether the directory is of the same filesystem as the one that it
+// is in. Of a bind mount it does not tell.
 func (m *Mounter) IsLikelyNotMountPoint(path string) (bool, error) {
 	var here, parent unix.Stat_t
 	err := m.files.In(path, func(fd int, name string) error {

@@ -30,7 +30,8 @@ type options struct {
 	ofFilesystem [][2]string
 }
 
-// ofMount are the options that the kernel keeps with the mount, and not with the filesystem: which flags they set, and which they clear (mount(8)).
+// ofMount are the options that the kernel keeps with the mount, and not with the filesystem: which
+// flags they set, and which they clear (mount(8)).
 var ofMount = map[string]struct{ set, clear uintptr }{
 	"nosuid": {set: unix.MS_NOSUID}, "suid": {clear: unix.MS_NOSUID},
 	"nodev": {set: unix.MS_NODEV}, "dev": {clear: unix.MS_NODEV},

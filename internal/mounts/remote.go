@@ -19,20 +19,24 @@ import (
 )
 
 const (
-	// mountLimit is how long the mount of a network filesystem may take. mount.nfs gives up by itself after two minutes (nfs(5), retry) and says why,
-	// unless the kernel waits for a server that it has known before.
+	// mountLimit is how long the mount of a network filesystem may take. mount.nfs gives up by
+	// itself after two minutes (nfs(5), retry) and says why, unless the kernel waits for a server
+	// that it has known before.
 	mountLimit = 3 * time.Minute
-	// unmountLimit is how long the unmount of a network filesystem may wait for its server, before it is done without.
+	// unmountLimit is how long the unmount of a network filesystem may wait for its server, before
+	// it is done without.
 	unmountLimit = time.Minute
-	// answerLimit is how long a server may take to answer, when something else keeps the filesystem from being unmounted.
+	// answerLimit is how long a server may take to answer, when something else keeps the filesystem
+	// from being unmounted.
 	answerLimit = 15 * time.Second
 )
 
 // errNoAnswer says that a server did not answer in time.
 var errNoAnswer = errors.New("the server does not answer")
 
-// MountRemote mounts what a server has, or what else the kernel cannot mount by itself, at the target, and gives up when ctx is done. mount(8), which has a program for each of
-// these and takes paths alone, mounts it where no container is; from there it comes to its place.
+// MountRemote mounts what a server has, or what else the kernel cannot mount by itself, at the
+// target, and gives up when ctx is done. mount(8), which has a program for each of these and takes
+// paths alone, mounts it where no container is; from there it comes to its place.
 func (m *Mounter) MountRemote(ctx context.Context, source, target, fsType string, options []string) (err error) {
 	if err := os.MkdirAll(m.passage, 0o700); err != nil {
 		return err
@@ -78,8 +82,9 @@ func (m *Mounter) Sweep() error {
 	return err
 }
 
-// UnmountRemote unmounts what a server has. Where that does not answer, what waits for it fails, and what was not written there is lost: it may be what keeps
-// the filesystem busy, and then the next try succeeds.
+// UnmountRemote unmounts what a server has. Where that does not answer, what waits for it fails,
+// and what was not written there is lost: it may be what keeps the filesystem busy, and then the
+// next try succeeds.
 func (m *Mounter) UnmountRemote(target string) error {
 	err := m.files.In(target, func(parent int, name string) error {
 		err := child(unmountLimit, parent, childUnmount, name)
@@ -101,7 +106,8 @@ func (m *Mounter) UnmountRemote(target string) error {
 	return nil
 }
 
-// Hidden commands of this program: what waits for a server in the kernel is given up only by the end of the process that waits.
+// Hidden commands of this program: what waits for a server in the kernel is given up only by the
+// end of the process that waits.
 const (
 	childUnmount = "__unmount"
 	childForce   = "__unmount-by-force"
@@ -111,8 +117,9 @@ const (
 // parentFD is the descriptor that a child finds the directory under.
 const parentFD = 3
 
-// RunChild does the work of a hidden command if args (as os.Args) name one, and returns the exit code to end with. The main function of a program that uses
-// UnmountRemote calls it before anything else.
+// RunChild does the work of a hidden command if args (as os.Args) name one, and returns the exit
+// code to end with. The main function of a program that uses UnmountRemote calls it before anything
+// else.
 func RunChild(args []string) (handled bool, exitCode int) {
 	if len(args) != 3 {
 		return false, 0
@@ -146,7 +153,8 @@ func askServer(parent int, name string) error {
 	return unix.Fstatfs(fd, &st)
 }
 
-// child runs this program again with a hidden command for what is mounted on the name in the directory. The error is what the child said.
+// child runs this program again with a hidden command for what is mounted on the name in the
+// directory. The error is what the child said.
 func child(limit time.Duration, parent int, command, name string) error {
 	dir, err := unix.FcntlInt(uintptr(parent), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -154,7 +162,8 @@ func child(limit time.Duration, parent int, command, name string) error {
 	}
 	f := os.NewFile(uintptr(dir), beneath.Self(dir))
 	defer f.Close()
-	// The link is the program that runs, even if the file of its name was replaced or removed meanwhile.
+	// The link is the program that runs, even if the file of its name was replaced or removed
+	// meanwhile.
 	out, err := runFor(context.Background(), limit, f, "/proc/self/exe", command, name)
 	if said := strings.TrimSpace(string(out)); err != nil && said != "" && !errors.Is(err, errNoAnswer) {
 		return errors.New(said)
@@ -162,7 +171,8 @@ func child(limit time.Duration, parent int, command, name string) error {
 	return err
 }
 
-// runFor runs a program that waits for a server, with a file that it is handed, if any, and returns what it said. When ctx is done, or the limit is over, it is killed with the programs that it
+// runFor runs a program that waits for a server, with a file that it is handed, if any, and returns
+// what it said. When ctx is done, or the limit is over, it is killed with the programs that it
 // runs: what they wait for in the kernel is then given up.
 func runFor(ctx context.Context, limit time.Duration, handed *os.File, name string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("given up after %s: %w", limit, errNoAnswer))

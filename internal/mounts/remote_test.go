@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A program that waits, and one that waits for another: both are gone when runFor returns, which waits until nobody has its output open.
+// A program that waits, and one that waits for another: both are gone when runFor returns, which
+// waits until nobody has its output open.
 func TestRunForGivesUp(t *testing.T) {
 	killed := errors.New("the pod is to end")
 	for name, script := range map[string]string{"itself": "exec sleep 1000", "its child": "sleep 1000 & wait"} {

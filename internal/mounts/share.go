@@ -13,10 +13,12 @@ import (
 	mount "k8s.io/mount-utils"
 )
 
-// Share makes the directory part of a shared mount, which mounts of containers need that are to reach the host or to follow it
-// (mountPropagation; mount_namespaces(7)). Where systemd is not, a host's mounts are private: the directory is then mounted on itself. The
-// mark is a file that says so for Unshare; it is to be forgotten at a reboot. A directory that is shared already stays as it is. Where
-// something is mounted below, which the new mount would hide, nothing is done, and the error names it.
+// Share makes the directory part of a shared mount, which mounts of containers need that are to
+// reach the host or to follow it (mountPropagation; mount_namespaces(7)). Where systemd is not, a
+// host's mounts are private: the directory is then mounted on itself. The mark is a file that says
+// so for Unshare; it is to be forgotten at a reboot. A directory that is shared already stays as it
+// is. Where something is mounted below, which the new mount would hide, nothing is done, and the
+// error names it.
 func Share(dir, mark string) error {
 	d, err := findPlace(dir)
 	if err != nil {
@@ -43,7 +45,8 @@ func Share(dir, mark string) error {
 	return nil
 }
 
-// Unshare undoes what Share did, as the mark tells, unless something is still mounted below: the error names it. Files there may be open.
+// Unshare undoes what Share did, as the mark tells, unless something is still mounted below: the
+// error names it. Files there may be open.
 func Unshare(dir, mark string) error {
 	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -91,7 +94,8 @@ func findPlace(dir string) (place, error) {
 	return computePlace(path, int(st.Mnt_id), table)
 }
 
-// computePlace finds a directory, which has no links in its path, in the mount table; id is that of the mount that it is in.
+// computePlace finds a directory, which has no links in its path, in the mount table; id is that of
+// the mount that it is in.
 func computePlace(path string, id int, table []mount.MountInfo) (place, error) {
 	i := slices.IndexFunc(table, func(m mount.MountInfo) bool { return m.ID == id })
 	if i < 0 {

@@ -2,7 +2,8 @@
 //
 // Owns: the thread that is in another namespace for as long as a socket is made and connected.
 // Reads: the files of namespaces.
-// Never: leaves a thread in a namespace that is not the agent's, takes the process's main thread there.
+// Never: leaves a thread in a namespace that is not the agent's, takes the process's main thread
+// there.
 package netns
 
 import (
@@ -39,7 +40,8 @@ func open(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Dial connects to the address, which must not have to be resolved, inside of the network namespace whose file is path. It needs CAP_SYS_ADMIN.
+// Dial connects to the address, which must not have to be resolved, inside of the network namespace
+// whose file is path. It needs CAP_SYS_ADMIN.
 func Dial(ctx context.Context, path, network, address string) (net.Conn, error) {
 	f, err := open(path)
 	if err != nil {
@@ -60,8 +62,8 @@ func Dial(ctx context.Context, path, network, address string) (net.Conn, error) 
 	return r.conn, r.err
 }
 
-// onOtherThread calls f on a thread of its own, which is not the main one: /proc/self shows everybody the namespaces of that. The thread
-// ends with f unless it is to be kept.
+// onOtherThread calls f on a thread of its own, which is not the main one: /proc/self shows
+// everybody the namespaces of that. The thread ends with f unless it is to be kept.
 func onOtherThread(f func() (keep bool)) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
@@ -79,7 +81,8 @@ func onOtherThread(f func() (keep bool)) {
 	}
 }
 
-// dialFrom connects from inside of the namespace, and returns whether the thread is back where it was.
+// dialFrom connects from inside of the namespace, and returns whether the thread is back where it
+// was.
 func dialFrom(ctx context.Context, namespace *os.File, network, address string) (conn net.Conn, back bool, err error) {
 	here, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
 	if err != nil {
@@ -89,7 +92,8 @@ func dialFrom(ctx context.Context, namespace *os.File, network, address string) 
 	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
 		return nil, true, fmt.Errorf("enter the network namespace %s: %w", namespace.Name(), err)
 	}
-	// A socket belongs to the namespace of the thread that makes it, which is this one: there is one address, and it is not looked up.
+	// A socket belongs to the namespace of the thread that makes it, which is this one: there is
+	// one address, and it is not looked up.
 	conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
 	back = unix.Setns(int(here.Fd()), unix.CLONE_NEWNET) == nil
 	return conn, back, err

@@ -18,10 +18,11 @@ type Network struct {
 	Interfaces func() ([]netip.Addr, error)
 	// Lookup resolves a host name.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
-	// DefaultRoute returns the address of the interface of the default route, of the family of want.
+	// DefaultRoute returns the address of the interface of the default route, of the family of
+	// want.
 	DefaultRoute func(want netip.Addr) (netip.Addr, error)
-	// Watch calls changed after the answers of the others may have changed, and once at first, until ctx is done. It is not needed to find
-	// addresses.
+	// Watch calls changed after the answers of the others may have changed, and once at first,
+	// until ctx is done. It is not needed to find addresses.
 	Watch func(ctx context.Context, changed func()) error
 }
 
@@ -59,8 +60,9 @@ func HostNetwork() Network {
 	}
 }
 
-// InternalIPs returns the addresses that a Node of these settings tells of this machine, primary first; none where a cloud provider finds them. It
-// may wait for a name server, two seconds at most. The zero Network is this machine's.
+// InternalIPs returns the addresses that a Node of these settings tells of this machine, primary
+// first; none where a cloud provider finds them. It may wait for a name server, two seconds at
+// most. The zero Network is this machine's.
 func InternalIPs(ctx context.Context, s *Settings, n Network) ([]string, error) {
 	if n.Interfaces == nil {
 		n = HostNetwork()
@@ -77,8 +79,8 @@ func InternalIPs(ctx context.Context, s *Settings, n Network) ([]string, error) 
 	return out, err
 }
 
-// findAddresses returns the Node's addresses by the rules of --node-ip: the IPs given, or else the name if it is an address, what
-// the name resolves to, or the address of the default route.
+// findAddresses returns the Node's addresses by the rules of --node-ip: the IPs given, or else the
+// name if it is an address, what the name resolves to, or the address of the default route.
 func findAddresses(ctx context.Context, s *Settings, n Network) ([]v1.NodeAddress, error) {
 	hostname := v1.NodeAddress{Type: v1.NodeHostName, Address: s.Name}
 	given := givenIPs(s)

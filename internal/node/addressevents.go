@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchAddresses calls changed after this machine's addresses or the routes by which they are found may have changed, until ctx is done. It does not
-// say what has changed, and may call for nothing.
+// watchAddresses calls changed after this machine's addresses or the routes by which they are found
+// may have changed, until ctx is done. It does not say what has changed, and may call for nothing.
 func watchAddresses(ctx context.Context, changed func()) error {
 	f, err := openAddressEvents()
 	if err != nil {
@@ -28,7 +28,8 @@ func watchAddresses(ctx context.Context, changed func()) error {
 	return ctx.Err()
 }
 
-// openAddressEvents subscribes to changes of addresses and routes (rtnetlink(7)), of the network namespace of the calling thread.
+// openAddressEvents subscribes to changes of addresses and routes (rtnetlink(7)), of the network
+// namespace of the calling thread.
 func openAddressEvents() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -42,7 +43,8 @@ func openAddressEvents() (*os.File, error) {
 	return f, nil
 }
 
-// readAddressEvents waits for the next datagram of events, and calls changed if one of them matters.
+// readAddressEvents waits for the next datagram of events, and calls changed if one of them
+// matters.
 func readAddressEvents(f *os.File, changed func()) error {
 	buf := make([]byte, 1<<16) // of no datagram is more
 	n, err := f.Read(buf)
@@ -66,8 +68,8 @@ func readAddressEvents(f *os.File, changed func()) error {
 	return nil
 }
 
-// mayMove reports whether an event may give the node another address. What comes and goes with the interfaces of pods does not: link-local
-// addresses, and the IPv6 routes to them.
+// mayMove reports whether an event may give the node another address. What comes and goes with the
+// interfaces of pods does not: link-local addresses, and the IPv6 routes to them.
 func mayMove(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR: // struct ifaddrmsg: family, length of prefix, flags, scope

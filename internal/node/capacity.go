@@ -31,17 +31,18 @@ func (t threshold) of(capacity resource.Quantity) resource.Quantity {
 	return *resource.NewQuantity(int64(float32(capacity.Value())*t.part), resource.BinarySI)
 }
 
-// Reservation is what of the node's capacity is not for pods: allocatable = capacity − reservation (Kubernetes documentation,
-// "Reserve Compute Resources for System Daemons"). The zero value reserves nothing.
+// Reservation is what of the node's capacity is not for pods: allocatable = capacity − reservation
+// (Kubernetes documentation, "Reserve Compute Resources for System Daemons"). The zero value
+// reserves nothing.
 type Reservation struct {
 	kube, system v1.ResourceList
 	fixed        v1.ResourceList               // the sum of both, and what else does not hang on the capacity
 	thresholds   map[v1.ResourceName]threshold // hard eviction thresholds
 }
 
-// NewReservation returns the reservation of KubeletConfiguration's kubeReserved, systemReserved, evictionHard and reservedSystemCPUs,
-// which overrides the CPU of the former two. Of evictionHard, only what concerns memory and the node's file system counts. Errors name
-// the field.
+// NewReservation returns the reservation of KubeletConfiguration's kubeReserved, systemReserved,
+// evictionHard and reservedSystemCPUs, which overrides the CPU of the former two. Of evictionHard,
+// only what concerns memory and the node's file system counts. Errors name the field.
 func NewReservation(kubeReserved, systemReserved, evictionHard map[string]string, reservedSystemCPUs string) (Reservation, error) {
 	r := Reservation{
 		kube: v1.ResourceList{}, system: v1.ResourceList{}, fixed: v1.ResourceList{}, thresholds: map[v1.ResourceName]threshold{},
@@ -112,8 +113,9 @@ func (r Reservation) Kube() v1.ResourceList { return r.kube }
 // System returns systemReserved. It must not be changed.
 func (r Reservation) System() v1.ResourceList { return r.system }
 
-// Enforced returns what all pods together are held to: the capacity without what is reserved. Eviction thresholds are left to them: they are
-// evicted before they reach them (Kubernetes documentation, "Reserve Compute Resources for System Daemons").
+// Enforced returns what all pods together are held to: the capacity without what is reserved.
+// Eviction thresholds are left to them: they are evicted before they reach them (Kubernetes
+// documentation, "Reserve Compute Resources for System Daemons").
 func (r Reservation) Enforced(capacity v1.ResourceList) v1.ResourceList {
 	out := v1.ResourceList{}
 	for name, total := range capacity {
@@ -162,7 +164,8 @@ func computeCapacity(s *Settings, m *Machine) v1.ResourceList {
 	return out
 }
 
-// computeAllocatable returns what of the capacity is for pods. Huge pages are taken from memory, too: they are not there for others.
+// computeAllocatable returns what of the capacity is for pods. Huge pages are taken from memory,
+// too: they are not there for others.
 func computeAllocatable(r Reservation, capacity v1.ResourceList) v1.ResourceList {
 	out := v1.ResourceList{}
 	huge := resource.Quantity{Format: resource.BinarySI}
@@ -188,8 +191,9 @@ func atLeastZero(q resource.Quantity) resource.Quantity {
 	return q
 }
 
-// mergeCapacity returns capacity and allocatable of a status that said old: the machine's, then the devices', and others' extended
-// resources as they were (they may be advertised by hand; Kubernetes documentation, "Advertise Extended Resources for a Node").
+// mergeCapacity returns capacity and allocatable of a status that said old: the machine's, then the
+// devices', and others' extended resources as they were (they may be advertised by hand; Kubernetes
+// documentation, "Advertise Extended Resources for a Node").
 func mergeCapacity(s *Settings, f *Facts, old v1.ResourceList) (capacity, allocatable v1.ResourceList) {
 	capacity = computeCapacity(s, &f.Machine)
 	for name, q := range old {
@@ -230,8 +234,8 @@ func isHugePages(name v1.ResourceName) bool {
 	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 }
 
-// isExtended reports whether a resource belongs to neither Kubernetes nor the kernel: it has a domain, which is not kubernetes.io
-// (Kubernetes documentation, "Extended resources").
+// isExtended reports whether a resource belongs to neither Kubernetes nor the kernel: it has a
+// domain, which is not kubernetes.io (Kubernetes documentation, "Extended resources").
 func isExtended(name v1.ResourceName) bool {
 	domain, _, ok := strings.Cut(string(name), "/")
 	return ok && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io")

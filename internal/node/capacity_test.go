@@ -41,7 +41,8 @@ func TestReservation(t *testing.T) {
 			for name, q := range tt.want {
 				want[name] = q
 			}
-			// A part is computed in 32 bits, as the kubelet does, and so it is near the amount rather than equal to it.
+			// A part is computed in 32 bits, as the kubelet does, and so it is near the amount
+			// rather than equal to it.
 			got := computeAllocatable(r, capacity)
 			if q := got[v1.ResourceEphemeralStorage]; tt.hard != nil {
 				w := want[v1.ResourceEphemeralStorage]

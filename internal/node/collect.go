@@ -11,7 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// lookupTimeout bounds the look-up of the node's name: a name server that is away must not hold up the registration.
+// lookupTimeout bounds the look-up of the node's name: a name server that is away must not hold up
+// the registration.
 const lookupTimeout = 2 * time.Second
 
 // collect asks every source. What cannot be found out is missing in the facts, and in the error.
@@ -54,7 +55,8 @@ func (n *Node) collectHealth(f *Facts) {
 	}
 }
 
-// addressBook remembers the node's addresses, so that names are not looked up all the time: until the interfaces change, or for one ReportFrequency.
+// addressBook remembers the node's addresses, so that names are not looked up all the time: until
+// the interfaces change, or for one ReportFrequency.
 type addressBook struct {
 	found []v1.NodeAddress
 	own   []netip.Addr

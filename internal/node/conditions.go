@@ -22,7 +22,8 @@ type conditionWords struct {
 // Differs from the kubelet: it always looks, and knows no such reason.
 const notMeasured = "NotMeasured"
 
-// words of the conditions that are the agent's. The message of a Ready condition that is not true is its problems.
+// words of the conditions that are the agent's. The message of a Ready condition that is not true
+// is its problems.
 var words = map[v1.NodeConditionType]conditionWords{
 	v1.NodeMemoryPressure: {
 		reason: map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasInsufficientMemory", v1.ConditionFalse: "KubeletHasSufficientMemory", v1.ConditionUnknown: notMeasured},
@@ -55,7 +56,8 @@ var words = map[v1.NodeConditionType]conditionWords{
 	},
 }
 
-// generateConditions returns the agent's conditions without times. Ready comes last: whoever reads Ready has read the others.
+// generateConditions returns the agent's conditions without times. Ready comes last: whoever reads
+// Ready has read the others.
 func generateConditions(s *Settings, f *Facts, capacity v1.ResourceList) []v1.NodeCondition {
 	ready := newCondition(v1.NodeReady, v1.ConditionTrue)
 	if err := notReady(s, f, capacity); err != nil {
@@ -70,8 +72,9 @@ func generateConditions(s *Settings, f *Facts, capacity v1.ResourceList) []v1.No
 	}
 }
 
-// status returns whether there is a pressure; Unknown where nobody looks. The node controllers taint a node for pressure that is true
-// alone (Kubernetes documentation, "Taint Nodes by Condition").
+// status returns whether there is a pressure; Unknown where nobody looks. The node controllers
+// taint a node for pressure that is true alone (Kubernetes documentation, "Taint Nodes by
+// Condition").
 func (p *Pressure) status(of func(Pressure) bool) v1.ConditionStatus {
 	switch {
 	case p == nil:
@@ -99,7 +102,8 @@ func notReady(s *Settings, f *Facts, capacity v1.ResourceList) error {
 	return nil
 }
 
-// mergeCondition puts a condition in its place, or at the end. Its transition time is that of the last change of its status.
+// mergeCondition puts a condition in its place, or at the end. Its transition time is that of the
+// last change of its status.
 func mergeCondition(conditions []v1.NodeCondition, c v1.NodeCondition, now time.Time) []v1.NodeCondition {
 	c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
 	i := slices.IndexFunc(conditions, func(old v1.NodeCondition) bool { return old.Type == c.Type })
@@ -113,8 +117,8 @@ func mergeCondition(conditions []v1.NodeCondition, c v1.NodeCondition, now time.
 	return conditions
 }
 
-// flips returns the reasons of the events of the conditions whose status differs between two statuses. A node that was never ready does
-// not become not ready.
+// flips returns the reasons of the events of the conditions whose status differs between two
+// statuses. A node that was never ready does not become not ready.
 func flips(old, new []v1.NodeCondition) []string {
 	was := map[v1.NodeConditionType]v1.ConditionStatus{v1.NodeReady: v1.ConditionFalse}
 	for _, c := range old {

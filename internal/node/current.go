@@ -21,8 +21,8 @@ type Current struct {
 	watched bool     // guarded by mu; somebody calls Observe
 	deleted bool     // guarded by mu; the API server has it no more
 	doubted bool     // guarded by mu; a watch showed one that is older than current
-	// corrected: guarded by mu; no Node is shown any more that has the devices of an agent before this
-	// one.
+	// corrected: guarded by mu; no Node is shown any more that has the devices of an agent before
+	// this one.
 	corrected bool
 }
 

@@ -11,7 +11,8 @@ import (
 	"berth/internal/checkpoint/checkpointtest"
 )
 
-// A node whose labels cannot be written reports as ever, and the next process knows those of before.
+// A node whose labels cannot be written reports as ever, and the next process knows those of
+// before.
 func TestDiskThatTakesNoLabels(t *testing.T) {
 	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
 		synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,8 @@ type Settings struct {
 	KubeletVersion string
 	// KubeletPort is the port of the HTTPS API; 0 if there is none.
 	KubeletPort int32
-	// RegisterNode is KubeletConfiguration's registerNode: whether the Node is created if it is missing.
+	// RegisterNode is KubeletConfiguration's registerNode: whether the Node is created if it is
+	// missing.
 	RegisterNode bool
 	// Labels are those of --node-labels; they override what the agent sets itself.
 	Labels map[string]string
@@ -22,15 +23,19 @@ type Settings struct {
 	Taints []v1.Taint
 	// ProviderID is KubeletConfiguration's providerID.
 	ProviderID string
-	// ExternalCloudProvider says that --cloud-provider is external: it finds the addresses and lifts the taint.
+	// ExternalCloudProvider says that --cloud-provider is external: it finds the addresses and
+	// lifts the taint.
 	ExternalCloudProvider bool
-	// NodeIPs are those of --node-ip: none, one, or one of each family. An unspecified one ("::") only prefers its family.
+	// NodeIPs are those of --node-ip: none, one, or one of each family. An unspecified one ("::")
+	// only prefers its family.
 	NodeIPs []netip.Addr
 	// ControllerAttachDetach is KubeletConfiguration's enableControllerAttachDetach.
 	ControllerAttachDetach bool
-	// MaxPods and PodsPerCore are the fields of KubeletConfiguration; PodsPerCore 0 is no limit by cores.
+	// MaxPods and PodsPerCore are the fields of KubeletConfiguration; PodsPerCore 0 is no limit by
+	// cores.
 	MaxPods, PodsPerCore int
-	// LocalStorageCapacityIsolation is the field of KubeletConfiguration: whether ephemeral-storage is reported.
+	// LocalStorageCapacityIsolation is the field of KubeletConfiguration: whether ephemeral-storage
+	// is reported.
 	LocalStorageCapacityIsolation bool
 	// Reservation is what of the capacity is not for pods.
 	Reservation Reservation
@@ -40,8 +45,8 @@ type Settings struct {
 	DeclaredFeatures []string
 }
 
-// Facts is everything that the Node's status tells, at one moment. What could not be found out is zero, and leaves what the Node
-// says already as it is.
+// Facts is everything that the Node's status tells, at one moment. What could not be found out is
+// zero, and leaves what the Node says already as it is.
 type Facts struct {
 	Machine   Machine
 	Addresses []v1.NodeAddress
@@ -54,14 +59,16 @@ type Facts struct {
 	Pressure *Pressure
 	// Devices are the resources of device plugins.
 	Devices Devices
-	// VolumesInUse are attachable volumes that must not be detached; nil: it is not known yet, and what is written of them stays.
+	// VolumesInUse are attachable volumes that must not be detached; nil: it is not known yet, and
+	// what is written of them stays.
 	VolumesInUse []v1.UniqueVolumeName
 }
 
 // Pressure says what the node is short of.
 type Pressure struct{ Memory, Disk, PID bool }
 
-// Devices are the extended resources that device plugins offer. A resource whose plugin is gone stays, as 0.
+// Devices are the extended resources that device plugins offer. A resource whose plugin is gone
+// stays, as 0.
 type Devices struct {
 	Capacity    v1.ResourceList
 	Allocatable v1.ResourceList

@@ -23,8 +23,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// fakeAPI holds one Node and one lease as an API server does. It refuses what a server refuses, and fails the test on calls that
-// a correct caller does not make: without a deadline, without a name, with an identity that the server has not given.
+// fakeAPI holds one Node and one lease as an API server does. It refuses what a server refuses, and
+// fails the test on calls that a correct caller does not make: without a deadline, without a name,
+// with an identity that the server has not given.
 type fakeAPI struct {
 	t *testing.T
 

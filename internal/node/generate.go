@@ -75,10 +75,12 @@ func givenIPs(s *Settings) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(s.NodeIPs), netip.Addr.IsUnspecified)
 }
 
-// generateStatus returns the status that the Node should have now, beginning with the one it has: conditions and resources of others stay.
+// generateStatus returns the status that the Node should have now, beginning with the one it has:
+// conditions and resources of others stay.
 func generateStatus(s *Settings, f *Facts, existing *v1.Node, now time.Time) v1.NodeStatus {
 	st := *existing.Status.DeepCopy()
-	// An external cloud provider replaces the addresses by those that it finds; they are not overwritten again.
+	// An external cloud provider replaces the addresses by those that it finds; they are not
+	// overwritten again.
 	if len(f.Addresses) > 0 && (!s.ExternalCloudProvider || len(st.Addresses) == 0) {
 		st.Addresses = slices.Clone(f.Addresses)
 	}
@@ -129,7 +131,8 @@ func mergeNodeInfo(i *v1.NodeSystemInfo, s *Settings, f *Facts) {
 	}
 }
 
-// rebooted returns the message of the event Rebooted, or "" if the machine has not started again since the Node's status was written.
+// rebooted returns the message of the event Rebooted, or "" if the machine has not started again
+// since the Node's status was written.
 func rebooted(old, new *v1.Node) string {
 	was, is := old.Status.NodeInfo.BootID, new.Status.NodeInfo.BootID
 	if was == "" || was == is {

@@ -13,7 +13,8 @@ import (
 // maxImageNames bounds the names of one image in the status.
 const maxImageNames = 5
 
-// ContainerImages returns the runtime's images in the form of the Node's status, unbounded. Digests come before tags.
+// ContainerImages returns the runtime's images in the form of the Node's status, unbounded. Digests
+// come before tags.
 func ContainerImages(images []*runtimeapi.Image) []v1.ContainerImage {
 	out := make([]v1.ContainerImage, 0, len(images))
 	for _, i := range images {
@@ -22,7 +23,8 @@ func ContainerImages(images []*runtimeapi.Image) []v1.ContainerImage {
 	return out
 }
 
-// imagesFor is for how long a list of images is used: to make one costs the runtime more than everything else that the status is made from.
+// imagesFor is for how long a list of images is used: to make one costs the runtime more than
+// everything else that the status is made from.
 const imagesFor = 30 * time.Second
 
 // shelf keeps the last list of images. It belongs to one goroutine.
@@ -44,8 +46,9 @@ func (s *shelf) list(ctx context.Context, ask func(context.Context) ([]v1.Contai
 	return images, nil
 }
 
-// rankImages returns the largest images, at most limit of them (negative: all), each with at most maxImageNames names. Images of
-// one size are in the order of their names, so that the status does not change with the order of a list.
+// rankImages returns the largest images, at most limit of them (negative: all), each with at most
+// maxImageNames names. Images of one size are in the order of their names, so that the status does
+// not change with the order of a list.
 func rankImages(images []v1.ContainerImage, limit int) []v1.ContainerImage {
 	out := slices.Clone(images)
 	slices.SortFunc(out, func(a, b v1.ContainerImage) int {

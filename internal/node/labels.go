@@ -11,9 +11,9 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// ValidateLabels returns the labels of --node-labels that an agent may not set on its own Node: in the domains kubernetes.io and
-// k8s.io, only the well-known ones and those below kubelet.kubernetes.io and node.kubernetes.io (Kubernetes documentation,
-// "NodeRestriction").
+// ValidateLabels returns the labels of --node-labels that an agent may not set on its own Node: in
+// the domains kubernetes.io and k8s.io, only the well-known ones and those below
+// kubelet.kubernetes.io and node.kubernetes.io (Kubernetes documentation, "NodeRestriction").
 func ValidateLabels(labels map[string]string) error {
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
@@ -41,8 +41,8 @@ func mayLabel(key string) bool {
 // within reports whether a domain is another or below it.
 func within(domain, of string) bool { return domain == of || strings.HasSuffix(domain, "."+of) }
 
-// storedLabels is the file of the labels that the API server last showed. Static pods that select nodes by label start with them
-// while the API server is away.
+// storedLabels is the file of the labels that the API server last showed. Static pods that select
+// nodes by label start with them while the API server is away.
 type storedLabels struct {
 	Version int               `json:"version"`
 	Node    string            `json:"node"`
@@ -51,8 +51,8 @@ type storedLabels struct {
 
 const storedLabelsVersion = 1
 
-// readLabels returns the stored labels of the node; nil if there are none, or those of another node.
-// A file that cannot be read is set aside.
+// readLabels returns the stored labels of the node; nil if there are none, or those of another
+// node. A file that cannot be read is set aside.
 func readLabels(file, node string) (map[string]string, error) {
 	var s storedLabels
 	err := checkpoint.Read(file, "labels of the node", func(b []byte) error {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is what the kernel and the system's files tell of the machine. What could not be read is zero.
+// Machine is what the kernel and the system's files tell of the machine. What could not be read is
+// zero.
 type Machine struct {
 	// CPUs that are online.
 	CPUs int
@@ -39,7 +40,8 @@ type Host struct {
 	Dir string
 }
 
-// Read returns what could be read, and the errors of what could not. Identifiers that a machine need not have are empty.
+// Read returns what could be read, and the errors of what could not. Identifiers that a machine
+// need not have are empty.
 func (h Host) Read() (Machine, error) {
 	var m Machine
 	var errs []error
@@ -64,7 +66,8 @@ func (h Host) Read() (Machine, error) {
 	m.BootID, err = h.line("/proc/sys/kernel/random/boot_id")
 	note("boot id", err)
 	m.MachineID = h.first("/etc/machine-id", "/var/lib/dbus/machine-id")
-	// Machines without DMI have their serial in the device tree, or are known by their machine id alone.
+	// Machines without DMI have their serial in the device tree, or are known by their machine id
+	// alone.
 	m.SystemUUID = h.first("/sys/class/dmi/id/product_uuid", "/proc/device-tree/system-id", "/proc/device-tree/vm,uuid", "/etc/machine-id")
 	m.OSImage = h.osImage()
 	return m, errors.Join(errs...)
@@ -129,7 +132,8 @@ func (h Host) memory() (memory, swap int64, err error) {
 	return memory, swap, nil
 }
 
-// pids returns the smaller of the kernel's limits of process ids and of threads (proc_sys_kernel(5)).
+// pids returns the smaller of the kernel's limits of process ids and of threads
+// (proc_sys_kernel(5)).
 func (h Host) pids() (int64, error) {
 	least := int64(math.MaxInt64)
 	for _, name := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {

@@ -15,16 +15,18 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Nodes is the part of the API server that holds Nodes. Calls are made with a deadline; errors are those of the API (apierrors), and
-// name the call and the object; what is returned may be shared, what is given is not changed any more.
+// Nodes is the part of the API server that holds Nodes. Calls are made with a deadline; errors are
+// those of the API (apierrors), and name the call and the object; what is returned may be shared,
+// what is given is not changed any more.
 type Nodes interface {
 	GetNode(ctx context.Context, name string) (*v1.Node, error)
 	// CreateNode makes the Node with its status.
 	CreateNode(ctx context.Context, n *v1.Node) (*v1.Node, error)
-	// PatchNode writes what differs between old and changed, except the status, and returns the Node as it is then. It is a conflict if
-	// the Node has not the UID of old any more.
+	// PatchNode writes what differs between old and changed, except the status, and returns the
+	// Node as it is then. It is a conflict if the Node has not the UID of old any more.
 	PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node, error)
-	// PatchNodeStatus is PatchNode for the status alone. Addresses are replaced as a whole, conditions merged.
+	// PatchNodeStatus is PatchNode for the status alone. Addresses are replaced as a whole,
+	// conditions merged.
 	PatchNodeStatus(ctx context.Context, old, changed *v1.Node) (*v1.Node, error)
 }
 
@@ -38,12 +40,13 @@ type Leases interface {
 
 // Recorder records events about the Node.
 type Recorder interface {
-	// Event records one event; eventtype is v1.EventTypeNormal or v1.EventTypeWarning. It never blocks.
+	// Event records one event; eventtype is v1.EventTypeNormal or v1.EventTypeWarning. It never
+	// blocks.
 	Event(eventtype, reason, message string)
 }
 
-// Sources are asked for the facts whenever the status is looked at: every UpdateFrequency, and at each wake-up. They answer at once,
-// from what they know. What is nil is left out.
+// Sources are asked for the facts whenever the status is looked at: every UpdateFrequency, and at
+// each wake-up. They answer at once, from what they know. What is nil is left out.
 type Sources struct {
 	// Machine reads the machine; nil reads this one.
 	Machine func() (Machine, error)
@@ -60,7 +63,8 @@ type Sources struct {
 	Pressure func() Pressure
 	// Devices are what device plugins offer.
 	Devices func() Devices
-	// VolumesInUse are the attachable volumes that are, or are about to be, mounted; nil: it is not known yet.
+	// VolumesInUse are the attachable volumes that are, or are about to be, mounted; nil: it is not
+	// known yet.
 	VolumesInUse func() []v1.UniqueVolumeName
 }
 
@@ -83,16 +87,19 @@ type Config struct {
 
 	// UpdateFrequency is nodeStatusUpdateFrequency: how often the facts are looked at.
 	UpdateFrequency time.Duration
-	// ReportFrequency is nodeStatusReportFrequency: how often a status is written that has not changed.
+	// ReportFrequency is nodeStatusReportFrequency: how often a status is written that has not
+	// changed.
 	ReportFrequency time.Duration
 	// LeaseDuration is nodeLeaseDurationSeconds; the lease is renewed after a quarter of it.
 	LeaseDuration time.Duration
 
-	// RootDir is the agent's root directory; the size of its file system is the capacity of ephemeral-storage.
+	// RootDir is the agent's root directory; the size of its file system is the capacity of
+	// ephemeral-storage.
 	RootDir string
 	// LabelsFile keeps the labels that the API server last showed.
 	LabelsFile string
-	// CloseIdleConnections drops the API server's idle connections, when one may lead nowhere; nil if there is nothing to drop.
+	// CloseIdleConnections drops the API server's idle connections, when one may lead nowhere; nil
+	// if there is nothing to drop.
 	CloseIdleConnections func()
 	// Current is where the Node is to be found; nil: only in the Node that New returns.
 	Current *Current
@@ -163,8 +170,9 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// Load makes the stand-in that Node returns before the API server has answered: what this machine and its configuration say, with the labels
-// that the API server last showed. It asks nobody but this machine.
+// Load makes the stand-in that Node returns before the API server has answered: what this machine
+// and its configuration say, with the labels that the API server last showed. It asks nobody but
+// this machine.
 func (n *Node) Load() {
 	machine, err := n.cfg.Sources.Machine()
 	if err != nil {
@@ -179,8 +187,8 @@ func (n *Node) Load() {
 	n.standIn(known)
 }
 
-// Run registers the Node, reports its status and renews its lease until ctx is done. While the API server is away it tries again and
-// again; nothing else comes of it.
+// Run registers the Node, reports its status and renews its lease until ctx is done. While the API
+// server is away it tries again and again; nothing else comes of it.
 func (n *Node) Run(ctx context.Context) error {
 	if n.Node() == nil {
 		n.Load()
@@ -208,7 +216,8 @@ func (n *Node) read(ctx context.Context) (*v1.Node, error) {
 	return got, nil
 }
 
-// jitter returns d, stretched by up to part of it, so that nodes that started together do not call together for ever.
+// jitter returns d, stretched by up to part of it, so that nodes that started together do not call
+// together for ever.
 func (n *Node) jitter(d time.Duration, part float64) time.Duration {
 	return d + time.Duration(n.cfg.Random()*part*float64(d))
 }

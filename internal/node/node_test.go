@@ -175,8 +175,8 @@ func (w *world) wanted() map[string]string {
 	return generateNode(&w.cfg.Settings, &Facts{}, time.Now()).Labels
 }
 
-// A kubelet left devices on the Node, which nobody offers any more. Pods are not to be admitted by them, whatever becomes of the correction;
-// what is advertised by hand afterwards stays.
+// A kubelet left devices on the Node, which nobody offers any more. Pods are not to be admitted by
+// them, whatever becomes of the correction; what is advertised by hand afterwards stays.
 func TestTakeOverZeroesDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const gpu = "example.com/gpu"

@@ -17,7 +17,8 @@ import (
 // registerRetry spaces the tries to register.
 var registerRetry = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap: 7 * time.Second, Steps: math.MaxInt}
 
-// register makes the Node, or takes over the one that is there, and tries until it has. It returns false if ctx is done before.
+// register makes the Node, or takes over the one that is there, and tries until it has. It returns
+// false if ctx is done before.
 func (r *reporter) register(ctx context.Context) bool {
 	trouble := complaint{log: r.cfg.Log, what: "register the node"}
 	r.metrics.reach(stepRegistering)
@@ -69,9 +70,10 @@ func (n *Node) create(ctx context.Context, wanted *v1.Node) (*v1.Node, error) {
 	return n.cfg.Nodes.CreateNode(ctx, wanted)
 }
 
-// takeOver corrects what an existing Node has of this machine. Its status follows with the first report. Extended resources become zero, as
-// after a start of the kubelet without a record of its device plugins: nobody here offers those that an agent before this one had. What is
-// no device is advertised again by whoever did it.
+// takeOver corrects what an existing Node has of this machine. Its status follows with the first
+// report. Extended resources become zero, as after a start of the kubelet without a record of its
+// device plugins: nobody here offers those that an agent before this one had. What is no device is
+// advertised again by whoever did it.
 func (n *Node) takeOver(ctx context.Context, existing, wanted *v1.Node) error {
 	target := withoutExtended(reconcileNode(&n.cfg.Settings, existing, wanted))
 	if err := n.patch(ctx, n.cfg.Nodes.PatchNode, existing, target); err != nil {

@@ -13,11 +13,12 @@ import (
 const (
 	// statusTries is how often one round tries to write.
 	statusTries = 5
-	// Shortly after the start it is looked every fastPeriod, for at most fastLimit, whether the node has become ready.
+	// Shortly after the start it is looked every fastPeriod, for at most fastLimit, whether the
+	// node has become ready.
 	fastPeriod = 100 * time.Millisecond
 	fastLimit  = 2 * time.Minute
-	// settleLimit is how long after its start an agent leaves a Node Ready that it does not find ready itself: what the components
-	// do not know yet is no reason to move pods away.
+	// settleLimit is how long after its start an agent leaves a Node Ready that it does not find
+	// ready itself: what the components do not know yet is no reason to move pods away.
 	settleLimit = 30 * time.Second
 )
 
@@ -36,7 +37,8 @@ type reporter struct {
 	noFacts, noLabels, noStatus complaint
 }
 
-// report registers the Node and then writes its status whenever there is something new to tell, and now and then when there is not.
+// report registers the Node and then writes its status whenever there is something new to tell, and
+// now and then when there is not.
 func (n *Node) report(ctx context.Context) {
 	r := &reporter{
 		Node: n, started: time.Now(),
@@ -90,7 +92,8 @@ func (r *reporter) await(ctx context.Context) bool {
 	}
 }
 
-// notReady reports whether something keeps the node from being ready, as far as that can be told without reading the machine again.
+// notReady reports whether something keeps the node from being ready, as far as that can be told
+// without reading the machine again.
 func (r *reporter) notReady() bool {
 	f := *r.last
 	r.collectHealth(&f)
@@ -123,14 +126,16 @@ func (r *reporter) sync(ctx context.Context) error {
 			return err
 		}
 		if try > 0 {
-			// A connection whose other end is gone is found out only when it is used, and then it times out each time.
+			// A connection whose other end is gone is found out only when it is used, and then it
+			// times out each time.
 			r.cfg.CloseIdleConnections()
 		}
 	}
 	return err
 }
 
-// write compares the status with that of base, the newest Node known, and patches it if it differs or is due.
+// write compares the status with that of base, the newest Node known, and patches it if it differs
+// or is due.
 func (r *reporter) write(ctx context.Context, base *v1.Node, facts *Facts) error {
 	now := time.Now()
 	next := *base
@@ -161,7 +166,8 @@ func (r *reporter) spread(due time.Time) time.Time {
 	return due.Add(time.Duration((r.cfg.Random() - 0.5) * float64(r.cfg.ReportFrequency)))
 }
 
-// reported notes what the API server now has, and when that is written again although nothing has changed.
+// reported notes what the API server now has, and when that is written again although nothing has
+// changed.
 func (r *reporter) reported(n *v1.Node, again time.Time) {
 	r.nextReport = again
 	if !r.ready && isReady(n.Status.Conditions) {
@@ -186,7 +192,8 @@ func statusMessage(node, reason string) string {
 	return fmt.Sprintf("Node %s status is now: %s", node, reason)
 }
 
-// note deals with what the API server shows of the Node besides its status: the labels are kept, a cordon is told.
+// note deals with what the API server shows of the Node besides its status: the labels are kept, a
+// cordon is told.
 func (r *reporter) note() {
 	n := r.Node.Node()
 	if n.UID == "" {

@@ -20,9 +20,11 @@ import (
 )
 
 const (
-	// runtimeCheckPeriod is how often the runtime is asked; nothing tells when it stops being ready.
+	// runtimeCheckPeriod is how often the runtime is asked; nothing tells when it stops being
+	// ready.
 	runtimeCheckPeriod = 5 * time.Second
-	// runtimeDownAfter is how long a runtime that does not answer counts as ready: it may be starting again.
+	// runtimeDownAfter is how long a runtime that does not answer counts as ready: it may be
+	// starting again.
 	runtimeDownAfter = 30 * time.Second
 )
 
@@ -37,7 +39,8 @@ type Runtime interface {
 	Status(context.Context) (*runtimeapi.StatusResponse, error)
 }
 
-// RuntimeState is what the runtime last told of itself. Its slices and pointers are shared and must not be changed.
+// RuntimeState is what the runtime last told of itself. Its slices and pointers are shared and must
+// not be changed.
 type RuntimeState struct {
 	// Version is the name and version, as "containerd://2.3.7"; "" before the first answer.
 	Version string
@@ -62,7 +65,8 @@ type RuntimeHealth struct {
 	silent bool         // guarded by mu; it did not answer since: it may come back as another version
 }
 
-// NewRuntimeHealth returns a check of the runtime. changed is called after each change of the state and must not block.
+// NewRuntimeHealth returns a check of the runtime. changed is called after each change of the state
+// and must not block.
 func NewRuntimeHealth(r Runtime, changed func(), log *slog.Logger) *RuntimeHealth {
 	h := &RuntimeHealth{runtime: r, changed: changed, log: log, lastOK: time.Now()}
 	h.network.Set(errors.New("container runtime network not ready: network state unknown"))
@@ -142,7 +146,8 @@ func describeRuntime(s RuntimeState, problems ...error) string {
 	return b.String()
 }
 
-// check asks once and keeps the answer. Without one, what was known stays, so that the Node does not flap.
+// check asks once and keeps the answer. Without one, what was known stays, so that the Node does
+// not flap.
 func (h *RuntimeHealth) check(ctx context.Context) error {
 	h.mu.RLock()
 	version, silent := h.state.Version, h.silent

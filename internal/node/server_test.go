@@ -20,7 +20,8 @@ var (
 	_ Leases = (*kube.Client)(nil)
 )
 
-// The whole way over the agent's client and an API server in memory: what is patched there is what the status says here.
+// The whole way over the agent's client and an API server in memory: what is patched there is what
+// the status says here.
 func TestOverAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New()

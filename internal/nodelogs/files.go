@@ -23,8 +23,9 @@ type Logs struct {
 	Journalctl string
 }
 
-// Open opens a file or folder below the log folder. Links are followed as long as they stay there. It fails with an error that wraps
-// fs.ErrNotExist for everything else: what is not there, what is elsewhere, and pipes, sockets and devices.
+// Open opens a file or folder below the log folder. Links are followed as long as they stay there.
+// It fails with an error that wraps fs.ErrNotExist for everything else: what is not there, what is
+// elsewhere, and pipes, sockets and devices.
 func (l *Logs) Open(name string) (*os.File, fs.FileInfo, error) {
 	f, st, err := l.open(name)
 	if err != nil {
@@ -60,8 +61,8 @@ func (l *Logs) open(name string) (_ *os.File, _ fs.FileInfo, err error) {
 	return f, st, nil
 }
 
-// openBelow opens name below the root. An absolute link, which the root refuses, is read as a name below the root when it points there: the
-// links of /var/log/containers are such.
+// openBelow opens name below the root. An absolute link, which the root refuses, is read as a name
+// below the root when it points there: the links of /var/log/containers are such.
 func (l *Logs) openBelow(root *os.Root, name string) (*os.File, error) {
 	for range maxLinks {
 		f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // a pipe must not hold up whoever opens it

@@ -20,7 +20,8 @@ const (
 	exitTime = 5 * time.Second
 )
 
-// QueryError says that this node's logs cannot be asked this; it is the client's to change the question.
+// QueryError says that this node's logs cannot be asked this; it is the client's to change the
+// question.
 type QueryError struct{ err error }
 
 func (e *QueryError) Error() string { return e.err.Error() }
@@ -28,9 +29,10 @@ func (e *QueryError) Error() string { return e.err.Error() }
 // Unwrap returns the reason.
 func (e *QueryError) Unwrap() error { return e.err }
 
-// Write writes what the query asks for: of a file its lines; of services what the journal has of them, in the order of time, then the
-// files of those that it does not have. The error wraps fs.ErrNotExist when there is no such log, and is a *QueryError when this log cannot be
-// asked that; nothing is written then.
+// Write writes what the query asks for: of a file its lines; of services what the journal has of
+// them, in the order of time, then the files of those that it does not have. The error wraps
+// fs.ErrNotExist when there is no such log, and is a *QueryError when this log cannot be asked
+// that; nothing is written then.
 func (l *Logs) Write(ctx context.Context, q Query, w io.Writer) error {
 	if q.File != "" {
 		f, st, err := l.Open(q.File)
@@ -83,8 +85,8 @@ func (l *Logs) Write(ctx context.Context, q Query, w io.Writer) error {
 	return nil
 }
 
-// computeArguments returns the arguments of journalctl (journalctl(1)). Each value is in one argument with its option, so that none can
-// be taken for an option.
+// computeArguments returns the arguments of journalctl (journalctl(1)). Each value is in one
+// argument with its option, so that none can be taken for an option.
 func computeArguments(q Query, services []string) []string {
 	args := []string{"--quiet", "--no-pager", "--utc", "--output=short-iso-precise"}
 	for _, s := range services {
@@ -108,12 +110,14 @@ func computeArguments(q Query, services []string) []string {
 	return args
 }
 
-// journalTime writes a time as systemd.time(7) has it, without a time zone that could be misunderstood.
+// journalTime writes a time as systemd.time(7) has it, without a time zone that could be
+// misunderstood.
 func journalTime(t time.Time) string {
 	return fmt.Sprintf("%s UTC", t.UTC().Format("2006-01-02 15:04:05.000000"))
 }
 
-// journalHas reports whether the journal has anything of the service. A node without journalctl has no journal.
+// journalHas reports whether the journal has anything of the service. A node without journalctl has
+// no journal.
 func (l *Logs) journalHas(ctx context.Context, service string) (bool, error) {
 	if _, err := exec.LookPath(l.Journalctl); err != nil {
 		return false, nil

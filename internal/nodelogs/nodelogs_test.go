@@ -129,7 +129,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// check compares the output of the query, or with a kind its error, before which nothing may be written.
+// check compares the output of the query, or with a kind its error, before which nothing may be
+// written.
 func check(t *testing.T, name string, l *Logs, q Query, want, kind string) {
 	t.Helper()
 	var out strings.Builder
@@ -148,8 +149,8 @@ func check(t *testing.T, name string, l *Logs, q Query, want, kind string) {
 	}
 }
 
-// withJournal gives the logs a journalctl that is this script, after it has dealt with the question what the journal has: of the service
-// inside alone.
+// withJournal gives the logs a journalctl that is this script, after it has dealt with the question
+// what the journal has: of the service inside alone.
 func withJournal(t *testing.T, l *Logs, script string) {
 	t.Helper()
 	l.Journalctl = filepath.Join(filepath.Dir(l.Dir), "journalctl")

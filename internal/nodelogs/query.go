@@ -22,10 +22,11 @@ const (
 // serviceName is what a service may be called.
 var serviceName = regexp.MustCompile(`^[a-zA-Z0-9\-_.:@]+$`)
 
-// Query says which log of the node is wanted, and which of its lines. ParseQuery makes one, Validate checks it.
+// Query says which log of the node is wanted, and which of its lines. ParseQuery makes one,
+// Validate checks it.
 type Query struct {
-	// Services are looked for in the journal, and those that it does not have among the files. File is one file below the log folder. One of
-	// the two is given.
+	// Services are looked for in the journal, and those that it does not have among the files. File
+	// is one file below the log folder. One of the two is given.
 	Services []string
 	File     string
 	// Since and Until leave out what is older or newer; zero: nothing.
@@ -113,7 +114,8 @@ func (q Query) Validate() error {
 	return errors.Join(errs...)
 }
 
-// localName returns a file's name relative to the log folder. The folder's own guard does not depend on it; it makes the error a clear one.
+// localName returns a file's name relative to the log folder. The folder's own guard does not
+// depend on it; it makes the error a clear one.
 func localName(name string) (string, error) {
 	local := strings.TrimLeft(name, "/")
 	if strings.ContainsRune(local, 0) || !filepath.IsLocal(local) {

@@ -85,7 +85,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// No query that passes makes an argument of journalctl that is an option of its own, or more than one.
+// No query that passes makes an argument of journalctl that is an option of its own, or more than
+// one.
 func FuzzQuery(f *testing.F) {
 	for _, q := range []string{
 		"query=kubelet", "query=--file=/etc/shadow", "query=-M", "query=a&query=b&query=c&query=d", "query=/syslog&tailLines=1", "query=/..%2f..%2fetc/shadow",

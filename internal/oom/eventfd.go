@@ -13,9 +13,11 @@ import (
 	"berth/internal/cgroupstat"
 )
 
-// eventfds watches memory.oom_control of version 1: the kernel adds to an eventfd per cgroup when a limit is reached, of the cgroup or above
-// it, just before it kills (Documentation/admin-guide/cgroup-v1/memory.rst, 10 OOM Control). One epoll descriptor holds them all, and is
-// itself waited for by Go's poller, so that waiting costs neither a goroutine nor a thread for each.
+// eventfds watches memory.oom_control of version 1: the kernel adds to an eventfd per cgroup when a
+// limit is reached, of the cgroup or above it, just before it kills
+// (Documentation/admin-guide/cgroup-v1/memory.rst, 10 OOM Control). One epoll descriptor holds them
+// all, and is itself waited for by Go's poller, so that waiting costs neither a goroutine nor a
+// thread for each.
 type eventfds struct {
 	h     cgroupstat.Hierarchy
 	epoll *os.File
@@ -128,7 +130,8 @@ func (e *eventfds) Run(ctx context.Context) error {
 	}
 }
 
-// take empties the eventfd and wakes. The lock keeps its number from being closed and given to another file meanwhile; the read does not wait.
+// take empties the eventfd and wakes. The lock keeps its number from being closed and given to
+// another file meanwhile; the read does not wait.
 func (e *eventfds) take(fd int) {
 	e.mu.Lock()
 	path, ok := e.paths[fd]

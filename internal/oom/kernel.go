@@ -22,18 +22,20 @@ type Kernel interface {
 
 // KernelLog is what the kernel writes of kills.
 type KernelLog interface {
-	// Boot names this boot of the kernel: sequence numbers and counters of another one mean nothing.
+	// Boot names this boot of the kernel: sequence numbers and counters of another one mean
+	// nothing.
 	Boot() string
-	// Log hands over each record with a higher number than after, about a second after it is written at the latest, or at once after now has told
-	// of something, until ctx is done; after 0 is from now on, and then the first record is one without text that says where that was. It fails
-	// when the log cannot be read.
+	// Log hands over each record with a higher number than after, about a second after it is
+	// written at the latest, or at once after now has told of something, until ctx is done; after 0
+	// is from now on, and then the first record is one without text that says where that was. It
+	// fails when the log cannot be read.
 	Log(ctx context.Context, after uint64, now <-chan struct{}, put func(Record)) error
 }
 
 // Counters are what the kernel counts of kills, by cgroup.
 type Counters interface {
-	// Watch returns the watch on counters, which calls wake, from another goroutine, with the cgroup's path when a counter may have
-	// changed. It does not wait.
+	// Watch returns the watch on counters, which calls wake, from another goroutine, with the
+	// cgroup's path when a counter may have changed. It does not wait.
 	Watch(wake func(path string)) (Watch, error)
 	// Containers returns the cgroup of each container of a pod's cgroup, by container id.
 	Containers(pod string) (map[string]string, error)

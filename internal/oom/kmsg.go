@@ -13,8 +13,9 @@ import (
 // recordBytes is more than the longest record.
 const recordBytes = 16 << 10
 
-// logPause is the time between two looks at the kernel log, unless a counter tells of a kill. The log has a record for every network interface that
-// comes or goes and much else that is nothing to us: the agent is not to be woken by each.
+// logPause is the time between two looks at the kernel log, unless a counter tells of a kill. The
+// log has a record for every network interface that comes or goes and much else that is nothing to
+// us: the agent is not to be woken by each.
 const logPause = time.Second
 
 // Log reads /dev/kmsg, where every reader has a place of its own.
@@ -94,8 +95,9 @@ func (l *logReader) read(ctx context.Context) error {
 	return nil
 }
 
-// waker waits for a file to be readable, and lets nothing wake the program but while it waits: an epoll descriptor with the file for one event at a
-// time (EPOLLONESHOT), which is itself waited for by Go's poller. The poller alone is woken by every write to a file that it has.
+// waker waits for a file to be readable, and lets nothing wake the program but while it waits: an
+// epoll descriptor with the file for one event at a time (EPOLLONESHOT), which is itself waited for
+// by Go's poller. The poller alone is woken by every write to a file that it has.
 type waker struct {
 	epoll *os.File
 	event unix.EpollEvent

@@ -329,7 +329,8 @@ func (r *recorder) NodeEvent(eventtype, reason, message string) {
 	*r = append(*r, strings.Join([]string{eventtype, reason, message}, "|"))
 }
 
-// A kill is an event of its pod, also when the agent does not know the pod yet, and has the pod read again.
+// A kill is an event of its pod, also when the agent does not know the pod yet, and has the pod
+// read again.
 func TestEvents(t *testing.T) {
 	var recorded recorder
 	var refreshed []pod.UID

@@ -11,7 +11,8 @@ import (
 type kill struct {
 	process string
 	pid     int
-	// task is the cgroup of the process, limit the one whose limit was reached: "" when the node itself had no memory left.
+	// task is the cgroup of the process, limit the one whose limit was reached: "" when the node
+	// itself had no memory left.
 	task, limit string
 	// used and allowed are what the limit's cgroup used, and the limit, in bytes; 0 when not said.
 	used, allowed uint64
@@ -35,8 +36,8 @@ type parser struct {
 
 // line takes the next line of the kernel log and returns the kill that it completes.
 //
-// Since Linux 5.0 a line "oom-kill:constraint=…,oom_memcg=…,task_memcg=…,task=…,pid=…,uid=…" has nearly all (mm/oom_kill.c, dump_oom_summary);
-// older kernels say it in two.
+// Since Linux 5.0 a line "oom-kill:constraint=…,oom_memcg=…,task_memcg=…,task=…,pid=…,uid=…" has
+// nearly all (mm/oom_kill.c, dump_oom_summary); older kernels say it in two.
 func (p *parser) line(text string) (kill, bool) {
 	if strings.Contains(text, " invoked oom-killer:") {
 		*p = parser{open: true}
@@ -75,7 +76,8 @@ func (p *parser) line(text string) (kill, bool) {
 	return kill{}, false
 }
 
-// summary reads the line of newer kernels. A process may call itself anything, commas included; it stands between task= and the last pid=.
+// summary reads the line of newer kernels. A process may call itself anything, commas included; it
+// stands between task= and the last pid=.
 func (p *parser) summary(text string) (kill, bool) {
 	k := p.kill
 	head, rest, ok := strings.Cut(text, ",task_memcg=")
@@ -112,8 +114,9 @@ func kilobytes(s string) uint64 {
 	return n << 10
 }
 
-// parseRecord reads a record of /dev/kmsg: "6,1234,5678901,-;text", then lines of a dictionary (Documentation/ABI/testing/dev-kmsg). ok is
-// false for what is not the kernel's own: programs may write into the log too, and a container's must not be believed.
+// parseRecord reads a record of /dev/kmsg: "6,1234,5678901,-;text", then lines of a dictionary
+// (Documentation/ABI/testing/dev-kmsg). ok is false for what is not the kernel's own: programs may
+// write into the log too, and a container's must not be believed.
 func parseRecord(b []byte) (r Record, ok bool) {
 	head, text, found := strings.Cut(string(b), ";")
 	if !found {

@@ -1,5 +1,6 @@
-// Package patch generates strategic merge patches (Kubernetes documentation, "Update API Objects in Place Using kubectl
-// patch"). The library's generator, strategicpatch, gives the same, but links the parsers of OpenAPI.
+// Package patch generates strategic merge patches (Kubernetes documentation, "Update API Objects in
+// Place Using kubectl patch"). The library's generator, strategicpatch, gives the same, but links
+// the parsers of OpenAPI.
 //
 // Owns: nothing.
 // Reads: the tags patchStrategy and patchMergeKey of API types.
@@ -21,8 +22,9 @@ import (
 // Patch is a strategic merge patch. It is empty when nothing differs.
 type Patch map[string]any
 
-// Generate returns the patch that makes, of the parts of old that part selects, those of changed. T is a pointer to an
-// API type. Lists named in replaced are sent as a whole: what the server has of them besides goes.
+// Generate returns the patch that makes, of the parts of old that part selects, those of changed. T
+// is a pointer to an API type. Lists named in replaced are sent as a whole: what the server has of
+// them besides goes.
 func Generate[T any](old, changed T, part Part, replaced ...string) (Patch, error) {
 	from, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
 	if err != nil {
@@ -35,8 +37,8 @@ func Generate[T any](old, changed T, part Part, replaced ...string) (Patch, erro
 	return differ{replaced}.fields(part(from), part(to), reflect.TypeFor[T]()), nil
 }
 
-// Encode returns the patch in JSON with the UID as its precondition: the server refuses it for another object of the
-// name.
+// Encode returns the patch in JSON with the UID as its precondition: the server refuses it for
+// another object of the name.
 func (p Patch) Encode(uid types.UID) ([]byte, error) {
 	if uid != "" {
 		p = maps.Clone(p)
@@ -72,12 +74,14 @@ func WithoutStatus(object map[string]any) map[string]any {
 	return object
 }
 
-// differ computes strategic merge patches of JSON values, by the tags patchStrategy and patchMergeKey of the types that they come from.
+// differ computes strategic merge patches of JSON values, by the tags patchStrategy and
+// patchMergeKey of the types that they come from.
 type differ struct {
 	replaced []string // names of lists that are never merged
 }
 
-// fields returns the patch from one JSON object to another. t is the Go type behind both: a struct, or a map to anything.
+// fields returns the patch from one JSON object to another. t is the Go type behind both: a struct,
+// or a map to anything.
 func (d differ) fields(from, to map[string]any, t reflect.Type) map[string]any {
 	patch := map[string]any{}
 	for name := range from {

@@ -17,7 +17,8 @@ func condition(kind v1.NodeConditionType, status v1.ConditionStatus, reason stri
 	return v1.NodeCondition{Type: kind, Status: status, Reason: reason, LastHeartbeatTime: metav1.Unix(1e9, 0)}
 }
 
-// Each change, put into a patch here and applied by the library that the server uses, gives the changed object.
+// Each change, put into a patch here and applied by the library that the server uses, gives the
+// changed object.
 func TestGeneratePatchIsWhatTheServerApplies(t *testing.T) {
 	base := func() *v1.Node {
 		return &v1.Node{

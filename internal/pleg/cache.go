@@ -12,13 +12,16 @@ import (
 const (
 	// readTimeout bounds one reading of one pod: a pod whose runtime calls hang delays nobody else.
 	readTimeout = time.Minute
-	// mostReadings is how many pods are read at a time for events and relists. Workers that ask for their pod are not held up by it.
+	// mostReadings is how many pods are read at a time for events and relists. Workers that ask for
+	// their pod are not held up by it.
 	mostReadings = 256
-	// patience is how long a relist waits for one of those readings to end: hanging ones hold nobody up for longer.
+	// patience is how long a relist waits for one of those readings to end: hanging ones hold
+	// nobody up for longer.
 	patience = 100 * time.Millisecond
 )
 
-// entry is the newest observation of one pod (podCache). A pod that the runtime does not know has none, unless reading it failed.
+// entry is the newest observation of one pod (podCache). A pod that the runtime does not know has
+// none, unless reading it failed.
 type entry struct {
 	status *pod.Status // nil until a reading succeeded
 	err    error       // of the newest reading
@@ -34,18 +37,20 @@ type flight struct {
 	again   bool          // guarded by PLEG.mu; something happened since the reading began
 }
 
-// seen is what a relist that began at the mark saw of a pod; nil when it saw nothing or there was none.
+// seen is what a relist that began at the mark saw of a pod; nil when it saw nothing or there was
+// none.
 type seen struct {
 	mark pod.Reading
 	pod  *cri.RuntimePod
 }
 
-// Mark returns a point in the order of readings: an observation with a higher Reading began after the call.
+// Mark returns a point in the order of readings: an observation with a higher Reading began after
+// the call.
 func (g *PLEG) Mark() pod.Reading { return pod.Reading(g.readings.Add(1)) }
 
-// Observe returns an observation of the pod whose reading began after the mark, and reads the pod now if there is none. Many callers
-// share one reading. It waits for no event and no timer; it ends early when ctx is done. A pod that the runtime does not know is an
-// empty status.
+// Observe returns an observation of the pod whose reading began after the mark, and reads the pod
+// now if there is none. Many callers share one reading. It waits for no event and no timer; it ends
+// early when ctx is done. A pod that the runtime does not know is an empty status.
 func (g *PLEG) Observe(ctx context.Context, uid pod.UID, after pod.Reading) (*pod.Status, error) {
 	for {
 		g.mu.Lock()
@@ -74,9 +79,10 @@ func (g *PLEG) Observe(ctx context.Context, uid pod.UID, after pod.Reading) (*po
 	}
 }
 
-// Hold keeps events of the pod from being read while its worker acts, since the worker reads the pod itself when it is done; without it
-// one pod start is read five times. The returned function ends the hold and reports whether events were held back: then the
-// caller must Observe the pod anew.
+// Hold keeps events of the pod from being read while its worker acts, since the worker reads the
+// pod itself when it is done; without it one pod start is read five times. The returned function
+// ends the hold and reports whether events were held back: then the caller must Observe the pod
+// anew.
 func (g *PLEG) Hold(uid pod.UID) (release func() bool) {
 	g.mu.Lock()
 	g.held[uid] = false
@@ -90,7 +96,8 @@ func (g *PLEG) Hold(uid pod.UID) (release func() bool) {
 	}
 }
 
-// refresh reads the pod in the background, or once more when a reading is under way. It reports false when there is no room for another.
+// refresh reads the pod in the background, or once more when a reading is under way. It reports
+// false when there is no room for another.
 func (g *PLEG) refresh(uid pod.UID, s seen) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -109,7 +116,8 @@ func (g *PLEG) refresh(uid pod.UID, s seen) bool {
 	return true
 }
 
-// refreshInTurn is refresh that waits for room, for patience at most. It reports false when ctx is done.
+// refreshInTurn is refresh that waits for room, for patience at most. It reports false when ctx is
+// done.
 func (g *PLEG) refreshInTurn(ctx context.Context, uid pod.UID, s seen) bool {
 	var impatient <-chan time.Time
 	for !g.refresh(uid, s) {
@@ -132,7 +140,8 @@ func (g *PLEG) refreshInTurn(ctx context.Context, uid pod.UID, s seen) bool {
 	return true
 }
 
-// isFirstOverflow leaves pods that could not be read to a relist, and reports whether there were none of them since the last one.
+// isFirstOverflow leaves pods that could not be read to a relist, and reports whether there were
+// none of them since the last one.
 func (g *PLEG) isFirstOverflow() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -141,8 +150,9 @@ func (g *PLEG) isFirstOverflow() bool {
 	return first
 }
 
-// beginLocked begins a reading. It begins with what a relist saw, unless the pod was read since: half of the calls of an agent that starts over many
-// pods, and those that take the runtime longer the more pods it has.
+// beginLocked begins a reading. It begins with what a relist saw, unless the pod was read since:
+// half of the calls of an agent that starts over many pods, and those that take the runtime longer
+// the more pods it has.
 func (g *PLEG) beginLocked(uid pod.UID, s seen) *flight {
 	prev := g.entries[uid].status
 	if s.pod == nil || prev != nil && prev.Reading > s.mark {
@@ -220,7 +230,8 @@ func (g *PLEG) storeLocked(uid pod.UID, old entry, f *flight) (changed bool) {
 	return old.err != nil || old.status == nil || differs(old.status, f.status)
 }
 
-// keepIPs carries the addresses of a pod over the end of its sandbox: status.podIPs of a finished pod stay.
+// keepIPs carries the addresses of a pod over the end of its sandbox: status.podIPs of a finished
+// pod stay.
 func keepIPs(old, now *pod.Status) {
 	if old != nil && len(now.IPs) == 0 && now.ReadySandbox() == nil && len(now.Sandboxes) > 0 {
 		now.IPs = old.IPs

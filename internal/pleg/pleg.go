@@ -1,14 +1,17 @@
-// Package pleg is the pod lifecycle event generator: it learns from the runtime which pods changed and keeps the newest observation of each (podCache).
+// Package pleg is the pod lifecycle event generator: it learns from the runtime which pods changed
+// and keeps the newest observation of each (podCache).
 //
 // Owns: the podCache; the reader of the runtime's event stream; the relist.
 // Reads: the runtime, through ListPods, ReadPod and Events.
 // Never: takes an event for a fact, acts on a pod, or lets one slow pod hold up another.
 //
-// A runtime event is a wake-up. The pod is then read, and the observation is stamped with the beginning of the reading, so that an event
-// which comes late, twice or out of order does no harm. What events do not tell (exits while the runtime was down, failed
-// starts) is found by a full relist: after the stream opens, a second later, and rarely otherwise; every second where the
-// runtime has no events. A flood of events costs no more than a reading under way and one to come per pod that is named, and no more than
-// mostReadings altogether: what is more than that is left to a relist.
+// A runtime event is a wake-up. The pod is then read, and the observation is stamped with the
+// beginning of the reading, so that an event which comes late, twice or out of order does no harm.
+// What events do not tell (exits while the runtime was down, failed starts) is found by a full
+// relist: after the stream opens, a second later, and rarely otherwise; every second where the
+// runtime has no events. A flood of events costs no more than a reading under way and one to come
+// per pod that is named, and no more than mostReadings altogether: what is more than that is left
+// to a relist.
 package pleg
 
 import (
@@ -31,14 +34,16 @@ import (
 const (
 	// relistPeriod is the full relist where the runtime has events.
 	relistPeriod = 5 * time.Minute
-	// secondRelist follows the one at the opening of the stream: the runtime does not acknowledge a subscription, so that events of its
-	// first moments may be lost.
+	// secondRelist follows the one at the opening of the stream: the runtime does not acknowledge a
+	// subscription, so that events of its first moments may be lost.
 	secondRelist = time.Second
 	// pollPeriod is the full relist where the runtime has no events (generic PLEG).
 	pollPeriod = time.Second
-	// retryPeriod spaces attempts to open the stream of a runtime that answers with errors; a runtime that is down is waited for.
+	// retryPeriod spaces attempts to open the stream of a runtime that answers with errors; a
+	// runtime that is down is waited for.
 	retryPeriod = time.Second
-	// mostFailures is after how many failures of its stream in a row a runtime counts as one without events.
+	// mostFailures is after how many failures of its stream in a row a runtime counts as one
+	// without events.
 	mostFailures = 5
 	// stallAfter is how long a relist or a reading may take before it is reported.
 	stallAfter = 10 * time.Second
@@ -143,16 +148,20 @@ func (g *PLEG) Subscribe() *pod.Inbox[pod.UID] {
 	return in
 }
 
-// Refresh has the pod read again: what a reading adds to what the runtime says has changed. It does not block.
+// Refresh has the pod read again: what a reading adds to what the runtime says has changed. It does
+// not block.
 func (g *PLEG) Refresh(uid pod.UID) { g.inbox.Put(uid) }
 
-// Restored has an element when the runtime is back after it could not be reached: passes that failed meanwhile are worth trying again.
+// Restored has an element when the runtime is back after it could not be reached: passes that
+// failed meanwhile are worth trying again.
 func (g *PLEG) Restored() <-chan struct{} { return g.restored }
 
-// Relisted is closed once the runtime was listed for the first time: from then on Known is complete.
+// Relisted is closed once the runtime was listed for the first time: from then on Known is
+// complete.
 func (g *PLEG) Relisted() <-chan struct{} { return g.relisted }
 
-// Health returns nil while relisting works, else why it does not: the last one failed, or the call that the present one hangs in.
+// Health returns nil while relisting works, else why it does not: the last one failed, or the call
+// that the present one hangs in.
 func (g *PLEG) Health() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -243,7 +252,8 @@ func (g *PLEG) nextRelist() time.Duration {
 	return relistPeriod
 }
 
-// follow keeps one event stream open. Its goroutine does nothing but receive and put: a stalled reader stalls the runtime.
+// follow keeps one event stream open. Its goroutine does nothing but receive and put: a stalled
+// reader stalls the runtime.
 func (g *PLEG) follow(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {

@@ -59,7 +59,8 @@ func start(t *testing.T, opts ...critest.Option) *rig {
 	return r
 }
 
-// settle lets everything that needs no more than three seconds of time happen: relists, retries and reads among them.
+// settle lets everything that needs no more than three seconds of time happen: relists, retries and
+// reads among them.
 func settle() {
 	time.Sleep(3 * time.Second)
 	synctest.Wait()
@@ -326,7 +327,8 @@ func (r *rig) follow(t *testing.T, runtime pleg.Runtime) *pleg.PLEG {
 	return g
 }
 
-// An agent that starts over pods reads them from what it listed: for none of them are lists asked for.
+// An agent that starts over pods reads them from what it listed: for none of them are lists asked
+// for.
 func TestPodsAreReadFromTheRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

@@ -20,7 +20,8 @@ import (
 	"berth/internal/pod"
 )
 
-// calm is after how long, at the latest, the seen state is the runtime's when nothing happens any more: the rare relist, and late events.
+// calm is after how long, at the latest, the seen state is the runtime's when nothing happens any
+// more: the rare relist, and late events.
 const calm = 6 * time.Minute
 
 // What becomes of events decides how soon changes are seen, never what is seen in the end.
@@ -174,7 +175,8 @@ func TestFloodOfEvents(t *testing.T) {
 	})
 }
 
-// Events about ever new pods, which the runtime does not have, take a bounded number of readings, and what happens meanwhile is seen.
+// Events about ever new pods, which the runtime does not have, take a bounded number of readings,
+// and what happens meanwhile is seen.
 func TestFloodOfNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -316,7 +318,8 @@ func TestEventsComeAndGo(t *testing.T) {
 	})
 }
 
-// A runtime whose streams break at once is relisted every second, and its streams are tried again later.
+// A runtime whose streams break at once is relisted every second, and its streams are tried again
+// later.
 func TestStreamThatKeepsBreaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -347,7 +350,8 @@ func TestStreamThatKeepsBreaking(t *testing.T) {
 	})
 }
 
-// What hangs is reported with the call in which it does, for the pod that it holds up, and for all when the list does.
+// What hangs is reported with the call in which it does, for the pod that it holds up, and for all
+// when the list does.
 func TestStallsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

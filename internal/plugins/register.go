@@ -28,7 +28,8 @@ type registered struct {
 	name, endpoint string
 }
 
-// keepRegistered registers what listens on the socket, and again until that works; when the socket is gone, it takes it back.
+// keepRegistered registers what listens on the socket, and again until that works; when the socket
+// is gone, it takes it back.
 func (w *Watcher) keepRegistered(ctx context.Context, path string) {
 	log, last := w.Log.With("socket", path), ""
 	defer w.health.Set(path, nil)

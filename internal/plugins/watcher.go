@@ -30,7 +30,8 @@ const (
 	DRAPlugin    = "DRAPlugin"
 )
 
-// Handler takes the plugins of one type. Its methods are called one after the other for one socket, and side by side for several.
+// Handler takes the plugins of one type. Its methods are called one after the other for one socket,
+// and side by side for several.
 type Handler interface {
 	// ValidatePlugin refuses a plugin that cannot be used.
 	ValidatePlugin(name, endpoint string, versions []string) error
@@ -108,7 +109,8 @@ var errSocketGone = errors.New("the plugin's socket is gone")
 // retries space the tries to open a watch, and to register a plugin.
 var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 2*time.Minute + 2*time.Second, Steps: math.MaxInt}
 
-// Run registers plugins until ctx is done. Then they stay with their handlers: the next agent finds them again.
+// Run registers plugins until ctx is done. Then they stay with their handlers: the next agent finds
+// them again.
 func (w *Watcher) Run(ctx context.Context) error {
 	defer w.running.Wait()
 	if err := os.MkdirAll(w.Dir, 0o750); err != nil {
@@ -190,7 +192,8 @@ func (w *Watcher) lookAtAll(ctx context.Context, watch Watch) error {
 	return w.look(ctx, watch, w.Dir)
 }
 
-// look finds out what a path is now. The folder is watched before it is read, so that nothing in it is missed.
+// look finds out what a path is now. The folder is watched before it is read, so that nothing in it
+// is missed.
 func (w *Watcher) look(ctx context.Context, watch Watch, path string) error {
 	if path != w.Dir && strings.HasPrefix(filepath.Base(path), ".") {
 		return nil
@@ -247,7 +250,8 @@ func identityOf(st *unix.Statx_t) identity {
 	return id
 }
 
-// appeared begins the registration of a socket that was not there before. One that takes the place of another waits for its end.
+// appeared begins the registration of a socket that was not there before. One that takes the place
+// of another waits for its end.
 func (w *Watcher) appeared(ctx context.Context, path string, id identity) {
 	before := w.sockets[path]
 	if before != nil && before.identity == id {
@@ -279,7 +283,8 @@ func (w *Watcher) forget(path string) {
 	}
 }
 
-// end ends the registration of a socket that is gone. Whatever comes to be in its place waits for that.
+// end ends the registration of a socket that is gone. Whatever comes to be in its place waits for
+// that.
 func (w *Watcher) end(path string, s *socket) {
 	maps.DeleteFunc(w.ending, func(_ string, s *socket) bool { return s.hasEnded() })
 	s.gone(errSocketGone)

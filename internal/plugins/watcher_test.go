@@ -129,7 +129,8 @@ func startWatching(t *testing.T, cfg Config) (stop func()) {
 	return stop
 }
 
-// short returns a folder whose path leaves room for the name of a socket, which is at most 107 bytes in all.
+// short returns a folder whose path leaves room for the name of a socket, which is at most 107
+// bytes in all.
 func short(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "plugins")
@@ -209,7 +210,8 @@ func (events) Close() error                   { return nil }
 func (e events) open() (Watch, error)         { return e, nil }
 func (e events) happened(path string)         { e <- inotify.Event{Path: path} }
 
-// A driver that is started again takes its old socket away and makes a new one. It must not be taken back, as what it was, after it was registered.
+// A driver that is started again takes its old socket away and makes a new one. It must not be
+// taken back, as what it was, after it was registered.
 func TestPluginThatComesBackIsRegisteredLast(t *testing.T) {
 	dir := short(t)
 	path := filepath.Join(dir, "csi.sock")
@@ -233,7 +235,8 @@ type full struct{ events }
 
 func (full) Add(string) error { return unix.ENOSPC }
 
-// Where nothing can be watched, sockets are found when that is tried again, and the log says once what is wrong.
+// Where nothing can be watched, sockets are found when that is tried again, and the log says once
+// what is wrong.
 func TestPluginsWithoutAWatch(t *testing.T) {
 	for _, tc := range []struct {
 		name string

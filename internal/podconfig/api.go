@@ -29,14 +29,15 @@ func pathOf(src pod.Source, p *v1.Pod) string {
 type PodWatch interface {
 	// Run follows them until ctx is done.
 	Run(ctx context.Context) error
-	// List returns the pods, none before the first list is complete. They are shared, and without managedFields; one
-	// that has not changed is the same pointer as before.
+	// List returns the pods, none before the first list is complete. They are shared, and without
+	// managedFields; one that has not changed is the same pointer as before.
 	List() (pods []*v1.Pod, synced bool)
 }
 
-// apiSource hands over the pods that the API server has bound to this node, without those that cannot be told apart by their names. Everything
-// else of a pod was checked by the API server, which may know newer fields and rules than the agent.
-// Differs from the kubelet, which checks nothing of these pods.
+// apiSource hands over the pods that the API server has bound to this node, without those that
+// cannot be told apart by their names. Everything else of a pod was checked by the API server,
+// which may know newer fields and rules than the agent. Differs from the kubelet, which checks
+// nothing of these pods.
 type apiSource struct {
 	watch func(changed func()) PodWatch
 
@@ -62,7 +63,8 @@ func (s *apiSource) run(ctx context.Context, handOver func(snapshot)) error {
 	return g.Wait()
 }
 
-// check refuses the pods without an identity. A pod that was taken and has become such a one stays as it was.
+// check refuses the pods without an identity. A pod that was taken and has become such a one stays
+// as it was.
 func (s *apiSource) check(pods []*v1.Pod) snapshot {
 	head, tail := commonEnds(s.pods, pods, func(a, b *v1.Pod) bool { return a == b })
 	before, out := s.refused, snapshot{pods: make([]*v1.Pod, 0, len(pods))}

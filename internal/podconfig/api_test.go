@@ -102,7 +102,8 @@ func apiPod(uid pod.UID, change func(*v1.Pod)) *v1.Pod {
 	return p
 }
 
-// What folders, files and records are named after is checked in pods of the API server too: a pod with a name that is none is refused, and no other.
+// What folders, files and records are named after is checked in pods of the API server too: a pod
+// with a name that is none is refused, and no other.
 func TestAPIPodsWithoutAnIdentityAreRefused(t *testing.T) {
 	long := strings.Repeat("a", 10_000)
 	for name, test := range map[string]struct {
@@ -158,7 +159,8 @@ func TestAPIPodsWithoutAnIdentityAreRefused(t *testing.T) {
 	}
 }
 
-// An accepted pod that comes back without a proper name goes on as it was; a pod that is gone is gone.
+// An accepted pod that comes back without a proper name goes on as it was; a pod that is gone is
+// gone.
 func TestAPIPodsThatTurnBadStayAsTheyWere(t *testing.T) {
 	c, handOver := apiConfig(t)
 	good := apiPod("u", func(*v1.Pod) {})

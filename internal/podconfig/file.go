@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// quiet is how long a path must have been left alone before it is read, and how often the file source looks at most. A file
-	// that is being written is thus read once, after its last byte, and a thousand new files cost a few passes.
+	// quiet is how long a path must have been left alone before it is read, and how often the file
+	// source looks at most. A file that is being written is thus read once, after its last byte,
+	// and a thousand new files cost a few passes.
 	quiet = 10 * time.Millisecond
 	// patience bounds how long looking everywhere can be put off by ever new events.
 	patience = 200 * time.Millisecond
@@ -26,8 +27,8 @@ const (
 	maxLooks = 8
 )
 
-// fileSource reads manifests from files and folders. An event or a timer only makes it look; what it then sees is all it knows.
-// All fields from roots on belong to the goroutine of run.
+// fileSource reads manifests from files and folders. An event or a timer only makes it look; what
+// it then sees is all it knows. All fields from roots on belong to the goroutine of run.
 type fileSource struct {
 	log    *slog.Logger
 	decode func(from manifest.Origin, content []byte) manifest.Decoded
@@ -165,10 +166,10 @@ func (s *fileSource) closeWatcher() {
 	s.watches.w = nil
 }
 
-// note remembers what an event asks to look at. A manifest that was deleted is forgotten at once: when a look finds one in its
-// place, it is another one, whatever it says.
-// Differs from the kubelet: a manifest that is moved away counts as gone only if a look does not find one in its place, since
-// editors save a file so.
+// note remembers what an event asks to look at. A manifest that was deleted is forgotten at once:
+// when a look finds one in its place, it is another one, whatever it says.
+// Differs from the kubelet: a manifest that is moved away counts as gone only if a look does not
+// find one in its place, since editors save a file so.
 func (s *fileSource) note(e inotify.Event, now time.Time) {
 	if e.Err != nil {
 		s.log.Debug("events of manifests were lost; looking at everything", "error", e.Err)
@@ -232,7 +233,8 @@ func (s *fileSource) scanAll(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		// What happened between a look and the watch of a folder has no event: after a new watch everything is looked at again.
+		// What happened between a look and the watch of a folder has no event: after a new watch
+		// everything is looked at again.
 		s.wanted = s.computeInterests()
 		if s.watches.ensure(s.wanted) == 0 {
 			return
@@ -309,8 +311,8 @@ func (s *fileSource) scanRoot(ctx context.Context, r *root) {
 	}
 }
 
-// look brings one file of the root up to date. It reports false when that has to wait, because the file is being written: it
-// stays what it was, and everything is looked at again soon.
+// look brings one file of the root up to date. It reports false when that has to wait, because the
+// file is being written: it stays what it was, and everything is looked at again soon.
 func (s *fileSource) look(r *root, path string) bool {
 	old := r.files.at(path)
 	f, isManifest, err := s.read(path, old)

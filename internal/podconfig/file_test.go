@@ -101,7 +101,8 @@ type bench struct {
 	done    chan error
 }
 
-// inBubble runs a PodConfig over the paths below a new folder (the folder itself without any) until the test's function returns.
+// inBubble runs a PodConfig over the paths below a new folder (the folder itself without any) until
+// the test's function returns.
 func inBubble(t *testing.T, paths []string, change func(*Config), test func(*bench)) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())

@@ -69,7 +69,8 @@ func (s *fileSource) problem(path string, severity manifest.Severity, message st
 	return manifest.Problem{Source: pod.FileSource, Path: path, Severity: severity, Message: message}
 }
 
-// collect returns the complete set: root by root, file by file in lexical order, a file reached through two roots once.
+// collect returns the complete set: root by root, file by file in lexical order, a file reached
+// through two roots once.
 func (s *fileSource) collect() snapshot {
 	var out snapshot
 	seen := map[string]struct{}{}

@@ -20,7 +20,8 @@ import (
 // modelSources are the sources of the model, in the order in which PodConfig has them.
 var modelSources = []pod.Source{pod.FileSource, pod.HTTPSource, pod.APISource}
 
-// mergeModel is a PodConfig beside what it must tell: for each source the last full set, and what a loop that folds the operations has.
+// mergeModel is a PodConfig beside what it must tell: for each source the last full set, and what a
+// loop that folds the operations has.
 type mergeModel struct {
 	t      *testing.T
 	c      *PodConfig
@@ -60,7 +61,8 @@ func (m *mergeModel) choose(n int) int {
 	return int(b) % n
 }
 
-// modelPod returns a pod that differs from others of its UID in one of the ways that matter, or in one that does not.
+// modelPod returns a pod that differs from others of its UID in one of the ways that matter, or in
+// one that does not.
 func (m *mergeModel) modelPod() *v1.Pod {
 	n := m.choose(6)
 	p := testPod(fmt.Sprint("u", n), fmt.Sprint("pod", n))
@@ -245,7 +247,8 @@ func (m *mergeModel) run() {
 	m.take()
 }
 
-// FuzzMerge: whatever the sources hand over and whenever the loop takes it, the fold of the operations is the last full set per source.
+// FuzzMerge: whatever the sources hand over and whenever the loop takes it, the fold of the
+// operations is the last full set per source.
 func FuzzMerge(f *testing.F) {
 	for seed := range uint64(20) {
 		choices := make([]byte, 200)

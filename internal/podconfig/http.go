@@ -16,20 +16,23 @@ import (
 const (
 	// loudFailures is how many failures of a URL in a row are logged as warnings.
 	loudFailures = 3
-	// retryFirst is how long a URL is left alone after its first failure. It doubles with each further one, up to the period.
+	// retryFirst is how long a URL is left alone after its first failure. It doubles with each
+	// further one, up to the period.
 	retryFirst = time.Second
 	// retryPatience is how many periods a server can ask to be left alone.
 	retryPatience = 5
 )
 
-// httpSource reads manifests from URLs, each in a goroutine of its own. Nothing but a valid answer changes or ends a pod.
+// httpSource reads manifests from URLs, each in a goroutine of its own. Nothing but a valid answer
+// changes or ends a pod.
 type httpSource struct {
 	log    *slog.Logger
 	decode func(from manifest.Origin, content []byte) manifest.Decoded
 	names  manifest.NameRule
 	kept   *lastGood
 	client *http.Client
-	// header is sent with each request. Differs from the kubelet, which logs the values: they hold tokens, and are never shown here.
+	// header is sent with each request. Differs from the kubelet, which logs the values: they hold
+	// tokens, and are never shown here.
 	header http.Header
 	poll   time.Duration
 	pages  []*page
@@ -111,9 +114,10 @@ func collectPages(standings []standing) snapshot {
 	return out
 }
 
-// restore gives each page what was kept of it on disk, which stands until the page answers. It counts as known then: its pods are all
-// that can be there. So does a page of which nothing was kept, as it has never had pods; but not if something was kept that cannot be used
-// or belongs to a URL that has gone, since its pods may be running.
+// restore gives each page what was kept of it on disk, which stands until the page answers. It
+// counts as known then: its pods are all that can be there. So does a page of which nothing was
+// kept, as it has never had pods; but not if something was kept that cannot be used or belongs to a
+// URL that has gone, since its pods may be running.
 func (s *httpSource) restore() {
 	safe := s.kept.listed && !s.kept.hasOthers(s.pageNames())
 	for _, p := range s.pages {
@@ -162,7 +166,8 @@ func (s *httpSource) follow(ctx context.Context, p *page, publish func(standing)
 	}
 }
 
-// fail notes that the page could not be read, and returns what it stands for: what it stood for before.
+// fail notes that the page could not be read, and returns what it stands for: what it stood for
+// before.
 func (s *httpSource) fail(ctx context.Context, p *page, err error) standing {
 	p.failures++
 	level := slog.LevelWarn
@@ -195,7 +200,8 @@ func (s *httpSource) succeed(p *page, a answer) standing {
 		if a.isHTML {
 			now = manifest.Decoded{Problems: []manifest.Problem{s.problem(p, manifest.SeverityError, "answers with an HTML page, not with a manifest: is there a URL of the file itself?")}}
 		} else if s.names == manifest.MangleNames && len(now.Objects) > 0 {
-			// As the kubelet has it; `berth run` treats the documents of a URL like those of a file.
+			// As the kubelet has it; `berth run` treats the documents of a URL like those of a
+			// file.
 			now.Objects = nil
 			now.Problems[bad].Message += "; nothing of the answer is taken"
 		}
@@ -209,7 +215,8 @@ func (s *httpSource) problem(p *page, severity manifest.Severity, message string
 	return manifest.Problem{Source: pod.HTTPSource, Path: p.name, Severity: severity, Message: message}
 }
 
-// nextRequest returns how long a URL is left alone after so many failures in a row, when the server asked for patience.
+// nextRequest returns how long a URL is left alone after so many failures in a row, when the server
+// asked for patience.
 func nextRequest(period time.Duration, failures int, patience time.Duration) time.Duration {
 	if failures == 0 {
 		return period

@@ -247,7 +247,8 @@ func TestHTTPChanges(t *testing.T) {
 	})
 }
 
-// TestHTTPBadAnswers holds for every answer but a valid one: pods stay, the problem is told, and an empty list ends them then.
+// TestHTTPBadAnswers holds for every answer but a valid one: pods stay, the problem is told, and an
+// empty list ends them then.
 func TestHTTPBadAnswers(t *testing.T) {
 	const stays = "; until this is mended the last good version stays: default/a, default/b"
 	for name, tt := range map[string]struct {

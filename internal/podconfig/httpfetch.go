@@ -46,7 +46,8 @@ func newTransport() http.RoundTripper {
 	}
 }
 
-// canonicalHeader returns a copy of the header in which it does not matter how the names are spelled.
+// canonicalHeader returns a copy of the header in which it does not matter how the names are
+// spelled.
 func canonicalHeader(h http.Header) http.Header {
 	out := make(http.Header, len(h))
 	for name, values := range h {
@@ -57,8 +58,9 @@ func canonicalHeader(h http.Header) http.Header {
 	return out
 }
 
-// fetch asks for the page. Everything but a complete answer of status 200, or 304 where that was asked for, is an error. Errors have
-// the same text whenever they have the same cause, and show neither credentials nor header values.
+// fetch asks for the page. Everything but a complete answer of status 200, or 304 where that was
+// asked for, is an error. Errors have the same text whenever they have the same cause, and show
+// neither credentials nor header values.
 func (s *httpSource) fetch(ctx context.Context, p *page) (answer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
 	defer cancel()
@@ -127,7 +129,8 @@ func (s *httpSource) checkRedirect(next *http.Request, via []*http.Request) erro
 	return nil
 }
 
-// explainRequest returns the cause of a failed request without what differs from one attempt to the next, such as local ports.
+// explainRequest returns the cause of a failed request without what differs from one attempt to the
+// next, such as local ports.
 func explainRequest(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), errSlow) {
 		return errSlow

@@ -14,9 +14,11 @@ import (
 	"berth/internal/manifest"
 )
 
-// page is one URL and what is known of it. The fields from answered on belong to the goroutine that follows it.
+// page is one URL and what is known of it. The fields from answered on belong to the goroutine that
+// follows it.
 type page struct {
-	// name is the URL without user, password and fragment: how it is shown, and what is part of its pods' identity.
+	// name is the URL without user, password and fragment: how it is shown, and what is part of its
+	// pods' identity.
 	name string
 	url  string // what is asked for
 

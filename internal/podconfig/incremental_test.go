@@ -35,7 +35,8 @@ func TestCommonEnds(t *testing.T) {
 	}
 }
 
-// Whatever a source hands over one after the other, the census is that of the last set alone, and the operations lead to what the set wants.
+// Whatever a source hands over one after the other, the census is that of the last set alone, and
+// the operations lead to what the set wants.
 func TestSetsThatFollowEachOther(t *testing.T) {
 	cfg := newConfig()
 	cfg.API = func(func()) PodWatch { return nil }

@@ -13,7 +13,8 @@ import (
 	"berth/internal/manifest/manifesttest"
 )
 
-// live is a running PodConfig over the real inotify. Its rescan is an hour away: what it sees it sees by events.
+// live is a running PodConfig over the real inotify. Its rescan is an hour away: what it sees it
+// sees by events.
 type live struct {
 	*PodConfig
 	t   *testing.T
@@ -245,7 +246,8 @@ func TestInotifyEditors(t *testing.T) {
 	l := startLive(t, dir)
 	l.expect(map[string]string{"a": "i1"})
 
-	// vim: a swap file, a probe, the old version renamed to a backup, the new one created in its place.
+	// vim: a swap file, a probe, the old version renamed to a backup, the new one created in its
+	// place.
 	write(t, at(".a.yaml.swp"), "b0VIM")
 	write(t, at("4913"), "")
 	remove(t, at("4913"))

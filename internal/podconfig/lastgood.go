@@ -22,14 +22,16 @@ import (
 const (
 	// keptVersion is the version of the records' form.
 	keptVersion = 1
-	// keptDelay is how long a record waits to be written, so that what changes often is written once.
+	// keptDelay is how long a record waits to be written, so that what changes often is written
+	// once.
 	keptDelay = time.Second
 	// keptSuffix ends the name of a record.
 	keptSuffix = ".json"
 )
 
-// keepLastGood returns what a manifest stands for when it stood for the old objects before: as long as a part of it is refused, the
-// old objects that it does not define now stay, since they may be what the refused part means.
+// keepLastGood returns what a manifest stands for when it stood for the old objects before: as long
+// as a part of it is refused, the old objects that it does not define now stay, since they may be
+// what the refused part means.
 // Differs from the kubelet: there the next full listing ends the pod of a file that turned bad.
 func keepLastGood(old []manifest.Object, now manifest.Decoded) manifest.Decoded {
 	now = refuseChanges(old, now)
@@ -59,11 +61,13 @@ func keepLastGood(old []manifest.Object, now manifest.Decoded) manifest.Decoded 
 	return out
 }
 
-// lastGood keeps on disk what each manifest of a source stands for, so that a manifest that is bad while the agent starts keeps its
-// pods. It is written behind, without fsync: what a power cut loses are records of pods whose containers it has ended.
+// lastGood keeps on disk what each manifest of a source stands for, so that a manifest that is bad
+// while the agent starts keeps its pods. It is written behind, without fsync: what a power cut
+// loses are records of pods whose containers it has ended.
 //
-// A record is a file of its own. Its name is made of the manifest's path and of what it stands for, so that a listing of the folder
-// tells what has to be written: an agent that finds nothing changed reads and writes no record.
+// A record is a file of its own. Its name is made of the manifest's path and of what it stands for,
+// so that a listing of the folder tells what has to be written: an agent that finds nothing changed
+// reads and writes no record.
 type lastGood struct {
 	folder  string // "" keeps nothing
 	source  pod.Source
@@ -89,7 +93,8 @@ type keptRecord struct {
 	name string // of the file
 }
 
-// newLastGood returns what keeps the source's manifests in a folder of its own below dir; with an empty dir it keeps nothing.
+// newLastGood returns what keeps the source's manifests in a folder of its own below dir; with an
+// empty dir it keeps nothing.
 func newLastGood(dir string, source pod.Source, d manifest.Decoder, log *slog.Logger) *lastGood {
 	l := &lastGood{
 		source: source, decoder: d, log: log, wake: make(chan struct{}, 1),
@@ -104,7 +109,8 @@ func newLastGood(dir string, source pod.Source, d manifest.Decoder, log *slog.Lo
 	return l
 }
 
-// open lists the records and begins to write new ones. The function that it returns writes what is pending and ends that.
+// open lists the records and begins to write new ones. The function that it returns writes what is
+// pending and ends that.
 func (l *lastGood) open(ctx context.Context) (end func()) {
 	if l.folder == "" {
 		return func() {}
@@ -160,7 +166,8 @@ func (l *lastGood) nameOf(path string, objects []manifest.Object) string {
 	return l.keyOf(path) + "-" + hex.EncodeToString(content.Sum(nil)[:16]) + keptSuffix
 }
 
-// differs reports whether there is a record that says that the manifest stands for anything but the objects.
+// differs reports whether there is a record that says that the manifest stands for anything but the
+// objects.
 func (l *lastGood) differs(path string, objects []manifest.Object) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,7 +212,8 @@ func (l *lastGood) setPending(key string, r *keptRecord) {
 	wake(l.wake)
 }
 
-// restore returns what was kept of the manifest: nothing if there is no record. A record that cannot be used is set aside.
+// restore returns what was kept of the manifest: nothing if there is no record. A record that
+// cannot be used is set aside.
 func (l *lastGood) restore(path string) ([]manifest.Object, error) {
 	key := l.keyOf(path)
 	l.mu.Lock()

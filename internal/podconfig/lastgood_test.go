@@ -23,7 +23,8 @@ import (
 	"berth/internal/pod"
 )
 
-// records returns the names of the files in the source's part of the state folder, with their contents.
+// records returns the names of the files in the source's part of the state folder, with their
+// contents.
 func records(t *testing.T, state string, source pod.Source) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(state, string(source)))
@@ -355,7 +356,8 @@ func TestDiskThatTakesNoRecords(t *testing.T) {
 	})
 }
 
-// Records that an earlier version set aside count as set aside, and what a killed agent left is no record.
+// Records that an earlier version set aside count as set aside, and what a killed agent left is no
+// record.
 func TestRecordsOfEarlierAgents(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	path := filepath.Join(dir, "a.yaml")
@@ -386,7 +388,8 @@ func TestRecordsOfEarlierAgents(t *testing.T) {
 	})
 }
 
-// TestHTTPServerThatIsDeadWhenTheAgentStarts: pods of the last answer go on, and the source does not hold up the agent for ever.
+// TestHTTPServerThatIsDeadWhenTheAgentStarts: pods of the last answer go on, and the source does
+// not hold up the agent for ever.
 func TestHTTPServerThatIsDeadWhenTheAgentStarts(t *testing.T) {
 	state := t.TempDir()
 	dead := breakWith(errors.New("no luck"))

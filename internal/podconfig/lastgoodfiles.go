@@ -79,7 +79,8 @@ func (l *lastGood) read(path, name string) ([]manifest.Object, error) {
 	return l.decoder.Restore(manifest.Origin{Source: l.source, Path: path}, r.Documents)
 }
 
-// setAside renames a record that cannot be used, for someone to look at. It goes with the manifest's next record.
+// setAside renames a record that cannot be used, for someone to look at. It goes with the
+// manifest's next record.
 func (l *lastGood) setAside(key, name string) error {
 	aside, err := checkpoint.SetAside(filepath.Join(l.folder, name))
 	if err != nil {
@@ -129,7 +130,8 @@ func (l *lastGood) flush() error {
 	return failed
 }
 
-// put writes the record and removes the manifest's other ones. It returns the names of the files that there are then.
+// put writes the record and removes the manifest's other ones. It returns the names of the files
+// that there are then.
 func (l *lastGood) put(r *keptRecord, stored []string) (left []string, err error) {
 	if len(r.Documents) > 0 && !slices.Contains(stored, r.name) {
 		b, err := json.Marshal(r)

@@ -22,23 +22,25 @@ import (
 	"berth/internal/pod"
 )
 
-// The archives of testdata/manifests say what becomes of manifests; each is a page to read. A manifest NAME.yaml (.json, .html) is followed by
-// what becomes of it:
+// The archives of testdata/manifests say what becomes of manifests; each is a page to read. A
+// manifest NAME.yaml (.json, .html) is followed by what becomes of it:
 //
 //	NAME.want       under either name rule; the kubelet's adds "-node-1" to the names of pods
 //	NAME.run        under the rules of `berth run`
 //	NAME.kubelet    under the rules of the kubelet
 //	NAME.want.http, NAME.run.http, NAME.kubelet.http    when a URL answers with it; all others are files
 //
-// There stand the objects that the manifest defines, each with those fields of it that matter, complete as it is handed over (null: it has
-// no such field), and its problems: severity, document, and one line for each fault. A line "nothing" stands for neither objects nor problems.
-// "…" in a fault stands for words of a library.
+// There stand the objects that the manifest defines, each with those fields of it that matter,
+// complete as it is handed over (null: it has no such field), and its problems: severity, document,
+// and one line for each fault. A line "nothing" stands for neither objects nor problems. "…" in a
+// fault stands for words of a library.
 //
 //	Pod default/web
 //	  spec.containers[0].imagePullPolicy = IfNotPresent
 //	warning 1 unknown field "spec.restartpolicy" is ignored
 //
-// A manifest NAME.quoted is made of Go strings, one a line, those that begin with "7 * " seven times: for what an editor would not keep.
+// A manifest NAME.quoted is made of Go strings, one a line, those that begin with "7 * " seven
+// times: for what an editor would not keep.
 const outcomes = "testdata/manifests"
 
 // minManifests is the least number of manifests that the archives have together.

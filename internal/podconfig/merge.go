@@ -15,7 +15,8 @@ import (
 	"berth/internal/pod"
 )
 
-// seenLayout is RFC 3339 with exactly nine fractional digits, the form of kubernetes.io/config.seen.
+// seenLayout is RFC 3339 with exactly nine fractional digits, the form of
+// kubernetes.io/config.seen.
 const seenLayout = "2006-01-02T15:04:05.000000000Z07:00"
 
 // localAnnotations belong to the agent: a source neither sets nor changes them.
@@ -30,13 +31,15 @@ type delivered struct {
 // deliveredPod is one pod that the loop was given.
 type deliveredPod struct {
 	*v1.Pod // as the loop has it; shared with it, never changed
-	// from is the source's pod that it was made of: the same pointer again means that nothing has changed.
+	// from is the source's pod that it was made of: the same pointer again means that nothing has
+	// changed.
 	from *v1.Pod
 }
 
-// mergeSource computes the operations that lead from what the loop was given to the newest set, and what the loop then has. Pods are
-// compared by UID. The first complete set always yields an operation: an ADD without pods if there is no other, which tells
-// the loop that the source has been heard.
+// mergeSource computes the operations that lead from what the loop was given to the newest set, and
+// what the loop then has. Pods are compared by UID. The first complete set always yields an
+// operation: an ADD without pods if there is no other, which tells the loop that the source has
+// been heard.
 func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) ([]pod.PodUpdate, delivered) {
 	head, tail := commonEnds(old.pods, newest.pods, func(p deliveredPod, from *v1.Pod) bool {
 		return p.from == from && !newest.wasGone(from.UID)
@@ -51,7 +54,8 @@ func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) 
 	var removes, adds, updates, deletes, reconciles []*v1.Pod
 	for _, from := range after {
 		cur, ok := known[from.UID]
-		// A UID under another name, or one that was gone meanwhile, is another pod: the one that had it goes first.
+		// A UID under another name, or one that was gone meanwhile, is another pod: the one that
+		// had it goes first.
 		if ok = ok && pod.FullNameOf(cur.Pod) == pod.FullNameOf(from) && !newest.wasGone(from.UID); ok {
 			delete(known, from.UID)
 		}
@@ -123,7 +127,8 @@ func mergeGone(newest snapshot, pods []*v1.Pod) map[pod.UID]struct{} {
 	return gone
 }
 
-// computeDifference names the parts in which the pods differ semantically; nothing else makes an update.
+// computeDifference names the parts in which the pods differ semantically; nothing else makes an
+// update.
 func computeDifference(cur, p *v1.Pod) []string {
 	var out []string
 	differs := func(part string, a, b any) {
@@ -150,7 +155,8 @@ func foreignAnnotations(p *v1.Pod) map[string]string {
 	return out
 }
 
-// mergePod returns a copy of cur that has taken over what p changed. Local annotations keep the value that cur has.
+// mergePod returns a copy of cur that has taken over what p changed. Local annotations keep the
+// value that cur has.
 func mergePod(cur, p *v1.Pod) *v1.Pod {
 	out := *cur
 	out.Spec = p.Spec
@@ -168,7 +174,8 @@ func mergePod(cur, p *v1.Pod) *v1.Pod {
 	return &out
 }
 
-// withAnnotations returns a copy of the pod with the annotations set; all but its annotations is shared with p.
+// withAnnotations returns a copy of the pod with the annotations set; all but its annotations is
+// shared with p.
 func withAnnotations(p *v1.Pod, set map[string]string) *v1.Pod {
 	out := *p
 	out.Annotations = make(map[string]string, len(p.Annotations)+len(set))
@@ -177,8 +184,9 @@ func withAnnotations(p *v1.Pod, set map[string]string) *v1.Pod {
 	return &out
 }
 
-// commonEnds returns how many elements at the beginning of both lists, and at their ends, are the same: of thousands of pods that a source hands over
-// hardly one is another than before, and only what is between the ends has to be looked at. No element is counted twice.
+// commonEnds returns how many elements at the beginning of both lists, and at their ends, are the
+// same: of thousands of pods that a source hands over hardly one is another than before, and only
+// what is between the ends has to be looked at. No element is counted twice.
 func commonEnds[A, B any](a []A, b []B, same func(A, B) bool) (head, tail int) {
 	most := min(len(a), len(b))
 	for head < most && same(a[head], b[head]) {
@@ -190,7 +198,8 @@ func commonEnds[A, B any](a []A, b []B, same func(A, B) bool) (head, tail int) {
 	return head, tail
 }
 
-// census counts the pods of a set by full name and by UID. It follows the set from version to version.
+// census counts the pods of a set by full name and by UID. It follows the set from version to
+// version.
 type census struct {
 	pods  []*v1.Pod
 	names map[pod.FullName]int
@@ -214,7 +223,8 @@ func (c *census) follow(newest []*v1.Pod) {
 	c.pods = newest
 }
 
-// count adds one to the key's count, or takes one off, and returns by how much that changes the number of keys that are counted more than once.
+// count adds one to the key's count, or takes one off, and returns by how much that changes the
+// number of keys that are counted more than once.
 func count[K comparable](counts map[K]int, key K, by int) int {
 	before := counts[key]
 	now := before + by
@@ -226,7 +236,8 @@ func count[K comparable](counts map[K]int, key K, by int) int {
 	return min(max(now, 1), 2) - min(max(before, 1), 2)
 }
 
-// mergeDuplicates drops pods whose full name, or UID, an earlier pod of the set has, and names them as problems.
+// mergeDuplicates drops pods whose full name, or UID, an earlier pod of the set has, and names them
+// as problems.
 func mergeDuplicates(src pod.Source, pods []*v1.Pod) ([]*v1.Pod, []manifest.Problem) {
 	names := make(map[pod.FullName]struct{}, len(pods))
 	uids := make(map[pod.UID]struct{}, len(pods))
@@ -254,8 +265,8 @@ func mergeDuplicates(src pod.Source, pods []*v1.Pod) ([]*v1.Pod, []manifest.Prob
 	return kept, problems
 }
 
-// computeClashes names the pods of manifests that an earlier source wants under the same full name. Both stay desired, as at the
-// kubelet: the pod workers let one of them run at a time.
+// computeClashes names the pods of manifests that an earlier source wants under the same full name.
+// Both stay desired, as at the kubelet: the pod workers let one of them run at a time.
 func computeClashes(feeds []*feed) []manifest.Problem {
 	first := map[pod.FullName]*v1.Pod{}
 	var problems []manifest.Problem

@@ -12,7 +12,8 @@ import (
 	"berth/internal/manifest"
 )
 
-// mergeObjectDuplicates drops local objects that an earlier one of the set has the kind, namespace and name of, and names them as problems.
+// mergeObjectDuplicates drops local objects that an earlier one of the set has the kind, namespace
+// and name of, and names them as problems.
 func mergeObjectDuplicates(objects []manifest.Object) ([]manifest.Object, []manifest.Problem) {
 	first := make(map[string]manifest.Object, len(objects))
 	kept := make([]manifest.Object, 0, len(objects))
@@ -41,8 +42,8 @@ func explainObjectDuplicate(o, first manifest.Object) manifest.Problem {
 	}
 }
 
-// mergeObjects returns the local objects that are in force: the first source that defines one has it. Those of later
-// sources that an earlier one has, too, are named as problems.
+// mergeObjects returns the local objects that are in force: the first source that defines one has
+// it. Those of later sources that an earlier one has, too, are named as problems.
 func mergeObjects(feeds []*feed) ([]manifest.Object, []manifest.Problem) {
 	var all []manifest.Object
 	for _, f := range feeds {
@@ -51,8 +52,9 @@ func mergeObjects(feeds []*feed) ([]manifest.Object, []manifest.Problem) {
 	return mergeObjectDuplicates(all)
 }
 
-// takeObjects returns the local objects that are in force, and whether they differ from those that it returned before. An object that a
-// manifest still defines is the same one as before. The caller holds c.mu.
+// takeObjects returns the local objects that are in force, and whether they differ from those that
+// it returned before. An object that a manifest still defines is the same one as before. The caller
+// holds c.mu.
 func (c *PodConfig) takeObjects() (objects manifest.LocalObjects, changed bool) {
 	newest, _ := mergeObjects(c.feeds)
 	if slices.EqualFunc(newest, c.taken, func(a, b manifest.Object) bool { return a.Object == b.Object }) {
@@ -62,7 +64,8 @@ func (c *PodConfig) takeObjects() (objects manifest.LocalObjects, changed bool) 
 	return manifest.NewLocalObjects(newest), true
 }
 
-// refuseChanges takes those objects out of now that would change an immutable one of old, as the API server does; the old ones then stay.
+// refuseChanges takes those objects out of now that would change an immutable one of old, as the
+// API server does; the old ones then stay.
 func refuseChanges(old []manifest.Object, now manifest.Decoded) manifest.Decoded {
 	fixed := map[string]metav1.Object{}
 	for _, a := range old {

@@ -166,7 +166,8 @@ func TestBadFileKeepsItsObjects(t *testing.T) {
 	}
 }
 
-// An immutable object changes by going first, as in a cluster; an agent that was away holds to that.
+// An immutable object changes by going first, as in a cluster; an agent that was away holds to
+// that.
 func TestImmutableObjectIsNotChanged(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	path := filepath.Join(dir, "a.yaml")

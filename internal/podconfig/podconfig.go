@@ -26,8 +26,8 @@ import (
 // component is this package's name in the journal.
 const component = "config"
 
-// How often files are listed without an event, and how often URLs are asked (KubeletConfiguration, fileCheckFrequency and
-// httpCheckFrequency).
+// How often files are listed without an event, and how often URLs are asked (KubeletConfiguration,
+// fileCheckFrequency and httpCheckFrequency).
 const (
 	defaultRescan = 20 * time.Second
 	defaultPoll   = 20 * time.Second
@@ -39,9 +39,10 @@ type Config struct {
 	NodeName string
 	Log      *slog.Logger
 	Journal  *journal.Journal
-	// Paths are files or folders of manifests, or http:// and https:// URLs that answer with manifests. A file or folder that does not
-	// exist is waited for. Relative paths are taken from the working directory at New. Without files and folders there is no file
-	// source, without URLs no HTTP source.
+	// Paths are files or folders of manifests, or http:// and https:// URLs that answer with
+	// manifests. A file or folder that does not exist is waited for. Relative paths are taken from
+	// the working directory at New. Without files and folders there is no file source, without URLs
+	// no HTTP source.
 	Paths []string
 	Names manifest.NameRule
 	// Rescan is how often everything is looked at without an event; 0 means 20 s.
@@ -50,23 +51,27 @@ type Config struct {
 	Watch WatchFunc
 	// Poll is how often a URL is asked; 0 means 20 s.
 	Poll time.Duration
-	// Header is sent with every request to a URL, but not to another server that it redirects to. Its values are never shown.
+	// Header is sent with every request to a URL, but not to another server that it redirects to.
+	// Its values are never shown.
 	Header http.Header
-	// Transport carries the requests to URLs; nil means TLS by the system's certificates and the proxy of the environment.
+	// Transport carries the requests to URLs; nil means TLS by the system's certificates and the
+	// proxy of the environment.
 	Transport http.RoundTripper
-	// StateDir is where the last good version of each manifest is kept, for the time when it is bad while the agent starts. Empty means
-	// that none is kept.
+	// StateDir is where the last good version of each manifest is kept, for the time when it is bad
+	// while the agent starts. Empty means that none is kept.
 	StateDir string
-	// API opens the watch of the pods that the API server has bound to this node; nil means that there is no API
-	// source. The watch calls changed once its first list is complete and whenever the set changes, which does not block.
+	// API opens the watch of the pods that the API server has bound to this node; nil means that
+	// there is no API source. The watch calls changed once its first list is complete and whenever
+	// the set changes, which does not block.
 	API func(changed func()) PodWatch
-	// Objects is given the local objects of run mode, all of them, whenever they differ from those it was given last: by Take, before it
-	// returns the pods that came with them. It does not block. Nil means that nobody needs them.
+	// Objects is given the local objects of run mode, all of them, whenever they differ from those
+	// it was given last: by Take, before it returns the pods that came with them. It does not
+	// block. Nil means that nobody needs them.
 	Objects func(manifest.LocalObjects)
 }
 
-// PodConfig merges the sources of pods into one stream of operations. Take is for the loop alone; everything else is safe for
-// concurrent use.
+// PodConfig merges the sources of pods into one stream of operations. Take is for the loop alone;
+// everything else is safe for concurrent use.
 type PodConfig struct {
 	journal *journal.Journal
 	sources []source
@@ -81,8 +86,9 @@ type PodConfig struct {
 	changed chan struct{}      // guarded by mu; closed and replaced when the problems change
 }
 
-// source reads pods from one place. run blocks until ctx is done and hands over the complete set whenever it changes, from one
-// goroutine; the snapshot's slices then belong to the merge. handOver does not block.
+// source reads pods from one place. run blocks until ctx is done and hands over the complete set
+// whenever it changes, from one goroutine; the snapshot's slices then belong to the merge. handOver
+// does not block.
 type source struct {
 	name pod.Source
 	run  func(ctx context.Context, handOver func(snapshot)) error
@@ -93,11 +99,12 @@ type snapshot struct {
 	pods     []*v1.Pod         // in the source's order; never changed after they were handed over
 	objects  []manifest.Object // the local objects, likewise
 	problems []manifest.Problem
-	// partial: a part of the source has not been readable yet, so that pods may be missing which the source does have. They may be
-	// started from it, but the source does not count as seen.
+	// partial: a part of the source has not been readable yet, so that pods may be missing which
+	// the source does have. They may be started from it, but the source does not count as seen.
 	partial bool
-	// gone are the pods that were missing from a set since the loop last took one. One that is there again is another pod with
-	// the UID of the old one: its manifest was deleted and written again. The merge sets it.
+	// gone are the pods that were missing from a set since the loop last took one. One that is
+	// there again is another pod with the UID of the old one: its manifest was deleted and written
+	// again. The merge sets it.
 	gone map[pod.UID]struct{}
 }
 
@@ -261,8 +268,9 @@ func wake(c chan<- struct{}) {
 // Wake returns the channel that has an element when Take may return something.
 func (c *PodConfig) Wake() <-chan struct{} { return c.wake }
 
-// Take returns the operations that lead from the sets last taken to the newest ones, source by source, each in the order REMOVE,
-// ADD, UPDATE, DELETE, RECONCILE. The pods are shared and must not be changed. It does not block.
+// Take returns the operations that lead from the sets last taken to the newest ones, source by
+// source, each in the order REMOVE, ADD, UPDATE, DELETE, RECONCILE. The pods are shared and must
+// not be changed. It does not block.
 func (c *PodConfig) Take() []pod.PodUpdate {
 	var out []pod.PodUpdate
 	var notes []journal.Entry
@@ -289,8 +297,9 @@ func (c *PodConfig) Take() []pod.PodUpdate {
 	return out
 }
 
-// SeenAllSources reports whether every source has handed over a complete set that the loop has taken. Until then a pod that no
-// source wants may only not have been read yet: nothing may be removed for that reason.
+// SeenAllSources reports whether every source has handed over a complete set that the loop has
+// taken. Until then a pod that no source wants may only not have been read yet: nothing may be
+// removed for that reason.
 func (c *PodConfig) SeenAllSources() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -314,8 +323,8 @@ func (c *PodConfig) Problems() []manifest.Problem {
 	return out
 }
 
-// ProblemsChanged returns a channel that is closed at the next change of Problems. Ask for it before reading Problems, or a change
-// in between is missed.
+// ProblemsChanged returns a channel that is closed at the next change of Problems. Ask for it
+// before reading Problems, or a change in between is missed.
 func (c *PodConfig) ProblemsChanged() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -59,7 +59,8 @@ func (c *PodConfig) recordProblems(before, now []manifest.Problem) {
 	}
 }
 
-// recordProblem records the entry under the file's name, as a user would type it, and under the pod's.
+// recordProblem records the entry under the file's name, as a user would type it, and under the
+// pod's.
 func (c *PodConfig) recordProblem(p manifest.Problem, e journal.Entry) {
 	e.Component = component
 	e.Subject = journal.Subject{Name: filepath.Base(p.Path)}

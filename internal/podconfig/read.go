@@ -20,7 +20,8 @@ import (
 const (
 	// maxManifest is the size limit of a manifest in bytes.
 	maxManifest = 10 << 20
-	// clockGrain bounds the resolution of file times: a file changed twice within it may look unchanged after the second time.
+	// clockGrain bounds the resolution of file times: a file changed twice within it may look
+	// unchanged after the second time.
 	clockGrain = 100 * time.Millisecond
 )
 
@@ -51,16 +52,17 @@ func stampOf(fi os.FileInfo) stamp {
 // file is one manifest as last read. It is replaced, never changed.
 type file struct {
 	stamp stamp
-	// again: the stamp does not prove that the content is known (read within the clock's grain, or not at all).
+	// again: the stamp does not prove that the content is known (read within the clock's grain, or
+	// not at all).
 	again  bool
 	sum    [sha256.Size]byte // of the content; zero when it was never read
 	places []place           // the links on the way to it
 	manifest.Decoded
 }
 
-// read returns what the manifest stands for, given what it stood for before (nil if nothing), and whether it is a manifest at all:
-// folders and what does not exist are none. The error is errChanging only; everything else that is wrong
-// with the file is among its problems.
+// read returns what the manifest stands for, given what it stood for before (nil if nothing), and
+// whether it is a manifest at all: folders and what does not exist are none. The error is
+// errChanging only; everything else that is wrong with the file is among its problems.
 func (s *fileSource) read(path string, old *file) (f *file, isManifest bool, err error) {
 	next := &file{}
 	lfi, err := os.Lstat(path)
@@ -112,7 +114,8 @@ func irregular(fi os.FileInfo) string {
 	return fmt.Sprintf("is neither a file nor a folder (mode %s)", fi.Mode())
 }
 
-// keepUnread fills next for a file that cannot be read: its pods stay. It is tried again at the next look.
+// keepUnread fills next for a file that cannot be read: its pods stay. It is tried again at the
+// next look.
 func (s *fileSource) keepUnread(path string, old, next *file, err error) *file {
 	if pathErr, ok := errors.AsType[*os.PathError](err); ok {
 		err = fmt.Errorf("%s: %w", pathErr.Op, pathErr.Err) // the path is in the problem already
@@ -122,8 +125,8 @@ func (s *fileSource) keepUnread(path string, old, next *file, err error) *file {
 	return next
 }
 
-// keepGood returns what the file stands for when it was found to be now: as far as that is refused, what it was before, or what was kept
-// of it when it was not looked at before.
+// keepGood returns what the file stands for when it was found to be now: as far as that is refused,
+// what it was before, or what was kept of it when it was not looked at before.
 func (s *fileSource) keepGood(path string, old *file, now manifest.Decoded) manifest.Decoded {
 	if old != nil {
 		return keepLastGood(old.Objects, now)
@@ -138,9 +141,11 @@ func (s *fileSource) keepGood(path string, old *file, now manifest.Decoded) mani
 	return keepLastGood(kept, now)
 }
 
-// readRegular reads a regular file of at most maxManifest bytes and returns its stamp after the last byte was read.
+// readRegular reads a regular file of at most maxManifest bytes and returns its stamp after the
+// last byte was read.
 func readRegular(path string) (content []byte, after stamp, err error) {
-	// Non-blocking: a FIFO put in the file's place since it was looked at would hold up the source for good.
+	// Non-blocking: a FIFO put in the file's place since it was looked at would hold up the source
+	// for good.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, stamp{}, err
@@ -165,9 +170,9 @@ func readRegular(path string) (content []byte, after stamp, err error) {
 	return content, stampOf(fi), nil
 }
 
-// isIgnored reports whether a folder's entry of this name is never a manifest: hidden files, and what editors leave behind while
-// they write (name~, #name#, *.swp, *.swo, *.swx, and vim's probe file 4913).
-// Differs from the kubelet, which ignores names with a leading dot only.
+// isIgnored reports whether a folder's entry of this name is never a manifest: hidden files, and
+// what editors leave behind while they write (name~, #name#, *.swp, *.swo, *.swx, and vim's probe
+// file 4913). Differs from the kubelet, which ignores names with a leading dot only.
 func isIgnored(name string) bool {
 	switch {
 	case strings.HasPrefix(name, "."),

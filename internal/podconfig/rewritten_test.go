@@ -22,7 +22,8 @@ func TestManifestThatIsDeletedAndWrittenAgain(t *testing.T) {
 	again := "REMOVE default/a; ADD default/a"
 	tests := []struct {
 		name string
-		// roots are the paths below the folder that the source is given; nil means the folder itself.
+		// roots are the paths below the folder that the source is given; nil means the folder
+		// itself.
 		roots []string
 		// act is what happens within the quiet time to a.yaml, which has the content given.
 		act  func(b *bench, path, content string)
@@ -120,7 +121,8 @@ func TestRewrittenManifestIsExplained(t *testing.T) {
 	})
 }
 
-// A pod that was missing from one set is removed and added, also when the loop takes nothing in between.
+// A pod that was missing from one set is removed and added, also when the loop takes nothing in
+// between.
 func TestPodThatWasMissingBetweenTwoTakes(t *testing.T) {
 	c, err := New(newConfig(t.TempDir()))
 	if err != nil {
@@ -153,7 +155,8 @@ func TestPodThatWasMissingBetweenTwoTakes(t *testing.T) {
 	}
 }
 
-// The kernel's own events of a file that is deleted and written again within a moment lead to a removal and an addition, each time.
+// The kernel's own events of a file that is deleted and written again within a moment lead to a
+// removal and an addition, each time.
 func TestInotifyRewritten(t *testing.T) {
 	dir := t.TempDir()
 	path, content := dir+"/a.yaml", manifesttest.Pod("a", "i1")

@@ -14,9 +14,11 @@ import (
 
 // Watcher reports changes of folders and their entries, sub-folders not included.
 type Watcher interface {
-	// Add watches the folder. It wraps fs.ErrNotExist when there is none. Adding a folder twice is no error.
+	// Add watches the folder. It wraps fs.ErrNotExist when there is none. Adding a folder twice is
+	// no error.
 	Add(folder string) error
-	// Remove ends the watch; one that has ended by itself, because its folder went away, is no error.
+	// Remove ends the watch; one that has ended by itself, because its folder went away, is no
+	// error.
 	Remove(folder string) error
 	// Events is closed when the watcher can report no more.
 	Events() <-chan inotify.Event
@@ -31,8 +33,8 @@ type WatchFunc func() (Watcher, error)
 type interest struct {
 	// roots list the folder: each visible entry may be a manifest.
 	roots []*root
-	// names are entries on the way to something else: a symbolic link, its target, a path that does not exist yet. The roots are
-	// those that consist of the entry alone.
+	// names are entries on the way to something else: a symbolic link, its target, a path that does
+	// not exist yet. The roots are those that consist of the entry alone.
 	names map[string][]*root
 }
 
@@ -63,8 +65,9 @@ type watches struct {
 	failed map[string]struct{} // folders whose failure was logged
 }
 
-// ensure watches exactly the folders of the interests and returns how many watches are new. A folder that was replaced under its
-// name is watched anew. Failures are logged once per folder; the rescan stands in for the missing events.
+// ensure watches exactly the folders of the interests and returns how many watches are new. A
+// folder that was replaced under its name is watched anew. Failures are logged once per folder; the
+// rescan stands in for the missing events.
 func (ws *watches) ensure(in interests) int {
 	if ws.w == nil {
 		return 0
@@ -83,7 +86,8 @@ func (ws *watches) ensure(in interests) int {
 		if _, ok := ws.active[folder]; ok {
 			continue
 		}
-		// Identified before it is added: if it is replaced in between, the identity is the old one and the next ensure mends it.
+		// Identified before it is added: if it is replaced in between, the identity is the old one
+		// and the next ensure mends it.
 		id, err := folderIDOf(folder)
 		if err == nil {
 			err = ws.w.Add(folder)
@@ -129,12 +133,14 @@ func folderIDOf(path string) (folderID, error) {
 // place is an entry of a folder; the folder's path has no links in it.
 type place struct{ folder, name string }
 
-// maxLinks is how many symbolic links a path may go through (the kernel's limit, path_resolution(7)).
+// maxLinks is how many symbolic links a path may go through (the kernel's limit,
+// path_resolution(7)).
 const maxLinks = 40
 
-// resolve walks the absolute path as the kernel does. It returns every place whose change can change what the path leads to without
-// an event in its own folder, that is each link and the place where the walk ended (the target, or the first entry that is
-// missing), and the path without links. ok is false when the path leads nowhere.
+// resolve walks the absolute path as the kernel does. It returns every place whose change can
+// change what the path leads to without an event in its own folder, that is each link and the place
+// where the walk ended (the target, or the first entry that is missing), and the path without
+// links. ok is false when the path leads nowhere.
 func resolve(path string) (places []place, target string, ok bool) {
 	cur, rest, links := "/", split(path), 0
 	for len(rest) > 0 {

@@ -113,7 +113,8 @@ func mergeWork(w work, o *UpdatePodOptions, l pod.Lifecycle) (_ work, shortened 
 	return w, old != 0 && w.grace < old
 }
 
-// computeGrace returns the effective grace period in seconds. It can only shrink, and is at least 1.
+// computeGrace returns the effective grace period in seconds. It can only shrink, and is at least
+// one.
 func computeGrace(w work, k *KillPodOptions) int64 {
 	grace := w.grace
 	replaced := false

@@ -10,8 +10,8 @@ import (
 	"berth/internal/action"
 )
 
-// DurationBuckets are the upper bounds, in seconds, by which the durations of attempts are counted: the default ones of Prometheus, which the
-// kubelet's prober_probe_duration_seconds has.
+// DurationBuckets are the upper bounds, in seconds, by which the durations of attempts are counted:
+// the default ones of Prometheus, which the kubelet's prober_probe_duration_seconds has.
 var DurationBuckets = [...]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
 // Count is what came of the attempts of one probe since the agent began.
@@ -19,16 +19,19 @@ type Count struct {
 	Pod       *v1.Pod // shared; not to be changed
 	Container string
 	Kind      string // Liveness, Readiness, Startup
-	// Successful, Failed and Unknown are the attempts by their results; those with a warning are successful.
+	// Successful, Failed and Unknown are the attempts by their results; those with a warning are
+	// successful.
 	Successful, Failed, Unknown uint64
 	// Late are the attempts that began a second or more after they were due.
 	Late uint64
-	// Seconds is how long the attempts took together. Buckets are how many took no longer than each of DurationBuckets.
+	// Seconds is how long the attempts took together. Buckets are how many took no longer than each
+	// of DurationBuckets.
 	Seconds float64
 	Buckets [len(DurationBuckets)]uint64
 }
 
-// Counts returns the counts of all probes that there are, ordered by namespace, pod, container and kind.
+// Counts returns the counts of all probes that there are, ordered by namespace, pod, container and
+// kind.
 func (m *Manager) Counts() []Count {
 	m.mu.Lock()
 	var out []Count

@@ -11,7 +11,8 @@ import (
 	"berth/internal/action"
 )
 
-// describeCounts writes counts as "pod/container kind: successful failed unknown late, seconds, buckets".
+// describeCounts writes counts as "pod/container kind: successful failed unknown late, seconds,
+// buckets".
 func describeCounts(counts []Count) (out []string) {
 	for _, c := range counts {
 		out = append(out, fmt.Sprintf("%s/%s %s: %d %d %d %d, %v, %v", c.Pod.Name, c.Container, c.Kind, c.Successful, c.Failed, c.Unknown, c.Late, c.Seconds, c.Buckets))

@@ -10,7 +10,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Probes go on while their verdicts cannot be written; the file has those of before until it can be.
+// Probes go on while their verdicts cannot be written; the file has those of before until it can
+// be.
 func TestDiskThatTakesNoVerdicts(t *testing.T) {
 	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
 		path := filepath.Join(t.TempDir(), "probes.json")

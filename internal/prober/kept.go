@@ -18,7 +18,8 @@ import (
 const (
 	// keptVersion is the version of the file's form.
 	keptVersion = 2
-	// settled is how long before the agent a container must have started for its reported status to count.
+	// settled is how long before the agent a container must have started for its reported status to
+	// count.
 	settled = 10 * time.Second
 
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
@@ -27,7 +28,8 @@ const (
 // savedPod is what is kept of one pod, by incarnation.
 type savedPod map[pod.ContainerID]savedVerdicts
 
-// savedVerdicts are the verdicts that outlive the agent; that of liveness does not, since its first failures are soon seen again.
+// savedVerdicts are the verdicts that outlive the agent; that of liveness does not, since its first
+// failures are soon seen again.
 type savedVerdicts struct {
 	Readiness savedVerdict `json:"readiness,omitempty"`
 	Startup   savedVerdict `json:"startup,omitempty"`
@@ -50,7 +52,8 @@ func (v *savedVerdict) UnmarshalText(b []byte) error {
 	return fmt.Errorf("verdict %q is none of unknown, success and failure", b)
 }
 
-// newFile returns the file of the manager's verdicts. They end with the boot of the machine: no container outlives that.
+// newFile returns the file of the manager's verdicts. They end with the boot of the machine: no
+// container outlives that.
 func (m *Manager) newFile() *checkpoint.WarmTable[pod.UID, savedPod] {
 	return checkpoint.NewTable(checkpoint.TableConfig[pod.UID, savedPod]{
 		Path: m.Path, Version: keptVersion, What: "verdicts of probes", Log: m.Log,
@@ -58,8 +61,8 @@ func (m *Manager) newFile() *checkpoint.WarmTable[pod.UID, savedPod] {
 	})
 }
 
-// Load reads what the agent before this one knew. It is called once, before the first Sync. A file that cannot be read is set aside: the
-// probes then begin as for containers that nobody has probed.
+// Load reads what the agent before this one knew. It is called once, before the first Sync. A file
+// that cannot be read is set aside: the probes then begin as for containers that nobody has probed.
 func (m *Manager) Load() {
 	saved, err := m.file.Load()
 	if err != nil {
@@ -80,7 +83,8 @@ func (m *Manager) Write(ctx context.Context) { m.file.Flush(ctx) }
 // Health returns what cannot be written, since when and why, or nil.
 func (m *Manager) Health() error { return m.file.Health() }
 
-// bootID names the boot of the machine; "" where the kernel does not say, so that all boots count as one.
+// bootID names the boot of the machine; "" where the kernel does not say, so that all boots count
+// as one.
 func bootID() string {
 	b, err := os.ReadFile(bootIDFile)
 	if err != nil {
@@ -89,7 +93,8 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// allToKeep returns the verdicts of all incarnations, those that were restored and not seen yet included.
+// allToKeep returns the verdicts of all incarnations, those that were restored and not seen yet
+// included.
 func (m *Manager) allToKeep() map[pod.UID]savedPod {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -133,10 +138,11 @@ func (pp *podProbes) toKeep() savedPod {
 	return s
 }
 
-// knownOf returns what an earlier agent knew of the incarnation, by the file, else by the status that it reported.
+// knownOf returns what an earlier agent knew of the incarnation, by the file, else by the status
+// that it reported.
 //
-// The reported readiness is the container's own, where the kubelet goes by the pod's condition: another container's failure, or a new
-// incarnation that was never reported, does not mislead it.
+// The reported readiness is the container's own, where the kubelet goes by the pod's condition:
+// another container's failure, or a new incarnation that was never reported, does not mislead it.
 func (m *Manager) knownOf(c *container, cs *pod.ContainerStatus, saved savedPod) (known [kinds]pod.ProbeVerdict) {
 	if s, ok := saved[cs.ID]; ok {
 		known[readiness], known[startup] = pod.ProbeVerdict(s.Readiness), pod.ProbeVerdict(s.Startup)

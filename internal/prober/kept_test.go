@@ -18,7 +18,8 @@ import (
 	"berth/internal/pod"
 )
 
-// restart ends the agent, lets time pass and starts the next one with the same file. The clock of calls goes on.
+// restart ends the agent, lets time pass and starts the next one with the same file. The clock of
+// calls goes on.
 func (n *node) restart(t *testing.T, pause time.Duration) *node {
 	t.Helper()
 	n.stop()

@@ -17,7 +17,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Actions does one attempt of a probe, within the probe's timeoutSeconds. An attempt that could not be made is action.Unknown.
+// Actions does one attempt of a probe, within the probe's timeoutSeconds. An attempt that could not
+// be made is action.Unknown.
 type Actions interface {
 	Probe(ctx context.Context, t action.Target, p *v1.Probe) action.Result
 }
@@ -33,9 +34,11 @@ type Config struct {
 	Recorder Recorder
 	Journal  *journal.Journal
 	Log      *slog.Logger
-	// Path is the file that keeps verdicts for the next agent; its folder must exist when Run is called. "": they end with this agent.
+	// Path is the file that keeps verdicts for the next agent; its folder must exist when Run is
+	// called. "": they end with this agent.
 	Path string
-	// HostIPs returns the node's addresses, primary first: pods on the host's network are probed there.
+	// HostIPs returns the node's addresses, primary first: pods on the host's network are probed
+	// there.
 	HostIPs func() []string
 }
 
@@ -90,9 +93,10 @@ func New(cfg Config) *Manager {
 // Results names the pods of which a probe's verdict changed.
 func (m *Manager) Results() *pod.Inbox[pod.UID] { return m.results }
 
-// Sync brings the pod's probes in line with what was observed of it: those of a container that has come to run begin, those of one that
-// no longer runs rest, and a new incarnation is judged anew. A readiness probe whose container has started and is not ready is run at
-// once. It is called with each observation that a pass begins with, before the pass asks for verdicts, and does not block.
+// Sync brings the pod's probes in line with what was observed of it: those of a container that has
+// come to run begin, those of one that no longer runs rest, and a new incarnation is judged anew. A
+// readiness probe whose container has started and is not ready is run at once. It is called with
+// each observation that a pass begins with, before the pass asks for verdicts, and does not block.
 func (m *Manager) Sync(p *v1.Pod, observed *pod.Status) {
 	now := time.Now()
 	m.mu.Lock()
@@ -128,7 +132,8 @@ func (m *Manager) Sync(p *v1.Pod, observed *pod.Status) {
 	}
 }
 
-// newPodProbes returns the probes that the pod asks for, nil if none. Plain init containers and ephemeral ones cannot have any.
+// newPodProbes returns the probes that the pod asks for, nil if none. Plain init containers and
+// ephemeral ones cannot have any.
 func newPodProbes(p *v1.Pod) *podProbes {
 	pp := &podProbes{}
 	add := func(spec *v1.Container, sidecar bool) {
@@ -200,8 +205,9 @@ func (m *Manager) beginIncarnationLocked(c *container, cs *pod.ContainerStatus, 
 	return said
 }
 
-// setNotBeforeLocked sets when the probes of a container that has come to run may be tried at first. Those of containers that an earlier
-// agent started are spread over their period, since otherwise all probes of the node would run in the moment in which the agent starts.
+// setNotBeforeLocked sets when the probes of a container that has come to run may be tried at
+// first. Those of containers that an earlier agent started are spread over their period, since
+// otherwise all probes of the node would run in the moment in which the agent starts.
 func (m *Manager) setNotBeforeLocked(c *container, startedAt, now time.Time) {
 	ran := max(now.Sub(startedAt), 0) // the runtime's clock may be ahead
 	if startedAt.IsZero() {
@@ -218,7 +224,8 @@ func (m *Manager) setNotBeforeLocked(c *container, startedAt, now time.Time) {
 	}
 }
 
-// armLocked gives deadlines to the probes of the container that are to run, and takes them from the others.
+// armLocked gives deadlines to the probes of the container that are to run, and takes them from the
+// others.
 func (m *Manager) armLocked(c *container, now time.Time) {
 	for _, p := range c.probes {
 		switch {
@@ -231,8 +238,9 @@ func (m *Manager) armLocked(c *container, now time.Time) {
 	}
 }
 
-// Terminating ends the liveness and startup probes of the pod's regular containers: nobody is to kill or await what is being stopped. All
-// others run until their containers have ended. Sync comes first for a pod that was not seen before.
+// Terminating ends the liveness and startup probes of the pod's regular containers: nobody is to
+// kill or await what is being stopped. All others run until their containers have ended. Sync comes
+// first for a pod that was not seen before.
 func (m *Manager) Terminating(uid pod.UID) {
 	m.mu.Lock()
 	defer m.unlock()

@@ -127,7 +127,8 @@ func (n *node) wantCalls(want ...string) {
 	}
 }
 
-// wantVerdicts checks the verdicts on an incarnation in the form "liveness ready startup"; without a readiness probe it has not passed one.
+// wantVerdicts checks the verdicts on an incarnation in the form "liveness ready startup"; without
+// a readiness probe it has not passed one.
 func (n *node) wantVerdicts(id pod.ContainerID, want string) {
 	n.t.Helper()
 	v := n.Verdicts("u")

@@ -25,7 +25,8 @@ func (k kind) String() string { return [...]string{"liveness", "readiness", "sta
 // title is the kind as events begin with it.
 func (k kind) title() string { return [...]string{"Liveness", "Readiness", "Startup"}[k] }
 
-// initial is the verdict on an incarnation that was not tried yet: it is not killed, and gets no traffic, for want of an answer.
+// initial is the verdict on an incarnation that was not tried yet: it is not killed, and gets no
+// traffic, for want of an answer.
 func (k kind) initial() pod.ProbeVerdict {
 	return [...]pod.ProbeVerdict{liveness: pod.ProbeSuccess, readiness: pod.ProbeFailure, startup: pod.ProbeUnknown}[k]
 }
@@ -54,7 +55,8 @@ func thresholdsOf(p *v1.Probe) thresholds {
 // tally is a verdict and the results since that may change it.
 type tally struct {
 	verdict pod.ProbeVerdict
-	// confirmed: the verdict follows from results, instead of being what an incarnation begins with.
+	// confirmed: the verdict follows from results, instead of being what an incarnation begins
+	// with.
 	confirmed bool
 	last      pod.ProbeVerdict // of the newest result
 	inARow    int              // how many results up to the newest were equal
@@ -119,7 +121,8 @@ func (p *probe) hold() {
 	p.held = p.held || final
 }
 
-// end ends the probe with its pod if it is one that ends then: nothing waits for it and nothing follows from it.
+// end ends the probe with its pod if it is one that ends then: nothing waits for it and nothing
+// follows from it.
 func (p *probe) end() {
 	if p.kind == readiness || p.container.sidecar {
 		return

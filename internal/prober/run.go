@@ -99,7 +99,8 @@ func (m *Manager) finish(a *attempt, r action.Result) {
 	owner := a.container.pod.pod
 	changed, entry := m.countLocked(a, r, now)
 	if a.runs() {
-		// From the attempt's beginning rather than its deadline, so that attempts that had to wait for each other spread.
+		// From the attempt's beginning rather than its deadline, so that attempts that had to wait
+		// for each other spread.
 		m.schedule.set(a.probe, later(now, a.began.Add(a.period)))
 	}
 	m.unlock()
@@ -115,8 +116,9 @@ func (m *Manager) finish(a *attempt, r action.Result) {
 	}
 }
 
-// countLocked counts the result towards the verdict. It says whether that is another now, and returns the line of the journal for it; also
-// for a failure that the incarnation began with, once that follows from results.
+// countLocked counts the result towards the verdict. It says whether that is another now, and
+// returns the line of the journal for it; also for a failure that the incarnation began with, once
+// that follows from results.
 func (m *Manager) countLocked(a *attempt, r action.Result, now time.Time) (changed bool, entry *journal.Entry) {
 	p := a.probe
 	result := pod.ProbeSuccess

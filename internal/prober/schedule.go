@@ -16,10 +16,12 @@ const (
 	places = 64
 	// patience is how long an overdue probe waits for a place before it gets one more.
 	patience = 100 * time.Millisecond
-	// placesPerPod is how many attempts of one pod run at a time; its others wait for them, however long that takes.
+	// placesPerPod is how many attempts of one pod run at a time; its others wait for them, however
+	// long that takes.
 	placesPerPod = 8
 
-	// lateness is how much later than its deadline an attempt begins that is late: the shortest period.
+	// lateness is how much later than its deadline an attempt begins that is late: the shortest
+	// period.
 	lateness = time.Second
 
 	notInHeap = -1
@@ -79,7 +81,8 @@ func (s *schedule) set(p *probe, due time.Time) {
 	heap.Push(&s.deadlines, p)
 }
 
-// remove takes the probe from wherever it is. An attempt that is under way is cancelled, and counts for nothing.
+// remove takes the probe from wherever it is. An attempt that is under way is cancelled, and counts
+// for nothing.
 func (s *schedule) remove(p *probe) {
 	if p.index != notInHeap {
 		heap.Remove(&s.deadlines, p.index)

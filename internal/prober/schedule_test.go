@@ -209,7 +209,8 @@ func TestAPlaceIsNotLostWithTheProbeThatWasToHaveIt(t *testing.T) {
 	}
 }
 
-// reference is the rule of thresholds in other words: a verdict is what the newest results, as many as are needed, agree on.
+// reference is the rule of thresholds in other words: a verdict is what the newest results, as many
+// as are needed, agree on.
 func reference(verdict pod.ProbeVerdict, results []pod.ProbeVerdict, th thresholds) pod.ProbeVerdict {
 	for _, v := range []pod.ProbeVerdict{pod.ProbeSuccess, pod.ProbeFailure} {
 		if n := th.needed(v); len(results) >= n && !slices.ContainsFunc(results[len(results)-n:], func(r pod.ProbeVerdict) bool { return r != v }) {
@@ -284,7 +285,8 @@ func TestThresholdsAgainstReference(t *testing.T) {
 	}
 }
 
-// However inputs and attempts meet, a probe that is to run is in exactly one place, and one that is not is nowhere.
+// However inputs and attempts meet, a probe that is to run is in exactly one place, and one that is
+// not is nowhere.
 func TestRandomInputs(t *testing.T) {
 	for seed := range uint64(10) {
 		bubble(t, fmt.Sprintf("seed %d", seed), func(t *testing.T, n *node) {

@@ -51,7 +51,8 @@ func (p *passes) SyncTerminatedPod(context.Context, podsync.Request) error {
 
 func (p *passes) RemovePod(context.Context, podsync.Request) error { return p.note("remove") }
 
-// Every pass has its pod in hand while it lasts. There is none over a pod that is set aside, and its end is tried again.
+// Every pass has its pod in hand while it lasts. There is none over a pod that is set aside, and
+// its end is tried again.
 func TestGuard(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -1,7 +1,8 @@
 // Package selinux reads what the host's SELinux has to say of containers.
 //
 // Owns: nothing.
-// Reads: the kernel's selinuxfs, the policy's settings below /etc/selinux, the label of this process.
+// Reads: the kernel's selinuxfs, the policy's settings below /etc/selinux, the label of this
+// process.
 // Never: changes a label, or what is enforced.
 package selinux
 
@@ -16,7 +17,8 @@ import (
 
 // Labels are those that a policy gives to containers where nobody asks for others.
 type Labels struct {
-	// Process is that of their processes, File that of the files that they may write; "" where the policy does not tell.
+	// Process is that of their processes, File that of the files that they may write; "" where the
+	// policy does not tell.
 	Process, File string
 }
 
@@ -33,7 +35,8 @@ func ReadLabels(root string) Labels {
 	return Labels{Process: readSetting(contexts, "process"), File: readSetting(contexts, "file")}
 }
 
-// MayRun reports whether this process, and what it starts, may start processes with the label: the policy allows it, or it is not enforced.
+// MayRun reports whether this process, and what it starts, may start processes with the label: the
+// policy allows it, or it is not enforced.
 func MayRun(root, label string) (bool, error) {
 	enforce, err := os.ReadFile(filepath.Join(root, selinuxfs, "enforce"))
 	if err != nil {
@@ -64,7 +67,8 @@ func MayRun(root, label string) (bool, error) {
 // selinuxfs is where the kernel's side of SELinux is mounted.
 const selinuxfs = "sys/fs/selinux"
 
-// ask has the kernel decide what one label may do to another (the file access of selinuxfs), and returns the permissions as bits.
+// ask has the kernel decide what one label may do to another (the file access of selinuxfs), and
+// returns the permissions as bits.
 func ask(path, question string) (uint32, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -96,7 +100,8 @@ func readNumber(path string) (int, error) {
 	return n, err
 }
 
-// readSetting returns what a file of lines "name = value" says, without quotes; "" when it says nothing.
+// readSetting returns what a file of lines "name = value" says, without quotes; "" when it says
+// nothing.
 func readSetting(path, name string) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -45,8 +45,8 @@ func (h healthHandlers) check(c healthCheck) error {
 }
 
 // writeHealth answers in the form of all Kubernetes components: ok, or which check failed. Why is
-// said one check at a time. The query is that of the Kubernetes documentation, "Kubernetes API health
-// endpoints": ?verbose lists all checks, ?exclude=NAME leaves one out.
+// said one check at a time. The query is that of the Kubernetes documentation, "Kubernetes API
+// health endpoints": ?verbose lists all checks, ?exclude=NAME leaves one out.
 func (h healthHandlers) writeHealth(w http.ResponseWriter, r *http.Request, checks []healthCheck) {
 	var list strings.Builder
 	failed, query := false, r.URL.Query()

@@ -11,7 +11,8 @@ import (
 	"berth/internal/pod"
 )
 
-// How long a pod has been active is a matter of the clock that nobody sets: the host's may be set by years meanwhile.
+// How long a pod has been active is a matter of the clock that nobody sets: the host's may be set
+// by years meanwhile.
 func TestBegan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()

@@ -9,8 +9,9 @@ import (
 	"berth/internal/lifecycle"
 )
 
-// changes returns the journal's entries for what users look at in a status: phase, readiness and the states of containers. They
-// have no termination messages, which are the container's own words and may hold anything.
+// changes returns the journal's entries for what users look at in a status: phase, readiness and
+// the states of containers. They have no termination messages, which are the container's own words
+// and may hold anything.
 func changes(p *v1.Pod, old, s *v1.PodStatus) []journal.Entry {
 	var out []journal.Entry
 	add := func(container, decision, why string) {

@@ -22,7 +22,8 @@ const (
 	restartAllContainersDetail = "container exited with restart policy rule"
 )
 
-// ownedConditions are the conditions that Generate derives anew, in the order in which they are reported.
+// ownedConditions are the conditions that Generate derives anew, in the order in which they are
+// reported.
 var ownedConditions = []v1.PodConditionType{
 	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled, v1.AllContainersRestarting,
 	v1.PodResizePending, v1.PodResizeInProgress,
@@ -31,8 +32,8 @@ var ownedConditions = []v1.PodConditionType{
 // keptConditions are set by other parts of the agent and stay as they are.
 var keptConditions = []v1.PodConditionType{v1.DisruptionTarget}
 
-// conditions returns the pod's conditions; s has the phase and the container statuses. Conditions of others come from the API
-// object, where their owners remove them.
+// conditions returns the pod's conditions; s has the phase and the container statuses. Conditions
+// of others come from the API object, where their owners remove them.
 func conditions(in Input, s *v1.PodStatus) []v1.PodCondition {
 	p := in.Pod
 	foreign := foreignConditions(p)
@@ -82,8 +83,8 @@ func readyToStart(in Input) v1.PodCondition {
 	return c
 }
 
-// initialized tells whether the init containers are done. Once they were, they are: a later run of them, after a reboot or a
-// restart of all containers, does not take it back.
+// initialized tells whether the init containers are done. Once they were, they are: a later run of
+// them, after a reboot or a restart of all containers, does not take it back.
 func initialized(in Input, s *v1.PodStatus) v1.PodCondition {
 	p := in.Pod
 	c := newCondition(p, v1.PodInitialized)
@@ -160,7 +161,8 @@ func falseIfAny(c v1.PodCondition, names []string, reason, what string) v1.PodCo
 	return c
 }
 
-// podReady tells whether the pod may be sent traffic: its containers are ready and every readiness gate is True (KEP-580).
+// podReady tells whether the pod may be sent traffic: its containers are ready and every readiness
+// gate is True (KEP-580).
 func podReady(p *v1.Pod, others []v1.PodCondition, containers v1.PodCondition) v1.PodCondition {
 	c := containers
 	c.Type = v1.PodReady
@@ -182,7 +184,8 @@ func podReady(p *v1.Pod, others []v1.PodCondition, containers v1.PodCondition) v
 	return c
 }
 
-// allRestarting tells whether a container's exit asks for a restart of all; ok is false for pods without such a rule (KEP-5532).
+// allRestarting tells whether a container's exit asks for a restart of all; ok is false for pods
+// without such a rule (KEP-5532).
 func allRestarting(in Input) (c v1.PodCondition, ok bool) {
 	c = v1.PodCondition{Type: v1.AllContainersRestarting, Status: v1.ConditionFalse}
 	if !slices.ContainsFunc(in.Pod.Spec.InitContainers, hasRestartAllRule) && !slices.ContainsFunc(in.Pod.Spec.Containers, hasRestartAllRule) {

@@ -27,7 +27,8 @@ const (
 	ephemeralContainer
 )
 
-// containerStatuses returns the statuses of the containers of one kind: init containers in the order of the spec, others by name.
+// containerStatuses returns the statuses of the containers of one kind: init containers in the
+// order of the spec, others by name.
 func containerStatuses(in Input, specs []v1.Container, old []v1.ContainerStatus, kind containerKind) []v1.ContainerStatus {
 	if len(specs) == 0 {
 		return nil
@@ -47,7 +48,8 @@ func containerStatuses(in Input, specs []v1.Container, old []v1.ContainerStatus,
 	return out
 }
 
-// incarnations returns the container's newest two incarnations; nil for those that the runtime does not know.
+// incarnations returns the container's newest two incarnations; nil for those that the runtime does
+// not know.
 func incarnations(s *pod.Status, name string) (newest, previous *pod.ContainerStatus) {
 	for i := range s.Containers {
 		cs := &s.Containers[i]
@@ -85,7 +87,8 @@ func (b *containerBuilder) build() v1.ContainerStatus {
 	return cs
 }
 
-// initial returns the status that holds as long as the runtime shows nothing: how the container ended if it had, else waiting.
+// initial returns the status that holds as long as the runtime shows nothing: how the container
+// ended if it had, else waiting.
 func (b *containerBuilder) initial() v1.ContainerStatus {
 	if b.old != nil && b.old.State.Terminated != nil {
 		return *b.old.DeepCopy()
@@ -119,7 +122,8 @@ func (b *containerBuilder) fillMissing(cs *v1.ContainerStatus) {
 		if t != nil {
 			cs.LastTerminationState = cs.State
 		}
-		// Later containers would not be there if it had not done its work; it was cleaned away since.
+		// Later containers would not be there if it had not done its work; it was cleaned away
+		// since.
 		cs.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: lifecycle.Completed}}
 		return
 	}
@@ -135,8 +139,8 @@ func (b *containerBuilder) fillMissing(cs *v1.ContainerStatus) {
 	}
 }
 
-// restartsWithAll reports whether the container was taken away to be restarted with all others of the pod: the last pass says so, or, after
-// a restart of the agent, the old status.
+// restartsWithAll reports whether the container was taken away to be restarted with all others of
+// the pod: the last pass says so, or, after a restart of the agent, the old status.
 func (b *containerBuilder) restartsWithAll() bool {
 	switch {
 	case b.in.Terminal || b.kind == ephemeralContainer:
@@ -154,8 +158,8 @@ func (b *containerBuilder) restartsWithAll() bool {
 	return c != nil && c.Status == v1.ConditionTrue
 }
 
-// fillRestarting shows a container that was taken away to be restarted with all others. One that ran until then was killed; its next
-// incarnation has the next restart count.
+// fillRestarting shows a container that was taken away to be restarted with all others. One that
+// ran until then was killed; its next incarnation has the next restart count.
 func (b *containerBuilder) fillRestarting(cs *v1.ContainerStatus) {
 	switch {
 	case b.old != nil && b.old.State.Running != nil:
@@ -169,7 +173,8 @@ func (b *containerBuilder) fillRestarting(cs *v1.ContainerStatus) {
 	cs.ContainerID, cs.ImageID, cs.Image, cs.User = "", "", b.spec.Image, nil
 }
 
-// fillObserved fills in what the runtime shows of the newest incarnation, and the end of the one before.
+// fillObserved fills in what the runtime shows of the newest incarnation, and the end of the one
+// before.
 func (b *containerBuilder) fillObserved(cs *v1.ContainerStatus) {
 	n := b.newest
 	cs.RestartCount = max(cs.RestartCount, int32(n.Attempt))
@@ -210,8 +215,9 @@ func (b *containerBuilder) oldEnds() []*v1.ContainerStateTerminated {
 	return out
 }
 
-// knownEnd returns how the newest incarnation ended by the old status, for when the runtime no longer knows; nil when it is not
-// known to have ended. It is the last state while a start error shows, and the state otherwise.
+// knownEnd returns how the newest incarnation ended by the old status, for when the runtime no
+// longer knows; nil when it is not known to have ended. It is the last state while a start error
+// shows, and the state otherwise.
 func (b *containerBuilder) knownEnd() *v1.ContainerStateTerminated {
 	for _, t := range b.oldEnds() {
 		if t.ContainerID == b.id(b.newest.ID) {
@@ -221,8 +227,8 @@ func (b *containerBuilder) knownEnd() *v1.ContainerStateTerminated {
 	return nil
 }
 
-// lastEnd returns how the incarnation before the newest one ended: as the runtime shows it, else, when that has been removed, as
-// the old status tells it; nil when there was none.
+// lastEnd returns how the incarnation before the newest one ended: as the runtime shows it, else,
+// when that has been removed, as the old status tells it; nil when there was none.
 func (b *containerBuilder) lastEnd() *v1.ContainerStateTerminated {
 	if b.previous != nil && b.previous.State == pod.StateExited {
 		return b.terminated(b.previous)
@@ -291,8 +297,9 @@ func (b *containerBuilder) fillStartedReady(cs *v1.ContainerStatus) {
 	cs.Ready = started && (b.spec.ReadinessProbe == nil || b.in.Probes.Readiness[b.newest.ID] == pod.ProbeSuccess)
 }
 
-// hasStarted reports whether a running container is past its startup probe. That an incarnation has started is never taken back,
-// so that a prober that lost its memory does not make a serving container look unready.
+// hasStarted reports whether a running container is past its startup probe. That an incarnation has
+// started is never taken back, so that a prober that lost its memory does not make a serving
+// container look unready.
 func (b *containerBuilder) hasStarted(cs *v1.ContainerStatus) bool {
 	if b.spec.StartupProbe == nil {
 		return true
@@ -321,8 +328,9 @@ func userOf(cs *pod.ContainerStatus) *v1.ContainerUser {
 	}}
 }
 
-// volumeMounts returns the mounts as the spec asks for them. Recursive read-only is told of read-only mounts alone: as what it became, where it
-// was asked for if possible; an image tells what it was when the container was made. observed is nil while the runtime has no container.
+// volumeMounts returns the mounts as the spec asks for them. Recursive read-only is told of
+// read-only mounts alone: as what it became, where it was asked for if possible; an image tells
+// what it was when the container was made. observed is nil while the runtime has no container.
 func volumeMounts(c *v1.Container, observed *pod.ContainerStatus) []v1.VolumeMountStatus {
 	var out []v1.VolumeMountStatus
 	for i := range c.VolumeMounts {

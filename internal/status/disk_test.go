@@ -12,7 +12,8 @@ import (
 	"berth/internal/pod"
 )
 
-// A status that cannot be written is told all the same; what the next agent knows is the last that could.
+// A status that cannot be written is told all the same; what the next agent knows is the last that
+// could.
 func TestDiskThatTakesNoStatuses(t *testing.T) {
 	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
 		path := filepath.Join(t.TempDir(), "statuses.json")

@@ -17,15 +17,17 @@ type Input struct {
 	Observed pod.Status
 	// Old is the newest status known: the manager's, else the API server's.
 	Old v1.PodStatus
-	// Actuated is Pod with the resources that its running containers have; nil, or Pod, unless it is being resized. Resize is how far that
-	// has come.
+	// Actuated is Pod with the resources that its running containers have; nil, or Pod, unless it
+	// is being resized. Resize is how far that has come.
 	Actuated *v1.Pod
 	Resize   allocation.Resize
 	// Terminal: the worker has ended all containers for good.
 	Terminal bool
-	// MountsMissing: volumes of the pod are not mounted yet, so that no container can start although there is a sandbox.
+	// MountsMissing: volumes of the pod are not mounted yet, so that no container can start
+	// although there is a sandbox.
 	MountsMissing bool
-	// StartErrors are the last start errors by container name; a container that was started since has none.
+	// StartErrors are the last start errors by container name; a container that was started since
+	// has none.
 	StartErrors map[string]lifecycle.StartError
 	// Probes are the verdicts on the containers of Observed.
 	Probes pod.ProbeVerdicts
@@ -35,14 +37,15 @@ type Input struct {
 	HostIPs []string
 	// Now is compared with the end of activeDeadlineSeconds; nothing else depends on the time.
 	Now time.Time
-	// Began is when Old.StartTime was by the clock of Now, which may have been set since; zero is Old.StartTime itself.
+	// Began is when Old.StartTime was by the clock of Now, which may have been set since; zero is
+	// Old.StartTime itself.
 	Began time.Time
 
 	hasInitialized bool // what Generate finds of Pod and Observed
 }
 
-// Generate returns the pod's status. Times of condition changes are left to Manager.Set, which knows them. A status that was
-// generated from its own output as Old is the same again.
+// Generate returns the pod's status. Times of condition changes are left to Manager.Set, which
+// knows them. A status that was generated from its own output as Old is the same again.
 func Generate(in Input) v1.PodStatus {
 	p := in.Pod
 	s := v1.PodStatus{
@@ -70,8 +73,8 @@ func Generate(in Input) v1.PodStatus {
 
 const deadlineExceeded = "Pod was active on the node longer than the specified deadline"
 
-// setPhase sets phase, reason and message. A terminal phase stays; reason and message stay as long as the phase does. A pod that was
-// active for longer than it may fails.
+// setPhase sets phase, reason and message. A terminal phase stays; reason and message stay as long
+// as the phase does. A pod that was active for longer than it may fails.
 func setPhase(s *v1.PodStatus, in Input) {
 	s.Phase = lifecycle.Phase(in.Pod, s, lifecycle.PhaseFacts{
 		Terminal: in.Terminal, HasInitialized: in.hasInitialized, EndsWithSandbox: lifecycle.EndsWithSandbox(in.Pod, &in.Observed),
@@ -90,7 +93,8 @@ func setPhase(s *v1.PodStatus, in Input) {
 	}
 }
 
-// deadline returns when the pod's activeDeadlineSeconds end; zero when they do not, or have not begun.
+// deadline returns when the pod's activeDeadlineSeconds end; zero when they do not, or have not
+// begun.
 func deadline(in Input) time.Time {
 	seconds := in.Pod.Spec.ActiveDeadlineSeconds
 	if seconds == nil || in.Old.StartTime == nil {
@@ -103,8 +107,8 @@ func deadline(in Input) time.Time {
 	return began.Add(time.Duration(*seconds) * time.Second)
 }
 
-// onClockOf returns a time that was written down by the clock of now, which goes on evenly when the host's is set. What
-// is in the future was written before that was set back, and counts as now.
+// onClockOf returns a time that was written down by the clock of now, which goes on evenly when the
+// host's is set. What is in the future was written before that was set back, and counts as now.
 func onClockOf(now, written time.Time) time.Time { return now.Add(-max(now.Sub(written), 0)) }
 
 // qosClass returns the class that the pod was given at first: it never changes.

@@ -6,7 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// setIPs sets the addresses of host and pod: at most one of each family, the node's primary family first.
+// setIPs sets the addresses of host and pod: at most one of each family, the node's primary family
+// first.
 func setIPs(s *v1.PodStatus, in Input) {
 	hosts := onePerFamily(parseIPs(in.HostIPs))
 	for _, ip := range hosts {
@@ -30,7 +31,8 @@ func podIPs(in Input, hosts []netip.Addr) []netip.Addr {
 	}
 	known := parseIPs(old)
 	if in.Pod.Spec.HostNetwork {
-		// Once told they stay, though the node's change: other things have been set up with them. A second family may join.
+		// Once told they stay, though the node's change: other things have been set up with them. A
+		// second family may join.
 		return onePerFamily(append(known, hosts...))
 	}
 	observed := parseIPs(in.Observed.IPs)

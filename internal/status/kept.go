@@ -11,8 +11,9 @@ import (
 	"berth/internal/pod"
 )
 
-// Kept keeps statuses for the next agent: of static pods, since nobody else knows what a pod came to whose containers are gone, when it
-// started, and when its conditions changed; and of pods that have ended, since the API server may not have heard of it.
+// Kept keeps statuses for the next agent: of static pods, since nobody else knows what a pod came
+// to whose containers are gone, when it started, and when its conditions changed; and of pods that
+// have ended, since the API server may not have heard of it.
 type Kept struct {
 	manager *Manager
 	file    *checkpoint.WarmTable[pod.UID, v1.PodStatus]
@@ -29,7 +30,8 @@ func NewKept(m *Manager, path string, log *slog.Logger) *Kept {
 	})}
 }
 
-// Load gives the manager what an earlier agent kept. It is called before the first Set. A file that cannot be read is set aside.
+// Load gives the manager what an earlier agent kept. It is called before the first Set. A file that
+// cannot be read is set aside.
 func (k *Kept) Load() {
 	statuses, err := k.file.Load()
 	if err != nil {
@@ -76,7 +78,8 @@ func (m *Manager) toKeep(uid pod.UID) (v1.PodStatus, bool) {
 	return s, ok
 }
 
-// isKept reports whether the next agent is to know the status. A static pod that was refused has no containers: it is judged anew.
+// isKept reports whether the next agent is to know the status. A static pod that was refused has no
+// containers: it is judged anew.
 func (e *entry) isKept() bool {
 	if pod.IsStatic(e.pod) {
 		return len(e.status.ContainerStatuses) > 0

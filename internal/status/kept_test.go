@@ -24,7 +24,8 @@ func keptPod(uid pod.UID, source pod.Source) *v1.Pod {
 	}
 }
 
-// agentOf runs a manager that keeps its statuses, as an agent does, until the returned function is called.
+// agentOf runs a manager that keeps its statuses, as an agent does, until the returned function is
+// called.
 func agentOf(t *testing.T, path string) (m *status.Manager, stop func()) {
 	log := slog.New(slog.DiscardHandler)
 	m = status.NewManager(log, journal.New(log))
@@ -41,8 +42,8 @@ func agentOf(t *testing.T, path string) (m *status.Manager, stop func()) {
 	}
 }
 
-// A static pod's status is known to the next agent, as the one before which that agent's own is settled; that of an API pod is the API
-// server's to know, but for its end.
+// A static pod's status is known to the next agent, as the one before which that agent's own is
+// settled; that of an API pod is the API server's to know, but for its end.
 func TestKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "statuses.json")
 	synctest.Test(t, func(t *testing.T) {

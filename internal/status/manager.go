@@ -17,7 +17,8 @@ import (
 type Manager struct {
 	log     *slog.Logger
 	journal *journal.Journal
-	// unkept names the pods of which what is to be kept may be another than in the file. It is told with mu held, before anybody sees the status.
+	// unkept names the pods of which what is to be kept may be another than in the file. It is told
+	// with mu held, before anybody sees the status.
 	unkept  *pod.Inbox[pod.UID]
 	changed pod.Publisher[pod.UID]
 
@@ -26,7 +27,8 @@ type Manager struct {
 	restored map[pod.UID]v1.PodStatus // guarded by mu; what an earlier agent kept of pods that have no entry yet
 }
 
-// entry is what is known of one pod. Its status is shared with readers and never changed, only replaced.
+// entry is what is known of one pod. Its status is shared with readers and never changed, only
+// replaced.
 type entry struct {
 	pod      *v1.Pod // as of the newest status
 	status   v1.PodStatus
@@ -34,7 +36,8 @@ type entry struct {
 	finished bool
 }
 
-// NewManager returns a manager that knows no pod. Changes are written to the journal, refusals to log.
+// NewManager returns a manager that knows no pod. Changes are written to the journal, refusals to
+// log.
 func NewManager(log *slog.Logger, j *journal.Journal) *Manager {
 	return &Manager{
 		log: log, journal: j, unkept: pod.NewInbox[pod.UID](),
@@ -42,7 +45,8 @@ func NewManager(log *slog.Logger, j *journal.Journal) *Manager {
 	}
 }
 
-// Get returns the pod's newest status, which may be what an earlier agent kept, and whether there is one. The status is shared and must not be changed.
+// Get returns the pod's newest status, which may be what an earlier agent kept, and whether there
+// is one. The status is shared and must not be changed.
 func (m *Manager) Get(uid pod.UID) (v1.PodStatus, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -53,10 +57,11 @@ func (m *Manager) Get(uid pod.UID) (v1.PodStatus, bool) {
 	return s, ok
 }
 
-// Began returns when the start time in the pod's newest status was, zero if there is none. A clock that is set after
-// this agent first saw the start time does not change how long ago that was.
+// Began returns when the start time in the pod's newest status was, zero if there is none. A clock
+// that is set after this agent first saw the start time does not change how long ago that was.
 //
-// Differs from the kubelet: there a pod with activeDeadlineSeconds ends when the clock is set ahead.
+// Differs from the kubelet: there a pod with activeDeadlineSeconds ends when the clock is set
+// ahead.
 func (m *Manager) Began(uid pod.UID) time.Time {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -69,8 +74,9 @@ func (m *Manager) Began(uid pod.UID) time.Time {
 	return time.Time{}
 }
 
-// Shown returns the pod's newest status as readers are told it, and whether there is one. Of what an earlier agent kept these are the ends of pods
-// alone: of a pod that ran then, this agent says nothing before it has looked.
+// Shown returns the pod's newest status as readers are told it, and whether there is one. Of what
+// an earlier agent kept these are the ends of pods alone: of a pod that ran then, this agent says
+// nothing before it has looked.
 func (m *Manager) Shown(uid pod.UID) (v1.PodStatus, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -81,7 +87,8 @@ func (m *Manager) Shown(uid pod.UID) (v1.PodStatus, bool) {
 	return s, pod.IsTerminal(s.Phase)
 }
 
-// seen returns the pod's newest status if it is of this agent: what an earlier one kept says what was, and after a reboot nothing of it may be.
+// seen returns the pod's newest status if it is of this agent: what an earlier one kept says what
+// was, and after a reboot nothing of it may be.
 func (m *Manager) seen(uid pod.UID) (v1.PodStatus, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -89,7 +96,8 @@ func (m *Manager) seen(uid pod.UID) (v1.PodStatus, bool) {
 	return e.status, ok
 }
 
-// Finished reports whether the pod was Terminated: nothing of it runs or is held any more, and its API object may go.
+// Finished reports whether the pod was Terminated: nothing of it runs or is held any more, and its
+// API object may go.
 func (m *Manager) Finished(uid pod.UID) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -107,8 +115,8 @@ func (m *Manager) List() map[pod.UID]v1.PodStatus {
 	return out
 }
 
-// Pod returns the pod as it was when its status was last set, for pods that are not desired any more but still end. The pod is
-// shared and must not be changed.
+// Pod returns the pod as it was when its status was last set, for pods that are not desired any
+// more but still end. The pod is shared and must not be changed.
 func (m *Manager) Pod(uid pod.UID) (*v1.Pod, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -116,20 +124,23 @@ func (m *Manager) Pod(uid pod.UID) (*v1.Pod, bool) {
 	return e.pod, ok
 }
 
-// Notify tells every subscriber of the key: of a pod, or, with "", of something else that they show.
+// Notify tells every subscriber of the key: of a pod, or, with "", of something else that they
+// show.
 func (m *Manager) Notify(uid pod.UID) {
 	m.changed.Publish(uid)
 }
 
-// Subscribe returns an inbox that gets the UID of each pod whose status changes or goes, and the function that ends this. Changes
-// after Subscribe returned are never missed, but many may be one; a slow reader holds nobody up.
+// Subscribe returns an inbox that gets the UID of each pod whose status changes or goes, and the
+// function that ends this. Changes after Subscribe returned are never missed, but many may be one;
+// a slow reader holds nobody up.
 func (m *Manager) Subscribe() (changed *pod.Inbox[pod.UID], cancel func()) {
 	return m.changed.Subscribe()
 }
 
-// Set makes s the pod's newest status; the pod's own status stands in for one that is not known yet. It sets what depends on the
-// status before: start time and times of transition. A terminal phase stays. A status that brings a container back to life which
-// must not be restarted is refused, and one that changes nothing is dropped.
+// Set makes s the pod's newest status; the pod's own status stands in for one that is not known
+// yet. It sets what depends on the status before: start time and times of transition. A terminal
+// phase stays. A status that brings a container back to life which must not be restarted is
+// refused, and one that changes nothing is dropped.
 func (m *Manager) Set(p *v1.Pod, s v1.PodStatus) {
 	s = *s.DeepCopy()
 	m.update(p, func(e *entry) error {
@@ -141,8 +152,9 @@ func (m *Manager) Set(p *v1.Pod, s v1.PodStatus) {
 	})
 }
 
-// Terminated notes that the pod has ended for good and that everything it held is freed: what was not seen to end is reported as
-// ended, and the pod as Failed unless it is terminal already. A static pod keeps its phase, since it may come back.
+// Terminated notes that the pod has ended for good and that everything it held is freed: what was
+// not seen to end is reported as ended, and the pod as Failed unless it is terminal already. A
+// static pod keeps its phase, since it may come back.
 func (m *Manager) Terminated(p *v1.Pod) {
 	m.update(p, func(e *entry) error {
 		e.status = settle(p, e.status, terminatedStatus(p, e.status), metav1.Now())
@@ -151,7 +163,8 @@ func (m *Manager) Terminated(p *v1.Pod) {
 	})
 }
 
-// Remove forgets the pod. Subscribers are told also of one without a status: it may have been shown as it ended.
+// Remove forgets the pod. Subscribers are told also of one without a status: it may have been shown
+// as it ended.
 func (m *Manager) Remove(uid pod.UID) {
 	m.mu.Lock()
 	delete(m.entries, uid)
@@ -161,7 +174,8 @@ func (m *Manager) Remove(uid pod.UID) {
 	m.changed.Publish(uid)
 }
 
-// update replaces the pod's entry by what change makes of it, unless change fails, and tells of a difference.
+// update replaces the pod's entry by what change makes of it, unless change fails, and tells of a
+// difference.
 func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 	m.mu.Lock()
 	before, known := m.entries[p.UID]

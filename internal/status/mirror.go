@@ -27,24 +27,30 @@ type MirrorsConfig struct {
 	Pods *pod.Manager
 	// Changed gets the full names of static pods and mirrors that came, changed or went.
 	Changed *pod.Inbox[pod.FullName]
-	// Node returns the Node's name and UID; the UID is empty while the node is not registered, or is being deleted.
+	// Node returns the Node's name and UID; the UID is empty while the node is not registered, or
+	// is being deleted.
 	Node func() (name string, uid pod.UID)
 	// NodeChanged has an element when Node has a new answer.
 	NodeChanged <-chan struct{}
-	// Ending reports whether a static pod of this name still ends, be it one that was wanted before with the UID of the present one.
+	// Ending reports whether a static pod of this name still ends, be it one that was wanted before
+	// with the UID of the present one.
 	Ending func(pod.FullName) bool
-	// Complete reports whether every source was heard: before, a static pod may only not have been read yet.
+	// Complete reports whether every source was heard: before, a static pod may only not have been
+	// read yet.
 	Complete func() bool
-	// Shown is called with a static pod's UID when its mirror is as it should be: its status can be written.
+	// Shown is called with a static pod's UID when its mirror is as it should be: its status can be
+	// written.
 	Shown func(pod.UID)
 	Log   *slog.Logger
 }
 
-// Mirrors keeps one mirror pod at the API server for each static pod. What becomes of a mirror never touches its static pod.
+// Mirrors keeps one mirror pod at the API server for each static pod. What becomes of a mirror
+// never touches its static pod.
 type Mirrors struct {
 	MirrorsConfig
-	// seen is the annotation config.seen of the static pods that have their mirrors. It tells a pod from the next one of the same
-	// UID, whose manifest was deleted and written again. Of Run's goroutine.
+	// seen is the annotation config.seen of the static pods that have their mirrors. It tells a pod
+	// from the next one of the same UID, whose manifest was deleted and written again. Of Run's
+	// goroutine.
 	seen map[pod.FullName]string
 }
 
@@ -99,7 +105,8 @@ func (m *Mirrors) all(pending map[pod.FullName]struct{}) {
 	}
 }
 
-// sync makes the mirror of one name what it should be; done is false when it has to be looked at again without an event.
+// sync makes the mirror of one name what it should be; done is false when it has to be looked at
+// again without an event.
 func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err error) {
 	static, wanted := m.Pods.GetByFullName(n)
 	wanted = wanted && pod.IsStatic(static)
@@ -138,7 +145,8 @@ func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err erro
 	return true, nil
 }
 
-// isMirrorOf reports whether the mirror can stay. One that an earlier agent made can, if it is of the same manifest.
+// isMirrorOf reports whether the mirror can stay. One that an earlier agent made can, if it is of
+// the same manifest.
 func (m *Mirrors) isMirrorOf(mirror, static *v1.Pod) bool {
 	seen, known := m.seen[pod.FullNameOf(static)]
 	return mirror.DeletionTimestamp == nil &&

@@ -10,8 +10,9 @@ import (
 	"berth/internal/pod"
 )
 
-// generatePatch returns the strategic merge patch that turns the status old into s, with the pod's UID as precondition,
-// or nil when there is nothing to change. Conditions are patched one by one, so that those of others are never touched.
+// generatePatch returns the strategic merge patch that turns the status old into s, with the pod's
+// UID as precondition, or nil when there is nothing to change. Conditions are patched one by one,
+// so that those of others are never touched.
 func generatePatch(uid types.UID, old, s *v1.PodStatus) ([]byte, error) {
 	p, err := patch.Generate(old, s, patch.All, "podIPs", "hostIPs")
 	if err != nil || len(p) == 0 {
@@ -23,8 +24,8 @@ func generatePatch(uid types.UID, old, s *v1.PodStatus) ([]byte, error) {
 // mayRun answers whether containers of the pod may still run.
 type mayRun bool
 
-// mergeStatus returns the status to be written: ours over the API's. What belongs to others stays, and a terminal phase is held back, with
-// what goes with it, while containers may still run.
+// mergeStatus returns the status to be written: ours over the API's. What belongs to others stays,
+// and a terminal phase is held back, with what goes with it, while containers may still run.
 func mergeStatus(api, ours *v1.PodStatus, running mayRun) *v1.PodStatus {
 	s := ours.DeepCopy()
 	if bool(running) && pod.IsTerminal(s.Phase) && !pod.IsTerminal(api.Phase) {
@@ -60,8 +61,9 @@ func mergeStatus(api, ours *v1.PodStatus, running mayRun) *v1.PodStatus {
 	return s
 }
 
-// asMirror makes the status of a static pod that of its mirror. The mirror's generation says nothing about the static pod; and the mirror
-// remembers, where an agent that was started again does not, since when things are as they are.
+// asMirror makes the status of a static pod that of its mirror. The mirror's generation says
+// nothing about the static pod; and the mirror remembers, where an agent that was started again
+// does not, since when things are as they are.
 func asMirror(s, mirror *v1.PodStatus) {
 	s.ObservedGeneration = 0
 	if mirror.StartTime != nil {

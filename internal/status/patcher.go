@@ -18,7 +18,8 @@ import (
 	"berth/internal/pod"
 )
 
-// API is what the patcher needs of the API server. Errors are those of apimachinery (apierrors.IsNotFound and so on).
+// API is what the patcher needs of the API server. Errors are those of apimachinery
+// (apierrors.IsNotFound and so on).
 type API interface {
 	GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error)
 	PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error
@@ -32,7 +33,8 @@ type PatcherConfig struct {
 	Manager *Manager
 	Pods    *pod.Manager
 	States  *pod.States
-	// Keep keeps on disk what an agent knows of static pods: what it tells of them, the next agent must not tell otherwise.
+	// Keep keeps on disk what an agent knows of static pods: what it tells of them, the next agent
+	// must not tell otherwise.
 	Keep func(context.Context)
 	// Metrics measure how long after a change of a status the API server has it; nil: nothing does.
 	Metrics *Metrics
@@ -40,8 +42,9 @@ type PatcherConfig struct {
 	Log     *slog.Logger
 }
 
-// Patcher tells the API server the newest status of each pod, at once and one write per pod at a time; what changes meanwhile is in the next
-// write. A static pod's status goes to its mirror. An API pod that is being deleted is deleted for good once it has ended and said so.
+// Patcher tells the API server the newest status of each pod, at once and one write per pod at a
+// time; what changes meanwhile is in the next write. A static pod's status goes to its mirror. An
+// API pod that is being deleted is deleted for good once it has ended and said so.
 type Patcher struct {
 	PatcherConfig
 	retry *pod.Inbox[pod.UID]
@@ -74,8 +77,9 @@ func NewPatcher(cfg PatcherConfig) *Patcher {
 // Look lets the patcher compare a pod's status with the API's again, as when its mirror was made.
 func (p *Patcher) Look(uid pod.UID) { p.retry.Put(uid) }
 
-// Compare looks at a pod, or a mirror, as the API server just showed it, and has the status written when it is not what it should be:
-// somebody else changed it, or a write was lost. A pod that has ended and is being deleted is looked at too, for it may go. It does not block.
+// Compare looks at a pod, or a mirror, as the API server just showed it, and has the status written
+// when it is not what it should be: somebody else changed it, or a write was lost. A pod that has
+// ended and is being deleted is looked at too, for it may go. It does not block.
 func (p *Patcher) Compare(api *v1.Pod) {
 	uid := p.Pods.TranslateUID(api.UID)
 	ours, ok := p.Manager.seen(uid)
@@ -269,8 +273,9 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 	return nil
 }
 
-// isLetGo reports whether the pod ends because the API server no longer showed it. That is no end of its own: if the server has it after all, or
-// again, it is not told that the pod has failed, which could not be taken back. The pod starts afresh when what is left of it is gone.
+// isLetGo reports whether the pod ends because the API server no longer showed it. That is no end
+// of its own: if the server has it after all, or again, it is not told that the pod has failed,
+// which could not be taken back. The pod starts afresh when what is left of it is gone.
 func (p *Patcher) isLetGo(desired *v1.Pod) bool {
 	l, ok := p.States.Get(desired.UID)
 	return ok && l.Orphan && !pod.IsStatic(desired)
@@ -279,7 +284,8 @@ func (p *Patcher) isLetGo(desired *v1.Pod) bool {
 // errShown says that the API server does not find a pod that its watch shows.
 var errShown = errors.New("the API server does not find the pod that it shows")
 
-// notFound tells a pod that is gone from one that a server in trouble does not find: of the latter, the status is still to be told.
+// notFound tells a pod that is gone from one that a server in trouble does not find: of the latter,
+// the status is still to be told.
 func (p *Patcher) notFound(desired *v1.Pod) error {
 	if _, shown := p.Pods.Get(desired.UID); shown {
 		return fmt.Errorf("pod %s/%s: %w", desired.Namespace, desired.Name, errShown)

@@ -252,7 +252,8 @@ func TestWhatOthersOverwroteIsWrittenAgain(t *testing.T) {
 	})
 }
 
-// The garbage collector of pods, or the node lifecycle controller, may end a pod before the agent hears of it.
+// The garbage collector of pods, or the node lifecycle controller, may end a pod before the agent
+// hears of it.
 func TestAnEndByOthersIsNotTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startPatcher(t)
@@ -310,7 +311,8 @@ func TestDeletedPodGoesWhenItHasEnded(t *testing.T) {
 	})
 }
 
-// A deletion of which the watch told only together with the end, which was told meanwhile, leaves nothing to write but to let the pod go.
+// A deletion of which the watch told only together with the end, which was told meanwhile, leaves
+// nothing to write but to let the pod go.
 func TestDeletedPodGoesWhenNothingElseIsToBeTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startPatcher(t)

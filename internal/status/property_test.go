@@ -17,7 +17,8 @@ import (
 	"berth/internal/pod"
 )
 
-// FuzzGenerate leads pods through random histories, those of a broken runtime included, and checks what must hold of every status.
+// FuzzGenerate leads pods through random histories, those of a broken runtime included, and checks
+// what must hold of every status.
 func FuzzGenerate(f *testing.F) {
 	for seed := range uint64(100) {
 		f.Add(seed)
@@ -163,7 +164,8 @@ func newHistory(seed uint64) *history {
 // flip is true once in n.
 func (h *history) flip(n int) bool { return h.IntN(n) == 0 }
 
-// next is the next input: something happened to some containers, now and then to the sandbox or the pod.
+// next is the next input: something happened to some containers, now and then to the sandbox or the
+// pod.
 func (h *history) next() Input {
 	h.now = h.now.Add(time.Duration(h.IntN(5000)) * time.Millisecond)
 	if h.flip(10) {

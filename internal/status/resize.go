@@ -7,7 +7,8 @@ import (
 	"berth/internal/pod"
 )
 
-// resizeConditions tell of a resize in place (KEP-1287); each has the generation of the spec that it is about.
+// resizeConditions tell of a resize in place (KEP-1287); each has the generation of the spec that
+// it is about.
 func resizeConditions(r allocation.Resize) []v1.PodCondition {
 	var out []v1.PodCondition
 	if p := r.Pending; p != nil {
@@ -37,7 +38,8 @@ func setPodResources(s *v1.PodStatus, in Input) {
 	}
 }
 
-// fillResources sets what the container was given, and what it has: the same, unless it runs on while the pod is resized.
+// fillResources sets what the container was given, and what it has: the same, unless it runs on
+// while the pod is resized.
 func (b *containerBuilder) fillResources(cs *v1.ContainerStatus) {
 	cs.AllocatedResources, cs.Resources = nil, nil
 	given, has := &b.spec.Resources, &b.spec.Resources

@@ -44,7 +44,8 @@ func TestResizeConditions(t *testing.T) {
 	}
 }
 
-// What a running container has while its pod is resized is told beside what it was given; one that does not run has what it was given.
+// What a running container has while its pod is resized is told beside what it was given; one that
+// does not run has what it was given.
 func TestResizedResources(t *testing.T) {
 	ask := func(cpu string) func(*v1.Pod) {
 		return func(p *v1.Pod) {

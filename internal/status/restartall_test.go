@@ -10,7 +10,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Containers that were taken away to be restarted with all others wait for that, whatever their policies, and the pod is pending.
+// Containers that were taken away to be restarted with all others wait for that, whatever their
+// policies, and the pod is pending.
 func TestRestartingAll(t *testing.T) {
 	p := newPod(withInit(containers("init")...))
 	p.Spec.RestartPolicy = v1.RestartPolicyNever

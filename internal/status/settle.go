@@ -13,11 +13,12 @@ import (
 	"berth/internal/pod"
 )
 
-// maxTerminationMessages bounds the termination messages of a pod's containers together, in bytes (Kubernetes documentation,
-// "Determine the Reason for Pod Failure").
+// maxTerminationMessages bounds the termination messages of a pod's containers together, in bytes
+// (Kubernetes documentation, "Determine the Reason for Pod Failure").
 const maxTerminationMessages = 12 * 1024
 
-// settle completes s as the successor of old: what stays of a status, and when conditions changed. It changes s.
+// settle completes s as the successor of old: what stays of a status, and when conditions changed.
+// It changes s.
 func settle(p *v1.Pod, old, s v1.PodStatus, now metav1.Time) v1.PodStatus {
 	s.ObservedGeneration = max(old.ObservedGeneration, p.Generation)
 	if pod.IsTerminal(old.Phase) && s.Phase != old.Phase {
@@ -39,7 +40,8 @@ func settle(p *v1.Pod, old, s v1.PodStatus, now metav1.Time) v1.PodStatus {
 	return s
 }
 
-// forceUnready takes the readiness of a pod that is over, which whoever made it terminal may have left as it was.
+// forceUnready takes the readiness of a pod that is over, which whoever made it terminal may have
+// left as it was.
 func forceUnready(p *v1.Pod, s *v1.PodStatus) {
 	for i := range s.Conditions {
 		c := &s.Conditions[i]
@@ -51,7 +53,8 @@ func forceUnready(p *v1.Pod, s *v1.PodStatus) {
 	}
 }
 
-// setTransitionTime keeps the time of a condition that stays, and that of conditions which are not the agent's.
+// setTransitionTime keeps the time of a condition that stays, and that of conditions which are not
+// the agent's.
 func setTransitionTime(c *v1.PodCondition, old []v1.PodCondition, now metav1.Time) {
 	ours := slices.Contains(ownedConditions, c.Type) || slices.Contains(keptConditions, c.Type)
 	if !ours && !c.LastTransitionTime.IsZero() {
@@ -64,8 +67,8 @@ func setTransitionTime(c *v1.PodCondition, old []v1.PodCondition, now metav1.Tim
 	c.LastTransitionTime = now
 }
 
-// checkTransitions refuses a status in which a container is no longer terminated although it must not be restarted: it comes from
-// a mistake, and users act on the end of a container.
+// checkTransitions refuses a status in which a container is no longer terminated although it must
+// not be restarted: it comes from a mistake, and users act on the end of a container.
 func checkTransitions(p *v1.Pod, old, s *v1.PodStatus) error {
 	for i := range p.Spec.InitContainers {
 		c := &p.Spec.InitContainers[i]
@@ -137,7 +140,8 @@ func endAll(list []v1.ContainerStatus, begun func(*v1.ContainerStatus) bool) {
 	}
 }
 
-// normalize gives the status the form that it has after a way through the API: times in whole seconds, bounded messages.
+// normalize gives the status the form that it has after a way through the API: times in whole
+// seconds, bounded messages.
 func normalize(p *v1.Pod, s *v1.PodStatus) {
 	truncate(s.StartTime)
 	for i := range s.Conditions {

@@ -22,7 +22,8 @@ import (
 
 var updateStates = flag.Bool("update", false, "write the statuses of testdata/states anew, to be read before they are believed")
 
-// TestStates holds observed states against the exact status of each: testdata/states says how it is written.
+// TestStates holds observed states against the exact status of each: testdata/states says how it is
+// written.
 func TestStates(t *testing.T) {
 	files, err := filepath.Glob("testdata/states/*.txt")
 	if err != nil {
@@ -201,8 +202,8 @@ func stateOfSandbox(text string) ([]pod.SandboxStatus, []string) {
 	}
 }
 
-// stateOfContainer reads "app#1 exited 1 Reason: message", with "created", "running" and "unknown" in place of "exited 1". Fields of the
-// observation may follow in braces.
+// stateOfContainer reads "app#1 exited 1 Reason: message", with "created", "running" and "unknown"
+// in place of "exited 1". Fields of the observation may follow in braces.
 func stateOfContainer(text string) (cs pod.ContainerStatus, err error) {
 	text, fields, more := strings.Cut(text, " {")
 	f := strings.SplitN(text, " ", 4)
@@ -251,7 +252,8 @@ func stateOfProbes(words []string) pod.ProbeVerdicts {
 	return v
 }
 
-// describeStatus writes a status in lines that say all of it: what has no words of its own comes as YAML.
+// describeStatus writes a status in lines that say all of it: what has no words of its own comes as
+// YAML.
 func describeStatus(s v1.PodStatus) string {
 	s = *s.DeepCopy()
 	var b strings.Builder

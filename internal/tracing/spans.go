@@ -32,9 +32,11 @@ var spanNames = map[journal.Step]string{
 	journal.Created: "create container", journal.Started: "start container", journal.Ready: "become ready",
 }
 
-// computeSpans returns the spans of a pod's first start: one for all of it, and below it one for each step.
+// computeSpans returns the spans of a pod's first start: one for all of it, and below it one for
+// each step.
 //
-// The journal says when steps were done. What a step had to wait for says when it began, and for an image how long getting it took.
+// The journal says when steps were done. What a step had to wait for says when it began, and for an
+// image how long getting it took.
 func computeSpans(s *journal.Story, end outcome) []*tracepb.Span {
 	trace := traceID(s.Subject.UID)
 	root := newSpan(trace, rootName, "", s.Seen, end.at)
@@ -61,7 +63,8 @@ func computeSpans(s *journal.Story, end outcome) []*tracepb.Span {
 	return out
 }
 
-// waitsFor are the steps that each step comes after; those of a container wait for its own, and for those of the pod.
+// waitsFor are the steps that each step comes after; those of a container wait for its own, and for
+// those of the pod.
 var waitsFor = map[journal.Step][]journal.Step{
 	journal.Admitted: nil,
 	journal.Cgroup:   {journal.Admitted},
@@ -115,8 +118,8 @@ func newSpan(trace []byte, name, container string, begin, end time.Time) *tracep
 	}
 }
 
-// traceID is the pod's UID where that is 16 bytes in hex, as those that API servers and this agent give are: whoever knows the pod finds the
-// trace. Otherwise it is a hash of it.
+// traceID is the pod's UID where that is 16 bytes in hex, as those that API servers and this agent
+// give are: whoever knows the pod finds the trace. Otherwise it is a hash of it.
 func traceID(uid types.UID) []byte {
 	if id, err := hex.DecodeString(strings.ReplaceAll(string(uid), "-", "")); err == nil && len(id) == 16 {
 		return id
@@ -125,7 +128,8 @@ func traceID(uid types.UID) []byte {
 	return sum[:16]
 }
 
-// isSampled reports whether the pod is one of so many of a million. It is the same for all agents, at all times.
+// isSampled reports whether the pod is one of so many of a million. It is the same for all agents,
+// at all times.
 func isSampled(uid types.UID, perMillion int32) bool {
 	sum := sha256.Sum256([]byte(uid))
 	return int64(binary.BigEndian.Uint64(sum[:8])%1_000_000) < int64(perMillion)

@@ -24,7 +24,8 @@ func mark(step journal.Step, container string, milliseconds int) journal.Mark {
 	return journal.Mark{Step: step, Container: container, Time: at(milliseconds)}
 }
 
-// start is the start of a pod with an init container, whose image is there, and a container, whose image is pulled.
+// start is the start of a pod with an init container, whose image is there, and a container, whose
+// image is pulled.
 func start() *journal.Story {
 	image := func(container string, took, milliseconds int) journal.Entry {
 		return journal.Entry{Component: "image", Container: container, Took: time.Duration(took) * time.Millisecond, Time: at(milliseconds)}

@@ -1,12 +1,14 @@
 // Package tracing sends the starts of pods as OpenTelemetry spans to a collector.
 //
 // Owns: the connection to the collector, and the traces that it has not taken yet.
-// Reads: the journal's account of a pod's first start, and the pod's status, which says when that is over.
+// Reads: the journal's account of a pod's first start, and the pod's status, which says when that
+// is over.
 // Never: holds up a pod, measures anything itself, keeps more than mostPending traces.
 //
-// A trace is one pod: a span for its whole start, from the moment in which it was seen until it is ready for the first time, and below that
-// a span for each step. It is made from the journal when the start is over. The protocol is OTLP over gRPC; its messages are the
-// published ones, but the library that makes spans as they happen would cost more memory than the whole journal.
+// A trace is one pod: a span for its whole start, from the moment in which it was seen until it is
+// ready for the first time, and below that a span for each step. It is made from the journal when
+// the start is over. The protocol is OTLP over gRPC; its messages are the published ones, but the
+// library that makes spans as they happen would cost more memory than the whole journal.
 package tracing
 
 import (
@@ -31,9 +33,11 @@ import (
 )
 
 const (
-	// DefaultEndpoint is where a collector on the same machine listens (KubeletConfiguration, tracing.endpoint).
+	// DefaultEndpoint is where a collector on the same machine listens (KubeletConfiguration,
+	// tracing.endpoint).
 	DefaultEndpoint = "localhost:4317"
-	// method is the call of OTLP. Its request, ExportTraceServiceRequest, and TracesData are the same on the wire.
+	// method is the call of OTLP. Its request, ExportTraceServiceRequest, and TracesData are the
+	// same on the wire.
 	method = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 	sendTimeout = 10 * time.Second
@@ -48,7 +52,8 @@ var retries = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minute, S
 
 // Statuses are the statuses of pods.
 type Statuses interface {
-	// Subscribe returns an inbox that gets the UID of each pod whose status changes or goes, and the function that ends this.
+	// Subscribe returns an inbox that gets the UID of each pod whose status changes or goes, and
+	// the function that ends this.
 	Subscribe() (changed *pod.Inbox[pod.UID], cancel func())
 	// Get returns the pod's newest status and whether there is one. It must not be changed.
 	Get(uid pod.UID) (v1.PodStatus, bool)

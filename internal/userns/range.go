@@ -1,6 +1,7 @@
 package userns
 
-// Range is the host's ids that stand for the ids from 0 on of a pod's user namespace, of users and groups alike.
+// Range is the host's ids that stand for the ids from 0 on of a pod's user namespace, of users and
+// groups alike.
 type Range struct {
 	First  uint32
 	Length uint32

@@ -13,13 +13,15 @@ import (
 )
 
 const (
-	// owner is the user whose subordinate ids are for pods (Kubernetes documentation, "User Namespaces": setting up a node).
+	// owner is the user whose subordinate ids are for pods (Kubernetes documentation, "User
+	// Namespaces": setting up a node).
 	owner = "kubelet"
 	// getsubidsLimit bounds a call of getsubids, which may ask a directory service.
 	getsubidsLimit = 30 * time.Second
 )
 
-// hostSubids asks the host for the subordinate ids of the user kubelet. A host that has no such user, or no getsubids, has set none apart.
+// hostSubids asks the host for the subordinate ids of the user kubelet. A host that has no such
+// user, or no getsubids, has set none apart.
 func hostSubids() (Range, bool, error) {
 	var unknown user.UnknownUserError
 	if _, err := user.Lookup(owner); errors.As(err, &unknown) {

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// unit is the least that a pod gets: every id that a container can be built with has 16 bits (KEP-127).
+	// unit is the least that a pod gets: every id that a container can be built with has 16 bits
+	// (KEP-127).
 	unit = 1 << 16
 	// defaultMaxPods is for how many pods a range of the host must suffice if nothing is said.
 	defaultMaxPods = 1024
@@ -22,16 +23,20 @@ const (
 type Config struct {
 	// Root is the agent's root: pods/<uid>/userns below it tells of a pod's range.
 	Root string
-	// IDsPerPod is how many ids a pod has, a multiple of 65536 (KubeletConfiguration userNamespaces.idsPerPod); 0 is 65536.
+	// IDsPerPod is how many ids a pod has, a multiple of 65536 (KubeletConfiguration
+	// userNamespaces.idsPerPod); 0 is 65536.
 	IDsPerPod int64
-	// MaxPods is for how many pods the range of the user "kubelet" must suffice (KubeletConfiguration maxPods); 0 is 1024.
+	// MaxPods is for how many pods the range of the user "kubelet" must suffice
+	// (KubeletConfiguration maxPods); 0 is 1024.
 	MaxPods int
-	// Subids returns the range that the host has set apart, if it has. nil asks the host by getsubids(1).
+	// Subids returns the range that the host has set apart, if it has. nil asks the host by
+	// getsubids(1).
 	Subids func() (whole Range, ok bool, err error)
 	Log    *slog.Logger
 }
 
-// Allocator gives pods their ranges. Allocate and Release of one pod do not overlap; those of different pods may.
+// Allocator gives pods their ranges. Allocate and Release of one pod do not overlap; those of
+// different pods may.
 type Allocator struct {
 	Config
 
@@ -58,8 +63,8 @@ func New(cfg Config) (*Allocator, error) {
 	return &Allocator{Config: cfg, pods: map[pod.UID]Range{}, err: errors.New("the ranges in use have not been read yet")}, nil
 }
 
-// Load reads which ids the host has for pods, and which of them pods of an earlier agent have. A host that is not set up rightly is no
-// failure of the agent: it is told to the pods that need it.
+// Load reads which ids the host has for pods, and which of them pods of an earlier agent have. A
+// host that is not set up rightly is no failure of the agent: it is told to the pods that need it.
 func (a *Allocator) Load() {
 	whole, err := a.findWhole()
 	pods := a.readPods()
@@ -71,7 +76,8 @@ func (a *Allocator) Load() {
 	}
 }
 
-// findWhole returns the ids of the host that pods can have: those of the user "kubelet", else all but the first, which are the host's.
+// findWhole returns the ids of the host that pods can have: those of the user "kubelet", else all
+// but the first, which are the host's.
 func (a *Allocator) findWhole() (Range, error) {
 	each := uint32(a.IDsPerPod)
 	whole, ok, err := a.Subids()
@@ -91,7 +97,8 @@ func (a *Allocator) findWhole() (Range, error) {
 	return whole, nil
 }
 
-// Allocate returns the pod's range. It is the same one until Release, whatever becomes of the agent. The pod's folder must be there.
+// Allocate returns the pod's range. It is the same one until Release, whatever becomes of the
+// agent. The pod's folder must be there.
 func (a *Allocator) Allocate(uid pod.UID) (Range, error) {
 	r, isNew, err := a.reserve(uid)
 	if err != nil || !isNew {
@@ -139,7 +146,8 @@ func nextRange(whole Range, length uint32, pods map[pod.UID]Range) (Range, bool)
 	return Range{}, false
 }
 
-// Release gives the pod's range back. Nothing of the pod may run any more. It may be called again, and for pods that have none.
+// Release gives the pod's range back. Nothing of the pod may run any more. It may be called again,
+// and for pods that have none.
 func (a *Allocator) Release(uid pod.UID) error {
 	if err := a.removeFile(a.file(uid)); err != nil {
 		return fmt.Errorf("user ids of pod %s: %w", uid, err)

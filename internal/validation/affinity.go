@@ -149,7 +149,8 @@ func validateSelector(s *metav1.LabelSelector, path *field.Path) field.ErrorList
 	return metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, path)
 }
 
-// validateLabelKeys checks the keys whose values a selector takes from the pod's own labels (KEP-3243, KEP-3633).
+// validateLabelKeys checks the keys whose values a selector takes from the pod's own labels
+// (KEP-3243, KEP-3633).
 func validateLabelKeys(keys []string, s *metav1.LabelSelector, path *field.Path) field.ErrorList {
 	if len(keys) == 0 {
 		return nil

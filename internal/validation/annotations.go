@@ -13,11 +13,12 @@ import (
 	"berth/internal/pod"
 )
 
-// podDeletionCost ranks the pods of a ReplicaSet (kubernetes.io/docs/reference/labels-annotations-taints).
+// podDeletionCost ranks the pods of a ReplicaSet
+// (kubernetes.io/docs/reference/labels-annotations-taints).
 const podDeletionCost = "controller.kubernetes.io/pod-deletion-cost"
 
-// validateAnnotations checks the annotations that mean something to Kubernetes; security profiles must not contradict the fields that took
-// the annotations' place.
+// validateAnnotations checks the annotations that mean something to Kubernetes; security profiles
+// must not contradict the fields that took the annotations' place.
 func validateAnnotations(p *v1.Pod, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, key := range slices.Sorted(maps.Keys(p.Annotations)) {
@@ -56,7 +57,8 @@ func validateSeccompValue(value string) (problem string) {
 	return ""
 }
 
-// parseSeccomp returns the profile that an annotation's value names; the type is "" if there is no such form.
+// parseSeccomp returns the profile that an annotation's value names; the type is "" if there is no
+// such form.
 func parseSeccomp(value string) (kind v1.SeccompProfileType, name string) {
 	switch value {
 	case v1.SeccompProfileRuntimeDefault, v1.DeprecatedSeccompProfileDockerDefault:

@@ -11,7 +11,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// validateEphemeral checks a volume whose claim is made from a template: the claim, and the name that it gets.
+// validateEphemeral checks a volume whose claim is made from a template: the claim, and the name
+// that it gets.
 func validateEphemeral(v *v1.Volume, p *v1.Pod, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if p.Name != "" && len(validation.IsDNS1123Label(v.Name)) == 0 {
@@ -76,7 +77,8 @@ func validateClaimSpec(c *v1.PersistentVolumeClaimSpec, path *field.Path) field.
 	return append(errs, validateDataSources(c, path)...)
 }
 
-// validateDataSources checks what the claim's volume is filled from; the two fields are two forms of one.
+// validateDataSources checks what the claim's volume is filled from; the two fields are two forms
+// of one.
 func validateDataSources(c *v1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if s := c.DataSource; s != nil {

@@ -19,7 +19,8 @@ type defaulted struct {
 	Pod      *v1.Pod `json:"pod"`
 }
 
-// stripServerFields removes what is no default: what a server notes about an object that it stores, and the pod's status.
+// stripServerFields removes what is no default: what a server notes about an object that it stores,
+// and the pod's status.
 func stripServerFields(p *v1.Pod) *v1.Pod {
 	p.TypeMeta, p.Status = metav1.TypeMeta{}, v1.PodStatus{}
 	m := &p.ObjectMeta
@@ -33,7 +34,8 @@ type defaultDifference struct {
 	clear           func(*v1.PodSpec)
 }
 
-// defaultDifferences are those of docs/validation.md: fields that an API server treats otherwise on purpose.
+// defaultDifferences are those of docs/validation.md: fields that an API server treats otherwise on
+// purpose.
 var defaultDifferences = []defaultDifference{
 	{"pod-affinity-labelled", "labelSelector beside matchLabelKeys", func(s *v1.PodSpec) {
 		s.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector.MatchExpressions = nil
@@ -42,7 +44,8 @@ var defaultDifferences = []defaultDifference{
 	{"scheduling-group", "spec.schedulingGroup", func(s *v1.PodSpec) { s.SchedulingGroup = nil }},
 }
 
-// digest returns a short text that pods with the same specification, labels and annotations have in common.
+// digest returns a short text that pods with the same specification, labels and annotations have in
+// common.
 func digest(p *v1.Pod) (string, error) {
 	p = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: p.Labels, Annotations: p.Annotations}, Spec: p.Spec}
 	raw, err := json.Marshal(p)
@@ -60,7 +63,8 @@ func digest(p *v1.Pod) (string, error) {
 	return hex.EncodeToString(sum[:6]), nil
 }
 
-// withoutEmpty removes null and empty lists from v: a list that may be left out is sometimes written as such.
+// withoutEmpty removes null and empty lists from v: a list that may be left out is sometimes
+// written as such.
 func withoutEmpty(v any) any {
 	switch v := v.(type) {
 	case []any:
@@ -79,7 +83,8 @@ func withoutEmpty(v any) any {
 	return v
 }
 
-// TestDefaultMutantsAsAPIServer compares the digests of the mutants that are accepted with those of what an API server stores for them.
+// TestDefaultMutantsAsAPIServer compares the digests of the mutants that are accepted with those of
+// what an API server stores for them.
 func TestDefaultMutantsAsAPIServer(t *testing.T) {
 	all := readManifests(t)
 	compared := 0
@@ -106,7 +111,8 @@ func TestDefaultMutantsAsAPIServer(t *testing.T) {
 	}
 }
 
-// TestDefaultAsAPIServer compares the defaulted manifests with what an API server stores for them, field by field.
+// TestDefaultAsAPIServer compares the defaulted manifests with what an API server stores for them,
+// field by field.
 func TestDefaultAsAPIServer(t *testing.T) {
 	all := readManifests(t)
 	for _, want := range readLines[defaulted](t, goldensDefaulted) {

@@ -8,12 +8,13 @@ import (
 	"testing"
 )
 
-// docs/validation.md lists where Berth and the API server differ on purpose, and why. This file reads the tables of the page: a
-// difference that is not in them fails the test, and so does an entry that matches no mutant any more.
+// docs/validation.md lists where Berth and the API server differ on purpose, and why. This file
+// reads the tables of the page: a difference that is not in them fails the test, and so does an
+// entry that matches no mutant any more.
 const differencesPage = "../../docs/validation.md"
 
-// difference is a row of a table. Faults are written as "field: what is wrong"; a field may lack its beginning, a fault its end, and * is any
-// index or key.
+// difference is a row of a table. Faults are written as "field: what is wrong"; a field may lack
+// its beginning, a fault its end, and * is any index or key.
 type difference struct {
 	fault    string
 	pattern  *regexp.Regexp
@@ -49,7 +50,8 @@ func readDifferences(t *testing.T) *differences {
 	return &d
 }
 
-// compileFault makes the pattern of a fault: the first group is what stands before it, the group "end" what follows.
+// compileFault makes the pattern of a fault: the first group is what stands before it, the group
+// "end" what follows.
 func compileFault(fault string) *regexp.Regexp {
 	quoted := strings.ReplaceAll(regexp.QuoteMeta(fault), `\*`, `([^\]]*)`)
 	return regexp.MustCompile(`^(|.*\.)` + quoted + `(?P<end>|[.\[:].*)$`)
@@ -75,7 +77,8 @@ func (d *differences) reconcile(ours, servers []string) (_, _ []string) {
 	return sorted(left), sorted(drop(d.accepted, servers, ours))
 }
 
-// rename returns the fault as the server names it, or as it is if the server does not have it under that name either.
+// rename returns the fault as the server names it, or as it is if the server does not have it under
+// that name either.
 func (d *differences) rename(fault string, servers []string) string {
 	renamed := fault
 	var used []*difference

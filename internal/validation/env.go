@@ -13,9 +13,11 @@ import (
 	"berth/internal/pod"
 )
 
-// envFields are the fields of a pod that its environment can show, volumeFields those that its downwardAPI volumes can
-// (kubernetes.io/docs/concepts/workloads/pods/downward-api). Those of metadata that hold a map take a key in brackets. otherFields have
-// names too, for selectors of pods (kubernetes.io/docs/concepts/overview/working-with-objects/field-selectors), but cannot be shown.
+// envFields are the fields of a pod that its environment can show, volumeFields those that its
+// downwardAPI volumes can (kubernetes.io/docs/concepts/workloads/pods/downward-api). Those of
+// metadata that hold a map take a key in brackets. otherFields have names too, for selectors of
+// pods (kubernetes.io/docs/concepts/overview/working-with-objects/field-selectors), but cannot be
+// shown.
 var (
 	envFields = []string{
 		"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
@@ -30,13 +32,15 @@ var resourceFields = []string{
 	"limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", "requests.ephemeral-storage", "requests.memory",
 }
 
-// divisors are the units that a resource can be shown in (kubernetes.io/docs/concepts/workloads/pods/downward-api).
+// divisors are the units that a resource can be shown in
+// (kubernetes.io/docs/concepts/workloads/pods/downward-api).
 var (
 	cpuDivisors  = []string{"1m", "1"}
 	byteDivisors = []string{"1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"}
 )
 
-// validateEnv checks env and envFrom. Names follow the relaxed rule (KEP-4369): printable ASCII without '='.
+// validateEnv checks env and envFrom. Names follow the relaxed rule (KEP-4369): printable ASCII
+// without '='.
 func validateEnv(c *v1.Container, spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, e := range c.Env {
@@ -208,7 +212,8 @@ func validateObjectName(name string, path *field.Path) field.ErrorList {
 	return invalid(path, name, validation.IsDNS1123Subdomain(name))
 }
 
-// validateSourceName is validateObjectName of one that is taken as a whole. It may end with a dash, as the API server has it.
+// validateSourceName is validateObjectName of one that is taken as a whole. It may end with a dash,
+// as the API server has it.
 func validateSourceName(name string, path *field.Path) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(path, "")}

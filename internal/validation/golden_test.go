@@ -70,7 +70,8 @@ func faults(causes []cause) []string {
 	return sorted(all)
 }
 
-// TestValidateAsAPIServer compares accept or refuse, and the fields with what is wrong with each, over all mutants.
+// TestValidateAsAPIServer compares accept or refuse, and the fields with what is wrong with each,
+// over all mutants.
 func TestValidateAsAPIServer(t *testing.T) {
 	all := readManifests(t)
 	verdicts := readLines[verdict](t, goldensRefused)
@@ -99,7 +100,8 @@ func TestValidateAsAPIServer(t *testing.T) {
 	t.Logf("%d of %d verdicts differ", failed, len(verdicts))
 }
 
-// TestMutantsAreJudged checks that the goldens are those of the manifests and tables as they are now.
+// TestMutantsAreJudged checks that the goldens are those of the manifests and tables as they are
+// now.
 func TestMutantsAreJudged(t *testing.T) {
 	var want, got []string
 	for _, m := range generateMutants(t, readManifests(t)) {

@@ -28,8 +28,8 @@ import (
 // maxMessage bounds what is kept of the server's words: some of its messages contain the value.
 const maxMessage = 110
 
-// TestUpdateGoldens asks the API server of the kubeconfig KUBECONFIG what it makes of all manifests and mutants, and writes the goldens.
-// `make goldens` starts one for it.
+// TestUpdateGoldens asks the API server of the kubeconfig KUBECONFIG what it makes of all manifests
+// and mutants, and writes the goldens. `make goldens` starts one for it.
 func TestUpdateGoldens(t *testing.T) {
 	config, err := kube.LoadKubeconfig(os.Getenv("KUBECONFIG"))
 	if err != nil {
@@ -122,7 +122,8 @@ func (s apiServer) version(t *testing.T) string {
 	return v.GitVersion
 }
 
-// A sample of the goldens has the objects themselves, so that a server can be asked without the manifests and tables that they come from.
+// A sample of the goldens has the objects themselves, so that a server can be asked without the
+// manifests and tables that they come from.
 const (
 	everyPod     = 8
 	everyVerdict = 25
@@ -181,7 +182,8 @@ type apiServer struct {
 	url    string
 }
 
-// create creates the pod without keeping it. It returns either what the server would store, or the status of its refusal.
+// create creates the pod without keeping it. It returns either what the server would store, or the
+// status of its refusal.
 func (s apiServer) create(ctx context.Context, object map[string]any) (*v1.Pod, *metav1.Status, error) {
 	body, err := json.Marshal(object)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"berth/internal/manifest/manifesttest"
 )
 
-// What a real API server made of the manifests, and of mutants of them, is kept in testdata/apiserver; `make goldens` asks it again.
+// What a real API server made of the manifests, and of mutants of them, is kept in
+// testdata/apiserver; `make goldens` asks it again.
 const (
 	goldens          = "testdata/apiserver"
 	goldensDefaulted = goldens + "/defaulted.jsonl"

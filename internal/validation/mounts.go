@@ -130,7 +130,8 @@ func validateNoBacksteps(path string, at *field.Path) field.ErrorList {
 	return nil
 }
 
-// validateKeyPath checks the path of a file that a volume is filled with: local, and free for the names that the volume uses itself.
+// validateKeyPath checks the path of a file that a volume is filled with: local, and free for the
+// names that the volume uses itself.
 func validateKeyPath(path string, at *field.Path) field.ErrorList {
 	if path == "" {
 		return field.ErrorList{field.Required(at, "")}

@@ -17,7 +17,8 @@ import (
 // mutant is a manifest in which some fields are set to something else.
 type mutant struct {
 	Base string `json:"base"`
-	// Set has the values by field path; null removes the field. See expand for values that are too long to be written out.
+	// Set has the values by field path; null removes the field. See expand for values that are too
+	// long to be written out.
 	Set map[string]any `json:"set"`
 }
 
@@ -60,7 +61,8 @@ func clone[T any](v T) T {
 	return v
 }
 
-// expand writes out {"$times": n, "$of": v}: n times the text v, or a list of n values v; in the texts of these % is the value's index.
+// expand writes out {"$times": n, "$of": v}: n times the text v, or a list of n values v; in the
+// texts of these % is the value's index.
 func expand(v any) any {
 	switch v := v.(type) {
 	case []any:
@@ -105,7 +107,8 @@ func number(v any, i int) any {
 	return v
 }
 
-// generateMutants returns the mutants that are judged, in a fixed order: those of every field, then those of the tables.
+// generateMutants returns the mutants that are judged, in a fixed order: those of every field, then
+// those of the tables.
 func generateMutants(t *testing.T, all manifests) []mutant {
 	t.Helper()
 	var mutants []mutant
@@ -122,8 +125,9 @@ func generateMutants(t *testing.T, all manifests) []mutant {
 
 var index = regexp.MustCompile(`\[[0-9]+\]`)
 
-// mutateFields returns mutants of v, which stands at path, and of what is in it: every value that is wrong for fields of its kind. A field
-// that occurs in several manifests, or elements of a list, is mutated once; seen has those that were.
+// mutateFields returns mutants of v, which stands at path, and of what is in it: every value that
+// is wrong for fields of its kind. A field that occurs in several manifests, or elements of a list,
+// is mutated once; seen has those that were.
 func mutateFields(path string, v any, seen map[string]struct{}) []mutant {
 	var mutants []mutant
 	addAt := func(at, what string, value any) {

@@ -67,7 +67,8 @@ func validateHost(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// forbidDevices checks that no container of a user namespace gets a block device, which has the host's owner.
+// forbidDevices checks that no container of a user namespace gets a block device, which has the
+// host's owner.
 func forbidDevices(containers []v1.Container, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range containers {
@@ -110,7 +111,8 @@ func validateDNS(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 			fmt.Sprintf("must not have more than %d characters (including spaces) in the search list", maxSearchChars)))
 	}
 	for i, search := range c.Searches {
-		// A lone dot is the root, a trailing one makes the domain absolute; underscores occur in search paths.
+		// A lone dot is the root, a trailing one makes the domain absolute; underscores occur in
+		// search paths.
 		if name := strings.TrimSuffix(search, "."); search != "." {
 			errs = append(errs, invalid(at.Child("searches").Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(name))...)
 		}
@@ -130,7 +132,8 @@ type hostPort struct {
 	port     int32
 }
 
-// validatePorts checks the ports of one container; taken holds the host ports of the containers before it.
+// validatePorts checks the ports of one container; taken holds the host ports of the containers
+// before it.
 func validatePorts(ports []v1.ContainerPort, taken map[hostPort]struct{}, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	names := map[string]struct{}{}

@@ -18,10 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// The rules are those of the API server for objects that are created (API reference, "ConfigMap v1", "Secret v1",
-// "PersistentVolumeClaim v1", "RuntimeClass v1" and "ClusterTrustBundle v1beta1"; Kubernetes documentation, "Types of Secret").
+// The rules are those of the API server for objects that are created (API reference, "ConfigMap
+// v1", "Secret v1", "PersistentVolumeClaim v1", "RuntimeClass v1" and "ClusterTrustBundle v1beta1";
+// Kubernetes documentation, "Types of Secret").
 
-// ValidateObject returns what is wrong with the defaulted local object. Values of Secrets are not told.
+// ValidateObject returns what is wrong with the defaulted local object. Values of Secrets are not
+// told.
 func ValidateObject(o metav1.Object) field.ErrorList {
 	errs := validateObjectMetadata(o)
 	switch o := o.(type) {

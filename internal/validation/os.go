@@ -11,7 +11,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// validateOS checks that the pod asks for nothing that its operating system does not have (PodSpec.os names the fields).
+// validateOS checks that the pod asks for nothing that its operating system does not have
+// (PodSpec.os names the fields).
 func validateOS(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	if spec.OS == nil {
 		return nil
@@ -86,8 +87,8 @@ func forbidOnWindows(path *field.Path, fields ...alternative) field.ErrorList {
 	return errs
 }
 
-// validateHostProcess checks that all containers of a pod with host processes are some, on the host's network
-// (kubernetes.io/docs/tasks/configure-pod-container/create-hostprocess-pod).
+// validateHostProcess checks that all containers of a pod with host processes are some, on the
+// host's network (kubernetes.io/docs/tasks/configure-pod-container/create-hostprocess-pod).
 func validateHostProcess(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	var whole *bool
 	if sc := spec.SecurityContext; sc != nil && sc.WindowsOptions != nil {
@@ -140,8 +141,9 @@ func validateWindowsOptions(o *v1.WindowsSecurityContextOptions, path *field.Pat
 	return errs
 }
 
-// The form of a Windows user, DOMAIN\USER (kubernetes.io/docs/tasks/configure-pod-container/configure-runasusername,
-// "Windows Username limitations").
+// The form of a Windows user, DOMAIN\USER
+// (kubernetes.io/docs/tasks/configure-pod-container/configure-runasusername, "Windows Username
+// limitations").
 const (
 	maxUserLength   = 104
 	maxDomainLength = 255

@@ -51,7 +51,8 @@ func validateResourceClaims(claims []v1.PodResourceClaim, path *field.Path) fiel
 	return errs
 }
 
-// validatePodLevelResources checks the resources that the containers share, and that each container fits in (KEP-2837).
+// validatePodLevelResources checks the resources that the containers share, and that each container
+// fits in (KEP-2837).
 func validatePodLevelResources(p *v1.Pod, path *field.Path) field.ErrorList {
 	spec := &p.Spec
 	r, at := spec.Resources, path.Child("resources")
@@ -91,13 +92,15 @@ func validatePodLevelResources(p *v1.Pod, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// objectCounts are the resources that count objects in a ResourceQuota (kubernetes.io/docs/concepts/policy/resource-quotas).
+// objectCounts are the resources that count objects in a ResourceQuota
+// (kubernetes.io/docs/concepts/policy/resource-quotas).
 var objectCounts = []v1.ResourceName{
 	v1.ResourcePods, v1.ResourceServices, v1.ResourceReplicationControllers, v1.ResourceQuotas, v1.ResourceSecrets, v1.ResourceConfigMaps,
 	v1.ResourcePersistentVolumeClaims, v1.ResourceServicesNodePorts, v1.ResourceServicesLoadBalancers,
 }
 
-// isStandard reports whether the resource has a domain or is one that Kubernetes knows, of containers or anything else.
+// isStandard reports whether the resource has a domain or is one that Kubernetes knows, of
+// containers or anything else.
 func isStandard(name v1.ResourceName) bool {
 	if strings.Contains(string(name), "/") || name == v1.ResourceStorage || slices.Contains(containerResources, name) || slices.Contains(objectCounts, name) {
 		return true

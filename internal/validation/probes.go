@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// linuxSignals and windowsSignals are the signals that can stop a container (Lifecycle.stopSignal; their names are those of signal(7)).
+// linuxSignals and windowsSignals are the signals that can stop a container (Lifecycle.stopSignal;
+// their names are those of signal(7)).
 var (
 	linuxSignals = generateSignals(
 		"SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO", "SIGIOT", "SIGKILL",
@@ -18,7 +19,8 @@ var (
 	windowsSignals = []v1.Signal{"SIGKILL", "SIGTERM"}
 )
 
-// generateSignals adds the numbered real-time signals, upwards from SIGRTMIN and downwards from SIGRTMAX.
+// generateSignals adds the numbered real-time signals, upwards from SIGRTMIN and downwards from
+// SIGRTMAX.
 func generateSignals(names ...v1.Signal) []v1.Signal {
 	for i := 1; i <= 15; i++ {
 		names = append(names, v1.Signal(fmt.Sprintf("SIGRTMIN+%d", i)))
@@ -73,7 +75,8 @@ func validateProbe(p *v1.Probe, path *field.Path) field.ErrorList {
 	case "grpc":
 		errs = append(errs, invalid(path.Child("grpc", "port"), p.GRPC.Port, validation.IsValidPortNum(int(p.GRPC.Port)))...)
 	}
-	// 0 was defaulted away, so that the minimum of 1 that the API reference names is left to negative values.
+	// 0 was defaulted away, so that the minimum of 1 that the API reference names is left to
+	// negative values.
 	for _, n := range []struct {
 		field string
 		value int32

@@ -16,7 +16,8 @@ const (
 	minTokenSeconds int64 = 600     // ServiceAccountTokenProjection.expirationSeconds: at least 10 minutes
 	maxTokenSeconds int64 = 1 << 32 // the same field, as the TokenRequest API takes it
 
-	// Of PodCertificateProjection.maxExpirationSeconds; Kubernetes' own signers give no longer than a day.
+	// Of PodCertificateProjection.maxExpirationSeconds; Kubernetes' own signers give no longer than
+	// a day.
 	minCertificateSeconds    int32 = 3600
 	maxCertificateSeconds    int32 = 7862400
 	maxOwnCertificateSeconds int32 = 86400
@@ -82,7 +83,8 @@ func countSet[T any](s *T) int {
 	return n
 }
 
-// projectedFiles returns the paths of the files that a source names, tokens aside: the API server does not compare theirs.
+// projectedFiles returns the paths of the files that a source names, tokens aside: the API server
+// does not compare theirs.
 func projectedFiles(s *v1.VolumeProjection) []string {
 	var paths []string
 	var items []v1.KeyToPath
@@ -151,8 +153,10 @@ func validateTrustBundle(b *v1.ClusterTrustBundleProjection, path *field.Path) f
 	return append(errs, validateKeyPath(b.Path, path.Child("path"))...)
 }
 
-// validateTrustBundleName checks the name of a ClusterTrustBundle: that of its signer may stand before it, with ':' for '/'
-// (kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests, "Cluster trust bundles").
+// validateTrustBundleName checks the name of a ClusterTrustBundle: that of its signer may stand
+// before it, with ':' for '/'
+// (kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests, "Cluster trust
+// bundles").
 func validateTrustBundleName(name string, path *field.Path) field.ErrorList {
 	own := name[strings.LastIndex(name, ":")+1:]
 	return invalid(path, name, apivalidation.NameIsDNSSubdomain(own, false))

@@ -12,11 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// resizable are the resources of a container that can be changed in place (ContainerResizePolicy.resourceName).
+// resizable are the resources of a container that can be changed in place
+// (ContainerResizePolicy.resourceName).
 var resizable = []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
 
-// containerResources are the resources without a domain that a container can have; hugepages-<size> join them
-// (kubernetes.io/docs/concepts/configuration/manage-resources-containers).
+// containerResources are the resources without a domain that a container can have; hugepages-<size>
+// join them (kubernetes.io/docs/concepts/configuration/manage-resources-containers).
 var containerResources = []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}
 
 // validateResources checks the resources of one container; claims are the pod's.
@@ -95,7 +96,8 @@ func validateAmountList(list v1.ResourceList, path *field.Path, validateName fun
 	return errs
 }
 
-// isOvercommittable reports whether requests of the resource may be lower than its limit: not for huge pages and extended resources
+// isOvercommittable reports whether requests of the resource may be lower than its limit: not for
+// huge pages and extended resources
 // (kubernetes.io/docs/concepts/configuration/manage-resources-containers, "Extended resources").
 func isOvercommittable(name v1.ResourceName) bool {
 	return !isHugePages(name) && !strings.Contains(string(name), "/")
@@ -105,7 +107,8 @@ func isHugePages(name v1.ResourceName) bool {
 	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 }
 
-// isNative reports whether the resource is one of Kubernetes itself: without a domain, or with its own.
+// isNative reports whether the resource is one of Kubernetes itself: without a domain, or with its
+// own.
 func isNative(name v1.ResourceName) bool {
 	return !strings.Contains(string(name), "/") || strings.Contains(string(name), v1.ResourceDefaultNamespacePrefix)
 }
@@ -125,8 +128,8 @@ func validateContainerResource(name v1.ResourceName, path *field.Path) field.Err
 	return errs
 }
 
-// isExtended reports whether the resource is one of a vendor: its name can be counted in a ResourceQuota, "requests." before it, and
-// does not look like that already.
+// isExtended reports whether the resource is one of a vendor: its name can be counted in a
+// ResourceQuota, "requests." before it, and does not look like that already.
 func isExtended(name v1.ResourceName) bool {
 	return !isNative(name) && !strings.HasPrefix(string(name), v1.DefaultResourceRequestsPrefix) &&
 		len(validation.IsQualifiedName(v1.DefaultResourceRequestsPrefix+string(name))) == 0

@@ -11,10 +11,12 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// maxSysctlLength bounds the name of a sysctl; sysctlName is its form (kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster).
+// maxSysctlLength bounds the name of a sysctl; sysctlName is its form
+// (kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster).
 const maxSysctlLength = 253
 
-// maxAppArmorLength bounds the name of a profile, which is written to a file of at most a page, PATH_MAX.
+// maxAppArmorLength bounds the name of a profile, which is written to a file of at most a page,
+// PATH_MAX.
 const maxAppArmorLength = 4095
 
 var sysctlName = regexp.MustCompile(`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)*$`)

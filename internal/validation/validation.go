@@ -20,8 +20,8 @@ func ValidatePod(p *v1.Pod) field.ErrorList {
 	return errs
 }
 
-// sortRuns orders neighbouring errors of one field by their words. Labels and annotations are checked in any order; the same manifest must
-// have the same problem whenever it is looked at.
+// sortRuns orders neighbouring errors of one field by their words. Labels and annotations are
+// checked in any order; the same manifest must have the same problem whenever it is looked at.
 func sortRuns(errs field.ErrorList) {
 	for len(errs) > 0 {
 		n := 1
@@ -55,7 +55,8 @@ func validateMetadata(p *v1.Pod) field.ErrorList {
 	return errs
 }
 
-// standardFinalizers are those without a domain (kubernetes.io/docs/concepts/overview/working-with-objects/finalizers).
+// standardFinalizers are those without a domain
+// (kubernetes.io/docs/concepts/overview/working-with-objects/finalizers).
 var standardFinalizers = []string{string(v1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}
 
 func validatePodSpec(p *v1.Pod, path *field.Path) field.ErrorList {
@@ -119,8 +120,8 @@ func required[T comparable](path *field.Path, value T) field.ErrorList {
 	return nil
 }
 
-// onlyOne checks that no more than one of the alternatives, named by their fields, is set: each after the first is an error. The first is
-// returned, or "".
+// onlyOne checks that no more than one of the alternatives, named by their fields, is set: each
+// after the first is an error. The first is returned, or "".
 func onlyOne(path *field.Path, what string, alternatives ...alternative) (first string, errs field.ErrorList) {
 	for _, a := range alternatives {
 		switch {

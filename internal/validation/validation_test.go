@@ -11,8 +11,8 @@ import (
 	"berth/internal/manifest/manifesttest"
 )
 
-// What is accepted and refused is tested against an API server (TestValidateAsAPIServer). This test has what that one cannot have, and shows the
-// words that a user reads.
+// What is accepted and refused is tested against an API server (TestValidateAsAPIServer). This test
+// has what that one cannot have, and shows the words that a user reads.
 func TestValidatePod(t *testing.T) {
 	const c = "{name: c, image: i}"
 	with := func(fields string) string { return "spec: {containers: [{name: c, image: i, " + fields + "}]}" }
@@ -105,7 +105,8 @@ func TestValidatePod(t *testing.T) {
 	}
 }
 
-// The errors of a manifest are the same ones in the same order each time, though some are found by going through a map.
+// The errors of a manifest are the same ones in the same order each time, though some are found by
+// going through a map.
 func TestValidatePodIsStable(t *testing.T) {
 	p := manifesttest.Parse[v1.Pod](t, "metadata: {name: a, namespace: n, uid: u, labels: {'a a': x, 'b b': x, 'c c': 'x x', d: 'y y'}, annotations: {'a a': '', 'b b': '', 'c c': ''}}\n"+
 		"spec: {nodeSelector: {'a a': x, 'b b': x, 'c c': x}, containers: [{name: c, image: i, resources: {limits: {a: 1, b: 1, c: 1}}}], "+

@@ -22,7 +22,8 @@ import (
 	"berth/internal/beneath"
 )
 
-// Names that an atomic writer keeps beside the files of the volume. No path of a payload begins like them.
+// Names that an atomic writer keeps beside the files of the volume. No path of a payload begins
+// like them.
 const (
 	reservedPrefix = ".."
 	dataLink       = "..data"
@@ -30,14 +31,16 @@ const (
 	dataLayout     = "..2006_01_02_15_04_05."
 )
 
-// atomicWriter makes a directory show exactly a payload, so that whoever reads it sees either all of the old or all of the new:
+// atomicWriter makes a directory show exactly a payload, so that whoever reads it sees either all
+// of the old or all of the new:
 //
 //	..2026_01_02_03_04_05.678/   the files
 //	..data -> ..2026_…           replaced by rename: the moment of the change
 //	name -> ..data/name          one per first element of a path
 //
-// It may be interrupted anywhere; the next one goes on from what it finds. That may be anything: a container that can write into the volume may have
-// put links, folders or mounts in the place of whatever is there. Nothing outside of the volume is written, changed or removed through them.
+// It may be interrupted anywhere; the next one goes on from what it finds. That may be anything: a
+// container that can write into the volume may have put links, folders or mounts in the place of
+// whatever is there. Nothing outside of the volume is written, changed or removed through them.
 type atomicWriter struct {
 	dir   int      // descriptor of the volume
 	root  *os.Root // the same
@@ -49,14 +52,15 @@ type atomicWriter struct {
 	data string // the directory that ..data names, "" for none
 }
 
-// writeStep is a part of the work after which the volume shows one payload or the other, and after which the writer may be interrupted.
+// writeStep is a part of the work after which the volume shows one payload or the other, and after
+// which the writer may be interrupted.
 type writeStep struct {
 	name string
 	do   func() error
 }
 
-// writeAtomically makes the directory show the files. It reports whether what it showed was another; if not, nothing is
-// replaced, so that watchers of the files stay quiet.
+// writeAtomically makes the directory show the files. It reports whether what it showed was
+// another; if not, nothing is replaced, so that watchers of the files stay quiet.
 func writeAtomically(dir *os.File, files payload, group *int64, log *slog.Logger) (changed bool, err error) {
 	w, err := newAtomicWriter(dir, files, group, log)
 	if err != nil {
@@ -92,14 +96,16 @@ func (w *atomicWriter) replace() []writeStep {
 	}, w.finish()...)
 }
 
-// finish returns the steps that a writer of the payload may have left undone when it was interrupted.
+// finish returns the steps that a writer of the payload may have left undone when it was
+// interrupted.
 func (w *atomicWriter) finish() []writeStep {
 	return []writeStep{
 		{"make links", w.makeLinks}, {"remove stale links", w.removeStaleLinks}, {"remove old files", w.removeOldFiles},
 	}
 }
 
-// isCurrent reports whether ..data shows the payload: the same paths with the same contents and modes, in a directory of the writer's own.
+// isCurrent reports whether ..data shows the payload: the same paths with the same contents and
+// modes, in a directory of the writer's own.
 func (w *atomicWriter) isCurrent() bool {
 	name, err := w.root.Readlink(dataLink)
 	if err != nil || !beneath.IsElement(name) || !strings.HasPrefix(name, reservedPrefix) {
@@ -160,7 +166,8 @@ func (w *atomicWriter) modeOf(c content) fs.FileMode {
 	return c.mode.Perm() | 0o440
 }
 
-// own gives what the descriptor refers to, which may be a link, its owner and group. A filesystem that refuses does not fail the volume.
+// own gives what the descriptor refers to, which may be a link, its owner and group. A filesystem
+// that refuses does not fail the volume.
 func (w *atomicWriter) own(fd int, name string, owner *int64) {
 	uid, gid := -1, -1
 	if owner != nil {
@@ -324,7 +331,8 @@ func (w *atomicWriter) makeLinks() error {
 	return nil
 }
 
-// removeEmptyDir removes a directory that was made for a subPath while the volume did not have the file.
+// removeEmptyDir removes a directory that was made for a subPath while the volume did not have the
+// file.
 func (w *atomicWriter) removeEmptyDir(name string) error {
 	st, err := w.root.Lstat(name)
 	if err != nil {

@@ -25,7 +25,8 @@ func files(contents map[string]string) payload {
 	return p
 }
 
-// shown returns what a container sees in the volume: the contents of files by path, through the links.
+// shown returns what a container sees in the volume: the contents of files by path, through the
+// links.
 func shown(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -167,8 +168,8 @@ func TestAtomicWriterGivesTheGroup(t *testing.T) {
 	}
 }
 
-// A writer that is interrupted between any two of its steps leaves the old or the new payload to readers, and the next one completes
-// what it began.
+// A writer that is interrupted between any two of its steps leaves the old or the new payload to
+// readers, and the next one completes what it began.
 func TestAtomicWriterIsInterrupted(t *testing.T) {
 	before := files(map[string]string{"kept": "1", "gone": "2", "dir/x": "3"})
 	after := files(map[string]string{"kept": "new", "dir/y": "4", "added": "5"})

@@ -11,10 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// devicesDir is where the disks of pods are found, in the folder of each pod and, by volume and pod, in that of each type of volume.
+// devicesDir is where the disks of pods are found, in the folder of each pod and, by volume and
+// pod, in that of each type of volume.
 const devicesDir = "volumeDevices"
 
-// disks shows block devices, and holds what it shows. The functions are those of loops.go but in tests: only root can hold one, or make a device.
+// disks shows block devices, and holds what it shows. The functions are those of loops.go but in
+// tests: only root can hold one, or make a device.
 type disks struct {
 	*host
 	numberOf func(path string, st *unix.Stat_t) uint64
@@ -64,7 +66,8 @@ func numberOf(_ string, st *unix.Stat_t) uint64 {
 	return st.Rdev
 }
 
-// shownDisk returns the number of the disk that is shown at a path of the agent's own, 0 for what is none.
+// shownDisk returns the number of the disk that is shown at a path of the agent's own, 0 for what
+// is none.
 func (d *disks) shownDisk(path string) (uint64, error) {
 	st, err := d.files.Lstat(path)
 	if err != nil {
@@ -73,7 +76,8 @@ func (d *disks) shownDisk(path string) (uint64, error) {
 	return d.numberOf(path, &st), nil
 }
 
-// bindDisk shows the disk at the path and holds it there, unless that is so, and reports whether there was something to do.
+// bindDisk shows the disk at the path and holds it there, unless that is so, and reports whether
+// there was something to do.
 func (d *disks) bindDisk(device string, number uint64, path string) (fresh bool, err error) {
 	if err := d.files.Ensure(filepath.Dir(path), 0o750, 0o750); err != nil {
 		return false, err
@@ -110,7 +114,8 @@ func (d *disks) bindDisk(device string, number uint64, path string) (fresh bool,
 	return true, nil
 }
 
-// holdShown holds the disk that is shown at the path, unless it is held, and reports whether there was something to do.
+// holdShown holds the disk that is shown at the path, unless it is held, and reports whether there
+// was something to do.
 func (d *disks) holdShown(path string) (fresh bool, err error) {
 	disk, err := d.files.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {

@@ -67,7 +67,8 @@ func TestRawDisk(t *testing.T) {
 		if log := mounts.GetLog(); len(log) == 0 || log[len(log)-1].Target != bound || log[len(log)-1].Source != node {
 			t.Errorf("mounts: %+v", log)
 		}
-		// A link that leads elsewhere, as after the names of disks were given anew, is not followed.
+		// A link that leads elsewhere, as after the names of disks were given anew, is not
+		// followed.
 		if err := os.Remove(link); err != nil || os.Symlink("/dev/null", link) != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +127,8 @@ func TestRawDiskThatIsHeldKeepsNothingElse(t *testing.T) {
 	}
 }
 
-// The disk behind a volume is another one: what was shown and held goes first. A disk that cannot be held is not given to the pod.
+// The disk behind a volume is another one: what was shown and held goes first. A disk that cannot
+// be held is not given to the pod.
 func TestRawDiskThatChanges(t *testing.T) {
 	m, mounts, s := newStorage(t)
 	node := filepath.Join(t.TempDir(), "disk")

@@ -17,19 +17,22 @@ import (
 	"berth/internal/pod"
 )
 
-// Claims are where a pod's claims are read, and what they are bound to. What does not exist is a NotFound error of the API.
+// Claims are where a pod's claims are read, and what they are bound to. What does not exist is a
+// NotFound error of the API.
 type Claims interface {
 	GetPersistentVolumeClaim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error)
 	GetPersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error)
-	// PatchPersistentVolumeClaimStatus writes what differs between the statuses of old and changed, and returns the claim as stored.
+	// PatchPersistentVolumeClaimStatus writes what differs between the statuses of old and changed,
+	// and returns the claim as stored.
 	PatchPersistentVolumeClaimStatus(ctx context.Context, old, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error)
 }
 
-// gidAnnotation of a persistent volume names the group that those who use it must be in (Kubernetes documentation, "Well-Known Labels,
-// Annotations and Taints").
+// gidAnnotation of a persistent volume names the group that those who use it must be in (Kubernetes
+// documentation, "Well-Known Labels, Annotations and Taints").
 const gidAnnotation = "pv.beta.kubernetes.io/gid"
 
-// mountOptionsAnnotation is what mountOptions was before it was a field (Kubernetes documentation, "Persistent Volumes", Mount Options).
+// mountOptionsAnnotation is what mountOptions was before it was a field (Kubernetes documentation,
+// "Persistent Volumes", Mount Options).
 const mountOptionsAnnotation = "volume.beta.kubernetes.io/mount-options"
 
 // bound is what stands behind a volume of a pod that refers to a claim.
@@ -57,12 +60,14 @@ type claims struct {
 	node func() (*v1.Node, bool) // the newest Node, and whether it is known
 
 	mu sync.Mutex
-	// bound are what the claims of pods are bound to, by the names of the pods' volumes; guarded by mu.
+	// bound are what the claims of pods are bound to, by the names of the pods' volumes; guarded by
+	// mu.
 	bound map[pod.UID]map[string]bound
 }
 
-// resolve finds what the volume's claim, if it has one, is bound to. A claim that is bound stays bound to the same volume, so it is read once in the
-// life of a pod, and again when the volume could not be set up, unless the API server is away.
+// resolve finds what the volume's claim, if it has one, is bound to. A claim that is bound stays
+// bound to the same volume, so it is read once in the life of a pod, and again when the volume
+// could not be set up, unless the API server is away.
 func (c *claims) resolve(ctx context.Context, v *volume) error {
 	name, readOnly := claimOf(v.pod, v.spec)
 	if name == "" {

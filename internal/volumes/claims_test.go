@@ -167,7 +167,8 @@ func TestVolumesThatCannotBeMounted(t *testing.T) {
 	}
 }
 
-// The exact mounts of each type, that passes repeat nothing and that the end of the pod leaves nothing.
+// The exact mounts of each type, that passes repeat nothing and that the end of the pod leaves
+// nothing.
 func TestClaimsAreMounted(t *testing.T) {
 	m, fake, s := newStorage(t)
 	host, disk := t.TempDir(), t.TempDir()
@@ -247,7 +248,8 @@ func TestFailedMountLeavesNothing(t *testing.T) {
 	}
 }
 
-// A persistent volume whose mount options are wrong can be mended while a pod waits for it. What is mounted goes on as it is, and so does what cannot be read.
+// A persistent volume whose mount options are wrong can be mended while a pod waits for it. What is
+// mounted goes on as it is, and so does what cannot be read.
 func TestVolumeThatIsMended(t *testing.T) {
 	m, fake, s := newStorage(t)
 	_, wrong := s.bind("c", nfsSource())
@@ -307,7 +309,8 @@ func TestReadWriteOncePod(t *testing.T) {
 	}
 }
 
-// The first pod that has a directory of the machine gives it to its fsGroup; the second is told that it came second.
+// The first pod that has a directory of the machine gives it to its fsGroup; the second is told
+// that it came second.
 func TestLocalVolumeOfTwoPods(t *testing.T) {
 	m, fake, s := newStorage(t)
 	disk := t.TempDir()
@@ -339,7 +342,8 @@ func TestLocalVolumeOfTwoPods(t *testing.T) {
 	}
 }
 
-// What is mounted is found in the mount table alone: a file system whose server is gone would not answer.
+// What is mounted is found in the mount table alone: a file system whose server is gone would not
+// answer.
 func TestWhatIsMountedIsNotTouched(t *testing.T) {
 	m, fake, s := newStorage(t)
 	s.bind("c", nfsSource())

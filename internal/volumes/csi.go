@@ -26,41 +26,50 @@ type Drivers interface {
 	Driver(name string) (*csi.Driver, error)
 }
 
-// StorageObjects are what volumes of CSI drivers need of the API server, besides claims. What does not exist is a NotFound error of the API.
+// StorageObjects are what volumes of CSI drivers need of the API server, besides claims. What does
+// not exist is a NotFound error of the API.
 type StorageObjects interface {
 	// CSIDriver returns what is said of a driver, nil if nothing is.
 	CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
 	GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
 	// GetSecret reads the Secret as it is now.
 	GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error)
-	// DriverToken returns a token of the pod's service account, and until when it is valid. An empty audience is the API server's own; nil
-	// seconds leave the life to it.
+	// DriverToken returns a token of the pod's service account, and until when it is valid. An
+	// empty audience is the API server's own; nil seconds leave the life to it.
 	DriverToken(ctx context.Context, p *v1.Pod, audience string, seconds *int64) (token string, expires time.Time, err error)
 }
 
-// CSIConfig is what volumes of CSI drivers need. The zero value is for a Manager without such volumes.
+// CSIConfig is what volumes of CSI drivers need. The zero value is for a Manager without such
+// volumes.
 type CSIConfig struct {
 	Drivers Drivers
 	Objects StorageObjects
 	// NodeName is the name by which a cluster's controllers know this machine.
 	NodeName string
-	// ControllerAttach: a controller attaches volumes to this machine and says so in the Node; else only the VolumeAttachment is looked at.
+	// ControllerAttach: a controller attaches volumes to this machine and says so in the Node; else
+	// only the VolumeAttachment is looked at.
 	ControllerAttach bool
 	// Wake asks for a pass over a pod; nil: nobody is asked.
 	Wake func(pod.UID)
-	// Exhausted says that this node takes fewer volumes of a driver than it was thought to; nil: nobody wants to know.
+	// Exhausted says that this node takes fewer volumes of a driver than it was thought to; nil:
+	// nobody wants to know.
 	Exhausted func(driver string)
 	// InUseChanged says that VolumesInUse has changed; nil: nobody wants to know.
 	InUseChanged func()
-	// RepublishPeriod is how often volumes are published again whose driver wants that; 0 is a minute.
+	// RepublishPeriod is how often volumes are published again whose driver wants that; 0 is a
+	// minute.
 	RepublishPeriod time.Duration
-	// ClaimsPeriod is how often claims of pods are read again, whose volumes may have grown; 0: whoever keeps the claims asks for a pass over their pods.
+	// ClaimsPeriod is how often claims of pods are read again, whose volumes may have grown; 0:
+	// whoever keeps the claims asks for a pass over their pods.
 	ClaimsPeriod time.Duration
-	// FileLabel returns the label that SELinux gives to files of containers, "" where it is off; nil: it is.
+	// FileLabel returns the label that SELinux gives to files of containers, "" where it is off;
+	// nil: it is.
 	FileLabel func() string
-	// LabelledModes are the access modes of volumes that are mounted with a label, rather than relabelled.
+	// LabelledModes are the access modes of volumes that are mounted with a label, rather than
+	// relabelled.
 	LabelledModes LabelledModes
-	// Health: drivers are listened to when they tell in what state volumes are (feature gate CSIVolumeHealth).
+	// Health: drivers are listened to when they tell in what state volumes are (feature gate
+	// CSIVolumeHealth).
 	Health bool
 	// ClaimEvent records an event about a claim; nil records none.
 	ClaimEvent func(c *v1.PersistentVolumeClaim, eventtype, reason, message string)
@@ -103,7 +112,8 @@ type csiVolume struct {
 	expandSecret               *v1.SecretReference
 }
 
-// csiOf returns what a volume of the pod is to its driver: one that a claim is bound to, or one that is written in the pod, and lives as long as it.
+// csiOf returns what a volume of the pod is to its driver: one that a claim is bound to, or one
+// that is written in the pod, and lives as long as it.
 func csiOf(v *volume) csiVolume {
 	out := csiVolume{pod: v.pod, podDir: v.podDir, specName: v.name(), block: v.isBlock()}
 	if b := v.bound; b != nil {
@@ -122,7 +132,8 @@ func csiOf(v *volume) csiVolume {
 	return out
 }
 
-// csiCounted returns the name under which operations on the volume are counted: that of its driver's volumes.
+// csiCounted returns the name under which operations on the volume are counted: that of its
+// driver's volumes.
 func csiCounted(v *volume) string { return csiPluginName(csiOf(v).driver) }
 
 // failed returns the failure of a step of setting up the volume.

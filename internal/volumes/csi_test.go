@@ -271,7 +271,8 @@ func TestCSIVolumeOfTwoPods(t *testing.T) {
 	d.expectGone()
 }
 
-// Whatever step of a volume's life an agent is killed in, the next one either finishes it or takes it down.
+// Whatever step of a volume's life an agent is killed in, the next one either finishes it or takes
+// it down.
 func TestCSIVolumeOverARestartInEachStep(t *testing.T) {
 	for _, method := range []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"} {
 		for _, fault := range []string{csitest.Fail, csitest.FailAfter} {
@@ -286,7 +287,8 @@ func TestCSIVolumeOverARestartInEachStep(t *testing.T) {
 	}
 }
 
-// testRestart lets one call of a volume's life fail, and a new agent come. wanted: the pod is still to run then.
+// testRestart lets one call of a volume's life fail, and a new agent come. wanted: the pod is still
+// to run then.
 func testRestart(t *testing.T, method, fault string, code codes.Code, wanted bool) {
 	d := newDriven(t, nil)
 	d.claim("c")
@@ -323,7 +325,8 @@ func testRestart(t *testing.T, method, fault string, code codes.Code, wanted boo
 	d.expectGone()
 }
 
-// An agent that is killed between the volumes of one pod: one is there, in the other one, which the pod brought with itself, a call has failed.
+// An agent that is killed between the volumes of one pod: one is there, in the other one, which the
+// pod brought with itself, a call has failed.
 func TestCSIVolumesOverARestartBetweenThem(t *testing.T) {
 	for _, method := range []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume"} {
 		for _, fault := range []string{csitest.Fail, csitest.FailAfter} {

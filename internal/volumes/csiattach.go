@@ -19,9 +19,11 @@ const attachWait = 2*time.Minute + 3*time.Second
 // csiAttacher waits for controllers to attach volumes to this machine.
 type csiAttacher struct{ *csiShared }
 
-// findLimit returns that the volume could not be attached because this machine has as many as it takes, nil if that is not known. Only drivers that
-// are asked from time to time how many that are say so. It is asked once, when a wait has ended in vain: the failure is told in the VolumeAttachment
-// alone, which the API server lets nodes read and not watch; and the controller tries again until then, as other volumes may go.
+// findLimit returns that the volume could not be attached because this machine has as many as it
+// takes, nil if that is not known. Only drivers that are asked from time to time how many that are
+// say so. It is asked once, when a wait has ended in vain: the failure is told in the
+// VolumeAttachment alone, which the API server lets nodes read and not watch; and the controller
+// tries again until then, as other volumes may go.
 func (c *csiAttacher) findLimit(ctx context.Context, name string, v csiVolume) error {
 	if ctx.Err() != nil || v.object == nil || ptr.Deref(v.object.Spec.NodeAllocatableUpdatePeriodSeconds, 0) <= 0 {
 		return nil
@@ -46,7 +48,8 @@ func mustAttach(v csiVolume) bool {
 	return v.pv != nil && (v.object == nil || ptr.Deref(v.object.Spec.AttachRequired, true))
 }
 
-// await waits until the Node says that the volume is in use, which keeps controllers from detaching it, and that it is attached.
+// await waits until the Node says that the volume is in use, which keeps controllers from detaching
+// it, and that it is attached.
 func (c *csiAttacher) await(ctx context.Context, id csiID) error {
 	timeout := time.NewTimer(attachWait)
 	defer timeout.Stop()
@@ -80,7 +83,8 @@ func (c *csiAttacher) missingToAttach(id csiID) error {
 	return nil
 }
 
-// metadata returns what the attach of the volume left to be known to the driver, nil where nothing is attached.
+// metadata returns what the attach of the volume left to be known to the driver, nil where nothing
+// is attached.
 func (c *csiAttacher) metadata(ctx context.Context, v csiVolume) (map[string]string, error) {
 	if !mustAttach(v) {
 		return nil, nil

@@ -11,8 +11,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// A volume that could not be attached until the time was up because the machine has as many as it takes is told apart, of drivers that are asked how
-// many that are.
+// A volume that could not be attached until the time was up because the machine has as many as it
+// takes is told apart, of drivers that are asked how many that are.
 func TestCSIVolumeThatFindsNoRoom(t *testing.T) {
 	full := storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "28 of 28", ErrorCode: ptr.To(int32(codes.ResourceExhausted))}}
 	attached := full

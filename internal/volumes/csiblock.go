@@ -43,8 +43,8 @@ func (c *csiShared) diskOf(name string) disk {
 // target is where the driver shows the disk to the pod.
 func (d disk) target(uid pod.UID) string { return filepath.Join(d.published, string(uid)) }
 
-// diskLink is the link in the pod's folder that leads to its disk. It is made before the driver is asked for the disk, and goes after the driver has
-// taken it back: so it tells what a pod may have.
+// diskLink is the link in the pod's folder that leads to its disk. It is made before the driver is
+// asked for the disk, and goes after the driver has taken it back: so it tells what a pod may have.
 func diskLink(podDir, name string) string { return filepath.Join(podDir, devicesDir, csiPlugin, name) }
 
 // csiDisks are volumes of CSI drivers that pods have as disks.
@@ -86,7 +86,8 @@ func (c *csiDisks) publish(ctx context.Context, driver *csi.Driver, v csiVolume,
 	return "", nil
 }
 
-// stage has the driver stage the disk, if it stages anything and this agent did not see that it has.
+// stage has the driver stage the disk, if it stages anything and this agent did not see that it
+// has.
 func (c *csiDisks) stage(ctx context.Context, driver *csi.Driver, v csiVolume, published *csiapi.NodePublishVolumeRequest) error {
 	d := c.diskOf(v.specName)
 	existed, err := c.writeCSIData(d.data, csiData{
@@ -244,8 +245,8 @@ func (c *csiDisks) unstage(ctx context.Context, id csiID, d disk) error {
 	return nil
 }
 
-// remove removes the folders of a disk that no pod has any more, the file that tells whose it is last. Of what a driver keeps where it stages,
-// everything goes, but nothing that is still mounted.
+// remove removes the folders of a disk that no pod has any more, the file that tells whose it is
+// last. Of what a driver keeps where it stages, everything goes, but nothing that is still mounted.
 func (c *csiDisks) remove(d disk) error {
 	if err := c.files.Remove(d.staging); err != nil {
 		return err
@@ -258,7 +259,8 @@ func (c *csiDisks) remove(d disk) error {
 	return c.files.Remove(d.dir)
 }
 
-// removeTarget removes what a driver may have left of the file at which it showed a disk, unless that is one still, and then the pod's link.
+// removeTarget removes what a driver may have left of the file at which it showed a disk, unless
+// that is one still, and then the pod's link.
 func (c *csiDisks) removeTarget(path, link string) error {
 	number, err := c.shownDisk(path)
 	if err := ignoreMissing(err); err != nil {

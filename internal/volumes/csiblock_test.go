@@ -112,7 +112,8 @@ func TestCSIDiskOfTwoPods(t *testing.T) {
 	d.expectGone()
 }
 
-// Whatever step of a disk's life an agent is killed in, the next one either finishes it or takes it down.
+// Whatever step of a disk's life an agent is killed in, the next one either finishes it or takes it
+// down.
 func TestCSIDiskOverARestartInEachStep(t *testing.T) {
 	for _, method := range []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"} {
 		for _, fault := range []string{csitest.Fail, csitest.FailAfter} {

@@ -17,7 +17,8 @@ import (
 // csiDataFile says, beside what a driver mounts, what that is. Its name and form are the kubelet's.
 const csiDataFile = "vol_data.json"
 
-// csiDataLimit is how long the file can be, in bytes; that of a volume with the longest names is much shorter.
+// csiDataLimit is how long the file can be, in bytes; that of a volume with the longest names is
+// much shorter.
 const csiDataLimit = 1 << 20
 
 // csiData is the content of a csiDataFile. Beside what is staged it has the first two and the last.
@@ -49,7 +50,8 @@ func (c *csiShared) readCSIData(dir string) (csiData, error) {
 	return d, nil
 }
 
-// writeCSIData writes the file in the directory, which is made, and reports whether there was one before. A kill leaves the old one or the new.
+// writeCSIData writes the file in the directory, which is made, and reports whether there was one
+// before. A kill leaves the old one or the new.
 func (c *csiShared) writeCSIData(path string, d csiData) (existed bool, err error) {
 	b, err := json.Marshal(d)
 	if err != nil {
@@ -67,8 +69,8 @@ func (c *csiShared) writeCSIData(path string, d csiData) (existed bool, err erro
 	})
 }
 
-// removeMounted removes the mount point in the directory, unless it is one still, then the data file and the directory. What is not there is no
-// error.
+// removeMounted removes the mount point in the directory, unless it is one still, then the data
+// file and the directory. What is not there is no error.
 func (c *csiShared) removeMounted(dir, name string) error {
 	f, err := c.files.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -41,7 +41,8 @@ type csiExpander struct {
 // errInUse says that a volume cannot be made larger before its pods are gone.
 var errInUse = errors.New("the volume cannot be expanded while it is in use")
 
-// note notes that the pod has the claim's volume, or is about to. Where nobody is asked again and again, a pass of the pod is a reason to look.
+// note notes that the pod has the claim's volume, or is about to. Where nobody is asked again and
+// again, a pass of the pod is a reason to look.
 func (c *csiExpander) note(v csiVolume) {
 	news := false
 	c.csi.note(func() {
@@ -69,7 +70,8 @@ func (s *csiState) releaseGrowing(uid pod.UID) {
 	}
 }
 
-// growMounted makes a volume that was just published for the pod as large as it is to be. It is the caller's turn with the volume.
+// growMounted makes a volume that was just published for the pod as large as it is to be. It is the
+// caller's turn with the volume.
 func (c *csiExpander) growMounted(ctx context.Context, v csiVolume) error {
 	var known resource.Quantity
 	growing := false
@@ -107,7 +109,8 @@ func (c *csiExpander) readGrowing(ctx context.Context, v csiVolume) (*v1.Persist
 	return claim, pv, err
 }
 
-// grow makes a published volume as large as claim and persistent volume say, and tells the claim. It is the caller's turn with the volume.
+// grow makes a published volume as large as claim and persistent volume say, and tells the claim.
+// It is the caller's turn with the volume.
 func (c *csiExpander) grow(ctx context.Context, v csiVolume, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
 	id := v.csiID
 	var known resource.Quantity
@@ -215,8 +218,9 @@ func (c *csiExpander) tellFailed(ctx context.Context, v csiVolume, claim *v1.Per
 	return cause
 }
 
-// dueLooks returns the volumes that are to be looked at now, by driver, which then count as being so, and when the next is due; zero for never. Of
-// those that are looked at again and again, all are at the same time.
+// dueLooks returns the volumes that are to be looked at now, by driver, which then count as being
+// so, and when the next is due; zero for never. Of those that are looked at again and again, all
+// are at the same time.
 func (c *csiExpander) dueLooks(now time.Time) (due map[string][]csiID, next time.Time) {
 	s := c.csi
 	due = map[string][]csiID{}
@@ -269,8 +273,8 @@ func (c *csiExpander) lookForGrowth(ctx context.Context, ids []csiID) {
 	c.csi.wakeUp()
 }
 
-// growMeanwhile makes the volume larger, if it has grown, while pods have it, and returns the one through which it was done. Without a driver that can
-// do that the claim is not even read.
+// growMeanwhile makes the volume larger, if it has grown, while pods have it, and returns the one
+// through which it was done. Without a driver that can do that the claim is not even read.
 func (c *csiExpander) growMeanwhile(ctx context.Context, id csiID) (csiVolume, error) {
 	if able, err := c.canExpand(ctx, id.driver); err != nil || !able {
 		return csiVolume{}, err
@@ -328,7 +332,8 @@ func (c *csiExpander) publishedUser(id csiID) (v csiVolume, ok bool) {
 	return csiVolume{}, false
 }
 
-// canExpand reports whether the driver makes volumes larger. It is asked once in its life; when it comes back, its volumes are looked at again.
+// canExpand reports whether the driver makes volumes larger. It is asked once in its life; when it
+// comes back, its volumes are looked at again.
 func (c *csiExpander) canExpand(ctx context.Context, name string) (bool, error) {
 	known := false
 	var able bool

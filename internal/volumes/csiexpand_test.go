@@ -15,7 +15,8 @@ import (
 	"berth/internal/csi/csitest"
 )
 
-// growable is a Manager whose driver makes volumes larger, with one claim and the reasons of the events that came.
+// growable is a Manager whose driver makes volumes larger, with one claim and the reasons of the
+// events that came.
 type growable struct {
 	*driven
 	pv     *v1.PersistentVolume
@@ -224,7 +225,8 @@ func TestCSIVolumeThatDoesNotGrow(t *testing.T) {
 				}
 				expectFailed()
 
-				// The pod is started nonetheless when the claim says that it is in vain, or when the driver can do it again.
+				// The pod is started nonetheless when the claim says that it is in vain, or when
+				// the driver can do it again.
 				if _, err := g.setup(t, p); err != nil {
 					t.Fatal(err)
 				}
@@ -286,7 +288,8 @@ func TestCSIVolumeToReadDoesNotGrow(t *testing.T) {
 	g.expectStatus("1Gi", v1.PersistentVolumeClaimNodeResizePending, "FileSystemResizePending: ")
 }
 
-// Without an API server nobody says how large a volume is: the driver is asked when the pod comes, and whenever a pass finds the manifest changed.
+// Without an API server nobody says how large a volume is: the driver is asked when the pod comes,
+// and whenever a pass finds the manifest changed.
 func TestCSIVolumeOfAManifestGrows(t *testing.T) {
 	g := newGrowable(t, nil)
 	g.csi.ClaimsPeriod = 0

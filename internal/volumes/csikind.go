@@ -37,7 +37,8 @@ func newCSIKind(s *csiShared) *csiKind {
 
 func newCSI(p *parts) kind { return p.drivers }
 
-// prepare says that the pod is about to have the volume, and waits until it is attached, where it must be.
+// prepare says that the pod is about to have the volume, and waits until it is attached, where it
+// must be.
 func (c *csiKind) prepare(ctx context.Context, of *volume) error {
 	c.csi.note(func() { of.live = c.csi.republish[of.pod.UID] })
 	v := csiOf(of)
@@ -188,8 +189,8 @@ func (c *csiKind) unpublish(ctx context.Context, uid pod.UID, podDir, specName s
 	return c.removeMounted(dir, "mount")
 }
 
-// unmountUnknown unmounts a volume of which nobody knows whose it is. Nothing is published before that is written down, so that in most cases
-// there is nothing.
+// unmountUnknown unmounts a volume of which nobody knows whose it is. Nothing is published before
+// that is written down, so that in most cases there is nothing.
 func (c *csiKind) unmountUnknown(dir string, cause error) error {
 	path := filepath.Join(dir, "mount")
 	mounted, err := c.isMounted(path)
@@ -205,7 +206,8 @@ func (c *csiKind) unmountUnknown(dir string, cause error) error {
 	return c.removeMounted(dir, "mount")
 }
 
-// abnormalReason is of the event about a volume whose driver says that it is in a bad state; the word is the kubelet's.
+// abnormalReason is of the event about a volume whose driver says that it is in a bad state; the
+// word is the kubelet's.
 const abnormalReason = "VolumeConditionAbnormal"
 
 // use asks the driver.
@@ -246,7 +248,8 @@ func (c *csiKind) use(ctx context.Context, of *volume) (Use, error) {
 	return out, nil
 }
 
-// computeUse returns what the driver told; units that nobody knows are left out, and so are negative numbers.
+// computeUse returns what the driver told; units that nobody knows are left out, and so are
+// negative numbers.
 func computeUse(usage []*csiapi.VolumeUsage) Use {
 	var out Use
 	of := func(n int64) uint64 { return uint64(max(n, 0)) }

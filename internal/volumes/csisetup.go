@@ -17,7 +17,8 @@ import (
 	"berth/internal/csi"
 )
 
-// publish does all the steps that end with NodePublishVolume, and returns the one in which an error came.
+// publish does all the steps that end with NodePublishVolume, and returns the one in which an error
+// came.
 func (c *csiKind) publish(ctx context.Context, v csiVolume) (step string, err error) {
 	driver, err := c.driver(v.pod.UID, v.driver)
 	if err != nil {
@@ -174,7 +175,8 @@ func (c *csiKind) own(v csiVolume, r *csiapi.NodePublishVolumeRequest) {
 	c.ownVolume(v.pod, r.TargetPath)
 }
 
-// hasSecurityLabels reports whether what is mounted there keeps SELinux labels of files, so that the runtime can set them.
+// hasSecurityLabels reports whether what is mounted there keeps SELinux labels of files, so that
+// the runtime can set them.
 func hasSecurityLabels(path string) bool {
 	points, err := mount.ParseMountInfo("/proc/self/mountinfo")
 	if err != nil {

@@ -27,7 +27,8 @@ type csiShared struct {
 
 // Paths of a volume; those of the kubelet, so that a machine can change between the two.
 
-// stageDir is the directory of what all pods share of the volume; it is mounted at globalmount below it.
+// stageDir is the directory of what all pods share of the volume; it is mounted at globalmount
+// below it.
 func (c *csiShared) stageDir(id csiID) string {
 	return filepath.Join(c.root, "plugins/kubernetes.io/csi", id.driver, hash(id.handle))
 }
@@ -107,7 +108,8 @@ func (c *csiShared) isPublished(v csiVolume) bool {
 	return err == nil && found
 }
 
-// Keys of what a driver is told of the pod (Kubernetes CSI documentation, "Pod Info on Mount", "Token Requests").
+// Keys of what a driver is told of the pod (Kubernetes CSI documentation, "Pod Info on Mount",
+// "Token Requests").
 const (
 	podNameKey        = "csi.storage.k8s.io/pod.name"
 	podNamespaceKey   = "csi.storage.k8s.io/pod.namespace"
@@ -117,7 +119,8 @@ const (
 	tokensKey         = "csi.storage.k8s.io/serviceAccount.tokens"
 )
 
-// describePod adds to the request what the driver wants to know of the pod, and the Secret that it is to be given.
+// describePod adds to the request what the driver wants to know of the pod, and the Secret that it
+// is to be given.
 func (c *csiShared) describePod(ctx context.Context, v csiVolume, r *csiapi.NodePublishVolumeRequest) error {
 	secrets, err := c.secret(ctx, v.publishSecret)
 	if err != nil {

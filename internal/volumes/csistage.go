@@ -19,7 +19,8 @@ import (
 	"berth/internal/pod"
 )
 
-// csiStager takes down what pods shared of volumes, when none has them any more, and keeps the clock of all that goes on without a pod.
+// csiStager takes down what pods shared of volumes, when none has them any more, and keeps the
+// clock of all that goes on without a pod.
 type csiStager struct {
 	*csiShared
 	attach   *csiAttacher
@@ -95,7 +96,8 @@ func (c *csiStager) Settled() {
 	c.csi.wakeUp()
 }
 
-// Run unstages volumes that no pod has any more, makes larger what has grown, and wakes pods whose volumes are to be published again, until ctx is done.
+// Run unstages volumes that no pod has any more, makes larger what has grown, and wakes pods whose
+// volumes are to be published again, until ctx is done.
 func (c *csiStager) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -195,7 +197,8 @@ func (c *csiStager) wakeRepublished() {
 	}
 }
 
-// dueUnstages returns the volumes that are to be unstaged now, which then count as being so, and when the next try of another is due.
+// dueUnstages returns the volumes that are to be unstaged now, which then count as being so, and
+// when the next try of another is due.
 func (c *csiStager) dueUnstages(now time.Time) (due []csiID, next time.Time) {
 	s := c.csi
 	s.mu.Lock()
@@ -318,8 +321,8 @@ func (c *csiStager) unstageAlone(ctx context.Context, id csiID) error {
 	return c.removeMounted(c.stageDir(id), "globalmount")
 }
 
-// VolumesInUse returns the volumes that must not be detached from this machine, sorted. It is nil as long as it is not known what an earlier
-// agent left: then what is written of it holds.
+// VolumesInUse returns the volumes that must not be detached from this machine, sorted. It is nil
+// as long as it is not known what an earlier agent left: then what is written of it holds.
 func (c *csiStager) VolumesInUse() []v1.UniqueVolumeName {
 	c.csi.mu.Lock()
 	defer c.csi.mu.Unlock()

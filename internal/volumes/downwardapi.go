@@ -11,7 +11,8 @@ import (
 	"berth/internal/pod"
 )
 
-// newDownwardAPI returns the kind of volumes that show fields and resources of their pod, which may be secret.
+// newDownwardAPI returns the kind of volumes that show fields and resources of their pod, which may
+// be secret.
 func newDownwardAPI(p *parts) kind {
 	return &payloads{folders: p.folders, medium: v1.StorageMediumMemory, read: p.reader.readDownwardAPI}
 }

@@ -17,7 +17,8 @@ import (
 	"berth/internal/crispec"
 )
 
-// emptyDirPlugin is the directory name of the volume type ("kubernetes.io/empty-dir" with the slash escaped).
+// emptyDirPlugin is the directory name of the volume type ("kubernetes.io/empty-dir" with the slash
+// escaped).
 const emptyDirPlugin = "kubernetes.io~empty-dir"
 
 // dirVolume is a directory that the agent makes for a volume.
@@ -65,8 +66,9 @@ func knownMedium(m v1.StorageMedium) bool {
 	return m == v1.StorageMediumDefault || m == v1.StorageMediumMemory || isHugePages(m)
 }
 
-// ensureDir makes the directory and reports whether there was something to do. It is done when its marker exists and, for a memory-backed
-// one, its filesystem is mounted: the marker outlives a reboot, memory does not.
+// ensureDir makes the directory and reports whether there was something to do. It is done when its
+// marker exists and, for a memory-backed one, its filesystem is mounted: the marker outlives a
+// reboot, memory does not.
 func (f *folders) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 	if err := f.files.Ensure(d.dir, 0o750, 0o777); err != nil {
 		return false, err
@@ -121,9 +123,9 @@ func (f *folders) mountMemory(p *v1.Pod, d dirVolume) error {
 	return nil
 }
 
-// ownRoot gives the volume's root its mode, and the pod's fsGroup: the group, setgid so that what is made inside inherits it, and
-// read, write and search for the group. The volume is new, so there is nothing else to change. A filesystem that refuses an
-// fsGroup does not fail the volume.
+// ownRoot gives the volume's root its mode, and the pod's fsGroup: the group, setgid so that what
+// is made inside inherits it, and read, write and search for the group. The volume is new, so there
+// is nothing else to change. A filesystem that refuses an fsGroup does not fail the volume.
 func (f *folders) ownRoot(p *v1.Pod, d dirVolume) error {
 	dir, err := f.files.Open(d.dir)
 	if err != nil {
@@ -156,8 +158,9 @@ func (f *folders) tmpfsOptions(p *v1.Pod, src *v1.EmptyDirVolumeSource) []string
 	return options
 }
 
-// computeTmpfsSize returns the size in bytes of a memory-backed volume: the least of the node's allocatable memory, the pod's
-// memory limit and the volume's sizeLimit, as far as they are set (KEP-1967); 0 when none is.
+// computeTmpfsSize returns the size in bytes of a memory-backed volume: the least of the node's
+// allocatable memory, the pod's memory limit and the volume's sizeLimit, as far as they are set
+// (KEP-1967); 0 when none is.
 func computeTmpfsSize(allocatable int64, p *v1.Pod, src *v1.EmptyDirVolumeSource) int64 {
 	bounds := []int64{allocatable, cgroups.SummedMemoryLimit(p)}
 	if src.SizeLimit != nil {
@@ -172,8 +175,8 @@ func computeTmpfsSize(allocatable int64, p *v1.Pod, src *v1.EmptyDirVolumeSource
 	return size
 }
 
-// tmpfsKnowsNoswap reports whether the kernel's tmpfs has the option noswap (Linux 6.4). It configures a filesystem without ever
-// mounting it.
+// tmpfsKnowsNoswap reports whether the kernel's tmpfs has the option noswap (Linux 6.4). It
+// configures a filesystem without ever mounting it.
 func tmpfsKnowsNoswap() bool {
 	fd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -188,8 +191,9 @@ func isHugePages(m v1.StorageMedium) bool {
 	return m == v1.StorageMediumHugePages || strings.HasPrefix(string(m), string(v1.StorageMediumHugePagesPrefix))
 }
 
-// computePageSize returns the size of the pages that the volume of a pod is made of: the one that the medium names, which the pod must ask for, or the
-// only one that the pod asks for (Kubernetes documentation, "Manage HugePages").
+// computePageSize returns the size of the pages that the volume of a pod is made of: the one that
+// the medium names, which the pod must ask for, or the only one that the pod asks for (Kubernetes
+// documentation, "Manage HugePages").
 func computePageSize(p *v1.Pod, medium v1.StorageMedium) (resource.Quantity, error) {
 	var asked []string
 	for _, c := range containersOf(p) {

@@ -18,15 +18,17 @@ const (
 	ClaimFailed
 	// AttachFailed: the volume was not attached to this machine in time.
 	AttachFailed
-	// LimitExceeded: it was not because the machine has as many as it takes. The pod has no place here (KEP-4876).
+	// LimitExceeded: it was not because the machine has as many as it takes. The pod has no place
+	// here (KEP-4876).
 	LimitExceeded
 )
 
-// Error is the failure of one volume of a pod. Its text is the message of the pod's event; the words are the kubelet's.
+// Error is the failure of one volume of a pod. Its text is the message of the pod's event; the
+// words are the kubelet's.
 type Error struct {
 	Class Class
-	// Volume is the name of the persistent volume behind it, if there is one; as long as there is none, or it
-	// is not attached, that of the pod's volume.
+	// Volume is the name of the persistent volume behind it, if there is one; as long as there is
+	// none, or it is not attached, that of the pod's volume.
 	Volume string
 	// Step is what failed, of classes MountFailed and MapFailed; "" is the set-up as a whole.
 	Step string
@@ -62,7 +64,8 @@ func (e *Error) Reason() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errors are the failures of a pod's volumes, one of each that failed. The list itself is no error: so an empty one is not taken for a failure.
+// Errors are the failures of a pod's volumes, one of each that failed. The list itself is no error:
+// so an empty one is not taken for a failure.
 type Errors []*Error
 
 // Err joins them, one a line; nil if nothing failed.
@@ -74,7 +77,8 @@ func (es Errors) Err() error {
 	return errors.Join(out...)
 }
 
-// failed returns the error as one of the named volume. What is no *Error yet is of class MountFailed.
+// failed returns the error as one of the named volume. What is no *Error yet is of class
+// MountFailed.
 func failed(volume string, err error) *Error {
 	e, ok := err.(*Error)
 	if !ok {

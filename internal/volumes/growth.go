@@ -17,11 +17,13 @@ const (
 	sized growth = iota
 	// grows: the driver is to make it as large as it is to be.
 	grows
-	// waits: nothing for now; the claim says that the controller has to act first, or that it has failed for good.
+	// waits: nothing for now; the claim says that the controller has to act first, or that it has
+	// failed for good.
 	waits
 )
 
-// noNodeExpansion is an annotation of claims for all nodes of which one expansion suffices (KEP-1790).
+// noNodeExpansion is an annotation of claims for all nodes of which one expansion suffices
+// (KEP-1790).
 const noNodeExpansion = "volume.kubernetes.io/node-expansion-not-required"
 
 // resizeConditions tell of a growth under way; they go when it is done.
@@ -30,7 +32,8 @@ var resizeConditions = []v1.PersistentVolumeClaimConditionType{
 	v1.PersistentVolumeClaimControllerResizeError, v1.PersistentVolumeClaimNodeResizeError,
 }
 
-// computeGrowth returns what is to be done about a claim's volume that has the size known on this node, and the size that it is to have then.
+// computeGrowth returns what is to be done about a claim's volume that has the size known on this
+// node, and the size that it is to have then.
 func computeGrowth(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, known resource.Quantity) (growth, resource.Quantity) {
 	size := pv.Spec.Capacity[v1.ResourceStorage]
 	if known.Cmp(size) >= 0 {
@@ -55,7 +58,8 @@ func computeGrowth(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, kno
 	return sized, target
 }
 
-// tellsProgress reports whether the claim says how far its growth has come, which those that older controllers resize do not.
+// tellsProgress reports whether the claim says how far its growth has come, which those that older
+// controllers resize do not.
 func tellsProgress(claim *v1.PersistentVolumeClaim) bool {
 	_, allocated := claim.Status.AllocatedResources[v1.ResourceStorage]
 	_, state := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
@@ -85,7 +89,8 @@ func mergeResized(claim *v1.PersistentVolumeClaim, size resource.Quantity) *v1.P
 	return out
 }
 
-// mergeResizeFailed returns the claim with the failure; one that will not work without a change of the claim is infeasible.
+// mergeResizeFailed returns the claim with the failure; one that will not work without a change of
+// the claim is infeasible.
 func mergeResizeFailed(claim *v1.PersistentVolumeClaim, message string, how feasibility, now time.Time) *v1.PersistentVolumeClaim {
 	out := claim.DeepCopy()
 	if how == infeasible && tellsProgress(claim) {

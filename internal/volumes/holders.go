@@ -11,8 +11,8 @@ import (
 // mostHolders bounds how many processes an error names.
 const mostHolders = 5
 
-// heldBy adds to an error what keeps what is mounted at the paths busy: processes, and loop devices made of files there, which no process needs to have
-// open.
+// heldBy adds to an error what keeps what is mounted at the paths busy: processes, and loop devices
+// made of files there, which no process needs to have open.
 func heldBy(err error, paths ...string) error {
 	for _, who := range []string{explainHolders("/proc", paths...), explainLoops("/sys", paths...)} {
 		if who != "" {
@@ -22,7 +22,8 @@ func heldBy(err error, paths ...string) error {
 	return err
 }
 
-// explainLoops names the loop devices that are made of files at the paths, or "" if there are none; sys is /sys.
+// explainLoops names the loop devices that are made of files at the paths, or "" if there are none;
+// sys is /sys.
 func explainLoops(sys string, paths ...string) string {
 	files, _ := filepath.Glob(filepath.Join(sys, "block/loop*/loop/backing_file")) // the pattern is good
 	var found []string
@@ -44,8 +45,9 @@ func isAt(path string, paths []string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool { return path == p || strings.HasPrefix(path, p+"/") })
 }
 
-// explainHolders names the processes that keep what is mounted at the paths, or are devices, busy: those whose root, working directory, program or
-// open files lie there. It returns "" if it finds none; proc is /proc.
+// explainHolders names the processes that keep what is mounted at the paths, or are devices, busy:
+// those whose root, working directory, program or open files lie there. It returns "" if it finds
+// none; proc is /proc.
 func explainHolders(proc string, paths ...string) string {
 	entries, err := os.ReadDir(proc)
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"berth/internal/pod"
 )
 
-// host is what all kinds of volumes need of this machine: the agent's folder, what is mounted, and whom to tell.
+// host is what all kinds of volumes need of this machine: the agent's folder, what is mounted, and
+// whom to tell.
 type host struct {
 	root    string
 	files   beneath.Root // the same
@@ -41,8 +42,9 @@ func (h *host) isOfPod(path string) bool {
 	return strings.HasPrefix(path, filepath.Join(h.root, "pods")+"/")
 }
 
-// isMounted reports whether something is mounted at the path. It asks the mount table alone: what is mounted may be readable to nobody here, its
-// server may never answer, and a bind mount looks like its directory.
+// isMounted reports whether something is mounted at the path. It asks the mount table alone: what
+// is mounted may be readable to nobody here, its server may never answer, and a bind mount looks
+// like its directory.
 func (h *host) isMounted(path string) (bool, error) {
 	real, err := h.files.Real(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -68,8 +70,8 @@ type mountSource struct {
 	format         bool // a disk without a filesystem gets one
 }
 
-// ensureMount mounts the source at dir, unless something is mounted there, and reports whether it did. A mount that fails, or is given up because ctx is
-// done, leaves nothing.
+// ensureMount mounts the source at dir, unless something is mounted there, and reports whether it
+// did. A mount that fails, or is given up because ctx is done, leaves nothing.
 func (h *host) ensureMount(ctx context.Context, dir string, s mountSource) (fresh bool, err error) {
 	// What is mounted is not opened: its server may not answer.
 	if err := h.files.Ensure(filepath.Dir(dir), 0o750, 0o750); err != nil {

@@ -19,8 +19,8 @@ import (
 	"berth/internal/crispec"
 )
 
-// attacks are what a container that can write into a volume which shows files may make of it, to have the agent write, change or remove what is in the
-// host's folder.
+// attacks are what a container that can write into a volume which shows files may make of it, to
+// have the agent write, change or remove what is in the host's folder.
 var attacks = map[string]func(dir, host string) error{
 	"..data leads to the host":            func(dir, host string) error { return relink(filepath.Join(dir, dataLink), host) },
 	"..data leads to the host, by a path": func(dir, host string) error { return relink(filepath.Join(dir, dataLink), relative(dir, host)) },
@@ -84,7 +84,8 @@ func dataOf(dir string) string {
 	return filepath.Join(dir, name)
 }
 
-// hostFolder makes a folder of the host, with a file of a name that volumes have, and returns what it is now.
+// hostFolder makes a folder of the host, with a file of a name that volumes have, and returns what
+// it is now.
 func hostFolder(t *testing.T, path string) (is func() []string) {
 	t.Helper()
 	for _, err := range []error{
@@ -141,8 +142,8 @@ func showingPod(o *objects, content string) *v1.Pod {
 	return p
 }
 
-// Whatever a container makes of a volume that shows files, an update shows the new ones, and the clean-up removes them all; but nothing of the host is
-// written, changed or removed.
+// Whatever a container makes of a volume that shows files, an update shows the new ones, and the
+// clean-up removes them all; but nothing of the host is written, changed or removed.
 func TestVolumesThatContainersChange(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(attacks)) {
 		t.Run(name, func(t *testing.T) {
@@ -194,8 +195,8 @@ func TestVolumesThatContainersChange(t *testing.T) {
 	}
 }
 
-// A container that was given the pod's folder, by a hostPath, may put links in the place of the agent's own folders: nothing is made, mounted or removed
-// through them.
+// A container that was given the pod's folder, by a hostPath, may put links in the place of the
+// agent's own folders: nothing is made, mounted or removed through them.
 func TestPodFoldersThatContainersChange(t *testing.T) {
 	for _, at := range []string{
 		"volumes", "volumes/kubernetes.io~configmap", "volumes/kubernetes.io~configmap/cm", "volumes/kubernetes.io~empty-dir", "volumes/kubernetes.io~empty-dir/e",
@@ -212,7 +213,8 @@ func TestPodFoldersThatContainersChange(t *testing.T) {
 				p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: "e", MountPath: "/e"})
 				host, podDir := filepath.Join(m.root, "host"), filepath.Join(m.root, "pods", uid)
 				is := hostFolder(t, host)
-				// As if it were a pod's, so that there is something to be found in it by the names that are looked for.
+				// As if it were a pod's, so that there is something to be found in it by the names
+				// that are looked for.
 				for _, dir := range []string{"cm", "e", "v/c/0", "kubernetes.io~configmap/cm", "kubernetes.io~empty-dir/e", "kubernetes.io~secret/s", "kubernetes.io~csi/v", "c/0", "0"} {
 					if err := os.MkdirAll(filepath.Join(host, dir, "deep"), 0o700); err != nil {
 						t.Fatal(err)
@@ -264,7 +266,8 @@ func TestPodFoldersThatContainersChange(t *testing.T) {
 	}
 }
 
-// Names of objects of the API become names of files only if they are such: none leads out of where it belongs.
+// Names of objects of the API become names of files only if they are such: none leads out of where
+// it belongs.
 func TestNamesThatLeadUp(t *testing.T) {
 	d := newDriven(t, nil)
 	o := testObjects()

@@ -41,7 +41,8 @@ type hostPaths struct{ plain }
 
 func newHostPaths(*parts) kind { return hostPaths{} }
 
-// setup checks the path, and creates it where its type says so; type "" checks nothing. The path itself is the volume.
+// setup checks the path, and creates it where its type says so; type "" checks nothing. The path
+// itself is the volume.
 func (hostPaths) setup(_ context.Context, v *volume) (outcome, error) {
 	src := v.spec.HostPath
 	if v.bound != nil {
@@ -84,7 +85,8 @@ func ensureHostPath(src *v1.HostPathVolumeSource) (fresh bool, err error) {
 	return false, nil
 }
 
-// createFile makes an empty file; its directory must exist. Where a link leads that a container may have put there, it makes none.
+// createFile makes an empty file; its directory must exist. Where a link leads that a container may
+// have put there, it makes none.
 func createFile(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {

@@ -16,18 +16,21 @@ import (
 
 // kind is one type of volume. Volumes are handled side by side, so it is safe for concurrent use.
 type kind interface {
-	// prepare reads what the volume is made of, and waits for what others have to do first. It makes nothing.
+	// prepare reads what the volume is made of, and waits for what others have to do first. It
+	// makes nothing.
 	prepare(ctx context.Context, v *volume) error
-	// setup makes the volume present for its pod. It is idempotent. A volume that was not prepared this time goes on
-	// showing what it shows.
+	// setup makes the volume present for its pod. It is idempotent. A volume that was not prepared
+	// this time goes on showing what it shows.
 	setup(ctx context.Context, v *volume) (outcome, error)
-	// teardown takes from the pod what unmounting does not, by whatever agent it was given that, and forgets the pod.
+	// teardown takes from the pod what unmounting does not, by whatever agent it was given that,
+	// and forgets the pod.
 	teardown(ctx context.Context, uid pod.UID, podDir string) error
 	// use returns what is used of the volume; errors.ErrUnsupported if that cannot be known.
 	use(ctx context.Context, v *volume) (Use, error)
 }
 
-// kinds is the table of all kinds, by the field of the API that a volume's source is in: of a pod's volume, of a persistent volume, or of both.
+// kinds is the table of all kinds, by the field of the API that a volume's source is in: of a pod's
+// volume, of a persistent volume, or of both.
 var kinds = map[string]registration{
 	"configMap":   {plugin: "kubernetes.io~configmap", owned: true, open: newConfigMaps},
 	"csi":         {plugin: csiPlugin, disks: true, open: newCSI, counted: csiCounted},
@@ -50,15 +53,18 @@ var kinds = map[string]registration{
 type registration struct {
 	// plugin is the kubelet's name of the type with the slash escaped: so its folders are called.
 	plugin string
-	// owned: all that is in its folders is the agent's, and goes with them. Of others only empty folders go.
+	// owned: all that is in its folders is the agent's, and goes with them. Of others only empty
+	// folders go.
 	owned bool
 	// disks: its persistent volumes may have volumeMode Block.
 	disks bool
 	// open returns the kind; nil: there is nothing to do for such a volume.
 	open func(*parts) kind
-	// counted returns the name under which operations on the volume are counted; nil: that of the plugin.
+	// counted returns the name under which operations on the volume are counted; nil: that of the
+	// plugin.
 	counted func(*volume) string
-	// lacks returns what this version does not do of such a volume: the field below the source, and why. "" is nothing; nil: never.
+	// lacks returns what this version does not do of such a volume: the field below the source, and
+	// why. "" is nothing; nil: never.
 	lacks func(*v1.Volume) (field, why string)
 }
 
@@ -132,7 +138,8 @@ func (v *volume) counted() string {
 	return "<n/a>"
 }
 
-// plain is what a kind has that reads nothing, mounts at most in its own folders, and cannot be measured.
+// plain is what a kind has that reads nothing, mounts at most in its own folders, and cannot be
+// measured.
 type plain struct{}
 
 func (plain) prepare(context.Context, *volume) error          { return nil }

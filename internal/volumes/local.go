@@ -32,7 +32,8 @@ type locals struct {
 	turns   *turns
 
 	mu sync.Mutex
-	// firsts are the pods that had a directory of this machine before others, by the directory; guarded by mu.
+	// firsts are the pods that had a directory of this machine before others, by the directory;
+	// guarded by mu.
 	firsts map[string]pod.UID
 }
 
@@ -40,7 +41,8 @@ func newLocal(p *parts) kind {
 	return &locals{disks: p.disks, resizes: p.drivers.expander.resizes, turns: newTurns(), firsts: map[string]pod.UID{}}
 }
 
-// setup shows a directory of this machine. Its files become the fsGroup's of the first pod that has it; later ones take it as it is.
+// setup shows a directory of this machine. Its files become the fsGroup's of the first pod that has
+// it; later ones take it as it is.
 func (k *locals) setup(ctx context.Context, v *volume) (outcome, error) {
 	if v.isBlock() {
 		return k.mapDisk(v)
@@ -81,10 +83,12 @@ func (k *locals) setup(ctx context.Context, v *volume) (outcome, error) {
 	return outcome{mounted: k.shown(v), fresh: fresh}, nil
 }
 
-// setupDevice mounts the filesystem on a disk of this machine; if there is none, the first pod makes it.
+// setupDevice mounts the filesystem on a disk of this machine; if there is none, the first pod
+// makes it.
 //
-// Differs from the kubelet: each pod mounts the filesystem itself, rather than a part of one mount below plugins. To the kernel it is the
-// same filesystem, and there is nothing to be taken down after the last pod.
+// Differs from the kubelet: each pod mounts the filesystem itself, rather than a part of one mount
+// below plugins. To the kernel it is the same filesystem, and there is nothing to be taken down
+// after the last pod.
 func (k *locals) setupDevice(ctx context.Context, v *volume) (outcome, error) {
 	src, options := v.bound.Spec.Local, mountOptions(v.bound.PersistentVolume)
 	points, err := k.mounter.List()
@@ -94,7 +98,8 @@ func (k *locals) setupDevice(ctx context.Context, v *volume) (outcome, error) {
 	first := k.isFirst(v.pod.UID, src.Path) && !slices.ContainsFunc(points, func(mp mount.MountPoint) bool {
 		return mp.Device == src.Path && k.isOfPod(mp.Path)
 	})
-	// Never read-only: the pods of one filesystem have it in one way. A pod that may only read is given it so.
+	// Never read-only: the pods of one filesystem have it in one way. A pod that may only read is
+	// given it so.
 	s := mountSource{source: src.Path, fsType: ptr.Deref(src.FSType, "ext4"), options: options, format: first}
 	fresh, err := k.ensureMount(ctx, v.dir(), s)
 	if err != nil {
@@ -124,7 +129,8 @@ func (k *locals) own(v *volume) {
 	}
 }
 
-// checkGroup says when a volume that another pod has too belongs to another group than the pod's fsGroup.
+// checkGroup says when a volume that another pod has too belongs to another group than the pod's
+// fsGroup.
 func (k *locals) checkGroup(v *volume) {
 	gid := fsGroup(v.pod)
 	if gid == nil || v.isReadOnly() {
@@ -146,7 +152,8 @@ func (k *locals) isFirst(uid pod.UID, source string) bool {
 	return k.firsts[source] == uid
 }
 
-// teardown takes the disks of the pod away, by whatever agent it was given them. Folders tell which; nothing of a disk is touched.
+// teardown takes the disks of the pod away, by whatever agent it was given them. Folders tell
+// which; nothing of a disk is touched.
 func (k *locals) teardown(ctx context.Context, uid pod.UID, _ string) error {
 	volumes, err := k.files.ReadDir(k.disksDir())
 	if err := ignoreMissing(err); err != nil {
@@ -179,8 +186,8 @@ func (k *locals) use(_ context.Context, v *volume) (Use, error) {
 	return k.useFileSystem(v.dir())
 }
 
-// mapDisk makes a disk of this machine present for the pod: a bind mount of it, which is the pod's own and is held by a loop device, and
-// a link in the pod's folder.
+// mapDisk makes a disk of this machine present for the pod: a bind mount of it, which is the pod's
+// own and is held by a loop device, and a link in the pod's folder.
 func (k *locals) mapDisk(v *volume) (outcome, error) {
 	refuse := func(step string, err error) (outcome, error) {
 		return outcome{}, &Error{Class: MapFailed, Step: step, Err: err}

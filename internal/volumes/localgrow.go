@@ -10,8 +10,10 @@ import (
 	mount "k8s.io/mount-utils"
 )
 
-// grow makes the filesystem of a disk, which is mounted, as large as the disk, if the persistent volume has grown since the claim was told its
-// size. For a claim that was told none it may have, so that it is tried. It is done when a pod's volumes are set up, not while nothing is to be started.
+// grow makes the filesystem of a disk, which is mounted, as large as the disk, if the persistent
+// volume has grown since the claim was told its size. For a claim that was told none it may have,
+// so that it is tried. It is done when a pod's volumes are set up, not while nothing is to be
+// started.
 func (k *locals) grow(ctx context.Context, v *volume) error {
 	b := v.bound
 	known, size := b.claim.Status.Capacity[v1.ResourceStorage], b.Spec.Capacity[v1.ResourceStorage]
@@ -72,7 +74,8 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 	return nil
 }
 
-// resizeFilesystem makes the filesystem on the device, which is mounted at dir, as large as the device.
+// resizeFilesystem makes the filesystem on the device, which is mounted at dir, as large as the
+// device.
 func (k *locals) resizeFilesystem(device, dir string) error {
 	f, err := k.files.Open(dir)
 	if err != nil {

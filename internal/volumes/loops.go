@@ -13,10 +13,12 @@ import (
 	"berth/internal/beneath"
 )
 
-// A disk that pods have is held open by a loop device, which nobody reads or writes: so the kernel gives its number to no other disk, not even when it is
-// pulled out and no agent runs. The kubelet holds disks in the same way, and either finds what the other has made.
+// A disk that pods have is held open by a loop device, which nobody reads or writes: so the kernel
+// gives its number to no other disk, not even when it is pulled out and no agent runs. The kubelet
+// holds disks in the same way, and either finds what the other has made.
 
-// holdDisk holds the disk, unless it is held, and reports whether there was something to do. root is "/".
+// holdDisk holds the disk, unless it is held, and reports whether there was something to do. root
+// is "/".
 func holdDisk(root string, disk *os.File) (fresh bool, err error) {
 	shown, err := os.Readlink(beneath.Self(int(disk.Fd())))
 	if err != nil {
@@ -32,7 +34,8 @@ func holdDisk(root string, disk *os.File) (fresh bool, err error) {
 	return true, nil
 }
 
-// freeDisk takes away what holds the disk that is shown at the path, a real one: while that is there, the path cannot be unmounted. root is "/".
+// freeDisk takes away what holds the disk that is shown at the path, a real one: while that is
+// there, the path cannot be unmounted. root is "/".
 func freeDisk(root, path string) error {
 	loops, err := loopsOf(root, path)
 	if err != nil {
@@ -66,7 +69,8 @@ func loopsOf(root, path string) ([]string, error) {
 // loopTries is how often a loop device that was free may be somebody else's a moment later.
 const loopTries = 16
 
-// attachLoop attaches a loop device, which can only be read, to a disk. It stays when the process ends.
+// attachLoop attaches a loop device, which can only be read, to a disk. It stays when the process
+// ends.
 func attachLoop(root string, disk int) error {
 	control, err := openDevice(filepath.Join(root, "dev/loop-control"), unix.O_RDWR)
 	if err != nil {

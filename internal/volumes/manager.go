@@ -27,7 +27,8 @@ type Config struct {
 	Root string
 	// AllocatableMemory bounds the size of memory-backed volumes, in bytes; 0 means no bound.
 	AllocatableMemory int64
-	// Allocatable returns what the node has for pods, for downwardAPI files of limits that are not set; nil: it is not known.
+	// Allocatable returns what the node has for pods, for downwardAPI files of limits that are not
+	// set; nil: it is not known.
 	Allocatable func() v1.ResourceList
 	// Objects are what configMap, secret and projected volumes show; nil without an API server.
 	Objects Objects
@@ -35,7 +36,8 @@ type Config struct {
 	Certificates Certificates
 	// Claims are where persistent volumes come from; nil without an API server.
 	Claims Claims
-	// Node returns the newest Node, and whether it is known, for volumes that only some nodes have; nil: it is not known.
+	// Node returns the newest Node, and whether it is known, for volumes that only some nodes have;
+	// nil: it is not known.
 	Node func() (*v1.Node, bool)
 	// Event records an event about a pod; nil records none.
 	Event   func(p *v1.Pod, eventtype, reason, message string)
@@ -47,7 +49,8 @@ type Config struct {
 	Journal *journal.Journal
 }
 
-// Manager (volumeManager) sets up and tears down the volumes of pods. It is safe for concurrent use on different pods.
+// Manager (volumeManager) sets up and tears down the volumes of pods. It is safe for concurrent use
+// on different pods.
 type Manager struct {
 	parts
 	*subpaths
@@ -96,7 +99,8 @@ func (m *Manager) kindOf(v *volume) kind {
 	return refused{}
 }
 
-// each does something with each volume that a container of the pod uses, side by side, and returns them in their order when all is done.
+// each does something with each volume that a container of the pod uses, side by side, and returns
+// them in their order when all is done.
 func (m *Manager) each(p *v1.Pod, in Inputs, do func(v *volume)) ([]*volume, error) {
 	podDir, err := m.podDir(p.UID)
 	if err != nil {
@@ -117,9 +121,10 @@ func (m *Manager) each(p *v1.Pod, in Inputs, do func(v *volume)) ([]*volume, err
 	return all, nil
 }
 
-// Setup makes the pod's volumes present, side by side, and returns them by name; volumes that no container mounts are left
-// out. It is idempotent, replaces files only where the inputs differ from what is shown, and blocks until all are done. The
-// others are set up nonetheless if one fails. The pod's directories must exist.
+// Setup makes the pod's volumes present, side by side, and returns them by name; volumes that no
+// container mounts are left out. It is idempotent, replaces files only where the inputs differ from
+// what is shown, and blocks until all are done. The others are set up nonetheless if one fails. The
+// pod's directories must exist.
 func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]crispec.Volume, Errors) {
 	began := time.Now()
 	all, err := m.each(p, in, func(v *volume) {

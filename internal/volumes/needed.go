@@ -11,8 +11,9 @@ import (
 	"berth/internal/crispec"
 )
 
-// neededVolumes returns the names of the volumes that some container mounts, uses as a device or takes variables from. Others are neither set
-// up nor waited for; nor are images, which the runtime mounts.
+// neededVolumes returns the names of the volumes that some container mounts, uses as a device or
+// takes variables from. Others are neither set up nor waited for; nor are images, which the runtime
+// mounts.
 func neededVolumes(p *v1.Pod) map[string]bool {
 	needed := map[string]bool{}
 	for _, c := range containersOf(p) {
@@ -34,8 +35,9 @@ func neededVolumes(p *v1.Pod) map[string]bool {
 	return needed
 }
 
-// Unsupported returns what the pod asks of volumes that this version does not do, one line each, led by the path of the field. An
-// empty result means that Setup knows every volume that the pod's containers use.
+// Unsupported returns what the pod asks of volumes that this version does not do, one line each,
+// led by the path of the field. An empty result means that Setup knows every volume that the pod's
+// containers use.
 func Unsupported(p *v1.Pod) []string {
 	var out []string
 	add := func(path, format string, args ...any) {
@@ -61,7 +63,8 @@ func Unsupported(p *v1.Pod) []string {
 	return out
 }
 
-// sourceName returns the field of the API that the source of a volume, or of a persistent one, is in, "" when there is none.
+// sourceName returns the field of the API that the source of a volume, or of a persistent one, is
+// in, "" when there is none.
 func sourceName(s any) string {
 	v := reflect.ValueOf(s).Elem()
 	for i := range v.NumField() {

@@ -21,7 +21,8 @@ type nfs struct {
 
 func newNFS(p *parts) kind { return nfs{host: p.host} }
 
-// setup mounts a directory of a server. Who owns what is the server's business, so an fsGroup is not applied.
+// setup mounts a directory of a server. Who owns what is the server's business, so an fsGroup is
+// not applied.
 func (k nfs) setup(ctx context.Context, v *volume) (outcome, error) {
 	src, options := v.spec.NFS, []string(nil)
 	if v.bound != nil {

@@ -16,14 +16,16 @@ import (
 	"berth/internal/beneath"
 )
 
-// What an fsGroup gets: files can be read and written, directories searched, too, and hand the group on to what is made in them.
+// What an fsGroup gets: files can be read and written, directories searched, too, and hand the
+// group on to what is made in them.
 const (
 	groupFile = 0o660
 	groupDir  = unix.S_ISGID | 0o770
 )
 
-// ownVolume gives what is in the volume to the pod's fsGroup, by its change policy. The root is last, so that a change which was interrupted
-// is begun again. What a filesystem refuses does not fail the volume. Pods that have the volume may change it meanwhile: no link is followed.
+// ownVolume gives what is in the volume to the pod's fsGroup, by its change policy. The root is
+// last, so that a change which was interrupted is begun again. What a filesystem refuses does not
+// fail the volume. Pods that have the volume may change it meanwhile: no link is followed.
 func (h *host) ownVolume(p *v1.Pod, dir string) {
 	o := &owner{gid: int(*fsGroup(p))}
 	f, err := h.files.Open(dir)
@@ -90,7 +92,8 @@ func isOwned(fd, gid int) bool {
 	return unix.Fstat(fd, &st) == nil && int(st.Gid) == gid && st.Mode&groupDir == groupDir
 }
 
-// ownDirectory gives what is in the directory to the group, then the directory. It goes on after an error, and returns all.
+// ownDirectory gives what is in the directory to the group, then the directory. It goes on after an
+// error, and returns all.
 func (o *owner) ownDirectory(dir int) error {
 	dup, err := unix.FcntlInt(uintptr(dir), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

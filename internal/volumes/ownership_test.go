@@ -47,7 +47,8 @@ func TestOwnVolume(t *testing.T) {
 		t.Errorf("the link was followed: %v", got)
 	}
 
-	// A root that is as it should be says that all is, where the policy says so; else everything is looked at.
+	// A root that is as it should be says that all is, where the policy says so; else everything is
+	// looked at.
 	file := filepath.Join(root, "dir/file")
 	if err := os.Chmod(file, 0o600); err != nil {
 		t.Fatal(err)
@@ -144,7 +145,8 @@ func TestHugePagesAreMounted(t *testing.T) {
 	}
 }
 
-// The first word comes after half a minute, then one each minute; a change that is quick is not told of.
+// The first word comes after half a minute, then one each minute; a change that is quick is not
+// told of.
 func TestSlowChangeOfOwnersIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := newManager(t)

@@ -36,8 +36,8 @@ func (p payload) add(name string, c content) error {
 	return nil
 }
 
-// checkPayloadPath refuses paths that lead out of the volume, that could meet what the atomic writer keeps beside the files, or that no
-// filesystem takes.
+// checkPayloadPath refuses paths that lead out of the volume, that could meet what the atomic
+// writer keeps beside the files, or that no filesystem takes.
 func checkPayloadPath(name string) error {
 	switch {
 	case name == "" || path.Clean(name) == ".":
@@ -73,7 +73,8 @@ func newProjection(items []v1.KeyToPath, mode *int32, optional *bool) projection
 	return projection{items: items, mode: fileMode(nil, mode), optional: optional != nil && *optional}
 }
 
-// addKeys puts an object's keys into the payload. missing begins the error of a key that the object does not have.
+// addKeys puts an object's keys into the payload. missing begins the error of a key that the object
+// does not have.
 func (p payload) addKeys(data map[string][]byte, j projection, missing string) error {
 	if len(j.items) == 0 {
 		for key, value := range data {

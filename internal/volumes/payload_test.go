@@ -29,7 +29,8 @@ func TestCheckPayloadPath(t *testing.T) {
 	}
 }
 
-// Whatever path an object asks for: it is refused, or exactly that file appears and nothing outside the volume.
+// Whatever path an object asks for: it is refused, or exactly that file appears and nothing outside
+// the volume.
 func FuzzPayloadPath(f *testing.F) {
 	for _, seed := range []string{"a", "a/b", "../x", "..data", "./..x", "a/../..", "a//b", "a/", "/etc/passwd", "..data/x", strings.Repeat("d/", 40) + "x", "a\nb"} {
 		f.Add(seed)

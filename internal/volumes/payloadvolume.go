@@ -18,7 +18,8 @@ import (
 
 // Objects is what volumes show of the API server's objects.
 type Objects interface {
-	// ConfigMap returns the newest copy, which is not changed; what does not exist is a NotFound error of the API.
+	// ConfigMap returns the newest copy, which is not changed; what does not exist is a NotFound
+	// error of the API.
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 	// Secret is like ConfigMap.
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
@@ -26,9 +27,11 @@ type Objects interface {
 	Token(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountTokenProjection) (string, error)
 }
 
-// Certificates is what volumes show of whom the cluster trusts, and of who its pods are. Both return PEM.
+// Certificates is what volumes show of whom the cluster trusts, and of who its pods are. Both
+// return PEM.
 type Certificates interface {
-	// TrustBundle returns the certificates of the source; a bundle that does not exist is a NotFound error of the API.
+	// TrustBundle returns the certificates of the source; a bundle that does not exist is a
+	// NotFound error of the API.
 	TrustBundle(ctx context.Context, p *v1.Pod, src *v1.ClusterTrustBundleProjection) ([]byte, error)
 	// PodCertificate returns what was issued to the pod for the source of this index of the volume.
 	PodCertificate(p *v1.Pod, volume string, source int) (key, chain []byte, err error)
@@ -46,7 +49,8 @@ func errNoClient(v *volume) error {
 	return fmt.Errorf("cannot setup %s volume %s because kube client is not configured", v.source(), v.spec.Name)
 }
 
-// payloads are volumes whose files the agent writes. They lie in a directory, or a tmpfs, like that of an emptyDir.
+// payloads are volumes whose files the agent writes. They lie in a directory, or a tmpfs, like that
+// of an emptyDir.
 type payloads struct {
 	plain
 	*folders
@@ -64,7 +68,8 @@ func (k *payloads) prepare(ctx context.Context, v *volume) error {
 	return nil
 }
 
-// setup makes the volume show its files, or leaves it as it is when it cannot be known what it should show now.
+// setup makes the volume show its files, or leaves it as it is when it cannot be known what it
+// should show now.
 func (k *payloads) setup(_ context.Context, v *volume) (outcome, error) {
 	done := outcome{mounted: crispec.Volume{HostPath: v.dir(), ReadOnly: true, SELinuxRelabel: true}}
 	files, read := v.input.(payload)
@@ -98,8 +103,9 @@ func (k *payloads) setup(_ context.Context, v *volume) (outcome, error) {
 	return done, nil
 }
 
-// mountPointsWithin returns where containers mount other volumes below this one, relative to it and without those that lie below
-// another. A container cannot make them itself, since the volume is read-only to it.
+// mountPointsWithin returns where containers mount other volumes below this one, relative to it and
+// without those that lie below another. A container cannot make them itself, since the volume is
+// read-only to it.
 func mountPointsWithin(p *v1.Pod, volume string) []string {
 	var out []string
 	for _, c := range containersOf(p) {
@@ -127,7 +133,8 @@ func mountPointsWithin(p *v1.Pod, volume string) []string {
 
 func rooted(mountPath string) string { return path.Join("/", mountPath) }
 
-// makeMountPoints makes the directories in the volume's root. Those that the payload itself brings are left to it.
+// makeMountPoints makes the directories in the volume's root. Those that the payload itself brings
+// are left to it.
 func makeMountPoints(dir *os.File, points []string, files payload) error {
 	if len(points) == 0 {
 		return nil

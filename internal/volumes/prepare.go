@@ -14,7 +14,8 @@ type Inputs struct {
 	volumes map[string]volume // by name
 }
 
-// Live reports whether a pod has volumes that follow what they show, and so want a Setup in every pass.
+// Live reports whether a pod has volumes that follow what they show, and so want a Setup in every
+// pass.
 func (in Inputs) Live() bool {
 	for _, v := range in.volumes {
 		if v.live {
@@ -24,7 +25,8 @@ func (in Inputs) Live() bool {
 	return false
 }
 
-// Groups are those that the pod's processes have to be in to use its volumes, in addition to what the pod says.
+// Groups are those that the pod's processes have to be in to use its volumes, in addition to what
+// the pod says.
 func (in Inputs) Groups() []int64 {
 	var groups []int64
 	for _, v := range in.volumes {
@@ -39,8 +41,9 @@ func (in Inputs) Groups() []int64 {
 	return slices.Compact(groups)
 }
 
-// Prepare reads all that the pod's volumes are made of; it makes nothing. The inputs are those of the volumes that did not fail. Until it has
-// succeeded once, nothing of the pod is to be made; later, a volume without inputs goes on showing what it shows.
+// Prepare reads all that the pod's volumes are made of; it makes nothing. The inputs are those of
+// the volumes that did not fail. Until it has succeeded once, nothing of the pod is to be made;
+// later, a volume without inputs goes on showing what it shows.
 func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, Errors) {
 	began := time.Now()
 	all, err := m.each(p, Inputs{}, func(v *volume) {

@@ -94,7 +94,8 @@ func resourceFile(path, container, name string) v1.DownwardAPIVolumeFile {
 	return v1.DownwardAPIVolumeFile{Path: path, ResourceFieldRef: &v1.ResourceFieldSelector{ContainerName: container, Resource: name}}
 }
 
-// prepared returns the payload of the pod's only volume as lines "mode contents" by path, or the error.
+// prepared returns the payload of the pod's only volume as lines "mode contents" by path, or the
+// error.
 func prepared(t *testing.T, m *Manager, p *v1.Pod) (map[string]string, string) {
 	t.Helper()
 	in, err := m.Prepare(t.Context(), p)

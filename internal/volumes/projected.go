@@ -63,7 +63,8 @@ func (r *reader) addSource(ctx context.Context, to payload, v *volume, source in
 	return errors.New("a source of the projected volume is of no known type")
 }
 
-// addPodCertificate adds the files of a podCertificate source: key and certificates in one, or apart.
+// addPodCertificate adds the files of a podCertificate source: key and certificates in one, or
+// apart.
 func (r *reader) addPodCertificate(to payload, v *volume, source int) error {
 	src, mode := v.spec.Projected.Sources[source].PodCertificate, v.spec.Projected.DefaultMode
 	key, chain, err := r.certificates.PodCertificate(v.pod, v.spec.Name, source)
@@ -86,8 +87,9 @@ func (r *reader) addPodCertificate(to payload, v *volume, source int) error {
 	return nil
 }
 
-// credential returns a file that only its reader may see (KEP-2451). Where the pod says who that is, by its fsGroup or
-// by one user of all its containers, others are shut out; else the volume's mode decides.
+// credential returns a file that only its reader may see (KEP-2451). Where the pod says who that
+// is, by its fsGroup or by one user of all its containers, others are shut out; else the volume's
+// mode decides.
 func credential(p *v1.Pod, mode *int32, data []byte) content {
 	user := commonUser(p)
 	if user == nil && fsGroup(p) == nil {

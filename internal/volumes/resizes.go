@@ -16,7 +16,8 @@ const (
 	resizeFailedReason = "VolumeResizeFailed"
 )
 
-// resizes tells claims, and those who look at them and at their pods, how far the growth of a volume has come.
+// resizes tells claims, and those who look at them and at their pods, how far the growth of a
+// volume has come.
 type resizes struct{ *csiShared }
 
 // begin notes in the claim that this node is at it, and returns the claim as stored.

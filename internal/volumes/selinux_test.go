@@ -76,7 +76,8 @@ func TestIsMountedWithLabel(t *testing.T) {
 	}
 }
 
-// The label is of all pods that have the volume at a time, and outlives the agent; when they are gone, another one can be.
+// The label is of all pods that have the volume at a time, and outlives the agent; when they are
+// gone, another one can be.
 func TestCSIVolumeMountedWithLabel(t *testing.T) {
 	d := newDriven(t, nil)
 	pv := d.claim("c")
@@ -149,7 +150,8 @@ func TestCSIVolumeMountedWithLabel(t *testing.T) {
 	}
 }
 
-// A pod that has a volume goes on with it when volumes are mounted with labels from now on: containers of it may be restarted. Other pods are told.
+// A pod that has a volume goes on with it when volumes are mounted with labels from now on:
+// containers of it may be restarted. Other pods are told.
 func TestCSIVolumeKeepsTheLabelThatItHas(t *testing.T) {
 	d := newDriven(t, nil)
 	d.claim("c")

@@ -17,7 +17,8 @@ import (
 	"berth/internal/journal"
 )
 
-// subpathsDir is the folder in a pod's directory that holds <volume>/<container>/<index>, on each of which a part of a volume is mounted.
+// subpathsDir is the folder in a pod's directory that holds <volume>/<container>/<index>, on each
+// of which a part of a volume is mounted.
 const subpathsDir = "volume-subpaths"
 
 // subpaths shows containers parts of volumes.
@@ -26,8 +27,8 @@ type subpaths struct {
 	journal *journal.Journal
 }
 
-// SubpathError says that a container cannot be given a part of a volume. Its text does not tell what lies outside the volume; Err, which the
-// journal shows, may.
+// SubpathError says that a container cannot be given a part of a volume. Its text does not tell
+// what lies outside the volume; Err, which the journal shows, may.
 type SubpathError struct {
 	Step              string // what failed
 	Volume, Container string
@@ -51,9 +52,11 @@ const (
 	prepareSubpath = "prepare subPath"
 )
 
-// BindSubpath shows the part of the volume at a path of the agent's own, which it returns: whatever a container makes of its volume
-// afterwards, that path stays what it is. Missing directories are made, with the mode of the volume's own. What was shown there before, to an
-// earlier incarnation of the container, gives way. Filesystems that are mounted inside the part already are not shown. The error is a *SubpathError; Teardown undoes it all.
+// BindSubpath shows the part of the volume at a path of the agent's own, which it returns: whatever
+// a container makes of its volume afterwards, that path stays what it is. Missing directories are
+// made, with the mode of the volume's own. What was shown there before, to an earlier incarnation
+// of the container, gives way. Filesystems that are mounted inside the part already are not shown.
+// The error is a *SubpathError; Teardown undoes it all.
 func (sp *subpaths) BindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (string, error) {
 	target, err := sp.bindSubpath(ctx, p, s)
 	if err == nil {
@@ -138,7 +141,8 @@ func (sp *subpaths) bindAt(part int, target string, propagation runtimeapi.Mount
 	return nil
 }
 
-// makeTarget makes what the part can be mounted on, in the directory: a directory for a directory, a file for anything else.
+// makeTarget makes what the part can be mounted on, in the directory: a directory for a directory,
+// a file for anything else.
 func makeTarget(part, dir int, name string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(part, &st); err != nil {
@@ -168,8 +172,9 @@ func makeTarget(part, dir int, name string) error {
 	return unix.Close(fd)
 }
 
-// detach unmounts everything that is mounted on the name in the directory, with all below it; where nothing is mounted, it does nothing. What was
-// mounted elsewhere and has come in by propagation stays where it came from. The path is for errors only.
+// detach unmounts everything that is mounted on the name in the directory, with all below it; where
+// nothing is mounted, it does nothing. What was mounted elsewhere and has come in by propagation
+// stays where it came from. The path is for errors only.
 func detach(dir int, name, path string) error {
 	for {
 		fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -196,7 +201,8 @@ func detachTop(fd int) (mounted bool, err error) {
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		return false, err
 	}
-	// First apart from its peers: else the host would lose each mount below that it shares with this one.
+	// First apart from its peers: else the host would lose each mount below that it shares with
+	// this one.
 	err = unix.Mount("", beneath.Self(fd), "", unix.MS_PRIVATE|unix.MS_REC, "")
 	if errors.Is(err, unix.EINVAL) {
 		return false, nil
@@ -207,8 +213,8 @@ func detachTop(fd int) (mounted bool, err error) {
 	return true, unix.Unmount(beneath.Self(fd), unix.MNT_DETACH)
 }
 
-// unbind unmounts the parts of volumes that the pod's containers were given, by whatever agent, and removes the folder that they were
-// shown in.
+// unbind unmounts the parts of volumes that the pod's containers were given, by whatever agent, and
+// removes the folder that they were shown in.
 func (sp *subpaths) unbind(ctx context.Context, podDir string) error {
 	top := filepath.Join(podDir, subpathsDir)
 	if err := sp.detachBelow(ctx, top, 2); err != nil {
@@ -217,7 +223,8 @@ func (sp *subpaths) unbind(ctx context.Context, podDir string) error {
 	return sp.host.files.Remove(top)
 }
 
-// detachBelow unmounts what is mounted on the entries of the directories that are so many levels below dir.
+// detachBelow unmounts what is mounted on the entries of the directories that are so many levels
+// below dir.
 func (sp *subpaths) detachBelow(ctx context.Context, dir string, levels int) error {
 	f, err := sp.host.files.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {

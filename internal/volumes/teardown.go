@@ -15,9 +15,10 @@ import (
 	"berth/internal/pod"
 )
 
-// Teardown unmounts the pod's volumes and removes what they hold; the mount table says what is there, so it works for pods that
-// an earlier run of the agent set up. It is idempotent. Where something stays mounted, nothing is removed and the error says what.
-// No container of the pod may run any more.
+// Teardown unmounts the pod's volumes and removes what they hold; the mount table says what is
+// there, so it works for pods that an earlier run of the agent set up. It is idempotent. Where
+// something stays mounted, nothing is removed and the error says what. No container of the pod may
+// run any more.
 func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
 	dir, err := m.podDir(uid)
 	if err == nil {
@@ -80,7 +81,8 @@ func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) erro
 	return nil
 }
 
-// removeVolumes removes the folders of the pod's volumes of one type, of which nothing is mounted any more; spent is how long that took, by folder.
+// removeVolumes removes the folders of the pod's volumes of one type, of which nothing is mounted
+// any more; spent is how long that took, by folder.
 func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os.DirEntry, spent map[string]time.Duration) error {
 	path := filepath.Join(volumes.Name(), plugin.Name())
 	if !plugin.IsDir() {
@@ -126,8 +128,9 @@ func ownsAll(plugin string) bool {
 	return false
 }
 
-// unmountBelow unmounts everything mounted below dir, the folder of a pod's volumes, later mounts first, but those of the plugins that are held. It returns how long that
-// took, by the type of each volume and its folder.
+// unmountBelow unmounts everything mounted below dir, the folder of a pod's volumes, later mounts
+// first, but those of the plugins that are held. It returns how long that took, by the type of each
+// volume and its folder.
 func (m *Manager) unmountBelow(ctx context.Context, dir string, held map[string]bool) (map[string]map[string]time.Duration, error) {
 	real, err := m.files.Real(dir)
 	if err != nil {

@@ -18,8 +18,9 @@ type Use struct {
 	Abnormal *bool
 }
 
-// Use returns what is used of a pod's volume that has a claim, or is of a CSI driver or NFS; errors.ErrUnsupported of others, and of those of which nothing
-// can be known. It may last as long as a driver's answer, at most two minutes, or a server's.
+// Use returns what is used of a pod's volume that has a claim, or is of a CSI driver or NFS;
+// errors.ErrUnsupported of others, and of those of which nothing can be known. It may last as long
+// as a driver's answer, at most two minutes, or a server's.
 func (m *Manager) Use(ctx context.Context, p *v1.Pod, name string) (Use, error) {
 	i := slices.IndexFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
 	podDir, err := m.podDir(p.UID)

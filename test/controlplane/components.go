@@ -17,7 +17,8 @@ import (
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 )
 
-// programs are what this program can be: by name, the main function, called with os.Args as the program itself would have them.
+// programs are what this program can be: by name, the main function, called with os.Args as the
+// program itself would have them.
 var programs = map[string]func() int{
 	"etcd": func() int {
 		etcdmain.Main(os.Args) // ends the process

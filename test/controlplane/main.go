@@ -1,7 +1,9 @@
-// Command controlplane is a Kubernetes control plane for tests, complete and real in one program: etcd, kube-apiserver,
-// kube-controller-manager and kube-scheduler, a process each, on the loopback, with everything in one folder; and kubectl.
+// Command controlplane is a Kubernetes control plane for tests, complete and real in one program:
+// etcd, kube-apiserver, kube-controller-manager and kube-scheduler, a process each, on the
+// loopback, with everything in one folder; and kubectl.
 //
-// It is built by `make controlplane`. Without the build tag controlplane it compiles, but has no components.
+// It is built by `make controlplane`. Without the build tag controlplane it compiles, but has no
+// components.
 package main
 
 import (

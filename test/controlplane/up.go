@@ -125,7 +125,8 @@ func up(ctx context.Context, args []string) error {
 // ownProgram is the program that runs, also when its file has been replaced or removed since.
 const ownProgram = "/proc/self/exe"
 
-// upDetached runs up with the same arguments in a session of its own, shows its messages until it is ready, and leaves it.
+// upDetached runs up with the same arguments in a session of its own, shows its messages until it
+// is ready, and leaves it.
 func upDetached(ctx context.Context, args []string, l plane.Layout) error {
 	// Of a flag that is given twice, the second counts.
 	cmd := &exec.Cmd{Path: ownProgram, Args: slices.Concat([]string{"controlplane", "up"}, args, []string{"--detach=false"})}

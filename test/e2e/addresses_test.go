@@ -14,7 +14,8 @@ import (
 	nodepkg "berth/internal/node"
 )
 
-// The kernel tells of an address that comes, of one that goes, and of a default route, in a network namespace of this test's own.
+// The kernel tells of an address that comes, of one that goes, and of a default route, in a network
+// namespace of this test's own.
 func TestAddressesAreWatched(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the test, and its namespace with it
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

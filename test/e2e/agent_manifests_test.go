@@ -62,7 +62,8 @@ func TestRefusedManifestsAreExplained(t *testing.T) {
 	wantUntouched(t, n, steady)
 }
 
-// An image that cannot be had is said of its container, and harms no other pod; its pod starts when the manifest is put right.
+// An image that cannot be had is said of its container, and harms no other pod; its pod starts when
+// the manifest is put right.
 func TestUnknownImageIsExplained(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

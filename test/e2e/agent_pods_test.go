@@ -33,7 +33,8 @@ spec:
     - {name: scratch, mountPath: /scratch}
 `
 
-// Init containers run one after the other before the rest, a sidecar from its turn on for as long as the rest.
+// Init containers run one after the other before the rest, a sidecar from its turn on for as long
+// as the rest.
 func TestInitContainersAndSidecar(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -95,7 +96,8 @@ spec:
 		return err == nil && strings.HasPrefix(body, "staged wrote stamp ")
 	})
 
-	// A sidecar is restarted whatever the pod's policy, and ends with the last container that is none.
+	// A sidecar is restarted whatever the pod's policy, and ends with the last container that is
+	// none.
 	n.signal(staged, "sidecar", unix.SIGTERM)
 	staged = n.await("the sidecar to be restarted", func(p pods) bool {
 		return p.ready("staged") && container(p.named("staged"), "sidecar").RestartCount == 1
@@ -172,7 +174,8 @@ func TestPodsThatEnd(t *testing.T) {
 	}
 }
 
-// A container that fails again and again waits longer and longer, which is said; its pod can go at any time.
+// A container that fails again and again waits longer and longer, which is said; its pod can go at
+// any time.
 func TestCrashLoop(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -252,7 +255,8 @@ func TestHostPath(t *testing.T) {
 	}
 }
 
-// What a container leaves as its last words is in the pod's status: the file that it wrote, or the end of its log.
+// What a container leaves as its last words is in the pod's status: the file that it wrote, or the
+// end of its log.
 func TestTerminationMessage(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -26,7 +26,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// lives are what must stay as it is while containers go on running: their ids, start times and restart counts, by pod and container.
+// lives are what must stay as it is while containers go on running: their ids, start times and
+// restart counts, by pod and container.
 func lives(p pods) map[string]v1.ContainerStatus {
 	out := map[string]v1.ContainerStatus{}
 	for _, pod := range p {
@@ -65,7 +66,8 @@ func TestKilledAgentChangesNothing(t *testing.T) {
 	}
 }
 
-// What happened while no agent ran is made up for: a dead container is restarted, a removed manifest's pod is removed, a new one's started.
+// What happened while no agent ran is made up for: a dead container is restarted, a removed
+// manifest's pod is removed, a new one's started.
 func TestKilledAgentCatchesUp(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -84,7 +86,8 @@ func TestKilledAgentCatchesUp(t *testing.T) {
 	after := n.await("the agent to catch up", func(p pods) bool {
 		return p.ready("steady", "dying", "coming") && container(p.named("dying"), "main").RestartCount == 1
 	})
-	// A pod without a manifest is not shown: what the runtime and the disk have of it is removed in the background.
+	// A pod without a manifest is not shown: what the runtime and the disk have of it is removed in
+	// the background.
 	until(t, "the pod of the removed manifest to go", func() bool { return len(n.left(leaving)) == 0 })
 	if ids := n.sandboxes(leaving.pod); len(ids) > 0 {
 		t.Errorf("sandboxes of the removed pod: %v", ids)
@@ -98,8 +101,8 @@ func TestKilledAgentCatchesUp(t *testing.T) {
 	answers(t, "http://"+after.named("dying").Status.PodIP+":8080/")
 }
 
-// An agent that is killed while pods start or end leaves work half done, which the next one completes: one sandbox and one container
-// run per pod, and none of a removed one.
+// An agent that is killed while pods start or end leaves work half done, which the next one
+// completes: one sandbox and one container run per pod, and none of a removed one.
 func TestKilledAgentLeavesWorkHalfDone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -136,7 +139,8 @@ func TestKilledAgentLeavesWorkHalfDone(t *testing.T) {
 	}
 }
 
-// Pods live on when containerd is killed, and the agent works on as soon as it is back, also with what happened meanwhile.
+// Pods live on when containerd is killed, and the agent works on as soon as it is back, also with
+// what happened meanwhile.
 func TestKilledContainerdComesBack(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -213,7 +217,8 @@ type logLine struct {
 	number int
 }
 
-// readLines reads the lines of the pod's container that runs hello write, over all files of its log.
+// readLines reads the lines of the pod's container that runs hello write, over all files of its
+// log.
 func (n *node) readLines(pod string) []logLine {
 	n.t.Helper()
 	var lines []logLine
@@ -235,8 +240,8 @@ func (n *node) readLines(pod string) []logLine {
 	return lines
 }
 
-// writesOn waits until a container that runs hello write has written another megabyte, whose log may be rotated
-// meanwhile.
+// writesOn waits until a container that runs hello write has written another megabyte, whose log
+// may be rotated meanwhile.
 func writesOn(t *testing.T, log string) {
 	t.Helper()
 	const megabyte = 1 << 20 / 64 // lines
@@ -283,8 +288,9 @@ func newestLine(t *testing.T, log string) (number int, ok bool) {
 	return number, true
 }
 
-// A container that writes a megabyte per second notices neither that the agent is stopped, nor that it is killed, nor that another
-// build with another runtime inside replaces it. Under that one it can be entered, stopped and deleted.
+// A container that writes a megabyte per second notices neither that the agent is stopped, nor that
+// it is killed, nor that another build with another runtime inside replaces it. Under that one it
+// can be entered, stopped and deleted.
 func TestWriterOutlivesAgents(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -384,7 +390,8 @@ func bundleOf(n *node) string {
 	return filepath.Join(n.place.Root, "bundle", name)
 }
 
-// buildWithOtherBundle builds berth with a bundle whose content is the given one's and whose hash is another, and returns the program.
+// buildWithOtherBundle builds berth with a bundle whose content is the given one's and whose hash
+// is another, and returns the program.
 func buildWithOtherBundle(n *node, bundle string) string {
 	n.t.Helper()
 	archive := otherBundle(n.t, bundle, n.place.Dir+"/other.tar.zst")
@@ -400,7 +407,8 @@ func buildWithOtherBundle(n *node, bundle string) string {
 		n.t.Fatal(err)
 	}
 	program := n.place.Dir + "/another-berth"
-	// But for the bundle and the version as make build does it, so that next to everything comes from Go's cache.
+	// But for the bundle and the version as make build does it, so that next to everything comes
+	// from Go's cache.
 	cmd := exec.CommandContext(n.ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "bundle", "-overlay", n.place.Dir+"/overlay.json",
 		"-ldflags", "-s -w -X main.version=another -X berth/internal/embedded.bundleHash="+hashOf(n.t, archive), "-o", program, "./cmd/berth")
 	cmd.Dir = here

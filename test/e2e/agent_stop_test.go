@@ -19,7 +19,8 @@ import (
 	"berth/internal/cgroups"
 )
 
-// A second agent is refused on the root directory, the run directory and the cgroup root of a living one, which it does no harm.
+// A second agent is refused on the root directory, the run directory and the cgroup root of a
+// living one, which it does no harm.
 func TestSecondAgentIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -60,7 +61,8 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	n.awaitReady("more")
 }
 
-// An agent that is given the cgroup root of somebody else by mistake, as of a kubelet, does the pods of that one no harm.
+// An agent that is given the cgroup root of somebody else by mistake, as of a kubelet, does the
+// pods of that one no harm.
 func TestOthersPodsInTheCgroupRoot(t *testing.T) {
 	n := newNode(t)
 	m := newCgroups(t, n.place.Cgroup, cgroups.Allocatable{})

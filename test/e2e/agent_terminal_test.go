@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTerminal returns both ends of a terminal of 100 columns and 30 lines (pts(4)): the one that a person sits at, and the one that
-// programs have.
+// openTerminal returns both ends of a terminal of 100 columns and 30 lines (pts(4)): the one that a
+// person sits at, and the one that programs have.
 func openTerminal(t *testing.T) (person, program *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -89,7 +89,8 @@ func (p *terminalProgram) say(text string) {
 	}
 }
 
-// await waits for a line that ends in the text; before it may stand a prompt, if the program was slower than we.
+// await waits for a line that ends in the text; before it may stand a prompt, if the program was
+// slower than we.
 func (p *terminalProgram) await(want string) {
 	p.n.t.Helper()
 	for {
@@ -117,7 +118,8 @@ func (p *terminalProgram) wait() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// At a terminal berth run shows its pods as they are, logs to a file, and ends at Ctrl-C with the cursor back; the pods run on.
+// At a terminal berth run shows its pods as they are, logs to a file, and ends at Ctrl-C with the
+// cursor back; the pods run on.
 func TestTerminal(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

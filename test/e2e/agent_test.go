@@ -95,7 +95,8 @@ func TestExamplesServe(t *testing.T) {
 	wantText(t, "the log of hello", n.berth("logs", "hello"), "listening on")
 }
 
-// With --once the agent ends when its pods are ready, and they run on; the next agent takes over what it finds.
+// With --once the agent ends when its pods are ready, and they run on; the next agent takes over
+// what it finds.
 func TestOnceEndsWhenReadyAndTheNextAgentAdopts(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -227,7 +228,8 @@ func TestRemovedManifestLeavesNothing(t *testing.T) {
 	}
 }
 
-// A changed manifest replaces its pod; one that can no longer be read changes nothing but what is said of it.
+// A changed manifest replaces its pod; one that can no longer be read changes nothing but what is
+// said of it.
 func TestChangedManifestReplacesThePod(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

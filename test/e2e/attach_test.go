@@ -17,7 +17,8 @@ func shellPod(name, console, script string) string {
 	return strings.ReplaceAll(pod, `    args: ["serve", "-port", "8080"]`, "    "+console+"\n    command: [/usr/bin/sh, "+script+"]")
 }
 
-// A person sits down at a container's own terminal, leaves it, and comes back; the program goes on meanwhile.
+// A person sits down at a container's own terminal, leaves it, and comes back; the program goes on
+// meanwhile.
 func TestAttachOnTerminal(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -50,7 +51,8 @@ func TestAttachOnTerminal(t *testing.T) {
 	}
 }
 
-// Without a terminal, what the program writes is written, each stream to its own; and what we write, it reads.
+// Without a terminal, what the program writes is written, each stream to its own; and what we
+// write, it reads.
 func TestAttach(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -249,8 +249,8 @@ func (a *authority) issue(r *certificatesv1beta1.PodCertificateRequest) {
 	}
 }
 
-// A pod gets a key and a certificate of its own from a signer of the cluster, and an agent that is started again another one; one that is refused is
-// told of.
+// A pod gets a key and a certificate of its own from a signer of the cluster, and an agent that is
+// started again another one; one that is refused is told of.
 func TestPodCertificates(t *testing.T) {
 	c := newCluster(t)
 	c.configure("featureGates: {PodCertificateRequest: true}\n")
@@ -282,7 +282,8 @@ func TestPodCertificates(t *testing.T) {
 		t.Errorf("the key: %v, %v", st, err)
 	}
 
-	// Keys are not kept on a disk: the next agent asks for another, and the pod runs on with what it has.
+	// Keys are not kept on a disk: the next agent asks for another, and the pod runs on with what
+	// it has.
 	a.kill()
 	c.startKubelet()
 	c.sign(signer, 1, ca.issue)

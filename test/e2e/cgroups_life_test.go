@@ -20,7 +20,8 @@ import (
 	"berth/internal/pod"
 )
 
-// sleeper is a process in a cgroup below the pod's, in all hierarchies that limit something, as a runtime makes it. It ignores SIGTERM.
+// sleeper is a process in a cgroup below the pod's, in all hierarchies that limit something, as a
+// runtime makes it. It ignores SIGTERM.
 func sleeper(t *testing.T, cgroup string) (dirs []string, ended <-chan error) {
 	t.Helper()
 	return sleeperIn(t, cgroup, "container")
@@ -53,8 +54,8 @@ func sleeperIn(t *testing.T, cgroup, name string) (dirs []string, ended <-chan e
 	return dirs, done
 }
 
-// What the runtime does not end is killed by the cgroup: one container, without the others of its pod,
-// or all of the pod. The cgroups stay.
+// What the runtime does not end is killed by the cgroup: one container, without the others of its
+// pod, or all of the pod. The cgroups stay.
 func TestKillByCgroup(t *testing.T) {
 	m, _ := cgroupTree(t, cgroups.Allocatable{})
 	p := resourcePod("ffff-6", v1.ResourceRequirements{Requests: amounts("100m", "16Mi")})
@@ -157,7 +158,8 @@ func manyPod(i int) *v1.Pod {
 	return resourcePod(uid, v1.ResourceRequirements{})
 }
 
-// Three hundred pods come and go, and an agent that is killed while they come leaves nothing that the next does not find.
+// Three hundred pods come and go, and an agent that is killed while they come leaves nothing that
+// the next does not find.
 func TestManyPodCgroups(t *testing.T) {
 	if root := os.Getenv(manyCommand); root != "" {
 		makeMany(t, root)
@@ -241,8 +243,8 @@ func byVersion(one, two string) string {
 	return one
 }
 
-// An agent that starts leaves burstable pods their part of the CPU while it has not seen them yet, also where it is more than the sum of what their
-// weights tell.
+// An agent that starts leaves burstable pods their part of the CPU while it has not seen them yet,
+// also where it is more than the sum of what their weights tell.
 func TestBurstableSharesAcrossAgents(t *testing.T) {
 	m, root := cgroupTree(t, cgroups.Allocatable{})
 	pods := []*v1.Pod{
@@ -279,7 +281,8 @@ func TestBurstableSharesAcrossAgents(t *testing.T) {
 	want("another removed", "4608", "176")
 }
 
-// Cgroups of daemons are held to what is kept for them; one that is not there is an error that says so.
+// Cgroups of daemons are held to what is kept for them; one that is not there is an error that says
+// so.
 func TestReservedCgroups(t *testing.T) {
 	m, root := cgroupTree(t, cgroups.Allocatable{})
 	// Any cgroup that is there will do: that of best-effort pods has no limits of its own.
@@ -305,7 +308,8 @@ func TestReservedCgroups(t *testing.T) {
 	}
 }
 
-// Cgroups of containers are found when nothing runs in them, in whatever hierarchy, and removed; those in which something runs stay.
+// Cgroups of containers are found when nothing runs in them, in whatever hierarchy, and removed;
+// those in which something runs stay.
 func TestEmptyContainers(t *testing.T) {
 	m, _ := cgroupTree(t, cgroups.Allocatable{})
 	p := resourcePod("ffff-6", v1.ResourceRequirements{})

@@ -43,7 +43,8 @@ func newCgroups(t testing.TB, root string, allocatable cgroups.Allocatable) *cgr
 	return m
 }
 
-// cgroupTree makes a manager with a root of its own, which is removed with everything in it when the test ends.
+// cgroupTree makes a manager with a root of its own, which is removed with everything in it when
+// the test ends.
 func cgroupTree(t testing.TB, allocatable cgroups.Allocatable) (*cgroups.Manager, string) {
 	t.Helper()
 	root := fmt.Sprintf("/berth-e2e-%d", os.Getpid())
@@ -74,7 +75,8 @@ func cgroupTree(t testing.TB, allocatable cgroups.Allocatable) (*cgroups.Manager
 	return m, root
 }
 
-// resourcePod has the API's defaults: what has a limit and no request has a request of the same amount.
+// resourcePod has the API's defaults: what has a limit and no request has a request of the same
+// amount.
 func resourcePod(uid types.UID, r v1.ResourceRequirements) *v1.Pod {
 	requests := maps.Clone(r.Limits)
 	if requests == nil {

@@ -32,8 +32,9 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 `, name, source)
 }
 
-// Claims of manifests are mounted from this machine, for the pod's group, over a kill of the agent, until the pod has ended; then nothing is left
-// but the data. A mount that somebody is in is told of, with who it is.
+// Claims of manifests are mounted from this machine, for the pod's group, over a kill of the agent,
+// until the pod has ended; then nothing is left but the data. A mount that somebody is in is told
+// of, with who it is.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -111,7 +112,8 @@ func diskUser(name string, group int) string {
   containers:`, group), 1) + "    volumeMounts: [{name: d, mountPath: /d}]\n"
 }
 
-// A disk without a filesystem gets one, for the group of the first pod; the next pod finds the data, and a pod of another group is told.
+// A disk without a filesystem gets one, for the group of the first pod; the next pod finds the
+// data, and a pod of another group is told.
 func TestClaimOfADisk(t *testing.T) {
 	n := newNode(t)
 	_, disk := n.loopDisk()

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// The node's own logs, through the API server: files, and the query of services that log to files. A host without a journal has those alone.
+// The node's own logs, through the API server: files, and the query of services that log to files.
+// A host without a journal has those alone.
 func TestClusterNodeLogs(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

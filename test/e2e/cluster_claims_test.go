@@ -71,8 +71,8 @@ spec:
     - {name: scratch, mountPath: /scratch}
 `
 
-// A node reads, with no more rights than nodes have, what its pods' claims are bound to and which handler a RuntimeClass names; claims of
-// ephemeral volumes are made by the cluster.
+// A node reads, with no more rights than nodes have, what its pods' claims are bound to and which
+// handler a RuntimeClass names; claims of ephemeral volumes are made by the cluster.
 func TestClusterClaims(t *testing.T) {
 	c := newCluster(t)
 	class, dir := "class-"+c.name, filepath.Join(c.place.Dir, "claims")

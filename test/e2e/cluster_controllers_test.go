@@ -57,8 +57,8 @@ func (p pods) allReady() bool {
 	return !slices.ContainsFunc(p, func(pod *v1.Pod) bool { return !isReady(pod) })
 }
 
-// Everything that makes pods in a cluster has its pods here: many at once, in order, on each node, by the clock, in place of others; and a node can
-// be drained.
+// Everything that makes pods in a cluster has its pods here: many at once, in order, on each node,
+// by the clock, in place of others; and a node can be drained.
 func TestClusterControllers(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -56,9 +56,10 @@ spec:
     volumeMounts: [{name: disk, mountPath: /disk}, {name: own, mountPath: /own}]
 `
 
-// A node tells the cluster of its driver, has volumes attached by the cluster's controller before it mounts them, and lets them be detached only when they
-// are taken down; with no more rights than nodes have. One is a claim's that others may have later, the other one goes with its pod. Agent or driver are
-// killed in each call.
+// A node tells the cluster of its driver, has volumes attached by the cluster's controller before
+// it mounts them, and lets them be detached only when they are taken down; with no more rights than
+// nodes have. One is a claim's that others may have later, the other one goes with its pod. Agent
+// or driver are killed in each call.
 func TestClusterCSI(t *testing.T) {
 	c := newCluster(t)
 	d := c.newDriver()
@@ -75,7 +76,8 @@ func TestClusterCSI(t *testing.T) {
 	})
 	c.apply(strings.ReplaceAll(clusterCSIManifest, "THE_NODE", c.name))
 
-	// Why the agent learns what is attached from its Node, and asks for a VolumeAttachment when it needs one.
+	// Why the agent learns what is attached from its Node, and asks for a VolumeAttachment when it
+	// needs one.
 	for _, what := range []string{"volumeattachments", "csinodes/" + c.name} {
 		if out, err := c.try("auth", "can-i", "watch", what, "--as=system:node:"+c.name, "--as-group=system:nodes"); err == nil || !strings.HasPrefix(out, "no") {
 			t.Errorf("may a node watch %s? %q, %v", what, out, err)
@@ -115,8 +117,8 @@ func TestClusterCSI(t *testing.T) {
 		}
 	}
 
-	// The next agent goes on with what is mounted, makes it as large as the cluster's controller (here the test) has made the volume meanwhile, and
-	// takes it down.
+	// The next agent goes on with what is mounted, makes it as large as the cluster's controller
+	// (here the test) has made the volume meanwhile, and takes it down.
 	a.kill()
 	c.kubectl("patch", "pv/"+volume, "--type=merge", "-p", `{"spec":{"capacity":{"storage":"2Gi"}}}`)
 	c.kubectl("patch", "pvc/disk", "--subresource=status", "--type=merge", "-p", `{"status":{"allocatedResources":{"storage":"2Gi"},"allocatedResourceStatuses":{"storage":"NodeResizePending"},

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Connections that show nothing, more than the agent may have files, leave it files for its own work: a pod starts, and who has a certificate gets in.
+// Connections that show nothing, more than the agent may have files, leave it files for its own
+// work: a pod starts, and who has a certificate gets in.
 func TestClusterSilentConnections(t *testing.T) {
 	const files, silent = 1024, 2000
 	c := newCluster(t)

@@ -16,7 +16,8 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 )
 
-// A node that has nothing but a bootstrap token gets its certificates from the API server, whatever happens meanwhile, and needs the token no more.
+// A node that has nothing but a bootstrap token gets its certificates from the API server, whatever
+// happens meanwhile, and needs the token no more.
 func TestClusterBootstrap(t *testing.T) {
 	c := newCluster(t)
 	kubeconfig, bootstrap := c.place.Dir+"/kubelet.conf", c.place.Dir+"/bootstrap.conf"
@@ -133,7 +134,8 @@ func (c *cluster) tidy(args ...string) {
 	}
 }
 
-// signingRequests are the requests for certificates of the test's node with this signer, or with any.
+// signingRequests are the requests for certificates of the test's node with this signer, or with
+// any.
 func (c *cluster) signingRequests(signer string) []certificatesv1.CertificateSigningRequest {
 	c.t.Helper()
 	var list certificatesv1.CertificateSigningRequestList
@@ -154,7 +156,8 @@ func (c *cluster) signingRequests(signer string) []certificatesv1.CertificateSig
 	return out
 }
 
-// handshake connects to the node's port as the API server's authority has it, and returns the certificate that it shows.
+// handshake connects to the node's port as the API server's authority has it, and returns the
+// certificate that it shows.
 func (c *cluster) handshake() (*x509.Certificate, error) {
 	c.t.Helper()
 	ca, err := os.ReadFile(c.plane.dir + "/pki/ca.crt")

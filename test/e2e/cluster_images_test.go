@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// A credential provider gets a token of the pod's service account, and what it opens is for pods of that account alone.
+// A credential provider gets a token of the pod's service account, and what it opens is for pods of
+// that account alone.
 func TestClusterImagesServiceAccountToken(t *testing.T) {
 	t.Parallel()
 	const user, password = "jane", "xyzzy-plugh-4711"

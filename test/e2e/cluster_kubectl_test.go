@@ -14,7 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// kubectl logs shows what a container writes, follows it to its end, and has what the container before it wrote.
+// kubectl logs shows what a container writes, follows it to its end, and has what the container
+// before it wrote.
 func TestClusterLogs(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -139,7 +140,8 @@ func (c *cluster) awaitKubectlLog(pod, text string) {
 	})
 }
 
-// kubectl delete pod asks the containers to end, and kills those that do not in their time; the pod's object goes after them.
+// kubectl delete pod asks the containers to end, and kills those that do not in their time; the
+// pod's object goes after them.
 func TestClusterDelete(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -217,7 +219,8 @@ func (c *cluster) wantEnded(p *v1.Pod) {
 	}
 }
 
-// A pod with a finalizer stays in the API until that is taken away, and nothing of it runs; its name is free only then.
+// A pod with a finalizer stays in the API until that is taken away, and nothing of it runs; its
+// name is free only then.
 func TestClusterFinalizer(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

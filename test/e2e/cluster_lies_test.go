@@ -23,7 +23,8 @@ import (
 	"berth/internal/kube"
 )
 
-// liar is a proxy before the API server, which says of pods what it is told to. It has the node's identity, and the agent has none.
+// liar is a proxy before the API server, which says of pods what it is told to. It has the node's
+// identity, and the agent has none.
 type liar struct {
 	next http.Handler
 
@@ -71,7 +72,8 @@ func (c *cluster) viaLiar() *liar {
 	return l
 }
 
-// say answers with the lie whoever lists and watches pods, from now on, and ends what is watched; nil is the truth.
+// say answers with the lie whoever lists and watches pods, from now on, and ends what is watched;
+// nil is the truth.
 func (l *liar) say(lie http.HandlerFunc) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +130,8 @@ func (l *liar) pour(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A proxy that mixes up the answers of the API server, or floods the agent, ends no pod, and the agent goes on when the right answers come back.
+// A proxy that mixes up the answers of the API server, or floods the agent, ends no pod, and the
+// agent goes on when the right answers come back.
 func TestClusterLies(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

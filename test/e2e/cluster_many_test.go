@@ -18,7 +18,8 @@ import (
 	"berth/internal/kube"
 )
 
-// manyPods is how many pods a node has that is full for a test: BERTH_MANY_PODS, or as many as a small machine starts in reasonable time.
+// manyPods is how many pods a node has that is full for a test: BERTH_MANY_PODS, or as many as a
+// small machine starts in reasonable time.
 func manyPods(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("BERTH_MANY_PODS")
@@ -32,7 +33,8 @@ func manyPods(t *testing.T) int {
 	return n
 }
 
-// transitions are what a watcher of the API server sees of pods: each change of readiness, restart count or container.
+// transitions are what a watcher of the API server sees of pods: each change of readiness, restart
+// count or container.
 type transitions struct {
 	mu   sync.Mutex
 	last map[string]string
@@ -88,7 +90,8 @@ func (tr *transitions) list() []string {
 	return tr.seen
 }
 
-// An agent that is killed and started again on a full node is seen by nobody: no pod changes its readiness, no container is restarted.
+// An agent that is killed and started again on a full node is seen by nobody: no pod changes its
+// readiness, no container is restarted.
 func TestClusterRestartUnderManyReadyPods(t *testing.T) {
 	c := newCluster(t)
 	a := c.startMember()

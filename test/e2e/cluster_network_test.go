@@ -19,11 +19,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// link is the node's way to the API server: through a network namespace of the test, where packets can be dropped.
+// link is the node's way to the API server: through a network namespace of the test, where packets
+// can be dropped.
 type link struct {
 	c       *cluster
 	process *exec.Cmd // has the namespace; ends with its standard input, and so with the test program
-	// sent and received are the bytes that went through, as the node sees it: TLS and all that is in it.
+	// sent and received are the bytes that went through, as the node sees it: TLS and all that is
+	// in it.
 	sent, received atomic.Int64
 }
 
@@ -175,8 +177,9 @@ func (l *link) mend() {
 	l.inside("nft", "delete table ip cut")
 }
 
-// A node that the network cuts off for so long that the cluster gives it up does its work meanwhile, and afterwards tells it all: nothing is
-// restarted, no status lost, and what happened in the API meanwhile is made up for.
+// A node that the network cuts off for so long that the cluster gives it up does its work
+// meanwhile, and afterwards tells it all: nothing is restarted, no status lost, and what happened
+// in the API meanwhile is made up for.
 func TestClusterNetworkCut(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -102,8 +102,8 @@ func TestClusterNode(t *testing.T) {
 		return err == nil && now.Spec.RenewTime.Sub(first.Spec.RenewTime.Time).Seconds() > float64(*first.Spec.LeaseDurationSeconds)/4
 	})
 
-	// A pressure that nobody has measured neither taints the node nor keeps the scheduler's pods away; an extended resource that the Node
-	// has is counted.
+	// A pressure that nobody has measured neither taints the node nor keeps the scheduler's pods
+	// away; an extended resource that the Node has is counted.
 	c.kubectl("patch", "node", c.name, "--subresource=status", "--type=merge", "-p", `{"status":{"capacity":{"example.com/gpu":"2"}}}`)
 	wantDevices := func(amount string) {
 		t.Helper()
@@ -124,7 +124,8 @@ func TestClusterNode(t *testing.T) {
 		t.Errorf("taints %v of a node whose pressure is Unknown, error %v", n.Spec.Taints, err)
 	}
 
-	// The next agent has no devices: a pod that asks for one, though somebody has sent it here, is refused; the one that runs goes on.
+	// The next agent has no devices: a pod that asks for one, though somebody has sent it here, is
+	// refused; the one that runs goes on.
 	a.kill()
 	c.startMember()
 	wantDevices("0")
@@ -164,7 +165,8 @@ func memoryTotal(t *testing.T) int64 {
 	return kib << 10
 }
 
-// A node that is deleted by hand stays deleted until an agent starts, and what runs on it is not touched.
+// A node that is deleted by hand stays deleted until an agent starts, and what runs on it is not
+// touched.
 func TestClusterDeletedNode(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

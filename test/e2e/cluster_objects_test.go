@@ -87,7 +87,8 @@ spec:
     - {name: all, mountPath: /all}
 `
 
-// Config maps, secrets, the pod's own fields and its service account are in files and in the environment.
+// Config maps, secrets, the pod's own fields and its service account are in files and in the
+// environment.
 func TestClusterObjects(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -165,7 +166,8 @@ func (c *cluster) wantTokenOf(p *v1.Pod, token, audience string) {
 	}
 }
 
-// Mounted objects follow what the API has, all files of a volume in one step; environments stay as they were.
+// Mounted objects follow what the API has, all files of a volume in one step; environments stay as
+// they were.
 func TestClusterObjectsChange(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -206,7 +208,8 @@ func TestClusterObjectsChange(t *testing.T) {
 	}
 }
 
-// A volume that can no longer be made as its objects are now keeps what it has, and holds up nothing else of its pod.
+// A volume that can no longer be made as its objects are now keeps what it has, and holds up
+// nothing else of its pod.
 func TestClusterObjectsLost(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

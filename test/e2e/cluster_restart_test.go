@@ -15,7 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// five are pods of all sorts that run for ever: plain ones, one with objects, one with a sidecar, one of a manifest.
+// five are pods of all sorts that run for ever: plain ones, one with objects, one with a sidecar,
+// one of a manifest.
 func (c *cluster) five() (names []string) {
 	c.t.Helper()
 	c.apply(objectsManifest)
@@ -31,7 +32,8 @@ func (c *cluster) five() (names []string) {
 	return []string{"web", "sidecar", "writer", "reader", "static-" + c.name}
 }
 
-// course is what must stay as it is while pods simply run: containers, conditions and the times of their changes.
+// course is what must stay as it is while pods simply run: containers, conditions and the times of
+// their changes.
 func course(p pods) map[string]any {
 	out := map[string]any{}
 	for _, pod := range p {
@@ -47,7 +49,8 @@ func course(p pods) map[string]any {
 	return out
 }
 
-// An agent that is killed and started again under five running pods disturbs none of them, and makes nothing a second time.
+// An agent that is killed and started again under five running pods disturbs none of them, and
+// makes nothing a second time.
 func TestClusterKilledAgentChangesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -94,7 +97,8 @@ func TestClusterKilledAgentChangesNothing(t *testing.T) {
 	}
 }
 
-// What happened to pods while no agent ran is made up for: ended ones are removed, also without the API's object, new ones started.
+// What happened to pods while no agent ran is made up for: ended ones are removed, also without the
+// API's object, new ones started.
 func TestClusterKilledAgentCatchesUp(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -149,8 +153,8 @@ func TestClusterKilledAgentCatchesUp(t *testing.T) {
 	c.awaitAPI("the pod with a finalizer to go", func(p pods) bool { return !p.has(before.named("finalized").UID) })
 }
 
-// stopServer takes the API server away until it is started again, at the latest when the test ends. It is that of all
-// tests in a cluster: a test that calls this does not call t.Parallel.
+// stopServer takes the API server away until it is started again, at the latest when the test ends.
+// It is that of all tests in a cluster: a test that calls this does not call t.Parallel.
 func (c *cluster) stopServer() (start func()) {
 	c.t.Helper()
 	if n := liveClusters.Load(); n > 1 {
@@ -175,7 +179,8 @@ func (c *cluster) stopServer() (start func()) {
 	return start
 }
 
-// While there is no API server the agent keeps the pods running as they shall be, and then tells what became of them.
+// While there is no API server the agent keeps the pods running as they shall be, and then tells
+// what became of them.
 func TestClusterOutage(t *testing.T) {
 	const outage = time.Minute
 	c := newCluster(t)
@@ -239,7 +244,8 @@ func TestClusterOutage(t *testing.T) {
 		lease, lerr := c.client.GetLease(c.ctx, v1.NamespaceNodeLease, c.name)
 		return err == nil && lerr == nil && nodeCondition(n, v1.NodeReady).Status == v1.ConditionTrue && lease.Spec.RenewTime.After(end)
 	})
-	// It works on as before. The scheduler, which may wait for longer before it asks the API server again, is not needed.
+	// It works on as before. The scheduler, which may wait for longer before it asks the API server
+	// again, is not needed.
 	fresh := c.helloPod("fresh", "serve")
 	fresh.Spec.NodeName = c.name
 	c.create(fresh)
@@ -248,7 +254,8 @@ func TestClusterOutage(t *testing.T) {
 	c.awaitAPI("a pod to go", func(p pods) bool { return !p.has(before.named("web").UID) })
 }
 
-// An agent that starts while there is no API server leaves alone what runs, runs what manifests say, and takes the rest over when there is one.
+// An agent that starts while there is no API server leaves alone what runs, runs what manifests
+// say, and takes the rest over when there is one.
 func TestClusterAgentStartsInAnOutage(t *testing.T) {
 	c := newCluster(t)
 	a := c.startMember()

@@ -59,8 +59,9 @@ func podList(items ...string) string {
 	return b.String()
 }
 
-// Pods from a folder, a URL and the API server run side by side. Whatever a source answers while it is out of order, and whenever the agent is
-// killed, no pod is lost, none is there twice, and no container is restarted.
+// Pods from a folder, a URL and the API server run side by side. Whatever a source answers while it
+// is out of order, and whenever the agent is killed, no pod is lost, none is there twice, and no
+// container is restarted.
 func TestClusterSources(t *testing.T) {
 	c := newCluster(t)
 	web := newManifestServer(t)

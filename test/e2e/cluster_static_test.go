@@ -11,8 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// A static pod is shown in the API by its mirror, which comes back when it is deleted, changes with the manifest and goes with it;
-// the pod itself is its manifest's alone.
+// A static pod is shown in the API by its mirror, which comes back when it is deleted, changes with
+// the manifest and goes with it; the pod itself is its manifest's alone.
 func TestClusterStaticPod(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -132,8 +132,9 @@ func TestClusterAttach(t *testing.T) {
 	wantText(t, "the log", c.kubectl("logs", "echo"), "ready\n", "got hello\n", "got enough\n")
 }
 
-// countServer reads from each connection a number and so many bytes, says that it has them, and then reads to the end. It answers to that
-// too, after longer than containerd's own port-forward waits for it.
+// countServer reads from each connection a number and so many bytes, says that it has them, and
+// then reads to the end. It answers to that too, after longer than containerd's own port-forward
+// waits for it.
 const countServer = `use IO::Socket::INET;
 my $listener = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => 9000, Listen => 64, ReuseAddr => 1) or die "listen: $!";
 $SIG{CHLD} = "IGNORE";
@@ -151,7 +152,8 @@ while (1) {
 }
 `
 
-// countBytes sends so many bytes to a countServer, waits for middle, and returns when the server has said all.
+// countBytes sends so many bytes to a countServer, waits for middle, and returns when the server
+// has said all.
 func countBytes(address string, size int64, middle func() error) error {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -181,7 +183,8 @@ func countBytes(address string, size int64, middle func() error) error {
 	return nil
 }
 
-// kubectl port-forward carries ten connections at once, and each goes on for as long as one of its ends has something to send.
+// kubectl port-forward carries ten connections at once, and each goes on for as long as one of its
+// ends has something to send.
 func TestClusterPortForward(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -33,19 +33,22 @@ var clusterLimit = patience(6 * time.Minute)
 // clusterNodes is how many nodes the tests together may have.
 const clusterNodes = 64
 
-// heldPlane is a control plane that runs for as long as its standard input is open, and so reachable.
+// heldPlane is a control plane that runs for as long as its standard input is open, and so
+// reachable.
 type heldPlane struct {
 	binary, dir string
 	stdin       io.Closer
 }
 
-// withCertificates has an API server serve ClusterTrustBundles and PodCertificateRequests, which are off by default.
+// withCertificates has an API server serve ClusterTrustBundles and PodCertificateRequests, which
+// are off by default.
 var withCertificates = []string{
 	"--arg", "kube-apiserver=--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true",
 	"--arg", "kube-apiserver=--runtime-config=certificates.k8s.io/v1beta1=true",
 }
 
-// sharedPlane is the control plane of all tests in a cluster. It ends with its standard input, and so with the test program.
+// sharedPlane is the control plane of all tests in a cluster. It ends with its standard input, and
+// so with the test program.
 var sharedPlane = sync.OnceValues(func() (*heldPlane, error) {
 	binary := os.Getenv("CONTROLPLANE")
 	if _, err := os.Stat(binary); err != nil {
@@ -108,7 +111,8 @@ type cluster struct {
 	changed chan struct{}        // capacity 1
 }
 
-// newCluster makes a node that is not started. Everything is gone when the test ends, the control plane apart, which the next test uses.
+// newCluster makes a node that is not started. Everything is gone when the test ends, the control
+// plane apart, which the next test uses.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	shared, err := sharedPlane()
@@ -159,7 +163,8 @@ func (c *cluster) configure(more string) {
 	}
 }
 
-// reconfigure has agents that are started from now on read a configuration in which one text stands instead of another.
+// reconfigure has agents that are started from now on read a configuration in which one text stands
+// instead of another.
 func (c *cluster) reconfigure(old, text string) {
 	c.t.Helper()
 	config := strings.Replace(c.config(), old, text, 1)
@@ -219,7 +224,8 @@ authorization: {mode: Webhook}
 %s%s`, c.place.Cgroup, c.podLogs(), c.manifests(), c.port, c.healthzPort, c.readOnlyPort, c.plane.dir, driver, c.more)
 }
 
-// launchKubelet starts an agent and does not wait for anything. It dies with the test program, so that what sweeps after that finds it dead.
+// launchKubelet starts an agent and does not wait for anything. It dies with the test program, so
+// that what sweeps after that finds it dead.
 func (c *cluster) launchKubelet() *agent {
 	c.t.Helper()
 	c.agents++
@@ -370,7 +376,8 @@ func (c *cluster) kubectl(args ...string) string {
 	return out
 }
 
-// apply has the API server have the objects of a manifest, in which THE_NODE stands for the test's node.
+// apply has the API server have the objects of a manifest, in which THE_NODE stands for the test's
+// node.
 func (c *cluster) apply(manifest string) {
 	c.t.Helper()
 	c.plane.mustKubectl(strings.ReplaceAll(manifest, "THE_NODE", c.name), "apply", "-n", c.namespace, "-f", "-")
@@ -413,8 +420,9 @@ func (c *cluster) followKubectl(args ...string) *follower {
 	return f
 }
 
-// helloPod is a pod of the test's namespace with one container, main, that runs the hello image with the arguments. It is for the test's
-// node: after an outage the scheduler may for a while still see the node of the test before.
+// helloPod is a pod of the test's namespace with one container, main, that runs the hello image
+// with the arguments. It is for the test's node: after an outage the scheduler may for a while
+// still see the node of the test before.
 func (c *cluster) helloPod(name string, args ...string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace},
@@ -453,7 +461,8 @@ func (c *cluster) create(pods ...*v1.Pod) {
 	}
 }
 
-// awaitAPI waits until the pods of the test's namespace are, in the API, as they shall be, and returns them.
+// awaitAPI waits until the pods of the test's namespace are, in the API, as they shall be, and
+// returns them.
 func (c *cluster) awaitAPI(what string, holds func(pods) bool) pods {
 	c.t.Helper()
 	span := patience(2 * time.Minute)
@@ -473,8 +482,8 @@ func (c *cluster) awaitAPI(what string, holds func(pods) bool) pods {
 	}
 }
 
-// awaitWithin waits for what may take long: until each pod was looked at again (syncFrequency, and what it is varied by), or the control
-// plane's back-off has passed.
+// awaitWithin waits for what may take long: until each pod was looked at again (syncFrequency, and
+// what it is varied by), or the control plane's back-off has passed.
 func (c *cluster) awaitWithin(what string, holds func() bool) {
 	c.t.Helper()
 	span := patience(3 * time.Minute)
@@ -509,7 +518,8 @@ func (c *cluster) awaitAPIReady(names ...string) pods {
 	return c.awaitAPI(fmt.Sprintf("%q to be ready in the API", names), func(p pods) bool { return p.ready(names...) })
 }
 
-// awaitEvent waits until the API has an event of the object with this reason and a message that has the text.
+// awaitEvent waits until the API has an event of the object with this reason and a message that has
+// the text.
 func (c *cluster) awaitEvent(object, reason, text string) {
 	c.t.Helper()
 	var seen []string

@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// nodeRequests returns how many requests of nodes the API server has served, by its own count: reports and leases, and all others. Its flow
-// schemas, which are of the defaults, tell nodes from everybody else.
+// nodeRequests returns how many requests of nodes the API server has served, by its own count:
+// reports and leases, and all others. Its flow schemas, which are of the defaults, tell nodes from
+// everybody else.
 func (c *cluster) nodeRequests() (reports, others int) {
 	c.t.Helper()
 	line := regexp.MustCompile(`^apiserver_flowcontrol_dispatched_requests_total\{flow_schema="(system-node-high|system-nodes)",.*\} (\S+)$`)
@@ -45,8 +46,9 @@ func (c *cluster) nodeRequests() (reports, others int) {
 	return reports, others
 }
 
-// At rest a node asks no more of the API server than a kubelet says it does: a lease in 10 s, a status in 5 min, its watches again in 5 to 10
-// min. BERTH_TRAFFIC, as 2m, counts for longer than 20 s.
+// At rest a node asks no more of the API server than a kubelet says it does: a lease in 10 s, a
+// status in 5 min, its watches again in 5 to 10 min. BERTH_TRAFFIC, as 2m, counts for longer than
+// 20 s.
 func TestClusterTrafficAtRest(t *testing.T) {
 	span, err := time.ParseDuration(cmp.Or(os.Getenv("BERTH_TRAFFIC"), "20s"))
 	if err != nil || span > 2*time.Minute {

@@ -9,7 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// A Deployment of the hello image grows from nothing to five pods that answer, and shrinks to nothing.
+// A Deployment of the hello image grows from nothing to five pods that answer, and shrinks to
+// nothing.
 func TestClusterDeployment(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -52,12 +53,14 @@ spec:
 	c.kubectl("scale", "deployment/hello", "--replicas=0")
 	c.awaitAPI("all pods to go", func(p pods) bool { return len(p) == 0 })
 	for _, tr := range all {
-		// The API's object goes when the containers have; the rest of a pod may be removed after it.
+		// The API's object goes when the containers have; the rest of a pod may be removed after
+		// it.
 		until(t, "pod "+tr.pod.Name+" to leave nothing", func() bool { return len(c.left(tr)) == 0 && len(c.sandboxes(tr.pod)) == 0 })
 	}
 }
 
-// clusterTraces are the pod's traces; links to logs have the kubelet's place, which nodes of this host share.
+// clusterTraces are the pod's traces; links to logs have the kubelet's place, which nodes of this
+// host share.
 func (c *cluster) clusterTraces(p *v1.Pod) traces {
 	c.t.Helper()
 	without := p.DeepCopy()

@@ -18,8 +18,9 @@ import (
 	"berth/internal/logs"
 )
 
-// A flood of output takes no more of the disk than the limits, and what is written between two looks; a follower of a log that it can keep up with
-// loses no line over rotations and doubles none.
+// A flood of output takes no more of the disk than the limits, and what is written between two
+// looks; a follower of a log that it can keep up with loses no line over rotations and doubles
+// none.
 func TestLogsStayWithinTheirLimits(t *testing.T) {
 	const size, files, lines = 1 << 20, 3, 40_000
 	n := newNode(t)
@@ -101,7 +102,8 @@ exit 0`, lines))))
 	a.end(unix.SIGTERM)
 }
 
-// wantLines checks that the last lines of the pod's log can be read, over the parts that it was rotated into.
+// wantLines checks that the last lines of the pod's log can be read, over the parts that it was
+// rotated into.
 func (n *node) wantLines(pod string, lines int) {
 	n.t.Helper()
 	out := n.ask(fmt.Sprintf("/containerLogs/default/%s/main?tailLines=%d", pod, lines))

@@ -20,9 +20,10 @@ import (
 	"berth/internal/embedded"
 )
 
-// TestContract runs the contract suite of the fake runtime over the embedded one, or over the one whose CRI socket
-// BERTH_E2E_CRI names; that one is not restarted, and must have the hello image or find it under BERTH_E2E_IMAGE.
-// It runs alone: that the runtime blocks shows in a call that has no answer for some seconds, as on a busy machine any has.
+// TestContract runs the contract suite of the fake runtime over the embedded one, or over the one
+// whose CRI socket BERTH_E2E_CRI names; that one is not restarted, and must have the hello image or
+// find it under BERTH_E2E_IMAGE. It runs alone: that the runtime blocks shows in a call that has no
+// answer for some seconds, as on a busy machine any has.
 func TestContract(t *testing.T) {
 	if socket := os.Getenv("BERTH_E2E_CRI"); socket != "" {
 		target := contractTarget(t, "unix://"+socket)

@@ -73,7 +73,8 @@ func (c *controlPlane) tell() {
 	}
 }
 
-// foreground is a control plane that ends with its standard input, which is closed when the test program ends in whatever way.
+// foreground is a control plane that ends with its standard input, which is closed when the test
+// program ends in whatever way.
 type foreground struct {
 	*exec.Cmd
 	stdin  io.Closer
@@ -321,7 +322,8 @@ func (c *controlPlane) wantNothingLeft(ports []string) {
 		c.t.Errorf("processes are left: %v", left)
 	}
 	for _, port := range ports {
-		// A process that is killed has no command line any more while its last threads still hold what it had open.
+		// A process that is killed has no command line any more while its last threads still hold
+		// what it had open.
 		until(c.t, "port "+port+" to be free", func() bool {
 			l, err := net.Listen("tcp", "127.0.0.1:"+port)
 			return err == nil && l.Close() == nil

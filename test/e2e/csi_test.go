@@ -101,7 +101,8 @@ func (d *driver) awaitBroken(method string) {
 	until(d.n.t, "the call of "+method, func() bool { return !csitest.Broken(d.Dir, method) })
 }
 
-// awaitNothing waits until no volume of the driver is there, and checks that nothing else is left of them.
+// awaitNothing waits until no volume of the driver is there, and checks that nothing else is left
+// of them.
 func (d *driver) awaitNothing() {
 	d.n.t.Helper()
 	left := func() []string {
@@ -132,8 +133,8 @@ func csiUser(name string) string {
   containers:`, 1) + "    volumeMounts: [{name: d, mountPath: /d}]\n"
 }
 
-// Volumes of a CSI driver: of a claim, which two pods share, and of a pod itself. The next agent and the next driver take down what earlier ones
-// made.
+// Volumes of a CSI driver: of a claim, which two pods share, and of a pod itself. The next agent
+// and the next driver take down what earlier ones made.
 func TestCSIVolumes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -213,8 +214,9 @@ spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, volumeL
 	}
 }
 
-// An agent, or a driver, that is killed in a call that makes one of a pod's two volumes, before or after the call has had its effect, while the other
-// volume is made or there: the next one finishes both, and takes everything down in the end.
+// An agent, or a driver, that is killed in a call that makes one of a pod's two volumes, before or
+// after the call has had its effect, while the other volume is made or there: the next one finishes
+// both, and takes everything down in the end.
 func TestCSIKilledWhileMounting(t *testing.T) {
 	for _, method := range []string{"NodeStageVolume", "NodePublishVolume"} {
 		for _, victim := range []string{"agent", "driver"} {

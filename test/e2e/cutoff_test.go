@@ -20,7 +20,8 @@ import (
 	"berth/internal/pod"
 )
 
-// A container whose start was cut off at any moment, as by the end of the agent that asked for it, can be removed.
+// A container whose start was cut off at any moment, as by the end of the agent that asked for it,
+// can be removed.
 func TestStartCutOff(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

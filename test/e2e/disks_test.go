@@ -92,8 +92,8 @@ func TestFullRoot(t *testing.T) {
 	n.awaitReady("web", "late")
 }
 
-// An agent does not start on a read-only root directory, and leaves the pods as they are. berth stop
-// --all ends them all the same, and the next agent that can write starts them anew.
+// An agent does not start on a read-only root directory, and leaves the pods as they are. berth
+// stop --all ends them all the same, and the next agent that can write starts them anew.
 func TestReadOnlyRoot(t *testing.T) {
 	n := newNode(t)
 	d := n.newRootDisk(256)

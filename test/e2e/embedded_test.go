@@ -36,7 +36,8 @@ import (
 	"berth/test/ports"
 )
 
-// TestMain lets the test program be the child that the embedded runtime runs itself as, the sweeper of the tests of the agent, and a CSI driver.
+// TestMain lets the test program be the child that the embedded runtime runs itself as, the sweeper
+// of the tests of the agent, and a CSI driver.
 func TestMain(m *testing.M) {
 	if handled, code := embedded.RunChild(os.Args); handled {
 		os.Exit(code)
@@ -55,7 +56,8 @@ func TestMain(m *testing.M) {
 
 const helloImage = "berth.local/hello:1"
 
-// machine is a root and a run directory with what lives in them; everything is removed when the test ends.
+// machine is a root and a run directory with what lives in them; everything is removed when the
+// test ends.
 type machine struct {
 	t         *testing.T
 	root, run string
@@ -241,7 +243,8 @@ func (c *client) start(name string, ports []*runtimeapi.PortMapping, args ...str
 	return startedPod{sandbox: sandbox.PodSandboxId, container: created.ContainerId, ip: status.Status.Network.GetIp(), log: logs + "/main.log"}
 }
 
-// use enters, stops and deletes the pod: what must work whatever became of the runtime that started it.
+// use enters, stops and deletes the pod: what must work whatever became of the runtime that started
+// it.
 func (c *client) use(p startedPod) {
 	t := c.m.t
 	t.Helper()
@@ -323,7 +326,8 @@ func freePort(t *testing.T) int {
 	return port
 }
 
-// A pod of the bundle's images runs, answers at its address and at its host port, and goes away with all it had.
+// A pod of the bundle's images runs, answers at its address and at its host port, and goes away
+// with all it had.
 func TestEmbeddedPod(t *testing.T) {
 	m := newMachine(t)
 	r := m.runtime(embedded.Config{})
@@ -420,7 +424,8 @@ func TestEmbeddedKilled(t *testing.T) {
 	c.use(p)
 }
 
-// The agent's end leaves containerd as it is, the next agent adopts it, and containers notice nothing.
+// The agent's end leaves containerd as it is, the next agent adopts it, and containers notice
+// nothing.
 func TestEmbeddedAdopted(t *testing.T) {
 	m := newMachine(t)
 	first := m.runtime(embedded.Config{})
@@ -443,7 +448,8 @@ func TestEmbeddedAdopted(t *testing.T) {
 		t.Errorf("containerd is process %d now, want the adopted %d", got, pid)
 	}
 	m.runs(second)
-	// Killed after the adoption: it is no child of the second runtime in the real case, and is watched all the same.
+	// Killed after the adoption: it is no child of the second runtime in the real case, and is
+	// watched all the same.
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -456,8 +462,8 @@ func TestEmbeddedAdopted(t *testing.T) {
 	m.client(second.Endpoint()).use(p) // the old connection may not have noticed yet
 }
 
-// Another bundle replaces containerd under running pods, which can be entered, stopped and deleted with the new one.
-// The old bundle stays while shims run from it, and goes with them.
+// Another bundle replaces containerd under running pods, which can be entered, stopped and deleted
+// with the new one. The old bundle stays while shims run from it, and goes with them.
 func TestEmbeddedUpgraded(t *testing.T) {
 	m := newMachine(t)
 	first := m.runtime(embedded.Config{})
@@ -500,7 +506,8 @@ func TestEmbeddedUpgraded(t *testing.T) {
 	})
 }
 
-// A containerd whose record was lost with the run directory is replaced, not fought with over its database.
+// A containerd whose record was lost with the run directory is replaced, not fought with over its
+// database.
 func TestEmbeddedRecordLost(t *testing.T) {
 	m := newMachine(t)
 	m.ensure(m.runtime(embedded.Config{}))
@@ -660,7 +667,8 @@ func TestEmbeddedTwoAgents(t *testing.T) {
 	}
 }
 
-// otherBundle packs an unpacked bundle again with another manifest, and so another hash, as another build would have.
+// otherBundle packs an unpacked bundle again with another manifest, and so another hash, as another
+// build would have.
 func otherBundle(t *testing.T, dir, to string) string {
 	t.Helper()
 	var m map[string]any

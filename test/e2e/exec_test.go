@@ -97,7 +97,8 @@ func TestExecOnTerminal(t *testing.T) {
 	n.awaitReady("tools")
 	sh := n.onTerminal("exec", "-it", "tools", "--", "/usr/bin/sh")
 	sh.resize(91, 27)
-	// A size takes a moment to get there, so the shell asks until it has. What it is told is echoed, and must not look like its answer.
+	// A size takes a moment to get there, so the shell asks until it has. What it is told is
+	// echoed, and must not look like its answer.
 	sh.say(`until [ "$(/usr/bin/stty size)" = "27 91" ]; do :; done; /usr/bin/echo si""zed` + "\n")
 	sh.await("sized")
 	sh.resize(80, 25)

@@ -11,12 +11,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// A fork bomb stays in its pod, within podPidsLimit: other pods go on, new ones start, and the bomb ends with its pod.
+// A fork bomb stays in its pod, within podPidsLimit: other pods go on, new ones start, and the bomb
+// ends with its pod.
 func TestForkBombStaysWithinItsPod(t *testing.T) {
 	const limit = 100
 	n := newNode(t)
 	n.write("steady.yaml", manifest("steady", "serve"))
-	// The shell itself forks nothing after the bomb has begun, so that it is there to be told to end.
+	// The shell itself forks nothing after the bomb has begun, so that it is there to be told to
+	// end.
 	n.put(n.act("bomb", v1.RestartPolicyNever, nil, bounded(actor("main", `
 mkfifo /shared/hold && exec 3<>/shared/hold
 trap "say asked; exit 0" TERM

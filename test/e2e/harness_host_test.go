@@ -58,7 +58,8 @@ func (n *node) sandboxes(p *v1.Pod) []string {
 	return ids
 }
 
-// running counts the pod's sandboxes that are ready and its containers that run, as the runtime tells them.
+// running counts the pod's sandboxes that are ready and its containers that run, as the runtime
+// tells them.
 func (n *node) running(p *v1.Pod) (sandboxes, containers int) {
 	n.t.Helper()
 	for _, id := range n.sandboxes(p) {
@@ -162,7 +163,8 @@ func (n *node) signal(p *v1.Pod, name string, signal unix.Signal) {
 	}
 }
 
-// traces are what a running pod has on the host. Each must be there while it runs, and none when it is gone.
+// traces are what a running pod has on the host. Each must be there while it runs, and none when it
+// is gone.
 type traces struct {
 	pod   *v1.Pod
 	paths []string // files and folders
@@ -312,7 +314,8 @@ func (p place) mounts() ([]string, error) {
 	return found, nil
 }
 
-// processes lists the processes of the place: those that run a program below it, were started with a path below it, or live in its cgroup.
+// processes lists the processes of the place: those that run a program below it, were started with
+// a path below it, or live in its cgroup.
 func (p place) processes() ([]int, error) {
 	found := map[int]bool{}
 	entries, err := os.ReadDir("/proc")

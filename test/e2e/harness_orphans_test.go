@@ -69,8 +69,8 @@ func (n *node) possessions() (possessions, error) {
 	return has, err
 }
 
-// orphans are what there is on the host of sandboxes and containers of the node's runtime that it does not know,
-// and "no shim of …" for each that runs without.
+// orphans are what there is on the host of sandboxes and containers of the node's runtime that it
+// does not know, and "no shim of …" for each that runs without.
 func (n *node) orphans() ([]string, error) {
 	n.t.Helper()
 	has, err := n.possessions()
@@ -129,7 +129,8 @@ func (n *node) orphans() ([]string, error) {
 // containerName is what the ids of sandboxes and containers look like.
 var containerName = regexp.MustCompile("[0-9a-f]{64}")
 
-// shims are the ids that the shims of the node's runtime were started for, each followed by its process.
+// shims are the ids that the shims of the node's runtime were started for, each followed by its
+// process.
 func (n *node) shims() []string {
 	n.t.Helper()
 	var found []string
@@ -156,8 +157,8 @@ func (n *node) tasks() ([]string, error) {
 	return ids, err
 }
 
-// addressesInRules are the addresses of the node's range that the host's firewall has rules for, but for those of
-// the range itself.
+// addressesInRules are the addresses of the node's range that the host's firewall has rules for,
+// but for those of the range itself.
 func (n *node) addressesInRules() []string {
 	n.t.Helper()
 	var network struct{ Subnet netip.Prefix }

@@ -24,8 +24,9 @@ import (
 	"berth/internal/embedded"
 )
 
-// sweepCommand makes the test program a sweeper: it reads places, and when its input ends, because the tests have ended in whatever
-// way, it sweeps those that were not taken back. A test that panics, times out or is killed leaves nothing behind.
+// sweepCommand makes the test program a sweeper: it reads places, and when its input ends, because
+// the tests have ended in whatever way, it sweeps those that were not taken back. A test that
+// panics, times out or is killed leaves nothing behind.
 const sweepCommand = "__sweep"
 
 // sweeperLine is what the sweeper reads.

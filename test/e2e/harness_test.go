@@ -28,13 +28,15 @@ import (
 // testLimit bounds each test of the agent, its clean-up apart.
 var testLimit = patience(5 * time.Minute)
 
-// patience is a limit of waiting on this machine: an emulated one says by BERTH_SLOWER how many times slower than others it is.
+// patience is a limit of waiting on this machine: an emulated one says by BERTH_SLOWER how many
+// times slower than others it is.
 func patience(limit time.Duration) time.Duration {
 	slower, _ := strconv.Atoi(os.Getenv("BERTH_SLOWER")) // 0 when unset
 	return limit * time.Duration(max(slower, 1))
 }
 
-// node is what an agent has for itself, and outlives the agents that run on it one after the other: folders, a cgroup, a network.
+// node is what an agent has for itself, and outlives the agents that run on it one after the other:
+// folders, a cgroup, a network.
 type node struct {
 	t      *testing.T
 	ctx    context.Context // done when the test has taken too long
@@ -55,8 +57,8 @@ type place struct {
 
 var nodes atomic.Int32
 
-// newNode makes a node that is gone when the test ends, whatever becomes of the test. Nodes share nothing but the machine,
-// so that tests of them run side by side.
+// newNode makes a node that is gone when the test ends, whatever becomes of the test. Nodes share
+// nothing but the machine, so that tests of them run side by side.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	return newNodeFor(t, testLimit)
@@ -131,7 +133,8 @@ func (n *node) tell() {
 	}
 }
 
-// write puts a manifest into the folder, or replaces it, in one step: there is no moment at which it is half there.
+// write puts a manifest into the folder, or replaces it, in one step: there is no moment at which
+// it is half there.
 func (n *node) write(name, content string) {
 	n.t.Helper()
 	next := filepath.Join(n.manifests(), "."+name)
@@ -169,7 +172,8 @@ spec:
 `, name, helloImage, list)
 }
 
-// agent is one process of berth run. Its output goes to files, so that neither a full pipe nor our end disturbs it.
+// agent is one process of berth run. Its output goes to files, so that neither a full pipe nor our
+// end disturbs it.
 type agent struct {
 	n        *node
 	cmd      *exec.Cmd
@@ -313,9 +317,10 @@ func (n *node) berth(args ...string) string {
 	return a.out
 }
 
-// awaitLog waits until a container of the pod, which flags of berth logs name if it has more than one, has written the text.
-// A program that has just been started may not yet have made itself ready for a signal: the kernel keeps from the first
-// process of a container what that has no handler for.
+// awaitLog waits until a container of the pod, which flags of berth logs name if it has more than
+// one, has written the text. A program that has just been started may not yet have made itself
+// ready for a signal: the kernel keeps from the first process of a container what that has no
+// handler for.
 func (n *node) awaitLog(pod, text string, flags ...string) {
 	n.t.Helper()
 	until(n.t, fmt.Sprintf("the log of %s to have %q", pod, text), func() bool {
@@ -339,7 +344,8 @@ func (n *node) explain(name string) []journal.Entry {
 	return entries
 }
 
-// wantInOrder checks that the journal has entries with these texts in their decision, container or reason, in this order.
+// wantInOrder checks that the journal has entries with these texts in their decision, container or
+// reason, in this order.
 func wantInOrder(t *testing.T, entries []journal.Entry, wants ...string) {
 	t.Helper()
 	left := wants

@@ -126,8 +126,8 @@ func (n *node) problems() []manifests.Problem {
 	return problems
 }
 
-// await watches the agent's pods and returns them as they are when the condition holds. The condition is asked again at each change
-// of a pod and of what is wrong with manifests.
+// await watches the agent's pods and returns them as they are when the condition holds. The
+// condition is asked again at each change of a pod and of what is wrong with manifests.
 func (n *node) await(what string, holds func(pods) bool) pods {
 	n.t.Helper()
 	resp, err := n.api(n.ctx, server.PathPods+"?watch=true")

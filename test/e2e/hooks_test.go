@@ -16,8 +16,8 @@ import (
 	"berth/internal/journal"
 )
 
-// hookedPod has a folder of the host, /shared, and the host's programs in each container. The settings are lines of its spec, containers
-// its containers.
+// hookedPod has a folder of the host, /shared, and the host's programs in each container. The
+// settings are lines of its spec, containers its containers.
 func hookedPod(name, shared, settings string, containers ...string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -153,7 +153,8 @@ func TestPreStopHookIsBoundedByGrace(t *testing.T) {
 	wantInOrder(t, n.explain("web"), "main preStop hook ended", "main FailedPreStopHook", "main container stopped")
 }
 
-// An agent that is killed while a preStop hook runs has the next one end the pod without running the hook again.
+// An agent that is killed while a preStop hook runs has the next one end the pod without running
+// the hook again.
 func TestPreStopHookIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -176,7 +177,8 @@ func TestPreStopHookIsNotRepeated(t *testing.T) {
 	}
 }
 
-// When the last regular container has ended, sidecars end in reverse order; their hooks run at once. A hook may ask its own container.
+// When the last regular container has ended, sidecars end in reverse order; their hooks run at
+// once. A hook may ask its own container.
 func TestHooksOfSidecars(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

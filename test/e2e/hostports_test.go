@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// A host port that a program of the machine has open is left to it: its clients go on reaching it, the pod waits and says for
-// whom, and has the port when it is free. Other ports and other pods are not kept waiting.
+// A host port that a program of the machine has open is left to it: its clients go on reaching it,
+// the pod waits and says for whom, and has the port when it is free. Other ports and other pods are
+// not kept waiting.
 func TestHostPortOfAProgramIsLeftToIt(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

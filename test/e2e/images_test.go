@@ -57,7 +57,8 @@ func pullSecret(name, config string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: kubernetes.io/dockerconfigjson\nstringData: {.dockerconfigjson: %q}\n", name, config)
 }
 
-// awaitWaiting waits until the container of the pod waits for one of the reasons, and returns what it says.
+// awaitWaiting waits until the container of the pod waits for one of the reasons, and returns what
+// it says.
 func (n *node) awaitWaiting(pod string, reasons ...string) string {
 	n.t.Helper()
 	var message string
@@ -77,8 +78,9 @@ func (n *node) awaitWaiting(pod string, reasons ...string) string {
 	return message
 }
 
-// Images of a registry that is known by a private authority and wants credentials: those with a secret that opens it run, also from what others
-// pulled; no other pod does, not even when the image is there already. No credential is in any log.
+// Images of a registry that is known by a private authority and wants credentials: those with a
+// secret that opens it run, also from what others pulled; no other pod does, not even when the
+// image is there already. No credential is in any log.
 func TestImagesNeedCredentials(t *testing.T) {
 	t.Parallel()
 	const user, password, wrong = "jane", "xyzzy-plugh-4711", "frobozz-0815-nope"
@@ -115,7 +117,8 @@ func TestImagesNeedCredentials(t *testing.T) {
 	}
 	wantText(t, "berth events both", n.berth("events", "both"), "Successfully pulled image")
 
-	// The image is there: another secret of the same credential uses it without asking; Always asks; the others are refused still.
+	// The image is there: another secret of the same credential uses it without asking; Always
+	// asks; the others are refused still.
 	n.write("same.yaml", puller("same", image, "IfNotPresent", "same"))
 	n.awaitReady("same")
 	wantText(t, "berth events same", n.berth("events", "same"), "already present on machine and can be accessed by the pod")
@@ -148,7 +151,8 @@ func TestImagesNeedCredentials(t *testing.T) {
 	}
 }
 
-// wantNowhere checks that no file of the node holds the text, apart from those below the exceptions and in the runtime's database.
+// wantNowhere checks that no file of the node holds the text, apart from those below the exceptions
+// and in the runtime's database.
 func (n *node) wantNowhere(text string, except ...string) {
 	n.t.Helper()
 	files := 0
@@ -182,7 +186,8 @@ func (n *node) wantNowhere(text string, except ...string) {
 	}
 }
 
-// A registry that does all that registries do when they are bad: each fault is told of, none holds up the others, and what mends is pulled.
+// A registry that does all that registries do when they are bad: each fault is told of, none holds
+// up the others, and what mends is pulled.
 func TestImagesOfBadRegistry(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -289,7 +294,8 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Twenty pods of as many images at once all come to run, and no more images than allowed are pulled at one time.
+// Twenty pods of as many images at once all come to run, and no more images than allowed are pulled
+// at one time.
 func TestImagesTwentyAtOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -324,8 +330,8 @@ func TestImagesTwentyAtOnce(t *testing.T) {
 	}
 }
 
-// While an init container runs, the image of the container behind it is pulled, and nobody is told. When its turn comes the registry is not needed
-// any more.
+// While an init container runs, the image of the container behind it is pulled, and nobody is told.
+// When its turn comes the registry is not needed any more.
 func TestImagesAhead(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -419,7 +425,8 @@ func (n *node) awaitExplained(pod, text string) {
 	})
 }
 
-// The commands over images talk to the runtime itself, with progress, credentials of the node, and what pods use protected.
+// The commands over images talk to the runtime itself, with progress, credentials of the node, and
+// what pods use protected.
 func TestImagesCommands(t *testing.T) {
 	t.Parallel()
 	const user, password = "jane", "xyzzy-plugh-4711"
@@ -510,7 +517,8 @@ func TestImagesCommands(t *testing.T) {
 	}
 }
 
-// startKubelet starts a kubelet without an API server and with the runtime inside, with fields of its configuration and flags besides.
+// startKubelet starts a kubelet without an API server and with the runtime inside, with fields of
+// its configuration and flags besides.
 func (n *node) startKubelet(fields string, flags ...string) *agent {
 	n.t.Helper()
 	file := n.place.Dir + "/kubelet.yaml"
@@ -549,7 +557,8 @@ authorization: {mode: AlwaysAllow}
 	return a
 }
 
-// A kubelet without an API server gets credentials from a plugin, which it asks once for a registry, and demands them for every image.
+// A kubelet without an API server gets credentials from a plugin, which it asks once for a
+// registry, and demands them for every image.
 func TestImagesCredentialProvider(t *testing.T) {
 	t.Parallel()
 	const user, password = "jane", "xyzzy-plugh-4711"

@@ -29,7 +29,8 @@ func TestKubeContract(t *testing.T) {
 	})
 }
 
-// TestKubeWatchOverAnOutage watches through a restart of the API server: what is known stays known, and what changed meanwhile is seen.
+// TestKubeWatchOverAnOutage watches through a restart of the API server: what is known stays known,
+// and what changed meanwhile is seen.
 func TestKubeWatchOverAnOutage(t *testing.T) {
 	c := newControlPlane(t)
 	c.up()

@@ -11,7 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// killStep is where in a pod's life the agent is killed: in a call of the runtime, or when the API shows something of the pod.
+// killStep is where in a pod's life the agent is killed: in a call of the runtime, or when the API
+// shows something of the pod.
 type killStep struct {
 	call   string
 	moment moment
@@ -26,8 +27,9 @@ func (s killStep) String() string {
 	return strings.TrimSpace(string(s.moment) + " " + s.call)
 }
 
-// An agent of a cluster that is killed at steps of a pod's life, be they calls of the runtime or what the API server was told, changes nothing of
-// how that goes on: each container is started once, the API shows what it would have shown, and nothing is left.
+// An agent of a cluster that is killed at steps of a pod's life, be they calls of the runtime or
+// what the API server was told, changes nothing of how that goes on: each container is started
+// once, the API shows what it would have shown, and nothing is left.
 func TestLifeClusterAgentKilledAtEachStep(t *testing.T) {
 	t.Parallel()
 	runtime, image := startRuntime(t)
@@ -80,7 +82,8 @@ func TestLifeClusterAgentKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// strikeAt does something, and kills the agent at the step of the pod to which it leads. In its place it starts another.
+// strikeAt does something, and kills the agent at the step of the pod to which it leads. In its
+// place it starts another.
 func (c *cluster) strikeAt(a **agent, x *tap, at killStep, pod string, do func()) {
 	c.t.Helper()
 	if at.call != "" {

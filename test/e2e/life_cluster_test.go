@@ -53,7 +53,8 @@ func (c *cluster) awaitShown(uid types.UID) {
 	c.await("the new agent to show the pod", func(p pods) bool { return p.has(uid) })
 }
 
-// kubectl debug adds a container to a running pod, which sees the processes of its target, is started once, and goes with the pod.
+// kubectl debug adds a container to a running pod, which sees the processes of its target, is
+// started once, and goes with the pod.
 func TestLifeEphemeralContainers(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -123,7 +124,8 @@ func TestLifeEphemeralContainers(t *testing.T) {
 	until(t, "the pod to leave nothing", func() bool { return len(c.left(tr)) == 0 && len(c.sandboxes(after)) == 0 })
 }
 
-// A pod for which the node has no room is refused and stays so; a critical one takes the room of another.
+// A pod for which the node has no room is refused and stays so; a critical one takes the room of
+// another.
 func TestLifeAdmission(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -184,7 +186,8 @@ func TestLifeAdmission(t *testing.T) {
 	c.awaitAPI("the pods to go", func(p pods) bool { return len(p) == 0 })
 }
 
-// A deletion that leaves less time ends a preStop hook that is under way; how the containers ended is in the API before the pod goes.
+// A deletion that leaves less time ends a preStop hook that is under way; how the containers ended
+// is in the API before the pod goes.
 func TestLifeShortenedDeletion(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

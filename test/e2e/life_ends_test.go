@@ -16,7 +16,8 @@ import (
 // deaf is the script of a container that hears that it is to end, and does not.
 const deaf = `trap "say asked" TERM; say began; while :; do sleep 0.1; done`
 
-// A container has its grace period to end, of which its preStop hook takes a part, and is killed then; one that ends earlier is not waited for.
+// A container has its grace period to end, of which its preStop hook takes a part, and is killed
+// then; one that ends earlier is not waited for.
 func TestLifeGrace(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -84,7 +85,8 @@ func TestLifeGrace(t *testing.T) {
 	}
 }
 
-// How a container ended is in its status: code, reason, and the words that it left; also how the one before it did.
+// How a container ended is in its status: code, reason, and the words that it left; also how the
+// one before it did.
 func TestLifeEnds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

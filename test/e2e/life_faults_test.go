@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A containerd that stands still delays what was asked for meanwhile, and nothing else; when it goes on, so does
-// all. TEST_STOPPED says for how long it stands still, 20s unless it is set; beyond 2m calls are given up.
+// A containerd that stands still delays what was asked for meanwhile, and nothing else; when it
+// goes on, so does all. TEST_STOPPED says for how long it stands still, 20s unless it is set;
+// beyond 2m calls are given up.
 func TestLifeContainerdStandsStill(t *testing.T) {
 	t.Parallel()
 	still := 20 * time.Second
@@ -79,8 +80,8 @@ func TestLifeContainerdStandsStillForTheNextAgent(t *testing.T) {
 	n.awaitOnly([]string{"steady", "fresh"})
 }
 
-// With a broken database containerd begins anew: what it ran ends, and the pods run again, once each. The database
-// is kept.
+// With a broken database containerd begins anew: what it ran ends, and the pods run again, once
+// each. The database is kept.
 func TestLifeBrokenDatabase(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -149,7 +150,8 @@ func TestLifeDatabaseBreaksUnderTheAgent(t *testing.T) {
 	n.awaitOnly([]string{"web"})
 }
 
-// containerd forgets containers whose bundles were emptied; they are ended, and the pods run again, once each.
+// containerd forgets containers whose bundles were emptied; they are ended, and the pods run again,
+// once each.
 func TestLifeBundlesEmptied(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -23,8 +23,9 @@ import (
 // alone is what a container's script begins with if only one incarnation of it may run at a time.
 const alone = `exec 9>/shared/$me.lock; flock -n 9 || say runs twice; `
 
-// An agent that is killed at any step of the start or the end of a pod leaves nothing that the next one does not make good: the pod gets
-// to where it was going, with each of its containers running once, and leaves nothing.
+// An agent that is killed at any step of the start or the end of a pod leaves nothing that the next
+// one does not make good: the pod gets to where it was going, with each of its containers running
+// once, and leaves nothing.
 func TestLifeAgentKilledAtEachStep(t *testing.T) {
 	t.Parallel()
 	for _, at := range []moment{duringCall, afterCall} {
@@ -71,7 +72,8 @@ func TestLifeAgentKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// Agents that are killed at any time, one after the other and with a runtime of their own, do the work of one. TEST_KILL_ROUNDS makes more rounds of it.
+// Agents that are killed at any time, one after the other and with a runtime of their own, do the
+// work of one. TEST_KILL_ROUNDS makes more rounds of it.
 func TestLifeAgentsKilledAtAnyTime(t *testing.T) {
 	t.Parallel()
 	rounds := 1
@@ -136,8 +138,8 @@ func TestLifeAgentsKilledAtAnyTime(t *testing.T) {
 	}
 }
 
-// awaitOrKilled waits until the pods are as they shall be or the tap has killed the agent, and says at which step. In the agent's place
-// it starts another.
+// awaitOrKilled waits until the pods are as they shall be or the tap has killed the agent, and says
+// at which step. In the agent's place it starts another.
 func (n *node) awaitOrKilled(a **agent, x *tap, holds func(pods) bool) (where string) {
 	n.t.Helper()
 	until(n.t, "the pods to be as they shall be or the agent to be killed", func() bool {
@@ -181,7 +183,8 @@ func newTappedNode(t *testing.T) (*node, *tap) {
 	return n, x
 }
 
-// startRuntime starts a runtime that is no agent's, and returns its endpoint and the id of the hello image in it.
+// startRuntime starts a runtime that is no agent's, and returns its endpoint and the id of the
+// hello image in it.
 func startRuntime(t *testing.T) (endpoint, image string) {
 	t.Helper()
 	m := newMachine(t)
@@ -195,7 +198,8 @@ func startRuntime(t *testing.T) (endpoint, image string) {
 	return r.Endpoint(), hello.Image.Id
 }
 
-// tapInto puts a tap before a runtime. What asks the runtime past the agent finds it as if it were the agent's own.
+// tapInto puts a tap before a runtime. What asks the runtime past the agent finds it as if it were
+// the agent's own.
 func (n *node) tapInto(runtime, image string) (x *tap, endpoint string) {
 	n.t.Helper()
 	if err := os.Mkdir(n.place.Run, 0o755); err != nil {

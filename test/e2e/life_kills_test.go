@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Agents, containerds, and both at once are killed at any time, while pods are created, edited and deleted. In the
-// end each pod that shall be there runs once, with what is its on the host, and nothing else is there; when the
-// manifests are gone nothing at all is.
+// Agents, containerds, and both at once are killed at any time, while pods are created, edited and
+// deleted. In the end each pod that shall be there runs once, with what is its on the host, and
+// nothing else is there; when the manifests are gone nothing at all is.
 //
-// TEST_KILL_PODS says how many pods there are, 5 unless it is set. Twice as many agents are killed, two thirds of
-// that containerds, and as many pairs.
+// TEST_KILL_PODS says how many pods there are, 5 unless it is set. Twice as many agents are killed,
+// two thirds of that containerds, and as many pairs.
 func TestLifeKillsUnderChurn(t *testing.T) {
 	many := 5
 	if text := os.Getenv("TEST_KILL_PODS"); text != "" {
@@ -157,8 +157,8 @@ func (n *node) signalContainerd(signal unix.Signal) bool {
 	return unix.PidfdSendSignal(fd, signal, nil, 0) == nil
 }
 
-// awaitOnly waits until the pods of these names are all that there is on the node, each with one sandbox and one
-// container, and with no more than belongs to them.
+// awaitOnly waits until the pods of these names are all that there is on the node, each with one
+// sandbox and one container, and with no more than belongs to them.
 func (n *node) awaitOnly(names []string) {
 	n.t.Helper()
 	n.awaitNothing("besides "+strings.Join(names, " "), func() ([]string, error) {

@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// An agent that is killed while its runtime makes sandboxes leaves nothing that the runtime does not know: neither
-// shims nor states of runc, bundles, mounts, network namespaces, addresses or rules. The call is cut off with the
-// agent, and what the runtime then tidies it does not tidy well.
+// An agent that is killed while its runtime makes sandboxes leaves nothing that the runtime does
+// not know: neither shims nor states of runc, bundles, mounts, network namespaces, addresses or
+// rules. The call is cut off with the agent, and what the runtime then tidies it does not tidy
+// well.
 func TestLifeAgentKilledWhileSandboxesAreMade(t *testing.T) {
 	n := newNode(t)
 	n.start().kill() // with which the runtime is there

@@ -32,7 +32,8 @@ func withPolicy(c v1.Container, policy v1.ContainerRestartPolicy) v1.Container {
 	return c
 }
 
-// A container's own restart policy comes before its pod's, and its rules for exit codes come before both.
+// A container's own restart policy comes before its pod's, and its rules for exit codes come before
+// both.
 func TestLifeRestartRules(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -115,8 +116,9 @@ func TestLifeRestartRules(t *testing.T) {
 	wantInOrder(t, n.explain("all"), "restart all containers", "prepare container started", "side container started", "work container started")
 }
 
-// awaitBackOff waits until the container main was restarted at least so many times, and is held back for that time. On a
-// busy machine it may have been restarted more often by the time that somebody looks.
+// awaitBackOff waits until the container main was restarted at least so many times, and is held
+// back for that time. On a busy machine it may have been restarted more often by the time that
+// somebody looks.
 func (n *node) awaitBackOff(pod string, restarts int32, delay string) *v1.Pod {
 	n.t.Helper()
 	return n.await(pod+" to be held back for "+delay, func(p pods) bool {
@@ -126,7 +128,8 @@ func (n *node) awaitBackOff(pod string, restarts int32, delay string) *v1.Pod {
 	}).named(pod)
 }
 
-// wantApart checks that each restart of the container came no sooner after the end before it than it may.
+// wantApart checks that each restart of the container came no sooner after the end before it than
+// it may.
 func wantApart(t *testing.T, ends []journal.End, delays ...time.Duration) {
 	t.Helper()
 	if len(ends) <= len(delays) {
@@ -142,8 +145,8 @@ func wantApart(t *testing.T, ends []journal.End, delays ...time.Duration) {
 	}
 }
 
-// A container that ends again and again is held back, by its pod's law if that has one. Back-off and restart count outlive the agent, the
-// count also the sandbox. When the next try comes is said.
+// A container that ends again and again is held back, by its pod's law if that has one. Back-off
+// and restart count outlive the agent, the count also the sandbox. When the next try comes is said.
 func TestLifeBackOff(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -207,7 +210,8 @@ func TestLifeBackOff(t *testing.T) {
 		t.Errorf("pod %s is %s now, with the sandboxes %v", steady.UID, after.UID, lost)
 	}
 
-	// A sandbox that is lost while its container is held back neither shortens that nor is the count lost.
+	// A sandbox that is lost while its container is held back neither shortens that nor is the
+	// count lost.
 	quick := n.awaitBackOff("quick", 4, "2s")
 	for _, id := range n.sandboxes(quick) {
 		if err := unix.Kill(n.pid(id), unix.SIGKILL); err != nil {

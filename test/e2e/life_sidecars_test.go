@@ -16,8 +16,9 @@ import (
 // slowToEnd is the script of a container that is asked to end, and takes a moment.
 const slowToEnd = `trap "say asked; sleep 0.3; say ended; exit 0" TERM; say began; sleep infinity & wait`
 
-// Sidecars start in their turn, each when the one before has started up, run beside the rest, come back when they die, and end in reverse
-// order when the last of the rest has ended; the pod is over then, with the result of the rest.
+// Sidecars start in their turn, each when the one before has started up, run beside the rest, come
+// back when they die, and end in reverse order when the last of the rest has ended; the pod is over
+// then, with the result of the rest.
 func TestLifeSidecars(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -38,8 +38,8 @@ type strike struct {
 	moment moment
 }
 
-// tap stands between agents and their runtime, and passes all calls on but those that pull images: these it answers itself, as there
-// is no registry, with the image that the runtime has.
+// tap stands between agents and their runtime, and passes all calls on but those that pull images:
+// these it answers itself, as there is no registry, with the image that the runtime has.
 type tap struct {
 	runtime *grpc.ClientConn
 	image   string // what a pull brings

@@ -17,9 +17,10 @@ import (
 	"berth/internal/journal"
 )
 
-// actor is a container that has the host's programs and runs a script of the shell. In it "say WORDS" adds a line to the pod's story,
-// which begins with the container's name, $run is the number of the run, beginning with 1, and "stay" goes on until the container is
-// asked to end, which it says.
+// actor is a container that has the host's programs and runs a script of the shell. In it "say
+// WORDS" adds a line to the pod's story, which begins with the container's name, $run is the number
+// of the run, beginning with 1, and "stay" goes on until the container is asked to end, which it
+// says.
 func actor(name, script string) v1.Container {
 	const prelude = `PATH=/usr/bin
 say() { echo "$me $*" >> /shared/story; }
@@ -52,7 +53,8 @@ func sidecar(c v1.Container) v1.Container {
 	return c
 }
 
-// act makes a pod of actors. Its containers have, in /shared, a folder of the host that is the pod's own.
+// act makes a pod of actors. Its containers have, in /shared, a folder of the host that is the
+// pod's own.
 func (n *node) act(name string, policy v1.RestartPolicy, init []v1.Container, containers ...v1.Container) *v1.Pod {
 	n.t.Helper()
 	if err := os.MkdirAll(n.stage(name), 0o755); err != nil {
@@ -114,7 +116,8 @@ func (n *node) awaitStory(pod, line string) {
 	until(n.t, fmt.Sprintf("%s to say %q", pod, line), func() bool { return slices.Contains(n.story(pod), line) })
 }
 
-// wantStory checks that the actors of the pod have said this in this order, with nothing or anything between.
+// wantStory checks that the actors of the pod have said this in this order, with nothing or
+// anything between.
 func (n *node) wantStory(pod string, lines ...string) {
 	n.t.Helper()
 	left := lines

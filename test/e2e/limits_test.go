@@ -31,8 +31,8 @@ func withLimitedVolume(p *v1.Pod, limit string) *v1.Pod {
 	return p
 }
 
-// A pod whose emptyDir outgrows its sizeLimit is evicted, and so is one whose container writes more than its limit. Their neighbour below its limits
-// goes on.
+// A pod whose emptyDir outgrows its sizeLimit is evicted, and so is one whose container writes more
+// than its limit. Their neighbour below its limits goes on.
 func TestLocalStorageLimits(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -28,8 +28,9 @@ stringData: {password: open sesame}
 `, page)
 }
 
-// localReader is a pod that listens where the ConfigMap says, and serves what ConfigMap and Secret hold. Its other container has the folders of all pods.
-// THE_ROOT stands for the agent's root directory.
+// localReader is a pod that listens where the ConfigMap says, and serves what ConfigMap and Secret
+// hold. Its other container has the folders of all pods. THE_ROOT stands for the agent's root
+// directory.
 const localReader = `apiVersion: v1
 kind: Pod
 metadata: {name: reader}
@@ -73,7 +74,8 @@ spec:
     - {name: pods, mountPath: /pods}
 `
 
-// Pods refer to ConfigMaps and Secrets of manifests: they wait for them, show their changes, and keep what they have over an end of the agent.
+// Pods refer to ConfigMaps and Secrets of manifests: they wait for them, show their changes, and
+// keep what they have over an end of the agent.
 func TestLocalObjects(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -154,7 +156,8 @@ func TestLocalObjects(t *testing.T) {
 	}).named("env")
 	until(t, "the volume to show the new ConfigMap", page("five"))
 
-	// A container has the pod's volumes lead to the host, before an update and before the clean-up: nothing is written or removed there.
+	// A container has the pod's volumes lead to the host, before an update and before the clean-up:
+	// nothing is written or removed there.
 	host := filepath.Join(n.place.Dir, "host")
 	must(t, os.Mkdir(host, 0o700), os.WriteFile(filepath.Join(host, "page"), []byte("precious"), 0o600))
 	lead := func() {

@@ -23,8 +23,9 @@ import (
 	"berth/internal/kube"
 )
 
-// metricsServerObjects are what the metrics server's own deployment gives it: an account with these rights and no others, and the
-// APIService. The API server finds it at THE_PORT of the loopback. THE_NAMESPACE is the test's.
+// metricsServerObjects are what the metrics server's own deployment gives it: an account with these
+// rights and no others, and the APIService. The API server finds it at THE_PORT of the loopback.
+// THE_NAMESPACE is the test's.
 const metricsServerObjects = `apiVersion: v1
 kind: ServiceAccount
 metadata: {name: metrics-server, namespace: THE_NAMESPACE}
@@ -104,7 +105,8 @@ func (c *cluster) accountKubeconfig(account string) string {
 	return file
 }
 
-// startMetricsServer runs the Kubernetes project's metrics server with the rights of its own deployment, and has the API server serve what it says.
+// startMetricsServer runs the Kubernetes project's metrics server with the rights of its own
+// deployment, and has the API server serve what it says.
 func (c *cluster) startMetricsServer() {
 	c.t.Helper()
 	binary := os.Getenv("METRICS_SERVER")

@@ -14,7 +14,8 @@ import (
 	"berth/internal/mounts"
 )
 
-// mounting is a pod's folder to mount in, beside a folder of the host on which something is mounted.
+// mounting is a pod's folder to mount in, beside a folder of the host on which something is
+// mounted.
 type mounting struct {
 	*mounts.Mounter
 	t              *testing.T
@@ -147,7 +148,8 @@ func TestMountsOfPods(t *testing.T) {
 	m.wantPrecious(filepath.Join(m.host, "precious"))
 }
 
-// What programs mount, they mount where no container is; a filesystem whose server may be silent is unmounted by a process that can be ended.
+// What programs mount, they mount where no container is; a filesystem whose server may be silent is
+// unmounted by a process that can be ended.
 func TestMountsOfPrograms(t *testing.T) {
 	m := newMounting(t)
 	share := m.dir("share")

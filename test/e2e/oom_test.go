@@ -34,8 +34,8 @@ func (n *node) kills(pod, container string) []journal.Entry {
 	return out
 }
 
-// A container whose own process takes too much ends with the reason OOMKilled. One whose child does goes on, and that is told too;
-// on cgroup version 2, all of it ends.
+// A container whose own process takes too much ends with the reason OOMKilled. One whose child does
+// goes on, and that is told too; on cgroup version 2, all of it ends.
 func TestOOMKills(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -72,8 +72,8 @@ func TestOOMKills(t *testing.T) {
 	}
 }
 
-// An agent that comes back tells of a kill while there was none, and of none again. Where the container ends with its child (cgroup version 2), it ended for
-// want of memory.
+// An agent that comes back tells of a kill while there was none, and of none again. Where the
+// container ends with its child (cgroup version 2), it ended for want of memory.
 func TestOOMKillsWhileTheAgentIsAway(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -111,7 +111,8 @@ func TestSecretVolumes(t *testing.T) {
 		t.Errorf("after an update: %q, %v", got, err)
 	}
 
-	// A container has the volumes lead to the host, before an update and before the clean-up: nothing is written, given away or removed there.
+	// A container has the volumes lead to the host, before an update and before the clean-up:
+	// nothing is written, given away or removed there.
 	host := filepath.Join(root, "host")
 	must(t, os.MkdirAll(filepath.Join(host, "dir"), 0o700), os.WriteFile(filepath.Join(host, "key"), []byte("precious"), 0o600),
 		os.WriteFile(filepath.Join(host, "dir/token"), []byte("precious"), 0o600))

@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// localPort waits until the command listens for the port of a pod, and returns the port of this machine.
+// localPort waits until the command listens for the port of a pod, and returns the port of this
+// machine.
 func (f *follower) localPort(remote int) string {
 	f.n.t.Helper()
 	line := fmt.Sprintf(`Forwarding from 127\.0\.0\.1:(\d+) -> %d\n`, remote)

@@ -16,7 +16,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// probedPod has one container with a folder of the host at /state and the host's programs. Probes are indented as fields of a container.
+// probedPod has one container with a folder of the host at /state and the host's programs. Probes
+// are indented as fields of a container.
 func probedPod(name, state, probes string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -88,7 +89,8 @@ func (n *node) awaitUnready(name string) *v1.Pod {
 	}).named(name)
 }
 
-// A pod is ready as long as its readiness probe says so. Its container is not touched, and the next agent does not doubt it.
+// A pod is ready as long as its readiness probe says so. Its container is not touched, and the next
+// agent does not doubt it.
 func TestReadinessProbe(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -153,7 +155,8 @@ func TestLivenessProbe(t *testing.T) {
 		"main liveness verdict: failure: failures in a row: 2, failureThreshold: 2", "main container started: incarnation 1")
 }
 
-// Nothing but the startup probe runs before the container has started; what fails for ever is restarted.
+// Nothing but the startup probe runs before the container has started; what fails for ever is
+// restarted.
 func TestStartupProbe(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

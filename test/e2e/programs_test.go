@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// All programs run on a machine without a C library. runc, which is made with one, is at another address each time that it runs.
+// All programs run on a machine without a C library. runc, which is made with one, is at another
+// address each time that it runs.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

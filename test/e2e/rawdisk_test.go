@@ -25,7 +25,8 @@ import (
 	"berth/internal/volumes"
 )
 
-// newDisk is a disk of 16 MiB that begins with the text; it is gone when the test ends, which fails if somebody still holds it.
+// newDisk is a disk of 16 MiB that begins with the text; it is gone when the test ends, which fails
+// if somebody still holds it.
 func (n *node) newDisk(text string) string {
 	n.t.Helper()
 	image := filepath.Join(n.place.Dir, "disk.img")
@@ -75,7 +76,8 @@ spec:
     volumeDevices: [{name: disk, devicePath: /dev/data}]
 `
 
-// Containers are given a disk as it is, to write or only to read; an agent that was killed takes it away all the same.
+// Containers are given a disk as it is, to write or only to read; an agent that was killed takes it
+// away all the same.
 func TestClaimOfARawDisk(t *testing.T) {
 	n := newNode(t)
 	disk := n.newDisk("begins")
@@ -128,7 +130,8 @@ func TestClaimOfARawDisk(t *testing.T) {
 	}
 }
 
-// wantHeld checks that of the disks below dir those of the pods are held by one loop device each, and no others.
+// wantHeld checks that of the disks below dir those of the pods are held by one loop device each,
+// and no others.
 func (n *node) wantHeld(dir string, pods ...types.UID) {
 	n.t.Helper()
 	loops, err := loopsBelow(dir)
@@ -175,8 +178,9 @@ metadata: {name: disk}
 spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 16Mi}}, volumeMode: Block, volumeName: disk}
 `
 
-// Containers are given a disk of a CSI driver. Agent or driver are killed in each call that makes the disk or takes it down, before or after the call has
-// had its effect: the next one finishes it, and takes everything down in the end.
+// Containers are given a disk of a CSI driver. Agent or driver are killed in each call that makes
+// the disk or takes it down, before or after the call has had its effect: the next one finishes it,
+// and takes everything down in the end.
 func TestCSIDisk(t *testing.T) {
 	n := newNode(t)
 	d := n.newDriver()
@@ -241,8 +245,9 @@ func (o oneDisk) PatchPersistentVolumeClaimStatus(_ context.Context, _, changed 
 	return changed, nil
 }
 
-// A disk that somebody else holds for himself alone is given to a pod and taken from it all the same, and stays his. While somebody holds what a pod was
-// given, it cannot be taken away, and who that is is told.
+// A disk that somebody else holds for himself alone is given to a pod and taken from it all the
+// same, and stays his. While somebody holds what a pod was given, it cannot be taken away, and who
+// that is is told.
 func TestRawDiskThatOthersHold(t *testing.T) {
 	const uid = "11111111-2222-3333-4444-888888888888"
 	n := newNode(t)

@@ -52,8 +52,9 @@ func (s *stranger) told(text string) []string {
 	return slices.DeleteFunc(slices.Clone(s.asked), func(r string) bool { return !strings.Contains(r, text) })
 }
 
-// A registry names the server that gives tokens for it: that one is shown the credentials, at whatever address, and for an anonymous pull none. Servers that
-// the registry sends on to for its blobs are shown neither credentials nor tokens, also if they ask for some.
+// A registry names the server that gives tokens for it: that one is shown the credentials, at
+// whatever address, and for an anonymous pull none. Servers that the registry sends on to for its
+// blobs are shown neither credentials nor tokens, also if they ask for some.
 func TestRegistriesShowCredentials(t *testing.T) {
 	t.Parallel()
 	const user, password, token = "jane", "xyzzy-plugh-4711", "grunt-2342-token"

@@ -20,7 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deafToTLS accepts connections, and closes those that begin with a TLS handshake without a word, as a server of plain HTTP may do.
+// deafToTLS accepts connections, and closes those that begin with a TLS handshake without a word,
+// as a server of plain HTTP may do.
 type deafToTLS struct{ net.Listener }
 
 func (l deafToTLS) Accept() (net.Conn, error) {
@@ -53,7 +54,8 @@ func newDeafServer(h http.Handler) *httptest.Server {
 	return s
 }
 
-// say writes a hosts.toml of the registry into a folder below registries, by which it is reached by HTTP; the folder goes with the test.
+// say writes a hosts.toml of the registry into a folder below registries, by which it is reached by
+// HTTP; the folder goes with the test.
 func (r *imageRegistry) say(registries, folder string) {
 	r.t.Helper()
 	for at := filepath.Join(registries, folder); ; at = filepath.Dir(at) {
@@ -70,7 +72,8 @@ func (r *imageRegistry) say(registries, folder string) {
 	r.t.Cleanup(func() { _ = os.Remove(file) })
 }
 
-// What is said of a registry while the runtime runs counts from the next pull on: for pods and for `berth image pull`, in each of the folders.
+// What is said of a registry while the runtime runs counts from the next pull on: for pods and for
+// `berth image pull`, in each of the folders.
 func TestRegistriesAreReadAtEachPull(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -109,8 +112,8 @@ func trickle(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// Images are pulled one at a time: a registry that sends manifests, or layers, by a byte a second holds up the others as long as the deadline allows, and
-// those that wait tell what for.
+// Images are pulled one at a time: a registry that sends manifests, or layers, by a byte a second
+// holds up the others as long as the deadline allows, and those that wait tell what for.
 func TestRegistriesThatTrickle(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

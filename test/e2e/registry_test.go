@@ -25,7 +25,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 )
 
-// imageRegistry is a registry on loopback. Every image in it is the hello image under another name, with a content of its own.
+// imageRegistry is a registry on loopback. Every image in it is the hello image under another name,
+// with a content of its own.
 type imageRegistry struct {
 	t      *testing.T
 	server *httptest.Server
@@ -147,7 +148,8 @@ func describe(kind string, content []byte) descriptor {
 	return descriptor{MediaType: kind, Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(content)), Size: len(content)}
 }
 
-// push puts the hello image of the node's bundle into the registry as repository:1, and returns its name and digest.
+// push puts the hello image of the node's bundle into the registry as repository:1, and returns its
+// name and digest.
 func (r *imageRegistry) push(n *node, repository string) (name, digest string) {
 	r.t.Helper()
 	return r.pushLarge(n, repository, 0)
@@ -166,8 +168,8 @@ func (r *imageRegistry) pushStopSignal(n *node, repository, signal string) (name
 	return name
 }
 
-// pushWith is pushLarge with more in what the image's configuration says of its containers; a size of 0
-// is no layer more.
+// pushWith is pushLarge with more in what the image's configuration says of its containers; a size
+// of 0 is no layer more.
 func (r *imageRegistry) pushWith(n *node, repository string, size int, more map[string]any) (name, digest string) {
 	r.t.Helper()
 	blobs := helloBlobs(n)

@@ -38,7 +38,8 @@ func (c *cluster) resize(pod, container, cpu, memory string) {
 		fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"resources":{"limits":{"cpu":%q,"memory":%q}}}]}}`, container, cpu, memory))
 }
 
-// limits are the CPU quota and the memory limit, in bytes, of the cgroup that holds a running container, or of one so many levels above it.
+// limits are the CPU quota and the memory limit, in bytes, of the cgroup that holds a running
+// container, or of one so many levels above it.
 func (c *cluster) limits(s v1.ContainerStatus, above int) string {
 	_, id, _ := strings.Cut(s.ContainerID, "://")
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.pid(id)))
@@ -66,8 +67,8 @@ func (c *cluster) limits(s v1.ContainerStatus, above int) string {
 	return read("cpu", "cpu.cfs_quota_us", "cpu.max") + " " + read("memory", "memory.limit_in_bytes", "memory.max")
 }
 
-// awaitLimits waits until the API server shows the container running with these limits and nothing more to be done, and compares them with
-// those that hold.
+// awaitLimits waits until the API server shows the container running with these limits and nothing
+// more to be done, and compares them with those that hold.
 func (c *cluster) awaitLimits(pod, name, cpu, memory string) v1.ContainerStatus {
 	c.t.Helper()
 	p := c.awaitAPI(fmt.Sprintf("%s/%s to have %s and %s", pod, name, cpu, memory), func(p pods) bool {
@@ -91,8 +92,9 @@ func wantRestarts(t *testing.T, s v1.ContainerStatus, id string, restarts int32)
 	}
 }
 
-// CPU and memory of a running container grow and shrink without a restart, and the pod's with them; a container whose policy says so is
-// restarted for it; and what changes the pod's class is refused.
+// CPU and memory of a running container grow and shrink without a restart, and the pod's with them;
+// a container whose policy says so is restarted for it; and what changes the pod's class is
+// refused.
 func TestResizeInPlace(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -145,7 +147,8 @@ func TestResizeInPlace(t *testing.T) {
 	}
 }
 
-// What a pod may use as a whole is resized without a restart: the pod's cgroup, and the containers without a limit of their own.
+// What a pod may use as a whole is resized without a restart: the pod's cgroup, and the containers
+// without a limit of their own.
 func TestResizePodLevel(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -249,7 +252,8 @@ func TestResizeBelowUse(t *testing.T) {
 	wantRestarts(t, c.awaitLimits("web", "main", "500m", "24Mi"), before.ContainerID, 0)
 }
 
-// Whenever in a resize the agent is killed, the next brings it to its end: in place without a restart, and with one where there is to be one.
+// Whenever in a resize the agent is killed, the next brings it to its end: in place without a
+// restart, and with one where there is to be one.
 func TestResizeKilled(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -274,7 +278,8 @@ func TestResizeKilled(t *testing.T) {
 	}
 }
 
-// A manifest that keeps its UID asks for a resize too. It is refused: only pods of the API server are resized.
+// A manifest that keeps its UID asks for a resize too. It is refused: only pods of the API server
+// are resized.
 func TestResizeStatic(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -19,7 +19,8 @@ import (
 	"berth/internal/cgroups"
 )
 
-// limits has a container say what its cgroup and its process tell of its limits. An unknown file is said as nothing.
+// limits has a container say what its cgroup and its process tell of its limits. An unknown file is
+// said as nothing.
 const limits = `
 one() { say "$1=$(cat /sys/fs/cgroup/$2 2>/dev/null || cat /sys/fs/cgroup/$3 2>/dev/null | tr ' ' /)"; }
 one shares cpu/cpu.shares none
@@ -73,7 +74,8 @@ func (n *node) podCgroup(p *v1.Pod, v1File, v2File string) string {
 	return ""
 }
 
-// oomScore returns what a process has that is to have the score. Without CAP_SYS_RESOURCE nobody can lower it below the own one.
+// oomScore returns what a process has that is to have the score. Without CAP_SYS_RESOURCE nobody
+// can lower it below the own one.
 func oomScore(t *testing.T, want int) string {
 	t.Helper()
 	var self [1]unix.CapUserData
@@ -127,7 +129,8 @@ func TestLimitsFromInside(t *testing.T) {
 	}
 }
 
-// What a pod may use as a whole holds for its cgroup, and for containers that state nothing themselves.
+// What a pod may use as a whole holds for its cgroup, and for containers that state nothing
+// themselves.
 func TestPodLevelResources(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -189,8 +192,8 @@ systemReserved: {memory: 256Mi, pid: "100"}
 	a.end(unix.SIGTERM)
 }
 
-// startConfigured starts an agent as a kubelet without an API server, named n1, with more lines of a KubeletConfiguration, and
-// waits until it answers.
+// startConfigured starts an agent as a kubelet without an API server, named n1, with more lines of
+// a KubeletConfiguration, and waits until it answers.
 func (n *node) startConfigured(more string) *agent {
 	n.t.Helper()
 	config := n.place.Dir + "/kubelet.yaml"

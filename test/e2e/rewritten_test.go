@@ -11,8 +11,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// A manifest that is deleted and written again within a moment, with the same content, ends its pod and starts it again: each time,
-// as the same pod, with a restart more and no back-off. Another pod does not notice.
+// A manifest that is deleted and written again within a moment, with the same content, ends its pod
+// and starts it again: each time, as the same pod, with a restart more and no back-off. Another pod
+// does not notice.
 func TestRewrittenManifestRestartsThePod(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -9,7 +9,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A pod runs by the handler of its RuntimeClass, and by one of the runtime that it names itself; one that waits for a class is told which there are.
+// A pod runs by the handler of its RuntimeClass, and by one of the runtime that it names itself;
+// one that waits for a class is told which there are.
 func TestRuntimeClass(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -57,8 +57,8 @@ func (p place) mountedAt(t *testing.T, path string) (n int) {
 	return n
 }
 
-// What a container mounts in its volume reaches the host and other containers, also where the host's own mounts are private, and no agent
-// leaves more mounts than the one before it had.
+// What a container mounts in its volume reaches the host and other containers, also where the
+// host's own mounts are private, and no agent leaves more mounts than the one before it had.
 func TestSharedRoot(t *testing.T) {
 	n := newNode(t)
 	n.write("mounting.yaml", mountingPod)

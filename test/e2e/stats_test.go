@@ -79,7 +79,8 @@ func (n *node) outside(id string) cgroupstat.Sample {
 	return s
 }
 
-// What the summary says of a container lies between what its cgroup says before and after; what it wrote is found on its disks.
+// What the summary says of a container lies between what its cgroup says before and after; what it
+// wrote is found on its disks.
 func TestSummaryAgreesWithTheKernel(t *testing.T) {
 	n := newNode(t)
 	p := n.act("web", v1.RestartPolicyNever, nil, limited(actor("main", `
@@ -143,7 +144,8 @@ say written; while :; do :; done`), "64Mi"))
 	wantText(t, "top node", n.berth("top", "node"), "CPU(%)", "MEMORY(%)", "%")
 }
 
-// valueOf returns the value of the one sample whose line begins with the name and labels, "" if there is none.
+// valueOf returns the value of the one sample whose line begins with the name and labels, "" if
+// there is none.
 func valueOf(metrics, sample string) string {
 	for line := range strings.Lines(metrics) {
 		if rest, ok := strings.CutPrefix(line, sample+" "); ok {
@@ -154,7 +156,8 @@ func valueOf(metrics, sample string) string {
 	return ""
 }
 
-// What Prometheus and metrics-server scrape has the pod, agrees with the summary, and counts what the agent did.
+// What Prometheus and metrics-server scrape has the pod, agrees with the summary, and counts what
+// the agent did.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

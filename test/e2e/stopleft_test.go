@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Requests of ioctl(2) on a directory of a file system (linux/fs.h): who writes to it waits, in state
-// D, until it is thawed.
+// Requests of ioctl(2) on a directory of a file system (linux/fs.h): who writes to it waits, in
+// state D, until it is thawed.
 const (
 	freezeFS = 0xc0045877
 	thawFS   = 0xc0045878
@@ -45,7 +45,8 @@ func (n *node) newFreezer() (dir string, freeze, thaw func() error) {
 	return dir, do(freezeFS), do(thawFS)
 }
 
-// berth stop --all kills what it can, names what no signal ends, and fails; when that has ended, so has all.
+// berth stop --all kills what it can, names what no signal ends, and fails; when that has ended, so
+// has all.
 func TestStopAllNamesWhatRunsOn(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

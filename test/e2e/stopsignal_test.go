@@ -13,8 +13,8 @@ import (
 // parse the first two, and cannot send the last.
 var noSignals = map[string]string{"word": "SIGFOO; rm", "zero": "0", "minus": "-1"}
 
-// signalled is a pod of one container, main, of an image, and with a grace period in seconds; more are
-// lines of the container.
+// signalled is a pod of one container, main, of an image, and with a grace period in seconds; more
+// are lines of the container.
 func signalled(name, image string, grace int, more string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -32,9 +32,9 @@ const (
 	unwell  = "    args: [sleep]\n    livenessProbe: {tcpSocket: {port: 9}, initialDelaySeconds: 5, periodSeconds: 1, failureThreshold: 1}\n"
 )
 
-// An image whose stop signal is none has containers that end all the same: on SIGTERM, and those that
-// are deaf to it with their grace period. So it is when the manifest goes, when a liveness probe fails,
-// and with berth stop --all.
+// An image whose stop signal is none has containers that end all the same: on SIGTERM, and those
+// that are deaf to it with their grace period. So it is when the manifest goes, when a liveness
+// probe fails, and with berth stop --all.
 func TestStopSignalThatIsNone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

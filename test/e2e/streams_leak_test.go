@@ -19,7 +19,8 @@ import (
 // held is what the agent's process holds: goroutines and open files.
 type held struct{ goroutines, files int }
 
-// holding asks the agent, which counts its own goroutines for the answer, and looks at its open files, of which the question's connection is one.
+// holding asks the agent, which counts its own goroutines for the answer, and looks at its open
+// files, of which the question's connection is one.
 func (n *node) holding(pid int) held {
 	n.t.Helper()
 	profile := n.ask("/debug/pprof/goroutine?debug=1")
@@ -35,8 +36,8 @@ func (n *node) holding(pid int) held {
 	return h
 }
 
-// Many followers of a log and commands at a time get all that there is to read, and leave nothing behind in the agent: neither those that
-// read to the end nor those that go away in the middle.
+// Many followers of a log and commands at a time get all that there is to read, and leave nothing
+// behind in the agent: neither those that read to the end nor those that go away in the middle.
 func TestStreamsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	const followers, commands, commandBytes, logged = 20, 5, 8 << 20, 256 << 10

@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// pushLayered puts the hello image with one more layer, and its configuration changed, into the registry as repository:1.
+// pushLayered puts the hello image with one more layer, and its configuration changed, into the
+// registry as repository:1.
 func (r *imageRegistry) pushLayered(n *node, repository string, change func(config map[string]any), layer ...*tar.Header) (name string) {
 	r.t.Helper()
 	var b bytes.Buffer

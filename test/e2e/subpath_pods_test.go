@@ -13,7 +13,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// partsPod mounts parts of volumes, an image and a host's directory that has a filesystem inside, and takes a variable from a file.
+// partsPod mounts parts of volumes, an image and a host's directory that has a filesystem inside,
+// and takes a variable from a file.
 const partsPod = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: conf}
@@ -137,7 +138,8 @@ func TestSubpathPods(t *testing.T) {
 		t.Error("a new mount of the host reaches a container without propagation")
 	}
 
-	// A container that makes its part a link to the host is refused its next start, and runs when the link is gone.
+	// A container that makes its part a link to the host is refused its next start, and runs when
+	// the link is gone.
 	logs := filepath.Join(data, "logs")
 	must(t, os.Rename(logs, logs+"-away"), os.Symlink("/etc", logs))
 	n.signal(p, "main", unix.SIGTERM)

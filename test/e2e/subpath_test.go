@@ -134,7 +134,8 @@ func TestSubpathBinds(t *testing.T) {
 	}
 	must(t, os.Remove(s.in("a")))
 
-	// A file, by a link that stays in the volume, takes the directory's place; then another file the file's.
+	// A file, by a link that stays in the volume, takes the directory's place; then another file
+	// the file's.
 	must(t, os.Mkdir(s.in("..data"), 0o755), os.WriteFile(s.in("..data/key"), []byte("old"), 0o600), os.Symlink("..data/key", s.in("key")))
 	read := func(want string) {
 		t.Helper()
@@ -204,7 +205,8 @@ func raceFor(t *testing.T) time.Duration {
 	return d
 }
 
-// yield lets everything else of the machine go before the calling goroutine, which must end on its thread.
+// yield lets everything else of the machine go before the calling goroutine, which must end on its
+// thread.
 func yield(t *testing.T) {
 	runtime.LockOSThread()
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19); err != nil {
@@ -212,8 +214,8 @@ func yield(t *testing.T) {
 	}
 }
 
-// A container exchanges a directory on the path for a link to the host, and moves it about, as fast as it can. The race runs beside the longest
-// other test, and takes only what that leaves.
+// A container exchanges a directory on the path for a link to the host, and moves it about, as fast
+// as it can. The race runs beside the longest other test, and takes only what that leaves.
 func TestSubpathRace(t *testing.T) {
 	t.Parallel()
 	s := newSubpaths(t)

@@ -20,10 +20,12 @@ import (
 	"berth/internal/kube"
 )
 
-// goldensOfValidation is where the verdicts of an API server are kept that defaults and validation of manifests are tested with.
+// goldensOfValidation is where the verdicts of an API server are kept that defaults and validation
+// of manifests are tested with.
 const goldensOfValidation = "../../internal/validation/testdata/apiserver/"
 
-// TestValidationGoldensHold asks a real API server about a sample of the goldens: it must still say the same.
+// TestValidationGoldensHold asks a real API server about a sample of the goldens: it must still say
+// the same.
 func TestValidationGoldensHold(t *testing.T) {
 	c := newControlPlane(t)
 	flags, err := os.ReadFile(goldensOfValidation + "flags")

@@ -25,8 +25,9 @@ const apparmorProfile = `profile berth-e2e flags=(attach_disconnected) {
 }
 `
 
-// How containers are confined by AppArmor, seen from inside: by the runtime's profile when nothing is said and when it is asked for, by one of the
-// host's own, not at all; by the pod's choice where the container has none.
+// How containers are confined by AppArmor, seen from inside: by the runtime's profile when nothing
+// is said and when it is asked for, by one of the host's own, not at all; by the pod's choice where
+// the container has none.
 func TestVMAppArmor(t *testing.T) {
 	if enabled, _ := os.ReadFile("/sys/module/apparmor/parameters/enabled"); !strings.HasPrefix(string(enabled), "Y") {
 		t.Fatal("this host's kernel does not enforce AppArmor profiles: run this test by make e2e-vm")

@@ -13,8 +13,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// When a disk has grown, which the persistent volume tells, its filesystem does at the start of the next pod, under the first. A mounted ext4 grows only for
-// who has CAP_SYS_RESOURCE.
+// When a disk has grown, which the persistent volume tells, its filesystem does at the start of the
+// next pod, under the first. A mounted ext4 grows only for who has CAP_SYS_RESOURCE.
 func TestVMFilesystemOfADiskGrows(t *testing.T) {
 	n := newNode(t)
 	image, disk := n.loopDisk()

@@ -11,8 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Huge pages: a pod has those that it asks for and none besides, in its memory-backed volume too, and one that asks for more than the machine has is
-// refused. The machine has sixteen of 2 MiB. A quota of a small part of an emulated CPU would not let the container begin within any limit.
+// Huge pages: a pod has those that it asks for and none besides, in its memory-backed volume too,
+// and one that asks for more than the machine has is refused. The machine has sixteen of 2 MiB. A
+// quota of a small part of an emulated CPU would not let the container begin within any limit.
 func TestVMHugePages(t *testing.T) {
 	needsUnified(t)
 	if got := readFile(t, "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"); got != "16" {

@@ -47,8 +47,8 @@ const memoryQoSConfig = `featureGates: {MemoryQoS: true}
 memoryReservationPolicy: TieredReservation
 `
 
-// Under memory QoS, what pods ask for is protected in their cgroups and in all above them, and containers are slowed down before they reach their
-// limits (KEP-2570).
+// Under memory QoS, what pods ask for is protected in their cgroups and in all above them, and
+// containers are slowed down before they reach their limits (KEP-2570).
 func TestVMMemoryQoS(t *testing.T) {
 	needsUnified(t)
 	n := newNode(t)
@@ -83,8 +83,9 @@ func TestVMMemoryQoS(t *testing.T) {
 	}
 }
 
-// Under memory QoS, what pods ask for is protected in their cgroups and in all above them, and containers are slowed down before they reach their
-// limits; a resize of what is asked for alone changes all of that without a restart (KEP-2570).
+// Under memory QoS, what pods ask for is protected in their cgroups and in all above them, and
+// containers are slowed down before they reach their limits; a resize of what is asked for alone
+// changes all of that without a restart (KEP-2570).
 func TestVMMemoryQoSResize(t *testing.T) {
 	needsUnified(t)
 	const mi = 1 << 20
@@ -155,8 +156,8 @@ func TestVMMemoryQoSResize(t *testing.T) {
 	memory(kubepods, "memory.min", 48*mi)
 }
 
-// A container of a burstable pod swaps its part of the machine's swap, and no more; one that asks for all that it may use does not swap, and none is
-// resized while it may swap (KEP-2400).
+// A container of a burstable pod swaps its part of the machine's swap, and no more; one that asks
+// for all that it may use does not swap, and none is resized while it may swap (KEP-2400).
 func TestVMSwapping(t *testing.T) {
 	needsUnified(t)
 	c := newCluster(t)

@@ -86,7 +86,8 @@ func withVolume(p *v1.Pod, src v1.VolumeSource) *v1.Pod {
 	return p
 }
 
-// nfsMounts are the mount points of NFS below a folder, with their options, from the mount table: a server need not answer for that.
+// nfsMounts are the mount points of NFS below a folder, with their options, from the mount table: a
+// server need not answer for that.
 func nfsMounts(t *testing.T, below string) []string {
 	t.Helper()
 	var found []string
@@ -110,8 +111,9 @@ func (n *node) nfsActor(name, script string, src v1.VolumeSource) *v1.Pod {
 	return withVolume(n.act(name, v1.RestartPolicyAlways, nil, actor("main", script)), src)
 }
 
-// Volumes of a server: pods share what it has, an agent that was killed with volumes mounted, before containers and after them, finds what there is and ends
-// it, and the words of a server that refuses are told.
+// Volumes of a server: pods share what it has, an agent that was killed with volumes mounted,
+// before containers and after them, finds what there is and ends it, and the words of a server that
+// refuses are told.
 func TestVMNFS(t *testing.T) {
 	n := newNode(t)
 	s := newNFSServer(n)
@@ -127,7 +129,8 @@ func TestVMNFS(t *testing.T) {
 	wantFile(t, filepath.Join(s.dir, "file"), "shared")
 	n.awaitNFSMounts(2)
 
-	// Mounted, and no container started: one pod is wanted when the next agent comes, the other is not.
+	// Mounted, and no container started: one pod is wanted when the next agent comes, the other is
+	// not.
 	for _, name := range []string{"kept", "dropped"} {
 		p := n.nfsActor(name, "stay\n", s.volume(false))
 		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "berth.local/absent:1", v1.PullNever
@@ -177,8 +180,10 @@ func TestVMNFS(t *testing.T) {
 	})
 }
 
-// A server that is not heard any more holds up nothing but the pods that have its volumes, and these no longer than they are wanted: one whose volume is
-// being mounted goes at once, and one that has it when its container is killed and the volume is unmounted by force. The agent is one that finds all this.
+// A server that is not heard any more holds up nothing but the pods that have its volumes, and
+// these no longer than they are wanted: one whose volume is being mounted goes at once, and one
+// that has it when its container is killed and the volume is unmounted by force. The agent is one
+// that finds all this.
 func TestVMNFSSilentServer(t *testing.T) {
 	n := newNode(t)
 	s := newNFSServer(n)
@@ -247,8 +252,8 @@ func (b boundClaims) PatchPersistentVolumeClaimStatus(context.Context, *v1.Persi
 	return nil, errors.ErrUnsupported
 }
 
-// A claim that is bound to a server's folder: mounted as the persistent volume says, for one pod read-only, found by managers that know nothing of it,
-// and taken down by another one.
+// A claim that is bound to a server's folder: mounted as the persistent volume says, for one pod
+// read-only, found by managers that know nothing of it, and taken down by another one.
 func TestVMNFSClaim(t *testing.T) {
 	n := newNode(t)
 	s := newNFSServer(n)

@@ -17,8 +17,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// After a reboot of the machine the service brings the pods back: the same pods, in new sandboxes, with containers that were restarted. What had
-// run to its end does not run again, what is on disk is there, and what the kernel has forgotten (mounts, networks, cgroups) disturbs nothing.
+// After a reboot of the machine the service brings the pods back: the same pods, in new sandboxes,
+// with containers that were restarted. What had run to its end does not run again, what is on disk
+// is there, and what the kernel has forgotten (mounts, networks, cgroups) disturbs nothing.
 //
 // The test runs twice, before the reboot that it asks for, and after it.
 func TestVMReboot(t *testing.T) {

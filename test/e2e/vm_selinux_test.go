@@ -37,8 +37,9 @@ func fileLabel(t *testing.T, path string) string {
 	return string(bytes.TrimRight(label[:size], "\x00"))
 }
 
-// Containers run with the label that their pod asks for, or one that is the pod's alone, and so does what the agent gives them; what is the host's keeps its
-// own. A volume whose driver can is mounted with the pod's label, and anew for a pod with another one.
+// Containers run with the label that their pod asks for, or one that is the pod's alone, and so
+// does what the agent gives them; what is the host's keeps its own. A volume whose driver can is
+// mounted with the pod's label, and anew for a pod with another one.
 func TestSELinux(t *testing.T) {
 	needsSELinux(t)
 	const process, file = "system_u:system_r:container_t:", "system_u:object_r:container_file_t:"
@@ -156,8 +157,9 @@ metadata: {name: disk}
 spec: {accessModes: [ReadWriteOnce], storageClassName: THE_NODE-labelled, volumeName: THE_NODE-labelled, resources: {requests: {storage: 1Gi}}}
 `
 
-// A node with SELinuxMount (KEP-1710) mounts a volume that pods may share with the label of one of them. Those with other labels are told, and have it one
-// after the other; those that want it labelled file by file share it with each other alone.
+// A node with SELinuxMount (KEP-1710) mounts a volume that pods may share with the label of one of
+// them. Those with other labels are told, and have it one after the other; those that want it
+// labelled file by file share it with each other alone.
 func TestSELinuxMount(t *testing.T) {
 	needsSELinux(t)
 	const file = "system_u:object_r:container_file_t:"
@@ -180,7 +182,8 @@ func TestSELinuxMount(t *testing.T) {
 		c.create(p)
 	}
 	remove := func(name string) { c.kubectl("delete", "pod", name, "--wait=false") }
-	// wantLabel compares the flags of the last call that staged the volume, and the label of a file that a pod sees in it.
+	// wantLabel compares the flags of the last call that staged the volume, and the label of a file
+	// that a pod sees in it.
 	wantLabel := func(p *v1.Pod, flags, level string) {
 		t.Helper()
 		staged := d.calls("NodeStageVolume")
@@ -212,7 +215,8 @@ func TestSELinuxMount(t *testing.T) {
 		wantLabel(now.named(gone), `context="`+file+levels[gone]+`"`, levels[gone])
 	}
 
-	// File by file: not beside a pod that has it mounted with a label, and with any label when that has gone.
+	// File by file: not beside a pod that has it mounted with a label, and with any label when that
+	// has gone.
 	create("recursive", levels["recursive"], ptr.To(v1.SELinuxChangePolicyRecursive))
 	c.awaitEvent("recursive", "FailedMount", `conflicting SELinux labels of volume `+c.name+`-labelled: "`+file+levels[gone]+`" and ""`)
 	remove(gone)
@@ -227,7 +231,8 @@ func TestSELinuxMount(t *testing.T) {
 	d.awaitNothing()
 }
 
-// What is the pod's own it has, and a volume with its label; a pod with another label is denied that volume, by a kernel that enforces its policy.
+// What is the pod's own it has, and a volume with its label; a pod with another label is denied
+// that volume, by a kernel that enforces its policy.
 func TestSELinuxEnforced(t *testing.T) {
 	needsSELinux(t)
 	const mode = "/sys/fs/selinux/enforce"

@@ -14,8 +14,8 @@ import (
 // swapConfig has pods swap.
 const swapConfig = "memorySwap: {swapBehavior: LimitedSwap}\n"
 
-// What containers may swap, seen from inside: static pods are critical, and critical pods do not swap on a machine that has swap and lets others
-// (KEP-2400).
+// What containers may swap, seen from inside: static pods are critical, and critical pods do not
+// swap on a machine that has swap and lets others (KEP-2400).
 func TestVMSwap(t *testing.T) {
 	needsUnified(t)
 	if swaps := strings.Count(readFile(t, "/proc/swaps"), "\n"); swaps == 0 {

@@ -43,8 +43,8 @@ func systemctl(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// The tree of cgroup v2 with each driver: where pods and containers lie, what is written there, what a container sees of it from inside, and that
-// nothing is left.
+// The tree of cgroup v2 with each driver: where pods and containers lie, what is written there,
+// what a container sees of it from inside, and that nothing is left.
 func TestVMCgroups(t *testing.T) {
 	needsUnified(t)
 	for _, driver := range []cgroups.Driver{cgroups.Cgroupfs, cgroups.Systemd} {
@@ -128,7 +128,8 @@ func TestVMCgroups(t *testing.T) {
 	}
 }
 
-// podCgroup is the directory of a pod's cgroup in the unified hierarchy; class is "" for a guaranteed pod.
+// podCgroup is the directory of a pod's cgroup in the unified hierarchy; class is "" for a
+// guaranteed pod.
 func podCgroup(n *node, driver cgroups.Driver, class, uid string) string {
 	if driver == cgroups.Cgroupfs {
 		return filepath.Join(cgroupMount, n.place.Cgroup, "kubepods", class, "pod"+uid)
@@ -160,10 +161,11 @@ func wantFile(t *testing.T, name, want string) {
 	}
 }
 
-// Who is killed first when memory runs out: best-effort pods, then burstable ones by what they use of their share, and last the guaranteed ones, the
-// sandboxes and the runtime.
+// Who is killed first when memory runs out: best-effort pods, then burstable ones by what they use
+// of their share, and last the guaranteed ones, the sandboxes and the runtime.
 func TestVMOOMScores(t *testing.T) {
-	// The child's own score; without CAP_SYS_RESOURCE it may only be raised (proc_pid_oom_score_adj(5)).
+	// The child's own score; without CAP_SYS_RESOURCE it may only be raised
+	// (proc_pid_oom_score_adj(5)).
 	if err := exec.Command("sh", "-c", "echo -999 > /proc/self/oom_score_adj").Run(); err != nil {
 		t.Fatal("this host lets nobody lower oom_score_adj: run this test by make e2e-vm")
 	}

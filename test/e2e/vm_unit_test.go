@@ -75,7 +75,8 @@ func (u *unit) awaitAnswer(not int) {
 	})
 }
 
-// As a service of systemd the agent is stopped, restarted, killed and started, and no container notices; the runtime is not restarted either.
+// As a service of systemd the agent is stopped, restarted, killed and started, and no container
+// notices; the runtime is not restarted either.
 func TestVMUnit(t *testing.T) {
 	needsSystemd(t)
 	n := newNode(t)

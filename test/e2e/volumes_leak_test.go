@@ -55,7 +55,8 @@ spec:
 %s`, name, volumes, mounts)
 }
 
-// Pods with five volumes each come and go, and leave no mount, no folder, no goroutine and no open file. TEST_VOLUME_PODS says how many there are.
+// Pods with five volumes each come and go, and leave no mount, no folder, no goroutine and no open
+// file. TEST_VOLUME_PODS says how many there are.
 func TestVolumesLeaveNothing(t *testing.T) {
 	t.Parallel()
 	many, wave := 20, 10 // as many come, or go, at one time
@@ -120,8 +121,8 @@ func TestVolumesLeaveNothing(t *testing.T) {
 	t.Logf("%d pods in %v; before %+v, after %+v", many, time.Since(began).Round(time.Second), before, after)
 }
 
-// An agent that is killed at any step of a pod with volumes of each kind leaves nothing that the next one does not find, finish or clean up; what
-// is not its own stays.
+// An agent that is killed at any step of a pod with volumes of each kind leaves nothing that the
+// next one does not find, finish or clean up; what is not its own stays.
 func TestVolumesAgentKilledAtEachStep(t *testing.T) {
 	for _, at := range []moment{duringCall, afterCall} {
 		t.Run(string(at), func(t *testing.T) {

@@ -104,7 +104,8 @@ func TestMemoryVolume(t *testing.T) {
 		return err == nil && len(loops) == 0
 	})
 
-	// A bind mount of a directory of the host on the same filesystem, as a container with Bidirectional propagation makes it.
+	// A bind mount of a directory of the host on the same filesystem, as a container with
+	// Bidirectional propagation makes it.
 	host := t.TempDir()
 	precious := filepath.Join(host, "precious")
 	if err := os.WriteFile(precious, nil, 0o600); err != nil {
@@ -128,7 +129,8 @@ func TestMemoryVolume(t *testing.T) {
 		t.Fatalf("the host's file: %v", err)
 	}
 	held.Close()
-	// The last line of defence: a mount that the mount table does not tell of, as when it comes after the table was read.
+	// The last line of defence: a mount that the mount table does not tell of, as when it comes
+	// after the table was read.
 	if err := openWith(mount.NewFakeMounter(nil)).Teardown(t.Context(), uid); !errors.Is(err, unix.EXDEV) {
 		t.Errorf("removal met a mount: %v, want a refusal to cross it", err)
 	}

@@ -11,8 +11,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// What a pod is called, and what it knows by name: its host name, its full name as the kernel's, its hosts file, which is whole again after a
-// restart whatever the container wrote into it.
+// What a pod is called, and what it knows by name: its host name, its full name as the kernel's,
+// its hosts file, which is whole again after a restart whatever the container wrote into it.
 func TestWorldNames(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

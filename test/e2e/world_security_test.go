@@ -24,7 +24,8 @@ const (
 	netBind     = "0000000000000400"
 )
 
-// Who the process is and what it may do: users, groups, capabilities, no_new_privs, seccomp, a root that is not written to, masked files.
+// Who the process is and what it may do: users, groups, capabilities, no_new_privs, seccomp, a root
+// that is not written to, masked files.
 func TestWorldSecurity(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -119,7 +120,8 @@ func TestWorldRefused(t *testing.T) {
 	}
 }
 
-// Namespaces and kernel parameters: what is the host's, what is the pod's, what is each container's.
+// Namespaces and kernel parameters: what is the host's, what is the pod's, what is each
+// container's.
 func TestWorldNamespaces(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -172,8 +174,8 @@ func TestWorldNamespaces(t *testing.T) {
 	}
 }
 
-// A pod with a user namespace is root to itself and nobody to the host; its ids are its own, and stay so over the end of its containers and of
-// the agent; they are free when it is gone.
+// A pod with a user namespace is root to itself and nobody to the host; its ids are its own, and
+// stay so over the end of its containers and of the agent; they are free when it is gone.
 func TestWorldUserNamespace(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -248,7 +250,8 @@ func TestWorldUserNamespace(t *testing.T) {
 	}
 }
 
-// The image's user is who runs, at the first start, at the second, and from what is there already; a group beside it does not change who.
+// The image's user is who runs, at the first start, at the second, and from what is there already;
+// a group beside it does not change who.
 func TestWorldImageUser(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

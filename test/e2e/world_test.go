@@ -32,7 +32,8 @@ mv /shared/.$me.world /shared/$me.world
 say looked
 `
 
-// world is what a container has seen: sections by their names, as texts without the last line's end.
+// world is what a container has seen: sections by their names, as texts without the last line's
+// end.
 type world map[string]string
 
 // worldOf waits until the container of the pod has looked, and returns what it saw.
@@ -77,7 +78,8 @@ func (w world) wantStatus(t *testing.T, key, want string) {
 	}
 }
 
-// looker makes a pod of one container, main, that looks and stays. Every user may write into its stage.
+// looker makes a pod of one container, main, that looks and stays. Every user may write into its
+// stage.
 func (n *node) looker(name string, change func(*v1.Pod, *v1.Container)) *v1.Pod {
 	n.t.Helper()
 	p := n.act(name, v1.RestartPolicyAlways, nil, actor("main", look+"stay\n"))
@@ -92,7 +94,8 @@ func (n *node) looker(name string, change func(*v1.Pod, *v1.Container)) *v1.Pod 
 // namespace returns the test's own namespace of a kind, which is the host's.
 func namespace(t *testing.T, kind string) string {
 	t.Helper()
-	// Not /proc/self, which is the process's first thread: another test may have left that in a namespace of its own.
+	// Not /proc/self, which is the process's first thread: another test may have left that in a
+	// namespace of its own.
 	ns, err := os.Readlink("/proc/thread-self/ns/" + kind)
 	if err != nil {
 		t.Fatal(err)

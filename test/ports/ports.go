@@ -13,8 +13,9 @@ import (
 	"sync"
 )
 
-// Below the ports of outgoing connections (net.ipv4.ip_local_port_range, from 32768), so that a server that is not started yet, or is
-// killed for a while, finds its port free; and below the control plane's, which are from 20000.
+// Below the ports of outgoing connections (net.ipv4.ip_local_port_range, from 32768), so that a
+// server that is not started yet, or is killed for a while, finds its port free; and below the
+// control plane's, which are from 20000.
 const first, last = 10000, 19999
 
 // attempts bounds the search; the range is nearly empty.

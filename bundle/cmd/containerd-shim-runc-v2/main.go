@@ -1,7 +1,8 @@
 // Command containerd-shim-runc-v2 is containerd's shim for runc, on one processor.
 //
-// A node has one shim for each pod. Containerd gives each four processors, whose threads wake each other up in every collection of garbage, for
-// several times of what the collection itself takes. How often a shim at rest collects is up to the build (bundle.mk).
+// A node has one shim for each pod. Containerd gives each four processors, whose threads wake each
+// other up in every collection of garbage, for several times of what the collection itself takes.
+// How often a shim at rest collects is up to the build (bundle.mk).
 package main
 
 import (

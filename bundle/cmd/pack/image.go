@@ -83,7 +83,8 @@ func (spec image) build() (v1.Image, error) {
 	return mutate.Append(configured, mutate.Addendum{Layer: static.NewLayer(layer.Bytes(), types.OCIUncompressedLayer)})
 }
 
-// archiveOf returns the image as a tar of an OCI layout, with the annotation by which containerd names what it imports.
+// archiveOf returns the image as a tar of an OCI layout, with the annotation by which containerd
+// names what it imports.
 func archiveOf(name string, img v1.Image) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "berth-image-")
 	if err != nil {

@@ -1,10 +1,11 @@
-// Pack makes the bundle: the programs of the runtime, and the images that Berth brings along, in one compressed file.
+// Pack makes the bundle: the programs of the runtime, and the images that Berth brings along, in
+// one compressed file.
 //
 //	pack -bin DIR -cni DIR -pause FILE -hello FILE -out bundle.tar.zst -hash bundle.hash
 //
-// The bundle is a zstd-compressed tar whose first entry is manifest.json, which lists every other entry with its mode, size and
-// SHA-256. The hash written to -hash is the SHA-256 of that manifest, and so vouches for everything in the bundle.
-// The same input gives the same bytes.
+// The bundle is a zstd-compressed tar whose first entry is manifest.json, which lists every other
+// entry with its mode, size and SHA-256. The hash written to -hash is the SHA-256 of that manifest,
+// and so vouches for everything in the bundle. The same input gives the same bytes.
 package main
 
 import (

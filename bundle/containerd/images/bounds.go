@@ -1,6 +1,7 @@
-// Package images bounds how long a registry may take for its answers. The build puts this file into containerd's package of the same name
-// (internal/cri/server/images), which calls it (bundle.mk). Containerd itself takes one byte in all of image_pull_progress_timeout for
-// progress, so that a registry that sends a byte a second holds up the pulls behind it for as long as it likes.
+// Package images bounds how long a registry may take for its answers. The build puts this file into
+// containerd's package of the same name (internal/cri/server/images), which calls it (bundle.mk).
+// Containerd itself takes one byte in all of image_pull_progress_timeout for progress, so that a
+// registry that sends a byte a second holds up the pulls behind it for as long as it likes.
 package images
 
 import (
@@ -11,14 +12,17 @@ import (
 	"time"
 )
 
-// leastProgress is how many bytes of an image must come within image_pull_progress_timeout while the registry is asked for something.
-// The slowest of mobile networks bring many times that in five minutes.
+// leastProgress is how many bytes of an image must come within image_pull_progress_timeout while
+// the registry is asked for something. The slowest of mobile networks bring many times that in five
+// minutes.
 const leastProgress = 64 << 10
 
-// progressed reports whether a pull that has read so many bytes by now has come further since it had read those of before.
+// progressed reports whether a pull that has read so many bytes by now has come further since it
+// had read those of before.
 func progressed(now, before uint64) bool { return now >= before+leastProgress }
 
-// answerTimeout is how long a registry has for the answer to a request for anything but a blob: a manifest, or a token.
+// answerTimeout is how long a registry has for the answer to a request for anything but a blob: a
+// manifest, or a token.
 const answerTimeout = time.Minute
 
 var errNoAnswer = errors.New("the registry has not answered in full within " + answerTimeout.String())

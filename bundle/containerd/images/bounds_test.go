@@ -46,7 +46,8 @@ func (p piped) dial(context.Context, string, string) (net.Conn, error) {
 	return ours, nil
 }
 
-// A registry has a minute for a manifest and a token, head and body, and as long as it likes for a blob, wherever that is kept.
+// A registry has a minute for a manifest and a token, head and body, and as long as it likes for a
+// blob, wherever that is kept.
 func TestInTime(t *testing.T) {
 	trickle := func(w http.ResponseWriter, req *http.Request) {
 		for range 90 {
@@ -98,7 +99,8 @@ func TestInTime(t *testing.T) {
 	}
 }
 
-// A byte a second is no progress in the five minutes that containerd waits for some; a kilobyte a second is.
+// A byte a second is no progress in the five minutes that containerd waits for some; a kilobyte a
+// second is.
 func TestProgressed(t *testing.T) {
 	for perSecond, want := range map[uint64]bool{0: false, 1: false, 200: false, 1 << 10: true} {
 		if got := progressed(1<<20+300*perSecond, 1<<20); got != want {

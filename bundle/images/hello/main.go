@@ -1,4 +1,5 @@
-// Hello is the program of the hello image: a small web server for the examples, and the few bodies that tests want a container to have.
+// Hello is the program of the hello image: a small web server for the examples, and the few bodies
+// that tests want a container to have.
 //
 //	hello serve [-port N] [-dir DIR]      a page with host name, pod IP and uptime; DIR's files under /files/
 //	hello write [-rate BYTES]             numbered lines to standard output at BYTES per second

@@ -46,7 +46,8 @@ type Fault struct {
 	Then func(method string)
 }
 
-// Inject adds a fault. Faults that match the same call are used up in the order in which they were injected, one per call.
+// Inject adds a fault. Faults that match the same call are used up in the order in which they were
+// injected, one per call.
 func (r *Runtime) Inject(fault Fault) {
 	if fault.Times == 0 {
 		fault.Times = 1
@@ -61,7 +62,8 @@ func (r *Runtime) Fail(method string, n int, err error) {
 	r.Inject(Fault{Method: method, Times: n, Err: err})
 }
 
-// FailNth lets only the nth call of a method from now on (the first is 1) fail with err, before it does anything.
+// FailNth lets only the nth call of a method from now on (the first is 1) fail with err, before it
+// does anything.
 func (r *Runtime) FailNth(method string, n int, err error) {
 	r.Inject(Fault{Method: method, Skip: n - 1, Err: err})
 }
@@ -71,7 +73,8 @@ func (r *Runtime) FailAfterWork(method string, n int, err error) {
 	r.Inject(Fault{Method: method, Times: n, Err: err, AfterWork: true})
 }
 
-// Hang keeps the next n calls of a method without an answer until their clients give up; they do nothing.
+// Hang keeps the next n calls of a method without an answer until their clients give up; they do
+// nothing.
 func (r *Runtime) Hang(method string, n int) {
 	r.Inject(Fault{Method: method, Times: n, Hang: true})
 }
@@ -83,8 +86,9 @@ func (r *Runtime) ClearFaults() {
 	r.faults = nil
 }
 
-// Stall keeps all calls from being handled, as a runtime does that is stopped in a debugger or starved, until the returned
-// function is called. Clients may give up meanwhile; their calls do nothing then.
+// Stall keeps all calls from being handled, as a runtime does that is stopped in a debugger or
+// starved, until the returned function is called. Clients may give up meanwhile; their calls do
+// nothing then.
 func (r *Runtime) Stall() (release func()) {
 	gate := make(chan struct{})
 	r.mu.Lock()
@@ -170,8 +174,8 @@ func (r *Runtime) perform(ctx context.Context, s *serving, method string, req an
 	return nil, fault.happen(ctx, s, method)
 }
 
-// before waits out a stall and the method's latency and lets the faults happen that come before the work. It returns the fault
-// that comes after the work.
+// before waits out a stall and the method's latency and lets the faults happen that come before the
+// work. It returns the fault that comes after the work.
 func (r *Runtime) before(ctx context.Context, s *serving, method string, req any) (*Fault, error) {
 	if err := r.waitStall(ctx, s); err != nil {
 		return nil, err
@@ -207,7 +211,8 @@ func (r *Runtime) waitStall(ctx context.Context, s *serving) error {
 	}
 }
 
-// takeFault returns the fault that hits this call, or nil, and counts the call in all faults it matches.
+// takeFault returns the fault that hits this call, or nil, and counts the call in all faults it
+// matches.
 func (r *Runtime) takeFault(method string, req any) *Fault {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -82,7 +82,8 @@ func (c *container) status() *runtimeapi.ContainerStatus {
 	}
 }
 
-// imageStatus is the image as a container's status names it: by its tag, whatever name the container was created with.
+// imageStatus is the image as a container's status names it: by its tag, whatever name the
+// container was created with.
 func (c *container) imageStatus() *runtimeapi.ImageSpec {
 	if len(c.image.tags) > 0 {
 		return &runtimeapi.ImageSpec{Image: c.image.tags[0]}
@@ -204,7 +205,8 @@ func (r *Runtime) reserveContainer(c *container, sandboxID string) error {
 	return r.reserve("container", c.name, c.id, "; check if another CreateContainer request is in progress")
 }
 
-// addContainer makes a container whose name is reserved part of the state, or gives the name free and says why not.
+// addContainer makes a container whose name is reserved part of the state, or gives the name free
+// and says why not.
 func (r *Runtime) addContainer(c *container) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -272,7 +274,8 @@ func (r *Runtime) startContainer(c *container) error {
 	return nil
 }
 
-// failStart ends a container that could not be started: no event tells of it. The caller holds the lock.
+// failStart ends a container that could not be started: no event tells of it. The caller holds the
+// lock.
 func (r *Runtime) failStart(c *container, message string) error {
 	c.state = runtimeapi.ContainerState_CONTAINER_EXITED
 	c.finishedAt = time.Now()
@@ -337,7 +340,8 @@ func (s *runtimeService) RemoveContainer(_ context.Context, req *runtimeapi.Remo
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
 
-// removeContainer forgets a container that does not run and tells subscribers, after they know of its exit.
+// removeContainer forgets a container that does not run and tells subscribers, after they know of
+// its exit.
 func (r *Runtime) removeContainer(c *container) {
 	r.mu.Lock()
 	ran := !c.startedAt.IsZero()

@@ -112,7 +112,8 @@ func (s *runtimeService) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncR
 	return &runtimeapi.ExecSyncResponse{Stdout: []byte(result.Stdout), Stderr: []byte(result.Stderr), ExitCode: result.ExitCode}, nil
 }
 
-// awaitExec waits for the end of a command: its own, that of its container, or its time-out (0: none).
+// awaitExec waits for the end of a command: its own, that of its container, or its time-out (0:
+// none).
 func (s *runtimeService) awaitExec(ctx context.Context, c *container, takes, timeout time.Duration) error {
 	late := timeout > 0 && takes > timeout
 	if late {

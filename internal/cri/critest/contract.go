@@ -17,7 +17,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Target is a runtime that the contract suite runs on. The suite touches only what it has made itself.
+// Target is a runtime that the contract suite runs on. The suite touches only what it has made
+// itself.
 type Target struct {
 	Runtime runtimeapi.RuntimeServiceClient
 	Images  runtimeapi.ImageServiceClient
@@ -30,12 +31,15 @@ type Target struct {
 	LogDir string
 	// CgroupParent is the cgroup below which the pods' are made; empty means the runtime's default.
 	CgroupParent string
-	// PodNetwork says that sandboxes can have a network of their own; otherwise all run with the host's.
+	// PodNetwork says that sandboxes can have a network of their own; otherwise all run with the
+	// host's.
 	PodNetwork bool
-	// Restart, when not nil, takes the runtime down, calls whileDown and brings the runtime back; it returns when it answers.
+	// Restart, when not nil, takes the runtime down, calls whileDown and brings the runtime back;
+	// it returns when it answers.
 	Restart func(t *testing.T, whileDown func())
-	// KillContainer and KillSandbox, when not nil, return what ends the process of a running container or ready sandbox past the
-	// runtime, with SIGKILL. It works also while the runtime is down.
+	// KillContainer and KillSandbox, when not nil, return what ends the process of a running
+	// container or ready sandbox past the runtime, with SIGKILL. It works also while the runtime is
+	// down.
 	KillContainer func(t *testing.T, id string) (kill func())
 	KillSandbox   func(t *testing.T, id string) (kill func())
 }
@@ -63,15 +67,15 @@ type contractTest struct {
 	needs func(Target) string
 }
 
-// RunContract checks that a runtime keeps the contract of CRI and shows the peculiarities that the package's doc lists. Each
-// clause is a subtest with a target of its own; targets may share one runtime. No other client may read or stall the runtime's
-// events meanwhile.
+// RunContract checks that a runtime keeps the contract of CRI and shows the peculiarities that the
+// package's doc lists. Each clause is a subtest with a target of its own; targets may share one
+// runtime. No other client may read or stall the runtime's events meanwhile.
 func RunContract(t *testing.T, newTarget func(t *testing.T) Target) {
 	runContract(t, newTarget, func(t *testing.T, clause func(*testing.T)) { clause(t) })
 }
 
-// RunContractInBubbles is RunContract with each clause, and the making of its target, in a testing/synctest bubble: a runtime in
-// memory shows there within a blink what takes it seconds.
+// RunContractInBubbles is RunContract with each clause, and the making of its target, in a
+// testing/synctest bubble: a runtime in memory shows there within a blink what takes it seconds.
 func RunContractInBubbles(t *testing.T, newTarget func(t *testing.T) Target) {
 	runContract(t, newTarget, synctest.Test)
 }

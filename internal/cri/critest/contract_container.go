@@ -310,7 +310,8 @@ var containerContract = []contractTest{
 	}},
 }
 
-// checkLog checks that a log has full lines of stdout in CRI's format; the last line may be in the making.
+// checkLog checks that a log has full lines of stdout in CRI's format; the last line may be in the
+// making.
 func checkLog(path string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {

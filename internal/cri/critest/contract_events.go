@@ -22,8 +22,8 @@ type eventLog struct {
 	ended  chan struct{}
 }
 
-// subscribe opens an event stream and reads it until the clause ends or the log is closed. The server does not acknowledge
-// the opening: the first events may come before the stream is known.
+// subscribe opens an event stream and reads it until the clause ends or the log is closed. The
+// server does not acknowledge the opening: the first events may come before the stream is known.
 func (c *contract) subscribe() *eventLog {
 	c.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -236,7 +236,8 @@ var eventContract = []contractTest{
 		c.await(log, sb, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 		log.close()
 		lost := c.create(sb, 0, c.Commands.Forever)
-		// From the second event on, each has an even chance to show containerd that the stream is dead.
+		// From the second event on, each has an even chance to show containerd that the stream is
+		// dead.
 		var kept string
 		for attempt := range uint32(20) {
 			kept = c.create(sb, 1+attempt, c.Commands.Forever)

@@ -120,7 +120,8 @@ func (c *container) copied() Container {
 	}
 }
 
-// Find returns the newest container that a reference names: an id, "container", "pod/container" or "namespace/pod/container".
+// Find returns the newest container that a reference names: an id, "container", "pod/container" or
+// "namespace/pod/container".
 func (r *Runtime) Find(ref string) (Container, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,7 +150,8 @@ func (r *Runtime) find(ref string) *container {
 	return newest
 }
 
-// findRunning returns the container that a reference names, which must be running. The caller holds the lock.
+// findRunning returns the container that a reference names, which must be running. The caller holds
+// the lock.
 func (r *Runtime) findRunning(ref string) (*container, error) {
 	c := r.find(ref)
 	switch {
@@ -161,8 +163,8 @@ func (r *Runtime) findRunning(ref string) (*container, error) {
 	return c, nil
 }
 
-// findSandbox returns the newest sandbox that a reference names: an id, a pod's UID, "pod" or "namespace/pod". The caller holds
-// the lock.
+// findSandbox returns the newest sandbox that a reference names: an id, a pod's UID, "pod" or
+// "namespace/pod". The caller holds the lock.
 func (r *Runtime) findSandbox(ref string) (*sandbox, error) {
 	var newest *sandbox
 	for _, id := range slices.Sorted(maps.Keys(r.sandboxes.all)) {
@@ -181,13 +183,14 @@ func (r *Runtime) findSandbox(ref string) (*sandbox, error) {
 	return newest, nil
 }
 
-// Kill ends a running container's process with an exit code, as if it had exited by itself. It returns when subscribers have
-// the event, which waits while one of them is behind.
+// Kill ends a running container's process with an exit code, as if it had exited by itself. It
+// returns when subscribers have the event, which waits while one of them is behind.
 func (r *Runtime) Kill(ref string, exitCode int32) error {
 	return r.end(ref, exitCode, "")
 }
 
-// OOM ends a running container as the kernel does when memory is short: exit code 137, reason OOMKilled.
+// OOM ends a running container as the kernel does when memory is short: exit code 137, reason
+// OOMKilled.
 func (r *Runtime) OOM(ref string) error {
 	return r.end(ref, killedCode, "OOMKilled")
 }
@@ -203,8 +206,9 @@ func (r *Runtime) end(ref string, exitCode int32, reason string) error {
 	return nil
 }
 
-// KillSandbox ends the process of a ready sandbox: it becomes NOTREADY and keeps its IP. Its containers go on running, but for
-// those that share its process namespace (the default of CRI's NamespaceOption).
+// KillSandbox ends the process of a ready sandbox: it becomes NOTREADY and keeps its IP. Its
+// containers go on running, but for those that share its process namespace (the default of CRI's
+// NamespaceOption).
 func (r *Runtime) KillSandbox(ref string) error {
 	r.mu.Lock()
 	sb, err := r.findSandbox(ref)
@@ -292,8 +296,9 @@ func (r *Runtime) forget(c *container) {
 	delete(r.names, c.name)
 }
 
-// MakeUnknown puts a running container into CONTAINER_UNKNOWN without an event, as a runtime does that cannot reach the
-// container's shim after a restart. Stopping it makes it EXITED with exit code 255 and reason Unknown.
+// MakeUnknown puts a running container into CONTAINER_UNKNOWN without an event, as a runtime does
+// that cannot reach the container's shim after a restart. Stopping it makes it EXITED with exit
+// code 255 and reason Unknown.
 func (r *Runtime) MakeUnknown(ref string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,7 +16,8 @@ import (
 	"berth/internal/cri/critest"
 )
 
-// running starts a fake with one pod "web" whose container "main" runs, and an event stream from then on.
+// running starts a fake with one pod "web" whose container "main" runs, and an event stream from
+// then on.
 func running(t *testing.T, opts ...critest.Option) (r *critest.Runtime, c client, sandboxID, id string, events <-chan *runtimeapi.ContainerEventResponse) {
 	t.Helper()
 	r = critest.Start(t, append(opts, critest.WithImages(testImage))...)

@@ -1,12 +1,16 @@
-// Package critest is a stateful container runtime that lives in memory, and the contract suite that it shares with a real containerd.
+// Package critest is a stateful container runtime that lives in memory, and the contract suite that
+// it shares with a real containerd.
 //
-// Owns: Runtime (the fake: a real gRPC server over an in-memory connection), Program (what a container does), Fault (what goes wrong), RunContract (what both runtimes must do).
+// Owns: Runtime (the fake: a real gRPC server over an in-memory connection), Program (what a
+// container does), Fault (what goes wrong), RunContract (what both runtimes must do).
 // Reads: the requests of its clients, the clock (which is virtual in a testing/synctest bubble).
-// Never: starts a process, opens a socket, holds a lock while it waits; writes a file only below the folder given to [WithLogs].
+// Never: starts a process, opens a socket, holds a lock while it waits; writes a file only below
+// the folder given to [WithLogs].
 //
-// The fake answers as containerd v2 does. It enforces the contract of CRI (state machine of sandboxes and containers, names,
-// idempotent stop and remove, NotFound for unknown ids) and it has containerd's peculiarities, because an agent that was only
-// tested on a polite runtime fails on the real one:
+// The fake answers as containerd v2 does. It enforces the contract of CRI (state machine of
+// sandboxes and containers, names, idempotent stop and remove, NotFound for unknown ids) and it has
+// containerd's peculiarities, because an agent that was only tested on a polite runtime fails on
+// the real one:
 //
 //  1. Events are published synchronously through a channel of [EventBacklog] per subscriber. A subscriber that does not read blocks
 //     RunPodSandbox, CreateContainer, StartContainer, RemoveContainer and RemovePodSandbox for everybody; exits are still seen,
@@ -41,7 +45,8 @@
 //  21. StopContainer with a time-out fails at once, and sends nothing, when the stop signal of the image is none ([Program.NoStopSignal]); without one it kills.
 //  22. The service of tasks, at the same socket, sends a container's process any signal; one that has ended is NotFound there. [WithoutTasks] leaves it out.
 //
-// Beyond containerd, these are Unimplemented here: the streaming endpoints Exec, Attach and PortForward, checkpoints, statistics
-// and metrics of pod sandboxes. ContainerStats and ListContainerStats answer with plausible constants, the image file system with
-// the sum of the images. Ids must be given in full. A runtime without events is made with [WithoutEvents].
+// Beyond containerd, these are Unimplemented here: the streaming endpoints Exec, Attach and
+// PortForward, checkpoints, statistics and metrics of pod sandboxes. ContainerStats and
+// ListContainerStats answer with plausible constants, the image file system with the sum of the
+// images. Ids must be given in full. A runtime without events is made with [WithoutEvents].
 package critest

@@ -10,8 +10,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// eventQueue delivers events to subscribers, in one goroutine, one event after the other, as containerd does: a subscriber
-// whose channel is full holds up the goroutine and with it everybody who publishes or subscribes.
+// eventQueue delivers events to subscribers, in one goroutine, one event after the other, as
+// containerd does: a subscriber whose channel is full holds up the goroutine and with it everybody
+// who publishes or subscribes.
 type eventQueue struct {
 	publish   chan *runtimeapi.ContainerEventResponse
 	subscribe chan *subscriber
@@ -116,8 +117,8 @@ func fresh(events []*runtimeapi.ContainerEventResponse, now time.Time) []*runtim
 	return events
 }
 
-// GetContainerEvents streams events. Like containerd it waits for the next event and not for the client: the end of a client is
-// noticed when an event is sent to it.
+// GetContainerEvents streams events. Like containerd it waits for the next event and not for the
+// client: the end of a client is noticed when an event is sent to it.
 func (s *runtimeService) GetContainerEvents(req *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	call := s.record("GetContainerEvents", req)
 	err := s.streamEvents(req, stream)
@@ -185,8 +186,9 @@ func (r *Runtime) LoseEvents(n int) {
 	r.lose = n
 }
 
-// PublishEvent publishes an event of the test's own making, such as one about an unknown id or one that is doubled or late.
-// It blocks as every publisher does while a subscriber is behind, and does nothing while the runtime is down.
+// PublishEvent publishes an event of the test's own making, such as one about an unknown id or one
+// that is doubled or late. It blocks as every publisher does while a subscriber is behind, and does
+// nothing while the runtime is down.
 func (r *Runtime) PublishEvent(event *runtimeapi.ContainerEventResponse) {
 	r.mu.Lock()
 	s := r.serving
@@ -204,8 +206,8 @@ type notice struct {
 	script  EventScript // nil: once, at once
 }
 
-// noticeOf describes what has just happened to a container, or to the sandbox itself when id is its id. It returns nil when
-// nobody is to know. The caller holds the lock.
+// noticeOf describes what has just happened to a container, or to the sandbox itself when id is its
+// id. It returns nil when nobody is to know. The caller holds the lock.
 func (r *Runtime) noticeOf(kind runtimeapi.ContainerEventType, id string, sb *sandbox) *notice {
 	if r.serving == nil || !r.config.withEvents {
 		return nil

@@ -37,11 +37,13 @@ type RegistryImage struct {
 	Latency time.Duration
 	// Err makes pulls fail after Latency, for instance with [ErrRegistryUnavailable].
 	Err error
-	// Authorize checks the credentials of a pull, nil when the client gave none; a nil Authorize lets everybody pull.
+	// Authorize checks the credentials of a pull, nil when the client gave none; a nil Authorize
+	// lets everybody pull.
 	Authorize func(*runtimeapi.AuthConfig) error
 }
 
-// ErrRegistryUnavailable is the answer of runtimes that tell an unreachable registry from other errors.
+// ErrRegistryUnavailable is the answer of runtimes that tell an unreachable registry from other
+// errors.
 var ErrRegistryUnavailable = status.Error(codes.Unknown, "RegistryUnavailable: pull from host failed")
 
 // ErrSignatureValidation is the answer of runtimes that refuse an image for its signature.
@@ -54,7 +56,8 @@ type image struct {
 	Image
 }
 
-// ref is how containers refer to the image: by the digest in its repository, or by id if it has none.
+// ref is how containers refer to the image: by the digest in its repository, or by id if it has
+// none.
 func (i *image) ref() string {
 	if len(i.digests) > 0 {
 		return i.digests[0]
@@ -106,8 +109,8 @@ func digest(text string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// AddImage puts an image into the store and returns its id, as loading it from a file does: the image has no digest in a
-// repository. The id depends on the name only.
+// AddImage puts an image into the store and returns its id, as loading it from a file does: the
+// image has no digest in a repository. The id depends on the name only.
 func (r *Runtime) AddImage(i Image) (id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,7 +143,8 @@ func (r *Runtime) addPulled(i Image) *image {
 	return added
 }
 
-// AddToRegistry makes an image known to the registry that PullImage asks. Images that no AddToRegistry named are not found.
+// AddToRegistry makes an image known to the registry that PullImage asks. Images that no
+// AddToRegistry named are not found.
 func (r *Runtime) AddToRegistry(i RegistryImage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,8 +17,9 @@ func (r *Runtime) logPath(c *container) string {
 	return ""
 }
 
-// openLog opens a container's log for appending; it does nothing without [WithLogs] or without a log path. As in containerd the
-// folder is made when it is missing. The caller holds the lock: opening a file for appending does not wait.
+// openLog opens a container's log for appending; it does nothing without [WithLogs] or without a
+// log path. As in containerd the folder is made when it is missing. The caller holds the lock:
+// opening a file for appending does not wait.
 func (r *Runtime) openLog(c *container) error {
 	if !r.config.logs || c.logPath == "" {
 		return nil
@@ -62,8 +63,9 @@ func (c *container) writeOutput() error {
 	return nil
 }
 
-// Log lets a running container write a line to a stream of its log file. It fails when no such container runs, or when it has
-// no log file: without [WithLogs], or without a log directory and path from the client.
+// Log lets a running container write a line to a stream of its log file. It fails when no such
+// container runs, or when it has no log file: without [WithLogs], or without a log directory and
+// path from the client.
 func (r *Runtime) Log(ref string, stream runtimeapi.LogStreamType, line string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

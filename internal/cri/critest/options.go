@@ -11,7 +11,8 @@ const (
 	EventBacklog = 100
 	// EventRetention is how long events without a subscriber are kept.
 	EventRetention = 5 * time.Minute
-	// NameReservation is how long the name of a cancelled RunPodSandbox or CreateContainer stays reserved.
+	// NameReservation is how long the name of a cancelled RunPodSandbox or CreateContainer stays
+	// reserved.
 	NameReservation = 100 * time.Millisecond
 )
 
@@ -52,10 +53,12 @@ func defaultConfig() config {
 // WithoutEvents makes GetContainerEvents Unimplemented, as in runtimes without events.
 func WithoutEvents() Option { return func(r *Runtime) { r.config.withEvents = false } }
 
-// WithStreamedLists makes StreamPodSandboxes and StreamContainers answer, in parts of [StreamedPart] elements.
+// WithStreamedLists makes StreamPodSandboxes and StreamContainers answer, in parts of
+// [StreamedPart] elements.
 func WithStreamedLists() Option { return func(r *Runtime) { r.config.withStreams = true } }
 
-// SetEvents makes GetContainerEvents answer, or Unimplemented, from the next stream on: another version of the runtime was installed.
+// SetEvents makes GetContainerEvents answer, or Unimplemented, from the next stream on: another
+// version of the runtime was installed.
 func (r *Runtime) SetEvents(offered Offered) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +81,8 @@ func WithVersion(version *runtimeapi.VersionResponse) Option {
 	return func(r *Runtime) { r.config.version = version }
 }
 
-// WithHandlers sets the runtime handlers that Status tells and that sandboxes may ask for; the default is "" and "runc".
+// WithHandlers sets the runtime handlers that Status tells and that sandboxes may ask for; the
+// default is "" and "runc".
 func WithHandlers(handlers ...*runtimeapi.RuntimeHandler) Option {
 	return func(r *Runtime) { r.config.handlers = handlers }
 }
@@ -97,8 +101,9 @@ func WithImages(names ...string) Option {
 	}
 }
 
-// WithLogs makes containers write real log files at the paths that the client gives (log directory of the sandbox, log path of
-// the container), below root. With root "" or "/" the paths are taken as they are. Without this option no file is touched.
+// WithLogs makes containers write real log files at the paths that the client gives (log directory
+// of the sandbox, log path of the container), below root. With root "" or "/" the paths are taken
+// as they are. Without this option no file is touched.
 func WithLogs(root string) Option {
 	return func(r *Runtime) {
 		r.config.logs = true
@@ -106,15 +111,16 @@ func WithLogs(root string) Option {
 	}
 }
 
-// SetLatency makes each call of a method (such as "RunPodSandbox") take at least d before its work is done.
+// SetLatency makes each call of a method (such as "RunPodSandbox") take at least d before its work
+// is done.
 func (r *Runtime) SetLatency(method string, d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.latency[method] = d
 }
 
-// SetCondition changes a condition of Status, such as RuntimeReady or NetworkReady. While NetworkReady is false, sandboxes with a
-// network of their own are refused.
+// SetCondition changes a condition of Status, such as RuntimeReady or NetworkReady. While
+// NetworkReady is false, sandboxes with a network of their own are refused.
 func (r *Runtime) SetCondition(condition string, status bool, reason, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,24 +8,28 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Program is what a container does. The zero Program runs until it is told to stop and exits 0 on its stop signal.
+// Program is what a container does. The zero Program runs until it is told to stop and exits 0 on
+// its stop signal.
 type Program struct {
 	// Exits says that it ends by itself, After so long, with Code.
 	Exits bool
 	After time.Duration
 	Code  int32
-	// IgnoresStop makes it survive the stop signal, so that StopContainer waits for its time-out and kills it (exit code 137).
-	// Any program survives a stop signal that ends no process by default, such as SIGCONT.
+	// IgnoresStop makes it survive the stop signal, so that StopContainer waits for its time-out
+	// and kills it (exit code 137). Any program survives a stop signal that ends no process by
+	// default, such as SIGCONT.
 	IgnoresStop bool
 	// StopDelay is the time from the stop signal to the exit, and StopCode the exit code then.
 	StopDelay time.Duration
 	StopCode  int32
-	// NoStopSignal is a stop signal of its image that is none, such as "SIGFOO": StopContainer fails at
-	// once, but for a time-out of 0.
+	// NoStopSignal is a stop signal of its image that is none, such as "SIGFOO": StopContainer
+	// fails at once, but for a time-out of 0.
 	NoStopSignal string
-	// StartError makes StartContainer fail with this message; the container becomes EXITED, 128, StartError.
+	// StartError makes StartContainer fail with this message; the container becomes EXITED, 128,
+	// StartError.
 	StartError string
-	// Output are lines that it writes to stdout when it starts (see WithLogs), and again every OutputEvery unless that is 0.
+	// Output are lines that it writes to stdout when it starts (see WithLogs), and again every
+	// OutputEvery unless that is 0.
 	Output      []string
 	OutputEvery time.Duration
 	// Exec answers ExecSync; nil answers exit code 0 without output.
@@ -53,8 +57,9 @@ func ExitsAfter(d time.Duration, code int32) Program {
 // FailsToStart is a program that cannot be started.
 func FailsToStart(message string) Program { return Program{StartError: message} }
 
-// SetProgram sets the program of the containers that a reference names: "container", "pod/container" or
-// "namespace/pod/container", the most precise one counts. It holds for later starts and comes before programs of images.
+// SetProgram sets the program of the containers that a reference names: "container",
+// "pod/container" or "namespace/pod/container", the most precise one counts. It holds for later
+// starts and comes before programs of images.
 func (r *Runtime) SetProgram(ref string, p Program) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,8 +73,9 @@ func (r *Runtime) SetImageProgram(name string, p Program) {
 	r.programs[imageProgram(normalizeImage(name))] = p
 }
 
-// SetProgramFunc sets a function that chooses the program of containers that SetProgram does not name, for later starts. When
-// it reports false the image's program is taken. The function must not call methods of the runtime.
+// SetProgramFunc sets a function that chooses the program of containers that SetProgram does not
+// name, for later starts. When it reports false the image's program is taken. The function must not
+// call methods of the runtime.
 func (r *Runtime) SetProgramFunc(f func(*runtimeapi.ContainerConfig) (Program, bool)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,8 +184,8 @@ func harmless(signal runtimeapi.Signal) bool {
 	}
 }
 
-// exit ends a container that is alive and tells subscribers; it reports whether the container was alive. An empty reason is
-// computed from the code.
+// exit ends a container that is alive and tells subscribers; it reports whether the container was
+// alive. An empty reason is computed from the code.
 func (r *Runtime) exit(c *container, code int32, reason string) bool {
 	r.mu.Lock()
 	if !c.alive() {
@@ -215,7 +221,8 @@ func (r *Runtime) exit(c *container, code int32, reason string) bool {
 	return true
 }
 
-// alive reports whether a container has a process as far as the runtime knows. The caller holds the runtime's lock.
+// alive reports whether a container has a process as far as the runtime knows. The caller holds the
+// runtime's lock.
 func (c *container) alive() bool {
 	return c.state == runtimeapi.ContainerState_CONTAINER_RUNNING || c.state == runtimeapi.ContainerState_CONTAINER_UNKNOWN
 }

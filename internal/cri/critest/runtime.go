@@ -84,7 +84,8 @@ func New(opts ...Option) *Runtime {
 	for _, condition := range []string{runtimeapi.RuntimeReady, runtimeapi.NetworkReady} {
 		r.conditions[condition] = &runtimeapi.RuntimeCondition{Type: condition, Status: true}
 	}
-	// containerd has a condition that is false on hosts with anything deprecated, such as cgroup v1; it means nothing to agents.
+	// containerd has a condition that is false on hosts with anything deprecated, such as cgroup
+	// v1; it means nothing to agents.
 	r.conditions[deprecations] = &runtimeapi.RuntimeCondition{Type: deprecations, Reason: "ContainerdHasDeprecationWarnings", Message: "{}"}
 	for _, opt := range opts {
 		opt(r)
@@ -92,7 +93,8 @@ func New(opts ...Option) *Runtime {
 	return r
 }
 
-// Start returns a serving runtime that is closed at the end of the test, or of the bubble it was started in.
+// Start returns a serving runtime that is closed at the end of the test, or of the bubble it was
+// started in.
 func Start(t testing.TB, opts ...Option) *Runtime {
 	t.Helper()
 	r := New(opts...)
@@ -103,7 +105,8 @@ func Start(t testing.TB, opts ...Option) *Runtime {
 	return r
 }
 
-// Serve lets the runtime accept connections and returns at once. It fails when the runtime is serving already or closed.
+// Serve lets the runtime accept connections and returns at once. It fails when the runtime is
+// serving already or closed.
 func (r *Runtime) Serve() error {
 	s := &serving{
 		listener: bufconn.Listen(connBuffer),
@@ -144,7 +147,8 @@ func (r *Runtime) Serve() error {
 	return nil
 }
 
-// Dialer returns the function for grpc.WithContextDialer. The address is ignored. A dial fails while the runtime is down.
+// Dialer returns the function for grpc.WithContextDialer. The address is ignored. A dial fails
+// while the runtime is down.
 func (r *Runtime) Dialer() func(ctx context.Context, addr string) (net.Conn, error) {
 	return func(ctx context.Context, addr string) (net.Conn, error) {
 		r.mu.Lock()
@@ -172,9 +176,9 @@ func (r *Runtime) Connect(t testing.TB, opts ...grpc.DialOption) *grpc.ClientCon
 	return conn
 }
 
-// Down stops the runtime's process: connections break, calls in flight end, events not yet delivered are lost, name
-// reservations of unfinished calls vanish. Containers go on and may exit, without an event and without anybody noting the exit
-// code. Idempotent.
+// Down stops the runtime's process: connections break, calls in flight end, events not yet
+// delivered are lost, name reservations of unfinished calls vanish. Containers go on and may exit,
+// without an event and without anybody noting the exit code. Idempotent.
 func (r *Runtime) Down() {
 	r.mu.Lock()
 	s := r.serving
@@ -190,7 +194,8 @@ func (r *Runtime) Down() {
 	r.releaseUnusedNames()
 }
 
-// Restart is the restart of the runtime's process: Down, after the given time up again, with the containers as they are by then.
+// Restart is the restart of the runtime's process: Down, after the given time up again, with the
+// containers as they are by then.
 func (r *Runtime) Restart(down time.Duration) error {
 	r.Down()
 	timer := time.NewTimer(down)
@@ -232,14 +237,16 @@ func (r *Runtime) begin() bool {
 	return true
 }
 
-// newID returns a new id of 64 hex digits. Ids are the same in every run. The caller holds the lock.
+// newID returns a new id of 64 hex digits. Ids are the same in every run. The caller holds the
+// lock.
 func (r *Runtime) newID() string {
 	r.ids++
 	sum := sha256.Sum256(fmt.Appendf(nil, "critest %d", r.ids))
 	return hex.EncodeToString(sum[:])
 }
 
-// reserve takes a name for an id, or says who has it, with containerd's hint for the kind. The caller holds the lock.
+// reserve takes a name for an id, or says who has it, with containerd's hint for the kind. The
+// caller holds the lock.
 func (r *Runtime) reserve(kind, name, id, hint string) error {
 	if holder, taken := r.names[name]; taken {
 		return status.Errorf(codes.FailedPrecondition, "failed to reserve %s name %q%s: name %q is reserved for %q", kind, name, hint, name, holder)

@@ -88,7 +88,8 @@ func (s *runtimeService) RunPodSandbox(ctx context.Context, req *runtimeapi.RunP
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: sb.id}, nil
 }
 
-// startSandbox makes a sandbox whose name is reserved part of the state, or gives the name free and says why not.
+// startSandbox makes a sandbox whose name is reserved part of the state, or gives the name free and
+// says why not.
 func (r *Runtime) startSandbox(sb *sandbox) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +124,8 @@ func (s *runtimeService) StopPodSandbox(ctx context.Context, req *runtimeapi.Sto
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
 
-// stopSandbox kills what runs in a sandbox and takes its address. Subscribers are told on the side. Idempotent.
+// stopSandbox kills what runs in a sandbox and takes its address. Subscribers are told on the side.
+// Idempotent.
 func (r *Runtime) stopSandbox(sb *sandbox) {
 	r.mu.Lock()
 	containers := slices.DeleteFunc(r.inSandbox(sb), func(c *container) bool { return !c.alive() })
@@ -138,8 +140,8 @@ func (r *Runtime) stopSandbox(sb *sandbox) {
 	r.mu.Unlock()
 }
 
-// endSandbox makes a sandbox NOTREADY and tells subscribers on the side, after the exits of its containers. The caller holds
-// the lock.
+// endSandbox makes a sandbox NOTREADY and tells subscribers on the side, after the exits of its
+// containers. The caller holds the lock.
 func (r *Runtime) endSandbox(sb *sandbox) {
 	if sb.state != runtimeapi.PodSandboxState_SANDBOX_READY || r.closed {
 		return

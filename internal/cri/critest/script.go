@@ -9,11 +9,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// EventScript says after which delays copies of the next event reach the subscribers: no copy is a lost event, two are a doubled one,
-// and different delays put events out of order. A runtime asks it for one event at a time.
+// EventScript says after which delays copies of the next event reach the subscribers: no copy is a
+// lost event, two are a doubled one, and different delays put events out of order. A runtime asks
+// it for one event at a time.
 type EventScript func() []time.Duration
 
-// ScriptEvents lets a script decide what becomes of events from now on; nil delivers each once, at once.
+// ScriptEvents lets a script decide what becomes of events from now on; nil delivers each once, at
+// once.
 func (r *Runtime) ScriptEvents(script EventScript) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,7 +43,8 @@ func DelaysAll(d time.Duration) EventScript {
 	return func() []time.Duration { return []time.Duration{d} }
 }
 
-// Shuffles delivers none to two copies of each event, each after a delay of its own of at most that length.
+// Shuffles delivers none to two copies of each event, each after a delay of its own of at most that
+// length.
 func Shuffles(random *rand.Rand, most time.Duration) EventScript {
 	return func() []time.Duration {
 		delays := make([]time.Duration, random.IntN(3))
@@ -79,8 +82,8 @@ func (n *notice) deliver() {
 	}
 }
 
-// Flood publishes events about the named pods, so many a second for so long, in turn, whatever they did. It returns at the end, later if a
-// subscriber is behind.
+// Flood publishes events about the named pods, so many a second for so long, in turn, whatever they
+// did. It returns at the end, later if a subscriber is behind.
 func (r *Runtime) Flood(perSecond int, length time.Duration, podUIDs ...string) {
 	const burst = 10 * time.Millisecond
 	end := time.NewTimer(length)

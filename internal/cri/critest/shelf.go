@@ -8,7 +8,8 @@ import (
 // podLabel is the label by which agents ask for what belongs to one pod.
 const podLabel = "io.kubernetes.pod.uid"
 
-// shelf holds the sandboxes, or the containers. Those of one pod are found without a look at all others.
+// shelf holds the sandboxes, or the containers. Those of one pod are found without a look at all
+// others.
 type shelf[T interface{ labels() map[string]string }] struct {
 	all   map[string]T            // by id
 	ofPod map[string]map[string]T // by the pod's label, and id

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// taskService is containerd's service of tasks, as far as it reaches the processes of containers. Its
-// calls are recorded, and fail, under the names "Kill" and "Wait".
+// taskService is containerd's service of tasks, as far as it reaches the processes of containers.
+// Its calls are recorded, and fail, under the names "Kill" and "Wait".
 type taskService struct {
 	tasksapi.UnimplementedTasksServer
 	*Runtime

@@ -1,7 +1,9 @@
-// Package csitest is a small CSI driver whose volumes are directories of this machine, and with which a test has its way: it tells each call, and
-// fails, hangs or dies in those that the test names.
+// Package csitest is a small CSI driver whose volumes are directories of this machine, and with
+// which a test has its way: it tells each call, and fails, hangs or dies in those that the test
+// names.
 //
-// Owns: the folder that it is given: the data of volumes, the sockets, the record of calls, the faults to come.
+// Owns: the folder that it is given: the data of volumes, the sockets, the record of calls, the
+// faults to come.
 // Reads: the mount table.
 // Never: keeps anything in memory: a driver that was killed goes on where it was.
 package csitest
@@ -30,15 +32,18 @@ import (
 // Driver is one driver. Its fields are not changed while it serves.
 type Driver struct {
 	Name, NodeID string
-	// Dir is where it keeps everything: data/<volume>, csi.sock, calls, faults/<method>; and what is wrong with the volume: condition/<volume>.
+	// Dir is where it keeps everything: data/<volume>, csi.sock, calls, faults/<method>; and what
+	// is wrong with the volume: condition/<volume>.
 	Dir string
 	// Device is the disk that is shown to pods that want volumes as disks.
 	Device string
 	// Registry is the folder of the sockets on which plugins register.
 	Registry string
-	// Stages, Groups, Expands, Conditions: the driver stages volumes, takes fsGroups, grows file systems, tells in what state volumes are.
+	// Stages, Groups, Expands, Conditions: the driver stages volumes, takes fsGroups, grows file
+	// systems, tells in what state volumes are.
 	Stages, Groups, Expands, Conditions bool
-	// Memory: what is staged is a new file system in memory, mounted with the flags of the call, rather than the volume's data.
+	// Memory: what is staged is a new file system in memory, mounted with the flags of the call,
+	// rather than the volume's data.
 	Memory     bool
 	MaxVolumes int64
 	Topology   map[string]string
@@ -92,7 +97,8 @@ func Broken(dir, method string) bool {
 	return err == nil
 }
 
-// Calls returns the calls that drivers in the folder got, the first first, but those of NodeGetCapabilities and NodeGetInfo.
+// Calls returns the calls that drivers in the folder got, the first first, but those of
+// NodeGetCapabilities and NodeGetInfo.
 func Calls(dir string) ([]Call, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "calls"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -128,7 +134,8 @@ func Main(file string) error {
 	select {}
 }
 
-// Serve begins to serve, and to offer itself for registration. stop ends that and leaves the sockets behind, as a kill does.
+// Serve begins to serve, and to offer itself for registration. stop ends that and leaves the
+// sockets behind, as a kill does.
 func (d *Driver) Serve() (stop func(), err error) {
 	if d.Mounter == nil {
 		d.Mounter = mount.New("")

@@ -25,8 +25,8 @@ import (
 	"berth/internal/kube"
 )
 
-// Target is a server that the contract suite runs on. The suite touches only what it has made itself, in the namespace default, which
-// has the service account default.
+// Target is a server that the contract suite runs on. The suite touches only what it has made
+// itself, in the namespace default, which has the service account default.
 type Target struct {
 	// Config reaches the server with the rights of an administrator.
 	Config *rest.Config
@@ -45,13 +45,15 @@ type clause struct {
 	run  func(*contract)
 }
 
-// RunContract checks that a server keeps what the agent relies on. Each clause is a subtest with a target of its own; targets may share
-// one server, and need no node, scheduler or controller to do anything.
+// RunContract checks that a server keeps what the agent relies on. Each clause is a subtest with a
+// target of its own; targets may share one server, and need no node, scheduler or controller to do
+// anything.
 func RunContract(t *testing.T, newTarget func(t *testing.T) Target) {
 	runContract(t, newTarget, func(t *testing.T, test func(*testing.T)) { test(t) })
 }
 
-// RunContractInBubbles is RunContract with each clause, and the making of its target, in a testing/synctest bubble.
+// RunContractInBubbles is RunContract with each clause, and the making of its target, in a
+// testing/synctest bubble.
 func RunContractInBubbles(t *testing.T, newTarget func(t *testing.T) Target) {
 	runContract(t, newTarget, synctest.Test)
 }

@@ -59,7 +59,8 @@ var resizeContract = []clause{
 	}},
 }
 
-// resizablePod makes a burstable pod and a node with room for it, without which the server refuses a resize.
+// resizablePod makes a burstable pod and a node with room for it, without which the server refuses
+// a resize.
 func resizablePod(c *contract) {
 	room := v1.ResourceList{v1.ResourceCPU: resource.MustParse("1"), v1.ResourceMemory: resource.MustParse("1Gi"), v1.ResourcePods: resource.MustParse("10")}
 	create(c, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.id}, Status: v1.NodeStatus{Capacity: room, Allocatable: room}})

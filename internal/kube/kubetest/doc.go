@@ -1,10 +1,13 @@
-// Package kubetest is a stateful API server that lives in memory, and the contract suite that it shares with a real kube-apiserver.
+// Package kubetest is a stateful API server that lives in memory, and the contract suite that it
+// shares with a real kube-apiserver.
 //
-// Owns: Server (the fake: an http.Handler, and a transport without sockets), Fault (what goes wrong), RunContract (what both servers must do).
+// Owns: Server (the fake: an http.Handler, and a transport without sockets), Fault (what goes
+// wrong), RunContract (what both servers must do).
 // Reads: the requests of its clients, the clock (which is virtual in a testing/synctest bubble).
 // Never: opens a socket, holds a lock while it waits or writes.
 //
-// The fake keeps the objects that a node deals with and speaks JSON and protobuf. Like the real one, it has:
+// The fake keeps the objects that a node deals with and speaks JSON and protobuf. Like the real
+// one, it has:
 //
 //   - resource versions: conflicts on update, watches from a version, 410 Gone for a version that is forgotten;
 //   - label selectors, and the field selectors of the real server for each kind; others are refused;
@@ -15,7 +18,8 @@
 //   - deletion with grace, preconditions and finalizers: a pod that is bound to a node stays until it is deleted with grace 0;
 //   - the subresources binding, eviction (always granted) and token, and the approval of certificate signing requests.
 //
-// It is not: validation beyond names, quota, admission (no service account token is added to pods), authentication (Authorization is
-// recorded and ignored), discovery, apply, deletion of collections, pagination of a snapshot (pages show the newest state), protection of
-// namespaces (any namespace can be written into).
+// It is not: validation beyond names, quota, admission (no service account token is added to pods),
+// authentication (Authorization is recorded and ignored), discovery, apply, deletion of
+// collections, pagination of a snapshot (pages show the newest state), protection of namespaces
+// (any namespace can be written into).
 package kubetest

@@ -15,13 +15,15 @@ import (
 // Request is what the server knows of one request that reached it.
 type Request struct {
 	Time time.Time
-	// Verb is get, list, watch, create, update, patch or delete; empty if the path means nothing to the server.
+	// Verb is get, list, watch, create, update, patch or delete; empty if the path means nothing to
+	// the server.
 	Verb, Resource, Subresource, Namespace, Name string
 	Method, Path                                 string
 	Query                                        url.Values
 	ContentType, UserAgent, Authorization        string
 	Body                                         []byte
-	// Code is the status of the answer; 0 before there is one, and if there is none because the connection was dropped first.
+	// Code is the status of the answer; 0 before there is one, and if there is none because the
+	// connection was dropped first.
 	Code int
 }
 
@@ -43,7 +45,8 @@ func Answer(code int, reason metav1.StatusReason, message string) Effect {
 	}
 }
 
-// Busy answers 429 with a Retry-After of whole seconds, and does nothing. Clients are patient: they try again by themselves.
+// Busy answers 429 with a Retry-After of whole seconds, and does nothing. Clients are patient: they
+// try again by themselves.
 func Busy(retryAfter time.Duration) Effect {
 	return func(*exchange, func() error) error {
 		return apierrors.NewTooManyRequests("the server is busy", int(retryAfter/time.Second))
@@ -79,7 +82,8 @@ func Delay(d time.Duration) Effect {
 	}
 }
 
-// Inject makes requests suffer. Of several faults that match a request, the first one injected acts.
+// Inject makes requests suffer. Of several faults that match a request, the first one injected
+// acts.
 func (s *Server) Inject(f Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +131,8 @@ func (f *Fault) matches(q *Request) bool {
 	return true
 }
 
-// Stop makes the server unreachable: connections are refused, and those that are open end. Its objects stay.
+// Stop makes the server unreachable: connections are refused, and those that are open end. Its
+// objects stay.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	s.stopped = true
@@ -154,7 +159,8 @@ func (s *Server) BreakWatches() { s.endWatches(dropped) }
 // ExpireWatches ends all watches with the error 410 Gone.
 func (s *Server) ExpireWatches() { s.endWatches(expired) }
 
-// Compact forgets the changes so far: a watch that asks for them gets 410 Gone. Watches that are open go on.
+// Compact forgets the changes so far: a watch that asks for them gets 410 Gone. Watches that are
+// open go on.
 func (s *Server) Compact() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,8 +170,9 @@ func (s *Server) Compact() {
 	}
 }
 
-// Snapshot keeps all objects as they are. The returned function brings them back, as an administrator does who restores an older etcd: whatever was
-// written since is undone, versions are given a second time, and all watches drop.
+// Snapshot keeps all objects as they are. The returned function brings them back, as an
+// administrator does who restores an older etcd: whatever was written since is undone, versions are
+// given a second time, and all watches drop.
 func (s *Server) Snapshot() (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +209,8 @@ func (s *Server) ForgetRequests() {
 	s.requests = nil
 }
 
-// Count returns how many requests there were with a verb on a resource, written "pods" or "pods/status".
+// Count returns how many requests there were with a verb on a resource, written "pods" or
+// "pods/status".
 func (s *Server) Count(verb, resource string) int {
 	n := 0
 	for _, q := range s.Requests() {

@@ -35,7 +35,8 @@ type kind struct {
 	plural, kind string
 	namespaced   bool
 	new          func() object
-	// selectable returns the values of the fields that can be selected by, besides name and namespace.
+	// selectable returns the values of the fields that can be selected by, besides name and
+	// namespace.
 	selectable func(object) fields.Set
 	// prepare sets what the server sets in a new object.
 	prepare func(object)

@@ -23,8 +23,8 @@ func defaultResources(c *v1.Container) {
 	}
 }
 
-// keepResize lets the resize subresource change the CPU and memory of containers and of the pod. Other resources are refused; what else is changed
-// does not count.
+// keepResize lets the resize subresource change the CPU and memory of containers and of the pod.
+// Other resources are refused; what else is changed does not count.
 func keepResize(new, old object) error {
 	n, isPod := new.(*v1.Pod)
 	if !isPod {

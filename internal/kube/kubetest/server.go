@@ -23,7 +23,8 @@ import (
 	"berth/internal/kube"
 )
 
-// Server is an API server in memory. It is an http.Handler for tests with sockets, and Config is for those in a bubble.
+// Server is an API server in memory. It is an http.Handler for tests with sockets, and Config is
+// for those in a bubble.
 type Server struct {
 	mediaTypes []string // that it speaks
 	watchLists bool
@@ -49,7 +50,8 @@ func WithoutProtobuf() Option {
 	return func(s *Server) { s.mediaTypes = []string{runtime.ContentTypeJSON} }
 }
 
-// WithoutWatchList is a server that refuses sendInitialEvents, as servers before Kubernetes 1.32 do.
+// WithoutWatchList is a server that refuses sendInitialEvents, as servers before Kubernetes 1.32
+// do.
 func WithoutWatchList() Option { return func(s *Server) { s.watchLists = false } }
 
 // New returns a server that is up and has no objects. No review is granted.
@@ -233,7 +235,8 @@ func (e *exchange) encoder(s runtime.Serializer) runtime.Encoder {
 	return kube.Codecs().WithoutConversion().EncoderForVersion(s, version)
 }
 
-// answer sends an object. It is copied first, because encoders write the kind into what they encode.
+// answer sends an object. It is copied first, because encoders write the kind into what they
+// encode.
 func (e *exchange) answer(code int, o runtime.Object) error {
 	info := e.serializer()
 	body, err := runtime.Encode(e.encoder(info.Serializer), o.DeepCopyObject())

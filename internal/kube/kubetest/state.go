@@ -30,8 +30,9 @@ func kindOf[P Object]() *kind {
 	panic(fmt.Sprintf("kubetest: objects of type %v are not kept", reflect.TypeFor[P]()))
 }
 
-// Put creates an object or replaces it, status and all, past every rule of the API: a test arranges its world with it. What the server
-// sets in a new object is set where it is missing. It returns the object as stored.
+// Put creates an object or replaces it, status and all, past every rule of the API: a test arranges
+// its world with it. What the server sets in a new object is set where it is missing. It returns
+// the object as stored.
 func Put[P Object](s *Server, o P) P {
 	k := kindOf[P]()
 	s.mu.Lock()
@@ -96,8 +97,9 @@ func List[P Object](s *Server) []P {
 	return out
 }
 
-// Delete deletes an object as a user does: a pod that is bound to a node begins to end, with the grace that options or its spec say. It
-// returns false if there is no such object, or it is another than the options ask for.
+// Delete deletes an object as a user does: a pod that is bound to a node begins to end, with the
+// grace that options or its spec say. It returns false if there is no such object, or it is another
+// than the options ask for.
 func Delete[P Object](s *Server, namespace, name string, options metav1.DeleteOptions) bool {
 	e := &exchange{Server: s, kind: kindOf[P](), request: &Request{Namespace: namespace, Name: name}}
 	s.mu.Lock()

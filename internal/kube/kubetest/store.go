@@ -11,7 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// table holds the objects of one kind. All of it is guarded by Server.mu. An object in it is never changed, only replaced.
+// table holds the objects of one kind. All of it is guarded by Server.mu. An object in it is never
+// changed, only replaced.
 type table struct {
 	kind     *kind
 	objects  map[types.NamespacedName]object
@@ -19,7 +20,8 @@ type table struct {
 	watchers map[*watcher]struct{}
 }
 
-// change is one write. old is nil for an object that is new; new is the object as it was last for one that is gone.
+// change is one write. old is nil for an object that is new; new is the object as it was last for
+// one that is gone.
 type change struct {
 	version  int64
 	old, new object
@@ -30,7 +32,8 @@ func newTable(k *kind) *table {
 	return &table{kind: k, objects: map[types.NamespacedName]object{}, watchers: map[*watcher]struct{}{}}
 }
 
-// write stores an object under the next resource version and tells the watchers. deleted removes it instead. Server.mu is held.
+// write stores an object under the next resource version and tells the watchers. deleted removes it
+// instead. Server.mu is held.
 func (s *Server) write(t *table, key types.NamespacedName, o object, deleted bool) object {
 	s.version++
 	o.SetResourceVersion(strconv.FormatInt(s.version, 10))

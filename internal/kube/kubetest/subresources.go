@@ -18,14 +18,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// AnswerTokenReviews sets what fills in the status of token reviews; without it no token is anybody's.
+// AnswerTokenReviews sets what fills in the status of token reviews; without it no token is
+// anybody's.
 func (s *Server) AnswerTokenReviews(answer func(*authenticationv1.TokenReview)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reviewToken = answer
 }
 
-// AnswerSubjectAccessReviews sets what fills in the status of subject access reviews; without it nothing is allowed.
+// AnswerSubjectAccessReviews sets what fills in the status of subject access reviews; without it
+// nothing is allowed.
 func (s *Server) AnswerSubjectAccessReviews(answer func(*authorizationv1.SubjectAccessReview)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +169,8 @@ func (e *exchange) checkBound(t *authenticationv1.TokenRequest) error {
 	return nil
 }
 
-// keepApproval lets the approval subresource change the conditions of a request for a certificate, and nothing else.
+// keepApproval lets the approval subresource change the conditions of a request for a certificate,
+// and nothing else.
 func keepApproval(new, old object) error {
 	n, isRequest := new.(*certificatesv1.CertificateSigningRequest)
 	if !isRequest {

@@ -109,7 +109,8 @@ func (e *exchange) update() error {
 	})
 }
 
-// change replaces the object of the request by what edit makes of it, and answers. edit runs under the lock.
+// change replaces the object of the request by what edit makes of it, and answers. edit runs under
+// the lock.
 func (e *exchange) change(edit func(old object) (object, error)) error {
 	e.mu.Lock()
 	old, err := e.find()
@@ -127,7 +128,8 @@ func (e *exchange) change(edit func(old object) (object, error)) error {
 	return e.answer(http.StatusOK, o)
 }
 
-// replace stores o, of which the part counts that the resource of the request may change, instead of old. Server.mu is held.
+// replace stores o, of which the part counts that the resource of the request may change, instead
+// of old. Server.mu is held.
 func (e *exchange) replace(old, o object) (object, error) {
 	if v := o.GetResourceVersion(); v != "" && v != old.GetResourceVersion() {
 		return nil, apierrors.NewConflict(e.kind.resource(), old.GetName(),
@@ -245,7 +247,8 @@ func (e *exchange) remove(old object, options *metav1.DeleteOptions) (object, er
 	return e.write(t, key, o, grace == 0 && len(o.GetFinalizers()) == 0), nil
 }
 
-// graceOf returns how many seconds an object may take to end. Only pods that are bound to a node and have not ended take any.
+// graceOf returns how many seconds an object may take to end. Only pods that are bound to a node
+// and have not ended take any.
 func graceOf(o object, options *metav1.DeleteOptions) int64 {
 	p, ok := o.(*v1.Pod)
 	if !ok || p.Spec.NodeName == "" || pod.IsTerminal(p.Status.Phase) {

@@ -97,8 +97,8 @@ func GetField(object any, path string) (any, bool) {
 	return object, true
 }
 
-// SetField sets the field, or removes it if value is nil. It makes the objects on the way, and appends to a list of which the index is
-// the length. It reports whether there was a place for it.
+// SetField sets the field, or removes it if value is nil. It makes the objects on the way, and
+// appends to a list of which the index is the length. It reports whether there was a place for it.
 func SetField(object map[string]any, path string, value any) bool {
 	members := splitPath(path)
 	_, ok := setMember(object, members, value)
@@ -138,8 +138,8 @@ func setMember(v any, members []string, value any) (any, bool) {
 	return v, false
 }
 
-// Objects returns the objects of the archives in a folder by their names, complete: each has a kind, a name and a node, as
-// a pod of a node has when it is validated.
+// Objects returns the objects of the archives in a folder by their names, complete: each has a
+// kind, a name and a node, as a pod of a node has when it is validated.
 func Objects(t testing.TB, folder string) map[string]map[string]any {
 	t.Helper()
 	files, err := filepath.Glob(folder + "/*.txtar")
@@ -170,7 +170,8 @@ func Objects(t testing.TB, folder string) map[string]map[string]any {
 	return all
 }
 
-// AddSeeds gives a fuzzer the objects of the archives in a folder, as JSON: most of what it makes of them is a pod too.
+// AddSeeds gives a fuzzer the objects of the archives in a folder, as JSON: most of what it makes
+// of them is a pod too.
 func AddSeeds(f *testing.F, folder string, add func(manifest []byte)) {
 	f.Helper()
 	all := Objects(f, folder)

@@ -11,8 +11,9 @@ import (
 	"berth/test/controlplane/internal/pki"
 )
 
-// Marshal returns a kubeconfig that has everything inside: the address of the API server, the authority that its certificate is
-// checked against, and the client's own certificate and key. It is JSON, which every reader of the format takes as the YAML that it is.
+// Marshal returns a kubeconfig that has everything inside: the address of the API server, the
+// authority that its certificate is checked against, and the client's own certificate and key. It
+// is JSON, which every reader of the format takes as the YAML that it is.
 func Marshal(server string, authority []byte, client pki.Pair) []byte {
 	const name = "berth"
 	out, err := json.MarshalIndent(config{

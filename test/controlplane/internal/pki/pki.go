@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-// The authority outlives what it issues by far: kube-controller-manager refuses to sign beyond the end of its authority.
+// The authority outlives what it issues by far: kube-controller-manager refuses to sign beyond the
+// end of its authority.
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
 	issuedLife    = 365 * 24 * time.Hour
@@ -71,8 +72,8 @@ func NewAuthority(name string) (*Authority, error) {
 	return a, nil
 }
 
-// Issue makes a certificate with a key of its own: for a server, which may also act as a client, if the subject has hosts, and for
-// a client otherwise.
+// Issue makes a certificate with a key of its own: for a server, which may also act as a client, if
+// the subject has hosts, and for a client otherwise.
 func (a *Authority) Issue(s Subject) (Pair, error) {
 	key, err := newKey()
 	if err != nil {

@@ -44,7 +44,8 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-// A server that asks for certificates of one authority takes those, and none of another authority of the same name.
+// A server that asks for certificates of one authority takes those, and none of another authority
+// of the same name.
 func TestAuthoritiesAreApart(t *testing.T) {
 	authority, stranger := newAuthority(t, "kubernetes"), newAuthority(t, "kubernetes")
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

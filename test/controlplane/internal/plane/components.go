@@ -15,8 +15,9 @@ const (
 	scheduler         = "kube-scheduler"
 )
 
-// Components are the names of the components in the order of their start. Each is the first argument that makes the program run as
-// this component; the arguments after it are those of the component's own program.
+// Components are the names of the components in the order of their start. Each is the first
+// argument that makes the program run as this component; the arguments after it are those of the
+// component's own program.
 var Components = []string{etcd, apiServer, scheduler, controllerManager}
 
 // proxyClient is the name of the API server's certificate towards servers that APIServices name.
@@ -64,7 +65,8 @@ func commands(l Layout, program string, a addresses, additional map[string][]str
 			"--bind-address=127.0.0.1",
 			"--advertise-address=127.0.0.1",
 			"--secure-port=" + strconv.Itoa(a.apiServer),
-			// A loopback address may not be an endpoint of a Service: the Service kubernetes stays without one.
+			// A loopback address may not be an endpoint of a Service: the Service kubernetes stays
+			// without one.
 			"--endpoint-reconciler-type=none",
 			"--tls-cert-file=" + l.cert(apiServerPair),
 			"--tls-private-key-file=" + l.key(apiServerPair),
@@ -79,7 +81,8 @@ func commands(l Layout, program string, a addresses, additional map[string][]str
 			"--service-account-signing-key-file=" + l.serviceAccountKey(),
 			"--kubelet-client-certificate=" + l.cert(kubeletClientPair),
 			"--kubelet-client-key=" + l.key(kubeletClientPair),
-			// A server that an APIService names learns from these headers who asks, and believes them of this client only.
+			// A server that an APIService names learns from these headers who asks, and believes
+			// them of this client only.
 			"--requestheader-client-ca-file=" + l.cert(proxyAuthorityPair),
 			"--requestheader-allowed-names=" + proxyClient,
 			"--requestheader-username-headers=X-Remote-User",
@@ -98,7 +101,8 @@ func commands(l Layout, program string, a addresses, additional map[string][]str
 			"--secure-port=0",
 			"--leader-elect=false",
 			"--use-service-account-credentials",
-			// The default holds the start up for seconds: every controller asks for a token of its own.
+			// The default holds the start up for seconds: every controller asks for a token of its
+			// own.
 			"--kube-api-qps=500",
 			"--kube-api-burst=1000",
 			"--root-ca-file=" + l.cert(authorityPair),
@@ -120,7 +124,8 @@ func commands(l Layout, program string, a addresses, additional map[string][]str
 			Name: name,
 			Path: program,
 			Args: slices.Concat([]string{"controlplane", name}, args[name], additional[name]),
-			// Nothing of the caller's environment, above all no proxy, comes between the components and the nodes.
+			// Nothing of the caller's environment, above all no proxy, comes between the components
+			// and the nodes.
 			Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + string(l)},
 			Dir: string(l),
 			Log: l.Log(name),

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// What can be asked for on the control socket: one line of text, answered by answerOK or by the text of an error.
+// What can be asked for on the control socket: one line of text, answered by answerOK or by the
+// text of an error.
 const (
 	commandDown           = "down" // answered when heard; the lock says when it is done
 	commandStatus         = "status"
@@ -23,7 +24,8 @@ const (
 	answerOK = "ok"
 )
 
-// socketPathSize is how long the path of a socket may be, in bytes: that of sun_path without the final zero (unix(7)).
+// socketPathSize is how long the path of a socket may be, in bytes: that of sun_path without the
+// final zero (unix(7)).
 const socketPathSize = 107
 
 // lineTimeout is how long a client that has connected may take to say what it wants.
@@ -45,7 +47,8 @@ func (l Layout) checkSocket() error {
 	return nil
 }
 
-// listen answers on the control socket until the returned function is called, which waits for the answers that are being given.
+// listen answers on the control socket until the returned function is called, which waits for the
+// answers that are being given.
 func (p *Plane) listen(ctx context.Context, end context.CancelCauseFunc) (closeSocket func(), err error) {
 	l, err := net.Listen("unix", p.layout.socket())
 	if err != nil {
@@ -89,7 +92,8 @@ func (p *Plane) answer(ctx context.Context, end context.CancelCauseFunc, conn ne
 	return err
 }
 
-// ask has a command done by the goroutine that the processes belong to. While that is starting them, it waits; the end does not.
+// ask has a command done by the goroutine that the processes belong to. While that is starting
+// them, it waits; the end does not.
 func (p *Plane) ask(ctx context.Context, end context.CancelCauseFunc, command string) error {
 	if command == commandDown {
 		end(errDown)
@@ -109,16 +113,20 @@ func (p *Plane) ask(ctx context.Context, end context.CancelCauseFunc, command st
 	}
 }
 
-// Status waits until the control plane in the folder has started, and is an error unless all of it runs.
+// Status waits until the control plane in the folder has started, and is an error unless all of it
+// runs.
 func Status(l Layout) error { return call(l, commandStatus) }
 
-// StopAPIServer stops the API server alone. It returns when it has ended, and is no error if it has been stopped before.
+// StopAPIServer stops the API server alone. It returns when it has ended, and is no error if it has
+// been stopped before.
 func StopAPIServer(l Layout) error { return call(l, commandStopAPIServer) }
 
-// StartAPIServer starts the API server again, at the address that it had. It returns when it is ready.
+// StartAPIServer starts the API server again, at the address that it had. It returns when it is
+// ready.
 func StartAPIServer(l Layout) error { return call(l, commandStartAPIServer) }
 
-// Down ends the control plane in the folder and returns when its process has ended. It is no error if none is running.
+// Down ends the control plane in the folder and returns when its process has ended. It is no error
+// if none is running.
 func Down(l Layout) error {
 	lock, err := os.OpenFile(l.lock(), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -137,8 +145,8 @@ func Down(l Layout) error {
 	return flock(lock, lockWait)
 }
 
-// Remove removes the folder of a control plane that does not run. It is no error if there is none, and it is one if the folder is not
-// that of a control plane.
+// Remove removes the folder of a control plane that does not run. It is no error if there is none,
+// and it is one if the folder is not that of a control plane.
 func Remove(l Layout) error {
 	if _, err := os.Lstat(string(l)); errors.Is(err, os.ErrNotExist) {
 		return nil

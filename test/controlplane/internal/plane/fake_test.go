@@ -14,9 +14,10 @@ import (
 	"testing"
 )
 
-// The test program is a fake of every component. It speaks TLS with the files that the component is told to use and takes clients of
-// the authority that it is told to trust, but knows only what the probes ask for. What it does beyond that is said by the argument
-// --fake=…. SIGTERM ends it as it ends every program that says nothing else.
+// The test program is a fake of every component. It speaks TLS with the files that the component is
+// told to use and takes clients of the authority that it is told to trust, but knows only what the
+// probes ask for. What it does beyond that is said by the argument --fake=…. SIGTERM ends it as it
+// ends every program that says nothing else.
 const (
 	fakeArg     = "--fake="
 	fakeFails   = "fails"     // ends at once with a message

@@ -41,7 +41,8 @@ const (
 	etcdClientPair    = "etcd-client"
 	apiServerPair     = "apiserver"
 	kubeletClientPair = "kubelet-client" // the API server as a client of kubelets
-	// The API server as a client of the servers that APIServices name, which trust it to say who asks.
+	// The API server as a client of the servers that APIServices name, which trust it to say who
+	// asks.
 	proxyAuthorityPair = "front-proxy-ca"
 	proxyClientPair    = "front-proxy-client"
 )
@@ -122,7 +123,8 @@ func (l Layout) prepare(a addresses, nodes []string) (trust, error) {
 	return t, nil
 }
 
-// claim makes the folder and takes its lock, which the process holds until unlock is called, at the latest until it ends.
+// claim makes the folder and takes its lock, which the process holds until unlock is called, at the
+// latest until it ends.
 func (l Layout) claim() (unlock func(), err error) {
 	if err := os.MkdirAll(string(l), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder: %w", err)

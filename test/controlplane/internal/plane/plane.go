@@ -1,9 +1,10 @@
-// Package plane runs a Kubernetes control plane on the loopback of one machine: etcd, kube-apiserver, kube-controller-manager and
-// kube-scheduler, a process each.
+// Package plane runs a Kubernetes control plane on the loopback of one machine: etcd,
+// kube-apiserver, kube-controller-manager and kube-scheduler, a process each.
 //
 // Owns: its folder with everything in it, its processes, their ports, the control socket.
 // Reads: whether the components answer.
-// Never: outlives its process, keeps anything outside of its folder, starts a component again that ended by itself.
+// Never: outlives its process, keeps anything outside of its folder, starts a component again that
+// ended by itself.
 package plane
 
 import (
@@ -67,8 +68,9 @@ func New(c Config) (*Plane, error) {
 	return &Plane{config: c, layout: Layout(c.Dir), running: map[string]*supervise.Process{}, requests: make(chan request)}, nil
 }
 
-// Run starts everything, calls ready once when everything is, and then does what it is asked on the control socket until its
-// context is done or a component ends by itself, which is an error. When it returns, everything has ended.
+// Run starts everything, calls ready once when everything is, and then does what it is asked on the
+// control socket until its context is done or a component ends by itself, which is an error. When
+// it returns, everything has ended.
 func (p *Plane) Run(parent context.Context, ready func()) (err error) {
 	unlock, err := p.layout.claim()
 	if err != nil {
@@ -174,8 +176,8 @@ func (p *Plane) startAll(ctx context.Context, end context.CancelCauseFunc) error
 	return nil
 }
 
-// ensure starts one component unless it runs, and waits until it is ready, if that can be asked. If it ever ends without being asked
-// to, everything ends.
+// ensure starts one component unless it runs, and waits until it is ready, if that can be asked. If
+// it ever ends without being asked to, everything ends.
 func (p *Plane) ensure(ctx context.Context, c supervise.Command, end context.CancelCauseFunc) error {
 	begin := time.Now()
 	if p.running[c.Name] == nil {

@@ -2,7 +2,8 @@
 //
 // Owns: the range that it takes them from.
 // Reads: which ports are taken.
-// Never: hands out a port that the kernel may give to an outgoing connection, or that a Service of type NodePort may have.
+// Never: hands out a port that the kernel may give to an outgoing connection, or that a Service of
+// type NodePort may have.
 package ports
 
 import (
@@ -13,15 +14,15 @@ import (
 	"strconv"
 )
 
-// Below the ports of outgoing connections (net.ipv4.ip_local_port_range, from 32768) and of Services (from 30000): a server that is
-// stopped for a while finds its port free again.
+// Below the ports of outgoing connections (net.ipv4.ip_local_port_range, from 32768) and of
+// Services (from 30000): a server that is stopped for a while finds its port free again.
 const first, last = 20000, 29999
 
 // attempts bounds the search; the range is nearly empty.
 const attempts = 1000
 
-// Reserve finds n ports of 127.0.0.1 that nobody listens on, and holds them until release is called, which is to be done right before
-// the servers start.
+// Reserve finds n ports of 127.0.0.1 that nobody listens on, and holds them until release is
+// called, which is to be done right before the servers start.
 func Reserve(n int) (found []int, release func() error, err error) {
 	var held []net.Listener
 	release = func() error {

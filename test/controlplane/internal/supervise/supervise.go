@@ -38,12 +38,13 @@ type Process struct {
 	ended   chan struct{}
 }
 
-// Start starts a process, which is told to end only by Stop. If it ends before, unexpected is called with the reason, from another
-// goroutine.
+// Start starts a process, which is told to end only by Stop. If it ends before, unexpected is
+// called with the reason, from another goroutine.
 //
-// The kernel kills the process when the thread that has started it ends, so the goroutine that calls Start must be locked to its
-// thread (runtime.LockOSThread) for as long as the process is to live. The process has a process group of its own: what a terminal
-// sends to this process does not reach it.
+// The kernel kills the process when the thread that has started it ends, so the goroutine that
+// calls Start must be locked to its thread (runtime.LockOSThread) for as long as the process is to
+// live. The process has a process group of its own: what a terminal sends to this process does not
+// reach it.
 func Start(c Command, unexpected func(error)) (*Process, error) {
 	log, err := os.OpenFile(c.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -66,8 +67,8 @@ func Start(c Command, unexpected func(error)) (*Process, error) {
 	return p, nil
 }
 
-// Stop asks the process to end, kills it if it has not done so within grace, and returns when it has ended. Only having had to kill
-// it is an error.
+// Stop asks the process to end, kills it if it has not done so within grace, and returns when it
+// has ended. Only having had to kill it is an error.
 func (p *Process) Stop(grace time.Duration) error {
 	p.stopped.Store(true)
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -130,7 +130,8 @@ func runParent() int {
 	select {}
 }
 
-// alive reports whether a process exists that is not a zombie: who inherits it may not look for it at once.
+// alive reports whether a process exists that is not a zombie: who inherits it may not look for it
+// at once.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -159,7 +160,8 @@ func read(t *testing.T, file string) string {
 	return string(b)
 }
 
-// await looks again and again until the condition holds: nothing tells when another process has done something.
+// await looks again and again until the condition holds: nothing tells when another process has
+// done something.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
