@@ -69,13 +69,13 @@ PARALLEL ?= $(shell echo $$((2 * $$(nproc))))
 e2e: need-root build controlplane ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell)
 	BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -parallel $(PARALLEL) -timeout 60m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/...
 
-GOLDENS := internal/validation/testdata/apiserver
+GOLDENS := internal/source/validation/testdata/apiserver
 
 .PHONY: goldens
-goldens: controlplane ## ask a real API server what it makes of the manifests in internal/validation/testdata/apiserver, and keep it
+goldens: controlplane ## ask a real API server what it makes of the manifests in internal/source/validation/testdata/apiserver, and keep it
 	@set -e; dir=$$(mktemp -d /tmp/bg.XXXXXX); trap '$(CONTROLPLANE) down --rm --dir "$$dir/plane"; rmdir "$$dir"' EXIT; \
 	$(CONTROLPLANE) up --detach --dir "$$dir/plane" $(addprefix --arg kube-apiserver=,$(shell cat $(GOLDENS)/flags)) >/dev/null; \
-	KUBECONFIG="$$dir/plane/admin.kubeconfig" go test -tags e2e -count 1 -run '^TestUpdateGoldens$$' ./internal/validation
+	KUBECONFIG="$$dir/plane/admin.kubeconfig" go test -tags e2e -count 1 -run '^TestUpdateGoldens$$' ./internal/source/validation
 
 .PHONY: need-root
 need-root:

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"berth/internal/admission"
-	"berth/internal/journal"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
+	"berth/internal/record/journal"
+	"berth/internal/source/podconfig"
+	"berth/internal/sync/admission"
 )
 
 // TestExamples loads each folder of examples/ as the agent would: no manifest of it has a problem,

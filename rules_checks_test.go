@@ -96,11 +96,11 @@ func (b ban) matches(p string) bool {
 func checkCRIClients(t tree) []string {
 	return findSelectors(t, func(f source, sel *ast.SelectorExpr) string {
 		// What is measured against the runtime makes its calls itself.
-		if f.isTest() || within(f.dir(), "internal/cri") || within(f.dir(), "bench") {
+		if f.isTest() || within(f.dir(), "internal/runtime/cri") || within(f.dir(), "bench") {
 			return ""
 		}
 		if n := sel.Sel.Name; n == "NewRuntimeServiceClient" || n == "NewImageServiceClient" {
-			return n + ": only internal/cri speaks CRI"
+			return n + ": only internal/runtime/cri speaks CRI"
 		}
 		return ""
 	})
@@ -451,10 +451,13 @@ var dependencyRow = regexp.MustCompile("^\\| `([a-z0-9.-]+\\.[a-z]+/[^`]+)` \\|"
 func checkArchitecture(t tree) []string {
 	const doc = "ARCHITECTURE.md"
 	text := strings.Join(t.text(doc), "\n")
-	dirs := map[string]bool{}
+	dirs, folders := map[string]bool{}, map[string]bool{}
 	for _, f := range t.goFiles() {
 		if f.dir() != "." {
 			dirs[f.dir()] = true
+		}
+		for dir := f.dir(); dir != "."; dir = path.Dir(dir) {
+			folders[dir] = true
 		}
 	}
 	var found []string
@@ -472,8 +475,8 @@ func checkArchitecture(t tree) []string {
 	}
 	for i, line := range t.text(doc) {
 		for _, m := range namedPackage.FindAllStringSubmatch(line, -1) {
-			if dir, file := path.Clean(m[2]), m[3] != ""; !file && !dirs[dir] {
-				found = append(found, fmt.Sprintf("%s:%d: there is no package %s", doc, i+1, dir))
+			if dir, file := path.Clean(m[2]), m[3] != ""; !file && !folders[dir] {
+				found = append(found, fmt.Sprintf("%s:%d: there is no package or folder %s", doc, i+1, dir))
 			}
 		}
 	}
@@ -488,14 +491,15 @@ func checkWords(t tree) []string {
 	const doc = "docs/words.md"
 	declared := map[string]bool{}
 	for _, f := range t.goFiles() {
+		pkg := path.Base(f.dir())
 		for _, d := range f.ast.Decls {
 			switch d := d.(type) {
 			case *ast.FuncDecl:
-				declared[f.dir()+"."+d.Name.Name] = true
+				declared[pkg+"."+d.Name.Name] = true
 			case *ast.GenDecl:
 				for _, s := range d.Specs {
 					if s, ok := s.(*ast.TypeSpec); ok {
-						declared[f.dir()+"."+s.Name.Name] = true
+						declared[pkg+"."+s.Name.Name] = true
 					}
 				}
 			}
@@ -504,7 +508,7 @@ func checkWords(t tree) []string {
 	var found []string
 	for i, line := range t.text(doc) {
 		for _, m := range namedSymbol.FindAllStringSubmatch(line, -1) {
-			if !declared["internal/"+m[1]] {
+			if !declared[m[1]] {
 				found = append(found, fmt.Sprintf("%s:%d: there is no %s", doc, i+1, m[1]))
 			}
 		}

@@ -22,76 +22,76 @@ const (
 var examples = map[string][]example{
 	"ranks": {
 		{files: map[string]string{
-			"internal/pod/a.go":         "package pod\n\nimport _ \"berth/internal/cri\"\n",
-			"internal/cri/a.go":         "package cri\n\nimport (\n\t_ \"berth/internal/embedded\"\n\t_ \"berth/internal/cri/critest\"\n)\n",
-			"internal/odd/a.go":         "package odd\n",
-			"internal/volumes/a.go":     "package volumes\n\nimport _ \"berth/internal/strange\"\n",
-			"internal/pod/podtest/a.go": "package podtest\n\nimport (\n\t_ \"berth/internal/cri\"\n\t_ \"berth/internal/cri/critest\"\n)\n",
+			"internal/pod/a.go":             "package pod\n\nimport _ \"berth/internal/runtime/cri\"\n",
+			"internal/runtime/cri/a.go":     "package cri\n\nimport (\n\t_ \"berth/internal/runtime/embedded\"\n\t_ \"berth/internal/runtime/cri/critest\"\n)\n",
+			"internal/odd/a.go":             "package odd\n",
+			"internal/storage/volumes/a.go": "package volumes\n\nimport _ \"berth/internal/strange\"\n",
+			"internal/pod/podtest/a.go":     "package podtest\n\nimport (\n\t_ \"berth/internal/runtime/cri\"\n\t_ \"berth/internal/runtime/cri/critest\"\n)\n",
 		}, want: []string{
-			"internal/cri/a.go:4: internal/cri of rank 2 imports internal/embedded of rank 2",
-			"internal/cri/a.go:5: internal/cri imports internal/cri/critest, which is for tests only",
 			"internal/odd/a.go:1: package internal/odd has no rank",
-			"internal/pod/a.go:3: internal/pod of rank 0 imports internal/cri of rank 2",
-			"internal/pod/podtest/a.go:4: internal/pod/podtest, beside internal/pod of rank 0, imports internal/cri of rank 2",
-			"internal/pod/podtest/a.go:5: internal/pod/podtest, beside internal/pod of rank 0, imports internal/cri/critest, beside internal/cri of rank 2",
-			"internal/volumes/a.go:3: internal/volumes imports internal/strange, which has no rank",
+			"internal/pod/a.go:3: internal/pod of rank 0 imports internal/runtime/cri of rank 2",
+			"internal/pod/podtest/a.go:4: internal/pod/podtest, beside internal/pod of rank 0, imports internal/runtime/cri of rank 2",
+			"internal/pod/podtest/a.go:5: internal/pod/podtest, beside internal/pod of rank 0, imports internal/runtime/cri/critest, beside internal/runtime/cri of rank 2",
+			"internal/runtime/cri/a.go:4: internal/runtime/cri of rank 2 imports internal/runtime/embedded of rank 2",
+			"internal/runtime/cri/a.go:5: internal/runtime/cri imports internal/runtime/cri/critest, which is for tests only",
+			"internal/storage/volumes/a.go:3: internal/storage/volumes imports internal/strange, which has no rank",
 		}},
 		{files: map[string]string{
-			"internal/cri/a.go":           "package cri\n\nimport _ \"berth/internal/pod\"\n",
-			"internal/pod/a_test.go":      "package pod_test\n\nimport (\n\t_ \"berth/agent\"\n\t_ \"berth/internal/cri/critest\"\n)\n",
-			"internal/cri/critest/a.go":   "package critest\n\nimport (\n\t_ \"berth/internal/cri\"\n\t_ \"berth/internal/pod/podtest\"\n)\n",
-			"test/e2e/a.go":               "package e2e\n\nimport _ \"berth/agent\"\n",
-			"bundle/go.mod":               "module berth/bundle\n",
-			"bundle/cmd/anything/main.go": "package main\n",
+			"internal/runtime/cri/a.go":         "package cri\n\nimport _ \"berth/internal/pod\"\n",
+			"internal/pod/a_test.go":            "package pod_test\n\nimport (\n\t_ \"berth/agent\"\n\t_ \"berth/internal/runtime/cri/critest\"\n)\n",
+			"internal/runtime/cri/critest/a.go": "package critest\n\nimport (\n\t_ \"berth/internal/runtime/cri\"\n\t_ \"berth/internal/pod/podtest\"\n)\n",
+			"test/e2e/a.go":                     "package e2e\n\nimport _ \"berth/agent\"\n",
+			"bundle/go.mod":                     "module berth/bundle\n",
+			"bundle/cmd/anything/main.go":       "package main\n",
 		}},
 	},
 	"bans": {
 		{files: map[string]string{
-			"internal/podworkers/a.go": "package podworkers\n\nimport (\n\t_ \"berth/internal/cri\"\n\t_ \"log\"\n)\n",
-			"agent/a_test.go":          "package agent\n\nimport _ \"k8s.io/client-go/kubernetes/fake\"\n",
-			"cmd/berth/a.go":           "package main\n\nimport _ \"k8s.io/kubernetes/pkg/apis\"\n",
+			"internal/sync/podworkers/a.go": "package podworkers\n\nimport (\n\t_ \"berth/internal/runtime/cri\"\n\t_ \"log\"\n)\n",
+			"agent/a_test.go":               "package agent\n\nimport _ \"k8s.io/client-go/kubernetes/fake\"\n",
+			"cmd/berth/a.go":                "package main\n\nimport _ \"k8s.io/kubernetes/pkg/apis\"\n",
 		}, want: []string{
 			"agent/a_test.go:3: import of k8s.io/client-go/kubernetes/fake: " + bans[ban{"", "k8s.io/client-go/.../fake/..."}],
 			"cmd/berth/a.go:3: import of k8s.io/kubernetes/pkg/apis: " + bans[ban{"", "k8s.io/kubernetes/..."}],
-			"internal/podworkers/a.go:4: import of berth/internal/cri: " + bans[ban{"internal/podworkers", "berth/internal/cri"}],
-			"internal/podworkers/a.go:5: import of log: " + bans[ban{"internal", "log"}],
+			"internal/sync/podworkers/a.go:4: import of berth/internal/runtime/cri: " + bans[ban{"internal/sync/podworkers", "berth/internal/runtime/cri"}],
+			"internal/sync/podworkers/a.go:5: import of log: " + bans[ban{"internal", "log"}],
 		}},
 		{files: map[string]string{
-			"internal/podworkers/a.go":      "package podworkers\n\nimport (\n\t_ \"berth/internal/podsync\"\n\t_ \"log/slog\"\n)\n",
-			"internal/podworkers/a_test.go": "package podworkers_test\n\nimport _ \"berth/internal/cri\"\n",
-			"agent/a.go":                    "package agent\n\nimport _ \"k8s.io/client-go/tools/cache\"\n",
+			"internal/sync/podworkers/a.go":      "package podworkers\n\nimport (\n\t_ \"berth/internal/sync/podsync\"\n\t_ \"log/slog\"\n)\n",
+			"internal/sync/podworkers/a_test.go": "package podworkers_test\n\nimport _ \"berth/internal/runtime/cri\"\n",
+			"agent/a.go":                         "package agent\n\nimport _ \"k8s.io/client-go/tools/cache\"\n",
 		}},
 	},
 	"criClients": {
 		{
-			files: map[string]string{"internal/pleg/a.go": "package pleg\n\nvar c = runtimeapi.NewRuntimeServiceClient(nil)\n"},
-			want:  []string{"internal/pleg/a.go:3: NewRuntimeServiceClient: only internal/cri speaks CRI"},
+			files: map[string]string{"internal/observe/pleg/a.go": "package pleg\n\nvar c = runtimeapi.NewRuntimeServiceClient(nil)\n"},
+			want:  []string{"internal/observe/pleg/a.go:3: NewRuntimeServiceClient: only internal/runtime/cri speaks CRI"},
 		},
-		{files: map[string]string{"internal/cri/a.go": "package cri\n\nvar c = runtimeapi.NewImageServiceClient(nil)\n"}},
+		{files: map[string]string{"internal/runtime/cri/a.go": "package cri\n\nvar c = runtimeapi.NewImageServiceClient(nil)\n"}},
 	},
 	"checkpoints": {
 		{
-			files: map[string]string{"internal/status/a.go": "package status\n\nvar rename = os.Rename\n\nvar fail = checkpoint.Inject\n"},
+			files: map[string]string{"internal/observe/status/a.go": "package status\n\nvar rename = os.Rename\n\nvar fail = checkpoint.Inject\n"},
 			want: []string{
-				"internal/status/a.go:3: os.Rename: only internal/checkpoint replaces files",
-				"internal/status/a.go:5: checkpoint.Inject: for checkpointtest alone",
+				"internal/observe/status/a.go:3: os.Rename: only internal/checkpoint replaces files",
+				"internal/observe/status/a.go:5: checkpoint.Inject: for checkpointtest alone",
 			},
 		},
 		{files: map[string]string{
 			"internal/checkpoint/a.go":                "package checkpoint\n\nvar rename = os.Rename\n",
 			"internal/checkpoint/checkpointtest/a.go": "package checkpointtest\n\nvar fail = checkpoint.Inject\n",
-			"internal/certs/store.go":                 "package certs\n\nvar rename = os.Rename\n",
+			"internal/cluster/certs/store.go":         "package certs\n\nvar rename = os.Rename\n",
 			"cmd/berth/a.go":                          "package main\n\nvar rename = os.Rename\n",
 		}},
 	},
 	"cgroupfs": {
 		{
-			files: map[string]string{"internal/volumes/a.go": "package volumes\n\nconst dir = \"/sys/fs/cgroup/x\"\n"},
-			want:  []string{"internal/volumes/a.go:3: names the cgroup file system"},
+			files: map[string]string{"internal/storage/volumes/a.go": "package volumes\n\nconst dir = \"/sys/fs/cgroup/x\"\n"},
+			want:  []string{"internal/storage/volumes/a.go:3: names the cgroup file system"},
 		},
 		{files: map[string]string{
-			"internal/cgroups/a.go":      "package cgroups\n\nconst dir = \"/sys/fs/cgroup\"\n",
-			"internal/volumes/a_test.go": "package volumes\n\nconst dir = \"/sys/fs/cgroup\"\n",
+			"internal/host/cgroups/a.go":         "package cgroups\n\nconst dir = \"/sys/fs/cgroup\"\n",
+			"internal/storage/volumes/a_test.go": "package volumes\n\nconst dir = \"/sys/fs/cgroup\"\n",
 		}},
 	},
 	"docs": {
@@ -131,17 +131,17 @@ var examples = map[string][]example{
 	},
 	"podFolders": {
 		{files: map[string]string{
-			"internal/podsync/a.go": "package podsync\n\nfunc f() {\n\tos.RemoveAll(dir)\n\tunix.Openat(fd, name, unix.O_RDONLY, 0)\n\tfilepath.Glob(x)\n}\n",
+			"internal/sync/podsync/a.go": "package podsync\n\nfunc f() {\n\tos.RemoveAll(dir)\n\tunix.Openat(fd, name, unix.O_RDONLY, 0)\n\tfilepath.Glob(x)\n}\n",
 		}, want: []string{
-			"internal/podsync/a.go:4: os.RemoveAll follows links",
-			"internal/podsync/a.go:5: unix.Openat follows links",
-			"internal/podsync/a.go:6: filepath.Glob follows links",
+			"internal/sync/podsync/a.go:4: os.RemoveAll follows links",
+			"internal/sync/podsync/a.go:5: unix.Openat follows links",
+			"internal/sync/podsync/a.go:6: filepath.Glob follows links",
 		}},
 		{files: map[string]string{
-			"internal/podsync/a.go":        "package podsync\n\nfunc f() {\n\tos.OpenRoot(beneath.Self(fd))\n\tunix.Openat(fd, name, unix.O_NOFOLLOW, 0)\n\tfiles.RemoveAll(x)\n}\n",
-			"internal/podsync/a_test.go":   "package podsync\n\nfunc f() { os.RemoveAll(dir) }\n",
-			"internal/volumes/hostpath.go": "package volumes\n\nfunc f() { os.Stat(path) }\n",
-			"internal/images/a.go":         "package images\n\nfunc f() { os.Stat(path) }\n",
+			"internal/sync/podsync/a.go":           "package podsync\n\nfunc f() {\n\tos.OpenRoot(beneath.Self(fd))\n\tunix.Openat(fd, name, unix.O_NOFOLLOW, 0)\n\tfiles.RemoveAll(x)\n}\n",
+			"internal/sync/podsync/a_test.go":      "package podsync\n\nfunc f() { os.RemoveAll(dir) }\n",
+			"internal/storage/volumes/hostpath.go": "package volumes\n\nfunc f() { os.Stat(path) }\n",
+			"internal/runtime/images/a.go":         "package images\n\nfunc f() { os.Stat(path) }\n",
 		}},
 	},
 	"sleep": {
@@ -231,7 +231,7 @@ var examples = map[string][]example{
 			"internal/pod/a.go":   "package pod\n",
 			"internal/podx/a.go":  "package podx\n",
 			"internal/podx/b_.go": "package podx\n",
-		}, want: []string{"ARCHITECTURE.md: does not name internal/podx", "ARCHITECTURE.md:1: there is no package internal/ghost"}},
+		}, want: []string{"ARCHITECTURE.md: does not name internal/podx", "ARCHITECTURE.md:1: there is no package or folder internal/ghost"}},
 		{files: map[string]string{
 			"ARCHITECTURE.md":         "internal/pod/ is the vocabulary, see internal/pod/a.go; bundle/cmd/pack packs.\n",
 			"internal/pod/a.go":       "package pod\n",
@@ -320,13 +320,13 @@ var examples = map[string][]example{
 	},
 	"writers": {
 		{
-			files: map[string]string{"internal/node/a.go": "package node\n\nvar _ = c.PatchPodStatus(ctx)\n"},
-			want:  []string{"internal/node/a.go:3: PatchPodStatus: only internal/status may"},
+			files: map[string]string{"internal/cluster/node/a.go": "package node\n\nvar _ = c.PatchPodStatus(ctx)\n"},
+			want:  []string{"internal/cluster/node/a.go:3: PatchPodStatus: only internal/observe/status may"},
 		},
 		{files: map[string]string{
-			"internal/status/a.go":        "package status\n\nvar _ = c.PatchPodStatus(ctx)\n",
-			"internal/kube/kubetest/a.go": "package kubetest\n\nvar _ = c.PatchPodStatus(ctx)\n",
-			"internal/node/a_test.go":     "package node\n\nvar _ = c.PatchPodStatus(ctx)\n",
+			"internal/observe/status/a.go":        "package status\n\nvar _ = c.PatchPodStatus(ctx)\n",
+			"internal/cluster/kube/kubetest/a.go": "package kubetest\n\nvar _ = c.PatchPodStatus(ctx)\n",
+			"internal/cluster/node/a_test.go":     "package node\n\nvar _ = c.PatchPodStatus(ctx)\n",
 		}},
 	},
 	"prose": {

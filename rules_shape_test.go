@@ -242,7 +242,7 @@ func checkColumns(t tree) []string {
 func checkWriters(t tree) []string {
 	return findSelectors(t, func(f source, sel *ast.SelectorExpr) string {
 		owners, ok := writers[sel.Sel.Name]
-		if !ok || !f.isProduct() || within(f.dir(), "internal/kube") || slices.Contains(owners, f.dir()) {
+		if !ok || !f.isProduct() || within(f.dir(), "internal/cluster/kube") || slices.Contains(owners, f.dir()) {
 			return ""
 		}
 		return fmt.Sprintf("%s: only %s may", sel.Sel.Name, strings.Join(owners, " and "))

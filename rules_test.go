@@ -21,89 +21,89 @@ var ranks = map[string]int{
 
 	"agent": 8,
 
-	"internal/syncloop":        7,
-	"internal/quarantine":      7,
-	"internal/drain":           7,
-	"internal/nodeallocatable": 7,
-	"internal/server":          7,
-	"internal/localapi":        7,
-	"internal/dashboard":       7,
+	"internal/sync/syncloop":        7,
+	"internal/sync/quarantine":      7,
+	"internal/sync/drain":           7,
+	"internal/host/nodeallocatable": 7,
+	"internal/api/server":           7,
+	"internal/localapi":             7,
+	"internal/dashboard":            7,
 
-	"internal/podworkers": 6,
-	"internal/podconfig":  6,
-	"internal/node":       6,
+	"internal/sync/podworkers":  6,
+	"internal/source/podconfig": 6,
+	"internal/cluster/node":     6,
 
-	"internal/podsync":   5,
-	"internal/metrics":   5,
-	"internal/eviction":  5,
-	"internal/admission": 5,
-	"internal/leftovers": 5,
+	"internal/sync/podsync":    5,
+	"internal/observe/metrics": 5,
+	"internal/sync/eviction":   5,
+	"internal/sync/admission":  5,
+	"internal/sync/leftovers":  5,
 
-	"internal/kuberuntime":   4,
-	"internal/containerlogs": 4,
-	"internal/pleg":          4,
-	"internal/prober":        4,
-	"internal/status":        4,
-	"internal/volumes":       4,
+	"internal/runtime/kuberuntime":   4,
+	"internal/runtime/containerlogs": 4,
+	"internal/observe/pleg":          4,
+	"internal/observe/prober":        4,
+	"internal/observe/status":        4,
+	"internal/storage/volumes":       4,
 
-	"internal/csi":      2,
-	"internal/objects":  3,
-	"internal/manifest": 3,
-	"internal/images":   3,
-	"internal/devices":  3,
-	"internal/logs":     3,
-	"internal/nodelogs": 3,
-	"internal/stats":    3,
-	"internal/oom":      3,
-	"internal/action":   3,
-	"internal/crispec":  3,
+	"internal/storage/csi":     2,
+	"internal/storage/objects": 3,
+	"internal/source/manifest": 3,
+	"internal/runtime/images":  3,
+	"internal/devices":         3,
+	"internal/runtime/logs":    3,
+	"internal/api/nodelogs":    3,
+	"internal/observe/stats":   3,
+	"internal/observe/oom":     3,
+	"internal/runtime/action":  3,
+	"internal/runtime/crispec": 3,
 
-	"internal/topology":   2,
-	"internal/validation": 2,
-	"internal/cri":        2,
-	"internal/certs":      2,
-	"internal/embedded":   2,
-	"internal/plugins":    2,
+	"internal/topology":          2,
+	"internal/source/validation": 2,
+	"internal/runtime/cri":       2,
+	"internal/cluster/certs":     2,
+	"internal/runtime/embedded":  2,
+	"internal/storage/plugins":   2,
 
-	"internal/cgroups":    1,
-	"internal/mounts":     1,
-	"internal/cgroupstat": 1,
-	"internal/kube":       1,
-	"internal/events":     2,
-	"internal/allocation": 1,
-	"internal/journal":    1,
-	"internal/lifecycle":  1,
-	"internal/userns":     1,
-	"internal/tracing":    2,
-	"internal/netns":      1,
-	"internal/streams":    1,
-	"internal/hostports":  1,
-	"internal/defaults":   1,
+	"internal/host/cgroups":    1,
+	"internal/storage/mounts":  1,
+	"internal/host/cgroupstat": 1,
+	"internal/cluster/kube":    1,
+	"internal/record/events":   2,
+	"internal/pod/allocation":  1,
+	"internal/record/journal":  1,
+	"internal/pod/lifecycle":   1,
+	"internal/runtime/userns":  1,
+	"internal/record/tracing":  2,
+	"internal/api/netns":       1,
+	"internal/api/streams":     1,
+	"internal/host/hostports":  1,
+	"internal/source/defaults": 1,
 
-	"internal/beneath":    0,
-	"internal/pod":        0,
-	"internal/config":     0,
-	"internal/checkpoint": 0,
-	"internal/health":     0,
-	"internal/inotify":    0,
-	"internal/selinux":    0,
-	"internal/rootlock":   0,
-	"internal/patch":      0,
+	"internal/host/beneath":   0,
+	"internal/pod":            0,
+	"internal/config":         0,
+	"internal/checkpoint":     0,
+	"internal/observe/health": 0,
+	"internal/host/inotify":   0,
+	"internal/host/selinux":   0,
+	"internal/host/rootlock":  0,
+	"internal/cluster/patch":  0,
 }
 
 // testSupport are the packages that exist for tests, each beside what it fakes. They are not linked
 // into the product, and import at most the rank of the package that they stand beside.
 var testSupport = map[string]string{
-	"agent/agenttest":        "agent",
-	"internal/cri/critest":   "internal/cri",
-	"internal/csi/csitest":   "internal/csi",
-	"internal/kube/kubetest": "internal/kube",
-	"internal/pod/podtest":   "internal/pod",
+	"agent/agenttest":                "agent",
+	"internal/runtime/cri/critest":   "internal/runtime/cri",
+	"internal/storage/csi/csitest":   "internal/storage/csi",
+	"internal/cluster/kube/kubetest": "internal/cluster/kube",
+	"internal/pod/podtest":           "internal/pod",
 
 	"internal/checkpoint/checkpointtest": "internal/checkpoint",
 
-	"internal/metrics/metricstest":   "internal/metrics",
-	"internal/manifest/manifesttest": "internal/manifest",
+	"internal/observe/metrics/metricstest":  "internal/observe/metrics",
+	"internal/source/manifest/manifesttest": "internal/source/manifest",
 }
 
 // ban is an import that is refused although the ranks would allow it. from is a folder of this
@@ -112,12 +112,12 @@ var testSupport = map[string]string{
 type ban struct{ from, to string }
 
 var bans = map[ban]string{
-	{"internal/syncloop", "berth/internal/cri"}:           "the loop must not be able to block on the runtime",
-	{"internal/syncloop", "berth/internal/kuberuntime"}:   "the loop must not be able to block on the runtime",
-	{"internal/podworkers", "berth/internal/cri"}:         "workers reach the runtime only through the steps of podsync",
-	{"internal/podworkers", "berth/internal/kuberuntime"}: "workers reach the runtime only through the steps of podsync",
-	{"internal/podconfig", "berth/internal/cri"}:          "what is desired must not depend on what runs",
-	{"internal/podconfig", "berth/internal/kuberuntime"}:  "what is desired must not depend on what runs",
+	{"internal/sync/syncloop", "berth/internal/runtime/cri"}:            "the loop must not be able to block on the runtime",
+	{"internal/sync/syncloop", "berth/internal/runtime/kuberuntime"}:    "the loop must not be able to block on the runtime",
+	{"internal/sync/podworkers", "berth/internal/runtime/cri"}:          "workers reach the runtime only through the steps of podsync",
+	{"internal/sync/podworkers", "berth/internal/runtime/kuberuntime"}:  "workers reach the runtime only through the steps of podsync",
+	{"internal/source/podconfig", "berth/internal/runtime/cri"}:         "what is desired must not depend on what runs",
+	{"internal/source/podconfig", "berth/internal/runtime/kuberuntime"}: "what is desired must not depend on what runs",
 
 	{"", "k8s.io/kubernetes/..."}:          "it is not made to be imported: it drags its own replacements of every k8s.io module",
 	{"", "k8s.io/client-go/.../fake/..."}:  "the fake clientset ignores field selectors, UID preconditions and the status subresource: tests over it prove nothing; use kube/kubetest",
@@ -130,85 +130,85 @@ var bans = map[ban]string{
 
 // linkBans are import paths, with everything below them, that must not be in the binary.
 var linkBans = map[string]string{
-	"k8s.io/kubernetes":                      "not made to be imported",
-	"k8s.io/client-go/kubernetes":            "a clientset links the types of 55 API groups: about 10 MB of memory on every node; use internal/kube",
-	"k8s.io/client-go/informers":             "typed informers link the clientset; use a reflector of tools/cache over internal/kube",
-	"k8s.io/client-go/listers":               "typed listers link the types of all API groups",
-	"k8s.io/apiserver":                       "delegated authentication and authorization by it brings CEL and its parsers: about 10 MB of memory on every node",
-	"github.com/containerd/containerd/v2":    "containerd is a process of its own; the agent speaks CRI, and containerd/api for what CRI lacks",
-	"github.com/google/go-containerregistry": "images are made when the bundle is built and pulled by the runtime, never by the agent",
-	"github.com/google/cadvisor":             "it polls; stats reads cgroups itself",
-	"github.com/google/go-cmp":               "for tests",
-	"go.uber.org/goleak":                     "for tests",
-	"google.golang.org/grpc/test":            "for tests",
-	"net/http/httptest":                      "for tests",
-	"testing":                                "for tests: a package of the product imports a test-support package or a test helper",
-	"berth/agent/agenttest":                  "test support",
-	"berth/internal/cri/critest":             "test support",
-	"berth/internal/csi/csitest":             "test support",
-	"berth/internal/kube/kubetest":           "test support",
-	"berth/internal/manifest/manifesttest":   "test support",
-	"berth/internal/metrics/metricstest":     "test support",
-	"berth/internal/pod/podtest":             "test support",
+	"k8s.io/kubernetes":                           "not made to be imported",
+	"k8s.io/client-go/kubernetes":                 "a clientset links the types of 55 API groups: about 10 MB of memory on every node; use internal/cluster/kube",
+	"k8s.io/client-go/informers":                  "typed informers link the clientset; use a reflector of tools/cache over internal/cluster/kube",
+	"k8s.io/client-go/listers":                    "typed listers link the types of all API groups",
+	"k8s.io/apiserver":                            "delegated authentication and authorization by it brings CEL and its parsers: about 10 MB of memory on every node",
+	"github.com/containerd/containerd/v2":         "containerd is a process of its own; the agent speaks CRI, and containerd/api for what CRI lacks",
+	"github.com/google/go-containerregistry":      "images are made when the bundle is built and pulled by the runtime, never by the agent",
+	"github.com/google/cadvisor":                  "it polls; stats reads cgroups itself",
+	"github.com/google/go-cmp":                    "for tests",
+	"go.uber.org/goleak":                          "for tests",
+	"google.golang.org/grpc/test":                 "for tests",
+	"net/http/httptest":                           "for tests",
+	"testing":                                     "for tests: a package of the product imports a test-support package or a test helper",
+	"berth/agent/agenttest":                       "test support",
+	"berth/internal/runtime/cri/critest":          "test support",
+	"berth/internal/storage/csi/csitest":          "test support",
+	"berth/internal/cluster/kube/kubetest":        "test support",
+	"berth/internal/source/manifest/manifesttest": "test support",
+	"berth/internal/observe/metrics/metricstest":  "test support",
+	"berth/internal/pod/podtest":                  "test support",
 
 	"berth/internal/checkpoint/checkpointtest": "test support",
 }
 
 // cgroupfsReaders are the folders whose code may name the cgroup file system, and what for.
 var cgroupfsReaders = map[string]string{
-	"internal/cgroups":    "owns it",
-	"internal/embedded":   "checks what the host offers before it starts the runtime",
-	"internal/stats":      "reads usage",
-	"internal/cgroupstat": "reads usage",
+	"internal/host/cgroups":     "owns it",
+	"internal/runtime/embedded": "checks what the host offers before it starts the runtime",
+	"internal/observe/stats":    "reads usage",
+	"internal/host/cgroupstat":  "reads usage",
 }
 
 // podFolderPackages are those whose code reaches what is in folders of pods, and only through
 // package beneath.
-var podFolderPackages = []string{"internal/volumes", "internal/podsync", "internal/userns"}
+var podFolderPackages = []string{"internal/storage/volumes", "internal/sync/podsync", "internal/runtime/userns"}
 
 // pathUsers are the files in them that may use paths, and of what.
 var pathUsers = map[string]string{
-	"internal/volumes/block.go":    "disks of this machine, as persistent volumes name them",
-	"internal/volumes/holders.go":  "the kernel's files",
-	"internal/volumes/hostpath.go": "what a hostPath names is its user's, links and all",
-	"internal/volumes/loops.go":    "the kernel's files",
-	"internal/volumes/local.go":    "directories of this machine, as persistent volumes name them",
+	"internal/storage/volumes/block.go":    "disks of this machine, as persistent volumes name them",
+	"internal/storage/volumes/holders.go":  "the kernel's files",
+	"internal/storage/volumes/hostpath.go": "what a hostPath names is its user's, links and all",
+	"internal/storage/volumes/loops.go":    "the kernel's files",
+	"internal/storage/volumes/local.go":    "directories of this machine, as persistent volumes name them",
 }
 
 // writers are the calls that change objects of the API server, and the packages that may make them.
 var writers = map[string][]string{
-	"PatchPodStatus":                   {"internal/status"},
-	"CreatePod":                        {"internal/status"},
-	"DeletePod":                        {"internal/status"},
-	"CreateNode":                       {"internal/node"},
-	"PatchNode":                        {"internal/node", "internal/csi"}, // of a driver, its id and its labels
-	"PatchNodeStatus":                  {"internal/node"},
-	"CreateLease":                      {"internal/node"},
-	"UpdateLease":                      {"internal/node"},
-	"PatchPersistentVolumeClaimStatus": {"internal/volumes"},
-	"CreateCSINode":                    {"internal/csi"},
-	"UpdateCSINode":                    {"internal/csi"},
-	"DeleteCSINode":                    {"internal/csi"},
-	"CreateEvent":                      {"internal/events"},
-	"PatchEvent":                       {"internal/events"},
-	"CreatePodCertificateRequest":      {"internal/objects"},
-	"CreateCertificateSigningRequest":  {"internal/certs"},
+	"PatchPodStatus":                   {"internal/observe/status"},
+	"CreatePod":                        {"internal/observe/status"},
+	"DeletePod":                        {"internal/observe/status"},
+	"CreateNode":                       {"internal/cluster/node"},
+	"PatchNode":                        {"internal/cluster/node", "internal/storage/csi"}, // of a driver, its id and its labels
+	"PatchNodeStatus":                  {"internal/cluster/node"},
+	"CreateLease":                      {"internal/cluster/node"},
+	"UpdateLease":                      {"internal/cluster/node"},
+	"PatchPersistentVolumeClaimStatus": {"internal/storage/volumes"},
+	"CreateCSINode":                    {"internal/storage/csi"},
+	"UpdateCSINode":                    {"internal/storage/csi"},
+	"DeleteCSINode":                    {"internal/storage/csi"},
+	"CreateEvent":                      {"internal/record/events"},
+	"PatchEvent":                       {"internal/record/events"},
+	"CreatePodCertificateRequest":      {"internal/storage/objects"},
+	"CreateCertificateSigningRequest":  {"internal/cluster/certs"},
 }
 
 // exceptions are what may break a rule about the shape of code, by the rule, each with the reason.
 // One that is not needed any more is found too.
 var exceptions = map[string]map[string]string{
 	"parameters": {
-		"internal/events.Recorder.Eventf": "it is Eventf of Kubernetes' event recorders, and a container",
+		"internal/record/events.Recorder.Eventf": "it is Eventf of Kubernetes' event recorders, and a container",
 	},
 }
 
 // renamers are the files that replace something by a new name themselves, and what.
 var renamers = map[string]string{
-	"internal/quarantine/crash.go": "the report of a crash, which the Go runtime writes",
-	"internal/certs/store.go":      "a link",
-	"internal/embedded/log.go":     "a log that is full",
-	"internal/embedded/unpack.go":  "a folder, and a link",
+	"internal/sync/quarantine/crash.go":   "the report of a crash, which the Go runtime writes",
+	"internal/cluster/certs/store.go":     "a link",
+	"internal/runtime/embedded/log.go":    "a log that is full",
+	"internal/runtime/embedded/unpack.go": "a folder, and a link",
 }
 
 // rule is one thing that holds everywhere in the repository. check returns what breaks it, as
@@ -232,12 +232,12 @@ var rules = []rule{
 	{
 		name: "criClients", check: checkCRIClients,
 		why: "deadlines, error classes and the codec of labels hold only if every call goes through them",
-		fix: "add the call to internal/cri and use cri.Client",
+		fix: "add the call to internal/runtime/cri and use cri.Client",
 	},
 	{
 		name: "cgroupfs", check: checkCgroupfs,
 		why: "two writers of one cgroup undo each other",
-		fix: "ask internal/cgroups",
+		fix: "ask internal/host/cgroups",
 	},
 	{
 		name: "checkpoints", check: checkCheckpoints,

@@ -7,12 +7,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/admission"
-	"berth/internal/cgroups"
-	"berth/internal/eviction"
+	"berth/internal/host/cgroups"
+	"berth/internal/observe/stats"
 	"berth/internal/pod"
-	"berth/internal/podworkers"
-	"berth/internal/stats"
+	"berth/internal/sync/admission"
+	"berth/internal/sync/eviction"
+	"berth/internal/sync/podworkers"
 )
 
 // newAdmission builds what decides whether pods start. resized gets the pods of which a resize that

@@ -23,16 +23,16 @@ import (
 	"k8s.io/client-go/rest"
 	mount "k8s.io/mount-utils"
 
+	"berth/internal/api/server"
+	"berth/internal/cluster/node"
 	"berth/internal/config"
-	"berth/internal/containerlogs"
-	"berth/internal/cri"
-	"berth/internal/hostports"
-	"berth/internal/node"
-	"berth/internal/oom"
-	"berth/internal/plugins"
-	"berth/internal/podconfig"
-	"berth/internal/rootlock"
-	"berth/internal/server"
+	"berth/internal/host/hostports"
+	"berth/internal/host/rootlock"
+	"berth/internal/observe/oom"
+	"berth/internal/runtime/containerlogs"
+	"berth/internal/runtime/cri"
+	"berth/internal/source/podconfig"
+	"berth/internal/storage/plugins"
 )
 
 // Config is what a user decides about an agent.

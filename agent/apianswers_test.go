@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/agenttest"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
 	"berth/internal/pod"
 )
 

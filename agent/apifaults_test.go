@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/agenttest"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
 )
 
 // apiFaults is what an API server can do to everyone who asks.

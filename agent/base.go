@@ -8,12 +8,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/certs"
-	"berth/internal/node"
-	"berth/internal/nodeallocatable"
+	"berth/internal/cluster/certs"
+	"berth/internal/cluster/node"
+	"berth/internal/host/nodeallocatable"
+	"berth/internal/observe/status"
 	"berth/internal/pod"
-	"berth/internal/quarantine"
-	"berth/internal/status"
+	"berth/internal/sync/quarantine"
 )
 
 // base is what every group of components is built from.

@@ -8,13 +8,13 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 
-	"berth/internal/certs"
-	"berth/internal/cgroups"
+	"berth/internal/cluster/certs"
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/node"
 	"berth/internal/config"
-	"berth/internal/events"
-	"berth/internal/kube"
-	"berth/internal/node"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
+	"berth/internal/record/events"
 )
 
 // apiServer is the way to the API server. The zero value is that there is none.

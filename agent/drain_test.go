@@ -12,7 +12,7 @@ import (
 
 	"berth/agent"
 	"berth/agent/agenttest"
-	"berth/internal/cri/critest"
+	"berth/internal/runtime/cri/critest"
 )
 
 const patientManifest = `apiVersion: v1

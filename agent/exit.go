@@ -7,10 +7,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"berth/internal/drain"
-	"berth/internal/leftovers"
+	"berth/internal/host/rootlock"
 	"berth/internal/pod"
-	"berth/internal/rootlock"
+	"berth/internal/sync/drain"
+	"berth/internal/sync/leftovers"
 )
 
 // newDrain builds what ends all pods, and returns what finds them.

@@ -11,8 +11,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/agenttest"
-	"berth/internal/cri/critest"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/runtime/cri/critest"
 )
 
 // Whatever becomes of events, and however many there are: each container that ends is started again

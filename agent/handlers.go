@@ -6,9 +6,9 @@ import (
 	"os"
 	"time"
 
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/quarantine"
-	"berth/internal/server"
+	"berth/internal/sync/quarantine"
 )
 
 // errStopped is the cause of an end that a client asked for.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/health"
-	"berth/internal/manifest"
+	"berth/internal/observe/health"
+	"berth/internal/source/manifest"
 )
 
 // newConditions gives the declared conditions their owners. What this agent does not have is not in

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/config"
-	"berth/internal/health"
-	"berth/internal/manifest"
+	"berth/internal/observe/health"
+	"berth/internal/source/manifest"
 )
 
 // bootstrap is a kubeconfig by which a node asks for its certificate.

@@ -3,7 +3,7 @@ package agent
 import (
 	"context"
 
-	"berth/internal/node"
+	"berth/internal/cluster/node"
 )
 
 // addressSettings are those by which the addresses of the Node are found, nil where there is no

@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
-	"berth/internal/certs"
-	"berth/internal/kube"
+	"berth/internal/cluster/certs"
+	"berth/internal/cluster/kube"
 )
 
 // openIdentity finds the API server and how the agent proves to it who it is. There is no identity

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"berth/internal/status"
+	"berth/internal/observe/status"
 )
 
 // idleAfter is how long the status of no pod must have changed until the agent is idle.

@@ -11,8 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/journal"
-	"berth/internal/status"
+	"berth/internal/observe/status"
+	"berth/internal/record/journal"
 )
 
 // An agent becomes idle after its start, and again after each burst of changes; while it is idle

@@ -5,10 +5,10 @@ import (
 	"log/slog"
 	"time"
 
-	"berth/internal/embedded"
-	"berth/internal/images"
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
+	"berth/internal/runtime/embedded"
+	"berth/internal/runtime/images"
 )
 
 // progressTimeout bounds the question to the runtime how far its downloads are.

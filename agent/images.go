@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/images"
 	"berth/internal/pod"
+	"berth/internal/runtime/images"
 )
 
 // imageManager is what pulls images and what removes those that nobody uses.

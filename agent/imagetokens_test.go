@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/agenttest"
-	"berth/internal/cri/critest"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/runtime/cri/critest"
 )
 
 // Pods pull with what a credential provider has for a token of their service account. What was

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 
 	"berth/internal/checkpoint"
-	"berth/internal/drain"
-	"berth/internal/rootlock"
+	"berth/internal/host/rootlock"
+	"berth/internal/sync/drain"
 )
 
 // lastFile, in the run directory, is what the last agent there was told about the places that its

@@ -8,12 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/certs"
+	"berth/internal/api/nodelogs"
+	"berth/internal/api/server"
+	"berth/internal/cluster/certs"
+	"berth/internal/cluster/kube"
 	"berth/internal/config"
-	"berth/internal/cri"
-	"berth/internal/kube"
-	"berth/internal/nodelogs"
-	"berth/internal/server"
+	"berth/internal/runtime/cri"
 )
 
 // newListeners builds the ports at which clients ask.

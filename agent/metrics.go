@@ -8,12 +8,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"berth/internal/cgroupstat"
-	"berth/internal/metrics"
-	"berth/internal/pleg"
+	"berth/internal/api/server"
+	"berth/internal/host/cgroupstat"
+	"berth/internal/observe/metrics"
+	"berth/internal/observe/pleg"
+	"berth/internal/observe/stats"
 	"berth/internal/pod"
-	"berth/internal/server"
-	"berth/internal/stats"
 )
 
 var _ metrics.Readings = (*stats.Collector)(nil)

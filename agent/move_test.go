@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/agent/agenttest"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
 )
 
 // A machine that gets another address, as by DHCP, has its pods and its Node say so at once.

@@ -10,11 +10,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/admission"
-	"berth/internal/events"
-	"berth/internal/kube"
-	"berth/internal/node"
-	"berth/internal/stats"
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/node"
+	"berth/internal/observe/stats"
+	"berth/internal/record/events"
+	"berth/internal/sync/admission"
 )
 
 // heartbeatTimeout bounds the calls that keep the node alive: they wait for nobody.

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"context"
 
-	"berth/internal/admission"
-	"berth/internal/cgroups"
-	"berth/internal/nodeallocatable"
+	"berth/internal/host/cgroups"
+	"berth/internal/host/nodeallocatable"
+	"berth/internal/sync/admission"
 )
 
 // newNodeResources returns the machine's resources, and what the configuration makes of them.

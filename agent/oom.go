@@ -1,7 +1,7 @@
 package agent
 
 import (
-	"berth/internal/oom"
+	"berth/internal/observe/oom"
 )
 
 // killsFile says which OOM kills were reported.

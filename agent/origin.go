@@ -10,16 +10,16 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"berth/internal/events"
-	"berth/internal/images"
-	"berth/internal/kube"
-	"berth/internal/kuberuntime"
-	"berth/internal/manifest"
-	"berth/internal/objects"
+	"berth/internal/cluster/kube"
+	"berth/internal/host/selinux"
 	"berth/internal/pod"
-	"berth/internal/podsync"
-	"berth/internal/selinux"
-	"berth/internal/volumes"
+	"berth/internal/record/events"
+	"berth/internal/runtime/images"
+	"berth/internal/runtime/kuberuntime"
+	"berth/internal/source/manifest"
+	"berth/internal/storage/objects"
+	"berth/internal/storage/volumes"
+	"berth/internal/sync/podsync"
 )
 
 // podObjects are what pods refer to, for everyone who reads it.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"berth/agent/agenttest"
-	"berth/internal/health"
+	"berth/internal/observe/health"
 )
 
 // A file that cannot be written shows in the agent's health until it can be written again. Pods go

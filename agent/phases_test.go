@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"berth/internal/config"
-	"berth/internal/cri/critest"
+	"berth/internal/runtime/cri/critest"
 )
 
 // What only a member of a cluster runs is absent elsewhere, and all the rest is the same.

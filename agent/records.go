@@ -6,11 +6,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/events"
-	"berth/internal/journal"
 	"berth/internal/pod"
-	"berth/internal/quarantine"
-	"berth/internal/tracing"
+	"berth/internal/record/events"
+	"berth/internal/record/journal"
+	"berth/internal/record/tracing"
+	"berth/internal/sync/quarantine"
 )
 
 // records is what the agent keeps about itself: what it decided and told, and with what in hand it

@@ -13,9 +13,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/agent/agenttest"
-	"berth/internal/journal"
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
+	"berth/internal/record/journal"
 )
 
 const crashingPod = `

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/agent/agenttest"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
 )
 
 // A pod that was refused and is deleted before the API server has heard of the refusal goes as any

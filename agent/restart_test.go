@@ -15,8 +15,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/agenttest"
-	"berth/internal/kube"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kube/kubetest"
 )
 
 // manyPods is how many pods an agent is restarted under.

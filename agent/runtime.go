@@ -12,13 +12,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cgroups"
-	"berth/internal/cri"
-	"berth/internal/embedded"
-	"berth/internal/netns"
-	"berth/internal/node"
+	"berth/internal/api/netns"
+	"berth/internal/api/server"
+	"berth/internal/cluster/node"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
-	"berth/internal/server"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/embedded"
 )
 
 // containerRuntime is the runtime and what it tells of itself.

@@ -8,11 +8,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cgroups"
-	"berth/internal/embedded"
-	"berth/internal/kuberuntime"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
-	"berth/internal/podsync"
+	"berth/internal/runtime/embedded"
+	"berth/internal/runtime/kuberuntime"
+	"berth/internal/sync/podsync"
 )
 
 // ContainerManager keeps the cgroups of pods.

@@ -6,7 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
 )
 

@@ -9,16 +9,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/admission"
+	"berth/internal/cluster/node"
 	"berth/internal/config"
-	"berth/internal/containerlogs"
-	"berth/internal/crispec"
-	"berth/internal/images"
-	"berth/internal/kuberuntime"
-	"berth/internal/manifest"
-	"berth/internal/node"
 	"berth/internal/pod"
-	"berth/internal/tracing"
+	"berth/internal/record/tracing"
+	"berth/internal/runtime/containerlogs"
+	"berth/internal/runtime/crispec"
+	"berth/internal/runtime/images"
+	"berth/internal/runtime/kuberuntime"
+	"berth/internal/source/manifest"
+	"berth/internal/sync/admission"
 )
 
 // mode is a way of running.

@@ -3,7 +3,7 @@ package agent
 import (
 	"path/filepath"
 
-	"berth/internal/mounts"
+	"berth/internal/storage/mounts"
 )
 
 // sharedMark, in the run directory, says that the root directory was mounted on itself.

@@ -7,11 +7,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"berth/internal/cgroupstat"
 	"berth/internal/config"
-	"berth/internal/pleg"
-	"berth/internal/stats"
-	"berth/internal/volumes"
+	"berth/internal/host/cgroupstat"
+	"berth/internal/observe/pleg"
+	"berth/internal/observe/stats"
+	"berth/internal/storage/volumes"
 )
 
 // newStats builds what reads the use of pods and node.

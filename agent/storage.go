@@ -8,10 +8,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/csi"
-	"berth/internal/mounts"
-	"berth/internal/plugins"
-	"berth/internal/volumes"
+	"berth/internal/storage/csi"
+	"berth/internal/storage/mounts"
+	"berth/internal/storage/plugins"
+	"berth/internal/storage/volumes"
 )
 
 // pluginsDir and registryDir are folders below the root directory: of plugins, and of the sockets

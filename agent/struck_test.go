@@ -22,8 +22,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/agenttest"
-	"berth/internal/cri/critest"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/runtime/cri/critest"
 )
 
 // struckLives are the lives of pods, part by part. After each part everything comes to rest.

@@ -19,7 +19,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/agent/agenttest"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
 )
 
 // collector takes spans as an OpenTelemetry collector does.

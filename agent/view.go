@@ -10,10 +10,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/pleg"
+	"berth/internal/observe/pleg"
+	"berth/internal/observe/status"
 	"berth/internal/pod"
-	"berth/internal/podworkers"
-	"berth/internal/status"
+	"berth/internal/sync/podworkers"
 )
 
 // podView is the pods as clients see them: what is desired with what is reported.

@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/agenttest"
-	"berth/internal/cri/critest"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri/critest"
 )
 
 // walker is one walk: what it does to the world, and what it remembers for the rules.

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri/critest"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/runtime/cri/critest"
 )
 
 // check holds the world against the rules that hold at any time.

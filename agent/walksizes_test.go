@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cgroups"
-	"berth/internal/cri/critest"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri/critest"
 )
 
 // size is what a container may use: thousandths of a CPU, and MiB of memory. It asks for the half

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/crispec"
+	"berth/internal/runtime/crispec"
 )
 
 // floorParallel are the degrees of parallelism of the floor.

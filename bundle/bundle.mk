@@ -8,10 +8,10 @@
 BERTH_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/berth
 
 BUNDLE_TAGS    := bundle
-BUNDLE_FILE    := internal/embedded/bundle/bundle.tar.zst
-BUNDLE_HASH    := internal/embedded/bundle/bundle.hash
+BUNDLE_FILE    := internal/runtime/embedded/bundle/bundle.tar.zst
+BUNDLE_HASH    := internal/runtime/embedded/bundle/bundle.hash
 # Expanded when a recipe runs, that is, after the bundle is there.
-BUNDLE_LDFLAGS  = -X berth/internal/embedded.bundleHash=$(shell cat $(BUNDLE_HASH))
+BUNDLE_LDFLAGS  = -X berth/internal/runtime/embedded.bundleHash=$(shell cat $(BUNDLE_HASH))
 
 BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk $(sort $(filter-out %_test.go,$(wildcard bundle/cmd/*/*.go bundle/containerd/*/*.go bundle/images/*/*.go bundle/images/*/*.c)))
 BUNDLE_KEY      = $(shell { go env GOVERSION GOARCH; cat $(BUNDLE_SOURCES); } | sha256sum | cut -c1-16)

@@ -23,15 +23,15 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"berth/agent"
-	"berth/internal/containerlogs"
-	"berth/internal/cri/critest"
-	"berth/internal/inotify"
-	"berth/internal/kube/kubetest"
-	"berth/internal/oom"
-	"berth/internal/plugins"
+	"berth/internal/api/server"
+	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/host/inotify"
+	"berth/internal/observe/oom"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
-	"berth/internal/server"
+	"berth/internal/runtime/containerlogs"
+	"berth/internal/runtime/cri/critest"
+	"berth/internal/source/podconfig"
+	"berth/internal/storage/plugins"
 )
 
 // Image is the image that every world has.

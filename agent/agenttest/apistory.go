@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
 )
 
 // api is what clients do at the API server, and what becomes of it.

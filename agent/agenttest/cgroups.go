@@ -9,9 +9,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cgroups"
-	"berth/internal/cri/critest"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri/critest"
 )
 
 // Cgroups is containerManager in memory.

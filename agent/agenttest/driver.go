@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"berth/internal/csi/csitest"
+	"berth/internal/storage/csi/csitest"
 )
 
 // driver is the CSI driver of the machine.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"syscall"
 
-	"berth/internal/cri"
+	"berth/internal/runtime/cri"
 )
 
 // gate stands between one agent and its outside. Closed, it lets nothing through, as if the agent's

@@ -7,7 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/hostports"
+	"berth/internal/host/hostports"
 )
 
 // hostSockets are what programs of the machine have open. It is safe for concurrent use.

@@ -5,9 +5,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/cluster/node"
 	"berth/internal/config"
-	"berth/internal/kube/kubetest"
-	"berth/internal/node"
 )
 
 // NodeName is the name of the machine.

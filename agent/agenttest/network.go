@@ -17,7 +17,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/test/bufconn"
 
-	"berth/internal/cri/critest"
+	"berth/internal/runtime/cri/critest"
 )
 
 // Network is what answers at the ports of pods: in memory, and nothing where nobody was told to. It

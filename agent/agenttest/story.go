@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/cri/critest"
+	"berth/internal/runtime/cri/critest"
 )
 
 // RunStories runs every story that matches the pattern, each in a world of its own.

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri/critest"
+	"berth/internal/runtime/cri/critest"
 )
 
 // doOutside carries out the commands of stories that are about what surrounds the agent: the

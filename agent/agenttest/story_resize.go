@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
 	"berth/internal/pod"
 )
 

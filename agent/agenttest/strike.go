@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri/critest"
+	"berth/internal/runtime/cri/critest"
 )
 
 // Door is a way by which an agent has an effect on the world.

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"berth/internal/node"
+	"berth/internal/cluster/node"
 )
 
 // uplink is the machine's interface to the world.

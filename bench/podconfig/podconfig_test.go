@@ -19,10 +19,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/journal"
-	"berth/internal/manifest"
 	"berth/internal/pod"
-	"berth/internal/podconfig"
+	"berth/internal/record/journal"
+	"berth/internal/source/manifest"
+	"berth/internal/source/podconfig"
 )
 
 // settle is how long a change that has no effect is given to show its cost: more than the source's

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
 )
 
 // attachFlags are the flags of `berth attach`.

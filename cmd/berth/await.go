@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // addRunningTimeout adds --pod-running-timeout.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/embedded"
+	"berth/internal/runtime/embedded"
 )
 
 func newCheckCommand(g *globalFlags) *cobra.Command {

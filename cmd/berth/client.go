@@ -17,9 +17,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/journal"
-	"berth/internal/manifest"
-	"berth/internal/server"
+	"berth/internal/api/server"
+	"berth/internal/record/journal"
+	"berth/internal/source/manifest"
 )
 
 // client speaks to the agent of one run directory over its socket.

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"berth/internal/api/server"
 	"berth/internal/config"
-	"berth/internal/server"
 )
 
 func newConfigCommand(g *globalFlags) *cobra.Command {

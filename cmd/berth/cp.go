@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // copyFlags are the flags of `berth cp`.

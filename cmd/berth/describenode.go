@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podresource "k8s.io/component-helpers/resource"
 
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
 )
 
 // describeNode prints the node, its pods and what they may use of it.

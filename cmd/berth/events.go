@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // eventFlags are the flags of `berth events`.

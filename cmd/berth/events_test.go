@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 func event(namespace, kind, name, eventtype, reason, message string, count int32, first, last time.Duration) *v1.Event {

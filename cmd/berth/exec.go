@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // execFlags are the flags of `berth exec`.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/journal"
-	"berth/internal/server"
+	"berth/internal/api/server"
+	"berth/internal/record/journal"
 )
 
 func newExplainCommand(g *globalFlags) *cobra.Command {

@@ -14,10 +14,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/journal"
-	"berth/internal/manifest"
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
+	"berth/internal/record/journal"
+	"berth/internal/source/manifest"
 )
 
 // goldenFile compares with a file of testdata; BERTH_UPDATE_GOLDEN writes it.
@@ -210,7 +210,7 @@ func TestExplainGolden(t *testing.T) {
 		},
 		"quarantined": {
 			Pods:        []*v1.Pod{with(webPod(v1.PodRunning, running("main")), ready)},
-			Quarantined: map[pod.UID]string{"u-web": "panic: runtime error: index out of range [3] with length 2\nin berth/internal/podsync.(*Syncer).SyncPod"},
+			Quarantined: map[pod.UID]string{"u-web": "panic: runtime error: index out of range [3] with length 2\nin berth/internal/sync/podsync.(*Syncer).SyncPod"},
 			Stories: []journal.Story{story(2*time.Minute, nil,
 				failed(before(3*time.Second, "quarantine", "", "the pod is set aside", "the agent crashed 3 times with it in hand"), "panic: runtime error"))},
 		},

@@ -9,10 +9,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/journal"
-	"berth/internal/lifecycle"
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
 )
 
 // sight is what an explanation is told from: the newest pod of a name, its story, and the time.

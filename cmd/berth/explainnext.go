@@ -9,8 +9,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/journal"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
 )
 
 // next says what happens without any further event, and when.

@@ -8,8 +8,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"berth/internal/journal"
-	"berth/internal/server"
+	"berth/internal/api/server"
+	"berth/internal/record/journal"
 )
 
 const (

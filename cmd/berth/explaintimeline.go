@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 // printTimeline prints the entries as a table of times and decisions.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"berth/internal/manifest"
+	"berth/internal/source/manifest"
 )
 
 // getFlags are the flags of `berth get pods`.

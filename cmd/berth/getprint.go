@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"berth/internal/manifest"
+	"berth/internal/source/manifest"
 )
 
 // tablePrinter prints pods as kubectl's table.

@@ -17,7 +17,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/util/jsonpath"
 
-	"berth/internal/manifest"
+	"berth/internal/source/manifest"
 )
 
 // selectableFields are the fields of pods that an API server selects by (the documentation of field

@@ -6,7 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // watchPods prints the pods, then every change until the user interrupts or the agent ends.

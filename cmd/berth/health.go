@@ -10,9 +10,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/embedded"
-	"berth/internal/health"
-	"berth/internal/server"
+	"berth/internal/api/server"
+	"berth/internal/observe/health"
+	"berth/internal/runtime/embedded"
 )
 
 // health returns the conditions of the agent, none of an agent that is too old to tell them.

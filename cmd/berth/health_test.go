@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/embedded"
-	"berth/internal/server"
+	"berth/internal/api/server"
+	"berth/internal/runtime/embedded"
 )
 
 func TestCheckAgent(t *testing.T) {

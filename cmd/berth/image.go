@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/agent"
-	"berth/internal/cri"
-	"berth/internal/embedded"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/embedded"
 )
 
 func newImageCommand(g *globalFlags) *cobra.Command {

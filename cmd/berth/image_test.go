@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/embedded"
+	"berth/internal/runtime/embedded"
 )
 
 func TestImageRows(t *testing.T) {

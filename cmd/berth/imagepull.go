@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
-	"berth/internal/embedded"
-	"berth/internal/images"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/embedded"
+	"berth/internal/runtime/images"
 )
 
 func newImagePullCommand(g *globalFlags) *cobra.Command {

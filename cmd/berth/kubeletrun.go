@@ -15,7 +15,7 @@ import (
 
 	"berth/agent"
 	"berth/internal/config"
-	"berth/internal/embedded"
+	"berth/internal/runtime/embedded"
 )
 
 // runKubelet runs the agent as a kubelet until a signal ends it. Pods run on.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // sleeper is a runtime whose programs say that they began, and end with the test.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/embedded"
-	"berth/internal/mounts"
+	"berth/internal/runtime/embedded"
+	"berth/internal/storage/mounts"
 )
 
 func main() {

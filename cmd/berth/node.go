@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // isNodeType reports whether the word is one of kubectl's for nodes.

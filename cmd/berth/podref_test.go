@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 func TestParsePodRef(t *testing.T) {

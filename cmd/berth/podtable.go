@@ -9,8 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/manifest"
-	"berth/internal/server"
+	"berth/internal/api/server"
+	"berth/internal/source/manifest"
 )
 
 // statusInvalidManifest stands in the STATUS column of a manifest that became no pod.

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
 )
 
 func TestPullMarkAndText(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // newReleaseCommand lets go of a pod that the agent has set aside.

@@ -25,7 +25,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // openStreams asks the agent for a connection of many streams, as kubectl and the API server do.

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/term"
 
 	"berth/agent"
-	"berth/internal/admission"
-	"berth/internal/embedded"
-	"berth/internal/podconfig"
-	"berth/internal/server"
+	"berth/internal/api/server"
+	"berth/internal/runtime/embedded"
+	"berth/internal/source/podconfig"
+	"berth/internal/sync/admission"
 )
 
 // runFlags are the flags of `berth run`.

@@ -19,10 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"berth/internal/journal"
-	"berth/internal/manifest"
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
+	"berth/internal/record/journal"
+	"berth/internal/source/manifest"
 )
 
 // onePod is a node with at most one pod.

@@ -11,9 +11,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/manifest"
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
+	"berth/internal/source/manifest"
 )
 
 // lineView prints a line per change, for output that is no terminal.

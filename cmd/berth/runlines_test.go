@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // A pod has its first line when the agent has looked at it, or refuses it, and another with each

@@ -14,8 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/agent"
-	"berth/internal/manifest"
-	"berth/internal/server"
+	"berth/internal/api/server"
+	"berth/internal/source/manifest"
 )
 
 // Control sequences (ECMA-48, and the synchronized output mode 2026, which terminals without it

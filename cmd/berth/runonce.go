@@ -11,8 +11,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/manifest"
-	"berth/internal/server"
+	"berth/internal/api/server"
+	"berth/internal/source/manifest"
 )
 
 // errEnded is the verdict of --once on an agent that ends for another reason.

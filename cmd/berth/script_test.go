@@ -18,13 +18,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/embedded"
-	"berth/internal/events"
-	"berth/internal/health"
-	"berth/internal/journal"
-	"berth/internal/manifest"
+	"berth/internal/api/server"
+	"berth/internal/observe/health"
 	"berth/internal/pod"
-	"berth/internal/server"
+	"berth/internal/record/events"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/embedded"
+	"berth/internal/source/manifest"
 )
 
 func TestMain(m *testing.M) {

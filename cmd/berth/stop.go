@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/agent"
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 func newStopCommand(g *globalFlags) *cobra.Command {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // topFlags are the flags of `berth top`, which are kubectl's.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // version is set by the linker (-X main.version=…).

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	nodepkg "berth/internal/node"
+	nodepkg "berth/internal/cluster/node"
 )
 
 // The kernel tells of an address that comes, of one that goes, and of a default route, in a network

@@ -399,7 +399,7 @@ func buildWithOtherBundle(n *node, bundle string) string {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here + "/internal/embedded/bundle/bundle.tar.zst": archive}})
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here + "/internal/runtime/embedded/bundle/bundle.tar.zst": archive}})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -410,7 +410,7 @@ func buildWithOtherBundle(n *node, bundle string) string {
 	// But for the bundle and the version as make build does it, so that next to everything comes
 	// from Go's cache.
 	cmd := exec.CommandContext(n.ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "bundle", "-overlay", n.place.Dir+"/overlay.json",
-		"-ldflags", "-s -w -X main.version=another -X berth/internal/embedded.bundleHash="+hashOf(n.t, archive), "-o", program, "./cmd/berth")
+		"-ldflags", "-s -w -X main.version=another -X berth/internal/runtime/embedded.bundleHash="+hashOf(n.t, archive), "-o", program, "./cmd/berth")
 	cmd.Dir = here
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 )
 
 // A second agent is refused on the root directory, the run directory and the cgroup root of a

@@ -16,7 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/embedded"
+	"berth/internal/runtime/embedded"
 )
 
 // examples copies the manifests of examples/hello, with a host port that is free here.

@@ -16,7 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
 )
 

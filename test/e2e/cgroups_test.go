@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
 )
 

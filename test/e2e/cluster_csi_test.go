@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/csi/csitest"
+	"berth/internal/storage/csi/csitest"
 )
 
 // THE_NODE stands for the name of the node.

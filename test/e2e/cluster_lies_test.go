@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 // liar is a proxy before the API server, which says of pods what it is told to. It has the node's

@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 // manyPods is how many pods a node has that is full for a test: BERTH_MANY_PODS, or as many as a

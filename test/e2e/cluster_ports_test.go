@@ -20,7 +20,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 // caller is somebody who asks the node's ports: with a certificate, a token, or nothing.

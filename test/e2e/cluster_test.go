@@ -24,7 +24,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 // clusterLimit bounds each test in a cluster, its clean-up apart.

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/logs"
+	"berth/internal/runtime/logs"
 )
 
 // A flood of output takes no more of the disk than the limits, and what is written between two

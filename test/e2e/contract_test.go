@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri/critest"
-	"berth/internal/embedded"
+	"berth/internal/runtime/cri/critest"
+	"berth/internal/runtime/embedded"
 )
 
 // TestContract runs the contract suite of the fake runtime over the embedded one, or over the one

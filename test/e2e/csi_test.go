@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/csi/csitest"
+	"berth/internal/storage/csi/csitest"
 )
 
 // driverCommand makes the test program a CSI driver, which ends with its standard input.

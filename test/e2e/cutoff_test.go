@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
-	"berth/internal/embedded"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/embedded"
 )
 
 // A container whose start was cut off at any moment, as by the end of the agent that asked for it,

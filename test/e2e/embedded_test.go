@@ -31,8 +31,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/embedded"
-	"berth/internal/mounts"
+	"berth/internal/runtime/embedded"
+	"berth/internal/storage/mounts"
 	"berth/test/ports"
 )
 

@@ -19,7 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // toolsPod has the host's programs, as the hello image has none that read input or know terminals.

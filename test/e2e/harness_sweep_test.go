@@ -21,7 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/embedded"
+	"berth/internal/runtime/embedded"
 )
 
 // sweepCommand makes the test program a sweeper: it reads places, and when its input ends, because

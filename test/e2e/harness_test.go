@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 // testLimit bounds each test of the agent, its clean-up apart.

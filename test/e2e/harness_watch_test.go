@@ -15,8 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	manifests "berth/internal/manifest"
-	"berth/internal/server"
+	"berth/internal/api/server"
+	manifests "berth/internal/source/manifest"
 )
 
 // pods are the pods that an agent shows.

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 // hookedPod has a folder of the host, /shared, and the host's programs in each container. The

@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 // puller is a pod of one container that does nothing, from an image of a registry.

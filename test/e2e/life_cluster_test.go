@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/lifecycle"
+	"berth/internal/pod/lifecycle"
 )
 
 // inCluster makes a pod one of the test's namespace and node.

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/lifecycle"
+	"berth/internal/pod/lifecycle"
 )
 
 // deaf is the script of a container that hears that it is to end, and does not.

@@ -16,8 +16,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/embedded"
-	"berth/internal/lifecycle"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/embedded"
 )
 
 // alone is what a container's script begins with if only one incarnation of it may run at a time.

@@ -14,8 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/journal"
-	"berth/internal/lifecycle"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
 )
 
 // ruled gives a container a restart policy of its own and a rule for one exit code.

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 // slowToEnd is the script of a container that is asked to end, and takes a moment.

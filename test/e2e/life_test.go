@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 // actor is a container that has the host's programs and runs a script of the shell. In it "say

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // withLimitedDisk limits the container's ephemeral storage.

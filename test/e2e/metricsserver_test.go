@@ -20,7 +20,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 // metricsServerObjects are what the metrics server's own deployment gives it: an account with these

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/mounts"
+	"berth/internal/storage/mounts"
 )
 
 // mounting is a pod's folder to mount in, beside a folder of the host on which something is

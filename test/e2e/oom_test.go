@@ -12,8 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/cgroups"
-	"berth/internal/journal"
+	"berth/internal/host/cgroups"
+	"berth/internal/record/journal"
 )
 
 // limited bounds the container's memory.

@@ -15,10 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/crispec"
-	"berth/internal/journal"
-	"berth/internal/mounts"
-	"berth/internal/volumes"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/crispec"
+	"berth/internal/storage/mounts"
+	"berth/internal/storage/volumes"
 )
 
 // oneSecret is an API server that has one secret in every namespace, under every name.

@@ -19,10 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/csi/csitest"
-	"berth/internal/journal"
-	"berth/internal/mounts"
-	"berth/internal/volumes"
+	"berth/internal/record/journal"
+	"berth/internal/storage/csi/csitest"
+	"berth/internal/storage/mounts"
+	"berth/internal/storage/volumes"
 )
 
 // newDisk is a disk of 16 MiB that begins with the text; it is gone when the test ends, which fails

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 )
 
 // sized gives a container requests and limits of CPU and memory.

@@ -16,7 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 )
 
 // limits has a container say what its cgroup and its process tell of its limits. An unknown file is

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/mounts"
+	"berth/internal/storage/mounts"
 )
 
 // mountingPod mounts something in its volume, which the host and its other container are to see.

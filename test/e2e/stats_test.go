@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"berth/internal/cgroupstat"
+	"berth/internal/host/cgroupstat"
 )
 
 // ask returns what the agent answers at its socket.

@@ -19,10 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/crispec"
-	"berth/internal/journal"
-	"berth/internal/mounts"
-	"berth/internal/volumes"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/crispec"
+	"berth/internal/storage/mounts"
+	"berth/internal/storage/volumes"
 )
 
 // subpaths is a volume with a pod for it, outside of any agent.

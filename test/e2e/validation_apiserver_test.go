@@ -17,12 +17,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 // goldensOfValidation is where the verdicts of an API server are kept that defaults and validation
 // of manifests are tested with.
-const goldensOfValidation = "../../internal/validation/testdata/apiserver/"
+const goldensOfValidation = "../../internal/source/validation/testdata/apiserver/"
 
 // TestValidationGoldensHold asks a real API server about a sample of the goldens: it must still say
 // the same.

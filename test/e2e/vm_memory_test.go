@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 )
 
 // unified is the directory of a running container's cgroup, of version 2.

@@ -18,10 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/crispec"
-	"berth/internal/journal"
-	"berth/internal/mounts"
-	"berth/internal/volumes"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/crispec"
+	"berth/internal/storage/mounts"
+	"berth/internal/storage/volumes"
 )
 
 // nfsServer is the machine's own server of NFS, which exports one folder.

@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 )
 
 // needsUnified fails the test where resources are not managed with cgroup v2.

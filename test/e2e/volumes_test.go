@@ -20,10 +20,10 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/crispec"
-	"berth/internal/journal"
-	"berth/internal/mounts"
-	"berth/internal/volumes"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/crispec"
+	"berth/internal/storage/mounts"
+	"berth/internal/storage/volumes"
 )
 
 func TestMemoryVolume(t *testing.T) {

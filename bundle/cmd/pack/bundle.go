@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// manifest is the first entry of a bundle; internal/embedded reads it.
+// manifest is the first entry of a bundle; internal/runtime/embedded reads it.
 type manifest struct {
 	Version    int               `json:"version"`
 	Components map[string]string `json:"components"`

@@ -1,5 +1,5 @@
 // Package images bounds how long a registry may take for its answers. The build puts this file into
-// containerd's package of the same name (internal/cri/server/images), which calls it (bundle.mk).
+// containerd's package of the same name (internal/runtime/cri/server/images), which calls it (bundle.mk).
 // Containerd itself takes one byte in all of image_pull_progress_timeout for progress, so that a
 // registry that sends a byte a second holds up the pulls behind it for as long as it likes.
 package images

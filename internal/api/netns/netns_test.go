@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"berth/internal/netns"
+	"berth/internal/api/netns"
 )
 
 func TestCheck(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"io"
 	"net/http"
 
-	"berth/internal/manifest"
+	"berth/internal/source/manifest"
 )
 
 // agentHandlers answer what the agent is, runs with and does, and take the order to stop.

@@ -12,7 +12,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // A checkpoint is an archive that only root reads, in the folder and of the name that the Kubelet

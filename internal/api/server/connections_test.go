@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // fewFiles is a limit of open files with which the HTTPS port has 128 connections for strangers and

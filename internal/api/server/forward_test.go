@@ -13,8 +13,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
 )
 
 // servePorts serves an agent whose pod web is the given server at 127.0.0.1:80 of a network of its

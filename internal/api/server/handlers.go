@@ -8,12 +8,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"berth/internal/health"
-	"berth/internal/journal"
-	"berth/internal/manifest"
+	"berth/internal/api/streams"
+	"berth/internal/observe/health"
+	"berth/internal/observe/stats"
 	"berth/internal/pod"
-	"berth/internal/stats"
-	"berth/internal/streams"
+	"berth/internal/record/journal"
+	"berth/internal/source/manifest"
 )
 
 // Dialer connects to an address inside of a pod's network.

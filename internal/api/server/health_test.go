@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/health"
-	"berth/internal/server"
+	"berth/internal/api/server"
+	"berth/internal/observe/health"
 )
 
 func TestHealth(t *testing.T) {

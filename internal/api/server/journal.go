@@ -13,9 +13,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/journal"
-	"berth/internal/manifest"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/source/manifest"
 )
 
 // Explanation is what is known of the pods, or of the manifest, with one name: the answer of

@@ -9,11 +9,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/events"
-	"berth/internal/journal"
-	"berth/internal/manifest"
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
+	"berth/internal/record/events"
+	"berth/internal/record/journal"
+	"berth/internal/source/manifest"
 )
 
 // aside is a quarantine that has one pod.

@@ -27,8 +27,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
 )
 
 // apiServer answers reviews as its maps say, and counts them.

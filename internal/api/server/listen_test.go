@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 func TestListen(t *testing.T) {

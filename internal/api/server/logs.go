@@ -13,8 +13,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/logs"
 	"berth/internal/pod"
+	"berth/internal/runtime/logs"
 )
 
 // logHandlers answer with the logs of containers.

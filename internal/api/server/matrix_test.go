@@ -19,10 +19,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"berth/internal/nodelogs"
+	"berth/internal/api/nodelogs"
+	"berth/internal/api/server"
+	"berth/internal/observe/stats"
 	"berth/internal/pod"
-	"berth/internal/server"
-	"berth/internal/stats"
 )
 
 // nodeSubresources are all that rules about the kubelet's API name.

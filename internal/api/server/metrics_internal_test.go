@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
 )
 
 // Streams that WebSocket carries count besides, under the kubelet's words for them.

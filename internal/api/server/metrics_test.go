@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/metrics/metricstest"
-	"berth/internal/server"
+	"berth/internal/api/server"
+	"berth/internal/observe/metrics/metricstest"
 )
 
 // Requests count by what bounds them: the method, the first part of the path, and the port.

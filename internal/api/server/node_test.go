@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 func TestNode(t *testing.T) {

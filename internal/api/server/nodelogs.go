@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"berth/internal/nodelogs"
+	"berth/internal/api/nodelogs"
 )
 
 const (

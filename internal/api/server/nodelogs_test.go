@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"berth/internal/nodelogs"
+	"berth/internal/api/nodelogs"
 )
 
 // nodeLogsDoor serves a log folder with a few files, beside one that must not be read.

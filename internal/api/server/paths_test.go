@@ -12,7 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // raw sends a request line as it is to a door and returns the status of the answer.

@@ -13,7 +13,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // floodSize is more than the buffers between a program and a client that does not read take, and

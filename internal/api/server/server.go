@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
-	"berth/internal/logs"
-	"berth/internal/streams"
+	"berth/internal/api/streams"
+	"berth/internal/runtime/logs"
 )
 
 // Config is what a Server needs.

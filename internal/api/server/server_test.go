@@ -18,10 +18,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/journal"
-	"berth/internal/manifest"
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
+	"berth/internal/record/journal"
+	"berth/internal/source/manifest"
 )
 
 func TestNewNeedsEverything(t *testing.T) {

@@ -3,7 +3,7 @@ package server
 import (
 	"net/http"
 
-	"berth/internal/stats"
+	"berth/internal/observe/stats"
 )
 
 // statsHandlers answer what pods and node use.

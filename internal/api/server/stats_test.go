@@ -11,7 +11,7 @@ import (
 
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"berth/internal/stats"
+	"berth/internal/observe/stats"
 )
 
 type fakeStats struct{ err error }

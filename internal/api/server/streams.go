@@ -15,8 +15,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"berth/internal/api/streams"
 	"berth/internal/pod"
-	"berth/internal/streams"
 )
 
 // maxForwardedPorts bounds the ports of one request of the old WebSocket protocol, which must name

@@ -30,8 +30,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 	utilexec "k8s.io/utils/exec"
 
+	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/server"
 )
 
 // streamer is a runtime as streams see it; urls come from a streaming server, or from what a test

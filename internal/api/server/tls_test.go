@@ -6,7 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // handshake returns what a client of TLS with this configuration agrees on with the HTTPS port.

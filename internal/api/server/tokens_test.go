@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 func TestTokensAreRemembered(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/server"
+	"berth/internal/api/server"
 )
 
 // An upgrade that is refused ends the connection: whoever passed it on may take it for a stream by

@@ -22,7 +22,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/certs"
+	"berth/internal/cluster/certs"
 )
 
 var discard = slog.New(slog.DiscardHandler)

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd/api"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 // NodeGroup is the group of nodes, and NodeUser the name of one, as the API server's node

@@ -18,8 +18,8 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/client-go/rest"
 
-	"berth/internal/certs"
-	"berth/internal/kube"
+	"berth/internal/cluster/certs"
+	"berth/internal/cluster/kube"
 )
 
 // writeKubeconfig writes one for a server with a user, in JSON.

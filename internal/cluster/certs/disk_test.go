@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/certs"
 	"berth/internal/checkpoint/checkpointtest"
+	"berth/internal/cluster/certs"
 )
 
 // A certificate that cannot be replaced stays in force, also for an agent that starts meanwhile.

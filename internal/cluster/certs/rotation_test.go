@@ -21,10 +21,10 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/certs"
-	"berth/internal/kube"
-	"berth/internal/kube/kubetest"
-	"berth/internal/metrics/metricstest"
+	"berth/internal/cluster/certs"
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/observe/metrics/metricstest"
 )
 
 const day = 24 * time.Hour

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/certs"
+	"berth/internal/cluster/certs"
 )
 
 // selfSigned returns the certificate that a node shows which finds its pair in dir.

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"berth/internal/health"
+	"berth/internal/observe/health"
 )
 
 // ServingConfig says where the serving certificate comes from.

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"berth/internal/kube"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kube/kubetest"
 )
 
 const mebi = 1 << 20

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/patch"
+	"berth/internal/cluster/patch"
 )
 
 // GetPod reads a pod.

@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/util/connrotation"
 	"k8s.io/client-go/util/flowcontrol"
 
-	"berth/internal/health"
-	"berth/internal/patch"
+	"berth/internal/cluster/patch"
+	"berth/internal/observe/health"
 )
 
 // ContentTypeProtobuf is the wire format that costs least. Every kube-apiserver knows it.

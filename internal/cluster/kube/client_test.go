@@ -35,8 +35,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"berth/internal/checkpoint/checkpointtest"
-	"berth/internal/kube"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kube/kubetest"
 )
 
 func TestWireFormat(t *testing.T) {

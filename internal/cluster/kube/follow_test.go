@@ -9,8 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/kube"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kube/kubetest"
 )
 
 // Who follows one object is handed nil as long as there is none, and never another of its kind.

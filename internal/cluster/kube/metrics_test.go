@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/kube"
-	"berth/internal/kube/kubetest"
-	"berth/internal/metrics/metricstest"
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/observe/metrics/metricstest"
 )
 
 // Requests of all clients of one server count together.

@@ -15,8 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/kube"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kube/kubetest"
 )
 
 // bubble runs a test in virtual time, with a server and a client of it.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/health"
+	"berth/internal/observe/health"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"berth/internal/embedded"
+	"berth/internal/runtime/embedded"
 )
 
 // HostIPs are the addresses of the node that its pods show as status.hostIPs, as they were found

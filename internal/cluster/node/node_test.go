@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
 )
 
 const ready = "True kubelet is posting ready status"

@@ -8,7 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 )
 
 // Groups are the cgroups above those of pods, and those of daemons (containerManager).

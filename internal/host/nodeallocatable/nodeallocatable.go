@@ -13,10 +13,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/cgroups"
+	"berth/internal/cluster/node"
 	"berth/internal/config"
-	"berth/internal/crispec"
-	"berth/internal/node"
+	"berth/internal/host/cgroups"
+	"berth/internal/runtime/crispec"
 )
 
 // Input is what everything here follows from.

@@ -13,10 +13,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/cgroups"
+	"berth/internal/cluster/node"
 	"berth/internal/config"
-	"berth/internal/crispec"
-	"berth/internal/node"
+	"berth/internal/host/cgroups"
+	"berth/internal/runtime/crispec"
 )
 
 // configured returns the configuration of a file with these fields.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/health"
+	"berth/internal/observe/health"
 )
 
 // fails is a check that always fails.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/stats"
+	"berth/internal/observe/stats"
 )
 
 // cadvisorLabels are those of every family of containers, empty if unknown.

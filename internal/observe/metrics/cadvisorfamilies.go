@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/procfs/blockdevice"
 
-	"berth/internal/cgroupstat"
-	"berth/internal/stats"
+	"berth/internal/host/cgroupstat"
+	"berth/internal/observe/stats"
 )
 
 // target is a cgroup with the labels by which cAdvisor knows it.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/stats"
+	"berth/internal/observe/stats"
 )
 
 // The families of what is used of the volumes behind claims.

@@ -23,10 +23,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/cgroupstat"
+	"berth/internal/host/cgroupstat"
+	"berth/internal/observe/prober"
+	"berth/internal/observe/stats"
 	"berth/internal/pod"
-	"berth/internal/prober"
-	"berth/internal/stats"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -163,7 +163,7 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), b.String()); diff != "" {
-		t.Errorf("the names have changed (-want +got); if that is meant: go test ./internal/metrics -update\n%s", diff)
+		t.Errorf("the names have changed (-want +got); if that is meant: go test ./internal/observe/metrics -update\n%s", diff)
 	}
 }
 

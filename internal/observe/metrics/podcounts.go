@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"berth/internal/lifecycle"
+	"berth/internal/pod/lifecycle"
 )
 
 // podCounts are the families that Pods counts in.

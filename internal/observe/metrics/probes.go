@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/procfs"
 
-	"berth/internal/prober"
+	"berth/internal/observe/prober"
 )
 
 // The families of /metrics/probes.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/cgroupstat"
-	"berth/internal/stats"
+	"berth/internal/host/cgroupstat"
+	"berth/internal/observe/stats"
 )
 
 // Readings reads use.

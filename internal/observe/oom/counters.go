@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"berth/internal/cgroupstat"
+	"berth/internal/host/cgroupstat"
 	"berth/internal/pod"
 )
 

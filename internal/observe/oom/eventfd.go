@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroupstat"
+	"berth/internal/host/cgroupstat"
 )
 
 // eventfds watches memory.oom_control of version 1: the kernel adds to an eventfd per cgroup when a

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"berth/internal/cgroupstat"
-	"berth/internal/inotify"
+	"berth/internal/host/cgroupstat"
+	"berth/internal/host/inotify"
 )
 
 // eventFiles watches memory.events of version 2, which is "modified" whenever a count in it changes

@@ -5,7 +5,7 @@ import (
 	"os"
 	"strings"
 
-	"berth/internal/cgroupstat"
+	"berth/internal/host/cgroupstat"
 )
 
 // Record is one record of the kernel log. Its text is empty if it is not the kernel's own.

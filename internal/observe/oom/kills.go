@@ -7,9 +7,9 @@ import (
 	"sync"
 
 	"berth/internal/checkpoint"
-	"berth/internal/cri"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/cri"
 )
 
 const fileVersion = 1

@@ -16,9 +16,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/cgroupstat"
-	"berth/internal/cri"
+	"berth/internal/host/cgroupstat"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri"
 )
 
 // fakeKernel kills when tests say so.

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/internal/cgroupstat"
+	"berth/internal/host/cgroupstat"
 )
 
 // kill is what the kernel log says of one kill.

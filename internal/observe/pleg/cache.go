@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"berth/internal/cri"
-	"berth/internal/journal"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/cri"
 )
 
 const (

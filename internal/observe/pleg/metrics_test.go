@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
 )
 
 func TestMetrics(t *testing.T) {

@@ -25,10 +25,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/cri"
-	"berth/internal/health"
-	"berth/internal/journal"
+	"berth/internal/observe/health"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/cri"
 )
 
 const (

@@ -13,11 +13,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/cri"
-	"berth/internal/cri/critest"
-	"berth/internal/journal"
-	"berth/internal/pleg"
+	"berth/internal/observe/pleg"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/cri/critest"
 )
 
 const image = "berth.local/hello:1"

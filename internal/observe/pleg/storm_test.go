@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
-	"berth/internal/cri/critest"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/cri/critest"
 )
 
 // calm is after how long, at the latest, the seen state is the runtime's when nothing happens any

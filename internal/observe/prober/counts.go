@@ -7,7 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/action"
+	"berth/internal/runtime/action"
 )
 
 // DurationBuckets are the upper bounds, in seconds, by which the durations of attempts are counted:

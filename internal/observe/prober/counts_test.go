@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/action"
+	"berth/internal/runtime/action"
 )
 
 // describeCounts writes counts as "pod/container kind: successful failed unknown late, seconds,

@@ -11,8 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/checkpoint"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
 )
 
 const (

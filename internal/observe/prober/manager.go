@@ -10,11 +10,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/action"
 	"berth/internal/checkpoint"
-	"berth/internal/journal"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/action"
 )
 
 // Actions does one attempt of a probe, within the probe's timeoutSeconds. An attempt that could not

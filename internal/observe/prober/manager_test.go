@@ -16,9 +16,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/action"
-	"berth/internal/journal"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/action"
 )
 
 // answers is what the containers answer, and what they were asked. A probe is named by its command.

@@ -9,9 +9,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/action"
-	"berth/internal/journal"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/action"
 )
 
 const (

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"berth/internal/action"
-	"berth/internal/journal"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/action"
 )
 
 const (

@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/action"
 	"berth/internal/pod"
+	"berth/internal/runtime/action"
 )
 
 // podOf has containers, all running now, each with the probe that make returns.

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 )
 
 // Collector answers what pods and the node use. It is safe for concurrent use.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
 )
 

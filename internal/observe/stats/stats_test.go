@@ -18,7 +18,7 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/cgroupstat"
+	"berth/internal/host/cgroupstat"
 	"berth/internal/pod"
 )
 

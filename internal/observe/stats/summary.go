@@ -10,7 +10,7 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/cgroupstat"
+	"berth/internal/host/cgroupstat"
 )
 
 // Scope is how much of a summary is wanted.

@@ -5,8 +5,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/journal"
-	"berth/internal/lifecycle"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
 )
 
 // changes returns the journal's entries for what users look at in a status: phase, readiness and

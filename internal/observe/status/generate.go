@@ -5,10 +5,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/allocation"
-	"berth/internal/cgroups"
-	"berth/internal/lifecycle"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
+	"berth/internal/pod/lifecycle"
 )
 
 // Input is what a pod's status follows from. Generate changes nothing that it refers to.

@@ -12,9 +12,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/journal"
+	"berth/internal/observe/status"
 	"berth/internal/pod"
-	"berth/internal/status"
+	"berth/internal/record/journal"
 )
 
 func keptPod(uid pod.UID, source pod.Source) *v1.Pod {

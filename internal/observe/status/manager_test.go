@@ -13,9 +13,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/journal"
+	"berth/internal/observe/status"
 	"berth/internal/pod"
-	"berth/internal/status"
+	"berth/internal/record/journal"
 )
 
 // rig is a manager and where it writes to.

@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/patch"
+	"berth/internal/cluster/patch"
 	"berth/internal/pod"
 )
 

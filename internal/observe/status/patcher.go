@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/journal"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
 )
 
 // API is what the patcher needs of the API server. Errors are those of apimachinery

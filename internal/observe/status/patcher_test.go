@@ -20,10 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
-	"berth/internal/journal"
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/observe/status"
 	"berth/internal/pod"
-	"berth/internal/status"
+	"berth/internal/record/journal"
 )
 
 var podResource = schema.GroupResource{Resource: "pods"}

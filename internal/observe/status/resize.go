@@ -3,8 +3,8 @@ package status
 import (
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/allocation"
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
 )
 
 // resizeConditions tell of a resize in place (KEP-1287); each has the generation of the spec that

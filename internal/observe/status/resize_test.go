@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/allocation"
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
 )
 
 func TestResizeConditions(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/allocation"
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
 )
 
 func cpu(q string) v1.ResourceRequirements {

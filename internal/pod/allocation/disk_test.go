@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/allocation"
 	"berth/internal/checkpoint/checkpointtest"
+	"berth/internal/pod/allocation"
 )
 
 // A pod is admitted although its record cannot be written; the records that are there stay.

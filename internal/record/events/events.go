@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 // Config says where events go. All fields are optional but Journal.

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 // server keeps events as the API server does.

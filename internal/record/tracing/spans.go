@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 // outcome is how a start came to its end.

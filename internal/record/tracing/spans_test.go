@@ -11,7 +11,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 var seen = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -28,8 +28,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"berth/internal/journal"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri"
 )
 
 // execSlack is how much longer than its time-out a command may take to be ended. The runtime also

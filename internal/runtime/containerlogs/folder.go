@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/logs"
+	"berth/internal/runtime/logs"
 )
 
 // isUnfinished reports whether the file is one that was being written beside the log when its

@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/journal"
-	"berth/internal/logs"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/logs"
 )
 
 // containerLog is the log of one incarnation of a container.

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/inotify"
-	"berth/internal/journal"
+	"berth/internal/host/inotify"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
 )
 
 // Runtime is what writes the logs; *cri.Client is one.

@@ -22,9 +22,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"berth/internal/journal"
-	"berth/internal/logs"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/logs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"berth/internal/logs"
+	"berth/internal/runtime/logs"
 )
 
 const (

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cri"
-	"berth/internal/logs"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/logs"
 )
 
 // patience is how many times in a row a log may fail to be rotated before it is emptied for its

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/cri"
-	"berth/internal/cri/critest"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/cri/critest"
 )
 
 // Thousands of calls at a time, which fill the sockets both ways, all end; a call that hangs holds

@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
-	"berth/internal/cri/critest"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/cri/critest"
 )
 
 // running starts a container whose commands take so long.

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
-	"berth/internal/cri/critest"
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/cri/critest"
 )
 
 // Calls count under the kubelet's words for them, and those of sandboxes and images by themselves,

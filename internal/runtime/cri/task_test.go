@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/runtime/cri"
 )
 
 // leftTask is containerd with the task of a start that was cut off.

@@ -8,10 +8,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
-	"berth/internal/userns"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/userns"
 )
 
 // Container is what a container is made from.

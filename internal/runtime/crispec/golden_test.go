@@ -21,8 +21,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
-	"berth/internal/cri"
-	"berth/internal/userns"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/userns"
 )
 
 var update = flag.Bool("update", false, "write the requests that pods lead to into testdata, to be read before they are believed")

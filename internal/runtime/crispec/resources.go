@@ -9,9 +9,9 @@ import (
 	podresource "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cgroups"
-	"berth/internal/lifecycle"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
 )
 
 // ResourceSettings are what of the node and its configuration the resources of containers depend

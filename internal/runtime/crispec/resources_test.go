@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 )
 
 // amounts returns a resource list from names and quantities in turn.

@@ -11,8 +11,8 @@ import (
 	"k8s.io/component-helpers/node/util/sysctl"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
-	"berth/internal/userns"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/userns"
 )
 
 // Sandbox is what a sandbox is made from.

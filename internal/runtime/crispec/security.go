@@ -8,9 +8,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
-	"berth/internal/userns"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/userns"
 )
 
 // Paths that containers do not see, or see read-only, unless procMount is Unmasked.

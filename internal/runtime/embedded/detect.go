@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroups"
-	"berth/internal/selinux"
+	"berth/internal/host/cgroups"
+	"berth/internal/host/selinux"
 )
 
 // maxShimSocketDir is what containerd allows for the folder of shim sockets: their names are 64

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroups"
-	"berth/internal/selinux"
+	"berth/internal/host/cgroups"
+	"berth/internal/host/selinux"
 )
 
 // Result is how a check of the host came out.

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"berth/internal/health"
+	"berth/internal/observe/health"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/images"
+	"berth/internal/runtime/images"
 )
 
 // accounts are the UIDs of service accounts, by name.

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/images"
 	"berth/internal/pod"
+	"berth/internal/runtime/images"
 )
 
 func lookAhead(p *images.Puller, uid types.UID, containers ...*v1.Container) {

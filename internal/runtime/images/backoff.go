@@ -4,8 +4,8 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
 )
 
 const (

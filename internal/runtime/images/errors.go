@@ -8,8 +8,8 @@ import (
 
 	crierrors "k8s.io/cri-api/pkg/errors"
 
-	"berth/internal/cri"
-	"berth/internal/lifecycle"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/cri"
 )
 
 // Error says why the image is not present, in the words of the API.

@@ -14,8 +14,8 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri"
 )
 
 // flightKey says which pulls are the same pull: the same image, with the same credentials in the

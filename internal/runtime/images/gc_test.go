@@ -19,10 +19,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/images"
-	"berth/internal/journal"
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/images"
 )
 
 // shelf is a store of images whose disk is as large as they are, by the unit of its sizes.

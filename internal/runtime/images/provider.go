@@ -20,7 +20,7 @@ import (
 	credentialprovider "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
 	"sigs.k8s.io/yaml"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 // Providers are the node's credential provider plugins: programs that are asked for the credentials

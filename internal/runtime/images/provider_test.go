@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
 )
 
 // providerConfig is a configuration of one provider, with lines replaced or added.

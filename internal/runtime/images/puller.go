@@ -12,9 +12,9 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/journal"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
 )
 
 // Event reasons; they are part of the observable contract (Kubernetes documentation of pod events).

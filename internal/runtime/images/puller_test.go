@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/images"
-	"berth/internal/journal"
-	"berth/internal/lifecycle"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/images"
 )
 
 // store is a runtime's image store whose pulls take time and can fail.

@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"berth/internal/images"
 	"berth/internal/pod"
+	"berth/internal/runtime/images"
 )
 
 func TestPulls(t *testing.T) {

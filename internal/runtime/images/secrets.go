@@ -8,7 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 // Secrets are the Secrets of API server or manifests.

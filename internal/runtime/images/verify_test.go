@@ -22,9 +22,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/config"
-	"berth/internal/cri"
-	"berth/internal/images"
-	"berth/internal/journal"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/images"
 )
 
 const private = "registry.example/team/app:1"

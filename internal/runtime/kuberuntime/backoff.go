@@ -8,8 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
 )
 
 // restartDelayAnnotation is on containers that were restarted: how long their next restart is held

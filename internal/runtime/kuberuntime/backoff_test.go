@@ -7,9 +7,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/cri/critest"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/cri/critest"
 )
 
 // crashing lets the container end n times, each time as soon as it runs again, and returns how long

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/cri"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri"
 )
 
 // No pod can refuse to end. These are the ways in which a runtime fails to end what runs, again and

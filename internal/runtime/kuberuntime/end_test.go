@@ -15,9 +15,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
-	"berth/internal/cri/critest"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/cri/critest"
 )
 
 // errBroken is an error of the runtime that does not pass.

@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"berth/internal/crispec"
+	"berth/internal/runtime/crispec"
 )
 
 // Objects are the API server's objects that sandboxes and the environment of containers are made

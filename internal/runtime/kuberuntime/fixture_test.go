@@ -19,13 +19,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/action"
-	"berth/internal/cri"
-	"berth/internal/cri/critest"
-	"berth/internal/crispec"
-	"berth/internal/images"
-	"berth/internal/journal"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/action"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/cri/critest"
+	"berth/internal/runtime/crispec"
+	"berth/internal/runtime/images"
 )
 
 // bench is a Runtime over the fake container runtime, for use in a bubble.

@@ -9,9 +9,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/action"
-	"berth/internal/cri"
 	"berth/internal/pod"
+	"berth/internal/runtime/action"
+	"berth/internal/runtime/cri"
 )
 
 // hookWatch is how often a container is inspected while a hook runs that would not notice its end:

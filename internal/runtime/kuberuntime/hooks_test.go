@@ -17,11 +17,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"berth/internal/beneath"
-	"berth/internal/cri"
-	"berth/internal/cri/critest"
-	"berth/internal/lifecycle"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/cri/critest"
 )
 
 func TestPostStartBlocksTheContainersAfterIt(t *testing.T) {

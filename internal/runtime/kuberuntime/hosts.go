@@ -10,8 +10,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/beneath"
-	"berth/internal/crispec"
+	"berth/internal/host/beneath"
+	"berth/internal/runtime/crispec"
 )
 
 // nodeHosts is the node's own list of hosts.

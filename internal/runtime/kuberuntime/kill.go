@@ -9,9 +9,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/cri"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/cri"
 )
 
 // minGrace is the least time that a container is given between the stop signal and the kill.

@@ -17,15 +17,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/action"
-	"berth/internal/allocation"
-	"berth/internal/beneath"
-	"berth/internal/cri"
-	"berth/internal/crispec"
-	"berth/internal/images"
-	"berth/internal/journal"
-	"berth/internal/lifecycle"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/action"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/crispec"
+	"berth/internal/runtime/images"
 )
 
 // Recorder records events; container is "" for an event about the pod.

@@ -9,11 +9,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/beneath"
-	"berth/internal/cri"
-	"berth/internal/lifecycle"
-	"berth/internal/logs"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/logs"
 )
 
 // Limits of termination messages (Kubernetes documentation, "Determine the Reason for Pod

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/beneath"
-	"berth/internal/cri"
-	"berth/internal/cri/critest"
-	"berth/internal/lifecycle"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/cri/critest"
 )
 
 // A file that a container left is read only if it is what was made for it.

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/lifecycle"
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/pod/lifecycle"
 )
 
 // A container that cannot be started counts by its kind and the reason in its status.

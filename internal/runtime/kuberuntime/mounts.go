@@ -8,9 +8,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/beneath"
-	"berth/internal/cri"
-	"berth/internal/crispec"
+	"berth/internal/host/beneath"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/crispec"
 )
 
 // Volumes gives containers what is in their pod's volumes, which belong to the containers: nothing

@@ -17,8 +17,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/crispec"
-	"berth/internal/lifecycle"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/crispec"
 )
 
 // fakeVolumes can bind every path but "refused".

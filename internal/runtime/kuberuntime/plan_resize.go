@@ -6,8 +6,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/crispec"
 	"berth/internal/pod"
+	"berth/internal/runtime/crispec"
 )
 
 // isResized reports whether a resize of the pod is under way.

@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
 )
 

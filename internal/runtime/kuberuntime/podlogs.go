@@ -14,9 +14,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/beneath"
-	"berth/internal/logs"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
+	"berth/internal/runtime/logs"
 )
 
 // podLogs are the log folders of pods, and the links to logs that log shippers read.

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cri"
 	"berth/internal/pod"
+	"berth/internal/runtime/cri"
 )
 
 // LogFate says what becomes of the log of a container that is removed.

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/cri"
+	"berth/internal/runtime/cri"
 )
 
 func TestWhileReserved(t *testing.T) {

@@ -10,11 +10,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/allocation"
-	"berth/internal/cgroups"
-	"berth/internal/cri"
-	"berth/internal/crispec"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/crispec"
 )
 
 // Cgroups (containerManager) changes what a pod as a whole may use, and ends what the runtime

@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cgroups"
-	"berth/internal/crispec"
+	"berth/internal/host/cgroups"
+	"berth/internal/runtime/crispec"
 )
 
 // resizeStep changes one value: of the pod's cgroup, or of a container in it.

@@ -9,8 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/cgroups"
-	"berth/internal/crispec"
+	"berth/internal/host/cgroups"
+	"berth/internal/runtime/crispec"
 )
 
 // sizes gives the containers of a pod sizes, each as NAME=CPU/MEMORY of limits, of which the

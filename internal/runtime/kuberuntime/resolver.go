@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/crispec"
+	"berth/internal/runtime/crispec"
 )
 
 const (

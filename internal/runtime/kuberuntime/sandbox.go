@@ -11,10 +11,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/cri"
-	"berth/internal/crispec"
-	"berth/internal/journal"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/crispec"
 )
 
 // Delays between the tries to get a name that a cancelled call still holds.

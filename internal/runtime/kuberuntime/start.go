@@ -12,12 +12,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/action"
-	"berth/internal/cri"
-	"berth/internal/crispec"
-	"berth/internal/images"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/action"
+	"berth/internal/runtime/cri"
+	"berth/internal/runtime/crispec"
+	"berth/internal/runtime/images"
 )
 
 // starter creates and starts containers.

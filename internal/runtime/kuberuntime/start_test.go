@@ -16,9 +16,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri/critest"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/cri/critest"
 )
 
 func TestStartErrors(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/crispec"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/crispec"
 )
 
 // SyncPod brings the pod nearer to its spec: it plans and does what the plan says, in the plan's

@@ -11,10 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/cri/critest"
-	"berth/internal/crispec"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/cri/critest"
+	"berth/internal/runtime/crispec"
 )
 
 // calls without their times.

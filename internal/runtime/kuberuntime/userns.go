@@ -5,9 +5,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/crispec"
 	"berth/internal/pod"
-	"berth/internal/userns"
+	"berth/internal/runtime/crispec"
+	"berth/internal/runtime/userns"
 )
 
 // UserNamespaces gives each pod a range of the host's user ids.

@@ -17,11 +17,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/beneath"
-	"berth/internal/cri/critest"
-	"berth/internal/crispec"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
-	"berth/internal/userns"
+	"berth/internal/runtime/cri/critest"
+	"berth/internal/runtime/crispec"
+	"berth/internal/runtime/userns"
 )
 
 // sandboxRequests returns the configurations of the sandboxes made since the last call of

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 )
 
 // Files returns how to reach the logs in a directory of all pods' logs: through no link, for pods

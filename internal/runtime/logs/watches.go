@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"berth/internal/inotify"
+	"berth/internal/host/inotify"
 )
 
 // Watches tell any number of followers of changes in directories. They share one inotify instance,

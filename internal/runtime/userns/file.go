@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/beneath"
 	"berth/internal/checkpoint"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
 )
 

@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"berth/internal/manifest/manifesttest"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 // defaulted are the defaults that every pod and container gets.

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 
-	"berth/internal/defaults"
 	"berth/internal/pod"
-	"berth/internal/validation"
+	"berth/internal/source/defaults"
+	"berth/internal/source/validation"
 )
 
 const (

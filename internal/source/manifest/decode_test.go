@@ -11,9 +11,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
-	"berth/internal/validation"
+	"berth/internal/source/manifest/manifesttest"
+	"berth/internal/source/validation"
 )
 
 // decodeFile returns the pods of a manifest file, and what is wrong with it.

@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 // accepted has manifests that an API server accepts.

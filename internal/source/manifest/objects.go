@@ -7,8 +7,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/defaults"
-	"berth/internal/validation"
+	"berth/internal/source/defaults"
+	"berth/internal/source/validation"
 )
 
 // LocalObjects are the API objects that manifests of run mode define for pods. They are complete:

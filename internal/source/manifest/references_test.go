@@ -3,7 +3,7 @@ package manifest
 import (
 	"testing"
 
-	"berth/internal/manifest/manifesttest"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 // Under the kubelet's rules a pod refers to no API object at all; in run mode, to none that only a

@@ -9,9 +9,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
-	"berth/internal/manifest"
 	"berth/internal/pod"
-	"berth/internal/validation"
+	"berth/internal/source/manifest"
+	"berth/internal/source/validation"
 )
 
 // apiPath stands for the manifest of a pod that the API server has.

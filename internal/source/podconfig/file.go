@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/inotify"
-	"berth/internal/manifest"
+	"berth/internal/host/inotify"
 	"berth/internal/pod"
+	"berth/internal/source/manifest"
 )
 
 const (

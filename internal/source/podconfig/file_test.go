@@ -18,10 +18,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/inotify"
-	"berth/internal/manifest"
-	"berth/internal/manifest/manifesttest"
+	"berth/internal/host/inotify"
 	"berth/internal/pod"
+	"berth/internal/source/manifest"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 // fakeWatcher is a Watcher whose events the test sends. It refuses folders that do not exist.

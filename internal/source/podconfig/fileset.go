@@ -4,8 +4,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"berth/internal/manifest"
 	"berth/internal/pod"
+	"berth/internal/source/manifest"
 )
 
 // setKnown notes that the root was seen completely.

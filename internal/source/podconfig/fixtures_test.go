@@ -9,9 +9,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/journal"
-	"berth/internal/manifest"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/source/manifest"
 )
 
 const node = "node-1"

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"berth/internal/manifest"
 	"berth/internal/pod"
+	"berth/internal/source/manifest"
 )
 
 const (

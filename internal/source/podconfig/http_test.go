@@ -21,9 +21,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/manifest"
-	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
+	"berth/internal/source/manifest"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 const podsURL = "https://example.com/pods.yaml"

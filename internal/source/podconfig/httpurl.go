@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"berth/internal/manifest"
+	"berth/internal/source/manifest"
 )
 
 // page is one URL and what is known of it. The fields from answered on belong to the goroutine that

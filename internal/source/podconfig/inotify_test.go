@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"berth/internal/manifest/manifesttest"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 // live is a running PodConfig over the real inotify. Its rescan is an hour away: what it sees it

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"berth/internal/checkpoint"
-	"berth/internal/manifest"
 	"berth/internal/pod"
+	"berth/internal/source/manifest"
 )
 
 const (

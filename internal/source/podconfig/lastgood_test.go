@@ -18,9 +18,9 @@ import (
 
 	"berth/internal/checkpoint"
 	"berth/internal/checkpoint/checkpointtest"
-	"berth/internal/manifest"
-	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
+	"berth/internal/source/manifest"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 // records returns the names of the files in the source's part of the state folder, with their

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"berth/internal/checkpoint"
-	"berth/internal/manifest"
+	"berth/internal/source/manifest"
 )
 
 // list finds the records in the folder.

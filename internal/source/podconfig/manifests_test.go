@@ -17,9 +17,9 @@ import (
 	"golang.org/x/tools/txtar"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/manifest"
-	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
+	"berth/internal/source/manifest"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 // The archives of testdata/manifests say what becomes of manifests; each is a page to read. A

@@ -10,9 +10,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
-	"berth/internal/journal"
-	"berth/internal/manifest"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/source/manifest"
 )
 
 // seenLayout is RFC 3339 with exactly nine fractional digits, the form of

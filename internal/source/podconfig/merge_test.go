@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/manifest"
 	"berth/internal/pod"
+	"berth/internal/source/manifest"
 )
 
 func TestMergeSource(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 func TestWithoutSourcesItWaits(t *testing.T) {

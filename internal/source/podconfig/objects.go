@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/manifest"
+	"berth/internal/source/manifest"
 )
 
 // mergeObjectDuplicates drops local objects that an earlier one of the set has the kind, namespace

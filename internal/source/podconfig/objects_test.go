@@ -7,9 +7,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/manifest"
-	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
+	"berth/internal/source/manifest"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 // decodeAt returns what a source hands over for one manifest.

@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"berth/internal/checkpoint"
-	"berth/internal/inotify"
-	"berth/internal/journal"
-	"berth/internal/manifest"
+	"berth/internal/host/inotify"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/source/manifest"
 )
 
 // component is this package's name in the journal.

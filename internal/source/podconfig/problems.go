@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"berth/internal/journal"
-	"berth/internal/manifest"
+	"berth/internal/record/journal"
+	"berth/internal/source/manifest"
 )
 
 // compareProblems orders problems by source, path, document, name, severity and message.

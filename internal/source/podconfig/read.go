@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/manifest"
 	"berth/internal/pod"
+	"berth/internal/source/manifest"
 )
 
 const (

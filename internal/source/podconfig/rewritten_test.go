@@ -7,8 +7,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/manifest/manifesttest"
 	"berth/internal/pod"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 // rewrite deletes the file and writes it again at once.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/inotify"
+	"berth/internal/host/inotify"
 )
 
 // Watcher reports changes of folders and their entries, sub-folders not included.

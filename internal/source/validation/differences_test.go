@@ -11,7 +11,7 @@ import (
 // docs/validation.md lists where Berth and the API server differ on purpose, and why. This file
 // reads the tables of the page: a difference that is not in them fails the test, and so does an
 // entry that matches no mutant any more.
-const differencesPage = "../../docs/validation.md"
+const differencesPage = "../../../docs/validation.md"
 
 // difference is a row of a table. Faults are written as "field: what is wrong"; a field may lack
 // its beginning, a fault its end, and * is any index or key.

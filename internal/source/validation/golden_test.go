@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 
-	"berth/internal/defaults"
+	"berth/internal/source/defaults"
 )
 
 // verdict is what an API server says about a pod.

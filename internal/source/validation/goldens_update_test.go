@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/rest"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 // maxMessage bounds what is kept of the server's words: some of its messages contain the value.

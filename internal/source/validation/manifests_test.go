@@ -7,7 +7,7 @@ import (
 
 	kjson "sigs.k8s.io/json"
 
-	"berth/internal/manifest/manifesttest"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 // What a real API server made of the manifests, and of mutants of them, is kept in

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/manifest/manifesttest"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 // mutant is a manifest in which some fields are set to something else.

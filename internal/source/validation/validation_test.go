@@ -7,8 +7,8 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/defaults"
-	"berth/internal/manifest/manifesttest"
+	"berth/internal/source/defaults"
+	"berth/internal/source/manifest/manifesttest"
 )
 
 // What is accepted and refused is tested against an API server (TestValidateAsAPIServer). This test

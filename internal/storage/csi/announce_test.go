@@ -19,10 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/csi"
-	"berth/internal/csi/csitest"
-	"berth/internal/kube"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/storage/csi"
+	"berth/internal/storage/csi/csitest"
 )
 
 // cluster is an API server with one Node.

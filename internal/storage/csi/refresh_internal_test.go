@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
 )
 
 // Drivers are asked in their own periods; one whose period was changed, or that somebody is in a

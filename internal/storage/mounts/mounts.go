@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 )
 
 // Mounter mounts in the folders of pods and plugins. Its paths are absolute ones there; a link in

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 )
 
 const (

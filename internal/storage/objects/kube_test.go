@@ -13,10 +13,10 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/kube"
-	"berth/internal/kube/kubetest"
-	"berth/internal/objects"
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kube/kubetest"
 	"berth/internal/pod"
+	"berth/internal/storage/objects"
 )
 
 // apiServer is the API server as objects see it, over the agent's client.

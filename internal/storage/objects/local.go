@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/journal"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
 )
 
 // Local is what pods need besides themselves where there is no API server: the objects that

@@ -12,7 +12,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"berth/internal/journal"
+	"berth/internal/record/journal"
 )
 
 func localConfigMap(name, value string) *v1.ConfigMap {

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"berth/internal/health"
-	"berth/internal/inotify"
+	"berth/internal/host/inotify"
+	"berth/internal/observe/health"
 	"berth/internal/pod"
 )
 

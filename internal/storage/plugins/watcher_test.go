@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"berth/internal/inotify"
+	"berth/internal/host/inotify"
 )
 
 // limit is how long a test waits for what must come.

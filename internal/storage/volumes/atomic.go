@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 )
 
 // Names that an atomic writer keeps beside the files of the volume. No path of a payload begins

@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/crispec"
+	"berth/internal/runtime/crispec"
 )
 
 // rawPod returns a pod whose container has the claim as a device.

@@ -19,8 +19,8 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/crispec"
 	"berth/internal/pod"
+	"berth/internal/runtime/crispec"
 )
 
 // storage is an API server with claims and volumes.

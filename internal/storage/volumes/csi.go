@@ -13,8 +13,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/csi"
 	"berth/internal/pod"
+	"berth/internal/storage/csi"
 )
 
 // csiPlugin is the directory name of volumes of CSI drivers.

@@ -23,9 +23,9 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/csi"
-	"berth/internal/csi/csitest"
 	"berth/internal/pod"
+	"berth/internal/storage/csi"
+	"berth/internal/storage/csi/csitest"
 )
 
 // storageObjects are what an API server knows of storage.

@@ -13,8 +13,8 @@ import (
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/csi"
 	"berth/internal/pod"
+	"berth/internal/storage/csi"
 )
 
 // disk is where a disk of a CSI driver is; the paths are the kubelet's.

@@ -17,8 +17,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/crispec"
-	"berth/internal/csi/csitest"
+	"berth/internal/runtime/crispec"
+	"berth/internal/storage/csi/csitest"
 )
 
 // diskNumberHere makes whatever the fake mounter shows somewhere a disk: only root can make one.

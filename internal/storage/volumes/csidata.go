@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 )
 
 // csiDataFile says, beside what a driver mounts, what that is. Its name and form are the kubelet's.

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"berth/internal/csi"
 	"berth/internal/pod"
+	"berth/internal/storage/csi"
 )
 
 // growing is a claim's volume that some pod has, and that may become larger meanwhile.

@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/csi/csitest"
+	"berth/internal/storage/csi/csitest"
 )
 
 // growable is a Manager whose driver makes volumes larger, with one claim and the reasons of the

@@ -15,9 +15,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/beneath"
-	"berth/internal/crispec"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
+	"berth/internal/runtime/crispec"
 )
 
 // csiKind are volumes of CSI drivers.

@@ -14,7 +14,7 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/csi"
+	"berth/internal/storage/csi"
 )
 
 // publish does all the steps that end with NodePublishVolume, and returns the one in which an error

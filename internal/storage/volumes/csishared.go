@@ -14,8 +14,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/csi"
 	"berth/internal/pod"
+	"berth/internal/storage/csi"
 )
 
 // csiShared is what all have in common that do something with volumes of CSI drivers.

@@ -7,8 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
-	"berth/internal/crispec"
 	"berth/internal/pod"
+	"berth/internal/runtime/crispec"
 )
 
 // newDownwardAPI returns the kind of volumes that show fields and resources of their pod, which may

@@ -13,8 +13,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/cgroups"
-	"berth/internal/crispec"
+	"berth/internal/host/cgroups"
+	"berth/internal/runtime/crispec"
 )
 
 // emptyDirPlugin is the directory name of the volume type ("kubernetes.io/empty-dir" with the slash

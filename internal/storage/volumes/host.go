@@ -14,7 +14,7 @@ import (
 	mount "k8s.io/mount-utils"
 	utilexec "k8s.io/utils/exec"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
 )
 

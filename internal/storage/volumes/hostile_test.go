@@ -16,7 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/crispec"
+	"berth/internal/runtime/crispec"
 )
 
 // attacks are what a container that can write into a volume which shows files may make of it, to

@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/crispec"
+	"berth/internal/runtime/crispec"
 )
 
 // hostPathKind is what a hostPath type demands of the path.

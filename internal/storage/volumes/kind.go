@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/crispec"
 	"berth/internal/pod"
+	"berth/internal/runtime/crispec"
 )
 
 // kind is one type of volume. Volumes are handled side by side, so it is safe for concurrent use.

@@ -17,8 +17,8 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/crispec"
 	"berth/internal/pod"
+	"berth/internal/runtime/crispec"
 )
 
 // localPlugin is the directory name of volumes of this machine.

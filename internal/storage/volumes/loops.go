@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 )
 
 // A disk that pods have is held open by a loop device, which nobody reads or writes: so the kernel

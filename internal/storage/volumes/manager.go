@@ -15,10 +15,10 @@ import (
 	mount "k8s.io/mount-utils"
 	utilexec "k8s.io/utils/exec"
 
-	"berth/internal/beneath"
-	"berth/internal/crispec"
-	"berth/internal/journal"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/crispec"
 )
 
 // Config is what a Manager needs.

@@ -20,8 +20,8 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/crispec"
-	"berth/internal/journal"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/crispec"
 )
 
 const uid = "11111111-2222-3333-4444-555555555555"

@@ -8,7 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/crispec"
+	"berth/internal/runtime/crispec"
 )
 
 // neededVolumes returns the names of the volumes that some container mounts, uses as a device or

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/crispec"
+	"berth/internal/runtime/crispec"
 )
 
 // nfsPlugin is the directory name of volumes of NFS.

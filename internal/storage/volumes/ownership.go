@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 )
 
 // What an fsGroup gets: files can be read and written, directories searched, too, and hand the

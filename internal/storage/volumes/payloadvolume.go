@@ -12,8 +12,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/beneath"
-	"berth/internal/crispec"
+	"berth/internal/host/beneath"
+	"berth/internal/runtime/crispec"
 )
 
 // Objects is what volumes show of the API server's objects.

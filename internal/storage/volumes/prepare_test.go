@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/crispec"
+	"berth/internal/runtime/crispec"
 )
 
 // objects are what an API server has in the namespace "default".

@@ -12,9 +12,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/beneath"
-	"berth/internal/crispec"
-	"berth/internal/journal"
+	"berth/internal/host/beneath"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/crispec"
 )
 
 // subpathsDir is the folder in a pod's directory that holds <volume>/<container>/<index>, on each

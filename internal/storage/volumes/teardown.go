@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
 )
 

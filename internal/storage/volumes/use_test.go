@@ -14,7 +14,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/csi/csitest"
+	"berth/internal/storage/csi/csitest"
 )
 
 func TestUseOfCSIVolume(t *testing.T) {

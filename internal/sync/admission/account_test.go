@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/allocation"
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
 )
 
 // shown are observations that a test makes.

@@ -13,7 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/volumes"
+	"berth/internal/storage/volumes"
 )
 
 // Attributes are what a handler judges.

@@ -11,10 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/allocation"
-	"berth/internal/journal"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
 )
 
 // Config is what a Chain needs.

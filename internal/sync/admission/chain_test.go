@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
 )
 

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
-	"berth/internal/cgroups"
-	"berth/internal/lifecycle"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
 )
 
 // nodeConditions refuses pods while the node is short of something, so that they are not evicted at

@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/lifecycle"
+	"berth/internal/pod/lifecycle"
 )
 
 type metrics struct{ rejections, preemptions, deferredAccepted *prometheus.CounterVec }

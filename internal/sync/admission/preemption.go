@@ -11,9 +11,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/cgroups"
-	"berth/internal/lifecycle"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
 )
 
 // preemptingMessage is what a pod is told that has to go for a critical one.

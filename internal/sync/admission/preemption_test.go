@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
 )
 

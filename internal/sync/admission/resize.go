@@ -9,9 +9,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
-	"berth/internal/allocation"
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
 )
 
 // resizeWish is a resize that was not granted, or not decided yet.

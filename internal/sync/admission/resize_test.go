@@ -12,9 +12,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/allocation"
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
 )
 
 // resizing is a chain over a node with two CPUs, and what came of it.

@@ -14,11 +14,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/cgroups"
-	"berth/internal/cri"
-	"berth/internal/journal"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
-	"berth/internal/podworkers"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/cri"
+	"berth/internal/sync/podworkers"
 )
 
 // How long the end of all pods may take.

@@ -14,11 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/cgroups"
 	"berth/internal/checkpoint"
-	"berth/internal/journal"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
-	"berth/internal/podworkers"
+	"berth/internal/record/journal"
+	"berth/internal/sync/podworkers"
 )
 
 // world is a machine with pods, and a diary of what is done to them with the seconds after its

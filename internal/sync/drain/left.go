@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/cgroups"
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
 )
 

@@ -17,10 +17,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/journal"
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/observe/stats"
 	"berth/internal/pod"
-	"berth/internal/stats"
+	"berth/internal/record/journal"
 )
 
 // node is a machine with pods. What is done to them is in story, with the seconds since the

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	podresource "k8s.io/component-helpers/resource"
 
-	"berth/internal/stats"
+	"berth/internal/observe/stats"
 )
 
 // Signal is what a pod is evicted for, as the metric kubelet_evictions names it.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/stats"
+	"berth/internal/observe/stats"
 )
 
 func emptyDir(name, limit string, medium v1.StorageMedium) v1.Volume {

@@ -3,7 +3,7 @@ package eviction
 import (
 	"time"
 
-	"berth/internal/stats"
+	"berth/internal/observe/stats"
 )
 
 const (

@@ -7,8 +7,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/kuberuntime"
 	"berth/internal/pod"
+	"berth/internal/runtime/kuberuntime"
 )
 
 // endProbes ends the probes that end with the pod. The others go on as long as containers run: by

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/beneath"
+	"berth/internal/host/beneath"
 	"berth/internal/pod"
 )
 

@@ -9,11 +9,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/crispec"
-	"berth/internal/journal"
-	"berth/internal/kuberuntime"
 	"berth/internal/pod"
-	"berth/internal/volumes"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/crispec"
+	"berth/internal/runtime/kuberuntime"
+	"berth/internal/storage/volumes"
 )
 
 // pass is one pass: what was asked, what its steps have found, and what comes of it.

@@ -14,14 +14,14 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/allocation"
-	"berth/internal/crispec"
-	"berth/internal/journal"
-	"berth/internal/kuberuntime"
-	"berth/internal/lifecycle"
+	"berth/internal/observe/status"
 	"berth/internal/pod"
-	"berth/internal/status"
-	"berth/internal/volumes"
+	"berth/internal/pod/allocation"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/crispec"
+	"berth/internal/runtime/kuberuntime"
+	"berth/internal/storage/volumes"
 )
 
 // Request is one pass.

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"berth/internal/journal"
-	"berth/internal/lifecycle"
-	"berth/internal/logs"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/logs"
 )
 
 // How much of the log of a container that ended is recorded.

@@ -12,10 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/journal"
-	"berth/internal/kuberuntime"
-	"berth/internal/lifecycle"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/kuberuntime"
 )
 
 func recordingSyncer() *Syncer {

@@ -11,10 +11,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/kuberuntime"
-	"berth/internal/lifecycle"
+	"berth/internal/observe/status"
 	"berth/internal/pod"
-	"berth/internal/status"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/runtime/kuberuntime"
 )
 
 // finality says whether the pod's containers have ended for good.

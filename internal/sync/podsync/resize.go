@@ -6,7 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/allocation"
+	"berth/internal/pod/allocation"
 )
 
 // resizeRetry is the time until a resize that failed is tried again, whatever happens to the pod

@@ -7,9 +7,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/crispec"
 	"berth/internal/pod"
-	"berth/internal/volumes"
+	"berth/internal/runtime/crispec"
+	"berth/internal/storage/volumes"
 )
 
 // podVolumes are the volumes of a pod in one pass.

@@ -13,12 +13,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 
-	"berth/internal/crispec"
-	"berth/internal/journal"
-	"berth/internal/kuberuntime"
+	"berth/internal/observe/status"
 	"berth/internal/pod"
-	"berth/internal/status"
-	"berth/internal/volumes"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/crispec"
+	"berth/internal/runtime/kuberuntime"
+	"berth/internal/storage/volumes"
 )
 
 // stage is everything around a Syncer; it notes who was called.

@@ -10,10 +10,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/admission"
 	"berth/internal/pod"
-	"berth/internal/podsync"
-	"berth/internal/podworkers"
+	"berth/internal/sync/admission"
+	"berth/internal/sync/podsync"
+	"berth/internal/sync/podworkers"
 )
 
 func TestPodsAreAdmittedOneAfterAnother(t *testing.T) {

@@ -5,10 +5,10 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"berth/internal/admission"
-	"berth/internal/journal"
 	"berth/internal/pod"
-	"berth/internal/podsync"
+	"berth/internal/record/journal"
+	"berth/internal/sync/admission"
+	"berth/internal/sync/podsync"
 )
 
 // turn is what one turn of a worker decides from: a copy of the worker's state, and what was

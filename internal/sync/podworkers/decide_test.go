@@ -14,10 +14,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/admission"
-	"berth/internal/journal"
 	"berth/internal/pod"
-	"berth/internal/podsync"
+	"berth/internal/record/journal"
+	"berth/internal/sync/admission"
+	"berth/internal/sync/podsync"
 )
 
 var (

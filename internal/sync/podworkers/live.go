@@ -6,8 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/journal"
-	"berth/internal/podsync"
+	"berth/internal/record/journal"
+	"berth/internal/sync/podsync"
 )
 
 // live is a worker's goroutine: it waits for a wake-up or the timer and takes turns until there is

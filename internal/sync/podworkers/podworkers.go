@@ -32,10 +32,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/admission"
-	"berth/internal/journal"
 	"berth/internal/pod"
-	"berth/internal/podsync"
+	"berth/internal/record/journal"
+	"berth/internal/sync/admission"
+	"berth/internal/sync/podsync"
 )
 
 // PodSyncer is one pass over one pod. A method may be called again after any outcome; calls for one

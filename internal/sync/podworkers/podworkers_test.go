@@ -18,12 +18,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/admission"
-	"berth/internal/journal"
-	"berth/internal/metrics/metricstest"
+	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
-	"berth/internal/podsync"
-	"berth/internal/podworkers"
+	"berth/internal/record/journal"
+	"berth/internal/sync/admission"
+	"berth/internal/sync/podsync"
+	"berth/internal/sync/podworkers"
 )
 
 // world is a PodSyncer, an Observer and an Admitter that keep a diary of what the workers do.

@@ -24,8 +24,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/checkpoint"
-	"berth/internal/journal"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
 )
 
 const (

@@ -20,8 +20,8 @@ import (
 
 	"berth/internal/checkpoint"
 	"berth/internal/checkpoint/checkpointtest"
-	"berth/internal/journal"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
 )
 
 // The environment of a process that dies: where its quarantine is, and how it dies.
@@ -172,7 +172,7 @@ func TestAPodThatMakesTheAgentCrashIsSetAside(t *testing.T) {
 			report = "fatal error\n"
 		}
 		got := q.suspects[work{"bad", 7}].Report
-		if !strings.HasPrefix(got, report) || !strings.Contains(got, "\nin berth/internal/quarantine.TestDyingProcess.func") {
+		if !strings.HasPrefix(got, report) || !strings.Contains(got, "\nin berth/internal/sync/quarantine.TestDyingProcess.func") {
 			t.Errorf("report %q", got)
 		}
 		if got := q.isQuarantined(work{"bad", 7}); got != aside {
@@ -357,7 +357,7 @@ func TestSummarizeCrash(t *testing.T) {
 	for name, c := range map[string]struct{ report, want string }{
 		"panic": {
 			"panic: assignment to entry in nil map\n\ngoroutine 7 [running]:\nruntime.mapassign(...)\n\t/go/map.go:1\nberth/internal/podsync.(*Syncer).SyncPod(0xc000, {0x1})\n\t/x.go:2\n",
-			"panic: assignment to entry in nil map\nin berth/internal/podsync.(*Syncer).SyncPod",
+			"panic: assignment to entry in nil map\nin berth/internal/sync/podsync.(*Syncer).SyncPod",
 		},
 		"inlined":           {"panic: a\n\tpanic: b\nc\nd\n\ngoroutine 7 [running]:\nberth/agent.f(...)\n", "panic: a\n\tpanic: b\nc\nin berth/agent.f"},
 		"elsewhere":         {"fatal error: all goroutines are asleep - deadlock!\n\ngoroutine 1 [select]:\nmain.main()\n", "fatal error: all goroutines are asleep - deadlock!"},

@@ -6,11 +6,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/cri"
-	"berth/internal/journal"
 	"berth/internal/pod"
-	"berth/internal/podsync"
-	"berth/internal/podworkers"
+	"berth/internal/record/journal"
+	"berth/internal/runtime/cri"
+	"berth/internal/sync/podsync"
+	"berth/internal/sync/podworkers"
 )
 
 // errSetAside is the outcome of ending a pod that is set aside. It is tried again, in case the pod

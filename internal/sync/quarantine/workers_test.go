@@ -10,10 +10,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/journal"
 	"berth/internal/pod"
-	"berth/internal/podsync"
-	"berth/internal/podworkers"
+	"berth/internal/record/journal"
+	"berth/internal/sync/podsync"
+	"berth/internal/sync/podworkers"
 )
 
 // passes notes each pass, and what is in hand meanwhile.

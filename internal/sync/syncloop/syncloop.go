@@ -16,7 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
-	"berth/internal/podworkers"
+	"berth/internal/sync/podworkers"
 )
 
 // PodSource is PodConfig as the loop sees it. Take returns the operations that lead from what was

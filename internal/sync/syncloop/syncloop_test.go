@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/pod"
-	"berth/internal/podworkers"
-	"berth/internal/syncloop"
+	"berth/internal/sync/podworkers"
+	"berth/internal/sync/syncloop"
 )
 
 // world is a PodSource and PodWorkers that keep a diary.

@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 // Target is a server that the contract suite runs on. The suite touches only what it has made

@@ -14,7 +14,7 @@ import (
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 var certificateContract = []clause{

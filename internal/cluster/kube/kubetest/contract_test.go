@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube/kubetest"
 )
 
 // newTarget returns a server that has what the contract asks for, and how to reach it.

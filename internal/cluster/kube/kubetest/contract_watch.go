@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 func (c *contract) mine() metav1.ListOptions {

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 var writeContract = []clause{

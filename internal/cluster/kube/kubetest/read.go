@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	restwatch "k8s.io/client-go/rest/watch"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 // bookmarkEvery is how often a quiet watch is told the newest resource version.

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
-	"berth/internal/kube"
+	"berth/internal/cluster/kube"
 )
 
 // Server is an API server in memory. It is an http.Handler for tests with sockets, and Config is

@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
-	"berth/internal/kube"
-	"berth/internal/kube/kubetest"
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kube/kubetest"
 )
 
 // bubble runs a test in virtual time, with a server and a client of it.

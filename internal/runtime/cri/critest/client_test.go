@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri/critest"
+	"berth/internal/runtime/cri/critest"
 )
 
 const testImage = "berth.local/hello:1"
