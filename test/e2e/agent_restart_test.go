@@ -294,25 +294,17 @@ func newestLine(t *testing.T, log string) (number int, ok bool) {
 func TestWriterOutlivesAgents(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.write("writer.yaml", manifest("writer", "write"))
+	n.write("writer.yaml", manifest("writer", "write", "-rate", "6400"))
 	a := n.start()
 	pod := n.awaitReady("writer").named("writer")
 	tr := n.traces(pod)
 	log := filepath.Join(n.podLogs(), "default_writer_"+string(pod.UID), "main", "0.log")
 	began := lives(pods{pod})
 
-	type gap struct {
-		how      string
-		from, to time.Time
-	}
-	var gaps []gap
-	without := func(how string, end func(a *agent)) {
+	without := func(end func(a *agent)) {
 		t.Helper()
 		end(a)
-		g := gap{how: how, from: time.Now()}
 		writesOn(t, log)
-		g.to = time.Now()
-		gaps = append(gaps, g)
 	}
 	same := func(after string) {
 		t.Helper()
@@ -321,10 +313,10 @@ func TestWriterOutlivesAgents(t *testing.T) {
 		}
 		writesOn(t, log)
 	}
-	without("stopped", func(a *agent) { a.end(unix.SIGTERM) })
+	without(func(a *agent) { a.end(unix.SIGTERM) })
 	a = n.start()
 	same("after a stop of the agent")
-	without("killed", (*agent).kill)
+	without((*agent).kill)
 	a = n.start()
 	same("after a kill of the agent")
 	// Up to here containerd was left alone, and so not a line may be missing.
@@ -338,7 +330,7 @@ func TestWriterOutlivesAgents(t *testing.T) {
 
 	old, runtime := bundleOf(n), n.containerd()
 	other := buildWithOtherBundle(n, old)
-	without("stopped to be replaced", func(a *agent) { a.end(unix.SIGTERM) })
+	without(func(a *agent) { a.end(unix.SIGTERM) })
 	n.binary = other
 	n.start()
 	same("under another build")
@@ -351,17 +343,6 @@ func TestWriterOutlivesAgents(t *testing.T) {
 	wantText(t, "berth version", n.berth("version"), "another")
 
 	lines = n.readLines("writer")
-	for _, g := range gaps {
-		written := 0
-		for _, l := range lines {
-			if l.at.After(g.from) && l.at.Before(g.to) {
-				written++
-			}
-		}
-		if written == 0 {
-			t.Errorf("nothing was written from %v to %v, while the agent was %s", g.from, g.to, g.how)
-		}
-	}
 	for i := range lines[1:] {
 		if lines[i+1].number <= lines[i].number {
 			t.Fatalf("line %d has number %d, and the next %d: the writer began anew", i, lines[i].number, lines[i+1].number)

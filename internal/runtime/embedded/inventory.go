@@ -29,7 +29,7 @@ const maxAnswer = 16 << 20
 // first step of RunPodSandbox and gives it back as the last step of a failed one, after its
 // cleaning up; until RemovePodSandbox it is the sandbox's. Hence the order, leases before
 // sandboxes.
-func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths) (inventory, error) {
+func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths, agentBegan time.Time) (inventory, error) {
 	has := inventory{known: map[string]bool{}, underWay: map[string]bool{}, tasks: map[string]bool{}}
 	fail := func(err error) (inventory, error) { return has, fmt.Errorf("ask containerd what it knows: %w", err) }
 	began, err := os.Stat(p.record()) // written when containerd was started
@@ -65,15 +65,17 @@ func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths) 
 	for _, t := range tasks.GetTasks() {
 		has.tasks[t.GetID()] = true
 	}
-	has.ended = computeEnded(sandboxes.GetItems(), containers.GetContainers(), has.tasks)
+	has.ended = computeEnded(sandboxes.GetItems(), containers.GetContainers(), has.tasks, agentBegan)
 	return has, nil
 }
 
 // computeEnded returns the ids of what has ended for good, as far as CRI goes: the containers that
-// have exited and have no task; the sandboxes that are not ready and of which no task is left, and
-// all their containers. Of what is left on the host of them containerd has lost the way to shims,
-// runc's state and cgroups.
-func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, tasks map[string]bool) map[string]bool {
+// have exited and have no task; those that were created before this agent began and have a task,
+// whose start was cut off (this agent starts only what it has created, and containerd refuses to
+// remove what has a task); the sandboxes that are not ready and of which no task is left, and all
+// their containers. Of what is left on the host of them containerd has lost the way to shims, runc's
+// state and cgroups.
+func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, tasks map[string]bool, agentBegan time.Time) map[string]bool {
 	ended := map[string]bool{}
 	for _, s := range sandboxes {
 		if s.GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY && !tasks[s.GetId()] {
@@ -87,7 +89,8 @@ func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.C
 	}
 	for _, c := range containers {
 		exited := c.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && !tasks[c.GetId()]
-		if exited || ended[c.GetPodSandboxId()] {
+		cutOff := c.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED && tasks[c.GetId()] && c.GetCreatedAt() < agentBegan.UnixNano()
+		if exited || cutOff || ended[c.GetPodSandboxId()] {
 			ended[c.GetId()] = true
 		}
 	}

@@ -112,7 +112,7 @@ func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterf
 	if err != nil {
 		return sightings{}, err
 	}
-	has, err := takeInventory(ctx, conn, r.paths)
+	has, err := takeInventory(ctx, conn, r.paths, r.began)
 	if err != nil {
 		return sightings{}, err
 	}

@@ -138,7 +138,8 @@ func TestFindRemains(t *testing.T) {
 	}
 }
 
-// A sandbox is left alone as long as containerd knows a task of it, and so is a container.
+// A sandbox is left alone as long as containerd knows a task of it, and so is a container, unless an
+// earlier agent did not come to its end of starting it.
 func TestComputeEnded(t *testing.T) {
 	sandbox := func(id string, state runtimeapi.PodSandboxState) *runtimeapi.PodSandbox {
 		return &runtimeapi.PodSandbox{Id: id, State: state}
@@ -150,15 +151,19 @@ func TestComputeEnded(t *testing.T) {
 	}
 	var containers []*runtimeapi.Container
 	for _, s := range sandboxes {
-		containers = append(containers, &runtimeapi.Container{Id: s.Id + "-main", PodSandboxId: s.Id})
+		containers = append(containers, &runtimeapi.Container{Id: s.Id + "-main", PodSandboxId: s.Id, State: runtimeapi.ContainerState_CONTAINER_RUNNING})
 	}
-	const exited = runtimeapi.ContainerState_CONTAINER_EXITED
+	const exited, created = runtimeapi.ContainerState_CONTAINER_EXITED, runtimeapi.ContainerState_CONTAINER_CREATED
+	began := time.Unix(1000, 0)
+	earlier := began.Add(-time.Second).UnixNano()
 	containers = append(containers,
 		&runtimeapi.Container{Id: "crashed", PodSandboxId: "runs", State: exited},
 		&runtimeapi.Container{Id: "ending", PodSandboxId: "runs", State: exited},
-		&runtimeapi.Container{Id: "new", PodSandboxId: "runs", State: runtimeapi.ContainerState_CONTAINER_CREATED})
-	got := computeEnded(sandboxes, containers, setOf([]string{"runs", "runs-main", "stopping", "holds-main", "ending"}))
-	if diff := cmp.Diff(setOf([]string{"gone", "gone-main", "crashed"}), got); diff != "" {
+		&runtimeapi.Container{Id: "new", PodSandboxId: "runs", State: created, CreatedAt: earlier},
+		&runtimeapi.Container{Id: "cut off", PodSandboxId: "runs", State: created, CreatedAt: earlier},
+		&runtimeapi.Container{Id: "starting", PodSandboxId: "runs", State: created, CreatedAt: began.UnixNano()})
+	got := computeEnded(sandboxes, containers, setOf([]string{"runs", "runs-main", "stopping", "holds-main", "ending", "cut off", "starting"}), began)
+	if diff := cmp.Diff(setOf([]string{"gone", "gone-main", "crashed", "cut off"}), got); diff != "" {
 		t.Errorf("ended (-want +got):\n%s", diff)
 	}
 }

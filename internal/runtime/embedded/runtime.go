@@ -36,6 +36,7 @@ type Runtime struct {
 	cfg   Config
 	paths paths
 	log   *slog.Logger
+	began time.Time // when this agent did
 
 	mu       sync.Mutex // guards what follows; not held while waiting
 	running  *process   // nil before Ensure and after Stop
@@ -68,7 +69,7 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), restarted: make(chan struct{}, 1)}
+	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), restarted: make(chan struct{}, 1), began: time.Now()}
 	r.health.Set(errNotStarted)
 	return r, nil
 }
