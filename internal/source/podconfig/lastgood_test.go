@@ -310,7 +310,7 @@ func TestKeepingFails(t *testing.T) {
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "file")
 	write(t, file, "")
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log lockedBuffer
 		cfg := newConfig(dir)
 		cfg.StateDir = filepath.Join(file, "manifests")
 		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))

@@ -356,7 +356,7 @@ func TestDiskThatTakesNoCrashes(t *testing.T) {
 func TestSummarizeCrash(t *testing.T) {
 	for name, c := range map[string]struct{ report, want string }{
 		"panic": {
-			"panic: assignment to entry in nil map\n\ngoroutine 7 [running]:\nruntime.mapassign(...)\n\t/go/map.go:1\nberth/internal/podsync.(*Syncer).SyncPod(0xc000, {0x1})\n\t/x.go:2\n",
+			"panic: assignment to entry in nil map\n\ngoroutine 7 [running]:\nruntime.mapassign(...)\n\t/go/map.go:1\nberth/internal/sync/podsync.(*Syncer).SyncPod(0xc000, {0x1})\n\t/x.go:2\n",
 			"panic: assignment to entry in nil map\nin berth/internal/sync/podsync.(*Syncer).SyncPod",
 		},
 		"inlined":           {"panic: a\n\tpanic: b\nc\nd\n\ngoroutine 7 [running]:\nberth/agent.f(...)\n", "panic: a\n\tpanic: b\nc\nin berth/agent.f"},
