@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -440,24 +439,6 @@ func TestContainerImages(t *testing.T) {
 	want := []v1.ContainerImage{{Names: []string{"a@sha256:x", "a:1"}, SizeBytes: 7}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("images (-want +got):\n%s", diff)
-	}
-}
-
-func TestValidateLabels(t *testing.T) {
-	allowed := []string{
-		"plain", "example.com/x", "kubernetes.io/os", "kubernetes.io/hostname", "topology.kubernetes.io/zone", "beta.kubernetes.io/arch",
-		"node.kubernetes.io/x", "kubelet.kubernetes.io/x", "sub.node.kubernetes.io/x", "notkubernetes.io/x", "node.kubernetes.io/instance-type",
-	}
-	refused := []string{"kubernetes.io/x", "k8s.io/x", "node-role.kubernetes.io/control-plane", "node-restriction.kubernetes.io/x", "x.k8s.io/x"}
-	for _, key := range allowed {
-		if err := ValidateLabels(map[string]string{key: "v"}); err != nil {
-			t.Errorf("%s: %v, want no error", key, err)
-		}
-	}
-	for _, key := range refused {
-		if err := ValidateLabels(map[string]string{key: "v"}); err == nil || !strings.Contains(err.Error(), key) {
-			t.Errorf("%s: %v, want an error that names it", key, err)
-		}
 	}
 }
 

@@ -25,13 +25,6 @@ var errNoBundle = errors.New("this build of berth brings no runtime along; build
 // Available reports whether this binary has a bundle in it.
 func Available() bool { return bundleHash != "" && hasBlob }
 
-// Version returns the versions of what the bundle in use holds, by name (containerd, runc,
-// cni-plugins), as unpacked below the root directory; it fails when nothing was unpacked yet.
-func Version(root string) (map[string]string, error) {
-	m, err := readManifest(paths{root: root}.current())
-	return m.Components, err
-}
-
 const manifestName = "manifest.json"
 
 // manifest lists what is in a bundle. It is the bundle's first entry, and its hash is the bundle's

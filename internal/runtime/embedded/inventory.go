@@ -73,8 +73,8 @@ func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths, 
 // have exited and have no task; those that were created before this agent began and have a task,
 // whose start was cut off (this agent starts only what it has created, and containerd refuses to
 // remove what has a task); the sandboxes that are not ready and of which no task is left, and all
-// their containers. Of what is left on the host of them containerd has lost the way to shims, runc's
-// state and cgroups.
+// their containers. Of what is left on the host of them containerd has lost the way to shims,
+// runc's state and cgroups.
 func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, tasks map[string]bool, agentBegan time.Time) map[string]bool {
 	ended := map[string]bool{}
 	for _, s := range sandboxes {

@@ -138,8 +138,8 @@ func TestFindRemains(t *testing.T) {
 	}
 }
 
-// A sandbox is left alone as long as containerd knows a task of it, and so is a container, unless an
-// earlier agent did not come to its end of starting it.
+// A sandbox is left alone as long as containerd knows a task of it, and so is a container, unless
+// an earlier agent did not come to its end of starting it.
 func TestComputeEnded(t *testing.T) {
 	sandbox := func(id string, state runtimeapi.PodSandboxState) *runtimeapi.PodSandbox {
 		return &runtimeapi.PodSandbox{Id: id, State: state}

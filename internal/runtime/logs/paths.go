@@ -2,7 +2,6 @@ package logs
 
 import (
 	"path/filepath"
-	"strconv"
 )
 
 // maxFileName is the longest file name that Linux's filesystems take, in bytes.
@@ -12,12 +11,6 @@ const maxFileName = 255
 // sandbox's log_directory.
 func PodDir(podLogsDir, namespace, name, uid string) string {
 	return filepath.Join(podLogsDir, namespace+"_"+name+"_"+uid)
-}
-
-// ContainerLog returns the path of a container's log inside its pod's directory:
-// <container>/<restartCount>.log. It is the container's log_path.
-func ContainerLog(container string, restartCount int) string {
-	return filepath.Join(container, strconv.Itoa(restartCount)+".log")
 }
 
 // LinkPath returns the symlink by which log shippers find a container's log:

@@ -270,10 +270,9 @@ func TestOptionsFrom(t *testing.T) {
 func TestPaths(t *testing.T) {
 	got := []string{
 		PodDir("/var/log/pods", "default", "web", "u-1"),
-		ContainerLog("app", 3),
 		LinkPath("/var/log/containers", "web", "default", "app", "0123"),
 	}
-	want := []string{"/var/log/pods/default_web_u-1", "app/3.log", "/var/log/containers/web_default_app-0123.log"}
+	want := []string{"/var/log/pods/default_web_u-1", "/var/log/containers/web_default_app-0123.log"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("paths (-want +got):\n%s", diff)
 	}
