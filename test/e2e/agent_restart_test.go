@@ -279,7 +279,7 @@ func newestLine(t *testing.T, log string) (number int, ok bool) {
 func TestWriterOutlivesAgents(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.write("writer.yaml", manifest("writer", "write", "-rate", "6400"))
+	n.write("writer.yaml", manifest("writer", "write", "-rate", "409600"))
 	a := n.start()
 	pod := n.awaitReady("writer").named("writer")
 	tr := n.traces(pod)
