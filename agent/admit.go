@@ -8,11 +8,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"berth/internal/host/cgroups"
-	"berth/internal/observe/stats"
 	"berth/internal/pod"
 	"berth/internal/sync/admission"
-	"berth/internal/sync/eviction"
-	"berth/internal/sync/podworkers"
 )
 
 // newAdmission builds what decides whether pods start. resized gets the pods of which a resize that
@@ -35,6 +32,7 @@ func newAdmission(g *ground, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInp
 	hasAppArmor := sync.OnceValue(func() bool { return admission.HasAppArmor("/") })
 	c.Facts = func() admission.Facts {
 		f := g.settings.admission
+		f.Pressure = g.pressures.Conditions()
 		f.AppArmor, f.LimitedSwap, f.Kernel, f.SupplementalGroupsPolicy = hasAppArmor(), g.resources.Containers.LimitedSwap, kernel(), in.runtime.facts.hasStrictGroups()
 		if features := in.runtimeState().Features; features != nil {
 			f.SupplementalGroupsPolicy = ptr.Deref(features.SupplementalGroupsPolicy, false)
@@ -62,26 +60,4 @@ func (l *podLife) resizeWhenListed(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	return waitDone(ctx)
-}
-
-// killer ends pods.
-type killer struct{ workers *podworkers.PodWorkers }
-
-// EvictPod evicts a pod within so many seconds.
-func (k killer) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{}) {
-	k.workers.UpdatePod(podworkers.UpdatePodOptions{
-		UpdateType: podworkers.SyncPodKill, Pod: p,
-		KillPodOptions: &podworkers.KillPodOptions{
-			Evict: podworkers.Evicted, PodTerminationGracePeriodSecondsOverride: &grace, PodStatusFunc: status, CompletedCh: done,
-		},
-	})
-}
-
-// newEviction builds what holds pods to their limits of local storage.
-func newEviction(g *ground, l *podLife, observed func(pod.UID) (*pod.Status, bool), s *stats.Collector) *eviction.Manager {
-	return eviction.New(eviction.Config{
-		Lifecycles: g.states, Pod: g.pods.Get, Allotted: l.allocations.Apply, Observed: observed, Ended: g.hasEnded, IsCritical: g.settings.isCritical,
-		Storage: s, Space: s.ReadSpace, Killer: killer{l.workers}, Event: g.recorder.Event,
-		Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
-	})
 }

@@ -33,6 +33,7 @@ import (
 	"berth/internal/runtime/cri"
 	"berth/internal/source/podconfig"
 	"berth/internal/storage/plugins"
+	"berth/internal/sync/eviction"
 )
 
 // Config is what a user decides about an agent.
@@ -66,6 +67,9 @@ type Config struct {
 	// Kubelet is what a member of a cluster is told besides; nil for berth run. Load has checked
 	// it.
 	Kubelet *config.Kubelet
+	// Run is what berth run is told besides: eviction and logs of containers. nil: no pod is evicted
+	// because the node runs short. config.LoadRun has checked it.
+	Run *config.KubeletConfiguration
 	// MaxPods is how many pods an agent without Kubelet takes; 0 is admission.LocalMaxPods. With
 	// Kubelet its own maxPods counts.
 	MaxPods int
@@ -109,6 +113,8 @@ type Outside struct {
 	// Disk returns size and free part, in bytes, of the file system that a folder is on; nil asks
 	// this machine.
 	Disk func(folder string) (capacity, available uint64, err error)
+	// Readings replaces what the kernel and the runtime tell evictionManager of the machine.
+	Readings eviction.Readings
 	// Transport replaces HTTP to the URLs of manifests.
 	Transport http.RoundTripper
 	// Watch replaces inotify.

@@ -13,6 +13,7 @@ import (
 	"berth/internal/host/nodeallocatable"
 	"berth/internal/observe/status"
 	"berth/internal/pod"
+	"berth/internal/sync/eviction"
 	"berth/internal/sync/quarantine"
 )
 
@@ -36,12 +37,14 @@ type ground struct {
 	truths
 }
 
-// truths are what is desired of pods, where they are in their lives, and what is reported of them.
+// truths are what is desired of pods, where they are in their lives, what is reported of them, and
+// what the node is short of.
 type truths struct {
-	pods   *pod.Manager
-	states *pod.States
-	status *status.Manager
-	kept   *status.Kept
+	pods      *pod.Manager
+	states    *pod.States
+	status    *status.Manager
+	kept      *status.Kept
+	pressures *eviction.Pressures
 }
 
 // newGround opens the API server, if there is one to be, and begins with records and truths.
@@ -50,7 +53,7 @@ func newGround(cfg Config, out Outside) (g ground, err error) {
 	if g.api, err = openAPI(&g.base); err != nil {
 		return g, err
 	}
-	g.pods, g.states = pod.NewManager(), pod.NewStates()
+	g.pods, g.states, g.pressures = pod.NewManager(), pod.NewStates(), eviction.NewPressures()
 	g.records = newRecords(&g.base, &g.api, g.pods)
 	g.status = status.NewManager(cfg.Log, g.journal)
 	g.kept = status.NewKept(g.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)

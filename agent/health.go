@@ -18,7 +18,7 @@ func (a *Agent) newConditions() (*health.Table, error) {
 		health.EventStream: a.pleg.StreamHealth,
 		health.Plugins:     a.storage.plugins.Health,
 		health.Persistence: all(
-			a.journal.Health, a.events.Health, a.kept.Health, a.probes.Health, a.allocations.Health, a.kills.Health, a.source.Health,
+			a.journal.Health, a.events.Health, a.kept.Health, a.probes.Health, a.allocations.Health, a.kills.Health, a.source.Health, a.eviction.Health,
 		),
 		health.Manifests:  func() error { return refused(a.source.Problems()) },
 		health.Quarantine: a.quarantined,

@@ -77,7 +77,10 @@ var (
 	_ podworkers.Resizer       = (*admission.Chain)(nil)
 	_ eviction.PodKiller       = killer{}
 	_ eviction.Storage         = (*stats.Collector)(nil)
+	_ eviction.Readings        = (*stats.Collector)(nil)
 	_ eviction.Lifecycles      = (*pod.States)(nil)
+	_ eviction.Events          = (*events.Recorder)(nil)
+	_ eviction.Garbage         = garbage{}
 	_ containerlogs.Runtime    = (*cri.Client)(nil)
 	_ containerlogs.Writes     = (*inotify.Once)(nil)
 	_ syncloop.PodSource       = (*podconfig.PodConfig)(nil)

@@ -36,7 +36,7 @@ func newNodeSource(g *ground, rt *containerRuntime, problems func() []error) nod
 	if g.api.exists() {
 		return clusterNode{g.api.current}
 	}
-	return &localNode{base: &g.base, runtime: rt, problems: problems, described: sync.OnceValue(g.describeMachine)}
+	return &localNode{base: &g.base, runtime: rt, problems: problems, pressure: g.nodePressure, described: sync.OnceValue(g.describeMachine)}
 }
 
 // allocatable returns what the node has for pods, nil while it is not known.
@@ -75,6 +75,7 @@ type localNode struct {
 	*base
 	runtime   *containerRuntime
 	problems  func() []error
+	pressure  func() node.Pressure
 	described func() *v1.Node
 }
 
@@ -98,7 +99,7 @@ func (n *localNode) Current() (*v1.Node, bool) { return n.described(), true }
 func (n *localNode) Describe(ctx context.Context) (*v1.Node, error) {
 	known, s := n.described(), n.settings.node
 	s.Labels, s.MaxPods, s.Reservation = known.Labels, int(known.Status.Capacity.Pods().Value()), n.resources.Reservation
-	f := node.Facts{Machine: n.readMachine(), Addresses: []v1.NodeAddress{}, Problems: n.problems()}
+	f := node.Facts{Machine: n.readMachine(), Addresses: []v1.NodeAddress{}, Problems: n.problems(), Pressure: n.pressure()}
 	for _, ip := range n.hostIPs.Current() {
 		f.Addresses = append(f.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
 	}

@@ -54,7 +54,8 @@ func (a *Agent) podPhases() []phase {
 			component{name: "addresses of the node", run: a.followAddresses},
 			component{name: "node allocatable", run: a.enforceAllocatable},
 			component{name: "user namespaces", run: waitDone, ready: loaded(a.users.Load)},
-			component{name: "limits of local storage", run: a.eviction.Run, absent: !a.settings.limitsStorage},
+			component{name: "limits of local storage", run: a.limits.Run, absent: !a.settings.limitsStorage},
+			component{name: "eviction", run: a.eviction.Run, ready: loaded(a.loadThresholds), absent: len(a.eviction.Thresholds) == 0},
 			component{name: "plugin watcher", run: a.storage.plugins.Run},
 			component{name: "CSI drivers", run: a.storage.drivers.Run},
 			// Volumes end after the pods that have them and before what they need.

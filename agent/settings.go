@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"berth/internal/runtime/kuberuntime"
 	"berth/internal/source/manifest"
 	"berth/internal/sync/admission"
+	"berth/internal/sync/eviction"
 )
 
 // mode is a way of running.
@@ -52,6 +54,7 @@ type settings struct {
 	// limitsStorage has pods held to their limits of local storage, but for the critical ones.
 	limitsStorage bool
 	isCritical    func(*v1.Pod) bool
+	eviction      evictionSettings
 	// tracing.PerMillion is 0 when nothing is traced.
 	tracing tracing.Config
 	// volumePeriod is how long what a volume uses counts as known.
@@ -100,7 +103,7 @@ func settingsOf(cfg *Config) settings {
 }
 
 func runSettings(cfg *Config) settings {
-	return settings{
+	s := settings{
 		mode: runMode,
 		images: imageSettings{
 			parallelPulls: 4, minAge: 2 * time.Minute, highPercent: 85, lowPercent: 80,
@@ -122,6 +125,28 @@ func runSettings(cfg *Config) settings {
 			LocalStorageCapacityIsolation: true, MaxImages: mostNodeImages,
 		},
 	}
+	if k := cfg.Run; k != nil {
+		size := resource.MustParse(k.ContainerLogMaxSize)
+		s.containerLogs.MaxSize, s.containerLogs.MaxFiles = size.Value(), int(*k.ContainerLogMaxFiles)
+		s.eviction = evictionSettingsOf(k)
+	}
+	return s
+}
+
+// evictionSettings are those of evictionManager.
+type evictionSettings struct {
+	thresholds []eviction.Threshold
+	transition time.Duration
+	maxGrace   int64 // seconds
+}
+
+// evictionSettingsOf returns what the configuration, which was validated, says.
+func evictionSettingsOf(k *config.KubeletConfiguration) evictionSettings {
+	ts, err := eviction.ParseThresholds(k)
+	if err != nil {
+		panic(fmt.Sprintf("thresholds of a valid configuration: %v", err))
+	}
+	return evictionSettings{ts, k.EvictionPressureTransitionPeriod.Duration, int64(k.EvictionMaxPodGracePeriod)}
 }
 
 func kubeletSettings(k *config.Kubelet) settings {
@@ -148,7 +173,7 @@ func kubeletSettings(k *config.Kubelet) settings {
 			AllowedUnsafeSysctls: k.AllowedUnsafeSysctls, DeclaredFeatures: declaredFeatures(k),
 			PodLevelResizeOff: !k.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling"),
 		},
-		limitsStorage: *k.LocalStorageCapacityIsolation, isCritical: pod.IsCritical,
+		limitsStorage: *k.LocalStorageCapacityIsolation, isCritical: pod.IsCritical, eviction: evictionSettingsOf(&k.KubeletConfiguration),
 		volumePeriod: k.VolumeStatsAggPeriod.Duration, systemCgroups: systemCgroups(k),
 		streamIdleTimeout: k.StreamingConnectionIdleTimeout.Duration,
 		profiling:         *k.EnableProfilingHandler, changesLogLevel: *k.EnableDebugFlagsHandler,

@@ -20,7 +20,6 @@ import (
 	"berth/internal/runtime/embedded"
 	"berth/internal/source/podconfig"
 	"berth/internal/sync/drain"
-	"berth/internal/sync/eviction"
 	"berth/internal/sync/syncloop"
 )
 
@@ -73,11 +72,11 @@ type observation struct {
 
 // usage is what looks at pods that run.
 type usage struct {
-	view     podView
-	lives    *metrics.Pods
-	stats    *stats.Collector
-	eviction *eviction.Manager
-	traces   *tracing.Exporter
+	view  podView
+	lives *metrics.Pods
+	stats *stats.Collector
+	evictions
+	traces *tracing.Exporter
 }
 
 // desired is where pods come from, and who hears of them.
@@ -140,6 +139,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.containerLogs = newContainerLogs(g, &a.containerRuntime, a.pleg)
 	if a.keeper, err = newNode(g, node.Sources{
 		Runtime: a.runtimeHealth.State, Images: a.nodeImages, Problems: a.nodeProblems, VolumesInUse: a.storage.volumes.VolumesInUse,
+		Pressure: a.nodePressure,
 	}); err != nil {
 		return nil, err
 	}
@@ -155,7 +155,9 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	a.view = podView{desired: a.pods, status: a.status, workers: a.workers, pleg: a.pleg, since: a.started}
 	a.stats = newStats(&a.base, &a.containerRuntime, a.pleg, a.view, a.storage.volumes)
-	a.eviction = newEviction(g, &a.podLife, a.pleg.Newest, a.stats)
+	a.evictions = newEvictions(g, evictionInputs{
+		life: &a.podLife, pleg: a.pleg, stats: a.stats, garbage: garbage{a.podLife.runtime, a.collector},
+	}, a.node.Wake)
 	a.lives = newPodCounts(g, a.pleg, a.view)
 	a.traces = newTraces(g)
 	if a.source, err = podconfig.New(sources(g, &a.origin, a.syncer)); err != nil {

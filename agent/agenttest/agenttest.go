@@ -25,6 +25,7 @@ import (
 	"berth/agent"
 	"berth/internal/api/server"
 	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/config"
 	"berth/internal/host/inotify"
 	"berth/internal/observe/oom"
 	"berth/internal/pod"
@@ -63,6 +64,10 @@ type World struct {
 	Metrics, SLIs agent.Registry
 	// API is the API server of the cluster that the machine is a member of, nil before Join.
 	API *kubetest.Server
+	// Usage is what the machine has left. Run is what an agent of berth run is told; agents that
+	// start read it.
+	Usage *Usage
+	Run   *config.KubeletConfiguration
 	// DiskUsed is how much of the disk of images is in use, in percent.
 	DiskUsed atomic.Int64
 
@@ -91,7 +96,7 @@ func New(t *testing.T, opts ...critest.Option) *World {
 		t.Fatal(err)
 	}
 	w.Runtime = critest.Start(t, append([]critest.Option{critest.WithImages(Image), critest.WithLogs("/")}, opts...)...)
-	w.Cgroups.runtime = w.Runtime
+	w.Cgroups.runtime, w.Usage = w.Runtime, newUsage(w.Runtime)
 	w.Network, w.uplink = newNetwork(w.Runtime), newUplink()
 	w.StartAgent()
 	t.Cleanup(func() { w.StopAgent() })
@@ -141,7 +146,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 	w.watch, w.door = &watcher{events: make(chan inotify.Event, 100)}, bufconn.Listen(1<<16)
 	cfg := agent.Config{
 		RootDir: filepath.Join(w.dir, "root"), RunDir: filepath.Join(w.dir, "run"), PodLogsDir: filepath.Join(w.dir, "logs"),
-		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, MaxPods: w.MaxPods, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
+		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, MaxPods: w.MaxPods, Run: w.Run, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
 	}
 	w.gate = &gate{dial: w.Runtime.Dialer(), plugin: w.driver.dial}
 	out := agent.Outside{
@@ -150,7 +155,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		Plugins:   func() (plugins.Watch, error) { return noPlugins{}, nil },
 		LogWrites: func() (containerlogs.Writes, error) { return quietLogs{}, nil },
 		Listen:    func() (net.Listener, error) { return w.door, nil },
-		HostPorts: &w.sockets, Metrics: w.Metrics, SLIs: w.SLIs,
+		HostPorts: &w.sockets, Readings: w.Usage, Metrics: w.Metrics, SLIs: w.SLIs,
 		Machine: machine, Network: w.uplink.network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {
 			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil

@@ -69,7 +69,7 @@ func (s *story) doResize(verb string, args []string) error {
 		}
 		got = strings.Join(changes, " ")
 	default:
-		return errors.New("unknown command")
+		return s.doUsage(verb, args)
 	}
 	if got != rest {
 		return fmt.Errorf("it is: %s", got)

@@ -23,18 +23,6 @@ type deviation struct {
 // deviations are told at the start, in this order: those that every node has first.
 var deviations = []deviation{
 	{
-		reason:  "no pod is evicted because the node runs short of something; memory.available and nodefs.available are only kept free of pods",
-		inForce: []string{"evictionHard"},
-		when:    func(k *Kubelet) bool { return len(k.EvictionHard) > 0 },
-	},
-	{
-		reason: "no pod is evicted because the node runs short of something",
-		fields: []string{
-			"evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
-			"kernelMemcgNotification",
-		},
-	},
-	{
 		// With protectKernelDefaults: false the kubelet sets vm.overcommit_memory, vm.panic_on_oom,
 		// kernel.panic, kernel.panic_on_oops, kernel.keys.root_maxkeys and
 		// kernel.keys.root_maxbytes.

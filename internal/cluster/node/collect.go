@@ -39,7 +39,7 @@ func (n *Node) collect(ctx context.Context) (*Facts, error) {
 		f.VolumesInUse = n.cfg.Sources.VolumesInUse()
 	}
 	if n.cfg.Sources.Pressure != nil {
-		f.Pressure = new(n.cfg.Sources.Pressure())
+		f.Pressure = n.cfg.Sources.Pressure()
 	}
 	n.collectHealth(&f)
 	return &f, errors.Join(errs...)

@@ -17,35 +17,27 @@ type conditionWords struct {
 	event           map[v1.ConditionStatus]string
 }
 
-// notMeasured is the reason of a pressure that nobody looks for.
-//
-// Differs from the kubelet: it always looks, and knows no such reason.
-const notMeasured = "NotMeasured"
-
 // words of the conditions that are the agent's. The message of a Ready condition that is not true
 // is its problems.
 var words = map[v1.NodeConditionType]conditionWords{
 	v1.NodeMemoryPressure: {
-		reason: map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasInsufficientMemory", v1.ConditionFalse: "KubeletHasSufficientMemory", v1.ConditionUnknown: notMeasured},
+		reason: map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasInsufficientMemory", v1.ConditionFalse: "KubeletHasSufficientMemory"},
 		message: map[v1.ConditionStatus]string{
 			v1.ConditionTrue: "kubelet has insufficient memory available", v1.ConditionFalse: "kubelet has sufficient memory available",
-			v1.ConditionUnknown: "this version of berth does not look whether memory runs short, and evicts no pod for it",
 		},
 		event: map[v1.ConditionStatus]string{v1.ConditionTrue: "NodeHasInsufficientMemory", v1.ConditionFalse: "NodeHasSufficientMemory"},
 	},
 	v1.NodeDiskPressure: {
-		reason: map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasDiskPressure", v1.ConditionFalse: "KubeletHasNoDiskPressure", v1.ConditionUnknown: notMeasured},
+		reason: map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasDiskPressure", v1.ConditionFalse: "KubeletHasNoDiskPressure"},
 		message: map[v1.ConditionStatus]string{
 			v1.ConditionTrue: "kubelet has disk pressure", v1.ConditionFalse: "kubelet has no disk pressure",
-			v1.ConditionUnknown: "this version of berth does not look whether disk space runs short, and evicts no pod for it",
 		},
 		event: map[v1.ConditionStatus]string{v1.ConditionTrue: "NodeHasDiskPressure", v1.ConditionFalse: "NodeHasNoDiskPressure"},
 	},
 	v1.NodePIDPressure: {
-		reason: map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasInsufficientPID", v1.ConditionFalse: "KubeletHasSufficientPID", v1.ConditionUnknown: notMeasured},
+		reason: map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasInsufficientPID", v1.ConditionFalse: "KubeletHasSufficientPID"},
 		message: map[v1.ConditionStatus]string{
 			v1.ConditionTrue: "kubelet has insufficient PID available", v1.ConditionFalse: "kubelet has sufficient PID available",
-			v1.ConditionUnknown: "this version of berth does not look whether process ids run short, and evicts no pod for it",
 		},
 		event: map[v1.ConditionStatus]string{v1.ConditionTrue: "NodeHasInsufficientPID", v1.ConditionFalse: "NodeHasSufficientPID"},
 	},
@@ -65,21 +57,15 @@ func generateConditions(s *Settings, f *Facts, capacity v1.ResourceList) []v1.No
 		ready.Message = err.Error()
 	}
 	return []v1.NodeCondition{
-		newCondition(v1.NodeMemoryPressure, f.Pressure.status(func(p Pressure) bool { return p.Memory })),
-		newCondition(v1.NodeDiskPressure, f.Pressure.status(func(p Pressure) bool { return p.Disk })),
-		newCondition(v1.NodePIDPressure, f.Pressure.status(func(p Pressure) bool { return p.PID })),
+		newCondition(v1.NodeMemoryPressure, isShort(f.Pressure.Memory)),
+		newCondition(v1.NodeDiskPressure, isShort(f.Pressure.Disk)),
+		newCondition(v1.NodePIDPressure, isShort(f.Pressure.PID)),
 		ready,
 	}
 }
 
-// status returns whether there is a pressure; Unknown where nobody looks. The node controllers
-// taint a node for pressure that is true alone (Kubernetes documentation, "Taint Nodes by
-// Condition").
-func (p *Pressure) status(of func(Pressure) bool) v1.ConditionStatus {
-	switch {
-	case p == nil:
-		return v1.ConditionUnknown
-	case of(*p):
+func isShort(is bool) v1.ConditionStatus {
+	if is {
 		return v1.ConditionTrue
 	}
 	return v1.ConditionFalse

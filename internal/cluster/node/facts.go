@@ -55,8 +55,7 @@ type Facts struct {
 	Images []v1.ContainerImage
 	// Problems that make the node not ready, besides those of the facts themselves.
 	Problems []error
-	// Pressure of memory, disk and PIDs; nil: nobody looks.
-	Pressure *Pressure
+	Pressure Pressure
 	// Devices are the resources of device plugins.
 	Devices Devices
 	// VolumesInUse are attachable volumes that must not be detached; nil: it is not known yet, and

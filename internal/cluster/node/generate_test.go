@@ -127,7 +127,7 @@ func TestGenerateStatus(t *testing.T) {
 		Images:       []v1.ContainerImage{{Names: []string{"small"}, SizeBytes: 1}, {Names: []string{"large"}, SizeBytes: 2}},
 		Devices:      Devices{Capacity: quantities("example.com/gpu", "2"), Allocatable: quantities("example.com/gpu", "1")},
 		VolumesInUse: []v1.UniqueVolumeName{"b", "a"},
-		Pressure:     &Pressure{},
+		Pressure:     Pressure{},
 	}
 	//lint:ignore SA1019 that it is emptied is what is tested
 	outdated := v1.NodeSystemInfo{KubeProxyVersion: "v1"}
@@ -216,17 +216,14 @@ func TestGenerateConditions(t *testing.T) {
 		kind     v1.NodeConditionType
 		want     string // status, reason, message
 	}{
-		"memory pressure":      {isolated, Facts{Pressure: &Pressure{Memory: true}}, whole, v1.NodeMemoryPressure, "True KubeletHasInsufficientMemory kubelet has insufficient memory available"},
-		"memory enough":        {isolated, Facts{Pressure: &Pressure{}}, whole, v1.NodeMemoryPressure, "False KubeletHasSufficientMemory kubelet has sufficient memory available"},
-		"disk pressure":        {isolated, Facts{Pressure: &Pressure{Disk: true}}, whole, v1.NodeDiskPressure, "True KubeletHasDiskPressure kubelet has disk pressure"},
-		"disk enough":          {isolated, Facts{Pressure: &Pressure{}}, whole, v1.NodeDiskPressure, "False KubeletHasNoDiskPressure kubelet has no disk pressure"},
-		"PID pressure":         {isolated, Facts{Pressure: &Pressure{PID: true}}, whole, v1.NodePIDPressure, "True KubeletHasInsufficientPID kubelet has insufficient PID available"},
-		"PID enough":           {isolated, Facts{Pressure: &Pressure{}}, whole, v1.NodePIDPressure, "False KubeletHasSufficientPID kubelet has sufficient PID available"},
-		"memory, nobody looks": {isolated, Facts{}, whole, v1.NodeMemoryPressure, "Unknown NotMeasured this version of berth does not look whether memory runs short, and evicts no pod for it"},
-		"disk, nobody looks":   {isolated, Facts{}, whole, v1.NodeDiskPressure, "Unknown NotMeasured this version of berth does not look whether disk space runs short, and evicts no pod for it"},
-		"PIDs, nobody looks":   {isolated, Facts{}, whole, v1.NodePIDPressure, "Unknown NotMeasured this version of berth does not look whether process ids run short, and evicts no pod for it"},
-		"ready":                {isolated, Facts{}, whole, v1.NodeReady, "True KubeletReady kubelet is posting ready status"},
-		"one problem":          {isolated, Facts{Problems: []error{errors.New("PLEG is not healthy: x")}}, whole, v1.NodeReady, "False KubeletNotReady PLEG is not healthy: x"},
+		"memory pressure": {isolated, Facts{Pressure: Pressure{Memory: true}}, whole, v1.NodeMemoryPressure, "True KubeletHasInsufficientMemory kubelet has insufficient memory available"},
+		"memory enough":   {isolated, Facts{Pressure: Pressure{}}, whole, v1.NodeMemoryPressure, "False KubeletHasSufficientMemory kubelet has sufficient memory available"},
+		"disk pressure":   {isolated, Facts{Pressure: Pressure{Disk: true}}, whole, v1.NodeDiskPressure, "True KubeletHasDiskPressure kubelet has disk pressure"},
+		"disk enough":     {isolated, Facts{Pressure: Pressure{}}, whole, v1.NodeDiskPressure, "False KubeletHasNoDiskPressure kubelet has no disk pressure"},
+		"PID pressure":    {isolated, Facts{Pressure: Pressure{PID: true}}, whole, v1.NodePIDPressure, "True KubeletHasInsufficientPID kubelet has insufficient PID available"},
+		"PID enough":      {isolated, Facts{Pressure: Pressure{}}, whole, v1.NodePIDPressure, "False KubeletHasSufficientPID kubelet has sufficient PID available"},
+		"ready":           {isolated, Facts{}, whole, v1.NodeReady, "True KubeletReady kubelet is posting ready status"},
+		"one problem":     {isolated, Facts{Problems: []error{errors.New("PLEG is not healthy: x")}}, whole, v1.NodeReady, "False KubeletNotReady PLEG is not healthy: x"},
 		"several problems": {
 			isolated,
 			Facts{Problems: []error{errors.New("a"), errors.New("b"), errors.New("node is shutting down")}},

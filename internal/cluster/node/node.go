@@ -59,7 +59,7 @@ type Sources struct {
 	// Problems returns what makes the node not ready besides missing capacity, in the words of the
 	// message of Ready.
 	Problems func() []error
-	// Pressure is what eviction sees; nil: nobody looks, and the conditions say Unknown.
+	// Pressure is what eviction sees; nil: the node is short of nothing.
 	Pressure func() Pressure
 	// Devices are what device plugins offer.
 	Devices func() Devices

@@ -15,7 +15,7 @@ type Collector struct {
 	folders folders
 	proc    procFS
 	// sizes are those of directories, claimed what is used of volumes that others keep.
-	sizes   *remembered[string, size]
+	sizes   *remembered[string, Size]
 	claimed *volumeUses
 	layers  layers // of containers
 

@@ -21,23 +21,23 @@ type Extent struct {
 	Containers bool
 }
 
-// Local is what files of a pod take on this machine, in bytes.
+// Local is what files of a pod take on this machine.
 type Local struct {
 	// Volumes are those that are there, by their names.
-	Volumes map[string]uint64
+	Volumes map[string]Size
 	// Containers are those that run, by their names.
 	Containers map[string]ContainerFiles
 	// Own is what belongs to no container: the pod's own logs, its hosts file.
-	Own uint64
+	Own Size
 	// Spaces are the file systems on disks that all this is in, as they were before they were
 	// walked; each once.
 	Spaces []Space
 }
 
-// ContainerFiles is what files of a container take, in bytes.
+// ContainerFiles is what files of a container take.
 type ContainerFiles struct {
 	// Rootfs is its writable layer, Logs its log with the parts that were rotated.
-	Rootfs, Logs uint64
+	Rootfs, Logs Size
 	// Dedicated says that the layer is on another file system than the root directory: on one for
 	// images.
 	Dedicated bool
@@ -64,7 +64,7 @@ func IsEphemeral(v *v1.Volume) bool {
 // the pod last. Nothing is remembered of it: what was measured for a summary is too old to hold a
 // pod to its limits. What is not there takes nothing.
 func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Extent) (Local, error) {
-	out := Local{Volumes: map[string]uint64{}, Containers: map[string]ContainerFiles{}}
+	out := Local{Volumes: map[string]Size{}, Containers: map[string]ContainerFiles{}}
 	dir := c.folders.podDir(p.UID)
 	out.addSpace(c.folders, dir)
 	for i := range p.Spec.Volumes {
@@ -72,7 +72,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 		if !slices.Contains(of.Volumes, v.Name) {
 			continue
 		}
-		used, err := c.folders.volumeBytes(ctx, filepath.Join(dir, "volumes"), v)
+		used, err := c.folders.volumeSize(ctx, filepath.Join(dir, "volumes"), v)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -86,8 +86,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 	}
 	logs := c.folders.logsOf(p.Namespace, p.Name, p.UID)
 	out.addSpace(c.folders, logs)
-	out.Own = c.folders.logsIn(logs).bytes
-	out.Own += c.folders.hostsFile(dir).bytes
+	out.Own = c.folders.logsIn(logs).Plus(c.folders.hostsFile(dir))
 	paths, err := c.containerCgroups(ctx, p.UID)
 	if err != nil {
 		return Local{}, err
@@ -99,7 +98,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 		if _, seen := out.Containers[ct.Name]; seen || ct.State != pod.StateRunning { // newest first
 			continue
 		}
-		files := ContainerFiles{Logs: c.folders.logsIn(filepath.Join(logs, ct.Name)).bytes}
+		files := ContainerFiles{Logs: c.folders.logsIn(filepath.Join(logs, ct.Name))}
 		if upper := c.layers.upperDir(mounted, ct.ID, paths[string(ct.ID)]); upper != "" {
 			device, found := out.addSpace(c.folders, upper)
 			files.Dedicated = known && found && device != root
@@ -107,7 +106,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return Local{}, err
 			}
-			files.Rootfs = layer.bytes
+			files.Rootfs = layer
 		}
 		out.Containers[ct.Name] = files
 	}
@@ -136,9 +135,9 @@ func (c *Collector) containerCgroups(ctx context.Context, uid pod.UID) (map[stri
 	return c.cgroups.containersOf(uid)
 }
 
-// volumeBytes returns what a volume takes of its medium; dir is the folder of the pod's volumes. A
+// volumeSize returns what a volume takes of its medium; dir is the folder of the pod's volumes. A
 // tmpfs knows it without a walk.
-func (d folders) volumeBytes(ctx context.Context, dir string, v *v1.Volume) (uint64, error) {
+func (d folders) volumeSize(ctx context.Context, dir string, v *v1.Volume) (Size, error) {
 	plugin := "kubernetes.io~empty-dir"
 	if v.ConfigMap != nil {
 		plugin = "kubernetes.io~configmap"
@@ -147,12 +146,11 @@ func (d folders) volumeBytes(ctx context.Context, dir string, v *v1.Volume) (uin
 	if v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumMemory {
 		f, err := d.statfs(dir)
 		if err != nil {
-			return 0, err
+			return Size{}, err
 		}
 		if f.kind == unix.TMPFS_MAGIC {
-			return f.capacity - f.free, nil
+			return Size{f.capacity - f.free, f.inodes - f.inodesFree}, nil
 		}
 	}
-	s, err := d.walk(ctx, dir)
-	return s.bytes, err
+	return d.walk(ctx, dir)
 }

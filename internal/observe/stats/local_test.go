@@ -24,23 +24,23 @@ func TestLocal(t *testing.T) {
 	h.write("root/pods/u/volumes/kubernetes.io~empty-dir/other/big", string(make([]byte, 50_000)))
 	h.write("root/pods/u/volumes/kubernetes.io~configmap/config/key", "value")
 	h.write("logs/default_web_u/main/0.log.20260101-000000", "rotated\n")
-	bytes := func(path string) uint64 {
+	size := func(path string) Size {
 		t.Helper()
 		s, err := c.folders.walk(t.Context(), filepath.Join(h.dir, path))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return s.bytes
+		return s
 	}
 
 	got, err := c.Local(t.Context(), p, h.pods[0], Extent{Volumes: []string{"data", "late"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]uint64{"data": bytes("root/pods/u/volumes/kubernetes.io~empty-dir/data")}, got.Volumes); diff != "" {
+	if diff := cmp.Diff(map[string]Size{"data": size("root/pods/u/volumes/kubernetes.io~empty-dir/data")}, got.Volumes); diff != "" {
 		t.Errorf("volumes (-want +got):\n%s", diff)
 	}
-	if got.Volumes["data"] < 100_000 || len(got.Containers) != 0 || len(got.Spaces) != 1 || got.Spaces[0].Free == 0 {
+	if got.Volumes["data"].Bytes < 100_000 || len(got.Containers) != 0 || len(got.Spaces) != 1 || got.Spaces[0].Free == 0 {
 		t.Errorf("a volume: %+v", got)
 	}
 
@@ -48,15 +48,15 @@ func TestLocal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	main := ContainerFiles{Rootfs: bytes("layer"), Logs: c.folders.logsIn(h.dir + "/logs/default_web_u/main").bytes}
-	if diff := cmp.Diff(map[string]ContainerFiles{"main": main}, got.Containers); diff != "" || main.Rootfs == 0 || main.Logs == 0 {
+	main := ContainerFiles{Rootfs: size("layer"), Logs: c.folders.logsIn(h.dir + "/logs/default_web_u/main")}
+	if diff := cmp.Diff(map[string]ContainerFiles{"main": main}, got.Containers); diff != "" || main.Rootfs.Bytes == 0 || main.Logs.Bytes == 0 {
 		t.Errorf("containers (-want +got):\n%s", diff)
 	}
-	logs := []LogUse{{"u", "default", "web", "main", main.Logs}}
+	logs := []LogUse{{"u", "default", "web", "main", main.Logs.Bytes}}
 	if diff := cmp.Diff(logs, c.Logs()); diff != "" {
 		t.Errorf("logs of containers (-want +got):\n%s", diff)
 	}
-	if _, ok := got.Volumes["config"]; !ok || got.Own != uint64(len("127.0.0.1 localhost\n")) || len(got.Spaces) != 1 {
+	if _, ok := got.Volumes["config"]; !ok || got.Own != (Size{uint64(len("127.0.0.1 localhost\n")), 1}) || len(got.Spaces) != 1 {
 		t.Errorf("the whole pod: %+v", got)
 	}
 

@@ -22,7 +22,7 @@ func (c *Collector) Logs() []LogUse {
 		for i := range s.Containers {
 			ct := &s.Containers[i]
 			if ct.State == pod.StateRunning && ct == s.FindContainer(ct.Name) {
-				out = append(out, LogUse{s.UID, s.Namespace, s.Name, ct.Name, c.folders.logsIn(filepath.Join(dir, ct.Name)).bytes})
+				out = append(out, LogUse{s.UID, s.Namespace, s.Name, ct.Name, c.folders.logsIn(filepath.Join(dir, ct.Name)).Bytes})
 			}
 		}
 	}

@@ -59,13 +59,22 @@ func parseNetDev(b []byte) []Interface {
 
 // machine is what /proc says of the machine; what it does not is zero.
 type machine struct {
-	memory, swap, swapFree uint64
-	boot                   time.Time
-	tasks, maxTasks        int64
+	meminfo
+	boot            time.Time
+	tasks, maxTasks int64
 }
 
+// meminfo is memory in bytes (proc_meminfo(5)).
+type meminfo struct{ memory, available, swap, swapFree uint64 }
+
 func (p procFS) machine() machine {
-	var m machine
+	m := machine{meminfo: p.meminfo(), boot: BootTime(string(p))}
+	m.tasks, m.maxTasks = p.tasks()
+	return m
+}
+
+func (p procFS) meminfo() meminfo {
+	var m meminfo
 	for line := range bytes.Lines(p.read("meminfo")) {
 		fields := strings.Fields(string(line))
 		if len(fields) < 2 {
@@ -75,28 +84,32 @@ func (p procFS) machine() machine {
 		switch fields[0] {
 		case "MemTotal:":
 			m.memory = n << 10
+		case "MemAvailable:":
+			m.available = n << 10
 		case "SwapTotal:":
 			m.swap = n << 10
 		case "SwapFree:":
 			m.swapFree = n << 10
 		}
 	}
-	m.boot = BootTime(string(p))
+	return m
+}
+
+// tasks returns how many tasks there are, threads included, and how many there can be.
+func (p procFS) tasks() (n, most int64) {
 	if fields := strings.Fields(string(p.read("loadavg"))); len(fields) > 3 { // 0.00 0.01 0.05 1/234 5678
 		_, all, _ := strings.Cut(fields[3], "/")
-		m.tasks, _ = strconv.ParseInt(all, 10, 64)
+		n, _ = strconv.ParseInt(all, 10, 64)
 	}
 	pids, _ := strconv.ParseInt(strings.TrimSpace(string(p.read("sys/kernel/pid_max"))), 10, 64)
 	threads, _ := strconv.ParseInt(strings.TrimSpace(string(p.read("sys/kernel/threads-max"))), 10, 64)
 	switch {
 	case pids == 0:
-		m.maxTasks = threads
+		return n, threads
 	case threads == 0:
-		m.maxTasks = pids
-	default:
-		m.maxTasks = min(pids, threads)
+		return n, pids
 	}
-	return m
+	return n, min(pids, threads)
 }
 
 // BootTime returns when the machine booted, by its folder of processes; zero when that does not

@@ -37,16 +37,19 @@ func (d folders) logsOf(namespace, name string, uid pod.UID) string {
 	return filepath.Join(d.logs, namespace+"_"+name+"_"+string(uid))
 }
 
-// size is what a directory takes on its file system.
-type size struct{ bytes, inodes uint64 }
+// Size is what files take on their file system.
+type Size struct{ Bytes, Inodes uint64 }
+
+// Plus adds two sizes.
+func (s Size) Plus(o Size) Size { return Size{s.Bytes + o.Bytes, s.Inodes + o.Inodes} }
 
 // inode identifies a file.
 type inode struct{ dev, ino uint64 }
 
 // walk adds up what a directory takes: blocks and inodes, itself included, of its own file system
 // alone; a file with several names counts once, what vanishes meanwhile not at all.
-func (d folders) walk(ctx context.Context, path string) (size, error) {
-	var s size
+func (d folders) walk(ctx context.Context, path string) (Size, error) {
+	var s Size
 	dir, err := d.open(path, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return s, err
@@ -63,8 +66,8 @@ func (d folders) walk(ctx context.Context, path string) (size, error) {
 				linked[i] = true
 			}
 		}
-		s.bytes += uint64(st.Blocks) * 512
-		s.inodes++
+		s.Bytes += uint64(st.Blocks) * 512
+		s.Inodes++
 	})
 	return s, err
 }
@@ -78,8 +81,8 @@ func (d folders) open(path string, flags int) (*os.File, error) {
 }
 
 // logsIn adds up the files that are directly in a directory of logs; nothing when it is not there.
-func (d folders) logsIn(path string) size {
-	var s size
+func (d folders) logsIn(path string) Size {
+	var s Size
 	dir, err := beneath.Root(filepath.Dir(d.logs)).Open(path)
 	if err != nil {
 		return s
@@ -95,8 +98,8 @@ func (d folders) logsIn(path string) size {
 		}
 		var st unix.Stat_t
 		if unix.Fstatat(int(dir.Fd()), e.Name(), &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
-			s.bytes += uint64(st.Blocks) * 512
-			s.inodes++
+			s.Bytes += uint64(st.Blocks) * 512
+			s.Inodes++
 		}
 	}
 	return s

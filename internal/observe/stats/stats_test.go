@@ -303,7 +303,7 @@ func TestWalk(t *testing.T) {
 		t.Fatal(err)
 	}
 	both, err := d.walk(t.Context(), dir)
-	if err != nil || both.bytes != alone.bytes || alone.inodes != 2 || both.inodes != 3 || alone.bytes < 10000 {
+	if err != nil || both.Bytes != alone.Bytes || alone.Inodes != 2 || both.Inodes != 3 || alone.Bytes < 10000 {
 		t.Errorf("a file with two names and a link: %+v, alone %+v, error %v", both, alone, err)
 	}
 	if _, err := d.walk(t.Context(), dir+"/none"); !os.IsNotExist(err) {

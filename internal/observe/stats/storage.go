@@ -32,27 +32,27 @@ func (c *Collector) addStorage(ctx context.Context, p *Pod, out *summary.PodStat
 	for i := range out.Containers {
 		ct := &out.Containers[i]
 		log := c.folders.logsIn(filepath.Join(logs, ct.Name))
-		ct.Logs = fsOf(root, log.bytes, log.inodes)
+		ct.Logs = fsOf(root, log.Bytes, log.Inodes)
 		if ct.Rootfs = c.rootfs(ctx, &p.Containers[i]); ct.Rootfs != nil {
-			add(*ct.Rootfs.UsedBytes+log.bytes, *ct.Rootfs.InodesUsed+log.inodes)
+			add(*ct.Rootfs.UsedBytes+log.Bytes, *ct.Rootfs.InodesUsed+log.Inodes)
 		}
 	}
 	own := c.folders.logsIn(logs)
-	add(own.bytes, own.inodes)
+	add(own.Bytes, own.Inodes)
 	dir := c.folders.podDir(p.UID)
 	hosts := c.folders.hostsFile(dir)
-	add(hosts.bytes, hosts.inodes)
+	add(hosts.Bytes, hosts.Inodes)
 	out.VolumeStats = c.volumes(ctx, c.podOf(p), filepath.Join(dir, "volumes"), add)
 	out.EphemeralStorage = fsOf(root, used, inodes)
 }
 
 // hostsFile returns what the hosts file takes of the pod whose folder is dir.
-func (d folders) hostsFile(dir string) size {
+func (d folders) hostsFile(dir string) Size {
 	st, err := d.root.Lstat(filepath.Join(dir, "etc-hosts"))
 	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return size{}
+		return Size{}
 	}
-	return size{uint64(st.Size), 1}
+	return Size{uint64(st.Size), 1}
 }
 
 // rootfs is the writable layer of a container; nil for a snapshotter that is no overlay. The
@@ -73,7 +73,7 @@ func (c *Collector) rootfs(ctx context.Context, ct *Container) *summary.FsStats 
 	if err != nil {
 		return nil
 	}
-	out := fsOf(f, got.bytes, got.inodes)
+	out := fsOf(f, got.Bytes, got.Inodes)
 	out.Time = metav1.NewTime(at)
 	return out
 }
@@ -141,7 +141,7 @@ func (c *Collector) volume(ctx context.Context, path, plugin string, v *v1.Volum
 	if !ok {
 		return nil
 	}
-	out := fsOf(f, got.bytes, got.inodes)
+	out := fsOf(f, got.Bytes, got.Inodes)
 	out.Time = metav1.NewTime(at)
 	return out
 }

@@ -24,6 +24,7 @@ const combinedPrefix = "(combined from similar events): "
 // occurrence is one event as it was recorded.
 type occurrence struct {
 	ref                        v1.ObjectReference
+	annotations                map[string]string // of the event
 	eventtype, reason, message string
 	at                         time.Time
 }

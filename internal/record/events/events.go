@@ -11,6 +11,7 @@ package events
 import (
 	"cmp"
 	"fmt"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,29 +49,38 @@ func NewRecorder(c Config) *Recorder { return &Recorder{Config: c} }
 // Event records one event. container names the container that it is about, or is "" for the pod;
 // eventtype is v1.EventTypeNormal or v1.EventTypeWarning.
 func (r *Recorder) Event(p *v1.Pod, container, eventtype, reason, message string) {
+	r.podEvent(p, container, occurrence{eventtype: eventtype, reason: reason, message: message, at: time.Now()})
+}
+
+// AnnotatedEvent records one event about a pod that has annotations, for programs that read events.
+func (r *Recorder) AnnotatedEvent(p *v1.Pod, annotations map[string]string, eventtype, reason, message string) {
+	r.podEvent(p, "", occurrence{annotations: annotations, eventtype: eventtype, reason: reason, message: message, at: time.Now()})
+}
+
+func (r *Recorder) podEvent(p *v1.Pod, container string, o occurrence) {
 	e := journal.Entry{
 		Subject:   journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
-		Component: "event", Decision: reason, Why: message, Container: container,
+		Component: "event", Decision: o.reason, Why: o.message, Container: container,
 	}
-	if eventtype == v1.EventTypeWarning {
-		e.Why, e.Error = "", message
+	if o.eventtype == v1.EventTypeWarning {
+		e.Why, e.Error = "", o.message
 	}
 	r.Journal.Record(e)
 	if r.Sender == nil && r.Store == nil {
 		return
 	}
-	ref := v1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}
+	o.ref = v1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}
 	if container != "" {
-		ref.FieldPath = FieldPath(p, container)
+		o.ref.FieldPath = FieldPath(p, container)
 	}
 	if r.Store != nil {
-		r.Store.Add(ref, eventtype, reason, message)
+		r.Store.add(o)
 	}
 	if r.Sender == nil {
 		return
 	}
-	if ref.UID = r.Translate(p); ref.UID != "" {
-		r.Sender.Send(ref, eventtype, reason, message)
+	if o.ref.UID = r.Translate(p); o.ref.UID != "" {
+		r.Sender.take(o)
 	}
 }
 

@@ -56,9 +56,12 @@ func NewSender(api API, component, node string, log *slog.Logger) *Sender {
 
 // Send takes an event to be sent. It never blocks.
 func (s *Sender) Send(ref v1.ObjectReference, eventtype, reason, message string) {
-	o := occurrence{ref: ref, eventtype: eventtype, reason: reason, message: message, at: time.Now()}
+	s.take(occurrence{ref: ref, eventtype: eventtype, reason: reason, message: message, at: time.Now()})
+}
+
+func (s *Sender) take(o occurrence) {
 	s.mu.Lock()
-	allowed := s.spam.allow(objectOf(&ref), o.at)
+	allowed := s.spam.allow(objectOf(&o.ref), o.at)
 	s.mu.Unlock()
 	if !allowed {
 		return
@@ -142,6 +145,7 @@ func (s *Sender) sendOnce(ctx context.Context, k seriesKey, o *occurrence, messa
 func (s *Sender) generate(o *occurrence, message string) *v1.Event {
 	s.last = max(s.last+1, o.at.UnixNano()) // two events of one moment need two names
 	e := newEvent(&o.ref, s.source, s.last)
+	e.Annotations = o.annotations
 	at := metav1.NewTime(o.at)
 	e.Type, e.Reason, e.Message, e.Count, e.FirstTimestamp, e.LastTimestamp = o.eventtype, o.reason, message, 1, at, at
 	return e

@@ -58,6 +58,8 @@ type stored struct {
 	First   int64               `json:"first,omitempty"` // nanoseconds
 	Last    int64               `json:"last"`
 	Count   int32               `json:"count"`
+	// Annotations are those of its first occurrence.
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 // name is the event's name.
@@ -117,10 +119,13 @@ func (s *Store) Health() error { return s.file.Health() }
 
 // Add records one event about an object.
 func (s *Store) Add(ref v1.ObjectReference, eventtype, reason, message string) {
-	if len(message) > storedMessage {
-		message = strings.ToValidUTF8(message[:storedMessage], "")
+	s.add(occurrence{ref: ref, eventtype: eventtype, reason: reason, message: message, at: time.Now()})
+}
+
+func (s *Store) add(o occurrence) {
+	if len(o.message) > storedMessage {
+		o.message = strings.ToValidUTF8(o.message[:storedMessage], "")
 	}
-	o := occurrence{ref: ref, eventtype: eventtype, reason: reason, message: message, at: time.Now()}
 	s.mu.Lock()
 	name := s.addLocked(&o)
 	s.mu.Unlock()
@@ -144,7 +149,7 @@ func (s *Store) addLocked(o *occurrence) string {
 	}
 	s.last = max(s.last+1, at)
 	ref := o.ref
-	e := &stored{Number: s.last, Ref: &ref, Type: o.eventtype, Reason: o.reason, Message: message, First: at, Last: at, Count: 1}
+	e := &stored{Number: s.last, Ref: &ref, Type: o.eventtype, Reason: o.reason, Message: message, First: at, Last: at, Count: 1, Annotations: o.annotations}
 	s.insertLocked(e)
 	s.appendLocked(e)
 	return e.name()
@@ -227,5 +232,6 @@ func (s *Store) eventLocked(e *stored) *v1.Event {
 	out.CreationTimestamp = metav1.NewTime(time.Unix(0, e.First))
 	out.Type, out.Reason, out.Message, out.Count = e.Type, e.Reason, e.Message, e.Count
 	out.FirstTimestamp, out.LastTimestamp = out.CreationTimestamp, metav1.NewTime(time.Unix(0, e.Last))
+	out.Annotations = e.Annotations
 	return out
 }

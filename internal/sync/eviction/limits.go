@@ -12,16 +12,6 @@ import (
 	"berth/internal/observe/stats"
 )
 
-// Signal is what a pod is evicted for, as the metric kubelet_evictions names it.
-type Signal string
-
-// The signals of limits of local storage.
-const (
-	EmptyDirLimit  Signal = "emptydirfs.limit"
-	PodLimit       Signal = "ephemeralpodfs.limit"
-	ContainerLimit Signal = "ephemeralcontainerfs.limit"
-)
-
 // limits are those of one pod that are looked at together.
 type limits struct {
 	volumes    []limit // emptyDirs with a sizeLimit, as the spec has them
@@ -88,6 +78,10 @@ type excess struct {
 	used    uint64 // bytes
 }
 
+func (e *excess) why() string {
+	return fmt.Sprintf("%s: %s%d bytes are used", e.signal, e.message, e.used)
+}
+
 // computeExcess returns the first limit that is exceeded: of emptyDirs, of the pod, of its
 // containers; nil if none is. headroom is how many bytes may be written before any can be.
 func computeExcess(l *limits, u *stats.Local) (first *excess, headroom uint64) {
@@ -104,23 +98,23 @@ func computeExcess(l *limits, u *stats.Local) (first *excess, headroom uint64) {
 		}
 	}
 	for _, v := range l.volumes {
-		look(u.Volumes[v.name], v, EmptyDirLimit, "Usage of EmptyDir volume %q exceeds the limit %q. ", v.name)
+		look(u.Volumes[v.name].Bytes, v, EmptyDirLimit, "Usage of EmptyDir volume %q exceeds the limit %q. ", v.name)
 	}
 	if l.pod != nil {
-		used := u.Own
+		used := u.Own.Bytes
 		for _, c := range u.Containers {
-			used += c.Rootfs + c.Logs
+			used += c.Rootfs.Bytes + c.Logs.Bytes
 		}
 		for _, name := range l.ephemeral {
-			used += u.Volumes[name]
+			used += u.Volumes[name].Bytes
 		}
 		look(used, *l.pod, PodLimit, "Pod ephemeral local storage usage exceeds the total limit of containers %s. ")
 	}
 	for _, c := range l.containers {
 		files := u.Containers[c.name]
-		used := files.Logs
+		used := files.Logs.Bytes
 		if !files.Dedicated {
-			used += files.Rootfs
+			used += files.Rootfs.Bytes
 		}
 		look(used, c, ContainerLimit, "Container %s exceeded its local ephemeral storage limit %q. ", c.name)
 	}

@@ -21,7 +21,7 @@ func emptyDir(name, limit string, medium v1.StorageMedium) v1.Volume {
 	return v1.Volume{Name: name, VolumeSource: v1.VolumeSource{EmptyDir: e}}
 }
 
-func storage(amount string) v1.ResourceList {
+func ephemeral(amount string) v1.ResourceList {
 	return v1.ResourceList{v1.ResourceEphemeralStorage: resource.MustParse(amount)}
 }
 
@@ -29,7 +29,7 @@ func storage(amount string) v1.ResourceList {
 func container(name, limit string) v1.Container {
 	c := v1.Container{Name: name}
 	if limit != "" {
-		c.Resources.Limits = storage(limit)
+		c.Resources.Limits = ephemeral(limit)
 	}
 	return c
 }
@@ -44,7 +44,7 @@ func TestExcess(t *testing.T) {
 	configMap := v1.Volume{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}}
 	secret := v1.Volume{Name: "secret", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{}}}
 	type containers = map[string]stats.ContainerFiles
-	type volumes = map[string]uint64
+	type volumes = map[string]stats.Size
 	for _, tt := range []struct {
 		name     string
 		spec     v1.PodSpec
@@ -53,36 +53,36 @@ func TestExcess(t *testing.T) {
 		want     *excess
 		headroom uint64
 	}{
-		{name: "nothing is limited", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "", disk)}}, used: stats.Local{Volumes: volumes{"v": 1 << 40}}, headroom: math.MaxUint64},
+		{name: "nothing is limited", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "", disk)}}, used: stats.Local{Volumes: volumes{"v": {Bytes: 1 << 40}}}, headroom: math.MaxUint64},
 		{
 			name: "at the limit", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "1Ki", disk), emptyDir("w", "2Ki", disk)}},
-			used: stats.Local{Volumes: volumes{"v": 1024, "w": 1024}},
+			used: stats.Local{Volumes: volumes{"v": {Bytes: 1024}, "w": {Bytes: 1024}}},
 		},
 		{
 			name: "the least headroom counts", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "1Ki", disk), emptyDir("w", "2Ki", disk)}},
-			used: stats.Local{Volumes: volumes{"v": 24, "w": 2000}}, headroom: 48,
+			used: stats.Local{Volumes: volumes{"v": {Bytes: 24}, "w": {Bytes: 2000}}}, headroom: 48,
 		},
 		{
 			name: "an emptyDir above its limit", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "", disk), emptyDir("w", "1Ki", disk), emptyDir("x", "1Ki", disk)}},
-			used: stats.Local{Volumes: volumes{"v": 4096, "w": 1025, "x": 5000}},
+			used: stats.Local{Volumes: volumes{"v": {Bytes: 4096}, "w": {Bytes: 1025}, "x": {Bytes: 5000}}},
 			want: &excess{EmptyDirLimit, `Usage of EmptyDir volume "w" exceeds the limit "1Ki". `, 1025},
 		},
 		{
 			name: "a limit of zero is none", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "0", disk)}},
-			used: stats.Local{Volumes: volumes{"v": 4096}}, headroom: math.MaxUint64,
+			used: stats.Local{Volumes: volumes{"v": {Bytes: 4096}}}, headroom: math.MaxUint64,
 		},
 		{
 			name: "an emptyDir in memory", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "1000", memory)}}, memory: true,
-			used: stats.Local{Volumes: volumes{"v": 4096}},
+			used: stats.Local{Volumes: volumes{"v": {Bytes: 4096}}},
 			want: &excess{EmptyDirLimit, `Usage of EmptyDir volume "v" exceeds the limit "1k". `, 4096},
 		},
 		{
 			name: "memory is not looked at with the disks", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "1000", memory)}},
-			used: stats.Local{Volumes: volumes{"v": 4096}}, headroom: math.MaxUint64,
+			used: stats.Local{Volumes: volumes{"v": {Bytes: 4096}}}, headroom: math.MaxUint64,
 		},
 		{
 			name: "huge pages", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "2Mi", "HugePages-2Mi")}},
-			used: stats.Local{Volumes: volumes{"v": 4 << 20}},
+			used: stats.Local{Volumes: volumes{"v": {Bytes: 4 << 20}}},
 			want: &excess{EmptyDirLimit, `Usage of EmptyDir volume "v" exceeds the limit "2Mi". `, 4 << 20},
 		},
 		{
@@ -94,38 +94,38 @@ func TestExcess(t *testing.T) {
 				Volumes:    []v1.Volume{emptyDir("v", "", disk), configMap, secret, emptyDir("m", "", memory)},
 				Containers: []v1.Container{container("a", "1000"), container("b", "")},
 			},
-			used: stats.Local{Volumes: volumes{"v": 500, "config": 100}, Containers: containers{"a": {Rootfs: 100, Logs: 50}, "b": {Rootfs: 200, Logs: 50}}, Own: 1},
+			used: stats.Local{Volumes: volumes{"v": {Bytes: 500}, "config": {Bytes: 100}}, Containers: containers{"a": {Rootfs: stats.Size{Bytes: 100}, Logs: stats.Size{Bytes: 50}}, "b": {Rootfs: stats.Size{Bytes: 200}, Logs: stats.Size{Bytes: 50}}}, Own: stats.Size{Bytes: 1}},
 			want: &excess{PodLimit, `Pod ephemeral local storage usage exceeds the total limit of containers 1k. `, 1001},
 		},
 		{
 			name: "the pod below", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "", disk)}, Containers: []v1.Container{container("a", "1000")}},
-			used: stats.Local{Volumes: volumes{"v": 500}, Containers: containers{"a": {Rootfs: 100, Logs: 50}}, Own: 10}, headroom: 340,
+			used: stats.Local{Volumes: volumes{"v": {Bytes: 500}}, Containers: containers{"a": {Rootfs: stats.Size{Bytes: 100}, Logs: stats.Size{Bytes: 50}}}, Own: stats.Size{Bytes: 10}}, headroom: 340,
 		},
 		{
 			name: "the pod's limit has sidecars, the most of init containers, and the overhead",
 			spec: v1.PodSpec{
 				InitContainers: []v1.Container{sidecar(container("s", "100")), container("i", "500")}, Containers: []v1.Container{container("a", "300")},
-				Overhead: storage("50"),
+				Overhead: ephemeral("50"),
 			},
-			used: stats.Local{Containers: containers{"s": {Rootfs: 550}, "a": {Rootfs: 101}}},
+			used: stats.Local{Containers: containers{"s": {Rootfs: stats.Size{Bytes: 550}}, "a": {Rootfs: stats.Size{Bytes: 101}}}},
 			want: &excess{PodLimit, `Pod ephemeral local storage usage exceeds the total limit of containers 650. `, 651},
 		},
 		{
 			name: "a container", spec: v1.PodSpec{Containers: []v1.Container{container("a", "1Gi"), container("b", "1Ki")}},
-			used: stats.Local{Containers: containers{"a": {Rootfs: 100}, "b": {Rootfs: 1000, Logs: 25}}},
+			used: stats.Local{Containers: containers{"a": {Rootfs: stats.Size{Bytes: 100}}, "b": {Rootfs: stats.Size{Bytes: 1000}, Logs: stats.Size{Bytes: 25}}}},
 			want: &excess{ContainerLimit, `Container b exceeded its local ephemeral storage limit "1Ki". `, 1025},
 		},
 		{
 			name: "the layer is on a disk for images", spec: v1.PodSpec{Containers: []v1.Container{container("a", "1Gi"), container("b", "1Ki")}},
-			used: stats.Local{Containers: containers{"b": {Rootfs: 1 << 20, Logs: 24, Dedicated: true}}}, headroom: 1000,
+			used: stats.Local{Containers: containers{"b": {Rootfs: stats.Size{Bytes: 1 << 20}, Logs: stats.Size{Bytes: 24}, Dedicated: true}}}, headroom: 1000,
 		},
 		{
 			name: "sidecars have no limit of their own", spec: v1.PodSpec{InitContainers: []v1.Container{sidecar(container("s", "10"))}, Containers: []v1.Container{container("a", "90")}},
-			used: stats.Local{Containers: containers{"s": {Rootfs: 60}}}, headroom: 40,
+			used: stats.Local{Containers: containers{"s": {Rootfs: stats.Size{Bytes: 60}}}}, headroom: 40,
 		},
 		{
 			name: "an emptyDir comes before the pod", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "10", disk)}, Containers: []v1.Container{container("a", "10")}},
-			used: stats.Local{Volumes: volumes{"v": 20}, Containers: containers{"a": {Rootfs: 20}}},
+			used: stats.Local{Volumes: volumes{"v": {Bytes: 20}}, Containers: containers{"a": {Rootfs: stats.Size{Bytes: 20}}}},
 			want: &excess{EmptyDirLimit, `Usage of EmptyDir volume "v" exceeds the limit "10". `, 20},
 		},
 	} {

@@ -5,11 +5,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-type metrics struct{ evictions *prometheus.CounterVec }
+type metrics struct {
+	evictions *prometheus.CounterVec
+	age       *prometheus.HistogramVec
+}
 
-// newMetrics registers the family of this package; nobody scrapes it if r is nil.
+// newMetrics registers the families of this package; nobody scrapes them if r is nil.
 func newMetrics(r prometheus.Registerer) *metrics {
-	return &metrics{evictions: promauto.With(r).NewCounterVec(prometheus.CounterOpts{
-		Name: "kubelet_evictions", Help: "[ALPHA] Cumulative number of pod evictions by eviction signal",
-	}, []string{"eviction_signal"})}
+	return &metrics{
+		evictions: promauto.With(r).NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_evictions", Help: "[ALPHA] Cumulative number of pod evictions by eviction signal",
+		}, []string{"eviction_signal"}),
+		age: promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubelet_eviction_stats_age_seconds", Buckets: prometheus.DefBuckets,
+			Help: "[ALPHA] Time between when stats are collected, and when pod is evicted based on those stats by eviction signal",
+		}, []string{"eviction_signal"}),
+	}
 }

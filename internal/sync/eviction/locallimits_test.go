@@ -30,7 +30,7 @@ type node struct {
 	began   time.Time
 	states  *pod.States
 	journal *journal.Journal
-	manager *Manager
+	limits  *LocalLimits
 	log     strings.Builder
 	metrics *prometheus.Registry
 	slow    map[pod.UID]time.Duration // walks take so long
@@ -54,7 +54,10 @@ func newNode(t *testing.T) *node {
 		hangs: map[pod.UID]bool{}, ended: map[pod.UID]bool{}, pods: map[pod.UID]*v1.Pod{}, used: map[pod.UID]uint64{}, free: 1 << 30,
 		metrics: prometheus.NewRegistry(),
 	}
-	n.manager = New(Config{
+	n.limits = NewLocalLimits(LimitsConfig{
+		Evictor: NewEvictor(EvictorConfig{
+			Killer: n, Events: n, IsCritical: pod.HasCriticalPriority, Metrics: n.metrics, Journal: n.journal, Log: slog.New(slog.NewTextHandler(&n.log, nil)),
+		}),
 		Lifecycles: n.states, Pod: n.pod, Allotted: func(p *v1.Pod) *v1.Pod { return p },
 		Observed: func(pod.UID) (*pod.Status, bool) { return nil, false },
 		Ended: func(uid pod.UID) bool {
@@ -62,16 +65,13 @@ func newNode(t *testing.T) *node {
 			defer n.mu.Unlock()
 			return n.ended[uid]
 		},
-		IsCritical: pod.HasCriticalPriority, Storage: n, Killer: n,
+		Storage: n,
 		Space: func(path string) (stats.Space, error) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.asked++
 			return stats.Space{Path: path, Device: 1, Free: n.free}, nil
 		},
-		Event:   func(p *v1.Pod, _, kind, reason, message string) { n.tell("%s: %s %s %s", p.UID, kind, reason, message) },
-		Metrics: n.metrics,
-		Journal: n.journal, Log: slog.New(slog.NewTextHandler(&n.log, nil)),
 	})
 	return n
 }
@@ -86,7 +86,7 @@ func (n *node) wantEvictions(count float64) {
 func (n *node) run() {
 	ctx, cancel := context.WithCancel(n.t.Context())
 	done := make(chan error, 1)
-	go func() { done <- n.manager.Run(ctx) }()
+	go func() { done <- n.limits.Run(ctx) }()
 	n.t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -160,9 +160,9 @@ func (n *node) questions() int {
 
 func (n *node) Local(_ context.Context, p *v1.Pod, _ *pod.Status, of stats.Extent) (stats.Local, error) {
 	n.mu.Lock()
-	out := stats.Local{Volumes: map[string]uint64{}, Spaces: []stats.Space{{Path: "/", Device: 1, Free: n.free}}}
+	out := stats.Local{Volumes: map[string]stats.Size{}, Spaces: []stats.Space{{Path: "/", Device: 1, Free: n.free}}}
 	for _, v := range of.Volumes {
-		out.Volumes[v] = n.used[p.UID]
+		out.Volumes[v] = stats.Size{Bytes: n.used[p.UID]}
 	}
 	n.mu.Unlock()
 	if p.Spec.Volumes[0].EmptyDir.Medium == "" {
@@ -170,6 +170,14 @@ func (n *node) Local(_ context.Context, p *v1.Pod, _ *pod.Status, of stats.Exten
 	}
 	time.Sleep(n.slow[p.UID])
 	return out, n.broken[p.UID]
+}
+
+func (n *node) AnnotatedEvent(p *v1.Pod, _ map[string]string, kind, reason, message string) {
+	n.tell("%s: %s %s %s", p.UID, kind, reason, message)
+}
+
+func (n *node) NodeEvent(kind, reason, message string) {
+	n.tell("node: %s %s %s", kind, reason, message)
 }
 
 func (n *node) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{}) {

@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"context"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/cluster/node"
+	"berth/internal/observe/pleg"
+	"berth/internal/observe/stats"
+	"berth/internal/runtime/images"
+	"berth/internal/runtime/kuberuntime"
+	"berth/internal/sync/eviction"
+	"berth/internal/sync/podworkers"
+)
+
+// thresholdsFile is where the state of thresholds survives the agent.
+const thresholdsFile = "thresholds.json"
+
+// killer ends pods.
+type killer struct{ workers *podworkers.PodWorkers }
+
+// EvictPod evicts a pod within so many seconds.
+func (k killer) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{}) {
+	k.workers.UpdatePod(podworkers.UpdatePodOptions{
+		UpdateType: podworkers.SyncPodKill, Pod: p,
+		KillPodOptions: &podworkers.KillPodOptions{
+			Evict: podworkers.Evicted, PodTerminationGracePeriodSecondsOverride: &grace, PodStatusFunc: status, CompletedCh: done,
+		},
+	})
+}
+
+// garbage is what can be freed of a disk without the end of a pod.
+type garbage struct {
+	containers *kuberuntime.Runtime
+	images     *images.Collector
+}
+
+// RemoveDead removes containers that have ended.
+func (g garbage) RemoveDead(ctx context.Context) error { return g.containers.RemoveDead(ctx) }
+
+// RemoveUnused removes images that nobody uses.
+func (g garbage) RemoveUnused(ctx context.Context) (uint64, error) { return g.images.RemoveUnused(ctx) }
+
+// evictions is what ends pods for want of memory, tasks or disk.
+type evictions struct {
+	eviction *eviction.Manager
+	// limits holds pods to their limits of local storage.
+	limits *eviction.LocalLimits
+}
+
+// evictionInputs are what evictions are built on.
+type evictionInputs struct {
+	life    *podLife
+	pleg    *pleg.PLEG
+	stats   *stats.Collector
+	garbage garbage
+	kernel  eviction.Kernel // nil: the kernel does not tell
+}
+
+// newEvictions builds what evicts pods.
+func newEvictions(g *ground, in evictionInputs, pressureChanged func()) evictions {
+	e := eviction.NewEvictor(eviction.EvictorConfig{
+		Killer: killer{in.life.workers}, Events: g.recorder, IsCritical: g.settings.isCritical,
+		Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
+	})
+	var readings eviction.Readings = in.stats
+	if g.out.Readings != nil {
+		readings = g.out.Readings
+	}
+	return evictions{
+		eviction: eviction.New(eviction.Config{
+			Evictor: e, Thresholds: g.settings.eviction.thresholds, Transition: g.settings.eviction.transition, MaxGrace: g.settings.eviction.maxGrace,
+			Pressures: g.pressures, Changed: pressureChanged, Readings: readings, Garbage: in.garbage, Kernel: in.kernel,
+			Pods: g.pods.List, Allotted: in.life.allocations.Apply, Observed: in.pleg.Newest, Lifecycle: g.states.Get,
+			Storage: in.stats, Ready: in.pleg.Relisted(), Path: filepath.Join(g.cfg.RootDir, thresholdsFile),
+		}),
+		limits: eviction.NewLocalLimits(eviction.LimitsConfig{
+			Evictor: e, Lifecycles: g.states, Pod: g.pods.Get, Allotted: in.life.allocations.Apply, Observed: in.pleg.Newest, Ended: g.hasEnded,
+			Storage: in.stats, Space: in.stats.ReadSpace,
+		}),
+	}
+}
+
+// loadThresholds reads what an earlier agent knew of thresholds that were met.
+func (a *Agent) loadThresholds() {
+	if err := a.eviction.Load(); err != nil {
+		a.cfg.Log.Warn("state of thresholds not read", "error", err)
+	}
+}
+
+// nodePressure says for the Node what it is short of.
+func (t *truths) nodePressure() node.Pressure {
+	p := t.pressures
+	return node.Pressure{Memory: p.Has(v1.NodeMemoryPressure), Disk: p.Has(v1.NodeDiskPressure), PID: p.Has(v1.NodePIDPressure)}
+}

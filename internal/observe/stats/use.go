@@ -1,0 +1,158 @@
+package stats
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/host/cgroupstat"
+	"berth/internal/pod"
+)
+
+// Room is how much is left of something, and how much there is. The zero value is what cannot be
+// told.
+type Room struct{ Available, Capacity uint64 }
+
+// Use is how much the machine, and the cgroup of all pods, have left.
+type Use struct {
+	Time time.Time
+	// Memory and PodsMemory are in bytes; PodsMemory is known where that cgroup has a limit. Tasks
+	// counts threads.
+	Memory, PodsMemory, Tasks Room
+}
+
+// Use reads it now.
+//
+// Differs from the kubelet: on cgroup v2 its working set of the machine leaves out the kernel's own
+// memory, so that it can see room where there is none. Memory.Available is never more than what the
+// kernel says can be had (MemAvailable, proc_meminfo(5)).
+func (c *Collector) Use(ctx context.Context) (Use, error) {
+	if err := c.acquire(ctx); err != nil {
+		return Use{}, err
+	}
+	defer c.release()
+	out := Use{Time: time.Now()}
+	if err := c.cgroups.findHierarchy(); err != nil {
+		return out, fmt.Errorf("read usage: %w", err)
+	}
+	root, err := c.cgroups.read("/")
+	if err != nil {
+		return out, fmt.Errorf("read usage: %w", err)
+	}
+	pods, err := c.cgroups.readKnown(c.Class(v1.PodQOSGuaranteed))
+	if err != nil {
+		return out, fmt.Errorf("read usage: %w", err)
+	}
+	out.Memory = memoryRoom(root, c.proc.meminfo())
+	if pods != nil && pods.Memory != nil && pods.Memory.Limit != cgroupstat.Unlimited {
+		out.PodsMemory = Room{pods.Memory.Limit - min(pods.Memory.WorkingSet(), pods.Memory.Limit), pods.Memory.Limit}
+	}
+	if n, most := c.proc.tasks(); n > 0 && most > 0 {
+		out.Tasks = Room{uint64(max(most-n, 0)), uint64(most)}
+	}
+	return out, nil
+}
+
+func memoryRoom(root *Reading, m meminfo) Room {
+	if root == nil || root.Memory == nil || m.memory == 0 {
+		return Room{}
+	}
+	available := m.memory - min(root.Memory.WorkingSet(), m.memory)
+	if m.available > 0 {
+		available = min(available, m.available)
+	}
+	return Room{available, m.memory}
+}
+
+// PodUse is what runs of a pod.
+type PodUse struct {
+	// Memory is the working set of its cgroup in bytes, Tasks how many threads it has.
+	Memory, Tasks uint64
+	// Containers are working sets in bytes, by the names of the containers.
+	Containers map[string]uint64
+}
+
+// PodUses reads now what pods use of which a container runs.
+func (c *Collector) PodUses(ctx context.Context) (map[pod.UID]PodUse, error) {
+	if err := c.acquire(ctx); err != nil {
+		return nil, err
+	}
+	defer c.release()
+	c.postponeForget()
+	c.cgroups.last = nil
+	r, err := c.cgroups.current()
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[pod.UID]PodUse, len(r.Pods))
+	for i := range r.Pods {
+		p := &r.Pods[i]
+		if p.Reading == nil {
+			continue
+		}
+		u := PodUse{Containers: map[string]uint64{}}
+		if m := p.Reading.Memory; m != nil {
+			u.Memory = m.WorkingSet()
+		}
+		if n := p.Reading.Pids; n != nil {
+			u.Tasks = n.Threads
+		}
+		for _, ct := range p.Containers {
+			if ct.Reading != nil && ct.Reading.Memory != nil {
+				u.Containers[ct.Name] = ct.Reading.Memory.WorkingSet()
+			}
+		}
+		out[p.UID] = u
+	}
+	return out, nil
+}
+
+// FileSystem is what is left of a file system.
+type FileSystem struct {
+	Device        uint64 // tells it from others
+	Space, Inodes Room   // of bytes that who is not root can have; of inodes
+}
+
+// FileSystem reads what is left of the file system that the path is in.
+func (c *Collector) FileSystem(path string) (FileSystem, error) {
+	f, err := c.folders.open(path, unix.O_PATH)
+	if err != nil {
+		return FileSystem{}, fmt.Errorf("read file system: %w", err)
+	}
+	defer f.Close()
+	s, err := statfsOf(f)
+	if err != nil {
+		return FileSystem{}, fmt.Errorf("read file system: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return FileSystem{}, fmt.Errorf("read file system: %s: %w", path, err)
+	}
+	return FileSystem{st.Dev, Room{s.available, s.capacity}, Room{s.inodesFree, s.inodes}}, nil
+}
+
+// Places are paths in the file systems that pods and images fill.
+type Places struct{ Node, Images, Containers string }
+
+// Places asks the runtime where images and writable layers are.
+func (c *Collector) Places(ctx context.Context) (Places, error) {
+	info, err := c.Runtime.ImageFsInfo(ctx)
+	if err != nil {
+		return Places{}, fmt.Errorf("image file system: %w", err)
+	}
+	out := Places{Node: c.RootDir}
+	if of := info.GetImageFilesystems(); len(of) > 0 {
+		out.Images = of[0].GetFsId().GetMountpoint()
+	}
+	if out.Images == "" {
+		return out, fmt.Errorf("image file system: the runtime names none")
+	}
+	out.Containers = out.Images
+	if of := info.GetContainerFilesystems(); len(of) > 0 && of[0].GetFsId().GetMountpoint() != "" {
+		out.Containers = of[0].GetFsId().GetMountpoint()
+	}
+	return out, nil
+}

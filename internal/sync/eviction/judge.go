@@ -1,0 +1,115 @@
+package eviction
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/observe/stats"
+)
+
+// rooms is what is left, by signal. What cannot be told is not in it.
+type rooms map[Signal]stats.Room
+
+// past is what is known of the readings before.
+type past struct {
+	// Since is when each threshold that is met was seen to be met first, by its key.
+	Since map[string]time.Time `json:"since"`
+	// Due are thresholds for which a pod was to be evicted: they stay met until as much more is left
+	// as their minimum reclaim says.
+	Due map[string]bool `json:"due"`
+	// Seen is when each condition was seen last.
+	Seen map[v1.NodeConditionType]time.Time `json:"seen"`
+}
+
+func (p past) clone() past {
+	return past{maps.Clone(p.Since), maps.Clone(p.Due), maps.Clone(p.Seen)}
+}
+
+// met is a threshold that is met.
+type met struct {
+	Threshold
+	room  stats.Room
+	since time.Time
+}
+
+// verdict is what follows from a reading.
+type verdict struct {
+	met []met // in the order in which they are relieved
+	// due are those for which something is to be done now.
+	due        []met
+	conditions map[v1.NodeConditionType]bool // of the node
+	// next is when time alone changes the verdict; zero: it does not.
+	next time.Time
+}
+
+// judge compares what is left with the thresholds. A threshold whose signal cannot be told is
+// neither met nor met no longer. A condition begins as soon as a threshold is met, also a soft one,
+// and lasts for the transition period after the last one was.
+func judge(before past, ts []Threshold, left rooms, transition time.Duration, now time.Time) (past, verdict) {
+	after := past{Since: map[string]time.Time{}, Due: map[string]bool{}, Seen: map[v1.NodeConditionType]time.Time{}}
+	v := verdict{conditions: map[v1.NodeConditionType]bool{}}
+	wake := func(at time.Time) {
+		if v.next.IsZero() || at.Before(v.next) {
+			v.next = at
+		}
+	}
+	maps.Copy(after.Seen, before.Seen)
+	for _, t := range ts {
+		key := t.key()
+		since, wasMet := before.Since[key]
+		room, told := left[t.Signal]
+		if !told {
+			if wasMet {
+				after.Since[key] = since
+			}
+			if before.Due[key] {
+				after.Due[key] = true
+			}
+			continue
+		}
+		least := t.Value.of(room.Capacity)
+		if before.Due[key] {
+			least += t.MinReclaim.of(room.Capacity)
+		}
+		if room.Available >= least {
+			continue
+		}
+		if !wasMet || since.After(now) {
+			since = now
+		}
+		after.Since[key] = since
+		after.Seen[t.Signal.condition()] = now
+		m := met{t, room, since}
+		v.met = append(v.met, m)
+		if due := since.Add(t.Grace); due.After(now) {
+			wake(due)
+			continue
+		}
+		after.Due[key] = true
+		v.due = append(v.due, m)
+	}
+	for condition, seen := range after.Seen {
+		end := seen.Add(transition)
+		if !now.Before(end) && !seen.Equal(now) {
+			delete(after.Seen, condition)
+			continue
+		}
+		v.conditions[condition] = true
+		if !seen.Equal(now) {
+			wake(end)
+		}
+	}
+	return after, v
+}
+
+// isRelieved reports whether none of the thresholds is met with its minimum reclaim, whatever its
+// grace, so that no pod need be evicted.
+func isRelieved(ts []Threshold, left rooms) bool {
+	return !slices.ContainsFunc(ts, func(t Threshold) bool {
+		room, told := left[t.Signal]
+		return told && room.Available < t.Value.of(room.Capacity)+t.MinReclaim.of(room.Capacity)
+	})
+}

@@ -1,0 +1,112 @@
+package eviction
+
+import (
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// The node's event when something is short, and that of a pod that does not end in time; the
+// strings are the kubelet's.
+const (
+	thresholdMet               = "EvictionThresholdMet"
+	exceededGracePeriod        = "ExceededGracePeriod"
+	exceededGracePeriodMessage = "Container runtime did not kill the pod within specified grace period."
+)
+
+// Annotations of the event of an evicted pod; the names are the kubelet's.
+const (
+	starvedResource          = "starved_resource"
+	offendingContainers      = "offending_containers"
+	offendingContainersUsage = "offending_containers_usage"
+	offendingPod             = "offending_pod"
+	offendingPodUsage        = "offending_pod_usage"
+)
+
+// mostRanked bounds the pods of a ranking in a message; the journal has all.
+const mostRanked = 5
+
+// quantity spells an amount of the resource.
+func quantity(what v1.ResourceName, n uint64) string {
+	format := resource.BinarySI
+	if what == pids || what == inodes {
+		format = resource.DecimalSI
+	}
+	return resource.NewQuantity(int64(n), format).String()
+}
+
+// generateMessage returns why a pod is evicted, in the words of the kubelet, and the annotations of
+// the event.
+func generateMessage(m *met, c *candidate) (message string, annotations map[string]string) {
+	what := m.Signal.resource()
+	var b strings.Builder
+	fmt.Fprintf(&b, "The node was low on resource: %s. ", what)
+	fmt.Fprintf(&b, "Threshold quantity: %s, available: %s. ", thresholdQuantity(m), quantity(what, m.room.Available))
+	if !c.measured {
+		return b.String(), nil
+	}
+	annotations = map[string]string{starvedResource: string(what)}
+	if what == memory && asksAsAWhole(c.pod) && c.exceeds() {
+		fmt.Fprintf(&b, "Pod %s was using %s, request is %s, has larger consumption of %s. ", c.pod.Name, quantity(what, c.used), quantity(what, c.request), what)
+		annotations[offendingPod], annotations[offendingPodUsage] = c.pod.Name, quantity(what, c.used)
+	}
+	var names, uses []string
+	for _, ct := range c.containers {
+		if ct.used > ct.request {
+			fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ", ct.name, quantity(what, ct.used), quantity(what, ct.request), what)
+			names, uses = append(names, ct.name), append(uses, quantity(what, ct.used))
+		}
+	}
+	annotations[offendingContainers], annotations[offendingContainersUsage] = strings.Join(names, ","), strings.Join(uses, ",")
+	return b.String(), annotations
+}
+
+// thresholdQuantity spells the threshold's amount.
+func thresholdQuantity(m *met) string {
+	if m.Value.Quantity != nil {
+		return m.Value.Quantity.String()
+	}
+	return quantity(m.Signal.resource(), m.Value.of(m.room.Capacity))
+}
+
+// generateRanking returns who is taken or spared, and why, as the last sentence of a message. Only
+// the first pods are in it if most is not 0.
+func generateRanking(what v1.ResourceName, pods []candidate, victim, most int) string {
+	var lines []string
+	for i := range pods {
+		if most > 0 && i >= most && i != victim {
+			continue
+		}
+		lines = append(lines, describeCandidate(what, &pods[i], i == victim))
+	}
+	left := ""
+	if n := len(pods) - len(lines); n > 0 {
+		left = fmt.Sprintf(", and %d more", n)
+	}
+	return "Pods by rank: " + strings.Join(lines, ", ") + left + ". "
+}
+
+// describeCandidate tells what decided about the pod.
+func describeCandidate(what v1.ResourceName, c *candidate, victim bool) string {
+	var facts []string
+	switch {
+	case !c.measured:
+		facts = append(facts, "nothing of it runs")
+	case what == pids:
+		facts = append(facts, "tasks "+quantity(what, c.used))
+	case what == inodes:
+		facts = append(facts, "uses "+quantity(what, c.used))
+	default:
+		facts = append(facts, "uses "+quantity(what, c.used), "request "+quantity(what, c.request))
+	}
+	facts = append(facts, fmt.Sprintf("priority %d", c.priority))
+	switch {
+	case victim:
+		facts = append(facts, "evicted")
+	case c.critical:
+		facts = append(facts, "spared: critical")
+	}
+	return fmt.Sprintf("%s/%s (%s)", c.pod.Namespace, c.pod.Name, strings.Join(facts, ", "))
+}

@@ -1,0 +1,36 @@
+package eviction
+
+import (
+	"context"
+)
+
+// readProcesses reads what is left of memory and tasks.
+func (m *Manager) readProcesses(ctx context.Context) (rooms, error) {
+	u, err := m.Readings.Use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := rooms{MemoryAvailable: u.Memory, AllocatableMemoryAvailable: u.PodsMemory, PIDAvailable: u.Tasks}
+	for s, room := range out {
+		if room.Capacity == 0 {
+			delete(out, s)
+		}
+	}
+	return out, nil
+}
+
+// rankProcesses ranks pods by memory or tasks, as they are now.
+func (m *Manager) rankProcesses(ctx context.Context, of *met) ([]candidate, error) {
+	uses, err := m.Readings.PodUses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	what := of.Signal.resource()
+	out := m.candidates(what)
+	for i := range out {
+		u, measured := uses[out[i].pod.UID]
+		out[i].addProcesses(what, u, measured)
+	}
+	rank(what, out)
+	return out, nil
+}
