@@ -33,6 +33,13 @@ func (t *truths) hasEnded(uid pod.UID) bool {
 	return known && pod.IsTerminal(st.Phase)
 }
 
+// keepsEnded reports whether all containers of the pod have ended for good, and are only there to be
+// looked at. Of a pod that nobody wants any more its worker removes what there is.
+func (t *truths) keepsEnded(uid pod.UID) bool {
+	l, ok := t.states.Get(uid)
+	return ok && l.State >= pod.Terminated && !l.Orphan && !l.RuntimeOnly
+}
+
 // newContainerLogs builds what keeps the logs of containers within their limits.
 func newContainerLogs(g *ground, rt *containerRuntime, p *pleg.PLEG) *containerlogs.Manager {
 	watch := g.out.LogWrites
@@ -186,7 +193,7 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 	l.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: in.runtime.cri, Images: in.images.puller, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log,
 		Folders:   kuberuntime.Folders{Root: g.cfg.RootDir, PodLogs: g.cfg.PodLogsDir, ContainerLogs: g.cfg.ContainerLogsDir},
-		Resources: g.resources.Containers, HostIPs: g.hostIPs.Current, Objects: in.objects, Actions: l.actions, Pods: p.Known,
+		Resources: g.resources.Containers, HostIPs: g.hostIPs.Current, Objects: in.objects, Actions: l.actions, Pods: p.Known, HasEnded: g.keepsEnded,
 		Cgroups: in.runtime.facts, Allocations: l.allocations, Metrics: g.out.Metrics,
 		MaxRestartPeriod: s.maxRestartPeriod, Garbage: s.garbage,
 		Sandboxes: kuberuntime.SandboxConfig{

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"berth/internal/pod"
 )
 
 func newImageInspectCommand(g *globalFlags) *cobra.Command {
@@ -84,7 +86,7 @@ type imageRemoveFlags struct{ force bool }
 
 // run removes images, and goes on after one that cannot be removed.
 func (f imageRemoveFlags) run(ctx context.Context, r *imageRuntime, names []string, out io.Writer) error {
-	users, err := r.ImageUsers(ctx)
+	users, err := r.ImageUsers(ctx, func(pod.UID) bool { return true })
 	if err != nil {
 		return err
 	}

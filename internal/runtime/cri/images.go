@@ -77,16 +77,18 @@ func (i *Images) ImageFilesystem(ctx context.Context) (string, error) {
 	return r.ImageFilesystems[0].FsId.Mountpoint, nil
 }
 
-// ImagesInUse returns the ids of the images of all containers, running or not, and of those that
-// are mounted as volumes into containers of the pods for which withVolumes holds.
-func (i *Images) ImagesInUse(ctx context.Context, withVolumes func(pod.UID) bool) (map[string]bool, error) {
+// ImageUsers returns the containers, running or not, by the ids of the images that they were made
+// from, and by the ids or names of those that are mounted as volumes into containers of the pods
+// for which withVolumes holds. A container is called namespace/pod/container.
+func (i *Images) ImageUsers(ctx context.Context, withVolumes func(pod.UID) bool) (map[string][]string, error) {
 	r, err := i.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return nil, err
 	}
-	used := map[string]bool{}
+	users := map[string][]string{}
 	for _, ct := range r.Containers {
-		used[imageID(ct)] = true
+		id, user := imageID(ct), strings.Join([]string{ct.Labels[PodNamespaceLabel], ct.Labels[PodNameLabel], ct.Labels[ContainerNameLabel]}, "/")
+		users[id] = append(users[id], user)
 		if !withVolumes(pod.UID(ct.Labels[PodUIDLabel])) {
 			continue
 		}
@@ -99,11 +101,11 @@ func (i *Images) ImagesInUse(ctx context.Context, withVolumes func(pod.UID) bool
 		}
 		for _, m := range st.GetStatus().GetMounts() {
 			if name := m.GetImage().GetImage(); name != "" {
-				used[name] = true
+				users[name] = append(users[name], user)
 			}
 		}
 	}
-	return used, nil
+	return users, nil
 }
 
 // imageID is the id of the image that a listed container was made from.
@@ -113,19 +115,4 @@ func imageID(ct *runtimeapi.Container) string {
 		return ct.ImageRef
 	}
 	return ct.ImageId
-}
-
-// ImageUsers returns the containers, running or not, by the id of the image that they were made
-// from, as namespace/pod/container.
-func (i *Images) ImageUsers(ctx context.Context) (map[string][]string, error) {
-	r, err := i.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
-	if err != nil {
-		return nil, err
-	}
-	users := map[string][]string{}
-	for _, ct := range r.Containers {
-		id := imageID(ct)
-		users[id] = append(users[id], strings.Join([]string{ct.Labels[PodNamespaceLabel], ct.Labels[PodNameLabel], ct.Labels[ContainerNameLabel]}, "/"))
-	}
-	return users, nil
 }

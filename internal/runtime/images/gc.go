@@ -22,9 +22,10 @@ const gcPeriod = 5 * time.Minute
 type Store interface {
 	// ListImages returns all images.
 	ListImages(ctx context.Context) ([]*runtimeapi.Image, error)
-	// ImagesInUse returns the ids of the images of all containers, running or not, and of those
-	// that are mounted as volumes into containers of the pods for which withVolumes holds.
-	ImagesInUse(ctx context.Context, withVolumes func(pod.UID) bool) (map[string]bool, error)
+	// ImageUsers returns the containers, running or not, by the ids of their images, and by the ids
+	// or names of those that are mounted as volumes into containers of the pods for which
+	// withVolumes holds.
+	ImageUsers(ctx context.Context, withVolumes func(pod.UID) bool) (map[string][]string, error)
 	// RemoveImage removes the image of the id with all its names. Idempotent.
 	RemoveImage(ctx context.Context, id string) error
 	// ImageFilesystem returns a folder on the file system of the images.
@@ -76,15 +77,12 @@ func NewCollector(c GCConfig) *Collector {
 }
 
 // Run looks at the images at once, and then every five minutes to collect what is to go, until ctx
-// ends. When neither the disk nor an age begins a collection, it only waits for that.
+// ends. When neither the disk nor an age begins a collection, it only looks, so that RemoveUnused
+// knows how old images are.
 //
 // Differs from the kubelet: nothing is collected at once, as every image is new then, so that a
 // full disk is not told of as one that cannot be helped.
 func (c *Collector) Run(ctx context.Context) error {
-	if c.HighPercent == 100 && c.MaxAge == 0 {
-		<-ctx.Done()
-		return ctx.Err()
-	}
 	ticks := time.NewTicker(gcPeriod)
 	defer ticks.Stop()
 	failed := false
@@ -100,6 +98,9 @@ func (c *Collector) Run(ctx context.Context) error {
 			}
 		}
 		failed = err != nil
+		if c.HighPercent == 100 && c.MaxAge == 0 {
+			ticks.Stop()
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -112,93 +113,128 @@ func (c *Collector) Run(ctx context.Context) error {
 // that runs out of disk, and returns the bytes that they were said to have. An error may come
 // beside them.
 func (c *Collector) RemoveUnused(ctx context.Context) (freed uint64, err error) {
-	c.one <- struct{}{}
-	defer func() { <-c.one }()
-	began := time.Now()
-	candidates, err := c.detect(ctx, began)
-	if err != nil {
-		return 0, err
-	}
-	if candidates, err = c.removeOld(ctx, candidates, began); err != nil {
-		return 0, err
-	}
-	freed, err = c.free(ctx, candidates, ^uint64(0), began)
-	return freed, errors.Join(err, c.prune(ctx))
+	err = c.alone(ctx, func(done *collection) error {
+		verdicts, err := c.judge(ctx, rules{minAge: c.MinAge, keepUnrecorded: c.KeepUnrecorded})
+		if err != nil {
+			return err
+		}
+		freed, err = c.free(ctx, verdicts, ^uint64(0), forSpace, done)
+		return errors.Join(err, c.prune(ctx))
+	})
+	return freed, err
+}
+
+// PruneOptions say what Prune may do. The zero value removes what is unused and was pulled by the
+// agent, or everything that is unused if others' images are not kept.
+type PruneOptions struct {
+	// DryRun: nothing is removed.
+	DryRun bool `json:"dryRun,omitempty"`
+	// All: images go too that the agent did not pull.
+	All bool `json:"all,omitempty"`
+}
+
+// Prune removes the images that nobody uses because somebody asked for it: their age protects none.
+// It returns what became of every image. An error tells what kept it from that; of images that
+// could not be removed, their verdicts tell.
+func (c *Collector) Prune(ctx context.Context, o PruneOptions) (verdicts []Verdict, err error) {
+	err = c.alone(ctx, func(done *collection) error {
+		if verdicts, err = c.judge(ctx, rules{keepUnrecorded: c.KeepUnrecorded && !o.All}); err != nil || o.DryRun {
+			return err
+		}
+		_, _ = c.free(ctx, verdicts, ^uint64(0), asAsked, done)
+		return errors.Join(ctx.Err(), c.prune(ctx))
+	})
+	return verdicts, err
 }
 
 // look is the first round.
 func (c *Collector) look(ctx context.Context) error {
-	c.one <- struct{}{}
-	defer func() { <-c.one }()
-	if _, err := c.detect(ctx, time.Now()); err != nil {
-		return err
-	}
-	return c.prune(ctx)
+	return c.alone(ctx, func(*collection) error {
+		if _, err := c.judge(ctx, rules{}); err != nil {
+			return err
+		}
+		return c.prune(ctx)
+	})
 }
 
 // collect is each further round.
 func (c *Collector) collect(ctx context.Context) error {
-	c.one <- struct{}{}
-	defer func() { <-c.one }()
-	now := time.Now()
-	candidates, err := c.detect(ctx, now)
-	if err != nil {
-		return err
-	}
-	if candidates, err = c.removeOld(ctx, candidates, now); err != nil {
-		return err
-	}
-	if err := c.makeRoom(ctx, candidates, now); err != nil {
-		return err
-	}
-	return c.prune(ctx)
+	return c.alone(ctx, func(done *collection) error {
+		verdicts, err := c.judge(ctx, rules{minAge: c.MinAge, keepUnrecorded: c.KeepUnrecorded})
+		if err != nil {
+			return err
+		}
+		if err := c.removeOld(ctx, verdicts, done); err != nil {
+			return err
+		}
+		if err := c.makeRoom(ctx, verdicts, done); err != nil {
+			return err
+		}
+		return c.prune(ctx)
+	})
 }
 
-// detect brings what is known of images up to date and returns those that may go, the ones that go
-// first in front.
-func (c *Collector) detect(ctx context.Context, now time.Time) ([]seenImage, error) {
+// alone runs one collection while there is no other, and tells of what it removed.
+func (c *Collector) alone(ctx context.Context, collect func(*collection) error) error {
+	select {
+	case c.one <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-c.one }()
+	var done collection
+	err := collect(&done)
+	if len(done.names) > 0 {
+		c.NodeEvent(v1.EventTypeNormal, "ImagesRemoved", done.String())
+	}
+	return err
+}
+
+// judge brings what is known of images up to date and says what is to become of each, the ones that
+// go first in front.
+func (c *Collector) judge(ctx context.Context, r rules) ([]Verdict, error) {
 	list, err := c.Store.ListImages(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
 	}
-	used, err := c.Store.ImagesInUse(ctx, c.HasImageVolumes)
+	users, err := c.Store.ImageUsers(ctx, c.HasImageVolumes)
 	if err != nil {
 		return nil, fmt.Errorf("images in use: %w", err)
 	}
-	used = idsOf(list, used)
-	c.seen = mergeSeen(c.seen, list, used, now)
-	keep := idsOf(list, c.Puller.Pinned())
-	if c.KeepUnrecorded {
+	r.now = time.Now()
+	e := evidence{users: usersOf(list, users), ahead: idsOf(list, c.Puller.Pinned()), recorded: map[string]bool{}}
+	c.seen = mergeSeen(c.seen, list, e.users, r.now)
+	if r.keepUnrecorded {
 		for id := range c.seen {
-			if recorded, err := c.Puller.recorded(id); err != nil || !recorded {
-				keep[id] = true
+			e.recorded[id], err = c.Puller.recorded(id)
+			e.recorded[id] = e.recorded[id] && err == nil
+		}
+	}
+	return computeVerdicts(c.seen, e, r), nil
+}
+
+// removeOld removes what nobody has used for MaxAge. As nobody knows what was before, it does
+// nothing until it has run so long.
+//
+// Differs from the kubelet: an image that was never used is as old as it is known, so that a new
+// one does not go at once.
+func (c *Collector) removeOld(ctx context.Context, verdicts []Verdict, done *collection) error {
+	now := time.Now()
+	if c.MaxAge == 0 || now.Sub(c.began) <= c.MaxAge {
+		return nil
+	}
+	for i := range verdicts {
+		if v := &verdicts[i]; v.Fate == Unused && now.Sub(v.idleSince) > c.MaxAge {
+			if err := c.remove(ctx, v, cause{metric: "age", why: "that exceeded imageMaximumGCAge (" + c.MaxAge.String() + ")"}, done); err != nil {
+				return err
 			}
 		}
 	}
-	return rankUnused(c.seen, used, keep), nil
-}
-
-// removeOld removes what nobody has used for MaxAge, and returns the rest. As nobody knows what was
-// before, it does nothing until it has run so long.
-func (c *Collector) removeOld(ctx context.Context, candidates []seenImage, now time.Time) ([]seenImage, error) {
-	if c.MaxAge == 0 || now.Sub(c.began) <= c.MaxAge {
-		return candidates, nil
-	}
-	var rest []seenImage
-	for _, i := range candidates {
-		if now.Sub(i.lastUsed) <= c.MaxAge {
-			rest = append(rest, i)
-			continue
-		}
-		if err := c.remove(ctx, i, "age", "nobody has used it for "+c.MaxAge.String()); err != nil {
-			return nil, err
-		}
-	}
-	return rest, nil
+	return nil
 }
 
 // makeRoom frees space if the disk is full to HighPercent.
-func (c *Collector) makeRoom(ctx context.Context, candidates []seenImage, now time.Time) error {
+func (c *Collector) makeRoom(ctx context.Context, verdicts []Verdict, done *collection) error {
 	if c.HighPercent == 100 {
 		return nil
 	}
@@ -220,7 +256,7 @@ func (c *Collector) makeRoom(ctx context.Context, candidates []seenImage, now ti
 		return nil
 	}
 	c.Log.Info("the image filesystem is full: unused images are removed", "used", fmt.Sprintf("%d%%", percent), "free", byteSize(wanted))
-	freed, err := c.free(ctx, candidates, wanted, now)
+	freed, err := c.free(ctx, verdicts, wanted, forSpace, done)
 	if err != nil {
 		return err
 	}
@@ -233,36 +269,50 @@ func (c *Collector) makeRoom(ctx context.Context, candidates []seenImage, now ti
 	return nil
 }
 
-// free removes images in their order until wanted bytes are freed, as far as their sizes tell. What
-// cannot be removed is left out.
-func (c *Collector) free(ctx context.Context, candidates []seenImage, wanted uint64, now time.Time) (freed uint64, err error) {
+// free removes unused images in their order until wanted bytes are freed, as far as their sizes
+// tell. What cannot be removed is left out.
+func (c *Collector) free(ctx context.Context, verdicts []Verdict, wanted uint64, by cause, done *collection) (freed uint64, err error) {
 	var errs []error
-	for _, i := range candidates {
-		if freed >= wanted {
+	for i := range verdicts {
+		v := &verdicts[i]
+		if freed >= wanted || ctx.Err() != nil {
 			break
 		}
-		if !i.lastUsed.Before(now) || now.Sub(i.first) < c.MinAge {
+		if v.Fate != Unused || v.Removed {
 			continue
 		}
-		if err := c.remove(ctx, i, "space", "to free disk space"); err != nil {
+		if err := c.remove(ctx, v, by, done); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		freed += i.size
+		freed += v.Size
 	}
-	return freed, errors.Join(errs...)
+	return freed, errors.Join(append(errs, ctx.Err())...)
 }
 
-func (c *Collector) remove(ctx context.Context, i seenImage, reason, why string) error {
-	if err := ctx.Err(); err != nil {
-		return err
+// cause is why a collection removes images.
+type cause struct {
+	metric string // the reason that it is counted under; "": it is not the agent's
+	why    string
+}
+
+var (
+	forSpace = cause{metric: "space", why: "to free disk space"}
+	asAsked  = cause{why: "as somebody asked for it"}
+)
+
+func (c *Collector) remove(ctx context.Context, v *Verdict, by cause, done *collection) error {
+	if err := c.Store.RemoveImage(ctx, v.ID); err != nil {
+		v.Error = err.Error()
+		return fmt.Errorf("remove image %s: %w", v.ID, err)
 	}
-	if err := c.Store.RemoveImage(ctx, i.id); err != nil {
-		return fmt.Errorf("remove image %s: %w", i.id, err)
+	v.Removed = true
+	delete(c.seen, v.ID)
+	if by.metric != "" {
+		c.collected.WithLabelValues(by.metric).Inc()
 	}
-	delete(c.seen, i.id)
-	c.collected.WithLabelValues(reason).Inc()
-	c.Log.Info("removed an unused image", "image", i.name, "id", i.id, "size", byteSize(i.size), "why", why)
+	done.add(v, by.why)
+	c.Log.Info("removed an unused image", "image", v.name(), "id", v.ID, "size", byteSize(v.Size), "why", by.why)
 	return nil
 }
 

@@ -44,10 +44,14 @@ func (s *shelf) ListImages(context.Context) ([]*runtimeapi.Image, error) {
 	return s.store.ListImages(context.Background())
 }
 
-func (s *shelf) ImagesInUse(context.Context, func(pod.UID) bool) (map[string]bool, error) {
+func (s *shelf) ImageUsers(context.Context, func(pod.UID) bool) (map[string][]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.used, nil
+	users := map[string][]string{}
+	for name := range s.used {
+		users[name] = []string{"default/web/c"}
+	}
+	return users, nil
 }
 
 // use has containers use these images, and no others.
@@ -132,6 +136,11 @@ func (s *shelf) collector(change func(*images.GCConfig)) *images.Collector {
 	return images.NewCollector(c)
 }
 
+// gone is the event of images that were removed for the disk's sake.
+func gone(images, names string) string {
+	return "Normal ImagesRemoved: Removed " + images + " to free disk space: " + names
+}
+
 // run runs the collector for so long.
 func run(t *testing.T, c *images.Collector, d time.Duration) {
 	t.Helper()
@@ -162,7 +171,7 @@ func TestImageGC(t *testing.T) {
 		},
 		"at it, down to the low one, in the order of their use": {
 			arrange: func(s *shelf) { s.put("a:1", 4); s.put("b:1", 4); s.put("c:1", 4); s.fixed = 74 },
-			runs:    6 * time.Minute, removed: []string{"a:1", "b:1"},
+			runs:    6 * time.Minute, removed: []string{"a:1", "b:1"}, told: []string{gone("2 unused images (8 B)", "a:1, b:1")},
 		},
 		"not before the minimum age": {
 			arrange: func(s *shelf) { s.put("a:1", 90) },
@@ -171,20 +180,20 @@ func TestImageGC(t *testing.T) {
 		},
 		"what is in use stays": {
 			arrange: func(s *shelf) { s.put("a:1", 4); s.put("b:1", 6); s.fixed = 76; s.used["id:a:1"] = true },
-			runs:    6 * time.Minute, removed: []string{"b:1"},
+			runs:    6 * time.Minute, removed: []string{"b:1"}, told: []string{gone("1 unused image (6 B)", "b:1")},
 		},
 		"an image that is mounted as a volume is in use by its name": {
 			arrange: func(s *shelf) { s.put("a:1", 4); s.put("b:1", 6); s.fixed = 76; s.used["a:1"] = true },
-			runs:    6 * time.Minute, removed: []string{"b:1"},
+			runs:    6 * time.Minute, removed: []string{"b:1"}, told: []string{gone("1 unused image (6 B)", "b:1")},
 		},
 		"what the runtime pins stays": {
 			arrange: func(s *shelf) { s.put("a:1", 4); s.put("b:1", 6); s.fixed = 76; s.present["a:1"].Pinned = true },
-			runs:    6 * time.Minute, removed: []string{"b:1"},
+			runs:    6 * time.Minute, removed: []string{"b:1"}, told: []string{gone("1 unused image (6 B)", "b:1")},
 		},
 		"what is looked ahead for stays": {
 			arrange: func(s *shelf) { s.put("a:1", 4); s.put("b:1", 6); s.fixed = 76 },
 			config:  func(c *images.GCConfig) { lookAhead(c.Puller, "1", container("c", "a:1", v1.PullIfNotPresent)) },
-			runs:    6 * time.Minute, removed: []string{"b:1"},
+			runs:    6 * time.Minute, removed: []string{"b:1"}, told: []string{gone("1 unused image (6 B)", "b:1")},
 		},
 		"what the agent did not pull stays, if so told": {
 			arrange: func(s *shelf) { s.put("a:1", 4); s.fixed = 76 },
@@ -194,16 +203,16 @@ func TestImageGC(t *testing.T) {
 					panic(err)
 				}
 			},
-			runs: 6 * time.Minute, removed: []string{"b:1"},
+			runs: 6 * time.Minute, removed: []string{"b:1"}, told: []string{gone("1 unused image (6 B)", "id:b:1")},
 		},
 		"too little can be freed": {
 			arrange: func(s *shelf) { s.size = 100 << 30; s.put("a:1", 1<<30); s.fixed = 95 << 30 },
 			runs:    6 * time.Minute, removed: []string{"a:1"},
-			told: []string{full("96% of 100.0 GiB", 1<<30)},
+			told: []string{full("96% of 100.0 GiB", 1<<30), gone("1 unused image (1.0 GiB)", "a:1")},
 		},
 		"an image that cannot be removed does not keep the others": {
 			arrange: func(s *shelf) { s.put("a:1", 6); s.put("b:1", 6); s.fixed = 74; s.stuck["id:a:1"] = true },
-			runs:    6 * time.Minute, removed: []string{"b:1"},
+			runs:    6 * time.Minute, removed: []string{"b:1"}, told: []string{gone("1 unused image (6 B)", "b:1")},
 		},
 		"a failure is told of when it comes again": {
 			arrange: func(s *shelf) { s.put("a:1", 1); s.diskErrs = 2 }, runs: 16 * time.Minute,
@@ -221,6 +230,11 @@ func TestImageGC(t *testing.T) {
 			arrange: func(s *shelf) { s.put("a:1", 1); s.put("b:1", 1); s.used["id:b:1"] = true },
 			config:  func(c *images.GCConfig) { c.HighPercent, c.MaxAge = 100, 30*time.Minute },
 			runs:    36 * time.Minute, removed: []string{"a:1"},
+			told: []string{"Normal ImagesRemoved: Removed 1 unused image (1 B) that exceeded imageMaximumGCAge (30m0s): a:1"},
+		},
+		"the maximum age of one that came later and was never used": {
+			arrange: func(s *shelf) { go func() { time.Sleep(34 * time.Minute); s.put("a:1", 1) }() },
+			config:  func(c *images.GCConfig) { c.HighPercent, c.MaxAge = 100, 30*time.Minute }, runs: 61 * time.Minute,
 		},
 		"not yet the maximum age": {
 			arrange: func(s *shelf) { s.put("a:1", 1) },
@@ -314,6 +328,82 @@ func TestRecordsGoWithTheirImages(t *testing.T) {
 		run(t, c, time.Minute)
 		if got := s.records(t); !slices.Equal(got, []string{"id:kept:1"}) {
 			t.Errorf("there are records of %q", got)
+		}
+	})
+}
+
+// By hand the minimum age protects nothing, and what is not tried is not done.
+func TestPrune(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(t, 100)
+		s.smaller = 694
+		registry := prometheus.NewRegistry()
+		c := s.collector(func(c *images.GCConfig) {
+			c.KeepUnrecorded, c.Metrics = true, registry
+			for _, name := range []string{"pulled:1", "stuck:1"} {
+				if _, err := ensure(t.Context(), c.Puller, "1", container("c", name, v1.PullAlways)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		s.put("brought:1", 2)
+		s.put("used:1", 3)
+		s.use(map[string]bool{"used:1": true})
+		s.stuck["id:stuck:1"] = true
+		for _, tt := range []struct {
+			options images.PruneOptions
+			want    []string // of each image
+			events  int
+		}{
+			{images.PruneOptions{DryRun: true}, []string{"brought NotPulled", "pulled Unused", "stuck Unused", "used InUse"}, 0},
+			{images.PruneOptions{DryRun: true, All: true}, []string{"brought Unused", "pulled Unused", "stuck Unused", "used InUse"}, 0},
+			{images.PruneOptions{}, []string{"brought NotPulled", "pulled Unused removed", "stuck Unused it is stuck", "used InUse"}, 1},
+			{images.PruneOptions{All: true}, []string{"brought Unused removed", "stuck Unused it is stuck", "used InUse"}, 2},
+		} {
+			verdicts, err := c.Prune(t.Context(), tt.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, v := range verdicts {
+				line := strings.TrimSuffix(strings.TrimPrefix(v.ID, "id:"), ":1") + " " + string(v.Fate)
+				if v.Removed {
+					line += " removed"
+				}
+				got = append(got, strings.TrimSuffix(line+" "+v.Error, " "))
+			}
+			slices.Sort(got)
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("%+v: %s", tt.options, d)
+			}
+			if len(s.told) != tt.events {
+				t.Errorf("%+v: %q was told", tt.options, s.told)
+			}
+		}
+		if d := cmp.Diff([]string{"id:stuck:1"}, s.records(t)); d != "" {
+			t.Errorf("records: %s", d)
+		}
+		if counted := metricstest.Values(t, registry); len(counted) != 0 {
+			t.Errorf("what was asked for is counted as garbage: %v", counted)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := c.Prune(ctx, images.PruneOptions{}); !errors.Is(err, context.Canceled) {
+			t.Errorf("of a client that has left: %v", err)
+		}
+	})
+}
+
+// An agent whose disk and clock begin no collection knows all the same how old its images are.
+func TestRemoveUnusedWithoutCollections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(t, 100)
+		s.put("old:1", 1)
+		c := s.collector(func(c *images.GCConfig) { c.HighPercent = 100 })
+		run(t, c, 3*time.Minute)
+		s.put("new:1", 1)
+		if freed, err := c.RemoveUnused(t.Context()); freed != 1 || err != nil || !slices.Equal(s.removed, []string{"old:1"}) {
+			t.Errorf("removed %q of %d bytes: %v", s.removed, freed, err)
 		}
 	})
 }

@@ -3,7 +3,9 @@ package images
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -12,37 +14,143 @@ import (
 // seenImage is what garbage collection knows of an image. It is in memory only: to a new agent
 // every image is new.
 type seenImage struct {
-	id, name string
+	id       string
+	names    []string
 	size     uint64 // bytes
 	pinned   bool   // by the runtime
 	first    time.Time
 	lastUsed time.Time // zero: never
 }
 
+// Fate is what garbage collection does with an image, and why.
+type Fate string
+
+// The fates, each before those that it hides. All but Unused keep the image.
+const (
+	InUse       Fate = "InUse"       // a container was made from it, or mounts it
+	Pinned      Fate = "Pinned"      // by the runtime
+	LookedAhead Fate = "LookedAhead" // for a container of a pod whose turn is still to come
+	NotPulled   Fate = "NotPulled"   // by the agent: somebody has brought it
+	Young       Fate = "Young"       // it was first seen less than the minimum age ago
+	Unused      Fate = "Unused"      // it may go
+)
+
+// Verdict is what becomes of one image.
+type Verdict struct {
+	ID string `json:"id"`
+	// Names are those with a tag, or those with a digest if there are none with a tag.
+	Names []string `json:"names,omitempty"`
+	Size  uint64   `json:"size"` // bytes
+	Fate  Fate     `json:"fate"`
+	// Users are the containers that use it, as namespace/pod/container.
+	Users []string `json:"users,omitempty"`
+	// Removed: it is gone. Error is why an image could not be removed.
+	Removed bool   `json:"removed,omitempty"`
+	Error   string `json:"error,omitempty"`
+
+	idleSince time.Time // nobody has used it since, as far as is known
+}
+
+// name is how people know the image.
+func (v *Verdict) name() string {
+	if len(v.Names) == 0 {
+		return v.ID
+	}
+	return v.Names[0]
+}
+
+// evidence is what images are judged by, besides what is known of each of them, by their ids.
+type evidence struct {
+	users    map[string][]string
+	ahead    map[string]bool // pods are still to start containers from them
+	recorded map[string]bool // an agent pulled them
+}
+
+// rules say what may go; the zero value is what nobody uses.
+type rules struct {
+	now            time.Time
+	minAge         time.Duration
+	keepUnrecorded bool
+}
+
+// computeVerdicts says of every image what is to become of it: the ones that were not used for the
+// longest time first, and of those that never were, the ones that have been there for the longest.
+func computeVerdicts(seen map[string]seenImage, e evidence, r rules) []Verdict {
+	order := slices.SortedFunc(maps.Values(seen), func(a, b seenImage) int {
+		return cmp.Or(a.lastUsed.Compare(b.lastUsed), a.first.Compare(b.first), cmp.Compare(a.id, b.id))
+	})
+	verdicts := make([]Verdict, 0, len(order))
+	for _, i := range order {
+		v := Verdict{ID: i.id, Names: i.names, Size: i.size, Fate: computeFate(i, e, r), Users: e.users[i.id], idleSince: i.lastUsed}
+		if i.lastUsed.IsZero() {
+			v.idleSince = i.first
+		}
+		verdicts = append(verdicts, v)
+	}
+	return verdicts
+}
+
+func computeFate(i seenImage, e evidence, r rules) Fate {
+	switch {
+	case len(e.users[i.id]) > 0:
+		return InUse
+	case i.pinned:
+		return Pinned
+	case e.ahead[i.id]:
+		return LookedAhead
+	case r.keepUnrecorded && !e.recorded[i.id]:
+		return NotPulled
+	case r.now.Sub(i.first) < r.minAge:
+		return Young
+	}
+	return Unused
+}
+
 // idsOf returns the ids of the listed images that have one of the ids or names.
 func idsOf(list []*runtimeapi.Image, names map[string]bool) map[string]bool {
 	ids := map[string]bool{}
 	for _, img := range list {
-		if named := func(n string) bool { return names[n] }; named(img.Id) || slices.ContainsFunc(img.RepoTags, named) || slices.ContainsFunc(img.RepoDigests, named) {
+		if slices.ContainsFunc(knownAs(img), func(n string) bool { return names[n] }) {
 			ids[img.Id] = true
 		}
 	}
 	return ids
 }
 
+// usersOf returns the users of the listed images by id, from those by id or name.
+func usersOf(list []*runtimeapi.Image, users map[string][]string) map[string][]string {
+	of := map[string][]string{}
+	for _, img := range list {
+		var all []string
+		for _, name := range knownAs(img) {
+			all = append(all, users[name]...)
+		}
+		if len(all) > 0 {
+			slices.Sort(all)
+			of[img.Id] = slices.Compact(all)
+		}
+	}
+	return of
+}
+
+// knownAs returns all that an image is called by.
+func knownAs(img *runtimeapi.Image) []string {
+	return slices.Concat([]string{img.Id}, img.RepoTags, img.RepoDigests)
+}
+
 // mergeSeen returns what is known of the images in the list, after what was known before.
-func mergeSeen(before map[string]seenImage, list []*runtimeapi.Image, used map[string]bool, now time.Time) map[string]seenImage {
+func mergeSeen(before map[string]seenImage, list []*runtimeapi.Image, users map[string][]string, now time.Time) map[string]seenImage {
 	seen := make(map[string]seenImage, len(list))
 	for _, img := range list {
 		i, known := before[img.Id]
 		if !known {
 			i = seenImage{id: img.Id, first: now}
 		}
-		i.name, i.size, i.pinned = img.Id, img.Size, img.Pinned
-		if names := slices.Concat(img.RepoTags, img.RepoDigests); len(names) > 0 {
-			i.name = names[0]
+		i.names, i.size, i.pinned = img.RepoTags, img.Size, img.Pinned
+		if len(i.names) == 0 {
+			i.names = img.RepoDigests
 		}
-		if used[img.Id] {
+		if len(users[img.Id]) > 0 {
 			i.lastUsed = now
 		}
 		seen[img.Id] = i
@@ -50,20 +158,45 @@ func mergeSeen(before map[string]seenImage, list []*runtimeapi.Image, used map[s
 	return seen
 }
 
-// rankUnused returns the images that nobody uses and nothing keeps: the ones that were not used for
-// the longest time first, and of those that never were, the ones that have been there for the
-// longest.
-func rankUnused(seen map[string]seenImage, used, keep map[string]bool) []seenImage {
-	var unused []seenImage
-	for id, i := range seen {
-		if !used[id] && !keep[id] && !i.pinned {
-			unused = append(unused, i)
-		}
+// What an event about removed images names of them at most.
+const (
+	namesTold  = 3
+	nameLength = 100 // bytes
+)
+
+// collection is what one collection removed.
+type collection struct {
+	names []string
+	bytes uint64
+	whys  []string // distinct
+}
+
+func (c *collection) add(v *Verdict, why string) {
+	c.names = append(c.names, v.name())
+	c.bytes += v.Size
+	if !slices.Contains(c.whys, why) {
+		c.whys = append(c.whys, why)
 	}
-	slices.SortFunc(unused, func(a, b seenImage) int {
-		return cmp.Or(a.lastUsed.Compare(b.lastUsed), a.first.Compare(b.first), cmp.Compare(a.id, b.id))
-	})
-	return unused
+}
+
+// String is the message of the event about it.
+func (c *collection) String() string {
+	images := "1 unused image"
+	if len(c.names) > 1 {
+		images = fmt.Sprintf("%d unused images", len(c.names))
+	}
+	var named []string
+	for _, n := range c.names[:min(len(c.names), namesTold)] {
+		if len(n) > nameLength {
+			n = strings.ToValidUTF8(n[:nameLength], "") + "..."
+		}
+		named = append(named, n)
+	}
+	message := fmt.Sprintf("Removed %s (%s) %s: %s", images, byteSize(c.bytes), strings.Join(c.whys, " and "), strings.Join(named, ", "))
+	if more := len(c.names) - len(named); more > 0 {
+		message += fmt.Sprintf(" and %d more", more)
+	}
+	return message
 }
 
 // computeRoom returns how much of the disk is in use, in percent, and how many bytes are to be

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"berth/internal/pod"
+	"berth/internal/record/journal"
 )
 
 // GarbageLimits say how many containers that have ended stay for inspection. The newest ended
@@ -126,9 +127,26 @@ const garbageRetry = time.Minute
 
 // collector removes containers and sandboxes that nothing needs any more.
 type collector struct {
-	limits  GarbageLimits
-	pods    func() []*pod.Status // nil: limits.MaxTotal is not enforced
-	remover *remover
+	limits   GarbageLimits
+	pods     func() []*pod.Status // nil: nothing is known of other pods
+	hasEnded func(uid pod.UID) bool
+	remover  *remover
+	event    func(eventtype, reason, message string)
+	journal  *journal.Journal
+	failed   bool // the last removeDead left something; its caller's
+}
+
+func newCollector(cfg Config, r *Runtime) *collector {
+	c := &collector{
+		limits: cfg.Garbage, pods: cfg.Pods, hasEnded: cfg.HasEnded, remover: r.remover, event: cfg.Sandboxes.NodeEvent, journal: cfg.Journal,
+	}
+	if c.hasEnded == nil {
+		c.hasEnded = func(pod.UID) bool { return false }
+	}
+	if c.event == nil {
+		c.event = func(string, string, string) {}
+	}
+	return c
 }
 
 // collect removes what the pod, and by the node's limit other pods, do not need any more.

@@ -330,29 +330,6 @@ func TestPruneDead(t *testing.T) {
 	})
 }
 
-func TestRemoveContainers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		p := specOf(t, "Always a b")
-		b.runAll(p)
-		b.exit("a", 1)
-		b.runAll(p)
-		b.kill(p, 0)
-		for range 2 {
-			if err := b.RemoveContainers(t.Context(), b.observe()); err != nil {
-				t.Fatal(err)
-			}
-			if got, n := b.names(), len(b.fake.Sandboxes()); len(got) != 0 || n != 1 {
-				t.Errorf("left: %v and %d sandboxes, want the sandbox alone", got, n)
-			}
-		}
-		logs, err := filepath.Glob(filepath.Join(b.logs.dir, "*", "*", "*"))
-		if err != nil || len(logs) != 0 {
-			t.Errorf("logs left: %v, %v", logs, err)
-		}
-	})
-}
-
 func TestKeepCount(t *testing.T) {
 	for _, tc := range []struct {
 		name    string

@@ -60,9 +60,13 @@ type Config struct {
 	MaxRestartPeriod time.Duration
 	// Garbage limits the dead containers that stay.
 	Garbage GarbageLimits
-	// Pods returns what the runtime has of every pod, as last observed; nil: Garbage.MaxTotal is
-	// not enforced. It must not block.
+	// Pods returns what the runtime has of every pod, as last observed; nil: nothing is known of
+	// other pods, so that neither Garbage.MaxTotal is enforced nor RemoveDead does anything. It must
+	// not block.
 	Pods func() []*pod.Status
+	// HasEnded reports whether all containers of a pod that is wanted have ended for good; nil: none
+	// has. It must not block.
+	HasEnded func(uid pod.UID) bool
 	// Metrics is where metrics are registered; nil: nowhere.
 	Metrics prometheus.Registerer
 }
@@ -152,7 +156,7 @@ func New(cfg Config) *Runtime {
 	r.remover = &remover{
 		cri: cfg.CRI, killer: r.killer, hooks: r.hooks, messages: r.messages, files: files, logs: r.logs,
 	}
-	r.garbage = &collector{limits: cfg.Garbage, pods: cfg.Pods, remover: r.remover}
+	r.garbage = newCollector(cfg, r)
 	r.resizer = &resizer{
 		reporter: r.reporter, cri: cfg.CRI, cgroups: cfg.Cgroups, allocations: cfg.Allocations, resources: cfg.Resources,
 	}
@@ -286,11 +290,12 @@ func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status, fate LogF
 	return r.users.release(observed.UID)
 }
 
-// RemoveContainers removes every container of the pod with its logs, as for a pod that was evicted
-// because the node ran out of local storage. Nothing of it may run any more. Idempotent.
-func (r *Runtime) RemoveContainers(ctx context.Context, observed *pod.Status) error {
-	return r.remover.removeContainers(ctx, observed, WithLogs)
-}
+// RemoveDead removes what has ended of all pods, as for a node that runs out of disk: of pods that
+// go on, all ended containers but the newest of each name, whatever GarbageLimits let stay; of pods
+// that have ended, every container and sandbox. The logs of the containers go too. What cannot be
+// removed is left out; an event of the node tells of it, once until nothing fails any more. Calls
+// must not overlap.
+func (r *Runtime) RemoveDead(ctx context.Context) error { return r.garbage.removeDead(ctx) }
 
 // RemoveLogs removes the log folders of the pod, and the links of log shippers that lead into them.
 // There is one for each name that the UID had: a manifest that gives its pod a UID may have been

@@ -100,10 +100,10 @@ func (p *pass) reportTerminated() {
 	}
 }
 
-// pruneContainers leaves the containers that a user may inspect, and none of an evicted pod.
+// pruneContainers leaves the containers that a user may inspect, and nothing of an evicted pod.
 func (p *pass) pruneContainers(ctx context.Context) error {
 	if p.Evicted {
-		return p.syncer.Remover.RemoveContainers(ctx, p.Observed)
+		return p.removeAll(ctx)
 	}
 	return p.syncer.Remover.PruneDead(ctx, p.Observed)
 }
@@ -114,6 +114,11 @@ func (p *pass) removeContainers(ctx context.Context) error {
 	if p.Again {
 		return p.syncer.Remover.RemovePod(ctx, p.Observed, kuberuntime.KeepLogs)
 	}
+	return p.removeAll(ctx)
+}
+
+// removeAll removes containers, sandboxes and the log folder.
+func (p *pass) removeAll(ctx context.Context) error {
 	if err := p.syncer.Remover.RemovePod(ctx, p.Observed, kuberuntime.WithLogs); err != nil {
 		return err
 	}

@@ -34,7 +34,8 @@ type Request struct {
 	Grace time.Duration
 	// StatusFunc, if not nil, changes the status that the pod ends with.
 	StatusFunc func(*v1.PodStatus)
-	// Evicted: the pod ended to free capacity, so that nothing of its containers stays.
+	// Evicted: the pod ended to free capacity, so that nothing stays of its containers, sandboxes and
+	// logs.
 	Evicted bool
 	// Refused: the pod was not admitted. Its status says why, and stays so.
 	Refused bool
@@ -66,7 +67,6 @@ type ContainerRuntime interface {
 // Remover is what a pass needs of kuberuntime for what is left of a pod that has ended.
 type Remover interface {
 	PruneDead(ctx context.Context, observed *pod.Status) error
-	RemoveContainers(ctx context.Context, observed *pod.Status) error
 	RemovePod(ctx context.Context, observed *pod.Status, fate kuberuntime.LogFate) error
 	RemoveLogs(namespace, name string, uid pod.UID) error
 }

@@ -81,7 +81,6 @@ func (c cgroups) RemovePod(context.Context, pod.UID) error { return nil }
 
 type remover struct{ *stage }
 
-func (r remover) RemoveContainers(context.Context, *pod.Status) error               { return nil }
 func (r remover) PruneDead(context.Context, *pod.Status) error                      { return nil }
 func (r remover) RemovePod(context.Context, *pod.Status, kuberuntime.LogFate) error { return nil }
 func (r remover) RemoveLogs(string, string, pod.UID) error                          { return nil }

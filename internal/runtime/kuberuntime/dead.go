@@ -1,0 +1,88 @@
+package kuberuntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+	"berth/internal/record/journal"
+)
+
+// computeDead picks of a pod what goes when the node runs out of disk. Nothing goes that ran when
+// it was seen last.
+func computeDead(s *pod.Status, hasEnded bool, now time.Time) garbage {
+	if !hasEnded {
+		return computeGarbage(s, GarbageLimits{}, now)
+	}
+	var g garbage
+	runs := map[pod.SandboxID]bool{}
+	for i := range s.Containers {
+		cs := &s.Containers[i]
+		if cs.State == pod.StateRunning {
+			runs[cs.SandboxID] = true
+			continue
+		}
+		g.Containers = append(g.Containers, cs)
+	}
+	for i := range s.Sandboxes {
+		if sb := &s.Sandboxes[i]; !sb.Ready && !runs[sb.ID] {
+			g.Sandboxes = append(g.Sandboxes, sb.ID)
+		}
+	}
+	return g
+}
+
+// removeDead is what Runtime.RemoveDead says.
+func (c *collector) removeDead(ctx context.Context) error {
+	if c.pods == nil {
+		return nil
+	}
+	var errs []error
+	for _, s := range c.pods() {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := c.removeDeadOf(ctx, s); err != nil {
+			errs = append(errs, fmt.Errorf("pod %s/%s: %w", s.Namespace, s.Name, err))
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if len(errs) > 0 && !c.failed {
+		c.event(v1.EventTypeWarning, "ContainerGCFailed", errs[0].Error())
+	}
+	c.failed = len(errs) > 0
+	return errors.Join(errs...)
+}
+
+// removeDeadOf removes what is dead of one pod, and says so in its journal. A sandbox goes after
+// its containers.
+func (c *collector) removeDeadOf(ctx context.Context, s *pod.Status) error {
+	g := computeDead(s, c.hasEnded(s.UID), time.Now())
+	removed := 0
+	var errs []error
+	for _, cs := range g.Containers {
+		err := c.remover.removeContainer(ctx, s, cs, WithLogs)
+		if err == nil {
+			removed++
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err == nil {
+		for _, id := range g.Sandboxes {
+			errs = append(errs, c.remover.removeSandbox(ctx, id))
+		}
+	}
+	if removed > 0 {
+		c.journal.Record(journal.Entry{
+			Subject:   journal.Subject{UID: s.UID, Namespace: s.Namespace, Name: s.Name},
+			Component: "runtime", Decision: fmt.Sprintf("remove ended containers with their logs: %d", removed), Why: "the node runs out of disk",
+		})
+	}
+	return errors.Join(errs...)
+}
