@@ -81,6 +81,7 @@ type Manager struct {
 	// processes looks after memory and tasks, disks after disks: a walk over files keeps the memory
 	// waiting for nothing.
 	processes, disks *loop
+	loaded           chan struct{} // closed by Load
 
 	mu   sync.Mutex
 	past past            // guarded by mu; of both loops
@@ -95,7 +96,7 @@ type Room struct {
 
 // New returns a Manager.
 func New(cfg Config) *Manager {
-	m := &Manager{Config: cfg, last: map[Signal]Room{}}
+	m := &Manager{Config: cfg, loaded: make(chan struct{}), last: map[Signal]Room{}}
 	m.file = checkpoint.NewFile(checkpoint.FileConfig[past]{
 		Path: cfg.Path, Version: fileVersion, What: "thresholds of eviction that are met", Log: cfg.Log,
 		Content: func() past {
@@ -124,6 +125,7 @@ func New(cfg Config) *Manager {
 // Load reads what an earlier agent knew. A condition that it saw lasts, as if it was seen now,
 // until a reading says something else.
 func (m *Manager) Load() error {
+	defer close(m.loaded)
 	p, err := m.file.Load()
 	now := time.Now()
 	for _, t := range m.Thresholds {
@@ -148,12 +150,14 @@ func (m *Manager) Load() error {
 // Health returns what cannot be written, since when and why, or nil.
 func (m *Manager) Health() error { return m.file.Health() }
 
-// Run looks until ctx is done.
+// Run looks until ctx is done, once Load has returned.
 func (m *Manager) Run(ctx context.Context) error {
-	select {
-	case <-m.Ready:
-	case <-ctx.Done():
-		return ctx.Err()
+	for _, ready := range []<-chan struct{}{m.loaded, m.Ready} {
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	var loops sync.WaitGroup
 	loops.Go(func() { _ = m.file.Run(ctx) })
