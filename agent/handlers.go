@@ -30,6 +30,7 @@ func (a *Agent) handlers() server.Handlers {
 		Healthz:      a.healthz,
 		Health:       a.healthStates,
 		Pulls:        a.imagePulls().list,
+		PruneImages:  a.collector.Prune,
 		Waits:        a.waits,
 		Node:         a.node.Describe,
 		Streaming:    a.cri,

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
+	"berth/internal/runtime/cri"
 	"berth/internal/runtime/images"
 )
 
@@ -45,6 +46,16 @@ func newImageManager(g *ground, rt *containerRuntime, o *origin) (m imageManager
 	}
 	m.collector = images.NewCollector(gc)
 	return m, nil
+}
+
+// PruneImages removes the unused images of a runtime whose agent does not run; rootDir is the
+// agent's. It returns what became of every image.
+func PruneImages(ctx context.Context, rootDir string, rt *cri.Client, o images.PruneOptions) ([]images.Verdict, error) {
+	return images.NewCollector(images.GCConfig{
+		Store: rt, Puller: images.New(images.Config{Runtime: rt, RecordsDir: filepath.Join(rootDir, imageRecordsDir)}),
+		HasImageVolumes: func(pod.UID) bool { return true }, // nobody knows
+		NodeEvent:       func(string, string, string) {}, Log: slog.New(slog.DiscardHandler),
+	}).Prune(ctx, o)
 }
 
 // loadPullRecords brings the records of pulls up to date. Without them pods only have to pull more

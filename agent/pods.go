@@ -33,8 +33,8 @@ func (t *truths) hasEnded(uid pod.UID) bool {
 	return known && pod.IsTerminal(st.Phase)
 }
 
-// keepsEnded reports whether all containers of the pod have ended for good, and are only there to be
-// looked at. Of a pod that nobody wants any more its worker removes what there is.
+// keepsEnded reports whether all containers of the pod have ended for good, and are only there to
+// be looked at. Of a pod that nobody wants any more its worker removes what there is.
 func (t *truths) keepsEnded(uid pod.UID) bool {
 	l, ok := t.states.Get(uid)
 	return ok && l.State >= pod.Terminated && !l.Orphan && !l.RuntimeOnly

@@ -17,14 +17,15 @@ import (
 func newImageCommand(g *globalFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
-		Short: "List, pull, import, inspect and remove images",
+		Short: "List, pull, import, inspect, remove and prune images",
 		Long: `List, pull, import, inspect and remove the images of this node.
 
-The commands talk to the container runtime of the agent that runs in the run directory, or that left its pods there, and need no agent besides.
+The commands talk to the container runtime of the agent that runs in the run directory, or that left its pods there, and need no agent besides;
+prune has the agent do it if there is one.
 Pods may use every image that was pulled or imported here, whatever its registry asks of others.`,
 		Args: cobra.NoArgs,
 	}
-	cmd.AddCommand(newImageListCommand(g), newImagePullCommand(g), newImageImportCommand(g), newImageInspectCommand(g), newImageRemoveCommand(g))
+	cmd.AddCommand(newImageListCommand(g), newImagePullCommand(g), newImageImportCommand(g), newImageInspectCommand(g), newImageRemoveCommand(g), newImagePruneCommand(g))
 	return cmd
 }
 

@@ -67,7 +67,8 @@ func newImageRemoveCommand(g *globalFlags) *cobra.Command {
 		Short: "Remove images",
 		Long: `Remove images, each with all its names.
 
-An image that containers were made from is refused unless --force is given: they would go on, and need it to be pulled again when they are started anew.
+An image that containers were made from, or mount as a volume, is refused unless --force is given: they would go on, and need it to be pulled again when
+they are started anew.
 The image that the runtime needs for every pod is always refused.`,
 		Example: "  berth image rm nginx:1.28",
 		Args:    cobra.MinimumNArgs(1),
@@ -78,7 +79,7 @@ The image that the runtime needs for every pod is always refused.`,
 			return withImages(g, func(r *imageRuntime) error { return f.run(cmd.Context(), r, args, cmd.OutOrStdout()) })
 		},
 	}
-	cmd.Flags().BoolVarP(&f.force, "force", "f", false, "also remove images that containers were made from")
+	cmd.Flags().BoolVarP(&f.force, "force", "f", false, "also remove images that containers use")
 	return cmd
 }
 

@@ -24,6 +24,7 @@ import (
 	"berth/internal/record/events"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/embedded"
+	"berth/internal/runtime/images"
 	"berth/internal/source/manifest"
 )
 
@@ -129,13 +130,36 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 			ts.Check(os.WriteFile(ts.MkAbs("stopped"), []byte(s.String()+"\n"), 0o600))
 			ts.Check(process.Process.Kill())
 		},
-		Healthz: func() error { return nil },
-		Health:  storyHealth(ts).States,
-		Node:    func(context.Context) (*v1.Node, error) { return storyNode(), nil },
+		Healthz:     func() error { return nil },
+		Health:      storyHealth(ts).States,
+		Node:        func(context.Context) (*v1.Node, error) { return storyNode(), nil },
+		PruneImages: storyPrune,
 		Settings: func() ([]server.Setting, error) {
 			return []server.Setting{{Path: "maxPods", Value: 50, From: "--max-pods"}}, nil
 		},
 	}
+}
+
+// storyPrune has images of each fate, one of which cannot be removed.
+func storyPrune(_ context.Context, o images.PruneOptions) ([]images.Verdict, error) {
+	id := func(n int) string { return fmt.Sprintf("sha256:%012d", n) }
+	all := []images.Verdict{
+		{ID: id(1), Names: []string{"docker.io/library/nginx:1.28", "r.example/web:1"}, Size: 10 << 20, Fate: images.Unused, Removed: !o.DryRun},
+		{ID: id(2), Size: 1 << 20, Fate: images.Unused, Removed: !o.DryRun},
+		{ID: id(3), Names: []string{"docker.io/library/stuck:1"}, Size: 5 << 20, Fate: images.Unused},
+		{ID: id(4), Names: []string{"docker.io/library/app:dev"}, Size: 20 << 20, Fate: images.NotPulled},
+		{ID: id(5), Names: []string{"docker.io/library/redis:7"}, Size: 40 << 20, Fate: images.LookedAhead},
+		{ID: id(6), Names: []string{"registry.k8s.io/pause:3.10"}, Size: 300 << 10, Fate: images.Pinned},
+		{ID: id(7), Names: []string{"docker.io/library/nginx:1.29"}, Size: 60 << 20, Fate: images.InUse, Users: []string{"default/hello-web/server"}},
+		{ID: id(8), Names: []string{"docker.io/library/busybox:1"}, Size: 2 << 20, Fate: images.InUse, Users: []string{"a/b/c", "a/b/d", "a/b/e", "a/b/f", "a/b/g"}},
+	}
+	if !o.DryRun {
+		all[2].Error = "RemoveImage: it is stuck"
+	}
+	if o.All {
+		all[3].Fate = images.Unused
+	}
+	return all, nil
 }
 
 // storyHealth is the health of an agent whose runtime ended a while ago.

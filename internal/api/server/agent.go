@@ -76,18 +76,27 @@ func (a agentHandlers) getSettings(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// readBody decodes the body of a request, or answers that it cannot and returns false.
+func readBody(w http.ResponseWriter, r *http.Request, into any, expected string) (ok bool) {
+	body := json.NewDecoder(r.Body)
+	body.DisallowUnknownFields()
+	err := body.Decode(into)
+	if err == nil || errors.Is(err, io.EOF) { // no body means the defaults
+		return true
+	}
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		http.Error(w, fmt.Sprintf("the body is larger than %d bytes", tooLarge.Limit), http.StatusRequestEntityTooLarge)
+		return false
+	}
+	http.Error(w, fmt.Sprintf("body: %v; expected %s", err, expected), http.StatusBadRequest)
+	return false
+}
+
 // postStop accepts the order to stop. The answer is written before the agent closes this server.
 func (a agentHandlers) postStop(w http.ResponseWriter, r *http.Request) {
 	var req StopRequest
-	body := json.NewDecoder(r.Body)
-	body.DisallowUnknownFields()
-	if err := body.Decode(&req); err != nil && !errors.Is(err, io.EOF) { // no body means the defaults
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			http.Error(w, fmt.Sprintf("the body is larger than %d bytes", tooLarge.Limit), http.StatusRequestEntityTooLarge)
-			return
-		}
-		http.Error(w, fmt.Sprintf(`body: %v; expected {"all": true} or {"all": false}`, err), http.StatusBadRequest)
+	if !readBody(w, r, &req, `{"all": true} or {"all": false}`) {
 		return
 	}
 	scope := StopAgent

@@ -13,6 +13,7 @@ import (
 	"berth/internal/observe/stats"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
+	"berth/internal/runtime/images"
 	"berth/internal/source/manifest"
 )
 
@@ -62,6 +63,10 @@ type Handlers struct {
 	// Unlike the other functions, it may wait for the runtime, for as long as it takes to learn how
 	// far the pulls are.
 	Pulls func(ctx context.Context) []Pull
+
+	// PruneImages removes images that nobody uses, and returns what became of every image. It may
+	// be nil; then the path does not exist. Unlike the other functions, it waits for the runtime.
+	PruneImages func(ctx context.Context, o images.PruneOptions) ([]images.Verdict, error)
 
 	// Waits returns the calls for a pod that the runtime has not answered yet, the oldest first. It
 	// may be nil.

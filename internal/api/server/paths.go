@@ -33,6 +33,7 @@ const (
 	PathRelease       = "/berth/v1/release" // POST /{namespace}/{pod}
 	PathSettings      = "/berth/v1/settings"
 	PathPulls         = "/berth/v1/pulls"
+	PathPruneImages   = "/berth/v1/images/prune" // POST images.PruneOptions
 	PathNode          = "/berth/v1/node"
 	PathHealth        = "/berth/v1/health" // a list of health.State
 	PathStop          = "/berth/v1/stop"   // POST StopRequest

@@ -9,6 +9,7 @@ import (
 // routes are the handlers of one listener, by subject.
 type routes struct {
 	agent       agentHandlers
+	images      imageHandlers
 	pods        podHandlers
 	logs        logHandlers
 	streams     streamHandlers
@@ -27,6 +28,7 @@ func (s *routes) local() http.Handler {
 	mux.HandleFunc("GET "+PathPods, s.pods.getPods)
 	s.logs.route(mux)
 	s.agent.route(mux)
+	s.images.route(mux)
 	s.journal.route(mux)
 	s.stats.route(mux)
 	s.streams.route(mux)

@@ -142,6 +142,7 @@ func (b *builder) routes(a *answerer) *routes {
 	finder := podFinder{h}
 	r := &routes{
 		agent:   agentHandlers{a, h},
+		images:  imageHandlers{a, h},
 		pods:    podHandlers{a, h, b.lists},
 		logs:    logHandlers{a, finder, b.watches},
 		streams: streamHandlers{a, finder, h.Streaming, h.PodDialer, b.joiner},

@@ -124,21 +124,22 @@ func (c *Collector) RemoveUnused(ctx context.Context) (freed uint64, err error) 
 	return freed, err
 }
 
-// PruneOptions say what Prune may do. The zero value removes what is unused and was pulled by the
-// agent, or everything that is unused if others' images are not kept.
+// PruneOptions say what Prune may do. The zero value removes what is unused and was pulled by an
+// agent.
 type PruneOptions struct {
 	// DryRun: nothing is removed.
 	DryRun bool `json:"dryRun,omitempty"`
-	// All: images go too that the agent did not pull.
+	// All: images go too that no agent pulled.
 	All bool `json:"all,omitempty"`
 }
 
-// Prune removes the images that nobody uses because somebody asked for it: their age protects none.
+// Prune removes the images that nobody uses because somebody asked for it: none is too young, and
+// those that somebody has brought stay, whatever KeepUnrecorded says, unless they are asked for.
 // It returns what became of every image. An error tells what kept it from that; of images that
 // could not be removed, their verdicts tell.
 func (c *Collector) Prune(ctx context.Context, o PruneOptions) (verdicts []Verdict, err error) {
 	err = c.alone(ctx, func(done *collection) error {
-		if verdicts, err = c.judge(ctx, rules{keepUnrecorded: c.KeepUnrecorded && !o.All}); err != nil || o.DryRun {
+		if verdicts, err = c.judge(ctx, rules{keepUnrecorded: !o.All}); err != nil || o.DryRun {
 			return err
 		}
 		_, _ = c.free(ctx, verdicts, ^uint64(0), asAsked, done)

@@ -12,12 +12,8 @@ import (
 	"berth/internal/record/journal"
 )
 
-// computeDead picks of a pod what goes when the node runs out of disk. Nothing goes that ran when
-// it was seen last.
-func computeDead(s *pod.Status, hasEnded bool, now time.Time) garbage {
-	if !hasEnded {
-		return computeGarbage(s, GarbageLimits{}, now)
-	}
+// computeRemains picks everything of a pod that has ended, but for what ran when it was seen last.
+func computeRemains(s *pod.Status) garbage {
 	var g garbage
 	runs := map[pod.SandboxID]bool{}
 	for i := range s.Containers {
@@ -63,7 +59,10 @@ func (c *collector) removeDead(ctx context.Context) error {
 // removeDeadOf removes what is dead of one pod, and says so in its journal. A sandbox goes after
 // its containers.
 func (c *collector) removeDeadOf(ctx context.Context, s *pod.Status) error {
-	g := computeDead(s, c.hasEnded(s.UID), time.Now())
+	g := computeGarbage(s, GarbageLimits{}, time.Now())
+	if c.hasEnded(s.UID) {
+		g = computeRemains(s)
+	}
 	removed := 0
 	var errs []error
 	for _, cs := range g.Containers {

@@ -16,25 +16,21 @@ import (
 	"berth/internal/pod"
 )
 
-func TestComputeDead(t *testing.T) {
+func TestComputeRemains(t *testing.T) {
 	type list = []pod.ContainerID
 	for _, tc := range []struct {
 		name, observed string
-		hasEnded       bool
 		want           list
 		sandboxes      []pod.SandboxID
 	}{
-		{name: "nothing", observed: ""},
-		{name: "of a pod that goes on, the newest stays", observed: "sb a=running a=1 a=2 b=1", want: list{"c2"}},
-		{name: "its newest sandbox stays", observed: "sb-dead a=1"},
-		{name: "an older sandbox goes", observed: "sb sb-dead a=running a=1 a=2+old", want: list{"c2"}, sandboxes: []pod.SandboxID{"s1"}},
-		{name: "of a pod that has ended nothing stays", hasEnded: true, observed: "sb-dead a=1 a=2 b=created c=unknown", want: list{"c0", "c1", "c2", "c3"}, sandboxes: []pod.SandboxID{"s0"}},
-		{name: "nothing but a sandbox", hasEnded: true, observed: "sb-dead", sandboxes: []pod.SandboxID{"s0"}},
-		{name: "what ran when it was seen last stays", hasEnded: true, observed: "sb-dead a=running b=1", want: list{"c1"}},
-		{name: "and a sandbox that was ready", hasEnded: true, observed: "sb a=1", want: list{"c0"}},
+		{name: "nothing is there", observed: ""},
+		{name: "nothing stays", observed: "sb-dead a=1 a=2 b=created c=unknown", want: list{"c0", "c1", "c2", "c3"}, sandboxes: []pod.SandboxID{"s0"}},
+		{name: "nothing but a sandbox", observed: "sb-dead", sandboxes: []pod.SandboxID{"s0"}},
+		{name: "what ran when it was seen last stays", observed: "sb-dead a=running b=1", want: list{"c1"}},
+		{name: "and a sandbox that was ready", observed: "sb a=1", want: list{"c0"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			g := computeDead(inputOf(t, specOf(t, "Always a b c"), tc.observed).Observed, tc.hasEnded, t0.Add(time.Minute))
+			g := computeRemains(inputOf(t, specOf(t, "Always a b c"), tc.observed).Observed)
 			if d := cmp.Diff(tc.want, list(ids(g.Containers))); d != "" {
 				t.Errorf("containers (-want +got):\n%s", d)
 			}

@@ -60,12 +60,11 @@ type Config struct {
 	MaxRestartPeriod time.Duration
 	// Garbage limits the dead containers that stay.
 	Garbage GarbageLimits
-	// Pods returns what the runtime has of every pod, as last observed; nil: nothing is known of
-	// other pods, so that neither Garbage.MaxTotal is enforced nor RemoveDead does anything. It must
-	// not block.
+	// Pods returns what the runtime has of every pod, as last observed; nil: Garbage.MaxTotal is
+	// not enforced, and RemoveDead does nothing. It must not block.
 	Pods func() []*pod.Status
-	// HasEnded reports whether all containers of a pod that is wanted have ended for good; nil: none
-	// has. It must not block.
+	// HasEnded reports whether all containers of a pod have ended for good, and are only there to
+	// be looked at; nil: of none they are. It must not block.
 	HasEnded func(uid pod.UID) bool
 	// Metrics is where metrics are registered; nil: nowhere.
 	Metrics prometheus.Registerer

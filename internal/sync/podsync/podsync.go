@@ -34,8 +34,8 @@ type Request struct {
 	Grace time.Duration
 	// StatusFunc, if not nil, changes the status that the pod ends with.
 	StatusFunc func(*v1.PodStatus)
-	// Evicted: the pod ended to free capacity, so that nothing stays of its containers, sandboxes and
-	// logs.
+	// Evicted: the pod ended to free capacity, so that nothing stays of its containers, sandboxes
+	// and logs.
 	Evicted bool
 	// Refused: the pod was not admitted. Its status says why, and stays so.
 	Refused bool
