@@ -17,7 +17,8 @@ const (
 	fastest = 1 << 30
 	// shortestRest and longestRest are the bounds of how long an alarm rests after it rang.
 	shortestRest, longestRest = time.Second, 10 * time.Second
-	// retry is how long after a failure of a wire its owner is asked to look, and so to lay it anew.
+	// retry is how long after a failure of a wire its owner is asked to look, and so to lay it
+	// anew.
 	retry = 10 * time.Second
 	// patience is how many failures in a row end a wire.
 	patience = 5
