@@ -27,7 +27,7 @@ const (
 // computeWire returns the use of memory at which to wake, none for no wire: left is how much may
 // still be taken from what is used now, limit is what can be used at all.
 func computeWire(now, left, limit int64) int64 {
-	if left < least || left > none-now {
+	if left < least || left >= none-now {
 		return none
 	}
 	page := int64(os.Getpagesize())

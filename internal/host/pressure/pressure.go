@@ -2,6 +2,7 @@ package pressure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -68,9 +69,10 @@ func (w *Watch) take() (distances, bool) {
 	return left, true
 }
 
-// Run watches until ctx is done. It opens nothing before it is told distances, and leaves nothing
-// open.
+// Run watches until ctx is done. It keeps nothing open before it is told distances, and leaves
+// nothing open.
 func (w *Watch) Run(ctx context.Context) error {
+	w.tidy()
 	select {
 	case <-w.told:
 	case <-ctx.Done():
@@ -81,6 +83,24 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+// tidy takes away the wire of an agent that was killed: this one may never be told distances.
+func (w *Watch) tidy() {
+	if !w.unified() || w.cfg.Pods == "" {
+		return
+	}
+	h := w.high()
+	if err := h.own(none); err != nil && !isGone(err) && !errors.Is(err, errForeign) {
+		w.cfg.Log.Warn("not known whether pods are slowed down by memory.high of an agent that was killed", "cgroup", h.dir, "error", err)
+	}
+}
+
+func (w *Watch) unified() bool { return exists(filepath.Join(w.cfg.Cgroups, controllersFile)) }
+
+func (w *Watch) high() *high {
+	dir := filepath.Join(w.cfg.Cgroups, w.cfg.Pods)
+	return &high{dir: dir, marks: attribute(dir), events: notOpen}
 }
 
 func (w *Watch) serve(ctx context.Context) error {
@@ -102,10 +122,10 @@ func (w *Watch) serve(ctx context.Context) error {
 func (w *Watch) wires() []*line {
 	var out []*line
 	switch root := filepath.Join(w.cfg.Cgroups, "memory"); {
-	case exists(filepath.Join(w.cfg.Cgroups, controllersFile)):
+	case w.unified():
 		if w.cfg.Pods != "" {
-			dir := filepath.Join(w.cfg.Cgroups, w.cfg.Pods)
-			out = append(out, newLine(dir, &high{dir: dir, marks: attribute(dir), events: notOpen}))
+			h := w.high()
+			out = append(out, newLine(h.dir, h))
 		}
 	case exists(filepath.Join(root, controlFile)):
 		out = append(out, newLine(root, &threshold{dir: root, of: ofMachine, event: notOpen}))
@@ -123,7 +143,7 @@ func (w *Watch) alarms() []*alarm {
 	if path := filepath.Join(w.cfg.Proc, "pressure", "memory"); exists(path) {
 		out = append(out, &alarm{name: path, siren: &stall{path: path, fd: notOpen}})
 	}
-	if w.cfg.Pods != "" && exists(filepath.Join(w.cfg.Cgroups, controllersFile)) {
+	if w.cfg.Pods != "" && w.unified() {
 		path := filepath.Join(w.cfg.Cgroups, w.cfg.Pods, eventsFile)
 		out = append(out, &alarm{name: path, siren: &limit{path: path, fd: notOpen}})
 	}
