@@ -2,6 +2,7 @@ package pressure
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -44,21 +45,26 @@ type stall struct {
 	fd   int
 }
 
-// trigger asks to be told when, within a second, some task waits for memory for 50 ms. The kernel's
-// own task that reclaims is one.
-const trigger = "some 50000 1000000\x00"
+// triggers ask to be told when some task waits for memory for a twentieth of a window, in
+// microseconds; the kernel's own task that reclaims is one. Without CAP_SYS_RESOURCE a window must
+// be a multiple of 2 s, and the kernel looks once in 2 s.
+var triggers = []string{"some 50000 1000000\x00", "some 100000 2000000\x00"}
 
 func (s *stall) open() error {
 	if s.fd != notOpen {
 		return nil
 	}
 	fd, err := unix.Open(s.path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err == nil {
-		if _, err = unix.Write(fd, []byte(trigger)); err != nil {
-			closed(fd)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
+	for _, t := range triggers {
+		if _, err = unix.Write(fd, []byte(t)); !errors.Is(err, unix.EINVAL) {
+			break
 		}
 	}
 	if err != nil {
+		closed(fd)
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
 	s.fd = fd
