@@ -78,6 +78,7 @@ var ranks = map[string]int{
 	"internal/api/netns":       1,
 	"internal/api/streams":     1,
 	"internal/host/hostports":  1,
+	"internal/host/pressure":   1,
 	"internal/source/defaults": 1,
 
 	"internal/host/beneath":   0,

@@ -7,7 +7,7 @@
 //	        └─ besteffort/pod<uid>
 //
 // Owns: kubepods and what is below it down to the pods, in every hierarchy; it is the only writer
-// of cgroupfs.
+// of cgroupfs, but for memory.high of kubepods (package pressure).
 // Reads: pods' resources.
 // Never: makes containers' cgroups (the runtime does), kills a process outside of a pod that is to
 // be removed.

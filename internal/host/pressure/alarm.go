@@ -1,0 +1,141 @@
+package pressure
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// siren is the kernel's means to tell that memory is being reclaimed.
+type siren interface {
+	// open opens it, unless it is open.
+	open() error
+	// notice returns the descriptor that has POLLPRI when the kernel tells; notOpen if it is not.
+	notice() int
+	// rang takes what the kernel told, and reports whether it matters.
+	rang() bool
+	close()
+}
+
+// alarm is a siren, and for how long it rests: where files are read and written a lot, it rings all
+// the time.
+type alarm struct {
+	name   string
+	siren  siren
+	rests  time.Time // until when; zero: it does not
+	failed bool      // to open, which was said
+}
+
+// aim opens the siren if there is a threshold.
+func (a *alarm) aim(left distances) error {
+	if left == (distances{none, none}) {
+		a.siren.close()
+		return nil
+	}
+	return a.siren.open()
+}
+
+// stall is the machine's pressure stall information.
+type stall struct {
+	path string
+	fd   int
+}
+
+// triggers ask to be told when some task waits for memory for a twentieth of a window, in
+// microseconds; the kernel's own task that reclaims is one. Without CAP_SYS_RESOURCE a window must
+// be a multiple of 2 s, and the kernel looks once in 2 s.
+var triggers = []string{"some 50000 1000000\x00", "some 100000 2000000\x00"}
+
+func (s *stall) open() error {
+	if s.fd != notOpen {
+		return nil
+	}
+	fd, err := unix.Open(s.path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
+	for _, t := range triggers {
+		if _, err = unix.Write(fd, []byte(t)); !errors.Is(err, unix.EINVAL) {
+			break
+		}
+	}
+	if err != nil {
+		closed(fd)
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
+	s.fd = fd
+	return nil
+}
+
+func (s *stall) notice() int { return s.fd }
+
+// rang has nothing to take: the kernel tells each event once.
+func (s *stall) rang() bool { return true }
+
+func (s *stall) close() { s.fd = closed(s.fd) }
+
+// limit is how often the pods' cgroup of version 2 was at its limit.
+type limit struct {
+	path string
+	fd   int
+	hits int64
+}
+
+func (l *limit) open() error {
+	if l.fd != notOpen {
+		return nil
+	}
+	fd, err := openEvents(l.path)
+	if err != nil {
+		return err
+	}
+	l.fd = fd
+	l.hits, err = readHits(fd)
+	if err != nil {
+		l.close()
+	}
+	return err
+}
+
+func (l *limit) notice() int { return l.fd }
+
+func (l *limit) rang() bool {
+	hits, err := readHits(l.fd)
+	if err != nil { // the cgroup is gone; it is opened anew when there is a reading
+		l.close()
+		return true
+	}
+	more := hits > l.hits
+	l.hits = hits
+	return more
+}
+
+func (l *limit) close() { l.fd = closed(l.fd) }
+
+// readHits reads an open memory.events.local, so that the next event is told.
+func readHits(fd int) (int64, error) {
+	var b [512]byte
+	n, err := unix.Pread(fd, b[:], 0)
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", eventsFile, err)
+	}
+	return parseHits(b[:n]), nil
+}
+
+// parseHits returns how often the cgroup was at its limit, or had a process killed at it.
+func parseHits(b []byte) int64 {
+	var sum int64
+	for line := range bytes.Lines(b) {
+		key, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
+		if k := string(key); k == "max" || k == "oom" {
+			if n, err := strconv.ParseInt(string(value), 10, 64); err == nil {
+				sum += n
+			}
+		}
+	}
+	return sum
+}

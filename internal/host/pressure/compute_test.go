@@ -1,0 +1,97 @@
+package pressure
+
+import (
+	"testing"
+	"time"
+)
+
+const mi, gi = int64(1 << 20), int64(1 << 30)
+
+func TestComputeWire(t *testing.T) {
+	for _, tc := range []struct {
+		what             string
+		now, left, limit int64
+		want             int64
+	}{
+		{"what is left", gi, 100 * mi, none, gi + 100*mi},
+		{"whole pages", gi + 1, 100*mi + 5, none, gi + 100*mi},
+		{"the least distance", gi, 16 * mi, none, gi + 16*mi},
+		{"nearer", gi, 16*mi - 1, none, none},
+		{"crossed", gi, -5 * gi, none, none},
+		{"no threshold", gi, none, none, none},
+		{"far beyond what there is", gi, none - gi, none, none},
+		{"below the limit", gi, gi, 2*gi + 1, 2 * gi},
+		{"at the limit", gi, gi, 2 * gi, none},
+		{"beyond the limit", gi, 3 * gi, 2 * gi, none},
+	} {
+		if got := computeWire(tc.now, tc.left, tc.limit); got != tc.want {
+			t.Errorf("%s: %d, want %d", tc.what, got, tc.want)
+		}
+	}
+}
+
+func TestMayStay(t *testing.T) {
+	for _, tc := range []struct {
+		lies, should int64
+		want         bool
+	}{
+		{gi, gi, true}, {gi, gi + mi, true}, {gi + mi, gi, true}, {gi, gi + mi + 1, false}, {gi + mi + 1, gi, false},
+		{none, gi, false}, {gi, none, false}, {none, none, false},
+	} {
+		if got := mayStay(tc.lies, tc.should); got != tc.want {
+			t.Errorf("a wire at %d that should lie at %d: %v", tc.lies, tc.should, got)
+		}
+	}
+}
+
+func TestComputeRest(t *testing.T) {
+	for _, tc := range []struct {
+		left distances
+		want time.Duration
+	}{
+		{distances{none, none}, 10 * time.Second},
+		{distances{100 * gi, none}, 10 * time.Second},
+		{distances{100 * gi, 3 * gi}, 3 * time.Second},
+		{distances{3 * gi, 100 * gi}, 3 * time.Second},
+		{distances{mi, none}, time.Second},
+		{distances{-gi, none}, time.Second},
+	} {
+		if got := computeRest(tc.left); got.Round(10*time.Millisecond) != tc.want {
+			t.Errorf("%+v: %s, want %s", tc.left, got, tc.want)
+		}
+	}
+}
+
+func TestComputeOwner(t *testing.T) {
+	for _, tc := range []struct {
+		what              string
+		value, lies, mark int64
+		want              owner
+	}{
+		{"never set", none, none, 0, nobodys},
+		{"lifted", none, none, gi, nobodys},
+		{"lies", gi, gi, gi, ours},
+		{"reset", none, gi, gi, replaced},
+		{"of an agent that was killed", gi, none, gi, leftover},
+		{"set by somebody", gi, none, 0, foreign},
+		{"set after an agent was killed", 2 * gi, none, gi, foreign},
+		{"set in place of ours", 2 * gi, gi, gi, foreign},
+	} {
+		if got := computeOwner(tc.value, tc.lies, tc.mark); got != tc.want {
+			t.Errorf("%s: %d, want %d", tc.what, got, tc.want)
+		}
+	}
+}
+
+func TestParseHits(t *testing.T) {
+	for text, want := range map[string]int64{
+		"low 1\nhigh 20\nmax 300\noom 4000\noom_kill 50000\noom_group_kill 600000\n": 4300,
+		"low 1\nhigh 20\n": 0,
+		"max\noom x\n":     0,
+		"":                 0,
+	} {
+		if got := parseHits([]byte(text)); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package pressure
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// guard waits for what the kernel tells, and wakes. All of it belongs to the goroutine of run.
+type guard struct {
+	wires  []*line
+	alarms []*alarm
+	bell   *bell
+	// wait blocks until one of the descriptors has an event, which it notes, or until the time;
+	// zero is for ever.
+	wait func(fds []unix.PollFd, until time.Time) error
+	wake func()
+	log  *slog.Logger
+
+	left distances
+}
+
+// run serves until ctx is done, or until it cannot wait. news returns distances that are new.
+func (g *guard) run(ctx context.Context, news func() (distances, bool)) error {
+	for ctx.Err() == nil {
+		if told, ok := news(); ok {
+			g.left = told
+			g.aim()
+		}
+		g.step(time.Now())
+		fds, takes := g.notices()
+		if err := g.wait(fds, g.next()); err != nil {
+			return err
+		}
+		g.bell.silence()
+		for i, fd := range fds {
+			if fd.Revents != 0 && takes[i] != nil {
+				takes[i]()
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// aim takes new distances to wires and alarms.
+func (g *guard) aim() {
+	for _, l := range g.wires {
+		g.failed(l, l.aim(g.left))
+	}
+	for _, a := range g.alarms {
+		if err := a.aim(g.left); err != nil && !isGone(err) && !a.failed {
+			a.failed = true
+			g.log.Info("the kernel does not tell that memory is waited for", "of", a.name, "error", err)
+		}
+	}
+}
+
+// step does what is due.
+func (g *guard) step(now time.Time) {
+	for _, l := range g.wires {
+		switch due := l.due(); {
+		case due.IsZero() || now.Before(due):
+		case l.should == none: // it failed
+			l.retry = time.Time{}
+			g.wake()
+		default:
+			crossed, err := l.lay(now)
+			g.failed(l, err)
+			if crossed {
+				g.wake()
+			}
+		}
+	}
+	for _, a := range g.alarms {
+		if !a.rests.IsZero() && !now.Before(a.rests) {
+			a.rests = time.Time{}
+		}
+	}
+}
+
+// failed says once that a wire has ended.
+func (g *guard) failed(l *line, err error) {
+	switch {
+	case err == nil || isGone(err):
+	case errors.Is(err, errForeign):
+		g.log.Info("memory.high of the pods' cgroup is set by somebody else: the kernel does not tell beforehand that pods use up memory", "cgroup", l.name)
+	case l.ended:
+		g.log.Warn("the kernel does not tell beforehand that memory is used up", "cgroup", l.name, "failures", l.failures, "error", err)
+	default:
+		g.log.Debug("no wire at the use of memory", "cgroup", l.name, "error", err)
+	}
+}
+
+// notices returns the descriptors to wait for, and what to do when one has an event.
+func (g *guard) notices() ([]unix.PollFd, []func()) {
+	fds, takes := []unix.PollFd{{Fd: int32(g.bell.number()), Events: unix.POLLIN}}, []func(){nil}
+	add := func(fd int, events int16, take func()) {
+		if fd != notOpen {
+			fds, takes = append(fds, unix.PollFd{Fd: int32(fd), Events: events}), append(takes, take)
+		}
+	}
+	for _, l := range g.wires {
+		fd, events := l.wire.notice()
+		add(fd, events, func() {
+			g.log.Debug("memory: a wire was crossed", "cgroup", l.name, "at", l.lies)
+			g.failed(l, l.lift())
+			g.wake()
+		})
+	}
+	for _, a := range g.alarms {
+		if !a.rests.IsZero() {
+			continue
+		}
+		add(a.siren.notice(), unix.POLLPRI, func() {
+			if a.siren.rang() {
+				g.log.Debug("memory: an alarm rang", "of", a.name)
+				a.rests = time.Now().Add(computeRest(g.left))
+				g.wake()
+			}
+		})
+	}
+	return fds, takes
+}
+
+// next returns when something is due, zero for never.
+func (g *guard) next() time.Time {
+	var next time.Time
+	earlier := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	for _, l := range g.wires {
+		earlier(l.due())
+	}
+	for _, a := range g.alarms {
+		earlier(a.rests)
+	}
+	return next
+}
+
+func (g *guard) close() {
+	for _, l := range g.wires {
+		if err := l.wire.lift(); err != nil && !isGone(err) {
+			g.log.Warn("the wire at the use of memory stays: pods that reach it are slowed down", "cgroup", l.name, "error", err)
+		}
+	}
+	for _, a := range g.alarms {
+		a.siren.close()
+	}
+}

@@ -1,0 +1,141 @@
+package pressure
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Files of a cgroup of version 2. memory.events.local leaves out what happens to the cgroups below:
+// a container at its own limit is nobody's shortage.
+const (
+	controllersFile = "cgroup.controllers"
+	currentFile     = "memory.current"
+	highFile        = "memory.high"
+	maxFile         = "memory.max"
+	eventsFile      = "memory.events.local"
+	unbounded       = "max"
+)
+
+var (
+	errForeign  = errors.New("memory.high is set by somebody else")
+	errReplaced = errors.New("memory.high was reset by somebody else")
+)
+
+// high is the wire of version 2: memory.high of the pods' cgroup.
+type high struct {
+	dir   string
+	marks marks
+
+	bound  bool // memory.high may have our value
+	events int  // descriptor, or notOpen
+}
+
+// marks keep a number with the cgroup, for as long as it exists.
+type marks interface {
+	get() (int64, error) // 0 is none
+	set(int64) error
+}
+
+func (h *high) aim(left distances, lies int64) (int64, error) {
+	if err := h.own(lies); err != nil {
+		return none, err
+	}
+	now, err := readNumber(filepath.Join(h.dir, currentFile))
+	if err != nil {
+		return none, err
+	}
+	limit, err := readNumber(filepath.Join(h.dir, maxFile))
+	if err != nil {
+		return none, err
+	}
+	return computeWire(now, min(left.machine, left.pods), limit), nil
+}
+
+// own makes sure that memory.high is ours to set.
+func (h *high) own(lies int64) error {
+	value, err := readNumber(filepath.Join(h.dir, highFile))
+	if err != nil {
+		return err
+	}
+	mark, err := h.marks.get()
+	if err != nil {
+		return err
+	}
+	switch computeOwner(value, lies, mark) {
+	case leftover:
+		h.bound = true
+		return h.lift()
+	case replaced:
+		h.bound = false
+		return errReplaced
+	case foreign:
+		h.bound = false
+		return errForeign
+	}
+	return nil
+}
+
+func (h *high) lay(at int64) (crossed bool, err error) {
+	if h.events == notOpen {
+		if h.events, err = openEvents(filepath.Join(h.dir, eventsFile)); err != nil {
+			return false, err
+		}
+	}
+	// What is marked without being set harms nobody; what is set without a mark would stay for ever
+	// if the agent were killed.
+	if err := h.marks.set(at); err != nil {
+		return false, err
+	}
+	h.bound = true
+	if err := writeNow(filepath.Join(h.dir, highFile), strconv.FormatInt(at, 10)); err != nil {
+		return false, err
+	}
+	now, err := readNumber(filepath.Join(h.dir, currentFile))
+	return now > at, err
+}
+
+func (h *high) lift() error {
+	if h.bound {
+		if err := writeNow(filepath.Join(h.dir, highFile), unbounded); err != nil && !isGone(err) {
+			return err
+		}
+		h.bound = false
+	}
+	h.events = closed(h.events)
+	return nil
+}
+
+func (h *high) notice() (fd int, events int16) { return h.events, unix.POLLPRI }
+
+// attribute is the folder of a cgroup, which has the mark as an extended attribute.
+type attribute string
+
+// highAttr needs CAP_SYS_ADMIN, as "trusted" ones do.
+const highAttr = "trusted.berth.high"
+
+func (a attribute) get() (int64, error) {
+	var b [32]byte
+	n, err := unix.Getxattr(string(a), highAttr, b[:])
+	switch {
+	case errors.Is(err, unix.ENODATA):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("read the attribute %s of %s: %w", highAttr, a, err)
+	}
+	at, err := strconv.ParseInt(string(b[:n]), 10, 64)
+	if err != nil {
+		return 0, nil // not ours
+	}
+	return at, nil
+}
+
+func (a attribute) set(at int64) error {
+	if err := unix.Setxattr(string(a), highAttr, strconv.AppendInt(nil, at, 10), 0); err != nil {
+		return fmt.Errorf("write the attribute %s of %s: %w", highAttr, a, err)
+	}
+	return nil
+}

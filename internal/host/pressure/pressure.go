@@ -1,0 +1,163 @@
+package pressure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"path/filepath"
+	"sync"
+)
+
+// Config says what is watched.
+type Config struct {
+	Proc    string // where proc is mounted: "/proc"
+	Cgroups string // where the hierarchies of cgroups are
+	// Pods is the cgroup of all pods, by its path from the root of its hierarchy: "/kubepods". ""
+	// is none.
+	Pods string
+	Log  *slog.Logger
+}
+
+// Watch has the kernel tell when the machine's memory may have become short.
+type Watch struct {
+	cfg  Config
+	wake chan struct{}
+	told chan struct{}
+	bell bell
+
+	mu   sync.Mutex
+	left *distances // guarded by mu; nil: taken, or never told
+}
+
+// distances are how many bytes may still be taken before a threshold is crossed, of the machine and
+// of the pods; none is without a threshold.
+type distances struct{ machine, pods int64 }
+
+// none stands for a number that is beyond any.
+const none = math.MaxInt64
+
+// New returns a watch that sees nothing before it runs and is told distances.
+func New(cfg Config) *Watch {
+	return &Watch{cfg: cfg, wake: make(chan struct{}, 1), told: make(chan struct{}, 1), bell: bell{fd: -1}}
+}
+
+// Wake has a value when memory may have become short. It has room for one.
+func (w *Watch) Wake() <-chan struct{} { return w.wake }
+
+// Arm says how far memory is from the thresholds: bytes that the machine, and the pods' cgroup, may
+// still take before a threshold is crossed; math.MaxInt64 for no such threshold. It is called after
+// each reading, and never blocks.
+func (w *Watch) Arm(machine, pods int64) {
+	w.mu.Lock()
+	w.left = &distances{machine: machine, pods: pods}
+	w.mu.Unlock()
+	w.bell.ring()
+	notify(w.told)
+}
+
+// take returns the distances if they are newer than those that were taken last.
+func (w *Watch) take() (distances, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.left == nil {
+		return distances{}, false
+	}
+	left := *w.left
+	w.left = nil
+	return left, true
+}
+
+// Run watches until ctx is done. It keeps nothing open before it is told distances, and leaves
+// nothing open.
+func (w *Watch) Run(ctx context.Context) error {
+	w.tidy()
+	select {
+	case <-w.told:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := w.serve(ctx); err != nil && ctx.Err() == nil {
+		w.cfg.Log.Warn("the kernel no longer tells when memory becomes short: it is seen by the clock alone", "error", err)
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// tidy takes away the wire of an agent that was killed: this one may never be told distances.
+func (w *Watch) tidy() {
+	if !w.unified() || w.cfg.Pods == "" {
+		return
+	}
+	h := w.high()
+	if err := h.own(none); err != nil && !isGone(err) && !errors.Is(err, errForeign) {
+		w.cfg.Log.Warn("not known whether pods are slowed down by memory.high of an agent that was killed", "cgroup", h.dir, "error", err)
+	}
+}
+
+func (w *Watch) unified() bool { return exists(filepath.Join(w.cfg.Cgroups, controllersFile)) }
+
+func (w *Watch) high() *high {
+	dir := filepath.Join(w.cfg.Cgroups, w.cfg.Pods)
+	return &high{dir: dir, marks: attribute(dir), events: notOpen}
+}
+
+func (w *Watch) serve(ctx context.Context) error {
+	g := &guard{wires: w.wires(), alarms: w.alarms(), bell: &w.bell, wait: poll, wake: func() { notify(w.wake) }, log: w.cfg.Log}
+	defer g.close()
+	if len(g.wires)+len(g.alarms) == 0 {
+		w.cfg.Log.Info("the kernel does not tell when memory becomes short: it is seen by the clock alone")
+		return nil
+	}
+	if err := w.bell.open(); err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	defer w.bell.close()
+	defer context.AfterFunc(ctx, w.bell.ring)()
+	return g.run(ctx, w.take)
+}
+
+// wires returns those that the host's version of cgroups has.
+func (w *Watch) wires() []*line {
+	var out []*line
+	switch root := filepath.Join(w.cfg.Cgroups, "memory"); {
+	case w.unified():
+		if w.cfg.Pods != "" {
+			h := w.high()
+			out = append(out, newLine(h.dir, h))
+		}
+	case exists(filepath.Join(root, controlFile)):
+		out = append(out, newLine(root, &threshold{dir: root, of: ofMachine, event: notOpen}))
+		if w.cfg.Pods != "" {
+			dir := filepath.Join(root, w.cfg.Pods)
+			out = append(out, newLine(dir, &threshold{dir: dir, of: ofPods, event: notOpen}))
+		}
+	}
+	return out
+}
+
+// alarms returns those that the host has.
+func (w *Watch) alarms() []*alarm {
+	var out []*alarm
+	if path := filepath.Join(w.cfg.Proc, "pressure", "memory"); exists(path) {
+		out = append(out, &alarm{name: path, siren: &stall{path: path, fd: notOpen}})
+	}
+	if w.cfg.Pods != "" && w.unified() {
+		path := filepath.Join(w.cfg.Cgroups, w.cfg.Pods, eventsFile)
+		out = append(out, &alarm{name: path, siren: &limit{path: path, fd: notOpen}})
+	}
+	return out
+}
+
+func ofMachine(d distances) int64 { return d.machine }
+
+func ofPods(d distances) int64 { return d.pods }
+
+// notify puts a value into a channel with room for one.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

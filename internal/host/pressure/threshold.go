@@ -1,0 +1,56 @@
+package pressure
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Files of a cgroup of version 1.
+const (
+	controlFile = "cgroup.event_control"
+	usageFile   = "memory.usage_in_bytes"
+)
+
+// threshold is a wire of version 1: an eventfd that the kernel adds to when the use of memory of
+// the cgroup crosses a threshold. The kernel forgets one that is closed.
+type threshold struct {
+	dir string
+	of  func(distances) int64 // the distance of this cgroup
+
+	event int // descriptor, or notOpen
+}
+
+func (t *threshold) aim(left distances, _ int64) (int64, error) {
+	now, err := readNumber(filepath.Join(t.dir, usageFile))
+	return computeWire(now, t.of(left), none), err
+}
+
+func (t *threshold) lay(at int64) (crossed bool, err error) {
+	_ = t.lift()
+	path := filepath.Join(t.dir, usageFile)
+	usage, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer usage.Close()
+	if t.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		t.event = notOpen
+		return false, fmt.Errorf("eventfd: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(t.dir, controlFile), fmt.Appendf(nil, "%d %d %d", t.event, usage.Fd(), at), 0); err != nil {
+		return false, err
+	}
+	// What was crossed before the kernel knew of the threshold, it does not tell.
+	now, err := readNumber(path)
+	return now >= at, err
+}
+
+func (t *threshold) lift() error {
+	t.event = closed(t.event)
+	return nil
+}
+
+func (t *threshold) notice() (fd int, events int16) { return t.event, unix.POLLIN }
