@@ -1,0 +1,135 @@
+package cgroups
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	lib "github.com/opencontainers/cgroups"
+	libmanager "github.com/opencontainers/cgroups/manager"
+	"golang.org/x/sys/unix"
+)
+
+// Daemons is a cgroup of processes of the machine, which are no pod's: in the hierarchy of each
+// controller with version 1, in the one hierarchy with version 2.
+type Daemons struct {
+	name string
+	dirs []move
+	proc string
+}
+
+// move is a cgroup in one hierarchy, and where its processes come from.
+type move struct{ from, to string }
+
+// OpenDaemons makes the cgroup, if it is not there. Both are paths from the root of the
+// hierarchies; what Gather gathers is in root, which is "/" but in tests. With systemd, too, it is
+// made through cgroupfs: a cgroup that is a unit of systemd is there already.
+func OpenDaemons(root, cgroup string) (*Daemons, error) {
+	d := &Daemons{name: cgroup, proc: "/proc"}
+	from, err := open(root)
+	if err != nil {
+		return nil, fmt.Errorf("cgroup %s: %w", root, err)
+	}
+	to, err := open(path.Join(root, cgroup))
+	if err == nil {
+		err = to.Apply(-1)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make cgroup %s: %w", cgroup, err)
+	}
+	d.dirs = pair(from.GetPaths(), to.GetPaths())
+	return d, nil
+}
+
+func open(cgroup string) (lib.Manager, error) {
+	if version, _ := Detect(); version == 0 {
+		return nil, errors.New("no cgroup hierarchy is mounted (expected at " + mountpoint + ")")
+	}
+	return libmanager.New(&lib.Cgroup{Path: path.Join("/", cgroup), Resources: &lib.Resources{SkipDevices: true}})
+}
+
+// pair returns the folders of two cgroups by hierarchy, which may have several controllers. Named
+// hierarchies of version 1 (systemd's) control nothing: who has made them goes by what is in them.
+func pair(from, to map[string]string) []move {
+	var out []move
+	for _, controller := range slices.Sorted(maps.Keys(to)) {
+		m := move{from[controller], to[controller]}
+		if !strings.HasPrefix(controller, lib.CgroupNamePrefix) && m.from != "" && m.to != "" && !slices.Contains(out, m) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// Join moves this process into the cgroup. What it starts from then on is there, too.
+func (d *Daemons) Join() error { return d.put(os.Getpid()) }
+
+// put moves a process into the cgroup.
+func (d *Daemons) put(pid int) error {
+	for _, m := range d.dirs {
+		if err := lib.WriteCgroupProc(m.to, pid); err != nil {
+			return fmt.Errorf("move process %d into cgroup %s: %w", pid, m.to, explained(err))
+		}
+	}
+	return nil
+}
+
+// explained says what the kernel means by EBUSY.
+func explained(err error) error {
+	if errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("with cgroup v2 no process can be in a cgroup that has others with controllers in it; name another one: %w", err)
+	}
+	return err
+}
+
+// Gather moves the processes into the cgroup that are in the root of a hierarchy, and so in no
+// cgroup there, but for threads of the kernel and the first process. It returns how many it moved,
+// and goes on after one that cannot be moved.
+func (d *Daemons) Gather() (moved int, err error) {
+	seen, stuck := map[int]bool{}, map[int]error{}
+	for _, m := range d.dirs {
+		pids, err := lib.GetPids(m.from)
+		if err != nil {
+			return len(seen), fmt.Errorf("processes of cgroup %s: %w", m.from, err)
+		}
+		for _, pid := range pids {
+			stat, err := os.ReadFile(filepath.Join(d.proc, strconv.Itoa(pid), "stat"))
+			if err != nil || !isDaemon(pid, string(stat)) {
+				continue // gone meanwhile, or not ours to move
+			}
+			switch err := lib.WriteCgroupProc(m.to, pid); {
+			case err == nil:
+				seen[pid] = true
+			case !errors.Is(err, unix.ESRCH):
+				stuck[pid] = err
+			}
+		}
+	}
+	if len(stuck) == 0 {
+		return len(seen), nil
+	}
+	first := slices.Min(slices.Collect(maps.Keys(stuck)))
+	return len(seen), fmt.Errorf("%d processes cannot be moved, such as %s: %w", len(stuck), describe([]Process{{PID: first, Command: command(first)}}), explained(stuck[first]))
+}
+
+// kernelThread is the flag of threads of the kernel (PF_KTHREAD of include/linux/sched.h).
+const kernelThread = 0x00200000
+
+// isDaemon reports whether a process with that /proc/<pid>/stat is moved: it is neither the first
+// one, which belongs where it is, nor a thread of the kernel, nor one that has ended.
+func isDaemon(pid int, stat string) bool {
+	// The name may have blanks and parentheses; after it come state, ppid, pgrp, session, tty_nr,
+	// tpgid and flags.
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if pid <= 1 || len(fields) < 7 || fields[0] == "Z" || fields[0] == "X" {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return err == nil && flags&kernelThread == 0
+}
