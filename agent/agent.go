@@ -28,6 +28,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/host/hostports"
 	"berth/internal/host/rootlock"
+	"berth/internal/host/tuning"
 	"berth/internal/observe/oom"
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/cri"
@@ -122,6 +123,8 @@ type Outside struct {
 	// Machine reads what the Node says of the machine; nil reads this one. Network finds the Node's
 	// addresses; the zero value asks this machine.
 	Machine func() (node.Machine, error)
+	// Tuning replaces the kernel's settings and the limits of the agent's process.
+	Tuning  tuning.Machine
 	Network node.Network
 	// Dial connects to containers, for probes and hooks; nil is the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -222,6 +225,9 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 		return err
 	}
 	defer release()
+	if err := a.tuner.Start(); err != nil {
+		return err
+	}
 	if err := errors.Join(makeDirs(&a.cfg), a.saveConfig()); err != nil {
 		return err
 	}
@@ -231,6 +237,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 		return err
 	}
 	defer closeRecords()
+	a.tellSwappedMemory()
 	started := a.cfg.Started
 	if started == nil {
 		started = func() {}

@@ -33,6 +33,7 @@ func (a *Agent) podPhases() []phase {
 			// What is recorded is written until all others have ended.
 			component{name: "journal", run: a.journal.Run},
 			component{name: "events", run: a.events.Run},
+			component{name: "daemons", run: a.tuner.Run, absent: !a.tuner.GathersDaemons()},
 			component{name: "traces", run: a.traces.Run, absent: a.traces.PerMillion == 0},
 		),
 		newPhase("runtime",

@@ -43,7 +43,8 @@ func OpenDaemons(root, cgroup string) (*Daemons, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make cgroup %s: %w", cgroup, err)
 	}
-	d.dirs = pair(from.GetPaths(), to.GetPaths())
+	// The one of the controller of devices is not made: it would have to be told of devices.
+	d.dirs = slices.DeleteFunc(pair(from.GetPaths(), to.GetPaths()), func(m move) bool { return !lib.PathExists(m.to) })
 	return d, nil
 }
 
