@@ -30,21 +30,7 @@ func TestDaemonsAreGathered(t *testing.T) {
 	if _, err := cgroups.OpenDaemons("/", root); err != nil {
 		t.Fatal(err)
 	}
-	var roots []string
-	for _, pattern := range []string{"/sys/fs/cgroup" + root, "/sys/fs/cgroup/*" + root} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, dir := range found {
-			if filepath.Base(filepath.Dir(dir)) != "systemd" {
-				roots = append(roots, dir)
-			}
-		}
-	}
-	if len(roots) == 0 {
-		t.Fatal("no cgroup was made")
-	}
+	roots := controllersWith(t, root)
 	for _, dir := range roots {
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Append(nil, stray.Process.Pid), 0); err != nil {
 			t.Fatal(err)
@@ -66,6 +52,27 @@ func TestDaemonsAreGathered(t *testing.T) {
 	if got := strings.Count(string(b), path.Join(root, "system")+"\n"); got != len(roots) {
 		t.Errorf("it is there in %d of %d hierarchies:\n%s", got, len(roots), b)
 	}
+}
+
+// controllersWith returns the folders of a cgroup of the machine in the hierarchies of controllers.
+func controllersWith(t *testing.T, cgroup string) []string {
+	t.Helper()
+	var out []string
+	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		found, err := filepath.Glob(pattern + cgroup)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range found {
+			if h := filepath.Base(strings.TrimSuffix(dir, cgroup)); h != "systemd" && h != "unified" {
+				out = append(out, dir)
+			}
+		}
+	}
+	if len(out) == 0 {
+		t.Fatalf("there is no cgroup %s", cgroup)
+	}
+	return out
 }
 
 // removeCgroups removes a cgroup of a test, and those below it, when nothing is in them any more.
