@@ -55,13 +55,15 @@ func open(cgroup string) (lib.Manager, error) {
 	return libmanager.New(&lib.Cgroup{Path: path.Join("/", cgroup), Resources: &lib.Resources{SkipDevices: true}})
 }
 
-// pair returns the folders of two cgroups by hierarchy, which may have several controllers. Named
-// hierarchies of version 1 (systemd's) control nothing: who has made them goes by what is in them.
+// pair returns the folders of two cgroups by hierarchy, which may have several controllers. Beside
+// those of version 1, the named hierarchies and that of version 2, which has no name, control
+// nothing: systemd, which has made them, goes by what is in them.
 func pair(from, to map[string]string) []move {
 	var out []move
 	for _, controller := range slices.Sorted(maps.Keys(to)) {
 		m := move{from[controller], to[controller]}
-		if !strings.HasPrefix(controller, lib.CgroupNamePrefix) && m.from != "" && m.to != "" && !slices.Contains(out, m) {
+		controls := !strings.HasPrefix(controller, lib.CgroupNamePrefix) && (controller != "" || len(to) == 1)
+		if controls && m.from != "" && m.to != "" && !slices.Contains(out, m) {
 			out = append(out, m)
 		}
 	}

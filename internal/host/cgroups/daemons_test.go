@@ -15,9 +15,9 @@ func TestPair(t *testing.T) {
 		want     []move
 	}{
 		{
-			name: "version 1, with two controllers in one hierarchy, and systemd's",
-			from: map[string]string{"cpu": "/c/cpu,cpuacct", "cpuacct": "/c/cpu,cpuacct", "memory": "/c/memory", "name=systemd": "/c/systemd"},
-			to:   map[string]string{"cpu": "/c/cpu,cpuacct/s", "cpuacct": "/c/cpu,cpuacct/s", "memory": "/c/memory/s", "name=systemd": "/c/systemd/s"},
+			name: "version 1, with two controllers in one hierarchy, and systemd's two",
+			from: map[string]string{"cpu": "/c/cpu,cpuacct", "cpuacct": "/c/cpu,cpuacct", "memory": "/c/memory", "name=systemd": "/c/systemd", "": "/c/unified"},
+			to:   map[string]string{"cpu": "/c/cpu,cpuacct/s", "cpuacct": "/c/cpu,cpuacct/s", "memory": "/c/memory/s", "name=systemd": "/c/systemd/s", "": "/c/unified/s"},
 			want: []move{{"/c/cpu,cpuacct", "/c/cpu,cpuacct/s"}, {"/c/memory", "/c/memory/s"}},
 		},
 		{name: "version 2", from: map[string]string{"": "/c"}, to: map[string]string{"": "/c/s"}, want: []move{{"/c", "/c/s"}}},
