@@ -34,6 +34,7 @@ import (
 	"berth/internal/runtime/cri"
 	"berth/internal/source/podconfig"
 	"berth/internal/storage/plugins"
+	"berth/internal/storage/volumes"
 )
 
 // Config is what a user decides about an agent.
@@ -237,7 +238,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 		return err
 	}
 	defer closeRecords()
-	a.tellSwappedMemory()
+	a.tellSwappedMemory(swapsFile, volumes.TmpfsKnowsNoswap)
 	started := a.cfg.Started
 	if started == nil {
 		started = func() {}

@@ -42,7 +42,7 @@ func (a *Agent) podPhases() []phase {
 		newPhase("upkeep",
 			component{name: "OOM watch", run: a.oomWatcher.Run, absent: a.oomWatcher == nil},
 			component{name: "pleg", run: a.pleg.Run},
-			component{name: "logs of containers", run: a.containerLogs.Run},
+			component{name: "logs of containers", run: a.containerLogs.Run, absent: a.containerLogs == nil},
 			component{name: "hooks", run: a.runtime.Run, ready: loaded(a.runtime.CheckResolvConf)},
 			component{name: "stats", run: a.stats.Run},
 			component{name: "counts of pods", run: a.lives.Run},

@@ -8,7 +8,6 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/host/tuning"
-	"berth/internal/storage/volumes"
 )
 
 // tuningOf returns what the configuration says of the kernel and of the agent's process.
@@ -37,10 +36,11 @@ const swapsFile = "/proc/swaps"
 // swaps reports whether a machine with that swapsFile swaps.
 func swaps(content []byte) bool { return strings.Count(string(content), "\n") > 1 }
 
-// tellSwappedMemory warns where volumes in memory, with Secrets in them, may be written to a disk.
-func (a *Agent) tellSwappedMemory() {
+// tellSwappedMemory warns where volumes in memory, with Secrets in them, may be written to a disk:
+// with such a swapsFile, and a tmpfs that has no option to be kept out of that.
+func (a *Agent) tellSwappedMemory(swapsFile string, noswap func() bool) {
 	content, err := os.ReadFile(swapsFile)
-	if err != nil || !swaps(content) || volumes.TmpfsKnowsNoswap() {
+	if err != nil || !swaps(content) || noswap() {
 		return
 	}
 	const message = "the machine swaps, and tmpfs of its kernel cannot be kept out of that (noswap, from Linux 6.4 on): " +

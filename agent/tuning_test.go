@@ -1,12 +1,16 @@
 package agent
 
 import (
+	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/ptr"
 
 	"berth/internal/host/tuning"
+	"berth/internal/runtime/cri/critest"
 )
 
 // Nothing of the machine is changed but by a KubeletConfiguration.
@@ -23,6 +27,40 @@ func TestTuning(t *testing.T) {
 	want = tuning.Settings{Kernel: tuning.DemandKernel, OOMScore: ptr.To(0), OpenFiles: 5, AgentCgroup: "/kube", SystemCgroup: "/system"}
 	if diff := cmp.Diff(want, settingsOf(&Config{Kubelet: k}).tuning); diff != "" {
 		t.Errorf("what is set (-want +got):\n%s", diff)
+	}
+}
+
+// Volumes in memory that may be written to a disk are warned of: only on a machine that swaps, and
+// whose tmpfs cannot be kept out of that.
+func TestSwappedMemory(t *testing.T) {
+	dir := t.TempDir()
+	on, off := filepath.Join(dir, "on"), filepath.Join(dir, "off")
+	for file, content := range map[string]string{on: "Filename Type\n/dev/vda2 partition\n", off: "Filename Type\n"} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		file   string
+		noswap bool
+		want   int
+	}{{off, false, 0}, {on, true, 0}, {filepath.Join(dir, "none"), false, 0}, {on, false, 1}} {
+		a, err := BuildIn(Config{
+			RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
+		}, Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.tellSwappedMemory(c.file, func() bool { return c.noswap })
+		got := a.events.List()
+		if len(got) != c.want {
+			t.Errorf("%+v: %d events", c, len(got))
+		}
+		for _, e := range got {
+			if e.Reason != "PossibleMemoryBackedVolumesOnDisk" || e.Type != "Warning" || e.InvolvedObject.Kind != "Node" {
+				t.Errorf("%+v: the event %s %s of a %s", c, e.Type, e.Reason, e.InvolvedObject.Kind)
+			}
+		}
 	}
 }
 

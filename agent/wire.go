@@ -69,7 +69,7 @@ type observation struct {
 	kills *oom.Kills
 	// oomWatcher is nil on a host without cgroups.
 	oomWatcher *oom.Watcher
-	// containerLogs keeps the logs of containers within their limits.
+	// containerLogs keeps the logs of containers within their limits; nil where they have none.
 	containerLogs *containerlogs.Manager
 }
 

@@ -14,7 +14,8 @@ import (
 	"berth/internal/host/cgroups"
 )
 
-// A daemon that is in no cgroup is moved into that of daemons, in each hierarchy, and stays there.
+// A daemon that is in no cgroup is moved into that of daemons, in each hierarchy, and stays there;
+// one that is in a cgroup in one of them is left alone.
 // The test has a root of its own: it moves no process but its own.
 func TestDaemonsAreGathered(t *testing.T) {
 	root := fmt.Sprintf("/berth-e2e-daemons-%d", os.Getpid())
@@ -33,6 +34,19 @@ func TestDaemonsAreGathered(t *testing.T) {
 	roots := controllersWith(t, root)
 	for _, dir := range roots {
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Append(nil, stray.Process.Pid), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := exec.Command("sleep", "1000")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = other.Process.Kill()
+		_ = other.Wait() // it was killed
+	})
+	if len(roots) > 1 { // version 1
+		if err := os.WriteFile(filepath.Join(roots[0], "cgroup.procs"), fmt.Append(nil, other.Process.Pid), 0); err != nil {
 			t.Fatal(err)
 		}
 	}

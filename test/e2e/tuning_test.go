@@ -42,8 +42,8 @@ func keepKernelSettings() (restore func()) {
 }
 
 // An agent with a KubeletConfiguration sets the kernel and its own process as that says, and warns
-// of what this machine does not let it set. With protectKernelDefaults it sets nothing, and does not
-// start on a kernel that is not as pods need it.
+// of what this machine does not let it set. With protectKernelDefaults it sets nothing, and does
+// not start on a kernel that is not as pods need it.
 func TestAgentIsTuned(t *testing.T) {
 	host := tuning.Host{Proc: "/proc"}
 	group := fmt.Sprintf("/berth-e2e-agent-%d", os.Getpid())

@@ -19,9 +19,7 @@ import (
 // Daemons is a cgroup of processes of the machine, which are no pod's: in the hierarchy of each
 // controller with version 1, in the one hierarchy with version 2.
 type Daemons struct {
-	name string
 	dirs []move
-	proc string
 }
 
 // move is a cgroup in one hierarchy, and where its processes come from.
@@ -31,7 +29,6 @@ type move struct{ from, to string }
 // hierarchies; what Gather gathers is in root, which is "/" but in tests. With systemd, too, it is
 // made through cgroupfs: a cgroup that is a unit of systemd is there already.
 func OpenDaemons(root, cgroup string) (*Daemons, error) {
-	d := &Daemons{name: cgroup, proc: "/proc"}
 	from, err := open(root)
 	if err != nil {
 		return nil, fmt.Errorf("cgroup %s: %w", root, err)
@@ -44,8 +41,8 @@ func OpenDaemons(root, cgroup string) (*Daemons, error) {
 		return nil, fmt.Errorf("make cgroup %s: %w", cgroup, err)
 	}
 	// The one of the controller of devices is not made: it would have to be told of devices.
-	d.dirs = slices.DeleteFunc(pair(from.GetPaths(), to.GetPaths()), func(m move) bool { return !lib.PathExists(m.to) })
-	return d, nil
+	dirs := slices.DeleteFunc(pair(from.GetPaths(), to.GetPaths()), func(m move) bool { return !lib.PathExists(m.to) })
+	return &Daemons{dirs}, nil
 }
 
 func open(cgroup string) (lib.Manager, error) {
@@ -77,7 +74,7 @@ func (d *Daemons) Join() error { return d.put(os.Getpid()) }
 func (d *Daemons) put(pid int) error {
 	for _, m := range d.dirs {
 		if err := lib.WriteCgroupProc(m.to, pid); err != nil {
-			return fmt.Errorf("move process %d into cgroup %s: %w", pid, m.to, explained(err))
+			return fmt.Errorf("move into cgroup %s: %w", m.to, explained(err))
 		}
 	}
 	return nil
@@ -91,34 +88,47 @@ func explained(err error) error {
 	return err
 }
 
-// Gather moves the processes into the cgroup that are in the root of a hierarchy, and so in no
-// cgroup there, but for threads of the kernel and the first process. It returns how many it moved,
+// Gather moves the processes into the cgroup that are in the root of each hierarchy, and so in no
+// cgroup at all, but for threads of the kernel and the first process. It returns how many it moved,
 // and goes on after one that cannot be moved.
 func (d *Daemons) Gather() (moved int, err error) {
-	seen, stuck := map[int]bool{}, map[int]error{}
+	var roots [][]int
 	for _, m := range d.dirs {
 		pids, err := lib.GetPids(m.from)
 		if err != nil {
-			return len(seen), fmt.Errorf("processes of cgroup %s: %w", m.from, err)
+			return 0, fmt.Errorf("processes of cgroup %s: %w", m.from, err)
 		}
-		for _, pid := range pids {
-			stat, err := os.ReadFile(filepath.Join(d.proc, strconv.Itoa(pid), "stat"))
-			if err != nil || !isDaemon(pid, string(stat)) {
-				continue // gone meanwhile, or not ours to move
-			}
-			switch err := lib.WriteCgroupProc(m.to, pid); {
-			case err == nil:
-				seen[pid] = true
-			case !errors.Is(err, unix.ESRCH):
-				stuck[pid] = err
-			}
+		roots = append(roots, pids)
+	}
+	var failed []error
+	for _, pid := range inAll(roots) {
+		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+		if err != nil || !isDaemon(pid, string(stat)) {
+			continue // gone meanwhile, or not to be moved
+		}
+		switch err := d.put(pid); {
+		case err == nil:
+			moved++
+		case !errors.Is(err, unix.ESRCH):
+			failed = append(failed, fmt.Errorf("%s: %w", describe([]Process{{PID: pid, Command: command(pid)}}), err))
 		}
 	}
-	if len(stuck) == 0 {
-		return len(seen), nil
+	if len(failed) > 0 {
+		return moved, fmt.Errorf("%d processes cannot be moved, such as %w", len(failed), failed[0])
 	}
-	first := slices.Min(slices.Collect(maps.Keys(stuck)))
-	return len(seen), fmt.Errorf("%d processes cannot be moved, such as %s: %w", len(stuck), describe([]Process{{PID: first, Command: command(first)}}), explained(stuck[first]))
+	return moved, nil
+}
+
+// inAll returns the numbers that are in each list, sorted.
+func inAll(lists [][]int) []int {
+	counts := map[int]int{}
+	for _, list := range lists {
+		for _, n := range list {
+			counts[n]++
+		}
+	}
+	maps.DeleteFunc(counts, func(_, count int) bool { return count < len(lists) })
+	return slices.Sorted(maps.Keys(counts))
 }
 
 // kernelThread is the flag of threads of the kernel (PF_KTHREAD of include/linux/sched.h).

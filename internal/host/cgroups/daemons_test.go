@@ -29,6 +29,22 @@ func TestPair(t *testing.T) {
 	}
 }
 
+func TestInAll(t *testing.T) {
+	for _, c := range []struct {
+		lists [][]int
+		want  []int
+	}{
+		{nil, nil},
+		{[][]int{{3, 1, 2}}, []int{1, 2, 3}},
+		{[][]int{{3, 1, 2}, {2, 4, 3}}, []int{2, 3}},
+		{[][]int{{3, 1}, {2}}, nil},
+	} {
+		if diff := cmp.Diff(c.want, inAll(c.lists)); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", c.lists, diff)
+		}
+	}
+}
+
 func TestIsDaemon(t *testing.T) {
 	own, err := os.ReadFile("/proc/self/stat")
 	if err != nil {

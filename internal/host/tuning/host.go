@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -55,7 +54,7 @@ func write(file string, value int) error {
 	return err
 }
 
-// RaiseOpenFiles raises RLIMIT_NOFILE of this process.
+// RaiseOpenFiles raises RLIMIT_NOFILE of this process, which what it starts from then on inherits.
 func (Host) RaiseOpenFiles(n uint64) error {
 	var now unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil {
@@ -65,33 +64,20 @@ func (Host) RaiseOpenFiles(n uint64) error {
 	if !changed {
 		return nil
 	}
-	err := setOpenFiles(next)
-	if err == nil {
-		return nil
-	}
-	if now.Cur < now.Max {
-		if err := setOpenFiles(unix.Rlimit{Cur: min(n, now.Max), Max: now.Max}); err == nil {
-			now.Cur = min(n, now.Max)
-		}
-	}
-	return fmt.Errorf("raise RLIMIT_NOFILE from %d to %d (LimitNOFILE of the agent's unit does; fs.nr_open is the most): %w", now.Cur, n, err)
-}
-
-// raised returns the limit with which n files can be opened, and whether it is another one.
-func raised(now unix.Rlimit, n uint64) (unix.Rlimit, bool) {
-	next := unix.Rlimit{Cur: max(now.Cur, n), Max: max(now.Max, n)}
-	return next, next != now
-}
-
-// setOpenFiles sets the limit of this process alone: by syscall.Setrlimit, Go would give it to the
-// processes that it starts, too, and so to the runtime inside and to containers, of which some
-// close each file that they might have open.
-func setOpenFiles(l unix.Rlimit) error {
-	_, _, errno := unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&l)), 0, 0, 0)
-	if errno != 0 {
-		return errno
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &next); err != nil {
+		return fmt.Errorf("raise RLIMIT_NOFILE from %d to %d (LimitNOFILE of the agent's unit does; fs.nr_open is the most): %w", now.Max, n, err)
 	}
 	return nil
+}
+
+// raised returns the limit with which n files can be opened, and whether it is to be set. Go has
+// raised the soft limit to one less than the hard one, and gives what it starts the original: as
+// long as that does, it is left alone.
+func raised(now unix.Rlimit, n uint64) (unix.Rlimit, bool) {
+	if now.Cur >= n || now.Cur == n-1 {
+		return now, false
+	}
+	return unix.Rlimit{Cur: n, Max: max(now.Max, n)}, true
 }
 
 // Group makes a cgroup of the machine.

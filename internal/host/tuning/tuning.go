@@ -52,8 +52,7 @@ type Sysctls interface {
 // Process is the agent's own process.
 type Process interface {
 	SetOOMScore(score int) error
-	// RaiseOpenFiles has the process open so many files at least, or as many as it may; that is an
-	// error.
+	// RaiseOpenFiles has the process open so many files at least.
 	RaiseOpenFiles(n uint64) error
 }
 
@@ -61,8 +60,8 @@ type Process interface {
 type Group interface {
 	// Join moves the agent into it.
 	Join() error
-	// Gather moves those processes into it that are in none, but for threads of the kernel and the
-	// first process, and returns how many.
+	// Gather moves those processes into it that are in no cgroup, but for threads of the kernel and
+	// the first process, and returns how many.
 	Gather() (moved int, err error)
 }
 

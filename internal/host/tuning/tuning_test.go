@@ -135,7 +135,8 @@ func TestRaised(t *testing.T) {
 	}{
 		{unix.Rlimit{Cur: 1024, Max: 4096}, unix.Rlimit{Cur: 1_000_000, Max: 1_000_000}, 1_000_000},
 		{unix.Rlimit{Cur: 1024, Max: 4096}, unix.Rlimit{Cur: 2000, Max: 4096}, 2000},
-		{unix.Rlimit{Cur: 4096, Max: 4096}, unix.Rlimit{Cur: 4096, Max: 4096}, 100}, // never lowered
+		{unix.Rlimit{Cur: 4096, Max: 4096}, unix.Rlimit{Cur: 4096, Max: 4096}, 100},  // never lowered
+		{unix.Rlimit{Cur: 4095, Max: 4096}, unix.Rlimit{Cur: 4095, Max: 4096}, 4096}, // as Go does
 		{unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}, unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}, 1_000_000},
 	} {
 		if got, changed := raised(c.now, c.n); got != c.want || changed != (c.now != c.want) {
