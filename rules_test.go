@@ -64,6 +64,7 @@ var ranks = map[string]int{
 	"internal/cluster/certs":     2,
 	"internal/runtime/embedded":  2,
 	"internal/storage/plugins":   2,
+	"internal/host/tuning":       2,
 
 	"internal/host/cgroups":    1,
 	"internal/storage/mounts":  1,

@@ -28,11 +28,13 @@ import (
 	"berth/internal/config"
 	"berth/internal/host/hostports"
 	"berth/internal/host/rootlock"
+	"berth/internal/host/tuning"
 	"berth/internal/observe/oom"
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/cri"
 	"berth/internal/source/podconfig"
 	"berth/internal/storage/plugins"
+	"berth/internal/storage/volumes"
 	"berth/internal/sync/eviction"
 )
 
@@ -67,8 +69,8 @@ type Config struct {
 	// Kubelet is what a member of a cluster is told besides; nil for berth run. Load has checked
 	// it.
 	Kubelet *config.Kubelet
-	// Run is what berth run is told besides: eviction and logs of containers. nil: no pod is evicted
-	// because the node runs short. config.LoadRun has checked it.
+	// Run is what berth run is told besides: eviction and logs of containers. nil: no pod is
+	// evicted because the node runs short. config.LoadRun has checked it.
 	Run *config.KubeletConfiguration
 	// MaxPods is how many pods an agent without Kubelet takes; 0 is admission.LocalMaxPods. With
 	// Kubelet its own maxPods counts.
@@ -128,6 +130,8 @@ type Outside struct {
 	// Machine reads what the Node says of the machine; nil reads this one. Network finds the Node's
 	// addresses; the zero value asks this machine.
 	Machine func() (node.Machine, error)
+	// Tuning replaces the kernel's settings and the limits of the agent's process.
+	Tuning  tuning.Machine
 	Network node.Network
 	// Dial connects to containers, for probes and hooks; nil is the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -228,6 +232,9 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 		return err
 	}
 	defer release()
+	if err := a.tuner.Start(); err != nil {
+		return err
+	}
 	if err := errors.Join(makeDirs(&a.cfg), a.saveConfig()); err != nil {
 		return err
 	}
@@ -237,6 +244,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 		return err
 	}
 	defer closeRecords()
+	a.tellSwappedMemory(swapsFile, volumes.TmpfsKnowsNoswap)
 	started := a.cfg.Started
 	if started == nil {
 		started = func() {}

@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"os"
-	"strings"
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
@@ -94,7 +93,7 @@ func checkHost(k *config.Kubelet) error {
 	if version, _ := cgroups.Detect(); version == 1 && *k.FailCgroupV1 {
 		errs = append(errs, errors.New("this host has cgroup v1: boot it with cgroup v2, or set failCgroupV1: false"))
 	}
-	if b, err := os.ReadFile("/proc/swaps"); err == nil && *k.FailSwapOn && strings.Count(string(b), "\n") > 1 {
+	if b, err := os.ReadFile(swapsFile); err == nil && *k.FailSwapOn && swaps(b) {
 		errs = append(errs, errors.New("swap is on: turn it off, or set failSwapOn: false"))
 	}
 	if version, _ := cgroups.Detect(); version == 1 && k.MemorySwap.SwapBehavior == "LimitedSwap" {

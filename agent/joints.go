@@ -9,6 +9,7 @@ import (
 	"berth/internal/cluster/node"
 	"berth/internal/host/cgroups"
 	"berth/internal/host/inotify"
+	"berth/internal/host/tuning"
 	"berth/internal/observe/metrics"
 	"berth/internal/observe/oom"
 	"berth/internal/observe/pleg"
@@ -90,6 +91,8 @@ var (
 	_ volumes.Drivers          = (*csi.Drivers)(nil)
 	_ volumes.StorageObjects   = (*objects.Local)(nil)
 	_ metrics.Readings         = (*stats.Collector)(nil)
+	_ tuning.Machine           = tuning.Host{}
+	_ tuning.Group             = (*cgroups.Daemons)(nil)
 	_ stats.Runtime            = (*cri.Client)(nil)
 	_ embedded.Cgroups         = (*runtimeInfo)(nil)
 	_ ContainerManager         = (*runtimeInfo)(nil)

@@ -33,6 +33,7 @@ func (a *Agent) podPhases() []phase {
 			// What is recorded is written until all others have ended.
 			component{name: "journal", run: a.journal.Run},
 			component{name: "events", run: a.events.Run},
+			component{name: "daemons", run: a.tuner.Run, absent: !a.tuner.GathersDaemons()},
 			component{name: "traces", run: a.traces.Run, absent: a.traces.PerMillion == 0},
 		),
 		newPhase("runtime",
@@ -41,7 +42,7 @@ func (a *Agent) podPhases() []phase {
 		newPhase("upkeep",
 			component{name: "OOM watch", run: a.oomWatcher.Run, absent: a.oomWatcher == nil},
 			component{name: "pleg", run: a.pleg.Run},
-			component{name: "logs of containers", run: a.containerLogs.Run},
+			component{name: "logs of containers", run: a.containerLogs.Run, absent: a.containerLogs == nil},
 			component{name: "hooks", run: a.runtime.Run, ready: loaded(a.runtime.CheckResolvConf)},
 			component{name: "stats", run: a.stats.Run},
 			component{name: "counts of pods", run: a.lives.Run},

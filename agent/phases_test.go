@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,6 +49,30 @@ func TestPhasesOfEachMode(t *testing.T) {
 		}
 		if diff := cmp.Diff(tc.more, more); diff != "" {
 			t.Errorf("%s: what it runs besides (-want +got):\n%s", tc.name, diff)
+		}
+	}
+}
+
+// What a configuration does not ask for does not run.
+func TestPhasesByConfiguration(t *testing.T) {
+	with := func(change func(k *config.Kubelet)) []string {
+		return names(t, func(c *Config, _ *Outside) {
+			c.Kubelet = loadKubelet(t, "")
+			change(c.Kubelet)
+		})
+	}
+	usual := with(func(*config.Kubelet) {})
+	for _, tc := range []struct {
+		component string
+		change    func(k *config.Kubelet)
+		want      bool // it runs then, and not as a rule
+	}{
+		{"logs of containers", func(k *config.Kubelet) { k.ContainerLogMaxSize = "-1" }, false},
+		{"daemons", func(k *config.Kubelet) { k.SystemCgroups = "/system" }, true},
+	} {
+		got := with(tc.change)
+		if slices.Contains(usual, tc.component) == tc.want || slices.Contains(got, tc.component) != tc.want {
+			t.Errorf("%s: as a rule there are %q, and now %q", tc.component, usual, got)
 		}
 	}
 }

@@ -40,8 +40,12 @@ func (t *truths) keepsEnded(uid pod.UID) bool {
 	return ok && l.State >= pod.Terminated && !l.Orphan && !l.RuntimeOnly
 }
 
-// newContainerLogs builds what keeps the logs of containers within their limits.
+// newContainerLogs builds what keeps the logs of containers within their limits; nil where they
+// have none (a negative containerLogMaxSize).
 func newContainerLogs(g *ground, rt *containerRuntime, p *pleg.PLEG) *containerlogs.Manager {
+	if g.settings.containerLogs.MaxSize < 0 {
+		return nil
+	}
 	watch := g.out.LogWrites
 	if watch == nil {
 		watch = func() (containerlogs.Writes, error) { return inotify.OpenOnce() }

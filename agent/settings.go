@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/cluster/node"
 	"berth/internal/config"
+	"berth/internal/host/tuning"
 	"berth/internal/pod"
 	"berth/internal/record/tracing"
 	"berth/internal/runtime/containerlogs"
@@ -65,6 +66,9 @@ type settings struct {
 	changesLogLevel   bool
 	// node describes this machine where there is no API server.
 	node node.Settings
+	// tuning is what is set of the kernel and of the agent's process. Run mode sets nothing: nobody
+	// has asked for it.
+	tuning tuning.Settings
 }
 
 // imageSettings are those of pulls and of image garbage collection.
@@ -182,6 +186,7 @@ func kubeletSettings(k *config.Kubelet) settings {
 			LocalStorageCapacityIsolation: *k.LocalStorageCapacityIsolation, MaxImages: int(*k.NodeStatusMaxImages),
 		},
 	}
+	s.tuning = tuningOf(k)
 	if k.Standalone() {
 		s.mode = standaloneMode
 	}

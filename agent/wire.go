@@ -9,6 +9,7 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/cluster/node"
+	"berth/internal/host/tuning"
 	"berth/internal/observe/health"
 	"berth/internal/observe/metrics"
 	"berth/internal/observe/oom"
@@ -57,6 +58,7 @@ type nodeParts struct {
 	node          nodeSource
 	runtimeHealth *node.RuntimeHealth
 	conditions    *health.Table
+	tuner         *tuning.Tuner
 	keeper        *node.Node // nil without an API server
 }
 
@@ -66,7 +68,7 @@ type observation struct {
 	kills *oom.Kills
 	// oomWatcher is nil on a host without cgroups.
 	oomWatcher *oom.Watcher
-	// containerLogs keeps the logs of containers within their limits.
+	// containerLogs keeps the logs of containers within their limits; nil where they have none.
 	containerLogs *containerlogs.Manager
 }
 
@@ -121,6 +123,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.resources, err = a.newNodeResources(); err != nil {
 		return nil, err
 	}
+	a.tuner = newTuner(&a.base)
 	a.hostIPs = node.NewHostIPs(addressSettings(cfg), out.Network, cfg.Log)
 	a.node = newNodeSource(g, &a.containerRuntime, a.nodeProblems)
 	if a.origin, err = newOrigin(g, &a.containerRuntime); err != nil {

@@ -27,6 +27,7 @@ import (
 	"berth/internal/cluster/kube/kubetest"
 	"berth/internal/config"
 	"berth/internal/host/inotify"
+	"berth/internal/host/tuning"
 	"berth/internal/observe/oom"
 	"berth/internal/pod"
 	"berth/internal/runtime/containerlogs"
@@ -155,7 +156,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		Plugins:   func() (plugins.Watch, error) { return noPlugins{}, nil },
 		LogWrites: func() (containerlogs.Writes, error) { return quietLogs{}, nil },
 		Listen:    func() (net.Listener, error) { return w.door, nil },
-		HostPorts: &w.sockets, Readings: w.Usage, Metrics: w.Metrics, SLIs: w.SLIs,
+		Tuning:    quietTuning{}, HostPorts: &w.sockets, Readings: w.Usage, Metrics: w.Metrics, SLIs: w.SLIs,
 		Machine: machine, Network: w.uplink.network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {
 			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil
@@ -257,6 +258,14 @@ func (quietKernel) Kills(string) (uint64, error)                  { return 0, ni
 func (quietKernel) Memory(string) (peak, limit uint64, err error) { return 0, 0, nil }
 
 type quietWatch struct{}
+
+// quietTuning is a machine that is as it should be.
+type quietTuning struct{ tuning.Machine }
+
+func (quietTuning) ReadSysctl(string) (int, error) { return 0, nil }
+func (quietTuning) WriteSysctl(string, int) error  { return nil }
+func (quietTuning) SetOOMScore(int) error          { return nil }
+func (quietTuning) RaiseOpenFiles(uint64) error    { return nil }
 
 // noPlugins is a watch that never tells of a plugin.
 type noPlugins struct{}

@@ -23,13 +23,6 @@ type deviation struct {
 // deviations are told at the start, in this order: those that every node has first.
 var deviations = []deviation{
 	{
-		// With protectKernelDefaults: false the kubelet sets vm.overcommit_memory, vm.panic_on_oom,
-		// kernel.panic, kernel.panic_on_oops, kernel.keys.root_maxkeys and
-		// kernel.keys.root_maxbytes.
-		reason:  "the kernel's settings, and the agent's own OOM score and limit of open files, stay as they are",
-		inForce: []string{"protectKernelDefaults", "oomScoreAdj", "maxOpenFiles"},
-	},
-	{
 		reason:  "there are no chains KUBE-IPTABLES-HINT and KUBE-FIREWALL in iptables",
 		inForce: []string{"makeIPTablesUtilChains"},
 		when:    func(k *Kubelet) bool { return *k.MakeIPTablesUtilChains },
@@ -57,10 +50,6 @@ var deviations = []deviation{
 		reason: "the certificate of tlsCertFile is served, and none is asked for",
 		fields: []string{"serverTLSBootstrap"},
 		when:   func(k *Kubelet) bool { return k.TLSCertFile != "" },
-	},
-	{
-		reason: "no process is moved: the cgroup is only read for /stats/summary",
-		fields: []string{"kubeletCgroups", "systemCgroups"},
 	},
 	{reason: "the container runtime is not told the range of the pods' addresses", fields: []string{"podCIDR"}},
 	{reason: "only the starts of pods are traced", fields: []string{"tracing"}},

@@ -30,6 +30,9 @@ func (c *check) cgroups() {
 	if c.SystemCgroups != "" && c.CgroupRoot == "" {
 		c.fail("systemCgroups", "needs cgroupRoot")
 	}
+	if c.SystemCgroups != "" && strings.Trim(c.SystemCgroups, "/") == "" {
+		c.fail("systemCgroups", `%q is the cgroup that processes are moved out of; name another, such as "/system"`, c.SystemCgroups)
+	}
 	if d := c.CPUCFSQuotaPeriod.Duration; d < time.Millisecond || d > time.Second {
 		c.fail("cpuCFSQuotaPeriod", "%v is not between 1ms and 1s", d)
 	}

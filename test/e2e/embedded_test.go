@@ -51,7 +51,10 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == driverCommand {
 		os.Exit(runDriver(os.Args[2]))
 	}
-	os.Exit(m.Run())
+	restore := keepKernelSettings()
+	code := m.Run()
+	restore()
+	os.Exit(code)
 }
 
 const helloImage = "berth.local/hello:1"

@@ -196,6 +196,17 @@ systemReserved: {memory: 256Mi, pid: "100"}
 // a KubeletConfiguration, and waits until it answers.
 func (n *node) startConfigured(more string) *agent {
 	n.t.Helper()
+	a := n.launchConfigured(more)
+	until(n.t, "the agent to answer", func() bool {
+		_, err := n.list(n.ctx)
+		return err == nil
+	})
+	return a
+}
+
+// launchConfigured is startConfigured that does not wait.
+func (n *node) launchConfigured(more string) *agent {
+	n.t.Helper()
 	config := n.place.Dir + "/kubelet.yaml"
 	if err := os.WriteFile(config, fmt.Appendf(nil, `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -214,6 +225,7 @@ authorization: {mode: AlwaysAllow}
 		n.t.Fatal(err)
 	}
 	a := n.newAgent()
+	a.out = os.DevNull // all of it is in the log
 	a.cmd = exec.Command(n.binary, "kubelet", "--config", config, "--hostname-override", "n1", "--root-dir", n.place.Root, "--run-dir", n.place.Run, "--cert-dir", n.place.Root+"/pki")
 	log, err := os.Create(a.log)
 	if err != nil {
@@ -223,10 +235,6 @@ authorization: {mode: AlwaysAllow}
 	a.cmd.Stdout, a.cmd.Stderr = log, log
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	a.run()
-	until(n.t, "the agent to answer", func() bool {
-		_, err := n.list(n.ctx)
-		return err == nil
-	})
 	return a
 }
 

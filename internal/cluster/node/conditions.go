@@ -57,15 +57,16 @@ func generateConditions(s *Settings, f *Facts, capacity v1.ResourceList) []v1.No
 		ready.Message = err.Error()
 	}
 	return []v1.NodeCondition{
-		newCondition(v1.NodeMemoryPressure, isShort(f.Pressure.Memory)),
-		newCondition(v1.NodeDiskPressure, isShort(f.Pressure.Disk)),
-		newCondition(v1.NodePIDPressure, isShort(f.Pressure.PID)),
+		newCondition(v1.NodeMemoryPressure, f.Pressure.status(func(p Pressure) bool { return p.Memory })),
+		newCondition(v1.NodeDiskPressure, f.Pressure.status(func(p Pressure) bool { return p.Disk })),
+		newCondition(v1.NodePIDPressure, f.Pressure.status(func(p Pressure) bool { return p.PID })),
 		ready,
 	}
 }
 
-func isShort(is bool) v1.ConditionStatus {
-	if is {
+// status returns whether the node has the pressure.
+func (p Pressure) status(of func(Pressure) bool) v1.ConditionStatus {
+	if of(p) {
 		return v1.ConditionTrue
 	}
 	return v1.ConditionFalse

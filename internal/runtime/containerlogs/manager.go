@@ -72,10 +72,6 @@ func New(cfg Config) *Manager {
 
 // Run keeps logs within their limits until ctx is done.
 func (m *Manager) Run(ctx context.Context) error {
-	if m.MaxSize < 0 {
-		<-ctx.Done()
-		return ctx.Err()
-	}
 	m.began = time.Now()
 	var written <-chan int
 	if writes, err := m.Watch(); err != nil {

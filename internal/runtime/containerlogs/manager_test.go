@@ -355,21 +355,6 @@ func TestLinks(t *testing.T) {
 	})
 }
 
-func TestWithoutLimit(t *testing.T) {
-	l := limits
-	l.MaxSize = -1
-	bubble(t, l, func(n *node) {
-		n.deaf = true // nothing is watched
-		n.add("a")
-		n.run()
-		n.write("a", 5000)
-		n.settle(time.Hour)
-		n.observe(pod.StateExited, "a")
-		n.settle(time.Hour)
-		n.want("a", "log 1-5000")
-	})
-}
-
 // The end of the agent waits until a log that was renamed is written to again, and does not wait
 // for compression.
 func TestEndOfTheAgent(t *testing.T) {

@@ -19,8 +19,8 @@ const (
 
 // Limits bound the log of each incarnation of a container.
 type Limits struct {
-	// MaxSize is the size in bytes from which on a log is rotated (containerLogMaxSize); negative:
-	// logs are left alone.
+	// MaxSize is the size in bytes from which on a log is rotated (containerLogMaxSize), not
+	// negative.
 	MaxSize int64
 	// MaxFiles is how many files there are at most, the one that is written included
 	// (containerLogMaxFiles).

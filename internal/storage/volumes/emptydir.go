@@ -175,9 +175,9 @@ func computeTmpfsSize(allocatable int64, p *v1.Pod, src *v1.EmptyDirVolumeSource
 	return size
 }
 
-// tmpfsKnowsNoswap reports whether the kernel's tmpfs has the option noswap (Linux 6.4). It
+// TmpfsKnowsNoswap reports whether the kernel's tmpfs has the option noswap (Linux 6.4). It
 // configures a filesystem without ever mounting it.
-func tmpfsKnowsNoswap() bool {
+func TmpfsKnowsNoswap() bool {
 	fd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return false

@@ -77,7 +77,7 @@ func New(c Config) (*Manager, error) {
 	p := parts{host: &host{
 		root: root, files: beneath.Root(root), mounter: c.Mounter, exec: utilexec.New(), log: c.Log, event: c.Event, metrics: newMetrics(c.Metrics),
 	}}
-	p.folders = &folders{host: p.host, allocatableMemory: c.AllocatableMemory, tmpfsNoswap: sync.OnceValue(tmpfsKnowsNoswap)}
+	p.folders = &folders{host: p.host, allocatableMemory: c.AllocatableMemory, tmpfsNoswap: sync.OnceValue(TmpfsKnowsNoswap)}
 	p.reader = &reader{objects: c.Objects, certificates: c.Certificates, allocatable: c.Allocatable}
 	p.disks = newDisks(p.host)
 	p.claims = &claims{api: c.Claims, node: c.Node, bound: map[pod.UID]map[string]bound{}}

@@ -17,8 +17,8 @@ type rooms map[Signal]stats.Room
 type past struct {
 	// Since is when each threshold that is met was seen to be met first, by its key.
 	Since map[string]time.Time `json:"since"`
-	// Due are thresholds for which a pod was to be evicted: they stay met until as much more is left
-	// as their minimum reclaim says.
+	// Due are thresholds for which a pod was to be evicted: they stay met until as much more is
+	// left as their minimum reclaim says.
 	Due map[string]bool `json:"due"`
 	// Seen is when each condition was seen last.
 	Seen map[v1.NodeConditionType]time.Time `json:"seen"`

@@ -48,7 +48,7 @@ func generateMessage(m *met, c *candidate) (message string, annotations map[stri
 		return b.String(), nil
 	}
 	annotations = map[string]string{starvedResource: string(what)}
-	if what == memory && asksAsAWhole(c.pod) && c.exceeds() {
+	if what == memory && asksAsAWhole(c.pod) && c.used > c.request {
 		fmt.Fprintf(&b, "Pod %s was using %s, request is %s, has larger consumption of %s. ", c.pod.Name, quantity(what, c.used), quantity(what, c.request), what)
 		annotations[offendingPod], annotations[offendingPodUsage] = c.pod.Name, quantity(what, c.used)
 	}
@@ -79,7 +79,15 @@ func generateRanking(what v1.ResourceName, pods []candidate, victim, most int) s
 		if most > 0 && i >= most && i != victim {
 			continue
 		}
-		lines = append(lines, describeCandidate(what, &pods[i], i == victim))
+		c := &pods[i]
+		facts := c.facts(what)
+		switch {
+		case i == victim:
+			facts = append(facts, "evicted")
+		case c.critical:
+			facts = append(facts, "spared: critical")
+		}
+		lines = append(lines, fmt.Sprintf("%s/%s (%s)", c.pod.Namespace, c.pod.Name, strings.Join(facts, ", ")))
 	}
 	left := ""
 	if n := len(pods) - len(lines); n > 0 {
@@ -88,8 +96,8 @@ func generateRanking(what v1.ResourceName, pods []candidate, victim, most int) s
 	return "Pods by rank: " + strings.Join(lines, ", ") + left + ". "
 }
 
-// describeCandidate tells what decided about the pod.
-func describeCandidate(what v1.ResourceName, c *candidate, victim bool) string {
+// facts are what decided about the rank of the pod.
+func (c *candidate) facts(what v1.ResourceName) []string {
 	var facts []string
 	switch {
 	case !c.measured:
@@ -101,12 +109,5 @@ func describeCandidate(what v1.ResourceName, c *candidate, victim bool) string {
 	default:
 		facts = append(facts, "uses "+quantity(what, c.used), "request "+quantity(what, c.request))
 	}
-	facts = append(facts, fmt.Sprintf("priority %d", c.priority))
-	switch {
-	case victim:
-		facts = append(facts, "evicted")
-	case c.critical:
-		facts = append(facts, "spared: critical")
-	}
-	return fmt.Sprintf("%s/%s (%s)", c.pod.Namespace, c.pod.Name, strings.Join(facts, ", "))
+	return append(facts, fmt.Sprintf("priority %d", c.priority))
 }

@@ -28,8 +28,9 @@ func (m *Manager) rankProcesses(ctx context.Context, of *met) ([]candidate, erro
 	what := of.Signal.resource()
 	out := m.candidates(what)
 	for i := range out {
-		u, measured := uses[out[i].pod.UID]
-		out[i].addProcesses(what, u, measured)
+		if u, ok := uses[out[i].pod.UID]; ok {
+			out[i].addProcesses(what, &u)
+		}
 	}
 	rank(what, out)
 	return out, nil

@@ -28,9 +28,6 @@ type containerUse struct {
 	used, request uint64
 }
 
-// exceeds reports whether the pod takes more than it asked for.
-func (c *candidate) exceeds() bool { return c.used > c.request }
-
 // over is how much more the pod takes than it asked for; it may be negative.
 func (c *candidate) over() int64 { return int64(c.used) - int64(c.request) }
 
@@ -43,13 +40,8 @@ func (c *candidate) over() int64 { return int64(c.used) - int64(c.request) }
 // off them), and equals have an order.
 func rank(what v1.ResourceName, pods []candidate) {
 	slices.SortStableFunc(pods, func(a, b candidate) int {
-		byUse := 0
-		if what != pids {
-			byUse = compareBool(b.exceeds(), a.exceeds())
-		}
 		return cmp.Or(
-			compareBool(a.measured, b.measured),
-			byUse,
+			cmp.Compare(a.class(what), b.class(what)),
 			cmp.Compare(a.priority, b.priority),
 			cmp.Compare(b.over(), a.over()),
 			b.pod.CreationTimestamp.Compare(a.pod.CreationTimestamp.Time),
@@ -58,15 +50,16 @@ func rank(what v1.ResourceName, pods []candidate) {
 	})
 }
 
-// compareBool has false first.
-func compareBool(a, b bool) int {
+// class is what decides before the priority: pods of which nothing is known, those that take more
+// than they asked for, and the others. Nobody asks for tasks.
+func (c *candidate) class(what v1.ResourceName) int {
 	switch {
-	case a == b:
+	case !c.measured:
 		return 0
-	case b:
-		return -1
+	case what == pids || c.used > c.request:
+		return 1
 	}
-	return 1
+	return 2
 }
 
 // newCandidate returns the pod without what it uses. p has the resources that it was allotted.
@@ -112,8 +105,8 @@ func eachContainer(p *v1.Pod, f func(c *v1.Container)) {
 }
 
 // addProcesses adds what the pod uses of memory or tasks.
-func (c *candidate) addProcesses(what v1.ResourceName, u stats.PodUse, measured bool) {
-	c.measured = measured
+func (c *candidate) addProcesses(what v1.ResourceName, u *stats.PodUse) {
+	c.measured = true
 	if what == pids {
 		c.used = u.Tasks
 		return

@@ -41,8 +41,8 @@ type Threshold struct {
 	Value  Amount
 	// Grace is how long it is met before a pod is evicted for it. A hard threshold has none.
 	Grace time.Duration
-	// MinReclaim is how much more than Value must be left for it to be met no longer, once a pod was
-	// to be evicted for it.
+	// MinReclaim is how much more than Value must be left for it to be met no longer, once a pod
+	// was to be evicted for it.
 	MinReclaim Amount
 }
 

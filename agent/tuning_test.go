@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/host/tuning"
+	"berth/internal/runtime/cri/critest"
+)
+
+// Nothing of the machine is changed but by a KubeletConfiguration.
+func TestTuning(t *testing.T) {
+	if diff := cmp.Diff(tuning.Settings{}, settingsOf(&Config{}).tuning); diff != "" {
+		t.Errorf("run mode (-want +got):\n%s", diff)
+	}
+	k := loadKubelet(t, "")
+	want := tuning.Settings{Kernel: tuning.SetKernel, OOMScore: ptr.To(-999), OpenFiles: 1_000_000}
+	if diff := cmp.Diff(want, settingsOf(&Config{Kubelet: k}).tuning); diff != "" {
+		t.Errorf("the defaults (-want +got):\n%s", diff)
+	}
+	k.ProtectKernelDefaults, k.OOMScoreAdj, k.MaxOpenFiles, k.KubeletCgroups, k.SystemCgroups = true, ptr.To[int32](0), 5, "/kube", "/system"
+	want = tuning.Settings{Kernel: tuning.DemandKernel, OOMScore: ptr.To(0), OpenFiles: 5, AgentCgroup: "/kube", SystemCgroup: "/system"}
+	if diff := cmp.Diff(want, settingsOf(&Config{Kubelet: k}).tuning); diff != "" {
+		t.Errorf("what is set (-want +got):\n%s", diff)
+	}
+}
+
+// Volumes in memory that may be written to a disk are warned of: only on a machine that swaps, and
+// whose tmpfs cannot be kept out of that.
+func TestSwappedMemory(t *testing.T) {
+	dir := t.TempDir()
+	on, off := filepath.Join(dir, "on"), filepath.Join(dir, "off")
+	for file, content := range map[string]string{on: "Filename Type\n/dev/vda2 partition\n", off: "Filename Type\n"} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		file   string
+		noswap bool
+		want   int
+	}{{off, false, 0}, {on, true, 0}, {filepath.Join(dir, "none"), false, 0}, {on, false, 1}} {
+		a, err := BuildIn(Config{
+			RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
+		}, Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.tellSwappedMemory(c.file, func() bool { return c.noswap })
+		got := a.events.List()
+		if len(got) != c.want {
+			t.Errorf("%+v: %d events", c, len(got))
+		}
+		for _, e := range got {
+			if e.Reason != "PossibleMemoryBackedVolumesOnDisk" || e.Type != "Warning" || e.InvolvedObject.Kind != "Node" {
+				t.Errorf("%+v: the event %s %s of a %s", c, e.Type, e.Reason, e.InvolvedObject.Kind)
+			}
+		}
+	}
+}
+
+func TestSwaps(t *testing.T) {
+	const title = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
+	for content, want := range map[string]bool{"": false, title: false, title + "/dev/vda2 partition 1048572 0 -2\n": true} {
+		if got := swaps([]byte(content)); got != want {
+			t.Errorf("%q: got %v", content, got)
+		}
+	}
+}
