@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/cluster/node"
+	"berth/internal/host/pressure"
 	"berth/internal/observe/pleg"
 	"berth/internal/observe/stats"
 	"berth/internal/runtime/images"
@@ -46,17 +47,19 @@ func (g garbage) RemoveUnused(ctx context.Context) (uint64, error) { return g.im
 // evictions is what ends pods for want of memory, tasks or disk.
 type evictions struct {
 	eviction *eviction.Manager
+	// memory has the kernel wake eviction; nil where its readings are replaced.
+	memory *pressure.Watch
 	// limits holds pods to their limits of local storage.
 	limits *eviction.LocalLimits
 }
 
 // evictionInputs are what evictions are built on.
 type evictionInputs struct {
-	life    *podLife
-	pleg    *pleg.PLEG
-	stats   *stats.Collector
-	garbage garbage
-	kernel  eviction.Kernel // nil: the kernel does not tell
+	life       *podLife
+	pleg       *pleg.PLEG
+	stats      *stats.Collector
+	garbage    garbage
+	podsCgroup func() string
 }
 
 // newEvictions builds what evicts pods.
@@ -65,17 +68,20 @@ func newEvictions(g *ground, in evictionInputs, pressureChanged func()) eviction
 		Killer: killer{in.life.workers}, Events: g.recorder, IsCritical: g.settings.isCritical,
 		Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
 	})
-	var readings eviction.Readings = in.stats
-	if g.out.Readings != nil {
-		readings = g.out.Readings
+	c := eviction.Config{
+		Evictor: e, Thresholds: g.settings.eviction.thresholds, Transition: g.settings.eviction.transition, MaxGrace: g.settings.eviction.maxGrace,
+		Pressures: g.pressures, Changed: pressureChanged, Garbage: in.garbage,
+		Pods: g.pods.List, Allotted: in.life.allocations.Apply, Observed: in.pleg.Newest, Lifecycle: g.states.Get,
+		Storage: in.stats, Ready: in.pleg.Relisted(), Path: filepath.Join(g.cfg.RootDir, thresholdsFile),
+	}
+	var memory *pressure.Watch
+	if c.Readings = g.out.Readings; c.Readings == nil {
+		memory = pressure.New(pressure.Config{Proc: "/proc", Cgroups: "/sys/fs/cgroup", Pods: in.podsCgroup, Log: g.cfg.Log})
+		c.Readings, c.Kernel = in.stats, memory
 	}
 	return evictions{
-		eviction: eviction.New(eviction.Config{
-			Evictor: e, Thresholds: g.settings.eviction.thresholds, Transition: g.settings.eviction.transition, MaxGrace: g.settings.eviction.maxGrace,
-			Pressures: g.pressures, Changed: pressureChanged, Readings: readings, Garbage: in.garbage, Kernel: in.kernel,
-			Pods: g.pods.List, Allotted: in.life.allocations.Apply, Observed: in.pleg.Newest, Lifecycle: g.states.Get,
-			Storage: in.stats, Ready: in.pleg.Relisted(), Path: filepath.Join(g.cfg.RootDir, thresholdsFile),
-		}),
+		memory:   memory,
+		eviction: eviction.New(c),
 		limits: eviction.NewLocalLimits(eviction.LimitsConfig{
 			Evictor: e, Lifecycles: g.states, Pod: g.pods.Get, Allotted: in.life.allocations.Apply, Observed: in.pleg.Newest, Ended: g.hasEnded,
 			Storage: in.stats, Space: in.stats.ReadSpace,

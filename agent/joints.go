@@ -9,6 +9,7 @@ import (
 	"berth/internal/cluster/node"
 	"berth/internal/host/cgroups"
 	"berth/internal/host/inotify"
+	"berth/internal/host/pressure"
 	"berth/internal/host/tuning"
 	"berth/internal/observe/metrics"
 	"berth/internal/observe/oom"
@@ -82,6 +83,7 @@ var (
 	_ eviction.Lifecycles      = (*pod.States)(nil)
 	_ eviction.Events          = (*events.Recorder)(nil)
 	_ eviction.Garbage         = garbage{}
+	_ eviction.Kernel          = (*pressure.Watch)(nil)
 	_ containerlogs.Runtime    = (*cri.Client)(nil)
 	_ containerlogs.Writes     = (*inotify.Once)(nil)
 	_ syncloop.PodSource       = (*podconfig.PodConfig)(nil)

@@ -56,6 +56,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "node allocatable", run: a.enforceAllocatable},
 			component{name: "user namespaces", run: waitDone, ready: loaded(a.users.Load)},
 			component{name: "limits of local storage", run: a.limits.Run, absent: !a.settings.limitsStorage},
+			component{name: "memory of the machine", run: a.memory.Run, absent: a.memory == nil || len(a.eviction.Thresholds) == 0},
 			component{name: "eviction", run: a.eviction.Run, ready: loaded(a.loadThresholds), absent: len(a.eviction.Thresholds) == 0},
 			component{name: "plugin watcher", run: a.storage.plugins.Run},
 			component{name: "CSI drivers", run: a.storage.drivers.Run},

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"sync"
 
+	v1 "k8s.io/api/core/v1"
+
 	"berth/internal/api/server"
 	"berth/internal/cluster/node"
 	"berth/internal/host/tuning"
@@ -160,6 +162,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.stats = newStats(&a.base, &a.containerRuntime, a.pleg, a.view, a.storage.volumes)
 	a.evictions = newEvictions(g, evictionInputs{
 		life: &a.podLife, pleg: a.pleg, stats: a.stats, garbage: garbage{a.podLife.runtime, a.collector},
+		podsCgroup: func() string { return a.facts.QoSPath(v1.PodQOSGuaranteed) },
 	}, a.node.Wake)
 	a.lives = newPodCounts(g, a.pleg, a.view)
 	a.traces = newTraces(g)

@@ -82,7 +82,7 @@ func checkPressureWatch(t *testing.T) {
 	before := eventfds(t)
 	w := pressure.New(pressure.Config{
 		Proc:    t.TempDir(), // without alarms, which ring by what others do, too
-		Cgroups: cgroupMount, Pods: h.path, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Cgroups: cgroupMount, Pods: func() string { return h.path }, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

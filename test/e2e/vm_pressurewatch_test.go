@@ -29,7 +29,7 @@ func TestVMPressureWatchKilled(t *testing.T) {
 	run := func() {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_ = pressure.New(pressure.Config{Proc: "/proc", Cgroups: cgroupMount, Pods: h.path, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}).Run(ctx)
+		_ = pressure.New(pressure.Config{Proc: "/proc", Cgroups: cgroupMount, Pods: func() string { return h.path }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}).Run(ctx)
 	}
 	must(t, os.WriteFile(high, []byte("104857600"), 0))
 	run()

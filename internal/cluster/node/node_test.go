@@ -75,6 +75,9 @@ func TestRegistersNewNode(t *testing.T) {
 		}
 		want := []string{
 			"Normal Starting Starting kubelet.",
+			"Normal NodeHasSufficientMemory Node n1 status is now: NodeHasSufficientMemory",
+			"Normal NodeHasNoDiskPressure Node n1 status is now: NodeHasNoDiskPressure",
+			"Normal NodeHasSufficientPID Node n1 status is now: NodeHasSufficientPID",
 			"Normal NodeReady Node n1 status is now: NodeReady",
 		}
 		if diff := cmp.Diff(want, w.events.take()); diff != "" {

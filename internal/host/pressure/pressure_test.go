@@ -46,7 +46,7 @@ func TestMeans(t *testing.T) {
 		{"version 2 with pressure", psi, v2, "/kubepods", 1, 2, &high{}},
 		{"version 2 without pods", psi, v2, "", 0, 1, nil},
 	} {
-		w := New(Config{Proc: tree(t, tc.proc), Cgroups: tree(t, tc.cgroups), Pods: tc.pods})
+		w := New(Config{Proc: tree(t, tc.proc), Cgroups: tree(t, tc.cgroups), Pods: func() string { return tc.pods }})
 		wires, sirens := w.wires(), w.alarms()
 		if len(wires) != tc.wires || len(sirens) != tc.sirens {
 			t.Errorf("%s: %d wires and %d sirens, want %d and %d", tc.what, len(wires), len(sirens), tc.wires, tc.sirens)
@@ -92,7 +92,7 @@ func control(t *testing.T, path string) <-chan [3]int64 {
 func TestRun(t *testing.T) {
 	cgroups := tree(t, map[string]string{"memory/" + usageFile: "1073741824\n", "memory/kubepods/" + usageFile: "536870912\n"})
 	root, pods := control(t, filepath.Join(cgroups, "memory", controlFile)), control(t, filepath.Join(cgroups, "memory", "kubepods", controlFile))
-	w := New(Config{Proc: t.TempDir(), Cgroups: cgroups, Pods: "/kubepods", Log: slog.New(slog.DiscardHandler)})
+	w := New(Config{Proc: t.TempDir(), Cgroups: cgroups, Pods: func() string { return "/kubepods" }, Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- w.Run(ctx) }()
@@ -128,7 +128,7 @@ func TestRun(t *testing.T) {
 // Where the kernel offers nothing, that is said once, and nothing happens.
 func TestRunWithoutMeans(t *testing.T) {
 	var log strings.Builder
-	w := New(Config{Proc: t.TempDir(), Cgroups: t.TempDir(), Pods: "/kubepods", Log: slog.New(slog.NewTextHandler(&log, nil))})
+	w := New(Config{Proc: t.TempDir(), Cgroups: t.TempDir(), Pods: func() string { return "/kubepods" }, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	ctx, cancel := context.WithCancel(t.Context())
 	w.Arm(gi, gi)
 	cancel()

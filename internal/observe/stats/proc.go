@@ -65,7 +65,7 @@ type machine struct {
 }
 
 // meminfo is memory in bytes (proc_meminfo(5)).
-type meminfo struct{ memory, available, swap, swapFree uint64 }
+type meminfo struct{ memory, free, available, swap, swapFree uint64 }
 
 func (p procFS) machine() machine {
 	m := machine{meminfo: p.meminfo(), boot: BootTime(string(p))}
@@ -84,6 +84,8 @@ func (p procFS) meminfo() meminfo {
 		switch fields[0] {
 		case "MemTotal:":
 			m.memory = n << 10
+		case "MemFree:":
+			m.free = n << 10
 		case "MemAvailable:":
 			m.available = n << 10
 		case "SwapTotal:":

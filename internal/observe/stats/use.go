@@ -22,6 +22,9 @@ type Use struct {
 	// Memory and PodsMemory are in bytes; PodsMemory is known where that cgroup has a limit. Tasks
 	// counts threads.
 	Memory, PodsMemory, Tasks Room
+	// Free and PodsFree are how much memory can be taken before something is given up for it, such
+	// as caches of files.
+	Free, PodsFree uint64
 }
 
 // Use reads it now.
@@ -46,9 +49,11 @@ func (c *Collector) Use(ctx context.Context) (Use, error) {
 	if err != nil {
 		return out, fmt.Errorf("read usage: %w", err)
 	}
-	out.Memory = memoryRoom(root, c.proc.meminfo())
+	machine := c.proc.meminfo()
+	out.Memory, out.Free = memoryRoom(root, machine), machine.free
 	if pods != nil && pods.Memory != nil && pods.Memory.Limit != cgroupstat.Unlimited {
-		out.PodsMemory = Room{pods.Memory.Limit - min(pods.Memory.WorkingSet(), pods.Memory.Limit), pods.Memory.Limit}
+		m := pods.Memory
+		out.PodsMemory, out.PodsFree = Room{m.Limit - min(m.WorkingSet(), m.Limit), m.Limit}, m.Limit-min(m.Usage, m.Limit)
 	}
 	if n, most := c.proc.tasks(); n > 0 && most > 0 {
 		out.Tasks = Room{uint64(max(most-n, 0)), uint64(most)}

@@ -37,6 +37,9 @@ type loop struct {
 	distances  map[Signal]uint64 // to the nearest threshold, as of the last reading
 	pause      time.Duration     // before the last reading
 	failing    string            // the error that was told
+	// free is how much can be taken of memory before caches are given up for it: until then the
+	// kernel sees what is taken.
+	free map[Signal]uint64
 }
 
 // run reads what is left, relieves what is due, and waits until it may be another.
@@ -115,8 +118,8 @@ func (l *loop) computePause(left rooms, v *verdict) time.Duration {
 		case AllocatableMemoryAvailable:
 			pods = int64(min(distance, math.MaxInt64))
 		}
-		if l.kernel != nil && s.resource() == memory && distance > near {
-			continue // the kernel tells
+		if l.kernel != nil && distance <= l.free[s] {
+			continue // it is the kernel that wakes
 		}
 		before, ok := l.distances[s]
 		if !ok {

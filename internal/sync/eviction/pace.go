@@ -9,41 +9,39 @@ const (
 	// shortest and longest are between two readings, resting is that between readings of what
 	// nobody takes from (the kubelet's monitoring period).
 	shortest, resting, longest = 500 * time.Millisecond, 10 * time.Second, time.Minute
-	// near is how far a threshold of memory is, in bytes, when the kernel's word alone is not
-	// waited for.
-	near = 64 << 20
+	// burst is how many times as fast as a program that is about to begin takes something, a
+	// program can take it that does so already.
+	burst = 8
 )
 
-// Rates at which what is left is assumed to be taken at most, in a second. Who is faster is seen
-// later, and then at the shortest distance.
-const (
-	fastestMemory = 2 << 30
-	fastestDisk   = 1 << 30
-	fastestInodes = 100_000
-	fastestTasks  = 20_000
-)
-
-// fastest returns the rate of a signal.
-func fastest(s Signal) uint64 {
+// fastest returns how much of what a signal is about is taken in a second at most.
+func fastest(s Signal) float64 {
 	switch s.resource() {
 	case memory:
-		return fastestMemory
+		return 2 << 30
 	case storage:
-		return fastestDisk
+		return 1 << 30
 	case inodes:
-		return fastestInodes
+		return 100_000
 	}
-	return fastestTasks
+	return 20_000
 }
 
 // nextReading returns when to read again what is left of a signal, after the time since the last
 // reading and how much was left then and now beyond the nearest threshold. The time is that in
 // which so much can be taken, but for what nobody takes from: that is read less and less often.
 func nextReading(s Signal, last time.Duration, before, distance uint64) time.Duration {
-	at := time.Duration(math.Min(float64(distance)/float64(fastest(s))*float64(time.Second), float64(longest)))
-	at = max(at, shortest)
-	if taken := before - min(distance, before); taken > before/64 {
-		return at
+	in := func(rate float64, most time.Duration) time.Duration {
+		seconds := math.Min(float64(distance)/rate, most.Seconds())
+		return max(time.Duration(seconds*float64(time.Second)), shortest)
 	}
-	return max(at, min(2*max(last, shortest), resting))
+	soon := in(fastest(s), longest)
+	if taken := before - min(distance, before); distance > 0 && taken > before/64 {
+		return soon
+	}
+	calm := resting
+	if distance > 0 {
+		calm = in(fastest(s)/burst, resting)
+	}
+	return max(soon, min(2*max(last, shortest), calm))
 }

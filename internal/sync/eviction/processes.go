@@ -10,6 +10,7 @@ func (m *Manager) readProcesses(ctx context.Context) (rooms, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.processes.free = map[Signal]uint64{MemoryAvailable: u.Free, AllocatableMemoryAvailable: u.PodsFree}
 	out := rooms{MemoryAvailable: u.Memory, AllocatableMemoryAvailable: u.PodsMemory, PIDAvailable: u.Tasks}
 	for s, room := range out {
 		if room.Capacity == 0 {
