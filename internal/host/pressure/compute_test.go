@@ -35,8 +35,14 @@ func TestMayStay(t *testing.T) {
 		lies, should int64
 		want         bool
 	}{
-		{gi, gi, true}, {gi, gi + mi, true}, {gi + mi, gi, true}, {gi, gi + mi + 1, false}, {gi + mi + 1, gi, false},
-		{none, gi, false}, {gi, none, false}, {none, none, false},
+		{gi, gi, true},
+		{gi, gi + mi, true},
+		{gi + mi, gi, true},
+		{gi, gi + mi + 1, false},
+		{gi + mi + 1, gi, false},
+		{none, gi, false},
+		{gi, none, false},
+		{none, none, false},
 	} {
 		if got := mayStay(tc.lies, tc.should); got != tc.want {
 			t.Errorf("a wire at %d that should lie at %d: %v", tc.lies, tc.should, got)

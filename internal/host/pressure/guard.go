@@ -105,9 +105,10 @@ func (g *guard) notices() ([]unix.PollFd, []func()) {
 	for _, l := range g.wires {
 		fd, events := l.wire.notice()
 		add(fd, events, func() {
-			g.log.Debug("memory: a wire was crossed", "cgroup", l.name, "at", l.lies)
-			g.failed(l, l.lift())
+			at := l.lies
+			g.failed(l, l.lift()) // first: pods may be slowed down
 			g.wake()
+			g.log.Debug("memory: a wire was crossed", "cgroup", l.name, "at", at)
 		})
 	}
 	for _, a := range g.alarms {
