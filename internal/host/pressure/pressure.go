@@ -15,7 +15,7 @@ type Config struct {
 	Proc    string // where proc is mounted: "/proc"
 	Cgroups string // where the hierarchies of cgroups are
 	// Pods returns the cgroup of all pods, by its path from the root of its hierarchy:
-	// "/kubepods". "" is none. It is called when Run begins.
+	// "/kubepods". "" is none; nil returns none.
 	Pods func() string
 	Log  *slog.Logger
 }
@@ -26,7 +26,6 @@ type Watch struct {
 	wake chan struct{}
 	told chan struct{}
 	bell bell
-	pods string // Run's: what cfg.Pods returned
 
 	mu   sync.Mutex
 	left *distances // guarded by mu; nil: taken, or never told
@@ -73,7 +72,6 @@ func (w *Watch) take() (distances, bool) {
 // Run watches until ctx is done. It keeps nothing open before it is told distances, and leaves
 // nothing open.
 func (w *Watch) Run(ctx context.Context) error {
-	w.pods = w.cfg.Pods()
 	w.tidy()
 	select {
 	case <-w.told:
@@ -89,7 +87,7 @@ func (w *Watch) Run(ctx context.Context) error {
 
 // tidy takes away the wire of an agent that was killed: this one may never be told distances.
 func (w *Watch) tidy() {
-	if !w.unified() || w.pods == "" {
+	if !w.unified() || w.pods() == "" {
 		return
 	}
 	h := w.high()
@@ -98,10 +96,17 @@ func (w *Watch) tidy() {
 	}
 }
 
+func (w *Watch) pods() string {
+	if w.cfg.Pods == nil {
+		return ""
+	}
+	return w.cfg.Pods()
+}
+
 func (w *Watch) unified() bool { return exists(filepath.Join(w.cfg.Cgroups, controllersFile)) }
 
 func (w *Watch) high() *high {
-	dir := filepath.Join(w.cfg.Cgroups, w.pods)
+	dir := filepath.Join(w.cfg.Cgroups, w.pods())
 	return &high{dir: dir, marks: attribute(dir), events: notOpen}
 }
 
@@ -125,14 +130,14 @@ func (w *Watch) wires() []*line {
 	var out []*line
 	switch root := filepath.Join(w.cfg.Cgroups, "memory"); {
 	case w.unified():
-		if w.pods != "" {
+		if w.pods() != "" {
 			h := w.high()
 			out = append(out, newLine(h.dir, h))
 		}
 	case exists(filepath.Join(root, controlFile)):
 		out = append(out, newLine(root, &threshold{dir: root, of: ofMachine, event: notOpen}))
-		if w.pods != "" {
-			dir := filepath.Join(root, w.pods)
+		if w.pods() != "" {
+			dir := filepath.Join(root, w.pods())
 			out = append(out, newLine(dir, &threshold{dir: dir, of: ofPods, event: notOpen}))
 		}
 	}
@@ -145,8 +150,8 @@ func (w *Watch) alarms() []*alarm {
 	if path := filepath.Join(w.cfg.Proc, "pressure", "memory"); exists(path) {
 		out = append(out, &alarm{name: path, siren: &stall{path: path, fd: notOpen}})
 	}
-	if w.pods != "" && w.unified() {
-		path := filepath.Join(w.cfg.Cgroups, w.pods, eventsFile)
+	if w.pods() != "" && w.unified() {
+		path := filepath.Join(w.cfg.Cgroups, w.pods(), eventsFile)
 		out = append(out, &alarm{name: path, siren: &limit{path: path, fd: notOpen}})
 	}
 	return out
