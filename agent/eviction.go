@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/api/server"
 	"berth/internal/cluster/node"
 	"berth/internal/host/pressure"
 	"berth/internal/observe/pleg"
@@ -87,6 +88,22 @@ func newEvictions(g *ground, in evictionInputs, pressureChanged func()) eviction
 			Storage: in.stats, Space: in.stats.ReadSpace,
 		}),
 	}
+}
+
+// thresholds returns how each threshold stands.
+func (a *Agent) thresholds() []server.Threshold {
+	out := []server.Threshold{} // "none" is a list, too
+	for _, s := range a.eviction.States() {
+		t := server.Threshold{
+			Signal: string(s.Signal), Value: s.Value.String(), GraceSeconds: s.Grace.Seconds(),
+			Least: s.Least(), Available: s.Left.Available, Capacity: s.Left.Capacity,
+		}
+		if !s.Since.IsZero() {
+			t.MetSince = &s.Since
+		}
+		out = append(out, t)
+	}
+	return out
 }
 
 // loadThresholds reads what an earlier agent knew of thresholds that were met.

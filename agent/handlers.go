@@ -29,6 +29,7 @@ func (a *Agent) handlers() server.Handlers {
 		Stop:         a.stop,
 		Healthz:      a.healthz,
 		Health:       a.healthStates,
+		Thresholds:   a.thresholds,
 		Pulls:        a.imagePulls().list,
 		PruneImages:  a.collector.Prune,
 		Waits:        a.waits,

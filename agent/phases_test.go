@@ -21,7 +21,13 @@ func TestPhasesOfEachMode(t *testing.T) {
 			c.Kubelet, out.REST = loadKubelet(t, kubeconfig), &rest.Config{Host: "http://127.0.0.1:1"}
 		}
 	}
-	every := names(t, func(*Config, *Outside) {})
+	every := names(t, func(c *Config, _ *Outside) {
+		run, err := config.LoadRun(config.NewRunFlags())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Run = run
+	})
 	for _, tc := range []struct {
 		name   string
 		change func(*Config, *Outside)
@@ -68,6 +74,8 @@ func TestPhasesByConfiguration(t *testing.T) {
 		want      bool // it runs then, and not as a rule
 	}{
 		{"logs of containers", func(k *config.Kubelet) { k.ContainerLogMaxSize = "-1" }, false},
+		{"eviction", func(k *config.Kubelet) { k.EvictionHard = nil }, false},
+		{"memory of the machine", func(k *config.Kubelet) { k.EvictionHard = nil }, false},
 		{"daemons", func(k *config.Kubelet) { k.SystemCgroups = "/system" }, true},
 	} {
 		got := with(tc.change)

@@ -20,7 +20,8 @@ func newCheckCommand(g *globalFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Tell what this host has and lacks for running pods, and how the agent is",
-		Long: `Tell what this host has and lacks for running pods, and what follows from it. If an agent runs, tell how it is, too.
+		Long: `Tell what this host has and lacks for running pods, and what follows from it. If an agent runs, tell how it is, too,
+and how far the node is from the thresholds at which pods are evicted.
 
 The exit code is 1 if something is missing without which pods cannot run, or a condition of the agent has failed, otherwise 0.
 The agent's conditions are explained in docs/health.md.`,
@@ -30,17 +31,24 @@ The agent's conditions are explained in docs/health.md.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := append(embedded.CheckHost(query), checkRuntime())
-			agent := checkAgent(cmd.Context(), newClient(g.runDir), time.Now())
+			client := newClient(g.runDir)
+			agent := checkAgent(cmd.Context(), client, time.Now())
+			thresholds := checkThresholds(cmd.Context(), client, time.Now())
 			var err error
 			switch out := cmd.OutOrStdout(); output {
 			case "":
 				err = printChecks(out, "CHECK", checks)
-				if agent != nil {
-					_, lineErr := fmt.Fprintln(out)
-					err = errors.Join(err, lineErr, printChecks(out, "AGENT", agent))
+				for _, more := range []struct {
+					title  string
+					checks []embedded.HostCheck
+				}{{"AGENT", agent}, {"THRESHOLD", thresholds}} {
+					if more.checks != nil {
+						_, lineErr := fmt.Fprintln(out)
+						err = errors.Join(err, lineErr, printChecks(out, more.title, more.checks))
+					}
 				}
 			case "json":
-				err = printJSON(out, slices.Concat(checks, agent))
+				err = printJSON(out, slices.Concat(checks, agent, thresholds))
 			default:
 				return fmt.Errorf("--output: %q is not a format: choose json", output)
 			}

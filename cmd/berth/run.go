@@ -17,6 +17,7 @@ import (
 
 	"berth/agent"
 	"berth/internal/api/server"
+	"berth/internal/config"
 	"berth/internal/runtime/embedded"
 	"berth/internal/source/podconfig"
 	"berth/internal/sync/admission"
@@ -40,10 +41,11 @@ type runFlags struct {
 	remove           bool
 	once             bool
 	onceTimeout      time.Duration
+	fields           *config.Flags // those that berth kubelet has, too
 }
 
 func newRunCommand(g *globalFlags) *cobra.Command {
-	var f runFlags
+	f := runFlags{fields: config.NewRunFlags()}
 	cmd := &cobra.Command{
 		Use:   "run [PATH|URL...]",
 		Short: "Run the pods of manifests, and keep them running",
@@ -56,7 +58,10 @@ URLs begin with http:// or https://; https servers must have a certificate that 
 an answer that says so ends a pod: a list without it, or an empty list (items: []).
 
 When the agent ends, its pods go on running and the next "berth run" takes them over. "berth stop --all" ends them with the agent;
-with --rm they end, and everything that was kept is removed, whenever the agent ends.`,
+with --rm they end, and everything that was kept is removed, whenever the agent ends.
+
+Before memory or disks run out, pods are evicted: those first that take more than they asked for. "berth check" tells at which
+thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<500Mi,nodefs.available<0%' (0% turns one off).`,
 		Example: `  berth run examples/hello
   berth run --rm web.yaml db.yaml
   berth run https://config.example.com/site-a/pods.yaml
@@ -82,6 +87,9 @@ with --rm they end, and everything that was kept is removed, whenever the agent 
 	fl.BoolVar(&f.remove, "rm", false, "end all pods and the runtime and remove everything when the agent ends")
 	fl.BoolVar(&f.once, "once", false, "end when all pods are ready; fail if a manifest is refused or they are not ready in time")
 	fl.DurationVar(&f.onceTimeout, "once-timeout", 2*time.Minute, "how long --once waits")
+	for _, field := range f.fields.All() {
+		fl.Var(field, field.Name, field.Usage)
+	}
 	completeFixed(cmd, "log-level", "debug", "info", "warn", "error")
 	completeFixed(cmd, "cgroup-driver", "cgroupfs", "systemd")
 	return cmd
@@ -103,6 +111,10 @@ func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 		return cfg, fmt.Errorf("--cgroup-driver %q: must be cgroupfs or systemd", d)
 	}
 	if err := podconfig.CheckPaths(paths); err != nil {
+		return cfg, err
+	}
+	var err error
+	if cfg.Run, err = config.LoadRun(f.fields); err != nil {
 		return cfg, err
 	}
 	if f.runtimeEndpoint == "" && !embedded.Available() {

@@ -132,11 +132,24 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 		},
 		Healthz:     func() error { return nil },
 		Health:      storyHealth(ts).States,
+		Thresholds:  storyThresholds,
 		Node:        func(context.Context) (*v1.Node, error) { return storyNode(), nil },
 		PruneImages: storyPrune,
 		Settings: func() ([]server.Setting, error) {
 			return []server.Setting{{Path: "maxPods", Value: 50, From: "--max-pods"}}, nil
 		},
+	}
+}
+
+// storyThresholds are one that is met, one that is not, and what cannot be told.
+func storyThresholds() []server.Threshold {
+	since := time.Now().Add(-5*time.Minute - 10*time.Second)
+	return []server.Threshold{
+		{Signal: "memory.available", Value: "500Mi", GraceSeconds: 90, Least: 500 << 20, Available: 400 << 20, Capacity: 8 << 30, MetSince: &since},
+		{Signal: "allocatableMemory.available", Value: "100Mi"},
+		{Signal: "nodefs.available", Value: "10%", Least: 10 << 30, Available: 40 << 30, Capacity: 100 << 30},
+		{Signal: "nodefs.inodesFree", Value: "5%", Least: 50_000, Available: 900_000, Capacity: 1_000_000},
+		{Signal: "pid.available", Value: "1k"},
 	}
 }
 

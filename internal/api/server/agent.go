@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"berth/internal/source/manifest"
 )
@@ -30,12 +31,36 @@ func (a agentHandlers) route(mux *http.ServeMux) {
 	if a.h.Health != nil {
 		mux.HandleFunc("GET "+PathHealth, a.getHealth)
 	}
+	if a.h.Thresholds != nil {
+		mux.HandleFunc("GET "+PathThresholds, a.getThresholds)
+	}
 	mux.HandleFunc("POST "+PathStop, a.postStop)
 }
 
 // getHealth answers with all conditions of the agent.
 func (a agentHandlers) getHealth(w http.ResponseWriter, r *http.Request) {
 	a.writeJSON(w, r, a.h.Health())
+}
+
+// Threshold is a threshold of eviction, and how it stands. Amounts are bytes, inodes or tasks, as
+// the signal has it.
+type Threshold struct {
+	// Signal and Value are as in the configuration: nodefs.available, 10%.
+	Signal string `json:"signal"`
+	Value  string `json:"value"`
+	// GraceSeconds is how long a soft threshold is met before a pod is evicted; 0 is a hard one.
+	GraceSeconds float64 `json:"graceSeconds,omitempty"`
+	// Least must be left; Available is left of Capacity. All are 0 where it cannot be told.
+	Least     uint64 `json:"least"`
+	Available uint64 `json:"available"`
+	Capacity  uint64 `json:"capacity"`
+	// MetSince is when it began to be met; nil: it is not.
+	MetSince *time.Time `json:"metSince,omitempty"`
+}
+
+// getThresholds answers with all thresholds of eviction.
+func (a agentHandlers) getThresholds(w http.ResponseWriter, r *http.Request) {
+	a.writeJSON(w, r, a.h.Thresholds())
 }
 
 func (a agentHandlers) getHealthz(w http.ResponseWriter, r *http.Request) {

@@ -52,6 +52,10 @@ type Handlers struct {
 	// not exist.
 	Health func() []health.State
 
+	// Thresholds returns those at which pods are evicted, and how they stand. It may be nil; then
+	// the path does not exist.
+	Thresholds func() []Threshold
+
 	// Events and Quarantine may be nil; then the paths do not exist.
 
 	// Events is the node's own record of its events.

@@ -36,7 +36,9 @@ const (
 	PathPruneImages   = "/berth/v1/images/prune" // POST images.PruneOptions
 	PathNode          = "/berth/v1/node"
 	PathHealth        = "/berth/v1/health" // a list of health.State
-	PathStop          = "/berth/v1/stop"   // POST StopRequest
+	// PathThresholds lists the thresholds of eviction.
+	PathThresholds = "/berth/v1/thresholds"
+	PathStop       = "/berth/v1/stop" // POST StopRequest
 )
 
 // LogErrorTrailer is the HTTP trailer that says why a log ended early; it is absent after a

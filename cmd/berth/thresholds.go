@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/api/server"
+	"berth/internal/runtime/embedded"
+)
+
+// checkThresholds returns the thresholds of eviction as checks, none if no agent tells any.
+func checkThresholds(ctx context.Context, c *client, now time.Time) []embedded.HostCheck {
+	var list []server.Threshold
+	if err := c.getJSON(ctx, server.PathThresholds, nil, &list); err != nil {
+		return nil // the agent's own checks say so
+	}
+	var checks []embedded.HostCheck
+	for _, t := range list {
+		checks = append(checks, checkThreshold(t, now))
+	}
+	return checks
+}
+
+func checkThreshold(t server.Threshold, now time.Time) embedded.HostCheck {
+	check := embedded.HostCheck{Name: t.Signal + "<" + t.Value, Result: embedded.OK}
+	if t.GraceSeconds > 0 {
+		check.Name += fmt.Sprintf(" for %s", time.Duration(t.GraceSeconds*float64(time.Second)))
+	}
+	if t.Capacity == 0 {
+		check.Result, check.Found = embedded.Warn, "not known what is left"
+		check.Consequence = "no pod is evicted for it until it is"
+		if t.Signal == "allocatableMemory.available" {
+			check.Result, check.Consequence = embedded.OK, ""
+			check.Found = "pods have no limit in all, other than the machine's memory"
+		}
+		return check
+	}
+	check.Found = fmt.Sprintf("%s of %s left", roomLeft(t.Signal, t.Available), roomLeft(t.Signal, t.Capacity))
+	if strings.HasSuffix(t.Value, "%") {
+		check.Found += ", " + roomLeft(t.Signal, t.Least) + " are kept"
+	}
+	if t.MetSince != nil {
+		check.Result = embedded.Warn
+		check.Found += fmt.Sprintf(" (met for %s)", formatAge(metav1.NewTime(*t.MetSince), now))
+		check.Consequence = "pods are evicted until there is more; see docs/resources.md#when-the-node-runs-short"
+	}
+	return check
+}
+
+// roomLeft spells bytes, or a number of inodes or tasks.
+func roomLeft(signal string, n uint64) string {
+	if strings.HasSuffix(signal, ".inodesFree") || signal == "pid.available" {
+		return resource.NewQuantity(int64(n), resource.DecimalSI).String()
+	}
+	return byteSize(int64(n))
+}
