@@ -47,6 +47,7 @@ var gates = map[string]gate{
 	"InPlacePodVerticalScalingInitContainers": {true, beta},
 	"KubeletCrashLoopBackOffMax":              {true, beta},
 	"KubeletEnsureSecretPulledImages":         {true, beta},
+	"KubeletSeparateDiskGC":                   {true, beta},
 	"NodeDeclaredFeatures":                    {true, beta},
 	"PLEGOnDemandRelist":                      {true, beta},
 	"PodLevelResources":                       {true, beta},
@@ -57,7 +58,6 @@ var gates = map[string]gate{
 	"TopologyManagerPolicyBetaOptions":        {true, beta},
 	"ClusterTrustBundleProjection":            {false, beta},
 	"ContainerCheckpoint":                     {false, beta}, // on at 1.36; a checkpoint fills the disk with what was only in memory
-	"KubeletSeparateDiskGC":                   {false, beta}, // on at 1.36; only the disk of the images is looked at
 	"PodCertificateRequest":                   {false, beta},
 	"ResourceHealthStatus":                    {false, beta}, // on at 1.36; there are no devices
 	"SELinuxMount":                            {false, beta},

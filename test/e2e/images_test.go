@@ -489,7 +489,7 @@ func TestImagesCommands(t *testing.T) {
 
 	// Used by a pod, then not any more; pinned; absent.
 	n.write("user.yaml", puller("user", public, "Never"))
-	n.start()
+	second := n.start()
 	user1 := n.awaitReady("user").named("user")
 	if id := container(user1, "main").ImageID; !strings.HasPrefix(id, r.host+"/public@sha256:") {
 		t.Errorf("image id %s, want a digest in %s", id, r.host)
@@ -499,15 +499,22 @@ func TestImagesCommands(t *testing.T) {
 			t.Errorf("remove %s: %v; want that it %s", image, got, says)
 		}
 	}
+	const pause = "kept: the runtime needs it for every pod"
+	wantText(t, "berth image prune", n.berth("image", "prune", "--all", "--dry-run"), "used by default/user/main", "would be removed", pause, "Would free ")
 	n.remove("user.yaml")
 	n.awaitGone(user1.UID)
-	n.berth("image", "rm", public, private)
+	n.berth("image", "rm", public)
+	wantText(t, "berth image prune", n.berth("image", "prune"), private, "kept: no agent pulled it (--all removes it)", pause)
+	wantText(t, "berth image prune", n.berth("image", "prune", "--all"), "removed", pause, "Freed ")
+	wantText(t, "berth events", n.berth("events"), "ImagesRemoved", private)
+	if left := n.berth("image", "ls"); strings.Contains(left, private) || strings.Contains(left, "hello") {
+		t.Errorf("what nobody uses is still there:\n%s", left)
+	}
 	if got := n.command(n.ctx, "image", "inspect", public); got.code == 0 || !strings.Contains(got.errOut, "is not on this node") {
 		t.Errorf("inspected what was removed: %v", got)
 	}
 
 	// An archive brings the image that is in it; what is none brings nothing.
-	n.berth("image", "rm", "berth.local/hello:1")
 	archive := n.place.Root + "/bundle/current/images/hello.tar"
 	wantText(t, "berth image import", n.berth("image", "import", archive), "Imported berth.local/hello:1")
 	n.write("hello.yaml", strings.Replace(manifest("hello", "sleep"), "image: ", "imagePullPolicy: Never\n    image: ", 1))
@@ -515,6 +522,10 @@ func TestImagesCommands(t *testing.T) {
 	if got := n.command(n.ctx, "image", "import", n.place.Root+"/config.json"); got.code == 0 {
 		t.Errorf("imported what is no archive: %v", got)
 	}
+
+	// Without an agent the runtime is asked.
+	second.end(unix.SIGTERM)
+	wantText(t, "berth image prune", n.berth("image", "prune", "--all"), "used by default/hello/main", pause, "Freed 0 B: 0 of 2 images.")
 }
 
 // startKubelet starts a kubelet without an API server and with the runtime inside, with fields of

@@ -32,6 +32,7 @@ type host struct {
 	t      *testing.T
 	dir    string
 	fsInfo error
+	layers []*runtimeapi.FilesystemUsage // of writable layers; none: the runtime does not tell
 	pods   []*pod.Status
 }
 
@@ -97,7 +98,27 @@ func (h *host) ImageFsInfo(context.Context) (*runtimeapi.ImageFsInfoResponse, er
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
 		Timestamp: 1700000200e9, FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: h.dir},
 		UsedBytes: &runtimeapi.UInt64Value{Value: 77}, InodesUsed: &runtimeapi.UInt64Value{Value: 8},
-	}}}, h.fsInfo
+	}}, ContainerFilesystems: h.layers}, h.fsInfo
+}
+
+// Writable layers that are elsewhere than images are told of by themselves.
+func TestSummaryOfSplitDisks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		h.layers = []*runtimeapi.FilesystemUsage{{
+			FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: "/proc"}, UsedBytes: &runtimeapi.UInt64Value{Value: 5}, InodesUsed: &runtimeapi.UInt64Value{Value: 3},
+		}}
+		c := h.collector()
+		defer run(t, c)()
+		s, err := c.Summary(t.Context(), Full)
+		if err != nil {
+			t.Fatal(err)
+		}
+		images, layers := s.Node.Runtime.ImageFs, s.Node.Runtime.ContainerFs
+		if *images.UsedBytes != 77 || *layers.UsedBytes != 5 || *layers.InodesUsed != 3 || *layers.CapacityBytes == *images.CapacityBytes {
+			t.Errorf("images %+v, layers %+v", images, layers)
+		}
+	})
 }
 
 func (h *host) collector() *Collector {

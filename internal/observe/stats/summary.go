@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/ptr"
 
@@ -227,7 +228,16 @@ func (c *Collector) runtimeStats(ctx context.Context) (*summary.RuntimeStats, er
 	if len(info.GetImageFilesystems()) == 0 {
 		return nil, nil
 	}
-	u := info.ImageFilesystems[0]
+	out := &summary.RuntimeStats{ImageFs: fsOfUsage(info.ImageFilesystems[0])}
+	out.ContainerFs = out.ImageFs
+	if of := info.GetContainerFilesystems(); len(of) > 0 && of[0].GetFsId().GetMountpoint() != "" {
+		out.ContainerFs = fsOfUsage(of[0])
+	}
+	return out, nil
+}
+
+// fsOfUsage is a folder of the runtime's, with the capacity of the file system that it is on.
+func fsOfUsage(u *runtimeapi.FilesystemUsage) *summary.FsStats {
 	out := &summary.FsStats{Time: metav1.NewTime(time.Unix(0, u.GetTimestamp()))}
 	if v := u.GetUsedBytes(); v != nil {
 		out.UsedBytes = &v.Value
@@ -238,7 +248,7 @@ func (c *Collector) runtimeStats(ctx context.Context) (*summary.RuntimeStats, er
 	if f, err := statfs(u.GetFsId().GetMountpoint()); err == nil {
 		out.AvailableBytes, out.CapacityBytes, out.Inodes, out.InodesFree = &f.available, &f.capacity, &f.inodes, &f.inodesFree
 	}
-	return &summary.RuntimeStats{ImageFs: out, ContainerFs: out}, nil
+	return out
 }
 
 // podOf returns the pod as it is wanted, or an empty one that has no volumes.

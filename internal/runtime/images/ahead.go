@@ -98,9 +98,13 @@ func (p *Puller) fetch(ctx context.Context, r request, secrets func() []credenti
 func (p *Puller) Forget(uid pod.UID) { p.ahead.forget(uid) }
 
 // Pinned returns the runtime's references to images that pods are still to start containers from:
-// those that were looked ahead for. Image garbage collection leaves them alone, although no
-// container uses them.
-func (p *Puller) Pinned() map[string]bool { return p.ahead.refs() }
+// those that were looked ahead for, and those that Ensure returned a short time ago. Image garbage
+// collection leaves them alone, although no container uses them.
+func (p *Puller) Pinned() map[string]bool {
+	refs := p.ahead.refs()
+	p.given.addTo(refs)
+	return refs
+}
 
 // Run ends what was begun ahead of its time when ctx ends, and returns when it has ended.
 func (p *Puller) Run(ctx context.Context) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -225,7 +226,7 @@ func (c *Collector) removeOld(ctx context.Context, verdicts []Verdict, done *col
 		return nil
 	}
 	for i := range verdicts {
-		if v := &verdicts[i]; v.Fate == Unused && now.Sub(v.idleSince) > c.MaxAge {
+		if v := &verdicts[i]; now.Sub(v.idleSince) > c.MaxAge && c.mayGo(v) {
 			if err := c.remove(ctx, v, cause{metric: "age", why: "that exceeded imageMaximumGCAge (" + c.MaxAge.String() + ")"}, done); err != nil {
 				return err
 			}
@@ -279,7 +280,7 @@ func (c *Collector) free(ctx context.Context, verdicts []Verdict, wanted uint64,
 		if freed >= wanted || ctx.Err() != nil {
 			break
 		}
-		if v.Fate != Unused || v.Removed {
+		if v.Removed || !c.mayGo(v) {
 			continue
 		}
 		if err := c.remove(ctx, v, by, done); err != nil {
@@ -289,6 +290,18 @@ func (c *Collector) free(ctx context.Context, verdicts []Verdict, wanted uint64,
 		freed += v.Size
 	}
 	return freed, errors.Join(append(errs, ctx.Err())...)
+}
+
+// mayGo reports whether the image goes. Since it was judged a container may have been given it.
+func (c *Collector) mayGo(v *Verdict) bool {
+	if v.Fate != Unused {
+		return false
+	}
+	ahead := c.Puller.Pinned()
+	if slices.ContainsFunc(v.calls, func(name string) bool { return ahead[name] }) {
+		v.Fate = LookedAhead
+	}
+	return v.Fate == Unused
 }
 
 // cause is why a collection removes images.

@@ -37,6 +37,7 @@ type shelf struct {
 	told     []string
 	lists    int
 	diskErrs int // how often the disk cannot be looked at
+	removing func(id string)
 }
 
 func (s *shelf) ListImages(context.Context) ([]*runtimeapi.Image, error) {
@@ -64,6 +65,9 @@ func (s *shelf) use(used map[string]bool) {
 func (s *shelf) RemoveImage(_ context.Context, id string) error {
 	if s.stuck[id] {
 		return errors.New("it is stuck")
+	}
+	if s.removing != nil {
+		s.removing(id)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -350,6 +354,7 @@ func TestPrune(t *testing.T) {
 		s.put("used:1", 3)
 		s.use(map[string]bool{"used:1": true})
 		s.stuck["id:stuck:1"] = true
+		time.Sleep(2 * time.Minute) // pods do not start any more
 		for _, tt := range []struct {
 			options images.PruneOptions
 			want    []string // of each image
@@ -404,6 +409,36 @@ func TestRemoveUnusedWithoutCollections(t *testing.T) {
 		s.put("new:1", 1)
 		if freed, err := c.RemoveUnused(t.Context()); freed != 1 || err != nil || !slices.Equal(s.removed, []string{"old:1"}) {
 			t.Errorf("removed %q of %d bytes: %v", s.removed, freed, err)
+		}
+	})
+}
+
+// An image that was given to a container stays until there is the container, however old it is:
+// also when it was given while others were removed.
+func TestImagesOfPodsThatStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(t, 100)
+		s.put("a:1", 1)
+		s.put("b:1", 1)
+		s.put("c:1", 1)
+		var p *images.Puller
+		c := s.collector(func(c *images.GCConfig) { p = c.Puller })
+		run(t, c, time.Hour)
+		give := func(image string) {
+			t.Helper()
+			if _, err := ensure(t.Context(), p, "1", container("c", image, v1.PullIfNotPresent)); err != nil {
+				t.Error(err)
+			}
+		}
+		give("a:1")
+		s.removing = func(string) { give("c:1") }
+		if freed, err := c.RemoveUnused(t.Context()); freed != 1 || err != nil || !slices.Equal(s.removed, []string{"b:1"}) {
+			t.Errorf("removed %q of %d bytes: %v", s.removed, freed, err)
+		}
+		s.removing = nil
+		time.Sleep(2 * time.Minute)
+		if verdicts, err := c.Prune(t.Context(), images.PruneOptions{All: true}); err != nil || len(verdicts) != 2 || !verdicts[0].Removed || !verdicts[1].Removed {
+			t.Errorf("later: %+v, %v", verdicts, err)
 		}
 	})
 }

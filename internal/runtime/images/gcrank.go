@@ -15,9 +15,10 @@ import (
 // every image is new.
 type seenImage struct {
 	id       string
-	names    []string
-	size     uint64 // bytes
-	pinned   bool   // by the runtime
+	names    []string // as those of a Verdict
+	calls    []string // all that it is called by
+	size     uint64   // bytes
+	pinned   bool     // by the runtime
 	first    time.Time
 	lastUsed time.Time // zero: never
 }
@@ -29,7 +30,7 @@ type Fate string
 const (
 	InUse       Fate = "InUse"       // a container was made from it, or mounts it
 	Pinned      Fate = "Pinned"      // by the runtime
-	LookedAhead Fate = "LookedAhead" // for a container of a pod whose turn is still to come
+	LookedAhead Fate = "LookedAhead" // a container is still to be made from it
 	NotPulled   Fate = "NotPulled"   // by the agent: somebody has brought it
 	Young       Fate = "Young"       // it was first seen less than the minimum age ago
 	Unused      Fate = "Unused"      // it may go
@@ -48,6 +49,7 @@ type Verdict struct {
 	Removed bool   `json:"removed,omitempty"`
 	Error   string `json:"error,omitempty"`
 
+	calls     []string  // all that the image is called by
 	idleSince time.Time // nobody has used it since, as far as is known
 }
 
@@ -81,7 +83,7 @@ func computeVerdicts(seen map[string]seenImage, e evidence, r rules) []Verdict {
 	})
 	verdicts := make([]Verdict, 0, len(order))
 	for _, i := range order {
-		v := Verdict{ID: i.id, Names: i.names, Size: i.size, Fate: computeFate(i, e, r), Users: e.users[i.id], idleSince: i.lastUsed}
+		v := Verdict{ID: i.id, Names: i.names, Size: i.size, Fate: computeFate(i, e, r), Users: e.users[i.id], calls: i.calls, idleSince: i.lastUsed}
 		if i.lastUsed.IsZero() {
 			v.idleSince = i.first
 		}
@@ -146,7 +148,7 @@ func mergeSeen(before map[string]seenImage, list []*runtimeapi.Image, users map[
 		if !known {
 			i = seenImage{id: img.Id, first: now}
 		}
-		i.names, i.size, i.pinned = img.RepoTags, img.Size, img.Pinned
+		i.names, i.calls, i.size, i.pinned = img.RepoTags, knownAs(img), img.Size, img.Pinned
 		if len(i.names) == 0 {
 			i.names = img.RepoDigests
 		}

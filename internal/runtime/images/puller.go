@@ -84,6 +84,7 @@ type Puller struct {
 	verify        Verification
 	flights       *flights
 	ahead         *aheads
+	given         *given
 	backOff       *backOff
 }
 
@@ -96,6 +97,7 @@ func New(c Config) *Puller {
 		runtime: c.Runtime, recorder: c.Recorder, journal: c.Journal, log: c.Log,
 		secrets: c.Secrets, dockerConfigs: c.DockerConfigs, providers: c.Providers, verify: c.Verification,
 		backOff: &backOff{entries: map[backOffKey]backOffEntry{}}, ahead: &aheads{pods: map[pod.UID]map[aheadKey]*lookAhead{}},
+		given: &given{at: map[string]time.Time{}},
 	}
 	if c.RecordsDir != "" {
 		p.records = newRecords(c.RecordsDir)
@@ -308,6 +310,7 @@ func (p *Puller) fail(r request, e *Error) error {
 
 func (p *Puller) succeed(r request, res Result) Result {
 	res.Took = time.Since(r.began)
+	p.given.add(res.Ref)
 	decision := "use present image"
 	if res.Pulled {
 		decision = "pulled image"
