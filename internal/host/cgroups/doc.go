@@ -6,8 +6,9 @@
 //	        ├─ burstable/pod<uid>         shares of burstable: the sum of its pods' CPU requests, those of an earlier agent included
 //	        └─ besteffort/pod<uid>
 //
-// Owns: kubepods and what is below it down to the pods, in every hierarchy; it is the only writer
-// of cgroupfs, but for memory.high of kubepods (package pressure).
+// Owns: kubepods and what is below it down to the pods, in every hierarchy; the cgroups of daemons,
+// and which processes are moved there; it is the only writer of cgroupfs, but for memory.high of
+// kubepods (package pressure).
 // Reads: pods' resources.
 // Never: makes containers' cgroups (the runtime does), kills a process outside of a pod that is to
 // be removed.

@@ -88,11 +88,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 			}
 			return err
 		}
-		wait := letGo
-		if next.stamp != (Stamp{}) { // rotated itself by now
-			wait = 0
-		}
-		if err := r.leave(ctx, wait); err != nil {
+		if err := r.leave(ctx); err != nil {
 			next.Close()
 			return err
 		}
@@ -107,8 +103,8 @@ func (r *reader) catchUp(ctx context.Context) error {
 }
 
 // leave prints what the runtime still had in hand for our file when it began the next one.
-func (r *reader) leave(ctx context.Context, wait time.Duration) error {
-	err := awaitLetGo(ctx, wait)
+func (r *reader) leave(ctx context.Context) error {
+	err := awaitLetGo(ctx, r.lines.piece, letGo)
 	if err == nil {
 		err = r.drain(ctx)
 	}

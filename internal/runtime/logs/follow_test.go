@@ -131,7 +131,7 @@ func TestFollowOverRotations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer old.Close()
+	defer old.Close() // a second time is no harm
 	if err := os.Rename(path, path+".20240101-000000"); err != nil {
 		t.Fatal(err)
 	}
@@ -147,6 +147,9 @@ func TestFollowOverRotations(t *testing.T) {
 	write("renamed")
 	appendTo(t, path, "")
 	write("new file made")
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
 	appendTo(t, path, line(3, Stdout, "F", "two"))
 	want += "two\n"
 	f.await(t, want)

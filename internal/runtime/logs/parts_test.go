@@ -232,6 +232,7 @@ func (s *shaker) rotate() {
 	if s.rand.IntN(2) == 0 { // what the runtime had in hand comes after the first line of the new file
 		s.n += 2
 		s.writeLine(s.live, s.n)
+		s.pause(5 * letGo) // a busy machine
 		s.writeLine(old, s.n-1)
 	}
 	s.must(old.Close())
@@ -337,7 +338,14 @@ func TestReadJustAfterARotation(t *testing.T) {
 		path := logFile(t, line(3, Stdout, "F", "3"))
 		part := partPath(path, Part{Stamp: Stamp{Second: "20240101-000000"}})
 		appendTo(t, part, line(1, Stdout, "F", "1"))
-		late := time.AfterFunc(letGo/2, func() { appendTo(t, part, line(2, Stdout, "F", "2")) })
+		old, err := os.OpenFile(part, os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		late := time.AfterFunc(5*letGo, func() {
+			appendTo(t, part, line(2, Stdout, "F", "2"))
+			old.Close()
+		})
 		defer late.Stop()
 		if got, _ := readAll(t, path, Options{}, 128); got != numbers(1, 3) {
 			t.Errorf("got %q", got)

@@ -10,12 +10,17 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
 	// letGo is how long the runtime may still write to a rotated file what it had in hand, once it
-	// has the next one. No log is rotated twice within that time.
+	// has the next one, where the kernel does not tell.
 	letGo = 100 * time.Millisecond
+	// letGoLook is the time between two looks whether it has closed the file, and letGoLimit how
+	// long a reader waits for a runtime that does not.
+	letGoLook, letGoLimit = 10 * time.Millisecond, 2 * time.Second
 	// clockSlack is how much a file's time may be before that of its last line: the kernel's clock
 	// for files is coarse.
 	clockSlack = time.Second
@@ -189,7 +194,7 @@ func (r *reader) readPart(ctx context.Context, s Stamp, offset int64, last Stamp
 		return err
 	}
 	if s == last {
-		if err := awaitLetGo(ctx, letGo-sinceRename(st)); err != nil {
+		if err := awaitLetGo(ctx, p, letGo-sinceRename(st)); err != nil {
 			return err
 		}
 	}
@@ -208,19 +213,44 @@ func sinceRename(file os.FileInfo) time.Duration {
 	return max(0, time.Since(time.Unix(st.Ctim.Unix())))
 }
 
-// awaitLetGo gives the runtime time to write to a rotated file what it still had in hand.
-func awaitLetGo(ctx context.Context, wait time.Duration) error {
-	if wait <= 0 {
-		return nil
+// awaitLetGo waits until the runtime has written to a rotated file what it still had in hand, and
+// has closed it; where the kernel does not tell, for as long as guessed.
+func awaitLetGo(ctx context.Context, p *piece, guessed time.Duration) error {
+	if p.packed {
+		return nil // nobody writes to what was compressed
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	for began := time.Now(); ; {
+		written, err := hasWriter(p.File)
+		wait, left := letGoLook, letGoLimit-time.Since(began)
+		if err != nil {
+			left = guessed - time.Since(began)
+			wait = left
+		}
+		if left <= 0 || err == nil && !written {
+			return nil
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
 	}
+}
+
+// hasWriter reports whether somebody, this process included, has the file open to write to it: then
+// the kernel gives no lease to read it (F_SETLEASE of fcntl(2)). One that is given is given back at
+// once. The error says that the file system has no leases, or that the file is another user's.
+func hasWriter(f *os.File) (bool, error) {
+	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	if errors.Is(err, unix.EAGAIN) {
+		return true, nil
+	}
+	if err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+	}
+	return false, err
 }
 
 // drain prints the file up to its present end, and what it holds of a line without an end stays in
