@@ -77,7 +77,7 @@ func newEvictions(g *ground, in evictionInputs, pressureChanged func()) eviction
 	}
 	var memory *pressure.Watch
 	if c.Readings = g.out.Readings; c.Readings == nil {
-		memory = pressure.New(pressure.Config{Proc: "/proc", Cgroups: "/sys/fs/cgroup", Pods: in.podsCgroup, Log: g.cfg.Log})
+		memory = pressure.New(pressure.Config{Pods: in.podsCgroup, Log: g.cfg.Log})
 		c.Readings, c.Kernel = in.stats, memory
 	}
 	return evictions{

@@ -1,6 +1,7 @@
 package pressure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,8 +13,9 @@ import (
 
 // Config says what is watched.
 type Config struct {
-	Proc    string // where proc is mounted: "/proc"
-	Cgroups string // where the hierarchies of cgroups are
+	// Proc is where proc is mounted, Cgroups where the hierarchies of cgroups are; "" is the usual
+	// place.
+	Proc, Cgroups string
 	// Pods returns the cgroup of all pods, by its path from the root of its hierarchy:
 	// "/kubepods". "" is none; nil returns none.
 	Pods func() string
@@ -40,6 +42,7 @@ const none = math.MaxInt64
 
 // New returns a watch that sees nothing before it runs and is told distances.
 func New(cfg Config) *Watch {
+	cfg.Proc, cfg.Cgroups = cmp.Or(cfg.Proc, "/proc"), cmp.Or(cfg.Cgroups, "/sys/fs/cgroup")
 	return &Watch{cfg: cfg, wake: make(chan struct{}, 1), told: make(chan struct{}, 1), bell: bell{fd: -1}}
 }
 
