@@ -72,7 +72,7 @@ func newEvictions(g *ground, in evictionInputs, pressureChanged func()) eviction
 	c := eviction.Config{
 		Evictor: e, Thresholds: g.settings.eviction.thresholds, Transition: g.settings.eviction.transition, MaxGrace: g.settings.eviction.maxGrace,
 		Pressures: g.pressures, Changed: pressureChanged, Garbage: in.garbage,
-		Pods: g.pods.List, Allotted: in.life.allocations.Apply, Observed: in.pleg.Newest, Lifecycle: g.states.Get,
+		Pods: g.pods.List, Allotted: in.life.allocations.Apply, Observed: in.pleg.Newest, Lifecycle: g.states.Get, Ended: g.hasEnded,
 		Storage: in.stats, Ready: in.pleg.Relisted(), Path: filepath.Join(g.cfg.RootDir, thresholdsFile),
 	}
 	var memory *pressure.Watch

@@ -51,7 +51,7 @@ func TestClusterNode(t *testing.T) {
 	}
 
 	for kind, want := range map[v1.NodeConditionType]v1.ConditionStatus{
-		v1.NodeReady: v1.ConditionTrue, v1.NodeMemoryPressure: v1.ConditionUnknown, v1.NodeDiskPressure: v1.ConditionUnknown, v1.NodePIDPressure: v1.ConditionUnknown,
+		v1.NodeReady: v1.ConditionTrue, v1.NodeMemoryPressure: v1.ConditionFalse, v1.NodeDiskPressure: v1.ConditionFalse, v1.NodePIDPressure: v1.ConditionFalse,
 	} {
 		if got := nodeCondition(n, kind); got.Status != want || got.Reason == "" || got.Message == "" || got.LastTransitionTime.IsZero() || got.LastHeartbeatTime.IsZero() {
 			t.Errorf("the condition %s is %+v, want %s with all that there is to it", kind, got, want)

@@ -20,12 +20,15 @@ type disk struct {
 	image string
 }
 
-// newRootDisk puts the root directory on an ext4 of this many MiB, which is swept with it.
-func (n *node) newRootDisk(size int64) *disk {
+// newRootDisk puts the root directory on an ext4 of this many MiB, which is swept with it; options
+// are mkfs.ext4's. Agents that are started evict no pod for want of room there, unless a flag says
+// so.
+func (n *node) newRootDisk(size int64, options ...string) *disk {
 	n.t.Helper()
+	n.flags = append(n.flags, "--eviction-hard", "nodefs.available<0%,nodefs.inodesFree<0%,imagefs.available<0%,imagefs.inodesFree<0%")
 	d := &disk{n, filepath.Join(n.place.Dir, "root.img")}
 	must(n.t, os.WriteFile(d.image, nil, 0o600), os.Truncate(d.image, size<<20), os.Mkdir(n.place.Root, 0o750))
-	d.run("mkfs.ext4", "-q", d.image)
+	d.run("mkfs.ext4", append(options, "-q", d.image)...)
 	d.mount()
 	return d
 }

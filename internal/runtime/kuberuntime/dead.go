@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -26,6 +25,30 @@ func computeRemains(s *pod.Status) garbage {
 	}
 	for i := range s.Sandboxes {
 		if sb := &s.Sandboxes[i]; !sb.Ready && !runs[sb.ID] {
+			g.Sandboxes = append(g.Sandboxes, sb.ID)
+		}
+	}
+	return g
+}
+
+// computeSpare picks of a pod that goes on what was there before something newer: every incarnation
+// that has ended of which there is a newer one, though its end is then the last state of the
+// container no more, and dead sandboxes that have no other containers.
+func computeSpare(s *pod.Status) garbage {
+	var g garbage
+	newer := map[string]bool{}
+	used := map[pod.SandboxID]bool{}
+	for i := range s.Containers {
+		cs := &s.Containers[i]
+		if newer[cs.Name] && cs.State != pod.StateRunning {
+			g.Containers = append(g.Containers, cs)
+			continue
+		}
+		newer[cs.Name] = true
+		used[cs.SandboxID] = true
+	}
+	for i := range s.Sandboxes {
+		if sb := &s.Sandboxes[i]; i > 0 && !sb.Ready && !used[sb.ID] {
 			g.Sandboxes = append(g.Sandboxes, sb.ID)
 		}
 	}
@@ -59,7 +82,7 @@ func (c *collector) removeDead(ctx context.Context) error {
 // removeDeadOf removes what is dead of one pod, and says so in its journal. A sandbox goes after
 // its containers.
 func (c *collector) removeDeadOf(ctx context.Context, s *pod.Status) error {
-	g := computeGarbage(s, GarbageLimits{}, time.Now())
+	g := computeSpare(s)
 	if c.hasEnded(s.UID) {
 		g = computeRemains(s)
 	}

@@ -41,6 +41,31 @@ func TestComputeRemains(t *testing.T) {
 	}
 }
 
+// Of a pod that goes on, the newest of each container stays, whatever becomes of it.
+func TestSpare(t *testing.T) {
+	type list = []pod.ContainerID
+	for _, tc := range []struct {
+		name, observed string
+		want           list
+		sandboxes      []pod.SandboxID
+	}{
+		{name: "what waits to run again, and what has ended for good, stays", observed: "sb a=1 b=0"},
+		{name: "what was before goes", observed: "sb a=running a=1 a=1 b=1 b=1 c=created", want: list{"c1", "c2", "c4"}},
+		{name: "of an older sandbox too, with it", observed: "sb a=running sb-dead a=1", want: list{"c1"}, sandboxes: []pod.SandboxID{"s1"}},
+		{name: "a sandbox with a container that stays", observed: "sb a=running sb-dead a=1 b=0", want: list{"c1"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := computeSpare(inputOf(t, specOf(t, "Always a b c"), tc.observed).Observed)
+			if d := cmp.Diff(tc.want, list(ids(g.Containers))); d != "" {
+				t.Errorf("containers (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(tc.sandboxes, g.Sandboxes); d != "" {
+				t.Errorf("sandboxes (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
 // removal is a bench with the pod web, of which one container has ended twice, and which has ended
 // if so told.
 func removal(t *testing.T, ended bool) (*bench, *v1.Pod, *[]string) {
@@ -85,13 +110,13 @@ func TestRemoveDead(t *testing.T) {
 			if err := b.RemoveDead(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if got := b.logFiles(); !slices.Equal(got, []string{"1.log", "2.log"}) || len(b.names()) != 2 {
+			if got := b.logFiles(); !slices.Equal(got, []string{"2.log"}) || len(b.names()) != 1 {
 				t.Errorf("left are the logs %v of the containers %v", got, b.names())
 			}
 		}
 		entries, n := b.journal.Read("default", "web"), 0
 		for _, e := range entries {
-			if e.Decision == "remove ended containers with their logs: 1" {
+			if e.Decision == "remove ended containers with their logs: 2" {
 				n++
 			}
 		}

@@ -34,9 +34,10 @@ type loop struct {
 
 	// The rest is run's.
 	thresholds []Threshold
-	distances  map[Signal]uint64 // to the nearest threshold, as of the last reading
-	pause      time.Duration     // before the last reading
-	failing    string            // the error that was told
+	distances  map[Signal]uint64     // to the nearest threshold, as of the last reading
+	pause      time.Duration         // before the last reading
+	failing    string                // the error that was told
+	leaving    map[pod.UID]time.Time // pods that leave, since when they are waited for
 	// free is how much can be taken of memory before caches are given up for it: until then the
 	// kernel sees what is taken.
 	free map[Signal]uint64
@@ -140,9 +141,12 @@ func (l *loop) computePause(left rooms, v *verdict) time.Duration {
 	return next
 }
 
-// relieve does something for the first threshold that is due, and returns whether a pod was
-// evicted.
+// relieve does something for the first threshold that is due, and returns whether there may be more
+// now because a pod has gone.
 func (l *loop) relieve(ctx context.Context, v *verdict, read time.Time) bool {
+	if l.awaitLeaving(ctx) {
+		return true
+	}
 	m := &v.due[0]
 	what := m.Signal.resource()
 	l.Events.NodeEvent(v1.EventTypeWarning, thresholdMet, "Attempting to reclaim "+string(what))
@@ -203,22 +207,51 @@ func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) 
 	}
 	l.Log.Warn("a pod is evicted", "pod", pod.Describe(p), "threshold", m.Threshold.String(), "available", quantity(what, m.room.Available))
 	l.await(ctx, l.begin(p, o))
-	end := time.NewTimer(l.settle)
-	defer end.Stop()
+}
+
+// awaitLeaving waits for pods that are being evicted, or have ended, until what they held is free,
+// within bounds. It returns false if there is none to wait for.
+func (l *loop) awaitLeaving(ctx context.Context) bool {
+	leaving := map[pod.UID]time.Time{}
+	for _, p := range l.Pods() {
+		if l.isLeaving(p.UID) {
+			since, ok := l.leaving[p.UID]
+			if !ok {
+				since = time.Now()
+			}
+			leaving[p.UID] = since
+		}
+	}
+	l.leaving = leaving
 	step := time.NewTicker(settleStep)
 	defer step.Stop()
-	for {
-		if at, known := l.Lifecycle(p.UID); !known || at.State == pod.Finished {
-			return
+	for waited := false; ; waited = true {
+		if !l.anyLeaves() {
+			return waited
 		}
 		select {
 		case <-step.C:
-		case <-end.C:
-			return
 		case <-ctx.Done():
-			return
+			return true
 		}
 	}
+}
+
+// anyLeaves reports whether one of the pods that leave is still waited for.
+func (l *loop) anyLeaves() bool {
+	for uid, since := range l.leaving {
+		if time.Since(since) < l.settle && l.isLeaving(uid) {
+			return true
+		}
+	}
+	return false
+}
+
+// isLeaving reports whether the pod is evicted or has ended, and not all of it is removed that is
+// to be.
+func (m *Manager) isLeaving(uid pod.UID) bool {
+	at, known := m.Lifecycle(uid)
+	return (known && at.Evicted || m.Ended(uid)) && at.State != pod.Finished
 }
 
 // candidates returns the pods that may be evicted: those of which containers may run, and that are
@@ -227,7 +260,7 @@ func (m *Manager) candidates(what v1.ResourceName) []candidate {
 	var out []candidate
 	for _, p := range m.Pods() {
 		l, ok := m.Lifecycle(p.UID)
-		if !ok || l.Evicted || l.State != pod.Syncing && l.State != pod.Terminating {
+		if !ok || m.isLeaving(p.UID) || l.State != pod.Syncing && l.State != pod.Terminating {
 			continue
 		}
 		c := newCandidate(m.Allotted(p), what)

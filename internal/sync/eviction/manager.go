@@ -66,7 +66,9 @@ type Config struct {
 	Allotted  func(p *v1.Pod) *v1.Pod
 	Observed  func(uid pod.UID) (*pod.Status, bool)
 	Lifecycle func(uid pod.UID) (pod.Lifecycle, bool)
-	Storage   Storage
+	// Ended reports whether the pod has failed or succeeded.
+	Ended   func(uid pod.UID) bool
+	Storage Storage
 	// Ready is closed when it is known what runs: before that nobody is evicted.
 	Ready <-chan struct{}
 	// Path is the file in which the state of thresholds survives the agent; "": it does not.

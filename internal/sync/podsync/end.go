@@ -22,9 +22,15 @@ func (p *pass) endProbes(context.Context) error {
 	return nil
 }
 
+// reportEnding reports that the pod ends. That it is evicted is on disk before anything of it is
+// stopped: to the next agent its containers would just have ended, and be started again.
 func (p *pass) reportEnding(ctx context.Context) error {
-	if p.Pod != nil {
-		p.report(ctx, stillRunning)
+	if p.Pod == nil {
+		return nil
+	}
+	p.report(ctx, stillRunning)
+	if p.Evicted {
+		p.syncer.Checkpoint(ctx)
 	}
 	return nil
 }
