@@ -52,7 +52,6 @@ func TestSpare(t *testing.T) {
 		{name: "what waits to run again, and what has ended for good, stays", observed: "sb a=1 b=0"},
 		{name: "what was before goes", observed: "sb a=running a=1 a=1 b=1 b=1 c=created", want: list{"c1", "c2", "c4"}},
 		{name: "of an older sandbox too, with it", observed: "sb a=running sb-dead a=1", want: list{"c1"}, sandboxes: []pod.SandboxID{"s1"}},
-		{name: "a sandbox with a container that stays", observed: "sb a=running sb-dead a=1 b=0", want: list{"c1"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := computeSpare(inputOf(t, specOf(t, "Always a b c"), tc.observed).Observed)
