@@ -14,7 +14,7 @@ import (
 
 // memoryOf is a pod that takes so many MiB, and, when it is told so, more: a few in a second.
 func (c *cluster) memoryOf(name, priority string, take, more int) *v1.Pod {
-	p := shell(c.helloPod(name), fmt.Sprintf(`exec perl -e '
+	p := shell(c.helloPod(name), fmt.Sprintf(`exec /usr/bin/perl -e '
 $SIG{TERM} = sub { exit 0 };
 sub take { my $n = shift; for (1..$n) { push @have, pack("a1048576", $_); select undef, undef, undef, $_[0] if $_[0] } }
 take(%d, 0.005);

@@ -59,8 +59,8 @@ func TestDiskPressure(t *testing.T) {
 	start := func() *agent { return n.start() }
 	a := start()
 	calm := n.awaitReady("calm").named("calm")
-	// Some 10 MB in a second, until it is asked to end.
-	const slowly = `trap "exit 0" TERM; say began; while :; do head -c 1000000 /dev/urandom; sleep 0.1; done `
+	// Some 30 MB in a second, until it is asked to end.
+	const slowly = `trap "exit 0" TERM; say began; while :; do head -c 4000000 /dev/urandom; sleep 0.1; done `
 	for _, writer := range []*v1.Pod{
 		n.act("layer", v1.RestartPolicyAlways, nil, actor("main", slowly+"> /big")),
 		withData(n.act("volume", v1.RestartPolicyAlways, nil, actor("main", slowly+"> /data/big"))),

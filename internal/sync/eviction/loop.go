@@ -15,7 +15,10 @@ const (
 	// settleProcesses and settleDisks are how long it is waited for what an evicted pod held beyond
 	// its processes: tmpfs and files go with its volumes.
 	settleProcesses, settleDisks = 3 * time.Second, 30 * time.Second
-	// settleStep is how often that is looked for meanwhile.
+	// quietProcesses and quietDisks are how long nothing more must become free before the rest
+	// counts as taken: layers, images and files are removed behind whoever asked for it.
+	quietProcesses, quietDisks = 200 * time.Millisecond, 2 * time.Second
+	// settleStep is how often both are looked for meanwhile.
 	settleStep = 100 * time.Millisecond
 )
 
@@ -24,6 +27,7 @@ type loop struct {
 	*Manager
 	conditions []v1.NodeConditionType
 	settle     time.Duration
+	quiet      time.Duration
 	kernel     Kernel // nil: nobody wakes this loop
 	// measure reads what is left. reclaim frees what it can without the end of a pod, and returns
 	// whether there was anything to try; nil: nothing can be. rank returns the pods that may be
@@ -141,18 +145,18 @@ func (l *loop) computePause(left rooms, v *verdict) time.Duration {
 	return next
 }
 
-// relieve does something for the first threshold that is due, and returns whether there may be more
-// now because a pod has gone.
+// relieve does something for the first threshold that is due, and returns whether there may be
+// more now because a pod has gone.
 func (l *loop) relieve(ctx context.Context, v *verdict, read time.Time) bool {
-	if l.awaitLeaving(ctx) {
-		return true
-	}
 	m := &v.due[0]
 	what := m.Signal.resource()
+	if l.awaitLeaving(ctx) {
+		_, _ = l.awaitFreed(ctx, m) // it is read again
+		return true
+	}
 	l.Events.NodeEvent(v1.EventTypeWarning, thresholdMet, "Attempting to reclaim "+string(what))
 	if l.reclaim != nil && l.reclaim(ctx, m) {
-		now := time.Now()
-		left, err := l.measure(ctx)
+		left, err := l.awaitFreed(ctx, m)
 		if err != nil {
 			l.tell(ctx, err)
 			return false
@@ -162,7 +166,7 @@ func (l *loop) relieve(ctx context.Context, v *verdict, read time.Time) bool {
 			return false
 		}
 		if room, told := left[m.Signal]; told {
-			m.room, read = room, now
+			m.room, read = room, time.Now()
 		}
 	}
 	pods, err := l.rank(ctx, m)
@@ -207,10 +211,36 @@ func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) 
 	}
 	l.Log.Warn("a pod is evicted", "pod", pod.Describe(p), "threshold", m.Threshold.String(), "available", quantity(what, m.room.Available))
 	l.await(ctx, l.begin(p, o))
+	l.awaitLeaving(ctx)
+	_, _ = l.awaitFreed(ctx, m) // it is read again
+}
+
+// awaitFreed reads what is left until no threshold is met any more, or nothing more becomes free.
+func (l *loop) awaitFreed(ctx context.Context, m *met) (rooms, error) {
+	step := time.NewTicker(settleStep)
+	defer step.Stop()
+	var most uint64
+	for grew := time.Now(); ; {
+		left, err := l.measure(ctx)
+		if err != nil || isRelieved(l.thresholds, left) {
+			return left, err
+		}
+		if now := left[m.Signal].Available; now > most {
+			most, grew = now, time.Now()
+		}
+		if time.Since(grew) >= l.quiet {
+			return left, nil
+		}
+		select {
+		case <-step.C:
+		case <-ctx.Done():
+			return left, ctx.Err()
+		}
+	}
 }
 
 // awaitLeaving waits for pods that are being evicted, or have ended, until what they held is free,
-// within bounds. It returns false if there is none to wait for.
+// within bounds. It returns false if there is nobody to wait for.
 func (l *loop) awaitLeaving(ctx context.Context) bool {
 	leaving := map[pod.UID]time.Time{}
 	for _, p := range l.Pods() {
