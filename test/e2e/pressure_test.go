@@ -51,7 +51,7 @@ func (n *node) awaitEvicted(name string, message ...string) *v1.Pod {
 func TestDiskPressure(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.newRootDisk(768)
+	n.newRootDisk(448)
 	n.flags = append(n.flags, "--pod-logs-dir", n.place.Root+"/logs", "--container-log-max-size", "1Gi",
 		"--eviction-hard", "nodefs.available<150Mi,imagefs.available<0%,nodefs.inodesFree<0%,imagefs.inodesFree<0%", "--eviction-pressure-transition-period", "4s")
 	withData := func(p *v1.Pod) *v1.Pod { return withLimitedVolume(p, "2Gi") }
