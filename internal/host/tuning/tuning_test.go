@@ -264,7 +264,7 @@ func TestRunGathers(t *testing.T) {
 		wait(time.Second, "processes=3")
 		m.strays = 2
 		wait(58*time.Second, "")
-		wait(time.Second, "processes=2")
+		wait(2*time.Second, "processes=2") // not at the moment of a look
 		wait(10*time.Minute, "")
 		m.stuck = errors.New("busy")
 		wait(time.Hour, "busy")
