@@ -152,9 +152,9 @@ func TestIsRelieved(t *testing.T) {
 		want bool
 	}{
 		{"nothing is known", rooms{}, true},
-		{"enough", rooms{MemoryAvailable: {110, 1000}, PIDAvailable: {50, 100}}, true},
-		{"less than the minimum reclaim", rooms{MemoryAvailable: {109, 1000}}, false},
-		{"another one, whatever its grace", rooms{MemoryAvailable: {110, 1000}, PIDAvailable: {49, 100}}, false},
+		{"enough", rooms{MemoryAvailable: {Available: 110, Capacity: 1000}, PIDAvailable: {Available: 50, Capacity: 100}}, true},
+		{"less than the minimum reclaim", rooms{MemoryAvailable: {Available: 109, Capacity: 1000}}, false},
+		{"another one, whatever its grace", rooms{MemoryAvailable: {Available: 110, Capacity: 1000}, PIDAvailable: {Available: 49, Capacity: 100}}, false},
 	} {
 		if got := isRelieved([]Threshold{hard, soft}, tt.left); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)

@@ -195,7 +195,7 @@ func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) 
 	reason, annotations := generateMessage(m, &pods[victim])
 	o := &order{
 		signal: m.Signal, grace: grace, message: reason + generateRanking(what, pods, victim, mostRanked), annotations: annotations,
-		why: m.Threshold.String() + ": " + reason + generateRanking(what, pods, victim, 0),
+		why: m.Threshold.String() + ": " + reason + generateRanking(what, pods, victim, mostExplained),
 		condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, ObservedGeneration: p.Generation, LastTransitionTime: metav1.NewTime(time.Now()),
 			Reason: v1.PodReasonTerminationByKubelet, Message: reason,
