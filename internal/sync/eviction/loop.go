@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
@@ -36,7 +37,11 @@ type loop struct {
 	thresholds []Threshold
 	distances  map[Signal]uint64 // to the nearest threshold, as of the last reading
 	pause      time.Duration     // before the last reading
-	failing    string            // the error that was told
+	told       map[string]error  // errors that were told, by what could not be done
+	// rests is until when nothing is tried, as nothing could be done: zero if something could. unended
+	// says that the last victim did not end in time.
+	rests   time.Time
+	unended bool
 	// free is how much can be taken of memory before caches are given up for it: until then the
 	// kernel sees what is taken.
 	free map[Signal]uint64
@@ -70,28 +75,41 @@ func (l *loop) run(ctx context.Context) {
 func (l *loop) round(ctx context.Context) time.Duration {
 	read := time.Now()
 	left, err := l.measure(ctx)
+	l.tell(ctx, cannotSee, err)
 	if err != nil {
-		l.tell(ctx, err)
 		return resting
 	}
-	l.failing = ""
 	v := l.judge(l, left)
 	next := l.computePause(left, &v)
 	if len(v.due) == 0 {
 		return next
 	}
-	if l.relieve(ctx, &v, read) {
+	if time.Now().Before(l.rests) {
+		return min(next, time.Until(l.rests))
+	}
+	again, err := l.relieve(ctx, &v, read)
+	l.tell(ctx, cannotEvict, err)
+	if err != nil {
+		l.rests = time.Now().Add(resting)
+	}
+	if again {
 		return 0 // the next victim is chosen on figures of after
 	}
 	return min(next, resting)
 }
 
-// tell logs an error once.
-func (l *loop) tell(ctx context.Context, err error) {
-	if ctx.Err() == nil && err.Error() != l.failing {
-		l.failing = err.Error()
-		l.Log.Warn("it cannot be seen whether the node runs short", "error", err)
+// What cannot be done, for the log.
+const (
+	cannotSee   = "it cannot be seen whether the node runs short"
+	cannotEvict = "the node runs short, and no pod is evicted"
+)
+
+// tell logs an error unless it is the last one that was told of that; nil is none.
+func (l *loop) tell(ctx context.Context, what string, err error) {
+	if last := l.told[what]; err != nil && ctx.Err() == nil && (last == nil || last.Error() != err.Error()) {
+		l.Log.Error(what, "error", err)
 	}
+	l.told[what] = err
 }
 
 // computePause returns when to read again, and has the kernel wake for what it can.
@@ -140,61 +158,73 @@ func (l *loop) computePause(left rooms, v *verdict) time.Duration {
 	return next
 }
 
-// relieve does something for the first threshold that is due, and returns whether a pod was
-// evicted.
-func (l *loop) relieve(ctx context.Context, v *verdict, read time.Time) bool {
+// relieve does something for the first threshold that is due, and returns whether it is to be read
+// again at once, as a pod was evicted or has gone; an error is why nothing could be done.
+func (l *loop) relieve(ctx context.Context, v *verdict, read time.Time) (again bool, err error) {
 	m := &v.due[0]
-	what := m.Signal.resource()
-	l.Events.NodeEvent(v1.EventTypeWarning, thresholdMet, "Attempting to reclaim "+string(what))
+	l.Events.NodeEvent(v1.EventTypeWarning, thresholdMet, "Attempting to reclaim "+string(m.Signal.resource()))
 	if l.reclaim != nil && l.reclaim(ctx, m) {
 		now := time.Now()
 		left, err := l.measure(ctx)
 		if err != nil {
-			l.tell(ctx, err)
-			return false
+			return false, err
 		}
 		if isRelieved(l.thresholds, left) {
 			l.Log.Info("what was short could be freed: no pod is evicted", "threshold", m.Threshold.String())
-			return false
+			return false, nil
 		}
 		if room, told := left[m.Signal]; told {
 			m.room, read = room, now
 		}
 	}
+	if l.unended { // one pod may be deaf; who asks a runtime that is down loses all
+		if _, err := l.Readings.Places(ctx); err != nil {
+			return false, fmt.Errorf("the last one did not end, and the runtime does not answer: %w", err)
+		}
+	}
 	pods, err := l.rank(ctx, m)
 	if err != nil {
-		l.tell(ctx, err)
-		return false
+		return false, err
 	}
 	for i := range v.due {
 		l.metrics.age.WithLabelValues(string(v.due[i].Signal)).Observe(time.Since(read).Seconds())
 	}
 	for i := range pods {
-		if c := &pods[i]; !c.critical {
+		switch c := &pods[i]; {
+		case c.critical:
+			l.note(c.pod, "leave the pod as it is: it is critical", m.Threshold.String()+" is met")
+		case !l.mayEvict(c.pod.UID): // it went, or somebody else evicts it, while pods were measured
+			return true, nil
+		default:
 			l.evict(ctx, m, pods, i)
-			return true
+			return true, nil
 		}
-		l.note(pods[i].pod, "leave the pod as it is: it is critical", m.Threshold.String()+" is met")
 	}
-	if ctx.Err() == nil {
-		l.Log.Error("the node is short and no pod can be evicted", "threshold", m.Threshold.String(), "available", quantity(what, m.room.Available))
+	return false, fmt.Errorf("%s is met, and of %d pods that run all are critical", m.Threshold.String(), len(pods))
+}
+
+// computeGrace returns how many seconds a pod has to end when the threshold is due; most bounds
+// what a soft one grants, and is negative for no bound.
+func computeGrace(t *Threshold, p *v1.Pod, most int64) int64 {
+	if t.isHard() {
+		return hardGrace
 	}
-	return false
+	own := int64(v1.DefaultTerminationGracePeriodSeconds)
+	if p.Spec.TerminationGracePeriodSeconds != nil {
+		own = *p.Spec.TerminationGracePeriodSeconds
+	}
+	if most < 0 {
+		return own
+	}
+	return min(most, own)
 }
 
 // evict evicts the pod of the ranking, and waits until what it held is free.
 func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) {
 	what, p := m.Signal.resource(), pods[victim].pod
-	grace := int64(hardGrace)
-	if !m.isHard() {
-		grace = l.MaxGrace
-		if own := p.Spec.TerminationGracePeriodSeconds; own != nil {
-			grace = min(grace, *own)
-		}
-	}
 	reason, annotations := generateMessage(m, &pods[victim])
 	o := &order{
-		signal: m.Signal, grace: grace, message: reason + generateRanking(what, pods, victim, mostRanked), annotations: annotations,
+		signal: m.Signal, grace: computeGrace(&m.Threshold, p, l.MaxGrace), message: reason + generateRanking(what, pods, victim, mostRanked), annotations: annotations,
 		why: m.Threshold.String() + ": " + reason + generateRanking(what, pods, victim, mostExplained),
 		condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, ObservedGeneration: p.Generation, LastTransitionTime: metav1.NewTime(time.Now()),
@@ -202,7 +232,7 @@ func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) 
 		},
 	}
 	l.Log.Warn("a pod is evicted", "pod", pod.Describe(p), "threshold", m.Threshold.String(), "available", quantity(what, m.room.Available))
-	l.await(ctx, l.begin(p, o))
+	l.unended = !l.await(ctx, l.begin(p, o))
 	end := time.NewTimer(l.settle)
 	defer end.Stop()
 	step := time.NewTicker(settleStep)
@@ -221,13 +251,17 @@ func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) 
 	}
 }
 
-// candidates returns the pods that may be evicted: those of which containers may run, and that are
-// not evicted already.
+// mayEvict reports whether containers of the pod may run, and it is not evicted already.
+func (m *Manager) mayEvict(uid pod.UID) bool {
+	l, ok := m.Lifecycle(uid)
+	return ok && !l.Evicted && (l.State == pod.Syncing || l.State == pod.Terminating)
+}
+
+// candidates returns the pods that may be evicted.
 func (m *Manager) candidates(what v1.ResourceName) []candidate {
 	var out []candidate
 	for _, p := range m.Pods() {
-		l, ok := m.Lifecycle(p.UID)
-		if !ok || l.Evicted || l.State != pod.Syncing && l.State != pod.Terminating {
+		if !m.mayEvict(p.UID) {
 			continue
 		}
 		c := newCandidate(m.Allotted(p), what)
