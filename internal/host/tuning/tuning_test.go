@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +20,7 @@ import (
 )
 
 // lines is a log without times.
-func lines(out *strings.Builder) *slog.Logger {
+func lines(out io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
@@ -176,6 +178,34 @@ type fakeMachine struct {
 	stuck   error // why they stay
 	noGroup error
 	did     []string
+	mu      sync.Mutex // guards strays and stuck while others gather
+}
+
+// change changes what the machine is.
+func (m *fakeMachine) change(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+}
+
+// said is text that several goroutines write and read.
+type said struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (s *said) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(b)
+}
+
+// take returns what was said since the last call.
+func (s *said) take() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.text.Reset()
+	return s.text.String()
 }
 
 func (m *fakeMachine) RaiseOpenFiles(n uint64) error {
@@ -196,6 +226,8 @@ func (g fakeGroup) Join() error {
 }
 
 func (g fakeGroup) Gather() (int, error) {
+	g.m.mu.Lock()
+	defer g.m.mu.Unlock()
 	if g.m.stuck != nil {
 		return 0, g.m.stuck
 	}
@@ -208,22 +240,25 @@ func TestStart(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		settings Settings
-		machine  fakeMachine
+		machine  *fakeMachine
 		did, log []string
 	}{
 		{name: "nothing"},
 		{name: "all", settings: Settings{OpenFiles: 100, AgentCgroup: "/kube"}, did: []string{"files 100", "join /kube"}, log: []string{"maxOpenFiles is not reached"}},
 		{
-			name: "a cgroup that cannot be made", settings: Settings{AgentCgroup: "/kube"}, machine: fakeMachine{noGroup: errors.New("read-only")},
+			name: "a cgroup that cannot be made", settings: Settings{AgentCgroup: "/kube"}, machine: &fakeMachine{noGroup: errors.New("read-only")},
 			log: []string{"kubeletCgroups: the agent stays"},
 		},
 		{
-			name: "a cgroup that takes no process", settings: Settings{AgentCgroup: "/kube"}, machine: fakeMachine{stuck: errors.New("busy")},
+			name: "a cgroup that takes no process", settings: Settings{AgentCgroup: "/kube"}, machine: &fakeMachine{stuck: errors.New("busy")},
 			did: []string{"join /kube"}, log: []string{"kubeletCgroups: the agent stays"},
 		},
 	} {
 		var log strings.Builder
-		if err := (&Tuner{Settings: c.settings, Machine: &c.machine, Log: lines(&log)}).Start(); err != nil {
+		if c.machine == nil {
+			c.machine = &fakeMachine{}
+		}
+		if err := (&Tuner{Settings: c.settings, Machine: c.machine, Log: lines(&log)}).Start(); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if diff := cmp.Diff(c.did, c.machine.did); diff != "" {
@@ -243,7 +278,7 @@ func TestStart(t *testing.T) {
 // Daemons are gathered at the start and each minute; an error is told when it is new.
 func TestRunGathers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log strings.Builder
+		var log said
 		m := &fakeMachine{strays: 3}
 		tuner := &Tuner{Settings: Settings{SystemCgroup: "/system"}, Machine: m, Log: lines(&log)}
 		if !tuner.GathersDaemons() || (&Tuner{}).GathersDaemons() {
@@ -256,21 +291,21 @@ func TestRunGathers(t *testing.T) {
 			t.Helper()
 			time.Sleep(d)
 			synctest.Wait()
-			if got := strings.Count(log.String(), "\n"); want == "" && got != 0 || want != "" && (got != 1 || !strings.Contains(log.String(), want)) {
-				t.Errorf("want %q, got %s", want, log.String())
+			text := log.take()
+			if got := strings.Count(text, "\n"); want == "" && got != 0 || want != "" && (got != 1 || !strings.Contains(text, want)) {
+				t.Errorf("want %q, got %s", want, text)
 			}
-			log.Reset()
 		}
 		wait(time.Second, "processes=3")
-		m.strays = 2
+		m.change(func() { m.strays = 2 })
 		wait(58*time.Second, "")
 		wait(2*time.Second, "processes=2") // not at the moment of a look
 		wait(10*time.Minute, "")
-		m.stuck = errors.New("busy")
+		m.change(func() { m.stuck = errors.New("busy") })
 		wait(time.Hour, "busy")
-		m.stuck = nil
+		m.change(func() { m.stuck = nil })
 		wait(time.Minute, "")
-		m.stuck = errors.New("busy")
+		m.change(func() { m.stuck = errors.New("busy") })
 		wait(time.Minute, "busy")
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {

@@ -1,12 +1,17 @@
-// Package eviction is evictionManager: it ends pods that take more of the machine's disks than they
-// were granted (Kubernetes documentation, "Local ephemeral storage").
+// Package eviction is evictionManager: it ends pods before the machine runs out of memory, tasks or
+// disk (Kubernetes documentation, "Node-pressure Eviction"), and pods that take more of its disks
+// than they were granted ("Local ephemeral storage").
 //
-//	every 10 s: what is free ──► a pod may have grown past a limit, or was not looked at for a minute ──► its files are walked ──► evict it
+//	kernel: memory may be short ─┐
+//	a time in which what is left ┴► read ──► judge: which thresholds are met, and due ──► conditions of the node
+//	could be taken                   ▲                        │ due
+//	                                 └── wait until it is free ◄── evict the first ◄── rank ◄── remove what nobody needs
 //
-// It does not end pods because the node runs short of something.
+// Memory and tasks have one loop, disks another: a walk over files keeps memory waiting for
+// nothing.
 //
-// Owns: when a pod with such limits is looked at, and the decision to evict it.
-// Reads: limits and lifecycles of pods, what their files take.
-// Never: looks at a pod without such limits, or has a clock while there is none with them; stops a
-// container itself.
+// Owns: the state of thresholds, which survives the agent; the order in which pods are ended; when
+// a pod with limits of local storage is looked at.
+// Reads: what is left of memory, tasks and disks; what pods use, their limits and lifecycles.
+// Never: stops a container itself; evicts a second pod before it was read what the first one left.
 package eviction

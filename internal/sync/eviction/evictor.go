@@ -99,18 +99,21 @@ func setCondition(s *v1.PodStatus, c v1.PodCondition) {
 	s.Conditions = append(s.Conditions, c)
 }
 
-// await waits until no container of the pod runs any more, within bounds.
-func (e *Evictor) await(ctx context.Context, k *kill) {
+// await waits until no container of the pod runs any more, within bounds, and returns whether it
+// came to that.
+func (e *Evictor) await(ctx context.Context, k *kill) (ended bool) {
 	limit := time.NewTimer(time.Until(k.until))
 	defer limit.Stop()
 	select {
 	case <-k.done:
+		ended = true
 	case <-ctx.Done():
-		return
+		return false
 	case <-limit.C:
 		e.Events.AnnotatedEvent(k.pod, nil, v1.EventTypeWarning, exceededGracePeriod, exceededGracePeriodMessage)
 	}
 	e.metrics.evictions.WithLabelValues(string(k.signal)).Inc()
+	return ended
 }
 
 // note records a decision about the pod.

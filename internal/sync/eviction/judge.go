@@ -81,7 +81,7 @@ func judge(before past, ts []Threshold, left rooms, transition time.Duration, no
 			since = now
 		}
 		after.Since[key] = since
-		after.Seen[t.Signal.condition()] = now
+		after.Seen[t.Signal.condition()], v.conditions[t.Signal.condition()] = now, true
 		m := met{t, room, since}
 		v.met = append(v.met, m)
 		if due := since.Add(t.Grace); due.After(now) {
@@ -92,15 +92,20 @@ func judge(before past, ts []Threshold, left rooms, transition time.Duration, no
 		v.due = append(v.due, m)
 	}
 	for condition, seen := range after.Seen {
+		if v.conditions[condition] { // of a threshold that is met
+			continue
+		}
+		if seen.After(now) { // the clock was set back
+			seen = now
+			after.Seen[condition] = now
+		}
 		end := seen.Add(transition)
-		if !now.Before(end) && !seen.Equal(now) {
+		if !now.Before(end) {
 			delete(after.Seen, condition)
 			continue
 		}
 		v.conditions[condition] = true
-		if !seen.Equal(now) {
-			wake(end)
-		}
+		wake(end)
 	}
 	return after, v
 }

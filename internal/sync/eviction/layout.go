@@ -1,9 +1,5 @@
 package eviction
 
-import (
-	"slices"
-)
-
 // layout says which file systems are the same.
 type layout struct {
 	// dedicated: images are on another device than the root directory. split: writable layers are
@@ -71,11 +67,6 @@ func (l layout) remedyOf(s Signal) remedy {
 		return remedy{images: true} // no pod's files are there
 	}
 	return remedy{containers: true, rank: rootfs | logs | volumes}
-}
-
-// hasDisks reports whether one of the thresholds is about a file system.
-func hasDisks(ts []Threshold) bool {
-	return slices.ContainsFunc(ts, func(t Threshold) bool { return !isProcesses(t) })
 }
 
 // isProcesses reports whether the threshold is about memory or tasks.

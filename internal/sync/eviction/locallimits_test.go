@@ -3,7 +3,6 @@ package eviction
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -26,8 +25,7 @@ import (
 // node is a machine with pods. What is done to them is in story, with the seconds since the
 // beginning.
 type node struct {
-	t       *testing.T
-	began   time.Time
+	*story
 	states  *pod.States
 	journal *journal.Journal
 	limits  *LocalLimits
@@ -42,7 +40,6 @@ type node struct {
 	ended map[pod.UID]bool
 	used  map[pod.UID]uint64 // of the volume
 	free  uint64
-	story []string
 	asked int // for free space
 	// evicted are the pods as they were handed over.
 	evicted []*v1.Pod
@@ -50,7 +47,7 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	n := &node{
-		t: t, began: time.Now(), states: pod.NewStates(), journal: journal.New(slog.New(slog.DiscardHandler)), slow: map[pod.UID]time.Duration{}, broken: map[pod.UID]error{},
+		story: newStory(t), states: pod.NewStates(), journal: journal.New(slog.New(slog.DiscardHandler)), slow: map[pod.UID]time.Duration{}, broken: map[pod.UID]error{},
 		hangs: map[pod.UID]bool{}, ended: map[pod.UID]bool{}, pods: map[pod.UID]*v1.Pod{}, used: map[pod.UID]uint64{}, free: 1 << 30,
 		metrics: prometheus.NewRegistry(),
 	}
@@ -93,29 +90,6 @@ func (n *node) run() {
 			n.t.Errorf("Run: %v", err)
 		}
 	})
-}
-
-func (n *node) tell(format string, args ...any) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.story = append(n.story, fmt.Sprintf("%d ", int(time.Since(n.began).Seconds()))+strings.TrimSpace(fmt.Sprintf(format, args...)))
-}
-
-// told returns the story since the last call.
-func (n *node) told() []string {
-	synctest.Wait()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	out := n.story
-	n.story = nil
-	return out
-}
-
-func (n *node) want(lines ...string) {
-	n.t.Helper()
-	if diff := cmp.Diff(lines, n.told()); diff != "" {
-		n.t.Errorf("after %v (-want +got):\n%s", time.Since(n.began), diff)
-	}
 }
 
 // add adds a pod that runs, with a volume of a limit.

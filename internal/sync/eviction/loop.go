@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
@@ -9,17 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/pod"
-)
-
-const (
-	// settleProcesses and settleDisks are how long it is waited for what an evicted pod held beyond
-	// its processes: tmpfs and files go with its volumes.
-	settleProcesses, settleDisks = 3 * time.Second, 30 * time.Second
-	// quietProcesses and quietDisks are how long nothing more must become free before the rest
-	// counts as taken: layers, images and files are removed behind whoever asked for it.
-	quietProcesses, quietDisks = 200 * time.Millisecond, 2 * time.Second
-	// settleStep is how often both are looked for meanwhile.
-	settleStep = 100 * time.Millisecond
 )
 
 // loop looks after some of the thresholds.
@@ -38,10 +28,14 @@ type loop struct {
 
 	// The rest is run's.
 	thresholds []Threshold
-	distances  map[Signal]uint64     // to the nearest threshold, as of the last reading
-	pause      time.Duration         // before the last reading
-	failing    string                // the error that was told
-	leaving    map[pod.UID]time.Time // pods that leave, since when they are waited for
+	distances  map[Signal]uint64 // to the nearest threshold, as of the last reading
+	pause      time.Duration     // before the last reading
+	told       map[string]error  // errors that were told, by what could not be done
+	// rests is until when nothing is tried, as nothing could be done: zero if something could. unended
+	// says that the last victim did not end in time.
+	rests   time.Time
+	unended bool
+	leaving map[pod.UID]time.Time // pods that leave, since when they are waited for
 	// free is how much can be taken of memory before caches are given up for it: until then the
 	// kernel sees what is taken.
 	free map[Signal]uint64
@@ -75,28 +69,41 @@ func (l *loop) run(ctx context.Context) {
 func (l *loop) round(ctx context.Context) time.Duration {
 	read := time.Now()
 	left, err := l.measure(ctx)
+	l.tell(ctx, cannotSee, err)
 	if err != nil {
-		l.tell(ctx, err)
 		return resting
 	}
-	l.failing = ""
 	v := l.judge(l, left)
 	next := l.computePause(left, &v)
 	if len(v.due) == 0 {
 		return next
 	}
-	if l.relieve(ctx, &v, read) {
+	if time.Now().Before(l.rests) {
+		return min(next, time.Until(l.rests))
+	}
+	again, err := l.relieve(ctx, &v, read)
+	l.tell(ctx, cannotEvict, err)
+	if err != nil {
+		l.rests = time.Now().Add(resting)
+	}
+	if again {
 		return 0 // the next victim is chosen on figures of after
 	}
 	return min(next, resting)
 }
 
-// tell logs an error once.
-func (l *loop) tell(ctx context.Context, err error) {
-	if ctx.Err() == nil && err.Error() != l.failing {
-		l.failing = err.Error()
-		l.Log.Warn("it cannot be seen whether the node runs short", "error", err)
+// What cannot be done, for the log.
+const (
+	cannotSee   = "it cannot be seen whether the node runs short"
+	cannotEvict = "the node runs short, and no pod is evicted"
+)
+
+// tell logs an error unless it is the last one that was told of that; nil is none.
+func (l *loop) tell(ctx context.Context, what string, err error) {
+	if last := l.told[what]; err != nil && ctx.Err() == nil && (last == nil || last.Error() != err.Error()) {
+		l.Log.Error(what, "error", err)
 	}
+	l.told[what] = err
 }
 
 // computePause returns when to read again, and has the kernel wake for what it can.
@@ -145,152 +152,99 @@ func (l *loop) computePause(left rooms, v *verdict) time.Duration {
 	return next
 }
 
-// relieve does something for the first threshold that is due, and returns whether there may be
-// more now because a pod has gone.
-func (l *loop) relieve(ctx context.Context, v *verdict, read time.Time) bool {
+// relieve does something for the first threshold that is due, and returns whether it is to be read
+// again at once, as a pod was evicted or has gone; an error is why nothing could be done.
+func (l *loop) relieve(ctx context.Context, v *verdict, read time.Time) (again bool, err error) {
 	m := &v.due[0]
-	what := m.Signal.resource()
 	if l.awaitLeaving(ctx) {
 		_, _ = l.awaitFreed(ctx, m) // it is read again
-		return true
+		return true, nil
 	}
-	l.Events.NodeEvent(v1.EventTypeWarning, thresholdMet, "Attempting to reclaim "+string(what))
+	l.Events.NodeEvent(v1.EventTypeWarning, thresholdMet, "Attempting to reclaim "+string(m.Signal.resource()))
 	if l.reclaim != nil && l.reclaim(ctx, m) {
 		left, err := l.awaitFreed(ctx, m)
 		if err != nil {
-			l.tell(ctx, err)
-			return false
+			return false, err
 		}
 		if isRelieved(l.thresholds, left) {
 			l.Log.Info("what was short could be freed: no pod is evicted", "threshold", m.Threshold.String())
-			return false
+			return false, nil
 		}
 		if room, told := left[m.Signal]; told {
 			m.room, read = room, time.Now()
 		}
 	}
+	if l.unended { // one pod may be deaf; who asks a runtime that is down loses all
+		if _, err := l.Readings.Places(ctx); err != nil {
+			return false, fmt.Errorf("the last one did not end, and the runtime does not answer: %w", err)
+		}
+	}
 	pods, err := l.rank(ctx, m)
 	if err != nil {
-		l.tell(ctx, err)
-		return false
+		return false, err
 	}
 	for i := range v.due {
 		l.metrics.age.WithLabelValues(string(v.due[i].Signal)).Observe(time.Since(read).Seconds())
 	}
 	for i := range pods {
-		if c := &pods[i]; !c.critical {
+		switch c := &pods[i]; {
+		case c.critical:
+			l.note(c.pod, "leave the pod as it is: it is critical", m.Threshold.String()+" is met")
+		case !l.mayEvict(c.pod.UID): // it went, or somebody else evicts it, while pods were measured
+			return true, nil
+		default:
 			l.evict(ctx, m, pods, i)
-			return true
+			return true, nil
 		}
-		l.note(pods[i].pod, "leave the pod as it is: it is critical", m.Threshold.String()+" is met")
 	}
-	if ctx.Err() == nil {
-		l.Log.Error("the node is short and no pod can be evicted", "threshold", m.Threshold.String(), "available", quantity(what, m.room.Available))
+	return false, fmt.Errorf("%s is met, and of %d pods that run all are critical", m.Threshold.String(), len(pods))
+}
+
+// computeGrace returns how many seconds a pod has to end when the threshold is due; most bounds
+// what a soft one grants, and is negative for no bound.
+func computeGrace(t *Threshold, p *v1.Pod, most int64) int64 {
+	if t.isHard() {
+		return hardGrace
 	}
-	return false
+	own := int64(v1.DefaultTerminationGracePeriodSeconds)
+	if p.Spec.TerminationGracePeriodSeconds != nil {
+		own = *p.Spec.TerminationGracePeriodSeconds
+	}
+	if most < 0 {
+		return own
+	}
+	return min(most, own)
 }
 
 // evict evicts the pod of the ranking, and waits until what it held is free.
 func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) {
 	what, p := m.Signal.resource(), pods[victim].pod
-	grace := int64(hardGrace)
-	if !m.isHard() {
-		grace = l.MaxGrace
-		if own := p.Spec.TerminationGracePeriodSeconds; own != nil {
-			grace = min(grace, *own)
-		}
-	}
 	reason, annotations := generateMessage(m, &pods[victim])
 	o := &order{
-		signal: m.Signal, grace: grace, message: reason + generateRanking(what, pods, victim, mostRanked), annotations: annotations,
-		why: m.Threshold.String() + ": " + reason + generateRanking(what, pods, victim, 0),
+		signal: m.Signal, grace: computeGrace(&m.Threshold, p, l.MaxGrace), message: reason + generateRanking(what, pods, victim, mostRanked), annotations: annotations,
+		why: m.Threshold.String() + ": " + reason + generateRanking(what, pods, victim, mostExplained),
 		condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, ObservedGeneration: p.Generation, LastTransitionTime: metav1.NewTime(time.Now()),
 			Reason: v1.PodReasonTerminationByKubelet, Message: reason,
 		},
 	}
 	l.Log.Warn("a pod is evicted", "pod", pod.Describe(p), "threshold", m.Threshold.String(), "available", quantity(what, m.room.Available))
-	l.await(ctx, l.begin(p, o))
+	l.unended = !l.await(ctx, l.begin(p, o))
 	l.awaitLeaving(ctx)
 	_, _ = l.awaitFreed(ctx, m) // it is read again
 }
 
-// awaitFreed reads what is left until no threshold is met any more, or nothing more becomes free.
-func (l *loop) awaitFreed(ctx context.Context, m *met) (rooms, error) {
-	step := time.NewTicker(settleStep)
-	defer step.Stop()
-	var most uint64
-	for grew := time.Now(); ; {
-		left, err := l.measure(ctx)
-		if err != nil || isRelieved(l.thresholds, left) {
-			return left, err
-		}
-		if now := left[m.Signal].Available; now > most {
-			most, grew = now, time.Now()
-		}
-		if time.Since(grew) >= l.quiet {
-			return left, nil
-		}
-		select {
-		case <-step.C:
-		case <-ctx.Done():
-			return left, ctx.Err()
-		}
-	}
+// mayEvict reports whether containers of the pod may run, and it is not leaving already.
+func (m *Manager) mayEvict(uid pod.UID) bool {
+	l, ok := m.Lifecycle(uid)
+	return ok && !m.isLeaving(uid) && (l.State == pod.Syncing || l.State == pod.Terminating)
 }
 
-// awaitLeaving waits for pods that are being evicted, or have ended, until what they held is free,
-// within bounds. It returns false if there is nobody to wait for.
-func (l *loop) awaitLeaving(ctx context.Context) bool {
-	leaving := map[pod.UID]time.Time{}
-	for _, p := range l.Pods() {
-		if l.isLeaving(p.UID) {
-			since, ok := l.leaving[p.UID]
-			if !ok {
-				since = time.Now()
-			}
-			leaving[p.UID] = since
-		}
-	}
-	l.leaving = leaving
-	step := time.NewTicker(settleStep)
-	defer step.Stop()
-	for waited := false; ; waited = true {
-		if !l.anyLeaves() {
-			return waited
-		}
-		select {
-		case <-step.C:
-		case <-ctx.Done():
-			return true
-		}
-	}
-}
-
-// anyLeaves reports whether one of the pods that leave is still waited for.
-func (l *loop) anyLeaves() bool {
-	for uid, since := range l.leaving {
-		if time.Since(since) < l.settle && l.isLeaving(uid) {
-			return true
-		}
-	}
-	return false
-}
-
-// isLeaving reports whether the pod is evicted or has ended, and not all of it is removed that is
-// to be.
-func (m *Manager) isLeaving(uid pod.UID) bool {
-	at, known := m.Lifecycle(uid)
-	return (known && at.Evicted || m.Ended(uid)) && at.State != pod.Finished
-}
-
-// candidates returns the pods that may be evicted: those of which containers may run, and that are
-// not evicted already.
+// candidates returns the pods that may be evicted.
 func (m *Manager) candidates(what v1.ResourceName) []candidate {
 	var out []candidate
 	for _, p := range m.Pods() {
-		l, ok := m.Lifecycle(p.UID)
-		if !ok || m.isLeaving(p.UID) || l.State != pod.Syncing && l.State != pod.Terminating {
+		if !m.mayEvict(p.UID) {
 			continue
 		}
 		c := newCandidate(m.Allotted(p), what)

@@ -107,8 +107,8 @@ func New(cfg Config) *Manager {
 			return m.past.clone()
 		},
 	})
-	m.processes = &loop{Manager: m, measure: m.readProcesses, rank: m.rankProcesses, settle: settleProcesses, quiet: quietProcesses, conditions: []v1.NodeConditionType{v1.NodeMemoryPressure, v1.NodePIDPressure}}
-	m.disks = &loop{Manager: m, settle: settleDisks, quiet: quietDisks, conditions: []v1.NodeConditionType{v1.NodeDiskPressure}}
+	m.processes = &loop{Manager: m, told: map[string]error{}, measure: m.readProcesses, rank: m.rankProcesses, settle: settleProcesses, quiet: quietProcesses, conditions: []v1.NodeConditionType{v1.NodeMemoryPressure, v1.NodePIDPressure}}
+	m.disks = &loop{Manager: m, told: map[string]error{}, settle: settleDisks, quiet: quietDisks, conditions: []v1.NodeConditionType{v1.NodeDiskPressure}}
 	d := &disks{Manager: m}
 	m.disks.measure, m.disks.rank, m.disks.reclaim = d.read, d.rankPods, d.reclaim
 	for _, t := range cfg.Thresholds {

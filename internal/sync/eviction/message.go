@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -25,8 +26,8 @@ const (
 	offendingPodUsage        = "offending_pod_usage"
 )
 
-// mostRanked bounds the pods of a ranking in a message; the journal has all.
-const mostRanked = 5
+// mostRanked bounds the pods of a ranking in a message, mostExplained those in the journal.
+const mostRanked, mostExplained = 5, 20
 
 // quantity spells an amount of the resource.
 func quantity(what v1.ResourceName, n uint64) string {
@@ -34,7 +35,7 @@ func quantity(what v1.ResourceName, n uint64) string {
 	if what == pids || what == inodes {
 		format = resource.DecimalSI
 	}
-	return resource.NewQuantity(int64(n), format).String()
+	return resource.NewQuantity(int64(min(n, math.MaxInt64)), format).String()
 }
 
 // generateMessage returns why a pod is evicted, in the words of the kubelet, and the annotations of
@@ -71,12 +72,12 @@ func thresholdQuantity(m *met) string {
 	return quantity(m.Signal.resource(), m.Value.of(m.room.Capacity))
 }
 
-// generateRanking returns who is taken or spared, and why, as the last sentence of a message. Only
-// the first pods are in it if most is not 0.
+// generateRanking returns who is taken or spared, and why, as the last sentence of a message: of
+// the first pods and of the victim.
 func generateRanking(what v1.ResourceName, pods []candidate, victim, most int) string {
 	var lines []string
 	for i := range pods {
-		if most > 0 && i >= most && i != victim {
+		if i >= most && i != victim {
 			continue
 		}
 		c := &pods[i]

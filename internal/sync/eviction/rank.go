@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -29,7 +30,9 @@ type containerUse struct {
 }
 
 // over is how much more the pod takes than it asked for; it may be negative.
-func (c *candidate) over() int64 { return int64(c.used) - int64(c.request) }
+func (c *candidate) over() int64 {
+	return int64(min(c.used, math.MaxInt64)) - int64(min(c.request, math.MaxInt64))
+}
 
 // rank sorts pods: the one that is to be evicted first in front. For memory and files, first those
 // that take more than they asked for, then those of lower priority, then those that take most

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,12 +21,16 @@ type Amount struct {
 	Part     float32            // 0.1 is a tenth
 }
 
-// of returns the amount where there is so much in all.
+// of returns the amount where there is so much in all. It is math.MaxInt64 at most, so that two of
+// them can be added up.
 func (a Amount) of(capacity uint64) uint64 {
-	if a.Quantity != nil {
-		return uint64(max(a.Quantity.Value(), 0))
+	switch {
+	case a.Quantity == nil:
+		return uint64(math.Min(float64(capacity)*float64(a.Part), math.MaxInt64-1023)) // the greatest float below 2^63
+	case a.Quantity.CmpInt64(math.MaxInt64) >= 0: // where Value would be anything
+		return math.MaxInt64
 	}
-	return uint64(float64(capacity) * float64(a.Part))
+	return uint64(max(a.Quantity.Value(), 0))
 }
 
 func (a Amount) String() string {

@@ -1,0 +1,41 @@
+package eviction
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+func TestNextReading(t *testing.T) {
+	const gi = 1 << 30
+	for _, tt := range []struct {
+		name             string
+		signal           Signal
+		last             time.Duration
+		before, distance uint64
+		want             time.Duration
+	}{
+		{"the first reading, far away", MemoryAvailable, 0, 1000 * gi, 1000 * gi, time.Minute},
+		{"the first reading, near", MemoryAvailable, 0, gi, gi, time.Second},
+		{"at rest it is read half as often each time", MemoryAvailable, 2 * time.Second, gi, gi, 4 * time.Second},
+		{"near, at rest", MemoryAvailable, 10 * time.Second, gi, gi, 4 * time.Second},
+		{"at rest for long", MemoryAvailable, 10 * time.Second, 8 * gi, 8 * gi, 10 * time.Second},
+		{"more is left than before", MemoryAvailable, 4 * time.Second, gi, 4 * gi, 8 * time.Second},
+		{"a little was taken", MemoryAvailable, 5 * time.Second, 64 * gi, 63 * gi, 31500 * time.Millisecond},
+		{"somebody takes it", MemoryAvailable, 10 * time.Second, 8 * gi, 6 * gi, 3 * time.Second},
+		{"somebody takes it, and is near", MemoryAvailable, 10 * time.Second, 8 * gi, 1, 500 * time.Millisecond},
+		{"as much as a 64th is at rest", MemoryAvailable, 10 * time.Second, 64, 63, 500 * time.Millisecond},
+		{"met", MemoryAvailable, 10 * time.Second, gi, 0, 10 * time.Second},
+		{"met since", MemoryAvailable, time.Second, 0, 0, 2 * time.Second},
+		{"bytes on a disk", NodeFsAvailable, 10 * time.Second, 8 * gi, 4 * gi, 4 * time.Second},
+		{"inodes", ImageFsInodesFree, 10 * time.Second, 1_000_000, 500_000, 5 * time.Second},
+		{"tasks", PIDAvailable, 10 * time.Second, 40_000, 30_000, 1500 * time.Millisecond},
+		{"tasks at rest", PIDAvailable, 10 * time.Second, 30_000, 30_000, 10 * time.Second},
+		{"an amount without end", NodeFsAvailable, time.Minute, math.MaxUint64, math.MaxUint64, time.Minute},
+		{"from nothing to without end", NodeFsAvailable, time.Minute, 0, math.MaxUint64, time.Minute},
+	} {
+		if got := nextReading(tt.signal, tt.last, tt.before, tt.distance); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
