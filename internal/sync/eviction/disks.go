@@ -58,7 +58,10 @@ func (d *disks) read(ctx context.Context) (rooms, error) {
 		}
 	}
 	d.layout = computeLayout(devices[0], devices[1], devices[2])
-	d.disks.thresholds = d.layout.withContainerFs(d.disks.thresholds)
+	thresholds := d.layout.withContainerFs(d.disks.thresholds)
+	d.mu.Lock()
+	d.disks.thresholds = thresholds
+	d.mu.Unlock()
 	return out, nil
 }
 

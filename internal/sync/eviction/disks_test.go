@@ -185,7 +185,7 @@ func TestFileOfThresholds(t *testing.T) {
 			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if err := m.manager.Load(); err == nil || !strings.Contains(err.Error(), "set aside") {
+			if err := m.manager.Load(); err == nil || !strings.HasSuffix(err.Error(), "the file is kept as "+path+".corrupt") {
 				t.Errorf("%q: %v, want it to be set aside", content, err)
 			}
 			if _, err := os.Stat(path); !os.IsNotExist(err) {

@@ -26,11 +26,12 @@ type loop struct {
 	reclaim func(ctx context.Context, m *met) bool
 	rank    func(ctx context.Context, m *met) ([]candidate, error)
 
-	// The rest is run's.
-	thresholds []Threshold
-	distances  map[Signal]uint64 // to the nearest threshold, as of the last reading
-	pause      time.Duration     // before the last reading
-	told       map[string]error  // errors that were told, by what could not be done
+	thresholds []Threshold // written by the loop alone, under Manager.mu
+
+	// The rest is the loop's.
+	distances map[Signal]uint64 // to the nearest threshold, as of the last reading
+	pause     time.Duration     // before the last reading
+	told      map[string]error  // errors that were told, by what could not be done
 	// rests is until when nothing is tried, as nothing could be done: zero if something could. unended
 	// says that the last victim did not end in time.
 	rests   time.Time

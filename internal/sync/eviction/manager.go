@@ -111,7 +111,7 @@ func New(cfg Config) *Manager {
 	m.disks = &loop{Manager: m, told: map[string]error{}, settle: settleDisks, quiet: quietDisks, conditions: []v1.NodeConditionType{v1.NodeDiskPressure}}
 	d := &disks{Manager: m}
 	m.disks.measure, m.disks.rank, m.disks.reclaim = d.read, d.rankPods, d.reclaim
-	for _, t := range cfg.Thresholds {
+	for _, t := range (layout{}).withContainerFs(cfg.Thresholds) {
 		if isProcesses(t) {
 			m.processes.thresholds = append(m.processes.thresholds, t)
 		} else {
@@ -130,11 +130,17 @@ func (m *Manager) Load() error {
 	defer close(m.loaded)
 	p, err := m.file.Load()
 	now := time.Now()
+	kept := map[v1.NodeConditionType]time.Time{} // of conditions for which there still is a threshold
 	for _, t := range m.Thresholds {
-		if _, ok := p.Since[t.key()]; ok && p.Seen != nil {
-			p.Seen[t.Signal.condition()] = now
+		c := t.Signal.condition()
+		if seen, ok := p.Seen[c]; ok && kept[c].IsZero() {
+			kept[c] = seen
+		}
+		if _, ok := p.Since[t.key()]; ok {
+			kept[c] = now
 		}
 	}
+	p.Seen = kept
 	conditions := map[v1.NodeConditionType]bool{}
 	for c, seen := range p.Seen {
 		conditions[c] = seen.Add(m.Transition).After(now)
@@ -177,6 +183,9 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) judge(l *loop, left rooms) verdict {
 	now := time.Now()
 	m.mu.Lock()
+	for _, t := range l.thresholds {
+		delete(m.last, t.Signal)
+	}
 	for s, r := range left {
 		m.last[s] = Room{r, now}
 	}
