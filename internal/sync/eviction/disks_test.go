@@ -47,12 +47,12 @@ func TestGarbageIsNotEnough(t *testing.T) {
 		}
 		m.add("big", NodeFsAvailable, 900*mi)
 		m.run()
-		time.Sleep(4 * time.Second)
+		time.Sleep(6 * time.Second)
 		m.want(
 			"0 node: Warning EvictionThresholdMet Attempting to reclaim ephemeral-storage", "0 remove containers", "0 remove images",
-			"3 big: Warning Evicted ephemeral-storage", // four are measured at a time
-			"3 big: evicted within 1 s: Failed Evicted TerminationByKubelet",
-			"3 big: gone",
+			"5 big: Warning Evicted ephemeral-storage", // two seconds in which nothing becomes free; four are measured at a time
+			"5 big: evicted within 1 s: Failed Evicted TerminationByKubelet",
+			"5 big: gone",
 		)
 		if m.logged("dead containers are not all removed") != 1 || m.logged("unused images are not all removed") != 1 {
 			t.Errorf("logged:\n%s", m.log.String())
@@ -68,7 +68,7 @@ func TestDisksOfTheirOwn(t *testing.T) {
 		m.has[ImageFsAvailable] = 50 * mi
 		m.add("writer", NodeFsAvailable, 50*mi)
 		m.run()
-		synctest.Wait()
+		time.Sleep(3 * time.Second)
 		var got []string
 		for _, s := range m.manager.States() {
 			got = append(got, s.String())
@@ -77,7 +77,7 @@ func TestDisksOfTheirOwn(t *testing.T) {
 			t.Errorf("thresholds (-want +got):\n%s", diff)
 		}
 		told := m.told()
-		if len(told) < 5 || told[3] != "0 writer: Warning Evicted ephemeral-storage" {
+		if len(told) < 5 || told[3] != "2 writer: Warning Evicted ephemeral-storage" {
 			t.Errorf("got %q", told)
 		}
 	})
@@ -160,7 +160,7 @@ func TestStateSurvives(t *testing.T) {
 		m.told()
 		time.Sleep(9 * time.Minute)
 		m.want()
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute + 3*time.Second)
 		if told := m.told(); len(told) == 0 {
 			t.Error("an hour in all, and no pod is evicted")
 		}
