@@ -41,7 +41,8 @@ func (d *disks) read(ctx context.Context) (rooms, error) {
 		path          string
 		space, inodes Signal
 	}{
-		{d.places.Node, NodeFsAvailable, NodeFsInodesFree}, {d.places.Images, ImageFsAvailable, ImageFsInodesFree},
+		{d.places.Node, NodeFsAvailable, NodeFsInodesFree},
+		{d.places.Images, ImageFsAvailable, ImageFsInodesFree},
 		{d.places.Containers, ContainerFsAvailable, ContainerFsInodesFree},
 	} {
 		fs, err := d.Readings.FileSystem(of.path)

@@ -26,7 +26,8 @@ func TestGenerateMessage(t *testing.T) {
 		annotations map[string]string
 	}{
 		{
-			"memory", of(MemoryAvailable, "1Gi", 100<<20, 8<<30), candidate{pod: named("web"), measured: true, used: 301 << 20, containers: containers},
+			"memory", of(MemoryAvailable, "1Gi", 100<<20, 8<<30),
+			candidate{pod: named("web"), measured: true, used: 301 << 20, containers: containers},
 			"The node was low on resource: memory. Threshold quantity: 1Gi, available: 100Mi. " +
 				"Container a was using 300Mi, request is 100Mi, has larger consumption of memory. Container b was using 1Mi, request is 0, has larger consumption of memory. ",
 			map[string]string{"starved_resource": "memory", "offending_containers": "a,b", "offending_containers_usage": "300Mi,1Mi"},
@@ -40,31 +41,37 @@ func TestGenerateMessage(t *testing.T) {
 			},
 		},
 		{
-			"a pod within its own request", of(MemoryAvailable, "1Gi", 0, 8<<30), candidate{pod: asWhole, measured: true, used: 1 << 30, request: 1 << 30},
+			"a pod within its own request", of(MemoryAvailable, "1Gi", 0, 8<<30),
+			candidate{pod: asWhole, measured: true, used: 1 << 30, request: 1 << 30},
 			"The node was low on resource: memory. Threshold quantity: 1Gi, available: 0. ",
 			map[string]string{"starved_resource": "memory", "offending_containers": "", "offending_containers_usage": ""},
 		},
 		{
-			"a disk", of(NodeFsAvailable, "5Gi", 4<<30, 100<<30), candidate{pod: asWhole, measured: true, used: 301 << 20, containers: containers[:1]},
+			"a disk", of(NodeFsAvailable, "5Gi", 4<<30, 100<<30),
+			candidate{pod: asWhole, measured: true, used: 301 << 20, containers: containers[:1]},
 			"The node was low on resource: ephemeral-storage. Threshold quantity: 5Gi, available: 4Gi. Container a was using 300Mi, request is 100Mi, has larger consumption of ephemeral-storage. ",
 			map[string]string{"starved_resource": "ephemeral-storage", "offending_containers": "a", "offending_containers_usage": "300Mi"},
 		},
 		{
-			"inodes", of(ImageFsInodesFree, "5%", 4000, 100_000), candidate{pod: named("web"), measured: true, used: 70},
+			"inodes", of(ImageFsInodesFree, "5%", 4000, 100_000),
+			candidate{pod: named("web"), measured: true, used: 70},
 			"The node was low on resource: inodes. Threshold quantity: 5k, available: 4k. ",
 			map[string]string{"starved_resource": "inodes", "offending_containers": "", "offending_containers_usage": ""},
 		},
 		{
-			"tasks", of(PIDAvailable, "1k", 990, 32768), candidate{pod: named("web"), measured: true, used: 70},
+			"tasks", of(PIDAvailable, "1k", 990, 32768),
+			candidate{pod: named("web"), measured: true, used: 70},
 			"The node was low on resource: pids. Threshold quantity: 1k, available: 990. ",
 			map[string]string{"starved_resource": "pids", "offending_containers": "", "offending_containers_usage": ""},
 		},
 		{
-			"a pod of which nothing runs", of(ContainerFsAvailable, "10%", 1, 1000), candidate{pod: named("web"), containers: containers},
+			"a pod of which nothing runs", of(ContainerFsAvailable, "10%", 1, 1000),
+			candidate{pod: named("web"), containers: containers},
 			"The node was low on resource: ephemeral-storage. Threshold quantity: 100, available: 1. ", nil,
 		},
 		{
-			"amounts beyond all numbers", of(NodeFsAvailable, "9223372036854775807", 1<<63, 1<<64-1), candidate{pod: named("web")},
+			"amounts beyond all numbers", of(NodeFsAvailable, "9223372036854775807", 1<<63, 1<<64-1),
+			candidate{pod: named("web")},
 			"The node was low on resource: ephemeral-storage. Threshold quantity: 9223372036854775807, available: 9223372036854775807. ", nil,
 		},
 	} {
