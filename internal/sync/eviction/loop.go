@@ -219,7 +219,7 @@ func computeGrace(t *Threshold, p *v1.Pod, most int64) int64 {
 
 // evict evicts the pod of the ranking, and waits until what it held is free.
 func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) {
-	what, p := m.Signal.resource(), pods[victim].pod
+	what, p := m.Signal.resource(), pods[victim].wanted
 	reason, annotations := generateMessage(m, &pods[victim])
 	o := &order{
 		signal: m.Signal, grace: computeGrace(&m.Threshold, p, l.MaxGrace), message: reason + generateRanking(what, pods, victim, mostRanked), annotations: annotations,
@@ -249,7 +249,7 @@ func (m *Manager) candidates(what v1.ResourceName) []candidate {
 			continue
 		}
 		c := newCandidate(m.Allotted(p), what)
-		c.critical = m.IsCritical(p)
+		c.wanted, c.critical = p, m.IsCritical(p)
 		out = append(out, c)
 	}
 	return out

@@ -14,6 +14,8 @@ import (
 // candidate is a pod that may be evicted, with what it takes of what is short.
 type candidate struct {
 	pod *v1.Pod // with the resources that it was allotted
+	// wanted is the pod as its source has it.
+	wanted *v1.Pod
 	// measured is false for a pod of which nothing runs yet.
 	measured      bool
 	used, request uint64
