@@ -225,12 +225,16 @@ func (m *machine) remove(what string) error {
 	return m.readLocked(what)
 }
 
-func (m *machine) Local(_ context.Context, p *v1.Pod, _ *pod.Status, _ stats.Extent) (stats.Local, error) {
+func (m *machine) Local(ctx context.Context, p *v1.Pod, _ *pod.Status, _ stats.Extent) (stats.Local, error) {
 	m.mu.Lock()
 	used := stats.Size{Bytes: m.takes[NodeFsAvailable][p.Name], Inodes: m.takes[NodeFsInodesFree][p.Name]}
 	err := m.readLocked("walk")
 	m.mu.Unlock()
-	time.Sleep(m.slow["walk"])
+	select {
+	case <-time.After(m.slow["walk"]):
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
 	return stats.Local{Containers: map[string]stats.ContainerFiles{"c": {Rootfs: used}}}, err
 }
 

@@ -269,8 +269,13 @@ type State struct {
 	Since time.Time
 }
 
-// Least is the amount that is to be left.
-func (s *State) Least() uint64 { return s.Value.of(s.Left.Capacity) }
+// Least is the amount that is to be left; 0 where it cannot be told what is.
+func (s *State) Least() uint64 {
+	if s.Left.Capacity == 0 {
+		return 0
+	}
+	return s.Value.of(s.Left.Capacity)
+}
 
 // States returns every threshold in the order in which they are relieved.
 func (m *Manager) States() []State {
