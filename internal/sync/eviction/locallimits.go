@@ -14,8 +14,8 @@ import (
 
 // Storage measures what pods have on this machine.
 type Storage interface {
-	// Local walks files of one pod, and may take as long as there are files. With an error comes what
-	// was seen until then.
+	// Local walks files of one pod, and may take as long as there are files. With an error comes
+	// what was seen until then.
 	Local(ctx context.Context, p *v1.Pod, s *pod.Status, of stats.Extent) (stats.Local, error)
 }
 

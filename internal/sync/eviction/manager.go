@@ -42,6 +42,8 @@ type Kernel interface {
 	// Arm says how many bytes the machine, and the pods in all, may take before somebody is to be
 	// woken; math.MaxInt64 is for ever. It does not block.
 	Arm(machine, pods int64)
+	// Watches reports whether it wakes as it was told; else memory is read by the clock.
+	Watches() bool
 }
 
 // Config is what a Manager needs. Its functions do not block.
