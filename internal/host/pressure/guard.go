@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +19,9 @@ type guard struct {
 	// zero is for ever.
 	wait func(fds []unix.PollFd, until time.Time) error
 	wake func()
-	log  *slog.Logger
+	// watching is whether each use of memory that matters has a wire.
+	watching *atomic.Bool
+	log      *slog.Logger
 
 	left distances
 }
@@ -26,11 +29,15 @@ type guard struct {
 // run serves until ctx is done, or until it cannot wait. news returns distances that are new.
 func (g *guard) run(ctx context.Context, news func() (distances, bool)) error {
 	for ctx.Err() == nil {
-		if told, ok := news(); ok {
+		told, ok := news()
+		if ok {
 			g.left = told
 			g.aim()
 		}
 		g.step(time.Now())
+		if was, is := g.watching.Swap(g.isWatching()), g.isWatching(); ok && was && !is {
+			g.wake() // who told that may sleep for long: he relies on what he heard before
+		}
 		fds, takes := g.notices()
 		if err := g.wait(fds, g.next()); err != nil {
 			return err
@@ -56,6 +63,18 @@ func (g *guard) aim() {
 			g.log.Info("the kernel does not tell that memory is waited for", "of", a.name, "error", err)
 		}
 	}
+}
+
+// isWatching reports whether a wire lies, or is about to, and none has failed.
+func (g *guard) isWatching() bool {
+	some := false
+	for _, l := range g.wires {
+		if l.ended || !l.retry.IsZero() {
+			return false
+		}
+		some = some || l.lies != none || l.should != none
+	}
+	return some
 }
 
 // step does what is due.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,7 +93,8 @@ func inBubble(t *testing.T, f func(b *bench)) {
 		}
 		b.line = newLine("/kubepods", b.wire)
 		b.guard = &guard{
-			wires: []*line{b.line}, alarms: []*alarm{{name: "siren", siren: b.siren}}, bell: &bell{fd: notOpen},
+			watching: new(atomic.Bool),
+			wires:    []*line{b.line}, alarms: []*alarm{{name: "siren", siren: b.siren}}, bell: &bell{fd: notOpen},
 			wait: b.wait, wake: func() { b.wakes = append(b.wakes, time.Since(b.began)) }, log: slog.New(slog.NewTextHandler(&b.log, nil)),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -229,6 +231,41 @@ func TestWire(t *testing.T) {
 	})
 }
 
+// Who relies on the wire is told when there is none any more.
+func TestWatching(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		want := func(what string, watching bool, wakes int) {
+			b.t.Helper()
+			if b.guard.watching.Load() != watching || len(b.wakes) != wakes {
+				t.Errorf("%s: watching is %v, woken %d times; want %v, %d", what, !watching, len(b.wakes), watching, wakes)
+			}
+		}
+		want("at first", false, 0)
+		b.arm(gi)
+		want("a wire lies", true, 0)
+		b.arm(mi)
+		want("too near for a wire", false, 1)
+		b.arm(mi)
+		want("as before", false, 1)
+		b.arm(gi)
+		b.after(time.Second)
+		want("a wire again", true, 1)
+		b.event(wireFd)
+		want("it was crossed", false, 2)
+		b.change(func() { b.wire.layErr = errors.New("no") })
+		b.arm(gi)
+		b.after(time.Second)
+		want("it cannot be laid", false, 2)
+		b.change(func() { b.wire.layErr = nil })
+		b.arm(gi)
+		b.after(time.Second)
+		want("it can", true, 2)
+		b.change(func() { b.wire.err = errForeign })
+		b.arm(gi)
+		want("it is somebody else's", false, 3)
+	})
+}
+
 // However often there are readings, the wire moves four times a second at most, and the newest
 // reading counts.
 func TestWireMovesSeldom(t *testing.T) {
@@ -286,7 +323,9 @@ func TestWireFailsNowAndThen(t *testing.T) {
 			b.after(time.Minute)
 			b.arm(gi)
 		}
-		b.wantWakes()
+		if n := len(b.wakes); n != 2*patience-1 { // each time that the wire went
+			t.Errorf("woken at %v", b.wakes)
+		}
 		if !b.wire.lies || b.log.String() != "" {
 			t.Errorf("lies: %v, said:\n%s", b.wire.lies, &b.log)
 		}

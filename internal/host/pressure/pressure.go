@@ -9,6 +9,7 @@ import (
 	"math"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 )
 
 // Config says what is watched.
@@ -28,6 +29,8 @@ type Watch struct {
 	wake chan struct{}
 	told chan struct{}
 	bell bell
+	// watching is false before anything is seen, and from when nothing is any more.
+	watching atomic.Bool
 
 	mu   sync.Mutex
 	left *distances // guarded by mu; nil: taken, or never told
@@ -59,6 +62,10 @@ func (w *Watch) Arm(machine, pods int64) {
 	w.bell.ring()
 	notify(w.told)
 }
+
+// Watches reports whether memory that is taken as far as Arm was told wakes. Where it is not so,
+// memory is to be read by the clock: there may be alarms alone, which see only that it is short.
+func (w *Watch) Watches() bool { return w.watching.Load() }
 
 // take returns the distances if they are newer than those that were taken last.
 func (w *Watch) take() (distances, bool) {
@@ -114,8 +121,9 @@ func (w *Watch) high() *high {
 }
 
 func (w *Watch) serve(ctx context.Context) error {
-	g := &guard{wires: w.wires(), alarms: w.alarms(), bell: &w.bell, wait: poll, wake: func() { notify(w.wake) }, log: w.cfg.Log}
+	g := &guard{wires: w.wires(), alarms: w.alarms(), bell: &w.bell, wait: poll, wake: func() { notify(w.wake) }, watching: &w.watching, log: w.cfg.Log}
 	defer g.close()
+	defer w.watching.Store(false)
 	if len(g.wires)+len(g.alarms) == 0 {
 		w.cfg.Log.Info("the kernel does not tell when memory becomes short: it is seen by the clock alone")
 		return nil

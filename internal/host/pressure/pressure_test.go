@@ -123,6 +123,9 @@ func TestRun(t *testing.T) {
 		}
 	}
 	w.Arm(gi, gi) // nobody listens
+	if w.Watches() {
+		t.Error("it watches after its end")
+	}
 }
 
 // Where the kernel offers nothing, that is said once, and nothing happens.
@@ -135,6 +138,9 @@ func TestRunWithoutMeans(t *testing.T) {
 	_ = w.Run(ctx)
 	if err := w.serve(t.Context()); err != nil {
 		t.Error(err)
+	}
+	if w.Watches() {
+		t.Error("it watches without means")
 	}
 	if n := strings.Count(log.String(), "level=INFO"); n == 0 || strings.Contains(log.String(), "level=WARN") {
 		t.Errorf("said:\n%s", &log)

@@ -62,7 +62,7 @@ func IsEphemeral(v *v1.Volume) bool {
 
 // Local measures files of a pod now, one folder after the other; s is what the runtime showed of
 // the pod last. Nothing is remembered of it: what was measured for a summary is too old to hold a
-// pod to its limits. What is not there takes nothing.
+// pod to its limits. What is not there takes nothing. With an error comes what was seen until then.
 func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Extent) (Local, error) {
 	out := Local{Volumes: map[string]Size{}, Containers: map[string]ContainerFiles{}}
 	dir := c.folders.podDir(p.UID)
@@ -76,10 +76,10 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err != nil {
-			return Local{}, err
-		}
 		out.Volumes[v.Name] = used
+		if err != nil {
+			return out, err
+		}
 	}
 	if !of.Containers {
 		return out, nil
@@ -89,7 +89,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 	out.Own = c.folders.logsIn(logs).Plus(c.folders.hostsFile(dir))
 	paths, err := c.containerCgroups(ctx, p.UID)
 	if err != nil {
-		return Local{}, err
+		return out, err
 	}
 	mounted := c.layers.read()
 	root, known := out.addSpace(c.folders, c.RootDir)
@@ -102,11 +102,10 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 		if upper := c.layers.upperDir(mounted, ct.ID, paths[string(ct.ID)]); upper != "" {
 			device, found := out.addSpace(c.folders, upper)
 			files.Dedicated = known && found && device != root
-			layer, err := c.folders.walk(ctx, upper)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return Local{}, err
+			if files.Rootfs, err = c.folders.walk(ctx, upper); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				out.Containers[ct.Name] = files
+				return out, err
 			}
-			files.Rootfs = layer
 		}
 		out.Containers[ct.Name] = files
 	}

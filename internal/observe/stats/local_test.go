@@ -1,6 +1,8 @@
 package stats
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -78,5 +80,39 @@ func TestReadSpace(t *testing.T) {
 	}
 	if _, err := c.ReadSpace(dir + "/none"); !os.IsNotExist(err) {
 		t.Errorf("a path that is not there: %v", err)
+	}
+}
+
+// late is a context that ends after it was asked so often.
+type late struct {
+	context.Context
+	left int
+}
+
+func (l *late) Err() error {
+	if l.left--; l.left < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// A walk that takes too long tells what it has seen: whoever has most files is found by that.
+func TestLocalThatTakesTooLong(t *testing.T) {
+	h := newHost(t)
+	c := h.collector()
+	data := v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Namespace: "default", Name: "web"}, Spec: v1.PodSpec{Volumes: []v1.Volume{data}}}
+	for _, name := range []string{"a", "b", "c"} {
+		h.write("root/pods/u/volumes/kubernetes.io~empty-dir/data/"+name+"/file", "data")
+		h.write("layer/"+name+"/file", "data")
+	}
+	background := context.Background()
+	got, err := c.Local(&late{background, 2}, p, h.pods[0], Extent{Volumes: []string{"data"}, Containers: true})
+	if n := got.Volumes["data"].Inodes; !errors.Is(err, context.DeadlineExceeded) || n != 6 { // the folder, x, three folders, a file in one
+		t.Errorf("a volume: %d inodes, %v", n, err)
+	}
+	got, err = c.Local(&late{background, 2}, p, h.pods[0], Extent{Containers: true})
+	if n := got.Containers["main"].Rootfs.Inodes; !errors.Is(err, context.DeadlineExceeded) || n != 6 || got.Containers["main"].Logs.Inodes == 0 {
+		t.Errorf("a layer: %d inodes, %v", n, err)
 	}
 }

@@ -2,7 +2,8 @@ package eviction
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,9 +14,9 @@ import (
 )
 
 const (
-	// walksAtOnce bounds the pods whose files are walked at a time, walkLimit how long one walk may
-	// take.
-	walksAtOnce, walkLimit = 4, 20 * time.Second
+	// walksAtOnce bounds the pods whose files are walked at a time, walkLimit how long one of them
+	// may take, rankLimit how long all: the disk fills meanwhile.
+	walksAtOnce, walkLimit, rankLimit = 4, 20 * time.Second, time.Minute
 )
 
 // disks reads what is left of disks, frees them, and ranks pods by their files. It belongs to one
@@ -87,29 +88,39 @@ func (d *disks) reclaim(ctx context.Context, m *met) bool {
 }
 
 // rankPods ranks pods by the files that they have now where the disk is short. What takes too long
-// to measure counts as nothing.
+// to measure counts as what was seen of it until then.
 func (d *disks) rankPods(ctx context.Context, m *met) ([]candidate, error) {
 	what, r := m.Signal.resource(), d.layout.remedyOf(m.Signal)
 	out := d.candidates(what)
+	limited, cancel := context.WithTimeout(ctx, rankLimit)
+	defer cancel()
 	slots := make(chan struct{}, walksAtOnce)
+	errs := make([]error, len(out))
 	var walks sync.WaitGroup
 	for i := range out {
 		slots <- struct{}{}
 		walks.Go(func() {
 			defer func() { <-slots }()
-			d.measurePod(ctx, what, r.rank, &out[i])
+			errs[i] = d.measurePod(limited, what, r.rank, &out[i])
 		})
 	}
 	walks.Wait()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) > 0 {
+		d.Log.Warn("files of pods are not all measured: what was not seen of them counts as nothing", "pods", len(errs), "error", errs[0])
+	}
 	rank(what, out)
-	return out, ctx.Err()
+	return out, nil
 }
 
 // measurePod adds what the pod's files take.
-func (d *disks) measurePod(ctx context.Context, what v1.ResourceName, of files, c *candidate) {
+func (d *disks) measurePod(ctx context.Context, what v1.ResourceName, of files, c *candidate) error {
 	s, ok := d.Observed(c.pod.UID)
 	if !ok {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, walkLimit)
 	defer cancel()
@@ -120,8 +131,9 @@ func (d *disks) measurePod(ctx context.Context, what v1.ResourceName, of files, 
 		}
 	}
 	used, err := d.Storage.Local(ctx, c.pod, s, extent)
-	if err != nil && !errors.Is(err, context.Canceled) {
-		d.Log.Warn("files of a pod cannot be measured: they count as nothing", "pod", pod.Describe(c.pod), "error", err)
-	}
 	c.addFiles(what, of, &used)
+	if err != nil {
+		return fmt.Errorf("pod %s: %w", pod.Describe(c.pod), err)
+	}
+	return nil
 }

@@ -61,6 +61,29 @@ func TestGarbageIsNotEnough(t *testing.T) {
 	})
 }
 
+// What takes too long to measure counts with what was seen of it until then, and a disk that is
+// short does not wait for all of thousands of pods.
+func TestLongWalks(t *testing.T) {
+	short(t, map[Signal]string{NodeFsInodesFree: "2%"}, func(t *testing.T, m *machine) {
+		m.slow["walk"] = time.Hour
+		m.add("many", NodeFsInodesFree, 900)
+		for i := range 100 {
+			m.add("pod-"+strings.Repeat("x", i), NodeFsInodesFree, 1)
+		}
+		m.run()
+		time.Sleep(90 * time.Second)
+		m.want(
+			"0 node: Warning EvictionThresholdMet Attempting to reclaim inodes", "0 remove containers", "0 remove images",
+			"60 many: Warning Evicted inodes",
+			"60 many: evicted within 1 s: Failed Evicted TerminationByKubelet",
+			"60 many: gone",
+		)
+		if n := m.logged("level=WARN msg=\"files of pods"); n != 1 {
+			t.Errorf("logged %d times", n)
+		}
+	})
+}
+
 // Images that are on a disk of their own: pods are ranked by what they have there.
 func TestDisksOfTheirOwn(t *testing.T) {
 	short(t, map[Signal]string{NodeFsAvailable: "100Mi", ImageFsAvailable: "10%"}, func(t *testing.T, m *machine) {
@@ -216,7 +239,7 @@ func TestFileOfThresholds(t *testing.T) {
 // States can be read while disks are found out and everything changes; what cannot be told any more
 // is not left as it was.
 func TestStates(t *testing.T) {
-	short(t, map[Signal]string{MemoryAvailable: "100Mi", AllocatableMemoryAvailable: "10%", NodeFsAvailable: "10%"}, func(t *testing.T, m *machine) {
+	short(t, map[Signal]string{MemoryAvailable: "100Mi", AllocatableMemoryAvailable: "100Mi", NodeFsAvailable: "10%"}, func(t *testing.T, m *machine) {
 		if n := len(m.manager.States()); n != 4 {
 			t.Errorf("%d thresholds before the first reading, want those of containerfs, too", n)
 		}
@@ -238,6 +261,11 @@ func TestStates(t *testing.T) {
 		}
 		m.change(func() { m.total[AllocatableMemoryAvailable] = 0 })
 		time.Sleep(2 * time.Minute)
+		for _, s := range m.manager.States() {
+			if known := s.Left.Capacity != 0; known != (s.Least() != 0) {
+				t.Errorf("%s: at least %d of %d", s.Signal, s.Least(), s.Left.Capacity)
+			}
+		}
 		if got := left(); got[AllocatableMemoryAvailable] != 0 || got[MemoryAvailable] != 1000*mi {
 			t.Errorf("when the pods have no limit any more: capacities %v", got)
 		}

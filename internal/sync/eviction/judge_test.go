@@ -36,6 +36,8 @@ func TestJudge(t *testing.T) {
 	soft := Threshold{Signal: MemoryAvailable, Value: amount("20%"), Grace: 30 * time.Second}
 	more := hard
 	more.MinReclaim = amount("5%")
+	softMore := more
+	softMore.Grace = 30 * time.Second
 	pid := Threshold{Signal: PIDAvailable, Value: amount("10")}
 	const memoryShort = "MemoryPressure"
 	for _, tt := range []struct {
@@ -67,6 +69,10 @@ func TestJudge(t *testing.T) {
 			{at: 2, left: memoryLeft(149), met: "memory.available", due: "memory.available", conditions: memoryShort},
 			{at: 3, left: memoryLeft(150), conditions: memoryShort, next: 2 + transition},
 			{at: 4, left: memoryLeft(120), conditions: memoryShort, next: 2 + transition},
+		}},
+		{"before that it does not count", []Threshold{softMore}, []trial{
+			{at: 0, left: memoryLeft(99), met: "memory.available", conditions: memoryShort, next: 30 * time.Second},
+			{at: 1, left: memoryLeft(120), conditions: memoryShort, next: transition},
 		}},
 		{"what cannot be told is neither met nor met no longer", []Threshold{soft, pid}, []trial{
 			{at: 0, left: rooms{}},

@@ -14,7 +14,8 @@ import (
 
 // Storage measures what pods have on this machine.
 type Storage interface {
-	// Local walks files of one pod, and may take as long as there are files.
+	// Local walks files of one pod, and may take as long as there are files. With an error comes
+	// what was seen until then.
 	Local(ctx context.Context, p *v1.Pod, s *pod.Status, of stats.Extent) (stats.Local, error)
 }
 
@@ -128,8 +129,9 @@ func (m *LocalLimits) round(ctx context.Context) {
 			return
 		}
 		p, ok := m.Pod(l.pod.UID) // as it is now: a walk takes time
+		at, _ := m.Lifecycles.Get(l.pod.UID)
 		switch {
-		case e == nil || !ok:
+		case e == nil || !ok || at.Evicted:
 		case m.IsCritical(p):
 			m.spare(l, e)
 		default:

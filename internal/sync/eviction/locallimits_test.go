@@ -339,6 +339,20 @@ func TestPodThatChangesDuringAWalk(t *testing.T) {
 	})
 }
 
+// A pod that was evicted for something else meanwhile is left to that.
+func TestPodThatIsEvictedDuringAWalk(t *testing.T) {
+	bubble(t, func(_ *testing.T, n *node) {
+		n.add("both", "1Mi", "")
+		n.write("both", 2<<20)
+		n.slow["both"] = 2 * time.Second
+		n.run()
+		time.Sleep(11 * time.Second)
+		n.states.Set("both", pod.Lifecycle{State: pod.Terminating, Evicted: true})
+		time.Sleep(30 * time.Second)
+		n.want("10 both: walked")
+	})
+}
+
 func TestStorageThatCannotBeMeasured(t *testing.T) {
 	bubble(t, func(t *testing.T, n *node) {
 		n.add("a", "1Mi", "")

@@ -32,8 +32,8 @@ type loop struct {
 	distances map[Signal]uint64 // to the nearest threshold, as of the last reading
 	pause     time.Duration     // before the last reading
 	told      map[string]error  // errors that were told, by what could not be done
-	// rests is until when nothing is tried, as nothing could be done: zero if something could. unended
-	// says that the last victim did not end in time.
+	// rests is until when nothing is tried, as nothing could be done; unended says that the last
+	// victim did not end in time.
 	rests   time.Time
 	unended bool
 	leaving map[pod.UID]time.Time // pods that leave, since when they are waited for
@@ -111,6 +111,7 @@ func (l *loop) tell(ctx context.Context, what string, err error) {
 func (l *loop) computePause(left rooms, v *verdict) time.Duration {
 	next := longest
 	distances := map[Signal]uint64{}
+	watched := l.kernel != nil && l.kernel.Watches()
 	machine, pods := int64(math.MaxInt64), int64(math.MaxInt64)
 	for _, t := range l.thresholds {
 		room, told := left[t.Signal]
@@ -131,7 +132,7 @@ func (l *loop) computePause(left rooms, v *verdict) time.Duration {
 		case AllocatableMemoryAvailable:
 			pods = int64(min(distance, math.MaxInt64))
 		}
-		if l.kernel != nil && distance <= l.free[s] {
+		if watched && distance <= l.free[s] {
 			continue // it is the kernel that wakes
 		}
 		before, ok := l.distances[s]

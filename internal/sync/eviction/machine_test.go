@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -226,12 +227,16 @@ func (m *machine) remove(what string) error {
 	return m.readLocked(what)
 }
 
-func (m *machine) Local(_ context.Context, p *v1.Pod, _ *pod.Status, _ stats.Extent) (stats.Local, error) {
+func (m *machine) Local(ctx context.Context, p *v1.Pod, _ *pod.Status, _ stats.Extent) (stats.Local, error) {
 	m.mu.Lock()
 	used := stats.Size{Bytes: m.takes[NodeFsAvailable][p.Name], Inodes: m.takes[NodeFsInodesFree][p.Name]}
 	err := m.readLocked("walk")
 	m.mu.Unlock()
-	time.Sleep(m.slow["walk"])
+	select {
+	case <-time.After(m.slow["walk"]):
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
 	return stats.Local{Containers: map[string]stats.ContainerFiles{"c": {Rootfs: used}}}, err
 }
 
@@ -269,15 +274,18 @@ func (m *machine) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), d
 // fakeKernel wakes when a test says so.
 type fakeKernel struct {
 	*story
-	wake chan struct{}
+	wake  chan struct{}
+	blind atomic.Bool // it does not watch
 }
 
 func (k *fakeKernel) Wake() <-chan struct{} { return k.wake }
+
+func (k *fakeKernel) Watches() bool { return !k.blind.Load() }
 
 func (k *fakeKernel) Arm(machine, pods int64) { k.tell("armed at %d, %d", machine, pods) }
 
 // withKernel gives the machine a kernel that wakes.
 func withKernel(m *machine, cfg *Config) {
-	m.kernel = &fakeKernel{m.story, make(chan struct{}, 1)}
+	m.kernel = &fakeKernel{story: m.story, wake: make(chan struct{}, 1)}
 	cfg.Kernel = m.kernel
 }

@@ -42,6 +42,8 @@ type Kernel interface {
 	// Arm says how many bytes the machine, and the pods in all, may take before somebody is to be
 	// woken; math.MaxInt64 is for ever. It does not block.
 	Arm(machine, pods int64)
+	// Watches reports whether it wakes as it was told; else memory is read by the clock.
+	Watches() bool
 }
 
 // Config is what a Manager needs. Its functions do not block.
@@ -271,8 +273,13 @@ type State struct {
 	Since time.Time
 }
 
-// Least is the amount that is to be left.
-func (s *State) Least() uint64 { return s.Value.of(s.Left.Capacity) }
+// Least is the amount that is to be left; 0 where it cannot be told what is.
+func (s *State) Least() uint64 {
+	if s.Left.Capacity == 0 {
+		return 0
+	}
+	return s.Value.of(s.Left.Capacity)
+}
 
 // States returns every threshold in the order in which they are relieved.
 func (m *Manager) States() []State {

@@ -62,6 +62,7 @@ func TestHowOftenItIsRead(t *testing.T) {
 		m.total = maps.Clone(m.has)
 	}
 	both := func(m *machine, cfg *Config) { plenty(m, cfg); withKernel(m, cfg) }
+	blind := func(m *machine, cfg *Config) { both(m, cfg); m.kernel.blind.Store(true) }
 	all := map[Signal]string{MemoryAvailable: "100Mi", PIDAvailable: "10%", NodeFsAvailable: "10%", NodeFsInodesFree: "5%"}
 	memory := map[Signal]string{MemoryAvailable: "100Mi"}
 	for _, tt := range []struct {
@@ -72,6 +73,7 @@ func TestHowOftenItIsRead(t *testing.T) {
 	}{
 		{"memory alone", memory, plenty, 361, 0},
 		{"memory alone, and a kernel that wakes", memory, both, 61, 0},
+		{"memory alone, and a kernel that cannot see it", memory, blind, 361, 0},
 		{"all", all, plenty, 363, 61},
 		{"all, and a kernel that wakes", all, both, 363, 61},
 	} {
