@@ -74,9 +74,9 @@ func TestLongWalks(t *testing.T) {
 		time.Sleep(90 * time.Second)
 		m.want(
 			"0 node: Warning EvictionThresholdMet Attempting to reclaim inodes", "0 remove containers", "0 remove images",
-			"60 many: Warning Evicted inodes",
-			"60 many: evicted within 1 s: Failed Evicted TerminationByKubelet",
-			"60 many: gone",
+			"62 many: Warning Evicted inodes",
+			"62 many: evicted within 1 s: Failed Evicted TerminationByKubelet",
+			"62 many: gone",
 		)
 		if n := m.logged("level=WARN msg=\"files of pods"); n != 1 {
 			t.Errorf("logged %d times", n)

@@ -10,7 +10,7 @@ import (
 const (
 	// settleProcesses and settleDisks are how long it is waited for what an evicted pod held beyond
 	// its processes: tmpfs and files go with its volumes.
-	settleProcesses, settleDisks = time.Second, 30 * time.Second
+	settleProcesses, settleDisks = 3 * time.Second, 30 * time.Second
 	// quietProcesses and quietDisks are how long nothing more must become free before the rest
 	// counts as taken: layers, images and files are removed behind whoever asked for it.
 	quietProcesses, quietDisks = 200 * time.Millisecond, 2 * time.Second
