@@ -3,6 +3,7 @@ package eviction
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"berth/internal/pod"
@@ -44,6 +45,7 @@ func TestPodsThatLeave(t *testing.T) {
 					m.states.Set(leaving.UID, pod.Lifecycle{State: pod.Finished, Evicted: true})
 				}()
 				count := func() (evictions int) {
+					synctest.Wait()
 					for _, line := range m.told() {
 						if strings.Contains(line, "calm: evicted within") {
 							evictions++
