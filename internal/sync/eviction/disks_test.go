@@ -122,6 +122,25 @@ func TestLoopsDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
+// Where a file system is gone, the runtime is asked anew where its files are.
+func TestFileSystemThatIsGone(t *testing.T) {
+	short(t, map[Signal]string{NodeFsAvailable: "100Mi"}, func(t *testing.T, m *machine) {
+		m.run()
+		time.Sleep(5 * time.Minute)
+		if n := m.count("places"); n != 1 {
+			t.Errorf("asked %d times", n)
+		}
+		m.change(func() { m.fails["/images"] = errors.New("gone") })
+		time.Sleep(61 * time.Second)
+		m.change(func() { delete(m.fails, "/images") })
+		asked := m.count("places")
+		time.Sleep(61 * time.Second)
+		if n := m.count("places"); asked < 2 || n > asked+1 || m.logged("gone") != 1 {
+			t.Errorf("asked %d times, then %d", asked, n)
+		}
+	})
+}
+
 // While a pod is measured another one may end it.
 func TestVictimOfBoth(t *testing.T) {
 	short(t, map[Signal]string{NodeFsAvailable: "100Mi", MemoryAvailable: "100Mi"}, func(t *testing.T, m *machine) {
