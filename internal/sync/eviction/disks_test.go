@@ -122,6 +122,25 @@ func TestLoopsDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
+// Where a file system is gone, the runtime is asked anew where its files are.
+func TestFileSystemThatIsGone(t *testing.T) {
+	short(t, map[Signal]string{NodeFsAvailable: "100Mi"}, func(t *testing.T, m *machine) {
+		m.run()
+		time.Sleep(5 * time.Minute)
+		if n := m.count("places"); n != 1 {
+			t.Errorf("asked %d times", n)
+		}
+		m.change(func() { m.fails["/images"] = errors.New("gone") })
+		time.Sleep(61 * time.Second)
+		m.change(func() { delete(m.fails, "/images") })
+		asked := m.count("places")
+		time.Sleep(61 * time.Second)
+		if n := m.count("places"); asked < 2 || n > asked+1 || m.logged("gone") != 1 {
+			t.Errorf("asked %d times, then %d", asked, n)
+		}
+	})
+}
+
 // While a pod is measured another one may end it.
 func TestVictimOfBoth(t *testing.T) {
 	short(t, map[Signal]string{NodeFsAvailable: "100Mi", MemoryAvailable: "100Mi"}, func(t *testing.T, m *machine) {
@@ -309,11 +328,12 @@ func TestManyPods(t *testing.T) {
 			m.add("pod-"+strings.Repeat("x", i%50)+string(rune('a'+i%26))+time.Duration(i).String(), PIDAvailable, 1)
 		}
 		m.add("most", PIDAvailable, 2)
+		m.has[PIDAvailable] = 5011
 		m.run()
 		synctest.Wait()
 		told := m.told()
-		if told[1] != "0 most: Warning Evicted pids" {
-			t.Errorf("got %q", told[:3])
+		if len(told) != 4 || told[1] != "0 most: Warning Evicted pids" {
+			t.Fatalf("got %q", told)
 		}
 		entries := m.journal.Read("default", "most")
 		if why := entries[0].Why; len(why) > 2048 || !strings.Contains(why, "default/most (tasks 2, priority 0, evicted)") {

@@ -256,18 +256,23 @@ func (m *machine) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), d
 	if m.hangs[p.Name] {
 		return
 	}
-	time.AfterFunc(m.slow[p.Name], func() {
-		m.states.Set(p.UID, pod.Lifecycle{State: pod.Terminated, Evicted: true})
-		close(done)
-		time.AfterFunc(m.leaves, func() {
-			m.mu.Lock()
+	gone := func() {
+		m.change(func() {
 			for _, takes := range m.takes {
 				delete(takes, p.Name)
 			}
-			m.mu.Unlock()
-			m.tell("%s: gone", p.Name)
-			m.states.Set(p.UID, pod.Lifecycle{State: pod.Finished, Evicted: true})
 		})
+		m.tell("%s: gone", p.Name)
+		m.states.Set(p.UID, pod.Lifecycle{State: pod.Finished, Evicted: true})
+	}
+	time.AfterFunc(m.slow[p.Name], func() {
+		defer close(done)
+		m.states.Set(p.UID, pod.Lifecycle{State: pod.Terminated, Evicted: true})
+		if m.leaves == 0 {
+			gone()
+			return
+		}
+		time.AfterFunc(m.leaves, gone)
 	})
 }
 
