@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // signals are the names that eviction thresholds are set for.
@@ -20,8 +22,8 @@ var signals = []string{
 
 func (c *check) eviction() {
 	c.notNegative("evictionPressureTransitionPeriod", c.EvictionPressureTransitionPeriod.Duration)
-	c.amounts("evictionHard", c.EvictionHard)
-	c.amounts("evictionSoft", c.EvictionSoft)
+	c.thresholds("evictionHard", c.EvictionHard)
+	c.thresholds("evictionSoft", c.EvictionSoft)
 	c.amounts("evictionMinimumReclaim", c.EvictionMinimumReclaim)
 	for _, signal := range slices.Sorted(maps.Keys(c.EvictionSoft)) {
 		if c.EvictionSoftGracePeriod[signal] == "" {
@@ -33,6 +35,16 @@ func (c *check) eviction() {
 		c.signal(path, signal)
 		if d, err := time.ParseDuration(c.EvictionSoftGracePeriod[signal]); err != nil || d < 0 {
 			c.fail(path, `%q is no duration, such as "1m30s"`, c.EvictionSoftGracePeriod[signal])
+		}
+	}
+}
+
+// thresholds checks amounts of which each must be something.
+func (c *check) thresholds(field string, amounts map[string]string) {
+	c.amounts(field, amounts)
+	for _, signal := range slices.Sorted(maps.Keys(amounts)) {
+		if q, err := resource.ParseQuantity(amounts[signal]); err == nil && q.IsZero() {
+			c.fail(fmt.Sprintf("%s[%s]", field, signal), `must be more than 0; "0%%" turns the signal off`)
 		}
 	}
 }
