@@ -63,7 +63,7 @@ security=
 boot() {
 	# shellcheck disable=SC2046 # each drive is four words
 	timeout --signal=KILL "$((SECONDS < seconds ? seconds - SECONDS : 1))" qemu-system-x86_64 -nodefaults -display none -no-reboot \
-		-machine q35 -accel tcg,thread=multi -cpu max,-cx16,-la57 -smp 2 -m 3G \
+		-machine q35 -accel tcg,thread=multi -cpu max,-cx16,-la57 -smp 2 -m "${BERTH_VM_MEMORY:-3G}" \
 		-kernel "$image/kernel" -initrd "$image/initrd" \
 		-append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off hugepages=16 $security" \
 		$(drive root disk) $(drive in in.tar) $(drive out out) $(drive swap swap) \
