@@ -276,6 +276,11 @@ func (k *fakeKernel) Wake() <-chan struct{} { return k.wake }
 
 func (k *fakeKernel) Arm(machine, pods int64) { k.tell("armed at %d, %d", machine, pods) }
 
+func (k *fakeKernel) Hold(uid pod.UID) error {
+	k.tell("%s: held", uid)
+	return nil
+}
+
 // withKernel gives the machine a kernel that wakes.
 func withKernel(m *machine, cfg *Config) {
 	m.kernel = &fakeKernel{m.story, make(chan struct{}, 1)}

@@ -42,6 +42,8 @@ type Kernel interface {
 	// Arm says how many bytes the machine, and the pods in all, may take before somebody is to be
 	// woken; math.MaxInt64 is for ever. It does not block.
 	Arm(machine, pods int64)
+	// Hold keeps the pod, which is about to end, from taking more memory, where the kernel can.
+	Hold(uid pod.UID) error
 }
 
 // Config is what a Manager needs. Its functions do not block.
