@@ -4,16 +4,36 @@ package e2e
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/host/cgroups"
+	"berth/internal/record/journal"
 )
+
+// eater is a container that, when it is told to go, holds so many bytes of memory, but takes none
+// while the machine has less left than that.
+func eater(name string, most, leaves int64) v1.Container {
+	return actor(name, fmt.Sprintf(`exec perl -e '
+sub left { open(my $f, "<", "/proc/meminfo"); while (<$f>) { return $1 << 10 if /^MemAvailable: +(\d+)/ } }
+my ($chunk, @all) = (4 << 20);
+while (1) {
+	push @all, "x" x $chunk while -e "/shared/go" && @all * $chunk < %d && left() > %d;
+	select(undef, undef, undef, 0.1);
+}'
+`, most, leaves))
+}
 
 // hog is a container that takes memory for good when it is told to go: as fast as it can until the
 // machine has no more than so much left, and then so much in a second, both in bytes. It says in
@@ -186,4 +206,73 @@ func TestVMEvictionBeatsTheKernel(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Three pods take more than they asked for, and one of them whatever is left: they end one after
+// the other, the least important one first, also when the agent is killed after the first. Others
+// go on.
+func TestVMEvictionOrder(t *testing.T) {
+	needsUnified(t)
+	needsSystemd(t)
+	noSwap(t)
+	n := newNode(t)
+	flags := []string{"--cgroup-driver", "systemd", "--eviction-hard", "memory.available<500Mi", "--eviction-pressure-transition-period", "2s", "--log-level", "debug"}
+	n.put(n.act("asks", v1.RestartPolicyAlways, nil, bounded(actor("main", "stay\n"), "", "100m 64Mi")))
+	n.put(n.act("quiet", v1.RestartPolicyAlways, nil, actor("main", "stay\n")))
+	names := []string{"asks", "quiet"}
+	for i, c := range []v1.Container{eater("main", 200e6, 0), eater("main", 300e6, 0), eater("main", math.MaxInt64, 450e6)} {
+		name := []string{"low", "middle", "high"}[i]
+		p := n.act(name, v1.RestartPolicyAlways, nil, c)
+		p.Spec.Priority = ptr.To(int32(10 * i))
+		n.put(p)
+		names = append(names, name)
+	}
+	a := n.start(flags...)
+	before := n.awaitReady(names...)
+	kills := kernelKills(t)
+	for _, name := range names[2:] {
+		n.mark(name, "go")
+	}
+	evicted := func(name string) {
+		t.Helper()
+		p := n.await(name+" to be evicted", func(p pods) bool { return p.inPhase(name, v1.PodFailed) }).named(name)
+		if p.Status.Reason != "Evicted" {
+			t.Errorf("%s failed with reason %q", name, p.Status.Reason)
+		}
+		wantText(t, name, p.Status.Message, "The node was low on resource: memory. Threshold quantity: 500Mi", "Container main was using")
+	}
+	evicted("low")
+	a.kill()
+	a = n.start(flags...)
+	evicted("middle")
+	wantText(t, "berth check", n.command(n.ctx, "check").out, "memory.available<500Mi", "(met for ")
+	evicted("high")
+	var began time.Time
+	for _, name := range names[2:] {
+		story := n.newestStory(name)
+		i := slices.IndexFunc(story.Entries, func(e journal.Entry) bool { return e.Decision == "evict the pod" })
+		if i < 0 {
+			t.Errorf("the journal does not say why %s ended", name)
+			continue
+		}
+		if at := story.Entries[i].Time; at.Before(began) {
+			t.Errorf("%s was evicted before one that is less important", name)
+		} else {
+			began = at
+		}
+	}
+	until(t, "the node to have enough again", func() bool {
+		said := n.command(n.ctx, "check").out
+		return strings.Contains(said, "memory.available<500Mi") && !strings.Contains(said, "(met for ")
+	})
+	for _, name := range names[:2] {
+		wantUntouched(t, n, before.named(name))
+	}
+	if more := kernelKills(t) - kills; more != 0 {
+		t.Errorf("the kernel has killed %d processes", more)
+	}
+	kubepods := filepath.Dir(podCgroup(n, cgroups.Systemd, "", string(before.named("asks").UID)))
+	t.Logf("memory.high of %s: %s", kubepods, readFile(t, kubepods+"/memory.high"))
+	a.end(unix.SIGTERM)
+	wantFile(t, kubepods+"/memory.high", "max")
 }
