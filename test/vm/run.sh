@@ -7,6 +7,8 @@
 #
 # BERTH_LSM=selinux starts the machine with SELinux, which loads Debian's policy and permits what it denies, in place of AppArmor.
 #
+# BERTH_VM_MEMORY=2G is the memory of the machine; 3G without.
+#
 # One machine at a time: each takes two processors.
 set -euo pipefail
 
