@@ -11,6 +11,7 @@ import (
 	"berth/internal/host/pressure"
 	"berth/internal/observe/pleg"
 	"berth/internal/observe/stats"
+	"berth/internal/pod"
 	"berth/internal/runtime/images"
 	"berth/internal/runtime/kuberuntime"
 	"berth/internal/sync/eviction"
@@ -45,6 +46,15 @@ func (g garbage) RemoveDead(ctx context.Context) error { return g.containers.Rem
 // RemoveUnused removes images that nobody uses.
 func (g garbage) RemoveUnused(ctx context.Context) (uint64, error) { return g.images.RemoveUnused(ctx) }
 
+// kernel wakes eviction, and holds those that it evicts.
+type kernel struct {
+	*pressure.Watch
+	cgroup func(uid pod.UID) string
+}
+
+// Hold keeps the pod from taking more memory.
+func (k kernel) Hold(uid pod.UID) error { return k.Watch.Hold(k.cgroup(uid)) }
+
 // evictions is what ends pods for want of memory, tasks or disk.
 type evictions struct {
 	eviction *eviction.Manager
@@ -61,6 +71,7 @@ type evictionInputs struct {
 	stats      *stats.Collector
 	garbage    garbage
 	podsCgroup func() string
+	podCgroup  func(uid pod.UID) string
 }
 
 // newEvictions builds what evicts pods.
@@ -78,7 +89,7 @@ func newEvictions(g *ground, in evictionInputs, pressureChanged func()) eviction
 	var memory *pressure.Watch
 	if c.Readings = g.out.Readings; c.Readings == nil {
 		memory = pressure.New(pressure.Config{Pods: in.podsCgroup, Log: g.cfg.Log})
-		c.Readings, c.Kernel = in.stats, memory
+		c.Readings, c.Kernel = in.stats, kernel{memory, in.podCgroup}
 	}
 	return evictions{
 		memory:   memory,

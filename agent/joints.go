@@ -9,7 +9,6 @@ import (
 	"berth/internal/cluster/node"
 	"berth/internal/host/cgroups"
 	"berth/internal/host/inotify"
-	"berth/internal/host/pressure"
 	"berth/internal/host/tuning"
 	"berth/internal/observe/metrics"
 	"berth/internal/observe/oom"
@@ -83,7 +82,7 @@ var (
 	_ eviction.Lifecycles      = (*pod.States)(nil)
 	_ eviction.Events          = (*events.Recorder)(nil)
 	_ eviction.Garbage         = garbage{}
-	_ eviction.Kernel          = (*pressure.Watch)(nil)
+	_ eviction.Kernel          = kernel{}
 	_ containerlogs.Runtime    = (*cri.Client)(nil)
 	_ containerlogs.Writes     = (*inotify.Once)(nil)
 	_ syncloop.PodSource       = (*podconfig.PodConfig)(nil)

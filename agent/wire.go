@@ -163,6 +163,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.evictions = newEvictions(g, evictionInputs{
 		life: &a.podLife, pleg: a.pleg, stats: a.stats, garbage: garbage{a.podLife.runtime, a.collector},
 		podsCgroup: func() string { return a.facts.QoSPath(v1.PodQOSGuaranteed) },
+		podCgroup:  a.facts.PodPath,
 	}, a.node.Wake)
 	a.lives = newPodCounts(g, a.pleg, a.view)
 	a.traces = newTraces(g)

@@ -7,6 +7,8 @@
 #
 # BERTH_LSM=selinux starts the machine with SELinux, which loads Debian's policy and permits what it denies, in place of AppArmor.
 #
+# BERTH_VM_MEMORY=2G is the memory of the machine; 3G without.
+#
 # One machine at a time: each takes two processors.
 set -euo pipefail
 
@@ -63,7 +65,7 @@ security=
 boot() {
 	# shellcheck disable=SC2046 # each drive is four words
 	timeout --signal=KILL "$((SECONDS < seconds ? seconds - SECONDS : 1))" qemu-system-x86_64 -nodefaults -display none -no-reboot \
-		-machine q35 -accel tcg,thread=multi -cpu max,-cx16,-la57 -smp 2 -m 3G \
+		-machine q35 -accel tcg,thread=multi -cpu max,-cx16,-la57 -smp 2 -m "${BERTH_VM_MEMORY:-3G}" \
 		-kernel "$image/kernel" -initrd "$image/initrd" \
 		-append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off hugepages=16 $security" \
 		$(drive root disk) $(drive in in.tar) $(drive out out) $(drive swap swap) \

@@ -1,6 +1,8 @@
 package pressure
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -99,5 +101,36 @@ func TestParseHits(t *testing.T) {
 		if got := parseHits([]byte(text)); got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}
+	}
+}
+
+// Who is held sleeps for longer than its grace with each 64 pages that it takes: 64 seconds times
+// the square of how far the use is beyond memory.high, in parts of that.
+func TestComputeHold(t *testing.T) {
+	for _, use := range []int64{mi, gi, 100 * gi} {
+		high := computeHold(use)
+		if beyond := float64(use-high) / float64(high); high >= use || 64*beyond*beyond < 1 {
+			t.Errorf("held at %d of %d", high, use)
+		}
+	}
+	if got := computeHold(0); got != 0 {
+		t.Errorf("held at %d of nothing", got)
+	}
+}
+
+// A cgroup is held on version 2; one that is gone needs it no more.
+func TestHold(t *testing.T) {
+	cgroups := tree(t, map[string]string{controllersFile: "memory", "kubepods/pod1/" + currentFile: "8388608\n", "kubepods/pod1/" + highFile: "max\n"})
+	w := New(Config{Cgroups: cgroups})
+	for _, pod := range []string{"/kubepods/pod1", "/kubepods/pod2", ""} {
+		if err := w.Hold(pod); err != nil {
+			t.Error(err)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(cgroups, "kubepods/pod1", highFile)); err != nil || string(b) != "7340032" {
+		t.Errorf("memory.high is %q, %v", b, err)
+	}
+	if err := New(Config{Cgroups: tree(t, nil)}).Hold("/kubepods/pod1"); err != nil {
+		t.Errorf("version 1: %v", err)
 	}
 }

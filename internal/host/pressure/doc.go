@@ -13,8 +13,12 @@
 // the pods down from then on (Documentation/admin-guide/cgroup-v2.rst); so it is taken away as soon
 // as the event is there. Whatever fails, it is taken away first.
 //
+// A pod that is evicted can take more until it ends. On version 2, memory.high of its own cgroup
+// holds it (Hold).
+//
 // Owns: memory.high of the pods' cgroup, unless somebody else has set it, and a mark on that cgroup
-// by which it knows a value that an agent left when it was killed.
+// by which it knows a value that an agent left when it was killed; memory.high of a pod's cgroup
+// from its eviction on.
 // Reads: the use and the limits of memory of the machine's and the pods' cgroup; pressure stall
 // information (Documentation/accounting/psi.rst).
 // Never: decides that memory is short, touches a memory.high that somebody else has set.

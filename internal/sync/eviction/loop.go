@@ -231,7 +231,14 @@ func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) 
 		},
 	}
 	l.Log.Warn("a pod is evicted", "pod", pod.Describe(p), "threshold", m.Threshold.String(), "available", quantity(what, m.room.Available))
-	l.unended = !l.await(ctx, l.begin(p, o))
+	k := l.begin(p, o)
+	if l.kernel != nil && what == memory && m.isHard() {
+		// While it is asked to end it could take what is left.
+		if err := l.kernel.Hold(p.UID); err != nil {
+			l.Log.Warn("a pod that is evicted may take more memory until it ends", "pod", pod.Describe(p), "error", err)
+		}
+	}
+	l.unended = !l.await(ctx, k)
 	l.awaitLeaving(ctx)
 	_, _ = l.awaitFreed(ctx, m) // it is read again
 }

@@ -289,6 +289,11 @@ func (k *fakeKernel) Watches() bool { return !k.blind.Load() }
 
 func (k *fakeKernel) Arm(machine, pods int64) { k.tell("armed at %d, %d", machine, pods) }
 
+func (k *fakeKernel) Hold(uid pod.UID) error {
+	k.tell("%s: held", uid)
+	return nil
+}
+
 // withKernel gives the machine a kernel that wakes.
 func withKernel(m *machine, cfg *Config) {
 	m.kernel = &fakeKernel{story: m.story, wake: make(chan struct{}, 1)}

@@ -33,6 +33,7 @@ func TestKernelWakes(t *testing.T) {
 			"5 node: Warning EvictionThresholdMet Attempting to reclaim memory",
 			"5 hog: Warning Evicted memory",
 			"5 hog: evicted within 1 s: Failed Evicted TerminationByKubelet",
+			"5 uid-hog: held",
 			"5 hog: gone",
 			"5 armed at 933232640, 419430399",
 		)
