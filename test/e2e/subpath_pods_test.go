@@ -142,7 +142,7 @@ func TestSubpathPods(t *testing.T) {
 	// the link is gone.
 	logs := filepath.Join(data, "logs")
 	must(t, os.Rename(logs, logs+"-away"), os.Symlink("/etc", logs))
-	n.signal(p, "main", unix.SIGTERM)
+	n.signal(p, "main", unix.SIGKILL) // any other one is lost on a program that has just begun
 	waitsFor(`failed to prepare subPath for volumeMount "data" of container "main"`)
 	if _, err := os.Lstat("/etc/parts"); err == nil {
 		t.Error("a directory was made outside the volume")
