@@ -162,7 +162,7 @@ var cgroupfsReaders = map[string]string{
 	"internal/runtime/embedded": "checks what the host offers before it starts the runtime",
 	"internal/observe/stats":    "reads usage",
 	"internal/host/cgroupstat":  "reads usage",
-	"internal/host/pressure":    "owns memory.high of kubepods, and waits for what the kernel tells of cgroups",
+	"internal/host/pressure":    "owns memory.high of kubepods and of pods that are evicted, and waits for what the kernel tells of cgroups",
 }
 
 // podFolderPackages are those whose code reaches what is in folders of pods, and only through

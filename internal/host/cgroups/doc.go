@@ -8,7 +8,7 @@
 //
 // Owns: kubepods and what is below it down to the pods, in every hierarchy; the cgroups of daemons,
 // and which processes are moved there; it is the only writer of cgroupfs, but for memory.high of
-// kubepods (package pressure).
+// kubepods, and of pods that end for want of memory (package pressure).
 // Reads: pods' resources.
 // Never: makes containers' cgroups (the runtime does), kills a process outside of a pod that is to
 // be removed.
