@@ -485,7 +485,7 @@ func checkArchitecture(t tree) []string {
 }
 
 // architectureLines is how long ARCHITECTURE.md may be.
-const architectureLines = 200
+const architectureLines = 212
 
 func checkWords(t tree) []string {
 	const doc = "docs/words.md"
