@@ -1,6 +1,12 @@
 package cgroups
 
-import "time"
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+)
 
 // Bounds of CPU shares, and the period of CPU quotas (kernel documentation, cgroup v1 cpu
 // controller and CFS bandwidth).
@@ -23,6 +29,34 @@ type CPUQuota struct {
 	Off bool
 	// Period is from 1 ms to 1 s; 0 is 100 ms.
 	Period time.Duration
+	// OwnCPUs says that containers are given whole CPUs of their own (the policy static of
+	// cpuManager). They, and their pods, have no quota: it would only slow them down.
+	OwnCPUs bool
+}
+
+// IsLifted reports whether the container has no quota because its CPUs are its own.
+func (q CPUQuota) IsLifted(p *v1.Pod, c *v1.Container) bool { return q.OwnCPUs && OwnCPUs(p, c) > 0 }
+
+// isLiftedFor reports whether the pod as a whole has no quota: the kernel has a quota include all
+// below.
+func (q CPUQuota) isLiftedFor(p *v1.Pod) bool {
+	for c := range pod.Containers(&p.Spec) {
+		if q.IsLifted(p, c) {
+			return true
+		}
+	}
+	return false
+}
+
+// OwnCPUs returns how many CPUs the policy static of cpuManager gives the container for itself: as
+// many as it asks for, if its pod is guaranteed, it asks for whole ones, and nothing is asked for
+// at pod level (Kubernetes documentation, "Control CPU Management Policies on the Node").
+func OwnCPUs(p *v1.Pod, c *v1.Container) int {
+	cpu := c.Resources.Requests[v1.ResourceCPU]
+	if p.Spec.Resources != nil || cpu.IsZero() || cpu.MilliValue()%milliCPUPerCPU != 0 || QOSClass(p) != v1.PodQOSGuaranteed {
+		return 0
+	}
+	return int(cpu.Value())
 }
 
 // Of returns the quota and its period, in microseconds, for a limit in thousandths of a CPU. Both

@@ -94,7 +94,9 @@ func computePodValues(p *v1.Pod, s Settings) podValues {
 	if class != v1.PodQOSBestEffort {
 		limits := podLimits(p)
 		v.shares = SharesFromMilliCPU(requests[v1.ResourceCPU])
-		v.quota, v.period = s.CPUQuota.Of(limits[v1.ResourceCPU])
+		if !s.CPUQuota.isLiftedFor(p) {
+			v.quota, v.period = s.CPUQuota.Of(limits[v1.ResourceCPU])
+		}
 		v.memory = limits[v1.ResourceMemory]
 	}
 	for name, n := range requests {

@@ -167,6 +167,30 @@ func TestPodValues(t *testing.T) {
 	}
 }
 
+// A container with CPUs of its own has them whole, and its pod must not take that back.
+func TestPodsWithCPUsOfTheirOwnHaveNoQuota(t *testing.T) {
+	whole, part := needs(nil, list("cpu", "2", "memory", "64Mi")), needs(nil, list("cpu", "500m", "memory", "64Mi"))
+	podLevel := v1.PodSpec{Containers: []v1.Container{whole}, Resources: &v1.ResourceRequirements{Limits: whole.Resources.Limits, Requests: whole.Resources.Limits}}
+	for name, tt := range map[string]struct {
+		spec  v1.PodSpec
+		quota CPUQuota
+		want  int64
+	}{
+		"shared CPUs":              {v1.PodSpec{Containers: []v1.Container{whole}}, CPUQuota{}, 200_000},
+		"own CPUs":                 {v1.PodSpec{Containers: []v1.Container{whole}}, CPUQuota{OwnCPUs: true}, 0},
+		"one of two has its own":   {v1.PodSpec{Containers: []v1.Container{part, whole}}, CPUQuota{OwnCPUs: true}, 0},
+		"parts of CPUs are shared": {v1.PodSpec{Containers: []v1.Container{part}}, CPUQuota{OwnCPUs: true}, 50_000},
+		"resources at pod level":   {podLevel, CPUQuota{OwnCPUs: true}, 200_000},
+		"burstable":                {v1.PodSpec{Containers: []v1.Container{needs(list("cpu", "2", "memory", "1Mi"), list("cpu", "2", "memory", "64Mi"))}}, CPUQuota{OwnCPUs: true}, 200_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := computePodValues(&v1.Pod{Spec: tt.spec}, Settings{CPUQuota: tt.quota}).quota; got != tt.want {
+				t.Errorf("quota %d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestHostLeavesOutWhatItLacks(t *testing.T) {
 	v := podValues{shares: 1024, quota: 50_000, period: QuotaPeriod, memory: 1 << 20, pids: 5, hugePages: map[int64]int64{2 << 20: 4 << 20}}
 	full := host{

@@ -53,6 +53,8 @@ type Container struct {
 	Resources ResourceSettings
 	// ExecLimits are what the kernel takes of arguments and variables.
 	ExecLimits ExecLimits
+	// Assigned is what of the node is the container's alone.
+	Assigned Assigned
 	// Target is the container whose processes an ephemeral container sees; "" for none.
 	Target pod.ContainerID
 }
@@ -105,6 +107,7 @@ func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 		},
 		StopSignal: stopSignal(p, c),
 	}
+	in.Assigned.add(cfg)
 	if err := in.ExecLimits.check(cfg); err != nil {
 		return nil, err
 	}

@@ -49,6 +49,9 @@ func resources(in Container) *runtimeapi.LinuxContainerResources {
 func ContainerResources(p *v1.Pod, c *v1.Container, s ResourceSettings) *runtimeapi.LinuxContainerResources {
 	requests, limits := c.Resources.Requests, limitsOf(p, c)
 	out := linuxResources(requests, limits, s)
+	if s.CPUQuota.IsLifted(p, c) {
+		out.CpuQuota, out.CpuPeriod = 0, 0
+	}
 	s.setSwap(out, p, c)
 	for _, size := range s.HugePageSizes {
 		name := v1.ResourceName(v1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())

@@ -33,6 +33,19 @@ type Recorder interface {
 	Event(p *v1.Pod, container, eventtype, reason, message string)
 }
 
+// Assignments (containerManager) say what of the node is given to containers.
+type Assignments interface {
+	// Assigned returns what the container is to be created with. An error says why it cannot be now:
+	// a device is not there yet, or is not ready. It may wait for a plugin.
+	Assigned(ctx context.Context, p *v1.Pod, c *v1.Container) (crispec.Assigned, error)
+}
+
+type noAssignments struct{}
+
+func (noAssignments) Assigned(context.Context, *v1.Pod, *v1.Container) (crispec.Assigned, error) {
+	return crispec.Assigned{}, nil
+}
+
 // Config is what a Runtime needs.
 type Config struct {
 	CRI    *cri.Client
@@ -53,8 +66,10 @@ type Config struct {
 	Allocations *allocation.Allocations
 	// Objects are what environments refer to; nil without an API server.
 	Objects    Objects
-	Sandboxes  SandboxConfig
-	Containers ContainerConfig
+	// Assignments say what of the node is a container's alone; nil: nothing is.
+	Assignments Assignments
+	Sandboxes   SandboxConfig
+	Containers  ContainerConfig
 	// MaxRestartPeriod is the longest crash-loop back-off
 	// (crashLoopBackOff.maxContainerRestartPeriod, 1 s to 300 s); 0 is the default, 300 s.
 	MaxRestartPeriod time.Duration
@@ -141,6 +156,9 @@ func New(cfg Config) *Runtime {
 	}
 	if cfg.Objects == nil {
 		cfg.Objects = noObjects{}
+	}
+	if cfg.Assignments == nil {
+		cfg.Assignments = noAssignments{}
 	}
 	r := &Runtime{
 		reporter: reporter{cfg.Recorder, cfg.Journal, cfg.Log}, metrics: newMetrics(cfg.Metrics), allocations: cfg.Allocations,

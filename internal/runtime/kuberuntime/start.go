@@ -25,6 +25,7 @@ type starter struct {
 	reporter
 	cri          *cri.Client
 	config       ContainerConfig
+	assignments  Assignments
 	resources    crispec.ResourceSettings
 	hostIPs      func() []string
 	environments *environments
@@ -46,7 +47,7 @@ func newStarter(cfg Config, r *Runtime, files podFiles) *starter {
 		cfg.Containers.Allocatable = func() v1.ResourceList { return nil }
 	}
 	return &starter{
-		reporter: r.reporter, cri: cfg.CRI, config: cfg.Containers, resources: cfg.Resources, hostIPs: cfg.HostIPs,
+		reporter: r.reporter, cri: cfg.CRI, config: cfg.Containers, assignments: cfg.Assignments, resources: cfg.Resources, hostIPs: cfg.HostIPs,
 		environments: &environments{objects: cfg.Objects, allocatable: cfg.Containers.Allocatable},
 		mounts:       &mountPreparer{cri: cfg.CRI, volumes: cfg.Containers.Volumes},
 		hosts:        &hostsFiles{files: files, hostIPs: cfg.HostIPs, domain: cfg.Sandboxes.DNS.Domain},
@@ -224,6 +225,9 @@ func (t *starter) spec(ctx context.Context, s *start, got pulled) (crispec.Conta
 		return in, fmt.Errorf("log folder: %w", err)
 	}
 	if err := t.mounts.prepare(ctx, &in, s.sandbox.handler); err != nil {
+		return in, err
+	}
+	if in.Assigned, err = t.assignments.Assigned(ctx, p, c); err != nil {
 		return in, err
 	}
 	in.TerminationLog, err = t.files.makeTerminationLog(p, c)
