@@ -97,6 +97,14 @@ func (a *Allocations) Allocate(p *v1.Pod) {
 	a.mu.Unlock()
 }
 
+// IsKnown reports whether there is a record of the pod: this agent admitted it, or an earlier one.
+func (a *Allocations) IsKnown(uid pod.UID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, known := a.pods[uid]
+	return known
+}
+
 // IsCurrent reports whether Allocate was called for the pod since this agent started.
 func (a *Allocations) IsCurrent(uid pod.UID) bool {
 	a.mu.Lock()

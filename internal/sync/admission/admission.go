@@ -42,6 +42,9 @@ type Facts struct {
 	AppArmor bool
 	// LimitedSwap: containers of burstable pods may use swap.
 	LimitedSwap bool
+	// OwnCPUs and OwnMemory: containers of guaranteed pods are given CPUs of their own (the policy
+	// static of cpuManager), and memory of certain NUMA nodes (Static of memoryManager).
+	OwnCPUs, OwnMemory bool
 	// PodLevelResizeOff: resources of pods as a whole are not resized (the gate
 	// InPlacePodLevelResourcesVerticalScaling turned off).
 	PodLevelResizeOff bool

@@ -43,6 +43,8 @@ type Config struct {
 	Facts func() Facts
 	// Allocations keep what pods were admitted with; nil keeps it in memory.
 	Allocations *allocation.Allocations
+	// Assigner gives admitted pods what is theirs alone; nil: nothing is.
+	Assigner Assigner
 	// Wake lets the worker of a pod look at it again, because a resize of it that waited was
 	// decided anew; nil: nobody cares. It must not block.
 	Wake func(uid pod.UID)
@@ -114,6 +116,9 @@ func New(cfg Config) *Chain {
 	if cfg.Allocations == nil {
 		cfg.Allocations = allocation.New(allocation.Config{})
 	}
+	if cfg.Assigner == nil {
+		cfg.Assigner = nobody{}
+	}
 	if cfg.Event == nil {
 		cfg.Event = func(*v1.Pod, string, string, string, string) {}
 	}
@@ -146,6 +151,7 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 	if later := c.roomBeingMade(); later != nil {
 		return Verdict{Later: later}, nil
 	}
+	again := c.cfg.Allocations.IsKnown(p.UID)
 	a, r := c.judge(p)
 	if r != nil && r.stale && c.cfg.Refresh != nil && !pod.IsStatic(p) {
 		if err := c.refresh(ctx); err != nil {
@@ -169,7 +175,11 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 			Message: "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: " + err.Error(),
 		}
 	}
+	if r == nil {
+		r = c.assign(a.Pod, again)
+	}
 	if r != nil {
+		c.cfg.Assigner.Release(p.UID)
 		c.cfg.Allocations.Forget(p.UID)
 		c.metrics.rejected(r.Reason)
 		c.cfg.Reject(p, *r)
@@ -208,6 +218,7 @@ func (c *Chain) Forget(uid pod.UID) {
 	defer c.deciding.Unlock()
 	delete(c.wishes, uid)
 	c.cfg.Allocations.Forget(uid)
+	c.cfg.Assigner.Release(uid)
 }
 
 // Retain drops what is kept of all pods but these.
@@ -215,6 +226,7 @@ func (c *Chain) Retain(keep map[pod.UID]bool) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
 	c.cfg.Allocations.Retain(keep)
+	c.cfg.Assigner.Retain(keep)
 }
 
 // attributesLocked gathers what is to be judged of the pod with these resources. c.deciding is
@@ -225,7 +237,7 @@ func (c *Chain) attributesLocked(p *v1.Pod) Attributes {
 		OtherPods: func() []*v1.Pod { return c.otherPods(p.UID) },
 	}
 	if n, known := c.cfg.Node(); known {
-		a.Node = n
+		a.Node = withDevices(n, c.cfg.Assigner.Devices())
 	}
 	return a
 }

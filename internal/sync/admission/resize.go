@@ -218,10 +218,31 @@ func infeasible(given, wanted *v1.Pod, f Facts) string {
 	if f.PodLevelResizeOff && !equality.Semantic.DeepEqual(given.Spec.Resources, wanted.Spec.Resources) {
 		return "In-place resize of resources at pod level is not supported: the feature gate InPlacePodLevelResourcesVerticalScaling is off"
 	}
+	if cgroups.QOSClass(given) == v1.PodQOSGuaranteed {
+		if f.OwnCPUs && differs(given, wanted, v1.ResourceCPU) {
+			return "Resize is infeasible for Guaranteed Pods alongside CPU Manager static policy"
+		}
+		if f.OwnMemory && differs(given, wanted, v1.ResourceMemory) {
+			return "Resize is infeasible for Guaranteed Pods alongside Memory Manager static policy"
+		}
+	}
 	if f.LimitedSwap && swaps(given, wanted) {
 		return "In-place resize of containers with swap is not supported."
 	}
 	return ""
+}
+
+// differs reports whether a container of the pod wants another amount of the resource.
+func differs(given, wanted *v1.Pod, name v1.ResourceName) bool {
+	for _, lists := range [][2][]v1.Container{{given.Spec.InitContainers, wanted.Spec.InitContainers}, {given.Spec.Containers, wanted.Spec.Containers}} {
+		for i := range min(len(lists[0]), len(lists[1])) {
+			was, is := lists[0][i].Resources.Requests[name], lists[1][i].Resources.Requests[name]
+			if was.Cmp(is) != 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // swaps reports whether a container that may use swap, by its share of the memory that it asks for

@@ -150,6 +150,32 @@ func TestResizeIsInfeasible(t *testing.T) {
 	}
 }
 
+// CPUs and memory that are a container's own stay with it as long as it runs.
+func TestResizeOfWhatIsTheContainersOwn(t *testing.T) {
+	has := func(cpu, memory string) *v1.Pod { return newPod("p", requests("cpu", cpu, "memory", memory), guaranteed) }
+	burstable := func(cpu string) *v1.Pod { return newPod("p", requests("cpu", cpu)) }
+	const cpus, memory = "Resize is infeasible for Guaranteed Pods alongside CPU Manager static policy", "Resize is infeasible for Guaranteed Pods alongside Memory Manager static policy"
+	for _, tc := range []struct {
+		name          string
+		given, wanted *v1.Pod
+		facts         Facts
+		want          string
+	}{
+		{"nothing is anyone's own", has("2", "1Gi"), has("1", "2Gi"), Facts{}, ""},
+		{"CPU", has("2", "1Gi"), has("1", "1Gi"), Facts{OwnCPUs: true}, cpus},
+		{"memory with own CPUs", has("2", "1Gi"), has("2", "2Gi"), Facts{OwnCPUs: true}, ""},
+		{"memory", has("2", "1Gi"), has("2", "2Gi"), Facts{OwnMemory: true}, memory},
+		{"CPU with own memory", has("2", "1Gi"), has("1", "1Gi"), Facts{OwnMemory: true}, ""},
+		{"of a burstable pod", burstable("2"), burstable("1"), Facts{OwnCPUs: true, OwnMemory: true}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := infeasible(tc.given, tc.wanted, tc.facts); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestResizeAtPodLevel(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		r := newResizing(t)
