@@ -84,6 +84,9 @@ func (b *containerBuilder) build() v1.ContainerStatus {
 	b.fillStartedReady(&cs)
 	cs.VolumeMounts = volumeMounts(b.spec, b.newest)
 	b.fillResources(&cs)
+	if b.kind == regularContainer {
+		cs.AllocatedResourcesStatus = b.in.ResourceHealth[b.spec.Name]
+	}
 	return cs
 }
 

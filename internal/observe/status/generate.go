@@ -31,6 +31,9 @@ type Input struct {
 	StartErrors map[string]lifecycle.StartError
 	// Probes are the verdicts on the containers of Observed.
 	Probes pod.ProbeVerdicts
+	// ResourceHealth is what is known of the devices of containers, by the containers' names
+	// (KEP-4680).
+	ResourceHealth map[string][]v1.ResourceStatus
 	// RuntimeName is the prefix of container ids: "containerd" makes "containerd://<id>".
 	RuntimeName string
 	// HostIPs are the node's internal addresses, primary first; empty when not known.

@@ -35,8 +35,8 @@ type Recorder interface {
 
 // Assignments (containerManager) say what of the node is given to containers.
 type Assignments interface {
-	// Assigned returns what the container is to be created with. An error says why it cannot be now:
-	// a device is not there yet, or is not ready. It may wait for a plugin.
+	// Assigned returns what the container is to be created with. An error says why it cannot be
+	// now: a device is not there yet, or is not ready. It may wait for a plugin.
 	Assigned(ctx context.Context, p *v1.Pod, c *v1.Container) (crispec.Assigned, error)
 }
 
@@ -65,7 +65,7 @@ type Config struct {
 	// Allocations say which resources of a pod hold while it is resized; nil: no pod is.
 	Allocations *allocation.Allocations
 	// Objects are what environments refer to; nil without an API server.
-	Objects    Objects
+	Objects Objects
 	// Assignments say what of the node is a container's alone; nil: nothing is.
 	Assignments Assignments
 	Sandboxes   SandboxConfig

@@ -34,18 +34,10 @@ func (nobody) Release(pod.UID)                    {}
 func (nobody) Retain(map[pod.UID]bool)            {}
 func (nobody) Devices() map[v1.ResourceName]int64 { return nil }
 
-// assign has the pod given what is to be its alone. A pod that an earlier agent admitted is not
-// refused for want of it: its containers wait for what is missing.
-//
-// Differs from the kubelet: there such a pod fails, with all its containers, if the plugin of a
-// device has not registered yet when the kubelet starts again.
-func (c *Chain) assign(p *v1.Pod, again bool) *Rejection {
+// assign has the pod given what is to be its alone.
+func (c *Chain) assign(p *v1.Pod) *Rejection {
 	err := c.cfg.Assigner.Assign(p)
 	if err == nil {
-		return nil
-	}
-	if again {
-		c.note(p, "go on without what the pod is to be assigned", "an earlier agent admitted it", err)
 		return nil
 	}
 	var refused *topologymanager.Refusal
@@ -55,8 +47,19 @@ func (c *Chain) assign(p *v1.Pod, again bool) *Rejection {
 	return &Rejection{Reason: "UnexpectedAdmissionError", Message: err.Error()}
 }
 
-// withDevices returns the Node with as many devices as there are now: what it says of them itself is
-// as old as the last report. A resource that no plugin ever offered stays what the Node says.
+// assignAgain is assign for a pod that an earlier agent admitted. It is not refused: its containers
+// wait for what is missing.
+//
+// Differs from the kubelet: there such a pod fails, with all its containers, if the plugin of a
+// device has not registered yet when the kubelet starts again.
+func (c *Chain) assignAgain(p *v1.Pod) {
+	if err := c.cfg.Assigner.Assign(p); err != nil {
+		c.note(p, "go on without what the pod is to be assigned", "an earlier agent admitted it", err)
+	}
+}
+
+// withDevices returns the Node with as many devices as there are now: what it says of them itself
+// is as old as the last report. A resource that no plugin ever offered stays what the Node says.
 func withDevices(n *v1.Node, devices map[v1.ResourceName]int64) *v1.Node {
 	if n == nil || len(devices) == 0 || n.Status.Allocatable == nil {
 		return n

@@ -22,6 +22,7 @@ func (s *shares) Assign(p *v1.Pod) error {
 	s.calls = append(s.calls, "assign "+p.Name)
 	return s.err
 }
+
 func (s *shares) Release(uid pod.UID)                { s.calls = append(s.calls, "release "+string(uid)) }
 func (s *shares) Retain(map[pod.UID]bool)            { s.calls = append(s.calls, "retain") }
 func (s *shares) Devices() map[v1.ResourceName]int64 { return s.devices }

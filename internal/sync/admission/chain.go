@@ -175,8 +175,12 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 			Message: "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: " + err.Error(),
 		}
 	}
-	if r == nil {
-		r = c.assign(a.Pod, again)
+	switch {
+	case r != nil:
+	case again:
+		c.assignAgain(a.Pod)
+	default:
+		r = c.assign(a.Pod)
 	}
 	if r != nil {
 		c.cfg.Assigner.Release(p.UID)

@@ -152,7 +152,9 @@ func TestResizeIsInfeasible(t *testing.T) {
 
 // CPUs and memory that are a container's own stay with it as long as it runs.
 func TestResizeOfWhatIsTheContainersOwn(t *testing.T) {
-	has := func(cpu, memory string) *v1.Pod { return newPod("p", requests("cpu", cpu, "memory", memory), guaranteed) }
+	has := func(cpu, memory string) *v1.Pod {
+		return newPod("p", requests("cpu", cpu, "memory", memory), guaranteed)
+	}
 	burstable := func(cpu string) *v1.Pod { return newPod("p", requests("cpu", cpu)) }
 	const cpus, memory = "Resize is infeasible for Guaranteed Pods alongside CPU Manager static policy", "Resize is infeasible for Guaranteed Pods alongside Memory Manager static policy"
 	for _, tc := range []struct {

@@ -114,7 +114,9 @@ type Config struct {
 	// Objects is nil without an API server.
 	Objects Objects
 	Probes  Probes
-	Status  *status.Manager
+	// Resources is nil where nothing is a pod's alone.
+	Resources Resources
+	Status    *status.Manager
 	// Checkpoint has statuses written for the next agent as they are now, and waits until that was
 	// tried; nil: there is no checkpoint.
 	Checkpoint func(ctx context.Context)
@@ -155,6 +157,9 @@ func New(cfg Config) *Syncer {
 	if cfg.Objects == nil {
 		cfg.Objects = noObjects{}
 	}
+	if cfg.Resources == nil {
+		cfg.Resources = nothingShared{}
+	}
 	if cfg.Checkpoint == nil {
 		cfg.Checkpoint = func(context.Context) {}
 	}
@@ -177,9 +182,11 @@ func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 		{name: "probes", do: p.syncProbes},
 		{name: "status", do: p.reportObserved},
 		{name: "objects", do: does(func() { s.Objects.Register(r.Pod) })},
+		{name: "devices", do: p.prepareDevices},
 		{name: "data dirs", do: p.makeDataDirs},
 		{name: "cgroup", do: p.ensureCgroup},
 		{name: "volume inputs", do: p.prepareVolumes},
+		{name: "resource claims", do: p.prepareClaims},
 		// Sandbox, mounts and images side by side, then containers in order.
 		{name: "runtime", do: p.syncRuntime},
 		{name: "status of failures", do: p.reportFailures, always: true},
@@ -199,6 +206,7 @@ func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
 		{name: "observation", do: p.observe},
 		{name: "end of containers", do: p.checkEnd},
 		{name: "last probes", do: p.endProbes},
+		{name: "resources", do: p.finishResources},
 		{name: "last status", do: p.reportEnd},
 	})
 }

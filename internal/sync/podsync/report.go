@@ -42,6 +42,7 @@ func (p *pass) report(ctx context.Context, f finality) (terminal bool) {
 		Pod: p.Pod, Observed: *s.WithTerminationMessages(ctx, p.Observed), Old: old, Terminal: f == ended,
 		StartErrors: s.startErrors(p.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs(), Now: time.Now(), Began: s.Status.Began(p.UID),
 		Actuated: s.Allocations.Actuated(p.Pod), Resize: s.Allocations.Resize(p.UID), Probes: p.verdicts,
+		ResourceHealth: s.Resources.Health(p.Pod),
 		// A container is made of mounts.
 		MountsMissing: !s.isMounted(p.UID) && len(p.Observed.Containers) == 0,
 	})

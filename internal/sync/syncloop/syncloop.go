@@ -4,7 +4,7 @@
 // Owns: the desired truth (it is the only writer of podManager) and the order in which events are
 // handled.
 // Reads: PodConfig, PLEG, changed verdicts of probes, the workers' ends, the names of pods whose
-// objects changed.
+// objects changed, or whose devices did.
 // Never: blocks: no call of the runtime or the API server, no waiting for a worker.
 package syncloop
 
@@ -57,6 +57,9 @@ type Config struct {
 	Objects *pod.Inbox[pod.UID]
 	// Resized names the pods of which a resize that waited was decided anew; nil where none waits.
 	Resized *pod.Inbox[pod.UID]
+	// Devices names the pods of which a device, or its plugin, has become another; nil where there
+	// are none.
+	Devices *pod.Inbox[pod.UID]
 	// Finished names the pods whose worker has left, or has nothing left to do.
 	Finished *pod.Inbox[pod.UID]
 	// Probes names the pods of which a probe's verdict changed; nil where nothing probes.
@@ -102,7 +105,7 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 	if h.listed || !h.known {
 		relisted = nil
 	}
-	var objects, probes, resized <-chan struct{}
+	var objects, probes, resized, devices <-chan struct{}
 	if h.Objects != nil {
 		objects = h.Objects.Wake()
 	}
@@ -111,6 +114,9 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 	}
 	if h.Resized != nil {
 		resized = h.Resized.Wake()
+	}
+	if h.Devices != nil {
+		devices = h.Devices.Wake()
 	}
 	select {
 	case <-ctx.Done():
@@ -130,6 +136,8 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 		h.HandlePodSyncs(h.desired(h.Objects.Take()))
 	case <-probes: // liveness, readiness and startup
 		h.HandlePodSyncs(h.desired(h.Probes.Take()))
+	case <-devices: // health, and plugins that register
+		h.HandlePodSyncs(h.desired(h.Devices.Take()))
 	case <-resized:
 		for _, uid := range h.Resized.Take() {
 			h.Workers.WakePod(uid)

@@ -28,6 +28,7 @@ type world struct {
 	finished *pod.Inbox[pod.UID]
 	changed  *pod.Inbox[pod.UID]
 	resized  *pod.Inbox[pod.UID]
+	devices  *pod.Inbox[pod.UID]
 	woken    []pod.UID
 	restored chan struct{}
 	static   *pod.Inbox[pod.FullName]
@@ -121,6 +122,7 @@ func newWorld(t *testing.T) *world {
 	return &world{
 		t: t, wake: make(chan struct{}, 1), has: map[pod.UID]bool{}, orphans: map[pod.UID]bool{}, finished: pod.NewInbox[pod.UID](), changed: pod.NewInbox[pod.UID](),
 		restored: make(chan struct{}, 1), relisted: make(chan struct{}), pods: pod.NewManager(), static: pod.NewInbox[pod.FullName](), resized: pod.NewInbox[pod.UID](),
+		devices: pod.NewInbox[pod.UID](),
 	}
 }
 
@@ -128,7 +130,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) run() {
 	t := w.t
 	l := syncloop.New(syncloop.Config{
-		Source: w, Workers: w, Housekeeping: w, Finished: w.finished, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted, Static: w.static, Resized: w.resized,
+		Source: w, Workers: w, Housekeeping: w, Finished: w.finished, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted, Static: w.static, Resized: w.resized, Devices: w.devices,
 		Leftovers: func() []*pod.Status { return w.left },
 		Observed: func(uid pod.UID) (*pod.Status, bool) {
 			w.mu.Lock()
@@ -270,6 +272,8 @@ func TestChangedPodsAreSynced(t *testing.T) {
 		if want := []pod.UID{"unknown", "b"}; !slices.Equal(w.woken, want) {
 			t.Errorf("woken %q, want %q", w.woken, want)
 		}
+		w.devices.Put("a")
+		w.expect("sync a")
 		w.restored <- struct{}{}
 		w.expect("wake all")
 	})
