@@ -7,7 +7,8 @@
 #
 # BERTH_LSM=selinux starts the machine with SELinux, which loads Debian's policy and permits what it denies, in place of AppArmor.
 #
-# BERTH_VM_MEMORY=2G is the memory of the machine; 3G without.
+# BERTH_VM_MEMORY=2G is the memory of the machine; 3G without. BERTH_VM_NUMA=1 gives it two sockets, each a NUMA node with 1536 MiB, two
+# cores and four CPUs.
 #
 # One machine at a time: each takes two processors.
 set -euo pipefail
@@ -59,13 +60,22 @@ drive() { echo "-drive if=none,id=$1,format=raw,cache=unsafe,file=$work/$2 -devi
 security=
 [ "${BERTH_LSM:-apparmor}" = apparmor ] || security="security=$BERTH_LSM"
 
+memory=(-smp 2 -m "${BERTH_VM_MEMORY:-3G}")
+if [ -n "${BERTH_VM_NUMA:-}" ]; then
+	memory=(-smp 8,sockets=2,cores=2,threads=2 -m 3G)
+	for node in 0 1; do
+		memory+=(-object "memory-backend-ram,id=memory$node,size=1536M" -numa "node,nodeid=$node,memdev=memory$node,cpus=$((4 * node))-$((4 * node + 3))")
+	done
+	memory+=(-numa dist,src=0,dst=1,val=21)
+fi
+
 # boot runs the machine until it ends, and keeps its code. A reboot ends it too: emulated processors do not always survive a warm one.
 #
 # Without cx16, as QEMU 7 gets cmpxchg16b wrong between two processors; the kernel can do without.
 boot() {
 	# shellcheck disable=SC2046 # each drive is four words
 	timeout --signal=KILL "$((SECONDS < seconds ? seconds - SECONDS : 1))" qemu-system-x86_64 -nodefaults -display none -no-reboot \
-		-machine q35 -accel tcg,thread=multi -cpu max,-cx16,-la57 -smp 2 -m "${BERTH_VM_MEMORY:-3G}" \
+		-machine q35 -accel tcg,thread=multi -cpu max,-cx16,-la57 "${memory[@]}" \
 		-kernel "$image/kernel" -initrd "$image/initrd" \
 		-append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off hugepages=16 $security" \
 		$(drive root disk) $(drive in in.tar) $(drive out out) $(drive swap swap) \
