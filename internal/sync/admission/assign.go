@@ -17,22 +17,22 @@ type Assigner interface {
 	// Assign chooses it for a pod that may start otherwise. What the pod has already stays. An
 	// error is a *topologymanager.Refusal; nothing new is given then.
 	Assign(p *v1.Pod) error
+	// Reassign is Assign for a pod that an earlier agent admitted. What it can be given stays with
+	// it whatever the error says.
+	Reassign(p *v1.Pod) error
 	// Release takes back what the pod has.
 	Release(uid pod.UID)
 	// Retain takes it back from all pods but these.
 	Retain(known map[pod.UID]bool)
-	// Devices returns how many devices of each extended resource pods can have in all: those that
-	// are healthy, and at least as many as pods have.
-	Devices() map[v1.ResourceName]int64
 }
 
 // nobody shares nothing out.
 type nobody struct{}
 
-func (nobody) Assign(*v1.Pod) error               { return nil }
-func (nobody) Release(pod.UID)                    {}
-func (nobody) Retain(map[pod.UID]bool)            {}
-func (nobody) Devices() map[v1.ResourceName]int64 { return nil }
+func (nobody) Assign(*v1.Pod) error    { return nil }
+func (nobody) Reassign(*v1.Pod) error  { return nil }
+func (nobody) Release(pod.UID)         {}
+func (nobody) Retain(map[pod.UID]bool) {}
 
 // assign has the pod given what is to be its alone.
 func (c *Chain) assign(p *v1.Pod) *Rejection {
@@ -53,7 +53,7 @@ func (c *Chain) assign(p *v1.Pod) *Rejection {
 // Differs from the kubelet: there such a pod fails, with all its containers, if the plugin of a
 // device has not registered yet when the kubelet starts again.
 func (c *Chain) assignAgain(p *v1.Pod) {
-	if err := c.cfg.Assigner.Assign(p); err != nil {
+	if err := c.cfg.Assigner.Reassign(p); err != nil {
 		c.note(p, "go on without what the pod is to be assigned", "an earlier agent admitted it", err)
 	}
 }

@@ -13,9 +13,8 @@ import (
 
 // shares is an Assigner that refuses with an error, and tells what it was asked.
 type shares struct {
-	err     error
-	devices map[v1.ResourceName]int64
-	calls   []string
+	err   error
+	calls []string
 }
 
 func (s *shares) Assign(p *v1.Pod) error {
@@ -23,9 +22,12 @@ func (s *shares) Assign(p *v1.Pod) error {
 	return s.err
 }
 
-func (s *shares) Release(uid pod.UID)                { s.calls = append(s.calls, "release "+string(uid)) }
-func (s *shares) Retain(map[pod.UID]bool)            { s.calls = append(s.calls, "retain") }
-func (s *shares) Devices() map[v1.ResourceName]int64 { return s.devices }
+func (s *shares) Reassign(p *v1.Pod) error {
+	s.calls = append(s.calls, "reassign "+p.Name)
+	return s.err
+}
+func (s *shares) Release(uid pod.UID)     { s.calls = append(s.calls, "release "+string(uid)) }
+func (s *shares) Retain(map[pod.UID]bool) { s.calls = append(s.calls, "retain") }
 
 func (s *shares) expect(t *testing.T, want ...string) {
 	t.Helper()
@@ -72,7 +74,7 @@ func TestPodOfAnEarlierAgentIsNotRefusedForWantOfADevice(t *testing.T) {
 	if v := b.admit(t, p); !v.Admitted {
 		t.Errorf("refused: %q", b.refused)
 	}
-	s.expect(t, "assign old")
+	s.expect(t, "reassign old")
 	b.Forget(p.UID)
 	b.Retain(nil)
 	s.expect(t, "release old", "retain")
@@ -80,8 +82,8 @@ func TestPodOfAnEarlierAgentIsNotRefusedForWantOfADevice(t *testing.T) {
 
 // What plugins offer now counts, not what the Node said when it was last reported.
 func TestDevicesAreCountedNow(t *testing.T) {
-	b, s := newBench(t), &shares{devices: map[v1.ResourceName]int64{"example.com/gpu": 2}}
-	b.cfg.Assigner = s
+	b := newBench(t)
+	b.cfg.Devices = func() map[v1.ResourceName]int64 { return map[v1.ResourceName]int64{"example.com/gpu": 2} }
 	gpus := func(name, n string) *v1.Pod { return newPod(name, requests("example.com/gpu", n), guaranteed) }
 	if v := b.admit(t, gpus("fits", "2")); !v.Admitted {
 		t.Errorf("refused: %q", b.refused)

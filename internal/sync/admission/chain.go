@@ -45,6 +45,9 @@ type Config struct {
 	Allocations *allocation.Allocations
 	// Assigner gives admitted pods what is theirs alone; nil: nothing is.
 	Assigner Assigner
+	// Devices returns how many devices of each extended resource pods can have in all: those that
+	// are healthy, and at least as many as pods have. Nil: only the Node says it.
+	Devices func() map[v1.ResourceName]int64
 	// Wake lets the worker of a pod look at it again, because a resize of it that waited was
 	// decided anew; nil: nobody cares. It must not block.
 	Wake func(uid pod.UID)
@@ -118,6 +121,9 @@ func New(cfg Config) *Chain {
 	}
 	if cfg.Assigner == nil {
 		cfg.Assigner = nobody{}
+	}
+	if cfg.Devices == nil {
+		cfg.Devices = func() map[v1.ResourceName]int64 { return nil }
 	}
 	if cfg.Event == nil {
 		cfg.Event = func(*v1.Pod, string, string, string, string) {}
@@ -241,7 +247,7 @@ func (c *Chain) attributesLocked(p *v1.Pod) Attributes {
 		OtherPods: func() []*v1.Pod { return c.otherPods(p.UID) },
 	}
 	if n, known := c.cfg.Node(); known {
-		a.Node = withDevices(n, c.cfg.Assigner.Devices())
+		a.Node = withDevices(n, c.cfg.Devices())
 	}
 	return a
 }
