@@ -23,6 +23,7 @@ const (
 // that say why.
 var gates = map[string]gate{
 	"CustomCPUCFSQuotaPeriod":       {true, stable},
+	"DynamicResourceAllocation":     {true, stable},
 	"ImageVolume":                   {true, stable},
 	"InPlacePodVerticalScaling":     {true, stable},
 	"KubeletCgroupDriverFromCRI":    {true, stable},
@@ -38,6 +39,7 @@ var gates = map[string]gate{
 
 	"CPUManagerPolicyBetaOptions":             {true, beta},
 	"ContainerRestartRules":                   {true, beta},
+	"DRAExtendedResource":                     {true, beta},
 	"EnvFiles":                                {true, beta},
 	"ExtendWebSocketsToKubelet":               {true, beta},
 	"GracefulNodeShutdown":                    {true, beta},
@@ -53,13 +55,13 @@ var gates = map[string]gate{
 	"PodLevelResources":                       {true, beta},
 	"PodReadyToStartContainersCondition":      {true, beta},
 	"PreventStaticPodAPIReferences":           {true, beta},
+	"ResourceHealthStatus":                    {true, beta},
 	"RestartAllContainersOnContainerExits":    {true, beta},
 	"RotateKubeletServerCertificate":          {true, beta},
 	"TopologyManagerPolicyBetaOptions":        {true, beta},
 	"ClusterTrustBundleProjection":            {false, beta},
 	"ContainerCheckpoint":                     {false, beta}, // on at 1.36; a checkpoint fills the disk with what was only in memory
 	"PodCertificateRequest":                   {false, beta},
-	"ResourceHealthStatus":                    {false, beta}, // on at 1.36; there are no devices
 	"SELinuxMount":                            {false, beta},
 	"CPUManagerPolicyAlphaOptions":            {false, alpha},
 	"CSIVolumeHealth":                         {false, alpha},
@@ -79,7 +81,7 @@ var gates = map[string]gate{
 var unheededGates = []string{
 	"ContainerRestartRules", "EnvFiles", "EventedPLEG", "HostnameOverride", "KubeletCrashLoopBackOffMax",
 	"KubeletEnsureSecretPulledImages", "KubeletSeparateDiskGC", "PLEGOnDemandRelist", "PodAndContainerStatsFromCRI", "PodLevelResourceManagers",
-	"PodLevelResources", "PodReadyToStartContainersCondition", "PodsAPI", "PreventStaticPodAPIReferences", "ResourceHealthStatus",
+	"PodLevelResources", "PodReadyToStartContainersCondition", "PodsAPI", "PreventStaticPodAPIReferences",
 }
 
 // declaredGates are those of gates that only say whether the Node declares a feature, which is

@@ -32,12 +32,10 @@ var deviations = []deviation{
 		fields: []string{"shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"},
 	},
 	{
-		reason: "containers share all CPUs and memory",
-		fields: []string{
-			"cpuManagerPolicy", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod", "memoryManagerPolicy", "reservedMemory",
-			"topologyManagerPolicy", "topologyManagerPolicyOptions", "topologyManagerScope", "qosReserved",
-		},
+		reason: "containers are moved to other CPUs when something changes, and not each period",
+		fields: []string{"cpuManagerReconcilePeriod"},
 	},
+	{reason: "no memory is kept from pods of lower classes", fields: []string{"qosReserved"}},
 	{
 		reason: "nobody attaches volumes to the node: pods wait for those that need it",
 		fields: []string{"enableControllerAttachDetach"},

@@ -87,7 +87,7 @@ func podSettings(in Input, allocatable v1.ResourceList) cgroups.Settings {
 	}
 	s := cgroups.Settings{
 		PodPidsLimit: *k.PodPidsLimit,
-		CPUQuota:     cgroups.CPUQuota{Off: !*k.CPUCFSQuota, Period: k.CPUCFSQuotaPeriod.Duration},
+		CPUQuota:     cgroups.CPUQuota{Off: !*k.CPUCFSQuota, Period: k.CPUCFSQuotaPeriod.Duration, OwnCPUs: k.CPUManagerPolicy == "static"},
 	}
 	if in.Host.CgroupVersion == 2 && k.FeatureEnabled("MemoryQoS") {
 		s.MemoryQoS = &cgroups.MemoryQoS{
