@@ -1,0 +1,206 @@
+package cpumanager
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"k8s.io/utils/cpuset"
+
+	"berth/internal/resources/machine"
+)
+
+// TakeOptions are the options of the static policy that say which CPUs are taken (Kubernetes
+// documentation, "Control CPU Management Policies on the Node", "Static policy options").
+type TakeOptions struct {
+	// AlignByUncoreCache is prefer-align-cpus-by-uncorecache.
+	AlignByUncoreCache bool
+	// SpreadAcrossCores is distribute-cpus-across-cores.
+	SpreadAcrossCores bool
+	// SpreadAcrossNodes is distribute-cpus-across-numa.
+	SpreadAcrossNodes bool
+	// GroupSize is how many CPUs are only taken together: with full-pcpus-only the threads of a
+	// core, else 1 or 0.
+	GroupSize int
+}
+
+// takeCPUs returns n of the free CPUs. The same values give the same CPUs, in whatever order the
+// machine lists its own. Free CPUs that the machine does not have are not seen.
+//
+// It is greedy: it takes parts of the machine that are wholly free and not too large, NUMA nodes or
+// sockets first, then cores, then single CPUs; among parts of a kind those with the fewest free CPUs
+// come first, so that pieces are used up. This is true without options:
+//
+//   - Of the larger of sockets and NUMA nodes each that is wholly free is taken, or has more CPUs
+//     than were taken outside of such. The same is true of cores. So a wholly free core is split for
+//     the last CPUs alone, and one at most.
+//   - It does not use the fewest NUMA nodes. Of one CPU that is free on the first node and eight on
+//     the second it takes four from both, because the one is a piece. Who wants them all on the
+//     second hands over only what is free there, or has SpreadAcrossNodes.
+//
+// SpreadAcrossNodes uses the fewest nodes that can each give an equal share; if n fits on one, that
+// is one. Where no such nodes are, it is as without it.
+//
+// With a GroupSize no core is shared with what is not taken, as long as wholly free cores of that
+// size have n CPUs, and n is a multiple of it.
+//
+// The error is that n CPUs are not free.
+func takeCPUs(m *machine.Machine, free cpuset.CPUSet, n int, o TakeOptions) (cpuset.CPUSet, error) {
+	if n < 1 {
+		return cpuset.New(), nil
+	}
+	o.GroupSize = max(o.GroupSize, 1)
+	l := divider{divisions: divisionsOf(m, o), free: free}
+	whole := l.pick(m.CPUs, o)
+	if n > whole.root.free {
+		return cpuset.New(), fmt.Errorf("not enough cpus available to satisfy request: requested=%d, available=%d", n, whole.root.free)
+	}
+	if !o.SpreadAcrossNodes {
+		return cpuset.New(whole.take(n)...), nil
+	}
+	var nodes []*picker
+	var stocks []stock
+	for _, id := range m.CPUNodes() {
+		p := l.pick(slices.DeleteFunc(slices.Clone(m.CPUs), func(c machine.CPU) bool { return c.Node != id }), o)
+		nodes = append(nodes, p)
+		stocks = append(stocks, stock{free: p.root.free, room: p.room(p.root)})
+	}
+	shares := spread(stocks, n, o.GroupSize)
+	if shares == nil {
+		return cpuset.New(whole.take(n)...), nil
+	}
+	var taken []int
+	for i, share := range shares {
+		taken = append(taken, nodes[i].take(share)...)
+	}
+	return cpuset.New(taken...), nil
+}
+
+// divisionsOf returns by what the machine is divided, from the outside in. Cores are the last.
+func divisionsOf(m *machine.Machine, o TakeOptions) []division {
+	divisions := []division{bySocket, byNode}
+	if len(m.Sockets()) >= len(m.CPUNodes()) {
+		divisions = []division{byNode, bySocket}
+	}
+	if o.AlignByUncoreCache {
+		divisions = append(divisions, byCache)
+	}
+	return append(divisions, byCore)
+}
+
+// picker takes CPUs of one part of a machine.
+type picker struct {
+	TakeOptions
+	root *part
+	// socket, cache and core are the levels of these. The root is level 0, and there is none of
+	// caches if nobody asks for them.
+	socket, cache, core int
+
+	wanted int
+	taken  []int
+}
+
+func (d divider) pick(cpus []machine.CPU, o TakeOptions) *picker {
+	return &picker{
+		TakeOptions: o, root: d.divide(slices.Clone(cpus)),
+		socket: 1 + slices.Index(d.divisions, bySocket),
+		cache:  1 + slices.Index(d.divisions, byCache),
+		core:   len(d.divisions),
+	}
+}
+
+// take returns n CPUs. So many must be free.
+func (p *picker) take(n int) []int {
+	p.wanted, p.taken = n, nil
+	p.takeWhole(p.root.at(1))
+	p.takeWhole(p.root.at(2))
+	if p.cache > 0 {
+		p.takeWhole(p.root.at(p.cache))
+		p.takeInOneCache()
+	}
+	if p.SpreadAcrossCores {
+		p.takeSpread()
+	} else {
+		p.takeIn(p.root)
+	}
+	return p.taken
+}
+
+// takeWhole takes those parts that are wholly free and not too large.
+func (p *picker) takeWhole(parts []*part) {
+	for _, u := range parts {
+		// With an odd number of CPUs, the rest of what is wanted would end in half a core.
+		if u.free == u.size && u.size <= p.wanted && u.size%p.GroupSize == 0 {
+			for _, core := range p.cores(u) {
+				p.takeFrom(core, core.free)
+			}
+		}
+	}
+}
+
+// takeInOneCache takes all that is still wanted from one cache, if one has it.
+func (p *picker) takeInOneCache() {
+	if p.wanted == 0 {
+		return
+	}
+	for _, u := range p.root.at(p.cache) {
+		if p.room(u) >= p.wanted {
+			p.takeIn(u)
+			return
+		}
+	}
+}
+
+// takeIn takes cores of a part, and then single CPUs.
+func (p *picker) takeIn(u *part) {
+	p.takeWhole(p.cores(u))
+	for _, core := range p.cores(u) {
+		// A core of which threads are offline is still better than half of one whose other half
+		// somebody else could have.
+		if p.GroupSize > 1 && core.free == core.size && core.size <= p.wanted {
+			p.takeFrom(core, core.free)
+		}
+	}
+	for _, core := range p.cores(u) {
+		p.takeFrom(core, min(core.free, p.wanted))
+	}
+}
+
+func (p *picker) cores(u *part) []*part { return u.at(p.core - u.level) }
+
+// takeSpread takes a CPU of each core of a socket before it takes a second of any.
+//
+// Differs from the kubelet: that takes CPUs by their number alone, which is the same on machines
+// whose numbers are given to the first threads of all cores first; on others it takes whole cores.
+func (p *picker) takeSpread() {
+	for _, socket := range p.root.at(p.socket) {
+		cores := p.cores(socket)
+		for socket.free > 0 && p.wanted > 0 {
+			slices.SortFunc(cores, func(a, b *part) int { return cmp.Compare(a.next(), b.next()) })
+			for _, core := range cores {
+				p.takeFrom(core, min(core.free, p.wanted, 1))
+			}
+		}
+	}
+}
+
+// takeFrom takes the first n free CPUs of a core.
+func (p *picker) takeFrom(core *part, n int) {
+	p.taken = append(p.taken, core.give(n)...)
+	p.wanted -= n
+}
+
+// room is how many CPUs of a part can be taken: where cores are only taken whole, those of cores
+// that are wholly free and have all their threads.
+func (p *picker) room(u *part) int {
+	if p.GroupSize == 1 {
+		return u.free
+	}
+	n := 0
+	for _, core := range p.cores(u) {
+		if core.free == core.size && core.size%p.GroupSize == 0 {
+			n += core.size
+		}
+	}
+	return n
+}

@@ -1,0 +1,128 @@
+package cpumanager
+
+import (
+	"cmp"
+	"slices"
+
+	"k8s.io/utils/cpuset"
+
+	"berth/internal/resources/machine"
+)
+
+// division is by what a part of a machine is divided.
+type division int
+
+const (
+	byNode division = iota
+	bySocket
+	byCache
+	byCore
+)
+
+func (d division) of(c machine.CPU) int {
+	switch d {
+	case byNode:
+		return c.Node
+	case bySocket:
+		return c.Socket
+	case byCache:
+		return c.Cache
+	default:
+		return c.Core
+	}
+}
+
+// divider divides a machine into parts.
+type divider struct {
+	divisions []division // from the outside in
+	free      cpuset.CPUSet
+}
+
+// part is a part of a machine. A cache or a socket that reaches beyond the part around it is two
+// parts, so that each part lies within one other.
+type part struct {
+	id, level int
+	around    *part
+	inside    []*part
+	// size is how many CPUs the part has, free how many of them are.
+	size, free int
+	// left are those of a core that are free, ascending.
+	left []int
+}
+
+// divide returns the machine that has those CPUs, which it sorts.
+func (d divider) divide(cpus []machine.CPU) *part {
+	slices.SortFunc(cpus, func(a, b machine.CPU) int {
+		for _, by := range d.divisions {
+			if c := cmp.Compare(by.of(a), by.of(b)); c != 0 {
+				return c
+			}
+		}
+		return cmp.Compare(a.ID, b.ID)
+	})
+	root := &part{}
+	d.fill(root, cpus)
+	return root
+}
+
+// fill divides a part that has those CPUs.
+func (d divider) fill(p *part, cpus []machine.CPU) {
+	p.size = len(cpus)
+	if p.level == len(d.divisions) {
+		for _, c := range cpus {
+			if d.free.Contains(c.ID) {
+				p.left = append(p.left, c.ID)
+			}
+		}
+		p.free = len(p.left)
+		return
+	}
+	of := d.divisions[p.level].of
+	for len(cpus) > 0 {
+		id := of(cpus[0])
+		end := 1
+		for end < len(cpus) && of(cpus[end]) == id {
+			end++
+		}
+		in := &part{id: id, level: p.level + 1, around: p}
+		d.fill(in, cpus[:end])
+		p.inside = append(p.inside, in)
+		p.free += in.free
+		cpus = cpus[end:]
+	}
+}
+
+// at returns the parts that lie so many levels inside: by ascending number of free CPUs, then by
+// ID, and those within one part together.
+func (p *part) at(levels int) []*part { return p.appendAt(nil, levels) }
+
+func (p *part) appendAt(to []*part, levels int) []*part {
+	if levels == 0 {
+		return append(to, p)
+	}
+	inside := slices.SortedFunc(slices.Values(p.inside), func(a, b *part) int {
+		return cmp.Or(cmp.Compare(a.free, b.free), cmp.Compare(a.id, b.id))
+	})
+	for _, in := range inside {
+		to = in.appendAt(to, levels-1)
+	}
+	return to
+}
+
+// give returns the first n of the free CPUs of a core, which are free no longer.
+func (p *part) give(n int) []int {
+	ids := p.left[:n]
+	p.left = p.left[n:]
+	for u := p; u != nil; u = u.around {
+		u.free -= n
+	}
+	return ids
+}
+
+// next is the CPU that a core would give; any number if it has none.
+func (p *part) next() int {
+	if len(p.left) == 0 {
+		return 0
+	}
+	return p.left[0]
+}
