@@ -77,8 +77,8 @@ func (m *Manager) Admit(p *v1.Pod) error {
 }
 
 // Readmit is Admit for a pod that an earlier agent admitted. It keeps what it has, however far that
-// lies from each other under the policy of now. The error is a *Refusal of a provider. Also then the
-// pod keeps what it has: its containers may run.
+// lies from each other under the policy of now. The error is a *Refusal of a provider. Also then
+// the pod keeps what it has: its containers may run.
 func (m *Manager) Readmit(p *v1.Pod) error {
 	policy := m.cfg.Policy
 	if policy != None {

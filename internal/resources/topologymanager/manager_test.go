@@ -77,7 +77,8 @@ func (w *world) expect(t *testing.T, what string, got, want []string) {
 	}
 }
 
-// TestPolicies has two containers ask for what lies apart, or together, under each policy and scope.
+// TestPolicies has two containers ask for what lies apart, or together, under each policy and
+// scope.
 func TestPolicies(t *testing.T) {
 	apart := [2]Hints{{"gpu": {h("yes", 0)}}, {"cpu": {h("yes", 1), h("no", 0, 1)}}}
 	together := [2]Hints{{"gpu": {h("yes", 1)}}, {"cpu": {h("yes", 0), h("yes", 1), h("no", 0, 1)}}}

@@ -68,8 +68,8 @@ func (n Nodes) Subsets() iter.Seq[Nodes] {
 				if !yield(chosen(ids, mask)) {
 					return
 				}
-				// The next higher number with as many bits: the lowest run of ones is carried one up,
-				// and what is left of it goes to the bottom.
+				// The next higher number with as many bits: the lowest run of ones is carried
+				// one up, and what is left of it goes to the bottom.
 				low := mask & -mask
 				up := mask + low
 				if up == 0 {
