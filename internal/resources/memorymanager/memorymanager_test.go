@@ -354,3 +354,27 @@ func TestAllocatable(t *testing.T) {
 		t.Errorf("%v, %v", err, none.Allocatable())
 	}
 }
+
+// TestManyNodes allocates on a machine of so many nodes that nobody could look at all sets of them.
+func TestManyNodes(t *testing.T) {
+	m := newManager(t, static(64, ""))
+	for i := range 64 {
+		if err := admit(m, podOf(pod.UID(fmt.Sprint("small", i)), "app: memory=6Gi"), hint("yes")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := admit(m, podOf("full", "app: memory=6Gi"), hint("no")); err == nil {
+		t.Error("given on a machine that is full")
+	}
+	if err := admit(m, podOf("huge", "app: memory=1000Gi"), hint("no")); err == nil {
+		t.Error("given more than there is")
+	}
+	m.Retain(nil)
+	p := podOf("half", "app: memory=200Gi")
+	if err := admit(m, p, hint("yes")); err != nil || len(m.Nodes("half", "app")) != 25 {
+		t.Errorf("given on %v: %v", m.Nodes("half", "app"), err)
+	}
+	if err := admit(m, podOf("rest", "app: memory=400Gi"), hint("no")); err == nil {
+		t.Error("given more than what is left")
+	}
+}

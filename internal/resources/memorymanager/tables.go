@@ -1,6 +1,7 @@
 package memorymanager
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -174,15 +175,83 @@ func (m nodeMap) enough(on topologymanager.Nodes, want request, again reuse) boo
 // given on them.
 func (m nodeMap) places(want request, again reuse) iter.Seq[topologymanager.Hint] {
 	return func(yield func(topologymanager.Hint) bool) {
-		least := 0
-		for on := range m.all().Subsets() {
-			if least == 0 && m.covers(on, want, nil, allocatable) {
-				least = on.Count()
+		least := m.least(want)
+		if least == 0 {
+			return
+		}
+		for on := range m.candidates(want, least) {
+			if m.enough(on, want, again) && !yield(topologymanager.Hint{Nodes: on, Preferred: on.Count() == least}) {
+				return
 			}
-			if least == 0 || !m.allows(on) || !m.enough(on, want, again) {
-				continue
+		}
+	}
+}
+
+// least returns the number of nodes that the request needs on an empty machine; 0 if that has less.
+func (m nodeMap) least(want request) int {
+	if !m.covers(m.all(), want, nil, allocatable) {
+		return 0
+	}
+	// With that many of the largest nodes there is enough of each type by itself. It saves the
+	// search through smaller sets, which would be long on a machine of many nodes.
+	size := 1
+	for name := range want {
+		var amounts []uint64
+		for _, n := range m {
+			amounts = append(amounts, n.MemoryMap[name].Allocatable)
+		}
+		slices.Sort(amounts)
+		sum, count := uint64(0), 0
+		for _, amount := range slices.Backward(amounts) {
+			if sum < want[name] {
+				sum += amount
+				count++
 			}
-			if !yield(topologymanager.Hint{Nodes: on, Preferred: on.Count() == least}) {
+		}
+		size = max(size, count)
+	}
+	for on := range m.all().SubsetsFrom(size) {
+		if m.covers(on, want, nil, allocatable) {
+			return on.Count()
+		}
+	}
+	return 0
+}
+
+// candidates yields the sets of nodes on which something can be allocated together: groups, and
+// what is not used, if that could hold the request and from the number of nodes on that it needs.
+// The narrower come first.
+func (m nodeMap) candidates(want request, least int) iter.Seq[topologymanager.Nodes] {
+	var unused topologymanager.Nodes
+	var groups []topologymanager.Nodes
+	for id, n := range m {
+		if n.NumberOfAssignments == 0 {
+			unused |= topologymanager.NodesOf(id)
+		} else {
+			groups = append(groups, m.group(id))
+		}
+	}
+	if !m.covers(unused, want, nil, free) {
+		unused = 0
+	}
+	slices.SortFunc(groups, func(a, b topologymanager.Nodes) int {
+		return cmp.Or(cmp.Compare(a.Count(), b.Count()), cmp.Compare(a, b))
+	})
+	groups = slices.Compact(groups)
+	return func(yield func(topologymanager.Nodes) bool) {
+		rest := groups
+		for on := range unused.SubsetsFrom(least) {
+			for ; len(rest) > 0 && rest[0].Narrower(on); rest = rest[1:] {
+				if !yield(rest[0]) {
+					return
+				}
+			}
+			if !yield(on) {
+				return
+			}
+		}
+		for _, on := range rest {
+			if !yield(on) {
 				return
 			}
 		}

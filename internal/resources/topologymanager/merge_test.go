@@ -263,6 +263,13 @@ func TestNodes(t *testing.T) {
 	if want := []string{"{1}", "{3}", "{4}", "{1,3}", "{1,4}", "{3,4}", "{1,3,4}"}; !slices.Equal(got, want) {
 		t.Errorf("subsets are %v, want %v", got, want)
 	}
+	got = nil
+	for s := range NodesOf(1, 3, 4).SubsetsFrom(2) {
+		got = append(got, s.String())
+	}
+	if want := []string{"{1,3}", "{1,4}", "{3,4}", "{1,3,4}"}; !slices.Equal(got, want) {
+		t.Errorf("subsets from two on are %v, want %v", got, want)
+	}
 	count := 0
 	for s := range Nodes(1<<MaxNodes - 1).Subsets() {
 		if s.Count() > 2 {

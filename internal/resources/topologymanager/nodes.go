@@ -59,11 +59,14 @@ func (n Nodes) String() string {
 
 // Subsets yields the sets of nodes that n contains, but for the empty one: the narrower first. They
 // are 2^Count-1.
-func (n Nodes) Subsets() iter.Seq[Nodes] {
+func (n Nodes) Subsets() iter.Seq[Nodes] { return n.SubsetsFrom(1) }
+
+// SubsetsFrom is Subsets without those that have fewer nodes than size.
+func (n Nodes) SubsetsFrom(size int) iter.Seq[Nodes] {
 	return func(yield func(Nodes) bool) {
 		ids := n.List()
 		last := uint64(1)<<len(ids) - 1 // all of them; so it is with 64, too, where the shift gives 0
-		for size := 1; size <= len(ids); size++ {
+		for size := max(size, 1); size <= len(ids); size++ {
 			for mask := last >> (len(ids) - size); mask <= last; {
 				if !yield(chosen(ids, mask)) {
 					return
