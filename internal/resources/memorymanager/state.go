@@ -1,0 +1,160 @@
+package memorymanager
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// state is what is kept in the file memory_manager_state, in the kubelet's form.
+type state struct {
+	PolicyName   string      `json:"policyName"`
+	MachineState nodeMap     `json:"machineState"`
+	Entries      assignments `json:"entries,omitempty"`
+	Checksum     uint64      `json:"checksum"`
+}
+
+// encode returns the content of the file.
+func (s state) encode() ([]byte, error) {
+	s.Checksum = s.sum()
+	return json.Marshal(s)
+}
+
+// decode reads what encode, or a kubelet, wrote. A checksum of 0 is none.
+func decode(content []byte) (state, error) {
+	s := state{MachineState: nodeMap{}, Entries: assignments{}}
+	if err := json.Unmarshal(content, &s); err != nil {
+		return state{}, err
+	}
+	if s.Checksum != 0 && s.Checksum != s.sum() {
+		return state{}, errors.New("checkpoint is corrupted")
+	}
+	return s, nil
+}
+
+// sum returns the checksum: FNV-1a of the form in which the kubelet's struct is printed for hashing
+// (k8s.io/utils/dump.ForHash).
+func (s state) sum() uint64 { return hash(s.dump()) }
+
+func hash(text string) uint64 {
+	h := fnv.New32a()
+	h.Write([]byte(text))
+	return uint64(h.Sum32())
+}
+
+// dump returns the text that dump.ForHash makes of the kubelet's struct with these values. It is
+// written out here, because the names of the kubelet's types and fields are in it.
+func (s state) dump() string {
+	return "(*state.MemoryManagerCheckpoint){PolicyName:(string)" + s.PolicyName +
+		" MachineState:(state.NUMANodeMap)" + dumpMap(s.MachineState, strconv.Itoa, dumpNode) +
+		" Entries:(state.ContainerMemoryAssignments)" + dumpMap(s.Entries, text, dumpContainers) +
+		" Checksum:(checksum.Checksum)0}"
+}
+
+func dumpNode(n nodeState) string {
+	return fmt.Sprintf("<*>{NumberOfAssignments:(int)%d MemoryMap:(map[v1.ResourceName]*state.MemoryTable)%s Cells:([]int)%v}",
+		n.NumberOfAssignments, dumpMap(n.MemoryMap, text, dumpTable), n.Cells)
+}
+
+func dumpTable(t memoryTable) string {
+	return fmt.Sprintf("<*>{TotalMemSize:(uint64)%d SystemReserved:(uint64)%d Allocatable:(uint64)%d Reserved:(uint64)%d Free:(uint64)%d}",
+		t.Total, t.SystemReserved, t.Allocatable, t.Reserved, t.Free)
+}
+
+func dumpContainers(containers map[string][]Block) string {
+	return dumpMap(containers, text, func(blocks []Block) string {
+		var out []string
+		for _, b := range blocks {
+			out = append(out, fmt.Sprintf("{NUMAAffinity:([]int)%v Type:(v1.ResourceName)%s Size:(uint64)%d}", b.NUMAAffinity, b.Type, b.Size))
+		}
+		return "[" + strings.Join(out, " ") + "]"
+	})
+}
+
+func text[K ~string](k K) string { return string(k) }
+
+func dumpMap[K ~int | ~string, V any](m map[K]V, key func(K) string, value func(V) string) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, key(k)+":"+value(m[k]))
+	}
+	return "map[" + strings.Join(out, " ") + "]"
+}
+
+// difference says how the state of a file differs from the one that follows from the machine, the
+// configuration and the entries of the file; "" if it does not. Of a group, sums are compared: on
+// which of its nodes a block lies is nobody's to say.
+func difference(read, should nodeMap) string {
+	for _, id := range slices.Sorted(maps.Keys(should)) {
+		n, ok := read[id]
+		if !ok {
+			return fmt.Sprintf("NUMA node %d is new", id)
+		}
+		if !slices.Equal(slices.Sorted(slices.Values(n.Cells)), should[id].Cells) {
+			return fmt.Sprintf("NUMA node %d is in group %v instead of %v", id, n.Cells, should[id].Cells)
+		}
+		if d := tableDifference(n.MemoryMap, should[id].MemoryMap); d != "" {
+			return fmt.Sprintf("NUMA node %d: %s", id, d)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(read)) {
+		if _, ok := should[id]; !ok {
+			return fmt.Sprintf("NUMA node %d is gone", id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(should)) {
+		group := should[id].Cells
+		for _, name := range slices.Sorted(maps.Keys(should[id].MemoryMap)) {
+			if a, b := read.sums(group, name), should.sums(group, name); a != b {
+				return fmt.Sprintf("NUMA nodes %v: %s is %d free and %d given, instead of %d and %d", group, name, a.Free, a.Reserved, b.Free, b.Reserved)
+			}
+		}
+	}
+	return ""
+}
+
+// tableDifference compares what does not depend on what was given.
+func tableDifference(read, should map[v1.ResourceName]memoryTable) string {
+	for _, name := range slices.Sorted(maps.Keys(should)) {
+		is, ok := read[name]
+		if !ok {
+			return fmt.Sprintf("%s is new", name)
+		}
+		for _, f := range []struct {
+			what       string
+			is, should uint64
+		}{
+			{"total", is.Total, should[name].Total},
+			{"reserved for the system", is.SystemReserved, should[name].SystemReserved},
+			{"allocatable", is.Allocatable, should[name].Allocatable},
+		} {
+			if f.is != f.should {
+				return fmt.Sprintf("%s %s was %d and is %d", name, f.what, f.is, f.should)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(read)) {
+		if _, ok := should[name]; !ok {
+			return fmt.Sprintf("%s is gone", name)
+		}
+	}
+	return ""
+}
+
+// sums returns what is given and free of one type on the nodes together.
+func (m nodeMap) sums(nodes []int, name v1.ResourceName) memoryTable {
+	var out memoryTable
+	for _, id := range nodes {
+		t := m[id].MemoryMap[name]
+		out.Free += t.Free
+		out.Reserved += t.Reserved
+	}
+	return out
+}

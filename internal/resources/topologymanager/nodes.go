@@ -1,0 +1,94 @@
+package topologymanager
+
+import (
+	"iter"
+	"math/bits"
+	"strconv"
+	"strings"
+)
+
+// MaxNodes is how many nodes a Nodes can tell apart: IDs go from 0 to 63.
+const MaxNodes = 64
+
+// NodesOf returns the set of the nodes with these IDs. IDs from MaxNodes on are no nodes.
+func NodesOf(ids ...int) Nodes {
+	var n Nodes
+	for _, id := range ids {
+		if id >= 0 {
+			n |= 1 << id
+		}
+	}
+	return n
+}
+
+// Count returns how many nodes are in the set.
+func (n Nodes) Count() int { return bits.OnesCount64(uint64(n)) }
+
+// Has reports whether the node is in the set.
+func (n Nodes) Has(id int) bool { return n&NodesOf(id) != 0 }
+
+// Contains reports whether every node of other is in the set.
+func (n Nodes) Contains(other Nodes) bool { return n&other == other }
+
+// List returns the IDs, ascending.
+func (n Nodes) List() []int {
+	ids := make([]int, 0, n.Count())
+	for rest := uint64(n); rest != 0; rest &= rest - 1 {
+		ids = append(ids, bits.TrailingZeros64(rest))
+	}
+	return ids
+}
+
+// Narrower reports whether the set has fewer nodes than other or, of as many, lower ones: those
+// whose mask is the lower number.
+func (n Nodes) Narrower(other Nodes) bool {
+	if a, b := n.Count(), other.Count(); a != b {
+		return a < b
+	}
+	return n < other
+}
+
+// String returns the set in braces: "{0,2}".
+func (n Nodes) String() string {
+	var ids []string
+	for _, id := range n.List() {
+		ids = append(ids, strconv.Itoa(id))
+	}
+	return "{" + strings.Join(ids, ",") + "}"
+}
+
+// Subsets yields the sets of nodes that n contains, but for the empty one: the narrower first. They
+// are 2^Count-1.
+func (n Nodes) Subsets() iter.Seq[Nodes] { return n.SubsetsFrom(1) }
+
+// SubsetsFrom is Subsets without those that have fewer nodes than size.
+func (n Nodes) SubsetsFrom(size int) iter.Seq[Nodes] {
+	return func(yield func(Nodes) bool) {
+		ids := n.List()
+		last := uint64(1)<<len(ids) - 1 // all of them; so it is with 64, too, where the shift gives 0
+		for size := max(size, 1); size <= len(ids); size++ {
+			for mask := last >> (len(ids) - size); mask <= last; {
+				if !yield(chosen(ids, mask)) {
+					return
+				}
+				// The next higher number with as many bits: the lowest run of ones is carried
+				// one up, and what is left of it goes to the bottom.
+				low := mask & -mask
+				up := mask + low
+				if up == 0 {
+					break
+				}
+				mask = up | (mask^up)/low>>2
+			}
+		}
+	}
+}
+
+// chosen returns those of the IDs whose index is a bit of the mask.
+func chosen(ids []int, mask uint64) Nodes {
+	var n Nodes
+	for ; mask != 0; mask &= mask - 1 {
+		n |= 1 << ids[bits.TrailingZeros64(mask)]
+	}
+	return n
+}
