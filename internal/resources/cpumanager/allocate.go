@@ -127,9 +127,8 @@ func (m *CPUManager) pick(d demand, near topologymanager.Hint) (cpuset.CPUSet, e
 	if d.cpus%m.layout.threads != 0 {
 		refusal.Message = fmt.Sprintf("SMT Alignment Error: requested %d cpus not multiple cpus per core = %d", d.cpus, m.layout.threads)
 	} else if d.cpus <= available {
-		cpus, err := choose(m.layout, m.options, d, near)
-		if err != nil || m.layout.wholeCores(cpus).Equals(cpus) {
-			return cpus, err
+		if cpus := m.pickCores(d, near); !cpus.IsEmpty() {
+			return cpus, nil
 		}
 	}
 	if refusal.Message == "" {
@@ -138,6 +137,19 @@ func (m *CPUManager) pick(d demand, near topologymanager.Hint) (cpuset.CPUSet, e
 	}
 	m.failed(physicalCPU)
 	return cpuset.New(), refusal
+}
+
+// pickCores chooses whole cores. Where those have different numbers of threads, a choice can end
+// within a core: then it is made from cores of the one size of which the request is a multiple.
+func (m *CPUManager) pickCores(d demand, near topologymanager.Hint) cpuset.CPUSet {
+	even := m.layout.ofThreads(m.layout.threads)
+	for _, d := range []demand{d, {d.cpus, d.held.Intersection(even), d.free.Intersection(even)}} {
+		cpus, err := choose(m.layout, m.options, d, near)
+		if err == nil && m.layout.wholeCores(cpus).Equals(cpus) {
+			return cpus
+		}
+	}
+	return cpuset.New()
 }
 
 // explain says what a choice was made from, and what is left in the pools.

@@ -115,6 +115,17 @@ func (l *layout) wholeCores(cpus cpuset.CPUSet) cpuset.CPUSet {
 	return out
 }
 
+// ofThreads returns the CPUs of cores that have so many threads.
+func (l *layout) ofThreads(n int) cpuset.CPUSet {
+	out := cpuset.New()
+	for _, core := range l.inCore {
+		if core.Size() == n {
+			out = out.Union(core)
+		}
+	}
+	return out
+}
+
 // inOneCache reports whether all of the CPUs use the same last-level cache.
 func (l *layout) inOneCache(cpus cpuset.CPUSet) bool {
 	for _, cache := range l.inCache {

@@ -2,8 +2,8 @@ package cpumanager
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"k8s.io/utils/cpuset"
@@ -19,31 +19,31 @@ type TakeOptions struct {
 	GroupSize          int  // threads per core with full-pcpus-only, else 1
 }
 
-// takeCPUs returns n of the free CPUs: the lowest, core by core, whole cores first.
+// takeCPUs returns n of the free CPUs: whole cores first, then single CPUs of those cores that have
+// the fewest free ones.
 func takeCPUs(m *machine.Machine, free cpuset.CPUSet, n int, _ TakeOptions) (cpuset.CPUSet, error) {
 	if free.Size() < n {
 		return cpuset.New(), fmt.Errorf("not enough cpus available to satisfy request: requested=%d, available=%d", n, free.Size())
 	}
-	cpus, taken, missing := slices.Clone(m.CPUs), map[int]int{}, map[int]int{}
-	for _, c := range cpus {
-		if !free.Contains(c.ID) {
-			missing[c.Core]++
+	all, left := map[int][]int{}, map[int][]int{}
+	for _, c := range m.CPUs {
+		all[c.Core] = append(all[c.Core], c.ID)
+		if free.Contains(c.ID) {
+			left[c.Core] = append(left[c.Core], c.ID)
 		}
 	}
-	slices.SortFunc(cpus, func(a, b machine.CPU) int {
-		return cmp.Or(cmp.Compare(missing[a.Core], missing[b.Core]), cmp.Compare(a.Core, b.Core), cmp.Compare(a.ID, b.ID))
-	})
-	for _, c := range cpus {
-		if free.Contains(c.ID) && len(taken) < n {
-			taken[c.ID] = c.Core
+	var taken []int
+	for _, core := range slices.Sorted(maps.Keys(left)) {
+		if size := len(left[core]); size == len(all[core]) && len(taken)+size <= n {
+			taken = append(taken, left[core]...)
+			delete(left, core)
 		}
 	}
-	if len(taken) < n {
-		return cpuset.New(), errors.New("failed to allocate cpus")
+	for _, core := range slices.SortedFunc(maps.Keys(left), func(a, b int) int {
+		return cmp.Or(cmp.Compare(len(left[a]), len(left[b])), cmp.Compare(a, b))
+	}) {
+		slices.Sort(left[core])
+		taken = append(taken, left[core][:min(n-len(taken), len(left[core]))]...)
 	}
-	var ids []int
-	for id := range taken {
-		ids = append(ids, id)
-	}
-	return cpuset.New(ids...), nil
+	return cpuset.New(taken...), nil
 }
