@@ -1,0 +1,139 @@
+package cpumanager
+
+import (
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+
+	"k8s.io/utils/cpuset"
+
+	"berth/internal/resources/machine"
+	"berth/internal/resources/topologymanager"
+)
+
+// maxNode is the highest ID of a NUMA node that a topologymanager.Nodes can hold.
+const maxNode = 63
+
+// layout is a machine as hints and checks ask for it.
+type layout struct {
+	machine *machine.Machine
+	online  cpuset.CPUSet
+	nodes   []int // those with CPUs, ascending
+	sockets int
+	// The CPUs of each part of the machine, by its ID.
+	inNode, inSocket, inCore, inCache map[int]cpuset.CPUSet
+	socketOf                          map[int]topologymanager.Nodes // the nodes of a socket
+	// threads is how many CPUs a core has.
+	//
+	// Differs from the kubelet: it is the number of the largest core. A machine with some CPUs
+	// offline, or with cores of two kinds, else would have fewer than two on average, and
+	// full-pcpus-only would align to nothing there.
+	threads int
+}
+
+func newLayout(m *machine.Machine) (*layout, error) {
+	l := &layout{machine: m, socketOf: map[int]topologymanager.Nodes{}}
+	all, nodes, sockets, cores, caches := []int{}, map[int][]int{}, map[int][]int{}, map[int][]int{}, map[int][]int{}
+	for _, c := range m.CPUs {
+		if c.Node < 0 || c.Node > maxNode {
+			return nil, fmt.Errorf("CPU %d belongs to NUMA node %d; nodes from 0 to %d are supported", c.ID, c.Node, maxNode)
+		}
+		all = append(all, c.ID)
+		nodes[c.Node], sockets[c.Socket] = append(nodes[c.Node], c.ID), append(sockets[c.Socket], c.ID)
+		cores[c.Core], caches[c.Cache] = append(cores[c.Core], c.ID), append(caches[c.Cache], c.ID)
+		l.socketOf[c.Socket] |= 1 << c.Node
+	}
+	l.online, l.nodes, l.sockets = cpuset.New(all...), slices.Sorted(maps.Keys(nodes)), len(sockets)
+	l.inNode, l.inSocket, l.inCore, l.inCache = sets(nodes), sets(sockets), sets(cores), sets(caches)
+	for _, core := range l.inCore {
+		l.threads = max(l.threads, core.Size())
+	}
+	return l, nil
+}
+
+func sets(lists map[int][]int) map[int]cpuset.CPUSet {
+	out := make(map[int]cpuset.CPUSet, len(lists))
+	for id, list := range lists {
+		out[id] = cpuset.New(list...)
+	}
+	return out
+}
+
+// ofNodes returns the CPUs of the nodes.
+func (l *layout) ofNodes(nodes topologymanager.Nodes) cpuset.CPUSet {
+	out := cpuset.New()
+	for _, id := range l.nodes {
+		if nodes&(1<<id) != 0 {
+			out = out.Union(l.inNode[id])
+		}
+	}
+	return out
+}
+
+// ofSockets returns the CPUs of all sockets that the nodes are part of.
+func (l *layout) ofSockets(nodes topologymanager.Nodes) cpuset.CPUSet {
+	out := cpuset.New()
+	for socket, has := range l.socketOf {
+		if nodes&has != 0 {
+			out = out.Union(l.inSocket[socket])
+		}
+	}
+	return out
+}
+
+// countSockets returns how many sockets the nodes are part of.
+func (l *layout) countSockets(nodes topologymanager.Nodes) int {
+	n := 0
+	for _, has := range l.socketOf {
+		if nodes&has != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// nodesOf returns the nodes that the CPUs belong to.
+func (l *layout) nodesOf(cpus cpuset.CPUSet) topologymanager.Nodes {
+	var nodes topologymanager.Nodes
+	for _, id := range l.nodes {
+		if !l.inNode[id].Intersection(cpus).IsEmpty() {
+			nodes |= 1 << id
+		}
+	}
+	return nodes
+}
+
+// wholeCores returns those of the CPUs whose core is among them with all its threads.
+func (l *layout) wholeCores(cpus cpuset.CPUSet) cpuset.CPUSet {
+	out := cpuset.New()
+	for _, core := range l.inCore {
+		if core.IsSubsetOf(cpus) {
+			out = out.Union(core)
+		}
+	}
+	return out
+}
+
+// ofThreads returns the CPUs of cores that have so many threads.
+func (l *layout) ofThreads(n int) cpuset.CPUSet {
+	out := cpuset.New()
+	for _, core := range l.inCore {
+		if core.Size() == n {
+			out = out.Union(core)
+		}
+	}
+	return out
+}
+
+// inOneCache reports whether all of the CPUs use the same last-level cache.
+func (l *layout) inOneCache(cpus cpuset.CPUSet) bool {
+	for _, cache := range l.inCache {
+		if cpus.IsSubsetOf(cache) {
+			return true
+		}
+	}
+	return false
+}
+
+func count(nodes topologymanager.Nodes) int { return bits.OnesCount64(uint64(nodes)) }

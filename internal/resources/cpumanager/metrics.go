@@ -1,0 +1,79 @@
+package cpumanager
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/utils/cpuset"
+)
+
+type metrics struct {
+	requests, errors  prometheus.Counter
+	shared, exclusive prometheus.Gauge
+	perNode           *prometheus.GaugeVec
+}
+
+// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+func newMetrics(r prometheus.Registerer, l *layout) *metrics {
+	f := promauto.With(r)
+	m := &metrics{
+		requests: f.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_cpu_manager_pinning_requests_total",
+			Help: "[ALPHA] The number of cpu core allocations which required pinning.",
+		}),
+		errors: f.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_cpu_manager_pinning_errors_total",
+			Help: "[ALPHA] The number of cpu core allocations which required pinning failed.",
+		}),
+		shared: f.NewGauge(prometheus.GaugeOpts{
+			Name: "kubelet_cpu_manager_shared_pool_size_millicores",
+			Help: "[ALPHA] The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
+		}),
+		exclusive: f.NewGauge(prometheus.GaugeOpts{
+			Name: "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+			Help: "[ALPHA] The total number of CPUs exclusively allocated to containers running on this node",
+		}),
+		perNode: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kubelet_cpu_manager_allocation_per_numa", Help: "[ALPHA] Number of CPUs allocated per NUMA node",
+		}, []string{"numa_node"}),
+	}
+	m.show(l, pools{})
+	return m
+}
+
+// show sets the gauges to what the pools are.
+func (m *metrics) show(l *layout, p pools) {
+	exclusive := p.exclusive()
+	m.shared.Set(float64(1000 * p.shared.Size()))
+	m.exclusive.Set(float64(exclusive.Size()))
+	for _, id := range l.nodes {
+		m.perNode.WithLabelValues(strconv.Itoa(id)).Set(float64(exclusive.Intersection(l.inNode[id]).Size()))
+	}
+}
+
+// The label values of what is aligned.
+const (
+	containerScope = "container"
+	physicalCPU    = "physical_cpu"
+	uncoreCache    = "uncore_cache"
+)
+
+// countAlignment counts what an option is about, if the CPUs are so.
+func (m *CPUManager) countAlignment(cpus cpuset.CPUSet) {
+	if m.cfg.Alignment == nil {
+		return
+	}
+	if m.options[fullPhysicalCPUs] {
+		m.cfg.Alignment.Aligned(containerScope, physicalCPU)
+	}
+	if m.options[alignByUncoreCache] && m.layout.inOneCache(cpus) {
+		m.cfg.Alignment.Aligned(containerScope, uncoreCache)
+	}
+}
+
+func (m *CPUManager) failed(boundary string) {
+	if m.cfg.Alignment != nil {
+		m.cfg.Alignment.Failed(containerScope, boundary)
+	}
+}

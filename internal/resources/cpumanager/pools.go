@@ -1,0 +1,127 @@
+package cpumanager
+
+import (
+	"fmt"
+	"maps"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/cpuset"
+
+	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+)
+
+// pools say which CPUs are shared, and who has the others. It is a value: what changes it returns
+// another.
+type pools struct {
+	shared cpuset.CPUSet // the default set
+	owned  map[pod.UID]map[string]cpuset.CPUSet
+}
+
+// give returns the pools after the container got the CPUs.
+func (p pools) give(uid pod.UID, container string, cpus cpuset.CPUSet) pools {
+	owned, mine := maps.Clone(p.owned), maps.Clone(p.owned[uid])
+	if owned == nil {
+		owned = map[pod.UID]map[string]cpuset.CPUSet{}
+	}
+	if mine == nil {
+		mine = map[string]cpuset.CPUSet{}
+	}
+	mine[container] = cpus
+	owned[uid] = mine
+	return pools{p.shared.Difference(cpus), owned}
+}
+
+// release returns the pools after the pod gave back all it has, and what that was.
+func (p pools) release(uid pod.UID) (next pools, freed cpuset.CPUSet) {
+	freed = union(p.owned[uid])
+	owned := maps.Clone(p.owned)
+	delete(owned, uid)
+	return pools{p.shared.Union(freed), owned}, freed
+}
+
+// exclusive returns all CPUs that are not shared.
+func (p pools) exclusive() cpuset.CPUSet {
+	out := cpuset.New()
+	for _, mine := range p.owned {
+		out = out.Union(union(mine))
+	}
+	return out
+}
+
+func union(of map[string]cpuset.CPUSet) cpuset.CPUSet {
+	out := cpuset.New()
+	for _, cpus := range of {
+		out = out.Union(cpus)
+	}
+	return out
+}
+
+// reusable returns the CPUs of the pod's plain init containers before c: those have ended when it
+// starts. What a container has that runs beside c is not among them.
+func reusable(p *v1.Pod, c *v1.Container, has map[string]cpuset.CPUSet) cpuset.CPUSet {
+	left, taken := cpuset.New(), cpuset.New()
+	before := true
+	for i := range p.Spec.InitContainers {
+		other := &p.Spec.InitContainers[i]
+		before = before && other.Name != c.Name
+		switch {
+		case lifecycle.IsSidecar(other):
+			taken = taken.Union(has[other.Name])
+		case before:
+			left = left.Union(has[other.Name])
+		}
+	}
+	for i := range p.Spec.Containers {
+		taken = taken.Union(has[p.Spec.Containers[i].Name])
+	}
+	return left.Difference(taken)
+}
+
+// check returns what is wrong with pools that were read from a file.
+func (p pools) check(l *layout, reserved cpuset.CPUSet, o options) error {
+	exclusive := p.exclusive()
+	all := p.shared.Union(exclusive)
+	switch {
+	case o[strictReservation]:
+		if both := p.shared.Intersection(reserved); !both.IsEmpty() {
+			return fmt.Errorf("the reserved CPUs %q are in the default set %q, although strict-cpu-reservation keeps them out", both, p.shared)
+		}
+		if both := exclusive.Intersection(reserved); !both.IsEmpty() {
+			return fmt.Errorf("the reserved CPUs %q belong to containers, although strict-cpu-reservation keeps them free", both)
+		}
+		// Differs from the kubelet: a default set that is empty because all CPUs but the reserved
+		// ones were given away is as it must be.
+		all = all.Union(reserved)
+	case p.shared.IsEmpty():
+		return fmt.Errorf("the default set is empty, and the containers have the CPUs %q", exclusive)
+	case !reserved.IsSubsetOf(p.shared):
+		return fmt.Errorf("not all of the reserved CPUs %q are in the default set %q", reserved, p.shared)
+	}
+	if err := p.checkOwners(); err != nil {
+		return err
+	}
+	if !all.Equals(l.online) {
+		return fmt.Errorf("the CPUs that are online are %q, those of the file %q", l.online, all)
+	}
+	return nil
+}
+
+// checkOwners returns an error if something belongs to two.
+func (p pools) checkOwners() error {
+	owner := map[int]pod.UID{}
+	for uid, containers := range p.owned {
+		for name, cpus := range containers {
+			if both := cpus.Intersection(p.shared); !both.IsEmpty() {
+				return fmt.Errorf("the CPUs %q of container %s of pod %s are in the default set %q, too", both, name, uid, p.shared)
+			}
+			for _, cpu := range cpus.UnsortedList() {
+				if other, ok := owner[cpu]; ok && other != uid {
+					return fmt.Errorf("CPU %d belongs to the pods %s and %s", cpu, min(uid, other), max(uid, other))
+				}
+				owner[cpu] = uid
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,268 @@
+package cpumanager
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+	"berth/internal/record/journal"
+)
+
+// Runtime changes containers that run; *cri.Client is one.
+type Runtime interface {
+	// UpdateContainerResources changes the limits of a container; fields that are zero stay.
+	UpdateContainerResources(ctx context.Context, id pod.ContainerID, r *runtimeapi.LinuxContainerResources) error
+}
+
+const (
+	// atOnce is how many containers are moved at the same time, so that one that hangs does not
+	// hold up the others, and a hundred do not start a hundred programs.
+	atOnce = 8
+	// tellAfter is how many moves in a row must fail until it is told: the first may fail because
+	// the container has ended a moment ago.
+	tellAfter    = 2
+	firstBackOff = time.Second
+	maxBackOff   = time.Minute
+)
+
+// container is one that runs.
+type container struct {
+	id      pod.ContainerID
+	name    string
+	subject journal.Subject
+	has     string // the CPUs that the runtime was last told; "" is not known
+	moving  bool
+	// failures are those in a row, of moves to failedTo.
+	failures int
+	failedTo string
+	retryAt  time.Time
+}
+
+// reconciler has containers that run follow the pools. All of it is Run's.
+type reconciler struct {
+	*CPUManager
+	containers map[pod.ContainerID]*container
+	moving     int
+	results    chan result
+	workers    sync.WaitGroup
+
+	fileFailures int
+	fileRetryAt  time.Time
+}
+
+// result is the end of a move.
+type result struct {
+	*container
+	to  string
+	err error
+}
+
+// Run has containers that run follow the pools until ctx is done: when those change, and when a
+// container has started.
+//
+// Differs from the kubelet: that compares all containers every cpuManagerReconcilePeriod, and lets
+// them run on CPUs of others until then.
+func (m *CPUManager) Run(ctx context.Context) error {
+	if !m.isStatic() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	r := &reconciler{CPUManager: m, containers: map[pod.ContainerID]*container{}, results: make(chan result)}
+	defer r.finish()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		if next := r.act(ctx); next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(next))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		case <-m.changed:
+		case <-m.cfg.Changed.Wake():
+			for _, uid := range m.cfg.Changed.Take() {
+				r.follow(uid)
+			}
+		case res := <-r.results:
+			r.moved(res)
+		}
+	}
+}
+
+// finish waits for the moves.
+func (r *reconciler) finish() {
+	go func() {
+		r.workers.Wait()
+		close(r.results)
+	}()
+	for range r.results {
+	}
+	for _, c := range r.containers {
+		r.stuck.Set(c.title(), nil)
+	}
+}
+
+// title names the container in health.
+func (c *container) title() string {
+	return fmt.Sprintf("CPUs of container %s of pod %s (%s)", c.name, c.subject, c.id)
+}
+
+// follow takes note of what runs of a pod.
+func (r *reconciler) follow(uid pod.UID) {
+	s, ok := r.cfg.Newest(uid)
+	if !ok {
+		s = &pod.Status{}
+	}
+	runs := map[pod.ContainerID]bool{}
+	for i := range s.Containers {
+		c := &s.Containers[i]
+		if c.State != pod.StateRunning {
+			continue
+		}
+		runs[c.ID] = true
+		if r.containers[c.ID] == nil {
+			r.containers[c.ID] = &container{
+				id: c.ID, name: c.Name, subject: journal.Subject{UID: uid, Namespace: s.Namespace, Name: s.Name},
+				has: r.createdWith(uid, c),
+			}
+		}
+	}
+	for id, c := range r.containers {
+		if c.subject.UID == uid && !runs[id] {
+			delete(r.containers, id)
+			r.stuck.Set(c.title(), nil)
+		}
+	}
+}
+
+// createdWith returns the CPUs that this agent had the container created with, and "" if it does
+// not know.
+func (m *CPUManager) createdWith(uid pod.UID, c *pod.ContainerStatus) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h, ok := m.handed[uid][c.Name]
+	if !ok || c.CreatedAt.Before(h.at) { // it is for a container that is still to come
+		return ""
+	}
+	delete(m.handed[uid], c.Name)
+	return h.cpus
+}
+
+// act moves containers that are not where they should be, and writes the file if it could not be
+// written. It returns when it is to be called again at the latest, the zero time for never.
+func (r *reconciler) act(ctx context.Context) (next time.Time) {
+	now := time.Now()
+	if r.file.Err() != nil {
+		next = r.retryFile(now)
+	} else {
+		r.fileFailures = 0
+	}
+	for _, c := range r.containers {
+		to := r.want(c)
+		switch {
+		case c.moving:
+		case c.has == to:
+			r.settled(c)
+		case c.failures > 0 && c.failedTo == to && now.Before(c.retryAt):
+			if next.IsZero() || c.retryAt.Before(next) {
+				next = c.retryAt
+			}
+		case r.moving < slots(c): // else the end of a move comes back here
+			r.move(ctx, c, to)
+		}
+	}
+	return next
+}
+
+// slots are how many moves may be under way for that of the container to begin. Those that failed
+// before leave half of them to the others.
+func slots(c *container) int {
+	if c.failures > 0 {
+		return atOnce / 2
+	}
+	return atOnce
+}
+
+func (m *CPUManager) want(c *container) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.wantLocked(c.subject.UID, c.name)
+}
+
+// retryFile writes the file again when it is time to, and returns when it is to be called again.
+func (r *reconciler) retryFile(now time.Time) time.Time {
+	if r.fileFailures == 0 {
+		r.fileFailures, r.fileRetryAt = 1, now.Add(firstBackOff)
+	}
+	if now.Before(r.fileRetryAt) {
+		return r.fileRetryAt
+	}
+	if r.rewrite() == nil {
+		r.fileFailures = 0
+		return time.Time{}
+	}
+	r.fileFailures++
+	r.fileRetryAt = now.Add(backOff(r.fileFailures))
+	return r.fileRetryAt
+}
+
+// backOff is how long to wait after so many failures in a row.
+func backOff(failures int) time.Duration {
+	return min(maxBackOff, firstBackOff<<min(failures-1, 10))
+}
+
+func (r *reconciler) move(ctx context.Context, c *container, to string) {
+	r.moving++
+	c.moving = true
+	r.workers.Go(func() {
+		err := r.cfg.Runtime.UpdateContainerResources(ctx, c.id, &runtimeapi.LinuxContainerResources{CpusetCpus: to})
+		r.results <- result{c, to, err}
+	})
+}
+
+// moved is told of the end of a move.
+func (r *reconciler) moved(res result) {
+	c := res.container
+	r.moving--
+	c.moving = false
+	if res.err == nil {
+		c.has = res.to
+		r.settled(c)
+		return
+	}
+	c.has = "" // the runtime may have done it
+	c.failures++
+	c.failedTo, c.retryAt = res.to, time.Now().Add(backOff(c.failures))
+	if r.containers[c.id] != c || c.failures < tellAfter {
+		return // it has ended, or may have
+	}
+	r.stuck.Set(c.title(), fmt.Errorf("container %s of pod %s is not moved to the CPUs %s: %w", c.name, c.subject, res.to, res.err))
+	if c.failures == tellAfter {
+		r.cfg.Journal.Record(journal.Entry{
+			Subject: c.subject, Component: component, Container: c.name,
+			Decision: fmt.Sprintf("the container is not moved to the CPUs %s, and tried again", res.to), Error: res.err.Error(),
+		})
+	}
+}
+
+// settled notes that the container is where it should be.
+func (r *reconciler) settled(c *container) {
+	if c.failures == 0 {
+		return
+	}
+	if c.failures >= tellAfter {
+		r.stuck.Set(c.title(), nil)
+		r.cfg.Journal.Record(journal.Entry{
+			Subject: c.subject, Component: component, Container: c.name,
+			Decision: fmt.Sprintf("the container is moved to the CPUs %s", c.has), Why: fmt.Sprintf("after %d failures", c.failures),
+		})
+	}
+	c.failures = 0
+}
