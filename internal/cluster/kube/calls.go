@@ -163,8 +163,8 @@ func (c *Client) DeleteCSINode(ctx context.Context, name string) error {
 	return c.do(ctx, op{verb: "delete", name: name}, r, c.rest[r].Delete(), &runtime.Unknown{})
 }
 
-// GetResourceClaim reads a claim of devices (KEP-4381). The node authorizer lets a node read those of
-// its pods one by one, and watch none.
+// GetResourceClaim reads a claim of devices (KEP-4381). The node authorizer lets a node read those
+// of its pods one by one, and watch none.
 func (c *Client) GetResourceClaim(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error) {
 	return get[*resourcev1.ResourceClaim](ctx, c, namespace, name)
 }
