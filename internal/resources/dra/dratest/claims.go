@@ -156,7 +156,7 @@ func (s server) specify(uid string, devices []Device) error {
 				continue // somebody else's
 			}
 			v := cdiDevice{Name: name}
-			v.Edits.Env = []string{"DRA_" + strings.ReplaceAll(uid, "-", "_") + "=" + d.Name}
+			v.Edits.Env = []string{"DRA_" + strings.ReplaceAll(name, "-", "_") + "=" + d.Name}
 			spec.Devices = append(spec.Devices, v)
 		}
 	}

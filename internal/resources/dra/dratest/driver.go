@@ -41,7 +41,7 @@ type Driver struct {
 	// Registry is the folder of the sockets on which plugins register.
 	Registry string
 	// CDI is the folder of CDI specifications, for containers that really run; "" writes none. A
-	// container with a device has the variable DRA_<claim UID>, with "_" for "-", with the device's name.
+	// container with a device has the variable DRA_<claim UID>_<device>, with "_" for each "-".
 	CDI string
 	// Pool is that of its devices: the name of the node.
 	Pool string
@@ -122,8 +122,8 @@ func SetDevices(dir, claim string, devices ...Device) error {
 	return write(filepath.Join(dir, "devices", claim), b)
 }
 
-// SetHealth says how healthy devices are. A driver that serves on sockets tells at once; one in a
-// bubble when it is asked anew.
+// SetHealth says how healthy devices are, which the driver tells at once. It watches the file, and so
+// does not in a bubble.
 func SetHealth(dir string, devices ...DeviceHealth) error {
 	b, err := json.Marshal(devices)
 	if err != nil {
