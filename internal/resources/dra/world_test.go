@@ -307,3 +307,8 @@ func (s *healthServer) NodeWatchResources(_ *healthapi.NodeWatchResourcesRequest
 		}
 	}
 }
+
+type (
+	v1Pod         = v1.Pod
+	resourceClaim = resourcev1.ResourceClaim
+)

@@ -66,7 +66,7 @@ type Device struct {
 	Requests []string `json:",omitempty"`
 	Share    string   `json:",omitempty"`
 	// CDI are its CDI names; nil is one, made from the claim and the device.
-	CDI []string `json:",omitempty"`
+	CDI []string
 }
 
 // DeviceHealth is the health of a device.
