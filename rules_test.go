@@ -207,6 +207,7 @@ var writers = map[string][]string{
 	"CreateEvent":                      {"internal/record/events"},
 	"PatchEvent":                       {"internal/record/events"},
 	"CreatePodCertificateRequest":      {"internal/storage/objects"},
+	"DeleteResourceSlices":             {"internal/resources/dra"},
 	"CreateCertificateSigningRequest":  {"internal/cluster/certs"},
 }
 

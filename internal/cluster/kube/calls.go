@@ -11,6 +11,7 @@ import (
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -160,6 +161,27 @@ func (c *Client) UpdateCSINode(ctx context.Context, n *storagev1.CSINode) (*stor
 func (c *Client) DeleteCSINode(ctx context.Context, name string) error {
 	r := resourceOf[*storagev1.CSINode]()
 	return c.do(ctx, op{verb: "delete", name: name}, r, c.rest[r].Delete(), &runtime.Unknown{})
+}
+
+// GetResourceClaim reads a claim of devices (KEP-4381). The node authorizer lets a node read those
+// of its pods one by one, and watch none.
+func (c *Client) GetResourceClaim(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error) {
+	return get[*resourcev1.ResourceClaim](ctx, c, namespace, name)
+}
+
+// DeleteResourceSlices removes the slices that are selected, which are what drivers offer. None is
+// no error. The node authorizer lets a node remove those whose spec.nodeName is its name, by a
+// selector that says so. Of the answer, which lists what is gone, nothing is kept.
+func (c *Client) DeleteResourceSlices(ctx context.Context, s Selector) error {
+	r := resourceOf[*resourcev1.ResourceSlice]()
+	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(ctx, c.log), c.timeout)
+	defer cancel()
+	options := s.apply(metav1.ListOptions{})
+	request := c.rest[r].Delete().Resource(r.plural).VersionedParams(&options, parameterCodec()).Body(&metav1.DeleteOptions{})
+	if err := request.Do(ctx).Error(); err != nil {
+		return fmt.Errorf("delete %s (%s): %w", r.plural, s, plainly(err))
+	}
+	return nil
 }
 
 // GetServiceAccount reads a service account. The node authorizer lets a node read those of its

@@ -12,6 +12,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -33,6 +34,7 @@ var groupVersions = []struct {
 	{authorizationv1.SchemeGroupVersion, authorizationv1.AddToScheme},
 	{nodev1.SchemeGroupVersion, nodev1.AddToScheme},
 	{storagev1.SchemeGroupVersion, storagev1.AddToScheme},
+	{resourcev1.SchemeGroupVersion, resourcev1.AddToScheme},
 }
 
 // Scheme returns the types of all API groups that a node uses. It is made at the first call and
@@ -97,6 +99,8 @@ var resources = map[reflect.Type]resource{
 	reflect.TypeFor[storagev1.CSINode]():                         {storagev1.SchemeGroupVersion, "csinodes", "CSINode", false},
 	reflect.TypeFor[storagev1.CSIDriver]():                       {storagev1.SchemeGroupVersion, "csidrivers", "CSIDriver", false},
 	reflect.TypeFor[storagev1.VolumeAttachment]():                {storagev1.SchemeGroupVersion, "volumeattachments", "VolumeAttachment", false},
+	reflect.TypeFor[resourcev1.ResourceClaim]():                  {resourcev1.SchemeGroupVersion, "resourceclaims", "ResourceClaim", true},
+	reflect.TypeFor[resourcev1.ResourceSlice]():                  {resourcev1.SchemeGroupVersion, "resourceslices", "ResourceSlice", false},
 }
 
 // resourceOf returns where objects of type P are found. P is a pointer to one of the types of

@@ -59,7 +59,7 @@ func RunContractInBubbles(t *testing.T, newTarget func(t *testing.T) Target) {
 }
 
 func runContract(t *testing.T, newTarget func(t *testing.T) Target, within func(*testing.T, func(*testing.T))) {
-	for _, clauses := range [][]clause{writeContract, resizeContract, deleteContract, watchContract, questionContract, certificateContract} {
+	for _, clauses := range [][]clause{writeContract, resizeContract, deleteContract, watchContract, questionContract, certificateContract, claimContract} {
 		for _, cl := range clauses {
 			for _, format := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
 				t.Run(cl.name+"/"+strings.TrimPrefix(format, "application/"), func(t *testing.T) {

@@ -19,7 +19,7 @@
 //   - the subresources binding, eviction (always granted) and token, and the approval of certificate signing requests.
 //
 // It is not: validation beyond names, quota, admission (no service account token is added to pods),
-// authentication (Authorization is recorded and ignored), discovery, apply, deletion of
-// collections, pagination of a snapshot (pages show the newest state), protection of namespaces
-// (any namespace can be written into).
+// authentication (Authorization is recorded and ignored), discovery, apply, pagination of a
+// snapshot (pages show the newest state), protection of namespaces (any namespace can be written
+// into).
 package kubetest

@@ -11,6 +11,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -218,6 +219,28 @@ var kinds = []kind{
 			return nil
 		},
 		keepStatus: func(new, old object) { new.(*v1.PersistentVolume).Spec = old.(*v1.PersistentVolume).Spec },
+	},
+	{
+		version: resourcev1.SchemeGroupVersion, plural: "resourceclaims", kind: "ResourceClaim", namespaced: true,
+		new:     func() object { return &resourcev1.ResourceClaim{} },
+		prepare: func(o object) { o.(*resourcev1.ResourceClaim).Status = resourcev1.ResourceClaimStatus{} },
+		keep: func(new, old object) error {
+			new.(*resourcev1.ResourceClaim).Status = old.(*resourcev1.ResourceClaim).Status
+			return nil
+		},
+		keepStatus: func(new, old object) { new.(*resourcev1.ResourceClaim).Spec = old.(*resourcev1.ResourceClaim).Spec },
+	},
+	{
+		version: resourcev1.SchemeGroupVersion, plural: "resourceslices", kind: "ResourceSlice", generation: true,
+		new: func() object { return &resourcev1.ResourceSlice{} },
+		selectable: func(o object) fields.Set {
+			s := o.(*resourcev1.ResourceSlice).Spec
+			node := ""
+			if s.NodeName != nil {
+				node = *s.NodeName
+			}
+			return fields.Set{resourcev1.ResourceSliceSelectorNodeName: node, resourcev1.ResourceSliceSelectorDriver: s.Driver}
+		},
 	},
 	{version: authenticationv1.SchemeGroupVersion, plural: "tokenreviews", kind: "TokenReview", new: func() object { return &authenticationv1.TokenReview{} }},
 	{version: authorizationv1.SchemeGroupVersion, plural: "subjectaccessreviews", kind: "SubjectAccessReview", new: func() object { return &authorizationv1.SubjectAccessReview{} }},

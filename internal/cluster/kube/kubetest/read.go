@@ -107,6 +107,22 @@ func (e *exchange) list() error {
 		}
 		objects = objects[i:]
 	}
+	remaining := int64(0)
+	if limit > 0 && len(objects) > limit {
+		remaining = int64(len(objects) - limit)
+		objects = objects[:limit]
+	}
+	return e.answerList(objects, func(m metav1.ListInterface) {
+		m.SetResourceVersion(strconv.FormatInt(version, 10))
+		if remaining > 0 {
+			m.SetContinue(keyOf(objects[limit-1]).String())
+			m.SetRemainingItemCount(&remaining)
+		}
+	})
+}
+
+// answerList answers with a list of objects of the request's kind, of which describe says the rest.
+func (e *exchange) answerList(objects []object, describe func(metav1.ListInterface)) error {
 	list, err := kube.Scheme().New(e.kind.version.WithKind(e.kind.kind + "List"))
 	if err != nil {
 		return err
@@ -115,13 +131,7 @@ func (e *exchange) list() error {
 	if err != nil {
 		return err
 	}
-	m.SetResourceVersion(strconv.FormatInt(version, 10))
-	if limit > 0 && len(objects) > limit {
-		remaining := int64(len(objects) - limit)
-		objects = objects[:limit]
-		m.SetContinue(keyOf(objects[limit-1]).String())
-		m.SetRemainingItemCount(&remaining)
-	}
+	describe(m)
 	items := make([]runtime.Object, 0, len(objects))
 	for _, o := range objects {
 		items = append(items, o)

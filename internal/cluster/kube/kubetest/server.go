@@ -132,6 +132,8 @@ func (e *exchange) serve() error {
 		return e.patch()
 	case q.Verb == "delete" && q.Subresource == "":
 		return e.delete()
+	case q.Verb == "deletecollection":
+		return e.deleteCollection()
 	}
 	return apierrors.NewMethodNotSupported(e.kind.resource(), q.Verb)
 }
@@ -180,8 +182,11 @@ func parse(r *http.Request) (*Request, *kind, error) {
 		q.Verb = "patch"
 	case http.MethodDelete:
 		q.Verb = "delete"
+		if q.Name == "" {
+			q.Verb = "deletecollection"
+		}
 	}
-	named := q.Verb != "list" && q.Verb != "watch" && (q.Verb != "create" || q.Subresource != "")
+	named := q.Verb != "list" && q.Verb != "watch" && q.Verb != "deletecollection" && (q.Verb != "create" || q.Subresource != "")
 	if q.Verb == "" || named != (q.Name != "") {
 		return q, nil, apierrors.NewMethodNotSupported(kinds[i].resource(), strings.ToLower(r.Method))
 	}

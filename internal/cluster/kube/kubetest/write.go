@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
@@ -209,6 +210,31 @@ func (e *exchange) delete() error {
 		return err
 	}
 	return e.answer(http.StatusOK, o)
+}
+
+// deleteCollection deletes what the request selects, and answers with what that was.
+func (e *exchange) deleteCollection() error {
+	s, err := e.selection()
+	if err != nil {
+		return err
+	}
+	options := &metav1.DeleteOptions{}
+	if len(e.body) > 0 {
+		if err := decode(e.body, options); err != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	objects := e.tables[e.kind].selected(s)
+	version := e.version
+	for _, o := range objects {
+		if _, err := e.remove(o, options); err != nil {
+			e.mu.Unlock()
+			return err
+		}
+	}
+	e.mu.Unlock()
+	return e.answerList(objects, func(m metav1.ListInterface) { m.SetResourceVersion(strconv.FormatInt(version, 10)) })
 }
 
 // remove deletes an object as far as grace and finalizers let it. Server.mu is held.

@@ -1,0 +1,130 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+)
+
+// callTimeout bounds one call of a driver.
+const callTimeout = 45 * time.Second
+
+// maxText is how many bytes of a driver's error are told on: an event has no room for more.
+const maxText = 800
+
+// call makes one call of a driver.
+func (m *Manager) call(ctx context.Context, driver, method string, do func(context.Context, drav1.DRAPluginClient) error) error {
+	e, err := m.drivers.choose(driver)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	began := time.Now()
+	err = do(ctx, e.client)
+	m.metrics.called(driver, method, time.Since(began), err)
+	if err != nil {
+		return fmt.Errorf("DRA driver %s: %s: %w", driver, path.Base(method), shorten(err))
+	}
+	return nil
+}
+
+// shorten cuts a long error of a call, and keeps its code.
+func shorten(err error) error {
+	s, ok := status.FromError(err)
+	if !ok || len(s.Message()) <= maxText {
+		return err
+	}
+	return status.Error(s.Code(), cut(s.Message(), maxText))
+}
+
+func (r reference) proto() *drav1.Claim {
+	return &drav1.Claim{Namespace: r.key.Namespace, Uid: string(r.uid), Name: r.key.Name}
+}
+
+func protos(claims []reference) []*drav1.Claim {
+	var out []*drav1.Claim
+	for _, r := range claims {
+		out = append(out, r.proto())
+	}
+	return out
+}
+
+// prepareAt has a driver prepare claims. It returns the devices of those that it has prepared, also
+// with an error.
+func (m *Manager) prepareAt(ctx context.Context, driver string, claims []reference) (map[types.NamespacedName][]Device, error) {
+	var answer *drav1.NodePrepareResourcesResponse
+	err := m.call(ctx, driver, drav1.DRAPlugin_NodePrepareResources_FullMethodName, func(ctx context.Context, c drav1.DRAPluginClient) (err error) {
+		answer, err = c.NodePrepareResources(ctx, &drav1.NodePrepareResourcesRequest{Claims: protos(claims)})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	made := map[types.NamespacedName][]Device{}
+	err = judge("NodePrepareResources", claims, answer.GetClaims(), func(r reference, a *drav1.NodePrepareResourceResponse) {
+		devices := []Device{}
+		for _, d := range a.GetDevices() {
+			devices = append(devices, Device{Driver: driver, Pool: d.GetPoolName(), Name: d.GetDeviceName(), ShareID: d.ShareId, Requests: d.GetRequestNames(), CDI: d.GetCdiDeviceIds()})
+		}
+		made[r.key] = devices
+	})
+	if err != nil {
+		return made, fmt.Errorf("DRA driver %s: %w", driver, err)
+	}
+	return made, nil
+}
+
+// unprepareAt has a driver take claims back. The error is of any that it has not.
+func (m *Manager) unprepareAt(ctx context.Context, driver string, claims []reference) error {
+	var answer *drav1.NodeUnprepareResourcesResponse
+	err := m.call(ctx, driver, drav1.DRAPlugin_NodeUnprepareResources_FullMethodName, func(ctx context.Context, c drav1.DRAPluginClient) (err error) {
+		answer, err = c.NodeUnprepareResources(ctx, &drav1.NodeUnprepareResourcesRequest{Claims: protos(claims)})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	err = judge("NodeUnprepareResources", claims, answer.GetClaims(), func(reference, *drav1.NodeUnprepareResourceResponse) {})
+	if err != nil {
+		return fmt.Errorf("DRA driver %s: %w", driver, err)
+	}
+	return nil
+}
+
+// judge goes through a driver's answer and has take what it says of each claim that it carried out.
+// A claim that was not asked for makes all of the answer unbelievable.
+func judge[A interface{ GetError() string }](method string, asked []reference, answers map[string]A, take func(reference, A)) error {
+	uids := map[string]bool{}
+	for _, r := range asked {
+		uids[string(r.uid)] = true
+	}
+	for uid := range answers {
+		if !uids[uid] {
+			return fmt.Errorf("%s answered for the unknown claim UID %q", method, cut(uid, 100))
+		}
+	}
+	var errs []error
+	skipped := 0
+	for _, r := range asked {
+		a, answered := answers[string(r.uid)]
+		switch {
+		case !answered:
+			skipped++
+		case a.GetError() != "":
+			errs = append(errs, fmt.Errorf("%s failed for ResourceClaim %s: %s", method, r.key.Name, cut(a.GetError(), maxText)))
+		default:
+			take(r, a)
+		}
+	}
+	if skipped > 0 {
+		errs = append(errs, fmt.Errorf("%s skipped %d ResourceClaims", method, skipped))
+	}
+	return errors.Join(errs...)
+}

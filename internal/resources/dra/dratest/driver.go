@@ -1,0 +1,395 @@
+// Package dratest is a small DRA driver whose devices are names, and with which a test has its way:
+// it tells each call, and fails, hangs, lies or dies in those that the test names.
+//
+// Owns: the folder that it is given: what is prepared, the socket, the record of calls, the faults
+// to come, the health of devices; the CDI specifications that it writes.
+// Reads: that folder.
+// Never: keeps anything in memory: a driver that was killed goes on where it was.
+package dratest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	healthapi "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
+	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+	drav1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"berth/internal/host/inotify"
+)
+
+// Driver is one driver. Its fields are not changed while it serves.
+type Driver struct {
+	// Name is the driver's, and the vendor of its CDI names.
+	Name string
+	// Dir is where it keeps everything: prepared/<claim UID>, devices/<claim name>, dra.sock, calls,
+	// faults/<method>, health.json.
+	Dir string
+	// Registry is the folder of the sockets on which plugins register.
+	Registry string
+	// CDI is the folder of CDI specifications, for containers that really run; "" writes none. A
+	// container with a device has the variable DRA_<claim UID>_<device>, with "_" for each "-".
+	CDI string
+	// Pool is that of its devices: the name of the node.
+	Pool string
+	// Versions are the services that it says it has; nil is v1 and v1beta1. It has both.
+	Versions []string
+	// Health: it tells of the health of devices.
+	Health bool
+}
+
+// Call is one call that the driver got.
+type Call struct {
+	Method string
+	// Claims are the UIDs that it was about, and Version that of the service.
+	Claims  []string `json:",omitempty"`
+	Version string   `json:",omitempty"`
+	Error   string   `json:",omitempty"`
+}
+
+// Device is one that a claim gets.
+type Device struct {
+	Name     string
+	Requests []string `json:",omitempty"`
+	Share    string   `json:",omitempty"`
+	// CDI are its CDI names; nil is one, made from the claim and the device.
+	CDI []string
+}
+
+// DeviceHealth is the health of a device.
+type DeviceHealth struct {
+	Name, Message  string
+	Status         healthapi.HealthStatus
+	TimeoutSeconds int64
+}
+
+// Faults that a call may have.
+const (
+	// Fail fails with a code before anything is done, FailAfter when everything is.
+	Fail      = "fail"
+	FailAfter = "fail-after"
+	// Hang does nothing until the caller gives up, HangAfter when everything is done.
+	Hang      = "hang"
+	HangAfter = "hang-after"
+	// Die ends the process before anything is done, DieAfter when everything is.
+	Die      = "die"
+	DieAfter = "die-after"
+	// Refuse answers with an error for each claim, Skip with nothing, Stray for one more that nobody
+	// asked for, Huge with an answer of 10 MB.
+	Refuse = "refuse"
+	Skip   = "skip"
+	Stray  = "stray"
+	Huge   = "huge"
+)
+
+// The driver's methods, as faults and calls name them.
+const (
+	Prepare   = "NodePrepareResources"
+	Unprepare = "NodeUnprepareResources"
+	Watch     = "NodeWatchResources"
+)
+
+// Break gives the next call of the method a fault, with the gRPC code for those that fail.
+func Break(dir, method, fault string, code codes.Code) error {
+	return write(filepath.Join(dir, "faults", method), []byte(fmt.Sprintf("%s %d", fault, code)))
+}
+
+// Broken reports whether the method's fault is still to come.
+func Broken(dir, method string) bool {
+	_, err := os.Lstat(filepath.Join(dir, "faults", method))
+	return err == nil
+}
+
+// SetDevices says which devices the claims of a name get. Without it, it is one, "device".
+func SetDevices(dir, claim string, devices ...Device) error {
+	b, err := json.Marshal(devices)
+	if err != nil {
+		return err
+	}
+	return write(filepath.Join(dir, "devices", claim), b)
+}
+
+// SetHealth says how healthy devices are, which the driver tells at once. It watches the file, and so
+// does not in a bubble.
+func SetHealth(dir string, devices ...DeviceHealth) error {
+	b, err := json.Marshal(devices)
+	if err != nil {
+		return err
+	}
+	return write(filepath.Join(dir, "health.json"), b)
+}
+
+// write replaces a file in one step.
+func write(path string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
+	if err := os.WriteFile(temp, content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
+}
+
+// Calls returns the calls that drivers in the folder got, the first first.
+func Calls(dir string) ([]Call, error) {
+	b, err := os.ReadFile(filepath.Join(dir, "calls"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []Call
+	for line := range strings.Lines(string(b)) {
+		var c Call
+		if err := json.Unmarshal([]byte(line), &c); err != nil {
+			return nil, fmt.Errorf("calls of the driver: %q: %w", line, err)
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// Prepared returns the UIDs of the claims that are prepared, sorted.
+func Prepared(dir string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, "prepared"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var out []string
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			out = append(out, e.Name())
+		}
+	}
+	return out, err
+}
+
+// Main serves the driver that the file describes, in JSON, until the process is killed.
+func Main(file string) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var d Driver
+	if err := json.Unmarshal(b, &d); err != nil {
+		return err
+	}
+	if _, err := d.Serve(); err != nil {
+		return err
+	}
+	select {}
+}
+
+// Serve begins to serve on sockets, and to offer itself for registration. stop ends that and leaves
+// the sockets behind, as a kill does.
+func (d *Driver) Serve() (stop func(), err error) {
+	for _, dir := range []string{d.Dir, d.Registry} {
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			return nil, err
+		}
+	}
+	driver, registration := grpc.NewServer(), grpc.NewServer()
+	d.Register(driver)
+	d.Register(registration)
+	for _, s := range []struct {
+		server *grpc.Server
+		path   string
+	}{{driver, d.Socket()}, {registration, filepath.Join(d.Registry, d.Name+"-reg.sock")}} {
+		if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		l, err := net.Listen("unix", s.path)
+		if err != nil {
+			return nil, err
+		}
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		go func() { _ = s.server.Serve(l) }()
+	}
+	return func() { driver.Stop(); registration.Stop() }, nil
+}
+
+// Register has the server serve the driver in both versions, its health and its registration.
+func (d *Driver) Register(s *grpc.Server) {
+	drav1.RegisterDRAPluginServer(s, server{Driver: d, version: "v1"})
+	drav1beta1.RegisterDRAPluginServer(s, drav1beta1.V1ServerWrapper{DRAPluginServer: server{Driver: d, version: "v1beta1"}})
+	if d.Health {
+		healthapi.RegisterDRAResourceHealthServer(s, healthServer{Driver: d})
+	}
+	registerapi.RegisterRegistrationServer(s, registrationServer{Driver: d})
+}
+
+// Socket is where the driver says that it can be reached.
+func (d *Driver) Socket() string { return filepath.Join(d.Dir, "dra.sock") }
+
+// Services are the versions that the driver says it has.
+func (d *Driver) Services() []string {
+	if d.Versions != nil {
+		return d.Versions
+	}
+	return []string{drav1.DRAPluginService, drav1beta1.DRAPluginService}
+}
+
+// registrationServer offers the driver.
+type registrationServer struct {
+	registerapi.UnimplementedRegistrationServer
+	*Driver
+}
+
+// GetInfo says what the driver is.
+func (s registrationServer) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
+	return &registerapi.PluginInfo{Type: registerapi.DRAPlugin, Name: s.Name, Endpoint: s.Socket(), SupportedVersions: s.Services()}, nil
+}
+
+// NotifyRegistrationStatus takes note of how the registration went as of a call.
+func (s registrationServer) NotifyRegistrationStatus(_ context.Context, r *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+	c := Call{Method: "registered"}
+	if !r.PluginRegistered {
+		c = Call{Method: "refused", Error: r.Error}
+	}
+	return &registerapi.RegistrationStatusResponse{}, s.record(c)
+}
+
+// record takes note of a call.
+func (d *Driver) record(c Call) error {
+	line, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(d.Dir, "calls"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(line, '\n'))
+	return errors.Join(err, f.Close())
+}
+
+// die ends the process as a kill does. It does not come back.
+func die() error {
+	if err := unix.Kill(os.Getpid(), unix.SIGKILL); err != nil {
+		return err
+	}
+	select {}
+}
+
+// fault takes the fault that a call of the method is to have.
+func (d *Driver) fault(method string) (name string, code codes.Code, err error) {
+	file := filepath.Join(d.Dir, "faults", method)
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", codes.OK, nil
+	}
+	if err != nil {
+		return "", codes.OK, err
+	}
+	name, number, _ := strings.Cut(string(b), " ")
+	n, _ := strconv.Atoi(number)
+	return name, codes.Code(n), os.Remove(file)
+}
+
+// before carries out what a fault does before the call is carried out.
+func before(ctx context.Context, fault string, code codes.Code) error {
+	switch fault {
+	case Fail:
+		return status.Error(code, "as the test wants it")
+	case Hang:
+		<-ctx.Done()
+		return ctx.Err()
+	case Die:
+		return die()
+	}
+	return nil
+}
+
+// after carries out what a fault does when the call was carried out.
+func after(ctx context.Context, fault string, code codes.Code) error {
+	switch fault {
+	case FailAfter:
+		return status.Error(code, "as the test wants it")
+	case HangAfter:
+		<-ctx.Done()
+		return ctx.Err()
+	case DieAfter:
+		return die()
+	}
+	return nil
+}
+
+// healthServer tells of the health of devices.
+type healthServer struct {
+	healthapi.UnimplementedDRAResourceHealthServer
+	*Driver
+}
+
+// NodeWatchResources tells what the file says, and again when it changes.
+func (s healthServer) NodeWatchResources(_ *healthapi.NodeWatchResourcesRequest, stream grpc.ServerStreamingServer[healthapi.NodeWatchResourcesResponse]) error {
+	fault, code, err := s.fault(Watch)
+	if err == nil {
+		err = s.record(Call{Method: Watch})
+	}
+	if err == nil {
+		err = before(stream.Context(), fault, code)
+	}
+	if err != nil {
+		return err
+	}
+	watch, err := inotify.Open()
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
+	if err := watch.Add(s.Dir); err != nil {
+		return err
+	}
+	told := ""
+	for {
+		b, err := os.ReadFile(filepath.Join(s.Dir, "health.json"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if string(b) != told {
+			told = string(b)
+			if err := s.tell(b, stream); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		case e, ok := <-watch.Events():
+			if !ok || e.Err != nil {
+				return status.Error(codes.Internal, "the watch of the health file ended")
+			}
+		}
+	}
+}
+
+// tell sends the content of the file.
+func (s healthServer) tell(content []byte, stream grpc.ServerStreamingServer[healthapi.NodeWatchResourcesResponse]) error {
+	var devices []DeviceHealth
+	if err := json.Unmarshal(content, &devices); err != nil {
+		return err
+	}
+	out := &healthapi.NodeWatchResourcesResponse{}
+	for _, d := range devices {
+		out.Devices = append(out.Devices, &healthapi.DeviceHealth{
+			Device: &healthapi.DeviceIdentifier{PoolName: s.Pool, DeviceName: d.Name},
+			Health: d.Status, Message: d.Message, HealthCheckTimeoutSeconds: d.TimeoutSeconds,
+		})
+	}
+	return stream.Send(out)
+}

@@ -1,0 +1,145 @@
+package dra
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	healthapi "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
+
+	"berth/internal/checkpoint"
+	"berth/internal/pod"
+)
+
+// listenAgain is the time from the end of a stream of healths to the next try.
+const listenAgain = 5 * time.Second
+
+// watchHealth hears what the endpoint tells of its devices, as long as it is there. A driver that
+// has no such service is asked once (KEP-4680).
+func (m *Manager) watchHealth(ctx context.Context, e *endpoint) {
+	client, told := healthapi.NewDRAResourceHealthClient(e.conn), ""
+	for {
+		err := m.listen(ctx, e, client)
+		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errDeregistered) {
+			return // the agent leaves: the next one begins with what is known
+		}
+		m.healthChanged(e.driver, m.healths.silence(e))
+		if status.Code(err) == codes.Unimplemented || ctx.Err() != nil {
+			return
+		}
+		if err.Error() != told {
+			told = err.Error()
+			m.Log.Warn("health of devices is not told, which is asked for again", "driver", e.driver, "endpoint", e.address, "error", shorten(err))
+		}
+		if !pod.Pause(ctx, listenAgain) {
+			return
+		}
+	}
+}
+
+// listen hears one stream to its end, which is an error.
+func (m *Manager) listen(ctx context.Context, e *endpoint, client healthapi.DRAResourceHealthClient) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := client.NodeWatchResources(ctx, &healthapi.NodeWatchResourcesRequest{}, grpc.WaitForReady(true))
+	for err == nil {
+		var list *healthapi.NodeWatchResourcesResponse
+		if list, err = stream.Recv(); err == nil {
+			m.healthChanged(e.driver, m.healths.tell(e, list.GetDevices(), time.Now()))
+			m.wakeUp() // it is worth something for a time
+		}
+	}
+	return err
+}
+
+// healthChanged tells those whom it concerns.
+func (m *Manager) healthChanged(driver string, changed map[deviceID]bool) {
+	if len(changed) == 0 {
+		return
+	}
+	select {
+	case m.healthWake <- struct{}{}:
+	default:
+	}
+	for _, uid := range m.book.podsWith(driver, changed) {
+		m.pods.Publish(uid)
+	}
+}
+
+// expireHealths forgets what is too old, and returns when the next is; zero for never.
+func (m *Manager) expireHealths(now time.Time) time.Time {
+	changed, next := m.healths.expire(now)
+	for driver, devices := range changed {
+		m.healthChanged(driver, devices)
+	}
+	return next
+}
+
+type driverHealthForm struct{ Devices map[string]deviceHealthForm }
+
+type deviceHealthForm struct {
+	PoolName           string
+	DeviceName         string
+	Health             v1.ResourceHealthStatus
+	LastUpdated        time.Time
+	HealthCheckTimeout time.Duration
+	Message            string
+}
+
+// encodeHealths returns the file of healths: JSON, by driver and device.
+func (h *healths) encode() ([]byte, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := map[string]driverHealthForm{}
+	for name, d := range h.drivers {
+		f := driverHealthForm{map[string]deviceHealthForm{}}
+		for id, v := range d.devices {
+			f.Devices[id.pool+"/"+id.name] = deviceHealthForm{id.pool, id.name, v.health, v.until.Add(-v.timeout), v.timeout, v.message}
+		}
+		out[name] = f
+	}
+	return json.Marshal(out)
+}
+
+// decode reads what encode wrote. The file is written when a health changes, and not each time that
+// it is confirmed: what it says is worth something for its time from now on.
+func (h *healths) decode(content []byte, now time.Time) error {
+	var in map[string]driverHealthForm
+	if err := json.Unmarshal(content, &in); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, f := range in {
+		d := &driverHealths{devices: map[deviceID]deviceHealth{}}
+		for key, v := range f.Devices {
+			id := deviceID{v.PoolName, v.DeviceName}
+			if id == (deviceID{}) {
+				id.pool, id.name, _ = strings.Cut(key, "/")
+			}
+			timeout := min(v.HealthCheckTimeout, freshAtMost)
+			if timeout <= 0 {
+				timeout = freshFor
+			}
+			if v.Health == v1.ResourceHealthStatusHealthy || v.Health == v1.ResourceHealthStatusUnhealthy {
+				d.devices[id] = deviceHealth{v.Health, cut(v.Message, v1.ResourceHealthMessageMaxLength), now.Add(timeout), timeout}
+			}
+		}
+		h.drivers[name] = d
+	}
+	return nil
+}
+
+func (m *Manager) writeHealths() error {
+	content, err := m.healths.encode()
+	if err != nil {
+		return err
+	}
+	return checkpoint.WriteWarm(m.HealthFile, 0o600, content)
+}

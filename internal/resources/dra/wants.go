@@ -1,0 +1,169 @@
+package dra
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// want is a ResourceClaim that a pod uses.
+type want struct {
+	// Name is what the pod calls it, "" for the claim of extended resources.
+	Name string
+	// Claim is the name of the object.
+	Claim string
+	// Own: it was made for the pod from a template, and so must be controlled by it.
+	Own bool
+}
+
+// UsesClaims reports whether the pod has claims to be prepared: those of its spec, or the one that
+// the scheduler made for its extended resources (KEP-5004).
+func UsesClaims(p *v1.Pod) bool {
+	return len(p.Spec.ResourceClaims) > 0 || extendedClaim(p) != ""
+}
+
+func extendedClaim(p *v1.Pod) string {
+	if s := p.Status.ExtendedResourceClaimStatus; s != nil {
+		return s.ResourceClaimName
+	}
+	return ""
+}
+
+// wantsOf returns the claims that the pod uses, of which two may be one object. A template that
+// needs no claim has none.
+func wantsOf(p *v1.Pod) ([]want, error) {
+	var out []want
+	for i := range p.Spec.ResourceClaims {
+		w, needed, err := wantOf(p, &p.Spec.ResourceClaims[i])
+		if err != nil {
+			return nil, err
+		}
+		if needed {
+			out = append(out, w)
+		}
+	}
+	if name := extendedClaim(p); name != "" {
+		out = append(out, want{Claim: name})
+	}
+	return out, nil
+}
+
+// wantOf returns what one entry of spec.resourceClaims stands for.
+func wantOf(p *v1.Pod, c *v1.PodResourceClaim) (w want, needed bool, err error) {
+	switch {
+	case c.ResourceClaimName != nil:
+		return want{Name: c.Name, Claim: *c.ResourceClaimName}, true, nil
+	case c.ResourceClaimTemplateName == nil:
+		return want{}, false, fmt.Errorf("pod %s/%s: spec.resourceClaims %q names neither a ResourceClaim nor a ResourceClaimTemplate", p.Namespace, p.Name, c.Name)
+	}
+	for _, s := range p.Status.ResourceClaimStatuses {
+		if s.Name != c.Name {
+			continue
+		}
+		if s.ResourceClaimName == nil {
+			return want{}, false, nil
+		}
+		return want{Name: c.Name, Claim: *s.ResourceClaimName, Own: true}, true, nil
+	}
+	return want{}, false, fmt.Errorf("pod %s/%s: the ResourceClaim of spec.resourceClaims %q has not been made yet from the template %s", p.Namespace, p.Name, c.Name, *c.ResourceClaimTemplateName)
+}
+
+// checkClaim says why the pod may not use the claim.
+func checkClaim(p *v1.Pod, w want, c *resourcev1.ResourceClaim) error {
+	if w.Own && !metav1.IsControlledBy(c, p) {
+		return fmt.Errorf("ResourceClaim %s: not made for pod %s/%s (%s), which does not control it", c.Name, p.Namespace, p.Name, p.UID)
+	}
+	isPod := func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID == p.UID }
+	if !slices.ContainsFunc(c.Status.ReservedFor, isPod) {
+		return fmt.Errorf("pod %s (%s) is not allowed to use ResourceClaim %s (%s)", p.Name, p.UID, c.Name, c.UID)
+	}
+	if c.Status.Allocation == nil {
+		return fmt.Errorf("ResourceClaim %s: not allocated", c.Name)
+	}
+	return nil
+}
+
+// allocated is a claim as the API server has it, checked for a pod.
+type allocated struct {
+	key types.NamespacedName
+	uid types.UID
+	// drivers are those whose devices were allocated, sorted.
+	drivers []string
+	// allocation tells this allocation from others of the same claim.
+	allocation string
+}
+
+func allocatedOf(c *resourcev1.ResourceClaim) allocated {
+	a := allocated{key: types.NamespacedName{Namespace: c.Namespace, Name: c.Name}, uid: c.UID}
+	drivers := map[string]bool{}
+	for _, r := range c.Status.Allocation.Devices.Results {
+		drivers[r.Driver] = true
+	}
+	a.drivers = slices.Sorted(maps.Keys(drivers))
+	b, _ := json.Marshal(c.Status.Allocation.Devices.Results) // which are strings, numbers and times
+	a.allocation = string(b)
+	return a
+}
+
+// request is what a container asks of a claim.
+type request struct {
+	claim string // the object's name
+	// status is what the status of the container calls it; "" for extended resources, which are not
+	// told of there (KEP-4680).
+	status string
+	// name is that of a request of the claim; "" is all.
+	name string
+}
+
+// requestsOf returns what the container gets of the pod's claims.
+func requestsOf(p *v1.Pod, c *v1.Container) ([]request, error) {
+	wants, err := wantsOf(p)
+	if err != nil {
+		return nil, err
+	}
+	claims := map[string]string{}
+	for _, w := range wants {
+		if w.Name != "" {
+			claims[w.Name] = w.Claim
+		}
+	}
+	var out []request
+	for _, r := range c.Resources.Claims {
+		claim, needed := claims[r.Name]
+		if !needed {
+			continue // its template needed none; validation has refused a name that is not the pod's
+		}
+		status := "claim:" + r.Name
+		if r.Request != "" {
+			status += "/" + r.Request
+		}
+		out = append(out, request{claim, status, r.Request})
+	}
+	if s := p.Status.ExtendedResourceClaimStatus; s != nil && s.ResourceClaimName != "" {
+		for _, m := range s.RequestMappings {
+			if m.ContainerName == c.Name {
+				out = append(out, request{claim: s.ResourceClaimName, name: m.RequestName})
+			}
+		}
+	}
+	return out, nil
+}
+
+// gets reports whether the device belongs to the request. A device that names no requests belongs
+// to all; of a subrequest, "main/sub", it is the request that was asked for (KEP-4816).
+func (r request) gets(d Device) bool {
+	if r.name == "" || len(d.Requests) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(d.Requests, func(name string) bool {
+		main, _, _ := strings.Cut(name, "/")
+		return name == r.name || main == r.name
+	})
+}
