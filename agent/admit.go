@@ -26,6 +26,7 @@ func newAdmission(g *ground, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInp
 			})
 		},
 		Node: in.node.Current, Wake: resized.Put,
+		Assigner: in.shared, Devices: in.shared.Available,
 		Allocations: n.allocations, Event: g.recorder.Event, Journal: g.journal, Metrics: g.out.Metrics,
 	}
 	kernel := sync.OnceValue(func() string { return g.readMachine().Kernel })

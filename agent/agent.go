@@ -30,6 +30,7 @@ import (
 	"berth/internal/host/rootlock"
 	"berth/internal/host/tuning"
 	"berth/internal/observe/oom"
+	"berth/internal/resources/machine"
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/cri"
 	"berth/internal/source/podconfig"
@@ -127,6 +128,10 @@ type Outside struct {
 	LogWrites func() (containerlogs.Writes, error)
 	// DialPlugin connects to the sockets of plugins; nil is the machine's.
 	DialPlugin func(ctx context.Context, socket string) (net.Conn, error)
+	// ListenPlugins opens the socket on which device plugins register; nil is the machine's.
+	ListenPlugins func(path string) (net.Listener, error)
+	// Layout reads how processors and memory of the machine lie; nil reads this one.
+	Layout func() (machine.Machine, error)
 	// Machine reads what the Node says of the machine; nil reads this one. Network finds the Node's
 	// addresses; the zero value asks this machine.
 	Machine func() (node.Machine, error)

@@ -20,6 +20,11 @@ import (
 	"berth/internal/record/events"
 	"berth/internal/record/journal"
 	"berth/internal/record/tracing"
+	"berth/internal/resources/containermanager"
+	"berth/internal/resources/cpumanager"
+	"berth/internal/resources/devicemanager"
+	"berth/internal/resources/dra"
+	"berth/internal/resources/topologymanager"
 	"berth/internal/runtime/action"
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/cri"
@@ -61,6 +66,14 @@ var (
 	_ prober.Recorder          = (*events.Recorder)(nil)
 	_ tracing.Statuses         = (*status.Manager)(nil)
 	_ tracing.Stories          = (*journal.Journal)(nil)
+	_ podsync.Resources        = (*containermanager.ContainerManager)(nil)
+	_ kuberuntime.Assignments  = (*containermanager.ContainerManager)(nil)
+	_ admission.Assigner       = (*containermanager.ContainerManager)(nil)
+	_ cpumanager.Runtime       = (*cri.Client)(nil)
+	_ cpumanager.Alignment     = topologymanager.Alignment{}
+	_ plugins.Handler          = (*devicemanager.Manager)(nil)
+	_ plugins.Handler          = (*dra.Manager)(nil)
+	_ dra.API                  = (*kube.Client)(nil)
 	_ podworkers.PodSyncer     = (*podsync.Syncer)(nil)
 	_ drain.Workers            = (*podworkers.PodWorkers)(nil)
 	_ drain.Observations       = (*pleg.PLEG)(nil)

@@ -58,6 +58,11 @@ func (a *Agent) podPhases() []phase {
 			component{name: "limits of local storage", run: a.limits.Run, absent: !a.settings.limitsStorage},
 			component{name: "memory of the machine", run: a.memory.Run, absent: a.memory == nil || len(a.eviction.Thresholds) == 0},
 			component{name: "eviction", run: a.eviction.Run, ready: loaded(a.loadThresholds), absent: len(a.eviction.Thresholds) == 0},
+			component{name: "who has what", run: waitDone, ready: a.sharing.load(&a.ground)},
+			component{name: "device plugins", run: a.sharing.devices.Run},
+			component{name: "CPUs of containers", run: a.sharing.cpus.Run},
+			component{name: "claims", run: a.sharing.claims.Run, absent: noAPI},
+			component{name: "changes of claims", run: a.sharing.followClaims, absent: noAPI},
 			component{name: "plugin watcher", run: a.storage.plugins.Run},
 			component{name: "CSI drivers", run: a.storage.drivers.Run},
 			// Volumes end after the pods that have them and before what they need.

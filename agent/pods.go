@@ -15,6 +15,7 @@ import (
 	"berth/internal/observe/status"
 	"berth/internal/pod"
 	"berth/internal/pod/allocation"
+	"berth/internal/resources/containermanager"
 	"berth/internal/runtime/action"
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/crispec"
@@ -182,6 +183,7 @@ type lifeInputs struct {
 	images       *imageManager
 	objects      podObjects
 	volumes      *volumes.Manager
+	shared       *containermanager.ContainerManager
 	node         nodeSource
 	pleg         *pleg.PLEG
 	runtimeState func() node.RuntimeState
@@ -198,7 +200,7 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 		CRI: in.runtime.cri, Images: in.images.puller, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log,
 		Folders:   kuberuntime.Folders{Root: g.cfg.RootDir, PodLogs: g.cfg.PodLogsDir, ContainerLogs: g.cfg.ContainerLogsDir},
 		Resources: g.resources.Containers, HostIPs: g.hostIPs.Current, Objects: in.objects, Actions: l.actions, Pods: p.Known, HasEnded: g.keepsEnded,
-		Cgroups: in.runtime.facts, Allocations: l.allocations, Metrics: g.out.Metrics,
+		Cgroups: in.runtime.facts, Allocations: l.allocations, Assignments: in.shared, Metrics: g.out.Metrics,
 		MaxRestartPeriod: s.maxRestartPeriod, Garbage: s.garbage,
 		Sandboxes: kuberuntime.SandboxConfig{
 			DNS: s.dns, ResolvConf: s.resolvConf, UserNamespaces: l.users, NodeEvent: g.recorder.NodeEvent,
@@ -211,7 +213,7 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 	})
 	l.syncer = podsync.New(podsync.Config{
 		Runtime: l.runtime, Remover: l.runtime, Cgroups: in.runtime.facts, Volumes: in.volumes, Objects: in.objects, Status: g.status, Checkpoint: g.kept.Write,
-		Allocations: l.allocations, Probes: l.probes,
+		Allocations: l.allocations, Probes: l.probes, Resources: in.shared,
 		Observe: func(ctx context.Context, uid pod.UID) (*pod.Status, error) {
 			return p.Observe(ctx, uid, p.Mark())
 		},

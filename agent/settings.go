@@ -15,6 +15,8 @@ import (
 	"berth/internal/host/tuning"
 	"berth/internal/pod"
 	"berth/internal/record/tracing"
+	"berth/internal/resources/cpumanager"
+	"berth/internal/resources/memorymanager"
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/crispec"
 	"berth/internal/runtime/images"
@@ -175,6 +177,7 @@ func kubeletSettings(k *config.Kubelet) settings {
 		},
 		admission: admission.Facts{
 			AllowedUnsafeSysctls: k.AllowedUnsafeSysctls, DeclaredFeatures: declaredFeatures(k),
+			OwnCPUs: k.CPUManagerPolicy == cpumanager.Static, OwnMemory: k.MemoryManagerPolicy == memorymanager.Static,
 			PodLevelResizeOff: !k.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling"),
 		},
 		limitsStorage: *k.LocalStorageCapacityIsolation, isCritical: pod.IsCritical, eviction: evictionSettingsOf(&k.KubeletConfiguration),

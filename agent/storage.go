@@ -30,7 +30,7 @@ type storage struct {
 }
 
 // newStorage builds volumes, and what finds the drivers of some.
-func newStorage(g *ground, o *origin, n nodeSource) (s storage, err error) {
+func newStorage(g *ground, o *origin, n nodeSource, shared *sharing) (s storage, err error) {
 	drivers := csi.Config{NodeName: g.cfg.NodeName, Log: g.cfg.Log, Metrics: g.out.Metrics, Dial: g.out.DialPlugin}
 	if g.api.exists() {
 		drivers.Nodes, drivers.CSINodes, drivers.Initialized, drivers.Registered = g.api.client, g.api.client, n.Wake, g.api.current.Registered
@@ -39,9 +39,13 @@ func newStorage(g *ground, o *origin, n nodeSource) (s storage, err error) {
 	if s.drivers, err = csi.New(drivers); err != nil {
 		return s, err
 	}
+	handlers := map[string]plugins.Handler{plugins.CSIPlugin: s.drivers, plugins.DevicePlugin: shared.devices}
+	if shared.claims != nil {
+		handlers[plugins.DRAPlugin] = shared.claims
+	}
 	if s.plugins, err = plugins.New(plugins.Config{
 		Dir: filepath.Join(g.cfg.RootDir, registryDir), Watch: g.out.Plugins, Dial: g.out.DialPlugin, Log: g.cfg.Log,
-		Handlers: map[string]plugins.Handler{plugins.CSIPlugin: s.drivers},
+		Handlers: handlers,
 	}); err != nil {
 		return s, err
 	}

@@ -44,6 +44,7 @@ type Agent struct {
 	containerRuntime
 	nodeParts
 	origin  origin
+	sharing sharing
 	storage storage
 	imageManager
 	observation
@@ -131,7 +132,10 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.origin, err = newOrigin(g, &a.containerRuntime); err != nil {
 		return nil, err
 	}
-	if a.storage, err = newStorage(g, &a.origin, a.node); err != nil {
+	if a.sharing, err = newSharing(g, a.node.Wake); err != nil {
+		return nil, err
+	}
+	if a.storage, err = newStorage(g, &a.origin, a.node, &a.sharing); err != nil {
 		return nil, err
 	}
 	if a.imageManager, err = newImageManager(g, &a.containerRuntime, &a.origin); err != nil {
@@ -142,9 +146,12 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.pleg = pleg.New(a.kills.Amend(a.cri), a.journal, cfg.Log, a.out.Metrics)
 	a.newOOMWatcher()
 	a.containerLogs = newContainerLogs(g, &a.containerRuntime, a.pleg)
+	if err := a.sharing.share(g, a.cri, a.pleg); err != nil {
+		return nil, err
+	}
 	if a.keeper, err = newNode(g, node.Sources{
 		Runtime: a.runtimeHealth.State, Images: a.nodeImages, Problems: a.nodeProblems, VolumesInUse: a.storage.volumes.VolumesInUse,
-		Pressure: a.nodePressure,
+		Pressure: a.nodePressure, Devices: a.sharing.nodeDevices,
 	}); err != nil {
 		return nil, err
 	}
@@ -154,7 +161,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	if a.podLife, err = newPodLife(g, lifeInputs{
 		runtime: &a.containerRuntime, images: &a.imageManager, objects: a.origin.objects, volumes: a.storage.volumes, node: a.node,
-		pleg: a.pleg, runtimeState: a.runtimeHealth.State, execLimits: execLimits,
+		shared: a.sharing.containers, pleg: a.pleg, runtimeState: a.runtimeHealth.State, execLimits: execLimits,
 	}); err != nil {
 		return nil, err
 	}
@@ -177,6 +184,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a.loop = syncloop.New(syncloop.Config{
 		Source: a.source, Workers: a.workers, Housekeeping: a.workers, Finished: a.workers.Finished(), Pods: a.pods,
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(), Probes: a.probes.Results(), Resized: a.resized,
+		Devices: a.sharing.changed,
 		Objects: a.origin.changed, Static: a.api.static, Shown: a.compare,
 		Leftovers: a.newDrain(), Observed: a.pleg.Newest,
 	})

@@ -132,8 +132,9 @@ func Resources(s *Settings, m *Machine) (capacity, allocatable v1.ResourceList) 
 	return capacity, computeAllocatable(s.Reservation, capacity)
 }
 
-// of returns what is reserved of one resource with the given capacity.
-func (r Reservation) of(name v1.ResourceName, capacity resource.Quantity) resource.Quantity {
+// Of returns what is reserved of one resource with the given capacity: for daemons, and what no pod
+// may take before pods are evicted.
+func (r Reservation) Of(name v1.ResourceName, capacity resource.Quantity) resource.Quantity {
 	sum := r.fixed[name].DeepCopy()
 	if t, ok := r.thresholds[name]; ok {
 		sum.Add(t.of(capacity))
@@ -171,7 +172,7 @@ func computeAllocatable(r Reservation, capacity v1.ResourceList) v1.ResourceList
 	huge := resource.Quantity{Format: resource.BinarySI}
 	for name, total := range capacity {
 		left := total.DeepCopy()
-		left.Sub(r.of(name, total))
+		left.Sub(r.Of(name, total))
 		out[name] = atLeastZero(left)
 		if isHugePages(name) {
 			huge.Add(total)

@@ -111,7 +111,7 @@ func (m *Manager) assign(p *v1.Pod, policy string) *Refusal {
 		}
 		m.remember(p.UID, c.Name, near)
 		if err := m.allocate(p, c, near); err != nil {
-			return unexpected(err)
+			return Unexpected(err)
 		}
 	}
 	return nil
@@ -154,8 +154,8 @@ func (m *Manager) allocate(p *v1.Pod, c *v1.Container, near Hint) error {
 	return nil
 }
 
-// unexpected returns the refusal for the error of a provider.
-func unexpected(err error) *Refusal {
+// Unexpected returns the refusal for the error of a provider.
+func Unexpected(err error) *Refusal {
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r
 	}

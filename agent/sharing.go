@@ -1,0 +1,202 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/cpuset"
+
+	"berth/internal/cluster/node"
+	"berth/internal/config"
+	"berth/internal/observe/pleg"
+	"berth/internal/pod"
+	"berth/internal/record/journal"
+	"berth/internal/resources/containermanager"
+	"berth/internal/resources/cpumanager"
+	"berth/internal/resources/devicemanager"
+	"berth/internal/resources/dra"
+	"berth/internal/resources/machine"
+	"berth/internal/resources/memorymanager"
+	"berth/internal/resources/topologymanager"
+	"berth/internal/storage/plugins"
+)
+
+// Files below the root directory that say who has what of the node; their names and forms are the
+// kubelet's.
+const (
+	devicePluginsDir = "device-plugins"
+	cpuStateFile     = "cpu_manager_state"
+	memoryStateFile  = "memory_manager_state"
+	claimsFile       = "dra_manager_state"
+	claimHealthFile  = "dra_health_state"
+)
+
+// sharing is who has which devices, CPUs and memory of the node.
+type sharing struct {
+	// changed names the pods of which a device, a claim or a plugin has become another.
+	changed, claimsChanged *pod.Inbox[pod.UID]
+	layout                 machine.Machine
+	devices                *devicemanager.Manager
+	claims                 *dra.Manager // nil without an API server
+	cpus                   *cpumanager.CPUManager
+	memory                 *memorymanager.Manager
+	containers             *containermanager.ContainerManager
+}
+
+// newSharing builds those who share out what plugins and drivers offer. share adds the others.
+func newSharing(g *ground, capacityChanged func()) (s sharing, err error) {
+	s.changed = pod.NewInbox[pod.UID]()
+	if s.layout, err = g.readLayout(); err != nil {
+		return s, err
+	}
+	inRoot := func(name string) string { return filepath.Join(g.cfg.RootDir, name) }
+	s.devices, err = devicemanager.New(devicemanager.Config{
+		Dir: inRoot(devicePluginsDir), Nodes: nodesOf(s.layout), Changed: s.changed, CapacityChanged: capacityChanged,
+		Listen: g.out.ListenPlugins, Dial: g.out.DialPlugin, Watch: deviceWatch(g.out.Plugins),
+		Journal: g.journal, Metrics: g.out.Metrics, Log: g.cfg.Log,
+	})
+	if err != nil || !g.api.exists() {
+		return s, err
+	}
+	c := dra.Config{
+		API: g.api.client, NodeName: g.cfg.NodeName, StateFile: inRoot(claimsFile), HealthFile: inRoot(claimHealthFile),
+		Dial: g.out.DialPlugin, Journal: g.journal, Metrics: g.out.Metrics, Log: g.cfg.Log,
+	}
+	if !g.cfg.Kubelet.FeatureEnabled("ResourceHealthStatus") {
+		c.Reporting = dra.ReportNothing
+	}
+	if s.claims, err = dra.New(c); err == nil {
+		s.claimsChanged = s.claims.Subscribe()
+	}
+	return s, err
+}
+
+// deviceWatch is what tells of the folder of device plugins; nil is inotify.
+func deviceWatch(open func() (plugins.Watch, error)) func() (devicemanager.Watch, error) {
+	if open == nil {
+		return nil
+	}
+	return func() (devicemanager.Watch, error) { return open() }
+}
+
+// readLayout reads how processors and memory of the machine lie, if anything depends on it.
+func (b *base) readLayout() (machine.Machine, error) {
+	k := b.cfg.Kubelet
+	if k == nil || k.CPUManagerPolicy == cpumanager.None && k.MemoryManagerPolicy == memorymanager.None && k.TopologyManagerPolicy == topologymanager.None {
+		return machine.Machine{Nodes: []machine.Node{{}}}, nil
+	}
+	if b.out.Layout != nil {
+		return b.out.Layout()
+	}
+	return machine.Read(os.DirFS("/"))
+}
+
+func nodesOf(m machine.Machine) topologymanager.Nodes {
+	var out topologymanager.Nodes
+	for _, n := range m.Nodes {
+		out |= topologymanager.NodesOf(n.ID)
+	}
+	return out
+}
+
+// share builds those who share out CPUs and memory, and joins them all.
+func (s *sharing) share(g *ground, runtime cpumanager.Runtime, p *pleg.PLEG) (err error) {
+	k := g.cfg.Kubelet
+	if k == nil {
+		k = &config.Kubelet{KubeletConfiguration: config.KubeletConfiguration{
+			CPUManagerPolicy: cpumanager.None, MemoryManagerPolicy: memorymanager.None, TopologyManagerPolicy: topologymanager.None,
+			TopologyManagerScope: topologymanager.ContainerScope,
+		}}
+	}
+	alignment := topologymanager.NewAlignment(g.out.Metrics)
+	if s.cpus, err = cpumanager.New(s.cpuConfig(g, k, cpumanager.Config{Runtime: runtime, Changed: p.Subscribe(), Newest: p.Newest, Alignment: alignment})); err != nil {
+		return err
+	}
+	if s.memory, err = memorymanager.New(memorymanager.Config{
+		Policy: k.MemoryManagerPolicy, Machine: &s.layout, Reserved: k.ReservedMemory, NodeAllocatableReservation: reservedMemory(g),
+		StateFile: filepath.Join(g.cfg.RootDir, memoryStateFile), Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
+	}); err != nil {
+		return err
+	}
+	topology, err := topologymanager.New(topologymanager.Config{
+		Policy: k.TopologyManagerPolicy, Scope: k.TopologyManagerScope, Options: k.TopologyManagerPolicyOptions, Machine: &s.layout,
+		Providers: []topologymanager.Provider{s.devices, s.cpus, s.memory}, Metrics: g.out.Metrics,
+		Note: func(p *v1.Pod, container, decision, why string) {
+			g.journal.Record(journal.Entry{
+				Subject:   journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
+				Component: "topology", Container: container, Decision: decision, Why: why,
+			})
+		},
+	})
+	if err != nil {
+		return err
+	}
+	s.containers = containermanager.New(containermanager.Config{
+		Devices: s.devices, CPUs: s.cpus, Memory: s.memory, Topology: topology, Claims: s.claims,
+	})
+	return nil
+}
+
+// cpuConfig completes the configuration of cpuManager.
+func (s *sharing) cpuConfig(g *ground, k *config.Kubelet, c cpumanager.Config) cpumanager.Config {
+	c.Policy, c.Options, c.TopologyPolicy = k.CPUManagerPolicy, k.CPUManagerPolicyOptions, k.TopologyManagerPolicy
+	c.Gates = cpumanager.Gates{BetaOptions: k.FeatureEnabled("CPUManagerPolicyBetaOptions"), AlphaOptions: k.FeatureEnabled("CPUManagerPolicyAlphaOptions")}
+	c.Machine, c.StateFile = &s.layout, filepath.Join(g.cfg.RootDir, cpuStateFile)
+	c.Metrics, c.Journal, c.Log = g.out.Metrics, g.journal, g.cfg.Log
+	reserved := g.resources.Reservation
+	c.ReservedMilliCPU = reserved.Kube().Cpu().MilliValue() + reserved.System().Cpu().MilliValue()
+	c.ReservedCPUs, _ = cpuset.Parse(k.ReservedSystemCPUs) // which was validated
+	return c
+}
+
+// reservedMemory is what pods cannot have of each type of memory.
+func reservedMemory(g *ground) v1.ResourceList {
+	out := v1.ResourceList{}
+	for name, capacity := range g.resources.Capacity {
+		out[name] = g.resources.Reservation.Of(name, capacity)
+	}
+	return out
+}
+
+// load reads who has what. What cannot be read of CPUs, memory or claims ends the agent: pods run
+// with what nobody would know of.
+func (s *sharing) load(g *ground) func(context.Context) error {
+	return func(context.Context) error {
+		if err := s.devices.Load(); err != nil {
+			g.cfg.Log.Warn("who has which device is not known", "error", err)
+			g.recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", err.Error())
+		}
+		loads := []func() error{s.cpus.Load, s.memory.Load}
+		if s.claims != nil {
+			loads = append(loads, s.claims.Load)
+		}
+		for _, load := range loads {
+			if err := load(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// nodeDevices are what device plugins offer, for the Node.
+func (s *sharing) nodeDevices() (d node.Devices) {
+	d.Capacity, d.Allocatable = s.devices.Capacity()
+	return d
+}
+
+// followClaims puts the pods of which a claim has become another to those of which a device has.
+func (s *sharing) followClaims(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.claimsChanged.Wake():
+			for _, uid := range s.claimsChanged.Take() {
+				s.changed.Put(uid)
+			}
+		}
+	}
+}
