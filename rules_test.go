@@ -87,6 +87,8 @@ var ranks = map[string]int{
 	"internal/resources/topologymanager": 1,
 	"internal/source/defaults":           1,
 
+	"internal/resources/devicemanager/checkpoint": 0,
+
 	"internal/resources/machine": 0,
 	"internal/host/beneath":      0,
 	"internal/pod":               0,

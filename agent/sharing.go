@@ -145,8 +145,9 @@ func (s *sharing) cpuConfig(g *ground, k *config.Kubelet, c cpumanager.Config) c
 	c.Gates = cpumanager.Gates{BetaOptions: k.FeatureEnabled("CPUManagerPolicyBetaOptions"), AlphaOptions: k.FeatureEnabled("CPUManagerPolicyAlphaOptions")}
 	c.Machine, c.StateFile = &s.layout, filepath.Join(g.cfg.RootDir, cpuStateFile)
 	c.Metrics, c.Journal, c.Log = g.out.Metrics, g.journal, g.cfg.Log
-	reserved := g.resources.Reservation
-	c.ReservedMilliCPU = reserved.Kube().Cpu().MilliValue() + reserved.System().Cpu().MilliValue()
+	for _, reserved := range []v1.ResourceList{g.resources.Reservation.Kube(), g.resources.Reservation.System()} {
+		c.ReservedMilliCPU += reserved.Cpu().MilliValue()
+	}
 	c.ReservedCPUs, _ = cpuset.Parse(k.ReservedSystemCPUs) // which was validated
 	return c
 }

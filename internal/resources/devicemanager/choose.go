@@ -1,0 +1,102 @@
+package devicemanager
+
+import (
+	"slices"
+
+	"berth/internal/resources/topologymanager"
+)
+
+// wish is what a container asks for of one resource, and what there is.
+type wish struct {
+	count int
+	// reusable are devices of this pod's earlier init containers, free those that nobody has; all
+	// are healthy, and sorted.
+	reusable, free []string
+	// nodes are the NUMA nodes of each.
+	nodes map[string]topologymanager.Nodes
+	near  topologymanager.Nodes // 0: anywhere
+}
+
+// question is what a plugin is asked: which devices it would rather give.
+type question struct {
+	available, must []string
+	size            int
+}
+
+// choose returns the devices that the container gets: those of earlier init containers first, then
+// those that are near, among which the plugin may prefer some. prefer returns nil where the plugin
+// has no preference. There must be enough.
+func (w wish) choose(prefer func(question) []string) []string {
+	var near, far, anywhere []string
+	for _, id := range w.free {
+		switch {
+		case w.near == 0 || w.nodes[id] == 0:
+			anywhere = append(anywhere, id)
+		case w.nodes[id]&w.near != 0:
+			near = append(near, id)
+		default:
+			far = append(far, id)
+		}
+	}
+	out := take(nil, w.count, nearFirst(w.reusable, w.nodes, w.near))
+	need := w.count - len(out)
+	switch {
+	case need <= 0:
+		return out
+	case len(near) > need:
+		preferred := prefer(question{slices.Concat(out, near), out, w.count})
+		return take(out, w.count, only(preferred, near), near)
+	}
+	out = take(out, w.count, near)
+	if len(out) == w.count {
+		return out
+	}
+	rest := slices.Concat(anywhere, far)
+	slices.Sort(rest)
+	preferred := prefer(question{slices.Concat(out, rest), out, w.count})
+	return take(out, w.count, only(preferred, rest), far, anywhere)
+}
+
+// take adds from the lists what is not yet there, until there are as many as are wanted.
+func take(have []string, count int, lists ...[]string) []string {
+	out := slices.Clone(have)
+	in := make(map[string]bool, count)
+	for _, id := range out {
+		in[id] = true
+	}
+	for _, list := range lists {
+		for _, id := range list {
+			if len(out) >= count {
+				return out
+			}
+			if !in[id] {
+				in[id], out = true, append(out, id)
+			}
+		}
+	}
+	return out
+}
+
+// only returns those of the preferred that are among the given ones.
+func only(preferred, of []string) []string {
+	if len(preferred) == 0 {
+		return nil
+	}
+	in := make(map[string]bool, len(of))
+	for _, id := range of {
+		in[id] = true
+	}
+	return slices.DeleteFunc(slices.Clone(preferred), func(id string) bool { return !in[id] })
+}
+
+func nearFirst(ids []string, nodes map[string]topologymanager.Nodes, near topologymanager.Nodes) []string {
+	var first, rest []string
+	for _, id := range ids {
+		if nodes[id]&near != 0 {
+			first = append(first, id)
+		} else {
+			rest = append(rest, id)
+		}
+	}
+	return append(first, rest...)
+}

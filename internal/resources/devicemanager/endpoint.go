@@ -1,0 +1,301 @@
+package devicemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	v1 "k8s.io/api/core/v1"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"berth/internal/pod"
+)
+
+// endpoint is one connection to a plugin. When it ends, the plugin has to register again.
+type endpoint struct {
+	resource, socket string
+	client           pluginapi.DevicePluginClient
+	options          *pluginapi.DevicePluginOptions
+	silent           atomic.Bool // the plugin failed to say what it prefers, and is not asked again
+
+	ctx   context.Context // done when the connection is closed
+	close func()
+}
+
+// errSocketGone says that the plugin watcher sees a plugin no more.
+var errSocketGone = errors.New("its socket is gone")
+
+// connect makes the plugin that listens on the socket the one of the resource. On an error all
+// stays as it was.
+func (m *Manager) connect(ctx context.Context, resource, socket string) error {
+	select {
+	case <-m.began:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case m.slots <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-m.slots }()
+	if err := m.hasRoom(resource); err != nil {
+		return err
+	}
+	e, err := m.open(ctx, resource, socket)
+	if err != nil {
+		return err
+	}
+	if err := m.adopt(e); err != nil {
+		e.close()
+		return err
+	}
+	return nil
+}
+
+func (m *Manager) hasRoom(resource string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.resources[resource] == nil && !m.gone[resource] && len(m.resources)+len(m.gone) >= maxResources {
+		return fmt.Errorf("the node has %d extended resources of device plugins already, which is the most: %s is not taken", maxResources, resource)
+	}
+	return nil
+}
+
+// open connects to a plugin and asks for its options.
+func (m *Manager) open(ctx context.Context, resource, socket string) (*endpoint, error) {
+	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
+	raw, err := m.Dial(dialing, socket)
+	cancel()
+	if err != nil {
+		return nil, fmt.Errorf("connect to the device plugin of %s: %w", resource, err)
+	}
+	// One connection is one plugin: it is not made again behind our back.
+	once := make(chan net.Conn, 1)
+	once <- raw
+	conn, err := grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableServiceConfig(),
+		grpc.WithIdleTimeout(0), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			select {
+			case c := <-once:
+				return c, nil
+			default:
+				return nil, errAway
+			}
+		}))
+	if err != nil {
+		return nil, errors.Join(err, raw.Close())
+	}
+	life, end := context.WithCancel(m.lifetime())
+	e := &endpoint{resource: resource, socket: socket, client: pluginapi.NewDevicePluginClient(conn), ctx: life, close: func() {
+		end()
+		_, _ = conn.Close(), raw.Close() // which it may not have taken yet
+	}}
+	asking, cancel := context.WithTimeout(ctx, optionsTimeout)
+	defer cancel()
+	if e.options, err = e.client.GetDevicePluginOptions(asking, &pluginapi.Empty{}); err != nil {
+		e.close()
+		return nil, fmt.Errorf("ask the device plugin of %s for its options: %w", resource, err)
+	}
+	return e, nil
+}
+
+// lifetime returns the context of Run.
+func (m *Manager) lifetime() context.Context {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.life
+}
+
+// adopt puts the plugin in the place of the one before. The list of that one stays until the new one
+// sends its own.
+func (m *Manager) adopt(e *endpoint) error {
+	m.mu.Lock()
+	if m.life.Err() != nil {
+		m.mu.Unlock()
+		return context.Cause(m.life)
+	}
+	r := m.resources[e.resource]
+	if r == nil {
+		if len(m.resources)+len(m.gone) >= maxResources && !m.gone[e.resource] {
+			m.mu.Unlock()
+			return m.hasRoom(e.resource)
+		}
+		r = &resource{devices: map[string]device{}}
+		m.resources[e.resource] = r
+		m.generation++
+	}
+	delete(m.gone, e.resource)
+	before, known := r.endpoint, m.heard[e.resource]
+	r.endpoint, r.prestart = e, e.options.GetPreStartRequired()
+	m.heard[e.resource] = true
+	var waiting []pod.UID
+	if before == nil || !known {
+		waiting = m.pods.users(e.resource, func(string) bool { return true })
+	}
+	m.running.Go(func() { m.follow(e) })
+	m.mu.Unlock()
+
+	if before != nil {
+		before.close()
+	}
+	m.Log.Log(e.ctx, m.voice.level(slog.LevelInfo), "device plugin registered", "resource", e.resource, "socket", e.socket, "preStartRequired", e.options.GetPreStartRequired(),
+		"preferredAllocation", e.options.GetGetPreferredAllocationAvailable())
+	m.tell(waiting)
+	m.CapacityChanged()
+	m.wakeUp()
+	return nil
+}
+
+func (m *Manager) tell(pods []pod.UID) {
+	for _, uid := range pods {
+		m.Changed.Put(uid)
+	}
+}
+
+// follow takes the lists that the plugin sends until it sends no more.
+func (m *Manager) follow(e *endpoint) {
+	err := m.lists(e)
+	e.close()
+	m.ended(e, err)
+}
+
+func (m *Manager) lists(e *endpoint) error {
+	stream, err := e.client.ListAndWatch(e.ctx, &pluginapi.Empty{})
+	if err != nil {
+		return err
+	}
+	var told string
+	var full time.Time // when a plugin that began to send as much as it may had nothing left
+	for {
+		// A plugin that sends more than that is slowed down by what it has not got rid of.
+		now := time.Now()
+		if full.Before(now) {
+			full = now
+		}
+		full = full.Add(listEvery)
+		if over := full.Sub(now) - listBurst*listEvery; over > 0 && !pod.Pause(e.ctx, over) {
+			return context.Cause(e.ctx)
+		}
+		list, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		devices, complaint, err := readDevices(list.GetDevices())
+		if err != nil {
+			return err
+		}
+		if complaint != told && complaint != "" {
+			m.Log.Log(e.ctx, m.voice.level(slog.LevelWarn), "a device plugin's list is not as it should be", "resource", e.resource, "what", complaint)
+		}
+		told = complaint
+		m.update(e, devices)
+	}
+}
+
+// update makes the devices those of the resource, if the plugin still is.
+func (m *Manager) update(e *endpoint, devices map[string]device) {
+	m.mu.Lock()
+	r := m.resources[e.resource]
+	if r == nil || r.endpoint != e {
+		m.mu.Unlock()
+		return
+	}
+	before := r.devices
+	r.devices = devices
+	changed := !maps.EqualFunc(before, devices, func(a, b device) bool { return a.healthy == b.healthy && slices.Equal(a.nodes, b.nodes) })
+	var users []pod.UID
+	if changed {
+		m.generation++
+		users = m.pods.users(e.resource, func(id string) bool {
+			was, had := before[id]
+			is, has := devices[id]
+			return had != has || was.healthy != is.healthy
+		})
+	}
+	m.mu.Unlock()
+	if changed {
+		m.tell(users)
+		m.CapacityChanged()
+		m.wakeUp()
+	}
+}
+
+// ended says that a connection is over. The end of one that was replaced says nothing.
+func (m *Manager) ended(e *endpoint, err error) {
+	m.mu.Lock()
+	r := m.resources[e.resource]
+	if m.life.Err() != nil || r == nil || r.endpoint != e {
+		m.mu.Unlock()
+		return
+	}
+	before := maps.Clone(r.devices)
+	r.stop(time.Now())
+	m.generation++
+	users := m.pods.users(e.resource, func(id string) bool { return before[id].healthy })
+	m.mu.Unlock()
+	m.Log.Log(e.ctx, m.voice.level(slog.LevelWarn), "device plugin is gone; its devices are unhealthy until it registers again", "resource", e.resource, "socket", e.socket, "error", brief(err))
+	m.tell(users)
+	m.CapacityChanged()
+	m.wakeUp()
+}
+
+// expire forgets the resources whose plugins have been away for too long, and returns when that is
+// to be looked at again; zero: not before something happens.
+func (m *Manager) expire(now time.Time) time.Time {
+	m.mu.Lock()
+	var next time.Time
+	var gone []string
+	for name, r := range m.resources {
+		if r.endpoint != nil {
+			continue
+		}
+		at := r.stopped.Add(forgetAfter)
+		if !at.After(now) {
+			gone = append(gone, name)
+			delete(m.resources, name)
+			m.gone[name] = true
+			m.generation++
+		} else if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	m.mu.Unlock()
+	for _, name := range gone {
+		m.Log.Info("no device plugin has come back; the node has none of its resource any more", "resource", name, "after", forgetAfter)
+	}
+	if len(gone) > 0 {
+		m.CapacityChanged()
+	}
+	return next
+}
+
+// preferred asks the plugin which devices it would rather give; nil: it has no preference. A plugin
+// that does not say is not asked again until it registers anew, so that it costs pods no more time.
+func (m *Manager) preferred(e *endpoint, p *v1.Pod, container string, q question) []string {
+	if e == nil || !e.options.GetGetPreferredAllocationAvailable() || e.silent.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, preferenceTimeout)
+	defer cancel()
+	r, err := e.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{
+		AvailableDeviceIDs: q.available, MustIncludeDeviceIDs: q.must, AllocationSize: int32(q.size),
+	}}})
+	if err == nil && len(r.GetContainerResponses()) == 0 {
+		err = errors.New("the answer is for no container")
+	}
+	if err != nil {
+		e.silent.Store(true)
+		m.note(p, container, fmt.Sprintf("choose from %s without its device plugin, which is not asked again until it registers", e.resource), err)
+		return nil
+	}
+	return r.ContainerResponses[0].GetDeviceIDs()
+}

@@ -1,0 +1,37 @@
+package devicemanager
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+type metrics struct {
+	registrations *prometheus.CounterVec
+	allocations   *prometheus.HistogramVec
+}
+
+// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+func newMetrics(r prometheus.Registerer) *metrics {
+	return &metrics{
+		registrations: promauto.With(r).NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_device_plugin_registration_total",
+			Help: "[ALPHA] Cumulative number of device plugin registrations. Broken down by resource name.",
+		}, []string{"resource_name"}),
+		allocations: promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "kubelet_device_plugin_alloc_duration_seconds",
+			Help:    "[ALPHA] Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.",
+			Buckets: prometheus.DefBuckets,
+		}, []string{"resource_name"}),
+	}
+}
+
+// registered counts a try to register. Names that are none of a resource share one label: a plugin
+// could make any number of them up.
+func (m *metrics) registered(resource string) { m.registrations.WithLabelValues(resource).Inc() }
+
+// allocated counts a call of a plugin's Allocate.
+func (m *metrics) allocated(resource string, took time.Duration) {
+	m.allocations.WithLabelValues(resource).Observe(took.Seconds())
+}

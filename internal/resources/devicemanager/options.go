@@ -1,0 +1,169 @@
+package devicemanager
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"berth/internal/resources/topologymanager"
+)
+
+// Options are what a container needs to use its devices, in the runtime's terms.
+type Options struct {
+	Envs        []*runtimeapi.KeyValue // by key
+	Devices     []*runtimeapi.Device
+	Mounts      []*runtimeapi.Mount // their labels are left as they are
+	CDIDevices  []*runtimeapi.CDIDevice
+	Annotations map[string]string // for the runtime
+}
+
+// Options returns what the container, which is about to be created, needs. Plugins that want to know
+// are told that it starts, each for 30 s at most. A plugin that has not registered since this agent
+// began is an error; Changed gets the pod as soon as it does.
+//
+// Differs from the kubelet: it creates the container with what the plugin said before, to which the
+// devices may not correspond after a reboot.
+func (m *Manager) Options(ctx context.Context, p *v1.Pod, c *v1.Container) (Options, error) {
+	if err := m.allocateMissing(p, c); err != nil {
+		return Options{}, err
+	}
+	has := m.held(p.UID, c.Name)
+	for _, h := range has {
+		if !h.heard {
+			return Options{}, fmt.Errorf("waiting for the device plugin of %s to register", h.resource)
+		}
+	}
+	answered := false
+	var responses []response
+	for _, h := range has {
+		raw := h.response
+		if raw == nil {
+			var err error
+			if raw, err = m.ask(ctx, p, c.Name, h); err != nil {
+				return Options{}, err
+			}
+			answered = true
+		}
+		r := response{resource: h.resource, ContainerAllocateResponse: &pluginapi.ContainerAllocateResponse{}}
+		if err := proto.Unmarshal(raw, r.ContainerAllocateResponse); err != nil {
+			return Options{}, fmt.Errorf("what the device plugin of %s said of container %s cannot be read: %w", h.resource, c.Name, err)
+		}
+		responses = append(responses, r)
+	}
+	if answered {
+		m.keep()
+	}
+	for _, h := range has {
+		if err := m.preStart(ctx, h); err != nil {
+			return Options{}, err
+		}
+	}
+	out, conflicts := merge(responses)
+	for _, what := range conflicts {
+		m.Log.Warn("device plugins contradict each other, and the first one counts", "pod", p.Namespace+"/"+p.Name, "container", c.Name, "what", what)
+	}
+	return out, nil
+}
+
+// allocateMissing gives the container what it has not got, though its pod runs: the file of
+// allocations was lost.
+func (m *Manager) allocateMissing(p *v1.Pod, c *v1.Container) error {
+	for _, r := range requests(p, c) {
+		m.mu.Lock()
+		missing := m.pods.get(p.UID, c.Name, r.resource) == nil && m.isKnownLocked(r.resource)
+		waits := !m.heard[r.resource]
+		m.mu.Unlock()
+		switch {
+		case !missing:
+		case waits:
+			return fmt.Errorf("waiting for the device plugin of %s to register", r.resource)
+		default:
+			m.note(p, c.Name, fmt.Sprintf("give %s anew: what it had is not known any more", r.resource), nil)
+			return m.Allocate(p, c, topologymanager.Hint{})
+		}
+	}
+	return nil
+}
+
+// preStart tells the plugin that the container starts, if it wants to know.
+func (m *Manager) preStart(ctx context.Context, h held) error {
+	if !h.prestart {
+		return nil
+	}
+	err := errAway
+	if h.endpoint != nil {
+		ctx, cancel := context.WithTimeout(ctx, preStartTimeout)
+		defer cancel()
+		_, err = h.endpoint.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: h.ids})
+	}
+	if err != nil {
+		return fmt.Errorf("device plugin PreStartContainer rpc failed with err: %w", err)
+	}
+	return nil
+}
+
+// response is what one plugin said.
+type response struct {
+	resource string
+	*pluginapi.ContainerAllocateResponse
+}
+
+// merge puts together what several plugins said. Of two that say different things of one, the first
+// counts; conflicts name them.
+func merge(responses []response) (out Options, conflicts []string) {
+	envs, annotations := map[string]string{}, map[string]string{}
+	devices, mounts, names := map[string]*runtimeapi.Device{}, map[string]*runtimeapi.Mount{}, map[string]bool{}
+	conflict := func(r response, what, name string) {
+		conflicts = append(conflicts, fmt.Sprintf("%s: %s %s", r.resource, what, name))
+	}
+	text := func(r response, what string, into, from map[string]string) {
+		for _, key := range slices.Sorted(maps.Keys(from)) {
+			if before, ok := into[key]; !ok {
+				into[key] = from[key]
+			} else if before != from[key] {
+				conflict(r, what, key)
+			}
+		}
+	}
+	for _, r := range responses {
+		text(r, "environment variable", envs, r.GetEnvs())
+		text(r, "annotation", annotations, r.GetAnnotations())
+		for _, d := range r.GetDevices() {
+			next := &runtimeapi.Device{ContainerPath: d.GetContainerPath(), HostPath: d.GetHostPath(), Permissions: d.GetPermissions()}
+			if before := devices[next.ContainerPath]; before == nil {
+				devices[next.ContainerPath] = next
+				out.Devices = append(out.Devices, next)
+			} else if !proto.Equal(before, next) {
+				conflict(r, "device", next.ContainerPath)
+			}
+		}
+		for _, d := range r.GetMounts() {
+			next := &runtimeapi.Mount{ContainerPath: d.GetContainerPath(), HostPath: d.GetHostPath(), Readonly: d.GetReadOnly()}
+			if before := mounts[next.ContainerPath]; before == nil {
+				mounts[next.ContainerPath] = next
+				out.Mounts = append(out.Mounts, next)
+			} else if !proto.Equal(before, next) {
+				conflict(r, "mount", next.ContainerPath)
+			}
+		}
+		for _, d := range r.GetCdiDevices() {
+			if !names[d.GetName()] {
+				names[d.GetName()] = true
+				out.CDIDevices = append(out.CDIDevices, &runtimeapi.CDIDevice{Name: d.GetName()})
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(envs)) {
+		out.Envs = append(out.Envs, &runtimeapi.KeyValue{Key: key, Value: []byte(envs[key])})
+	}
+	if len(annotations) > 0 {
+		out.Annotations = annotations
+	}
+	return out, conflicts
+}

@@ -1,0 +1,128 @@
+package devicemanager
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/api/core/v1"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"berth/internal/pod"
+)
+
+// Prepare has the plugins make ready what Allocate has chosen, container by container, and keeps
+// what they say. It waits for them as long as ctx allows. The error is the first one of a plugin,
+// in its words.
+//
+// What an earlier agent has chosen is never an error: a plugin that is not there yet, or fails, is
+// asked again by Options.
+func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) error {
+	for c := range pod.Containers(&p.Spec) {
+		if err := m.prepare(ctx, p, c.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Manager) prepare(ctx context.Context, p *v1.Pod, container string) error {
+	answered := false
+	for _, h := range m.held(p.UID, container) {
+		if h.response != nil || h.restored && !h.heard {
+			continue
+		}
+		_, err := m.ask(ctx, p, container, h)
+		switch {
+		case err == nil:
+			answered = true
+		case !h.restored || ctx.Err() != nil:
+			return err
+		}
+	}
+	if answered {
+		m.keep()
+	}
+	return nil
+}
+
+// keep writes what plugins have answered. If that fails it is tried again: an agent that ends before
+// asks them once more.
+func (m *Manager) keep() {
+	if m.save() != nil {
+		m.wakeUp()
+	}
+}
+
+// held is what a container has of one resource, and who gives it.
+type held struct {
+	*allocation
+	response []byte // of the allocation, when it was looked at
+	resource string
+	ids      []string
+	endpoint *endpoint // nil: none is connected
+	prestart bool
+	heard    bool // a plugin has registered since this agent began
+}
+
+// held returns what the container has, by resource, in order.
+func (m *Manager) held(uid pod.UID, container string) []held {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []held
+	has := m.pods[uid][container]
+	for _, resource := range slices.Sorted(maps.Keys(has)) {
+		a := has[resource]
+		h := held{allocation: a, response: a.response, resource: resource, ids: a.ids(), heard: m.heard[resource]}
+		if r := m.resources[resource]; r != nil {
+			h.endpoint, h.prestart = r.endpoint, r.prestart
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+// ask makes the plugin's Allocate call, and notes the response.
+func (m *Manager) ask(ctx context.Context, p *v1.Pod, container string, h held) (response []byte, err error) {
+	if h.endpoint == nil {
+		return nil, fmt.Errorf("cannot allocate devices of %s: %w", h.resource, errAway)
+	}
+	began := time.Now()
+	r, err := h.endpoint.client.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: h.ids}}})
+	took := time.Since(began)
+	m.metrics.allocated(h.resource, took)
+	if err == nil {
+		response, err = encode(r)
+	}
+	m.note(p, container, fmt.Sprintf("ask the device plugin of %s for %s", h.resource, list(h.ids)), err)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pods.get(p.UID, container, h.resource) == h.allocation {
+		h.allocation.response = response
+		m.generation++
+	}
+	return response, nil
+}
+
+// encode returns the response for the first container, as protobuf; not nil even if it says nothing.
+func encode(r *pluginapi.AllocateResponse) ([]byte, error) {
+	if len(r.GetContainerResponses()) == 0 {
+		return nil, fmt.Errorf("the device plugin's response is for no container")
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(r.ContainerResponses[0])
+	switch {
+	case err != nil:
+		return nil, err
+	case len(b) > maxResponse:
+		return nil, fmt.Errorf("the device plugin's response has %d bytes, more than %d", len(b), maxResponse)
+	case b == nil:
+		b = []byte{}
+	}
+	return b, nil
+}

@@ -1,0 +1,257 @@
+package devicemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/util/wait"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"berth/internal/host/inotify"
+	"berth/internal/pod"
+)
+
+// socketName is where plugins register, deprecationName a file that tells plugins that the plugin
+// watcher is the way to come, both in the folder of device plugins.
+const (
+	socketName      = "kubelet.sock"
+	deprecationName = "DEPRECATION"
+	deprecationText = "Device plugins should offer themselves through the plugin watcher, with a socket in the folder plugins_registry of the node agent.\n"
+)
+
+// retries space the tries to serve the socket.
+var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 2 * time.Minute, Steps: math.MaxInt}
+
+// writeAgain is how long a file that could not be written waits for the next try.
+const writeAgain = 10 * time.Second
+
+// Run takes registrations until ctx is done. It may be called once.
+func (m *Manager) Run(ctx context.Context) error {
+	m.mu.Lock()
+	m.life = ctx
+	m.mu.Unlock()
+	if err := m.makeFolder(); err != nil {
+		return err
+	}
+	m.removeSockets()
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(2*maxRegistrations), grpc.ConnectionTimeout(dialTimeout), grpc.WaitForHandlers(true))
+	pluginapi.RegisterRegistrationServer(server, registration{Manager: m})
+	close(m.began)
+	defer m.running.Wait()
+	defer m.closeAll()
+	m.running.Go(func() { m.tend(ctx) })
+	s := &socket{Manager: m, server: server, broken: make(chan net.Listener)}
+	defer s.running.Wait()
+	defer server.Stop()
+	told := ""
+	for delay := retries.DelayFunc(); ; {
+		began := time.Now()
+		err := s.follow(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Since(began) > retries.Cap {
+			delay, told = retries.DelayFunc(), ""
+		}
+		m.serving.Set(err)
+		if err.Error() != told {
+			told = err.Error()
+			m.Log.Warn("the socket for device plugins is not watched or not served, which is tried again", "folder", m.Dir, "error", err)
+		}
+		if !pod.Pause(ctx, delay()) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (m *Manager) makeFolder() error {
+	if err := os.MkdirAll(m.Dir, 0o750); err != nil {
+		return fmt.Errorf("folder of device plugins: %w", err)
+	}
+	return nil
+}
+
+// removeSockets removes what plugins and an earlier agent left: plugins see that, and register.
+func (m *Manager) removeSockets() {
+	entries, err := os.ReadDir(m.Dir)
+	for _, e := range entries {
+		if e.Type()&fs.ModeSocket != 0 {
+			err = errors.Join(err, os.Remove(filepath.Join(m.Dir, e.Name())))
+		}
+	}
+	if err != nil {
+		m.Log.Warn("sockets from before are still in the folder of device plugins", "error", err)
+	}
+}
+
+// closeAll ends the connections to plugins.
+func (m *Manager) closeAll() {
+	m.mu.Lock()
+	var open []*endpoint
+	for _, r := range m.resources {
+		if r.endpoint != nil {
+			open = append(open, r.endpoint)
+		}
+	}
+	m.mu.Unlock()
+	for _, e := range open {
+		e.close()
+	}
+}
+
+// tend forgets plugins that are away for long, and writes the file when what plugins say has changed.
+func (m *Manager) tend(ctx context.Context) {
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.changed:
+		case <-next.C:
+		}
+		next.Stop()
+		at := m.expire(time.Now())
+		if err := m.save(); err != nil {
+			m.Log.Warn("allocations of devices are not written, which is tried again", "in", writeAgain, "error", err)
+			if again := time.Now().Add(writeAgain); at.IsZero() || again.Before(at) {
+				at = again
+			}
+		}
+		if !at.IsZero() {
+			next.Reset(time.Until(at))
+		}
+	}
+}
+
+// socket is where plugins register. Plugins watch it: one that is made anew tells them to register
+// again.
+type socket struct {
+	*Manager
+	server   *grpc.Server
+	broken   chan net.Listener // has ended by itself
+	listener net.Listener
+	made     fs.FileInfo // what is at the path of the listener
+	running  sync.WaitGroup
+}
+
+// follow serves the socket, and again when somebody has taken it away, until the watch breaks or ctx
+// is done.
+func (s *socket) follow(ctx context.Context) error {
+	if err := s.makeFolder(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(s.Dir, deprecationName), []byte(deprecationText), 0o600); err != nil {
+		return err
+	}
+	watch, err := s.Watch()
+	if err == nil {
+		defer watch.Close()
+		err = watch.Add(s.Dir)
+	}
+	// Without a watch plugins can register all the same.
+	if err := errors.Join(s.ensure(ctx), err); err != nil {
+		return err
+	}
+	s.serving.Set(nil)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case l := <-s.broken:
+			if err := s.lost(l); err != nil {
+				return err
+			}
+		case e, ok := <-watch.Events():
+			if !ok {
+				return errors.New("the watch of the folder ended")
+			}
+			if e.Err == nil && e.Path != s.path() && e.Path != s.Dir {
+				continue
+			}
+			if e.Path == s.Dir && e.Deleted {
+				return errors.New("the folder of device plugins was removed")
+			}
+		}
+		if err := s.ensure(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *socket) path() string { return filepath.Join(s.Dir, socketName) }
+
+// ensure serves the socket unless it is there.
+func (s *socket) ensure(ctx context.Context) error {
+	is, err := os.Lstat(s.path())
+	switch {
+	case err == nil && s.listener != nil && os.SameFile(is, s.made):
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s is not the one that was made here: another program serves device plugins, or left it; end that program and remove it", s.path())
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if s.listener != nil {
+		s.Log.Warn("somebody removed the socket for device plugins, which is made again", "socket", s.path())
+		s.drop()
+	}
+	l, err := s.Listen(s.path())
+	if err != nil {
+		return err
+	}
+	if s.made, err = os.Lstat(s.path()); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	s.listener = l
+	s.running.Go(func() {
+		_ = s.server.Serve(l)
+		select {
+		case s.broken <- l:
+		case <-ctx.Done():
+		}
+	})
+	return nil
+}
+
+// lost makes room for a new listener where one has ended. One that was dropped has its successor.
+func (s *socket) lost(l net.Listener) error {
+	if l != s.listener {
+		return nil
+	}
+	s.drop()
+	s.Log.Warn("the socket for device plugins was not served any more", "socket", s.path())
+	if is, err := os.Lstat(s.path()); err == nil && os.SameFile(is, s.made) {
+		return os.Remove(s.path())
+	}
+	return nil
+}
+
+// drop ends the listener.
+func (s *socket) drop() {
+	if s.listener != nil {
+		_ = s.listener.Close()
+		s.listener = nil
+	}
+}
+
+// listenUnix listens on a path, which stays when the listener ends: by then it may be another's.
+func listenUnix(path string) (net.Listener, error) {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	return l, nil
+}
+
+var _ Watch = (*inotify.Watch)(nil)

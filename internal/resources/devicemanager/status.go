@@ -1,0 +1,118 @@
+package devicemanager
+
+import (
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+
+	"berth/internal/pod"
+)
+
+// Capacity returns how many devices there are of each resource, and how many of them are healthy.
+// Resources whose plugins are away for more than five minutes are there with zero.
+func (m *Manager) Capacity() (capacity, allocatable v1.ResourceList) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	capacity, allocatable = v1.ResourceList{}, v1.ResourceList{}
+	set := func(name string, all, healthy int64) {
+		capacity[v1.ResourceName(name)] = *apiresource.NewQuantity(all, apiresource.DecimalSI)
+		allocatable[v1.ResourceName(name)] = *apiresource.NewQuantity(healthy, apiresource.DecimalSI)
+	}
+	for name := range m.gone {
+		set(name, 0, 0)
+	}
+	for name, r := range m.resources {
+		set(name, int64(len(r.devices)), r.healthy())
+	}
+	return capacity, allocatable
+}
+
+// Allocated returns how many devices of each resource are given, each counted once.
+func (m *Manager) Allocated() map[v1.ResourceName]int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	names := map[string]bool{}
+	for _, containers := range m.pods {
+		for _, resources := range containers {
+			for name := range resources {
+				names[name] = true
+			}
+		}
+	}
+	out := map[v1.ResourceName]int64{}
+	for name := range names {
+		out[v1.ResourceName(name)] = int64(len(m.pods.taken(name)))
+	}
+	return out
+}
+
+// Registered reports whether a plugin of the resource is connected.
+func (m *Manager) Registered(name v1.ResourceName) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.resources[string(name)]
+	return r != nil && r.endpoint != nil
+}
+
+// AllocatedResourcesStatus returns the devices of the container and their health, by resource
+// (KEP-4680). A device that is not known counts as healthy.
+func (m *Manager) AllocatedResourcesStatus(uid pod.UID, container string) []v1.ResourceStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []v1.ResourceStatus
+	has := m.pods[uid][container]
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		s := v1.ResourceStatus{Name: v1.ResourceName(name)}
+		for _, id := range has[name].ids() {
+			health := v1.ResourceHealthStatusHealthy
+			if r := m.resources[name]; r != nil {
+				if d, ok := r.devices[id]; ok && !d.healthy {
+					health = v1.ResourceHealthStatusUnhealthy
+				}
+			}
+			s.Resources = append(s.Resources, v1.ResourceHealth{ResourceID: v1.ResourceID(id), Health: health})
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// Device is one device of the node.
+type Device struct {
+	Resource v1.ResourceName
+	ID       string
+	// Nodes are the NUMA nodes near which it lies, as its plugin says; none: it does not say.
+	Nodes []int64
+}
+
+// Devices returns what the container has, by resource and ID.
+func (m *Manager) Devices(uid pod.UID, container string) []Device {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []Device
+	has := m.pods[uid][container]
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		for _, id := range has[name].ids() {
+			out = append(out, Device{v1.ResourceName(name), id, slices.Clone(has[name].devices[id])})
+		}
+	}
+	return out
+}
+
+// AllocatableDevices returns the healthy devices of the node, by resource and ID.
+func (m *Manager) AllocatableDevices() []Device {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []Device
+	for _, name := range slices.Sorted(maps.Keys(m.resources)) {
+		devices := m.resources[name].devices
+		for _, id := range slices.Sorted(maps.Keys(devices)) {
+			if d := devices[id]; d.healthy {
+				out = append(out, Device{v1.ResourceName(name), id, slices.Clone(d.nodes)})
+			}
+		}
+	}
+	return out
+}
