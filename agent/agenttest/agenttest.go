@@ -152,11 +152,12 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 	w.gate = &gate{dial: w.Runtime.Dialer(), plugin: w.driver.dial}
 	out := agent.Outside{
 		DialCRI: w.gate.Dial, Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: w.mounts, DialPlugin: w.gate.DialPlugin,
-		Watch:     func() (podconfig.Watcher, error) { return w.watch, nil },
-		Plugins:   func() (plugins.Watch, error) { return noPlugins{}, nil },
-		LogWrites: func() (containerlogs.Writes, error) { return quietLogs{}, nil },
-		Listen:    func() (net.Listener, error) { return w.door, nil },
-		Tuning:    quietTuning{}, HostPorts: &w.sockets, Readings: w.Usage, Metrics: w.Metrics, SLIs: w.SLIs,
+		Watch:         func() (podconfig.Watcher, error) { return w.watch, nil },
+		Plugins:       func() (plugins.Watch, error) { return noPlugins{}, nil },
+		LogWrites:     func() (containerlogs.Writes, error) { return quietLogs{}, nil },
+		Listen:        func() (net.Listener, error) { return w.door, nil },
+		ListenPlugins: func(string) (net.Listener, error) { return bufconn.Listen(1 << 16), nil },
+		Tuning:        quietTuning{}, HostPorts: &w.sockets, Readings: w.Usage, Metrics: w.Metrics, SLIs: w.SLIs,
 		Machine: machine, Network: w.uplink.network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {
 			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil
