@@ -42,6 +42,8 @@ type Facts struct {
 	AppArmor bool
 	// LimitedSwap: containers of burstable pods may use swap.
 	LimitedSwap bool
+	// TakesClaims: claims of devices are prepared for pods.
+	TakesClaims bool
 	// OwnCPUs and OwnMemory: containers of guaranteed pods are given CPUs of their own (the policy
 	// static of cpuManager), and memory of certain NUMA nodes (Static of memoryManager).
 	OwnCPUs, OwnMemory bool
@@ -97,7 +99,10 @@ func judge(handlers []Handler, a Attributes) *Rejection {
 // unsupportedFields refuses pods that ask for what this version does not do: a pod that runs
 // without what it asks for would be a lie.
 func unsupportedFields(a Attributes) *Rejection {
-	fields := append(Unsupported(a.Pod), volumes.Unsupported(a.Pod)...)
+	fields := volumes.Unsupported(a.Pod)
+	if !a.Facts.TakesClaims {
+		fields = append(fields, unsupportedClaims(a.Pod)...)
+	}
 	if len(fields) == 0 {
 		return nil
 	}

@@ -6,9 +6,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Unsupported returns the paths of the pod's fields that this version does not carry out. Volumes
-// are the business of volumes.Unsupported.
-func Unsupported(p *v1.Pod) []string {
+// unsupportedClaims returns the paths of the pod's fields that ask for claims, which nobody prepares
+// without an API server (KEP-4381).
+func unsupportedClaims(p *v1.Pod) []string {
 	var out []string
 	is := func(set bool, format string, args ...any) {
 		if set {
@@ -24,21 +24,10 @@ func Unsupported(p *v1.Pod) []string {
 		}
 	}
 	for i := range s.InitContainers {
-		out = append(out, unsupportedOf(fmt.Sprintf("spec.initContainers[%d]", i), &s.InitContainers[i])...)
+		is(len(s.InitContainers[i].Resources.Claims) > 0, "spec.initContainers[%d].resources.claims", i)
 	}
 	for i := range s.Containers {
-		out = append(out, unsupportedOf(fmt.Sprintf("spec.containers[%d]", i), &s.Containers[i])...)
+		is(len(s.Containers[i].Resources.Claims) > 0, "spec.containers[%d].resources.claims", i)
 	}
-	return out
-}
-
-func unsupportedOf(path string, c *v1.Container) []string {
-	var out []string
-	is := func(set bool, field string) {
-		if set {
-			out = append(out, path+"."+field)
-		}
-	}
-	is(len(c.Resources.Claims) > 0, "resources.claims")
 	return out
 }
