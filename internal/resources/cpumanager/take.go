@@ -28,8 +28,8 @@ type TakeOptions struct {
 // machine lists its own. Free CPUs that the machine does not have are not seen.
 //
 // It is greedy: it takes parts of the machine that are wholly free and not too large, NUMA nodes or
-// sockets first, then cores, then single CPUs; among parts of a kind those with the fewest free CPUs
-// come first, so that pieces are used up. This is true without options:
+// sockets first, then cores, then single CPUs; among parts of a kind those with the fewest free
+// CPUs come first, so that pieces are used up. This is true without options:
 //
 //   - Of the larger of sockets and NUMA nodes each that is wholly free is taken, or has more CPUs
 //     than were taken outside of such. The same is true of cores. So a wholly free core is split for

@@ -214,6 +214,17 @@ func TestTakeTooMany(t *testing.T) {
 	}
 }
 
+// TestTakeNodesBeforeSockets has as many sockets as nodes, which are numbered the other way round:
+// nodes are the larger ones.
+func TestTakeNodesBeforeSockets(t *testing.T) {
+	m := machine.Machine{CPUs: []machine.CPU{{ID: 0, Core: 0, Socket: 0, Node: 1}, {ID: 1, Core: 1, Socket: 1, Node: 0}}}
+	for _, o := range everyOption {
+		if got, err := takeCPUs(&m, m.Online(), 1, o); err != nil || got.String() != "1" {
+			t.Errorf("with %+v: %q, %v, want 1", o, got, err)
+		}
+	}
+}
+
 // everyOption are the options that may be set together.
 var everyOption = []TakeOptions{
 	{},

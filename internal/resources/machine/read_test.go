@@ -169,6 +169,19 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
+// TestReadOfflineThread reads a core that also names a thread that is offline.
+func TestReadOfflineThread(t *testing.T) {
+	tree := machinetest.Shape{Cores: 2, Threads: 2, Offline: []int{0}}.Tree()
+	change(tree, map[string]string{"sys/devices/system/cpu/cpu2/topology/core_cpus_list": "0,2"})
+	m, err := machine.Read(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.OnCores(2).String(); got != "2" {
+		t.Errorf("core 2 has the CPUs %q, want 2 alone: %+v", got, m.CPUs)
+	}
+}
+
 func TestReadNoNUMARefuses(t *testing.T) {
 	tree := machinetest.Known["no NUMA"].Tree()
 	delete(tree, "proc/meminfo")
