@@ -32,7 +32,8 @@ func TestAllocate(t *testing.T) {
 		want  string
 	}{
 		{
-			"one node", 1, []step{{podOf("a", "app: memory=3Gi"), anywhere, ""}, {podOf("b", "app: memory=4Gi"), must, ""}},
+			"one node", 1,
+			[]step{{podOf("a", "app: memory=3Gi"), anywhere, ""}, {podOf("b", "app: memory=4Gi"), must, ""}},
 			"a/app {0} memory 3Gi; b/app {0} memory 4Gi",
 		},
 		{
@@ -49,17 +50,22 @@ func TestAllocate(t *testing.T) {
 		{
 			"what needs two nodes makes a group, which takes nothing else", 4,
 			[]step{
-				{podOf("a", "app: memory=10Gi"), anywhere, ""}, {podOf("b", "app: memory=2Gi"), anywhere, ""},
-				{podOf("c", "app: memory=12Gi"), must, "app: " + errNoNodes.Error()}, {podOf("d", "app: memory=2Gi"), hint("no", 1), "app: " + errOtherGroup.Error()},
+				{podOf("a", "app: memory=10Gi"), anywhere, ""},
+				{podOf("b", "app: memory=2Gi"), anywhere, ""},
+				{podOf("c", "app: memory=12Gi"), must, "app: " + errNoNodes.Error()},
+				{podOf("d", "app: memory=2Gi"), hint("no", 1), "app: " + errOtherGroup.Error()},
 			},
 			"a/app {0,1} memory 10Gi; b/app {2} memory 2Gi",
 		},
 		{
 			"as narrow as is left, if it need not be preferred", 4,
 			[]step{
-				{podOf("a", "app: memory=5Gi"), hint("yes", 0), ""}, {podOf("b", "app: memory=5Gi"), hint("yes", 1), ""},
-				{podOf("c", "app: memory=5Gi"), hint("yes", 2), ""}, {podOf("d", "app: memory=10Gi"), anywhere, "app: " + errNoNodes.Error()},
-				{podOf("e", "app: memory=5Gi"), must, ""}, {podOf("f", "app: memory=5Gi"), must, "app: " + errNoNodes.Error()},
+				{podOf("a", "app: memory=5Gi"), hint("yes", 0), ""},
+				{podOf("b", "app: memory=5Gi"), hint("yes", 1), ""},
+				{podOf("c", "app: memory=5Gi"), hint("yes", 2), ""},
+				{podOf("d", "app: memory=10Gi"), anywhere, "app: " + errNoNodes.Error()},
+				{podOf("e", "app: memory=5Gi"), must, ""},
+				{podOf("f", "app: memory=5Gi"), must, "app: " + errNoNodes.Error()},
 			},
 			"a/app {0} memory 5Gi; b/app {1} memory 5Gi; c/app {2} memory 5Gi; e/app {3} memory 5Gi",
 		},
@@ -74,7 +80,8 @@ func TestAllocate(t *testing.T) {
 		{
 			"more nodes of the group are added, which is wider than need be", 4,
 			[]step{
-				{podOf("a", "app: memory=10Gi"), hint("yes", 1, 2), ""}, {podOf("b", "app: memory=9Gi"), hint("no", 3), ""},
+				{podOf("a", "app: memory=10Gi"), hint("yes", 1, 2), ""},
+				{podOf("b", "app: memory=9Gi"), hint("no", 3), ""},
 				{podOf("c", "app: memory=6Gi"), hint("yes", 2), "app: " + errOtherGroup.Error()},
 				{podOf("d", "app: memory=6Gi"), hint("yes", 1), "app: " + errExtendedPreferred.Error()},
 				{podOf("e", "app: memory=6Gi"), hint("no", 1), ""},
@@ -90,19 +97,23 @@ func TestAllocate(t *testing.T) {
 			"pages that the machine does not have", 2, []step{{podOf("a", "app: memory=1Gi hugepages-64Ki=64Ki"), anywhere, "app: " + errNoNodes.Error()}}, "",
 		},
 		{
-			"eight nodes", 8, []step{{podOf("a", "app: memory=40Gi"), must, ""}, {podOf("b", "app: memory=1Gi"), must, ""}},
+			"eight nodes", 8,
+			[]step{{podOf("a", "app: memory=40Gi"), must, ""}, {podOf("b", "app: memory=1Gi"), must, ""}},
 			"a/app {1,2,3,4,5} memory 40Gi; b/app {0} memory 1Gi",
 		},
 		{
-			"init containers end before others run", 1, []step{{podOf("a", "init1: memory=4Gi", "init2: memory=5Gi", "app1: memory=3Gi", "app2: memory=4Gi"), must, ""}},
+			"init containers end before others run", 1,
+			[]step{{podOf("a", "init1: memory=4Gi", "init2: memory=5Gi", "app1: memory=3Gi", "app2: memory=4Gi"), must, ""}},
 			"a/init1 {0} memory 0; a/init2 {0} memory 0; a/app1 {0} memory 3Gi; a/app2 {0} memory 4Gi",
 		},
 		{
-			"init containers that need the most", 1, []step{{podOf("a", "init1: memory=2Gi", "init2: memory=6Gi", "app: memory=3Gi"), must, ""}},
+			"init containers that need the most", 1,
+			[]step{{podOf("a", "init1: memory=2Gi", "init2: memory=6Gi", "app: memory=3Gi"), must, ""}},
 			"a/init1 {0} memory 0; a/init2 {0} memory 3Gi; a/app {0} memory 3Gi",
 		},
 		{
-			"sidecars run on", 1, []step{{podOf("a", "init1: memory=2Gi", "side: memory=3Gi", "init2: memory=4Gi", "app: memory=4Gi"), must, ""}, {podOf("b", "app: memory=1Mi"), must, "app: " + errNoNodes.Error()}},
+			"sidecars run on", 1,
+			[]step{{podOf("a", "init1: memory=2Gi", "side: memory=3Gi", "init2: memory=4Gi", "app: memory=4Gi"), must, ""}, {podOf("b", "app: memory=1Mi"), must, "app: " + errNoNodes.Error()}},
 			"a/init1 {0} memory 0; a/side {0} memory 3Gi; a/init2 {0} memory 0; a/app {0} memory 4Gi",
 		},
 		{
@@ -111,7 +122,8 @@ func TestAllocate(t *testing.T) {
 			"a/side {0} memory 3Gi; a/init2 {0} memory 4Gi",
 		},
 		{
-			"what lies elsewhere is not had again", 2, []step{{podOf("a", "init: memory=8Gi", "app: memory=7Gi"), must, ""}},
+			"what lies elsewhere is not had again", 2,
+			[]step{{podOf("a", "init: memory=8Gi", "app: memory=7Gi"), must, ""}},
 			"a/init {1} memory 8Gi; a/app {0} memory 7Gi",
 		},
 	} {
@@ -343,8 +355,10 @@ func TestAllocatable(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Block{
-		{[]int{0}, large, uint64(2 * gi)}, {[]int{0}, v1.ResourceMemory, uint64(7 * gi)},
-		{[]int{1}, large, uint64(2 * gi)}, {[]int{1}, v1.ResourceMemory, uint64(8 * gi)},
+		{[]int{0}, large, uint64(2 * gi)},
+		{[]int{0}, v1.ResourceMemory, uint64(7 * gi)},
+		{[]int{1}, large, uint64(2 * gi)},
+		{[]int{1}, v1.ResourceMemory, uint64(8 * gi)},
 	}
 	if diff := cmp.Diff(want, m.Allocatable()); diff != "" {
 		t.Error(diff)

@@ -272,7 +272,8 @@ func TestNewErrors(t *testing.T) {
 		{"unknown policy", Config{Policy: "strict", Machine: machineOf(2)}, `topologyManagerPolicy: unknown policy "strict": set none, best-effort, restricted or single-numa-node`},
 		{"unknown scope", Config{Policy: Restricted, Scope: "node", Machine: machineOf(2)}, `topologyManagerScope: unknown scope "node": set container or pod`},
 		{
-			"high node", Config{Policy: Restricted, Machine: &machine.Machine{Nodes: []machine.Node{{ID: 64}}}},
+			"high node",
+			Config{Policy: Restricted, Machine: &machine.Machine{Nodes: []machine.Node{{ID: 64}}}},
 			"NUMA node 64: topologyManagerPolicy restricted can be used with nodes 0 to 63 only: set it to none",
 		},
 	} {
@@ -297,7 +298,8 @@ func TestDescribe(t *testing.T) {
 		want   string
 	}{
 		{
-			[]Hints{{"example.com/gpu": {h("yes", 1)}}, {"cpu": {h("no", 0, 1), h("yes", 1), h("yes", 0)}}, {}}, h("yes", 1),
+			[]Hints{{"example.com/gpu": {h("yes", 1)}}, {"cpu": {h("no", 0, 1), h("yes", 1), h("yes", 0)}}, {}},
+			h("yes", 1),
 			"example.com/gpu {1}; cpu {0},{1}, else {0,1}; merged {1} preferred",
 		},
 		{[]Hints{{"b": {}, "a": nil}}, h("no", 0, 1), "a anywhere; b nowhere; merged {0,1} not preferred"},

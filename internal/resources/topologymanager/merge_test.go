@@ -172,7 +172,7 @@ func naiveRank(m merging, h Hint, size int) []int {
 	if m.distance != nil {
 		distance = m.distance(h.Nodes)
 	}
-	rank := []int{1, 0, 0}
+	var rank []int
 	switch {
 	case h.Preferred:
 		rank = []int{0, 0, count}
