@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/cpuset"
 
 	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
@@ -224,6 +225,26 @@ func TestHintsOfPods(t *testing.T) {
 	}
 }
 
+// A pod that has all its CPUs keeps them, though it now asks for more than there are.
+func TestHintsOfPodThatGrew(t *testing.T) {
+	m := load(t, configOf(t, box{2, 1, 1, 2, 2}))
+	mustAdmit(t, m, podOf("p", ask{"c", "2", ""}), "c=2-3")
+	p := podOf("p", ask{"c", "8", ""})
+	if c, all := hintsText(m.Hints(p, &p.Spec.Containers[0])), hintsText(m.PodHints(p)); c != "0! 01" || all != c {
+		t.Errorf("hints %s, of the pod %s", c, all)
+	}
+}
+
+func TestReusable(t *testing.T) {
+	p := podOf("p", ask{"i", "", "init"}, ask{"s", "", "sidecar"}, ask{"j", "", "init"}, ask{"c", "", ""}, ask{"d", "", ""})
+	has := map[string]cpuset.CPUSet{"i": set("1-4"), "s": set("4-5"), "j": set("3,6"), "c": set("2")}
+	for name, want := range map[string]string{"i": "", "s": "1,3", "j": "1,3", "d": "1,3,6"} {
+		if got := reusable(p, pod.FindContainer(&p.Spec, name), has).String(); got != want {
+			t.Errorf("%s can reuse %s; want %s", name, got, want)
+		}
+	}
+}
+
 func TestRetain(t *testing.T) {
 	m := load(t, configOf(t, laptop))
 	for _, uid := range []string{"a", "b", "c"} {
@@ -237,6 +258,11 @@ func TestRetain(t *testing.T) {
 		t.Errorf("pools %+v, handed %v", m.now(), m.handed)
 	}
 	wantFile(t, m, string(must(encode(Static, m.now()))))
+	m.CPUs("b", "x")
+	m.Release("b")
+	if len(m.handed) != 0 {
+		t.Errorf("of pods that are gone there is %v", m.handed)
+	}
 	if got := m.Allocatable().String(); got != "1-7" {
 		t.Errorf("allocatable %s", got)
 	}

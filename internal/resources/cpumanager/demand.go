@@ -49,7 +49,6 @@ func peak(p *v1.Pod, cpusOf func(*v1.Container) int) int {
 		c := &p.Spec.InitContainers[i]
 		if lifecycle.IsSidecar(c) {
 			sidecars += cpusOf(c)
-			most = max(most, sidecars)
 		} else {
 			most = max(most, sidecars+cpusOf(c))
 		}

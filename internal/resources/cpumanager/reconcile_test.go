@@ -315,6 +315,40 @@ func TestContainerDies(t *testing.T) {
 	})
 }
 
+// The second failure is told, unless the container has ended while the call was under way.
+func TestContainerDiesLater(t *testing.T) {
+	onHost(t, laptop, func(h *host) {
+		h.run("a", "")
+		hang := make(chan struct{})
+		h.set(func() { h.fails["a"] = "killed" })
+		h.run("x", "2")
+		h.set(func() { h.hangs["a"] = hang })
+		time.Sleep(time.Second)
+		synctest.Wait()
+		h.exit("a")
+		close(hang)
+		synctest.Wait()
+		h.want("x=2-3", "a 0-1,4-7", "a 0-1,4-7")
+		if err := h.manager.Health(); err != nil || len(story(h.manager, "a")) != 0 {
+			t.Errorf("health %v, journal %q", err, story(h.manager, "a"))
+		}
+	})
+}
+
+// What a container was created with says nothing any more once it was seen.
+func TestContainerIsSeenAgain(t *testing.T) {
+	onHost(t, laptop, func(h *host) {
+		h.run("a", "")
+		h.run("x", "2")
+		h.exit("a") // an observation without it
+		h.end("x")
+		h.set(func() { h.cpus["a"] = "0-1,4-7" })
+		h.manager.cfg.Changed.Put("a")
+		synctest.Wait()
+		h.want("a=0-7", "a 0-1,4-7", "a 0-7")
+	})
+}
+
 // A call that hangs holds up nobody, and is followed by what is right then.
 func TestRuntimeHangs(t *testing.T) {
 	onHost(t, laptop, func(h *host) {
@@ -392,6 +426,17 @@ func TestFileIsWrittenLater(t *testing.T) {
 		h.run("x", "2")
 		path := h.manager.cfg.StateFile
 		mend := checkpointtest.ReadOnly(t, strings.TrimSuffix(path, "/cpu_manager_state"))
+		p := podOf("y", ask{"c", "2", ""})
+		if err := h.manager.Allocate(p, &p.Spec.Containers[0], topologymanager.Hint{}); err == nil {
+			t.Error("a pod was given CPUs")
+		}
+		mend()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if err := h.manager.Persistence(); err != nil {
+			t.Error(err)
+		}
+		mend = checkpointtest.ReadOnly(t, strings.TrimSuffix(path, "/cpu_manager_state"))
 		h.end("x")
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
@@ -405,4 +450,3 @@ func TestFileIsWrittenLater(t *testing.T) {
 		}
 	})
 }
-
