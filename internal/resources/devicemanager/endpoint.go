@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,15 @@ import (
 
 	"berth/internal/pod"
 )
+
+// plugins are the connections to plugins.
+type plugins struct {
+	*Manager
+	slots   chan struct{}   // registrations that run
+	began   chan struct{}   // closed when Run has begun
+	life    context.Context // of Run; there when began is closed
+	running sync.WaitGroup
+}
 
 // endpoint is one connection to a plugin. When it ends, the plugin has to register again.
 type endpoint struct {
@@ -35,7 +45,7 @@ var errSocketGone = errors.New("its socket is gone")
 
 // connect makes the plugin that listens on the socket the one of the resource. On an error all
 // stays as it was.
-func (m *Manager) connect(ctx context.Context, resource, socket string) error {
+func (m *plugins) connect(ctx context.Context, resource, socket string) error {
 	select {
 	case <-m.began:
 	case <-ctx.Done():
@@ -47,7 +57,10 @@ func (m *Manager) connect(ctx context.Context, resource, socket string) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-m.slots }()
-	if err := m.hasRoom(resource); err != nil {
+	m.mu.Lock()
+	err := m.hasRoom(resource)
+	m.mu.Unlock()
+	if err != nil {
 		return err
 	}
 	e, err := m.open(ctx, resource, socket)
@@ -61,17 +74,8 @@ func (m *Manager) connect(ctx context.Context, resource, socket string) error {
 	return nil
 }
 
-func (m *Manager) hasRoom(resource string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.resources[resource] == nil && !m.gone[resource] && len(m.resources)+len(m.gone) >= maxResources {
-		return fmt.Errorf("the node has %d extended resources of device plugins already, which is the most: %s is not taken", maxResources, resource)
-	}
-	return nil
-}
-
 // open connects to a plugin and asks for its options.
-func (m *Manager) open(ctx context.Context, resource, socket string) (*endpoint, error) {
+func (m *plugins) open(ctx context.Context, resource, socket string) (*endpoint, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	raw, err := m.Dial(dialing, socket)
 	cancel()
@@ -94,7 +98,7 @@ func (m *Manager) open(ctx context.Context, resource, socket string) (*endpoint,
 	if err != nil {
 		return nil, errors.Join(err, raw.Close())
 	}
-	life, end := context.WithCancel(m.lifetime())
+	life, end := context.WithCancel(m.life)
 	e := &endpoint{resource: resource, socket: socket, client: pluginapi.NewDevicePluginClient(conn), ctx: life, close: func() {
 		end()
 		_, _ = conn.Close(), raw.Close() // which it may not have taken yet
@@ -108,16 +112,9 @@ func (m *Manager) open(ctx context.Context, resource, socket string) (*endpoint,
 	return e, nil
 }
 
-// lifetime returns the context of Run.
-func (m *Manager) lifetime() context.Context {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.life
-}
-
-// adopt puts the plugin in the place of the one before. The list of that one stays until the new one
-// sends its own.
-func (m *Manager) adopt(e *endpoint) error {
+// adopt puts the plugin in the place of the one before. The list of that one stays until the new
+// one sends its own.
+func (m *plugins) adopt(e *endpoint) error {
 	m.mu.Lock()
 	if m.life.Err() != nil {
 		m.mu.Unlock()
@@ -125,9 +122,9 @@ func (m *Manager) adopt(e *endpoint) error {
 	}
 	r := m.resources[e.resource]
 	if r == nil {
-		if len(m.resources)+len(m.gone) >= maxResources && !m.gone[e.resource] {
+		if err := m.hasRoom(e.resource); err != nil {
 			m.mu.Unlock()
-			return m.hasRoom(e.resource)
+			return err
 		}
 		r = &resource{devices: map[string]device{}}
 		m.resources[e.resource] = r
@@ -162,13 +159,13 @@ func (m *Manager) tell(pods []pod.UID) {
 }
 
 // follow takes the lists that the plugin sends until it sends no more.
-func (m *Manager) follow(e *endpoint) {
+func (m *plugins) follow(e *endpoint) {
 	err := m.lists(e)
 	e.close()
 	m.ended(e, err)
 }
 
-func (m *Manager) lists(e *endpoint) error {
+func (m *plugins) lists(e *endpoint) error {
 	stream, err := e.client.ListAndWatch(e.ctx, &pluginapi.Empty{})
 	if err != nil {
 		return err
@@ -233,7 +230,7 @@ func (m *Manager) update(e *endpoint, devices map[string]device) {
 func (m *Manager) ended(e *endpoint, err error) {
 	m.mu.Lock()
 	r := m.resources[e.resource]
-	if m.life.Err() != nil || r == nil || r.endpoint != e {
+	if r == nil || r.endpoint != e || m.plugins.life.Err() != nil {
 		m.mu.Unlock()
 		return
 	}
@@ -246,36 +243,6 @@ func (m *Manager) ended(e *endpoint, err error) {
 	m.tell(users)
 	m.CapacityChanged()
 	m.wakeUp()
-}
-
-// expire forgets the resources whose plugins have been away for too long, and returns when that is
-// to be looked at again; zero: not before something happens.
-func (m *Manager) expire(now time.Time) time.Time {
-	m.mu.Lock()
-	var next time.Time
-	var gone []string
-	for name, r := range m.resources {
-		if r.endpoint != nil {
-			continue
-		}
-		at := r.stopped.Add(forgetAfter)
-		if !at.After(now) {
-			gone = append(gone, name)
-			delete(m.resources, name)
-			m.gone[name] = true
-			m.generation++
-		} else if next.IsZero() || at.Before(next) {
-			next = at
-		}
-	}
-	m.mu.Unlock()
-	for _, name := range gone {
-		m.Log.Info("no device plugin has come back; the node has none of its resource any more", "resource", name, "after", forgetAfter)
-	}
-	if len(gone) > 0 {
-		m.CapacityChanged()
-	}
-	return next
 }
 
 // preferred asks the plugin which devices it would rather give; nil: it has no preference. A plugin
@@ -298,4 +265,19 @@ func (m *Manager) preferred(e *endpoint, p *v1.Pod, container string, q question
 		return nil
 	}
 	return r.ContainerResponses[0].GetDeviceIDs()
+}
+
+// closeAll ends the connections to plugins.
+func (m *plugins) closeAll() {
+	m.mu.Lock()
+	var open []*endpoint
+	for _, r := range m.resources {
+		if r.endpoint != nil {
+			open = append(open, r.endpoint)
+		}
+	}
+	m.mu.Unlock()
+	for _, e := range open {
+		e.close()
+	}
 }

@@ -3,10 +3,8 @@ package devicemanager
 import (
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	keep "berth/internal/checkpoint"
@@ -63,7 +61,7 @@ func (m *Manager) save() error {
 		m.mu.Unlock()
 		return nil // who held the token before has written it
 	}
-	data := m.dataLocked()
+	data := m.data()
 	m.mu.Unlock()
 	content, err := checkpoint.Encode(data)
 	if err == nil {
@@ -77,18 +75,4 @@ func (m *Manager) save() error {
 	m.written = generation
 	m.mu.Unlock()
 	return nil
-}
-
-func (m *Manager) dataLocked() checkpoint.Data {
-	d := checkpoint.Data{PodDeviceEntries: m.pods.entries(), RegisteredDevices: map[string][]string{}}
-	for name, r := range m.resources {
-		ids := []string{}
-		for _, id := range slices.Sorted(maps.Keys(r.devices)) {
-			if r.devices[id].healthy {
-				ids = append(ids, id)
-			}
-		}
-		d.RegisteredDevices[name] = ids
-	}
-	return d
 }

@@ -34,8 +34,8 @@ const (
 	// forgetAfter is how long a resource whose plugin is away keeps its capacity.
 	forgetAfter = 5 * time.Minute
 
-	// maxMessage is the size of a plugin's longest message, in bytes. It is gRPC's default, on which
-	// plugins rely already.
+	// maxMessage is the size of a plugin's longest message, in bytes. It is gRPC's default, on
+	// which plugins rely already.
 	maxMessage = 4 << 20
 	// maxResponse is the size of what is kept for a container of one resource.
 	maxResponse = 1 << 20
@@ -71,8 +71,8 @@ type Config struct {
 	Nodes topologymanager.Nodes
 	// Changed gets the pods whose devices have changed, or whose plugin has come.
 	Changed *pod.Inbox[pod.UID]
-	// CapacityChanged is called, without a lock, when Capacity may return something else; nil: nobody
-	// wants to know. It must not block.
+	// CapacityChanged is called, without a lock, when Capacity may return something else; nil:
+	// nobody wants to know. It must not block.
 	CapacityChanged func()
 	// Listen serves the socket on which plugins register; nil is the machine's.
 	Listen func(path string) (net.Listener, error)
@@ -86,29 +86,23 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Manager (deviceManager) gives the devices of plugins to containers. It is safe for concurrent use.
+// Manager (deviceManager) gives the devices of plugins to containers. It is safe for concurrent
+// use.
 type Manager struct {
 	Config
 	metrics *metrics
 	voice   voice
+	plugins *plugins
 
 	changed chan struct{} // capacity 1: there is something for Run to look at
-	slots   chan struct{} // registrations that run
 	turn    chan struct{} // capacity 1: who holds the one token writes the file
-	began   chan struct{} // closed when Run has begun
-	running sync.WaitGroup
-	serving health.Latch // why plugins cannot register
-	writing health.Latch // why the file is not written
+	serving health.Latch  // why plugins cannot register
+	writing health.Latch  // why the file is not written
 
-	mu         sync.Mutex
-	life       context.Context      // guarded by mu; of Run
-	resources  map[string]*resource // guarded by mu; those that plugins offer, or did until some minutes ago
-	gone       map[string]bool      // guarded by mu; those that they offered before that
-	heard      map[string]bool      // guarded by mu; those that a plugin has registered since this agent began
-	pods       holdings             // guarded by mu
-	generation uint64               // guarded by mu; counts what changes the file
-	written    uint64               // guarded by mu; the generation that the file has
-	fresh      bool                 // guarded by mu; there was no file
+	mu      sync.Mutex
+	ledger         // guarded by mu
+	written uint64 // guarded by mu; the generation that the file has
+	fresh   bool   // guarded by mu; there was no file
 }
 
 // New returns a Manager without devices. Load reads who had which, and Run serves plugins.
@@ -140,9 +134,9 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{
 		Config: cfg, metrics: newMetrics(cfg.Metrics),
-		changed: make(chan struct{}, 1), slots: make(chan struct{}, maxRegistrations), turn: make(chan struct{}, 1), began: make(chan struct{}),
-		resources: map[string]*resource{}, gone: map[string]bool{}, heard: map[string]bool{}, pods: holdings{},
+		changed: make(chan struct{}, 1), turn: make(chan struct{}, 1), ledger: newLedger(cfg.Nodes),
 	}
+	m.plugins = &plugins{Manager: m, slots: make(chan struct{}, maxRegistrations), began: make(chan struct{})}
 	m.serving.Set(errors.New("device plugins cannot register yet"))
 	return m, nil
 }

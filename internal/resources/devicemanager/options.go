@@ -23,9 +23,9 @@ type Options struct {
 	Annotations map[string]string // for the runtime
 }
 
-// Options returns what the container, which is about to be created, needs. Plugins that want to know
-// are told that it starts, each for 30 s at most. A plugin that has not registered since this agent
-// began is an error; Changed gets the pod as soon as it does.
+// Options returns what the container, which is about to be created, needs. Plugins that want to
+// know are told that it starts, each for 30 s at most. A plugin that has not registered since this
+// agent began is an error; Changed gets the pod as soon as it does.
 //
 // Differs from the kubelet: it creates the container with what the plugin said before, to which the
 // devices may not correspond after a reboot.
@@ -33,7 +33,9 @@ func (m *Manager) Options(ctx context.Context, p *v1.Pod, c *v1.Container) (Opti
 	if err := m.allocateMissing(p, c); err != nil {
 		return Options{}, err
 	}
+	m.mu.Lock()
 	has := m.held(p.UID, c.Name)
+	m.mu.Unlock()
 	for _, h := range has {
 		if !h.heard {
 			return Options{}, fmt.Errorf("waiting for the device plugin of %s to register", h.resource)
@@ -60,7 +62,7 @@ func (m *Manager) Options(ctx context.Context, p *v1.Pod, c *v1.Container) (Opti
 		m.keep()
 	}
 	for _, h := range has {
-		if err := m.preStart(ctx, h); err != nil {
+		if err := h.preStart(ctx); err != nil {
 			return Options{}, err
 		}
 	}
@@ -76,7 +78,7 @@ func (m *Manager) Options(ctx context.Context, p *v1.Pod, c *v1.Container) (Opti
 func (m *Manager) allocateMissing(p *v1.Pod, c *v1.Container) error {
 	for _, r := range requests(p, c) {
 		m.mu.Lock()
-		missing := m.pods.get(p.UID, c.Name, r.resource) == nil && m.isKnownLocked(r.resource)
+		missing := m.pods.get(p.UID, c.Name, r.resource) == nil && m.isKnown(r.resource)
 		waits := !m.heard[r.resource]
 		m.mu.Unlock()
 		switch {
@@ -92,7 +94,7 @@ func (m *Manager) allocateMissing(p *v1.Pod, c *v1.Container) error {
 }
 
 // preStart tells the plugin that the container starts, if it wants to know.
-func (m *Manager) preStart(ctx context.Context, h held) error {
+func (h held) preStart(ctx context.Context) error {
 	if !h.prestart {
 		return nil
 	}

@@ -3,8 +3,6 @@ package devicemanager
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -31,7 +29,10 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) error {
 
 func (m *Manager) prepare(ctx context.Context, p *v1.Pod, container string) error {
 	answered := false
-	for _, h := range m.held(p.UID, container) {
+	m.mu.Lock()
+	has := m.held(p.UID, container)
+	m.mu.Unlock()
+	for _, h := range has {
 		if h.response != nil || h.restored && !h.heard {
 			continue
 		}
@@ -49,40 +50,12 @@ func (m *Manager) prepare(ctx context.Context, p *v1.Pod, container string) erro
 	return nil
 }
 
-// keep writes what plugins have answered. If that fails it is tried again: an agent that ends before
-// asks them once more.
+// keep writes what plugins have answered. If that fails it is tried again: an agent that ends
+// before asks them once more.
 func (m *Manager) keep() {
 	if m.save() != nil {
 		m.wakeUp()
 	}
-}
-
-// held is what a container has of one resource, and who gives it.
-type held struct {
-	*allocation
-	response []byte // of the allocation, when it was looked at
-	resource string
-	ids      []string
-	endpoint *endpoint // nil: none is connected
-	prestart bool
-	heard    bool // a plugin has registered since this agent began
-}
-
-// held returns what the container has, by resource, in order.
-func (m *Manager) held(uid pod.UID, container string) []held {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var out []held
-	has := m.pods[uid][container]
-	for _, resource := range slices.Sorted(maps.Keys(has)) {
-		a := has[resource]
-		h := held{allocation: a, response: a.response, resource: resource, ids: a.ids(), heard: m.heard[resource]}
-		if r := m.resources[resource]; r != nil {
-			h.endpoint, h.prestart = r.endpoint, r.prestart
-		}
-		out = append(out, h)
-	}
-	return out
 }
 
 // ask makes the plugin's Allocate call, and notes the response.
@@ -110,7 +83,8 @@ func (m *Manager) ask(ctx context.Context, p *v1.Pod, container string, h held) 
 	return response, nil
 }
 
-// encode returns the response for the first container, as protobuf; not nil even if it says nothing.
+// encode returns the response for the first container, as protobuf; not nil even if it says
+// nothing.
 func encode(r *pluginapi.AllocateResponse) ([]byte, error) {
 	if len(r.GetContainerResponses()) == 0 {
 		return nil, fmt.Errorf("the device plugin's response is for no container")

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -28,17 +27,6 @@ func (m *Manager) note(p *v1.Pod, container, decision string, err error) {
 	m.Journal.Record(e)
 }
 
-// isKnownLocked reports whether a resource is one that plugins give, or have given.
-func (m *Manager) isKnownLocked(resource string) bool {
-	if m.resources[resource] != nil || m.gone[resource] {
-		return true
-	}
-	for range m.pods.of(resource) {
-		return true
-	}
-	return false
-}
-
 // Hints says near which NUMA nodes the devices for the container could lie; where they lie, if it
 // has them already.
 func (m *Manager) Hints(p *v1.Pod, c *v1.Container) topologymanager.Hints {
@@ -46,14 +34,14 @@ func (m *Manager) Hints(p *v1.Pod, c *v1.Container) topologymanager.Hints {
 	defer m.mu.Unlock()
 	out := topologymanager.Hints{}
 	for _, r := range requests(p, c) {
-		if !m.isKnownLocked(r.resource) {
+		if !m.isKnown(r.resource) {
 			continue
 		}
 		if a := m.pods.get(p.UID, c.Name, r.resource); a != nil {
-			out[v1.ResourceName(r.resource)] = m.hintsOfLocked(r.resource, a.devices)
+			out[v1.ResourceName(r.resource)] = m.hintsOf(r.resource, a.devices)
 			continue
 		}
-		s := m.supplyLocked(r.resource, m.pods.reusable(p, c.Name, r.resource))
+		s := m.supply(r.resource, m.pods.reusable(p, c.Name, r.resource))
 		s.request = r.count
 		out[v1.ResourceName(r.resource)] = s.hints()
 	}
@@ -66,7 +54,7 @@ func (m *Manager) PodHints(p *v1.Pod) topologymanager.Hints {
 	defer m.mu.Unlock()
 	out := topologymanager.Hints{}
 	for resource, count := range podRequests(p) {
-		if !m.isKnownLocked(resource) {
+		if !m.isKnown(resource) {
 			continue
 		}
 		has := map[string][]int64{}
@@ -76,62 +64,23 @@ func (m *Manager) PodHints(p *v1.Pod) topologymanager.Hints {
 			}
 		}
 		if len(has) >= count {
-			out[v1.ResourceName(resource)] = m.hintsOfLocked(resource, has)
+			out[v1.ResourceName(resource)] = m.hintsOf(resource, has)
 			continue
 		}
 		own := map[string]bool{}
 		for id := range has {
 			own[id] = true
 		}
-		s := m.supplyLocked(resource, own)
+		s := m.supply(resource, own)
 		s.request = count
 		out[v1.ResourceName(resource)] = s.hints()
 	}
 	return out
 }
 
-// hintsOfLocked returns the hints of devices that are given already. Where they lie is known even
-// while their plugin is away.
-func (m *Manager) hintsOfLocked(resource string, devices map[string][]int64) []topologymanager.Hint {
-	s := supply{request: len(devices)}
-	if r := m.resources[resource]; r != nil {
-		for id, d := range r.devices {
-			if _, ok := devices[id]; !ok {
-				s.all = append(s.all, maskOf(d.nodes, m.Nodes))
-			}
-		}
-	}
-	for _, nodes := range devices {
-		s.reusable = append(s.reusable, maskOf(nodes, m.Nodes))
-	}
-	s.all = append(s.all, s.reusable...)
-	return s.hints()
-}
-
-func (m *Manager) supplyLocked(resource string, reusable map[string]bool) supply {
-	r := m.resources[resource]
-	if r == nil {
-		return supply{}
-	}
-	var s supply
-	taken := m.pods.taken(resource)
-	for id, d := range r.devices {
-		mask := maskOf(d.nodes, m.Nodes)
-		s.all = append(s.all, mask)
-		switch {
-		case !d.healthy:
-		case reusable[id]:
-			s.reusable = append(s.reusable, mask)
-		case !taken[id]:
-			s.free = append(s.free, mask)
-		}
-	}
-	return s
-}
-
 // Allocate gives the container the devices that it asks for, near the hint where that can be. Its
-// plugins are asked which they would rather give, for 10 s at most, and told by Prepare. On an error
-// the container has what it had before.
+// plugins are asked which they would rather give, for 10 s at most, and told by Prepare. On an
+// error the container has what it had before.
 //
 // Differs from the kubelet: what a container has already stays, whatever has become of the devices,
 // of their plugin or of the number that it asks for: a pod that runs is not refused after a restart
@@ -180,7 +129,7 @@ func list(ids []string) string {
 // no plugin gives any.
 func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologymanager.Nodes) ([]string, error) {
 	m.mu.Lock()
-	has, known := m.pods.get(p.UID, container, r.resource), m.isKnownLocked(r.resource)
+	has, known := m.pods.get(p.UID, container, r.resource), m.isKnown(r.resource)
 	if has != nil || !known {
 		m.mu.Unlock()
 		if has != nil && len(has.devices) != r.count {
@@ -188,7 +137,7 @@ func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologym
 		}
 		return nil, nil
 	}
-	w, err := m.wishLocked(p, container, r, near)
+	w, err := m.wish(p, container, r, near)
 	if err != nil {
 		m.mu.Unlock()
 		return nil, err
@@ -200,7 +149,7 @@ func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologym
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if w, err = m.wishLocked(p, container, r, near); err != nil {
+	if w, err = m.wish(p, container, r, near); err != nil {
 		return nil, err
 	}
 	if !w.offers(ids) { // a device went while the plugin was asked
@@ -213,52 +162,6 @@ func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologym
 	m.pods.put(p.UID, container, r.resource, a)
 	m.generation++
 	return a.ids(), nil
-}
-
-// offers reports whether all these devices can be given.
-func (w wish) offers(ids []string) bool {
-	for _, id := range ids {
-		_, free := slices.BinarySearch(w.free, id)
-		_, reusable := slices.BinarySearch(w.reusable, id)
-		if !free && !reusable {
-			return false
-		}
-	}
-	return true
-}
-
-// wishLocked returns what the container asks for, and fails if that is not there.
-func (m *Manager) wishLocked(p *v1.Pod, container string, r request, near topologymanager.Nodes) (wish, error) {
-	known := m.resources[r.resource]
-	if known == nil {
-		return wish{}, fmt.Errorf("cannot allocate unregistered device %s", r.resource)
-	}
-	w := wish{count: r.count, near: near, nodes: map[string]topologymanager.Nodes{}}
-	taken, reusable, healthy := m.pods.taken(r.resource), m.pods.reusable(p, container, r.resource), 0
-	for id, d := range known.devices {
-		if !d.healthy {
-			continue
-		}
-		healthy++
-		switch {
-		case reusable[id]:
-			w.reusable = append(w.reusable, id)
-		case !taken[id]:
-			w.free = append(w.free, id)
-		default:
-			continue
-		}
-		w.nodes[id] = maskOf(d.nodes, m.Nodes)
-	}
-	if healthy == 0 {
-		return wish{}, fmt.Errorf("no healthy devices present; cannot allocate unhealthy devices %s", r.resource)
-	}
-	if need := r.count - len(w.reusable); need > len(w.free) {
-		return wish{}, fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d", r.resource, need, len(w.free))
-	}
-	slices.Sort(w.reusable)
-	slices.Sort(w.free)
-	return w, nil
 }
 
 // Release takes back what the pod has.

@@ -40,7 +40,7 @@ func (s registration) register(ctx context.Context, r *pluginapi.RegisterRequest
 	if !isFileName(r.GetEndpoint()) {
 		return fmt.Errorf("the endpoint %q of the device plugin of %s must be the name of a socket in %s", r.GetEndpoint(), r.GetResourceName(), s.Dir)
 	}
-	return s.connect(ctx, r.GetResourceName(), filepath.Join(s.Dir, r.GetEndpoint()))
+	return s.plugins.connect(ctx, r.GetResourceName(), filepath.Join(s.Dir, r.GetEndpoint()))
 }
 
 // count counts a try to register.
@@ -48,9 +48,11 @@ func (s registration) register(ctx context.Context, r *pluginapi.RegisterRequest
 // Differs from the kubelet: names that are none of a resource, and names above the number of
 // resources that a node may have, are counted under "": anybody can make them up.
 func (m *Manager) count(resource string) {
+	m.mu.Lock()
 	if !isExtended(resource) || m.hasRoom(resource) != nil {
 		resource = ""
 	}
+	m.mu.Unlock()
 	m.metrics.registered(resource)
 }
 
@@ -76,7 +78,7 @@ func (m *Manager) ValidatePlugin(name, _ string, versions []string) error {
 
 // RegisterPlugin takes a plugin that the plugin watcher has found. It waits until Run has begun.
 func (m *Manager) RegisterPlugin(ctx context.Context, name, endpoint string, _ []string) error {
-	return m.connect(ctx, name, endpoint)
+	return m.plugins.connect(ctx, name, endpoint)
 }
 
 // DeregisterPlugin is told that the socket of a plugin is gone.

@@ -113,8 +113,8 @@ func maskOf(nodes []int64, machine topologymanager.Nodes) topologymanager.Nodes 
 	return mask & machine
 }
 
-// isExtended reports whether a name is that of an extended resource, which plugins may offer: it has
-// a domain, which is not Kubernetes' own (Kubernetes documentation, "Extended resources").
+// isExtended reports whether a name is that of an extended resource, which plugins may offer: it
+// has a domain, which is not Kubernetes' own (Kubernetes documentation, "Extended resources").
 func isExtended(name string) bool {
 	if !strings.Contains(name, "/") || strings.Contains(name, "kubernetes.io/") || strings.HasPrefix(name, v1.DefaultResourceRequestsPrefix) {
 		return false

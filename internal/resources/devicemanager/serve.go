@@ -36,20 +36,15 @@ const writeAgain = 10 * time.Second
 
 // Run takes registrations until ctx is done. It may be called once.
 func (m *Manager) Run(ctx context.Context) error {
-	m.mu.Lock()
-	m.life = ctx
-	m.mu.Unlock()
-	if err := m.makeFolder(); err != nil {
-		return err
-	}
-	m.removeSockets()
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(2*maxRegistrations), grpc.ConnectionTimeout(dialTimeout), grpc.WaitForHandlers(true))
-	pluginapi.RegisterRegistrationServer(server, registration{Manager: m})
-	close(m.began)
-	defer m.running.Wait()
-	defer m.closeAll()
-	m.running.Go(func() { m.tend(ctx) })
 	s := &socket{Manager: m, server: server, broken: make(chan net.Listener)}
+	s.removeSockets()
+	pluginapi.RegisterRegistrationServer(server, registration{Manager: m})
+	m.plugins.life = ctx
+	close(m.plugins.began)
+	defer m.plugins.running.Wait()
+	defer m.plugins.closeAll()
+	m.plugins.running.Go(func() { m.tend(ctx) })
 	defer s.running.Wait()
 	defer server.Stop()
 	told := ""
@@ -73,42 +68,28 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-func (m *Manager) makeFolder() error {
-	if err := os.MkdirAll(m.Dir, 0o750); err != nil {
+func (s *socket) makeFolder() error {
+	if err := os.MkdirAll(s.Dir, 0o750); err != nil {
 		return fmt.Errorf("folder of device plugins: %w", err)
 	}
 	return nil
 }
 
 // removeSockets removes what plugins and an earlier agent left: plugins see that, and register.
-func (m *Manager) removeSockets() {
-	entries, err := os.ReadDir(m.Dir)
+func (s *socket) removeSockets() {
+	entries, err := os.ReadDir(s.Dir)
 	for _, e := range entries {
 		if e.Type()&fs.ModeSocket != 0 {
-			err = errors.Join(err, os.Remove(filepath.Join(m.Dir, e.Name())))
+			err = errors.Join(err, os.Remove(filepath.Join(s.Dir, e.Name())))
 		}
 	}
-	if err != nil {
-		m.Log.Warn("sockets from before are still in the folder of device plugins", "error", err)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.Log.Warn("sockets from before are still in the folder of device plugins", "error", err)
 	}
 }
 
-// closeAll ends the connections to plugins.
-func (m *Manager) closeAll() {
-	m.mu.Lock()
-	var open []*endpoint
-	for _, r := range m.resources {
-		if r.endpoint != nil {
-			open = append(open, r.endpoint)
-		}
-	}
-	m.mu.Unlock()
-	for _, e := range open {
-		e.close()
-	}
-}
-
-// tend forgets plugins that are away for long, and writes the file when what plugins say has changed.
+// tend forgets plugins that are away for long, and writes the file when what plugins say has
+// changed.
 func (m *Manager) tend(ctx context.Context) {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -120,7 +101,7 @@ func (m *Manager) tend(ctx context.Context) {
 		case <-next.C:
 		}
 		next.Stop()
-		at := m.expire(time.Now())
+		at := m.forget()
 		if err := m.save(); err != nil {
 			m.Log.Warn("allocations of devices are not written, which is tried again", "in", writeAgain, "error", err)
 			if again := time.Now().Add(writeAgain); at.IsZero() || again.Before(at) {
@@ -131,6 +112,21 @@ func (m *Manager) tend(ctx context.Context) {
 			next.Reset(time.Until(at))
 		}
 	}
+}
+
+// forget forgets the resources of plugins that are away for long, and returns when that is to be
+// done again.
+func (m *Manager) forget() time.Time {
+	m.mu.Lock()
+	gone, next := m.expire(time.Now())
+	m.mu.Unlock()
+	for _, name := range gone {
+		m.Log.Info("no device plugin has come back; the node has none of its resource any more", "resource", name, "after", forgetAfter)
+	}
+	if len(gone) > 0 {
+		m.CapacityChanged()
+	}
+	return next
 }
 
 // socket is where plugins register. Plugins watch it: one that is made anew tells them to register
@@ -144,8 +140,8 @@ type socket struct {
 	running  sync.WaitGroup
 }
 
-// follow serves the socket, and again when somebody has taken it away, until the watch breaks or ctx
-// is done.
+// follow serves the socket, and again when somebody has taken it away, until the watch breaks or
+// ctx is done.
 func (s *socket) follow(ctx context.Context) error {
 	if err := s.makeFolder(); err != nil {
 		return err

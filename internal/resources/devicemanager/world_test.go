@@ -31,7 +31,8 @@ import (
 
 const gpu = "example.com/gpu"
 
-// world is a machine in a bubble: sockets are in memory, and a plain file stands where each would be.
+// world is a machine in a bubble: sockets are in memory, and a plain file stands where each would
+// be.
 type world struct {
 	t   *testing.T
 	dir string
@@ -128,7 +129,8 @@ func (w *world) dial(ctx context.Context, path string) (net.Conn, error) {
 	return l.DialContext(ctx)
 }
 
-// plugin describes a plugin with so many devices, d0 near node 0, d1 near node 1, d2 near node 0, ….
+// plugin describes a plugin with so many devices, d0 near node 0, d1 near node 1, d2 near node 0,
+// ….
 func (w *world) plugin(resource string, devices int) *devicetest.Plugin {
 	p := &devicetest.Plugin{Resource: resource, Dir: w.t.TempDir(), Folder: w.dir}
 	for i := range devices {
@@ -177,7 +179,8 @@ func newPod(uid string, counts ...int) *v1.Pod {
 	return p
 }
 
-// admit gives the pod's containers what they ask for, and has plugins make it ready, as admission does.
+// admit gives the pod's containers what they ask for, and has plugins make it ready, as admission
+// does.
 func (w *world) admit(p *v1.Pod) error {
 	for c := range pod.Containers(&p.Spec) {
 		if err := w.Allocate(p, c, topologymanager.Hint{}); err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// published are files of kubelets, as people showed them in public: one without an entry, one with a
-// device near no NUMA node, one with devices near one.
+// published are files of kubelets, as people showed them in public: one without an entry, one with
+// a device near no NUMA node, one with devices near one.
 var published = []string{
 	`{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"nvidia.com/gpu":["GPU-0650a168-e770-3ea8-8ac3-8a1d419763e0"]}},"Checksum":3952659280}`,
 	`{"Data":{"PodDeviceEntries":[{"PodUID":"bf52b2cd-b611-4e79-86b1-280b283185c3","ContainerName":"check","ResourceName":"nvidia.com/gpu",` +

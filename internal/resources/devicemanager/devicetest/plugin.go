@@ -1,9 +1,9 @@
-// Package devicetest is a small device plugin whose devices are device nodes that every machine has,
-// and with which a test has its way: it tells each call, its devices fall ill and recover, and it
-// fails, hangs or dies in the calls that the test names.
+// Package devicetest is a small device plugin whose devices are device nodes that every machine
+// has, and with which a test has its way: it tells each call, its devices fall ill and recover, and
+// it fails, hangs or dies in the calls that the test names.
 //
-// Owns: the folder that it is given: the record of calls, the faults to come, which devices are ill;
-// its socket in the folder of device plugins.
+// Owns: the folder that it is given: the record of calls, the faults to come, which devices are
+// ill; its socket in the folder of device plugins.
 // Reads: the socket on which device plugins register, when it is made anew.
 // Never: keeps in memory who has which device: a plugin that was killed goes on where it was.
 package devicetest
@@ -45,8 +45,8 @@ type Plugin struct {
 	Mount string
 	// CDI is the kind of CDI devices that it names: example.com/device; "": none.
 	CDI string
-	// Prefers: it says which devices it would rather give: the last ones. PreStarts: it wants to know
-	// of each start.
+	// Prefers: it says which devices it would rather give: the last ones. PreStarts: it wants to
+	// know of each start.
 	Prefers, PreStarts bool
 
 	mu      sync.Mutex

@@ -17,8 +17,8 @@ import (
 	"berth/internal/host/inotify"
 )
 
-// Main serves the plugin that the file describes, in JSON, until the process is killed: it registers
-// as often as the socket for that is made anew, and follows the health of its devices.
+// Main serves the plugin that the file describes, in JSON, until the process is killed: it
+// registers as often as the socket for that is made anew, and follows the health of its devices.
 func Main(file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -80,8 +80,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 }
 
-// Serve begins to serve on the plugin's socket: in the folder of device plugins or, if there is one,
-// in that of the plugin watcher. stop ends that and leaves the socket behind, as a kill does.
+// Serve begins to serve on the plugin's socket: in the folder of device plugins or, if there is
+// one, in that of the plugin watcher. stop ends that and leaves the socket behind, as a kill does.
 func (p *Plugin) Serve() (stop func(), err error) {
 	dir := p.Folder
 	if p.Registry != "" {

@@ -97,8 +97,8 @@ func (s deviceServer) Allocate(ctx context.Context, r *pluginapi.AllocateRequest
 	return out, nil
 }
 
-// response is what a container with the devices gets: an environment variable and an annotation that
-// name them, the device nodes, the folder, the CDI devices.
+// response is what a container with the devices gets: an environment variable and an annotation
+// that name them, the device nodes, the folder, the CDI devices.
 func (s deviceServer) response(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	text := strings.Join(ids, ",")
 	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{EnvName(s.Resource): text}, Annotations: map[string]string{s.Resource: text}}
