@@ -132,7 +132,8 @@ func TestSlices(t *testing.T) {
 	})
 }
 
-// An agent that could not withdraw anything at its start leaves what drivers offer that came meanwhile.
+// An agent that could not withdraw anything at its start leaves what drivers offer that came
+// meanwhile.
 func TestSlicesAtALateStart(t *testing.T) {
 	inBubble(t, func(w *world) {
 		one, two := w.driver("one.example.com"), w.driver("two.example.com")

@@ -20,8 +20,8 @@ import (
 	"berth/internal/resources/dra/dratest"
 )
 
-// A new agent knows what containers get, asks drivers again before a new sandbox, and takes back what
-// pods held that are gone.
+// A new agent knows what containers get, asks drivers again before a new sandbox, and takes back
+// what pods held that are gone.
 func TestRestart(t *testing.T) {
 	inBubble(t, func(w *world) {
 		one, two := w.driver("one.example.com"), w.driver("two.example.com")
@@ -65,8 +65,9 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// A pod that is deleted by force leaves its claim in use until its containers have ended. Until then
-// nobody else gets the claim of that name, or devices of its old allocation; then they do at once.
+// A pod that is deleted by force leaves its claim in use until its containers have ended. Until
+// then nobody else gets the claim of that name, or devices of its old allocation; then they do at
+// once.
 func TestForcedDeletion(t *testing.T) {
 	for name, test := range map[string]struct{ uid, want string }{
 		"new claim":      {"other", "old ResourceClaim with same name a and different UID a still exists (previous pod force-deleted?!)"},
@@ -173,8 +174,8 @@ func TestDiskThatTakesNothing(t *testing.T) {
 	})
 }
 
-// life is a pod's on a machine whose agent is killed somewhere: two drivers, one claim of both, and one
-// that another pod shares.
+// life is a pod's on a machine whose agent is killed somewhere: two drivers, one claim of both, and
+// one that another pod shares.
 type life struct {
 	*world
 	one, two *driver
@@ -185,8 +186,8 @@ type life struct {
 	mend     func()
 }
 
-// struck counts a step, and kills the agent at it if it is time: it sees no answer, and writes nothing
-// any more.
+// struck counts a step, and kills the agent at it if it is time: it sees no answer, and writes
+// nothing any more.
 func (l *life) struck(what string) error {
 	l.steps++
 	if l.steps != l.killAt {
