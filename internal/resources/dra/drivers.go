@@ -27,8 +27,9 @@ var services = map[string]func(grpc.ClientConnInterface) drav1.DRAPluginClient{
 	},
 }
 
-// reconnects space the tries to connect to a driver whose socket is there.
-var reconnects = backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 30 * time.Second}
+// reconnects space the tries to connect to a driver whose socket is there. One that is back must be
+// found well before absence is over.
+var reconnects = backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
 
 // endpoint is a socket on which a driver listens. A driver that is being replaced has two.
 type endpoint struct {

@@ -132,7 +132,8 @@ func TestSlices(t *testing.T) {
 	})
 }
 
-// An agent that could not withdraw anything at its start leaves what drivers offer that came meanwhile.
+// An agent that could not withdraw anything at its start leaves what drivers offer that came
+// meanwhile.
 func TestSlicesAtALateStart(t *testing.T) {
 	inBubble(t, func(w *world) {
 		one, two := w.driver("one.example.com"), w.driver("two.example.com")
@@ -259,9 +260,9 @@ func TestMetrics(t *testing.T) {
 			w.Error("a pod may use a claim that is not its own")
 		}
 		metricstest.Expect(w.T, w.Metrics, map[string]float64{
-			`dra_resource_claims_in_use{driver_name="<any>"}`:                                                                              2,
-			`dra_resource_claims_in_use{driver_name="one.example.com"}`:                                                                    2,
-			`dra_resource_claims_in_use{driver_name="two.example.com"}`:                                                                    1,
+			`dra_resource_claims_in_use{driver_name="<any>"}`:                                                                                    2,
+			`dra_resource_claims_in_use{driver_name="one.example.com"}`:                                                                          2,
+			`dra_resource_claims_in_use{driver_name="two.example.com"}`:                                                                          1,
 			`dra_operations_duration_seconds_count{is_error="false",operation_name="PrepareResources"}`:                                          1,
 			`dra_operations_duration_seconds_count{is_error="true",operation_name="PrepareResources"}`:                                           1,
 			`dra_grpc_operations_duration_seconds_count{driver_name="one.example.com",grpc_status_code="OK",method_name="NodePrepareResources"}`: 1,

@@ -3,7 +3,6 @@ package dra
 import (
 	"cmp"
 	"context"
-	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -62,9 +61,4 @@ func (f *flights) land(keys []types.NamespacedName, mine chan struct{}) {
 
 func compareKeys(a, b types.NamespacedName) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
-
-func sortedKeys(keys []types.NamespacedName) []types.NamespacedName {
-	slices.SortFunc(keys, compareKeys)
-	return slices.Compact(keys)
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 
 	"berth/internal/checkpoint/checkpointtest"
 	"berth/internal/cluster/kube/kubetest"
@@ -18,8 +20,8 @@ import (
 	"berth/internal/resources/dra/dratest"
 )
 
-// A new agent knows what containers get, asks drivers again before a new sandbox, and takes back what
-// pods held that are gone.
+// A new agent knows what containers get, asks drivers again before a new sandbox, and takes back
+// what pods held that are gone.
 func TestRestart(t *testing.T) {
 	inBubble(t, func(w *world) {
 		one, two := w.driver("one.example.com"), w.driver("two.example.com")
@@ -63,8 +65,9 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// A pod that is deleted by force leaves its claim in use until its containers have ended. Until then
-// nobody else gets the claim of that name, or devices of its old allocation; then they do at once.
+// A pod that is deleted by force leaves its claim in use until its containers have ended. Until
+// then nobody else gets the claim of that name, or devices of its old allocation; then they do at
+// once.
 func TestForcedDeletion(t *testing.T) {
 	for name, test := range map[string]struct{ uid, want string }{
 		"new claim":      {"other", "old ResourceClaim with same name a and different UID a still exists (previous pod force-deleted?!)"},
@@ -79,7 +82,7 @@ func TestForcedDeletion(t *testing.T) {
 				c := w.claim("a", []*driver{d}, "q")
 				c.UID, c.Status.Allocation.Devices.Results[0].Device = "", "another"
 				if test.uid == "other" {
-					kubetest.Remove[*resourceClaim](w.API, "default", "a")
+					kubetest.Remove[*resourcev1.ResourceClaim](w.API, "default", "a")
 					c.UID = "other"
 				}
 				kubetest.Put(w.API, c)
@@ -171,8 +174,8 @@ func TestDiskThatTakesNothing(t *testing.T) {
 	})
 }
 
-// life is a pod's on a machine whose agent is killed somewhere: two drivers, one claim of both, and one
-// that another pod shares.
+// life is a pod's on a machine whose agent is killed somewhere: two drivers, one claim of both, and
+// one that another pod shares.
 type life struct {
 	*world
 	one, two *driver
@@ -180,17 +183,18 @@ type life struct {
 	killAt   int // of the steps of drivers, from 1; 0 is never
 	steps    int
 	killed   string
+	mend     func()
 }
 
-// struck counts a step, and kills the agent at it if it is time: it sees no answer, and writes nothing
-// any more.
+// struck counts a step, and kills the agent at it if it is time: it sees no answer, and writes
+// nothing any more.
 func (l *life) struck(what string) error {
 	l.steps++
 	if l.steps != l.killAt {
 		return nil
 	}
 	l.killed = what
-	checkpointtest.ReadOnly(l.T, l.root)
+	l.mend = checkpointtest.ReadOnly(l.T, l.root)
 	l.a.leave()
 	return errors.New("the agent is gone")
 }
@@ -227,8 +231,6 @@ func (l *life) try(do func() error) {
 	l.Fatal("it does not work")
 }
 
-func (l *life) mend() { checkpointtest.Full(l.T, l.root, 1<<40) }
-
 // An agent that is killed before or after any call of a driver has the next one end up the same.
 func TestAgentKilledAtEachStep(t *testing.T) {
 	steps := 1
@@ -246,7 +248,7 @@ func TestAgentKilledAtEachStep(t *testing.T) {
 				l.try(func() error { return l.a.Prepare(l.a.ctx, q) })
 				w.want("prepared by one", l.one.prepared(), "[a b]")
 				w.want("prepared by two", l.two.prepared(), "[a]")
-				for want, p := range map[string]*v1Pod{"[one.example.com/device=a-device two.example.com/device=a-device one.example.com/device=b-device]": p, "[one.example.com/device=b-device]": q} {
+				for want, p := range map[string]*v1.Pod{"[one.example.com/device=a-device two.example.com/device=a-device one.example.com/device=b-device]": p, "[one.example.com/device=b-device]": q} {
 					devices, err := l.a.CDIDevices(p, &p.Spec.Containers[0])
 					w.want("devices", devices, want)
 					w.want("error", err, nil)

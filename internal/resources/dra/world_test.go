@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	healthapi "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
+	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/kube/kubetest"
@@ -145,7 +146,9 @@ type driver struct {
 	server *grpc.Server
 	// intercept stands between the agent and each call about claims; nil: nothing does.
 	intercept func(ctx context.Context, method string, carryOut func() error) error
-	health    *healthServer
+	// seen is told of each call about claims, by their UIDs; nil: nobody is.
+	seen   func(method string, claims []string)
+	health *healthServer
 }
 
 func (w *world) driver(name string) *driver {
@@ -162,6 +165,13 @@ func (w *world) driver(name string) *driver {
 func (d *driver) up() {
 	door := bufconn.Listen(1 << 20)
 	d.server = grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, r any, c *grpc.UnaryServerInfo, carryOut grpc.UnaryHandler) (any, error) {
+		if r, ok := r.(interface{ GetClaims() []*drav1.Claim }); ok && d.seen != nil {
+			var uids []string
+			for _, claim := range r.GetClaims() {
+				uids = append(uids, claim.Uid)
+			}
+			d.seen(path.Base(c.FullMethod), uids)
+		}
 		if d.intercept == nil {
 			return carryOut(ctx, r)
 		}
@@ -307,8 +317,3 @@ func (s *healthServer) NodeWatchResources(_ *healthapi.NodeWatchResourcesRequest
 		}
 	}
 }
-
-type (
-	v1Pod         = v1.Pod
-	resourceClaim = resourcev1.ResourceClaim
-)

@@ -35,8 +35,8 @@ import (
 type Driver struct {
 	// Name is the driver's, and the vendor of its CDI names.
 	Name string
-	// Dir is where it keeps everything: prepared/<claim UID>, devices/<claim name>, dra.sock, calls,
-	// faults/<method>, health.json.
+	// Dir is where it keeps everything: prepared/<claim UID>, devices/<claim name>, dra.sock,
+	// calls, faults/<method>, health.json.
 	Dir string
 	// Registry is the folder of the sockets on which plugins register.
 	Registry string
@@ -87,8 +87,8 @@ const (
 	// Die ends the process before anything is done, DieAfter when everything is.
 	Die      = "die"
 	DieAfter = "die-after"
-	// Refuse answers with an error for each claim, Skip with nothing, Stray for one more that nobody
-	// asked for, Huge with an answer of 10 MB.
+	// Refuse answers with an error for each claim, Skip with nothing, Stray for one more that
+	// nobody asked for, Huge with an answer of 10 MB.
 	Refuse = "refuse"
 	Skip   = "skip"
 	Stray  = "stray"
@@ -122,8 +122,8 @@ func SetDevices(dir, claim string, devices ...Device) error {
 	return write(filepath.Join(dir, "devices", claim), b)
 }
 
-// SetHealth says how healthy devices are, which the driver tells at once. It watches the file, and so
-// does not in a bubble.
+// SetHealth says how healthy devices are, which the driver tells at once. It watches the file, and
+// so does not in a bubble.
 func SetHealth(dir string, devices ...DeviceHealth) error {
 	b, err := json.Marshal(devices)
 	if err != nil {
