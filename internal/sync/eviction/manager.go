@@ -92,6 +92,9 @@ type Manager struct {
 	mu   sync.Mutex
 	past past            // guarded by mu; of both loops
 	last map[Signal]Room // guarded by mu; the last reading
+	// hurried are evicted pods that have no more than the grace of a hard threshold, or had none
+	// left; guarded by mu.
+	hurried map[pod.UID]bool
 }
 
 // Room is what was left of a signal, when it was read last.
@@ -102,7 +105,7 @@ type Room struct {
 
 // New returns a Manager.
 func New(cfg Config) *Manager {
-	m := &Manager{Config: cfg, loaded: make(chan struct{}), last: map[Signal]Room{}}
+	m := &Manager{Config: cfg, loaded: make(chan struct{}), last: map[Signal]Room{}, hurried: map[pod.UID]bool{}}
 	m.file = checkpoint.NewFile(checkpoint.FileConfig[past]{
 		Path: cfg.Path, Version: fileVersion, What: "thresholds of eviction that are met", Log: cfg.Log,
 		Content: func() past {
