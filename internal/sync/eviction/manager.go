@@ -87,6 +87,7 @@ type Manager struct {
 	// processes looks after memory and tasks, disks after disks: a walk over files keeps the memory
 	// waiting for nothing.
 	processes, disks *loop
+	ignored          []Threshold
 	loaded           chan struct{} // closed by Load
 
 	mu   sync.Mutex
@@ -118,6 +119,11 @@ func New(cfg Config) *Manager {
 	m.disks = &loop{Manager: m, told: map[string]error{}, settle: settleDisks, quiet: quietDisks, conditions: []v1.NodeConditionType{v1.NodeDiskPressure}}
 	d := &disks{Manager: m}
 	m.disks.measure, m.disks.rank, m.disks.reclaim = d.read, d.rankPods, d.reclaim
+	for _, t := range cfg.Thresholds {
+		if isContainerFs(t) {
+			m.ignored = append(m.ignored, t)
+		}
+	}
 	for _, t := range (layout{}).withContainerFs(cfg.Thresholds) {
 		if isProcesses(t) {
 			m.processes.thresholds = append(m.processes.thresholds, t)
@@ -135,6 +141,9 @@ func New(cfg Config) *Manager {
 // until a reading says something else.
 func (m *Manager) Load() error {
 	defer close(m.loaded)
+	for i := range m.ignored {
+		m.Log.Error("a threshold is ignored: that of the file system of writable layers is the one of nodefs or imagefs, whichever that is; set these", "threshold", m.ignored[i].String())
+	}
 	p, err := m.file.Load()
 	now := time.Now()
 	kept := map[v1.NodeConditionType]time.Time{} // of conditions for which there still is a threshold
@@ -276,6 +285,8 @@ type State struct {
 	Left Room
 	// Since is when the threshold began to be met; zero: it is not.
 	Since time.Time
+	// Ignored: it is in the configuration, and has no effect.
+	Ignored bool
 }
 
 // Least is the amount that is to be left; 0 where it cannot be told what is.
@@ -286,15 +297,19 @@ func (s *State) Least() uint64 {
 	return s.Value.of(s.Left.Capacity)
 }
 
-// States returns every threshold in the order in which they are relieved.
+// States returns every threshold in the order in which they are relieved, and then those that are
+// ignored.
 func (m *Manager) States() []State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []State
 	for _, l := range []*loop{m.processes, m.disks} {
 		for _, t := range l.thresholds {
-			out = append(out, State{t, m.last[t.Signal], m.past.Since[t.key()]})
+			out = append(out, State{Threshold: t, Left: m.last[t.Signal], Since: m.past.Since[t.key()]})
 		}
+	}
+	for _, t := range m.ignored {
+		out = append(out, State{Threshold: t, Ignored: true})
 	}
 	return out
 }
