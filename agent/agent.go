@@ -26,6 +26,7 @@ import (
 	"berth/internal/api/server"
 	"berth/internal/cluster/node"
 	"berth/internal/config"
+	"berth/internal/host/cgroups"
 	"berth/internal/host/hostports"
 	"berth/internal/host/rootlock"
 	"berth/internal/host/tuning"
@@ -250,6 +251,10 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 	}
 	defer closeRecords()
 	a.tellSwappedMemory(swapsFile, volumes.TmpfsKnowsNoswap)
+	if a.out.Cgroups == nil {
+		version, _ := cgroups.Detect()
+		a.tellCgroupV1(version)
+	}
 	started := a.cfg.Started
 	if started == nil {
 		started = func() {}

@@ -107,7 +107,7 @@ func (a *Agent) thresholds() []server.Threshold {
 	for _, s := range a.eviction.States() {
 		t := server.Threshold{
 			Signal: string(s.Signal), Value: s.Value.String(), GraceSeconds: s.Grace.Seconds(),
-			Least: s.Least(), Available: s.Left.Available, Capacity: s.Left.Capacity,
+			Least: s.Least(), Available: s.Left.Available, Capacity: s.Left.Capacity, Ignored: s.Ignored,
 		}
 		if !s.Since.IsZero() {
 			t.MetSince = &s.Since

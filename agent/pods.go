@@ -224,7 +224,7 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 	l.listed, l.resized = p.Relisted(), pod.NewInbox[pod.UID]()
 	l.admit = newAdmission(g, l.podNeeds, l.resized, in)
 	l.workers = podworkers.New(podworkers.Config{
-		Syncer: g.quarantine.Guard(l.syncer), Observer: p, Admitter: l.admit, Resizer: l.admit, States: g.states, Journal: g.journal,
+		Syncer: g.quarantine.Guard(l.syncer), Observer: p, Admitter: l.admit, Resizer: l.admit, States: g.states, Evicted: g.status.Evicted, Journal: g.journal,
 		Log: g.cfg.Log, Metrics: g.out.Metrics,
 	})
 	return l, nil

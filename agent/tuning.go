@@ -48,3 +48,13 @@ func (a *Agent) tellSwappedMemory(swapsFile string, noswap func() bool) {
 	a.cfg.Log.Warn(message)
 	a.recorder.NodeEvent(v1.EventTypeWarning, "PossibleMemoryBackedVolumesOnDisk", message)
 }
+
+// cgroupV1 is what the kubelet says of such a host (KEP-5573).
+const cgroupV1 = "cgroup v1 support is unsupported and will be removed in a future release"
+
+// tellCgroupV1 warns of a host with version 1 of cgroups.
+func (a *Agent) tellCgroupV1(version int) {
+	if version == 1 {
+		a.recorder.NodeEvent(v1.EventTypeWarning, "CgroupV1", cgroupV1)
+	}
+}

@@ -64,6 +64,29 @@ func TestSwappedMemory(t *testing.T) {
 	}
 }
 
+// A host with version 1 of cgroups is warned of once, and no other one.
+func TestCgroupV1(t *testing.T) {
+	dir := t.TempDir()
+	for version, want := range []int{0, 1, 0} {
+		a, err := BuildIn(Config{
+			RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
+		}, Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.tellCgroupV1(version)
+		got := a.events.List()
+		if len(got) != want {
+			t.Errorf("version %d: %d events", version, len(got))
+		}
+		for _, e := range got {
+			if e.Reason != "CgroupV1" || e.Type != "Warning" || e.InvolvedObject.Kind != "Node" || e.Message != cgroupV1 {
+				t.Errorf("version %d: %s %s of a %s: %s", version, e.Type, e.Reason, e.InvolvedObject.Kind, e.Message)
+			}
+		}
+	}
+}
+
 func TestSwaps(t *testing.T) {
 	const title = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
 	for content, want := range map[string]bool{"": false, title: false, title + "/dev/vda2 partition 1048572 0 -2\n": true} {

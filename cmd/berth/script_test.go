@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -150,6 +151,9 @@ func storyThresholds() []server.Threshold {
 		{Signal: "nodefs.available", Value: "10%", Least: 10 << 30, Available: 40 << 30, Capacity: 100 << 30},
 		{Signal: "nodefs.inodesFree", Value: "5%", Least: 50_000, Available: 900_000, Capacity: 1_000_000},
 		{Signal: "pid.available", Value: "1k"},
+		{Signal: "imagefs.available", Value: "90%", Least: 1 << 63, Available: math.MaxUint64, Capacity: math.MaxUint64},
+		{Signal: "imagefs.inodesFree", Value: "90%", Least: 1 << 63, Available: math.MaxUint64, Capacity: math.MaxUint64},
+		{Signal: "containerfs.available", Value: "20%", Ignored: true},
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -31,6 +32,11 @@ func checkThreshold(t server.Threshold, now time.Time) embedded.HostCheck {
 	if t.GraceSeconds > 0 {
 		check.Name += fmt.Sprintf(" for %s", time.Duration(t.GraceSeconds*float64(time.Second)))
 	}
+	if t.Ignored {
+		check.Result, check.Found = embedded.Warn, "it is in the configuration, and ignored"
+		check.Consequence = "the threshold of nodefs or imagefs holds for writable layers, whichever they are on; set these"
+		return check
+	}
 	if t.Capacity == 0 {
 		check.Result, check.Found = embedded.Warn, "not known what is left"
 		check.Consequence = "no pod is evicted for it until it is"
@@ -54,8 +60,9 @@ func checkThreshold(t server.Threshold, now time.Time) embedded.HostCheck {
 
 // roomLeft spells bytes, or a number of inodes or tasks.
 func roomLeft(signal string, n uint64) string {
+	amount := int64(min(n, math.MaxInt64))
 	if strings.HasSuffix(signal, ".inodesFree") || signal == "pid.available" {
-		return resource.NewQuantity(int64(n), resource.DecimalSI).String()
+		return resource.NewQuantity(amount, resource.DecimalSI).String()
 	}
-	return byteSize(int64(n))
+	return byteSize(amount)
 }

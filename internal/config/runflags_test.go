@@ -73,21 +73,21 @@ func TestLoadRun(t *testing.T) {
 
 func TestLoadRunRefuses(t *testing.T) {
 	for arg, want := range map[string]string{
-		"eviction-hard=memory.free<1Gi":                       "evictionHard[memory.free]: there is no signal memory.free",
-		"eviction-hard=memory.available<much":                 "evictionHard[memory.available]: ",
-		"eviction-hard=memory.available<101%":                 `evictionHard[memory.available]: "101%" is no percentage from "0%" to "100%"`,
-		"eviction-hard=memory.available<-1":                   "evictionHard[memory.available]: -1 is negative",
-		"eviction-soft=memory.available<1Gi":                  "evictionSoft[memory.available]: needs a grace period; set evictionSoftGracePeriod[memory.available]",
-		"eviction-soft-grace-period=memory.available=soon":    `evictionSoftGracePeriod[memory.available]: "soon" is no duration, such as "1m30s"`,
-		"eviction-minimum-reclaim=disk=1Gi":                   "evictionMinimumReclaim[disk]: there is no signal disk",
-		"eviction-pressure-transition-period=-1s":             "evictionPressureTransitionPeriod: ",
-		"container-log-max-files=1":                           "containerLogMaxFiles: ",
-		"container-log-max-size=x":                            "containerLogMaxSize: ",
-		"eviction-hard=pid.available<x,imagefs.available<-5%": "evictionHard[imagefs.available]: ",
-		"eviction-soft-grace-period=emptydirfs.limit=1m":      "evictionSoftGracePeriod[emptydirfs.limit]: there is no signal emptydirfs.limit",
+		"eviction-hard=memory.free<1Gi":                       "--eviction-hard[memory.free]: there is no signal memory.free",
+		"eviction-hard=memory.available<much":                 "--eviction-hard[memory.available]: ",
+		"eviction-hard=memory.available<101%":                 `--eviction-hard[memory.available]: "101%" is no percentage from "0%" to "100%"`,
+		"eviction-hard=memory.available<-1":                   "--eviction-hard[memory.available]: -1 is negative",
+		"eviction-soft=memory.available<1Gi":                  "--eviction-soft[memory.available]: needs a grace period; give --eviction-soft-grace-period memory.available=1m30s, or another time",
+		"eviction-soft-grace-period=memory.available=soon":    `--eviction-soft-grace-period[memory.available]: "soon" is no duration, such as "1m30s"`,
+		"eviction-minimum-reclaim=disk=1Gi":                   "--eviction-minimum-reclaim[disk]: there is no signal disk",
+		"eviction-pressure-transition-period=-1s":             "--eviction-pressure-transition-period: ",
+		"container-log-max-files=1":                           "--container-log-max-files: ",
+		"container-log-max-size=x":                            "--container-log-max-size: ",
+		"eviction-hard=pid.available<x,imagefs.available<-5%": "--eviction-hard[imagefs.available]: ",
+		"eviction-soft-grace-period=emptydirfs.limit=1m":      "--eviction-soft-grace-period[emptydirfs.limit]: there is no signal emptydirfs.limit",
 	} {
 		k, err := LoadRun(runFlags(t, arg))
-		if err == nil || !strings.Contains(err.Error(), want) {
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, %v; want %s", arg, k.EvictionHard, err, want)
 		}
 	}

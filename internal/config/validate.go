@@ -39,12 +39,28 @@ func (k *Kubelet) validate() []error {
 // fail notes what is wrong with the field.
 func (c *check) fail(path, format string, args ...any) {
 	problem := fmt.Sprintf(format, args...)
-	switch origin := c.Origins.Of(path); {
-	case origin.Kind == FromDefault, origin.Name == path:
-		c.errs = append(c.errs, fmt.Errorf("%s: %s", path, problem))
+	switch origin := c.Origins.Of(path); origin.Kind {
+	case FromDefault, FromFlag:
+		c.errs = append(c.errs, fmt.Errorf("%s: %s", c.written(path, origin), problem))
 	default:
 		c.errs = append(c.errs, fmt.Errorf("%s: %s: %s", origin, path, problem))
 	}
+}
+
+// written returns the field as somebody writes it who sets it where the origin is: with a flag, by
+// that flag's name.
+func (c *check) written(path string, at Origin) string {
+	if at.Kind != FromFlag {
+		return path
+	}
+	for i := range fieldFlags {
+		f := &fieldFlags[i]
+		rest, ok := strings.CutPrefix(path, f.Field)
+		if f.Field != "" && ok && (rest == "" || rest[0] == '[' || rest[0] == '.') {
+			return "--" + f.Name + rest
+		}
+	}
+	return path
 }
 
 // between checks a number against its bounds, both included.

@@ -27,7 +27,12 @@ func (c *check) eviction() {
 	c.amounts("evictionMinimumReclaim", c.EvictionMinimumReclaim)
 	for _, signal := range slices.Sorted(maps.Keys(c.EvictionSoft)) {
 		if c.EvictionSoftGracePeriod[signal] == "" {
-			c.fail(fmt.Sprintf("evictionSoft[%s]", signal), "needs a grace period; set evictionSoftGracePeriod[%s]", signal)
+			path := fmt.Sprintf("evictionSoft[%s]", signal)
+			fix := fmt.Sprintf("set evictionSoftGracePeriod[%s]", signal)
+			if c.Origins.Of(path).Kind == FromFlag {
+				fix = fmt.Sprintf("give --eviction-soft-grace-period %s=1m30s, or another time", signal)
+			}
+			c.fail(path, "needs a grace period; %s", fix)
 		}
 	}
 	for _, signal := range slices.Sorted(maps.Keys(c.EvictionSoftGracePeriod)) {

@@ -56,6 +56,8 @@ type Threshold struct {
 	Capacity  uint64 `json:"capacity"`
 	// MetSince is when it began to be met; nil: it is not.
 	MetSince *time.Time `json:"metSince,omitempty"`
+	// Ignored: the configuration has it, and it has no effect.
+	Ignored bool `json:"ignored,omitempty"`
 }
 
 // getThresholds answers with all thresholds of eviction.

@@ -21,7 +21,9 @@ const (
 )
 
 var (
-	errForeign  = errors.New("memory.high is set by somebody else")
+	errForeign = errors.New("memory.high is set by somebody else")
+	// errReplaced is no failure: systemd resets what it does not know of a slice when it makes
+	// another one below.
 	errReplaced = errors.New("memory.high was reset by somebody else")
 )
 

@@ -160,6 +160,38 @@ func TestHighFails(t *testing.T) {
 	})
 }
 
+// Somebody may reset memory.high whenever pods start, as systemd does with slices that it makes:
+// the wire is laid again, at once but no more often than any, and that is no failure.
+func TestHighIsReset(t *testing.T) {
+	h := newHigh(t, &mark{})
+	l := newLine("/kubepods", h)
+	l.aimAndLay(t)
+	for range 3 * patience {
+		h.write(t, highFile, "max\n")
+		laid := l.laid
+		if err := l.aim(distances{gi, none}); err != nil || l.lies != none || l.failures != 0 || l.ended {
+			t.Fatalf("%v; it lies at %d, %d failures, ended: %v", err, l.lies, l.failures, l.ended)
+		}
+		if due := l.due(); !due.Equal(laid.Add(gap)) {
+			t.Errorf("to be laid at %s, want %s", due, laid.Add(gap))
+		}
+		if crossed, err := l.lay(l.due()); crossed || err != nil {
+			t.Fatal(crossed, err)
+		}
+		h.want(t, strconv.FormatInt(2*gi, 10))
+	}
+	// What was crossed meanwhile is told.
+	h.write(t, highFile, "max\n")
+	if err := l.aim(distances{gi, none}); err != nil {
+		t.Fatal(err)
+	}
+	h.write(t, currentFile, "3221225472\n")
+	if crossed, err := l.lay(l.due()); !crossed || err != nil {
+		t.Errorf("%v, %v", crossed, err)
+	}
+	h.want(t, "max")
+}
+
 func (l *line) aimAndLay(t *testing.T) {
 	t.Helper()
 	if err := l.aim(distances{gi, none}); err != nil {

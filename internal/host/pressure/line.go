@@ -8,6 +8,7 @@ import (
 // wire is the kernel's means to tell once that a use of memory is crossed.
 type wire interface {
 	// aim returns where the wire should lie, none for nowhere, and looks after where it lies now.
+	// errReplaced: somebody took it away.
 	aim(left distances, lies int64) (int64, error)
 	// lay lays it in place of the one that lies, and reports whether it was crossed meanwhile.
 	lay(at int64) (crossed bool, err error)
@@ -40,6 +41,10 @@ func (l *line) aim(left distances) error {
 	}
 	l.retry, l.should = time.Time{}, none
 	at, err := l.wire.aim(left, l.lies)
+	if errors.Is(err, errReplaced) {
+		l.lies = none
+		at, err = l.wire.aim(left, l.lies)
+	}
 	if err != nil {
 		return l.fail(err)
 	}

@@ -3,7 +3,6 @@ package status
 import (
 	"context"
 	"log/slog"
-	"maps"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -16,8 +15,15 @@ import (
 // have ended, since the API server may not have heard of it.
 type Kept struct {
 	manager *Manager
-	file    *checkpoint.WarmTable[pod.UID, v1.PodStatus]
+	file    *checkpoint.WarmTable[pod.UID, kept]
 	log     *slog.Logger
+}
+
+// kept is what the next agent is told of a pod.
+type kept struct {
+	v1.PodStatus `json:",inline"`
+	// EvictionGrace is set of a pod that is evicted: how many seconds that grants it.
+	EvictionGrace *int64 `json:"evictionGraceSeconds,omitempty"`
 }
 
 // keptVersion is the version of the file's form.
@@ -25,7 +31,7 @@ const keptVersion = 1
 
 // NewKept returns what keeps the manager's statuses in the file at path.
 func NewKept(m *Manager, path string, log *slog.Logger) *Kept {
-	return &Kept{manager: m, log: log, file: checkpoint.NewTable(checkpoint.TableConfig[pod.UID, v1.PodStatus]{
+	return &Kept{manager: m, log: log, file: checkpoint.NewTable(checkpoint.TableConfig[pod.UID, kept]{
 		Path: path, Version: keptVersion, What: "statuses of pods", Log: log, Changes: m.unkept, All: m.allToKeep, Get: m.toKeep,
 	})}
 }
@@ -33,13 +39,19 @@ func NewKept(m *Manager, path string, log *slog.Logger) *Kept {
 // Load gives the manager what an earlier agent kept. It is called before the first Set. A file that
 // cannot be read is set aside.
 func (k *Kept) Load() {
-	statuses, err := k.file.Load()
+	content, err := k.file.Load()
 	if err != nil {
 		k.log.Warn(err.Error())
 	}
 	k.manager.mu.Lock()
 	defer k.manager.mu.Unlock()
-	k.manager.restored = statuses
+	k.manager.restored = make(map[pod.UID]v1.PodStatus, len(content))
+	for uid, c := range content {
+		k.manager.restored[uid] = c.PodStatus
+		if c.EvictionGrace != nil {
+			k.manager.evicted[uid] = *c.EvictionGrace
+		}
+	}
 }
 
 // Run writes the file behind the changes, until ctx is done.
@@ -52,30 +64,39 @@ func (k *Kept) Write(ctx context.Context) { k.file.Flush(ctx) }
 func (k *Kept) Health() error { return k.file.Health() }
 
 // allToKeep returns the statuses that are kept, those of which nothing was seen yet included.
-func (m *Manager) allToKeep() map[pod.UID]v1.PodStatus {
+func (m *Manager) allToKeep() map[pod.UID]kept {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	out := maps.Clone(m.restored)
-	if out == nil {
-		out = map[pod.UID]v1.PodStatus{}
+	out := make(map[pod.UID]kept, len(m.restored))
+	for uid, s := range m.restored {
+		out[uid] = m.keptLocked(uid, s)
 	}
 	for uid, e := range m.entries {
 		if e.isKept() {
-			out[uid] = e.status
+			out[uid] = m.keptLocked(uid, e.status)
 		}
 	}
 	return out
 }
 
 // toKeep returns the status that is kept of a pod, if it is.
-func (m *Manager) toKeep(uid pod.UID) (v1.PodStatus, bool) {
+func (m *Manager) toKeep(uid pod.UID) (kept, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if e, ok := m.entries[uid]; ok {
-		return e.status, e.isKept()
+		return m.keptLocked(uid, e.status), e.isKept()
 	}
 	s, ok := m.restored[uid]
-	return s, ok
+	return m.keptLocked(uid, s), ok
+}
+
+// keptLocked adds what is kept beside the status.
+func (m *Manager) keptLocked(uid pod.UID, s v1.PodStatus) kept {
+	out := kept{PodStatus: s}
+	if grace, ok := m.evicted[uid]; ok {
+		out.EvictionGrace = &grace
+	}
+	return out
 }
 
 // isKept reports whether the next agent is to know the status. A static pod that was refused has no
@@ -94,7 +115,26 @@ func (m *Manager) Retain(known func(pod.UID) bool) {
 	for uid := range m.restored {
 		if !known(uid) {
 			delete(m.restored, uid)
+			delete(m.evicted, uid)
 			m.unkept.Put(uid)
 		}
 	}
+}
+
+// SetEvicted notes that the pod is evicted, with a grace period of so many seconds. It is kept with
+// the status that is set next.
+func (m *Manager) SetEvicted(uid pod.UID, grace int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.evicted[uid] = grace
+	m.unkept.Put(uid)
+}
+
+// Evicted returns how many seconds the eviction of the pod grants it, and false if it is not being
+// evicted, nor was by an earlier agent.
+func (m *Manager) Evicted(uid pod.UID) (grace int64, ok bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	grace, ok = m.evicted[uid]
+	return grace, ok
 }

@@ -3,6 +3,7 @@ package status_test
 import (
 	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
@@ -88,6 +89,59 @@ func TestKept(t *testing.T) {
 		if _, ok := m.Get("static"); ok {
 			t.Error("the status of a pod that was removed was kept")
 		}
+		stop()
+	})
+}
+
+// That a pod is evicted is kept with its status, in the form in which earlier agents kept statuses,
+// and forgotten with the pod.
+func TestKeptEvictions(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "statuses.json")
+	old := `{"version":1,"content":{"ended":{"phase":"Succeeded"},"going":{"phase":"Failed","reason":"Evicted"}}}`
+	if err := os.WriteFile(path, []byte(old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		expect := func(m *status.Manager, uid pod.UID, want int64, wantOK bool) {
+			t.Helper()
+			if grace, ok := m.Evicted(uid); grace != want || ok != wantOK {
+				t.Errorf("%s: %d, %v; want %d, %v", uid, grace, ok, want, wantOK)
+			}
+		}
+		m, stop := agentOf(t, path)
+		expect(m, "going", 0, false)
+		if s, _ := m.Get("going"); s.Reason != "Evicted" {
+			t.Errorf("a status of an earlier version is %+v", s)
+		}
+		for uid, grace := range map[pod.UID]int64{"going": 7, "api": 1, "gone": 2, "running": 3} {
+			m.SetEvicted(uid, grace)
+		}
+		failed := v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "no room"}
+		m.Set(keptPod("api", pod.APISource), failed)
+		m.Set(keptPod("gone", pod.APISource), failed)
+		m.Set(keptPod("running", pod.APISource), v1.PodStatus{Phase: v1.PodRunning})
+		stop()
+
+		m, stop = agentOf(t, path)
+		expect(m, "going", 7, true)
+		expect(m, "api", 1, true)
+		expect(m, "ended", 0, false)
+		expect(m, "running", 0, false) // what it ends with is not on disk: nothing of it was stopped
+		if s, _ := m.Get("api"); s.Message != "no room" {
+			t.Errorf("the status of an evicted pod is %+v", s)
+		}
+		m.SetEvicted("api", 1)
+		m.Retain(func(uid pod.UID) bool { return uid != "gone" })
+		expect(m, "gone", 0, false)
+		m.Remove("going")
+		expect(m, "going", 0, false)
+		m.SetEvicted("api", 0)
+		stop()
+
+		m, stop = agentOf(t, path)
+		expect(m, "going", 0, false)
+		expect(m, "gone", 0, false)
+		expect(m, "api", 0, true)
 		stop()
 	})
 }

@@ -25,6 +25,7 @@ type Manager struct {
 	mu       sync.RWMutex
 	entries  map[pod.UID]entry        // guarded by mu
 	restored map[pod.UID]v1.PodStatus // guarded by mu; what an earlier agent kept of pods that have no entry yet
+	evicted  map[pod.UID]int64        // guarded by mu; the grace periods of pods that are evicted, in seconds
 }
 
 // entry is what is known of one pod. Its status is shared with readers and never changed, only
@@ -41,7 +42,7 @@ type entry struct {
 func NewManager(log *slog.Logger, j *journal.Journal) *Manager {
 	return &Manager{
 		log: log, journal: j, unkept: pod.NewInbox[pod.UID](),
-		entries: map[pod.UID]entry{},
+		entries: map[pod.UID]entry{}, evicted: map[pod.UID]int64{},
 	}
 }
 
@@ -169,6 +170,7 @@ func (m *Manager) Remove(uid pod.UID) {
 	m.mu.Lock()
 	delete(m.entries, uid)
 	delete(m.restored, uid)
+	delete(m.evicted, uid)
 	m.unkept.Put(uid)
 	m.mu.Unlock()
 	m.changed.Publish(uid)

@@ -91,7 +91,7 @@ func (d *disks) reclaim(ctx context.Context, m *met) bool {
 // to measure counts as what was seen of it until then.
 func (d *disks) rankPods(ctx context.Context, m *met) ([]candidate, error) {
 	what, r := m.Signal.resource(), d.layout.remedyOf(m.Signal)
-	out := d.candidates(what)
+	out := d.disks.candidates(m)
 	limited, cancel := context.WithTimeout(ctx, rankLimit)
 	defer cancel()
 	slots := make(chan struct{}, walksAtOnce)

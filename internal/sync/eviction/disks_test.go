@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,6 +103,26 @@ func TestDisksOfTheirOwn(t *testing.T) {
 		told := m.told()
 		if len(told) < 5 || told[3] != "2 writer: Warning Evicted ephemeral-storage" {
 			t.Errorf("got %q", told)
+		}
+	})
+}
+
+// A threshold of containerfs that the configuration has is ignored, and that is said.
+func TestThresholdThatIsIgnored(t *testing.T) {
+	short(t, map[Signal]string{NodeFsAvailable: "100Mi", ContainerFsAvailable: "95%"}, func(t *testing.T, m *machine) {
+		m.add("writer", NodeFsAvailable, 800*mi)
+		m.run()
+		time.Sleep(3 * time.Second)
+		m.want()
+		var got []string
+		for _, s := range m.manager.States() {
+			got = append(got, fmt.Sprintf("%s %v %v", s.String(), s.Ignored, s.Left.Capacity > 0))
+		}
+		if diff := cmp.Diff([]string{"nodefs.available<100Mi false true", "containerfs.available<100Mi false true", "containerfs.available<95% true false"}, got); diff != "" {
+			t.Errorf("thresholds (-want +got):\n%s", diff)
+		}
+		if m.logged("level=ERROR msg=\"a threshold is ignored") != 1 || m.logged("threshold=containerfs.available<95%") != 1 {
+			t.Errorf("logged:\n%s", m.log.String())
 		}
 	})
 }

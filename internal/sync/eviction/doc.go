@@ -13,5 +13,6 @@
 // Owns: the state of thresholds, which survives the agent; the order in which pods are ended; when
 // a pod with limits of local storage is looked at.
 // Reads: what is left of memory, tasks and disks; what pods use, their limits and lifecycles.
-// Never: stops a container itself; evicts a second pod before it was read what the first one left.
+// Never: stops a container itself; evicts a second pod before it was read what the first one left,
+// but for a hard threshold while a pod has the grace of a soft one.
 package eviction

@@ -23,7 +23,8 @@ const (
 // PodKiller ends pods.
 type PodKiller interface {
 	// EvictPod ends the pod for good, within so many seconds; status is applied to its final
-	// status. It never blocks. When no container of the pod runs any more, done is closed.
+	// status. For a pod that is being evicted the shorter grace counts, and nil is the status that
+	// it has. It never blocks. When no container of the pod runs any more, done is closed.
 	EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{})
 }
 
@@ -73,12 +74,27 @@ type kill struct {
 	until  time.Time
 }
 
+func newKill(p *v1.Pod, s Signal, grace int64) *kill {
+	limit := max(killLimit, time.Duration(grace)*time.Second*3/2)
+	return &kill{pod: p, signal: s, done: make(chan struct{}), until: time.Now().Add(limit)}
+}
+
+// ended reports whether no container of the pod runs any more.
+func (k *kill) ended() bool {
+	select {
+	case <-k.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // begin evicts the pod. Its end is waited for by await.
 func (e *Evictor) begin(p *v1.Pod, o *order) *kill {
 	e.note(p, "evict the pod", o.why)
 	e.Events.AnnotatedEvent(p, o.annotations, v1.EventTypeWarning, lifecycle.Evicted, o.message)
-	limit := max(killLimit, time.Duration(o.grace)*time.Second*3/2)
-	k := &kill{pod: p, signal: o.signal, done: make(chan struct{}), until: time.Now().Add(limit)}
+	e.metrics.evictions.WithLabelValues(string(o.signal)).Inc()
+	k := newKill(p, o.signal, o.grace)
 	e.Killer.EvictPod(p, o.grace, func(s *v1.PodStatus) {
 		s.Phase, s.Reason, s.Message = v1.PodFailed, lifecycle.Evicted, o.message
 		if o.condition != nil {
@@ -99,21 +115,29 @@ func setCondition(s *v1.PodStatus, c v1.PodCondition) {
 	s.Conditions = append(s.Conditions, c)
 }
 
-// await waits until no container of the pod runs any more, within bounds, and returns whether it
-// came to that.
-func (e *Evictor) await(ctx context.Context, k *kill) (ended bool) {
+// await waits until no container of the pod runs any more, within bounds.
+func (e *Evictor) await(ctx context.Context, k *kill) {
 	limit := time.NewTimer(time.Until(k.until))
 	defer limit.Stop()
 	select {
 	case <-k.done:
-		ended = true
 	case <-ctx.Done():
-		return false
 	case <-limit.C:
-		e.Events.AnnotatedEvent(k.pod, nil, v1.EventTypeWarning, exceededGracePeriod, exceededGracePeriodMessage)
+		e.exceeded(k)
 	}
-	e.metrics.evictions.WithLabelValues(string(k.signal)).Inc()
-	return ended
+}
+
+// hasten shortens the grace of a pod that is being evicted to that of a hard threshold.
+func (e *Evictor) hasten(p *v1.Pod, s Signal, why string) *kill {
+	e.note(p, "shorten the grace period of the eviction", why)
+	k := newKill(p, s, hardGrace)
+	e.Killer.EvictPod(p, hardGrace, nil, k.done)
+	return k
+}
+
+// exceeded tells that the pod has not ended in time.
+func (e *Evictor) exceeded(k *kill) {
+	e.Events.AnnotatedEvent(k.pod, nil, v1.EventTypeWarning, exceededGracePeriod, exceededGracePeriodMessage)
 }
 
 // note records a decision about the pod.

@@ -21,7 +21,7 @@ func (l layout) withContainerFs(ts []Threshold) []Threshold {
 	}
 	var out []Threshold
 	for _, t := range ts {
-		if t.Signal == ContainerFsAvailable || t.Signal == ContainerFsInodesFree {
+		if isContainerFs(t) {
 			continue
 		}
 		out = append(out, t)
@@ -32,6 +32,12 @@ func (l layout) withContainerFs(ts []Threshold) []Threshold {
 	}
 	sortThresholds(out)
 	return out
+}
+
+// isContainerFs reports whether the threshold is of the file system of writable layers. One
+// of the configuration is ignored, as with the kubelet: it follows from nodefs or imagefs.
+func isContainerFs(t Threshold) bool {
+	return t.Signal == ContainerFsAvailable || t.Signal == ContainerFsInodesFree
 }
 
 // files are kinds of files that pods have on a disk.

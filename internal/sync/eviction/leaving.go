@@ -19,7 +19,7 @@ const (
 )
 
 // awaitFreed reads what is left until no threshold is met any more, or nothing more becomes free.
-func (l *loop) awaitFreed(ctx context.Context, m *met) (rooms, error) {
+func (l *loop) awaitFreed(ctx context.Context, s Signal) (rooms, error) {
 	step := time.NewTicker(settleStep)
 	defer step.Stop()
 	var most uint64
@@ -28,7 +28,7 @@ func (l *loop) awaitFreed(ctx context.Context, m *met) (rooms, error) {
 		if err != nil || isRelieved(l.thresholds, left) {
 			return left, err
 		}
-		if now := left[m.Signal].Available; now > most {
+		if now := left[s].Available; now > most {
 			most, grew = now, time.Now()
 		}
 		if time.Since(grew) >= l.quiet {
@@ -47,7 +47,7 @@ func (l *loop) awaitFreed(ctx context.Context, m *met) (rooms, error) {
 func (l *loop) awaitLeaving(ctx context.Context) bool {
 	leaving := map[pod.UID]time.Time{}
 	for _, p := range l.Pods() {
-		if l.isLeaving(p.UID) {
+		if l.isLeaving(p.UID) && !l.isGranted(p.UID) {
 			since, ok := l.leaving[p.UID]
 			if !ok {
 				since = time.Now()

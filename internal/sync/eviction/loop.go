@@ -37,6 +37,9 @@ type loop struct {
 	rests   time.Time
 	unended bool
 	leaving map[pod.UID]time.Time // pods that leave, since when they are waited for
+	// granted is the pod that a soft threshold ends, for as long as its grace lasts; late is one
+	// that did not end in time. nil: there is none.
+	granted, late *kill
 	// free is how much can be taken of memory before caches are given up for it: until then the
 	// kernel sees what is taken.
 	free map[Signal]uint64
@@ -55,6 +58,9 @@ func (l *loop) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-woken:
+		case <-l.granted.end():
+		case <-l.late.end():
+			l.late, l.rests = nil, time.Time{}
 		case <-timer.C:
 		}
 		next := l.round(ctx)
@@ -68,6 +74,7 @@ func (l *loop) run(ctx context.Context) {
 
 // round is one reading and what follows from it. It returns when to read again at the latest.
 func (l *loop) round(ctx context.Context) time.Duration {
+	l.closeGrant(ctx)
 	read := time.Now()
 	left, err := l.measure(ctx)
 	l.tell(ctx, cannotSee, err)
@@ -76,13 +83,17 @@ func (l *loop) round(ctx context.Context) time.Duration {
 	}
 	v := l.judge(l, left)
 	next := l.computePause(left, &v)
-	if len(v.due) == 0 {
+	if l.granted != nil {
+		next = min(next, max(time.Until(l.granted.until), 0))
+	}
+	m := nextDue(v.due, l.granted)
+	if m == nil {
 		return next
 	}
 	if time.Now().Before(l.rests) {
 		return min(next, time.Until(l.rests))
 	}
-	again, err := l.relieve(ctx, &v, read)
+	again, err := l.relieve(ctx, &v, m, read)
 	l.tell(ctx, cannotEvict, err)
 	if err != nil {
 		l.rests = time.Now().Add(resting)
@@ -154,17 +165,16 @@ func (l *loop) computePause(left rooms, v *verdict) time.Duration {
 	return next
 }
 
-// relieve does something for the first threshold that is due, and returns whether it is to be read
-// again at once, as a pod was evicted or has gone; an error is why nothing could be done.
-func (l *loop) relieve(ctx context.Context, v *verdict, read time.Time) (again bool, err error) {
-	m := &v.due[0]
+// relieve does something for a threshold that is due, and returns whether it is to be read again at
+// once, as a pod was evicted or has gone; an error is why nothing could be done.
+func (l *loop) relieve(ctx context.Context, v *verdict, m *met, read time.Time) (again bool, err error) {
 	if l.awaitLeaving(ctx) {
-		_, _ = l.awaitFreed(ctx, m) // it is read again
+		_, _ = l.awaitFreed(ctx, m.Signal) // it is read again
 		return true, nil
 	}
 	l.Events.NodeEvent(v1.EventTypeWarning, thresholdMet, "Attempting to reclaim "+string(m.Signal.resource()))
 	if l.reclaim != nil && l.reclaim(ctx, m) {
-		left, err := l.awaitFreed(ctx, m)
+		left, err := l.awaitFreed(ctx, m.Signal)
 		if err != nil {
 			return false, err
 		}
@@ -188,18 +198,19 @@ func (l *loop) relieve(ctx context.Context, v *verdict, read time.Time) (again b
 	for i := range v.due {
 		l.metrics.age.WithLabelValues(string(v.due[i].Signal)).Observe(time.Since(read).Seconds())
 	}
+	victim, err := choose(m, pods)
 	for i := range pods {
-		switch c := &pods[i]; {
-		case c.critical:
-			l.note(c.pod, "leave the pod as it is: it is critical", m.Threshold.String()+" is met")
-		case !l.mayEvict(c.pod.UID): // it went, or somebody else evicts it, while pods were measured
-			return true, nil
-		default:
-			l.evict(ctx, m, pods, i)
-			return true, nil
+		if pods[i].critical && (victim < 0 || i < victim) {
+			l.note(pods[i].pod, "leave the pod as it is: it is critical", m.Threshold.String()+" is met")
 		}
 	}
-	return false, fmt.Errorf("%s is met, and of %d pods that run all are critical", m.Threshold.String(), len(pods))
+	switch {
+	case err != nil:
+		return false, err
+	case l.isAsRanked(&pods[victim]):
+		l.evict(ctx, m, pods, victim)
+	}
+	return true, nil // else it went, or somebody else evicts it, while pods were measured
 }
 
 // computeGrace returns how many seconds a pod has to end when the threshold is due; most bounds
@@ -231,34 +242,26 @@ func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) 
 		},
 	}
 	l.Log.Warn("a pod is evicted", "pod", pod.Describe(p), "threshold", m.Threshold.String(), "available", quantity(what, m.room.Available))
-	k := l.begin(p, o)
-	if l.kernel != nil && what == memory && m.isHard() {
+	var k *kill
+	if pods[victim].leaving {
+		k = l.hasten(p, m.Signal, o.why)
+	} else {
+		k = l.begin(p, o)
+	}
+	if !m.isHard() {
+		l.granted = k // a hard threshold that is met meanwhile does not wait for it
+		return
+	}
+	l.setHurried(p.UID)
+	if l.isGranted(p.UID) {
+		l.granted = nil
+	}
+	if l.kernel != nil && what == memory {
 		// While it is asked to end it could take what is left.
 		if err := l.kernel.Hold(p.UID); err != nil {
 			l.Log.Warn("a pod that is evicted may take more memory until it ends", "pod", pod.Describe(p), "error", err)
 		}
 	}
-	l.unended = !l.await(ctx, k)
-	l.awaitLeaving(ctx)
-	_, _ = l.awaitFreed(ctx, m) // it is read again
-}
-
-// mayEvict reports whether containers of the pod may run, and it is not leaving already.
-func (m *Manager) mayEvict(uid pod.UID) bool {
-	l, ok := m.Lifecycle(uid)
-	return ok && !m.isLeaving(uid) && (l.State == pod.Syncing || l.State == pod.Terminating)
-}
-
-// candidates returns the pods that may be evicted.
-func (m *Manager) candidates(what v1.ResourceName) []candidate {
-	var out []candidate
-	for _, p := range m.Pods() {
-		if !m.mayEvict(p.UID) {
-			continue
-		}
-		c := newCandidate(m.Allotted(p), what)
-		c.wanted, c.critical = p, m.IsCritical(p)
-		out = append(out, c)
-	}
-	return out
+	l.await(ctx, k)
+	l.finish(ctx, k)
 }

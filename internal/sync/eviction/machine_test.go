@@ -46,6 +46,8 @@ type machine struct {
 	reads   map[string]int               // guarded by mu
 	slow    map[string]time.Duration     // how long something takes; of a pod: its end
 	hangs   map[string]bool              // pods that do not end
+	heeds   map[string]time.Duration     // how long the end of a pod takes when it has no more than the grace of a hard threshold
+	waiting map[string][]chan<- struct{} // guarded by mu; who waits for the end of a pod
 	leaves  time.Duration                // from the end of a pod's containers until it is gone
 }
 
@@ -56,7 +58,7 @@ func newMachine(t *testing.T, thresholds map[Signal]string, change func(m *machi
 		story: newStory(t), dir: t.TempDir(), states: pod.NewStates(), journal: journal.New(slog.New(slog.DiscardHandler)),
 		has: maps.Clone(has), total: has,
 		takes: map[Signal]map[string]uint64{}, garbage: map[string]uint64{}, devices: map[string]uint64{"/node": 1, "/images": 1, "/layers": 1},
-		fails: map[string]error{}, reads: map[string]int{}, slow: map[string]time.Duration{}, hangs: map[string]bool{},
+		fails: map[string]error{}, reads: map[string]int{}, slow: map[string]time.Duration{}, hangs: map[string]bool{}, heeds: map[string]time.Duration{}, waiting: map[string][]chan<- struct{}{},
 	}
 	m.start(thresholdsOf(t, thresholds), change)
 	return m
@@ -250,10 +252,29 @@ func (m *machine) NodeEvent(kind, reason, message string) {
 
 func (m *machine) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{}) {
 	var s v1.PodStatus
-	status(&s)
-	m.tell("%s: evicted within %d s: %s %s %s", p.Name, grace, s.Phase, s.Reason, s.Conditions[0].Reason)
+	if status != nil {
+		status(&s)
+		m.tell("%s: evicted within %d s: %s %s %s", p.Name, grace, s.Phase, s.Reason, s.Conditions[0].Reason)
+	} else {
+		m.tell("%s: to end within %d s", p.Name, grace)
+	}
 	m.states.Set(p.UID, pod.Lifecycle{State: pod.Terminating, Evicted: true})
+	m.change(func() { m.waiting[p.Name] = append(m.waiting[p.Name], done) })
 	if m.hangs[p.Name] {
+		return
+	}
+	takes := m.slow[p.Name]
+	if hurried, ok := m.heeds[p.Name]; ok && grace <= hardGrace {
+		takes = hurried
+	}
+	time.AfterFunc(takes, func() { m.end(p) })
+}
+
+// end ends the pod, unless it has ended.
+func (m *machine) end(p *v1.Pod) {
+	var waiting []chan<- struct{}
+	m.change(func() { waiting, m.waiting[p.Name] = m.waiting[p.Name], nil })
+	if waiting == nil {
 		return
 	}
 	gone := func() {
@@ -265,15 +286,15 @@ func (m *machine) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), d
 		m.tell("%s: gone", p.Name)
 		m.states.Set(p.UID, pod.Lifecycle{State: pod.Finished, Evicted: true})
 	}
-	time.AfterFunc(m.slow[p.Name], func() {
-		defer close(done)
-		m.states.Set(p.UID, pod.Lifecycle{State: pod.Terminated, Evicted: true})
-		if m.leaves == 0 {
-			gone()
-			return
-		}
+	m.states.Set(p.UID, pod.Lifecycle{State: pod.Terminated, Evicted: true})
+	if m.leaves == 0 {
+		gone()
+	} else {
 		time.AfterFunc(m.leaves, gone)
-	})
+	}
+	for _, done := range waiting {
+		close(done)
+	}
 }
 
 // fakeKernel wakes when a test says so.

@@ -87,11 +87,15 @@ type Manager struct {
 	// processes looks after memory and tasks, disks after disks: a walk over files keeps the memory
 	// waiting for nothing.
 	processes, disks *loop
+	ignored          []Threshold
 	loaded           chan struct{} // closed by Load
 
 	mu   sync.Mutex
 	past past            // guarded by mu; of both loops
 	last map[Signal]Room // guarded by mu; the last reading
+	// hurried are evicted pods that have no more than the grace of a hard threshold, or had none
+	// left; guarded by mu.
+	hurried map[pod.UID]bool
 }
 
 // Room is what was left of a signal, when it was read last.
@@ -102,7 +106,7 @@ type Room struct {
 
 // New returns a Manager.
 func New(cfg Config) *Manager {
-	m := &Manager{Config: cfg, loaded: make(chan struct{}), last: map[Signal]Room{}}
+	m := &Manager{Config: cfg, loaded: make(chan struct{}), last: map[Signal]Room{}, hurried: map[pod.UID]bool{}}
 	m.file = checkpoint.NewFile(checkpoint.FileConfig[past]{
 		Path: cfg.Path, Version: fileVersion, What: "thresholds of eviction that are met", Log: cfg.Log,
 		Content: func() past {
@@ -115,6 +119,11 @@ func New(cfg Config) *Manager {
 	m.disks = &loop{Manager: m, told: map[string]error{}, settle: settleDisks, quiet: quietDisks, conditions: []v1.NodeConditionType{v1.NodeDiskPressure}}
 	d := &disks{Manager: m}
 	m.disks.measure, m.disks.rank, m.disks.reclaim = d.read, d.rankPods, d.reclaim
+	for _, t := range cfg.Thresholds {
+		if isContainerFs(t) {
+			m.ignored = append(m.ignored, t)
+		}
+	}
 	for _, t := range (layout{}).withContainerFs(cfg.Thresholds) {
 		if isProcesses(t) {
 			m.processes.thresholds = append(m.processes.thresholds, t)
@@ -132,6 +141,9 @@ func New(cfg Config) *Manager {
 // until a reading says something else.
 func (m *Manager) Load() error {
 	defer close(m.loaded)
+	for i := range m.ignored {
+		m.Log.Error("a threshold is ignored: that of the file system of writable layers is the one of nodefs or imagefs, whichever that is; set these", "threshold", m.ignored[i].String())
+	}
 	p, err := m.file.Load()
 	now := time.Now()
 	kept := map[v1.NodeConditionType]time.Time{} // of conditions for which there still is a threshold
@@ -273,6 +285,8 @@ type State struct {
 	Left Room
 	// Since is when the threshold began to be met; zero: it is not.
 	Since time.Time
+	// Ignored: it is in the configuration, and has no effect.
+	Ignored bool
 }
 
 // Least is the amount that is to be left; 0 where it cannot be told what is.
@@ -283,15 +297,19 @@ func (s *State) Least() uint64 {
 	return s.Value.of(s.Left.Capacity)
 }
 
-// States returns every threshold in the order in which they are relieved.
+// States returns every threshold in the order in which they are relieved, and then those that are
+// ignored.
 func (m *Manager) States() []State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []State
 	for _, l := range []*loop{m.processes, m.disks} {
 		for _, t := range l.thresholds {
-			out = append(out, State{t, m.last[t.Signal], m.past.Since[t.key()]})
+			out = append(out, State{Threshold: t, Left: m.last[t.Signal], Since: m.past.Since[t.key()]})
 		}
+	}
+	for _, t := range m.ignored {
+		out = append(out, State{Threshold: t, Ignored: true})
 	}
 	return out
 }

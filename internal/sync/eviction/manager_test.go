@@ -21,6 +21,7 @@ func TestKernelWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t, map[Signal]string{MemoryAvailable: "100Mi", AllocatableMemoryAvailable: "10%"}, withKernel)
 		m.has[AllocatableMemoryAvailable] = 500 * mi
+		m.slow["hog"] = time.Millisecond
 		m.add("hog", MemoryAvailable, 100*mi)
 		m.add("other", MemoryAvailable, 10*mi)
 		m.run()
@@ -28,6 +29,7 @@ func TestKernelWakes(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		m.change(func() { m.takes[MemoryAvailable]["hog"] = 891 * mi })
 		m.kernel.wake <- struct{}{}
+		time.Sleep(500 * time.Millisecond)
 		m.want(
 			"5 armed at 0, 419430399",
 			"5 node: Warning EvictionThresholdMet Attempting to reclaim memory",
@@ -115,12 +117,13 @@ func TestOneAfterAnother(t *testing.T) {
 	})
 }
 
-// A pod that does not end is not waited for: it is told, and counts.
+// A pod that does not end in time is told, and counts. While it runs, no other one goes that uses
+// less than it does; but not for ever, and who uses as much does go.
 func TestVictimThatDoesNotEnd(t *testing.T) {
 	short(t, map[Signal]string{PIDAvailable: "100"}, func(t *testing.T, m *machine) {
 		m.hangs["deaf"] = true
 		m.add("deaf", PIDAvailable, 950)
-		m.add("next", PIDAvailable, 10)
+		small := m.add("small", PIDAvailable, 10)
 		m.run()
 		time.Sleep(9 * time.Second)
 		m.want(
@@ -132,12 +135,31 @@ func TestVictimThatDoesNotEnd(t *testing.T) {
 		m.want(
 			"10 deaf: Warning ExceededGracePeriod",
 			"13 node: Warning EvictionThresholdMet Attempting to reclaim pids",
-			"13 next: Warning Evicted pids",
-			"13 next: evicted within 1 s: Failed Evicted TerminationByKubelet",
-			"13 next: gone",
-			"13 node: Warning EvictionThresholdMet Attempting to reclaim pids",
 		)
-		metricstest.Expect(t, m.metrics, map[string]float64{`kubelet_evictions{eviction_signal="pid.available"}`: 2})
+		if n := m.logged("which uses 950, is ending: it is waited for"); n != 1 {
+			t.Errorf("it was logged %d times:\n%s", n, m.log.String())
+		}
+		m.change(func() { m.takes[PIDAvailable]["deaf"] = 500 })
+		m.add("big", PIDAvailable, 500)
+		time.Sleep(10 * time.Second)
+		m.want(
+			"23 node: Warning EvictionThresholdMet Attempting to reclaim pids",
+			"23 big: Warning Evicted pids",
+			"23 big: evicted within 1 s: Failed Evicted TerminationByKubelet",
+			"23 big: gone",
+		)
+		m.change(func() { m.has[PIDAvailable] = 505 })
+		time.Sleep(patience - 20*time.Second)
+		for _, line := range m.told() {
+			if !strings.HasSuffix(line, "Attempting to reclaim pids") {
+				t.Errorf("while it still may end: %s", line)
+			}
+		}
+		time.Sleep(30 * time.Second)
+		if l, _ := m.states.Get(small.UID); !l.Evicted {
+			t.Errorf("in the end: %q, want who is left to be evicted", m.told())
+		}
+		metricstest.Expect(t, m.metrics, map[string]float64{`kubelet_evictions{eviction_signal="pid.available"}`: 3})
 	})
 }
 

@@ -85,6 +85,8 @@ func generateRanking(what v1.ResourceName, pods []candidate, victim, most int) s
 		switch {
 		case i == victim:
 			facts = append(facts, "evicted")
+		case c.leaving:
+			facts = append(facts, "ends already")
 		case c.critical:
 			facts = append(facts, "spared: critical")
 		}
@@ -101,6 +103,8 @@ func generateRanking(what v1.ResourceName, pods []candidate, victim, most int) s
 func (c *candidate) facts(what v1.ResourceName) []string {
 	var facts []string
 	switch {
+	case !c.measured && c.leaving:
+		facts = append(facts, "nothing of it is known")
 	case !c.measured:
 		facts = append(facts, "nothing of it runs")
 	case what == pids:

@@ -27,7 +27,7 @@ func (m *Manager) rankProcesses(ctx context.Context, of *met) ([]candidate, erro
 		return nil, err
 	}
 	what := of.Signal.resource()
-	out := m.candidates(what)
+	out := m.processes.candidates(of)
 	for i := range out {
 		if u, ok := uses[out[i].pod.UID]; ok {
 			out[i].addProcesses(what, &u)

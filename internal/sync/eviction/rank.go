@@ -21,6 +21,9 @@ type candidate struct {
 	used, request uint64
 	priority      int32
 	critical      bool
+	// leaving is set of a pod that is evicted already, or has ended, and still runs; ending, too,
+	// if nothing can hasten that.
+	leaving, ending bool
 	// containers are what the regular and init containers use, as far as that is known.
 	containers []containerUse
 }

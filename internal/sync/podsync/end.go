@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -22,11 +23,15 @@ func (p *pass) endProbes(context.Context) error {
 	return nil
 }
 
-// reportEnding reports that the pod ends. That it is evicted is on disk before anything of it is
-// stopped: to the next agent its containers would just have ended, and be started again.
+// reportEnding reports that the pod ends. That it is evicted, and with which grace period, is on
+// disk before anything of it is stopped: to the next agent its containers would just have ended,
+// and be started again, or be given the time that a pod has which is not evicted.
 func (p *pass) reportEnding(ctx context.Context) error {
 	if p.Pod == nil {
 		return nil
+	}
+	if p.Evicted {
+		p.syncer.Status.SetEvicted(p.UID, int64(p.Grace/time.Second))
 	}
 	p.report(ctx, stillRunning)
 	if p.Evicted {

@@ -92,9 +92,12 @@ type Config struct {
 	Observer Observer
 	Admitter Admitter
 	Resizer  Resizer
-	States   *pod.States
-	Journal  *journal.Journal
-	Log      *slog.Logger
+	// Evicted returns how many seconds the eviction of a pod grants it that an earlier agent began,
+	// and false of another pod. It does not block. nil: there was none.
+	Evicted func(uid pod.UID) (grace int64, ok bool)
+	States  *pod.States
+	Journal *journal.Journal
+	Log     *slog.Logger
 	// Metrics is where metrics are registered; nil: nowhere.
 	Metrics prometheus.Registerer
 }
@@ -138,6 +141,9 @@ type worker struct {
 
 // New returns workers that run once Run is called.
 func New(cfg Config) *PodWorkers {
+	if cfg.Evicted == nil {
+		cfg.Evicted = func(pod.UID) (int64, bool) { return 0, false }
+	}
 	return &PodWorkers{Config: cfg, metrics: newMetrics(cfg.Metrics), finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, queue: queue{names: map[pod.FullName][]*worker{}}}
 }
 
@@ -222,6 +228,9 @@ func (p *PodWorkers) updateLocked(uid pod.UID, o *UpdatePodOptions) (_ *worker, 
 			return nil, completed
 		}
 		w = p.addLocked(uid, o)
+		if grace, ok := p.Evicted(uid); ok {
+			o = o.asEviction(grace)
+		}
 	}
 	if o.UpdateType == SyncPodCreate && w.life.State >= Terminating {
 		w.work.again = true // it starts once this worker has left (Finished)
@@ -369,17 +378,6 @@ func (p *PodWorkers) WakeAll() {
 	for _, w := range workers {
 		w.poke()
 	}
-}
-
-// FirstOfName returns the static pod of this name that runs, or ends; the others of the name wait
-// for it.
-func (p *PodWorkers) FirstOfName(n pod.FullName) (pod.UID, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if pods := p.queue.names[n]; len(pods) > 0 {
-		return pods[0].uid, true
-	}
-	return "", false
 }
 
 // All returns the pods that have a worker.

@@ -38,6 +38,8 @@ type world struct {
 	sync     func(ctx context.Context, r podsync.Request) (podsync.Result, error)
 	stop     func(ctx context.Context, r podsync.Request) error
 	inFlight map[pod.UID]bool
+	// evictions are those that an earlier agent began, with what they grant.
+	evictions map[pod.UID]int64
 }
 
 func (w *world) note(format string, args ...any) {
@@ -151,6 +153,13 @@ func (w *world) Allocated(p *v1.Pod) *v1.Pod { return p }
 
 func (w *world) RetryPending() {}
 
+func (w *world) Evicted(uid pod.UID) (int64, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	grace, ok := w.evictions[uid]
+	return grace, ok
+}
+
 type rig struct {
 	*podworkers.PodWorkers
 	*world
@@ -170,7 +179,7 @@ func startWith(t *testing.T, states *pod.States, a podworkers.Admitter) *rig {
 		a = w
 	}
 	r.PodWorkers = podworkers.New(podworkers.Config{
-		Syncer: syncer{w, t}, Observer: w, Admitter: a, Resizer: w, States: r.states, Metrics: r.metrics, Journal: journal.New(log), Log: log,
+		Syncer: syncer{w, t}, Observer: w, Admitter: a, Resizer: w, States: r.states, Evicted: w.Evicted, Metrics: r.metrics, Journal: journal.New(log), Log: log,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -282,6 +291,35 @@ func TestEvictedPodThatNobodyWants(t *testing.T) {
 		if got := r.Finished().Take(); r.Has("a") || !slices.Equal(got, []pod.UID{"a"}) {
 			t.Fatalf("finished: %v", got)
 		}
+	})
+}
+
+// What an earlier agent began to evict is evicted by this one, with the grace period that was
+// granted then, whatever is said of the pod first.
+func TestEvictionOfAnEarlierAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.evictions = map[pod.UID]int64{"a": 7, "b": 7, "c": 60}
+		r.active["a"], r.active["b"], r.active["c"] = true, true, true
+		r.update(podworkers.SyncPodCreate, newPod("a"))
+		r.expect("terminating a 7s", "terminated a")
+		p, five := newPod("b"), int64(5)
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{}, &five
+		r.update(podworkers.SyncPodUpdate, p)
+		r.expect("terminating b 5s", "terminated b")
+		r.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, Pod: newPod("c"), KillPodOptions: &podworkers.KillPodOptions{PodTerminationGracePeriodSecondsOverride: &five}})
+		r.expect("terminating c 5s", "terminated c")
+		for _, uid := range []pod.UID{"a", "b", "c"} {
+			if l, _ := r.states.Get(uid); !l.Evicted {
+				t.Errorf("%s: %+v, want it to count as evicted", uid, l)
+			}
+		}
+		r.SyncKnownPods(nil)
+		r.expectTogether("remove a", "remove b", "remove c")
+		// All of it was removed, and what was known of it: a pod of that UID begins anew.
+		delete(r.evictions, "a")
+		r.update(podworkers.SyncPodCreate, newPod("a"))
+		r.expect("sync a")
 	})
 }
 

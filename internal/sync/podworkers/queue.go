@@ -55,3 +55,14 @@ func (q *queue) leave(w *worker) (next *worker) {
 	q.names[w.name] = others
 	return others[0]
 }
+
+// FirstOfName returns the static pod of this name that runs, or ends; the others of the name wait
+// for it.
+func (p *PodWorkers) FirstOfName(n pod.FullName) (pod.UID, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pods := p.queue.names[n]; len(pods) > 0 {
+		return pods[0].uid, true
+	}
+	return "", false
+}

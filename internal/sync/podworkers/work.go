@@ -77,6 +77,22 @@ func (o *UpdatePodOptions) uid() pod.UID {
 	return o.RunningPod.UID
 }
 
+// asEviction returns the first update about a pod that an earlier agent has begun to evict, with a
+// grace period of so many seconds: that goes on.
+func (o *UpdatePodOptions) asEviction(grace int64) *UpdatePodOptions {
+	on := *o
+	var k KillPodOptions
+	if o.KillPodOptions != nil {
+		k = *o.KillPodOptions
+	}
+	k.Evict = Evicted
+	if own := k.PodTerminationGracePeriodSecondsOverride; own == nil || *own > grace {
+		k.PodTerminationGracePeriodSecondsOverride = &grace
+	}
+	on.UpdateType, on.KillPodOptions = SyncPodKill, &k
+	return &on
+}
+
 // work is what a worker has to do, joined from all updates since its last turn: newest pod,
 // smallest grace, last status function, all completion channels.
 type work struct {
