@@ -53,8 +53,8 @@ func (a *Agent) tellSwappedMemory(swapsFile string, noswap func() bool) {
 const cgroupV1 = "cgroup v1 support is unsupported and will be removed in a future release"
 
 // tellCgroupV1 warns of a host with version 1 of cgroups.
-func (a *Agent) tellCgroupV1(version int) {
+func (g *ground) tellCgroupV1(version int) {
 	if version == 1 {
-		a.recorder.NodeEvent(v1.EventTypeWarning, "CgroupV1", cgroupV1)
+		g.recorder.NodeEvent(v1.EventTypeWarning, "CgroupV1", cgroupV1)
 	}
 }
