@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -66,20 +67,49 @@ func dialRaw(t *testing.T, socket string) net.Conn {
 	return c
 }
 
-// A process that opens connections without end loses its oldest, and the last comer is served.
+// A process that opens connections without end loses its oldest at once, and the last comer is
+// served.
 func TestTooManyConnections(t *testing.T) {
-	cfg := fullNode().config()
-	cfg.Socket = filepath.Join(t.TempDir(), "kubelet.sock")
-	start(t, cfg)
-	mustList(t, podresourcesv1.NewPodResourcesListerClient(dial(t, "unix://"+cfg.Socket, waitForReady)))
-	var silent []net.Conn
-	for range maxConnections + 2 {
-		silent = append(silent, dialRaw(t, cfg.Socket))
+	synctest.Test(t, func(t *testing.T) {
+		l := newPipes()
+		cfg := fullNode().config()
+		cfg.Listen = func() (net.Listener, error) { return l, nil }
+		start(t, cfg)
+		var mu sync.Mutex
+		closed := map[int]bool{}
+		for i := range maxConnections + 2 {
+			c, err := l.dial(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				_, _ = io.Copy(io.Discard, c) // ends because the server closes it; how does not matter
+				mu.Lock()
+				defer mu.Unlock()
+				closed[i] = true
+			}()
+		}
+		synctest.Wait()
+		mu.Lock()
+		if len(closed) != 2 || !closed[0] || !closed[1] {
+			t.Errorf("closed are %v, want the oldest two", closed)
+		}
+		mu.Unlock()
+		mustList(t, l.client(t))
+	})
+}
+
+func TestProcessOf(t *testing.T) {
+	l := mustListen(t, filepath.Join(t.TempDir(), "kubelet.sock"))
+	dialRaw(t, l.path)
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, c := range silent[:2] {
-		_, _ = io.Copy(io.Discard, c) // ends because the server closes it; how does not matter
+	defer c.Close()
+	if got := processOf(c); got != int32(os.Getpid()) {
+		t.Errorf("got %d, want %d", got, os.Getpid())
 	}
-	mustList(t, podresourcesv1.NewPodResourcesListerClient(dial(t, "unix://"+cfg.Socket, waitForReady)))
 }
 
 func TestChooseLeaving(t *testing.T) {
