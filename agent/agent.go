@@ -254,7 +254,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 	a.tellSwappedMemory(swapsFile, volumes.TmpfsKnowsNoswap)
 	if a.out.Cgroups == nil {
 		version, _ := cgroups.Detect()
-		a.tellCgroupV1(version)
+		tellCgroupV1(a.recorder, version)
 	}
 	started := a.cfg.Started
 	if started == nil {

@@ -116,15 +116,18 @@ func TestClusterDevices(t *testing.T) {
 	before := c.awaitAPIReady("first")
 	first := c.exec("first", "/usr/bin/sh", "-c", "echo $"+devicetest.EnvName(name)+"; test -c /dev/$"+devicetest.EnvName(name)+" && echo device; /usr/bin/cat /devices/null/driver")
 	id, rest, _ := strings.Cut(first, "\n")
-	if rest != "device\none" || id != "n0" && id != "n1" {
+	if strings.TrimSpace(rest) != "device\none" || id != "n0" && id != "n1" {
 		t.Fatalf("the container sees %q", first)
+	}
+	has := func(pod string) string {
+		return strings.TrimSpace(c.exec(pod, "/usr/bin/sh", "-c", "echo $"+devicetest.EnvName(name)))
 	}
 	other := map[string]string{"n0": "n1", "n1": "n0"}[id]
 
 	// The other device goes to the next pod, and a third one finds none.
 	c.create(user("second"))
 	c.awaitAPIReady("second")
-	if got := c.exec("second", "/usr/bin/sh", "-c", "echo $"+devicetest.EnvName(name)); got != other {
+	if got := has("second"); got != other {
 		t.Errorf("the second pod has %q, want %q", got, other)
 	}
 	third := user("third")
@@ -157,7 +160,7 @@ func TestClusterDevices(t *testing.T) {
 	d.kill()
 	c.startMember()
 	c.awaitDevices(name, "0", "0")
-	if after := c.awaitAPIReady("first", "second"); c.bodies(after)["first/main"] != c.bodies(before)["first/main"] {
+	if after := c.awaitAPIReady("first", "second"); containerID(after.named("first"), "main") != containerID(before.named("first"), "main") {
 		t.Error("the container was started again with the agent")
 	}
 	c.signal(before.named("first"), "main", unix.SIGKILL)
@@ -169,7 +172,7 @@ func TestClusterDevices(t *testing.T) {
 		s := p.named("first").Status.ContainerStatuses[0]
 		return s.RestartCount > 0 && s.Ready
 	})
-	if got := c.exec("first", "/usr/bin/sh", "-c", "echo $"+devicetest.EnvName(name)); got != id {
+	if got := has("first"); got != id {
 		t.Errorf("after all that the first pod has %q, want %q", got, id)
 	}
 	if got := d.calls("PreStartContainer"); got <= starts {
@@ -180,7 +183,7 @@ func TestClusterDevices(t *testing.T) {
 	c.kubectl("delete", "pod", "second", "--grace-period=1")
 	c.create(user("fourth"))
 	c.awaitAPIReady("fourth")
-	if got := c.exec("fourth", "/usr/bin/sh", "-c", "echo $"+devicetest.EnvName(name)); got != other {
+	if got := has("fourth"); got != other {
 		t.Errorf("the fourth pod has %q, want %q", got, other)
 	}
 }
