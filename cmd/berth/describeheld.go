@@ -93,7 +93,7 @@ func (d *describer) sharedOut(s *containermanager.Snapshot, now time.Time) {
 		for _, m := range s.Memory {
 			free := bytesOf(m.Free)
 			if len(m.Group) > 1 {
-				free += " (with " + nodeList("node", m.Group) + ")"
+				free += " (group of " + nodeList("node", m.Group) + ")"
 			}
 			d.line(1, "%d\t%s\t%s\t%s", m.Node, string(m.Type), bytesOf(m.Allocatable), free)
 		}
