@@ -57,9 +57,8 @@ type Claim struct {
 // same moment can be in one part of it and not in another.
 func (m *ContainerManager) Snapshot(pods []*v1.Pod) Snapshot {
 	s := Snapshot{Memory: m.Memory.Nodewise(), Resources: m.Devices.Resources()}
-	if m.CPUs.IsStatic() {
-		shared, allocatable := m.CPUs.Shared(), m.CPUs.Allocatable()
-		s.CPUs = &CPUs{Reserved: m.CPUs.Reserved().String(), Shared: shared.String(), Free: shared.Intersection(allocatable).String()}
+	if reserved, shared, ok := m.CPUs.Common(); ok {
+		s.CPUs = &CPUs{Reserved: reserved.String(), Shared: shared.String(), Free: shared.Difference(reserved).String()}
 	}
 	if m.Claims != nil {
 		s.Drivers = m.Claims.Connected()

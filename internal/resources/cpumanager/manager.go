@@ -228,15 +228,11 @@ func (m *CPUManager) Allocatable() cpuset.CPUSet {
 	return m.layout.online.Difference(m.reserved)
 }
 
-// IsStatic reports whether containers can have CPUs to themselves.
-func (m *CPUManager) IsStatic() bool { return m.isStatic() }
-
-// Shared returns the CPUs that all containers run on that have none to themselves; none with the
-// policy none.
-func (m *CPUManager) Shared() cpuset.CPUSet { return m.now().shared }
-
-// Reserved returns the CPUs that no container has to itself; none with the policy none.
-func (m *CPUManager) Reserved() cpuset.CPUSet { return m.reserved }
+// Common returns the CPUs that no container has to itself: those that are reserved, and those that
+// all containers run on that have none of their own. With the policy none it is not ok.
+func (m *CPUManager) Common() (reserved, shared cpuset.CPUSet, ok bool) {
+	return m.reserved, m.now().shared, m.isStatic()
+}
 
 // Persistence returns why the file cannot be written, or nil.
 func (m *CPUManager) Persistence() error { return m.file.Err() }
