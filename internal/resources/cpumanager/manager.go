@@ -229,6 +229,12 @@ func (m *CPUManager) Allocatable() cpuset.CPUSet {
 	return m.layout.online.Difference(m.reserved)
 }
 
+// Common returns the CPUs that no container has to itself: those that are reserved, and those that
+// all containers run on that have none of their own. With the policy none it is not ok.
+func (m *CPUManager) Common() (reserved, shared cpuset.CPUSet, ok bool) {
+	return m.reserved, m.now().shared, m.isStatic()
+}
+
 // Persistence returns why the file cannot be written, or nil.
 func (m *CPUManager) Persistence() error { return m.file.Err() }
 
