@@ -215,4 +215,3 @@ func describe(p *v1.Pod) string {
 	}
 	return out
 }
-

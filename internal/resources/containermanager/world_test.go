@@ -20,6 +20,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/cpuset"
 
 	"berth/internal/config"
 	"berth/internal/host/inotify"
@@ -274,7 +275,7 @@ func has(m *containermanager.ContainerManager, uid pod.UID, container string) st
 		out = append(out, "cpus="+cpus.String())
 	}
 	for _, b := range m.Memory.Memory(uid, container) {
-		out = append(out, fmt.Sprintf("%s=%d@%v", b.Type, b.Size, b.NUMAAffinity))
+		out = append(out, fmt.Sprintf("%s=%d@%s", b.Type, b.Size, cpuset.New(b.NUMAAffinity...)))
 	}
 	slices.Sort(out)
 	return strings.Join(out, " ")
