@@ -247,8 +247,8 @@ reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]
 
 	n.put(n.act("second", v1.RestartPolicyAlways, nil, bounded(actor("main", "stay"), "", "1 32Mi")))
 	second := n.await("the second pod to be refused", func(p pods) bool { return p.inPhase("second-n1", v1.PodFailed) }).named("second-n1")
-	want := "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 1000), ]"
-	if s := second.Status; s.Reason != "UnexpectedAdmissionError" || s.Message != want {
+	want := "Pod was rejected: Node didn't have enough resource: cpu, requested: 1000, used: 1000, capacity: 1000"
+	if s := second.Status; s.Reason != "OutOfcpu" || s.Message != want {
 		t.Errorf("the second pod is refused for %s: %s; want %s", s.Reason, s.Message, want)
 	}
 	n.awaitCPUs(now, map[string]string{"pinned-n1": "1", "rest-n1": "0"})
