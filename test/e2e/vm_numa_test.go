@@ -14,6 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/cpuset"
+
+	"berth/internal/host/cgroups"
 )
 
 // numa is for a machine of two NUMA nodes, each of two cores with two threads. It leaves the first
@@ -96,9 +98,8 @@ func TestVMNUMA(t *testing.T) {
 		t.Helper()
 		n.put(n.act(name, v1.RestartPolicyAlways, nil, bounded(actor("main", places+"stay"), "", cpu+" "+memory)))
 	}
-	runs := func(name, cpu, memory, on, shared, nodes string) {
+	runs := func(name, on, shared, nodes string) {
 		t.Helper()
-		put(name, cpu, memory)
 		name1 := name + "-n1"
 		cpus[name1], cpus["rest-n1"] = on, shared
 		now = n.awaitReady(slices.Collect(maps.Keys(cpus))...)
@@ -133,19 +134,38 @@ func TestVMNUMA(t *testing.T) {
 	cpus["rest-n1"] = "0-7"
 	now = n.awaitReady("rest-n1")
 	check()
-	runs("first", "2", "64Mi", "2-3", "0-1,4-7", "0")
-	runs("second", "2", "64Mi", "4-5", "0-1,6-7", "1")
+	put("first", "2", "64Mi")
+	runs("first", "2-3", "0-1,4-7", "0")
+	n.wantNoQuota(now.named("first-n1"))
+	put("second", "2", "64Mi")
+	runs("second", "4-5", "0-1,6-7", "1")
 	refused("half", "1", "SMTAlignmentError", "SMT Alignment Error: requested 1 cpus not multiple cpus per core = 2")
 	ends("first", "0-3,6-7")
 	refused("split", "4", "TopologyAffinityError", "Resources cannot be allocated with Topology locality")
-	runs("third", "2", "64Mi", "2-3", "0-1,6-7", "0")
-	runs("fourth", "2", "64Mi", "6-7", "0-1", "1")
+	n.put(n.act("third", v1.RestartPolicyAlways, []v1.Container{bounded(actor("setup", places), "", "2 32Mi")}, bounded(actor("main", places+"stay"), "", "2 64Mi")))
+	runs("third", "2-3", "0-1,6-7", "0")
+	n.awaitStory("third", "setup run 1 on CPUs 2-3 with memory of 0")
+	put("fourth", "2", "64Mi")
+	runs("fourth", "6-7", "0-1", "1")
+	if testDriver() == cgroups.Systemd {
+		systemctl(t, "daemon-reload") // what systemd believes is what is written
+		check()
+	}
+
+	a.kill()
+	check()
+	n.startConfigured(numa + "restricted\n")
+	now = n.awaitReady(slices.Collect(maps.Keys(cpus))...)
+	check()
+	for _, p := range now {
+		if c := container(p, "main"); c.RestartCount != 0 {
+			t.Errorf("the container of %s was restarted %d times by agents that came and went", p.Name, c.RestartCount)
+		}
+	}
 	ends("second", "0-1,4-5")
 	ends("third", "0-5")
 	ends("fourth", "0-7")
-
-	a.kill()
-	n.startConfigured(numa + "restricted\n")
 	refused("spread", "6", "TopologyAffinityError", "Resources cannot be allocated with Topology locality") // its memory fits on one node
-	runs("wide", "6", "1600Mi", "2-7", "0-1", "0-1")
+	put("wide", "6", "1600Mi")
+	runs("wide", "2-7", "0-1", "0-1")
 }
