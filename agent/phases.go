@@ -61,6 +61,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "who has what", run: waitDone, ready: a.sharing.load(&a.ground)},
 			component{name: "device plugins", run: a.sharing.devices.Run},
 			component{name: "CPUs of containers", run: a.sharing.cpus.Run},
+			component{name: "pod resources", run: servePodResources(&a.ground, a.podResources)},
 			component{name: "claims", run: a.sharing.claims.Run, absent: noAPI},
 			component{name: "changes of claims", run: a.sharing.followClaims, absent: noAPI},
 			component{name: "plugin watcher", run: a.storage.plugins.Run},

@@ -35,7 +35,7 @@ func TestPhasesOfEachMode(t *testing.T) {
 	}{
 		{"standalone", kubelet(""), []string{"runtime health"}},
 		{"member", kubelet("/does/not/exist"), []string{
-			"runtime health", "objects", "event sender", "node watch", "CSI driver watch", "node", "status patches", "mirror pods",
+			"claims", "changes of claims", "runtime health", "objects", "event sender", "node watch", "CSI driver watch", "node", "status patches", "mirror pods",
 		}},
 	} {
 		known := map[string]bool{}

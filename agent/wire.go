@@ -18,6 +18,7 @@ import (
 	"berth/internal/observe/pleg"
 	"berth/internal/observe/stats"
 	"berth/internal/record/tracing"
+	"berth/internal/resources/podresources"
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/crispec"
 	"berth/internal/runtime/embedded"
@@ -49,6 +50,7 @@ type Agent struct {
 	imageManager
 	observation
 	podLife
+	podResources *podresources.Server
 	usage
 	desired
 	serving serving
@@ -163,6 +165,9 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		runtime: &a.containerRuntime, images: &a.imageManager, objects: a.origin.objects, volumes: a.storage.volumes, node: a.node,
 		shared: a.sharing.containers, pleg: a.pleg, runtimeState: a.runtimeHealth.State, execLimits: execLimits,
 	}); err != nil {
+		return nil, err
+	}
+	if a.podResources, err = newPodResources(g, &a.sharing, a.allocations); err != nil {
 		return nil, err
 	}
 	a.view = podView{desired: a.pods, status: a.status, workers: a.workers, pleg: a.pleg, since: a.started}

@@ -156,7 +156,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		Plugins:       func() (plugins.Watch, error) { return noPlugins{}, nil },
 		LogWrites:     func() (containerlogs.Writes, error) { return quietLogs{}, nil },
 		Listen:        func() (net.Listener, error) { return w.door, nil },
-		ListenPlugins: func(string) (net.Listener, error) { return bufconn.Listen(1 << 16), nil },
+		ListenPlugins: listenPlugins,
 		Tuning:        quietTuning{}, HostPorts: &w.sockets, Readings: w.Usage, Metrics: w.Metrics, SLIs: w.SLIs,
 		Machine: machine, Network: w.uplink.network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {

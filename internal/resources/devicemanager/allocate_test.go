@@ -240,6 +240,9 @@ func TestRestart(t *testing.T) {
 		_, err := w.Options(t.Context(), u, &u.Spec.Containers[0])
 		expectError(t, err, "waiting for the device plugin of example.com/gpu to register")
 		w.expectWoken()
+		if err := devicetest.Break(p.Dir, "ListAndWatch", devicetest.Hang, 0); err != nil { // to be registered is enough
+			t.Fatal(err)
+		}
 		if err := w.register(p); err != nil {
 			t.Fatal(err)
 		}

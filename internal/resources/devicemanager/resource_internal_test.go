@@ -27,7 +27,8 @@ func listed(id, health string, nodes ...int64) *pluginapi.Device {
 func TestReadDevices(t *testing.T) {
 	got, complaint, err := readDevices([]*pluginapi.Device{
 		listed("a", "Healthy", 1, 0, 1), listed("b", "healthy"), listed("c", "Unhealthy", -1, 2, 64, 1<<40), nil, listed("", "Healthy"),
-		listed("d", "Healthy"), listed("d", "Unhealthy", 3), listed(strings.Repeat("x", maxID+1), "Healthy"), {ID: "e", Health: "Healthy"},
+		listed("d", "Healthy"), listed("d", "Unhealthy", 3), listed(strings.Repeat("x", maxID+1), "Healthy"),
+		{ID: "e", Health: "Healthy"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -303,7 +303,7 @@ func bubble(t *testing.T, test func(*testing.T, *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.start()
+		defer func() { w.end() }()
 		test(t, w)
-		w.end()
 	})
 }

@@ -19,6 +19,11 @@ type amounts map[v1.ResourceName]int64
 func requestsOf(p *v1.Pod) amounts {
 	out := amountsOf(podresource.PodRequests(p, podresource.PodResourcesOptions{}))
 	out[v1.ResourcePods] = 1
+	if claim := p.Status.ExtendedResourceClaimStatus; claim != nil {
+		for _, m := range claim.RequestMappings { // which the scheduler has found elsewhere (KEP-5004)
+			delete(out, v1.ResourceName(m.ResourceName))
+		}
+	}
 	return out
 }
 

@@ -3,11 +3,11 @@ package podsync
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
+	"berth/internal/resources/dra"
 	"berth/internal/resources/topologymanager"
 )
 
@@ -55,9 +55,8 @@ func (p *pass) prepareClaims(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	err = fmt.Errorf("prepare dynamic resources: %w", err)
 	if ctx.Err() == nil {
-		p.event(v1.EventTypeWarning, "FailedPrepareDynamicResources", "Failed to prepare dynamic resources: "+err.Error())
+		p.event(v1.EventTypeWarning, dra.EventReason, dra.EventMessage+err.Error())
 	}
 	return err
 }

@@ -79,7 +79,7 @@ func TestPodWhoseDevicesAreRefusedFails(t *testing.T) {
 
 func TestClaimThatCannotBePrepared(t *testing.T) {
 	s, r := newShared(t)
-	r.claims = errors.New("ResourceClaim gpu: not allocated")
+	r.claims = errors.New("prepare dynamic resources: ResourceClaim gpu: not allocated")
 	_, err := s.SyncPod(t.Context(), Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u"}})
 	if err == nil || slices.Contains(r.calls, "runtime") {
 		t.Errorf("error %v after %q", err, r.calls)

@@ -13,7 +13,7 @@ import (
 	"fmt"
 	"hash/fnv"
 
-	"k8s.io/apimachinery/pkg/util/dump"
+	"k8s.io/utils/dump"
 )
 
 // DevicesPerNUMA are the IDs of devices by NUMA node; -1 has those that lie near none. A device

@@ -57,7 +57,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	kubelet := filepath.Join(p.Folder, "kubelet.sock")
 	var seen fs.FileInfo
 	for {
-		if is, err := os.Lstat(kubelet); p.Folder != "" && p.Registry == "" && err == nil && (seen == nil || !os.SameFile(is, seen)) {
+		if is, err := os.Lstat(kubelet); p.Folder != "" && p.Registry == "" && err == nil && (seen == nil || !same(is, seen)) {
 			stop() // the node agent has removed the socket
 			if stop, err = p.Serve(); err != nil {
 				return err
@@ -79,6 +79,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// same reports whether a socket is the one that was seen. Its successor may well get its inode.
+func same(a, b fs.FileInfo) bool { return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) }
 
 // Serve begins to serve on the plugin's socket: in the folder of device plugins or, if there is
 // one, in that of the plugin watcher. stop ends that and leaves the socket behind, as a kill does.
