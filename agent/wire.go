@@ -50,7 +50,6 @@ type Agent struct {
 	imageManager
 	observation
 	podLife
-	podResources *podresources.Server
 	usage
 	desired
 	serving serving
@@ -98,6 +97,8 @@ type listeners struct {
 	listen   func() (net.Listener, error)
 	listener chan net.Listener // capacity 1; opened by Run, taken by the server
 	server   *server.Server
+	// podResources tells who has what of the node.
+	podResources *podresources.Server
 }
 
 // ending is how the agent ends.
@@ -165,9 +166,6 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		runtime: &a.containerRuntime, images: &a.imageManager, objects: a.origin.objects, volumes: a.storage.volumes, node: a.node,
 		shared: a.sharing.containers, pleg: a.pleg, runtimeState: a.runtimeHealth.State, execLimits: execLimits,
 	}); err != nil {
-		return nil, err
-	}
-	if a.podResources, err = newPodResources(g, &a.sharing, a.allocations); err != nil {
 		return nil, err
 	}
 	a.view = podView{desired: a.pods, status: a.status, workers: a.workers, pleg: a.pleg, since: a.started}

@@ -154,8 +154,8 @@ func TestClusterDevices(t *testing.T) {
 	must(t, devicetest.MakeHealthy(d.Dir, id))
 	c.awaitDevices(name, "2", "2")
 
-	// An agent that finds no plugin leaves what runs alone. A container that has to be started again
-	// waits for the plugin.
+	// An agent that finds no plugin leaves what runs alone. A container that has to be started
+	// again waits for the plugin.
 	a.kill()
 	d.kill()
 	c.startMember()

@@ -254,7 +254,7 @@ func TestRetain(t *testing.T) {
 	}
 	m.CPUs("a", "z")
 	m.Retain(map[pod.UID]bool{"b": true})
-	if m.OwnsAny("a") || !m.OwnsAny("b") || m.OwnsAny("c") || len(m.handed) != 0 {
+	if ownsAny(m, "a") || !ownsAny(m, "b") || ownsAny(m, "c") || len(m.handed) != 0 {
 		t.Errorf("pools %+v, handed %v", m.now(), m.handed)
 	}
 	wantFile(t, m, string(must(encode(Static, m.now()))))

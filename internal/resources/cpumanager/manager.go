@@ -178,16 +178,6 @@ func (m *CPUManager) Exclusive(uid pod.UID, container string) cpuset.CPUSet {
 	return m.now().owned[uid][container]
 }
 
-// Owns reports whether the container has CPUs to itself. Such a container has no CFS quota, and its
-// CPU cannot be resized in place.
-func (m *CPUManager) Owns(uid pod.UID, container string) bool {
-	return !m.Exclusive(uid, container).IsEmpty()
-}
-
-// OwnsAny reports whether a container of the pod has CPUs to itself: the pod's cgroup has no CFS
-// quota then, which would limit that container, too.
-func (m *CPUManager) OwnsAny(uid pod.UID) bool { return len(m.now().owned[uid]) > 0 }
-
 // CPUs returns the CPUs that the container is to be created with, as the kernel's files and CRI
 // have them ("0-3,8"); "" with the policy none: all. What it returns is remembered, so that the
 // container need not be told again once it runs.
