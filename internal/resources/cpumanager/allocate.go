@@ -13,7 +13,7 @@ import (
 )
 
 // component is the name in the journal.
-const component = "cpumanager"
+const component = "cpus"
 
 // Hints says on which NUMA nodes the CPUs of the container could lie, or do lie. It is nil for a
 // container that shares.
@@ -244,7 +244,7 @@ func (m *CPUManager) releaseLocked(uids ...pod.UID) {
 		if s, ok := m.cfg.Journal.SubjectOf(uid); ok {
 			m.cfg.Journal.Record(journal.Entry{
 				Subject: s, Component: component, Decision: fmt.Sprintf("take CPUs %s back", freed),
-				Why: fmt.Sprintf("the pod has ended; shared CPUs are %s", next.shared),
+				Why: fmt.Sprintf("the pod has ended, or was refused; shared CPUs are %s", next.shared),
 			})
 		} else {
 			m.cfg.Log.Info("CPUs of a pod that is gone are shared again", "pod", uid, "cpus", freed.String())

@@ -94,7 +94,8 @@ func New(cfg Config) (*CPUManager, error) {
 	}
 	switch {
 	case cfg.Policy == None && len(cfg.Options) > 0:
-		return nil, fmt.Errorf("None policy: received unsupported options=%v", cfg.Options) //nolint:staticcheck // as the kubelet has it
+		//lint:ignore ST1005 the words are the kubelet's
+		return nil, fmt.Errorf("None policy: received unsupported options=%v", cfg.Options)
 	case cfg.Policy == None:
 	case cfg.Policy == Static:
 		if err := m.prepare(); err != nil {
@@ -226,6 +227,12 @@ func (m *CPUManager) Allocatable() cpuset.CPUSet {
 		return cpuset.New()
 	}
 	return m.layout.online.Difference(m.reserved)
+}
+
+// Common returns the CPUs that no container has to itself: those that are reserved, and those that
+// all containers run on that have none of their own. With the policy none it is not ok.
+func (m *CPUManager) Common() (reserved, shared cpuset.CPUSet, ok bool) {
+	return m.reserved, m.now().shared, m.isStatic()
 }
 
 // Persistence returns why the file cannot be written, or nil.
