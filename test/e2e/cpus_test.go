@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/cpuset"
 )
 
 // places has a container say where it may run and have its memory, of which run it is.
@@ -129,66 +129,80 @@ func (n *node) wantCPUState(shared string, owned map[string]map[string]string) {
 
 func (n *node) cpuState() string { return n.place.Root + "/cpu_manager_state" }
 
-// needsCPUs skips the test on a machine with other CPUs.
-func needsCPUs(t *testing.T, want string) {
+// split is a machine of which pods can have a single CPU: all others are reserved.
+type split struct{ all, reserved, own, nodes string }
+
+func splitCPUs(t *testing.T) split {
 	t.Helper()
-	if b, err := os.ReadFile("/sys/devices/system/cpu/online"); err != nil || strings.TrimSpace(string(b)) != want {
-		t.Skipf("the CPUs of this machine are %s (%v), not %s", b, err, want)
+	read := func(name string) string {
+		b, err := os.ReadFile("/sys/devices/system/" + name + "/online")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(b))
 	}
-	var mine unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &mine); err != nil || mine.Count() < 2 {
-		t.Skipf("this process may not run on all of the CPUs %s: %v", want, err)
+	s := split{all: read("cpu"), nodes: read("node")}
+	all, err := cpuset.Parse(s.all)
+	if err != nil || all.Size() < 2 {
+		t.Fatalf("this test needs two CPUs, and the machine has %s (%v)", s.all, err)
 	}
+	own := cpuset.New(slices.Max(all.List()))
+	s.own, s.reserved = own.String(), all.Difference(own).String()
+	return s
 }
 
-// static shares out CPUs, and leaves the first to the host. What is not moved at once is not moved
-// within the test.
-const static = `cpuManagerPolicy: static
-cpuManagerReconcilePeriod: 24h
-reservedSystemCPUs: "0"
-`
+// static is the configuration that shares out CPUs. What is not moved at once is not moved within
+// the test.
+func (s split) static() string {
+	return fmt.Sprintf("cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 24h\nreservedSystemCPUs: %q\n", s.reserved)
+}
+
+// pinned are the CPUs of the pods pinned and rest.
+func (s split) pinned() map[string]string {
+	return map[string]string{"pinned-n1": s.own, "rest-n1": s.reserved}
+}
 
 // A container of a Guaranteed pod has its CPU to itself: others leave it at once, it keeps it over
 // restarts of its own and of the agent, and they get it back when it ends.
 func TestCPUsPinned(t *testing.T) {
 	t.Parallel()
-	needsCPUs(t, "0-1")
+	m := splitCPUs(t)
 	n := newNode(t)
 	rests := actor("main", places+"stay")
 	rests.Resources.Requests = v1.ResourceList{v1.ResourceMemory: resource.MustParse("16Mi")}
 	n.put(n.act("rest", v1.RestartPolicyAlways, nil, rests))
-	a := n.startConfigured(static)
+	a := n.startConfigured(m.static())
 	now := n.awaitReady("rest-n1")
-	n.awaitStory("rest", "main run 1 on CPUs 0-1 with memory of 0")
-	n.awaitCPUs(now, map[string]string{"rest-n1": "0-1"})
-	n.wantCPUState("0-1", nil)
+	n.awaitStory("rest", "main run 1 on CPUs "+m.all+" with memory of "+m.nodes)
+	n.awaitCPUs(now, map[string]string{"rest-n1": m.all})
+	n.wantCPUState(m.all, nil)
 
 	pinned := bounded(actor("main", places+`if [ $run = 1 ]; then until [ -e /shared/again ]; do sleep 0.1; done; exit 3; fi
 stay`), "", "1 32Mi")
 	n.put(n.act("pinned", v1.RestartPolicyAlways, nil, pinned))
 	now = n.awaitReady("pinned-n1", "rest-n1")
-	both := map[string]string{"pinned-n1": "1", "rest-n1": "0"}
+	both := m.pinned()
 	n.awaitCPUs(now, both)
-	n.awaitStory("pinned", "main run 1 on CPUs 1 with memory of 0")
+	n.awaitStory("pinned", "main run 1 on CPUs "+m.own+" with memory of "+m.nodes)
 	p := now.named("pinned-n1")
-	owned := map[string]map[string]string{string(p.UID): {"main": "1"}}
-	n.wantCPUState("0", owned)
+	owned := map[string]map[string]string{string(p.UID): {"main": m.own}}
+	n.wantCPUState(m.reserved, owned)
 	n.wantNoQuota(p)
 	rest := now.named("rest-n1")
-	if said := n.execIn("", "rest-n1", "--", "/usr/bin/grep", "Cpus_allowed_list", "/proc/self/status"); strings.Join(strings.Fields(said.out), " ") != "Cpus_allowed_list: 0" {
+	if said := n.execIn("", "rest-n1", "--", "/usr/bin/grep", "Cpus_allowed_list", "/proc/self/status"); strings.Join(strings.Fields(said.out), " ") != "Cpus_allowed_list: "+m.reserved {
 		t.Errorf("a program in the container that shares sees %v", said)
 	}
 
 	a.kill()
 	n.awaitCPUs(now, both)
 	n.mark("pinned", "again") // it ends while there is no agent
-	n.startConfigured(static)
+	n.startConfigured(m.static())
 	now = n.await("the container to run again", func(p pods) bool {
 		return p.ready("pinned-n1", "rest-n1") && container(p.named("pinned-n1"), "main").RestartCount == 1
 	})
-	n.awaitStory("pinned", "main run 2 on CPUs 1 with memory of 0")
+	n.awaitStory("pinned", "main run 2 on CPUs "+m.own+" with memory of "+m.nodes)
 	n.awaitCPUs(now, both)
-	n.wantCPUState("0", owned)
+	n.wantCPUState(m.reserved, owned)
 	n.wantNoQuota(p)
 	if c := container(now.named("rest-n1"), "main"); c.ContainerID != container(rest, "main").ContainerID || c.RestartCount != 0 {
 		t.Errorf("the container that shares is %s after %d restarts", c.ContainerID, c.RestartCount)
@@ -196,8 +210,8 @@ stay`), "", "1 32Mi")
 
 	n.remove("pinned.yaml")
 	n.awaitGone(p.UID)
-	n.awaitCPUs(pods{rest}, map[string]string{"rest-n1": "0-1"})
-	n.wantCPUState("0-1", nil)
+	n.awaitCPUs(pods{rest}, map[string]string{"rest-n1": m.all})
+	n.wantCPUState(m.all, nil)
 }
 
 // wantNoQuota checks that neither the container main of the pod nor the pod is slowed down.
@@ -226,13 +240,18 @@ func (n *node) wantNoQuota(p *v1.Pod) {
 	}
 }
 
-// With the strictest alignment a machine with one NUMA node works as without, and containers have
-// their memory there. A pod for which no CPU is left is refused.
+// With the strictest alignment a container has its CPU and its memory on one NUMA node; a machine
+// with one works as without. A pod for which no CPU is left is refused.
 func TestCPUsOneNode(t *testing.T) {
 	t.Parallel()
-	needsCPUs(t, "0-1")
+	m := splitCPUs(t)
 	n := newNode(t)
-	n.startConfigured(static + `topologyManagerPolicy: single-numa-node
+	near, err := filepath.Glob("/sys/devices/system/cpu/cpu" + m.own + "/node[0-9]*")
+	if err != nil || len(near) != 1 {
+		t.Fatalf("CPU %s lies on the NUMA nodes %q, %v", m.own, near, err)
+	}
+	node := strings.TrimPrefix(filepath.Base(near[0]), "node")
+	n.startConfigured(m.static() + `topologyManagerPolicy: single-numa-node
 memoryManagerPolicy: Static
 evictionHard: {memory.available: 100Mi}
 systemReserved: {memory: 28Mi}
@@ -242,8 +261,8 @@ reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]
 	n.put(n.act("pinned", v1.RestartPolicyAlways, nil, whole))
 	n.put(n.act("rest", v1.RestartPolicyAlways, nil, actor("main", places+"stay")))
 	now := n.awaitReady("pinned-n1", "rest-n1")
-	n.awaitStory("pinned", "main run 1 on CPUs 1 with memory of 0")
-	n.awaitCPUs(now, map[string]string{"pinned-n1": "1", "rest-n1": "0"})
+	n.awaitStory("pinned", "main run 1 on CPUs "+m.own+" with memory of "+node)
+	n.awaitCPUs(now, m.pinned())
 
 	n.put(n.act("second", v1.RestartPolicyAlways, nil, bounded(actor("main", "stay"), "", "1 32Mi")))
 	second := n.await("the second pod to be refused", func(p pods) bool { return p.inPhase("second-n1", v1.PodFailed) }).named("second-n1")
@@ -251,13 +270,13 @@ reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]
 	if s := second.Status; s.Reason != "OutOfcpu" || s.Message != want {
 		t.Errorf("the second pod is refused for %s: %s; want %s", s.Reason, s.Message, want)
 	}
-	n.awaitCPUs(now, map[string]string{"pinned-n1": "1", "rest-n1": "0"})
+	n.awaitCPUs(now, m.pinned())
 }
 
 // A file of CPUs that does not fit ends the agent, which says what to do.
 func TestCPUsUnusableState(t *testing.T) {
 	t.Parallel()
-	needsCPUs(t, "0-1")
+	m := splitCPUs(t)
 	n := newNode(t)
 	if err := os.MkdirAll(n.place.Root, 0o755); err != nil {
 		t.Fatal(err)
@@ -269,7 +288,7 @@ func TestCPUsUnusableState(t *testing.T) {
 		if err := os.WriteFile(n.cpuState(), []byte(tc.content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		a := n.launchConfigured(static)
+		a := n.launchConfigured(m.static())
 		if code := a.wait(); code == 0 {
 			t.Errorf("with %s the agent ends with code 0", tc.content)
 		}
