@@ -59,6 +59,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "memory of the machine", run: a.memory.Run, absent: a.memory == nil || len(a.eviction.Thresholds) == 0},
 			component{name: "eviction", run: a.eviction.Run, ready: loaded(a.loadThresholds), absent: len(a.eviction.Thresholds) == 0},
 			component{name: "who has what", run: waitDone, ready: a.sharing.load(&a.ground)},
+			component{name: "what nobody has any more", run: a.sharing.containers.Run},
 			component{name: "device plugins", run: a.sharing.devices.Run},
 			component{name: "CPUs of containers", run: a.sharing.cpus.Run},
 			component{name: "pod resources", run: servePodResources(&a.ground, a.podResources)},

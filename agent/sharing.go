@@ -136,6 +136,7 @@ func (s *sharing) share(g *ground, runtime cpumanager.Runtime, p *pleg.PLEG) (er
 	}
 	s.containers = containermanager.New(containermanager.Config{
 		Devices: s.devices, CPUs: s.cpus, Memory: s.memory, Topology: topology, Claims: s.claims,
+		Silent: !k.FeatureEnabled("ResourceHealthStatus"),
 	})
 	return nil
 }

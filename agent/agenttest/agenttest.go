@@ -33,7 +33,6 @@ import (
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/cri/critest"
 	"berth/internal/source/podconfig"
-	"berth/internal/storage/plugins"
 )
 
 // Image is the image that every world has.
@@ -77,12 +76,15 @@ type World struct {
 	mounts *mount.FakeMounter // what is mounted on the machine
 	// keptMounts is what was mounted when the agent was killed.
 	keptMounts []mount.MountPoint
-	driver     *driver           // nil without one
-	door       *bufconn.Listener // the agent's socket
-	watch      *watcher
-	sockets    hostSockets
-	gate       *gate
-	stop       func() error // nil while no agent runs
+	driver     *driver  // nil without one
+	devices    *devices // nil without a device plugin
+	// pluginWatches tell of the device plugin.
+	pluginWatches pluginWatches
+	door          *bufconn.Listener // the agent's socket
+	watch         *watcher
+	sockets       hostSockets
+	gate          *gate
+	stop          func() error // nil while no agent runs
 
 	mu     sync.Mutex
 	struck string // guarded by mu; by KillAgentAt or LoseAPIAt
@@ -109,6 +111,7 @@ func (w *World) StartAgent() {
 	w.T.Helper()
 	w.Cgroups.forget()
 	w.offerDriver()
+	w.offerDevices()
 	w.Agent = w.build(agent.KeepPods)
 	ctx, cancel := context.WithCancel(w.T.Context())
 	done := make(chan error, 1)
@@ -149,16 +152,17 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		RootDir: filepath.Join(w.dir, "root"), RunDir: filepath.Join(w.dir, "run"), PodLogsDir: filepath.Join(w.dir, "logs"),
 		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, MaxPods: w.MaxPods, Run: w.Run, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
 	}
-	w.gate = &gate{dial: w.Runtime.Dialer(), plugin: w.driver.dial}
+	w.gate = &gate{dial: w.Runtime.Dialer(), plugin: w.dialPlugin}
 	out := agent.Outside{
 		DialCRI: w.gate.Dial, Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: w.mounts, DialPlugin: w.gate.DialPlugin,
 		Watch:         func() (podconfig.Watcher, error) { return w.watch, nil },
-		Plugins:       func() (plugins.Watch, error) { return noPlugins{}, nil },
+		Plugins:       w.pluginWatches.watch,
+		Layout:        layout,
 		LogWrites:     func() (containerlogs.Writes, error) { return quietLogs{}, nil },
 		Listen:        func() (net.Listener, error) { return w.door, nil },
 		ListenPlugins: listenPlugins,
 		Tuning:        quietTuning{}, HostPorts: &w.sockets, Readings: w.Usage, Metrics: w.Metrics, SLIs: w.SLIs,
-		Machine: machine, Network: w.uplink.network(), Dial: w.Network.Dial,
+		Machine: nodeMachine, Network: w.uplink.network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {
 			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil
 		},
@@ -267,15 +271,6 @@ func (quietTuning) ReadSysctl(string) (int, error) { return 0, nil }
 func (quietTuning) WriteSysctl(string, int) error  { return nil }
 func (quietTuning) SetOOMScore(int) error          { return nil }
 func (quietTuning) RaiseOpenFiles(uint64) error    { return nil }
-
-// noPlugins is a watch that never tells of a plugin.
-type noPlugins struct{}
-
-func (noPlugins) Add(string) error { return nil }
-
-func (noPlugins) Events() <-chan inotify.Event { return nil }
-
-func (noPlugins) Close() error { return nil }
 
 // quietLogs is a watch that never tells of a write to a log.
 type quietLogs struct{}

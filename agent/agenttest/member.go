@@ -49,7 +49,7 @@ func (w *World) kubelet() *config.Kubelet {
 	return k
 }
 
-// machine is what a member tells the API server of the machine.
-func machine() (node.Machine, error) {
+// nodeMachine is what a member tells the API server of the machine.
+func nodeMachine() (node.Machine, error) {
 	return node.Machine{CPUs: 4, Memory: 8 << 30, Storage: 64 << 30, MachineID: "m", SystemUUID: "s", BootID: "b", Kernel: "6", OSImage: "in memory"}, nil
 }

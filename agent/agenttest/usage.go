@@ -2,7 +2,6 @@ package agenttest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -154,7 +153,7 @@ func (s *story) doUsage(verb string, args []string) error {
 			return fmt.Errorf("%d times", n)
 		}
 	default:
-		return errors.New("unknown command")
+		return s.doDevices(verb, args)
 	}
 	return nil
 }

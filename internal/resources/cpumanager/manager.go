@@ -94,7 +94,8 @@ func New(cfg Config) (*CPUManager, error) {
 	}
 	switch {
 	case cfg.Policy == None && len(cfg.Options) > 0:
-		return nil, fmt.Errorf("None policy: received unsupported options=%v", cfg.Options) //nolint:staticcheck // as the kubelet has it
+		//lint:ignore ST1005 the words are the kubelet's
+		return nil, fmt.Errorf("None policy: received unsupported options=%v", cfg.Options)
 	case cfg.Policy == None:
 	case cfg.Policy == Static:
 		if err := m.prepare(); err != nil {

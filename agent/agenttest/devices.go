@@ -1,0 +1,173 @@
+package agenttest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/test/bufconn"
+
+	"berth/internal/host/inotify"
+	"berth/internal/resources/devicemanager/devicetest"
+	"berth/internal/resources/machine"
+	"berth/internal/resources/machine/machinetest"
+	"berth/internal/storage/plugins"
+)
+
+// layout is how the CPUs of the machine lie: two cores with two threads each, 0 and 2, 1 and 3.
+func layout() (machine.Machine, error) { return machinetest.Shape{Cores: 2, Threads: 2}.Machine(), nil }
+
+// devices are a device plugin of the machine, which the plugin watcher finds.
+type devices struct {
+	*devicetest.Plugin
+	stop func() // nil while it does not run
+
+	mu   sync.Mutex
+	door *bufconn.Listener // guarded by mu; nil while it does not run
+}
+
+// AddDevicePlugin puts a device plugin on the machine, with devices d0, d1, ….
+func (w *World) AddDevicePlugin(resource string, n int) {
+	w.T.Helper()
+	p := &devicetest.Plugin{Resource: resource, Dir: filepath.Join(w.dir, "device-plugin"), Registry: filepath.Join(w.Root(), "plugins_registry")}
+	if err := os.Mkdir(p.Dir, 0o700); err != nil {
+		w.T.Fatal(err)
+	}
+	for i := range n {
+		p.Devices = append(p.Devices, devicetest.Device{ID: fmt.Sprintf("d%d", i)})
+	}
+	w.devices = &devices{Plugin: p}
+	w.StartDevicePlugin()
+}
+
+// StartDevicePlugin starts the device plugin again.
+func (w *World) StartDevicePlugin() {
+	w.T.Helper()
+	d := w.devices
+	door := bufconn.Listen(1 << 16)
+	d.stop = d.ServeOn(door)
+	d.mu.Lock()
+	d.door = door
+	d.mu.Unlock()
+	w.offerDevices()
+	w.T.Cleanup(w.StopDevicePlugin)
+}
+
+// StopDevicePlugin ends the device plugin.
+func (w *World) StopDevicePlugin() {
+	d := w.devices
+	if d.stop == nil {
+		return
+	}
+	d.mu.Lock()
+	d.door = nil
+	d.mu.Unlock()
+	d.stop()
+	d.stop = nil
+	if err := os.Remove(d.socket()); err != nil && !os.IsNotExist(err) {
+		w.T.Error(err)
+	}
+	w.pluginWatches.tell(inotify.Event{Path: d.socket(), Deleted: true})
+}
+
+func (d *devices) socket() string { return filepath.Join(d.Registry, d.EndpointName()) }
+
+// offerDevices puts the plugin's socket where the agent looks for those of plugins.
+func (w *World) offerDevices() {
+	w.T.Helper()
+	if w.devices == nil || w.devices.stop == nil {
+		return
+	}
+	if err := os.MkdirAll(w.devices.Registry, 0o750); err != nil {
+		w.T.Fatal(err)
+	}
+	if err := unix.Mknod(w.devices.socket(), unix.S_IFSOCK|0o600, 0); err != nil && !os.IsExist(err) {
+		w.T.Fatal(err)
+	}
+	w.pluginWatches.tell(inotify.Event{Path: w.devices.socket()})
+}
+
+// dialPlugin connects to the device plugin or to the driver.
+func (w *World) dialPlugin(ctx context.Context, socket string) (net.Conn, error) {
+	if w.devices == nil || socket != w.devices.socket() {
+		return w.driver.dial(ctx, socket)
+	}
+	w.devices.mu.Lock()
+	door := w.devices.door
+	w.devices.mu.Unlock()
+	if door == nil {
+		return nil, errRefused
+	}
+	return door.DialContext(ctx)
+}
+
+// pluginWatches are the watches of folders of plugins.
+type pluginWatches struct {
+	mu   sync.Mutex
+	open []*pluginWatch // guarded by mu
+}
+
+// pluginWatch tells of the sockets of device plugins.
+type pluginWatch struct {
+	of      *pluginWatches
+	folders []string // guarded by of.mu
+	events  chan inotify.Event
+}
+
+func (w *pluginWatches) watch() (plugins.Watch, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := &pluginWatch{of: w, events: make(chan inotify.Event, 100)}
+	w.open = append(w.open, p)
+	return p, nil
+}
+
+func (w *pluginWatches) tell(e inotify.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.open {
+		if slices.Contains(p.folders, filepath.Dir(e.Path)) {
+			p.events <- e
+		}
+	}
+}
+
+func (p *pluginWatch) Add(folder string) error {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	p.folders = append(p.folders, filepath.Clean(folder))
+	return nil
+}
+
+func (p *pluginWatch) Events() <-chan inotify.Event { return p.events }
+
+func (p *pluginWatch) Close() error {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	p.of.open = slices.DeleteFunc(p.of.open, func(other *pluginWatch) bool { return other == p })
+	return nil
+}
+
+// assigned is what a container was created with: variables of device plugins, devices.
+func (s *story) assigned(ref string) string {
+	c, ok := s.Runtime.Find(ref)
+	if !ok {
+		return "no container"
+	}
+	var out []string
+	for _, e := range c.Config.GetEnvs() {
+		if s.devices != nil && e.Key == devicetest.EnvName(s.devices.Resource) {
+			out = append(out, e.Key+"="+string(e.Value))
+		}
+	}
+	for _, d := range c.Config.GetDevices() {
+		out = append(out, d.ContainerPath)
+	}
+	return strings.Join(out, " ")
+}
