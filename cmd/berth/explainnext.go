@@ -84,8 +84,8 @@ func (s sight) waits() []string {
 	return lines
 }
 
-// pluginsWanted names the device plugins that containers of the pod wait for. Their registration has
-// the containers started at once, whatever is timed.
+// pluginsWanted names the device plugins that containers of the pod wait for. Their registration
+// has the containers started at once, whatever is timed.
 func pluginsWanted(p *v1.Pod) (lines []string) {
 	if p == nil {
 		return nil
