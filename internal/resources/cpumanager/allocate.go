@@ -164,7 +164,7 @@ func (m *CPUManager) explain(d demand, near topologymanager.Hint, left pools) st
 		if near.Preferred {
 			wish = "NUMA nodes preferred: "
 		}
-		said = append(said, wish+m.nodesText(near.Nodes))
+		said = append(said, wish+nodesText(near.Nodes))
 	}
 	if len(m.options) > 0 {
 		said = append(said, "options: "+m.options.String())
@@ -173,7 +173,7 @@ func (m *CPUManager) explain(d demand, near topologymanager.Hint, left pools) st
 	return strings.Join(said, "; ")
 }
 
-func (m *CPUManager) nodesText(nodes topologymanager.Nodes) string {
+func nodesText(nodes topologymanager.Nodes) string {
 	var ids []int
 	for id := range maxNode + 1 {
 		if nodes&(1<<id) != 0 {

@@ -179,14 +179,25 @@ func (m *Manager) Retain(keep map[pod.UID]bool) {
 
 func (m *Manager) drop(goes func(pod.UID) bool) {
 	m.mu.Lock()
-	before := len(m.pods)
-	maps.DeleteFunc(m.pods, func(uid pod.UID, _ map[string]map[string]*allocation) bool { return goes(uid) })
-	if len(m.pods) == before {
+	gone := map[pod.UID]string{}
+	maps.DeleteFunc(m.pods, func(uid pod.UID, has map[string]map[string]*allocation) bool {
+		if !goes(uid) {
+			return false
+		}
+		gone[uid] = describe(has)
+		return true
+	})
+	if len(gone) == 0 {
 		m.mu.Unlock()
 		return
 	}
 	m.generation++
 	m.mu.Unlock()
+	for uid, what := range gone {
+		if s, ok := m.Journal.SubjectOf(uid); ok {
+			m.Journal.Record(journal.Entry{Subject: s, Component: component, Decision: "take back " + what, Why: "the pod has ended, or was refused"})
+		}
+	}
 	// What the file still has then belongs to nobody, and goes at a later write.
 	if err := m.save(); err != nil {
 		m.wakeUp()
