@@ -23,6 +23,7 @@ import (
 
 	"berth/agent/agenttest"
 	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/resources/devicemanager/checkpoint"
 	"berth/internal/runtime/cri/critest"
 )
 
@@ -62,14 +63,24 @@ var struckLives = map[string][]func(*struckWorld){
 		(*struckWorld).delete,
 		(*struckWorld).release,
 	},
+	"a pod with devices": {
+		func(w *struckWorld) { w.create(devicesPod()) },
+		func(w *struckWorld) {
+			if err := w.Runtime.Kill("default/web/main", 3); err != nil {
+				w.T.Error(err)
+			}
+		},
+		(*struckWorld).delete,
+		(*struckWorld).release,
+	},
 }
 
-// An agent that is killed at any call that it makes for a pod, of the runtime, of the API server or
-// of the CSI driver, before the call or when it is done, leaves nothing that the next one does not
+// An agent that is killed at any call that it makes for a pod, of the runtime, of the API server, of
+// the CSI driver or of the device plugin, before the call or when it is done, leaves nothing that the next one does not
 // bring to the end to which it would have come: no container is started twice, no status is lost,
 // nothing is left or stays mounted.
 func TestAgentKilledAtEachStep(t *testing.T) {
-	strikeEverywhere(t, []agenttest.Door{agenttest.ToRuntime, agenttest.ToAPI, agenttest.ToDriver}, (*agenttest.World).KillAgentAt, (*agenttest.World).ReplaceKilled)
+	strikeEverywhere(t, []agenttest.Door{agenttest.ToRuntime, agenttest.ToAPI, agenttest.ToDriver, agenttest.ToDevices}, (*agenttest.World).KillAgentAt, (*agenttest.World).ReplaceKilled)
 }
 
 // An API server that goes away for a minute, at any request that is made for a pod, delays what is
@@ -100,7 +111,10 @@ func strikeEverywhere(t *testing.T, doors []agenttest.Door, arm func(*agenttest.
 				if door == agenttest.ToDriver { // it is asked what it can, to stage, publish, what it can, to unpublish, what it can, to unstage
 					least = 7
 				}
-				if steps[door] < least && (door != agenttest.ToDriver || name == "a pod with volumes of its own") {
+				if door == agenttest.ToDevices { // it is asked what it prefers, to allocate, and before each start
+					least = 6
+				}
+				if steps[door] < least && (door != agenttest.ToDevices || name == "a pod with devices") && (door != agenttest.ToDriver || name == "a pod with volumes of its own") {
 					t.Errorf("an agent makes only %d calls of %s", steps[door], door)
 				}
 				for _, step := range strikes(door, steps[door]) {
@@ -138,7 +152,7 @@ func strikes(door agenttest.Door, calls int) []agenttest.Step {
 	var out []agenttest.Step
 	for nth := 1; nth <= calls; nth++ {
 		for i, moment := range []agenttest.Moment{agenttest.BeforeCall, agenttest.AfterCall} {
-			if i == nth%2 || door == agenttest.ToDriver || os.Getenv("BERTH_STRIKES") == "all" {
+			if i == nth%2 || door == agenttest.ToDriver || door == agenttest.ToDevices || os.Getenv("BERTH_STRIKES") == "all" {
 				out = append(out, agenttest.Step{Door: door, Nth: nth, Moment: moment})
 			}
 		}
@@ -159,6 +173,7 @@ type struckWorld struct {
 func newStruckWorld(t *testing.T) *struckWorld {
 	w := &struckWorld{World: agenttest.New(t), starts: map[string]int{}}
 	w.AddDriver(driverName)
+	w.AddDevicePlugin(deviceName, 3)
 	w.Join()
 	kubetest.Put(w.API, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}})
 	w.Runtime.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: agenttest.Image}, Latency: 10 * time.Millisecond})
@@ -309,8 +324,12 @@ func (w *struckWorld) describe() string {
 		for _, m := range c.Config.Mounts {
 			fmt.Fprintf(&b, ", %s of %s", m.ContainerPath, cmp.Or(m.GetImage().GetImage(), "the host"))
 		}
+		for _, d := range c.Config.Devices {
+			fmt.Fprintf(&b, ", %s", d.ContainerPath)
+		}
 		fmt.Fprintln(&b)
 	}
+	fmt.Fprintf(&b, "%d containers have devices by the file\n", w.devicesInFile())
 	node, _ := kubetest.Get[*v1.Node](w.API, "", agenttest.NodeName)
 	fmt.Fprintf(&b, "%d mounts, in use %v\n", w.Mounted(), node.Status.VolumesInUse)
 	for _, dir := range []string{"root/pods", "root/plugins/kubernetes.io/csi/*", "logs"} {
@@ -363,6 +382,32 @@ func ownVolumesPod() *v1.Pod {
 		Name: "main", Image: agenttest.Image, VolumeMounts: []v1.VolumeMount{{Name: "own", MountPath: "/own"}, {Name: "image", MountPath: "/image"}},
 	}}
 	return p
+}
+
+const deviceName = "example.com/gpu"
+
+// devicesPod is a pod whose containers have devices, some one after the other.
+func devicesPod() *v1.Pod {
+	p := keptPod()
+	want := func(n string) v1.ResourceRequirements {
+		return v1.ResourceRequirements{Limits: v1.ResourceList{deviceName: resource.MustParse(n)}, Requests: v1.ResourceList{deviceName: resource.MustParse(n)}}
+	}
+	p.Spec.InitContainers = []v1.Container{{Name: "init", Image: agenttest.Image, Resources: want("1")}}
+	p.Spec.Containers = []v1.Container{{Name: "main", Image: agenttest.Image, Resources: want("2")}}
+	return p
+}
+
+// devicesInFile returns how many containers have devices by what the agent has on disk.
+func (w *struckWorld) devicesInFile() int {
+	content, err := os.ReadFile(filepath.Join(w.Root(), "device-plugins", "kubelet_internal_checkpoint"))
+	if err != nil {
+		w.T.Error(err)
+	}
+	d, err := checkpoint.Decode(content)
+	if err != nil {
+		w.T.Error(err)
+	}
+	return len(d.PodDeviceEntries)
 }
 
 // waitingPod is a pod whose start does not end.
