@@ -38,7 +38,7 @@ type devices struct {
 // AddDevicePlugin puts a device plugin on the machine, with devices d0, d1, ….
 func (w *World) AddDevicePlugin(resource string, n int) {
 	w.T.Helper()
-	p := &devicetest.Plugin{Resource: resource, Dir: filepath.Join(w.dir, "device-plugin"), Registry: filepath.Join(w.Root(), "plugins_registry"), Prefers: true, PreStarts: true}
+	p := &devicetest.Plugin{Resource: resource, Dir: filepath.Join(w.dir, "device-plugin"), Registry: filepath.Join(w.Root(), "plugins_registry"), PreStarts: true}
 	if err := os.Mkdir(p.Dir, 0o700); err != nil {
 		w.T.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func (w *World) StopDevicePlugin() {
 // aboutDevices tells the requests that are about containers from those that are about the plugin.
 func aboutDevices(request any) bool {
 	switch request.(type) {
-	case *pluginapi.AllocateRequest, *pluginapi.PreStartContainerRequest, *pluginapi.PreferredAllocationRequest:
+	case *pluginapi.AllocateRequest, *pluginapi.PreStartContainerRequest:
 		return true
 	}
 	return false
