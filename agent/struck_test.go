@@ -62,14 +62,27 @@ var struckLives = map[string][]func(*struckWorld){
 		(*struckWorld).delete,
 		(*struckWorld).release,
 	},
+	"a pod with devices": {
+		func(w *struckWorld) {
+			w.pluginFirst = true
+			w.create(devicesPod())
+		},
+		func(w *struckWorld) {
+			if err := w.Runtime.Kill("default/web/main", 3); err != nil {
+				w.T.Error(err)
+			}
+		},
+		(*struckWorld).delete,
+		(*struckWorld).release,
+	},
 }
 
-// An agent that is killed at any call that it makes for a pod, of the runtime, of the API server or
-// of the CSI driver, before the call or when it is done, leaves nothing that the next one does not
+// An agent that is killed at any call that it makes for a pod, of the runtime, of the API server, of
+// the CSI driver or of the device plugin, before the call or when it is done, leaves nothing that the next one does not
 // bring to the end to which it would have come: no container is started twice, no status is lost,
 // nothing is left or stays mounted.
 func TestAgentKilledAtEachStep(t *testing.T) {
-	strikeEverywhere(t, []agenttest.Door{agenttest.ToRuntime, agenttest.ToAPI, agenttest.ToDriver}, (*agenttest.World).KillAgentAt, (*agenttest.World).ReplaceKilled)
+	strikeEverywhere(t, []agenttest.Door{agenttest.ToRuntime, agenttest.ToAPI, agenttest.ToDriver, agenttest.ToDevices}, (*agenttest.World).KillAgentAt, (*agenttest.World).ReplaceKilled)
 }
 
 // An API server that goes away for a minute, at any request that is made for a pod, delays what is
@@ -100,7 +113,10 @@ func strikeEverywhere(t *testing.T, doors []agenttest.Door, arm func(*agenttest.
 				if door == agenttest.ToDriver { // it is asked what it can, to stage, publish, what it can, to unpublish, what it can, to unstage
 					least = 7
 				}
-				if steps[door] < least && (door != agenttest.ToDriver || name == "a pod with volumes of its own") {
+				if door == agenttest.ToDevices { // it is asked to allocate for two containers, and before three starts
+					least = 5
+				}
+				if steps[door] < least && (door != agenttest.ToDevices || name == "a pod with devices") && (door != agenttest.ToDriver || name == "a pod with volumes of its own") {
 					t.Errorf("an agent makes only %d calls of %s", steps[door], door)
 				}
 				for _, step := range strikes(door, steps[door]) {
@@ -138,7 +154,7 @@ func strikes(door agenttest.Door, calls int) []agenttest.Step {
 	var out []agenttest.Step
 	for nth := 1; nth <= calls; nth++ {
 		for i, moment := range []agenttest.Moment{agenttest.BeforeCall, agenttest.AfterCall} {
-			if i == nth%2 || door == agenttest.ToDriver || os.Getenv("BERTH_STRIKES") == "all" {
+			if i == nth%2 || door == agenttest.ToDriver || door == agenttest.ToDevices || os.Getenv("BERTH_STRIKES") == "all" {
 				out = append(out, agenttest.Step{Door: door, Nth: nth, Moment: moment})
 			}
 		}
@@ -150,6 +166,9 @@ func strikes(door agenttest.Door, calls int) []agenttest.Step {
 type struckWorld struct {
 	*agenttest.World
 	struck string
+	// pluginFirst: the device plugin is there before the next agent learns of pods. One that no
+	// agent has admitted would be refused.
+	pluginFirst bool
 
 	mu     sync.Mutex
 	starts map[string]int // guarded by mu; by container
@@ -159,6 +178,7 @@ type struckWorld struct {
 func newStruckWorld(t *testing.T) *struckWorld {
 	w := &struckWorld{World: agenttest.New(t), starts: map[string]int{}}
 	w.AddDriver(driverName)
+	w.AddDevicePlugin(deviceName, 3)
 	w.Join()
 	kubetest.Put(w.API, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}})
 	w.Runtime.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: agenttest.Image}, Latency: 10 * time.Millisecond})
@@ -202,7 +222,12 @@ func (w *struckWorld) live(parts []func(*struckWorld), heal func(*agenttest.Worl
 		w.Settle(20 * time.Second)
 		if where := w.Struck(); where != w.struck {
 			w.struck = where
+			if w.pluginFirst {
+				w.API.Stop()
+			}
 			heal(w.World)
+			w.Settle(time.Second)
+			w.API.Start()
 			w.Settle(time.Minute)
 		}
 		seen = append(seen, w.describe())
@@ -309,8 +334,12 @@ func (w *struckWorld) describe() string {
 		for _, m := range c.Config.Mounts {
 			fmt.Fprintf(&b, ", %s of %s", m.ContainerPath, cmp.Or(m.GetImage().GetImage(), "the host"))
 		}
+		for _, d := range c.Config.Devices {
+			fmt.Fprintf(&b, ", %s", d.ContainerPath)
+		}
 		fmt.Fprintln(&b)
 	}
+	fmt.Fprintf(&b, "%d containers have devices by the file\n", w.devicesInFile())
 	node, _ := kubetest.Get[*v1.Node](w.API, "", agenttest.NodeName)
 	fmt.Fprintf(&b, "%d mounts, in use %v\n", w.Mounted(), node.Status.VolumesInUse)
 	for _, dir := range []string{"root/pods", "root/plugins/kubernetes.io/csi/*", "logs"} {
@@ -330,60 +359,4 @@ func describeState(s v1.ContainerState) string {
 		return fmt.Sprintf("waiting %s %s", s.Waiting.Reason, s.Waiting.Message)
 	}
 	return "unknown"
-}
-
-// serverPod is a pod with all that makes an agent call.
-func serverPod() *v1.Pod {
-	p := keptPod()
-	always := v1.ContainerRestartPolicyAlways
-	check := &v1.Probe{ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"check"}}}, PeriodSeconds: 10, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3}
-	p.Spec.InitContainers = []v1.Container{
-		{Name: "init", Image: agenttest.Image},
-		{Name: "side", Image: agenttest.Image, RestartPolicy: &always},
-	}
-	p.Spec.Containers = []v1.Container{{
-		Name: "main", Image: agenttest.Image, ImagePullPolicy: v1.PullAlways, ReadinessProbe: check,
-		Lifecycle: &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}},
-	}}
-	return p
-}
-
-const driverName = "csi.example.com"
-
-// ownVolumesPod is a pod with an image, and a volume that comes and goes with it.
-func ownVolumesPod() *v1.Pod {
-	p := keptPod()
-	p.Spec.Volumes = []v1.Volume{
-		{Name: "own", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{
-			Spec: v1.PersistentVolumeClaimSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}},
-		}}}},
-		{Name: "image", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: agenttest.Image, PullPolicy: v1.PullAlways}}},
-	}
-	p.Spec.Containers = []v1.Container{{
-		Name: "main", Image: agenttest.Image, VolumeMounts: []v1.VolumeMount{{Name: "own", MountPath: "/own"}, {Name: "image", MountPath: "/image"}},
-	}}
-	return p
-}
-
-// waitingPod is a pod whose start does not end.
-func waitingPod() *v1.Pod {
-	p := keptPod()
-	p.Spec.InitContainers = []v1.Container{{Name: "wait", Image: agenttest.Image}}
-	p.Spec.Containers = []v1.Container{{Name: "main", Image: agenttest.Image}}
-	return p
-}
-
-func jobPod() *v1.Pod {
-	p := keptPod()
-	p.Spec.RestartPolicy = v1.RestartPolicyNever
-	p.Spec.Containers = []v1.Container{{Name: "job", Image: agenttest.Image}}
-	return p
-}
-
-// keptPod is a pod that stays at the API server when it was deleted, for what its last status says.
-func keptPod() *v1.Pod {
-	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: v1.NamespaceDefault, Finalizers: []string{"berth.local/test"}},
-		Spec:       v1.PodSpec{NodeName: agenttest.NodeName},
-	}
 }

@@ -11,7 +11,9 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"berth/internal/host/inotify"
 	"berth/internal/resources/devicemanager/devicetest"
@@ -26,23 +28,24 @@ func layout() (machine.Machine, error) { return machinetest.Shape{Cores: 2, Thre
 // devices are a device plugin of the machine, which the plugin watcher finds.
 type devices struct {
 	*devicetest.Plugin
+	callee
 	stop func() // nil while it does not run
 
-	mu   sync.Mutex
-	door *bufconn.Listener // guarded by mu; nil while it does not run
+	running sync.Mutex
+	door    *bufconn.Listener // guarded by running; nil while it does not run
 }
 
 // AddDevicePlugin puts a device plugin on the machine, with devices d0, d1, ….
 func (w *World) AddDevicePlugin(resource string, n int) {
 	w.T.Helper()
-	p := &devicetest.Plugin{Resource: resource, Dir: filepath.Join(w.dir, "device-plugin"), Registry: filepath.Join(w.Root(), "plugins_registry")}
+	p := &devicetest.Plugin{Resource: resource, Dir: filepath.Join(w.dir, "device-plugin"), Registry: filepath.Join(w.Root(), "plugins_registry"), PreStarts: true}
 	if err := os.Mkdir(p.Dir, 0o700); err != nil {
 		w.T.Fatal(err)
 	}
 	for i := range n {
 		p.Devices = append(p.Devices, devicetest.Device{ID: fmt.Sprintf("d%d", i)})
 	}
-	w.devices = &devices{Plugin: p}
+	w.devices = &devices{Plugin: p, callee: callee{about: aboutDevices}}
 	w.StartDevicePlugin()
 }
 
@@ -51,10 +54,17 @@ func (w *World) StartDevicePlugin() {
 	w.T.Helper()
 	d := w.devices
 	door := bufconn.Listen(1 << 16)
-	d.stop = d.ServeOn(door)
-	d.mu.Lock()
+	server := grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
+	d.Offer(server)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(door)
+	}()
+	d.stop = func() { server.Stop(); <-done }
+	d.running.Lock()
 	d.door = door
-	d.mu.Unlock()
+	d.running.Unlock()
 	w.offerDevices()
 	w.T.Cleanup(w.StopDevicePlugin)
 }
@@ -65,15 +75,24 @@ func (w *World) StopDevicePlugin() {
 	if d.stop == nil {
 		return
 	}
-	d.mu.Lock()
+	d.running.Lock()
 	d.door = nil
-	d.mu.Unlock()
+	d.running.Unlock()
 	d.stop()
 	d.stop = nil
 	if err := os.Remove(d.socket()); err != nil && !os.IsNotExist(err) {
 		w.T.Error(err)
 	}
 	w.pluginWatches.tell(inotify.Event{Path: d.socket(), Deleted: true})
+}
+
+// aboutDevices tells the requests that are about containers from those that are about the plugin.
+func aboutDevices(request any) bool {
+	switch request.(type) {
+	case *pluginapi.AllocateRequest, *pluginapi.PreStartContainerRequest:
+		return true
+	}
+	return false
 }
 
 func (d *devices) socket() string { return filepath.Join(d.Registry, d.EndpointName()) }
@@ -98,9 +117,9 @@ func (w *World) dialPlugin(ctx context.Context, socket string) (net.Conn, error)
 	if w.devices == nil || socket != w.devices.socket() {
 		return w.driver.dial(ctx, socket)
 	}
-	w.devices.mu.Lock()
+	w.devices.running.Lock()
 	door := w.devices.door
-	w.devices.mu.Unlock()
+	w.devices.running.Unlock()
 	if door == nil {
 		return nil, errRefused
 	}

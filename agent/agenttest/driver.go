@@ -4,15 +4,11 @@ import (
 	"context"
 	"net"
 	"os"
-	"path"
 	"path/filepath"
-	"sync"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -23,17 +19,14 @@ import (
 type driver struct {
 	csitest.Driver
 	door *bufconn.Listener
-
-	mu    sync.Mutex
-	count int         // guarded by mu; calls that are about volumes
-	armed *callStrike // guarded by mu; nil for none
+	callee
 }
 
 // AddDriver puts a CSI driver on the machine, which stages its volumes. Agents that start from now
 // on find it.
 func (w *World) AddDriver(name string) {
 	w.T.Helper()
-	d := &driver{door: bufconn.Listen(1 << 16), Driver: csitest.Driver{
+	d := &driver{door: bufconn.Listen(1 << 16), callee: callee{about: aboutVolumes}, Driver: csitest.Driver{
 		Name: name, NodeID: NodeName, Dir: filepath.Join(w.dir, "driver"), Registry: filepath.Join(w.Root(), "plugins_registry"), Stages: true, Mounter: w.mounts,
 	}}
 	if err := os.Mkdir(d.Dir, 0o700); err != nil {
@@ -86,50 +79,11 @@ func (d *driver) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return d.door.DialContext(ctx)
 }
 
-// calls returns how many calls about volumes the driver got.
-func (d *driver) calls() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.count
-}
-
-func (d *driver) arm(s *callStrike) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.armed = s
-}
-
-// next counts a call, and returns what happens at it, nil for nothing.
-func (d *driver) next() *callStrike {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.count++
-	if d.armed == nil {
-		return nil
-	}
-	if d.armed.left--; d.armed.left > 0 {
-		return nil
-	}
-	strike := d.armed
-	d.armed = nil
-	return strike
-}
-
-// intercept strikes at the calls that are about volumes.
-func (d *driver) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, carryOut grpc.UnaryHandler) (any, error) {
+// aboutVolumes tells the requests that are about volumes from those that are about the driver.
+func aboutVolumes(request any) bool {
 	switch request.(type) {
 	case *csiapi.NodeGetInfoRequest, *registerapi.InfoRequest, *registerapi.RegistrationStatus:
-		return carryOut(ctx, request)
+		return false
 	}
-	strike := d.next()
-	if strike == nil {
-		return carryOut(ctx, request)
-	}
-	if strike.moment == AfterCall {
-		if _, err := carryOut(ctx, request); err != nil {
-			return nil, err
-		}
-	}
-	strike.then(path.Base(call.FullMethod))
-	return nil, status.Error(codes.Canceled, "the caller is gone")
+	return true
 }

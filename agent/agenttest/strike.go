@@ -24,6 +24,8 @@ const (
 	ToAPI Door = "the API server"
 	// ToDriver is the connection to the CSI driver.
 	ToDriver Door = "the CSI driver"
+	// ToDevices is the connection to the device plugin.
+	ToDevices Door = "the device plugin"
 )
 
 // Moment is a point in a call.
@@ -65,6 +67,9 @@ func (w *World) Steps(door Door) int {
 	n := 0
 	if door == ToDriver {
 		return w.driver.calls()
+	}
+	if door == ToDevices {
+		return w.devices.calls()
 	}
 	if door == ToAPI {
 		for _, q := range w.API.Requests() {
@@ -108,6 +113,9 @@ func (w *World) strikeAt(at Step, strike func()) {
 		return
 	case ToDriver:
 		w.driver.arm(&callStrike{left: at.Nth, moment: at.Moment, then: then})
+		return
+	case ToDevices:
+		w.devices.arm(&callStrike{left: at.Nth, moment: at.Moment, then: then})
 		return
 	}
 	w.Runtime.Inject(critest.Fault{
