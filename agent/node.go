@@ -31,12 +31,12 @@ type nodeSource interface {
 }
 
 // newNodeSource returns the Node of the API server, or this machine where there is none. problems
-// are what keeps the latter from being ready.
-func newNodeSource(g *ground, rt *containerRuntime, problems func() []error) nodeSource {
+// are what keeps the latter from being ready, devices what plugins offer on it.
+func newNodeSource(g *ground, rt *containerRuntime, problems func() []error, devices func() node.Devices) nodeSource {
 	if g.api.exists() {
 		return clusterNode{g.api.current}
 	}
-	return &localNode{base: &g.base, runtime: rt, problems: problems, pressure: g.nodePressure, described: sync.OnceValue(g.describeMachine)}
+	return &localNode{base: &g.base, runtime: rt, problems: problems, devices: devices, pressure: g.nodePressure, described: sync.OnceValue(g.describeMachine)}
 }
 
 // allocatable returns what the node has for pods, nil while it is not known.
@@ -75,6 +75,7 @@ type localNode struct {
 	*base
 	runtime   *containerRuntime
 	problems  func() []error
+	devices   func() node.Devices
 	pressure  func() node.Pressure
 	described func() *v1.Node
 }
@@ -99,7 +100,7 @@ func (n *localNode) Current() (*v1.Node, bool) { return n.described(), true }
 func (n *localNode) Describe(ctx context.Context) (*v1.Node, error) {
 	known, s := n.described(), n.settings.node
 	s.Labels, s.MaxPods, s.Reservation = known.Labels, int(known.Status.Capacity.Pods().Value()), n.resources.Reservation
-	f := node.Facts{Machine: n.readMachine(), Addresses: []v1.NodeAddress{}, Problems: n.problems(), Pressure: n.pressure()}
+	f := node.Facts{Machine: n.readMachine(), Addresses: []v1.NodeAddress{}, Problems: n.problems(), Pressure: n.pressure(), Devices: n.devices()}
 	for _, ip := range n.hostIPs.Current() {
 		f.Addresses = append(f.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
 	}

@@ -131,7 +131,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	a.tuner = newTuner(&a.base)
 	a.hostIPs = node.NewHostIPs(addressSettings(cfg), out.Network, cfg.Log)
-	a.node = newNodeSource(g, &a.containerRuntime, a.nodeProblems)
+	a.node = newNodeSource(g, &a.containerRuntime, a.nodeProblems, func() node.Devices { return a.sharing.nodeDevices() })
 	if a.origin, err = newOrigin(g, &a.containerRuntime); err != nil {
 		return nil, err
 	}
