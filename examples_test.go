@@ -43,7 +43,7 @@ func TestExamples(t *testing.T) {
 					if update.Op != pod.ADD {
 						t.Errorf("%s: operation %v", p.Name, update.Op)
 					}
-					for _, field := range admission.Unsupported(p) {
+					for _, field := range admission.UnsupportedClaims(p) {
 						t.Errorf("%s: %s is not supported", p.Name, field)
 					}
 				}

@@ -485,7 +485,7 @@ func checkArchitecture(t tree) []string {
 }
 
 // architectureLines is how long ARCHITECTURE.md may be.
-const architectureLines = 212
+const architectureLines = 216
 
 func checkWords(t tree) []string {
 	const doc = "docs/words.md"

@@ -240,7 +240,7 @@ var examples = map[string][]example{
 		}},
 		{files: map[string]string{
 			"ARCHITECTURE.md": strings.Repeat("\n", architectureLines+1),
-		}, want: []string{"ARCHITECTURE.md: 213 lines, and a map has 212 at most"}},
+		}, want: []string{"ARCHITECTURE.md: 217 lines, and a map has 216 at most"}},
 	},
 	"words": {
 		{files: map[string]string{

@@ -129,7 +129,8 @@ type Outside struct {
 	LogWrites func() (containerlogs.Writes, error)
 	// DialPlugin connects to the sockets of plugins; nil is the machine's.
 	DialPlugin func(ctx context.Context, socket string) (net.Conn, error)
-	// ListenPlugins opens the socket on which device plugins register; nil is the machine's.
+	// ListenPlugins opens the sockets for device plugins, and of the pod-resources API; nil is the
+	// machine's.
 	ListenPlugins func(path string) (net.Listener, error)
 	// Layout reads how processors and memory of the machine lie; nil reads this one.
 	Layout func() (machine.Machine, error)
@@ -253,7 +254,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 	a.tellSwappedMemory(swapsFile, volumes.TmpfsKnowsNoswap)
 	if a.out.Cgroups == nil {
 		version, _ := cgroups.Detect()
-		a.tellCgroupV1(version)
+		tellCgroupV1(a.recorder, version)
 	}
 	started := a.cfg.Started
 	if started == nil {

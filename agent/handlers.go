@@ -8,6 +8,7 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/pod"
+	"berth/internal/resources/containermanager"
 	"berth/internal/sync/quarantine"
 )
 
@@ -17,30 +18,32 @@ var errStopped = fmt.Errorf("a client asked to stop: %w", context.Canceled)
 // handlers answers the local API from the components.
 func (a *Agent) handlers() server.Handlers {
 	return server.Handlers{
-		Pods:         a.view.listPods,
-		Pod:          a.view.getPod,
-		Subscribe:    a.status.Subscribe,
-		ContainerLog: a.view.containerLog,
-		Problems:     a.source.Problems,
-		Journal:      a.journal,
-		Events:       a.events,
-		Quarantine:   quarantine.Releaser{Quarantine: a.quarantine, Pods: a.pods, Workers: a.workers},
-		Version:      a.version,
-		Stop:         a.stop,
-		Healthz:      a.healthz,
-		Health:       a.healthStates,
-		Thresholds:   a.thresholds,
-		Pulls:        a.imagePulls().list,
-		PruneImages:  a.collector.Prune,
-		Waits:        a.waits,
-		Node:         a.node.Describe,
-		Streaming:    a.cri,
-		PodDialer:    a.podDialer,
-		Observed:     a.pleg.Newest,
-		ObservedPods: a.pleg.Known,
-		Configz:      a.configz,
-		Stats:        a.stats,
-		Settings:     a.listSettings,
+		Pods:          a.view.listPods,
+		Pod:           a.view.getPod,
+		Subscribe:     a.status.Subscribe,
+		ContainerLog:  a.view.containerLog,
+		Problems:      a.source.Problems,
+		Journal:       a.journal,
+		Events:        a.events,
+		Quarantine:    quarantine.Releaser{Quarantine: a.quarantine, Pods: a.pods, Workers: a.workers},
+		Version:       a.version,
+		Stop:          a.stop,
+		Healthz:       a.healthz,
+		DevicePlugins: a.sharing.devices.Health,
+		Health:        a.healthStates,
+		Resources:     func() containermanager.Snapshot { return a.sharing.containers.Snapshot(a.view.listPods()) },
+		Thresholds:    a.thresholds,
+		Pulls:         a.imagePulls().list,
+		PruneImages:   a.collector.Prune,
+		Waits:         a.waits,
+		Node:          a.node.Describe,
+		Streaming:     a.cri,
+		PodDialer:     a.podDialer,
+		Observed:      a.pleg.Newest,
+		ObservedPods:  a.pleg.Known,
+		Configz:       a.configz,
+		Stats:         a.stats,
+		Settings:      a.listSettings,
 	}
 }
 

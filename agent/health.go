@@ -14,11 +14,14 @@ import (
 // the table.
 func (a *Agent) newConditions() (*health.Table, error) {
 	owners := map[health.Code]health.Check{
-		health.PLEG:        named("PLEG is not healthy", a.pleg.Health),
-		health.EventStream: a.pleg.StreamHealth,
-		health.Plugins:     a.storage.plugins.Health,
+		health.PLEG:          named("PLEG is not healthy", a.pleg.Health),
+		health.EventStream:   a.pleg.StreamHealth,
+		health.Plugins:       a.storage.plugins.Health,
+		health.DevicePlugins: a.sharing.devices.Health,
+		health.ContainerCPUs: a.sharing.cpus.Health,
 		health.Persistence: all(
 			a.journal.Health, a.events.Health, a.kept.Health, a.probes.Health, a.allocations.Health, a.kills.Health, a.source.Health, a.eviction.Health,
+			a.sharing.persistence,
 		),
 		health.Manifests:  func() error { return refused(a.source.Problems()) },
 		health.Quarantine: a.quarantined,

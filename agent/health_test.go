@@ -79,7 +79,7 @@ func conditionsOf(t *testing.T, kubelet string, flags map[string]string) []healt
 
 // What an agent does not have is not in its table, and each condition has an owner in some agent.
 func TestOwnersOfConditions(t *testing.T) {
-	always := []health.Code{health.PLEG, health.EventStream, health.Plugins, health.Persistence, health.Manifests, health.Quarantine}
+	always := []health.Code{health.PLEG, health.EventStream, health.Plugins, health.DevicePlugins, health.ContainerCPUs, health.Persistence, health.Manifests, health.Quarantine}
 	runtime := []health.Code{health.ContainerRuntime, health.ContainerNetwork}
 	member := slices.Concat(always, runtime, []health.Code{health.CSINode, health.APIServer, health.Clock, health.ClientCertificate})
 	owned := map[health.Code]bool{}

@@ -24,6 +24,7 @@ import (
 	"berth/internal/resources/cpumanager"
 	"berth/internal/resources/devicemanager"
 	"berth/internal/resources/dra"
+	"berth/internal/resources/podresources"
 	"berth/internal/resources/topologymanager"
 	"berth/internal/runtime/action"
 	"berth/internal/runtime/containerlogs"
@@ -74,6 +75,11 @@ var (
 	_ plugins.Handler          = (*devicemanager.Manager)(nil)
 	_ plugins.Handler          = (*dra.Manager)(nil)
 	_ dra.API                  = (*kube.Client)(nil)
+	_ podresources.Pods        = activePods{}
+	_ podresources.Devices     = shownDevices{}
+	_ podresources.CPUs        = (*cpumanager.CPUManager)(nil)
+	_ podresources.Memory      = shownMemory{}
+	_ podresources.Claims      = shownClaims{}
 	_ podworkers.PodSyncer     = (*podsync.Syncer)(nil)
 	_ drain.Workers            = (*podworkers.PodWorkers)(nil)
 	_ drain.Observations       = (*pleg.PLEG)(nil)

@@ -41,7 +41,10 @@ func newListeners(a *Agent) (l listeners, err error) {
 			return l, err
 		}
 	}
-	l.server, err = server.New(cfg)
+	if l.server, err = server.New(cfg); err != nil {
+		return l, err
+	}
+	l.podResources, err = newPodResources(&a.ground, &a.sharing, a.allocations)
 	return l, err
 }
 

@@ -82,6 +82,11 @@ func isLibrary(d *prometheus.Desc) bool {
 var oddNames = []string{
 	"kubelet_certificate_manager_client_expiration_renew_errors", "kubelet_evictions", "kubelet_pod_resize_duration_milliseconds",
 	"kubelet_preemptions", "kubelet_server_expiration_renew_errors",
+	"kubelet_container_aligned_compute_resources_count", "kubelet_container_aligned_compute_resources_failure_count",
+	"kubelet_cpu_manager_exclusive_cpu_allocation_count", "kubelet_topology_manager_admission_duration_ms",
+	"kubelet_pod_resources_endpoint_errors_get", "kubelet_pod_resources_endpoint_errors_get_allocatable",
+	"kubelet_pod_resources_endpoint_errors_list", "kubelet_pod_resources_endpoint_requests_get",
+	"kubelet_pod_resources_endpoint_requests_get_allocatable", "kubelet_pod_resources_endpoint_requests_list",
 }
 
 // describe lists the families of a registry, in the order of their names.

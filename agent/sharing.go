@@ -10,6 +10,7 @@ import (
 
 	"berth/internal/cluster/node"
 	"berth/internal/config"
+	"berth/internal/observe/health"
 	"berth/internal/observe/pleg"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
@@ -135,6 +136,7 @@ func (s *sharing) share(g *ground, runtime cpumanager.Runtime, p *pleg.PLEG) (er
 	}
 	s.containers = containermanager.New(containermanager.Config{
 		Devices: s.devices, CPUs: s.cpus, Memory: s.memory, Topology: topology, Claims: s.claims,
+		Silent: !k.FeatureEnabled("ResourceHealthStatus"),
 	})
 	return nil
 }
@@ -180,6 +182,15 @@ func (s *sharing) load(g *ground) func(context.Context) error {
 		}
 		return nil
 	}
+}
+
+// persistence says which of the files that say who has what cannot be written.
+func (s *sharing) persistence() error {
+	checks := []health.Check{s.devices.Persistence, s.cpus.Persistence, s.memory.Persistence}
+	if s.claims != nil {
+		checks = append(checks, s.claims.Health)
+	}
+	return all(checks...)()
 }
 
 // nodeDevices are what device plugins offer, for the Node.

@@ -8,6 +8,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/host/tuning"
+	"berth/internal/record/events"
 )
 
 // tuningOf returns what the configuration says of the kernel and of the agent's process.
@@ -49,12 +50,12 @@ func (a *Agent) tellSwappedMemory(swapsFile string, noswap func() bool) {
 	a.recorder.NodeEvent(v1.EventTypeWarning, "PossibleMemoryBackedVolumesOnDisk", message)
 }
 
-// cgroupV1 is what the kubelet says of such a host (KEP-5573).
+// cgroupV1 is what is to be known of such a host (KEP-5573: cgroup v1 goes).
 const cgroupV1 = "cgroup v1 support is unsupported and will be removed in a future release"
 
 // tellCgroupV1 warns of a host with version 1 of cgroups.
-func (a *Agent) tellCgroupV1(version int) {
+func tellCgroupV1(r *events.Recorder, version int) {
 	if version == 1 {
-		a.recorder.NodeEvent(v1.EventTypeWarning, "CgroupV1", cgroupV1)
+		r.NodeEvent(v1.EventTypeWarning, "CgroupV1", cgroupV1)
 	}
 }

@@ -74,7 +74,7 @@ func TestCgroupV1(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.tellCgroupV1(version)
+		tellCgroupV1(a.recorder, version)
 		got := a.events.List()
 		if len(got) != want {
 			t.Errorf("version %d: %d events", version, len(got))

@@ -18,6 +18,7 @@ import (
 	"berth/internal/observe/pleg"
 	"berth/internal/observe/stats"
 	"berth/internal/record/tracing"
+	"berth/internal/resources/podresources"
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/crispec"
 	"berth/internal/runtime/embedded"
@@ -96,6 +97,8 @@ type listeners struct {
 	listen   func() (net.Listener, error)
 	listener chan net.Listener // capacity 1; opened by Run, taken by the server
 	server   *server.Server
+	// podResources tells who has what of the node.
+	podResources *podresources.Server
 }
 
 // ending is how the agent ends.

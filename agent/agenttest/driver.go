@@ -56,6 +56,9 @@ func (w *World) offerDriver() {
 // listenPlugins makes the socket on which device plugins register. Nobody can dial it: plugins of
 // tests are found by the plugin watcher.
 func listenPlugins(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return nil, err
+	}
 	if err := unix.Mknod(path, unix.S_IFSOCK|0o600, 0); err != nil && !os.IsExist(err) {
 		return nil, err
 	}

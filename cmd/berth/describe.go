@@ -18,6 +18,7 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/pod"
+	"berth/internal/resources/containermanager"
 )
 
 // describeFlags are the flags of `berth describe`.
@@ -34,7 +35,7 @@ func newDescribeCommand(g *globalFlags) *cobra.Command {
 		Use:   "describe pod|node [NAME|PREFIX...]",
 		Short: "Show all that is known of pods, or of the node, in kubectl's form",
 		Long: `Show all that is known of pods, as "kubectl describe" does: what they are made of, how they are, and what happened to them. Of the
-node: what it is, how it is, its pods, and how much of it they have asked for.
+node: what it is, how it is, its pods, how much of it they have asked for, and which devices, CPUs and memory each container has to itself.
 
 A name that no pod has stands for all pods whose names begin with it. Why the agent did what it did, "berth explain" tells.`,
 		Example: `  berth describe pod hello-web
@@ -95,13 +96,17 @@ func describePods(ctx context.Context, c *client, filter podFilter, events *bool
 			list.Items = []*v1.Event{}
 		}
 	}
+	assigned, err := c.resources(ctx)
+	if err != nil {
+		return err
+	}
 	for i, p := range chosen {
 		if i > 0 {
 			if _, err := io.WriteString(s.out, "\n\n"); err != nil {
 				return err
 			}
 		}
-		d := &describer{}
+		d := &describer{assigned: assigned}
 		d.pod(p, time.Now())
 		if list.Items != nil {
 			d.events(eventsAbout(list.Items, v1.ObjectReference{Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}), time.Now())
@@ -164,6 +169,8 @@ func eventsAbout(all []*v1.Event, about v1.ObjectReference) []*v1.Event {
 // other.
 type describer struct {
 	text strings.Builder
+	// assigned is what containers have of the node to themselves.
+	assigned containermanager.Snapshot
 }
 
 // line writes a line that is indented by so many steps.

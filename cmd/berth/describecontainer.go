@@ -61,6 +61,9 @@ func (d *describer) container(p *v1.Pod, c *v1.Container, statuses []v1.Containe
 		d.line(2, "Restart Count:\t%d", status.RestartCount)
 	}
 	d.resources(2, &c.Resources)
+	if h, ok := d.assigned.Of(p.UID, c.Name); ok {
+		d.held(h)
+	}
 	d.probe("Liveness", c.LivenessProbe)
 	d.probe("Readiness", c.ReadinessProbe)
 	d.probe("Startup", c.StartupProbe)

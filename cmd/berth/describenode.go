@@ -31,8 +31,13 @@ func describeNode(ctx context.Context, c *client, names []string, f describeFlag
 	if err != nil {
 		return err
 	}
+	assigned, err := c.resources(ctx)
+	if err != nil {
+		return err
+	}
 	d := &describer{}
 	d.node(n, pods, time.Now())
+	d.sharedOut(&assigned, time.Now())
 	if f.showEvents {
 		var list server.EventList
 		if err := c.getJSON(ctx, server.PathEvents, nil, &list); err != nil {

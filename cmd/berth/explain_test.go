@@ -134,6 +134,17 @@ func TestExplainGolden(t *testing.T) {
 				failed(before(4*time.Second, "worker", "", "pass failed, to be tried again", "state Syncing"), `sync pod default/web: step volume inputs: volume "keys": secret "web" not found`),
 			)},
 		},
+		"waiting-device": {
+			Pods: []*v1.Pod{webPod(v1.PodPending, waitingFor("main", "CreateContainerConfigError", "waiting for the device plugin of example.com/gpu to register", 1))},
+			Stories: []journal.Story{{
+				Subject: webSubject, Seen: now.Add(-42 * time.Second), Marks: startedMarks(42*time.Second, allSteps[:5]...),
+				Entries: []journal.Entry{
+					before(42*time.Second, "config", "", "accepted", "new in source api"),
+					before(42*time.Second, "devices", "main", "give example.com/gpu: gpu-1", "it asks for 1; healthy and free are gpu-0, gpu-1; NUMA nodes wanted: {1}"),
+					failed(before(4*time.Second, "worker", "", "pass failed, to be tried again", "state Syncing"), "sync pod default/web: container main: waiting for the device plugin of example.com/gpu to register"),
+				},
+			}},
+		},
 		"waiting-name": {
 			Pods: []*v1.Pod{webPod(v1.PodPending)},
 			Stories: []journal.Story{story(5*time.Second, nil,

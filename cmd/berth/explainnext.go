@@ -15,7 +15,7 @@ import (
 
 // next says what happens without any further event, and when.
 func (s sight) next() []string {
-	lines := s.waits()
+	lines := append(s.waits(), pluginsWanted(s.pod)...)
 	for _, n := range slices.SortedStableFunc(slices.Values(s.story.Next), func(a, b journal.Next) int { return a.Time.Compare(b.Time) }) {
 		text := n.What
 		if n.Container != "" {
@@ -80,6 +80,25 @@ func (s sight) waits() []string {
 		}
 		lines = append(lines, fmt.Sprintf("when the container runtime answers %s, for which it has taken %s so far, or at %s, in %s: %s", call,
 			roundDuration(waited.Truncate(time.Second)), s.at(w.Until), roundUp(w.Until.Sub(s.now)), "what is under way is not cut off half way"))
+	}
+	return lines
+}
+
+// pluginsWanted names the device plugins that containers of the pod wait for. Their registration
+// has the containers started at once, whatever is timed.
+func pluginsWanted(p *v1.Pod) (lines []string) {
+	if p == nil {
+		return nil
+	}
+	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if cs.State.Waiting == nil {
+			continue
+		}
+		if _, rest, ok := strings.Cut(cs.State.Waiting.Message, "waiting for the device plugin of "); ok {
+			if resource, _, ok := strings.Cut(rest, " to register"); ok {
+				lines = append(lines, fmt.Sprintf("as soon as the device plugin of %s registers: container %q is tried again", resource, cs.Name))
+			}
+		}
 	}
 	return lines
 }

@@ -134,6 +134,7 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 		Healthz:     func() error { return nil },
 		Health:      storyHealth(ts).States,
 		Thresholds:  storyThresholds,
+		Resources:   storyResources,
 		Node:        func(context.Context) (*v1.Node, error) { return storyNode(), nil },
 		PruneImages: storyPrune,
 		Settings: func() ([]server.Setting, error) {

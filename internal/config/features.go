@@ -17,6 +17,8 @@ const (
 	alpha  = "alpha"
 	beta   = "beta"
 	stable = "GA"
+	// deprecated gates bring back what was before.
+	deprecated = "deprecated"
 )
 
 // gates are the feature gates that change what the agent does, at their 1.36 defaults but for those
@@ -50,6 +52,7 @@ var gates = map[string]gate{
 	"KubeletCrashLoopBackOffMax":              {true, beta},
 	"KubeletEnsureSecretPulledImages":         {true, beta},
 	"KubeletSeparateDiskGC":                   {true, beta},
+	"KubeletPodResourcesListUseActivePods":    {true, deprecated},
 	"NodeDeclaredFeatures":                    {true, beta},
 	"PLEGOnDemandRelist":                      {true, beta},
 	"PodLevelResources":                       {true, beta},

@@ -60,8 +60,11 @@ drive() { echo "-drive if=none,id=$1,format=raw,cache=unsafe,file=$work/$2 -devi
 security=
 [ "${BERTH_LSM:-apparmor}" = apparmor ] || security="security=$BERTH_LSM"
 
+# Without cx16, as QEMU 7 gets cmpxchg16b wrong between two processors; the kernel can do without.
+cpu=max,-cx16,-la57
 memory=(-smp 2 -m "${BERTH_VM_MEMORY:-3G}")
 if [ -n "${BERTH_VM_NUMA:-}" ]; then
+	cpu+=,vendor=GenuineIntel # QEMU gives the other vendor's cores one thread each
 	memory=(-smp 8,sockets=2,cores=2,threads=2 -m 3G)
 	for node in 0 1; do
 		memory+=(-object "memory-backend-ram,id=memory$node,size=1536M" -numa "node,nodeid=$node,memdev=memory$node,cpus=$((4 * node))-$((4 * node + 3))")
@@ -70,12 +73,10 @@ if [ -n "${BERTH_VM_NUMA:-}" ]; then
 fi
 
 # boot runs the machine until it ends, and keeps its code. A reboot ends it too: emulated processors do not always survive a warm one.
-#
-# Without cx16, as QEMU 7 gets cmpxchg16b wrong between two processors; the kernel can do without.
 boot() {
 	# shellcheck disable=SC2046 # each drive is four words
 	timeout --signal=KILL "$((SECONDS < seconds ? seconds - SECONDS : 1))" qemu-system-x86_64 -nodefaults -display none -no-reboot \
-		-machine q35 -accel tcg,thread=multi -cpu max,-cx16,-la57 "${memory[@]}" \
+		-machine q35 -accel tcg,thread=multi -cpu "$cpu" "${memory[@]}" \
 		-kernel "$image/kernel" -initrd "$image/initrd" \
 		-append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off hugepages=16 $security" \
 		$(drive root disk) $(drive in in.tar) $(drive out out) $(drive swap swap) \

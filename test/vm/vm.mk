@@ -11,8 +11,8 @@ VM_KEY      = $(shell cat $(VM_SOURCES) | sha256sum | cut -c1-16)
 VM_IMAGE    = $(BERTH_CACHE)/vm/$(VM_KEY)
 
 # Which tests (as go test -run), for how many seconds at most, and where logs go: the journal, the console, the tests' output. Those of SELinux need a
-# machine that was started with it, in place of AppArmor.
-VM_RUN      = $(or $(RUN),$(if $(filter selinux,$(BERTH_LSM)),^TestSELinux,^TestVM))
+# machine that was started with it, in place of AppArmor; those of NUMA nodes one that has some.
+VM_RUN      = $(or $(RUN),$(if $(filter selinux,$(BERTH_LSM)),^TestSELinux,$(if $(BERTH_VM_NUMA),^TestNUMA,^TestVM)))
 VM_SECONDS ?= 2400
 VM_LOGS    ?= bin/vm
 
@@ -32,6 +32,6 @@ vm-image: need-root vm-deps
 	@test/vm/image.sh '$(VM_IMAGE)'
 
 .PHONY: e2e-vm
-e2e-vm: vm-image build controlplane ## run tests in a virtual machine with cgroup v2 and systemd, as root (RUN='^TestVM'; BERTH_LSM=selinux; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
+e2e-vm: vm-image build controlplane ## run tests in a virtual machine with cgroup v2 and systemd, as root (RUN='^TestVM'; BERTH_LSM=selinux; BERTH_VM_NUMA=1; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
 	@go test -c -tags e2e,bundle,vm -ldflags '-s -w $(BUNDLE_LDFLAGS)' -o bin/e2e.test ./test/e2e
 	@test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' '$(VM_SECONDS)' '$(VM_RUN)' bin/berth bin/e2e.test '$(CONTROLPLANE)'

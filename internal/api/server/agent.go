@@ -34,12 +34,20 @@ func (a agentHandlers) route(mux *http.ServeMux) {
 	if a.h.Thresholds != nil {
 		mux.HandleFunc("GET "+PathThresholds, a.getThresholds)
 	}
+	if a.h.Resources != nil {
+		mux.HandleFunc("GET "+PathResources, a.getResources)
+	}
 	mux.HandleFunc("POST "+PathStop, a.postStop)
 }
 
 // getHealth answers with all conditions of the agent.
 func (a agentHandlers) getHealth(w http.ResponseWriter, r *http.Request) {
 	a.writeJSON(w, r, a.h.Health())
+}
+
+// getResources answers with who has what of the node.
+func (a agentHandlers) getResources(w http.ResponseWriter, r *http.Request) {
+	a.writeJSON(w, r, a.h.Resources())
 }
 
 // Threshold is a threshold of eviction, and how it stands. Amounts are bytes, inodes or tasks, as

@@ -13,6 +13,7 @@ import (
 	"berth/internal/observe/stats"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
+	"berth/internal/resources/containermanager"
 	"berth/internal/runtime/images"
 	"berth/internal/source/manifest"
 )
@@ -48,6 +49,10 @@ type Handlers struct {
 	// Healthz returns what keeps the agent from working, or nil.
 	Healthz func() error
 
+	// DevicePlugins returns why device plugins cannot register, or nil. It may be nil; then that is
+	// no check of the kubelet's ports.
+	DevicePlugins func() error
+
 	// Health returns all conditions of the agent as they are now. It may be nil; then the path does
 	// not exist.
 	Health func() []health.State
@@ -55,6 +60,10 @@ type Handlers struct {
 	// Thresholds returns those at which pods are evicted, and how they stand. It may be nil; then
 	// the path does not exist.
 	Thresholds func() []Threshold
+
+	// Resources returns who has which devices, CPUs, memory and claims, and what is left. It may be
+	// nil; then the path does not exist.
+	Resources func() containermanager.Snapshot
 
 	// Events and Quarantine may be nil; then the paths do not exist.
 

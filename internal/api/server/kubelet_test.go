@@ -440,13 +440,16 @@ func TestDoors(t *testing.T) {
 		}
 
 		n.unwell = errors.New("the runtime does not answer")
-		unwell := serveKubelet(t, n.handlers(), server.Kubelet{Authentication: server.Authentication{Anonymous: true}})
+		h := n.handlers()
+		h.DevicePlugins = func() error { return errors.New("the socket is not served") }
+		unwell := serveKubelet(t, h, server.Kubelet{Authentication: server.Authentication{Anonymous: true}})
 		for _, c := range []struct {
 			door *pipeListener
 			path string
 			want answer
 		}{
-			{unwell.secure, "/healthz", answer{500, "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n"}},
+			{unwell.secure, "/healthz", answer{500, "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\n[-]device-plugin failed: reason withheld\nhealthz check failed\n"}},
+			{unwell.readOnly, "/healthz/device-plugin", answer{500, "internal server error: the socket is not served\n"}},
 			{unwell.secure, "/healthz/syncloop", answer{500, "internal server error: the runtime does not answer\n"}},
 			{unwell.secure, "/healthz/ping", answer{200, "ok"}},
 			{unwell.healthz, "/healthz", answer{200, "ok"}},

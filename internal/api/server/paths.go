@@ -38,7 +38,9 @@ const (
 	PathHealth        = "/berth/v1/health" // a list of health.State
 	// PathThresholds lists the thresholds of eviction.
 	PathThresholds = "/berth/v1/thresholds"
-	PathStop       = "/berth/v1/stop" // POST StopRequest
+	// PathResources is a containermanager.Snapshot: who has which devices, CPUs, memory and claims.
+	PathResources = "/berth/v1/resources"
+	PathStop      = "/berth/v1/stop" // POST StopRequest
 )
 
 // LogErrorTrailer is the HTTP trailer that says why a log ended early; it is absent after a

@@ -64,7 +64,11 @@ func (s *routes) readOnlyPaths() *http.ServeMux {
 	mux.HandleFunc("GET "+PathPods, s.pods.getPodList)
 	mux.HandleFunc("GET "+PathPods+"/{$}", s.pods.getPodList)
 	s.stats.route(mux)
-	s.health.route(mux, healthCheck{"ping", healthy}, healthCheck{"log", healthy}, healthCheck{"syncloop", s.agent.h.Healthz})
+	checks := []healthCheck{{"ping", healthy}, {"log", healthy}, {"syncloop", s.agent.h.Healthz}}
+	if devices := s.agent.h.DevicePlugins; devices != nil {
+		checks = append(checks, healthCheck{"device-plugin", devices})
+	}
+	s.health.route(mux, checks...)
 	return mux
 }
 

@@ -18,6 +18,8 @@ const (
 	CSINode            Code = "CSINode"
 	EventStream        Code = "EventStream"
 	Plugins            Code = "Plugins"
+	DevicePlugins      Code = "DevicePlugins"
+	ContainerCPUs      Code = "ContainerCPUs"
 	Persistence        Code = "Persistence"
 	APIServer          Code = "APIServer"
 	ClientCertificate  Code = "ClientCertificate"
@@ -93,6 +95,18 @@ var declared = []Condition{
 		Help: "The message names the driver's socket. Look at the log of the driver; it is " +
 			"tried again.",
 		DependsOn: []Code{APIServer}, VisibleAfter: 10 * time.Second,
+	},
+	{
+		Code: DevicePlugins, Title: "Device plugins cannot register.",
+		Help: "The message names the socket or the folder, which is tried again. Until then, " +
+			"devices count as away, and containers that need one wait.",
+		VisibleAfter: 10 * time.Second,
+	},
+	{
+		Code: ContainerCPUs, Title: "A container runs on other CPUs than it should.",
+		Help: "The message has what the container runtime says when it is to move the " +
+			"container; it is tried again. Another container may lose time meanwhile.",
+		DependsOn: []Code{ContainerRuntime, EmbeddedRuntime},
 	},
 	{
 		Code: Persistence, Title: "A file of the root directory cannot be written.",

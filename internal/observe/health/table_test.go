@@ -119,6 +119,7 @@ func TestRenderings(t *testing.T) {
 		health.EmbeddedRuntime:  func() error { return errors.New("the embedded runtime is not healthy: y") },
 		health.APIServer:        fails, health.Persistence: fails, health.Clock: fails, health.Manifests: fails, health.Quarantine: fails,
 		health.ClientCertificate: fails, health.ServingCertificate: fails, health.Plugins: fails, health.EventStream: fails,
+		health.DevicePlugins: fails, health.ContainerCPUs: fails,
 	})
 	if got, want := fmt.Sprint(table.NotReady()), "[container runtime is down PLEG is not healthy: x the embedded runtime is not healthy: y]"; got != want {
 		t.Errorf("not ready: %s, want %s", got, want)

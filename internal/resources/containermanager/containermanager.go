@@ -9,6 +9,7 @@ package containermanager
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
@@ -34,21 +35,45 @@ type Config struct {
 	Topology *topologymanager.Manager
 	// Claims is nil without an API server.
 	Claims *dra.Manager
+	// Silent: pods are told nothing of the health of their devices (the gate ResourceHealthStatus
+	// turned off).
+	Silent bool
 }
 
 // ContainerManager gives pods what of the node is theirs alone. It is safe for concurrent use.
 type ContainerManager struct {
 	Config
-	// sharing is held while it is decided who gets what.
+	// sharing is held while it is decided who gets what, which may last some seconds when a plugin
+	// is asked what it would rather give.
 	sharing sync.Mutex
+
+	wake chan struct{} // capacity 1
+
+	mu   sync.Mutex
+	keep map[pod.UID]bool // guarded by mu; pods that are there, until it is seen to; else nil
 }
 
 // New returns a ContainerManager.
-func New(cfg Config) *ContainerManager { return &ContainerManager{Config: cfg} }
+func New(cfg Config) *ContainerManager {
+	return &ContainerManager{Config: cfg, wake: make(chan struct{}, 1)}
+}
+
+// Run does what Retain asks for, until ctx is done.
+func (m *ContainerManager) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-m.wake:
+			m.retain()
+		}
+	}
+}
 
 // Assign chooses devices, CPUs and memory for the containers of a pod that may start otherwise.
 // What they have already stays. The error is a *topologymanager.Refusal; the pod has nothing then.
 func (m *ContainerManager) Assign(p *v1.Pod) error {
+	m.noteKept(p.UID)
 	m.sharing.Lock()
 	defer m.sharing.Unlock()
 	return m.Topology.Admit(p)
@@ -56,6 +81,7 @@ func (m *ContainerManager) Assign(p *v1.Pod) error {
 
 // Reassign is Assign for a pod that an earlier agent admitted. It keeps what it can have.
 func (m *ContainerManager) Reassign(p *v1.Pod) error {
+	m.noteKept(p.UID)
 	m.sharing.Lock()
 	defer m.sharing.Unlock()
 	return m.Topology.Readmit(p)
@@ -71,17 +97,44 @@ func (m *ContainerManager) Release(uid pod.UID) {
 	m.Topology.Forget(uid)
 }
 
-// Retain takes back everything from all pods but these.
+// Retain takes back everything from all pods but these, and those that come later. It does not
+// block: Run does it.
 func (m *ContainerManager) Retain(known map[pod.UID]bool) {
-	m.sharing.Lock()
-	defer m.sharing.Unlock()
-	m.Devices.Retain(known)
-	m.CPUs.Retain(known)
-	m.Memory.Retain(known)
-	m.Topology.Retain(known)
+	m.mu.Lock()
+	m.keep = maps.Clone(known)
+	m.mu.Unlock()
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
 	if m.Claims != nil {
 		m.Claims.Retain(known)
 	}
+}
+
+// noteKept keeps what a pod is about to be given from a Retain that did not know of it.
+func (m *ContainerManager) noteKept(uid pod.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.keep != nil {
+		m.keep[uid] = true
+	}
+}
+
+func (m *ContainerManager) retain() {
+	m.sharing.Lock()
+	defer m.sharing.Unlock()
+	m.mu.Lock()
+	keep := m.keep
+	m.keep = nil
+	m.mu.Unlock()
+	if keep == nil {
+		return
+	}
+	m.Devices.Retain(keep)
+	m.CPUs.Retain(keep)
+	m.Memory.Retain(keep)
+	m.Topology.Retain(keep)
 }
 
 // PrepareDevices has plugins make ready what the pod was assigned. It lasts as long as they take. A
@@ -119,6 +172,9 @@ func (m *ContainerManager) Finish(ctx context.Context, uid pod.UID) error {
 // (KEP-4680).
 func (m *ContainerManager) Health(p *v1.Pod) map[string][]v1.ResourceStatus {
 	var out map[string][]v1.ResourceStatus
+	if m.Silent {
+		return out
+	}
 	for i := range p.Spec.Containers {
 		name := p.Spec.Containers[i].Name
 		all := m.Devices.AllocatedResourcesStatus(p.UID, name)
@@ -139,7 +195,7 @@ func (m *ContainerManager) Health(p *v1.Pod) map[string][]v1.ResourceStatus {
 // Assigned returns what the container is to be created with. It may wait for a plugin that has to
 // do something before each start of a container.
 func (m *ContainerManager) Assigned(ctx context.Context, p *v1.Pod, c *v1.Container) (out crispec.Assigned, err error) {
-	if err := m.Memory.Creating(p, c.Name); err != nil {
+	if err := m.creating(p, c.Name); err != nil {
 		return out, err
 	}
 	options, err := m.Devices.Options(ctx, p, c)
@@ -158,6 +214,16 @@ func (m *ContainerManager) Assigned(ctx context.Context, p *v1.Pod, c *v1.Contai
 		out.CDIDevices = append(out.CDIDevices, &runtimeapi.CDIDevice{Name: name})
 	}
 	return out, err
+}
+
+// creating frees the memory of init containers that have ended.
+func (m *ContainerManager) creating(p *v1.Pod, container string) error {
+	if len(p.Spec.InitContainers) == 0 {
+		return nil
+	}
+	m.sharing.Lock()
+	defer m.sharing.Unlock()
+	return m.Memory.Creating(p, container)
 }
 
 // Available returns how many devices of each extended resource pods can have in all: those that are

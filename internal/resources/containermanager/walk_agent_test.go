@@ -168,6 +168,7 @@ func (k *walk) restart() {
 	}
 	k.lost = nil
 	k.Retain(k.known())
+	synctest.Wait()
 	k.behind = k.mend != nil
 }
 
@@ -193,6 +194,7 @@ func (k *walk) retain() {
 		}
 	}
 	k.Retain(k.known())
+	synctest.Wait()
 	k.did("left are %v", slices.Sorted(maps.Keys(k.pods)))
 }
 

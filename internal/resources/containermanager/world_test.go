@@ -171,13 +171,14 @@ func (w *world) start() {
 	_ = os.Remove(filepath.Join(w.dir, "kubelet.sock"))
 	w.ContainerManager = w.build()
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 2)
+	done := make(chan error, 3)
+	go func() { done <- w.Run(ctx) }()
 	go func() { done <- w.Devices.Run(ctx) }()
 	go func() { done <- w.CPUs.Run(ctx) }()
 	w.end = func() {
 		w.end = func() {}
 		cancel()
-		for range 2 {
+		for range 3 {
 			if err := <-done; !errors.Is(err, context.Canceled) {
 				w.t.Errorf("Run: %v", err)
 			}

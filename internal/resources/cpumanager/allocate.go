@@ -13,7 +13,7 @@ import (
 )
 
 // component is the name in the journal.
-const component = "cpumanager"
+const component = "cpus"
 
 // Hints says on which NUMA nodes the CPUs of the container could lie, or do lie. It is nil for a
 // container that shares.
@@ -164,7 +164,7 @@ func (m *CPUManager) explain(d demand, near topologymanager.Hint, left pools) st
 		if near.Preferred {
 			wish = "NUMA nodes preferred: "
 		}
-		said = append(said, wish+m.nodesText(near.Nodes))
+		said = append(said, wish+nodesText(near.Nodes))
 	}
 	if len(m.options) > 0 {
 		said = append(said, "options: "+m.options.String())
@@ -173,7 +173,7 @@ func (m *CPUManager) explain(d demand, near topologymanager.Hint, left pools) st
 	return strings.Join(said, "; ")
 }
 
-func (m *CPUManager) nodesText(nodes topologymanager.Nodes) string {
+func nodesText(nodes topologymanager.Nodes) string {
 	var ids []int
 	for id := range maxNode + 1 {
 		if nodes&(1<<id) != 0 {
@@ -244,7 +244,7 @@ func (m *CPUManager) releaseLocked(uids ...pod.UID) {
 		if s, ok := m.cfg.Journal.SubjectOf(uid); ok {
 			m.cfg.Journal.Record(journal.Entry{
 				Subject: s, Component: component, Decision: fmt.Sprintf("take CPUs %s back", freed),
-				Why: fmt.Sprintf("the pod has ended; shared CPUs are %s", next.shared),
+				Why: fmt.Sprintf("the pod has ended, or was refused; shared CPUs are %s", next.shared),
 			})
 		} else {
 			m.cfg.Log.Info("CPUs of a pod that is gone are shared again", "pod", uid, "cpus", freed.String())

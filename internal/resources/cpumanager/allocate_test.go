@@ -254,7 +254,7 @@ func TestRetain(t *testing.T) {
 	}
 	m.CPUs("a", "z")
 	m.Retain(map[pod.UID]bool{"b": true})
-	if m.OwnsAny("a") || !m.OwnsAny("b") || m.OwnsAny("c") || len(m.handed) != 0 {
+	if ownsAny(m, "a") || !ownsAny(m, "b") || ownsAny(m, "c") || len(m.handed) != 0 {
 		t.Errorf("pools %+v, handed %v", m.now(), m.handed)
 	}
 	wantFile(t, m, string(must(encode(Static, m.now()))))
@@ -305,7 +305,7 @@ func TestStory(t *testing.T) {
 		"c: give CPUs 2-3: it asks for 2 of the 6 free CPUs 2-7; 2-5 are those of init containers before it; NUMA nodes preferred: 0; options: full-pcpus-only; shared CPUs are 0-1,6-7",
 		"d: give CPUs 4-5: it asks for 2 of the 4 free CPUs 4-7; 4-5 are those of init containers before it; NUMA nodes preferred: 0; options: full-pcpus-only; shared CPUs are 0-1,6-7",
 		"c: keep CPUs 2-3: the container has them from before",
-		": take CPUs 2-5 back: the pod has ended; shared CPUs are 0-7",
+		": take CPUs 2-5 back: the pod has ended, or was refused; shared CPUs are 0-7",
 	}
 	if diff := cmp.Diff(want, story(m, "a")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

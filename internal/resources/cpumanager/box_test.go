@@ -107,7 +107,7 @@ func admit(m *CPUManager, p *v1.Pod) (string, error) {
 			return "", err
 		}
 		own := "shared"
-		if m.Owns(p.UID, c.Name) {
+		if !m.Exclusive(p.UID, c.Name).IsEmpty() {
 			own = m.Exclusive(p.UID, c.Name).String()
 		}
 		out = append(out, c.Name+"="+own)
@@ -195,3 +195,6 @@ func asRefusal(err error) string {
 	}
 	return ""
 }
+
+// ownsAny reports whether a container of the pod has CPUs to itself.
+func ownsAny(m *CPUManager, uid pod.UID) bool { return len(m.now().owned[uid]) > 0 }

@@ -201,7 +201,7 @@ func TestDiskFull(t *testing.T) {
 	want := "write " + cfg.StateFile + ": read-only file system; make its file system writable"
 	wantError(t, err, want)
 	wantError(t, m.Persistence(), want)
-	if m.OwnsAny("b") {
+	if ownsAny(m, "b") {
 		t.Error("the pod has CPUs that the file does not have")
 	}
 	m.Release("a")

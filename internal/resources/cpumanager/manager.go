@@ -94,7 +94,8 @@ func New(cfg Config) (*CPUManager, error) {
 	}
 	switch {
 	case cfg.Policy == None && len(cfg.Options) > 0:
-		return nil, fmt.Errorf("None policy: received unsupported options=%v", cfg.Options) //nolint:staticcheck // as the kubelet has it
+		//lint:ignore ST1005 the words are the kubelet's
+		return nil, fmt.Errorf("None policy: received unsupported options=%v", cfg.Options)
 	case cfg.Policy == None:
 	case cfg.Policy == Static:
 		if err := m.prepare(); err != nil {
@@ -177,16 +178,6 @@ func (m *CPUManager) Exclusive(uid pod.UID, container string) cpuset.CPUSet {
 	return m.now().owned[uid][container]
 }
 
-// Owns reports whether the container has CPUs to itself. Such a container has no CFS quota, and its
-// CPU cannot be resized in place.
-func (m *CPUManager) Owns(uid pod.UID, container string) bool {
-	return !m.Exclusive(uid, container).IsEmpty()
-}
-
-// OwnsAny reports whether a container of the pod has CPUs to itself: the pod's cgroup has no CFS
-// quota then, which would limit that container, too.
-func (m *CPUManager) OwnsAny(uid pod.UID) bool { return len(m.now().owned[uid]) > 0 }
-
 // CPUs returns the CPUs that the container is to be created with, as the kernel's files and CRI
 // have them ("0-3,8"); "" with the policy none: all. What it returns is remembered, so that the
 // container need not be told again once it runs.
@@ -226,6 +217,12 @@ func (m *CPUManager) Allocatable() cpuset.CPUSet {
 		return cpuset.New()
 	}
 	return m.layout.online.Difference(m.reserved)
+}
+
+// Common returns the CPUs that no container has to itself: those that are reserved, and those that
+// all containers run on that have none of their own. With the policy none it is not ok.
+func (m *CPUManager) Common() (reserved, shared cpuset.CPUSet, ok bool) {
+	return m.reserved, m.now().shared, m.isStatic()
 }
 
 // Persistence returns why the file cannot be written, or nil.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -64,7 +65,10 @@ func (h *host) start(cfg Config) {
 			h.t.Errorf("Run ended: %v", err)
 		}
 	}
-	for id := range h.cpus {
+	h.mu.Lock()
+	run := slices.Collect(maps.Keys(h.cpus))
+	h.mu.Unlock()
+	for _, id := range run {
 		h.manager.cfg.Changed.Put(pod.UID(id))
 	}
 	synctest.Wait()

@@ -56,8 +56,12 @@ func TestAllocation(t *testing.T) {
 		if got := w.file().PodDeviceEntries; len(got) != 1 || got[0].PodUID != "x" {
 			t.Errorf("in the file: %v", got)
 		}
-		if entries := w.journal.Read("default", "x"); len(entries) < 2 || entries[len(entries)-2].Decision != "give example.com/gpu: d0, d1, d2" {
+		if entries := w.journal.Read("default", "x"); len(entries) < 2 || entries[len(entries)-2].Decision != "give example.com/gpu: d0, d1, d2" || !strings.HasPrefix(entries[len(entries)-2].Why, "it asks for 3; healthy and free are ") {
 			t.Errorf("journal: %v", entries)
+		}
+		w.Release("x")
+		if last := w.journal.Read("default", "x"); last[len(last)-1].Decision != "take back example.com/gpu: d0, d1, d2" {
+			t.Errorf("journal: %v", last[len(last)-1])
 		}
 	})
 }

@@ -1,7 +1,9 @@
 package devicemanager
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"berth/internal/resources/topologymanager"
 )
@@ -15,6 +17,25 @@ type wish struct {
 	// nodes are the NUMA nodes of each.
 	nodes map[string]topologymanager.Nodes
 	near  topologymanager.Nodes // 0: anywhere
+}
+
+// explain says what there is to choose from.
+func (w wish) explain() string {
+	said := []string{fmt.Sprintf("it asks for %d; healthy and free are %s", w.count, listOrNone(w.free))}
+	if len(w.reusable) > 0 {
+		said = append(said, list(w.reusable)+" are those of init containers before it")
+	}
+	if w.near != 0 {
+		said = append(said, "NUMA nodes wanted: "+w.near.String())
+	}
+	return strings.Join(said, "; ")
+}
+
+func listOrNone(ids []string) string {
+	if len(ids) == 0 {
+		return "none"
+	}
+	return list(ids)
 }
 
 // question is what a plugin is asked: which devices it would rather give.

@@ -127,3 +127,15 @@ func TestHintsOfManyNodes(t *testing.T) {
 		t.Errorf("%d hints of %d nodes", len(got), hostsLimit)
 	}
 }
+
+func TestChoicesAreExplained(t *testing.T) {
+	for want, w := range map[string]wish{
+		"it asks for 2; healthy and free are a, b":                                                                {count: 2, free: words("a b")},
+		"it asks for 1; healthy and free are none; c are those of init containers before it":                      {count: 1, reusable: words("c")},
+		"it asks for 2; healthy and free are a; b are those of init containers before it; NUMA nodes wanted: {1}": {count: 2, free: words("a"), reusable: words("b"), near: 0b10},
+	} {
+		if got := w.explain(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

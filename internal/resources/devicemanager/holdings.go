@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -64,6 +65,24 @@ func (h holdings) of(resource string) iter.Seq2[pod.UID, *allocation] {
 			}
 		}
 	}
+}
+
+// describe names the devices of a pod, by resource.
+func describe(containers map[string]map[string]*allocation) string {
+	all := map[string]map[string][]int64{}
+	for _, resources := range containers {
+		for resource, a := range resources {
+			if all[resource] == nil {
+				all[resource] = map[string][]int64{}
+			}
+			maps.Copy(all[resource], a.devices)
+		}
+	}
+	var out []string
+	for _, resource := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, resource+": "+list(slices.Sorted(maps.Keys(all[resource]))))
+	}
+	return strings.Join(out, "; ")
 }
 
 // taken returns the devices of a resource that somebody has.

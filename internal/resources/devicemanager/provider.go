@@ -17,13 +17,15 @@ import (
 const component = "devices"
 
 func (m *Manager) note(p *v1.Pod, container, decision string, err error) {
-	e := journal.Entry{
-		Subject:   journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
-		Component: component, Container: container, Decision: decision,
-	}
+	e := journal.Entry{Container: container, Decision: decision}
 	if err != nil {
 		e.Error = brief(err)
 	}
+	m.record(p, e)
+}
+
+func (m *Manager) record(p *v1.Pod, e journal.Entry) {
+	e.Subject, e.Component = journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, component
 	m.Journal.Record(e)
 }
 
@@ -90,12 +92,13 @@ func (m *Manager) Allocate(p *v1.Pod, c *v1.Container, near topologymanager.Hint
 	var err error
 	for _, r := range requests(p, c) {
 		var ids []string
-		if ids, err = m.reserve(p, c.Name, r, near.Nodes); err != nil {
+		var why string
+		if ids, why, err = m.reserve(p, c.Name, r, near.Nodes); err != nil {
 			break
 		}
 		if ids != nil {
 			given = append(given, r.resource)
-			m.note(p, c.Name, fmt.Sprintf("give %s: %s", r.resource, list(ids)), nil)
+			m.record(p, journal.Entry{Container: c.Name, Decision: fmt.Sprintf("give %s: %s", r.resource, list(ids)), Why: why})
 		}
 	}
 	if len(given) == 0 {
@@ -125,9 +128,9 @@ func list(ids []string) string {
 	return strings.Join(ids, ", ")
 }
 
-// reserve gives the container devices of one resource, and returns them; nil if it has some, or if
-// no plugin gives any.
-func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologymanager.Nodes) ([]string, error) {
+// reserve gives the container devices of one resource, and returns them and what they were chosen
+// from; nil if it has some, or if no plugin gives any.
+func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologymanager.Nodes) (ids []string, why string, err error) {
 	m.mu.Lock()
 	has, known := m.pods.get(p.UID, container, r.resource), m.isKnown(r.resource)
 	if has != nil || !known {
@@ -135,22 +138,22 @@ func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologym
 		if has != nil && len(has.devices) != r.count {
 			m.note(p, container, fmt.Sprintf("keep the %d devices of %s that it has, though it asks for %d", len(has.devices), r.resource, r.count), nil)
 		}
-		return nil, nil
+		return nil, "", nil
 	}
 	w, err := m.wish(p, container, r, near)
 	if err != nil {
 		m.mu.Unlock()
-		return nil, err
+		return nil, "", err
 	}
 	e := m.resources[r.resource].endpoint
 	m.mu.Unlock()
 
-	ids := w.choose(func(q question) []string { return m.preferred(e, p, container, q) })
+	ids = w.choose(func(q question) []string { return m.preferred(e, p, container, q) })
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if w, err = m.wish(p, container, r, near); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if !w.offers(ids) { // a device went while the plugin was asked
 		ids = w.choose(func(question) []string { return nil })
@@ -161,7 +164,7 @@ func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologym
 	}
 	m.pods.put(p.UID, container, r.resource, a)
 	m.generation++
-	return a.ids(), nil
+	return a.ids(), w.explain(), nil
 }
 
 // Release takes back what the pod has.
@@ -176,14 +179,25 @@ func (m *Manager) Retain(keep map[pod.UID]bool) {
 
 func (m *Manager) drop(goes func(pod.UID) bool) {
 	m.mu.Lock()
-	before := len(m.pods)
-	maps.DeleteFunc(m.pods, func(uid pod.UID, _ map[string]map[string]*allocation) bool { return goes(uid) })
-	if len(m.pods) == before {
+	gone := map[pod.UID]string{}
+	maps.DeleteFunc(m.pods, func(uid pod.UID, has map[string]map[string]*allocation) bool {
+		if !goes(uid) {
+			return false
+		}
+		gone[uid] = describe(has)
+		return true
+	})
+	if len(gone) == 0 {
 		m.mu.Unlock()
 		return
 	}
 	m.generation++
 	m.mu.Unlock()
+	for uid, what := range gone {
+		if s, ok := m.Journal.SubjectOf(uid); ok {
+			m.Journal.Record(journal.Entry{Subject: s, Component: component, Decision: "take back " + what, Why: "the pod has ended, or was refused"})
+		}
+	}
 	// What the file still has then belongs to nobody, and goes at a later write.
 	if err := m.save(); err != nil {
 		m.wakeUp()

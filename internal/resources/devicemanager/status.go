@@ -3,6 +3,7 @@ package devicemanager
 import (
 	"maps"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
@@ -79,12 +80,65 @@ func (m *Manager) AllocatedResourcesStatus(uid pod.UID, container string) []v1.R
 	return out
 }
 
+// Resource is an extended resource of the node, counted in devices.
+type Resource struct {
+	Name v1.ResourceName `json:"name"`
+	// Devices are all that the plugin lists, Healthy those of them that can be used, Given those
+	// that containers have, Free those that are healthy and can be given.
+	Devices int64 `json:"devices"`
+	Healthy int64 `json:"healthy"`
+	Given   int64 `json:"given"`
+	Free    int64 `json:"free"`
+	// Plugin is the socket of the plugin that is connected; "" is none.
+	Plugin string `json:"plugin,omitempty"`
+	// AwaySince is since when none is, if that is known.
+	AwaySince *time.Time `json:"awaySince,omitempty"`
+}
+
+// Resources returns the extended resources that plugins offer, have offered, or have given to
+// somebody, by name.
+func (m *Manager) Resources() []Resource {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	names := maps.Clone(m.gone)
+	for name := range m.resources {
+		names[name] = true
+	}
+	for _, containers := range m.pods {
+		for _, resources := range containers {
+			for name := range resources {
+				names[name] = true
+			}
+		}
+	}
+	var out []Resource
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		taken := m.pods.taken(name)
+		s := Resource{Name: v1.ResourceName(name), Given: int64(len(taken))}
+		if r := m.resources[name]; r != nil {
+			s.Devices, s.Healthy = int64(len(r.devices)), r.healthy()
+			for id, d := range r.devices {
+				if d.healthy && !taken[id] {
+					s.Free++
+				}
+			}
+			if r.endpoint != nil {
+				s.Plugin = r.endpoint.socket
+			} else if !r.stopped.IsZero() {
+				s.AwaySince = new(r.stopped)
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
 // Device is one device of the node.
 type Device struct {
-	Resource v1.ResourceName
-	ID       string
+	Resource v1.ResourceName `json:"resource"`
+	ID       string          `json:"id"`
 	// Nodes are the NUMA nodes near which it lies, as its plugin says; none: it does not say.
-	Nodes []int64
+	Nodes []int64 `json:"nodes,omitempty"`
 }
 
 // Devices returns what the container has, by resource and ID.

@@ -43,6 +43,9 @@ func (m *Manager) devicesOf(p *v1.Pod, r request) ([]Device, error) {
 	return slices.DeleteFunc(all, func(d Device) bool { return !r.gets(d) }), nil
 }
 
+// Connected returns the names of the drivers that are connected, sorted.
+func (m *Manager) Connected() []string { return m.drivers.connectedNames() }
+
 // Claim is what a container gets of a claim.
 type Claim struct {
 	Namespace, Name string

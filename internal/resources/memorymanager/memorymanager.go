@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/checkpoint"
 	"berth/internal/config"
+	"berth/internal/observe/health"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 	"berth/internal/resources/machine"
@@ -58,6 +59,7 @@ type Manager struct {
 	cfg     Config
 	metrics *metrics
 	empty   nodeMap // what the machine has; nil without policy Static
+	writing health.Latch
 
 	mu    sync.Mutex
 	nodes nodeMap     // guarded by mu; what follows from given
@@ -130,8 +132,13 @@ func (m *Manager) save(nodes nodeMap, given assignments) error {
 	if err != nil {
 		return err
 	}
-	return checkpoint.Write(m.cfg.StateFile, 0o600, content)
+	err = checkpoint.Write(m.cfg.StateFile, 0o600, content)
+	m.writing.Set(err)
+	return err
 }
+
+// Persistence returns why the file cannot be written, or nil.
+func (m *Manager) Persistence() error { return m.writing.Err() }
 
 func (m *Manager) set(nodes nodeMap, given assignments) {
 	m.mu.Lock()
@@ -302,6 +309,39 @@ func (m *Manager) Allocatable() []Block {
 		for _, name := range slices.Sorted(maps.Keys(tables)) {
 			if size := tables[name].Allocatable; size > 0 {
 				out = append(out, Block{NUMAAffinity: []int{id}, Type: name, Size: size})
+			}
+		}
+	}
+	return out
+}
+
+// NodeMemory is the memory of one type that a NUMA node has for containers, in bytes.
+type NodeMemory struct {
+	Node int             `json:"node"`
+	Type v1.ResourceName `json:"type"`
+	// Allocatable is what containers can have, Free what of it nobody has.
+	Allocatable uint64 `json:"allocatable"`
+	Free        uint64 `json:"free"`
+	// Group are the nodes that it is given out together with, itself included, while it is.
+	Group []int `json:"group,omitempty"`
+}
+
+// Nodewise returns what is left on each node, by node and type; nil with the policy None.
+func (m *Manager) Nodewise() []NodeMemory {
+	if m.empty == nil {
+		return nil
+	}
+	nodes, _ := m.now()
+	var out []NodeMemory
+	for _, id := range slices.Sorted(maps.Keys(nodes)) {
+		tables := nodes[id].MemoryMap
+		for _, name := range slices.Sorted(maps.Keys(tables)) {
+			if t := tables[name]; t.Allocatable > 0 {
+				n := NodeMemory{Node: id, Type: name, Allocatable: t.Allocatable, Free: t.Free}
+				if group := nodes[id].Cells; len(group) > 1 {
+					n.Group = group
+				}
+				out = append(out, n)
 			}
 		}
 	}

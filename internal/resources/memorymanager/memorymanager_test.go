@@ -308,6 +308,9 @@ func TestDiskThatFails(t *testing.T) {
 		if err := admit(m, podOf("b", "app: memory=1Gi"), hint("yes")); err == nil || m.Memory("b", "app") != nil {
 			t.Errorf("given although the disk did not take it: %v", err)
 		}
+		if m.Persistence() == nil {
+			t.Error("nobody hears that the file cannot be written")
+		}
 		if err := m.Creating(p, "app"); err == nil || shown(m, p) != before {
 			t.Errorf("%v; %s", err, shown(m, p))
 		}
@@ -318,6 +321,9 @@ func TestDiskThatFails(t *testing.T) {
 		mend()
 		if err := admit(m, podOf("b", "app: memory=7Gi"), hint("yes")); err != nil {
 			t.Error(err)
+		}
+		if err := m.Persistence(); err != nil {
+			t.Errorf("once it is written: %v", err)
 		}
 		if got := shown(newManager(t, m.cfg), p, podOf("b", "app: memory=7Gi")); got != "b/app {0} memory 7Gi" {
 			t.Error(got)

@@ -481,7 +481,7 @@ func TestOverlappingPathsAndDuplicates(t *testing.T) {
 }
 
 func TestThousandsOfFilesAreReadOnce(t *testing.T) {
-	const n = 5000
+	const n = 1500
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -101,7 +101,7 @@ func judge(handlers []Handler, a Attributes) *Rejection {
 func unsupportedFields(a Attributes) *Rejection {
 	fields := volumes.Unsupported(a.Pod)
 	if !a.Facts.TakesClaims {
-		fields = append(fields, unsupportedClaims(a.Pod)...)
+		fields = append(fields, UnsupportedClaims(a.Pod)...)
 	}
 	if len(fields) == 0 {
 		return nil

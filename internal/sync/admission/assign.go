@@ -22,7 +22,7 @@ type Assigner interface {
 	Reassign(p *v1.Pod) error
 	// Release takes back what the pod has.
 	Release(uid pod.UID)
-	// Retain takes it back from all pods but these.
+	// Retain takes it back from all pods but these, and those that come later. It does not block.
 	Retain(known map[pod.UID]bool)
 }
 

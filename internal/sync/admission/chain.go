@@ -225,17 +225,17 @@ func (c *Chain) Adopt(p *v1.Pod) { c.cfg.Allocations.Allocate(p) }
 // Forget drops what is kept of a pod that is gone.
 func (c *Chain) Forget(uid pod.UID) {
 	c.deciding.Lock()
-	defer c.deciding.Unlock()
 	delete(c.wishes, uid)
 	c.cfg.Allocations.Forget(uid)
+	c.deciding.Unlock()
 	c.cfg.Assigner.Release(uid)
 }
 
 // Retain drops what is kept of all pods but these.
 func (c *Chain) Retain(keep map[pod.UID]bool) {
 	c.deciding.Lock()
-	defer c.deciding.Unlock()
 	c.cfg.Allocations.Retain(keep)
+	c.deciding.Unlock()
 	c.cfg.Assigner.Retain(keep)
 }
 

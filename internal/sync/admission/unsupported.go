@@ -6,9 +6,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// unsupportedClaims returns the paths of the pod's fields that ask for claims, which nobody prepares
-// without an API server (KEP-4381).
-func unsupportedClaims(p *v1.Pod) []string {
+// UnsupportedClaims returns the paths of the pod's fields that ask for claims, which nobody
+// prepares without an API server (KEP-4381).
+func UnsupportedClaims(p *v1.Pod) []string {
 	var out []string
 	is := func(set bool, format string, args ...any) {
 		if set {
