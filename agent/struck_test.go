@@ -78,8 +78,8 @@ var struckLives = map[string][]func(*struckWorld){
 }
 
 // An agent that is killed at any call that it makes for a pod, of the runtime, of the API server,
-// of the CSI driver or of the device plugin, before the call or when it is done, leaves nothing that
-// the next one does not bring to the end to which it would have come: no container is started
+// of the CSI driver or of the device plugin, before the call or when it is done, leaves nothing
+// that the next one does not bring to the end to which it would have come: no container is started
 // twice, no status is lost, nothing is left or stays mounted.
 func TestAgentKilledAtEachStep(t *testing.T) {
 	strikeEverywhere(t, []agenttest.Door{agenttest.ToRuntime, agenttest.ToAPI, agenttest.ToDriver, agenttest.ToDevices}, (*agenttest.World).KillAgentAt, (*agenttest.World).ReplaceKilled)
