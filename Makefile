@@ -58,9 +58,10 @@ race: ## the lives of the whole agent, which `make test` runs without the race d
 WALKS ?= 250
 
 .PHONY: walk
-walk: ## random steps of pods, runtime, API server and agent in virtual time (WALKS=250 walks of 400), and the agent killed at each of its own
+walk: ## random steps of pods, runtime, API server and agent in virtual time (WALKS=250 walks of 400), and of who gets devices, CPUs and memory; and the agent killed at each of its own
 	BERTH_WALKS=$(WALKS) BERTH_WALK_STEPS=400 go test -count 1 -run '^TestWalks$$' -timeout 20m ./agent
 	BERTH_STRIKES=all go test -count 1 -run 'AtEachStep$$' -timeout 20m ./agent
+	BERTH_WALKS=$(WALKS) BERTH_WALK_STEPS=400 go test -count 1 -run '^TestWalk$$' -timeout 20m ./internal/resources/containermanager
 
 # How many tests run side by side, of those that can: a test over real containers waits for more than half of its time.
 PARALLEL ?= $(shell echo $$((2 * $$(nproc))))

@@ -14,6 +14,24 @@ import (
 	"berth/internal/runtime/cri/critest"
 )
 
+// Who has what is read before anything runs that writes it, or with which a plugin registers. Else
+// a plugin that has registered is forgotten, and the file is written before it was read.
+func TestAllocationsAreReadFirst(t *testing.T) {
+	in := map[string]int{}
+	for i, p := range phasesOf(t, func(c *Config, out *Outside) {
+		c.Kubelet, out.REST = loadKubelet(t, "/does/not/exist"), &rest.Config{Host: "http://127.0.0.1:1"}
+	}) {
+		for _, c := range p.components {
+			in[c.name] = i + 1
+		}
+	}
+	for _, name := range []string{"device plugins", "CPUs of containers", "claims", "plugin watcher", "pod workers"} {
+		if in["who has what"] == 0 || in[name] <= in["who has what"] {
+			t.Errorf("%q is in phase %d, and who has what is read in phase %d", name, in[name], in["who has what"])
+		}
+	}
+}
+
 // What only a member of a cluster runs is absent elsewhere, and all the rest is the same.
 func TestPhasesOfEachMode(t *testing.T) {
 	kubelet := func(kubeconfig string) func(*Config, *Outside) {
@@ -88,6 +106,19 @@ func TestPhasesByConfiguration(t *testing.T) {
 // names returns the components of an agent in their start order.
 func names(t *testing.T, change func(*Config, *Outside)) []string {
 	t.Helper()
+	var all []string
+	for _, p := range phasesOf(t, change) {
+		for _, c := range p.components {
+			if c.name != "OOM watch" { // which depends on the host
+				all = append(all, c.name)
+			}
+		}
+	}
+	return all
+}
+
+func phasesOf(t *testing.T, change func(*Config, *Outside)) []phase {
+	t.Helper()
 	dir := t.TempDir()
 	cfg := Config{
 		RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
@@ -98,15 +129,7 @@ func names(t *testing.T, change func(*Config, *Outside)) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []string
-	for _, p := range a.phases() {
-		for _, c := range p.components {
-			if c.name != "OOM watch" { // which depends on the host
-				all = append(all, c.name)
-			}
-		}
-	}
-	return all
+	return a.phases()
 }
 
 func loadKubelet(t *testing.T, kubeconfig string) *config.Kubelet {
