@@ -27,6 +27,9 @@ type record struct {
 	// resized.
 	Generation int64 `json:"generation,omitempty"`
 
+	// Admitted: the pod was given all that it needs besides, so that it is not refused any more.
+	Admitted bool `json:"admitted,omitempty"`
+
 	// current: this agent admitted the pod, or found it running.
 	current bool
 	// same is the pod that was last found to have these resources in its spec. It is asked of every
@@ -97,12 +100,22 @@ func (a *Allocations) Allocate(p *v1.Pod) {
 	a.mu.Unlock()
 }
 
-// IsKnown reports whether there is a record of the pod: this agent admitted it, or an earlier one.
-func (a *Allocations) IsKnown(uid pod.UID) bool {
+// Admit records that the pod, which has a record, was admitted: it was given all that it needs.
+func (a *Allocations) Admit(uid pod.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	_, known := a.pods[uid]
-	return known
+	if r, known := a.pods[uid]; known && !r.Admitted {
+		r.Admitted = true
+		a.pods[uid] = r
+		a.unsaved.Put(uid)
+	}
+}
+
+// WasAdmitted reports whether this agent admitted the pod, or an earlier one.
+func (a *Allocations) WasAdmitted(uid pod.UID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pods[uid].Admitted
 }
 
 // IsCurrent reports whether Allocate was called for the pod since this agent started.

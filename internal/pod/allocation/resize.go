@@ -51,7 +51,7 @@ func SameWish(p, q *v1.Pod) bool {
 func (a *Allocations) Grant(p *v1.Pod) {
 	a.mu.Lock()
 	old, known := a.pods[p.UID]
-	r := record{resources: resourcesOf(p), Generation: p.Generation, Actuated: old.Actuated, Cgroup: old.Cgroup, current: true}
+	r := record{resources: resourcesOf(p), Generation: p.Generation, Actuated: old.Actuated, Cgroup: old.Cgroup, Admitted: old.Admitted, current: true}
 	if r.Superseded = r.Actuated != nil; known && !r.Superseded {
 		r.Actuated, r.Cgroup = &old.resources, &old.resources
 	}

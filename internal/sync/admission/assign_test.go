@@ -71,6 +71,7 @@ func TestPodOfAnEarlierAgentIsNotRefusedForWantOfADevice(t *testing.T) {
 	b.cfg.Assigner = s
 	p := newPod("old")
 	b.cfg.Allocations.Allocate(p)
+	b.cfg.Allocations.Admit(p.UID)
 	if v := b.admit(t, p); !v.Admitted {
 		t.Errorf("refused: %q", b.refused)
 	}
@@ -78,6 +79,27 @@ func TestPodOfAnEarlierAgentIsNotRefusedForWantOfADevice(t *testing.T) {
 	b.Forget(p.UID)
 	b.Retain(nil)
 	s.expect(t, "release old", "retain")
+}
+
+// An agent may die after it has found that there is room, and before the pod was given what is to
+// be its alone: it was not admitted then.
+func TestPodOfAnEarlierAgentThatWasNotAdmittedMayBeRefused(t *testing.T) {
+	b := newBench(t)
+	s := &shares{err: &topologymanager.Refusal{Reason: "TopologyAffinityError", Message: "no"}}
+	b.cfg.Assigner = s
+	p := newPod("half")
+	b.cfg.Allocations.Allocate(p)
+	if v := b.admit(t, p); v.Admitted {
+		t.Error("it was admitted without what it needs")
+	}
+	s.expect(t, "assign half", "release half")
+
+	s.err = nil
+	b.admit(t, newPod("whole"))
+	s.expect(t, "assign whole")
+	if !b.cfg.Allocations.WasAdmitted("whole") || b.cfg.Allocations.WasAdmitted("half") {
+		t.Error("what was admitted is not what is recorded")
+	}
 }
 
 // What plugins offer now counts, not what the Node said when it was last reported.

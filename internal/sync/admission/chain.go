@@ -157,7 +157,7 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 	if later := c.roomBeingMade(); later != nil {
 		return Verdict{Later: later}, nil
 	}
-	again := c.cfg.Allocations.IsKnown(p.UID)
+	again := c.cfg.Allocations.WasAdmitted(p.UID)
 	a, r := c.judge(p)
 	if r != nil && r.stale && c.cfg.Refresh != nil && !pod.IsStatic(p) {
 		if err := c.refresh(ctx); err != nil {
@@ -195,6 +195,7 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 		c.cfg.Reject(p, *r)
 		return Verdict{}, nil
 	}
+	c.cfg.Allocations.Admit(p.UID)
 	return Verdict{Admitted: true}, nil
 }
 
@@ -220,7 +221,10 @@ func (c *Chain) refresh(ctx context.Context) error {
 }
 
 // Adopt keeps the allocation of a pod that runs already: an earlier run of the agent admitted it.
-func (c *Chain) Adopt(p *v1.Pod) { c.cfg.Allocations.Allocate(p) }
+func (c *Chain) Adopt(p *v1.Pod) {
+	c.cfg.Allocations.Allocate(p)
+	c.cfg.Allocations.Admit(p.UID)
+}
 
 // Forget drops what is kept of a pod that is gone.
 func (c *Chain) Forget(uid pod.UID) {
