@@ -112,7 +112,11 @@ func (s *sharing) share(g *ground, runtime cpumanager.Runtime, p *pleg.PLEG) (er
 		}}
 	}
 	alignment := topologymanager.NewAlignment(g.out.Metrics)
-	if s.cpus, err = cpumanager.New(s.cpuConfig(g, k, cpumanager.Config{Runtime: runtime, Changed: p.Subscribe(), Newest: p.Newest, Alignment: alignment})); err != nil {
+	cpus := cpumanager.Config{Runtime: runtime, Changed: pod.NewInbox[pod.UID](), Newest: p.Newest, Alignment: alignment}
+	if k.CPUManagerPolicy == cpumanager.Static { // else nobody takes from the inbox
+		cpus.Changed = p.Subscribe()
+	}
+	if s.cpus, err = cpumanager.New(s.cpuConfig(g, k, cpus)); err != nil {
 		return err
 	}
 	if s.memory, err = memorymanager.New(memorymanager.Config{
