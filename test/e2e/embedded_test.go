@@ -37,7 +37,7 @@ import (
 )
 
 // TestMain lets the test program be the child that the embedded runtime runs itself as, the sweeper
-// of the tests of the agent, a CSI driver, and a device plugin.
+// of the tests of the agent, a CSI driver, a device plugin, and a DRA driver.
 func TestMain(m *testing.M) {
 	if handled, code := embedded.RunChild(os.Args); handled {
 		os.Exit(code)
@@ -50,6 +50,9 @@ func TestMain(m *testing.M) {
 	}
 	if len(os.Args) == 3 && os.Args[1] == driverCommand {
 		os.Exit(runDriver(os.Args[2]))
+	}
+	if len(os.Args) == 3 && os.Args[1] == draCommand {
+		os.Exit(runDRADriver(os.Args[2]))
 	}
 	if len(os.Args) == 3 && os.Args[1] == pluginCommand {
 		os.Exit(runPlugin(os.Args[2]))
