@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"time"
 
@@ -20,7 +21,8 @@ func newCheckCommand(g *globalFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Tell what this host has and lacks for running pods, and how the agent is",
-		Long: `Tell what this host has and lacks for running pods, and what follows from it. If an agent runs, tell how it is, too,
+		Long: `Tell what this host has and lacks for running pods, and what follows from it; and how its sockets, NUMA nodes,
+CPUs and memory lie, with what that means for the policies of CPUs, memory and topology. If an agent runs, tell how it is, too,
 and how far the node is from the thresholds at which pods are evicted.
 
 The exit code is 1 if something is missing without which pods cannot run, or a condition of the agent has failed, otherwise 0.
@@ -31,6 +33,7 @@ The agent's conditions are explained in docs/health.md.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := append(embedded.CheckHost(query), checkRuntime())
+			topology := checkTopology(os.DirFS("/"))
 			client := newClient(g.runDir)
 			agent := checkAgent(cmd.Context(), client, time.Now())
 			thresholds := checkThresholds(cmd.Context(), client, time.Now())
@@ -41,14 +44,14 @@ The agent's conditions are explained in docs/health.md.`,
 				for _, more := range []struct {
 					title  string
 					checks []embedded.HostCheck
-				}{{"AGENT", agent}, {"THRESHOLD", thresholds}} {
+				}{{"TOPOLOGY", topology}, {"AGENT", agent}, {"THRESHOLD", thresholds}} {
 					if more.checks != nil {
 						_, lineErr := fmt.Fprintln(out)
 						err = errors.Join(err, lineErr, printChecks(out, more.title, more.checks))
 					}
 				}
 			case "json":
-				err = printJSON(out, slices.Concat(checks, agent, thresholds))
+				err = printJSON(out, slices.Concat(checks, topology, agent, thresholds))
 			default:
 				return fmt.Errorf("--output: %q is not a format: choose json", output)
 			}

@@ -19,15 +19,15 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// machine is a runtime whose containers have this machine's programs, but for those that are
+// computer is a runtime whose containers have this machine's programs, but for those that are
 // hidden.
-type machine struct {
+type computer struct {
 	streaming.Runtime
 	dir    string // working directory of the programs
 	hidden string
 }
 
-func (m machine) Exec(ctx context.Context, _ string, args []string, in io.Reader, out, errOut io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
+func (m computer) Exec(ctx context.Context, _ string, args []string, in io.Reader, out, errOut io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
 	if args[0] == m.hidden {
 		return fmt.Errorf("OCI runtime exec failed: unable to start container process: exec: %q: executable file not found in $PATH", args[0])
 	}
@@ -43,7 +43,7 @@ func (m machine) Exec(ctx context.Context, _ string, args []string, in io.Reader
 // copyFiles runs berth cp with the arguments. theirs is the working directory of the container.
 func copyFiles(t *testing.T, theirs string, f copyFlags, from, to string) (said string, err error) {
 	t.Helper()
-	runDir, _ := startProgramAgent(t, runningPod("default", "web", ""), machine{dir: theirs})
+	runDir, _ := startProgramAgent(t, runningPod("default", "web", ""), computer{dir: theirs})
 	var out, errOut bytes.Buffer
 	err = f.run(t.Context(), newClient(runDir), from, to, streams{nil, &out, &errOut})
 	if out.Len() > 0 {
@@ -180,7 +180,7 @@ func TestCopyKeepsPermissions(t *testing.T) {
 }
 
 func TestCopyWithoutTar(t *testing.T) {
-	runDir, _ := startProgramAgent(t, runningPod("default", "web", ""), machine{dir: t.TempDir(), hidden: "tar"})
+	runDir, _ := startProgramAgent(t, runningPod("default", "web", ""), computer{dir: t.TempDir(), hidden: "tar"})
 	ours := filepath.Join(t.TempDir(), "a")
 	fill(t, filepath.Dir(ours), map[string]string{"a": "A"})
 	for _, c := range [][2]string{{"web:a", ours}, {ours, "web:a"}} {
@@ -194,7 +194,7 @@ func TestCopyWithoutTar(t *testing.T) {
 
 // breaking is a runtime whose programs break off so many times.
 type breaking struct {
-	machine
+	computer
 	left *int
 }
 
@@ -203,7 +203,7 @@ func (b breaking) Exec(ctx context.Context, id string, args []string, in io.Read
 		*b.left--
 		return errors.New("the shim is gone")
 	}
-	return b.machine.Exec(ctx, id, args, in, out, errOut, tty, resize)
+	return b.computer.Exec(ctx, id, args, in, out, errOut, tty, resize)
 }
 
 func TestCopyRetries(t *testing.T) {
@@ -214,7 +214,7 @@ func TestCopyRetries(t *testing.T) {
 		theirs, ours := t.TempDir(), t.TempDir()
 		fill(t, theirs, map[string]string{"a": "A"})
 		left := c.breaks
-		runDir, _ := startProgramAgent(t, runningPod("default", "web", ""), breaking{machine{dir: theirs}, &left})
+		runDir, _ := startProgramAgent(t, runningPod("default", "web", ""), breaking{computer{dir: theirs}, &left})
 		var errOut bytes.Buffer
 		err := copyFlags{retries: c.retries}.run(t.Context(), newClient(runDir), "web:a", ours, streams{nil, io.Discard, &errOut})
 		if (err == nil) != c.ok || !c.ok && !errors.Is(err, errBrokeOff) {

@@ -52,6 +52,7 @@ func (t tree) cpus() {
 	all, online := t.places(), t.online()
 	t.put(folder+"online", "%s\n", list(online, every))
 	t.put(folder+"possible", "%s\n", list(all, every))
+	t.put(folder+"present", "%s\n", list(all, every))
 	t.put(folder+"offline", "%s\n", list(all, func(p place) bool { return !slices.Contains(online, p) }))
 	t.put(folder+"cpufreq/boost", "1\n")
 	for _, p := range all {

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/utils/cpuset"
+
+	"berth/internal/resources/machine"
+	"berth/internal/resources/topologymanager"
+	"berth/internal/runtime/embedded"
+)
+
+// freeNodes is how many NUMA nodes a machine may have for topology policies to need no option.
+const freeNodes = 8
+
+// checkTopology tells how the machine lies whose root folder is given.
+func checkTopology(root fs.FS) []embedded.HostCheck {
+	m, err := machine.Read(root)
+	if err != nil {
+		return []embedded.HostCheck{topologyUnknown("machine", "it is not known how it lies", err)}
+	}
+	offline, err := machine.Offline(root)
+	checks := topologyChecks(m, offline)
+	if err != nil {
+		checks = append(checks, topologyUnknown("CPUs offline", "not known", err))
+	}
+	return checks
+}
+
+func topologyUnknown(name, found string, err error) embedded.HostCheck {
+	return embedded.HostCheck{Name: name, Result: embedded.Warn, Found: found, Consequence: err.Error()}
+}
+
+// topologyChecks tells what a machine has, and what follows for the policies of CPUs, memory and
+// topology. Nothing of that is wrong.
+func topologyChecks(m machine.Machine, offline cpuset.CPUSet) []embedded.HostCheck {
+	checks := []embedded.HostCheck{
+		{Name: "machine", Found: m.String(), Consequence: ofNodes(m.Nodes)},
+		{Name: "CPUs", Found: m.Online().String()},
+	}
+	if len(m.CPUs) == 1 {
+		checks[1].Consequence = "cpuManagerPolicy static has nothing to give: the host keeps one CPU at least"
+	}
+	if threads := m.ThreadsPerCore(); threads > 1 {
+		groups := "in pairs"
+		if threads > 2 {
+			groups = fmt.Sprintf("in groups of %d", threads)
+		}
+		checks = append(checks, embedded.HostCheck{
+			Name: "threads per core", Found: fmt.Sprint(threads),
+			Consequence: "cpuManagerPolicyOptions full-pcpus-only gives CPUs " + groups + ", and refuses pods that ask for other numbers",
+		})
+	}
+	if !offline.IsEmpty() {
+		checks = append(checks, embedded.HostCheck{
+			Name: "CPUs offline", Found: offline.String(),
+			Consequence: "nobody is given them; policies go by the CPUs that are online when the agent starts",
+		})
+	}
+	for _, n := range m.Nodes {
+		name := fmt.Sprintf("NUMA node %d", n.ID)
+		checks = append(checks, embedded.HostCheck{Name: name, Found: nodeFound(m, n)})
+		if caches := cachesOn(m, n.ID); len(caches) > 1 {
+			checks = append(checks, embedded.HostCheck{
+				Name: name + " caches", Found: fmt.Sprintf("%d of the last level: CPUs %s", len(caches), strings.Join(caches, " | ")),
+				Consequence: "cpuManagerPolicyOptions prefer-align-cpus-by-uncorecache keeps a container on as few of them as it can",
+			})
+		}
+	}
+	for i := range checks {
+		checks[i].Result = embedded.OK
+	}
+	return checks
+}
+
+// ofNodes says what follows for topology policies from the NUMA nodes that there are.
+func ofNodes(nodes []machine.Node) string {
+	last := 0
+	for _, n := range nodes {
+		last = max(last, n.ID)
+	}
+	switch {
+	case last >= topologymanager.MaxNodes:
+		return fmt.Sprintf("topologyManagerPolicy must be none: others know the NUMA nodes 0 to %d only", topologymanager.MaxNodes-1)
+	case len(nodes) > freeNodes:
+		return fmt.Sprintf("a topologyManagerPolicy other than none needs topologyManagerPolicyOptions max-allowable-numa-nodes: \"%d\" at least", len(nodes))
+	case len(nodes) == 1:
+		return "topology policies change nothing here but for devices: there is one NUMA node"
+	}
+	return ""
+}
+
+// nodeFound says what a NUMA node has, and how far it is from others.
+func nodeFound(m machine.Machine, n machine.Node) string {
+	found := []string{"no CPUs"}
+	if cpus := m.OnNodes(n.ID); !cpus.IsEmpty() {
+		found[0] = "CPUs " + cpus.String()
+	}
+	found = append(found, byteSize(n.Memory)+" of memory")
+	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
+		if pages := n.HugePages[size]; pages > 0 {
+			found = append(found, fmt.Sprintf("%d huge pages of %s", pages, byteSize(size)))
+		}
+	}
+	if far := distancesOf(n); far != "" {
+		found = append(found, far)
+	}
+	return strings.Join(found, "; ")
+}
+
+// distancesOf says how far other nodes are, the nearest first; "" where none is, or it is not told.
+func distancesOf(n machine.Node) string {
+	at := map[int][]int{} // the nodes at a distance
+	for id, cost := range n.Distances {
+		if id != n.ID {
+			at[cost] = append(at[cost], id)
+		}
+	}
+	var far []string
+	for _, cost := range slices.Sorted(maps.Keys(at)) {
+		word := "node"
+		if len(at[cost]) > 1 {
+			word = "nodes"
+		}
+		far = append(far, fmt.Sprintf("%d to %s %s", cost, word, cpuset.New(at[cost]...)))
+	}
+	if far == nil {
+		return ""
+	}
+	return "distance " + strings.Join(far, ", ")
+}
+
+// cachesOn returns the CPUs of a node by the last-level caches that they use.
+func cachesOn(m machine.Machine, node int) (caches []string) {
+	local := m.OnNodes(node)
+	for _, id := range m.Caches() {
+		if cpus := m.OnCaches(id).Intersection(local); !cpus.IsEmpty() {
+			caches = append(caches, cpus.String())
+		}
+	}
+	return caches
+}
