@@ -171,7 +171,9 @@ spec:
 		return err == nil && strings.TrimSpace(out) == ""
 	})
 
-	// The device is free for the next one.
+	// The device is free for the next one. What a driver offers went with the agent's start, and is
+	// offered again.
+	c.apply(strings.ReplaceAll(draManifest, "THE_NODE", c.name))
 	c.apply(user("second"))
 	c.awaitAPIReady("second")
 	if n := d.prepared(); n != 1 {

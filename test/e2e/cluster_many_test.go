@@ -126,6 +126,9 @@ func TestClusterRestartUnderManyReadyPods(t *testing.T) {
 	bodies := c.bodies(before)
 	tr := c.followTransitions()
 
+	// Verdicts of probes are on disk within a second (ADR 7); of those that are younger the next
+	// agent knows nothing.
+	c.stays("nothing changes before", 2*time.Second, func() bool { return len(tr.list()) == 0 })
 	for range 2 {
 		a.kill()
 		a = c.startMember()
