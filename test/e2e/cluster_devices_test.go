@@ -3,11 +3,8 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,30 +16,16 @@ import (
 	"berth/internal/resources/devicemanager/devicetest"
 )
 
-// pluginCommand makes the test program a device plugin, which ends with its standard input.
-const pluginCommand = "__device-plugin"
-
-// runPlugin is the plugin's main function.
-func runPlugin(file string) int {
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
-	fmt.Fprintln(os.Stderr, devicetest.Main(file))
-	return 1
-}
-
 // devicePlugin is a device plugin of a node, in a process that can be killed.
 type devicePlugin struct {
 	devicetest.Plugin
-	n   *node
-	cmd *exec.Cmd
-	in  io.Closer
+	driverProcess
+	n *node
 }
 
 // newDevicePlugin describes a plugin that offers device nodes of the host.
 func (n *node) newDevicePlugin(resource string, devices ...devicetest.Device) *devicePlugin {
-	d := &devicePlugin{n: n, Plugin: devicetest.Plugin{
+	d := &devicePlugin{n: n, driverProcess: driverProcess{t: n.t}, Plugin: devicetest.Plugin{
 		Resource: resource, Dir: n.place.Dir + "/plugin", Folder: n.place.Root + "/device-plugins", Devices: devices,
 		Mount: n.place.Dir + "/plugin/shown", PreStarts: true,
 	}}
@@ -55,26 +38,7 @@ func (d *devicePlugin) start() {
 	d.n.t.Helper()
 	must(d.n.t, os.MkdirAll(d.Mount, 0o755))
 	must(d.n.t, os.WriteFile(filepath.Join(d.Mount, "driver"), []byte("one"), 0o644))
-	b, err := json.Marshal(&d.Plugin)
-	must(d.n.t, err)
-	file := filepath.Join(d.Dir, "plugin.json")
-	must(d.n.t, os.WriteFile(file, b, 0o600))
-	d.cmd = exec.Command("/proc/self/exe", pluginCommand, file)
-	d.cmd.Stderr = os.Stderr
-	d.in, err = d.cmd.StdinPipe()
-	must(d.n.t, err)
-	must(d.n.t, d.cmd.Start())
-}
-
-// kill ends the plugin, and waits until it has.
-func (d *devicePlugin) kill() {
-	if d.cmd == nil {
-		return
-	}
-	_ = d.cmd.Process.Kill()
-	_ = d.cmd.Wait()
-	_ = d.in.Close()
-	d.cmd = nil
+	d.run("__device-plugin", d.Dir, &d.Plugin)
 }
 
 // awaitDevices waits until the Node has and gives so many.

@@ -3,11 +3,8 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,25 +14,11 @@ import (
 	"berth/internal/resources/dra/dratest"
 )
 
-// draCommand makes the test program a DRA driver, which ends with its standard input.
-const draCommand = "__dra-driver"
-
-// runDRADriver is the driver's main function.
-func runDRADriver(file string) int {
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
-	fmt.Fprintln(os.Stderr, dratest.Main(file))
-	return 1
-}
-
 // draDriver is a DRA driver of a node, in a process that can be killed.
 type draDriver struct {
 	dratest.Driver
-	n   *node
-	cmd *exec.Cmd
-	in  io.Closer
+	driverProcess
+	n *node
 }
 
 // cdiFolder is where containerd finds what CDI names stand for (Container Device Interface).
@@ -43,7 +26,7 @@ const cdiFolder = "/var/run/cdi"
 
 // newDRADriver describes a driver of the name. What it writes for the runtime goes with the test.
 func (n *node) newDRADriver(name string) *draDriver {
-	d := &draDriver{n: n, Driver: dratest.Driver{
+	d := &draDriver{n: n, driverProcess: driverProcess{t: n.t}, Driver: dratest.Driver{
 		Name: name, Dir: n.place.Dir + "/dra", Registry: n.place.Root + "/plugins_registry", CDI: cdiFolder, Pool: "pool",
 	}}
 	n.t.Cleanup(func() {
@@ -60,27 +43,8 @@ func (n *node) newDRADriver(name string) *draDriver {
 // start runs the driver.
 func (d *draDriver) start() {
 	d.n.t.Helper()
-	must(d.n.t, os.MkdirAll(d.Dir, 0o700), os.MkdirAll(cdiFolder, 0o755))
-	b, err := json.Marshal(&d.Driver)
-	must(d.n.t, err)
-	file := filepath.Join(d.Dir, "driver.json")
-	must(d.n.t, os.WriteFile(file, b, 0o600))
-	d.cmd = exec.Command("/proc/self/exe", draCommand, file)
-	d.cmd.Stderr = os.Stderr
-	d.in, err = d.cmd.StdinPipe()
-	must(d.n.t, err)
-	must(d.n.t, d.cmd.Start())
-}
-
-// kill ends the driver, and waits until it has.
-func (d *draDriver) kill() {
-	if d.cmd == nil {
-		return
-	}
-	_ = d.cmd.Process.Kill()
-	_ = d.cmd.Wait()
-	_ = d.in.Close()
-	d.cmd = nil
+	must(d.n.t, os.MkdirAll(cdiFolder, 0o755))
+	d.run("__dra-driver", d.Dir, &d.Driver)
 }
 
 // prepared is how many claims the driver has prepared.

@@ -3,11 +3,8 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,30 +17,16 @@ import (
 	"berth/internal/storage/csi/csitest"
 )
 
-// driverCommand makes the test program a CSI driver, which ends with its standard input.
-const driverCommand = "__csi-driver"
-
-// runDriver is the driver's main function.
-func runDriver(file string) int {
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
-	fmt.Fprintln(os.Stderr, csitest.Main(file))
-	return 1
-}
-
 // driver is a CSI driver of a node, in a process that can be killed.
 type driver struct {
 	csitest.Driver
-	n   *node
-	cmd *exec.Cmd
-	in  io.Closer
+	driverProcess
+	n *node
 }
 
 // newDriver describes a driver that stages, and has a name of its own.
 func (n *node) newDriver() *driver {
-	d := &driver{n: n, Driver: csitest.Driver{
+	d := &driver{n: n, driverProcess: driverProcess{t: n.t}, Driver: csitest.Driver{
 		Name: "csi.example.com", NodeID: "here", Dir: n.place.Dir + "/csi", Registry: n.place.Root + "/plugins_registry", Stages: true,
 	}}
 	n.t.Cleanup(d.kill)
@@ -53,32 +36,7 @@ func (n *node) newDriver() *driver {
 // start runs the driver.
 func (d *driver) start() {
 	d.n.t.Helper()
-	must(d.n.t, os.MkdirAll(d.Dir, 0o700))
-	b, err := json.Marshal(d.Driver)
-	must(d.n.t, err)
-	file := filepath.Join(d.Dir, "driver.json")
-	must(d.n.t, os.WriteFile(file, b, 0o600))
-	d.cmd = exec.Command("/proc/self/exe", driverCommand, file)
-	d.cmd.Stderr = os.Stderr
-	d.in, err = d.cmd.StdinPipe()
-	must(d.n.t, err)
-	must(d.n.t, d.cmd.Start())
-}
-
-// kill ends the driver, and waits until it has.
-func (d *driver) kill() {
-	if d.cmd == nil {
-		return
-	}
-	_ = d.cmd.Process.Kill()
-	d.awaitEnd()
-}
-
-// awaitEnd waits until the driver has ended.
-func (d *driver) awaitEnd() {
-	_ = d.cmd.Wait()
-	_ = d.in.Close()
-	d.cmd = nil
+	d.run("__csi-driver", d.Dir, d.Driver)
 }
 
 // calls are those that the driver got, of one method.

@@ -37,7 +37,7 @@ import (
 )
 
 // TestMain lets the test program be the child that the embedded runtime runs itself as, the sweeper
-// of the tests of the agent, a CSI driver, a device plugin, and a DRA driver.
+// of the tests of the agent, or a driver of volumes or devices.
 func TestMain(m *testing.M) {
 	if handled, code := embedded.RunChild(os.Args); handled {
 		os.Exit(code)
@@ -48,14 +48,8 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == sweepCommand {
 		os.Exit(runSweeper(os.Stdin))
 	}
-	if len(os.Args) == 3 && os.Args[1] == driverCommand {
-		os.Exit(runDriver(os.Args[2]))
-	}
-	if len(os.Args) == 3 && os.Args[1] == draCommand {
-		os.Exit(runDRADriver(os.Args[2]))
-	}
-	if len(os.Args) == 3 && os.Args[1] == pluginCommand {
-		os.Exit(runPlugin(os.Args[2]))
+	if len(os.Args) == 3 && driverMains[os.Args[1]] != nil {
+		os.Exit(runDriver(driverMains[os.Args[1]], os.Args[2]))
 	}
 	restore := keepKernelSettings()
 	code := m.Run()
