@@ -127,12 +127,13 @@ func (c *Client) StopContainer(ctx context.Context, id pod.ContainerID, grace ti
 }
 
 // RemoveContainer removes the container, by force when it runs, with what a start that was cut off
-// has left of it. Idempotent.
+// has left of it. Idempotent. The error is ErrTaskLeft when nothing of the container runs, and yet
+// the runtime cannot remove it.
 func (c *Client) RemoveContainer(ctx context.Context, id pod.ContainerID) error {
 	err := c.removeContainer(ctx, id)
-	if isTaskLeft(err) {
-		if ended := c.Tasks.remove(ctx, id); ended != nil {
-			return fmt.Errorf("%w; %w", err, ended)
+	if errors.Is(err, ErrTaskLeft) {
+		if err := c.Tasks.remove(ctx, id); err != nil {
+			return err
 		}
 		err = c.removeContainer(ctx, id)
 	}

@@ -21,6 +21,9 @@ var (
 	// ErrStarting: a start of the container that was cancelled is still under way. Trying again in
 	// a moment succeeds.
 	ErrStarting = errors.New("container is being started")
+	// ErrTaskLeft: nothing of the container runs, and containerd refuses to remove it for a task of a
+	// start that was cut off. Trying again may not help.
+	ErrTaskLeft = errors.New("a task is left")
 	// ErrStopSignal: what the container's image names as its stop signal is none, so that the
 	// runtime sends nothing.
 	ErrStopSignal = errors.New("no stop signal")
@@ -75,6 +78,8 @@ func classify(ctx context.Context, op, server string, began time.Time, err error
 		ce.class = ErrNameReserved
 	case strings.Contains(s.Message(), "container is in starting state"):
 		ce.class = ErrStarting
+	case strings.Contains(s.Message(), "cannot delete running task"):
+		ce.class = ErrTaskLeft
 	case isNoSignal(s.Message()):
 		ce.class = ErrStopSignal
 	case s.Code() == codes.NotFound:

@@ -19,12 +19,6 @@ import (
 // offers nothing more to end it by, and yet RemoveContainer refuses it for its task. Other runtimes
 // have no such service.
 
-// isTaskLeft reports whether a container could not be removed for its task. containerd ends tasks
-// that it knows to run by itself.
-func isTaskLeft(err error) bool {
-	return err != nil && strings.Contains(Message(err), "cannot delete running task")
-}
-
 // Tasks reaches the processes of containers through containerd's task service.
 type Tasks struct{ service tasksapi.TasksClient }
 
@@ -54,15 +48,16 @@ func inNamespace(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
 }
 
-// remove kills and deletes the task of a container, whatever its state. Idempotent.
+// remove kills and deletes the task of a container, whatever its state. Idempotent. The error is
+// not ErrTaskLeft when the process may run on.
 func (t *Tasks) remove(ctx context.Context, id pod.ContainerID) error {
 	ctx = context.WithoutCancel(ctx)
-	err := t.EndTask(ctx, id, unix.SIGKILL)
-	if err == nil {
-		_, err = t.service.Delete(inNamespace(ctx), &tasksapi.DeleteTaskRequest{ContainerID: string(id)})
-	}
-	if err = ignoreNotFound(err); err != nil {
+	if err := t.EndTask(ctx, id, unix.SIGKILL); err != nil {
 		return fmt.Errorf("end the task of a start that was cut off: %w", err)
+	}
+	_, err := t.service.Delete(inNamespace(ctx), &tasksapi.DeleteTaskRequest{ContainerID: string(id)})
+	if err = ignoreNotFound(err); err != nil {
+		return fmt.Errorf("%w: delete the task of a start that was cut off: %w", ErrTaskLeft, err)
 	}
 	return nil
 }

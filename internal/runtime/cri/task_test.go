@@ -2,6 +2,7 @@ package cri_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"strings"
@@ -24,14 +25,16 @@ import (
 // leftTask is containerd with the task of a start that was cut off.
 type leftTask struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
-	gone  bool  // the process has ended by itself
-	stays error // of the deletion of the task
-	calls []string
+	gone    bool  // the process has ended by itself
+	stays   error // of the deletion of the task
+	runs    error // of the kill
+	refuses bool  // to remove the container, also without a task
+	calls   []string
 }
 
 func (l *leftTask) RemoveContainer(context.Context, *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	l.calls = append(l.calls, "RemoveContainer")
-	if !slices.Contains(l.calls, "Delete") {
+	if l.refuses || !slices.Contains(l.calls, "Delete") {
 		return nil, status.Error(codes.Unknown, `failed to delete containerd container "c": cannot delete running task c: failed precondition`)
 	}
 	return &runtimeapi.RemoveContainerResponse{}, nil
@@ -53,7 +56,7 @@ func (l *leftTask) task(ctx context.Context, call, id string, err error) error {
 }
 
 func (s taskService) Kill(ctx context.Context, r *tasksapi.KillRequest) (*emptypb.Empty, error) {
-	var err error
+	err := s.left.runs
 	if s.left.gone {
 		err = status.Error(codes.NotFound, "process already finished")
 	}
@@ -100,17 +103,26 @@ func (l *leftTask) connect(t *testing.T) (*cri.Client, *prometheus.Registry) {
 
 func TestRemoveContainerWithATaskLeft(t *testing.T) {
 	for _, test := range []struct {
-		name  string
-		left  leftTask
-		want  []string
-		words string // of the error
+		name   string
+		left   leftTask
+		want   []string
+		words  string // of the error
+		isLeft bool
 	}{
 		{name: "not started", want: []string{"RemoveContainer", "Kill", "Wait", "Delete", "RemoveContainer"}},
 		{name: "its process has gone", left: leftTask{gone: true}, want: []string{"RemoveContainer", "Kill", "Delete", "RemoveContainer"}},
 		{name: "its task has gone", left: leftTask{stays: status.Error(codes.NotFound, "no running task found")}, want: []string{"RemoveContainer", "Kill", "Wait", "Delete", "RemoveContainer"}},
 		{
 			name: "the task stays", left: leftTask{stays: status.Error(codes.Unavailable, "ttrpc: closed")}, want: []string{"RemoveContainer", "Kill", "Wait", "Delete"},
-			words: "end the task of a start that was cut off: Delete: container runtime is down: ttrpc: closed",
+			words: "a task is left: delete the task of a start that was cut off: Delete: container runtime is down: ttrpc: closed", isLeft: true,
+		},
+		{
+			name: "its process may run on", left: leftTask{runs: status.Error(codes.Unknown, "runc did not terminate successfully")}, want: []string{"RemoveContainer", "Kill"},
+			words: "end the task of a start that was cut off: Kill: runc did not terminate successfully",
+		},
+		{
+			name: "it is refused again", left: leftTask{refuses: true}, want: []string{"RemoveContainer", "Kill", "Wait", "Delete", "RemoveContainer"},
+			words: "cannot delete running task c", isLeft: true,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -121,6 +133,8 @@ func TestRemoveContainerWithATaskLeft(t *testing.T) {
 				t.Errorf("got %v", err)
 			case test.words != "" && (err == nil || !strings.Contains(err.Error(), test.words)):
 				t.Errorf("got error %v, want %q in it", err, test.words)
+			case errors.Is(err, cri.ErrTaskLeft) != test.isLeft:
+				t.Errorf("%v: is ErrTaskLeft: %t, want %t", err, !test.isLeft, test.isLeft)
 			}
 			if !slices.Equal(test.left.calls, test.want) {
 				t.Errorf("calls %q, want %q", test.left.calls, test.want)

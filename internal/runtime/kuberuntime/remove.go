@@ -101,10 +101,11 @@ func (r *remover) removeSandbox(ctx context.Context, id pod.SandboxID) error {
 }
 
 // removeUnstarted removes a container that was created and never started, as by a pass that was
-// ended in between. It gives way, with its name, to one made from what holds now.
-func (r *remover) removeUnstarted(ctx context.Context, cs *pod.ContainerStatus) error {
+// ended in between. It gives way, with its name, to one made from what holds now. It stays when the
+// runtime has lost hold of it (left): then it keeps its name, and garbage collection tries again.
+func (r *remover) removeUnstarted(ctx context.Context, cs *pod.ContainerStatus) (left bool, err error) {
 	if cs == nil || cs.State != pod.StateCreated {
-		return nil
+		return false, nil
 	}
 	// When an agent is killed during the start, containerd takes some seconds to notice.
 	limit := time.Now().Add(startingLimit)
@@ -113,12 +114,14 @@ func (r *remover) removeUnstarted(ctx context.Context, cs *pod.ContainerStatus) 
 		switch {
 		case err == nil:
 			r.forget(cs.ID)
-			return nil
+			return false, nil
+		case errors.Is(err, cri.ErrTaskLeft):
+			return true, nil
 		case !errors.Is(err, cri.ErrStarting) || time.Now().After(limit):
-			return fmt.Errorf("remove container %q, which was never started: %w", cs.Name, err)
+			return false, fmt.Errorf("remove container %q, which was never started: %w", cs.Name, err)
 		}
 		if err := sleep(ctx, wait); err != nil {
-			return err
+			return false, err
 		}
 	}
 }

@@ -181,6 +181,21 @@ func (t *starter) failed(ctx context.Context, s *start, reason string, err error
 	return &lifecycle.StartError{Reason: reason, Message: message}
 }
 
+// attempt makes room for the container, and returns the number of its incarnation.
+func (t *starter) attempt(ctx context.Context, s *start) (uint32, error) {
+	newest := s.req.Observed.FindContainer(s.container.Name)
+	left, err := t.remover.removeUnstarted(ctx, newest)
+	if err != nil {
+		return 0, err
+	}
+	next, err := t.logs.nextAttempt(s.req.Pod, s.container, s.req.Observed)
+	if left {
+		t.log.Warn("the runtime cannot remove a container whose start was cut off; another one is made", "container", newest.Name, "id", newest.ID)
+		next = max(next, newest.Attempt+1)
+	}
+	return next, err
+}
+
 // spec gathers what the container is made from.
 func (t *starter) spec(ctx context.Context, s *start, got pulled) (crispec.Container, error) {
 	p, c := s.req.Pod, s.container
@@ -212,10 +227,7 @@ func (t *starter) spec(ctx context.Context, s *start, got pulled) (crispec.Conta
 	if in.Users, err = t.users.of(p); err != nil {
 		return in, err
 	}
-	if err := t.remover.removeUnstarted(ctx, s.req.Observed.FindContainer(c.Name)); err != nil {
-		return in, err
-	}
-	if in.Attempt, err = t.logs.nextAttempt(p, c, s.req.Observed); err != nil {
+	if in.Attempt, err = t.attempt(ctx, s); err != nil {
 		return in, err
 	}
 	if in.HostsFile, err = t.hosts.write(p, s.sandbox.ips); err != nil {

@@ -152,6 +152,32 @@ func TestContainerThatWasNeverStarted(t *testing.T) {
 	})
 }
 
+// A container that the runtime has lost hold of keeps its name, and does not keep the pod from
+// running.
+func TestContainerThatCannotBeRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		p := podOf(v1.RestartPolicyAlways, "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		b.fake.SetLatency("CreateContainer", time.Second)
+		time.AfterFunc(500*time.Millisecond, cancel)
+		if _, err := b.trySync(ctx, p); !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %v", err)
+		}
+		b.fake.Fail("RemoveContainer", 1, status.Error(codes.FailedPrecondition, "cannot delete running task x: failed precondition"))
+		if res := b.sync(p); len(res.StartErrors) > 0 {
+			t.Errorf("got %v", res.StartErrors)
+		}
+		s := b.observe()
+		if cs := s.FindContainer("a"); len(s.Containers) != 2 || cs.State != pod.StateRunning || cs.Attempt != 1 {
+			t.Errorf("got %+v", s.Containers)
+		}
+		if g := computeGarbage(s, GarbageLimits{MaxPerContainer: 1}, time.Now()); len(g.Containers) != 1 || g.Containers[0].State != pod.StateCreated {
+			t.Errorf("garbage: %+v", g)
+		}
+	})
+}
+
 func TestNextAttempt(t *testing.T) {
 	l := &podLogs{dir: t.TempDir()}
 	p := podOf(v1.RestartPolicyAlways, "a")
