@@ -69,6 +69,7 @@ var ranks = map[string]int{
 	"internal/runtime/embedded":        2,
 	"internal/storage/plugins":         2,
 	"internal/host/tuning":             2,
+	"internal/host/systemd":            0,
 
 	"internal/host/cgroups":              1,
 	"internal/storage/mounts":            1,

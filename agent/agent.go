@@ -29,6 +29,7 @@ import (
 	"berth/internal/host/cgroups"
 	"berth/internal/host/hostports"
 	"berth/internal/host/rootlock"
+	"berth/internal/host/systemd"
 	"berth/internal/host/tuning"
 	"berth/internal/observe/oom"
 	"berth/internal/resources/machine"
@@ -88,6 +89,8 @@ type Config struct {
 	// AtRest is called when nothing has become of any pod for a while after something did, or after
 	// the start; nil: nothing is.
 	AtRest func()
+	// Service is what systemd wants to know of the agent.
+	Service systemd.Service
 	// LogLevel is the level of Log, for those who may change it; nil: nobody.
 	LogLevel *slog.LevelVar
 }

@@ -20,6 +20,9 @@ func (a *Agent) phases() []phase {
 		newPhase("server",
 			component{name: "server", run: a.server.Run},
 		),
+		newPhase("systemd",
+			component{name: "word to systemd", run: a.service.Run, drain: a.service.Stop, absent: !a.cfg.Service.Notify},
+		),
 	)
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 	"berth/internal/host/cgroups"
 	"berth/internal/pod"
 	"berth/internal/runtime/cri"
+	"berth/internal/runtime/crispec"
 	"berth/internal/runtime/embedded"
 )
 
@@ -157,4 +159,12 @@ func (rt *containerRuntime) podDialer(ctx context.Context, sandbox *pod.SandboxS
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		return netns.Dial(ctx, path, network, address)
 	}, nil
+}
+
+// execLimits are those of the processes that the runtime starts.
+func (rt *containerRuntime) execLimits() crispec.ExecLimits {
+	if rt.embedded == nil {
+		return crispec.HostExecLimits(os.Getpagesize(), 0)
+	}
+	return crispec.HostExecLimits(os.Getpagesize(), embedded.StackLimit())
 }

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -11,6 +10,7 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/cluster/node"
+	"berth/internal/host/systemd"
 	"berth/internal/host/tuning"
 	"berth/internal/observe/health"
 	"berth/internal/observe/metrics"
@@ -20,8 +20,6 @@ import (
 	"berth/internal/record/tracing"
 	"berth/internal/resources/podresources"
 	"berth/internal/runtime/containerlogs"
-	"berth/internal/runtime/crispec"
-	"berth/internal/runtime/embedded"
 	"berth/internal/source/podconfig"
 	"berth/internal/sync/drain"
 	"berth/internal/sync/syncloop"
@@ -54,6 +52,7 @@ type Agent struct {
 	desired
 	serving serving
 	listeners
+	service *systemd.Notifier // tells systemd how the agent is
 	ending
 }
 
@@ -158,13 +157,9 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	execLimits := crispec.HostExecLimits(os.Getpagesize(), 0)
-	if a.embedded != nil {
-		execLimits = crispec.HostExecLimits(os.Getpagesize(), embedded.StackLimit())
-	}
 	if a.podLife, err = newPodLife(g, lifeInputs{
 		runtime: &a.containerRuntime, images: &a.imageManager, objects: a.origin.objects, volumes: a.storage.volumes, node: a.node,
-		shared: a.sharing.containers, pleg: a.pleg, runtimeState: a.runtimeHealth.State, execLimits: execLimits,
+		shared: a.sharing.containers, pleg: a.pleg, runtimeState: a.runtimeHealth.State, execLimits: a.execLimits(),
 	}); err != nil {
 		return nil, err
 	}
@@ -194,6 +189,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.conditions, err = a.newConditions(); err != nil {
 		return nil, err
 	}
+	a.service = newService(g, a.loop.Ping)
 	a.listeners, err = newListeners(a)
 	return a, err
 }

@@ -15,6 +15,7 @@ import (
 
 	"berth/agent"
 	"berth/internal/config"
+	"berth/internal/host/systemd"
 	"berth/internal/runtime/embedded"
 )
 
@@ -74,13 +75,17 @@ func kubeletConfig(g *globalFlags, k *config.Kubelet, log *slog.Logger) (agent.C
 	if k.RuntimeEndpoint() == "" && !embedded.Available() {
 		return fail(errors.New(`there is no runtime inside this build of berth: build one with "make build", or name a running one as containerRuntimeEndpoint`))
 	}
+	service, err := systemd.Asked()
+	if err != nil {
+		return fail(err)
+	}
 	runDir, err := filepath.Abs(g.runDir)
 	if err != nil {
 		return fail(err)
 	}
 	cfg := agent.Config{
 		RootDir: k.RootDir, RunDir: runDir, NodeName: name, RuntimeEndpoint: k.RuntimeEndpoint(), ImageEndpoint: k.ImageEndpoint(), CgroupRoot: k.CgroupRoot,
-		PodLogsDir: k.PodLogsDir, ContainerLogsDir: "/var/log/containers", SELinux: k.SELinux, ImagePullProgressDeadline: k.ImagePullProgressDeadline, Kubelet: k, Version: config.KubeletVersion(version), Log: log,
+		PodLogsDir: k.PodLogsDir, ContainerLogsDir: "/var/log/containers", SELinux: k.SELinux, ImagePullProgressDeadline: k.ImagePullProgressDeadline, Service: service, Kubelet: k, Version: config.KubeletVersion(version), Log: log,
 	}
 	// The kubelet's default is for runtimes that do not tell; the one inside is told only what
 	// somebody has chosen.

@@ -18,6 +18,7 @@ import (
 	"berth/agent"
 	"berth/internal/api/server"
 	"berth/internal/config"
+	"berth/internal/host/systemd"
 	"berth/internal/runtime/embedded"
 	"berth/internal/source/podconfig"
 	"berth/internal/sync/admission"
@@ -114,6 +115,9 @@ func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 		return cfg, err
 	}
 	var err error
+	if cfg.Service, err = systemd.Asked(); err != nil {
+		return cfg, err
+	}
 	if cfg.Run, err = config.LoadRun(f.fields); err != nil {
 		return cfg, err
 	}

@@ -116,6 +116,18 @@ func (m *Manager) List() map[pod.UID]v1.PodStatus {
 	return out
 }
 
+// Count returns how many pods there are, and how many of them are ready.
+func (m *Manager) Count() (pods, ready int) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, e := range m.entries {
+		if isReady(&e.status) {
+			ready++
+		}
+	}
+	return len(m.entries), ready
+}
+
 // Pod returns the pod as it was when its status was last set, for pods that are not desired any
 // more but still end. The pod is shared and must not be changed.
 func (m *Manager) Pod(uid pod.UID) (*v1.Pod, bool) {

@@ -300,6 +300,18 @@ func TestList(t *testing.T) {
 	}
 }
 
+func TestCount(t *testing.T) {
+	m := newRig()
+	for uid, ready := range map[pod.UID]v1.ConditionStatus{"u1": v1.ConditionTrue, "u2": v1.ConditionFalse, "u3": v1.ConditionTrue} {
+		p := webPod(v1.RestartPolicyAlways)
+		p.UID = uid
+		m.Set(p, v1.PodStatus{Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}}})
+	}
+	if pods, ready := m.Count(); pods != 3 || ready != 2 {
+		t.Errorf("%d pods, %d are ready", pods, ready)
+	}
+}
+
 func TestTerminated(t *testing.T) {
 	p := webPod(v1.RestartPolicyAlways)
 	p.Spec.InitContainers = []v1.Container{{Name: "ran"}, {Name: "never"}}

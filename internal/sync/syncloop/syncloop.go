@@ -11,6 +11,7 @@ package syncloop
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -85,10 +86,25 @@ type SyncHandler struct {
 }
 
 // SyncLoop is the loop.
-type SyncLoop struct{ handler SyncHandler }
+type SyncLoop struct {
+	handler SyncHandler
+	pings   chan struct{}
+}
 
 // New returns a loop.
-func New(cfg Config) *SyncLoop { return &SyncLoop{handler: SyncHandler{Config: cfg}} }
+func New(cfg Config) *SyncLoop {
+	return &SyncLoop{handler: SyncHandler{Config: cfg}, pings: make(chan struct{})}
+}
+
+// Ping returns once the loop has come by, or an error when ctx is done before.
+func (l *SyncLoop) Ping(ctx context.Context) error {
+	select {
+	case l.pings <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the sync loop does not answer: %w", ctx.Err())
+	}
+}
 
 // Run is syncLoop: it handles events until ctx is done.
 func (l *SyncLoop) Run(ctx context.Context) error {
@@ -149,6 +165,7 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 		h.HandlePodCleanups(h.Finished.Take())
 	case <-relisted:
 		h.endLeftovers()
+	case <-l.pings:
 	}
 	return true
 }

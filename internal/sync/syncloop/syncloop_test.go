@@ -2,6 +2,7 @@ package syncloop_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -29,6 +30,8 @@ type world struct {
 	changed  *pod.Inbox[pod.UID]
 	resized  *pod.Inbox[pod.UID]
 	devices  *pod.Inbox[pod.UID]
+	loop     *syncloop.SyncLoop
+	hang     chan struct{} // when it is not nil, Take waits until it is closed
 	woken    []pod.UID
 	restored chan struct{}
 	static   *pod.Inbox[pod.FullName]
@@ -42,6 +45,9 @@ type world struct {
 func (w *world) Wake() <-chan struct{} { return w.wake }
 
 func (w *world) Take() []pod.PodUpdate {
+	if w.hang != nil {
+		<-w.hang
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	u := w.updates
@@ -129,7 +135,7 @@ func newWorld(t *testing.T) *world {
 // run runs a loop in the world until the test ends.
 func (w *world) run() {
 	t := w.t
-	l := syncloop.New(syncloop.Config{
+	w.loop = syncloop.New(syncloop.Config{
 		Source: w, Workers: w, Housekeeping: w, Finished: w.finished, Pods: w.pods, Changed: w.changed, Restored: w.restored, Relisted: w.relisted, Static: w.static, Resized: w.resized, Devices: w.devices,
 		Leftovers: func() []*pod.Status { return w.left },
 		Observed: func(uid pod.UID) (*pod.Status, bool) {
@@ -146,7 +152,7 @@ func (w *world) run() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = l.Run(ctx)
+		_ = w.loop.Run(ctx)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -403,6 +409,32 @@ func TestPodsOfOneSourceAreNoStraysWhileAnotherIsHandled(t *testing.T) {
 		w.mu.Unlock()
 		w.wake <- struct{}{}
 		w.expect("create a", "create b")
+	})
+}
+
+// A loop that hangs does not answer.
+func TestPing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ping := func(w *world) error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			return w.loop.Ping(ctx)
+		}
+		w := newWorld(t)
+		w.hang = make(chan struct{})
+		w.run()
+		if err := ping(w); err != nil {
+			t.Error(err)
+		}
+		w.wake <- struct{}{}
+		synctest.Wait()
+		if err := ping(w); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a loop that hangs answers: %v", err)
+		}
+		close(w.hang)
+		if err := ping(w); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
