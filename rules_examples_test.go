@@ -373,8 +373,10 @@ func TestEachRuleFindsWhatItIsFor(t *testing.T) {
 }
 
 func TestBannedLinks(t *testing.T) {
-	got := bannedLinks(strings.Fields("berth/agent k8s.io/client-go/kubernetesx k8s.io/client-go/kubernetes/scheme testing testing/fstest k8s.io/api/core/v1"))
+	got := bannedLinks(strings.Fields("berth/agent k8s.io/client-go/kubernetesx k8s.io/client-go/kubernetes/scheme testing testing/fstest k8s.io/api/core/v1 " +
+		"k8s.io/apiserver/pkg/server/statusz k8s.io/apiserver/pkg/server/statusz/api/v1beta1"))
 	want := []string{
+		"k8s.io/apiserver/pkg/server/statusz: " + linkBans["k8s.io/apiserver"],
 		"k8s.io/client-go/kubernetes/scheme: " + linkBans["k8s.io/client-go/kubernetes"],
 		"testing/fstest: " + linkBans["testing"],
 		"testing: " + linkBans["testing"],

@@ -171,6 +171,12 @@ var linkBans = map[string]string{
 	"berth/internal/checkpoint/checkpointtest": "test support",
 }
 
+// linkExceptions are what of linkBans may be in the binary, with everything below it, and why.
+var linkExceptions = map[string]string{
+	"k8s.io/apiserver/pkg/server/flagz/api":   "the published types alone: they link apimachinery and nothing else",
+	"k8s.io/apiserver/pkg/server/statusz/api": "the published types alone: they link apimachinery and nothing else",
+}
+
 // cgroupfsReaders are the folders whose code may name the cgroup file system, and what for.
 var cgroupfsReaders = map[string]string{
 	"internal/host/cgroups":     "owns it",

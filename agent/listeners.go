@@ -51,7 +51,10 @@ func newListeners(a *Agent) (l listeners, err error) {
 // kubeletPorts are the ports of kubelet mode.
 func kubeletPorts(g *ground, s *serving, runtime *cri.Client) (*server.Kubelet, error) {
 	k := g.cfg.Kubelet
-	d := &server.Kubelet{NodeName: g.cfg.NodeName, DisableDebugging: !*k.EnableDebuggingHandlers}
+	d := &server.Kubelet{
+		NodeName: g.cfg.NodeName, DisableDebugging: !*k.EnableDebuggingHandlers,
+		DisableStatusz: !k.FeatureEnabled("ComponentStatusz"), DisableFlagz: !k.FeatureEnabled("ComponentFlagz"),
+	}
 	if k.FeatureEnabled("ContainerCheckpoint") {
 		d.Checkpoints = server.Checkpoints{Runtime: runtime, Dir: filepath.Join(g.cfg.RootDir, "checkpoints")}
 	}

@@ -40,6 +40,8 @@ var gates = map[string]gate{
 	"UserNamespacesSupport":         {true, stable},
 
 	"CPUManagerPolicyBetaOptions":             {true, beta},
+	"ComponentFlagz":                          {true, beta},
+	"ComponentStatusz":                        {true, beta},
 	"ContainerRestartRules":                   {true, beta},
 	"DRAExtendedResource":                     {true, beta},
 	"EnvFiles":                                {true, beta},

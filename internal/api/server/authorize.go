@@ -79,13 +79,13 @@ type attributes struct {
 func computeAttributes(r *http.Request) attributes {
 	a := attributes{verb: verbOf(r.Method), subresources: []string{"proxy"}}
 	switch part := firstPart(r.URL.Path); part {
-	case "stats", "metrics", "checkpoint":
+	case "stats", "metrics", "checkpoint", "statusz":
 		a.subresources = []string{part}
 	case "logs":
 		a.subresources = []string{"log"}
 	case "pods", "runningpods":
 		a.subresources = []string{"pods", "proxy"}
-	case "healthz", "configz", "statusz":
+	case "healthz", "configz":
 		a.subresources = []string{part, "proxy"}
 	case "flagz":
 		a.subresources = []string{"configz", "proxy"}

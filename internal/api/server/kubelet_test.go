@@ -117,6 +117,7 @@ type kubelet struct {
 	t                         *testing.T
 	secure, readOnly, healthz *pipeListener
 	serving                   *tls.Certificate
+	settings                  []server.Setting
 }
 
 // serveKubelet runs a server until the test ends; doors that k does not open are opened on pipes.
@@ -130,6 +131,7 @@ func serveKubeletWith(t *testing.T, cfg server.Config, k server.Kubelet) *kubele
 	t.Helper()
 	h := &cfg.Handlers
 	kl := &kubelet{t: t, secure: newPipeListener(), readOnly: newPipeListener(), healthz: newPipeListener(), serving: newCertificate(t, pkix.Name{CommonName: "node"})}
+	kl.settings = []server.Setting{{Path: "maxPods", Value: 110, From: "default"}, {Path: "--cert-dir", Value: "/c", From: "--cert-dir"}}
 	on := func(l *pipeListener) func() (net.Listener, error) {
 		return func() (net.Listener, error) { return l, nil }
 	}
@@ -142,7 +144,7 @@ func serveKubeletWith(t *testing.T, cfg server.Config, k server.Kubelet) *kubele
 	h.ObservedPods = func() []*pod.Status { return observedPods }
 	h.Configz = func() any { return map[string]int{"maxPods": 110} }
 	h.Settings = func() ([]server.Setting, error) {
-		return []server.Setting{{Path: "maxPods", Value: 110, From: "default"}, {Path: "--cert-dir", Value: "/c", From: "--cert-dir"}}, nil
+		return kl.settings, nil
 	}
 	cfg.Listen, cfg.Kubelet = on(newPipeListener()), &k
 	if cfg.Log == nil {
@@ -173,15 +175,24 @@ var observedPods = []*pod.Status{
 	{UID: "3", Namespace: "default", Name: "ended", Containers: []pod.ContainerStatus{{Name: "main", State: pod.StateExited}}},
 }
 
-// credential is what a client shows, and where it comes from.
+// credential is what a client shows of itself, and where it comes from.
 type credential struct {
 	token string
 	cert  *tls.Certificate
 	from  string // remote address and port; "": the pipe's own
+
+	accept, agent string // headers Accept and User-Agent; "": none, and Go's
 }
 
 // ask sends one request over one connection.
 func (k *kubelet) ask(l *pipeListener, method, path string, c credential) answer {
+	k.t.Helper()
+	got, _ := k.askWith(l, method, path, c)
+	return got
+}
+
+// askWith is ask, and returns the headers of the answer too.
+func (k *kubelet) askWith(l *pipeListener, method, path string, c credential) (answer, http.Header) {
 	k.t.Helper()
 	roots := x509.NewCertPool()
 	roots.AddCert(k.serving.Leaf)
@@ -206,6 +217,12 @@ func (k *kubelet) ask(l *pipeListener, method, path string, c credential) answer
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
+	if c.accept != "" {
+		req.Header.Set("Accept", c.accept)
+	}
+	if c.agent != "" {
+		req.Header.Set("User-Agent", c.agent)
+	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		k.t.Fatalf("%s %s: %v", method, path, err)
@@ -214,7 +231,7 @@ func (k *kubelet) ask(l *pipeListener, method, path string, c credential) answer
 	if err := errors.Join(err, resp.Body.Close()); err != nil {
 		k.t.Fatal(err)
 	}
-	return answer{resp.StatusCode, string(text)}
+	return answer{resp.StatusCode, string(text)}, resp.Header
 }
 
 func TestNewKubeletNeedsEverything(t *testing.T) {
@@ -347,7 +364,7 @@ func TestWhatIsAskedFor(t *testing.T) {
 			{"GET", "/runningpods/", []string{"get pods", "get proxy"}},
 			{"GET", "/healthz/ping", []string{"get healthz", "get proxy"}},
 			{"GET", "/configz", []string{"get configz", "get proxy"}},
-			{"GET", "/statusz", []string{"get statusz", "get proxy"}},
+			{"GET", "/statusz", []string{"get statusz"}},
 			{"GET", "/flagz", []string{"get configz", "get proxy"}},
 			{"POST", "/stats/summary", []string{"create stats"}},
 			{"GET", "/metrics/cadvisor", []string{"get metrics"}},
@@ -401,7 +418,6 @@ func TestDoors(t *testing.T) {
 			{open, open.secure, "GET", "/healthz/syncloop", answer{200, "ok"}},
 			{open, open.secure, "GET", "/healthz/nothing", notFound},
 			{open, open.secure, "GET", "/configz", answer{200, `{"kubeletconfig":{"maxPods":110}}` + "\n"}},
-			{open, open.secure, "GET", "/flagz", answer{200, flagz}},
 			{open, open.readOnly, "GET", "/flagz", notFound},
 			{open, open.readOnly, "GET", "/statusz", notFound},
 			{open, open.secure, "GET", "/runningpods/", running},
@@ -469,25 +485,6 @@ func TestServingCertificateIsAskedForWithEachHandshake(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 			k.serving = newCertificate(t, pkix.Name{CommonName: "node"})
-		}
-	})
-}
-
-const flagz = "kubelet flagz\nWarning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n\n" +
-	"cert-dir=/c\nmaxPods=110\n"
-
-func TestStatusz(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newNode().handlers()
-		h.Version = func() server.Version {
-			return server.Version{Version: "v1.36.3", StartedAt: time.Now().Add(-time.Hour)}
-		}
-		k := serveKubelet(t, h, server.Kubelet{Authentication: server.Authentication{Anonymous: true}})
-		got := k.ask(k.secure, "GET", "/statusz", credential{})
-		for _, want := range []string{"kubelet statusz\n", "\nUp: 1h0m0s\n", "\nGo version: go", "\nBinary version: v1.36.3\n", "/flagz"} {
-			if got.Status != 200 || !strings.Contains(got.Body, want) {
-				t.Errorf("got %+v, want %q in it", got, want)
-			}
 		}
 	})
 }

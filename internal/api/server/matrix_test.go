@@ -133,7 +133,7 @@ func TestMatrixOfAccess(t *testing.T) {
 		{"/runningpods", []string{"pods", "proxy"}, false, readOnly},
 		{"/runningpods/", []string{"pods", "proxy"}, false, readOnly},
 		{"/configz", []string{"configz", "proxy"}, false, readOnly},
-		{"/statusz", []string{"statusz", "proxy"}, false, readOnly},
+		{"/statusz", []string{"statusz"}, false, readOnly},
 		{"/flagz", []string{"configz", "proxy"}, false, readOnly},
 		{"/stats/summary", []string{"stats"}, false, [7]int{200, 200, 200, 405, 405, 405, 403}},
 		{"/stats/summary/", []string{"stats"}, false, [7]int{200, 200, 200, 405, 405, 405, 403}},

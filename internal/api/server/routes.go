@@ -19,6 +19,7 @@ type routes struct {
 	debug       debugHandlers
 	nodeLogs    nodeLogHandlers
 	checkpoints checkpointHandlers
+	zpages      zpageHandlers
 }
 
 // local are all paths of the unix socket.
@@ -43,13 +44,12 @@ func (s *routes) secure(k *Kubelet) http.Handler {
 	mux.HandleFunc("GET "+PathRunningPods, s.pods.getRunningPods)
 	mux.HandleFunc("GET "+PathRunningPods+"/{$}", s.pods.getRunningPods)
 	mux.HandleFunc("GET "+PathConfigz, s.agent.getConfigz)
-	mux.HandleFunc("GET "+PathStatusz, s.agent.getStatusz)
-	mux.HandleFunc("GET "+PathFlagz, s.agent.getFlagz)
 	s.logs.route(mux)
 	s.streams.route(mux)
 	s.nodeLogs.route(mux)
 	s.checkpoints.route(mux)
 	s.debug.route(mux)
+	s.zpages.route(mux, k)
 	if k.DisableDebugging {
 		return withoutDebugging(asServed(mux))
 	}

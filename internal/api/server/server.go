@@ -70,6 +70,9 @@ type Kubelet struct {
 	NodeLogs NodeLogs
 	// Checkpoints are what /checkpoint makes.
 	Checkpoints Checkpoints
+	// DisableStatusz and DisableFlagz close /statusz and /flagz (feature gates ComponentStatusz and
+	// ComponentFlagz: false).
+	DisableStatusz, DisableFlagz bool
 }
 
 // Server serves the API at all its listeners.
@@ -154,6 +157,7 @@ func (b *builder) routes(a *answerer) *routes {
 	if k := b.cfg.Kubelet; k != nil {
 		r.nodeLogs = nodeLogHandlers{a, k.NodeLogs, semaphore.NewWeighted(maxLogQueries)}
 		r.checkpoints = checkpointHandlers{a, finder, k.Checkpoints}
+		r.zpages = zpageHandlers{answerer: a, h: h}
 	}
 	return r
 }

@@ -1,44 +1,189 @@
 package server
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+	flagzv1beta1 "k8s.io/apiserver/pkg/server/flagz/api/v1beta1"
+	statuszv1beta1 "k8s.io/apiserver/pkg/server/statusz/api/v1beta1"
+	"sigs.k8s.io/yaml"
 )
 
+// component is the name that z-pages give what serves them.
+const component = "kubelet"
+
 // zpagesWarning is on each page of KEP-4827 and KEP-4828, in their words.
-const zpagesWarning = `
-Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.
+const zpagesWarning = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n"
 
-`
-
-// getStatusz answers with what the agent is and for how long it has run (KEP-4827).
-func (a agentHandlers) getStatusz(w http.ResponseWriter, r *http.Request) {
-	v := a.h.Version()
-	a.writeText(w, r, fmt.Sprintf("kubelet statusz%sStarted: %s\nUp: %s\nGo version: %s\nBinary version: %s\nPaths: %s\n", zpagesWarning,
-		v.StartedAt.UTC().Format(time.UnixDate), time.Since(v.StartedAt).Round(time.Second), runtime.Version(), v.Version,
-		strings.Join([]string{PathConfigz, PathFlagz, PathHealthz}, " ")))
+// zpageHandlers answer with the z-pages: what the agent is, and what it was told.
+type zpageHandlers struct {
+	*answerer
+	h *Handlers
+	// paths are those that /statusz points at.
+	paths []string
 }
 
-// getFlagz answers with the whole configuration of the agent (KEP-4828): the flags that are no
-// fields, and the fields of the configuration, whether a flag or a file set them.
-func (a agentHandlers) getFlagz(w http.ResponseWriter, r *http.Request) {
-	if a.h.Settings == nil {
-		http.NotFound(w, r)
+// route adds the z-pages that the configuration leaves open (feature gates ComponentStatusz and
+// ComponentFlagz). It is called last: /statusz points at what the mux has by then, and at itself.
+func (z zpageHandlers) route(mux *http.ServeMux, k *Kubelet) {
+	if !k.DisableFlagz && z.h.Settings != nil {
+		mux.HandleFunc("GET "+PathFlagz, z.getFlagz)
+	}
+	if k.DisableStatusz {
 		return
 	}
-	settings, err := a.h.Settings()
+	z.paths = []string{PathStatusz}
+	for _, path := range []string{PathConfigz, PathFlagz, PathHealthz, PathMetrics, PathCadvisor, PathProbes, PathResource, PathSLIs, PathPods, PathStatsSummary} {
+		if _, pattern := mux.Handler(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}); pattern != "" {
+			z.paths = append(z.paths, path)
+		}
+	}
+	slices.Sort(z.paths)
+	mux.HandleFunc("GET "+PathStatusz, z.getStatusz)
+}
+
+// getStatusz answers with what the agent is and for how long it has run (KEP-4827).
+func (z zpageHandlers) getStatusz(w http.ResponseWriter, r *http.Request) {
+	form, ok := negotiateZPage(acceptOf(r), kindStatusz)
+	if !ok {
+		z.refuseMedia(w, r)
+		return
+	}
+	page := computeStatusz(z.h.Version(), time.Now())
+	page.Paths = z.paths
+	if form.media == mediaText {
+		z.writeText(w, r, formatStatusz(&page))
+		return
+	}
+	page.TypeMeta = form.typeMeta()
+	z.writeZPage(w, r, form, page)
+}
+
+// computeStatusz returns the page, without paths, of an agent at a time.
+func computeStatusz(v Version, now time.Time) statuszv1beta1.Statusz {
+	page := statuszv1beta1.Statusz{
+		ObjectMeta: metav1.ObjectMeta{Name: component},
+		StartTime:  metav1.NewTime(v.StartedAt.UTC()), UptimeSeconds: int64(now.Sub(v.StartedAt) / time.Second),
+		GoVersion: runtime.Version(), BinaryVersion: strings.TrimPrefix(v.Version, "v"),
+	}
+	if parsed, err := utilversion.ParseSemantic(v.Version); err == nil { // else it emulates no version that can be told
+		page.EmulationVersion = fmt.Sprintf("%d.%d", parsed.Major(), parsed.Minor())
+	}
+	return page
+}
+
+// formatStatusz returns the page as text.
+func formatStatusz(p *statuszv1beta1.Statusz) string {
+	var b strings.Builder
+	up := time.Duration(p.UptimeSeconds) * time.Second
+	fmt.Fprintf(&b, "\n%s statusz\n%s\n", component, zpagesWarning)
+	fmt.Fprintf(&b, "Started: %s\n", p.StartTime.Format(time.UnixDate))
+	fmt.Fprintf(&b, "Up: %d hr %02d min %02d sec\n", up/time.Hour, up/time.Minute%60, up/time.Second%60)
+	fmt.Fprintf(&b, "Go version: %s\nBinary version: %s\n", p.GoVersion, p.BinaryVersion)
+	if p.EmulationVersion != "" {
+		fmt.Fprintf(&b, "Emulation version: %s\n", p.EmulationVersion)
+	}
+	fmt.Fprintf(&b, "Paths: %s\n", strings.Join(p.Paths, " "))
+	return b.String()
+}
+
+// getFlagz answers with the whole configuration of the agent (KEP-4828).
+//
+// Differs from the kubelet: beside flags there are the fields of the configuration, whether a flag
+// or a file set them.
+func (z zpageHandlers) getFlagz(w http.ResponseWriter, r *http.Request) {
+	form, ok := negotiateZPage(acceptOf(r), kindFlagz)
+	if !ok {
+		z.refuseMedia(w, r)
+		return
+	}
+	settings, err := z.h.Settings()
+	var flags map[string]string
+	if err == nil {
+		flags, err = computeFlags(settings)
+	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	lines := make([]string, len(settings))
-	for i, s := range settings {
-		lines[i] = fmt.Sprintf("%s=%v\n", strings.TrimPrefix(s.Path, "--"), s.Value)
+	if form.media == mediaText {
+		z.writeText(w, r, formatFlagz(flags))
+		return
 	}
-	slices.Sort(lines)
-	a.writeText(w, r, "kubelet flagz"+zpagesWarning+strings.Join(lines, ""))
+	z.writeZPage(w, r, form, flagzv1beta1.Flagz{
+		TypeMeta:   form.typeMeta(),
+		ObjectMeta: metav1.ObjectMeta{Name: component},
+		Flags:      flags,
+	})
+}
+
+// computeFlags returns settings by name: text as it is, all else as JSON.
+func computeFlags(settings []Setting) (map[string]string, error) {
+	flags := make(map[string]string, len(settings))
+	for _, s := range settings {
+		name := strings.TrimPrefix(s.Path, "--")
+		if text, ok := s.Value.(string); ok {
+			flags[name] = text
+			continue
+		}
+		var b strings.Builder
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false) // text shows it, and JSON escapes it itself
+		if err := e.Encode(s.Value); err != nil {
+			return nil, fmt.Errorf("encode the value of %s: %w", s.Path, err)
+		}
+		flags[name] = strings.TrimSuffix(b.String(), "\n")
+	}
+	return flags, nil
+}
+
+// formatFlagz returns the page as text.
+func formatFlagz(flags map[string]string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n%s flagz\n%s", component, zpagesWarning)
+	for _, name := range slices.Sorted(maps.Keys(flags)) {
+		fmt.Fprintf(&b, "%s=%s\n", name, flags[name])
+	}
+	return b.String()
+}
+
+// acceptOf returns which media types a client takes, of all headers that say so.
+func acceptOf(r *http.Request) string { return strings.Join(r.Header.Values("Accept"), ",") }
+
+// writeZPage answers with a structured page.
+func (z zpageHandlers) writeZPage(w http.ResponseWriter, r *http.Request, form zpageForm, page any) {
+	b, err := encodeZPage(form.media, page)
+	if err == nil && form.media == mediaJSON && wantsIndent(r, form) {
+		var indented bytes.Buffer
+		err = json.Indent(&indented, b, "", "  ")
+		b = indented.Bytes()
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", fmt.Sprintf("%s;g=%s;v=%s;as=%s", form.media, zpageGroup, form.version, form.kind))
+	if form.version == deprecatedZPages {
+		w.Header().Set("Warning", fmt.Sprintf(`299 - "This version of the %s endpoint is deprecated. Please use a newer version."`, strings.ToLower(form.kind)))
+	}
+	_, err = w.Write(b)
+	z.ended(r, err)
+}
+
+func encodeZPage(media string, page any) ([]byte, error) {
+	if media == mediaYAML {
+		return yaml.Marshal(page)
+	}
+	b, err := json.Marshal(page)
+	return append(b, '\n'), err
 }
