@@ -72,8 +72,8 @@ func missingFeatures(declared []string, needed func(nodedeclaredfeatures.Feature
 }
 
 // warnUndeclared tells, by an event, of features that the node does not declare and that a new wish
-// of a running pod needs (KEP-5328). The API server refuses such updates where it knows what the node
-// declares; what comes of the wish here is decided apart from this.
+// of a running pod needs (KEP-5328). The API server refuses such updates where it knows what the
+// node declares; what comes of the wish here is decided apart from this.
 func (c *Chain) warnUndeclared(given, wanted *v1.Pod) {
 	declared := c.cfg.Facts().DeclaredFeatures
 	if declared == nil {
