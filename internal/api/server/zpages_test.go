@@ -234,8 +234,11 @@ func TestFlagzShowsValuesThatAreNoTextAsJSON(t *testing.T) {
 		h := newNode().handlers()
 		k := serveKubelet(t, h, server.Kubelet{Authentication: server.Authentication{Anonymous: true}})
 		k.settings = []server.Setting{
-			{Path: "clusterDNS", Value: []string{"10.0.0.10"}}, {Path: "evictionHard", Value: map[string]string{"memory.available": "<5%"}},
-			{Path: "failSwapOn", Value: false}, {Path: "staticPodPath", Value: ""}, {Path: "tracing", Value: nil},
+			{Path: "clusterDNS", Value: []string{"10.0.0.10"}},
+			{Path: "evictionHard", Value: map[string]string{"memory.available": "<5%"}},
+			{Path: "failSwapOn", Value: false},
+			{Path: "staticPodPath", Value: ""},
+			{Path: "tracing", Value: nil},
 		}
 		want := answer{200, "\nkubelet flagz\n" + zpagesWarning + `clusterDNS=["10.0.0.10"]
 evictionHard={"memory.available":"<5%"}

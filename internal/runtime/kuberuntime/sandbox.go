@@ -156,7 +156,8 @@ func (s *sandboxes) create(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSa
 	made := sandbox{config: cfg, handler: handler}
 	if err := s.run(ctx, p, &made); err != nil {
 		if ctx.Err() == nil {
-			s.events.Event(p, "", v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+cri.Message(err))
+			reason, message := s.describeFailure(ctx, p, err)
+			s.events.Event(p, "", v1.EventTypeWarning, reason, message)
 		}
 		return made, fmt.Errorf("create pod sandbox: %w", err)
 	}
@@ -166,6 +167,30 @@ func (s *sandboxes) create(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSa
 		return made, fmt.Errorf("pod sandbox status: %w", err)
 	}
 	return made, nil
+}
+
+// describeFailure returns the event of a sandbox that the runtime did not make: for a pod with a
+// network of its own, that there is none if the runtime says so.
+//
+// Differs from the kubelet, which does not try while the network was not ready when it last asked,
+// up to five seconds ago: here the runtime is asked after it has failed, so that no pod waits for a
+// network that is there.
+func (s *sandboxes) describeFailure(ctx context.Context, p *v1.Pod, failed error) (reason, message string) {
+	reason, message = "FailedCreatePodSandBox", "Failed to create pod sandbox: "+cri.Message(failed)
+	if p.Spec.HostNetwork {
+		return reason, message
+	}
+	answer, err := s.cri.Status(ctx)
+	if err != nil {
+		return reason, message
+	}
+	for _, c := range answer.GetStatus().GetConditions() {
+		if c.GetType() == runtimeapi.NetworkReady && !c.GetStatus() {
+			why := fmt.Sprintf("container runtime network not ready: NetworkReady=false reason:%s message:%s", c.GetReason(), c.GetMessage())
+			return "NetworkNotReady", "network is not ready: " + why
+		}
+	}
+	return reason, message
 }
 
 // run has the runtime run the sandbox. While a cancelled call holds its name it tries again; at

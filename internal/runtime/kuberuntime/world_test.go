@@ -330,6 +330,38 @@ func TestHostResolver(t *testing.T) {
 	})
 }
 
+// A pod with a network of its own that cannot be made while the runtime has no network is told so,
+// and is made as soon as there is one. A pod of the host's network needs none.
+func TestNetworkNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		p := podOf(v1.RestartPolicyAlways, "a")
+		b.fake.SetCondition(runtimeapi.NetworkReady, false, "NetworkPluginNotReady", "cni plugin not initialized")
+		if _, err := b.trySync(t.Context(), p); err == nil {
+			t.Error("there is a sandbox without a network")
+		}
+		want := []string{"Warning NetworkNotReady: network is not ready: container runtime network not ready: " +
+			"NetworkReady=false reason:NetworkPluginNotReady message:cni plugin not initialized"}
+		if diff := cmp.Diff(want, b.events.take()); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+		b.fake.SetCondition(runtimeapi.NetworkReady, true, "", "")
+		b.sync(p)
+		for _, e := range b.events.take() {
+			if strings.Contains(e, "Warning") {
+				t.Errorf("with a network: %s", e)
+			}
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		p := podOf(v1.RestartPolicyAlways, "a")
+		p.Spec.HostNetwork = true
+		b.fake.SetCondition(runtimeapi.NetworkReady, false, "NetworkPluginNotReady", "cni plugin not initialized")
+		b.sync(p)
+	})
+}
+
 // The handler of the pod's RuntimeClass makes the sandbox and gets the images; a class that is not
 // there is told of, and nothing is made.
 func TestRuntimeClass(t *testing.T) {

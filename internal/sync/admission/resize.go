@@ -49,8 +49,12 @@ func (c *Chain) Resize(p *v1.Pod) *v1.Pod {
 	case waits && w.decided && allocation.SameWish(w.pod, p):
 		w.pod = p
 	case waits:
+		if !allocation.SameWish(w.pod, p) {
+			c.warnUndeclared(c.cfg.Allocations.Apply(p), p)
+		}
 		w.pod, w.decided, w.trigger = p, false, PodUpdated
 	default:
+		c.warnUndeclared(c.cfg.Allocations.Apply(p), p)
 		c.wishes[p.UID] = &resizeWish{pod: p, since: time.Now()}
 	}
 	var woken []pod.UID

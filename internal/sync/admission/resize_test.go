@@ -86,6 +86,42 @@ func (r *resizing) check(what, got, want string) {
 	}
 }
 
+// A wish for what the node does not declare is told of once, and decided like any other.
+func TestResizeNeedsDeclaredFeatures(t *testing.T) {
+	const podLevel = "InPlacePodLevelResourcesVerticalScaling"
+	warning := "Warning FailedNodeDeclaredFeaturesCheck a: Pod requires node features that are not available: " + podLevel
+	for _, c := range []struct {
+		name     string
+		declared []string
+		want     []string
+	}{
+		{"gate off", nil, nil},
+		{"declared", []string{podLevel}, nil},
+		{"not declared", []string{}, []string{warning, warning}},
+	} {
+		r := newResizing(t)
+		r.facts.DeclaredFeatures = c.declared
+		asking := func(cpu string) *v1.ResourceRequirements {
+			return &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu)}}
+		}
+		p := newPod("a", requests("cpu", "100m"))
+		p.Spec.Resources = asking("100m")
+		r.running(p)
+		r.looks("a")
+		for _, cpu := range []string{"200m", "300m"} {
+			p = p.DeepCopy()
+			p.Generation++
+			p.Spec.Resources = asking(cpu)
+			r.active["a"] = p
+			r.looks("a")
+			r.looks("a")
+		}
+		if diff := cmp.Diff(c.want, r.events); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
 func TestResizeIsDecided(t *testing.T) {
 	r := newResizing(t)
 	close(r.ready)

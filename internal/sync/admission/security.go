@@ -49,18 +49,40 @@ func declaredFeatures(a Attributes) *Rejection {
 		return nil
 	}
 	asks := nodedeclaredfeatures.PodInfo{Spec: &a.Pod.Spec, Status: &a.Pod.Status}
+	missing := missingFeatures(a.Facts.DeclaredFeatures, func(f nodedeclaredfeatures.Feature) bool { return f.InferForScheduling(&asks) })
+	if len(missing) == 0 {
+		return nil
+	}
+	return &Rejection{Reason: "PodFeatureUnsupported", Message: featuresMissing + strings.Join(missing, ", ")}
+}
+
+// featuresMissing is followed by names of features.
+const featuresMissing = "Pod requires node features that are not available: "
+
+// missingFeatures returns the names, sorted, of the features that are needed and not declared.
+func missingFeatures(declared []string, needed func(nodedeclaredfeatures.Feature) bool) []string {
 	var missing []string
 	for _, f := range features.AllFeatures {
-		if f.InferForScheduling(&asks) && !slices.Contains(a.Facts.DeclaredFeatures, f.Name()) {
+		if needed(f) && !slices.Contains(declared, f.Name()) {
 			missing = append(missing, f.Name())
 		}
 	}
 	slices.Sort(missing)
-	if len(missing) == 0 {
-		return nil
+	return missing
+}
+
+// warnUndeclared tells, by an event, of features that the node does not declare and that a new wish
+// of a running pod needs (KEP-5328). The API server refuses such updates where it knows what the
+// node declares; what comes of the wish here is decided apart from this.
+func (c *Chain) warnUndeclared(given, wanted *v1.Pod) {
+	declared := c.cfg.Facts().DeclaredFeatures
+	if declared == nil {
+		return
 	}
-	return &Rejection{
-		Reason:  "PodFeatureUnsupported",
-		Message: "Pod requires node features that are not available: " + strings.Join(missing, ", "),
+	before := nodedeclaredfeatures.PodInfo{Spec: &given.Spec, Status: &given.Status}
+	after := nodedeclaredfeatures.PodInfo{Spec: &wanted.Spec, Status: &wanted.Status}
+	missing := missingFeatures(declared, func(f nodedeclaredfeatures.Feature) bool { return f.InferForUpdate(&before, &after) })
+	if len(missing) > 0 {
+		c.cfg.Event(wanted, "", v1.EventTypeWarning, "FailedNodeDeclaredFeaturesCheck", featuresMissing+strings.Join(missing, ", "))
 	}
 }
