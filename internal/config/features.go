@@ -91,6 +91,10 @@ var unheededGates = []string{
 // there all the same.
 var declaredGates = []string{"ExtendWebSocketsToKubelet", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"}
 
+// freeGates are those of gates whose features are there whatever they are set to, as they concern
+// only those who ask for them.
+var freeGates = []string{}
+
 // allAlpha and allBeta turn every gate of a stage that is not set itself on or off.
 const (
 	allAlpha = "AllAlpha"
