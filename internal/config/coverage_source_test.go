@@ -21,7 +21,7 @@ const repository = "../.."
 // testsOf are the names of the test functions of each folder that was asked for.
 var testsOf = map[string][]string{}
 
-// checkTest checks that there is the test which a row names, as "internal/config TestLoad/defaults".
+// checkTest checks that there is the test that a row names, as "internal/config TestLoad/defaults".
 func checkTest(t *testing.T, evidence string) {
 	t.Helper()
 	words := strings.Fields(evidence)
