@@ -89,18 +89,23 @@ func wake(c chan struct{}) {
 
 // checkHost refuses hosts on which the configuration says that the agent must not run.
 func checkHost(k *config.Kubelet) error {
+	version, _ := cgroups.Detect()
+	content, _ := os.ReadFile(swapsFile) // a machine without the file has no swap
+	return unfitFor(k, version, content)
+}
+
+// unfitFor says why a host with that version of cgroups, 0 for unknown, and that swapsFile is not
+// one for the configuration.
+func unfitFor(k *config.Kubelet, version int, swapsFile []byte) error {
 	var errs []error
-	if version, _ := cgroups.Detect(); version == 1 && *k.FailCgroupV1 {
+	if version == 1 && *k.FailCgroupV1 {
 		errs = append(errs, errors.New("this host has cgroup v1: boot it with cgroup v2, or set failCgroupV1: false"))
 	}
-	if b, err := os.ReadFile(swapsFile); err == nil && *k.FailSwapOn && swaps(b) {
+	if *k.FailSwapOn && swaps(swapsFile) {
 		errs = append(errs, errors.New("swap is on: turn it off, or set failSwapOn: false"))
 	}
-	if version, _ := cgroups.Detect(); version == 1 && k.MemorySwap.SwapBehavior == "LimitedSwap" {
+	if version == 1 && k.MemorySwap.SwapBehavior == "LimitedSwap" {
 		errs = append(errs, errors.New("memorySwap.swapBehavior LimitedSwap needs cgroup v2, and this host has v1: set it to NoSwap"))
-	}
-	if !*k.CgroupsPerQOS {
-		errs = append(errs, errors.New("cgroupsPerQOS: false is not supported: pods always have cgroups of their own"))
 	}
 	return errors.Join(errs...)
 }

@@ -4,11 +4,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/config"
 	"berth/internal/host/tuning"
 	"berth/internal/runtime/cri/critest"
 )
@@ -92,6 +94,42 @@ func TestSwaps(t *testing.T) {
 	for content, want := range map[string]bool{"": false, title: false, title + "/dev/vda2 partition 1048572 0 -2\n": true} {
 		if got := swaps([]byte(content)); got != want {
 			t.Errorf("%q: got %v", content, got)
+		}
+	}
+}
+
+// A host is refused for what the configuration says, and for nothing else.
+func TestUnfitFor(t *testing.T) {
+	const swapping, quiet = "Filename Type\n/dev/vda2 partition\n", "Filename Type\n"
+	for name, c := range map[string]struct {
+		change  func(k *config.Kubelet)
+		version int
+		swaps   string
+		want    string
+	}{
+		"version 1":                  {nil, 1, quiet, "failCgroupV1"},
+		"version 1 is allowed":       {func(k *config.Kubelet) { k.FailCgroupV1 = ptr.To(false) }, 1, quiet, ""},
+		"version 2":                  {nil, 2, quiet, ""},
+		"swap":                       {nil, 2, swapping, "failSwapOn"},
+		"swap is allowed":            {func(k *config.Kubelet) { k.FailSwapOn = ptr.To(false) }, 2, swapping, ""},
+		"limited swap and version 2": {func(k *config.Kubelet) { k.MemorySwap.SwapBehavior = "LimitedSwap" }, 2, quiet, ""},
+		"limited swap and version 1": {
+			func(k *config.Kubelet) {
+				k.FailCgroupV1, k.MemorySwap.SwapBehavior = ptr.To(false), "LimitedSwap"
+			}, 1, quiet, "memorySwap.swapBehavior",
+		},
+	} {
+		k := loadKubelet(t, "")
+		k.FailCgroupV1, k.FailSwapOn = ptr.To(true), ptr.To(true) // the defaults
+		if c.change != nil {
+			c.change(k)
+		}
+		got := ""
+		if err := unfitFor(k, c.version, []byte(c.swaps)); err != nil {
+			got = err.Error()
+		}
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }

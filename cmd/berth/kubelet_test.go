@@ -98,3 +98,17 @@ func TestKubeletFlagsOfOldUnitFiles(t *testing.T) {
 		t.Errorf("berth config print: %v\n%s", err, &printed)
 	}
 }
+
+// Blocking is profiled where profiles are served, and only if that is asked for.
+func TestBlockProfileRate(t *testing.T) {
+	for _, c := range []struct {
+		serves, contention bool
+		want               int
+	}{{true, true, 1}, {true, false, 0}, {false, true, 0}} {
+		k := &config.Kubelet{}
+		k.EnableProfilingHandler, k.EnableContentionProfiling = &c.serves, c.contention
+		if got := blockProfileRate(k); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}

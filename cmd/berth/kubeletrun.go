@@ -19,6 +19,15 @@ import (
 	"berth/internal/runtime/embedded"
 )
 
+// blockProfileRate is how many nanoseconds of blocking one sample of the profile stands for; 0 is
+// no profile.
+func blockProfileRate(k *config.Kubelet) int {
+	if *k.EnableProfilingHandler && k.EnableContentionProfiling {
+		return 1
+	}
+	return 0
+}
+
 // runKubelet runs the agent as a kubelet until a signal ends it. Pods run on.
 func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, level *slog.LevelVar, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
@@ -30,9 +39,7 @@ func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, level *s
 		return err
 	}
 	cfg.LogLevel = level
-	if *k.EnableProfilingHandler && k.EnableContentionProfiling {
-		runtime.SetBlockProfileRate(1)
-	}
+	runtime.SetBlockProfileRate(blockProfileRate(k))
 	limitMemory(&cfg, log)
 	a, err := agent.Build(cfg)
 	if err != nil {

@@ -21,8 +21,9 @@ const (
 	deprecated = "deprecated"
 )
 
-// gates are the feature gates that change what the agent does, at their 1.36 defaults but for those
-// that say why.
+// gates are the feature gates that change what a kubelet does, at their 1.36 defaults but for those
+// that say why. Of those that are generally available or deprecated, some are left out: they are
+// answered as unknown ones are.
 var gates = map[string]gate{
 	"CustomCPUCFSQuotaPeriod":       {true, stable},
 	"DynamicResourceAllocation":     {true, stable},
@@ -39,59 +40,102 @@ var gates = map[string]gate{
 	"SupplementalGroupsPolicy":      {true, stable},
 	"UserNamespacesSupport":         {true, stable},
 
-	"CPUManagerPolicyBetaOptions":             {true, beta},
-	"ComponentFlagz":                          {true, beta},
-	"ComponentStatusz":                        {true, beta},
-	"ContainerRestartRules":                   {true, beta},
-	"DRAExtendedResource":                     {true, beta},
-	"EnvFiles":                                {true, beta},
-	"ExtendWebSocketsToKubelet":               {true, beta},
-	"GracefulNodeShutdown":                    {true, beta},
-	"GracefulNodeShutdownBasedOnPodPriority":  {true, beta},
-	"HostnameOverride":                        {true, beta},
-	"InPlacePodLevelResourcesVerticalScaling": {true, beta},
-	"InPlacePodVerticalScalingInitContainers": {true, beta},
-	"KubeletCrashLoopBackOffMax":              {true, beta},
-	"KubeletEnsureSecretPulledImages":         {true, beta},
-	"KubeletSeparateDiskGC":                   {true, beta},
-	"KubeletPodResourcesListUseActivePods":    {true, deprecated},
-	"NodeDeclaredFeatures":                    {true, beta},
-	"PLEGOnDemandRelist":                      {true, beta},
-	"PodLevelResources":                       {true, beta},
-	"PodReadyToStartContainersCondition":      {true, beta},
-	"PreventStaticPodAPIReferences":           {true, beta},
-	"ResourceHealthStatus":                    {true, beta},
-	"RestartAllContainersOnContainerExits":    {true, beta},
-	"RotateKubeletServerCertificate":          {true, beta},
-	"TopologyManagerPolicyBetaOptions":        {true, beta},
-	"ClusterTrustBundleProjection":            {false, beta},
-	"ContainerCheckpoint":                     {false, beta}, // on at 1.36; a checkpoint fills the disk with what was only in memory
-	"PodCertificateRequest":                   {false, beta},
-	"SELinuxMount":                            {false, beta},
-	"CPUManagerPolicyAlphaOptions":            {false, alpha},
-	"CSIVolumeHealth":                         {false, alpha},
-	"ContainerStopSignals":                    {false, alpha},
-	"EventedPLEG":                             {false, alpha},
-	"MemoryQoS":                               {false, alpha},
-	"PodAndContainerStatsFromCRI":             {false, alpha},
-	"PodLevelResourceManagers":                {false, alpha},
-	"PodLogsQuerySplitStreams":                {false, alpha},
-	"PodsAPI":                                 {false, alpha},
-	"QOSReserved":                             {false, alpha},
-	"TopologyManagerPolicyAlphaOptions":       {false, alpha},
+	"AllowParsingUserUIDFromCertAuth":                  {true, beta},
+	"AtomicFIFO":                                       {true, beta},
+	"ClientsAllowCARotation":                           {true, beta},
+	"ClientsAllowTLSCacheGC":                           {true, beta},
+	"ComponentFlagz":                                   {true, beta},
+	"ComponentStatusz":                                 {true, beta},
+	"ContainerRestartRules":                            {true, beta},
+	"ContextualLogging":                                {true, beta},
+	"CPUManagerPolicyBetaOptions":                      {true, beta},
+	"DRAConsumableCapacity":                            {true, beta},
+	"DRADeviceTaints":                                  {true, beta},
+	"DRAExtendedResource":                              {true, beta},
+	"EnvFiles":                                         {true, beta},
+	"ExtendWebSocketsToKubelet":                        {true, beta},
+	"GracefulNodeShutdown":                             {true, beta},
+	"GracefulNodeShutdownBasedOnPodPriority":           {true, beta},
+	"HostnameOverride":                                 {true, beta},
+	"InOrderInformersBatchProcess":                     {true, beta},
+	"InPlacePodLevelResourcesVerticalScaling":          {true, beta},
+	"InPlacePodVerticalScalingInitContainers":          {true, beta},
+	"KubeletCrashLoopBackOffMax":                       {true, beta},
+	"KubeletEnsureSecretPulledImages":                  {true, beta},
+	"KubeletSeparateDiskGC":                            {true, beta},
+	"KubeletServiceAccountTokenForCredentialProviders": {true, beta},
+	"LoggingBetaOptions":                               {true, beta},
+	"NodeDeclaredFeatures":                             {true, beta},
+	"PLEGOnDemandRelist":                               {true, beta},
+	"PodLevelResources":                                {true, beta},
+	"PodReadyToStartContainersCondition":               {true, beta},
+	"PreventStaticPodAPIReferences":                    {true, beta},
+	"ReloadKubeletClientCAFile":                        {true, beta},
+	"ReloadKubeletServerCertificateFile":               {true, beta},
+	"ResourceHealthStatus":                             {true, beta},
+	"ResourceHealthStatusMessage":                      {true, beta},
+	"RestartAllContainersOnContainerExits":             {true, beta},
+	"RotateKubeletServerCertificate":                   {true, beta},
+	"UnlockWhileProcessingFIFO":                        {true, beta},
+	"WatchListClient":                                  {true, beta},
+
+	"ClusterTrustBundleProjection":                   {false, beta},
+	"ContainerCheckpoint":                            {false, beta}, // on at 1.36; a checkpoint fills the disk with what was only in memory
+	"LocalStorageCapacityIsolationFSQuotaMonitoring": {false, beta},
+	"PodCertificateRequest":                          {false, beta},
+	"SELinuxMount":                                   {false, beta},
+
+	"ClientsAllowCBOR":                         {false, alpha},
+	"ClientsPreferCBOR":                        {false, alpha},
+	"ContainerStopSignals":                     {false, alpha},
+	"CPUManagerPolicyAlphaOptions":             {false, alpha},
+	"CRIListStreaming":                         {false, alpha},
+	"CSIVolumeHealth":                          {false, alpha},
+	"DRANodeAllocatableResources":              {false, alpha},
+	"DRAWorkloadResourceClaims":                {false, alpha},
+	"EventedPLEG":                              {false, alpha},
+	"ImageVolumeWithDigest":                    {false, alpha},
+	"InPlacePodVerticalScalingExclusiveCPUs":   {false, alpha},
+	"InPlacePodVerticalScalingExclusiveMemory": {false, alpha},
+	"KubeletInUserNamespace":                   {false, alpha},
+	"LoggingAlphaOptions":                      {false, alpha},
+	"MemoryQoS":                                {false, alpha},
+	"NativeHistograms":                         {false, alpha},
+	"PodAndContainerStatsFromCRI":              {false, alpha},
+	"PodLevelResourceManagers":                 {false, alpha},
+	"PodLogsQuerySplitStreams":                 {false, alpha},
+	"PodsAPI":                                  {false, alpha},
+	"QOSReserved":                              {false, alpha},
+	"ReduceDefaultCrashLoopBackOffDecay":       {false, alpha},
+	"RuntimeClassInImageCriApi":                {false, alpha},
+	"TaintTolerationComparisonOperators":       {false, alpha},
+	"UserNamespacesHostNetworkSupport":         {false, alpha},
+
+	"KubeletPodResourcesListUseActivePods": {true, deprecated},
 }
 
 // unheededGates are those of gates that nothing asks: the agent does what their defaults say,
 // whatever they are set to.
 var unheededGates = []string{
-	"ContainerRestartRules", "EnvFiles", "EventedPLEG", "HostnameOverride", "KubeletCrashLoopBackOffMax",
-	"KubeletEnsureSecretPulledImages", "KubeletSeparateDiskGC", "PLEGOnDemandRelist", "PodAndContainerStatsFromCRI", "PodLevelResourceManagers",
+	"AllowParsingUserUIDFromCertAuth", "AtomicFIFO", "ClientsAllowCARotation", "ClientsAllowCBOR", "ClientsAllowTLSCacheGC",
+	"ClientsPreferCBOR", "ContainerRestartRules", "ContextualLogging", "DRAConsumableCapacity",
+	"DRADeviceTaints", "DRAExtendedResource", "DRANodeAllocatableResources", "DRAWorkloadResourceClaims", "EnvFiles", "EventedPLEG",
+	"HostnameOverride", "InOrderInformersBatchProcess", "InPlacePodVerticalScalingExclusiveCPUs", "InPlacePodVerticalScalingExclusiveMemory",
+	"KubeletCrashLoopBackOffMax", "KubeletEnsureSecretPulledImages", "KubeletInUserNamespace", "KubeletSeparateDiskGC",
+	"KubeletServiceAccountTokenForCredentialProviders", "LocalStorageCapacityIsolationFSQuotaMonitoring", "LoggingAlphaOptions",
+	"LoggingBetaOptions", "NativeHistograms", "PLEGOnDemandRelist", "PodAndContainerStatsFromCRI", "PodLevelResourceManagers",
 	"PodLevelResources", "PodReadyToStartContainersCondition", "PodsAPI", "PreventStaticPodAPIReferences",
+	"ReduceDefaultCrashLoopBackOffDecay", "ReloadKubeletClientCAFile", "ReloadKubeletServerCertificateFile", "ResourceHealthStatusMessage",
+	"TaintTolerationComparisonOperators", "UnlockWhileProcessingFIFO", "UserNamespacesHostNetworkSupport", "WatchListClient",
 }
 
 // declaredGates are those of gates that only say whether the Node declares a feature, which is
 // there all the same.
 var declaredGates = []string{"ExtendWebSocketsToKubelet", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"}
+
+// freeGates are those of gates whose features are there whatever they are set to, as they concern
+// only those who ask for them.
+var freeGates = []string{"CRIListStreaming", "ContainerStopSignals", "ImageVolumeWithDigest", "PodLogsQuerySplitStreams", "RuntimeClassInImageCriApi"}
 
 // allAlpha and allBeta turn every gate of a stage that is not set itself on or off.
 const (
@@ -149,6 +193,8 @@ func gateIgnored(name string, set map[string]bool) string {
 		return "the feature is generally available and cannot be turned off (ignored)"
 	case slices.Contains(unheededGates, name) && on != g.on:
 		return fmt.Sprintf("cannot be set to %t here (ignored)", on)
+	case slices.Contains(freeGates, name) && !on:
+		return "the feature is there all the same, for those who ask for it"
 	case slices.Contains(declaredGates, name) && !on:
 		return "the feature is there all the same; only the Node does not declare it"
 	case !ok:

@@ -23,7 +23,7 @@ const (
 //
 // It is declared here because the published package (k8s.io/kubelet/config/v1beta1) links
 // component-base with a metrics registry of its own (docs/dependencies.md has the figures). A test
-// compares it with the list of the published fields.
+// compares it with the published type.
 type KubeletConfiguration struct {
 	metav1.TypeMeta `json:",inline"`
 

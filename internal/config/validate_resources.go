@@ -76,8 +76,8 @@ func (c *check) reservations() {
 	if slices.Contains(enforced, "none") && len(enforced) > 1 {
 		c.fail(path, "none excludes the others: %s", strings.Join(enforced, ", "))
 	}
-	if !*c.CgroupsPerQOS && slices.ContainsFunc(enforced, func(s string) bool { return s != "none" }) {
-		c.fail(path, "needs cgroupsPerQOS: true; or set it to [none]")
+	if !*c.CgroupsPerQOS {
+		c.fail("cgroupsPerQOS", "false is not supported: pods always have cgroups of their own; set it to true, or leave it out")
 	}
 	cgroups := map[string]struct{ field, value string }{
 		"system-reserved": {"systemReservedCgroup", c.SystemReservedCgroup},

@@ -1,0 +1,97 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// publishedGates reads the feature gates of Kubernetes 1.36.3, which all its components know. The
+// list is what kube-apiserver tells of itself: the names, stages and values of
+// kubernetes_feature_enabled at its /metrics (bin/controlplane up, bin/kubectl get --raw /metrics).
+func publishedGates(t *testing.T) map[string]gate {
+	t.Helper()
+	out := map[string]gate{}
+	for _, r := range readRows(t, "published.gates") {
+		out[r.name] = gate{on: r.evidence == "on", stage: r.verdict}
+	}
+	return out
+}
+
+// differentDefaults are the gates whose defaults are not the published ones.
+var differentDefaults = []string{"ContainerCheckpoint"}
+
+// The gates that the agent knows are published ones.
+func TestGatesAreThePublishedOnes(t *testing.T) {
+	published := publishedGates(t)
+	for name, own := range gates {
+		want, ok := published[name]
+		if slices.Contains(differentDefaults, name) {
+			want.on = !want.on
+		}
+		if !ok || own != want {
+			t.Errorf("%s: %+v, want %+v, published %t", name, own, want, ok)
+		}
+	}
+	for _, name := range slices.Concat(unheededGates, declaredGates, freeGates) {
+		if _, ok := gates[name]; !ok {
+			t.Errorf("%s has no stage and default", name)
+		}
+	}
+}
+
+// Each published gate has its row, and each row is true. Whatever a gate is, to set it to other
+// than its default does what it says, or is told.
+func TestCoverageOfGates(t *testing.T) {
+	rows, published, read := readRows(t, "gates.txt"), publishedGates(t), readProduct(t)
+	var names []string
+	for name := range published {
+		names = append(names, name)
+	}
+	checkNames(t, rows, names)
+	fields := readRows(t, "fields.txt")
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			g := published[r.name]
+			path := fmt.Sprintf("featureGates[%s]", r.name)
+			lines := naming(told(t, document{"featureGates": document{r.name: !g.on}}), path)
+			asked := read.gates[r.name] || slices.Contains(freeGates, r.name)
+			if all := allOfStage[g.stage]; r.name == allAlpha || r.name == allBeta {
+				asked = true
+			} else if !asked && all != "" && r.verdict != noneVerdict {
+				checkStage(t, all, r.name, !g.on)
+			}
+			if !asked && len(lines) == 0 {
+				t.Errorf("set to %t, it does nothing, and nobody is told", !g.on)
+			}
+			switch field, ofField := strings.CutPrefix(r.evidence, "field "); r.verdict {
+			case worksVerdict:
+				checkTest(t, r.evidence)
+			case toldVerdict:
+				if !ofField {
+					checkTold(t, path, lines)
+				} else if !slices.ContainsFunc(fields, func(f row) bool { return f.name == field && f.verdict == toldVerdict }) {
+					t.Errorf("of the field %s nothing is told", field)
+				}
+			case noneVerdict:
+				checkReason(t, r)
+			default:
+				t.Errorf("%q is no verdict of a gate", r.verdict)
+			}
+		})
+	}
+}
+
+// checkStage checks that a gate is named when all of its stage are set to a value that it cannot
+// have.
+func checkStage(t *testing.T, all, name string, on bool) {
+	t.Helper()
+	for _, line := range naming(told(t, document{"featureGates": document{all: on}}), "featureGates["+all+"]") {
+		_, named, _ := strings.Cut(line, "here: ")
+		if slices.Contains(strings.Split(named, ", "), name) {
+			return
+		}
+	}
+	t.Errorf("%s=%t does not name it", all, on)
+}
