@@ -21,8 +21,8 @@ var (
 	// ErrStarting: a start of the container that was cancelled is still under way. Trying again in
 	// a moment succeeds.
 	ErrStarting = errors.New("container is being started")
-	// ErrTaskLeft: nothing of the container runs, and containerd refuses to remove it for a task of a
-	// start that was cut off. Trying again may not help.
+	// ErrTaskLeft: nothing of the container runs, and containerd refuses to remove it for a task of
+	// a start that was cut off. Trying again may not help.
 	ErrTaskLeft = errors.New("a task is left")
 	// ErrStopSignal: what the container's image names as its stop signal is none, so that the
 	// runtime sends nothing.
