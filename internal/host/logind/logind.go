@@ -82,9 +82,7 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 		bus.Close()
 		return nil, err
 	}
-	if begun {
-		c.shutdowns <- true
-	}
+	c.shutdowns <- begun
 	go c.forward(signals)
 	return c, nil
 }
@@ -137,8 +135,9 @@ func (c *Conn) isLogind(sender string) bool {
 	return err == nil && owner == sender
 }
 
-// Shutdowns tells that a shutdown is about to begin (true), or was called off (false); of several
-// that nobody has taken only the newest. It is closed when the connection is lost.
+// Shutdowns tells whether a shutdown is under way, then when one is about to begin (true), or was
+// called off (false); of several that nobody has taken only the newest. It is closed when the
+// connection is lost.
 func (c *Conn) Shutdowns() <-chan bool { return c.shutdowns }
 
 // Close ends the connection. A lock stays.

@@ -77,6 +77,9 @@ func TestShutdowns(t *testing.T) {
 		address, stop := start(t)
 		h := newHost(t, address)
 		c := dial(t, Config{Address: address})
+		if <-c.Shutdowns() {
+			t.Error("a shutdown is under way from the start")
+		}
 		stranger, err := dbus.Connect(address)
 		if err != nil {
 			t.Fatal(err)
