@@ -88,8 +88,8 @@ type Manager struct {
 // New returns a Manager.
 func New(cfg Config) *Manager { return &Manager{Config: cfg, metrics: newMetrics(cfg.Metrics)} }
 
-// Load reads when the last shutdown was.
-func (m *Manager) Load() {
+// load reads when the last shutdown was.
+func (m *Manager) load() {
 	if m.Path == "" {
 		return
 	}
@@ -105,6 +105,7 @@ func (m *Manager) Load() {
 
 // Run delays shutdowns until ctx is done.
 func (m *Manager) Run(ctx context.Context) error {
+	m.load()
 	defer m.release()
 	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
 		reached, err := m.serve(ctx)

@@ -96,7 +96,6 @@ func newWorld(t *testing.T, groups ...Group) *world {
 // run runs a manager until the test ends.
 func (w *world) run() *Manager {
 	m := New(w.cfg)
-	m.Load()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -432,7 +431,7 @@ func TestAgentEnds(t *testing.T) {
 			t.Errorf("did %s, file %s", did, w.file())
 		}
 		next := New(Config{Path: w.cfg.Path, Metrics: prometheus.NewRegistry(), Log: w.cfg.Log})
-		next.Load()
+		next.load()
 		if !strings.Contains(w.log.String(), "did not wait until all pods had ended") {
 			t.Errorf("log: %s", w.log.String())
 		}
@@ -455,7 +454,7 @@ func TestLoad(t *testing.T) {
 		if err := os.WriteFile(w.cfg.Path, []byte(tc.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		New(w.cfg).Load()
+		New(w.cfg).load()
 		if start, end := w.times(); start != tc.start || end != tc.end {
 			t.Errorf("%s: %f, %f", tc.text, start, end)
 		}
