@@ -39,6 +39,7 @@ import (
 	"berth/internal/storage/plugins"
 	"berth/internal/storage/volumes"
 	"berth/internal/sync/eviction"
+	"berth/internal/sync/nodeshutdown"
 )
 
 // Config is what a user decides about an agent.
@@ -72,8 +73,9 @@ type Config struct {
 	// Kubelet is what a member of a cluster is told besides; nil for berth run. Load has checked
 	// it.
 	Kubelet *config.Kubelet
-	// Run is what berth run is told besides: eviction and logs of containers. nil: no pod is
-	// evicted because the node runs short. config.LoadRun has checked it.
+	// Run is what berth run is told besides: eviction, logs of containers, shutdowns of the
+	// machine. nil: no pod is evicted because the node runs short, and no shutdown waits for pods.
+	// config.LoadRun has checked it.
 	Run *config.KubeletConfiguration
 	// MaxPods is how many pods an agent without Kubelet takes; 0 is admission.LocalMaxPods. With
 	// Kubelet its own maxPods counts.
@@ -122,6 +124,8 @@ type Outside struct {
 	Disk func(folder string) (capacity, available uint64, err error)
 	// Readings replaces what the kernel and the runtime tell evictionManager of the machine.
 	Readings eviction.Readings
+	// Logind replaces what connects to systemd-logind.
+	Logind func(ctx context.Context) (nodeshutdown.Logind, error)
 	// Transport replaces HTTP to the URLs of manifests.
 	Transport http.RoundTripper
 	// Watch replaces inotify.

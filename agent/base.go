@@ -14,6 +14,7 @@ import (
 	"berth/internal/observe/status"
 	"berth/internal/pod"
 	"berth/internal/sync/eviction"
+	"berth/internal/sync/nodeshutdown"
 	"berth/internal/sync/quarantine"
 )
 
@@ -37,14 +38,15 @@ type ground struct {
 	truths
 }
 
-// truths are what is desired of pods, where they are in their lives, what is reported of them, and
-// what the node is short of.
+// truths are what is desired of pods, where they are in their lives, what is reported of them, what
+// the node is short of, and whether it is being shut down.
 type truths struct {
 	pods      *pod.Manager
 	states    *pod.States
 	status    *status.Manager
 	kept      *status.Kept
 	pressures *eviction.Pressures
+	shutdown  *nodeshutdown.State
 }
 
 // newGround opens the API server, if there is one to be, and begins with records and truths.
@@ -53,7 +55,7 @@ func newGround(cfg Config, out Outside) (g ground, err error) {
 	if g.api, err = openAPI(&g.base); err != nil {
 		return g, err
 	}
-	g.pods, g.states, g.pressures = pod.NewManager(), pod.NewStates(), eviction.NewPressures()
+	g.pods, g.states, g.pressures, g.shutdown = pod.NewManager(), pod.NewStates(), eviction.NewPressures(), &nodeshutdown.State{}
 	g.records = newRecords(&g.base, &g.api, g.pods)
 	g.status = status.NewManager(cfg.Log, g.journal)
 	g.kept = status.NewKept(g.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)

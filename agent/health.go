@@ -32,6 +32,9 @@ func (a *Agent) newConditions() (*health.Table, error) {
 	if a.settings.mode != runMode {
 		owners[health.ContainerRuntime], owners[health.ContainerNetwork] = a.runtimeHealth.Ready, a.runtimeHealth.NetworkReady
 	}
+	if len(a.atShutdown.Groups) > 0 {
+		owners[health.Shutdown] = a.shutdown.Err
+	}
 	if a.serving.Serving != nil {
 		owners[health.ServingCertificate] = a.serving.Health
 	}

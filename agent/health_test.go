@@ -90,6 +90,7 @@ func TestOwnersOfConditions(t *testing.T) {
 	}{
 		"run":              {"", nil, append(slices.Clone(always), health.EmbeddedRuntime)},
 		"without a server": {"enableServer: false\n", nil, slices.Concat(always, runtime)},
+		"with shutdowns":   {"enableServer: false\nshutdownGracePeriod: 30s\n", nil, slices.Concat(always, runtime, []health.Code{health.Shutdown})},
 		"standalone":       {"authentication: {webhook: {enabled: false}}\nauthorization: {mode: AlwaysAllow}\n", nil, slices.Concat(always, runtime, []health.Code{health.ServingCertificate})},
 		"member": {
 			"enableServer: false\nrotateCertificates: true\n", map[string]string{"bootstrap-kubeconfig": "yes"}, member,

@@ -9,6 +9,7 @@ import (
 	"berth/internal/cluster/node"
 	"berth/internal/host/cgroups"
 	"berth/internal/host/inotify"
+	"berth/internal/host/logind"
 	"berth/internal/host/tuning"
 	"berth/internal/observe/metrics"
 	"berth/internal/observe/oom"
@@ -41,6 +42,7 @@ import (
 	"berth/internal/sync/drain"
 	"berth/internal/sync/eviction"
 	"berth/internal/sync/leftovers"
+	"berth/internal/sync/nodeshutdown"
 	"berth/internal/sync/podsync"
 	"berth/internal/sync/podworkers"
 	"berth/internal/sync/quarantine"
@@ -102,6 +104,9 @@ var (
 	_ eviction.Events          = (*events.Recorder)(nil)
 	_ eviction.Garbage         = garbage{}
 	_ eviction.Kernel          = kernel{}
+	_ nodeshutdown.Killer      = shutdownKiller{}
+	_ nodeshutdown.Lifecycles  = (*pod.States)(nil)
+	_ nodeshutdown.Logind      = (*logind.Conn)(nil)
 	_ containerlogs.Runtime    = (*cri.Client)(nil)
 	_ containerlogs.Writes     = (*inotify.Once)(nil)
 	_ syncloop.PodSource       = (*podconfig.PodConfig)(nil)

@@ -87,6 +87,7 @@ func (a *Agent) podPhases() []phase {
 		),
 		newPhase("pods",
 			component{name: "pod workers", run: a.workers.Run, drain: a.drainPods},
+			component{name: "shutdown of the machine", run: a.atShutdown.Run, absent: len(a.atShutdown.Groups) == 0},
 		),
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"berth/internal/source/manifest"
 	"berth/internal/sync/admission"
 	"berth/internal/sync/eviction"
+	"berth/internal/sync/nodeshutdown"
 )
 
 // mode is a way of running.
@@ -58,6 +59,8 @@ type settings struct {
 	limitsStorage bool
 	isCritical    func(*v1.Pod) bool
 	eviction      evictionSettings
+	// shutdown are the pods that a shutdown of the machine waits for; none: it does not.
+	shutdown []nodeshutdown.Group
 	// tracing.PerMillion is 0 when nothing is traced.
 	tracing tracing.Config
 	// volumePeriod is how long what a volume uses counts as known.
@@ -134,7 +137,7 @@ func runSettings(cfg *Config) settings {
 	if k := cfg.Run; k != nil {
 		size := resource.MustParse(k.ContainerLogMaxSize)
 		s.containerLogs.MaxSize, s.containerLogs.MaxFiles = size.Value(), int(*k.ContainerLogMaxFiles)
-		s.eviction = evictionSettingsOf(k)
+		s.eviction, s.shutdown = evictionSettingsOf(k), nodeshutdown.Groups(k)
 	}
 	return s
 }
@@ -181,6 +184,7 @@ func kubeletSettings(k *config.Kubelet) settings {
 			PodLevelResizeOff: !k.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling"),
 		},
 		limitsStorage: *k.LocalStorageCapacityIsolation, isCritical: pod.IsCritical, eviction: evictionSettingsOf(&k.KubeletConfiguration),
+		shutdown:     nodeshutdown.Groups(&k.KubeletConfiguration),
 		volumePeriod: k.VolumeStatsAggPeriod.Duration, systemCgroups: systemCgroups(k),
 		streamIdleTimeout: k.StreamingConnectionIdleTimeout.Duration,
 		profiling:         *k.EnableProfilingHandler, changesLogLevel: *k.EnableDebugFlagsHandler,

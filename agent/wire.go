@@ -22,6 +22,7 @@ import (
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/source/podconfig"
 	"berth/internal/sync/drain"
+	"berth/internal/sync/nodeshutdown"
 	"berth/internal/sync/syncloop"
 )
 
@@ -81,7 +82,9 @@ type usage struct {
 	lives *metrics.Pods
 	stats *stats.Collector
 	evictions
-	traces *tracing.Exporter
+	// atShutdown ends pods before the machine is turned off.
+	atShutdown *nodeshutdown.Manager
+	traces     *tracing.Exporter
 }
 
 // desired is where pods come from, and who hears of them.
@@ -170,8 +173,8 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		podsCgroup: func() string { return a.facts.QoSPath(v1.PodQOSGuaranteed) },
 		podCgroup:  a.facts.PodPath,
 	}, a.node.Wake)
-	a.lives = newPodCounts(g, a.pleg, a.view)
-	a.traces = newTraces(g)
+	a.atShutdown = newShutdown(g, a.workers, a.node.Wake)
+	a.lives, a.traces = newPodCounts(g, a.pleg, a.view), newTraces(g)
 	if a.source, err = podconfig.New(sources(g, &a.origin, a.syncer)); err != nil {
 		return nil, err
 	}

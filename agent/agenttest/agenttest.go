@@ -63,7 +63,8 @@ type World struct {
 	// own. The agent that starts next reads them.
 	Metrics, SLIs agent.Registry
 	// API is the API server of the cluster that the machine is a member of, nil before Join.
-	API *kubetest.Server
+	API    *kubetest.Server
+	logind Logind
 	// Usage is what the machine has left. Run is what an agent of berth run is told; agents that
 	// start read it.
 	Usage *Usage
@@ -161,7 +162,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		LogWrites:     func() (containerlogs.Writes, error) { return quietLogs{}, nil },
 		Listen:        func() (net.Listener, error) { return w.door, nil },
 		ListenPlugins: listenPlugins,
-		Tuning:        quietTuning{}, HostPorts: &w.sockets, Readings: w.Usage, Metrics: w.Metrics, SLIs: w.SLIs,
+		Tuning:        quietTuning{}, HostPorts: &w.sockets, Readings: w.Usage, Logind: w.logind.connect, Metrics: w.Metrics, SLIs: w.SLIs,
 		Machine: nodeMachine, Network: w.uplink.network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {
 			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil

@@ -99,12 +99,15 @@ func (u *Usage) FileSystem(string) (stats.FileSystem, error) {
 	return stats.FileSystem{Device: 1, Space: u.room(eviction.NodeFsAvailable), Inodes: u.room(eviction.NodeFsInodesFree)}, nil
 }
 
-// doUsage carries out the commands of stories that are about what the machine has left.
+// doUsage carries out the commands of stories that are about what the machine has left, and about
+// its end.
 //
 //	flags NAME=VALUE…          the agent starts again, with these flags of berth run
 //	machine-has SIGNAL AMOUNT  so much is left besides what pods take
 //	takes POD SIGNAL AMOUNT    the pod takes so much of that while it runs
 //	expect-pressure none | CONDITION…   these conditions of the Node are true
+//	shutdown begins | cancelled   systemd-logind tells of it
+//	expect-delayed yes | no    somebody has a lock that delays shutdowns
 //	expect-reads use | disk MOST   so often at most was read what is left, since the story began
 func (s *story) doUsage(verb string, args []string) error {
 	switch verb {
@@ -144,6 +147,10 @@ func (s *story) doUsage(verb string, args []string) error {
 			is = []string{"none"}
 		}
 		return differs(strings.Join(is, " "), strings.Join(args, " "))
+	case "shutdown":
+		return s.logind.announce(strings.Join(args, " "))
+	case "expect-delayed":
+		return s.logind.expectDelayed(strings.Join(args, " "))
 	case "expect-reads":
 		var most int
 		if _, err := fmt.Sscan(args[1], &most); err != nil {

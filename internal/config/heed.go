@@ -28,10 +28,6 @@ var deviations = []deviation{
 		when:    func(k *Kubelet) bool { return *k.MakeIPTablesUtilChains },
 	},
 	{
-		reason: "a shutdown of the machine does not wait for pods",
-		fields: []string{"shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"},
-	},
-	{
 		reason: "containers are moved to other CPUs when something changes, and not each period",
 		fields: []string{"cpuManagerReconcilePeriod"},
 	},

@@ -13,11 +13,27 @@ var runFields = []string{
 	"eviction-pressure-transition-period", "eviction-soft", "eviction-soft-grace-period",
 }
 
+// runOnly are flags that `berth run` has for fields without a flag of the kubelet.
+var runOnly = []Flag{
+	{
+		Name: "shutdown-grace-period", Field: "shutdownGracePeriod", Group: FieldGroup, kind: durationKind, fallback: "0s",
+		Usage: "how long a shutdown of the machine waits for pods, by systemd-logind; 0s is not at all",
+	},
+	{
+		Name: "shutdown-grace-period-critical-pods", Field: "shutdownGracePeriodCriticalPods", Group: FieldGroup, kind: durationKind, fallback: "0s",
+		Usage: "how much of --shutdown-grace-period is for pods of system-critical priority, which end last",
+	},
+}
+
 // NewRunFlags returns the flags of `berth run` that stand for fields of the configuration.
 func NewRunFlags() *Flags {
 	fs := NewFlags()
 	fs.flags = slices.DeleteFunc(fs.flags, func(f *Flag) bool { return !slices.Contains(runFields, f.Name) })
 	maps.DeleteFunc(fs.named, func(name string, _ *Flag) bool { return !slices.Contains(runFields, name) })
+	for _, f := range runOnly {
+		fs.flags = append(fs.flags, &f)
+		fs.named[f.Name] = &f
+	}
 	return fs
 }
 
@@ -36,6 +52,7 @@ func LoadRun(flags *Flags) (*KubeletConfiguration, error) {
 	c := &check{Kubelet: &Kubelet{KubeletConfiguration: *given, Origins: l.origins}}
 	c.eviction()
 	c.logs()
+	c.shutdown()
 	given.EnforceNodeAllocatable = nil // nothing of the machine is kept from pods
 	return given, errors.Join(c.errs...)
 }

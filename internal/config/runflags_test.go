@@ -81,6 +81,8 @@ func TestLoadRunRefuses(t *testing.T) {
 		"eviction-soft-grace-period=memory.available=soon":    `--eviction-soft-grace-period[memory.available]: "soon" is no duration, such as "1m30s"`,
 		"eviction-minimum-reclaim=disk=1Gi":                   "--eviction-minimum-reclaim[disk]: there is no signal disk",
 		"eviction-pressure-transition-period=-1s":             "--eviction-pressure-transition-period: ",
+		"shutdown-grace-period=500ms":                         "--shutdown-grace-period: 500ms is neither 0s nor at least 1s",
+		"shutdown-grace-period-critical-pods=5s":              "--shutdown-grace-period-critical-pods: 5s is more than shutdownGracePeriod, 0s",
 		"container-log-max-files=1":                           "--container-log-max-files: ",
 		"container-log-max-size=x":                            "--container-log-max-size: ",
 		"eviction-hard=pid.available<x,imagefs.available<-5%": "--eviction-hard[imagefs.available]: ",

@@ -53,8 +53,7 @@ func (c *check) written(path string, at Origin) string {
 	if at.Kind != FromFlag {
 		return path
 	}
-	for i := range fieldFlags {
-		f := &fieldFlags[i]
+	for _, f := range slices.Concat(fieldFlags, runOnly) {
 		rest, ok := strings.CutPrefix(path, f.Field)
 		if f.Field != "" && ok && (rest == "" || rest[0] == '[' || rest[0] == '.') {
 			return "--" + f.Name + rest

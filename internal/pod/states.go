@@ -55,6 +55,10 @@ func (s *States) Subscribe() *Inbox[UID] {
 	return in
 }
 
+// Follow returns an inbox that gets every pod whose lifecycle is set or forgotten from now on, and
+// the function that ends this.
+func (s *States) Follow() (changed *Inbox[UID], cancel func()) { return s.changed.Subscribe() }
+
 // Set records the pod's lifecycle.
 func (s *States) Set(uid UID, l Lifecycle) {
 	s.mu.Lock()

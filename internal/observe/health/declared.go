@@ -25,6 +25,7 @@ const (
 	ClientCertificate  Code = "ClientCertificate"
 	ServingCertificate Code = "ServingCertificate"
 	Clock              Code = "Clock"
+	Shutdown           Code = "Shutdown"
 	Manifests          Code = "Manifests"
 	Quarantine         Code = "Quarantine"
 )
@@ -83,6 +84,12 @@ var declared = []Condition{
 		Help: "It is written as soon as the API server takes it. Pods with volumes of " +
 			"drivers cannot be scheduled here before.",
 		DependsOn: []Code{APIServer}, MakesNotReady: true,
+	},
+	{
+		Code: Shutdown, Title: "The machine is about to be turned off.",
+		Help: "Its pods end, and none starts. Where the shutdown was called off, it goes " +
+			"away by itself; systemd-inhibit --list shows who delays it.",
+		MakesNotReady: true,
 	},
 	{
 		Code: EventStream, Title: "The container runtime sends no events.",

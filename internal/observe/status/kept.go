@@ -8,6 +8,7 @@ import (
 
 	"berth/internal/checkpoint"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
 )
 
 // Kept keeps statuses for the next agent: of static pods, since nobody else knows what a pod came
@@ -100,10 +101,11 @@ func (m *Manager) keptLocked(uid pod.UID, s v1.PodStatus) kept {
 }
 
 // isKept reports whether the next agent is to know the status. A static pod that was refused has no
-// containers: it is judged anew.
+// containers: it is judged anew. One that ended because the machine was turned off runs again when
+// that is turned on.
 func (e *entry) isKept() bool {
 	if pod.IsStatic(e.pod) {
-		return len(e.status.ContainerStatuses) > 0
+		return len(e.status.ContainerStatuses) > 0 && e.status.Reason != lifecycle.Terminated
 	}
 	return pod.IsTerminal(e.status.Phase)
 }

@@ -45,6 +45,8 @@ const (
 	DeadlineExceeded = "DeadlineExceeded"
 	Evicted          = "Evicted"
 	Preempting       = "Preempting"
+	// Terminated: the machine was about to be turned off.
+	Terminated = "Terminated"
 )
 
 // UnknownExitCode is the exit code of a container whose end nobody saw: 128 + SIGKILL.

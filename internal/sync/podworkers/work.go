@@ -31,6 +31,8 @@ type KillPodOptions struct {
 	// PodTerminationGracePeriodSecondsOverride replaces the pod's own grace period; it can only
 	// shorten one that runs already.
 	PodTerminationGracePeriodSecondsOverride *int64
+	// Why says in the journal why the pod ends, if it is not evicted; "": no source has it.
+	Why string
 	// PodStatusFunc is applied to the final status; the last one given wins.
 	PodStatusFunc PodStatusFunc
 	// CompletedCh is closed when all containers have ended.
@@ -196,6 +198,8 @@ func whyEnd(o *UpdatePodOptions) string {
 		return "its deletion was asked for"
 	case o.KillPodOptions != nil && o.KillPodOptions.Evict == Evicted:
 		return "it is evicted"
+	case o.KillPodOptions != nil && o.KillPodOptions.Why != "":
+		return o.KillPodOptions.Why
 	case o.UpdateType == SyncPodKill:
 		return notWanted
 	default:

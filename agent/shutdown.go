@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"context"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/host/logind"
+	"berth/internal/pod"
+	"berth/internal/sync/nodeshutdown"
+	"berth/internal/sync/podworkers"
+)
+
+// shutdownFile says when the machine was turned off last; its name and form are the kubelet's.
+const shutdownFile = "graceful_node_shutdown_state"
+
+// shutdownKiller ends pods before the machine is turned off.
+type shutdownKiller struct{ workers *podworkers.PodWorkers }
+
+// ShutDownPod ends a pod within so many seconds.
+func (k shutdownKiller) ShutDownPod(p *v1.Pod, grace int64, status func(*v1.PodStatus)) {
+	k.workers.UpdatePod(podworkers.UpdatePodOptions{
+		UpdateType: podworkers.SyncPodKill, Pod: p,
+		KillPodOptions: &podworkers.KillPodOptions{
+			PodTerminationGracePeriodSecondsOverride: &grace, PodStatusFunc: status, Why: "the machine is about to be turned off",
+		},
+	})
+}
+
+// newShutdown builds what ends pods before the machine is turned off.
+func newShutdown(g *ground, workers *podworkers.PodWorkers, nodeChanged func()) *nodeshutdown.Manager {
+	connect := g.out.Logind
+	if connect == nil {
+		connect = func(ctx context.Context) (nodeshutdown.Logind, error) {
+			c, err := logind.Dial(ctx, logind.Config{})
+			if err != nil {
+				return nil, err // and no nil of a type
+			}
+			return c, nil
+		}
+	}
+	return nodeshutdown.New(nodeshutdown.Config{
+		Groups: g.settings.shutdown, Connect: connect, Pods: func() []*v1.Pod { return podsToEnd(g.pods, workers) }, Lifecycles: g.states,
+		Killer: shutdownKiller{workers}, NodeEvent: g.recorder.NodeEvent, State: g.shutdown, Changed: nodeChanged,
+		Path: filepath.Join(g.cfg.RootDir, shutdownFile), Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
+	})
+}
+
+// podsToEnd returns the pods that are wanted, and those that nobody wants any more and that are
+// ending.
+func podsToEnd(wanted *pod.Manager, workers *podworkers.PodWorkers) []*v1.Pod {
+	out := wanted.List()
+	for _, uid := range workers.AllEnding() {
+		if _, ok := wanted.Get(uid); ok {
+			continue
+		}
+		if p, ok := workers.Ending(uid); ok {
+			out = append(out, p)
+		}
+	}
+	return out
+}

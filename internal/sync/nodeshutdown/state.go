@@ -1,0 +1,63 @@
+package nodeshutdown
+
+import (
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"berth/internal/checkpoint"
+	"berth/internal/observe/health"
+)
+
+// errShuttingDown is why the Node is not ready.
+var errShuttingDown = errors.New("node is shutting down")
+
+// State is whether the machine is being shut down. Its zero value says no. The manager writes it;
+// everybody reads.
+type State struct {
+	mu    sync.Mutex
+	began time.Time // guarded by mu; zero: it is not
+}
+
+// ShuttingDown reports whether the machine is about to be turned off.
+func (s *State) ShuttingDown() bool { return s.Err() != nil }
+
+// Err returns why the node takes no pods, with the time since when, or nil.
+func (s *State) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.began.IsZero() {
+		return nil
+	}
+	return health.Since(errShuttingDown, s.began)
+}
+
+func (s *State) set(began time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.began = began
+}
+
+// past is what survives the agent: when the last shutdown began, and when its pods had ended. Its
+// form is the kubelet's.
+type past struct {
+	Start time.Time `json:"startTime,omitzero"`
+	End   time.Time `json:"endTime,omitzero"`
+}
+
+// unfinished reports whether the machine was turned off before all pods had had their time.
+func (p past) unfinished() bool { return p.End.Before(p.Start) }
+
+func readPast(path string) (p past, err error) {
+	err = checkpoint.Read(path, "times of the last shutdown", func(b []byte) error { return json.Unmarshal(b, &p) })
+	return p, err
+}
+
+func (p past) write(path string) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return checkpoint.Write(path, 0o644, b)
+}
