@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -149,7 +150,11 @@ func (x *tap) pass(_ any, agent grpc.ServerStream) error {
 		}
 		return agent.SendMsg((*frame)(&b))
 	}
-	runtime, err := x.runtime.NewStream(agent.Context(), &grpc.StreamDesc{ServerStreams: true}, method)
+	ctx := agent.Context()
+	if asked, ok := metadata.FromIncomingContext(ctx); ok { // containerd's own services go by the namespace in it
+		ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", strings.Join(asked.Get("containerd-namespace"), ""))
+	}
+	runtime, err := x.runtime.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
 	if err != nil {
 		return err
 	}
