@@ -151,8 +151,8 @@ func (x *tap) pass(_ any, agent grpc.ServerStream) error {
 		return agent.SendMsg((*frame)(&b))
 	}
 	ctx := agent.Context()
-	if asked, ok := metadata.FromIncomingContext(ctx); ok { // containerd's own services go by the namespace in it
-		ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", strings.Join(asked.Get("containerd-namespace"), ""))
+	for _, namespace := range metadata.ValueFromIncomingContext(ctx, "containerd-namespace") { // of containerd's own services
+		ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", namespace)
 	}
 	runtime, err := x.runtime.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
 	if err != nil {
