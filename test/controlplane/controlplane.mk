@@ -1,5 +1,5 @@
-# The control plane for tests: etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl in one program, built from the
-# modules that test/controlplane/go.mod pins. Included by the main Makefile.
+# The control plane for tests: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kube-proxy and kubeadm in one program,
+# built from the modules that test/controlplane/go.mod pins. Included by the main Makefile.
 #
 # The first build takes minutes, so what is built is kept in BERTH_CACHE under a key made from everything that goes into it: it is paid
 # for once per machine.
@@ -27,13 +27,13 @@ CONTROLPLANE_LDFLAGS  = -s -w $(foreach package,k8s.io/component-base/version k8
 	-X $(package).gitMinor=$(word 2,$(subst ., ,$(CONTROLPLANE_VERSION))))
 
 .PHONY: controlplane
-controlplane: ## build bin/controlplane, a Kubernetes control plane for tests (kept in BERTH_CACHE), and bin/kubectl
+controlplane: ## build bin/controlplane, a Kubernetes control plane for tests (kept in BERTH_CACHE), bin/kubectl and bin/kubeadm
 	@set -e; kept='$(BERTH_CACHE)'/controlplane/$(CONTROLPLANE_KEY); \
 	if ! [ -x "$$kept/controlplane" ]; then \
 		$(MAKE) --no-print-directory -f test/controlplane/controlplane.mk controlplane-build CONTROLPLANE_KEPT="$$kept"; \
 	fi; \
 	mkdir -p $(dir $(CONTROLPLANE)); \
-	ln -sfT "$$kept/controlplane" $(CONTROLPLANE); ln -sfT controlplane $(dir $(CONTROLPLANE))kubectl
+	ln -sfT "$$kept/controlplane" $(CONTROLPLANE); for name in kubectl kubeadm; do ln -sfT controlplane $(dir $(CONTROLPLANE))$$name; done
 
 .PHONY: controlplane-build
 controlplane-build:

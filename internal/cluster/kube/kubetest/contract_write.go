@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"berth/internal/cluster/kube"
 )
@@ -152,9 +153,17 @@ var writeContract = []clause{
 	}},
 	{"StatusOfANodeIsSeparate", func(c *contract) {
 		n := create(c, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.id}, Status: v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{KernelVersion: "k"}}})
-		n.Status.NodeInfo.KernelVersion, n.Labels = "other", map[string]string{"x": "y"}
-		n.ResourceVersion = "" // controllers write into a new node
-		n = mustInto[*v1.Node](c, c.request("PUT", kindOf[*v1.Node]()).Name(c.id).Body(n))
+		// Controllers write into a new node: taints, and ranges of addresses, which nobody may take away.
+		err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			n = mustRead[*v1.Node](c, c.id)
+			n.Status.NodeInfo.KernelVersion, n.Labels = "other", map[string]string{"x": "y"}
+			updated, err := into[*v1.Node](c, c.request("PUT", kindOf[*v1.Node]()).Name(c.id).Body(n))
+			n = updated
+			return err
+		})
+		if err != nil {
+			c.Fatal(err)
+		}
 		if n.Status.NodeInfo.KernelVersion != "k" || n.Labels["x"] != "y" {
 			c.Errorf("after an update of the node: kernel %q, labels %v", n.Status.NodeInfo.KernelVersion, n.Labels)
 		}

@@ -34,6 +34,10 @@ type addresses struct{ etcd, etcdPeer, apiServer int }
 
 func local(port int) string { return "https://127.0.0.1:" + strconv.Itoa(port) }
 
+// podRange is where the nodes have the ranges of their pods: another one for each control plane, as
+// far as that goes, because the nodes of several may be on one host.
+func podRange(a addresses) string { return "10." + strconv.Itoa(128+a.apiServer%64) + ".0.0/16" }
+
 // commands are how the components are run, in the order of their start.
 func commands(l Layout, program string, a addresses, additional map[string][]string) []supervise.Command {
 	args := map[string][]string{
@@ -101,6 +105,9 @@ func commands(l Layout, program string, a addresses, additional map[string][]str
 			"--secure-port=0",
 			"--leader-elect=false",
 			"--use-service-account-credentials",
+			"--allocate-node-cidrs",
+			"--cluster-cidr=" + podRange(a),
+			"--service-cluster-ip-range=" + serviceRange,
 			// The default holds the start up for seconds: every controller asks for a token of its
 			// own.
 			"--kube-api-qps=500",

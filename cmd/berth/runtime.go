@@ -1,0 +1,51 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"berth/agent"
+	"berth/internal/config"
+	"berth/internal/runtime/embedded"
+)
+
+// kubeletRootDir is the default of the kubelet's --root-dir.
+const kubeletRootDir = "/var/lib/kubelet"
+
+func newRuntimeCommand(g *globalFlags) *cobra.Command {
+	f := runFlags{pullDeadline: embedded.DefaultPullProgressDeadline, maxPods: 1, podLogsDir: "/var/log/pods", fields: config.NewRunFlags()}
+	cmd := &cobra.Command{
+		Use:   "runtime",
+		Short: "Start the container runtime inside this program, without pods, and leave it running",
+		Long: `Start the container runtime that is inside this program, without an agent and without pods, and leave it running. It prints the runtime's socket.
+
+kubeadm wants a runtime before it runs a kubelet: its criSocket is what this command prints. The next agent with the same directories takes the
+runtime over. "berth stop --all" ends it.`,
+		Example: `  berth runtime
+  kubeadm init --cri-socket "$(berth runtime)"`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if os.Geteuid() != 0 {
+				return errors.New("berth runtime must be root, as the runtime makes containers and networks: try with sudo")
+			}
+			cfg, err := f.config(g.runDir, nil)
+			if err != nil {
+				return err
+			}
+			cfg.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+			endpoint, err := agent.StartRuntime(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), endpoint)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&f.rootDir, "root-dir", kubeletRootDir, "root directory of the agent that takes the runtime over")
+	return cmd
+}

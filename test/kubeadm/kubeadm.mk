@@ -1,0 +1,40 @@
+# A cluster of two Berth nodes made by kubeadm, and the tests on it. Included by the main Makefile, after that of the control plane, which has
+# kubeadm and kube-proxy.
+#
+# CoreDNS is built from the module that test/coredns/go.mod pins, and kept in BERTH_CACHE as the control plane is.
+
+COREDNS     := bin/coredns
+# The folder of `make kubeadm`. Short, because there are sockets in it.
+KUBEADM_DIR ?= /tmp/berth-kubeadm
+
+COREDNS_SOURCES := $(addprefix test/coredns/,go.mod go.sum main.go)
+COREDNS_KEY      = $(shell { go env GOVERSION GOARCH; cat $(COREDNS_SOURCES); } | sha256sum | cut -c1-16)
+
+KUBEADM_ENV = KUBERNETES_VERSION=$(CONTROLPLANE_VERSION) KUBELET_SERVICE='$(CURDIR)/docs/kubelet.service'
+
+.PHONY: coredns
+coredns:
+	@set -e; kept='$(BERTH_CACHE)/coredns/$(COREDNS_KEY)'; \
+	if ! [ -x "$$kept/coredns" ]; then \
+		echo 'coredns: the first build takes a minute or two'; \
+		mkdir -p "$$(dirname "$$kept")"; work=$$(mktemp -d "$$kept.XXXXXX"); trap 'rm -rf "$$work"' EXIT; \
+		(cd test/coredns && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$$work/coredns" .); \
+		chmod 755 "$$work"; rm -rf "$$kept"; mv -T "$$work" "$$kept"; \
+	fi; \
+	mkdir -p $(dir $(COREDNS)); ln -sfT "$$kept/coredns" $(COREDNS)
+
+.PHONY: kubeadm-build
+kubeadm-build: need-root build controlplane coredns
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/kubeadm-cluster ./test/kubeadm
+
+.PHONY: kubeadm
+kubeadm: kubeadm-build ## make a cluster of two Berth nodes with kubeadm, in KUBEADM_DIR; eval "$$(make -s kubeadm)" sets KUBECONFIG
+	@$(KUBEADM_ENV) bin/kubeadm-cluster up '$(KUBEADM_DIR)' --detach
+
+.PHONY: kubeadm-down
+kubeadm-down: kubeadm-build ## end what make kubeadm has started, and remove it
+	@bin/kubeadm-cluster down '$(KUBEADM_DIR)'
+
+.PHONY: e2e-kubeadm
+e2e-kubeadm: kubeadm-build ## run the tests over a cluster of two nodes that kubeadm makes, as root (RUN=those of this name alone)
+	$(KUBEADM_ENV) KUBEADM_CLUSTER='$(CURDIR)/bin/kubeadm-cluster' go test -tags e2e -count 1 -v -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/kubeadm
