@@ -31,6 +31,10 @@ const (
 type Decoder struct {
 	Node  string // the name of this node
 	Names NameRule
+	// Running returns the UID under which the pod of a manifest runs already, or own, which
+	// stands for what the manifest says. Of p, name and namespace are known. Nil: all run under
+	// their own.
+	Running func(p *v1.Pod, from Origin, own pod.UID) pod.UID
 }
 
 // Origin is where a manifest was read from.
@@ -264,11 +268,13 @@ func (d *decoding) pod(at Problem, object map[string]any) {
 	d.Objects = append(d.Objects, Object{Kind: "Pod", Object: p, Origin: d.Origin, Document: canonical})
 }
 
-// checkPod returns why the defaulted pod is refused, or "".
+// checkPod returns why the defaulted pod is refused, or "". In run mode, which has no API server
+// for it, the pod gets the priority of its class.
 func (d *decoding) checkPod(p *v1.Pod) string {
 	if d.Names == KeepNames {
 		// First: a field that cannot be here at all is not to be mended.
-		if errs := findClusterReferences(&p.Spec, field.NewPath("spec")); len(errs) > 0 {
+		path := field.NewPath("spec")
+		if errs := append(findClusterReferences(&p.Spec, path), resolvePriority(&p.Spec, path)...); len(errs) > 0 {
 			return explainErrors(errs)
 		}
 	}

@@ -29,14 +29,17 @@ func (r NameRule) String() string { return [...]string{"KeepNames", "MangleNames
 // toleration, phase. canonical is the manifest that the UID stands for. It returns what was taken
 // from the manifest that its author may miss.
 func (d Decoder) identify(p *v1.Pod, canonical []byte, from Origin) (warnings []string) {
-	if p.UID == "" {
-		p.UID = computeUID(canonical, d.Node, from)
-	}
 	if p.Name != "" {
 		p.Name = d.podName(p.Name)
 	}
 	if p.Namespace == "" {
 		p.Namespace = v1.NamespaceDefault
+	}
+	if p.UID == "" {
+		p.UID = computeUID(canonical, d.Node, from)
+		if d.Running != nil {
+			p.UID = d.Running(p, from, p.UID)
+		}
 	}
 	p.Spec.NodeName = d.Node
 	p.ManagedFields = nil // nobody reads them, and they are large in manifests taken from a cluster
@@ -72,6 +75,7 @@ func (d Decoder) podName(name string) string {
 // computeUID returns the UID of a static pod: 32 lower-case hex digits that change with any field
 // of the manifest, the node and the path or URL, and with nothing else. Differs from the kubelet,
 // which hashes the defaulted pod: there a release that adds a default restarts every static pod.
+// Decoder.Running keeps those that a kubelet has started.
 func computeUID(canonical []byte, node string, from Origin) pod.UID {
 	h := fnv.New128a()
 	h.Write(canonical) // a hash.Hash never returns an error

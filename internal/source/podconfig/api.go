@@ -29,8 +29,10 @@ func pathOf(src pod.Source, p *v1.Pod) string {
 type PodWatch interface {
 	// Run follows them until ctx is done.
 	Run(ctx context.Context) error
-	// List returns the pods, none before the first list is complete. They are shared, and without
-	// managedFields; one that has not changed is the same pointer as before.
+	// List returns the pods. They are shared, and without managedFields; one that has not changed
+	// is the same pointer as before. synced is false before the API server's first list is
+	// complete: they are none then, or what is known of an earlier time, of which pods may start
+	// and none that is missing ends.
 	List() (pods []*v1.Pod, synced bool)
 }
 
@@ -55,8 +57,10 @@ func (s *apiSource) run(ctx context.Context, handOver func(snapshot)) error {
 		select {
 		case <-ctx.Done():
 		case <-changed:
-			if pods, synced := w.List(); synced {
-				handOver(s.check(pods))
+			if pods, synced := w.List(); synced || len(pods) > 0 {
+				n := s.check(pods)
+				n.partial = !synced
+				handOver(n)
 			}
 		}
 	}

@@ -66,6 +66,13 @@ type target struct {
 // newFileSource returns the source of the files and folders.
 func newFileSource(cfg Config, paths []string) (*fileSource, error) {
 	d := manifest.Decoder{Node: cfg.NodeName, Names: cfg.Names}
+	if cfg.KubeletLogs != "" {
+		k := &kubeletPods{logs: cfg.KubeletLogs, log: cfg.Log}
+		if cfg.StateDir != "" {
+			k.file = filepath.Join(cfg.StateDir, kubeletUIDs)
+		}
+		d.Running = k.running
+	}
 	s := &fileSource{
 		log: cfg.Log, decode: d.Decode, watch: cfg.Watch, rescan: cfg.Rescan,
 		kept: newLastGood(cfg.StateDir, pod.FileSource, d, cfg.Log),

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/host/inotify"
 	"berth/internal/pod"
@@ -463,7 +464,13 @@ func link(t *testing.T, to, at string) {
 }
 
 func TestOverlappingPathsAndDuplicates(t *testing.T) {
-	inBubble(t, []string{"", "b.yaml"}, nil, func(b *bench) {
+	var told []string
+	record := func(c *Config) {
+		c.Event = func(p *v1.Pod, eventtype, reason, message string) {
+			told = append(told, fmt.Sprintf("%s %s %s: %s", p.UID, eventtype, reason, message))
+		}
+	}
+	inBubble(t, []string{"", "b.yaml"}, record, func(b *bench) {
 		write(t, b.path("a.yaml"), manifesttest.Pod("same", "i"))
 		write(t, b.path("b.yaml"), manifesttest.Pod("same", "j"))
 		b.expect("ADD default/same")
@@ -472,6 +479,13 @@ func TestOverlappingPathsAndDuplicates(t *testing.T) {
 		}
 		if got := len(b.Problems()); got != 1 {
 			t.Errorf("problems: %v", b.Problems())
+		}
+		time.Sleep(3 * defaultRescan) // the same again is no news
+		b.settle()
+		dropped := decodeAt(pod.FileSource, b.path("b.yaml"), manifesttest.Pod("same", "j")).pods[0].UID
+		want := fmt.Sprintf("%s Warning FailedValidation: Error validating pod same_default(%[1]s) from file due to duplicate pod name \"same\", ignoring", dropped)
+		if diff := cmp.Diff([]string{want}, told); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
 		}
 		remove(t, b.path("a.yaml"))
 		b.watcher.touch(b.path("a.yaml"))

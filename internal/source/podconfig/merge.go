@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -236,13 +235,17 @@ func count[K comparable](counts map[K]int, key K, by int) int {
 	return min(max(now, 1), 2) - min(max(before, 1), 2)
 }
 
-// mergeDuplicates drops pods whose full name, or UID, an earlier pod of the set has, and names them
-// as problems.
-func mergeDuplicates(src pod.Source, pods []*v1.Pod) ([]*v1.Pod, []manifest.Problem) {
+// duplicate is a pod that was dropped, and what is said of it.
+type duplicate struct {
+	pod     *v1.Pod
+	problem manifest.Problem
+}
+
+// mergeDuplicates drops pods whose full name, or UID, an earlier pod of the set has.
+func mergeDuplicates(src pod.Source, pods []*v1.Pod) (kept []*v1.Pod, dropped []duplicate) {
 	names := make(map[pod.FullName]struct{}, len(pods))
 	uids := make(map[pod.UID]struct{}, len(pods))
-	kept := make([]*v1.Pod, 0, len(pods))
-	var problems []manifest.Problem
+	kept = make([]*v1.Pod, 0, len(pods))
 	for _, p := range pods {
 		_, sameName := names[pod.FullNameOf(p)]
 		_, sameUID := uids[p.UID]
@@ -257,12 +260,12 @@ func mergeDuplicates(src pod.Source, pods []*v1.Pod) ([]*v1.Pod, []manifest.Prob
 		if !sameName {
 			msg = fmt.Sprintf("Error validating pod %s from %s due to duplicate metadata.uid %q, ignoring", pod.Describe(p), src, p.UID)
 		}
-		problems = append(problems, manifest.Problem{
+		dropped = append(dropped, duplicate{p, manifest.Problem{
 			Source: src, Path: pathOf(src, p), Namespace: p.Namespace, Name: p.Name,
 			Severity: manifest.SeverityError, Message: msg,
-		})
+		}})
 	}
-	return kept, problems
+	return kept, dropped
 }
 
 // computeClashes names the pods of manifests that an earlier source wants under the same full name.
@@ -331,7 +334,7 @@ func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.En
 				}
 			case pod.UPDATE:
 				decision = "changed"
-				why = fmt.Sprintf("%s: %s differ", describeOrigin(p), strings.Join(computeDifference(known[p.UID], p), ", "))
+				why = fmt.Sprintf("%s: %s", describeOrigin(p), describeChanges(known[p.UID], p))
 			case pod.DELETE:
 				decision, why = "deletion asked for", describeOrigin(p)+": deletionTimestamp is set"
 			case pod.REMOVE:
@@ -356,7 +359,7 @@ func whyReplaced(old, next *v1.Pod, effect string) string {
 	if old.UID == next.UID {
 		return describeOrigin(next) + " was deleted and written again"
 	}
-	return fmt.Sprintf("%s changed: %s", describeOrigin(next), effect)
+	return fmt.Sprintf("%s changed (%s): %s", describeOrigin(next), describeChanges(old, next), effect)
 }
 
 // describeOrigin names where the pod comes from.

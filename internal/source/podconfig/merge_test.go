@@ -146,9 +146,16 @@ func TestMergeDuplicates(t *testing.T) {
 	pods := []*v1.Pod{
 		testPod("1", "a", path("/m/a")), testPod("2", "a", path("/m/b")), testPod("1", "c", path("/m/c")), testPod("3", "d", path("/m/d")),
 	}
-	kept, problems := mergeDuplicates(pod.FileSource, pods)
+	kept, dropped := mergeDuplicates(pod.FileSource, pods)
 	if got := ops([]pod.PodUpdate{{Pods: kept, Op: pod.ADD}}); got != "ADD default/a default/d" {
 		t.Errorf("kept: %s", got)
+	}
+	var problems []manifest.Problem
+	for i, d := range dropped {
+		if d.pod != pods[i+1] {
+			t.Errorf("pod %d dropped: %s", i, d.pod.Name)
+		}
+		problems = append(problems, d.problem)
 	}
 	want := []manifest.Problem{
 		{
@@ -225,9 +232,9 @@ func TestTakeExplains(t *testing.T) {
 	}
 	want := []string{
 		"1 config: accepted: new in manifest /m/web.yaml",
-		"1 config: changed: manifest /m/web.yaml: labels differ",
-		"1 config: removed: manifest /m/web.yaml changed: replaced by pod 2",
-		"2 config: accepted: manifest /m/web.yaml changed: replaces pod 1",
+		"1 config: changed: manifest /m/web.yaml: labels",
+		"1 config: removed: manifest /m/web.yaml changed (labels): replaced by pod 2",
+		"2 config: accepted: manifest /m/web.yaml changed (labels): replaces pod 1",
 		"2 config: removed: no longer in manifest /m/web.yaml",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

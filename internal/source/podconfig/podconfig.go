@@ -60,6 +60,9 @@ type Config struct {
 	// StateDir is where the last good version of each manifest is kept, for the time when it is bad
 	// while the agent starts. Empty means that none is kept.
 	StateDir string
+	// KubeletLogs is the folder of pods' logs, by which static pods of files are known that a
+	// kubelet began: they run on. Empty: none are.
+	KubeletLogs string
 	// API opens the watch of the pods that the API server has bound to this node; nil means that
 	// there is no API source. The watch calls changed once its first list is complete and whenever
 	// the set changes, which does not block.
@@ -68,6 +71,8 @@ type Config struct {
 	// it was given last: by Take, before it returns the pods that came with them. It does not
 	// block. Nil means that nobody needs them.
 	Objects func(manifest.LocalObjects)
+	// Event records an event about a pod. It does not block. Nil records none.
+	Event func(p *v1.Pod, eventtype, reason, message string)
 }
 
 // PodConfig merges the sources of pods into one stream of operations. Take is for the loop alone;
@@ -78,6 +83,7 @@ type PodConfig struct {
 	savers  []*checkpoint.Writer // of the sources that keep what their manifests stand for
 	wake    chan struct{}        // capacity 1
 	tell    func(manifest.LocalObjects)
+	event   func(p *v1.Pod, eventtype, reason, message string)
 
 	mu      sync.Mutex
 	feeds   []*feed            // guarded by mu (the elements too); one per source, in the order of sources
@@ -157,6 +163,9 @@ func New(cfg Config) (*PodConfig, error) {
 	if cfg.Objects == nil {
 		cfg.Objects = func(manifest.LocalObjects) {}
 	}
+	if cfg.Event == nil {
+		cfg.Event = func(*v1.Pod, string, string, string) {}
+	}
 	if cfg.Watch == nil {
 		cfg.Watch = func() (Watcher, error) { return inotify.Open() }
 	}
@@ -164,6 +173,7 @@ func New(cfg Config) (*PodConfig, error) {
 		journal: cfg.Journal,
 		wake:    make(chan struct{}, 1),
 		tell:    cfg.Objects,
+		event:   cfg.Event,
 		changed: make(chan struct{}),
 	}
 	files, urls := splitPaths(cfg.Paths)
@@ -224,11 +234,14 @@ func (c *PodConfig) Health() error {
 // handOver replaces the newest set of a source and wakes the loop. It does not block.
 func (c *PodConfig) handOver(f *feed, n snapshot) {
 	f.census.follow(n.pods)
-	var duplicates []manifest.Problem
+	var doubles []duplicate
 	if f.census.doubles > 0 {
-		n.pods, duplicates = mergeDuplicates(f.source, n.pods)
-		n.problems = append(n.problems, duplicates...)
+		n.pods, doubles = mergeDuplicates(f.source, n.pods)
+		for _, d := range doubles {
+			n.problems = append(n.problems, d.problem)
+		}
 	}
+	var duplicates []manifest.Problem
 	n.objects, duplicates = mergeObjectDuplicates(n.objects)
 	n.problems = append(n.problems, duplicates...)
 
@@ -254,6 +267,7 @@ func (c *PodConfig) handOver(f *feed, n snapshot) {
 	c.mu.Unlock()
 
 	c.recordProblems(before, after)
+	c.tellDuplicates(before, doubles)
 	wake(c.wake)
 }
 

@@ -3,7 +3,10 @@ package podconfig
 import (
 	"cmp"
 	"path/filepath"
+	"slices"
 	"time"
+
+	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/record/journal"
 	"berth/internal/source/manifest"
@@ -68,6 +71,16 @@ func (c *PodConfig) recordProblem(p manifest.Problem, e journal.Entry) {
 	if p.Name != "" {
 		e.Subject = journal.Subject{Namespace: p.Namespace, Name: p.Name}
 		c.journal.Record(e)
+	}
+}
+
+// tellDuplicates records an event of each pod that was dropped, and was not before: before has the
+// problems of then.
+func (c *PodConfig) tellDuplicates(before []manifest.Problem, doubles []duplicate) {
+	for _, d := range doubles {
+		if !slices.ContainsFunc(before, func(p manifest.Problem) bool { return undated(p) == d.problem }) {
+			c.event(d.pod, v1.EventTypeWarning, "FailedValidation", d.problem.Message)
+		}
 	}
 }
 

@@ -1,0 +1,134 @@
+package podconfig
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/checkpoint"
+	"berth/internal/pod"
+	"berth/internal/source/manifest"
+)
+
+// kubeletUIDs is the file, beside the last good versions of manifests, of the UIDs that a kubelet
+// gave static pods.
+const kubeletUIDs = "kubelet-uids.json"
+
+// kubeletPods knows which static pods a kubelet began, so that they run on under the UIDs that
+// it gave them. How it makes these of a manifest is its own affair; but a manifest that has not
+// changed since there are logs of its pod is what the pod was made of. It is safe for
+// concurrent use.
+type kubeletPods struct {
+	logs string // folder of pods' logs: <namespace>_<name>_<uid>
+	file string // "" keeps nothing
+	log  *slog.Logger
+
+	mu   sync.Mutex
+	uids map[pod.UID]pod.UID // guarded by mu; the kubelet's UID by ours; nil before the file was read
+}
+
+// running returns the UID that a kubelet gave the pod of the manifest, or own. A pod is asked about
+// by what its manifest says: once it was found, it keeps its UID until the manifest says something
+// else.
+func (k *kubeletPods) running(p *v1.Pod, from manifest.Origin, own pod.UID) pod.UID {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.uids == nil {
+		k.load()
+	}
+	if uid, ok := k.uids[own]; ok {
+		return uid
+	}
+	uid, began := k.newest(p)
+	if uid == "" || uid == own || !changedAt(from.Path).Before(began) {
+		return own
+	}
+	k.log.Info("a static pod of a kubelet runs on under its UID", "manifest", from.Path, "pod", pod.FullNameOf(p), "uid", uid)
+	k.uids[own] = uid
+	k.save()
+	return uid
+}
+
+// newest returns the UID of the static pod of that name whose logs began last, and when that
+// was; "" without one.
+func (k *kubeletPods) newest(p *v1.Pod) (uid pod.UID, began time.Time) {
+	entries, err := os.ReadDir(k.logs)
+	if err != nil {
+		return "", time.Time{} // there are no logs yet
+	}
+	for _, e := range entries {
+		id, ok := strings.CutPrefix(e.Name(), p.Namespace+"_"+p.Name+"_")
+		if b, err := hex.DecodeString(id); !ok || err != nil || len(b) != 16 || !e.IsDir() {
+			continue // of another pod, or of one of an API server
+		}
+		if t := bornAt(filepath.Join(k.logs, e.Name())); t.After(began) {
+			uid, began = pod.UID(id), t
+		}
+	}
+	return uid, began
+}
+
+// bornAt returns when a folder was made; zero where the file system does not say.
+func bornAt(folder string) time.Time {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, folder, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &st); err != nil || st.Mask&unix.STATX_BTIME == 0 {
+		return time.Time{}
+	}
+	return time.Unix(st.Btime.Sec, int64(st.Btime.Nsec))
+}
+
+// changedAt returns when the file, or a link on the way to it, was changed last in any way; now, if
+// it is not there.
+func changedAt(path string) (last time.Time) {
+	places, _, ok := resolve(path)
+	for _, at := range places {
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(at.folder, at.name), &st); err != nil {
+			ok = false
+		} else if t := time.Unix(st.Ctim.Unix()); t.After(last) {
+			last = t
+		}
+	}
+	if !ok {
+		return time.Now()
+	}
+	return last
+}
+
+// load reads the file. k.mu is held.
+func (k *kubeletPods) load() {
+	k.uids = map[pod.UID]pod.UID{}
+	if k.file == "" {
+		return
+	}
+	err := checkpoint.Read(k.file, "UIDs that a kubelet gave static pods", func(b []byte) error { return json.Unmarshal(b, &k.uids) })
+	if err != nil {
+		k.uids = map[pod.UID]pod.UID{}
+		k.log.Warn(err.Error())
+	}
+}
+
+// save writes the file. k.mu is held.
+func (k *kubeletPods) save() {
+	if k.file == "" {
+		return
+	}
+	b, err := json.Marshal(k.uids)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(k.file), 0o700)
+	}
+	if err == nil {
+		err = checkpoint.WriteWarm(k.file, 0o600, b)
+	}
+	if err != nil {
+		k.log.Warn("the UID of a kubelet's static pod is not kept: the next agent may start the pod anew", "error", err)
+	}
+}
