@@ -49,7 +49,9 @@ type resources struct {
 type Config struct {
 	// File keeps the records; "" keeps them in memory alone.
 	File string
-	Log  *slog.Logger
+	// Kubelet is the folder of the files in which a kubelet keeps the same; "": none did or will.
+	Kubelet string
+	Log     *slog.Logger
 	// SetAside is told that a file that could not be read was moved out of the way, in words for an
 	// event about the node. It may be nil.
 	SetAside func(message string)

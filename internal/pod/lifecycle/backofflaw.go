@@ -120,3 +120,14 @@ func (b BackOff) grow(delay time.Duration) time.Duration {
 	}
 	return max(time.Duration(next), b.Initial)
 }
+
+// AfterRestarts returns the delay of a container that was restarted so often, each time for having
+// ended soon; 0 for one that never was.
+func (b BackOff) AfterRestarts(n uint32) (delay time.Duration) {
+	for range n {
+		if delay = b.grow(delay); delay >= b.Maximum {
+			break
+		}
+	}
+	return delay
+}

@@ -1,0 +1,162 @@
+package allocation
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/dump"
+
+	"berth/internal/checkpoint"
+	"berth/internal/pod"
+)
+
+// The kubelet's files: what pods were given, and what they have, which is less or more while a
+// resize is under way.
+const (
+	allocatedFile = "allocated_pods_state"
+	actuatedFile  = "actuated_pods_state"
+)
+
+// kubeletFile is the form of both: Data is a kubeletState in JSON.
+type kubeletFile struct {
+	Data     string `json:"data"`
+	Checksum uint64 `json:"checksum"`
+}
+
+type kubeletState struct {
+	Entries map[pod.UID]kubeletEntry `json:"entries"`
+}
+
+type kubeletEntry struct {
+	ContainerResources map[string]v1.ResourceRequirements
+	PodLevelResources  *v1.ResourceRequirements
+}
+
+func (e kubeletEntry) resources() resources {
+	return resources{Containers: e.ContainerResources, Pod: e.PodLevelResources}
+}
+
+func checksum(data string) uint64 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(dump.ForHash(data))) // which cannot fail
+	return uint64(h.Sum32())
+}
+
+func encodeKubelet(of map[pod.UID]resources) ([]byte, error) {
+	s := kubeletState{Entries: map[pod.UID]kubeletEntry{}}
+	for uid, r := range of {
+		s.Entries[uid] = kubeletEntry{ContainerResources: r.Containers, PodLevelResources: r.Pod}
+	}
+	data, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(kubeletFile{Data: string(data), Checksum: checksum(string(data))})
+}
+
+func decodeKubelet(content []byte) (map[pod.UID]kubeletEntry, error) {
+	var f kubeletFile
+	if err := json.Unmarshal(content, &f); err != nil {
+		return nil, err
+	}
+	if sum := checksum(f.Data); sum != f.Checksum {
+		return nil, fmt.Errorf("its checksum is %d, that of its content %d", f.Checksum, sum)
+	}
+	var s kubeletState
+	err := json.Unmarshal([]byte(f.Data), &s)
+	return s.Entries, err
+}
+
+// readKubelet returns the records of a kubelet that ran after the last agent: its file is younger
+// than ours. What it gave pods, it had admitted.
+func (a *Allocations) readKubelet() map[pod.UID]record {
+	if a.cfg.Kubelet == "" {
+		return nil
+	}
+	theirs, err := os.Stat(filepath.Join(a.cfg.Kubelet, allocatedFile))
+	if err != nil {
+		return nil // no kubelet ran here
+	}
+	if ours, err := os.Stat(a.cfg.File); err == nil && !theirs.ModTime().After(ours.ModTime()) {
+		return nil
+	}
+	read := func(name string) map[pod.UID]kubeletEntry {
+		path := filepath.Join(a.cfg.Kubelet, name)
+		b, err := os.ReadFile(path)
+		var entries map[pod.UID]kubeletEntry
+		if err == nil {
+			entries, err = decodeKubelet(b)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			a.cfg.Log.Warn("what a kubelet gave pods is not known; they are taken to have what their specs say", "file", path, "error", err)
+		}
+		return entries
+	}
+	actuated := read(actuatedFile)
+	out := map[pod.UID]record{}
+	for uid, e := range read(allocatedFile) {
+		r := record{resources: e.resources(), Admitted: true}
+		if has, known := actuated[uid]; known && !equality.Semantic.DeepEqual(has, e) {
+			was := has.resources()
+			r.Actuated, r.Cgroup = &was, &was
+		}
+		out[uid] = r
+	}
+	return out
+}
+
+// has returns what the containers have.
+func (r record) has() resources {
+	if r.Actuated != nil {
+		return *r.Actuated
+	}
+	return r.resources
+}
+
+// takeOver puts the records of a kubelet in the place of ours where they say something else.
+func takeOver(ours, kubelet map[pod.UID]record) map[pod.UID]record {
+	out := map[pod.UID]record{}
+	maps.Copy(out, kubelet)
+	for uid, r := range ours {
+		theirs, known := kubelet[uid]
+		if !known || equality.Semantic.DeepEqual(r.resources, theirs.resources) && equality.Semantic.DeepEqual(r.has(), theirs.has()) {
+			out[uid] = r // ours knows more: how far the pod's cgroup is
+		}
+	}
+	return out
+}
+
+// leaveToKubelet writes what admitted pods were given into the kubelet's files, for one that
+// follows.
+func (a *Allocations) leaveToKubelet() error {
+	if a.cfg.Kubelet == "" {
+		return nil
+	}
+	given, has := map[pod.UID]resources{}, map[pod.UID]resources{}
+	a.mu.Lock()
+	for uid, r := range a.pods {
+		if !r.Admitted {
+			continue
+		}
+		given[uid], has[uid] = r.resources, r.has()
+	}
+	a.mu.Unlock()
+	for name, of := range map[string]map[pod.UID]resources{allocatedFile: given, actuatedFile: has} {
+		b, err := encodeKubelet(of)
+		if err == nil {
+			err = checkpoint.WriteWarm(filepath.Join(a.cfg.Kubelet, name), 0o600, b)
+		}
+		if err != nil {
+			return fmt.Errorf("leave to a kubelet what pods were given: %w", err)
+		}
+	}
+	return nil
+}
