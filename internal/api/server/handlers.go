@@ -84,6 +84,8 @@ type Handlers struct {
 	// Waits returns the calls for a pod that the runtime has not answered yet, the oldest first. It
 	// may be nil.
 	Waits func(uid pod.UID) []Wait
+	// Probes returns how the probes of a pod stand. It may be nil.
+	Probes func(uid pod.UID) []Probe
 
 	// Node returns the Node, with its kind: the newest that the API server showed, or this
 	// machine's own description where there is none. It may be nil; then the path does not exist.

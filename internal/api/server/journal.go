@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/observe/health"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 	"berth/internal/source/manifest"
@@ -32,6 +33,10 @@ type Explanation struct {
 	Pulls []Pull `json:"pulls,omitempty"`
 	// Waits are the calls for the pods that the runtime has not answered yet.
 	Waits []Wait `json:"waits,omitempty"`
+	// Probes are how those of the pods stand.
+	Probes []Probe `json:"probes,omitempty"`
+	// Node are the conditions of the agent that hold and for which nothing can be relied on.
+	Node []health.State `json:"node,omitempty"`
 	// Problems are what is wrong with manifests that describe such a pod, or with the manifest.
 	Problems []manifest.Problem `json:"problems,omitempty"`
 }
@@ -49,6 +54,21 @@ type Wait struct {
 	Since time.Time `json:"since"`
 	// Until is when the answer is given up.
 	Until time.Time `json:"until"`
+}
+
+// Probe is how a probe of a container stands.
+type Probe struct {
+	Pod       pod.UID `json:"pod"`
+	Container string  `json:"container"`
+	// Kind is liveness, readiness or startup.
+	Kind string `json:"kind"`
+	// Last is the newest result, success or failure; unknown before the first. InARow results up to
+	// the newest were so, and Needed make the agent act on it.
+	Last   string `json:"last"`
+	InARow int    `json:"inARow"`
+	Needed int    `json:"needed"`
+	// Next is when it is tried again; absent while it is not to be tried, or is under way.
+	Next time.Time `json:"next,omitzero"`
 }
 
 // Events are the node's own record of its events.
@@ -136,6 +156,16 @@ func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request
 		for _, p := range e.Pods {
 			e.Waits = append(e.Waits, j.h.Waits(p.UID)...)
 		}
+	}
+	if j.h.Probes != nil {
+		for _, p := range e.Pods {
+			e.Probes = append(e.Probes, j.h.Probes(p.UID)...)
+		}
+	}
+	if j.h.Health != nil {
+		e.Node = slices.DeleteFunc(slices.Clone(j.h.Health()), func(s health.State) bool {
+			return s.Error == "" || len(s.BecauseOf) > 0 || !s.MakesNotReady && !s.FailsHealthz
+		})
 	}
 	for _, p := range j.h.Problems() {
 		if concerns(p) {

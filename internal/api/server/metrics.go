@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"berth/internal/record/span"
 )
 
 type metrics struct {
@@ -95,6 +97,19 @@ func (m *metrics) count(serverType string, next http.Handler) http.Handler {
 		began := time.Now()
 		next.ServeHTTP(w, r)
 		m.requestDuration.WithLabelValues(labels...).Observe(time.Since(began).Seconds())
+	})
+}
+
+// traced makes a span of each request, below that of the header traceparent. Who asks has been
+// authenticated.
+func traced(t *span.Tracer, next http.Handler) http.Handler {
+	if t == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, ended := t.Serve(r.Context(), r.Header.Get("Traceparent"), r.Method+" /"+pathLabel(r.URL.Path), span.Attribute{Key: "url.path", Value: r.URL.Path})
+		defer ended(nil)
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 

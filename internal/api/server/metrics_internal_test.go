@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/hex"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/record/span"
 )
 
 // Streams that WebSocket carries count besides, under the kubelet's words for them.
@@ -32,5 +34,21 @@ func TestPathLabel(t *testing.T) {
 		if got := pathLabel(path); got != want {
 			t.Errorf("pathLabel(%q) = %q, want %q", path, got, want)
 		}
+	}
+}
+
+// A request is a span below the one that it names, and what is done for it is within.
+func TestTracedRequests(t *testing.T) {
+	tracer := span.New(1_000_000)
+	h := traced(tracer, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, ended := span.Start(r.Context(), span.Client, "call")
+		ended(nil)
+	}))
+	r := httptest.NewRequest("POST", "/exec/default/web/main?command=ls", nil)
+	r.Header.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	h.ServeHTTP(httptest.NewRecorder(), r)
+	all := tracer.Take()
+	if len(all) != 2 || all[1].Name != "POST /exec" || hex.EncodeToString(all[1].Parent[:]) != "b7ad6b7169203331" || all[0].Parent != all[1].ID {
+		t.Errorf("spans %+v", all)
 	}
 }

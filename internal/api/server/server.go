@@ -17,12 +17,15 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"berth/internal/api/streams"
+	"berth/internal/record/span"
 	"berth/internal/runtime/logs"
 )
 
 // Config is what a Server needs.
 type Config struct {
 	Handlers Handlers
+	// Tracer makes spans of requests to the secure port; nil: nobody traces.
+	Tracer *span.Tracer
 	// Listen opens the listener of the local API when Run begins; Listen(runDir) of this package is
 	// the one for a real socket.
 	Listen func() (net.Listener, error)
@@ -191,7 +194,7 @@ func (b *builder) secure(k *Kubelet) error {
 	if k.Authentication.VerifyClient != nil {
 		l.tls.ClientAuth = tls.RequestClientCert // verified with each request, by the authorities of that moment
 	}
-	l.serve(guard{authn: authn, authz: authz, log: b.cfg.Log, next: admit(b.metrics.count("readwrite", r.secure(k)))})
+	l.serve(guard{authn: authn, authz: authz, log: b.cfg.Log, next: admit(b.metrics.count("readwrite", traced(b.cfg.Tracer, r.secure(k))))})
 	return nil
 }
 

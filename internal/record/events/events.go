@@ -96,6 +96,13 @@ func (r *Recorder) ClaimEvent(c *v1.PersistentVolumeClaim, eventtype, reason, me
 	}, eventtype, reason, message)
 }
 
+// VolumeEvent records one event about a persistent volume.
+func (r *Recorder) VolumeEvent(v *v1.PersistentVolume, eventtype, reason, message string) {
+	r.add(v1.ObjectReference{
+		Kind: "PersistentVolume", APIVersion: "v1", Name: v.Name, UID: v.UID, ResourceVersion: v.ResourceVersion,
+	}, eventtype, reason, message)
+}
+
 // add records an event about something other than a pod.
 func (r *Recorder) add(ref v1.ObjectReference, eventtype, reason, message string) {
 	if r.Store != nil {

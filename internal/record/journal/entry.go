@@ -37,8 +37,8 @@ type Entry struct {
 // Step is one step of a pod's start.
 type Step uint8
 
-// The steps of a start. Image, Created and Started are those of one container each; the others are
-// the pod's.
+// The steps of a start. Image, Created, Started, Hook and Startup are those of one container each;
+// the others are the pod's.
 const (
 	Seen     Step = iota // the pod's first entry; nobody marks it
 	Admitted             // it may run here
@@ -49,10 +49,12 @@ const (
 	Created              // a container was created
 	Started              // a container's process was started
 	Ready                // the pod is ready for the first time
-	steps
+	Hook                 // a container's postStart hook has ended well
+	Startup              // a container has passed its startup probe
+	steps                // new steps come before it: the numbers are on disk
 )
 
-var stepNames = [steps]string{"seen", "admitted", "cgroup", "volumes", "sandbox", "image", "created", "started", "ready"}
+var stepNames = [steps]string{"seen", "admitted", "cgroup", "volumes", "sandbox", "image", "created", "started", "ready", "postStart hook", "startup probe"}
 
 func (s Step) String() string {
 	if s >= steps {

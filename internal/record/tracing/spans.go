@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/record/journal"
+	"berth/internal/record/span"
 )
 
 // outcome is how a start came to its end.
@@ -30,6 +31,7 @@ const rootName = "pod start"
 var spanNames = map[journal.Step]string{
 	journal.Admitted: "admission", journal.Cgroup: "cgroup", journal.Volumes: "volumes", journal.Sandbox: "sandbox", journal.Image: "image",
 	journal.Created: "create container", journal.Started: "start container", journal.Ready: "become ready",
+	journal.Hook: "postStart hook", journal.Startup: "startup probe",
 }
 
 // computeSpans returns the spans of a pod's first start: one for all of it, and below it one for
@@ -53,12 +55,12 @@ func computeSpans(s *journal.Story, end outcome) []*tracepb.Span {
 		if !known || m.Time.After(end.at) {
 			continue
 		}
-		span := newSpan(trace, name, m.Container, beginOf(s, m), m.Time)
-		span.ParentSpanId = root.SpanId
+		done := newSpan(trace, name, m.Container, beginOf(s, m), m.Time)
+		done.ParentSpanId = root.SpanId
 		if m.Container != "" {
-			span.Attributes = []*commonpb.KeyValue{attribute("k8s.container.name", m.Container)}
+			done.Attributes = []*commonpb.KeyValue{attribute("k8s.container.name", m.Container)}
 		}
-		out = append(out, span)
+		out = append(out, done)
 	}
 	return out
 }
@@ -73,6 +75,8 @@ var waitsFor = map[journal.Step][]journal.Step{
 	journal.Image:    {journal.Admitted, journal.Cgroup},
 	journal.Created:  {journal.Admitted, journal.Cgroup, journal.Volumes, journal.Sandbox, journal.Image},
 	journal.Started:  {journal.Created},
+	journal.Hook:     {journal.Started},
+	journal.Startup:  {journal.Started, journal.Hook},
 }
 
 // beginOf returns when the step of the mark began.
@@ -108,6 +112,34 @@ func timeFor(s *journal.Story, m journal.Mark) time.Duration {
 		return m.Time.Sub(s.Seen)
 	}
 	return nearest.Took + m.Time.Sub(nearest.Time)
+}
+
+// kinds are those of OTLP.
+var kinds = map[span.Kind]tracepb.Span_SpanKind{
+	span.Internal: tracepb.Span_SPAN_KIND_INTERNAL, span.Server: tracepb.Span_SPAN_KIND_SERVER, span.Client: tracepb.Span_SPAN_KIND_CLIENT,
+}
+
+// convert returns spans as OTLP has them.
+func convert(ended []span.Span) []*tracepb.Span {
+	out := make([]*tracepb.Span, len(ended))
+	for i := range ended {
+		s := &ended[i]
+		o := &tracepb.Span{
+			TraceId: s.Trace[:], SpanId: s.ID[:], Name: s.Name, Kind: kinds[s.Kind],
+			StartTimeUnixNano: uint64(s.Began.UnixNano()), EndTimeUnixNano: uint64(s.Ended.UnixNano()),
+		}
+		if s.Parent != [8]byte{} {
+			o.ParentSpanId = s.Parent[:]
+		}
+		for _, a := range s.Attributes {
+			o.Attributes = append(o.Attributes, attribute(a.Key, a.Value))
+		}
+		if s.Error != "" {
+			o.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: s.Error}
+		}
+		out[i] = o
+	}
+	return out
 }
 
 func newSpan(trace []byte, name, container string, begin, end time.Time) *tracepb.Span {

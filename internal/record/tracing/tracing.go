@@ -1,14 +1,16 @@
-// Package tracing sends the starts of pods as OpenTelemetry spans to a collector.
+// Package tracing sends the starts of pods, and what passes, requests and calls did, as
+// OpenTelemetry spans to a collector.
 //
 // Owns: the connection to the collector, and the traces that it has not taken yet.
 // Reads: the journal's account of a pod's first start, and the pod's status, which says when that
-// is over.
-// Never: holds up a pod, measures anything itself, keeps more than mostPending traces.
+// is over; the spans that a Tracer has.
+// Never: holds up a pod, measures anything itself, keeps more than mostPending traces or batches.
 //
-// A trace is one pod: a span for its whole start, from the moment in which it was seen until it is
-// ready for the first time, and below that a span for each step. It is made from the journal when
-// the start is over. The protocol is OTLP over gRPC; its messages are the published ones, but the
-// library that makes spans as they happen would cost more memory than the whole journal.
+// The trace of a start is one pod: a span for its whole start, from the moment in which it was seen
+// until it is ready for the first time, and below that a span for each step. It is made from the
+// journal when the start is over. The protocol is OTLP over gRPC; its messages are the published
+// ones, but the library that makes spans as they happen would cost more memory than the whole
+// journal.
 package tracing
 
 import (
@@ -30,6 +32,7 @@ import (
 
 	"berth/internal/pod"
 	"berth/internal/record/journal"
+	"berth/internal/record/span"
 )
 
 const (
@@ -45,6 +48,8 @@ const (
 	lastTimeout = time.Second
 	// mostPending is how many traces wait for a collector that is away; the oldest make room.
 	mostPending = 256
+	// batchDelay is how long a span waits for others that are sent with it.
+	batchDelay = time.Second
 )
 
 // retries space the tries to send to a collector that does not take it.
@@ -75,7 +80,9 @@ type Config struct {
 	Node, Version string
 	Statuses      Statuses
 	Stories       Stories
-	Log           *slog.Logger
+	// Spans are the other spans; nil: there are none.
+	Spans *span.Tracer
+	Log   *slog.Logger
 	// Dial connects to the collector; nil is the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -119,11 +126,16 @@ func (e *Exporter) Run(ctx context.Context) error {
 	retry, delay := time.NewTimer(0), retries.DelayFunc()
 	retry.Stop()
 	defer retry.Stop()
+	batch := time.NewTimer(0)
+	batch.Stop()
+	defer batch.Stop()
+	batching := false
 	for {
 		select {
 		case <-ctx.Done():
 			last, done := context.WithTimeout(context.WithoutCancel(ctx), lastTimeout)
 			defer done()
+			e.addSpans()
 			e.send(last, conn)
 			return ctx.Err()
 		case <-changed.Wake():
@@ -132,6 +144,18 @@ func (e *Exporter) Run(ctx context.Context) error {
 			}
 			if e.down {
 				continue // until the retry
+			}
+		case <-e.Spans.Wake():
+			if !batching {
+				batching = true
+				batch.Reset(batchDelay)
+			}
+			continue
+		case <-batch.C:
+			batching = false
+			e.addSpans()
+			if e.down {
+				continue
 			}
 		case <-retry.C:
 		}
@@ -164,13 +188,23 @@ func (e *Exporter) look(uid pod.UID) {
 	if end.at.Before(e.began) {
 		return // an earlier agent's
 	}
+	e.add(computeSpans(&story, end))
+}
+
+// addSpans adds the spans that have ended since the last time.
+func (e *Exporter) addSpans() {
+	if ended := e.Spans.Take(); len(ended) > 0 {
+		e.add(convert(ended))
+	}
+}
+
+// add has spans sent next. The oldest of those that wait make room.
+func (e *Exporter) add(spans []*tracepb.Span) {
 	if len(e.pending) == mostPending {
 		e.pending = append(e.pending[:0:0], e.pending[1:]...)
 		e.dropped++
 	}
-	e.pending = append(e.pending, &tracepb.ScopeSpans{
-		Scope: &commonpb.InstrumentationScope{Name: "berth"}, Spans: computeSpans(&story, end),
-	})
+	e.pending = append(e.pending, &tracepb.ScopeSpans{Scope: &commonpb.InstrumentationScope{Name: "berth"}, Spans: spans})
 }
 
 // isOver reports whether the pod is ready, or will never be.
