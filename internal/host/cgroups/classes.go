@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	lib "github.com/opencontainers/cgroups"
 	v1 "k8s.io/api/core/v1"
@@ -98,6 +99,7 @@ func (m *Manager) syncClasses() error {
 }
 
 func (m *Manager) writeClasses(was, want classValues) error {
+	defer m.metrics.operated(update, time.Now())
 	v := podValues{shares: want.shares}
 	if m.settings.MemoryQoS != nil {
 		v.protection = &want.burstable

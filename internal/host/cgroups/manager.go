@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	lib "github.com/opencontainers/cgroups"
 	libmanager "github.com/opencontainers/cgroups/manager"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
@@ -34,6 +36,8 @@ type Config struct {
 	Allocatable Allocatable
 	Settings    Settings
 	Log         *slog.Logger
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
 }
 
 // Manager (containerManager) keeps the cgroup tree of pods. It is safe for concurrent use on
@@ -45,6 +49,7 @@ type Manager struct {
 	settings    Settings
 	log         *slog.Logger
 	host        func() host // detects once
+	metrics     *metrics
 
 	mu      sync.Mutex
 	pods    map[pod.UID]ensured // guarded by mu; pods that have a cgroup
@@ -86,6 +91,7 @@ func New(c Config) (*Manager, error) {
 		allocatable: c.Allocatable,
 		settings:    c.Settings,
 		log:         c.Log,
+		metrics:     newMetrics(c.Metrics),
 		pods:        map[pod.UID]ensured{},
 		host: sync.OnceValue(func() host {
 			h := detectHost()
@@ -128,7 +134,7 @@ func (m *Manager) noteRequests(p *v1.Pod, class v1.PodQOSClass, g lib.Manager) {
 	e := ensured{class: class, milliCPU: requests[v1.ResourceCPU], memory: requests[v1.ResourceMemory]}
 	if m.host().version == 2 && class == v1.PodQOSBurstable {
 		if err := writeRequests(g.Path(""), e); err != nil {
-			m.log.Debug("the next agent will know what a pod asks for by its cpu.weight, which is about right", "pod", p.Namespace+"/"+p.Name, "err", err)
+			m.log.Debug("the next agent will know what a pod asks for by its cpu.weight, which is about right", "pod", p.Namespace+"/"+p.Name, "error", err)
 		}
 	}
 	m.mu.Lock()
@@ -160,6 +166,7 @@ func (m *Manager) QoSPath(class v1.PodQOSClass) string { return qosName(m.root, 
 
 // ensure makes the cgroup, if it is not there, and writes the values.
 func (m *Manager) ensure(n name, v podValues) (lib.Manager, error) {
+	defer m.metrics.operated(create, time.Now())
 	g, err := m.open(n, v)
 	if err == nil {
 		err = g.Apply(-1)

@@ -56,6 +56,7 @@ func (m *Manager) remove(ctx context.Context, n name) error {
 	if len(dirs) == 0 {
 		return nil
 	}
+	defer m.metrics.operated(destroy, time.Now())
 	if err := untilGone(ctx, func() error { return killAndRemove(dirs) }); err != nil {
 		return fmt.Errorf("remove cgroup %s: %w", n.path(m.driver), err)
 	}

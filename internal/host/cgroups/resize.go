@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -61,6 +62,7 @@ func (m *Manager) ResizePod(ctx context.Context, p *v1.Pod, part PodPart) error 
 	if ctx.Err() != nil {
 		return fmt.Errorf("resize cgroup of pod %s/%s: %w", p.Namespace, p.Name, context.Cause(ctx))
 	}
+	defer m.metrics.operated(update, time.Now())
 	class := QOSClass(p)
 	n := podName(m.root, class, p.UID)
 	v := part.of(computePodValues(p, m.settings))

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
-	"golang.org/x/sys/unix"
 )
 
 // Names on the bus (org.freedesktop.login1(5)).
@@ -161,8 +160,8 @@ func (c *Conn) Inhibit(ctx context.Context) (io.Closer, error) {
 	case err != nil:
 		return nil, fmt.Errorf("delay shutdowns: Inhibit of systemd-logind: %w: the agent must be root", err)
 	}
-	// A child that has the descriptor would hold the lock.
-	unix.CloseOnExec(int(fd))
+	// A child that has the descriptor would hold the lock. None has: package net takes descriptors
+	// with MSG_CMSG_CLOEXEC.
 	return os.NewFile(uintptr(fd), "shutdown inhibitor"), nil
 }
 

@@ -1,7 +1,9 @@
-// Package systemd tells systemd, which started the agent as a service, how the agent is.
+// Package systemd tells systemd, which started the agent as a service, how the agent is, and its
+// journal what the agent logs.
 //
-// Owns: the notifications of sd_notify(3): READY=1, STATUS=, WATCHDOG=1 and STOPPING=1.
-// Reads: NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, which systemd sets.
+// Owns: the notifications of sd_notify(3): READY=1, STATUS=, WATCHDOG=1 and STOPPING=1; the fields
+// of entries of the journal.
+// Reads: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID and JOURNAL_STREAM, which systemd sets.
 // Never: decides whether the agent is well.
 package systemd
 
