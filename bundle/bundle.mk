@@ -32,12 +32,14 @@ BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_
 # - Who is shown a password is said in bundle/containerd/docker.
 # - An image may name servers of its own for its layers ("urls"). Containerd asks them without any bound, and so has an image reach whatever the
 #   node reaches. They are not asked; the registry is.
+# - A pod with a limit of bandwidth may send 512 MB before the limit holds. Here it is what it may send in a second, 32 KiB at least.
 define BUNDLE_CHANGES
 change pkg/shim/shim.go 's/for range time.Tick(30 \* time.Second) {/for pause := 30 * time.Second; ; pause = min(10*pause, time.Hour) {\n\t\t\ttime.Sleep(pause)/' 'time.Sleep(pause)'; \
 change internal/cri/server/images/image_pull.go 's/bytesRead > lastSeenBytesRead {/progressed(bytesRead, lastSeenBytesRead) {/' 'progressed('; \
 change internal/cri/server/images/image_pull.go 's/rt\.rt\.RoundTrip(req)/rt.rt.RoundTrip(inTime(req))/' 'inTime('; \
 change core/remotes/docker/authorizer.go 's/a\.credentials != nil {/a.credentials != nil \&\& !redirected(last.Request) {/' 'redirected('; \
-change core/remotes/docker/fetcher.go 's/range desc\.URLs {/range []string(nil) {/' 'range .]string(nil)'
+change core/remotes/docker/fetcher.go 's/range desc\.URLs {/range []string(nil) {/' 'range .]string(nil)'; \
+change internal/cri/server/sandbox_run.go 's/\(bandWidth\.\(In\|E\)gressBurst\) = math\.MaxUint32/\1 = min(max(bandWidth.\2gressRate, 1<<18), math.MaxUint32)/' 'bandWidth.IngressRate, 1<<18'
 endef
 
 .PHONY: bundle
@@ -80,7 +82,7 @@ bundle-build: bundle-needs
 		-o "$$work/bin/" $(BUNDLE_RUNC); \
 	echo 'bundle: CNI plugins $(call bundle_version,$(BUNDLE_CNI))'; \
 	CGO_ENABLED=0 build -ldflags '-s -w -X $(BUNDLE_CNI)/pkg/utils/buildversion.BuildVersion=$(call bundle_version,$(BUNDLE_CNI))' \
-		-o "$$work/cni/" $(addprefix $(BUNDLE_CNI)/plugins/,main/bridge main/loopback ipam/host-local meta/portmap); \
+		-o "$$work/cni/" $(addprefix $(BUNDLE_CNI)/plugins/,main/bridge main/loopback ipam/host-local meta/portmap meta/bandwidth); \
 	echo 'bundle: images pause and hello'; \
 	CGO_ENABLED=0 build -ldflags '-s -w' -o "$$work/hello" ./images/hello; \
 	$${CC:-cc} -static -nostdlib -ffreestanding -fno-stack-protector -fno-asynchronous-unwind-tables -fno-pie -no-pie -Os \

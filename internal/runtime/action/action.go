@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -45,6 +46,8 @@ type Config struct {
 	CRI Executor
 	// Dial opens the connections of httpGet, tcpSocket and grpc; nil dials with a net.Dialer.
 	Dial Dialer
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
 }
 
 // Actions does actions. Its methods are safe for concurrent use.
@@ -52,11 +55,12 @@ type Actions struct {
 	cri       Executor
 	dial      Dialer
 	transport *http.Transport
+	metrics   *metrics
 }
 
 // New returns Actions.
 func New(cfg Config) *Actions {
-	a := &Actions{cri: cfg.CRI, dial: cfg.Dial}
+	a := &Actions{cri: cfg.CRI, dial: cfg.Dial, metrics: newMetrics(cfg.Metrics)}
 	if a.dial == nil {
 		var d net.Dialer
 		a.dial = d.DialContext
@@ -136,7 +140,7 @@ func (a *Actions) Hook(ctx context.Context, t Target, h *v1.LifecycleHandler) Re
 	case h.HTTPGet != nil:
 		return a.hookHTTP(ctx, t, h.HTTPGet)
 	case h.Sleep != nil:
-		return sleep(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
+		return a.sleep(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
 	case h.TCPSocket != nil:
 		// The field is kept in the API, which says that such handlers fail at runtime.
 		return Result{Failure, "a tcpSocket is not supported as a lifecycle handler; use exec, httpGet or sleep"}
@@ -144,7 +148,7 @@ func (a *Actions) Hook(ctx context.Context, t Target, h *v1.LifecycleHandler) Re
 	return Result{Failure, "the lifecycle handler has none of exec, httpGet and sleep"}
 }
 
-func sleep(ctx context.Context, d time.Duration) Result {
+func (a *Actions) sleep(ctx context.Context, d time.Duration) Result {
 	began := time.Now()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -152,6 +156,7 @@ func sleep(ctx context.Context, d time.Duration) Result {
 	case <-timer.C:
 		return Result{Outcome: Success}
 	case <-ctx.Done():
+		a.metrics.earlySleeps.Inc()
 		return Result{Failure, fmt.Sprintf("sleep of %s was ended after %s", d, time.Since(began).Round(time.Millisecond))}
 	}
 }

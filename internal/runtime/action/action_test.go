@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/runtime/cri"
 )
 
@@ -99,7 +101,8 @@ func TestHookExec(t *testing.T) {
 
 func TestHookSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := New(Config{})
+		registry := prometheus.NewRegistry()
+		a := New(Config{Metrics: registry})
 		sleep := func(ctx context.Context, s int64) Result {
 			return a.Hook(ctx, target, &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: s}})
 		}
@@ -114,7 +117,7 @@ func TestHookSleep(t *testing.T) {
 		took(t, began, 7*time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		if got := sleep(ctx, 60); got != (Result{Failure, "sleep of 1m0s was ended after 3s"}) {
+		if got := sleep(ctx, 60); got != (Result{Failure, "sleep of 1m0s was ended after 3s"}) || metricstest.Values(t, registry)["kubelet_sleep_action_terminated_early_total"] != 1 {
 			t.Error(got)
 		}
 		took(t, began, 10*time.Second)

@@ -81,6 +81,7 @@ func (a *Actions) hookHTTP(ctx context.Context, t Target, g *v1.HTTPGetAction) R
 	if err := a.callHook(req); err != nil {
 		return failure(err)
 	}
+	a.metrics.httpFallbacks.Inc()
 	return Result{Warning, "request to HTTPS lifecycle hook got HTTP response, retry with HTTP succeeded"}
 }
 

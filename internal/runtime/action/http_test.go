@@ -12,10 +12,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"berth/internal/config"
+
+	"berth/internal/observe/metrics/metricstest"
 )
 
 func TestProbeHTTP(t *testing.T) {
@@ -236,5 +239,26 @@ func TestHookHTTPIsBoundedByContext(t *testing.T) {
 			t.Errorf("got %v", got)
 		}
 		took(t, began, time.Hour)
+	})
+}
+
+// A hook that asks for HTTPS and is answered in HTTP is asked again, which counts.
+func TestHookHTTPFallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network, registry := pipes{}, prometheus.NewRegistry()
+		network.serve(t, "10.0.0.7:80", func(http.ResponseWriter, *http.Request) {})
+		a := New(Config{Dial: network.dial, Metrics: registry})
+		hook := func(scheme v1.URIScheme) Outcome {
+			return a.Hook(t.Context(), Target{Container: &v1.Container{}, PodIP: "10.0.0.7"}, &v1.LifecycleHandler{
+				HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(80), Scheme: scheme},
+			}).Outcome
+		}
+		if got := hook(v1.URISchemeHTTP); got != Success {
+			t.Error(got)
+		}
+		if got := hook(v1.URISchemeHTTPS); got != Warning {
+			t.Error(got)
+		}
+		metricstest.Expect(t, registry, map[string]float64{"kubelet_lifecycle_handler_http_fallbacks_total": 1})
 	})
 }

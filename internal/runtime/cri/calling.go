@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
+	"berth/internal/record/span"
 )
 
 // calls is what every call goes through: it gets its deadline, is traced and counted, and is known
@@ -38,7 +40,12 @@ func (c *calls) intercept(server string) grpc.UnaryClientInterceptor {
 		ctx, cancel := limit.bound(ctx, began)
 		defer cancel()
 		defer c.begin(ctx, op, began.Add(limit.asked), req)()
+		ctx, ended := span.Start(ctx, span.Client, strings.TrimPrefix(method, "/"), span.Attribute{Key: "rpc.system", Value: "grpc"}, span.Attribute{Key: "rpc.method", Value: op})
+		if parent := span.Parent(ctx); parent != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", parent)
+		}
 		err := classify(ctx, op, server, began, invoke(ctx, method, req, reply, cc, opts...))
+		ended(err)
 		if strings.HasPrefix(method, "/runtime.v1.") {
 			c.metrics.called(op, req, time.Since(began), err)
 		}

@@ -41,6 +41,15 @@ func (c *Client) CgroupDriver(ctx context.Context) (runtimeapi.CgroupDriver, err
 	return r.GetLinux().GetCgroupDriver(), nil
 }
 
+// UpdatePodCIDR tells the runtime the ranges of the pods' addresses, with commas between them: what
+// makes its network of them.
+func (c *Client) UpdatePodCIDR(ctx context.Context, podCIDR string) error {
+	_, err := c.runtime.UpdateRuntimeConfig(ctx, &runtimeapi.UpdateRuntimeConfigRequest{
+		RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: podCIDR}},
+	})
+	return err
+}
+
 // RunPodSandbox creates and starts a sandbox; it is ready, with its network, when the call returns.
 func (c *Client) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (pod.SandboxID, error) {
 	r, err := c.runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: handler})

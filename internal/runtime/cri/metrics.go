@@ -14,6 +14,7 @@ type metrics struct {
 	sandboxDuration             *prometheus.HistogramVec
 	sandboxErrors               *prometheus.CounterVec
 	startedPodsErrors           prometheus.Counter
+	startedUserNamespacedErrors prometheus.Counter
 	pullDuration                *prometheus.HistogramVec
 }
 
@@ -44,6 +45,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}, []string{"runtime_handler"}),
 		startedPodsErrors: f.NewCounter(prometheus.CounterOpts{
 			Name: "kubelet_started_pods_errors_total", Help: "[ALPHA] Cumulative number of errors when starting pods",
+		}),
+		startedUserNamespacedErrors: f.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_user_namespaced_pods_errors_total",
+			Help: "[ALPHA] Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.",
 		}),
 		pullDuration: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "kubelet_image_pull_duration_seconds", Help: "[ALPHA] Duration in seconds to pull an image.",
@@ -82,6 +87,9 @@ func (m *metrics) called(method string, req any, took time.Duration, err error) 
 		if err != nil {
 			m.sandboxErrors.WithLabelValues(r.RuntimeHandler).Inc()
 			m.startedPodsErrors.Inc()
+			if o := r.GetConfig().GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(); o != nil && o.Mode == runtimeapi.NamespaceMode_POD {
+				m.startedUserNamespacedErrors.Inc()
+			}
 		}
 	case *runtimeapi.PullImageRequest:
 		if err == nil {

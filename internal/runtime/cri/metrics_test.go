@@ -31,6 +31,14 @@ func TestMetrics(t *testing.T) {
 		if _, err := c.RunPodSandbox(t.Context(), sandboxConfig("b"), ""); err == nil {
 			t.Fatal("it was to fail")
 		}
+		fake.Fail("RunPodSandbox", 1, status.Error(codes.Unknown, "no ids"))
+		own := sandboxConfig("c")
+		own.Linux = &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD}},
+		}}
+		if _, err := c.RunPodSandbox(t.Context(), own, ""); err == nil {
+			t.Fatal("it was to fail")
+		}
 		fake.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "registry.example/app:1"}})
 		if _, err := c.PullImage(t.Context(), &runtimeapi.ImageSpec{Image: "registry.example/app:1"}, nil, nil); err != nil {
 			t.Fatal(err)
@@ -40,12 +48,13 @@ func TestMetrics(t *testing.T) {
 			t.Fatal("it was to fail")
 		}
 		metricstest.Expect(t, registry, map[string]float64{
-			`kubelet_runtime_operations_total{operation_type="run_podsandbox"}`:                  2,
-			`kubelet_runtime_operations_errors_total{operation_type="run_podsandbox"}`:           1,
-			`kubelet_runtime_operations_duration_seconds_count{operation_type="run_podsandbox"}`: 2,
-			`kubelet_run_podsandbox_duration_seconds_count{runtime_handler=""}`:                  2,
-			`kubelet_run_podsandbox_errors_total{runtime_handler=""}`:                            1,
-			`kubelet_started_pods_errors_total`:                                                  1,
+			`kubelet_runtime_operations_total{operation_type="run_podsandbox"}`:                  3,
+			`kubelet_runtime_operations_errors_total{operation_type="run_podsandbox"}`:           2,
+			`kubelet_runtime_operations_duration_seconds_count{operation_type="run_podsandbox"}`: 3,
+			`kubelet_run_podsandbox_duration_seconds_count{runtime_handler=""}`:                  3,
+			`kubelet_run_podsandbox_errors_total{runtime_handler=""}`:                            2,
+			`kubelet_started_pods_errors_total`:                                                  2,
+			`kubelet_started_user_namespaced_pods_errors_total`:                                  1,
 			`kubelet_image_pull_duration_seconds_count{image_size_in_bytes="N/A"}`:               1,
 			`kubelet_runtime_operations_errors_total{operation_type="pull_image"}`:               1,
 		})

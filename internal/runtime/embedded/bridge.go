@@ -1,8 +1,9 @@
 package embedded
 
 import (
-	"os"
-	"path/filepath"
+	"encoding/binary"
+	"net"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -21,11 +22,43 @@ func deleteBridge(socket int, name string) error {
 	return nil
 }
 
-// bridgePorts counts the interfaces of pods in the bridge; a missing bridge has none.
+// isUp reports whether an interface is there. The kernel is asked, and not /sys, which shows the
+// network namespace in which it was mounted.
+func isUp(name string) bool {
+	_, err := net.InterfaceByName(name)
+	return err == nil
+}
+
+// bridgePorts counts the interfaces of pods in the bridge; a missing bridge has none. Those of a
+// bridge that cannot be asked are taken to be there.
 func bridgePorts(name string) int {
-	ports, err := os.ReadDir(filepath.Join("/sys/class/net", name, "brif"))
+	bridge, err := net.InterfaceByName(name)
 	if err != nil {
 		return 0
 	}
-	return len(ports)
+	const unknown = 1
+	table, err := syscall.NetlinkRIB(unix.RTM_GETLINK, unix.AF_UNSPEC)
+	if err != nil {
+		return unknown
+	}
+	links, err := syscall.ParseNetlinkMessage(table)
+	if err != nil {
+		return unknown
+	}
+	ports := 0
+	for _, link := range links {
+		if link.Header.Type != unix.RTM_NEWLINK {
+			continue
+		}
+		attributes, err := syscall.ParseNetlinkRouteAttr(&link)
+		if err != nil {
+			return unknown
+		}
+		for _, a := range attributes {
+			if a.Attr.Type == unix.IFLA_MASTER && len(a.Value) == 4 && int(binary.NativeEndian.Uint32(a.Value)) == bridge.Index {
+				ports++
+			}
+		}
+	}
+	return ports
 }

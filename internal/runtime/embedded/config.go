@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -22,9 +23,17 @@ type Config struct {
 	// RunDir is the agent's run directory, an absolute and short path; sockets and what a reboot
 	// may forget live below it.
 	RunDir string
-	// Subnet is the IPv4 range of the pods, such as 10.88.0.0/16. Empty means the first free /16 of
-	// 10.88 to 10.127 and 172.20 to 172.31, remembered.
-	Subnet string
+	// Subnets are the ranges of the pods: one, or one of each family, such as 10.88.0.0/16 and
+	// fd00:88::/64. None means the first free /16 of 10.88 to 10.127 and 172.20 to 172.31,
+	// remembered.
+	Subnets []string
+	// Assigned: a cluster gives the ranges (SetPodCIDRs), and none is chosen. Before it has, pods
+	// have no network, or that of the ranges which it gave last.
+	Assigned bool
+	// NetworkPlugins is the folder in which network plugins put their configuration, such as
+	// /etc/cni/net.d: the first file there is used instead of the bridge (CNI specification). Empty
+	// means that none is looked for.
+	NetworkPlugins string
 	// CgroupDriver is "cgroupfs" or "systemd"; empty means systemd where systemd runs the host on
 	// cgroup v2, else cgroupfs.
 	CgroupDriver string
@@ -40,6 +49,9 @@ type Config struct {
 	Cgroups Cgroups
 	// Log receives what the runtime does; nil means slog.Default().
 	Log *slog.Logger
+	// NetworkChanged, if set, is called when containerd is given another network for pods. It must
+	// not block.
+	NetworkChanged func()
 	// Restarted, if set, is called from Run each time that containerd had ended and answers again.
 	Restarted func()
 }
@@ -78,22 +90,31 @@ func (c Config) check() error {
 	default:
 		errs = append(errs, fmt.Errorf("CgroupDriver %q: must be %s, %s or empty", c.CgroupDriver, driverCgroupfs, driverSystemd))
 	}
-	if c.Subnet != "" {
-		if _, err := parseSubnet(c.Subnet); err != nil {
-			errs = append(errs, err)
-		}
+	if _, err := parseSubnets(c.Subnets); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// parseSubnet reads the range of the pods: IPv4, written with its network address, and large enough
-// for a few pods.
-func parseSubnet(s string) (netip.Prefix, error) {
-	p, err := netip.ParsePrefix(s)
-	if err != nil || !p.Addr().Is4() || p != p.Masked() || p.Bits() < 8 || p.Bits() > 28 {
-		return netip.Prefix{}, fmt.Errorf("subnet %q: must be an IPv4 network between /8 and /28, such as 10.88.0.0/16", s)
+// parseSubnets reads the ranges of the pods: at most one of each family, written with its network
+// address, and large enough for a few pods.
+func parseSubnets(texts []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, s := range texts {
+		p, err := netip.ParsePrefix(s)
+		most := 28
+		if p.Addr().Is6() {
+			most = 124
+		}
+		if err != nil || p != p.Masked() || p.Bits() < 8 || p.Bits() > most {
+			return nil, fmt.Errorf("pod range %q: must be an IPv4 network between /8 and /28, such as 10.88.0.0/16, or an IPv6 one between /8 and /124, such as fd00:88::/64", s)
+		}
+		if slices.ContainsFunc(out, func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() }) {
+			return nil, fmt.Errorf("pod ranges %s: two are of one family; give one of IPv4, one of IPv6, or one of each", strings.Join(texts, ","))
+		}
+		out = append(out, p)
 	}
-	return p, nil
+	return out, nil
 }
 
 const (
@@ -102,6 +123,9 @@ const (
 )
 
 func (c Config) paths() paths { return paths{root: c.Root, run: c.RunDir} }
+
+// EndpointIn is the Endpoint of the runtime with a run directory.
+func EndpointIn(runDir string) string { return "unix://" + paths{run: runDir}.socket() }
 
 // paths are the places of the runtime.
 type paths struct{ root, run string }
@@ -153,9 +177,15 @@ func (p paths) addresses() string { return filepath.Join(p.run, "addresses") }
 // BridgePrefix is what the names of the bridges of pods begin with.
 const BridgePrefix = "berth"
 
-// bridge names the pods' bridge after the root directory, so that agents with different roots have
-// different bridges. Interface names have at most 15 bytes.
+// bridge names the pods' network, and the first of its bridges, after the root directory, so that
+// agents with different roots have different bridges. Interface names have at most 15 bytes.
 func (p paths) bridge() string {
 	sum := sha256.Sum256([]byte(p.root))
 	return BridgePrefix + hex.EncodeToString(sum[:4])
+}
+
+// bridges are the names that the pods' bridge can have: another range has another bridge while pods
+// are in the one before.
+func (p paths) bridges() []string {
+	return []string{p.bridge(), p.bridge() + "-2", p.bridge() + "-3"}
 }

@@ -22,6 +22,9 @@ import (
 // bytes of hash.
 const maxShimSocketDir = 42
 
+// pluginPrograms is where network plugins put their programs (containerd's and CRI-O's default).
+const pluginPrograms = "/opt/cni/bin"
+
 // detectFacts looks at the host; it leaves nothing behind.
 func detectFacts(cfg Config) (facts, error) {
 	p := cfg.paths()
@@ -45,6 +48,9 @@ func detectFacts(cfg Config) (facts, error) {
 	case "":
 		version, _ := cgroups.Detect()
 		f.Systemd = version == 2 && systemdRuns()
+	}
+	if cfg.NetworkPlugins != "" {
+		f.Plugins = pluginPrograms
 	}
 	if len(p.shimSockets()) <= maxShimSocketDir {
 		f.ShimSockets = p.shimSockets()

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,20 +10,35 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"berth/internal/checkpoint"
 )
 
 // network is what was chosen for the pods' network. It is remembered, because pods hold addresses
-// of the range and rules of the firewall for as long as they live.
+// of the ranges and rules of the firewall for as long as they live.
 type network struct {
-	Version  int          `json:"version"`
-	Subnet   netip.Prefix `json:"subnet"`
-	Firewall string       `json:"firewall"` // nftables, iptables or ""
+	Version int `json:"version"`
+	// Subnets are one range, or one of each family; none while the cluster has given none.
+	Subnets  []netip.Prefix `json:"subnets,omitempty"`
+	Assigned bool           `json:"assigned,omitempty"` // the cluster gave the ranges
+	Bridge   string         `json:"bridge,omitempty"`
+	Firewall string         `json:"firewall"` // nftables, iptables or ""
+	// Subnet is the range where the file was written before there were several.
+	Subnet netip.Prefix `json:"subnet,omitzero"`
+
+	inUse bool           // the bridge is there
+	left  []netip.Prefix // the ranges before, if pods still run in them
 }
 
-// neighbour is a network that the pods' range must not overlap.
+// wish is what the pods' ranges are to be.
+type wish struct {
+	subnets  []netip.Prefix // none: what is remembered
+	assigned bool           // the cluster gives the ranges: none is chosen here
+}
+
+// neighbour is a network that the pods' ranges must not overlap.
 type neighbour struct {
 	prefix netip.Prefix
 	owner  string // for the error message
@@ -31,39 +47,36 @@ type neighbour struct {
 // errSubnetTaken is the class of a range that cannot be had.
 var errSubnetTaken = errors.New("the range is taken")
 
-// computeSubnet chooses the pods' range. A range that was asked for must be free; one that was
-// remembered is kept while it is free or in use by our own bridge; else the first free /16 of 10.88
-// to 10.127 and 172.20 to 172.31 is taken.
-//
-// inUse is the range of our own bridge, the zero value if there is none.
-func computeSubnet(wanted string, remembered, inUse netip.Prefix, taken []neighbour) (netip.Prefix, error) {
-	if wanted != "" {
-		p, err := parseSubnet(wanted)
-		if err != nil {
-			return netip.Prefix{}, err
+// computeSubnets chooses the pods' ranges. Those that are wished for must be free; those that are
+// remembered are kept while they are free, or in use by our own bridge; else the first free /16 of
+// 10.88 to 10.127 and 172.20 to 172.31 is taken, unless the cluster is to give one.
+func computeSubnets(w wish, before network, taken []neighbour) ([]netip.Prefix, error) {
+	if len(w.subnets) > 0 {
+		if before.inUse && slices.Equal(w.subnets, before.Subnets) {
+			return w.subnets, nil
 		}
-		if inUse.IsValid() && inUse != p {
-			return netip.Prefix{}, fmt.Errorf("pod range %s: pods still use %s; stop them first (berth stop --all)", p, inUse)
+		for _, p := range w.subnets {
+			if n, ok := overlapping(p, taken); ok {
+				return nil, fmt.Errorf("pod range %s: %w: it overlaps %s of %s; choose another", p, errSubnetTaken, n.prefix, n.owner)
+			}
 		}
-		if n, ok := overlapping(p, taken); ok {
-			return netip.Prefix{}, fmt.Errorf("pod range %s: %w: it overlaps %s of %s; choose another", p, errSubnetTaken, n.prefix, n.owner)
-		}
-		return p, nil
+		return w.subnets, nil
 	}
-	if remembered.IsValid() {
-		if _, ok := overlapping(remembered, taken); !ok || inUse.IsValid() {
-			return remembered, nil
-		}
+	if w.assigned != before.Assigned {
+		before.Subnets = nil
+	}
+	isTaken := func(p netip.Prefix) bool { _, ok := overlapping(p, taken); return ok }
+	if w.assigned || len(before.Subnets) > 0 && (before.inUse || !slices.ContainsFunc(before.Subnets, isTaken)) {
+		return before.Subnets, nil
 	}
 	for _, c := range []struct{ first, from, to byte }{{10, 88, 127}, {172, 20, 31}} {
 		for second := c.from; second <= c.to; second++ {
-			p := netip.PrefixFrom(netip.AddrFrom4([4]byte{c.first, second, 0, 0}), 16)
-			if _, ok := overlapping(p, taken); !ok {
-				return p, nil
+			if p := netip.PrefixFrom(netip.AddrFrom4([4]byte{c.first, second, 0, 0}), 16); !isTaken(p) {
+				return []netip.Prefix{p}, nil
 			}
 		}
 	}
-	return netip.Prefix{}, fmt.Errorf("%w: all of 10.88.0.0/16 to 10.127.0.0/16 and 172.20.0.0/16 to 172.31.0.0/16; name a free range for the pods", errSubnetTaken)
+	return nil, fmt.Errorf("%w: all of 10.88.0.0/16 to 10.127.0.0/16 and 172.20.0.0/16 to 172.31.0.0/16; name a free range for the pods", errSubnetTaken)
 }
 
 func overlapping(p netip.Prefix, taken []neighbour) (neighbour, bool) {
@@ -83,15 +96,16 @@ const claimsDir = "/run/berth-subnets"
 
 // ensureNetwork returns the network of the pods, as remembered or newly chosen, and records the
 // choice.
-func ensureNetwork(p paths, wanted, claims string, firewall func() string) (network, error) {
-	var n network
-	if err := readJSON(p.network(), &n); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func ensureNetwork(p paths, w wish, claims string, firewall func() string) (network, error) {
+	before, err := readNetwork(p.network())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		// Set aside for whoever wants to know what was in it; the choice can be made again.
 		if _, err := checkpoint.SetAside(p.network()); err != nil {
 			return network{}, err
 		}
-		n = network{}
+		before = network{}
 	}
+	n := network{Version: 2, Assigned: w.assigned, Bridge: cmp.Or(before.Bridge, p.bridge()), Firewall: before.Firewall}
 	if n.Firewall == "" {
 		n.Firewall = firewall()
 	}
@@ -103,34 +117,110 @@ func ensureNetwork(p paths, wanted, claims string, firewall func() string) (netw
 		return network{}, err
 	}
 	defer lock.Close()
-	taken, bridgeUp, err := interfaces(p.bridge())
+	taken, err := neighbours(p, claims, n.Bridge, w)
 	if err != nil {
 		return network{}, err
 	}
-	others, err := claimed(claims, p.network())
-	if err != nil {
+	before.inUse = isUp(n.Bridge)
+	if n.Subnets, err = computeSubnets(w, before, taken); err != nil {
 		return network{}, err
 	}
-	var inUse netip.Prefix
-	if bridgeUp {
-		inUse = n.Subnet
-	}
-	if n.Subnet, err = computeSubnet(wanted, n.Subnet, inUse, append(others, taken...)); err != nil {
+	changed := !slices.Equal(n.Subnets, before.Subnets)
+	if err := removeIdleBridges(p, func(name string) bool { return changed || name != n.Bridge }); err != nil {
 		return network{}, err
 	}
-	n.Version = 1
+	if changed && isUp(n.Bridge) {
+		n.left = before.Subnets
+		if n.Bridge, err = computeBridge(n, p.bridges(), isUp); err != nil {
+			return network{}, err
+		}
+	}
 	if err := writeJSON(p.network(), n); err != nil {
 		return network{}, err
 	}
-	return n, claim(claims, n.Subnet, p.network())
+	return n, claim(claims, n.Subnets, p.network())
 }
 
-// claim records that the range is owner's, and no other.
-func claim(claims string, subnet netip.Prefix, owner string) error {
-	if err := unclaim(claims, owner); err != nil {
-		return err
+// computeBridge returns the bridge of a network whose ranges are others than those of pods that
+// run: these keep their addresses. A bridge takes a second range of IPv6, and none of IPv4.
+func computeBridge(n network, names []string, isUp func(string) bool) (string, error) {
+	another := false
+	for _, p := range n.Subnets {
+		another = another || slices.ContainsFunc(n.left, func(q netip.Prefix) bool { return p != q && p.Addr().Is4() && q.Addr().Is4() })
 	}
-	return os.Symlink(owner, filepath.Join(claims, claimName(subnet)))
+	for _, p := range n.Subnets {
+		for _, q := range n.left {
+			if p.Overlaps(q) && (p != q || another) {
+				return "", fmt.Errorf("pod range %s: it overlaps %s, of which pods that run have addresses: restart them first (berth stop --all)", p, q)
+			}
+		}
+	}
+	if !another {
+		return n.Bridge, nil
+	}
+	i := slices.IndexFunc(names, func(name string) bool { return !isUp(name) })
+	if i < 0 {
+		return "", fmt.Errorf("pod range %s: pods of %d ranges before it still run: restart them first (berth stop --all)", n.ranges(), len(names))
+	}
+	return names[i], nil
+}
+
+// ranges spells the ranges, as a Node's podCIDRs would be in one line.
+func (n network) ranges() string {
+	var out []string
+	for _, p := range n.Subnets {
+		out = append(out, p.String())
+	}
+	return strings.Join(out, ",")
+}
+
+// readNetwork reads what was remembered.
+func readNetwork(file string) (network, error) {
+	var n network
+	err := readJSON(file, &n)
+	if n.Subnet.IsValid() {
+		n.Subnets, n.Subnet = []netip.Prefix{n.Subnet}, netip.Prefix{}
+	}
+	return n, err
+}
+
+// neighbours lists what the pods' ranges must not overlap: networks of interfaces other than the
+// bridge, and what other agents claimed.
+//
+// Ranges that a cluster gives may lie inside of an interface's wider network: the road to the
+// bridge is the narrower one.
+func neighbours(p paths, claims, bridge string, w wish) ([]neighbour, error) {
+	taken, err := interfaces(bridge)
+	if err != nil {
+		return nil, err
+	}
+	if w.assigned {
+		taken = slices.DeleteFunc(taken, func(n neighbour) bool {
+			return slices.ContainsFunc(w.subnets, func(p netip.Prefix) bool { return n.prefix.Bits() < p.Bits() && n.prefix.Overlaps(p) })
+		})
+	}
+	others, err := claimed(claims, p.network())
+	return append(others, taken...), err
+}
+
+// removeIdleBridges removes those of the agent's bridges in which no pod is.
+func removeIdleBridges(p paths, which func(name string) bool) error {
+	var errs []error
+	for _, name := range p.bridges() {
+		if which(name) && bridgePorts(name) == 0 {
+			errs = append(errs, removeBridge(name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// claim records that the ranges are owner's, and no others.
+func claim(claims string, subnets []netip.Prefix, owner string) error {
+	errs := []error{unclaim(claims, owner)}
+	for _, p := range subnets {
+		errs = append(errs, os.Symlink(owner, filepath.Join(claims, claimName(p))))
+	}
+	return errors.Join(errs...)
 }
 
 // unclaim gives the ranges back that owner claimed.
@@ -163,9 +253,10 @@ func claimed(claims, owner string) ([]neighbour, error) {
 		if err != nil || target == owner {
 			continue
 		}
-		var theirs network
-		if readJSON(target, &theirs) == nil && claimName(theirs.Subnet) == e.Name() {
-			out = append(out, neighbour{theirs.Subnet, "another berth, whose network is in " + target})
+		theirs, err := readNetwork(target)
+		i := slices.IndexFunc(theirs.Subnets, func(p netip.Prefix) bool { return claimName(p) == e.Name() })
+		if err == nil && i >= 0 {
+			out = append(out, neighbour{theirs.Subnets[i], "another berth, whose network is in " + target})
 		} else if err := os.Remove(name); err != nil {
 			return nil, err
 		}
@@ -176,16 +267,14 @@ func claimed(claims, owner string) ([]neighbour, error) {
 // claimName is the name of the link that claims a range.
 func claimName(subnet netip.Prefix) string { return strings.ReplaceAll(subnet.String(), "/", "-") }
 
-// interfaces lists the networks of the host's interfaces other than our bridge, and whether that
-// bridge is there.
-func interfaces(bridge string) (taken []neighbour, bridgeUp bool, err error) {
+// interfaces lists the networks of the host's interfaces other than the bridge.
+func interfaces(bridge string) (taken []neighbour, err error) {
 	all, err := net.Interfaces()
 	if err != nil {
-		return nil, false, fmt.Errorf("list network interfaces: %w", err)
+		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
 	for _, i := range all {
 		if i.Name == bridge {
-			bridgeUp = true
 			continue
 		}
 		addrs, err := i.Addrs()
@@ -199,7 +288,7 @@ func interfaces(bridge string) (taken []neighbour, bridgeUp bool, err error) {
 			}
 		}
 	}
-	return taken, bridgeUp, nil
+	return taken, nil
 }
 
 func readJSON(name string, into any) error {

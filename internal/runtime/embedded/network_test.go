@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,42 +14,57 @@ import (
 	"berth/internal/checkpoint/checkpointtest"
 )
 
-func TestComputeSubnet(t *testing.T) {
-	prefix := netip.MustParsePrefix
-	taken := func(prefixes ...string) (out []neighbour) {
-		for _, p := range prefixes {
-			out = append(out, neighbour{prefix(p), "interface eth0"})
+func TestComputeSubnets(t *testing.T) {
+	prefixes := func(texts ...string) (out []netip.Prefix) {
+		for _, s := range texts {
+			out = append(out, netip.MustParsePrefix(s))
 		}
 		return out
 	}
-	var none netip.Prefix
+	taken := func(texts ...string) (out []neighbour) {
+		for _, p := range prefixes(texts...) {
+			out = append(out, neighbour{p, "interface eth0"})
+		}
+		return out
+	}
+	wanted := func(texts ...string) wish { return wish{subnets: prefixes(texts...)} }
+	had := func(texts ...string) network { return network{Subnets: prefixes(texts...)} }
+	assigned := func(texts ...string) wish { return wish{prefixes(texts...), true} }
+	gave := func(texts ...string) network { return network{Subnets: prefixes(texts...), Assigned: true} }
+	const inUse = true
 	for name, c := range map[string]struct {
-		wanted     string
-		remembered netip.Prefix
-		bridgeUp   bool
-		taken      []neighbour
-		want       string // the range, or a part of the error
+		wish   wish
+		before network
+		inUse  bool
+		taken  []neighbour
+		want   string // the ranges, or a part of the error
 	}{
-		"first":                     {"", none, false, taken("192.168.1.0/24"), "10.88.0.0/16"},
-		"next":                      {"", none, false, taken("10.88.4.0/24", "10.89.0.0/16"), "10.90.0.0/16"},
-		"all of 10":                 {"", none, false, taken("10.0.0.0/8"), "172.20.0.0/16"},
-		"default route":             {"", none, false, taken("0.0.0.0/0"), "10.88.0.0/16"},
-		"nothing free":              {"", none, false, taken("10.0.0.0/8", "172.16.0.0/12"), "name a free range"},
-		"remembered":                {"", prefix("10.95.0.0/16"), false, nil, "10.95.0.0/16"},
-		"remembered, taken since":   {"", prefix("10.88.0.0/16"), false, taken("10.88.0.0/24"), "10.89.0.0/16"},
-		"remembered, taken, in use": {"", prefix("10.88.0.0/16"), true, taken("10.88.0.0/24"), "10.88.0.0/16"},
-		"wanted":                    {"10.200.0.0/24", none, false, nil, "10.200.0.0/24"},
-		"wanted before remembered":  {"10.200.0.0/24", prefix("10.88.0.0/16"), false, nil, "10.200.0.0/24"},
-		"wanted, another in use":    {"10.200.0.0/24", prefix("10.88.0.0/16"), true, nil, "pods still use 10.88.0.0/16"},
-		"wanted, taken":             {"10.200.0.0/24", none, false, taken("10.0.0.0/8"), "it overlaps 10.0.0.0/8 of interface eth0; choose another"},
+		"first":                     {wish{}, network{}, false, taken("192.168.1.0/24"), "10.88.0.0/16"},
+		"next":                      {wish{}, network{}, false, taken("10.88.4.0/24", "10.89.0.0/16"), "10.90.0.0/16"},
+		"all of 10":                 {wish{}, network{}, false, taken("10.0.0.0/8"), "172.20.0.0/16"},
+		"default route":             {wish{}, network{}, false, taken("0.0.0.0/0"), "10.88.0.0/16"},
+		"nothing free":              {wish{}, network{}, false, taken("10.0.0.0/8", "172.16.0.0/12"), "name a free range"},
+		"remembered":                {wish{}, had("10.95.0.0/16"), false, nil, "10.95.0.0/16"},
+		"remembered, taken since":   {wish{}, had("10.88.0.0/16"), false, taken("10.88.0.0/24"), "10.89.0.0/16"},
+		"remembered, taken, in use": {wish{}, had("10.88.0.0/16"), inUse, taken("10.88.0.0/24"), "10.88.0.0/16"},
+		"remembered of a cluster":   {wish{}, gave("10.244.0.0/24"), false, nil, "10.88.0.0/16"},
+		"wanted":                    {wanted("10.200.0.0/24"), network{}, false, nil, "10.200.0.0/24"},
+		"wanted, of both families":  {wanted("10.200.0.0/24", "fd00::/64"), network{}, false, nil, "10.200.0.0/24,fd00::/64"},
+		"wanted before remembered":  {wanted("10.200.0.0/24"), had("10.88.0.0/16"), false, nil, "10.200.0.0/24"},
+		"wanted, another in use":    {wanted("10.200.0.0/24"), had("10.88.0.0/16"), inUse, nil, "10.200.0.0/24"},
+		"wanted, taken":             {wanted("10.200.0.0/24"), network{}, false, taken("10.0.0.0/8"), "it overlaps 10.0.0.0/8 of interface eth0; choose another"},
+		"wanted, the second taken":  {wanted("10.200.0.0/24", "fd00::/64"), network{}, false, taken("fd00::/48"), "pod range fd00::/64: the range is taken"},
+		"assigned":                  {assigned("10.244.1.0/24"), network{}, false, nil, "10.244.1.0/24"},
+		"assigned and in use":       {assigned("10.244.1.0/24"), gave("10.244.1.0/24"), inUse, taken("10.244.1.0/24"), "10.244.1.0/24"},
+		"assigned, taken":           {assigned("10.244.1.0/24"), gave("10.244.2.0/24"), inUse, taken("10.244.1.0/24"), "the range is taken"},
+		"nothing assigned yet":      {assigned(), network{}, false, nil, ""},
+		"assigned before":           {assigned(), gave("10.244.1.0/24"), false, nil, "10.244.1.0/24"},
+		"chosen before":             {assigned(), had("10.88.0.0/16"), inUse, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var inUse netip.Prefix
-			if c.bridgeUp {
-				inUse = c.remembered
-			}
-			p, err := computeSubnet(c.wanted, c.remembered, inUse, c.taken)
-			got := p.String()
+			c.before.inUse = c.inUse
+			out, err := computeSubnets(c.wish, c.before, c.taken)
+			got := network{Subnets: out}.ranges()
 			if err != nil {
 				got = err.Error()
 			}
@@ -64,25 +81,26 @@ func TestEnsureNetwork(t *testing.T) {
 	claims := t.TempDir()
 	a, b := paths{root: filepath.Join(t.TempDir(), "a")}, paths{root: filepath.Join(t.TempDir(), "b")}
 	asked := 0
-	choose := func(p paths, wanted string) network {
+	none := []netip.Prefix(nil)
+	choose := func(p paths, wanted []netip.Prefix) network {
 		t.Helper()
-		n, err := ensureNetwork(p, wanted, claims, func() string { asked++; return nftables })
+		n, err := ensureNetwork(p, wish{subnets: wanted}, claims, func() string { asked++; return nftables })
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	first, second := choose(a, ""), choose(b, "")
-	if first.Subnet.Overlaps(second.Subnet) {
-		t.Errorf("both chose: %s and %s", first.Subnet, second.Subnet)
+	first, second := choose(a, none), choose(b, none)
+	if first.Subnets[0].Overlaps(second.Subnets[0]) {
+		t.Errorf("both chose: %s and %s", first.ranges(), second.ranges())
 	}
-	if again := choose(a, ""); again != first {
+	if again := choose(a, none); !reflect.DeepEqual(again, first) {
 		t.Errorf("chose %+v and then %+v", first, again)
 	}
 	if asked != 2 {
 		t.Errorf("asked %d times for the firewall, want once for each agent", asked)
 	}
-	if _, err := ensureNetwork(a, second.Subnet.String(), claims, nil); err == nil || !strings.Contains(err.Error(), "another berth") {
+	if _, err := ensureNetwork(a, wish{subnets: second.Subnets}, claims, nil); err == nil || !strings.Contains(err.Error(), "another berth") {
 		t.Errorf("error %v, want one that names the other agent", err)
 	}
 
@@ -91,8 +109,8 @@ func TestEnsureNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := paths{root: filepath.Join(t.TempDir(), "c")}
-	if n := choose(c, second.Subnet.String()); n.Subnet != second.Subnet {
-		t.Errorf("chose %s, want the range %s that was given up", n.Subnet, second.Subnet)
+	if n := choose(c, second.Subnets); n.ranges() != second.ranges() {
+		t.Errorf("chose %s, want the range %s that was given up", n.ranges(), second.ranges())
 	}
 	links := func() (out []string) {
 		t.Helper()
@@ -108,21 +126,24 @@ func TestEnsureNetwork(t *testing.T) {
 
 	// One that changes its mind claims the new range alone, and one that is gone leaves no link
 	// behind.
-	choose(c, "10.200.0.0/16")
+	choose(c, []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16"), netip.MustParsePrefix("fd00:200::/64")})
+	if links := links(); !slices.Contains(links, "fd00:200::-64") || !slices.Contains(links, "10.200.0.0-16") {
+		t.Errorf("links %v, want one for each range", links)
+	}
 	if err := os.RemoveAll(c.root); err != nil {
 		t.Fatal(err)
 	}
 	c = paths{root: filepath.Join(t.TempDir(), "again")}
-	choose(c, second.Subnet.String())
-	if diff := cmp.Diff([]string{claimName(first.Subnet), claimName(second.Subnet)}, links()); diff != "" {
+	choose(c, second.Subnets)
+	if diff := cmp.Diff([]string{claimName(first.Subnets[0]), claimName(second.Subnets[0])}, links()); diff != "" {
 		t.Errorf("links (-want +got):\n%s", diff)
 	}
 	if err := unclaim(claims, c.network()); err != nil {
 		t.Fatal(err)
 	}
 	left, err := claimed(claims, "")
-	if err != nil || len(left) != 1 || left[0].prefix != first.Subnet {
-		t.Errorf("claims %v, error %v; want only %s", left, err, first.Subnet)
+	if err != nil || len(left) != 1 || left[0].prefix != first.Subnets[0] {
+		t.Errorf("claims %v, error %v; want only %s", left, err, first.ranges())
 	}
 }
 
@@ -138,17 +159,17 @@ func TestEnsureNetworkAtOnce(t *testing.T) {
 	for range agents {
 		p := paths{root: t.TempDir()}
 		go func() {
-			n, err := ensureNetwork(p, "", claims, func() string { return nftables })
+			n, err := ensureNetwork(p, wish{}, claims, func() string { return nftables })
 			choices <- choice{n, err}
 		}()
 	}
-	seen := map[netip.Prefix]bool{}
+	seen := map[string]bool{}
 	for range agents {
 		c := <-choices
-		if c.err != nil || seen[c.Subnet] {
-			t.Errorf("chose %s, error %v; ranges of others %v", c.Subnet, c.err, seen)
+		if c.err != nil || seen[c.ranges()] {
+			t.Errorf("chose %s, error %v; ranges of others %v", c.ranges(), c.err, seen)
 		}
-		seen[c.Subnet] = true
+		seen[c.ranges()] = true
 	}
 }
 
@@ -160,8 +181,8 @@ func TestEnsureNetworkCorrupt(t *testing.T) {
 	if err := os.WriteFile(p.network(), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	n, err := ensureNetwork(p, "", t.TempDir(), func() string { return iptables })
-	if err != nil || !n.Subnet.IsValid() || n.Firewall != iptables {
+	n, err := ensureNetwork(p, wish{}, t.TempDir(), func() string { return iptables })
+	if err != nil || len(n.Subnets) != 1 || n.Firewall != iptables {
 		t.Errorf("network %+v, error %v; want a new choice", n, err)
 	}
 	if aside, err := os.ReadFile(p.network() + ".corrupt"); err != nil || string(aside) != "{" {
@@ -176,14 +197,14 @@ func TestDiskThatTakesNoNetwork(t *testing.T) {
 		claims := t.TempDir()
 		known, fresh := paths{root: t.TempDir()}, paths{root: t.TempDir()}
 		choose := func(p paths) (network, error) {
-			return ensureNetwork(p, "", claims, func() string { return iptables })
+			return ensureNetwork(p, wish{}, claims, func() string { return iptables })
 		}
 		before, err := choose(known)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer fail(known.root)()
-		if now, err := choose(known); err != nil || now != before {
+		if now, err := choose(known); err != nil || !reflect.DeepEqual(now, before) {
 			t.Errorf("chose %v, %v; had %v", now, err, before)
 		}
 		mend := fail(fresh.root)
@@ -195,4 +216,60 @@ func TestDiskThatTakesNoNetwork(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// The range that was chosen before there could be several is kept.
+func TestNetworkOfBefore(t *testing.T) {
+	p := paths{root: t.TempDir()}
+	if err := os.MkdirAll(p.settings(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p.network(), []byte(`{"version": 1, "subnet": "10.123.0.0/16", "firewall": "nftables"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n, err := ensureNetwork(p, wish{}, t.TempDir(), nil)
+	if err != nil || n.ranges() != "10.123.0.0/16" || n.Bridge != p.bridge() {
+		t.Errorf("network %+v, error %v", n, err)
+	}
+	b, err := os.ReadFile(p.network())
+	if err != nil || strings.Contains(string(b), `"subnet"`) {
+		t.Errorf("wrote %s, error %v", b, err)
+	}
+}
+
+// Another range of IPv4 needs another bridge while pods are in the one before; ranges that overlap
+// theirs cannot be had.
+func TestComputeBridge(t *testing.T) {
+	prefixes := func(texts string) (out []netip.Prefix) {
+		for _, s := range strings.Fields(texts) {
+			out = append(out, netip.MustParsePrefix(s))
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		before, next string
+		up           []string
+		want         string // the bridge, or a part of the error
+	}{
+		"another range":            {"10.1.0.0/24", "10.2.0.0/24", []string{"b"}, "b-2"},
+		"back again":               {"10.1.0.0/24", "10.2.0.0/24", []string{"b", "b-2"}, "b-3"},
+		"none is free":             {"10.1.0.0/24", "10.2.0.0/24", []string{"b", "b-2", "b-3"}, "pods of 3 ranges before it still run"},
+		"IPv6 besides":             {"10.1.0.0/24", "10.1.0.0/24 fd00::/64", []string{"b"}, "b"},
+		"no IPv6 any more":         {"10.1.0.0/24 fd00::/64", "10.1.0.0/24", []string{"b"}, "b"},
+		"another of IPv6":          {"10.1.0.0/24 fd00::/64", "10.1.0.0/24 fd01::/64", []string{"b"}, "b"},
+		"a part of the one before": {"10.1.0.0/16", "10.1.7.0/24", []string{"b"}, "it overlaps 10.1.0.0/16, of which pods that run have addresses"},
+		"a wider one of IPv6":      {"fd00::/64", "fd00::/48", []string{"b"}, "it overlaps fd00::/64"},
+		"IPv4 changes, IPv6 stays": {"10.1.0.0/24 fd00::/64", "10.2.0.0/24 fd00::/64", []string{"b"}, "it overlaps fd00::/64"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := network{Bridge: "b", Subnets: prefixes(c.next), left: prefixes(c.before)}
+			got, err := computeBridge(n, []string{"b", "b-2", "b-3"}, func(name string) bool { return slices.Contains(c.up, name) })
+			if err != nil {
+				got = err.Error()
+			}
+			if got != c.want && (err == nil || !strings.Contains(got, c.want)) {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
 }

@@ -33,7 +33,7 @@ func (r *Runtime) Remove(ctx context.Context) error {
 	for _, name := range []string{p.home(), p.corrupt(), p.state(), p.runc(), p.shimSockets(), p.addresses(), p.socket(), p.ttrpcSocket(), p.settings(), p.bundles()} {
 		errs = append(errs, os.RemoveAll(name))
 	}
-	errs = append(errs, unclaim(claimsDir, p.network()))
+	errs = append(errs, unclaim(r.claims, p.network()))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("embedded runtime: remove: %w", err)
 	}
@@ -61,7 +61,7 @@ func (r *Runtime) endAll(ctx context.Context) error {
 		killAll(ctx, p),
 		removeAttachments(ctx, p),
 		removeAllRules(ctx, p.bridge()),
-		removeBridge(p.bridge()),
+		removeBridges(p),
 		unmountBelow(p.home(), p.state()),
 	)
 	if err != nil {
@@ -207,9 +207,18 @@ func detach(ctx context.Context, p paths, a attachment) error {
 	return nil
 }
 
-// removeBridge removes the pods' bridge.
+// removeBridges removes the pods' bridges.
+func removeBridges(p paths) error {
+	var errs []error
+	for _, name := range p.bridges() {
+		errs = append(errs, removeBridge(name))
+	}
+	return errors.Join(errs...)
+}
+
+// removeBridge removes a bridge.
 func removeBridge(name string) error {
-	if _, err := os.Stat(filepath.Join("/sys/class/net", name)); errors.Is(err, fs.ErrNotExist) {
+	if !isUp(name) {
 		return nil
 	}
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

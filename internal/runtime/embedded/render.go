@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"net/netip"
 	"runtime"
 	"strings"
 	"text/template"
@@ -20,6 +19,7 @@ type facts struct {
 	Systemd     bool   // the systemd cgroup driver
 	RestrictOOM bool   // this process may not lower oom_score_adj
 	SELinux     bool   // containers are labelled
+	Plugins     string // folder of the programs of network plugins, "" if none are looked for
 	ShimSockets string // folder for the sockets of shims, "" for containerd's default
 }
 
@@ -53,21 +53,26 @@ const (
 	iptables = "iptables"
 )
 
-// generateConflist renders the pods' network: a bridge with the range's first address, leases by
-// host-local, host ports by portmap. An empty firewall means that the host has no tool to translate
-// addresses with: pods then reach the host and each other only, and a pod that asks for a host port
-// fails with the plugin's reason.
-func generateConflist(p paths, subnet netip.Prefix, firewall string) ([]byte, error) {
+// generateConflist renders the pods' network: a bridge with the first address of each range, leases
+// by host-local, host ports by portmap, limits of bandwidth. An empty firewall means that the host
+// has no tool to translate addresses with: pods then reach the host and each other only, and a pod
+// that asks for a host port fails with the plugin's reason.
+func generateConflist(p paths, n network) ([]byte, error) {
+	var ranges []any
+	for _, subnet := range n.Subnets {
+		ranges = append(ranges, []any{map[string]any{"subnet": subnet.String()}})
+	}
+	firewall := n.Firewall
 	bridge := map[string]any{
 		"type":             "bridge",
-		"bridge":           p.bridge(),
+		"bridge":           n.Bridge,
 		"isDefaultGateway": true,
 		"ipMasq":           firewall != "",
 		"hairpinMode":      true, // a pod reaches itself through its own host port
 		"ipam": map[string]any{
 			"type":    "host-local",
 			"dataDir": p.addresses(),
-			"ranges":  []any{[]any{map[string]any{"subnet": subnet.String()}}},
+			"ranges":  ranges,
 		},
 	}
 	if firewall != "" {
@@ -83,11 +88,13 @@ func generateConflist(p paths, subnet netip.Prefix, firewall string) ([]byte, er
 	if firewall != "" {
 		portmap["backend"] = firewall
 	}
+	// Of pods with the annotations kubernetes.io/ingress-bandwidth and egress-bandwidth.
+	bandwidth := map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}}
 	out, err := json.MarshalIndent(map[string]any{
 		// From 1.1.0 on, containerd runs each plugin for each Status call.
 		"cniVersion": "1.0.0",
 		"name":       p.bridge(),
-		"plugins":    []any{bridge, portmap},
+		"plugins":    []any{bridge, portmap, bandwidth},
 	}, "", "  ")
 	return append(out, '\n'), err
 }

@@ -15,7 +15,7 @@ var testPaths = paths{root: "/var/lib/berth", run: "/run/berth"}
 
 func TestGenerateConfig(t *testing.T) {
 	for golden, f := range map[string]facts{
-		"overlayfs.toml": {Snapshotter: "overlayfs", Systemd: true, SELinux: true, ShimSockets: "/run/berth/s"},
+		"overlayfs.toml": {Snapshotter: "overlayfs", Systemd: true, SELinux: true, ShimSockets: "/run/berth/s", Plugins: pluginPrograms},
 		"native.toml":    {Snapshotter: "native", RestrictOOM: true},
 	} {
 		t.Run(golden, func(t *testing.T) {
@@ -29,13 +29,17 @@ func TestGenerateConfig(t *testing.T) {
 }
 
 func TestGenerateConflist(t *testing.T) {
-	for golden, firewall := range map[string]string{
-		"nftables.conflist": nftables,
-		"iptables.conflist": iptables,
-		"none.conflist":     "",
+	prefix := netip.MustParsePrefix
+	v4, v6 := prefix("10.88.0.0/16"), prefix("fd00:88::/64")
+	for golden, n := range map[string]network{
+		"nftables.conflist":   {Subnets: []netip.Prefix{v4}, Bridge: testPaths.bridge(), Firewall: nftables},
+		"iptables.conflist":   {Subnets: []netip.Prefix{v4}, Bridge: testPaths.bridge(), Firewall: iptables},
+		"none.conflist":       {Subnets: []netip.Prefix{v4}, Bridge: testPaths.bridge()},
+		"dual-stack.conflist": {Subnets: []netip.Prefix{v4, v6}, Bridge: testPaths.bridges()[1], Firewall: nftables},
+		"ipv6.conflist":       {Subnets: []netip.Prefix{v6}, Bridge: testPaths.bridge(), Firewall: nftables},
 	} {
 		t.Run(golden, func(t *testing.T) {
-			got, err := generateConflist(testPaths, netip.MustParsePrefix("10.88.0.0/16"), firewall)
+			got, err := generateConflist(testPaths, n)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,13 +99,15 @@ func TestConfigCheck(t *testing.T) {
 		want   string // "" is no error
 	}{
 		"good":             {func(*Config) {}, ""},
-		"subnet":           {func(c *Config) { c.Subnet = "192.168.7.0/24" }, ""},
+		"subnet":           {func(c *Config) { c.Subnets = []string{"192.168.7.0/24"} }, ""},
+		"dual stack":       {func(c *Config) { c.Subnets = []string{"fd00:88::/64", "192.168.7.0/24"} }, ""},
 		"relative root":    {func(c *Config) { c.Root = "berth" }, `Root "berth": must be a clean absolute path below /`},
 		"colon":            {func(c *Config) { c.Root = "/a:b" }, `Root "/a:b": the character ':' cannot be used in it`},
 		"long run folder":  {func(c *Config) { c.RunDir = long }, `RunDir "` + long + `": the socket ` + long + `/containerd.sock.ttrpc would be 125 bytes long, the kernel takes 107; use a shorter run directory`},
 		"driver":           {func(c *Config) { c.CgroupDriver = "cgroup" }, `CgroupDriver "cgroup": must be cgroupfs, systemd or empty`},
-		"host in a subnet": {func(c *Config) { c.Subnet = "10.0.0.1/16" }, `subnet "10.0.0.1/16": must be an IPv4 network between /8 and /28, such as 10.88.0.0/16`},
-		"IPv6":             {func(c *Config) { c.Subnet = "fd00::/64" }, `subnet "fd00::/64": must be an IPv4 network between /8 and /28, such as 10.88.0.0/16`},
+		"host in a subnet": {func(c *Config) { c.Subnets = []string{"10.0.0.1/16"} }, `pod range "10.0.0.1/16": must be an IPv4 network between /8 and /28, such as 10.88.0.0/16, or an IPv6 one between /8 and /124, such as fd00:88::/64`},
+		"too small":        {func(c *Config) { c.Subnets = []string{"fd00::/126"} }, `pod range "fd00::/126": must be an IPv4 network between /8 and /28, such as 10.88.0.0/16, or an IPv6 one between /8 and /124, such as fd00:88::/64`},
+		"one family twice": {func(c *Config) { c.Subnets = []string{"10.0.0.0/16", "10.1.0.0/16"} }, `pod ranges 10.0.0.0/16,10.1.0.0/16: two are of one family; give one of IPv4, one of IPv6, or one of each`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := good

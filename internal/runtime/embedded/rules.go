@@ -20,6 +20,7 @@ type table struct{ family, name string }
 var (
 	masquerades = table{"inet", "cni_plugins_masquerade"} // of bridge; a rule for each address of a sandbox
 	hostPorts   = table{"ip", "cni_hostport"}             // of portmap; a comment is the id of the sandbox
+	hostPorts6  = table{"ip6", "cni_hostport"}
 )
 
 // rule is a rule of nftables in the form of `nft --json` (libnftables-json(5)).
@@ -99,16 +100,18 @@ func removeRules(ctx context.Context, network string, prefixes map[string]bool) 
 	if len(prefixes) == 0 {
 		return nil
 	}
+	ofPort := func(r rule) bool {
+		for prefix := range prefixes {
+			if strings.HasPrefix(r.Comment, prefix) {
+				return true
+			}
+		}
+		return false
+	}
 	strayOf := map[table]func(rule) bool{
 		masquerades: func(r rule) bool { return prefixes[r.masqueraded(network)] },
-		hostPorts: func(r rule) bool {
-			for prefix := range prefixes {
-				if strings.HasPrefix(r.Comment, prefix) {
-					return true
-				}
-			}
-			return false
-		},
+		hostPorts:   ofPort,
+		hostPorts6:  ofPort,
 	}
 	var errs []error
 	for t, isStray := range strayOf {

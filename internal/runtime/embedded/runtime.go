@@ -38,10 +38,14 @@ type Runtime struct {
 	log   *slog.Logger
 	began time.Time // when this agent did
 
+	claims string // the folder of claims of ranges
+
 	mu       sync.Mutex // guards what follows; not held while waiting
 	running  *process   // nil before Ensure and after Stop
 	settings settings   // of the last Ensure
 	stopped  bool       // Stop was called: an end is not a failure
+	podCIDRs wish       // the ranges of the pods
+	pods     podNetwork // what containerd was given for them
 
 	health health.Latch // why containerd does not answer
 
@@ -69,7 +73,9 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), restarted: make(chan struct{}, 1), began: time.Now()}
+	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), restarted: make(chan struct{}, 1), began: time.Now(), claims: claimsDir}
+	r.podCIDRs.assigned = cfg.Assigned
+	r.podCIDRs.subnets, _ = parseSubnets(cfg.Subnets) // which were checked
 	r.health.Set(errNotStarted)
 	return r, nil
 }
@@ -78,7 +84,7 @@ var errNotStarted = errors.New("the embedded runtime was not started")
 
 // Endpoint is where the runtime serves CRI once Ensure has returned: unix:// and the path of its
 // socket.
-func (r *Runtime) Endpoint() string { return "unix://" + r.paths.socket() }
+func (r *Runtime) Endpoint() string { return EndpointIn(r.cfg.RunDir) }
 
 // Health returns nil while containerd answers, and else why it does not.
 func (r *Runtime) Health() error { return r.health.Err() }
@@ -175,20 +181,11 @@ func (r *Runtime) prepare(ctx context.Context) (settings, []byte, error) {
 	if i < 0 {
 		return fail(fmt.Errorf("bundle %s has no image for the sandbox", folderName(hash)))
 	}
-	network, err := ensureNetwork(r.paths, r.cfg.Subnet, claimsDir, detectFirewall)
-	if err != nil {
-		return fail(err)
-	}
-	if network.Firewall == "" {
-		r.log.Warn("neither nft nor iptables works on this host: pods reach the host and each other only, host ports fail; install nftables")
-	}
-	conflist, err := generateConflist(r.paths, network.Subnet, network.Firewall)
-	if err != nil {
-		return fail(err)
-	}
-	// containerd watches this folder, so that a change needs no restart.
-	if err := writeFile(r.paths.conflist(), conflist); err != nil {
-		return fail(err)
+	if err := r.applyNetwork(); err != nil {
+		if !r.cfg.Assigned { // else pods on the host's network run, and the range may change
+			return fail(err)
+		}
+		r.log.Warn("pods get no network", "error", err)
 	}
 	facts, err := detectFacts(r.cfg)
 	if err != nil {
@@ -389,10 +386,10 @@ func (r *Runtime) stop(ctx context.Context) error {
 	if err := os.Remove(r.paths.record()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if bridgePorts(r.paths.bridge()) > 0 {
+	if slices.ContainsFunc(r.paths.bridges(), func(name string) bool { return bridgePorts(name) > 0 }) {
 		return nil
 	}
 	// The next start may choose another range, which a bridge with an address of the old one would
 	// not take.
-	return errors.Join(removeBridge(r.paths.bridge()), unclaim(claimsDir, r.paths.network()))
+	return errors.Join(removeBridges(r.paths), unclaim(r.claims, r.paths.network()))
 }

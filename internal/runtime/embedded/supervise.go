@@ -23,6 +23,9 @@ func (r *Runtime) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.supervise(ctx) })
 	g.Go(func() error { r.keepUp(ctx); return nil })
+	if r.cfg.NetworkPlugins != "" {
+		g.Go(func() error { r.followPlugins(ctx); return nil })
+	}
 	return g.Wait()
 }
 
@@ -38,7 +41,7 @@ func (r *Runtime) keepUp(ctx context.Context) {
 		case <-time.After(settleTime):
 		}
 		if err := r.endOrphans(ctx); err != nil {
-			r.log.Warn("upkeep of the embedded runtime", "err", err)
+			r.log.Warn("upkeep of the embedded runtime", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -46,7 +49,7 @@ func (r *Runtime) keepUp(ctx context.Context) {
 		case <-r.restarted:
 		case <-tick.C:
 			if err := r.upkeep(); err != nil {
-				r.log.Warn("upkeep of the embedded runtime", "err", err)
+				r.log.Warn("upkeep of the embedded runtime", "error", err)
 			}
 		}
 	}
@@ -106,7 +109,7 @@ func (r *Runtime) restart(ctx context.Context, c *process, how string, delay tim
 			return 0, ctx.Err()
 		}
 		r.health.Set(fmt.Errorf("embedded runtime: %w", err))
-		r.log.Error("containerd does not come back", "err", err, "nextTry", nextDelay(delay, 0))
+		r.log.Error("containerd does not come back", "error", err, "nextTry", nextDelay(delay, 0))
 		lived = 0
 	}
 }
@@ -126,7 +129,7 @@ func (r *Runtime) restartOnce(ctx context.Context, c *process, again func(contex
 		return err
 	}
 	if err := c.close(); err != nil {
-		r.log.Warn("let go of the old containerd", "err", err)
+		r.log.Warn("let go of the old containerd", "error", err)
 	}
 	r.health.Set(nil)
 	select {

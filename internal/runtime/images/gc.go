@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
+	"berth/internal/record/span"
 )
 
 // gcPeriod is the kubelet's. Neither a disk nor an image tells when it is time.
@@ -35,7 +36,8 @@ type Store interface {
 
 // GCConfig is what a Collector needs.
 type GCConfig struct {
-	Store Store
+	Store  Store
+	Tracer *span.Tracer // of collections; nil: nobody traces
 	// Puller says which images are looked ahead for, and has the records of pulls.
 	Puller *Puller
 	// MinAge is how long an image is kept at least after it was first seen (imageMinimumGCAge),
@@ -160,7 +162,9 @@ func (c *Collector) look(ctx context.Context) error {
 }
 
 // collect is each further round.
-func (c *Collector) collect(ctx context.Context) error {
+func (c *Collector) collect(ctx context.Context) (err error) {
+	ctx, ended := c.Tracer.Begin(ctx, "Images/GarbageCollect")
+	defer func() { ended(err) }()
 	return c.alone(ctx, func(done *collection) error {
 		verdicts, err := c.judge(ctx, rules{minAge: c.MinAge, keepUnrecorded: c.KeepUnrecorded})
 		if err != nil {

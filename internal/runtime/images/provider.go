@@ -2,8 +2,10 @@ package images
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -67,12 +69,13 @@ func LoadProviders(config, binDir string, accounts Accounts, r prometheus.Regist
 		}
 	}
 	p := &Providers{accounts: accounts}
-	seen := map[string]string{}
+	seen, hash := map[string]string{}, sha256.New()
 	for _, file := range files {
-		if err := p.load(file, binDir, seen); err != nil {
+		if err := p.load(file, binDir, loaded{seen, hash}); err != nil {
 			return nil, fmt.Errorf("credential providers: %s: %w", file, err)
 		}
 	}
+	configInfo(r, fmt.Sprintf("sha256:%x", hash.Sum(nil)))
 	count := newPluginMetrics(r)
 	for _, pr := range p.all {
 		pr.metrics = count
@@ -80,11 +83,19 @@ func LoadProviders(config, binDir string, accounts Accounts, r prometheus.Regist
 	return p, nil
 }
 
-func (p *Providers) load(file, binDir string, seen map[string]string) error {
+// loaded is what the files read so far hold: the file of each plugin, by its name, and the hash of
+// all content.
+type loaded struct {
+	seen map[string]string
+	hash hash.Hash
+}
+
+func (p *Providers) load(file, binDir string, l loaded) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
+	l.hash.Write(b) // never fails
 	var conf kubeletconfig.CredentialProviderConfig
 	if err := yaml.UnmarshalStrict(b, &conf); err != nil {
 		return err
@@ -103,10 +114,10 @@ func (p *Providers) load(file, binDir string, seen map[string]string) error {
 			err = errors.Join(err, fmt.Errorf(
 				"tokenAttributes: provider %q wants tokens of service accounts, which an API server issues, and the agent has none: leave them out, or name one by --kubeconfig", c.Name))
 		}
-		if other, ok := seen[c.Name]; ok && c.Name != "" {
+		if other, ok := l.seen[c.Name]; ok && c.Name != "" {
 			err = errors.Join(err, fmt.Errorf("name: %q is also in %s", c.Name, other))
 		}
-		seen[c.Name] = file
+		l.seen[c.Name] = file
 		if err != nil {
 			errs = append(errs, fmt.Errorf("providers[%d]: %w", i, err))
 			continue

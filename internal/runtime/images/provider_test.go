@@ -1,6 +1,7 @@
 package images
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"os"
@@ -157,8 +158,13 @@ func TestProviderFails(t *testing.T) {
 			if name == "no cache key" {
 				failures = 0
 			}
+			content, err2 := os.ReadFile(file)
+			if err2 != nil {
+				t.Fatal(err2)
+			}
 			metricstest.Expect(t, registry, map[string]float64{
-				`kubelet_credential_provider_plugin_duration_count{plugin_name="bad"}`: 1, `kubelet_credential_provider_plugin_errors_total{plugin_name="bad"}`: failures,
+				fmt.Sprintf("kubelet_credential_provider_config_info{hash=\"sha256:%x\"}", sha256.Sum256(content)): 1,
+				`kubelet_credential_provider_plugin_duration_count{plugin_name="bad"}`:                             1, `kubelet_credential_provider_plugin_errors_total{plugin_name="bad"}`: failures,
 			})
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "s3cret") || len(found) > 0 {
 				t.Errorf("%v, %v; want error %s", found, err, tt.want)

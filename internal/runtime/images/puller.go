@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/flowcontrol"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -15,6 +16,7 @@ import (
 	"berth/internal/pod"
 	"berth/internal/pod/lifecycle"
 	"berth/internal/record/journal"
+	"berth/internal/record/span"
 )
 
 // Event reasons; they are part of the observable contract (Kubernetes documentation of pod events).
@@ -69,6 +71,8 @@ type Config struct {
 	RecordsDir string
 	// Verification says when pods must prove that they may use an image that is present.
 	Verification Verification
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
 }
 
 // Puller (imageManager's pull side) makes images present. It is safe for concurrent use.
@@ -86,6 +90,7 @@ type Puller struct {
 	ahead         *aheads
 	given         *given
 	backOff       *backOff
+	metrics       *metrics
 }
 
 // New returns a puller. It asks the runtime nothing until Recover and Ensure are called.
@@ -102,6 +107,7 @@ func New(c Config) *Puller {
 	if c.RecordsDir != "" {
 		p.records = newRecords(c.RecordsDir)
 	}
+	p.metrics = newMetrics(c.Metrics, p.records)
 	p.flights = &flights{runtime: c.Runtime, records: p.records, log: c.Log, pulling: map[flightKey]*flight{}}
 	if c.MaxParallel > 0 {
 		p.flights.turns = newTurns(c.MaxParallel)
@@ -194,6 +200,13 @@ type request struct {
 // is an *Error, whose Reason and Message are the container's waiting reason and message; when ctx
 // ends first, the error wraps ctx's cause and is not an *Error, and counts for no back-off.
 func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, handler string) (Result, error) {
+	ctx, ended := span.Start(ctx, span.Internal, "EnsureImage", span.Attribute{Key: "k8s.container.name", Value: c.Name}, span.Attribute{Key: "container.image.name", Value: c.Image})
+	res, err := p.ensure(ctx, po, c, sandbox, handler)
+	ended(err)
+	return res, err
+}
+
+func (p *Puller) ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, handler string) (Result, error) {
 	r := request{pod: po, container: c, sandbox: sandbox, began: time.Now()}
 	var err error
 	if r.names, err = parseName(c.Image); err != nil {
@@ -204,7 +217,10 @@ func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbo
 	r.policy = effectivePolicy(c.ImagePullPolicy, r.image)
 	r.spec = &runtimeapi.ImageSpec{Image: r.image, RuntimeHandler: handler}
 	secrets := sync.OnceValue(func() []credential { return p.pullSecrets(ctx, r).lookup(locate(r.full)) })
+	present, pull := isUnknown, isUnknown
+	defer func() { p.metrics.asked(r.policy, present, pull) }()
 	if r.policy == v1.PullAlways {
+		pull = isTrue
 		return p.pull(ctx, r, secrets)
 	}
 	img, err := p.runtime.ImageStatus(ctx, r.spec)
@@ -216,11 +232,16 @@ func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbo
 		p.event(r, v1.EventTypeWarning, eventInspectFailed, message)
 		return Result{}, p.fail(r, &Error{Reason: lifecycle.ImageInspectError, Message: message, cause: err})
 	}
+	if present = isFalse; img != nil {
+		present = isTrue
+	}
 	if img != nil && p.mayUse(ctx, r, img.Id, secrets) {
+		pull = isFalse
 		p.event(r, v1.EventTypeNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image))
 		return p.succeed(r, Result{Ref: img.Id}), nil
 	}
-	if r.policy == v1.PullNever {
+	if pull = isTrue; r.policy == v1.PullNever {
+		pull = isFalse
 		message := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
 		if img != nil {
 			message = fmt.Sprintf("Container image %q is present, but the pod has no credentials that give access to it, and its pull policy of Never forbids to try others", c.Image)

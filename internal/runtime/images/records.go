@@ -88,11 +88,26 @@ func newRecords(dir string) *records {
 	return &records{dir: dir, one: make(chan struct{}, 1), intents: map[string]int{}, files: map[string]int{}}
 }
 
-func (s *records) intentFile(image string) string {
-	return filepath.Join(s.dir, "pulling", fileOf(image))
+// The folders of records.
+const (
+	pullingDir = "pulling"
+	pulledDir  = "pulled"
+)
+
+// count returns how many records there are in one of the folders.
+func (s *records) count(folder string) int {
+	if s == nil {
+		return 0
+	}
+	files, _ := os.ReadDir(filepath.Join(s.dir, folder)) // none before the first is written
+	return len(files)
 }
 
-func (s *records) pulledFile(ref string) string { return filepath.Join(s.dir, "pulled", fileOf(ref)) }
+func (s *records) intentFile(image string) string {
+	return filepath.Join(s.dir, pullingDir, fileOf(image))
+}
+
+func (s *records) pulledFile(ref string) string { return filepath.Join(s.dir, pulledDir, fileOf(ref)) }
 
 func fileOf(name string) string {
 	sum := sha256.Sum256([]byte(name))
@@ -241,18 +256,18 @@ func (w pulledWith) equal(other pulledWith) bool {
 // present returns the ref of a named image, "" if it is not there; all returns the refs of all
 // images.
 func (s *records) recover(ctx context.Context, present func(context.Context, string) (string, error), all func(context.Context) (map[string]bool, error)) error {
-	for _, dir := range []string{"pulling", "pulled"} {
+	for _, dir := range []string{pullingDir, pulledDir} {
 		if err := os.MkdirAll(filepath.Join(s.dir, dir), 0o700); err != nil {
 			return err
 		}
 	}
 	var errs []error
-	files, err := os.ReadDir(filepath.Join(s.dir, "pulling"))
+	files, err := os.ReadDir(filepath.Join(s.dir, pullingDir))
 	if err != nil {
 		return err
 	}
 	for _, f := range files {
-		errs = append(errs, s.settle(ctx, filepath.Join(s.dir, "pulling", f.Name()), present))
+		errs = append(errs, s.settle(ctx, filepath.Join(s.dir, pullingDir, f.Name()), present))
 	}
 	there, err := all(ctx)
 	if err != nil {
@@ -313,7 +328,7 @@ func (s *records) prune(there map[string]bool, begun int) error {
 	for ref := range there {
 		keep[fileOf(ref)] = true
 	}
-	files, err := os.ReadDir(filepath.Join(s.dir, "pulled"))
+	files, err := os.ReadDir(filepath.Join(s.dir, pulledDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -322,7 +337,7 @@ func (s *records) prune(there map[string]bool, begun int) error {
 	}
 	for _, f := range files {
 		if !keep[f.Name()] {
-			err = errors.Join(err, os.Remove(filepath.Join(s.dir, "pulled", f.Name())))
+			err = errors.Join(err, os.Remove(filepath.Join(s.dir, pulledDir, f.Name())))
 		}
 	}
 	return err

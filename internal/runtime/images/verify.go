@@ -59,22 +59,33 @@ func (p *Puller) mayUse(ctx context.Context, r request, ref string, secrets func
 	if p.records == nil || p.verify.Policy == config.NeverVerify {
 		return true
 	}
+	result := mustAuthenticate
+	defer func() { p.metrics.checked(result) }()
 	record, err := p.records.find(ref)
 	if err != nil {
 		p.log.Warn("the record of an image's pull cannot be read: pods must prove again that they may use it", "image", r.image, "error", err)
 	}
 	if record == nil {
-		return !p.records.pulling(r.names) && p.verify.exempt(r.repository)
+		if p.records.pulling(r.names) || !p.verify.exempt(r.repository) {
+			return false
+		}
+		result = policyAllowed
+		return true
 	}
 	with := record.CredentialMapping[r.repository]
 	if with.NodePodsAccessible {
+		result = recordFound
 		return true
 	}
 	ok, proven := with.match(secrets())
 	if !ok {
 		if ok, err = p.providers.opens(ctx, r.names, r.pod, with.KubernetesServiceAccounts); err != nil {
 			p.log.Warn("whether the pod's service account gives access to an image cannot be found out: it must prove so again", "image", r.image, "error", err)
+			result = checkFailed
 		}
+	}
+	if ok {
+		result = recordFound
 	}
 	if len(proven) == 0 {
 		return ok

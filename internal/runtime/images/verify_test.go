@@ -16,12 +16,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/config"
+	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/pod/lifecycle"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/cri"
 	"berth/internal/runtime/images"
@@ -446,5 +449,39 @@ func TestRateOfPulls(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		s.want("a second later", "pulled", s.run("public.example/app:6", v1.PullIfNotPresent))
+	})
+}
+
+// Each question whether a pod may use an image counts by its answer, and so does what Ensure is
+// asked for; how many records there are is read when it is asked.
+func TestMetricsOfRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		registry := prometheus.NewRegistry()
+		s.conf.Metrics = registry
+		s.store.present = map[string]*runtimeapi.Image{"registry.example/preloaded:1": {Id: "id:preloaded"}}
+		s.restart()
+		s.want("with the right one", "pulled", s.run(private, v1.PullIfNotPresent, "good"))
+		s.want("again", "present", s.run(private, v1.PullIfNotPresent, "good"))
+		s.want("without", lifecycle.ErrImageNeverPull, s.run(private, v1.PullNever))
+		s.want("nobody pulled it", "present", s.run("registry.example/preloaded:1", v1.PullIfNotPresent))
+		s.want("always", "pulled", s.run(private, v1.PullAlways, "good"))
+		want := map[string]float64{
+			`kubelet_imagemanager_image_mustpull_checks_total{result="credentialRecordFound"}`:   1,
+			`kubelet_imagemanager_image_mustpull_checks_total{result="mustAuthenticate"}`:        1,
+			`kubelet_imagemanager_image_mustpull_checks_total{result="credentialPolicyAllowed"}`: 1,
+			"kubelet_imagemanager_ondisk_pulledrecords":                                          1, "kubelet_imagemanager_ondisk_pullintents": 0,
+		}
+		for labels, n := range map[string]float64{
+			`present_locally="false",pull_policy="ifnotpresent",pull_required="true"`: 1,
+			`present_locally="true",pull_policy="ifnotpresent",pull_required="false"`: 2,
+			`present_locally="true",pull_policy="never",pull_required="false"`:        1,
+			`present_locally="unknown",pull_policy="always",pull_required="true"`:     1,
+		} {
+			want["kubelet_image_manager_ensure_image_requests_total{"+labels+"}"] = n
+		}
+		if diff := cmp.Diff(want, metricstest.Values(t, registry)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
 	})
 }

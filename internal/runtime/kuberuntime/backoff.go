@@ -21,6 +21,7 @@ type backOffs struct {
 	events Recorder
 	crash  *lifecycle.CrashLoop
 	node   lifecycle.BackOff
+	began  time.Time // when the agent did
 
 	mu    sync.Mutex
 	texts map[pod.UID]string // guarded by mu; the back-off annotations that were checked
@@ -28,7 +29,7 @@ type backOffs struct {
 
 func newBackOffs(events Recorder, longest time.Duration) *backOffs {
 	return &backOffs{
-		events: events, crash: lifecycle.NewCrashLoop(), node: lifecycle.NodeBackOff(longest), texts: map[pod.UID]string{},
+		events: events, crash: lifecycle.NewCrashLoop(), node: lifecycle.NodeBackOff(longest), began: time.Now(), texts: map[pod.UID]string{},
 	}
 }
 
@@ -81,7 +82,7 @@ func (b *backOffs) holds(p *v1.Pod, s *pod.Status, now time.Time) map[string]lif
 			c := &list[i]
 			key := lifecycle.CrashKey(p, c)
 			if newest := s.FindContainer(c.Name); newest != nil && newest.Hash == lifecycle.ContainerHash(c) {
-				if d, err := time.ParseDuration(newest.Annotations[restartDelayAnnotation]); err == nil && d > 0 {
+				if d := b.restartDelay(newest, law); d > 0 {
 					b.crash.Resume(key, d, newest.CreatedAt, now)
 				}
 			}
@@ -91,6 +92,21 @@ func (b *backOffs) holds(p *v1.Pod, s *pod.Status, now time.Time) map[string]lif
 		}
 	}
 	return out
+}
+
+// restartDelay returns how long the next restart of an incarnation is held back, by what an earlier
+// agent noted on it; a kubelet notes nothing. There it goes by the restarts, as if all had been for
+// crashes.
+// Differs from the kubelet, which begins anew when it is started again.
+func (b *backOffs) restartDelay(cs *pod.ContainerStatus, law lifecycle.BackOff) time.Duration {
+	if text := cs.Annotations[restartDelayAnnotation]; text != "" {
+		d, _ := time.ParseDuration(text) // 0 if somebody else wrote it
+		return d
+	}
+	if !cs.CreatedAt.Before(b.began) {
+		return 0 // it is this agent's
+	}
+	return law.AfterRestarts(cs.Attempt)
 }
 
 // annotate notes on a container that is about to be created how long its next restart will be held

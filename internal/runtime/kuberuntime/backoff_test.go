@@ -117,6 +117,31 @@ func TestBackOffOutlivesTheAgent(t *testing.T) {
 	})
 }
 
+// An agent that follows a kubelet, which notes nothing on containers, goes by their restarts.
+func TestBackOffAfterAKubelet(t *testing.T) {
+	p := specOf(t, "Always a")
+	created := time.Now().Add(-time.Hour)
+	for _, tc := range []struct {
+		restarts uint32
+		ran      time.Duration
+		want     time.Duration
+	}{
+		{0, time.Second, 0},
+		{1, time.Second, 10 * time.Second},
+		{4, time.Minute, 80 * time.Second},
+		{1000000, time.Minute, 300 * time.Second},
+		{4, 11 * time.Minute, 0}, // it ran long enough to be forgiven
+	} {
+		ended := created.Add(tc.ran)
+		observed := &pod.Status{Containers: []pod.ContainerStatus{{
+			Name: "a", State: pod.StateExited, Attempt: tc.restarts, Hash: lifecycle.ContainerHash(&p.Spec.Containers[0]), CreatedAt: created, FinishedAt: ended,
+		}}}
+		if got := newBackOffs(nil, 0).holds(p, observed, ended)["a"].Delay; got != tc.want {
+			t.Errorf("after %d restarts and %v the container is held back for %v, want %v", tc.restarts, tc.ran, got, tc.want)
+		}
+	}
+}
+
 // Restart counts go on when the containers are lost.
 func TestRestartCountsOutliveContainers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -6,16 +6,43 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod/lifecycle"
 )
 
-type metrics struct{ startErrors *prometheus.CounterVec }
+type metrics struct {
+	startErrors                                           *prometheus.CounterVec
+	imageVolumes, imageVolumesMounted, imageVolumesFailed prometheus.Counter
+}
 
-// newMetrics registers the family of this package; nobody scrapes it if r is nil.
+// newMetrics registers the families of this package; nobody scrapes them if r is nil.
 func newMetrics(r prometheus.Registerer) *metrics {
-	return &metrics{startErrors: promauto.With(r).NewCounterVec(prometheus.CounterOpts{
-		Name: "kubelet_started_containers_errors_total",
-		Help: "[ALPHA] Cumulative number of errors when starting containers",
-	}, []string{"container_type", "code"})}
+	f := promauto.With(r)
+	return &metrics{
+		startErrors: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_started_containers_errors_total",
+			Help: "[ALPHA] Cumulative number of errors when starting containers",
+		}, []string{"container_type", "code"}),
+		imageVolumes: f.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_image_volume_requested_total", Help: "[BETA] Number of requested image volumes.",
+		}),
+		imageVolumesMounted: f.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_image_volume_mounted_succeed_total", Help: "[BETA] Number of successful image volume mounts.",
+		}),
+		imageVolumesFailed: f.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_image_volume_mounted_errors_total", Help: "[BETA] Number of failed image volume mounts.",
+		}),
+	}
+}
+
+// imagesUsed counts the image volumes of a container that the runtime has made with it, or not.
+func (m *metrics) imagesUsed(volumes int, failed *lifecycle.StartError) {
+	m.imageVolumes.Add(float64(volumes))
+	if failed != nil {
+		m.imageVolumesFailed.Add(float64(volumes))
+		return
+	}
+	m.imageVolumesMounted.Add(float64(volumes))
 }
 
 // startFailed counts a container that could not be started, by the reason in its status.

@@ -28,7 +28,10 @@ func TestMetrics(t *testing.T) {
 		p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug"}}}
 		b.metrics.startFailed(p, "first", lifecycle.ErrImagePull)
 		b.metrics.startFailed(p, "debug", lifecycle.ErrImagePull)
+		b.metrics.imagesUsed(2, nil)
+		b.metrics.imagesUsed(1, &lifecycle.StartError{})
 		want := map[string]float64{
+			"kubelet_image_volume_requested_total": 3, "kubelet_image_volume_mounted_succeed_total": 2, "kubelet_image_volume_mounted_errors_total": 1,
 			`kubelet_started_containers_errors_total{code="CreateContainerError",container_type="container"}`:   1,
 			`kubelet_started_containers_errors_total{code="ErrImagePull",container_type="init_container"}`:      1,
 			`kubelet_started_containers_errors_total{code="ErrImagePull",container_type="ephemeral_container"}`: 1,

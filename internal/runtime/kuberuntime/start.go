@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/pod"
 	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
 	"berth/internal/runtime/action"
 	"berth/internal/runtime/cri"
 	"berth/internal/runtime/crispec"
@@ -36,6 +37,7 @@ type starter struct {
 	logs         *podLogs
 	backOffs     *backOffs
 	remover      *remover
+	metrics      *metrics
 	hooks        *hookRunner
 	killer       *killer
 	// maskedPaths are the files of this machine that containers must not see; read once.
@@ -52,7 +54,7 @@ func newStarter(cfg Config, r *Runtime, files podFiles) *starter {
 		mounts:       &mountPreparer{cri: cfg.CRI, volumes: cfg.Containers.Volumes},
 		hosts:        &hostsFiles{files: files, hostIPs: cfg.HostIPs, domain: cfg.Sandboxes.DNS.Domain},
 		users:        r.users, files: files, logs: r.logs, backOffs: r.backOffs, remover: r.remover, hooks: r.hooks,
-		killer: r.killer, maskedPaths: sync.OnceValue(thermalThrottles),
+		killer: r.killer, metrics: r.metrics, maskedPaths: sync.OnceValue(thermalThrottles),
 	}
 }
 
@@ -91,6 +93,7 @@ func (t *starter) startContainer(ctx context.Context, s *start) *lifecycle.Start
 	}
 	began := time.Now()
 	id, cfg, e := t.create(ctx, s, spec)
+	t.metrics.imagesUsed(len(got.volumes), e)
 	if e != nil {
 		if err := t.files.removeTerminationLog(spec.TerminationLog); err != nil {
 			t.log.Warn("termination log of a container that was not created not removed", "container", c.Name, "error", err)
@@ -105,11 +108,19 @@ func (t *starter) startContainer(ctx context.Context, s *start) *lifecycle.Start
 	}
 	t.events.Event(p, c.Name, v1.EventTypeNormal, "Started", "Container started")
 	t.note(decision{
-		pod: p, container: c.Name, what: "container started", why: fmt.Sprintf("incarnation %d", cfg.Metadata.Attempt),
+		pod: p, container: c.Name, what: "container started", why: whichStart(cfg.Metadata.Attempt),
 		began: began,
 	})
 	t.logs.link(p, c, id, cfg)
 	return t.postStart(ctx, s, id)
+}
+
+// whichStart says for the journal whether a container starts for the first time.
+func whichStart(attempt uint32) string {
+	if attempt == 0 {
+		return "for the first time"
+	}
+	return fmt.Sprintf("restart %d", attempt)
 }
 
 // postStart runs the postStart hook of a container that was just started. A container whose hook
@@ -127,6 +138,7 @@ func (t *starter) postStart(ctx context.Context, s *start, id pod.ContainerID) *
 	began := time.Now()
 	err := t.hooks.runHook(ctx, p, s.sandbox.id, target, c.Lifecycle.PostStart)
 	if err == nil {
+		t.journal.Mark(subject(p), journal.Hook, c.Name)
 		t.note(decision{pod: p, container: c.Name, what: "postStart hook ended", began: began})
 		return nil
 	}

@@ -1,0 +1,252 @@
+package embedded
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"berth/internal/host/inotify"
+)
+
+// podNetwork is what containerd was given for the pods' network.
+type podNetwork struct {
+	plugin string  // the file of a network plugin, "" for the bridge
+	bridge network // where there is none
+	err    error   // why pods have none
+}
+
+// SetPodCIDRs sets the ranges that the cluster has given the node: one, or one of each family. Pods
+// that run keep their addresses. Idempotent. It fails if a range cannot be had; pods then keep the
+// network that there was.
+func (r *Runtime) SetPodCIDRs(ctx context.Context, cidrs []string) error {
+	subnets, err := parseSubnets(cidrs)
+	if err != nil {
+		return err
+	}
+	if err := r.acquire(ctx); err != nil {
+		return err
+	}
+	defer r.release()
+	r.mu.Lock()
+	before := r.podCIDRs.subnets
+	r.podCIDRs.subnets = subnets
+	r.mu.Unlock()
+	if err := r.applyNetwork(); err != nil {
+		r.mu.Lock()
+		r.podCIDRs.subnets = before
+		r.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+// NetworkHealth says why pods have no network of this node's own, nor one of a plugin; nil if they
+// have.
+func (r *Runtime) NetworkHealth() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pods.err
+}
+
+// applyNetwork gives containerd the configuration of the pods' network: that of a network plugin if
+// there is one, else the bridge. containerd watches the folder, so that a change needs no restart.
+func (r *Runtime) applyNetwork() error {
+	r.mu.Lock()
+	w, before := r.podCIDRs, r.pods
+	r.mu.Unlock()
+	next, err := r.chooseNetwork(w)
+	if err != nil {
+		next = before
+		next.err = err
+	}
+	r.mu.Lock()
+	r.pods = next
+	r.mu.Unlock()
+	if err == nil && (next.plugin != before.plugin || !slices.Equal(next.bridge.Subnets, before.bridge.Subnets)) {
+		tellNetwork(r.log, next, before)
+		if r.cfg.NetworkChanged != nil {
+			r.cfg.NetworkChanged()
+		}
+	}
+	return err
+}
+
+// errNoRange says what pods wait for.
+func errNoRange(plugins string) error {
+	return fmt.Errorf("the Node has no podCIDR, and %s no file of a network plugin: have the controller manager give ranges to nodes "+
+		"(--allocate-node-cidrs), or install a network plugin", plugins)
+}
+
+func (r *Runtime) chooseNetwork(w wish) (podNetwork, error) {
+	if name, content, err := pluginConfig(r.cfg.NetworkPlugins); err != nil || name != "" {
+		if err != nil {
+			return podNetwork{}, err
+		}
+		return podNetwork{plugin: filepath.Join(r.cfg.NetworkPlugins, name)}, replaceIn(r.paths.cniConf(), name, content)
+	}
+	if err := withoutIPv6(&w); err != nil {
+		return podNetwork{}, err
+	}
+	n, err := ensureNetwork(r.paths, w, r.claims, detectFirewall)
+	if err != nil {
+		return podNetwork{}, err
+	}
+	if len(n.Subnets) == 0 {
+		return podNetwork{err: errNoRange(r.cfg.NetworkPlugins)}, replaceIn(r.paths.cniConf(), "", nil)
+	}
+	conflist, err := generateConflist(r.paths, n)
+	if err != nil {
+		return podNetwork{}, err
+	}
+	return podNetwork{bridge: n}, replaceIn(r.paths.cniConf(), filepath.Base(r.paths.conflist()), conflist)
+}
+
+// withoutIPv6 takes the range of IPv6 away where the kernel has none (ipv6.disable=1): no pod would
+// start. It fails if no range is left.
+func withoutIPv6(w *wish) error {
+	if _, err := os.Stat("/proc/self/net/if_inet6"); !errors.Is(err, fs.ErrNotExist) || len(w.subnets) == 0 {
+		return nil
+	}
+	all := w.subnets
+	w.subnets = slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return p.Addr().Is6() })
+	if len(w.subnets) == 0 {
+		return fmt.Errorf("pod range %s: the kernel has no IPv6: boot without ipv6.disable=1, or give a range of IPv4", network{Subnets: all}.ranges())
+	}
+	return nil
+}
+
+// tellNetwork tells that pods get another network from now on.
+func tellNetwork(log *slog.Logger, next, before podNetwork) {
+	const keep = "; pods that run keep the addresses that they have until they are restarted"
+	switch {
+	case next.plugin != "":
+		log.Info("pods get the network of a plugin"+keep, "file", next.plugin)
+	case len(next.bridge.Subnets) == 0:
+		log.Warn("pods get no network", "reason", next.err)
+	case len(before.bridge.Subnets) > 0 || before.plugin != "" || len(next.bridge.left) > 0:
+		log.Warn("pods get addresses of another range"+keep, "ranges", next.bridge.ranges())
+	default:
+		log.Info("pods get addresses of the node's range", "ranges", next.bridge.ranges())
+	}
+	if len(next.bridge.Subnets) > 0 && next.bridge.Firewall == "" {
+		log.Warn("neither nft nor iptables works on this host: pods reach the host and each other only, host ports fail; install nftables")
+	}
+}
+
+// pluginConfig returns the name and content of the file that a runtime would take from the folder
+// of network plugins: the first by name (CNI specification 1.0, section 1). "" if there is none.
+func pluginConfig(folder string) (name string, content []byte, err error) {
+	if folder == "" {
+		return "", nil, nil
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", nil, err
+	}
+	for _, e := range entries { // sorted
+		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) || e.IsDir() {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(folder, e.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil && !json.Valid(content) {
+			err = fmt.Errorf("%s is not JSON, or is being written", filepath.Join(folder, e.Name()))
+		}
+		return e.Name(), content, err
+	}
+	return "", nil, nil
+}
+
+// replaceIn makes the file the only one in the folder; "" leaves none.
+func replaceIn(folder, name string, content []byte) error {
+	if name != "" {
+		if err := writeFile(filepath.Join(folder, name), content); err != nil {
+			return err
+		}
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.Name() != name {
+			errs = append(errs, os.RemoveAll(filepath.Join(folder, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// pluginsRetry is the pause after the folder of network plugins could not be watched.
+const pluginsRetry = 10 * time.Second
+
+// followPlugins has pods get the network of a plugin as soon as it says how, until ctx is done.
+func (r *Runtime) followPlugins(ctx context.Context) {
+	told := ""
+	for ctx.Err() == nil {
+		err := r.watchPlugins(ctx)
+		if err != nil && ctx.Err() == nil && err.Error() != told {
+			told = err.Error()
+			r.log.Warn("the configuration of network plugins is not followed, and is looked for again", "folder", r.cfg.NetworkPlugins, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pluginsRetry):
+		}
+	}
+}
+
+// watchPlugins looks at the folder each time that something happens in it. It returns with the
+// folder, or when it cannot be watched.
+func (r *Runtime) watchPlugins(ctx context.Context) error {
+	if err := os.MkdirAll(r.cfg.NetworkPlugins, 0o755); err != nil {
+		return err
+	}
+	watch, err := inotify.Open()
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
+	if err := watch.Add(r.cfg.NetworkPlugins); err != nil {
+		return err
+	}
+	failed := ""
+	for {
+		if err := r.reapplyNetwork(ctx); err != nil && err.Error() != failed {
+			failed = err.Error()
+			r.log.Warn("the network of pods stays as it is", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, open := <-watch.Events():
+			if !open || len(watch.Watched()) == 0 {
+				return fmt.Errorf("folder %s was removed", r.cfg.NetworkPlugins)
+			}
+		}
+	}
+}
+
+func (r *Runtime) reapplyNetwork(ctx context.Context) error {
+	if err := r.acquire(ctx); err != nil {
+		return err
+	}
+	defer r.release()
+	r.mu.Lock()
+	stopped := r.stopped
+	r.mu.Unlock()
+	if stopped {
+		return nil
+	}
+	return r.applyNetwork()
+}
