@@ -1,11 +1,14 @@
 package certs_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -102,6 +105,33 @@ func TestOpenClient(t *testing.T) {
 				t.Errorf("server %+v", server)
 			}
 		})
+	}
+}
+
+// A certificate of the kubeconfig that will be renewed is in the store from the start: kubeadm then
+// has the kubeconfig name the store, so that it never has an old one.
+func TestOpenClientKeepsInitial(t *testing.T) {
+	for _, rotate := range []bool{true, false} {
+		dir := t.TempDir()
+		cfg := certs.ClientConfig{Dir: dir + "/pki", NodeName: "box", Rotate: rotate, Kubeconfig: dir + "/kubelet.conf", Log: discard}
+		writeKubeconfig(t, cfg.Kubeconfig, userOf(t, newAuthority(t, "ca"), time.Hour))
+		client, _, err := certs.OpenClient(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored, err := certs.NewStore(cfg.Dir, "kubelet-client").Read()
+		if !rotate {
+			if !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("without rotation there is %v, %v", stored, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(stored.Leaf.Raw, client.Current().Leaf.Raw) {
+			t.Errorf("stored is another certificate than the kubeconfig's: %v", stored.Leaf.Subject)
+		}
 	}
 }
 

@@ -104,6 +104,7 @@ func (r *Rotation) Load() error {
 	if (err != nil || !holds(c, now)) && r.cfg.Initial != nil {
 		if initial, initialErr := r.cfg.Initial(); initialErr == nil && (err != nil || holds(initial, now)) {
 			c, err = initial, nil
+			r.adopt(initial, now)
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -114,6 +115,17 @@ func (r *Rotation) Load() error {
 	}
 	r.keep(c)
 	return nil
+}
+
+// adopt keeps a certificate that will be replaced in the store: kubeadm has its kubeconfig name the
+// store when there is one.
+func (r *Rotation) adopt(initial *tls.Certificate, now time.Time) {
+	if r.cfg.UntilEnd || !holds(initial, now) {
+		return
+	}
+	if err := r.cfg.Store.adopt(initial, now); err != nil {
+		r.cfg.Log.Warn(r.cfg.Name+" of the kubeconfig not kept; the next one is", "error", err)
+	}
 }
 
 // keep puts a certificate in force. It is replaced at a random time between 70 and 90 % of its

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -33,7 +34,7 @@ func (s *Store) Path() string { return filepath.Join(s.dir, s.prefix+"-current.p
 func (s *Store) Read() (*tls.Certificate, error) { return readPair(s.Path(), s.Path()) }
 
 // Write puts a pair in force: certificates in PEM form, and the key that they are for.
-func (s *Store) Write(certificates []byte, key *ecdsa.PrivateKey, now time.Time) (*tls.Certificate, error) {
+func (s *Store) Write(certificates []byte, key crypto.PrivateKey, now time.Time) (*tls.Certificate, error) {
 	block, err := encodeKey(key)
 	if err != nil {
 		return nil, err
@@ -64,6 +65,16 @@ func (s *Store) Write(certificates []byte, key *ecdsa.PrivateKey, now time.Time)
 		return nil, err
 	}
 	return &pair, s.prune(name, filepath.Base(before))
+}
+
+// adopt puts a pair from elsewhere in force.
+func (s *Store) adopt(pair *tls.Certificate, now time.Time) error {
+	var certificates []byte
+	for _, der := range pair.Certificate {
+		certificates = append(certificates, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+	}
+	_, err := s.Write(certificates, pair.PrivateKey, now)
+	return err
 }
 
 // prune removes all pairs but the two named.
@@ -112,7 +123,7 @@ func (s *Store) pendingKey() (*ecdsa.PrivateKey, error) {
 // forgetPending makes the next request a new one.
 func (s *Store) forgetPending() error { return checkpoint.Remove(s.pendingPath()) }
 
-func encodeKey(key *ecdsa.PrivateKey) (*pem.Block, error) {
+func encodeKey(key crypto.PrivateKey) (*pem.Block, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, err

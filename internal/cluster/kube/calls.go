@@ -178,7 +178,7 @@ func (c *Client) DeleteResourceSlices(ctx context.Context, s Selector) error {
 	defer cancel()
 	options := s.apply(metav1.ListOptions{})
 	request := c.rest[r].Delete().Resource(r.plural).VersionedParams(&options, parameterCodec()).Body(&metav1.DeleteOptions{})
-	if err := request.Do(ctx).Error(); err != nil {
+	if err := request.Do(asCall(ctx, "delete")).Error(); err != nil {
 		return fmt.Errorf("delete %s (%s): %w", r.plural, s, plainly(err))
 	}
 	return nil
@@ -235,7 +235,7 @@ func (c *Client) ProbeClusterTrustBundles(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(ctx, c.log), c.timeout)
 	defer cancel()
 	request := c.rest[r].Get().Resource(r.plural).VersionedParams(&metav1.ListOptions{Limit: 1}, parameterCodec())
-	if err := answerTo(request.Do(ctx), &certificatesv1beta1.ClusterTrustBundleList{}); err != nil {
+	if err := answerTo(request.Do(asCall(ctx, "list")), &certificatesv1beta1.ClusterTrustBundleList{}); err != nil {
 		return fmt.Errorf("list %s: %w", r.plural, err)
 	}
 	return nil

@@ -83,6 +83,7 @@ type Client struct {
 	timeout time.Duration
 	rest    map[resource]*rest.RESTClient
 	reached *health.Latch // shared by all clients that With made of one
+	metrics *metrics      // the same
 }
 
 // Open reads the credentials and returns a client. It does not connect: a server that cannot be
@@ -115,7 +116,7 @@ func Open(c Config) (*Client, error) {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	}
-	dialer := connrotation.NewDialer(dial)
+	dialer := connrotation.NewDialer(count.resolved(dial))
 	config.Dial = dialer.DialContext
 	if c.Certificate != nil {
 		if err := useCertificate(config, c.Certificate); err != nil {
@@ -128,7 +129,7 @@ func Open(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
 	}
-	return (&Client{config: config, http: httpClient, dialer: dialer, log: c.Log, reached: reached}).With(c.Limits)
+	return (&Client{config: config, http: httpClient, dialer: dialer, log: c.Log, reached: reached, metrics: count}).With(c.Limits)
 }
 
 // With returns a client that has limits of its own and shares connections and credentials with c:
@@ -142,8 +143,12 @@ func (c *Client) With(l Limits) (*Client, error) {
 	}
 	config := rest.CopyConfig(c.config)
 	config.QPS = -1
+	server, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("API server %q: %w", config.Host, err)
+	}
 	if l.QPS > 0 {
-		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(l.QPS, max(l.Burst, 1))
+		config.RateLimiter = limited{flowcontrol.NewTokenBucketRateLimiter(l.QPS, max(l.Burst, 1)), c.metrics, server.Host}
 	}
 	with.rest = map[resource]*rest.RESTClient{}
 	for object, r := range resources {
@@ -205,7 +210,7 @@ type op struct {
 
 // do makes one call and reads the answer into an object.
 func (c *Client) do(ctx context.Context, o op, r resource, request *rest.Request, into runtime.Object) error {
-	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(ctx, c.log), c.timeout)
+	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(asCall(ctx, o.verb), c.log), c.timeout)
 	defer cancel()
 	request = request.NamespaceIfScoped(o.namespace, r.namespaced).Resource(r.plural)
 	if o.verb != "create" || o.subresource != "" {

@@ -99,7 +99,7 @@ func (w *Watch[P]) Run(ctx context.Context) error {
 	tries := waits
 	err := tries.DelayWithReset(stoppable, calmAfter).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		if err := r.ListAndWatchWithContext(ctx); err != nil {
-			w.log.DebugContext(ctx, "list or watch ended", "err", err)
+			w.log.DebugContext(ctx, "list or watch ended", "error", err)
 		}
 		return false, nil
 	})
@@ -161,9 +161,9 @@ func (w *Watch[P]) note(ctx context.Context, err error) {
 	w.mu.Unlock()
 	switch {
 	case err != nil && !failing:
-		w.log.WarnContext(ctx, "cannot watch, trying again", "err", err)
+		w.log.WarnContext(ctx, "cannot watch, trying again", "error", err)
 	case err != nil:
-		w.log.DebugContext(ctx, "still cannot watch", "err", err)
+		w.log.DebugContext(ctx, "still cannot watch", "error", err)
 	case failing:
 		w.log.InfoContext(ctx, "watching again")
 	}
@@ -194,7 +194,7 @@ func (w *Watch[P]) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 	}
 	ctx, cancel := context.WithTimeout(allow(ctx, w.size), w.client.timeout)
 	defer cancel()
-	if err := answerTo(w.request(o).Do(ctx), list); err != nil {
+	if err := answerTo(w.request(o).Do(asCall(ctx, "list")), list); err != nil {
 		return nil, fmt.Errorf("list %s: %w", w.resource.plural, err)
 	}
 	return list, nil

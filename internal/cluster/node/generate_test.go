@@ -286,10 +286,20 @@ func TestFlips(t *testing.T) {
 		old, new []v1.NodeCondition
 		want     []string
 	}{
-		"none":                    {conditions("True", "False"), conditions("True", "False"), nil},
-		"both":                    {conditions("True", "False"), conditions("False", "True"), []string{"NodeHasInsufficientMemory", "NodeNotReady"}},
-		"after it was unknown":    {conditions("Unknown", "Unknown"), conditions("True", "False"), []string{"NodeHasSufficientMemory", "NodeReady"}},
-		"a new node":              {nil, conditions("True", "False"), []string{"NodeHasSufficientMemory", "NodeReady"}},
+		"none":                 {conditions("True", "False"), conditions("True", "False"), nil},
+		"both":                 {conditions("True", "False"), conditions("False", "True"), []string{"NodeHasInsufficientMemory", "NodeNotReady"}},
+		"after it was unknown": {conditions("Unknown", "Unknown"), conditions("True", "False"), []string{"NodeHasSufficientMemory", "NodeReady"}},
+		"a new node":           {nil, conditions("True", "False"), []string{"NodeHasSufficientMemory", "NodeReady"}},
+		"disk and processes": {
+			[]v1.NodeCondition{{Type: v1.NodeDiskPressure, Status: v1.ConditionFalse}, {Type: v1.NodePIDPressure, Status: v1.ConditionFalse}},
+			[]v1.NodeCondition{{Type: v1.NodeDiskPressure, Status: v1.ConditionTrue}, {Type: v1.NodePIDPressure, Status: v1.ConditionTrue}},
+			[]string{"NodeHasDiskPressure", "NodeHasInsufficientPID"},
+		},
+		"disk and processes are enough": {
+			[]v1.NodeCondition{{Type: v1.NodeDiskPressure, Status: v1.ConditionTrue}, {Type: v1.NodePIDPressure, Status: v1.ConditionTrue}},
+			[]v1.NodeCondition{{Type: v1.NodeDiskPressure, Status: v1.ConditionFalse}, {Type: v1.NodePIDPressure, Status: v1.ConditionFalse}},
+			[]string{"NodeHasNoDiskPressure", "NodeHasSufficientPID"},
+		},
 		"a new node is not ready": {nil, conditions("False", "False"), []string{"NodeHasSufficientMemory"}},
 	}
 	for name, tt := range tests {

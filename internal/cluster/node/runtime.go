@@ -54,6 +54,7 @@ type RuntimeState struct {
 type RuntimeHealth struct {
 	runtime Runtime
 	changed func()
+	again   <-chan struct{}
 	log     *slog.Logger
 
 	ready, network health.Latch // the runtime's own last word
@@ -66,9 +67,10 @@ type RuntimeHealth struct {
 }
 
 // NewRuntimeHealth returns a check of the runtime. changed is called after each change of the state
-// and must not block.
-func NewRuntimeHealth(r Runtime, changed func(), log *slog.Logger) *RuntimeHealth {
-	h := &RuntimeHealth{runtime: r, changed: changed, log: log, lastOK: time.Now()}
+// and must not block. again has an element when the runtime is likely to be about to tell something
+// else.
+func NewRuntimeHealth(r Runtime, changed func(), again <-chan struct{}, log *slog.Logger) *RuntimeHealth {
+	h := &RuntimeHealth{runtime: r, changed: changed, again: again, log: log, lastOK: time.Now()}
 	h.network.Set(errors.New("container runtime network not ready: network state unknown"))
 	return h
 }
@@ -120,6 +122,8 @@ func (h *RuntimeHealth) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-h.again:
+			retry = runtimeRetry.DelayFunc()
 		case <-time.After(next):
 		}
 	}

@@ -72,7 +72,8 @@ func TestRuntimeHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &fakeRuntime{err: errors.New("no such file"), version: "2.3.7"}
 		var changes atomic.Int32
-		h := NewRuntimeHealth(r, func() { changes.Add(1) }, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		again := make(chan struct{}, 1)
+		h := NewRuntimeHealth(r, func() { changes.Add(1) }, again, slog.New(slog.NewTextHandler(io.Discard, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- h.Run(ctx) }()
@@ -131,6 +132,10 @@ func TestRuntimeHealth(t *testing.T) {
 		r.set(func(r *fakeRuntime) { r.err, r.version = nil, "2.4.0" })
 		after(runtimeCheckPeriod)
 		expect("is back as another", "", "", "containerd://2.4.0", 6)
+
+		r.set(func(r *fakeRuntime) { r.network = false })
+		again <- struct{}{}
+		expect("has lost its network, which somebody told", "", noNetwork, "containerd://2.4.0", 7)
 
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {

@@ -1,0 +1,286 @@
+package kept
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/cluster/kube"
+)
+
+// API is the API server for all who read what pods refer to. It keeps what the server says, and
+// lends what was kept. Everything else goes to the server.
+type API struct {
+	kube.Follower
+	Keeper *Keeper
+}
+
+// lentToken is how long a token that was kept serves until it is asked for again, in seconds: the
+// API server may be back then.
+const lentToken = 60
+
+// FollowConfigMap hands over one ConfigMap, nil when there is none.
+func (a API) FollowConfigMap(ctx context.Context, namespace, name string, seen func(*v1.ConfigMap)) {
+	followOne(ctx, a.Keeper, ref{configMaps, namespace, name}, func(ctx context.Context, seen func(*v1.ConfigMap)) {
+		a.Follower.FollowConfigMap(ctx, namespace, name, seen)
+	}, seen)
+}
+
+// FollowSecret hands over one Secret, nil when there is none.
+func (a API) FollowSecret(ctx context.Context, namespace, name string, seen func(*v1.Secret)) {
+	followOne(ctx, a.Keeper, ref{secrets, namespace, name}, func(ctx context.Context, seen func(*v1.Secret)) {
+		a.Follower.FollowSecret(ctx, namespace, name, seen)
+	}, seen)
+}
+
+// FollowRuntimeClass hands over one RuntimeClass, nil when there is none.
+func (a API) FollowRuntimeClass(ctx context.Context, name string, seen func(*nodev1.RuntimeClass)) {
+	followOne(ctx, a.Keeper, ref{Kind: classes, Name: name}, func(ctx context.Context, seen func(*nodev1.RuntimeClass)) {
+		a.Follower.FollowRuntimeClass(ctx, name, seen)
+	}, seen)
+}
+
+// followOne follows one object, and keeps it.
+func followOne[T any](ctx context.Context, k *Keeper, r ref, server func(context.Context, func(*T)), seen func(*T)) {
+	follow(ctx, k, func() (*T, bool) { return lend[T](k, r) }, func(ctx context.Context, seen func(*T)) {
+		server(ctx, func(o *T) {
+			keep(k, r, o)
+			seen(o)
+		})
+	}, seen)
+}
+
+// FollowServices hands over all Services; of those that were kept, those of which pods here are
+// told.
+func (a API) FollowServices(ctx context.Context, seen func([]*v1.Service)) {
+	k := a.Keeper
+	follow(ctx, k, k.lendServices, func(ctx context.Context, seen func([]*v1.Service)) {
+		a.Follower.FollowServices(ctx, func(all []*v1.Service) {
+			k.keepServices(all)
+			seen(all)
+		})
+	}, seen)
+}
+
+// FollowClusterTrustBundles hands over all ClusterTrustBundles; of those that were kept, those that
+// pods here show.
+func (a API) FollowClusterTrustBundles(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle)) {
+	k := a.Keeper
+	follow(ctx, k, k.lendBundles, func(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle)) {
+		a.Follower.FollowClusterTrustBundles(ctx, func(all []*certificatesv1beta1.ClusterTrustBundle) {
+			k.keepBundles(all)
+			seen(all)
+		})
+	}, seen)
+}
+
+// read returns what was kept while that is lent, and else what the server says, which it keeps.
+func read[T any](k *Keeper, r ref, server func() (*T, error)) (*T, error) {
+	if k.isLending() {
+		switch o, ok := lend[T](k, r); {
+		case ok && o == nil:
+			return nil, apierrors.NewNotFound(schema.GroupResource{Resource: strings.ToLower(string(r.Kind))}, r.Name)
+		case ok:
+			return o, nil
+		}
+	}
+	o, err := server()
+	switch {
+	case err == nil:
+		keep(k, r, o)
+	case apierrors.IsNotFound(err):
+		keep[T](k, r, nil)
+	case k.isLending():
+		err = fmt.Errorf("%v was not kept%s, and waits for the API server: %w", r, k.hint(r.Kind), err)
+	}
+	return o, err
+}
+
+// ReadConfigMap reads a ConfigMap.
+func (a API) ReadConfigMap(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.ConfigMap, error) {
+	return read(a.Keeper, ref{configMaps, namespace, name}, func() (*v1.ConfigMap, error) {
+		return a.Follower.ReadConfigMap(ctx, namespace, name, options)
+	})
+}
+
+// ReadSecret reads a Secret.
+func (a API) ReadSecret(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.Secret, error) {
+	return read(a.Keeper, ref{secrets, namespace, name}, func() (*v1.Secret, error) {
+		return a.Follower.ReadSecret(ctx, namespace, name, options)
+	})
+}
+
+// GetSecret reads the Secret of a volume.
+func (a API) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return read(a.Keeper, ref{secrets, namespace, name}, func() (*v1.Secret, error) {
+		return a.Follower.GetSecret(ctx, namespace, name)
+	})
+}
+
+// GetServiceAccount reads a service account.
+func (a API) GetServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
+	return read(a.Keeper, ref{accounts, namespace, name}, func() (*v1.ServiceAccount, error) {
+		return a.Follower.GetServiceAccount(ctx, namespace, name)
+	})
+}
+
+// GetPersistentVolumeClaim reads a claim. One that only one pod of the cluster may use is not lent:
+// that pod may be another one by now.
+func (a API) GetPersistentVolumeClaim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
+	c, err := read(a.Keeper, ref{claims, namespace, name}, func() (*v1.PersistentVolumeClaim, error) {
+		return a.Follower.GetPersistentVolumeClaim(ctx, namespace, name)
+	})
+	if err == nil && a.Keeper.isLending() && isForOnePod(c.Spec.AccessModes) {
+		return nil, fmt.Errorf("PersistentVolumeClaim %s/%s is %s, and may be another pod's by now: it waits for the API server", namespace, name, v1.ReadWriteOncePod)
+	}
+	return c, err
+}
+
+func isForOnePod(modes []v1.PersistentVolumeAccessMode) bool {
+	for _, m := range modes {
+		if m == v1.ReadWriteOncePod {
+			return true
+		}
+	}
+	return false
+}
+
+// GetPersistentVolume reads a volume. One that controllers attach to nodes is not lent: it may be
+// attached to another one by now.
+func (a API) GetPersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error) {
+	pv, err := read(a.Keeper, ref{Kind: volumes, Name: name}, func() (*v1.PersistentVolume, error) {
+		return a.Follower.GetPersistentVolume(ctx, name)
+	})
+	if err != nil || !a.Keeper.isLending() || pv.Spec.CSI == nil {
+		return pv, err
+	}
+	if d, ok := a.LentCSIDriver(pv.Spec.CSI.Driver); !ok || d == nil || ptr.Deref(d.Spec.AttachRequired, true) {
+		return nil, fmt.Errorf("PersistentVolume %s is attached to nodes by CSI driver %s, and may be attached to another one by now: it waits for the API server", name, pv.Spec.CSI.Driver)
+	}
+	return pv, nil
+}
+
+// GetResourceClaim reads a claim of devices. None is lent: it may be another pod's by now.
+func (a API) GetResourceClaim(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error) {
+	c, err := a.Follower.GetResourceClaim(ctx, namespace, name)
+	if err != nil && a.Keeper.isLending() {
+		err = fmt.Errorf("ResourceClaim %s/%s waits for the API server, as it may be another pod's by now: %w", namespace, name, err)
+	}
+	return c, err
+}
+
+// LentCSIDriver returns what was said of a driver, nil if there was nothing, while that is lent.
+func (a API) LentCSIDriver(name string) (*storagev1.CSIDriver, bool) {
+	if !a.Keeper.isLending() {
+		return nil, false
+	}
+	return lend[storagev1.CSIDriver](a.Keeper, ref{Kind: drivers, Name: name})
+}
+
+// KeepCSIDriver keeps what the API server says of a driver, nil for nothing.
+func (a API) KeepCSIDriver(name string, d *storagev1.CSIDriver) {
+	keep(a.Keeper, ref{Kind: drivers, Name: name}, d)
+}
+
+// CreateToken asks for a token. One that was kept is lent as it is, even if it has expired, and is
+// asked for again soon.
+func (a API) CreateToken(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	k, r := a.Keeper, tokenRef(namespace, account, request)
+	if k.isLending() {
+		if t, _ := lend[authenticationv1.TokenRequest](k, r); t != nil {
+			out := t.DeepCopy()
+			out.Spec.ExpirationSeconds = ptr.To[int64](lentToken)
+			k.tellExpired(r, t)
+			return out, nil
+		}
+	}
+	t, err := a.Follower.CreateToken(ctx, namespace, account, request)
+	if err != nil {
+		if k.isLending() {
+			err = fmt.Errorf("%v was not kept%s, and waits for the API server: %w", r, k.hint(tokens), err)
+		}
+		return nil, err
+	}
+	if bound := request.Spec.BoundObjectRef; bound != nil {
+		k.keepToken(r, bound.UID, t)
+	}
+	return t, nil
+}
+
+// tellExpired tells, once for each token, that one has expired which a pod is given all the same.
+func (k *Keeper) tellExpired(r ref, t *authenticationv1.TokenRequest) {
+	if time.Now().Before(t.Status.ExpirationTimestamp.Time) {
+		return
+	}
+	k.mu.Lock()
+	told := k.expired[r]
+	k.expired[r] = true
+	var about *v1.Pod
+	for _, p := range k.pods {
+		if string(p.UID) == podOfToken(r) {
+			about = p
+		}
+	}
+	k.mu.Unlock()
+	if told || about == nil {
+		return
+	}
+	e := entryOf(about, "is given a token that has expired")
+	e.Why = fmt.Sprintf("%v, kept until the API server renews it, was valid until %s", r, t.Status.ExpirationTimestamp.Format(time.RFC3339))
+	k.Journal.Record(e)
+}
+
+// lendServices returns the Services that were kept.
+func (k *Keeper) lendServices() ([]*v1.Service, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	seen, out, any := map[string]bool{}, []*v1.Service{}, false
+	for _, l := range k.lent {
+		list, ok := l.object.(*v1.ServiceList)
+		if !ok {
+			continue
+		}
+		any = true
+		for i := range list.Items {
+			s := &list.Items[i]
+			if name := s.Namespace + "/" + s.Name; !seen[name] {
+				seen[name] = true
+				out = append(out, s)
+			}
+		}
+	}
+	return out, any
+}
+
+// lendBundles returns the ClusterTrustBundles that were kept.
+func (k *Keeper) lendBundles() ([]*certificatesv1beta1.ClusterTrustBundle, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	seen, out, any := map[string]bool{}, []*certificatesv1beta1.ClusterTrustBundle{}, false
+	for _, l := range k.lent {
+		list, ok := l.object.(*certificatesv1beta1.ClusterTrustBundleList)
+		if !ok {
+			continue
+		}
+		any = true
+		for i := range list.Items {
+			if b := &list.Items[i]; !seen[b.Name] {
+				seen[b.Name] = true
+				out = append(out, b)
+			}
+		}
+	}
+	return out, any
+}

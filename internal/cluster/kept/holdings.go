@@ -1,0 +1,379 @@
+package kept
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/checkpoint"
+	"berth/internal/config"
+	"berth/internal/pod"
+)
+
+// hold makes the pods those that are kept, with what they refer to, and returns those from before.
+// Mirrors of static pods are not: the API server has them of this node.
+func (k *Keeper) hold(pods []*v1.Pod) (before []*v1.Pod) {
+	if k.Keep == config.KeepNothing {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before, k.pods = k.pods, pods
+	// Of many pods hardly one is another than before: only what is between the ends is looked at.
+	gone, came := before, pods
+	for len(gone) > 0 && len(came) > 0 && gone[0] == came[0] {
+		gone, came = gone[1:], came[1:]
+	}
+	for len(gone) > 0 && len(came) > 0 && gone[len(gone)-1] == came[len(came)-1] {
+		gone, came = gone[:len(gone)-1], came[:len(came)-1]
+	}
+	known := make(map[pod.UID]*v1.Pod, len(gone))
+	for _, p := range gone {
+		known[p.UID] = p
+	}
+	for _, p := range came {
+		if _, mirror := p.Annotations[pod.ConfigMirrorAnnotation]; mirror {
+			continue
+		}
+		last, held := known[p.UID]
+		delete(known, p.UID)
+		if !held {
+			k.refLocked(podRef(p.UID))
+		}
+		if last != p {
+			k.keepLocked(podRef(p.UID), p)
+		}
+	}
+	for uid := range known {
+		k.unrefLocked(podRef(uid))
+	}
+	return before
+}
+
+// keep takes over what the server says of a record that somebody refers to; nil: there is none.
+func keep[P any](k *Keeper, r ref, o *P) {
+	var object any
+	if o != nil {
+		object = o
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.keepLocked(r, object)
+}
+
+func (k *Keeper) keepLocked(r ref, o any) {
+	h := k.held[r]
+	if h == nil || !k.keeps(r.Kind) {
+		return
+	}
+	h.object, h.fresh = o, true
+	before := h.children
+	h.children = refsOf(o)
+	if r.Kind == podKind { // tokens are asked for beside what its spec says
+		for _, c := range before {
+			if c.Kind == tokens {
+				h.children = append(h.children, c)
+			}
+		}
+	}
+	for _, c := range h.children {
+		k.refLocked(c)
+	}
+	for _, c := range before {
+		k.unrefLocked(c)
+	}
+	k.dirty.Put(r)
+}
+
+// refLocked notes one more who refers to the record.
+func (k *Keeper) refLocked(r ref) {
+	h := k.held[r]
+	if h == nil {
+		h = &holding{}
+		k.held[r] = h
+		switch r.Kind { // of which what was read may have some
+		case services:
+			h.fresh = k.all != nil
+		case trustBundles:
+			h.fresh = k.trust != nil
+		}
+		k.dirty.Put(r)
+	}
+	h.refs++
+}
+
+// unrefLocked notes one less. What nobody refers to is forgotten, with what it refers to.
+func (k *Keeper) unrefLocked(r ref) {
+	h := k.held[r]
+	if h == nil {
+		return
+	}
+	if h.refs--; h.refs > 0 {
+		return
+	}
+	delete(k.held, r)
+	k.dirty.Put(r)
+	for _, c := range h.children {
+		k.unrefLocked(c)
+	}
+}
+
+// keepToken takes over a token of a pod that is held.
+func (k *Keeper) keepToken(r ref, uid pod.UID, t *authenticationv1.TokenRequest) {
+	if !k.keeps(tokens) {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h := k.held[podRef(uid)]
+	if h == nil {
+		return
+	}
+	if !slices.Contains(h.children, r) {
+		h.children = append(slices.Clip(h.children), r)
+		k.refLocked(r)
+	}
+	k.keepLocked(r, t)
+}
+
+// keepServices takes over the Services of the cluster.
+func (k *Keeper) keepServices(all []*v1.Service) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.all = append([]*v1.Service{}, all...)
+	k.refreshLocked(services)
+}
+
+// keepBundles takes over the ClusterTrustBundles of the cluster.
+func (k *Keeper) keepBundles(all []*certificatesv1beta1.ClusterTrustBundle) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.trust = append([]*certificatesv1beta1.ClusterTrustBundle{}, all...)
+	k.refreshLocked(trustBundles)
+}
+
+// refreshLocked has the records of the kind written that are selections of what was read.
+func (k *Keeper) refreshLocked(of kind) {
+	for r, h := range k.held {
+		if r.Kind == of {
+			h.fresh = true
+			k.dirty.Put(r)
+		}
+	}
+}
+
+// write brings the files up to date with what is held.
+func (k *Keeper) write() error {
+	var errs []error
+	for _, r := range k.dirty.Take() {
+		if r == (ref{}) || !k.keeps(r.Kind) {
+			continue
+		}
+		if err := k.writeOne(r); err != nil {
+			errs = append(errs, err)
+			k.dirty.Put(r) // tried again with the next write
+		}
+	}
+	k.mu.Lock()
+	sweep := k.sweep && len(errs) == 0
+	k.mu.Unlock()
+	if sweep {
+		errs = append(errs, k.sweepFiles())
+	}
+	return errors.Join(errs...)
+}
+
+// writeOne brings one record up to date.
+func (k *Keeper) writeOne(r ref) error {
+	k.mu.Lock()
+	h := k.held[r]
+	if h == nil {
+		k.mu.Unlock()
+		return k.files.remove(r)
+	}
+	object, fresh, written := k.objectLocked(r, h), h.fresh, h.written
+	k.mu.Unlock()
+	if !fresh {
+		return nil // what the file says is the newest that is known
+	}
+	text, essence, err := render(object)
+	if err != nil {
+		return fmt.Errorf("keep %v: %w", r, err)
+	}
+	sum := sha256.Sum256(essence)
+	if written == nil {
+		written = k.digestOf(r)
+	}
+	if written == nil || *written != sum {
+		err := k.files.write(r, text)
+		k.noteLock(r, err)
+		if err != nil && k.isLocked() && r.Kind.isSecret() {
+			return nil // which Health tells; only the operator can mend it
+		}
+		if err != nil {
+			return err
+		}
+	}
+	k.wrote(r, object, &sum)
+	return nil
+}
+
+// objectLocked returns what the record is to be.
+func (k *Keeper) objectLocked(r ref, h *holding) any {
+	switch r.Kind {
+	case services:
+		return selectServices(k.all, r)
+	case trustBundles:
+		return selectBundles(k.trust, r.Name)
+	}
+	return h.object
+}
+
+// wrote notes what the file has. An object that came meanwhile is still to be written.
+func (k *Keeper) wrote(r ref, object any, sum *[sha256.Size]byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h := k.held[r]
+	if h == nil {
+		return
+	}
+	h.written = sum
+	if h.object == object {
+		h.object, h.fresh = nil, false
+	}
+}
+
+// digestOf returns the digest of what an earlier agent has written, nil if that is nothing that can
+// be read.
+func (k *Keeper) digestOf(r ref) *[sha256.Size]byte {
+	rec, err := k.files.read(k.files.path(r))
+	if err != nil || rec.Object == nil {
+		return nil
+	}
+	o, err := rec.decode()
+	if err != nil {
+		return nil
+	}
+	_, essence, err := render(o)
+	if err != nil {
+		return nil
+	}
+	sum := sha256.Sum256(essence)
+	return &sum
+}
+
+// render returns the object as it is kept, null for that there is none, and what of it must have
+// changed to be written again: of a pod's status that is the phase.
+func render(o any) (text, essence []byte, err error) {
+	p, ok := o.(*v1.Pod)
+	if !ok {
+		text, err = json.Marshal(o)
+		return text, text, err
+	}
+	kept := *p
+	kept.ManagedFields, kept.ResourceVersion = nil, ""
+	if text, err = json.Marshal(&kept); err != nil {
+		return nil, nil, err
+	}
+	kept.Status = v1.PodStatus{Phase: p.Status.Phase}
+	essence, err = json.Marshal(&kept)
+	return text, essence, err
+}
+
+// noteLock notes whether Secrets can be encrypted.
+func (k *Keeper) noteLock(r ref, err error) {
+	if !r.Kind.isSecret() {
+		return
+	}
+	var locked error
+	if err != nil && k.files.vault.aead == nil {
+		locked = fmt.Errorf("no Secret is kept: %w", err)
+	}
+	k.mu.Lock()
+	was := k.locked
+	k.locked = locked
+	k.mu.Unlock()
+	if locked != nil && was == nil {
+		k.Log.Error("no Secret and no token is kept for a start without the API server", "error", err)
+	}
+}
+
+func (k *Keeper) isLocked() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.locked != nil
+}
+
+// sweepFiles removes what nobody refers to: what an earlier agent, or another cluster, has left.
+// What a claim or a volume refers to, and was not asked for yet, stays.
+func (k *Keeper) sweepFiles() error {
+	paths, err := k.files.paths()
+	if err != nil {
+		return err
+	}
+	wanted, uids := map[string]bool{}, map[string]bool{}
+	k.mu.Lock()
+	for r := range k.held {
+		wanted[k.files.path(r)] = true
+		if r.Kind == podKind {
+			uids[r.Name] = true
+		}
+	}
+	for path := range k.aside {
+		wanted[path] = true
+	}
+	k.mu.Unlock()
+	found := map[string]record{}
+	for _, path := range paths {
+		if !isRecord(path) {
+			continue
+		}
+		if rec, err := k.files.read(path); err == nil {
+			found[path] = rec
+		}
+	}
+	for more := true; more; {
+		more = false
+		for path, rec := range found {
+			if !wanted[path] && !(rec.Kind == tokens && uids[podOfToken(rec.ref)]) {
+				continue
+			}
+			delete(found, path)
+			wanted[path] = true
+			if o, err := rec.decode(); err == nil {
+				for _, r := range refsOf(o) {
+					wanted[k.files.path(r)] = true
+				}
+			}
+			more = true
+		}
+	}
+	var errs []error
+	for _, path := range paths {
+		if !wanted[path] {
+			errs = append(errs, checkpoint.RemoveAll(path))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.sweep = false
+	k.mu.Unlock()
+	return nil
+}
+
+// podOfToken returns the UID of the pod that a token is bound to.
+func podOfToken(r ref) string {
+	if words := strings.Fields(r.Name); len(words) > 1 {
+		return words[1]
+	}
+	return ""
+}

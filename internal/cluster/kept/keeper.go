@@ -1,0 +1,334 @@
+package kept
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/checkpoint"
+	"berth/internal/config"
+	"berth/internal/observe/health"
+	"berth/internal/pod"
+	"berth/internal/record/journal"
+)
+
+const (
+	// patience is how long an agent that has started waits for the API server's list of pods before
+	// it goes by what was kept, and how long the first list waits for the objects that were lent.
+	patience = 5 * time.Second
+	// delay is how long a change waits at least until it is written: a pod that starts comes first.
+	delay = time.Second
+)
+
+// Config is what a Keeper needs.
+type Config struct {
+	// Dir is the folder of all records and of the key.
+	Dir string
+	// Keep says what is kept. What is not is removed.
+	Keep config.KeepObjects
+	// Node is the name of this node, Server names the API server and whom it is known by. What was
+	// kept for others is not used.
+	Node, Server string
+	// Reached returns why the API server is not reached, nil while it is.
+	Reached func() error
+	// WasAdmitted reports whether the pod was ever let in here. One that was not, and did not run,
+	// does not start. It may be set until Run; nil: none was.
+	WasAdmitted func(pod.UID) bool
+	// Retry has the pod looked at, since the API server is back. It does not block, and may be set
+	// until Run; nil: nobody is told.
+	Retry   func(pod.UID)
+	Journal *journal.Journal
+	Log     *slog.Logger
+}
+
+// Keeper keeps pods and objects, and lends them while the API server is away. It is safe for
+// concurrent use.
+type Keeper struct {
+	Config
+	writer *checkpoint.Writer
+	files  *files
+	dirty  *pod.Inbox[ref] // records that may be older than what is held
+
+	lending chan struct{} // closed when what was kept is lent
+	over    chan struct{} // closed when the API server has listed the pods
+	settled chan struct{} // capacity 1: nobody waits for the server instead of what was lent
+
+	mu      sync.Mutex
+	held    map[ref]*holding                          // guarded by mu; what pods refer to, and the pods
+	pods    []*v1.Pod                                 // guarded by mu; as the pods are held
+	lent    map[ref]loaned                            // guarded by mu; nil when nothing is lent
+	loans   int                                       // guarded by mu; followed objects that were lent and not shown since
+	since   time.Time                                 // guarded by mu; when lending began
+	locked  error                                     // guarded by mu; why nothing is encrypted
+	sweep   bool                                      // guarded by mu; what nobody refers to is to be removed
+	aside   map[string]bool                           // guarded by mu; files that this agent has set aside
+	expired map[ref]bool                              // guarded by mu; tokens that had expired when they were lent
+	all     []*v1.Service                             // guarded by mu; nil before they were read
+	trust   []*certificatesv1beta1.ClusterTrustBundle // guarded by mu; nil before they were read
+}
+
+// holding is what is known of a record that somebody refers to. Its fields are guarded by the
+// keeper's mu.
+type holding struct {
+	refs     int // how many refer to it
+	children []ref
+	object   any  // what is to be written
+	fresh    bool // object is what the server says, and may not be written; nil: there is none
+	// written is the digest of what is in the file, nil while that is not known.
+	written *[sha256.Size]byte
+}
+
+// loaned is an object that was kept, and when.
+type loaned struct {
+	object any // nil: there was none
+	kept   time.Time
+}
+
+// New returns a Keeper that has read nothing.
+func New(cfg Config) (*Keeper, error) {
+	switch {
+	case cfg.Journal == nil || cfg.Log == nil:
+		return nil, errors.New("kept: a journal and a logger are needed")
+	case cfg.Reached == nil:
+		return nil, errors.New("kept: nobody says whether the API server is there")
+	case !cfg.Keep.IsValid():
+		return nil, fmt.Errorf("kept: %q is no choice of objects", cfg.Keep)
+	}
+	k := &Keeper{
+		Config: cfg, files: newFiles(cfg.Dir, cfg.Node, cfg.Server), dirty: pod.NewInbox[ref](),
+		lending: make(chan struct{}), over: make(chan struct{}), settled: make(chan struct{}, 1),
+		held: map[ref]*holding{}, aside: map[string]bool{}, expired: map[ref]bool{},
+	}
+	k.writer = checkpoint.NewWriter(checkpoint.WriterConfig{
+		What: "pods and objects for a start without the API server", Wake: k.dirty.Wake(), Write: k.write, Delay: delay, Log: cfg.Log,
+	})
+	return k, nil
+}
+
+// Run writes behind what comes, until ctx is done.
+func (k *Keeper) Run(ctx context.Context) error { return k.writer.Run(ctx) }
+
+// Load removes what is not to be kept any more. It is called before Run.
+func (k *Keeper) Load() {
+	var err error
+	switch k.Keep {
+	case config.KeepNothing:
+		err = k.files.drop(plainDir, sealedDir, keyDir)
+	case config.KeepPods:
+		err = k.files.drop(sealedDir, keyDir)
+	case config.KeepAll:
+	}
+	if err != nil {
+		k.Log.Warn("what is not to be kept of the API server is not removed", "error", err)
+	}
+}
+
+// keeps reports whether records of the kind are kept.
+func (k *Keeper) keeps(of kind) bool {
+	return k.Keep == config.KeepAll || k.Keep == config.KeepPods && !of.isSecret()
+}
+
+// Health returns what cannot be written, since when and why, or nil.
+func (k *Keeper) Health() error {
+	k.mu.Lock()
+	locked := k.locked
+	k.mu.Unlock()
+	return errors.Join(locked, k.writer.Health())
+}
+
+// Describe returns the error of the API server's condition with what the node does meanwhile.
+func (k *Keeper) Describe(err error) error {
+	k.mu.Lock()
+	n, since, lends := len(k.pods), k.since, k.lent != nil
+	k.mu.Unlock()
+	if !lends {
+		return err
+	}
+	if err == nil {
+		err = health.Since(errors.New("the API server has not listed the pods of this node since the agent started"), since)
+	}
+	return fmt.Errorf("%w; %d pods go by what was kept of it", err, n)
+}
+
+// isLending reports whether the API server is away and what was kept stands in for it.
+func (k *Keeper) isLending() bool {
+	select {
+	case <-k.over:
+		return false
+	default:
+		return k.hasLent()
+	}
+}
+
+// hasLent reports whether what was kept is lent, or was.
+func (k *Keeper) hasLent() bool {
+	select {
+	case <-k.lending:
+		return true
+	default:
+		return false
+	}
+}
+
+// lend returns what was kept, while it is lent; nil if there was no such object.
+func lend[T any](k *Keeper, r ref) (*T, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l, ok := k.lent[r]
+	if !ok || l.object == nil {
+		return nil, ok
+	}
+	o, ok := l.object.(*T)
+	return o, ok
+}
+
+// begin reads what was kept and lends it. It returns the pods that may start.
+func (k *Keeper) begin() []*v1.Pod {
+	lent := k.load()
+	if lent == nil {
+		return nil
+	}
+	var pods []*v1.Pod
+	for _, l := range lent {
+		if p, ok := l.object.(*v1.Pod); ok {
+			pods = append(pods, p)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *v1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	why := k.Reached()
+	pods = slices.DeleteFunc(pods, func(p *v1.Pod) bool {
+		refused := k.refusal(p)
+		k.tell(p, lent, refused, why)
+		return refused != ""
+	})
+	if len(pods) == 0 {
+		return nil
+	}
+	k.Log.Warn("the API server has not listed the pods of this node: those that were kept start", "pods", len(pods), "objects", len(lent), "error", why)
+	k.mu.Lock()
+	k.lent, k.since = lent, time.Now()
+	k.mu.Unlock()
+	k.hold(pods)
+	close(k.lending)
+	return pods
+}
+
+// refusal says why a pod that was kept does not start before the API server is back, "" if it does.
+func (k *Keeper) refusal(p *v1.Pod) string {
+	switch {
+	case p.DeletionTimestamp != nil:
+		return "it was being deleted"
+	case pod.IsTerminal(p.Status.Phase):
+		return "it had ended"
+	case p.Status.Phase != v1.PodRunning && (k.WasAdmitted == nil || !k.WasAdmitted(p.UID)):
+		return "it was never admitted here"
+	}
+	return ""
+}
+
+// tell writes to the pod's journal that it starts without the API server, or not, and by what.
+func (k *Keeper) tell(p *v1.Pod, lent map[ref]loaned, refused string, away error) {
+	e := entryOf(p, "goes by what was kept")
+	e.Why = fmt.Sprintf("the API server is away; the pod is as it was at %s", lent[podRef(p.UID)].kept.Format(time.RFC3339))
+	if away != nil {
+		e.Error = away.Error()
+	}
+	if refused != "" {
+		e.Decision, e.Why = "waits for the API server", refused+" when it was kept"
+		k.Journal.Record(e)
+		return
+	}
+	var missing string
+	for _, r := range refsOfPod(p) {
+		l, ok := lent[r]
+		switch {
+		case ok && l.object != nil && r.Kind != services && r.Kind != accounts:
+			e.Why += fmt.Sprintf(", %v at %s", r, l.kept.Format(time.RFC3339))
+		case !ok && r.Kind != accounts && r.Kind != drivers:
+			missing += fmt.Sprintf("; %v was not kept%s", r, k.hint(r.Kind))
+		}
+	}
+	e.Why += missing
+	k.Journal.Record(e)
+}
+
+// hint says how what is missing of the kind is kept.
+func (k *Keeper) hint(missing kind) string {
+	if k.keeps(missing) {
+		return ""
+	}
+	return " (--keep-objects=all keeps Secrets and tokens)"
+}
+
+// component is this package's name in the journal.
+const component = "kept"
+
+func entryOf(p *v1.Pod, decision string) journal.Entry {
+	return journal.Entry{Subject: journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, Component: component, Decision: decision}
+}
+
+// end makes the API server's list the pods that are held: from now on nothing is lent. It waits
+// until what was lent is replaced by what the server shows, but not for long: a pod of the list is
+// not to start with what is old.
+func (k *Keeper) end(ctx context.Context, pods []*v1.Pod) {
+	lent := k.isLending()
+	before := k.hold(pods)
+	k.mu.Lock()
+	k.sweep = true
+	loans := k.loans
+	k.mu.Unlock()
+	k.dirty.Put(ref{}) // has it swept
+	close(k.over)
+	if !lent {
+		return
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for loans > 0 {
+		select {
+		case <-k.settled:
+		case <-timer.C:
+			loans = 0
+			continue
+		case <-ctx.Done():
+			return
+		}
+		k.mu.Lock()
+		loans = k.loans
+		k.mu.Unlock()
+	}
+	k.mu.Lock()
+	k.lent = nil
+	k.mu.Unlock()
+	k.Log.Info("the API server is back: pods go by what it says", "kept", len(before), "pods", len(pods))
+	for _, p := range before {
+		if k.Retry != nil {
+			k.Retry(p.UID)
+		}
+	}
+}
+
+// borrow notes that a follower was lent an object, or with -1 that the server has shown it since.
+func (k *Keeper) borrow(n int) {
+	k.mu.Lock()
+	k.loans += n
+	none := k.loans == 0
+	k.mu.Unlock()
+	if none {
+		select {
+		case k.settled <- struct{}{}:
+		default:
+		}
+	}
+}

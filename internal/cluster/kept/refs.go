@@ -1,0 +1,196 @@
+package kept
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"berth/internal/pod"
+	"berth/internal/storage/objects"
+)
+
+// kind is what a record is of.
+type kind string
+
+// The kinds, under the names of the API. Bundles are those of one name or one signer.
+const (
+	podKind      kind = "Pod"
+	configMaps   kind = "ConfigMap"
+	secrets      kind = "Secret"
+	tokens       kind = "TokenRequest"
+	services     kind = "ServiceList"
+	classes      kind = "RuntimeClass"
+	accounts     kind = "ServiceAccount"
+	claims       kind = "PersistentVolumeClaim"
+	volumes      kind = "PersistentVolume"
+	drivers      kind = "CSIDriver"
+	trustBundles kind = "ClusterTrustBundleList"
+)
+
+// kinds has what a record of each is decoded into.
+var kinds = map[kind]func() any{
+	podKind:      func() any { return &v1.Pod{} },
+	configMaps:   func() any { return &v1.ConfigMap{} },
+	secrets:      func() any { return &v1.Secret{} },
+	tokens:       func() any { return &authenticationv1.TokenRequest{} },
+	services:     func() any { return &v1.ServiceList{} },
+	classes:      func() any { return &nodev1.RuntimeClass{} },
+	accounts:     func() any { return &v1.ServiceAccount{} },
+	claims:       func() any { return &v1.PersistentVolumeClaim{} },
+	volumes:      func() any { return &v1.PersistentVolume{} },
+	drivers:      func() any { return &storagev1.CSIDriver{} },
+	trustBundles: func() any { return &certificatesv1beta1.ClusterTrustBundleList{} },
+}
+
+// isSecret reports whether records of the kind are encrypted.
+func (k kind) isSecret() bool { return k == secrets || k == tokens }
+
+// ref names a record. A pod's Name is its UID.
+type ref struct {
+	Kind      kind   `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+}
+
+// String names it for people.
+func (r ref) String() string {
+	switch {
+	case r.Kind == tokens:
+		account, _, _ := strings.Cut(r.Name, " ")
+		return fmt.Sprintf("a token of ServiceAccount %s/%s", r.Namespace, account)
+	case r.Kind == services && r.Name == "":
+		return "the Services of namespace " + r.Namespace
+	case r.Namespace == "":
+		return string(r.Kind) + " " + r.Name
+	}
+	return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name)
+}
+
+func podRef(uid pod.UID) ref { return ref{Kind: podKind, Name: string(uid)} }
+
+// masterService is the Service of the default namespace that every container is told of.
+const masterService = "kubernetes"
+
+// tokenRef names the token that is asked for. It begins with the account's name, and has the pod's.
+func tokenRef(namespace, account string, t *authenticationv1.TokenRequest) ref {
+	seconds := int64(0)
+	if t.Spec.ExpirationSeconds != nil {
+		seconds = *t.Spec.ExpirationSeconds
+	}
+	bound := ""
+	if t.Spec.BoundObjectRef != nil {
+		bound = string(t.Spec.BoundObjectRef.UID)
+	}
+	return ref{tokens, namespace, fmt.Sprintf("%s %s %s %q %d", account, bound, t.UID, t.Spec.Audiences, seconds)}
+}
+
+// refsOf returns what an object refers to, of what is kept: a pod its objects, a claim its volume,
+// a volume its driver and the Secrets that the driver is given.
+func refsOf(o any) []ref {
+	switch o := o.(type) { // nil refers to nothing
+	case *v1.Pod:
+		return refsOfPod(o)
+	case *v1.PersistentVolumeClaim:
+		if o.Spec.VolumeName != "" {
+			return []ref{{Kind: volumes, Name: o.Spec.VolumeName}}
+		}
+	case *v1.PersistentVolume:
+		if c := o.Spec.CSI; c != nil {
+			out := []ref{{Kind: drivers, Name: c.Driver}}
+			for _, s := range []*v1.SecretReference{c.NodeStageSecretRef, c.NodePublishSecretRef, c.NodeExpandSecretRef} {
+				if s != nil {
+					out = append(out, ref{secrets, s.Namespace, s.Name})
+				}
+			}
+			return out
+		}
+	}
+	return nil
+}
+
+func refsOfPod(p *v1.Pod) []ref {
+	out := map[ref]bool{}
+	add := func(k kind, namespace, name string) {
+		if name != "" {
+			out[ref{k, namespace, name}] = true
+		}
+	}
+	maps, hidden := objects.References(p)
+	for _, name := range maps {
+		add(configMaps, p.Namespace, name)
+	}
+	for _, name := range hidden {
+		add(secrets, p.Namespace, name)
+	}
+	out[ref{Kind: services, Namespace: p.Namespace}] = true
+	out[ref{services, v1.NamespaceDefault, masterService}] = true
+	add(accounts, p.Namespace, p.Spec.ServiceAccountName)
+	if p.Spec.RuntimeClassName != nil {
+		add(classes, "", *p.Spec.RuntimeClassName)
+	}
+	for i := range p.Spec.Volumes {
+		switch v := &p.Spec.Volumes[i]; {
+		case v.PersistentVolumeClaim != nil:
+			add(claims, p.Namespace, v.PersistentVolumeClaim.ClaimName)
+		case v.Ephemeral != nil:
+			add(claims, p.Namespace, p.Name+"-"+v.Name)
+		case v.CSI != nil:
+			add(drivers, "", v.CSI.Driver)
+		case v.Projected != nil:
+			for _, s := range v.Projected.Sources {
+				if b := s.ClusterTrustBundle; b != nil {
+					add(trustBundles, "", bundlesOf(b))
+				}
+			}
+		}
+	}
+	refs := make([]ref, 0, len(out))
+	for r := range out {
+		refs = append(refs, r)
+	}
+	slices.SortFunc(refs, func(a, b ref) int { return strings.Compare(a.String(), b.String()) })
+	return refs
+}
+
+// bundlesOf names the bundles that the source may show; "" for none.
+func bundlesOf(b *v1.ClusterTrustBundleProjection) string {
+	switch {
+	case b.Name != nil:
+		return "name " + *b.Name
+	case b.SignerName != nil:
+		return "signer " + *b.SignerName
+	}
+	return ""
+}
+
+// selectServices returns the Services that the record is of, a namespace's or one of it, without
+// what nobody here reads.
+func selectServices(all []*v1.Service, r ref) *v1.ServiceList {
+	out := &v1.ServiceList{}
+	for _, s := range all {
+		if s.Namespace != r.Namespace || r.Name != "" && s.Name != r.Name {
+			continue
+		}
+		out.Items = append(out.Items, v1.Service{Spec: s.Spec})
+		m := &out.Items[len(out.Items)-1]
+		m.Name, m.Namespace, m.UID = s.Name, s.Namespace, s.UID
+	}
+	return out
+}
+
+// selectBundles returns the bundles that the record is of.
+func selectBundles(all []*certificatesv1beta1.ClusterTrustBundle, which string) *certificatesv1beta1.ClusterTrustBundleList {
+	out := &certificatesv1beta1.ClusterTrustBundleList{}
+	for _, b := range all {
+		if which == "name "+b.Name || which == "signer "+b.Spec.SignerName {
+			out.Items = append(out.Items, *b)
+		}
+	}
+	return out
+}

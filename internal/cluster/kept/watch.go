@@ -1,0 +1,116 @@
+package kept
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// ServerPods follows the pods that the API server has bound to this node.
+type ServerPods interface {
+	// Run follows them until ctx is done.
+	Run(ctx context.Context) error
+	// List returns the pods, none before the first list is complete.
+	List() (pods []*v1.Pod, synced bool)
+	// Err returns why the last try failed, nil if it did not.
+	Err() error
+}
+
+// PodWatch follows the pods of this node: those that were kept while the API server is away at the
+// start, and from its first list on those that it has.
+type PodWatch struct {
+	k       *Keeper
+	server  ServerPods
+	wake    chan struct{} // capacity 1; the server's pods have changed
+	changed func()
+
+	mu     sync.Mutex
+	lent   []*v1.Pod // guarded by mu
+	listed bool      // guarded by mu; the server's pods count
+}
+
+// Watch returns a watch over the server's, which open makes with what it is to call when its pods
+// change. changed is called when those of the watch do. Neither blocks.
+func (k *Keeper) Watch(open func(changed func()) ServerPods, changed func()) *PodWatch {
+	w := &PodWatch{k: k, wake: make(chan struct{}, 1), changed: changed}
+	w.server = open(func() {
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	})
+	return w
+}
+
+// List returns the pods. synced is false while they are those that were kept: they may start, and
+// that a pod is not among them means nothing.
+func (w *PodWatch) List() (pods []*v1.Pod, synced bool) {
+	w.mu.Lock()
+	lent, listed := w.lent, w.listed
+	w.mu.Unlock()
+	if !listed {
+		return lent, false
+	}
+	return w.server.List()
+}
+
+// Run follows the pods until ctx is done.
+func (w *PodWatch) Run(ctx context.Context) error {
+	ended := make(chan error, 1)
+	go func() { ended <- w.server.Run(ctx) }()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-timer.C:
+			w.lend()
+		case <-w.wake:
+			pods, synced := w.server.List()
+			if !synced {
+				continue
+			}
+			timer.Stop()
+			w.take(ctx, pods)
+		}
+	}
+}
+
+// lend hands over what was kept. A server that answers, and refuses to tell of pods, is not away.
+func (w *PodWatch) lend() {
+	if _, synced := w.server.List(); synced {
+		return
+	}
+	if err := w.server.Err(); apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		w.k.Log.Warn("the API server does not let this node list its pods: those that were kept do not start", "error", err)
+		return
+	}
+	pods := w.k.begin()
+	if len(pods) == 0 {
+		return
+	}
+	w.mu.Lock()
+	w.lent = pods
+	w.mu.Unlock()
+	w.changed()
+}
+
+// take hands over the server's pods, and keeps them.
+func (w *PodWatch) take(ctx context.Context, pods []*v1.Pod) {
+	w.mu.Lock()
+	first := !w.listed
+	w.mu.Unlock()
+	if first {
+		w.k.end(ctx, pods)
+		w.mu.Lock()
+		w.listed, w.lent = true, nil
+		w.mu.Unlock()
+	} else {
+		w.k.hold(pods)
+	}
+	w.changed()
+}
