@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/checkpoint/checkpointtest"
+	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
 	"berth/internal/resources/devicemanager"
 	"berth/internal/resources/devicemanager/devicetest"
@@ -219,6 +220,9 @@ func TestAllocateFails(t *testing.T) {
 		_, err = w.Options(t.Context(), x, &x.Spec.Containers[0])
 		expectError(t, err, "device plugin PreStartContainer rpc failed with err: the device plugin is not connected")
 		expectError(t, w.admit(newPod("y", 1)), "no healthy devices present; cannot allocate unhealthy devices example.com/gpu")
+		if got := metricstest.Values(t, w.registry)[`kubelet_device_plugin_alloc_duration_seconds_count{resource_name="example.com/gpu"}`]; got == 0 {
+			t.Error("no call is counted")
+		}
 	})
 }
 

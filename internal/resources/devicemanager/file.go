@@ -65,6 +65,9 @@ func (m *Manager) save() error {
 	m.mu.Unlock()
 	content, err := checkpoint.Encode(data)
 	if err == nil {
+		err = makeFolder(m.Dir)
+	}
+	if err == nil {
 		err = keep.Write(m.file(), 0o600, content)
 	}
 	m.writing.Set(err)

@@ -68,8 +68,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-func (s *socket) makeFolder() error {
-	if err := os.MkdirAll(s.Dir, 0o750); err != nil {
+func makeFolder(dir string) error {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("folder of device plugins: %w", err)
 	}
 	return nil
@@ -143,7 +143,7 @@ type socket struct {
 // follow serves the socket, and again when somebody has taken it away, until the watch breaks or
 // ctx is done.
 func (s *socket) follow(ctx context.Context) error {
-	if err := s.makeFolder(); err != nil {
+	if err := makeFolder(s.Dir); err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(s.Dir, deprecationName), []byte(deprecationText), 0o600); err != nil {

@@ -33,20 +33,21 @@ func newMetrics(r prometheus.Registerer, inUse func() (map[string]int, int)) *me
 	return &metrics{
 		operations: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "dra_operations_duration_seconds",
-			Help: "[BETA] Latency histogram in seconds for the duration of handling all ResourceClaims referenced by a pod when the pod starts or stops. " +
-				"Identified by the name of the operation (PrepareResources or UnprepareResources) and separated by the success of the operation.",
+			Help: "[ALPHA] Latency histogram in seconds for the duration of handling all ResourceClaims referenced by a pod when the pod starts or stops. " +
+				"Identified by the name of the operation (PrepareResources or UnprepareResources) and separated by the success of the operation. " +
+				"The number of failed operations is provided through the histogram's overall count.",
 			Buckets: durations,
 		}, []string{"operation_name", "is_error"}),
 		calls: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "dra_grpc_operations_duration_seconds",
-			Help:    "[BETA] Duration in seconds of the DRA gRPC operations",
+			Help:    "[ALPHA] Duration in seconds of the DRA gRPC operations",
 			Buckets: durations,
 		}, []string{"driver_name", "method_name", "grpc_status_code"}),
 	}
 }
 
-// durations are those of calls, up to their deadline and of two in a row.
-var durations = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120}
+// durations are the buckets, the kubelet's own.
+var durations = prometheus.ExponentialBucketsRange(.1, 40, 15)
 
 // operated counts what was done for one pod.
 func (m *metrics) operated(operation string, took time.Duration, err error) {
@@ -68,7 +69,7 @@ type claimsInUse struct {
 }
 
 var claimsInUseDesc = prometheus.NewDesc("dra_resource_claims_in_use",
-	"[BETA] The number of ResourceClaims that are currently in use on the node, by driver name (driver_name label value) and across all drivers (special value <any> for driver_name). "+
+	"[ALPHA] The number of ResourceClaims that are currently in use on the node, by driver name (driver_name label value) and across all drivers (special value <any> for driver_name). "+
 		"Note that the sum of all by-driver counts is not the total number of in-use ResourceClaims because the same ResourceClaim might use devices from different drivers. "+
 		"Instead, use the count for the <any> driver_name.", []string{"driver_name"}, nil)
 

@@ -277,7 +277,7 @@ func (m *Manager) drop(given assignments, gone func(pod.UID) bool) {
 		panic(err) // less than what fitted fits
 	}
 	if err := m.save(nodes, rest); err != nil {
-		m.cfg.Log.Error("the memory of a pod that is gone is still in the file", "err", err)
+		m.cfg.Log.Error("the memory of a pod that is gone is still in the file", "error", err)
 	}
 	m.set(nodes, rest)
 }

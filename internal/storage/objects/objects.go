@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -71,7 +72,9 @@ type Config struct {
 	// watched for five times as long after it was last read, and for at least a minute. Without
 	// watches, it is how often pods are looked at that show objects in volumes.
 	SyncFrequency time.Duration
-	Log           *slog.Logger
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
 }
 
 // Objects keeps what pods refer to. It is safe for concurrent use.
@@ -107,7 +110,7 @@ func New(cfg Config) (*Objects, error) {
 		return nil, err
 	}
 	accounts := newAccounts(cfg.Accounts)
-	return &Objects{
+	o := &Objects{
 		api: cfg.API, changed: changed, servicesRead: make(chan struct{}), missed: map[pod.UID]bool{},
 		configMaps: configMaps, secrets: secrets,
 		classes: newCache("runtimeclass",
@@ -119,7 +122,11 @@ func New(cfg Config) (*Objects, error) {
 		accounts:    accounts,
 		trust:       newTrustBundles(cfg.Trust, changed),
 		credentials: newCredentials(cfg.Certificates, accounts, changed, cfg.Log),
-	}, nil
+	}
+	if cfg.Metrics != nil {
+		cfg.Metrics.MustRegister(o)
+	}
+	return o, nil
 }
 
 // store is secretManager or configMapManager: what it knows of the objects of one kind that pods

@@ -84,6 +84,9 @@ type credential struct {
 
 	key, chain []byte // shown, as PEM
 	refused    error  // nothing is shown any more
+	refusal    string // how it was refused
+	// Of the pair that is shown, by this process's clock.
+	beginRefresh, notAfter time.Time
 }
 
 // credentials are the keys and certificates of pods. They live in memory only: the next agent asks
@@ -307,7 +310,7 @@ func (c *credentials) takeIssued(h *credential, r *certificatesv1beta1.PodCertif
 	}
 	begin, end := h.local(r.Status.BeginRefreshAt), h.local(r.Status.NotAfter)
 	c.mu.Lock()
-	h.key, h.chain = h.pending, chain.Bytes()
+	h.key, h.chain, h.beginRefresh, h.notAfter = h.pending, chain.Bytes(), begin, end
 	c.mu.Unlock()
 	h.request, h.pending, h.delay, h.next = types.NamespacedName{}, nil, requestRetry.DelayFunc(), time.Time{}
 	h.refreshAt = begin.Add(rand.N(maxRefreshJitter))
@@ -322,6 +325,7 @@ func (h *credential) local(t *metav1.Time) time.Time {
 
 func (c *credentials) takeRefusal(h *credential, how string, condition metav1.Condition) {
 	c.mu.Lock()
+	h.refusal = how
 	h.refused = fmt.Errorf("PodCertificateRequest was permanently %s: reason=%q message=%q", how, condition.Reason, condition.Message)
 	c.mu.Unlock()
 	h.pending = nil

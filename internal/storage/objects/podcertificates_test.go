@@ -15,10 +15,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/observe/metrics/metricstest"
 )
 
 // signing is an API server with requests for certificates of pods.
@@ -154,6 +157,30 @@ func shown(o *Objects, p *v1.Pod) string {
 
 const notIssued = "credential bundle is not issued yet"
 
+// expectState checks in which state the one source of pods is.
+func expectState(t *testing.T, o *Objects, want string) {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(o)
+	got := metricstest.Values(t, r)
+	if diff := cmp.Diff(map[string]float64{`kubelet_podcertificate_states{signer_name="example.com/s",state="` + want + `"}`: 1}, got); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+}
+
+// A pair that is not renewed grows old.
+func TestStateOfACertificate(t *testing.T) {
+	begin := time.Unix(1700000000, 0)
+	h := &credential{key: []byte("k"), beginRefresh: begin, notAfter: begin.Add(time.Hour)}
+	for after, want := range map[time.Duration]string{
+		0: "fresh", overdueAfter - 1: "fresh", overdueAfter: "overdue_for_refresh", time.Hour - 1: "overdue_for_refresh", time.Hour: "expired",
+	} {
+		if got := h.state(begin.Add(after)); got != want {
+			t.Errorf("after %v: %s, want %s", after, got, want)
+		}
+	}
+}
+
 func TestACertificateIsAskedForAndRenewed(t *testing.T) {
 	chains := anchorsOf(t, "leaf", "intermediate", "renewed")
 	synctest.Test(t, func(t *testing.T) {
@@ -166,6 +193,7 @@ func TestACertificateIsAskedForAndRenewed(t *testing.T) {
 		if got := shown(o, p); got != notIssued {
 			t.Errorf("got %s", got)
 		}
+		expectState(t, o, "not_yet_issued")
 		r, made := s.newest()
 		if made != 1 {
 			t.Fatalf("%d requests", made)
@@ -199,6 +227,7 @@ func TestACertificateIsAskedForAndRenewed(t *testing.T) {
 			t.Errorf("the key is not that of the request: %v", err)
 		}
 
+		expectState(t, o, "fresh")
 		time.Sleep(time.Hour - time.Second)
 		if _, made := s.newest(); made != 1 {
 			t.Errorf("%d requests before it was time", made)
@@ -269,6 +298,7 @@ func TestACertificateThatIsRefused(t *testing.T) {
 			if got := shown(o, p); got != want {
 				t.Errorf("got %s", got)
 			}
+			expectState(t, o, word)
 			if !slices.Equal(told(o), []string{"1"}) || !slices.Equal(s.said(), []string{`p-1 Warning ` + how + ` PodCertificateRequest req-1: reason="UnsupportedKeyType" message="use RSA"`}) {
 				t.Errorf("events: %q", s.events)
 			}

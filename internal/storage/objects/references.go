@@ -1,6 +1,9 @@
 package objects
 
 import (
+	"maps"
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
@@ -13,6 +16,13 @@ const (
 	atStart use = iota // read when a container starts
 	live               // shown in a volume, and so to be followed
 )
+
+// References returns the names of the ConfigMaps and Secrets that the pod refers to, all of its own
+// namespace, in no order.
+func References(p *v1.Pod) (configMaps, secrets []string) {
+	m, s := references(p)
+	return slices.Collect(maps.Keys(m)), slices.Collect(maps.Keys(s))
+}
 
 // references returns the names of the ConfigMaps and Secrets that the pod refers to, all of its own
 // namespace: imagePullSecrets, environment of all containers, volumes.

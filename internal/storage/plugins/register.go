@@ -41,7 +41,9 @@ func (w *Watcher) keepRegistered(ctx context.Context, path string) {
 		if err == nil {
 			w.health.Set(path, nil)
 			log.Info("plugin registered", "type", r.kind, "plugin", r.name, "endpoint", r.endpoint)
+			w.metrics.is(path, actualState)
 			<-ctx.Done()
+			w.metrics.isNot(path, actualState)
 			if !leaving(ctx) {
 				r.handler.DeregisterPlugin(r.name, r.endpoint)
 				log.Info("plugin is gone", "type", r.kind, "plugin", r.name)

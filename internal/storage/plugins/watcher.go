@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
 
@@ -61,12 +62,15 @@ type Config struct {
 	Watch func() (Watch, error)
 	// Dial connects to a socket; nil is the machine's.
 	Dial func(ctx context.Context, socket string) (net.Conn, error)
-	Log  *slog.Logger
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
 }
 
 // Watcher (plugin watcher, pluginManager) registers the plugins of this machine.
 type Watcher struct {
 	Config
+	metrics *metrics
 
 	sockets map[string]*socket // by path; of the goroutine in Run
 	ending  map[string]*socket // by path; those that went last, of the same goroutine
@@ -100,7 +104,7 @@ func New(cfg Config) (*Watcher, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		}
 	}
-	return &Watcher{Config: cfg, sockets: map[string]*socket{}, ending: map[string]*socket{}}, nil
+	return &Watcher{Config: cfg, metrics: newMetrics(cfg.Metrics), sockets: map[string]*socket{}, ending: map[string]*socket{}}, nil
 }
 
 // errSocketGone says that a registration ends because its socket does, in contrast to the agent.
@@ -264,6 +268,7 @@ func (w *Watcher) appeared(ctx context.Context, path string, id identity) {
 	ctx, gone := context.WithCancelCause(ctx)
 	s := &socket{identity: id, gone: gone, done: make(chan struct{})}
 	w.sockets[path] = s
+	w.metrics.is(path, desiredState)
 	w.running.Go(func() {
 		defer close(s.done)
 		defer gone(nil)
@@ -289,6 +294,7 @@ func (w *Watcher) end(path string, s *socket) {
 	maps.DeleteFunc(w.ending, func(_ string, s *socket) bool { return s.hasEnded() })
 	s.gone(errSocketGone)
 	delete(w.sockets, path)
+	w.metrics.isNot(path, desiredState)
 	w.ending[path] = s
 }
 

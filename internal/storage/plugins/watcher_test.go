@@ -13,11 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"berth/internal/host/inotify"
+	"berth/internal/observe/metrics/metricstest"
 )
 
 // limit is how long a test waits for what must come.
@@ -156,7 +159,8 @@ func TestPluginsComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &recorder{calls: make(chan string, 100)}
-	stop := start(t, dir, map[string]Handler{CSIPlugin: r})
+	registry := prometheus.NewRegistry()
+	stop := startWatching(t, Config{Dir: dir, Handlers: map[string]Handler{CSIPlugin: r}, Metrics: registry})
 	expect(t, r.calls, "register there there.sock [1.0.0] <nil>")
 	expect(t, there.told, "true ")
 
@@ -184,7 +188,14 @@ func TestPluginsComeAndGo(t *testing.T) {
 	expect(t, r.calls, "deregister late")
 
 	// An agent that leaves takes nothing back, and the next one finds what is there.
+	desired := fmt.Sprintf(`plugin_manager_total_plugins{socket_path=%q,state="desired_state_of_world"}`, filepath.Join(dir, "there.sock"))
+	if got := metricstest.Values(t, registry); got[desired] != 1 {
+		t.Errorf("plugins: %v", got)
+	}
 	stop()
+	if diff := cmp.Diff(map[string]float64{desired: 1}, metricstest.Values(t, registry)); diff != "" {
+		t.Errorf("plugins (-want +got):\n%s", diff)
+	}
 	expectNothing(t, r.calls)
 	start(t, dir, map[string]Handler{CSIPlugin: r})
 	expect(t, r.calls, "register next there.sock [1.0.0] <nil>")

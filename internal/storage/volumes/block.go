@@ -164,5 +164,5 @@ func (d *disks) useDisk(path string) (Use, error) {
 	if err != nil {
 		return Use{}, fmt.Errorf("size of %s: %w", path, err)
 	}
-	return Use{Capacity: uint64(size)}, nil
+	return Use{Capacity: uint64(size), Source: "block"}, nil
 }

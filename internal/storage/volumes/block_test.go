@@ -2,12 +2,14 @@ package volumes
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -33,6 +35,23 @@ func localSource(path string) v1.PersistentVolumeSource {
 	return v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: path}}
 }
 
+// events are those of pods from now on.
+func (m *Manager) events() *[]string {
+	var told []string
+	m.event = func(_ *v1.Pod, eventtype, reason, message string) {
+		told = append(told, fmt.Sprintf("%s %s: %s", eventtype, reason, message))
+	}
+	return &told
+}
+
+// mapped are the events of a disk that was made present.
+func mapped(volume, global, ofPod string) []string {
+	return []string{
+		fmt.Sprintf("Normal SuccessfulMountVolume: MapVolume.MapPodDevice succeeded for volume %q globalMapPath %q", volume, global),
+		fmt.Sprintf("Normal SuccessfulMountVolume: MapVolume.MapPodDevice succeeded for volume %q volumeMapPath %q", volume, ofPod),
+	}
+}
+
 func TestRawDisk(t *testing.T) {
 	m, mounts, s := newStorage(t)
 	node := filepath.Join(t.TempDir(), "disk")
@@ -50,7 +69,8 @@ func TestRawDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	var held []string
-	m.holdDisk = func(disk *os.File) (bool, error) { held = append(held, disk.Name()); return true, nil }
+	m.holdDisk = func(disk *os.File) (bool, error) { held = append(held, disk.Name()); return len(held) == 1, nil }
+	told := m.events()
 	s.bindRaw("raw", localSource(byID))
 	p := rawPod("raw")
 	p.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
@@ -72,6 +92,10 @@ func TestRawDisk(t *testing.T) {
 		if err := os.Remove(link); err != nil || os.Symlink("/dev/null", link) != nil {
 			t.Fatal(err)
 		}
+	}
+	// The fake mounter shows no disk, so each pass makes it present.
+	if diff := cmp.Diff(slices.Repeat(mapped("pv-raw", filepath.Dir(bound), filepath.Dir(link)), 2), *told); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	if want := []string{bound, bound}; !slices.Equal(held, want) {
 		t.Errorf("held: %v, want %v", held, want)

@@ -62,10 +62,14 @@ func TestCSIDiskOfTwoPods(t *testing.T) {
 	all := filepath.Join(d.root, "plugins/kubernetes.io/csi/volumeDevices")
 	target := filepath.Join(all, "publish/pv-c/first")
 	link := filepath.Join(d.root, "pods/first/volumeDevices/kubernetes.io~csi/pv-c")
+	told := d.events()
 	for range 2 {
 		if got, err := d.setup(t, first); err != nil || got["v"] != (crispec.Volume{HostPath: link}) {
 			t.Fatalf("got %+v, %v", got, err)
 		}
+	}
+	if diff := cmp.Diff(mapped("pv-c", all+"/pv-c/dev", filepath.Dir(link)), *told); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	if got, err := d.setup(t, second); err != nil || !got["v"].ReadOnly {
 		t.Fatalf("got %+v, %v", got, err)

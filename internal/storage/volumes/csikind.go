@@ -100,7 +100,7 @@ func (c *csiKind) setup(ctx context.Context, of *volume) (outcome, error) {
 	path := c.target(v)
 	done := outcome{mounted: crispec.Volume{HostPath: path, ReadOnly: v.readOnly}}
 	if v.block {
-		done.mounted.HostPath = diskLink(v.podDir, v.specName)
+		done.mounted.HostPath, done.shared = diskLink(v.podDir, v.specName), c.diskOf(v.specName).bound
 	}
 	here := publication{v.pod.UID, v.specName}
 	var published bool
@@ -239,6 +239,7 @@ func (c *csiKind) use(ctx context.Context, of *volume) (Use, error) {
 		return Use{}, fmt.Errorf("driver %s tells nothing of volume %s", v.driver, v.handle)
 	}
 	out := computeUse(s.Usage)
+	out.Source = v.driver
 	if tells {
 		out.Abnormal = &s.Condition.Abnormal
 		if s.Condition.Abnormal {

@@ -96,6 +96,8 @@ type volume struct {
 type outcome struct {
 	mounted crispec.Volume
 	fresh   bool // something was made, in contrast to found
+	// shared is, of a disk, the folder where each pod that has it is shown it.
+	shared string
 }
 
 // source returns the field of the API that tells what the volume is made of.

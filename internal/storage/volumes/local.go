@@ -200,7 +200,8 @@ func (k *locals) mapDisk(v *volume) (outcome, error) {
 	if err != nil {
 		return refuse("NewBlockVolumeMapper initialization", err)
 	}
-	fresh, err := k.bindDisk(device, number, filepath.Join(k.disksDir(), v.name(), string(v.pod.UID)))
+	shared := filepath.Join(k.disksDir(), v.name())
+	fresh, err := k.bindDisk(device, number, filepath.Join(shared, string(v.pod.UID)))
 	if err != nil {
 		return refuse("MapBlockVolume", err)
 	}
@@ -208,7 +209,7 @@ func (k *locals) mapDisk(v *volume) (outcome, error) {
 	if err := k.files.EnsureLink(device, link); err != nil {
 		return refuse("MapBlockVolume", err)
 	}
-	return outcome{mounted: crispec.Volume{HostPath: link, ReadOnly: v.isReadOnly()}, fresh: fresh}, nil
+	return outcome{mounted: crispec.Volume{HostPath: link, ReadOnly: v.isReadOnly()}, fresh: fresh, shared: shared}, nil
 }
 
 // disksDir is where the disks of this machine are bound, by volume and pod.

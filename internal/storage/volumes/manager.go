@@ -40,9 +40,11 @@ type Config struct {
 	// nil: it is not known.
 	Node func() (*v1.Node, bool)
 	// Event records an event about a pod; nil records none.
-	Event   func(p *v1.Pod, eventtype, reason, message string)
-	CSI     CSIConfig
-	Mounter mount.Interface
+	Event func(p *v1.Pod, eventtype, reason, message string)
+	// VolumeEvent records an event about a persistent volume; nil records none.
+	VolumeEvent func(v *v1.PersistentVolume, eventtype, reason, message string)
+	CSI         CSIConfig
+	Mounter     mount.Interface
 	// Metrics is where metrics are registered; nil: nowhere.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
@@ -55,8 +57,9 @@ type Manager struct {
 	parts
 	*subpaths
 	*csiStager
-	kinds   map[string]kind // as the table has them
-	journal *journal.Journal
+	kinds       map[string]kind // as the table has them
+	journal     *journal.Journal
+	volumeEvent func(v *v1.PersistentVolume, eventtype, reason, message string)
 }
 
 // New checks the configuration and returns a manager. It touches no file.
@@ -73,6 +76,9 @@ func New(c Config) (*Manager, error) {
 	if c.Event == nil {
 		c.Event = func(*v1.Pod, string, string, string) {}
 	}
+	if c.VolumeEvent == nil {
+		c.VolumeEvent = func(*v1.PersistentVolume, string, string, string) {}
+	}
 	root := filepath.Clean(c.Root)
 	p := parts{host: &host{
 		root: root, files: beneath.Root(root), mounter: c.Mounter, exec: utilexec.New(), log: c.Log, event: c.Event, metrics: newMetrics(c.Metrics),
@@ -82,7 +88,7 @@ func New(c Config) (*Manager, error) {
 	p.disks = newDisks(p.host)
 	p.claims = &claims{api: c.Claims, node: c.Node, bound: map[pod.UID]map[string]bound{}}
 	p.drivers = newCSIKind(&csiShared{csi: newCSIState(c.CSI), claims: p.claims, disks: p.disks})
-	m := &Manager{parts: p, subpaths: &subpaths{p.host, c.Journal}, csiStager: p.drivers.stager, kinds: map[string]kind{}, journal: c.Journal}
+	m := &Manager{parts: p, subpaths: &subpaths{p.host, c.Journal}, csiStager: p.drivers.stager, kinds: map[string]kind{}, journal: c.Journal, volumeEvent: c.VolumeEvent}
 	for source, r := range kinds {
 		if r.open != nil {
 			m.kinds[source] = r.open(&p)
@@ -136,6 +142,7 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 		if v.done, err = m.setupOne(ctx, v); err != nil {
 			v.failure = failed(v.name(), err)
 			m.claims.noteFailed(v)
+			m.tellMismatch(v)
 			if v.failure.Class != MapFailed {
 				operation = mountVolume
 			}
@@ -158,6 +165,7 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 		mounted[v.spec.Name] = v.done.mounted
 		if v.done.fresh {
 			fresh = append(fresh, v.spec.Name)
+			m.tellMapped(v)
 		}
 	}
 	if len(fresh) > 0 || errs != nil {

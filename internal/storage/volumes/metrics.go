@@ -2,20 +2,144 @@ package volumes
 
 import (
 	"context"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
 )
 
-type metrics struct{ operations *prometheus.HistogramVec }
+type metrics struct {
+	operations *prometheus.HistogramVec
+	// What came of SELinux labels of mounts (KEP-1710). That these are gauges is upstream's choice.
+	podMismatches, volumeMismatches, labelled *prometheus.GaugeVec
+}
 
-// newMetrics registers the family of this package; nobody scrapes it if r is nil.
+// newMetrics registers the families of this package but Totals; nobody scrapes them if r is nil.
 func newMetrics(r prometheus.Registerer) *metrics {
-	return &metrics{operations: promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{
-		Name: "storage_operation_duration_seconds", Help: "[ALPHA] Storage operation duration",
-		Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600},
-	}, []string{"volume_plugin", "operation_name", "status", "migrated"})}
+	f := promauto.With(r)
+	return &metrics{
+		operations: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "storage_operation_duration_seconds", Help: "[ALPHA] Storage operation duration",
+			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600},
+		}, []string{"volume_plugin", "operation_name", "status", "migrated"}),
+		podMismatches: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "volume_manager_selinux_pod_context_mismatch_errors_total",
+			Help: "[ALPHA] Number of errors when a Pod defines different SELinux contexts for its containers that use the same volume. " +
+				"Kubelet can't start such a Pod then and it will retry, therefore value of this metric may not represent the actual nr. of Pods.",
+		}, []string{"access_mode"}),
+		volumeMismatches: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "volume_manager_selinux_volume_context_mismatch_errors_total",
+			Help: "[ALPHA] Number of errors when a Pod uses a volume that is already mounted with a different SELinux context than the Pod needs. " +
+				"Kubelet can't start such a Pod then and it will retry, therefore value of this metric may not represent the actual nr. of Pods.",
+		}, []string{"volume_plugin", "access_mode"}),
+		labelled: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "volume_manager_selinux_volumes_admitted_total",
+			Help: "[ALPHA] Number of volumes whose SELinux context was fine and will be mounted with mount -o context option.",
+		}, []string{"volume_plugin", "access_mode"}),
+	}
+}
+
+// shortModes are the access modes as kubectl shows them.
+var shortModes = map[v1.PersistentVolumeAccessMode]string{
+	v1.ReadWriteOnce: "RWO", v1.ReadOnlyMany: "ROX", v1.ReadWriteMany: "RWX", v1.ReadWriteOncePod: "RWOP",
+}
+
+// modeLabel is the label of a volume's access modes.
+func modeLabel(modes []v1.PersistentVolumeAccessMode) string {
+	var short []string
+	for _, m := range modes {
+		short = append(short, shortModes[m])
+	}
+	slices.Sort(short)
+	return strings.Join(short, ",")
+}
+
+func (m *metrics) podMismatch(v csiVolume) {
+	m.podMismatches.WithLabelValues(modeLabel(v.accessModes)).Inc()
+}
+
+func (m *metrics) volumeMismatch(v csiVolume) {
+	m.volumeMismatches.WithLabelValues(csiPluginName(v.driver), modeLabel(v.accessModes)).Inc()
+}
+
+func (m *metrics) labelAgreed(v csiVolume) {
+	m.labelled.WithLabelValues(csiPluginName(v.driver), modeLabel(v.accessModes)).Inc()
+}
+
+var totalVolumes = prometheus.NewDesc("volume_manager_total_volumes", "[ALPHA] Number of volumes in Volume Manager", []string{"plugin_name", "state"}, nil)
+
+// Totals counts volumes at a scrape: those that pods want, and those that there are on the disk.
+type Totals struct {
+	Volumes *Manager
+	// Wanted returns the pods that should be here, with their statuses.
+	Wanted func() []*v1.Pod
+}
+
+// Describe names the family.
+func (Totals) Describe(ch chan<- *prometheus.Desc) { ch <- totalVolumes }
+
+// Collect counts.
+func (t Totals) Collect(ch chan<- prometheus.Metric) {
+	for state, counts := range map[string]map[string]int{"desired_state_of_world": t.Volumes.wanted(t.Wanted()), "actual_state_of_world": t.Volumes.present()} {
+		for plugin, n := range counts {
+			ch <- prometheus.MustNewConstMetric(totalVolumes, prometheus.GaugeValue, float64(n), plugin, state)
+		}
+	}
+}
+
+// wanted counts the volumes of pods by their plugins. A claim of which it is not known yet what it
+// is bound to has none.
+func (m *Manager) wanted(pods []*v1.Pod) map[string]int {
+	out := map[string]int{}
+	for _, p := range pods {
+		if pod.IsTerminal(p.Status.Phase) {
+			continue
+		}
+		needed := neededVolumes(p)
+		for i := range p.Spec.Volumes {
+			spec := &p.Spec.Volumes[i]
+			v := &volume{pod: p, spec: spec, bound: m.claims.of(p.UID, spec.Name)}
+			if r := kinds[v.source()]; needed[spec.Name] && r.plugin != "" {
+				out[pluginName(r.plugin)]++
+			}
+		}
+	}
+	return out
+}
+
+// present counts the folders of pods' volumes by their plugins. What cannot be read is not counted.
+func (m *Manager) present() map[string]int {
+	out := map[string]int{}
+	list := func(parts ...string) []fs.DirEntry {
+		entries, _ := m.files.ReadDir(filepath.Join(append([]string{m.root, "pods"}, parts...)...))
+		return entries
+	}
+	for _, p := range list() {
+		for _, plugin := range list(p.Name(), "volumes") {
+			if isPlugin(plugin.Name()) {
+				out[pluginName(plugin.Name())] += len(list(p.Name(), "volumes", plugin.Name()))
+			}
+		}
+	}
+	return out
+}
+
+// isPlugin reports whether folders of a volume type are called so: a container may have made
+// others.
+func isPlugin(folder string) bool {
+	for _, r := range kinds {
+		if r.plugin == folder && folder != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // operation is something that is done with one volume, under the kubelet's name for it (Kubernetes

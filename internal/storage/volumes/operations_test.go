@@ -152,3 +152,43 @@ func TestOperationsOfADriver(t *testing.T) {
 		})
 	}
 }
+
+// What pods want and what there is on the disk are counted apart.
+func TestTotals(t *testing.T) {
+	m, _, s := newStorage(t)
+	s.bind("here", localSource(t.TempDir()))
+	p := podWith(emptyDir("disk", ""), emptyDir("other", ""), claimVolume("here", "here"))
+	p.Spec.Volumes = append(p.Spec.Volumes, emptyDir("unused", ""))
+	ended := podWith(emptyDir("disk", ""))
+	ended.UID, ended.Status.Phase = "ended", v1.PodSucceeded
+	r := prometheus.NewRegistry()
+	r.MustRegister(Totals{Volumes: m, Wanted: func() []*v1.Pod { return []*v1.Pod{p, ended} }})
+	expect := func(step string, want map[string]float64) {
+		t.Helper()
+		counts := map[string]float64{}
+		for what, n := range want {
+			plugin, state, _ := strings.Cut(what, " ")
+			counts[fmt.Sprintf("volume_manager_total_volumes{plugin_name=%q,state=%q}", plugin, state+"_state_of_world")] = n
+		}
+		if diff := cmp.Diff(counts, metricstest.Values(t, r)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step, diff)
+		}
+	}
+	expect("at first", map[string]float64{"kubernetes.io/empty-dir desired": 2})
+	if _, err := m.setup(t, p); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]float64{
+		"kubernetes.io/empty-dir desired": 2, "kubernetes.io/empty-dir actual": 2,
+		"kubernetes.io/local-volume desired": 1, "kubernetes.io/local-volume actual": 1,
+	}
+	expect("set up", all)
+	p.Status.Phase = v1.PodFailed
+	delete(all, "kubernetes.io/empty-dir desired")
+	delete(all, "kubernetes.io/local-volume desired")
+	expect("ended", all)
+	if err := m.Teardown(t.Context(), p.UID); err != nil {
+		t.Fatal(err)
+	}
+	expect("torn down", nil)
+}

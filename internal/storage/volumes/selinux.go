@@ -108,7 +108,7 @@ func (c *csiKind) withLabel(ctx context.Context, v csiVolume) (csiVolume, error)
 		v.label, wrong = computeMountLabel(v.pod, namesOf(v), policy)
 	}
 	var has string
-	var known, others, staged, agreed bool
+	var known, others, staged, agreed, had bool
 	c.csi.note(func() {
 		l := c.csi.labels[v.csiID]
 		if known = l != nil; known {
@@ -116,6 +116,7 @@ func (c *csiKind) withLabel(ctx context.Context, v csiVolume) (csiVolume, error)
 			for uid := range l.pods {
 				others = others || uid != v.pod.UID
 			}
+			had = l.pods[v.pod.UID]
 		}
 		_, staged = c.csi.staged[v.csiID]
 		if agreed = wrong == nil && (!known || has == v.label); agreed {
@@ -123,6 +124,9 @@ func (c *csiKind) withLabel(ctx context.Context, v csiVolume) (csiVolume, error)
 		}
 	})
 	if agreed {
+		if v.label != "" && !had {
+			c.labelAgreed(v)
+		}
 		return v, nil
 	}
 	mounted, err := c.isMounted(c.target(v))
@@ -133,8 +137,10 @@ func (c *csiKind) withLabel(ctx context.Context, v csiVolume) (csiVolume, error)
 		v.label = has
 		return v, nil
 	case wrong != nil:
+		c.podMismatch(v)
 		return v, wrong
 	case others:
+		c.volumeMismatch(v)
 		return v, fmt.Errorf("conflicting SELinux labels of volume %s: %q and %q", v.specName, has, v.label)
 	case staged:
 		if err := c.stager.unstageAlone(ctx, v.csiID); err != nil {

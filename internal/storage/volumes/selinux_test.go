@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/observe/metrics/metricstest"
 )
 
 const filePolicy = "system_u:object_r:container_file_t:s0"
@@ -91,9 +94,12 @@ func TestCSIVolumeMountedWithLabel(t *testing.T) {
 		p.Spec.SecurityContext = &v1.PodSecurityContext{SELinuxOptions: &v1.SELinuxOptions{Level: level}}
 		return p
 	}
+	counts := newLedger(d.parts.host)
 	first := labelled("first", "s0:c1")
-	if _, err := d.setup(t, first); err != nil {
-		t.Fatal(err)
+	for range 2 { // the second time it is there
+		if _, err := d.setup(t, first); err != nil {
+			t.Fatal(err)
+		}
 	}
 	expectFlag := func(want string) {
 		t.Helper()
@@ -119,6 +125,18 @@ func TestCSIVolumeMountedWithLabel(t *testing.T) {
 		}
 	}
 	expectConflict()
+	mixed := labelled("mixed", "s0:c1")
+	mixed.Spec.Containers = append(mixed.Spec.Containers, *mixed.Spec.Containers[0].DeepCopy())
+	mixed.Spec.Containers[1].Name, mixed.Spec.Containers[1].SecurityContext = "other", &v1.SecurityContext{SELinuxOptions: &v1.SELinuxOptions{Level: "s0:c9"}}
+	if _, err := d.setup(t, mixed); err == nil || !strings.Contains(err.Error(), "multiple SELinux labels") {
+		t.Errorf("got %v", err)
+	}
+	modes := modeLabel(pv.Spec.AccessModes)
+	metricstest.Expect(t, counts.registry, map[string]float64{
+		fmt.Sprintf("volume_manager_selinux_pod_context_mismatch_errors_total{access_mode=%q}", modes):                                                1,
+		fmt.Sprintf("volume_manager_selinux_volume_context_mismatch_errors_total{access_mode=%q,volume_plugin=%q}", modes, csiPluginName(driverName)): 1,
+		fmt.Sprintf("volume_manager_selinux_volumes_admitted_total{access_mode=%q,volume_plugin=%q}", modes, csiPluginName(driverName)):               1,
+	})
 	// Of two that wait for the first to go neither is in the other's way.
 	if _, err := d.setup(t, labelled("third", "s0:c3")); err == nil {
 		t.Error("a third pod has the volume with its own label")

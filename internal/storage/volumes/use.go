@@ -16,6 +16,8 @@ type Use struct {
 	Inodes, InodesFree, InodesUsed uint64
 	// Abnormal says whether the volume is in a bad state; nil: its driver does not tell.
 	Abnormal *bool
+	// Source is who tells: "statfs", "block", or a driver.
+	Source string
 }
 
 // Use returns what is used of a pod's volume that has a claim, or is of a CSI driver or NFS;
@@ -45,6 +47,6 @@ func (h *host) useFileSystem(path string) (Use, error) {
 	block := uint64(st.Frsize)
 	return Use{
 		Capacity: st.Blocks * block, Available: st.Bavail * block, Used: (st.Blocks - st.Bfree) * block,
-		Inodes: st.Files, InodesFree: st.Ffree, InodesUsed: st.Files - st.Ffree,
+		Inodes: st.Files, InodesFree: st.Ffree, InodesUsed: st.Files - st.Ffree, Source: "statfs",
 	}, nil
 }

@@ -35,7 +35,7 @@ func TestUseOfCSIVolume(t *testing.T) {
 	if _, err := d.setup(t, p); err != nil {
 		t.Fatal(err)
 	}
-	want := Use{Capacity: 4 << 20, Available: 3 << 20, Used: 1 << 20, Inodes: 10, InodesFree: 7, InodesUsed: 3}
+	want := Use{Capacity: 4 << 20, Available: 3 << 20, Used: 1 << 20, Inodes: 10, InodesFree: 7, InodesUsed: 3, Source: driverName}
 	expect := func(volume string) {
 		t.Helper()
 		got, err := d.Use(t.Context(), p, volume)
@@ -117,7 +117,7 @@ func TestUseOfVolumes(t *testing.T) {
 	if err := os.WriteFile(disk, make([]byte, 12345), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := m.useDisk(disk); err != nil || got != (Use{Capacity: 12345}) {
+	if got, err := m.useDisk(disk); err != nil || got != (Use{Capacity: 12345, Source: "block"}) {
 		t.Errorf("a disk: %+v, %v", got, err)
 	}
 }
