@@ -63,8 +63,8 @@ var declared = []Condition{
 	},
 	{
 		Code: ContainerNetwork, Title: "The container runtime has no network for pods.",
-		Help: "Install the network plugin of the cluster, or look at its configuration. Pods " +
-			"in the host's network run.",
+		Help: "Install the network plugin of the cluster, or look at its configuration. The " +
+			"runtime inside needs none once the Node has a podCIDR. Pods in the host's network run.",
 		DependsOn: []Code{ContainerRuntime}, MakesNotReady: true,
 	},
 	{
@@ -123,7 +123,8 @@ var declared = []Condition{
 	{
 		Code: APIServer, Title: "The API server cannot be reached.",
 		Help: "Look at the network, and at the server's address in the kubeconfig. Pods go " +
-			"on; their status is written when the server is back.",
+			"on; their status is written when the server is back. After a start without it the message " +
+			"says how many pods go by what was kept of it.",
 		DependsOn: []Code{ClientCertificate}, VisibleAfter: 30 * time.Second,
 	},
 	{

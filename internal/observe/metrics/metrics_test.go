@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/config"
 	"berth/internal/host/cgroupstat"
 	"berth/internal/observe/prober"
 	"berth/internal/observe/stats"
@@ -86,7 +87,7 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	pods.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
 	pods.infeasibleResizes.WithLabelValues("other").Inc()
 	pods.resizeDuration.WithLabelValues("true").Observe(20)
-	out["/metrics"].MustRegister(pods, Build{"n1", "v1", "go1", "linux/amd64"})
+	out["/metrics"].MustRegister(pods, Build{Node: "n1", Version: "v1", Gates: []config.Gate{{Name: "Some", Stage: "BETA", On: true}, {Name: "Old"}}})
 	out["/metrics"].MustRegister(Logs(func() []stats.LogUse {
 		return []stats.LogUse{{UID: "u", Namespace: "default", Name: "web", Container: "main", Bytes: 4096}}
 	}))
@@ -108,7 +109,7 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	}))
 	out["/metrics/probes"].MustRegister(ProcessStart("/proc"))
 	out["/metrics/resource"] = prometheus.NewRegistry()
-	out["/metrics/resource"].MustRegister(Resource{Readings: r, Log: log})
+	out["/metrics/resource"].MustRegister(Resource{Readings: r, Log: log, Hidden: true})
 	out["/metrics/cadvisor"] = prometheus.NewRegistry()
 	out["/metrics/cadvisor"].MustRegister(Cadvisor{
 		Readings: r, Log: log, Kills: func(string) uint64 { return 3 },
@@ -214,6 +215,10 @@ func TestScrapes(t *testing.T) {
 			`container_swap_limit_bytes{container="main",namespace="default",pod="web"} 8192 1700000100500`,
 			`pod_memory_working_set_bytes{namespace="default",pod="web"} 2.097152e+06 1700000100500`,
 			"resource_scrape_error 0",
+			"scrape_error 0",
+			"node_swap_usage_bytes ",
+			`pod_swap_usage_bytes{namespace="default",pod="web"} `,
+			`container_swap_usage_bytes{container="main",namespace="default",pod="web"} `,
 		},
 		"/metrics/cadvisor": {
 			`container_cpu_usage_seconds_total{container="",cpu="total",id="/",image="",name="",namespace="",pod=""} 1.5 1700000100500`,
@@ -253,6 +258,15 @@ func TestScrapes(t *testing.T) {
 			`kubelet_working_pods{config="orphan",lifecycle="terminating",static="unknown"} 1`,
 			`kubelet_working_pods{config="runtime_only",lifecycle="terminating",static="unknown"} 1`,
 			"kubelet_mirror_pods 1",
+			`kubelet_active_pods{static="true"} 1`,
+			"kubelet_managed_ephemeral_containers 0",
+			`kubelet_metrics_provider{provider="cadvisor"} 1`,
+			`kubernetes_build_info{build_date="",compiler="gc",git_commit="",git_tree_state="",git_version="v1",`,
+			`version_info{binary="1.36.3",component="kube",emulation="1.36",min_compat="1.35"} 1`,
+			`kubernetes_feature_enabled{name="Some",stage="BETA"} 1`,
+			`kubernetes_feature_enabled{name="Old",stage=""} 0`,
+			`kubelet_container_log_filesystem_used_bytes{container="main",namespace="default",pod="web",uid="u"} 4096`,
+			`kubelet_volume_stats_inodes_free{namespace="default",persistentvolumeclaim="disk"} 7`,
 			`kubelet_volume_stats_available_bytes{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_inodes_used{namespace="default",persistentvolumeclaim="disk"} 3`,
 			`kubelet_volume_stats_health_status_abnormal{namespace="default",persistentvolumeclaim="disk"} 1`,
@@ -288,7 +302,7 @@ func TestPodCounts(t *testing.T) {
 		old := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "old"}, Status: v1.PodStatus{
 			Phase: v1.PodRunning, StartTime: &metav1.Time{Time: now.Add(-time.Hour)}, ContainerStatuses: []v1.ContainerStatus{status("o1", now.Add(-time.Hour), nil)},
 		}}
-		fresh := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "new"}, Status: v1.PodStatus{Phase: v1.PodPending, StartTime: &metav1.Time{Time: now}}}
+		fresh := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "new"}, Spec: v1.PodSpec{HostUsers: new(false)}, Status: v1.PodStatus{Phase: v1.PodPending, StartTime: &metav1.Time{Time: now}}}
 		pods := map[pod.UID]*v1.Pod{"old": old, "new": fresh}
 		changed := pod.NewInbox[pod.UID]()
 		r := prometheus.NewRegistry()
@@ -313,7 +327,8 @@ func TestPodCounts(t *testing.T) {
 		got := text(t, r)
 		for _, want := range []string{
 			"kubelet_started_pods_total 1", `kubelet_started_containers_total{container_type="container"} 2`,
-			`kubelet_terminated_containers_total{container_type="container",exit_code="3",reason="Error"} 1`, "kubelet_pod_start_duration_seconds_sum 3\n",
+			`kubelet_terminated_containers_total{container_type="container",exit_code="3",reason="Error"} 1`, "kubelet_pod_start_duration_seconds_sum 3\n", "kubelet_containers_per_pod_count_count 2",
+			"kubelet_started_user_namespaced_pods_total 1",
 		} {
 			if !strings.Contains(got, want) {
 				t.Errorf("lacks %s", want)

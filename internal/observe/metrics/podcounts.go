@@ -11,7 +11,8 @@ import (
 
 // podCounts are the families that Pods counts in.
 type podCounts struct {
-	start, startTotal                   prometheus.Histogram
+	start, startTotal, startSLI         prometheus.Histogram
+	firstNetworkSLI                     prometheus.Gauge
 	started, startedUserNamespaced      prometheus.Counter
 	startedContainers, terminated       *prometheus.CounterVec
 	containersPerPod                    prometheus.Histogram
@@ -36,6 +37,17 @@ func newPodCounts(r prometheus.Registerer) *podCounts {
 			Help: "[ALPHA] Duration in seconds to start a pod since creation, including time to pull images and run init containers, " +
 				"measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
 			Buckets: startBuckets,
+		}),
+		startSLI: f.NewHistogram(prometheus.HistogramOpts{
+			Name: "kubelet_pod_start_sli_duration_seconds",
+			Help: "[ALPHA] Duration in seconds to start a pod, excluding time to pull images and run init containers, " +
+				"measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+			Buckets: startBuckets,
+		}),
+		firstNetworkSLI: f.NewGauge(prometheus.GaugeOpts{
+			Name: "kubelet_first_network_pod_start_sli_duration_seconds",
+			Help: "[INTERNAL] Duration in seconds to start the first network pod, excluding time to pull images and run init containers, " +
+				"measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
 		}),
 		started: f.NewCounter(prometheus.CounterOpts{
 			Name: "kubelet_started_pods_total", Help: "[ALPHA] Cumulative number of pods started",

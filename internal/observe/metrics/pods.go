@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
+	"berth/internal/record/journal"
 )
 
 // PodsConfig is what Pods needs.
@@ -25,6 +26,8 @@ type PodsConfig struct {
 	Mirrored bool
 	// Observed is what the runtime has.
 	Observed func() []*pod.Status
+	// Story returns what the journal knows of a pod.
+	Story func(uid pod.UID) (journal.Story, bool)
 	// Started is when the agent was: what began before is another agent's.
 	Started time.Time
 	// Metrics is where the families are registered that count; nil: nowhere.
@@ -36,7 +39,8 @@ type PodsConfig struct {
 type Pods struct {
 	PodsConfig
 	*podCounts
-	seen map[pod.UID]*seenPod // Run's
+	seen      map[pod.UID]*seenPod // Run's
+	networked bool                 // Run's: a pod with a network of its own has run
 }
 
 // NewPods returns Pods that count once Run is called.
@@ -190,9 +194,7 @@ func (p *Pods) count(x *v1.Pod) {
 			if x.Spec.HostUsers != nil && !*x.Spec.HostUsers {
 				p.startedUserNamespaced.Inc()
 			}
-			if !x.CreationTimestamp.IsZero() {
-				p.startTotal.Observe(max(0, time.Since(x.CreationTimestamp.Time).Seconds()))
-			}
+			p.podRuns(x)
 			p.start.Observe(time.Since(s.first).Seconds())
 		}
 	}

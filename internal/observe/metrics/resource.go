@@ -42,6 +42,7 @@ var (
 	podCPU              = desc("pod_cpu_usage_seconds_total", "[STABLE] Cumulative cpu time consumed by the pod in core-seconds", podLabels...)
 	podMemory           = desc("pod_memory_working_set_bytes", "[STABLE] Current working set of the pod in bytes", podLabels...)
 	podSwap             = desc("pod_swap_usage_bytes", "[ALPHA] Current amount of the pod swap usage in bytes. Reported only on non-windows systems", podLabels...)
+	hiddenScrapeError   = desc("scrape_error", "[ALPHA] (Deprecated since 1.29.0) 1 if there was an error while getting container metrics, 0 otherwise")
 	resourceScrapeError = desc("resource_scrape_error", "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise")
 )
 
@@ -49,6 +50,8 @@ var (
 type Resource struct {
 	Readings Readings
 	Log      *slog.Logger
+	// Hidden also shows what the kubelet of this version hides unless it is told not to.
+	Hidden bool
 }
 
 // Describe names the families.
@@ -57,6 +60,9 @@ func (r Resource) Describe(ch chan<- *prometheus.Desc) {
 		nodeCPU, nodeMemory, nodeSwap, containerCPU, containerMemory, containerStart, containerSwap, containerSwapLimit, podCPU, podMemory, podSwap, resourceScrapeError,
 	} {
 		ch <- d
+	}
+	if r.Hidden {
+		ch <- hiddenScrapeError
 	}
 }
 
@@ -71,6 +77,9 @@ func (r Resource) Collect(ch chan<- prometheus.Metric) {
 		r.Log.Warn("/metrics/resource: use not read", "error", err)
 	}
 	ch <- prometheus.MustNewConstMetric(resourceScrapeError, prometheus.GaugeValue, failed)
+	if r.Hidden {
+		ch <- prometheus.MustNewConstMetric(hiddenScrapeError, prometheus.GaugeValue, failed)
+	}
 	if err != nil {
 		return
 	}

@@ -11,6 +11,8 @@ type metrics struct {
 	relistDuration, relistInterval prometheus.Histogram
 	readDuration                   prometheus.Histogram
 	lastSeen                       prometheus.Gauge
+	streamsOpened, streamsFailed   prometheus.Counter
+	streamLatency                  prometheus.Histogram
 }
 
 // newMetrics registers the families of this package; nobody scrapes them if r is nil.
@@ -30,7 +32,25 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		lastSeen: f.NewGauge(prometheus.GaugeOpts{
 			Name: "kubelet_pleg_last_seen_seconds", Help: "[ALPHA] Timestamp in seconds when PLEG was last seen active.",
 		}),
+		streamsOpened: f.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_evented_pleg_connection_success_count",
+			Help: "[ALPHA] The number of times a streaming client was obtained to receive CRI Events.",
+		}),
+		streamsFailed: f.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_evented_pleg_connection_error_count",
+			Help: "[ALPHA] The number of errors encountered during the establishment of streaming connection with the CRI runtime.",
+		}),
+		streamLatency: f.NewHistogram(prometheus.HistogramOpts{
+			Name: "kubelet_evented_pleg_connection_latency_seconds",
+			Help: "[ALPHA] The latency of streaming connection with the CRI runtime, measured in seconds.",
+		}),
 	}
+}
+
+// streamOpened counts a stream of events that opened after so long.
+func (m *metrics) streamOpened(took time.Duration) {
+	m.streamsOpened.Inc()
+	m.streamLatency.Observe(took.Seconds())
 }
 
 // relisted counts a relist that began so long after the one before, 0 for the first.

@@ -28,5 +28,22 @@ func TestMetrics(t *testing.T) {
 		if reads := metricstest.Values(t, r.registry)["kubelet_pleg_pod_relist_duration_seconds_count"]; reads == 0 {
 			t.Error("a reading was not counted")
 		}
+		metricstest.Expect(t, r.registry, map[string]float64{
+			"kubelet_evented_pleg_connection_success_count": 1, "kubelet_evented_pleg_connection_latency_seconds_count": 1, "kubelet_evented_pleg_connection_error_count": 0,
+		})
+	})
+}
+
+// A stream that breaks is opened again, and counts again.
+func TestMetricsOfStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.fake.Down()
+		settle()
+		r.fake.Serve()
+		settle()
+		metricstest.Expect(t, r.registry, map[string]float64{
+			"kubelet_evented_pleg_connection_success_count": 2, "kubelet_evented_pleg_connection_latency_seconds_count": 2,
+		})
 	})
 }

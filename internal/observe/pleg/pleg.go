@@ -257,9 +257,10 @@ func (g *PLEG) nextRelist() time.Duration {
 func (g *PLEG) follow(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
-		var openedAt time.Time
+		began, openedAt := time.Now(), time.Time{}
 		err := g.runtime.Events(ctx, func() {
 			openedAt = time.Now()
+			g.metrics.streamOpened(openedAt.Sub(began))
 			g.stream.open.Store(true)
 			g.stream.opened.Store(true)
 			if !g.stream.polling.Load() { // a stream that keeps breaking must last first
@@ -273,6 +274,9 @@ func (g *PLEG) follow(ctx context.Context) {
 		g.stream.open.Store(false)
 		if ctx.Err() != nil {
 			return
+		}
+		if openedAt.IsZero() {
+			g.metrics.streamsFailed.Inc()
 		}
 		g.stream.health.Set(fmt.Errorf("the event stream of the container runtime: %w", err))
 		wait := retryPeriod

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"strings"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -18,9 +17,6 @@ import (
 const (
 	// keptVersion is the version of the file's form.
 	keptVersion = 2
-	// settled is how long before the agent a container must have started for its reported status to
-	// count.
-	settled = 10 * time.Second
 
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
 )
@@ -141,14 +137,15 @@ func (pp *podProbes) toKeep() savedPod {
 // knownOf returns what an earlier agent knew of the incarnation, by the file, else by the status
 // that it reported.
 //
-// The reported readiness is the container's own, where the kubelet goes by the pod's condition:
-// another container's failure, or a new incarnation that was never reported, does not mislead it.
+// The reported readiness is the container's own, where the kubelet goes by the pod's condition, and
+// only for what has run for 10 s: another container's failure, or a new incarnation that was never
+// reported, does not mislead it.
 func (m *Manager) knownOf(c *container, cs *pod.ContainerStatus, saved savedPod) (known [kinds]pod.ProbeVerdict) {
 	if s, ok := saved[cs.ID]; ok {
 		known[readiness], known[startup] = pod.ProbeVerdict(s.Readiness), pod.ProbeVerdict(s.Startup)
 		return known
 	}
-	if cs.StartedAt.IsZero() || !cs.StartedAt.Add(settled).Before(m.began) {
+	if cs.StartedAt.IsZero() || !cs.StartedAt.Before(m.began) {
 		return known
 	}
 	r := reported(c.pod.pod, c.spec.Name, cs.ID)

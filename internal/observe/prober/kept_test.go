@@ -54,9 +54,9 @@ func TestAnotherAgent(t *testing.T) {
 			t.Errorf("attempts (-want +got):\n%s", d)
 		}
 		wantSaid := []string{
-			"c: readiness verdict: success, as before the agent's start",
-			"c: startup verdict: success, as before the agent's start",
-			"c: readiness verdict: failure; failures in a row: 3, failureThreshold: 3; no",
+			"c: readiness probe: success, as before the agent's start",
+			"c: startup probe: success, as before the agent's start",
+			"c: readiness probe: failure; failures in a row: 3, failureThreshold: 3; no",
 		}
 		if d := cmp.Diff(wantSaid, n.said()); d != "" {
 			t.Errorf("journal (-want +got):\n%s", d)
@@ -131,7 +131,8 @@ func TestReportedStatusWithoutAFile(t *testing.T) {
 		{"ready and started", time.Minute, "a", v1.ContainerStatus{ContainerID: "containerd://a", Ready: true, Started: ptr.To(true)}, "unknown true success"},
 		{"started", time.Minute, "a", v1.ContainerStatus{ContainerID: "containerd://a", Started: ptr.To(true)}, "unknown false success"},
 		{"neither", time.Minute, "a", v1.ContainerStatus{ContainerID: "containerd://a", Started: ptr.To(false)}, "unknown false unknown"},
-		{"started just before the agent", 10 * time.Second, "a", v1.ContainerStatus{ContainerID: "containerd://a", Ready: true, Started: ptr.To(true)}, "unknown false unknown"},
+		{"started just before the agent", time.Second, "a", v1.ContainerStatus{ContainerID: "containerd://a", Ready: true, Started: ptr.To(true)}, "unknown true success"},
+		{"started by the agent", 0, "a", v1.ContainerStatus{ContainerID: "containerd://a", Ready: true, Started: ptr.To(true)}, "unknown false unknown"},
 		{"another incarnation", time.Minute, "b", v1.ContainerStatus{ContainerID: "containerd://a", Ready: true, Started: ptr.To(true)}, "unknown false unknown"},
 		{"never reported", time.Minute, "a", v1.ContainerStatus{}, "unknown false unknown"},
 	} {

@@ -195,7 +195,7 @@ func (m *Manager) beginIncarnationLocked(c *container, cs *pod.ContainerStatus, 
 		m.schedule.remove(p)
 		p.begin(known[k])
 		if known[k] != pod.ProbeUnknown {
-			said = append(said, p.entry(p.kind.String()+" verdict: "+known[k].String()+", as before the agent's start"))
+			said = append(said, p.entry(p.kind.String()+" probe: "+known[k].String()+", as before the agent's start"))
 		}
 		if c.pod.terminating {
 			p.end()

@@ -343,8 +343,8 @@ func TestVerdicts(t *testing.T) {
 		after(10 * time.Second)
 		n.wantChanged(false)
 		want := []string{
-			"c: readiness verdict: success; successes in a row: 1, successThreshold: 1",
-			"c: readiness verdict: failure; failures in a row: 3, failureThreshold: 3; no",
+			"c: readiness probe: success; successes in a row: 1, successThreshold: 1",
+			"c: readiness probe: failure; failures in a row: 3, failureThreshold: 3; no",
 		}
 		if d := cmp.Diff(want, n.said()); d != "" {
 			t.Errorf("journal (-want +got):\n%s", d)
@@ -355,7 +355,7 @@ func TestVerdicts(t *testing.T) {
 		n.Sync(webPod(nil, probeOf("r"), nil), runs("a"))
 		after(time.Hour)
 		n.wantChanged(false)
-		want := []string{"c: readiness verdict: failure; failures in a row: 3, failureThreshold: 3; no"}
+		want := []string{"c: readiness probe: failure; failures in a row: 3, failureThreshold: 3; no"}
 		if d := cmp.Diff(want, n.said()); d != "" {
 			t.Errorf("journal (-want +got):\n%s", d)
 		}

@@ -138,10 +138,13 @@ func (m *Manager) countLocked(a *attempt, r action.Result, now time.Time) (chang
 	if !changed && (before.confirmed || !p.confirmed || p.verdict == pod.ProbeSuccess) {
 		return false, nil
 	}
-	e := p.entry(p.kind.String() + " verdict: " + p.verdict.String())
+	e := p.entry(p.kind.String() + " probe: " + p.verdict.String())
 	e.Why, e.Took = p.reason(), now.Sub(a.began)
 	if result == pod.ProbeFailure {
 		e.Error = clip(r.Output, journalOutput)
+	}
+	if changed && p.kind == startup && p.verdict == pod.ProbeSuccess {
+		m.Journal.Mark(e.Subject, journal.Startup, e.Container)
 	}
 	if changed && p.kind == startup {
 		m.armLocked(p.container, now) // those that waited for it

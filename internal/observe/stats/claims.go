@@ -22,6 +22,8 @@ type VolumeUse struct {
 	Inodes, InodesFree, InodesUsed uint64
 	// Abnormal says whether the volume is in a bad state; nil: its driver does not say.
 	Abnormal *bool
+	// Source is who tells: "statfs", "block", or a driver.
+	Source string
 }
 
 // ClaimUse is what is used of the volume behind a claim.
@@ -38,12 +40,13 @@ type volumeKey struct {
 
 // volumeUses remembers what others say is used of volumes.
 type volumeUses struct {
-	cfg  *Config
-	uses *remembered[volumeKey, VolumeUse]
+	cfg     *Config
+	metrics *metrics
+	uses    *remembered[volumeKey, VolumeUse]
 }
 
-func newVolumeUses(cfg *Config) *volumeUses {
-	u := &volumeUses{cfg: cfg}
+func newVolumeUses(cfg *Config, m *metrics) *volumeUses {
+	u := &volumeUses{cfg: cfg, metrics: m}
 	u.uses = newRemembered(cfg.Log, asksAtOnce, u.ask)
 	return u
 }
@@ -59,7 +62,12 @@ func (u *volumeUses) ask(ctx context.Context, k volumeKey) (VolumeUse, error) {
 	if !ok || u.cfg.Volume == nil {
 		return VolumeUse{}, errors.ErrUnsupported
 	}
-	return u.cfg.Volume(ctx, p, k.volume)
+	began := time.Now()
+	use, err := u.cfg.Volume(ctx, p, k.volume)
+	if err == nil {
+		u.metrics.measured(use.Source, began)
+	}
+	return use, err
 }
 
 func (u VolumeUse) stats(p *v1.Pod, v *v1.Volume, at time.Time) summary.VolumeStats {

@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
 )
 
@@ -22,7 +24,9 @@ import (
 func TestVolumesOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
+		registry := prometheus.NewRegistry()
 		c := h.collector()
+		c.claimed.metrics = newMetrics(registry)
 		asked, slow := map[string]*atomic.Int32{}, make(chan struct{})
 		claim := func(name string) v1.Volume {
 			asked[name] = &atomic.Int32{}
@@ -49,7 +53,7 @@ func TestVolumesOfOthers(t *testing.T) {
 			case "broken":
 				return VolumeUse{}, errors.New("the driver is broken")
 			}
-			return VolumeUse{Capacity: 10, Available: 6, Used: 4, Inodes: 3, InodesFree: 2, InodesUsed: 1, Abnormal: ptr.To(volume == "disk")}, nil
+			return VolumeUse{Capacity: 10, Available: 6, Used: 4, Inodes: 3, InodesFree: 2, InodesUsed: 1, Abnormal: ptr.To(volume == "disk"), Source: "a driver"}, nil
 		}
 		stop := run(t, c)
 		names := func() (out []string) {
@@ -78,6 +82,7 @@ func TestVolumesOfOthers(t *testing.T) {
 		if diff := cmp.Diff(want, s.Pods[0].VolumeStats); diff != "" {
 			t.Errorf("volumes (-want +got):\n%s", diff)
 		}
+		metricstest.Expect(t, registry, map[string]float64{`kubelet_volume_metric_collection_duration_seconds_count{metric_source="a driver"}`: 3})
 		close(slow)
 		synctest.Wait()
 		if diff := cmp.Diff([]string{"default/claim-slow", "default/claim-disk", "default/web-own"}, names()); diff != "" {

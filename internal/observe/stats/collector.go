@@ -3,6 +3,7 @@ package stats
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -37,8 +38,16 @@ func New(cfg Config) *Collector {
 	}
 	c.cgroups = newCgroupReader(&c.Config)
 	c.layers.proc, c.layers.cgroups = c.proc, c.cgroups
-	c.sizes = newRemembered(cfg.Log, walksAtOnce, c.folders.walk)
-	c.claimed = newVolumeUses(&c.Config)
+	count := newMetrics(cfg.Metrics)
+	c.sizes = newRemembered(cfg.Log, walksAtOnce, func(ctx context.Context, path string) (Size, error) {
+		began := time.Now()
+		size, err := c.folders.walk(ctx, path)
+		if err == nil && walkedPlugins[filepath.Base(filepath.Dir(path))] {
+			count.measured("du", began)
+		}
+		return size, err
+	})
+	c.claimed = newVolumeUses(&c.Config, count)
 	c.release()
 	return c
 }

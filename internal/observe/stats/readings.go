@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -60,7 +61,9 @@ type Config struct {
 	// VolumePeriod is how long sizes of volumes hold (volumeStatsAggPeriod); negative: they are not
 	// computed.
 	VolumePeriod time.Duration
-	Log          *slog.Logger
+	// Metrics is where metrics are registered; nil: nowhere.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
 }
 
 // Runtime is what is asked of the container runtime.

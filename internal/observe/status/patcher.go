@@ -47,7 +47,8 @@ type PatcherConfig struct {
 // API pod that is being deleted is deleted for good once it has ended and said so.
 type Patcher struct {
 	PatcherConfig
-	retry *pod.Inbox[pod.UID]
+	retry   *pod.Inbox[pod.UID]
+	flushes chan flush
 
 	mu     sync.Mutex
 	writes map[pod.UID]*write // guarded by mu; under way
@@ -55,9 +56,16 @@ type Patcher struct {
 
 // write is one pod's writing goroutine.
 type write struct {
-	again bool      // guarded by Patcher.mu; something changed since it read the status
-	since time.Time // guarded by Patcher.mu; when what is not told yet began to change
-	next  time.Time // guarded by Patcher.mu; the same of what again is about
+	again bool          // guarded by Patcher.mu; something changed since it read the status
+	since time.Time     // guarded by Patcher.mu; when what is not told yet began to change
+	next  time.Time     // guarded by Patcher.mu; the same of what again is about
+	done  chan struct{} // guarded by Patcher.mu; closed when the writer leaves, or a try has failed
+}
+
+// flush asks Run to write statuses, and for what is closed when that was tried.
+type flush struct {
+	uids  []pod.UID
+	begun chan []<-chan struct{} // capacity 1
 }
 
 // parallelWrites bounds the writes under way.
@@ -71,11 +79,37 @@ func NewPatcher(cfg PatcherConfig) *Patcher {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
 	}
-	return &Patcher{PatcherConfig: cfg, retry: pod.NewInbox[pod.UID](), writes: map[pod.UID]*write{}}
+	return &Patcher{PatcherConfig: cfg, retry: pod.NewInbox[pod.UID](), flushes: make(chan flush), writes: map[pod.UID]*write{}}
 }
 
 // Look lets the patcher compare a pod's status with the API's again, as when its mirror was made.
 func (p *Patcher) Look(uid pod.UID) { p.retry.Put(uid) }
+
+// errUntold says that the API server does not have a status.
+var errUntold = errors.New("not every status was written: the API server is away, or refuses them")
+
+// Flush has the newest statuses of the pods written, and returns when the API server has them. The
+// error says that a try failed, which is made again later, or that ctx was done before. It waits
+// for Run.
+func (p *Patcher) Flush(ctx context.Context, uids []pod.UID) error {
+	ask := flush{uids, make(chan []<-chan struct{}, 1)}
+	select {
+	case p.flushes <- ask:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for _, done := range <-ask.begun {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if len(p.underWay(uids)) > 0 {
+		return errUntold
+	}
+	return nil
+}
 
 // Compare looks at a pod, or a mirror, as the API server just showed it, and has the status written
 // when it is not what it should be: somebody else changed it, or a write was lost. A pod that has
@@ -134,6 +168,9 @@ func (p *Patcher) Run(ctx context.Context) error {
 			begin(changed.Take())
 		case <-p.retry.Wake():
 			begin(p.retry.Take())
+		case ask := <-p.flushes:
+			begin(ask.uids)
+			ask.begun <- p.underWay(ask.uids)
 		}
 	}
 }
@@ -148,20 +185,43 @@ func (p *Patcher) begin(uid pod.UID) bool {
 		}
 		return false
 	}
-	p.writes[uid] = &write{since: time.Now()}
+	p.writes[uid] = &write{since: time.Now(), done: make(chan struct{})}
 	return true
+}
+
+// underWay returns what is closed when the pods' writers leave or fail, of those that have some.
+func (p *Patcher) underWay(uids []pod.UID) (done []<-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, uid := range uids {
+		if w := p.writes[uid]; w != nil {
+			done = append(done, w.done)
+		}
+	}
+	return done
 }
 
 // end reports whether the pod's writer may leave.
 func (p *Patcher) end(uid pod.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w := p.writes[uid]; w.again {
+	w := p.writes[uid]
+	if w.again {
 		w.again, w.since = false, w.next
 		return false
 	}
+	close(w.done)
 	delete(p.writes, uid)
 	return true
+}
+
+// fail wakes those who wait for a try of the pod's writer.
+func (p *Patcher) fail(uid pod.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.writes[uid]
+	close(w.done)
+	w.done = make(chan struct{})
 }
 
 // changedFor returns how long ago the status of a pod changed that is being written.
@@ -199,6 +259,7 @@ func (p *Patcher) write(ctx context.Context, uid pod.UID, slots chan struct{}) {
 				level = slog.LevelDebug // the watch lags behind, most of the time
 			}
 			p.Log.Log(ctx, level, "pod status not written", "uid", uid, "error", err)
+			p.fail(uid)
 			select {
 			case <-time.After(delay()):
 			case <-ctx.Done():

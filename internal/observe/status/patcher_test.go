@@ -222,6 +222,50 @@ func TestOutageOnlyDelays(t *testing.T) {
 	})
 }
 
+// Who flushes waits until the API server has the newest statuses, or does not take them, and no
+// longer than it wants to.
+func TestFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		flush := func(limit time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			return r.patcher.Flush(ctx, []pod.UID{"u", "stranger"})
+		}
+		p := apiPod("web", "u")
+		r.server.pods["web"] = p
+		r.pods.Set(p)
+		r.states.Set("u", pod.Lifecycle{State: pod.Finished})
+		r.manager.Set(p, v1.PodStatus{Phase: v1.PodFailed})
+		if err := flush(time.Hour); err != nil {
+			t.Error(err)
+		}
+		if got := r.get("web").Status.Phase; got != v1.PodFailed {
+			t.Errorf("when all is told, the API server has %s", got)
+		}
+		r.mu.Lock()
+		r.fail = 100
+		r.mu.Unlock()
+		r.manager.Set(p, v1.PodStatus{Phase: v1.PodFailed, Message: "another"})
+		began := time.Now()
+		if err := flush(time.Hour); err == nil || time.Since(began) > 10*time.Second {
+			t.Errorf("a server that is away was told: %v after %v", err, time.Since(began))
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+		defer cancel()
+		if err := r.patcher.Flush(short, []pod.UID{"u"}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("waited for longer than it was to: %v", err)
+		}
+		r.mu.Lock()
+		r.fail = 0
+		r.mu.Unlock()
+		time.Sleep(time.Minute)
+		if got := r.get("web").Status.Message; got != "another" {
+			t.Errorf("later the API server has %q", got)
+		}
+	})
+}
+
 func TestWhatOthersOverwroteIsWrittenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startPatcher(t)
