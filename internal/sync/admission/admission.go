@@ -40,6 +40,8 @@ type Facts struct {
 	ShuttingDown bool
 	// AppArmor: the kernel enforces AppArmor profiles.
 	AppArmor bool
+	// Unlabelled: the runtime gives containers no label of SELinux, whatever pods ask for.
+	Unlabelled bool
 	// LimitedSwap: containers of burstable pods may use swap.
 	LimitedSwap bool
 	// TakesClaims: claims of devices are prepared for pods.

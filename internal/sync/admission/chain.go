@@ -196,6 +196,10 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 		return Verdict{}, nil
 	}
 	c.cfg.Allocations.Admit(p.UID)
+	if fields := ineffective(p); a.Facts.Unlabelled && !again && len(fields) > 0 {
+		c.cfg.Event(p, "", v1.EventTypeWarning, "IneffectiveField", strings.Join(fields, ", ")+
+			": the runtime of berth labels no container: start berth with --selinux where the machine has SELinux, else remove it")
+	}
 	return Verdict{Admitted: true}, nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
 )
 
 // UnsupportedClaims returns the paths of the pod's fields that ask for claims, which nobody
@@ -28,6 +30,21 @@ func UnsupportedClaims(p *v1.Pod) []string {
 	}
 	for i := range s.Containers {
 		is(len(s.Containers[i].Resources.Claims) > 0, "spec.containers[%d].resources.claims", i)
+	}
+	return out
+}
+
+// ineffective returns the paths of the pod's fields that its containers run without: labels of
+// SELinux, which the machine may have no policy for.
+func ineffective(p *v1.Pod) []string {
+	var out []string
+	if s := p.Spec.SecurityContext; s != nil && s.SELinuxOptions != nil {
+		out = append(out, "spec.securityContext.seLinuxOptions")
+	}
+	for c := range pod.Containers(&p.Spec) {
+		if c.SecurityContext != nil && c.SecurityContext.SELinuxOptions != nil {
+			out = append(out, fmt.Sprintf("securityContext.seLinuxOptions of container %q", c.Name))
+		}
 	}
 	return out
 }

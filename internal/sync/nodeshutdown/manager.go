@@ -20,6 +20,10 @@ const (
 	// firstRetry and lastRetry are the times between two tries to reach logind.
 	firstRetry, lastRetry = time.Second, 5 * time.Minute
 
+	// tellLimit is how long the machine waits, when all pods have ended, for the API server to be
+	// told, and knowLimit how long for all pods to be known, when the agent has just started.
+	tellLimit, knowLimit = 10 * time.Second, 10 * time.Second
+
 	eventReason       = "Shutdown"
 	detectedEvent     = "Shutdown manager detected shutdown event"
 	cancellationEvent = "Shutdown manager detected shutdown cancellation"
@@ -61,9 +65,14 @@ type Config struct {
 	Connect func(ctx context.Context) (Logind, error)
 	// Pods returns the pods that are to end with the machine: those that are wanted, and those that
 	// are ending.
-	Pods       func() []*v1.Pod
+	Pods func() []*v1.Pod
+	// Known is closed when those are all, some time after the agent's start.
+	Known      <-chan struct{}
 	Lifecycles Lifecycles
 	Killer     Killer
+	// Tell returns when the API server has the newest statuses of the pods, or why it does not have
+	// them; nil: there is no API server.
+	Tell func(ctx context.Context, pods []pod.UID) error
 	// NodeEvent records an event about the Node.
 	NodeEvent func(eventtype, reason, message string)
 	// State gets whether the machine is being shut down; Changed is called when that changes.
@@ -195,7 +204,9 @@ func (m *Manager) shutDown(ctx context.Context) {
 	m.State.set(p.Start)
 	m.Changed()
 	m.keep(p)
-	for i, pods := range groupPods(m.Groups, m.Pods()) {
+	m.awaitKnown(ctx)
+	ending := m.Pods()
+	for i, pods := range groupPods(m.Groups, ending) {
 		m.endGroup(ctx, m.Groups[i], pods)
 	}
 	if ctx.Err() != nil {
@@ -203,8 +214,39 @@ func (m *Manager) shutDown(ctx context.Context) {
 	}
 	p.End = time.Now()
 	m.keep(p)
+	m.tell(ctx, ending)
 	m.Log.Info("the machine may be turned off", "took", p.End.Sub(p.Start).Round(time.Millisecond))
 	m.release()
+}
+
+// awaitKnown waits until all pods are known: those of which the agent has not heard yet would be
+// ended with the machine, without their grace periods.
+func (m *Manager) awaitKnown(ctx context.Context) {
+	limit := time.NewTimer(knowLimit)
+	defer limit.Stop()
+	select {
+	case <-m.Known:
+	case <-limit.C:
+		m.Log.Warn("not all pods of this node are known: those that are not end with the machine", "waited", knowLimit)
+	case <-ctx.Done():
+	}
+}
+
+// tell has the API server know how the pods have ended: once the machine is let go, the agent and
+// the network end.
+func (m *Manager) tell(ctx context.Context, pods []*v1.Pod) {
+	if m.Tell == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellLimit)
+	defer cancel()
+	uids := make([]pod.UID, len(pods))
+	for i, p := range pods {
+		uids[i] = p.UID
+	}
+	if err := m.Tell(ctx, uids); err != nil {
+		m.Log.Warn("the API server was not told how all pods have ended", "error", err)
+	}
 }
 
 // resume goes on as before the shutdown. The pods that were ended stay so.

@@ -79,8 +79,10 @@ func newWorld(t *testing.T, groups ...Group) *world {
 		statuses: map[pod.UID]v1.PodStatus{}, fails: map[string]error{},
 	}
 	log := slog.New(slog.NewTextHandler(&w.log, nil))
+	known := make(chan struct{})
+	close(known)
 	w.cfg = Config{
-		Groups: groups, Connect: w.connect, Lifecycles: w.states, Killer: w, State: &w.state,
+		Groups: groups, Connect: w.connect, Lifecycles: w.states, Known: known, Killer: w, State: &w.state,
 		Pods: func() []*v1.Pod {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -319,6 +321,83 @@ func TestVolumes(t *testing.T) {
 			t.Errorf("did %s", did)
 		}
 	})
+}
+
+// An agent that has just started waits until it knows all pods, and not for ever.
+func TestKnown(t *testing.T) {
+	for name, tt := range map[string]struct {
+		after time.Duration
+		want  []string
+		warns bool
+	}{
+		"soon":  {3 * time.Second, []string{"3s kill web 8", "3s kill late 8"}, false},
+		"never": {time.Hour, []string{"10s kill web 8"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, Group{0, 20})
+				w.add("web", 0, 8)
+				known := make(chan struct{})
+				w.cfg.Known = known
+				time.AfterFunc(tt.after, func() {
+					w.add("late", 0, 8)
+					close(known)
+				})
+				w.run()
+				w.signal(true)
+				w.expect("0s connect", "0s ensure 20s", "0s lock", "0s event Normal Shutdown "+detectedEvent, "0s node: node is shutting down")
+				time.Sleep(10 * time.Second)
+				w.expect(tt.want...)
+				if warns := strings.Contains(w.log.String(), "not all pods of this node are known"); warns != tt.warns {
+					t.Errorf("log: %s", w.log.String())
+				}
+			})
+		})
+	}
+}
+
+// The machine is let go when the API server has been told how the pods ended, or takes
+// too long.
+func TestTold(t *testing.T) {
+	for name, tt := range map[string]struct {
+		takes time.Duration
+		until string
+		warns bool
+	}{
+		"told": {2 * time.Second, "10s unlock", false},
+		"slow": {time.Hour, "18s unlock", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, Group{0, 20})
+				w.add("web", 0, 8)
+				w.add("db", 0, 5)
+				w.cfg.Tell = func(ctx context.Context, pods []pod.UID) error {
+					w.note("tell %q", pods)
+					if pod.Pause(ctx, tt.takes) {
+						return nil
+					}
+					return ctx.Err()
+				}
+				w.run()
+				w.signal(true)
+				time.Sleep(8 * time.Second)
+				if did := w.last(); did != `8s tell ["web" "db"]` {
+					t.Errorf("did %s", did)
+				}
+				time.Sleep(10 * time.Second)
+				if did := w.last(); did != tt.until {
+					t.Errorf("did %s, want %s", did, tt.until)
+				}
+				if warns := strings.Contains(w.log.String(), "was not told how all pods have ended"); warns != tt.warns {
+					t.Errorf("log: %s", w.log.String())
+				}
+				if want := `"endTime":"2000-01-01T00:00:08Z"`; !strings.Contains(w.file(), want) {
+					t.Errorf("the file has %s, want %s", w.file(), want)
+				}
+			})
+		})
+	}
 }
 
 // A shutdown that is called off while pods end is heard of when they have; then the next one is

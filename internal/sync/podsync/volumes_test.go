@@ -27,6 +27,7 @@ type stage struct {
 	events []string
 
 	prepareErr, setupErr volumes.Errors
+	cgroupErr            error
 	live                 volumes.Inputs
 	// starts: the runtime's pass starts containers, and so asks for the mounts.
 	starts bool
@@ -37,7 +38,7 @@ func (s *stage) note(call string) { s.calls = append(s.calls, call) }
 func (s *stage) Register(*v1.Pod)   { s.note("register") }
 func (s *stage) Unregister(pod.UID) { s.note("unregister") }
 
-func (s *stage) EnsurePod(context.Context, *v1.Pod) error { s.note("cgroup"); return nil }
+func (s *stage) EnsurePod(context.Context, *v1.Pod) error { s.note("cgroup"); return s.cgroupErr }
 func (s *stage) PodParent(*v1.Pod) string                 { return "" }
 
 func (s *stage) Prepare(context.Context, *v1.Pod) (volumes.Inputs, volumes.Errors) {
@@ -295,4 +296,14 @@ func TestVolumesFollowDuringAPass(t *testing.T) {
 			t.Error("the pass takes wake-ups that it does not look at")
 		}
 	})
+}
+
+func TestCgroupThatCannotBeMade(t *testing.T) {
+	s := &stage{cgroupErr: errors.New("no room")}
+	if _, err := newSyncer(t, s).SyncPod(t.Context(), Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u"}}); err == nil {
+		t.Error("the pass went on")
+	}
+	if want := []string{"Warning FailedCreatePodContainer unable to ensure pod container exists: no room"}; !slices.Equal(s.events, want) {
+		t.Errorf("events %q, want %q", s.events, want)
+	}
 }

@@ -6,7 +6,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/pod"
 	"berth/internal/record/journal"
+	"berth/internal/record/span"
 	"berth/internal/sync/podsync"
 )
 
@@ -93,6 +95,9 @@ func (p *PodWorkers) observe(kill context.Context, t *turn) decision {
 	var err error
 	t.observed, err = p.Observer.Observe(kill, t.worker.uid, t.worker.after)
 	t.next = p.isNext(t.worker)
+	if of := t.work.pod; err != nil && kill.Err() == nil && of != nil {
+		p.Unobserved(of, err)
+	}
 	return computeObserved(outcome{err: err, killed: kill.Err() != nil})
 }
 
@@ -149,6 +154,8 @@ func (p *PodWorkers) pass(kill context.Context, t *turn) outcome {
 	}
 	go func() {
 		var o outcome
+		kill, ended := p.trace(kill, t)
+		defer func() { ended(o.err) }()
 		switch t.life.State {
 		case Syncing:
 			o.result, o.err = p.Syncer.SyncPod(kill, r)
@@ -173,6 +180,19 @@ func (p *PodWorkers) pass(kill context.Context, t *turn) outcome {
 			return o
 		}
 	}
+}
+
+// passNames are the kubelet's names for passes, in traces.
+var passNames = map[pod.State]string{Syncing: "syncPod", Terminating: "syncTerminatingPod", Terminated: "syncTerminatedPod"}
+
+// trace begins the trace of a pass.
+func (p *PodWorkers) trace(ctx context.Context, t *turn) (context.Context, func(error)) {
+	if p.Tracer == nil {
+		return ctx, func(error) {}
+	}
+	s := t.subject()
+	return p.Tracer.Begin(ctx, passNames[t.life.State], span.Attribute{Key: "k8s.pod.uid", Value: string(s.UID)},
+		span.Attribute{Key: "k8s.pod.name", Value: s.Name}, span.Attribute{Key: "k8s.namespace.name", Value: s.Namespace})
 }
 
 // notify puts an element into a channel of capacity 1 unless there is one.

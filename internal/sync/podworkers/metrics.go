@@ -8,6 +8,8 @@ import (
 type metrics struct {
 	duration      *prometheus.HistogramVec
 	startDuration prometheus.Histogram
+	orphaned      prometheus.Counter
+	restarted     *prometheus.CounterVec
 }
 
 // newMetrics registers the families of this package; nobody scrapes them if r is nil.
@@ -22,5 +24,34 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "kubelet_pod_worker_start_duration_seconds",
 			Help: "[ALPHA] Duration in seconds from kubelet seeing a pod to starting a worker.",
 		}),
+		orphaned: f.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_orphaned_runtime_pods_total",
+			Help: "[ALPHA] Number of pods that have been detected in the container runtime without being already known to the pod worker. " +
+				"This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.",
+		}),
+		restarted: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_restarted_pods_total",
+			Help: "[ALPHA] Number of pods that have been restarted because they were deleted and recreated with the same UID while the kubelet was watching them " +
+				"(common for static pods, extremely uncommon for API pods)",
+		}, []string{"static"}),
 	}
+}
+
+// found counts a new worker's pod if the runtime alone knows it.
+func (m *metrics) found(o *UpdatePodOptions) {
+	if r := o.RunningPod; o.Pod == nil && r != nil && len(r.Sandboxes)+len(r.Containers) > 0 {
+		m.orphaned.Inc()
+	}
+}
+
+// restart counts a pod that is to start again once the worker has left, which is told once.
+func (m *metrics) restart(w *worker) {
+	if w.work.again {
+		return
+	}
+	static := ""
+	if w.static {
+		static = "true"
+	}
+	m.restarted.WithLabelValues(static).Inc()
 }

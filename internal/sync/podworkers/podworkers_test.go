@@ -490,11 +490,14 @@ func TestStaticPodsOfOneNameFollowEachOther(t *testing.T) {
 func TestRuntimeOnlyPodIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
-		gone := &pod.Status{UID: "x", Name: "web", Namespace: "default"}
+		gone := &pod.Status{UID: "x", Name: "web", Namespace: "default", Sandboxes: []pod.SandboxStatus{{}}}
 		r.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync, RunningPod: gone})
 		r.expect()
 		r.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, RunningPod: gone})
 		r.expect("terminating x 1s", "terminated x", "remove x")
+		r.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodKill, RunningPod: &pod.Status{UID: "y"}}) // of which there are files
+		r.expect("terminating y 1s", "terminated y", "remove y")
+		metricstest.Expect(t, r.metrics, map[string]float64{"kubelet_orphaned_runtime_pods_total": 1})
 	})
 }
 
@@ -531,7 +534,9 @@ func TestSameUIDAgain(t *testing.T) {
 		r.SyncKnownPods(nil)
 		// While it ends: the loop creates it anew when the worker has left.
 		r.update(podworkers.SyncPodCreate, p)
+		r.update(podworkers.SyncPodCreate, p) // said twice
 		r.expect("terminating a 30s", "terminated a", "make way for another a")
+		metricstest.Expect(t, r.metrics, map[string]float64{`kubelet_restarted_pods_total{static="true"}`: 1})
 		r.update(podworkers.SyncPodCreate, p)
 		r.expect("admit a", "sync a")
 	})

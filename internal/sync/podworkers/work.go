@@ -186,14 +186,23 @@ func orphaned(l pod.Lifecycle) pod.Lifecycle {
 	return l
 }
 
-// notWanted is why a pod ends that no source has any more.
-const notWanted = "no source has the pod any more"
+// whyUnwanted says for the journal why a pod ends that no source has any more; p is nil for one of
+// which no source was known.
+func whyUnwanted(p *v1.Pod) string {
+	switch {
+	case p == nil:
+		return "nothing wants it on this node any more"
+	case pod.IsStatic(p):
+		return "its manifest is gone"
+	}
+	return "the API server has it no more, or has it elsewhere"
+}
 
 // whyEnd says for the journal why an update ends the pod.
 func whyEnd(o *UpdatePodOptions) string {
 	switch p := o.Pod; {
 	case p == nil:
-		return "the runtime or the disk has it, and " + notWanted
+		return "the runtime or the disk has it, and " + whyUnwanted(nil)
 	case p.DeletionTimestamp != nil:
 		return "its deletion was asked for"
 	case o.KillPodOptions != nil && o.KillPodOptions.Evict == Evicted:
@@ -201,7 +210,7 @@ func whyEnd(o *UpdatePodOptions) string {
 	case o.KillPodOptions != nil && o.KillPodOptions.Why != "":
 		return o.KillPodOptions.Why
 	case o.UpdateType == SyncPodKill:
-		return notWanted
+		return whyUnwanted(p)
 	default:
 		return "its phase is " + string(p.Status.Phase)
 	}

@@ -81,8 +81,9 @@ type Config struct {
 // only.
 type SyncHandler struct {
 	Config
-	known  bool // latch: every source has been seen, and the workers know what they want
-	listed bool // latch: what the runtime and the disk held then was compared with what is wanted
+	known  bool          // latch: every source has been seen, and the workers know what they want
+	told   chan struct{} // closed with known
+	listed bool          // latch: what the runtime and the disk held then was compared with what is wanted
 }
 
 // SyncLoop is the loop.
@@ -93,8 +94,11 @@ type SyncLoop struct {
 
 // New returns a loop.
 func New(cfg Config) *SyncLoop {
-	return &SyncLoop{handler: SyncHandler{Config: cfg}, pings: make(chan struct{})}
+	return &SyncLoop{handler: SyncHandler{Config: cfg, told: make(chan struct{})}, pings: make(chan struct{})}
 }
+
+// Known is closed when every source has been seen, and the workers know the pods of all.
+func (l *SyncLoop) Known() <-chan struct{} { return l.handler.told }
 
 // Ping returns once the loop has come by, or an error when ctx is done before.
 func (l *SyncLoop) Ping(ctx context.Context) error {
@@ -287,6 +291,7 @@ func (h *SyncHandler) knowPods() {
 		return
 	}
 	h.known = true
+	defer close(h.told)
 	desired := map[pod.UID]*v1.Pod{}
 	for _, p := range h.Pods.List() {
 		desired[p.UID] = p
