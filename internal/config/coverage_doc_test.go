@@ -3,64 +3,43 @@ package config
 import (
 	"fmt"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"berth/internal/config/coveragetest"
 )
 
-const (
-	coveragePage  = "../../docs/coverage.md"
-	coverageBegin = "<!-- made from internal/config/testdata/coverage by go test ./internal/config -run TestCoverageDoc -update -->\n"
-)
+const coverageBegin = "<!-- made from internal/config/testdata/coverage by go test ./internal/config -run TestCoverageDoc -update -->\n"
 
 // The page says what the tables say.
 func TestCoverageDoc(t *testing.T) {
-	content, err := os.ReadFile(coveragePage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, old, ok := strings.Cut(string(content), coverageBegin)
-	if !ok {
-		t.Fatalf("%s has no line %q", coveragePage, coverageBegin)
-	}
-	want := coverageTables(t)
-	if *update {
-		if err := os.WriteFile(coveragePage, []byte(head+coverageBegin+want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(want, old); diff != "" {
-		t.Errorf("run: go test ./internal/config -run TestCoverageDoc -update\n(-want +got):\n%s", diff)
-	}
+	coveragetest.CheckPage(t, coverageBegin, coverageTables(t), update)
 }
 
 // coverageTables are the tables of the page.
 func coverageTables(t *testing.T) string {
 	fields, flags, gateRows := readRows(t, "fields.txt"), readRows(t, "flags.txt"), readRows(t, "gates.txt")
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n## Fields\n\n%s| field | | shown by, or what is told |\n|---|---|---|\n", count(fields))
+	fmt.Fprintf(&b, "\n## Fields\n\n%s| field | | shown by, or what is told |\n|---|---|---|\n", coveragetest.Count(fields))
 	for _, r := range fields {
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.name, r.verdict, describeField(t, r))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.Name, r.Verdict, describeField(t, r))
 	}
-	fmt.Fprintf(&b, "\n## Flags\n\n%s| flag | | shown by, or what is told |\n|---|---|---|\n", count(flags))
+	fmt.Fprintf(&b, "\n## Flags\n\n%s| flag | | shown by, or what is told |\n|---|---|---|\n", coveragetest.Count(flags))
 	for _, r := range flags {
-		fmt.Fprintf(&b, "| `--%s` | %s | %s |\n", r.name, r.verdict, describeFlag(t, r))
+		fmt.Fprintf(&b, "| `--%s` | %s | %s |\n", r.Name, r.Verdict, describeFlag(t, r))
 	}
-	fmt.Fprintf(&b, "\n## Feature gates\n\n%s| gate | at 1.36 | | shown by, or what is told |\n|---|---|---|---|\n", count(gateRows))
+	fmt.Fprintf(&b, "\n## Feature gates\n\n%s| gate | at 1.36 | | shown by, or what is told |\n|---|---|---|---|\n", coveragetest.Count(gateRows))
 	published := publishedGates(t)
 	others := map[string][]string{}
 	for _, r := range gateRows {
-		if r.verdict == noneVerdict {
-			others[r.evidence] = append(others[r.evidence], "`"+r.name+"`")
+		if r.Verdict == coveragetest.None {
+			others[r.Evidence] = append(others[r.Evidence], "`"+r.Name+"`")
 			continue
 		}
-		g := published[r.name]
-		fmt.Fprintf(&b, "| `%s` | %s, %s | %s | %s |\n", r.name, g.stage, onOff[g.on], r.verdict, describeGate(t, r, !g.on))
+		g := published[r.Name]
+		fmt.Fprintf(&b, "| `%s` | %s, %s | %s | %s |\n", r.Name, g.stage, onOff[g.on], r.Verdict, describeGate(t, r, !g.on))
 	}
 	b.WriteString("\nNo gates of a kubelet on Linux, or without effect there:\n\n")
 	for _, why := range slices.Sorted(maps.Keys(others)) {
@@ -69,61 +48,40 @@ func coverageTables(t *testing.T) string {
 	return b.String()
 }
 
-// count says how many rows have each verdict.
-func count(rows []row) string {
-	n := map[string]int{}
-	for _, r := range rows {
-		n[r.verdict]++
+func describeField(t *testing.T, r coveragetest.Row) string {
+	switch r.Verdict {
+	case coveragetest.Works:
+		return coveragetest.DescribeTest(r.Evidence)
+	case coveragetest.Told:
+		return reasons(naming(told(t, parseDocument(t, r.Evidence)), r.Name))
 	}
-	parts := []string{fmt.Sprintf("%d:", len(rows))}
-	for _, verdict := range []string{worksVerdict, toldVerdict, noneVerdict, asVerdict} {
-		if n[verdict] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s,", n[verdict], verdict))
-		}
-	}
-	return strings.TrimSuffix(strings.Join(parts, " "), ",") + ".\n\n"
+	return r.Evidence
 }
 
-func describeField(t *testing.T, r row) string {
-	switch r.verdict {
-	case worksVerdict:
-		return describeTest(r.evidence)
-	case toldVerdict:
-		return reasons(naming(told(t, parseDocument(t, r.evidence)), r.name))
+func describeFlag(t *testing.T, r coveragetest.Row) string {
+	switch r.Verdict {
+	case coveragetest.Works:
+		return coveragetest.DescribeTest(r.Evidence)
+	case coveragetest.Told:
+		return reasons(naming(told(t, document{}, fmt.Sprintf("--%s=%s", r.Name, r.Evidence)), "--"+r.Name))
 	}
-	return r.evidence
-}
-
-func describeFlag(t *testing.T, r row) string {
-	switch r.verdict {
-	case worksVerdict:
-		return describeTest(r.evidence)
-	case toldVerdict:
-		return reasons(naming(told(t, document{}, fmt.Sprintf("--%s=%s", r.name, r.evidence)), "--"+r.name))
-	}
-	return "`" + r.evidence + "`"
+	return "`" + r.Evidence + "`"
 }
 
 // describeGate also says what is told of a gate that works when it is set to other than its
 // default.
-func describeGate(t *testing.T, r row, other bool) string {
-	if field, ok := strings.CutPrefix(r.evidence, "field "); ok {
+func describeGate(t *testing.T, r coveragetest.Row, other bool) string {
+	if field, ok := strings.CutPrefix(r.Evidence, "field "); ok {
 		return "as the field `" + field + "`"
 	}
-	said := reasons(naming(told(t, document{"featureGates": document{r.name: other}}), fmt.Sprintf("featureGates[%s]", r.name)))
+	said := reasons(naming(told(t, document{"featureGates": document{r.Name: other}}), fmt.Sprintf("featureGates[%s]", r.Name)))
 	if said != "" {
 		said = fmt.Sprintf("%s: %s", onOff[other], said)
 	}
-	if r.verdict == worksVerdict {
-		return strings.TrimSuffix(describeTest(r.evidence)+"; "+said, "; ")
+	if r.Verdict == coveragetest.Works {
+		return strings.TrimSuffix(coveragetest.DescribeTest(r.Evidence)+"; "+said, "; ")
 	}
 	return said
-}
-
-// describeTest spells a test, such as "internal/config TestLoad/defaults".
-func describeTest(evidence string) string {
-	folder, name, _ := strings.Cut(evidence, " ")
-	return fmt.Sprintf("%s `%s`", folder, name)
 }
 
 // decorations are what stands around the reason in a line of Load.

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"berth/internal/config/coveragetest"
 )
 
 // publishedGates reads the feature gates of Kubernetes 1.36.3, which all its components know. The
@@ -14,7 +16,7 @@ func publishedGates(t *testing.T) map[string]gate {
 	t.Helper()
 	out := map[string]gate{}
 	for _, r := range readRows(t, "published.gates") {
-		out[r.name] = gate{on: r.evidence == "on", stage: r.verdict}
+		out[r.Name] = gate{on: r.Evidence == "on", stage: r.Verdict}
 	}
 	return out
 }
@@ -49,35 +51,35 @@ func TestCoverageOfGates(t *testing.T) {
 	for name := range published {
 		names = append(names, name)
 	}
-	checkNames(t, rows, names)
+	coveragetest.CheckNames(t, rows, names)
 	fields := readRows(t, "fields.txt")
 	for _, r := range rows {
-		t.Run(r.name, func(t *testing.T) {
-			g := published[r.name]
-			path := fmt.Sprintf("featureGates[%s]", r.name)
-			lines := naming(told(t, document{"featureGates": document{r.name: !g.on}}), path)
-			asked := read.gates[r.name] || slices.Contains(freeGates, r.name)
-			if all := allOfStage[g.stage]; r.name == allAlpha || r.name == allBeta {
+		t.Run(r.Name, func(t *testing.T) {
+			g := published[r.Name]
+			path := fmt.Sprintf("featureGates[%s]", r.Name)
+			lines := naming(told(t, document{"featureGates": document{r.Name: !g.on}}), path)
+			asked := read.gates[r.Name] || slices.Contains(freeGates, r.Name)
+			if all := allOfStage[g.stage]; r.Name == allAlpha || r.Name == allBeta {
 				asked = true
-			} else if !asked && all != "" && r.verdict != noneVerdict {
-				checkStage(t, all, r.name, !g.on)
+			} else if !asked && all != "" && r.Verdict != coveragetest.None {
+				checkStage(t, all, r.Name, !g.on)
 			}
 			if !asked && len(lines) == 0 {
 				t.Errorf("set to %t, it does nothing, and nobody is told", !g.on)
 			}
-			switch field, ofField := strings.CutPrefix(r.evidence, "field "); r.verdict {
-			case worksVerdict:
-				checkTest(t, r.evidence)
-			case toldVerdict:
+			switch field, ofField := strings.CutPrefix(r.Evidence, "field "); r.Verdict {
+			case coveragetest.Works:
+				coveragetest.CheckTest(t, r.Evidence)
+			case coveragetest.Told:
 				if !ofField {
 					checkTold(t, path, lines)
-				} else if !slices.ContainsFunc(fields, func(f row) bool { return f.name == field && f.verdict == toldVerdict }) {
+				} else if !slices.ContainsFunc(fields, func(f coveragetest.Row) bool { return f.Name == field && f.Verdict == coveragetest.Told }) {
 					t.Errorf("of the field %s nothing is told", field)
 				}
-			case noneVerdict:
-				checkReason(t, r)
+			case coveragetest.None:
+				coveragetest.CheckReason(t, r)
 			default:
-				t.Errorf("%q is no verdict of a gate", r.verdict)
+				t.Errorf("%q is no verdict of a gate", r.Verdict)
 			}
 		})
 	}

@@ -2,66 +2,21 @@ package config
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"berth/internal/config/coveragetest"
 )
 
-// The verdicts of rows of testdata/coverage.
-const (
-	// worksVerdict: as with the kubelet. The row names folder and test that show it; what is behind
-	// a slash is a story of the folder's testdata.
-	worksVerdict = "works"
-	// toldVerdict: not as with the kubelet, which is told at the start. The row has a configuration
-	// that asks for it, or "field" and the field that it goes with.
-	toldVerdict = "told"
-	// noneVerdict: the kubelet does nothing for it either. The row says why.
-	noneVerdict = "none"
-	// asVerdict: a flag that stands for a field. The row names the field.
-	asVerdict = "as"
-)
-
-// row is one line of a table: what becomes of a field, a flag or a gate.
-type row struct{ name, verdict, evidence string }
-
-// readRows reads a table of testdata/coverage, which is sorted and says each thing once.
-func readRows(t *testing.T, table string) []row {
+// readRows reads a table of testdata/coverage.
+func readRows(t *testing.T, table string) []coveragetest.Row {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("testdata/coverage", table))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rows []row
-	for n, line := range strings.Split(strings.TrimSpace(string(content)), "\n") {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		words := strings.Fields(line)
-		if len(words) < 2 {
-			t.Fatalf("%s:%d: %q is no name and verdict", table, n+1, line)
-		}
-		rows = append(rows, row{words[0], words[1], strings.Join(words[2:], " ")})
-	}
-	return rows
-}
-
-// checkNames compares the names of a table with what there is.
-func checkNames(t *testing.T, rows []row, want []string) {
-	t.Helper()
-	var got []string
-	for _, r := range rows {
-		got = append(got, r.name)
-	}
-	slices.Sort(want)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("each has one row, in order (-without a row, +without a thing):\n%s", diff)
-	}
+	return coveragetest.Read(t, filepath.Join("testdata/coverage", table))
 }
 
 // told is what Load says of flags and of a configuration.
@@ -106,29 +61,29 @@ func parseDocument(t *testing.T, text string) document {
 // agent and has a test, what does not is told with its path.
 func TestCoverageOfFields(t *testing.T) {
 	rows := readRows(t, "fields.txt")
-	checkNames(t, rows, publishedLeaves())
+	coveragetest.CheckNames(t, rows, publishedLeaves())
 	read := readProduct(t)
 	for _, r := range rows {
-		t.Run(r.name, func(t *testing.T) {
-			switch r.verdict {
-			case worksVerdict:
-				checkTest(t, r.evidence)
-				if _, elsewhere := readElsewhere[r.name]; !elsewhere && !read.selectors[goName(t, r.name)] {
+		t.Run(r.Name, func(t *testing.T) {
+			switch r.Verdict {
+			case coveragetest.Works:
+				coveragetest.CheckTest(t, r.Evidence)
+				if _, elsewhere := readElsewhere[r.Name]; !elsewhere && !read.selectors[goName(t, r.Name)] {
 					t.Error("nothing of the agent reads it")
 				}
-			case toldVerdict:
-				checkTold(t, r.name, told(t, parseDocument(t, r.evidence)))
-			case noneVerdict:
-				checkReason(t, r)
+			case coveragetest.Told:
+				checkTold(t, r.Name, told(t, parseDocument(t, r.Evidence)))
+			case coveragetest.None:
+				coveragetest.CheckReason(t, r)
 			default:
-				t.Errorf("%q is no verdict of a field", r.verdict)
+				t.Errorf("%q is no verdict of a field", r.Verdict)
 			}
 			deviates := slices.ContainsFunc(deviations, func(d deviation) bool {
 				return slices.ContainsFunc(slices.Concat(d.inForce, d.fields), func(path string) bool {
-					return len(naming([]string{r.name}, path)) > 0
+					return len(naming([]string{r.Name}, path)) > 0
 				})
 			})
-			if deviates && r.verdict != toldVerdict {
+			if deviates && r.Verdict != coveragetest.Told {
 				t.Error("heed.go tells of it: its verdict is told")
 			}
 		})
@@ -152,13 +107,6 @@ func checkTold(t *testing.T, path string, lines []string) {
 	}
 }
 
-func checkReason(t *testing.T, r row) {
-	t.Helper()
-	if len(strings.Fields(r.evidence)) < 2 {
-		t.Errorf("%q is no reason", r.evidence)
-	}
-}
-
 // Each flag has its row: that of its field, or its own.
 func TestCoverageOfFlags(t *testing.T) {
 	rows := readRows(t, "flags.txt")
@@ -167,31 +115,31 @@ func TestCoverageOfFlags(t *testing.T) {
 	for _, f := range all {
 		names = append(names, f.Name)
 	}
-	checkNames(t, rows, names)
+	coveragetest.CheckNames(t, rows, names)
 	fields := publishedLeaves()
 	for _, r := range rows {
-		t.Run(r.name, func(t *testing.T) {
-			at := slices.IndexFunc(all, func(f *Flag) bool { return f.Name == r.name })
+		t.Run(r.Name, func(t *testing.T) {
+			at := slices.IndexFunc(all, func(f *Flag) bool { return f.Name == r.Name })
 			if at < 0 {
 				return
 			}
-			switch f := all[at]; r.verdict {
-			case worksVerdict:
-				checkTest(t, r.evidence)
+			switch f := all[at]; r.Verdict {
+			case coveragetest.Works:
+				coveragetest.CheckTest(t, r.Evidence)
 				if f.Field != "" || f.Group == NoEffectGroup {
 					t.Errorf("the field %q, in the group %s: it is no flag that works of itself", f.Field, f.Group)
 				}
-			case toldVerdict:
-				checkTold(t, "--"+r.name, told(t, document{}, fmt.Sprintf("--%s=%s", r.name, r.evidence)))
-			case asVerdict:
-				if f.Field != r.evidence || f.Group == NoEffectGroup {
+			case coveragetest.Told:
+				checkTold(t, "--"+r.Name, told(t, document{}, fmt.Sprintf("--%s=%s", r.Name, r.Evidence)))
+			case coveragetest.As:
+				if f.Field != r.Evidence || f.Group == NoEffectGroup {
 					t.Errorf("it stands for %q, in the group %s", f.Field, f.Group)
 				}
 				if !slices.ContainsFunc(fields, func(path string) bool { return len(naming([]string{path}, f.Field)) > 0 }) {
 					t.Errorf("there is no field %s", f.Field)
 				}
 			default:
-				t.Errorf("%q is no verdict of a flag", r.verdict)
+				t.Errorf("%q is no verdict of a flag", r.Verdict)
 			}
 		})
 	}

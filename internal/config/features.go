@@ -161,6 +161,26 @@ func (k *Kubelet) FeatureEnabled(name string) bool {
 	return g.on
 }
 
+// Gate is a feature gate as it is in force. Stage is ALPHA, BETA, DEPRECATED, or "" for one that is
+// generally available.
+type Gate struct {
+	Name, Stage string
+	On          bool
+}
+
+// Gates returns the gates that change what the agent does, in the order of their names.
+func (k *Kubelet) Gates() []Gate {
+	var out []Gate
+	for _, name := range slices.Sorted(maps.Keys(gates)) {
+		stage := strings.ToUpper(gates[name].stage)
+		if gates[name].stage == stable {
+			stage = ""
+		}
+		out = append(out, Gate{name, stage, k.FeatureEnabled(name)})
+	}
+	return out
+}
+
 // gateWarnings tells which of the gates that were set take no effect. They are no errors: the
 // components of a cluster are often given one set of gates.
 func gateWarnings(set map[string]bool, origins Origins) []string {

@@ -2,8 +2,8 @@ package config
 
 // flagTable lists the flags of the kubelet at 1.36
 // (https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/), with what they do
-// here, and two for the runtime inside alone: --selinux, and --image-pull-progress-deadline, which
-// the kubelet had until 1.24.
+// here, and those of Berth's own: --keep-objects, and for the runtime inside --selinux and
+// --image-pull-progress-deadline, which the kubelet had until 1.24.
 func flagTable() []Flag {
 	table := []Flag{
 		{Name: "config", Group: ConfigurationGroup, kind: pathKind, Usage: "the KubeletConfiguration file; without it older and laxer defaults hold"},
@@ -13,6 +13,7 @@ func flagTable() []Flag {
 
 		{Name: "kubeconfig", Group: ClusterGroup, kind: pathKind, Usage: "how to reach the API server; without it there is none (standalone)"},
 		{Name: "bootstrap-kubeconfig", Group: ClusterGroup, kind: pathKind, Usage: "how to ask the API server for a client certificate while --kubeconfig does not exist"},
+		{Name: "keep-objects", Group: ClusterGroup, kind: textKind, fallback: string(KeepPods), Usage: "what is kept on disk to start this node's pods again while the API server is away: pods, and what they refer to but for Secrets and tokens; all, Secrets and tokens encrypted; or none"},
 		{Name: "cert-dir", Group: ClusterGroup, kind: pathKind, fallback: "/var/lib/kubelet/pki", Usage: "the folder of the agent's certificates"},
 
 		{Name: "hostname-override", Group: NodeGroup, kind: textKind, Usage: "name of the node, instead of the host's name"},

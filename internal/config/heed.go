@@ -23,11 +23,6 @@ type deviation struct {
 // deviations are told at the start, in this order: those that every node has first.
 var deviations = []deviation{
 	{
-		reason:  "there are no chains KUBE-IPTABLES-HINT and KUBE-FIREWALL in iptables",
-		inForce: []string{"makeIPTablesUtilChains"},
-		when:    func(k *Kubelet) bool { return *k.MakeIPTablesUtilChains },
-	},
-	{
 		reason: "containers are moved to other CPUs when something changes, and not each period",
 		fields: []string{"cpuManagerReconcilePeriod"},
 	},
@@ -45,9 +40,6 @@ var deviations = []deviation{
 		fields: []string{"serverTLSBootstrap"},
 		when:   func(k *Kubelet) bool { return k.TLSCertFile != "" },
 	},
-	{reason: "the container runtime is not told the range of the pods' addresses", fields: []string{"podCIDR"}},
-	{reason: "only the starts of pods are traced", fields: []string{"tracing"}},
-	{reason: "no metrics are hidden", fields: []string{"showHiddenMetricsForVersion"}},
 	{reason: "there are no FlexVolume plugins", fields: []string{"volumePluginDir"}},
 	{reason: "the log has one level and one stream", fields: []string{"logging.vmodule", "logging.options"}},
 	{

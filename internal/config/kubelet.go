@@ -51,6 +51,8 @@ type Kubelet struct {
 	// ImagePullProgressDeadline ends pulls of the runtime inside that hardly come further; another
 	// one has its own configuration.
 	ImagePullProgressDeadline time.Duration
+	// KeepObjects is what is kept on disk of the API server, for a start without it.
+	KeepObjects KeepObjects
 	// LockFile is held while the agent runs, "" for none; with ExitOnLockContention the agent ends
 	// when somebody else wants it.
 	LockFile             string

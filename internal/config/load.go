@@ -143,6 +143,7 @@ func (k *Kubelet) takeFlags(flags *Flags) (wrong []error) {
 	k.RuntimeCgroups = flags.text("runtime-cgroups")
 	k.SELinux, _ = flags.named["selinux"].value.(bool)
 	k.ImagePullProgressDeadline, _ = time.ParseDuration(flags.text("image-pull-progress-deadline")) // Set has accepted it
+	k.KeepObjects = KeepObjects(flags.text("keep-objects"))
 	k.LockFile = flags.text("lock-file")
 	k.ExitOnLockContention, _ = flags.named["exit-on-lock-contention"].value.(bool)
 	k.ImageCredentialProviderConfig = flags.text("image-credential-provider-config")

@@ -228,8 +228,8 @@ func (c *check) rest() {
 	if t := c.Tracing; t != nil {
 		c.between("tracing.samplingRatePerMillion", int64(ptr.Deref(t.SamplingRatePerMillion, 0)), 0, 1_000_000)
 	}
-	if v := c.ShowHiddenMetricsForVersion; v != "" && !minorVersion.MatchString(v) {
-		c.fail("showHiddenMetricsForVersion", `%q is no version such as "1.35"`, v)
+	if v := c.ShowHiddenMetricsForVersion; v != "" && v != PreviousMinor {
+		c.fail("showHiddenMetricsForVersion", "%q is not the minor version before this one; set it to %q, or leave it out", v, PreviousMinor)
 	}
 	if *c.EnableSystemLogQuery && !*c.EnableSystemLogHandler {
 		c.fail("enableSystemLogQuery", "needs enableSystemLogHandler: true")

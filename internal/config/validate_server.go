@@ -15,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-var minorVersion = regexp.MustCompile(`^\d+\.\d+$`)
-
 const maxPort = 65535
 
 func (c *check) servers() {
@@ -98,6 +96,9 @@ func (c *check) flags() {
 		c.fail(deadline, "%s: must be more than 0", c.ImagePullProgressDeadline)
 	case c.RuntimeEndpoint() != "" && c.Origins.Of(deadline).Kind != FromDefault:
 		c.fail(deadline, "is for the runtime inside berth (containerRuntimeEndpoint: embedded); another one has its own configuration (of containerd: image_pull_progress_timeout)")
+	}
+	if !c.KeepObjects.IsValid() {
+		c.fail("--keep-objects", "%q: must be %s, %s or %s", c.KeepObjects, KeepPods, KeepAll, KeepNothing)
 	}
 	if c.RootDir == "" {
 		c.fail("--root-dir", `is empty; leave it out for /var/lib/kubelet`)
