@@ -20,15 +20,19 @@ import (
 
 func newExplainCommand(g *globalFlags) *cobra.Command {
 	var namespace, container, output string
+	var all bool
 	cmd := &cobra.Command{
 		Use:   "explain POD|MANIFEST",
 		Short: "Tell how a pod is, why, what comes next, and what was decided for it",
-		Long: `Tell how a pod is and why, and when the next thing happens to it; how long each step of its start took; how its containers ended and what
-their logs said last; and all that the agent decided for it, oldest first: when, by which component, why, how long it took and how it failed.
+		Long: `Tell on one screen how a pod is and why, and when the next thing happens to it; how its start went, or what a container that failed
+said last; and what the agent decided for it last. What comes again and again is told once, with how often.
+
+With --all, tell how long each step of its start took; how its containers ended and what their logs said last; and all that the agent decided
+for it, oldest first: when, by which component, why, how long it took and how it failed. At a terminal this is shown by $PAGER, or by less.
 
 A manifest that was refused is named by its file. Pods that are gone are remembered for a while, also over restarts of the agent.`,
 		Example: `  berth explain hello-web
-  berth explain hello-web -c server
+  berth explain hello-web --all -c server
   berth explain broken.yaml`,
 		Args: cobra.ExactArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -58,11 +62,15 @@ A manifest that was refused is named by its file. Pods that are gone are remembe
 			if output == "json" {
 				return printJSON(cmd.OutOrStdout(), e)
 			}
-			return printExplanation(cmd.OutOrStdout(), e, time.Now(), time.Local)
+			if !all {
+				return printScreen(cmd.OutOrStdout(), e, time.Now(), time.Local, widthOf(cmd.OutOrStdout()))
+			}
+			return paged(cmd.OutOrStdout(), func(w io.Writer) error { return printExplanation(w, e, time.Now(), time.Local) })
 		},
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pod, when its name is not enough")
 	cmd.Flags().StringVarP(&container, "container", "c", "", "leave out what is about other containers")
+	cmd.Flags().BoolVar(&all, "all", false, "tell all: each step of the start, the ends of containers, all decisions; in a pager at a terminal")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
 	completeFixed(cmd, "output", "json")
 	return cmd

@@ -184,7 +184,7 @@ func TestExplainGolden(t *testing.T) {
 			Pods: []*v1.Pod{with(webPod(v1.PodRunning, running("main")), func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} })},
 			Stories: []journal.Story{{
 				Subject: webSubject, Seen: now.Add(-time.Hour), Next: []journal.Next{{Time: now.Add(28 * time.Second), What: "what still runs of the pod is killed", Rule: "its grace period is 30s"}},
-				Entries: []journal.Entry{before(2*time.Second, "worker", "", "end the pod", "no source has it any more; grace period 30 s")},
+				Entries: []journal.Entry{before(2*time.Second, "worker", "", "end the pod", "its manifest is gone; grace period 30 s")},
 			}},
 		},
 		"gone": {
@@ -192,7 +192,7 @@ func TestExplainGolden(t *testing.T) {
 				{
 					Subject: webSubject, Seen: now.Add(-time.Hour), Marks: startedMarks(time.Hour, allSteps...), Ends: ends(0),
 					Entries: []journal.Entry{
-						before(70*time.Second, "worker", "", "end the pod", "no source has it any more; grace period 30 s"),
+						before(70*time.Second, "worker", "", "end the pod", "its manifest is gone; grace period 30 s"),
 						before(time.Minute, "worker", "", "pod removed: containers, sandboxes, logs and folders are gone", ""),
 					},
 				},
@@ -292,4 +292,95 @@ func TestEndText(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
+}
+
+// TestScreenFits explains a pod that has crashed two hundred times and says much: one screen has
+// the sentence, what is next, what the container said and the last round of decisions, with how
+// many there were.
+func TestScreenFits(t *testing.T) {
+	var entries []journal.Entry
+	for i := 200; i > 0; i-- {
+		at := time.Duration(i) * 5 * time.Minute
+		entries = append(entries,
+			before(at, "runtime", "main", "container started", fmt.Sprintf("restart %d", 200-i)),
+			failed(before(at-time.Second, "event", "main", "Unhealthy", ""), "Liveness probe failed: "+strings.Repeat("no answer ", 40)),
+			before(at-2*time.Second, "status", "main", "terminated with exit code 1 (Error)", fmt.Sprintf("restart %d", 200-i)),
+			failed(before(at-2*time.Second, "event", "main", "BackOff", ""), "Back-off restarting failed container"),
+		)
+	}
+	last := ends(200)
+	last[0].Log = strings.Repeat("what a container says that says too much in one line ", 10) + "\n"
+	e := server.Explanation{
+		Pods:    []*v1.Pod{webPod(v1.PodRunning, waitingFor("main", "CrashLoopBackOff", "back-off 5m0s restarting", 200))},
+		Stories: []journal.Story{{Subject: webSubject, Seen: now.Add(-24 * time.Hour), Ends: last, Entries: entries}},
+	}
+	lines := screen{newSight(e, now, time.UTC)}.lines(80)
+	if len(lines) > screenRows {
+		t.Errorf("%d rows, want at most %d", len(lines), screenRows)
+	}
+	for _, l := range lines {
+		if n := utf8.RuneCountInString(l); n > 80 {
+			t.Errorf("%d columns, want at most 80: %s", n, l)
+		}
+	}
+	said := strings.Join(strings.Fields(strings.Join(lines, "\n")), " ")
+	for _, want := range []string{"with 200 restarts so far", "| what a container says", "from here on 200 times, at last:", "container started: restart 199"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the screen does not have %q:\n%s", want, said)
+		}
+	}
+}
+
+// TestFoldRounds folds what comes again but for numbers, and nothing else.
+func TestFoldRounds(t *testing.T) {
+	for _, c := range []struct{ name, entries, want string }{
+		{"nothing", "", ""},
+		{"one", "a", "a"},
+		{"again and again", "a1 a2 a3", "3*[a3]"},
+		{"a round", "x a1 b1 a2 b2 y", "x 2*[a2 b2] y"},
+		{"durations differ", "wait-10s wait-1m20s", "2*[wait-1m20s]"},
+		{"a round cut off", "a b a b a", "2*[a b] a"},
+		{"other words", "a b c", "a b c"},
+		{"the longer cover wins", "a a b a a b", "2*[a a b]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var entries []journal.Entry
+			for _, decision := range strings.Fields(c.entries) {
+				entries = append(entries, before(0, "x", "", decision, ""))
+			}
+			var got []string
+			for _, f := range foldRounds(entries) {
+				var texts []string
+				for _, e := range f.entries {
+					texts = append(texts, e.Decision)
+				}
+				text := strings.Join(texts, " ")
+				if f.rounds > 1 {
+					text = fmt.Sprintf("%d*[%s]", f.rounds, text)
+				}
+				got = append(got, text)
+			}
+			if text := strings.Join(got, " "); text != c.want {
+				t.Errorf("got %q, want %q", text, c.want)
+			}
+		})
+	}
+}
+
+// TestFewerRows joins the steps that took least, and never the last one with another.
+func TestFewerRows(t *testing.T) {
+	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
+	spans := []span{
+		{step: "seen", from: at(0), to: at(0)},
+		{step: "admitted", from: at(0), to: at(1)},
+		{step: "image", container: "main", from: at(1), to: at(60)},
+		{step: "created", container: "main", from: at(60), to: at(61)},
+		{step: "started", container: "main", from: at(61), to: at(62)},
+		{step: "ready", from: at(62), to: at(62), open: true},
+	}
+	var got []string
+	for _, s := range fewer(spans, 4) {
+		got = append(got, fmt.Sprintf("%s/%s %s", s.step, s.container, s.took()))
+	}
+	golden(t, "rows", "seen … admitted/ 1s\nimage/main 59s\ncreated … started/main 2s\nready/ 0s", strings.Join(got, "\n"))
 }

@@ -54,8 +54,8 @@ func (s sight) headline() string {
 		return s.says("has completed: all its containers ended with code 0.")
 	case p.Status.Phase == v1.PodFailed:
 		return s.aboutFailed()
-	case p.DeletionTimestamp != nil:
-		return s.says("is ending%s.", s.why("end the pod"))
+	case p.DeletionTimestamp != nil || s.isEnding():
+		return s.says("is ending%s.%s", s.why("end the pod"), s.aboutRunning())
 	}
 	if text := s.aboutContainers(); text != "" {
 		return text
@@ -63,7 +63,7 @@ func (s sight) headline() string {
 	if !isTrue(p, v1.PodReady) {
 		return s.aboutUnready()
 	}
-	return s.says("is ready%s.%s", s.sinceCondition(v1.PodReady), s.aboutRestarts())
+	return s.says("is ready%s.%s%s", s.sinceCondition(v1.PodReady), s.aboutRestarts(), s.aboutResize())
 }
 
 func (s sight) says(format string, args ...any) string {
@@ -105,15 +105,15 @@ func (s sight) aboutGone() string {
 func (s sight) aboutFailed() string {
 	p := s.pod
 	if refusal, ok := strings.CutPrefix(p.Status.Message, "Pod was rejected: "); ok {
-		return s.says("was refused by this node (%s): %s", p.Status.Reason, oneLine(refusal))
+		return s.says("was refused by this node (%s): %s.%s", p.Status.Reason, oneLine(refusal), shortOf(refusal))
 	}
 	if p.Status.Reason != "" {
-		return s.says("has failed: %s", oneLine(joinNonEmpty(": ", p.Status.Reason, p.Status.Message)))
+		return s.says("has failed: %s%s", oneLine(joinNonEmpty(": ", p.Status.Reason, p.Status.Message)), s.aboutDeadline())
 	}
 	for _, cs := range statusesOf(p) {
 		if t := cs.State.Terminated; t != nil && t.ExitCode != 0 {
 			return s.says("has failed: container %q %s%s, and is not restarted (restart policy %s).", cs.Name,
-				endText(int(t.ExitCode), t.Reason, t.Message), s.agoOf(t.FinishedAt.Time), cmp.Or(p.Spec.RestartPolicy, v1.RestartPolicyAlways))
+				s.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time), cmp.Or(p.Spec.RestartPolicy, v1.RestartPolicyAlways))
 		}
 	}
 	return s.says("has failed.")
@@ -127,6 +127,8 @@ func (s sight) aboutContainers() string {
 		switch {
 		case cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0, isSidecar(p, cs.Name) && cs.Started != nil && *cs.Started:
 			continue
+		case cs.State.Running != nil && isSidecar(p, cs.Name):
+			return s.says("is initializing: sidecar %q has not passed its startup probe yet%s.%s", cs.Name, s.lastProbe(cs.Name), s.tally(cs.Name, "startup"))
 		case cs.State.Running != nil:
 			return s.says("is initializing: init container %q runs%s, number %d of %d.%s", cs.Name, s.sinceTime(cs.State.Running.StartedAt.Time), i+1, len(p.Spec.InitContainers), s.aboutPulls())
 		}
@@ -151,7 +153,7 @@ func (s sight) aboutContainer(cs v1.ContainerStatus) string {
 		if t.ExitCode == 0 && isTrue(s.pod, v1.PodReady) {
 			return ""
 		}
-		return s.says("is not ready: container %q %s%s.", cs.Name, endText(int(t.ExitCode), t.Reason, t.Message), s.agoOf(t.FinishedAt.Time))
+		return s.says("is not ready: container %q %s%s.", cs.Name, s.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time))
 	}
 	w := cs.State.Waiting
 	if w == nil {
@@ -163,7 +165,7 @@ func (s sight) aboutContainer(cs v1.ContainerStatus) string {
 	case lifecycle.CrashLoopBackOff:
 		text := fmt.Sprintf("is waiting: container %q is in a crash loop, with %s so far", cs.Name, count(int(cs.RestartCount), "restart"))
 		if end, ok := s.lastEnd(cs); ok {
-			text += fmt.Sprintf(". It %s%s%s", endText(end.ExitCode, end.Reason, end.Message), s.agoOf(end.Finished), s.killedFor(end))
+			text += fmt.Sprintf(". It %s%s%s", s.endOf(cs.Name, end), s.agoOf(end.Finished), s.killedFor(end))
 		}
 		return s.says("%s.", text)
 	case lifecycle.ErrImagePull, lifecycle.ImagePullBackOff, lifecycle.ErrImageNeverPull, lifecycle.InvalidImageName, lifecycle.ImageInspectError:
@@ -204,7 +206,7 @@ func (s sight) aboutStarting() string {
 		switch {
 		case e.Time.Before(last):
 		case e.Error != "" && e.Component != "event":
-			return s.says("%s The last try failed%s: %s", text, s.agoOf(e.Time), oneLine(e.Error))
+			return s.says("%s The last try failed%s: %s", text, s.agoOf(e.Time), plainError(e.Error))
 		case strings.HasPrefix(e.Decision, "wait for "):
 			return s.says("%s It has to %s.", text, oneLine(e.Decision))
 		default:
@@ -236,9 +238,9 @@ func (s sight) aboutUnready() string {
 		c := pod.FindContainer(&p.Spec, cs.Name)
 		switch {
 		case c != nil && c.StartupProbe != nil && (cs.Started == nil || !*cs.Started):
-			return s.says("runs and is not ready: container %q has not passed its startup probe yet%s.", cs.Name, s.lastProbe(cs.Name))
+			return s.says("runs and is not ready: container %q has not passed its startup probe yet%s.%s", cs.Name, s.lastProbe(cs.Name), s.tally(cs.Name, "startup"))
 		case c != nil && c.ReadinessProbe != nil:
-			return s.says("runs and is not ready: the readiness probe of container %q does not succeed%s.", cs.Name, s.lastProbe(cs.Name))
+			return s.says("runs and is not ready: the readiness probe of container %q does not succeed%s.%s", cs.Name, s.lastProbe(cs.Name), s.tally(cs.Name, "readiness"))
 		}
 		return s.says("runs and is not ready: container %q is not ready.", cs.Name)
 	}
@@ -265,12 +267,27 @@ func (s sight) lastProbe(container string) string {
 	return ""
 }
 
+// tally says how often a probe succeeded or failed in a row, and how often it has to until that
+// counts.
+func (s sight) tally(container, kind string) string {
+	i := slices.IndexFunc(s.e.Probes, func(p server.Probe) bool { return p.Container == container && p.Kind == kind })
+	if i < 0 || s.e.Probes[i].InARow == 0 {
+		return ""
+	}
+	p := s.e.Probes[i]
+	threshold := "failureThreshold"
+	if p.Last == pod.ProbeSuccess.String() {
+		threshold = "successThreshold"
+	}
+	return fmt.Sprintf(" It gave %s %s in a row, with %s %d.", p.Last, times(p.InARow), threshold, p.Needed)
+}
+
 // killedFor says why the agent ended a container, if it did: the event Killing comes before the
 // end.
 func (s sight) killedFor(end journal.End) string {
 	for _, e := range slices.Backward(s.story.Entries) {
 		if e.Component == "event" && e.Decision == "Killing" && e.Container == end.Container && !e.Time.After(end.Finished) && !e.Time.Before(end.Started) {
-			return ", killed by the agent: " + oneLine(e.Why)
+			return ", killed by the agent: " + oneLine(e.Why) + s.ledTo(end)
 		}
 	}
 	return ""
@@ -284,7 +301,7 @@ func (s sight) aboutRestarts() string {
 		}
 		fmt.Fprintf(&b, " Container %q has been restarted %s", cs.Name, times(int(cs.RestartCount)))
 		if end, ok := s.lastEnd(cs); ok {
-			fmt.Fprintf(&b, "; it last %s%s%s", endText(end.ExitCode, end.Reason, end.Message), s.agoOf(end.Finished), s.killedFor(end))
+			fmt.Fprintf(&b, "; it last %s%s%s", s.endOf(cs.Name, end), s.agoOf(end.Finished), s.killedFor(end))
 		}
 		b.WriteString(".")
 	}
@@ -300,10 +317,15 @@ func (s sight) lastEnd(cs v1.ContainerStatus) (journal.End, bool) {
 	}
 	for _, t := range []*v1.ContainerStateTerminated{cs.State.Terminated, cs.LastTerminationState.Terminated} {
 		if t != nil {
-			return journal.End{ExitCode: int(t.ExitCode), Reason: t.Reason, Message: t.Message, Started: t.StartedAt.Time, Finished: t.FinishedAt.Time}, true
+			return ofStatus(t), true
 		}
 	}
 	return journal.End{}, false
+}
+
+// ofStatus is an end as a status has it.
+func ofStatus(t *v1.ContainerStateTerminated) journal.End {
+	return journal.End{ExitCode: int(t.ExitCode), Reason: t.Reason, Message: t.Message, Started: t.StartedAt.Time, Finished: t.FinishedAt.Time}
 }
 
 // why returns the inputs of the newest such decision.

@@ -15,17 +15,13 @@ import (
 
 // next says what happens without any further event, and when.
 func (s sight) next() []string {
-	lines := append(s.waits(), pluginsWanted(s.pod)...)
+	lines := slices.Concat(s.waits(), pluginsWanted(s.pod), s.awaited())
 	for _, n := range slices.SortedStableFunc(slices.Values(s.story.Next), func(a, b journal.Next) int { return a.Time.Compare(b.Time) }) {
 		text := n.What
 		if n.Container != "" {
 			text = fmt.Sprintf("container %q: %s", n.Container, n.What)
 		}
-		when := "due now"
-		if d := n.Time.Sub(s.now); d > 0 {
-			when = fmt.Sprintf("at %s, in %s", s.at(n.Time), roundUp(d))
-		}
-		lines = append(lines, fmt.Sprintf("%s: %s", when, joinNonEmpty(": ", text, n.Rule)))
+		lines = append(lines, fmt.Sprintf("%s: %s", s.dueText(n.Time), joinNonEmpty(": ", text, n.Rule)))
 	}
 	if retry, ok := s.nextRetry(); ok {
 		lines = append(lines, retry)
@@ -40,6 +36,9 @@ func (s sight) next() []string {
 	case s.e.Quarantined[p.UID] != "":
 		return []string{"nothing, until its spec changes or it is released"}
 	case pod.IsTerminal(p.Status.Phase):
+		if pod.IsStatic(p) {
+			return []string{"nothing: a pod that has ended stays as it is until its manifest is changed or removed"}
+		}
 		return []string{"nothing: a pod that has ended stays as it is until it is deleted"}
 	case isTrue(p, v1.PodReady):
 		return nil
@@ -52,12 +51,23 @@ func (s sight) next() []string {
 		started := cs.Started != nil && *cs.Started
 		switch {
 		case c.StartupProbe != nil && !started:
-			return []string{probed("startup", c, c.StartupProbe)}
+			return []string{s.probed("startup", c, c.StartupProbe)}
 		case c.ReadinessProbe != nil:
-			return []string{probed("readiness", c, c.ReadinessProbe)}
+			return []string{s.probed("readiness", c, c.ReadinessProbe)}
 		case slices.ContainsFunc(p.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name }):
 			return []string{fmt.Sprintf("as soon as init container %q ends", c.Name)}
 		}
+	}
+	for _, g := range p.Spec.ReadinessGates {
+		if !isTrue(p, g.ConditionType) {
+			return []string{fmt.Sprintf("as soon as the condition %q is true: the pod is ready then", g.ConditionType)}
+		}
+	}
+	if len(s.e.Pulls) > 0 {
+		return []string{"as soon as the image is here: the container is created then"}
+	}
+	if hook := s.hookAwaited(); hook != "" {
+		return []string{"as soon as " + hook + " ends; no limit is known for it"}
 	}
 	return []string{"nothing is timed: the agent acts as soon as something of the pod changes"}
 }
@@ -79,7 +89,7 @@ func (s sight) waits() []string {
 			call += fmt.Sprintf(" of container %q", w.Container)
 		}
 		lines = append(lines, fmt.Sprintf("when the container runtime answers %s, for which it has taken %s so far, or at %s, in %s: %s", call,
-			roundDuration(waited.Truncate(time.Second)), s.at(w.Until), roundUp(w.Until.Sub(s.now)), "what is under way is not cut off half way"))
+			roundDuration(waited.Truncate(time.Second)), s.at(w.Until), roundUp(w.Until.Sub(s.now)), "until then nothing else is done for the pod"))
 	}
 	return lines
 }
@@ -104,8 +114,22 @@ func pluginsWanted(p *v1.Pod) (lines []string) {
 }
 
 // probed says when a probe is tried again; its period is 10 s unless the container says otherwise.
-func probed(kind string, c *v1.Container, probe *v1.Probe) string {
-	return fmt.Sprintf("the %s probe of container %q is tried again every %d s", kind, c.Name, cmp.Or(probe.PeriodSeconds, 10))
+func (s sight) probed(kind string, c *v1.Container, probe *v1.Probe) string {
+	text := fmt.Sprintf("the %s probe of container %q is tried again, as every %d s", kind, c.Name, cmp.Or(probe.PeriodSeconds, 10))
+	for _, p := range s.e.Probes {
+		if p.Container == c.Name && p.Kind == kind && !p.Next.IsZero() {
+			return s.dueText(p.Next) + ": " + text
+		}
+	}
+	return text
+}
+
+// dueText says when something happens that has a time.
+func (s sight) dueText(t time.Time) string {
+	if d := t.Sub(s.now); d > 0 {
+		return fmt.Sprintf("at %s, in %s", s.at(t), roundUp(d))
+	}
+	return "due now"
 }
 
 // The worker tries a failed pass again after so long.

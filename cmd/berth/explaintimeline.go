@@ -15,23 +15,33 @@ func printTimeline(w io.Writer, entries []journal.Entry, zone *time.Location) er
 		return nil
 	}
 	rows := [][]string{{"TIME", "AFTER", "COMPONENT", "CONTAINER", "DECISION"}}
-	day, before, incarnation := "", time.Time{}, entries[0].Subject.UID
-	for _, e := range entries {
-		at := e.Time.In(zone)
-		if e.Subject.UID != incarnation {
-			// Two incarnations follow each other, though their times may overlap.
-			incarnation, before = e.Subject.UID, time.Time{}
+	day, before, subject := "", time.Time{}, entries[0].Subject.UID
+	headings := func(e *journal.Entry, at time.Time) {
+		if e.Subject.UID != subject {
+			// Two pods of a name follow each other, though their times may overlap.
+			subject, before = e.Subject.UID, time.Time{}
 			rows = append(rows, []string{fmt.Sprintf("%s, pod with UID %s:", e.Subject, e.Subject.UID)})
 		}
-		if d := at.Format(time.DateOnly); d != day {
+		if d := at.In(zone).Format(time.DateOnly); d != day {
 			day = d
 			rows = append(rows, []string{day})
 		}
-		rows = append(rows, []string{at.Format("15:04:05.000"), formatAfter(before, e.Time), e.Component, e.Container, entryText(e)})
-		if e.Error != "" {
-			rows = append(rows, []string{"", "", "", "", "  error: " + oneLine(e.Error)})
+	}
+	for _, f := range foldRounds(entries) {
+		if f.rounds > 1 {
+			headings(&f.entries[0], f.since)
+			rows = append(rows, []string{f.since.In(zone).Format("15:04:05.000"), formatAfter(before, f.since), "", "", f.heading()})
+			before = f.entries[0].Time
 		}
-		before = e.Time
+		for i := range f.entries {
+			e := &f.entries[i]
+			headings(e, e.Time)
+			rows = append(rows, []string{e.Time.In(zone).Format("15:04:05.000"), formatAfter(before, e.Time), e.Component, e.Container, entryText(*e)})
+			if e.Error != "" {
+				rows = append(rows, []string{"", "", "", "", "  error: " + oneLine(e.Error)})
+			}
+			before = e.Time
+		}
 	}
 	var t table
 	for _, r := range rows {

@@ -17,10 +17,7 @@ import (
 
 // endText says how a container ended.
 func endText(code int, reason, message string) string {
-	signal := ""
-	if code > 128 && code < 128+65 {
-		signal = unix.SignalName(syscall.Signal(code - 128))
-	}
+	signal := signalOf(code)
 	switch {
 	case reason == lifecycle.OOMKilled:
 		return fmt.Sprintf("was killed because it used more memory than its limit (OOMKilled, exit code %d)", code)
@@ -36,6 +33,14 @@ func endText(code int, reason, message string) string {
 		return fmt.Sprintf("exited with code %d", code)
 	}
 	return fmt.Sprintf("exited with code %d (%s)", code, reason)
+}
+
+// signalOf names the signal that an exit code stands for, "" for none.
+func signalOf(code int) string {
+	if code > 128 && code < 128+65 {
+		return unix.SignalName(syscall.Signal(code - 128))
+	}
+	return ""
 }
 
 // at is a time of day, with its day when that is not today.

@@ -96,11 +96,10 @@ func printKubeletVersion(out io.Writer, asked string) error {
 
 // newKubeletLog returns the agent's log, at the given level, which may change.
 func newKubeletLog(k *config.Kubelet, level slog.Leveler, errOut io.Writer) *slog.Logger {
-	options := &slog.HandlerOptions{Level: level}
 	if k.Logging.Format == "json" {
-		return slog.New(slog.NewJSONHandler(errOut, options))
+		return slog.New(slog.NewJSONHandler(errOut, &slog.HandlerOptions{Level: level}))
 	}
-	return slog.New(slog.NewTextHandler(errOut, options))
+	return newTextLog(errOut, level)
 }
 
 // refused puts everything that is wrong with the configuration below each other.

@@ -28,6 +28,19 @@ func TestCommandArgs(t *testing.T) {
 	}
 }
 
+// The runtime inside may be named by its socket, as kubeadm names every runtime.
+func TestForeignEndpoint(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"":                                       "",
+		"unix:///run/berth/containerd.sock":      "",
+		"unix:///run/containerd/containerd.sock": "unix:///run/containerd/containerd.sock",
+	} {
+		if got := foreignEndpoint(endpoint, "/run/berth"); got != want {
+			t.Errorf("%q is %q, want %q", endpoint, got, want)
+		}
+	}
+}
+
 // TestKubeletCommandHandsOver: what runs gets the configuration and a log that has the warnings.
 func TestKubeletCommandHandsOver(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")

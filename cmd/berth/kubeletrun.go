@@ -68,6 +68,15 @@ func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, level *s
 	return err
 }
 
+// foreignEndpoint returns the endpoint, or "" if it is that of the runtime inside, which can also
+// be named by its socket: kubeadm tells the kubelet its criSocket.
+func foreignEndpoint(endpoint, runDir string) string {
+	if endpoint == embedded.EndpointIn(runDir) {
+		return ""
+	}
+	return endpoint
+}
+
 // kubeletConfig returns the agent's configuration for what the kubelet was told.
 func kubeletConfig(g *globalFlags, k *config.Kubelet, log *slog.Logger) (agent.Config, error) {
 	fail := func(err error) (agent.Config, error) { return agent.Config{}, err }
@@ -79,20 +88,21 @@ func kubeletConfig(g *globalFlags, k *config.Kubelet, log *slog.Logger) (agent.C
 	if err != nil {
 		return fail(err)
 	}
-	if k.RuntimeEndpoint() == "" && !embedded.Available() {
+	runDir, err := filepath.Abs(g.runDir)
+	if err != nil {
+		return fail(err)
+	}
+	runtimeEndpoint, imageEndpoint := foreignEndpoint(k.RuntimeEndpoint(), runDir), foreignEndpoint(k.ImageEndpoint(), runDir)
+	if runtimeEndpoint == "" && !embedded.Available() {
 		return fail(errors.New(`there is no runtime inside this build of berth: build one with "make build", or name a running one as containerRuntimeEndpoint`))
 	}
 	service, err := systemd.Asked()
 	if err != nil {
 		return fail(err)
 	}
-	runDir, err := filepath.Abs(g.runDir)
-	if err != nil {
-		return fail(err)
-	}
 	cfg := agent.Config{
-		RootDir: k.RootDir, RunDir: runDir, NodeName: name, RuntimeEndpoint: k.RuntimeEndpoint(), ImageEndpoint: k.ImageEndpoint(), CgroupRoot: k.CgroupRoot,
-		PodLogsDir: k.PodLogsDir, ContainerLogsDir: "/var/log/containers", SELinux: k.SELinux, ImagePullProgressDeadline: k.ImagePullProgressDeadline, Service: service, Kubelet: k, Version: config.KubeletVersion(version), Log: log,
+		RootDir: k.RootDir, RunDir: runDir, NodeName: name, RuntimeEndpoint: runtimeEndpoint, ImageEndpoint: imageEndpoint, CgroupRoot: k.CgroupRoot,
+		PodLogsDir: k.PodLogsDir, ContainerLogsDir: "/var/log/containers", SELinux: k.SELinux, ImagePullProgressDeadline: k.ImagePullProgressDeadline, PodCIDR: k.PodCIDR, Service: service, Kubelet: k, Version: config.KubeletVersion(version), Log: log,
 	}
 	// The kubelet's default is for runtimes that do not tell; the one inside is told only what
 	// somebody has chosen.

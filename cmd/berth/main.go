@@ -10,11 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/host/systemd"
 	"berth/internal/runtime/embedded"
 	"berth/internal/storage/mounts"
 )
@@ -46,9 +48,19 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return int(code)
 	}
 	if !errors.Is(err, errReported) {
-		fmt.Fprintf(errOut, "Error: %v\n", err)
+		printError(errOut, err)
 	}
 	return 1
+}
+
+// printError prints why the program fails: to systemd's journal as errors, a line each.
+func printError(errOut io.Writer, err error) {
+	text := fmt.Sprintf("Error: %v", err)
+	if systemd.IsJournal(errOut) {
+		prefix := systemd.Prefix(slog.LevelError)
+		text = prefix + strings.ReplaceAll(text, "\n", "\n"+prefix)
+	}
+	fmt.Fprintln(errOut, text)
 }
 
 // errReported ends a command that has said itself what is wrong.
@@ -85,7 +97,7 @@ The other commands ask the running agent.`,
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run pods:", []*cobra.Command{newRunCommand(g), newKubeletCommand(g, runKubelet), newStopCommand(g)}},
+		{"Run pods:", []*cobra.Command{newRunCommand(g), newKubeletCommand(g, runKubelet), newRuntimeCommand(g), newStopCommand(g)}},
 		{"See how they are:", []*cobra.Command{
 			newGetCommand(g), newDescribeCommand(g), newExplainCommand(g), newEventsCommand(g), newLogsCommand(g), newTopCommand(g),
 		}},

@@ -75,7 +75,7 @@ thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<
 	fl.StringVar(&f.rootDir, "root-dir", defaultRootDir, "directory of everything that the agent keeps")
 	fl.StringVar(&f.nodeName, "node-name", "", "name of this node (default: the host's name)")
 	fl.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a running container runtime, instead of the one inside this program")
-	fl.StringVar(&f.podCIDR, "pod-cidr", "", "IPv4 range of the pods, with the runtime inside this program (default: a free one, such as 10.88.0.0/16)")
+	fl.StringVar(&f.podCIDR, "pod-cidr", "", "range of the pods' addresses, or one of IPv4 and one of IPv6 with a comma between them, with the runtime inside this program (default: a free one, such as 10.88.0.0/16)")
 	fl.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put (default: the root)")
 	fl.StringVar(&f.cgroupDriver, "cgroup-driver", "", "who makes cgroups, cgroupfs or systemd: for the runtime inside this program, and others that do not say (default: systemd where it runs the host on cgroup v2, else cgroupfs)")
 	fl.BoolVar(&f.selinux, "selinux", false, "have the runtime inside this program label containers and their volumes by the host's SELinux policy, and as pods ask")
@@ -272,13 +272,12 @@ func logPath(f runFlags, rootDir string) string {
 // openLog opens the agent's log: a table that is redrawn in place cannot share the terminal with
 // it.
 func openLog(f runFlags, rootDir string, terminal *os.File, errOut io.Writer) (*slog.Logger, func() error, error) {
-	options := &slog.HandlerOptions{Level: f.logLevel}
 	if f.logFile == "" && terminal == nil {
-		return slog.New(slog.NewTextHandler(errOut, options)), func() error { return nil }, nil
+		return newTextLog(errOut, f.logLevel), func() error { return nil }, nil
 	}
 	file, err := newRotatedFile(logPath(f, rootDir))
 	if err != nil {
 		return nil, nil, err
 	}
-	return slog.New(slog.NewTextHandler(file, options)), file.Close, nil
+	return newTextLog(file, f.logLevel), file.Close, nil
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"gopkg.in/natefinch/lumberjack.v2"
+
+	"berth/internal/host/systemd"
 )
 
 // The bounds of the agent's own log.
@@ -17,6 +19,15 @@ const (
 	logMegabytes = 10
 	logBackups   = 3
 )
+
+// newTextLog returns a log of lines of text, or of entries of systemd's journal where out goes
+// there.
+func newTextLog(out io.Writer, level slog.Leveler) *slog.Logger {
+	if systemd.IsJournal(out) {
+		return slog.New(systemd.NewJournalHandler(systemd.JournalConfig{Level: level, Stream: out}))
+	}
+	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level}))
+}
 
 // newRotatedFile returns a log file of bounded size.
 func newRotatedFile(path string) (io.WriteCloser, error) {

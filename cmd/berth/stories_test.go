@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -18,7 +19,7 @@ func TestStories(t *testing.T) {
 }
 
 // explainAt is berth explain at an agent that dial connects to, in the time zone UTC.
-func explainAt(dial func(context.Context) (net.Conn, error), subject string) (string, error) {
+func explainAt(dial func(context.Context) (net.Conn, error), subject string) (out agenttest.Explained, err error) {
 	c := newClient("")
 	c.http.Transport = &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
@@ -26,13 +27,13 @@ func explainAt(dial func(context.Context) (net.Conn, error), subject string) (st
 	}
 	s, err := findSubject(context.Background(), c, subject, "")
 	if err != nil {
-		return "", err
+		return out, err
 	}
 	e, err := explain(context.Background(), c, s)
 	if err != nil {
-		return "", err
+		return out, err
 	}
-	var b strings.Builder
-	err = printExplanation(&b, e, time.Now(), time.UTC)
-	return b.String(), err
+	var screen, all strings.Builder
+	err = errors.Join(printScreen(&screen, e, time.Now(), time.UTC, screenWidth), printExplanation(&all, e, time.Now(), time.UTC))
+	return agenttest.Explained{Screen: screen.String(), All: all.String()}, err
 }

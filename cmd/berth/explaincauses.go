@@ -1,0 +1,193 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
+)
+
+// endOf says how a container ended: with the limit that it went over, and whether a signal was the
+// agent's.
+func (s sight) endOf(container string, end journal.End) string {
+	text := endText(end.ExitCode, end.Reason, end.Message)
+	if end.Reason == lifecycle.OOMKilled && s.pod != nil {
+		if c := pod.FindContainer(&s.pod.Spec, container); c != nil {
+			if limit, ok := c.Resources.Limits[v1.ResourceMemory]; ok {
+				text = strings.Replace(text, "its limit (", fmt.Sprintf("its limit of %s (", limit.String()), 1)
+			}
+		}
+		return text
+	}
+	if signalOf(end.ExitCode) != "" && end.Container != "" && s.killedFor(end) == "" && !s.agentStopped(end) {
+		text += ", which the agent did not send,"
+	}
+	return text
+}
+
+// agentStopped reports whether the agent stopped the container when it ended, or may have.
+func (s sight) agentStopped(end journal.End) bool {
+	if s.pod == nil || s.pod.DeletionTimestamp != nil || len(s.story.Entries) == 0 || s.story.Entries[0].Time.After(end.Started) {
+		return true // what was decided then is not known any more
+	}
+	return slices.ContainsFunc(s.story.Entries, func(e journal.Entry) bool {
+		return !e.Time.Before(end.Started) && (e.Decision == "end the pod" || e.Container == end.Container && e.Decision == "container stopped")
+	})
+}
+
+// led are decisions that have the agent stop a container, for the cause that they name.
+var led = []string{"liveness probe: failure", "startup probe: failure", "postStart hook failed"}
+
+// ledTo says what had the agent stop the container: the last answer, and how often it came.
+func (s sight) ledTo(end journal.End) string {
+	for _, e := range slices.Backward(s.story.Entries) {
+		if slices.Contains(led, e.Decision) && e.Container == end.Container && !e.Time.After(end.Finished) && !e.Time.Before(end.Started) {
+			return fmt.Sprintf(" (%s)", oneLine(joinNonEmpty("; ", e.Error, e.Why)))
+		}
+	}
+	return ""
+}
+
+// isEnding reports whether the pod is being ended, though nobody asked the API server for it.
+func (s sight) isEnding() bool {
+	for _, e := range slices.Backward(s.story.Entries) {
+		switch e.Decision {
+		case "end the pod":
+			return e.Subject.UID == s.pod.UID
+		case "accepted":
+			return false
+		}
+	}
+	return false
+}
+
+// aboutRunning names what still runs of a pod that ends.
+func (s sight) aboutRunning() string {
+	var running []string
+	for _, cs := range statusesOf(s.pod) {
+		if cs.State.Running != nil {
+			running = append(running, fmt.Sprintf("%q%s", cs.Name, s.hookText(cs.Name)))
+		}
+	}
+	if len(running) == 0 {
+		return ""
+	}
+	return " Still running: " + strings.Join(running, ", ") + "."
+}
+
+// hookText tells of the preStop hook of the container, if it runs.
+func (s sight) hookText(container string) string {
+	for _, e := range slices.Backward(s.story.Entries) {
+		switch {
+		case e.Container != container:
+		case strings.HasPrefix(e.Decision, "wait for the preStop hook"):
+			return fmt.Sprintf(", whose preStop hook runs%s", s.sinceTime(e.Time))
+		case strings.HasPrefix(e.Decision, "preStop hook"):
+			return ""
+		}
+	}
+	return ""
+}
+
+// hookAwaited names the postStart hook that runs, "" for none.
+func (s sight) hookAwaited() string {
+	if len(s.story.Entries) == 0 {
+		return ""
+	}
+	last := s.story.Entries[len(s.story.Entries)-1]
+	if strings.HasPrefix(last.Decision, "wait for the postStart hook") {
+		return fmt.Sprintf("the postStart hook of container %q", last.Container)
+	}
+	return ""
+}
+
+// aboutDeadline says which deadline was over, and since when it ran.
+func (s sight) aboutDeadline() string {
+	p := s.pod
+	if p.Status.Reason != "DeadlineExceeded" || p.Spec.ActiveDeadlineSeconds == nil || p.Status.StartTime == nil {
+		return ""
+	}
+	return fmt.Sprintf(": activeDeadlineSeconds is %d, and the pod was active from %s on.", *p.Spec.ActiveDeadlineSeconds, s.at(p.Status.StartTime.Time))
+}
+
+// aboutResize tells of a resize that is not done.
+func (s sight) aboutResize() string {
+	for _, c := range s.pod.Status.Conditions {
+		if (c.Type == v1.PodResizePending || c.Type == v1.PodResizeInProgress) && c.Status == v1.ConditionTrue {
+			what := "A resize of it waits"
+			if c.Type == v1.PodResizeInProgress {
+				what = "A resize of it is under way"
+			}
+			return fmt.Sprintf(" %s%s: %s", what, s.sinceTime(c.LastTransitionTime.Time), oneLine(joinNonEmpty(": ", c.Reason, c.Message)))
+		}
+	}
+	return ""
+}
+
+// shortage is how a refusal for want of a resource is worded, the numbers in the resource's least
+// unit: thousandths of CPUs, bytes, pieces.
+var shortage = regexp.MustCompile(`didn't have enough resource: ([^,]+), requested: (\d+), used: (\d+), capacity: (\d+)`)
+
+// shortOf says in units as people write them what there was too little of.
+func shortOf(refusal string) string {
+	m := shortage.FindStringSubmatch(refusal)
+	if m == nil {
+		return ""
+	}
+	var n [3]int64
+	for i := range n {
+		var err error
+		if n[i], err = strconv.ParseInt(m[i+2], 10, 64); err != nil {
+			return ""
+		}
+	}
+	what, write := m[1], func(v int64) string { return strconv.FormatInt(v, 10) }
+	switch v1.ResourceName(m[1]) {
+	case v1.ResourceCPU:
+		what, write = "CPUs", func(v int64) string { return resource.NewMilliQuantity(v, resource.DecimalSI).String() }
+	case v1.ResourceMemory, v1.ResourceEphemeralStorage:
+		write = byteSize
+	}
+	return fmt.Sprintf(" It asks for %s %s; of %s, %s are free.", write(n[0]), what, write(n[2]), write(max(0, n[2]-n[1])))
+}
+
+// where is how errors of passes begin: with the pod, and the step.
+var where = regexp.MustCompile(`^sync (terminating |terminated )?pod [^:]+: (step [^:]+: )?`)
+
+// plainError is an error of a pass without what everybody knows who asked about the pod.
+func plainError(text string) string { return oneLine(where.ReplaceAllString(text, "")) }
+
+// missing are objects and drivers that a pod waits for, as errors name them. Each is noticed when
+// it comes.
+var missing = []struct {
+	named *regexp.Regexp
+	text  string
+}{
+	{regexp.MustCompile(`configmap "([^"]+)" not found`), "as soon as the ConfigMap %q exists"},
+	{regexp.MustCompile(`secret "([^"]+)" not found`), "as soon as the Secret %q exists"},
+	{regexp.MustCompile(`couldn't find key \S+ in ConfigMap \S+/(\S+)`), "as soon as the ConfigMap %q has the key"},
+	{regexp.MustCompile(`couldn't find key \S+ in Secret \S+/(\S+)`), "as soon as the Secret %q has the key"},
+	{regexp.MustCompile(`driver name (\S+) not found in the list of registered CSI drivers`), "as soon as the CSI driver %q registers"},
+}
+
+// awaited says what has the pod looked at before anything that is timed.
+func (s sight) awaited() (lines []string) {
+	if s.pod == nil {
+		return nil
+	}
+	headline := s.headline()
+	for _, m := range missing {
+		if named := m.named.FindStringSubmatch(headline); named != nil {
+			lines = append(lines, fmt.Sprintf(m.text, named[1]))
+		}
+	}
+	return lines
+}

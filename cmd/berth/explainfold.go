@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"berth/internal/record/journal"
+)
+
+// longestRound is of how many decisions a round can be that is recognized as one.
+const longestRound = 16
+
+// fold is one decision, or the last round of decisions that came again and again, as those about a
+// container that crashes in a loop.
+type fold struct {
+	entries []journal.Entry
+	rounds  int // 1 for what came once
+	since   time.Time
+}
+
+// heading tells of the rounds that came before the last one.
+func (f fold) heading() string { return fmt.Sprintf("from here on %d times, at last:", f.rounds) }
+
+// foldRounds finds rounds of decisions that differ in numbers, times and durations alone.
+func foldRounds(entries []journal.Entry) []fold {
+	shapes := make([]string, len(entries))
+	for i := range entries {
+		shapes[i] = shapeOf(&entries[i])
+	}
+	var out []fold
+	for i := 0; i < len(entries); {
+		length, rounds := longestRepeat(shapes[i:])
+		end := i + length*rounds
+		out = append(out, fold{entries: entries[end-length : end], rounds: rounds, since: entries[i].Time})
+		i = end
+	}
+	return out
+}
+
+// longestRepeat returns the length of the round that the shapes begin with and how often it comes,
+// so that most of them are covered; 1 and 1 when nothing comes again.
+func longestRepeat(shapes []string) (length, rounds int) {
+	length, rounds = 1, 1
+	for l := 1; l <= min(longestRound, len(shapes)/2); l++ {
+		n := 1
+		for (n+1)*l <= len(shapes) && slices.Equal(shapes[:l], shapes[n*l:(n+1)*l]) {
+			n++
+		}
+		if l*(n-1) > length*(rounds-1) {
+			length, rounds = l, n
+		}
+	}
+	return length, rounds
+}
+
+var (
+	durations = regexp.MustCompile(`([0-9][0-9.]*(h|ms|m|µs|ns|s))+`)
+	numbers   = regexp.MustCompile(`[0-9]+`)
+)
+
+// shapeOf is what entries of one kind have in common.
+func shapeOf(e *journal.Entry) string {
+	text := strings.Join([]string{string(e.Subject.UID), e.Component, e.Container, e.Decision, e.Why, e.Error}, "\x00")
+	return numbers.ReplaceAllString(durations.ReplaceAllString(text, "#d"), "#")
+}
+
+// withoutEchoes leaves out events that say again what a decision beside them says.
+func withoutEchoes(entries []journal.Entry) []journal.Entry {
+	return slices.DeleteFunc(slices.Clone(entries), func(e journal.Entry) bool {
+		return e.Component == "event" && (e.Error == "" || e.Decision == "BackOff" || isSaidBy(entries, e))
+	})
+}
+
+// echoWithin is how far an event may be from the decision that it tells users of.
+const echoWithin = 2 * time.Second
+
+// isSaidBy reports whether another entry about the same time has the event's error.
+func isSaidBy(entries []journal.Entry, event journal.Entry) bool {
+	return slices.ContainsFunc(entries, func(e journal.Entry) bool {
+		apart := e.Time.Sub(event.Time)
+		return e.Component != "event" && e.Error != "" && apart.Abs() <= echoWithin &&
+			(strings.Contains(e.Error, event.Error) || strings.Contains(event.Error, e.Error))
+	})
+}
+
+// errorOnce returns the error of an entry, or when it was last said if it is the same as then. said
+// has the errors so far with their times.
+func (s screen) errorOnce(e *journal.Entry, said map[string]time.Time) string {
+	if e.Error == "" {
+		return ""
+	}
+	first, again := said[e.Error]
+	if !again {
+		said[e.Error] = e.Time
+		return oneLine(e.Error)
+	}
+	return fmt.Sprintf("as at %s", s.at(first))
+}

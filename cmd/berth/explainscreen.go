@@ -1,0 +1,194 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/api/server"
+	"berth/internal/record/journal"
+)
+
+// The screen that the short form fits into where no terminal says otherwise.
+const (
+	screenWidth = 120
+	screenRows  = 24
+)
+
+const (
+	// headMost is how many rows of the screen the sentence and what comes next may take.
+	headMost = 12
+	// decisionsMost is how many of the last decisions the screen has.
+	decisionsMost = 8
+)
+
+// part is a part of the screen below the sentence: it has a title, and rows.
+type part struct {
+	has         int // rows that there are
+	least, most int // rows that it gets before other parts get more than their least, and at all
+}
+
+// shareRows divides the rows that are left among parts: each gets its least first, then each in
+// turn what it has, up to its most.
+func shareRows(left int, parts ...part) []int {
+	rows := make([]int, len(parts))
+	for _, limit := range []func(part) int{
+		func(p part) int { return p.least },
+		func(p part) int { return p.most },
+	} {
+		for i, p := range parts {
+			more := max(0, min(p.has, limit(p))-rows[i])
+			more = min(more, left)
+			rows[i] += more
+			left -= more
+		}
+	}
+	return rows
+}
+
+// printScreen prints how the pod is, what comes next, how its start went, and what was decided
+// last, on one screen.
+func printScreen(w io.Writer, e server.Explanation, now time.Time, zone *time.Location, width int) error {
+	s := screen{newSight(e, now, zone)}
+	for _, line := range s.lines(width) {
+		if _, err := fmt.Fprintln(w, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// screen is the short form of an explanation.
+type screen struct{ sight }
+
+// lines returns at most screenRows lines, none longer than width.
+func (s screen) lines(width int) []string {
+	out := cutRows(s.head(width), headMost)
+	decisions, log, steps, left := s.decisions(), s.logTail(), 0, screenRows-len(out)
+	began := waterfall(s)
+	spans := began.spans()
+	if n := len(spans); n > 0 {
+		left -= 2 // a blank line and the title
+		if spans[n-1].open {
+			steps = n
+			left-- // the headings of the columns
+		}
+	}
+	for _, rows := range [][]string{decisions, log} {
+		if len(rows) > 0 {
+			left -= 2
+		}
+	}
+	rows := shareRows(left,
+		part{has: len(decisions), least: 4, most: decisionsMost},
+		part{has: len(log), least: 2, most: 5},
+		part{has: steps, least: 4, most: steps})
+	add := func(title string, lines []string) {
+		if len(lines) > 0 {
+			out = append(append(out, "", title), lines...)
+		}
+	}
+	if start := began.start(rows[2]); len(start) > 0 {
+		out = append(append(out, ""), start...)
+	}
+	add(s.logTitle(), lastOf(log, rows[1]))
+	add(fmt.Sprintf("The last decisions; `berth explain %s --all` has all", s.story.Subject), lastOf(decisions, rows[0]))
+	for i := range out {
+		out[i] = cutTo(out[i], width)
+	}
+	return out
+}
+
+func lastOf(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
+
+// head is how the pod is, why, and what comes next.
+func (s sight) head(width int) []string {
+	var b strings.Builder
+	writeWrapped(&b, s.headline(), "", width)
+	for _, n := range s.next() {
+		writeWrapped(&b, "Next: "+n, "      ", width)
+	}
+	for _, c := range s.e.Node {
+		writeWrapped(&b, "The node: "+oneLine(c.Error)+heldFor(c, s.now), "      ", width)
+	}
+	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+}
+
+// failedLast is the end of the container that ended last, if that is why the pod is not ready.
+func (s screen) failedLast() (journal.End, bool) {
+	if len(s.story.Ends) == 0 || s.pod != nil && isTrue(s.pod, v1.PodReady) {
+		return journal.End{}, false
+	}
+	last := s.story.Ends[len(s.story.Ends)-1]
+	return last, last.ExitCode != 0
+}
+
+// logTail is the end of the log of the container for which the pod is not ready.
+func (s screen) logTail() []string {
+	last, _ := s.failedLast()
+	return logLines(last.Log)
+}
+
+func (s screen) logTitle() string {
+	last, _ := s.failedLast()
+	return fmt.Sprintf("The last lines of container %q before it ended at %s", last.Container, s.at(last.Finished))
+}
+
+// decisions are the rows of the last decisions about the pod, oldest first; of what came again and
+// again the last round.
+func (s screen) decisions() []string {
+	var rows [][]string
+	said := map[string]time.Time{}
+	add := func(at time.Time, cells ...string) { rows = append(rows, append([]string{s.at(at)}, cells...)) }
+	for _, f := range lastFolds(foldRounds(withoutEchoes(s.story.Entries)), decisionsMost) {
+		if f.rounds > 1 {
+			add(f.since, "", "", f.heading())
+		}
+		for i := range f.entries {
+			e := &f.entries[i]
+			add(e.Time, e.Component, e.Container, joinNonEmpty(": ", entryText(*e), s.errorOnce(e, said)))
+		}
+	}
+	var t table
+	return t.lines(rows)
+}
+
+// lastFolds leaves what makes so many rows at most; the heading of rounds is one.
+func lastFolds(folds []fold, most int) []fold {
+	for i := len(folds) - 1; i >= 0; i-- {
+		f := &folds[i]
+		if f.rounds > 1 {
+			most--
+		}
+		if len(f.entries) < most {
+			most -= len(f.entries)
+			continue
+		}
+		f.entries = f.entries[len(f.entries)-max(most, 1):]
+		return folds[i:]
+	}
+	return folds
+}
+
+// cutRows leaves the first rows, the last of them with an ellipsis if there were more.
+func cutRows(lines []string, most int) []string {
+	if len(lines) <= most {
+		return lines
+	}
+	lines = slices.Clone(lines[:most])
+	lines[most-1] += " …"
+	return lines
+}
+
+// cutTo leaves what of a line fits.
+func cutTo(line string, width int) string {
+	if utf8.RuneCountInString(line) <= width {
+		return line
+	}
+	return string([]rune(line)[:width-1]) + "…"
+}
