@@ -49,6 +49,8 @@ var ranks = map[string]int{
 	"internal/resources/podresources":     4,
 	"internal/resources/containermanager": 4,
 
+	"internal/cluster/kept": 4,
+
 	"internal/storage/csi":             2,
 	"internal/storage/objects":         3,
 	"internal/source/manifest":         3,
@@ -81,10 +83,12 @@ var ranks = map[string]int{
 	"internal/record/journal":            1,
 	"internal/pod/lifecycle":             1,
 	"internal/runtime/userns":            1,
+	"internal/record/span":               0,
 	"internal/record/tracing":            2,
 	"internal/api/netns":                 1,
 	"internal/api/streams":               1,
 	"internal/host/hostports":            1,
+	"internal/host/iptables":             0,
 	"internal/host/logind":               1,
 	"internal/host/pressure":             1,
 	"internal/resources/topologymanager": 1,
@@ -118,6 +122,7 @@ var testSupport = map[string]string{
 
 	"internal/checkpoint/checkpointtest": "internal/checkpoint",
 
+	"internal/config/coveragetest":          "internal/config",
 	"internal/observe/metrics/metricstest":  "internal/observe/metrics",
 	"internal/source/manifest/manifesttest": "internal/source/manifest",
 }
@@ -168,6 +173,7 @@ var linkBans = map[string]string{
 	"berth/internal/cluster/kube/kubetest":              "test support",
 	"berth/internal/source/manifest/manifesttest":       "test support",
 	"berth/internal/observe/metrics/metricstest":        "test support",
+	"berth/internal/config/coveragetest":                "test support",
 	"berth/internal/pod/podtest":                        "test support",
 
 	"berth/internal/checkpoint/checkpointtest": "test support",

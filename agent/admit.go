@@ -34,6 +34,7 @@ func newAdmission(g *ground, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInp
 	c.Facts = func() admission.Facts {
 		f := g.settings.admission
 		f.Pressure, f.ShuttingDown, f.TakesClaims = g.pressures.Conditions(), g.shutdown.ShuttingDown(), in.shared.Claims != nil
+		f.Unlabelled = g.cfg.RuntimeEndpoint == "" && !g.cfg.SELinux
 		f.AppArmor, f.LimitedSwap, f.Kernel, f.SupplementalGroupsPolicy = hasAppArmor(), g.resources.Containers.LimitedSwap, kernel(), in.runtime.facts.hasStrictGroups()
 		if features := in.runtimeState().Features; features != nil {
 			f.SupplementalGroupsPolicy = ptr.Deref(features.SupplementalGroupsPolicy, false)

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	mount "k8s.io/mount-utils"
 
@@ -28,6 +29,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/host/cgroups"
 	"berth/internal/host/hostports"
+	"berth/internal/host/iptables"
 	"berth/internal/host/rootlock"
 	"berth/internal/host/systemd"
 	"berth/internal/host/tuning"
@@ -54,7 +56,9 @@ type Config struct {
 	RuntimeEndpoint string
 	// ImageEndpoint is a CRI socket of images alone, "" for the runtime's.
 	ImageEndpoint string
-	// PodCIDR is the embedded runtime's pod network, "" for a free one.
+	// PodCIDR is the range of the pods' addresses, or one of each family with a comma between them;
+	// "" has the embedded runtime take a free one. For a member of a cluster that of its Node
+	// counts.
 	PodCIDR string
 	// CgroupRoot is the cgroup below which kubepods lies; "" is the root.
 	CgroupRoot string
@@ -145,7 +149,9 @@ type Outside struct {
 	// addresses; the zero value asks this machine.
 	Machine func() (node.Machine, error)
 	// Tuning replaces the kernel's settings and the limits of the agent's process.
-	Tuning  tuning.Machine
+	Tuning tuning.Machine
+	// Chains replaces iptables.
+	Chains  iptables.Machine
 	Network node.Network
 	// Dial connects to containers, for probes and hooks; nil is the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -263,11 +269,13 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 		version, _ := cgroups.Detect()
 		tellCgroupV1(a.recorder, version)
 	}
-	started := a.cfg.Started
-	if started == nil {
-		started = func() {}
+	told := milestones{started: a.cfg.Started, failed: func(err error) {
+		a.recorder.NodeEvent(v1.EventTypeWarning, "KubeletSetupFailed", err.Error())
+	}}
+	if told.started == nil {
+		told.started = func() {}
 	}
-	err = runPhases(ctx, phases, started, a.cfg.Log)
+	err = runPhases(ctx, phases, told, a.cfg.Log)
 	if len(a.drain.Left()) > 0 && a.Exit() == StopPods && errors.Is(context.Cause(ctx), errStopped) {
 		// Told to who asked, by CheckEnded. A failure of ours would have a service manager start
 		// us, and the pods, again.

@@ -13,6 +13,7 @@ import (
 	"berth/internal/host/nodeallocatable"
 	"berth/internal/observe/status"
 	"berth/internal/pod"
+	"berth/internal/record/span"
 	"berth/internal/sync/eviction"
 	"berth/internal/sync/nodeshutdown"
 	"berth/internal/sync/quarantine"
@@ -47,6 +48,7 @@ type truths struct {
 	kept      *status.Kept
 	pressures *eviction.Pressures
 	shutdown  *nodeshutdown.State
+	tracer    *span.Tracer // nil: nothing is traced
 }
 
 // newGround opens the API server, if there is one to be, and begins with records and truths.
@@ -56,7 +58,13 @@ func newGround(cfg Config, out Outside) (g ground, err error) {
 		return g, err
 	}
 	g.pods, g.states, g.pressures, g.shutdown = pod.NewManager(), pod.NewStates(), eviction.NewPressures(), &nodeshutdown.State{}
+	if rate := g.settings.tracing.PerMillion; rate > 0 {
+		g.tracer = span.New(rate)
+	}
 	g.records = newRecords(&g.base, &g.api, g.pods)
+	if g.api.kept, err = newKeeper(&g.base, &g.api, g.journal); err != nil {
+		return g, err
+	}
 	g.status = status.NewManager(cfg.Log, g.journal)
 	g.kept = status.NewKept(g.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
 	g.quarantine = quarantine.New(quarantine.Config{

@@ -1,24 +1,34 @@
 package agent
 
 import (
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/client-go/rest"
 
 	"berth/internal/cluster/certs"
+	"berth/internal/cluster/kept"
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/node"
 	"berth/internal/config"
 	"berth/internal/host/cgroups"
 	"berth/internal/pod"
 	"berth/internal/record/events"
+	"berth/internal/record/journal"
 )
 
 // apiServer is the way to the API server. The zero value is that there is none.
 type apiServer struct {
-	client   *kube.Client
+	client *kube.Client
+	// known names the server and whom it is known by.
+	known string
+	// kept keeps what the server says, for a start without it.
+	kept     *kept.Keeper
 	identity *certs.Client // nil where the kubeconfig suffices
 	sender   *events.Sender
 	// current is the Node as the API server shows it.
@@ -55,6 +65,9 @@ func openAPI(b *base) (s apiServer, err error) {
 	if s.client, err = kube.Open(open); err != nil {
 		return s, err
 	}
+	if s.known, err = nameServer(rc); err != nil {
+		return s, err
+	}
 	eventClient, err := s.client.With(kube.Limits{QPS: float32(*k.EventRecordQPS), Burst: int(k.EventBurst)})
 	if err != nil {
 		return s, err
@@ -65,6 +78,38 @@ func openAPI(b *base) (s apiServer, err error) {
 	s.driversChanged = make(chan struct{}, 1)
 	s.csiDrivers = kube.NewWatch[*storagev1.CSIDriver](s.client, kube.Selector{}, func() { wake(s.driversChanged) })
 	return s, nil
+}
+
+// nameServer returns the address of the server with the digest of the authorities by which it is
+// known: what was kept of another cluster is not for this one.
+func nameServer(rc *rest.Config) (string, error) {
+	authorities := rc.CAData
+	if len(authorities) == 0 && rc.CAFile != "" {
+		var err error
+		if authorities, err = os.ReadFile(rc.CAFile); err != nil {
+			return "", fmt.Errorf("authorities of the API server: %w", err)
+		}
+	}
+	return fmt.Sprintf("%s %x", rc.Host, sha256.Sum256(authorities)), nil
+}
+
+// newKeeper returns what keeps what the API server says, nil without one.
+func newKeeper(b *base, s *apiServer, j *journal.Journal) (*kept.Keeper, error) {
+	if !s.exists() {
+		return nil, nil
+	}
+	return kept.New(kept.Config{
+		Dir: filepath.Join(b.cfg.RootDir, keptDir), Keep: b.cfg.Kubelet.KeepObjects, Node: b.cfg.NodeName, Server: s.known,
+		Reached: s.client.Health, Journal: j, Log: b.cfg.Log,
+	})
+}
+
+// keptDir is the folder, below the root directory, of what is kept of the API server.
+const keptDir = "kept"
+
+// objects is the API server for those who read what pods refer to.
+func (s *apiServer) objects(node string) kept.API {
+	return kept.API{Follower: kube.Follower{Client: s.client, Node: node}, Keeper: s.kept}
 }
 
 // exists reports whether there is an API server.
@@ -78,6 +123,15 @@ func (s *apiServer) allocatablePeriod(driver string) time.Duration {
 		return 0
 	}
 	return time.Duration(*d.Spec.NodeAllocatableUpdatePeriodSeconds) * time.Second
+}
+
+// wakeEach wakes several.
+func wakeEach(wakes ...func()) func() {
+	return func() {
+		for _, w := range wakes {
+			w()
+		}
+	}
 }
 
 func wake(c chan struct{}) {

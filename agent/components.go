@@ -31,10 +31,15 @@ type phase struct {
 	components []component
 }
 
-// runPhases starts the phases in order, calls started after each, runs them until ctx is done or a
-// component ends, and stops them backwards. It returns why it ended, nil for ctx, and what failed
-// in its stopping.
-func runPhases(ctx context.Context, phases []phase, started func(), log *slog.Logger) error {
+// milestones are told how the start goes.
+type milestones struct {
+	started func()          // another phase has
+	failed  func(err error) // a phase has not
+}
+
+// runPhases starts the phases in order, runs them until ctx is done or a component ends, and stops
+// them backwards. It returns why it ended, nil for ctx, and what failed in its stopping.
+func runPhases(ctx context.Context, phases []phase, told milestones, log *slog.Logger) error {
 	failed := make(chan error, 1)
 	fail := func(err error) {
 		select {
@@ -60,11 +65,14 @@ func runPhases(ctx context.Context, phases []phase, started func(), log *slog.Lo
 			}
 			began := time.Now()
 			if err := waitReady(ctx, c, failed); err != nil {
-				return errors.Join(ignoreCanceled(err), stopAll())
+				if err = ignoreCanceled(err); err != nil {
+					told.failed(err)
+				}
+				return errors.Join(err, stopAll())
 			}
 			log.Debug("ready", "phase", ph.name, "component", c.name, "took", time.Since(began).Round(time.Millisecond))
 		}
-		started()
+		told.started()
 	}
 	var err error
 	select {

@@ -5,12 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	mount "k8s.io/mount-utils"
+
+	"berth/internal/runtime/cri/critest"
 )
 
 // diary is what components did, in order.
@@ -23,6 +28,10 @@ func (d *diary) add(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lines = append(d.lines, fmt.Sprintf(format, args...))
+}
+
+func (d *diary) milestones() milestones {
+	return milestones{started: func() { d.add("started") }, failed: func(err error) { d.add("failed: %v", err) }}
 }
 
 func (d *diary) component(name string, mods ...func(*component)) component {
@@ -56,7 +65,7 @@ func TestPhasesStartInOrderAndStopBackwards(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			phases := []phase{{"one", []component{d.component("a")}}, {"two", []component{d.component("b", drained)}}}
-			done <- runPhases(ctx, phases, func() { d.add("started") }, slog.New(slog.DiscardHandler))
+			done <- runPhases(ctx, phases, d.milestones(), slog.New(slog.DiscardHandler))
 		}()
 		time.Sleep(10 * time.Second)
 		cancel()
@@ -76,7 +85,7 @@ func TestComponentThatEndsEndsTheAgent(t *testing.T) {
 		dies := func(c *component) {
 			c.run = func(context.Context) error { time.Sleep(5 * time.Second); return errors.New("broken") }
 		}
-		err := runPhases(t.Context(), []phase{{"one", []component{d.component("a"), d.component("b", dies)}}}, func() {}, slog.New(slog.DiscardHandler))
+		err := runPhases(t.Context(), []phase{{"one", []component{d.component("a"), d.component("b", dies)}}}, (&diary{}).milestones(), slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), "b ended: broken") {
 			t.Fatalf("got %v", err)
 		}
@@ -92,11 +101,12 @@ func TestComponentThatIsNotReadyEndsTheAgent(t *testing.T) {
 		fails := func(c *component) { c.ready = func(context.Context) error { return errors.New("no room") } }
 		err := runPhases(t.Context(), []phase{
 			{"one", []component{d.component("a")}}, {"two", []component{d.component("b", fails)}}, {"three", []component{d.component("c")}},
-		}, func() {}, slog.New(slog.DiscardHandler))
+		}, d.milestones(), slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), "b: no room") {
 			t.Fatalf("got %v", err)
 		}
-		if slices.Contains(d.lines, "run c") || !slices.Contains(d.lines, "stopped a") {
+		told := slices.Index(d.lines, "failed: b: no room")
+		if slices.Contains(d.lines, "run c") || told < 0 || slices.Index(d.lines, "stopped a") < told {
 			t.Fatalf("got %q", d.lines)
 		}
 	})
@@ -109,7 +119,7 @@ func TestComponentThatDoesNotStopIsLeftBehind(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		began := time.Now()
-		if err := runPhases(ctx, []phase{{"one", []component{deaf}}}, func() {}, slog.New(slog.DiscardHandler)); err != nil {
+		if err := runPhases(ctx, []phase{{"one", []component{deaf}}}, (&diary{}).milestones(), slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took != stopLimit {
@@ -135,8 +145,30 @@ func TestDrainThatFails(t *testing.T) {
 		cancel()
 		left := errors.New("something is left")
 		c := component{name: "pods", run: waitDone, drain: func(context.Context) error { return left }}
-		if err := runPhases(ctx, []phase{{"one", []component{c}}}, func() {}, slog.New(slog.DiscardHandler)); !errors.Is(err, left) {
+		if err := runPhases(ctx, []phase{{"one", []component{c}}}, (&diary{}).milestones(), slog.New(slog.DiscardHandler)); !errors.Is(err, left) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// A start that fails is an event of the node, which is kept for those who ask why.
+func TestSetupThatFails(t *testing.T) {
+	dir := t.TempDir()
+	a, err := BuildIn(Config{
+		RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
+	}, Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}, Mounter: mount.NewFakeMounter(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fails := component{name: "images", run: waitDone, ready: func(context.Context) error { return errors.New("no room") }}
+	if err := a.run(t.Context(), []phase{{"one", []component{fails}}}); err == nil {
+		t.Error("the agent did not end")
+	}
+	var got []string
+	for _, e := range a.events.List() {
+		got = append(got, e.InvolvedObject.Kind+" "+e.Type+" "+e.Reason+": "+e.Message)
+	}
+	if want := "Node Warning KubeletSetupFailed: images: no room"; !slices.Contains(got, want) {
+		t.Errorf("got %q, want %q among them", got, want)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"berth/internal/api/server"
+	"berth/internal/observe/prober"
 	"berth/internal/pod"
 	"berth/internal/resources/containermanager"
 	"berth/internal/sync/quarantine"
@@ -36,6 +37,7 @@ func (a *Agent) handlers() server.Handlers {
 		Pulls:         a.imagePulls().list,
 		PruneImages:   a.collector.Prune,
 		Waits:         a.waits,
+		Probes:        probesOf(a.probes),
 		Node:          a.node.Describe,
 		Streaming:     a.cri,
 		PodDialer:     a.podDialer,
@@ -58,6 +60,18 @@ func (a *Agent) waits(uid pod.UID) []server.Wait {
 		out = append(out, server.Wait{Pod: uid, Call: w.Call, Container: w.Container, Since: w.Since, Until: w.Until})
 	}
 	return out
+}
+
+// probesOf returns what tells clients how the probes of a pod stand.
+func probesOf(probes *prober.Manager) func(pod.UID) []server.Probe {
+	return func(uid pod.UID) (out []server.Probe) {
+		for _, s := range probes.States(uid) {
+			out = append(out, server.Probe{
+				Pod: uid, Container: s.Container, Kind: s.Kind, Last: s.Last.String(), InARow: s.InARow, Needed: s.Needed, Next: s.Next,
+			})
+		}
+		return out
+	}
 }
 
 // followProblems tells subscribers when what is wrong with manifests changed.

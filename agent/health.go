@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth/internal/cluster/node"
 	"berth/internal/observe/health"
 	"berth/internal/source/manifest"
 )
@@ -21,7 +22,7 @@ func (a *Agent) newConditions() (*health.Table, error) {
 		health.ContainerCPUs: a.sharing.cpus.Health,
 		health.Persistence: all(
 			a.journal.Health, a.events.Health, a.kept.Health, a.probes.Health, a.allocations.Health, a.kills.Health, a.source.Health, a.eviction.Health,
-			a.sharing.persistence,
+			a.sharing.persistence, a.api.keptHealth,
 		),
 		health.Manifests:  func() error { return refused(a.source.Problems()) },
 		health.Quarantine: a.quarantined,
@@ -30,7 +31,7 @@ func (a *Agent) newConditions() (*health.Table, error) {
 		owners[health.EmbeddedRuntime] = named("the embedded runtime is not healthy", a.embedded.Health)
 	}
 	if a.settings.mode != runMode {
-		owners[health.ContainerRuntime], owners[health.ContainerNetwork] = a.runtimeHealth.Ready, a.runtimeHealth.NetworkReady
+		owners[health.ContainerRuntime], owners[health.ContainerNetwork] = a.runtimeHealth.Ready, networkReady(&a.containerRuntime, a.runtimeHealth)
 	}
 	if len(a.atShutdown.Groups) > 0 {
 		owners[health.Shutdown] = a.shutdown.Err
@@ -45,10 +46,19 @@ func (a *Agent) newConditions() (*health.Table, error) {
 		owners[health.ClientCertificate] = a.api.identity.Health
 	}
 	if a.api.exists() {
-		owners[health.APIServer], owners[health.Clock] = a.api.client.Health, a.keeper.ClockHealth
+		owners[health.APIServer] = func() error { return a.api.kept.Describe(a.api.client.Health()) }
+		owners[health.Clock] = a.keeper.ClockHealth
 		owners[health.CSINode] = a.storage.drivers.Health
 	}
 	return health.New(owners)
+}
+
+// keptHealth says what of the API server cannot be kept.
+func (s *apiServer) keptHealth() error {
+	if !s.exists() {
+		return nil
+	}
+	return s.kept.Health()
 }
 
 // healthz returns what keeps the agent from working, or nil.
@@ -59,6 +69,21 @@ func (a *Agent) healthStates() []health.State { return a.conditions.States() }
 
 // nodeProblems are the conditions that make the node not ready.
 func (a *Agent) nodeProblems() []error { return a.conditions.NotReady() }
+
+// networkReady says why pods get no network: in the runtime's words, and in those of the one
+// inside.
+func networkReady(rt *containerRuntime, h *node.RuntimeHealth) health.Check {
+	return func() error {
+		err := h.NetworkReady()
+		if err == nil || rt.embedded == nil {
+			return err
+		}
+		if why := rt.embedded.NetworkHealth(); why != nil {
+			return fmt.Errorf("%w: %w", err, why)
+		}
+		return err
+	}
+}
 
 // named puts a name before the error of a check.
 func named(name string, check health.Check) health.Check {

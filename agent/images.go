@@ -28,7 +28,7 @@ func newImageManager(g *ground, rt *containerRuntime, o *origin) (m imageManager
 		Runtime: rt.cri, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Secrets: o.objects,
 		MaxParallel: s.parallelPulls, QPS: s.pullQPS, Burst: s.pullBurst,
 		DockerConfigs: images.DockerConfigFiles(g.cfg.RootDir),
-		RecordsDir:    filepath.Join(g.cfg.RootDir, imageRecordsDir), Verification: s.verification,
+		RecordsDir:    filepath.Join(g.cfg.RootDir, imageRecordsDir), Verification: s.verification, Metrics: g.out.Metrics,
 	}
 	if s.providers != "" {
 		if c.Providers, err = images.LoadProviders(s.providers, s.providerBinDir, o.accounts, g.out.Metrics); err != nil {
@@ -37,7 +37,8 @@ func newImageManager(g *ground, rt *containerRuntime, o *origin) (m imageManager
 	}
 	m.puller = images.New(c)
 	gc := images.GCConfig{
-		Store: rt.cri, Puller: m.puller, MinAge: s.minAge, MaxAge: s.maxAge, HighPercent: s.highPercent, LowPercent: s.lowPercent,
+		Tracer: g.tracer,
+		Store:  rt.cri, Puller: m.puller, MinAge: s.minAge, MaxAge: s.maxAge, HighPercent: s.highPercent, LowPercent: s.lowPercent,
 		KeepUnrecorded: s.keepsUnrecorded, Disk: g.out.Disk, HasImageVolumes: func(uid pod.UID) bool { return hasImageVolumes(g.pods, uid) },
 		NodeEvent: g.recorder.NodeEvent, Metrics: g.out.Metrics, Log: g.cfg.Log,
 	}

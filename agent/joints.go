@@ -5,6 +5,7 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/cluster/certs"
+	"berth/internal/cluster/kept"
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/node"
 	"berth/internal/host/cgroups"
@@ -76,7 +77,7 @@ var (
 	_ cpumanager.Alignment     = topologymanager.Alignment{}
 	_ plugins.Handler          = (*devicemanager.Manager)(nil)
 	_ plugins.Handler          = (*dra.Manager)(nil)
-	_ dra.API                  = (*kube.Client)(nil)
+	_ dra.API                  = kept.API{}
 	_ podresources.Pods        = activePods{}
 	_ podresources.Devices     = shownDevices{}
 	_ podresources.CPUs        = (*cpumanager.CPUManager)(nil)
@@ -135,9 +136,14 @@ var (
 	_ csi.Nodes              = (*kube.Client)(nil)
 	_ csi.CSINodes           = (*kube.Client)(nil)
 	_ volumes.StorageObjects = storageAPI{}
-	_ objects.API            = kube.Follower{}
-	_ objects.TrustAPI       = kube.Follower{}
-	_ objects.CertificateAPI = kube.Follower{}
+	_ objects.API            = kept.API{}
+	_ objects.ClassAPI       = kept.API{}
+	_ objects.AccountAPI     = kept.API{}
+	_ objects.ReadAPI        = kept.API{}
+	_ objects.TrustAPI       = kept.API{}
+	_ objects.CertificateAPI = kept.API{}
+	_ volumes.Claims         = kept.API{}
+	_ kept.ServerPods        = (*kube.Watch[*v1.Pod])(nil)
 	_ server.TokenReviewer   = (*kube.Client)(nil)
 	_ server.AccessReviewer  = (*kube.Client)(nil)
 	_ server.Streaming       = (*cri.Client)(nil)
@@ -145,5 +151,5 @@ var (
 	_ certs.API              = kube.Follower{}
 	_ nodeSource             = clusterNode{}
 	_ kube.Certificate       = (*certs.Client)(nil)
-	_ podconfig.PodWatch     = (*kube.Watch[*v1.Pod])(nil)
+	_ podconfig.PodWatch     = (*kept.PodWatch)(nil)
 )

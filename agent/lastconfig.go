@@ -91,6 +91,25 @@ func (a *Agent) saveConfig() error {
 	return nil
 }
 
+// StartRuntime starts the runtime that berth brings along, leaves it running for the next agent
+// with these directories, and returns its endpoint: unix:// and the path of its socket. It fails
+// while an agent has the root directory.
+func StartRuntime(ctx context.Context, cfg Config) (endpoint string, err error) {
+	a, err := Build(cfg)
+	if err != nil {
+		return "", err
+	}
+	unlock, err := rootlock.Lock(a.cfg.RootDir)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if err := a.saveConfig(); err != nil {
+		return "", err
+	}
+	return a.embedded.Ensure(ctx)
+}
+
 // Drain ends the pods that an earlier agent left behind, as AtExit says, and returns when that is
 // done. It takes no manifests and serves no API.
 func (a *Agent) Drain(ctx context.Context) error {

@@ -31,7 +31,7 @@ func newListeners(a *Agent) (l listeners, err error) {
 		return l, fmt.Errorf("limit of open files: %w", err)
 	}
 	cfg := server.Config{
-		Handlers: a.handlers(), Scrapes: scrapes, Metrics: a.out.Metrics, SLIs: a.out.SLIs, Debug: debugging(&a.base),
+		Handlers: a.handlers(), Tracer: a.tracer, Scrapes: scrapes, Metrics: a.out.Metrics, SLIs: a.out.SLIs, Debug: debugging(&a.base),
 		Listen:    func() (net.Listener, error) { return <-l.listener, nil },
 		OpenFiles: files.Cur, // Go's os package has raised it to the hard limit
 		Log:       a.cfg.Log, StreamIdleTimeout: a.settings.streamIdleTimeout,

@@ -2,7 +2,7 @@ package agent
 
 import (
 	"net/http"
-	"runtime"
+	"runtime/debug"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +14,7 @@ import (
 	"berth/internal/observe/pleg"
 	"berth/internal/observe/stats"
 	"berth/internal/pod"
+	"berth/internal/storage/volumes"
 )
 
 var _ metrics.Readings = (*stats.Collector)(nil)
@@ -22,7 +23,7 @@ var _ metrics.Readings = (*stats.Collector)(nil)
 func newPodCounts(g *ground, p *pleg.PLEG, v podView) *metrics.Pods {
 	changed, _ := g.status.Subscribe() // for as long as there is an agent
 	return metrics.NewPods(metrics.PodsConfig{
-		Changed: changed, Pod: v.getPod, List: v.listPods, Wanted: g.pods.List, Observed: p.Known, Started: g.started, Metrics: g.out.Metrics,
+		Changed: changed, Pod: v.getPod, List: v.listPods, Wanted: g.pods.List, Observed: p.Known, Started: g.started, Metrics: g.out.Metrics, Story: g.journal.StoryOf,
 		Lives: g.states.List, Mirrored: g.api.exists(),
 	})
 }
@@ -30,7 +31,7 @@ func newPodCounts(g *ground, p *pleg.PLEG, v podView) *metrics.Pods {
 // newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in
 // two of them.
 func newMetrics(a *Agent) (map[string]http.Handler, error) {
-	build := metrics.Build{Node: a.cfg.NodeName, Version: a.cfg.Version, GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	build := buildOf(a)
 	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_cgroup_version", Help: "[ALPHA] cgroup version on the hosts."}, func() float64 {
 		h, err := cgroupstat.Detect()
 		if err != nil {
@@ -62,13 +63,14 @@ func newMetrics(a *Agent) (map[string]http.Handler, error) {
 	for path, list := range map[string][]prometheus.Collector{
 		server.PathMetrics: {
 			a.lives, build, version,
+			volumes.Totals{Volumes: a.storage.volumes, Wanted: a.view.listPods},
 			metrics.Claims{Uses: a.stats.Claims},
 			metrics.Logs(a.stats.Logs),
 			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		},
 		server.PathSLIs:     nil, // the server counts health checks
 		server.PathProbes:   {metrics.Probes(a.probes.Counts), metrics.ProcessStart("/proc")},
-		server.PathResource: {metrics.Resource{Readings: a.stats, Log: a.cfg.Log}},
+		server.PathResource: {metrics.Resource{Readings: a.stats, Log: a.cfg.Log, Hidden: a.settings.hiddenMetrics}},
 		server.PathCadvisor: {metrics.Cadvisor{Readings: a.stats, Kills: kills, Files: files, Disks: disks, Machine: machine, Log: a.cfg.Log}},
 	} {
 		r := shared[path]
@@ -83,4 +85,27 @@ func newMetrics(a *Agent) (map[string]http.Handler, error) {
 		out[path] = metrics.Handler(r, a.cfg.Log)
 	}
 	return out, nil
+}
+
+// buildOf says what the agent is built from; a build without version control says nothing of that.
+func buildOf(a *Agent) metrics.Build {
+	b := metrics.Build{Node: a.cfg.NodeName, Version: a.cfg.Version}
+	if a.cfg.Kubelet != nil {
+		b.Gates = a.cfg.Kubelet.Gates()
+	}
+	info, _ := debug.ReadBuildInfo()
+	if info == nil {
+		return b
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Commit = s.Value
+		case "vcs.time":
+			b.Date = s.Value
+		case "vcs.modified":
+			b.TreeState = map[string]string{"true": "dirty", "false": "clean"}[s.Value]
+		}
+	}
+	return b
 }

@@ -19,6 +19,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"berth/agent/agenttest"
+	"berth/internal/host/cgroups"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -85,6 +86,9 @@ var oddNames = []string{
 	"kubelet_container_aligned_compute_resources_count", "kubelet_container_aligned_compute_resources_failure_count",
 	"kubelet_cpu_manager_exclusive_cpu_allocation_count", "kubelet_topology_manager_admission_duration_ms",
 	"kubelet_pod_resources_endpoint_errors_get", "kubelet_pod_resources_endpoint_errors_get_allocatable",
+	"kubelet_evented_pleg_connection_error_count", "kubelet_evented_pleg_connection_success_count",
+	"volume_manager_selinux_pod_context_mismatch_errors_total", "volume_manager_selinux_volume_context_mismatch_errors_total",
+	"volume_manager_selinux_volumes_admitted_total",
 	"kubelet_pod_resources_endpoint_errors_list", "kubelet_pod_resources_endpoint_requests_get",
 	"kubelet_pod_resources_endpoint_requests_get_allocatable", "kubelet_pod_resources_endpoint_requests_list",
 }
@@ -137,6 +141,10 @@ func TestMetricFamilies(t *testing.T) {
 		w := agenttest.New(t)
 		own, slis := families{prometheus.NewRegistry()}, families{prometheus.NewRegistry()}
 		w.Metrics, w.SLIs = own, slis
+		// The cgroups of this agent are not the machine's.
+		if _, err := cgroups.New(cgroups.Config{Driver: cgroups.Cgroupfs, Metrics: own}); err != nil {
+			t.Fatal(err)
+		}
 		providers := filepath.Join(t.TempDir(), "providers.yaml")
 		if err := os.WriteFile(providers, []byte(`{"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": [
 			{"name": "true", "matchImages": ["a.example"], "defaultCacheDuration": "1h", "apiVersion": "credentialprovider.kubelet.k8s.io/v1"}]}`), 0o600); err != nil {
@@ -147,7 +155,7 @@ func TestMetricFamilies(t *testing.T) {
 		bind(w, "web")
 		w.Settle(time.Second)
 		got := "# /metrics\n" + describe(t, own) + "# /metrics/slis\n" + describe(t, slis)
-		const golden = "testdata/metrics.txt"
+		const golden = "testdata/metrics/berth.txt"
 		if *update {
 			if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
 				t.Fatal(err)

@@ -20,7 +20,7 @@ func (a *Agent) newNodeResources() (*nodeallocatable.Resources, error) {
 // not belong to a pod.
 func (a *Agent) newCgroups(ctx context.Context, driver cgroups.Driver) (ContainerManager, error) {
 	m, err := cgroups.New(cgroups.Config{
-		Root: a.cfg.CgroupRoot, Driver: driver, Allocatable: a.resources.Kubepods, Settings: a.resources.Pods, Log: a.cfg.Log,
+		Root: a.cfg.CgroupRoot, Driver: driver, Allocatable: a.resources.Kubepods, Settings: a.resources.Pods, Log: a.cfg.Log, Metrics: a.out.Metrics,
 	})
 	if err != nil {
 		return nil, err

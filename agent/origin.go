@@ -10,10 +10,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kept"
 	"berth/internal/host/selinux"
 	"berth/internal/pod"
 	"berth/internal/record/events"
+	"berth/internal/runtime/cri"
 	"berth/internal/runtime/images"
 	"berth/internal/runtime/kuberuntime"
 	"berth/internal/source/manifest"
@@ -74,11 +75,11 @@ func localOrigin(l *objects.Local, c volumes.CSIConfig) origin {
 }
 
 func memberOrigin(g *ground, c volumes.CSIConfig) (origin, error) {
-	k, follower := g.cfg.Kubelet, kube.Follower{Client: g.api.client, Node: g.cfg.NodeName}
+	k, api := g.cfg.Kubelet, g.api.objects(g.cfg.NodeName)
 	cfg := objects.Config{
-		API: follower, Classes: follower, Accounts: g.api.client, SyncFrequency: k.SyncFrequency.Duration, Log: g.cfg.Log,
+		API: api, Classes: api, Accounts: api, SyncFrequency: k.SyncFrequency.Duration, Log: g.cfg.Log, Metrics: g.out.Metrics,
 		Strategy: objects.Strategy{
-			Name: k.ConfigMapAndSecretChangeDetectionStrategy, Read: g.api.client,
+			Name: k.ConfigMapAndSecretChangeDetectionStrategy, Read: api,
 			TTL: func() (time.Duration, bool) { return objectTTL(g.api.current.Node()) },
 		},
 		Certificates: objects.PodCertificates{
@@ -87,27 +88,38 @@ func memberOrigin(g *ground, c volumes.CSIConfig) (origin, error) {
 		},
 	}
 	if k.FeatureEnabled("ClusterTrustBundleProjection") {
-		cfg.Trust = follower
+		cfg.Trust = api
 	}
 	if k.FeatureEnabled("PodCertificateRequest") {
-		cfg.Certificates.API = follower
+		cfg.Certificates.API = api
 	}
 	all, err := objects.New(cfg)
 	if err != nil {
 		return origin{}, err
 	}
-	c.Objects, c.Wake, c.Health = storageAPI{&g.api, all}, all.Changed().Put, k.FeatureEnabled("CSIVolumeHealth")
+	g.api.kept.Retry = all.Changed().Put
+	c.Objects, c.Wake, c.Health = storageAPI{&g.api, api, all}, all.Changed().Put, k.FeatureEnabled("CSIVolumeHealth")
 	c.InUseChanged, c.ControllerAttach, c.RepublishPeriod = g.api.current.Wake, *k.EnableControllerAttachDetach, k.SyncFrequency.Duration
 	if k.FeatureEnabled("SELinuxMount") {
 		c.LabelledModes = volumes.AllModes
 	}
 	c.ClaimsPeriod = k.SyncFrequency.Duration
-	return origin{objects: all, changed: all.Changed(), claims: g.api.client, accounts: all, run: all.Run, csi: c}, nil
+	return origin{objects: all, changed: all.Changed(), claims: api, accounts: all, run: all.Run, csi: c}, nil
 }
 
 // podEvents records events about pods as a whole.
 func podEvents(r *events.Recorder) func(p *v1.Pod, eventtype, reason, message string) {
 	return func(p *v1.Pod, eventtype, reason, message string) { r.Event(p, "", eventtype, reason, message) }
+}
+
+// tellUnobserved records an event of a pod that the runtime does not tell of. That a runtime is
+// down is no event of each of its pods.
+func tellUnobserved(r *events.Recorder) func(p *v1.Pod, err error) {
+	return func(p *v1.Pod, err error) {
+		if !errors.Is(err, cri.ErrUnavailable) {
+			r.Event(p, "", v1.EventTypeWarning, "FailedSync", "error determining status: "+err.Error())
+		}
+	}
 }
 
 // objectTTL returns how long copies of ConfigMaps and Secrets serve, as the controller of the
@@ -123,7 +135,8 @@ func objectTTL(n *v1.Node) (time.Duration, bool) {
 
 // storageAPI are the objects of the API server that volumes of CSI drivers need.
 type storageAPI struct {
-	*apiServer
+	server  *apiServer
+	kept    kept.API
 	objects *objects.Objects
 }
 
@@ -132,28 +145,32 @@ const driverWait = 10 * time.Second
 
 // CSIDriver returns what is said of a driver, nil if nothing is.
 func (s storageAPI) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+	if d, lent := s.kept.LentCSIDriver(name); lent {
+		return d, nil
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, driverWait, errors.New("the API server does not tell of CSI drivers"))
 	defer cancel()
 	select {
-	case <-s.csiDrivers.Synced():
+	case <-s.server.csiDrivers.Synced():
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	d, ok := s.csiDrivers.Get("", name)
+	d, ok := s.server.csiDrivers.Get("", name)
 	if !ok {
-		return nil, nil
+		d = nil
 	}
+	s.kept.KeepCSIDriver(name, d)
 	return d, nil
 }
 
 // GetVolumeAttachment reads the record of a volume that is attached to this node.
 func (s storageAPI) GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
-	return s.client.GetVolumeAttachment(ctx, name)
+	return s.kept.GetVolumeAttachment(ctx, name)
 }
 
 // GetSecret reads the Secret as it is now.
 func (s storageAPI) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-	return s.client.GetSecret(ctx, namespace, name)
+	return s.kept.GetSecret(ctx, namespace, name)
 }
 
 // DriverToken returns a token of the pod's service account.

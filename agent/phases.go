@@ -37,6 +37,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "journal", run: a.journal.Run},
 			component{name: "events", run: a.events.Run},
 			component{name: "daemons", run: a.tuner.Run, absent: !a.tuner.GathersDaemons()},
+			component{name: "chains of iptables", run: keepChains(&a.base), absent: !a.settings.utilChains},
 			component{name: "traces", run: a.traces.Run, absent: a.traces.PerMillion == 0},
 		),
 		newPhase("runtime",
@@ -77,8 +78,10 @@ func (a *Agent) podPhases() []phase {
 			// Volumes end after the pods that have them and before what they need.
 			component{name: "volumes", run: a.storage.volumes.Run, ready: loaded(a.storage.load(a.cfg.Log)), drain: a.drainVolumes},
 			component{name: "runtime health", run: a.runtimeHealth.Run, absent: a.settings.mode == runMode},
+			component{name: "ranges of pods", run: a.ranges.Run, absent: a.ranges == nil},
 			component{name: "client certificate", run: a.api.keepIdentity, absent: a.api.identity == nil},
 			component{name: "serving certificate", run: a.serving.rotation.Run, absent: a.serving.rotation == nil},
+			component{name: "what is kept of the API server", run: a.api.kept.Run, ready: loaded(a.api.kept.Load), absent: noAPI},
 			component{name: "objects", run: a.origin.run, absent: noAPI},
 			component{name: "event sender", run: a.api.sender.Run, absent: noAPI},
 			component{name: "node watch", run: a.followNode, absent: noAPI},

@@ -51,9 +51,9 @@ func TestPhasesOfEachMode(t *testing.T) {
 		change func(*Config, *Outside)
 		more   []string
 	}{
-		{"standalone", kubelet(""), []string{"runtime health"}},
+		{"standalone", kubelet(""), []string{"chains of iptables", "runtime health"}},
 		{"member", kubelet("/does/not/exist"), []string{
-			"claims", "changes of claims", "runtime health", "objects", "event sender", "node watch", "CSI driver watch", "node", "status patches", "mirror pods",
+			"chains of iptables", "claims", "changes of claims", "runtime health", "ranges of pods", "what is kept of the API server", "objects", "event sender", "node watch", "CSI driver watch", "node", "status patches", "mirror pods",
 		}},
 	} {
 		known := map[string]bool{}

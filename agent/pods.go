@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/cluster/kept"
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/node"
 	"berth/internal/host/hostports"
@@ -21,6 +22,7 @@ import (
 	"berth/internal/runtime/crispec"
 	"berth/internal/runtime/kuberuntime"
 	"berth/internal/runtime/userns"
+	"berth/internal/source/manifest"
 	"berth/internal/source/podconfig"
 	"berth/internal/storage/volumes"
 	"berth/internal/sync/admission"
@@ -70,11 +72,18 @@ func newPodNeeds(g *ground, rt *containerRuntime) (n podNeeds, err error) {
 	}); err != nil {
 		return n, err
 	}
+	kubelet := ""
+	if g.settings.manifests.names == manifest.MangleNames {
+		kubelet = g.cfg.RootDir
+	}
 	n.allocations = allocation.New(allocation.Config{
-		File: filepath.Join(g.cfg.RootDir, allocationsFile), Log: g.cfg.Log,
+		File: filepath.Join(g.cfg.RootDir, allocationsFile), Kubelet: kubelet, Log: g.cfg.Log,
 		SetAside: func(message string) { g.recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", message) },
 	})
-	n.actions = action.New(action.Config{CRI: rt.cri, Dial: g.out.Dial})
+	if g.api.exists() {
+		g.api.kept.WasAdmitted = n.allocations.WasAdmitted
+	}
+	n.actions = action.New(action.Config{CRI: rt.cri, Dial: g.out.Dial, Metrics: g.out.Metrics})
 	n.probes = prober.New(prober.Config{
 		Actions: n.actions, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Path: filepath.Join(g.cfg.RootDir, probesFile),
 		HostIPs: g.hostIPs.Current,
@@ -99,13 +108,18 @@ func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 	c := podconfig.Config{
 		NodeName: g.cfg.NodeName, Log: g.cfg.Log, Journal: g.journal, Paths: g.cfg.Paths, Names: m.names,
 		StateDir: filepath.Join(g.cfg.RootDir, manifestsDir), Watch: g.out.Watch, Transport: g.out.Transport,
-		Rescan: m.rescan, Poll: m.poll, Header: m.header, Objects: o.define,
+		Rescan: m.rescan, Poll: m.poll, Header: m.header, Objects: o.define, Event: podEvents(g.recorder),
+	}
+	if m.names == manifest.MangleNames {
+		c.KubeletLogs = g.cfg.PodLogsDir
 	}
 	if g.api.exists() {
 		c.API = func(changed func()) podconfig.PodWatch {
-			w := kube.NewWatch[*v1.Pod](g.api.client, kube.OfNode(g.cfg.NodeName), changed)
-			w.Expect(func() []pod.UID { return expectPods(g, syncer) })
-			return w
+			return g.api.kept.Watch(func(changed func()) kept.ServerPods {
+				w := kube.NewWatch[*v1.Pod](g.api.client, kube.OfNode(g.cfg.NodeName), changed)
+				w.Expect(func() []pod.UID { return expectPods(g, syncer) })
+				return w
+			}, changed)
 		}
 	}
 	return c
@@ -225,7 +239,7 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 	l.admit = newAdmission(g, l.podNeeds, l.resized, in)
 	l.workers = podworkers.New(podworkers.Config{
 		Syncer: g.quarantine.Guard(l.syncer), Observer: p, Admitter: l.admit, Resizer: l.admit, States: g.states, Evicted: g.status.Evicted, Journal: g.journal,
-		Log: g.cfg.Log, Metrics: g.out.Metrics,
+		Unobserved: tellUnobserved(g.recorder), Log: g.cfg.Log, Metrics: g.out.Metrics, Tracer: g.tracer,
 	})
 	return l, nil
 }

@@ -73,6 +73,6 @@ func (a *Agent) openRecords() (closeAll func(), err error) {
 func newTraces(g *ground) *tracing.Exporter {
 	cfg := g.settings.tracing
 	cfg.Node, cfg.Version, cfg.Log, cfg.Dial = g.cfg.NodeName, g.cfg.Version, g.cfg.Log, g.out.Dial
-	cfg.Statuses, cfg.Stories = g.status, g.journal
+	cfg.Statuses, cfg.Stories, cfg.Spans = g.status, g.journal, g.tracer
 	return tracing.New(cfg)
 }

@@ -33,19 +33,33 @@ type containerRuntime struct {
 	log      *slog.Logger
 	// driver counts where the runtime does not tell its own.
 	driver cgroups.Driver
+	// networkChanged has an element when the embedded runtime has given pods another network.
+	networkChanged chan struct{} // capacity 1
 }
+
+// networkPlugins is where network plugins say how pods get their network (containerd's and CRI-O's
+// default).
+const networkPlugins = "/etc/cni/net.d"
 
 func newContainerRuntime(b *base) (containerRuntime, error) {
 	cfg, err := &b.cfg, error(nil)
 	rt := containerRuntime{
 		ensured: make(chan struct{}), endpoint: cfg.RuntimeEndpoint, facts: newRuntimeInfo(b.out.Cgroups), log: cfg.Log,
-		driver: cmp.Or(cgroups.Driver(cfg.CgroupDriver), cgroups.Cgroupfs),
+		networkChanged: make(chan struct{}, 1), driver: cmp.Or(cgroups.Driver(cfg.CgroupDriver), cgroups.Cgroupfs),
 	}
 	if rt.endpoint == "" && b.out.DialCRI == nil {
-		if rt.embedded, err = embedded.New(embedded.Config{
-			Root: cfg.RootDir, RunDir: cfg.RunDir, Subnet: cfg.PodCIDR, CgroupDriver: cfg.CgroupDriver, SELinux: cfg.SELinux,
+		c := embedded.Config{
+			Root: cfg.RootDir, RunDir: cfg.RunDir, CgroupDriver: cfg.CgroupDriver, SELinux: cfg.SELinux,
 			PullProgressDeadline: cfg.ImagePullProgressDeadline, Cgroups: rt.facts, Log: cfg.Log,
-		}); err != nil {
+			Assigned: b.settings.mode == memberMode, NetworkChanged: func() { wake(rt.networkChanged) },
+		}
+		if !c.Assigned {
+			c.Subnets = splitCIDRs(cfg.PodCIDR)
+		}
+		if b.settings.mode != runMode {
+			c.NetworkPlugins = networkPlugins
+		}
+		if rt.embedded, err = embedded.New(c); err != nil {
 			return rt, err
 		}
 		rt.endpoint = rt.embedded.Endpoint()

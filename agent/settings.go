@@ -64,6 +64,7 @@ type settings struct {
 	// tracing.PerMillion is 0 when nothing is traced.
 	tracing tracing.Config
 	// volumePeriod is how long what a volume uses counts as known.
+	hiddenMetrics     bool // also what the kubelet hides
 	volumePeriod      time.Duration
 	systemCgroups     map[string]string
 	streamIdleTimeout time.Duration
@@ -74,6 +75,8 @@ type settings struct {
 	// tuning is what is set of the kernel and of the agent's process. Run mode sets nothing: nobody
 	// has asked for it.
 	tuning tuning.Settings
+	// utilChains: the chains are kept that other programs expect of a kubelet in iptables.
+	utilChains bool
 }
 
 // imageSettings are those of pulls and of image garbage collection.
@@ -185,7 +188,7 @@ func kubeletSettings(k *config.Kubelet) settings {
 		},
 		limitsStorage: *k.LocalStorageCapacityIsolation, isCritical: pod.IsCritical, eviction: evictionSettingsOf(&k.KubeletConfiguration),
 		shutdown:     nodeshutdown.Groups(&k.KubeletConfiguration),
-		volumePeriod: k.VolumeStatsAggPeriod.Duration, systemCgroups: systemCgroups(k),
+		volumePeriod: k.VolumeStatsAggPeriod.Duration, hiddenMetrics: k.ShowHiddenMetricsForVersion != "", systemCgroups: systemCgroups(k),
 		streamIdleTimeout: k.StreamingConnectionIdleTimeout.Duration,
 		profiling:         *k.EnableProfilingHandler, changesLogLevel: *k.EnableDebugFlagsHandler,
 		node: node.Settings{
@@ -193,7 +196,7 @@ func kubeletSettings(k *config.Kubelet) settings {
 			LocalStorageCapacityIsolation: *k.LocalStorageCapacityIsolation, MaxImages: int(*k.NodeStatusMaxImages),
 		},
 	}
-	s.tuning = tuningOf(k)
+	s.tuning, s.utilChains = tuningOf(k), *k.MakeIPTablesUtilChains
 	if k.Standalone() {
 		s.mode = standaloneMode
 	}

@@ -62,7 +62,7 @@ func newSharing(g *ground, capacityChanged func()) (s sharing, err error) {
 		return s, err
 	}
 	c := dra.Config{
-		API: g.api.client, NodeName: g.cfg.NodeName, StateFile: inRoot(claimsFile), HealthFile: inRoot(claimHealthFile),
+		API: g.api.objects(g.cfg.NodeName), NodeName: g.cfg.NodeName, StateFile: inRoot(claimsFile), HealthFile: inRoot(claimHealthFile),
 		Dial: g.out.DialPlugin, Journal: g.journal, Metrics: g.out.Metrics, Log: g.cfg.Log,
 	}
 	if !g.cfg.Kubelet.FeatureEnabled("ResourceHealthStatus") {

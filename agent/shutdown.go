@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/host/logind"
+	"berth/internal/observe/status"
 	"berth/internal/pod"
 	"berth/internal/sync/nodeshutdown"
 	"berth/internal/sync/podworkers"
@@ -28,8 +29,13 @@ func (k shutdownKiller) ShutDownPod(p *v1.Pod, grace int64, status func(*v1.PodS
 	})
 }
 
-// newShutdown builds what ends pods before the machine is turned off.
-func newShutdown(g *ground, workers *podworkers.PodWorkers, nodeChanged func()) *nodeshutdown.Manager {
+// newShutdown builds what ends pods before the machine is turned off; patcher is nil without an API
+// server.
+func newShutdown(g *ground, workers *podworkers.PodWorkers, patcher *status.Patcher, known <-chan struct{}, nodeChanged func()) *nodeshutdown.Manager {
+	var tell func(context.Context, []pod.UID) error
+	if patcher != nil {
+		tell = patcher.Flush
+	}
 	connect := g.out.Logind
 	if connect == nil {
 		connect = func(ctx context.Context) (nodeshutdown.Logind, error) {
@@ -41,8 +47,8 @@ func newShutdown(g *ground, workers *podworkers.PodWorkers, nodeChanged func()) 
 		}
 	}
 	return nodeshutdown.New(nodeshutdown.Config{
-		Groups: g.settings.shutdown, Connect: connect, Pods: func() []*v1.Pod { return podsToEnd(g.pods, workers) }, Lifecycles: g.states,
-		Killer: shutdownKiller{workers}, NodeEvent: g.recorder.NodeEvent, State: g.shutdown, Changed: nodeChanged,
+		Groups: g.settings.shutdown, Connect: connect, Pods: func() []*v1.Pod { return podsToEnd(g.pods, workers) }, Known: known, Lifecycles: g.states,
+		Killer: shutdownKiller{workers}, Tell: tell, NodeEvent: g.recorder.NodeEvent, State: g.shutdown, Changed: nodeChanged,
 		Path: filepath.Join(g.cfg.RootDir, shutdownFile), Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
 	})
 }

@@ -19,7 +19,7 @@ func newStats(b *base, rt *containerRuntime, p *pleg.PLEG, v podView, m *volumes
 	return stats.New(stats.Config{
 		NodeName: b.cfg.NodeName, RootDir: b.cfg.RootDir, PodLogsDir: b.cfg.PodLogsDir, Hierarchy: cgroupstat.Detect,
 		Observed: p.Known, Pod: v.getPod, Cgroup: rt.facts.PodPath, Class: rt.facts.QoSPath,
-		Started: b.started, Runtime: rt.cri, VolumePeriod: b.settings.volumePeriod, System: b.settings.systemCgroups, Log: b.cfg.Log,
+		Started: b.started, Runtime: rt.cri, VolumePeriod: b.settings.volumePeriod, System: b.settings.systemCgroups, Log: b.cfg.Log, Metrics: b.out.Metrics,
 		Volume: func(ctx context.Context, p *v1.Pod, volume string) (stats.VolumeUse, error) {
 			u, err := m.Use(ctx, p, volume)
 			return stats.VolumeUse(u), err

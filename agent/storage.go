@@ -45,7 +45,7 @@ func newStorage(g *ground, o *origin, n nodeSource, shared *sharing) (s storage,
 	}
 	if s.plugins, err = plugins.New(plugins.Config{
 		Dir: filepath.Join(g.cfg.RootDir, registryDir), Watch: g.out.Plugins, Dial: g.out.DialPlugin, Log: g.cfg.Log,
-		Handlers: handlers,
+		Handlers: handlers, Metrics: g.out.Metrics,
 	}); err != nil {
 		return s, err
 	}
@@ -61,7 +61,7 @@ func newStorage(g *ground, o *origin, n nodeSource, shared *sharing) (s storage,
 	if s.volumes, err = volumes.New(volumes.Config{
 		Root: g.cfg.RootDir, AllocatableMemory: g.resources.Allocatable.Memory().Value(), Mounter: mounter, Objects: o.objects, Certificates: o.objects,
 		Allocatable: func() v1.ResourceList { return allocatable(n) }, Log: g.cfg.Log, Journal: g.journal,
-		Claims: o.claims, Node: n.Current, CSI: ofDrivers, Event: podEvents(g.recorder), Metrics: g.out.Metrics,
+		Claims: o.claims, Node: n.Current, CSI: ofDrivers, Event: podEvents(g.recorder), VolumeEvent: g.recorder.VolumeEvent, Metrics: g.out.Metrics,
 	}); err != nil {
 		return s, err
 	}

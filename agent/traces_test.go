@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/agent/agenttest"
 	"berth/internal/cluster/kube/kubetest"
@@ -122,7 +123,7 @@ func TestTracesOfPodStarts(t *testing.T) {
 		slices.Sort(got)
 		want := []string{
 			"admission", "become ready", "cgroup", "create container main", "create container side", "image main", "image side",
-			"pod start", "sandbox", "start container main", "start container side", "volumes",
+			"pod start", "sandbox", "start container main", "start container side", "startup probe side", "volumes",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("spans (-want +got):\n%s", diff)
@@ -148,6 +149,66 @@ func TestTracesOfPodStarts(t *testing.T) {
 		w.Settle(2 * time.Minute)
 		if n, m := len(c.spansOf(p)), len(c.spansOf(late)); n != len(want) || m != spans {
 			t.Errorf("%d and %d spans after a restart of the agent, were %d and %d", n, m, len(want), spans)
+		}
+	})
+}
+
+// trees are the traces whose first span is called so, each as the names of its spans in the order
+// of their beginnings, indented below their parents.
+func (c *collector) trees(root string) (out [][]string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, spans := range c.traces {
+		slices.SortStableFunc(spans, func(a, b *tracepb.Span) int { return int(int64(a.StartTimeUnixNano) - int64(b.StartTimeUnixNano)) })
+		var lines []string
+		var below func(parent []byte, indent string)
+		below = func(parent []byte, indent string) {
+			for _, s := range spans {
+				if string(s.ParentSpanId) == string(parent) {
+					lines = append(lines, indent+s.Name)
+					below(s.SpanId, indent+" ")
+				}
+			}
+		}
+		below(nil, "")
+		if len(lines) > 0 && lines[0] == root {
+			out = append(out, lines)
+		}
+	}
+	return out
+}
+
+// A pass is a trace, in which the calls of the runtime are, and the images that containers wait
+// for.
+func TestTracesOfPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := agenttest.New(t)
+		w.Kubelet = "tracing: {endpoint: \"collector:4317\", samplingRatePerMillion: 1000000}\n"
+		c := startCollector(t, w, "collector:4317")
+		w.Join()
+		kubetest.Put(w.API, readyPod(2))
+		w.Settle(30 * time.Second)
+		var first []string
+		for _, tree := range c.trees("syncPod") {
+			if slices.Contains(tree, " runtime.v1.RuntimeService/RunPodSandbox") {
+				first = tree
+			}
+		}
+		for _, want := range []string{
+			" EnsureImage", "  runtime.v1.ImageService/ImageStatus", " runtime.v1.RuntimeService/CreateContainer", " runtime.v1.RuntimeService/StartContainer",
+		} {
+			if !slices.Contains(first, want) {
+				t.Errorf("the pass that started the pod has no %q:\n%s", want, strings.Join(first, "\n"))
+			}
+		}
+		kubetest.Delete[*v1.Pod](w.API, v1.NamespaceDefault, readyPod(2).Name, metav1.DeleteOptions{})
+		w.Settle(2 * time.Minute)
+		ended := c.trees("syncTerminatingPod")
+		if len(ended) != 1 || !slices.Contains(ended[0], " runtime.v1.RuntimeService/StopContainer") {
+			t.Errorf("the end of the pod: %q", ended)
+		}
+		if len(c.trees("syncTerminatedPod")) != 1 {
+			t.Error("the pass after the end is not there")
 		}
 	})
 }

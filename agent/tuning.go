@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"context"
 	"os"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/config"
+	"berth/internal/host/iptables"
 	"berth/internal/host/tuning"
 	"berth/internal/record/events"
 )
@@ -31,6 +33,15 @@ func newTuner(b *base) *tuning.Tuner {
 	return &tuning.Tuner{Settings: b.settings.tuning, Machine: machine, Log: b.cfg.Log}
 }
 
+// keepChains keeps the chains that other programs expect of a kubelet in iptables.
+func keepChains(b *base) func(context.Context) error {
+	k := iptables.Keeper{Machine: b.out.Chains, Log: b.cfg.Log}
+	if k.Machine == nil {
+		k.Machine = iptables.Host{}
+	}
+	return k.Run
+}
+
 // swapsFile lists what the machine swaps to (proc_swaps(5)): a title, and a line for each.
 const swapsFile = "/proc/swaps"
 
@@ -39,15 +50,15 @@ func swaps(content []byte) bool { return strings.Count(string(content), "\n") > 
 
 // tellSwappedMemory warns where volumes in memory, with Secrets in them, may be written to a disk:
 // with such a swapsFile, and a tmpfs that has no option to be kept out of that.
-func (a *Agent) tellSwappedMemory(swapsFile string, noswap func() bool) {
+func (g *ground) tellSwappedMemory(swapsFile string, noswap func() bool) {
 	content, err := os.ReadFile(swapsFile)
 	if err != nil || !swaps(content) || noswap() {
 		return
 	}
 	const message = "the machine swaps, and tmpfs of its kernel cannot be kept out of that (noswap, from Linux 6.4 on): " +
 		"volumes in memory, such as those of Secrets, may be written to a disk; turn swap off, encrypt it, or take a newer kernel"
-	a.cfg.Log.Warn(message)
-	a.recorder.NodeEvent(v1.EventTypeWarning, "PossibleMemoryBackedVolumesOnDisk", message)
+	g.cfg.Log.Warn(message)
+	g.recorder.NodeEvent(v1.EventTypeWarning, "PossibleMemoryBackedVolumesOnDisk", message)
 }
 
 // cgroupV1 is what is to be known of such a host (KEP-5573: cgroup v1 goes).

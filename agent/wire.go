@@ -61,6 +61,7 @@ type Agent struct {
 type nodeParts struct {
 	node          nodeSource
 	runtimeHealth *node.RuntimeHealth
+	ranges        *podCIDRs // nil where the runtime is told nothing
 	conditions    *health.Table
 	tuner         *tuning.Tuner
 	keeper        *node.Node // nil without an API server
@@ -146,7 +147,8 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.imageManager, err = newImageManager(g, &a.containerRuntime, &a.origin); err != nil {
 		return nil, err
 	}
-	a.runtimeHealth = node.NewRuntimeHealth(a.cri, a.node.Wake, cfg.Log)
+	a.runtimeHealth = node.NewRuntimeHealth(a.cri, a.node.Wake, a.networkChanged, cfg.Log)
+	a.ranges = newPodCIDRs(&a.base, &a.containerRuntime, a.node)
 	a.kills = oom.NewKills(filepath.Join(cfg.RootDir, killsFile), cfg.Log)
 	a.pleg = pleg.New(a.kills.Amend(a.cri), a.journal, cfg.Log, a.out.Metrics)
 	a.newOOMWatcher()
@@ -173,7 +175,6 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		podsCgroup: func() string { return a.facts.QoSPath(v1.PodQOSGuaranteed) },
 		podCgroup:  a.facts.PodPath,
 	}, a.node.Wake)
-	a.atShutdown = newShutdown(g, a.workers, a.node.Wake)
 	a.lives, a.traces = newPodCounts(g, a.pleg, a.view), newTraces(g)
 	if a.source, err = podconfig.New(sources(g, &a.origin, a.syncer)); err != nil {
 		return nil, err
@@ -181,7 +182,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.serving, err = newServing(g); err != nil {
 		return nil, err
 	}
-	a.reporting = newReporting(g, &a.podLife, a.source, a.storage.volumes, a.serving.wake)
+	a.reporting = newReporting(g, &a.podLife, a.source, a.storage.volumes, wakeEach(a.serving.wake, a.ranges.Wake))
 	a.loop = syncloop.New(syncloop.Config{
 		Source: a.source, Workers: a.workers, Housekeeping: a.workers, Finished: a.workers.Finished(), Pods: a.pods,
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(), Probes: a.probes.Results(), Resized: a.resized,
@@ -189,6 +190,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		Objects: a.origin.changed, Static: a.api.static, Shown: a.compare,
 		Leftovers: a.newDrain(), Observed: a.pleg.Newest,
 	})
+	a.atShutdown = newShutdown(g, a.workers, a.patcher, a.loop.Known(), a.node.Wake)
 	if a.conditions, err = a.newConditions(); err != nil {
 		return nil, err
 	}

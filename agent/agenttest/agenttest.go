@@ -162,7 +162,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		LogWrites:     func() (containerlogs.Writes, error) { return quietLogs{}, nil },
 		Listen:        func() (net.Listener, error) { return w.door, nil },
 		ListenPlugins: listenPlugins,
-		Tuning:        quietTuning{}, HostPorts: &w.sockets, Readings: w.Usage, Logind: w.logind.connect, Metrics: w.Metrics, SLIs: w.SLIs,
+		Tuning:        quietTuning{}, Chains: quietChains{}, HostPorts: &w.sockets, Readings: w.Usage, Logind: w.logind.connect, Metrics: w.Metrics, SLIs: w.SLIs,
 		Machine: nodeMachine, Network: w.uplink.network(), Dial: w.Network.Dial,
 		Disk: func(string) (capacity, available uint64, err error) {
 			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil
@@ -264,6 +264,18 @@ func (quietKernel) Kills(string) (uint64, error)                  { return 0, ni
 func (quietKernel) Memory(string) (peak, limit uint64, err error) { return 0, 0, nil }
 
 type quietWatch struct{}
+
+// quietChains is an iptables that has all chains.
+type quietChains struct{}
+
+func (quietChains) Run(context.Context, string, ...string) (string, error) {
+	return "", nil
+}
+
+func (quietChains) Follow(ctx context.Context, _ []string, _ func()) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
 
 // quietTuning is a machine that is as it should be.
 type quietTuning struct{ tuning.Machine }

@@ -82,6 +82,10 @@ func (s *story) putObject(text []byte) error {
 	switch kind.Kind {
 	case "ConfigMap":
 		return put(s.API, text, &v1.ConfigMap{})
+	case "ServiceAccount":
+		return put(s.API, text, &v1.ServiceAccount{})
+	case "Secret":
+		return put(s.API, text, &v1.Secret{})
 	case "RuntimeClass":
 		return put(s.API, text, &nodev1.RuntimeClass{})
 	case "PersistentVolume":

@@ -65,12 +65,17 @@ import (
 //	                           CODE healthz is what /healthz fails for, CODE Ready the message of
 //	                           the Node's condition Ready
 //
-// and those of doContainer, doOutside, doResize, doUsage and doDevices.
+// and those of doContainer, doOutside, doResize, doUsage, doDevices and doKept.
 func RunStories(t *testing.T, pattern string) { RunStoriesWith(t, pattern, nil) }
 
-// Explain is the command berth explain for a pod, at an agent that dial connects to. It returns
-// what the command prints.
-type Explain func(dial func(context.Context) (net.Conn, error), pod string) (string, error)
+// Explain is the command berth explain for a pod, at an agent that dial connects to.
+type Explain func(dial func(context.Context) (net.Conn, error), pod string) (Explained, error)
+
+// Explained is what the command prints.
+type Explained struct {
+	Screen string // the short form
+	All    string // with --all
+}
 
 // RunStoriesWith runs stories that ask for explanations.
 func RunStoriesWith(t *testing.T, pattern string, explain Explain) {

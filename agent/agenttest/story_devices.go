@@ -52,7 +52,7 @@ func (s *story) doDevices(verb string, args []string) error {
 		}
 		return differs(c.Config.GetLinux().GetResources().GetCpusetCpus(), rest)
 	default:
-		return errors.New("unknown command")
+		return s.doKept(verb, args)
 	}
 	return nil
 }

@@ -47,7 +47,9 @@ import (
 //	expect-disk-clean          no folder or log of a pod is left
 //	expect-event POD REASON N [TEXT]   there were N events of the pod with this reason whose messages contain the text
 //	expect-next POD DURATION TEXT   what happens without another event then, and why, as berth explain tells; "none": nothing is timed
-//	expect-explain POD TEXT    berth explain says the text; only where a story is run with the command
+//	expect-explain POD TEXT    berth explain --all says the text; only where a story is run with the command
+//	expect-screen POD POINT TEXT   berth explain says the text on its one screen; POINT is which of the points of a situation this
+//	                           is: cause, rule, input or next
 func (s *story) doOutside(verb string, args []string) error {
 	if len(args) == 0 && verb != "lose-disk" && verb != "expect-disk-clean" {
 		return errors.New("the command needs to know what it is about")
@@ -124,6 +126,8 @@ func (s *story) doOutside(verb string, args []string) error {
 		return s.expectNext(args[0], rest)
 	case "expect-explain":
 		return s.expectExplain(args[0], rest)
+	case "expect-screen":
+		return s.expectScreen(args)
 	default:
 		return s.doResize(verb, args)
 	}
@@ -318,16 +322,39 @@ func (s *story) expectNext(name, want string) error {
 	return fmt.Errorf("expected are:\n  %s", strings.Join(all, "\n  "))
 }
 
-func (s *story) expectExplain(name, want string) error {
+func (s *story) explained(name string) (Explained, error) {
 	if s.explain == nil {
-		return errors.New("this story is not run with berth explain")
+		return Explained{}, errors.New("this story is not run with berth explain")
 	}
-	got, err := s.explain(s.Dial, name)
+	return s.explain(s.Dial, name)
+}
+
+func (s *story) expectExplain(name, want string) error {
+	got, err := s.explained(name)
 	if err != nil {
 		return err
 	}
+	return says(got.All, want)
+}
+
+func (s *story) expectScreen(args []string) error {
+	if len(args) < 3 || !slices.Contains(Points, args[1]) {
+		return fmt.Errorf("a pod, one of %s, and a text are needed", strings.Join(Points, ", "))
+	}
+	got, err := s.explained(args[0])
+	if err != nil {
+		return err
+	}
+	return says(got.Screen, strings.Join(args[2:], " "))
+}
+
+func says(got, want string) error {
 	if !strings.Contains(strings.Join(strings.Fields(got), " "), want) {
 		return fmt.Errorf("it says:\n%s", got)
 	}
 	return nil
 }
+
+// Points are what a user asks of a situation: why it is so, the rule that made it so, the values
+// that the rule was applied to, and what happens next.
+var Points = []string{"cause", "rule", "input", "next"}
