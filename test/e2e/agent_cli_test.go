@@ -192,11 +192,11 @@ func TestExplain(t *testing.T) {
 	if !took {
 		t.Error("no entry says how long anything took")
 	}
-	wantMatch(t, "explain web", n.berth("explain", "web"), `(?m)^TIME +AFTER +COMPONENT +CONTAINER +DECISION$(.*\n)+.*runtime +main +container started.*took `)
+	wantMatch(t, "explain web", n.berth("explain", "--all", "web"), `(?m)^TIME +AFTER +COMPONENT +CONTAINER +DECISION$(.*\n)+.*runtime +main +container started.*took `)
 	n.remove("web.yaml")
 	n.awaitGone(web.UID)
-	until(t, "the journal to tell of the end", func() bool { return strings.Contains(n.berth("explain", "web"), "pod removed") })
-	if a := n.command(n.ctx, "explain", "nobody"); a.code == 0 || !strings.Contains(a.errOut, `"nobody" not found`) {
+	until(t, "the journal to tell of the end", func() bool { return strings.Contains(n.berth("explain", "--all", "web"), "pod removed") })
+	if a := n.command(n.ctx, "explain", "--all", "nobody"); a.code == 0 || !strings.Contains(a.errOut, `"nobody" not found`) {
 		t.Errorf("explain of a pod that never was: %v", a)
 	}
 }

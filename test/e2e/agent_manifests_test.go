@@ -49,7 +49,7 @@ func TestRefusedManifestsAreExplained(t *testing.T) {
 		if log := read(t, a.log); !line.MatchString(log) {
 			t.Errorf("the log does not say of %s what matches %s:\n%s", r.file, r.says, log)
 		}
-		if said := n.berth("explain", r.file); !regexp.MustCompile(`manifest refused`).MatchString(said) || !regexp.MustCompile(r.says).MatchString(said) {
+		if said := n.berth("explain", "--all", r.file); !regexp.MustCompile(`manifest refused`).MatchString(said) || !regexp.MustCompile(r.says).MatchString(said) {
 			t.Errorf("berth explain %s says\n%s", r.file, said)
 		}
 	}
@@ -92,8 +92,8 @@ func TestUnknownImageIsExplained(t *testing.T) {
 	if log := read(t, a.log); !regexp.MustCompile(`(?m)^.*wrong.*` + regexp.QuoteMeta(unknownImage)).MatchString(log) {
 		t.Errorf("the log has no line on the image of pod wrong:\n%s", log)
 	}
-	wantText(t, "berth explain wrong", n.berth("explain", "wrong"), unknownImage, "connection refused")
-	wantText(t, "berth explain never", n.berth("explain", "never"), unknownImage)
+	wantText(t, "berth explain wrong", n.berth("explain", "--all", "wrong"), unknownImage, "connection refused")
+	wantText(t, "berth explain never", n.berth("explain", "--all", "never"), unknownImage)
 	wantUntouched(t, n, steady)
 
 	n.write("wrong.yaml", manifest("wrong", "serve"))

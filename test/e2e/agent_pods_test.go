@@ -191,7 +191,7 @@ func TestCrashLoop(t *testing.T) {
 		t.Errorf("the container is %+v, want one restart, the last end with code 3, and a back-off of 10 s", c)
 	}
 	wantMatch(t, "the table", n.berth("get", "pods"), `(?m)^crashing +0/1 +CrashLoopBackOff +1 `)
-	wantInOrder(t, n.explain("crashing"), "container started: incarnation 0", "exit code 3", "container started: incarnation 1", "exit code 3", "CrashLoopBackOff")
+	wantInOrder(t, n.explain("crashing"), "container started: for the first time", "exit code 3", "container started: restart 1", "exit code 3", "CrashLoopBackOff")
 	n.remove("crashing.yaml")
 	n.awaitGone(crashing.UID)
 	wantInOrder(t, n.explain("crashing"), "CrashLoopBackOff", "pod removed")

@@ -193,7 +193,7 @@ func TestKilledContainerRestarts(t *testing.T) {
 	}
 	// The end, the restart, and nothing that waited for a clock between them.
 	entries := n.explain("web")
-	wantInOrder(t, entries, "container started: incarnation 0", "main terminated", "container started: incarnation 1", "main running")
+	wantInOrder(t, entries, "container started: for the first time", "main terminated", "container started: restart 1", "main running")
 	for _, e := range entries {
 		if strings.Contains(e.Decision, "BackOff") {
 			t.Errorf("the first restart was put off: %s: %s", e.Decision, e.Why)

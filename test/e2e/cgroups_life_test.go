@@ -40,7 +40,11 @@ func sleeperIn(t *testing.T, cgroup, name string) (dirs []string, ended <-chan e
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended, unless the test failed
+	t.Cleanup(func() { _ = cmd.Process.Kill() })                // it has ended, unless the test failed
+	until(t, "the program to have its arguments", func() bool { // which the kernel sets last
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid))
+		return err == nil && strings.Contains(string(line), "sleep")
+	})
 	for _, parent := range parents {
 		dir := filepath.Join(parent, name)
 		if err := os.Mkdir(dir, 0o755); err != nil {

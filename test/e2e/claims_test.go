@@ -74,7 +74,7 @@ func TestClaims(t *testing.T) {
 	defer f.Close()
 	n.remove("user.yaml")
 	until(t, "the holder of the mount to be told", func() bool {
-		return strings.Contains(n.command(n.ctx, "explain", "user").out, fmt.Sprintf("held by process %d (", os.Getpid()))
+		return strings.Contains(n.command(n.ctx, "explain", "--all", "user").out, fmt.Sprintf("held by process %d (", os.Getpid()))
 	})
 	must(t, f.Close())
 	n.awaitGone(p.UID)
@@ -132,7 +132,7 @@ func TestClaimOfADisk(t *testing.T) {
 	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/d/file", n.pid(containerID(second, "main")))); err != nil || string(b) != "kept" {
 		t.Errorf("the second pod sees %q, %v", b, err)
 	}
-	wantText(t, "explain", n.berth("explain", "second"), "AlreadyMountedVolume", "The requested fsGroup is 4243, but the volume disk has GID 4242")
+	wantText(t, "explain", n.berth("explain", "--all", "second"), "AlreadyMountedVolume", "The requested fsGroup is 4243, but the volume disk has GID 4242")
 	n.remove("first.yaml")
 	n.remove("second.yaml")
 	n.awaitGone(first.UID)

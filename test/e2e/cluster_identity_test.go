@@ -24,9 +24,11 @@ func TestClusterBootstrap(t *testing.T) {
 	c.identity = []string{"--kubeconfig", kubeconfig, "--bootstrap-kubeconfig", bootstrap}
 	c.configure("rotateCertificates: true\nserverTLSBootstrap: true\n")
 	c.bootstrapToken(bootstrap)
-	c.write("static.yaml", strings.Replace(manifest("static", "serve"), "metadata:\n", "metadata:\n  namespace: "+c.namespace+"\n", 1))
+	static := strings.Replace(manifest("static", "sleep"), "metadata:\n", "metadata:\n  namespace: "+c.namespace+"\n", 1)
+	c.write("static.yaml", strings.Replace(static, "spec:\n", "spec:\n  hostNetwork: true\n", 1))
 
-	// Pods of manifests wait for no identity.
+	// Pods of manifests wait for no identity. They have the network of the machine: a range for
+	// that of pods is given to a Node.
 	start := c.stopServer()
 	a := c.startKubelet()
 	c.awaitReady("static-" + c.name)

@@ -105,7 +105,7 @@ metadata: {name: other}
 	})
 	run("another", "IfNotPresent", "other")
 	until(t, "the agent to say what the provider wants", func() bool {
-		another := c.command(c.ctx, "explain", c.namespace+"/another")
+		another := c.command(c.ctx, "explain", "--all", c.namespace+"/another")
 		return strings.Contains(another.out, `has no annotation "registry.example/user"`)
 	})
 	c.wantNowhere(password, c.place.Dir+"/provider")

@@ -261,13 +261,13 @@ func TestClusterOtherNodesPods(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	foreign := c.helloPod("foreign", "serve")
-	foreign.Spec.NodeName = "elsewhere"
+	foreign.Spec.NodeName = "elsewhere-" + c.name
 	c.create(foreign)
 	c.startMember()
 	ours := c.helloPod("ours", "serve")
 	ours.Spec.NodeName = c.name
 	late := c.helloPod("late", "serve")
-	late.Spec.NodeName = "elsewhere"
+	late.Spec.NodeName = "elsewhere-" + c.name
 	c.create(ours, late)
 	c.awaitAPIReady("ours")
 	for _, name := range []string{"foreign", "late"} {

@@ -115,17 +115,23 @@ type cluster struct {
 // plane apart, which the next test uses.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
+	return newClusterFor(t, clusterLimit)
+}
+
+// newClusterFor makes a node for a test that may take longer than others.
+func newClusterFor(t *testing.T, limit time.Duration) *cluster {
+	t.Helper()
 	shared, err := sharedPlane()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &cluster{
-		node: newNode(t), name: nodeName(int(usedNodes.Add(1)) - 1), changed: make(chan struct{}, 1),
+		node: newNodeFor(t, limit), name: nodeName(int(usedNodes.Add(1)) - 1), changed: make(chan struct{}, 1),
 		port: freePort(t), healthzPort: freePort(t), readOnlyPort: freePort(t),
 	}
 	c.namespace = "of-" + c.name
 	c.identity = []string{"--kubeconfig", shared.dir + "/node-" + c.name + ".kubeconfig"}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), clusterLimit, fmt.Errorf("the test took longer than %v", clusterLimit))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, fmt.Errorf("the test took longer than %v", limit))
 	t.Cleanup(cancel)
 	c.ctx = ctx
 	c.plane = &controlPlane{t: t, ctx: ctx, binary: shared.binary, dir: shared.dir}
@@ -209,6 +215,7 @@ kind: KubeletConfiguration
 containerRuntimeEndpoint: embedded
 failCgroupV1: false
 failSwapOn: false
+makeIPTablesUtilChains: false
 cgroupRoot: %s
 podLogsDir: %s
 staticPodPath: %s
@@ -312,7 +319,7 @@ func (c *cluster) tellCluster() {
 		}
 		status, err := json.Marshal(p.Status)
 		c.t.Logf("the API's pod %s/%s %s: %s (%v)", p.Namespace, p.Name, p.UID, status, err)
-		c.t.Logf("%s", c.command(ctx, "explain", p.Namespace+"/"+p.Name))
+		c.t.Logf("%s", c.command(ctx, "explain", "--all", p.Namespace+"/"+p.Name))
 	}
 }
 
@@ -555,12 +562,12 @@ func (c *cluster) exec(pod string, program ...string) string {
 }
 
 // bodies are the processes of the pods' containers, by pod and container.
-func (c *cluster) bodies(p pods) map[string]int {
-	c.t.Helper()
+func (n *node) bodies(p pods) map[string]int {
+	n.t.Helper()
 	out := map[string]int{}
 	for _, pod := range p {
 		for _, s := range pod.Status.ContainerStatuses {
-			out[pod.Name+"/"+s.Name] = c.pid(containerID(pod, s.Name))
+			out[pod.Name+"/"+s.Name] = n.pid(containerID(pod, s.Name))
 		}
 	}
 	return out

@@ -108,7 +108,7 @@ spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, volumeL
 	a := n.start()
 	// The pod waits for the driver, and is told so.
 	until(t, "the pod to be told that the driver is missing", func() bool {
-		return strings.Contains(n.command(n.ctx, "explain", "first").out, "driver name csi.example.com not found in the list of registered CSI drivers")
+		return strings.Contains(n.command(n.ctx, "explain", "--all", "first").out, "driver name csi.example.com not found in the list of registered CSI drivers")
 	})
 	d.start()
 	first := n.awaitReady("first").named("first")

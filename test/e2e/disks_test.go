@@ -87,7 +87,7 @@ func TestFullRoot(t *testing.T) {
 
 	n.write("late.yaml", manifest("late", "serve"))
 	until(t, "the reason why the pod does not start", func() bool {
-		return strings.Contains(n.command(n.ctx, "explain", "late").out, unix.ENOSPC.Error())
+		return strings.Contains(n.command(n.ctx, "explain", "--all", "late").out, unix.ENOSPC.Error())
 	})
 	n.remove("gone.yaml")
 	n.awaitGone(before.named("gone").UID)

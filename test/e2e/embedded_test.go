@@ -654,7 +654,7 @@ func TestEmbeddedTwoAgents(t *testing.T) {
 	subnet := func(m *machine) string {
 		r := m.runtime(embedded.Config{})
 		m.ensure(r)
-		var n struct{ Subnet string }
+		var n struct{ Subnets []string }
 		b, err := os.ReadFile(m.root + "/runtime/network.json")
 		if err == nil {
 			err = json.Unmarshal(b, &n)
@@ -662,7 +662,7 @@ func TestEmbeddedTwoAgents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return n.Subnet
+		return n.Subnets[0]
 	}
 	a, b := subnet(newMachine(t)), subnet(newMachine(t))
 	if a == b {

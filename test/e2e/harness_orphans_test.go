@@ -161,7 +161,7 @@ func (n *node) tasks() ([]string, error) {
 // but for those of the range itself.
 func (n *node) addressesInRules() []string {
 	n.t.Helper()
-	var network struct{ Subnet netip.Prefix }
+	var network struct{ Subnets []netip.Prefix }
 	b, err := os.ReadFile(n.place.Root + "/runtime/network.json")
 	if err == nil {
 		err = json.Unmarshal(b, &network)
@@ -169,7 +169,8 @@ func (n *node) addressesInRules() []string {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	gateway := network.Subnet.Addr().Next()
+	subnet := network.Subnets[0]
+	gateway := subnet.Addr().Next()
 	var found []string
 	for _, rule := range n.rulesWith("") {
 		// A node that was here before may have had the same range.
@@ -178,7 +179,7 @@ func (n *node) addressesInRules() []string {
 		}
 		for _, text := range regexp.MustCompile(`[0-9]+(\.[0-9]+){3}`).FindAllString(rule, -1) {
 			a, err := netip.ParseAddr(text)
-			if err == nil && network.Subnet.Contains(a) && a != network.Subnet.Addr() && a != gateway {
+			if err == nil && subnet.Contains(a) && a != subnet.Addr() && a != gateway {
 				found = append(found, text)
 			}
 		}

@@ -109,6 +109,17 @@ func sweep(p place) error {
 	// The agents first, which would start the rest again.
 	errs = append(errs, killAgents(p))
 	errs = append(errs, removeRuntime(ctx, p))
+	if err := halt(ctx, p); err != nil { // what is mounted must not be emptied
+		return errors.Join(append(errs, err)...)
+	}
+	// An agent that is killed leaves the file of its lock.
+	return errors.Join(append(errs, os.RemoveAll("/run/berth-cgroups/"+url.PathEscape(p.Cgroup)), os.RemoveAll(p.Dir))...)
+}
+
+// halt ends all that runs of a place, as a power cut does: processes, mounts and cgroups. What is
+// on disk stays.
+func halt(ctx context.Context, p place) error {
+	var errs []error
 	pids, err := p.processes()
 	errs = append(errs, err)
 	for _, pid := range pids {
@@ -138,8 +149,7 @@ func sweep(p place) error {
 			errs = append(errs, err)
 		}
 	}
-	// An agent that is killed leaves the file of its lock.
-	return errors.Join(append(errs, os.RemoveAll("/run/berth-cgroups/"+url.PathEscape(p.Cgroup)), os.RemoveAll(p.Dir))...)
+	return errors.Join(errs...)
 }
 
 // killAgents kills the processes of berth run and berth kubelet.

@@ -129,7 +129,7 @@ func (n *node) tell() {
 	for _, p := range pods {
 		status, err := json.Marshal(p.Status)
 		n.t.Logf("pod %s/%s %s: %s (%v)", p.Namespace, p.Name, p.UID, status, err)
-		n.t.Logf("%s", n.command(ctx, "explain", p.Namespace+"/"+p.Name))
+		n.t.Logf("%s", n.command(ctx, "explain", "--all", p.Namespace+"/"+p.Name))
 	}
 }
 
@@ -334,7 +334,7 @@ func (n *node) explain(name string) []journal.Entry {
 	var said struct {
 		Stories []journal.Story `json:"stories"`
 	}
-	if err := json.Unmarshal([]byte(n.berth("explain", name, "-o", "json")), &said); err != nil {
+	if err := json.Unmarshal([]byte(n.berth("explain", "--all", name, "-o", "json")), &said); err != nil {
 		n.t.Fatal(err)
 	}
 	var entries []journal.Entry

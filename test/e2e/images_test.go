@@ -407,7 +407,7 @@ func TestImagesProgress(t *testing.T) {
 	<-half
 	shown := regexp.MustCompile(`slow +0/1 +ContainerCreating \(pulling [1-9][0-9]?%\)`)
 	until(n.t, "berth get pods to show how far the image is", func() bool { return shown.MatchString(n.berth("get", "pods")) })
-	if said := n.berth("explain", "slow"); !strings.Contains(strings.Join(strings.Fields(said), " "), "Image "+image+" is being pulled: ") {
+	if said := n.berth("explain", "--all", "slow"); !strings.Contains(strings.Join(strings.Fields(said), " "), "Image "+image+" is being pulled: ") {
 		t.Errorf("berth explain does not tell of the pull:\n%s", said)
 	}
 	goOn()
@@ -538,6 +538,7 @@ kind: KubeletConfiguration
 containerRuntimeEndpoint: embedded
 failCgroupV1: false
 failSwapOn: false
+makeIPTablesUtilChains: false
 cgroupRoot: %s
 podLogsDir: %s
 staticPodPath: %s

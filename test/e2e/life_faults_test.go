@@ -40,7 +40,7 @@ func TestLifeContainerdStandsStill(t *testing.T) {
 	n.remove("leaving.yaml")
 	for pod, says := range map[string]string{"fresh": "the container runtime does not answer", "leaving": "is ending"} {
 		until(t, "the agent to say of "+pod+": "+says, func() bool {
-			return strings.Contains(n.command(n.ctx, "explain", pod).out, says)
+			return strings.Contains(n.command(n.ctx, "explain", "--all", pod).out, says)
 		})
 	}
 	select {

@@ -168,7 +168,7 @@ func TestLifeBackOff(t *testing.T) {
 	if last := container(usual, "main").LastTerminationState.Terminated; last == nil || last.ExitCode != 4 {
 		t.Errorf("the last state is %+v, want code 4", last)
 	}
-	wantMatch(t, "berth explain usual", n.berth("explain", "usual"), `(?s)Next: at \S+ in \d+s: container "main": next try to start it: crash-loop back-off 10s`)
+	wantMatch(t, "berth explain usual", n.berth("explain", "--all", "usual"), `(?s)Next: at \S+ in \d+s: container "main": next try to start it: crash-loop back-off 10s`)
 	next := n.newestStory("usual").Next
 	ends := endsOf(n.newestStory("usual"), "main")
 	if len(next) != 1 || next[0].Container != "main" || len(ends) != 2 || !next[0].Time.Equal(ends[1].Finished.Add(10*time.Second)) {
@@ -221,7 +221,7 @@ func TestLifeBackOff(t *testing.T) {
 	then := container(quick, "main").RestartCount + 1
 	n.awaitBackOff("quick", then, "2s")
 	story := n.newestStory("quick")
-	wantInOrder(t, story.Entries, "sandbox created: attempt 0", "sandbox created: attempt 1", fmt.Sprintf("main container started: incarnation %d", then))
+	wantInOrder(t, story.Entries, "sandbox created: attempt 0", "sandbox created: attempt 1", fmt.Sprintf("main container started: restart %d", then))
 	wantApart(t, endsOf(story, "main"), 0, time.Second, 2*time.Second, 2*time.Second, 2*time.Second)
 	until(t, "the container to have run once more than it says that it was restarted", func() bool {
 		now, err := n.list(n.ctx)

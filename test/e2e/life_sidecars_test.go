@@ -55,7 +55,7 @@ func TestLifeSidecars(t *testing.T) {
 	n.awaitStory("staged", "second began")
 	n.wantStory("staged", "first began", "work began", "main began")
 	n.wantStory("staged", "first began", "second began")
-	wantInOrder(t, n.explain("staged"), "first container started", "first startup verdict: success", "second container started", "work container started", "main container started")
+	wantInOrder(t, n.explain("staged"), "first container started", "first startup probe: success", "second container started", "work container started", "main container started")
 
 	// A sidecar that dies is started again, and nothing else is touched.
 	n.signal(before, "second", unix.SIGKILL)

@@ -149,7 +149,7 @@ func (n *node) newestStory(pod string) journal.Story {
 	var said struct {
 		Stories []journal.Story `json:"stories"`
 	}
-	if err := json.Unmarshal([]byte(n.berth("explain", pod, "-o", "json")), &said); err != nil {
+	if err := json.Unmarshal([]byte(n.berth("explain", "--all", pod, "-o", "json")), &said); err != nil {
 		n.t.Fatal(err)
 	}
 	if len(said.Stories) == 0 {

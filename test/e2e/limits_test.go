@@ -58,7 +58,7 @@ func TestLocalStorageLimits(t *testing.T) {
 				t.Errorf("%s has condition %+v", name, c)
 			}
 		}
-		wantText(t, "explain", n.berth("explain", name), "Evicted", message, "it is evicted; grace period 1 s")
+		wantText(t, "explain", n.berth("explain", "--all", name), "Evicted", message, "it is evicted; grace period 1 s")
 		until(t, "nothing of "+name+" to run", func() bool {
 			sandboxes, containers := n.running(p.named(name))
 			return sandboxes+containers == 0

@@ -92,7 +92,7 @@ func TestLocalObjects(t *testing.T) {
 		return waiting != nil && waiting.Reason == "CreateContainerConfigError" && waiting.Message == `configmap "conf" not found`
 	})
 	until(t, "a pod to wait for its volumes", func() bool {
-		said := n.command(n.ctx, "explain", "reader").out
+		said := n.command(n.ctx, "explain", "--all", "reader").out
 		return strings.Contains(said, `MountVolume.SetUp failed for volume "keys" : secret "keys" not found`)
 	})
 

@@ -55,7 +55,7 @@ func TestOOMKills(t *testing.T) {
 	for _, pod := range []string{"hog", "parent"} {
 		until(t, "the kill in "+pod+" to be told", func() bool { return len(n.kills(pod, "main")) == 1 })
 		wantText(t, "the journal of "+pod, n.kills(pod, "main")[0].Error, "process tail (pid ", "of container main", "memory limit of the ", "of 32Mi)")
-		wantText(t, "explain", n.berth("explain", pod), "OOMKilled", "process tail")
+		wantText(t, "explain", n.berth("explain", "--all", pod), "OOMKilled", "process tail")
 	}
 	if said := n.kills("parent", "other"); len(said) > 0 {
 		t.Errorf("kills are told of the other container: %v", said)

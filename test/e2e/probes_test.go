@@ -106,8 +106,8 @@ func TestReadinessProbe(t *testing.T) {
 	if c := container(unready, "main"); c.Started == nil || !*c.Started || c.RestartCount != 0 {
 		t.Errorf("the container is %+v, want it started and never restarted", c)
 	}
-	wantInOrder(t, n.explain("fickle"), "main readiness verdict: success", "Readiness probe failed: HTTP probe failed with statuscode: 404",
-		"main readiness verdict: failure: failures in a row: 2, failureThreshold: 2")
+	wantInOrder(t, n.explain("fickle"), "main readiness probe: success", "Readiness probe failed: HTTP probe failed with statuscode: 404",
+		"main readiness probe: failure: failures in a row: 2, failureThreshold: 2")
 	s.put("ready")
 	n.awaitReady("fickle")
 
@@ -118,12 +118,12 @@ func TestReadinessProbe(t *testing.T) {
 	n.awaitUnready("fickle")
 	now := n.awaitReady("steady")
 	for _, name := range []string{"fickle", "steady"} {
-		wantInOrder(t, n.explain(name), "main readiness verdict: success, as before the agent's start")
+		wantInOrder(t, n.explain(name), "main readiness probe: success, as before the agent's start")
 		if got, want := containerID(now.named(name), "main"), containerID(first.named(name), "main"); got != want {
 			t.Errorf("the container of %s is %s, was %s", name, got, want)
 		}
 	}
-	wantInOrder(t, n.explain("fickle"), "as before the agent's start", "readiness verdict: failure")
+	wantInOrder(t, n.explain("fickle"), "as before the agent's start", "readiness probe: failure")
 
 	// A container is what was ready, not a pod.
 	n.signal(now.named("steady"), "main", unix.SIGKILL)
@@ -151,8 +151,8 @@ func TestLivenessProbe(t *testing.T) {
 	if got := containerID(restarted, "main"); got == containerID(before, "main") {
 		t.Errorf("the container is still %s", got)
 	}
-	wantInOrder(t, n.explain("alive"), "main container started: incarnation 0", "Liveness probe failed",
-		"main liveness verdict: failure: failures in a row: 2, failureThreshold: 2", "main container started: incarnation 1")
+	wantInOrder(t, n.explain("alive"), "main container started: for the first time", "Liveness probe failed",
+		"main liveness probe: failure: failures in a row: 2, failureThreshold: 2", "main container started: restart 1")
 }
 
 // Nothing but the startup probe runs before the container has started; what fails for ever is
@@ -168,7 +168,7 @@ func TestStartupProbe(t *testing.T) {
 	n.await("the container that never starts to be restarted", func(p pods) bool {
 		return container(p.named("never"), "main").RestartCount >= 1
 	})
-	wantInOrder(t, n.explain("never"), "Startup probe failed", "main startup verdict: failure", "main container started: incarnation 1")
+	wantInOrder(t, n.explain("never"), "Startup probe failed", "main startup probe: failure", "main container started: restart 1")
 	slow := n.awaitUnready("slow")
 	if c := container(slow, "main"); c.Started == nil || *c.Started || c.RestartCount != 0 {
 		t.Errorf("the container is %+v, want it running, not started, and never restarted", c)
@@ -183,7 +183,7 @@ func TestStartupProbe(t *testing.T) {
 	if c := container(ready, "main"); c.Started == nil || !*c.Started || c.RestartCount != 0 {
 		t.Errorf("the container is %+v, want it started and never restarted", c)
 	}
-	wantInOrder(t, n.explain("slow"), "main startup verdict: success", "main readiness verdict: success")
+	wantInOrder(t, n.explain("slow"), "main startup probe: success", "main readiness probe: success")
 }
 
 // TCP and gRPC are probed at the pod's address, which on the host's network is the node's.
@@ -234,6 +234,6 @@ func TestSocketProbes(t *testing.T) {
 	n.awaitUnready("tcp")
 	server.Stop()
 	n.awaitUnready("grpc")
-	wantInOrder(t, n.explain("tcp"), "Readiness probe failed", "readiness verdict: success", "readiness verdict: failure")
-	wantInOrder(t, n.explain("grpc"), "Readiness probe failed", "readiness verdict: success", "readiness verdict: failure")
+	wantInOrder(t, n.explain("tcp"), "Readiness probe failed", "readiness probe: success", "readiness probe: failure")
+	wantInOrder(t, n.explain("grpc"), "Readiness probe failed", "readiness probe: success", "readiness probe: failure")
 }

@@ -136,7 +136,7 @@ func TestRegistriesThatTrickle(t *testing.T) {
 	n.write("good.yaml", puller("good", image, "IfNotPresent"))
 	waits := regexp.MustCompile(`Image ` + image + ` waits for the pull of ` + bad.host + `/\w+:1 for default/\w+-n1, under way for`)
 	until(t, "berth explain to tell what the pull waits for", func() bool {
-		return waits.MatchString(strings.Join(strings.Fields(n.berth("explain", "good-n1")), " "))
+		return waits.MatchString(strings.Join(strings.Fields(n.berth("explain", "--all", "good-n1")), " "))
 	})
 	n.awaitReady("good-n1")
 	for _, what := range []string{"manifests", "blobs"} {

@@ -204,10 +204,13 @@ func (n *node) startConfigured(more string) *agent {
 	return a
 }
 
-// launchConfigured is startConfigured that does not wait.
-func (n *node) launchConfigured(more string) *agent {
+// configuredAgent is that agent, not started.
+func (n *node) configuredAgent(more string) *agent {
 	n.t.Helper()
 	config := n.place.Dir + "/kubelet.yaml"
+	if !strings.Contains(more, "makeIPTablesUtilChains") {
+		more += "makeIPTablesUtilChains: false\n" // those of the host stay as they are
+	}
 	if err := os.WriteFile(config, fmt.Appendf(nil, `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: embedded
@@ -227,6 +230,13 @@ authorization: {mode: AlwaysAllow}
 	a := n.newAgent()
 	a.out = os.DevNull // all of it is in the log
 	a.cmd = exec.Command(n.binary, "kubelet", "--config", config, "--hostname-override", "n1", "--root-dir", n.place.Root, "--run-dir", n.place.Run, "--cert-dir", n.place.Root+"/pki")
+	return a
+}
+
+// launchConfigured is startConfigured that does not wait.
+func (n *node) launchConfigured(more string) *agent {
+	n.t.Helper()
+	a := n.configuredAgent(more)
 	log, err := os.Create(a.log)
 	if err != nil {
 		n.t.Fatal(err)

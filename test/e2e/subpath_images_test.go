@@ -93,7 +93,7 @@ func TestSubpathOfImages(t *testing.T) {
 	n.awaitWaiting("out", "CreateContainerError")
 	n.awaitWaiting("never", "ErrImageNeverPull")
 	n.awaitWaiting("nowhere", "ErrImagePull", "ImagePullBackOff")
-	wantText(t, "explain", n.berth("explain", "part"), `Pulling image "`+image+`"`)
+	wantText(t, "explain", n.berth("explain", "--all", "part"), `Pulling image "`+image+`"`)
 }
 
 // What an image says of its volumes and its working directory stays inside the container.

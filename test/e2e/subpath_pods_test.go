@@ -147,7 +147,7 @@ func TestSubpathPods(t *testing.T) {
 	if _, err := os.Lstat("/etc/parts"); err == nil {
 		t.Error("a directory was made outside the volume")
 	}
-	wantText(t, "explain", n.berth("explain", "parts"), `does not get the subPath "logs/parts" of volume data`)
+	wantText(t, "explain", n.berth("explain", "--all", "parts"), `does not get the subPath "logs/parts" of volume data`)
 	must(t, os.Remove(logs))
 	p = n.await("the container to run again", func(p pods) bool {
 		return p.ready("parts") && container(p.named("parts"), "main").RestartCount == 1

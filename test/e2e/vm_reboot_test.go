@@ -23,6 +23,19 @@ import (
 //
 // The test runs twice, before the reboot that it asks for, and after it.
 func TestVMReboot(t *testing.T) {
+	n, back := newRebootNode(t, "rebooted")
+	if back {
+		n.comesBack()
+		return
+	}
+	n.goesDown()
+	askForReboot(t)
+}
+
+// newRebootNode makes the node of this name, whose folder outlives a reboot of the machine, and
+// reports whether there was one. The run directory is one that a reboot empties.
+func newRebootNode(t *testing.T, name string) (n *node, back bool) {
+	t.Helper()
 	needsSystemd(t)
 	ask := os.Getenv("BERTH_REBOOT")
 	if ask == "" {
@@ -30,20 +43,42 @@ func TestVMReboot(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), testLimit, fmt.Errorf("the test took longer than %v", testLimit))
 	t.Cleanup(cancel)
-	dir := filepath.Join(filepath.Dir(ask), "rebooted")
-	// The run directory is one that a reboot empties.
-	n := &node{t: t, ctx: ctx, binary: os.Getenv("BERTH"), place: place{Dir: dir, Root: dir + "/root", Run: "/run/berth-rebooted", Cgroup: "/berth-rebooted"}}
+	dir := filepath.Join(filepath.Dir(ask), name)
+	n = &node{t: t, ctx: ctx, binary: os.Getenv("BERTH"), place: place{Dir: dir, Root: dir + "/root", Run: "/run/berth-" + name, Cgroup: "/berth-" + name}}
 	t.Cleanup(func() {
 		if t.Failed() {
 			n.tell()
 		}
 	})
-	if exists(t, ask+".done") {
-		n.comesBack()
-		return
+	return n, exists(t, ask+".done")
+}
+
+// askForReboot has the machine be rebooted when all tests have run, and then run this test again.
+func askForReboot(t *testing.T) {
+	t.Helper()
+	f, err := os.OpenFile(os.Getenv("BERTH_REBOOT"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	must(t, err)
+	info, err := f.Stat()
+	must(t, err)
+	pattern := "^" + t.Name() + "$"
+	if info.Size() > 0 {
+		pattern = "|" + pattern
 	}
-	n.goesDown()
-	must(t, os.WriteFile(ask, []byte("^TestVMReboot$\n"), 0o644))
+	_, err = f.WriteString(pattern)
+	must(t, err, f.Close())
+}
+
+// sweepReboot ends the unit and removes the node when the test ends.
+func (n *node) sweepReboot(remove func()) {
+	n.t.Cleanup(func() {
+		if n.t.Failed() {
+			n.tell()
+		}
+		remove()
+		if err := sweep(n.place); err != nil {
+			n.t.Errorf("clean up: %v", err)
+		}
+	})
 }
 
 // rebootedUnit is the service of the agent that is rebooted.
@@ -70,7 +105,7 @@ stay
 		n.put(p)
 	}
 	n.put(n.act("once", v1.RestartPolicyNever, nil, actor("main", "say ran\n")))
-	u := n.writeUnit(rebootedUnit)
+	u := n.writeUnit(rebootedUnit, n.newAgent().cmd.Args...)
 	systemctl(n.t, "enable", "--now", u.name)
 	u.awaitAnswer(0)
 	before := n.await("the pods to run and once to end", func(p pods) bool { return p.ready("plain", "apart") && p.inPhase("once", v1.PodSucceeded) })
@@ -87,12 +122,7 @@ func (n *node) comesBack() {
 	must(t, err)
 	must(t, json.Unmarshal(kept, &before))
 	u := n.unit(rebootedUnit)
-	t.Cleanup(func() {
-		u.remove()
-		if err := sweep(n.place); err != nil {
-			t.Errorf("clean up: %v", err)
-		}
-	})
+	n.sweepReboot(u.remove)
 	u.awaitAnswer(0)
 	// Until the runtime is asked, an agent that has just been started tells what the last one saw.
 	boot := bootTime(t)

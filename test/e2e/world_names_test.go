@@ -67,7 +67,7 @@ if [ $run = 1 ]; then echo "192.0.2.66 intruder" > /etc/hosts; say wrote; exit 1
 		t.Errorf("hosts after a restart: %s", h)
 	}
 	until(t, "toolong to be refused", func() bool {
-		return strings.Contains(n.berth("explain", "toolong"), "is too long (64 characters is the max, 80 characters requested)")
+		return strings.Contains(n.berth("explain", "--all", "toolong"), "is too long (64 characters is the max, 80 characters requested)")
 	})
 }
 

@@ -3,12 +3,12 @@
 #
 # Debian with systemd and a kernel for virtual machines. Nothing is mounted on the host that is seen outside of this script. At boot the
 # machine unpacks the disk with the serial number "in" and runs the program "guest" in it.
-set -euo pipefail
+set -Eeuo pipefail
 
 image=$1
 suite=trixie
 mirror=http://deb.debian.org/debian
-packages=e2fsprogs,systemd-sysv,systemd-resolved,dbus,udev,kmod,libpam-systemd,apparmor,nftables,conntrack,iproute2,procps,linux-image-cloud-amd64,initramfs-tools
+packages=e2fsprogs,systemd-sysv,systemd-resolved,dbus,udev,kmod,libpam-systemd,apparmor,nftables,iptables,conntrack,iproute2,procps,linux-image-cloud-amd64,initramfs-tools
 packages+=,nfs-kernel-server,nfs-common,selinux-policy-default,selinux-utils,policycoreutils
 
 [ ! -f "$image/disk.ext4" ] || exit 0
@@ -19,13 +19,15 @@ flock 9
 
 work=$(mktemp -d "$image.XXXXXX")
 trap 'rm -rf --one-file-system "$work" "$image.lock"' EXIT
+trap 'code=$?; echo "vm: no image: line $LINENO of $0 ended with code $code: $BASH_COMMAND" >&2; tail -20 "$work/log" >&2 || true; exit "$code"' ERR
+for signal in HUP INT TERM; do
+	# shellcheck disable=SC2064 # the name is that of now
+	trap "echo 'vm: no image: SIG$signal' >&2; exit 130" "$signal"
+done
 root=$work/root
 echo "vm: Debian $suite and its kernel (the first time takes about a minute and a half; kept in $image)"
 # In a mount namespace of its own: whatever the installation mounts goes with it.
-if ! unshare --mount --propagation private debootstrap --variant=minbase --include="$packages" "$suite" "$root" "$mirror" >"$work/log" 2>&1; then
-	tail -20 "$work/log" >&2
-	exit 1
-fi
+unshare --mount --propagation private debootstrap --variant=minbase --include="$packages" "$suite" "$root" "$mirror" >"$work/log" 2>&1
 
 echo berth-vm >"$root/etc/hostname"
 printf '127.0.0.1 localhost berth-vm\n::1 localhost\n' >"$root/etc/hosts"
@@ -68,7 +70,7 @@ cp "$root"/boot/initrd.img-* "$work/initrd"
 rm -rf "$root"/boot/*
 # The policy's labels, for a machine that is started with SELinux. Without it they mean nothing.
 chroot "$root" setfiles -F /etc/selinux/default/contexts/files/file_contexts / >>"$work/log" 2>&1
-mke2fs -q -t ext4 -E lazy_itable_init=1,lazy_journal_init=1 -d "$root" "$work/disk.ext4" 10G
+mke2fs -q -t ext4 -E lazy_itable_init=1,lazy_journal_init=1 -d "$root" "$work/disk.ext4" 10G >>"$work/log" 2>&1
 rm -rf --one-file-system "$root" "$work/log"
 chmod 755 "$work"
 rm -rf "$image"
