@@ -6,11 +6,13 @@ SHELL := /bin/bash
 include bundle/bundle.mk
 include test/controlplane/controlplane.mk
 include test/metricsserver/metricsserver.mk
+include test/kubelet/kubelet.mk
+include test/kubeadm/kubeadm.mk
 include test/vm/vm.mk
 
-# Every folder with a go.mod is a module of its own, which ./... of the root does not see. Those of tools/ and test/metricsserver pin programs and have no code.
+# Every folder with a go.mod is a module of its own, which ./... of the root does not see. Those of tools/, test/metricsserver, test/kubelet and test/coredns pin programs and have no code to test.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard */go.mod test/*/go.mod))
-CODE    := $(filter-out tools test/metricsserver,$(MODULES))
+CODE    := $(filter-out tools test/metricsserver test/kubelet test/coredns,$(MODULES))
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 TAGS    ?= $(BUNDLE_TAGS)
@@ -96,7 +98,7 @@ benchmarks: ## run the benchmarks of every package that has some
 lint: ## gofumpt, vet and staticcheck, in every module
 	@unformatted=$$($(TOOL) gofumpt -l .); if [ -n "$$unformatted" ]; then \
 		printf 'lint: not as gofumpt has it (make fmt):\n%s\n' "$$unformatted" >&2; exit 1; fi
-	@set -e; for module in $(CODE); do (set -x; cd $$module; go vet -tags e2e,vm ./...; $(TOOL) staticcheck -tags e2e,vm ./...); done
+	@set -e; for module in $(CODE); do (set -x; cd $$module; go vet -tags e2e,vm,kubelet,metricsserver ./...; $(TOOL) staticcheck -tags e2e,vm,kubelet,metricsserver ./...); done
 
 .PHONY: fmt
 fmt: ## format every Go file
