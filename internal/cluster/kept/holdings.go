@@ -335,13 +335,8 @@ func (k *Keeper) sweepFiles() error {
 			more = true
 		}
 	}
-	var errs []error
-	for _, path := range paths {
-		if !wanted[path] {
-			errs = append(errs, checkpoint.RemoveAll(path))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
+	paths = slices.DeleteFunc(paths, func(path string) bool { return wanted[path] })
+	if err := checkpoint.Remove(paths...); err != nil {
 		return err
 	}
 	k.mu.Lock()

@@ -507,3 +507,31 @@ func TestKeyThatComesLater(t *testing.T) {
 		})
 	}
 }
+
+// What another cluster left must not come back after a power cut: that it cannot be removed for
+// good shows, and is tried again.
+func TestWhatIsLeftGoesForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.put("web", nil)
+		n.begin()
+		settle()
+		kubetest.Delete[*v1.Pod](n.server, "default", "web", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+		n.end()
+		n.name = "another"
+		mend := checkpointtest.ReadOnly(t, n.dir)
+		n.begin()
+		settle()
+		if err := n.Health(); err == nil || !strings.Contains(err.Error(), "make its file system writable") {
+			t.Errorf("on a disk that cannot be written: %v", err)
+		}
+		mend()
+		settle()
+		if err := n.Health(); err != nil {
+			t.Errorf("when it can be written: %v", err)
+		}
+		if left := n.files("objects"); len(left) != 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}
