@@ -66,8 +66,9 @@ const (
 	// settleTime is the pause after a deletion: a program that loads all its rules again deletes
 	// first.
 	settleTime = time.Second
-	// legacyPeriod is how often tables are looked at of whose changes nobody tells; the kubelet's.
-	legacyPeriod = time.Minute
+	// period is how often tables are looked at that could not be changed, or of whose changes nobody
+	// tells; the kubelet's.
+	period = time.Minute
 )
 
 // Keeper makes the chains, and makes them again when they were deleted.
@@ -103,12 +104,12 @@ func (k *Keeper) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if len(made) > 0 && known {
-			k.Log.Warn("chains of iptables were gone, and are there again", "chains", made)
+			k.Log.Warn("chains of iptables were missing, and were made", "chains", made)
 		}
 		said, known = k.tell(err, said), true
 		var again <-chan time.Time
-		if !follows {
-			again = time.After(legacyPeriod)
+		if !follows || said != "" {
+			again = time.After(period)
 		}
 		select {
 		case <-ctx.Done():

@@ -118,7 +118,7 @@ func TestKeeper(t *testing.T) {
 		}
 		f.flush()
 		pass(2 * settleTime)
-		if n, _ := f.counts(); n != len(steps) || !strings.Contains(log.String(), "were gone, and are there again") {
+		if n, _ := f.counts(); n != len(steps) || !strings.Contains(log.String(), "were missing, and were made") {
 			t.Errorf("after a flush %d are there; log: %s", n, log)
 		}
 	})
@@ -135,7 +135,7 @@ func TestKeeperOfLegacyTables(t *testing.T) {
 	f := &fakeTables{legacy: true}
 	keep(t, f, func(log *bytes.Buffer) {
 		f.flush()
-		pass(legacyPeriod + time.Second)
+		pass(period + time.Second)
 		if n, _ := f.counts(); n != len(steps) {
 			t.Errorf("after a flush %d are there; log: %s", n, log)
 		}
@@ -149,6 +149,25 @@ func TestKeeperWithoutProgram(t *testing.T) {
 		pass(time.Minute)
 		if n := strings.Count(log.String(), "install iptables"); n != 1 || strings.Count(log.String(), "executable file not found") != 1 {
 			t.Errorf("told %d times:\n%s", n, log)
+		}
+	})
+}
+
+// What fails is tried again, also where the kernel tells changes: a table that is locked, a program
+// that is installed later.
+func TestKeeperTriesAgain(t *testing.T) {
+	f := &fakeTables{absent: true}
+	keep(t, f, func(log *bytes.Buffer) {
+		f.mu.Lock()
+		f.absent = false
+		f.mu.Unlock()
+		pass(period + time.Second)
+		if n, _ := f.counts(); n != len(steps) {
+			t.Errorf("%d of %d are there; log: %s", n, len(steps), log)
+		}
+		pass(24 * time.Hour)
+		if _, runs := f.counts(); runs != 0 {
+			t.Errorf("%d programs ran while nothing happened", runs)
 		}
 	})
 }
