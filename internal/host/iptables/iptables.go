@@ -36,7 +36,8 @@ const (
 	firewall = "KUBE-FIREWALL"
 )
 
-// step is a chain or a rule that is to be there. Chains have no rule.
+// step is a chain or a rule that is to be there. Chains have no rule. A rule in a chain of the kernel
+// comes first.
 type step struct {
 	program, table, chain string
 	rule                  []string
@@ -176,6 +177,10 @@ func (k *Keeper) ensureStep(ctx context.Context, s step) (isNew bool, err error)
 	if run("-C") == nil {
 		return false, nil
 	}
-	err = run("-A")
+	if s.chain == firewall {
+		err = run("-A")
+	} else { // before what others end the chain with
+		err = run("-I")
+	}
 	return err == nil, err
 }

@@ -47,6 +47,8 @@ func (f *fakeTables) Run(_ context.Context, program string, args ...string) (str
 		return "iptables: Bad rule (does a matching rule exist in that chain?).\n", errors.New("exit status 1")
 	case verb == "-A" && !builtIn && !slices.Contains(f.have, chain):
 		return "iptables: No chain/target/match by that name.\n", errors.New("exit status 1")
+	case verb == "-I":
+		f.have = append([]string{entry}, f.have...)
 	case verb != "-C":
 		f.have = append(f.have, entry)
 	}
@@ -128,6 +130,20 @@ func TestKeeper(t *testing.T) {
 			t.Errorf("the next agent has %d; log: %s", n, log)
 		}
 	})
+}
+
+// A firewall of the machine accepts or drops all packets at the end of its rules: packets go to ours
+// before.
+func TestKeeperOfAFirewall(t *testing.T) {
+	for _, chain := range []string{"INPUT", "OUTPUT"} {
+		accepts := "iptables filter " + chain + " -j ACCEPT"
+		f := &fakeTables{have: []string{accepts}}
+		keep(t, f, func(*bytes.Buffer) {
+			if jump := slices.Index(f.have, "iptables filter "+chain+" -j KUBE-FIREWALL"); jump < 0 || jump > slices.Index(f.have, accepts) {
+				t.Errorf("the tables are %q", f.have)
+			}
+		})
+	}
 }
 
 // Where the kernel tells nothing, the tables are looked at each minute.
