@@ -214,19 +214,13 @@ func (a *Agent) Run(ctx context.Context) error { return a.run(ctx, a.phases()) }
 // run directory must be found before anything of it is touched, and clients that come while the
 // runtime starts wait instead of hearing that there is no agent.
 func (a *Agent) claim() (release func(), err error) {
-	unlock, err := rootlock.Lock(a.cfg.RootDir)
+	l, unlock, err := a.claimFolders()
 	if err != nil {
-		return nil, err
-	}
-	l, err := a.listen()
-	if err != nil {
-		unlock()
 		return nil, err
 	}
 	unlockCgroups := func() {}
 	if a.out.Cgroups == nil {
 		if unlockCgroups, err = rootlock.LockCgroups(rootlock.CgroupFolder, a.cfg.CgroupRoot); err != nil {
-			l.Close()
 			unlock()
 			return nil, err
 		}
@@ -234,6 +228,21 @@ func (a *Agent) claim() (release func(), err error) {
 	a.listener <- l
 	return func() {
 		unlockCgroups()
+		unlock()
+	}, nil
+}
+
+// claimFolders locks the root and the run directory, and opens the agent's socket.
+func (a *Agent) claimFolders() (l net.Listener, release func(), err error) {
+	unlock, err := rootlock.Lock(a.cfg.RootDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if l, err = a.listen(); err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return l, func() {
 		l.Close()
 		unlock()
 	}, nil

@@ -439,7 +439,7 @@ func TestWhatCannotBeKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		settle()
-		if err := n.Health(); err == nil || !strings.Contains(err.Error(), "no Secret is kept: the key ") {
+		if err := n.Health(); err == nil || !strings.Contains(err.Error(), "no Secret and no token is kept: the key ") {
 			t.Errorf("with the key of everybody: %v", err)
 		}
 		if c := len(n.files("secrets")); c != 0 {
@@ -447,6 +447,91 @@ func TestWhatCannotBeKept(t *testing.T) {
 		}
 		if c := len(n.files("objects")); c != 1 {
 			t.Errorf("%d objects are kept", c)
+		}
+	})
+}
+
+// What stands in the way of a key is tried again, and shows until it is out of the way: a disk on
+// which none can be made, and one that others may read.
+func TestKeyThatComesLater(t *testing.T) {
+	refuse := func(t *testing.T, n *node) (mend func()) {
+		path := filepath.Join(n.dir, "key", "key")
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, make([]byte, 32), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			if err := os.Chmod(path, 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		spoil func(*testing.T, *node) (mend func())
+		want  string
+	}{
+		"no place": {func(t *testing.T, n *node) func() { return checkpointtest.ReadOnly(t, filepath.Join(n.dir, "key")) }, "make its file system writable"},
+		"refused":  {refuse, "its mode is 0644, and must be 0600"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				var pull []v1.LocalObjectReference
+				for _, name := range []string{"s", "t"} {
+					kubetest.Put(n.server, &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}})
+					pull = append(pull, v1.LocalObjectReference{Name: name})
+				}
+				n.put("web", func(p *v1.Pod) { p.Spec.ImagePullSecrets = pull })
+				mend := c.spoil(t, n)
+				n.begin()
+				for _, s := range pull {
+					if _, err := n.api.GetSecret(t.Context(), "default", s.Name); err != nil {
+						t.Fatal(err)
+					}
+				}
+				settle()
+				if err := n.Health(); err == nil || strings.Count(err.Error(), c.want) != 1 {
+					t.Errorf("without a key: %v", err)
+				}
+				mend()
+				settle()
+				if err := n.Health(); err != nil {
+					t.Errorf("with a key: %v", err)
+				}
+				if c := len(n.files("secrets")); c != 2 {
+					t.Errorf("%d Secrets are kept", c)
+				}
+			})
+		})
+	}
+}
+
+// What another cluster left must not come back after a power cut: that it cannot be removed for
+// good shows, and is tried again.
+func TestWhatIsLeftGoesForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.put("web", nil)
+		n.begin()
+		settle()
+		kubetest.Delete[*v1.Pod](n.server, "default", "web", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+		n.end()
+		n.name = "another"
+		mend := checkpointtest.ReadOnly(t, n.dir)
+		n.begin()
+		settle()
+		if err := n.Health(); err == nil || !strings.Contains(err.Error(), "make its file system writable") {
+			t.Errorf("on a disk that cannot be written: %v", err)
+		}
+		mend()
+		settle()
+		if err := n.Health(); err != nil {
+			t.Errorf("when it can be written: %v", err)
+		}
+		if left := n.files("objects"); len(left) != 0 {
+			t.Errorf("left: %v", left)
 		}
 	})
 }

@@ -3,7 +3,9 @@ package podconfig
 import (
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,7 +68,7 @@ func (k *kubeletPods) newest(p *v1.Pod) (uid pod.UID, began time.Time) {
 	}
 	for _, e := range entries {
 		id, ok := strings.CutPrefix(e.Name(), p.Namespace+"_"+p.Name+"_")
-		if b, err := hex.DecodeString(id); !ok || err != nil || len(b) != 16 || !e.IsDir() {
+		if !ok || !isStaticUID(id) || !e.IsDir() {
 			continue // of another pod, or of one of an API server
 		}
 		if t := bornAt(filepath.Join(k.logs, e.Name())); t.After(began) {
@@ -74,6 +76,12 @@ func (k *kubeletPods) newest(p *v1.Pod) (uid pod.UID, began time.Time) {
 		}
 	}
 	return uid, began
+}
+
+// isStaticUID reports whether the UID is of the form that a kubelet gives static pods.
+func isStaticUID(uid string) bool {
+	b, err := hex.DecodeString(uid)
+	return err == nil && len(b) == 16
 }
 
 // bornAt returns when a folder was made; zero where the file system does not say.
@@ -109,11 +117,23 @@ func (k *kubeletPods) load() {
 	if k.file == "" {
 		return
 	}
-	err := checkpoint.Read(k.file, "UIDs that a kubelet gave static pods", func(b []byte) error { return json.Unmarshal(b, &k.uids) })
+	var kept map[pod.UID]pod.UID
+	err := checkpoint.Read(k.file, "UIDs that a kubelet gave static pods", func(b []byte) error {
+		if err := json.Unmarshal(b, &kept); err != nil {
+			return err
+		}
+		for _, uid := range kept {
+			if !isStaticUID(string(uid)) {
+				return fmt.Errorf("%q is no UID of a static pod", uid)
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		k.uids = map[pod.UID]pod.UID{}
 		k.log.Warn(err.Error())
+		return
 	}
+	maps.Copy(k.uids, kept)
 }
 
 // save writes the file. k.mu is held.

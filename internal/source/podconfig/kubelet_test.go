@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"berth/internal/pod"
 	"berth/internal/source/manifest"
 	"berth/internal/source/manifest/manifesttest"
@@ -103,4 +106,34 @@ func TestPodsOfAKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("with a younger link", is(decoder()), own)
+}
+
+// A file of UIDs that was damaged is set aside, and no pod gets what is no UID.
+func TestDamagedUIDsOfAKubelet(t *testing.T) {
+	const uid = "0123456789abcdef0123456789abcdef"
+	for _, content := range []string{`{`, `null`, `{"own":""}`, `{"own":"../../../etc"}`} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "web.yaml")
+		if err := os.WriteFile(path, []byte(manifesttest.Pod("web", "i")), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for name := ""; name == "" || !changedAt(path).Before(bornAt(name)); { // the clock of files is coarse
+			name = filepath.Join(dir, "logs", "default_web_"+uid)
+			if err := errors.Join(os.RemoveAll(name), os.MkdirAll(name, 0o755)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		file := filepath.Join(dir, kubeletUIDs)
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		k := &kubeletPods{logs: filepath.Join(dir, "logs"), file: file, log: slog.New(slog.DiscardHandler)}
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+		if got := k.running(p, manifest.Origin{Path: path}, "own"); got != uid {
+			t.Errorf("with a file %s the pod has the UID %q", content, got)
+		}
+		if b, err := os.ReadFile(file); err != nil || string(b) != `{"own":"`+uid+`"}` {
+			t.Errorf("after a file %s there is %s, %v", content, b, err)
+		}
+	}
 }
