@@ -174,8 +174,8 @@ func (s *socket) follow(ctx context.Context) error {
 			if e.Err == nil && e.Path != s.path() && e.Path != s.Dir {
 				continue
 			}
-			if e.Path == s.Dir && e.Deleted {
-				return errors.New("the folder of device plugins was removed")
+			if e.Path == s.Dir && (e.Deleted || e.Moved) {
+				return errors.New("the folder of device plugins was removed or moved")
 			}
 		}
 		if err := s.ensure(ctx); err != nil {

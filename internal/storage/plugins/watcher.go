@@ -157,6 +157,9 @@ func (unwatched) Close() error                 { return nil }
 
 // follow watches until the watch breaks or ctx is done.
 func (w *Watcher) follow(ctx context.Context) error {
+	if err := os.MkdirAll(w.Dir, 0o750); err != nil { // somebody has removed it
+		return err
+	}
 	watch, err := w.Watch()
 	if err != nil {
 		return err
