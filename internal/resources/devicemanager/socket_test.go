@@ -166,6 +166,11 @@ func TestFolderMadeAgain(t *testing.T) {
 		}
 	}
 	served("at the start")
+	plugin, err := listenAndLeave(filepath.Join(dir, "plugin.sock")) // which holds the folder
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plugin.Close()
 	for _, gone := range []func() error{
 		func() error { return os.RemoveAll(dir) },
 		func() error { return os.Rename(dir, filepath.Join(root, "aside")) },
