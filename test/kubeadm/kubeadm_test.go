@@ -24,10 +24,13 @@ func TestKubeadm(t *testing.T) {
 	}{
 		{"Nodes", (*world).testNodes},
 		{"CronJob", (*world).testCronJob},
+		{"MetricsServer", (*world).testMetricsServer},
 		{"Service", (*world).testService},
 		{"RollingUpdate", (*world).testRollingUpdate},
 		{"StatefulSet", (*world).testStatefulSet},
 		{"Job", (*world).testJob},
+		{"NetworkPolicy", (*world).testNetworkPolicy},
+		{"Autoscaling", (*world).testAutoscaling},
 		{"DaemonSet", (*world).testDaemonSet},
 		{"Drain", (*world).testDrain},
 		{"Debug", (*world).testDebug},

@@ -38,6 +38,7 @@ spec:
       - name: main
         image: ` + helloImage + `
         ports: [{containerPort: 8080}]
+        resources: {requests: {cpu: 20m}}
         readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
         lifecycle: {preStop: {sleep: {seconds: 3}}}
 ---
