@@ -139,7 +139,7 @@ func (c *cluster) join(ctx context.Context, n *node) error {
 
 // writeConfig writes kubeadm's configuration for a node.
 func (c *cluster) writeConfig(n *node, text string, more map[string]string) error {
-	values := []string{"NODE_NAME", n.name, "NODE_ADDRESS", n.address, "PATCHES", n.home + "/patches", "REGISTRY", registryAddress, "VERSION", c.programs.version}
+	values := []string{"NODE_NAME", n.name, "NODE_ADDRESS", n.address, "NODE_IPS", n.address + "," + n.address6, "PATCHES", n.home + "/patches", "REGISTRY", registryAddress, "VERSION", c.programs.version}
 	for name, value := range more {
 		values = append(values, name, value)
 	}

@@ -25,7 +25,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Images beside those that kubeadm asks for: of the tests' client, and of what an administrator adds.
+// Images beside those that kubeadm asks for: of the tests' client, and of what an administrator
+// adds.
 const (
 	clientImage        = registryAddress + "/client:1"
 	metricsServerImage = registryAddress + "/metrics-server:1"

@@ -45,8 +45,8 @@ func (m *whole) run(program string, args ...string) string {
 }
 
 // newWhole has the machine be as an administrator leaves it for kubeadm: programs, unit, forwarding
-// of packets, a default route, and a registry on the loopback. The folder has the programs that run.sh
-// of test/vm brings.
+// of packets, a default route, and a registry on the loopback. The folder has the programs that
+// run.sh of test/vm brings.
 func newWhole(t *testing.T, folder string) *whole {
 	t.Helper()
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
@@ -74,8 +74,8 @@ func newWhole(t *testing.T, folder string) *whole {
 	return m
 }
 
-// install puts the programs and the unit where a user puts them, as docs/running.md has it, and makes
-// the network one that kubeadm takes.
+// install puts the programs and the unit where a user puts them, as docs/running.md has it, and
+// makes the network one that kubeadm takes.
 func (m *whole) install() {
 	m.t.Helper()
 	p := m.programs
@@ -128,9 +128,9 @@ func (m *whole) told() {
 	}
 }
 
-// kubeadm makes a machine with cgroup v2 and systemd a cluster of one node whose kubelet Berth is, with
-// every check of its own; names of Services are answered, a restart of the unit touches no container,
-// and kubeadm takes it all back.
+// kubeadm makes a machine with cgroup v2 and systemd a cluster of one node whose kubelet Berth is,
+// with every check of its own; names of Services are answered, a restart of the unit touches no
+// container, and kubeadm takes it all back.
 func TestVMKubeadm(t *testing.T) {
 	m := newWhole(t, "/opt/guest")
 	t.Cleanup(m.told)

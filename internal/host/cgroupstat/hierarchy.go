@@ -46,8 +46,8 @@ func Detect() (Hierarchy, error) {
 	return h, nil
 }
 
-// Own returns the cgroup that this process is in, by the kernel's files in proc; "" when that is the
-// root, or with version 1 another one for CPU than for memory.
+// Own returns the cgroup that this process is in, by the kernel's files in proc; "" when that is
+// the root, or with version 1 another one for CPU than for memory.
 func (h Hierarchy) Own(proc string) (string, error) {
 	of, err := lib.ParseCgroupFile(proc + "/self/cgroup")
 	if err != nil {
