@@ -30,6 +30,7 @@ type runFlags struct {
 	nodeName         string
 	runtimeEndpoint  string
 	podCIDR          string
+	allowUnknown     bool
 	cgroupRoot       string
 	cgroupDriver     string
 	selinux          bool
@@ -76,6 +77,7 @@ thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<
 	fl.StringVar(&f.nodeName, "node-name", "", "name of this node (default: the host's name)")
 	fl.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a running container runtime, instead of the one inside this program")
 	fl.StringVar(&f.podCIDR, "pod-cidr", "", "range of the pods' addresses, or one of IPv4 and one of IPv6 with a comma between them, with the runtime inside this program (default: a free one, such as 10.88.0.0/16)")
+	fl.BoolVar(&f.allowUnknown, "allow-unknown-fields", false, "ignore fields of manifests that do not exist, with a warning, instead of refusing the manifest")
 	fl.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put (default: the root)")
 	fl.StringVar(&f.cgroupDriver, "cgroup-driver", "", "who makes cgroups, cgroupfs or systemd: for the runtime inside this program, and others that do not say (default: systemd where it runs the host on cgroup v2, else cgroupfs)")
 	fl.BoolVar(&f.selinux, "selinux", false, "have the runtime inside this program label containers and their volumes by the host's SELinux policy, and as pods ask")
@@ -100,7 +102,7 @@ thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<
 func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	cfg := agent.Config{
 		NodeName: f.nodeName, Paths: paths, RuntimeEndpoint: f.runtimeEndpoint, PodCIDR: f.podCIDR, CgroupRoot: f.cgroupRoot,
-		CgroupDriver: f.cgroupDriver, SELinux: f.selinux, ImagePullProgressDeadline: f.pullDeadline, MaxPods: f.maxPods, Version: version,
+		CgroupDriver: f.cgroupDriver, SELinux: f.selinux, ImagePullProgressDeadline: f.pullDeadline, MaxPods: f.maxPods, Version: version, AllowUnknownFields: f.allowUnknown,
 	}
 	if f.maxPods < 1 {
 		return cfg, fmt.Errorf("--max-pods %d: must be 1 or more", f.maxPods)

@@ -79,7 +79,7 @@ func (c *PodConfig) recordProblem(p manifest.Problem, e journal.Entry) {
 func (c *PodConfig) tellDuplicates(before []manifest.Problem, doubles []duplicate) {
 	for _, d := range doubles {
 		if !slices.ContainsFunc(before, func(p manifest.Problem) bool { return undated(p) == d.problem }) {
-			c.event(d.pod, v1.EventTypeWarning, "FailedValidation", d.problem.Message)
+			c.event(d.pod, v1.EventTypeWarning, "FailedValidation", d.event)
 		}
 	}
 }
