@@ -26,8 +26,8 @@ type Journal struct {
 	file    *checkpoint.WarmLog // nil for a journal in memory; what it is appended to is guarded by mu
 }
 
-// New returns an empty journal in memory that also writes each entry to log at level debug (errors
-// at level warn).
+// New returns an empty journal in memory that also writes each entry to log at level debug. Errors
+// are written at level warn, but one that comes again and again only from time to time.
 func New(log *slog.Logger) *Journal {
 	return &Journal{log: log, rings: map[string]*ring{}, order: list.New()}
 }
@@ -83,32 +83,15 @@ func (j *Journal) Record(e Entry) {
 		j.appendLocked(r.appendEntry(j.scratch, &kept))
 	}
 	j.chargeLocked(r, before)
+	level, again := slog.LevelDebug, 0
+	if e.Error != "" {
+		var tell bool
+		if again, tell = r.tell(&e); tell {
+			level = slog.LevelWarn
+		}
+	}
 	j.mu.Unlock()
-	j.logEntry(&e)
-}
-
-func (j *Journal) logEntry(e *Entry) {
-	level := slog.LevelDebug
-	if e.Error != "" {
-		level = slog.LevelWarn
-	}
-	if !j.log.Enabled(context.Background(), level) {
-		return
-	}
-	attrs := []any{"pod", e.Subject.String(), "component", e.Component}
-	if e.Container != "" {
-		attrs = append(attrs, "container", e.Container)
-	}
-	if e.Why != "" {
-		attrs = append(attrs, "why", e.Why)
-	}
-	if e.Took > 0 {
-		attrs = append(attrs, "took", e.Took)
-	}
-	if e.Error != "" {
-		attrs = append(attrs, "error", e.Error)
-	}
-	j.log.Log(context.Background(), level, e.Decision, attrs...)
+	j.logEntry(&e, level, again)
 }
 
 // Mark notes that a step of the pod's start is done now; container is "" for a step of the pod.

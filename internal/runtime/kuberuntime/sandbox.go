@@ -205,12 +205,8 @@ func (s *sandboxes) run(ctx context.Context, p *v1.Pod, made *sandbox) (err erro
 	made.id, err = whileReserved(ctx, func() (pod.SandboxID, error) {
 		began := time.Now()
 		id, err := s.cri.RunPodSandbox(ctx, made.config, made.handler)
-		what := "sandbox created"
-		if err != nil {
-			what = "sandbox not created"
-		}
 		s.note(decision{
-			pod: p, what: what, why: fmt.Sprintf("attempt %d", made.config.Metadata.Attempt), began: began, err: err,
+			pod: p, what: "sandbox created", failed: "sandbox not created", why: fmt.Sprintf("attempt %d", made.config.Metadata.Attempt), began: began, err: err,
 		})
 		return id, err
 	})
