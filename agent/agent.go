@@ -243,7 +243,7 @@ func (a *Agent) claim() (release func(), err error) {
 }
 
 // run claims what must be the agent's own, and runs the phases.
-func (a *Agent) run(ctx context.Context, phases []phase) error {
+func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(a.asked, func() { stop(errStopped) })()
@@ -254,7 +254,15 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer func() {
+		if err != nil || a.Exit() != RemoveAll {
+			release()
+			return
+		}
+		err = removeLast(&a.cfg) // with the locks in hand, which are among it
+		release()
+		err = errors.Join(err, removeFolders(&a.cfg))
+	}()
 	if err := a.tuner.Start(); err != nil {
 		return err
 	}

@@ -180,7 +180,8 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s stre
 		fmt.Fprintln(s.errOut, "No manifests are given: there will be no pods.")
 	}
 	terminal := terminalOf(s.out)
-	log, closeLog, err := openLog(f, cfg.RootDir, terminal, s.errOut)
+	out := computeOutputs(f, cfg.RootDir, s)
+	log, closeLog, err := out.openLog(f.logLevel)
 	if err != nil {
 		return err
 	}
@@ -191,12 +192,14 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s stre
 		return errors.Join(err, closeLog())
 	}
 	h := a.Handlers()
-	hints := hints{program: os.Args[0], runDir: g.runDir, remove: f.remove}
-	var show view = newLineView(h, hints, s.out)
+	hints := hints{program: os.Args[0], runDir: g.runDir, remove: f.remove, once: f.once}
+	var show view = newLineView(h, hints, out.lines)
 	if terminal != nil {
 		live := newLiveView(h, hints, terminal, cfg)
-		live.logPath = logPath(f, cfg.RootDir)
+		live.logPath = out.logFile
 		show = live
+	} else if out.logFile != "" {
+		fmt.Fprintf(out.lines, "The agent's log: %s\n", out.logFile)
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -206,7 +209,10 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s stre
 	if err == nil {
 		_, err = fmt.Fprintln(s.out, hints.farewell(a.Exit(), agent.CheckEnded(cfg.RunDir)))
 	}
-	return errors.Join(err, closeLog())
+	if err = errors.Join(err, closeLog()); err == nil && a.Exit() == agent.RemoveAll {
+		err = out.removeLog()
+	}
+	return err
 }
 
 // view shows pods as they change.
@@ -261,25 +267,4 @@ func terminalOf(out io.Writer) *os.File {
 		return nil
 	}
 	return f
-}
-
-// logPath is where the agent logs when it does not log to standard error.
-func logPath(f runFlags, rootDir string) string {
-	if f.logFile != "" {
-		return f.logFile
-	}
-	return filepath.Join(rootDir, "berth.log")
-}
-
-// openLog opens the agent's log: a table that is redrawn in place cannot share the terminal with
-// it.
-func openLog(f runFlags, rootDir string, terminal *os.File, errOut io.Writer) (*slog.Logger, func() error, error) {
-	if f.logFile == "" && terminal == nil {
-		return newTextLog(errOut, f.logLevel), func() error { return nil }, nil
-	}
-	file, err := newRotatedFile(logPath(f, rootDir))
-	if err != nil {
-		return nil, nil, err
-	}
-	return newTextLog(file, f.logLevel), file.Close, nil
 }

@@ -70,11 +70,26 @@ func key(s Subject) string {
 // previous one but for its times raises that one's Count instead, so that a retry loop does not
 // push the cause out of the ring.
 func (j *Journal) Record(e Entry) {
+	level, again := j.record(&e)
+	j.logEntry(&e, level, again)
+}
+
+// RecordUnder records what was recorded already under another subject, without another line of the
+// log.
+func (j *Journal) RecordUnder(s Subject, e Entry) {
+	e.Subject = s
+	j.record(&e)
+}
+
+// record appends the entry, and returns at which level it is to be logged, and how often it came
+// since that was done last.
+func (j *Journal) record(e *Entry) (level slog.Level, again int) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
-	kept := newEntry(&e)
+	kept := newEntry(e)
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	r := j.ringLocked(e.Subject, kept.at)
 	before := r.size
 	if r.add(kept) {
@@ -83,15 +98,12 @@ func (j *Journal) Record(e Entry) {
 		j.appendLocked(r.appendEntry(j.scratch, &kept))
 	}
 	j.chargeLocked(r, before)
-	level, again := slog.LevelDebug, 0
 	if e.Error != "" {
-		var tell bool
-		if again, tell = r.tell(&e); tell {
-			level = slog.LevelWarn
+		if again, tell := r.tell(e); tell {
+			return slog.LevelWarn, again
 		}
 	}
-	j.mu.Unlock()
-	j.logEntry(&e, level, again)
+	return slog.LevelDebug, 0
 }
 
 // Mark notes that a step of the pod's start is done now; container is "" for a step of the pod.

@@ -69,8 +69,7 @@ func (c *PodConfig) recordProblem(p manifest.Problem, e journal.Entry) {
 	e.Subject = journal.Subject{Name: filepath.Base(p.Path)}
 	c.journal.Record(e)
 	if p.Name != "" {
-		e.Subject = journal.Subject{Namespace: p.Namespace, Name: p.Name}
-		c.journal.Record(e)
+		c.journal.RecordUnder(journal.Subject{Namespace: p.Namespace, Name: p.Name}, e)
 	}
 }
 
