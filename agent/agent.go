@@ -52,6 +52,9 @@ type Config struct {
 	NodeName string
 	// Paths are the files, folders and URLs of manifests.
 	Paths []string
+	// AllowUnknownFields has berth run ignore fields of manifests that there are not, as the kubelet
+	// does, where it would refuse the manifest.
+	AllowUnknownFields bool
 	// RuntimeEndpoint is a CRI socket, or "" for the embedded runtime.
 	RuntimeEndpoint string
 	// ImageEndpoint is a CRI socket of images alone, "" for the runtime's.
@@ -249,7 +252,7 @@ func (a *Agent) claimFolders() (l net.Listener, release func(), err error) {
 }
 
 // run claims what must be the agent's own, and runs the phases.
-func (a *Agent) run(ctx context.Context, phases []phase) error {
+func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(a.asked, func() { stop(errStopped) })()
@@ -260,7 +263,15 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer func() {
+		if err != nil || a.Exit() != RemoveAll {
+			release()
+			return
+		}
+		err = removeLast(&a.cfg) // with the locks in hand, which are among it
+		release()
+		err = errors.Join(err, removeFolders(&a.cfg))
+	}()
 	if err := a.tuner.Start(); err != nil {
 		return err
 	}

@@ -219,7 +219,7 @@ func gateIgnored(name string, set map[string]bool) string {
 		return "the feature is there all the same; only the Node does not declare it"
 	case !ok:
 		meant := ""
-		if near := nearest(name, slices.Sorted(maps.Keys(gates))); near != "" {
+		if near := Nearest(name, slices.Sorted(maps.Keys(gates))); near != "" {
 			meant = "; did you mean " + near + "?"
 		}
 		return fmt.Sprintf("no gate that changes what this agent does%s (ignored)", meant)

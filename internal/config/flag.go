@@ -129,7 +129,7 @@ func (fs *Flags) Nearest(name string) string {
 	for i, f := range fs.flags {
 		names[i] = f.Name
 	}
-	return nearest(strings.ReplaceAll(name, "_", "-"), names)
+	return Nearest(strings.ReplaceAll(name, "_", "-"), names)
 }
 
 // Version returns whether --version asks for the version (VersionRaw: for all that is known), "" if

@@ -170,6 +170,12 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 	}
 	if len(fresh) > 0 || errs != nil {
 		decision := "set up volumes"
+		if errs != nil {
+			decision = "volumes not set up"
+			if len(fresh) > 0 {
+				decision = "not all volumes set up; there are"
+			}
+		}
 		if len(fresh) > 0 {
 			decision += ": " + strings.Join(fresh, ", ")
 		}
