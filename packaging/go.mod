@@ -8,6 +8,7 @@ require (
 	github.com/google/licenseclassifier/v2 v2.0.0
 	github.com/klauspost/compress v1.19.2
 	github.com/spdx/tools-golang v0.5.7
+	go.yaml.in/yaml/v3 v3.0.4
 	golang.org/x/mod v0.41.0
 )
 
@@ -65,7 +66,6 @@ require (
 	github.com/wk8/go-ordered-map/v2 v2.1.8 // indirect
 	github.com/xanzy/ssh-agent v0.3.3 // indirect
 	gitlab.com/digitalxero/go-conventional-commit v1.0.7 // indirect
-	go.yaml.in/yaml/v3 v3.0.4 // indirect
 	golang.org/x/crypto v0.45.0 // indirect
 	golang.org/x/net v0.47.0 // indirect
 	golang.org/x/sys v0.38.0 // indirect
