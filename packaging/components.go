@@ -5,6 +5,7 @@ import (
 	"debug/buildinfo"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"strings"
 )
@@ -73,7 +74,8 @@ func componentsOf(programs []program, versions map[string]string) ([]component, 
 // library.
 func modulesOf(info *buildinfo.BuildInfo) []component {
 	all := []component{{name: standardLibrary, version: strings.TrimPrefix(info.GoVersion, "go"), kind: goModule}}
-	for _, m := range info.Deps {
+	// The module that has the main package is not among the others.
+	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
 		if m.Path != "berth" && !strings.HasPrefix(m.Path, "berth/") {
 			all = append(all, component{name: m.Path, version: m.Version, kind: goModule, changed: m.Replace != nil})
 		}

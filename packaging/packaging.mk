@@ -28,8 +28,8 @@ packages: ## make .deb, .rpm, an archive, checksums and a bill of materials in d
 	done; \
 	(cd $(DIST) && sha256sum -- * >SHA256SUMS && ls -sh1)
 
-# Everything that packages hold and that is made, for one architecture.
-STAGE = bin/packages/$(PACKAGE_ARCH)
+# Everything that packages hold and that is made, for one architecture after the other.
+STAGE := bin/package
 
 .PHONY: package-stage
 package-stage: bundle
@@ -47,10 +47,9 @@ package-stage: bundle
 # The packages and the archive of what package-stage has made.
 .PHONY: package
 package:
-	@set -e; export ARCH=$(PACKAGE_ARCH) STAGE=$(STAGE) PACKAGE_VERSION='$(PACKAGE_VERSION)' KUBERNETES_VERSION='$(PACKAGE_KUBERNETES)' \
-		PACKAGE_TIME="$$(date -u -d @$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ)"; \
+	@set -e; export ARCH=$(PACKAGE_ARCH) PACKAGE_VERSION='$(PACKAGE_VERSION)' KUBERNETES_VERSION='$(PACKAGE_KUBERNETES)'; \
 	for config in nfpm nfpm-kubelet; do for kind in deb rpm; do \
-		$(NFPM) package -f packaging/$$config.yaml -p $$kind -t $(DIST) >/dev/null; \
+		$(NFPM) package -f packaging/$$config.yaml -p $$kind -t $(DIST); \
 	done; done; \
 	cp $(STAGE)/sbom.spdx.json $(DIST)/$(PACKAGE_NAME).spdx.json; \
 	top=$$(mktemp -d); trap 'rm -rf "$$top"' EXIT; into="$$top/$(PACKAGE_NAME)"; mkdir "$$into"; \

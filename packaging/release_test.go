@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -108,6 +109,7 @@ func TestComponents(t *testing.T) {
 			one.info.Settings[i].Value = "1"
 		}
 	}
+	one.info.Main = debug.Module{Path: "example.com/one", Version: "v1.2.3"}
 	two := one
 	two.name = "two"
 	if _, err := componentsOf([]program{one}, map[string]string{"glibc": "2.36", "libgcc": "12"}); err == nil || !strings.Contains(err.Error(), "one is linked with libseccomp") {
@@ -124,6 +126,7 @@ func TestComponents(t *testing.T) {
 	for _, want := range []string{
 		"pkg:golang/github.com/klauspost/compress@" + versionOf(one, "github.com/klauspost/compress"),
 		"pkg:golang/stdlib@" + strings.TrimPrefix(one.info.GoVersion, "go"), "pkg:generic/libseccomp@2.5.4",
+		"pkg:golang/example.com/one@v1.2.3",
 	} {
 		if !slices.Equal(urls[want], []string{"one", "two"}) {
 			t.Errorf("%s is in %v, want one and two; there are %v", want, urls[want], urls)
