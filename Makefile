@@ -4,6 +4,7 @@
 SHELL := /bin/bash
 
 include bundle/bundle.mk
+include packaging/packaging.mk
 include test/controlplane/controlplane.mk
 include test/metricsserver/metricsserver.mk
 include test/kubelet/kubelet.mk
@@ -112,4 +113,4 @@ check: lint test ## lint, test, and what is generated or tidied is as it is comm
 
 .PHONY: clean
 clean: ## remove what was built in this checkout
-	rm -rf bin $(BUNDLE_FILE) $(BUNDLE_HASH)
+	rm -rf bin $(DIST) $(BUNDLE_FILE) $(BUNDLE_HASH)

@@ -7,6 +7,8 @@
 #
 # BERTH_LSM=selinux starts the machine with SELinux, which loads Debian's policy and permits what it denies, in place of AppArmor.
 #
+# BERTH_PACKAGES is a folder of Debian packages, which tests install.
+#
 # BERTH_VM_MEMORY=2G is the memory of the machine; 3G without. BERTH_VM_NUMA=1 gives it two sockets, each a NUMA node with 1536 MiB, two
 # cores and four CPUs.
 #
@@ -43,6 +45,10 @@ cp -L "$tests" "$work/in/tests"
 mkdir -p "$work/in/checkout/test/e2e"
 cp -r "$here/../../docs" "$here/../../examples" "$work/in/checkout/"
 [ $# = 0 ] || cp -L "$@" "$work/in/"
+if [ -n "${BERTH_PACKAGES:-}" ]; then
+	mkdir "$work/in/packages"
+	cp "$BERTH_PACKAGES"/*_amd64.deb "$work/in/packages/"
+fi
 printf '%s\n' "$pattern" >"$work/in/pattern"
 export -p | grep '^declare -x BERTH_' >"$work/in/environment" || true
 # Time for starting, for a reboot, and for saying what hangs.
