@@ -110,6 +110,9 @@ func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 		StateDir: filepath.Join(g.cfg.RootDir, manifestsDir), Watch: g.out.Watch, Transport: g.out.Transport,
 		Rescan: m.rescan, Poll: m.poll, Header: m.header, Objects: o.define, Event: podEvents(g.recorder),
 	}
+	if g.cfg.Source != nil {
+		c.Program = programSource(g.cfg.Source)
+	}
 	if m.names == manifest.MangleNames {
 		c.KubeletLogs = g.cfg.PodLogsDir
 	}
