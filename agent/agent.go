@@ -44,7 +44,8 @@ import (
 	"berth/internal/sync/nodeshutdown"
 )
 
-// Config is what a user decides about an agent.
+// Config is what a user decides about an agent. Default returns that of an agent which nobody has
+// told anything.
 type Config struct {
 	// RootDir holds everything that the agent keeps; RunDir its socket. Both absolute.
 	RootDir, RunDir string
@@ -55,6 +56,19 @@ type Config struct {
 	// AllowUnknownFields has berth run ignore fields of manifests that there are not, as the kubelet
 	// does, where it would refuse the manifest.
 	AllowUnknownFields bool
+	// Source is where pods come from besides Paths: a program that the agent is part of. It runs as
+	// long as the agent, and hands over the complete set of what should be here, now and each time
+	// that it changes: a pod that is not in it any more ends, and one that is another than before
+	// is replaced. The error of set names what of it is refused; the rest is in force, and of what
+	// is refused what was before. Until the first set nothing ends that an earlier agent has left.
+	// A Source that returns nil has said its last word; with an error the agent ends. nil: there is
+	// none.
+	Source func(ctx context.Context, set func(Desired) error) error
+	// OnStatus is called with each pod and its newest status, at first and each time that it
+	// changes; OnRemoved with a pod of which nothing is left on this machine, as it was last. Both
+	// are called from one goroutine, which waits for them, and see the newest state alone. nil:
+	// nobody is told. Neither keeps or changes what it is given.
+	OnStatus, OnRemoved func(*v1.Pod)
 	// RuntimeEndpoint is a CRI socket, or "" for the embedded runtime.
 	RuntimeEndpoint string
 	// ImageEndpoint is a CRI socket of images alone, "" for the runtime's.
@@ -102,6 +116,8 @@ type Config struct {
 	Service systemd.Service
 	// LogLevel is the level of Log, for those who may change it; nil: nobody.
 	LogLevel *slog.LevelVar
+	// Outside is the world that the agent is in; the zero value is the real one.
+	Outside Outside
 }
 
 // AtExit says what becomes of pods and runtime when the agent ends.
@@ -116,7 +132,8 @@ const (
 	RemoveAll
 )
 
-// Outside is the outside world; the zero value is the real one. Tests replace its parts.
+// Outside is the outside world; the zero value is the real one. Tests replace its parts; those of
+// other modules take that of agenttest.Machine.
 type Outside struct {
 	// DialCRI connects to the runtime; nil dials the endpoint.
 	DialCRI cri.Dialer
@@ -195,15 +212,12 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Build makes an agent for the real world. It starts nothing.
-func Build(cfg Config) (*Agent, error) { return BuildIn(cfg, Outside{}) }
-
-// BuildIn makes an agent for the given world.
-func BuildIn(cfg Config, out Outside) (*Agent, error) {
+// Build makes an agent. It starts nothing.
+func Build(cfg Config) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return wire(cfg, out)
+	return wire(cfg, cfg.Outside)
 }
 
 // Handlers is what the HTTP API serves, for use within the process.
@@ -211,7 +225,12 @@ func (a *Agent) Handlers() server.Handlers { return a.handlers() }
 
 // Run runs the agent until ctx is done or a client asks it to stop, and returns nil then; other
 // reasons to end are errors. Pods go on running unless AtExit says otherwise. An agent runs once.
-func (a *Agent) Run(ctx context.Context) error { return a.run(ctx, a.phases()) }
+func (a *Agent) Run(ctx context.Context) error {
+	if err := checkProgram(&a.out); err != nil {
+		return err
+	}
+	return a.run(ctx, a.phases())
+}
 
 // claim locks what must be the agent's own, and opens its socket: an agent that is already in the
 // run directory must be found before anything of it is touched, and clients that come while the

@@ -154,9 +154,10 @@ func TestDrainThatFails(t *testing.T) {
 // A start that fails is an event of the node, which is kept for those who ask why.
 func TestSetupThatFails(t *testing.T) {
 	dir := t.TempDir()
-	a, err := BuildIn(Config{
+	a, err := Build(Config{
 		RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
-	}, Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}, Mounter: mount.NewFakeMounter(nil)})
+		Outside: Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}, Mounter: mount.NewFakeMounter(nil)},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func conditionsOf(t *testing.T, kubelet string, flags map[string]string) []healt
 		}
 		cfg.RuntimeEndpoint = "unix:///none"
 	}
-	a, err := BuildIn(cfg, Outside{})
+	a, err := Build(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

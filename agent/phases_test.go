@@ -125,7 +125,8 @@ func phasesOf(t *testing.T, change func(*Config, *Outside)) []phase {
 	}
 	out := Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}}
 	change(&cfg, &out)
-	a, err := BuildIn(cfg, out)
+	cfg.Outside = out
+	a, err := Build(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

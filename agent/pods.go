@@ -111,6 +111,9 @@ func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 		Rescan: m.rescan, Poll: m.poll, Header: m.header, Objects: o.define, Event: podEvents(g.recorder),
 		AllowUnknownFields: g.cfg.AllowUnknownFields,
 	}
+	if g.cfg.Source != nil {
+		c.Program = programSource(g.cfg.Source)
+	}
 	if m.names == manifest.MangleNames {
 		c.KubeletLogs = g.cfg.PodLogsDir
 	}

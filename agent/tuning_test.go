@@ -47,9 +47,10 @@ func TestSwappedMemory(t *testing.T) {
 		noswap bool
 		want   int
 	}{{off, false, 0}, {on, true, 0}, {filepath.Join(dir, "none"), false, 0}, {on, false, 1}} {
-		a, err := BuildIn(Config{
+		a, err := Build(Config{
 			RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
-		}, Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}})
+			Outside: Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,9 +71,10 @@ func TestSwappedMemory(t *testing.T) {
 func TestCgroupV1(t *testing.T) {
 	dir := t.TempDir()
 	for version, want := range []int{0, 1, 0} {
-		a, err := BuildIn(Config{
+		a, err := Build(Config{
 			RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
-		}, Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}})
+			Outside: Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

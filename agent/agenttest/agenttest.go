@@ -1,7 +1,10 @@
-// Package agenttest runs a whole agent inside a testing/synctest bubble: production wiring over a
-// runtime, cgroups, mounts and file events that live in memory.
+// Package agenttest runs a whole agent over a machine that is in memory: production wiring over a
+// runtime, cgroups, mounts and file events that are not the real ones.
 //
-// Owns: World, the agent's surroundings, and the runner of scenario stories.
+// Programs that embed an agent test with Machine. World, and the stories that run in it, are for
+// the tests of the agent itself, in testing/synctest bubbles.
+//
+// Owns: Machine; World, the agent's surroundings, and the runner of scenario stories.
 // Reads: stories (txtar files).
 // Never: is linked into the binary.
 package agenttest
@@ -14,7 +17,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,10 +29,6 @@ import (
 	"berth/internal/cluster/kube/kubetest"
 	"berth/internal/config"
 	"berth/internal/host/inotify"
-	"berth/internal/host/tuning"
-	"berth/internal/observe/oom"
-	"berth/internal/pod"
-	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/cri/critest"
 	"berth/internal/source/podconfig"
 )
@@ -38,19 +36,13 @@ import (
 // Image is the image that every world has.
 const Image = "berth.local/hello:1"
 
-// DiskSize is the size of the disk of images, in bytes.
-const DiskSize = 100 << 30
-
 // World is a machine in memory with one agent on it.
 type World struct {
-	T       *testing.T
-	Runtime *critest.Runtime
-	Agent   *agent.Agent
+	T     *testing.T
+	Agent *agent.Agent
+	*parts
 	// Manifests is the folder that the agent reads.
 	Manifests string
-	Cgroups   *Cgroups
-	// Network is what answers at the ports of pods.
-	Network *Network
 	// Kubelet are lines of the configuration of a member of a cluster, besides those that every
 	// member has. Agents that start read them.
 	Kubelet string
@@ -63,27 +55,17 @@ type World struct {
 	// own. The agent that starts next reads them.
 	Metrics, SLIs agent.Registry
 	// API is the API server of the cluster that the machine is a member of, nil before Join.
-	API    *kubetest.Server
-	logind Logind
-	// Usage is what the machine has left. Run is what an agent of berth run is told; agents that
-	// start read it.
-	Usage *Usage
-	Run   *config.KubeletConfiguration
-	// DiskUsed is how much of the disk of images is in use, in percent.
-	DiskUsed atomic.Int64
+	API *kubetest.Server
+	// Run is what an agent of berth run is told; agents that start read it.
+	Run *config.KubeletConfiguration
 
-	dir    string
-	uplink *uplink
-	mounts *mount.FakeMounter // what is mounted on the machine
+	dir string
 	// keptMounts is what was mounted when the agent was killed.
 	keptMounts []mount.MountPoint
 	driver     *driver  // nil without one
 	devices    *devices // nil without a device plugin
-	// pluginWatches tell of the device plugin.
-	pluginWatches pluginWatches
 	door          *bufconn.Listener // the agent's socket
 	watch         *watcher
-	sockets       hostSockets
 	gate          *gate
 	stop          func() error // nil while no agent runs
 
@@ -95,13 +77,11 @@ type World struct {
 func New(t *testing.T, opts ...critest.Option) *World {
 	t.Helper()
 	dir := t.TempDir()
-	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests"), Cgroups: &Cgroups{pods: map[pod.UID]*podCgroup{}, deaf: map[string]bool{}}, mounts: mount.NewFakeMounter(nil)}
+	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests")}
 	if err := os.Mkdir(w.Manifests, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w.Runtime = critest.Start(t, append([]critest.Option{critest.WithImages(Image), critest.WithLogs("/")}, opts...)...)
-	w.Cgroups.runtime, w.Usage = w.Runtime, newUsage(w.Runtime)
-	w.Network, w.uplink = newNetwork(w.Runtime), newUplink()
+	w.parts = newParts(critest.Start(t, append([]critest.Option{critest.WithImages(Image), critest.WithLogs("/")}, opts...)...))
 	w.StartAgent()
 	t.Cleanup(func() { w.StopAgent() })
 	return w
@@ -154,25 +134,16 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, MaxPods: w.MaxPods, Run: w.Run, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
 	}
 	w.gate = &gate{dial: w.Runtime.Dialer(), plugin: w.dialPlugin}
-	out := agent.Outside{
-		DialCRI: w.gate.Dial, Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: w.mounts, DialPlugin: w.gate.DialPlugin,
-		Watch:         func() (podconfig.Watcher, error) { return w.watch, nil },
-		Plugins:       w.pluginWatches.watch,
-		Layout:        layout,
-		LogWrites:     func() (containerlogs.Writes, error) { return quietLogs{}, nil },
-		Listen:        func() (net.Listener, error) { return w.door, nil },
-		ListenPlugins: listenPlugins,
-		Tuning:        quietTuning{}, Chains: quietChains{}, HostPorts: &w.sockets, Readings: w.Usage, Logind: w.logind.connect, Metrics: w.Metrics, SLIs: w.SLIs,
-		Machine: nodeMachine, Network: w.uplink.network(), Dial: w.Network.Dial,
-		Disk: func(string) (capacity, available uint64, err error) {
-			return DiskSize, DiskSize / 100 * uint64(100-w.DiskUsed.Load()), nil
-		},
-	}
+	cfg.Outside = w.outside()
+	out := &cfg.Outside
+	out.DialCRI, out.DialPlugin, out.Metrics, out.SLIs = w.gate.Dial, w.gate.DialPlugin, w.Metrics, w.SLIs
+	out.Watch = func() (podconfig.Watcher, error) { return w.watch, nil }
+	out.Listen = func() (net.Listener, error) { return w.door, nil }
 	if w.API != nil {
 		cfg.Kubelet, out.REST = w.kubelet(), w.API.Config()
 		w.gate.api, out.REST.Transport = out.REST.Transport, w.gate
 	}
-	a, err := agent.BuildIn(cfg, out)
+	a, err := agent.Build(cfg)
 	if err != nil {
 		w.T.Fatal(err)
 	}
@@ -246,59 +217,6 @@ func (w *World) tell(e inotify.Event) {
 	if w.stop != nil {
 		w.watch.events <- e
 	}
-}
-
-// quietKernel kills nothing.
-type quietKernel struct{}
-
-func (quietKernel) Boot() string { return "" }
-
-func (quietKernel) Log(ctx context.Context, _ uint64, _ <-chan struct{}, _ func(oom.Record)) error {
-	<-ctx.Done()
-	return ctx.Err()
-}
-
-func (quietKernel) Watch(func(string)) (oom.Watch, error)         { return quietWatch{}, nil }
-func (quietKernel) Containers(string) (map[string]string, error)  { return nil, nil }
-func (quietKernel) Kills(string) (uint64, error)                  { return 0, nil }
-func (quietKernel) Memory(string) (peak, limit uint64, err error) { return 0, 0, nil }
-
-type quietWatch struct{}
-
-// quietChains is an iptables that has all chains.
-type quietChains struct{}
-
-func (quietChains) Run(context.Context, string, ...string) (string, error) {
-	return "", nil
-}
-
-func (quietChains) Follow(ctx context.Context, _ []string, _ func()) error {
-	<-ctx.Done()
-	return ctx.Err()
-}
-
-// quietTuning is a machine that is as it should be.
-type quietTuning struct{ tuning.Machine }
-
-func (quietTuning) ReadSysctl(string) (int, error) { return 0, nil }
-func (quietTuning) WriteSysctl(string, int) error  { return nil }
-func (quietTuning) SetOOMScore(int) error          { return nil }
-func (quietTuning) RaiseOpenFiles(uint64) error    { return nil }
-
-// quietLogs is a watch that never tells of a write to a log.
-type quietLogs struct{}
-
-func (quietLogs) Watch(*os.File) (id int, err error) { return 0, nil }
-func (quietLogs) Forget(int) error                   { return nil }
-func (quietLogs) Written() <-chan int                { return nil }
-func (quietLogs) Close() error                       { return nil }
-
-func (quietWatch) Add(string) error { return nil }
-func (quietWatch) Remove(string)    {}
-
-func (quietWatch) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return ctx.Err()
 }
 
 // watcher is inotify without a kernel: tests say what changed.

@@ -16,18 +16,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/agent"
 	"berth/internal/host/systemd"
-	"berth/internal/runtime/embedded"
-	"berth/internal/storage/mounts"
 )
 
 func main() {
-	// The agent re-executes this binary for work whose memory it does not want to keep.
-	if handled, code := embedded.RunChild(os.Args); handled {
-		os.Exit(code)
-	}
-	// Or that it may have to give up half way.
-	if handled, code := mounts.RunChild(os.Args); handled {
+	if handled, code := agent.RunChild(os.Args); handled {
 		os.Exit(code)
 	}
 	os.Exit(execute(context.Background(), commandArgs(os.Args), os.Stdout, os.Stderr))

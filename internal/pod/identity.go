@@ -24,11 +24,13 @@ type ContainerID string
 // kubernetes.io/config.source.
 type Source string
 
-// The three sources of pods (Kubernetes documentation, "Create static Pods").
+// The three sources of pods (Kubernetes documentation, "Create static Pods"), and the program that
+// an agent is part of.
 const (
-	FileSource Source = "file"
-	HTTPSource Source = "http"
-	APISource  Source = "api"
+	FileSource    Source = "file"
+	HTTPSource    Source = "http"
+	APISource     Source = "api"
+	ProgramSource Source = "program"
 )
 
 // Annotations that the agent keeps on pods; they are visible through /pods and on mirror pods.
@@ -51,7 +53,7 @@ func FullNameOf(p *v1.Pod) FullName { return FullName(p.Name + "_" + p.Namespace
 // SourceOf returns the source that the pod was delivered by, or "" when it has none.
 func SourceOf(p *v1.Pod) Source { return Source(p.Annotations[ConfigSourceAnnotation]) }
 
-// IsStatic reports whether the pod comes from a file or a URL instead of the API server.
+// IsStatic reports whether the pod comes from elsewhere than the API server.
 func IsStatic(p *v1.Pod) bool {
 	s, ok := p.Annotations[ConfigSourceAnnotation]
 	return ok && Source(s) != APISource

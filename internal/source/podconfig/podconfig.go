@@ -69,6 +69,9 @@ type Config struct {
 	// there is no API source. The watch calls changed once its first list is complete and whenever
 	// the set changes, which does not block.
 	API func(changed func()) PodWatch
+	// Program is a source within this process; nil means that there is none. It hands over the
+	// complete set each time that the set changes, and returns when it has no more to say.
+	Program func(ctx context.Context, set func([]ProgramObject) error) error
 	// Objects is given the local objects of run mode, all of them, whenever they differ from those
 	// it was given last: by Take, before it returns the pods that came with them. It does not
 	// block. Nil means that nobody needs them.
@@ -198,6 +201,10 @@ func New(cfg Config) (*PodConfig, error) {
 	if cfg.API != nil {
 		s := &apiSource{watch: cfg.API}
 		c.sources = append(c.sources, source{name: pod.APISource, run: s.run})
+	}
+	if cfg.Program != nil {
+		s := newProgramSource(cfg)
+		c.sources = append(c.sources, source{name: pod.ProgramSource, run: s.run})
 	}
 	for _, s := range c.sources {
 		c.feeds = append(c.feeds, &feed{source: s.name})
