@@ -28,7 +28,6 @@ import (
 	"berth/internal/config"
 	"berth/internal/host/inotify"
 	"berth/internal/host/tuning"
-	"berth/internal/observe/oom"
 	"berth/internal/pod"
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/cri/critest"
@@ -84,6 +83,7 @@ type World struct {
 	door          *bufconn.Listener // the agent's socket
 	watch         *watcher
 	sockets       hostSockets
+	kernel        kernel
 	gate          *gate
 	stop          func() error // nil while no agent runs
 
@@ -95,7 +95,7 @@ type World struct {
 func New(t *testing.T, opts ...critest.Option) *World {
 	t.Helper()
 	dir := t.TempDir()
-	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests"), Cgroups: &Cgroups{pods: map[pod.UID]*podCgroup{}, deaf: map[string]bool{}}, mounts: mount.NewFakeMounter(nil)}
+	w := &World{T: t, dir: dir, Manifests: filepath.Join(dir, "manifests"), Cgroups: &Cgroups{pods: map[pod.UID]*podCgroup{}, deaf: map[string]bool{}}, mounts: mount.NewFakeMounter(nil), kernel: newKernel()}
 	if err := os.Mkdir(w.Manifests, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 	}
 	w.gate = &gate{dial: w.Runtime.Dialer(), plugin: w.dialPlugin}
 	out := agent.Outside{
-		DialCRI: w.gate.Dial, Cgroups: w.Cgroups, Kernel: quietKernel{}, Mounter: w.mounts, DialPlugin: w.gate.DialPlugin,
+		DialCRI: w.gate.Dial, Cgroups: w.Cgroups, Kernel: w.kernel, Mounter: w.mounts, DialPlugin: w.gate.DialPlugin,
 		Watch:         func() (podconfig.Watcher, error) { return w.watch, nil },
 		Plugins:       w.pluginWatches.watch,
 		Layout:        layout,
@@ -247,21 +247,6 @@ func (w *World) tell(e inotify.Event) {
 		w.watch.events <- e
 	}
 }
-
-// quietKernel kills nothing.
-type quietKernel struct{}
-
-func (quietKernel) Boot() string { return "" }
-
-func (quietKernel) Log(ctx context.Context, _ uint64, _ <-chan struct{}, _ func(oom.Record)) error {
-	<-ctx.Done()
-	return ctx.Err()
-}
-
-func (quietKernel) Watch(func(string)) (oom.Watch, error)         { return quietWatch{}, nil }
-func (quietKernel) Containers(string) (map[string]string, error)  { return nil, nil }
-func (quietKernel) Kills(string) (uint64, error)                  { return 0, nil }
-func (quietKernel) Memory(string) (peak, limit uint64, err error) { return 0, 0, nil }
 
 type quietWatch struct{}
 
