@@ -118,6 +118,12 @@ func (s sight) waitedFor(wait *journal.Entry) string {
 	case waitForRoom:
 		return s.why("end other pods to make room")
 	case waitForName:
+		for _, e := range s.story.Entries {
+			if i := strings.Index(e.Why, " changed ("); i >= 0 && e.Decision == "accepted" {
+				what, _, _ := strings.Cut(e.Why[i+len(" changed ("):], "): ")
+				return ", as the manifest was changed: " + oneLine(what)
+			}
+		}
 		return ""
 	}
 	if wait.Why != "" {

@@ -71,7 +71,7 @@ func shapeOf(e *journal.Entry) string {
 // withoutEchoes leaves out what says again what a decision beside it says: events, and states that
 // follow from a decision; and that the API server was told.
 func withoutEchoes(entries []journal.Entry) []journal.Entry {
-	return slices.DeleteFunc(slices.Clone(entries), func(e journal.Entry) bool {
+	left := slices.DeleteFunc(slices.Clone(entries), func(e journal.Entry) bool {
 		switch e.Component {
 		case "event":
 			return e.Error == "" || e.Decision == "BackOff" || strings.HasPrefix(e.Error, "Error: ") || isSaidBy(entries, e)
@@ -80,6 +80,9 @@ func withoutEchoes(entries []journal.Entry) []journal.Entry {
 				strings.HasPrefix(e.Decision, "waiting: ") && isSaidBy(entries, journal.Entry{Time: e.Time, Error: cmp.Or(e.Why, "?")})
 		}
 		return false
+	})
+	return slices.CompactFunc(left, func(a, b journal.Entry) bool { // as a plan that is made again
+		return a.Component == "runtime" && a.Component == b.Component && a.Container == b.Container && a.Decision == b.Decision && a.Error == b.Error
 	})
 }
 
