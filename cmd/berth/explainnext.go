@@ -15,7 +15,7 @@ import (
 
 // next says what happens without any further event, and when.
 func (s sight) next() []string {
-	lines := slices.Concat(s.waits(), pluginsWanted(s.pod), s.awaited())
+	lines := slices.Concat(s.waits(), pluginsWanted(s.pod), s.awaited(), s.nextAwaited())
 	for _, n := range slices.SortedStableFunc(slices.Values(s.story.Next), func(a, b journal.Next) int { return a.Time.Compare(b.Time) }) {
 		text := n.What
 		if n.Container != "" {
@@ -36,12 +36,15 @@ func (s sight) next() []string {
 	case s.e.Quarantined[p.UID] != "":
 		return []string{"nothing, until its spec changes or it is released"}
 	case pod.IsTerminal(p.Status.Phase):
+		if p.DeletionTimestamp != nil && len(p.Finalizers) > 0 {
+			return []string{"as soon as its finalizers are removed, which is not this node's work: the API server lets go of it then"}
+		}
 		if pod.IsStatic(p) {
 			return []string{"nothing: a pod that has ended stays as it is until its manifest is changed or removed"}
 		}
 		return []string{"nothing: a pod that has ended stays as it is until it is deleted"}
 	case isTrue(p, v1.PodReady):
-		return nil
+		return s.nextResize()
 	}
 	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		c := pod.FindContainer(&p.Spec, cs.Name)
@@ -72,6 +75,20 @@ func (s sight) next() []string {
 	return []string{"nothing is timed: the agent acts as soon as something of the pod changes"}
 }
 
+// nextResize says what a resize waits for that was deferred.
+func (s sight) nextResize() []string {
+	for _, c := range s.pod.Status.Conditions {
+		if c.Type != v1.PodResizePending || c.Status != v1.ConditionTrue || c.Reason != v1.PodReasonDeferred {
+			continue
+		}
+		if n, ok := shortageOf(c.Message); ok && n[0] > n[2] {
+			return []string{"nothing: this node never has as much; the resize can be taken back"}
+		}
+		return []string{"as soon as other pods end or take less: the resize is tried again then"}
+	}
+	return nil
+}
+
 // slowCall is how long the runtime may take for a call before that is worth to be told.
 const slowCall = 2 * time.Second
 
@@ -84,7 +101,7 @@ func (s sight) waits() []string {
 		if s.pod == nil || w.Pod != s.pod.UID || waited < slowCall {
 			continue
 		}
-		call := w.Call
+		call := callName(w.Call)
 		if w.Container != "" {
 			call += fmt.Sprintf(" of container %q", w.Container)
 		}

@@ -150,8 +150,8 @@ func (s screen) decisions() []string {
 			add(f.since, "", "", f.heading())
 		}
 		for i := range f.entries {
-			e := &f.entries[i]
-			add(e.Time, e.Component, e.Container, joinNonEmpty(": ", entryText(*e), s.errorOnce(e, said)))
+			e := s.plainEntry(f.entries[i])
+			add(e.Time, e.Component, e.Container, s.overtaken(&e)+joinNonEmpty(": ", entryText(e), s.errorOnce(&e, said)))
 		}
 	}
 	var t table

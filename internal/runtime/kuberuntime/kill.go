@@ -239,10 +239,14 @@ func (k *killer) stop(ctx context.Context, s *stopping) error {
 		k.hooks.endPreStop(cs.ID)
 	}
 	if s.pod != nil {
-		k.note(decision{
+		d := decision{
 			pod: s.pod, container: cs.Name, what: "container stopped", failed: "container not stopped",
 			why: fmt.Sprintf("grace %s", left), began: began, err: err,
-		})
+		}
+		if ctx.Err() != nil {
+			d.what, d.why, d.err = "stop of the container begins anew", "a shorter grace period came, or the agent ends", nil
+		}
+		k.note(d)
 	}
 	if err != nil {
 		return fmt.Errorf("stop container %q: %w", cs.Name, err)

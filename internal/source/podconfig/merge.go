@@ -344,6 +344,9 @@ func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.En
 				why = fmt.Sprintf("%s: %s", describeOrigin(p), describeChanges(known[p.UID], p))
 			case pod.DELETE:
 				decision, why = "deletion asked for", describeOrigin(p)+": deletionTimestamp is set"
+				if p.DeletionGracePeriodSeconds != nil {
+					why += fmt.Sprintf(", grace period %d s", *p.DeletionGracePeriodSeconds)
+				}
 			case pod.REMOVE:
 				decision, why = "removed", "no longer in "+describeOrigin(p)
 				if next := added[pod.FullNameOf(p)]; next != nil {
