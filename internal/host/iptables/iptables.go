@@ -36,8 +36,8 @@ const (
 	firewall = "KUBE-FIREWALL"
 )
 
-// step is a chain or a rule that is to be there. Chains have no rule. A rule in a chain of the kernel
-// comes first.
+// step is a chain or a rule that is to be there. Chains have no rule. A rule in a chain of the
+// kernel comes first.
 type step struct {
 	program, table, chain string
 	rule                  []string
