@@ -155,7 +155,7 @@ const retryLeast, retryMost = 10 * time.Second, 15 * time.Second
 // nextRetry says when a pass that failed is tried again, if that is what the worker decided last.
 func (s sight) nextRetry() (string, bool) {
 	for _, e := range slices.Backward(s.story.Entries) {
-		if e.Component == "event" {
+		if e.Component == "event" || e.Component == "status" { // they tell of it
 			continue
 		}
 		if e.Component != "worker" || !strings.HasSuffix(e.Decision, "failed, to be tried again") || s.now.Sub(e.Time) > retryMost {

@@ -382,8 +382,14 @@ func (g *PLEG) setHealth(err error) {
 	}
 }
 
-// noteOutage writes into the journals of all pods that the runtime answers again.
+// noteOutage writes into the journals of all pods that the runtime answers again. That it answers
+// an agent that has just begun is no news.
 func (g *PLEG) noteOutage(outage error) {
+	select {
+	case <-g.relisted:
+	default:
+		return
+	}
 	e := journal.Entry{Component: "pleg", Decision: "the container runtime answers again", Why: "containers go on without it; nothing of the pod was restarted for it"}
 	if since, ok := errors.AsType[interface {
 		error
