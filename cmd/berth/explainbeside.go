@@ -39,7 +39,7 @@ func (s sight) aboutBeside() string {
 	var b strings.Builder
 	for _, cs := range s.pod.Status.EphemeralContainerStatuses {
 		if t := cs.State.Terminated; t != nil {
-			fmt.Fprintf(&b, " Ephemeral container %q %s%s%s; it is not started again.", cs.Name, s.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time), lastWords(t))
+			fmt.Fprintf(&b, " Ephemeral container %q %s%s%s; it is not started again.", cs.Name, ending{s}.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time), lastWords(t))
 		}
 	}
 	for _, cs := range statusesOf(s.pod) {
@@ -65,8 +65,8 @@ func (s sight) aboutChild(cs v1.ContainerStatus) string {
 	if cs.State.Running == nil {
 		return ""
 	}
-	kill := s.oomOf(journal.End{Container: cs.Name, Started: cs.State.Running.StartedAt.Time, Finished: s.now})
-	if end, ok := s.lastEnd(cs); kill == "" || ok && kill == s.oomOf(end) { // that was the end of the one before
+	kill := ending{s}.oomOf(journal.End{Container: cs.Name, Started: cs.State.Running.StartedAt.Time, Finished: s.now})
+	if end, ok := s.lastEnd(cs); kill == "" || ok && kill == (ending{s}).oomOf(end) { // that was the end of the one before
 		return ""
 	}
 	return fmt.Sprintf(" In container %q, which goes on, %s.", cs.Name, kill)
@@ -139,7 +139,7 @@ const (
 )
 
 // nextAwaited says what ends the wait that the worker or a volume noted last.
-func (s sight) nextAwaited() (lines []string) {
+func (s coming) nextAwaited() (lines []string) {
 	if len(s.story.Entries) == 0 {
 		return nil
 	}

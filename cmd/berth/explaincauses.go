@@ -17,7 +17,7 @@ import (
 
 // endOf says how a container ended: with the limit that it went over, and whether a signal was the
 // agent's.
-func (s sight) endOf(container string, end journal.End) string {
+func (s ending) endOf(container string, end journal.End) string {
 	text := endText(end.ExitCode, end.Reason, end.Message)
 	if end.Reason == lifecycle.OOMKilled && s.pod != nil {
 		if kill := s.oomOf(end); kill != "" {
@@ -37,7 +37,7 @@ func (s sight) endOf(container string, end journal.End) string {
 }
 
 // agentStopped reports whether the agent stopped the container when it ended, or may have.
-func (s sight) agentStopped(end journal.End) bool {
+func (s ending) agentStopped(end journal.End) bool {
 	if s.pod == nil || s.pod.DeletionTimestamp != nil || len(s.story.Entries) == 0 || s.story.Entries[0].Time.After(end.Started) {
 		return true // what was decided then is not known any more
 	}
@@ -50,7 +50,7 @@ func (s sight) agentStopped(end journal.End) bool {
 var led = []string{"liveness probe: failure", "startup probe: failure", "postStart hook failed"}
 
 // ledTo says what had the agent stop the container: the last answer, and how often it came.
-func (s sight) ledTo(end journal.End) string {
+func (s ending) ledTo(end journal.End) string {
 	for _, e := range slices.Backward(s.story.Entries) {
 		switch {
 		case e.Time.After(end.Finished) || e.Time.Before(end.Started):
@@ -72,7 +72,7 @@ func changeOf(why, field string) string {
 }
 
 // isEnding reports whether the pod is being ended, though nobody asked the API server for it.
-func (s sight) isEnding() bool {
+func (s ending) isEnding() bool {
 	for _, e := range slices.Backward(s.story.Entries) {
 		switch e.Decision {
 		case "end the pod":
@@ -85,7 +85,7 @@ func (s sight) isEnding() bool {
 }
 
 // aboutRunning names what still runs of a pod that ends.
-func (s sight) aboutRunning() string {
+func (s ending) aboutRunning() string {
 	var running []string
 	for _, cs := range statusesOf(s.pod) {
 		if cs.State.Running != nil {
@@ -99,7 +99,7 @@ func (s sight) aboutRunning() string {
 }
 
 // hookText tells of the preStop hook of the container, if it runs.
-func (s sight) hookText(container string) string {
+func (s ending) hookText(container string) string {
 	for _, e := range slices.Backward(s.story.Entries) {
 		switch {
 		case e.Container != container:
@@ -113,7 +113,7 @@ func (s sight) hookText(container string) string {
 }
 
 // hookAwaited names the postStart hook that runs, "" for none.
-func (s sight) hookAwaited() string {
+func (s coming) hookAwaited() string {
 	if len(s.story.Entries) == 0 {
 		return ""
 	}
@@ -125,7 +125,7 @@ func (s sight) hookAwaited() string {
 }
 
 // aboutDeadline says which deadline was over, and since when it ran.
-func (s sight) aboutDeadline() string {
+func (s ending) aboutDeadline() string {
 	p := s.pod
 	if p.Status.Reason != "DeadlineExceeded" || p.Spec.ActiveDeadlineSeconds == nil || p.Status.StartTime == nil {
 		return ""
@@ -214,7 +214,7 @@ var missing = []struct {
 }
 
 // awaited says what has the pod looked at before anything that is timed.
-func (s sight) awaited() (lines []string) {
+func (s coming) awaited() (lines []string) {
 	if s.pod == nil {
 		return nil
 	}

@@ -14,8 +14,11 @@ import (
 	"berth/internal/record/journal"
 )
 
+// ending tells of ends: of the pod, and of its containers.
+type ending struct{ sight }
+
 // aboutEnd tells how the end of a pod goes that is asked for more than once.
-func (s sight) aboutEnd() string {
+func (s ending) aboutEnd() string {
 	text, first := "", time.Time{}
 	for _, e := range s.story.Entries {
 		switch {
@@ -35,7 +38,7 @@ func (s sight) aboutEnd() string {
 
 // aboutStopping tells of a container of a pod that goes on which the agent is stopping, "" if there
 // is none.
-func (s sight) aboutStopping() string {
+func (s ending) aboutStopping() string {
 	for _, cs := range statusesOf(s.pod) {
 		if cs.State.Running == nil {
 			continue
@@ -57,7 +60,7 @@ func (s sight) aboutStopping() string {
 }
 
 // hookNote is hookText as a sentence.
-func (s sight) hookNote(container string) string {
+func (s ending) hookNote(container string) string {
 	if text := s.hookText(container); text != "" {
 		return fmt.Sprintf(" Container %q%s.", container, strings.Replace(text, ", whose preStop hook", ": its preStop hook", 1))
 	}
@@ -65,7 +68,7 @@ func (s sight) hookNote(container string) string {
 }
 
 // sandboxReplaced says for what a container was stopped then, if its sandbox was replaced.
-func (s sight) sandboxReplaced(at time.Time) string {
+func (s ending) sandboxReplaced(at time.Time) string {
 	for _, e := range slices.Backward(s.story.Entries) {
 		if e.Component == "runtime" && strings.HasPrefix(e.Decision, "stop the pod, create sandbox") && !e.Time.After(at) && at.Sub(e.Time) < time.Second {
 			why, _, _ := strings.Cut(e.Why, " [")
@@ -85,7 +88,7 @@ func lastWords(t *v1.ContainerStateTerminated) string {
 }
 
 // ruleFor says which of its restart rules has a container restarted that ended so.
-func (s sight) ruleFor(container string, end journal.End) string {
+func (s ending) ruleFor(container string, end journal.End) string {
 	c := pod.FindContainer(&s.pod.Spec, container)
 	if c == nil || s.killedFor(end) != "" {
 		return ""
@@ -108,7 +111,7 @@ func join(codes []int32) string {
 }
 
 // oomOf is the kernel's kill in a container that lived from one time to another, as it was told of.
-func (s sight) oomOf(end journal.End) string {
+func (s ending) oomOf(end journal.End) string {
 	for _, e := range slices.Backward(s.story.Entries) {
 		if e.Component == "event" && e.Decision == "OOMKilled" && e.Container == end.Container && !e.Time.Before(end.Started) && !e.Time.After(end.Finished.Add(time.Second)) {
 			return oneLine(cmp.Or(e.Error, e.Why))
@@ -118,7 +121,7 @@ func (s sight) oomOf(end journal.End) string {
 }
 
 // whyNotRestarted says for which rule a container that has failed stays as it is.
-func (s sight) whyNotRestarted(container string) string {
+func (s ending) whyNotRestarted(container string) string {
 	c := pod.FindContainer(&s.pod.Spec, container)
 	if c == nil {
 		return "its pod has failed"
@@ -131,7 +134,7 @@ func (s sight) whyNotRestarted(container string) string {
 }
 
 // failure is why the pod has failed, as its status has it and more of it.
-func (s sight) failure() string {
+func (s ending) failure() string {
 	st := &s.pod.Status
 	if st.Phase != v1.PodFailed || st.Reason == "" {
 		return ""
@@ -141,12 +144,12 @@ func (s sight) failure() string {
 }
 
 // madeRoomFor names the pod for which the pod had to go.
-func (s sight) madeRoomFor() string {
+func (s ending) madeRoomFor() string {
 	return strings.Replace(s.why("end the pod to make room"), ": critical pod", "", 1)
 }
 
 // aboutFinalizers names what keeps a deleted pod at the API server that has ended here.
-func (s sight) aboutFinalizers() string {
+func (s ending) aboutFinalizers() string {
 	if s.pod.DeletionTimestamp == nil || len(s.pod.Finalizers) == 0 {
 		return ""
 	}

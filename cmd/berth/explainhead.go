@@ -51,13 +51,13 @@ func (s sight) headline() string {
 		return s.says("is set aside: the agent crashed again and again with it in hand. Its containers go on, and nothing is done for it until its spec changes or `berth release %s/%s` lets go of it. The crash: %s",
 			p.Namespace, p.Name, oneLine(s.e.Quarantined[p.UID]))
 	case p.Status.Phase == v1.PodSucceeded:
-		return s.says("has completed: all its containers ended with code 0.%s", s.aboutFinalizers())
-	case p.Status.Phase == v1.PodFailed && s.aboutRunning() == "":
-		return s.aboutFailed() + s.aboutFinalizers()
-	case p.DeletionTimestamp != nil || p.Status.Phase == v1.PodFailed || s.isEnding():
-		return s.says("is ending%s.%s%s%s", s.why("end the pod"), s.failure(), s.aboutEnd(), s.aboutRunning())
+		return s.says("has completed: all its containers ended with code 0.%s", ending{s}.aboutFinalizers())
+	case p.Status.Phase == v1.PodFailed && ending{s}.aboutRunning() == "":
+		return s.aboutFailed() + ending{s}.aboutFinalizers()
+	case p.DeletionTimestamp != nil || p.Status.Phase == v1.PodFailed || ending{s}.isEnding():
+		return s.says("is ending%s.%s%s%s", s.why("end the pod"), ending{s}.failure(), ending{s}.aboutEnd(), ending{s}.aboutRunning())
 	}
-	if text := s.aboutStopping(); text != "" {
+	if text := (ending{s}).aboutStopping(); text != "" {
 		return text
 	}
 	if text := s.aboutContainers(); text != "" {
@@ -111,13 +111,13 @@ func (s sight) aboutFailed() string {
 		text := cmp.Or(shortOf(refusal), strings.TrimPrefix(s.why("refuse the pod"), ": "), oneLine(refusal))
 		return s.says("was refused by this node (%s): %s.", p.Status.Reason, strings.TrimSuffix(text, "."))
 	}
-	if failure := s.failure(); failure != "" {
+	if failure := (ending{s}).failure(); failure != "" {
 		return s.says("has failed:%s", failure)
 	}
 	for _, cs := range statusesOf(p) {
 		if t := cs.State.Terminated; t != nil && t.ExitCode != 0 {
 			return s.says("has failed: container %q %s%s%s, and is not restarted: %s.", cs.Name,
-				s.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time), lastWords(t), s.whyNotRestarted(cs.Name))
+				ending{s}.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time), lastWords(t), ending{s}.whyNotRestarted(cs.Name))
 		}
 	}
 	return s.says("has failed.")
@@ -157,7 +157,7 @@ func (s sight) aboutContainer(cs v1.ContainerStatus) string {
 		if t.ExitCode == 0 && isTrue(s.pod, v1.PodReady) {
 			return ""
 		}
-		return s.says("is not ready: container %q %s%s.", cs.Name, s.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time))
+		return s.says("is not ready: container %q %s%s.", cs.Name, ending{s}.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time))
 	}
 	w := cs.State.Waiting
 	if w == nil {
@@ -169,7 +169,7 @@ func (s sight) aboutContainer(cs v1.ContainerStatus) string {
 	case lifecycle.CrashLoopBackOff:
 		text := fmt.Sprintf("is waiting: container %q is in a crash loop, with %s so far", cs.Name, count(int(cs.RestartCount), "restart"))
 		if end, ok := s.lastEnd(cs); ok {
-			text += fmt.Sprintf(". It %s%s%s%s", s.endOf(cs.Name, end), s.agoOf(end.Finished), s.killedFor(end), s.ruleFor(cs.Name, end))
+			text += fmt.Sprintf(". It %s%s%s%s", ending{s}.endOf(cs.Name, end), s.agoOf(end.Finished), ending{s}.killedFor(end), ending{s}.ruleFor(cs.Name, end))
 		}
 		return s.says("%s.", text)
 	case lifecycle.ErrImagePull, lifecycle.ImagePullBackOff, lifecycle.ErrImageNeverPull, lifecycle.InvalidImageName, lifecycle.ImageInspectError:
@@ -286,7 +286,7 @@ func (s sight) tally(container, kind string) string {
 
 // killedFor says why the agent ended a container, if it did: the event Killing comes before the
 // end.
-func (s sight) killedFor(end journal.End) string {
+func (s ending) killedFor(end journal.End) string {
 	for _, e := range slices.Backward(s.story.Entries) {
 		if e.Component == "event" && e.Decision == "Killing" && e.Container == end.Container && !e.Time.After(end.Finished) && !e.Time.Before(end.Started) {
 			return ", killed by the agent" + cmp.Or(s.sandboxReplaced(e.Time), ": "+oneLine(e.Why)+s.ledTo(end))
@@ -303,7 +303,7 @@ func (s sight) aboutRestarts() string {
 		}
 		fmt.Fprintf(&b, " Container %q has been restarted %s", cs.Name, times(int(cs.RestartCount)))
 		if end, ok := s.lastEnd(cs); ok {
-			fmt.Fprintf(&b, "; it last %s%s%s%s", s.endOf(cs.Name, end), s.agoOf(end.Finished), s.killedFor(end), s.ruleFor(cs.Name, end))
+			fmt.Fprintf(&b, "; it last %s%s%s%s", ending{s}.endOf(cs.Name, end), s.agoOf(end.Finished), ending{s}.killedFor(end), ending{s}.ruleFor(cs.Name, end))
 		}
 		b.WriteString(".")
 	}

@@ -13,8 +13,11 @@ import (
 	"berth/internal/record/journal"
 )
 
+// coming tells what comes next.
+type coming struct{ sight }
+
 // next says what happens without any further event, and when.
-func (s sight) next() []string {
+func (s coming) next() []string {
 	lines := slices.Concat(s.waits(), pluginsWanted(s.pod), s.awaited(), s.nextAwaited())
 	for _, n := range slices.SortedStableFunc(slices.Values(s.story.Next), func(a, b journal.Next) int { return a.Time.Compare(b.Time) }) {
 		text := n.What
@@ -76,7 +79,7 @@ func (s sight) next() []string {
 }
 
 // nextResize says what a resize waits for that was deferred.
-func (s sight) nextResize() []string {
+func (s coming) nextResize() []string {
 	for _, c := range s.pod.Status.Conditions {
 		if c.Type != v1.PodResizePending || c.Status != v1.ConditionTrue || c.Reason != v1.PodReasonDeferred {
 			continue
@@ -94,7 +97,7 @@ const slowCall = 2 * time.Second
 
 // waits tells of calls that the runtime has not answered for long. The pod's worker waits for them,
 // whatever is wanted of the pod meanwhile.
-func (s sight) waits() []string {
+func (s coming) waits() []string {
 	var lines []string
 	for _, w := range s.e.Waits {
 		waited := s.now.Sub(w.Since)
@@ -131,7 +134,7 @@ func pluginsWanted(p *v1.Pod) (lines []string) {
 }
 
 // probed says when a probe is tried again; its period is 10 s unless the container says otherwise.
-func (s sight) probed(kind string, c *v1.Container, probe *v1.Probe) string {
+func (s coming) probed(kind string, c *v1.Container, probe *v1.Probe) string {
 	text := fmt.Sprintf("the %s probe of container %q is tried again, as every %d s", kind, c.Name, cmp.Or(probe.PeriodSeconds, 10))
 	for _, p := range s.e.Probes {
 		if p.Container == c.Name && p.Kind == kind && !p.Next.IsZero() {
@@ -153,9 +156,9 @@ func (s sight) dueText(t time.Time) string {
 const retryLeast, retryMost = 10 * time.Second, 15 * time.Second
 
 // nextRetry says when a pass that failed is tried again, if that is what the worker decided last.
-func (s sight) nextRetry() (string, bool) {
+func (s coming) nextRetry() (string, bool) {
 	for _, e := range slices.Backward(s.story.Entries) {
-		if e.Component == "event" {
+		if e.Component == "event" || e.Component == "status" { // they tell of it
 			continue
 		}
 		if e.Component != "worker" || !strings.HasSuffix(e.Decision, "failed, to be tried again") || s.now.Sub(e.Time) > retryMost {

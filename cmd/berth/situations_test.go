@@ -111,7 +111,7 @@ func showToPeople(entries []journal.Entry) {
 	for end := len(entries) - 1; end > 0; end-- {
 		for i := range end {
 			a, b := &entries[i], &entries[i+1]
-			if a.Component == "image" && b.Decision == "sandbox created" && a.Time.Equal(b.Time) {
+			if (a.Component == "image" || a.Decision == "FailedToRetrieveImagePullSecret") && b.Decision == "sandbox created" && a.Time.Equal(b.Time) {
 				*a, *b = *b, *a
 			}
 		}

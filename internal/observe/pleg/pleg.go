@@ -381,25 +381,3 @@ func (g *PLEG) setHealth(err error) {
 		}
 	}
 }
-
-// noteOutage writes into the journals of all pods that the runtime answers again.
-func (g *PLEG) noteOutage(outage error) {
-	e := journal.Entry{Component: "pleg", Decision: "the container runtime answers again", Why: "containers go on without it; nothing of the pod was restarted for it"}
-	if since, ok := errors.AsType[interface {
-		error
-		Since() time.Time
-	}](outage); ok {
-		e.Took = time.Since(since.Since()).Round(time.Millisecond)
-	}
-	g.mu.Lock()
-	var subjects []journal.Subject
-	for uid, known := range g.entries {
-		if s := known.status; s != nil && s.Active() {
-			subjects = append(subjects, journal.Subject{UID: uid, Namespace: s.Namespace, Name: s.Name})
-		}
-	}
-	g.mu.Unlock()
-	for _, e.Subject = range subjects {
-		g.journal.Record(e)
-	}
-}

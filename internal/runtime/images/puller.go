@@ -189,7 +189,7 @@ type request struct {
 	spec      *runtimeapi.ImageSpec
 	sandbox   *runtimeapi.PodSandboxConfig
 	began     time.Time
-	silent    bool // ahead of the container's turn: nothing is told but in the journal
+	silent    bool   // ahead of the container's turn: nothing is told but in the journal
 	tried     string // with which credentials the registry was asked, without what is secret of them
 }
 
