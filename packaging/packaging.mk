@@ -60,3 +60,7 @@ package:
 
 # The version of Kubernetes that the agent offers, which is that of the kubelet that the package stands for.
 PACKAGE_KUBERNETES = $(shell sed -n 's/^const KubernetesVersion = "v\(.*\)"$$/\1/p' internal/config/version.go)
+
+.PHONY: e2e-packages
+e2e-packages: need-root packages ## prove what make packages made: the same bytes again, dpkg and rpm where no systemd runs, programs of another architecture (as root)
+	@packaging/prove.sh $(DIST) '$(ARCH)'
