@@ -21,7 +21,7 @@ done
 
 echo '== the same bytes'
 git clone -q . "$work/again"
-make -C "$work/again" --no-print-directory packages ARCH="$archs" BERTH_CACHE="$work/cache" >"$work/log" 2>&1 || { tail -20 "$work/log"; fail 'the packages could not be made again'; }
+make -C "$work/again" --no-print-directory packages DIST=dist ARCH="$archs" BERTH_CACHE="$work/cache" >"$work/log" 2>&1 || { tail -20 "$work/log"; fail 'the packages could not be made again'; }
 diff "$dist/SHA256SUMS" "$work/again/dist/SHA256SUMS" || fail 'made again from nothing, packages have other bytes'
 
 echo '== another architecture'
@@ -46,9 +46,9 @@ root=$work/root
 unshare --mount --propagation private debootstrap --variant=minbase --include=nftables bookworm "$root" http://deb.debian.org/debian >"$work/log" 2>&1 || { tail -20 "$work/log"; fail 'no root'; }
 inside() { unshare --mount --pid --fork --propagation private chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 "$@"; }
 # What is in the root, but for what package managers write of their own.
-content() { (cd "$root" && find . -path ./var/lib/dpkg -prune -o -path ./var/log -prune -o -path ./var/lib/rpm -prune -o -path ./root/packages -prune -o -print | sort); }
-mkdir "$root/root/packages"
-cp "$dist"/*_"$host".deb "$root/root/packages/"
+content() { (cd "$root" && find . -path ./var/lib/dpkg -prune -o -path ./var/log -prune -o -path ./var/lib/rpm -prune -o -path ./srv/packages -prune -o -print | sort); }
+mkdir "$root/srv/packages"
+cp "$dist"/*_"$host".deb "$root/srv/packages/"
 content >"$work/before"
 
 # next DEB: the same with a version that follows.
@@ -60,13 +60,13 @@ next() {
 }
 
 echo '== dpkg: install, upgrade, remove, purge'
-inside sh -c 'dpkg -i /root/packages/*.deb'
+inside sh -c 'dpkg -i /srv/packages/*.deb'
 inside berth version
 inside kubelet --version
 [ -z "$(inside dpkg -V berth berth-kubelet)" ] || fail 'files of the packages are not as they have them'
 echo 'BERTH_EXTRA_ARGS="--max-pods 7"' >"$root/etc/default/berth"
-for deb in "$root"/root/packages/*.deb; do next "$deb"; done
-inside sh -c 'dpkg -i /root/packages/*_next.deb'
+for deb in "$root"/srv/packages/*.deb; do next "$deb"; done
+inside sh -c 'dpkg -i /srv/packages/*_next.deb'
 grep -q 'max-pods 7' "$root/etc/default/berth" || fail 'the upgrade has overwritten the configuration'
 inside dpkg --remove berth-kubelet berth
 [ -f "$root/etc/default/berth" ] || fail 'the removal has removed the configuration'
