@@ -8,12 +8,14 @@
 ARCH ?= $(shell go env GOHOSTARCH)
 DIST := dist
 
-export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+# The time of the commit, in seconds; to the tools that put a time into what they make, SOURCE_DATE_EPOCH.
+PACKAGE_EPOCH = $(shell git log -1 --format=%ct)
+package package-stage: export SOURCE_DATE_EPOCH = $(PACKAGE_EPOCH)
 
 # A tag v1.2.0-rc.1 makes 1.2.0~rc.1, which is older than 1.2.0. A commit after a tag makes 1.2.0+git and its time, so that each is newer than those before it.
 PACKAGE_TAG     = $(shell git describe --tags --exact-match --match 'v[0-9]*' 2>/dev/null)
 PACKAGE_LAST    = $(shell git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null || echo v0.0.0)
-PACKAGE_COMMIT  = $(shell date -u -d @$(SOURCE_DATE_EPOCH) +%Y%m%d%H%M%S).$(shell git rev-parse --short=10 HEAD)
+PACKAGE_COMMIT  = $(shell date -u -d @$(PACKAGE_EPOCH) +%Y%m%d%H%M%S).$(shell git rev-parse --short=10 HEAD)
 PACKAGE_VERSION = $(patsubst v%,%,$(subst -,~,$(or $(PACKAGE_TAG),$(PACKAGE_LAST)+git$(PACKAGE_COMMIT))))$(if $(shell git status --porcelain),.dirty)
 PACKAGE_NAME    = berth-$(PACKAGE_VERSION)-linux-$(PACKAGE_ARCH)
 
@@ -56,7 +58,11 @@ package:
 	cp -r $(STAGE)/berth $(STAGE)/man $(STAGE)/completions $(STAGE)/sbom.spdx.json $(STAGE)/third-party-licences.txt \
 		docs examples LICENSE README.md SCOPE.md CHANGELOG.md "$$into/"; \
 	chmod -R u=rwX,go=rX "$$into"; \
-	tar -C "$$top" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$(SOURCE_DATE_EPOCH) -cf - $(PACKAGE_NAME) | gzip -n >$(DIST)/$(PACKAGE_NAME).tar.gz
+	tar -C "$$top" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$(PACKAGE_EPOCH) -cf - $(PACKAGE_NAME) | gzip -n >$(DIST)/$(PACKAGE_NAME).tar.gz
 
 # The version of Kubernetes that the agent offers, which is that of the kubelet that the package stands for.
 PACKAGE_KUBERNETES = $(shell sed -n 's/^const KubernetesVersion = "v\(.*\)"$$/\1/p' internal/config/version.go)
+
+.PHONY: e2e-packages
+e2e-packages: need-root packages ## prove what make packages made: the same bytes again, dpkg and rpm where no systemd runs, programs of another architecture (as root)
+	@packaging/prove.sh $(DIST) '$(ARCH)'

@@ -7,7 +7,7 @@ if [ -d /run/systemd/system ]; then
 fi
 [ "$1" = purge ] || exit 0
 
-if grep -q ' /var/lib/berth/' /proc/self/mounts; then
+if grep -qs ' /var/lib/berth/' /proc/self/mounts; then
 	echo 'berth: something is mounted below /var/lib/berth, which stays for that reason; see: findmnt' >&2
 	exit 0
 fi

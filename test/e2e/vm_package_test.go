@@ -164,8 +164,8 @@ func TestVMPackage(t *testing.T) {
 	systemctl(t, "start", "berth")
 	p.same("an upgrade while the service is stopped", before, bodies, runtime)
 
+	bodies["the runtime"], bodies["the agent"] = runtime, u.pid()
 	wantText(t, "the removal", p.dpkg("--remove", "berth"), "ending the pods", "the embedded runtime")
-	bodies["the runtime"], bodies["the agent"] = runtime, old
 	p.ends(bodies)
 	p.there("after the removal", map[string]bool{
 		p.binary: false, "/etc/systemd/system/multi-user.target.wants/berth.service": false, p.place.Root: true,
