@@ -23,6 +23,8 @@ const (
 	programsDir = "/usr/bin"
 	unitFile    = "/etc/systemd/system/kubelet.service"
 	dropInFile  = "/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf"
+
+	resolvedFile = "/etc/systemd/resolved.conf.d/nameserver.conf"
 )
 
 // whole is the cluster of a machine that is a node by itself: with its own systemd, and no check of
@@ -99,6 +101,12 @@ func (m *whole) install() {
 	}
 	m.address, _, _ = strings.Cut(fields[3], "/")
 	m.run("ip", "route", "replace", "default", "dev", fields[1])
+	// A nameserver that nobody is, which is known at once: CoreDNS does not start without one.
+	err = errors.Join(os.MkdirAll(filepath.Dir(resolvedFile), 0o755), os.WriteFile(resolvedFile, []byte("[Resolve]\nDNS="+m.address+"\n"), 0o644))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.run("systemctl", "restart", "systemd-resolved")
 }
 
 // serveImages has the registry with the images of the cluster listen on the loopback.
@@ -122,7 +130,11 @@ func (m *whole) told() {
 	if !m.t.Failed() {
 		return
 	}
-	for _, command := range []string{"journalctl --no-pager -u kubelet | tail -c 12000", "ps -A -o pid,etime,time,args", "berth get pods"} {
+	for _, command := range []string{
+		"journalctl --no-pager -u kubelet -p warning | tail -c 8000", "ps -A -o pid,etime,time,args", "berth get pods -A -o wide",
+		"kubectl --kubeconfig /etc/kubernetes/admin.conf get events -A | tail -40",
+		"tail -n 15 /var/log/pods/*/*/*.log | tail -c 12000",
+	} {
 		out, err := exec.Command("sh", "-c", command).CombinedOutput()
 		m.t.Logf("%s: %v\n%s", command, err, out)
 	}
@@ -155,20 +167,22 @@ func TestVMKubeadm(t *testing.T) {
 		{"Restart", (*whole).testRestart},
 		{"Reset", (*whole).testReset},
 	} {
-		t.Run(part.name, func(t *testing.T) {
+		if !t.Run(part.name, func(t *testing.T) {
 			in := *m.world
 			in.t = t
 			part.test(&whole{world: &in, name: m.name, address: m.address})
-		})
+		}) {
+			return // the next parts go on from this one
+		}
 	}
 }
 
 // testNode: the node is ready, and so is what kubeadm has put on it.
 func (m *whole) testNode() {
-	m.kubectl("wait", "--for=condition=Ready", "node/"+m.name, "--timeout=15m")
-	m.kubectl("-n", "kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=15m")
-	m.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=15m")
-	m.kubectl("-n", "kube-system", "wait", "--for=condition=Ready", "pod", "-l", "tier=control-plane", "--timeout=15m")
+	m.kubectl("wait", "--for=condition=Ready", "node/"+m.name, "--timeout=8m")
+	m.kubectl("-n", "kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=8m")
+	m.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=8m")
+	m.kubectl("-n", "kube-system", "wait", "--for=condition=Ready", "pod", "-l", "tier=control-plane", "--timeout=8m")
 	if got := strings.Fields(m.kubectl("-n", "kube-system", "get", "pods", "-l", "tier=control-plane", "-o", "name")); len(got) != 4 {
 		m.t.Errorf("pods of the control plane: %q", got)
 	}
