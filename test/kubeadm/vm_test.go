@@ -125,6 +125,22 @@ func (m *whole) serveImages() {
 	go forward(l, "unix", m.dir+"/registry.sock")
 }
 
+// writeConfig writes kubeadm's configuration. Probes of the control plane have time: each start of
+// an API server that was ended for being slow makes it slower still.
+func (m *whole) writeConfig() {
+	m.t.Helper()
+	config := strings.NewReplacer("NODE_NAME", m.name, "NODE_ADDRESS", m.address, "PATCHES", m.dir+"/patches", "REGISTRY", registryAddress,
+		"VERSION", m.programs.version).Replace(machineConfig)
+	err := errors.Join(os.Mkdir(m.dir+"/patches", 0o700), os.WriteFile(m.dir+"/kubeadm.yaml", []byte(config), 0o600))
+	for _, c := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		patch := "spec: {containers: [{name: " + c + ", livenessProbe: {timeoutSeconds: 120}, startupProbe: {timeoutSeconds: 120}}]}\n"
+		err = errors.Join(err, os.WriteFile(m.dir+"/patches/"+c+"+strategic.yaml", []byte(patch), 0o600))
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
 // told is what a failure is understood from.
 func (m *whole) told() {
 	if !m.t.Failed() {
@@ -149,10 +165,7 @@ func TestVMKubeadm(t *testing.T) {
 	if socket := m.run("berth", "runtime"); socket != criSocket {
 		t.Fatalf("berth runtime prints %q", socket)
 	}
-	config := strings.NewReplacer("NODE_NAME", m.name, "NODE_ADDRESS", m.address, "REGISTRY", registryAddress, "VERSION", m.programs.version).Replace(machineConfig)
-	if err := os.WriteFile(m.dir+"/kubeadm.yaml", []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	m.writeConfig()
 	t.Log(m.run("kubeadm", "init", "--config", m.dir+"/kubeadm.yaml"))
 	if err := os.Symlink("/etc/kubernetes/admin.conf", m.kubeconfig()); err != nil {
 		t.Fatal(err)
@@ -179,10 +192,10 @@ func TestVMKubeadm(t *testing.T) {
 
 // testNode: the node is ready, and so is what kubeadm has put on it.
 func (m *whole) testNode() {
-	m.kubectl("wait", "--for=condition=Ready", "node/"+m.name, "--timeout=8m")
-	m.kubectl("-n", "kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=8m")
-	m.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=8m")
-	m.kubectl("-n", "kube-system", "wait", "--for=condition=Ready", "pod", "-l", "tier=control-plane", "--timeout=8m")
+	m.kubectl("wait", "--for=condition=Ready", "node/"+m.name, "--timeout=12m")
+	m.kubectl("-n", "kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=12m")
+	m.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=12m")
+	m.kubectl("-n", "kube-system", "wait", "--for=condition=Ready", "pod", "-l", "tier=control-plane", "--timeout=12m")
 	if got := strings.Fields(m.kubectl("-n", "kube-system", "get", "pods", "-l", "tier=control-plane", "-o", "name")); len(got) != 4 {
 		m.t.Errorf("pods of the control plane: %q", got)
 	}
