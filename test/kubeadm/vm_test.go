@@ -23,6 +23,8 @@ const (
 	programsDir = "/usr/bin"
 	unitFile    = "/etc/systemd/system/kubelet.service"
 	dropInFile  = "/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf"
+
+	resolvedFile = "/etc/systemd/resolved.conf.d/nameserver.conf"
 )
 
 // whole is the cluster of a machine that is a node by itself: with its own systemd, and no check of
@@ -99,6 +101,12 @@ func (m *whole) install() {
 	}
 	m.address, _, _ = strings.Cut(fields[3], "/")
 	m.run("ip", "route", "replace", "default", "dev", fields[1])
+	// A nameserver that nobody is, which is known at once: CoreDNS does not start without one.
+	err = errors.Join(os.MkdirAll(filepath.Dir(resolvedFile), 0o755), os.WriteFile(resolvedFile, []byte("[Resolve]\nDNS="+m.address+"\n"), 0o644))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.run("systemctl", "restart", "systemd-resolved")
 }
 
 // serveImages has the registry with the images of the cluster listen on the loopback.
@@ -117,12 +125,32 @@ func (m *whole) serveImages() {
 	go forward(l, "unix", m.dir+"/registry.sock")
 }
 
+// writeConfig writes kubeadm's configuration. Probes of the control plane have time: each start of
+// an API server that was ended for being slow makes it slower still.
+func (m *whole) writeConfig() {
+	m.t.Helper()
+	config := strings.NewReplacer("NODE_NAME", m.name, "NODE_ADDRESS", m.address, "PATCHES", m.dir+"/patches", "REGISTRY", registryAddress,
+		"VERSION", m.programs.version).Replace(machineConfig)
+	err := errors.Join(os.Mkdir(m.dir+"/patches", 0o700), os.WriteFile(m.dir+"/kubeadm.yaml", []byte(config), 0o600))
+	for _, c := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		patch := "spec: {containers: [{name: " + c + ", livenessProbe: {timeoutSeconds: 120}, startupProbe: {timeoutSeconds: 120}}]}\n"
+		err = errors.Join(err, os.WriteFile(m.dir+"/patches/"+c+"+strategic.yaml", []byte(patch), 0o600))
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
 // told is what a failure is understood from.
 func (m *whole) told() {
 	if !m.t.Failed() {
 		return
 	}
-	for _, command := range []string{"journalctl --no-pager -u kubelet | tail -c 12000", "ps -A -o pid,etime,time,args", "berth get pods"} {
+	for _, command := range []string{
+		"journalctl --no-pager -u kubelet -p warning | tail -c 8000", "ps -A -o pid,etime,time,args", "berth get pods -A -o wide",
+		"kubectl --kubeconfig /etc/kubernetes/admin.conf get events -A | tail -40",
+		"tail -n 15 /var/log/pods/*/*/*.log | tail -c 12000",
+	} {
 		out, err := exec.Command("sh", "-c", command).CombinedOutput()
 		m.t.Logf("%s: %v\n%s", command, err, out)
 	}
@@ -137,10 +165,7 @@ func TestVMKubeadm(t *testing.T) {
 	if socket := m.run("berth", "runtime"); socket != criSocket {
 		t.Fatalf("berth runtime prints %q", socket)
 	}
-	config := strings.NewReplacer("NODE_NAME", m.name, "NODE_ADDRESS", m.address, "REGISTRY", registryAddress, "VERSION", m.programs.version).Replace(machineConfig)
-	if err := os.WriteFile(m.dir+"/kubeadm.yaml", []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	m.writeConfig()
 	t.Log(m.run("kubeadm", "init", "--config", m.dir+"/kubeadm.yaml"))
 	if err := os.Symlink("/etc/kubernetes/admin.conf", m.kubeconfig()); err != nil {
 		t.Fatal(err)
@@ -155,20 +180,22 @@ func TestVMKubeadm(t *testing.T) {
 		{"Restart", (*whole).testRestart},
 		{"Reset", (*whole).testReset},
 	} {
-		t.Run(part.name, func(t *testing.T) {
+		if !t.Run(part.name, func(t *testing.T) {
 			in := *m.world
 			in.t = t
 			part.test(&whole{world: &in, name: m.name, address: m.address})
-		})
+		}) {
+			return // the next parts go on from this one
+		}
 	}
 }
 
 // testNode: the node is ready, and so is what kubeadm has put on it.
 func (m *whole) testNode() {
-	m.kubectl("wait", "--for=condition=Ready", "node/"+m.name, "--timeout=15m")
-	m.kubectl("-n", "kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=15m")
-	m.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=15m")
-	m.kubectl("-n", "kube-system", "wait", "--for=condition=Ready", "pod", "-l", "tier=control-plane", "--timeout=15m")
+	m.kubectl("wait", "--for=condition=Ready", "node/"+m.name, "--timeout=12m")
+	m.kubectl("-n", "kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=12m")
+	m.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=12m")
+	m.kubectl("-n", "kube-system", "wait", "--for=condition=Ready", "pod", "-l", "tier=control-plane", "--timeout=12m")
 	if got := strings.Fields(m.kubectl("-n", "kube-system", "get", "pods", "-l", "tier=control-plane", "-o", "name")); len(got) != 4 {
 		m.t.Errorf("pods of the control plane: %q", got)
 	}
