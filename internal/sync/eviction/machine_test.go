@@ -310,7 +310,9 @@ func (k *fakeKernel) Watches() bool { return !k.blind.Load() }
 
 func (k *fakeKernel) Arm(machine, pods int64) { k.tell("armed at %d, %d", machine, pods) }
 
+// Hold reclaims for a moment, as the kernel does. The pod is asked to end meanwhile.
 func (k *fakeKernel) Hold(uid pod.UID) error {
+	time.Sleep(time.Microsecond)
 	k.tell("%s: held", uid)
 	return nil
 }
