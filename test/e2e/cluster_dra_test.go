@@ -179,7 +179,9 @@ kind: ResourceClaimTemplate
 metadata: {name: watches}
 spec: {spec: {devices: {requests: [{name: card, exactly: {deviceClassName: THE_NODE, adminAccess: true}}]}}}
 `)
-	asks := func(name string) string { return fmt.Sprintf(deviceUser, name, "hostNetwork: false", `limits: {"`+resource+`": 1}`) }
+	asks := func(name string) string {
+		return fmt.Sprintf(deviceUser, name, "hostNetwork: false", `limits: {"`+resource+`": 1}`)
+	}
 
 	c.apply(asks("first"))
 	first := c.awaitAPIReady("first").named("first")

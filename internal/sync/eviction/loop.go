@@ -144,14 +144,18 @@ func (l *loop) computePause(left rooms, v *verdict) time.Duration {
 		case AllocatableMemoryAvailable:
 			pods = int64(min(distance, math.MaxInt64))
 		}
+		rest := resting
 		if watched && distance <= l.free[s] {
-			continue // it is the kernel that wakes
+			if s != MemoryAvailable || l.kernel.WatchesMachine() {
+				continue // it is the kernel that wakes
+			}
+			rest = longest // pods have it wake, and what else there is takes memory less often
 		}
 		before, ok := l.distances[s]
 		if !ok {
 			before = distance
 		}
-		next = min(next, nextReading(s, l.pause, before, distance))
+		next = min(next, nextReading(s, l.pause, before, distance, rest))
 	}
 	l.distances = distances
 	if l.kernel != nil {
