@@ -7,6 +7,9 @@
 
 BERTH_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/berth
 
+# Runs a command that may take long, and says so every 15 seconds: $(PROGRESS) WHAT COMMAND...
+PROGRESS := $(CURDIR)/bundle/progress.sh
+
 BUNDLE_TAGS    := bundle
 BUNDLE_FILE    := internal/runtime/embedded/bundle/bundle.tar.zst
 BUNDLE_HASH    := internal/runtime/embedded/bundle/bundle.hash
@@ -52,7 +55,8 @@ endef
 bundle: ## build the runtime that is embedded into berth (kept in BERTH_CACHE)
 	@set -e; key=$(BUNDLE_KEY); kept='$(BERTH_CACHE)'/bundle/$$key; \
 	if ! [ -f "$$kept/bundle.hash" ]; then \
-		$(MAKE) --no-print-directory -f bundle/bundle.mk bundle-build BUNDLE_KEPT="$$kept"; \
+		echo 'bundle: the first build downloads what it needs and takes 3 to 10 minutes; it is kept in $(BERTH_CACHE), and later builds take seconds'; \
+		$(PROGRESS) bundle $(MAKE) --no-print-directory -f bundle/bundle.mk bundle-build BUNDLE_KEPT="$$kept"; \
 	fi; \
 	mkdir -p $(dir $(BUNDLE_FILE)); \
 	if ! cmp -s "$$kept/bundle.hash" $(BUNDLE_HASH) || ! [ -f $(BUNDLE_FILE) ]; then \
@@ -66,7 +70,7 @@ bundle-build: bundle-needs
 	work=$$(mktemp -d '$(BUNDLE_KEPT).XXXXXX'); trap 'rm -rf "$$work"' EXIT; \
 	mkdir -p "$$work/bin" "$$work/cni" "$$work/out"; \
 	build() { go build -trimpath -buildvcs=false "$$@"; }; \
-	echo 'bundle: containerd $(call bundle_version,$(BUNDLE_CONTAINERD)) and its shim (the first build takes a minute or two)'; \
+	echo 'bundle: containerd $(call bundle_version,$(BUNDLE_CONTAINERD)) and its shim'; \
 	build_containerd() { \
 		CGO_ENABLED=0 build -tags $(BUNDLE_CONTAINERD_TAGS) \
 			-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(call bundle_version,$(BUNDLE_CONTAINERD))' "$$@"; \

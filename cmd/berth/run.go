@@ -85,7 +85,7 @@ thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<
 	fl.StringVar(&f.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
 	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to the containers' logs, for log shippers; empty for none")
 	fl.IntVar(&f.maxPods, "max-pods", admission.LocalMaxPods, "how many pods this machine takes")
-	fl.StringVar(&f.logFile, "log-file", "", "the agent's own log (default: standard error, or berth.log in the root directory when a live table is shown)")
+	fl.StringVar(&f.logFile, "log-file", "", "the agent's own log (default: standard error; berth.log in the root directory where that is also where the pods are shown)")
 	fl.Var((*levelValue)(&f.logLevel), "log-level", "what the agent logs: debug, info, warn or error")
 	fl.BoolVar(&f.remove, "rm", false, "end all pods and the runtime and remove everything when the agent ends")
 	fl.BoolVar(&f.once, "once", false, "end when all pods are ready; fail if a manifest is refused or they are not ready in time")

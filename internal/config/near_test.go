@@ -12,3 +12,14 @@ func TestEditDistance(t *testing.T) {
 		}
 	}
 }
+
+func TestNearest(t *testing.T) {
+	known := []string{"max-pods", "node-labels", "kubeconfig", "v"}
+	for name, want := range map[string]string{
+		"max-pod": "max-pods", "Max-Pods": "max-pods", "mxa-pods": "max-pods", "node-label": "node-labels", "kubeconfg": "kubeconfig", "something-else": "", "x": "v",
+	} {
+		if got := Nearest(name, known); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", name, got, want)
+		}
+	}
+}
