@@ -74,6 +74,10 @@ PARALLEL ?= $(shell echo $$((2 * $$(nproc))))
 e2e: need-root build controlplane ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell)
 	BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -parallel $(PARALLEL) -timeout 60m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/...
 
+.PHONY: fresh
+fresh: need-root ## the commands that README begins with, from nothing in a new Debian with Go, gcc and make (as root; many minutes; CACHES=yes: with this machine's caches)
+	CACHES='$(CACHES)' test/fresh.sh
+
 GOLDENS := internal/source/validation/testdata/apiserver
 
 .PHONY: goldens

@@ -329,6 +329,27 @@ var examples = map[string][]example{
 			"internal/cluster/node/a_test.go":     "package node\n\nvar _ = c.PatchPodStatus(ctx)\n",
 		}},
 	},
+	"commands": {
+		{files: map[string]string{
+			"README.md":      "```\nmake\n```\n\n```bash\nmake\n```\n\n```text\n$ make\n```\n",
+			"docs/a.md":      "<!-- run by: TestGone -->\n```sh\nmake\n```\n\n<!-- not run: no -->\n```yaml\na: b\n```\n",
+			"docs/b.md":      "<!-- run by: TestOther -->\n```sh\nmake\n```\n```sh\n",
+			"test/a_test.go": "package test\n\nfunc TestOther() {}\n",
+		}, want: []string{
+			"README.md:1: the block does not say its language",
+			"README.md:5: the block is of bash, not of console, go, ini, json, promql, sh, text, toml, yaml",
+			"README.md:9: the block has commands, which nobody runs",
+			"docs/a.md:2: TestGone is no test below test/ that types the commands of pages, and no target of make",
+			"docs/a.md:7: the block has no commands that could be run",
+			"docs/b.md:5: the block has no end",
+		}},
+		{files: map[string]string{
+			"Makefile":           "fresh: ## from nothing\n",
+			"README.md":          "```sh\nmake\n```\n\n<!-- run by: TestReadme -->\n```console\n$ make\n```\n\n<!-- run by: make fresh -->\n```sh\nmake\n```\n",
+			"docs/a.md":          "<!-- not run: it takes a day -->\n```sh\nmake\n```\n\n```yaml\na: b\n```\n",
+			"test/e2e/a_test.go": "//go:build e2e\n\npackage e2e\n\nimport \"berth/test/console\"\n\nfunc TestReadme() { console.Read(\"README.md\") }\n",
+		}},
+	},
 	"prose": {
 		{files: map[string]string{
 			"a.md":              "built in /wo" + "rk/main\nas iss" + "ue 3 says\n",

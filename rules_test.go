@@ -393,6 +393,11 @@ var rules = []rule{
 		fix: "hand what is to be written to the owner",
 	},
 	{
+		name: "commands", check: checkCommands,
+		why: "a command that nobody runs is wrong after a while, and a reader is the first to see it",
+		fix: "give the block its language: sh or console if it holds commands, which `make test` then runs over a machine in memory (cmd/berth, TestDocsRun), or say above it who runs it, or why nobody: `<!-- run by: TestName -->`, `<!-- run by: make target -->`, `<!-- not run: reason -->`",
+	},
+	{
 		name: "prose", check: checkProse,
 		why: "the text of the repository speaks of the project alone, and of nothing that a reader of it cannot open",
 		fix: "say the thing itself, or name a public source",

@@ -66,8 +66,8 @@ type Config struct {
 	Source func(ctx context.Context, set func(Desired) error) error
 	// OnStatus is called with each pod and its newest status, at first and each time that it
 	// changes; OnRemoved with a pod of which nothing is left on this machine, as it was last. Both
-	// are called from one goroutine, which waits for them, and see the newest state alone. nil:
-	// nobody is told. Neither keeps or changes what it is given.
+	// are called from one goroutine, which waits for them, and see the newest state alone. Neither
+	// changes what it is given. nil: nobody is told.
 	OnStatus, OnRemoved func(*v1.Pod)
 	// RuntimeEndpoint is a CRI socket, or "" for the embedded runtime.
 	RuntimeEndpoint string

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -76,11 +78,15 @@ func Default() (Config, error) {
 }
 
 // RunPod runs one pod until it has ended or ctx is done, and returns it as it was last: its phase
-// says how it ended. Of the agent's root directory nothing else runs then. The error says why the
-// pod did not run: it was refused, the agent could not start, or ctx is done.
+// says how it ended. Each call is a run of its own, also of the same pod. What else an agent has
+// left in the root directory ends. The error says why the pod did not run: it was refused, the
+// agent could not start, or ctx is done.
 func RunPod(ctx context.Context, cfg Config, p *v1.Pod) (*v1.Pod, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	run := *p
+	run.UID = newUID()
+	p = &run
 	cfg.Source = func(ctx context.Context, set func(Desired) error) error {
 		err := set(Desired{Pods: []*v1.Pod{p}})
 		if ctx.Err() != nil {
@@ -93,6 +99,9 @@ func RunPod(ctx context.Context, cfg Config, p *v1.Pod) (*v1.Pod, error) {
 	cfg.OnStatus = func(p *v1.Pod) {
 		if told != nil {
 			told(p)
+		}
+		if p.UID != run.UID { // of one that an agent has left
+			return
 		}
 		last.Store(p)
 		if pod.IsTerminal(p.Status.Phase) {
@@ -109,6 +118,13 @@ func RunPod(ctx context.Context, cfg Config, p *v1.Pod) (*v1.Pod, error) {
 		err = cause
 	}
 	return last.Load(), err
+}
+
+// newUID returns a UID that no pod has.
+func newUID() pod.UID {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // which never fails
+	return pod.UID(hex.EncodeToString(b[:]))
 }
 
 // errPodEnded is why RunPod ends its agent.

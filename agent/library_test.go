@@ -174,3 +174,46 @@ func TestRunPod(t *testing.T) {
 		})
 	}
 }
+
+// Each run of a pod is one of its own, whatever earlier agents have left.
+func TestRunPodAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory(t)
+		cfg := m.Config()
+		cfg.Source = func(_ context.Context, set func(agent.Desired) error) error {
+			old := podOf("old")
+			old.Spec.RestartPolicy = v1.RestartPolicyNever
+			return set(agent.Desired{Pods: []*v1.Pod{old, podOf("web")}})
+		}
+		m.Exits("old/main", time.Second, 0)
+		a, err := agent.Build(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := a.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.Running(); !slices.Equal(got, []string{"web/main"}) {
+			t.Fatalf("%q run", got)
+		}
+
+		job := podOf("job")
+		job.Spec.RestartPolicy = v1.RestartPolicyNever
+		for code, want := range []v1.PodPhase{v1.PodSucceeded, v1.PodFailed} {
+			m.Exits("job/main", time.Hour, int32(code))
+			began := time.Now()
+			p, err := agent.RunPod(t.Context(), m.Config(), job)
+			if err != nil || p.Status.Phase != want || time.Since(began) < time.Hour {
+				t.Errorf("after %v: %v, %+v", time.Since(began), err, p)
+			}
+			if left := m.Running(); len(left) > 0 {
+				t.Errorf("%q still run", left)
+			}
+		}
+		if job.UID != "" {
+			t.Error("the caller's pod was changed")
+		}
+	})
+}

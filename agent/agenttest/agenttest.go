@@ -62,12 +62,12 @@ type World struct {
 	dir string
 	// keptMounts is what was mounted when the agent was killed.
 	keptMounts []mount.MountPoint
-	driver     *driver  // nil without one
-	devices    *devices // nil without a device plugin
-	door          *bufconn.Listener // the agent's socket
-	watch         *watcher
-	gate          *gate
-	stop          func() error // nil while no agent runs
+	driver     *driver           // nil without one
+	devices    *devices          // nil without a device plugin
+	door       *bufconn.Listener // the agent's socket
+	watch      *watcher
+	gate       *gate
+	stop       func() error // nil while no agent runs
 
 	mu     sync.Mutex
 	struck string // guarded by mu; by KillAgentAt or LoseAPIAt

@@ -29,7 +29,11 @@ func main() {
 
 // execute runs the command line and returns the exit code.
 func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
-	cmd := newRootCommand()
+	return executeAs(ctx, newRootCommand(), args, out, errOut)
+}
+
+// executeAs runs a command line that may not be that of this machine.
+func executeAs(ctx context.Context, cmd *cobra.Command, args []string, out, errOut io.Writer) int {
 	cmd.SetArgs(args)
 	cmd.SetOut(out)
 	cmd.SetErr(errOut)
@@ -69,10 +73,14 @@ const (
 // globalFlags are the flags of every command.
 type globalFlags struct {
 	runDir string
+	// inMemory puts the agent of berth run on a machine that is not this one, and needs neither
+	// root nor a runtime; nil but in tests.
+	inMemory func(*agent.Config)
 }
 
-func newRootCommand() *cobra.Command {
-	g := &globalFlags{}
+func newRootCommand() *cobra.Command { return newRootCommandFor(&globalFlags{}) }
+
+func newRootCommandFor(g *globalFlags) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth",
 		Short: "Run pods on this machine from their manifests",

@@ -123,9 +123,6 @@ func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	if cfg.Run, err = config.LoadRun(f.fields); err != nil {
 		return cfg, err
 	}
-	if f.runtimeEndpoint == "" && !embedded.Available() {
-		return cfg, errors.New(`there is no runtime inside this build of berth: build one with "make build", or name a running one with --container-runtime-endpoint (for example unix:///run/containerd/containerd.sock)`)
-	}
 	if f.runtimeEndpoint != "" && f.podCIDR != "" {
 		return cfg, errors.New("--pod-cidr is for the runtime inside berth: the one of --container-runtime-endpoint has its own network configuration")
 	}
@@ -173,8 +170,10 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s stre
 	if err != nil {
 		return err
 	}
-	if os.Geteuid() != 0 {
-		return errors.New("berth run must be root, as it mounts volumes and makes cgroups and networks: try with sudo")
+	if g.inMemory != nil {
+		g.inMemory(&cfg)
+	} else if err := checkMachine(&cfg); err != nil {
+		return err
 	}
 	if len(paths) == 0 {
 		fmt.Fprintln(s.errOut, "No manifests are given: there will be no pods.")
@@ -213,6 +212,25 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s stre
 		err = out.removeLog()
 	}
 	return err
+}
+
+// checkInside returns an error when there is no runtime that the agent could use.
+func checkInside(cfg *agent.Config) error {
+	if cfg.RuntimeEndpoint == "" && !embedded.Available() {
+		return errors.New(`there is no runtime inside this build of berth: build one with "make build", or name a running one with --container-runtime-endpoint (for example unix:///run/containerd/containerd.sock)`)
+	}
+	return nil
+}
+
+// checkMachine returns why this program cannot run pods here.
+func checkMachine(cfg *agent.Config) error {
+	if err := checkInside(cfg); err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("berth run must be root, as it mounts volumes and makes cgroups and networks: try with sudo")
+	}
+	return nil
 }
 
 // view shows pods as they change.

@@ -34,6 +34,9 @@ runtime over. "berth stop --all" ends it.`,
 				return errors.New("berth runtime must be root, as the runtime makes containers and networks: try with sudo")
 			}
 			cfg, err := f.config(g.runDir, nil)
+			if err == nil {
+				err = checkInside(&cfg)
+			}
 			if err != nil {
 				return err
 			}

@@ -30,7 +30,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"berth": main, kubeletName: main})
+	testscript.Main(m, map[string]func(){"berth": mainOrInMemory, kubeletName: main})
 }
 
 // TestScripts runs the command line as users do; testdata/*.txtar are the stories. The command
