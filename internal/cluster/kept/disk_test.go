@@ -19,6 +19,7 @@ import (
 	"berth/internal/pod"
 )
 
+// What an agent left that was killed while it wrote is no record, and goes.
 func TestKilledWhileWriting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -48,6 +49,7 @@ func TestKilledWhileWriting(t *testing.T) {
 	})
 }
 
+// What was kept for another cluster is not used, and goes when this one has listed its pods.
 func TestAnotherCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -71,6 +73,7 @@ func TestAnotherCluster(t *testing.T) {
 	})
 }
 
+// A token that a pod has is not asked for by the next agent until it is to be renewed: it stays.
 func TestTokensStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -102,6 +105,8 @@ func TestTokensStay(t *testing.T) {
 	})
 }
 
+// What was set aside is there for somebody to look at when the server is back, until the next
+// start.
 func TestWhatIsSetAsideStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -129,6 +134,8 @@ func TestWhatIsSetAsideStays(t *testing.T) {
 	})
 }
 
+// Of Secrets nothing is kept under a key that is refused, which shows; a disk that is full shows
+// too, until there is room.
 func TestWhatCannotBeKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -167,6 +174,8 @@ func TestWhatCannotBeKept(t *testing.T) {
 	})
 }
 
+// What stands in the way of a key is tried again, and shows until it is out of the way: a disk on
+// which none can be made, and one that others may read.
 func TestKeyThatComesLater(t *testing.T) {
 	refuse := func(t *testing.T, n *node) (mend func()) {
 		path := filepath.Join(n.dir, "key", "key")
@@ -222,6 +231,8 @@ func TestKeyThatComesLater(t *testing.T) {
 	}
 }
 
+// What another cluster left must not come back after a power cut: that it cannot be removed for
+// good shows, and is tried again.
 func TestWhatIsLeftGoesForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -261,8 +261,6 @@ func TestServersThatDoNotList(t *testing.T) {
 	}
 }
 
-// What an agent left that was killed while it wrote is no record, and goes.
-// What was kept for another cluster is not used, and goes when this one has listed its pods.
 // The first list of a server that is back comes after what it says now of objects that were lent,
 // however long it was away: their followers do not wait for their next try.
 func TestListComesAfterObjects(t *testing.T) {
@@ -316,8 +314,6 @@ func TestListComesAfterObjects(t *testing.T) {
 	})
 }
 
-// A token that a pod has is not asked for by the next agent until it is to be renewed: it stays.
-// What was set aside is there for somebody to look at when the server is back, until the next start.
 // A volume that controllers attach waits for the server; another one is lent.
 func TestVolumesThatAreLent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -375,10 +371,3 @@ func TestVolumesThatAreLent(t *testing.T) {
 		}
 	})
 }
-
-// Of Secrets nothing is kept under a key that is refused, which shows; a disk that is full shows
-// too, until there is room.
-// What stands in the way of a key is tried again, and shows until it is out of the way: a disk on
-// which none can be made, and one that others may read.
-// What another cluster left must not come back after a power cut: that it cannot be removed for
-// good shows, and is tried again.

@@ -32,7 +32,7 @@ func (k *Keeper) load() map[ref]loaned {
 		case errors.Is(err, errForeign):
 			foreign++
 			continue
-		case err == nil && rec.Object == nil: // it is gone by now
+		case err == nil && (rec.Object == nil || !k.keeps(rec.Kind)): // it is gone by now, or should be
 			continue
 		case err == nil:
 			o, err = rec.decode()

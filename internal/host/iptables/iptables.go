@@ -67,8 +67,8 @@ const (
 	// settleTime is the pause after a deletion: a program that loads all its rules again deletes
 	// first.
 	settleTime = time.Second
-	// period is how often tables are looked at that could not be changed, or of whose changes nobody
-	// tells; the kubelet's.
+	// period is how often tables are looked at that could not be changed, or of whose changes
+	// nobody tells; the kubelet's.
 	period = time.Minute
 )
 

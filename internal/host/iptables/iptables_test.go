@@ -132,8 +132,8 @@ func TestKeeper(t *testing.T) {
 	})
 }
 
-// A firewall of the machine accepts or drops all packets at the end of its rules: packets go to ours
-// before.
+// A firewall of the machine accepts or drops all packets at the end of its rules: packets go to
+// ours before.
 func TestKeeperOfAFirewall(t *testing.T) {
 	for _, chain := range []string{"INPUT", "OUTPUT"} {
 		accepts := "iptables filter " + chain + " -j ACCEPT"

@@ -138,8 +138,7 @@ func TestKubeletsFilesOfBoth(t *testing.T) {
 		if got, want := knows(next), "3 4, has 1 2"; got != want {
 			t.Errorf("a kubelet knows %s, want %s", got, want)
 		}
-		// It brings the resize to its end, which is a change of one of its files. The clock of files is
-		// coarse.
+		// It brings the resize to its end, and writes one file. The clock of files is coarse.
 		allocated, err := os.ReadFile(filepath.Join(dir, "allocated_pods_state"))
 		if err != nil {
 			t.Fatal(err)

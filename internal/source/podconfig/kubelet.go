@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,7 +35,8 @@ type kubeletPods struct {
 	log  *slog.Logger
 
 	mu   sync.Mutex
-	uids map[pod.UID]pod.UID // guarded by mu; the kubelet's UID by ours; nil before the file was read
+	uids map[pod.UID]pod.UID      // guarded by mu; the kubelet's UID by ours; nil before the file was read
+	last map[pod.FullName]pod.UID // guarded by mu; ours, that was asked about last
 }
 
 // running returns the UID that a kubelet gave the pod of the manifest, or own. A pod is asked about
@@ -46,11 +48,17 @@ func (k *kubeletPods) running(p *v1.Pod, from manifest.Origin, own pod.UID) pod.
 	if k.uids == nil {
 		k.load()
 	}
+	before := k.last[pod.FullNameOf(p)]
+	k.last[pod.FullNameOf(p)] = own
 	if uid, ok := k.uids[own]; ok {
 		return uid
 	}
 	uid, began := k.newest(p)
 	if uid == "" || uid == own || !changedAt(from.Path).Before(began) {
+		return own
+	}
+	// Files may be old, and in a folder that took the place of another.
+	if taken := slices.Collect(maps.Values(k.uids)); uid == before || slices.Contains(taken, uid) {
 		return own
 	}
 	k.log.Info("a static pod of a kubelet runs on under its UID", "manifest", from.Path, "pod", pod.FullNameOf(p), "uid", uid)
@@ -113,7 +121,7 @@ func changedAt(path string) (last time.Time) {
 
 // load reads the file. k.mu is held.
 func (k *kubeletPods) load() {
-	k.uids = map[pod.UID]pod.UID{}
+	k.uids, k.last = map[pod.UID]pod.UID{}, map[pod.FullName]pod.UID{}
 	if k.file == "" {
 		return
 	}
