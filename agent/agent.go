@@ -52,8 +52,8 @@ type Config struct {
 	NodeName string
 	// Paths are the files, folders and URLs of manifests.
 	Paths []string
-	// AllowUnknownFields has berth run ignore fields of manifests that there are not, as the kubelet
-	// does, where it would refuse the manifest.
+	// AllowUnknownFields has berth run ignore fields of manifests that there are not, as the
+	// kubelet does, where it would refuse the manifest.
 	AllowUnknownFields bool
 	// RuntimeEndpoint is a CRI socket, or "" for the embedded runtime.
 	RuntimeEndpoint string
