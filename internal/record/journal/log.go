@@ -69,10 +69,18 @@ func (r *ring) tell(e *Entry) (kept int, tell bool) {
 		return kept, true
 	}
 	if len(r.told) == toldErrors {
+		r.size -= r.told[0].size()
 		r.told = append(r.told[:0], r.told[1:]...)
 	}
 	r.told = append(r.told, now)
+	r.size += now.size()
 	return 0, true
+}
+
+// size is what it takes, in bytes, about.
+func (t *toldError) size() int {
+	const overhead = 96
+	return overhead + len(t.component) + len(t.container) + len(t.decision) + len(t.tail)
 }
 
 // logEntry writes the entry to the log at the level. kept is how often its error came since it was
