@@ -100,7 +100,8 @@ func (f checkFlags) check(ctx context.Context, c *client, fixer embedded.Fixer, 
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(all, func(c embedded.HostCheck) bool { return c.Result == embedded.Missing || c.Result == conditionFailed }) {
+	bad := []embedded.Result{embedded.Missing, embedded.NotFixed, conditionFailed}
+	if slices.ContainsFunc(all, func(c embedded.HostCheck) bool { return slices.Contains(bad, c.Result) }) {
 		return errReported
 	}
 	return nil

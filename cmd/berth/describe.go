@@ -80,9 +80,10 @@ func describePods(ctx context.Context, c *client, filter podFilter, events *bool
 	if err != nil {
 		return err
 	}
-	chosen, byName, missing := chooseDescribed(pods, filter)
-	if missing != nil {
-		missing = explainMissing(ctx, c, missing, filter.refs...)
+	chosen, byName, lacking := chooseDescribed(pods, filter)
+	var missing error
+	for _, r := range lacking {
+		missing = errors.Join(missing, explainMissing(ctx, c, notFound(r, refsOf(pods)), r))
 	}
 	if len(chosen) == 0 {
 		if missing == nil {
@@ -121,9 +122,9 @@ func describePods(ctx context.Context, c *client, filter podFilter, events *bool
 	return missing
 }
 
-// chooseDescribed returns the pods that the filter means, whether all by their whole names, and an
-// error for each name that begins none.
-func chooseDescribed(pods []*v1.Pod, filter podFilter) (chosen []*v1.Pod, byName bool, missing error) {
+// chooseDescribed returns the pods that the filter means, whether all by their whole names, and the
+// names that begin none.
+func chooseDescribed(pods []*v1.Pod, filter podFilter) (chosen []*v1.Pod, byName bool, missing []podRef) {
 	add := func(wants func(*v1.Pod) bool) (found bool) {
 		for _, p := range pods {
 			if wants(p) {
@@ -149,7 +150,7 @@ func chooseDescribed(pods []*v1.Pod, filter podFilter) (chosen []*v1.Pod, byName
 			return strings.HasPrefix(p.Name, r.Name) && r.matches(p.Namespace, r.Name)
 		}
 		if !add(begins) {
-			missing = errors.Join(missing, notFound(r, refsOf(pods)))
+			missing = append(missing, r)
 		}
 	}
 	return chosen, byName, missing

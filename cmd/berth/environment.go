@@ -24,8 +24,8 @@ var notFromVariables = map[string]bool{"help": true, "version": true}
 const exclusiveGroups = "cobra_annotation_mutually_exclusive"
 
 // applyEnvironment gives the command's flags that are not on the command line the values of their
-// environment variables, as far as these are not empty. A flag also wins over the variable of one that it
-// excludes.
+// environment variables, as far as these are not empty. A flag also wins over the variable of one
+// that it excludes.
 func applyEnvironment(cmd *cobra.Command) error {
 	excluded := map[string]bool{}
 	cmd.Flags().Visit(func(f *pflag.Flag) {

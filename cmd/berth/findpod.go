@@ -44,16 +44,16 @@ func findPod(ctx context.Context, c *client, arg, namespace string) (*v1.Pod, er
 	return found[0], nil
 }
 
-// explainMissing returns why there are no pods of these names, if it is that their manifests are
-// refused; else the error.
-func explainMissing(ctx context.Context, c *client, missing error, refs ...podRef) error {
+// explainMissing returns why there is no pod of the name, if it is that its manifest is refused;
+// else the error.
+func explainMissing(ctx context.Context, c *client, missing error, r podRef) error {
 	problems, err := c.problems(ctx)
 	if err != nil {
 		return errors.Join(missing, err)
 	}
 	var lines []string
 	for _, p := range problems {
-		if p.Severity == manifest.SeverityError && slices.ContainsFunc(refs, func(r podRef) bool { return isManifestOf(p, r) }) {
+		if p.Severity == manifest.SeverityError && isManifestOf(p, r) {
 			lines = append(lines, fmt.Sprintf("%s (%s)", problemLine(p), p.Path))
 		}
 	}

@@ -33,12 +33,12 @@ func TestOutputs(t *testing.T) {
 		removed bool   // it goes with the folders
 	}{
 		{"two files", runFlags{}, streams{out: one, errOut: other}, "", false},
-		{"one file", runFlags{}, streams{out: one, errOut: same}, "/root/berth.log", true},
+		{"one file", runFlags{}, streams{out: one, errOut: same}, "/d/berth.log", true},
 		{"one file, and a log file", runFlags{logFile: "/l/x.log"}, streams{out: one, errOut: same}, "/l/x.log", false},
 		{"no files", runFlags{}, streams{out: new(bytes.Buffer), errOut: new(bytes.Buffer)}, "", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			o := computeOutputs(tc.flags, "/root", tc.streams)
+			o := computeOutputs(tc.flags, "/d", tc.streams)
 			if o.logFile != tc.want || (o.own != "") != tc.removed || o.lines != tc.streams.out {
 				t.Errorf("got %+v, want the log in %q", o, tc.want)
 			}

@@ -97,13 +97,15 @@ func (j *Journal) record(e *Entry) (level slog.Level, again int) {
 	} else {
 		j.appendLocked(r.appendEntry(j.scratch, &kept))
 	}
-	j.chargeLocked(r, before)
+	level = slog.LevelDebug
 	if e.Error != "" {
-		if again, tell := r.tell(e); tell {
-			return slog.LevelWarn, again
+		var tell bool
+		if again, tell = r.tell(e); tell {
+			level = slog.LevelWarn
 		}
 	}
-	return slog.LevelDebug, 0
+	j.chargeLocked(r, before)
+	return level, again
 }
 
 // Mark notes that a step of the pod's start is done now; container is "" for a step of the pod.

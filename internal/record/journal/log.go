@@ -13,8 +13,8 @@ const (
 	quietFor = 10 * time.Minute
 	// toldErrors bounds how many errors of a subject are known to be logged.
 	toldErrors = 8
-	// tailLength is how much of the end of two errors has to be the same for them to be one: what is
-	// added on the way up stands before it.
+	// tailLength is how much of the end of two errors has to be the same for them to be one: what
+	// is added on the way up stands before it.
 	tailLength = 100
 )
 
@@ -36,8 +36,8 @@ func tailOf(err string) string {
 	return err[max(0, len(err)-tailLength):]
 }
 
-// isSameAs reports whether the other one says the same: one that comes again, or that is told on the
-// way up, by an event or the end of a pass. What a verdict of a probe says is never said by the
+// isSameAs reports whether the other one says the same: one that comes again, or that is told on
+// the way up, by an event or the end of a pass. What a verdict of a probe says is never said by the
 // failures before it.
 func (t *toldError) isSameAs(o *toldError) bool {
 	if t.container != "" && o.container != "" && t.container != o.container {
@@ -69,14 +69,22 @@ func (r *ring) tell(e *Entry) (kept int, tell bool) {
 		return kept, true
 	}
 	if len(r.told) == toldErrors {
+		r.size -= r.told[0].size()
 		r.told = append(r.told[:0], r.told[1:]...)
 	}
 	r.told = append(r.told, now)
+	r.size += now.size()
 	return 0, true
 }
 
-// logEntry writes the entry to the log: those with an error as warnings, but not one that was logged
-// already (kept is how often it came since then).
+// size is what it takes, in bytes, about.
+func (t *toldError) size() int {
+	const overhead = 96
+	return overhead + len(t.component) + len(t.container) + len(t.decision) + len(t.tail)
+}
+
+// logEntry writes the entry to the log at the level. kept is how often its error came since it was
+// logged last.
 func (j *Journal) logEntry(e *Entry, level slog.Level, kept int) {
 	if !j.log.Enabled(context.Background(), level) {
 		return

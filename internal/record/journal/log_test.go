@@ -28,7 +28,8 @@ func TestLogOfWhatRepeats(t *testing.T) {
 		{"the same again", []Entry{failure("runtime", "no", "", 1), failure("runtime", "no", "", 22), failure("runtime", "no", "", 333)}, time.Second, []string{"no"}},
 		{
 			"an event and a pass tell it too",
-			[]Entry{failure("runtime", "no", "", 1), failure("event", "Failed", "Error: ", 1), failure("worker", "pass failed", "sync pod a/b: ", 1)}, 0,
+			[]Entry{failure("runtime", "no", "", 1), failure("event", "Failed", "Error: ", 1), failure("worker", "pass failed", "sync pod a/b: ", 1)},
+			0,
 			[]string{"no"},
 		},
 		{"after a while", []Entry{failure("runtime", "no", "", 1), failure("runtime", "no", "", 2), failure("runtime", "no", "", 3)}, 6 * time.Minute, []string{"no", "no again=1"}},
@@ -38,7 +39,8 @@ func TestLogOfWhatRepeats(t *testing.T) {
 		{"another pod", []Entry{{Subject: web, Decision: "no", Error: "x"}, {Subject: db, Decision: "no", Error: "x"}}, 0, []string{"no", "no"}},
 		{
 			"another container",
-			[]Entry{{Subject: web, Decision: "no", Container: "a", Error: "x"}, {Subject: web, Decision: "no", Container: "b", Error: "x"}}, 0,
+			[]Entry{{Subject: web, Decision: "no", Container: "a", Error: "x"}, {Subject: web, Decision: "no", Container: "b", Error: "x"}},
+			0,
 			[]string{"no", "no"},
 		},
 	} {

@@ -10,7 +10,8 @@ import (
 // plainCalls are the calls whose failures are mostly mistakes of users.
 var plainCalls = map[string]bool{"RunPodSandbox": true, "CreateContainer": true, "StartContainer": true, "PullImage": true}
 
-// plainText is what a failure in the runtime's words means to a user: what is wrong, and what to do.
+// plainText is what a failure in the runtime's words means to a user: what is wrong, and what to
+// do.
 type plainText struct {
 	said *regexp.Regexp
 	text string // "$1" stands for what the first brackets match

@@ -55,7 +55,8 @@ func lineNumber(message string) int {
 type yamlFault struct {
 	said string // the parser's words
 	// line returns the number of the line, given that which each of two parsers names. One names
-	// where it stopped, the other where it began with what it could not end; both count some from 0.
+	// where it stopped, the other where it began with what it could not end; both count some from
+	// 0.
 	line func(stopped, began int) int
 	// hint says what to do about the line, "" if that is not known.
 	hint func(line string) string

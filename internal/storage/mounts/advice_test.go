@@ -13,12 +13,14 @@ func TestAdvise(t *testing.T) {
 		want                  string
 	}{
 		{
-			"no program", "nfs", "mount: /x: unknown filesystem type 'nfs'.", fstest.MapFS{},
+			"no program", "nfs", "mount: /x: unknown filesystem type 'nfs'.",
+			fstest.MapFS{},
 			"this machine lacks the program mount.nfs: install it (nfs-common on Debian and Ubuntu, nfs-utils elsewhere): ",
 		},
 		{
 			"no program, and mount guesses so", "cifs", "mount: /x: bad option; for several filesystems (e.g. nfs, cifs) you might need a /sbin/mount.<type> helper program.",
-			fstest.MapFS{}, "this machine lacks the program mount.cifs: install it (cifs-utils): ",
+			fstest.MapFS{},
+			"this machine lacks the program mount.cifs: install it (cifs-utils): ",
 		},
 		{
 			"no module", "nfs", "mount.nfs: No such device", with,
